@@ -46,7 +46,7 @@ def check_circle():
     got = mpirun(4, RANKS, "circle", 65536)
     said = [line for line in got.stderr.splitlines() if line.startswith("# rank ")]
     named = [line for line in said if "wrong: " not in line]
-    late = re.compile(r"# rank 3: wrong: rank [012] \(pid \d+\) has ended while others still wait for it$")
+    late = re.compile(r"# rank 3: wrong: rank [012] \(pid \d+\) has exited while others still wait for it$")
     ok(got.returncode == 1 and named and all(line in named or late.match(line) for line in said),
        "4 ranks, 3 of which wait in a circle: all end, with the ranks' names") or note(got.stderr[-800:])
 

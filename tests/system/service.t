@@ -45,7 +45,7 @@ def check_alone():
         got = zr("status")
         ok(got.returncode == 1 and "zr service start" in got.stderr, f"status: {got.stderr.strip()}")
         got = train(environment=ENVIRONMENT)
-        ok(got.code == 0 and "goes on alone" in got.err, "zr-train says so")
+        ok(got.code == 0 and "continues without zrd" in got.err, "zr-train says so")
         got = run_python("pass", ZR_CONF="service:on")
         ok(got.returncode == 0 and "continues without zrd" in got.stderr, f"and a preloaded program: {got.stderr.strip()}")
         got = run_python("print(1)", ZR_CONF="service:required")

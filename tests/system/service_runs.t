@@ -228,7 +228,7 @@ def check_spill():
     holder.close()
     got = [one.result() for one in both]
     same([(one.code, one.losses) for one in got], [(0, one.losses) for one in wanted], "whose disk takes nothing keeps its memory, and the other waits")
-    for fault, words, codes in (("disk_write:9", "nothing is lost and the run goes on", (0, 0)), ("disk_read:1", "read ", (3, 0))):
+    for fault, words, codes in (("disk_write:9", "nothing is lost and the run continues", (0, 0)), ("disk_read:1", "read ", (3, 0))):
         holder = Holder(planned)
         both = [start(fault, seed=1), start(seed=2)]
         assert wait_for(lambda: len(waits()) == 2)
@@ -280,7 +280,7 @@ def check_wait():
         program.obey("look")
         os.kill(program.pid, 9)
         got = waiting.result()[0]
-        ok(got.code == 0 and "waits for admission: " in got.err and "pid  program" in got.err and "is let in" in got.err, f"when there is room it runs, and has said so: {got.err[:600]}")
+        ok(got.code == 0 and "waits for admission: " in got.err and "pid  program" in got.err and "is admitted" in got.err, f"when there is room it runs, and has said so: {got.err[:600]}")
         program = Program()
         program.obey("take 40")
     waiting = run(wait=True)

@@ -322,8 +322,8 @@ def check_folders():
             note("\n".join(err[-300:] for _, err in ends))
     for folder, steps in (("far", 4), ("near", 2)):
         train(**{**SMALL, "steps": steps}, ranks=2, save=path(folder), export=path(folder + ".safetensors"))
-    resumed("two checkpoints of one run: exit 3", "--resume is step 4 for rank 0, and step 2 for rank 1", (path("far"), path("near")))
-    resumed("a model and a checkpoint: exit 3", "a file for rank 0, and step 2", (path("far.safetensors"), path("near")))
+    resumed("two checkpoints of one run: exit 3", "--resume is step 4 on rank 0, but step 2 on rank 1", (path("far"), path("near")))
+    resumed("a model and a checkpoint: exit 3", "a file on rank 0, but step 2", (path("far.safetensors"), path("near")))
     same_place = path("near/../near")
     resumed("a folder by two names, with nothing to save", "", (path("near"), same_place), save=path("near"), steps=2)
 

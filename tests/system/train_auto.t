@@ -58,8 +58,8 @@ for nth in range(1, 7):  # what the process that plans has found comes in parts
     same(train(ranks=2, stage=None, zero_r="auto", memory_limit=1 << 30, environment={"ZR_FAULT": parts}, dry_run=True, **SHAPE).code, 0, f"a plan, {parts}")
 run = train(ranks=2, stage=None, zero_r="auto", memory_limit=1 << 30, **SHAPE)
 ok(run.code == 0 and run.report["steps"] == 3, "and the run goes on with it") or note(run.err[-400:])
-for words, flags, code, needle in (("no limit", {}, 2, "--memory-limit"), ("nothing fits", dict(memory_limit=1 << 20), 4, "none fits"),
-                                   ("no mesh has it", dict(memory_limit=1 << 30, pp=2, sequence_parallel=True), 2, "leave some of")):
+for words, flags, code, needle in (("no limit", {}, 2, "--memory-limit"), ("nothing fits", dict(memory_limit=1 << 20), 4, "plans fits --memory-limit"),
+                                   ("no mesh has it", dict(memory_limit=1 << 30, pp=2, sequence_parallel=True), 2, "leave out some of")):
     run = train(ranks=2, stage=None, zero_r="auto", **flags, **SHAPE)
     ok(run.code == code and needle in run.err, f"{words}: {run.err.strip()[:110]}") or note(f"{run.code} {run.err}")
 leftovers()

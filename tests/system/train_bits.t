@@ -156,7 +156,7 @@ for ranks, batch, accumulate, more in ((1, 12, 1, {}), (1, 1, 12, {}), (3, 2, 2,
     pairs = list(zip(run.report["loss"], whole.report["loss"][2:])) if run.report and whole.report else []
     ok(len(pairs) == 3 and all(abs(a - b) < 1e-5 for a, b in pairs), f"resumed on {ranks} ranks x {batch} x {accumulate} {more}: to 1e-5") or \
         note(f"{pairs}\n{run.err}{whole.err}")
-    same("same but for rounding" in run.err, accumulate != 2, "which is said where --accumulate is another") or note(run.err)
+    same("same loss up to rounding" in run.err, accumulate != 2, "which is said where --accumulate is another") or note(run.err)
 
 # A checkpoint of an older zr-train, whose manifest has no number of an order: it goes on in its own, in which a micro-batch counts
 # as a step. At a rate of zero the loss of a step is that of its sequences.
@@ -176,11 +176,11 @@ run = train(**{**still, "accumulate": 3}, resume=folder)
 ok(run.code == 3 and "order 3" in run.err, "an order that is not known is refused") or note(f"{run.code} {run.err}")
 
 # What changes in a run that goes on is said, and nothing of what does not.
-SAID = "learning rate goes on by other settings"
+SAID = "learning rate continues with other settings"
 for words, flags, needles in (("nothing", {}, ()), ("another end", dict(steps=12), (SAID, "--steps 12 (it had 9)", "--warmup 6 (it had 4)")),
                               ("a schedule", dict(schedule_lr="linear"), (SAID, "--schedule-lr linear (it had cosine)")),
                               ("a rate", dict(lr=0.002, min_lr=0), (SAID, "--lr 0.002 (it had 0)", "step 9 has ", "and had 0 by those")),
-                              ("a text", dict(data=text_file("other.txt", seed=8)), ("other.txt' is not the data", "of other values")),
+                              ("a text", dict(data=text_file("other.txt", seed=8)), ("other.txt' is not the data", "with other values")),
                               ("a longer text", dict(data=text_file("longer.txt", size=17000)), ("it had 16000 tokens, this has 17000",))):
     run = train(**{**still, **flags}, resume=path("newer/step-00000008"))
     lines = [line for line in run.err.splitlines() if not re.match("zr-train: (resumed after|step 9|step 1[0-2])", line)]

@@ -45,7 +45,7 @@ for shape in SHAPES:
         if not same(run.code, 4, f"{words}: exit 4") or not ok("What does not fit" in run.out, "with a table"):
             note(run.out + run.err)
             continue
-        ok(f"takes {need:,} bytes per rank and --memory-limit allows {limit:,};" in run.err, "and words, to the byte")
+        ok(f"takes {need:,} bytes per rank, but --memory-limit allows {limit:,};" in run.err, "and words, to the byte")
         ok(re.search(r"\n  in granules .* over\n", run.out), "whose last line is over the limit")
         choices, limits = would_fit(run.out)
         told = [{"stage": str(choice["stage"]), "recompute": choice["recompute"], "batch": str(choice["batch"])}

@@ -111,7 +111,7 @@ for words, flags, begun in (("as much as all of the state", dict(speculative_upd
                             ("nor for more memory", PARAM, None), ("nor on the host", dict(offload_optimizer="cpu", nvme_depth=None, force=None), None)):
     run = train(**{**SHAPE, **NVME, "ranks": 1, "clip": 1000, "speculative_update": None, **flags})
     peaks.append(run.report["ranks"][0]["tiers"].get("nvme", {}).get("peak_bytes"))
-    same((run.code, run.report.get("speculative_updates"), "state twice is more than" in run.err), (0, begun, "nvme_limit" in flags), f"an update is speculative: {words}") or note(run.err[-300:])
+    same((run.code, run.report.get("speculative_updates"), "two copies of the optimizer state exceed" in run.err), (0, begun, "nvme_limit" in flags), f"an update is speculative: {words}") or note(run.err[-300:])
 ok(peaks[0] == peaks[1] == peaks[2] > peaks[5], "which has twice the room of state") or note(f"{peaks}")
 
 # Checkpoints, both ways.

@@ -182,7 +182,7 @@ largest = [train(stage=2, find_max="layers", memory_limit="64MiB", **{**PLAN, "l
            for flags in ({}, dict(offload_optimizer="cpu"), dict(offload_optimizer="cpu", host_limit="32MiB"))]
 ok(largest[0] < largest[1] and largest[2] < largest[1], f"--find-max knows both tiers: {largest} layers")
 found = train(stage=2, offload_optimizer="cpu", offload_ratio="auto", memory_limit=(device + without.report["ranks"][0]["planned_reserved_bytes"]) // 2, **PLAN)
-ratio = float(found.err.split("--offload-ratio auto is --offload-ratio ")[1].split()[0]) if found.code == 0 else -1
+ratio = float(found.err.split("--offload-ratio auto: takes --offload-ratio ")[1].split(";")[0]) if found.code == 0 else -1
 least = [train(stage=2, offload_optimizer="cpu", offload_ratio=number, memory_limit=(device + without.report["ranks"][0]["planned_reserved_bytes"]) // 2, **PLAN).code
          for number in (ratio, ratio - 1 / 4096)] if ratio > 0 else found.err
 same(least, [0, 4], f"--offload-ratio auto offloads what must be: {ratio:.4f}")

@@ -261,7 +261,7 @@ slots = dict(dry_run=True, params="1e9", stage=3, layers=None, hidden=None, head
 for world, size, least in [(1025, 65536, 65536), (1026, 65536, 65600), (256, 4096, 16320), (65, 4096, 4096), (4, 5000, 192)]:
     run = train(**slots, world_size=world, bucket_bytes=size)
     if size < least:
-        ok(run.code == 2 and f"give {least} at least" in run.err, f"{size} bytes are too few for {world} ranks") or note(run.err)
+        ok(run.code == 2 and f"give at least {least}" in run.err, f"{size} bytes are too few for {world} ranks") or note(run.err)
         run, size = train(**slots, world_size=world, bucket_bytes=least), least
     comm = run.report["ranks"][0]["planned_most_bytes"]["comm"]
     ok(0 < comm <= up(2 * size, 256), f"{world} ranks: comm takes {comm} of two slots of {size}")
@@ -327,7 +327,7 @@ for shape, highest in ((dict(layers=4, hidden=128, ranks=4), 3), (dict(layers=2,
              for stage in range(highest + 1)]
     run = train(dry_run=True, stage="auto", **shape)
     same(run.report and run.report["stage"], plans.index(min(plans)), f"{shape}: of {plans} --stage auto takes the least")
-    ok(f"--stage auto is --stage {plans.index(min(plans))}" in run.err, "and says which")
+    ok(f"--stage auto: takes --stage {plans.index(min(plans))}" in run.err, "and says which")
 trained = [train(layers=6, ranks=2, stage=stage) for stage in ("auto", 0)]
 same(trained[0].losses, trained[1].losses, f"a run at the stage that was picked ({trained[0].report['stage']}) has the same losses")
 

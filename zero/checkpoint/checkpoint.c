@@ -1,4 +1,4 @@
-/* checkpoint.c: names, the hold on a folder, and the removal of unfinished saves. */
+/* checkpoint.c: names of steps, the lock on a folder, and the removal of unfinished saves. */
 #define _GNU_SOURCE
 #include "zero/checkpoint/checkpoint.h"
 
@@ -23,7 +23,7 @@ const char *zr_checkpoint_optimizer_name(const zr_engine *engine)
     return zr_engine_optimizer(engine) == ZR_OPTIMIZER_SGD ? "sgd" : "adamw";
 }
 
-/* Each byte counts as a word of its own. */
+/* Hashes each byte as a word. */
 uint64_t zr_checkpoint_text_sum(const char *text, size_t bytes)
 {
     uint64_t sum = 0;
@@ -61,7 +61,7 @@ bool zr_checkpoint_read_step_name(const char *name, enum zr_checkpoint_kind kind
 
 /* ---- Folders ------------------------------------------------------------------------------------------- */
 
-/* A folder whose name is not on the disk would be lost with all that was saved in it. */
+/* Syncs the parent, since a folder whose entry is not on the disk would be lost with its contents. */
 static zr_result make_one_folder(const char *path)
 {
     enum zr_path_kind kind;
@@ -81,7 +81,7 @@ zr_result zr_checkpoint_make_folder(const char *path)
     size_t length = strlen(path);
 
     if (length == 0 || length + 2 > sizeof part)
-        return zr_fail(ZR_ERR_INVALID, "a folder's name of %zu bytes cannot be", length);
+        return zr_fail(ZR_ERR_INVALID, "a path of %zu bytes is invalid", length);
     memcpy(part, path, length + 1);
     for (size_t i = 1; i < length; i++) {
         if (part[i] != '/' || part[i - 1] == '/')
@@ -124,9 +124,9 @@ zr_result zr_checkpoint_hold(struct zr_checkpoint_hold *out, const char *folder)
     }
     close(out->fd);
     out->fd = -1;
-    return zr_fail(ZR_ERR_IO,
-                   "--save '%s': another run saves to this folder; wait for its end, or give another folder",
-                   folder);
+    return zr_fail(
+        ZR_ERR_IO,
+        "--save '%s': another run saves to this folder; wait until it exits, or give another folder", folder);
 }
 
 void zr_checkpoint_let_go(struct zr_checkpoint_hold *hold, const char *folder)
@@ -135,12 +135,12 @@ void zr_checkpoint_let_go(struct zr_checkpoint_hold *hold, const char *folder)
         close(hold->fd);
     hold->fd = -1;
     if (hold->made)
-        unlinkat(AT_FDCWD, folder, AT_REMOVEDIR); /* refused where something is in it */
+        unlinkat(AT_FDCWD, folder, AT_REMOVEDIR); /* fails if the folder is not empty */
 }
 
 /* ---- Unfinished saves ---------------------------------------------------------------------------------- */
 
-/* The bytes of a hidden step's name before its tail; 0: it is no such name. */
+/* Length of a hidden step's name without its suffix; 0: another name. */
 static size_t hidden_step(const char *name, const char *tail)
 {
     size_t length = strlen(name), tail_bytes = strlen(tail), head_bytes = sizeof hidden_head - 1;
@@ -149,8 +149,8 @@ static size_t hidden_step(const char *name, const char *tail)
     return is ? length - tail_bytes : 0;
 }
 
-/* Walks a folder by the system call and hands each name to `visit`. Everything here is async-signal-safe: no
- * stdio, no memory, no words. */
+/* Lists a folder by the system call and passes each name to `visit`. Everything here is async-signal-safe:
+ * no stdio, no allocation, no messages. */
 static void walk(int fd, void (*visit)(int fd, const char *name))
 {
     _Alignas(8) char records[2048];
@@ -179,7 +179,8 @@ static void remove_hidden(int fd, const char *name)
     unlinkat(fd, name, AT_REMOVEDIR);
 }
 
-/* Takes its name from a hidden folder, `stem` bytes before the tail, then its files. */
+/* Renames a hidden folder so that it is not a step any more, then removes its files. `stem`: length
+ * without the suffix. */
 static void remove_by_name(int fd, const char *name, size_t stem)
 {
     char removed[NAME_MAX + 1];
@@ -187,13 +188,13 @@ static void remove_by_name(int fd, const char *name, size_t stem)
         return;
     memcpy(removed, name, stem);
     memcpy(removed + stem, removed_tail, sizeof removed_tail);
-    remove_hidden(fd, removed); /* where another sweeper has died */
+    remove_hidden(fd, removed); /* remains of another process that died here */
     if (renameat(fd, name, fd, removed) == 0)
         remove_hidden(fd, removed);
 }
 
-/* A whole step that another was to replace: it gets its name back where the other has not got it, and goes
- * where that has, for good. */
+/* A complete step that was set aside gets its name back if the new save does not have the name; otherwise
+ * it is removed. */
 static void recover_replaced(int fd, const char *name, size_t stem)
 {
     char final[NAME_MAX + 1];
@@ -208,8 +209,8 @@ static void recover_replaced(int fd, const char *name, size_t stem)
     }
 }
 
-/* A save that is under way loses its name before its files: rank 0, alive still where another rank's launcher
- * sweeps, has either made a whole step of it before that, or can make none of it any more. */
+/* A save in progress loses its name before its files. If rank 0 is still alive while another rank's
+ * launcher cleans up, it has either completed the step before, or cannot complete it any more. */
 static void remove_unfinished(int fd, const char *name)
 {
     size_t stem;

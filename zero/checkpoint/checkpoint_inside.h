@@ -1,4 +1,4 @@
-/* checkpoint_inside.h: what saving and loading share. Private to checkpoint*.c. */
+/* checkpoint_inside.h: shared by saving and loading. Private to checkpoint*.c. */
 #ifndef ZR_CHECKPOINT_INSIDE_H
 #define ZR_CHECKPOINT_INSIDE_H
 
@@ -10,29 +10,27 @@
 #define ZR_CHECKPOINT_VERSION   3
 #define ZR_CHECKPOINT_FORMAT    "zr-checkpoint"
 #define ZR_CHECKPOINT_STATE     "state.safetensors"
-/* The last entry of a manifest: zr_checkpoint_text_sum() of all bytes before this. */
+/* Last entry of a manifest: zr_checkpoint_text_sum() of all bytes before it. */
 #define ZR_CHECKPOINT_SUM_KEY ",\n \"manifest_checksum\": \""
 uint64_t zr_checkpoint_text_sum(const char *text, size_t bytes);
 
-/* "adamw", "sgd", as the manifest and --optimizer have it. */
+/* "adamw" or "sgd", as in the manifest and --optimizer. */
 const char *zr_checkpoint_optimizer_name(const zr_engine *engine);
 
 /* Names of a step's folder. */
 enum zr_checkpoint_kind {
     ZR_CHECKPOINT_STEP,     /* complete */
-    ZR_CHECKPOINT_PARTIAL,  /* being written, or on its way out */
-    ZR_CHECKPOINT_REPLACED, /* complete, and set aside for another of that step: none has its name yet, or it
-                               goes */
+    ZR_CHECKPOINT_PARTIAL,  /* being written, or being removed */
+    ZR_CHECKPOINT_REPLACED, /* complete, set aside while another save of this step takes its name */
 };
 void zr_checkpoint_step_name(char out[64], uint64_t step, enum zr_checkpoint_kind kind);
-/* Reads "step-00000100", or the name of another kind; false for any other name. */
+/* Parses "step-00000100" or the name of another kind; false for any other name. */
 bool zr_checkpoint_read_step_name(const char *name, enum zr_checkpoint_kind kind, uint64_t *step);
 
-/* Whether a step's folder has a manifest, the last that is written. */
+/* Whether a step's folder has a manifest, which is written last. */
 bool zr_checkpoint_is_complete(const char *folder);
 
-/* Makes a folder and those above it, and sees to it that the names of the new ones last. Fine if it is there.
- */
+/* Creates a folder and its parents, and syncs the new entries. Accepts an existing folder. */
 zr_result zr_checkpoint_make_folder(const char *path);
 
 #endif

@@ -1,6 +1,5 @@
-/* checkpoint_load.c: finds a checkpoint and reads it into an engine of any world size and stage. Everything
- * in the manifest is taken for hostile until it has been checked. Stands on checkpoint.c; jansson reads the
- * JSON, in zr_heap memory. */
+/* checkpoint_load.c: finds a checkpoint and reads it into an engine of any world size and stage. The
+ * manifest is untrusted until checked. Uses checkpoint.c; jansson parses the JSON into zr_heap memory. */
 #define _GNU_SOURCE
 #include <inttypes.h>
 #include <jansson.h>
@@ -14,15 +13,15 @@
 #include "zero/checkpoint/checkpoint_inside.h"
 #include "zero/checkpoint/model_file.h"
 
-#define MANIFEST_MAX ((uint64_t)64 << 10) /* jansson makes up to a hundred times as much of it */
+#define MANIFEST_MAX ((uint64_t)64 << 10) /* jansson takes up to a hundred times as much */
 
 struct load {
     const struct zr_checkpoint *checkpoint;
-    char folder[ZR_CHECKPOINT_PATH_ROOM]; /* of the step */
-    bool is_aside;                        /* `folder` has the name of one that was to be replaced */
+    char folder[ZR_CHECKPOINT_PATH_ROOM]; /* folder of the step */
+    bool is_aside;                        /* `folder` is a step that was set aside */
     uint64_t step;
     uint64_t state_checksum;
-    uint64_t passed_over; /* a newer step, that has no manifest; 0: none */
+    uint64_t passed_over; /* a newer step without a manifest; 0: none */
 };
 
 /* ---- Which checkpoint ---------------------------------------------------------------------------------- */
@@ -35,8 +34,8 @@ bool zr_checkpoint_is_complete(const char *folder)
            zr_path_kind_get(path, &kind) == ZR_OK && kind == ZR_PATH_FILE;
 }
 
-/* Whether an entry of a folder of steps is one that may be taken before what has been found, and its step.
- * One that was set aside is where a save has died before the new one of its step had the name. */
+/* Whether an entry is a newer step than the one found, and its number. A step that was set aside counts if
+ * a save died before the new step had its name. */
 static bool is_newer(const struct load *load, bool found, const char *name, bool *aside, uint64_t *step)
 {
     *aside = zr_checkpoint_read_step_name(name, ZR_CHECKPOINT_REPLACED, step);
@@ -45,7 +44,7 @@ static bool is_newer(const struct load *load, bool found, const char *name, bool
     return !found || *step > load->step || (*step == load->step && load->is_aside && !*aside);
 }
 
-/* The newest step folder with a manifest in it. */
+/* The newest step folder with a manifest. */
 static zr_result find_newest(struct load *load, bool *found)
 {
     const char *folder = load->checkpoint->folder;
@@ -95,8 +94,7 @@ static bool ends_with(const char *name, const char *tail)
     return length > tail_length && strcmp(name + length - tail_length, tail) == 0;
 }
 
-/* There is no step in the folder: perhaps it is one with a model as safetensors, whose name is then said, or
- * in another format, which is said when that is opened. */
+/* Message for a folder without steps: names a safetensors model in it, or a model in another format. */
 static zr_result tell_no_checkpoint(const char *folder)
 {
     char name[256] = "", other[256] = "";
@@ -121,25 +119,26 @@ static zr_result tell_no_checkpoint(const char *folder)
     if (count > 1)
         return zr_fail(
             ZR_ERR_FORMAT,
-            "--resume '%s': there is no checkpoint in it, but %zu files of safetensors; if they are "
-            "the parts of one model, give its index: --resume '%s/model.safetensors.index.json'",
+            "--resume '%s': has no checkpoint, but %zu safetensors files; if they are the parts of one "
+            "model, give its index: --resume '%s/model.safetensors.index.json'",
             folder, count, folder);
     if (count == 1)
-        return zr_fail(ZR_ERR_FORMAT,
-                       "--resume '%s': there is no checkpoint in it; to start from the model in it, give "
-                       "--resume '%s/%s'",
-                       folder, folder, name);
+        return zr_fail(
+            ZR_ERR_FORMAT,
+            "--resume '%s': has no checkpoint; to start from the model in it, give --resume '%s/%s'", folder,
+            folder, name);
     if (other[0])
         return zr_fail(
             ZR_ERR_FORMAT,
-            "--resume '%s': there is neither a checkpoint nor a safetensors file in it; '%s' is a model "
-            "in another format: load it in transformers and write it again with "
-            "model.save_pretrained(DIR, safe_serialization=True)",
+            "--resume '%s': has neither a checkpoint nor a safetensors file; '%s' is a model in another "
+            "format: load it in transformers and save it with model.save_pretrained(DIR, "
+            "safe_serialization=True)",
             folder, other);
-    return zr_fail(ZR_ERR_FORMAT,
-                   "--resume '%s': there is no complete checkpoint in it (step-... with a manifest.json); "
-                   "give the folder that --save wrote to",
-                   folder);
+    return zr_fail(
+        ZR_ERR_FORMAT,
+        "--resume '%s': has no complete checkpoint (step-... with a manifest.json); give the folder "
+        "of --save",
+        folder);
 }
 
 static zr_result find_checkpoint(struct load *load)
@@ -152,8 +151,8 @@ static zr_result find_checkpoint(struct load *load)
     if (result)
         return result;
     if (kind != ZR_PATH_FOLDER)
-        return zr_fail(ZR_ERR_FORMAT, "--resume '%s': %s; give the folder that --save wrote to", folder,
-                       kind == ZR_PATH_NONE ? "there is nothing of that name" : "is no folder");
+        return zr_fail(ZR_ERR_FORMAT, "--resume '%s': %s; give the folder of --save", folder,
+                       kind == ZR_PATH_NONE ? "does not exist" : "is not a folder");
     if (strlen(folder) >= sizeof load->folder)
         return zr_fail(ZR_ERR_INVALID, "--resume: the path is too long");
     if (zr_checkpoint_is_complete(folder)) {
@@ -166,7 +165,7 @@ static zr_result find_checkpoint(struct load *load)
 
 /* ---- JSON ---------------------------------------------------------------------------------------------- */
 
-/* A whole number of an object, for which `least` .. INT64_MAX is fine. */
+/* A whole number from `least` to INT64_MAX. */
 static bool get_whole(json_t *object, const char *key, uint64_t *out)
 {
     json_t *value = json_object_get(object, key);
@@ -176,7 +175,7 @@ static bool get_whole(json_t *object, const char *key, uint64_t *out)
     return true;
 }
 
-/* The checksum of 16 digits that a value is. */
+/* A checksum of 16 hexadecimal digits. */
 static bool get_checksum(json_t *object, const char *key, uint64_t *out)
 {
     const char *sum = json_string_value(json_object_get(object, key));
@@ -203,7 +202,7 @@ static zr_result damaged(const char *name, const char *what)
 
 /* ---- The manifest -------------------------------------------------------------------------------------- */
 
-/* Another optimizer's state is of no use to this one. */
+/* The state of another optimizer cannot be used. */
 static zr_result check_optimizer(const struct load *load, json_t *root, const char *name)
 {
     const char *ours = zr_checkpoint_optimizer_name(load->checkpoint->engine);
@@ -212,14 +211,14 @@ static zr_result check_optimizer(const struct load *load, json_t *root, const ch
     if (!theirs)
         return damaged(name, "it does not name its optimizer");
     if (strcmp(theirs, ours) != 0)
-        return zr_fail(ZR_ERR_FORMAT,
-                       "'%s' was saved with --optimizer %.16s, this run has %s; resume with "
-                       "--optimizer %.16s",
-                       name, theirs, ours, theirs);
+        return zr_fail(
+            ZR_ERR_FORMAT,
+            "'%s' was saved with --optimizer %.16s, but this run has %s; resume with --optimizer %.16s", name,
+            theirs, ours, theirs);
     return ZR_OK;
 }
 
-/* What of a shape is no size. */
+/* Compares the properties of a shape that are not sizes. */
 static zr_result check_architecture(const struct zr_shape *shape, json_t *object, const char *name)
 {
     const char *arch = json_string_value(json_object_get(object, "arch")),
@@ -234,17 +233,19 @@ static zr_result check_architecture(const struct zr_shape *shape, json_t *object
     if (!arch || !json_is_boolean(tied))
         return damaged(name, "its shape is incomplete");
     if (strcmp(arch, ours) != 0)
-        return zr_fail(ZR_ERR_FORMAT,
-                       "'%s' is a checkpoint of another model: it was saved with --arch %.16s, this run has "
-                       "%s; resume with --arch %.16s",
-                       name, arch, ours, arch);
+        return zr_fail(
+            ZR_ERR_FORMAT,
+            "'%s' is a checkpoint of another model: it was saved with --arch %.16s, but this run has %s; "
+            "resume with --arch %.16s",
+            name, arch, ours, arch);
     for (size_t i = 0; i < sizeof reals / sizeof *reals; i++) {
         json_t *theirs = json_object_get(object, reals[i].key);
         if (!json_is_number(theirs))
             return damaged(name, "its shape is incomplete");
         if (json_number_value(theirs) != reals[i].ours)
-            return zr_fail(ZR_ERR_FORMAT, "'%s' was saved with %s %g, this run has %g; resume with %s %.15g",
-                           name, reals[i].option, json_number_value(theirs), reals[i].ours, reals[i].option,
+            return zr_fail(ZR_ERR_FORMAT,
+                           "'%s' was saved with %s %g, but this run has %g; resume with %s %.15g", name,
+                           reals[i].option, json_number_value(theirs), reals[i].ours, reals[i].option,
                            json_number_value(theirs));
     }
     if (json_is_true(tied) != shape->tied)
@@ -282,27 +283,27 @@ static zr_result check_shape(const struct load *load, json_t *root, const char *
         if (theirs != wanted[i].ours)
             return zr_fail(ZR_ERR_FORMAT,
                            "'%s' is a checkpoint of another model: it was saved with %s %" PRIu64
-                           ", this run has %" PRIu64 "; resume with %s %" PRIu64,
+                           ", but this run has %" PRIu64 "; resume with %s %" PRIu64,
                            name, wanted[i].option, theirs, wanted[i].ours, wanted[i].option, theirs);
     }
     if (!get_whole(root, "seed", &theirs))
         return damaged(name, "it has no seed");
     if (theirs != load->checkpoint->seed)
         return zr_fail(ZR_ERR_FORMAT,
-                       "'%s' was saved with --seed %" PRIu64 ", this run has %" PRIu64
-                       ": the data would come in another order; resume with --seed %" PRIu64,
+                       "'%s' was saved with --seed %" PRIu64 ", but this run has %" PRIu64
+                       ", which changes the order of the data; resume with --seed %" PRIu64,
                        name, theirs, load->checkpoint->seed, theirs);
     if (!get_whole(root, "parameters", &theirs) || theirs != zr_engine_elements(load->checkpoint->engine))
-        return damaged(name, "it counts other parameters than its shape has");
+        return damaged(name, "its number of parameters does not match its shape");
     return check_optimizer(load, root, name);
 }
 
-/* The checksum that its state has to have. */
+/* Reads the required checksum of the state. */
 static zr_result read_state_entry(struct load *load, json_t *root, const char *name)
 {
     return get_checksum(json_object_get(root, "state"), "checksum", &load->state_checksum)
                ? ZR_OK
-               : damaged(name, "it has no checksum of its state");
+               : damaged(name, "it has no checksum of the state");
 }
 
 static zr_result read_whole(const struct zr_file *file, uint64_t bytes, char **out)
@@ -318,7 +319,7 @@ static zr_result read_whole(const struct zr_file *file, uint64_t bytes, char **o
     return result;
 }
 
-/* Without its order in data a run would go on with others; all else is there to be told. */
+/* The data order is required; all other settings are for messages. */
 static zr_result read_course(struct zr_checkpoint_course *course, json_t *root, const char *name)
 {
     json_t *object = json_object_get(root, "course"), *rate = json_object_get(object, "rate"),
@@ -328,7 +329,7 @@ static zr_result read_course(struct zr_checkpoint_course *course, json_t *root, 
 
     course->data_order = 1;
     if (json_object_get(root, "data_order") && !get_whole(root, "data_order", &course->data_order))
-        return damaged(name, "the order of its data is no number");
+        return damaged(name, "its data order is not a number");
     if (!object)
         return ZR_OK;
     if (!get_whole(object, "steps", &course->steps) || !get_whole(object, "warmup", &course->warmup) ||
@@ -344,7 +345,7 @@ static zr_result read_course(struct zr_checkpoint_course *course, json_t *root, 
     return ZR_OK;
 }
 
-/* What does not have to be the same. */
+/* Reads settings that may differ. */
 static zr_result read_origin(struct zr_checkpoint_origin *origin, json_t *root, const char *name)
 {
     if (!origin)
@@ -361,11 +362,11 @@ static zr_result check_manifest(struct load *load, json_t *root, const char *nam
     uint64_t version;
 
     if (!format || strcmp(format, ZR_CHECKPOINT_FORMAT) != 0 || !get_whole(root, "version", &version))
-        return zr_fail(ZR_ERR_FORMAT,
-                       "'%s' is no manifest of a zr checkpoint; give the folder that --save wrote", name);
+        return zr_fail(ZR_ERR_FORMAT, "'%s' is not a manifest of a zr checkpoint; give the folder of --save",
+                       name);
     if (version != ZR_CHECKPOINT_VERSION)
-        return zr_fail(ZR_ERR_FORMAT, "'%s' is of version %" PRIu64 "; this zr-train reads version %d", name,
-                       version, ZR_CHECKPOINT_VERSION);
+        return zr_fail(ZR_ERR_FORMAT, "'%s' has version %" PRIu64 ", but this zr-train reads version %d",
+                       name, version, ZR_CHECKPOINT_VERSION);
     if (!get_whole(root, "step", &load->step))
         return damaged(name, "it has no step");
     zr_result result = read_origin(load->checkpoint->origin, root, name);
@@ -374,11 +375,12 @@ static zr_result check_manifest(struct load *load, json_t *root, const char *nam
     return result ? result : read_state_entry(load, root, name);
 }
 
-/* Looks at the checksum before any word is believed. */
+/* Checks the checksum before using any other value. */
 static zr_result check_manifest_sum(const char *text, size_t bytes, const char *name)
 {
     static const char key[] = ZR_CHECKPOINT_SUM_KEY;
-    size_t tail = sizeof key - 1 + 16 + 3, start; /* the key, 16 digits, "}\n */
+    size_t tail = sizeof key - 1 + 16 + 3, start; /* the key, 16 digits, "}
+                                                   * */
     char want[32];
 
     if (bytes <= tail || memcmp(text + (start = bytes - tail), key, sizeof key - 1) != 0)
@@ -387,7 +389,7 @@ static zr_result check_manifest_sum(const char *text, size_t bytes, const char *
     return memcmp(text + start + sizeof key - 1, want, 19) == 0
                ? ZR_OK
                : zr_fail(ZR_ERR_CORRUPT,
-                         "'%s' is damaged: it does not fit its checksum; resume from another step", name);
+                         "'%s' is damaged: its checksum does not match; resume from another step", name);
 }
 
 static zr_result read_manifest(struct load *load)
@@ -404,7 +406,7 @@ static zr_result read_manifest(struct load *load)
     if (!result)
         result = zr_file_size(&file, &bytes);
     if (!result && (bytes == 0 || bytes > MANIFEST_MAX))
-        result = damaged(path, "its size cannot be right");
+        result = damaged(path, "its size is invalid");
     if (!result)
         result = read_whole(&file, bytes, &text);
     if (!result)
@@ -433,8 +435,7 @@ static zr_result read_state(const struct load *load)
     if (!result)
         result = zr_path_kind_get(path, &kind);
     if (!result && kind == ZR_PATH_NONE)
-        result =
-            zr_fail(ZR_ERR_FORMAT, "'%s' is missing, and the manifest beside it is not; %s", path, remedy);
+        result = zr_fail(ZR_ERR_FORMAT, "'%s' is missing beside its manifest; %s", path, remedy);
     struct zr_whole whole = {.given = NULL};
     const struct zr_checkpoint *checkpoint = load->checkpoint;
     if (!result)
@@ -449,7 +450,7 @@ static zr_result read_state(const struct load *load)
     return result;
 }
 
-/* What a rank has found under the name that it was given. */
+/* What a rank found under the given path. */
 struct finding {
     uint64_t step;
     bool is_file;
@@ -463,8 +464,8 @@ static void describe_finding(const struct finding *finding, char out[64])
         snprintf(out, 64, "step %" PRIu64, finding->step);
 }
 
-/* What the ranks read next, and exchange about it, follows from what they have found: on machines that do not
- * share a disk that may differ. */
+/* Ranks on machines without a common disk may find different things, which determine the next exchanges,
+ * so they agree first. */
 static zr_result agree_on_finding(const struct zr_checkpoint *checkpoint, const struct finding *mine)
 {
     struct finding all[ZR_MAX_WORLD];
@@ -476,7 +477,7 @@ static zr_result agree_on_finding(const struct zr_checkpoint *checkpoint, const 
         describe_finding(&all[0], words[0]);
         describe_finding(&all[p], words[1]);
         result = zr_fail(ZR_ERR_FORMAT,
-                         "--resume is %s for rank 0, and %s for rank %u; give all ranks the same checkpoint",
+                         "--resume is %s on rank 0, but %s on rank %u; give all ranks the same checkpoint",
                          words[0], words[1], p);
     }
     return result;

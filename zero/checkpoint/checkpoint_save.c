@@ -1,5 +1,5 @@
-/* checkpoint_save.c: all ranks write the engine's state into a folder, rank 0 adds the manifest and makes
- * both visible at once. Stands on checkpoint.c. */
+/* checkpoint_save.c: all ranks write the engine's state into a folder; rank 0 adds the manifest and
+ * renames the folder. Uses checkpoint.c. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -27,7 +27,7 @@ struct save {
     uint64_t state_checksum;
     char partial[ZR_CHECKPOINT_PATH_ROOM]; /* FOLDER/.step-00000100.partial */
     char final[ZR_CHECKPOINT_PATH_ROOM];
-    char state[ZR_CHECKPOINT_PATH_ROOM]; /* in `partial` */
+    char state[ZR_CHECKPOINT_PATH_ROOM]; /* within `partial` */
     struct zr_whole whole;
 };
 
@@ -39,7 +39,7 @@ static zr_result prepare_folder(const struct save *save)
     zr_result result = zr_checkpoint_make_folder(folder);
     if (result)
         return result;
-    zr_checkpoint_clean_up(folder); /* left by a run that crashed while saving */
+    zr_checkpoint_clean_up(folder); /* remains of a run that crashed while saving */
     return zr_path_make_folder(save->partial, false);
 }
 
@@ -70,7 +70,7 @@ static json_t *course_of(const struct zr_checkpoint_course *course)
                      "data_checksum", checksum, "products", course->products[0] ? course->products : NULL);
 }
 
-/* What of the run a resumed one needs to know, or its user. NULL: no memory. */
+/* The settings that a resumed run or its user needs. NULL: no memory. */
 static json_t *manifest_of(const struct save *save)
 {
     const struct zr_checkpoint *checkpoint = save->checkpoint;
@@ -105,7 +105,7 @@ static int append(const char *bytes, size_t count, void *text)
     return zr_text_put(text, bytes, count) == ZR_OK ? 0 : -1;
 }
 
-/* The text's last entry is the checksum of all before it. */
+/* The last entry is the checksum of all text before it. */
 static zr_result write_manifest(const struct save *save, const struct zr_file *file)
 {
     char room[MANIFEST_ROOM];
@@ -113,7 +113,7 @@ static zr_result write_manifest(const struct save *save, const struct zr_file *f
     json_t *root = manifest_of(save);
 
     zr_text_start(&text, NULL, room, sizeof room);
-    bool whole = json_dump_callback(root, append, &text, JSON_INDENT(1)) == 0; /* NULL fails */
+    bool whole = json_dump_callback(root, append, &text, JSON_INDENT(1)) == 0; /* fails for NULL */
     json_decref(root);
     if (!whole)
         return text.result ? text.result : ZR_ERR_HOST_MEMORY;
@@ -138,8 +138,9 @@ static zr_result save_manifest(const struct save *save)
     return result ? result : closed;
 }
 
-/* Where the file system cannot exchange two names the old step is set aside first: zr_checkpoint_clean_up()
- * gives it its name back if this ends before the new one has it, and --resume finds it meanwhile. */
+/* For file systems that cannot exchange two names: sets the old step aside first. If this process dies
+ * before the new step has its name, zr_checkpoint_clean_up() restores the old name, and --resume finds the
+ * old step meanwhile. */
 static zr_result replace_folder(const struct save *save)
 {
     const char *folder = save->checkpoint->folder;
@@ -153,7 +154,8 @@ static zr_result replace_folder(const struct save *save)
     return result ? result : zr_path_rename(&(struct zr_rename){save->partial, save->final});
 }
 
-/* Lets the new folder take the place of one of the same step in one move; the old one is then the partial. */
+/* Exchanges the new folder with the existing step in one operation; the old one then has the partial's
+ * name. */
 static zr_result exchange_folders(const struct save *save)
 {
     char room[64];
@@ -163,10 +165,11 @@ static zr_result exchange_folders(const struct save *save)
     if (error == EINVAL || error == ENOSYS) /* NFS, FUSE */
         return replace_folder(save);
     if (error)
-        return zr_fail(ZR_ERR_IO,
-                       "cannot put '%s' in the place of the one that is there: %s; remove the old one, or "
-                       "save to another folder",
-                       save->final, strerror_r(error, room, sizeof room));
+        return zr_fail(
+            ZR_ERR_IO,
+            "cannot exchange '%s' with the existing one: %s; remove the existing one, or save to another "
+            "folder",
+            save->final, strerror_r(error, room, sizeof room));
     return ZR_OK;
 }
 
@@ -186,9 +189,10 @@ static zr_result make_visible(const struct save *save)
     return result;
 }
 
-/* ---- Old ones ------------------------------------------------------------------------------------------ */
+/* ---- Older steps
+ * ------------------------------------------------------------------------------------------- */
 
-/* Counts the complete steps before this one, and finds the oldest of them. */
+/* Counts the complete steps before this one and finds the oldest. */
 static zr_result count_older(const struct save *save, size_t *count, uint64_t *oldest)
 {
     const char *folder = save->checkpoint->folder;
@@ -217,8 +221,7 @@ static zr_result count_older(const struct save *save, size_t *count, uint64_t *o
     return result;
 }
 
-/* Removes a step. It loses its name first, in one move: at no moment does a step that is not whole have one.
- */
+/* Removes a step. A rename removes its name first, so that no incomplete step ever has one. */
 static zr_result drop(const struct zr_checkpoint *checkpoint, uint64_t step)
 {
     char name[64], from[ZR_CHECKPOINT_PATH_ROOM], to[ZR_CHECKPOINT_PATH_ROOM];
@@ -233,14 +236,14 @@ static zr_result drop(const struct zr_checkpoint *checkpoint, uint64_t step)
     if (result || kind == ZR_PATH_NONE)
         return result;
     result = zr_path_rename(&(struct zr_rename){from, to});
-    if (!result) /* or a power cut could bring back the name, and not the files */
+    if (!result) /* or a power failure could restore the name without the files */
         result = zr_path_sync_folder(checkpoint->folder);
     if (!result)
         zr_checkpoint_clean_up(checkpoint->folder);
     return result;
 }
 
-/* Keeps this step and the last ones before it, without the one that it replaces. */
+/* Keeps this step and the last ones before it, except the one that it replaces. */
 static zr_result drop_older(const struct save *save)
 {
     const struct zr_checkpoint *checkpoint = save->checkpoint;
@@ -283,7 +286,7 @@ zr_result zr_checkpoint_save(const struct zr_checkpoint *checkpoint, uint64_t st
 {
     struct save save = {.checkpoint = checkpoint, .step = step};
     bool first = zr_comm_rank(checkpoint->comm) == 0;
-    /* A failure on one rank must not leave the others waiting: every part ends in an agreement. */
+    /* A failure on one rank must not leave the others waiting, so every part ends with an agreement. */
     zr_result result = zr_comm_all_status(checkpoint->comm, save_start(&save));
 
     if (!result)
@@ -294,11 +297,12 @@ zr_result zr_checkpoint_save(const struct zr_checkpoint *checkpoint, uint64_t st
         if (first)
             result = make_visible(&save);
         if (first && !result)
-            result = drop_older(&save); /* when the new one is there to stay, and not before */
+            result = drop_older(&save); /* after the new step is synced */
         result = zr_comm_all_status(checkpoint->comm, result);
     }
     zr_whole_close(&save.whole);
     if (first)
-        zr_checkpoint_clean_up(checkpoint->folder); /* of the failed save, or the one that was replaced */
+        zr_checkpoint_clean_up(checkpoint->folder); /* remains of the failed save, or the step that was
+                                                     * replaced */
     return result;
 }

@@ -13,7 +13,7 @@ void zr_model_export_clean_up(const char *path)
         unlink(partial);
 }
 
-/* zr_state_model.rows: those of the vocabulary without padding. */
+/* zr_state_model.rows: rows without padding of the vocabulary. */
 static uint64_t rows(const struct zr_parameter *parameter, size_t index, const void *whose)
 {
     const struct zr_shape *shape = whose;

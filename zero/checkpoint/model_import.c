@@ -1,5 +1,5 @@
-/* model_import.c: fills an engine from a model in one file or several; see model_file.h. Every rank reads the
- * headers and, of the data, what it owns. */
+/* model_import.c: loads a model from one file or several into an engine; see model_file.h. Every rank
+ * reads the headers, and the data that it owns. */
 #include <inttypes.h>
 #include <jansson.h>
 #include <math.h>
@@ -25,13 +25,13 @@ struct import {
     const struct zr_model_file *model;
     struct zr_safetensors *files; /* [files_count], zr_heap */
     size_t files_count;
-    json_t *config; /* config.json; NULL: there is none */
+    json_t *config; /* config.json; NULL: none */
     struct zr_transformer transformer;
     struct zr_model_names names; /* of the transformer's parameters */
     bool linear;                 /* GPT-2's matrices are [out, in] */
-    bool summed;                 /* the file has a checksum, as an export of zr-train's has */
-    uint64_t checksum;           /* that the file has */
-    uint64_t sum;                /* of what this rank has read */
+    bool summed;                 /* the file has a checksum, as exports of zr-train have */
+    uint64_t checksum;           /* of the file */
+    uint64_t sum;                /* of the data that this rank has read */
     float *piece;                /* [PIECE_ELEMENTS], zr_heap */
 };
 
@@ -43,17 +43,17 @@ static bool ends_with(const char *name, const char *tail)
     return length >= tail_length && strcmp(name + length - tail_length, tail) == 0;
 }
 
-/* A file of the folder that the model's path is in. */
+/* Path of a file next to the model's. */
 static zr_result beside(const struct import *import, const char *name, char out[ZR_SAFETENSORS_PATH_ROOM])
 {
     const char *path = import->model->path, *slash = strrchr(path, '/');
     int folder = slash ? (int)(slash - path) + 1 : 0;
     if (snprintf(out, ZR_SAFETENSORS_PATH_ROOM, "%.*s%s", folder, path, name) < ZR_SAFETENSORS_PATH_ROOM)
         return ZR_OK;
-    return zr_fail(ZR_ERR_INVALID, "a path of more than %d bytes is too long", ZR_SAFETENSORS_PATH_ROOM - 1);
+    return zr_fail(ZR_ERR_INVALID, "a path is longer than %d bytes", ZR_SAFETENSORS_PATH_ROOM - 1);
 }
 
-/* An object of JSON, which the caller drops. */
+/* Reads a JSON object, which the caller frees. */
 static zr_result read_json(const char *path, json_t **out)
 {
     struct zr_file file = {.fd = -1};
@@ -65,7 +65,7 @@ static zr_result read_json(const char *path, json_t **out)
     if (!result)
         result = zr_file_size(&file, &bytes);
     if (!result && bytes > ZR_SAFETENSORS_HEADER_MAX)
-        result = zr_fail(ZR_ERR_FORMAT, "'%s' is too long to be the JSON of a model", path);
+        result = zr_fail(ZR_ERR_FORMAT, "'%s' is too long for the JSON of a model", path);
     if (!result && !(text = zr_heap_alloc(bytes + 1)))
         result = ZR_ERR_HOST_MEMORY;
     if (!result)
@@ -76,7 +76,7 @@ static zr_result read_json(const char *path, json_t **out)
         if (!json_is_object(*out)) {
             json_decref(*out);
             *out = NULL;
-            result = zr_fail(ZR_ERR_FORMAT, "'%s' is no JSON object; fetch it again", path);
+            result = zr_fail(ZR_ERR_FORMAT, "'%s' is not a JSON object; fetch it again", path);
         }
     }
     zr_heap_free(text);
@@ -91,21 +91,21 @@ static zr_result open_part(struct import *import, const char *name)
     if (name && (ends_with(name, ".bin") || ends_with(name, ".pth")))
         return zr_fail(
             ZR_ERR_FORMAT,
-            "'%s' names files of PyTorch, as '%.100s', and no safetensors files; load the model in "
-            "transformers and write it again with model.save_pretrained(DIR, safe_serialization=True)",
+            "'%s' names PyTorch files, such as '%.100s', but no safetensors files; load the model in "
+            "transformers and save it with model.save_pretrained(DIR, safe_serialization=True)",
             import->model->path, name);
-    /* A name alone: nothing outside the folder is ever opened. */
+    /* Only plain names: files outside the folder are never opened. */
     if (!name || name[0] == '.' || strchr(name, '/') || !ends_with(name, ".safetensors"))
-        return zr_fail(ZR_ERR_FORMAT, "'%s' names a file that is no safetensors file beside it: '%.100s'",
+        return zr_fail(ZR_ERR_FORMAT, "'%s' names a file that is not a safetensors file beside it: '%.100s'",
                        import->model->path, name ? name : "");
     zr_result result = beside(import, name, path);
     if (result)
         return result;
-    for (size_t i = import->files_count; i-- > 0;) /* names come in the files' order, more or less */
+    for (size_t i = import->files_count; i-- > 0;) /* names are mostly in file order */
         if (strcmp(import->files[i].path, path) == 0)
             return ZR_OK;
     if (import->files_count == FILES_MOST)
-        return zr_fail(ZR_ERR_FORMAT, "'%s' names more than %d files; save the model in fewer",
+        return zr_fail(ZR_ERR_FORMAT, "'%s' names more than %d files; save the model in fewer files",
                        import->model->path, FILES_MOST);
     result = zr_safetensors_open(&import->files[import->files_count], path);
     import->files_count += result == ZR_OK;
@@ -121,8 +121,8 @@ static zr_result open_index(struct import *import)
     json_t *map = json_object_get(index, "weight_map");
     if (json_object_size(map) == 0)
         result = zr_fail(ZR_ERR_FORMAT,
-                         "'%s' is no index of a model: it has no weight_map; give the model's "
-                         "model.safetensors.index.json, or a file of safetensors",
+                         "'%s' is not an index of a model: it has no weight_map; give the model's "
+                         "model.safetensors.index.json, or a safetensors file",
                          import->model->path);
     for (void *at = json_object_iter(map); at && !result; at = json_object_iter_next(map, at))
         result = open_part(import, json_string_value(json_object_iter_value(at)));
@@ -130,8 +130,7 @@ static zr_result open_index(struct import *import)
     return result;
 }
 
-/* How many files the model is in: "model-00001-of-00002.safetensors" says two; 1 where the name says nothing.
- */
+/* Number of the model's files by name: 2 for "model-00001-of-00002.safetensors", else 1. */
 static unsigned long count_files(const char *path)
 {
     const char *name = strrchr(path, '/'), *of = NULL;
@@ -188,7 +187,7 @@ static zr_result open_files(struct import *import)
 static zr_result other_size(const struct import *import, const char *option, uint64_t theirs, uint64_t ours)
 {
     return zr_fail(ZR_ERR_FORMAT,
-                   "'%s' is another model: it has %s %" PRIu64 ", this run has %" PRIu64
+                   "'%s' is another model: it has %s %" PRIu64 ", but this run has %" PRIu64
                    "; resume with %s %" PRIu64,
                    import->model->path, option, theirs, ours, option, theirs);
 }
@@ -198,7 +197,7 @@ static const char *note_of(const struct import *import, const char *key)
     return json_string_value(json_object_get(json_object_get(import->files[0].root, "__metadata__"), key));
 }
 
-/* Whether the file notes, as an export of zr-train does, all that its tensors do not tell. */
+/* Whether the file's metadata has everything that tensors do not show, as in exports of zr-train. */
 static bool is_noted(const struct import *import)
 {
     bool llama = import->transformer.shape.architecture == ZR_ARCH_LLAMA;
@@ -215,8 +214,8 @@ static bool has_head(const struct import *import)
     return has;
 }
 
-/* What the tensors do not tell: a config.json beside them. Beside what zr-train exported may be any other
- * config.json, as a file of --config. */
+/* Checks the config.json beside the tensors. Beside an export of zr-train any other config.json may exist,
+ * such as a file of --config. */
 static zr_result check_config(const struct import *import)
 {
     const struct zr_model_config config = {import->model->path, import->config, &import->transformer.shape,
@@ -230,19 +229,20 @@ static zr_result check_config(const struct import *import)
     return result;
 }
 
-/* Whether something tells what the tensors do not. */
+/* Checks that metadata, a config.json or an option describes what tensors do not show. */
 static zr_result check_told(const struct import *import)
 {
     if (import->config || import->model->assumed || is_noted(import))
         return ZR_OK;
-    return zr_fail(ZR_ERR_FORMAT,
-                   "'%s' has no config.json beside it, and tensors alone do not tell a model's heads, norms, "
-                   "angles and activation; put its config.json there, or, if this run's options have them "
-                   "right, give --assume-shape",
-                   import->model->path);
+    return zr_fail(
+        ZR_ERR_FORMAT,
+        "'%s' has no config.json beside it, and tensors do not show a model's heads, norms, angles "
+        "and activation; put its config.json there, or, if this run's options match the model, give "
+        "--assume-shape",
+        import->model->path);
 }
 
-/* What zr-train's own export notes. */
+/* Checks the metadata of zr-train's exports. */
 static zr_result check_notes(const struct import *import)
 {
     const struct zr_shape *shape = &import->transformer.shape;
@@ -256,7 +256,7 @@ static zr_result check_notes(const struct import *import)
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
         const char *theirs = note_of(import, kinds[i].key);
         if (theirs && strtod(theirs, NULL) != kinds[i].ours)
-            return zr_fail(ZR_ERR_FORMAT, "'%s' is a model with %s %.15g, this run has %g; give %s %.15g",
+            return zr_fail(ZR_ERR_FORMAT, "'%s' is a model with %s %.15g, but this run has %g; give %s %.15g",
                            import->model->path, kinds[i].option, strtod(theirs, NULL), kinds[i].ours,
                            kinds[i].option, strtod(theirs, NULL));
     }
@@ -265,7 +265,7 @@ static zr_result check_notes(const struct import *import)
 
 /* ---- Shapes -------------------------------------------------------------------------------------------- */
 
-/* LLaMA's own sizes, which one tensor of layer 0 each tells. */
+/* Checks LLaMA's sizes, each by one tensor of layer 0. */
 static zr_result check_llama(const struct import *import)
 {
     const struct zr_shape *shape = &import->transformer.shape;
@@ -275,23 +275,24 @@ static zr_result check_llama(const struct import *import)
     const struct zr_model_place *q = zr_model_names_matrix(names, "model.layers.0.self_attn.q_proj.weight");
     size_t width = shape->hidden / shape->heads;
     if (q && q->tensor.shape[0] != shape->hidden)
-        return zr_fail(ZR_ERR_FORMAT,
-                       "'%s': its queries have %" PRIu64
-                       " channels, and zr-train's heads share the %zu of --hidden; "
-                       "give a model whose head_dim is hidden_size / num_attention_heads",
-                       import->model->path, q->tensor.shape[0], shape->hidden);
+        return zr_fail(
+            ZR_ERR_FORMAT,
+            "'%s': its queries have %" PRIu64
+            " channels, but zr-train divides the %zu of --hidden among the heads; give a model with "
+            "head_dim = hidden_size / num_attention_heads",
+            import->model->path, q->tensor.shape[0], shape->hidden);
     if (k && k->tensor.shape[0] != width * shape->kv_heads && k->tensor.shape[0] % width == 0)
         return other_size(import, "--kv-heads", k->tensor.shape[0] / width, shape->kv_heads);
     if (gate && gate->tensor.shape[0] != shape->ffn)
         return other_size(import, "--ffn", gate->tensor.shape[0], shape->ffn);
-    if (!shape->tied && !names->places[names->count - 1].found) /* one that assumes its shape */
+    if (!shape->tied && !names->places[names->count - 1].found) /* an assumed shape */
         return zr_fail(ZR_ERR_FORMAT,
                        "'%s' has no lm_head.weight: its head is tied; resume with --tie-embeddings",
                        import->model->path);
     return ZR_OK;
 }
 
-/* The sizes that flags give are told by the flag, the vocabulary's first. */
+/* Checks the sizes of options, so that the message names the option; the vocabulary first. */
 static zr_result check_sizes(const struct import *import)
 {
     const struct zr_shape *shape = &import->transformer.shape;
@@ -304,8 +305,8 @@ static zr_result check_sizes(const struct import *import)
     if (!embedding || !positions)
         return zr_fail(
             ZR_ERR_FORMAT,
-            "'%s' is no model of --arch %s: it has no matrices %s; give a folder that --save wrote "
-            "to, or such a model as safetensors",
+            "'%s' is not a model of --arch %s: it has no matrices %s; give the folder of --save, or such "
+            "a model as safetensors",
             import->model->path, zr_architecture_name(shape->architecture),
             gpt2 ? "wte.weight and wpe.weight" : names->parameters[0].name);
     if (embedding->tensor.shape[1] != shape->hidden)
@@ -331,14 +332,14 @@ static bool has_shape(const struct zr_safetensors_tensor *tensor, uint64_t rows,
                         : tensor->dimensions == 2 && tensor->shape[0] == rows && tensor->shape[1] == columns;
 }
 
-/* A matrix of a block: those of both embeddings and of the head are never turned. */
+/* Whether a matrix of a block is stored transposed; embeddings and the head never are. */
 static bool is_turned(const struct import *import, size_t index)
 {
     const struct zr_parameter *p = &import->names.parameters[index];
     return import->linear && p->shape[1] && p->group == ZR_GROUP_MATRICES;
 }
 
-/* Conv1D has [in, out], Linear [out, in]: c_attn, which is not square, tells for all. */
+/* Conv1D stores [in, out], Linear [out, in]: the shape of c_attn, which is not square, decides for all. */
 static zr_result check_shapes(struct import *import)
 {
     const struct zr_model_names *names = &import->names;
@@ -360,8 +361,8 @@ static zr_result check_shapes(struct import *import)
             rows = embedding->shape[0];
         if (!has_shape(&place->tensor, rows, columns))
             return zr_fail(ZR_ERR_FORMAT,
-                           "'%s': tensor %s has another shape than [%" PRIu64 "%s%.0" PRIu64
-                           "], which this run's --layers, --hidden, --vocab and --seq give it",
+                           "'%s': tensor %s does not have the shape [%" PRIu64 "%s%.0" PRIu64
+                           "] of this run's --layers, --hidden, --vocab and --seq",
                            place->file->path, p->name, rows, columns ? ", " : "", columns);
     }
     if (names->head.found && !has_shape(&names->head.tensor, embedding->shape[0], embedding->shape[1]))
@@ -370,7 +371,7 @@ static zr_result check_shapes(struct import *import)
     return ZR_OK;
 }
 
-/* The head of this model is the embedding itself: one of its own would be lost. */
+/* With a tied head, a separate head in the file would be lost. */
 static zr_result check_head(const struct import *import)
 {
     const struct zr_model_names *names = &import->names;
@@ -387,12 +388,12 @@ static zr_result check_head(const struct import *import)
         if (!result && memcmp(import->piece, import->piece + half, part.count * sizeof(float)) != 0)
             return zr_fail(
                 ZR_ERR_FORMAT,
-                "'%s': lm_head.weight is not %s, and with tie_word_embeddings the head is that; give a model "
-                "whose head is%s",
+                "'%s': lm_head.weight differs from %s, but tie_word_embeddings requires them to be equal; "
+                "give a model whose head is%s",
                 head->file->path, names->parameters[0].name,
                 import->transformer.shape.architecture == ZR_ARCH_GPT2
                     ? ""
-                    : ", or, if the file's own head is meant, make tie_word_embeddings false in config.json");
+                    : ", or, if the file's own head is meant, set tie_word_embeddings to false in config.json");
     }
     return result;
 }
@@ -451,7 +452,7 @@ static void finish(struct import *import)
 
 /* ---- The data ------------------------------------------------------------------------------------------ */
 
-/* What a shard has of a matrix, out of its transposed tensor: a run of rows of one column after the other. */
+/* Reads a shard's part of a matrix from a transposed tensor: ranges of rows, column by column. */
 static zr_result read_transposed(const struct import *import, const struct zr_model_place *place,
                                  const struct zr_layout_parameter *p, struct zr_overlap wanted, float *out)
 {
@@ -482,12 +483,12 @@ static zr_result check_finite(const struct import *import, size_t index, const f
 {
     for (size_t i = 0; i < count; i++)
         if (!isfinite(values[i]))
-            return zr_fail(ZR_ERR_CORRUPT, "'%s' is damaged: tensor %s has a value that is no number",
+            return zr_fail(ZR_ERR_CORRUPT, "'%s' is damaged: tensor %s has a value that is not a number",
                            import->names.places[index].file->path, import->names.parameters[index].name);
     return ZR_OK;
 }
 
-/* Elements of one parameter, as they lie in the file; what the file has not is zero. */
+/* Reads elements of a parameter; those missing in the file are zero. */
 static zr_result read_part(struct import *import, size_t index, const struct zr_safetensors_part *part,
                            float *out)
 {
@@ -503,7 +504,7 @@ static zr_result read_part(struct import *import, size_t index, const struct zr_
     return result ? result : check_finite(import, index, out, filled.count);
 }
 
-/* What this rank's shard has of a parameter, to `values`. */
+/* Reads this rank's shard of a parameter into `values`. */
 static zr_result read_values(struct import *import, const struct zr_layout_parameter *p,
                              struct zr_overlap overlap, float *values)
 {
@@ -536,8 +537,8 @@ static zr_result clear(struct zr_compute compute, float *values, size_t count)
     return compute.kernels->clear(compute.context, &(struct zr_clear){count * sizeof *values, values});
 }
 
-/* The same to where the engine keeps it, with fresh optimizer state; by way of the host's memory where the
- * host sees no tensors. */
+/* Reads into the engine's memory with fresh optimizer state; through host memory if the host cannot read
+ * tensors. */
 static zr_result read_owned(struct import *import, const struct zr_layout_parameter *p,
                             const struct zr_owned *owned)
 {
@@ -584,7 +585,7 @@ static zr_result read_mine(struct import *import)
     return result;
 }
 
-/* The ranks' parts together are what the file has. */
+/* Compares the sum of the ranks' parts with the file's checksum. */
 static zr_result check_sum(const struct import *import)
 {
     uint64_t all[ZR_MAX_WORLD], sum = 0;
@@ -595,7 +596,7 @@ static zr_result check_sum(const struct import *import)
     if (result || !import->summed || sum == import->checksum)
         return result;
     return zr_fail(ZR_ERR_CORRUPT,
-                   "'%s' is damaged: it does not fit its checksum; fetch it again (where another program has "
+                   "'%s' is damaged: its checksum does not match; fetch it again (if another program has "
                    "changed it, remove " ZR_STATE_MODEL_CHECKSUM " from its metadata)",
                    import->model->path);
 }
@@ -605,7 +606,7 @@ zr_result zr_model_import(const struct zr_model_file *file)
     struct import import = {.model = file};
     zr_result result = zr_engine_synchronize(file->engine);
 
-    /* The engine is written to when every rank has found the file good. */
+    /* The engine is written to only after every rank has accepted the file. */
     result = zr_comm_all_status(file->comm, result ? result : start(&import));
     if (!result)
         result = zr_comm_all_status(file->comm, read_mine(&import));

@@ -1,4 +1,4 @@
-/* model_names.c: see model_names.h. What a file says is hostile until it has been checked. */
+/* model_names.c: see model_names.h. Files are untrusted until checked. */
 #include "zero/checkpoint/model_names.h"
 
 #include <stdio.h>
@@ -73,7 +73,7 @@ const struct zr_model_place *zr_model_names_matrix(const struct zr_model_names *
                : NULL;
 }
 
-/* Reads the layer of "h.12.attn...."; `rest` is from the dot after it on. False for another name. */
+/* Parses the layer of "h.12.attn...."; `rest` starts at the dot after it. False for another name. */
 static bool read_layer(const struct zr_model_names *names, const char *name, uint64_t *layer,
                        const char **rest)
 {
@@ -82,7 +82,7 @@ static bool read_layer(const struct zr_model_names *names, const char *name, uin
         return false;
     *layer = 0;
     for (name += length; *name >= '0' && *name <= '9'; name++)
-        if (*layer > UINT32_MAX) /* no model has as many */
+        if (*layer > UINT32_MAX) /* beyond any model */
             return false;
         else
             *layer = 10 * *layer + (uint64_t)(*name - '0');
@@ -98,7 +98,7 @@ static bool is_mask(const struct zr_model_convention *convention, const char *re
     return false;
 }
 
-/* The name as the list has it: GPT-2's without the prefix, LLaMA's with it. */
+/* The name in the list: GPT-2's without the prefix, LLaMA's with it. */
 static const char *plain_name(const struct zr_model_names *names, const char *full, char room[256])
 {
     const char *prefix = names->convention->prefix;
@@ -122,7 +122,7 @@ zr_result zr_model_names_take(struct zr_model_names *names, const struct zr_safe
 
     if (read_layer(names, name, &layer, &rest)) {
         if (is_mask(names->convention, rest))
-            return ZR_OK; /* the same for all */
+            return ZR_OK; /* has no values */
         if (layer >= names->layers)
             names->layers = layer + 1;
     }
@@ -132,10 +132,11 @@ zr_result zr_model_names_take(struct zr_model_names *names, const struct zr_safe
     else if (strcmp(full, "lm_head.weight") == 0)
         into = &names->head;
     else if (names->layers > names->shape->layers)
-        return ZR_OK; /* its number of layers is told when all are known */
+        return ZR_OK; /* the number of layers is checked when all tensors are known */
     else
-        return zr_fail(ZR_ERR_FORMAT, "'%s' has a tensor that is no part of a model of --arch %s: %.100s",
-                       file->path, zr_architecture_name(names->shape->architecture), full);
+        return zr_fail(ZR_ERR_FORMAT,
+                       "'%s' has a tensor that does not belong to a model of --arch %s: %.100s", file->path,
+                       zr_architecture_name(names->shape->architecture), full);
     if (into->found)
         return zr_fail(ZR_ERR_FORMAT,
                        "'%s' has tensor %.48s twice: with and without a prefix, or in two files", file->path,

@@ -1,23 +1,24 @@
-/* model_names.h: which tensor of a model's files each parameter is, by the names that Hugging Face's
- * transformers gives them. Private to zero/checkpoint/. One struct belongs to one thread. */
+/* model_names.h: maps each parameter to its tensor in a model's files, by the names of Hugging Face's
+ * transformers. Private to zero/checkpoint/. One thread per struct. */
 #ifndef ZR_MODEL_NAMES_H
 #define ZR_MODEL_NAMES_H
 
 #include "zero/checkpoint/safetensors_read.h"
 #include "zero/model/transformer.h"
 
-/* What transformers writes of an architecture. */
+/* Names that transformers uses for an architecture. */
 struct zr_model_convention {
     const char *model_type; /* in config.json */
-    const char *prefix;     /* of all names, or of none */
-    const char *layer;      /* of the names of a layer's tensors, before its number */
-    const char *masks[2];   /* tensors of a layer that say nothing; or NULL */
-    const char *conv1d;     /* of layer 0: tells [in, out] from [out, in]; NULL: always as the list has it */
+    const char *prefix;     /* optional prefix of all names */
+    const char *layer;      /* prefix of a layer's tensors, before its number */
+    const char *masks[2];   /* tensors of a layer without parameters; or NULL */
+    const char *conv1d;     /* tensor of layer 0 that tells [in, out] from [out, in]; NULL: the layout is
+                             * that of the list */
 };
 
-/* A parameter of the model and where its values are. */
+/* A parameter and the place of its values. */
 struct zr_model_place {
-    uint64_t filled; /* elements that the file has; the rest are zero */
+    uint64_t filled; /* elements in the file; the others are zero */
     bool found;
     const struct zr_safetensors *file;
     struct zr_safetensors_tensor tensor;
@@ -29,29 +30,29 @@ struct zr_model_name {
 };
 
 struct zr_model_names {
-    const struct zr_shape *shape; /* the transformer's */
+    const struct zr_shape *shape; /* owned by the transformer */
     const struct zr_model_convention *convention;
-    const struct zr_parameter *parameters; /* [count], the transformer's */
+    const struct zr_parameter *parameters; /* [count], owned by the transformer */
     struct zr_model_place *places;         /* [count], zr_heap */
-    struct zr_model_name *sorted;          /* [count], zr_heap: the parameters by name */
+    struct zr_model_name *sorted;          /* [count], zr_heap: sorted by name */
     size_t count;
-    uint64_t layers;            /* that the files have tensors of */
-    struct zr_model_place head; /* of a model whose head is tied */
+    uint64_t layers;            /* layers with tensors in the files */
+    struct zr_model_place head; /* the head's tensor in a model with a tied head */
 };
 
-/* No tensor is found yet. The transformer lasts as long. ZR_ERR_HOST_MEMORY. After a failure, too,
- * zr_model_names_close() releases what there is, and so of a struct that is zero. */
+/* Initializes the table without tensors; the transformer must outlive it. ZR_ERR_HOST_MEMORY.
+ * zr_model_names_close() also accepts a struct after a failure, and a zeroed one. */
 zr_result zr_model_names_open(struct zr_model_names *names, const struct zr_transformer *transformer);
 void zr_model_names_close(struct zr_model_names *names);
 
-/* Takes note of one entry of a file's header, `full` being its name there; the file lasts as long as the
- * names. ZR_ERR_FORMAT: no tensor of this model, or one that has been found. */
+/* Records one entry of a file's header, whose name there is `full`; the file must outlive the names.
+ * ZR_ERR_FORMAT: the model has no such tensor, or the tensor is a duplicate. */
 zr_result zr_model_names_take(struct zr_model_names *names, const struct zr_safetensors *file,
                               const char *full, struct json_t *entry);
 
-/* The index of a parameter of this model; names->count: it has none of that name. */
+/* Index of a parameter; names->count: no such name. */
 size_t zr_model_names_find(const struct zr_model_names *names, const char *name);
-/* The place of a matrix that has been found; NULL: none of that name. */
+/* Place of a matrix that has been found; NULL: no such name. */
 const struct zr_model_place *zr_model_names_matrix(const struct zr_model_names *names, const char *name);
 
 #endif

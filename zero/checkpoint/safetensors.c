@@ -9,14 +9,14 @@
 #include "alloc/base/error.h"
 
 enum {
-    ALIGN = 64,        /* the data start on a multiple of it */
-    WORDS_ROOM = 256,  /* of one print */
-    PIECE_BYTES = 4096 /* that are handed on at a time */
+    ALIGN = 64,        /* alignment of the data */
+    WORDS_ROOM = 256,  /* for one print */
+    PIECE_BYTES = 4096 /* passed to the sink at a time */
 };
 
 struct zr_safetensors_header {
-    const struct zr_safetensors_sink *sink; /* NULL: the bytes are counted only */
-    uint64_t at_bytes;                      /* of the file, where `piece` ends */
+    const struct zr_safetensors_sink *sink; /* NULL: only count bytes */
+    uint64_t at_bytes;                      /* file offset of the end of `piece` */
     size_t piece_bytes;
     zr_result result;
     enum { BEFORE_NOTES = 0, IN_NOTE, IN_TENSORS } where;
@@ -101,7 +101,7 @@ uint64_t zr_safetensors_at(const struct zr_safetensors_header *header)
 
 static void end_notes(struct zr_safetensors_header *header)
 {
-    zr_assert(header->where != BEFORE_NOTES); /* every file of zr's says at least what made it */
+    zr_assert(header->where != BEFORE_NOTES); /* every file has at least one note */
     if (header->where == IN_NOTE)
         put_words(header, "\"}");
     header->where = IN_TENSORS;
@@ -109,7 +109,7 @@ static void end_notes(struct zr_safetensors_header *header)
 
 void zr_safetensors_tensor(struct zr_safetensors_header *header, const struct zr_safetensors_entry *entry)
 {
-    /* Each byte of the name may become six, as \u0001. */
+    /* Each byte of the name may become six, such as \u0001. */
     char name[6 * ZR_SAFETENSORS_NAME_MAX + 3];
     uint64_t elements = entry->rows * (entry->columns ? entry->columns : 1);
     struct zr_text text;

@@ -12,7 +12,7 @@
 
 static zr_result damaged(const struct zr_safetensors *file, const char *what)
 {
-    return zr_fail(ZR_ERR_FORMAT, "'%s' is no good safetensors file: %s; give one that is whole", file->path,
+    return zr_fail(ZR_ERR_FORMAT, "'%s' is not a valid safetensors file: %s; give a complete one", file->path,
                    what);
 }
 
@@ -30,12 +30,12 @@ static bool get_whole(json_t *array, size_t index, uint64_t *out)
 static zr_result lies_outside(const struct zr_safetensors *file, const char *name)
 {
     return zr_fail(ZR_ERR_FORMAT,
-                   "'%s' is damaged: tensor %.100s does not lie in it (the file has %" PRIu64
+                   "'%s' is damaged: tensor %.100s extends beyond it (the file has %" PRIu64
                    " bytes); fetch it again",
                    file->path, name, file->bytes);
 }
 
-/* Bytes of a number of any kind in the format; 0: a kind that this table does not know. */
+/* Bytes of an element of any type in the format; 0: unknown type. */
 static unsigned kind_bytes(const char *name)
 {
     static const struct {
@@ -55,7 +55,7 @@ static unsigned kind_bytes(const char *name)
     return 0;
 }
 
-/* The bytes [from, to) of the data that an entry claims: within the file, and as many as its shape has. */
+/* The range [from, to) of an entry's data: within the file, with the size of its shape. */
 static bool read_extent(const struct zr_safetensors *file, json_t *entry, uint64_t *from, uint64_t *to)
 {
     json_t *shape = json_object_get(entry, "shape"), *offsets = json_object_get(entry, "data_offsets");
@@ -70,7 +70,7 @@ static bool read_extent(const struct zr_safetensors *file, json_t *entry, uint64
            (!known || *to - *from == bytes);
 }
 
-/* Where the entries lie, those of no bytes left out. The value of a pair is not used. */
+/* Lists the entries' ranges, except empty ones. The values of the pairs are unused. */
 static zr_result list_extents(const struct zr_safetensors *file, struct zr_sort_pair *starts,
                               struct zr_sort_pair *ends, size_t *count)
 {
@@ -90,8 +90,8 @@ static zr_result list_extents(const struct zr_safetensors *file, struct zr_sort_
     return ZR_OK;
 }
 
-/* The format's own rule: every byte of the data belongs to one tensor. So each tensor starts where another
- * ends, the first at the start of the data and the last ending with them. */
+/* The format requires every byte of data to belong to one tensor, so each tensor starts where another
+ * ends, the first at the start of the data, and the last ends with the data. */
 static zr_result check_extents(const struct zr_safetensors *file)
 {
     size_t room = json_object_size(file->root) + 1, count = 0;
@@ -107,7 +107,7 @@ static zr_result check_extents(const struct zr_safetensors *file)
         zr_sort_pairs(ends, spare, count);
         for (size_t i = 0; i < count && !result; next = ends[i++].key)
             if (starts[i].key != next)
-                result = damaged(file, starts[i].key < next ? "two of its tensors have the same bytes"
+                result = damaged(file, starts[i].key < next ? "two of its tensors overlap"
                                                             : "some of its bytes belong to no tensor");
         if (!result && next != file->bytes - file->data_bytes)
             result = damaged(file, "some of its bytes belong to no tensor");
@@ -118,13 +118,13 @@ static zr_result check_extents(const struct zr_safetensors *file)
 
 /* ---- The header ---------------------------------------------------------------------------------------- */
 
-/* A file of another format, by how it begins: what it is and what to do, for a file whose first eight bytes
- * are no length of a header. NULL: none that is known. */
+/* Identifies a file of another format by its first bytes; returns its description and what to do. NULL:
+ * unknown. */
 static const char *other_format(const unsigned char *head, size_t bytes)
 {
     static const char pytorch[] =
-        "a file of PyTorch (as pytorch_model.bin or .pth) and no safetensors file; load it in transformers and "
-        "write it again with model.save_pretrained(DIR, safe_serialization=True)";
+        "a PyTorch file (such as pytorch_model.bin or .pth), not a safetensors file; load it in "
+        "transformers and save it with model.save_pretrained(DIR, safe_serialization=True)";
     static const struct {
         const char *begins;
         size_t bytes;
@@ -136,19 +136,20 @@ static const char *other_format(const unsigned char *head, size_t bytes)
         {"\x80\x04", 2, pytorch},
         {"\x80\x05", 2, pytorch},
         {"GGUF", 4,
-         "a GGUF file of llama.cpp and no safetensors file; give the model that it was made from, as safetensors"},
+         "a GGUF file of llama.cpp, not a safetensors file; give the model that it was made from, as "
+         "safetensors"},
         {"ggml", 4,
-         "a file of llama.cpp and no safetensors file; give the model that it was made from, as safetensors"},
+         "a file of llama.cpp, not a safetensors file; give the model that it was made from, as "
+         "safetensors"},
         {"\x89HDF", 4,
-         "an HDF5 file (as tf_model.h5) and no safetensors file; load it in transformers 4 with from_tf=True and "
-         "write it again with model.save_pretrained(DIR, safe_serialization=True)"},
-        {"\x93NUMPY", 6, "an array of NumPy and no safetensors file; write it with the safetensors package"},
-        {"version https://git-lfs", 23,
-         "a pointer of Git LFS in place of the file; fetch that with git lfs pull"},
-        {"<", 1,
-         "a page of HTML or XML and no safetensors file; fetch the file itself, by its download link"},
+         "an HDF5 file (such as tf_model.h5), not a safetensors file; load it in transformers 4 with "
+         "from_tf=True and save it with model.save_pretrained(DIR, safe_serialization=True)"},
+        {"\x93NUMPY", 6, "a NumPy array, not a safetensors file; write it with the safetensors package"},
+        {"version https://git-lfs", 23, "a pointer of Git LFS; fetch the file with git lfs pull"},
+        {"<", 1, "an HTML or XML page, not a safetensors file; fetch the file itself, by its download link"},
         {"{", 1,
-         "a JSON text and no safetensors file; the index of a model in several files is called *.index.json"},
+         "a JSON text, not a safetensors file; the index of a model in several files is called "
+         "*.index.json"},
     };
     for (size_t i = 0; i < sizeof formats / sizeof *formats; i++)
         if (bytes >= formats[i].bytes && memcmp(head, formats[i].begins, formats[i].bytes) == 0)
@@ -156,7 +157,7 @@ static const char *other_format(const unsigned char *head, size_t bytes)
     return NULL;
 }
 
-/* What to say of a file that has no header of the format. */
+/* Message for a file without a valid header. */
 static zr_result no_header(const struct zr_safetensors *file, const char *what)
 {
     unsigned char head[32];
@@ -183,14 +184,14 @@ static zr_result read_header(struct zr_safetensors *file)
     if (result)
         return result;
     if (header > file->bytes - 8 || header > ZR_SAFETENSORS_HEADER_MAX)
-        return no_header(file, "its header would be longer than it is");
+        return no_header(file, "its header length exceeds the file");
     text = zr_heap_alloc(header + 1);
     if (!text)
         return ZR_ERR_HOST_MEMORY;
     file->data_bytes = 8 + header;
     result = zr_file_read_at(&file->file, 8, text, header);
     if (!result && (header == 0 || text[0] != '{'))
-        result = no_header(file, "it does not begin with a header");
+        result = no_header(file, "it does not start with a header");
     if (!result) {
         json_set_alloc_funcs(zr_heap_alloc, zr_heap_free);
         file->root = json_loadb(text, header, JSON_REJECT_DUPLICATES, &error);
@@ -252,16 +253,17 @@ zr_result zr_safetensors_describe(const struct zr_safetensors *file, const char 
     *out = (struct zr_safetensors_tensor){.dimensions = (unsigned)json_array_size(shape), .elements = 1};
     if (!read_kind(json_string_value(json_object_get(entry, "dtype")), &out->kind))
         return zr_fail(ZR_ERR_FORMAT,
-                       "'%s': tensor %.100s is made of other numbers than F32, BF16 or F16; convert it first",
+                       "'%s': tensor %.100s has another element type than F32, BF16 or F16; convert it first",
                        file->path, name);
     if (json_array_size(shape) < 1 || json_array_size(shape) > ZR_SAFETENSORS_DIMENSIONS)
-        return zr_fail(ZR_ERR_FORMAT,
-                       "'%s': tensor %.100s is neither a vector nor a matrix, and no bundled model has such",
-                       file->path, name);
+        return zr_fail(
+            ZR_ERR_FORMAT,
+            "'%s': tensor %.100s is neither a vector nor a matrix, and bundled models have no others",
+            file->path, name);
     for (unsigned d = 0; d < out->dimensions; d++)
         if (!get_whole(shape, d, &out->shape[d]) ||
             __builtin_mul_overflow(out->elements, out->shape[d], &out->elements))
-            return damaged(file, "a tensor's shape makes no sense");
+            return damaged(file, "a tensor's shape is invalid");
     if (!read_extent(file, entry, &from, &to) ||
         __builtin_mul_overflow(out->elements, element_bytes(out->kind), &wanted) || to - from != wanted)
         return lies_outside(file, name);
@@ -269,7 +271,7 @@ zr_result zr_safetensors_describe(const struct zr_safetensors *file, const char 
     return ZR_OK;
 }
 
-/* IEEE half precision, subnormal numbers included. */
+/* IEEE half precision, including subnormal numbers. */
 static float of_half(uint16_t half)
 {
     uint32_t sign = (uint32_t)(half & 0x8000) << 16, exponent = half >> 10 & 31, mantissa = half & 1023;
@@ -300,8 +302,8 @@ zr_result zr_safetensors_read(const struct zr_safetensors *file, const struct zr
 {
     size_t each = element_bytes(tensor->kind), bytes = part->count * each;
     uint64_t from = tensor->at_bytes + part->first * each;
-    /* Two bytes each come into the second half and are widened from the front: none is written over unread.
-     */
+    /* Two-byte elements are read into the second half and widened from the front, so none is overwritten
+     * before it is read. */
     char *narrow = (char *)out + (part->count * sizeof(float) - bytes);
     zr_result result = zr_file_read_at(&file->file, from, narrow, bytes);
 

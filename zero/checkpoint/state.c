@@ -1,6 +1,6 @@
-/* state.c: writes and reads the files of state.h; zr_engine_save() and zr_engine_load(). A state's header is
- * made from the parameter list both times: a file is accepted if it has that very header, and nothing in it
- * needs to be believed. */
+/* state.c: writes and reads the files of state.h; zr_engine_save() and zr_engine_load(). Both construct
+ * the header from the parameter list. A file is accepted only if its header is identical, so nothing in it
+ * needs to be trusted. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -13,40 +13,40 @@
 
 enum {
     PATH_BYTES_MAX = 4095 - (int)sizeof ".partial",
-    STATE_PIECE_ELEMENTS = 16384, /* read at a time */
+    STATE_PIECE_ELEMENTS = 16384, /* elements read at a time */
     STATE_KINDS_MAX = 3,
     STEPS_DIGITS = 20,    /* decimal */
-    CHECKSUM_DIGITS = 16, /* hexadecimal, as every word of the loss scale */
+    CHECKSUM_DIGITS = 16, /* hexadecimal, as for the words of the loss scale */
     SCALE_WORDS = 3
 };
 
-/* What is in the header and not in the engine. */
+/* Numbers in the header that are not in the engine. */
 struct numbers {
     uint64_t steps, checksum;
-    uint64_t scale[SCALE_WORDS]; /* struct zr_loss_scale; zeros: not of fp16 */
+    uint64_t scale[SCALE_WORDS]; /* struct zr_loss_scale; zeros: not fp16 */
 };
 
 struct state {
     zr_engine *engine;
-    const struct zr_state_model *model;    /* NULL: all of the state */
+    const struct zr_state_model *model;    /* NULL: the whole state */
     const struct zr_parameter_list *whole; /* NULL: the engine's own list */
     zr_comm *comm;
     unsigned rank, world;
-    size_t count; /* of parameters in the file */
+    size_t count; /* parameters in the file */
     struct zr_file file;
-    unsigned kinds;    /* tensors per parameter: 3, or 2 for an optimizer without variance, or 1 of a model */
-    uint64_t elements; /* of each kind in the file */
+    unsigned kinds;    /* tensors per parameter: 3, 2 without variance, 1 for a model */
+    uint64_t elements; /* of each kind */
     struct zr_safetensors_contents contents;
-    uint64_t data_at_bytes;                     /* where the first tensor begins */
-    uint64_t steps_at_bytes, checksum_at_bytes; /* where the numbers are */
+    uint64_t data_at_bytes;                     /* offset of the first tensor */
+    uint64_t steps_at_bytes, checksum_at_bytes; /* offsets of the numbers */
     uint64_t scale_at_bytes;
-    float *piece; /* [STATE_PIECE_ELEMENTS], for loading, and where the host sees no tensors */
+    float *piece; /* [STATE_PIECE_ELEMENTS], for loading, and if the host cannot read tensors */
     struct numbers numbers;
 };
 
 /* ---- All ranks ----------------------------------------------------------------------------------------- */
 
-/* The sum of all ranks' parts, and of what else counts. */
+/* Sums the ranks' checksums and adds the numbers of the header. */
 static zr_result add_up(const struct state *state, uint64_t mine, uint64_t *out)
 {
     uint64_t all[ZR_MAX_WORLD] = {mine};
@@ -55,7 +55,7 @@ static zr_result add_up(const struct state *state, uint64_t mine, uint64_t *out)
     if (state->world > 1)
         result = zr_comm_host_all_gather(state->comm, &mine, sizeof mine, all);
     *out = state->numbers.steps * UINT64_C(0xd6e8feb86659fd93);
-    for (unsigned i = 0; i < SCALE_WORDS; i++) /* odd factors: no changed bit is lost */
+    for (unsigned i = 0; i < SCALE_WORDS; i++) /* odd factors preserve every bit */
         *out += state->numbers.scale[i] * (UINT64_C(0x9fb21c651e98df25) + 2 * i);
     for (unsigned p = 0; p < state->world; p++)
         *out += all[p];
@@ -72,7 +72,7 @@ static void digest_add(uint64_t *digest, const char *data, size_t bytes)
         *digest = (*digest ^ (unsigned char)data[i]) * UINT64_C(0x100000001b3);
 }
 
-/* A sink: what the header would be. */
+/* A sink that hashes the header. */
 static zr_result digest_header(void *whose, uint64_t at_bytes, const char *data, size_t bytes)
 {
     (void)at_bytes;
@@ -80,8 +80,8 @@ static zr_result digest_header(void *whose, uint64_t at_bytes, const char *data,
     return ZR_OK;
 }
 
-/* Every rank is about to write its part of one file: of the same path, and with the same header. Else each
- * would leave a hollow file, and say that all went well. */
+/* Checks that all ranks write the same file: the same path and header. Otherwise each would leave an
+ * incomplete file and report success. */
 static zr_result check_same_file(const struct state *state, const char *path)
 {
     struct digest mine = {{0, 0}}, all[ZR_MAX_WORLD];
@@ -96,9 +96,10 @@ static zr_result check_same_file(const struct state *state, const char *path)
         result = zr_comm_host_all_gather(state->comm, &mine, sizeof mine, all);
     for (unsigned r = 1; r < state->world && result == ZR_OK; r++) {
         if (all[r].words[0] != all[0].words[0])
-            return zr_fail(ZR_ERR_INVALID,
-                           "rank %u saves to another path than rank 0; give all ranks the same (here '%s')",
-                           r, path);
+            return zr_fail(
+                ZR_ERR_INVALID,
+                "rank %u saves to another path than rank 0; give all ranks the same path (here '%s')", r,
+                path);
         if (all[r].words[1] != all[0].words[1])
             return zr_fail(ZR_ERR_INVALID,
                            "rank %u would save another parameter list, number of steps or loss scale than "
@@ -123,7 +124,7 @@ static void note_scaling(struct state *state)
     state->numbers.scale[2] = scaling.skipped_steps;
 }
 
-/* A state of another precision has none, and the engine keeps its own. */
+/* A state of another precision has no loss scale, and the engine keeps its own. */
 static zr_result take_scaling(const struct state *state, const struct zr_state_source *source)
 {
     const uint64_t *words = state->numbers.scale;
@@ -151,7 +152,7 @@ static const struct zr_parameter *listed(const struct state *state, size_t index
                         : &state->engine->layout.parameters[index].parameter;
 }
 
-/* Elements of parameter `index` that the file has: all, but for rows of padding. */
+/* Elements of parameter `index` in the file, without padding rows. */
 static uint64_t elements_in_file(const struct state *state, size_t index)
 {
     const struct zr_parameter *p = listed(state, index);
@@ -159,7 +160,7 @@ static uint64_t elements_in_file(const struct state *state, size_t index)
     return rows * (p->shape[1] ? p->shape[1] : 1);
 }
 
-/* The numbers have one length whatever they are. */
+/* The text has the same length for all numbers. */
 static void say_notes(struct zr_safetensors_header *header, struct state *state)
 {
     const uint64_t *scale = state->numbers.scale;
@@ -208,7 +209,7 @@ static void say_contents(struct zr_safetensors_header *header, void *whose)
         }
 }
 
-/* A sink: the header that is there has these very bytes. */
+/* A sink that compares the header with the file's. */
 static zr_result compare(void *whose, uint64_t at_bytes, const char *data, size_t bytes)
 {
     const struct state *state = whose;
@@ -248,8 +249,7 @@ uint64_t zr_state_bytes(zr_engine *engine, const struct zr_state_parts *parts)
     return file_bytes(&state);
 }
 
-/* The same on every rank: none waits for one whose call does not fit. Saving changes
- * nothing that is in use. */
+/* Checks a call; the result is the same on every rank. Saving changes nothing that is in use. */
 static zr_result check_call(zr_engine *engine, const char *call, const char *path,
                             const struct zr_state_parts *parts, bool changes)
 {
@@ -257,14 +257,13 @@ static zr_result check_call(zr_engine *engine, const char *call, const char *pat
     if (!engine)
         return zr_engine_check_call(engine, call, path);
     if (engine->simulated)
-        return zr_fail(ZR_ERR_INVALID,
-                       "an engine with the null kernels has nothing to save, and reads nothing");
+        return zr_fail(ZR_ERR_INVALID, "an engine with null kernels cannot save or load");
     if (engine->layout.part && !parts)
-        result =
-            zr_fail(ZR_ERR_INVALID, "%s(): the engine has a part of tensor %s alone; a saved state has all",
-                    call, engine->layout.part);
+        result = zr_fail(ZR_ERR_INVALID,
+                         "%s() requires whole tensors, but the engine only has a part of tensor %s", call,
+                         engine->layout.part);
     else if (!path || !path[0])
-        result = zr_fail(ZR_ERR_INVALID, "%s() needs a path", call);
+        result = zr_fail(ZR_ERR_INVALID, "%s() requires a path", call);
     else if (strlen(path) > PATH_BYTES_MAX)
         result = zr_fail(ZR_ERR_INVALID, "%s(): the path is longer than %d bytes", call, PATH_BYTES_MAX);
     if (result == ZR_OK)
@@ -317,7 +316,7 @@ static zr_result transfer_run(const struct state *state, enum transfer how, uint
     return ZR_OK;
 }
 
-/* A place in the list of the file: parameter `index`, and the elements before it. */
+/* A position in the file's list: parameter `index`, and the elements before it. */
 struct cursor {
     size_t index;
     uint64_t first;
@@ -330,7 +329,7 @@ static void step(const struct state *state, struct cursor *at)
         *at = (struct cursor){0, 0};
 }
 
-/* Moves to the parameter of that name. An engine's come in the file's order, or nearly: it is not far. */
+/* Moves to the parameter with this name. An engine's parameters are in file order, or nearly. */
 static zr_result find(const struct state *state, const char *name, struct cursor *at)
 {
     for (size_t tries = 0; tries < state->count; tries++) {
@@ -338,10 +337,10 @@ static zr_result find(const struct state *state, const char *name, struct cursor
             return ZR_OK;
         step(state, at);
     }
-    return zr_fail(ZR_ERR_INVALID, "the engine has parameter %s, and its model has none of that name", name);
+    return zr_fail(ZR_ERR_INVALID, "the engine's parameter %s is not in the model's list", name);
 }
 
-/* What this rank's shard has of a parameter, to or from its place in the file. */
+/* Transfers this rank's part of a parameter to or from its place in the file. */
 static zr_result transfer_parameter(const struct state *state, enum transfer how,
                                     const struct zr_layout_parameter *p, const struct cursor *at,
                                     uint64_t *sum)
@@ -365,8 +364,8 @@ static zr_result transfer_parameter(const struct state *state, enum transfer how
     return result == ZR_OK ? given : result;
 }
 
-/* Everything that this rank owns to or from its place in the file; *sum gets its part of the checksum. What
- * another engine saves is loaded here, and counted there. */
+/* Transfers everything that this rank owns; *sum receives its part of the checksum. A part that another
+ * engine saves is also loaded here, but counted there. */
 static zr_result transfer_all(const struct state *state, enum transfer how, uint64_t *sum)
 {
     const struct zr_layout *layout = &state->engine->layout;
@@ -399,7 +398,7 @@ bool zr_state_partial(const char *path, char out[ZR_STATE_PATH_ROOM])
     return true;
 }
 
-/* Rank 0 makes the file, at its full size, so that what cannot be is known before the others begin. */
+/* Rank 0 creates the file at its full size, so that a full disk is detected before the others write. */
 static zr_result create(struct state *state, const char *partial, const char *path)
 {
     enum zr_path_kind kind;
@@ -407,19 +406,19 @@ static zr_result create(struct state *state, const char *partial, const char *pa
     zr_result result = zr_path_kind_get(path, &kind);
 
     if (result == ZR_OK && kind != ZR_PATH_NONE && kind != ZR_PATH_FILE)
-        return zr_fail(ZR_ERR_IO, "cannot write '%s': it is no ordinary file; give another name", path);
+        return zr_fail(ZR_ERR_IO, "cannot write '%s': it is not a regular file; give another name", path);
     if (result == ZR_OK)
         result = zr_file_create(&state->file, partial, ZR_CREATE_REPLACE);
     if (result == ZR_OK && zr_path_free_bytes(partial, &free_bytes) == ZR_OK &&
         free_bytes < file_bytes(state))
         return zr_fail(ZR_ERR_IO,
-                       "cannot write '%s': it takes %" PRIu64 " bytes, the file system has %" PRIu64
-                       " left; make room there, or give another path",
+                       "cannot write '%s': it needs %" PRIu64 " bytes, but the file system has %" PRIu64
+                       " left; free space there, or give another path",
                        path, file_bytes(state), free_bytes);
     return result == ZR_OK ? zr_file_resize(&state->file, file_bytes(state)) : result;
 }
 
-/* Rank 0's part when all others have ended theirs: the header, and the new file under its name. */
+/* Rank 0, after all ranks have written: writes the header, syncs, and renames the file. */
 static zr_result finish(struct state *state, const char *partial, const char *path)
 {
     zr_result result = zr_safetensors_put(&state->contents, state->data_at_bytes,
@@ -431,7 +430,7 @@ static zr_result finish(struct state *state, const char *partial, const char *pa
     return result == ZR_OK ? zr_path_sync_name(path) : result;
 }
 
-/* From the empty file to the whole one; a failure on one rank leaves no other waiting. */
+/* Writes the whole file; a failure on one rank leaves no other waiting. */
 static zr_result write_all(struct state *state, const char *partial, const char *path)
 {
     zr_comm *comm = state->comm;
@@ -445,8 +444,8 @@ static zr_result write_all(struct state *state, const char *partial, const char 
     if (result == ZR_OK && !first) {
         result = zr_file_create(&state->file, partial, ZR_CREATE_NOT);
         if (result != ZR_OK)
-            result =
-                zr_fail(result, "%s; rank 0 has made it: give a folder that all ranks see", zr_last_error());
+            result = zr_fail(result, "%s; rank 0 has created it: give a folder that all ranks share",
+                             zr_last_error());
     }
     if (result == ZR_OK) {
         result = transfer_all(state, STATE_SAVE, &mine);
@@ -471,7 +470,7 @@ zr_result zr_state_write(zr_engine *engine, const struct zr_state_file *file, ui
         state.numbers.steps = zr_engine_steps_done(engine);
         note_scaling(&state);
     }
-    zr_assert(zr_state_partial(file->path, partial)); /* it is shorter than PATH_BYTES_MAX */
+    zr_assert(zr_state_partial(file->path, partial)); /* shorter than PATH_BYTES_MAX */
     result = check_same_file(&state, file->path);
     if (result != ZR_OK)
         return result;
@@ -481,7 +480,7 @@ zr_result zr_state_write(zr_engine *engine, const struct zr_state_file *file, ui
     result = zr_comm_all_status(state.comm, result);
     if (result == ZR_OK) {
         result = write_all(&state, partial, file->path);
-        zr_file_close(&state.file); /* synced before: nothing is left to go wrong */
+        zr_file_close(&state.file); /* synced before, so it cannot lose data */
         if (result != ZR_OK && state.rank == 0)
             zr_path_unlink(partial);
     }
@@ -514,7 +513,7 @@ static zr_result read_digits(const struct state *state, uint64_t at_bytes, size_
     return result;
 }
 
-/* Takes the numbers out of the header, and compares it as a whole with what it has to be. */
+/* Reads the numbers from the header and compares the header with the expected one. */
 static zr_result check_header(struct state *state, const struct zr_state_source *source)
 {
     zr_result result = read_digits(state, state->steps_at_bytes, STEPS_DIGITS, 10, &state->numbers.steps);
@@ -528,8 +527,8 @@ static zr_result check_header(struct state *state, const struct zr_state_source 
                                     &(struct zr_safetensors_sink){compare, state});
     if (result == ZR_ERR_FORMAT)
         return zr_fail(ZR_ERR_FORMAT,
-                       "'%s' does not have the header of this model's state: it is damaged, no file of "
-                       "zr_engine_save(), or one of another parameter list or optimizer (this is %s); %s",
+                       "'%s' does not have the header of this model's state: it is damaged, not a file of "
+                       "zr_engine_save(), or has another parameter list or optimizer (this is %s); %s",
                        source->path, optimizer_name(state->engine), source->remedy);
     return result;
 }
@@ -546,16 +545,15 @@ static zr_result open_to_load(struct state *state, const struct zr_state_source 
     if (result == ZR_OK)
         result = check_header(state, source);
     if (result == ZR_OK && bytes != file_bytes(state))
-        return zr_fail(ZR_ERR_FORMAT,
-                       "'%s' is damaged: it has %" PRIu64 " bytes, and should have %" PRIu64 "; %s",
+        return zr_fail(ZR_ERR_FORMAT, "'%s' is damaged: it has %" PRIu64 " bytes instead of %" PRIu64 "; %s",
                        source->path, bytes, file_bytes(state), source->remedy);
     if (result == ZR_OK && source->checksum && *source->checksum != state->numbers.checksum)
-        return zr_fail(ZR_ERR_FORMAT, "'%s' is another file than its manifest says: its checksum differs; %s",
+        return zr_fail(ZR_ERR_FORMAT, "'%s' is not the file of its manifest: its checksum differs; %s",
                        source->path, source->remedy);
     return result;
 }
 
-/* One pass over the data on all ranks, which ends with the same answer on all of them. */
+/* One pass over the data on all ranks, with the same result on all of them. */
 static zr_result load_pass(const struct state *state, enum transfer how, const struct zr_state_source *source)
 {
     uint64_t mine, sum = 0;
@@ -563,13 +561,13 @@ static zr_result load_pass(const struct state *state, enum transfer how, const s
     if (result == ZR_OK)
         result = add_up(state, mine, &sum);
     if (result == ZR_OK && sum != state->numbers.checksum)
-        return zr_fail(ZR_ERR_FORMAT, "'%s' is damaged: it does not fit its checksum; %s", source->path,
+        return zr_fail(ZR_ERR_FORMAT, "'%s' is damaged: its checksum does not match; %s", source->path,
                        source->remedy);
     return result;
 }
 
-/* The values themselves. A file that has been proved may still go away, or change, meanwhile: only then part
- * of the values is new, and ZR_ERR_CORRUPT says so, whatever went wrong. */
+/* Loads the values. A verified file may still change or disappear now; ZR_ERR_CORRUPT then reports that
+ * part of the values may be new. */
 static zr_result replace_values(const struct state *state, const struct zr_state_source *source)
 {
     zr_result result = load_pass(state, STATE_LOAD, source);

@@ -1,68 +1,69 @@
-/* state.h: what an engine stores, as one safetensors file that all ranks write and read at once: the files of
- * zr_engine_save(), of zr-train's checkpoints and of its exported models. Private to zero/.
+/* state.h: engine state as one safetensors file that all ranks write and read concurrently: files of
+ * zr_engine_save(), checkpoints and exported models. Private to zero/.
  *
- * A file has the parameters under their names, in fp32 (of 2-byte parameters their masters, so that engines
- * of any precision may load it), then "optimizer.momentum.NAME" and "optimizer.variance.NAME", each kind in
- * order of the list and without padding of units. So the place of an element depends neither on the stage nor
- * on the number of ranks, every rank writes and reads its own part at once, and the bytes are the same
- * whoever wrote them, engines of parts of the model (tensor parallelism) too. The checksum in the header adds
- * up one hash per element, of its place and its bits, so that ranks can each add their part.
+ * A file has the parameters in fp32 (the masters of two-byte parameters) under their names, then
+ * "optimizer.momentum.NAME" and "optimizer.variance.NAME", each kind in list order without padding. The
+ * offset of an element therefore depends on neither stage nor number of ranks, each rank writes its own
+ * part, and the bytes do not depend on the writers, engines of tensor-parallel parts included. The
+ * checksum in the header is a sum of one hash per element, of its position and bits, so ranks sum their
+ * parts.
  *
- * Writing: rank 0 makes PATH.partial at its full size, the ranks write their parts and sync them, rank 0
- * writes the header, syncs and renames. Memory is constant. */
+ * Rank 0 creates PATH.partial at its full size, all ranks write and sync their parts, and rank 0 writes
+ * the header, syncs and renames. Memory use is constant. */
 #ifndef ZR_STATE_H
 #define ZR_STATE_H
 
 #include "zero/checkpoint/safetensors.h"
 #include "zero/zr_zero.h"
 
-/* The parameters alone, as other programs read them. */
+/* Parameters only, in the format of other programs. */
 struct zr_state_model {
-    /* Rows of parameter number `index` that the file has; rows of padding come last. */
+    /* Rows of parameter `index` in the file, without padding rows, which come last. */
     uint64_t (*rows)(const struct zr_parameter *parameter, size_t index, const void *whose);
-    /* The notes of the file's metadata; the same on every rank. The checksum is added to them. */
+    /* Adds metadata, equal on every rank. The checksum is added to it. */
     void (*say)(struct zr_safetensors_header *header, const void *whose);
     const void *whose;
 };
 
-#define ZR_STATE_MODEL_CHECKSUM "zr_checksum" /* of its tensors, in 16 hexadecimal digits */
+#define ZR_STATE_MODEL_CHECKSUM "zr_checksum" /* of the tensors, 16 hexadecimal digits */
 
-/* Engines that store parts of one model write and read one file together. */
+/* Engines with parts of one model that write and read one file together. */
 struct zr_state_parts {
-    const struct zr_parameter_list *whole; /* the model's tensors, in the file's order; an engine has some of
+    const struct zr_parameter_list *whole; /* the model's tensors in file order; an engine has some of
                                             * them, or parts, by name */
-    zr_comm *comm;                         /* of all ranks of all these engines */
+    zr_comm *comm;                         /* all ranks of these engines */
 };
 
 struct zr_state_file {
-    const char *path;                   /* the same on every rank, and of the same file */
-    const struct zr_state_model *model; /* NULL: all of the state */
-    const struct zr_state_parts *parts; /* NULL: the engine has whole tensors, and its own list and ranks */
+    const char *path;                   /* names the same file on every rank */
+    const struct zr_state_model *model; /* NULL: the whole state */
+    const struct zr_state_parts *parts; /* NULL: the engine has whole tensors, its own list and its own
+                                         * ranks */
 };
 
-/* Writes the file between steps and stores its checksum unless NULL. What was there stays until the new file
- * is whole. Collective: the same result on every rank. ZR_ERR_IO with the cause: nothing half written stays.
- * ZR_ERR_INVALID: the ranks differ in the path or in what is to be written, a step is under way, or the
- * engine stores parts of tensors alone; no file is touched. */
+/* Writes the file between steps, and stores its checksum unless NULL. An existing file stays until the new
+ * one is complete. Collective, with the same result on every rank. ZR_ERR_IO: the message has the cause;
+ * no partial file remains. ZR_ERR_INVALID: ranks differ in path or contents, a step is in progress, or the
+ * engine only has parts of tensors; no file is touched. */
 zr_result zr_state_write(zr_engine *engine, const struct zr_state_file *file, uint64_t *checksum);
 
-/* Bytes of the whole state's file; `parts` as above. */
+/* Size of a file with the whole state. */
 uint64_t zr_state_bytes(zr_engine *engine, const struct zr_state_parts *parts);
 
 struct zr_state_source {
     const char *path;
-    const char *remedy;       /* "load another file": ends what is said of a damaged one */
-    const uint64_t *checksum; /* that the file has to have; NULL: any that fits it */
+    const char *remedy;       /* ends a message about a damaged file: "load another file" */
+    const uint64_t *checksum; /* required checksum of the file; NULL: any that matches its contents */
     const struct zr_state_parts *parts;
 };
 
-/* Reads a file of the whole state, as zr_engine_load() promises. */
+/* Reads a file with the whole state, with the guarantees of zr_engine_load(). */
 zr_result zr_state_read(zr_engine *engine, const struct zr_state_source *source);
 
-/* The sum of the hashes of `count` 4-byte words, the first of which has number `place`. */
+/* Sum of the hashes of `count` 4-byte words; the first one has position `place`. */
 uint64_t zr_state_checksum(uint64_t place, const void *words, size_t count);
 
-/* What a file is called while it is written. False: more than ZR_STATE_PATH_ROOM. Async-signal-safe. */
+/* Name of a file while it is written. False: longer than ZR_STATE_PATH_ROOM. Async-signal-safe. */
 #define ZR_STATE_PATH_ROOM 4608
 bool zr_state_partial(const char *path, char out[ZR_STATE_PATH_ROOM]);
 

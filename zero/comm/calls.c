@@ -1,4 +1,4 @@
-/* calls.c: see calls.h. Stands on the control block. */
+/* calls.c: see calls.h. Uses the control block. */
 #include "zero/comm/calls.h"
 
 #include <inttypes.h>
@@ -7,10 +7,10 @@
 
 #include "alloc/base/error.h"
 
-/* ---- Noting -------------------------------------------------------------------------------------------- */
+/* ---- Recording ----------------------------------------------------------------------------------------- */
 
 static __thread char own_thread
-    __attribute__((tls_model("initial-exec"))); /* its address tells threads apart */
+    __attribute__((tls_model("initial-exec"))); /* its address identifies the thread */
 
 static struct zr_local_record *record_of(const struct zr_comm *comm)
 {
@@ -79,7 +79,7 @@ static struct zr_local_call *channel_of(const struct zr_comm *comm, const struct
     return &comm->calls->channels[item->kind == ZR_COMM_HOST ? ZR_LOCAL_HOST : ZR_LOCAL_DATA];
 }
 
-/* Only where one thread hands everything in does its wait tell that nothing comes. */
+/* A waiting thread blocks the rank only if no other thread submits. */
 static void note_thread(struct zr_local_record *record)
 {
     uint64_t own = (uintptr_t)&own_thread,
@@ -124,7 +124,7 @@ void zr_calls_end(struct zr_comm *comm, const struct zr_comm_item *item)
                           memory_order_release);
 }
 
-/* One more time, so that two waits for the same are told apart. */
+/* Counts waits, so that two waits for the same operation differ. */
 static void note_wait(struct zr_local_record *record, uint64_t what)
 {
     uint64_t times = atomic_load_explicit(&record->waits, memory_order_relaxed) >> 8;
@@ -148,7 +148,7 @@ void zr_calls_go_on(struct zr_comm *comm)
         note_wait(record_of(comm), 0);
 }
 
-/* Word by word: its rank may be writing. */
+/* Word by word, since the rank may be writing. */
 void zr_calls_copy(struct zr_local_record *to, const struct zr_local_record *from)
 {
     for (unsigned i = 0; i < ZR_LOCAL_RINGS; i++) {
@@ -177,16 +177,16 @@ void zr_calls_copy(struct zr_local_record *to, const struct zr_local_record *fro
     atomic_store(&to->several, atomic_load(&from->several));
 }
 
-/* ---- Looking ------------------------------------------------------------------------------------------- */
+/* ---- Checking ------------------------------------------------------------------------------------------ */
 
-/* What can be waited for: the operation that a rank is in on one of its communicators, or its caller. */
+/* A node of the wait graph: a rank's operation on one of its communicators, or its caller. */
 struct node {
-    uint16_t rank, place; /* in calls; CALLER */
+    uint16_t rank, place; /* index in calls, or CALLER */
 };
 enum { CALLER = ZR_LOCAL_RINGS, PLACES = ZR_LOCAL_RINGS + 1, NODES = ZR_MAX_WORLD * PLACES };
 enum { NOWHERE = UINT16_MAX, CIRCLE_MOST = 64, FACTS_MOST = 12 * CIRCLE_MOST };
 
-/* The words that a circle stands on. */
+/* The words that prove a cycle. */
 struct facts {
     uint64_t words[FACTS_MOST];
     unsigned count;
@@ -200,7 +200,7 @@ static uint64_t fact(struct facts *facts, const _Atomic uint64_t *word)
     return value;
 }
 
-/* The operation that a node is in, of which channel; NULL: in none, as a caller that waits for a ticket. */
+/* The current operation of a node, and its channel; NULL: none, as for a caller that waits for a ticket. */
 static const struct zr_local_call *operation_of(const struct zr_calls_view *view, struct node node,
                                                 const struct zr_local_calls **calls)
 {
@@ -221,7 +221,7 @@ static bool has_member(const struct zr_local_calls *calls, unsigned rank)
     return calls->members[rank / 64] >> rank % 64 & 1;
 }
 
-/* What another rank notes of the same communicator; NULL: it has none of it, or it is not known. */
+/* Another rank's record of the same communicator; NULL: none, or unknown. */
 static const struct zr_local_calls *of_rank(const struct zr_calls_view *view, unsigned rank, uint64_t key)
 {
     const struct zr_local_record *record = view->records[rank];
@@ -231,7 +231,7 @@ static const struct zr_local_calls *of_rank(const struct zr_calls_view *view, un
     return NULL;
 }
 
-/* A caller waits for a ticket that the operation under way is on the way to. */
+/* Whether a caller waits for a ticket at or after the current operation. */
 static bool waits_for_own(const struct zr_local_record *record, struct node to, struct facts *facts)
 {
     const struct zr_local_call *call = &record->calls[to.place].channels[ZR_LOCAL_DATA];
@@ -239,7 +239,7 @@ static bool waits_for_own(const struct zr_local_record *record, struct node to, 
     return begun > ended && fact(facts, &call->ticket) <= fact(facts, &record->ticket);
 }
 
-/* Whether `from` cannot go on before `to` has, and by what words. */
+/* Whether `from` cannot continue before `to`; adds the words that prove it. */
 static bool is_held_up(const struct zr_calls_view *view, struct node from, struct node to,
                        struct facts *facts)
 {
@@ -273,7 +273,7 @@ static bool is_held_up(const struct zr_calls_view *view, struct node from, struc
     return host || fact(facts, &theirs->submitted) < begun;
 }
 
-/* Both readings of a circle, of which path[0] is held up by path[1], and the last one by path[0]. */
+/* Compares both readings of a cycle: path[i] waits for path[i + 1], the last one for path[0]. */
 static bool is_certain(const struct zr_calls_look *look, const struct node *path, unsigned count)
 {
     struct facts first = {.count = 0}, second = {.count = 0};
@@ -288,12 +288,12 @@ static bool is_certain(const struct zr_calls_look *look, const struct node *path
            memcmp(first.words, second.words, first.count * sizeof *first.words) == 0;
 }
 
-/* The shortest way from a node back to itself; its length, 0: there is none. */
+/* The shortest path from a node back to itself; returns its length, 0: none. */
 static unsigned find_circle(const struct zr_calls_look *look, struct node start,
                             struct node path[CIRCLE_MOST])
 {
     struct node queue[NODES];
-    uint16_t before[NODES]; /* the node that has led to each; NOWHERE */
+    uint16_t before[NODES]; /* predecessor of each node; NOWHERE: none */
     unsigned begin = 0, end = 0, start_at = start.rank * PLACES + start.place;
     memset(before, 0xff, sizeof before);
     queue[end++] = start;
@@ -328,7 +328,7 @@ static unsigned find_circle(const struct zr_calls_look *look, struct node start,
     return 0;
 }
 
-/* ---- Words --------------------------------------------------------------------------------------------- */
+/* ---- Messages ------------------------------------------------------------------------------------------ */
 
 /* 4096 as "4,096". */
 static void group_digits(uint64_t number, char out[32])
@@ -363,7 +363,7 @@ static zr_result out_of_step(unsigned rank, const char *own, const char *other)
     return zr_fail(ZR_ERR_PEER, "the ranks are out of step: rank %u waits in %s; %s", rank, own, other);
 }
 
-/* The first other rank of a circle that is in an operation. */
+/* Describes the first other rank of a cycle that is in an operation. */
 static zr_result tell_circle(const struct zr_calls_look *look, const struct node *path, unsigned count)
 {
     char own[96], theirs[96], other[128] = "";
@@ -380,22 +380,22 @@ static zr_result tell_circle(const struct zr_calls_look *look, const struct node
     return out_of_step(look->rank, own, other);
 }
 
-/* Whether two that have begun the operation of one number are in two. */
+/* Whether two ranks are in different operations of the same number. */
 static bool differs(const struct zr_local_call *one, const struct zr_local_call *other, uint64_t number)
 {
     uint32_t kind = atomic_load(&one->kind[number & 1]) & 255,
              their_kind = atomic_load(&other->kind[number & 1]) & 255;
     uint64_t bytes = atomic_load(&one->bytes[number & 1]),
              their_bytes = atomic_load(&other->bytes[number & 1]);
-    atomic_thread_fence(memory_order_acquire); /* a place is another operation's two numbers later */
+    atomic_thread_fence(memory_order_acquire); /* an element is reused two numbers later */
     if (atomic_load(&one->begun) != number || atomic_load(&other->begun) != number)
         return false;
     if (is_transfer(kind) && is_transfer(their_kind))
-        return false; /* their sizes are compared where they are received */
+        return false; /* the receiver compares their sizes */
     return kind != their_kind || bytes != their_bytes;
 }
 
-/* A member that does something else under the same number, or has ended before it came to it. */
+/* Looks for a member with another operation of the same number, or one that has exited before it. */
 static zr_result check_members(const struct zr_calls_look *look, struct node own)
 {
     const struct zr_local_calls *calls;
@@ -407,7 +407,7 @@ static zr_result check_members(const struct zr_calls_look *look, struct node own
          follows = atomic_load(&call->kind[number & 1]) & ZR_LOCAL_MEETS;
     for (unsigned p = 0; p < look->world; p++) {
         char words[96], theirs_words[96], other[128];
-        bool ended = look->ended(look->state, p); /* before its record is read: it is its last */
+        bool ended = look->ended(look->state, p); /* read before the record, which is then final */
         const struct zr_local_calls *theirs = p != look->rank && has_member(calls, p)
                                                   ? of_rank(look->second, p, atomic_load(&calls->key))
                                                   : NULL;
@@ -422,7 +422,7 @@ static zr_result check_members(const struct zr_calls_look *look, struct node own
             return out_of_step(look->rank, words, other);
         }
         if (begun < number && ended && follows) {
-            snprintf(other, sizeof other, "rank %u has ended", p);
+            snprintf(other, sizeof other, "rank %u has exited", p);
             return out_of_step(look->rank, words, other);
         }
     }

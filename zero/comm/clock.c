@@ -4,17 +4,17 @@
 void zr_comm_clock_wait(struct zr_comm_clock *clock, const struct zr_comm_clock_queue *queue,
                         zr_ticket ticket, zr_ticket submitted)
 {
-    /* Where a later ticket has taken the slot, its hand-in has waited for this one. */
+    /* If a later ticket has reused the element, its submission has waited for this one. */
     double left = queue->ends_seconds[ticket % ZR_COMM_QUEUE_COUNT] - zr_comm_clock_now(clock);
     if (ticket > 0 && ticket + ZR_COMM_QUEUE_COUNT > submitted && left > 0)
         clock->waited_seconds += left;
 }
 
-/* One stream: an operation begins when it was handed in and all before it have ended. */
+/* An operation starts after its submission and after all earlier ones. */
 void zr_comm_clock_submit(struct zr_comm_clock *clock, struct zr_comm_clock_queue *queue,
                           const struct zr_comm_clock_operation *operation)
 {
-    if (operation->ticket > ZR_COMM_QUEUE_COUNT) /* the queue has room for so many */
+    if (operation->ticket > ZR_COMM_QUEUE_COUNT) /* capacity of the queue */
         zr_comm_clock_wait(clock, queue, operation->ticket - ZR_COMM_QUEUE_COUNT, operation->ticket - 1);
     double seconds = (double)operation->bytes / operation->bytes_per_second, now = zr_comm_clock_now(clock);
     double begin = now > operation->ready_seconds ? now : operation->ready_seconds;
@@ -66,7 +66,7 @@ double zr_comm_clock_update_ahead(struct zr_comm_clock *clock, double ready_seco
     return clock->update_idle_seconds = begin + seconds;
 }
 
-/* As a wait: its thread computes beside the one whose operations `flops` counts. */
+/* Counts as a wait: the update's thread computes beside the one that `flops` counts. */
 void zr_comm_clock_update(struct zr_comm_clock *clock, size_t elements)
 {
     if (clock && clock->updates_per_second > 0)

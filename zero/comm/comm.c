@@ -1,6 +1,5 @@
-/* comm.c: the front of every communicator: counters, the queue and the thread that empties it. Operations
- * come in through operations.c; the implementations behind it are null.c, local.c and message.c, and comm.h
- * has the table between the two. */
+/* comm.c: the front of every communicator: counters, the queue and the thread that runs it. operations.c
+ * submits; null.c, local.c, message.c and nccl.c implement the table of comm.h. */
 #include <stdio.h>
 #include <string.h>
 
@@ -11,7 +10,7 @@
 
 /* ---- The thread and the queue -------------------------------------------------------------------------- */
 
-/* Takes the words of a failure over from the thread that failed, so that the one that waits can show them. */
+/* Copies the message of the failing thread for the thread that waits. */
 static void remember_failure(struct zr_comm *comm, zr_result result)
 {
     if (result == ZR_OK || comm->failure != ZR_OK)
@@ -20,13 +19,13 @@ static void remember_failure(struct zr_comm *comm, zr_result result)
     snprintf(comm->failure_message, sizeof(comm->failure_message), "%s", zr_last_error());
 }
 
-/* The failure of the communicator as this thread's own. lock held. */
+/* Sets the communicator's failure as this thread's error. Caller holds lock. */
 static zr_result repeat_failure(struct zr_comm *comm)
 {
     return comm->failure == ZR_OK ? ZR_OK : zr_fail(comm->failure, "%s", comm->failure_message);
 }
 
-/* lock held. `received_bytes` were taken from others for it. */
+/* Caller holds lock. `received_bytes`: bytes received by the operation. */
 static void count_item(struct zr_comm *comm, const struct zr_comm_item *item, uint64_t received_bytes)
 {
     struct zr_comm_volume *volume = &comm->counters.by_kind[item->kind];
@@ -35,15 +34,14 @@ static void count_item(struct zr_comm *comm, const struct zr_comm_item *item, ui
     volume->calls_count++;
     volume->sent_bytes += bytes;
     volume->received_bytes += received_bytes;
-    if (item->kind == ZR_COMM_HOST) /* not part of a step's volume */
+    if (item->kind == ZR_COMM_HOST) /* not part of a step's traffic */
         return;
     comm->counters.operations_count++;
     comm->counters.received_bytes += received_bytes;
     comm->counters.sent_elements += bytes / zr_comm_type_bytes(zr_comm_item_type(item));
 }
 
-/* Runs one operation without the lock, which is held before and after; where it has a stream of its own,
- * queues it. */
+/* Runs one operation with lock released; with a stream of operations, queues it there. */
 static void run_item(struct zr_comm *comm, const struct zr_comm_item *item, zr_ticket ticket)
 {
     zr_result result = comm->failure;
@@ -106,7 +104,7 @@ void zr_comm_thread_stop(struct zr_comm *comm)
     comm->threaded = false;
 }
 
-/* Waits until `ticket` has ended, and counts the time as exposed. lock held. */
+/* Waits until `ticket` has ended; counts the time as exposed. Caller holds lock. */
 static void wait_locked(struct zr_comm *comm, zr_ticket ticket)
 {
     if (comm->completed >= ticket)
@@ -119,8 +117,8 @@ static void wait_locked(struct zr_comm *comm, zr_ticket ticket)
     comm->counters.exposed_ns += zr_os_now_ns() - start_ns;
 }
 
-/* Runs an operation in the calling thread; earlier ones have ended, so nothing else uses the ring. lock held.
- */
+/* Runs an operation in the calling thread; earlier ones have ended, so the ring is free. Caller holds
+ * lock. */
 static void run_here(struct zr_comm *comm, const struct zr_comm_item *item)
 {
     uint64_t start_ns = zr_os_now_ns();
@@ -136,7 +134,8 @@ zr_result zr_comm_submit(struct zr_comm *comm, const struct zr_comm_item *item, 
     zr_local_heartbeat(comm->local, comm->run_rank);
     pthread_mutex_lock(&comm->lock);
     if (comm->submitted >= ZR_COMM_QUEUE_COUNT)
-        wait_locked(comm, comm->submitted - ZR_COMM_QUEUE_COUNT + 1); /* full: the oldest makes room */
+        wait_locked(comm,
+                    comm->submitted - ZR_COMM_QUEUE_COUNT + 1); /* the queue is full: wait for the oldest */
     result = repeat_failure(comm);
     if (result == ZR_OK)
         zr_calls_submit(comm, item);
@@ -156,8 +155,7 @@ zr_result zr_comm_submit(struct zr_comm *comm, const struct zr_comm_item *item, 
     return result;
 }
 
-/* What the counters speak of is the volume of a step: a host message costs the time it takes, and nothing of
- * it could be hidden. */
+/* Counters describe a step's traffic; a host message never overlaps with work. */
 zr_result zr_comm_run_host(struct zr_comm *comm, const struct zr_all_gather *op)
 {
     zr_local_heartbeat(comm->local, comm->run_rank);
@@ -188,12 +186,12 @@ zr_result zr_comm_run_host(struct zr_comm *comm, const struct zr_all_gather *op)
 zr_result zr_comm_wait(zr_comm *comm, zr_ticket ticket)
 {
     if (!comm)
-        return zr_fail(ZR_ERR_INVALID, "waiting without a communicator");
+        return zr_fail(ZR_ERR_INVALID, "zr_comm_wait() requires a communicator");
     zr_result result;
     zr_local_heartbeat(comm->local, comm->run_rank);
     pthread_mutex_lock(&comm->lock);
     if (ticket > comm->submitted) {
-        result = zr_fail(ZR_ERR_INVALID, "ticket %llu was never given out", (unsigned long long)ticket);
+        result = zr_fail(ZR_ERR_INVALID, "ticket %llu was never issued", (unsigned long long)ticket);
     } else {
         wait_locked(comm, ticket);
         if (comm->table->waited)
@@ -209,11 +207,11 @@ zr_result zr_comm_wait(zr_comm *comm, zr_ticket ticket)
 zr_result zr_comm_synchronize(zr_comm *comm)
 {
     if (!comm)
-        return zr_fail(ZR_ERR_INVALID, "settling without a communicator");
+        return zr_fail(ZR_ERR_INVALID, "zr_comm_synchronize() requires a communicator");
     pthread_mutex_lock(&comm->lock);
     wait_locked(comm, comm->submitted);
     zr_result result = repeat_failure(comm);
-    if (result == ZR_OK && zr_comm_by_stream(comm)) /* what peers read lies in the ring */
+    if (result == ZR_OK && zr_comm_by_stream(comm)) /* peers read from the ring */
         result = zr_comm_stream_wait(comm, comm->submitted);
     else if (result == ZR_OK && comm->table->synchronize)
         result = comm->table->synchronize(comm);
@@ -227,7 +225,7 @@ void zr_comm_abandon(zr_comm *comm, const char *why)
         comm->table->abandon(comm, why);
 }
 
-/* ---- Numbers, birth and end ---------------------------------------------------------------------------- */
+/* ---- Creation and destruction -------------------------------------------------------------------------- */
 
 unsigned zr_comm_rank(const zr_comm *comm)
 {
@@ -267,11 +265,11 @@ size_t zr_comm_ring_bytes(unsigned world, size_t bucket_bytes)
 zr_result zr_comm_options_check(const struct zr_comm_options *options, unsigned rank, unsigned world)
 {
     if (!options || !options->arena || !options->host_arena || !options->kernels)
-        return zr_fail(ZR_ERR_INVALID, "a communicator needs its arenas and its kernels");
+        return zr_fail(ZR_ERR_INVALID, "a communicator requires arenas and kernels");
     if (world == 0 || rank >= world)
-        return zr_fail(ZR_ERR_INVALID, "rank %u is not one of %u", rank, world);
+        return zr_fail(ZR_ERR_INVALID, "rank %u is not below the world size of %u", rank, world);
     if (options->bucket_bytes == 0 || options->bucket_bytes > PTRDIFF_MAX / 4)
-        return zr_fail(ZR_ERR_INVALID, "a bucket of %zu bytes cannot be", options->bucket_bytes);
+        return zr_fail(ZR_ERR_INVALID, "bucket_bytes %zu is out of range", options->bucket_bytes);
     return ZR_OK;
 }
 
@@ -288,23 +286,24 @@ void zr_comm_open(struct zr_comm *comm, const struct zr_comm_table *table,
     pthread_cond_init(&comm->progress, NULL);
 }
 
-/* The ranks are some of the parent's, each once, and this one is among them. */
+/* Checks that ranks are valid and unique and finds this rank among them. */
 static zr_result find_member(const zr_comm *parent, struct zr_comm_members *members)
 {
-    unsigned most = 0; /* of those before: an ascending list has none twice */
+    unsigned most = 0; /* an ascending list has no duplicates */
     members->rank = members->count;
     for (unsigned i = 0; i < members->count; i++) {
         if (members->ranks[i] >= parent->world)
-            return zr_fail(ZR_ERR_INVALID, "a group with rank %u of %u", members->ranks[i], parent->world);
+            return zr_fail(ZR_ERR_INVALID, "group rank %u is not below the parent's size of %u",
+                           members->ranks[i], parent->world);
         for (unsigned j = 0; j < i && members->ranks[i] <= most; j++)
             if (members->ranks[i] == members->ranks[j])
-                return zr_fail(ZR_ERR_INVALID, "a group with rank %u twice", members->ranks[i]);
+                return zr_fail(ZR_ERR_INVALID, "group rank %u is listed twice", members->ranks[i]);
         most = members->ranks[i] > most ? members->ranks[i] : most;
         if (members->ranks[i] == parent->rank)
             members->rank = i;
     }
     if (members->rank == members->count)
-        return zr_fail(ZR_ERR_INVALID, "rank %u makes a group of others", parent->rank);
+        return zr_fail(ZR_ERR_INVALID, "the group does not include this rank, %u", parent->rank);
     return ZR_OK;
 }
 
@@ -316,7 +315,7 @@ static zr_result make_group(zr_comm **out, zr_comm *parent, struct zr_comm_membe
     unsigned count = members.count;
     members.options = &options;
     if (!out || !parent || !ranks)
-        return zr_fail(ZR_ERR_INVALID, "a group needs a place to go, a communicator and its ranks in it");
+        return zr_fail(ZR_ERR_INVALID, "zr_comm_group() requires out, a parent and ranks");
     *out = NULL;
     options = parent->options;
     options.bucket_bytes = bucket_bytes > 0 ? bucket_bytes : options.bucket_bytes;
@@ -354,7 +353,7 @@ zr_result zr_comm_destroy(zr_comm *comm)
 {
     if (!comm)
         return ZR_OK;
-    zr_comm_thread_stop(comm); /* after the last submitted operation has ended, well or not */
+    zr_comm_thread_stop(comm); /* after the last submitted operation has ended or failed */
     zr_calls_close(comm);
     comm->table->close(comm);
     zr_comm_context_close(comm);

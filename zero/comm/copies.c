@@ -1,4 +1,4 @@
-/* copies.c: see copies.h. Stands on comm.c. */
+/* copies.c: see copies.h. Uses comm.c. */
 #include "zero/comm/copies.h"
 
 #include <string.h>
@@ -9,7 +9,7 @@
 
 struct copies {
     struct zr_comm base;
-    const struct zr_kernel_context *behind; /* NULL: there is a thread */
+    const struct zr_kernel_context *behind; /* NULL: a thread makes the copies */
     struct zr_comm_clock *clock;
     struct zr_comm_clock_queue queue;
 };
@@ -65,7 +65,7 @@ static void waited(struct zr_comm *comm, zr_ticket ticket)
     self->clock->host_waited_seconds += self->clock->waited_seconds - before;
 }
 
-/* For a wait of the host's, which ends where those of the caller's do. */
+/* Context for a wait on the host, which checks what the caller's waits check. */
 static struct zr_kernel_context waiting(const struct zr_comm *comm)
 {
     struct zr_kernel_context context = *((const struct copies *)comm)->behind;
@@ -73,7 +73,7 @@ static struct zr_kernel_context waiting(const struct zr_comm *comm)
     return context;
 }
 
-/* The stream ends after what it was given, and after the context that is open on it. */
+/* Destroys the stream after its work and after the context that uses it. */
 static void end_stream(struct zr_comm *comm)
 {
     if (!zr_comm_by_stream(comm))

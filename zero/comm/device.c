@@ -1,7 +1,6 @@
-/* device.c: what communicators do to tensors that the host does not see: copies and sums are the kernels'.
- * Operations are queued in the call that submits them, in a stream of their own, which waits for the stream
- * of the engine's kernels by an event and which that one waits for by another. Without such a stream they run
- * in the engine's. Below local.c and null.c. */
+/* device.c: copies and sums of tensors that the host cannot read, by the kernels. Operations are queued by
+ * the submitting call, in a stream ordered with the engine's stream by events. Without such a stream they
+ * run in the engine's. Used by local.c and null.c. */
 #include <string.h>
 
 #include "alloc/base/error.h"
@@ -70,7 +69,7 @@ zr_result zr_comm_end_copies(struct zr_comm *comm)
 
 /* ---- Streams ------------------------------------------------------------------------------------------- */
 
-/* Where the stream's work ends now; the event is made when it is first needed. */
+/* Records the end of the stream's current work; creates the event when first needed. */
 static zr_result record(struct zr_comm *comm, void **event, void *stream)
 {
     const struct zr_kernel_streams *streams = comm->options.kernels->streams;
@@ -94,7 +93,7 @@ zr_result zr_comm_stream_end(struct zr_comm *comm, zr_ticket ticket)
                : ZR_OK;
 }
 
-/* The place of an old ticket has a later one's end: that comes after it. */
+/* If a later ticket has reused the element, its event is later and sufficient. */
 zr_result zr_comm_stream_wait(struct zr_comm *comm, zr_ticket ticket)
 {
     void *ended = comm->ended[ticket % ZR_COMM_QUEUE_COUNT];
@@ -129,7 +128,7 @@ void zr_comm_record(struct zr_comm *comm, enum zr_comm_recording what)
 {
     if (comm->table->record)
         comm->table->record(comm, what);
-    if (what != ZR_COMM_BEGINS) /* events within the graph are nothing to wait for outside of it */
+    if (what != ZR_COMM_BEGINS) /* events inside the graph cannot be waited for outside */
         forget_ends(comm);
 }
 

@@ -1,5 +1,5 @@
-/* launched.c: ranks however they were started: launching them, the communicator of one, and what signals
- * asked them for. Above zero/launch/, local.c and mpi_start.c. */
+/* launched.c: ranks of any launcher: the launch, a rank's communicator, and requests of signals. Uses
+ * zero/launch/, local.c and mpi_start.c. */
 #include "alloc/base/error.h"
 #include "alloc/base/struct_bytes.h"
 #include "zero/comm/comm.h"
@@ -16,8 +16,7 @@ int zr_launch(const struct zr_launch_options *options, enum zr_comm_carrier carr
     if (result == ZR_OK && (!launch.rank_main || (carrier != ZR_CARRIER_LOCAL && carrier != ZR_CARRIER_MPI) ||
                             (carrier == ZR_CARRIER_MPI && (!argv || !argv[0]))))
         result = zr_fail(ZR_ERR_INVALID,
-                         "a launch needs what a rank is to run (rank_main), a carrier that is one, "
-                         "and main()'s argv to become an mpirun with");
+                         "zr_launch() requires rank_main, a valid carrier, and main()'s argv for mpirun");
     if (result == ZR_OK)
         result = zr_start_read(&start);
     if (result == ZR_OK)
@@ -40,13 +39,13 @@ zr_result zr_comm_create(zr_comm **out, const struct zr_comm_options *options, s
     return zr_comm_local_create(out, options, local, rank);
 }
 
-/* The strongest of what the ranks know of, so that a signal which arrives while they pass here means the same
- * step to all. */
+/* The strongest request that any rank knows, so that a signal during this call takes effect at the same
+ * step on all ranks. */
 zr_result zr_local_request(zr_comm *comm, enum zr_request_kind *out)
 {
     uint32_t mine, all[ZR_MAX_WORLD];
     if (!comm || !out)
-        return zr_fail(ZR_ERR_INVALID, "a request needs a communicator and a place to go");
+        return zr_fail(ZR_ERR_INVALID, "zr_local_request() requires a communicator and out");
     *out = ZR_REQUEST_NONE;
     if (!comm->local)
         return ZR_OK;

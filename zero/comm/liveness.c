@@ -1,4 +1,4 @@
-/* liveness.c: see liveness.h. Below message.c; messages with a tag of their own, which meet no data. */
+/* liveness.c: see liveness.h. Used by message.c. Messages have a separate tag. */
 #include "zero/comm/liveness.h"
 
 #include <stddef.h>
@@ -10,12 +10,12 @@
 
 enum { ASK = 0x7a720001, HERE, LOST, FIRST, LOGGED, ASK_CALLS, CALLS };
 enum { MESSAGES_A_POLL = 4 * ZR_MAX_WORLD };
-#define REPORT_NS 250000000ull /* for what was reported to be on its way: peers look every 100 ms */
+#define REPORT_NS 250000000ull /* time for a report to be sent: peers poll every 100 ms */
 #define NAP_NS    1000000ull
 
 /* ---- Messages ------------------------------------------------------------------------------------------ */
 
-/* True when it has come, or gone. One that fails is one that never comes. */
+/* Whether a message has arrived or was sent. A failed one never arrives. */
 static bool arrived(struct zr_liveness *liveness, struct zr_liveness_operation *operation)
 {
     bool done = false;
@@ -39,7 +39,7 @@ static void listen(struct zr_liveness *liveness)
             &inbox->request) == 0;
 }
 
-/* One that has a message under way still gets no other: it does not take them. */
+/* A peer with a pending message gets no other, since it does not receive. */
 static void post(struct zr_liveness *liveness, unsigned peer, const struct zr_liveness_message *message)
 {
     struct zr_liveness_operation *operation = &liveness->outbox[peer];
@@ -67,8 +67,8 @@ static void post_all(struct zr_liveness *liveness, const struct zr_liveness_mess
             post(liveness, p, message);
 }
 
-/* What this rank ends after: it waits a moment until all of it is on its way, behind what a peer that looks
- * from time to time has not taken yet. */
+/* Sends the last message of a rank that is about to exit: waits a moment until it is sent, after earlier
+ * messages that a slow peer has not received. */
 static void post_last(struct zr_liveness *liveness, const struct zr_liveness_message *message)
 {
     _Atomic uint32_t nobody = 0;
@@ -188,7 +188,7 @@ bool zr_liveness_find(const struct zr_liveness *liveness, const struct zr_rank_s
     return false;
 }
 
-/* Ranks of MPI that have ended are found by their processes. */
+/* Ranks of MPI that have exited are found by their processes. */
 static bool none_has_ended(const void *state, unsigned rank)
 {
     (void)state;
@@ -196,7 +196,7 @@ static bool none_has_ended(const void *state, unsigned rank)
     return false;
 }
 
-/* The answers to one question. */
+/* The answers to one request. */
 static void view_round(const struct zr_liveness *liveness, uint32_t round, struct zr_calls_view *out)
 {
     for (unsigned p = 0; p < liveness->transport->world; p++)
@@ -204,8 +204,8 @@ static void view_round(const struct zr_liveness *liveness, uint32_t round, struc
             liveness->answered[p][round % 2] == round ? &liveness->local->ranks[p].answers[round % 2] : NULL;
 }
 
-/* An answer that comes after the next question was asked is not taken: those to the one before were all read
- * before the first of those to the last was given. */
+/* Ignores answers that arrive after the next request: all answers to one request must be read before the
+ * first answer to the next is given. */
 zr_result zr_liveness_look(struct zr_liveness *liveness)
 {
     unsigned rank = liveness->transport->rank, world = liveness->transport->world;

@@ -1,6 +1,6 @@
-/* nccl.c: the communicator over NCCL, one process per GPU: loads the library, makes and ends communicators.
- * The operations are in nccl_run.c. What is said in the host's memory (exchanges, and the id that NCCL starts
- * from) goes through another communicator. */
+/* nccl.c: the communicator over NCCL, one process per GPU: loads the library, creates and destroys
+ * communicators. nccl_run.c has the operations. Host messages, and the ID that NCCL starts from, use
+ * another communicator. */
 #include "zero/comm/nccl.h"
 
 #include <stdatomic.h>
@@ -13,10 +13,10 @@
 #include "zero/launch/start.h"
 #include "zero/comm/take.h"
 
-/* The library of this process: loaded once, kept to the end. */
+/* The library, loaded once per process and never unloaded. */
 static struct {
     pthread_mutex_t lock;
-    const char *path; /* NULL: by the system's name */
+    const char *path; /* NULL: the standard name */
     bool loaded;
     struct zr_nccl nccl;
 } library = {.lock = PTHREAD_MUTEX_INITIALIZER};
@@ -40,13 +40,13 @@ static zr_result load(void)
     if (result != ZR_OK)
         return zr_fail(result, "--comm nccl: %s; install NCCL (libnccl2), or use --comm local or mpi",
                        zr_last_error());
-    /* The members are the list's, in its order, and all pointers to functions. */
+    /* The struct's members are function pointers in the order of the list. */
     _Static_assert(sizeof(library.nccl) == sizeof(functions) - sizeof(void *), "one pointer for each name");
     memcpy(&library.nccl, functions, sizeof(library.nccl));
     if (library.nccl.version(&version) != 0 || version < ZR_NCCL_OLDEST_VERSION)
         return zr_fail(ZR_ERR_UNAVAILABLE,
-                       "--comm nccl: libnccl.so.2 is of version %d, and %d is the oldest that will do",
-                       version, ZR_NCCL_OLDEST_VERSION);
+                       "--comm nccl: libnccl.so.2 has version %d, but zr requires %d or later", version,
+                       ZR_NCCL_OLDEST_VERSION);
     library.loaded = true;
     return ZR_OK;
 }
@@ -60,16 +60,16 @@ zr_result zr_nccl_get(const struct zr_nccl **out)
     return result;
 }
 
-/* What a communicator is made from: a group of `parent` by a split of it, or anew. */
+/* Origin of a communicator: a split of `parent`, or a new one. */
 struct nccl_origin {
-    struct nccl_comm *parent; /* NULL: it is no group */
+    struct nccl_comm *parent; /* NULL: not a group */
     bool splits;
     int colour;
 };
 
-/* ---- Birth and end ------------------------------------------------------------------------------------- */
+/* ---- Creation and destruction -------------------------------------------------------------------------- */
 
-/* Nothing of it is under way any more, aborted where it would never end. */
+/* Ends all operations; aborts those that cannot end. */
 static void end_watched(struct nccl_comm *self)
 {
     pthread_mutex_lock(&self->watch->lock);
@@ -82,7 +82,7 @@ static void end_watched(struct nccl_comm *self)
     self->watch = NULL;
 }
 
-/* After a failure work may be under way that never ends: it is aborted, and what it used is free then. */
+/* After a failure some work may never end: it is aborted, which frees what it used. */
 static void nccl_close(struct zr_comm *comm)
 {
     struct nccl_comm *self = (struct nccl_comm *)comm;
@@ -106,7 +106,7 @@ static zr_result nccl_host(struct zr_comm *comm, const struct zr_all_gather *op)
     return zr_comm_run_host(talk, op);
 }
 
-/* The caller's stream goes on behind the operation; the host does not wait. lock held. */
+/* Makes the caller's stream wait for the operation; the host does not wait. Caller holds lock. */
 static void nccl_waited(struct zr_comm *comm, zr_ticket ticket)
 {
     struct nccl_comm *self = (struct nccl_comm *)comm;
@@ -123,7 +123,7 @@ static zr_result nccl_synchronize(struct zr_comm *comm)
     return self->beside.driver ? zr_nccl_stream_join(&self->beside, atomic_load(&self->beside.last)) : ZR_OK;
 }
 
-/* A run over NCCL ends as that of its host messages does. */
+/* Ends the run through the communicator of host messages. */
 static void nccl_abandon(struct zr_comm *comm, const char *why)
 {
     zr_comm_abandon(((struct nccl_comm *)comm)->talk, why);
@@ -132,7 +132,7 @@ static void nccl_abandon(struct zr_comm *comm, const char *why)
 static zr_result create(zr_comm **out, const struct zr_nccl_options *options, zr_comm *talk,
                         const struct nccl_origin *origin);
 
-/* NCCL's own split is collective over all ranks of the parent: it makes the groups that all make at once. */
+/* NCCL's split is collective over the parent's ranks, so it is used only if all of them create a group. */
 static zr_result nccl_group(struct zr_comm **out, struct zr_comm *base, const struct zr_comm_members *members)
 {
     struct nccl_comm *parent = (struct nccl_comm *)base;
@@ -192,7 +192,7 @@ static zr_result take_memory(struct nccl_comm **out, const struct zr_nccl_option
     return zr_take(options->comm->arena, ZR_TAG_COMM, ring_bytes, 1, (void **)&self->ring);
 }
 
-/* NCCL makes its communicator of all ranks, whose id is rank 0's. */
+/* Creates NCCL's communicator from rank 0's ID. */
 static zr_result start(struct nccl_comm *self, const struct zr_nccl_id *id)
 {
     struct zr_nccl_config config = {.bytes = sizeof config,
@@ -209,15 +209,14 @@ static zr_result start(struct nccl_comm *self, const struct zr_nccl_id *id)
     return result;
 }
 
-/* The library makes it while the parent is in progress, whose failure a failed split is. */
+/* The split runs while the parent is in progress; a failed split is a failure of the parent. */
 static zr_result split(struct nccl_comm *self, const struct nccl_origin *origin)
 {
     struct nccl_comm *parent = origin->parent;
     zr_nccl_comm made = NULL;
     if (parent->watch)
         pthread_mutex_lock(&parent->watch->lock);
-    zr_result result =
-        parent->comm ? ZR_OK : zr_fail(ZR_ERR_PEER, "the communicator of a group has been aborted");
+    zr_result result = parent->comm ? ZR_OK : zr_fail(ZR_ERR_PEER, "the group's parent has been aborted");
     if (result == ZR_OK) {
         zr_nccl_result code =
             parent->nccl->split(parent->comm, origin->colour, (int)self->base.rank, &made, NULL);
@@ -237,7 +236,7 @@ static zr_result split(struct nccl_comm *self, const struct nccl_origin *origin)
     return result;
 }
 
-/* Every rank makes its part, or none has one: the first failure is all ranks'. */
+/* All ranks create their part, or none does: the first failure counts for all. */
 static zr_result connect_all(struct nccl_comm *self, zr_result mine, const struct nccl_origin *origin)
 {
     struct {
@@ -252,19 +251,19 @@ static zr_result connect_all(struct nccl_comm *self, zr_result mine, const struc
         return result != ZR_OK ? result : mine;
     for (unsigned p = 0; p < world; p++)
         if (all[p].result != ZR_OK)
-            return zr_fail(ZR_ERR_PEER, "rank %u could not make its part of the communicator: %s", p,
+            return zr_fail(ZR_ERR_PEER, "rank %u failed to create its part of the communicator: %s", p,
                            zr_result_name((zr_result)all[p].result));
     return origin->splits ? split(self, origin) : start(self, &all[0].id);
 }
 
-/* Operations have a stream of their own where the host cannot wait for each, and somebody who watches it. */
+/* If the host cannot wait for each operation, they get a stream and a watching thread. */
 static zr_result open_beside(struct nccl_comm *self, const struct nccl_origin *origin)
 {
     if (self->base.options.kernels->host_visible)
         return ZR_OK;
     zr_result result = zr_nccl_stream_open(&self->beside, self->stream);
     self->stream = self->beside.own;
-    self->base.options.stream = self->beside.own; /* of its sums */
+    self->base.options.stream = self->beside.own; /* stream of its sums */
     if (result != ZR_OK || !origin->parent)
         return result == ZR_OK ? zr_nccl_watch_start(self) : result;
     self->watch = origin->parent->watch;
@@ -284,7 +283,8 @@ static zr_result create(zr_comm **out, const struct zr_nccl_options *options, zr
     struct zr_comm_options own_comm;
     struct nccl_comm *self = NULL;
     if (!out || !options || !talk)
-        return zr_fail(ZR_ERR_INVALID, "NCCL needs options, a place to go, and a communicator to start from");
+        return zr_fail(ZR_ERR_INVALID,
+                       "zr_comm_nccl_create() requires out, options and a communicator to start from");
     *out = NULL;
     unsigned rank = zr_comm_rank(talk), world = zr_comm_world(talk);
     zr_result result = ZR_STRUCT_COPY(zr_nccl_options, deterministic, &own, options);
@@ -314,7 +314,7 @@ static zr_result create(zr_comm **out, const struct zr_nccl_options *options, zr
     }
     char words[ZR_COMM_MESSAGE_BYTES];
     snprintf(words, sizeof(words), "%s", zr_last_error());
-    self->talk = NULL; /* the caller's still */
+    self->talk = NULL; /* still owned by the caller */
     zr_comm_destroy(&self->base);
     return zr_fail(result, "%s", words);
 }

@@ -1,8 +1,8 @@
-/* nccl_run.c: the operations over NCCL. Below nccl.c.
+/* nccl_run.c: operations over NCCL. Used by nccl.c.
  *
- * Data goes by NCCL's own gathers and by groups of sends and receives. Sums are NCCL's own, whose order is
- * NCCL's, unless the communicator is deterministic or the sum is of a kind that NCCL has not (with a base, or
- * wide): then each gets the others' parts in the ring and adds them in rank order, as everywhere else. */
+ * Gathers use NCCL's own operation or groups of sends and receives. Sums use NCCL's own, in NCCL's order,
+ * unless the communicator is deterministic or NCCL lacks the sum (with a base, or wide). Then each rank
+ * receives the others' parts in the ring and adds them in rank order. */
 #include <stdio.h>
 #include <string.h>
 
@@ -17,7 +17,7 @@ static zr_result settle(struct nccl_comm *self, zr_nccl_result code, enum zr_com
     return zr_nccl_settle(self, self->comm, code, zr_comm_kind_name(kind));
 }
 
-/* Waits until the stream is through. NCCL itself waits for a dead rank for ever. */
+/* Waits for the stream. NCCL itself waits for a dead rank without a timeout. */
 static zr_result wait_for_stream(struct nccl_comm *self, enum zr_comm_kind kind)
 {
     struct zr_stream_point point;
@@ -73,7 +73,7 @@ static char *slot_of(const struct nccl_comm *self, unsigned peer)
     return self->ring + (peer < self->base.rank ? peer : peer - 1) * self->each_bytes;
 }
 
-/* One part of every peer's shard into the ring, and of this rank's to them. */
+/* Exchanges one part of every shard: the peers' parts into the ring, this rank's part to them. */
 static zr_result cross_part(struct nccl_comm *self, const struct zr_comm_item *item, struct zr_comm_part part)
 {
     const struct zr_nccl *nccl = self->nccl;
@@ -107,7 +107,7 @@ static zr_result run_transfer(struct nccl_comm *self, const struct zr_comm_item 
 
 /* ---- Sums ---------------------------------------------------------------------------------------------- */
 
-/* A sum in rank order, in the stream or, where the processor adds, when that is through. */
+/* A sum in rank order: in the stream, or on the processor after the stream has finished. */
 static zr_result add_in_order(struct nccl_comm *self, const struct zr_comm_item *item)
 {
     struct zr_comm_sum sum = zr_comm_sum_of(&self->base, item);
@@ -128,8 +128,7 @@ static zr_result add_in_order(struct nccl_comm *self, const struct zr_comm_item 
     return result;
 }
 
-/* NCCL's operator for scale * sum, if it has one that means the same: *made says that it is to be given back.
- */
+/* NCCL's operator for scale * sum, if there is an equivalent one; *made: it must be destroyed. */
 static bool own_sum(const struct nccl_comm *self, enum zr_comm_type type, float scale, int *sum, bool *made)
 {
     *made = false;
@@ -138,7 +137,7 @@ static bool own_sum(const struct nccl_comm *self, enum zr_comm_type type, float 
         return false;
     if (scale == 1.0f || scale == 1.0f / (float)self->base.world)
         return true;
-    if (type != ZR_COMM_FP32) /* the scale itself would be rounded to two bytes */
+    if (type != ZR_COMM_FP32) /* the scale would be rounded to two bytes */
         return false;
     *made = self->nccl->scaled_sum(sum, &scale, ZR_NCCL_FP32, ZR_NCCL_SCALAR_ON_HOST, self->comm) == 0;
     return *made;
@@ -205,7 +204,7 @@ static zr_result begin(struct nccl_comm *self, const struct zr_comm_item *item)
     return zr_fail(ZR_ERR_INVALID, "unknown operation %d", (int)item->kind);
 }
 
-/* Queues it behind the caller's work. What the watch has aborted has failed, with its words. */
+/* Queues an operation after the caller's work. An operation aborted by the watch fails with its message. */
 static zr_result run_beside(struct nccl_comm *self, const struct zr_comm_item *item)
 {
     pthread_mutex_lock(&self->watch->lock);

@@ -1,5 +1,5 @@
-/* nccl_settle.c: waits for NCCL, whose communicators do not block, and the words for what ends a wait; see
- * nccl.h. Below nccl_run.c, nccl_watch.c and nccl.c. */
+/* nccl_settle.c: waits for NCCL, whose communicators are non-blocking, and composes error messages; see
+ * nccl.h. Used by nccl_run.c, nccl_watch.c and nccl.c. */
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
@@ -11,7 +11,7 @@
 
 enum { LOOKS_BEFORE_LOST = 10 };
 #define NAP_NS  20000ull
-#define SPIN_NS 20000ull /* a call that only queues has settled by then */
+#define SPIN_NS 20000ull /* a call that only queues finishes within this time */
 
 zr_result zr_nccl_find_lost(struct nccl_comm *self, unsigned *looks)
 {
@@ -20,11 +20,11 @@ zr_result zr_nccl_find_lost(struct nccl_comm *self, unsigned *looks)
         *looks = 0;
         return result;
     }
-    /* A rank that has ended well has done its part before, and what it sent is on its way. */
+    /* A rank that exited successfully has sent everything, and its messages may still be in flight. */
     return ++*looks < LOOKS_BEFORE_LOST ? ZR_OK : result;
 }
 
-/* The same, of a wait for `what`. What ended the run has words of its own. */
+/* Adds `what` to the message, unless the run's end has a message. */
 static zr_result find_lost_in(struct nccl_comm *self, unsigned *looks, const char *what)
 {
     char words[ZR_COMM_MESSAGE_BYTES];
@@ -35,20 +35,20 @@ static zr_result find_lost_in(struct nccl_comm *self, unsigned *looks, const cha
     return zr_fail(result, "NCCL's %s: %s", what, words);
 }
 
-/* NCCL does not know who is lost: the others, which have given up as well, ask each other. That takes as long
- * as a wait over `talk` has timeout. */
+/* NCCL does not name the lost rank, so the other ranks, which have given up too, ask each other. Takes up
+ * to the timeout of `talk`. */
 static zr_result ask_who_is_lost(struct nccl_comm *self, const char *words)
 {
     char byte = 0, all[ZR_MAX_WORLD];
     zr_ticket ticket;
     struct zr_all_gather op = {.source = &byte, .destination = all, .shard_bytes = 1};
-    /* No host message: those are the caller's, whose thread may be at one. */
+    /* Not a host message: the caller's thread may be in one. */
     zr_result result = zr_comm_all_gather(self->talk, &op, &ticket);
     if (result == ZR_OK)
         result = zr_comm_wait(self->talk, ticket);
     if (result != ZR_OK)
         return zr_fail(result, "%s: %s", words, zr_last_error());
-    return zr_fail(ZR_ERR_PEER, "%s, and all ranks answer: it is NCCL that does not get on", words);
+    return zr_fail(ZR_ERR_PEER, "%s, but all ranks answer: NCCL makes no progress", words);
 }
 
 zr_result zr_nccl_refused(struct nccl_comm *self, zr_nccl_result code, const char *what)

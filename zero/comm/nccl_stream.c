@@ -1,4 +1,4 @@
-/* nccl_stream.c: the stream of a communicator's operations on a card; see nccl.h. Below nccl_run.c. */
+/* nccl_stream.c: the stream of a communicator's operations on a GPU; see nccl.h. Used by nccl_run.c. */
 #include <stdatomic.h>
 
 #include "alloc/base/error.h"
@@ -60,7 +60,7 @@ zr_result zr_nccl_stream_end(struct nccl_stream *stream, zr_ticket ticket)
     return result_of(code, "the end of a communicator's operation");
 }
 
-/* The place of one of long ago is a later one's: that has all before it, too. */
+/* If a later operation has reused the element, its event is later and sufficient. */
 zr_result zr_nccl_stream_join(struct nccl_stream *stream, zr_ticket ticket)
 {
     if (ticket <= stream->waited)

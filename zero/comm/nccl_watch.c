@@ -1,6 +1,6 @@
-/* nccl_watch.c: a thread beside operations that nobody on the host waits for; see nccl.h. When a rank of the
- * run is lost, NCCL reports a failure, or an operation is silent for too long, it has the words for that, and
- * aborts: the streams get through, and the next call of the communicator fails with the words. */
+/* nccl_watch.c: a thread that watches operations that the host does not wait for; see nccl.h. When a rank
+ * is lost, NCCL fails, or an operation is silent for too long, it records a message and aborts. The
+ * streams then finish, and the next call of the communicator fails with the message. */
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
@@ -21,7 +21,7 @@ void zr_nccl_fail(struct nccl_comm *self, zr_result result, const char *words)
     self->comm = NULL;
 }
 
-/* Whether there is an operation that has not ended, and for how long. */
+/* Whether an operation is pending, and for how long. */
 static bool is_under_way(struct nccl_comm *self, uint64_t *waited_ns)
 {
     zr_ticket last = atomic_load(&self->beside.last);
@@ -44,7 +44,7 @@ static bool is_under_way(struct nccl_comm *self, uint64_t *waited_ns)
     return true;
 }
 
-/* What is wrong with it, ZR_OK: nothing. `looks`: how often in a row a rank was not there. */
+/* Checks a communicator; ZR_OK: no problem. `looks`: consecutive checks in which a rank was missing. */
 static zr_result look(struct nccl_comm *self, unsigned *looks)
 {
     zr_nccl_result error = 0;

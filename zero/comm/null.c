@@ -1,8 +1,8 @@
-/* null.c: the communicator without peers, for plans and for a run of one rank. Stands on comm.c.
+/* null.c: the communicator without peers, for plans and for a single rank. Uses comm.c.
  *
- * In a plan (more than one rank, or the null kernels, whose addresses may be made up) it takes the ring's
- * memory and counts what would be sent, so that the plan sees what the real communicator takes. For a single
- * rank with real kernels it is the real one: a sum over one rank is a scaled copy. */
+ * In a plan (several ranks, or null kernels, whose addresses may be invalid) it allocates the ring and
+ * counts traffic, so that the plan includes what the real communicator takes. For a single rank with real
+ * kernels it computes: a sum over one rank is a scaled copy. */
 #include <string.h>
 
 #include "alloc/base/error.h"
@@ -13,14 +13,14 @@
 
 struct null_comm {
     struct zr_comm base;
-    void *ring;                  /* a block of options.arena, never touched; NULL for one rank */
+    void *ring;                  /* a block of options.arena, never accessed; NULL for one rank */
     bool moves;                  /* one rank with real memory */
-    struct zr_comm_clock *clock; /* of a rehearsal; NULL: nobody wants to know */
+    struct zr_comm_clock *clock; /* of a rehearsal; NULL: none */
     struct zr_comm_clock_queue queue;
 };
 
-/* Host messages lie in memory of the caller's own, whatever the arena is made of: every rank is taken to say
- * what this one says, so that checks which compare the ranks hold in a plan too. */
+/* Host messages use the caller's memory, which is always real. Every rank is assumed to send the same, so
+ * that checks across ranks pass in a plan. */
 static zr_result null_host(struct zr_comm *comm, const struct zr_all_gather *op)
 {
     for (unsigned p = 0; p < comm->world && op->shard_bytes > 0; p++)
@@ -49,7 +49,7 @@ static zr_result null_run(struct zr_comm *comm, const struct zr_comm_item *item)
     case ZR_COMM_ALL_GATHER:
         return zr_comm_copy(comm, item->all_gather.destination, item->all_gather.source,
                             item->all_gather.shard_bytes);
-    default: /* the rest needs nobody, or a peer */
+    default: /* the other operations need a peer */
         return ZR_OK;
     }
 }
@@ -80,7 +80,7 @@ static unsigned label_of(const struct zr_comm_item *item)
     }
 }
 
-/* What passes between the ranks and to or from the host at once takes as long as the slower of the two. */
+/* Traffic between ranks that also crosses the host link takes as long as the slower of the two. */
 static double rate_of(const struct zr_comm_clock *clock, const struct zr_comm_item *item, uint64_t bytes)
 {
     size_t host_bytes = item->kind == ZR_COMM_REDUCE_SCATTER ? item->reduce_scatter.host_bytes
@@ -125,7 +125,7 @@ static const struct zr_comm_table null_table = {.name = "null",
 zr_result zr_comm_null_set_clock(zr_comm *comm, struct zr_comm_clock *clock)
 {
     if (!comm || comm->table != &null_table)
-        return zr_fail(ZR_ERR_INVALID, "%s(): only a null communicator goes by a clock", __func__);
+        return zr_fail(ZR_ERR_INVALID, "%s() requires a null communicator", __func__);
     ((struct null_comm *)comm)->clock = clock;
     return ZR_OK;
 }
@@ -137,7 +137,7 @@ zr_result zr_comm_null_create(zr_comm **out, const struct zr_comm_options *optio
     struct null_comm *comm = NULL;
     void *memory = NULL, *ring = NULL;
     if (!out)
-        return zr_fail(ZR_ERR_INVALID, "a communicator needs a place to go");
+        return zr_fail(ZR_ERR_INVALID, "zr_comm_null_create() requires out");
     *out = NULL;
     zr_result result = ZR_STRUCT_COPY(zr_comm_options, beside, &own, options);
     options = &own;

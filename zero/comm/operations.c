@@ -1,5 +1,5 @@
-/* operations.c: the operations as callers see them: what is asked is checked here, and what it sends is
- * counted by the same numbers. Stands on the queue in comm.c. */
+/* operations.c: the operations of zr_comm.h: checks arguments, counts bytes, and submits to comm.c's
+ * queue. */
 #include "alloc/base/error.h"
 #include "zero/comm/comm.h"
 
@@ -84,7 +84,7 @@ uint64_t zr_comm_direct_bytes(const struct zr_comm *comm, const struct zr_comm_i
 
 /* ---- Checks -------------------------------------------------------------------------------------------- */
 
-/* What every operation comes with. */
+/* Arguments common to all operations. */
 struct asked {
     enum zr_comm_kind kind;
     zr_comm *comm;
@@ -97,18 +97,18 @@ static zr_result begin(const struct asked *asked)
     if (asked->ticket)
         *asked->ticket = 0;
     if (!asked->comm || !asked->operation)
-        return zr_fail(ZR_ERR_INVALID, "%s without a communicator or an operation",
+        return zr_fail(ZR_ERR_INVALID, "%s requires a communicator and an operation",
                        zr_comm_kind_name(asked->kind));
     return ZR_OK;
 }
 
-/* shards * shard * unit must be a size that memory can have. */
+/* Checks that shards * shard * unit fits in memory. */
 static zr_result check_size(size_t shard, size_t unit_bytes, unsigned shards)
 {
     size_t whole;
     if (__builtin_mul_overflow(shard, unit_bytes, &whole) || __builtin_mul_overflow(whole, shards, &whole) ||
         whole > PTRDIFF_MAX)
-        return zr_fail(ZR_ERR_INVALID, "a shard of %zu times %u ranks is larger than memory can be", shard,
+        return zr_fail(ZR_ERR_INVALID, "a shard of %zu times %u ranks exceeds the address space", shard,
                        shards);
     return ZR_OK;
 }
@@ -116,37 +116,37 @@ static zr_result check_size(size_t shard, size_t unit_bytes, unsigned shards)
 static zr_result check_type(const struct asked *asked, enum zr_comm_type type)
 {
     if ((unsigned)type >= ZR_COMM_TYPE_COUNT)
-        return zr_fail(ZR_ERR_INVALID, "%s of elements of kind %d, which is none",
-                       zr_comm_kind_name(asked->kind), (int)type);
+        return zr_fail(ZR_ERR_INVALID, "%s: element type %d is invalid", zr_comm_kind_name(asked->kind),
+                       (int)type);
     return ZR_OK;
 }
 
 static zr_result check_rank(const struct asked *asked, const char *what, unsigned rank)
 {
     if (rank >= asked->comm->world)
-        return zr_fail(ZR_ERR_INVALID, "%s with %s rank %u of %u", zr_comm_kind_name(asked->kind), what, rank,
-                       asked->comm->world);
+        return zr_fail(ZR_ERR_INVALID, "%s: %s rank %u is not below the world size of %u",
+                       zr_comm_kind_name(asked->kind), what, rank, asked->comm->world);
     return ZR_OK;
 }
 
 static zr_result check_places(const struct asked *asked, const void *source, const void *destination)
 {
     if (!source || !destination)
-        return zr_fail(ZR_ERR_INVALID, "%s without a source or a destination",
+        return zr_fail(ZR_ERR_INVALID, "%s requires a source and a destination",
                        zr_comm_kind_name(asked->kind));
     return ZR_OK;
 }
 
-/* What is looked at before an operation is handed in. */
+/* Properties to check before submission. */
 struct shape {
     enum zr_comm_type type;
-    unsigned root; /* 0 where there is none */
+    unsigned root; /* 0: none */
     size_t shard, unit_bytes;
     unsigned shards;
-    const void *source, *destination; /* this rank needs both */
+    const void *source, *destination; /* both required on this rank */
 };
 
-/* An operation on nothing ends here, well. */
+/* An operation on nothing completes immediately. */
 static zr_result hand_in(const struct asked *asked, const struct shape *shape,
                          const struct zr_comm_item *item)
 {
@@ -163,7 +163,7 @@ static zr_result hand_in(const struct asked *asked, const struct shape *shape,
 
 /* ---- Sums ---------------------------------------------------------------------------------------------- */
 
-/* The sums are twice as long as the elements that they are made of, and would overwrite those to come. */
+/* Wide sums are twice as long as their operands and would overwrite later ones. */
 static bool wide_in_place(const struct zr_reduce_scatter *operation, unsigned world)
 {
     uintptr_t source = (uintptr_t)operation->source, destination = (uintptr_t)operation->destination;
@@ -182,7 +182,8 @@ zr_result zr_comm_reduce_scatter(zr_comm *comm, const struct zr_reduce_scatter *
     if (result != ZR_OK)
         return result;
     if (wide_in_place(operation, comm->world))
-        return zr_fail(ZR_ERR_INVALID, "a wide %s into its own source", zr_comm_kind_name(asked.kind));
+        return zr_fail(ZR_ERR_INVALID, "a wide %s cannot overwrite its source",
+                       zr_comm_kind_name(asked.kind));
     return hand_in(&asked,
                    &(struct shape){.type = operation->type,
                                    .shard = operation->shard_elements,
@@ -244,7 +245,7 @@ zr_result zr_comm_broadcast(zr_comm *comm, const struct zr_broadcast *operation,
                    &(struct zr_comm_item){.kind = asked.kind, .broadcast = *operation});
 }
 
-/* One direction of a transfer. An empty one is no transfer, on both sides. */
+/* Checks one direction of a transfer; an empty one is skipped on both sides. */
 static zr_result check_direction(const struct asked *asked, size_t bytes, const void *place, unsigned peer)
 {
     zr_result result = check_size(bytes, 1, 1);
@@ -252,7 +253,8 @@ static zr_result check_direction(const struct asked *asked, size_t bytes, const 
         return result;
     result = check_rank(asked, "peer", peer);
     if (result == ZR_OK && peer == asked->comm->rank)
-        result = zr_fail(ZR_ERR_INVALID, "%s: rank %u and itself", zr_comm_kind_name(asked->kind), peer);
+        result = zr_fail(ZR_ERR_INVALID, "%s: rank %u cannot be its own peer", zr_comm_kind_name(asked->kind),
+                         peer);
     return result == ZR_OK ? check_places(asked, place, place) : result;
 }
 
@@ -297,7 +299,7 @@ zr_result zr_comm_send_receive(zr_comm *comm, const struct zr_transfer *operatio
 zr_result zr_comm_host_all_gather(zr_comm *comm, const void *mine, size_t bytes, void *all)
 {
     if (!comm || ((!mine || !all) && bytes > 0))
-        return zr_fail(ZR_ERR_INVALID, "host all-gather without a communicator or its buffers");
+        return zr_fail(ZR_ERR_INVALID, "zr_comm_host_all_gather() requires a communicator and buffers");
     zr_result result = check_size(bytes, 1, comm->world);
     if (result != ZR_OK || bytes == 0)
         return result;
@@ -308,6 +310,6 @@ zr_result zr_comm_host_all_gather(zr_comm *comm, const void *mine, size_t bytes,
 zr_result zr_comm_barrier(zr_comm *comm)
 {
     if (!comm)
-        return zr_fail(ZR_ERR_INVALID, "barrier without a communicator");
-    return zr_comm_run_host(comm, &(struct zr_all_gather){0}); /* nothing to say, but all must say it */
+        return zr_fail(ZR_ERR_INVALID, "zr_comm_barrier() requires a communicator");
+    return zr_comm_run_host(comm, &(struct zr_all_gather){0}); /* an empty all-gather */
 }

@@ -1,4 +1,4 @@
-/* status.c: ranks tell each other how they fared; see status.h. */
+/* status.c: ranks exchange results; see status.h. */
 #include "zero/comm/status.h"
 
 #include <stdio.h>
@@ -8,7 +8,7 @@
 
 #define WORDS_BYTES 512
 
-/* Gives every rank the words of rank `from`, as many at a time as fit `all` for the whole world. */
+/* Sends the message of rank `from` to every rank, in pieces that fit `all` for the whole world. */
 static zr_result share_words(zr_comm *comm, unsigned from, char words[WORDS_BYTES], char *all,
                              size_t all_bytes)
 {

@@ -1,14 +1,14 @@
-/* sum.c: sums over the ranks, in their order, for every kind of element. Below local.c, message.c and null.c.
+/* sum.c: sums over ranks in rank order, for every element type. Used by local.c, message.c and null.c.
  *
- * The kernels add. What they do not know is a base beneath elements of two bytes: there the sum is made fp32
- * a block at a time, put on the base, and rounded once (to nearest, ties to even; NaN stays NaN). Both
- * conversions are exact or defined to the bit, so the result does not depend on the instruction set. */
+ * The kernels add. They do not support a base of two-byte elements: there the sum is computed in fp32 a
+ * block at a time, added to the base, and rounded once (to nearest, ties to even; NaN stays NaN). Both
+ * conversions are exact or defined to the bit, so results do not depend on the instruction set. */
 #include <string.h>
 
 #include "alloc/base/error.h"
 #include "zero/comm/comm.h"
 
-enum { BLOCK = 512 }; /* elements; two blocks of floats stay in the first cache */
+enum { BLOCK = 512 }; /* elements; two blocks of floats fit the first-level cache */
 
 static uint32_t bits_of(float value)
 {
@@ -31,8 +31,8 @@ static uint16_t bf16_of(float value)
     return (uint16_t)((bits & 0x7fffffffu) > 0x7f800000u ? bits >> 16 | 0x40u : rounded);
 }
 
-/* The exponent moves up by 112 through an exact product, which also makes numbers of what fp16 has below its
- * smallest exponent; infinities and NaN get the exponent that says so. */
+/* Raises the exponent by 112 with an exact product, which also normalizes subnormal fp16 values;
+ * infinities and NaN get the maximum exponent. */
 static float float_of_fp16(uint16_t half)
 {
     uint32_t sign = (uint32_t)(half & 0x8000u) << 16, rest = (uint32_t)(half & 0x7fffu) << 13;
@@ -41,8 +41,8 @@ static float float_of_fp16(uint16_t half)
     return float_of(sign | bits);
 }
 
-/* Below 2^-14 a sum with 0.5 puts the last bit of fp16 into the last bit of the float, which rounds; above,
- * the 13 bits that go are rounded as in bf16_of(). What rounds to 2^16 or more is infinite. */
+/* Below 2^-14, adding 0.5 aligns fp16's last bit with the float's last bit, which rounds. Above, the 13
+ * surplus bits are rounded as in bf16_of(). Results from 2^16 on are infinite. */
 static uint16_t fp16_of(float value)
 {
     uint32_t sign = bits_of(value) & 0x80000000u, rest = bits_of(value) ^ sign;
@@ -54,8 +54,8 @@ static uint16_t fp16_of(float value)
     return (uint16_t)(sign >> 16 | half);
 }
 
-/* One function per kind, so that the inner loops know it. Clang makes vectors of such loops as it is, and
- * does not know the attribute. */
+/* One function per type, so that the inner loops are specialized. Clang vectorizes such loops by default
+ * and lacks the attribute. */
 #ifdef __clang__
 #define LOOPS
 #else
@@ -93,7 +93,7 @@ static enum zr_precision precision_of(enum zr_comm_type type)
                                   : ZR_PRECISION_FP16;
 }
 
-/* base + the sum of a block of elements of two bytes: in floats, rounded once. */
+/* base + sum of a block of two-byte elements: in fp32, rounded once. */
 static void sum_block_onto_base(const struct zr_kernels *kernels, const struct zr_comm_sum *sum, size_t first,
                                 const void **from)
 {
@@ -122,8 +122,9 @@ zr_result zr_comm_sum(struct zr_comm *comm, const struct zr_comm_sum *sum)
     struct zr_kernel_context *context;
     zr_result result = zr_comm_context(comm, &context);
     if (result == ZR_OK && context && sum->base && sum->type != ZR_COMM_FP32)
-        result = zr_fail(ZR_ERR_INVALID,
-                         "a sum of two-byte elements onto a base, in memory that the host does not see");
+        result = zr_fail(
+            ZR_ERR_INVALID,
+            "a sum of two-byte elements with a base is not supported in memory that the host cannot read");
     if (result != ZR_OK)
         return result;
     if (!sum->base || sum->type == ZR_COMM_FP32)

@@ -130,7 +130,7 @@ void zr_local_wake(struct zr_local_world *local)
 
 void zr_local_describe_orphan(const struct zr_local_world *local, unsigned rank, char *out)
 {
-    snprintf(out, ZR_LOCAL_REASON_BYTES, "rank %u (pid %d) is lost: its process has exited", rank,
+    snprintf(out, ZR_LOCAL_REASON_BYTES, "rank %u (pid %d) is lost: its process is gone", rank,
              (int)atomic_load(&local->ranks[rank].pid));
 }
 

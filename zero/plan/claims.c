@@ -18,7 +18,7 @@ zr_result zr_plan_claims_begin(struct zr_plan_claims *claims, zr_arena *arena, s
     return result == ZR_OK ? zr_arena_trim(arena, 0, NULL) : result;
 }
 
-/* Nothing has gone since the last of these calls: what is reserved is the most of what came between. */
+/* Nothing is freed between calls, so the reserved bytes are the maximum since the last call. */
 void zr_plan_claims_note(struct zr_plan_claims *claims, zr_arena *arena, size_t place)
 {
     if (place >= claims->count)
@@ -34,7 +34,7 @@ void zr_plan_claims_note_after(struct zr_plan_claims *claims, zr_arena *arena)
     zr_arena_trim(arena, 0, NULL);
 }
 
-/* From what each action has reached to what comes behind it. */
+/* Converts the maximum at each action into the maximum from it to the end. */
 void zr_plan_claims_close(struct zr_plan_claims *claims)
 {
     size_t most = claims->after_bytes;

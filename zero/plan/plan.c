@@ -8,33 +8,33 @@
 #include "zero/step/trainer_state.h"
 #include "zero/plan/timeline.h"
 
-/* Micro-batches of a step that are rehearsed: the first, one that begins as every later one does, the last.
- * By a clock two in the middle have to go alike; where they do not, twice as many are. */
+/* Rehearsed micro-batches of a step: the first, a middle one that represents all others, and the last.
+ * With a clock two middle ones must take the same time; if they do not, twice as many are rehearsed. */
 enum { MICRO_BATCHES_MOST = 3, MICRO_BATCHES_TIMED = 4 };
 
-/* What places may cost beside best fit, since with them no step calls the driver: the granules between what
- * is kept and what passes, or this part of all. */
+/* What a placement plan may cost above best fit, since it avoids all driver calls in a step: granules
+ * between persistent and temporary blocks, or this fraction of the total. */
 enum { PLACES_COST_GRANULES = 2, PLACES_COST_DIVISOR = 200 };
 
-/* What is rehearsed, and what comes of it. */
+/* A rehearsal and its results. */
 struct rehearsal {
     const struct zr_plan_request *request;
-    unsigned asked, micro_batches; /* in a step, and of those rehearsed */
+    unsigned asked, micro_batches; /* micro-batches of a step / of those rehearsed */
     zr_arena *arena;
-    zr_arena *host_tier;  /* NULL: nothing goes there */
+    zr_arena *host_tier;  /* NULL: nothing is offloaded */
     size_t granule_bytes; /* of the arena */
-    struct zr_mesh mesh;  /* its world is the rehearsal's own */
+    struct zr_mesh mesh;  /* its world belongs to the rehearsal */
     struct zr_trainer_state state;
-    zr_rehearsal *places;          /* to keep to, or NULL */
-    struct zr_plan_claims *claims; /* to be found in a step of their own; NULL: not wanted */
-    zr_rehearsal **found_places;   /* NULL: nobody asks for places; *found_places NULL: none are found */
-    uint64_t sent_by_step;         /* elements, in the last step */
-    uint64_t sent_by_middle;       /* in its last micro-batch but one */
-    uint64_t moved_by_step;        /* bytes to and from the host tier, in the last step */
+    zr_rehearsal *places;          /* placement plan to follow, or NULL */
+    struct zr_plan_claims *claims; /* to find in a separate step; NULL: not needed */
+    zr_rehearsal **found_places;   /* NULL: not needed; *found_places NULL: none */
+    uint64_t sent_by_step;         /* elements of the last step */
+    uint64_t sent_by_middle;       /* elements of its last micro-batch but one */
+    uint64_t moved_by_step;        /* bytes to and from the host tier in the last step */
     uint64_t moved_by_middle;
-    uint64_t file_moved_by_step; /* to and from the offload files */
+    uint64_t file_moved_by_step; /* bytes to and from the offload files */
     uint64_t file_moved_by_middle;
-    bool repeats; /* by the clock, if there is one: that one goes as those that are left out */
+    bool repeats; /* with a clock: that micro-batch takes the same time as those left out */
 };
 
 static const struct zr_kernels *kernels_of(const struct zr_plan_request *request)
@@ -42,7 +42,7 @@ static const struct zr_kernels *kernels_of(const struct zr_plan_request *request
     return request->kernels ? zr_kernels_null_of(request->kernels) : zr_kernels_null();
 }
 
-/* What computes on the host tier in its stead. */
+/* Kernels for the host tier. */
 static const struct zr_kernels *host_kernels_of(const struct zr_plan_request *request)
 {
     return kernels_of(request)->host_visible ? NULL : zr_kernels_null();
@@ -72,7 +72,7 @@ static unsigned left_out(const struct rehearsal *rehearsal)
     return rehearsal->asked - rehearsal->micro_batches;
 }
 
-/* The last micro-batch but one stands for those that are left out, if it goes as the one before it. */
+/* The last micro-batch but one represents those left out, if it takes the same time as the one before it. */
 static zr_result end_timed_step(struct rehearsal *rehearsal, const struct zr_timeline_mark marks[3])
 {
     struct zr_timeline *timeline = rehearsal->request->timeline;
@@ -93,17 +93,17 @@ static uint64_t allocations_of(const struct rehearsal *rehearsal)
     return stats.allocations_count;
 }
 
-/* A step under way. */
+/* The current step. */
 struct step {
     struct rehearsal *rehearsal;
-    zr_rehearsal *watch;              /* of its allocations; NULL: none */
-    struct zr_plan_claims *claims;    /* of its last micro-batch; NULL: not wanted */
-    struct zr_timeline_mark marks[3]; /* at the last three beginnings of micro-batches */
-    uint64_t begun;                   /* elements sent when the last of them began */
-    uint64_t moved, file_moved;       /* bytes then */
-    uint64_t allocated;               /* allocations then */
-    zr_result claimed;                /* ZR_OK unless claims could not be kept */
-    bool one_pass, begun_once;        /* of a pipeline the step is one pass, which begins once */
+    zr_rehearsal *watch;              /* records its allocations; NULL: none */
+    struct zr_plan_claims *claims;    /* of its last micro-batch; NULL: not needed */
+    struct zr_timeline_mark marks[3]; /* at the last three starts of micro-batches */
+    uint64_t begun;                   /* elements sent at the last start */
+    uint64_t moved, file_moved;       /* bytes moved then */
+    uint64_t allocated;               /* number of allocations then */
+    zr_result claimed;                /* result of recording claims */
+    bool one_pass, begun_once;        /* a pipeline's step is one pass, which begins once */
 };
 
 static void note_claim(struct step *step, const struct zr_action *action, bool done)
@@ -116,7 +116,7 @@ static void note_claim(struct step *step, const struct zr_action *action, bool d
         step->claimed = zr_plan_claims_begin(step->claims, step->rehearsal->arena, place + 1);
 }
 
-/* Listens to the executor. */
+/* Called by the executor. */
 static void observe(void *state, const struct zr_action *action, bool done)
 {
     struct step *step = state;
@@ -201,8 +201,8 @@ static zr_result rehearse_step(struct rehearsal *rehearsal, zr_rehearsal *watch,
     return result;
 }
 
-/* Places are a gain and no need: where there are no addresses to look for them, the plan is made without.
- * (Not so where memory runs out: that may be so on one rank alone, and all must come to the same plan.) */
+/* A placement plan is optional: without addresses for it the plan is made without. Running out of memory
+ * is an error, since it may affect only one rank, and all ranks must get the same plan. */
 static zr_result do_without(zr_result result)
 {
     return result == ZR_ERR_ADDRESSES ? ZR_OK : result;
@@ -241,7 +241,8 @@ static void observe_evaluation(void *state, const struct zr_action *action, bool
         zr_plan_claims_note_after(rehearsal->claims, rehearsal->arena);
 }
 
-/* After all that is measured: what is idle goes at each action, which a step without rivals does not do. */
+/* Runs after all measurements, since it trims idle memory after each action, which a step without other
+ * runs does not do. */
 static zr_result rehearse_claims(struct rehearsal *rehearsal)
 {
     zr_trainer *trainer = rehearsal->state.trainer;
@@ -258,7 +259,7 @@ static zr_result rehearse_claims(struct rehearsal *rehearsal)
     return result;
 }
 
-/* What tags reach is noted from here on. */
+/* Starts recording the maximum of each tag. */
 static zr_result note_reached(zr_arena *arena)
 {
     struct zr_tag_limits none = {.total_bytes = SIZE_MAX};
@@ -276,7 +277,7 @@ static void note_whole(struct zr_byte_plan *out, const struct zr_engine *engine)
     for (size_t u = 0; u < engine->layout.units_count && engine->options.stage == 3; u++)
         if (engine->units[u].resident)
             out->whole_parameters += engine->layout.units[u].padded_elements;
-    if (out->whole_parameters > out->elements) /* all, and padding */
+    if (out->whole_parameters > out->elements) /* includes padding */
         out->whole_parameters = out->elements;
 }
 
@@ -369,7 +370,7 @@ static zr_result rehearse(struct zr_byte_plan *out, struct rehearsal *rehearsal)
     return result;
 }
 
-/* One rehearsal, with communicators of its own. */
+/* One rehearsal with its own communicators. */
 static zr_result rehearse_on_mesh(struct zr_byte_plan *out, struct rehearsal *rehearsal)
 {
     const struct zr_plan_request *request = rehearsal->request;
@@ -406,7 +407,7 @@ static zr_result rehearse_on_mesh(struct zr_byte_plan *out, struct rehearsal *re
     return result == ZR_OK ? closed : result;
 }
 
-/* And with an arena of its own. */
+/* One rehearsal with its own arena. */
 static zr_result rehearse_alone(struct zr_byte_plan *out, struct rehearsal *rehearsal)
 {
     const struct zr_plan_request *request = rehearsal->request;
@@ -453,7 +454,7 @@ unwind:
     return result;
 }
 
-/* By the clock: as many micro-batches as it takes until one goes as the one before it. */
+/* With a clock: rehearses micro-batches until one takes the same time as the one before it. */
 static zr_result rehearse_timed(struct zr_byte_plan *out, struct rehearsal *rehearsal)
 {
     struct zr_timeline *timeline = rehearsal->request->timeline;
@@ -465,7 +466,7 @@ static zr_result rehearse_timed(struct zr_byte_plan *out, struct rehearsal *rehe
     for (bool again = true; result == ZR_OK && again; rehearsal->micro_batches *= 2) {
         if (rehearsal->micro_batches >= rehearsal->asked) {
             rehearsal->micro_batches = rehearsal->asked;
-            rehearsal->repeats = true; /* there is nothing left out */
+            rehearsal->repeats = true; /* no micro-batch is left out */
         }
         timeline->clock = start;
         result = rehearse_alone(out, rehearsal);
@@ -482,8 +483,8 @@ bool zr_plan_prefers_places(size_t placed_bytes, size_t plain_bytes, size_t gran
     return placed_bytes <= plain_bytes + more_bytes;
 }
 
-/* Once more, as the run will go, with the places that were found. *places is NULL after it where the plan is
- * better off without: there are no addresses for them, or they cost more than they are worth. */
+/* Rehearses again with the placement plan, as the run will. Sets *places to NULL if the plan is better
+ * without: no addresses for it, or it costs too much. */
 static zr_result rehearse_placed(struct zr_byte_plan *out, struct rehearsal *rehearsal, zr_rehearsal **places)
 {
     struct zr_byte_plan placed;
@@ -495,7 +496,7 @@ static zr_result rehearse_placed(struct zr_byte_plan *out, struct rehearsal *reh
         *out = placed;
         return ZR_OK;
     }
-    if (rehearsal->claims) /* where memory has run out they are half found */
+    if (rehearsal->claims) /* incomplete if memory has run out */
         zr_plan_claims_end(rehearsal->claims);
     if (result != ZR_OK && result != ZR_ERR_ADDRESSES)
         return result;

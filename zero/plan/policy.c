@@ -8,7 +8,7 @@
 #include "alloc/base/system/file.h"
 #include "zero/comm/take.h"
 
-/* Memory that is there before everything else. */
+/* Adds memory that exists before everything else. */
 static zr_result put_first(struct zr_sequence *sequence, uint64_t bytes, zr_arena *host_arena)
 {
     struct zr_event *events;
@@ -52,7 +52,8 @@ zr_result zr_policy_weigh(struct zr_policy_use *out, const struct zr_plan_reques
     struct zr_file file;
     char path[40];
     if (zr_file_create_nameless(&file, folder) != ZR_OK)
-        return zr_fail(ZR_ERR_IO, "--policy: no file in '%s' for a trace; set TMPDIR to a folder with room",
+        return zr_fail(ZR_ERR_IO,
+                       "--policy: cannot create a trace file in '%s'; set TMPDIR to a folder with space",
                        folder);
     snprintf(path, sizeof path, "/proc/self/fd/%d", file.fd);
     traced.trace = path;

@@ -1,4 +1,4 @@
-/* timeline.c: keeps what a rehearsal does, by its clock; see timeline.h. */
+/* timeline.c: records a rehearsal on its simulated clock; see timeline.h. */
 #include "zero/plan/timeline.h"
 
 #include <stdio.h>
@@ -69,7 +69,7 @@ static void count_event(struct zr_timeline *timeline, const struct zr_timeline_e
     phase->count++;
 }
 
-/* Appends an event that was counted, if there is room for one more. */
+/* Appends an event that was counted, if there is space. */
 static void append(struct zr_timeline *timeline, struct zr_timeline_event event)
 {
     if (timeline->events_count >= timeline->events_most)
@@ -81,7 +81,7 @@ static void append(struct zr_timeline *timeline, struct zr_timeline_event event)
         timeline->events[timeline->events_count++] = event;
 }
 
-/* Times of the clock become those of the step. */
+/* Converts times of the clock to times of the step. */
 static void keep(struct zr_timeline *timeline, struct zr_timeline_event event)
 {
     if (!timeline->running)
@@ -99,7 +99,7 @@ static void note(struct zr_timeline *timeline, struct zr_timeline_event event, c
     keep(timeline, event);
 }
 
-/* The communicator has got an operation: parameters or gradients of a unit. */
+/* The communicator received an operation on a unit's parameters or gradients. */
 static void note_operation(void *state, unsigned label)
 {
     struct zr_timeline *timeline = state;
@@ -112,7 +112,7 @@ static void note_operation(void *state, unsigned label)
              timeline->model->list.units[label / 2].name);
 }
 
-/* Of a module with parts that of the unit that the part reads. */
+/* The module's name; for a module with parts, the name of the part's unit. */
 static const char *name_of(const struct zr_model *model, const struct zr_action *action)
 {
     const struct zr_module *module = &model->modules[action->index];
@@ -177,7 +177,7 @@ struct zr_timeline_mark zr_timeline_mark_now(const struct zr_timeline *timeline)
     return mark;
 }
 
-/* But for rounding: the clock is a sum of many terms. */
+/* Equal up to rounding: the clock is a sum of many terms. */
 static bool alike(double a, double b, double scale)
 {
     double difference = a > b ? a - b : b - a;
@@ -202,8 +202,8 @@ static struct zr_timeline_event moved(struct zr_timeline_event event, double sec
     return event;
 }
 
-/* The events as if the micro-batch had been gone through so many times more. Where not all of a rehearsal are
- * kept, those of the micro-batch may be cut off: then there is no room for what follows them either. */
+/* Repeats the micro-batch's events. If the list is full, its events may be cut off; then there is no space
+ * for later ones either. */
 static void repeat_events(struct zr_timeline *timeline, const struct zr_timeline_repeat *repeat)
 {
     struct zr_timeline_event *events = timeline->events;
@@ -227,8 +227,8 @@ static void repeat_events(struct zr_timeline *timeline, const struct zr_timeline
     zr_drop(timeline->host_arena, &events);
 }
 
-/* The phases likewise. What was noted after the micro-batch, and the last time of what was noted in it, comes
- * as much later as the others take. */
+/* Repeats the phases. Times after the micro-batch, and the end times within it, move by the duration of
+ * the repetitions. */
 static void repeat_phases(struct zr_timeline *timeline, const struct zr_timeline_repeat *repeat)
 {
     double later = repeat->times * (repeat->end.seconds - repeat->begin.seconds);
@@ -238,7 +238,7 @@ static void repeat_phases(struct zr_timeline *timeline, const struct zr_timeline
         if (phase->count > begin->count)
             phase->end_seconds += later;
         if (end->count == 0 && phase->count > 0)
-            phase->begin_seconds += later; /* the optimizer's */
+            phase->begin_seconds += later; /* the optimizer's phase */
         phase->count += repeat->times * (end->count - begin->count);
         phase->busy_seconds += repeat->times * (end->busy_seconds - begin->busy_seconds);
     }

@@ -12,7 +12,7 @@
 #include "zero/train/rank/rank.h"
 #include "zero/train/report/terminal.h"
 
-static int answer_end = -1; /* in the child of zr_child_ask(): where its answer goes */
+static int answer_end = -1; /* in the child of zr_child_ask(): the pipe for its answer */
 
 int zr_child_here(const struct zr_train_config *config, zr_child_work *work)
 {
@@ -46,7 +46,7 @@ zr_result zr_child_answer(const void *words, size_t bytes)
 {
     return zr_write_all(answer_end, ZR_PRESENT_POSITION, words, bytes)
                ? ZR_OK
-               : zr_fail(ZR_ERR_IO, "what a plan has come to could not be passed on");
+               : zr_fail(ZR_ERR_IO, "the result of a child process could not be sent");
 }
 
 int zr_child_ask(const struct zr_train_config *config, const char *option, zr_child_work *work, void *out,
@@ -54,14 +54,14 @@ int zr_child_ask(const struct zr_train_config *config, const char *option, zr_ch
 {
     int ends[2], code = -1;
     if (pipe(ends) != 0) {
-        zr_say("%s: a pipe was refused (error %d)", option, errno);
+        zr_say("%s: cannot create a pipe (error %d)", option, errno);
         return ZR_EXIT_MEMORY;
     }
     answer_end = ends[1];
     int status = zr_child_run(config, work);
     close(ends[1]);
     if (status < 0)
-        zr_say("%s: the system refused a process to plan in (error %d)", option, errno);
+        zr_say("%s: cannot fork a process to plan in (error %d)", option, errno);
     if (status != ZR_EXIT_OK || zr_read_all(ends[0], ZR_PRESENT_POSITION, out, bytes) != (ssize_t)bytes)
         code = status > 0 ? status : ZR_EXIT_MEMORY;
     close(ends[0]);

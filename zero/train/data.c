@@ -1,5 +1,5 @@
-/* data.c: one pread per window, straight into the target row, which serves as scratch: no copy of the text.
- * Stands on alloc/base/system/file.h. */
+/* data.c: each window is one pread into the row of targets, which serves as a buffer; the text is not
+ * copied. */
 #define _GNU_SOURCE
 #include "zero/train/data.h"
 
@@ -10,16 +10,16 @@
 #define SHARD_MAGIC        20240520
 #define WIDE_SHARD_MAGIC   20240801
 #define SHARD_HEADER_BYTES 1024
-#define SHARD_VOCABULARY   65536 /* that two bytes count */
-/* One byte in so many that is a control character is more than any text has. */
+#define SHARD_VOCABULARY   65536 /* values of two bytes */
+/* A text has fewer control characters than one byte in this many. */
 #define CONTROLS_SHARE 50
-/* What to do with tokens without a header, as in the train.bin of nanoGPT. */
+/* Advice for tokens without a header, as in nanoGPT's train.bin. */
 #define RAW_TOKENS                                                                                            \
     "for raw tokens of two bytes (as in nanoGPT's train.bin) put llm.c's header before them, 256 numbers of " \
     "four bytes: 20240520, 1, the count of tokens, and zeros, and give --vocab V"
-/* About as many tokens as give a validation loss to two decimals, and still take seconds at most. */
+/* Enough tokens for a validation loss to two decimals, within seconds. */
 #define VALIDATION_TOKENS 16384
-/* Of the checksum; the first and the last lie at the ends. */
+/* For the checksum; the first and the last sample are at the ends. */
 enum { SAMPLES = 8, SAMPLE_BYTES = 4096 };
 
 /* ---- Opening ------------------------------------------------------------------------------------------- */
@@ -29,26 +29,28 @@ static int32_t little_int32(const unsigned char *at)
     return (int32_t)((uint32_t)at[0] | (uint32_t)at[1] << 8 | (uint32_t)at[2] << 16 | (uint32_t)at[3] << 24);
 }
 
-/* A shard of llm.c's scripts that this version does not read, by its magic number and version. */
+/* Checks for shards of llm.c's scripts that are not supported, by magic number and version. */
 static zr_result check_version(const struct zr_data *data, int32_t magic, int32_t version)
 {
     const char *path = data->options.path;
     if (magic == WIDE_SHARD_MAGIC)
         return zr_fail(
             ZR_ERR_FORMAT,
-            "'%s' is a token shard of llm.c with tokens of four bytes, as for Llama 3 (version %d), and "
-            "zr-train reads those of two bytes (version 1): make it again with a vocabulary of at most 65,536",
+            "'%s' is a token shard of llm.c with tokens of four bytes, as for Llama 3 (version %d), but "
+            "zr-train reads two-byte tokens (version 1); make it again with a vocabulary of at most "
+            "65,536",
             path, (int)version);
     if (magic == SHARD_MAGIC && version != 1)
         return zr_fail(
             ZR_ERR_FORMAT,
-            "'%s' is a token shard of version %d; version 1 can be read: make it again with llm.c's "
-            "data scripts",
+            "'%s' is a token shard of version %d, but zr-train reads version 1; make it again with "
+            "llm.c's data scripts",
             path, (int)version);
     return ZR_OK;
 }
 
-/* Whether bytes are no text: UTF-8 and its like have next to no control characters but white space. */
+/* Whether the bytes are not text: UTF-8 and similar encodings have almost no control characters except
+ * white space. */
 static bool is_binary(const unsigned char *bytes, size_t count)
 {
     size_t controls = 0;
@@ -67,11 +69,10 @@ static zr_result check_text(const struct zr_data *data, uint64_t size_bytes)
     if (count >= 2 && ((piece[0] == 0xff && piece[1] == 0xfe) || (piece[0] == 0xfe && piece[1] == 0xff)))
         return zr_fail(
             ZR_ERR_FORMAT,
-            "'%s' is text in UTF-16, of which --vocab byte makes two tokens a letter; convert it: iconv "
-            "-f UTF-16 -t UTF-8",
+            "'%s' is text in UTF-16, which --vocab byte would read as two tokens per letter; convert it: "
+            "iconv -f UTF-16 -t UTF-8",
             data->options.path);
-    return zr_fail(ZR_ERR_FORMAT,
-                   "'%s' is not text, it has binary data; " RAW_TOKENS "; for anything else give a text",
+    return zr_fail(ZR_ERR_FORMAT, "'%s' is not text but binary data; " RAW_TOKENS "; otherwise give a text",
                    data->options.path);
 }
 
@@ -86,11 +87,9 @@ static zr_result read_text(struct zr_data *data, uint64_t size_bytes)
         if (result)
             return result;
         if (little_int32(head) == SHARD_MAGIC)
-            return zr_fail(
-                ZR_ERR_FORMAT,
-                "'%s' is a token shard, not text: say how many tokens there are, --vocab 50257 for "
-                "GPT-2's",
-                data->options.path);
+            return zr_fail(ZR_ERR_FORMAT,
+                           "'%s' is a token shard, not text; give its vocabulary, --vocab 50257 for GPT-2",
+                           data->options.path);
     }
     result = check_text(data, size_bytes);
     if (result)
@@ -109,8 +108,8 @@ static zr_result read_shard_header(struct zr_data *data, uint64_t size_bytes)
     if (size_bytes < SHARD_HEADER_BYTES)
         return zr_fail(
             ZR_ERR_FORMAT,
-            "'%s' is too short for a token shard: %llu bytes, the header alone has %d (for text use "
-            "--vocab byte)",
+            "'%s' is too short for a token shard: it has %llu bytes, and the header alone %d; for text "
+            "give --vocab byte",
             path, (unsigned long long)size_bytes, SHARD_HEADER_BYTES);
     zr_result result = zr_file_read_at(&data->file, 0, head, sizeof head);
     if (result)
@@ -122,21 +121,21 @@ static zr_result read_shard_header(struct zr_data *data, uint64_t size_bytes)
     if (magic != SHARD_MAGIC)
         return zr_fail(
             ZR_ERR_FORMAT,
-            "'%s' is not a token shard: it starts with %d, not with %d; for text use --vocab byte, " RAW_TOKENS,
+            "'%s' is not a token shard: it starts with %d, not with %d; for text give --vocab byte, " RAW_TOKENS,
             path, (int)magic, SHARD_MAGIC);
     uint64_t wanted = count < 0 ? 0 : SHARD_HEADER_BYTES + 2 * (uint64_t)count;
     if (count < 0 || wanted != size_bytes)
         return zr_fail(
             ZR_ERR_FORMAT,
-            "'%s' is damaged: its header counts %d tokens, its size of %llu bytes holds %lld; get the "
-            "file again",
+            "'%s' is damaged: its header counts %d tokens, but its size of %llu bytes holds %lld; get "
+            "the file again",
             path, (int)count, (unsigned long long)size_bytes,
             ((long long)size_bytes - SHARD_HEADER_BYTES) / 2);
     if (data->options.vocabulary > SHARD_VOCABULARY)
         return zr_fail(
             ZR_ERR_FORMAT,
-            "'%s' has tokens of two bytes, which are below %d, and --vocab is %zu: where the shard was made with "
-            "so many, larger tokens have lost bits; give the --vocab that it was made with, %d at most",
+            "'%s' has two-byte tokens, which are below %d, but --vocab is %zu; give the --vocab that the "
+            "shard was made with, at most %d",
             path, SHARD_VOCABULARY, data->options.vocabulary, SHARD_VOCABULARY);
     data->token_bytes = 2;
     data->lead_bytes = SHARD_HEADER_BYTES;
@@ -144,7 +143,7 @@ static zr_result read_shard_header(struct zr_data *data, uint64_t size_bytes)
     return ZR_OK;
 }
 
-/* Divides the tokens into training and validation, of which there are enough. */
+/* Divides the tokens into training and validation. */
 static void split(struct zr_data *data)
 {
     const struct zr_data_options *options = &data->options;
@@ -169,20 +168,19 @@ static zr_result check_length(const struct zr_data *data)
     if (__builtin_mul_overflow((uint64_t)options->sequence, (uint64_t)options->batch, &batch_tokens) ||
         __builtin_mul_overflow(batch_tokens, (uint64_t)options->data_ranks, &batch_tokens) ||
         __builtin_add_overflow(batch_tokens, window + 1, &wanted))
-        return zr_fail(ZR_ERR_INVALID, "a batch of %zu x %zu tokens on %u data ranks is beyond any file",
+        return zr_fail(ZR_ERR_INVALID, "a batch of %zu x %zu tokens on %u data ranks exceeds any file",
                        options->batch, options->sequence, options->data_ranks);
     if (data->tokens_count < wanted)
-        return zr_fail(ZR_ERR_FORMAT,
-                       "'%s' is too short: a batch takes %llu %s (%u data ranks x --batch %zu x --seq %zu), "
-                       "validation %llu, "
-                       "and it has %llu; give more text, or lower --batch or --seq",
-                       options->path, (unsigned long long)batch_tokens, unit, options->data_ranks,
-                       options->batch, options->sequence, (unsigned long long)window,
-                       (unsigned long long)data->tokens_count);
+        return zr_fail(
+            ZR_ERR_FORMAT,
+            "'%s' is too short: a batch takes %llu %s (%u data ranks x --batch %zu x --seq %zu) and "
+            "validation %llu, but it has %llu; give more text, or lower --batch or --seq",
+            options->path, (unsigned long long)batch_tokens, unit, options->data_ranks, options->batch,
+            options->sequence, (unsigned long long)window, (unsigned long long)data->tokens_count);
     return ZR_OK;
 }
 
-/* FNV-1a of samples, evenly spread. */
+/* FNV-1a of evenly spaced samples. */
 static zr_result sum_samples(struct zr_data *data)
 {
     unsigned char sample[SAMPLE_BYTES];
@@ -208,7 +206,7 @@ zr_result zr_data_open(struct zr_data *out, const struct zr_data_options *option
     *out = (struct zr_data){.options = *options, .file = {.fd = -1}, .order = ZR_DATA_ORDER_LATEST};
     if (options->sequence == 0 || options->batch == 0 || options->data_ranks == 0 ||
         options->vocabulary == 0 || (options->bytes && options->vocabulary < 256))
-        return zr_fail(ZR_ERR_INVALID, "data of %zu x %zu tokens below %zu on %u data ranks makes no sense",
+        return zr_fail(ZR_ERR_INVALID, "invalid data options: %zu x %zu tokens below %zu on %u data ranks",
                        options->batch, options->sequence, options->vocabulary, options->data_ranks);
     result = zr_file_open_regular(&out->file, options->path);
     if (result)
@@ -217,7 +215,7 @@ zr_result zr_data_open(struct zr_data *out, const struct zr_data_options *option
     if (result)
         goto unwind;
     if (size_bytes == 0) {
-        result = zr_fail(ZR_ERR_FORMAT, "'%s' is empty: give a text of at least some thousand bytes",
+        result = zr_fail(ZR_ERR_FORMAT, "'%s' is empty; give a text of at least some thousand bytes",
                          options->path);
         goto unwind;
     }
@@ -251,8 +249,8 @@ static zr_result bad_token(const struct zr_data *data, uint64_t index, unsigned 
 {
     return zr_fail(
         ZR_ERR_FORMAT,
-        "'%s': token %llu is %u, beyond the vocabulary of %zu; give the --vocab that the shard was made "
-        "with, or get the file again",
+        "'%s': token %llu is %u, beyond the vocabulary of %zu; give the --vocab that the shard was "
+        "made with, or get the file again",
         data->options.path, (unsigned long long)index, token, data->options.vocabulary);
 }
 
@@ -281,7 +279,7 @@ zr_result zr_data_scan(const struct zr_data *data)
 
 /* ---- Windows ------------------------------------------------------------------------------------------- */
 
-/* The token of `bytes` bytes that stands at index i of raw memory. */
+/* Token i of raw memory. */
 static int32_t raw_token(const void *raw, size_t token_bytes, size_t i)
 {
     const unsigned char *at = (const unsigned char *)raw + token_bytes * i;
@@ -289,8 +287,8 @@ static int32_t raw_token(const void *raw, size_t token_bytes, size_t i)
 }
 
 /* Reads sequence + 1 tokens from `start` on. The raw tokens are read into the row of targets, where they
- * always fit (sequence + 1 of two bytes take at most four times sequence), and move from there to both rows.
- */
+ * always fit (sequence + 1 tokens of two bytes take at most four times sequence), and are converted to
+ * both rows. */
 static zr_result read_window(const struct zr_data *data, uint64_t start, int32_t *tokens, int32_t *targets)
 {
     size_t length = data->options.sequence, token_bytes = data->token_bytes;
@@ -313,7 +311,7 @@ static zr_result read_window(const struct zr_data *data, uint64_t start, int32_t
     return ZR_OK;
 }
 
-/* The finishing function of splitmix64: every bit of the result depends on every bit of x. */
+/* The finalizer of splitmix64: every bit of the result depends on every bit of x. */
 static uint64_t mix(uint64_t x)
 {
     x += 0x9e3779b97f4a7c15u;

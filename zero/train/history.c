@@ -9,7 +9,7 @@
 #include "zero/train/rank/spill.h"
 
 enum { WARM_STEPS = 2 };
-/* A step that is measured waits for its last writes; where none is a usual one, no more than these do. */
+/* A measured step waits for its last writes; if no step is usual, at most this many are measured. */
 enum { MEASURED_MOST = 16 };
 
 zr_result zr_history_open(struct zr_history *history, size_t steps)
@@ -19,10 +19,11 @@ zr_result zr_history_open(struct zr_history *history, size_t steps)
     history->loss = zr_heap_zalloc(steps, sizeof *history->loss);
     history->seconds = zr_heap_zalloc(steps, sizeof *history->seconds);
     if (!history->loss || !history->seconds)
-        return zr_fail(ZR_ERR_HOST_MEMORY,
-                       "no memory for the losses of %zu steps, 16 bytes each; give fewer --steps, --save "
-                       "them and --resume for the rest",
-                       steps);
+        return zr_fail(
+            ZR_ERR_HOST_MEMORY,
+            "no memory for the losses of %zu steps, 16 bytes each; give fewer --steps, and continue with "
+            "--save and --resume",
+            steps);
     return ZR_OK;
 }
 
@@ -44,7 +45,7 @@ void zr_history_skip(struct zr_history *history)
     history->since_ns = zr_os_now_ns();
 }
 
-/* Of both tiers. */
+/* Sum over both tiers. */
 static uint64_t driver_calls(const struct zr_rank *rank)
 {
     struct zr_arena_stats stats[2] = {{0}};
@@ -58,14 +59,14 @@ zr_result zr_history_step_begin(const struct zr_history *history, struct zr_hist
 {
     const struct zr_rank *rank = history->rank;
     bool delayed = rank->config->delayed_update;
-    /* A delayed update sends what it has found in the step after the one that began it. */
+    /* A delayed update sends its results in the step after the one that started it. */
     *out = (struct zr_history_step){.first = !history->counted && history->measured < MEASURED_MOST &&
                                              (!delayed || zr_engine_is_late(rank->state.engine)),
                                     .speculative_updates = history->speculative_updates,
                                     .rolled_back_updates = history->rolled_back_updates,
                                     .moved_bytes = zr_trainer_state_moved_bytes(&rank->state),
                                     .waited_ns = zr_trainer_state_copies_exposed_ns(&rank->state)};
-    /* What the update before it moves is counted there, and not in the step that is counted. */
+    /* Waits for the previous update, so that its traffic is not counted in this step. */
     zr_result result = out->first && delayed ? zr_engine_synchronize(rank->state.engine) : ZR_OK;
     if (result != ZR_OK)
         return result;
@@ -95,7 +96,7 @@ void zr_history_step_end(struct zr_history *history, const struct zr_history_ste
                                      .nvme_ns = file.waited_ns - step->file.waited_ns};
     zr_arena_get_stats(rank->arena, &arena);
     zr_trainer_state_counters_get(&rank->state, &comm);
-    /* A skipped step sends less; an update that waits for the norm, or is made again, moves more or less. */
+    /* A skipped step sends less; an update that waits for the norm, or is repeated, moves another amount. */
     if (step->first && !line->skipped) {
         history->measured++;
         history->counted =
@@ -124,7 +125,7 @@ void zr_history_step_end(struct zr_history *history, const struct zr_history_ste
     history->count++;
 }
 
-/* Of the steps from number `first` on, counted from 0. */
+/* Seconds of the steps from index `first` on. */
 static double seconds_from(const struct zr_history *history, size_t first)
 {
     double seconds = 0;
@@ -142,7 +143,7 @@ double zr_history_tokens_per_second(const struct zr_history *history)
     return (double)((history->count - skip) * zr_train_step_tokens(history->rank->config)) / seconds;
 }
 
-/* Of a run without usual steps, those of all. */
+/* Without usual steps, the waits of all steps. */
 static struct zr_history_waits waits_of(const struct zr_history *history)
 {
     return history->usual.seconds > 0 ? history->usual : history->all;

@@ -1,4 +1,4 @@
-/* loop.c: the training loop: batches in, steps, evaluation, signals, and the report at the end. */
+/* loop.c: the training loop: batches, steps, evaluation, signals, and the report at the end. */
 #include "zero/train/loop.h"
 
 #include <inttypes.h>
@@ -25,15 +25,15 @@ struct loop {
     struct zr_saves saves;
     struct zr_log log;
     uint64_t log_ended_step; /* the step whose line could not be written; 0: none */
-    zr_result log_result;    /* what that was */
+    zr_result log_result;    /* its result */
     struct zr_progress progress;
-    struct zr_prove *prove; /* NULL: not asked for */
-    bool resuming;          /* a checkpoint could not be read: what is damaged is a file */
+    struct zr_prove *prove; /* NULL: not requested */
+    bool resuming;          /* while resuming, a failure means a damaged checkpoint */
     bool refusal_said;
-    bool norm_mattered; /* the last step was clipped or skipped, and so will be the next: it waits */
-    int ended;          /* the signal that asked for the end; 0: none */
-    bool yields;        /* its turn after the step, by agreement */
-    bool alike;         /* the failure at hand is that of all ranks, in the same words */
+    bool norm_mattered; /* the last step was clipped or skipped, so the next one waits for its norm */
+    int ended;          /* the signal that requested the end; 0: none */
+    bool yields;        /* the run yields its time slice after the step, by agreement */
+    bool alike;         /* the current failure is the same, with the same message, on all ranks */
 };
 
 static bool speaks(const struct loop *loop)
@@ -41,7 +41,7 @@ static bool speaks(const struct loop *loop)
     return zr_rank_logs(&loop->rank);
 }
 
-/* What fails here fails on all ranks, in the same words. */
+/* Fails on all ranks with the same message. */
 static zr_result save(struct loop *loop, uint64_t step)
 {
     zr_result result = zr_saves_save(&loop->saves, step);
@@ -65,8 +65,8 @@ static zr_result validate(struct loop *loop)
                                     zr_trainer_input(trainer, ZR_INPUT_TARGETS), &count);
         if (result != ZR_OK)
             return result;
-        /* A rank without a window takes part with one row of whatever batch is there: whether an evaluation
-         * gathers differs between the stages of a pipeline, so no rank can tell that nobody waits for it. */
+        /* A rank without a window evaluates one row of the current batch: whether an evaluation is a
+         * collective differs between pipeline stages, so all ranks take part. */
         result = zr_trainer_evaluate(trainer, (count ? count : 1) * rank->config->shape.sequence, &loss);
         if (result != ZR_OK)
             return result;
@@ -81,16 +81,15 @@ static zr_result validate(struct loop *loop)
     return ZR_OK;
 }
 
-/* What makes the large matrix products, where there is a choice. */
+/* Prints the library of large matrix products, if there is a choice. */
 static void say_products(const struct loop *loop)
 {
     const struct zr_kernels *kernels = loop->rank.kernels;
     if (kernels->products)
-        zr_say("matrix products are made by %s", kernels->products(&loop->rank.state.context));
+        zr_say("matrix products use %s", kernels->products(&loop->rank.state.context));
 }
 
-/* A refusal is no failure; but the ranks' products may differ in their last bits from then on, and a step
- * takes longer. */
+/* A refused product is not a failure, but takes longer and may change last bits. */
 static void say_refused(struct loop *loop, const struct zr_step_message *agreed)
 {
     if (agreed->refusals.count == 0 || loop->refusal_said)
@@ -99,24 +98,24 @@ static void say_refused(struct loop *loop, const struct zr_step_message *agreed)
     if (!speaks(loop))
         return;
     zr_progress_break(&loop->progress);
-    zr_say("rank %u: %s refuses products, first one of %zu x %zu x %zu (is its memory at an end?); they are "
+    zr_say("rank %u: %s refuses products, first %zu x %zu x %zu (possibly out of memory); they are "
            "computed without it: slower, and with other last bits",
            agreed->rank, loop->rank.kernels->host_visible ? "oneDNN" : "cuBLASLt", agreed->refusals.m,
            agreed->refusals.n, agreed->refusals.k);
 }
 
-/* What signals asked for, agreed on by all ranks. */
+/* The request of signals that all ranks agreed on. */
 struct asked {
     enum zr_request_kind kind;
-    int end_signal; /* that asked for the end */
+    int end_signal; /* the signal that requested the end */
 };
 
-/* A step under way. */
+/* The current step. */
 struct step {
     struct loop *loop;
     uint64_t number;
     struct zr_step_line *line;
-    enum zr_request_kind request; /* what signals had asked for by the time that the ranks spoke */
+    enum zr_request_kind request; /* requests known when the ranks exchanged messages */
     int end_signal;
 };
 
@@ -138,7 +137,7 @@ static zr_result rate_of_step(void *state, float *rate)
     return ZR_OK;
 }
 
-/* When it is time for a save is for the clock of one rank to say, so that all save the same step. */
+/* The clock of one rank decides when a save is due, so that all ranks save the same step. */
 static enum zr_request_kind own_request(struct loop *loop)
 {
     enum zr_request_kind request = zr_local_own_request(loop->rank.local);
@@ -146,7 +145,7 @@ static enum zr_request_kind own_request(struct loop *loop)
     return loop->saves.by_clock ? ZR_REQUEST_SAVE : request;
 }
 
-/* The ranks speak while the gradients are still being reduced. */
+/* Ranks exchange messages while the gradients are being reduced. */
 static zr_result before_update(void *state, double loss, float *rate)
 {
     struct step *step = state;
@@ -166,11 +165,11 @@ static zr_result before_update(void *state, double loss, float *rate)
     say_refused(loop, &agreed);
     *rate = zr_schedule_rate(loop->rank.config, step->number);
     step->line->rate = *rate;
-    loop->alike = true; /* from here on the ranks find what is wrong, a gradient, together */
+    loop->alike = true; /* from here on all ranks detect errors, such as a non-finite gradient, together */
     return ZR_OK;
 }
 
-/* One step of arithmetic: batches, forward, backward, update. */
+/* Computes a step: batches, forward, backward, update. */
 static zr_result train_step(struct step *step)
 {
     struct loop *loop = step->loop;
@@ -201,7 +200,7 @@ static zr_result train_step(struct step *step)
     return ZR_OK;
 }
 
-/* What was skipped is no failure, and is seen. */
+/* A skipped step is reported, but is not a failure. */
 static void say_skipped(struct loop *loop, const struct zr_step_line *line)
 {
     struct zr_loss_scale scaling;
@@ -212,7 +211,7 @@ static void say_skipped(struct loop *loop, const struct zr_step_line *line)
            line->step, line->loss_scale, scaling.skipped_steps, (double)scaling.scale);
 }
 
-/* Whether something that is no part of the step comes between it and the next. */
+/* Whether other work follows before the next step. */
 static bool pauses_after(const struct loop *loop, uint64_t step, enum zr_request_kind request)
 {
     const struct zr_train_config *config = loop->rank.config;
@@ -221,8 +220,8 @@ static bool pauses_after(const struct loop *loop, uint64_t step, enum zr_request
            (config->save_every && step % config->save_every == 0);
 }
 
-/* A step with its clock and counters around it. Its seconds run from its start to the next one's; where
- * something else comes between them, to the moment when all that the step has sent has arrived. */
+/* Runs and measures a step. Its seconds end at the next step's start or, if other work follows, when all
+ * its messages have arrived. */
 static zr_result measured_step(struct loop *loop, uint64_t step, struct zr_step_line *line,
                                struct asked *request)
 {
@@ -246,7 +245,7 @@ static const char *signal_name(const struct loop *loop)
     return loop->ended == SIGINT ? "SIGINT" : loop->ended == SIGHUP ? "SIGHUP" : "SIGTERM";
 }
 
-/* A save is announced where it is made. */
+/* Saves print their own message. */
 static zr_result follow_request(struct loop *loop, uint64_t step, struct asked request)
 {
     bool saves = loop->rank.config->save[0], ends = request.kind == ZR_REQUEST_SAVE_AND_END;
@@ -254,7 +253,7 @@ static zr_result follow_request(struct loop *loop, uint64_t step, struct asked r
         return ZR_OK;
     if (speaks(loop) && !saves && !ends) {
         zr_progress_break(&loop->progress);
-        zr_say("a signal asks for a save, and there is no folder to save to; give --save DIR");
+        zr_say("SIGUSR1 requests a save, but --save DIR is not given");
     }
     zr_result result = save(loop, step);
     if (result != ZR_OK || !ends)
@@ -277,8 +276,8 @@ static void say_nothing_saved(const struct loop *loop)
                config->save[0] ? "exported" : "saved; with --save DIR a run that a signal ends is saved");
 }
 
-/* A log that cannot be written, on a full disk, costs the log and not the run: that goes on and saves, says
- * so again at its end, and has another exit code. */
+/* If the log cannot be written (a full disk), the run continues without it, reports that again at its end,
+ * and has another exit code. */
 static void write_log(struct loop *loop, const struct zr_step_line *line)
 {
     zr_result result = zr_log_step(&loop->log, line);
@@ -287,11 +286,11 @@ static void write_log(struct loop *loop, const struct zr_step_line *line)
     loop->log_result = result;
     loop->log_ended_step = line->step;
     zr_progress_break(&loop->progress);
-    zr_say("after step %" PRIu64 ": %s; the run goes on without its log", line->step, zr_last_error());
+    zr_say("after step %" PRIu64 ": %s; the run continues without its log", line->step, zr_last_error());
     zr_log_close(&loop->log);
 }
 
-/* A comparison that fails does so on all ranks alike. */
+/* A failed comparison fails on all ranks alike. */
 static zr_result prove(struct loop *loop, const struct zr_step_line *line)
 {
     zr_result result =
@@ -350,7 +349,7 @@ static zr_result run_steps(struct loop *loop)
     }
     if (loop->ended)
         return ZR_OK;
-    /* Fewer steps may be asked for than the checkpoint has seen. */
+    /* --steps may be below the checkpoint's step. */
     result = save(loop, loop->saves.resumed_step + loop->history.count);
     if (result != ZR_OK)
         return result;
@@ -359,7 +358,7 @@ static zr_result run_steps(struct loop *loop)
     return result;
 }
 
-/* Text for the end: made by all ranks alike, shown by rank 0. */
+/* Text for the end, generated by all ranks and shown by rank 0. */
 static zr_result make_sample(struct loop *loop, struct zr_text *text)
 {
     const struct zr_train_config *config = loop->rank.config;
@@ -379,7 +378,7 @@ static zr_result report_end(struct loop *loop)
 {
     const struct zr_train_config *config = loop->rank.config;
     struct zr_rank_report mine = loop->rank.reports[loop->rank.rank];
-    size_t room = 4096 + 12 * config->sample + 4 * sizeof config->prompt; /* numbers of tokens, or \xHH */
+    size_t room = 4096 + 12 * config->sample + 4 * sizeof config->prompt; /* token numbers, or \xHH */
     char *buffer = zr_heap_alloc(room);
     struct zr_text text;
     zr_result result = buffer ? ZR_OK : ZR_ERR_HOST_MEMORY;
@@ -460,14 +459,13 @@ static zr_result run(struct loop *loop, struct zr_local_world *local, unsigned r
     return result;
 }
 
-/* What ended the run, said once however many ranks it has met. */
+/* Prints the reason for the end of the run, once per run. */
 static void say_failure(const struct loop *loop, zr_result result)
 {
     uint64_t step = loop->saves.resumed_step + loop->history.count;
     char who[32] = "", when[48] = "";
 
-    /* Of a lost peer and of a run cut short the launcher has said which and why; mpirun does not say so much.
-     */
+    /* The launcher has printed a lost peer or an interrupted run; mpirun prints less. */
     if (loop->rank.config->world > 1 && !loop->rank.config->by_mpi &&
         (result == ZR_ERR_PEER || result == ZR_ERR_INTERRUPTED) && !zr_local_is_out_of_step(loop->rank.local))
         return;
@@ -485,13 +483,13 @@ static void say_failure(const struct loop *loop, zr_result result)
     zr_local_message_logged(loop->rank.local);
 }
 
-/* A check that failed in the run is no bad input; a damaged checkpoint is. */
+/* A failed check during the run has exit code 1; a damaged checkpoint has 3. */
 static enum zr_exit exit_of(const struct loop *loop, zr_result result)
 {
     return result == ZR_ERR_CORRUPT && !loop->resuming ? ZR_EXIT_FAILED : zr_exit_of(result);
 }
 
-/* A signal ends a run that still waits to be let in, with nothing to save. */
+/* A signal ends a run that waits to be admitted; there is nothing to save. */
 static bool ends_before_it_begins(const struct loop *loop, zr_result result)
 {
     int signal_number = zr_local_end_signal(loop->rank.local);
@@ -515,14 +513,14 @@ int zr_train_rank(struct zr_local_world *local, unsigned rank, void *argument)
         say_failure(&loop, result);
     closed = zr_log_close(&loop.log);
     if (closed != ZR_OK && result == ZR_OK) {
-        zr_local_first_message(local, zr_last_error()); /* the launcher need not tell how this rank ended */
+        zr_local_first_message(local, zr_last_error()); /* the launcher need not report this rank's exit */
         zr_say("%s", zr_last_error());
         zr_local_message_logged(local);
         result = closed;
     }
     if (loop.log_result != ZR_OK && result == ZR_OK) {
         zr_local_first_message(local, loop.rank.config->log);
-        zr_say("--log '%s' lacks step %" PRIu64 " and those after it; all else is as asked for",
+        zr_say("--log '%s' lacks step %" PRIu64 " and later steps; the run is otherwise complete",
                loop.rank.config->log, loop.log_ended_step);
         zr_local_message_logged(local);
         result = loop.log_result;

@@ -4,7 +4,7 @@
 
 #include "zero/train/rank/rank.h"
 
-/* A rank's whole life; `argument` is the struct zr_train_config. Returns the rank's exit code. */
+/* Runs a rank; `argument` is the struct zr_train_config. Returns the rank's exit code. */
 int zr_train_rank(struct zr_local_world *local, unsigned rank, void *argument);
 
 #endif

@@ -1,4 +1,4 @@
-/* main.c: zr-train. Reads the arguments, checks the text, forks the ranks and waits for them. */
+/* main.c: the program zr-train: parses the arguments, checks the data, forks the ranks and waits for them. */
 #include <fcntl.h>
 #include <signal.h>
 #include <unistd.h>
@@ -19,8 +19,8 @@
 #include "zero/checkpoint/model_file.h"
 #include "zero/train/report/terminal.h"
 
-/* How long SIGTERM lets a step under way go on, if the ranks get on: who cannot wait so long sends it again.
- */
+/* Maximum time that SIGTERM lets the current step continue while ranks make progress; a second SIGTERM
+ * ends the run at once. */
 #define SAVE_WITHIN_NS (300 * UINT64_C(1000000000))
 
 static struct zr_train_config config; /* survives the fork; read-only after parsing */
@@ -33,7 +33,7 @@ static void clean_up(void *argument)
     zr_model_export_clean_up(run->export);
 }
 
-/* What is wrong with the text is said once, before any rank exists. */
+/* Reports problems of the data once, before any rank exists. */
 static zr_result check_data(void)
 {
     struct zr_data data;
@@ -53,7 +53,7 @@ static zr_result check_data(void)
     return result;
 }
 
-/* ZR_CONF is read before everything else, so that a mistake in it is not met halfway. Below 0: go on. */
+/* Checks ZR_CONF before anything else uses it. Returns -1 to continue, or an exit code. */
 static int check_options(void)
 {
     char text[4096];
@@ -72,8 +72,8 @@ static int check_options(void)
     return -1;
 }
 
-/* A descriptor 0, 1 or 2 that was closed would be given to the next file, be it the arena's own memory, and
- * the words for people would be written there. */
+/* Opens descriptors 0, 1 and 2 if they are closed. Otherwise the next file would get one of them, possibly
+ * the arena's memory file, and messages would be written to it. */
 static void hold_standard_files(void)
 {
     int fd;
@@ -84,42 +84,42 @@ static void hold_standard_files(void)
         close(fd);
 }
 
-/* Says which stage --stage auto comes to. -1, or an exit code. */
+/* Prints the result of --stage auto. Returns -1, or an exit code. */
 static int resolve_stage(void)
 {
     struct zr_stage_choice choice;
     char number[ZR_NUMBER_ROOM];
     bool becomes_mpirun = config.by_mpi && config.start.kind == ZR_START_FORK && !config.dry_run;
     int code = zr_resolve_stage(&config, &choice);
-    if (code < 0 && zr_train_leads(&config) && !becomes_mpirun) /* whose rank 0 says it */
-        zr_say("--stage auto is --stage %u here: its plan takes the fewest bytes, %s per rank", choice.stage,
+    if (code < 0 && zr_train_leads(&config) && !becomes_mpirun) /* rank 0 of mpirun prints it */
+        zr_say("--stage auto: takes --stage %u, whose plan takes the fewest bytes, %s per rank", choice.stage,
                zr_number_grouped(number, choice.reserved_bytes));
     return code;
 }
 
-/* Says what --offload-ratio auto comes to. -1, or an exit code. */
+/* Prints the result of --offload-ratio auto. Returns -1, or an exit code. */
 static int resolve_ratio(void)
 {
     int code = zr_resolve_offload_ratio(&config);
     if (code < 0 && zr_train_leads(&config))
-        zr_say("--offload-ratio auto is --offload-ratio %.15g here: what stays fits under --memory-limit",
-               config.offload_ratio);
+        zr_say(
+            "--offload-ratio auto: takes --offload-ratio %.15g; the device-resident rest fits --memory-limit",
+            config.offload_ratio);
     return code;
 }
 
-/* Says where --speculative-update auto is none for want of room. -1, or an exit code. */
+/* Prints a message if --speculative-update auto lacks disk space. Returns -1, or an exit code. */
 static int find_room(void)
 {
     int code = zr_resolve_speculative_update(&config);
     if (code < 0 && config.speculates_if_room && config.speculative_bytes == 0 && zr_train_leads(&config))
-        zr_say(
-            "--speculative-update auto: the optimizer's state twice is more than --nvme-limit or half of what is "
-            "free in nvme:%s; the update waits for the norm, and a step for the disk",
-            config.offload_folder);
+        zr_say("--speculative-update auto: two copies of the optimizer state exceed --nvme-limit or half of "
+               "the free space in nvme:%s; updates wait for the norm, and steps for the disk",
+               config.offload_folder);
     return code;
 }
 
-/* Prints what --zero-r auto has come to. -1, or an exit code. */
+/* Prints the result of --zero-r auto. Returns -1, or an exit code. */
 static int resolve_strategy(void)
 {
     struct zr_strategies found;
@@ -130,7 +130,7 @@ static int resolve_strategy(void)
     return result == ZR_OK ? -1 : (int)zr_exit_of(result);
 }
 
-/* Prints what another allocator would take. -1: it fits, or an exit code. */
+/* Prints the memory under another allocator. Returns -1 if the plan fits, else an exit code. */
 static int weigh_policy(void)
 {
     const struct zr_policy_use *use = &config.policy_use;
@@ -140,15 +140,14 @@ static int weigh_policy(void)
         return code;
     double stranded = 100 * (1 - (double)use->live_bytes / (double)use->reserved_bytes);
     if (use->fits && zr_train_leads(&config))
-        zr_say("--policy %s: takes %s for %s, %.1f %% are stranded",
+        zr_say("--policy %s: reserves %s for %s, %.1f %% is stranded",
                zr_policy_name((enum zr_policy)config.policy), zr_number_bytes(number[0], use->reserved_bytes),
                zr_number_bytes(number[1], use->live_bytes), stranded);
     if (!use->fits && zr_train_leads(&config))
-        zr_say(
-            "--policy %s: finds no room under --memory-limit %zu, although no more than %s are in use at a time; give "
-            "a higher limit, or leave --policy out: the byte plan keeps to places that leave no holes",
-            zr_policy_name((enum zr_policy)config.policy), config.memory_limit_bytes,
-            zr_number_bytes(number[0], use->live_bytes));
+        zr_say("--policy %s: finds no room under --memory-limit %zu, although at most %s are live; give a "
+               "higher limit, or leave --policy out: zr's placement plan leaves no holes",
+               zr_policy_name((enum zr_policy)config.policy), config.memory_limit_bytes,
+               zr_number_bytes(number[0], use->live_bytes));
     return use->fits ? -1 : ZR_EXIT_MEMORY;
 }
 
@@ -157,7 +156,7 @@ int main(int argc, char **argv)
     struct zr_checkpoint_hold hold;
 
     hold_standard_files();
-    signal(SIGXFSZ, SIG_IGN); /* a file beyond ulimit -f is an error value, not a death */
+    signal(SIGXFSZ, SIG_IGN); /* a write beyond ulimit -f returns an error */
     int code = check_options();
     if (code < 0)
         code = zr_args_parse(&config, argc, argv);

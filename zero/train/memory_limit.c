@@ -1,4 +1,4 @@
-/* memory_limit.c: looks for what fits under --memory-limit. Stands on rank.c's plan of one rank. */
+/* memory_limit.c: searches for what fits under --memory-limit. Uses byte plans (rank_plan.c). */
 #include "zero/train/memory_limit.h"
 
 #include <string.h>
@@ -8,18 +8,18 @@
 #include "zero/train/pipeline_cut.h"
 #include "zero/train/settings/stages.h"
 
-/* Of a rehearsal that only tells what is live. */
+/* Granules of a rehearsal that only counts live bytes. */
 #define FINE_GRANULE_BYTES   ((size_t)2 << 20)
 #define COARSE_GRANULE_BYTES ((size_t)1 << 30)
 enum { COARSE_GRANULES = 1 << 16 };
 
-/* Without --memory-limit the host tier alone is limited. */
+/* Without --memory-limit only the host tier is limited. */
 static size_t device_limit(const struct zr_train_config *config)
 {
     return config->memory_limit_bytes ? config->memory_limit_bytes : SIZE_MAX - 1;
 }
 
-/* The largest that --batch and --layers take. */
+/* Maximum of --batch and --layers. */
 static size_t most_of(enum zr_limit_size size)
 {
     return size == ZR_LIMIT_BATCH ? (size_t)1 << 20 : 65536;
@@ -39,7 +39,7 @@ zr_result zr_limit_plan_largest(struct zr_byte_plan *out, const struct zr_train_
         uint64_t nvme = one.nvme_bytes > out->nvme_bytes ? one.nvme_bytes : out->nvme_bytes;
         if (result == ZR_OK && one.peak_reserved_bytes > out->peak_reserved_bytes)
             *out = one;
-        out->host_reserved_bytes = host; /* each tier's most, on whatever rank */
+        out->host_reserved_bytes = host; /* each tier's maximum over all ranks */
         out->nvme_bytes = nvme;
     }
     return result;
@@ -62,8 +62,8 @@ bool zr_limit_fits(const struct zr_train_config *config, const struct zr_byte_pl
            zr_limit_fits_tiers(config, plan);
 }
 
-/* The plan of a configuration, and its bytes; SIZE_MAX: more than can be addressed, or counted, or (of the
- * second) than the tiers have. */
+/* The plan of a configuration; SIZE_MAX bytes: beyond the address space or overflow. weigh() also returns
+ * SIZE_MAX beyond the limits of the tiers. */
 static zr_result weigh_all(struct zr_byte_plan *out, const struct zr_train_config *config,
                            zr_arena *host_arena)
 {
@@ -88,7 +88,7 @@ static zr_result weigh(const struct zr_train_config *config, zr_arena *host_aren
     return result;
 }
 
-/* `config` with `value` of `size`. ZR_ERR_INVALID: there is no such model. */
+/* Sets `size` to `value`. ZR_ERR_INVALID: no such model. */
 static zr_result of_size(struct zr_train_config *out, const struct zr_train_config *config,
                          enum zr_limit_size size, size_t value, zr_arena *host_arena)
 {
@@ -112,8 +112,7 @@ zr_result zr_limit_most_live(size_t *out, const struct zr_train_config *config, 
     return result;
 }
 
-/* Granules so large that there are few: a rehearsal takes as long as it has granules, and what is live does
- * not depend on them. */
+/* Large granules make a rehearsal faster, and live bytes do not depend on them. */
 static size_t coarse_granule_bytes(size_t limit_bytes)
 {
     size_t granule_bytes = FINE_GRANULE_BYTES;
@@ -122,7 +121,8 @@ static size_t coarse_granule_bytes(size_t limit_bytes)
     return granule_bytes;
 }
 
-/* The largest whose live bytes are within the limit: near what is looked for, at a fraction of the work. */
+/* The largest number whose live bytes are within the limit: an estimate near the result at a fraction of
+ * the cost. */
 static zr_result guess(size_t *out, const struct zr_train_config *config, enum zr_limit_size size,
                        zr_arena *host_arena)
 {
@@ -148,7 +148,7 @@ static zr_result guess(size_t *out, const struct zr_train_config *config, enum z
     return ZR_OK;
 }
 
-/* The next to weigh: from the guess away in growing steps, then halfway. */
+/* The next number to plan: from the estimate in growing steps, then bisection. */
 static size_t next_value(size_t least, size_t beyond, size_t most, size_t *step)
 {
     size_t far = *step;
@@ -194,7 +194,7 @@ zr_result zr_limit_find(struct zr_limit_found *out, const struct zr_train_config
     return result;
 }
 
-/* What holds the logits of all rows is as good as more. */
+/* Chunks with the logits of all rows are large enough. */
 zr_result zr_limit_logits(size_t *out, const struct zr_train_config *config, zr_arena *host_arena)
 {
     struct zr_train_config changed = *config;
@@ -213,9 +213,10 @@ zr_result zr_limit_logits(size_t *out, const struct zr_train_config *config, zr_
     return result;
 }
 
-/* ---- What would fit ------------------------------------------------------------------------------------ */
+/* ---- Variations that fit
+ * -------------------------------------------------------------------------------- */
 
-enum { TILES_MOST = 64 }; /* more are smaller than a bucket, and many to plan */
+enum { TILES_MOST = 64 }; /* more are smaller than a bucket and take long to plan */
 
 struct search {
     const struct zr_train_config *config;
@@ -223,7 +224,7 @@ struct search {
     struct zr_limit_advice *advice;
 };
 
-/* Notes `config`, unless it was noted before. */
+/* Adds `config` to the list, once. */
 static void note_choice(struct zr_limit_advice *advice, const struct zr_train_config *config, size_t bytes)
 {
     struct zr_limit_choice choice = {.stage = config->stage,
@@ -244,7 +245,7 @@ static void note_choice(struct zr_limit_advice *advice, const struct zr_train_co
         advice->choices[advice->count++] = choice;
 }
 
-/* Notes `config` if it fits. */
+/* Adds `config` if it fits. */
 static zr_result try_out(struct search *search, const struct zr_train_config *config, bool *fits)
 {
     size_t bytes;
@@ -255,8 +256,8 @@ static zr_result try_out(struct search *search, const struct zr_train_config *co
     return result;
 }
 
-/* The highest stage that the configuration may take: alone a rank has nothing to divide, and reducing once a
- * step needs whole gradients. */
+/* The highest stage of the configuration: one rank has nothing to shard, and ZR_REDUCE_ONCE needs whole
+ * gradients. */
 static unsigned highest_stage(const struct zr_train_config *config)
 {
     unsigned highest = zr_train_data_ranks(config) == 1 && !config->offload_parameters ? 0
@@ -265,8 +266,7 @@ static unsigned highest_stage(const struct zr_train_config *config)
     return highest > config->stage ? highest : config->stage;
 }
 
-/* The lowest stage above the given one; where reducing once a step allows none that fits, reducing each
- * micro-batch. */
+/* The lowest stage above the given one that fits; if none does with ZR_REDUCE_ONCE, tries ZR_REDUCE_EACH. */
 static zr_result try_stages(struct search *search, struct zr_train_config changed, bool *fits)
 {
     zr_result result = ZR_OK;
@@ -282,7 +282,7 @@ static zr_result try_stages(struct search *search, struct zr_train_config change
     }
 }
 
-/* The highest stage, and the way to reduce that goes with it where that takes less than the one asked for. */
+/* Sets the highest stage, and ZR_REDUCE_EACH if that takes less than the requested mode. */
 static zr_result take_highest_stage(struct search *search, struct zr_train_config *config)
 {
     struct zr_train_config each = *config;
@@ -314,7 +314,7 @@ static zr_result try_recompute(struct search *search, struct zr_train_config cha
     return result;
 }
 
-/* Whether gradients or parameters pass through whole, so that tiles make them less. */
+/* Whether whole gradients or parameters are in transit, so that tiles save memory. */
 static bool passes_through(const struct zr_train_config *config)
 {
     return zr_shape_tensor(&config->shape) == 1 &&
@@ -344,7 +344,7 @@ static zr_result try_tiles(struct search *search, struct zr_train_config asked, 
     return result;
 }
 
-/* The largest batch below the given one, or number of layers. */
+/* The largest batch, or number of layers, below the given one. */
 static zr_result try_size(struct search *search, struct zr_train_config changed, enum zr_limit_size size,
                           bool *fits)
 {
@@ -358,7 +358,7 @@ static zr_result try_size(struct search *search, struct zr_train_config changed,
     return result == ZR_OK ? try_out(search, &smaller, fits) : result;
 }
 
-/* Everything that saves memory at once, then less to do. */
+/* Combines everything that saves memory, then reduces batch and layers. */
 static zr_result try_together(struct search *search)
 {
     struct zr_train_config changed = *search->config;

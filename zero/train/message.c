@@ -13,7 +13,8 @@ zr_result zr_step_message_gather(const struct zr_train_config *config, zr_comm *
     *out = (struct zr_step_message){0};
     struct zr_mesh_shape mesh = zr_train_mesh(config);
     for (unsigned r = 0; r < config->world; r++) {
-        if (zr_mesh_place_of(mesh, r).tensor == 0) /* those of one group have one loss, or of a pipeline 0 */
+        if (zr_mesh_place_of(mesh, r).tensor == 0) /* ranks of one tensor group have the same loss; other
+                                                    * pipeline ranks have 0 */
             out->loss += all[r].loss;
         if (all[r].request > out->request)
             out->request = all[r].request;

@@ -1,6 +1,5 @@
-/* message.h: what a rank tells the others once a step, while the gradients are still being reduced: one
- * message for all of it, since one of its own for signals would wait, behind the step, for the parameters
- * that are still on their way. */
+/* message.h: the message that ranks exchange once per step while gradients are being reduced. It includes
+ * signals: a separate message for them would wait, after the step, for the all-gather of parameters. */
 #ifndef ZR_TRAIN_MESSAGE_H
 #define ZR_TRAIN_MESSAGE_H
 
@@ -10,16 +9,16 @@
 
 struct zr_step_message {
     double loss;
-    enum zr_request_kind request; /* of a signal, or of rank 0's clock */
-    int end_signal;               /* the signal, where it asks for the end */
-    bool yields;                  /* another run waits for the turn of this one */
-    unsigned rank;                /* whose refusals these are; set by the call below */
+    enum zr_request_kind request; /* from a signal or rank 0's clock */
+    int end_signal;               /* the signal that requests the end */
+    bool yields;                  /* another run waits for this run's time slice */
+    unsigned rank;                /* source of `refusals`; set by zr_step_message_gather() */
     struct zr_kernel_refusals refusals;
 };
 
-/* The messages of all ranks as one: the mean of the losses, added in rank order, the strongest request, and
- * the refusals of the first rank that has any. The same bits everywhere. Collective; its failures are those
- * of zr_comm_host_all_gather(). The thread that drives the engine. */
+/* Combines the messages of all ranks: the mean loss, summed in rank order, the strongest request, and the
+ * refusals of the first rank with any. Bit-identical on all ranks. Collective, with the errors of
+ * zr_comm_host_all_gather(). Called by the thread that drives the engine. */
 zr_result zr_step_message_gather(const struct zr_train_config *config, zr_comm *comm,
                                  const struct zr_step_message *mine, struct zr_step_message *out);
 

@@ -1,4 +1,4 @@
-/* pipeline_cut.c: see pipeline_cut.h. Stands on rank.c's plan of one rank. */
+/* pipeline_cut.c: see pipeline_cut.h. Uses byte plans (rank_plan.c). */
 #include "zero/train/pipeline_cut.h"
 
 #include <string.h>
@@ -9,13 +9,13 @@
 
 #define FINE_GRANULE_BYTES ((size_t)2 << 20)
 
-/* Bytes of a pipeline rank: without layers, and for each more. */
+/* Bytes of a pipeline rank: without layers, and per layer. */
 struct weight {
     double base, layer;
     unsigned layers;
 };
 
-/* The peak of a rank whose stages have so many layers each. */
+/* Peak of a rank whose stages have `layers` layers each. */
 static zr_result weigh(const struct zr_train_config *config, unsigned pipeline_rank, uint16_t layers,
                        zr_arena *host_arena, double *out)
 {
@@ -59,7 +59,7 @@ static void give_layer(struct zr_stages *stages, struct weight weights[], unsign
     weights[zr_pipeline_rank_of(&pipeline, stages->ranks, stage)].layers++;
 }
 
-/* The stage of a rank that has the fewest layers; of equal ones the first. */
+/* The rank's stage with the fewest layers; of equal ones the first. */
 static unsigned lightest_stage(const struct zr_stages *stages, unsigned rank)
 {
     const struct zr_pipeline pipeline = zr_stages_pipeline(stages, NULL);

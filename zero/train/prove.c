@@ -1,14 +1,11 @@
 /* prove.c: see prove.h.
  *
- * Every step of the dense run begins from the state that the run has come to, so that what is compared is one
- * step. A tensor's parameters are compared, and its momentum, which is what its gradients have come to. AdamW
- * makes steps of one size out of gradients of any size, of rounding errors too: a bias of attention's keys
- * has no gradient but those. So only parameters count whose momentum is that of their tensor's mean or more;
- * and gradients, which have no such limit, may differ by ten times as much. In sequences of one token all of
- * the queries' and keys' gradients are rounding errors: what is below the unit's noise counts nowhere.
- *
- * The dense run is the processor's, in this machine's memory; what a card has of the run is copied from
- * there. */
+ * Each step of the dense run starts from the state of the run, so a comparison covers one step. A tensor's
+ * parameters and its momentum, which represents its gradients, are compared. AdamW's steps have the same
+ * size for gradients of any size, including rounding errors: a bias of attention's keys has no other
+ * gradient. Therefore a parameter counts only if its momentum is at least the mean of its tensor's;
+ * gradients have no such rule and may differ by ten times as much. In sequences of one token all gradients
+ * of queries and keys are rounding errors, so momentum below the unit's noise is ignored. */
 #include "zero/train/prove.h"
 
 #include <float.h>
@@ -28,32 +25,32 @@
 enum { CHUNK_FLOATS = 4096, GRADIENTS_MORE = 10 };
 
 enum kind { PARAMETER, MOMENTUM, KINDS };
-/* Rounding errors of a unit's gradients, beside the largest of them: in all precisions sums are made in fp32,
- * and are right to a few of its epsilons of what was added. */
+/* Rounding errors of a unit's gradients, relative to the largest: sums are in fp32 at all precisions,
+ * accurate to a few epsilons of the summands. */
 #define NOISE (8 * (double)FLT_EPSILON)
-/* The least that fp16 has, with the loss scale in it: what is smaller is lost or doubled. */
+/* The smallest fp16 number, which includes the loss scale: smaller gradients are lost or doubled. */
 #define NOISE_FP16 0x1p-24
 
-/* In fp16 the run and the dense rank round differently, and where one overflows the other may not. Both do at
- * this times the loss scale, or neither at this part of it. */
+/* In fp16 the run and the dense rank round differently, so one may overflow without the other. Both
+ * overflow at this multiple of the loss scale, or neither does at this fraction of it. */
 #define OVERFLOW_MARGIN 16
 
-/* The size of an element of a matrix at first, and so of a bias, which begins as zero. */
+/* Initial size of a matrix element, used for biases, which start as zero. */
 #define LEAST_PARAMETER 0.02
 
 struct zr_prove {
     struct zr_rank *rank;
     double tolerance;
-    struct zr_transformer whole; /* whose list names all tensors */
-    size_t largest;              /* elements of a tensor */
-    float *values[KINDS];        /* [largest]: the dense run's, of one tensor */
-    float *own;                  /* [largest]: what this rank stores of it, or zero; or of a piece of it */
+    struct zr_transformer whole; /* its list names all tensors */
+    size_t largest;              /* elements of the largest tensor */
+    float *values[KINDS];        /* [largest]: the dense run's values of one tensor */
+    float *own;                  /* [largest]: this rank's part of it, or zero */
     float *chunks;               /* [world][CHUNK_FLOATS] */
-    float *noise;                /* [units]: root mean square of the momentum that rounding may come to */
-    double *far;             /* [world + 1][parameters][KINDS]: relative differences; own ones in the first */
-    double most[2 + KINDS];  /* of loss, norm and tensors */
-    uint64_t steps, skipped; /* that were looked at; of them those whose loss alone was compared */
-    /* Rank 0's. */
+    float *noise;                /* [units]: root mean square of the momentum that rounding may cause */
+    double *far;                 /* [world + 1][parameters][KINDS]: relative differences; this rank's first */
+    double most[2 + KINDS];      /* largest differences of loss, norm and tensors */
+    uint64_t steps, skipped;     /* compared steps / those with only the loss compared */
+    /* Used by rank 0. */
     struct zr_train_config config;
     zr_arena *arena;
     zr_comm *comm;
@@ -101,7 +98,7 @@ static zr_result open_dense(struct zr_prove *prove)
     config->reduce = ZR_REDUCE_EACH;
     config->checkpoints = (struct zr_checkpoint_policy){0};
     config->checkpoint_offload = false;
-    config->loss_scaling.constant = false; /* each step has the scale of the run's */
+    config->loss_scaling.constant = false; /* each step uses the run's scale */
     config->loss_scaling.least = FLT_MIN;
     config->offload_optimizer = config->offload_parameters = ZR_TIER_NONE;
     config->speculative_bytes = 0;
@@ -136,7 +133,8 @@ static zr_result open_dense(struct zr_prove *prove)
                                                                     .optimizer = config->optimizer});
 }
 
-/* ---- Life ---------------------------------------------------------------------------------------------- */
+/* ---- Creation and destruction
+ * --------------------------------------------------------------------------- */
 
 static zr_result open(struct zr_prove *prove)
 {
@@ -205,7 +203,7 @@ void zr_prove_close(struct zr_prove *prove)
 
 /* ---- Comparing ----------------------------------------------------------------------------------------- */
 
-/* Tells all ranks `count` floats of rank 0. */
+/* Sends `count` floats of rank 0 to all ranks. */
 static zr_result tell(struct zr_prove *prove, const float *from, size_t count, float *to)
 {
     zr_result result = ZR_OK;
@@ -219,7 +217,7 @@ static zr_result tell(struct zr_prove *prove, const float *from, size_t count, f
     return result;
 }
 
-/* A store of memory has it in place: nothing has to be given back. */
+/* A memory store returns addresses, so nothing has to be released. */
 static struct zr_owned owned_of(zr_engine *engine, size_t unit)
 {
     struct zr_owned owned;
@@ -229,7 +227,7 @@ static struct zr_owned owned_of(zr_engine *engine, size_t unit)
     return owned;
 }
 
-/* The dense run's tensor number `index`, on all ranks. */
+/* Sends the dense run's tensor `index` to all ranks. */
 static zr_result tell_tensor(struct zr_prove *prove, size_t index)
 {
     zr_engine *engine = prove->dense.engine;
@@ -255,7 +253,7 @@ static double size_of(const float *values, size_t count)
     return sqrt(sum);
 }
 
-/* The noise of each unit, on all ranks. */
+/* Sends the noise of each unit to all ranks. */
 static zr_result tell_noise(struct zr_prove *prove, const struct zr_prove_step *step)
 {
     const struct zr_parameter_list *list = &prove->whole.model.list;
@@ -275,8 +273,8 @@ static zr_result tell_noise(struct zr_prove *prove, const struct zr_prove_step *
     return tell(prove, engine ? prove->noise : NULL, list->units_count, prove->noise);
 }
 
-/* What this rank has of the whole model's tensor number `index`, behind `after` (NULL: the first); NULL: that
- * is all. Of tiles there are several. */
+/* This rank's next part of the whole model's tensor `index` after `after` (NULL: the first); NULL: no
+ * more. Tiles have several parts. */
 static const struct zr_layout_parameter *own_part(const struct zr_prove *prove, size_t index,
                                                   const struct zr_layout_parameter *after)
 {
@@ -288,8 +286,7 @@ static const struct zr_layout_parameter *own_part(const struct zr_prove *prove, 
     return NULL;
 }
 
-/* The squares of how far a part is from the dense run's. Where its momentum is below `least` a parameter does
- * not count. */
+/* Sums the squared differences of a part. A parameter with momentum below `least` does not count. */
 static zr_result add_squares(struct zr_prove *prove, const struct zr_layout_parameter *p, double least,
                              double sum[KINDS])
 {
@@ -312,8 +309,8 @@ static zr_result add_squares(struct zr_prove *prove, const struct zr_layout_para
     return result;
 }
 
-/* How far what this rank stores of a tensor is from the dense run's, beside the size of the whole; momentum
- * beyond the noise. */
+/* Difference of this rank's part of a tensor relative to the size of the whole; momentum only beyond the
+ * noise. */
 static zr_result compare_tensor(struct zr_prove *prove, size_t index, size_t count, double far[KINDS])
 {
     zr_result result = ZR_OK;
@@ -349,7 +346,8 @@ static zr_result compare_tensors(struct zr_prove *prove, const struct zr_prove_s
                            : result;
 }
 
-/* ---- The same state ------------------------------------------------------------------------------------ */
+/* ---- Copying the state
+ * ---------------------------------------------------------------------------------- */
 
 enum { STATES = 3 }; /* parameters, momentum, variance */
 
@@ -360,7 +358,7 @@ static void states_of(const struct zr_owned *owned, float *out[STATES])
     out[2] = owned->variance;
 }
 
-/* What this rank alone has of a part of a tensor, where it is in the whole. */
+/* Places this rank's exclusive elements of a part at their positions in the whole tensor. */
 static zr_result lay_out(struct zr_prove *prove, const struct zr_layout_parameter *p, unsigned state)
 {
     zr_result result = ZR_OK;
@@ -379,7 +377,7 @@ static zr_result lay_out(struct zr_prove *prove, const struct zr_layout_paramete
     return result;
 }
 
-/* The dense run gets a tensor of the run: what each rank has of it, and zeros, add up. */
+/* Copies a tensor of the run to the dense run: the ranks' parts, padded with zeros, are summed. */
 static zr_result take_over(struct zr_prove *prove, size_t index, unsigned state)
 {
     size_t count = zr_parameter_elements(&prove->whole.model.list.parameters[index]);
@@ -406,7 +404,7 @@ static zr_result take_over(struct zr_prove *prove, size_t index, unsigned state)
     return result;
 }
 
-/* Rounding that grows from step to step proves nothing: each step begins from the state that the run has. */
+/* Starts the dense step from the run's state, so that rounding does not accumulate. */
 static zr_result follow_run(struct zr_prove *prove)
 {
     zr_engine *run = prove->rank->state.engine;
@@ -422,16 +420,16 @@ static zr_result follow_run(struct zr_prove *prove)
 
 /* ---- A step -------------------------------------------------------------------------------------------- */
 
-/* What the dense step has come to, on all ranks. */
+/* Result of the dense step, on all ranks. */
 struct dense_step {
     double loss, norm;
     bool skipped;
-    bool overflows_soon; /* of one that is not skipped where the run's is */
+    bool overflows_soon; /* for a step skipped only by the run */
 };
 
-/* The dense rank's step, at a loss scale of `factor` times the run's. Its micro-batches are those of all data
- * ranks, and each has a smaller share of the loss: with so much larger a scale, gradients have the run's
- * size. */
+/* The dense rank's step at `factor` times the run's loss scale. It has the micro-batches of all data
+ * ranks, each with a smaller share of the loss, so a scale larger by this factor keeps gradients at the
+ * run's size. */
 static zr_result step_dense(struct zr_prove *prove, const struct zr_prove_step *step, double factor,
                             struct dense_step *out)
 {
@@ -453,7 +451,7 @@ static zr_result step_dense(struct zr_prove *prove, const struct zr_prove_step *
     return result;
 }
 
-/* Where the dense step alone overflows, a smaller scale has the same gradients. */
+/* If only the dense step overflows, repeats it with a smaller scale, which gives the same gradients. */
 static zr_result step_dense_like_run(struct zr_prove *prove, const struct zr_prove_step *step,
                                      struct dense_step *out)
 {
@@ -464,7 +462,7 @@ static zr_result step_dense_like_run(struct zr_prove *prove, const struct zr_pro
     return result;
 }
 
-/* Tells all ranks what rank 0 has found. */
+/* Sends rank 0's result to all ranks. */
 static zr_result tell_step(struct zr_prove *prove, zr_result result, struct dense_step *dense)
 {
     struct dense_step all[ZR_MAX_WORLD];
@@ -476,21 +474,22 @@ static zr_result tell_step(struct zr_prove *prove, zr_result result, struct dens
     return result;
 }
 
-/* The run has skipped the step, and the dense rank has not: is it near to that? Collective. */
+/* For a step skipped only by the run: whether the dense rank is close to an overflow. Collective. */
 static zr_result find_overflow(struct zr_prove *prove, const struct zr_prove_step *step,
                                struct dense_step *dense)
 {
     struct dense_step larger = {0};
-    zr_result result = follow_run(prove); /* its update is undone */
+    zr_result result = follow_run(prove); /* undoes its update */
     if (result == ZR_OK && prove->rank->rank == 0)
         result = step_dense(prove, step, OVERFLOW_MARGIN, &larger);
     dense->overflows_soon = larger.skipped;
     return tell_step(prove, result, dense);
 }
 
-/* ---- The verdict --------------------------------------------------------------------------------------- */
+/* ---- Results
+ * -------------------------------------------------------------------------------------------- */
 
-/* NaN is too far as well. */
+/* Also true for NaN. */
 static bool is_too_far(const struct zr_prove *prove, double far)
 {
     return !(far <= prove->tolerance);
@@ -501,7 +500,7 @@ static double worse(double a, double b)
     return a > b || a != a ? a : b;
 }
 
-/* Of the tensors, the first that is too far, in its furthest kind. */
+/* The first tensor that differs too much, with its most different kind. */
 static zr_result judge_tensors(struct zr_prove *prove, const struct zr_prove_step *step, bool norm_differs)
 {
     static const char *const kinds[KINDS] = {"", "the gradient of "};
@@ -538,7 +537,7 @@ static zr_result judge_tensors(struct zr_prove *prove, const struct zr_prove_ste
             : "");
 }
 
-/* Of a step that one has skipped and the other has not there are no gradients to compare. */
+/* If only one of the two skipped the step there are no gradients to compare. */
 static zr_result judge(struct zr_prove *prove, const struct zr_prove_step *step,
                        const struct dense_step *dense)
 {

@@ -15,7 +15,7 @@
 #include "zero/train/report/report.h"
 #include "zero/train/settings/stages.h"
 
-/* Prints what does not fit under --memory-limit, and what would. */
+/* Prints what exceeds a limit, and variations that fit. */
 static zr_result refuse(const struct zr_train_config *config, const struct zr_limit_advice *advice)
 {
     char need[ZR_NUMBER_ROOM], limit[ZR_NUMBER_ROOM], which[64] = "the plan";
@@ -25,27 +25,28 @@ static zr_result refuse(const struct zr_train_config *config, const struct zr_li
     if (config->host_limit_bytes && advice->plan.host_reserved_bytes > config->host_limit_bytes)
         return zr_fail(
             ZR_ERR_MEMORY,
-            "the plan takes %s bytes of the host tier per rank and --host-limit allows %s; the table has %s",
+            "the plan takes %s bytes of the host tier per rank, but --host-limit allows %s; the table has %s",
             zr_number_grouped(need, advice->plan.host_reserved_bytes),
             zr_number_grouped(limit, config->host_limit_bytes),
             advice->count ? "what would fit" : "nothing smaller that would fit");
     if (config->nvme_limit_bytes && advice->plan.nvme_bytes > config->nvme_limit_bytes)
         return zr_fail(
             ZR_ERR_MEMORY,
-            "the plan takes %s bytes of files per rank and --nvme-limit allows %s; the table has %s",
+            "the plan takes %s bytes of files per rank, but --nvme-limit allows %s; the table has %s",
             zr_number_grouped(need, advice->plan.nvme_bytes),
             zr_number_grouped(limit, config->nvme_limit_bytes),
             advice->count ? "what would fit" : "nothing smaller that would fit");
     if (config->finds_max)
         snprintf(which, sizeof which, "not even --%s 1 fits: its plan",
                  config->find_max == ZR_LIMIT_BATCH ? "batch" : "layers");
-    return zr_fail(ZR_ERR_MEMORY, "%s takes %s bytes per rank and --memory-limit allows %s; the table has %s",
-                   which, zr_number_grouped(need, advice->plan.peak_reserved_bytes),
+    return zr_fail(ZR_ERR_MEMORY,
+                   "%s takes %s bytes per rank, but --memory-limit allows %s; the table has %s", which,
+                   zr_number_grouped(need, advice->plan.peak_reserved_bytes),
                    zr_number_grouped(limit, config->memory_limit_bytes),
                    advice->count ? "what would fit" : "what does not fit, and nothing smaller would");
 }
 
-/* Where it does not fit, --json has that in place of the report of a run. */
+/* If the plan does not fit, --json has the advice instead of a report. */
 static zr_result check_limit(const struct zr_train_config *config, zr_arena *host_arena)
 {
     struct zr_limit_advice advice;
@@ -59,9 +60,9 @@ static zr_result check_limit(const struct zr_train_config *config, zr_arena *hos
     return result == ZR_OK ? refuse(config, &advice) : result;
 }
 
-/* All ranks of a pipeline rank. Data and tensor parallel ranks take the same bytes: shards are equal by
- * construction. The last one is rehearsed too, as a proof; were it to differ, every rank would be. Order: the
- * first, the last, the third, .., the second. */
+/* Plans the ranks of a pipeline rank. Data- and tensor-parallel ranks take the same bytes, since shards
+ * are equal. The last one is rehearsed as a check; if it differed, every rank would be. Order: first,
+ * last, third, ..., second. */
 static zr_result plan_ranks(const struct zr_train_config *config, unsigned pipeline_rank,
                             struct zr_rank_report *reports, struct zr_byte_plan *plan, zr_arena *host_arena)
 {
@@ -84,7 +85,7 @@ static zr_result plan_ranks(const struct zr_train_config *config, unsigned pipel
     return ZR_OK;
 }
 
-/* `found`: by --find-max; NULL: it was not asked for. */
+/* `found`: result of --find-max; NULL: not requested. */
 static zr_result rehearse(const struct zr_train_config *config, const struct zr_limit_found *found,
                           zr_arena *host_arena)
 {
@@ -126,7 +127,7 @@ static zr_result rehearse_alone(const struct zr_train_config *config, zr_arena *
     return rehearse(config, NULL, host_arena);
 }
 
-/* --find-max: the largest that fits, and its plan; where not even 1 fits, what would. */
+/* --find-max: the largest that fits, and its plan; if not even 1 fits, variations that do. */
 static zr_result find_max(const struct zr_train_config *config, zr_arena *host_arena)
 {
     struct zr_train_config changed = *config;
@@ -152,5 +153,5 @@ int zr_rehearse_run(const struct zr_train_config *config)
 int zr_rehearse_check_limit(const struct zr_train_config *config)
 {
     int status = zr_limit_is_set(config) ? zr_child_run(config, check_limit) : -1;
-    return status == ZR_EXIT_OK ? -1 : status; /* no child: the ranks check for themselves, in fewer words */
+    return status == ZR_EXIT_OK ? -1 : status; /* no child: the ranks check the limit themselves */
 }

@@ -1,18 +1,16 @@
-/* rehearse.h: the plans of all ranks without any of them: for --dry-run, and for a limit before the run.
- *
- * Both print, and return an exit code. One thread, the only one of its process, before any rank exists. */
+/* rehearse.h: plans of all ranks without any rank, for --dry-run and for limits. Both functions print and
+ * return an exit code. The process must be single-threaded, before any rank exists. */
 #ifndef ZR_TRAIN_REHEARSE_H
 #define ZR_TRAIN_REHEARSE_H
 
 #include "zero/train/settings/args.h"
 
-/* --dry-run, with --find-max too: the byte plan, the step's time by the timeline, and where the plan does not
- * fit under a limit what would. In this process. */
+/* --dry-run and --find-max, in this process: prints the byte plan, the timeline, and what would fit if the
+ * plan exceeds a limit. */
 int zr_rehearse_run(const struct zr_train_config *config);
 
-/* Whether the plan fits under --memory-limit, --host-limit and --nvme-limit, found out by a process of its
- * own. -1: it does, or there is no limit; else the table of what does not fit and what would has been
- * printed. */
+/* Checks --memory-limit, --host-limit and --nvme-limit in a child process. Returns -1 if the plan fits or
+ * there is no limit; else prints what exceeds the limit and what would fit. */
 int zr_rehearse_check_limit(const struct zr_train_config *config);
 
 #endif

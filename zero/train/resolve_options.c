@@ -10,7 +10,7 @@
 #include "zero/train/settings/flags.h"
 #include "zero/train/settings/offload.h"
 
-/* The highest stage that such a run may have. */
+/* The highest stage that the run may have. */
 static unsigned highest_stage(const struct zr_train_config *config)
 {
     if (config->offload_parameters != ZR_TIER_NONE)
@@ -18,7 +18,7 @@ static unsigned highest_stage(const struct zr_train_config *config)
     return zr_train_data_ranks(config) == 1 ? 0 : config->reduce == ZR_REDUCE_ONCE ? 1 : 3;
 }
 
-/* The stage whose plan takes the fewest bytes, of equal ones the lowest, which sends least; to the pipe. */
+/* Sends the stage with the smallest plan to the parent; of equal ones the lowest, which sends least. */
 static zr_result smallest_stage(const struct zr_train_config *config, zr_arena *host_arena)
 {
     struct zr_train_config changed = *config;

@@ -1,5 +1,5 @@
-/* sample.c: one token at a time from the likeliest forty; the window slides when the text outgrows the model.
- */
+/* sample.c: samples one token at a time from the forty likeliest; the window slides when the text exceeds
+ * the model's context. */
 #define _GNU_SOURCE
 #include "zero/train/sample.h"
 
@@ -17,7 +17,7 @@ struct choice {
     int32_t token;
 };
 
-/* A number in [0, 1) for draw number `index` of `seed`. */
+/* A number in [0, 1): draw `index` of `seed`. */
 static double uniform(uint64_t seed, uint64_t index)
 {
     uint64_t x = seed * UINT64_C(0x9e3779b97f4a7c15) + index + UINT64_C(0x5851f42d4c957f2d);
@@ -29,7 +29,7 @@ static double uniform(uint64_t seed, uint64_t index)
     return (double)(x >> 11) * 0x1p-53;
 }
 
-/* The likeliest tokens, best first; equal ones by their number. Returns how many there are. */
+/* The likeliest tokens, best first; equal ones by number. Returns their count. */
 static size_t likeliest(const float *logits, size_t vocabulary, struct choice top[TOP_K])
 {
     size_t count = 0;
@@ -69,7 +69,7 @@ static int32_t choose(const float *logits, size_t vocabulary, float temperature,
 
 /* ---- The prompt ---------------------------------------------------------------------------------------- */
 
-/* The next token of the prompt, false at its end. */
+/* The next token of the prompt; false at its end. */
 static bool prompt_token(const struct zr_sample_options *options, const char **at, int32_t *token)
 {
     if (options->bytes) {
@@ -92,7 +92,7 @@ static bool prompt_token(const struct zr_sample_options *options, const char **a
     return true;
 }
 
-/* The text so far, at most as many tokens as the model sees. */
+/* The end of the text, at most as many tokens as the model reads. */
 struct window {
     int32_t *tokens;
     size_t count, room;
@@ -110,7 +110,7 @@ static void window_push(struct window *window, int32_t token)
 
 /* ---- Showing ------------------------------------------------------------------------------------------- */
 
-/* Bytes are held back until they are known to make a UTF-8 character. */
+/* Bytes are held back until they form a UTF-8 character. */
 struct shown {
     struct zr_text *out;
     unsigned char held[4];
@@ -133,8 +133,7 @@ static void show_escaped(struct shown *shown)
     shown->held_count = 0;
 }
 
-/* Of three- and four-byte sequences, those that Unicode forbids, and the C1 controls, which a terminal obeys.
- */
+/* Sequences that Unicode forbids, and C1 controls, which a terminal would obey. */
 static bool forbidden(const unsigned char *s)
 {
     return (s[0] == 0xe0 && s[1] < 0xa0) || (s[0] == 0xed && s[1] >= 0xa0) || (s[0] == 0xf0 && s[1] < 0x90) ||
@@ -190,9 +189,9 @@ zr_result zr_sample_make(const struct zr_sample_options *options, struct zr_text
         show(&shown, token);
     }
     if (window.count == 0)
-        window_push(&window, options->bytes ? '\n' : 0); /* something to start from, not shown */
+        window_push(&window, options->bytes ? '\n' : 0); /* a start token, not shown */
     for (size_t i = 0; i < options->count && !result; i++) {
-        /* what follows cannot be seen by the tokens before it, but must be tokens */
+        /* later positions do not affect earlier ones, but must be valid tokens */
         memset(window.tokens + window.count, 0, (window.room - window.count) * sizeof *window.tokens);
         result = zr_trainer_answer(options->trainer, window.room, window.count - 1, logits);
         if (result)

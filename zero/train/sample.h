@@ -1,5 +1,5 @@
-/* sample.h: text from the model, one token after the other: top-k 40, a temperature, and a counter-based
- * generator, so that the same model and seed give the same text. */
+/* sample.h: generates text token by token with top-k 40, a temperature and a counter-based generator; the
+ * same model and seed give the same text. */
 #ifndef ZR_TRAIN_SAMPLE_H
 #define ZR_TRAIN_SAMPLE_H
 
@@ -7,17 +7,18 @@
 #include "zero/model/transformer.h"
 
 struct zr_sample_options {
-    zr_trainer *trainer; /* borrowed; its tokens are overwritten */
+    zr_trainer *trainer; /* borrowed; its inputs are overwritten */
     struct zr_shape shape;
-    bool bytes;         /* tokens are bytes: the text is shown; else token numbers are */
-    const char *prompt; /* "": a newline (bytes) or token 0. With tokens: numbers, spaces between */
-    size_t count;       /* tokens to make */
-    float temperature;  /* 0: always the likeliest */
+    bool bytes;         /* tokens are bytes and shown as text; else token numbers are shown */
+    const char *prompt; /* "": a newline (bytes) or token 0. For tokens: numbers separated by spaces */
+    size_t count;       /* tokens to generate */
+    float temperature;  /* 0: always the likeliest token */
     uint64_t seed;
 };
 
-/* Prints prompt and text into `out`; control bytes other than newline and tab are shown as \xHH, broken UTF-8
- * likewise. Every rank may call it alike (the model's calls are the same on all). ZR_ERR_HOST_MEMORY. */
+/* Prints prompt and text into `out`; control bytes except newline and tab, and invalid UTF-8, are shown as
+ * \xHH. Every rank calls it with the same options, since the model's calls are collective.
+ * ZR_ERR_HOST_MEMORY. */
 zr_result zr_sample_make(const struct zr_sample_options *options, struct zr_text *out);
 
 #endif

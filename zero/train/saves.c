@@ -15,7 +15,7 @@
 static const char *const schedules[] = {
     [ZR_RATE_COSINE] = "cosine", [ZR_RATE_LINEAR] = "linear", [ZR_RATE_CONSTANT] = "constant"};
 
-/* "" where there is no choice. */
+/* "": no choice of library. */
 static const char *products_of(const struct zr_saves *saves)
 {
     const struct zr_kernels *kernels = saves->rank->kernels;
@@ -52,7 +52,7 @@ static struct zr_checkpoint checkpoint_of(const struct zr_saves *saves, const ch
                                   .keep = config->keep};
 }
 
-/* When the next save comes, after one of `step`. */
+/* Shows when the next save is due after a save of `step`. */
 static void note_next(struct zr_saves *saves, uint64_t step)
 {
     const struct zr_train_config *config = saves->rank->config;
@@ -120,28 +120,28 @@ zr_result zr_saves_export(struct zr_saves *saves)
     return result;
 }
 
-/* Other batches than those the checkpoint was made with are allowed, and change what the run does. */
+/* Another batch size than the checkpoint's is allowed, and changes the run. */
 static void say_other_batches(const struct zr_saves *saves, const struct zr_checkpoint_origin *origin)
 {
     const struct zr_train_config *config = saves->rank->config;
     uint64_t ours = zr_train_step_tokens(config);
     if (origin->step_tokens == 0)
-        return; /* none, or none that says */
+        return; /* none recorded */
     if (origin->micro_batches != config->micro_batches)
-        zr_say("it was made with --accumulate %" PRIu64 ", this run has %u%s", origin->micro_batches,
-               config->micro_batches,
+        zr_say("the checkpoint was made with --accumulate %" PRIu64 ", this run has %u%s",
+               origin->micro_batches, config->micro_batches,
                origin->step_tokens != ours ? ""
                : saves->rank->data.order == ZR_DATA_ORDER_LATEST
-                   ? ": a step has the same sequences, and its loss is the same but for rounding"
-                   : ": in the data's order of the zr-train that made it, a step has other sequences");
+                   ? ": a step has the same sequences, and the same loss up to rounding"
+                   : ": in the data order of the older zr-train that saved it, a step has other sequences");
     if (origin->step_tokens != ours)
-        zr_say("its steps had %" PRIu64 " tokens each, those of this run have %" PRIu64
-               ": losses and the order of the data differ from a run that goes on as it was",
+        zr_say("steps of the checkpoint had %" PRIu64 " tokens each, steps of this run have %" PRIu64
+               ": losses and the order of the data differ from those of an unchanged run",
                origin->step_tokens, ours);
 }
 
-/* Whether what is resumed is what --save names. Ranks that were started one by one may spell it differently,
- * and all of them save a step, or none. */
+/* Whether --resume and --save name the same folder. Ranks of another launcher may spell it differently;
+ * all of them save a step, or none does. */
 static zr_result saves_where_it_resumes(const struct zr_saves *saves, bool *out)
 {
     const struct zr_train_config *config = saves->rank->config;
@@ -160,7 +160,7 @@ static void put_other(struct zr_text *text, const char *option, double ours, dou
         zr_text_print(text, "%s --%s %.6g (it had %.6g)", text->used_bytes ? "," : "", option, ours, theirs);
 }
 
-/* Another course of the learning rate. Where the rate is constant, another end of the run is none. */
+/* Prints changed settings of the learning rate. With a constant rate the number of steps does not matter. */
 static void say_other_rate(const struct zr_saves *saves, const struct zr_checkpoint_course *course)
 {
     const struct zr_train_config *config = saves->rank->config;
@@ -190,8 +190,8 @@ static void say_other_rate(const struct zr_saves *saves, const struct zr_checkpo
     }
     words[text.used_bytes] = '\0';
     if (text.used_bytes)
-        zr_say("the learning rate goes on by other settings than the checkpoint's:%s; step %" PRIu64
-               " has %.3g, and had %.3g by those",
+        zr_say("the learning rate continues with other settings than the checkpoint's:%s; step %" PRIu64
+               " has %.3g instead of %.3g",
                words, next, (double)zr_schedule_rate(config, next), (double)zr_schedule_rate(&theirs, next));
 }
 
@@ -199,43 +199,39 @@ static void say_other_data(const struct zr_saves *saves, const struct zr_checkpo
 {
     const struct zr_data *data = &saves->rank->data;
     if (data->order != ZR_DATA_ORDER_LATEST)
-        zr_say(
-            "%s was saved by an older zr-train, in whose order the data goes on: with another --accumulate, "
-            "steps of as many tokens have other sequences",
-            saves->rank->config->resume);
+        zr_say("%s was saved by an older zr-train, whose data order continues: with another --accumulate, "
+               "steps of the same number of tokens have other sequences",
+               saves->rank->config->resume);
     if (course->data_tokens == 0 ||
         (course->data_tokens == data->tokens_count && course->data_checksum == data->checksum))
         return;
-    zr_say("--data '%s' is not the data that the checkpoint was trained on (it had %" PRIu64
-           " tokens, this has %" PRIu64
-           "%s): steps have other sequences, and what is held out may have been trained on",
+    zr_say("--data '%s' is not the data of the checkpoint (which had %" PRIu64 " tokens, this has %" PRIu64
+           "%s): steps have other sequences, and validation text may have been trained on",
            saves->rank->config->data, course->data_tokens, data->tokens_count,
-           course->data_tokens == data->tokens_count ? ", of other values" : "");
+           course->data_tokens == data->tokens_count ? ", with other values" : "");
 }
 
-/* The library's algorithm of a product is a pure function of the card and its version: another of the two may
- * add in another order. */
+/* The library chooses an algorithm by GPU and version; another one may add in another order. */
 static void say_other_products(const struct zr_saves *saves, const struct zr_checkpoint_course *course)
 {
     const char *ours = products_of(saves);
     if (!course->products[0] || strcmp(course->products, ours) == 0)
         return;
-    zr_say(
-        "its matrix products were made by %s, and this run's are by %s: they may differ in their last bits "
-        "from those of the run that saved%s",
-        course->products, ours[0] ? ours : "the processor",
-        saves->rank->config->deterministic
-            ? "; --deterministic makes resumed runs alike, not this one and the run that saved"
-            : "");
+    zr_say("matrix products of the checkpoint used %s, this run uses %s: the last bits may differ from "
+           "the run that saved%s",
+           course->products, ours[0] ? ours : "the processor",
+           saves->rank->config->deterministic
+               ? "; --deterministic makes resumed runs equal to each other, not to the run that saved"
+               : "");
 }
 
-/* Steps go on in the order in which they were begun. */
+/* Continues in the order of the data that the checkpoint used. */
 static zr_result take_order(struct zr_saves *saves, const struct zr_checkpoint_course *course)
 {
     if (course->data_order > ZR_DATA_ORDER_LATEST || (saves->resumed_step && course->data_order == 0))
         return zr_fail(ZR_ERR_FORMAT,
-                       "--resume '%s': its data has order %" PRIu64
-                       ", and this zr-train knows 1 to %d; resume it with the zr-train that saved it",
+                       "--resume '%s': its data order is %" PRIu64
+                       ", but this zr-train supports 1 to %d; resume it with the zr-train that saved it",
                        saves->rank->config->resume, course->data_order, ZR_DATA_ORDER_LATEST);
     if (course->data_order)
         zr_data_set_order(&saves->rank->data, (enum zr_data_order)course->data_order);
@@ -266,14 +262,13 @@ zr_result zr_saves_resume(struct zr_saves *saves)
     if (saves->resumed_step == 0) {
         zr_say("starts from the parameters in %s", saves->rank->config->resume);
         if (origin.dropout > 0)
-            zr_say("its config.json has dropout of %g, which zr-train leaves out", origin.dropout);
+            zr_say("its config.json has a dropout of %g, which zr-train ignores", origin.dropout);
         return ZR_OK;
     }
     zr_say("resumed after step %" PRIu64 " from %s", saves->resumed_step, saves->rank->config->resume);
     if (origin.passed_over)
         zr_say("%s also has step %" PRIu64
-               ", which is not whole: its manifest.json is missing; it was passed "
-               "over",
+               ", which is incomplete: its manifest.json is missing; it was skipped",
                saves->rank->config->resume, origin.passed_over);
     say_other_batches(saves, &origin);
     say_other_data(saves, &origin.course);
@@ -291,7 +286,7 @@ zr_result zr_saves_look_for_later(const struct zr_saves *saves)
     zr_result result = folder[0] ? zr_checkpoint_newest(folder, &found, &step) : ZR_OK;
     if (result == ZR_OK && folder[0] && found && step > saves->resumed_step)
         zr_say("%s already has a checkpoint of step %" PRIu64
-               ", and --resume takes the newest; to keep runs apart, save to another folder",
+               ", and --resume takes the newest; give another folder to keep the runs apart",
                folder, step);
     return result;
 }

@@ -1,4 +1,4 @@
-/* schedule.c: computed in double and rounded once, so that every rank and every run has the same bits. */
+/* schedule.c: computes in double and rounds once, so that every rank and run has the same bits. */
 #include "zero/train/schedule.h"
 
 #include <math.h>

@@ -1,12 +1,12 @@
-/* schedule.h: the learning rate of each step: a linear warm-up, then cosine or linear decay to the least
- * rate, or a constant. A pure function of the step: a resumed run needs no state. */
+/* schedule.h: the learning rate of each step: a linear warm-up, then cosine or linear decay to the minimum
+ * rate, or a constant. A pure function of the step, so a resumed run needs no state. */
 #ifndef ZR_TRAIN_SCHEDULE_H
 #define ZR_TRAIN_SCHEDULE_H
 
 #include "zero/train/settings/args.h"
 
-/* The rate of `step`, counted from 1 to config->steps. Steps 1 .. warmup climb to config->rate, which step
- * `warmup` has; the last step has config->min_rate (cosine, linear). */
+/* The rate of `step`, from 1 to config->steps. It rises over steps 1 to warmup and reaches config->rate at
+ * step `warmup`; the last step has config->min_rate (cosine, linear). */
 float zr_schedule_rate(const struct zr_train_config *config, uint64_t step);
 
 #endif

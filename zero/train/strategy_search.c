@@ -1,5 +1,4 @@
-/* strategy_search.c: see strategy_search.h. Stands on the plans of rank_plan.c and the timelines of
- * rank_time.c. */
+/* strategy_search.c: see strategy_search.h. Uses plans (rank_plan.c) and timelines (rank_time.c). */
 #include "zero/train/strategy_search.h"
 
 #include <string.h>
@@ -15,12 +14,12 @@
 #include "zero/train/settings/stages.h"
 #include "zero/train/report/terminal.h"
 
-/* Wider meshes than these are of no use: a layer's sums then wait for more ranks than a machine has. */
+/* Wider tensor groups gain nothing: a layer's sums then wait for more ranks than a machine has. */
 enum { TENSOR_MOST = 16 };
 #define GRANULE_BYTES ((size_t)2 << 20)
 
-/* What is kept of activations, the fastest first. Where checkpoints are little of what is kept, another place
- * for them is tried if it is asked for. */
+/* Ways to keep activations, the fastest first. if_asked: checkpoints are a small part here, so another
+ * placement is tried only if an option requests it. */
 static const struct kept {
     enum zr_recompute recompute;
     bool partition, offload, if_asked;
@@ -58,7 +57,7 @@ static bool is_fixed(const struct search *search, const char *name, bool differs
     return differs && zr_flag_given(search->config, name);
 }
 
-/* On kernels that read no probabilities, selective recomputation is another name of none. */
+/* With kernels that read no attention probabilities, selective recomputation equals none. */
 static bool keeps_what_none_keeps(const struct zr_train_config *config, enum zr_recompute recompute)
 {
     return recompute == ZR_RECOMPUTE_SELECTIVE && !zr_flag_given(config, "recompute") &&
@@ -80,7 +79,7 @@ static bool is_open(const struct search *search, const struct zr_strategy *strat
            !(c->shape.sequence_parallel && (strategy->partition || strategy->tensor == 1));
 }
 
-/* Keeps the fastest; of equal ones the one found first, which divides less. */
+/* Keeps the fastest; of equal ones the first one found, which divides less. */
 static void note(struct zr_strategies *out, const struct zr_strategy *strategy)
 {
     unsigned at = out->count;
@@ -93,7 +92,7 @@ static void note(struct zr_strategies *out, const struct zr_strategy *strategy)
     out->best[at] = *strategy;
 }
 
-/* The configuration of a strategy; false: there is no such one. */
+/* Applies a strategy; false: the combination is invalid. */
 static bool configure(const struct search *search, const struct zr_strategy *strategy,
                       struct zr_train_config *out)
 {
@@ -105,7 +104,7 @@ static bool configure(const struct search *search, const struct zr_strategy *str
            !zr_train_offload_words(out) && !zr_train_device_words(out) && zr_train_check_stages(out) == ZR_OK;
 }
 
-/* Whether it fits; first by what is live, which costs less to find out. */
+/* Whether the strategy fits; checks live bytes first, which is cheaper than a plan. */
 static zr_result fits(struct search *search, struct zr_train_config *config, struct zr_strategy *strategy,
                       bool *out)
 {
@@ -124,7 +123,7 @@ static zr_result fits(struct search *search, struct zr_train_config *config, str
     return result == ZR_ERR_ADDRESSES || result == ZR_ERR_MEMORY ? ZR_OK : result;
 }
 
-/* Every stage below *below, and how long a step takes where it fits; *below is then the lowest that does. */
+/* Tries every stage below *below and times those that fit; sets *below to the lowest that fits. */
 static zr_result try_kept(struct search *search, struct zr_strategy strategy, unsigned *below)
 {
     unsigned end = *below;
@@ -148,8 +147,8 @@ static zr_result try_kept(struct search *search, struct zr_strategy strategy, un
     return result;
 }
 
-/* A step has the tokens of the one that was asked for: with fewer data ranks there are more micro-batches. To
- * keep less takes longer, and is of use where a lower stage fits with it, or where none did. */
+/* Tries a mesh. A step always has the requested number of tokens, so fewer data ranks have more
+ * micro-batches. Keeping less takes longer and pays only if a lower stage then fits, or none did before. */
 static zr_result try_mesh(struct search *search, unsigned tensor, unsigned pipeline)
 {
     struct zr_strategy strategy = {
@@ -207,20 +206,19 @@ zr_result zr_strategy_search(struct zr_strategies *out, const struct zr_train_co
     if (result == ZR_OK && out->planned == 0)
         return zr_fail(
             ZR_ERR_INVALID,
-            "--zero-r auto: no mesh of --ranks %u has all the options that were given; leave some of "
-            "--tp, --pp, --stage, --recompute, --sequence-parallel, --partition-activations, "
-            "--schedule and --interleave out, or give other --ranks",
+            "--zero-r auto: no mesh of --ranks %u allows all given options; leave out some of --tp, "
+            "--pp, --stage, --recompute, --sequence-parallel, --partition-activations, --schedule and "
+            "--interleave, or give other --ranks",
             world);
     if (result == ZR_OK && out->count == 0)
-        return zr_fail(
-            ZR_ERR_MEMORY,
-            "--zero-r auto: of %u plans none fits under --memory-limit %s; give more --ranks, a smaller "
-            "--batch or model, or a higher limit",
-            out->planned, zr_number_grouped(number, config->memory_limit_bytes));
+        return zr_fail(ZR_ERR_MEMORY,
+                       "--zero-r auto: none of %u plans fits --memory-limit %s; give more --ranks, a smaller "
+                       "--batch or model, or a higher limit",
+                       out->planned, zr_number_grouped(number, config->memory_limit_bytes));
     return result;
 }
 
-/* ---- What is offloaded --------------------------------------------------------------------------------- */
+/* ---- Offload ratio ------------------------------------------------------------------------------------- */
 
 static zr_result fits_by(bool *out, struct zr_train_config *changed, double ratio, zr_arena *host_arena)
 {
@@ -235,7 +233,7 @@ zr_result zr_offload_ratio_search(double *out, const struct zr_train_config *con
 {
     enum { PARTS = 4096 };
     struct zr_train_config changed = *config;
-    unsigned fits = PARTS, low = 0; /* of PARTS: fits where anything does; below low nothing does */
+    unsigned fits = PARTS, low = 0; /* in PARTS; nothing below `low` fits, and `fits` does if anything does */
     bool fit;
     zr_result result = ZR_OK;
     while (low < fits && result == ZR_OK) {

@@ -198,10 +198,10 @@ static const struct strange {
     zr_result result;
     const char *words;
 } stranges[] = {
-    {"another rank's message", 0, 0, 1, false, ZR_ERR_PEER, "no part of its ring"},
-    {"a message a byte too short", 1, 0, 1, false, ZR_ERR_PEER, "no part of its ring"},
-    {"another program's message", 0, 1, 1, false, ZR_ERR_PEER, "no part of its ring"},
-    {"a message without its descriptors", 0, 0, 0, false, ZR_ERR_PEER, "no part of its ring"},
+    {"another rank's message", 0, 0, 1, false, ZR_ERR_PEER, "invalid part of its ring"},
+    {"a message a byte too short", 1, 0, 1, false, ZR_ERR_PEER, "invalid part of its ring"},
+    {"another program's message", 0, 1, 1, false, ZR_ERR_PEER, "invalid part of its ring"},
+    {"a message without its descriptors", 0, 0, 0, false, ZR_ERR_PEER, "invalid part of its ring"},
     {"a message with more descriptors than the receiver may have", 0, 0, FDS_MOST, true, ZR_ERR_HOST_MEMORY,
      "ulimit -n"},
 };

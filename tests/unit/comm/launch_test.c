@@ -149,7 +149,7 @@ static void test_failing_rank(void)
     run = start_all_ended(&apart);
     check_end(&run, "an error counts more than the loss of a peer, which may come first", 4, "rank 1 (pid ");
     run = start(&early);
-    check_end(&run, "a rank ends while others wait", 1, "has ended while others still wait for it");
+    check_end(&run, "a rank ends while others wait", 1, "has exited while others still wait for it");
     run = start(&crashed);
     check_end(&run, "a rank crashes", 139, "signal 11 (Segmentation fault) at a bad address");
     run = start(&slow);

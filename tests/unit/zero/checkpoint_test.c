@@ -349,7 +349,7 @@ static void test_choice(void)
           "one without a manifest is none");
     rmdir(one);
     plays(((struct scene){.act = act_resume, .world = 2, .from = "/tmp/zr-no-such-folder"}), 3, "no folder");
-    tap_ok(strstr(words, "nothing of that name"), "is told");
+    tap_ok(strstr(words, "does not exist"), "is told");
     plays(((struct scene){.act = act_resume, .world = 2, .from = folder}), 3, "a folder without checkpoints");
     tap_ok(strstr(words, "no complete checkpoint"), "is told");
 }
@@ -505,22 +505,22 @@ static const struct {
     const char *object, *key, *value, *word;
 } lies[] = {
     {NULL, "version", "2", "version 2"},
-    {NULL, "version", "\"1\"", "no manifest"},
-    {NULL, "format", "\"other\"", "no manifest"},
-    {NULL, "format", NULL, "no manifest"},
+    {NULL, "version", "\"1\"", "not a manifest"},
+    {NULL, "format", "\"other\"", "not a manifest"},
+    {NULL, "format", NULL, "not a manifest"},
     {NULL, "step", "-1", "no step"},
     {NULL, "step", "1.5", "no step"},
     {NULL, "step", NULL, "no step"},
-    {NULL, "data_order", "\"2\"", "order of its data"},
+    {NULL, "data_order", "\"2\"", "its data order"},
     {NULL, "course", "[]", "course"},
     {"course", "schedule", "\"much longer than a schedule\"", "course"},
     {"course", "data_checksum", "7", "course"},
     {"course", "rate", NULL, "course"},
     {NULL, "seed", "6", "--seed 6"},
     {NULL, "seed", "[]", "no seed"},
-    {NULL, "parameters", "1", "other parameters"},
-    {NULL, "state", "[]", "checksum of its state"},
-    {NULL, "state", NULL, "checksum of its state"},
+    {NULL, "parameters", "1", "its number of parameters"},
+    {NULL, "state", "[]", "checksum of the state"},
+    {NULL, "state", NULL, "checksum of the state"},
     {NULL, "shape", "3", "shape"},
     {"shape", "arch", "\"llama\"", "--arch llama"},
     {"shape", "arch", NULL, "incomplete"},
@@ -537,10 +537,10 @@ static const struct {
     {"shape", "vocabulary", "61", "--vocab 61"},
     {"shape", "sequence", "14", "--seq 14"},
     {"shape", "sequence", "\"13\"", "incomplete"},
-    {"state", "checksum", "\"0000000000000000\"", "another file than its manifest"},
-    {"state", "checksum", "\"000000000000000\"", "checksum of its state"},
-    {"state", "checksum", "\"                \"", "checksum of its state"},
-    {"state", "checksum", "7", "checksum of its state"},
+    {"state", "checksum", "\"0000000000000000\"", "not the file of its manifest"},
+    {"state", "checksum", "\"000000000000000\"", "checksum of the state"},
+    {"state", "checksum", "\"                \"", "checksum of the state"},
+    {"state", "checksum", "7", "checksum of the state"},
 };
 
 static int act_manifests(struct stand *stand, const struct scene *scene)

@@ -1,5 +1,5 @@
-/* local.c: the communicator of ranks on one machine: its waits, its birth and its end. The operations are in
- * local_ring.c. */
+/* local.c: the communicator of ranks on one machine: waits, creation and destruction. local_ring.c has the
+ * operations. */
 #include <stdio.h>
 #include <string.h>
 
@@ -14,7 +14,7 @@
 #include "zero/comm/local/spin.h"
 #include "zero/comm/take.h"
 
-#define SPIN_NS 3000ull /* about what a wake-up costs; more would be taken from the compute threads */
+#define SPIN_NS 3000ull /* about the cost of a wake-up; longer spins would take time from compute threads */
 
 /* ---- Waits --------------------------------------------------------------------------------------------- */
 
@@ -24,10 +24,10 @@ zr_result zr_local_check(struct zr_local_world *local, unsigned peer)
     while (p < last && !atomic_load(&local->ranks[p].ended))
         p++;
     bool ended = atomic_load(&local->ranks[p].ended);
-    uint32_t abort = atomic_load(&local->abort); /* after `ended`, which a failure raises after it */
+    uint32_t abort = atomic_load(&local->abort); /* read after `ended`, which is set after abort */
     if (abort != 0)
         return zr_fail((zr_result)(abort & 255), "%s", local->ranks[abort >> 9].message[abort >> 8 & 1]);
-    return ended ? zr_fail(ZR_ERR_PEER, "rank %u (pid %d) has ended while others still wait for it", p,
+    return ended ? zr_fail(ZR_ERR_PEER, "rank %u (pid %d) has exited while others still wait for it", p,
                            (int)atomic_load(&local->ranks[p].pid))
                  : ZR_OK;
 }
@@ -46,13 +46,14 @@ zr_result zr_local_lost(const struct zr_local_world *local, unsigned rank, uint6
     const struct zr_local_rank *peer = &local->ranks[rank];
     char status[ZR_LOCAL_STATUS_BYTES];
     zr_local_read_status(peer, status);
-    return zr_fail(ZR_ERR_TIMEOUT,
-                   "rank %u (pid %d) has not answered for %llu s%s%s; it runs still, but does not get on",
-                   rank, (int)atomic_load(&peer->pid), seconds, status[0] ? ", at " : "", status);
+    return zr_fail(
+        ZR_ERR_TIMEOUT,
+        "rank %u (pid %d) has not answered for %llu s%s%s; the process is running but makes no progress",
+        rank, (int)atomic_load(&peer->pid), seconds, status[0] ? ", at " : "", status);
 }
 
-/* The slow half of zr_local_wait_for(). The sleeper is counted before the last look, and zr_local_advance()
- * looks at the count after moving the word, so one of the two always sees the other. */
+/* Slow path of zr_local_wait_for(). The sleeper is counted before the last check, and zr_local_advance()
+ * reads the count after it moves the word, so one of the two sees the other. */
 static zr_result sleep_for(struct zr_local_world *local, const struct zr_local_wait *wait)
 {
     uint32_t seen;
@@ -63,7 +64,7 @@ static zr_result sleep_for(struct zr_local_world *local, const struct zr_local_w
         atomic_fetch_add(wait->sleepers, 1);
     while (result == ZR_OK && !reached(wait->word, wait->target, &seen)) {
         zr_word_wait(wait->word, seen, ZR_LOCAL_POLL_NS);
-        result = zr_local_check(local, wait->peer); /* before the word is read: a peer moves it, then ends */
+        result = zr_local_check(local, wait->peer); /* before the word is read: a peer moves it, then exits */
         if (reached(wait->word, wait->target, &seen)) {
             result = ZR_OK;
             break;
@@ -130,9 +131,9 @@ void zr_local_advance(_Atomic uint32_t *word, uint32_t value, _Atomic uint32_t *
         zr_word_wake_all(word);
 }
 
-/* ---- Birth and end ------------------------------------------------------------------------------------- */
+/* ---- Creation and destruction -------------------------------------------------------------------------- */
 
-/* The words that the stream waits for get what it waits for, whoever is lost. */
+/* Sets the words that the stream waits for, so that it finishes after the loss of a rank. */
 static zr_result release_waits(void *state)
 {
     const struct local_comm *self = state;
@@ -146,11 +147,11 @@ static zr_result release_waits(void *state)
     return ZR_OK;
 }
 
-/* Before memory goes that the stream still uses: it comes to its end, by itself or after a failure. */
+/* Waits for the stream before memory that it uses is freed; after a failure releases its waits. */
 static void end_stream(struct local_comm *self)
 {
     const struct zr_comm_options *o = &self->base.options;
-    void *const streams[] = {o->beside, o->stream}; /* a graph is in the caller's */
+    void *const streams[] = {o->beside, o->stream}; /* a graph is in the caller's stream */
     if (!self->queues)
         return;
     zr_result result = self->base.failure == ZR_OK ? zr_comm_drain(&self->base) : self->base.failure;
@@ -163,7 +164,7 @@ static void end_stream(struct local_comm *self)
     self->queues = false;
 }
 
-/* Waits until rank p has read all that this rank has laid out for it. */
+/* Waits until rank p has read everything that this rank has posted for it. */
 static zr_result wait_for_reader(struct local_comm *self, unsigned p)
 {
     struct zr_local_peer *peer = &self->peers[p];
@@ -177,8 +178,8 @@ static zr_result wait_for_reader(struct local_comm *self, unsigned p)
                                         &peer->ring->host_consumed_sleepers, peer->host_posted + self->said);
 }
 
-/* Gives back what there is of a communicator, whole or half made. After a failure the peers end anyway; else
- * this rank's ring must stay until all of them have read the last piece. */
+/* Releases a complete or partial communicator. After a failure the peers exit anyway; otherwise this
+ * rank's ring must stay until all of them have read the last piece. */
 static void local_close(struct zr_comm *comm)
 {
     struct local_comm *self = (struct local_comm *)comm;
@@ -190,7 +191,7 @@ static void local_close(struct zr_comm *comm)
     }
     if (self->pinned)
         comm->options.kernels->streams->unpin(comm->local);
-    if (self->ring) /* before what peers may still be reading is given back */
+    if (self->ring) /* before memory that peers may read is freed */
         atomic_store(&self->ring->open, false);
     if (self->whole)
         atomic_store(&comm->local->ranks[comm->run_rank].whole, false);
@@ -236,8 +237,8 @@ static void record(struct zr_comm *comm, enum zr_comm_recording what)
     }
 }
 
-/* A graph waits for the counts that were to come when it was recorded, and they are there. When no rank's
- * stream waits for one any more they go back to where they were, before any rank launches. */
+/* A graph waits for the counts at its recording, which have been reached. When no rank's stream waits any
+ * more, the counters are reset, before any rank launches. */
 static zr_result again(struct zr_comm *comm)
 {
     struct local_comm *self = (struct local_comm *)comm;
@@ -264,7 +265,7 @@ static const struct zr_comm_table local_table = {.name = "local",
                                                  .abandon = abandon,
                                                  .close = local_close};
 
-/* Takes one of the rank's rings; nobody waits for its counters any more, whatever became of its last user. */
+/* Takes one of the rank's rings; no process waits for its counters any more. */
 static struct zr_local_ring *take_ring(struct zr_local_rank *rank)
 {
     unsigned i = 0;
@@ -288,8 +289,8 @@ static zr_result sit_down(struct local_comm *comm, const struct zr_local_seats *
     comm->whole = seats->whole;
     comm->ring = take_ring(rank);
     if (!comm->ring)
-        return zr_fail(ZR_ERR_INVALID, "rank %u has %d communicators already, and there are no more",
-                       comm->base.run_rank, ZR_LOCAL_RINGS);
+        return zr_fail(ZR_ERR_INVALID, "rank %u has %d communicators, the maximum", comm->base.run_rank,
+                       ZR_LOCAL_RINGS);
     comm->lent = atomic_load(&comm->ring->lent);
     comm->peers[seats->rank].ring = comm->ring;
     comm->peers[seats->rank].posted = atomic_load(&comm->ring->posted);
@@ -297,7 +298,7 @@ static zr_result sit_down(struct local_comm *comm, const struct zr_local_seats *
     return ZR_OK;
 }
 
-/* On a card the counters are words that streams move and wait for: memory that the card sees, pinned once. */
+/* On a GPU the counters are words that streams write and wait for, in memory that is pinned once. */
 static zr_result queue_words(struct local_comm *comm)
 {
     struct zr_local_world *local = comm->base.local;
@@ -349,8 +350,8 @@ zr_result zr_local_prepare(struct local_comm **out, const struct zr_comm_options
     return result;
 }
 
-/* The ring of a communicator's first rank tells it from others, with the count of host messages in it: each
- * communicator has some. */
+/* The ring of the first rank, with its count of host messages, identifies a communicator; every
+ * communicator sends some. */
 void zr_local_calls_open(struct local_comm *comm)
 {
     unsigned ranks[ZR_MAX_WORLD];
@@ -362,13 +363,13 @@ void zr_local_calls_open(struct local_comm *comm)
                   UINT64_C(1) << 63 | (uint64_t)first->rank << 48 | ring << 32 | first->host_posted, ranks);
 }
 
-/* Tells the peers how far this rank has come, and learns it of them: all have a communicator, or none. */
+/* Publishes this rank's progress and reads the peers': all have a communicator, or none has. */
 static zr_result agree(const struct zr_local_share *share, zr_result mine)
 {
     struct zr_local_world *local = share->local;
     uint32_t attempt = share->attempt;
     zr_local_advance(&local->ranks[share->rank].verdict, (attempt + 1) << 8 | (uint32_t)mine, NULL);
-    if (mine == ZR_ERR_TIMEOUT) /* whoever is lost would be waited for once more */
+    if (mine == ZR_ERR_TIMEOUT) /* the lost rank would be waited for once more */
         return mine;
     for (unsigned p = 0; p < local->world; p++) {
         zr_result result = zr_local_wait_for(local, &(struct zr_local_wait){.word = &local->ranks[p].verdict,
@@ -379,13 +380,13 @@ static zr_result agree(const struct zr_local_share *share, zr_result mine)
             return result;
         zr_result theirs = (zr_result)(atomic_load(&local->ranks[p].verdict) & 255);
         if (theirs != ZR_OK && p != share->rank)
-            return zr_fail(ZR_ERR_PEER, "rank %u could not make its part of the communicator: %s", p,
+            return zr_fail(ZR_ERR_PEER, "rank %u failed to create its part of the communicator: %s", p,
                            zr_result_name(theirs));
     }
     return ZR_OK;
 }
 
-/* The ring of this rank, for all others; without one it only keeps the others from waiting. */
+/* This rank's ring, for all others; without a ring it only takes part so that the others do not wait. */
 static struct zr_local_share share_of(struct zr_local_world *local, unsigned rank, struct local_comm *comm)
 {
     struct zr_local_share share = {.local = local, .rank = rank, .timeout_ns = ZR_COMM_TIMEOUT_NS};
@@ -408,7 +409,8 @@ zr_result zr_comm_local_create(zr_comm **out, const struct zr_comm_options *opti
     struct zr_comm_options own;
     struct local_comm *comm = NULL;
     if (!out || !local || rank >= local->world)
-        return zr_fail(ZR_ERR_INVALID, "a rank needs its world and a place for its communicator");
+        return zr_fail(ZR_ERR_INVALID,
+                       "zr_comm_local_create() requires out and a world that includes this rank");
     *out = NULL;
     if (local->world == 1) {
         zr_result result = zr_comm_null_create(out, options, 0, 1);

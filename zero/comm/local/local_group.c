@@ -1,10 +1,9 @@
-/* local_group.c: a communicator of some of the ranks of another one. Stands on local.c and the control block.
+/* local_group.c: a communicator of a subset of another one's ranks. Uses local.c and the control block.
  *
- * Each member lays what its peers need (which of its rings, where that lies in its file of granules) into its
- * part of the control block, under a key that only this group has, and takes it back when all have read it.
- * The files themselves are known from the parent, or go from member to member (share.c) where the ring lies
- * in others, as on a card, each of whose granules is a file of its own. A host message ends the birth: all
- * have a communicator, or none. */
+ * Each member publishes the place of its ring in the control block, under the group's key, and withdraws
+ * it when all have read it. The files themselves are known from the parent, or are passed between members
+ * (share.c) if the ring is in other files, as on a GPU, where each granule is a file. A host message ends
+ * the creation: all members have a communicator, or none has. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdio.h>
@@ -17,16 +16,16 @@
 #include "zero/comm/take.h"
 #include "zero/launch/timeout.h"
 
-/* A group under way: this rank's part in it. */
+/* This rank's state during the creation of a group. */
 struct birth {
-    struct local_comm *parent, *comm; /* comm: NULL where this rank has failed */
+    struct local_comm *parent, *comm; /* comm: NULL if this rank has failed */
     const struct zr_comm_members *members;
-    const unsigned *ranks; /* [count]: in the run */
+    const unsigned *ranks; /* [count]: ranks in the run */
     struct zr_local_world *local;
     struct zr_local_opening *own;
     uint64_t key;
-    /* Of the host arena; NULL: this rank has failed. */
-    struct zr_segment *segments; /* [count][ZR_LOCAL_PLACES]: of this rank; of members that pass theirs */
+    /* In the host arena; NULL: this rank has failed. */
+    struct zr_segment *segments; /* [count][ZR_LOCAL_PLACES]: of this rank, and of members that pass theirs */
     unsigned *counts, *wanted;   /* [count] */
 };
 
@@ -51,7 +50,7 @@ static zr_result take_lists(struct birth *birth)
     return ZR_OK;
 }
 
-/* With what has come from other members, and this rank's own descriptors where an export opens some. */
+/* Frees the lists and closes the descriptors in them. */
 static void drop_lists(struct birth *birth)
 {
     zr_arena *arena = birth->members->options->host_arena;
@@ -75,7 +74,7 @@ static uint64_t key_of(const unsigned *ranks, unsigned count)
     return hash | 1;
 }
 
-/* Describes this rank's ring by its places in the file that the parent's ring is in. */
+/* Describes this rank's ring by its places in the file of the parent's ring. */
 static zr_result describe(const struct birth *birth)
 {
     struct zr_segment *segments = segments_of(birth, birth->members->rank);
@@ -83,7 +82,7 @@ static zr_result describe(const struct birth *birth)
     zr_result result =
         zr_block_export(birth->comm->base.options.arena, birth->comm->slots, segments, &count, &lead_bytes);
     if (result == ZR_ERR_INVALID)
-        return zr_fail(result, "the ring of a group lies in %zu pieces, and %d can be told", count,
+        return zr_fail(result, "the ring of a group consists of %zu pieces, and the maximum is %d", count,
                        ZR_LOCAL_PLACES);
     for (size_t i = 0; i < count && result == ZR_OK; i++) {
         birth->own->passes |= segments[i].fd != birth->parent->file_fd;
@@ -108,7 +107,7 @@ static void change(struct zr_local_opening *own, uint64_t key)
     zr_local_advance(&own->changes, atomic_load(&own->changes) + 1, NULL);
 }
 
-/* Waits until a member has come to this group, and has no other under way. */
+/* Waits until a member has published this group and no other. */
 static zr_result wait_for_member(const struct birth *birth, unsigned rank)
 {
     struct zr_local_opening *theirs = &birth->local->ranks[rank].opening;
@@ -118,7 +117,8 @@ static zr_result wait_for_member(const struct birth *birth, unsigned rank)
         uint32_t seen = atomic_load(&theirs->changes);
         uint32_t number = atomic_load(&theirs->key) == birth->key ? atomic_load(&theirs->number) : 0;
         if (number != 0 && number != birth->own->seen[rank] && atomic_load(&theirs->key) == birth->key) {
-            birth->own->seen[rank] = number; /* one of the same members may follow, and this be there still */
+            birth->own->seen[rank] = number; /* a later group may have the same members while this entry
+                                              * still exists */
             return ZR_OK;
         }
         zr_word_wait(&theirs->changes, seen, ZR_LOCAL_POLL_NS);
@@ -130,7 +130,7 @@ static zr_result wait_for_member(const struct birth *birth, unsigned rank)
     return result;
 }
 
-/* Maps what a member has laid out. */
+/* Maps a member's ring. */
 static zr_result map_ring(const struct birth *birth, unsigned p)
 {
     const struct zr_local_opening *theirs = &birth->local->ranks[birth->ranks[p]].opening;
@@ -148,17 +148,17 @@ static zr_result map_ring(const struct birth *birth, unsigned p)
     if (result != ZR_OK)
         return result;
     peer->slots = (const char *)peer->import + theirs->lead_bytes;
-    peer->mapping.fd = fcntl(fd, F_DUPFD_CLOEXEC, 0); /* without one all goes through the ring */
+    peer->mapping.fd = fcntl(fd, F_DUPFD_CLOEXEC, 0); /* without it all data goes through the ring */
     return ZR_OK;
 }
 
-/* What came of a birth so far, for this rank and for the first other one that failed. */
+/* Results so far: of this rank, and of the first other one that failed. */
 struct outcome {
     zr_result mine, others;
-    char words[ZR_COMM_MESSAGE_BYTES]; /* of mine */
+    char words[ZR_COMM_MESSAGE_BYTES]; /* message of `mine` */
 };
 
-/* Descriptors go between the members that have not failed. */
+/* Passes descriptors between the members that have not failed. */
 static zr_result pass_rings(const struct birth *birth)
 {
     unsigned count = birth->members->count;
@@ -181,7 +181,7 @@ static zr_result read_member(const struct birth *birth, unsigned p, struct outco
 {
     struct zr_local_opening *theirs = &birth->local->ranks[birth->ranks[p]].opening;
     if (theirs->result != ZR_OK && outcome->others == ZR_OK)
-        outcome->others = zr_fail(ZR_ERR_PEER, "rank %u could not make its part of a group: %s",
+        outcome->others = zr_fail(ZR_ERR_PEER, "rank %u failed to create its part of a group: %s",
                                   birth->ranks[p], zr_result_name((zr_result)theirs->result));
     if (theirs->result == ZR_OK && outcome->mine == ZR_OK) {
         outcome->mine = map_ring(birth, p);
@@ -192,8 +192,8 @@ static zr_result read_member(const struct birth *birth, unsigned p, struct outco
     return ZR_OK;
 }
 
-/* Reads what all members have laid out, and stays until they have read this rank's. Fails where the run ends.
- */
+/* Reads what all members have published, and waits until they have read this rank's entry. Fails if the
+ * run ends. */
 static zr_result meet(const struct birth *birth, struct outcome *outcome)
 {
     unsigned count = birth->members->count, next = birth->ranks[(birth->members->rank + 1) % count];
@@ -221,20 +221,21 @@ static zr_result meet(const struct birth *birth, struct outcome *outcome)
                                                      .timeout_ns = birth->parent->base.options.timeout_ns});
 }
 
-/* All members have their communicators, or the first failure is everybody's. */
+/* All members have communicators, or the first failure counts for all. */
 static zr_result agree(const struct birth *birth, zr_result mine)
 {
     uint32_t own = (uint32_t)mine, all[ZR_MAX_WORLD];
     zr_result result = zr_comm_host_all_gather(&birth->comm->base, &own, sizeof(own), all);
     for (unsigned p = 0; p < birth->members->count && result == ZR_OK && mine == ZR_OK; p++)
         if (all[p] != ZR_OK)
-            result = zr_fail(ZR_ERR_PEER, "rank %u could not make its part of a group: %s", birth->ranks[p],
+            result = zr_fail(ZR_ERR_PEER, "rank %u failed to create its part of a group: %s", birth->ranks[p],
                              zr_result_name((zr_result)all[p]));
-    memset(&birth->comm->base.counters, 0, sizeof(birth->comm->base.counters)); /* nobody has asked yet */
+    memset(&birth->comm->base.counters, 0,
+           sizeof(birth->comm->base.counters)); /* do not count the creation */
     return result;
 }
 
-/* Publishes, meets the others, and ends the birth, whatever came of it. */
+/* Publishes, meets the other members, and ends the creation in any case. */
 static zr_result be_born(struct birth *birth, struct outcome *outcome)
 {
     bool prepared = outcome->mine == ZR_OK;

@@ -1,7 +1,7 @@
-/* local_host.c: host messages of the local communicator: small ones, through slots in the control block,
- * beside whatever the rings are doing. Below local.c.
+/* local_host.c: host messages of the local communicator: small messages through slots in the control
+ * block, independent of the rings. Used by local.c.
  *
- * As in the rings, each rank posts piece by piece, and fills a slot again when all peers have read it. */
+ * As in the rings, each rank posts piece by piece and refills a slot after all peers have read it. */
 #include <string.h>
 
 #include "alloc/base/error.h"
@@ -34,7 +34,7 @@ static zr_result post(struct local_comm *comm, const struct zr_all_gather *op, u
     return ZR_OK;
 }
 
-/* `piece` counts from the beginning of the communicator, `index` from that of the message. */
+/* `piece` counts from the creation of the communicator, `index` from the start of the message. */
 static zr_result read(struct local_comm *comm, const struct zr_all_gather *op, uint32_t piece, uint32_t index)
 {
     size_t part = part_bytes(op->shard_bytes, index);
@@ -49,8 +49,7 @@ static zr_result read(struct local_comm *comm, const struct zr_all_gather *op, u
             return result;
         if (peer->ring->host_bytes[piece & 1] != op->shard_bytes) {
             zr_fail(ZR_ERR_PEER,
-                    "the ranks are out of step: a host message of rank %u has %llu bytes, and of rank "
-                    "%u %zu",
+                    "the ranks are out of step: a host message of rank %u has %llu bytes, but of rank %u %zu",
                     peer->rank, (unsigned long long)peer->ring->host_bytes[piece & 1], comm->base.run_rank,
                     op->shard_bytes);
             return zr_local_out_of_step(comm->base.local, comm->base.run_rank);
@@ -65,7 +64,7 @@ static zr_result read(struct local_comm *comm, const struct zr_all_gather *op, u
     return ZR_OK;
 }
 
-/* Of no bytes it is one empty piece, and so a barrier. */
+/* A message of no bytes is one empty piece: a barrier. */
 zr_result zr_local_host(struct zr_comm *base, const struct zr_all_gather *op)
 {
     struct local_comm *comm = (struct local_comm *)base;

@@ -1,5 +1,4 @@
-/* local_mapping.c: reads other ranks' memory where it lies. Below local.c and local_ring.c; see the header.
- */
+/* local_mapping.c: reads other ranks' memory directly. Used by local.c and local_ring.c; see the header. */
 #define _GNU_SOURCE
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -10,9 +9,9 @@
 #include "alloc/front/share.h"
 #include "zero/comm/local/local_mapping.h"
 
-/* Mapped at a time, so that a growing file is not followed granule by granule. */
+/* Size of a mapping step, so that a growing file does not need a mapping per granule. */
 #define STEP_BYTES ((size_t)64 << 20)
-/* A quarter of the addresses that a process has, for all mappings of all communicators together. */
+/* A quarter of a process's address space, for the mappings of all communicators. */
 #define MAPPINGS_BYTES ((size_t)32 << 40)
 
 static size_t smaller(size_t a, size_t b)
@@ -20,13 +19,13 @@ static size_t smaller(size_t a, size_t b)
     return a < b ? a : b;
 }
 
-/* Addresses for one peer's file. Offsets in it are never used twice, so it may grow past the machine's
- * memory; what lies beyond goes through the ring. */
+/* Addresses for one peer's file. Offsets in it are never reused, so it may grow beyond the machine's
+ * memory; data beyond the mapping goes through the ring. */
 static size_t mapping_bytes(const zr_backend *backend, unsigned world)
 {
     struct zr_machine machine;
     zr_os_machine(&machine);
-    if (machine.address_limit_bytes > 0) /* they are dear then */
+    if (machine.address_limit_bytes > 0) /* addresses are limited */
         return 0;
     size_t bytes = smaller((size_t)(4 * machine.memory_bytes), MAPPINGS_BYTES / ZR_LOCAL_RINGS / world);
     return bytes / backend->can.granule_bytes * backend->can.granule_bytes;
@@ -37,7 +36,7 @@ static size_t larger(size_t a, size_t b)
     return a > b ? a : b;
 }
 
-/* Addresses for every peer, or none at all. */
+/* Reserves addresses for every peer, or for none. */
 static bool reserve_mappings(struct local_comm *comm)
 {
     zr_result result = ZR_OK;
@@ -113,9 +112,10 @@ bool zr_local_expose(struct local_comm *comm, const void *source, size_t bytes)
     return true;
 }
 
-/* ---- Looking ------------------------------------------------------------------------------------------- */
+/* ---- Reading
+ * -------------------------------------------------------------------------------------------- */
 
-/* Maps the file up to `end` at least, and further if there is more of it. */
+/* Maps the file at least up to `end`, or further if the file is longer. */
 static zr_result map_up_to(struct local_comm *comm, unsigned peer, size_t end)
 {
     struct zr_local_mapping *mapping = &comm->peers[peer].mapping;
@@ -123,7 +123,7 @@ static zr_result map_up_to(struct local_comm *comm, unsigned peer, size_t end)
     struct zr_handle *handle;
     size_t granule_bytes = comm->backend->can.granule_bytes, from = mapping->mapped_bytes;
     if (fstat(mapping->fd, &status) != 0 || (size_t)status.st_size < end)
-        return zr_fail(ZR_ERR_PEER, "rank %u has offered memory that it has not got", comm->peers[peer].rank);
+        return zr_fail(ZR_ERR_PEER, "rank %u exposes memory beyond its file", comm->peers[peer].rank);
     size_t most = smaller((size_t)status.st_size / granule_bytes * granule_bytes, comm->mapping_bytes);
     size_t to = smaller((end + STEP_BYTES - 1) / STEP_BYTES * STEP_BYTES, most);
     zr_result result = zr_backend_import(
@@ -132,7 +132,7 @@ static zr_result map_up_to(struct local_comm *comm, unsigned peer, size_t end)
     if (result != ZR_OK)
         return result;
     result = zr_backend_map(mapping->range, from, handle);
-    zr_backend_destroy_handle(comm->backend, handle); /* lives for its mapping */
+    zr_backend_destroy_handle(comm->backend, handle); /* kept alive by its mapping */
     if (result != ZR_OK)
         return result;
     mapping->mapped_bytes = to;
@@ -148,7 +148,7 @@ zr_result zr_local_map(struct local_comm *comm, unsigned peer, size_t offset, st
     while (i < theirs->places_count && left >= theirs->places[i].bytes)
         left -= theirs->places[i++].bytes;
     if (i == theirs->places_count)
-        return zr_fail(ZR_ERR_PEER, "rank %u has offered less memory than rank %u is to read",
+        return zr_fail(ZR_ERR_PEER, "rank %u exposes less memory than rank %u has to read",
                        comm->peers[peer].rank, comm->base.run_rank);
     struct zr_local_place place = theirs->places[i];
     if (place.offset_bytes + place.bytes > mapping->mapped_bytes) {
@@ -163,7 +163,7 @@ zr_result zr_local_map(struct local_comm *comm, unsigned peer, size_t offset, st
     return ZR_OK;
 }
 
-/* The entries of the page table go, the pages stay where they are. */
+/* Removes page-table entries only; the pages stay. */
 void zr_local_unmap(struct local_comm *comm)
 {
     for (unsigned p = 0; p < comm->base.world; p++) {

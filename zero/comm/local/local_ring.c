@@ -81,7 +81,7 @@ static zr_result peer_slot(struct local_comm *comm, unsigned p, struct zr_local_
     if (result != ZR_OK)
         return result;
     *slot = peer->slots + (comm->read & 1) * comm->slot_bytes;
-    if (comm->queues) /* it is not there yet */
+    if (comm->queues) /* the stream waits instead */
         return ZR_OK;
     struct zr_local_piece theirs = peer->ring->pieces[comm->read & 1];
     if (theirs.kind != piece.kind || theirs.bytes != piece.bytes) {
@@ -96,8 +96,8 @@ static zr_result peer_slot(struct local_comm *comm, unsigned p, struct zr_local_
     return ZR_OK;
 }
 
-/* After a failure a rank closes without waiting for who still reads: what was read of one that is closed now
- * may be what was left when its memory had gone. */
+/* After a failure a rank closes without waiting for its readers, so data read from a rank that has closed
+ * may be stale. */
 static zr_result read_end(struct local_comm *comm)
 {
     uint32_t read = comm->peers[comm->base.rank].posted + comm->read + 1;
@@ -108,14 +108,14 @@ static zr_result read_end(struct local_comm *comm)
         comm->read++;
         return zr_local_move_word(comm, &comm->ring->consumed, read, &comm->ring->consumed_sleepers);
     }
-    atomic_thread_fence(memory_order_acquire); /* what was read was read before the looks below */
+    atomic_thread_fence(memory_order_acquire); /* the data was read before the checks below */
     for (unsigned p = 0; p < comm->base.world; p++)
         if (p != comm->base.rank && !atomic_load(&comm->peers[p].ring->open)) {
             unsigned rank = comm->peers[p].rank;
             zr_result result = zr_local_check(comm->base.local, rank);
             return result != ZR_OK
                        ? result
-                       : zr_fail(ZR_ERR_PEER, "rank %u has left while others still read from it", rank);
+                       : zr_fail(ZR_ERR_PEER, "rank %u has closed while others still read from it", rank);
         }
     comm->read++;
     zr_local_advance(&comm->ring->consumed, read, &comm->ring->consumed_sleepers);
@@ -129,22 +129,22 @@ static size_t smaller(size_t a, size_t b)
     return a < b ? a : b;
 }
 
-/* Where in its slot rank `from` puts what is meant for rank `to`: in order, its own left out. */
+/* Position in the slot of rank `from` of the data for rank `to`: in rank order, without `from`. */
 static size_t place_of(unsigned from, unsigned to)
 {
     return to < from ? to : to - 1;
 }
 
-/* An operation under way: what each rank lays into a slot, and what it reads from the others' slots. */
+/* A running operation: what each rank writes to its slot, and what it reads from the others' slots. */
 struct movement {
-    struct zr_local_piece piece; /* the kind of the operation that asked for it, and the bytes of a shard */
-    size_t part_bytes;           /* of a shard in one piece */
+    struct zr_local_piece piece; /* the kind of the caller's operation, and the bytes of a shard */
+    size_t part_bytes;           /* of a shard per piece */
     const char *source;
     char *destination;
-    bool fills, reads;      /* lays something into the slot; reads what the peers have laid into theirs */
-    bool adds;              /* lays something else for each peer, and makes a sum of what they have for it */
-    bool source_stays;      /* until all have met again */
-    unsigned only;          /* the one rank to read from, or world: from all */
+    bool fills, reads;      /* writes to the slot / reads the peers' slots */
+    bool adds;              /* writes different data for each peer and sums what they have for it */
+    bool source_stays;      /* until all ranks have met again */
+    unsigned only;          /* the only rank to read from, or world: all */
     struct zr_comm_sum sum; /* of one part; valid with `adds` */
 };
 
@@ -177,7 +177,7 @@ static zr_result fill(struct local_comm *comm, const struct movement *move, size
     return result == ZR_OK ? fill_end(comm, move->piece) : result;
 }
 
-/* Sums one part of what the ranks have laid out for this one, in their order, straight from the slots. */
+/* Sums one part of the ranks' data for this one, in rank order, directly from the slots. */
 static zr_result read_sum(struct local_comm *comm, const struct movement *move, struct zr_comm_part part)
 {
     unsigned rank = comm->base.rank;
@@ -196,8 +196,8 @@ static zr_result read_sum(struct local_comm *comm, const struct movement *move, 
     return zr_comm_sum_part(&comm->base, &move->sum, part);
 }
 
-/* Copies one part of each peer's shard to its place. Each rank starts with the one after it, so that they do
- * not all read the same ring at once. */
+/* Copies one part of each peer's shard. Each rank starts with the next rank, so that they do not all read
+ * one ring at the same time. */
 static zr_result read_copy(struct local_comm *comm, const struct movement *move, struct zr_comm_part part)
 {
     unsigned rank = comm->base.rank, world = comm->base.world;
@@ -219,8 +219,8 @@ static zr_result read_copy(struct local_comm *comm, const struct movement *move,
     return ZR_OK;
 }
 
-/* Every rank waits for every piece, be there nothing to read: a slot that was passed over is known to be
- * empty only when its owner has posted it. */
+/* Every rank waits for every piece, even with nothing to read: only then it knows that the slot was
+ * posted. */
 static zr_result pass_over(struct local_comm *comm, const struct movement *move)
 {
     for (unsigned p = 0; p < comm->base.world; p++) {
@@ -245,7 +245,7 @@ static zr_result read(struct local_comm *comm, const struct movement *move, size
     return result == ZR_OK ? read_end(comm) : result;
 }
 
-/* Puts what this rank has for itself into its place, while the peers are at it. */
+/* Copies this rank's own part while the peers work. */
 static zr_result keep_own(struct local_comm *comm, const struct movement *move)
 {
     size_t own = comm->base.rank * move->piece.bytes;
@@ -257,7 +257,7 @@ static zr_result keep_own(struct local_comm *comm, const struct movement *move)
 
 /* ---- Straight from the peers' memory ------------------------------------------------------------------- */
 
-/* Whether the ranks meet to see if they can do without the slots. Alike on all of them. */
+/* Whether the ranks meet to find out if they can read directly; equal on all ranks. */
 static bool may_be_direct(const struct local_comm *comm, const struct movement *move)
 {
     enum zr_comm_algorithm algorithm = comm->base.options.algorithm;
@@ -265,15 +265,15 @@ static bool may_be_direct(const struct local_comm *comm, const struct movement *
            move->piece.bytes >= (algorithm == ZR_COMM_DIRECT ? 1 : DIRECT_BYTES);
 }
 
-/* Offers what this rank has for the others and learns whether all could. If so the piece is still being read;
- * else it was an empty one. */
+/* Exposes this rank's data and finds out whether all ranks could. If so the piece is still being read,
+ * else it was empty. */
 static zr_result meet(struct local_comm *comm, const struct movement *move, bool *direct)
 {
     char *slot;
     const char *unused;
     size_t bytes = move->piece.bytes * (move->adds ? comm->base.world : 1);
     struct zr_local_piece piece = move->piece;
-    zr_result result = wait_for_readers(comm, 0); /* what was offered last may still be read */
+    zr_result result = wait_for_readers(comm, 0); /* the previous exposed data may still be read */
     if (result == ZR_OK)
         result = fill_begin(comm, &slot);
     if (result != ZR_OK)
@@ -312,7 +312,7 @@ static zr_result sum_directly(struct local_comm *comm, const struct movement *mo
     return ZR_OK;
 }
 
-/* Copies from what `peer` has offered, from `offset` on. */
+/* Copies from the data that `peer` exposes, starting at `offset`. */
 static zr_result copy_directly(struct local_comm *comm, unsigned peer, size_t offset, char *to, size_t bytes)
 {
     while (bytes > 0) {
@@ -330,7 +330,7 @@ static zr_result copy_directly(struct local_comm *comm, unsigned peer, size_t of
     return ZR_OK;
 }
 
-/* The reading half of an operation whose ranks have met. */
+/* The reading half of an operation after the ranks have met. */
 static zr_result read_directly(struct local_comm *comm, const struct movement *move)
 {
     unsigned rank = comm->base.rank, world = comm->base.world;
@@ -373,7 +373,7 @@ static zr_result move_all(struct local_comm *comm, const struct movement *move)
     return result;
 }
 
-/* What is to be added: of shards for each rank. */
+/* A reduction of shards for each rank. */
 static struct movement reduction(struct local_comm *comm, const struct zr_comm_item *item)
 {
     struct movement move = {
@@ -419,8 +419,8 @@ static zr_result run_broadcast(struct local_comm *comm, const struct zr_broadcas
                                              .only = op->root});
 }
 
-/* The sums are gathered from where they were made: what a peer has summed, it has read, so its part of the
- * buffer may be written to when it says so. */
+/* Gathers the sums from where they were computed: a peer has read what it has summed, so its part of the
+ * buffer may then be overwritten. */
 static zr_result gather_sums(struct local_comm *comm, const struct movement *reduce)
 {
     char *slot, *buffer = (char *)reduce->source;
@@ -443,7 +443,7 @@ static zr_result gather_sums(struct local_comm *comm, const struct movement *red
     return wait_for_readers(comm, 0);
 }
 
-/* Sums part i while the sums of part i - 1 travel: in the ring lie, by turns, R0 R1 G0 R2 G1 R3 G2 ... */
+/* Sums part i while the sums of part i - 1 are gathered; the ring holds, in turn, R0 R1 G0 R2 G1 R3 G2 ... */
 static zr_result run_all_reduce(struct local_comm *comm, const struct zr_comm_item *item)
 {
     const struct movement reduce = reduction(comm, item);
@@ -477,7 +477,7 @@ static zr_result run_all_reduce(struct local_comm *comm, const struct zr_comm_it
 
 /* ---- Transfers between two ----------------------------------------------------------------------------- */
 
-/* Waits until all but `left` of the parcels of `sender` have been taken; `by` is who takes them. */
+/* Waits until all but `left` of the messages of `sender` have been taken; `by`: the rank that takes them. */
 static zr_result wait_until_taken(struct local_comm *comm, unsigned sender, uint32_t target, unsigned by)
 {
     struct zr_local_ring *ring = comm->peers[sender].ring;
@@ -501,7 +501,7 @@ static zr_result send_part(struct local_comm *comm, const struct zr_transfer *op
     return ZR_OK;
 }
 
-/* The next parcel of a sender may be for another rank: then that one has to take it first. */
+/* If the next message of the sender is for another rank, that rank must take it first. */
 static zr_result receive_part(struct local_comm *comm, const struct zr_transfer *op, size_t first)
 {
     struct zr_local_ring *sender = comm->peers[op->from].ring;
@@ -513,9 +513,9 @@ static zr_result receive_part(struct local_comm *comm, const struct zr_transfer 
         struct zr_local_parcel parcel = sender->parcels[next & 1];
         if (result != ZR_OK)
             return result;
-        atomic_thread_fence(memory_order_acquire); /* the parcel was read before the look below */
+        atomic_thread_fence(memory_order_acquire); /* the message was read before the check below */
         if (atomic_load(&sender->taken) != next)
-            continue; /* another rank's, and the slot may have been filled again meanwhile */
+            continue; /* for another rank, and the slot may have been refilled */
         if (parcel.to != comm->base.rank) {
             result = wait_until_taken(comm, op->from, next + 1, parcel.to);
             if (result != ZR_OK)
@@ -555,12 +555,12 @@ static zr_result exchange(struct local_comm *comm, const struct zr_transfer *op)
             received += comm->slot_bytes;
         }
     }
-    if (result == ZR_OK && op->send_bytes > 0) /* the slots are for all again */
+    if (result == ZR_OK && op->send_bytes > 0) /* the slots are free for collectives again */
         result = wait_until_taken(comm, comm->base.rank, comm->lent, op->to);
     return result;
 }
 
-/* Which rank takes a parcel next is for the host to see: it waits, on a card too. */
+/* The host decides which rank takes a message next, so it waits, also for a GPU. */
 static zr_result run_transfer(struct local_comm *comm, const struct zr_transfer *op)
 {
     bool queues = comm->queues;

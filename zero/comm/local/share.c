@@ -1,11 +1,10 @@
-/* share.c: passes the ring of each rank to all the others. Stands on zr_block_export() and zr_import(); used
- * by local.c when a communicator is made.
+/* share.c: sends the ring of each rank to all others, when local.c creates a communicator. Uses
+ * zr_block_export() and zr_import().
  *
- * The ranks take turns: one sends the descriptors of its ring to every inbox (SCM_RIGHTS over the sockets
- * that the launcher made before the fork), then the next one; the others receive and map. Descriptors on
- * their way count against a limit of the system, so a sender waits until few enough are. A rank that has
- * failed before sends and receives all the same, so that nobody waits for it in vain.
- */
+ * The ranks take turns: one sends the descriptors of its ring to every inbox (SCM_RIGHTS over sockets that
+ * the launcher created before the fork), the others receive and map. The system limits descriptors in
+ * flight, so a sender waits until there are few enough. A rank that has failed still sends and receives,
+ * so that no rank waits for it. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <poll.h>
@@ -21,23 +20,22 @@
 #include "zero/launch/timeout.h"
 
 enum { MESSAGE_SEGMENTS = 24, STACK_SEGMENTS = 32, MESSAGE_MAGIC = 0x7a726731 };
-enum { RINGS_UNDER_WAY = 512 }; /* sent and not received; half of what `ulimit -n` mostly is */
-#define RETRY_NS                                                                                             \
-    1000000ull /* the system's room for descriptors on their way is taken: look again after this */
+enum { RINGS_UNDER_WAY = 512 }; /* sent and not received; half of the usual `ulimit -n` */
+#define RETRY_NS 1000000ull     /* retry interval when too many descriptors are in flight */
 
-/* One message: a part of a ring's list of segments. Their descriptors travel beside it, each only once. */
+/* A message with a part of a ring's segment list. Its descriptors are sent with it, each once. */
 struct message {
     uint32_t magic, rank, attempt;
     uint32_t total, first, count;       /* segments in the whole list / before this message / in it */
-    uint64_t lead_bytes;                /* where the ring starts in the first segment */
-    uint32_t ring, posted, host_posted; /* which of the rank's, and where its counters begin */
+    uint64_t lead_bytes;                /* offset of the ring in the first segment */
+    uint32_t ring, posted, host_posted; /* index of the ring, and initial values of its counters */
     struct {
         uint64_t offset_bytes, bytes;
-        uint32_t fd_index; /* among the descriptors of this message */
+        uint32_t fd_index; /* index in the descriptors of this message */
     } segments[MESSAGE_SEGMENTS];
 };
 
-/* The list of segments of one ring. */
+/* The segments of a ring. */
 struct list {
     struct zr_segment *segments; /* `few`, or a block of the host arena */
     size_t count;
@@ -45,7 +43,7 @@ struct list {
     struct zr_segment few[STACK_SEGMENTS];
 };
 
-union control { /* room for the descriptors, aligned as the system wants it */
+union control { /* buffer for descriptors with the alignment that the system requires */
     struct cmsghdr header;
     char bytes[CMSG_SPACE(MESSAGE_SEGMENTS * sizeof(int))];
 };
@@ -87,7 +85,8 @@ static zr_result export_ring(const struct zr_local_share *share, struct list *li
     return result;
 }
 
-/* Fills a message with the segments from `first` on, and `fds` with their descriptors. Returns how many. */
+/* Fills a message with the segments from `first` on, and `fds` with their descriptors. Returns their
+ * number. */
 static unsigned pack(const struct list *list, size_t first, struct message *message, int *fds)
 {
     unsigned fds_count = 0;
@@ -107,7 +106,7 @@ static unsigned pack(const struct list *list, size_t first, struct message *mess
     return fds_count;
 }
 
-/* Once, without a wait: 0, or the system's number for what was wrong. */
+/* Tries once: returns 0, or errno. */
 static int try_send(unsigned peer, struct message *message, const int *fds, unsigned fds_count)
 {
     union control control;
@@ -145,17 +144,17 @@ static zr_result send_message(const struct zr_local_share *share, unsigned peer,
         bool gone = error == EPIPE || error == ECONNREFUSED || error == ECONNRESET;
         if (!gone && !has_no_room(error))
             return zr_fail(ZR_ERR_PEER, "sending the ring to rank %u failed (error %d)", peer, error);
-        /* A process closes its sockets before its launcher can reap it: what became of it is the launcher's
-         * to tell, in a moment. */
+        /* A process closes its sockets before its launcher can reap it; the launcher reports its exit in a
+         * moment. */
         uint64_t waited_ns = zr_timeout_waited_ns(&timeout);
         if (waited_ns > share->timeout_ns)
-            return gone ? zr_fail(ZR_ERR_PEER, "rank %u has closed its inbox, and nobody tells why", peer)
+            return gone ? zr_fail(ZR_ERR_PEER, "rank %u has closed its inbox for an unknown reason", peer)
                         : zr_local_lost(share->local, peer, waited_ns);
         zr_word_wait(&share->local->abort, 0, RETRY_NS);
     }
 }
 
-/* Sends the list to every peer; an empty one when `list` is NULL. */
+/* Sends the list to every peer; an empty one if `list` is NULL. */
 static zr_result send_list(const struct zr_local_share *share, const struct list *list)
 {
     static const struct list nothing;
@@ -193,22 +192,22 @@ static void close_all(const int *fds, unsigned count)
         close(fds[i]);
 }
 
-/* Whose turn it is holds up all who wait for a later one; a rank that waits itself is not the lost one. */
+/* The rank whose turn it is delays all later ones; a rank that waits itself is not the lost one. */
 static unsigned who_holds_up(const struct zr_local_share *share, unsigned sender)
 {
     unsigned holder = atomic_load(&share->local->turn) % share->local->world;
     return holder == share->rank ? sender : holder;
 }
 
-/* A message as it came, with descriptors that are this process's own. */
+/* A received message; this process owns its descriptors. */
 struct received {
     struct message message;
     int fds[MESSAGE_SEGMENTS];
     unsigned fds_count;
-    bool cut, whole; /* cut: descriptors of it are lost; whole: it is a part of a ring */
+    bool cut, whole; /* cut: some of its descriptors are lost; whole: it is a valid part of a ring */
 };
 
-/* Once, without a wait: 0, or the system's number for what was wrong. */
+/* Tries once: returns 0, or errno. */
 static int try_receive(int inbox, struct received *out)
 {
     union control control;
@@ -236,7 +235,7 @@ static int try_receive(int inbox, struct received *out)
     return 0;
 }
 
-/* The message is of `sender`, for this attempt, and has all that it should. */
+/* Checks that the message is from `sender`, for this attempt, and complete. */
 static zr_result check_message(struct received *got, unsigned sender, uint32_t attempt)
 {
     if (got->whole && got->message.rank == sender && got->message.attempt == attempt && !got->cut)
@@ -244,7 +243,7 @@ static zr_result check_message(struct received *got, unsigned sender, uint32_t a
     close_all(got->fds, got->fds_count);
     got->fds_count = 0;
     if (!got->whole || !got->cut)
-        return zr_fail(ZR_ERR_PEER, "rank %u sent something that is no part of its ring", sender);
+        return zr_fail(ZR_ERR_PEER, "rank %u sent an invalid part of its ring", sender);
     return zr_fail(ZR_ERR_HOST_MEMORY,
                    "no file descriptor is left for the ring of rank %u: raise `ulimit -n`", sender);
 }
@@ -269,7 +268,7 @@ static zr_result receive_message(const struct zr_local_share *share, unsigned se
     return check_message(got, sender, share->attempt);
 }
 
-/* Adds one message to the list. Segments of one file share a descriptor within a message. */
+/* Adds a message to the list. Segments of one file share a descriptor within a message. */
 static void unpack(const struct message *message, const int *fds, struct list *list)
 {
     for (unsigned i = 0; i < message->count && list->count < message->total; i++)
@@ -280,7 +279,7 @@ static void unpack(const struct message *message, const int *fds, struct list *l
         };
 }
 
-/* Closes each descriptor of the list once, but for the one that is kept. */
+/* Closes each descriptor of the list once, except `kept`. */
 static void close_list(const struct list *list, int kept)
 {
     for (size_t i = 0; i < list->count; i++) {
@@ -297,7 +296,7 @@ static bool run_is_over(zr_result result)
     return result == ZR_ERR_PEER || result == ZR_ERR_TIMEOUT || result == ZR_ERR_INTERRUPTED;
 }
 
-/* Receives every message of `sender`. A failure of this rank's own lets the rest of the messages pass by, so
+/* Receives all messages of `sender`. After a failure of this rank the remaining messages are discarded, so
  * that the next turn starts with an empty inbox. */
 static zr_result receive_list(const struct zr_local_share *share, unsigned sender, struct list *list,
                               struct zr_local_peer *peer)
@@ -329,7 +328,7 @@ static zr_result receive_list(const struct zr_local_share *share, unsigned sende
     return result;
 }
 
-/* Receives the ring of `sender` and maps it, unless one of the two has failed before. */
+/* Receives the ring of `sender` and maps it, unless one of the two ranks has failed. */
 static zr_result receive_ring(const struct zr_local_share *share, unsigned sender, struct zr_local_peer *peer)
 {
     struct list list = {0};
@@ -349,7 +348,7 @@ static zr_result receive_ring(const struct zr_local_share *share, unsigned sende
 
 /* ---- Turns --------------------------------------------------------------------------------------------- */
 
-/* Waits until nobody is more than so many turns behind that the descriptors under way could be too many. */
+/* Waits until no rank is so many turns behind that too many descriptors could be in flight. */
 static zr_result wait_for_slow(const struct zr_local_share *share, uint32_t turn)
 {
     struct zr_local_world *local = share->local;
@@ -365,8 +364,8 @@ static zr_result wait_for_slow(const struct zr_local_share *share, uint32_t turn
     return result;
 }
 
-/* This rank's turn: sends its ring, or nothing if it has failed. It has the rings of all before it, so only
- * the last one of them can be late with the turn. */
+/* This rank's turn: sends its ring, or an empty list after a failure. It has the rings of all earlier
+ * ranks, so only the last of them can delay it. */
 static zr_result take_turn(const struct zr_local_share *share, uint32_t turn)
 {
     struct zr_local_world *local = share->local;
@@ -411,7 +410,7 @@ zr_result zr_local_share_rings(const struct zr_local_share *share, struct zr_loc
 
 /* ---- Groups -------------------------------------------------------------------------------------------- */
 
-/* One descriptor per segment, so that each has its own owner. */
+/* One descriptor per segment, so that each has one owner. */
 static void unpack_one(const struct zr_local_pass *pass, struct received *got, unsigned member)
 {
     struct zr_segment *list = pass->segments + (size_t)member * ZR_LOCAL_PLACES;
@@ -423,7 +422,7 @@ static void unpack_one(const struct zr_local_pass *pass, struct received *got, u
     pass->counts[member] += message->count;
 }
 
-/* What has come, and of whom. */
+/* Receives a message and finds its member. */
 static zr_result take_one(const struct zr_local_pass *pass, bool *any)
 {
     struct received got;
@@ -443,7 +442,7 @@ static zr_result take_one(const struct zr_local_pass *pass, bool *any)
     return result;
 }
 
-/* Of this rank's own ring, the message from segment `first` on to the member; *sent: how many went. */
+/* Sends the part of this rank's list from `first` on to a member; *sent: number of segments. */
 static zr_result give_one(const struct zr_local_pass *pass, unsigned member, size_t first, size_t *sent)
 {
     const struct list mine = {.segments = pass->segments + (size_t)pass->rank * ZR_LOCAL_PLACES,

@@ -1,11 +1,11 @@
-/* message.c: a communicator over a transport of messages between two ranks (transport.h): its waits, its
- * birth and its end. The operations are in message_run.c.
+/* message.c: a communicator over a message transport (transport.h): waits, creation and destruction.
+ * message_run.c has the operations.
  *
- * A transport sees no card's memory: what it sends of tensors there is copied to this machine's memory first,
- * and what it receives is copied back, in the stream of the engine's kernels, for which the host waits.
+ * A transport cannot access GPU memory: GPU tensors are copied to host memory before sending and back
+ * after receiving, in the engine's stream, for which the host waits.
  *
- * Nothing here blocks inside the transport: a wait tests what is under way, lets others run, and looks from
- * time to time whether the peers that it waits for still live and how long they have been silent. */
+ * No call blocks inside the transport: a wait tests its messages, yields, and checks from time to time
+ * whether its peers are alive and how long they have been silent. */
 #include "zero/comm/message/message.h"
 
 #include <sched.h>
@@ -21,22 +21,22 @@
 #define SPIN_NS                                                                                              \
     2000000ull               /* looks as often as it can: a message of a bucket's size is on its way as long \
                               */
-#define NAP_NS  50000ull     /* then between looks; the compute threads want the core */
-#define POLL_NS 100000000ull /* between looks whether the peers live */
+#define NAP_NS  50000ull     /* then between tests, to leave the core to compute threads */
+#define POLL_NS 100000000ull /* between checks that the peers are alive */
 
-/* The longest message of a tensor on a card: the host's memory does not grow with buckets. */
+/* Maximum message of a GPU tensor, so that host memory does not grow with buckets. */
 #define STAGED_BYTES ((size_t)1 << 20)
 
-enum { LAST_POLLS = 64 }; /* for what one that has ended reported before: it takes a few to come through */
+enum { LAST_POLLS = 64 }; /* polls for a report of a rank that has exited */
 
-/* The tags of a context. Births and liveness checks have one for the whole run: those of the first. */
+/* Tags of a context. Group creation and liveness checks use those of the first context for the whole run. */
 enum { TAG_DATA = 0, TAG_HOST, TAG_BIRTH, TAG_LIVENESS, TAGS_OF_CONTEXT };
 
-/* A wait that has lasted for a while, as other waits of the process see it. */
+/* A wait that has lasted for a while, visible to other waits of the process. */
 struct zr_message_wait {
     struct zr_rank_set waits_for;
     struct zr_message_wait *next;
-    uint64_t asked_ns; /* when the others were first asked; 0: not yet */
+    uint64_t asked_ns; /* when the other ranks were first asked; 0: not yet */
     unsigned asked_count;
     bool known; /* it is in the list */
 };
@@ -59,7 +59,7 @@ void zr_message_world_close(struct zr_message_world *world)
 
 /* ---- Waiting ------------------------------------------------------------------------------------------- */
 
-/* The place of a message's bytes in this machine's memory. */
+/* Host buffer of a message. */
 static zr_result stage(struct message_comm *self, struct zr_message_operations *under_way,
                        struct zr_transport_message *message, bool receives)
 {
@@ -75,7 +75,7 @@ static zr_result stage(struct message_comm *self, struct zr_message_operations *
     return result == ZR_OK ? zr_comm_end_copies(&self->base) : result;
 }
 
-/* What has arrived goes where it was sent for. */
+/* Copies received messages to their tensors. */
 static zr_result unstage(struct message_comm *self, struct zr_message_operations *under_way)
 {
     zr_result result = ZR_OK;
@@ -87,7 +87,7 @@ static zr_result unstage(struct message_comm *self, struct zr_message_operations
     return result == ZR_OK && under_way->count > 0 ? zr_comm_end_copies(&self->base) : result;
 }
 
-/* Hands one message to the transport. */
+/* Passes one message to the transport. */
 static zr_result start(struct message_comm *self, struct zr_message_operations *under_way,
                        const struct zr_transport_message *message, bool receives)
 {
@@ -126,7 +126,7 @@ zr_result zr_message_receive(struct message_comm *self, struct zr_message_operat
     return start(self, under_way, message, true);
 }
 
-/* Tests one message; *moved if it has arrived. */
+/* Tests one message; *moved: it has arrived. */
 static zr_result test(struct message_comm *self, struct zr_message_operations *under_way, unsigned i,
                       bool *moved)
 {
@@ -150,13 +150,13 @@ static zr_result test(struct message_comm *self, struct zr_message_operations *u
     return ZR_OK;
 }
 
-/* What another rank has found out already. */
+/* The failure that another rank has reported. */
 static zr_result as_reported(const struct zr_liveness *liveness)
 {
     return liveness->lost == ZR_OK ? ZR_OK : zr_fail(liveness->lost, "%s", liveness->text);
 }
 
-/* Takes in what the others ask, in the name of all waits of this process. */
+/* Answers the liveness requests of other ranks, on behalf of all waits of this process. */
 static void listen(struct zr_message_world *run)
 {
     struct zr_rank_set all = {0};
@@ -166,7 +166,7 @@ static void listen(struct zr_message_world *run)
     zr_liveness_listen(&run->liveness, &all);
 }
 
-/* Whether those that are waited for still live. One that has ended because of another reports it before. */
+/* Checks that the awaited ranks are alive. A rank that exits because of another one reports that first. */
 static zr_result check_dead(struct zr_message_world *run, const struct zr_message_wait *wait)
 {
     for (unsigned p = 0; p < run->transport->world && run->introduced; p++) {
@@ -176,13 +176,14 @@ static zr_result check_dead(struct zr_message_world *run, const struct zr_messag
             listen(run);
         if (run->liveness.lost != ZR_OK)
             return as_reported(&run->liveness);
-        return zr_fail(ZR_ERR_PEER, "rank %u (pid %d) has ended while others still wait for it", p,
+        return zr_fail(ZR_ERR_PEER, "rank %u (pid %d) has exited while others still wait for it", p,
                        (int)run->processes[p].pid);
     }
     return ZR_OK;
 }
 
-/* Asks everybody when a quarter of the time is left, once more later, and names who is silent at its end. */
+/* Asks all ranks when a quarter of the timeout is left, and once more later; at the timeout names the
+ * silent rank. */
 static zr_result check_silent(struct message_comm *self, struct zr_message_wait *wait, uint64_t waited_ns)
 {
     struct zr_liveness *liveness = &self->run->liveness;
@@ -199,12 +200,12 @@ static zr_result check_silent(struct message_comm *self, struct zr_message_wait 
     if (zr_liveness_find(liveness, &wait->waits_for, wait->asked_ns, &lost))
         return zr_fail(ZR_ERR_TIMEOUT, "rank %u has not answered for %llu s", lost, seconds);
     return zr_fail(ZR_ERR_TIMEOUT,
-                   "the ranks are out of step: rank %u has sent nothing for %llu s, and waits itself", lost,
-                   seconds);
+                   "the ranks are out of step: rank %u has sent nothing for %llu s and is waiting itself",
+                   lost, seconds);
 }
 
-/* Whether a wait can still end well. The first rank to see that it cannot reports it to the others. The lock
- * of the run is held. */
+/* Whether a wait can still succeed. The first rank that finds it cannot reports it to the others. Caller
+ * holds the lock of the run. */
 static zr_result check_wait(struct message_comm *self, const struct zr_message_operations *under_way,
                             struct zr_message_wait *wait, uint64_t waited_ns)
 {
@@ -290,9 +291,9 @@ zr_result zr_message_wait(struct message_comm *self, struct zr_message_operation
     return result;
 }
 
-/* ---- Birth and end ------------------------------------------------------------------------------------- */
+/* ---- Creation and destruction -------------------------------------------------------------------------- */
 
-/* What is under way after a failure would be written into memory that is given back. */
+/* Cancels pending messages after a failure: they would be written into freed memory. */
 static void message_close(struct zr_comm *comm)
 {
     struct message_comm *self = (struct message_comm *)comm;
@@ -346,8 +347,8 @@ static void lay_out(struct message_comm *self, unsigned world)
 
 _Static_assert(sizeof(struct message_comm) % _Alignof(struct zr_message_operation) == 0, "records follow");
 
-/* Operations of tensors on a card run in the call that hands them in, in the stream of the engine's kernels,
- * and what they only move comes in messages of a ring's parts as well. */
+/* Operations on GPU tensors run in the submitting call, in the engine's stream, and also move data in
+ * messages of a ring's part. */
 static zr_result prepare_staging(struct message_comm *self)
 {
     self->each_bytes = self->each_bytes < STAGED_BYTES ? self->each_bytes : STAGED_BYTES;
@@ -361,8 +362,7 @@ static zr_result prepare_staging(struct message_comm *self)
     return result;
 }
 
-/* Everything of a rank's own, but for its tags. `members` NULL: all ranks of the run; else those of parent.
- */
+/* Creates a rank's own part, without tags. `members` NULL: all ranks of the run; else ranks of the parent. */
 static zr_result prepare(struct message_comm **out, const struct zr_comm_options *options,
                          struct zr_message_world *run, const struct zr_comm_members *members,
                          const struct message_comm *parent)
@@ -410,7 +410,7 @@ static void set_context(struct message_comm *self, uint32_t context)
     self->run->contexts = context + 1;
 }
 
-/* What the ranks tell each other first: whether they have a communicator, and who they are. */
+/* The first exchange: whether a rank has its part, and its process. */
 struct greeting {
     struct zr_process process;
     uint64_t slot_bytes; /* 0: failed */
@@ -425,16 +425,16 @@ static zr_result greet(struct message_comm *self, struct greeting *mine, struct 
     for (unsigned p = 0; p < world && result == ZR_OK; p++) {
         self->run->processes[p] = theirs[p].process;
         if (theirs[p].slot_bytes == 0)
-            result = zr_fail(ZR_ERR_PEER, "rank %u has no room for its buckets", p);
+            result = zr_fail(ZR_ERR_PEER, "rank %u has no memory for its buckets", p);
         else if (theirs[p].slot_bytes != theirs[0].slot_bytes)
             result = zr_fail(ZR_ERR_INVALID,
-                             "rank %u has buckets of %llu bytes, and rank 0 of %llu; give all ranks the same "
+                             "rank %u has buckets of %llu bytes, but rank 0 of %llu; give all ranks the same "
                              "--bucket-bytes and the same model",
                              p, (unsigned long long)theirs[p].slot_bytes,
                              (unsigned long long)theirs[0].slot_bytes);
     }
     self->run->introduced = result == ZR_OK;
-    memset(&self->base.counters, 0, sizeof(self->base.counters)); /* nobody has asked for anything yet */
+    memset(&self->base.counters, 0, sizeof(self->base.counters)); /* do not count this exchange */
     return result;
 }
 
@@ -462,15 +462,14 @@ zr_result zr_message_create(zr_comm **out, const struct zr_comm_options *options
 
 /* ---- Groups -------------------------------------------------------------------------------------------- */
 
-/* What the members of a group tell each other: whether they have their part, and the first context that is
- * free. */
+/* Exchange of a group's members: whether each has its part, and its first free context. */
 struct birth {
     uint64_t key;
     uint32_t result, context;
 };
 
-/* The greatest of the contexts is free with all members. Ranks that are in two groups make them in one order,
- * so that the messages of two births meet their like. */
+/* Uses the maximum of the contexts, which is free on all members. Ranks in two groups create them in the
+ * same order, so messages of two creations match. */
 static zr_result meet(struct message_comm *parent, const struct zr_comm_members *members, struct birth *mine)
 {
     struct zr_message_operations *under_way = &parent->host;
@@ -496,9 +495,9 @@ static zr_result meet(struct message_comm *parent, const struct zr_comm_members 
         if (p == members->rank)
             continue;
         if (theirs[p].key != own.key)
-            result = zr_fail(ZR_ERR_PEER, "the ranks are out of step: rank %u makes another group", rank);
+            result = zr_fail(ZR_ERR_PEER, "the ranks are out of step: rank %u creates another group", rank);
         else if (theirs[p].result != ZR_OK)
-            result = zr_fail(ZR_ERR_PEER, "rank %u could not make its part of a group: %s", rank,
+            result = zr_fail(ZR_ERR_PEER, "rank %u failed to create its part of a group: %s", rank,
                              zr_result_name((zr_result)theirs[p].result));
         if (theirs[p].context > mine->context)
             mine->context = theirs[p].context;
@@ -517,8 +516,7 @@ static zr_result message_group(struct zr_comm **out, struct zr_comm *base,
     zr_result result = prepare(&self, members->options, parent->run, members, parent);
     if (result == ZR_OK &&
         birth.context >= (parent->run->transport->tags_count - TAGS_OF_CONTEXT) / TAGS_OF_CONTEXT)
-        result = zr_fail(ZR_ERR_INVALID, "%u communicators have been made, and there are no more tags",
-                         birth.context);
+        result = zr_fail(ZR_ERR_INVALID, "no tags are left after %u communicators", birth.context);
     birth.result = (uint32_t)result;
     snprintf(words, sizeof(words), "%s", zr_last_error());
     zr_result met = meet(parent, members, &birth);

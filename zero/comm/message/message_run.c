@@ -1,16 +1,15 @@
-/* message_run.c: the operations over a transport. Below message.c.
+/* message_run.c: operations over a transport. Used by message.c.
  *
- * What only moves goes straight from the caller's memory to the caller's memory, from each to each or from
- * neighbour to neighbour. What is added up arrives in the ring, a part of every peer's in a slot, and is
- * added there in rank order while the next part travels into the other slot: the same sums as everywhere. No
- * message is longer than the transport allows, whatever the operation. */
+ * Data that only moves goes directly between the callers' buffers, between all pairs or from neighbour to
+ * neighbour. Operands of sums arrive in the ring, a part of every peer's shard per slot, and are added in
+ * rank order while the next part arrives in the other slot. No message exceeds the transport's maximum. */
 #include <string.h>
 
 #include "alloc/base/error.h"
 #include "zero/comm/message/message.h"
 
-/* From here on a ring takes less time than all at once: N - 1 steps of one message each, instead of N - 1
- * messages that fight for the same wires. */
+/* From this number of ranks on a ring is faster than all pairs at once: N - 1 steps of one message,
+ * instead of N - 1 messages that share the wires. */
 enum { RING_WORLD = 5 };
 #define RING_BYTES ((size_t)1 << 20)
 
@@ -24,7 +23,7 @@ static size_t smaller(size_t a, size_t b)
     return a < b ? a : b;
 }
 
-/* One message each way as one call; a NULL place is no message. */
+/* One message each way; NULL: none. */
 struct pair {
     const char *out;
     char *in;
@@ -93,7 +92,7 @@ static zr_result add_part(struct message_comm *self, const struct reduction *op,
     return zr_comm_sum_part(&self->base, &op->sum, part);
 }
 
-/* Adds part i while part i + 1 travels. */
+/* Adds part i while part i + 1 arrives. */
 static zr_result run_reduction(struct message_comm *self, const struct reduction *op)
 {
     size_t count = op->bytes / self->each_bytes + (op->bytes % self->each_bytes != 0);
@@ -109,7 +108,7 @@ static zr_result run_reduction(struct message_comm *self, const struct reduction
     return result;
 }
 
-/* The part of an operation in which sums are made. */
+/* The part of an operation that computes sums. */
 static zr_result reduce(struct message_comm *self, const struct zr_comm_item *item)
 {
     struct reduction reduction = {.source = item->kind == ZR_COMM_ALL_REDUCE ? item->all_reduce.buffer
@@ -122,13 +121,13 @@ static zr_result reduce(struct message_comm *self, const struct zr_comm_item *it
 
 /* ---- Gathers ------------------------------------------------------------------------------------------- */
 
-/* From each to each: `step` is how far apart the shards of the destination lie, 0 where there is only one. */
+/* Exchange between all pairs. `step`: distance of the shards in the destination, 0 for a single one. */
 struct crossing {
     const char *source;
     char *destination;
     size_t bytes, step;
-    bool sends, receives; /* this rank's part in it */
-    unsigned only;        /* the one rank to speak with, or world */
+    bool sends, receives; /* this rank's role */
+    unsigned only;        /* the only peer, or world */
 };
 
 static zr_result cross(struct message_comm *self, struct zr_message_operations *under_way,
@@ -156,7 +155,7 @@ static zr_result cross(struct message_comm *self, struct zr_message_operations *
     return result;
 }
 
-/* In step s each passes on what it got in step s - 1, starting with its own. */
+/* In step s each rank passes on what it received in step s - 1, starting with its own shard. */
 static zr_result gather_in_ring(struct message_comm *self, char *all, size_t shard_bytes)
 {
     unsigned world = self->base.world;
@@ -217,7 +216,7 @@ static zr_result run_all_reduce(struct message_comm *self, const struct zr_comm_
 
 /* ---- From and to one ----------------------------------------------------------------------------------- */
 
-/* From neighbour to neighbour, the root first: a piece is passed on while the next one comes. */
+/* From neighbour to neighbour, starting at the root: a piece is passed on while the next one arrives. */
 static zr_result broadcast_in_ring(struct message_comm *self, const struct zr_broadcast *op)
 {
     unsigned world = self->base.world, place = (self->base.rank + world - op->root) % world;
@@ -227,7 +226,7 @@ static zr_result broadcast_in_ring(struct message_comm *self, const struct zr_br
         char *at = (char *)op->buffer + first;
         size_t bytes = smaller(op->bytes - first, piece);
         struct zr_message_operations *under_way = &self->under_way[index & 1];
-        result = zr_message_wait(self, under_way); /* the piece before the last has gone */
+        result = zr_message_wait(self, under_way); /* the piece before the previous one is sent */
         if (result == ZR_OK && place > 0)
             result = zr_message_receive(self, under_way,
                                         &(struct zr_transport_message){
@@ -279,7 +278,7 @@ static zr_result run_transfer(struct message_comm *self, const struct zr_transfe
     return result;
 }
 
-/* Twice as far in each round: after log2 N of them everybody has heard of everybody. */
+/* Doubles the distance in each round: after log2 N rounds every rank has heard of all. */
 static zr_result barrier(struct message_comm *self)
 {
     char nothing = 0;

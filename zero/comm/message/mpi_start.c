@@ -1,5 +1,5 @@
-/* mpi_start.c: a rank of an MPI run: loads the module (mpi/mpi.c), joins, and gives message.c its transport.
- * What starts mpirun where nobody has is in mpirun.c. */
+/* mpi_start.c: a rank of an MPI run: loads the module (mpi/mpi.c), joins, and passes the transport to
+ * message.c. launch/mpirun.c runs mpirun. */
 #define _GNU_SOURCE
 #include <signal.h>
 #include <stdio.h>
@@ -30,18 +30,19 @@ static zr_result join(const struct zr_start *start)
     if (result != ZR_OK)
         return zr_fail(
             result,
-            "--comm mpi: %s; it is built where mpicc is (libopenmpi-dev), and needs the same MPI to run",
+            "--comm mpi: %s; the module is built if mpicc is installed (libopenmpi-dev), and requires "
+            "the same MPI at run time",
             zr_last_error());
-    memcpy(&opener, &symbol, sizeof(opener)); /* ISO C has no cast between the two kinds of pointer */
+    memcpy(&opener, &symbol, sizeof(opener)); /* ISO C does not allow this cast */
     if (opener(&mpi.transport) != 0)
         return zr_fail(ZR_ERR_UNAVAILABLE, "--comm mpi: %s", mpi.transport.why);
     if (mpi.transport.version != ZR_TRANSPORT_VERSION)
-        return zr_fail(ZR_ERR_UNAVAILABLE, "libzr_comm_mpi.so is of version %u, and this program wants %d",
+        return zr_fail(ZR_ERR_UNAVAILABLE, "libzr_comm_mpi.so has version %u, but this program requires %d",
                        mpi.transport.version, ZR_TRANSPORT_VERSION);
     if (mpi.transport.rank != start->rank || mpi.transport.world != start->world)
         return zr_fail(
             ZR_ERR_UNAVAILABLE,
-            "%s says rank %u of %u, and MPI rank %u of %u: mpirun and libzr_comm_mpi.so are of two "
+            "%s means rank %u of %u, but MPI says rank %u of %u: mpirun and libzr_comm_mpi.so belong to "
             "different MPIs",
             start->rank_name, start->rank, start->world, mpi.transport.rank, mpi.transport.world);
     zr_message_world_open(&mpi.world, &mpi.transport);
@@ -54,7 +55,7 @@ bool zr_mpi_joined(void)
     return mpi.joined;
 }
 
-/* Its operations are noted, for ranks that wait for this one. */
+/* Records its operations, for ranks that wait for this one. */
 static void follow(zr_comm *comm)
 {
     unsigned ranks[ZR_MAX_WORLD];
@@ -71,10 +72,10 @@ zr_result zr_comm_mpi_create(zr_comm **out, const struct zr_comm_options *option
                              struct zr_local_world *local, unsigned rank)
 {
     if (!out)
-        return zr_fail(ZR_ERR_INVALID, "a communicator needs a place to go");
+        return zr_fail(ZR_ERR_INVALID, "zr_comm_mpi_create() requires out");
     *out = NULL;
     if (!mpi.joined)
-        return zr_fail(ZR_ERR_INVALID, "this process is no rank of an MPI run");
+        return zr_fail(ZR_ERR_INVALID, "this process is not a rank of an MPI run");
     zr_result result = mpi.transport.world == 1 ? zr_comm_null_create(out, options, rank, 1)
                                                 : zr_message_create(out, options, &mpi.world);
     if (result == ZR_OK) {
@@ -86,8 +87,8 @@ zr_result zr_comm_mpi_create(zr_comm **out, const struct zr_comm_options *option
     return result;
 }
 
-/* A rank that ends well says goodbye, and waits for the others' goodbyes. One that does not must not: the
- * others would wait for it, and mpirun ends them instead. */
+/* A rank that succeeds leaves the run and waits for the others to leave. A failed rank must not: the
+ * others would wait for it; mpirun ends them instead. */
 int zr_mpi_run(const struct zr_launch_options *options, const struct zr_start *start)
 {
     struct zr_local_control control = {0};
@@ -111,7 +112,8 @@ int zr_mpi_run(const struct zr_launch_options *options, const struct zr_start *s
             zr_local_log("rank %u: %s", start->rank, mpi.transport.why);
             code = EXIT_FAILED;
         }
-        /* One that was never of the run has left nothing, and the files may be those of another run. */
+        /* A process that never joined the run has created no files; existing ones may belong to another
+         * run. */
         if (code != 0 && options->clean_up)
             options->clean_up(options->argument);
         if (code == 0 && atomic_load(&control.local->followed) && !start->under_zr)

@@ -12,7 +12,7 @@
 #include "zero/train/report/number.h"
 #include "zero/train/report/terminal.h"
 
-/* The emulated driver's name for its image of the kernels, beside the driver. */
+/* The emulated driver's name for its kernel image, next to the driver. */
 static const char emulated_kernels[] = "zr emulated image kernels.image\n";
 
 bool zr_card_is_own(const struct zr_rank *rank)
@@ -27,8 +27,9 @@ unsigned zr_card_device(const struct zr_rank *rank)
     return rank->config->device + (zr_card_is_own(rank) ? here : 0);
 }
 
-/* A kernel that the driver loads at its first launch may make that launch wait for all work of the context,
- * or take memory: work that waits for another rank's would wait forever, and the card's memory is planned. */
+/* Sets eager loading. A kernel loaded at its first launch may make that launch wait for all work of the
+ * context, which deadlocks if that work waits for another rank; loading also takes memory that is not
+ * planned. */
 void zr_card_prepare(const struct zr_train_config *config)
 {
     if (config->backend == ZR_TRAIN_CUDA && config->comm != ZR_TRAIN_COMM_NCCL && config->ranks_here > 1)
@@ -63,7 +64,7 @@ zr_result zr_card_open(struct zr_rank *rank)
 void zr_card_say_memory(const struct zr_rank *rank)
 {
     if (rank->pinned)
-        zr_say("what is offloaded lies in memory of %s", rank->pinned->memory);
+        zr_say("offloaded state is in memory of %s", rank->pinned->memory);
 }
 
 void zr_card_close(struct zr_rank *rank)
@@ -81,7 +82,7 @@ void zr_card_close(struct zr_rank *rank)
     rank->device = NULL;
 }
 
-/* The memory that the card has free is for all ranks of this machine. */
+/* Compares the plans of all ranks of this machine with the GPU's free memory. */
 zr_result zr_card_check_plan(const struct zr_rank *rank)
 {
     struct zr_backend_memory memory;
@@ -93,13 +94,14 @@ zr_result zr_card_check_plan(const struct zr_rank *rank)
                ? result
                : zr_fail(
                      ZR_ERR_MEMORY,
-                     "the plan takes %s bytes for %u rank(s), and device %u has %s in all; try --memory-limit, "
-                     "under which the head's chunks are smaller, --recompute full, a smaller --batch or model, or a higher --stage",
+                     "the plan takes %s bytes for %u rank(s), but device %u has %s in total; give --memory-limit, "
+                     "which shrinks the head's chunks, --recompute full, a smaller --batch or model, or a higher "
+                     "--stage",
                      zr_number_grouped(number[0], (size_t)all), sharing, zr_card_device(rank),
                      zr_number_grouped(number[1], memory.total_bytes));
 }
 
-/* Host messages go as from the launcher, in this machine's memory. */
+/* Host messages use the launcher's transport. */
 zr_result zr_card_comm_create(struct zr_rank *rank, const struct zr_comm_options *options)
 {
     struct zr_comm_options talking = *options;

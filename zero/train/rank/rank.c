@@ -1,4 +1,4 @@
-/* rank.c: opens and closes what a rank holds. */
+/* rank.c: opens and closes everything that a rank owns. */
 #include "zero/train/rank/rank.h"
 
 #include <string.h>
@@ -20,8 +20,8 @@
 
 #define MIB ((size_t)1 << 20)
 
-/* Addresses, not memory: records, stacks and the heap of the largest run fit, and of a rehearsal those of a
- * run that no machine could hold. Less where addresses are limited. */
+/* Address space for records, stacks and the heap: enough for the largest run, and for the rehearsal of a
+ * run that no machine could hold. Reduced if addresses are limited. */
 enum {
     HOST_RESERVE_MIB = 256,
     SMALL_RESERVE_MIB = 64,
@@ -47,20 +47,20 @@ static zr_result open_host_memory(struct zr_rank *rank, size_t reserve_bytes)
     return result;
 }
 
-/* Under ZR_CONF=service:on, where there is no service. */
+/* ZR_CONF=service:on without a running zrd. */
 static void say_alone(void)
 {
     char words[512];
     zr_service_alone(words, sizeof words);
     if (words[0])
-        zr_say("%s; this run goes on alone", words);
+        zr_say("%s; this run continues without zrd", words);
 }
 
 static zr_result open_memory(struct zr_rank *rank)
 {
     size_t stacks = (size_t)rank->config->threads * THREAD_RESERVE_BYTES;
     struct zr_plan_request request;
-    zr_option_prefer(ZR_OPTION_PUBLISH, 2); /* zr ps shows a trainer of any size */
+    zr_option_prefer(ZR_OPTION_PUBLISH, 2); /* zr ps shows trainers of any size */
     zr_result result = open_host_memory(rank, HOST_RESERVE_MIB * MIB + stacks);
     if (result == ZR_OK)
         result = zr_rank_request(&request, rank->config, rank->rank, rank->host_arena);
@@ -81,7 +81,7 @@ static zr_result open_memory(struct zr_rank *rank)
         result = zr_turns_begin(rank);
     if (result != ZR_OK)
         return result;
-    /* Twice the plan in addresses: holes move, and unmapped addresses cost nothing but their number. */
+    /* Twice the plan in addresses: best fit moves holes, and unmapped addresses are cheap. */
     result = zr_arena_create(
         &rank->arena, &(struct zr_arena_options){.backend = rank->device ? rank->device : rank->backend,
                                                  .name = "training",
@@ -101,8 +101,8 @@ static zr_result open_memory(struct zr_rank *rank)
     return result;
 }
 
-/* The communicator, and with it the first words between the ranks: their settings, which must agree, and
- * their plans, which rank 0 prints. */
+/* Creates the communicator and makes the first exchanges: settings, which must agree, and plans, which
+ * rank 0 prints. */
 static zr_result open_peers(struct zr_rank *rank)
 {
     const struct zr_train_config *config = rank->config;
@@ -147,7 +147,7 @@ static zr_result open_peers(struct zr_rank *rank)
     return result;
 }
 
-/* A trace per rank: FILE for a single one, FILE.0, FILE.1, .. for several. */
+/* A trace per rank: FILE for a single rank, else FILE.0, FILE.1, ... */
 static zr_result open_trace(struct zr_rank *rank)
 {
     char path[ZR_TRAIN_PATH_ROOM + 16];
@@ -167,7 +167,7 @@ static zr_result open_trace(struct zr_rank *rank)
     return result;
 }
 
-/* The blocks of a step get their places, next to what is kept between steps. */
+/* Passes the placement plan to the arena, beside blocks that live between steps. */
 static zr_result keep_places(struct zr_rank *rank)
 {
     zr_result result = rank->places ? zr_rehearsal_install(rank->places, rank->arena) : ZR_OK;
@@ -179,7 +179,7 @@ static zr_result keep_places(struct zr_rank *rank)
 static void say_of_file(void *state, const char *words)
 {
     const struct zr_rank *rank = state;
-    if (rank->rank % rank->config->ranks_here == 0) /* what a machine has to say is said once */
+    if (rank->rank % rank->config->ranks_here == 0) /* one rank per machine prints it */
         zr_say("%s", words);
 }
 

@@ -1,8 +1,5 @@
-/* rank.h: what a rank of zr-train holds, from the first granule to the last: memory, peers, threads, model,
- * text.
- *
- * zr_rank_open() takes it in one order and zr_rank_close() gives it back in reverse, whatever failed between.
- */
+/* rank.h: everything that a rank of zr-train owns: memory, peers, threads, model, text. zr_rank_open()
+ * acquires it in order; zr_rank_close() releases it in reverse order, also after a partial open. */
 #ifndef ZR_TRAIN_RANK_H
 #define ZR_TRAIN_RANK_H
 
@@ -18,50 +15,51 @@ struct zr_rank {
     struct zr_local_world *local;
     unsigned rank;
 
-    zr_backend *backend;   /* of this machine's memory */
-    zr_backend *device;    /* of a card's; NULL: tensors are in this machine's */
-    zr_backend *pinned;    /* of this machine's memory that the card sees too; NULL: nothing is offloaded */
-    bool entered;          /* the device is this thread's */
-    void *stream, *beside; /* of the device: of kernels; of operations between ranks. NULL: none */
+    zr_backend *backend;   /* host memory */
+    zr_backend *device;    /* GPU memory; NULL: tensors are in host memory */
+    zr_backend *pinned;    /* host memory that the GPU can access; NULL: no offload */
+    bool entered;          /* the device is current in this thread */
+    void *stream, *beside; /* GPU streams of kernels / of operations between ranks; NULL: none */
     const struct zr_kernels *kernels;
-    zr_arena *host_arena;                                 /* records, stacks, the heap: tag other */
-    zr_arena *arena;                                      /* tensors and the ring: what the plan speaks of */
-    zr_arena *host_tier;                                  /* what is offloaded; NULL: nothing is */
+    zr_arena *host_arena;                                 /* records, stacks and heap: tag other */
+    zr_arena *arena;                                      /* tensors and the ring; has the byte plan's
+                                                           * limits */
+    zr_arena *host_tier;                                  /* offloaded state; NULL: none */
     struct zr_offload_file offload_file, parameters_file; /* folder NULL: none */
     bool heap_started;
     struct zr_byte_plan plan;
-    struct zr_spill *spill;       /* NULL: nothing is spilled; see spill.h */
-    zr_rehearsal *places;         /* the places that the plan counts on; NULL: none, or the arena has them */
-    struct zr_plan_claims claims; /* for turns.h; count 0: none */
-    uint64_t told_peak_bytes;     /* of the plan that zrd has */
-    bool claimed;                 /* in this turn: it keeps to it until the next */
-    struct zr_timeline timeline; /* of rank 0 with --flops; clock.flops_per_second is 0 where there is none */
-    zr_comm *comm;               /* of all ranks */
+    struct zr_spill *spill;       /* NULL: no --spill; see spill.h */
+    zr_rehearsal *places;         /* placement plan; NULL: none, or passed to the arena */
+    struct zr_plan_claims claims; /* see turns.h; count 0: none */
+    uint64_t told_peak_bytes;     /* peak of the plan that zrd has */
+    bool claimed;                 /* it has reported a claim in this time slice and is bound by it */
+    struct zr_timeline timeline;  /* of rank 0 with --flops; else clock.flops_per_second is 0 */
+    zr_comm *comm;                /* all ranks */
     struct zr_mesh mesh;
     struct zr_mesh_place place;
     zr_thread_pool *pool;
     bool traced;
     struct zr_trainer_state state;
     struct zr_data data;
-    struct zr_rank_report *reports; /* [world]; all ranks' numbers, filled by an exchange; from the heap */
+    struct zr_rank_report *reports; /* [world], filled by zr_rank_exchange_reports(); on the heap */
 };
 
-/* What several ranks have to say alike, one says. */
+/* Whether this rank prints messages that all ranks share. */
 static inline bool zr_rank_logs(const struct zr_rank *rank)
 {
     return rank->rank == 0;
 }
 
-/* Opens everything, prints the byte plan (rank 0) as soon as it is known, and refuses a plan that does not
- * fit. On failure *out is to be closed all the same. Collective. */
+/* Opens everything, prints the byte plan (rank 0) and refuses a plan that does not fit. Collective. Close
+ * *out also on failure. */
 zr_result zr_rank_open(struct zr_rank *out, const struct zr_train_config *config,
                        struct zr_local_world *local, unsigned rank);
-/* Memory for records alone, where no rank runs; likewise to be closed, on failure too. */
+/* Opens memory for records only, for work without ranks. Close *out also on failure. */
 zr_result zr_rank_open_records(struct zr_rank *out, const struct zr_train_config *config);
-/* Gives all back. ZR_ERR_CORRUPT with words: something was left behind. */
+/* Releases everything. ZR_ERR_CORRUPT: blocks were left; the message names them. */
 zr_result zr_rank_close(struct zr_rank *rank);
 
-/* Fills this rank's report with what was measured, and exchanges: rank->reports is complete on all ranks. */
+/* Exchanges reports: rank->reports is complete on all ranks afterwards. */
 zr_result zr_rank_exchange_reports(struct zr_rank *rank, const struct zr_rank_report *mine);
 
 #endif

@@ -9,15 +9,15 @@
 
 #define MIB ((size_t)1 << 20)
 
-/* Addresses that the libraries take beside ours: generated code, descriptions, and a region of 64 MiB that
- * the C library reserves for each thread that allocates. */
+/* Addresses that libraries take: generated code, descriptors, and the 64 MiB that the C library reserves
+ * for each thread that allocates. */
 enum { LIBRARY_MIB = 64, LIBRARY_THREAD_MIB = 72 };
 
 zr_result zr_rank_check_plan_fits(const struct zr_rank *rank)
 {
     const struct zr_train_config *config = rank->config;
     size_t device = rank->plan.peak_reserved_bytes, host = rank->plan.host_reserved_bytes,
-           need = rank->device ? host : device + host; /* both are memory of this machine, but a card's */
+           need = rank->device ? host : device + host; /* both are host memory, unless there is a GPU */
     uint64_t all = (uint64_t)need * config->ranks_here;
     struct zr_machine machine;
     char number[3][ZR_NUMBER_ROOM];
@@ -25,15 +25,15 @@ zr_result zr_rank_check_plan_fits(const struct zr_rank *rank)
     if (config->host_limit_bytes && host > config->host_limit_bytes)
         return zr_fail(
             ZR_ERR_MEMORY,
-            "the plan takes %s bytes of the host tier per rank and --host-limit allows %s; try a higher "
-            "--stage, more --ranks, or leave out what is offloaded",
+            "the plan takes %s bytes of the host tier per rank, but --host-limit allows %s; give a "
+            "higher --stage, more --ranks, or less offload",
             zr_number_grouped(number[0], host), zr_number_grouped(number[1], config->host_limit_bytes));
     if (config->memory_limit_bytes && device > config->memory_limit_bytes)
-        return zr_fail(ZR_ERR_MEMORY,
-                       "the plan takes %s bytes per rank and --memory-limit allows %s; try --recompute full, "
-                       "a smaller --batch, a higher --stage or more --ranks",
-                       zr_number_grouped(number[0], device),
-                       zr_number_grouped(number[1], config->memory_limit_bytes));
+        return zr_fail(
+            ZR_ERR_MEMORY,
+            "the plan takes %s bytes per rank, but --memory-limit allows %s; give --recompute full, a "
+            "smaller --batch, a higher --stage or more --ranks",
+            zr_number_grouped(number[0], device), zr_number_grouped(number[1], config->memory_limit_bytes));
     zr_result on_card = rank->device ? zr_card_check_plan(rank) : ZR_OK;
     if (on_card != ZR_OK)
         return on_card;
@@ -43,27 +43,27 @@ zr_result zr_rank_check_plan_fits(const struct zr_rank *rank)
                             ? machine.cgroup_limit_bytes - machine.cgroup_used_bytes
                             : 0;
         if (all > left)
-            return zr_fail(ZR_ERR_MEMORY,
-                           "the plan takes %s for %u rank(s), and this cgroup's memory.max leaves %s of %s; "
-                           "raise the limit, or try --recompute full, a smaller --batch or model",
-                           zr_size_print(number[0], all), config->ranks_here,
-                           zr_size_print_in(number[1], left, all),
-                           zr_size_print_in(number[2], machine.cgroup_limit_bytes, all));
+            return zr_fail(
+                ZR_ERR_MEMORY,
+                "the plan takes %s for %u rank(s), but this cgroup's memory.max leaves %s of %s; raise the "
+                "limit, or give --recompute full, a smaller --batch or model",
+                zr_size_print(number[0], all), config->ranks_here, zr_size_print_in(number[1], left, all),
+                zr_size_print_in(number[2], machine.cgroup_limit_bytes, all));
     }
     if (machine.overcommit_strict && all > machine.commit_left_bytes)
         return zr_fail(
             ZR_ERR_MEMORY,
-            "the plan takes %s for %u rank(s), and under vm.overcommit_memory = 2 the system has %s "
-            "left to promise; raise vm.overcommit_ratio, or try --recompute full, a smaller "
-            "--batch or model",
+            "the plan takes %s for %u rank(s), but under vm.overcommit_memory = 2 the system has %s "
+            "left; raise vm.overcommit_ratio, or give --recompute full, a smaller --batch or model",
             zr_size_print(number[0], all), config->ranks_here,
             zr_size_print_in(number[1], machine.commit_left_bytes, all));
     if (machine.memory_available_bytes && all > machine.memory_available_bytes)
-        return zr_fail(ZR_ERR_MEMORY,
-                       "the plan takes %s for %u rank(s), and this machine has %s available; try --recompute "
-                       "full, a smaller --batch or model, or fewer --ranks",
-                       zr_size_print(number[0], all), config->ranks_here,
-                       zr_size_print_in(number[1], machine.memory_available_bytes, all));
+        return zr_fail(
+            ZR_ERR_MEMORY,
+            "the plan takes %s for %u rank(s), but this machine has %s available; give --recompute full, "
+            "a smaller --batch or model, or fewer --ranks",
+            zr_size_print(number[0], all), config->ranks_here,
+            zr_size_print_in(number[1], machine.memory_available_bytes, all));
     return ZR_OK;
 }
 
@@ -79,7 +79,7 @@ zr_result zr_rank_check_addresses_left(const struct zr_rank *rank)
         resident.address_bytes + need <= machine.address_limit_bytes)
         return ZR_OK;
     return zr_fail(ZR_ERR_ADDRESSES,
-                   "`ulimit -v` allows %s of addresses, %s are in use, and the libraries need %s more; type "
+                   "`ulimit -v` allows %s of addresses, %s are in use, and the libraries need %s more; run "
                    "`ulimit -v %zu` or `ulimit -v unlimited`",
                    zr_size_print(number[0], machine.address_limit_bytes),
                    zr_size_print_in(number[1], resident.address_bytes, machine.address_limit_bytes),

@@ -1,18 +1,16 @@
-/* rank_fits.h: whether what a rank is going to take is there: refused before step 1, with the limit that it
- * meets and what helps.
- *
- * Nothing is taken and nothing changed. The thread that opens the rank. */
+/* rank_fits.h: checks before step 1 that the memory of a rank is available; messages name the limit and
+ * the fix. Allocates and changes nothing. Used by the thread that opens the rank. */
 #ifndef ZR_TRAIN_RANK_FITS_H
 #define ZR_TRAIN_RANK_FITS_H
 
 #include "zero/train/rank/rank.h"
 
-/* The rank has its plan, and its card where it runs on one. ZR_ERR_MEMORY: beyond --host-limit,
- * --memory-limit, the card, the cgroup, or what the machine has. */
+/* Requires the plan, and the GPU if there is one. ZR_ERR_MEMORY: the plan exceeds --host-limit,
+ * --memory-limit, the GPU, the cgroup, or the machine. */
 zr_result zr_rank_check_plan_fits(const struct zr_rank *rank);
 
-/* The matrix library and the C library map memory of their own, and oneDNN does not survive a refusal: under
- * `ulimit -v` what they need must be left when our own reservations stand. ZR_ERR_ADDRESSES: it is not. */
+/* The matrix library and the C library map their own memory, and oneDNN crashes if mmap fails. Under
+ * `ulimit -v` their needs must fit beside our reservations. ZR_ERR_ADDRESSES: they do not. */
 zr_result zr_rank_check_addresses_left(const struct zr_rank *rank);
 
 #endif

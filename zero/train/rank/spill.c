@@ -1,7 +1,7 @@
-/* spill.c: see spill.h. Stands on alloc/core/vacancy.c, reclaim.c and zero/engine/nvme.
+/* spill.c: see spill.h. Uses alloc/core/vacancy.c, reclaim.c and zero/engine/nvme.
  *
- * Two threads: the rank's own opens, rests, resumes and closes; the helper thread spills in between, and
- * zr_helper_set_spill() is the border between them. */
+ * The rank's thread opens, rests, resumes and closes; zrd's helper thread swaps out between rest and
+ * resume. zr_helper_set_spill() synchronizes the two. */
 #define _GNU_SOURCE
 #include "zero/train/rank/spill.h"
 
@@ -18,13 +18,14 @@
 #include "zero/engine/nvme/nvme_io.h"
 #include "zero/train/report/terminal.h"
 
-/* Of a step, in the order of their use: the last is the first to go. */
+/* Tags in the order of their use in a step; the last one is swapped out first. */
 static const zr_tag order[] = {ZR_TAG_PARAM, ZR_TAG_GRAD, ZR_TAG_MASTER, ZR_TAG_OPTIMIZER};
-/* A batch is as small as a slow disk writes long before zrd's deadline. */
+/* A batch is small enough for a slow disk to write long before zrd's deadline. */
 enum { ORDER_COUNT = sizeof order / sizeof *order, AT_ONCE = 8, AT_ONCE_BYTES = 32 << 20, DEPTH = 8 };
 
-static const char way_out[] = "nothing is lost and the run goes on; those that wait for its memory get it at "
-                              "its end: for a run to come name another disk by --spill nvme:DIR";
+static const char way_out[] =
+    "nothing is lost and the run continues; runs that wait for its memory get it when this run "
+    "exits. For the next run name another disk with --spill nvme:DIR";
 
 struct away {
     zr_arena *arena;
@@ -35,14 +36,14 @@ struct away {
 struct zr_spill {
     zr_nvme_io *io;
     uint64_t file_bytes, used_bytes;
-    struct away *away; /* [away_most]; from the heap */
+    struct away *away; /* [away_most], on the heap */
     size_t away_count, away_most;
-    zr_nvme_event written[AT_ONCE]; /* of the last batch, which may be under way where the disk stalls */
-    bool failed;                    /* a write has */
+    zr_nvme_event written[AT_ONCE]; /* events of the last batch, which may be pending if the disk stalls */
+    bool failed;                    /* a write has failed */
     struct zr_spill_report report;
 };
 
-/* The arenas that spill: buffers of an offload file are registered with the kernel. */
+/* Arenas that can be swapped out: buffers of an offload file are registered with the kernel and cannot. */
 static bool spills_host_tier(const struct zr_rank *rank)
 {
     return zr_train_has_host_tier(rank->config) && !zr_train_has_file(rank->config);
@@ -116,10 +117,12 @@ zr_result zr_spill_open(struct zr_rank *rank)
                                                   .log_state = rank});
 }
 
-/* ---- There: the helper thread -------------------------------------------------------------------------- */
+/* ---- Swapping out: the helper thread
+ * -------------------------------------------------------------------- */
 
-/* The next parts, of those that a step needs last; returns how many, at most AT_ONCE and `bytes` and one. The
- * file has room behind what is away: a batch that was given up on is written anew. */
+/* Chooses the next parts, those needed last in a step first; returns their number, at most AT_ONCE and one
+ * more than `bytes`. The file has space after the parts swapped out, so an abandoned batch is written
+ * again. */
 static size_t choose(const struct zr_rank *rank, size_t bytes, struct away out[AT_ONCE])
 {
     const struct zr_spill *spill = rank->spill;
@@ -143,7 +146,7 @@ static size_t choose(const struct zr_rank *rank, size_t bytes, struct away out[A
     return count;
 }
 
-/* Starts to write them, or to read them. Nothing orders their ends. */
+/* Starts writes or reads of the parts, in any order of completion. */
 static zr_result start(struct zr_spill *spill, const struct away *away, size_t count, bool write,
                        zr_nvme_event events[AT_ONCE])
 {
@@ -158,7 +161,7 @@ static zr_result start(struct zr_spill *spill, const struct away *away, size_t c
     return result;
 }
 
-/* Whether the last batch is in the file by then. A disk that stalls costs the turn, not the leases. */
+/* Whether the last batch is written by the deadline. A stalled disk costs the time slice, not the leases. */
 static zr_result await_written(const struct zr_spill *spill, uint64_t until_ns, bool *out)
 {
     zr_result result = ZR_OK;
@@ -170,7 +173,7 @@ static zr_result await_written(const struct zr_spill *spill, uint64_t until_ns, 
     return result;
 }
 
-/* Of memory whose contents are in the file. */
+/* Vacates memory whose contents are in the file. */
 static zr_result vacate(struct zr_spill *spill, const struct away *away)
 {
     zr_result result = zr_vacate(away->arena, &away->part);
@@ -191,7 +194,7 @@ static size_t spill_some(void *state, size_t bytes, uint64_t until_ns)
     uint64_t before_bytes = spill->used_bytes, start_ns = zr_os_now_ns();
     zr_result result = ZR_OK;
     bool written = false;
-    if (!spill->failed) /* what an earlier call gave up on */
+    if (!spill->failed) /* batch of an earlier call that timed out */
         result = await_written(spill, until_ns, &written);
     while (written && result == ZR_OK && spill->used_bytes - before_bytes < bytes &&
            zr_os_now_ns() < until_ns) {
@@ -206,7 +209,7 @@ static size_t spill_some(void *state, size_t bytes, uint64_t until_ns)
     }
     if (result != ZR_OK) {
         spill->failed = true;
-        zr_say("rank %u keeps its memory while it waits for its turn: %s", rank->rank, zr_last_error());
+        zr_say("rank %u keeps its memory while it waits for its time slice: %s", rank->rank, zr_last_error());
     }
     if (spill->used_bytes > spill->report.most_bytes)
         spill->report.most_bytes = spill->used_bytes;
@@ -214,7 +217,8 @@ static size_t spill_some(void *state, size_t bytes, uint64_t until_ns)
     return (size_t)(spill->used_bytes - before_bytes);
 }
 
-/* ---- And back: the rank's own thread ------------------------------------------------------------------- */
+/* ---- Swapping in: the rank's thread
+ * --------------------------------------------------------------------- */
 
 void zr_spill_rest(struct zr_rank *rank)
 {

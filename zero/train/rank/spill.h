@@ -1,9 +1,10 @@
-/* spill.h: what a run keeps between steps goes to a file while it waits for its turn, as far as others need
- * its memory, and comes back, at the same addresses, before the turn begins (--spill nvme:DIR).
+/* spill.h: --spill nvme:DIR: while a run waits for its time slice, state that it keeps between steps is
+ * swapped out to a file as far as other runs need the memory. It returns to the same addresses before the
+ * time slice begins.
  *
- * What a step needs last goes first: optimizer state, masters, gradients, parameters. The file is an offload
- * file (zero/engine/nvme): no name, its space reserved before step 1, gone with the process. Where a write
- * fails, what was to go stays, and nothing goes from then on; where a read fails, the run ends. */
+ * State that a step needs last goes first: optimizer state, masters, gradients, parameters. The file is an
+ * offload file (zero/engine/nvme): unlinked, with its space reserved before step 1. If a write fails, the
+ * rest stays in memory and no more is swapped out; if a read fails, the run ends. */
 #ifndef ZR_TRAIN_SPILL_H
 #define ZR_TRAIN_SPILL_H
 
@@ -11,21 +12,22 @@
 
 struct zr_spill;
 
-/* What may go of the plan's bytes between steps: as much as zrd may count on / as the file has room for. 0
- * without --spill. */
+/* Bytes of the plan that can be swapped out between steps: the guaranteed minimum for zrd / the maximum,
+ * for the file's size. 0 without --spill. */
 uint64_t zr_spill_sure_bytes(const struct zr_rank *rank, size_t granule_bytes);
 uint64_t zr_spill_most_bytes(const struct zr_rank *rank, size_t granule_bytes);
 
-/* Blocks of a tag, so many bytes in all, may share a handle with others at both ends: these two. */
+/* Bytes at the two ends of a tag's range that may share a handle with another tag. */
 uint64_t zr_spill_ends_bytes(uint64_t of_tag_bytes, size_t granule_bytes);
 
-/* Between plan and turns, once the arenas stand; nothing without --spill. ZR_ERR_IO: the folder, or its room.
- */
+/* Called after the arenas exist and before turns; no effect without --spill. ZR_ERR_IO: the folder, or its
+ * space. */
 zr_result zr_spill_open(struct zr_rank *rank);
-void zr_spill_close(struct zr_rank *rank); /* without one: nothing */
+void zr_spill_close(struct zr_rank *rank); /* no effect without --spill */
 
-/* Around the wait for a turn: from here on zrd's helper thread may take memory / no more, and all of it is
- * back. ZR_ERR_MEMORY, ZR_ERR_UNAVAILABLE: it could not be had; ZR_ERR_IO: the disk. */
+/* Enclose the wait for a time slice: zrd's helper thread may swap out memory from here on / may no longer,
+ * and all of it is back. ZR_ERR_MEMORY, ZR_ERR_UNAVAILABLE: memory could not be remapped; ZR_ERR_IO: the
+ * disk failed. */
 void zr_spill_rest(struct zr_rank *rank);
 zr_result zr_spill_resume(struct zr_rank *rank);
 

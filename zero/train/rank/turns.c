@@ -1,4 +1,4 @@
-/* turns.c: see turns.h. Stands on alloc/service/client/client.c. */
+/* turns.c: see turns.h. Uses alloc/service/client/client.c. */
 #include "zero/train/rank/turns.h"
 
 #include <unistd.h>
@@ -14,14 +14,15 @@
 
 #define MIB ((size_t)1 << 20)
 
-/* What records, stacks and heap may take, which the plan does not have: see README.md. */
+/* Maximum bytes of records, stacks and heap, which the plan does not include: see MANUAL.md. */
 static size_t other_bytes(const struct zr_train_config *config)
 {
     size_t layers = config->shape.layers * 8192;
     return (layers > 8 * MIB ? layers : 8 * MIB) + config->threads * MIB / 2 + 16 * config->steps;
 }
 
-/* Blocks that stay lie between those that go: a handle of each tag's is partly filled at both ends. */
+/* Blocks that stay lie between blocks that are freed, so each tag keeps partly filled handles at both
+ * ends. */
 static uint64_t kept_bytes(const size_t by_tag_bytes[ZR_TAG_COUNT], size_t granule_bytes)
 {
     uint64_t bytes = 0;
@@ -32,14 +33,15 @@ static uint64_t kept_bytes(const size_t by_tag_bytes[ZR_TAG_COUNT], size_t granu
     return bytes;
 }
 
-/* A card's memory is another zrd's; NULL: the run has none, or no zrd lends it. */
+/* The zrd of the GPU's memory; NULL: no GPU, or no zrd for it. */
 static struct zr_service *card_of(const struct zr_rank *rank)
 {
     return rank->config->backend == ZR_TRAIN_CUDA ? zr_service_of_backend(rank->device) : NULL;
 }
 
-/* Whose turns the run takes: with two zrds it would hold one's while it waits for the other's. So all of its
- * ranks share the card, or that memory is kept between steps; likewise the host's beside a card's turns. */
+/* The zrd whose time slices the run takes. With time slices of two zrds a run could hold one while it
+ * waits for the other. Therefore either all ranks share the GPU, or its memory is kept between steps;
+ * likewise host memory beside a GPU's time slices. */
 static struct zr_service *turns_at(const struct zr_rank *rank)
 {
     struct zr_service *card = card_of(rank);
@@ -72,7 +74,7 @@ static bool is_first_here(const struct zr_rank *rank)
 
 struct wait {
     const struct zr_rank *rank;
-    const char *table; /* of the holders to show, while it waits to be let in */
+    const char *table; /* holders to show while waiting to be admitted */
     bool begun, said;
 };
 
@@ -81,8 +83,8 @@ static bool waits_long(const struct zr_rank *rank)
     return rank->config->wait || zr_option_get(ZR_OPTION_SERVICE_WAIT);
 }
 
-/* The first turn may be long in coming; later ones come and go, and what a signal asks for follows the next
- * step. */
+/* The first time slice may take long, so the wait is printed. Later ones are short, and a signal takes
+ * effect after the next step. */
 static bool say_waits(void *state, const char *words)
 {
     struct wait *wait = state;
@@ -95,8 +97,8 @@ static bool say_waits(void *state, const char *words)
     return wait->begun || zr_local_own_request(wait->rank->local) != ZR_REQUEST_SAVE_AND_END;
 }
 
-/* A peer that waits for memory in its step would look dead to others; what spills is not back in time; and a
- * proof takes what no plan has. */
+/* False if a peer that waits for memory in its step would look dead to others, if --spill could not swap
+ * in in time, or for --prove, whose memory no plan includes. */
 bool zr_turns_can_overlap(const struct zr_rank *rank)
 {
     return zr_service_wanted() && rank->config->world == 1 && rank->config->backend == ZR_TRAIN_HOST &&
@@ -104,8 +106,8 @@ bool zr_turns_can_overlap(const struct zr_rank *rank)
            rank->config->spill == ZR_TIER_NONE;
 }
 
-/* Listens to the executor. What the step needs no more goes, while another run waits for it; and what comes
- * in the same turn after that keeps to what was claimed. */
+/* Called by the executor. Trims memory that the step no longer needs while another run waits; later
+ * actions of the time slice stay within the claim. */
 static void claim(void *state, const struct zr_action *action, bool done)
 {
     struct zr_rank *rank = state;
@@ -146,7 +148,7 @@ static zr_result await_admission(struct zr_rank *rank, struct zr_service *servic
                                  struct zr_service_plan *plan)
 {
     struct wait wait = {.rank = rank, .table = key};
-    plan->run = (uint32_t)getppid(); /* who has started the ranks of this machine */
+    plan->run = (uint32_t)getppid(); /* the parent of this machine's ranks */
     plan->run_count = service == card_of(rank) && zr_card_is_own(rank) ? 1 : rank->config->ranks_here;
     plan->waits = waits_long(rank);
     if (service != turns_at(rank) || plan->base_bytes > plan->peak_bytes)
@@ -159,7 +161,7 @@ static zr_result await_admission(struct zr_rank *rank, struct zr_service *servic
     if (result == ZR_ERR_MEMORY && is_first_here(rank))
         zr_report_holders(key);
     if (result == ZR_OK && wait.said && plan->waits && is_first_here(rank))
-        zr_say("it is let in");
+        zr_say("the run is admitted");
     return result;
 }
 
@@ -201,7 +203,7 @@ zr_result zr_turns_begin(struct zr_rank *rank)
     if (!zr_service_wanted())
         return ZR_OK;
     zr_result result = admit(rank);
-    if (result == ZR_OK && other) /* what is kept there may wait for another's turn to end, once */
+    if (result == ZR_OK && other) /* memory kept there may have to wait once for another run's time slice */
         result = await_turn(rank, other, &wait);
     return result == ZR_OK ? await_turn(rank, turns_at(rank), &wait) : result;
 }
@@ -215,7 +217,7 @@ zr_result zr_turns_next(struct zr_rank *rank)
 {
     struct wait wait = {.rank = rank, .begun = true};
     rank->claimed = false;
-    zr_step_graph_drop(rank->state.trainer); /* its memory goes */
+    zr_step_graph_drop(rank->state.trainer); /* frees the graph's memory */
     zr_result result = zr_engine_synchronize(rank->state.engine);
     zr_service_gather_begin();
     if (result == ZR_OK)

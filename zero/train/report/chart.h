@@ -1,16 +1,16 @@
-/* chart.h: a curve in characters, for the end of a run. */
+/* chart.h: draws a curve in characters. */
 #ifndef ZR_TRAIN_CHART_H
 #define ZR_TRAIN_CHART_H
 
 #include "alloc/base/system/file.h"
 
 struct zr_chart {
-    const double *values; /* values that are no number leave a gap */
+    const double *values; /* NaN leaves a gap */
     size_t count;
-    uint64_t first;   /* what the first value's place on the axis is called */
-    unsigned columns; /* of the whole chart, the axis included: 20 at least */
+    uint64_t first;   /* label of the first value on the axis */
+    unsigned columns; /* width of the chart including the axis, at least 20 */
     unsigned rows;    /* of the curve */
-    bool utf8;        /* braille dots, eight to a character; else stars */
+    bool utf8;        /* braille dots, eight per character; else stars */
 };
 
 /* Draws nothing for fewer than two values. */

@@ -1,4 +1,4 @@
-/* log.c: writes the JSONL log, and finds where a resumed run goes on in it. */
+/* log.c: writes the JSONL log, and finds where a resumed run continues it. */
 #define _GNU_SOURCE
 #include "zero/train/report/log.h"
 
@@ -10,7 +10,7 @@
 
 static const char line_head[] = "{\"step\": ";
 
-/* Of a line's beginning: true when it is one of ours, of a step after `step`. */
+/* Whether a line starts like ours and belongs to a step after `step`. */
 static bool is_later(const char *line, size_t bytes, uint64_t step)
 {
     uint64_t number = 0;
@@ -24,7 +24,7 @@ static bool is_later(const char *line, size_t bytes, uint64_t step)
     return number > step;
 }
 
-/* Cuts the file after the last whole line before the first one of a step after `step`. */
+/* Truncates the file after the last whole line before the first line of a step after `step`. */
 static zr_result cut_after(const struct zr_file *file, uint64_t step)
 {
     char piece[4096];
@@ -41,7 +41,7 @@ static zr_result cut_after(const struct zr_file *file, uint64_t step)
                 break;
             used = (size_t)(end - piece) + 1;
         }
-        if (used == 0) /* a later step, a broken end, or a line that is none of ours by its length */
+        if (used == 0) /* a later step, a partial line, or a line too long to be ours */
             break;
         keep_bytes += used;
     }
@@ -53,7 +53,7 @@ zr_result zr_log_open(struct zr_log *out, const char *path, uint64_t resumed_ste
     *out = (struct zr_log){.file = {.fd = -1}};
     if (!path[0])
         return ZR_OK;
-    /* Opened for appending always: a line goes to the end, whatever else writes there. */
+    /* Opened in append mode, so a line goes to the end even if others write to the file. */
     zr_result result = zr_file_create(&out->file, path, ZR_CREATE_APPEND);
     if (result)
         return result;
@@ -77,7 +77,7 @@ zr_result zr_log_step(struct zr_log *log, const struct zr_step_line *line)
                   ", \"loss\": %s, \"gradient_norm\": %s, \"rate\": %s, \"tokens_per_second\": %s, "
                   "\"step_seconds\": %s, \"live_bytes\": %zu, \"reserved_bytes\": %zu",
                   line_head, line->step, zr_number_exact(number[0], line->loss),
-                  /* a norm that is not finite is no JSON */
+                  /* JSON has no non-finite numbers */
                   line->skipped ? "null" : zr_number_exact(number[1], line->gradient_norm),
                   zr_number_exact(number[2], line->rate), zr_number_exact(number[3], line->tokens_per_second),
                   zr_number_exact(number[4], line->step_seconds), line->live_bytes, line->reserved_bytes);

@@ -1,4 +1,4 @@
-/* progress.c: draws the live line, or prints a plain one now and then. */
+/* progress.c: draws the live line, or prints plain lines. */
 #define _GNU_SOURCE
 #include "zero/train/report/progress.h"
 
@@ -9,7 +9,7 @@
 #include "alloc/base/system/os.h"
 #include "zero/train/report/number.h"
 
-#define REDRAW_NS   UINT64_C(100000000) /* ten times a second at most */
+#define REDRAW_NS   UINT64_C(100000000) /* at most ten times a second */
 #define PLAIN_LINES 20
 
 void zr_progress_start(struct zr_progress *out, uint64_t first_step, uint64_t steps)
@@ -35,7 +35,7 @@ static double seconds_left(const struct zr_progress *progress, uint64_t step)
     return seconds / (double)(step - progress->first_step) * (double)(progress->steps - step);
 }
 
-/* "saves in 9 min 20 s", or "saves at 60"; false: nothing is saved. */
+/* "saves in 9 min 20 s", or "saves at 60"; false: no --save. */
 static bool describe_save(const struct zr_progress *progress, uint64_t step, char out[64])
 {
     uint64_t now_ns = zr_os_now_ns();
@@ -50,7 +50,7 @@ static bool describe_save(const struct zr_progress *progress, uint64_t step, cha
     return true;
 }
 
-/* A bar of `width` cells: eighths of a block in UTF-8, '#' and '.' without. Returns the bytes used. */
+/* A bar of `width` cells: eighths of a block in UTF-8, else '#' and '.'. Returns its bytes. */
 static size_t draw_bar(const struct zr_progress *progress, uint64_t step, unsigned width, char *out)
 {
     static const char *const eighths[] = {"", "▏", "▎", "▍", "▌", "▋", "▊", "▉"};
@@ -72,7 +72,7 @@ static size_t draw_bar(const struct zr_progress *progress, uint64_t step, unsign
     return used;
 }
 
-/* The pieces of the line, the important ones first; a piece is left out where the bar would have no room. */
+/* Parts of the line by importance; a part is omitted if the bar would have no space. */
 static unsigned draw_words(const struct zr_progress *progress, const struct zr_step_line *line, unsigned room,
                            char text[512])
 {
@@ -107,7 +107,7 @@ static void draw_line(struct zr_progress *progress, const struct zr_step_line *l
     const char *colour = progress->terminal.colour ? "\033[36m" : "", *plain = colour[0] ? "\033[0m" : "";
 
     zr_terminal_measure(&progress->terminal);
-    /* The last column stays free: some terminals start a new line there. */
+    /* The last column stays free, since some terminals wrap there. */
     unsigned columns = progress->terminal.columns > 1 ? progress->terminal.columns - 1 : 1;
     unsigned used = draw_words(progress, line, columns < BAR_FROM ? columns : columns - BAR_LEAST - 2, text);
     unsigned width = columns > used + 2 ? columns - used - 2 : 0;

@@ -1,5 +1,5 @@
-/* report.c: the two tables for people, the byte plan and the end of a run. report_json.c writes the same
- * numbers for programs. */
+/* report.c: tables of the byte plan and of the end of a run. report_json.c writes the same numbers as
+ * JSON. */
 #define _GNU_SOURCE
 #include "zero/train/report/report.h"
 
@@ -14,7 +14,7 @@
 
 /* ---- Bytes --------------------------------------------------------------------------------------------- */
 
-/* Whether all ranks have the same numbers; `other` (records, stacks) is each rank's own affair. */
+/* Whether all ranks have the same numbers, except for `other` (records, stacks). */
 static bool ranks_agree(const struct zr_rank_report *ranks, unsigned world)
 {
     for (unsigned r = 1; r < world; r++)
@@ -25,7 +25,7 @@ static bool ranks_agree(const struct zr_rank_report *ranks, unsigned world)
     return true;
 }
 
-/* The rank that needs most: the one to look at where they differ. */
+/* The rank with the largest plan. */
 static unsigned largest_rank(const struct zr_rank_report *ranks, unsigned world)
 {
     unsigned largest = 0;
@@ -45,7 +45,7 @@ static void describe_ranks(char out[64], const struct zr_rank_report *ranks, uns
         snprintf(out, 64, ", rank %u of %u, the largest", largest_rank(ranks, world), world);
 }
 
-/* What the tag is for, in the words of someone who trains. */
+/* Description of a tag for users. */
 static const char *tag_words(int tag)
 {
     static const char *const words[ZR_TAG_COUNT] = {
@@ -118,7 +118,7 @@ static double stranded_percent(const struct zr_rank_report *rank)
     return 100.0 * ((double)rank->planned_reserved_bytes / (double)rank->planned_bytes - 1);
 }
 
-/* What is more at another moment than at the peak of them all: the run is held to that. */
+/* Prints tags whose maximum is above their bytes at the total peak; the run's limits are these maxima. */
 static void print_others(struct zr_text_page *page, const struct zr_rank_report *rank)
 {
     const char *before = "  at other moments, at most:";
@@ -136,7 +136,7 @@ static void print_others(struct zr_text_page *page, const struct zr_rank_report 
         zr_text_print(&page->text, "\n");
 }
 
-/* What is in host memory, and its tags at the peak there. */
+/* Prints the host tier and its tags at its peak. */
 static void print_host_tier(struct zr_text_page *page, const struct zr_rank_report *rank)
 {
     char number[3][ZR_NUMBER_ROOM];
@@ -156,7 +156,7 @@ static void print_host_tier(struct zr_text_page *page, const struct zr_rank_repo
     zr_text_print(&page->text, "\n");
 }
 
-/* Where a stage keeps what the one below keeps. */
+/* Prints where a stage keeps whole what it could shard. */
 static void print_whole(struct zr_text_page *page, const struct zr_train_config *config,
                         const struct zr_rank_report *rank, uint64_t parameters)
 {
@@ -225,7 +225,7 @@ zr_result zr_report_plan(const struct zr_train_config *config, uint64_t paramete
             least = ranks[r].planned_bytes < least ? ranks[r].planned_bytes : least;
         zr_text_print(&page.text, "  the smallest rank takes %s in all\n", zr_number_bytes(number[0], least));
     }
-    if (config->flops_per_second == 0 && config->stages.ranks <= 1) /* else more follows */
+    if (config->flops_per_second == 0 && config->stages.ranks <= 1) /* else the timeline or stages follow */
         zr_text_print(&page.text, "\n");
     return zr_text_flush(&page.text);
 }
@@ -242,7 +242,7 @@ static void print_over(struct zr_text_page *page, const char *name, size_t bytes
                   running > limit ? " over" : "");
 }
 
-/* The options that make a choice of what was asked for. */
+/* The options of a choice that differ from the request. */
 static void describe_choice(char out[128], const struct zr_train_config *config,
                             const struct zr_limit_choice *choice)
 {
@@ -263,7 +263,7 @@ static void describe_choice(char out[128], const struct zr_train_config *config,
         zr_text_print(&text, " --layers %zu", choice->layers);
 }
 
-/* What one arena is to hold, under its limit. */
+/* Bytes planned in one arena and its limit. */
 struct held {
     const char *name;
     const size_t *by_tag_bytes; /* [ZR_TAG_COUNT] */
@@ -356,7 +356,7 @@ zr_result zr_report_found(const struct zr_train_config *config, const struct zr_
     return zr_text_flush(&page.text);
 }
 
-/* Options of a strategy, after a blank each. */
+/* Options of a strategy, each after a blank. */
 static void describe_strategy(char *out, size_t room, const struct zr_strategy *strategy)
 {
     static const char *const recompute[] = {"none", "selective", "full"};
@@ -390,13 +390,13 @@ zr_result zr_report_strategies(const struct zr_train_config *config, const struc
     return zr_text_flush(&page.text);
 }
 
-/* One line of planned beside measured. */
+/* A line with planned and measured bytes. */
 struct byte_line {
     const char *name;
-    const char *note; /* what to say of it; of an exact one where that need not hold yet, NULL: it must */
+    const char *note; /* text for an exact line that need not be equal; NULL: it must be */
     size_t planned, measured;
-    bool exact;  /* they are to be equal */
-    size_t most; /* that an exact one with a note may be, at any moment of its plan */
+    bool exact;  /* must be equal */
+    size_t most; /* maximum of an exact line with a note at any time of the plan */
 };
 
 static void print_byte_line(struct zr_text_page *page, const struct byte_line *line)
@@ -463,7 +463,7 @@ static bool keeps_to_plan(const struct zr_rank_report *rank, bool updated)
                               ZR_TAG_OTHER * sizeof *rank->peak_by_tag_bytes) == 0;
 }
 
-/* The rank to show: the first that differs from its plan, else any where all agree, else the largest. */
+/* The rank to show: the first that differs from its plan, else any if all agree, else the largest. */
 static unsigned choose_rank(char which[64], const struct zr_training_report *run)
 {
     for (unsigned r = 0; r < run->world && run->world > 1; r++)
@@ -551,7 +551,7 @@ static void print_speed(struct zr_text_page *page, const struct zr_training_repo
     }
 }
 
-/* Columns that text takes: every byte but the ones that continue a UTF-8 character. */
+/* Columns of a text: bytes that do not continue a UTF-8 character. */
 static unsigned width_of(const char *text, size_t bytes)
 {
     unsigned width = 0;
@@ -560,7 +560,7 @@ static unsigned width_of(const char *text, size_t bytes)
     return width;
 }
 
-/* Prints text with its own line ends, and others between words where a line would be too long. */
+/* Prints text with its line ends, and wraps long lines between words. */
 static void print_wrapped(struct zr_text_page *page, const char *text, size_t bytes)
 {
     unsigned column = 0;
@@ -597,7 +597,7 @@ static void print_sample(struct zr_text_page *page, const struct zr_training_rep
     print_wrapped(page, run->sample, run->sample_bytes);
 }
 
-/* Prints a command over as many lines as it needs, broken before an option. */
+/* Prints a command on as many lines as necessary, broken before options. */
 static void print_command(struct zr_text_page *page, const char *command)
 {
     unsigned column = 2;
@@ -617,7 +617,7 @@ static void print_command(struct zr_text_page *page, const char *command)
     zr_text_put(&page->text, "\n", 1);
 }
 
-/* The command that a person would type next: go on from the checkpoint, or do it again longer and keep it. */
+/* Suggests the next command: continue from the checkpoint, or train longer with --save. */
 static void print_next(struct zr_text_page *page, const struct zr_training_report *run)
 {
     const struct zr_train_config *config = run->config;

@@ -1,4 +1,5 @@
-/* report_holders.c: who holds zrd's memory, for a run that does not fit beside them; see report.h. */
+/* report_holders.c: prints holders and reservations of zrd's memory for a run that does not fit; see
+ * report.h. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <unistd.h>
@@ -20,7 +21,7 @@ static void show_holder(void *state, const struct zr_service_message *client)
     char line[256], held[ZR_NUMBER_ROOM], planned[ZR_NUMBER_ROOM], idle[ZR_NUMBER_ROOM], within[64] = "";
     bool *any = state;
     if (client->pid == getpid() || (client->held_bytes < LEAST_BYTES && client->plan_peak_bytes == 0))
-        return; /* launchers hold next to nothing */
+        return; /* skips launchers, which hold almost nothing */
     if (!*any)
         zr_say("it does not fit beside those that hold and plan zrd's memory:");
     if (!*any)

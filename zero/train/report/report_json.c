@@ -1,5 +1,5 @@
-/* report_json.c: --json, written member by member, so that one rank of thousands at a time takes memory. It
- * goes to FILE.partial and is renamed, so that whoever waits for the file never reads half of it. */
+/* report_json.c: --json, written member by member, so that memory does not grow with the number of ranks.
+ * The data goes to FILE.partial and is renamed, so that readers never see a partial file. */
 #define _GNU_SOURCE
 #include <jansson.h>
 #include <math.h>
@@ -11,12 +11,13 @@
 #include "zero/train/report/number.h"
 #include "zero/train/report/report.h"
 
-/* ---- Where it goes ------------------------------------------------------------------------------------- */
+/* ---- Output
+ * ---------------------------------------------------------------------------------------------- */
 
 struct json_output {
     struct zr_file file;
     struct zr_text text;
-    bool aside; /* a file of ours under `partial`, else standard output */
+    bool aside; /* a file under `partial`, else standard output */
     bool begun, failed;
     char partial[ZR_TRAIN_PATH_ROOM + 16];
     char buffer[8192];
@@ -39,7 +40,7 @@ static zr_result output_open(struct json_output *out, const char *path)
         out->file = zr_file_borrow(STDOUT_FILENO, "standard output");
     } else {
         name_partial(path, out->partial);
-        /* A device, a pipe or a link is not renamed over: /dev/stdout, >(jq .) */
+        /* A device, pipe or link is written in place: /dev/stdout, >(jq .) */
         result = zr_path_replaceable(path, &out->aside);
         if (!result)
             result = zr_file_create(&out->file, out->aside ? out->partial : path, ZR_CREATE_REPLACE);
@@ -84,14 +85,14 @@ static int append(const char *bytes, size_t count, void *state)
     return zr_text_print(state, "%.*s", (int)count, bytes) == ZR_OK ? 0 : -1;
 }
 
-/* Takes the value; NULL stands for memory that was refused. */
+/* Takes ownership of the value; NULL means out of memory. */
 static void dump(struct json_output *out, json_t *value)
 {
     out->failed |= json_dump_callback(value, append, &out->text, JSON_ENCODE_ANY) != 0;
     json_decref(value);
 }
 
-/* A member of the one object that the file is. */
+/* Adds a member to the file's object. */
 static void add(struct json_output *out, const char *key, json_t *value)
 {
     zr_text_print(&out->text, "%s\"%s\": ", out->begun ? ",\n" : "{", key);
@@ -118,7 +119,7 @@ static json_t *tags(const size_t by_tag_bytes[ZR_TAG_COUNT], int tags_count, siz
     return object;
 }
 
-/* What is kept between steps; the state alone is what ZeRO's formulas speak of. */
+/* Bytes kept between steps; `state` is what ZeRO's formulas describe. */
 static json_t *kept(const size_t by_tag_bytes[ZR_TAG_COUNT])
 {
     size_t total = 0;
@@ -148,12 +149,12 @@ static json_t *hex_list(const double *values, size_t count)
 
 /* ---- Ranks --------------------------------------------------------------------------------------------- */
 
-/* What there is to say of ranks. */
+/* Which numbers of ranks are known. */
 struct ranks_view {
     const struct zr_rank_report *ranks;
     unsigned world;
-    bool measured; /* else planned alone */
-    bool sent;     /* elements are known: of a run none of whose steps was updated they are not */
+    bool measured; /* else only planned ones */
+    bool sent;     /* sent elements are known: not if no step was updated */
 };
 
 static void set_measured(json_t *object, const struct ranks_view *view, const struct zr_rank_report *rank)
@@ -192,7 +193,7 @@ static json_t *nvme_tier(const struct ranks_view *view, const struct zr_rank_rep
     return nvme;
 }
 
-/* What lies beside the device's memory. */
+/* Tiers other than device memory. */
 static json_t *tiers(const struct ranks_view *view, const struct zr_rank_report *rank)
 {
     json_t *host = json_pack("{s:I, s:I, s:I}", "planned_bytes", (json_int_t)rank->planned_host_bytes,
@@ -338,7 +339,7 @@ static json_t *found_object(const struct zr_train_config *config, const struct z
                      "one_more_nvme_bytes", (json_int_t)found->beyond_nvme_bytes);
 }
 
-/* Whether it fits under --memory-limit, and what would. */
+/* Whether the plan fits under --memory-limit, and variations that do. */
 static void add_advice(struct json_output *out, const struct zr_train_config *config,
                        const struct zr_limit_advice *advice)
 {

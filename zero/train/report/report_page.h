@@ -1,4 +1,4 @@
-/* report_page.h: where tables for people go, and how their headings look. Private to report*.c. */
+/* report_page.h: destination and headings of tables. Private to report*.c. */
 #ifndef ZR_TRAIN_REPORT_PAGE_H
 #define ZR_TRAIN_REPORT_PAGE_H
 
@@ -12,7 +12,7 @@ struct zr_text_page {
     char buffer[8192];
 };
 
-/* Tables are data, and go to stdout, unless the JSON is there. zr_text_flush(&page->text) ends a page. */
+/* Tables go to stdout, or to stderr if stdout has the JSON. zr_text_flush(&page->text) ends a page. */
 void zr_page_open(struct zr_text_page *page, const struct zr_train_config *config);
 void zr_page_heading(struct zr_text_page *page, const char *words);
 

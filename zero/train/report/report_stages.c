@@ -1,4 +1,4 @@
-/* report_stages.c: the stages of a pipeline and what each of its ranks takes, for people and for --json. */
+/* report_stages.c: pipeline stages and the plans of their ranks, as text and for --json. */
 #include <stdio.h>
 
 #include "zero/plan/timeline.h"
@@ -7,7 +7,7 @@
 #include "zero/train/report/report_page.h"
 #include "zero/train/settings/stages.h"
 
-/* "3", or of several stages "2 + 2". */
+/* "3", or for several stages "2 + 2". */
 static void describe_layers(char *out, size_t room, const struct zr_train_config *config, unsigned rank)
 {
     const struct zr_pipeline pipeline = zr_stages_pipeline(&config->stages, NULL);
@@ -20,7 +20,7 @@ static void describe_layers(char *out, size_t room, const struct zr_train_config
     }
 }
 
-/* Micro-batches that a rank has under way at most; of several stages, added up. */
+/* Maximum micro-batches that a rank holds, summed over its stages. */
 static zr_result count_held(const struct zr_train_config *config, unsigned rank, zr_arena *host_arena,
                             unsigned *out)
 {

@@ -1,4 +1,4 @@
-/* report_timeline.c: the step timeline, for people and for --json. */
+/* report_timeline.c: the step timeline as text and for --json. */
 #include <inttypes.h>
 #include <stdio.h>
 
@@ -9,7 +9,7 @@
 
 enum { BAR_COLUMNS = 28, SHOWN_AT_EACH_END = 10 };
 
-/* "312 T", "1.50 G": with the unit after it. */
+/* "312 T", "1.50 G"; the unit follows. */
 static const char *with_prefix(char out[ZR_NUMBER_ROOM], double value)
 {
     static const char *const prefixes[] = {"", "k", "M", "G", "T", "P", "E"};
@@ -24,14 +24,14 @@ static const char *with_prefix(char out[ZR_NUMBER_ROOM], double value)
     return out;
 }
 
-/* What the numbers come to. */
+/* Derived numbers. */
 struct figures {
     double step_seconds;
     double tokens_per_second;
     double computing_seconds;
-    double hidden;      /* share of the communication behind which something is computed; 1 without any */
-    double model_flops; /* of a step of a rank */
-    double utilisation; /* of the rank's speed, by the model alone */
+    double hidden;      /* fraction of communication that overlaps with computing; 1 without any */
+    double model_flops; /* operations of a rank's step */
+    double utilisation; /* fraction of the rank's speed used for the model */
 };
 
 static struct figures figures_of(const struct zr_train_config *config, const struct zr_timeline *t)
@@ -49,12 +49,12 @@ static struct figures figures_of(const struct zr_train_config *config, const str
     };
 }
 
-/* A tier beside the device's memory. */
+/* A tier other than device memory. */
 struct tier {
     const char *name;
-    double moved_bytes, bytes_per_second; /* in a step; 0: no rate is known */
-    double waited_seconds, wait_share;    /* of the step */
-    double needed_bytes_per_second;       /* at which its copies take as long as all else of the step */
+    double moved_bytes, bytes_per_second; /* per step; 0: unknown rate */
+    double waited_seconds, wait_share;    /* fraction of the step */
+    double needed_bytes_per_second;       /* rate at which its copies take as long as the rest of the step */
 };
 enum { TIERS = 2 };
 
@@ -81,9 +81,10 @@ static unsigned tiers_of(const struct zr_timeline *t, struct tier out[])
     return count;
 }
 
-/* ---- For people ---------------------------------------------------------------------------------------- */
+/* ---- Text
+ * ------------------------------------------------------------------------------------------------ */
 
-/* Where the phase lies in a step. */
+/* Draws the position of a phase in the step. */
 static void print_bar(struct zr_text_page *page, const struct zr_timeline_phase *phase, double scale_seconds)
 {
     int from = (int)(phase->begin_seconds / scale_seconds * BAR_COLUMNS);
@@ -114,7 +115,7 @@ static void print_phases(struct zr_text_page *page, const struct zr_timeline *t)
     }
 }
 
-/* Of the whole way through a pipeline, all ranks together. */
+/* Fraction of idle time of all pipeline ranks. */
 static double idle_share(const struct zr_train_config *config, const struct zr_timeline *t)
 {
     return 1 - t->walk.busy_seconds / (t->walk.seconds * config->stages.ranks);
@@ -163,7 +164,7 @@ static void print_figures(struct zr_text_page *page, const struct zr_train_confi
         print_idle(page, config, t);
     if (t->host_moved_bytes > 0 &&
         config->offload_optimizer ==
-            ZR_TIER_NONE) /* half of it goes out, behind forward, which takes less time than backward */
+            ZR_TIER_NONE) /* half of it is copied out during forward, which is shorter than backward */
         zr_text_print(&page->text, "\n  copies of checkpoints cost nothing from %sB/s on",
                       with_prefix(number[0], (double)t->host_moved_bytes / 2 /
                                                  t->phases[ZR_ACTION_FORWARD].busy_seconds));
@@ -176,7 +177,7 @@ static void print_figures(struct zr_text_page *page, const struct zr_train_confi
                   with_prefix(number[1], config->flops_per_second));
 }
 
-/* What takes no time (copies, norms, the optimizer) is not in the list. */
+/* Actions without duration (copies, norms, the optimizer) are not listed. */
 static bool is_shown(const struct zr_timeline_event *event)
 {
     return event->end_seconds > event->begin_seconds;
@@ -190,7 +191,7 @@ static size_t count_shown(const struct zr_timeline *t)
     return count;
 }
 
-/* The beginning and the end of the list: what lies between repeats. */
+/* Prints the start and the end of the list; the middle repeats. */
 static void print_events(struct zr_text_page *page, const struct zr_timeline *t, bool several)
 {
     size_t count = count_shown(t), shown = 0;
@@ -234,14 +235,15 @@ zr_result zr_report_timeline(const struct zr_train_config *config, const struct 
     return zr_text_flush(&page.text);
 }
 
-/* ---- For programs -------------------------------------------------------------------------------------- */
+/* ---- JSON
+ * ------------------------------------------------------------------------------------------------ */
 
 static json_t *phases_object(const struct zr_timeline *t)
 {
     json_t *phases = json_object();
     for (int kind = 0; kind < ZR_ACTION_KINDS; kind++) {
         const struct zr_timeline_phase *phase = &t->phases[kind];
-        if (kind != ZR_ACTION_LOAD && kind != ZR_ACTION_RELEASE) /* which take no time */
+        if (kind != ZR_ACTION_LOAD && kind != ZR_ACTION_RELEASE) /* these take no time */
             json_object_set_new(phases, zr_action_kind_name((enum zr_action_kind)kind),
                                 json_pack("{s:I, s:f, s:f, s:f}", "count", (json_int_t)phase->count, "begin",
                                           phase->begin_seconds, "end", phase->end_seconds, "busy",

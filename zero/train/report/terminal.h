@@ -1,5 +1,5 @@
-/* terminal.h: what the program may show on a descriptor (a live line, colour, UTF-8, how wide), and words on
- * stderr. Nothing here allocates or counts as a file write for the fault sites. */
+/* terminal.h: capabilities of a descriptor (live line, colour, UTF-8, width), and messages on stderr.
+ * Nothing here allocates or counts as a file write for fault injection. */
 #ifndef ZR_TRAIN_TERMINAL_H
 #define ZR_TRAIN_TERMINAL_H
 
@@ -8,19 +8,20 @@
 
 struct zr_terminal {
     int fd;
-    bool live;        /* a terminal that can overwrite a line, and that somebody looks at */
+    bool live;        /* a terminal that can overwrite a line, in the foreground */
     bool colour;      /* live, and NO_COLOR is not set */
     bool utf8;        /* the locale's character set */
-    unsigned columns; /* 80 where nobody says */
+    unsigned columns; /* 80 if unknown */
 };
 
 void zr_terminal_find(struct zr_terminal *out, int fd);
-/* Asks for the width again (the window may have been resized). */
+/* Reads the width again, after a resize. */
 void zr_terminal_measure(struct zr_terminal *terminal);
 
-/* "zr-train: words\n" on stderr, in one write; cut at 2,047 bytes. */
+/* Prints "zr-train: message
+ * " on stderr in one write; cut at 2,047 bytes. */
 void zr_say(const char *format, ...) __attribute__((format(printf, 1, 2)));
-/* `bytes` as they are, to a descriptor; a reader that has gone is nobody's failure. */
+/* Writes bytes to a descriptor; a closed reader is ignored. */
 void zr_show(int fd, const char *data, size_t bytes);
 
 #endif

@@ -1,9 +1,8 @@
-/* mpi.c: the module that carries bytes over MPI. Built with mpicc into libzr_comm_mpi.so, loaded by message.c
- * when
- * --comm mpi asks for it; zr-train itself does not need MPI.
+/* mpi.c: the module that carries messages over MPI. Built with mpicc into libzr_comm_mpi.so and loaded by
+ * mpi_start.c for --comm mpi; zr-train itself does not need MPI.
  *
- * Only non-blocking messages between two ranks are used, on a communicator of our own, so that reductions
- * stay in rank order (message.c adds) and every wait can be left. */
+ * It only uses non-blocking messages between two ranks, on its own communicator, so that message.c can sum
+ * in rank order and leave every wait. */
 #include <limits.h>
 #include <mpi.h>
 #include <stdio.h>
@@ -15,9 +14,9 @@
 
 _Static_assert(sizeof(MPI_Request) <= sizeof(struct zr_transport_request), "a request fits its room");
 
-static MPI_Comm comm; /* of the process, as MPI itself is */
+static MPI_Comm comm; /* one per process, like MPI itself */
 
-/* Puts MPI's own words into `why`. 0 for success. */
+/* Copies MPI's message into `why`. Returns 0 for success. */
 static int told(struct zr_transport *transport, const char *what, int error)
 {
     char words[MPI_MAX_ERROR_STRING] = "";
@@ -87,8 +86,8 @@ __attribute__((visibility("default"))) int zr_transport_open(struct zr_transport
     if (error != MPI_SUCCESS)
         return told(out, "MPI_Init_thread", error);
     if (level < MPI_THREAD_SERIALIZED) {
-        snprintf(out->why, sizeof(out->why),
-                 "this MPI grants %s, and a communicator needs MPI_THREAD_SERIALIZED", thread_level(level));
+        snprintf(out->why, sizeof(out->why), "this MPI grants %s, but MPI_THREAD_SERIALIZED is required",
+                 thread_level(level));
         return -1;
     }
     error = MPI_Comm_dup(MPI_COMM_WORLD, &comm);
