@@ -29,6 +29,9 @@ struct zr_launch_options {
     /* How long a step under way may go on after such a signal to be saved, as long as the ranks get on. 0:
      * there is nothing to save to. */
     uint64_t save_within_ns;
+    /* The process ends after the run. The signals of the run then stay blocked, so that a signal that arrives
+     * after the run cannot change its exit code. false: the caller's mask is restored. */
+    bool ends_process;
 };
 
 /* Forks the ranks, passes signals on, waits for all. Call it with one thread, before the process has made a
