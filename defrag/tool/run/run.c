@@ -30,8 +30,8 @@ static const char help[] =
     "  --malloc        preloads libzr_malloc.so alone\n"
     "  --cuda          preloads libzr_cuda.so alone; neither of the two: both\n"
     "  --limit BYTES   what the program may hold: a malloc beyond returns NULL. Blocks of 2 MiB are counted, touched\n"
-    "                  or not; each process has a limit of its own, and so has each device in it. At least 16MiB, unless\n"
-    "                  with --cuda\n"
+    "                  or not; each process has a limit of its own, and so has each device in it. At least 16MiB; with\n"
+    "                  --cuda 2MiB\n"
     "  --stats         at the end, on standard error: what was held at the peak, what of it was live, what a caching\n"
     "                  allocator would have held for the same blocks, a verdict, the next command\n"
     "  --json FILE     the same as JSON, with the figures of each process\n"
@@ -137,6 +137,23 @@ static bool set_environment(void *argument)
 
 /* ---- The command --------------------------------------------------------------------------------------- */
 
+/* Whether --limit leaves room for a start; else says the least that does. */
+static bool has_room(const struct settings *settings)
+{
+    char limit[ZR_SIZE_EXACT_ROOM], least[ZR_SIZE_EXACT_ROOM];
+    uint64_t granule_bytes = zr_option_get(ZR_OPTION_GRANULE);
+    uint64_t least_bytes = settings->malloc ? ZR_USAGE_LEAST_LIMIT_BYTES
+                           : granule_bytes  ? granule_bytes
+                                            : UINT64_C(2) << 20;
+    if (settings->limit_bytes == 0 || settings->limit_bytes >= least_bytes)
+        return true;
+    zr_tool_log("run: --limit %s is too small: %s needs %s; give at least --limit %s",
+                zr_size_print_exact(limit, settings->limit_bytes),
+                settings->malloc ? "malloc's start" : "a device's first block",
+                zr_size_print_exact(least, least_bytes), least);
+    return false;
+}
+
 static int parse(struct settings *settings, struct zr_tool_arguments *arguments, int argc, char **argv)
 {
     const struct zr_tool_option options[] = {
@@ -161,15 +178,7 @@ static int parse(struct settings *settings, struct zr_tool_arguments *arguments,
     }
     if (!settings->malloc && !settings->cuda)
         settings->malloc = settings->cuda = true;
-    char limit[ZR_SIZE_EXACT_ROOM];
-    if (settings->malloc && settings->limit_bytes > 0 && settings->limit_bytes < ZR_USAGE_LEAST_LIMIT_BYTES) {
-        zr_tool_log(
-            "run: --limit %s is too small: malloc needs %zuMiB to start; give at least --limit %zuMiB",
-            zr_size_print_exact(limit, settings->limit_bytes), ZR_USAGE_LEAST_LIMIT_BYTES >> 20,
-            ZR_USAGE_LEAST_LIMIT_BYTES >> 20);
-        return ZR_TOOL_USAGE;
-    }
-    return -1;
+    return has_room(settings) ? -1 : ZR_TOOL_USAGE;
 }
 
 /* Whether all of its memory comes from zr, as far as can be seen; else what does not is said. */
