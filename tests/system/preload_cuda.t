@@ -343,6 +343,8 @@ same(re.sub(r"\d+", "N", got.stderr), "zr: the driver cannot wait for a stream: 
 
 got = run(ZR, "run", "--cuda", "--limit", "400MiB", "--strict", "--", *program("dlsym"), "info", "1048576")
 same(got.stdout.split()[:4], ["0", "399", "400", "400"], "zr run --cuda --limit")
+got = run(ZR, "run", "--cuda", "--limit", "2047KiB", "--", "true")
+ok(got.returncode == 2 and got.stderr.endswith("at least --limit 2MiB\n"), "less than a device's first block is refused, with the least") or note(got.stderr)
 
 
 def figures(*command, **env):
@@ -361,7 +363,7 @@ for kind in [], ["--cuda"]:
     words, report = figures(*kind, "--limit", "400MiB", "--", *program("dlsym"), "info", str(500 << 20))
     device, = report["root"]["devices"]
     same((device["failed_count"] > 0, device["failed_bytes"], device["live_at_failure_bytes"]), (True, 500 << 20, 0), "and what it refused")
-    ok("a device refused memory to cuda_program" in report["verdict"] and "it asked device 0 for 500 MiB with 0 live" in report["verdict"], "in the verdict too") or note(report["verdict"])
+    ok("a device refused memory to cuda_program" in report["verdict"] and "it asked device 0 for 500 MiB with 0 live, and its limit is 400 MiB" in report["verdict"], "in the verdict too") or note(report["verdict"])
 family = r"""
 import ctypes, os
 cuda = ctypes.CDLL("libcuda.so.1")

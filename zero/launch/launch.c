@@ -445,7 +445,8 @@ static void release_signals(struct launcher *launcher)
     while (sigtimedwait(&launcher->signals, NULL, &at_once) > 0)
         ; /* signals for the run end with it */
     sigaction(SIGCHLD, &launcher->child_before, NULL);
-    pthread_sigmask(SIG_SETMASK, &launcher->mask_before, NULL);
+    if (!launcher->options->ends_process)
+        pthread_sigmask(SIG_SETMASK, &launcher->mask_before, NULL);
 }
 
 static int exit_code(const struct launcher *launcher)

@@ -215,6 +215,7 @@ int zr_mpirun(const struct zr_launch_options *options, char **argv)
         code = EXIT_MEMORY;
     }
     sigaction(SIGCHLD, &child_before, NULL);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (!options->ends_process)
+        pthread_sigmask(SIG_SETMASK, &before, NULL);
     return code;
 }

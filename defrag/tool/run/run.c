@@ -29,8 +29,8 @@ static const char help[] =
     "  --malloc        preloads only libzr_malloc.so\n"
     "  --cuda          preloads only libzr_cuda.so; default: both\n"
     "  --limit BYTES   the most that the program may hold: beyond it malloc returns NULL. Blocks of 2 MiB count, touched\n"
-    "                  or not; each process has its own limit, and so has each device in it. At least 16MiB, unless\n"
-    "                  with --cuda\n"
+    "                  or not; each process has its own limit, and so has each device in it. At least 16MiB; with\n"
+    "                  --cuda 2MiB\n"
     "  --stats         at the end, on standard error: memory held at the peak, its live part, the memory that a caching\n"
     "                  allocator would have held for the same blocks, a verdict, the next command\n"
     "  --json FILE     the same as JSON, with the figures of each process\n"
@@ -136,6 +136,23 @@ static bool set_environment(void *argument)
 
 /* ---- The command --------------------------------------------------------------------------------------- */
 
+/* Whether --limit leaves room for a start; else says the least that does. */
+static bool has_room(const struct settings *settings)
+{
+    char limit[ZR_SIZE_EXACT_ROOM], least[ZR_SIZE_EXACT_ROOM];
+    uint64_t granule_bytes = zr_option_get(ZR_OPTION_GRANULE);
+    uint64_t least_bytes = settings->malloc ? ZR_USAGE_LEAST_LIMIT_BYTES
+                           : granule_bytes  ? granule_bytes
+                                            : UINT64_C(2) << 20;
+    if (settings->limit_bytes == 0 || settings->limit_bytes >= least_bytes)
+        return true;
+    zr_tool_log("run: --limit %s is too small: %s needs %s; give at least --limit %s",
+                zr_size_print_exact(limit, settings->limit_bytes),
+                settings->malloc ? "malloc's start" : "a device's first block",
+                zr_size_print_exact(least, least_bytes), least);
+    return false;
+}
+
 static int parse(struct settings *settings, struct zr_tool_arguments *arguments, int argc, char **argv)
 {
     const struct zr_tool_option options[] = {
@@ -160,15 +177,7 @@ static int parse(struct settings *settings, struct zr_tool_arguments *arguments,
     }
     if (!settings->malloc && !settings->cuda)
         settings->malloc = settings->cuda = true;
-    char limit[ZR_SIZE_EXACT_ROOM];
-    if (settings->malloc && settings->limit_bytes > 0 && settings->limit_bytes < ZR_USAGE_LEAST_LIMIT_BYTES) {
-        zr_tool_log(
-            "run: --limit %s is too small: malloc needs %zuMiB to start; give at least --limit %zuMiB",
-            zr_size_print_exact(limit, settings->limit_bytes), ZR_USAGE_LEAST_LIMIT_BYTES >> 20,
-            ZR_USAGE_LEAST_LIMIT_BYTES >> 20);
-        return ZR_TOOL_USAGE;
-    }
-    return -1;
+    return has_room(settings) ? -1 : ZR_TOOL_USAGE;
 }
 
 /* Checks whether all memory of the program comes from zr, as far as visible; prints the memory that does not.

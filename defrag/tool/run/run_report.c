@@ -268,10 +268,12 @@ static bool judge_devices(struct summary *summary)
         const struct zr_usage_figures *own = largest ? &largest->memory[i] : NULL;
         if (!own || own->failed_count == 0)
             continue;
+        uint64_t limit = own->limit_bytes;
         snprintf(summary->verdict, sizeof summary->verdict,
-                 "a device refused memory to %s [%d]: it asked device %u for %s with %s live",
+                 "a device refused memory to %s [%d]: it asked device %u for %s with %s live%s%s",
                  largest->program, largest->process, i - ZR_USAGE_DEVICE, bytes(own->failed_bytes).text,
-                 bytes(own->live_at_failure_bytes).text);
+                 bytes(own->live_at_failure_bytes).text, limit ? ", and its limit is " : "",
+                 limit ? bytes(limit).text : "");
         return true;
     }
     return false;

@@ -309,6 +309,37 @@ static int end_at_once(struct zr_local_world *local, unsigned rank, void *argume
     return 0;
 }
 
+/* The status of a process that a signal meets right after its run. */
+static int meet_after_run(int signal_number, bool ends_process)
+{
+    int status = 0;
+    pid_t child = fork();
+    if (child == 0) {
+        int code =
+            zr_local_launch(&(struct zr_launch_options){.struct_bytes = sizeof(struct zr_launch_options),
+                                                        .world = 2,
+                                                        .rank_main = end_at_once,
+                                                        .ends_process = ends_process});
+        raise(signal_number);
+        _exit(code);
+    }
+    waitpid(child, &status, 0);
+    return status;
+}
+
+static void test_signals_after_run(void)
+{
+    static const int numbers[] = {SIGUSR1, SIGINT, SIGTERM, SIGHUP};
+    signal(SIGHUP, SIG_DFL); /* the test itself may run under nohup(1) */
+    for (unsigned i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+        tap_is(meet_after_run(numbers[i], true), 0, "%s after a run does not change its exit code",
+               strsignal(numbers[i]));
+        int status = meet_after_run(numbers[i], false);
+        tap_ok(WIFSIGNALED(status) && (WTERMSIG(status) == numbers[i]),
+               "and meets a process that goes on as before");
+    }
+}
+
 /* Each rank's number comes to each. */
 static int meet_and_end(struct zr_local_world *local, unsigned rank, void *argument)
 {
@@ -470,6 +501,7 @@ int main(void)
     test_stopped_run();
     test_any_moment();
     test_signals_restored();
+    test_signals_after_run();
     test_limits();
     for (unsigned world = 31; world <= 33; world++)
         test_joined(world);
