@@ -165,6 +165,9 @@ same({form for form in forms if not any(form in line for line in NEXT)}, set(), 
 
 got = run(ZR, "run", "--stats", "--", "sh", "-c", "exit 7")
 same(got.returncode, 7, "an exit code passes")
+got = run(ZR, "run", "--stats", "--", PYTHON, "-c", "import signal as s; print(s.getsignal(s.SIGCHLD).name)",
+          preexec_fn=lambda: signal.signal(signal.SIGCHLD, signal.SIG_IGN))
+same((got.returncode, got.stdout), (0, "SIG_IGN\n"), "a signal that was ignored is so in the program")
 got = run(ZR, "run", "--stats", "--", CALLS, "control")
 ok(got.returncode == 0 and got.stderr.count("zr: the program gives jemalloc functions of its own") == 1,
    "a program that makes each call of jemalloc's control interface, beside threads, forks and hooks of its own: none waits for itself")

@@ -616,7 +616,11 @@ static void row_ipc(const char *argument)
         refuse_opens(message.handle);
         unsigned opened = descriptors_count();
         printf("flags: %u\n", cu.ipc_open(&address, message.handle, 0));
-        /* Behind the magic and the process: the secret, which a block that is not exported lacks. */
+        /* Behind the magic: the process, and its number in that; none has this one. */
+        ((char *)&message.handle)[25] ^= 64;
+        CHECK(memcmp(&message.handle, "zr-cuda1", 8) != 0 || cu.ipc_open(&address, message.handle, 1) != 0);
+        ((char *)&message.handle)[25] ^= 64;
+        /* Behind the process: the secret, which a block that is not exported lacks. */
         memset((char *)&message.handle + 32, 0, sizeof(uint64_t));
         CHECK(memcmp(&message.handle, "zr-cuda1", 8) != 0 || cu.ipc_open(&address, message.handle, 1) != 0);
         CHECK(descriptors_count() == opened);

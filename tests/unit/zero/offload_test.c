@@ -627,7 +627,7 @@ static int lose_the_disk(struct rig *rig, struct zr_engine_options *options, con
     return 0;
 }
 
-static int lose_disks(struct zr_local_world *local, unsigned rank, void *argument)
+static int fail_alone(struct zr_local_world *local, unsigned rank, void *argument)
 {
     const struct plan *plan = argument;
     const char *scratch = getenv("TMPDIR");
@@ -638,6 +638,11 @@ static int lose_disks(struct zr_local_world *local, unsigned rank, void *argumen
     must(open_rank(&rig, local, rank, plan) == ZR_OK);
     must(zr_arena_create(
              &host, &(struct zr_arena_options){.backend = rig.backend, .reserve_bytes = 64 << 20}) == ZR_OK);
+    struct plan with_adamw = *plan;
+    with_adamw.kind = ZR_OPTIMIZER_ADAMW;
+    struct zr_engine_options ahead = options_of(&rig, &with_adamw);
+    ahead.offload = (struct zr_offload){.host = host, .optimizer = true, .speculative_bytes = SIZE_MAX / 2};
+    must(fail_in_a_step(&rig, &ahead, plan) == 0);
     for (int delayed = 0; delayed < 2; delayed++) {
         struct zr_engine_options options = options_of(&rig, plan);
         options.offload = (struct zr_offload){.host = host,
@@ -726,7 +731,6 @@ static int break_off(struct zr_local_world *local, unsigned rank, void *argument
                                               .speculative_bytes = SIZE_MAX / 2};
         must(ask_in_a_step(&rig, &options, plan) == 0);
         must(end_in_a_step(&rig, &options, plan) == 0);
-        must(filed || fail_in_a_step(&rig, &options, plan) == 0);
     }
     must(zr_arena_destroy(gradients_arena, &leaked) == ZR_OK && leaked == 0);
     must(rig_close(&rig) == 0);
@@ -842,7 +846,8 @@ int main(void)
     struct plan plan = plans[6];
     tap_is(rig_launch(2, break_off, &plan), 0, "in a step, updates ahead of it are waited for, and not seen");
     struct plan alone = plans[5];
-    tap_is(rig_launch(1, lose_disks, &alone), 0, "after a failure of the disk nothing is found well again");
+    tap_is(rig_launch(1, fail_alone, &alone), 0,
+           "after a failure of the disk nothing is found well again, after an update's all is as before");
     tap_is(rig_launch(1, read_behind_writes, &alone), 0, "a unit whose write stalls is read behind it");
     tap_is(rig_launch(2, refuse, &plan), 0, "what cannot be is refused with words");
     return tap_done();
