@@ -16,6 +16,7 @@ SHAPES = [
     (dict(layers=7, hidden=33, heads=3, seq=7, batch=3, steps=3), (4096, 16384, 64 << 20)),
     (dict(layers=4, hidden=216, heads=6, seq=8, batch=1, steps=2, eval_every=0), (65536, 1 << 20, 64 << 20)),
 ]
+ROUNDS = (1, 3)  # micro-batches
 RECOMPUTE = ("none", "selective", "full")
 BLIND = dict(eval_every=0)  # small shapes are evaluated in the run that others are compared with: no bit changes
 WITH_MPI = not mpi_missing()
@@ -52,17 +53,17 @@ class Case:
 
 
 def stage_over_mpi(shape, ranks, accumulate, precision):
-    """The stage whose run is repeated there; None: none of this case. In turn, so that with the two large shapes and
-    three numbers of micro-batches each world meets each stage in each precision."""
+    """The stage whose run is repeated there, in turn, so that with the two large shapes and two numbers of micro-batches
+    each world meets each stage in each precision."""
     if shape is SHAPES[0][0]:
         return 3 - (ranks + accumulate) // 2 % 2
-    turn = 3 * (shape is SHAPES[2][0]) + (1, 3, 4).index(accumulate) - (2 if precision == "bf16" else 0)
-    return (turn + ranks) % 4 if 0 <= turn < 4 else None
+    turn = 2 * (shape is SHAPES[2][0]) + ROUNDS.index(accumulate) - (2 if precision == "bf16" else 0)
+    return (turn + ranks) % 4
 
 
 def wide_matrix():
     gathering, over_mpi = 0, set()
-    for (shape, buckets), ranks, accumulate in itertools.product(SHAPES, (1, 2, 3, 4, 8), (1, 3, 4)):
+    for (shape, buckets), ranks, accumulate in itertools.product(SHAPES, (1, 2, 3, 4, 8), ROUNDS):
         turn, buckets = ranks + accumulate, buckets if ranks > 1 else buckets[-1:]  # one rank alone has no ring
         for precision in ("fp32", "bf16") if shape is not SHAPES[0][0] else ("fp32",):
             words = f"{shape} on {ranks} ranks, {accumulate} micro-batches, {precision}"
@@ -82,7 +83,7 @@ def wide_matrix():
                 case.check(buckets[(stage + turn) % len(buckets)], stage=stage, recompute=RECOMPUTE[stage % 3],
                            threads=1 + turn % 3)
             gathering += case.end()
-    ok(gathering > 50, f"{gathering} of these runs gather parameters")
+    ok(gathering > 30, f"{gathering} of these runs gather parameters")
     if WITH_MPI:
         same(len(over_mpi), 5 * 4 * 2, "worlds, stages and precisions have all met over --comm mpi")
 
@@ -97,8 +98,9 @@ def large_vocabulary():
     buckets = (65536, 1 << 20, 64 << 20)
     for precision in ("fp32", "bf16"):
         case = Case(f"50,257 tokens, {precision}", ranks=2, layers=1, precision=precision, **shape)
-        for stage, bucket in itertools.product((0, 1, 2, 3), buckets):
-            case.check(bucket, stage=stage)
+        for stage in (0, 1, 2, 3):  # longer than the largest bucket is the embedding in fp32 alone
+            for bucket in (buckets[stage % 2], buckets[2]) if precision == "fp32" else (buckets[stage % 3],):
+                case.check(bucket, stage=stage)
         if WITH_MPI:
             case.check(64 << 20, stage=2, comm="mpi")
         case.end()

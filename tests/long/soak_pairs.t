@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""All rows of the tables of which `make check` runs the first half: see pairs.py."""
+"""All rows of the tables of which `make check` runs the first third: see pairs.py."""
 import os
 import re
 import sys

@@ -101,7 +101,8 @@ def on_card(words, emulated, options, **more):
     if over():
         row(words, good=False, words="not run: no time was left")
         return None
-    got = train(environment_of(emulated), backend="cuda", threads=1, data=text(emulated), **options, **more)
+    # The emulated driver's search for races is the kernels' own tests'.
+    got = train(environment_of(emulated, ZR_EMULATOR_RACES="0"), backend="cuda", threads=1, data=text(emulated), **options, **more)
     if got.code:
         row(words, good=False, words=f"exit code {got.code}: {got.err}")
         return None
@@ -198,7 +199,7 @@ KERNELS, VERDICTS = ("fp32", "llama", "narrow", "fp8"), ("emulator", "processes"
 def kernels(emulated):
     seed = 1 if emulated else random.randrange(1, 1 << 30)
     row("seed", seed)
-    programs(emulated, [f"cuda_{name}" for name in (("llama",) if emulated else KERNELS)], ZR_TEST_SEED=str(seed))
+    programs(emulated, [f"cuda_{name}" for name in (("fp8",) if emulated else KERNELS)], ZR_TEST_SEED=str(seed))
 
 
 def verdicts(emulated):

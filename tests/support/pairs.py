@@ -53,10 +53,10 @@ def pairwise(seed, **factors):
 
 
 def most_pairs(seed, **factors):
-    """The first half of pairwise()'s rows, in which most pairs meet; all rows with
+    """The first third of pairwise()'s rows, in which most pairs meet; all rows with
     ZR_TEST_ROWS=all, as in soak_pairs.t."""
     rows = list(pairwise(seed, **factors))
-    return rows if ALL_ROWS else rows[:(len(rows) + 1) // 2]
+    return rows if ALL_ROWS else rows[:(len(rows) + 2) // 3]
 
 
 def rolled_back(norms, clip):

@@ -11,11 +11,11 @@ from cuda_train import on_card
 from zrtest import done, note, ok, same, wait_for
 
 pool = ThreadPoolExecutor(8)
-shape = {"layers": 1, "hidden": 4, "heads": 1, "seq": 8, "batch": 16, "vocab": 1000}
+shape = {"layers": 1, "hidden": 4, "heads": 1, "seq": 8, "batch": 16, "vocab": 300}
 use("host")
 host = Zrd()
-use("cuda", ZR_EMULATOR_GRANULARITY="16384")
-conf = {**ENVIRONMENT, "ZR_CONF": "service:required,kernels:emulated,granule:16k", "ZR_EMULATOR_RACES": "0"} # train_cuda.t looks for them
+use("cuda", ZR_EMULATOR_GRANULARITY="4096")
+conf = {**ENVIRONMENT, "ZR_CONF": "service:required,kernels:emulated,granule:4k", "ZR_EMULATOR_RACES": "0"} # train_cuda.t looks for them
 
 
 def start(seed, **flags):
@@ -58,7 +58,7 @@ for flags, turn, steps in (({}, 10, (3, 3)), ({"ranks": 2, "stage": 1}, 10, (3, 
 own = {"ranks": 2, "comm": "nccl", "deterministic": True}
 cards = []
 for number in (1, 0):
-    use("cuda", number, ZR_EMULATOR_GRANULARITY="16384")
+    use("cuda", number, ZR_EMULATOR_GRANULARITY="4096")
     cards.append(Zrd("--capacity", 64 * MIB))
 alone = [start(seed, **own).result() for seed in (1, 2)]
 both = [start(seed, **own) for seed in (1, 2)]

@@ -21,7 +21,7 @@
 
 enum { CORPUS_MOST = 512, ANSWERS = 1 << 12 };
 #ifdef __OPTIMIZE__
-enum { RUNS = 8000 };
+enum { RUNS = 4000 };
 #else
 enum { RUNS = 3000 };
 #endif
