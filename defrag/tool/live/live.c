@@ -499,7 +499,7 @@ static zr_result ask_all(struct request *request, const char *word, int *connect
         snprintf(refusals[i], sizeof refusals[i], "%s", zr_last_error());
         refused[i] = true;
         first = first < i ? first : i;
-        result = stops && !strstr(refusals[i], "nothing is being recorded") ? result : ZR_OK;
+        result = stops && !strstr(refusals[i], "nobody records") ? result : ZR_OK;
     }
     if (result == ZR_OK && good_count == 0 && first < ZR_PUBLISHED_ARENAS)
         return zr_fail(ZR_ERR_INVALID, "%s", refusals[first]);
