@@ -109,7 +109,7 @@ class Recording {
       const moment = from.next();
       this.marks.push({ moment, label: from.text(from.next()) });
     }
-    this.mapped = this.stretches(new Numbers(await get("maps")));
+    this.mapped = this.mappedRanges(new Numbers(await get("maps")));
     this.frames = [];
     for (const from = new Numbers(await get("frames")); from.more();) this.frames.push(from.text(from.next()));
     this.stacks = [[]];
@@ -118,7 +118,7 @@ class Recording {
   }
 
   /* Maps and unmaps as rectangles of moments and places. */
-  stretches(from) {
+  mappedRanges(from) {
     const done = [], now = []; // now: in order of place, disjoint
     this.reserved = { moments: [], bytes: [] };
     while (from.more()) {
