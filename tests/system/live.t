@@ -425,7 +425,7 @@ for _ in range(5):
     if "did not take memory" not in words:  # else it was not killed within the 3 s
         break
     program = Program(held=4 << 20)
-ok("has ended" in words and run.returncode == 1 and left() == [], "one that is killed while it is asked") or note(words)
+ok("exited" in words and run.returncode == 1 and left() == [], "one that is killed while it is asked") or note(words)
 started = time.monotonic()
 got = zr("attach", other.pid, "-o", path("quiet.zrt"))
 other.kill()
