@@ -11,9 +11,8 @@
 #include "defrag/trace/lifetimes.h"
 
 enum {
-    LEAST_BYTES = 256, /* alignment of blocks */
-    WASTE_DIVISOR =
-        256, /* a block counts as whole granules if its last granule wastes at most this part of it */
+    LEAST_BYTES = 256,        /* alignment of blocks */
+    WASTE_DIVISOR = 256,      /* max waste of a block of whole granules: one part of its last */
     ADDRESSES_MOST = 1 << 22, /* of a sequence, in granules */
     ADDRESSES_FACTOR = 16,    /* per page */
     TARGET_DIVISOR = 8,       /* part of the work that is spent on the lower bound */

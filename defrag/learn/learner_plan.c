@@ -29,7 +29,7 @@ static inline bool same(const struct zr_seen *a, const struct zr_seen *b)
            a->tag == b->tag && a->alignment == b->alignment;
 }
 
-struct stretch {
+struct range {
     const struct zr_seen *seen;
     size_t count;
     size_t start, end; /* in the sequence: its start, and the end of the records */
@@ -37,20 +37,20 @@ struct stretch {
     const _Atomic bool *cancelled;
 };
 
-static inline bool is_cancelled(struct stretch in)
+static inline bool is_cancelled(struct range in)
 {
     return in.cancelled && atomic_load_explicit(in.cancelled, memory_order_relaxed);
 }
 
 /* The known part of a block's lifetime. */
-static inline size_t lifetime(struct stretch in, size_t at, bool *ended)
+static inline size_t lifetime(struct range in, size_t at, bool *ended)
 {
     *ended = in.seen[at].upper != ZR_SEEN_LIVE;
     return (*ended ? in.seen[at].upper : in.end) - (in.start + at);
 }
 
 /* Unplanned allocations lengthen lifetimes, which count allocations, so equal blocks differ slightly. */
-static bool as_long(struct stretch a, size_t i, struct stretch b, size_t k)
+static bool as_long(struct range a, size_t i, struct range b, size_t k)
 {
     bool a_ended, b_ended;
     size_t one = lifetime(a, i, &a_ended), other = lifetime(b, k, &b_ended);
@@ -60,7 +60,7 @@ static bool as_long(struct stretch a, size_t i, struct stretch b, size_t k)
     return more - less <= more / 8 + 8;
 }
 
-static inline bool alike(struct stretch a, size_t i, struct stretch b, size_t k)
+static inline bool alike(struct range a, size_t i, struct range b, size_t k)
 {
     return same(&a.seen[i], &b.seen[k]) && (!a.by_lifetime || as_long(a, i, b, k));
 }
@@ -93,7 +93,7 @@ struct reached {
 };
 
 /* Follows both until one ends: all of `a` with a prefix of `b`, or the reverse. */
-static struct reached follow_both(struct stretch a, struct stretch b, int32_t *rows, int32_t most)
+static struct reached follow_both(struct range a, struct range b, int32_t *rows, int32_t most)
 {
     struct reached short_of = {.edits = -1};
     size_t work = 0;
@@ -134,7 +134,7 @@ struct split {
 
 /* The longest common subsequence; the second occurrence ends where it is most similar to the first. Returns
  * the number of pairs; SIZE_MAX: too many differences for this algorithm. */
-static size_t align_exactly(struct stretch a, struct stretch b, struct split *split, struct pair *out)
+static size_t align_exactly(struct range a, struct range b, struct split *split, struct pair *out)
 {
     struct zr_scratch scratch = {0};
     size_t most = (a.count + b.count) / 8 + EDITS_LEAST, count = 0;
@@ -160,7 +160,7 @@ static size_t align_exactly(struct stretch a, struct stretch b, struct split *sp
 
 /* Adds pairs for steps whose lifetimes vary: elements between two pairs that are equal counted from either
  * side. Others are unplanned allocations in at least one occurrence. */
-static size_t fill_free_extents(struct stretch a, struct stretch b, const struct pair *pairs, size_t count,
+static size_t fill_free_extents(struct range a, struct range b, const struct pair *pairs, size_t count,
                                 struct pair *out)
 {
     size_t filled = 0, i = 0, k = 0;
@@ -201,9 +201,9 @@ static size_t align_from(const struct sequence_work *work, size_t lead, struct s
 {
     const struct zr_seen_sequence *sequence = work->sequence;
     size_t middle = sequence->lead_count + sequence->first_count;
-    struct stretch a = {sequence->seen + lead, middle - lead, lead, sequence->count, true, work->cancelled};
-    struct stretch b = {sequence->seen + middle, sequence->count - middle, middle, sequence->count, true,
-                        work->cancelled};
+    struct range a = {sequence->seen + lead, middle - lead, lead, sequence->count, true, work->cancelled};
+    struct range b = {sequence->seen + middle, sequence->count - middle, middle, sequence->count, true,
+                      work->cancelled};
     size_t count = align_exactly(a, b, split, pairs);
     if (count != SIZE_MAX) {
         b.count = split->second_count;

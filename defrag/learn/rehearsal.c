@@ -40,11 +40,10 @@ struct zr_rehearsal {
     uint32_t *buckets;  /* [1 << buckets_bits]: 1 + the first live block of each offset's hash */
     unsigned buckets_bits;
     uint32_t passes_count;
-    uint32_t pass_length,
-        now; /* pass_length: of every pass but the last; now: allocations of the current pass */
+    uint32_t pass_length; /* of every pass but the last */
+    uint32_t now;         /* allocations of the current pass */
     bool differs;
-    struct zr_lifetimes
-        lifetimes; /* of the recorded points in time, within their pass; later with their places */
+    struct zr_lifetimes lifetimes; /* of the moments, within their pass; later with places */
     size_t live_bytes, region_bytes;
 };
 

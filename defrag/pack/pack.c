@@ -14,8 +14,8 @@
 
 #define MOST_THREADS 16
 #define DEFAULT_NS   UINT64_C(10000000000)
-#define ROUND_PLACEMENTS                                                                                     \
-    150000 /* work of an improving round: about that many placements of single items per chain */
+/* Work of an improving round: about that many placements of single items per chain. */
+#define ROUND_PLACEMENTS 150000
 
 /* The chains of orders, the most promising first. */
 static const struct zr_improve_start starts[] = {

@@ -21,7 +21,7 @@ enum {
 #define FREE UINT64_MAX
 
 /* A range of addresses, from the top down. */
-struct stretch {
+struct range {
     uint64_t begin, end;
 };
 
@@ -31,11 +31,10 @@ struct ends {
     uint32_t count;
     uint32_t *item;          /* by moment: the item that is born */
     uint64_t *units, *alive; /* by moment: the item's size; its life in moments, including its own */
-    uint64_t
-        *offset; /* by moment; for a hanging item its lower end, relative to a top that is not known yet */
+    uint64_t *offset;        /* by moment; for a hanging item its lower end, below a top not yet known */
     uint32_t *by_duration, *by_size; /* moments, in descending order */
     struct zr_skyline sky;
-    struct stretch met[2 * SHORT_MOST];
+    struct range met[2 * SHORT_MOST];
 };
 
 /* ---- Moments ------------------------------------------------------------------------------------------- */
@@ -91,7 +90,7 @@ static uint32_t find_met(struct ends *ends, uint32_t moment, uint32_t short_most
             (i < before && ends->alive[other] <= before - i))
             continue;
         ends->met[met_count++] =
-            (struct stretch){ends->offset[other] - ends->units[other], ends->offset[other]};
+            (struct range){ends->offset[other] - ends->units[other], ends->offset[other]};
     }
     zr_pack_spend(ends->budget, (before + alive) / SCANNED + met_count);
     return met_count;

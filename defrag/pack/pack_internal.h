@@ -26,9 +26,8 @@ struct zr_pack_here {
     bool placed; /* the offsets are already a placement of the same sizes; it is the result if no lower one is
                     found */
 };
-#define ZR_PACK_STACK_BYTES                                                                                  \
-    ((size_t)1                                                                                               \
-     << 18) /* for everything except searches; instrumented builds keep their own data on the stack */
+/* Stack for everything except searches; instrumented builds keep their own data on it. */
+#define ZR_PACK_STACK_BYTES ((size_t)1 << 18)
 zr_result zr_pack_in(struct zr_lifetimes *lifetimes, const struct zr_pack_options *options,
                      const struct zr_pack_here *here, struct zr_pack_report *report);
 
@@ -60,7 +59,7 @@ zr_result zr_pack_problem_make(struct zr_pack_problem *out, const struct zr_life
                                uint64_t alignment_bytes, struct zr_scratch *scratch);
 
 /* The sections of an item up to the boundary end at zr_pack_last(); those after it are the first
- * zr_pack_rest() sections, or none. */
+ * zr_pack_around() sections, or none. */
 static inline uint32_t zr_pack_last(const struct zr_pack_problem *problem, uint32_t item)
 {
     return problem->last[item] < problem->sections_count ? problem->last[item] : problem->sections_count;

@@ -15,7 +15,7 @@
 
 /* Events between two clock readings. The cost of an operation is the median over these runs of events, which
  * excludes interruptions by other programs. */
-enum { STRETCH = 256 };
+enum { SAMPLE_EVENTS = 256 };
 
 static const struct {
     const char *name;
@@ -117,15 +117,15 @@ struct run {
     struct zr_policy_model *model;
     void **handles; /* by block number; NULL: not live */
     uint64_t failed_at;
-    struct zr_sort_pair *stretches, *spare; /* key: picoseconds per operation, of one repeat */
-    size_t stretches_count;
+    struct zr_sort_pair *samples, *spare; /* key: picoseconds per operation, of one repeat */
+    size_t samples_count;
     uint64_t ns, operations_count; /* of one repeat */
     uint64_t all_ns, all_count;    /* of all repeats */
 };
 
-static size_t stretches_most(const struct run *run)
+static size_t samples_most(const struct run *run)
 {
-    return run->unplanned.events_most / STRETCH + 1;
+    return run->unplanned.events_most / SAMPLE_EVENTS + 1;
 }
 
 /* Checks that every event names a valid block, so that the runs need no checks. */
@@ -150,7 +150,7 @@ static zr_result check(const struct zr_sequence *sequence, void **handles)
 
 /* Runs the events from `first` to `end`; on an error stops and sets run->failed_at. Returns the number of
  * operations. */
-static size_t run_stretch(struct run *run, size_t first, size_t end, zr_result *result)
+static size_t run_events(struct run *run, size_t first, size_t end, zr_result *result)
 {
     struct zr_policy_model *model = run->model;
     zr_result (*alloc)(struct zr_policy_model *, const struct zr_event *, void **) = model->ops->alloc;
@@ -181,18 +181,18 @@ static zr_result run_once(struct run *run)
 {
     size_t events_count = run->sequence->events_count;
     zr_result result = ZR_OK;
-    run->stretches_count = 0;
+    run->samples_count = 0;
     run->ns = run->operations_count = 0;
-    for (size_t first = 0; first < events_count && result == ZR_OK; first += STRETCH) {
-        size_t end = first + STRETCH < events_count ? first + STRETCH : events_count;
+    for (size_t first = 0; first < events_count && result == ZR_OK; first += SAMPLE_EVENTS) {
+        size_t end = first + SAMPLE_EVENTS < events_count ? first + SAMPLE_EVENTS : events_count;
         uint64_t start_ns = zr_os_now_ns();
-        size_t count = run_stretch(run, first, end, &result);
+        size_t count = run_events(run, first, end, &result);
         uint64_t ns = zr_os_now_ns() - start_ns;
         run->ns += ns;
         run->operations_count += count;
         /* A shorter run of events is within the clock's resolution. */
-        if (count > 0 && (end - first == STRETCH || run->stretches_count == 0))
-            run->stretches[run->stretches_count++] = (struct zr_sort_pair){.key = ns * 1000 / count};
+        if (count > 0 && (end - first == SAMPLE_EVENTS || run->samples_count == 0))
+            run->samples[run->samples_count++] = (struct zr_sort_pair){.key = ns * 1000 / count};
     }
     if (result == ZR_ERR_MEMORY || result == ZR_ERR_ADDRESSES) {
         run->handles[run->sequence->events[run->failed_at].block] = NULL;
@@ -205,10 +205,10 @@ static zr_result run_once(struct run *run)
 
 static double median_ns(struct run *run)
 {
-    if (run->stretches_count == 0)
+    if (run->samples_count == 0)
         return 0;
-    zr_sort_pairs(run->stretches, run->spare, run->stretches_count);
-    return (double)run->stretches[run->stretches_count / 2].key / 1000;
+    zr_sort_pairs(run->samples, run->spare, run->samples_count);
+    return (double)run->samples[run->samples_count / 2].key / 1000;
 }
 
 /* Frees live blocks, in order of first appearance. */
@@ -303,15 +303,15 @@ zr_result zr_replay_unplanned(const struct zr_sequence *sequence, const struct z
     if (result != ZR_OK)
         goto unwind;
     size_t handles_bytes = (run.unplanned.blocks_most + (size_t)1) * sizeof *run.handles;
-    size_t stretches_bytes = stretches_most(&run) * sizeof *run.stretches;
+    size_t samples_bytes = samples_most(&run) * sizeof *run.samples;
     result = zr_arena_alloc(
         sequence->host_arena,
-        &(struct zr_request){.bytes = handles_bytes + 2 * stretches_bytes, .tag = ZR_TAG_OTHER}, &room);
+        &(struct zr_request){.bytes = handles_bytes + 2 * samples_bytes, .tag = ZR_TAG_OTHER}, &room);
     if (result != ZR_OK)
         goto unwind;
     run.handles = memset(room, 0, handles_bytes);
-    run.stretches = (struct zr_sort_pair *)((char *)room + handles_bytes);
-    run.spare = run.stretches + stretches_most(&run);
+    run.samples = (struct zr_sort_pair *)((char *)room + handles_bytes);
+    run.spare = run.samples + samples_most(&run);
     result = check(sequence, run.handles);
     if (result == ZR_OK)
         result = zr_model_begin(&run.model, policies[options->policy].ops, &model_options);

@@ -5,7 +5,7 @@
 
 #include "alloc/base/error.h"
 
-#define NOBODY UINT32_MAX
+#define NO_EVENT UINT32_MAX
 /* Limit of the sum of all allocations, so that the sum with unplanned ones cannot overflow. */
 #define BYTES_MOST (UINT64_C(1) << 62)
 
@@ -143,7 +143,7 @@ static void add_behind(struct making *making, const struct zr_event *event)
 static void free_due(struct making *making)
 {
     struct zr_unplanned *unplanned = making->unplanned;
-    for (uint32_t at = unplanned->due[making->passed]; at != NOBODY;) {
+    for (uint32_t at = unplanned->due[making->passed]; at != NO_EVENT;) {
         struct zr_event event = unplanned->repeat.events[at];
         at = unplanned->next[event.block - unplanned->base->blocks_count];
         event.kind = ZR_EVENT_FREE;
@@ -157,7 +157,7 @@ const struct zr_sequence *zr_unplanned_make(struct zr_unplanned *unplanned, unsi
     struct making making = {.unplanned = unplanned, .state = unplanned->seed ^ (uint64_t)(repeat + 1) << 32};
     if (unplanned->percent == 0)
         return base;
-    memset(unplanned->due, 0xff, (base->events_count + 1) * sizeof *unplanned->due); /* NOBODY */
+    memset(unplanned->due, 0xff, (base->events_count + 1) * sizeof *unplanned->due); /* NO_EVENT */
     unplanned->repeat.events_count = 0;
     unplanned->repeat.lower_bound_bytes = 0;
     for (size_t i = 0; i < base->events_count; i++) {

@@ -15,11 +15,11 @@ struct zr_unplanned {
     unsigned percent;
     uint64_t seed;
     struct zr_scratch scratch;
-    size_t allocations_count; /* in the base */
-    uint32_t *events,
-        *lives; /* by allocation of the base: its event; the events until its free, or the end */
-    uint32_t *due,
-        *next; /* list of blocks to free after a number of events: its head, and the successor of each */
+    size_t allocations_count;  /* in the base */
+    uint32_t *events;          /* by allocation of the base: its event */
+    uint32_t *lives;           /* the events until its free, or the end */
+    uint32_t *due;             /* by number of events: the first block to free then */
+    uint32_t *next;            /* by block: the next one to free at the same time */
     struct zr_sequence repeat; /* the result of the last zr_unplanned_make() */
     size_t events_most;        /* of the longest repeat */
     uint32_t blocks_most;

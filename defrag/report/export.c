@@ -69,7 +69,7 @@ static zr_result write_csv(const struct zr_export *own, struct zr_text *text)
 
 /* ---- minimalloc ---------------------------------------------------------------------------------------- */
 
-static void put_lifetime(struct writing *writing, const struct zr_stretch_record *block)
+static void put_lifetime(struct writing *writing, const struct zr_range_record *block)
 {
     /* time_ns holds the number of the record that allocated the block: see below */
     zr_text_print(writing->text, "%u,%" PRIu64 ",%" PRIu64 ",%" PRIu64 "\n", block->number, block->time_ns,
@@ -82,7 +82,7 @@ static zr_result lifetime_row(void *state, const struct zr_record *record, bool 
     struct zr_record numbered = *record;
     (void)stop;
     if (record->kind == ZR_RECORD_FREE) {
-        const struct zr_stretch_record *block = zr_extents_floor(&writing->memory.blocks, record->address);
+        const struct zr_range_record *block = zr_extents_floor(&writing->memory.blocks, record->address);
         if (block && block->address == record->address)
             put_lifetime(writing, block);
     }
@@ -93,7 +93,7 @@ static zr_result lifetime_row(void *state, const struct zr_record *record, bool 
 /* A block that is never freed lives to the end. */
 static zr_result lifetimes_left(struct writing *writing)
 {
-    const struct zr_stretch_record *block = zr_extents_ceiling(&writing->memory.blocks, 0);
+    const struct zr_range_record *block = zr_extents_ceiling(&writing->memory.blocks, 0);
     for (; block; block = zr_extents_next(&writing->memory.blocks, block))
         put_lifetime(writing, block);
     return ZR_OK;
@@ -114,7 +114,7 @@ static zr_result rmm_row(void *state, const struct zr_record *record, bool *stop
     uint64_t us = record->time_ns / 1000, seconds = us / 1000000, bytes = record->bytes;
     (void)stop;
     if (record->kind == ZR_RECORD_FREE) { /* an RMM log has the size in frees */
-        const struct zr_stretch_record *block = zr_extents_floor(&writing->memory.blocks, record->address);
+        const struct zr_range_record *block = zr_extents_floor(&writing->memory.blocks, record->address);
         bytes = block ? block->requested_bytes : bytes;
     }
     zr_result result = zr_memory_apply(&writing->memory, record);

@@ -87,7 +87,7 @@ static uint64_t place_of(struct writing *writing, const char *frame)
     return number;
 }
 
-static void put_sample(struct writing *writing, const struct zr_stretch_record *block)
+static void put_sample(struct writing *writing, const struct zr_range_record *block)
 {
     struct zr_recording *recording = writing->own->recording;
     struct zr_frames frames = zr_recording_frames(recording, block->stack);
@@ -120,7 +120,7 @@ zr_result zr_export_pprof(const struct zr_export *own, struct zr_text *text)
     text_of(&writing, "");
     put_type(&writing, "inuse_space", "bytes");
     put_type(&writing, "inuse_objects", "count");
-    const struct zr_stretch_record *block = result == ZR_OK ? zr_extents_ceiling(&memory.blocks, 0) : NULL;
+    const struct zr_range_record *block = result == ZR_OK ? zr_extents_ceiling(&memory.blocks, 0) : NULL;
     for (; block && writing.result == ZR_OK; block = zr_extents_next(&memory.blocks, block))
         put_sample(&writing, block);
     zr_memory_end(&memory);

@@ -153,7 +153,7 @@ static void put_event(struct writing *writing, const struct zr_record *record, c
 static zr_result take(void *state, const struct zr_record *record, bool *stop)
 {
     struct writing *writing = state;
-    const struct zr_stretch_record *block = zr_extents_floor(&writing->memory.blocks, record->address);
+    const struct zr_range_record *block = zr_extents_floor(&writing->memory.blocks, record->address);
     bool own = block && block->address == record->address, pending = own && block->pending;
     uint64_t bytes = own && (record->kind == ZR_RECORD_FREE || record->kind == ZR_RECORD_FREE_ASKED)
                          ? block->requested_bytes
@@ -197,7 +197,7 @@ static zr_result take(void *state, const struct zr_record *record, bool *stop)
 
 static void put_block(struct writing *writing, const struct zr_memory_piece *piece)
 {
-    const struct zr_stretch_record *block = piece->block;
+    const struct zr_range_record *block = piece->block;
     begin_dict(writing->text);
     key_number(writing->text, "address", piece->address);
     key_number(writing->text, "size", piece->bytes);
@@ -211,12 +211,12 @@ static void put_block(struct writing *writing, const struct zr_memory_piece *pie
 }
 
 /* A segment's dict, without its blocks. */
-static void put_segment(struct writing *writing, const struct zr_stretch_record *mapped)
+static void put_segment(struct writing *writing, const struct zr_range_record *mapped)
 {
     struct zr_text *text = writing->text;
-    const struct zr_stretch_record *block = zr_extents_ceiling(&writing->memory.blocks, mapped->address);
+    const struct zr_range_record *block = zr_extents_ceiling(&writing->memory.blocks, mapped->address);
     uint64_t live = 0, active = 0, requested = 0;
-    for (; block && block->address < zr_stretch_end(mapped);
+    for (; block && block->address < zr_range_end(mapped);
          block = zr_extents_next(&writing->memory.blocks, block)) {
         live += block->pending ? 0 : block->bytes;
         active += block->bytes;
@@ -246,7 +246,7 @@ static void put_segments(struct writing *writing)
     bool more = zr_memory_next(&walk, &piece);
     begin_list(writing->text);
     while (more) {
-        const struct zr_stretch_record *mapped = piece.mapped;
+        const struct zr_range_record *mapped = piece.mapped;
         if (!mapped) {
             more = zr_memory_next(&walk, &piece);
             continue;

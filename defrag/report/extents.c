@@ -9,7 +9,7 @@ enum { SLAB_RECORDS = 512 };
 
 struct zr_extent_slab {
     struct zr_extent_slab *next;
-    struct zr_stretch_record records[SLAB_RECORDS];
+    struct zr_range_record records[SLAB_RECORDS];
 };
 
 void zr_extent_slabs_init(struct zr_extent_slabs *slabs, zr_arena *arena)
@@ -27,7 +27,7 @@ void zr_extent_slabs_end(struct zr_extent_slabs *slabs)
     slabs->unused = NULL;
 }
 
-static zr_result take(struct zr_extent_slabs *slabs, struct zr_stretch_record **out)
+static zr_result take(struct zr_extent_slabs *slabs, struct zr_range_record **out)
 {
     if (!slabs->unused) {
         void *room;
@@ -59,9 +59,9 @@ static uint32_t draw(struct zr_extent_slabs *slabs)
 }
 
 zr_result zr_extents_add(struct zr_extents *set, struct zr_extent_slabs *slabs,
-                         const struct zr_stretch_record *values, struct zr_stretch_record **out)
+                         const struct zr_range_record *values, struct zr_range_record **out)
 {
-    struct zr_stretch_record *record, **link = &set->root;
+    struct zr_range_record *record, **link = &set->root;
     zr_result result = take(slabs, &record);
     if (result != ZR_OK)
         return result;
@@ -69,7 +69,7 @@ zr_result zr_extents_add(struct zr_extents *set, struct zr_extent_slabs *slabs,
     record->priority = draw(slabs);
     while (*link && (*link)->priority > record->priority)
         link = &(*link)->children[(*link)->address < record->address];
-    struct zr_stretch_record *rest = *link, **sides[2] = {&record->children[0], &record->children[1]};
+    struct zr_range_record *rest = *link, **sides[2] = {&record->children[0], &record->children[1]};
     *link = record;
     /* Split the subtree into the ranges before and after the record. */
     while (rest) {
@@ -85,18 +85,17 @@ zr_result zr_extents_add(struct zr_extents *set, struct zr_extent_slabs *slabs,
     return ZR_OK;
 }
 
-void zr_extents_remove(struct zr_extents *set, struct zr_extent_slabs *slabs,
-                       struct zr_stretch_record *record)
+void zr_extents_remove(struct zr_extents *set, struct zr_extent_slabs *slabs, struct zr_range_record *record)
 {
-    struct zr_stretch_record **link = &set->root;
+    struct zr_range_record **link = &set->root;
     while (*link != record) {
         zr_assert(*link != NULL);
         link = &(*link)->children[(*link)->address < record->address];
     }
-    struct zr_stretch_record *smaller = record->children[0], *larger = record->children[1];
+    struct zr_range_record *smaller = record->children[0], *larger = record->children[1];
     while (smaller && larger) {
         bool take_smaller = smaller->priority > larger->priority;
-        struct zr_stretch_record **from = take_smaller ? &smaller : &larger;
+        struct zr_range_record **from = take_smaller ? &smaller : &larger;
         *link = *from;
         link = &(*from)->children[take_smaller];
         *from = *link;
@@ -107,9 +106,9 @@ void zr_extents_remove(struct zr_extents *set, struct zr_extent_slabs *slabs,
     slabs->unused = record;
 }
 
-struct zr_stretch_record *zr_extents_floor(const struct zr_extents *set, uint64_t address)
+struct zr_range_record *zr_extents_floor(const struct zr_extents *set, uint64_t address)
 {
-    struct zr_stretch_record *node = set->root, *found = NULL;
+    struct zr_range_record *node = set->root, *found = NULL;
     while (node) {
         bool there = node->address <= address;
         if (there)
@@ -119,9 +118,9 @@ struct zr_stretch_record *zr_extents_floor(const struct zr_extents *set, uint64_
     return found;
 }
 
-struct zr_stretch_record *zr_extents_ceiling(const struct zr_extents *set, uint64_t address)
+struct zr_range_record *zr_extents_ceiling(const struct zr_extents *set, uint64_t address)
 {
-    struct zr_stretch_record *node = set->root, *found = NULL;
+    struct zr_range_record *node = set->root, *found = NULL;
     while (node) {
         bool before = node->address < address;
         if (!before)

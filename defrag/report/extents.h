@@ -5,8 +5,8 @@
 
 #include "alloc/zr.h"
 
-struct zr_stretch_record {
-    struct zr_stretch_record *children[2];
+struct zr_range_record {
+    struct zr_range_record *children[2];
     uint32_t priority;
     uint32_t stack, pool, number; /* number: of a block, from 0 in order of allocation */
     uint64_t address, bytes;
@@ -18,14 +18,14 @@ struct zr_stretch_record {
 
 /* An ordered set. One thread at a time. */
 struct zr_extents {
-    struct zr_stretch_record *root;
+    struct zr_range_record *root;
     size_t count;
 };
 
 /* The source of records for several sets. */
 struct zr_extent_slabs {
     zr_arena *arena; /* borrowed */
-    struct zr_stretch_record *unused;
+    struct zr_range_record *unused;
     struct zr_extent_slab *slabs;
     uint64_t random;
 };
@@ -36,23 +36,22 @@ void zr_extent_slabs_end(struct zr_extent_slabs *slabs);
 
 /* Adds a record; its address must not be in the set. Returns the arena's error if there is no memory. */
 zr_result zr_extents_add(struct zr_extents *set, struct zr_extent_slabs *slabs,
-                         const struct zr_stretch_record *values, struct zr_stretch_record **out);
+                         const struct zr_range_record *values, struct zr_range_record **out);
 /* Removes and frees the record. */
-void zr_extents_remove(struct zr_extents *set, struct zr_extent_slabs *slabs,
-                       struct zr_stretch_record *record);
+void zr_extents_remove(struct zr_extents *set, struct zr_extent_slabs *slabs, struct zr_range_record *record);
 /* The last record that begins at or before the address; NULL: none. */
-struct zr_stretch_record *zr_extents_floor(const struct zr_extents *set, uint64_t address);
+struct zr_range_record *zr_extents_floor(const struct zr_extents *set, uint64_t address);
 /* The first record that begins at or after the address; NULL: none. */
-struct zr_stretch_record *zr_extents_ceiling(const struct zr_extents *set, uint64_t address);
+struct zr_range_record *zr_extents_ceiling(const struct zr_extents *set, uint64_t address);
 
-static inline uint64_t zr_stretch_end(const struct zr_stretch_record *record)
+static inline uint64_t zr_range_end(const struct zr_range_record *record)
 {
     return record->address + record->bytes;
 }
 
 /* The record after this one; NULL at the end. */
-static inline struct zr_stretch_record *zr_extents_next(const struct zr_extents *set,
-                                                        const struct zr_stretch_record *record)
+static inline struct zr_range_record *zr_extents_next(const struct zr_extents *set,
+                                                      const struct zr_range_record *record)
 {
     return record->address == UINT64_MAX ? NULL : zr_extents_ceiling(set, record->address + 1);
 }

@@ -34,9 +34,9 @@ struct bounds {
 };
 
 /* The part of a mapped range that could be released if [low, high) were free and nothing else. */
-static uint64_t whole(const struct zr_stretch_record *mapped, struct bounds part)
+static uint64_t whole(const struct zr_range_record *mapped, struct bounds part)
 {
-    uint64_t begin = mapped->address, end = zr_stretch_end(mapped), unit = mapped->unit_bytes;
+    uint64_t begin = mapped->address, end = zr_range_end(mapped), unit = mapped->unit_bytes;
     if (unit == 0)
         return part.low <= begin && part.high >= end ? mapped->bytes : 0;
     uint64_t low = part.low > begin ? part.low - begin : 0;
@@ -49,30 +49,30 @@ static uint64_t whole(const struct zr_stretch_record *mapped, struct bounds part
 }
 
 /* The same, summed over all free extents in a part of it. */
-static uint64_t whole_free(const struct zr_memory *memory, const struct zr_stretch_record *mapped,
+static uint64_t whole_free(const struct zr_memory *memory, const struct zr_range_record *mapped,
                            struct bounds part)
 {
-    const struct zr_stretch_record *block = zr_extents_floor(&memory->blocks, part.low);
+    const struct zr_range_record *block = zr_extents_floor(&memory->blocks, part.low);
     uint64_t low = part.low, bytes = 0;
-    if (block && zr_stretch_end(block) > low)
-        low = zr_stretch_end(block);
+    if (block && zr_range_end(block) > low)
+        low = zr_range_end(block);
     block = part.low == UINT64_MAX ? NULL : zr_extents_ceiling(&memory->blocks, part.low + 1);
     for (; block && block->address < part.high; block = zr_extents_next(&memory->blocks, block)) {
         if (block->address > low)
             bytes += whole(mapped, (struct bounds){low, block->address});
-        if (zr_stretch_end(block) > low)
-            low = zr_stretch_end(block);
+        if (zr_range_end(block) > low)
+            low = zr_range_end(block);
     }
     return part.high > low ? bytes + whole(mapped, (struct bounds){low, part.high}) : bytes;
 }
 
 /* Updates the releasable bytes for a block that appears or disappears; `gap` is free without the block. */
-static void count_block(struct zr_memory *memory, const struct zr_stretch_record *block, struct bounds gap,
+static void count_block(struct zr_memory *memory, const struct zr_range_record *block, struct bounds gap,
                         bool comes)
 {
-    const struct zr_stretch_record *mapped = zr_extents_floor(&memory->mapped, block->address);
-    uint64_t end = zr_stretch_end(block);
-    if (!mapped || zr_stretch_end(mapped) <= block->address)
+    const struct zr_range_record *mapped = zr_extents_floor(&memory->mapped, block->address);
+    uint64_t end = zr_range_end(block);
+    if (!mapped || zr_range_end(mapped) <= block->address)
         mapped = zr_extents_ceiling(&memory->mapped, block->address);
     for (; mapped && mapped->address < end; mapped = zr_extents_next(&memory->mapped, mapped)) {
         uint64_t without = whole(mapped, gap), with = 0;
@@ -86,38 +86,36 @@ static void count_block(struct zr_memory *memory, const struct zr_stretch_record
 
 /* ---- Blocks -------------------------------------------------------------------------------------------- */
 
-static struct bounds gap_around(const struct zr_stretch_record *before, const struct zr_stretch_record *after)
+static struct bounds gap_around(const struct zr_range_record *before, const struct zr_range_record *after)
 {
-    return (struct bounds){before ? zr_stretch_end(before) : 0, after ? after->address : UINT64_MAX};
+    return (struct bounds){before ? zr_range_end(before) : 0, after ? after->address : UINT64_MAX};
 }
 
 static zr_result add_block(struct zr_memory *memory, const struct zr_record *record)
 {
     bool placed = memory->recording->has_addresses;
     uint64_t bytes = record->reserved_bytes > record->bytes ? record->reserved_bytes : record->bytes;
-    struct zr_stretch_record *before = zr_extents_floor(&memory->blocks, record->address), *after, *block;
+    struct zr_range_record *before = zr_extents_floor(&memory->blocks, record->address), *after, *block;
     if (record->address == UINT64_MAX || (placed && bytes > UINT64_MAX - record->address))
-        return contradiction(memory, record, "allocates beyond the addresses");
+        return contradiction(memory, record, "allocates a range beyond the address space");
     if (bytes > MOST_BYTES - memory->live_bytes - memory->pending_bytes ||
         memory->allocations_count >= UINT32_MAX)
         return contradiction(memory, record, "allocates more than a machine can hold");
     after = zr_extents_ceiling(&memory->blocks, record->address + 1);
-    if (before &&
-        (before->address == record->address || (placed && zr_stretch_end(before) > record->address)))
+    if (before && (before->address == record->address || (placed && zr_range_end(before) > record->address)))
         return contradiction(memory, record, "allocates an address that is live");
     if (placed && after && after->address - record->address < bytes)
         return contradiction(memory, record, "allocates a range that overlaps a live block");
-    zr_result result =
-        zr_extents_add(&memory->blocks, &memory->slabs,
-                       &(struct zr_stretch_record){.address = record->address,
-                                                   .bytes = bytes,
-                                                   .requested_bytes = record->bytes,
-                                                   .stream = record->stream,
-                                                   .time_ns = record->time_ns,
-                                                   .stack = record->stack,
-                                                   .number = (uint32_t)memory->allocations_count,
-                                                   .tag = record->tag},
-                       &block);
+    zr_result result = zr_extents_add(&memory->blocks, &memory->slabs,
+                                      &(struct zr_range_record){.address = record->address,
+                                                                .bytes = bytes,
+                                                                .requested_bytes = record->bytes,
+                                                                .stream = record->stream,
+                                                                .time_ns = record->time_ns,
+                                                                .stack = record->stack,
+                                                                .number = (uint32_t)memory->allocations_count,
+                                                                .tag = record->tag},
+                                      &block);
     if (result != ZR_OK)
         return result;
     memory->allocations_count++;
@@ -129,14 +127,14 @@ static zr_result add_block(struct zr_memory *memory, const struct zr_record *rec
     return ZR_OK;
 }
 
-static void leave_live(struct zr_memory *memory, const struct zr_stretch_record *block)
+static void leave_live(struct zr_memory *memory, const struct zr_range_record *block)
 {
     memory->live_bytes -= block->bytes;
     memory->requested_bytes -= block->requested_bytes;
     memory->live_by_tag_bytes[block->tag] -= block->bytes;
 }
 
-void zr_memory_remove(struct zr_memory *memory, struct zr_stretch_record *block)
+void zr_memory_remove(struct zr_memory *memory, struct zr_range_record *block)
 {
     if (block->pending)
         memory->pending_bytes -= block->bytes;
@@ -152,7 +150,7 @@ void zr_memory_remove(struct zr_memory *memory, struct zr_stretch_record *block)
 
 static zr_result free_block(struct zr_memory *memory, const struct zr_record *record)
 {
-    struct zr_stretch_record *block = zr_extents_floor(&memory->blocks, record->address);
+    struct zr_range_record *block = zr_extents_floor(&memory->blocks, record->address);
     if (!block || block->address != record->address)
         return contradiction(memory, record, "frees an address that is not live");
     if (record->kind == ZR_RECORD_FREE) {
@@ -169,22 +167,22 @@ static zr_result free_block(struct zr_memory *memory, const struct zr_record *re
 
 /* ---- Maps ---------------------------------------------------------------------------------------------- */
 
-static zr_result add_mapped(struct zr_memory *memory, const struct zr_stretch_record *values)
+static zr_result add_mapped(struct zr_memory *memory, const struct zr_range_record *values)
 {
     zr_result result = zr_extents_add(&memory->mapped, &memory->slabs, values, NULL);
     if (result == ZR_OK) {
         memory->reserved_bytes += values->bytes;
         memory->releasable_bytes +=
-            whole_free(memory, values, (struct bounds){values->address, zr_stretch_end(values)});
+            whole_free(memory, values, (struct bounds){values->address, zr_range_end(values)});
     }
     return result;
 }
 
 /* Cuts [low, high) out of a mapped range. If the cuts are at units, the figures of the rest do not change. */
-static zr_result cut(struct zr_memory *memory, struct zr_stretch_record *mapped, struct bounds part)
+static zr_result cut(struct zr_memory *memory, struct zr_range_record *mapped, struct bounds part)
 {
-    struct zr_stretch_record front = *mapped, behind = *mapped;
-    uint64_t end = zr_stretch_end(mapped), unit = mapped->unit_bytes;
+    struct zr_range_record front = *mapped, behind = *mapped;
+    uint64_t end = zr_range_end(mapped), unit = mapped->unit_bytes;
     bool at_units = unit && (part.low <= mapped->address || (part.low - mapped->address) % unit == 0) &&
                     (part.high >= end || (part.high - mapped->address) % unit == 0);
     if (part.low < mapped->address)
@@ -214,8 +212,8 @@ static zr_result cut(struct zr_memory *memory, struct zr_stretch_record *mapped,
 static zr_result unmap(struct zr_memory *memory, struct bounds part)
 {
     zr_result result = ZR_OK;
-    struct zr_stretch_record *mapped = zr_extents_floor(&memory->mapped, part.low);
-    if (!mapped || zr_stretch_end(mapped) <= part.low)
+    struct zr_range_record *mapped = zr_extents_floor(&memory->mapped, part.low);
+    if (!mapped || zr_range_end(mapped) <= part.low)
         mapped = zr_extents_ceiling(&memory->mapped, part.low);
     while (mapped && mapped->address < part.high && result == ZR_OK) {
         result = cut(memory, mapped, part);
@@ -226,19 +224,19 @@ static zr_result unmap(struct zr_memory *memory, struct bounds part)
     return result;
 }
 
-static bool joins(const struct zr_stretch_record *left, const struct zr_stretch_record *right)
+static bool joins(const struct zr_range_record *left, const struct zr_range_record *right)
 {
     return left && right && left->unit_bytes > 0 && left->unit_bytes == right->unit_bytes &&
            left->stream == right->stream && left->pool == right->pool &&
-           zr_stretch_end(left) == right->address && left->bytes % left->unit_bytes == 0;
+           zr_range_end(left) == right->address && left->bytes % left->unit_bytes == 0;
 }
 
 /* Merges neighbours that are unmapped in equal units. At a boundary of units the figures do not change. */
 static void join(struct zr_memory *memory, uint64_t address)
 {
-    struct zr_stretch_record *own = zr_extents_floor(&memory->mapped, address);
-    struct zr_stretch_record *left = address ? zr_extents_floor(&memory->mapped, address - 1) : NULL;
-    struct zr_stretch_record *right = zr_extents_next(&memory->mapped, own);
+    struct zr_range_record *own = zr_extents_floor(&memory->mapped, address);
+    struct zr_range_record *left = address ? zr_extents_floor(&memory->mapped, address - 1) : NULL;
+    struct zr_range_record *right = zr_extents_next(&memory->mapped, own);
     if (joins(own, right)) {
         own->bytes += right->bytes;
         zr_extents_remove(&memory->mapped, &memory->slabs, right);
@@ -256,12 +254,12 @@ static zr_result change_map(struct zr_memory *memory, const struct zr_record *re
     zr_result result = unmap(memory, (struct bounds){record->address, record->address + record->bytes});
     if (result != ZR_OK || record->kind == ZR_RECORD_UNMAP)
         return result;
-    result = add_mapped(memory, &(struct zr_stretch_record){.address = record->address,
-                                                            .bytes = record->bytes,
-                                                            .stream = record->stream,
-                                                            .pool = record->pool,
-                                                            .time_ns = record->time_ns,
-                                                            .unit_bytes = record->unit_bytes});
+    result = add_mapped(memory, &(struct zr_range_record){.address = record->address,
+                                                          .bytes = record->bytes,
+                                                          .stream = record->stream,
+                                                          .pool = record->pool,
+                                                          .time_ns = record->time_ns,
+                                                          .unit_bytes = record->unit_bytes});
     if (result == ZR_OK && record->unit_bytes > 0)
         join(memory, record->address);
     return result;
@@ -321,8 +319,8 @@ bool zr_memory_next(struct zr_memory_walk *walk, struct zr_memory_piece *out)
             walk->address = walk->mapped->address;
         walk->begun = true;
     }
-    const struct zr_stretch_record *block = walk->block, *mapped = walk->mapped;
-    while (mapped && zr_stretch_end(mapped) <= walk->address)
+    const struct zr_range_record *block = walk->block, *mapped = walk->mapped;
+    while (mapped && zr_range_end(mapped) <= walk->address)
         mapped = zr_extents_next(&memory->mapped, mapped);
     walk->mapped = mapped;
     if (!block && !mapped)
@@ -340,11 +338,11 @@ bool zr_memory_next(struct zr_memory_walk *walk, struct zr_memory_piece *out)
         out->address = block->address;
         out->bytes = block->bytes;
         out->block = block;
-        walk->address = memory->recording->has_addresses ? zr_stretch_end(block) : block->address + 1;
+        walk->address = memory->recording->has_addresses ? zr_range_end(block) : block->address + 1;
         walk->block = zr_extents_next(&memory->blocks, block);
         return true;
     }
-    uint64_t end = inside ? zr_stretch_end(mapped) : block->address;
+    uint64_t end = inside ? zr_range_end(mapped) : block->address;
     if (block && block->address < end)
         end = block->address;
     out->bytes = end - at;

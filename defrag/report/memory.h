@@ -36,20 +36,19 @@ void zr_memory_end(struct zr_memory *memory);
 /* ZR_ERR_FORMAT: blocks overlap, a freed block is not live, or sums exceed 62 bits. */
 zr_result zr_memory_apply(struct zr_memory *memory, const struct zr_record *record);
 /* Removes a block without a record. */
-void zr_memory_remove(struct zr_memory *memory, struct zr_stretch_record *block);
+void zr_memory_remove(struct zr_memory *memory, struct zr_range_record *block);
 void zr_memory_get_figures(const struct zr_memory *memory, struct zr_memory_figures *out);
 
 /* Walks through mapped ranges in address order: free extents and blocks. Without maps: the blocks, and the
  * gaps between them as free. */
 struct zr_memory_piece {
     uint64_t address, bytes;
-    const struct zr_stretch_record *block; /* NULL: free */
-    const struct zr_stretch_record
-        *mapped; /* the mapped range; NULL: the file has no maps, or the block is outside all maps */
+    const struct zr_range_record *block;  /* NULL: free */
+    const struct zr_range_record *mapped; /* its range; NULL: no maps, or a block outside them */
 };
 struct zr_memory_walk {
     const struct zr_memory *memory;
-    const struct zr_stretch_record *mapped, *block;
+    const struct zr_range_record *mapped, *block;
     uint64_t address;
     bool begun;
 };

@@ -96,7 +96,7 @@ static zr_result note(void *state, const struct zr_record *record, bool *stop)
     trend->seen_count++;
     if (record->before || (record->kind != ZR_RECORD_ALLOC && record->kind != ZR_RECORD_FREE))
         return ZR_OK;
-    const struct zr_stretch_record *block = zr_extents_floor(&trend->memory->blocks, record->address);
+    const struct zr_range_record *block = zr_extents_floor(&trend->memory->blocks, record->address);
     bool came = record->kind == ZR_RECORD_ALLOC;
     if (!came && (!block || block->address != record->address))
         return ZR_OK; /* the memory reports the error */
@@ -173,7 +173,7 @@ static bool is_spike(const struct trend *trend, const struct zr_failure *failure
         trend->largest_bytes / SPIKE_FACTOR < trend->second_bytes || asked > trend->largest_bytes ||
         trend->largest_seen < trend->records_count - trend->records_count / QUARTERS)
         return false;
-    const struct zr_stretch_record *block = zr_extents_floor(&trend->memory->blocks, trend->largest_address);
+    const struct zr_range_record *block = zr_extents_floor(&trend->memory->blocks, trend->largest_address);
     if (block)
         *out = (struct zr_kind_of_blocks){.tag = block->tag,
                                           .stream = block->stream,
@@ -271,7 +271,7 @@ static bool are_segments(const struct zr_memory *memory)
 {
     enum { SEGMENTS_LEAST = 8 };
     const uint64_t least_bytes = UINT64_C(2) << 20;
-    const struct zr_stretch_record *block = zr_extents_ceiling(&memory->blocks, 0);
+    const struct zr_range_record *block = zr_extents_ceiling(&memory->blocks, 0);
     for (; block; block = zr_extents_next(&memory->blocks, block))
         if (block->tag != ZR_TAG_OTHER || block->requested_bytes < least_bytes ||
             (block->requested_bytes & (block->requested_bytes - 1)) != 0)

@@ -39,7 +39,7 @@ static zr_result take(void *state, const struct zr_record *record, bool *stop)
     if (record->kind != ZR_RECORD_ALLOC && record->kind != ZR_RECORD_FREE &&
         record->kind != ZR_RECORD_FREE_ASKED)
         return ZR_OK;
-    const struct zr_stretch_record *block = zr_extents_floor(&making->memory.blocks, record->address);
+    const struct zr_range_record *block = zr_extents_floor(&making->memory.blocks, record->address);
     if (record->kind == ZR_RECORD_ALLOC) {
         const struct zr_event *first = making->events.count ? making->events.items : NULL;
         event.block = (uint32_t)making->memory.allocations_count;
@@ -204,7 +204,7 @@ static zr_result try_without_pending(struct trying *trying, const struct zr_even
                                      struct zr_remedies *out)
 {
     struct making *making = trying->making;
-    const struct zr_stretch_record *block = zr_extents_ceiling(&making->memory.blocks, 0);
+    const struct zr_range_record *block = zr_extents_ceiling(&making->memory.blocks, 0);
     zr_result result = ZR_OK;
     making->events.count--; /* the request */
     for (; block && result == ZR_OK; block = zr_extents_next(&making->memory.blocks, block))

@@ -8,8 +8,8 @@
 enum { ZR_REMEDIES_MOST = 10, ZR_REMEDY_WHERE_BYTES = 64 };
 
 struct zr_remedy {
-    const char
-        *change; /* "zr", "plan", "caching", "expandable", "bestfit", "one stream", "pending", "capacity" */
+    /* "zr", "plan", "caching", "expandable", "bestfit", "one stream", "pending", "capacity" */
+    const char *change;
     bool fits;
     uint64_t peak_reserved_bytes; /* if it fits: the peak within the capacity; else: the least that the change
                                      needs */

@@ -49,7 +49,7 @@ static struct rules rules_of(const struct zr_memory *memory, const struct zr_que
     return rules;
 }
 
-static bool own_run(const struct rules *rules, const struct zr_stretch_record *mapped)
+static bool own_run(const struct rules *rules, const struct zr_range_record *mapped)
 {
     return !rules->by_stream || (mapped->stream == rules->stream && mapped->pool == rules->pool);
 }
@@ -93,7 +93,7 @@ static bool fits_without_pending(const struct zr_memory *memory, const struct ru
 {
     struct zr_memory_walk walk = zr_memory_walk_of(memory);
     struct zr_memory_piece piece;
-    const struct zr_stretch_record *mapped = NULL;
+    const struct zr_range_record *mapped = NULL;
     uint64_t low = 0, end = 0, kept_bytes = memory->reserved_bytes;
     bool more = true, open = false;
     while (more) {
@@ -189,7 +189,7 @@ static void find_window(struct choice *choice, size_t first, size_t end)
 static zr_result find_clusters(struct choice *choice, size_t first, size_t end)
 {
     const struct zr_memory_piece *pieces = choice->pieces.items;
-    const struct zr_stretch_record *mapped = pieces[first].mapped;
+    const struct zr_range_record *mapped = pieces[first].mapped;
     uint64_t unit = mapped->unit_bytes ? mapped->unit_bytes : mapped->bytes, high = 0;
     struct cluster cluster = {0};
     zr_result result = ZR_OK;
@@ -249,7 +249,7 @@ static zr_result add_pins(struct zr_vector *pins, const struct choice *choice, s
     const struct zr_memory_piece *pieces = choice->pieces.items;
     zr_result result = ZR_OK;
     for (size_t i = first; i < end && result == ZR_OK; i++) {
-        const struct zr_stretch_record *block = pieces[i].block;
+        const struct zr_range_record *block = pieces[i].block;
         if (block)
             result = zr_vector_add(pins,
                                    &(struct zr_pin){block->address, block->bytes, block->requested_bytes,
@@ -293,7 +293,7 @@ static bool larger(const void *a, const void *b)
 static zr_result add_pending(struct zr_vector *pins, const struct zr_memory *memory)
 {
     zr_result result = ZR_OK;
-    const struct zr_stretch_record *block = zr_extents_ceiling(&memory->blocks, 0);
+    const struct zr_range_record *block = zr_extents_ceiling(&memory->blocks, 0);
     for (; block && result == ZR_OK; block = zr_extents_next(&memory->blocks, block))
         if (block->pending)
             result =

@@ -10,11 +10,11 @@ int zr_tool_read_conversion(struct zr_tool_conversion *out, const char *help, bo
 {
     *out = (struct zr_tool_conversion){.reading = {.device = UINT64_MAX}};
     const struct zr_tool_option options[] = {
-        {"--format", ZR_TOOL_WORDS, &out->format},
-        {"-o", ZR_TOOL_WORDS, &out->output},
+        {"--format", ZR_TOOL_TEXT, &out->format},
+        {"-o", ZR_TOOL_TEXT, &out->output},
         {"--device", ZR_TOOL_COUNT, &out->reading.device},
         {"--unit", ZR_TOOL_BYTES, &out->reading.unit_bytes},
-        {takes_at ? "--at" : NULL, ZR_TOOL_WORDS, &out->at},
+        {takes_at ? "--at" : NULL, ZR_TOOL_TEXT, &out->at},
         {NULL, ZR_TOOL_FLAG, NULL},
     };
     struct zr_tool_arguments arguments = {

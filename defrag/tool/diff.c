@@ -69,7 +69,7 @@ static uint64_t hash_of(const char *label)
     return hash;
 }
 
-static zr_result add_block(struct view *view, unsigned side, const struct zr_stretch_record *block)
+static zr_result add_block(struct view *view, unsigned side, const struct zr_range_record *block)
 {
     struct growth growth = {.label = ""};
     char stack[ZR_FRAME_BYTES];
@@ -96,7 +96,7 @@ static zr_result add_peak(struct view *view, unsigned side)
     struct zr_tool_input *input = &view->inputs[side];
     struct zr_memory memory;
     zr_result result = zr_moment_reach(&memory, &input->recording, input->moments.peak.records_count, NULL);
-    const struct zr_stretch_record *block = result == ZR_OK ? zr_extents_ceiling(&memory.blocks, 0) : NULL;
+    const struct zr_range_record *block = result == ZR_OK ? zr_extents_ceiling(&memory.blocks, 0) : NULL;
     for (; block && result == ZR_OK; block = zr_extents_next(&memory.blocks, block))
         result = add_block(view, side, block);
     zr_memory_end(&memory);
@@ -323,8 +323,8 @@ int zr_tool_diff(int argc, char **argv)
 {
     struct settings settings = {.reading = {.device = UINT64_MAX}};
     const struct zr_tool_option options[] = {
-        {"--fail-if", ZR_TOOL_WORDS, &settings.fail_if},
-        {"--policy", ZR_TOOL_WORDS, &settings.policies},
+        {"--fail-if", ZR_TOOL_TEXT, &settings.fail_if},
+        {"--policy", ZR_TOOL_TEXT, &settings.policies},
         {"--capacity", ZR_TOOL_BYTES, &settings.capacity_bytes},
         {"--device", ZR_TOOL_COUNT, &settings.reading.device},
         {"--json", ZR_TOOL_FLAG, &settings.json},

@@ -315,7 +315,7 @@ zr_result zr_tool_extents(struct zr_vector *extents, const struct zr_memory *mem
     struct zr_memory_piece piece;
     zr_result result = ZR_OK;
     while (result == ZR_OK && zr_memory_next(&walk, &piece)) {
-        const struct zr_stretch_record *block = piece.block;
+        const struct zr_range_record *block = piece.block;
         bool unknown = !block && !piece.mapped; /* between two blocks, in a file without mapped ranges */
         struct zr_map_extent extent = {.address = piece.address,
                                        .bytes = piece.bytes,

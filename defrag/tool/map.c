@@ -181,8 +181,8 @@ int zr_tool_map(int argc, char **argv)
 {
     struct settings settings = {.reading = {.device = UINT64_MAX}};
     const struct zr_tool_option options[] = {
-        {"--at", ZR_TOOL_WORDS, &settings.at},
-        {"-o", ZR_TOOL_WORDS, &settings.output},
+        {"--at", ZR_TOOL_TEXT, &settings.at},
+        {"-o", ZR_TOOL_TEXT, &settings.output},
         {"--columns", ZR_TOOL_COUNT, &settings.columns},
         {"--rows", ZR_TOOL_COUNT, &settings.rows},
         {"--device", ZR_TOOL_COUNT, &settings.reading.device},

@@ -62,7 +62,7 @@ static int parse(struct settings *settings, struct zr_tool_arguments *arguments,
         {"--alignment", ZR_TOOL_BYTES, &settings->pack.alignment_bytes},
         {"--time", ZR_TOOL_COUNT, &seconds},
         {"--threads", ZR_TOOL_COUNT, &threads},
-        {"-o", ZR_TOOL_WORDS, &settings->output},
+        {"-o", ZR_TOOL_TEXT, &settings->output},
         {"--json", ZR_TOOL_FLAG, &settings->json},
         {NULL, ZR_TOOL_FLAG, NULL},
     };

@@ -87,7 +87,7 @@ static int parse(struct settings *settings, struct zr_tool_arguments *arguments,
     char granule[ZR_SIZE_EXACT_ROOM];
     uint64_t granule_bytes = 0, capacity_bytes = UINT64_MAX, repeat = 1, device = UINT64_MAX;
     const struct zr_tool_option options[] = {
-        {"--policy", ZR_TOOL_WORDS, &policies},
+        {"--policy", ZR_TOOL_TEXT, &policies},
         {"--capacity", ZR_TOOL_BYTES, &capacity_bytes},
         {"--granule", ZR_TOOL_BYTES, &granule_bytes},
         {"--unit", ZR_TOOL_BYTES, &settings->read.unit_bytes},

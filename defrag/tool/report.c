@@ -178,7 +178,7 @@ int zr_tool_report(int argc, char **argv)
 {
     struct settings settings = {.reading = {.device = UINT64_MAX}};
     const struct zr_tool_option options[] = {
-        {"-o", ZR_TOOL_WORDS, &settings.output},
+        {"-o", ZR_TOOL_TEXT, &settings.output},
         {"--device", ZR_TOOL_COUNT, &settings.reading.device},
         {"--unit", ZR_TOOL_BYTES, &settings.reading.unit_bytes},
         {NULL, ZR_TOOL_FLAG, NULL},

@@ -223,12 +223,12 @@ static int start(int argc, char **argv)
     const char *values[VALUES] = {NULL};
     static const char *const names[] = {"--capacity", "--within",     "--process-hard",
                                         "--turn",     "--processors", "--device"};
-    const struct zr_tool_option options[] = {{names[0], ZR_TOOL_WORDS, &values[0]},
-                                             {names[1], ZR_TOOL_WORDS, &values[1]},
-                                             {names[2], ZR_TOOL_WORDS, &values[2]},
-                                             {names[3], ZR_TOOL_WORDS, &values[3]},
-                                             {names[4], ZR_TOOL_WORDS, &values[4]},
-                                             {names[DEVICE], ZR_TOOL_WORDS, &values[DEVICE]},
+    const struct zr_tool_option options[] = {{names[0], ZR_TOOL_TEXT, &values[0]},
+                                             {names[1], ZR_TOOL_TEXT, &values[1]},
+                                             {names[2], ZR_TOOL_TEXT, &values[2]},
+                                             {names[3], ZR_TOOL_TEXT, &values[3]},
+                                             {names[4], ZR_TOOL_TEXT, &values[4]},
+                                             {names[DEVICE], ZR_TOOL_TEXT, &values[DEVICE]},
                                              {NULL, ZR_TOOL_FLAG, NULL}};
     struct zr_tool_arguments parsed = {.help = help, .options = options};
     char *arguments[ARGUMENTS_MOST] = {NULL}, log[LOG_ROOM];
@@ -334,7 +334,7 @@ static int show_status(int argc, char **argv)
     bool json = false, any = false;
     const char *device = NULL;
     const struct zr_tool_option options[] = {
-        {"--json", ZR_TOOL_FLAG, &json}, {"--device", ZR_TOOL_WORDS, &device}, {NULL, ZR_TOOL_FLAG, NULL}};
+        {"--json", ZR_TOOL_FLAG, &json}, {"--device", ZR_TOOL_TEXT, &device}, {NULL, ZR_TOOL_FLAG, NULL}};
     struct zr_tool_arguments arguments = {.help = help, .options = options};
     struct zr_tool_output out;
     char keys[ZR_SERVICES_SHOWN][ZR_SERVICE_KEY_BYTES];
@@ -376,10 +376,10 @@ static int limit(int argc, char **argv)
     const char *group = NULL, *device = NULL;
     char key[ZR_SERVICE_KEY_BYTES];
     const struct zr_tool_option options[] = {
-        {"--pid", ZR_TOOL_COUNT, &pid},       {"--group", ZR_TOOL_WORDS, &group},
+        {"--pid", ZR_TOOL_COUNT, &pid},       {"--group", ZR_TOOL_TEXT, &group},
         {"--hard", ZR_TOOL_BYTES, &hard},     {"--soft", ZR_TOOL_BYTES, &soft},
         {"--shares", ZR_TOOL_COUNT, &shares}, {"--capacity", ZR_TOOL_BYTES, &capacity},
-        {"--device", ZR_TOOL_WORDS, &device}, {NULL, ZR_TOOL_FLAG, NULL}};
+        {"--device", ZR_TOOL_TEXT, &device},  {NULL, ZR_TOOL_FLAG, NULL}};
     struct zr_tool_arguments arguments = {.help = help, .options = options};
     struct zr_service_message message = zr_service_message_of(ZR_SERVICE_LIMIT), answer;
     int code = zr_tool_parse(&arguments, argc, argv);
@@ -432,7 +432,7 @@ static int drain(int argc, char **argv)
     const char *device = NULL;
     char key[ZR_SERVICE_KEY_BYTES];
     const struct zr_tool_option options[] = {
-        {"--end", ZR_TOOL_FLAG, &end}, {"--device", ZR_TOOL_WORDS, &device}, {NULL, ZR_TOOL_FLAG, NULL}};
+        {"--end", ZR_TOOL_FLAG, &end}, {"--device", ZR_TOOL_TEXT, &device}, {NULL, ZR_TOOL_FLAG, NULL}};
     struct zr_tool_arguments arguments = {.help = help, .options = options};
     struct zr_service_message message = zr_service_message_of(ZR_SERVICE_DRAIN), answer;
     struct zr_service_message status = zr_service_message_of(ZR_SERVICE_STATUS);
@@ -482,8 +482,7 @@ static int stop(int argc, char **argv)
 {
     const char *device = NULL;
     char key[ZR_SERVICE_KEY_BYTES];
-    const struct zr_tool_option options[] = {{"--device", ZR_TOOL_WORDS, &device},
-                                             {NULL, ZR_TOOL_FLAG, NULL}};
+    const struct zr_tool_option options[] = {{"--device", ZR_TOOL_TEXT, &device}, {NULL, ZR_TOOL_FLAG, NULL}};
     struct zr_tool_arguments arguments = {.help = help, .options = options};
     int line, code = zr_tool_parse(&arguments, argc, argv);
     if (code >= 0)

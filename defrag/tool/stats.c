@@ -97,11 +97,11 @@ struct segment {
  * range. */
 static bool add_up(struct zr_memory_walk *walk, struct zr_memory_piece *piece, struct segment *out)
 {
-    const struct zr_stretch_record *mapped = piece->mapped;
+    const struct zr_range_record *mapped = piece->mapped;
     bool more = true;
     *out = (struct segment){0};
     for (; more && piece->mapped == mapped; more = zr_memory_next(walk, piece)) {
-        const struct zr_stretch_record *block = piece->block;
+        const struct zr_range_record *block = piece->block;
         if (!block) {
             out->free_bytes += piece->bytes;
             if (piece->bytes > out->largest_free_bytes)
@@ -157,7 +157,7 @@ static void json_segments(struct zr_text *text, const struct zr_memory *memory)
     bool more = zr_memory_next(&walk, &piece), first = true;
     zr_text_print(text, ",\n \"segments\": [");
     while (more) {
-        const struct zr_stretch_record *mapped = piece.mapped;
+        const struct zr_range_record *mapped = piece.mapped;
         more = add_up(&walk, &piece, &sums);
         if (!mapped)
             continue;
@@ -311,7 +311,7 @@ static void table_segments(struct zr_text *text, const struct zr_memory *memory)
     zr_text_print(text, "  %-18s %10s %10s %10s %10s %7s %s\n", "segment", "bytes", "live", "free", "largest",
                   "blocks", "stream");
     while (more) {
-        const struct zr_stretch_record *mapped = piece.mapped;
+        const struct zr_range_record *mapped = piece.mapped;
         more = add_up(&walk, &piece, &sums);
         if (!mapped)
             continue;
@@ -408,7 +408,7 @@ int zr_tool_stats(int argc, char **argv)
 {
     struct settings settings = {.reading = {.device = UINT64_MAX}};
     const struct zr_tool_option options[] = {
-        {"--at", ZR_TOOL_WORDS, &settings.at},
+        {"--at", ZR_TOOL_TEXT, &settings.at},
         {"--segments", ZR_TOOL_FLAG, &settings.segments},
         {"--device", ZR_TOOL_COUNT, &settings.reading.device},
         {"--unit", ZR_TOOL_BYTES, &settings.reading.unit_bytes},

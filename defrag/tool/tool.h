@@ -71,7 +71,7 @@ enum zr_tool_kind {
     ZR_TOOL_FLAG = 0, /* bool: takes no value */
     ZR_TOOL_BYTES,    /* uint64_t: a size, as alloc/base/sizes.h reads it */
     ZR_TOOL_COUNT,    /* uint64_t */
-    ZR_TOOL_WORDS,    /* const char *: any text */
+    ZR_TOOL_TEXT,     /* const char *: any text */
 };
 
 struct zr_tool_option {

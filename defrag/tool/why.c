@@ -551,7 +551,7 @@ int zr_tool_why(int argc, char **argv)
     struct settings settings = {.reading = {.device = UINT64_MAX}, .stream = UINT64_MAX};
     const struct zr_tool_option options[] = {
         {"--size", ZR_TOOL_BYTES, &settings.size_bytes},
-        {"--at", ZR_TOOL_WORDS, &settings.at},
+        {"--at", ZR_TOOL_TEXT, &settings.at},
         {"--capacity", ZR_TOOL_BYTES, &settings.capacity_bytes},
         {"--stream", ZR_TOOL_COUNT, &settings.stream},
         {"--device", ZR_TOOL_COUNT, &settings.reading.device},

@@ -34,7 +34,7 @@ static zr_result measure(void *state, const struct zr_record *record, bool *stop
     if (!is_map(record) && record->kind != ZR_RECORD_ALLOC)
         return ZR_OK;
     if (__builtin_add_overflow(record->address, bytes, &end))
-        return zr_fail(ZR_ERR_FORMAT, "'%s': what lies at 0x%llx leaves the addresses",
+        return zr_fail(ZR_ERR_FORMAT, "'%s': the range at 0x%llx exceeds the address space",
                        importing->recording->path, (unsigned long long)record->address);
     if (record->address < importing->low)
         importing->low = record->address;

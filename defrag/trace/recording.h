@@ -84,8 +84,8 @@ struct zr_recording {
     bool expandable;        /* PyTorch: the allocator used expandable segments */
     uint64_t granule_bytes; /* .zrt; 0: unknown */
     uint64_t rounds_bytes;  /* requests are rounded up to multiples of this */
-    struct zr_frame_namer
-        namer; /* for a .zrt's stacks; set by the caller after opening. NULL: frames are module and offset */
+    /* For a .zrt's stacks; set by the caller after opening. NULL: frames are module and offset. */
+    struct zr_frame_namer namer;
 
     /* private */
     zr_arena *arena;

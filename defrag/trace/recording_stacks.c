@@ -19,8 +19,8 @@ struct module {
 
 struct stack {
     uint64_t first; /* index in `addresses` */
-    uint32_t count,
-        modules_count; /* number of modules when the stack was recorded: later ones may reuse addresses */
+    uint32_t count;
+    uint32_t modules_count; /* when it was recorded: later modules may reuse addresses */
 };
 
 void zr_recording_stacks_init(struct zr_recording_stacks *out, zr_arena *arena)

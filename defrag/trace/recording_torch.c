@@ -45,8 +45,8 @@ struct reading {
     struct zr_pickle *pickle;
     struct zr_vector segments, blocks, before; /* struct segment, struct block (at the end; before) */
     uint64_t events_count;                     /* records of the window */
-    struct zr_number_map addresses,
-        places; /* of blocks: see above; of segments: by number + 1, 0: unmapped */
+    /* Of blocks: see above; of segments: by number + 1, 0: unmapped. */
+    struct zr_number_map addresses, places;
     struct clock clock;
 };
 

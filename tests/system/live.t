@@ -393,7 +393,7 @@ for _ in range(5):  # it is given 3 s, which a busy machine may take from it
         program.obey("kept.append(bytearray(1 << 20))")
         time.sleep(0.01)
     words = run.communicate(timeout=HANG)[1]
-    if "took no memory" not in words:
+    if "did not take memory" not in words:
         break
 ok(re.fullmatch(r"(zr: .*waiting at most.*\n)?", words) and run.returncode == 0 and is_trace(path("small.zrt"), 1), "it hears as it takes memory") or note(words)
 settles(lambda: same((list(shown()), left(), threads(program)), ([program.pid], [f"{program.pid}.live", f"{program.pid}.sock"], 2), "and shows itself from then on"))
@@ -412,20 +412,20 @@ for _ in range(5):
     words = run.communicate(timeout=HANG)[1]
     if run.returncode == 0:
         break
-ok(run.returncode == 0 and is_trace(path("small.zrt"), 1) and "this is about process" in words, f"the child of a shell, which takes none and asks for its figures, hears, too: {words.strip()}")
+ok(run.returncode == 0 and is_trace(path("small.zrt"), 1) and "using process" in words, f"the child of a shell, which takes none and asks for its figures, hears, too: {words.strip()}")
 program.end()
 program = Program(held=4 << 20)
 got = zr("attach", program.pid, "-o", path("quiet.zrt"))
-ok(got.returncode == 1 and "took no memory" in got.stderr and "publish:on" in got.stderr, f"one that takes none: {got.stderr}")
+ok(got.returncode == 1 and "did not take memory" in got.stderr and "publish:on" in got.stderr, f"one that takes none: {got.stderr}")
 settles(lambda: same((left(), threads(program)), ([], 1), "is as it was"))
 for _ in range(5):
     run = asking("attach", program.pid, "-o", path("quiet.zrt"))
     program.kill()
     words = run.communicate(timeout=HANG)[1]
-    if "took no memory" not in words:  # else it was not killed within the 3 s
+    if "did not take memory" not in words:  # else it was not killed within the 3 s
         break
     program = Program(held=4 << 20)
-ok("has ended" in words and run.returncode == 1 and left() == [], "one that is killed while it is asked") or note(words)
+ok("exited" in words and run.returncode == 1 and left() == [], "one that is killed while it is asked") or note(words)
 started = time.monotonic()
 got = zr("attach", other.pid, "-o", path("quiet.zrt"))
 other.kill()
@@ -455,7 +455,7 @@ for ranks in (1, 2):  # a user knows the number of what was started; what is ask
         found = {pid for pid, one in shown().items() if "training" in str(one)}
         return found if len(found) == ranks else None
     training = wait_for(in_training)
-    words, said = "this is about process" if ranks == 1 else "name one of", []
+    words, said = "using process" if ranks == 1 else "choose one of", []
 
     def attaches_to_ranks():
         """On a busy host a rank may not have heard of it in a second."""
@@ -470,7 +470,7 @@ for ranks in (1, 2):  # a user knows the number of what was started; what is ask
     for asked in (trainer.pid, f"{trainer.pid}/training"):
         got = zr("stats", asked, "--json")
         found = json.loads(got.stdout or "{}")
-        ok(any(one["moments"]["peak"]["live_bytes"] > 1 << 20 for one in found.get("results", [found])) if ranks == 1 else "name one of" in got.stderr,
+        ok(any(one["moments"]["peak"]["live_bytes"] > 1 << 20 for one in found.get("results", [found])) if ranks == 1 else "choose one of" in got.stderr,
            f"and zr stats {asked}: {got.stderr.strip()}")
     trainer.terminate()
     trainer.wait()
@@ -480,7 +480,7 @@ trainer = subprocess.Popen([ZR_TRAIN, *arguments(data=text_file(), **{**settings
                            stderr=subprocess.PIPE, text=True)
 next(line for line in trainer.stderr if "step 1/" in line)
 got = zr("attach", trainer.pid, "-o", attached, "--seconds", 1, "--arena", 2)
-ok(got.returncode == 0 and "this is about process" in got.stderr and is_trace(attached, 1), f"a small trainer hears, too: {got.stderr.strip()}")
+ok(got.returncode == 0 and "using process" in got.stderr and is_trace(attached, 1), f"a small trainer hears, too: {got.stderr.strip()}")
 trainer.kill()
 trainer.communicate()
 

@@ -144,7 +144,7 @@ static zr_result take_alloc(struct passing *own, const struct zr_record *record,
 
 static void take_free(struct passing *own, const struct zr_record *record, uint64_t moment)
 {
-    const struct zr_stretch_record *block = zr_extents_floor(&own->memory.blocks, record->address);
+    const struct zr_range_record *block = zr_extents_floor(&own->memory.blocks, record->address);
     bool asked = record->kind == ZR_RECORD_FREE_ASKED;
     if (!block || block->address != record->address) /* the memory will report the error */
         return;

@@ -1,4 +1,4 @@
-/* page.js: the page: what is chosen, keys, wheel, fingers, tables. */
+/* page.js: the page: selection, keys, wheel, fingers, tables. */
 
 const at = (id) => document.getElementById(id);
 const state = { index: 0, moment: 0, by: "tag", colouring: null, found: null, matches: [], block: -1, compare: false, others: [] };
@@ -41,7 +41,7 @@ function whole() {
   return { t0: recording.first, t1: recording.end, y0: 0, y1: Math.max(1, recording.meta.axis_bytes) };
 }
 
-/* Keeps a view within what there is. */
+/* Limits a view to the recording. */
 function setView(next) {
   const all = whole();
   for (const [low, high, least] of [["t0", "t1", 4], ["y0", "y1", 64]]) {
@@ -66,7 +66,7 @@ function pan(x, y) {
   setView({ t0: view.t0 + t, t1: view.t1 + t, y0: view.y0 + p, y1: view.y1 + p });
 }
 
-/* ---- Words and tables -------------------------------------------------------------------------------------------- */
+/* ---- Text and tables --------------------------------------------------------------------------------------------- */
 
 function blockWords(i) {
   const meta = recording.meta, to = recording.to[i];
@@ -168,7 +168,7 @@ function used(tag) {
   return false;
 }
 
-/* ---- Choosing ---------------------------------------------------------------------------------------------------- */
+/* ---- Selection --------------------------------------------------------------------------------------------------- */
 
 let later = 0;
 function setMoment(moment) {
@@ -179,7 +179,7 @@ function setMoment(moment) {
   request();
 }
 
-/* A block: outlined, told of, and, where `near`, brought near. */
+/* Selects a block: outlines and describes it, and with `near` scrolls to it. */
 function choose(i, near) {
   state.block = i;
   if (near) {
@@ -244,7 +244,7 @@ async function show(index) {
   setMoment(recording.meta.failure ? recording.meta.failure.moment : recording.meta.peak.moment);
   introduce();
   figures();
-  await new Promise((go) => setTimeout(go)); // what can be seen is seen first
+  await new Promise((go) => setTimeout(go)); // lets the browser paint first
   if (!recording.ready && !recording.reading) recording.reading = recording.readBlocks();
   await recording.reading;
   if (state.index !== index) return;
@@ -290,7 +290,7 @@ document.addEventListener("keydown", (event) => {
   if (run) { event.preventDefault(); run(event.shiftKey); }
 });
 
-/* Fingers and the mouse alike: one moves, two zoom, a tap chooses. */
+/* For fingers and the mouse: one pointer moves, two zoom, a tap selects. */
 function listen(canvas, isMap) {
   const down = new Map();
   let moved = 0, before = null;
@@ -379,7 +379,7 @@ async function start() {
   await show(0);
 }
 
-/* For tests: where the middle of a block is, in the window. */
+/* For tests: the middle of a block in window coordinates. */
 function middleOf(i) {
   const box = canvases.map.node.getBoundingClientRect(), map = canvases.map;
   const from = Math.max(view.t0, recording.from[i]), to = Math.min(view.t1, recording.to[i]);

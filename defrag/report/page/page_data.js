@@ -1,12 +1,12 @@
-/* page_data.js: the columns of the page as arrays, and what is asked of them. A moment is so many events after the start. */
+/* page_data.js: the columns of the page as arrays, and queries on them. A moment is a number of events after the start. */
 
-const GROUP = 64; // blocks, or groups of them, that share an entry of the index
+const GROUP = 64; // blocks, or groups of blocks, per entry of the index
 
 function element(file, column) {
   return document.querySelector(`script[data-file="${file}"][data-column="${column}"]`);
 }
 
-/* Unpacks a column, and drops its text. */
+/* Unpacks a column, and frees its text. */
 async function unpack(file, column) {
   const from = element(file, column);
   const text = atob(from.textContent), packed = new Uint8Array(text.length);
@@ -25,7 +25,7 @@ async function unpack(file, column) {
   return out;
 }
 
-/* Numbers of a column, one after the other. Beyond 2^53 they are rounded, and big() has all of them. */
+/* Iterates over the numbers of a column. Numbers beyond 2^53 are rounded; big() is exact. */
 class Numbers {
   constructor(bytes) { this.bytes = bytes; this.at = 0; }
   more() { return this.at < this.bytes.length; }
@@ -69,7 +69,7 @@ function fill(array, bytes, read) {
 class Recording {
   constructor(index) { this.index = index; }
 
-  /* What can be shown before the blocks are there. */
+  /* Loads the data that can be shown before the blocks. */
   async readFirst() {
     const get = (column) => unpack(this.index, column);
     this.meta = JSON.parse(new TextDecoder().decode(await get("meta")));
@@ -93,7 +93,7 @@ class Recording {
     this.values = values;
     this.start = sums(await get("curve_start"));
     this.peaks = sums(await get("curve_peak"));
-    this.totals = Float64Array.from({ length: steps }, (_, i) => { // of a step's peak: live and pending bytes
+    this.totals = Float64Array.from({ length: steps }, (_, i) => { // live and pending bytes at a step's peak
       let total = 0;
       for (let k = 0; k < this.kinds; k++) total += this.peaks[i * values + k];
       return total;
@@ -109,7 +109,7 @@ class Recording {
       const moment = from.next();
       this.marks.push({ moment, label: from.text(from.next()) });
     }
-    this.mapped = this.stretches(new Numbers(await get("maps")));
+    this.mapped = this.mappedRanges(new Numbers(await get("maps")));
     this.frames = [];
     for (const from = new Numbers(await get("frames")); from.more();) this.frames.push(from.text(from.next()));
     this.stacks = [[]];
@@ -118,8 +118,8 @@ class Recording {
   }
 
   /* Maps and unmaps as rectangles of moments and places. */
-  stretches(from) {
-    const done = [], now = []; // now: in order of place, apart from one another
+  mappedRanges(from) {
+    const done = [], now = []; // now: in order of place, disjoint
     this.reserved = { moments: [], bytes: [] };
     while (from.more()) {
       const moment = from.next(), maps = from.next() === 1, place = from.next(), end = place + from.next();
@@ -165,7 +165,7 @@ class Recording {
     const ends = async (name) => {
       const moments = new Numbers(await get(`${name}_moment`)), ages = new Numbers(await get(`${name}_age`));
       const to = new Uint32Array(count).fill(this.end), order = [];
-      let moment = 0, made = 0; // made: blocks before the moment
+      let moment = 0, made = 0; // made: blocks allocated before the moment
       while (moments.more()) {
         moment += moments.next();
         while (made < count && this.from[made] < moment) made++;
@@ -180,13 +180,13 @@ class Recording {
     this.freed = Uint32Array.from(freed.order);
     this.asked = asked.order.length ? asked.to : this.to;
     this.askedOrder = Uint32Array.from(asked.order);
-    this.levels = []; // of the index: the latest end among GROUP blocks, GROUP * GROUP, ..
+    this.levels = []; // index: the latest end among GROUP blocks, GROUP * GROUP, ..
     for (let below = this.to; below.length > GROUP; below = this.levels[this.levels.length - 1]) {
       const level = new Uint32Array(Math.ceil(below.length / GROUP));
       for (let i = 0; i < below.length; i++) if (below[i] > level[(i / GROUP) | 0]) level[(i / GROUP) | 0] = below[i];
       this.levels.push(level);
     }
-    this.there = new Uint32Array(count); // what collect() found
+    this.there = new Uint32Array(count); // result of collect()
     this.ready = true;
   }
 
@@ -200,13 +200,13 @@ class Recording {
     return low;
   }
 
-  /* Puts what is there at some moment of [begin, end) into this.there, in order of allocation: how many. One more than
+  /* Puts the blocks that exist at some moment of [begin, end) into this.there, in order of allocation; returns their number. One more than
    * `most` is enough. */
   collect(begin, end, most = Infinity) {
     const stop = this.firstFrom(end), { to, levels, there } = this;
     let count = 0;
-    for (let i = 0; i < stop;) { // at a multiple of GROUP
-      let level = -1, span = 1;  // as high as the index allows at i, while nothing in it lasts
+    for (let i = 0; i < stop;) { // i is a multiple of GROUP
+      let level = -1, span = 1;  // climb the index at i while no block in the group lasts
       while (level + 1 < levels.length && i % (span * GROUP) === 0 && levels[level + 1][i / (span * GROUP)] <= begin) {
         level++;
         span *= GROUP;
@@ -254,14 +254,14 @@ class Recording {
     return band ? "0x" + (band.begin + BigInt(Math.floor(place - band.place))).toString(16) : "";
   }
 
-  /* The frame that says the most: the innermost of a program's own. */
+  /* The most informative frame: the innermost one of the program itself. */
   frameOf(stack) {
     const frames = this.stacks[stack].map((i) => this.frames[i]);
     return frames.find((text) => /\.py:\d+\)$/.test(text) && !/site-packages|\/torch\//.test(text)) ||
       frames.find((text) => /\.py:\d+\)$/.test(text)) || frames.find((text) => !text.startsWith("??")) || frames[0] || "";
   }
 
-  /* What words ask for: a test of blocks, or null where they ask for nothing. */
+  /* Compiles a search text to a predicate on blocks, or null for an empty search. */
   search(words) {
     const tests = words.trim().split(/\s+/).filter(Boolean).map((word) => this.wordTest(word.toLowerCase()));
     return tests.length ? (i) => tests.every((test) => test(i)) : null;

@@ -1,6 +1,6 @@
-/* page_draw.js: a canvas, and the curve. What is drawn is a function of a view: {t0, t1} moments, {y0, y1} places. */
+/* page_draw.js: a canvas, and the curve. A drawing is a function of a view: {t0, t1} moments, {y0, y1} places. */
 
-const EXACT_MOST = 100000;  // moments in a view: beyond that the steps of the curves
+const EXACT_MOST = 100000;  // moments in a view: larger views use the steps of the curves
 const MARGIN = 58, FOOT = 18;
 
 const palette = ["#4e79a7", "#f28e2b", "#59a14f", "#e15759", "#b07aa1", "#76b7b2", "#edc948", "#ff9da7", "#9c755f", "#8cd17d", "#499894",
@@ -10,21 +10,21 @@ function rgb(hex) { return [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2),
 function word(parts) { return (255 << 24 | parts[2] << 16 | parts[1] << 8 | parts[0]) >>> 0; }
 function mix(from, to, part) { return from.map((value, i) => Math.round(value + (to[i] - value) * part)); }
 
-/* As zr_size_print() of alloc/base/sizes.h. */
+/* Same as zr_size_print() of alloc/base/sizes.h. */
 function bytesWords(bytes) {
   let unit = 0;
   for (; Math.abs(bytes) >= 1023.5 && unit < 6; unit++) bytes /= 1024;
   return `${unit && Math.abs(bytes) < 99.95 ? bytes.toPrecision(3) : Math.round(bytes)} ${["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"][unit]}`;
 }
 
-/* A time; with `step_ns`, as exact as neighbours so far apart need it. */
+/* Formats a time; with `step_ns`, precise enough to distinguish times that far apart. */
 function timeWords(ns, step_ns = Infinity) {
   const [unit, name, digits] = ns < 1e6 ? [1e3, "µs", 1] : ns < 1e9 ? [1e6, "ms", 1] : [1e9, "s", 2];
   const needed = step_ns > 0 && step_ns < Infinity ? Math.ceil(Math.log10(unit / step_ns)) : 0;
   return `${(ns / unit).toFixed(Math.max(digits, Math.min(9, needed)))} ${name}`;
 }
 
-/* Colours of blocks: `colours`, of(block): which of them, and [words, colour] for the legend. */
+/* Colours of blocks: `colours`, the index of(block), and [text, colour] for the legend. */
 function colouring(recording, by) {
   const hashed = (number) => (number * 2654435761 >>> 0) % palette.length;
   if (by === "stack") return { colours: palette, of: (i) => hashed(recording.stack[i]), legend: [["a colour for each stack", palette[0]]] };
@@ -40,7 +40,7 @@ class Canvas {
     this.node = document.getElementById(id);
     this.context = this.node.getContext("2d");
   }
-  /* Fits the canvas to its place on the screen. */
+  /* Fits the canvas to its size on the screen. */
   fit() {
     const scale = Math.min(window.devicePixelRatio || 1, 2), box = this.node.getBoundingClientRect();
     const width = Math.max(1, Math.round((box.width - 2) * scale)), height = Math.max(1, Math.round((box.height - 2) * scale));
@@ -55,7 +55,7 @@ class Canvas {
     this.context.fillStyle = colours.back;
     this.context.fillRect(0, 0, this.node.width, this.node.height);
   }
-  /* The pixels of the picture, kept while its size stays: {image, pixels}. */
+  /* The pixels of the picture, reused while its size is unchanged: {image, pixels}. */
   picture() {
     if (!this.image || this.image.width !== this.width || this.image.height !== this.height) {
       this.image = this.context.createImageData(this.width, this.height);
@@ -64,13 +64,13 @@ class Canvas {
     }
     return this;
   }
-  /* Whether what `of` names differs from what the picture was last made of, which it is from now on. */
+  /* Whether the inputs `of` differ from those of the last picture; remembers them. */
   changes(...of) {
     const same = this.drawn && this.drawn.length === of.length && of.every((one, i) => one === this.drawn[i]);
     this.drawn = of;
     return !same;
   }
-  /* `around`: a colour that keeps the words apart from what is drawn below them. */
+  /* `around`: a colour that separates the text from the drawing below it. */
   label(text, x, y, colour, align, around) {
     this.context.textAlign = align || "left";
     if (around) {
@@ -82,7 +82,7 @@ class Canvas {
     this.context.fillStyle = colour;
     this.context.fillText(text, x, y);
   }
-  /* A line over the whole height, or a `tick` that is so long. */
+  /* A line over the whole height, or of length `tick`. */
   line(x, colour, dash, tick) {
     if (x < this.left || x > this.left + this.width) return;
     this.context.strokeStyle = colour;
@@ -110,7 +110,7 @@ class Canvas {
 
 /* ---- The curve ------------------------------------------------------------------------------------------------ */
 
-/* For each pixel the bytes by kind at the moment when they were the most: {sums, reserved}. */
+/* For each pixel, the bytes by kind at its moment with the most bytes: {sums, reserved}. */
 function curveOf(recording, view, width) {
   const kinds = recording.kinds, sums = new Float64Array(width * kinds), reserved = new Float64Array(width).fill(-1);
   const best = new Float64Array(width).fill(-1), per = (view.t1 - view.t0) / width;
@@ -139,7 +139,7 @@ function curveOf(recording, view, width) {
   return { sums, reserved, best };
 }
 
-/* Calls put(first, last, bytes by kind, their sum) for each stretch of moments between two changes. */
+/* Calls put(first, last, bytes by kind, their sum) for each range of moments between two changes. */
 function exactCurve(recording, view, put) {
   const begin = Math.max(0, Math.floor(view.t0)), end = Math.min(recording.end, Math.ceil(view.t1));
   const values = recording.liveAt(begin), pending = recording.kinds - 1;
@@ -175,7 +175,7 @@ function exactCurve(recording, view, put) {
   }
 }
 
-/* The bytes of each pixel's moment, one kind upon the other. */
+/* Stacks the bytes of each pixel's moment by kind. */
 function drawBands(pixels, width, height, curve, most, shades, back) {
   const kinds = shades.length;
   pixels.fill(back);
@@ -192,7 +192,7 @@ function drawBands(pixels, width, height, curve, most, shades, back) {
   }
 }
 
-/* A line through one value for each pixel; a level stretch is one line of the path. */
+/* A line through one value per pixel; equal values become one segment of the path. */
 function plot(canvas, values, most, colour, dash) {
   const { context, left, width, height, scale } = canvas;
   context.strokeStyle = colour;
@@ -239,7 +239,7 @@ function drawCurve(canvas, recording, view, state, colours) {
   canvas.line(canvas.x(view, state.moment + 0.5), colours.accent);
 }
 
-const FAILURES_APART = 24; // pixels: closer ones are ticks at the top, or they would hide all else
+const FAILURES_APART = 24; // pixels: closer ones become ticks at the top, so that the curve stays visible
 
 function drawFailures(canvas, recording, view, colours, dash) {
   const inside = recording.refused.map((one) => canvas.x(view, one.moment + 0.5)).filter((x) => x >= canvas.left && x <= canvas.left + canvas.width);
@@ -252,7 +252,7 @@ function drawFailures(canvas, recording, view, colours, dash) {
   }
 }
 
-/* Failures and marks, as far as there is room. */
+/* Failures and marks, as far as they fit. */
 function drawEvents(canvas, recording, view, colours) {
   drawFailures(canvas, recording, view, colours, false);
   let free = -1e9;

@@ -33,10 +33,9 @@ struct zr_levels {
 struct zr_levels_plan {
     uint64_t moments_count, bytes; /* bytes: of the address axis; 0: none */
     struct zr_column *start;       /* at the start of each step: differences, tags first, .. */
-    struct zr_column
-        *peak; /* .. then pending, reserved, stranded; and the moment of the most live + pending bytes */
-    struct zr_column *times; /* start of each step: nanoseconds, as differences */
-    struct zr_column *cells; /* one byte per cell: kind * 16 + fifteenths in use; column by column */
+    struct zr_column *peak;        /* .. then pending, reserved, stranded; and the moment of the peak */
+    struct zr_column *times;       /* start of each step: nanoseconds, as differences */
+    struct zr_column *cells;       /* one byte per cell: kind * 16 + fifteenths in use; column by column */
 };
 zr_result zr_levels_start(struct zr_levels *levels, const struct zr_levels_plan *plan, zr_arena *arena);
 void zr_levels_end(struct zr_levels *levels);

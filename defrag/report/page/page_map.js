@@ -1,8 +1,8 @@
-/* page_map.js: the map of addresses and moments: every block of a view, or the cells made by zr where there are too many. */
+/* page_map.js: the map of addresses and moments: every block of a view, or the cells made by zr if there are too many blocks. */
 
-const BLOCKS_MOST = 150000; // in a view: beyond that the cells are shown
+const BLOCKS_MOST = 150000; // in a view: more blocks are shown as cells
 
-/* Fills pixels of [x0, x1) x [y0, y1), cut to the picture. */
+/* Fills pixels of [x0, x1) x [y0, y1), clipped to the picture. */
 function fillPixels(pixels, width, height, x0, y0, x1, y1, colour) {
   x0 = Math.max(0, x0);
   x1 = Math.min(width, x1);
@@ -14,7 +14,7 @@ function fillPixels(pixels, width, height, x0, y0, x1, y1, colour) {
   }
 }
 
-/* Where a rectangle of moments and places lies on the picture. */
+/* Converts a rectangle of moments and places to pixels. */
 function boxOf(view, width, height, from, to, place, end) {
   const sx = width / (view.t1 - view.t0), sy = height / (view.y1 - view.y0);
   const x0 = Math.floor((from - view.t0) * sx), y0 = Math.floor(height - (end - view.y0) * sy);
@@ -49,7 +49,7 @@ function drawMap(canvas, recording, view, state, colours) {
   return canvas.mode;
 }
 
-/* The picture without its lines and words: "cells" or "blocks". */
+/* Draws the picture without lines and text; returns "cells" or "blocks". */
 function fillMap(canvas, recording, view, state, colours) {
   const { pixels, width, height } = canvas, free = word(rgb(colours.free));
   pixels.fill(word(rgb(colours.back)));
@@ -70,7 +70,7 @@ function fillMap(canvas, recording, view, state, colours) {
 
 /* ---- Blocks --------------------------------------------------------------------------------------------------- */
 
-/* Of each colour four: of even blocks, of odd ones, of those that were not searched for, of edges. */
+/* Four shades per colour: even blocks, odd blocks, blocks outside the search, edges. */
 function shadesOf(list, back) {
   return Uint32Array.from(list.flatMap((hex) => {
     const plain = rgb(hex);
@@ -78,7 +78,7 @@ function shadesOf(list, back) {
   }));
 }
 
-/* For each block the number of its colour. */
+/* The colour index of each block. */
 function kindsOf(recording, colouring) {
   if (colouring.kinds) return colouring.kinds;
   const kinds = new Uint8Array(recording.count);
@@ -86,7 +86,7 @@ function kindsOf(recording, colouring) {
   return colouring.kinds = kinds;
 }
 
-/* The first `count` blocks that collect() found. */
+/* Draws the first `count` results of collect(). */
 function drawBlocks(canvas, recording, view, state, back, count) {
   const { from, to, place, bytes, asked, there } = recording, { pixels, width, height } = canvas, { t0, t1, y0, y1 } = view;
   const sx = width / (t1 - t0), sy = height / (y1 - y0), found = state.found, colours = state.colouring.colours;
@@ -113,7 +113,7 @@ function drawBlocks(canvas, recording, view, state, back, count) {
 
 /* ---- Cells ---------------------------------------------------------------------------------------------------- */
 
-/* For each of `count` pixels the cells that it shows, [first, end), one after the other. */
+/* For each of `count` pixels, the range [first, end) of its cells. */
 function cellsOf(count, edge, unit, most) {
   const out = new Int32Array(2 * count);
   for (let i = 0; i < count; i++) {
@@ -123,8 +123,8 @@ function cellsOf(count, edge, unit, most) {
   return out;
 }
 
-/* The cells of each column, those of a line of pixels taken together: what they sum to, and the fullest. Kept while the places
- * of the view stay. */
+/* For each column and line of pixels, the sum of its cells and the fullest cell. Reused while the places of the view are
+ * unchanged. */
 function tileOf(canvas, recording, view) {
   const { height } = canvas, { cells, meta } = recording, rows = meta.rows_count, tile = canvas.tile;
   const columns = Math.ceil(meta.moments_count / meta.column_moments);
@@ -146,7 +146,7 @@ function tileOf(canvas, recording, view) {
   return canvas.tile = { recording, y0: view.y0, y1: view.y1, height, columns, up, sums, fullest };
 }
 
-/* Each pixel's cells: the colour of the fullest, as strong as they are full. */
+/* Draws each pixel in the colour of its fullest cell, with an intensity proportional to the use. */
 function drawCells(canvas, recording, view) {
   const { pixels, width, height } = canvas, { meta } = recording, { t0, t1, y0, y1 } = view;
   const { columns, up, sums, fullest } = tileOf(canvas, recording, view), colours = meta.tags.map(([, hex]) => rgb(hex));

@@ -9,13 +9,12 @@ enum { ZR_CLIENTS_SHOWN = 64, ZR_SERVICES_SHOWN = 9 };
 
 /* The clients of one zrd. */
 struct zr_clients {
-    char key[ZR_SERVICE_KEY_BYTES];   /* "host", or a device's UUID */
-    bool served;                      /* the zrd answers */
-    struct zr_service_message totals; /* bytes: the capacity; held_bytes: the sum */
-    uint64_t idle_bytes;              /* sum over clients that have reported */
-    unsigned count;                   /* number of rows */
-    struct zr_service_message
-        rows[ZR_CLIENTS_SHOWN]; /* the largest clients, in descending order of held bytes */
+    char key[ZR_SERVICE_KEY_BYTES];                   /* "host", or a device's UUID */
+    bool served;                                      /* the zrd answers */
+    struct zr_service_message totals;                 /* bytes: the capacity; held_bytes: the sum */
+    uint64_t idle_bytes;                              /* sum over clients that have reported */
+    unsigned count;                                   /* number of rows */
+    struct zr_service_message rows[ZR_CLIENTS_SHOWN]; /* largest held bytes first */
 };
 
 /* The host's zrd, which need not run, and the zrds of devices that run. */

@@ -1,4 +1,4 @@
-/* launcher.c: a launcher's number stands for its ranks'. Stands on defrag/trace/live.c. */
+/* launcher.c: replaces a launcher's number by those of its ranks. Uses defrag/trace/live.c. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,10 +14,10 @@ static bool is_below(long pid, long above)
 {
     while (pid > 1 && pid != above)
         pid = zr_process_parent((int32_t)pid);
-    return pid == above && pid > 1; /* 1 began all of them */
+    return pid == above && pid > 1; /* process 1 is the ancestor of all processes */
 }
 
-/* Whether it holds what a launcher shares with its ranks, and no other memory; or shows none. */
+/* Whether the process holds only memory that a launcher shares with its ranks, or publishes none. */
 static bool holds_nothing(long pid, bool *shows)
 {
     static struct zr_live live;
@@ -37,8 +37,8 @@ bool zr_tool_next_rank(long pid, long *rank)
     return false;
 }
 
-/* Where all are too small to show memory: the only one below it with memory of zr's that has none below
- * itself; 0: there is none, or there are several. */
+/* If all descendants are too small to publish memory: the only one with memory of zr and without such
+ * descendants; 0: none or several. */
 static long only_small(long pid)
 {
     struct zr_folder folder;
@@ -76,16 +76,17 @@ zr_result zr_tool_find_rank(long *pid)
             length += (size_t)snprintf(names + length, sizeof names - length, " %ld", next);
     }
     if (count > 1)
-        return zr_fail(ZR_ERR_INVALID, "process %ld shows no memory; the %u below it do: name one of%s%s",
-                       *pid, count, names, count > RANKS_NAMED ? " .." : "");
+        return zr_fail(ZR_ERR_INVALID,
+                       "process %ld publishes no memory; %u processes below it do: choose one of%s%s", *pid,
+                       count, names, count > RANKS_NAMED ? " .." : "");
     if (count == 0 && holds_nothing(*pid, &shows) && (rank = only_small(*pid)) > 0)
         count = 1;
     if (count == 1) {
-        zr_tool_log("process %ld shows no memory: this is about process %ld, which it started", *pid, rank);
+        zr_tool_log("process %ld publishes no memory: using process %ld, which it started", *pid, rank);
         *pid = rank;
     } else if (holds_nothing(*pid, &shows) && shows) {
         return zr_fail(ZR_ERR_UNAVAILABLE,
-                       "process %ld has no memory to show, nor does any that it started show some", *pid);
+                       "process %ld publishes no memory, and neither does a process that it started", *pid);
     }
     return ZR_OK;
 }

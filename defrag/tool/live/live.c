@@ -544,8 +544,8 @@ static int parse(struct request *request, struct zr_tool_arguments *arguments, i
 int zr_tool_snapshot(int argc, char **argv)
 {
     struct request request = {0};
-    const struct zr_tool_option options[] = {{"-o", ZR_TOOL_WORDS, &request.file},
-                                             {"--arena", ZR_TOOL_WORDS, &request.arena},
+    const struct zr_tool_option options[] = {{"-o", ZR_TOOL_TEXT, &request.file},
+                                             {"--arena", ZR_TOOL_TEXT, &request.arena},
                                              {NULL, ZR_TOOL_FLAG, NULL}};
     struct zr_tool_arguments arguments = {.help = snapshot_help, .options = options};
     int code = parse(&request, &arguments, 0, argc, argv);
@@ -594,8 +594,8 @@ int zr_tool_attach(int argc, char **argv)
     uint64_t seconds = 0;
     char name[32], words[ZR_LIVE_ANSWER_BYTES];
     int connection = -1;
-    const struct zr_tool_option options[] = {{"-o", ZR_TOOL_WORDS, &request.file},
-                                             {"--arena", ZR_TOOL_WORDS, &request.arena},
+    const struct zr_tool_option options[] = {{"-o", ZR_TOOL_TEXT, &request.file},
+                                             {"--arena", ZR_TOOL_TEXT, &request.arena},
                                              {"--seconds", ZR_TOOL_COUNT, &seconds},
                                              {"--stacks", ZR_TOOL_COUNT, &request.stacks},
                                              {NULL, ZR_TOOL_FLAG, NULL}};
@@ -633,8 +633,8 @@ int zr_tool_record(int argc, char **argv)
 {
     struct request request = {0};
     char command[256], words[ZR_LIVE_ANSWER_BYTES];
-    const struct zr_tool_option options[] = {{"-o", ZR_TOOL_WORDS, &request.file},
-                                             {"--arena", ZR_TOOL_WORDS, &request.arena},
+    const struct zr_tool_option options[] = {{"-o", ZR_TOOL_TEXT, &request.file},
+                                             {"--arena", ZR_TOOL_TEXT, &request.arena},
                                              {"--stacks", ZR_TOOL_COUNT, &request.stacks},
                                              {NULL, ZR_TOOL_FLAG, NULL}};
     struct zr_tool_arguments arguments = {.help = record_help, .options = options};

@@ -306,8 +306,8 @@ int zr_tool_serve(int argc, char **argv)
 {
     struct settings settings = {0};
     const struct zr_tool_option options[] = {{"--once", ZR_TOOL_FLAG, &settings.once},
-                                             {"--socket", ZR_TOOL_WORDS, &settings.socket},
-                                             {"--listen", ZR_TOOL_WORDS, &settings.listen},
+                                             {"--socket", ZR_TOOL_TEXT, &settings.socket},
+                                             {"--listen", ZR_TOOL_TEXT, &settings.listen},
                                              {NULL, ZR_TOOL_FLAG, NULL}};
     settings.arguments = (struct zr_tool_arguments){.help = help, .options = options};
     int code = zr_tool_parse(&settings.arguments, argc, argv);

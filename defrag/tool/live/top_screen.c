@@ -136,7 +136,7 @@ static void step_interval(struct zr_top_view *view, bool slower)
 }
 
 /* Handles a key. False: the user quits. */
-static bool obey(struct zr_top *top, struct zr_top_view *view, int key)
+static bool handle_key(struct zr_top *top, struct zr_top_view *view, int key)
 {
     if (view->help && key != 'q' && key != KEY_RESIZE) {
         view->help = false;
@@ -198,11 +198,11 @@ static bool take_keys(struct zr_top *top, struct zr_top_view *view, short events
     bool any = false;
     while ((key = getch()) != ERR) {
         any = true;
-        if (!obey(top, view, key))
+        if (!handle_key(top, view, key))
             return false;
     }
-    return any || !(events &
-                    (POLLHUP | POLLERR | POLLNVAL | POLLIN)); /* readable without data: the terminal closed */
+    /* Readable without data: the terminal closed. */
+    return any || !(events & (POLLHUP | POLLERR | POLLNVAL | POLLIN));
 }
 
 /* ---- The loop ------------------------------------------------------------------------------------------ */

@@ -25,8 +25,7 @@ enum { ZR_DOCTOR_MOST = 96 };
 
 struct zr_doctor {
     struct zr_doctor_finding findings[ZR_DOCTOR_MOST];
-    unsigned
-        count; /* may exceed the capacity: then the last element has the worst of the remaining findings */
+    unsigned count; /* above the capacity: the last element has the worst of the rest */
     struct zr_doctor_finding left_out;
 };
 

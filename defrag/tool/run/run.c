@@ -158,9 +158,9 @@ static int parse(struct settings *settings, struct zr_tool_arguments *arguments,
     const struct zr_tool_option options[] = {
         {"--malloc", ZR_TOOL_FLAG, &settings->malloc},   {"--cuda", ZR_TOOL_FLAG, &settings->cuda},
         {"--strict", ZR_TOOL_FLAG, &settings->strict},   {"--limit", ZR_TOOL_BYTES, &settings->limit_bytes},
-        {"--trace", ZR_TOOL_WORDS, &settings->trace},    {"--stats", ZR_TOOL_FLAG, &settings->stats},
-        {"--json", ZR_TOOL_WORDS, &settings->json},      {"--stacks", ZR_TOOL_COUNT, &settings->stacks},
-        {"--service", ZR_TOOL_FLAG, &settings->service}, {"--device", ZR_TOOL_WORDS, &settings->device},
+        {"--trace", ZR_TOOL_TEXT, &settings->trace},     {"--stats", ZR_TOOL_FLAG, &settings->stats},
+        {"--json", ZR_TOOL_TEXT, &settings->json},       {"--stacks", ZR_TOOL_COUNT, &settings->stacks},
+        {"--service", ZR_TOOL_FLAG, &settings->service}, {"--device", ZR_TOOL_TEXT, &settings->device},
         {"--wait", ZR_TOOL_FLAG, &settings->wait},       {NULL, ZR_TOOL_FLAG, NULL},
     };
     *arguments = (struct zr_tool_arguments){.help = help, .options = options, .stops_at_file = true};

@@ -280,8 +280,7 @@ static void get_module(struct bytes *from, struct zrt_module *out)
     if (from->fault)
         return;
     out->build_id_bytes = (unsigned)length;
-    size_t path_bytes =
-        (size_t)(from->end - from->next); /* the extension is no longer than the path's capacity */
+    size_t path_bytes = (size_t)(from->end - from->next); /* at most the path's capacity */
     memcpy(out->path, from->next, path_bytes);
     out->path[path_bytes] = '\0';
     from->next += path_bytes;
