@@ -166,7 +166,7 @@ same({form for form in forms if not any(form in line for line in NEXT)}, set(), 
 got = run(ZR, "run", "--stats", "--", "sh", "-c", "exit 7")
 same(got.returncode, 7, "an exit code passes")
 got = run(ZR, "run", "--stats", "--", CALLS, "control")
-ok(got.returncode == 0 and got.stderr.count("zr: the program gives jemalloc functions of its own") == 1,
+ok(got.returncode == 0 and got.stderr.count("zr: the program replaces jemalloc's hooks") == 1,
    "a program that makes each call of jemalloc's control interface, beside threads, forks and hooks of its own: none waits for itself")
 note(got.stderr)
 many = run(ZR, "run", "--stats", "--", CALLS, "threads", "50")
