@@ -421,7 +421,7 @@ static zr_result check_map(struct zr_range *range, struct zr_bounds extent, cons
     if (backend->can.vma_budget && backend->pieces_count >= backend->can.vma_budget)
         return zr_fail(
             ZR_ERR_ADDRESSES,
-            "all %zu mappings of the budget are in use; raise it with `sysctl vm.max_map_count=...` or ZR_CONF=vma_budget, or choose a larger granule",
+            "the budget of %zu mappings is used up; raise it with `sysctl vm.max_map_count=...` or ZR_CONF=vma_budget, or choose a larger granule",
             backend->can.vma_budget);
     if (!zr_slab_reserve(&backend->mappings, 1) || !zr_slots_reserve(&range->slots, 1))
         return ZR_ERR_HOST_MEMORY;

@@ -169,7 +169,7 @@ got = run(ZR, "run", "--stats", "--", PYTHON, "-c", "import signal as s; print(s
           preexec_fn=lambda: signal.signal(signal.SIGCHLD, signal.SIG_IGN))
 same((got.returncode, got.stdout), (0, "SIG_IGN\n"), "a signal that was ignored is so in the program")
 got = run(ZR, "run", "--stats", "--", CALLS, "control")
-ok(got.returncode == 0 and got.stderr.count("zr: the program gives jemalloc functions of its own") == 1,
+ok(got.returncode == 0 and got.stderr.count("zr: the program replaces jemalloc's hooks") == 1,
    "a program that makes each call of jemalloc's control interface, beside threads, forks and hooks of its own: none waits for itself")
 note(got.stderr)
 many = run(ZR, "run", "--stats", "--", CALLS, "threads", "50")

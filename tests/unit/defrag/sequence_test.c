@@ -189,7 +189,7 @@ static void test_wrong_paths(void)
     tap_result(read_path(scratch), ZR_ERR_IO, "a folder");
     if (mkfifo(trace_path, 0600) != 0)
         tap_note("no pipe could be made");
-    refused(read_path(trace_path), "not a regular file", "a pipe, which nobody waits for");
+    refused(read_path(trace_path), "no ordinary file", "a pipe, which nobody waits for");
     unlink(trace_path);
     tap_result(zr_sequence_read(&sequence, NULL, host_arena), ZR_ERR_INVALID, "no options");
     tap_result(zr_sequence_read(NULL, NULL, host_arena), ZR_ERR_INVALID, "nowhere to put it");
