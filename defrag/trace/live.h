@@ -1,5 +1,5 @@
-/* live.h: running processes that publish their memory (alloc/telemetry/publish_format.h): lists them, reads their
- * figures, and sends them commands. Validates every file and answer. */
+/* live.h: running processes that publish their memory (alloc/telemetry/publish_format.h): lists them, reads
+ * their figures, and sends them commands. Validates every file and answer. */
 #ifndef ZR_LIVE_H
 #define ZR_LIVE_H
 

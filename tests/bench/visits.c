@@ -1,5 +1,5 @@
-/* visits.c: one allocation of each kind between two marks, for tests/bench/visits.py to step through: a hit in
- * the size cache, a place in mapped memory, and a hit of a plan. The arena is warm. */
+/* visits.c: one allocation of each kind between two marks, for tests/bench/visits.py to step through: a hit
+ * in the size cache, a place in mapped memory, and a hit of a plan. The arena is warm. */
 #include <stdio.h>
 #include <string.h>
 

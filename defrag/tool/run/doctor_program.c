@@ -42,9 +42,10 @@ void zr_doctor_malloc_paths(struct zr_doctor *doctor, const struct zr_doctor_fil
     const char *allocator = allocator_of(file);
     bool defines = zr_doctor_defines(file, "malloc");
     if (defines && file->is_program) {
-        zr_doctor_add(doctor, ZR_DOCTOR_BAD, file->name,
-                      "missed: the program contains its own malloc (%s), which comes before any preloaded one",
-                      allocator ? allocator : "of an unknown kind");
+        zr_doctor_add(
+            doctor, ZR_DOCTOR_BAD, file->name,
+            "missed: the program contains its own malloc (%s), which comes before any preloaded one",
+            allocator ? allocator : "of an unknown kind");
         return;
     }
     if (defines) {

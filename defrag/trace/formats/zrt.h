@@ -1,5 +1,6 @@
-/* zrt.h: reads .zrt traces (alloc/telemetry/trace_format.h) of any origin: complete, truncated by a crash, still
- * being written, or hostile. Validates every byte, allocates nothing, and holds one buffer of the file. */
+/* zrt.h: reads .zrt traces (alloc/telemetry/trace_format.h) of any origin: complete, truncated by a crash,
+ * still being written, or hostile. Validates every byte, allocates nothing, and holds one buffer of the file.
+ */
 #ifndef ZR_ZRT_H
 #define ZR_ZRT_H
 

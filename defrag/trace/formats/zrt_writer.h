@@ -1,5 +1,6 @@
 /* zrt_writer.h: writes .zrt events (alloc/telemetry/trace_format.h) into a text, for zrt.h to read. Used for
- * traces made of other files; an arena writes its own traces (alloc/telemetry/trace.h). Private to defrag/. */
+ * traces made of other files; an arena writes its own traces (alloc/telemetry/trace.h). Private to defrag/.
+ */
 #ifndef ZR_ZRT_WRITER_H
 #define ZR_ZRT_WRITER_H
 

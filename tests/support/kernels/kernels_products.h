@@ -95,7 +95,8 @@ static inline void check_products(const char *name, const struct zr_panels *pane
                 struct zr_kernel_context context;
                 unsigned lent = threads;
                 random_state = seed + i * FORMS + form;
-                if (!context_begin(&context, (struct zr_kernel_limits){1, 1, 1, 1, 0, 0, 0}, ZR_ISA_PLAIN, &lent)) {
+                if (!context_begin(&context, (struct zr_kernel_limits){1, 1, 1, 1, 0, 0, 0}, ZR_ISA_PLAIN,
+                                   &lent)) {
                     tap_ok(false, "%s: a context opens", name);
                     return;
                 }

@@ -65,9 +65,10 @@ static void check_interrupt(const char *name, bool whole_group)
         run = start(&training);
         kill(whole_group ? -run.launcher : run.launcher, SIGINT);
         finish(&run);
-        late = strstr(run.words,
-                      "SIGINT: the ranks did not exit in time; the run is cut short, and nothing was saved") !=
-               NULL;
+        late =
+            strstr(run.words,
+                   "SIGINT: the ranks did not exit in time; the run is cut short, and nothing was saved") !=
+            NULL;
     } while (late && ++tries < 5);
     check_finished(&run, name, 130, NULL);
     tap_is(board->saves, WORLD, "%s: every rank is asked to save", name);
