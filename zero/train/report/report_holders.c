@@ -23,7 +23,7 @@ static void show_holder(void *state, const struct zr_service_message *client)
     if (client->pid == getpid() || (client->held_bytes < LEAST_BYTES && client->plan_peak_bytes == 0))
         return; /* skips launchers, which hold almost nothing */
     if (!*any)
-        zr_say("it does not fit beside those that hold and plan zrd's memory:");
+        zr_say("not enough memory under zrd; current holders and reservations:");
     if (!*any)
         show_line(line, snprintf(line, sizeof line, "%10s  %-16s %-16s %12s %12s %12s\n", "pid", "program",
                                  "group", "held", "planned", "reclaimable"));
