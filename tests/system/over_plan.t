@@ -15,7 +15,7 @@ LEAKY = os.path.abspath(os.path.join(BUILD, "tests", "zr-train-leaky"))
 # Wide enough that stages 2 and 3 pay.
 SHAPE = dict(data=text_file(), layers=4, hidden=128, heads=2, seq=32, batch=2, bucket_bytes=65536, steps=3, seed=5, threads=1)
 WORDS = re.compile(r'beyond the byte plan: (.*?)(\w+)\(\) for (.+?): (\d+) bytes for (\w+) would make (it|all tags together) '
-                   r'(\d+) in arena "training" \((\d+) asked for, (\d+) live\), and (?:its|their) tag limit is (\d+); '
+                   r'(\d+) in arena "training" \((\d+) requested, (\d+) live\); (?:its|their) tag limit is (\d+); '
                    r'.*raise the tag limit \(--over-plan continue\)')
 
 # (what leaks, ranks, stage, other flags) -> (the call that is told, what it is for); the tag is that of the leak, unless

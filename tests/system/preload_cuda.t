@@ -341,7 +341,7 @@ assert alloc(BYTES) == block
 """
 got = run(sys.executable, "-c", threads, LIBRARY, ZR_EMULATOR_TICKS="1000")
 ok(got.returncode == 0, "the plug-in in threads without a context, across devices, and behind waits that fail")
-same(re.sub(r"\d+", "N", got.stderr), "zr: the driver cannot wait for a stream: error N; memory that was freed stays allocated until it can\n", "which is said once")
+same(re.sub(r"\d+", "N", got.stderr), "zr: the driver cannot synchronize a stream: error N; freed memory stays allocated until it can\n", "which is said once")
 
 # ---- zr run
 

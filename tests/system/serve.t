@@ -148,8 +148,8 @@ same(server.wait(timeout=HANG), 0, "Ctrl-C ends it")
 with open(path("file"), "w") as file:
     file.write("mine")
 for words, code, has in [(["--listen", "0.0.0.0:9464"], 2, "127.0.0.1:PORT"), (["--listen", "127.0.0.1:x"], 2, "127.0.0.1:PORT"),
-                         (["--listen", "127.0.0.1:70000"], 2, "PORT"), (["--socket", path("file")], 3, "no socket"),
-                         (["--once", "--listen", "[::1]:1"], 2, "one of"), (["x"], 2, "no process"), (["--socket", "x" * 200], 2, "too long")]:
+                         (["--listen", "127.0.0.1:70000"], 2, "PORT"), (["--socket", path("file")], 3, "not a socket"),
+                         (["--once", "--listen", "[::1]:1"], 2, "exclude each other"), (["x"], 2, "not the number of a process"), (["--socket", "x" * 200], 2, "too long")]:
     got = zr("serve", *words)
     ok(got.returncode == code and has in got.stderr, f"serve {' '.join(words)[:40]}: {has}") or note(got)
 same(open(path("file")).read(), "mine", "a file in the way stays")

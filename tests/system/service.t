@@ -757,7 +757,7 @@ if full:
     same(deaf_log.wait(timeout=HANG), 0, "and it ends well")
 for kind in ("host", "cuda"):
     use(kind)
-    for capacity, want in ((112, "a capacity of 112 B lends nothing: the least is a granule, 2.00 MiB"), ("900TiB", "a capacity of 900 TiB is more than the")):
+    for capacity, want in ((112, "a capacity of 112 B is too small: the minimum is a granule, 2.00 MiB"), ("900TiB", "a capacity of 900 TiB exceeds the memory of the")):
         got = zr("start", "--capacity", capacity)
         ok(got.returncode == 2 and got.stderr.startswith(f"zr: {want}"), f"start --capacity {capacity}: {got.stderr.strip()}")
 use("host")

@@ -386,7 +386,7 @@ def check_ends(screen, first):
     screen.tmux("kill-session", "-t", screen.name)
     ok(wait_for(lambda: not os.path.exists(f"/proc/{pid}")), "it ends with its terminal")
     Screen(80, 24, after="</dev/null").shows("standard input is not a terminal", "keys need a terminal")
-    Screen(80, 24, before="TERM=nothing").shows("'nothing' is not known", "an unknown terminal is named")
+    Screen(80, 24, before="TERM=nothing").shows("'nothing' is unknown", "an unknown terminal is named")
     Screen(80, 24, 1).shows("process 1 publishes no memory", "so is a process that is none")
     screen = Screen(80, 24, before="NO_COLOR=1")
     screen.shows("largest holders", "NO_COLOR")

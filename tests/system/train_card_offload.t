@@ -63,7 +63,7 @@ for refused, words in (("0", "memory of host node 0"), ("1", "without a node (ho
         same(run.err.count("offloaded state is in"), 1, f"{words}: is said once") or note(run.err)
         ok(words in run.err, f"{words}: is what it says") or note(run.err)
 run = on_card({"ZR_EMULATOR_HOST": "3"}, **{**spread, **CPU})
-ok(run.code == 2 and all(words in run.err for words in ("--backend cuda: device 0 gets no memory of this machine", "page-locked pages: CUDA_ERROR_NOT_PERMITTED", "--cap-add")),
+ok(run.code == 2 and all(words in run.err for words in ("--backend cuda: device 0 cannot use memory of this machine", "page-locked pages: CUDA_ERROR_NOT_PERMITTED", "--cap-add")),
    "refused where there is none of them") or note(f"{run.code} {run.err}")
 
 # A delayed update has other bits, and the processor's losses.

@@ -194,7 +194,7 @@ static void test_entry(const struct entry *entry, char *page, size_t page_bytes)
                entry->name);
     char sizes[2][32];
     snprintf(sizes[0], sizeof sizes[0], "of %zu bytes", bytes + NEWER_BYTES);
-    snprintf(sizes[1], sizeof sizes[1], "knows %zu bytes", bytes);
+    snprintf(sizes[1], sizeof sizes[1], "knows only %zu bytes", bytes);
     tap_ok(strstr(zr_last_error(), entry->name) && strstr(zr_last_error(), sizes[0]) &&
                strstr(zr_last_error(), sizes[1]),
            "the words name it and both sizes: %s", zr_last_error());

@@ -342,17 +342,17 @@ struct known {
 };
 
 static const struct known known[] = {
-    {"safetensors", 0, "[0,24]", "[0,16]", "does not lie in it", "less than its shape has"},
-    {"safetensors", 0, "[24,40]", "[16,32]", "the same bytes", "two tensors of the same bytes"},
+    {"safetensors", 0, "[0,24]", "[0,16]", "extends beyond it", "less than its shape has"},
+    {"safetensors", 0, "[24,40]", "[16,32]", "two of its tensors overlap", "two tensors of the same bytes"},
     {"safetensors", 0, "wpe.weight\":{\"dtype\":\"F32\",\"shape\":[2,2],\"data_offsets\":[24,40]",
      "wpe.weight\":{\"dtype\":\"F32\",\"shape\":[1,2],\"data_offsets\":[24,32]", "belong to no tensor",
      "bytes that nobody owns"},
-    {"safetensors", 1, "[1,1,2,2]", "[1,1,2,4]", "does not lie in it", "a mask of another shape"},
+    {"safetensors", 1, "[1,1,2,2]", "[1,1,2,4]", "extends beyond it", "a mask of another shape"},
     {"safetensors", 1, "\"BOOL\"", "\"F4_2\"", NULL, "a kind of number that is not known"},
     {"gpt", 0, "\"wpe.weight\"", "\"\\u001b[2Jpe.weight\"", "?[2Jpe.weight",
      "a command to the terminal as a name"},
     {"gpt", 0, "\"wpe.weight\"", "\"\\u009bpe.weight\"", "??pe.weight", "and one in UTF-8"},
-    {"gpt", 0, "[24,40]", "[0,16]", "the same bytes", "parameters that share their bytes"},
+    {"gpt", 0, "[24,40]", "[0,16]", "two of its tensors overlap", "parameters that share their bytes"},
     {"checkpoint", 0, "\"kv_heads\": ", "\"kv_heads\": 1", "--kv-heads", "a manifest of another model"},
     {"checkpoint", 0, "\"loss_scale\":\"47800000", "\"loss_scale\":\"7f800000", "loss scale",
      "a state with a loss scale without end"},

@@ -776,7 +776,7 @@ static int refuse(struct zr_local_world *local, unsigned rank, void *argument)
         struct zr_offload offload;
         const char *words;
     } wrong[] = {
-        {1, ZR_REDUCE_EACH, {.optimizer = true}, "host memory"},
+        {1, ZR_REDUCE_EACH, {.optimizer = true}, "host arena"},
         {3, ZR_REDUCE_EACH, {.host = rig.arena, .parameters = true}, "stage 3"},
         {2, ZR_REDUCE_EACH, {.host = rig.arena, .optimizer = true, .parameters = true}, "stage 3"},
         {0, ZR_REDUCE_EACH, {.host = rig.arena, .optimizer = true}, "stage 1"},
