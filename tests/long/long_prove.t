@@ -67,7 +67,7 @@ chosen, kinds = list(rows()), {}
 with ThreadPoolExecutor(2) as pool:
     for row, got in zip(chosen, pool.map(run, chosen)):
         words = " ".join(f"{k} {v}" for k, v in row.items() if v is not None)
-        refused = got.code == 2 and re.search(r"(give|take|leave|try|add|needs|nearest)", got.err)
+        refused = got.code == 2 and re.search(r"(give|use|set|take|leave|try|add|requires|excludes|needs|nearest)", got.err)
         proved = got.code == 0 and re.search(r"proved: beside one dense rank", got.err)
         kinds["refused" if refused else "proved" if proved else "neither"] = kinds.get("refused" if refused else "proved" if proved else "neither", 0) + 1
         ok(refused or proved, words) or note(f"{got.code} {got.err[-500:]}")
