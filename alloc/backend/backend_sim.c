@@ -1,7 +1,7 @@
 /* backend_sim.c: a clock, a capacity, no memory. Stands behind backend.c.
  *
- * Addresses are numbers nobody may follow. Everything that can be wrong with a call has been found by the
- * front; what is left is to count time. */
+ * Addresses are numbers and must not be dereferenced. backend.c has checked every call; this file counts
+ * time. */
 #include "alloc/backend/backend.h"
 
 #include <stdatomic.h>

@@ -1,4 +1,4 @@
-/* cuda_device.c: see cuda_device.h. Stands on cuda_driver.c. */
+/* cuda_device.c: see cuda_device.h. Uses cuda_driver.c. */
 #include "alloc/backend/cuda_device.h"
 
 #include <stdio.h>

@@ -1,4 +1,4 @@
-/* cuda_driver.c: finds libcuda.so.1 at run time and puts its refusals into words. Stands on error.c and
+/* cuda_driver.c: finds libcuda.so.1 at run time and puts its refusals into words. Uses error.c and
  * fork.c. */
 #define _GNU_SOURCE
 #include "alloc/backend/cuda_driver.h"

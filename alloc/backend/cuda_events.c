@@ -1,4 +1,4 @@
-/* cuda_events.c: the driver's events, taken in turns. Stands on cuda_driver.c and slab.c. */
+/* cuda_events.c: the driver's events, taken in turns. Uses cuda_driver.c and slab.c. */
 #include "alloc/backend/cuda_events.h"
 
 #include "alloc/base/error.h"

@@ -1,8 +1,8 @@
 /* cuda_events.h: points in CUDA streams as numbers. Private to backend_cuda.c.
  *
- * The backends' contract has events that are recorded, asked and forgotten, and nobody destroys them. Here
- * each gets one of the driver's events for as long as it is not known to be complete; then the driver's event
- * serves the next. Every call but the first two needs the streams' context to be current. Any thread. */
+ * The backends' contract has events that are recorded and queried and never destroyed. Each gets one of the
+ * driver's events until it is known to be complete; the driver's event is then reused. Every call except the
+ * first two requires the streams' context to be current. Any thread. */
 #ifndef ZR_CUDA_EVENTS_H
 #define ZR_CUDA_EVENTS_H
 

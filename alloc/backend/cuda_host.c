@@ -1,4 +1,4 @@
-/* cuda_host.c: see cuda_host.h. Stands on cuda_driver.c and host_common.c. */
+/* cuda_host.c: see cuda_host.h. Uses cuda_driver.c and host_common.c. */
 #define _GNU_SOURCE
 #include "alloc/backend/cuda_host.h"
 

@@ -1,5 +1,5 @@
 /* host_common.c: what both kinds of this machine's memory share: addresses, access, copies, events
- * (everything is complete when it returns), and how much memory the machine has. Stands on base/. */
+ * (everything is complete when it returns), and how much memory the machine has. Uses base/. */
 #define _GNU_SOURCE
 #include "alloc/backend/host_common.h"
 

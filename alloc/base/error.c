@@ -1,4 +1,4 @@
-/* error.c: the words of each thread's last failure, and assertions. Stands on slab.c.
+/* error.c: the words of each thread's last failure, and assertions. Uses slab.c.
  *
  * A thread that never fails has no text at all; the first failure takes it a record of 1 KiB, which goes back
  * when the thread ends. The library's thread-local state is one pointer, in the initial-exec model: it fits

@@ -12,9 +12,9 @@
 ZR_PRIVATE_API zr_result zr_fail(zr_result result, const char *format, ...)
     __attribute__((format(printf, 2, 3), cold));
 
-/* Makes ready for the first failure, fork handlers included, as that failure itself would. For whoever
- * registers handlers that take locks under which zr_fail() may be called: handlers that came first run last,
- * and the lock on the texts must be the last of all. */
+/* Prepares for the first failure, fork handlers included. Call it before registering fork handlers that
+ * acquire locks under which zr_fail() may be called: the first registered handler runs last, and the lock of
+ * the messages must be acquired last. */
 void zr_error_prepare(void);
 
 /* Cheap assertion, always on: records the condition and place, then calls the replaceable handler (default:

@@ -1,7 +1,7 @@
-/* fault.c: failures on demand. Stands on init.c, which hands it ZR_FAULT.
+/* fault.c: failures on demand. Uses init.c, which hands it ZR_FAULT.
  *
- * Each site and kind counts its passes and strikes the one whose number was asked for. Until somebody asks,
- * nothing is counted and a pass costs one load. */
+ * Each site and kind counts its passes and fails the requested one. Without a request nothing is counted and
+ * a pass costs one load. */
 #define _GNU_SOURCE /* memrchr */
 #include "alloc/base/fault.h"
 

@@ -1,4 +1,4 @@
-/* option.c: the table of options and its reader. Stands on init.c, which hands it ZR_CONF. */
+/* option.c: the table of options and its reader. Uses init.c, which hands it ZR_CONF. */
 #define _GNU_SOURCE
 #include "alloc/base/option.h"
 

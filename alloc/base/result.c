@@ -1,4 +1,4 @@
-/* result.c: the names of results and categories. The bottom of alloc/: stands on nothing. */
+/* result.c: the names of results and categories. The bottom of alloc/: uses nothing. */
 #include "alloc/zr.h"
 
 static const char *const result_names[ZR_RESULT_COUNT] = {

@@ -1,4 +1,4 @@
-/* sizes.c: reads and prints sizes in bytes; see sizes.h. Stands on the C library alone. */
+/* sizes.c: reads and prints sizes in bytes; see sizes.h. Uses the C library alone. */
 #include "alloc/base/sizes.h"
 
 #include <inttypes.h>

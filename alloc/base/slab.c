@@ -1,4 +1,4 @@
-/* slab.c: slabs of equal records on anonymous pages. Stands on error.c and fault.c. */
+/* slab.c: slabs of equal records on anonymous pages. Uses error.c and fault.c. */
 #define _GNU_SOURCE
 #include "alloc/base/slab.h"
 

@@ -1,4 +1,4 @@
-/* slots.c: the two-level table from granules to mappings. Stands on slab.c. */
+/* slots.c: the two-level table from granules to mappings. Uses slab.c. */
 #include "alloc/base/slots.h"
 
 #include <string.h>

@@ -1,5 +1,5 @@
 /* sort.c: see sort.h. Numbered keys go least significant byte first, one pass per byte in which they differ.
- * Stands on nothing. */
+ * Uses nothing. */
 #include "alloc/base/sort.h"
 
 #include <string.h>

@@ -1,4 +1,4 @@
-/* bins.c: bins of treaps. Stands on extent.h alone.
+/* bins.c: bins of treaps. Uses extent.h alone.
  *
  * A treap's shape follows from its nodes' priorities, here a hash of their offsets, whatever the order in
  * which they came: no rebalancing to write and nothing random. */

@@ -1,4 +1,4 @@
-/* core.c: one allocation and one free of the core. Stands on space.c, supply.c, index.c and streams.c.
+/* core.c: one allocation and one free of the core. Uses space.c, supply.c, index.c and streams.c.
  *
  * An allocation is a freed block of the same size, else the best fit over what is mapped, else the best fit
  * with memory mapped where it is missing. */
@@ -185,9 +185,9 @@ static inline struct zr_extent *take_mapped(struct zr_arena *arena, struct zr_ne
     return zr_space_carve(arena, gap, (struct zr_bounds){gap->offset_bytes, need.bytes});
 }
 
-/* No memory for the block after all: its addresses become a free extent again. What the driver mapped and
- * will not unmap becomes an extent that is never used, until the arena ends and asks again; with no record
- * for that, all of the block does. */
+/* Undo the placement: the block's addresses become a free extent again. What the driver mapped and refuses to
+ * unmap becomes an extent that is never used until the arena ends and asks again; without a record for that,
+ * the whole block becomes one. */
 static void withdraw(struct zr_arena *arena, struct zr_extent *block, struct zr_bounds stuck)
 {
     if (stuck.bytes > 0 && !zr_slab_reserve(&arena->extents, ZR_CARVE_EXTENTS)) {

@@ -1,4 +1,4 @@
-/* granule_cache.c: lists of handles by size. Every handle holds a power of two of granules. Stands on
+/* granule_cache.c: lists of handles by size. Every handle holds a power of two of granules. Uses
  * backend.h. */
 #include "alloc/core/granule_cache.h"
 

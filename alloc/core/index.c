@@ -1,4 +1,4 @@
-/* index.c: the tree of block starts, read without a lock. Stands on slab.c and readers.c. */
+/* index.c: the tree of block starts, read without a lock. Uses slab.c and readers.c. */
 #include "alloc/core/index.h"
 
 #include <stdatomic.h>

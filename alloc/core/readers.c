@@ -1,4 +1,4 @@
-/* readers.c: counters of read sections. Stands on base/system/fork.h.
+/* readers.c: counters of read sections. Uses base/system/fork.h.
  *
  * The counters are those of sleepable RCU in the Linux kernel, in a simpler form: a section ends by the
  * counter that it began with, so each counter alone says how many of its sections run. A writer that finds a

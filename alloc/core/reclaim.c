@@ -1,4 +1,4 @@
-/* reclaim.c: see reclaim.h. Stands on registry.c and supply.c, and on the plan through its table of calls. */
+/* reclaim.c: see reclaim.h. Uses registry.c and supply.c, and the plan through its table of calls. */
 #include "alloc/core/reclaim.h"
 
 #include "alloc/core/arena.h"

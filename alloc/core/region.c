@@ -1,4 +1,4 @@
-/* region.c: addresses of an arena set apart for a plan. Stands on space.c. */
+/* region.c: addresses of an arena set apart for a plan. Uses space.c. */
 #include "alloc/core/arena.h"
 #include "alloc/core/core.h"
 #include "alloc/core/event_ring.h"

@@ -1,5 +1,5 @@
 /* registry.c: all arenas of the process, their stripes, and what these share: a limit, numbers.
- * Stands on base alone. */
+ * Uses base alone. */
 #include "alloc/core/arena.h"
 #include "alloc/core/registry.h"
 

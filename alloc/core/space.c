@@ -1,4 +1,4 @@
-/* space.c: the addresses of an arena: zones, free extents by size, best fit, carving and merging. Stands on
+/* space.c: the addresses of an arena: zones, free extents by size, best fit, carving and merging. Uses
  * bins.c.
  *
  * Addresses are plentiful, so sizes that disturb each other live apart. What a program strands are the

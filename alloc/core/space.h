@@ -18,8 +18,8 @@ static inline size_t zr_round_down(size_t bytes, size_t unit)
 }
 
 enum { ZR_CARVE_EXTENTS = 2 };
-/* What an operation under way may have reserved and not taken yet: whoever takes extents in its middle leaves
- * so many. */
+/* Records that the current operation may have reserved and not used yet: code that takes extent records in
+ * its middle leaves this many. */
 enum { ZR_PROMISED_EXTENTS = 2 * ZR_CARVE_EXTENTS };
 
 /* What the search is for. */

@@ -1,18 +1,17 @@
 /* streams.h: free space that a stream may still be working on. Private to alloc/. The arena's lock covers
  * every call.
  *
- * A block is freed when the program's thread says so; the work that its stream was given may run later. So on
- * a backend whose streams are asynchronous a freed block's free extent has an owner: the stream may take it
- * again at once, because its work runs in order, and everybody else when the free has passed. Nothing is
- * recorded at a free. Only when somebody needs granules that are not there, an event is recorded in each
- * stream that owns free extents; when it has passed, all that the stream freed before it is anybody's. So a
- * steady stream makes no driver calls, and nothing stays with a stream that has gone quiet. Granules are
- * unmapped only under free extents without an owner.
+ * The program frees a block while work of its stream may still be queued. On a backend with asynchronous
+ * streams the free extent therefore has an owner: that stream may reuse it at once, since its work runs in
+ * order, and other streams once the free has passed. A free records nothing. When granules are missing, an
+ * event is recorded in each stream that owns free extents; once it has passed, everything that the stream
+ * freed before it loses its owner. A steady stream thus makes no driver calls, and an idle stream keeps
+ * nothing. Granules are unmapped only under free extents without an owner.
  *
- * A block that a second stream uses (zr_block_use) is different: at its free an event is recorded in each of
- * those streams, and it stays out of every free extent until they have passed. Each stream has a queue of
- * such uses in the order of the frees. The events of one stream pass in that order, so only the first of each
- * queue is asked for, and a poll costs one question per stream, however many blocks wait. */
+ * For a block that a second stream uses (zr_block_use) the free records an event in each of those streams,
+ * and the block joins no free extent until they have passed. Each stream has a queue of such uses in the
+ * order of the frees. Events of one stream pass in that order, so a poll queries only the first of each
+ * queue, however many blocks wait. */
 #ifndef ZR_STREAMS_H
 #define ZR_STREAMS_H
 

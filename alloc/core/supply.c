@@ -1,4 +1,4 @@
-/* supply.c: physical memory for an arena: where it comes from, mapping and unmapping. Stands on space.c,
+/* supply.c: physical memory for an arena: where it comes from, mapping and unmapping. Uses space.c,
  * granule_cache.c and backend.c.
  *
  * gather() finds granules for a need: from the cache; from the driver, for what the idle granules inside free

@@ -1,4 +1,4 @@
-/* vacancy.c: see vacancy.h. Stands on backend.c. */
+/* vacancy.c: see vacancy.h. Uses backend.c. */
 #include "alloc/core/vacancy.h"
 
 #include "alloc/core/arena.h"

@@ -1,4 +1,4 @@
-/* allocate.c: the public allocation and free. Stands on core.c and follow.c.
+/* allocate.c: the public allocation and free. Uses core.c and follow.c.
  *
  * What a call does: the next step of the plan in force, else the core; then what is noted of the block, if
  * anything is (canaries, poison, tag limits, a trace, a recorder, an observer): arena->hooked is all that it

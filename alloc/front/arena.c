@@ -1,4 +1,4 @@
-/* arena.c: the arena's life, and the search for a block by address. Stands on space.c, supply.c and index.c.
+/* arena.c: the arena's life, and the search for a block by address. Uses space.c, supply.c and index.c.
  */
 #define _GNU_SOURCE
 

@@ -1,4 +1,4 @@
-/* check.c: every invariant of an arena's records, recomputed from the extents and the mappings. Stands on
+/* check.c: every invariant of an arena's records, recomputed from the extents and the mappings. Uses
  * space.c. Linear in the number of extents: for tests and ZR_CONF=check:2. */
 #include "alloc/core/arena.h"
 #include "alloc/core/calls.h"

@@ -1,5 +1,5 @@
 /* debug.c: what an arena with debug hooks does with each block besides: canaries, poison, tag limits, the
- * trace. Stands on core/arena.h. */
+ * trace. Uses core/arena.h. */
 #include "alloc/core/arena.h"
 #include "alloc/front/debug.h"
 #include "alloc/front/tag_limits.h"

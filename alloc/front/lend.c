@@ -1,4 +1,4 @@
-/* lend.c: whole granules for ranges that are not the arena's own: contiguous pools and rings. Stands on
+/* lend.c: whole granules for ranges that are not the arena's own: contiguous pools and rings. Uses
  * supply.c, streams.c, stripes.c and follow.h. */
 #include "alloc/core/arena.h"
 #include "alloc/core/registry.h"

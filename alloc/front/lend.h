@@ -9,8 +9,8 @@
  * ZR_ERR_MEMORY: nothing was taken. */
 zr_result zr_granules_take(struct zr_arena *arena, size_t bytes, struct zr_handle_list *out);
 void zr_granules_give(struct zr_arena *arena, struct zr_handle_list *list);
-/* Granules, still mapped, that streams may use for all that anybody knows: they leave the counters and are
- * nobody's again. The list is empty then; returns the bytes. */
+/* Drops granules that are still mapped and that streams may still use: they leave the counters and are never
+ * reused. Empties the list; returns the bytes. */
 size_t zr_granules_abandon(struct zr_arena *arena, struct zr_handle_list *list);
 
 #endif

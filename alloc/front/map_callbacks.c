@@ -1,8 +1,8 @@
-/* map_callbacks.c: who is notified of the memory that an arena maps and unmaps. Stands on backend.h; zr.h has
+/* map_callbacks.c: who is notified of the memory that an arena maps and unmaps. Uses backend.h; zr.h has
  * the contract.
  *
- * A mapping is notified once the request that made it can no longer fail for want of memory, and goes
- * not notified with one that fails: every callback, and whoever reads the trace, sees pairs. */
+ * A mapping is announced once its request can no longer fail for lack of memory. Mappings of a failed request
+ * are never announced, so callbacks and traces see pairs. */
 #include "alloc/core/arena.h"
 #include "alloc/core/calls.h"
 #include "alloc/core/registry.h"

@@ -1,4 +1,4 @@
-/* share.c: blocks for other processes, and theirs for this one. Stands on backend.c. */
+/* share.c: blocks for other processes, and theirs for this one. Uses backend.c. */
 #include "alloc/front/share.h"
 
 #include "alloc/core/arena.h"

@@ -1,4 +1,4 @@
-/* stripes.c: several arenas behind one, so that threads need not wait for one another. Stands on arena.c.
+/* stripes.c: several arenas behind one, so that threads need not wait for one another. Uses arena.c.
  *
  * An arena made for several threads begins as one. A thread that keeps finding its lock taken gets a seat of
  * its own: a stripe with its own addresses, free extents, index and lock, on the same backend and under the

@@ -1,4 +1,4 @@
-/* tag_limits.c: how many bytes there may be of each tag: a byte plan, held to at every call. Stands on
+/* tag_limits.c: how many bytes there may be of each tag: a byte plan, held to at every call. Uses
  * core/arena.h.
  *
  * A bounded arena has debug hooks, so its calls come by here, and those of others do not look. */

@@ -1,4 +1,4 @@
-/* thread.c: threads with stacks from an arena. Stands on os.c. */
+/* thread.c: threads with stacks from an arena. Uses os.c. */
 #include <unistd.h>
 
 #include "alloc/base/error.h"

@@ -1,4 +1,4 @@
-/* follow.c: serves allocations from a plan. Stands on follow_plan.c, region.c and supply.c.
+/* follow.c: serves allocations from a plan. Uses follow_plan.c, region.c and supply.c.
  *
  * Each sequence has a cursor into its circular list of steps. A request that is the step at the cursor, or
  * one close by, or one to which the last few unknown requests lead, gets that step's place; any other is a
@@ -342,8 +342,8 @@ bool zr_follow_map_slot(struct zr_arena *arena, struct zr_plan_slot *slot)
     return true;
 }
 
-/* The place of a step like this one whose block is gone before its time, or never came: until that time is
- * over it is nobody else's. NULL: there is none for as long as the step lasts. */
+/* Finds the place of a similar step whose block was freed early or never allocated: the place is unused until
+ * that step's lifetime ends. NULL: no such place lasts as long as this step. */
 static struct zr_plan_slot *find_left(const struct zr_arena *arena, const struct zr_follow_sequence *sequence,
                                       const struct zr_plan_slot *slot)
 {
@@ -428,9 +428,8 @@ static bool has_room(struct zr_arena *arena, const struct zr_follow_plan *plan)
     return used_bytes + arena->follow->counts.memory_bytes <= most_bytes;
 }
 
-/* A step comes of a sequence that has not started: whether it may have its place. With other sequences nobody
- * knows what those hold at this moment: each starts with its first step, where the least of its own is live.
- */
+/* Whether the first seen step of a sequence may use its place. Where there are other sequences, what they
+ * hold at this point is unknown: each sequence starts with its first step, where its live bytes are least. */
 static bool start_sequence(struct zr_arena *arena, struct zr_follow_plan *plan,
                            struct zr_follow_sequence *sequence, const struct zr_plan_slot *slot)
 {

@@ -1,4 +1,4 @@
-/* follow_commit.c: what a plan has made idle goes back to the driver. Stands on supply.c. */
+/* follow_commit.c: what a plan has made idle goes back to the driver. Uses supply.c. */
 #include "alloc/base/error.h"
 #include "alloc/plan/follow_internal.h"
 #include "alloc/base/option.h"
@@ -8,8 +8,8 @@
 
 enum { TRIMMED_GRANULES = 16 }; /* given back in one hold of the lock */
 
-/* Gives back what is idle, the lock open now and then: nobody waits for all of it. False: the plan is another
- * meanwhile. */
+/* Gives back idle memory and releases the lock in between, so that no thread waits for all of it. False: the
+ * plan was replaced meanwhile. */
 static bool trim_all(struct zr_arena *arena, const struct zr_follow *follow)
 {
     uint64_t plans_count = follow->counts.plans_count;

@@ -264,8 +264,8 @@ static inline size_t zr_plan_exact(const struct zr_follow_plan *plan, size_t off
 struct zr_follow_sequence *zr_follow_sequence_of(struct zr_follow_plan *plan, uint32_t thread,
                                                  uint64_t stream);
 
-/* Whether the step is a request that nobody has looked at yet: whatever is no request at all is none of its.
- * One that asks for less than a unit's alignment by name is not known here. */
+/* Whether the step is this request, which has not been checked yet: an invalid request matches no step.
+ * A request that names an alignment below a unit is not recognised here. */
 static inline bool zr_step_asks(const struct zr_step *step, const struct zr_request *request)
 {
     return step->requested_bytes == request->bytes && step->tag == (unsigned)request->tag &&

@@ -1,4 +1,4 @@
-/* follow_memory.c: granules that regions hold and do not need. Stands on supply.c. */
+/* follow_memory.c: granules that regions hold and do not need. Uses supply.c. */
 #include <string.h>
 
 #include "alloc/base/error.h"

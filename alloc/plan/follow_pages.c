@@ -6,9 +6,9 @@
  * step first needs it there, and stays, at all its addresses, until the region gives it back. CUDA promises
  * that what an operation wrote at one address is seen at another once that operation is complete, which the
  * order of a sequence's one stream makes certain; a block that a second stream uses is live until that has
- * passed. A page is counted once, in mapped_bytes; its further addresses are counted in alias_bytes. Nobody
- * but the plan maps, unmaps or steals a page: regions are no free extents. What tools know of free space
- * (poison.h) is by address, and so right for each of a page's addresses, of which one at most has a block. */
+ * passed. A page is counted once, in mapped_bytes; its further addresses are counted in alias_bytes. Only
+ * the plan maps, unmaps or takes a page, since regions are no free extents. poison.h marks free space by
+ * address, which is right for each address of a page: at most one of them has a block. */
 #include <string.h>
 
 #include "alloc/base/error.h"

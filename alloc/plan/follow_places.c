@@ -1,4 +1,4 @@
-/* follow_places.c: blocks of plans by address. Stands on index.c.
+/* follow_places.c: blocks of plans by address. Uses index.c.
  *
  * The index has one entry for a plan, its whole region, and within that the plan knows by itself which
  * addresses its blocks can have: fewer cache lines than the tree's path to each of them. A free finds its

@@ -1,4 +1,4 @@
-/* follow_plan.c: plans come into force and go, the observer is told, the counters are checked. Stands on
+/* follow_plan.c: plans come into force and go, the observer is told, the counters are checked. Uses
  * region.c and index.c. */
 #include <string.h>
 
@@ -70,8 +70,8 @@ static zr_result make_follow(struct zr_arena *arena)
     return ZR_OK;
 }
 
-/* While a plan is in force or somebody observes, all allocate from the first stripe, which is what these see.
- * With the lock. */
+/* While a plan or an observer is active, all threads allocate from the first stripe, the only one that they
+ * see. With the lock. */
 static void note_total(struct zr_arena *arena)
 {
     struct zr_follow *follow = arena->follow;
@@ -355,8 +355,8 @@ static void set_cursors(struct zr_follow_plan *made, const struct zr_plan *plan)
     }
 }
 
-/* Addresses for the plan, and what follows from them. Takes the lock for the addresses alone: nobody else
- * uses a region. */
+/* Reserves the plan's addresses and sets what depends on them. Acquires the lock only for the reservation: a
+ * region has no other user. */
 static zr_result reserve(struct zr_arena *arena, struct zr_follow_plan *made, const struct zr_plan *plan)
 {
     size_t bytes = zr_round_up(plan->region_bytes, arena->granule_bytes);

@@ -1,4 +1,4 @@
-/* contiguous.c: contiguous pools: their life, entries by handle, statistics and checks. Stands on
+/* contiguous.c: contiguous pools: their life, entries by handle, statistics and checks. Uses
  * contiguous_space.c and contiguous_compact.c; zr.h has the contract. */
 #define _GNU_SOURCE
 #include "alloc/pool/contiguous.h"

@@ -7,7 +7,7 @@
  * An extent is a stretch of the pool's addresses that is in use; extents are linked in address order and do
  * not overlap. Between them is nothing but free addresses, under which granules may lie (idle ones where
  * whole). Lock order: pool, arena, backend. The lock of the list of pools and a pool's `view` are leaves:
- * whoever holds one waits for no other lock, but for the view under the list's. */
+ * a holder of one acquires no other lock, except the view under the list's. */
 #ifndef ZR_CONTIGUOUS_H
 #define ZR_CONTIGUOUS_H
 
@@ -62,7 +62,7 @@ struct zr_contiguous {
     struct zr_pool_counters counters; /* lock: arena->lock */
 
     /* Which extents there are, and where: changed with both locks, so that a search needs no other than this
-     * one. Never held while somebody is told of a mapping, nor with another lock to be had. */
+     * one. Never held during a map callback or while another lock is acquired. */
     struct zr_lock view;
 
     struct zr_lock lock; /* everything below */
@@ -137,7 +137,8 @@ zr_result zr_contiguous_clear(struct zr_contiguous *pool, struct zr_bounds part,
 /* Maps granules under all of an extent, with access. ZR_ERR_MEMORY, ZR_ERR_ADDRESSES: none was added, unless
  * the driver would not take them back: they are idle then. */
 zr_result zr_contiguous_back(struct zr_contiguous *pool, struct zr_bounds part);
-/* Tells of new mappings with access. The map callback's failure, with words: nobody knows of them. */
+/* Notifies the map callbacks of new mappings with access. On a callback's failure, with its message, no
+ * callback knows them. */
 zr_result zr_contiguous_notify(struct zr_contiguous *pool, struct zr_bounds part);
 /* Unmaps up to `most` bytes of granules in an extent of whole granules that no extent touches, from its end
  * on, and gives them to the arena. The failure of an unmap leaves what it concerns. */

@@ -1,4 +1,4 @@
-/* contiguous_compact.c: moving a contiguous pool's entries down, in order. Stands on contiguous_space.c.
+/* contiguous_compact.c: moving a contiguous pool's entries down, in order. Uses contiguous_space.c.
  *
  * An entry that begins on a granule, and is to begin on one, moves by mapping: its whole granules are mapped
  * at the new place too, and unmapped at the old one when its stream has passed. Nothing is in flight then:

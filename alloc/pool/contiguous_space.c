@@ -1,5 +1,5 @@
 /* contiguous_space.c: a contiguous pool's extents, the granules beneath them, and what streams still use.
- * Stands on backend.c and on the arena's granules; see contiguous.h.
+ * Uses backend.c and the arena's granules; see contiguous.h.
  *
  * Granules are the arena's, taken one by one, so that each can go on its own. */
 #include "alloc/pool/contiguous.h"

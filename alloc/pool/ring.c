@@ -1,4 +1,4 @@
-/* ring.c: buffers of constant size, handed out in order. Stands on the arena, backend.h's events and os.h's
+/* ring.c: buffers of constant size, handed out in order. Uses the arena, backend.h's events and os.h's
  * waits; zr.h has the contract.
  *
  * A thread that finds the next buffer taken sleeps on the count of releases. The record of the ring is pages

@@ -1,4 +1,4 @@
-/* control.h: the only door to jemalloc's control interface (mallctl and what stands on it). Private to
+/* control.h: the only door to jemalloc's control interface (mallctl and what uses it). Private to
  * alloc/preload/.
  *
  * A control call waits for jemalloc's control lock, its arenas' locks and that of its background threads.

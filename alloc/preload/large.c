@@ -1,4 +1,4 @@
-/* large.c: see large.h. Stands on the large arena and on pages.c. */
+/* large.c: see large.h. Uses the large arena and pages.c. */
 #define _GNU_SOURCE
 #include "alloc/preload/large.h"
 

@@ -1,4 +1,4 @@
-/* measuring.c: see measuring.h. Stands on usage.c, on alloc/telemetry's writer of traces, and on large.c for
+/* measuring.c: see measuring.h. Uses usage.c, alloc/telemetry's writer of traces, and large.c for
  * the counters. */
 #define _GNU_SOURCE
 #include "alloc/preload/measuring.h"

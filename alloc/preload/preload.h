@@ -86,8 +86,7 @@ bool zr_preload_start(void);
  */
 void zr_preload_report(void);
 
-/* The functions of whoever allocates after us in the order of symbols, for its own pointers; found at the
- * first use. */
+/* The next allocator in symbol order, for pointers that it allocated; looked up at the first use. */
 struct zr_next_malloc {
     void (*free)(void *);
     void *(*realloc)(void *, size_t);

@@ -1,6 +1,5 @@
-/* usage.h: what a preloaded process says of its memory while it runs: figures in a file that it shares with
- * whoever watches, who reads them after its death too, however it died. Private to alloc/preload/ and to
- * defrag/tool/, which reads it.
+/* usage.h: the memory figures of a preloaded process, in a file that it shares with its observer, who can
+ * read them after the process has died, too. Private to alloc/preload/ and to defrag/tool/, which reads it.
  *
  * The file is a struct zr_usage_table: `zr run --stats` makes it in a folder of its own (mode 0700) and names
  * the folder in ZR_RECORD, which the program's children inherit. A process takes a free record when its first
@@ -91,8 +90,8 @@ static inline unsigned zr_usage_next(const _Atomic uint64_t bits[ZR_USAGE_COUNT 
     return ZR_USAGE_COUNT;
 }
 
-/* The process's record, taken or found again. NULL: nobody asked for one, or it cannot be had (*words says
- * why then, else NULL). Before threads, once per library; keeps errno. */
+/* The process's record, acquired or found again. NULL: none was requested (*words is NULL), or none is
+ * available (*words says why). Before threads, once per library; keeps errno. */
 struct zr_usage *zr_usage_open(const char **words);
 /* Whether this library took it; else another had, and ends it. */
 bool zr_usage_is_taken_here(const struct zr_usage *record);
@@ -110,7 +109,7 @@ void zr_usage_failure(struct zr_usage *record, unsigned memory, uint64_t bytes);
 /* At exit: what it holds is no longer part of the sums. Of two libraries both may call it. */
 void zr_usage_end(struct zr_usage *record);
 
-/* For whoever watches, too: takes the figures of a process out of the sums. */
+/* Removes the figures of a process from the sums. Observers may call it. */
 void zr_usage_uncount(struct zr_usage_table *book, struct zr_usage *record, enum zr_usage_state state);
 
 #endif

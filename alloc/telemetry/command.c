@@ -1,4 +1,4 @@
-/* command.c: see command.h. Stands on base alone. */
+/* command.c: see command.h. Uses base alone. */
 #include "alloc/telemetry/command.h"
 
 #include <string.h>

@@ -1,4 +1,4 @@
-/* publish.c: see publish.h. Stands on registry.c and stats.c. */
+/* publish.c: see publish.h. Uses registry.c and stats.c. */
 #define _GNU_SOURCE
 #include "alloc/telemetry/publish.h"
 

@@ -10,8 +10,8 @@ struct zr_publisher {
     char path[320];
 };
 
-/* Names the file, and removes what a dead process of the same number left there: whoever found that beside
- * this process's socket would remove both. */
+/* Names the file and removes that of a dead process with the same number: a reader that finds the stale file
+ * beside this process's socket removes both. */
 void zr_publisher_name(struct zr_publisher *out, const char *folder);
 /* Makes the file that was named. ZR_ERR_IO, with words. */
 zr_result zr_publisher_start(struct zr_publisher *out);

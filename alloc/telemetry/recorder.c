@@ -1,4 +1,4 @@
-/* recorder.c: the flight recorder. Stands on trace.c, follow.h and option.c.
+/* recorder.c: the flight recorder. Uses trace.c, follow.h and option.c.
  *
  * The ring holds what happened; the arena holds what is there now. What was there at the ring's start follows
  * from both: of each address that the ring names, its first event tells whether a block was there before, and

@@ -1,5 +1,5 @@
 /* report.c: why there is no memory, in words for the person who has to do something about it. Walks the
- * extents: slow, and only on failure. Stands on space.c. */
+ * extents: slow, and only on failure. Uses space.c. */
 #include "alloc/core/arena.h"
 #include "alloc/core/calls.h"
 #include "alloc/core/core.h"

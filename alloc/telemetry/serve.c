@@ -1,4 +1,4 @@
-/* serve.c: see serve.h. Stands on publish.c, command.c, tracing.c and arena.c.
+/* serve.c: see serve.h. Uses publish.c, command.c, tracing.c and arena.c.
  *
  * Connections are heard side by side, each with a second to say its line; where there are too many, the one
  * that has been silent longest is closed for the next. One line is answered at a time. Only a connection that

@@ -1,13 +1,12 @@
 /* serve.h: shows this process to the tools of its user: the file of publish.h, and a socket beside it on
  * which a helper thread answers the commands of command.h. Private to alloc/.
  *
- * It begins when the process's arenas hold 64 MiB (ZR_CONF=publish:on: a granule; publish:off: never), at the
- * next allocation that needs memory and whose caller holds no locks. A smaller process begins at such an
- * allocation, or where it asks for an arena's statistics, if somebody has asked for it, by a file PID.ask in
- * the folder of the live ones (it looks at most a hundred times a second, and by one open(), which the
- * filters of sandboxes let pass or refuse). It never begins in a process that runs with other rights than its
- * user's, in a child of vfork(), or where the folder is not this user's alone: then nothing is shown, and
- * nobody hears of it. A child after fork() begins anew, when it allocates. */
+ * Publishing starts when the process's arenas hold 64 MiB (ZR_CONF=publish:on: a granule; publish:off:
+ * never), at the next allocation that needs memory and whose caller holds no locks. A smaller process starts
+ * at such an allocation, or at a call for an arena's statistics, if a file PID.ask lies in the folder of live
+ * processes (checked at most a hundred times a second, by one open(), which sandbox filters allow or refuse).
+ * It never starts in a set-user-ID process, in a child of vfork(), or if other users can enter the folder:
+ * the process is then invisible, without a message. A child after fork() starts again when it allocates. */
 #ifndef ZR_SERVE_H
 #define ZR_SERVE_H
 

@@ -1,4 +1,4 @@
-/* stacks.c: see stacks.h. Stands on slab.c and on the compiler's unwinder.
+/* stacks.c: see stacks.h. Uses slab.c and the compiler's unwinder.
  *
  * The table has no lock, so that a child after fork finds it whole and a thread that is unwound by a signal
  * leaves none behind. Who adds a stack claims words for it, writes them, and then tries to be the first to

@@ -1,4 +1,4 @@
-/* stats.c: an arena's numbers, as a struct and by name. Stands on core/ and option.c.
+/* stats.c: an arena's numbers, as a struct and by name. Uses core/ and option.c.
  *
  * The names are an interface to tools: they are the fields of struct zr_arena_stats, and stay. */
 #include "alloc/core/arena.h"

@@ -1,4 +1,4 @@
-/* trace.c: writes .zrt traces through a shared file mapping. Stands on file.c, os.c and slab.c; the arena
+/* trace.c: writes .zrt traces through a shared file mapping. Uses file.c, os.c and slab.c; the arena
  * calls it.
  *
  * Two mappings: the header's page for good, and a window of 1 MiB that slides along the end of the file. The
@@ -382,8 +382,8 @@ static bool is_nameless(const char *path)
            status.st_nlink == 0;
 }
 
-/* A file of our own even if one of that name is there: emptying that would pull the pages from under whoever
- * writes or reads it through a mapping. */
+/* Creates a new file even if one of that name exists: truncating the old one would remove pages from under
+ * processes that have it mapped. */
 static zr_result create_anew(struct zr_file *file, const char *path)
 {
     enum zr_path_kind kind = ZR_PATH_NONE;

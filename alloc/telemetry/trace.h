@@ -55,9 +55,9 @@ void zr_trace_write_present(struct zr_trace *trace, struct zr_arena *arena);
 /* Marks the end of the blocks and mappings that existed when the trace was started. */
 void zr_trace_write_begin(struct zr_trace *trace);
 
-/* For whoever asks from outside the program (tracing.c), of the arena of that number; without locks. A trace
- * that was started so ends when the program starts one of its own. ZR_ERR_INVALID, with words: no such arena,
- * stripes, a trace is written already, none is. Of a striped arena a snapshot has the first stripe. */
+/* Requests from other processes (tracing.c), by arena number; without locks. Such a trace ends when the
+ * program starts its own. ZR_ERR_INVALID, with a message: no such arena, a striped arena, a trace is running
+ * already, or none is. A snapshot of a striped arena covers the first stripe. */
 zr_result zr_trace_start_foreign(unsigned number, const char *path);
 zr_result zr_trace_stop_foreign(unsigned number);
 zr_result zr_trace_snapshot(unsigned number, const char *path);

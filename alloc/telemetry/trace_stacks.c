@@ -1,4 +1,4 @@
-/* trace_stacks.c: see trace_stacks.h. Stands on stacks.c and file.c.
+/* trace_stacks.c: see trace_stacks.h. Uses stacks.c and file.c.
  *
  * The modules are those of /proc/self/maps, read when a stack has an address that none of the known ones has:
  * asking the loader would wait for its lock, which a thread that waits for the arena's may hold. */

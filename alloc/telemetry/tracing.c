@@ -1,5 +1,5 @@
 /* tracing.c: switches an arena's trace on and off. Between the two debug.c writes the blocks that come and
- * go, map_callbacks.c what is mapped and unmapped, allocate.c and tag_limits.c what is refused. Stands on
+ * go, map_callbacks.c what is mapped and unmapped, allocate.c and tag_limits.c what is refused. Uses
  * trace.c, registry.c and follow.h. */
 #include "alloc/core/arena.h"
 #include "alloc/core/registry.h"

@@ -71,7 +71,7 @@ static void post_all(struct zr_liveness *liveness, const struct zr_liveness_mess
  * messages that a slow peer has not received. */
 static void post_last(struct zr_liveness *liveness, const struct zr_liveness_message *message)
 {
-    _Atomic uint32_t nobody = 0;
+    _Atomic uint32_t unused = 0;
     uint64_t until_ns = zr_os_now_ns() + REPORT_NS;
     bool posted[ZR_MAX_WORLD] = {false}, under_way = true;
     while (under_way && zr_os_now_ns() < until_ns) {
@@ -87,7 +87,7 @@ static void post_last(struct zr_liveness *liveness, const struct zr_liveness_mes
             under_way |= liveness->outbox[p].under_way;
         }
         if (under_way)
-            zr_word_wait(&nobody, 0, NAP_NS);
+            zr_word_wait(&unused, 0, NAP_NS);
     }
 }
 

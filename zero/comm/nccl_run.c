@@ -21,13 +21,13 @@ static zr_result settle(struct nccl_comm *self, zr_nccl_result code, enum zr_com
 static zr_result wait_for_stream(struct nccl_comm *self, enum zr_comm_kind kind)
 {
     struct zr_stream_point point;
-    _Atomic uint32_t nobody = 0;
+    _Atomic uint32_t unused = 0;
     uint64_t looked_ns = zr_os_now_ns();
     struct zr_timeout timeout = zr_timeout_begin();
     unsigned looks = 0;
     zr_result result = zr_backend_event_record(self->backend, (uint64_t)(uintptr_t)self->stream, &point);
     while (result == ZR_OK && !zr_backend_event_done(self->backend, &point)) {
-        zr_word_wait(&nobody, 0, NAP_NS);
+        zr_word_wait(&unused, 0, NAP_NS);
         if (zr_os_now_ns() - looked_ns < ZR_NCCL_LOOK_NS)
             continue;
         looked_ns = zr_os_now_ns();

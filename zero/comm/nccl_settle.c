@@ -73,7 +73,7 @@ zr_result zr_nccl_silent(struct nccl_comm *self, const char *what, uint64_t wait
 
 zr_result zr_nccl_settle(struct nccl_comm *self, zr_nccl_comm comm, zr_nccl_result code, const char *what)
 {
-    _Atomic uint32_t nobody = 0;
+    _Atomic uint32_t unused = 0;
     struct zr_timeout timeout = zr_timeout_begin();
     const uint64_t began_ns = zr_os_now_ns();
     uint64_t looked_ns = began_ns;
@@ -85,7 +85,7 @@ zr_result zr_nccl_settle(struct nccl_comm *self, zr_nccl_comm comm, zr_nccl_resu
         code = asked != 0 ? asked : code;
         if (code != ZR_NCCL_IN_PROGRESS || now_ns - began_ns < SPIN_NS)
             continue;
-        zr_word_wait(&nobody, 0, NAP_NS);
+        zr_word_wait(&unused, 0, NAP_NS);
         if (now_ns - looked_ns < ZR_NCCL_LOOK_NS)
             continue;
         looked_ns = now_ns;

@@ -116,10 +116,10 @@ void zr_nccl_watch_add(struct nccl_comm *self)
 
 void zr_nccl_watch_remove(struct nccl_comm *self)
 {
-    _Atomic uint32_t nobody = 0;
+    _Atomic uint32_t unused = 0;
     struct nccl_comm **link = &self->watch->comms;
     while (!zr_nccl_stream_done(&self->beside, atomic_load(&self->beside.last)))
-        zr_word_wait(&nobody, 0, ZR_NCCL_LOOK_NS / 1000);
+        zr_word_wait(&unused, 0, ZR_NCCL_LOOK_NS / 1000);
     pthread_mutex_lock(&self->watch->lock);
     while (*link && *link != self)
         link = &(*link)->watched_next;

@@ -1,6 +1,6 @@
 /* file.c: files, folders and formatted text over the system calls themselves, so that nothing allocates.
  *
- * Stands on fault.h and error.h alone. Every failing system call ends in file_error(), which puts the
+ * Uses fault.h and error.h alone. Every failing system call ends in file_error(), which puts the
  * file, the cause and a way out into words. */
 #define _GNU_SOURCE
 #include "alloc/base/system/file.h"
@@ -96,8 +96,8 @@ static bool await(struct pollfd *ready)
     return count == 1;
 }
 
-/* True when the failed call should be made again. A descriptor that somebody made non-blocking (a shared
- * terminal, a pipe) is waited for. */
+/* True if the failed call should be repeated. Waits for a non-blocking descriptor (a shared terminal, a
+ * pipe). */
 static bool try_again(int fd, short events)
 {
     struct pollfd ready = {.fd = fd, .events = events};

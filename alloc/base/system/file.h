@@ -25,7 +25,7 @@ struct zr_file {
 enum zr_create_mode {
     ZR_CREATE_REPLACE = 0, /* empty a file that is there */
     ZR_CREATE_NEW,         /* fail if it is there */
-    ZR_CREATE_OWN,         /* the same, mode 0600: nobody else may read it */
+    ZR_CREATE_OWN,         /* the same, mode 0600 */
     ZR_CREATE_APPEND,      /* go on at the end of a file that is there; every write goes to the end */
     ZR_CREATE_NOT          /* write to a file that is there, wherever; fail if it is not */
 };
@@ -36,7 +36,7 @@ zr_result zr_file_open(struct zr_file *out, const char *path);
  */
 ZR_PRIVATE_API zr_result zr_file_open_regular(struct zr_file *out, const char *path);
 /* Creates for writing (and reading back), mode 0666 less the umask. Folders above must exist. A named pipe is
- * opened for writing alone, which waits until somebody opens it for reading. */
+ * opened for writing only, which waits for a reader. */
 ZR_PRIVATE_API zr_result zr_file_create(struct zr_file *out, const char *path, enum zr_create_mode mode);
 /* Creates a file without a name for writing and reading back, mode 0600, on the file system of `folder`:
  * whatever ends the process, it is gone with the descriptor. */
@@ -154,7 +154,7 @@ ZR_PRIVATE_API zr_result zr_text_json_string(struct zr_text *text, const char *s
 /* Makes words stay on their line and be no command to a terminal, in place: control characters, those that
  * UTF-8 writes as C2 80 to C2 9F, and what is no UTF-8 become question marks. */
 void zr_make_plain(char *words);
-/* Such words of somebody else's: of a file, of a process. */
+/* The same for a text from outside, of a file or a process. */
 zr_result zr_text_put_plain(struct zr_text *text, const char *words);
 /* Writes out what has gathered (append logs: call it after each line, and whole lines go out at once or not
  * at all). Returns the first failure since zr_text_start(). Without a file: the result

@@ -1,4 +1,4 @@
-/* folders.c: see folders.h. Stands on init.c, which hands it the environment. */
+/* folders.c: see folders.h. Uses init.c, which hands it the environment. */
 #define _GNU_SOURCE
 #include "alloc/base/system/folders.h"
 

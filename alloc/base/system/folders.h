@@ -11,8 +11,8 @@ enum { ZR_FOLDER_BYTES = 288 };
 /* TMPDIR, else /tmp. */
 const char *zr_folder_temporary(void);
 /* The folder of this user's living processes: zr under XDG_RUNTIME_DIR or /run/user/UID, else /tmp/zr-UID.
- * Makes it (mode 0700) where `make`; it must be a folder of this user's that nobody else may enter, and no
- * symbolic link. ZR_ERR_IO, with words: it is not, or cannot be had. */
+ * Creates it (mode 0700) if `make`; it must be a folder of this user's that no other user may enter, and no
+ * symbolic link. ZR_ERR_IO, with a message: it is not, or cannot be created. */
 zr_result zr_folder_runtime(char out[ZR_FOLDER_BYTES], bool make);
 /* The XDG_RUNTIME_DIR that sets this process's folder apart from the user's other processes; "": none does.
  * It stays the same when folders are removed or made. */

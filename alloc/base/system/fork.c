@@ -1,6 +1,6 @@
 /* fork.c: takes every lock before fork() and opens it on both sides after: those of the rooms that have
  * registered, in their order, then their leaves, and last the error texts', which any of the others' holders
- * may want. Stands on error.c. */
+ * may want. Uses error.c. */
 #include "alloc/base/system/fork.h"
 
 #include <pthread.h>

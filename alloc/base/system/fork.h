@@ -4,9 +4,9 @@
  * Two kinds of locks. Leaves, whose holders wait for no other lock of zr's or for leaves in one order (lists,
  * backends, readers, error texts), are taken and waited for. Those of arenas, pools and rings may be held by
  * a thread that waits for another of them in whatever order, as in a map callback that allocates
- * from another arena: nobody may wait for one with another in its hands. So fork() tries to have them all,
- * each for a while, and where one does not come it gives back what it has, lets the others go on, and tries
- * anew. */
+ * from another arena, so no thread may wait for one while it holds another. fork() therefore tries to acquire
+ * all of them, each for a while; if one stays held it releases the others, lets their threads run, and tries
+ * again. */
 #ifndef ZR_FORK_H
 #define ZR_FORK_H
 

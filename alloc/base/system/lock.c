@@ -1,4 +1,4 @@
-/* lock.c: what a contended lock does: spin, then sleep on the word. Stands on the system's futex. */
+/* lock.c: what a contended lock does: spin, then sleep on the word. Uses the system's futex. */
 #define _GNU_SOURCE
 #include "alloc/base/system/lock.h"
 
@@ -96,7 +96,7 @@ void zr_lock_wake(struct zr_lock *lock)
     /* Release the lock before checking whether another thread is waking one. */
     if (atomic_exchange(&lock->waking, 1) == 0 &&
         syscall(SYS_futex, &lock->held, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0) <= 0) {
-        /* Nobody slept yet. Whoever fell asleep meanwhile was passed over by gives that saw `waking`. */
+        /* No thread slept yet. Releases that saw `waking` skipped threads that fell asleep meanwhile. */
         atomic_exchange(&lock->waking, 0);
         if (atomic_load(&lock->held) == 0)
             syscall(SYS_futex, &lock->held, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);

@@ -4,10 +4,10 @@
  * sections take, then sleeps in the kernel. All zeros is open. Not recursive, not fair, for threads of one
  * process.
  *
- * Giving looks at `sleepers` after its store without a fence between, and the processor may swap the two.
- * Whoever goes to sleep makes up for it: it counts itself, then has every running thread of the process pass
- * a fence (membarrier(2)), then looks at the state again. Until a sleeper that was woken runs, gives wake no
- * other: a thread that takes and gives the lock all the time does not call the kernel each time. */
+ * A release reads `sleepers` after its store without a fence between, and the processor may swap the two. A
+ * thread that goes to sleep compensates: it counts itself, makes every running thread of the process pass a
+ * fence (membarrier(2)), then reads the state again. While a woken sleeper has not run yet, releases wake no
+ * other: a thread that acquires and releases the lock in a loop does not call the kernel each time. */
 #ifndef ZR_LOCK_H
 #define ZR_LOCK_H
 

@@ -1,4 +1,4 @@
-/* module.c: loads modules and libraries of the system at run time. Stands on the dynamic loader alone. */
+/* module.c: loads modules and libraries of the system at run time. Uses the dynamic loader alone. */
 #define _GNU_SOURCE
 #include "alloc/base/system/module.h"
 

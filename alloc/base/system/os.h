@@ -20,7 +20,7 @@ struct zr_thread {
 };
 
 /* Starts a thread on a stack of `stack_bytes` (0: 256 KiB) from `arena` (host visible), all signals blocked
- * in it but those that a mistake of its own raises: these go to whoever handles or reports them. The caller
+ * except those that a fault of its own raises. The caller
  * owns *out and joins it. ZR_ERR_INVALID: a stack too small for the system; ZR_ERR_HOST_MEMORY: no more
  * threads; else the arena's own failure. */
 ZR_PRIVATE_API zr_result zr_thread_start(struct zr_thread *out, zr_arena *arena, size_t stack_bytes,

@@ -1,4 +1,4 @@
-/* process.c: reads /proc to see whether a process lives, and what it does. Stands on file.h alone. */
+/* process.c: reads /proc to see whether a process lives, and what it does. Uses file.h alone. */
 #define _GNU_SOURCE
 #include "alloc/base/system/process.h"
 

@@ -1,4 +1,4 @@
-/* socket.c: see socket.h. Stands on fault.h and the clock. */
+/* socket.c: see socket.h. Uses fault.h and the clock. */
 #define _GNU_SOURCE
 #include "alloc/base/system/socket.h"
 

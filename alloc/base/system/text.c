@@ -1,4 +1,4 @@
-/* text.c: formatted text through the caller's buffer, the second half of file.h. Stands on file.c. */
+/* text.c: formatted text through the caller's buffer, the second half of file.h. Uses file.c. */
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <string.h>

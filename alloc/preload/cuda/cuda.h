@@ -8,8 +8,8 @@
  *  - by cuMemFree, while the device has no stream but the default one: at once, in that stream (request
  *    stream 0). Else when the legacy default stream has passed the free, which waits for every blocking
  *    stream and every thread's own default stream, and each non-blocking stream that had work then has.
- *    Blocks are requested in a stream of ours then, `idle`, which never has work: what it frees nobody waits
- *    for.
+ *    Blocks are then requested in a stream of the library's, `idle`, which never has work, so its frees
+ *    never delay reuse.
  *  - by cuMemFreeAsync: when its stream has passed the free.
  * Streams of contexts that the program created are followed by no event of the arena's: a free waits for
  * those contexts, as the driver's own may. */

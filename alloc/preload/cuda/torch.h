@@ -20,8 +20,8 @@ ZR_EXPORT void zr_torch_free(void *block, ssize_t bytes, int device, zr_cu_strea
 ZR_EXPORT void zr_torch_record_stream(void *block, zr_cu_stream stream);
 /* set_begin_allocate_to_pool, set_end_allocate_to_pool_fn, set_release_pool: between the first two, what the
  * calling thread allocates, and what is allocated in a stream that is being captured, comes from an arena of
- * the pool's own, whose memory is nobody else's until the pool is released and its last block is free. The
- * filter is a C++ object and not asked. */
+ * the pool's own, whose memory serves no other request until the pool is released and its last block is free.
+ * The filter is a C++ object and is not called. */
 ZR_EXPORT void zr_torch_begin_allocate_to_pool(int device, struct zr_torch_pool_id id, void *filter);
 ZR_EXPORT void zr_torch_end_allocate_to_pool(int device, struct zr_torch_pool_id id);
 ZR_EXPORT void zr_torch_release_pool(int device, struct zr_torch_pool_id id);

@@ -1,10 +1,10 @@
-/* client.c: see client.h. Stands on wire.c and host_common.c.
+/* client.c: see client.h. Uses wire.c and host_common.c.
  *
- * Two locks. `request_lock` is held through a request and its answer, which may take as long as another
- * client is given to yield memory, or as another run's step; whoever holds it may connect anew. `send_lock`
- * is held for a message at most: what has no answer (RETURN, GIVEN) needs this one alone, and so the helper
- * thread can give memory back while a request waits. Sending and counting are one step under it, so that a
- * new zrd hears of each byte once. */
+ * Two locks. `request_lock` is held from a request to its answer, which may take as long as another client
+ * has to yield memory, or as another run's step; its holder may reconnect. `send_lock` is held for one
+ * message at most. Messages without an answer (RETURN, GIVEN) need only the second, so the helper thread can
+ * give memory back while a request waits. Sending and counting happen under one hold of it, so that a new zrd
+ * counts each byte once. */
 #define _GNU_SOURCE
 #include "alloc/service/client/client.h"
 
@@ -148,7 +148,7 @@ static void hang_up(struct zr_service *client)
         client->state = ALONE;
 }
 
-/* send_lock. The line is closed later, by whoever makes it anew: a request may wait at it. */
+/* send_lock. The reconnecting thread closes the socket later, since a request may still wait on it. */
 static void send_or_break(struct zr_service *client, const struct zr_service_message *message)
 {
     if (client->state != JOINED || client->broken)
@@ -466,8 +466,8 @@ void zr_service_alone(char *words, size_t room_bytes)
 
 /* ---- Requests ------------------------------------------------------------------------------------------ */
 
-/* One request and its answer. request_lock. ZR_ERR_PEER: there is no zrd any more, or it does not answer; it
- * may be asked anew. */
+/* One request and its answer. request_lock. ZR_ERR_PEER: zrd has exited or does not answer; the caller may
+ * ask again. */
 static zr_result ask(struct zr_service *client, struct zr_service_message *message, enum zr_service_kind kind,
                      struct zr_service_parcel *answer)
 {

@@ -1,4 +1,4 @@
-/* helper.c: see helper.h. Stands on core/reclaim.c and client.c. */
+/* helper.c: see helper.h. Uses core/reclaim.c and client.c. */
 #define _GNU_SOURCE
 #include "alloc/service/client/helper.h"
 

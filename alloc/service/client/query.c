@@ -1,4 +1,4 @@
-/* query.c: see query.h. Stands on wire.c. */
+/* query.c: see query.h. Uses wire.c. */
 #include "alloc/service/client/query.h"
 
 #include <time.h>

@@ -1,4 +1,4 @@
-/* wire.c: see wire.h. Stands on folders.c. */
+/* wire.c: see wire.h. Uses folders.c. */
 #define _GNU_SOURCE
 #include "alloc/service/client/wire.h"
 

@@ -1,9 +1,9 @@
 /* files.c: the memory of zrd's clients: files that zrd makes and keeps a descriptor of, or pieces of a
- * device's memory. See client.h. Stands on wire.c and stock.c.
+ * device's memory. See client.h. Uses wire.c and stock.c.
  *
- * A client maps its files itself, takes their pages where it was granted bytes, and punches out what it
- * returns; the kernel gives pages to nobody else before it has cleared them. zrd's own descriptor serves to
- * see what the files really take, and to take the memory back from a client that is over. */
+ * A client maps its files itself, touches as many pages as bytes were granted, and punches out what it
+ * returns; the kernel clears pages before it hands them to another process. zrd's own descriptor measures the
+ * files and takes memory back from a client that has exited. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>

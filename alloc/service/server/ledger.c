@@ -1,4 +1,4 @@
-/* ledger.c: see ledger.h. Stands on ledger_words.c, runs.c and slab.c. */
+/* ledger.c: see ledger.h. Uses ledger_words.c, runs.c and slab.c. */
 #include "alloc/service/server/ledger.h"
 
 #include <stdio.h>
@@ -16,7 +16,7 @@ enum { GROUPS_MOST = 4096 };
 #define HELD_MOST (UINT64_C(1) << 50)
 #define ASK_BYTES (UINT64_C(64) << 20)
 #define AGAIN_NS                                                                                             \
-    UINT64_C(20000000) /* until those that had nothing idle are asked anew for a planned lease               \
+    UINT64_C(20000000) /* until clients that had nothing idle are asked again for a planned lease            \
                         */
 
 /* ---- Groups -------------------------------------------------------------------------------------------- */
@@ -250,8 +250,8 @@ static void ask_for(struct zr_ledger *ledger, struct zr_holder *holder, uint64_t
     ledger->calls->ask(ledger, holder);
 }
 
-/* Whoever needs more asks again soon, and each time two processes have to wake up: not for a granule alone.
- */
+/* Asks for more than a granule: a client that needs more asks again soon, and each request wakes two
+ * processes. */
 static void ask(struct zr_ledger *ledger, struct zr_holder *holder, uint64_t bytes, uint64_t now_ns)
 {
     uint64_t most = askable_bytes(holder);
@@ -293,8 +293,7 @@ static bool comes_back(const struct zr_ledger *ledger, const struct zr_holder *h
            holder->wanted_bytes <= zr_runs_spare(ledger);
 }
 
-/* A run that follows another comes behind all others, and keeps nobody waiting: it waits for that one's step
- * all the same. */
+/* A run that follows another is served last and delays no other: it waits for that run's step anyway. */
 static void grant_in_order(struct zr_ledger *ledger)
 {
     bool waits = false; /* another holder waits for memory that following runs would take */
@@ -313,8 +312,8 @@ static void grant_in_order(struct zr_ledger *ledger)
     }
 }
 
-/* Grants what fits, in order; asks for what is missing; refuses whom nobody can help. What a plan has is not
- * refused: those that had nothing idle are asked again. */
+/* Grants requests that fit, in order; asks clients for missing memory; refuses requests that no client can
+ * help with. A planned request is not refused: clients that had nothing idle are asked again. */
 void zr_ledger_serve(struct zr_ledger *ledger, uint64_t now_ns)
 {
     zr_runs_serve(ledger, now_ns);
@@ -433,8 +432,8 @@ zr_result zr_ledger_lease(struct zr_ledger *ledger, struct zr_holder *holder, ui
                        holder->wanted_bytes > 0 ? " while another lease is pending" : "");
     holder->wanted_serial = serial;
     holder->unmet = false;
-    /* The quotas have counted the whole plan: one that is lowered later costs nobody what it has on a disk.
-     */
+    /* The quotas have counted the whole plan, so a quota that is lowered later costs no run its swapped-out
+     * memory. */
     zr_result result = bytes <= plan_left(holder) ? ZR_OK : check_hard(ledger, holder, bytes);
     if (result == ZR_OK && ledger->draining)
         result =

@@ -1,4 +1,4 @@
-/* limits.c: see limits.h. Stands on ledger.c. */
+/* limits.c: see limits.h. Uses ledger.c. */
 #define _GNU_SOURCE
 #include "alloc/service/server/limits.h"
 

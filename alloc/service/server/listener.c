@@ -1,4 +1,4 @@
-/* listener.c: see listener.h. Stands on wire.c. */
+/* listener.c: see listener.h. Uses wire.c. */
 #define _GNU_SOURCE
 #include "alloc/service/server/listener.h"
 

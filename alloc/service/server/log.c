@@ -1,4 +1,4 @@
-/* log.c: see log.h. Stands on os.c. */
+/* log.c: see log.h. Uses os.c. */
 #define _GNU_SOURCE
 #include "alloc/service/server/log.h"
 

@@ -1,4 +1,4 @@
-/* main.c: zrd, the allocator service: its command line, its socket and its end. Stands on server.c. */
+/* main.c: zrd, the allocator service: its command line, its socket and its end. Uses server.c. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>

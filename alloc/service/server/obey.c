@@ -1,4 +1,4 @@
-/* obey.c: what zrd does with a message of a client or a tool. See client.h. Stands on ledger.c and files.c.
+/* obey.c: what zrd does with a message of a client or a tool. See client.h. Uses ledger.c and files.c.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>

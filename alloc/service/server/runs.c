@@ -1,4 +1,4 @@
-/* runs.c: see runs.h. Stands on ledger.c. */
+/* runs.c: see runs.h. Uses ledger.c. */
 #include "alloc/service/server/runs.h"
 
 #include <stdio.h>
@@ -570,8 +570,8 @@ static void give_turns(struct zr_ledger *ledger, uint64_t now_ns)
         }
         if (missing > 0 && ask_spills(ledger, run, missing, now_ns))
             return;
-        /* Whose disk has failed keeps its memory: then it goes on, and the other waits for its end. Where
-         * nobody can, to wait longer helps nobody. */
+        /* A run whose disk has failed keeps its memory and continues, and the other waits until it exits. If
+         * no run fits, waiting longer does not help. */
         struct zr_run *other = missing > 0 ? first_that_fits(ledger) : NULL;
         begin_turn(ledger, other ? other : run, now_ns);
     }

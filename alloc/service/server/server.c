@@ -1,4 +1,4 @@
-/* server.c: see server.h. Stands on obey.c and ledger.c. */
+/* server.c: see server.h. Uses obey.c and ledger.c. */
 #define _GNU_SOURCE
 #include "alloc/service/server/server.h"
 

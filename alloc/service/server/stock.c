@@ -1,4 +1,4 @@
-/* stock.c: see stock.h. Stands on backend.c. */
+/* stock.c: see stock.h. Uses backend.c. */
 #include "alloc/service/server/stock.h"
 
 #include "alloc/base/error.h"

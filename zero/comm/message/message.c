@@ -254,7 +254,7 @@ static void end_wait(struct zr_message_world *run, struct zr_message_wait *wait)
 
 zr_result zr_message_wait(struct message_comm *self, struct zr_message_operations *under_way)
 {
-    _Atomic uint32_t nobody = 0;
+    _Atomic uint32_t unused = 0;
     uint64_t moved_ns = zr_os_now_ns(), polled_ns = moved_ns;
     struct zr_timeout timeout = zr_timeout_begin();
     struct zr_message_wait wait = {0};
@@ -281,7 +281,7 @@ zr_result zr_message_wait(struct message_comm *self, struct zr_message_operation
         if (left > 0 && now_ns - moved_ns < SPIN_NS)
             sched_yield();
         else if (left > 0)
-            zr_word_wait(&nobody, 0, NAP_NS);
+            zr_word_wait(&unused, 0, NAP_NS);
     }
     end_wait(self->run, &wait);
     if (result == ZR_OK && under_way->staging)

@@ -1,4 +1,4 @@
-/* thread_pool.c: the compute threads of a rank. Stands on alloc/base/system/os.h; see thread_pool.h.
+/* thread_pool.c: the compute threads of a rank. Uses alloc/base/system/os.h; see thread_pool.h.
  *
  * A run is announced by one counter, `round`, on which idle workers spin for a moment and then sleep; its end
  * is the counter `pending` reaching zero. Kernels follow one another within microseconds, so a short spin
