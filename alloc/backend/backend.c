@@ -1,5 +1,5 @@
-/* backend.c: the front of every backend: checks the contract, keeps the counters, injects the faults. Stands
- * on slots.c and slab.c; host and sim stand behind it. */
+/* backend.c: the front of every backend: checks the contract, keeps the counters, injects the faults. Uses
+ * slots.c and slab.c; host and sim stand behind it. */
 #define _GNU_SOURCE
 #include "alloc/backend/backend.h"
 

@@ -1,5 +1,5 @@
-/* follow_pages.c: plans in which a granule of memory, a page, lies at several addresses of the region. Stands
- * on supply.c and backend.c.
+/* follow_pages.c: plans in which a granule of memory, a page, lies at several addresses of the region. Uses
+ * supply.c and backend.c.
  *
  * Blocks of whole granules whose lifetimes do not overlap have the same pages at addresses of their own, so
  * that as many pages do as are live at once, wherever the blocks lie. A page is mapped at an address when a

@@ -592,8 +592,8 @@ struct zr_extent *zr_follow_next_block(struct zr_arena *arena, const struct zr_e
 
 /* ---- Checking ------------------------------------------------------------------------------------------ */
 
-/* Every live block of the sequence is late, or was taken no more steps ago than it may live: all that a step
- * looks at stands on this. */
+/* Every live block of the sequence is late, or was allocated no more steps ago than its lifetime: the checks
+ * of a step rely on this. */
 static bool in_time(const struct zr_follow_plan *plan, const struct zr_follow_sequence *sequence)
 {
     ptrdiff_t count = sequence->end - sequence->slots;

@@ -27,12 +27,12 @@ static void say_once(_Atomic bool *said, const char *words)
         zr_say("%s", words);
 }
 
-bool zr_pages_discard(char *address, size_t bytes, bool anew)
+bool zr_pages_discard(char *address, size_t bytes, bool remap)
 {
     static _Atomic bool said;
-    if (!anew && madvise(address, bytes, MADV_DONTNEED) == 0)
+    if (!remap && madvise(address, bytes, MADV_DONTNEED) == 0)
         return true;
-    if (!anew && is_forbidden())
+    if (!remap && is_forbidden())
         say_once(&said,
                  "the system forbids madvise(): freed memory is released by new mappings, which is slower");
     return mmap(address, bytes, PROT_READ | PROT_WRITE, ANONYMOUS | MAP_FIXED, -1, 0) == address;

@@ -6,9 +6,9 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* Gives the memory under the addresses back; they read as zeros. `anew`: as one new mapping, so that what was
- * moved there joins its neighbours again. False: the system refused, and nothing was done. */
-bool zr_pages_discard(char *address, size_t bytes, bool anew);
+/* Gives the memory under the addresses back; they read as zeros. `remap`: as one new mapping, so that pages
+ * that were moved there join their neighbours again. False: the system refused, and nothing was done. */
+bool zr_pages_discard(char *address, size_t bytes, bool remap);
 
 struct zr_pages_move {
     char *from;

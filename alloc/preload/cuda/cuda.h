@@ -136,8 +136,8 @@ void zr_cuda_note_used(void);
 /* The program ends the device's primary context, and all memory with it: no call of zr_cuda_enter() is under
  * way meanwhile. */
 void zr_cuda_device_end(int ordinal);
-/* What else stands on the device's backend: called before that goes, with no call under way. One at a time.
- */
+/* Registers a function that ends the backend's other users before the backend ends, with no call under way.
+ * One at a time. */
 void zr_cuda_at_device_end(void (*end)(struct zr_cuda_device *device));
 /* From now on the driver serves the device's allocations; what there is stays. */
 void zr_cuda_device_give_up(int ordinal, const char *why);

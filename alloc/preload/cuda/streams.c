@@ -1,7 +1,7 @@
 /* streams.c: the program's streams and contexts: what a free has to wait for. See cuda.h.
  *
- * A stream that an arena has dealt with, or with work left, is not destroyed with its handle: later an event
- * may have to be recorded in it. It is kept, and given to the next who asks for one of its kind. */
+ * A stream that an arena has used, or that has work left, is not destroyed with its handle, since an event
+ * may have to be recorded in it later. It is kept and serves the next request for a stream of its kind. */
 #include "alloc/preload/cuda/cuda.h"
 
 #include <limits.h>

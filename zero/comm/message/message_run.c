@@ -278,7 +278,7 @@ static zr_result run_transfer(struct message_comm *self, const struct zr_transfe
     return result;
 }
 
-/* Doubles the distance in each round: after log2 N rounds every rank has heard of all. */
+/* Doubles the distance in each round: after log2 N rounds every rank knows that all have arrived. */
 static zr_result barrier(struct message_comm *self)
 {
     char nothing = 0;
