@@ -1,7 +1,7 @@
 /* core.c: one allocation and one free of the core. Uses space.c, supply.c, index.c and streams.c.
  *
- * An allocation is a freed block of the same size, else the best fit over what is mapped, else the best fit
- * with memory mapped where it is missing. */
+ * An allocation reuses a freed block of the same size, else takes the best fit in mapped memory, else the
+ * best fit with missing memory mapped. */
 #include "alloc/core/arena.h"
 #include "alloc/core/calls.h"
 #include "alloc/core/core.h"
@@ -42,8 +42,8 @@ static __attribute__((noinline)) bool wait_for_stream(struct zr_arena *arena, co
 
 /* ---- The quick list ------------------------------------------------------------------------------------ */
 
-/* Programs ask again and again for what they have just given back: a few freed blocks are kept as they are
- * for the next request of their size. */
+/* Programs often request the size that they have just freed: a few freed blocks are kept whole for the next
+ * request of their size. */
 static inline bool is_quick(const struct zr_extent *extent)
 {
     return extent && extent->kind == ZR_EXTENT_QUICK;
@@ -55,7 +55,7 @@ static inline unsigned quick_bit(size_t bytes)
     return (uint32_t)(bytes >> ZR_UNIT_SHIFT) * UINT32_C(0x9e3779b9) >> 26;
 }
 
-/* False: there is no quick block of the size. */
+/* False: the list has no block of the size. */
 static inline bool may_have_quick(const struct zr_arena *arena, size_t bytes)
 {
     return arena->quick_sizes >> quick_bit(bytes) & 1;
@@ -94,13 +94,13 @@ static inline unsigned quick_between(const struct zr_arena *arena, size_t least,
 static void flush(struct zr_arena *arena, unsigned place)
 {
     struct zr_extent *block = leave_quick(arena, place);
-    /* Its stream may have passed meanwhile, and will not say so again. */
+    /* Its stream may have passed meanwhile and does not report it again. */
     if (unlikely(block->owner) && zr_streams_passed(arena->streams[block->owner], block->serial))
         block->owner = 0;
     zr_space_free(arena, block);
 }
 
-/* Keeps the freed block, which no free extent is beside, in the place of the one that is kept longest. */
+/* Keeps the freed block, which touches no free extent, and evicts the oldest one. */
 static void keep_quick(struct zr_arena *arena, struct zr_extent *block)
 {
     unsigned place = arena->quick_next;
@@ -121,7 +121,7 @@ void zr_arena_flush_quick(struct zr_arena *arena)
             flush(arena, i);
 }
 
-/* The last freed of the quick blocks of exactly the size that the stream may use; NULL: there is none. */
+/* Takes the most recently freed block of exactly the size that the stream may use. NULL: none. */
 static struct zr_extent *take_quick(struct zr_arena *arena, const struct zr_request *request,
                                     struct zr_need need)
 {
@@ -139,8 +139,8 @@ static struct zr_extent *take_quick(struct zr_arena *arena, const struct zr_requ
     return NULL;
 }
 
-/* Its space becomes a free extent, now or later. Later, if no free extent is beside it: it would be the best
- * fit for its own size anyway, and so long as it is kept for that nothing changes but the work saved. */
+/* Turns the block into a free extent, now or later. Later if it touches no free extent: it would be the best
+ * fit for its own size anyway, so keeping it only saves work. */
 void zr_core_free(struct zr_arena *arena, struct zr_extent *block)
 {
     if (unlikely(!set_owner(arena, block)) && !wait_for_stream(arena, block)) {
@@ -169,8 +169,8 @@ void zr_arena_vacate(struct zr_arena *arena, struct zr_extent *block)
 
 /* ---- Blocks -------------------------------------------------------------------------------------------- */
 
-/* The best fit, where that is mapped and on few granules. NULL: it is not, or a freed block may be a better
- * fit, or a stream may have to be asked. */
+/* Allocates at the best fit if it is mapped and spans few granules. NULL: it is not, or a kept block may fit
+ * better, or a stream must be queried. */
 static inline struct zr_extent *take_mapped(struct zr_arena *arena, struct zr_need need)
 {
     const struct zr_zone *zone = &arena->zones[zr_zone_of(arena, need)];
@@ -203,15 +203,14 @@ static void withdraw(struct zr_arena *arena, struct zr_extent *block, struct zr_
     zr_space_carve(arena, gap, stuck)->kind = ZR_EXTENT_LEAVING;
 }
 
-/* A place for the need; on an asynchronous backend one that may need no more memory after asking the streams.
- */
+/* Finds a place for the need; an asynchronous backend queries the streams first if that may save memory. */
 static struct zr_place find_place(struct zr_arena *arena, const struct zr_request *request,
                                   struct zr_need need)
 {
     unsigned owner = arena->asynchronous ? zr_streams_find(arena, request->stream) : 0;
     struct zr_place place = zr_space_find(arena, need, owner);
     size_t most = place.missing == 0 && place.gap ? place.gap->bytes : SIZE_MAX;
-    /* Quick blocks may merge into a place, or be a better fit. */
+    /* Kept blocks may merge into a place or fit better. */
     if (arena->quick_count > 0 && (!place.gap || quick_between(arena, need.bytes, most))) {
         zr_arena_flush_quick(arena);
         place = zr_space_find(arena, need, owner);
@@ -234,11 +233,11 @@ static zr_result build(struct zr_arena *arena, struct zr_place place, struct zr_
     if (place.missing > 0 && arena->plan_calls)
         arena->plan_calls->asked(arena, place.missing * arena->granule_bytes);
     zr_result result = place.missing > 0 ? zr_map(arena, part, &stuck) : ZR_OK;
-    /* The last resort: what a plan's region holds and does not use. */
+    /* Last resort: memory that a plan's region holds and does not use. */
     if (result == ZR_ERR_MEMORY && stuck.bytes == 0 && arena->plan_calls &&
         arena->plan_calls->give_back(arena) > 0)
         result = zr_map(arena, part, &stuck);
-    if (result == ZR_OK && !zr_index_reserve(&arena->index)) /* others have used it up meanwhile */
+    if (result == ZR_OK && !zr_index_reserve(&arena->index)) /* other threads used it meanwhile */
         result = ZR_ERR_HOST_MEMORY;
     if (result == ZR_OK)
         *out = block;
@@ -276,7 +275,7 @@ struct zr_extent *zr_core_try(struct zr_arena *arena, const struct zr_request *r
     return hand_out(arena, request, block);
 }
 
-/* Bytes of the idle granules that the need would use where they are. */
+/* Idle bytes that the need would use in place. */
 static size_t idle_within(const struct zr_arena *arena, struct zr_place place, struct zr_need need)
 {
     struct zr_stretch whole = zr_free_extent_granules(arena, place.gap);
@@ -289,7 +288,7 @@ static size_t idle_within(const struct zr_arena *arena, struct zr_place place, s
                : zr_granules_mapped(arena->granules, first, end) << arena->granule_shift;
 }
 
-/* What the driver would have to give for the place, beyond what is idle elsewhere. */
+/* Bytes that the driver must supply for the place, beyond idle memory elsewhere. */
 static size_t growth_of(const struct zr_arena *arena, struct zr_place place, struct zr_need need)
 {
     if (!place.gap || place.missing == 0)
@@ -299,15 +298,15 @@ static size_t growth_of(const struct zr_arena *arena, struct zr_place place, str
     return missing + within > idle ? missing + within - idle : 0;
 }
 
-/* Whether enough is pending to be worth a wait before the arena grows: the need, or a granule. */
+/* Whether enough memory is pending (the need, or a granule) to wait for it before the arena grows. */
 static bool may_pass(const struct zr_arena *arena, struct zr_need need)
 {
     size_t enough = need.bytes < arena->granule_bytes ? need.bytes : arena->granule_bytes;
     return zr_space_pending_bytes(arena) >= enough;
 }
 
-/* While the place would take more memory of the driver, waits for what is pending, oldest first, and looks
- * again. */
+/* While the place needs memory from the driver, waits for pending memory, oldest first, and searches again.
+ */
 static zr_result avoid_growth(struct zr_arena *arena, const struct zr_request *request, struct zr_need need,
                               struct zr_place *place)
 {
@@ -315,7 +314,7 @@ static zr_result avoid_growth(struct zr_arena *arena, const struct zr_request *r
     *place = zr_space_find(arena, need, zr_streams_find(arena, request->stream));
     while (growth_of(arena, *place, need) > 0 && may_pass(arena, need)) {
         bool passed = zr_streams_wait(arena);
-        if (!zr_slab_reserve(&arena->extents, ZR_PROMISED_EXTENTS)) /* others have used them up meanwhile */
+        if (!zr_slab_reserve(&arena->extents, ZR_PROMISED_EXTENTS)) /* other threads used them meanwhile */
             return ZR_ERR_HOST_MEMORY;
         *place = zr_space_find(arena, need, zr_streams_find(arena, request->stream));
         if (!passed)
@@ -339,7 +338,7 @@ zr_result zr_core_alloc(struct zr_arena *arena, const struct zr_request *request
         result = avoid_growth(arena, request, need, &place);
     if (result == ZR_OK)
         result = build(arena, place, need, &block);
-    /* Rather than fail, wait for what is on its way out; the extents may have been used up meanwhile. */
+    /* Wait for pending memory instead of failing; other threads may use the extents meanwhile. */
     while (unlikely(result != ZR_OK) && arena->asynchronous && zr_streams_wait(arena) &&
            zr_slab_reserve(&arena->extents, ZR_PROMISED_EXTENTS))
         result = build(arena, zr_space_find(arena, need, 0), need, &block);

@@ -1,9 +1,9 @@
 /* space.c: the addresses of an arena: zones, free extents by size, best fit, carving and merging. Uses
  * bins.c.
  *
- * Addresses are plentiful, so sizes that disturb each other live apart. What a program strands are the
- * partial granules at the ends of its runs of blocks: blocks of whole granules have none among themselves,
- * and small ones would keep large ones apart. */
+ * Addresses are plentiful, so sizes that disturb each other have zones of their own. A program strands the
+ * partial granules at the ends of its runs of blocks: blocks of whole granules have no such ends among
+ * themselves, and small blocks between large ones would add some. */
 #include "alloc/core/arena.h"
 #include "alloc/core/calls.h"
 #include "alloc/core/granule_class.h"
@@ -11,7 +11,7 @@
 
 #include "alloc/base/error.h"
 
-/* A range with fewer granules than this is too short to divide. */
+/* A range with fewer granules is not divided into zones. */
 enum { ZONED_GRANULES = 1024 };
 
 /* ---- The list ------------------------------------------------------------------------------------------ */
@@ -50,8 +50,7 @@ static struct zr_extent *new_extent(struct zr_arena *arena, enum zr_extent_kind 
 
 /* ---- Free extents -------------------------------------------------------------------------------------- */
 
-/* The zone's open end, where blocks go that fit no free extent, is in no bin: it would be chosen last anyway.
- */
+/* The zone's open end, where blocks go that fit no free extent, is in no bin: it is chosen last anyway. */
 static inline bool is_tail(const struct zr_arena *arena, const struct zr_extent *gap)
 {
     return arena->zones[gap->zone].tail == gap;
@@ -92,7 +91,7 @@ static inline void unfile_free(struct zr_arena *arena, struct zr_extent *gap)
     }
 }
 
-/* A filed free extent takes a new place and size. It becomes no open end by that; it may cease to be one. */
+/* Gives a filed free extent a new place and size. It may cease to be an open end, and never becomes one. */
 static inline void move_free(struct zr_arena *arena, struct zr_extent *gap, struct zr_bounds place)
 {
     struct zr_zone *zone = &arena->zones[gap->zone];
@@ -151,7 +150,7 @@ static inline size_t missing_under(const struct zr_arena *arena, size_t offset_b
     return end - first - zr_granules_mapped(arena->granules, first, end);
 }
 
-/* The place in the free extent that needs fewer granules: its low end or its high one. */
+/* The end of the free extent, low or high, that needs fewer granules. */
 static inline struct zr_place place_in(const struct zr_arena *arena, struct zr_extent *gap,
                                        struct zr_need need)
 {
@@ -214,7 +213,7 @@ struct zr_place zr_space_find(const struct zr_arena *arena, struct zr_need need,
 {
     unsigned first = zr_zone_of(arena, need);
     struct zr_place place = find_in(arena, first, need, owner);
-    /* A zone that is full: any other will do. */
+    /* The zone is full: try any other. */
     for (unsigned i = 0; !place.gap && i < ZR_ZONE_COUNT; i++)
         if (i != first)
             place = find_in(arena, i, need, owner);
@@ -260,7 +259,7 @@ struct zr_extent *zr_space_carve(struct zr_arena *arena, struct zr_extent *gap, 
     return block;
 }
 
-/* Of two counts of frees of a stream the later one. */
+/* The later of two counts of a stream's frees. */
 static inline uint32_t later(uint32_t a, uint32_t b)
 {
     return (int32_t)(a - b) > 0 ? a : b;
@@ -273,7 +272,7 @@ void zr_space_free(struct zr_arena *arena, struct zr_extent *block)
     struct zr_bounds place = {block->offset_bytes, block->bytes};
     uint32_t serial = block->serial;
     if (left && right) {
-        /* The right one stays: it may be the open end. */
+        /* Keep the right record: it may be the open end. */
         place.offset_bytes = left->offset_bytes;
         place.bytes += left->bytes + right->bytes;
         serial = later(serial, left->serial);

@@ -20,13 +20,13 @@
 #include "alloc/base/option.h"
 #include "alloc/base/poison.h"
 
-/* Large needs are met with runs: about this many handles for one need, so that terabytes take hundreds and
- * what a run strands beside a block stays below a hundredth of it. */
+/* Large needs are met with runs: about this many handles per need, so that terabytes take hundreds of handles
+ * and a run strands less than a hundredth of its block. */
 enum { HANDLES_PER_NEED = 256 };
 
 /* ---- From the driver ----------------------------------------------------------------------------------- */
 
-/* The largest power of two of granules that is good for a need of `bytes`. */
+/* The longest run, a power of two of granules, for a need of `bytes`. */
 static size_t run_bytes(const struct zr_arena *arena, size_t bytes)
 {
     size_t granules = bytes / arena->granule_bytes;
@@ -55,7 +55,7 @@ static void destroy_list(struct zr_arena *arena, struct zr_handle_list *list)
         zr_handle_destroy(arena, handle);
 }
 
-/* All of it or nothing; no handle longer than `longest`. */
+/* Creates all of it or nothing, in handles of at most `longest`. */
 static zr_result create_handles(struct zr_arena *arena, size_t bytes, size_t longest,
                                 struct zr_handle_list *list)
 {
@@ -102,8 +102,8 @@ struct leaving {
     bool notified;
 };
 
-/* All of the stretch is notified or none. Not notified is what a request had mapped that fails now, or what
- * the driver kept of one that failed before. */
+/* Unmaps a range of mappings that are all notified or all not. Mappings of a failing request, and those that
+ * the driver kept of an earlier one, are not notified. */
 static void mark_leaving(struct zr_arena *arena, struct zr_bounds part, struct leaving *out)
 {
     *out = (struct leaving){.part = part,
@@ -136,7 +136,7 @@ static void keep_leaving(struct zr_arena *arena, const struct leaving *leaving)
         arena->map_calls->kept(arena, part);
 }
 
-/* Its handles go to the list, in address order; or the driver keeps it. */
+/* Moves its handles to the list, in address order, unless the driver keeps it mapped. */
 static zr_result unmap_leaving(struct zr_arena *arena, struct leaving *leaving, struct zr_handle_list *list)
 {
     struct zr_bounds part = leaving->part;
@@ -163,13 +163,13 @@ static zr_result unmap_stretch(struct zr_arena *arena, struct zr_bounds part, st
     return unmap_leaving(arena, &leaving, list);
 }
 
-/* How much is wanted, in handles of what length. */
+/* The wanted bytes, and the length of their handles. */
 struct want {
     size_t bytes, longest;
 };
 
-/* The whole mappings at the high end of [first, end) granules, next to each other, as many as are wanted, all
- * notified or none; empty if there are none. *rest gets where to look on: below it nothing was looked at. */
+/* Returns adjacent whole mappings at the high end of granules [first, end), as many as are wanted, all
+ * notified or all not; empty: none. *rest: everything from there on has been searched. */
 static struct zr_bounds last_stretch(const struct zr_arena *arena, struct zr_stretch where, struct want want,
                                      size_t *rest)
 {
@@ -224,8 +224,8 @@ zr_result zr_unmap(struct zr_arena *arena, struct zr_bounds extent, size_t most,
 
 /* ---- From free extents --------------------------------------------------------------------------------- */
 
-/* How many handles may still be mapped apart from what they continue: with most of the budget of mappings
- * used up, fresh runs are kinder to it, and the rest is kept for small needs. */
+/* How many handles may still be mapped without continuing a neighbour. When most of the budget of mappings is
+ * used, fresh runs save it, and the rest is kept for small needs. */
 static size_t may_scatter(const struct zr_arena *arena)
 {
     size_t budget = arena->backend->can.vma_budget;
@@ -235,15 +235,15 @@ static size_t may_scatter(const struct zr_arena *arena)
     return pieces < most ? most - pieces : 0;
 }
 
-/* To unmap granules parts the stretch that they are in: how often that may be, or the system refuses. */
+/* Unmapping granules splits the mapping around them: how often the budget of mappings allows it. */
 static size_t may_part(const struct zr_arena *arena)
 {
     size_t budget = arena->backend->can.vma_budget, pieces = zr_backend_pieces_count(arena->backend);
     return budget == 0 ? SIZE_MAX : pieces < budget ? budget - pieces : 0;
 }
 
-/* Marks stretches under free extents, open ends and large ones first, up to what is wanted and `most`.
- * Returns how many. */
+/* Marks ranges under free extents, open ends and large ones first, up to the wanted bytes and `most`. Returns
+ * their number. */
 static unsigned choose_in_free_extents(struct zr_arena *arena, struct want want, struct leaving *out,
                                        unsigned most)
 {
@@ -267,7 +267,7 @@ static unsigned choose_in_free_extents(struct zr_arena *arena, struct want want,
     return count;
 }
 
-/* Takes what is wanted from free extents. Returns what it got. */
+/* Takes the wanted bytes from free extents. Returns the bytes taken. */
 static size_t steal(struct zr_arena *arena, struct want want, struct zr_handle_list *list)
 {
     enum { AT_ONCE = 16 };
@@ -290,8 +290,8 @@ static size_t steal(struct zr_arena *arena, struct want want, struct zr_handle_l
     return got;
 }
 
-/* From the cache, as much as may be scattered. What may not goes back to the driver, up to the need, for
- * fresh runs to take its place. Returns what it got. */
+/* Takes from the cache as many handles as may be scattered. The others go back to the driver, up to the need,
+ * so that fresh runs replace them. Returns the bytes taken. */
 static size_t take_cached(struct zr_arena *arena, struct want want, size_t scatter,
                           struct zr_handle_list *list)
 {
@@ -316,7 +316,7 @@ static size_t take_cached(struct zr_arena *arena, struct want want, size_t scatt
 
 /* ---- Gathering ----------------------------------------------------------------------------------------- */
 
-/* What was gathered and not used: to the driver what came from there, the rest to the cache. */
+/* Returns unused handles: new ones to the driver, the others to the cache. */
 static void put_back(struct zr_arena *arena, struct zr_handle_list *list)
 {
     struct zr_handle *handle;
@@ -327,8 +327,8 @@ static void put_back(struct zr_arena *arena, struct zr_handle_list *list)
             zr_granule_cache_put(&arena->granule_cache, handle);
 }
 
-/* An idle run of several granules goes back to the driver, for shorter ones to take its place. Returns its
- * bytes, 0 if there is none. */
+/* Returns an idle run of several granules to the driver, so that shorter ones replace it. Returns its bytes,
+ * 0: none. */
 static size_t break_up(struct zr_arena *arena)
 {
     size_t granule = arena->granule_bytes, bytes = 0;
@@ -356,8 +356,8 @@ static size_t break_up(struct zr_arena *arena)
     return 0;
 }
 
-/* Runs in cache that are longer than the need go back to the driver before it is asked for shorter ones: what
- * is reserved does not grow while there is cache. */
+/* Returns cached runs that are longer than the need before the driver is asked for shorter ones: reserved
+ * bytes do not grow while the cache has memory. */
 static void break_up_cached(struct zr_arena *arena, size_t bytes)
 {
     struct zr_handle *handle;
@@ -370,7 +370,7 @@ static void break_up_cached(struct zr_arena *arena, size_t bytes)
     }
 }
 
-/* A driver that has no memory for short runs may have it in long ones that are idle here. */
+/* A driver without memory for short runs may get it from long runs that are idle here. */
 static zr_result create_or_break_up(struct zr_arena *arena, struct want want, struct zr_handle_list *list)
 {
     zr_result result = create_handles(arena, want.bytes, want.longest, list);
@@ -379,8 +379,8 @@ static zr_result create_or_break_up(struct zr_arena *arena, struct want want, st
     return result;
 }
 
-/* Adds the handles wanted to the list, none of them larger than what was missing when it came. A failure adds
- * nothing, but idle granules may be in the cache now. */
+/* Adds the wanted handles to the list, none larger than the bytes that were missing at that point. A failure
+ * adds nothing, but may have moved idle granules to the cache. */
 static zr_result gather(struct zr_arena *arena, struct want want, struct zr_handle_list *list)
 {
     struct zr_handle_list own = {0};
@@ -393,13 +393,13 @@ static zr_result gather(struct zr_arena *arena, struct want want, struct zr_hand
     scatter -= scatter < taken ? scatter : taken;
     if (missing > 0)
         zr_arena_flush_quick(arena);
-    /* Idle granules that hold no memory are worth stealing only where the driver gives no others. */
+    /* Idle granules without memory are taken only if the driver refuses others. */
     if (missing > 0 && arena->backend->can.on_touch) {
         result = create_handles(arena, missing, longest, &own);
         missing = result == ZR_OK ? 0 : missing;
         result = result == ZR_ERR_MEMORY ? ZR_OK : result;
     }
-    /* To steal a granule can part two stretches: where it was, and where it comes to. */
+    /* Moving a granule can split two mappings: at its old and at its new place. */
     size_t idle = missing > 0 ? zr_space_idle_up_to(arena, missing) : 0;
     if (idle >> arena->granule_shift > scatter / 2)
         idle = scatter / 2 * granule;
@@ -410,8 +410,8 @@ static zr_result gather(struct zr_arena *arena, struct want want, struct zr_hand
     }
     if (result == ZR_OK && missing > 0)
         missing -= steal(arena, (struct want){missing, longest}, &own);
-    /* What is idle in runs longer than the need comes back in shorter ones: slower than stealing, no more
-     * memory. Runs that stick out of their free extents cannot be had at all. */
+    /* Idle runs longer than the need are replaced by shorter ones: slower than moving, but no more memory.
+     * Runs that stick out of their free extents are not available. */
     for (size_t freed = 0, run = 1; result == ZR_OK && freed < missing && run > 0; freed += run)
         run = break_up(arena);
     if (result == ZR_OK && missing > 0)
@@ -435,7 +435,7 @@ static inline struct zr_bounds extent_of(const struct zr_arena *arena, struct zr
                               (where.end - where.first) * arena->granule_bytes};
 }
 
-/* The next stretch of unmapped granules from `at` on; empty at the end. */
+/* The next range of unmapped granules from `at` on; empty at the end. */
 static struct zr_stretch next_unmapped(const struct zr_arena *arena, size_t at, size_t end)
 {
     struct zr_stretch run;
@@ -444,7 +444,7 @@ static struct zr_stretch next_unmapped(const struct zr_arena *arena, size_t at, 
     return run;
 }
 
-/* Maps handles from the list onto all of a stretch, and gives it access. */
+/* Maps handles from the list onto a whole range and sets access. */
 static zr_result map_stretch(struct zr_arena *arena, struct zr_stretch run, struct zr_handle_list *list)
 {
     struct zr_bounds extent = extent_of(arena, run);
@@ -475,7 +475,7 @@ static zr_result map_stretch(struct zr_arena *arena, struct zr_stretch run, stru
     return ZR_OK;
 }
 
-/* Unmaps what the failed request had mapped. What the driver will not unmap again is in *stuck. */
+/* Unmaps what the failed request has mapped. *stuck gets what the driver refuses to unmap. */
 static void unmap_again(struct zr_arena *arena, struct zr_stretch where, struct zr_bounds *stuck)
 {
     size_t granule = arena->granule_bytes;
@@ -590,14 +590,15 @@ size_t zr_trim(struct zr_arena *arena, size_t keep_bytes)
         released += steal(
             arena, (struct want){zr_round_up(idle - keep_bytes, arena->granule_bytes), SIZE_MAX}, &list);
     destroy_list(arena, &list);
-    /* Runs longer than what was too much. */
+    /* Returns runs longer than the excess. */
     for (size_t run = 1; run > 0 && zr_space_idle_bytes(arena) > keep_bytes; released += run)
         run = break_up(arena);
     return released;
 }
 
-/* Destroys the handles under a mapped stretch, then unmaps them, if streams have passed: they live for their
- * mappings. Unmaps one at a time what cannot be unmapped at once. False if something stays. */
+/* Destroys the handles under a mapped range, then unmaps them if streams have passed; a destroyed handle
+ * lives until its last mapping goes. Unmaps one at a time what cannot be unmapped at once. False: something
+ * stays. */
 static bool release_stretch(struct zr_arena *arena, struct zr_bounds stretch, bool passed)
 {
     arena->map_calls->unmapping(arena, stretch);
@@ -633,7 +634,7 @@ zr_result zr_release_all(struct zr_arena *arena)
 {
     bool all = true;
     struct zr_handle *handle;
-    /* Live blocks may be in use by any stream. There is no later: what fails once is tried once more. */
+    /* Any stream may use live blocks. The arena ends here, so a failed unmap is retried once. */
     bool passed = !arena->asynchronous || arena->mapped_bytes == 0 ||
                   zr_backend_synchronize(arena->backend) == ZR_OK ||
                   zr_backend_synchronize(arena->backend) == ZR_OK;

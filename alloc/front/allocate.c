@@ -1,8 +1,8 @@
 /* allocate.c: the public allocation and free. Uses core.c and follow.c.
  *
- * What a call does: the next step of the plan in force, else the core; then what is noted of the block, if
- * anything is (canaries, poison, tag limits, a trace, a recorder, an observer): arena->hooked is all that it
- * costs where nothing is. Instructions per operation are counted by tests/bench/bench_operations.py. */
+ * A call takes the next step of the plan in force, else the core; then the hooks run (canaries, poison, tag
+ * limits, a trace, a recorder, an observer). Without hooks they cost one branch on arena->hooked.
+ * tests/bench/bench_operations.py counts instructions per operation. */
 #define _GNU_SOURCE
 #include "alloc/core/arena.h"
 #include "alloc/core/core.h"
@@ -26,7 +26,7 @@
 
 /* ---- A call -------------------------------------------------------------------------------------------- */
 
-/* The end of a call whose work is done and counted. */
+/* Ends a call: publishes the counters and releases the lock. */
 static inline void leave(struct zr_arena *arena)
 {
     if (unlikely(arena->shared))
@@ -41,7 +41,7 @@ static inline struct zr_counter_entry entry_of_step(const struct zr_step *step)
 
 /* ---- Allocation ---------------------------------------------------------------------------------------- */
 
-/* Why this is no request. */
+/* Rejects an invalid request, with the reason. */
 static __attribute__((noinline, cold)) zr_result reject_request(const struct zr_arena *arena,
                                                                 const struct zr_request *request, void **out)
 {
@@ -60,7 +60,7 @@ static __attribute__((noinline, cold)) zr_result reject_request(const struct zr_
     return zr_fail(ZR_ERR_INVALID, "%d is not a tag", (int)request->tag);
 }
 
-/* More than any backend reserves, and far from where sizes overflow. */
+/* Above any backend's reservation, and far below an overflow of sizes. */
 #define REQUEST_SURE_BYTES ((size_t)1 << 48)
 
 static inline bool is_request(const struct zr_arena *arena, const struct zr_request *request)
@@ -79,7 +79,7 @@ static inline struct zr_need need_of(const struct zr_arena *arena, const struct 
                             request->alignment < ZR_UNIT_BYTES ? ZR_UNIT_BYTES : request->alignment};
 }
 
-/* The stripe that serves the calling thread, with its lock. */
+/* Returns the stripe that serves the calling thread, locked. */
 static inline struct zr_arena *enter(struct zr_arena *arena)
 {
     if (unlikely(arena->shared)) {
@@ -90,8 +90,8 @@ static inline struct zr_arena *enter(struct zr_arena *arena)
     return arena;
 }
 
-/* The place of the next step of the plan, where the request is that; NULL: it is another, or there is more to
- * do than to hand it out. */
+/* Returns the place of the plan's next step if the request matches it. NULL: another request, or the place
+ * needs more work. */
 static inline struct zr_step *next_step(struct zr_arena *arena, const struct zr_request *request)
 {
     struct zr_follow *follow = arena->follow;
@@ -102,12 +102,12 @@ static inline struct zr_step *next_step(struct zr_arena *arena, const struct zr_
     struct zr_step *step = zr_follow_next(follow, sequence, request);
     if (likely(step != NULL) || follow->plan->sequences_count == 1)
         return step;
-    /* That of another sequence than the one that was asked last: threads and streams take turns. */
+    /* The next step of another sequence than the last one used, since threads and streams alternate. */
     sequence = zr_follow_sequence_of(follow->plan, zr_thread_own_number, request->stream);
     return sequence ? zr_follow_next(follow, sequence, request) : NULL;
 }
 
-/* A block on the place that a plan has for the request, or on any. lock: both */
+/* Allocates at the plan's place for the request, or at any place. Both locks. */
 static zr_result allocate(struct zr_arena *arena, const struct zr_request *request, struct zr_need need,
                           struct zr_extent **out)
 {
@@ -118,8 +118,8 @@ static zr_result allocate(struct zr_arena *arena, const struct zr_request *reque
     return zr_core_alloc(arena, request, need, out);
 }
 
-/* The same, when memory is short: what the stripes have idle may do, or what streams still use there. lock:
- * both, opened meanwhile */
+/* The same when memory is short: uses idle memory of other stripes, or waits for their streams. Both locks,
+ * released meanwhile. */
 static __attribute__((noinline)) zr_result allocate_from_others(struct zr_arena *arena,
                                                                 const struct zr_request *request,
                                                                 struct zr_need need, struct zr_extent **out)
@@ -130,8 +130,9 @@ static __attribute__((noinline)) zr_result allocate_from_others(struct zr_arena 
     return result;
 }
 
-/* What some arenas do with a block that the recorder has. True: zr_follow_work() is due once the lock is
- * open. */
+/* Runs the hooks on a new block that the recorder has. True: call zr_follow_work() after the lock is
+ * released.
+ */
 static __attribute__((noinline)) bool note_alloc(struct zr_arena *arena, const struct zr_request *request,
                                                  struct zr_extent *block, struct zr_need need)
 {
@@ -156,7 +157,7 @@ static __attribute__((noinline)) zr_result note_failure(struct zr_arena *arena, 
     return result;
 }
 
-/* A tag limit is looked at with the lock alone; the recorder takes both, from neither. */
+/* A tag limit needs only the lock; the recorder acquires both locks and must hold none. */
 static __attribute__((noinline)) void note_tag_limit(struct zr_arena *arena, const struct zr_request *request,
                                                      struct zr_need need)
 {
@@ -166,8 +167,8 @@ static __attribute__((noinline)) void note_tag_limit(struct zr_arena *arena, con
     zr_arena_give(arena);
 }
 
-/* The same, with all that it takes: memory from wherever there is some; or the words for what has failed
- * before. Called with the lock, which is opened for the supply's; the caller gives both. */
+/* Slow path: acquires the supply lock and maps memory, or reports the earlier failure. Called with the lock,
+ * which is released while the supply lock is acquired; the caller releases both. */
 static __attribute__((noinline)) zr_result grow(struct zr_arena *arena, const struct zr_request *request,
                                                 struct zr_need need, zr_result before, struct zr_extent **out)
 {
@@ -178,7 +179,7 @@ static __attribute__((noinline)) zr_result grow(struct zr_arena *arena, const st
     zr_result result = likely(!arena->bounded) ? ZR_OK : zr_tag_limit_check(arena, request, need.bytes);
     if (result != ZR_OK)
         return result;
-    /* Others that ask while the driver is called see these bytes as taken. */
+    /* Requests of other threads during the driver call see these bytes as used. */
     arena->promised_by_tag_bytes[request->tag] += need.bytes;
     result = before == ZR_OK ? allocate(arena, request, need, out) : before;
     if (unlikely(result == ZR_ERR_MEMORY && arena->first_stripe->stripes_count > 0))
@@ -189,7 +190,7 @@ static __attribute__((noinline)) zr_result grow(struct zr_arena *arena, const st
     return result;
 }
 
-/* A block on memory that is mapped already; NULL: that takes more. lock: arena->lock */
+/* Allocates in mapped memory. NULL: more work is needed. lock: arena->lock */
 static inline zr_result try_mapped(struct zr_arena *arena, const struct zr_request *request,
                                    struct zr_need need, struct zr_extent **out)
 {
@@ -201,7 +202,7 @@ static inline zr_result try_mapped(struct zr_arena *arena, const struct zr_reque
     return ZR_OK;
 }
 
-/* Takes the caller's stack, with no lock: the lock is opened meanwhile. */
+/* Records the caller's call stack; releases the lock meanwhile. */
 static __attribute__((noinline, cold)) void take_stack(struct zr_arena *arena)
 {
     zr_lock_give(&arena->lock);
@@ -209,7 +210,7 @@ static __attribute__((noinline, cold)) void take_stack(struct zr_arena *arena)
     zr_lock_take(&arena->lock);
 }
 
-/* Any request. Called with the lock of the arena that serves it, gives it. */
+/* Serves any request. Called with the arena's lock, and releases it. */
 static zr_result alloc_any(struct zr_arena *arena, const struct zr_request *request, void **out)
 {
     struct zr_extent *block = NULL;
@@ -221,7 +222,7 @@ static zr_result alloc_any(struct zr_arena *arena, const struct zr_request *requ
         zr_lock_give(&arena->lock);
         return reject_request(arena, request, out);
     }
-    struct zr_request named = *request; /* by the one name that its stream has */
+    struct zr_request named = *request; /* by the canonical name of its stream */
     zr_result result = zr_backend_stream_name(arena->backend, &named.stream);
     if (unlikely(result != ZR_OK)) {
         zr_lock_give(&arena->lock);
@@ -278,7 +279,7 @@ zr_result zr_arena_alloc(zr_arena *arena, const struct zr_request *request, void
 
 /* ---- Freeing ------------------------------------------------------------------------------------------- */
 
-/* Why this address is not the first byte of a block. Gives the lock. */
+/* Reports why the address is not the first byte of a block. Releases the lock. */
 static __attribute__((noinline, cold)) zr_result reject_free(struct zr_arena *arena, const void *address,
                                                              bool freed)
 {
@@ -303,7 +304,7 @@ static __attribute__((noinline, cold)) zr_result reject_free(struct zr_arena *ar
     return result;
 }
 
-/* What some arenas do with a block that the recorder has: ZR_ERR_CORRUPT, with words, if it was written past
+/* Runs the hooks on a block that is about to be freed. ZR_ERR_CORRUPT, with a message: it was written past
  * its end. */
 static __attribute__((noinline)) zr_result note_free(struct zr_arena *arena, struct zr_extent *block)
 {
@@ -315,8 +316,8 @@ static __attribute__((noinline)) zr_result note_free(struct zr_arena *arena, str
     return result;
 }
 
-/* The block of a step of the plan, which goes in time as a rule: then it is freed. NULL: it is; else what is
- * left to do is that of any block. */
+/* Frees a planned block that is freed on time, the usual case. NULL: freed; else the block takes the general
+ * path. */
 static inline struct zr_extent *free_step(struct zr_arena *arena, struct zr_follow_plan *plan, size_t number)
 {
     struct zr_step *step = &plan->steps[number];
@@ -329,7 +330,7 @@ static inline struct zr_extent *free_step(struct zr_arena *arena, struct zr_foll
     return NULL;
 }
 
-/* Any block that is no longer found. lock: arena->lock */
+/* Frees a block that has left the index. lock: arena->lock */
 static inline zr_result free_block(struct zr_arena *arena, struct zr_extent *block)
 {
     zr_count_out(arena, zr_counter_entry_of(block));

@@ -36,7 +36,7 @@ static void count_arena(zr_backend *backend, int change)
     pthread_mutex_unlock(&backend->lock);
 }
 
-/* Reserves the range: what was asked for, or the backend's hint, halved until the system agrees. */
+/* Reserves the range: the requested size, or the backend's hint, halved until the system grants it. */
 static zr_result reserve_range(struct zr_arena *arena, size_t asked_bytes)
 {
     zr_backend *backend = arena->backend;
@@ -171,7 +171,7 @@ unsigned zr_arena_add_stripe(struct zr_arena *first_stripe, unsigned count)
         atomic_store_explicit(&first_stripe->stripes_count, count, memory_order_release);
         made = 1;
     } else {
-        /* No addresses or records for one more: the arena stays as it is. */
+        /* No addresses or records for another stripe: the arena keeps those that it has. */
         if (arena)
             tear_down(arena);
         first_stripe->no_more = true;

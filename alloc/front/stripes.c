@@ -1,10 +1,10 @@
-/* stripes.c: several arenas behind one, so that threads need not wait for one another. Uses arena.c.
+/* stripes.c: several arenas behind one, so that threads do not wait for one another. Uses arena.c.
  *
- * An arena made for several threads begins as one. A thread that keeps finding its lock taken gets a seat of
- * its own: a stripe with its own addresses, free extents, index and lock, on the same backend and under the
- * same limit. Blocks are freed where they lie, by whomever. Memory goes from one to the other as whole
- * granules, through the driver, when one of them finds none. While a trace is written, an observer watches or
- * a plan is in force, all allocate from the first stripe, which is what these see. */
+ * An arena for several threads begins with one stripe. A thread that keeps finding its lock held moves to
+ * another stripe, with addresses, free extents, index and lock of its own, on the same backend and under the
+ * same limit. Any thread frees a block in the stripe where it lies. Memory moves between stripes as whole
+ * granules, through the driver, when a stripe has none left. While a trace, an observer or a plan is active,
+ * all threads allocate from the first stripe, the only one that these see. */
 #include "alloc/core/arena.h"
 #include "alloc/core/core.h"
 #include "alloc/core/space.h"
@@ -14,8 +14,8 @@
 #include "alloc/base/error.h"
 #include "alloc/plan/follow.h"
 
-/* What a thread bears before it takes another seat: a lock that is taken counts so much, one on which it had
- * to sleep so much more, and one that is open makes up for one. */
+/* When a thread moves to another stripe: a held lock adds to its count, a lock that it slept on adds more,
+ * and an open lock subtracts. */
 enum { PATIENCE = 64, TAKEN = 8, SLEPT = 24 };
 
 /* ---- Stripes of threads -------------------------------------------------------------------------------- */
@@ -27,7 +27,7 @@ static inline struct zr_arena *stripe_in(struct zr_arena *first_stripe, unsigned
 
 __thread struct zr_seat zr_own_seat __attribute__((tls_model("initial-exec")));
 
-/* Another seat for this thread, if there is one or can be. */
+/* Moves the thread to another stripe if one exists or can be made. */
 static __attribute__((noinline)) unsigned change_seat(struct zr_arena *first_stripe, unsigned count,
                                                       bool one_more)
 {
@@ -38,7 +38,7 @@ static __attribute__((noinline)) unsigned change_seat(struct zr_arena *first_str
     return zr_own_seat.seat - 1;
 }
 
-/* Where the thread sits; a new one is not sent where all others began if there is a choice. */
+/* The thread's stripe. A new thread avoids the first stripe, where all others began, if there is a choice. */
 static inline unsigned seat_in(struct zr_arena *first_stripe, unsigned count)
 {
     if (__builtin_expect(zr_own_seat.seat == 0, 0)) {
@@ -97,7 +97,7 @@ bool zr_stripes_fetch(struct zr_arena *arena, size_t bytes)
     size_t got = 0, granule = arena->granule_bytes;
     if (count == 1)
         return false;
-    /* Both ends of a block may lie in granules of their own. What is idle here was not enough. */
+    /* Both ends of a block may need a granule each. Idle memory of this stripe was not enough. */
     size_t wanted = zr_round_up(bytes, granule) + granule;
     size_t idle = arena->granule_cache.bytes + zr_space_idle_bytes(arena);
     wanted = wanted > idle + granule ? wanted - idle : granule;
