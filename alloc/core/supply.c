@@ -95,14 +95,14 @@ static zr_result create_handles(struct zr_arena *arena, size_t bytes, size_t lon
 
 /* ---- Unmapping ----------------------------------------------------------------------------------------- */
 
-/* Marks a range of whole mappings as not mapped, before it is unmapped. */
+/* A range of whole mappings that is marked as not mapped before the driver unmaps it. */
 struct leaving {
     struct zr_bounds part;
     struct zr_handle_list handles;
     bool notified;
 };
 
-/* Unmaps a range of mappings that are all notified or all not. Mappings of a failing request, and those that
+/* Marks a range of mappings that are all notified or all not. Mappings of a failing request, and those that
  * the driver kept of an earlier one, are not notified. */
 static void mark_leaving(struct zr_arena *arena, struct zr_bounds part, struct leaving *out)
 {
@@ -169,7 +169,8 @@ struct want {
 };
 
 /* Returns adjacent whole mappings at the high end of granules [first, end), as many as are wanted, all
- * notified or all not; empty: none. *rest: everything from there on has been searched. */
+ * notified or all not; empty: none. *rest gets where to continue; nothing below it has
+ * been searched. */
 static struct zr_bounds last_stretch(const struct zr_arena *arena, struct zr_stretch where, struct want want,
                                      size_t *rest)
 {
