@@ -278,12 +278,12 @@ struct zr_map_callback {
 };
 
 /* The most map callbacks of one arena at one time. */
-enum { ZR_MAP_CALLBACKS_MOST = 4 };
+enum { ZR_MAP_CALLBACKS_MAX = 4 };
 
 /* Adds a map callback; the struct is copied. `mapped` is called for all memory that is mapped now. The
  * callback ends with zr_arena_remove_map_callback() or zr_arena_destroy(), which call `unmapping` for all
  * memory that is still mapped. Contiguous pools have their own map callbacks. Any thread. ZR_ERR_INVALID: the
- * arena has ZR_MAP_CALLBACKS_MOST already. Any other result: the callback rejected memory that is mapped now.
+ * arena has ZR_MAP_CALLBACKS_MAX already. Any other result: the callback rejected memory that is mapped now.
  */
 ZR_API zr_result zr_arena_add_map_callback(zr_arena *arena, const struct zr_map_callback *callback);
 /* Removes the callback that was added with the same three values. ZR_ERR_INVALID: no such callback. */

@@ -201,10 +201,10 @@ ZR_API zr_result zr_learner_get_stats(zr_learner *learner, struct zr_learner_sta
 typedef struct zr_rehearsal zr_rehearsal;
 
 /* Starts to watch an arena. An arena has at most one rehearsal or learner. The passes of one step follow;
- * each has at most `allocations_most` allocations, and the last pass includes those of the step's end. The
+ * each has at most `allocations_max` allocations, and the last pass includes those of the step's end. The
  * caller owns *out; both arenas must outlive it. ZR_ERR_INVALID: no arena, or the arena is already watched.
  */
-ZR_API zr_result zr_rehearsal_create(zr_rehearsal **out, zr_arena *arena, size_t allocations_most,
+ZR_API zr_result zr_rehearsal_create(zr_rehearsal **out, zr_arena *arena, size_t allocations_max,
                                      zr_arena *host_arena);
 /* Begins a pass. Requests after the last pass belong to the step's end. */
 ZR_API void zr_rehearsal_pass(zr_rehearsal *rehearsal);

@@ -15,8 +15,8 @@ enum {
     MIB = 1 << 20,
     STEPS = 60,
     PER_STEP = 24,
-    BLOCKS_MOST = 4096,
-    SEGMENTS_MOST = 256,
+    BLOCKS_MAX = 4096,
+    SEGMENTS_MAX = 256,
     COLUMNS = 64,
     ROWS = 6
 };
@@ -28,9 +28,9 @@ struct block {
     address at;
     size_t bytes;
 };
-static struct block blocks[BLOCKS_MOST]; /* live */
+static struct block blocks[BLOCKS_MAX]; /* live */
 static size_t blocks_count, live_bytes;
-static struct block segments[SEGMENTS_MOST];
+static struct block segments[SEGMENTS_MAX];
 static size_t segments_count;
 static int direct;
 

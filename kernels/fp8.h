@@ -39,7 +39,7 @@ ZR_REAL unsigned zr_fp8_fraction(enum zr_fp8 kind)
     return kind == ZR_FP8_E4M3 ? 3 : 2;
 }
 
-ZR_REAL unsigned zr_fp8_least(enum zr_fp8 kind)
+ZR_REAL unsigned zr_fp8_min(enum zr_fp8 kind)
 {
     return kind == ZR_FP8_E4M3 ? 127 - 6 : 127 - 14;
 }
@@ -49,7 +49,7 @@ ZR_REAL uint8_t zr_fp8_round(float x, enum zr_fp8 kind)
 {
     const uint32_t bits = zr_fp8_float_bits(x), size = bits & 0x7fffffff, sign = bits >> 24 & 0x80,
                    most = kind == ZR_FP8_E4M3 ? 0x7e : 0x7b;
-    const unsigned fraction = zr_fp8_fraction(kind), least = zr_fp8_least(kind), exponent = size >> 23,
+    const unsigned fraction = zr_fp8_fraction(kind), least = zr_fp8_min(kind), exponent = size >> 23,
                    below = exponent < least ? least - exponent : 0, cut = 23 - fraction + below;
     uint32_t whole = below ? 0x800000 | (size & 0x7fffff) : size - ((least - 1) << 23);
     if (size > 0x7f800000)
@@ -64,7 +64,7 @@ ZR_REAL uint8_t zr_fp8_round(float x, enum zr_fp8 kind)
 ZR_REAL float zr_fp8_value(uint8_t code, enum zr_fp8 kind)
 {
     const uint32_t sign = (uint32_t)(code & 0x80) << 24, size = code & 0x7f;
-    const unsigned fraction = zr_fp8_fraction(kind), least = zr_fp8_least(kind);
+    const unsigned fraction = zr_fp8_fraction(kind), least = zr_fp8_min(kind);
     if (size >= (kind == ZR_FP8_E4M3 ? 0x7fu : 0x7cu))
         return zr_fp8_float_of(sign | (kind == ZR_FP8_E5M2 && size == 0x7c ? 0x7f800000 : 0x7fc00000));
     if (size >> fraction == 0) {
@@ -85,7 +85,7 @@ struct zr_fp8_scale {
  * factor is NaN. */
 ZR_REAL struct zr_fp8_scale zr_fp8_scale_of(uint32_t most, enum zr_fp8 kind)
 {
-    enum { BF16_INFINITY = 0x7f80, THREE_QUARTERS = 0x60, SCALE_MOST = 126 };
+    enum { BF16_INFINITY = 0x7f80, THREE_QUARTERS = 0x60, SCALE_MAX = 126 };
     const int exponent = (int)(most >> 7) - 127, largest = kind == ZR_FP8_E4M3 ? 8 : 15;
     /* In both formats the largest number is 1.75 times a power of two. Both factors are normal floats. */
     int scale = largest - exponent - ((most & 0x7f) > THREE_QUARTERS);
@@ -94,7 +94,7 @@ ZR_REAL struct zr_fp8_scale zr_fp8_scale_of(uint32_t most, enum zr_fp8 kind)
         result.from = zr_fp8_float_of(0x7fc00000);
     if (most >= BF16_INFINITY || most >> 7 == 0) /* all zeros, infinity or NaN */
         return result;
-    scale = scale < SCALE_MOST ? scale : SCALE_MOST;
+    scale = scale < SCALE_MAX ? scale : SCALE_MAX;
     result.to = zr_fp8_float_of((uint32_t)(127 + scale) << 23);
     result.from = zr_fp8_float_of((uint32_t)(127 - scale) << 23);
     return result;

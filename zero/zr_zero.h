@@ -126,8 +126,8 @@ enum zr_reduce_when {
 };
 
 /* Loss scaling of fp16, which keeps small gradients from vanishing. 0 selects the default of a field. Zero
- * gradients never overflow, so ZR_LOSS_SCALE_MOST bounds the growth. */
-#define ZR_LOSS_SCALE_MOST 0x1p32f
+ * gradients never overflow, so ZR_LOSS_SCALE_MAX bounds the growth. */
+#define ZR_LOSS_SCALE_MAX 0x1p32f
 struct zr_loss_scaling {
     float initial;       /* default 2^16 */
     float least;         /* default 1 */
@@ -146,7 +146,7 @@ struct zr_loss_scale {
     uint64_t skipped_steps; /* since the first step */
 };
 
-enum { ZR_PREFETCH_MOST = 8 };
+enum { ZR_PREFETCH_MAX = 8 };
 
 /* Optimizer state or parameters in a file, see struct zr_offload. The file is unlinked from the start. */
 struct zr_offload_file {
@@ -212,7 +212,7 @@ struct zr_engine_options {
     struct zr_loss_scaling loss_scaling; /* used in fp16 only */
     uint64_t seed;
     struct zr_optimizer_options optimizer;
-    /* Number of units that stage 3 gathers ahead of the unit in use, at most ZR_PREFETCH_MOST; 0: 1. */
+    /* Number of units that stage 3 gathers ahead of the unit in use, at most ZR_PREFETCH_MAX; 0: 1. */
     unsigned prefetch_distance;
     /* Tensor parallelism: the ranks with the other parts of the same tensors, at the same rank of their
      * `comm`. One gradient norm covers all parts. Borrowed. NULL: none. */
@@ -500,13 +500,13 @@ enum zr_pipeline_schedule {
     ZR_PIPELINE_SCHEDULES
 };
 
-enum { ZR_PIPELINE_PARTS_MOST = 4, ZR_PIPELINE_STAGES_MOST = 1024 };
+enum { ZR_PIPELINE_PARTS_MAX = 4, ZR_PIPELINE_STAGES_MAX = 1024 };
 
 /* A pipeline divides the model's modules into consecutive stages, placed on consecutive ranks. */
 struct zr_pipeline {
     zr_comm *comm; /* the ranks of the pipeline; borrowed. NULL: no pipeline */
     enum zr_pipeline_schedule schedule;
-    /* Stages per rank, 1 to ZR_PIPELINE_PARTS_MOST. 0: 2 for VHALF, else 1. Above 1, 1F1B interleaves:
+    /* Stages per rank, 1 to ZR_PIPELINE_PARTS_MAX. 0: 2 for VHALF, else 1. Above 1, 1F1B interleaves:
      * stage s is on rank s % ranks, and the number of micro-batches must be a multiple of the number of
      * ranks. The other schedules take 1. */
     unsigned interleave;

@@ -114,7 +114,7 @@ zr_result zr_backend_destroy(zr_backend *backend)
 }
 
 /* More than any processor's addresses, and within what bins.h and index.h can count. */
-#define RANGE_MOST_BYTES ((size_t)1 << 54)
+#define RANGE_MAX_BYTES ((size_t)1 << 54)
 
 /* ---- Ranges -------------------------------------------------------------------------------------------- */
 
@@ -158,7 +158,7 @@ zr_result zr_backend_reserve(zr_backend *backend, size_t bytes, struct zr_range 
     if (bytes == 0 || !whole_granules(backend, bytes))
         return zr_fail(ZR_ERR_INVALID, "a reservation of %zu bytes is not a multiple of the granule size %zu",
                        bytes, backend->can.granule_bytes);
-    if (bytes > RANGE_MOST_BYTES)
+    if (bytes > RANGE_MAX_BYTES)
         return zr_fail(ZR_ERR_ADDRESSES, "a reservation of %zu bytes exceeds the address space", bytes);
     pthread_mutex_lock(&backend->lock);
     if (!zr_slab_reserve(&backend->range_records, 1)) {
@@ -307,7 +307,7 @@ zr_result zr_backend_create(zr_backend *backend, size_t bytes, struct zr_handle 
     if (bytes == 0 || !whole_granules(backend, bytes))
         return zr_fail(ZR_ERR_INVALID, "a handle of %zu bytes is not a multiple of the granule size %zu",
                        bytes, backend->can.granule_bytes);
-    if (bytes > RANGE_MOST_BYTES) /* sums of sizes and offsets must not overflow */
+    if (bytes > RANGE_MAX_BYTES) /* sums of sizes and offsets must not overflow */
         return zr_fail(ZR_ERR_MEMORY, "a handle of %zu bytes exceeds any machine's memory", bytes);
     zr_result result = hold(backend, bytes, &handle);
     if (result != ZR_OK)

@@ -28,10 +28,10 @@
 #include "alloc/base/system/os.h"
 
 /* The device itself, its host node, and every peer a machine can hold. */
-enum { PEERS_MOST = 62, ACCESS_MOST = PEERS_MOST + 2 };
+enum { PEERS_MAX = 62, ACCESS_MAX = PEERS_MAX + 2 };
 /* An arena reserves so many times the memory there is, within what the device can address. */
 #define RESERVE_FACTOR 8
-#define RESERVE_MOST   ((size_t)1 << 43)
+#define RESERVE_MAX    ((size_t)1 << 43)
 
 /* What the driver made with cuMemCreate or an import; zr_handle.object points to it. */
 struct cuda_memory {
@@ -59,7 +59,7 @@ struct cuda_backend {
     char memory[96]; /* where it is, in words */
     struct zr_cuda_events events;
     /* lock: front.lock */
-    zr_cu_access access[ACCESS_MOST];
+    zr_cu_access access[ACCESS_MAX];
     size_t access_count;
     /* Everything below: lock front.create_lock. */
     struct zr_slab memory_records, address_records;
@@ -218,7 +218,7 @@ static size_t total_bytes(struct cuda_backend *cuda)
     struct zr_backend_memory memory;
     return zr_backend_memory_info(&cuda->front, &memory) == ZR_OK && memory.total_bytes != SIZE_MAX
                ? memory.total_bytes
-               : RESERVE_MOST / RESERVE_FACTOR;
+               : RESERVE_MAX / RESERVE_FACTOR;
 }
 
 static zr_result cuda_lender_key(zr_backend *backend, char out[ZR_LENDER_KEY_BYTES])
@@ -233,7 +233,7 @@ static size_t cuda_reserve_hint(zr_backend *backend, size_t limit_bytes)
 {
     size_t granule_bytes = backend->can.granule_bytes;
     size_t bytes = limit_bytes ? limit_bytes : total_bytes(cuda_of(backend));
-    bytes = bytes > RESERVE_MOST / RESERVE_FACTOR ? RESERVE_MOST : bytes * RESERVE_FACTOR;
+    bytes = bytes > RESERVE_MAX / RESERVE_FACTOR ? RESERVE_MAX : bytes * RESERVE_FACTOR;
     return (bytes + granule_bytes - 1) & ~(granule_bytes - 1);
 }
 
@@ -342,8 +342,8 @@ static zr_result cuda_admit(zr_backend *backend, int ordinal)
     for (size_t i = 0; i < cuda->access_count; i++)
         if (cuda->access[i].location.type == ZR_CU_LOCATION_DEVICE && cuda->access[i].location.id == peer)
             return ZR_OK;
-    if (cuda->access_count == ACCESS_MOST)
-        return zr_fail(ZR_ERR_INVALID, "device %d has more than %d peers", cuda->device, PEERS_MOST);
+    if (cuda->access_count == ACCESS_MAX)
+        return zr_fail(ZR_ERR_INVALID, "device %d has more than %d peers", cuda->device, PEERS_MAX);
     cuda->access[cuda->access_count++] =
         (zr_cu_access){{ZR_CU_LOCATION_DEVICE, peer}, ZR_CU_ACCESS_READ_WRITE};
     return ZR_OK;
@@ -645,9 +645,9 @@ static zr_result choose_host_memory(struct cuda_backend *cuda, int node)
 /* Gives access to the device, its peers, and for host memory the processor. */
 static zr_result choose_access(struct cuda_backend *cuda, const struct zr_cuda_options *options)
 {
-    if (options->peers_count > PEERS_MOST || (options->peers_count && !options->peers))
+    if (options->peers_count > PEERS_MAX || (options->peers_count && !options->peers))
         return zr_fail(ZR_ERR_INVALID, "peers: %zu devices in the list, at most %d allowed",
-                       options->peers_count, PEERS_MOST);
+                       options->peers_count, PEERS_MAX);
     cuda->access[cuda->access_count++] =
         (zr_cu_access){{ZR_CU_LOCATION_DEVICE, cuda->device}, ZR_CU_ACCESS_READ_WRITE};
     if (cuda->front.can.host_visible)

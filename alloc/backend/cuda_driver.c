@@ -201,14 +201,14 @@ static void take_lock(void)
 {
     static const struct zr_fork_room room = {.before = before_fork, .after = after_fork};
     zr_fork_register(ZR_FORK_DRIVER, &room);
-    zr_lock_take(&load_lock);
+    zr_lock_acquire(&load_lock);
     loading = true;
 }
 
 static void give_lock(void)
 {
     loading = false;
-    zr_lock_give(&load_lock);
+    zr_lock_release(&load_lock);
 }
 
 zr_result zr_cuda_driver_get(const struct zr_cuda_driver **out)

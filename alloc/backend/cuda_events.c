@@ -5,9 +5,9 @@
 #include "alloc/base/slab.h"
 
 /* So many points may be pending; beyond them a record waits for its stream, which is right, only slower. */
-#define SLOTS_MOST ((uint32_t)1 << 16)
-#define SLOT_BITS  16
-#define NO_SLOT    UINT32_MAX
+#define SLOTS_MAX ((uint32_t)1 << 16)
+#define SLOT_BITS 16
+#define NO_SLOT   UINT32_MAX
 /* How many of the oldest are asked before another event is created, and how many of them may be pending. */
 enum { SWEEP_COUNT = 8, SWEEP_PENDING = 2 };
 /* The ticket of a point that was complete when it was made. */
@@ -27,7 +27,7 @@ zr_result zr_cuda_events_init(struct zr_cuda_events *events, const struct zr_cud
         (struct zr_cuda_events){.driver = driver, .free = NO_SLOT, .oldest = NO_SLOT, .newest = NO_SLOT};
     if (pthread_mutex_init(&events->lock, NULL) != 0)
         return zr_fail(ZR_ERR_HOST_MEMORY, "the system refused to create a mutex");
-    events->slots = zr_pages_take(SLOTS_MOST * sizeof *events->slots);
+    events->slots = zr_pages_take(SLOTS_MAX * sizeof *events->slots);
     if (!events->slots) {
         pthread_mutex_destroy(&events->lock);
         return ZR_ERR_HOST_MEMORY;
@@ -43,7 +43,7 @@ void zr_cuda_events_end(struct zr_cuda_events *events, bool with_driver)
         if (events->driver->event_destroy(events->slots[i].event) != ZR_CU_SUCCESS)
             events->driver->event_destroy(
                 events->slots[i].event); /* once more; the context's end does the rest */
-    zr_pages_give(events->slots, SLOTS_MOST * sizeof *events->slots);
+    zr_pages_give(events->slots, SLOTS_MAX * sizeof *events->slots);
     events->slots = NULL;
     pthread_mutex_destroy(&events->lock);
 }
@@ -107,7 +107,7 @@ static uint32_t take(struct zr_cuda_events *events, zr_cu_result *code)
         events->free = events->slots[index].next;
         return index;
     }
-    if (events->slots_count == SLOTS_MOST)
+    if (events->slots_count == SLOTS_MAX)
         return NO_SLOT;
     *code =
         events->driver->event_create(&events->slots[events->slots_count].event, ZR_CU_EVENT_DISABLE_TIMING);
@@ -117,7 +117,7 @@ static uint32_t take(struct zr_cuda_events *events, zr_cu_result *code)
 /* The slot that still serves the ticket, NULL if it is complete. */
 static struct zr_cuda_event_slot *find(struct zr_cuda_events *events, uint64_t ticket)
 {
-    struct zr_cuda_event_slot *slot = &events->slots[ticket & (SLOTS_MOST - 1)];
+    struct zr_cuda_event_slot *slot = &events->slots[ticket & (SLOTS_MAX - 1)];
     return slot->pending && slot->generation == ticket >> SLOT_BITS ? slot : NULL;
 }
 

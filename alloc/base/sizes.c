@@ -8,7 +8,7 @@
 
 /* ---- Reading ------------------------------------------------------------------------------------------- */
 
-enum { DECIMALS_MOST = 19 };
+enum { DECIMALS_MAX = 19 };
 #define FORMS "; give a size such as 1048576, 16G or 16GiB (powers of 1024), 16GB (of 1000) or 1.5GiB"
 
 static bool is_digit(char sign)
@@ -55,7 +55,7 @@ const char *zr_size_read(const char *text, size_t length, uint64_t *out)
                    : "is not a size" FORMS;
     if (at < length && text[at] == '.') {
         for (at++; at < length && is_digit(text[at]); at++, decimals++) {
-            if (decimals >= DECIMALS_MOST) {
+            if (decimals >= DECIMALS_MAX) {
                 too_fine |= text[at] != '0';
                 continue;
             }

@@ -15,7 +15,7 @@
 
 /* Slabs grow with the pool, so that a small arena takes little and a large one calls the system rarely. */
 #define SLAB_FIRST_BYTES ((size_t)16 << 10)
-#define SLAB_MOST_BYTES  ((size_t)1 << 20)
+#define SLAB_MAX_BYTES   ((size_t)1 << 20)
 
 struct zr_slab_pages {
     struct zr_slab_pages *next;
@@ -92,8 +92,8 @@ static void retire_fresh(struct zr_slab *pool)
 static bool add_slab(struct zr_slab *pool, size_t count)
 {
     size_t bytes = pool->slabs ? pool->slabs->bytes * 2 : SLAB_FIRST_BYTES;
-    if (bytes > SLAB_MOST_BYTES)
-        bytes = SLAB_MOST_BYTES;
+    if (bytes > SLAB_MAX_BYTES)
+        bytes = SLAB_MAX_BYTES;
     /* Records start on a cache line when their size is a multiple of one. */
     const size_t head_bytes = 64;
     while (bytes - head_bytes < count * pool->record_bytes)

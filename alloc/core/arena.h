@@ -39,7 +39,7 @@ enum { ZR_QUICK_BLOCKS = 4 };
 enum { ZR_LINE_BYTES = 128 };
 
 /* Arenas beside the first. */
-enum { ZR_STRIPES_MOST = 7 };
+enum { ZR_STRIPES_MAX = 7 };
 
 /* Which hooks run at each allocation and free. */
 enum zr_hooked {
@@ -70,11 +70,11 @@ struct zr_arena {
     struct zr_arena *next;  /* all arenas of the process, by number; lock: that of the list */
 
     /* The stripes: stripes.c. All but `first_stripe` belongs to the first one. */
-    struct zr_arena *first_stripe;             /* the arena itself, or of a stripe the first one */
-    unsigned stripes_most;                     /* 1: no stripes, ever */
-    bool no_more;                              /* creating another stripe failed; lock: that of the list */
-    size_t stripe_reserve_bytes;               /* addresses of each */
-    struct zr_arena *stripes[ZR_STRIPES_MOST]; /* written before stripes_count is raised, never changed */
+    struct zr_arena *first_stripe;            /* the arena itself, or of a stripe the first one */
+    unsigned stripes_max;                     /* 1: no stripes, ever */
+    bool no_more;                             /* creating another stripe failed; lock: that of the list */
+    size_t stripe_reserve_bytes;              /* addresses of each */
+    struct zr_arena *stripes[ZR_STRIPES_MAX]; /* written before stripes_count is raised, never changed */
     _Atomic unsigned stripes_count, next_seat;
     _Atomic unsigned unstriped; /* not 0: all threads allocate in the first stripe */
     /* Written by every stripe, so they have cache lines of their own. */
@@ -82,7 +82,7 @@ struct zr_arena {
     _Atomic size_t all_live_bytes, all_peak_live_bytes, peak_reserved_bytes;
 
     /* Of the first stripe. lock: read with one stripe's lock, changed with all stripes' locks */
-    struct zr_map_callback map_callbacks[ZR_MAP_CALLBACKS_MOST];
+    struct zr_map_callback map_callbacks[ZR_MAP_CALLBACKS_MAX];
     unsigned map_callbacks_count;
 
     struct zr_lock supply; /* see above */
@@ -123,7 +123,7 @@ struct zr_arena {
     struct zr_zone zones[ZR_ZONE_COUNT];
 
     /* Freed memory that streams may still use. Empty on synchronous backends. */
-    struct zr_stream *streams[ZR_STREAMS_MOST + 1]; /* from 1 on */
+    struct zr_stream *streams[ZR_STREAMS_MAX + 1]; /* from 1 on */
     unsigned streams_count, recent_stream;
     uint32_t points_count; /* recorded, modulo 2^32 */
     struct zr_slab uses, use_queues;
@@ -154,14 +154,14 @@ struct zr_arena {
 /* Acquires and releases both locks. */
 static inline void zr_arena_take(struct zr_arena *arena)
 {
-    zr_lock_take(&arena->supply);
-    zr_lock_take(&arena->lock);
+    zr_lock_acquire(&arena->supply);
+    zr_lock_acquire(&arena->lock);
 }
 
 static inline void zr_arena_give(struct zr_arena *arena)
 {
-    zr_lock_give(&arena->lock);
-    zr_lock_give(&arena->supply);
+    zr_lock_release(&arena->lock);
+    zr_lock_release(&arena->supply);
 }
 
 /* Release and acquire arena->lock around a driver call. The supply lock stays held, unless the call maps and
@@ -170,12 +170,12 @@ static inline void zr_arena_give(struct zr_arena *arena)
  * its creator. */
 static inline void zr_arena_open(struct zr_arena *arena)
 {
-    zr_lock_give(&arena->lock);
+    zr_lock_release(&arena->lock);
 }
 
 static inline void zr_arena_close(struct zr_arena *arena)
 {
-    zr_lock_take(&arena->lock);
+    zr_lock_acquire(&arena->lock);
 }
 
 static inline void zr_arena_pool_counters(const struct zr_arena *arena, struct zr_pool_counters *out)

@@ -30,11 +30,11 @@ static size_t trim_one(struct zr_arena *arena, size_t bytes, bool *busy)
         }
         size_t idle = idle_bytes(arena);
         released = zr_trim(arena, idle > bytes ? idle - bytes : 0);
-        zr_lock_give(&arena->lock);
+        zr_lock_release(&arena->lock);
     } else {
         *busy = true;
     }
-    zr_lock_give(&arena->supply);
+    zr_lock_release(&arena->supply);
     return released;
 }
 
@@ -60,7 +60,7 @@ static size_t idle_of(struct zr_arena *arena)
     if (!zr_lock_try(&arena->lock))
         return 0;
     idle = idle_bytes(arena) + (arena->plan_calls ? arena->plan_calls->idle_bytes(arena) : 0);
-    zr_lock_give(&arena->lock);
+    zr_lock_release(&arena->lock);
     return idle;
 }
 

@@ -34,7 +34,7 @@ struct zr_arena *zr_arenas_lock(unsigned number)
         if (arena && zr_lock_try(&arena->supply)) {
             if (zr_lock_try(&arena->lock))
                 return arena;
-            zr_lock_give(&arena->supply);
+            zr_lock_release(&arena->supply);
         }
         pthread_mutex_unlock(&arenas_lock);
         if (!arena)

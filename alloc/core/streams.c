@@ -10,7 +10,7 @@
 
 /* Frees of a stream since the last that is known to have passed. Their numbers are compared modulo 2^32,
  * which is right for twice as many. */
-#define COUNTED_MOST (UINT32_C(1) << 30)
+#define COUNTED_MAX (UINT32_C(1) << 30)
 
 /* ---- Streams as numbers -------------------------------------------------------------------------------- */
 
@@ -47,7 +47,7 @@ unsigned zr_streams_number(struct zr_arena *arena, uint64_t stream)
             arena->streams[i]->marks_count = 0;
             return i;
         }
-    if (arena->streams_count == ZR_STREAMS_MOST)
+    if (arena->streams_count == ZR_STREAMS_MAX)
         return 0;
     struct zr_stream *own = zr_pages_take(sizeof *own);
     if (!own)
@@ -133,7 +133,7 @@ static bool catch_up(struct zr_arena *arena, unsigned number)
 uint32_t zr_streams_count_free(struct zr_arena *arena, unsigned number)
 {
     struct zr_stream *own = arena->streams[number];
-    if (__builtin_expect(own->freed - own->passed >= COUNTED_MOST, 0)) {
+    if (__builtin_expect(own->freed - own->passed >= COUNTED_MAX, 0)) {
         if (!catch_up(arena, number))
             return own->freed;
         release_passed(arena, own);

@@ -21,7 +21,7 @@
 struct zr_arena;
 
 /* Streams that can own free extents at one time. One more waits until all are idle. */
-enum { ZR_STREAMS_MOST = 255 };
+enum { ZR_STREAMS_MAX = 255 };
 
 /* An event behind all that a stream had freed when it was recorded. */
 struct zr_stream_mark {

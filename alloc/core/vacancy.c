@@ -67,9 +67,9 @@ static struct zr_bounds bounds_of(const zr_arena *arena, const struct zr_vacancy
 
 zr_result zr_vacate(zr_arena *arena, const struct zr_vacancy *part)
 {
-    zr_lock_take(&arena->supply);
+    zr_lock_acquire(&arena->supply);
     zr_result result = zr_backend_vacate(arena->range, bounds_of(arena, part));
-    zr_lock_give(&arena->supply);
+    zr_lock_release(&arena->supply);
     return result;
 }
 

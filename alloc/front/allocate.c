@@ -31,7 +31,7 @@ static inline void leave(struct zr_arena *arena)
 {
     if (unlikely(arena->shared))
         zr_stripes_publish(arena);
-    zr_lock_give(&arena->lock);
+    zr_lock_release(&arena->lock);
 }
 
 static inline struct zr_counter_entry entry_of_step(const struct zr_step *step)
@@ -86,7 +86,7 @@ static inline struct zr_arena *enter(struct zr_arena *arena)
         struct zr_arena *own = zr_stripes_try(arena);
         return likely(own != NULL) ? own : zr_stripes_take(arena);
     }
-    zr_lock_take(&arena->lock);
+    zr_lock_acquire(&arena->lock);
     return arena;
 }
 
@@ -172,7 +172,7 @@ static __attribute__((noinline)) void note_tag_limit(struct zr_arena *arena, con
 static __attribute__((noinline)) zr_result grow(struct zr_arena *arena, const struct zr_request *request,
                                                 struct zr_need need, zr_result before, struct zr_extent **out)
 {
-    zr_lock_give(&arena->lock);
+    zr_lock_release(&arena->lock);
     zr_arena_take(arena);
     if (unlikely(arena->follow != NULL) && unlikely(arena->follow->gone))
         zr_follow_retire_gone(arena);
@@ -205,9 +205,9 @@ static inline zr_result try_mapped(struct zr_arena *arena, const struct zr_reque
 /* Records the caller's call stack; releases the lock meanwhile. */
 static __attribute__((noinline, cold)) void take_stack(struct zr_arena *arena)
 {
-    zr_lock_give(&arena->lock);
+    zr_lock_release(&arena->lock);
     zr_call_stack_take();
-    zr_lock_take(&arena->lock);
+    zr_lock_acquire(&arena->lock);
 }
 
 /* Serves any request. Called with the arena's lock, and releases it. */
@@ -219,13 +219,13 @@ static zr_result alloc_any(struct zr_arena *arena, const struct zr_request *requ
     if (unlikely(arena->debug) && arena->stacks)
         take_stack(arena);
     if (unlikely(!is_request(arena, request))) {
-        zr_lock_give(&arena->lock);
+        zr_lock_release(&arena->lock);
         return reject_request(arena, request, out);
     }
     struct zr_request named = *request; /* by the canonical name of its stream */
     zr_result result = zr_backend_stream_name(arena->backend, &named.stream);
     if (unlikely(result != ZR_OK)) {
-        zr_lock_give(&arena->lock);
+        zr_lock_release(&arena->lock);
         return result;
     }
     request = &named;
@@ -251,7 +251,7 @@ static zr_result alloc_any(struct zr_arena *arena, const struct zr_request *requ
         zr_assert(zr_check_arena(arena) == ZR_OK);
     leave(arena);
     if (unlikely(grown))
-        zr_lock_give(&arena->supply);
+        zr_lock_release(&arena->supply);
     if (unlikely(work))
         zr_follow_work(arena);
     if (unlikely(result == ZR_ERR_TAG_LIMIT) && arena->recorder.events)
@@ -300,7 +300,7 @@ static __attribute__((noinline, cold)) zr_result reject_free(struct zr_arena *ar
                          arena->name);
     else
         result = zr_fail(ZR_ERR_FOREIGN, "no block of arena \"%s\" begins at %p", arena->name, address);
-    zr_lock_give(&arena->lock);
+    zr_lock_release(&arena->lock);
     return result;
 }
 
@@ -359,7 +359,7 @@ zr_result zr_arena_free(zr_arena *arena, void *address)
     if (unlikely(!arena))
         return zr_fail(ZR_ERR_INVALID, "zr_arena_free of %p: arena is NULL", address);
     arena = zr_arena_stripe_of(arena, address);
-    zr_lock_take(&arena->lock);
+    zr_lock_acquire(&arena->lock);
     size_t offset = (size_t)((char *)address - arena->base);
     if (arena->follow)
         plan = zr_follow_plan_at(arena, offset);

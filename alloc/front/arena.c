@@ -64,7 +64,7 @@ static zr_result prepare(struct zr_arena *arena, const struct zr_arena_options *
     zr_backend *backend = options->backend;
     snprintf(arena->name, sizeof arena->name, "%s", options->name ? options->name : "arena");
     arena->first_stripe = arena;
-    arena->stripes_most = options->threads > 1 ? options->threads : 1;
+    arena->stripes_max = options->threads > 1 ? options->threads : 1;
     arena->stripe_reserve_bytes = options->reserve_bytes;
     arena->backend = backend;
     arena->granule_bytes = backend->can.granule_bytes;
@@ -74,7 +74,7 @@ static zr_result prepare(struct zr_arena *arena, const struct zr_arena_options *
     arena->canary_bytes = arena->check >= ZR_CHECK_BYTES ? 16 : 0;
     arena->visible = backend->can.host_visible;
     arena->poison = arena->visible && zr_option_get(ZR_OPTION_POISON) && zr_poison_wanted();
-    arena->shared = arena->stripes_most > 1;
+    arena->shared = arena->stripes_max > 1;
     arena->asynchronous = !backend->can.synchronous;
     arena->map_calls = &zr_map_callback_calls;
     arena->granule_cache.granule_bytes = arena->granule_bytes;
@@ -131,9 +131,9 @@ zr_result zr_arena_create(zr_arena **out, const struct zr_arena_options *options
     options = &own;
     if (!options->backend)
         return zr_fail(ZR_ERR_INVALID, "zr_arena_create: backend is NULL");
-    if (options->threads > ZR_STRIPES_MOST + 1)
+    if (options->threads > ZR_STRIPES_MAX + 1)
         return zr_fail(ZR_ERR_INVALID, "zr_arena_create: at most %d threads are allowed, not %u",
-                       ZR_STRIPES_MOST + 1, options->threads);
+                       ZR_STRIPES_MAX + 1, options->threads);
     if (options->limit_bytes && options->limit_bytes < options->backend->can.granule_bytes)
         return zr_fail(ZR_ERR_INVALID, "zr_arena_create: a limit of %zu bytes is below one granule (%zu)",
                        options->limit_bytes, options->backend->can.granule_bytes);
@@ -198,13 +198,13 @@ zr_result zr_arena_destroy(zr_arena *arena, size_t *leaked_bytes)
         *leaked_bytes = 0;
     if (!arena)
         return ZR_OK;
-    zr_lock_take(&arena->lock);
+    zr_lock_acquire(&arena->lock);
     const struct zr_pool_calls *pools = atomic_load(&arena->pool_calls);
     const char *pool = pools ? pools->name(arena) : NULL;
     if (pool)
         result = zr_fail(ZR_ERR_INVALID, "arena \"%s\" still has pool \"%s\": destroy the pool first",
                          arena->name, pool);
-    zr_lock_give(&arena->lock);
+    zr_lock_release(&arena->lock);
     if (result != ZR_OK)
         return result;
     zr_arenas_remove(arena);

@@ -30,12 +30,12 @@ zr_result zr_granules_take(struct zr_arena *arena, size_t bytes, struct zr_handl
 void zr_granules_give(struct zr_arena *arena, struct zr_handle_list *list)
 {
     struct zr_handle *handle;
-    zr_lock_take(&arena->lock);
+    zr_lock_acquire(&arena->lock);
     while ((handle = zr_handle_list_pop(list))) {
         arena->lent_bytes -= handle->bytes;
         zr_granule_cache_put(&arena->granule_cache, handle);
     }
-    zr_lock_give(&arena->lock);
+    zr_lock_release(&arena->lock);
 }
 
 size_t zr_granules_abandon(struct zr_arena *arena, struct zr_handle_list *list)

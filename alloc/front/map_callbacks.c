@@ -209,9 +209,9 @@ zr_result zr_arena_add_map_callback(zr_arena *arena, const struct zr_map_callbac
     zr_result result = ZR_OK;
     size_t stopped = 0;
     unsigned stripes = lock_stripes(arena), notified = 0;
-    if (arena->map_callbacks_count == ZR_MAP_CALLBACKS_MOST)
+    if (arena->map_callbacks_count == ZR_MAP_CALLBACKS_MAX)
         result = zr_fail(ZR_ERR_INVALID, "arena \"%s\" has %d map callbacks, the maximum: remove one first",
-                         arena->name, ZR_MAP_CALLBACKS_MOST);
+                         arena->name, ZR_MAP_CALLBACKS_MAX);
     else
         while (result == ZR_OK && notified <= stripes) {
             struct zr_arena *stripe = stripe_at(arena, notified);
@@ -220,7 +220,7 @@ zr_result zr_arena_add_map_callback(zr_arena *arena, const struct zr_map_callbac
         }
     if (result == ZR_OK)
         arena->map_callbacks[arena->map_callbacks_count++] = *callback;
-    else if (arena->map_callbacks_count < ZR_MAP_CALLBACKS_MOST)
+    else if (arena->map_callbacks_count < ZR_MAP_CALLBACKS_MAX)
         for (unsigned i = 0; i <= notified; i++)
             notify_present(stripe_at(arena, i), callback, true,
                            i < notified ? all_granules(stripe_at(arena, i)) : stopped, &stopped);

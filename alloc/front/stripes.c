@@ -32,7 +32,7 @@ static __attribute__((noinline)) unsigned change_seat(struct zr_arena *first_str
                                                       bool one_more)
 {
     zr_own_seat.impatience = 0;
-    if (one_more && count < first_stripe->stripes_most)
+    if (one_more && count < first_stripe->stripes_max)
         count += zr_arena_add_stripe(first_stripe, count);
     zr_own_seat.seat = 1 + (atomic_fetch_add(&first_stripe->next_seat, 1) + 1) % count;
     return zr_own_seat.seat - 1;
@@ -61,7 +61,7 @@ struct zr_arena *zr_stripes_take(struct zr_arena *first_stripe)
     zr_own_seat.impatience += TAKEN;
     if (apart && zr_own_seat.impatience > PATIENCE) {
         arena = stripe_in(first_stripe, change_seat(first_stripe, count, true));
-        zr_lock_take(&arena->lock);
+        zr_lock_acquire(&arena->lock);
     } else if (zr_lock_wait(&arena->lock)) {
         zr_own_seat.impatience += SLEPT;
     }

@@ -99,14 +99,14 @@ zr_result zr_tag_limit_promise(struct zr_arena *arena, const struct zr_request *
     *promised_bytes = 0;
     if (!atomic_load_explicit(&arena->bounded, memory_order_relaxed))
         return ZR_OK;
-    zr_lock_take(&arena->lock);
+    zr_lock_acquire(&arena->lock);
     if (arena->bounded)
         result = check(arena, request, bytes);
     if (arena->bounded && result == ZR_OK) {
         *promised_bytes = bytes;
         arena->promised_by_tag_bytes[request->tag] += bytes;
     }
-    zr_lock_give(&arena->lock);
+    zr_lock_release(&arena->lock);
     return result;
 }
 
@@ -121,7 +121,7 @@ zr_result zr_arena_set_tag_limits(zr_arena *arena, const struct zr_tag_limits *t
             "arena \"%s\" already has several stripes: set its tag limits before threads allocate, or create it with threads 1",
             arena->name);
     }
-    zr_lock_take(&arena->lock);
+    zr_lock_acquire(&arena->lock);
     bool was_bounded = arena->bounded;
     arena->bounded = tag_limits != NULL;
     if (tag_limits) {
@@ -131,7 +131,7 @@ zr_result zr_arena_set_tag_limits(zr_arena *arena, const struct zr_tag_limits *t
         arena->high_water.total_bytes = total_bytes(arena);
     }
     zr_arena_note_debug(arena);
-    zr_lock_give(&arena->lock);
+    zr_lock_release(&arena->lock);
     if (was_bounded)
         zr_arena_hold_unstriped(arena, -1);
     return ZR_OK;
@@ -141,10 +141,10 @@ zr_result zr_arena_get_high_water(zr_arena *arena, struct zr_tag_limits *out)
 {
     if (!arena || !out)
         return zr_fail(ZR_ERR_INVALID, "zr_arena_get_high_water: arena or out is NULL");
-    zr_lock_take(&arena->lock);
+    zr_lock_acquire(&arena->lock);
     bool bounded = arena->bounded;
     *out = arena->high_water;
-    zr_lock_give(&arena->lock);
+    zr_lock_release(&arena->lock);
     out->by_tag_bytes[ZR_TAG_OTHER] = SIZE_MAX;
     return bounded
                ? ZR_OK

@@ -14,7 +14,7 @@ zr_result zr_block_use(zr_arena *arena, const void *block, uint64_t stream)
     arena = zr_arena_stripe_of(arena, block);
     size_t offset = (size_t)((const char *)block - arena->base);
     struct zr_extent *extent = NULL;
-    zr_lock_take(&arena->lock);
+    zr_lock_acquire(&arena->lock);
     if (offset < arena->range->bytes && offset % ZR_UNIT_BYTES == 0)
         extent = zr_block_exact(arena, offset, &freed);
     if (!extent) {
@@ -26,6 +26,6 @@ zr_result zr_block_use(zr_arena *arena, const void *block, uint64_t stream)
         else if (result == ZR_OK && extent->kind == ZR_EXTENT_PLANNED)
             zr_follow_note_use(extent);
     }
-    zr_lock_give(&arena->lock);
+    zr_lock_release(&arena->lock);
     return result;
 }

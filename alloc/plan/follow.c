@@ -21,11 +21,11 @@
 #include "alloc/core/supply.h"
 
 enum {
-    WINDOW = 32,      /* steps that are looked at on either side of the cursor */
-    ALIKE_MOST = 512, /* steps that are alike, looked at for a place */
-    ALIKE = 16,       /* steps in a row, compared with what is live */
-    NEAR = 8,         /* of them, close enough for two to have changed places */
-    LATE_MOST = 64,   /* late blocks that a place is compared with; with more the plan has no use */
+    WINDOW = 32,     /* steps that are looked at on either side of the cursor */
+    ALIKE_MAX = 512, /* steps that are alike, looked at for a place */
+    ALIKE = 16,      /* steps in a row, compared with what is live */
+    NEAR = 8,        /* of them, close enough for two to have changed places */
+    LATE_MAX = 64,   /* late blocks that a place is compared with; with more the plan has no use */
 };
 
 /* ---- Threads ------------------------------------------------------------------------------------------- */
@@ -232,7 +232,7 @@ static void jump(const struct zr_arena *arena, const struct zr_follow_plan *plan
 
 void zr_arena_rewind_plan(zr_arena *arena)
 {
-    zr_lock_take(&arena->lock);
+    zr_lock_acquire(&arena->lock);
     struct zr_follow_plan *plan = arena->follow ? arena->follow->plan : NULL;
     for (size_t i = 0; plan && i < plan->sequences_count; i++) {
         struct zr_follow_sequence *sequence = &plan->sequences[i];
@@ -240,7 +240,7 @@ void zr_arena_rewind_plan(zr_arena *arena)
             jump(arena, plan, sequence, sequence->slots);
         sequence->recent_count = 0;
     }
-    zr_lock_give(&arena->lock);
+    zr_lock_release(&arena->lock);
 }
 
 /* How many of the last steps, as far back as all are alike, fit what is live if each block is not its slot's
@@ -309,7 +309,7 @@ static struct zr_extent *note_unplanned(struct zr_arena *arena, struct zr_follow
 static bool clear_of_late(const struct zr_arena *arena, const struct zr_follow_sequence *sequence,
                           const struct zr_plan_slot *slot)
 {
-    if (sequence->late_count > LATE_MOST)
+    if (sequence->late_count > LATE_MAX)
         return false;
     for (const struct zr_plan_slot *late = sequence->late; late;
          late = (const struct zr_plan_slot *)late->extent.next)
@@ -350,7 +350,7 @@ static struct zr_plan_slot *find_left(const struct zr_arena *arena, const struct
     struct zr_follow_plan *plan = slot->plan;
     struct zr_plan_slot *left = plan->slots + slot->alike;
     size_t count = (size_t)(sequence->end - sequence->slots);
-    for (unsigned i = 0; i < ALIKE_MOST && left != slot; i++, left = plan->slots + left->alike) {
+    for (unsigned i = 0; i < ALIKE_MAX && left != slot; i++, left = plan->slots + left->alike) {
         size_t age = (size_t)(slot - left + (slot < left ? (ptrdiff_t)count : 0));
         const struct zr_step *step = zr_step_of(left), *own = zr_step_of(slot);
         if (age + slot->alive_count <= left->alive_count && !zr_slot_live(plan, left) && left->placed &&

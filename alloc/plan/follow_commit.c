@@ -19,8 +19,8 @@ static bool trim_all(struct zr_arena *arena, const struct zr_follow *follow)
         bool last = idle_bytes <= piece_bytes;
         if (zr_trim(arena, last ? 0 : idle_bytes - piece_bytes) == 0 || last)
             return true;
-        zr_lock_give(&arena->lock);
-        zr_lock_take(&arena->lock);
+        zr_lock_release(&arena->lock);
+        zr_lock_acquire(&arena->lock);
         if (!follow->plan || follow->counts.plans_count != plans_count)
             return false;
     }

@@ -56,7 +56,7 @@ static zr_result make_follow(struct zr_arena *arena)
     struct zr_follow *follow = zr_pages_take(sizeof *follow);
     if (!follow)
         return ZR_ERR_HOST_MEMORY;
-    zr_lock_take(&arena->lock);
+    zr_lock_acquire(&arena->lock);
     bool lost = arena->follow != NULL;
     if (!lost) {
         follow->pass_left = follow->pass_count = SIZE_MAX;
@@ -64,7 +64,7 @@ static zr_result make_follow(struct zr_arena *arena)
         arena->plan_calls = &calls;
         zr_arena_note_debug(arena);
     }
-    zr_lock_give(&arena->lock);
+    zr_lock_release(&arena->lock);
     if (lost)
         zr_pages_give(follow, sizeof *follow);
     return ZR_OK;
@@ -482,7 +482,7 @@ zr_result zr_arena_observe(zr_arena *arena, const struct zr_observer *observer, 
     zr_result result = make_follow(arena);
     if (result != ZR_OK)
         return result;
-    zr_lock_take(&arena->lock);
+    zr_lock_acquire(&arena->lock);
     if (observer && arena->follow->observer) {
         result = zr_fail(ZR_ERR_INVALID, "arena \"%s\" already has an observer", arena->name);
     } else {
@@ -491,18 +491,18 @@ zr_result zr_arena_observe(zr_arena *arena, const struct zr_observer *observer, 
         arena->follow->awake = observer != NULL;
         note_total(arena);
     }
-    zr_lock_give(&arena->lock);
+    zr_lock_release(&arena->lock);
     return result;
 }
 
 void zr_arena_hold(zr_arena *arena)
 {
-    zr_lock_take(&arena->lock);
+    zr_lock_acquire(&arena->lock);
 }
 
 void zr_arena_unhold(zr_arena *arena)
 {
-    zr_lock_give(&arena->lock);
+    zr_lock_release(&arena->lock);
 }
 
 void zr_arena_observe_awake(zr_arena *arena, bool awake)
@@ -548,14 +548,14 @@ void zr_follow_work(struct zr_arena *arena)
 void zr_arena_follow_counts(zr_arena *arena, struct zr_follow_counts *out)
 {
     *out = (struct zr_follow_counts){0};
-    zr_lock_take(&arena->lock);
+    zr_lock_acquire(&arena->lock);
     if (arena->follow) {
         *out = arena->follow->counts;
         /* Of all that were asked for under a plan, what the others do not count. */
         out->planned_count += arena->follow->pass_count - arena->follow->pass_left - out->unplanned_count -
                               out->unplaced_count - out->conflicts_count - out->refused_count;
     }
-    zr_lock_give(&arena->lock);
+    zr_lock_release(&arena->lock);
 }
 
 struct zr_plan_rules zr_arena_plan_rules(const zr_arena *arena)
@@ -565,7 +565,7 @@ struct zr_plan_rules zr_arena_plan_rules(const zr_arena *arena)
                                   .granule_bytes = arena->granule_bytes,
                                   .synchronous = can->synchronous,
                                   .aliases = can->aliases,
-                                  .mappings_most = (can->vma_budget + 1) / 2};
+                                  .mappings_max = (can->vma_budget + 1) / 2};
 }
 
 struct zr_extent *zr_follow_next_block(struct zr_arena *arena, const struct zr_extent *block)

@@ -148,11 +148,11 @@ struct zr_follow_counts {
 };
 void zr_arena_follow_counts(zr_arena *arena, struct zr_follow_counts *out);
 /* The arena's properties for makers of plans, set at creation. aliases: a page may lie at several addresses;
- * mappings_most: the most mappings a plan with pages may make (0: unlimited). */
+ * mappings_max: the most mappings a plan with pages may make (0: unlimited). */
 struct zr_plan_rules {
     size_t canary_bytes, granule_bytes;
     bool synchronous, aliases;
-    size_t mappings_most;
+    size_t mappings_max;
 };
 struct zr_plan_rules zr_arena_plan_rules(const zr_arena *arena);
 

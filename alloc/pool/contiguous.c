@@ -16,9 +16,9 @@
 
 /* What one append may need: its extent, and a cut through what is left. */
 enum { APPEND_EXTENTS = 2 };
-enum { ALIGNMENT_LEAST = 16 };
+enum { ALIGNMENT_MIN = 16 };
 /* Handles are slots of a table whose pages cost nothing until they are used. */
-#define SLOTS_MOST ((uint32_t)1 << 20)
+#define SLOTS_MAX ((uint32_t)1 << 20)
 
 /* ---- All pools of the process -------------------------------------------------------------------------- */
 
@@ -64,11 +64,11 @@ static void enlist(struct zr_contiguous *pool)
     pools = pool;
     pthread_mutex_unlock(&pools_lock);
     pthread_mutex_unlock(&change_lock);
-    zr_lock_take(&pool->arena->lock);
+    zr_lock_acquire(&pool->arena->lock);
     atomic_store(&pool->arena->pool_calls, &zr_contiguous_calls);
     pool->next_of_arena = pool->arena->pools;
     pool->arena->pools = pool;
-    zr_lock_give(&pool->arena->lock);
+    zr_lock_release(&pool->arena->lock);
 }
 
 static void delist(struct zr_contiguous *pool)
@@ -80,12 +80,12 @@ static void delist(struct zr_contiguous *pool)
         pool->next->before = pool->before;
     pthread_mutex_unlock(&pools_lock);
     pthread_mutex_unlock(&change_lock);
-    zr_lock_take(&pool->arena->lock);
+    zr_lock_acquire(&pool->arena->lock);
     struct zr_contiguous **link = &pool->arena->pools;
     while (*link != pool)
         link = &(*link)->next_of_arena;
     *link = pool->next_of_arena;
-    zr_lock_give(&pool->arena->lock);
+    zr_lock_release(&pool->arena->lock);
 }
 
 /* lock: pool->view */
@@ -112,9 +112,9 @@ static bool find_in_pools(const struct zr_arena *arena, const void *pointer, str
         size_t offset_bytes = (size_t)((const char *)pointer - pool->base);
         if (pool->arena != arena || offset_bytes >= pool->limit_bytes)
             continue;
-        zr_lock_take(&pool->view);
+        zr_lock_acquire(&pool->view);
         found = find_entry(pool, offset_bytes, out);
-        zr_lock_give(&pool->view);
+        zr_lock_release(&pool->view);
     }
     pthread_mutex_unlock(&pools_lock);
     return found;
@@ -152,7 +152,7 @@ static void tear_down(struct zr_contiguous *pool)
         zr_result result = zr_backend_release(pool->range);
         zr_assert(result == ZR_OK);
     }
-    zr_pages_give(pool->slots, SLOTS_MOST * sizeof *pool->slots);
+    zr_pages_give(pool->slots, SLOTS_MAX * sizeof *pool->slots);
     zr_slab_end(&pool->extents);
     zr_pages_give(pool, sizeof *pool);
 }
@@ -182,7 +182,7 @@ zr_result zr_contiguous_create(zr_contiguous **out, const struct zr_contiguous_o
     pool->map_callback = options->map_callback;
     pool->keep_bytes = options->keep_bytes;
     zr_slab_init(&pool->extents, sizeof(struct zr_pool_extent), ZR_POOL_FAULTS);
-    pool->slots = zr_pages_take(SLOTS_MOST * sizeof *pool->slots);
+    pool->slots = zr_pages_take(SLOTS_MAX * sizeof *pool->slots);
     result = pool->slots ? reserve_range(pool, options->reserve_bytes) : ZR_ERR_HOST_MEMORY;
     if (result != ZR_OK) {
         tear_down(pool);
@@ -201,7 +201,7 @@ zr_result zr_contiguous_destroy(zr_contiguous *pool, size_t *leaked_bytes)
         *leaked_bytes = pool ? pool->live_bytes : 0;
     if (!pool)
         return ZR_OK;
-    zr_lock_take(&pool->lock);
+    zr_lock_acquire(&pool->lock);
     size_t mapped_bytes = pool->mapped_bytes;
     if (!zr_contiguous_release_all(pool)) {
         char reason[256];
@@ -210,7 +210,7 @@ zr_result zr_contiguous_destroy(zr_contiguous *pool, size_t *leaked_bytes)
                          mapped_bytes, pool->name, reason);
     }
     zr_contiguous_publish(pool);
-    zr_lock_give(&pool->lock);
+    zr_lock_release(&pool->lock);
     delist(pool);
     tear_down(pool);
     return result;
@@ -225,7 +225,7 @@ static zr_entry entry_of(const struct zr_contiguous *pool, const struct zr_pool_
 
 static bool slot_left(const struct zr_contiguous *pool)
 {
-    return pool->free_slot != 0 || pool->slots_count < SLOTS_MOST;
+    return pool->free_slot != 0 || pool->slots_count < SLOTS_MAX;
 }
 
 static void slot_take(struct zr_contiguous *pool, struct zr_pool_extent *extent)
@@ -267,7 +267,7 @@ static zr_result find(struct zr_contiguous *pool, zr_entry entry, struct zr_pool
 static void leave(struct zr_contiguous *pool)
 {
     zr_contiguous_publish(pool);
-    zr_lock_give(&pool->lock);
+    zr_lock_release(&pool->lock);
     if (pool->arena->check >= ZR_CHECK_ARENA)
         zr_assert(zr_contiguous_check(pool) == ZR_OK);
 }
@@ -282,10 +282,10 @@ static zr_result check_request(const struct zr_contiguous *pool, const struct zr
         return zr_fail(ZR_ERR_INVALID, "zr_contiguous_append: a request of 0 bytes");
     if (request->bytes > PTRDIFF_MAX - 2 * pool->granule_bytes)
         return zr_fail(ZR_ERR_INVALID, "an entry of %zu bytes exceeds the address space", request->bytes);
-    if ((alignment & (alignment - 1)) != 0 || alignment < ALIGNMENT_LEAST || alignment > pool->granule_bytes)
+    if ((alignment & (alignment - 1)) != 0 || alignment < ALIGNMENT_MIN || alignment > pool->granule_bytes)
         return zr_fail(ZR_ERR_INVALID,
                        "alignment %zu: must be a power of two from %d to the granule size, %zu", alignment,
-                       ALIGNMENT_LEAST, pool->granule_bytes);
+                       ALIGNMENT_MIN, pool->granule_bytes);
     uint64_t stream = request->stream;
     zr_result result = zr_backend_stream_name(pool->backend, &stream);
     if (result != ZR_OK)
@@ -337,7 +337,7 @@ static zr_result append(struct zr_contiguous *pool, const struct zr_pool_extent 
     struct zr_pool_extent wanted = *like, *after;
     zr_contiguous_poll(pool, wanted.stream);
     if (!slot_left(pool))
-        return zr_fail(ZR_ERR_HOST_MEMORY, "pool \"%s\" has %u entries, the maximum", pool->name, SLOTS_MOST);
+        return zr_fail(ZR_ERR_HOST_MEMORY, "pool \"%s\" has %u entries, the maximum", pool->name, SLOTS_MAX);
     if (!zr_slab_reserve(&pool->extents, APPEND_EXTENTS))
         return ZR_ERR_HOST_MEMORY;
     zr_result result = find_room(pool, &wanted, &after);
@@ -357,9 +357,9 @@ static zr_result append(struct zr_contiguous *pool, const struct zr_pool_extent 
     *out = zr_slab_take(&pool->extents);
     **out = wanted;
     slot_take(pool, *out);
-    zr_lock_take(&pool->view);
+    zr_lock_acquire(&pool->view);
     zr_pool_extent_claim(pool, *out, after);
-    zr_lock_give(&pool->view);
+    zr_lock_release(&pool->view);
     pool->entries_count++;
     pool->appended_count++;
     return ZR_OK;
@@ -379,7 +379,7 @@ zr_result zr_contiguous_append(zr_contiguous *pool, const struct zr_entry_reques
     zr_result result = check_request(pool, request, &like);
     if (result != ZR_OK)
         return result;
-    zr_lock_take(&pool->lock);
+    zr_lock_acquire(&pool->lock);
     result =
         zr_tag_limit_promise(pool->arena, &(struct zr_request){.bytes = request->bytes, .tag = pool->tag},
                              like.bytes, &promised_bytes);
@@ -404,7 +404,7 @@ zr_result zr_contiguous_free(zr_contiguous *pool, zr_entry entry)
         return zr_fail(ZR_ERR_INVALID, "zr_contiguous_free: pool is NULL");
     if (entry == 0)
         return ZR_OK;
-    zr_lock_take(&pool->lock);
+    zr_lock_acquire(&pool->lock);
     zr_result result = find(pool, entry, &extent);
     if (result == ZR_OK && extent->borrows_count > 0) {
         result = zr_fail(ZR_ERR_INVALID, "cannot free an entry of pool \"%s\": it is borrowed %u times",
@@ -426,7 +426,7 @@ zr_result zr_contiguous_borrow(zr_contiguous *pool, zr_entry entry, void **addre
         *address = NULL;
     if (!pool || !address)
         return zr_fail(ZR_ERR_INVALID, "zr_contiguous_borrow: pool or address is NULL");
-    zr_lock_take(&pool->lock);
+    zr_lock_acquire(&pool->lock);
     zr_result result = find(pool, entry, &extent);
     if (result == ZR_OK && extent->corrupt) {
         result = zr_fail(ZR_ERR_CORRUPT, "the contents of an entry of pool \"%s\" were lost in a failed move",
@@ -435,7 +435,7 @@ zr_result zr_contiguous_borrow(zr_contiguous *pool, zr_entry entry, void **addre
         pool->borrowed_count += extent->borrows_count++ == 0;
         *address = zr_pool_extent_address(pool, extent);
     }
-    zr_lock_give(&pool->lock);
+    zr_lock_release(&pool->lock);
     return result;
 }
 
@@ -447,18 +447,18 @@ zr_result zr_contiguous_return(zr_contiguous *pool, zr_entry entry, uint64_t str
     zr_result result = zr_backend_stream_name(pool->backend, &stream);
     if (result != ZR_OK)
         return result;
-    zr_lock_take(&pool->lock);
+    zr_lock_acquire(&pool->lock);
     result = find(pool, entry, &extent);
     if (result == ZR_OK && extent->borrows_count == 0) {
         result =
             zr_fail(ZR_ERR_INVALID, "cannot return an entry of pool \"%s\": it is not borrowed", pool->name);
     } else if (result == ZR_OK) {
         pool->borrowed_count -= --extent->borrows_count == 0;
-        zr_lock_take(&pool->view);
+        zr_lock_acquire(&pool->view);
         extent->stream = stream;
-        zr_lock_give(&pool->view);
+        zr_lock_release(&pool->view);
     }
-    zr_lock_give(&pool->lock);
+    zr_lock_release(&pool->lock);
     return result;
 }
 
@@ -468,7 +468,7 @@ zr_result zr_contiguous_compact(zr_contiguous *pool)
 {
     if (!pool)
         return zr_fail(ZR_ERR_INVALID, "zr_contiguous_compact: pool is NULL");
-    zr_lock_take(&pool->lock);
+    zr_lock_acquire(&pool->lock);
     zr_result result = zr_contiguous_finish_leaving(pool, true);
     if (result == ZR_OK)
         result = zr_contiguous_move_down(pool);
@@ -488,7 +488,7 @@ zr_result zr_contiguous_trim(zr_contiguous *pool, size_t keep_bytes, size_t *rel
         *released_bytes = 0;
     if (!pool)
         return zr_fail(ZR_ERR_INVALID, "zr_contiguous_trim: pool is NULL");
-    zr_lock_take(&pool->lock);
+    zr_lock_acquire(&pool->lock);
     size_t held_bytes = pool->held_bytes;
     zr_contiguous_finish_leaving(pool, false);
     zr_result result = zr_contiguous_release_idle(pool, keep_bytes);
@@ -502,7 +502,7 @@ zr_result zr_contiguous_get_stats(zr_contiguous *pool, struct zr_contiguous_stat
 {
     if (!pool || !out)
         return zr_fail(ZR_ERR_INVALID, "zr_contiguous_get_stats: pool or out is NULL");
-    zr_lock_take(&pool->lock);
+    zr_lock_acquire(&pool->lock);
     const struct zr_pool_extent *last = pool->last;
     while (last && last->kind != ZR_POOL_EXTENT_LIVE)
         last = last->previous;
@@ -522,7 +522,7 @@ zr_result zr_contiguous_get_stats(zr_contiguous *pool, struct zr_contiguous_stat
         .backend_calls_count = pool->backend_calls_count,
     };
     out->stranded_bytes = out->mapped_bytes - out->live_bytes - out->pending_bytes - out->idle_bytes;
-    zr_lock_give(&pool->lock);
+    zr_lock_release(&pool->lock);
     return ZR_OK;
 }
 
@@ -622,8 +622,8 @@ zr_result zr_contiguous_check(zr_contiguous *pool)
 {
     if (!pool)
         return zr_fail(ZR_ERR_INVALID, "zr_contiguous_check: pool is NULL");
-    zr_lock_take(&pool->lock);
+    zr_lock_acquire(&pool->lock);
     zr_result result = check(pool);
-    zr_lock_give(&pool->lock);
+    zr_lock_release(&pool->lock);
     return result;
 }

@@ -60,7 +60,7 @@ static void place_at(struct zr_contiguous *pool, struct zr_pool_extent *extent, 
 {
     struct zr_pool_extent old = *extent;
     size_t old_end = zr_pool_extent_end(extent);
-    zr_lock_take(&pool->view);
+    zr_lock_acquire(&pool->view);
     zr_pool_extent_unlink(pool, extent);
     extent->offset_bytes = to;
     zr_pool_extent_claim(pool, extent, to < old.offset_bytes ? after : pool->last);
@@ -78,7 +78,7 @@ static void place_at(struct zr_contiguous *pool, struct zr_pool_extent *extent, 
     old.bytes = old_end - old.offset_bytes;
     if (old.bytes > 0)
         leave_behind(pool, &old, after);
-    zr_lock_give(&pool->view);
+    zr_lock_release(&pool->view);
 }
 
 static zr_result copy(struct zr_contiguous *pool, struct move move, uint64_t stream)
@@ -117,9 +117,9 @@ static void unmap_again(struct zr_contiguous *pool, const struct zr_pool_extent 
                                    .bytes = part.bytes,
                                    .stream = extent->stream,
                                    .kind = ZR_POOL_EXTENT_ALIAS};
-    zr_lock_take(&pool->view);
+    zr_lock_acquire(&pool->view);
     leave_behind(pool, &alias, before_offset(pool, part.offset_bytes));
-    zr_lock_give(&pool->view);
+    zr_lock_release(&pool->view);
 }
 
 /* Maps the whole granules of the entry at `to` as well; all or nothing. */
@@ -213,9 +213,9 @@ static bool have_bounce(struct compaction *compaction, uint64_t stream)
                                       .bytes = part.bytes,
                                       .stream = stream,
                                       .kind = ZR_POOL_EXTENT_BOUNCE};
-    zr_lock_take(&pool->view);
+    zr_lock_acquire(&pool->view);
     zr_pool_extent_link(pool, bounce, pool->last);
-    zr_lock_give(&pool->view);
+    zr_lock_release(&pool->view);
     if (pool->arena->poison)
         zr_poison_clear(zr_pool_extent_address(pool, bounce), part.bytes);
     compaction->bounce = bounce;
@@ -229,11 +229,11 @@ static void end_bounce(struct compaction *compaction)
     if (!bounce)
         return;
     struct zr_pool_extent *before = bounce->previous;
-    zr_lock_take(&pool->view);
+    zr_lock_acquire(&pool->view);
     zr_pool_extent_unlink(pool, bounce);
     bounce->kind = ZR_POOL_EXTENT_LEAVING;
     zr_pool_extent_link(pool, bounce, before);
-    zr_lock_give(&pool->view);
+    zr_lock_release(&pool->view);
     zr_pool_extent_leave(pool, bounce);
 }
 

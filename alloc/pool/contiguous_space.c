@@ -142,7 +142,7 @@ void zr_contiguous_publish(struct zr_contiguous *pool)
     /* In the middle of a move idle granules may be counted twice. */
     size_t most_bytes = pool->held_bytes > used_bytes ? pool->held_bytes - used_bytes : 0;
     size_t idle_bytes = zr_contiguous_idle_bytes(pool);
-    zr_lock_take(&arena->lock);
+    zr_lock_acquire(&arena->lock);
     if (pool->live_bytes < counters->live_bytes && arena->at_peak) {
         memcpy(arena->peak_by_tag_bytes, arena->live_by_tag_bytes, sizeof arena->peak_by_tag_bytes);
         arena->at_peak = false;
@@ -173,7 +173,7 @@ void zr_contiguous_publish(struct zr_contiguous *pool)
     counters->idle_bytes = idle_bytes < most_bytes ? idle_bytes : most_bytes;
     pool->published_appended_count = pool->appended_count;
     pool->published_calls_count = pool->backend_calls_count;
-    zr_lock_give(&arena->lock);
+    zr_lock_release(&arena->lock);
 }
 
 void zr_pools_counters(const struct zr_arena *arena, struct zr_pool_counters *out)
@@ -413,9 +413,9 @@ void zr_pool_extent_leave(struct zr_contiguous *pool, struct zr_pool_extent *ext
 {
     if (extent->kind == ZR_POOL_EXTENT_LIVE) {
         uncount(pool, extent);
-        zr_lock_take(&pool->view);
+        zr_lock_acquire(&pool->view);
         extent->kind = ZR_POOL_EXTENT_LEAVING;
-        zr_lock_give(&pool->view);
+        zr_lock_release(&pool->view);
         count(pool, extent);
     }
     extent->recorded = false;
@@ -452,10 +452,10 @@ static zr_result end_leaving(struct zr_contiguous *pool, struct zr_pool_extent *
     } else if (pool->arena->poison) {
         zr_poison_free(zr_pool_extent_address(pool, extent), extent->bytes);
     }
-    zr_lock_take(&pool->view);
+    zr_lock_acquire(&pool->view);
     zr_pool_extent_unlink(pool, extent);
     drop_leaving(pool, extent);
-    zr_lock_give(&pool->view);
+    zr_lock_release(&pool->view);
     size_t idle_bytes = zr_contiguous_idle_bytes(pool);
     if (idle_bytes > pool->keep_bytes)
         zr_contiguous_release(pool, free_bounds_between(pool, before, after), idle_bytes - pool->keep_bytes);

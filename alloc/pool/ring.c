@@ -170,9 +170,9 @@ zr_result zr_ring_destroy(zr_ring *ring)
 {
     if (!ring)
         return ZR_OK;
-    zr_lock_take(&ring->lock);
+    zr_lock_acquire(&ring->lock);
     unsigned acquired = ring->acquired_count, waiting = ring->waiting_count;
-    zr_lock_give(&ring->lock);
+    zr_lock_release(&ring->lock);
     if (acquired + waiting > 0)
         return zr_fail(ZR_ERR_INVALID,
                        "cannot destroy a ring: %u buffers are acquired and %u threads wait for one", acquired,
@@ -228,11 +228,11 @@ static zr_result await_stream(zr_ring *ring, const struct buffer *found, unsigne
     zr_result result = wait_for(ring->backend, found);
     if (result != ZR_OK || found->recorded)
         return result;
-    zr_lock_take(&ring->lock);
+    zr_lock_acquire(&ring->lock);
     struct buffer *buffer = &ring->buffers[number];
     if (!buffer->acquired && buffer->turn == found->turn)
         buffer->used = false;
-    zr_lock_give(&ring->lock);
+    zr_lock_release(&ring->lock);
     return ZR_OK;
 }
 
@@ -248,7 +248,7 @@ zr_result zr_ring_acquire(zr_ring *ring, uint64_t stream, uint64_t timeout_ns, v
     if (result != ZR_OK)
         return result;
     uint64_t start_ns = timeout_ns && timeout_ns != ZR_RING_WAIT ? zr_os_now_ns() : 0;
-    zr_lock_take(&ring->lock);
+    zr_lock_acquire(&ring->lock);
     for (;;) {
         unsigned number = ring->next;
         enum verdict verdict = take_next(ring, stream, &found, out);
@@ -268,15 +268,15 @@ zr_result zr_ring_acquire(zr_ring *ring, uint64_t stream, uint64_t timeout_ns, v
         uint32_t seen = atomic_load(&ring->releases);
         uint64_t look_ns = verdict == HELD ? held_look_ns : stream_look_ns;
         ring->waiting_count++;
-        zr_lock_give(&ring->lock);
+        zr_lock_release(&ring->lock);
         if (verdict == IN_USE && timeout_ns == ZR_RING_WAIT)
             result = await_stream(ring, &found, number);
         else
             zr_word_wait(&ring->releases, seen, left_ns < look_ns ? left_ns : look_ns);
-        zr_lock_take(&ring->lock);
+        zr_lock_acquire(&ring->lock);
         ring->waiting_count--;
     }
-    zr_lock_give(&ring->lock);
+    zr_lock_release(&ring->lock);
     return *out ? ZR_OK : result;
 }
 
@@ -296,7 +296,7 @@ zr_result zr_ring_release(zr_ring *ring, void *address, uint64_t stream)
         after.recorded = zr_backend_event_record(ring->backend, stream, &after.point) == ZR_OK;
     if (after.used && !after.recorded && zr_backend_stream_elsewhere(ring->backend, stream))
         return zr_backend_stream_check(ring->backend, stream);
-    zr_lock_take(&ring->lock);
+    zr_lock_acquire(&ring->lock);
     bool acquired = buffer->acquired;
     if (acquired) {
         ring->acquired_count--;
@@ -304,7 +304,7 @@ zr_result zr_ring_release(zr_ring *ring, void *address, uint64_t stream)
         *buffer = after;
     }
     bool wake = ring->waiting_count > 0;
-    zr_lock_give(&ring->lock);
+    zr_lock_release(&ring->lock);
     if (!acquired)
         return zr_fail(ZR_ERR_DOUBLE_FREE, "cannot release the buffer at %p: it is not acquired", address);
     if (wake)

@@ -66,9 +66,9 @@ static bool enter(void)
         return false;
     if (own_depth++ > 0)
         return true;
-    zr_lock_take(&door.lock);
+    zr_lock_acquire(&door.lock);
     atomic_fetch_add(&door.threads_count, 1);
-    zr_lock_give(&door.lock);
+    zr_lock_release(&door.lock);
     return true;
 }
 
@@ -84,7 +84,7 @@ static bool enter_alone(void)
     if (own_locks_count > 0 || own_depth > 0 || atomic_load(&zr_preload.hooked) || !zr_lock_try(&door.lock))
         return false;
     if (atomic_load(&door.threads_count) > 0) {
-        zr_lock_give(&door.lock);
+        zr_lock_release(&door.lock);
         return false;
     }
     own_depth = 1;
@@ -94,12 +94,12 @@ static bool enter_alone(void)
 static void leave_alone(void)
 {
     own_depth = 0;
-    zr_lock_give(&door.lock);
+    zr_lock_release(&door.lock);
 }
 
 void zr_control_before_fork(void)
 {
-    zr_lock_take(&door.lock);
+    zr_lock_acquire(&door.lock);
     door.forking_locks_count = own_locks_count;
 }
 
@@ -110,7 +110,7 @@ void zr_control_after_fork(bool child)
         atomic_store(&door.threads_count, own_depth > 0);
         zr_lock_forget_sleepers(&door.lock);
     }
-    zr_lock_give(&door.lock);
+    zr_lock_release(&door.lock);
 }
 
 /* ---- What the library itself asks ---------------------------------------------------------------------- */

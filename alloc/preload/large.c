@@ -19,17 +19,17 @@
 /* Classes begin above ZR_SMALL_BYTES. */
 enum { FIRST_SHIFT = 15, CLASSES_COUNT = 4 * (47 - FIRST_SHIFT) };
 /* What is always kept, and how long at most. */
-#define KEEP_LEAST_BYTES ((size_t)8 << 20)
+#define KEEP_MIN_BYTES ((size_t)8 << 20)
 enum { KEEP_MS = 1000 };
 /* Below this a copy costs less than the calls that move pages. */
-#define MOVE_LEAST_BYTES ((size_t)128 << 10)
+#define MOVE_MIN_BYTES ((size_t)128 << 10)
 /* A kept block is cleared by writing up to here, and by giving its pages back above. */
-#define CLEAR_MOST_BYTES ((size_t)1 << 20)
-#define HUGE_BYTES       ((size_t)2 << 20)
+#define CLEAR_MAX_BYTES ((size_t)1 << 20)
+#define HUGE_BYTES      ((size_t)2 << 20)
 /* What a kept block has behind its new owner's bytes goes back from here on. */
-#define TAIL_LEAST_BYTES ((size_t)64 << 10)
+#define TAIL_MIN_BYTES ((size_t)64 << 10)
 /* Each moved block is a mapping of its own for the kernel, which has 65,530 of them. */
-enum { MOVED_MOST = 16384 };
+enum { MOVED_MAX = 16384 };
 
 /* What a block's first page says; 0: none begins there. */
 enum {
@@ -40,7 +40,7 @@ enum {
     INNER = 1 << 11, /* for an alignment beyond the arena's: the block begins before */
     /* How many sixteenths of the step from the class below are not in use, for the counters. */
     UNUSED_SHIFT = 12,
-    UNUSED_MOST = 15
+    UNUSED_MAX = 15
 };
 
 struct kept {
@@ -91,7 +91,7 @@ size_t zr_large_class_bytes(size_t bytes)
 static unsigned mark_for(unsigned class, size_t bytes)
 {
     size_t unused = (class_bytes(class) - bytes) >> (FIRST_SHIFT + class / 4 - 6);
-    return LIVE | class | (unsigned)(unused < UNUSED_MOST ? unused : UNUSED_MOST) << UNUSED_SHIFT;
+    return LIVE | class | (unsigned)(unused < UNUSED_MAX ? unused : UNUSED_MAX) << UNUSED_SHIFT;
 }
 
 /* What was asked for, to a sixteenth of a step: at most about 1 % more. */
@@ -146,14 +146,14 @@ void zr_large_give_marks(const void *address, size_t bytes)
 
 void zr_large_before_fork(void)
 {
-    zr_lock_take(&large.lock);
+    zr_lock_acquire(&large.lock);
 }
 
 void zr_large_after_fork(bool child)
 {
     if (child)
         zr_lock_forget_sleepers(&large.lock);
-    zr_lock_give(&large.lock);
+    zr_lock_release(&large.lock);
 }
 
 /* ---- Kept blocks --------------------------------------------------------------------------------------- */
@@ -194,11 +194,11 @@ static void note(void)
 
 void zr_large_note_small(size_t live_bytes, size_t held_bytes)
 {
-    zr_lock_take(&large.lock);
+    zr_lock_acquire(&large.lock);
     large.small_live_bytes = live_bytes;
     large.small_held_bytes = held_bytes;
     note();
-    zr_lock_give(&large.lock);
+    zr_lock_release(&large.lock);
 }
 
 /* The block of a kept one for a request of the class, or of the next that is a little larger. lock:
@@ -221,7 +221,7 @@ static char *take_kept(unsigned class, size_t alignment, unsigned *got)
 
 /* What may be kept now. Once a second, in *round, the part that misses have added shrinks. lock: large.lock
  */
-static size_t keep_most(uint64_t now, bool *round)
+static size_t keep_max(uint64_t now, bool *round)
 {
     *round = now - large.round_ms >= KEEP_MS;
     if (*round) {
@@ -232,7 +232,7 @@ static size_t keep_most(uint64_t now, bool *round)
     /* However often memory was missed: a part of what is live. */
     size_t most = large.live_bytes / 8;
     large.more_bytes = large.more_bytes < most ? large.more_bytes : most;
-    return KEEP_LEAST_BYTES + large.more_bytes;
+    return KEEP_MIN_BYTES + large.more_bytes;
 }
 
 /* The oldest that is to go back; NULL: all may stay. lock: large.lock */
@@ -253,9 +253,9 @@ static bool give_back(char *address, unsigned class)
     if (!zr_pages_discard(address, class_bytes(class), moved))
         return false;
     if (moved) {
-        zr_lock_take(&large.lock);
+        zr_lock_acquire(&large.lock);
         large.moved_count--;
-        zr_lock_give(&large.lock);
+        zr_lock_release(&large.lock);
     }
     write_mark(address, 0);
     zr_arena_free(zr_preload.large_arena, address);
@@ -267,14 +267,14 @@ static size_t give_back_kept(size_t most, uint64_t now)
 {
     size_t given = 0;
     struct kept *kept;
-    zr_lock_take(&large.lock);
+    zr_lock_acquire(&large.lock);
     while ((kept = next_to_go(now, most))) {
         size_t bytes = kept->used_bytes;
         large.missed_bytes += bytes;
-        zr_lock_give(&large.lock);
+        zr_lock_release(&large.lock);
         bool gone = give_back(kept->address, kept->class);
         given += gone ? bytes : 0;
-        zr_lock_take(&large.lock);
+        zr_lock_acquire(&large.lock);
         if (gone) {
             zr_slab_give(&large.records, kept);
         } else {
@@ -284,7 +284,7 @@ static size_t give_back_kept(size_t most, uint64_t now)
         }
     }
     note();
-    zr_lock_give(&large.lock);
+    zr_lock_release(&large.lock);
     return given;
 }
 
@@ -342,7 +342,7 @@ static char *take_fresh(unsigned class, size_t alignment)
 static char *take(size_t bytes, size_t alignment, bool *fresh)
 {
     unsigned class = class_of(bytes), got;
-    zr_lock_take(&large.lock);
+    zr_lock_acquire(&large.lock);
     char *address = take_kept(class, alignment, &got);
     *fresh = !address;
     unsigned mark = mark_for(address ? got : class, bytes);
@@ -353,14 +353,14 @@ static char *take(size_t bytes, size_t alignment, bool *fresh)
         large.missed_bytes -= missed;
         large.more_bytes += missed;
     }
-    zr_lock_give(&large.lock);
+    zr_lock_release(&large.lock);
     if (address) {
         write_mark(address, (read_mark(address) & MOVED) | mark);
     } else if ((address = take_fresh(class, alignment))) {
         write_mark(address, mark);
-        zr_lock_take(&large.lock);
+        zr_lock_acquire(&large.lock);
         count_live(used_bytes(mark));
-        zr_lock_give(&large.lock);
+        zr_lock_release(&large.lock);
     }
     if (unlikely(zr_measuring.on))
         zr_measuring_alloc(address, bytes, class_bytes(mark & 0xff));
@@ -371,13 +371,13 @@ static char *take(size_t bytes, size_t alignment, bool *fresh)
 static void give_tail_back(char *address, size_t bytes, unsigned class)
 {
     size_t whole = (bytes + ZR_PAGE_BYTES - 1) & ~(ZR_PAGE_BYTES - 1);
-    if (class_bytes(class) - whole >= TAIL_LEAST_BYTES)
+    if (class_bytes(class) - whole >= TAIL_MIN_BYTES)
         zr_pages_discard(address + whole, class_bytes(class) - whole, false);
 }
 
 static void clear(char *address, size_t bytes, unsigned class)
 {
-    if (bytes <= CLEAR_MOST_BYTES ||
+    if (bytes <= CLEAR_MAX_BYTES ||
         !zr_pages_discard(address, class_bytes(class), (read_mark(address) & MOVED) != 0))
         memset(address, 0, bytes);
 }
@@ -452,7 +452,7 @@ static void keep(char *block, unsigned mark)
 {
     uint64_t now = now_ms();
     unsigned class = mark & 0xff;
-    zr_lock_take(&large.lock);
+    zr_lock_acquire(&large.lock);
     count_dead(used_bytes(mark));
     struct kept *kept = zr_slab_reserve(&large.records, 1) ? zr_slab_take(&large.records) : NULL;
     if (kept) {
@@ -461,10 +461,10 @@ static void keep(char *block, unsigned mark)
         link_kept(kept);
     }
     bool round;
-    size_t most = keep_most(now, &round);
+    size_t most = keep_max(now, &round);
     bool due = large.kept_bytes > most || (large.oldest && now - large.oldest->freed_ms >= KEEP_MS);
     note();
-    zr_lock_give(&large.lock);
+    zr_lock_release(&large.lock);
     if (!kept && !give_back(block, class))
         write_mark(block, class); /* neither records nor a way back: lost */
     if (due)
@@ -497,7 +497,7 @@ static enum zr_pages_moved move_pages(char *from, char *to)
 {
     unsigned mark = read_mark(from), to_mark = read_mark(to);
     size_t bytes = class_bytes(mark & 0xff);
-    if (bytes < MOVE_LEAST_BYTES || large.moved_count >= MOVED_MOST)
+    if (bytes < MOVE_MIN_BYTES || large.moved_count >= MOVED_MAX)
         return ZR_PAGES_STAYED;
     enum zr_pages_moved moved =
         zr_pages_move(&(struct zr_pages_move){from, bytes, to, class_bytes(to_mark & 0xff)});
@@ -505,12 +505,12 @@ static enum zr_pages_moved move_pages(char *from, char *to)
         return moved;
     if (unlikely(zr_measuring.on))
         zr_measuring_free(from);
-    zr_lock_take(&large.lock);
+    zr_lock_acquire(&large.lock);
     large.moved_count += (mark & MOVED) == 0;
     large.moved_bytes += bytes;
     count_dead(used_bytes(mark));
     note();
-    zr_lock_give(&large.lock);
+    zr_lock_release(&large.lock);
     write_mark(to, to_mark | MOVED);
     write_mark(from, 0);
     if (zr_pages_restore(from, bytes)) /* else another mapping has the addresses; give them up */
@@ -523,9 +523,9 @@ static void lose(char *block)
 {
     unsigned mark = read_mark(block);
     write_mark(block, mark & 0xff);
-    zr_lock_take(&large.lock);
+    zr_lock_acquire(&large.lock);
     count_dead(used_bytes(mark));
-    zr_lock_give(&large.lock);
+    zr_lock_release(&large.lock);
 }
 
 /* The block has room for more than it was asked to have. */
@@ -534,11 +534,11 @@ static void use_more(char *block, unsigned mark, size_t bytes)
     unsigned more = (mark & MOVED) | mark_for(mark & 0xff, bytes);
     if (used_bytes(more) <= used_bytes(mark))
         return;
-    zr_lock_take(&large.lock);
+    zr_lock_acquire(&large.lock);
     write_mark(block, more);
     large.live_bytes += used_bytes(more) - used_bytes(mark);
     note();
-    zr_lock_give(&large.lock);
+    zr_lock_release(&large.lock);
 }
 
 void *zr_large_resize(void *pointer, size_t bytes)
@@ -566,21 +566,21 @@ void *zr_large_resize(void *pointer, size_t bytes)
     }
     size_t copied = old_bytes < bytes ? old_bytes : bytes;
     memcpy(to, pointer, copied);
-    zr_lock_take(&large.lock);
+    zr_lock_acquire(&large.lock);
     large.copied_bytes += copied;
-    zr_lock_give(&large.lock);
+    zr_lock_release(&large.lock);
     zr_large_free(pointer);
     return to;
 }
 
 void zr_large_get_stats(struct zr_large_stats *out)
 {
-    zr_lock_take(&large.lock);
+    zr_lock_acquire(&large.lock);
     *out = (struct zr_large_stats){.live_bytes = large.live_bytes,
                                    .peak_live_bytes = large.peak_live_bytes,
                                    .kept_bytes = large.kept_bytes,
                                    .blocks_count = large.blocks_count,
                                    .moved_bytes = large.moved_bytes,
                                    .copied_bytes = large.copied_bytes};
-    zr_lock_give(&large.lock);
+    zr_lock_release(&large.lock);
 }

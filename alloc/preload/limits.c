@@ -21,7 +21,7 @@
 #include "alloc/preload/large.h"
 
 #define GRANULE_BYTES ((size_t)2 << 20)
-#define LEAST_BYTES   ((size_t)16 << 20) /* smaller extents are not worth the call */
+#define MIN_BYTES     ((size_t)16 << 20) /* smaller extents are not worth the call */
 
 static struct zr_lock lock;
 
@@ -44,12 +44,12 @@ static size_t unused_bytes(zr_arena *arena, struct zr_span span)
 /* All but so many of them. */
 static void give(zr_arena *arena, struct zr_span span, size_t keep_bytes)
 {
-    for (size_t bytes = span.bytes; bytes >= LEAST_BYTES;) {
+    for (size_t bytes = span.bytes; bytes >= MIN_BYTES;) {
         void *block = NULL;
         size_t unused = unused_bytes(arena, span);
         size_t most = unused > keep_bytes ? (unused - keep_bytes) & ~(GRANULE_BYTES - 1) : 0;
         bytes = (bytes < most ? bytes : most) & ~(GRANULE_BYTES - 1);
-        if (bytes < LEAST_BYTES)
+        if (bytes < MIN_BYTES)
             return;
         struct zr_request request = {.bytes = bytes, .alignment = GRANULE_BYTES, .tag = ZR_TAG_OTHER};
         zr_recorder_held = true; /* a smaller one may be there */
@@ -84,7 +84,7 @@ static void make_room(const struct rlimit *limit)
         give(zr_preload.large_arena, zr_preload.large, left / 2);
         give(zr_preload.small_arena, zr_preload.small, left / 4);
     }
-    zr_lock_give(&lock);
+    zr_lock_release(&lock);
     errno = error;
 }
 

@@ -25,8 +25,8 @@
 struct zr_measuring zr_measuring;
 
 /* A trace in the record's folder ends here: some nine million events. */
-#define TRACE_MOST_BYTES ((size_t)64 << 20)
-#define SAMPLE_NS        UINT64_C(10000000)
+#define TRACE_MAX_BYTES ((size_t)64 << 20)
+#define SAMPLE_NS       UINT64_C(10000000)
 /* A sample takes longer the more processors there are: at most a part of the time in so many. */
 enum { SAMPLE_SHARE = 100 };
 
@@ -90,20 +90,20 @@ void zr_measuring_refused(size_t bytes)
 static zr_result write_map(void *argument, void *address, size_t bytes)
 {
     (void)argument;
-    zr_lock_take(&own.lock);
+    zr_lock_acquire(&own.lock);
     if (own.trace)
         zr_trace_write_map(own.trace, address, bytes);
-    zr_lock_give(&own.lock);
+    zr_lock_release(&own.lock);
     return ZR_OK;
 }
 
 static void write_unmap(void *argument, void *address, size_t bytes)
 {
     (void)argument;
-    zr_lock_take(&own.lock);
+    zr_lock_acquire(&own.lock);
     if (own.trace)
         zr_trace_write_unmap(own.trace, address, bytes);
-    zr_lock_give(&own.lock);
+    zr_lock_release(&own.lock);
 }
 
 static const struct zr_map_callback callback = {.mapped = write_map, .unmapping = write_unmap};
@@ -137,7 +137,7 @@ void zr_measuring_first_large(void)
                                      .base = arena->base,
                                      .reserve_bytes = arena->range_bytes,
                                      .granule_bytes = arena->granule_bytes,
-                                     .most_bytes = own.trace_wanted ? 0 : TRACE_MOST_BYTES};
+                                     .most_bytes = own.trace_wanted ? 0 : TRACE_MAX_BYTES};
     if (result == ZR_OK)
         result = zr_trace_open(&trace, path, &origin);
     if (result == ZR_OK) {
@@ -158,7 +158,7 @@ void zr_measuring_alloc(const void *block, size_t bytes, size_t reserved_bytes)
     if (!atomic_load_explicit(&own.traces, memory_order_relaxed))
         return;
     uint32_t stack = zr_call_stack_take(); /* before the lock */
-    zr_lock_take(&own.lock);
+    zr_lock_acquire(&own.lock);
     if (own.trace && block) {
         zr_trace_write_alloc(own.trace,
                              &(struct zr_block_info){.address = (void *)block,
@@ -172,18 +172,18 @@ void zr_measuring_alloc(const void *block, size_t bytes, size_t reserved_bytes)
     }
     if (own.trace && !zr_trace_goes_on(own.trace))
         atomic_store(&own.traces, false);
-    zr_lock_give(&own.lock);
+    zr_lock_release(&own.lock);
 }
 
 void zr_measuring_free(const void *block)
 {
     if (!atomic_load_explicit(&own.traces, memory_order_relaxed))
         return;
-    zr_lock_take(&own.lock);
+    zr_lock_acquire(&own.lock);
     if (own.trace)
         zr_trace_write_free(own.trace,
                             &(struct zr_block_info){.address = (void *)block, .tag = ZR_TAG_OTHER});
-    zr_lock_give(&own.lock);
+    zr_lock_release(&own.lock);
 }
 
 void zr_measuring_note(size_t live_bytes, size_t held_bytes, size_t large_held_bytes)
@@ -227,11 +227,11 @@ void zr_measuring_end(void)
     if (!zr_measuring.on)
         return;
     zr_measuring_sample();
-    zr_lock_take(&own.lock);
+    zr_lock_acquire(&own.lock);
     struct zr_trace *trace = own.trace;
     own.trace = NULL;
     atomic_store(&own.traces, false);
-    zr_lock_give(&own.lock);
+    zr_lock_release(&own.lock);
     if (trace) {
         zr_arena_remove_map_callback(zr_preload.large_arena, &callback);
         zr_trace_close(trace);

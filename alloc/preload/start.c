@@ -297,12 +297,11 @@ static __attribute__((destructor)) void end(void)
 static void check_limit(void)
 {
     uint64_t limit = zr_option_get(ZR_OPTION_LIMIT);
-    if (limit == 0 || limit >= ZR_USAGE_LEAST_LIMIT_BYTES)
+    if (limit == 0 || limit >= ZR_USAGE_MIN_LIMIT_BYTES)
         return;
     char text[ZR_SIZE_EXACT_ROOM];
     zr_say("ZR_CONF=limit:%s is too small: malloc needs %zuMiB to start; give at least limit:%zuMiB",
-           zr_size_print_exact(text, limit), ZR_USAGE_LEAST_LIMIT_BYTES >> 20,
-           ZR_USAGE_LEAST_LIMIT_BYTES >> 20);
+           zr_size_print_exact(text, limit), ZR_USAGE_MIN_LIMIT_BYTES >> 20, ZR_USAGE_MIN_LIMIT_BYTES >> 20);
     _exit(2);
 }
 

@@ -31,7 +31,7 @@ enum {
 
 /* The least limit under which libzr_malloc.so serves a process: jemalloc's first memory takes five granules
  * of 2 MiB, a large block one, a second thread two. */
-#define ZR_USAGE_LEAST_LIMIT_BYTES ((size_t)16 << 20)
+#define ZR_USAGE_MIN_LIMIT_BYTES ((size_t)16 << 20)
 
 /* Of one kind of memory. Held: handed out, or kept after it was freed. */
 struct zr_usage_figures {

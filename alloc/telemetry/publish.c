@@ -80,7 +80,7 @@ static bool take_counters(struct zr_arena *arena, struct zr_arena_stats *out)
         add_counters(stripe, &sum);
         if (i == 0)
             own_peak_bytes = arena->peak_live_bytes;
-        zr_lock_give(&stripe->lock);
+        zr_lock_release(&stripe->lock);
     }
     sum.pending_bytes = out->pending_bytes;
     sum.stranded_bytes = out->stranded_bytes;

@@ -22,10 +22,10 @@
 #include "alloc/telemetry/report.h"
 
 /* Files of a process; after a file of an arena, the next a minute later. */
-enum { FILES_MOST = 8, NUMBERS_MOST = 10000 };
+enum { FILES_MAX = 8, NUMBERS_MAX = 10000 };
 #define AGAIN_NS UINT64_C(60000000000)
 /* More blocks than this are not written with the lock held. */
-enum { BLOCKS_MOST = 4 << 20 };
+enum { BLOCKS_MAX = 4 << 20 };
 
 __thread bool zr_recorder_held __attribute__((tls_model("initial-exec")));
 __thread uint8_t zr_recorder_files __attribute__((tls_model("initial-exec")));
@@ -308,9 +308,9 @@ static bool open_file(struct zr_trace **out, char *path, size_t room_bytes, cons
                                            .granule_bytes = arena->granule_bytes,
                                            .start_ns = start_ns,
                                            .own = true};
-    if (atomic_load(&files_count) >= FILES_MOST)
+    if (atomic_load(&files_count) >= FILES_MAX)
         return false;
-    for (unsigned number = 1; number <= NUMBERS_MOST; number++) {
+    for (unsigned number = 1; number <= NUMBERS_MAX; number++) {
         int length = snprintf(path, room_bytes, "%s/zr-%ld-%s-%u.zrt", zr_folder_temporary(), (long)getpid(),
                               arena->name, number);
         if (length < 0 || (size_t)length >= room_bytes)
@@ -354,7 +354,7 @@ void zr_recorder_refused(struct zr_arena *arena, zr_result result, const struct 
     struct zr_recorder *recorder = &arena->recorder;
     char path[512], words[1024];
     int state;
-    if (!recorder->events || zr_recorder_held || arena->blocks_count > BLOCKS_MOST)
+    if (!recorder->events || zr_recorder_held || arena->blocks_count > BLOCKS_MAX)
         return;
     uint64_t now_ns = zr_os_now_ns();
     if (recorder->written_ns && now_ns - recorder->written_ns < AGAIN_NS)

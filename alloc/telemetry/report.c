@@ -15,10 +15,10 @@
 #include "alloc/telemetry/trace_format.h"
 
 /* A granule is advised down to a sixteenth: finer ones cost more mappings than they save memory. */
-enum { SIZES_MOST = 5 };
+enum { SIZES_MAX = 5 };
 
 /* As zr_backend_granule() has it. */
-#define GRANULE_MOST_BYTES ((size_t)1 << 30)
+#define GRANULE_MAX_BYTES ((size_t)1 << 30)
 
 /* Of all stripes but where it says so. */
 struct survey {
@@ -29,7 +29,7 @@ struct survey {
     size_t unmovable_bytes; /* free, in whole granules that are not movable */
     size_t addresses_bytes; /* free, mapped or not, of the stripe that was asked: it cannot use others' */
     size_t pinned_bytes[ZR_TAG_COUNT]; /* free on granules that a block of the tag is on, halved if two are */
-    size_t whole_bytes[SIZES_MOST];    /* free in whole granules, were these halved i times */
+    size_t whole_bytes[SIZES_MAX];     /* free in whole granules, were these halved i times */
 };
 
 /* What is missing, which is what decides about the ways out. */
@@ -84,7 +84,7 @@ static void survey_run(const struct zr_arena *arena, const struct zr_extent *gap
         low = first_end;
     if (behind && last->handle->bytes > granule)
         high = last_begin;
-    for (unsigned i = 0; i < SIZES_MOST; i++) {
+    for (unsigned i = 0; i < SIZES_MAX; i++) {
         size_t begin = zr_round_up(low, granule >> i), end = zr_round_down(high, granule >> i);
         out->whole_bytes[i] += end > begin ? end - begin : 0;
     }
@@ -208,11 +208,11 @@ struct words {
 /* The tags whose blocks pin most, "" if none does. */
 static struct words pins(const struct survey *survey)
 {
-    enum { TAGS_MOST = 4 };
+    enum { TAGS_MAX = 4 };
     struct words out = {""};
     size_t left_bytes[ZR_TAG_COUNT], length = 0;
     memcpy(left_bytes, survey->pinned_bytes, sizeof left_bytes);
-    for (unsigned i = 0; i < TAGS_MOST; i++) {
+    for (unsigned i = 0; i < TAGS_MAX; i++) {
         unsigned tag = largest_of(left_bytes);
         if (left_bytes[tag] == 0)
             break;
@@ -230,7 +230,7 @@ static size_t granule_that_does(const struct zr_arena *arena, struct zr_need nee
                                 const struct survey *survey)
 {
     size_t least = arena->backend->can.least_granule_bytes;
-    for (unsigned i = 1; i < SIZES_MOST && arena->granule_bytes >> i >= least; i++)
+    for (unsigned i = 1; i < SIZES_MAX && arena->granule_bytes >> i >= least; i++)
         if (survey->whole_bytes[i] + survey->cached_bytes >=
             zr_round_up(need.bytes, arena->granule_bytes >> i))
             return arena->granule_bytes >> i;
@@ -266,7 +266,7 @@ static struct words help(const struct zr_arena *arena, enum lack lack, struct zr
         break;
     case LACK_MAPPINGS:
         snprintf(out.text, sizeof out.text, "the setting that the cause names, or fewer mappings");
-        if (granule < GRANULE_MOST_BYTES)
+        if (granule < GRANULE_MAX_BYTES)
             snprintf(out.text + strlen(out.text), sizeof out.text - strlen(out.text),
                      ": a larger granule (ZR_CONF=granule:%s)", granule_words(2 * granule).text);
         break;

@@ -32,10 +32,10 @@
 #define PATIENCE_NS UINT64_C(1000000000)
 #define REFRESH_MS  1000
 #define LOOK_NS     UINT64_C(10000000) /* between two looks for a request */
-#define QUEUE_MOST  16
-#define HEARD_MOST  16       /* connections at a time */
-enum { ATTACHED_MOST = 64 }; /* arenas that one connection records */
-#define DESCRIPTOR 200       /* from here on: programs that close what they do not know begin below */
+#define QUEUE_MAX   16
+#define HEARD_MAX   16      /* connections at a time */
+enum { ATTACHED_MAX = 64 }; /* arenas that one connection records */
+#define DESCRIPTOR 200      /* from here on: programs that close what they do not know begin below */
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
 #define STACK_BYTES ((size_t)4 << 20)
 #else
@@ -61,9 +61,9 @@ static struct {
     char socket_path[sizeof(((struct sockaddr_un *)0)->sun_path)];
     struct zr_thread thread;
     void *stack; /* of the thread, or of the next one: a child has it, since its C library looks at it */
-    struct connection heard[HEARD_MOST];
+    struct connection heard[HEARD_MAX];
     struct connection *attached; /* one of them, or NULL */
-    unsigned attached_arenas[ATTACHED_MOST];
+    unsigned attached_arenas[ATTACHED_MAX];
     unsigned attached_count;
 } serve = {.listening = -1};
 
@@ -100,7 +100,7 @@ static struct connection *begin_connection(void)
         poll(NULL, 0, 100); /* out of descriptors, as a rule: not again at once */
         return NULL;
     }
-    for (unsigned i = 0; i < HEARD_MOST; i++) {
+    for (unsigned i = 0; i < HEARD_MAX; i++) {
         struct connection *each = &serve.heard[i];
         bool better = !place || (place->fd >= 0 && (each->fd < 0 || each->deadline_ns < place->deadline_ns));
         if (each != serve.attached && better)
@@ -194,8 +194,8 @@ static zr_result attach(const struct zr_command *command, struct connection *con
 {
     if (serve.attached && serve.attached != connection)
         return zr_fail(ZR_ERR_INVALID, "another client is already attached to this process");
-    if (serve.attached_count == ATTACHED_MOST)
-        return zr_fail(ZR_ERR_INVALID, "one connection records %d arenas at most", ATTACHED_MOST);
+    if (serve.attached_count == ATTACHED_MAX)
+        return zr_fail(ZR_ERR_INVALID, "one connection records %d arenas at most", ATTACHED_MAX);
     zr_result result = zr_trace_start_foreign(command->arena, command->text);
     if (result != ZR_OK)
         return result;
@@ -268,17 +268,17 @@ static void serve_connection(struct connection *connection, bool late)
 }
 
 /* Waits for the next of all; how long the first silent one has still. */
-static int wait_ready(struct pollfd fds[1 + HEARD_MOST])
+static int wait_ready(struct pollfd fds[1 + HEARD_MAX])
 {
     uint64_t now_ns = zr_os_now_ns(), until_ns = now_ns + (uint64_t)REFRESH_MS * 1000000;
     fds[0] = (struct pollfd){.fd = serve.listening, .events = POLLIN};
-    for (unsigned i = 0; i < HEARD_MOST; i++) {
+    for (unsigned i = 0; i < HEARD_MAX; i++) {
         const struct connection *each = &serve.heard[i];
         fds[1 + i] = (struct pollfd){.fd = each->fd, .events = POLLIN};
         if (each->fd >= 0 && each->deadline_ns < until_ns)
             until_ns = each->deadline_ns;
     }
-    return poll(fds, 1 + HEARD_MOST, until_ns > now_ns ? (int)((until_ns - now_ns) / 1000000) + 1 : 0);
+    return poll(fds, 1 + HEARD_MAX, until_ns > now_ns ? (int)((until_ns - now_ns) / 1000000) + 1 : 0);
 }
 
 /* Until the socket is gone. The process does not wait for this thread when it ends. */
@@ -288,7 +288,7 @@ static void *run(void *nothing)
     (void)nothing;
     pthread_setname_np(pthread_self(), "zr");
     for (;;) {
-        struct pollfd fds[1 + HEARD_MOST];
+        struct pollfd fds[1 + HEARD_MAX];
         int ready = wait_ready(fds);
         uint64_t now_ns = zr_os_now_ns();
         if (!is_ours(serve.listening, serve.inode))
@@ -299,7 +299,7 @@ static void *run(void *nothing)
         }
         if (ready < 0)
             continue;
-        for (unsigned i = 0; i < HEARD_MOST; i++) {
+        for (unsigned i = 0; i < HEARD_MAX; i++) {
             struct connection *each = &serve.heard[i];
             if (each->fd >= 0 && (fds[1 + i].revents || now_ns >= each->deadline_ns))
                 serve_connection(each, !fds[1 + i].revents);
@@ -309,7 +309,7 @@ static void *run(void *nothing)
             serve_connection(next, false);
     }
     detach();
-    for (unsigned i = 0; i < HEARD_MOST; i++)
+    for (unsigned i = 0; i < HEARD_MAX; i++)
         end_connection(&serve.heard[i]);
     unlink(serve.socket_path);
     unlink(serve.publisher.path);
@@ -334,7 +334,7 @@ static zr_result open_socket(const char *folder)
     }
     unlink(address.sun_path); /* of a dead process of this number */
     if (fd < 0 || bind(fd, (const struct sockaddr *)&address, sizeof address) != 0 ||
-        chmod(address.sun_path, 0600) != 0 || listen(fd, QUEUE_MOST) != 0 || fstat(fd, &status) != 0) {
+        chmod(address.sun_path, 0600) != 0 || listen(fd, QUEUE_MAX) != 0 || fstat(fd, &status) != 0) {
         if (fd >= 0)
             close(fd);
         return zr_fail(ZR_ERR_IO, "cannot listen at '%s' (error %d)", address.sun_path, errno);
@@ -349,7 +349,7 @@ static zr_result begin(void)
 {
     char folder[ZR_FOLDER_BYTES];
     serve.attached = NULL;
-    for (unsigned i = 0; i < HEARD_MOST; i++)
+    for (unsigned i = 0; i < HEARD_MAX; i++)
         serve.heard[i].fd = -1;
     zr_result result = zr_folder_runtime(folder, true);
     if (result == ZR_OK)
@@ -389,7 +389,7 @@ static void after_fork(bool child)
         return;
     if (is_ours(serve.listening, serve.inode))
         close(serve.listening);
-    for (unsigned i = 0; serve.listening >= 0 && i < HEARD_MOST; i++)
+    for (unsigned i = 0; serve.listening >= 0 && i < HEARD_MAX; i++)
         end_connection(&serve.heard[i]);
     serve.listening = -1;
     serve.attached = NULL;

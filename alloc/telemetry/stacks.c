@@ -14,12 +14,12 @@
 #include "alloc/telemetry/trace_format.h"
 
 enum { SLOTS = 1 << 17, WORDS = 1 << 20 };
-_Static_assert(ZR_STACK_FRAMES <= ZRT_FRAMES_MOST, "a stack fits into an event");
+_Static_assert(ZR_STACK_FRAMES <= ZRT_FRAMES_MAX, "a stack fits into an event");
 
 struct table {
-    _Atomic uint64_t slots[SLOTS];                /* hash of 32 bits << 32 | number; 0: none */
-    _Atomic uint32_t places[ZRT_STACKS_MOST + 1]; /* of a number: its first word */
-    uint64_t words[WORDS];                        /* count, addresses */
+    _Atomic uint64_t slots[SLOTS];               /* hash of 32 bits << 32 | number; 0: none */
+    _Atomic uint32_t places[ZRT_STACKS_MAX + 1]; /* of a number: its first word */
+    uint64_t words[WORDS];                       /* count, addresses */
     _Atomic uint32_t words_count, numbers_count;
 };
 
@@ -111,7 +111,7 @@ static uint32_t put(struct table *table, const struct walk *walk)
     uint32_t place = atomic_fetch_add(&table->words_count, walk->count + 1);
     uint32_t number =
         place <= WORDS - ZR_STACK_FRAMES - 1 ? atomic_fetch_add(&table->numbers_count, 1) + 1 : 0;
-    if (number == 0 || number > ZRT_STACKS_MOST) {
+    if (number == 0 || number > ZRT_STACKS_MAX) {
         /* Full for good; the counts stay where they do not wrap. */
         atomic_store(&table->words_count, WORDS);
         return 0;
@@ -167,7 +167,7 @@ __attribute__((noinline)) uint32_t zr_call_stack_take(void)
 struct zr_call_stack zr_call_stack_get(uint32_t number)
 {
     const struct table *table = atomic_load_explicit(&shared_table, memory_order_acquire);
-    if (!table || number == 0 || number > ZRT_STACKS_MOST || number > atomic_load(&table->numbers_count))
+    if (!table || number == 0 || number > ZRT_STACKS_MAX || number > atomic_load(&table->numbers_count))
         return (struct zr_call_stack){0};
     uint32_t place = atomic_load_explicit(&table->places[number], memory_order_acquire);
     return (struct zr_call_stack){&table->words[place + 1], (unsigned)table->words[place]};

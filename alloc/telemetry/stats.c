@@ -101,11 +101,11 @@ zr_result zr_arena_reset_peaks(zr_arena *arena)
     unsigned count = 1 + atomic_load(&arena->stripes_count);
     for (unsigned i = 0; i < count; i++) {
         struct zr_arena *stripe = i ? arena->stripes[i - 1] : arena;
-        zr_lock_take(&stripe->lock);
+        zr_lock_acquire(&stripe->lock);
         stripe->peak_live_bytes = stripe->live_bytes;
         stripe->peak_requested_bytes = stripe->requested_bytes;
         stripe->at_peak = true;
-        zr_lock_give(&stripe->lock);
+        zr_lock_release(&stripe->lock);
     }
     arena->peak_reserved_bytes = arena->all_reserved_bytes;
     arena->all_peak_live_bytes = arena->all_live_bytes;

@@ -28,7 +28,7 @@
  *               zrt_cause) and nine varints: need, free, largest, cached, pending, unmovable, reserved, limit and
  *               device bytes (struct zr_refusal says what they are), and with ZRT_HAS_MORE a varint count and so many
  *               varints: device free, process, whole, pool idle bytes; a reader skips those that it does not know, at
- *               most ZRT_MORE_MOST
+ *               most ZRT_MORE_MAX
  *     begin     nothing: the allocs and maps before it say what was there when the trace was started
  * A place is the zigzag difference of a block's offset from base_address to the place of the alloc or free
  * before (first: 0): in units of 256 bytes (both offsets are multiples of 256), or of bytes with
@@ -90,14 +90,14 @@ enum zrt_kind {
 
 #define ZRT_UNIT_BYTES  256u
 #define ZRT_LABEL_BYTES 63u   /* of a mark, at most */
-#define ZRT_MORE_MOST   12u   /* further figures of a refused one, at most */
+#define ZRT_MORE_MAX    12u   /* further figures of a refused one, at most */
 #define ZRT_EVENT_BYTES 1024u /* no event is longer; of version 1: 256 */
 
 #define ZRT_EXTENSION_BYTES 900u /* of an extension, at most, without what every event has */
-#define ZRT_FRAMES_MOST     64u  /* of a stack */
-#define ZRT_STACKS_MOST     65535u
+#define ZRT_FRAMES_MAX      64u  /* of a stack */
+#define ZRT_STACKS_MAX      65535u
 #define ZRT_BUILD_ID_BYTES  20u   /* at most; longer ones are left out */
-#define ZRT_HEADER_MOST     4096u /* bytes, of a later release's */
+#define ZRT_HEADER_MAX      4096u /* bytes, of a later release's */
 
 enum zrt_extension { ZRT_MODULE = 1, ZRT_STACK, ZRT_WITH };
 

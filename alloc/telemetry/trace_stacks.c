@@ -13,15 +13,15 @@
 #include "alloc/base/slab.h"
 #include "alloc/telemetry/stacks.h"
 
-enum { MODULES_MOST = 2048, LINE_BYTES = 4352, ELF_BYTES = 4096, PATH_MOST = 800, PAGE_BYTES = 4096 };
+enum { MODULES_MAX = 2048, LINE_BYTES = 4352, ELF_BYTES = 4096, PATH_BYTES_MAX = 800, PAGE_BYTES = 4096 };
 
 struct range {
     uint64_t start, end;
 };
 
 struct zr_trace_stacks {
-    unsigned char written[(ZRT_STACKS_MOST + 8) / 8]; /* a bit by number */
-    struct range modules[MODULES_MOST];               /* written, the latest last */
+    unsigned char written[(ZRT_STACKS_MAX + 8) / 8]; /* a bit by number */
+    struct range modules[MODULES_MAX];               /* written, the latest last */
     unsigned modules_count;
     char line[LINE_BYTES];
     _Alignas(8) unsigned char elf[ELF_BYTES]; /* of a file: its first bytes */
@@ -94,8 +94,8 @@ static void read_build_id(struct zr_trace_stacks *stacks, struct module *module)
 static void write_module(struct zr_trace_stacks *stacks, struct zr_trace *trace, struct module *module)
 {
     unsigned char data[ZRT_EXTENSION_BYTES], *at = data;
-    size_t path_bytes = strnlen(module->path, PATH_MOST);
-    if (stacks->modules_count == MODULES_MOST)
+    size_t path_bytes = strnlen(module->path, PATH_BYTES_MAX);
+    if (stacks->modules_count == MODULES_MAX)
         return;
     read_build_id(stacks, module);
     at = zrt_put_varint(at, module->range.start);
@@ -119,7 +119,7 @@ static void take_line(struct zr_trace_stacks *stacks, struct zr_trace *trace)
                &module.file_offset, &path_at) < 4 ||
         rights[2] != 'x' || is_known(stacks, module.range))
         return;
-    if (path_at > 0 && strlen(stacks->line + path_at) <= PATH_MOST)
+    if (path_at > 0 && strlen(stacks->line + path_at) <= PATH_BYTES_MAX)
         module.path = stacks->line + path_at;
     write_module(stacks, trace, &module);
 }

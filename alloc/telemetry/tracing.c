@@ -105,9 +105,9 @@ zr_result zr_trace_mark(zr_arena *arena, const char *label)
 {
     if (!arena || !label)
         return zr_fail(ZR_ERR_INVALID, "zr_trace_mark: arena or label is NULL");
-    zr_lock_take(&arena->lock);
+    zr_lock_acquire(&arena->lock);
     zr_trace_event(arena->trace, mark, label);
-    zr_lock_give(&arena->lock);
+    zr_lock_release(&arena->lock);
     return ZR_OK;
 }
 
@@ -164,10 +164,10 @@ static bool any_foreign(void)
     bool any = false;
     zr_arenas_close();
     for (struct zr_arena *arena = NULL; !any && (arena = zr_arenas_next(arena));) {
-        bool locked = zr_lock_take_within(&arena->lock, 100000000);
+        bool locked = zr_lock_acquire_within(&arena->lock, 100000000);
         any = !locked || arena->trace_is_foreign;
         if (locked)
-            zr_lock_give(&arena->lock);
+            zr_lock_release(&arena->lock);
     }
     zr_arenas_unlock();
     return any;
@@ -210,10 +210,10 @@ bool zr_arenas_set_stacks(uint32_t every)
         unsigned count = atomic_load_explicit(&arena->stripes_count, memory_order_acquire);
         for (unsigned i = 0; i <= count; i++) {
             struct zr_arena *stripe = i ? arena->stripes[i - 1] : arena;
-            bool locked = zr_lock_take_within(&stripe->lock, 100000000);
+            bool locked = zr_lock_acquire_within(&stripe->lock, 100000000);
             if (locked) {
                 switch_stacks(stripe, every > 0);
-                zr_lock_give(&stripe->lock);
+                zr_lock_release(&stripe->lock);
             }
             all = all && locked;
         }
@@ -227,10 +227,10 @@ unsigned zr_trace_mark_all(const char *label)
     unsigned count = 0;
     zr_arenas_close();
     for (struct zr_arena *arena = NULL; (arena = zr_arenas_next(arena));)
-        if (zr_lock_take_within(&arena->lock, 100000000)) {
+        if (zr_lock_acquire_within(&arena->lock, 100000000)) {
             count += arena->trace != NULL;
             zr_trace_event(arena->trace, mark, label);
-            zr_lock_give(&arena->lock);
+            zr_lock_release(&arena->lock);
         }
     zr_arenas_unlock();
     return count;

@@ -46,7 +46,7 @@ static bool is_wanted(const struct zr_candidate *candidate, const struct zr_lear
     /* The same period again: unplanned allocations are no reason to start over. */
     size_t steps = candidate->plan.steps_count,
            apart = steps > view->steps_count ? steps - view->steps_count : view->steps_count - steps;
-    if (apart <= steps / 64 && view->bad_share <= UNPLANNED_MOST)
+    if (apart <= steps / 64 && view->bad_share <= UNPLANNED_MAX)
         return false;
     return view->bad_share > 2 * unplanned_share(candidate) + 10;
 }
@@ -66,7 +66,7 @@ static void try_later(struct zr_learner *learner, const struct zr_learner_view *
 {
     for (size_t i = 0; i < view->sequences_count && learner->forgotten_count == view->forgotten_count; i++) {
         struct zr_learner_recording *recording = view->recordings[i];
-        if (recording->retries == RETRIES_MOST)
+        if (recording->retries == RETRIES_MAX)
             continue;
         recording->retries++;
         recording->refusals++;
@@ -156,7 +156,7 @@ static zr_result plan_it(struct zr_learner *learner, struct zr_learner_view *vie
                                                          .stack_bytes = zr_helper_room(&learner->helper)});
     bool joint = learner->split && view->sequences_count > 0 && view->sequences[0].any;
     bool loose = joint && (result == ZR_ERR_UNAVAILABLE ||
-                           (result == ZR_OK && unplanned_share(candidate) > LOOSE_MOST));
+                           (result == ZR_OK && unplanned_share(candidate) > LOOSE_MAX));
     zr_arena_hold(learner->arena);
     learner->stats.periods_count += result == ZR_OK;
     learner->all.loose |= loose;
@@ -214,21 +214,21 @@ static const struct zr_observer observer = {.allocated = zr_learner_allocated,
 
 static zr_result prepare(struct zr_learner *learner)
 {
-    learner->records = zr_pages_take(RECORDS_MOST * sizeof *learner->records);
+    learner->records = zr_pages_take(RECORDS_MAX * sizeof *learner->records);
     if (!learner->records || !zr_recording_begin(&learner->all) || !zr_learner_grow_live(learner) ||
         zr_helper_begin(&learner->helper) != ZR_OK)
         return ZR_ERR_HOST_MEMORY;
-    zr_pages_touch(learner->records, RECORDS_MOST * sizeof *learner->records);
+    zr_pages_touch(learner->records, RECORDS_MAX * sizeof *learner->records);
     return zr_arena_observe(learner->arena, &observer, learner);
 }
 
 static void release(struct zr_learner *learner)
 {
-    for (size_t i = 0; i < SEQUENCES_MOST; i++)
+    for (size_t i = 0; i < SEQUENCES_MAX; i++)
         zr_recording_end(&learner->recordings[i]);
     zr_recording_end(&learner->all);
     zr_pages_give(learner->live, learner->live_room * sizeof *learner->live);
-    zr_pages_give(learner->records, RECORDS_MOST * sizeof *learner->records);
+    zr_pages_give(learner->records, RECORDS_MAX * sizeof *learner->records);
     zr_pages_give(learner, sizeof *learner);
 }
 

@@ -11,11 +11,11 @@
 #include "defrag/trace/lifetimes.h"
 
 enum {
-    LEAST_BYTES = 256,        /* alignment of blocks */
-    WASTE_DIVISOR = 256,      /* max waste of a block of whole granules: one part of its last */
-    ADDRESSES_MOST = 1 << 22, /* of a sequence, in granules */
-    ADDRESSES_FACTOR = 16,    /* per page */
-    TARGET_DIVISOR = 8,       /* part of the work that is spent on the lower bound */
+    MIN_BYTES = 256,         /* alignment of blocks */
+    WASTE_DIVISOR = 256,     /* max waste of a block of whole granules: one part of its last */
+    ADDRESSES_MAX = 1 << 22, /* of a sequence, in granules */
+    ADDRESSES_FACTOR = 16,   /* per page */
+    TARGET_DIVISOR = 8,      /* part of the work that is spent on the lower bound */
 };
 
 static inline uint64_t round_up(uint64_t bytes, uint64_t unit)
@@ -94,7 +94,7 @@ static zr_result pack_rest(struct sequence_place *place, struct zr_scratch *scra
     if (rest->count == 0 || rest->count == all->count)
         return ZR_OK;
     zr_result result = pack_to_target(place, rest, &report);
-    return result == ZR_OK ? zr_pack_round(rest, LEAST_BYTES, &report.height_bytes) : result;
+    return result == ZR_OK ? zr_pack_round(rest, MIN_BYTES, &report.height_bytes) : result;
 }
 
 /* The largest page size that divides all blocks; one granule if there is a rest. */
@@ -139,13 +139,13 @@ static void list_blocks(struct sequence_place *place)
 }
 
 /* Max addresses of the sequence, in pages of the colouring. */
-static size_t addresses_most(const struct sequence_place *place)
+static size_t addresses_max(const struct sequence_place *place)
 {
     size_t most = granules_of(place, place->lifetimes->lower_bound_bytes) * ADDRESSES_FACTOR;
-    if (most > ADDRESSES_MOST)
-        most = ADDRESSES_MOST;
-    if (place->rules.mappings_most && most > place->rules.mappings_most)
-        most = place->rules.mappings_most;
+    if (most > ADDRESSES_MAX)
+        most = ADDRESSES_MAX;
+    if (place->rules.mappings_max && most > place->rules.mappings_max)
+        most = place->rules.mappings_max;
     return most / place->unit_granules;
 }
 
@@ -187,7 +187,7 @@ static zr_result colour_sequence(struct sequence_place *place, struct zr_scratch
         result = scratch.result;
     if (result == ZR_OK && colouring->fixed_count < colouring->blocks_count) {
         place->unit_granules = unit_of(place);
-        colouring->addresses_most = addresses_most(place);
+        colouring->addresses_max = addresses_max(place);
         list_blocks(place);
         result = zr_colour(colouring, &scratch);
         if (result == ZR_OK)
@@ -214,7 +214,7 @@ static zr_result place_sequence(struct sequence_place *place, struct zr_scratch 
     size_t target = granules_of(place, lifetimes->lower_bound_bytes);
     bool found = report.verdict == ZR_PACK_FOUND;
     if (result == ZR_OK && !found && place->rules.aliases &&
-        granules_of(place, lifetimes->lower_bound_bytes) <= ADDRESSES_MOST) {
+        granules_of(place, lifetimes->lower_bound_bytes) <= ADDRESSES_MAX) {
         result = colour_sequence(place, lasting, &coloured);
         left -= left / TARGET_DIVISOR; /* for the blocks packed beside the pages */
     }
@@ -222,7 +222,7 @@ static zr_result place_sequence(struct sequence_place *place, struct zr_scratch 
     if (result == ZR_OK && !found && (!coloured.pages || coloured.pages_count > target) && left > 0)
         result = zr_pack_in(lifetimes, &(struct zr_pack_options){.work = left}, &on, &report);
     if (result == ZR_OK)
-        result = zr_pack_round(lifetimes, LEAST_BYTES, &report.height_bytes);
+        result = zr_pack_round(lifetimes, MIN_BYTES, &report.height_bytes);
     *granules = granules_of(place, report.height_bytes);
     if (result == ZR_OK && coloured.pages && coloured.pages_count < *granules) {
         *out = coloured;
@@ -275,9 +275,8 @@ static void size_blocks(struct zr_candidate *candidate, size_t sequence, struct 
     const struct zr_plan_step *steps = candidate->steps + candidate->sequences[sequence].first;
     for (size_t i = 0; i < lifetimes->count; i++) {
         const struct zr_request *request = &steps[lifetimes->buffers[i].id].request;
-        lifetimes->buffers[i].bytes =
-            request->bytes + rules.canary_bytes +
-            (request->alignment > LEAST_BYTES ? request->alignment - LEAST_BYTES : 0);
+        lifetimes->buffers[i].bytes = request->bytes + rules.canary_bytes +
+                                      (request->alignment > MIN_BYTES ? request->alignment - MIN_BYTES : 0);
     }
 }
 

@@ -11,10 +11,10 @@
 #include "defrag/trace/lifetimes.h"
 
 enum {
-    EDITS_LEAST = 4,    /* edits that two occurrences may differ in, whatever their length */
-    COMMON_PART = 4,    /* of five: occurrences with a smaller common part are no period */
-    EDITS_MOST = 2048,  /* between two occurrences, for the exact algorithm */
-    WORK_MOST = 1 << 24 /* comparisons of the exact algorithm: some tens of milliseconds */
+    EDITS_MIN = 4,     /* edits that two occurrences may differ in, whatever their length */
+    COMMON_PART = 4,   /* of five: occurrences with a smaller common part are no period */
+    EDITS_MAX = 2048,  /* between two occurrences, for the exact algorithm */
+    WORK_MAX = 1 << 24 /* comparisons of the exact algorithm: some tens of milliseconds */
 };
 
 /* ---- Aligning ------------------------------------------------------------------------------------------ */
@@ -112,7 +112,7 @@ static struct reached follow_both(struct range a, struct range b, int32_t *rows,
                 short_of = (struct reached){edits, i, k};
         }
         work += (size_t)edits + 1;
-        if (short_of.edits >= 0 || work > WORK_MOST || is_cancelled(a))
+        if (short_of.edits >= 0 || work > WORK_MAX || is_cancelled(a))
             return short_of;
     }
     return short_of;
@@ -137,8 +137,8 @@ struct split {
 static size_t align_exactly(struct range a, struct range b, struct split *split, struct pair *out)
 {
     struct zr_scratch scratch = {0};
-    size_t most = (a.count + b.count) / 8 + EDITS_LEAST, count = 0;
-    most = most < EDITS_MOST ? most : EDITS_MOST;
+    size_t most = (a.count + b.count) / 8 + EDITS_MIN, count = 0;
+    most = most < EDITS_MAX ? most : EDITS_MAX;
     int32_t *rows = zr_scratch_take(&scratch, (most + 1) * (most + 2) / 2, sizeof *rows);
     struct reached reached = rows ? follow_both(a, b, rows, (int32_t)most) : (struct reached){.edits = -1};
     int32_t i = reached.i, k = reached.k;

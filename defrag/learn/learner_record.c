@@ -76,7 +76,7 @@ static uint32_t live_take(struct zr_learner *learner, size_t offset_bytes)
 /* ---- Recordings ---------------------------------------------------------------------------------------- */
 
 static const size_t recording_bytes =
-    RECORDS_MOST * sizeof(struct zr_learner_position) + PLACES * sizeof(struct zr_learner_place);
+    RECORDS_MAX * sizeof(struct zr_learner_position) + PLACES * sizeof(struct zr_learner_place);
 
 bool zr_recording_begin(struct zr_learner_recording *recording)
 {
@@ -163,7 +163,7 @@ static uint32_t look_back(const struct zr_learner *learner, struct zr_learner_re
     struct zr_learner_place last = *place;
     *place = (struct zr_learner_place){key, at + 1};
     if (expects && recording->misses > 0) {
-        for (uint32_t off = 1; off <= SHIFT_MOST; off++) {
+        for (uint32_t off = 1; off <= SHIFT_MAX; off++) {
             if (expected >= off + NGRAM && was_there(learner, recording, at, expected - off))
                 return expected - off;
             if (expected + off < at && was_there(learner, recording, at, expected + off))
@@ -257,12 +257,12 @@ static void note_position(const struct zr_learner *learner, struct zr_learner_re
     }
     /* Layers resemble each other: a match away from the run's distance is another layer, unless the run is
      * lost. */
-    uint32_t slack = recording->misses < ASTRAY ? SHIFT_MOST : slack_of(recording), distance = at - before;
+    uint32_t slack = recording->misses < ASTRAY ? SHIFT_MAX : slack_of(recording), distance = at - before;
     bool steady = before != ZR_SEEN_LIVE && distance + slack >= recording->distance &&
                   distance <= recording->distance + slack;
     if (steady)
         note_hit(learner, recording, at, before);
-    else if (++recording->misses > MISSES_MOST + recording->distance / 64)
+    else if (++recording->misses > MISSES_MAX + recording->distance / 64)
         recording->running = recording->found = false;
 }
 
@@ -300,7 +300,7 @@ static struct zr_learner_recording *recording_of(struct zr_learner *learner,
     for (size_t i = 0; i < learner->recordings_count; i++)
         if (learner->recordings[i].thread == what->thread && learner->recordings[i].stream == stream)
             return &learner->recordings[i];
-    if (learner->recordings_count == SEQUENCES_MOST) {
+    if (learner->recordings_count == SEQUENCES_MAX) {
         learner->too_many = true;
         return NULL;
     }
@@ -380,7 +380,7 @@ bool zr_learner_note_due(struct zr_learner *learner)
 }
 
 /* Reserved memory is at a new peak: does the refused plan fit now? */
-static void note_most(struct zr_learner *learner, uint64_t reserved_bytes)
+static void note_max(struct zr_learner *learner, uint64_t reserved_bytes)
 {
     learner->most_reserved_bytes = reserved_bytes;
     if (learner->refused_bytes == 0 ||
@@ -396,7 +396,7 @@ static void note_most(struct zr_learner *learner, uint64_t reserved_bytes)
 unsigned zr_learner_allocated(void *state, const struct zr_observation *what)
 {
     struct zr_learner *learner = state;
-    if (learner->records_count == RECORDS_MOST) {
+    if (learner->records_count == RECORDS_MAX) {
         learner->stats.overruns_count++;
         forget(learner);
     }
@@ -415,7 +415,7 @@ unsigned zr_learner_allocated(void *state, const struct zr_observation *what)
         .stream = what->request->stream,
         .arena = {what->live_bytes, learner->total_bytes},
         .sequence = recording ? recording->level : (struct zr_learner_level){0},
-        .recording = (uint8_t)(recording ? recording - learner->recordings : SEQUENCES_MOST),
+        .recording = (uint8_t)(recording ? recording - learner->recordings : SEQUENCES_MAX),
         .alignment = (uint32_t)what->alignment,
         .thread = what->thread,
         .hash = hash_of(what),
@@ -424,7 +424,7 @@ unsigned zr_learner_allocated(void *state, const struct zr_observation *what)
     learner->records_count = number + 1;
     __builtin_prefetch(&learner->records[number] + FETCHED_AHEAD, 1);
     if (what->reserved_bytes > learner->most_reserved_bytes)
-        note_most(learner, what->reserved_bytes);
+        note_max(learner, what->reserved_bytes);
     push(learner, &learner->all, number);
     if (recording)
         push(learner, recording, number);
@@ -440,7 +440,7 @@ void zr_learner_freed(void *state, size_t offset_bytes, size_t live_bytes)
         return;
     struct zr_learner_record *known = &learner->records[record];
     known->free_at = learner->records_count;
-    if (known->recording < SEQUENCES_MOST)
+    if (known->recording < SEQUENCES_MAX)
         learner->recordings[known->recording].level.live_bytes -= known->bytes;
 }
 
@@ -478,8 +478,8 @@ static bool may_rest(const struct zr_learner *learner)
 static bool judge(struct zr_learner *learner, const struct zr_pass *pass)
 {
     size_t all = pass->allocations_count;
-    bool steady = share_of(bad_count(pass), all) <= UNPLANNED_MOST &&
-                  share_of(pass->conflicts_count, all) <= CONFLICTS_MOST;
+    bool steady = share_of(bad_count(pass), all) <= UNPLANNED_MAX &&
+                  share_of(pass->conflicts_count, all) <= CONFLICTS_MAX;
     bool first = learner->fresh && pass->whole;
     if (steady && first) {
         learner->fresh = false;

@@ -12,22 +12,22 @@
 #include "defrag/learn/learner.h"
 
 enum {
-    RECORDS_MOST = 1 << 18, /* allocations */
-    NGRAM = 8,              /* allocations that identify a position */
-    LIVE_FIRST = 1 << 14,   /* capacity for live blocks, twice their number; grows */
-    FETCHED_AHEAD = 16,     /* records that are prefetched before they are written */
-    PLACES = 1 << 15,       /* remembered positions, per sequence */
-    SEQUENCES_MOST = 16,    /* sequences beside the one of all threads */
-    SHIFT_MOST = 16,        /* unplanned allocations that a run survives at one place */
-    ASTRAY = 3 * NGRAM,     /* consecutive misses after which a run may continue at another place */
-    MISSES_MOST = 64,       /* consecutive, within a run */
-    RUN_ENOUGH = 4096,      /* allocations: a run this long is worth a plan whatever preceded it */
+    RECORDS_MAX = 1 << 18, /* allocations */
+    NGRAM = 8,             /* allocations that identify a position */
+    LIVE_FIRST = 1 << 14,  /* capacity for live blocks, twice their number; grows */
+    FETCHED_AHEAD = 16,    /* records that are prefetched before they are written */
+    PLACES = 1 << 15,      /* remembered positions, per sequence */
+    SEQUENCES_MAX = 16,    /* sequences beside the one of all threads */
+    SHIFT_MAX = 16,        /* unplanned allocations that a run survives at one place */
+    ASTRAY = 3 * NGRAM,    /* consecutive misses after which a run may continue at another place */
+    MISSES_MAX = 64,       /* consecutive, within a run */
+    RUN_ENOUGH = 4096,     /* allocations: a run this long is worth a plan whatever preceded it */
     MARKS = 3,
-    RETRIES_MOST = 4,    /* with later occurrences, for a plan that took too much memory */
-    LOOSE_MOST = 20,     /* per thousand: allocations that two joint occurrences need not share */
-    UNPLANNED_MOST = 50, /* per thousand: unplanned allocations in a pass that counts as planned */
-    CONFLICTS_MOST = 250,
-    COPIED_MOST = 64, /* records per hold of the lock */
+    RETRIES_MAX = 4,    /* with later occurrences, for a plan that took too much memory */
+    LOOSE_MAX = 20,     /* per thousand: allocations that two joint occurrences need not share */
+    UNPLANNED_MAX = 50, /* per thousand: unplanned allocations in a pass that counts as planned */
+    CONFLICTS_MAX = 250,
+    COPIED_MAX = 64, /* records per hold of the lock */
 };
 
 /* Live bytes, and bytes allocated since recording began. */
@@ -40,7 +40,7 @@ struct zr_learner_record {
     struct zr_learner_level arena, sequence; /* after this allocation */
     uint32_t alignment, thread, hash;
     uint32_t free_at;       /* freed before the record with this number; ZR_SEEN_LIVE */
-    uint8_t tag, recording; /* recording: index; SEQUENCES_MOST: none */
+    uint8_t tag, recording; /* recording: index; SEQUENCES_MAX: none */
 };
 
 struct zr_learner_place {
@@ -119,7 +119,7 @@ struct zr_learner {
     uint64_t refused_bytes; /* memory that the last refused plan, with all blocks beside it, would have taken;
                                0: none was refused */
     bool refused_unplanned; /* there were unplanned allocations beside that plan */
-    struct zr_learner_recording all, recordings[SEQUENCES_MOST];
+    struct zr_learner_recording all, recordings[SEQUENCES_MAX];
     size_t recordings_count;
     uint32_t forgotten_count; /* times that recording started again */
     uint32_t only_thread;     /* before `split` */

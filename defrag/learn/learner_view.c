@@ -44,7 +44,7 @@ static uint32_t hold_few(struct zr_learner *learner, const struct zr_learner_vie
         zr_arena_unhold(learner->arena);
         return 0;
     }
-    uint32_t end = part->end - at > COPIED_MOST ? at + COPIED_MOST : part->end;
+    uint32_t end = part->end - at > COPIED_MAX ? at + COPIED_MAX : part->end;
     if (learner->stats.most_copied_count < end - at)
         learner->stats.most_copied_count = end - at;
     return end;
@@ -101,9 +101,9 @@ static bool measure_part(struct zr_learner *learner, const struct zr_learner_vie
 
 /* The ranges to read, found under one hold of the lock, without a scan of any array. */
 struct parts {
-    struct part copied[ZR_PLAN_SEQUENCES], measured[SEQUENCES_MOST];
+    struct part copied[ZR_PLAN_SEQUENCES], measured[SEQUENCES_MAX];
     size_t copied_count, measured_count;
-    uint64_t most_bytes[SEQUENCES_MOST]; /* of the measured ones */
+    uint64_t most_bytes[SEQUENCES_MAX]; /* of the measured ones */
 };
 
 /* Notes a period, a short lead before it, and the records of the next period, up to a whole one. */

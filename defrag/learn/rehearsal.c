@@ -12,9 +12,9 @@
 #include "defrag/pack/pack_internal.h"
 
 enum {
-    PLACED_MOST = 1 << 19, /* allocations of a pass; each keeps a record of a hundred bytes */
-    GRAIN_BYTES = 256,     /* alignment of blocks; higher alignments take extra room */
-    PACK_WORK = 1 << 24    /* a tenth of a second, for which ranks wait */
+    PLACED_MAX = 1 << 19, /* allocations of a pass; each keeps a record of a hundred bytes */
+    GRAIN_BYTES = 256,    /* alignment of blocks; higher alignments take extra room */
+    PACK_WORK = 1 << 24   /* a tenth of a second, for which ranks wait */
 };
 
 struct moment {
@@ -147,14 +147,14 @@ static unsigned note_pass_of_plan(void *state, const struct zr_pass *pass)
 static const struct zr_observer observer = {
     .allocated = note_allocation, .freed = note_free, .passed = note_pass_of_plan};
 
-zr_result zr_rehearsal_create(zr_rehearsal **out, zr_arena *arena, size_t allocations_most,
+zr_result zr_rehearsal_create(zr_rehearsal **out, zr_arena *arena, size_t allocations_max,
                               zr_arena *host_arena)
 {
     if (!out || !arena || !host_arena)
         return zr_fail(ZR_ERR_INVALID,
                        "a rehearsal requires an arena to watch, an arena for records, and an output pointer");
     struct zr_scratch scratch = {.arena = host_arena};
-    size_t most = allocations_most < PLACED_MOST ? allocations_most : PLACED_MOST;
+    size_t most = allocations_max < PLACED_MAX ? allocations_max : PLACED_MAX;
     struct zr_rehearsal *rehearsal = zr_scratch_take(&scratch, 1, sizeof *rehearsal);
     struct moment *moments = zr_scratch_take(&scratch, most, sizeof *moments);
     struct live *live = zr_scratch_take(&scratch, 2 * most, sizeof *live);

@@ -205,25 +205,25 @@ static uint64_t most_at_once(const struct zr_colouring *of, const struct zr_sort
     return most;
 }
 
-static zr_result make_sweep(struct sweep *sweep, uint64_t pages_most, struct zr_scratch *scratch)
+static zr_result make_sweep(struct sweep *sweep, uint64_t pages_max, struct zr_scratch *scratch)
 {
     const struct zr_colouring *of = sweep->of;
     uint64_t room = of->fixed_pages_count;
     for (size_t i = of->fixed_count; i < of->blocks_count; i++)
         room += counts(&of->blocks[i]) ? of->blocks[i].pages_count : 0;
-    if (room > of->addresses_most)
-        room = of->addresses_most;
-    if (room >= UINT32_MAX || pages_most > room || of->fixed_pages_count > room)
+    if (room > of->addresses_max)
+        room = of->addresses_max;
+    if (room >= UINT32_MAX || pages_max > room || of->fixed_pages_count > room)
         return zr_fail(ZR_ERR_UNAVAILABLE, "%llu pages cannot lie at %llu addresses",
-                       (unsigned long long)pages_most, (unsigned long long)room);
+                       (unsigned long long)pages_max, (unsigned long long)room);
     sweep->room = room;
     sweep->table = zr_scratch_take(scratch, room, sizeof *sweep->table);
     sweep->next = zr_scratch_take(scratch, room, sizeof *sweep->next);
     sweep->ready = zr_scratch_take(scratch, room / 64 + 1, sizeof *sweep->ready);
-    sweep->heads = zr_scratch_take(scratch, pages_most, sizeof *sweep->heads);
-    sweep->users = zr_scratch_take(scratch, pages_most, sizeof *sweep->users);
-    sweep->seen = zr_scratch_take(scratch, pages_most, sizeof *sweep->seen);
-    sweep->free = zr_scratch_take(scratch, pages_most / 64 + 1, sizeof *sweep->free);
+    sweep->heads = zr_scratch_take(scratch, pages_max, sizeof *sweep->heads);
+    sweep->users = zr_scratch_take(scratch, pages_max, sizeof *sweep->users);
+    sweep->seen = zr_scratch_take(scratch, pages_max, sizeof *sweep->seen);
+    sweep->free = zr_scratch_take(scratch, pages_max / 64 + 1, sizeof *sweep->free);
     if (scratch->result != ZR_OK)
         return scratch->result;
     for (uint32_t page = 0; page < of->fixed_pages_count; page++) {
@@ -241,8 +241,8 @@ zr_result zr_colour(struct zr_colouring *colouring, struct zr_scratch *scratch)
     const struct zr_sort_pair *by_upper = sort_blocks(colouring, true, scratch);
     if (!by_lower || !by_upper)
         return scratch->result;
-    uint64_t pages_most = colouring->fixed_pages_count + most_at_once(colouring, by_lower, by_upper);
-    zr_result result = make_sweep(&sweep, pages_most, scratch);
+    uint64_t pages_max = colouring->fixed_pages_count + most_at_once(colouring, by_lower, by_upper);
+    zr_result result = make_sweep(&sweep, pages_max, scratch);
     if (result == ZR_OK)
         result = note_comings(&sweep, by_lower, scratch);
     for (size_t i = 0, gone = 0; i < colouring->blocks_count && result == ZR_OK; i++) {

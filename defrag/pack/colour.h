@@ -21,7 +21,7 @@ struct zr_colouring {
     /* The first fixed_pages_count pages are mapped at the address equal to their number, and several fixed
      * blocks may share one. Other blocks may use these pages while no fixed block does. */
     uint32_t fixed_pages_count;
-    size_t addresses_most; /* in pages */
+    size_t addresses_max; /* in pages */
 
     /* result */
     uint32_t *pages; /* by address, from the scratch */

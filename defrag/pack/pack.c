@@ -12,8 +12,8 @@
 #include "defrag/trace/lifetimes.h"
 #include "defrag/pack/pack_internal.h"
 
-#define MOST_THREADS 16
-#define DEFAULT_NS   UINT64_C(10000000000)
+#define MAX_THREADS 16
+#define DEFAULT_NS  UINT64_C(10000000000)
 /* Work of an improving round: about that many placements of single items per chain. */
 #define ROUND_PLACEMENTS 150000
 
@@ -29,12 +29,12 @@ static const struct zr_improve_start starts[] = {
 #define CHAINS_COUNT   3 /* chains that continue after the first placement */
 #define LEADER_SHARE   3 /* factor for the trials of the leading chain */
 #define SEARCHES_COUNT 4 /* per round, for any number of threads */
-#define JOBS_MOST      STARTS_COUNT
+#define JOBS_MAX       STARTS_COUNT
 
 struct packer {
     struct zr_pack_problem problem;
     struct zr_scratch scratch;
-    struct zr_pack_budget budget, budgets[JOBS_MOST]; /* of all jobs; of each job of the current round */
+    struct zr_pack_budget budget, budgets[JOBS_MAX]; /* of all jobs; of each job of the current round */
     unsigned threads;
     size_t stack_bytes; /* the caller's stack, if the caller is the only thread; 0: own threads */
     bool able;          /* a search is possible */
@@ -76,7 +76,7 @@ static void *work(void *argument)
 /* Divides the remaining work evenly, so that a round does not depend on thread timing. */
 static void hand_out_work(struct packer *packer, unsigned count)
 {
-    zr_assert(count <= JOBS_MOST);
+    zr_assert(count <= JOBS_MAX);
     for (unsigned j = 0; j < count; j++)
         packer->budgets[j] = packer->budget;
 }
@@ -93,7 +93,7 @@ static void charge_work(struct packer *packer, unsigned count)
 static zr_result run_round(struct round *round)
 {
     struct packer *packer = round->packer;
-    struct zr_thread threads[MOST_THREADS] = {{0}};
+    struct zr_thread threads[MAX_THREADS] = {{0}};
     unsigned wanted = round->count < packer->threads ? round->count : packer->threads, started = 0;
     zr_result result = ZR_OK;
 
@@ -380,9 +380,8 @@ static zr_result pack_within(struct packer *packer, struct zr_lifetimes *lifetim
 zr_result zr_pack_check_alignment(const struct zr_lifetimes *lifetimes, uint64_t alignment_bytes)
 {
     uint64_t padded;
-    if (alignment_bytes > ZR_LIFETIMES_MOST_BYTES ||
-        __builtin_mul_overflow(alignment_bytes, lifetimes->count, &padded) ||
-        padded > ZR_LIFETIMES_MOST_BYTES)
+    if (alignment_bytes > ZR_LIFETIMES_MAX_BYTES ||
+        __builtin_mul_overflow(alignment_bytes, lifetimes->count, &padded) || padded > ZR_LIFETIMES_MAX_BYTES)
         return zr_fail(ZR_ERR_INVALID, "%zu buffers aligned to %llu bytes may exceed 2^62 bytes",
                        lifetimes->count, (unsigned long long)alignment_bytes);
     return ZR_OK;
@@ -412,9 +411,9 @@ zr_result zr_pack_in(struct zr_lifetimes *lifetimes, const struct zr_pack_option
         __builtin_add_overflow(packer.start_ns, options->time_ns ? options->time_ns : DEFAULT_NS,
                                &packer.budget.until_ns))
         packer.budget.until_ns = UINT64_MAX;
-    packer.threads = options->threads < 1              ? 1
-                     : options->threads > MOST_THREADS ? MOST_THREADS
-                                                       : options->threads;
+    packer.threads = options->threads < 1             ? 1
+                     : options->threads > MAX_THREADS ? MAX_THREADS
+                                                      : options->threads;
     zr_result result = zr_pack_check_alignment(lifetimes, options->alignment_bytes);
     if (!result)
         result = zr_lifetimes_measure(lifetimes);

@@ -13,9 +13,9 @@
 #include "defrag/pack/pack_internal.h"
 
 enum {
-    SHORT_MOST = 256, /* longest life of an item that hangs from the top, in moments */
-    SHORT_LEAST = 8,  /* with fewer, a division has no significant effect */
-    SCANNED = 4       /* neighbours checked per unit of work */
+    SHORT_MAX = 256, /* longest life of an item that hangs from the top, in moments */
+    SHORT_MIN = 8,   /* with fewer, a division has no significant effect */
+    SCANNED = 4      /* neighbours checked per unit of work */
 };
 
 #define FREE UINT64_MAX
@@ -34,7 +34,7 @@ struct ends {
     uint64_t *offset;        /* by moment; for a hanging item its lower end, below a top not yet known */
     uint32_t *by_duration, *by_size; /* moments, in descending order */
     struct zr_skyline sky;
-    struct range met[2 * SHORT_MOST];
+    struct range met[2 * SHORT_MAX];
 };
 
 /* ---- Moments ------------------------------------------------------------------------------------------- */
@@ -79,14 +79,14 @@ static void lay(struct ends *ends, uint32_t moment)
 
 /* Finds the hanging items that overlap the item in time: born during its life, or born before and still
  * alive. */
-static uint32_t find_met(struct ends *ends, uint32_t moment, uint32_t short_most)
+static uint32_t find_met(struct ends *ends, uint32_t moment, uint32_t short_max)
 {
     uint32_t alive = (uint32_t)ends->alive[moment], count = ends->count, met_count = 0;
-    uint32_t before = short_most < count - alive ? short_most : count - alive;
+    uint32_t before = short_max < count - alive ? short_max : count - alive;
     uint32_t other = moment >= before ? moment - before : moment + count - before;
 
     for (uint32_t i = 0; i < before + alive; i++, other = other + 1 == count ? 0 : other + 1) {
-        if (ends->alive[other] > short_most || ends->offset[other] == FREE ||
+        if (ends->alive[other] > short_max || ends->offset[other] == FREE ||
             (i < before && ends->alive[other] <= before - i))
             continue;
         ends->met[met_count++] =
@@ -97,9 +97,9 @@ static uint32_t find_met(struct ends *ends, uint32_t moment, uint32_t short_most
 }
 
 /* Hangs an item in the highest gap that is free during its life. */
-static void hang(struct ends *ends, uint32_t moment, uint32_t short_most)
+static void hang(struct ends *ends, uint32_t moment, uint32_t short_max)
 {
-    uint32_t met_count = find_met(ends, moment, short_most);
+    uint32_t met_count = find_met(ends, moment, short_max);
     uint64_t units = ends->units[moment], end = units;
 
     /* Until a full cycle finds no conflict. */
@@ -114,39 +114,39 @@ static void hang(struct ends *ends, uint32_t moment, uint32_t short_most)
 }
 
 /* Lowers the top until the items from both ends meet at the fullest moment; returns its height. */
-static uint64_t close_up(struct ends *ends, uint32_t short_most)
+static uint64_t close_up(struct ends *ends, uint32_t short_max)
 {
     uint64_t height = ends->sky.highest[1];
     for (uint32_t m = 0; m < ends->count; m++) {
-        if (ends->alive[m] > short_most)
+        if (ends->alive[m] > short_max)
             continue;
         uint64_t end = zr_skyline_highest(&ends->sky, m, (size_t)m + ends->alive[m]) + ends->offset[m];
         height = end > height ? end : height;
     }
     for (uint32_t m = 0; m < ends->count; m++)
-        if (ends->alive[m] <= short_most)
+        if (ends->alive[m] <= short_max)
             ends->offset[m] = height - ends->offset[m];
     return height;
 }
 
-/* Places all items; those that live at most `short_most` moments hang, in the order `hung`. */
-static uint64_t place(struct ends *ends, uint32_t short_most, const uint32_t *hung)
+/* Places all items; those that live at most `short_max` moments hang, in the order `hung`. */
+static uint64_t place(struct ends *ends, uint32_t short_max, const uint32_t *hung)
 {
     zr_skyline_clear(&ends->sky);
     memset(ends->offset, 0xff, ends->count * sizeof *ends->offset); /* FREE */
     zr_pack_spend(ends->budget, 4 * (uint64_t)ends->count);
-    for (uint32_t k = 0; k < ends->count && ends->alive[ends->by_duration[k]] > short_most; k++)
+    for (uint32_t k = 0; k < ends->count && ends->alive[ends->by_duration[k]] > short_max; k++)
         lay(ends, ends->by_duration[k]);
     for (uint32_t k = 0; k < ends->count; k++)
-        if (ends->alive[hung[k]] <= short_most)
-            hang(ends, hung[k], short_most);
-    return close_up(ends, short_most);
+        if (ends->alive[hung[k]] <= short_max)
+            hang(ends, hung[k], short_max);
+    return close_up(ends, short_max);
 }
 
 static void place_all(struct ends *ends, uint64_t target, struct zr_pack_best *best)
 {
     bool first = true;
-    for (uint32_t most = SHORT_MOST; most >= SHORT_LEAST; most /= 4)
+    for (uint32_t most = SHORT_MAX; most >= SHORT_MIN; most /= 4)
         for (unsigned by_duration = 0; by_duration < 2; by_duration++, first = false) {
             if (!first && (best->height <= target || zr_pack_time_up(ends->budget)))
                 return;

@@ -22,8 +22,8 @@
 #include "alloc/base/error.h"
 #include "defrag/pack/pack_internal.h"
 
-#define MOST_ITEMS   8192
-#define MOST_LIVES   (UINT64_C(1) << 20)
+#define MAX_ITEMS    8192
+#define MAX_LIVES    (UINT64_C(1) << 20)
 #define FRAME_BYTES  512 /* of solve() and the functions that it calls, rounded up generously */
 #define LOOKS        4   /* units of work at each item of a part, per step */
 #define TABLE_BITS   17
@@ -72,7 +72,7 @@ struct stand {
 
 bool zr_search_able(const struct zr_pack_problem *problem)
 {
-    return problem->count > 0 && problem->count <= MOST_ITEMS && problem->lives_count <= MOST_LIVES &&
+    return problem->count > 0 && problem->count <= MAX_ITEMS && problem->lives_count <= MAX_LIVES &&
            problem->crossing_count == 0;
 }
 

@@ -10,8 +10,8 @@
 
 #define GRANULE_DEFAULT_BYTES ((size_t)2 << 20)
 /* The backend's limits, for every policy: addresses of a model are sums of whole granules. */
-#define GRANULE_LEAST_BYTES ((size_t)4 << 10)
-#define GRANULE_MOST_BYTES  ((size_t)1 << 30)
+#define GRANULE_MIN_BYTES ((size_t)4 << 10)
+#define GRANULE_MAX_BYTES ((size_t)1 << 30)
 
 /* Events between two clock readings. The cost of an operation is the median over these runs of events, which
  * excludes interruptions by other programs. */
@@ -123,9 +123,9 @@ struct run {
     uint64_t all_ns, all_count;    /* of all repeats */
 };
 
-static size_t samples_most(const struct run *run)
+static size_t samples_max(const struct run *run)
 {
-    return run->unplanned.events_most / SAMPLE_EVENTS + 1;
+    return run->unplanned.events_max / SAMPLE_EVENTS + 1;
 }
 
 /* Checks that every event names a valid block, so that the runs need no checks. */
@@ -292,7 +292,7 @@ zr_result zr_replay_unplanned(const struct zr_sequence *sequence, const struct z
                                              .granule_bytes = options->granule_bytes ? options->granule_bytes
                                                                                      : GRANULE_DEFAULT_BYTES};
     const size_t granule_bytes = model_options.granule_bytes;
-    if (granule_bytes < GRANULE_LEAST_BYTES || granule_bytes > GRANULE_MOST_BYTES ||
+    if (granule_bytes < GRANULE_MIN_BYTES || granule_bytes > GRANULE_MAX_BYTES ||
         (granule_bytes & (granule_bytes - 1)) != 0)
         return zr_fail(ZR_ERR_INVALID, "a granule of %zu bytes is not a power of two between 4 KiB and 1 GiB",
                        granule_bytes);
@@ -302,8 +302,8 @@ zr_result zr_replay_unplanned(const struct zr_sequence *sequence, const struct z
     result = zr_unplanned_begin(&run.unplanned, sequence, percent, seed);
     if (result != ZR_OK)
         goto unwind;
-    size_t handles_bytes = (run.unplanned.blocks_most + (size_t)1) * sizeof *run.handles;
-    size_t samples_bytes = samples_most(&run) * sizeof *run.samples;
+    size_t handles_bytes = (run.unplanned.blocks_max + (size_t)1) * sizeof *run.handles;
+    size_t samples_bytes = samples_max(&run) * sizeof *run.samples;
     result = zr_arena_alloc(
         sequence->host_arena,
         &(struct zr_request){.bytes = handles_bytes + 2 * samples_bytes, .tag = ZR_TAG_OTHER}, &room);
@@ -311,7 +311,7 @@ zr_result zr_replay_unplanned(const struct zr_sequence *sequence, const struct z
         goto unwind;
     run.handles = memset(room, 0, handles_bytes);
     run.samples = (struct zr_sort_pair *)((char *)room + handles_bytes);
-    run.spare = run.samples + samples_most(&run);
+    run.spare = run.samples + samples_max(&run);
     result = check(sequence, run.handles);
     if (result == ZR_OK)
         result = zr_model_begin(&run.model, policies[options->policy].ops, &model_options);

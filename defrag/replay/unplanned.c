@@ -7,7 +7,7 @@
 
 #define NO_EVENT UINT32_MAX
 /* Limit of the sum of all allocations, so that the sum with unplanned ones cannot overflow. */
-#define BYTES_MOST (UINT64_C(1) << 62)
+#define BYTES_MAX (UINT64_C(1) << 62)
 
 /* splitmix64: any seed is good, including consecutive ones. */
 static uint64_t draw(uint64_t *state)
@@ -32,16 +32,16 @@ static zr_result check(struct zr_unplanned *unplanned)
         if (event->kind != ZR_EVENT_ALLOC)
             continue;
         unplanned->allocations_count++;
-        if (event->bytes > BYTES_MOST - all_bytes)
+        if (event->bytes > BYTES_MAX - all_bytes)
             return zr_fail(ZR_ERR_INVALID,
                            "a sequence of more than 2^62 bytes leaves no room for unplanned allocations");
         all_bytes += event->bytes;
     }
-    unplanned->events_most = base->events_count + 2 * unplanned->allocations_count;
-    if (unplanned->events_most >= UINT32_MAX / 2)
+    unplanned->events_max = base->events_count + 2 * unplanned->allocations_count;
+    if (unplanned->events_max >= UINT32_MAX / 2)
         return zr_fail(ZR_ERR_INVALID, "a sequence of %zu events is too long for unplanned allocations",
                        base->events_count);
-    unplanned->blocks_most = base->blocks_count + (uint32_t)unplanned->allocations_count;
+    unplanned->blocks_max = base->blocks_count + (uint32_t)unplanned->allocations_count;
     return ZR_OK;
 }
 
@@ -71,8 +71,8 @@ zr_result zr_unplanned_begin(struct zr_unplanned *out, const struct zr_sequence 
                                  .percent = percent,
                                  .seed = seed,
                                  .scratch.arena = base->host_arena,
-                                 .events_most = base->events_count,
-                                 .blocks_most = base->blocks_count,
+                                 .events_max = base->events_count,
+                                 .blocks_max = base->blocks_count,
                                  .repeat = *base};
     if (percent == 0)
         return ZR_OK;
@@ -85,7 +85,7 @@ zr_result zr_unplanned_begin(struct zr_unplanned *out, const struct zr_sequence 
     out->lives = zr_scratch_take(scratch, out->allocations_count, sizeof *out->lives);
     out->due = zr_scratch_take(scratch, base->events_count + 1, sizeof *out->due);
     out->next = zr_scratch_take(scratch, out->allocations_count, sizeof *out->next);
-    out->repeat.events = zr_scratch_take(scratch, out->events_most, sizeof *out->repeat.events);
+    out->repeat.events = zr_scratch_take(scratch, out->events_max, sizeof *out->repeat.events);
     if (scratch->result == ZR_OK)
         note_allocations(out, number_of);
     return scratch->result;

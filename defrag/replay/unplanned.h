@@ -21,8 +21,8 @@ struct zr_unplanned {
     uint32_t *due;             /* by number of events: the first block to free then */
     uint32_t *next;            /* by block: the next one to free at the same time */
     struct zr_sequence repeat; /* the result of the last zr_unplanned_make() */
-    size_t events_most;        /* of the longest repeat */
-    uint32_t blocks_most;
+    size_t events_max;         /* of the longest repeat */
+    uint32_t blocks_max;
 };
 
 /* Reserves memory for the longest repeat from the base's host arena. ZR_ERR_INVALID: more than 100 per cent,

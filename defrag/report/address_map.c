@@ -7,7 +7,7 @@
 
 #include "alloc/base/sizes.h"
 
-enum { ROWS = 16, LABEL_COLUMNS = 20, COLUMNS_LEAST = 20, LABELS_FROM = 60 };
+enum { ROWS = 16, LABEL_COLUMNS = 20, COLUMNS_MIN = 20, LABELS_FROM = 60 };
 
 uint32_t zr_map_colour(enum zr_map_kind kind, unsigned tag)
 {
@@ -30,13 +30,13 @@ uint32_t zr_map_colour(enum zr_map_kind kind, unsigned tag)
 
 /* ---- Cells --------------------------------------------------------------------------------------------- */
 
-struct zr_map_cursor zr_map_cursor_of(const struct zr_map_extent *extents, size_t count, uint64_t cells_most)
+struct zr_map_cursor zr_map_cursor_of(const struct zr_map_extent *extents, size_t count, uint64_t cells_max)
 {
     uint64_t bytes = 0;
     for (size_t i = 0; i < count; i++)
         if (__builtin_add_overflow(bytes, extents[i].bytes, &bytes))
             bytes = UINT64_MAX;
-    uint64_t cell_bytes = bytes / cells_most + (bytes % cells_most != 0);
+    uint64_t cell_bytes = bytes / cells_max + (bytes % cells_max != 0);
     return (struct zr_map_cursor){
         .extents = extents, .count = count, .cell_bytes = cell_bytes ? cell_bytes : 1};
 }
@@ -141,7 +141,7 @@ static void legend(struct zr_text *text, const struct zr_map_style *style, uint6
 void zr_address_map_print(struct zr_text *text, const struct zr_map_extent *extents, size_t count,
                           const struct zr_map_style *style)
 {
-    unsigned columns = style->columns < COLUMNS_LEAST ? COLUMNS_LEAST : style->columns;
+    unsigned columns = style->columns < COLUMNS_MIN ? COLUMNS_MIN : style->columns;
     bool labels = !style->bare && columns >= LABELS_FROM, tags[ZR_TAG_COUNT] = {false};
     unsigned width = labels ? columns - LABEL_COLUMNS : columns, column = 0;
     struct zr_map_cursor cursor =

@@ -43,8 +43,8 @@ struct zr_map_cursor {
     uint64_t cell_bytes;   /* the last cell may be smaller */
     uint64_t inside_bytes; /* bytes of extents[index] that are already in earlier cells */
 };
-/* Makes at most `cells_most` cells, which is more than 0. */
-struct zr_map_cursor zr_map_cursor_of(const struct zr_map_extent *extents, size_t count, uint64_t cells_most);
+/* Makes at most `cells_max` cells, which is more than 0. */
+struct zr_map_cursor zr_map_cursor_of(const struct zr_map_extent *extents, size_t count, uint64_t cells_max);
 bool zr_map_next(struct zr_map_cursor *cursor, struct zr_map_cell *out);
 
 /* 0xRRGGBB of a kind and tag, for terminals and pictures. */

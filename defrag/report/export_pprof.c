@@ -8,7 +8,7 @@
 #include <string.h>
 
 enum { TYPE = 1, SAMPLE = 2, LOCATION = 4, FUNCTION = 5, TEXT = 6 }; /* fields of Profile */
-enum { FRAMES_MOST = 64, MESSAGE_ROOM = 1024 };
+enum { FRAMES_MAX = 64, MESSAGE_ROOM = 1024 };
 
 /* A message in progress; fields beyond its capacity are dropped. */
 struct message {
@@ -93,7 +93,7 @@ static void put_sample(struct writing *writing, const struct zr_range_record *bl
     struct zr_frames frames = zr_recording_frames(recording, block->stack);
     struct message sample = {.used = 0}, places = {.used = 0}, values = {.used = 0};
     char frame[ZR_FRAME_BYTES];
-    for (unsigned i = 0; i < FRAMES_MOST && zr_frames_next(&frames, recording, frame); i++)
+    for (unsigned i = 0; i < FRAMES_MAX && zr_frames_next(&frames, recording, frame); i++)
         put_varint(&places, place_of(writing, frame));
     put_varint(&places, place_of(writing, zr_tag_name((zr_tag)block->tag))); /* the outermost */
     put_varint(&values, block->bytes);

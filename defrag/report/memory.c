@@ -5,7 +5,7 @@
 
 #include "alloc/base/error.h"
 
-#define MOST_BYTES (UINT64_C(1) << 62)
+#define MAX_BYTES (UINT64_C(1) << 62)
 
 void zr_memory_init(struct zr_memory *memory, const struct zr_recording *recording, zr_arena *arena)
 {
@@ -98,7 +98,7 @@ static zr_result add_block(struct zr_memory *memory, const struct zr_record *rec
     struct zr_range_record *before = zr_extents_floor(&memory->blocks, record->address), *after, *block;
     if (record->address == UINT64_MAX || (placed && bytes > UINT64_MAX - record->address))
         return contradiction(memory, record, "allocates a range beyond the address space");
-    if (bytes > MOST_BYTES - memory->live_bytes - memory->pending_bytes ||
+    if (bytes > MAX_BYTES - memory->live_bytes - memory->pending_bytes ||
         memory->allocations_count >= UINT32_MAX)
         return contradiction(memory, record, "allocates more than a machine can hold");
     after = zr_extents_ceiling(&memory->blocks, record->address + 1);
@@ -249,7 +249,7 @@ static void join(struct zr_memory *memory, uint64_t address)
 
 static zr_result change_map(struct zr_memory *memory, const struct zr_record *record)
 {
-    if (record->bytes == 0 || record->bytes > MOST_BYTES || record->address > UINT64_MAX - record->bytes)
+    if (record->bytes == 0 || record->bytes > MAX_BYTES || record->address > UINT64_MAX - record->bytes)
         return contradiction(memory, record, "maps or unmaps an invalid range of addresses");
     zr_result result = unmap(memory, (struct bounds){record->address, record->address + record->bytes});
     if (result != ZR_OK || record->kind == ZR_RECORD_UNMAP)

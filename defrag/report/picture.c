@@ -107,12 +107,7 @@ zr_result zr_picture_svg(struct zr_text *text, const struct zr_picture *picture)
 
 /* ---- PNG ----------------------------------------------------------------------------------------------- */
 
-enum {
-    STRIDE = ZR_PICTURE_WIDTH + 1,
-    SIDE_COLOURS = ZR_TAG_COUNT * 2 + 3,
-    MATCH_LEAST = 3,
-    MATCH_MOST = 258
-};
+enum { STRIDE = ZR_PICTURE_WIDTH + 1, SIDE_COLOURS = ZR_TAG_COUNT * 2 + 3, MATCH_MIN = 3, MATCH_MAX = 258 };
 
 /* Bytes for the file in chunks, and bits that become bytes. */
 struct png {
@@ -189,7 +184,7 @@ static void put_symbol(struct png *png, unsigned symbol)
 static void put_match(struct png *png, unsigned length, unsigned distance)
 {
     unsigned extra = 0, base = length - 3;
-    if (length == MATCH_MOST) {
+    if (length == MATCH_MAX) {
         put_symbol(png, 285);
     } else {
         while (base >> extra >= 8)
@@ -207,7 +202,7 @@ static void put_match(struct png *png, unsigned length, unsigned distance)
 static unsigned match(const unsigned char *data, size_t at, size_t end, size_t distance)
 {
     unsigned length = 0;
-    while (distance <= at && at + length < end && length < MATCH_MOST &&
+    while (distance <= at && at + length < end && length < MATCH_MAX &&
            data[at + length] == data[at + length - distance])
         length++;
     return length;
@@ -221,7 +216,7 @@ static void compress(struct png *png, const unsigned char *data, size_t bytes)
     for (size_t at = 0; at < bytes;) {
         unsigned beside = match(data, at, bytes, 1), above = match(data, at, bytes, STRIDE);
         unsigned length = above > beside ? above : beside;
-        if (length < MATCH_LEAST) {
+        if (length < MATCH_MIN) {
             put_symbol(png, data[at++]);
             continue;
         }

@@ -5,8 +5,8 @@
 
 #include "alloc/base/error.h"
 
-/* PROBES_MOST bounds the search for a kind: after that many probes, colliding kinds count as one. */
-enum { PROBES_MOST = 64, QUARTERS = 4, ALLOCATIONS_LEAST = 16, KIND_LEAST = 8, SPIKE_FACTOR = 4 };
+/* PROBES_MAX bounds the search for a kind: after that many probes, colliding kinds count as one. */
+enum { PROBES_MAX = 64, QUARTERS = 4, ALLOCATIONS_MIN = 16, KIND_MIN = 8, SPIKE_FACTOR = 4 };
 
 const char *zr_reason_name(enum zr_reason reason)
 {
@@ -60,7 +60,7 @@ static zr_result find_kind(struct trend *trend, const struct kind *like, struct 
         struct kind *kind = zr_vector_at(&trend->kinds, *number);
         bool same = kind->is.tag == like->is.tag && kind->is.stream == like->is.stream &&
                     kind->is.stack == like->is.stack && kind->size_class == like->size_class;
-        if (same || probes == PROBES_MOST) {
+        if (same || probes == PROBES_MAX) {
             *out = kind;
             return ZR_OK;
         }
@@ -145,13 +145,13 @@ static const struct kind *leak_of(const struct trend *trend, uint64_t live_bytes
     for (size_t i = 0; i < trend->kinds.count; i++) {
         const struct kind *kind = zr_vector_at(&trend->kinds, i);
         uint64_t others = trend->allocations_count - kind->allocations_count;
-        bool grows = kind->allocations_count >= KIND_LEAST &&
+        bool grows = kind->allocations_count >= KIND_MIN &&
                      kind->frees_count * 4 <= kind->allocations_count &&
                      kind->is.live_bytes >= live_bytes / 4;
         for (unsigned quarter = 0; quarter < QUARTERS; quarter++)
             grows = grows && kind->came[quarter] > kind->went[quarter] &&
                     kind->came[quarter] * QUARTERS * 2 >= kind->allocations_count;
-        if (grows && others >= KIND_LEAST && (trend->frees_count - kind->frees_count) * 4 >= others * 3 &&
+        if (grows && others >= KIND_MIN && (trend->frees_count - kind->frees_count) * 4 >= others * 3 &&
             (!worst || kind->is.live_bytes > worst->is.live_bytes))
             worst = kind;
     }
@@ -164,7 +164,7 @@ static bool is_spike(const struct trend *trend, const struct zr_failure *failure
                      struct zr_kind_of_blocks *out)
 {
     uint64_t asked = failure->answer->size_bytes;
-    if (trend->allocations_count < ALLOCATIONS_LEAST || trend->frees_count * 4 < trend->allocations_count * 3)
+    if (trend->allocations_count < ALLOCATIONS_MIN || trend->frees_count * 4 < trend->allocations_count * 3)
         return false;
     *out = (struct zr_kind_of_blocks){.tag = failure->tag, .stream = failure->stream, .most_bytes = asked};
     if (asked / SPIKE_FACTOR >= trend->largest_bytes && trend->largest_bytes > 0)
@@ -269,14 +269,14 @@ static enum zr_reason of_cause(const struct zrt_refusal *refusal, enum zr_verdic
  * contain the free memory inside its segments. */
 static bool are_segments(const struct zr_memory *memory)
 {
-    enum { SEGMENTS_LEAST = 8 };
+    enum { SEGMENTS_MIN = 8 };
     const uint64_t least_bytes = UINT64_C(2) << 20;
     const struct zr_range_record *block = zr_extents_ceiling(&memory->blocks, 0);
     for (; block; block = zr_extents_next(&memory->blocks, block))
         if (block->tag != ZR_TAG_OTHER || block->requested_bytes < least_bytes ||
             (block->requested_bytes & (block->requested_bytes - 1)) != 0)
             return false;
-    return memory->blocks.count >= SEGMENTS_LEAST;
+    return memory->blocks.count >= SEGMENTS_MIN;
 }
 
 static void decide(struct zr_reasoning *out, const struct trend *trend, const struct zr_failure *failure)

@@ -80,8 +80,8 @@ static zr_result replay(const struct trying *trying, enum zr_policy policy, uint
 
 /* Searches the least capacity, between one that fails and one that suffices, to about 2 MiB or as near as the
  * number of searches allows. */
-static zr_result find_least(const struct trying *trying, enum zr_policy policy, uint64_t most_bytes,
-                            uint64_t *out)
+static zr_result find_minimum(const struct trying *trying, enum zr_policy policy, uint64_t most_bytes,
+                              uint64_t *out)
 {
     struct zr_replay_report report;
     uint64_t low = trying->capacity_bytes, high = most_bytes;
@@ -126,7 +126,8 @@ static zr_result try(const struct trying *trying, const char *change, enum zr_po
     set_where(trying->making, within.failed_at, remedy);
     result = replay(trying, policy, 0, 1, &free_of_limits);
     if (result == ZR_OK)
-        result = find_least(trying, policy, free_of_limits.peak_reserved_bytes, &remedy->peak_reserved_bytes);
+        result =
+            find_minimum(trying, policy, free_of_limits.peak_reserved_bytes, &remedy->peak_reserved_bytes);
     if (result == ZR_OK && remedy->peak_reserved_bytes > trying->capacity_bytes)
         remedy->short_bytes = remedy->peak_reserved_bytes - trying->capacity_bytes;
     return result;

@@ -5,7 +5,7 @@
 
 #include "defrag/report/why.h"
 
-enum { ZR_REMEDIES_MOST = 10, ZR_REMEDY_WHERE_BYTES = 64 };
+enum { ZR_REMEDIES_MAX = 10, ZR_REMEDY_WHERE_BYTES = 64 };
 
 struct zr_remedy {
     /* "zr", "plan", "caching", "expandable", "bestfit", "one stream", "pending", "capacity" */
@@ -18,7 +18,7 @@ struct zr_remedy {
 };
 
 struct zr_remedies {
-    struct zr_remedy list[ZR_REMEDIES_MOST];
+    struct zr_remedy list[ZR_REMEDIES_MAX];
     unsigned count;
 };
 

@@ -294,11 +294,11 @@ static bool is_noise(const char *frame)
 
 bool zr_tool_short_stack(struct zr_recording *recording, uint32_t stack, char out[ZR_FRAME_BYTES])
 {
-    enum { FRAMES_MOST = 64 };
+    enum { FRAMES_MAX = 64 };
     struct zr_frames frames = zr_recording_frames(recording, stack);
     char frame[ZR_FRAME_BYTES];
     unsigned best = 0; /* quality of *out */
-    for (unsigned i = 0; i < FRAMES_MOST && best < 3 && zr_frames_next(&frames, recording, frame); i++) {
+    for (unsigned i = 0; i < FRAMES_MAX && best < 3 && zr_frames_next(&frames, recording, frame); i++) {
         bool python = strstr(frame, ".py:") != NULL, library = strstr(frame, "-packages/") != NULL;
         unsigned good = python ? (library ? 2 : 3) : is_noise(frame) ? 0 : 1;
         if (good > best) {

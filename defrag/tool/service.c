@@ -154,7 +154,7 @@ static zr_result await_zrd(const char *key, pid_t child, const char *log)
     return zr_fail(ZR_ERR_UNAVAILABLE, "zrd does not answer: see the end of '%s'", log);
 }
 
-enum { ARGUMENTS_MOST = 20, LOG_ROOM = ZR_FOLDER_BYTES + 16 + ZR_SERVICE_KEY_BYTES };
+enum { ARGUMENTS_MAX = 20, LOG_ROOM = ZR_FOLDER_BYTES + 16 + ZR_SERVICE_KEY_BYTES };
 
 /* The process number of a running zrd; 0: none runs. ZR_ERR_UNAVAILABLE: a zrd of another release runs. */
 static zr_result find_running(const char *key, int32_t *pid)
@@ -178,7 +178,7 @@ static bool is_served(const char *key)
 }
 
 /* `arguments` are zrd's; this function fills in the first. */
-static zr_result start_zrd(const char *key, char *arguments[ARGUMENTS_MOST], int32_t *pid, char log[LOG_ROOM])
+static zr_result start_zrd(const char *key, char *arguments[ARGUMENTS_MAX], int32_t *pid, char log[LOG_ROOM])
 {
     char program[1024], folder[ZR_FOLDER_BYTES];
     zr_result result = find_zrd(program, sizeof program);
@@ -205,7 +205,7 @@ static zr_result start_zrd(const char *key, char *arguments[ARGUMENTS_MOST], int
 zr_result zr_tool_service_need(bool start, const char *device)
 {
     static char option[] = "--device";
-    char *arguments[ARGUMENTS_MOST] = {NULL}, log[LOG_ROOM], key[ZR_SERVICE_KEY_BYTES];
+    char *arguments[ARGUMENTS_MAX] = {NULL}, log[LOG_ROOM], key[ZR_SERVICE_KEY_BYTES];
     int32_t pid = 0;
     zr_result result = read_key(device, key);
     if (result == ZR_OK)
@@ -231,7 +231,7 @@ static int start(int argc, char **argv)
                                              {names[DEVICE], ZR_TOOL_TEXT, &values[DEVICE]},
                                              {NULL, ZR_TOOL_FLAG, NULL}};
     struct zr_tool_arguments parsed = {.help = help, .options = options};
-    char *arguments[ARGUMENTS_MOST] = {NULL}, log[LOG_ROOM];
+    char *arguments[ARGUMENTS_MAX] = {NULL}, log[LOG_ROOM];
     char key[ZR_SERVICE_KEY_BYTES];
     unsigned count = 1;
     int32_t pid;

@@ -15,7 +15,7 @@
 
 #include "defrag/tool/tool.h"
 
-enum { FILES_MOST = 256, KNOWN = 4096 };
+enum { FILES_MAX = 256, KNOWN = 4096 };
 
 /* A file as a module of its own libdw session; every session starts at address 0. */
 struct file {
@@ -36,7 +36,7 @@ struct known {
 };
 
 struct zr_symbols {
-    struct file files[FILES_MOST];
+    struct file files[FILES_MAX];
     struct known known[KNOWN]; /* direct-mapped by hash */
     demangle *demangle;        /* NULL: no C++ runtime is present, so names stay mangled */
     unsigned files_count;
@@ -130,7 +130,7 @@ static struct file *file_of(struct zr_symbols *symbols, const struct zr_frame_pl
     for (unsigned i = 0; i < symbols->files_count; i++)
         if (strcmp(symbols->files[i].path, place->path) == 0)
             return &symbols->files[i];
-    if (symbols->files_count == FILES_MOST || place->path[0] != '/')
+    if (symbols->files_count == FILES_MAX || place->path[0] != '/')
         return NULL;
     struct file *file = &symbols->files[symbols->files_count];
     file->path = strdup(place->path);

@@ -112,15 +112,15 @@ static const struct zr_tool_option *find(const struct zr_tool_arguments *argumen
     return NULL;
 }
 
-enum { NAME_MOST = 24 };
+enum { NAME_BYTES_MAX = 24 };
 
 /* Damerau, "A technique for computer detection and correction of spelling errors", 1964. */
 unsigned zr_tool_distance(const char *name, const char *other)
 {
-    unsigned rows[NAME_MOST + 1][NAME_MOST + 1];
+    unsigned rows[NAME_BYTES_MAX + 1][NAME_BYTES_MAX + 1];
     size_t length = strlen(name), others = strlen(other);
-    if (length > NAME_MOST || others > NAME_MOST)
-        return NAME_MOST;
+    if (length > NAME_BYTES_MAX || others > NAME_BYTES_MAX)
+        return NAME_BYTES_MAX;
     for (unsigned i = 0; i <= length; i++)
         for (unsigned j = 0; j <= others; j++) {
             unsigned least = i && j ? rows[i - 1][j - 1] + (name[i - 1] != other[j - 1]) : i + j;
@@ -140,10 +140,10 @@ unsigned zr_tool_distance(const char *name, const char *other)
 static int reject_option(const struct zr_tool_arguments *arguments, const char *command, const char *argument)
 {
     const char *equals = strchr(argument, '='), *nearest = NULL;
-    char name[NAME_MOST + 1];
+    char name[NAME_BYTES_MAX + 1];
     unsigned least = 3;
     size_t length = equals ? (size_t)(equals - argument) : strlen(argument);
-    snprintf(name, sizeof name, "%.*s", length > NAME_MOST ? 0 : (int)length, argument);
+    snprintf(name, sizeof name, "%.*s", length > NAME_BYTES_MAX ? 0 : (int)length, argument);
     for (const struct zr_tool_option *option = arguments->options; option->name; option++)
         if (strlen(option->name) > 2 && zr_tool_distance(name, option->name) < least) {
             nearest = option->name;

@@ -7,7 +7,7 @@
 #include "alloc/base/error.h"
 #include "defrag/trace/formats/zrt_writer.h"
 
-#define MOST_BYTES (UINT64_C(1) << 62)
+#define MAX_BYTES (UINT64_C(1) << 62)
 
 struct importing {
     struct zr_recording *recording;
@@ -57,7 +57,7 @@ static zr_result fill_header(struct importing *importing)
     }
     uint64_t granule = importing->ends ? importing->ends & (~importing->ends + 1) : 1;
     uint64_t base = importing->low / granule * granule;
-    if (importing->high <= base || importing->high - base >= MOST_BYTES)
+    if (importing->high <= base || importing->high - base >= MAX_BYTES)
         return zr_fail(ZR_ERR_FORMAT, "'%s': its blocks are 2^62 bytes or more apart", recording->path);
     memcpy(header->magic, ZRT_MAGIC, sizeof header->magic);
     header->header_bytes = sizeof *header;

@@ -16,8 +16,8 @@
 static zr_result check_buffers(const struct zr_lifetimes *lifetimes)
 {
     uint64_t sum_bytes = 0;
-    if (lifetimes->count > ZR_LIFETIMES_MOST)
-        return zr_fail(ZR_ERR_INVALID, "%zu buffers; %zu are the most", lifetimes->count, ZR_LIFETIMES_MOST);
+    if (lifetimes->count > ZR_LIFETIMES_MAX)
+        return zr_fail(ZR_ERR_INVALID, "%zu buffers; %zu are the most", lifetimes->count, ZR_LIFETIMES_MAX);
     for (size_t i = 0; i < lifetimes->count; i++) {
         const struct zr_buffer *buffer = &lifetimes->buffers[i];
         if (buffer->lower > buffer->upper)
@@ -30,7 +30,7 @@ static zr_result check_buffers(const struct zr_lifetimes *lifetimes)
                            "buffer %" PRIu64 " is alive from %" PRIu64 " to %" PRIu64
                            " in a period of %" PRIu64,
                            buffer->id, buffer->lower, buffer->upper, lifetimes->period);
-        if (buffer->bytes > ZR_LIFETIMES_MOST_BYTES - sum_bytes)
+        if (buffer->bytes > ZR_LIFETIMES_MAX_BYTES - sum_bytes)
             return zr_fail(ZR_ERR_INVALID,
                            "with buffer %" PRIu64 " of %" PRIu64 " bytes the sum of all passes 2^62 bytes",
                            buffer->id, buffer->bytes);
@@ -94,8 +94,8 @@ zr_result zr_lifetimes_measure(struct zr_lifetimes *lifetimes)
 static zr_result take_buffers(struct zr_lifetimes *out, size_t count, zr_arena *host_arena)
 {
     *out = (struct zr_lifetimes){.count = count, .host_arena = host_arena};
-    if (count > ZR_LIFETIMES_MOST)
-        return zr_fail(ZR_ERR_INVALID, "%zu buffers; %zu are the most", count, ZR_LIFETIMES_MOST);
+    if (count > ZR_LIFETIMES_MAX)
+        return zr_fail(ZR_ERR_INVALID, "%zu buffers; %zu are the most", count, ZR_LIFETIMES_MAX);
     struct zr_request request = {.bytes = (count ? count : 1) * sizeof *out->buffers, .tag = ZR_TAG_OTHER};
     void *block;
     zr_result result = zr_arena_alloc(host_arena, &request, &block);

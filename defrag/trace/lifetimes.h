@@ -8,8 +8,8 @@
 
 /* Limits of one set: the number of buffers and the sum of their bytes. Sums and offsets then cannot overflow.
  */
-#define ZR_LIFETIMES_MOST       ((size_t)1 << 30)
-#define ZR_LIFETIMES_MOST_BYTES ((uint64_t)1 << 62)
+#define ZR_LIFETIMES_MAX       ((size_t)1 << 30)
+#define ZR_LIFETIMES_MAX_BYTES ((uint64_t)1 << 62)
 
 /* Checks the set (lower <= upper, limits as above) and computes lower_bound_bytes. ZR_ERR_INVALID names the
  * buffer. */

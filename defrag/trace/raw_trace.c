@@ -8,7 +8,7 @@
 #include "defrag/trace/number_map.h"
 
 /* Limit of live bytes: sums and roundings then stay below 64 bits. */
-#define MOST_LIVE_BYTES (UINT64_C(1) << 62)
+#define MAX_LIVE_BYTES (UINT64_C(1) << 62)
 
 /* The state of an address in the first pass over the events. */
 enum { FREED = 0, LIVE };
@@ -95,7 +95,7 @@ static zr_result thread_of(struct making *making, uint64_t thread, uint16_t *out
 static zr_result emit_alloc(struct making *making, const struct zr_raw_event *raw, struct zr_event *event)
 {
     struct zr_sequence *sequence = making->sequence;
-    if (making->bytes.count == UINT32_MAX || raw->bytes > MOST_LIVE_BYTES - making->live_bytes)
+    if (making->bytes.count == UINT32_MAX || raw->bytes > MAX_LIVE_BYTES - making->live_bytes)
         return zr_fail(ZR_ERR_FORMAT, "'%s' has more live bytes or blocks than a machine can hold",
                        making->trace->path);
     event->block = (uint32_t)making->bytes.count;

@@ -8,7 +8,7 @@
 #include "defrag/trace/recording.h"
 #include "defrag/trace/formats/zrt.h"
 
-enum { MODULES_MOST = 1 << 16 }; /* limit against hostile files: further modules are dropped */
+enum { MODULES_MAX = 1 << 16 }; /* limit against hostile files: further modules are dropped */
 
 struct module {
     uint64_t address, bytes, file_offset;
@@ -50,7 +50,7 @@ static zr_result take_module(struct zr_recording_stacks *stacks, const struct zr
                             .text = (uint32_t)stacks->module_texts.count,
                             .build_id_bytes = (uint8_t)from->build_id_bytes};
     zr_result result = ZR_OK;
-    if (stacks->modules.count == MODULES_MOST)
+    if (stacks->modules.count == MODULES_MAX)
         return ZR_OK;
     memcpy(module.build_id, from->build_id, from->build_id_bytes);
     for (const char *at = from->path; result == ZR_OK; at++) {

@@ -21,7 +21,7 @@ struct rounding {
     _Atomic uint32_t *most; /* bits of the largest absolute value */
 };
 
-static void find_most(const void *args, size_t from, size_t to)
+static void find_maximum(const void *args, size_t from, size_t to)
 {
     const struct rounding *r = args;
     const struct operand *o = r->operand;
@@ -52,7 +52,7 @@ static zr_result round_operand(struct zr_kernel_context *context, const struct o
 {
     _Atomic uint32_t most = 0;
     struct rounding rounding = {.operand = operand, .most = &most};
-    zr_result result = zr_loop_run(context, find_most, &rounding, operand->rows, 1);
+    zr_result result = zr_loop_run(context, find_maximum, &rounding, operand->rows, 1);
     rounding.scale = zr_fp8_scale_of(atomic_load(&most), operand->kind);
     return result == ZR_OK ? zr_loop_run(context, round_rows, &rounding, operand->rows, 1) : result;
 }

@@ -39,7 +39,7 @@ enum { ROW_NORMS_COUNT = 6 };
 #define TOLD(f)                                                                                              \
     f(update_adamw) f(update_sgd) f(squares_of_blocks) f(squares_together) f(find_nonfinite_begin)           \
         f(find_nonfinite) f(checksum_begin) f(checksum) f(checksum_end) f(init_normal) f(convert) f(sum)     \
-            f(rotary_table) f(softmax_merge) f(weigh_gradients) f(fp8_most) f(fp8_round)
+            f(rotary_table) f(softmax_merge) f(weigh_gradients) f(fp8_max) f(fp8_round)
 
 enum kernel {
 #define NUMBER(name) KERNEL_##name,
@@ -97,14 +97,14 @@ static zr_result find_kernel(const zr_cu_library *loaded, unsigned count, unsign
     return code == ZR_CU_SUCCESS ? ZR_OK : zr_cuda_error(code, ZR_ERR_UNAVAILABLE, "the kernel %s", name);
 }
 
-enum { IMAGES_MOST = 32 };
+enum { IMAGES_MAX = 32 };
 
 static zr_result find_kernels(void)
 {
-    zr_cu_library loaded[IMAGES_MOST];
+    zr_cu_library loaded[IMAGES_MAX];
     unsigned count = 0;
     zr_result result = ZR_OK;
-    for (; library.images[count] && count < IMAGES_MOST && result == ZR_OK; count++) {
+    for (; library.images[count] && count < IMAGES_MAX && result == ZR_OK; count++) {
         zr_cu_result code =
             library.library_load(&loaded[count], library.images[count], NULL, NULL, 0, NULL, NULL, 0);
         if (code == ZR_CU_SUCCESS)
@@ -266,7 +266,7 @@ static zr_cu_result ask_for_shared(zr_cu_kernel kernel, size_t bytes)
         return ZR_CU_SUCCESS;
     zr_cu_result code = library.kernel_function(&function, kernel);
     return code == ZR_CU_SUCCESS
-               ? library.function_set(function, ZR_CU_FUNCTION_DYNAMIC_SHARED_MOST, (int)bytes)
+               ? library.function_set(function, ZR_CU_FUNCTION_DYNAMIC_SHARED_MAX, (int)bytes)
                : code;
 }
 
@@ -376,11 +376,11 @@ static zr_result update_sgd(struct zr_kernel_context *context, const struct zr_u
 static enum kernel for_rows(const struct zr_kernel_context *context, enum kernel any, size_t n,
                             uintptr_t addresses)
 {
-    static const size_t packs_most[] = {4, 8, CUDA_NORM_PACKS};
+    static const size_t packs_max[] = {4, 8, CUDA_NORM_PACKS};
     size_t bytes = must_be_open(context) == ZR_OK ? n * zr_precision_bytes(context->precision) : 0,
            packs = parts(bytes, CUDA_PACK_BYTES * WARP_LANES);
     for (unsigned i = 0; (addresses | bytes) % CUDA_PACK_BYTES == 0 && i < 3; i++)
-        if (packs <= packs_most[i])
+        if (packs <= packs_max[i])
             return (enum kernel)(any + (i + 1) * ROW_NORMS_COUNT);
     return any;
 }
@@ -558,7 +558,7 @@ zr_result zr_cuda_fp8_round(struct zr_kernel_context *context, const struct cuda
     if (code != ZR_CU_SUCCESS)
         return zr_cuda_error(code, ZR_ERR_INVALID, "to begin a search for the largest number");
     zr_result result =
-        launch(context, KERNEL_fp8_most, over(parts(operand->rows * operand->columns, 8)), operand);
+        launch(context, KERNEL_fp8_max, over(parts(operand->rows * operand->columns, 8)), operand);
     return result == ZR_OK ? launch(context, KERNEL_fp8_round, tiles, operand) : result;
 }
 

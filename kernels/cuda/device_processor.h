@@ -75,7 +75,7 @@ struct zr_device_kernel {
     const char *name;
     void (*run)(const void *arguments); /* one thread, from its begin to its end */
     size_t arguments_bytes;
-    unsigned threads_most;
+    unsigned threads_max;
 };
 
 /* The one symbol of an image. */

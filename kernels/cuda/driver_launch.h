@@ -15,8 +15,8 @@ typedef struct zr_cu_function_st *zr_cu_function;
 enum { ZR_CU_INVALID_IMAGE = 200, ZR_CU_NO_BINARY = 209 };
 
 typedef enum zr_cu_function_attribute {
-    ZR_CU_FUNCTION_THREADS_MOST = 0,       /* per block */
-    ZR_CU_FUNCTION_DYNAMIC_SHARED_MOST = 8 /* bytes; may be set */
+    ZR_CU_FUNCTION_THREADS_MAX = 0,       /* per block */
+    ZR_CU_FUNCTION_DYNAMIC_SHARED_MAX = 8 /* bytes; may be set */
 } zr_cu_function_attribute;
 
 /* Device attributes that zr_cu_attribute does not have. */

@@ -9,11 +9,11 @@
 
 /* ---- The card ------------------------------------------------------------------------------------------ */
 
-enum { CAPABILITY_LEAST = 89 };
+enum { CAPABILITY_MIN = 89 };
 
 zr_result zr_cuda_fp8_check(const struct cuda_card *card)
 {
-    return card->major * 10 + card->minor >= CAPABILITY_LEAST
+    return card->major * 10 + card->minor >= CAPABILITY_MIN
                ? ZR_OK
                : zr_fail(ZR_ERR_UNAVAILABLE,
                          "fp8 requires compute capability 8.9 or later (Ada, Hopper, Blackwell), and %s "

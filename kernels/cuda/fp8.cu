@@ -38,7 +38,7 @@ DEVICE struct pack_of_halves halves_get(const struct cuda_fp8 *a, size_t row, si
 
 /* Sizes of bf16 numbers are in the order of their bits, infinities and NaN above all; the largest does not
  * depend on the order in which blocks come. */
-KERNEL(fp8_most, struct cuda_fp8, CUDA_THREADS)
+KERNEL(fp8_max, struct cuda_fp8, CUDA_THREADS)
 {
     SHARED(float, of_warps, CUDA_WARPS);
     const size_t packs = a.columns / PACK;

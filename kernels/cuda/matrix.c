@@ -22,13 +22,13 @@
 #include "kernels/fp8.h"
 
 enum {
-    MATRICES_MOST = 16, /* maximum of open contexts */
-    SHAPES_MOST = 64,   /* cached shapes per context; a training step has about 30 */
+    MATRICES_MAX = 16, /* maximum of open contexts */
+    SHAPES_MAX = 64,   /* cached shapes per context; a training step has about 30 */
     ALIGNMENT_BYTES = 16,
     AUX_LEADING = 8 /* AUX's leading dimension must be a multiple */
 };
 /* Products with fewer multiplications are slower with the library. */
-#define PRODUCT_LEAST ((uint64_t)64 * 64 * 64)
+#define PRODUCT_MIN ((uint64_t)64 * 64 * 64)
 
 /* Key of a cached shape: m, n, k, layouts and types. */
 struct shape {
@@ -43,10 +43,10 @@ struct cuda_matrix {
     bool used;           /* lock: loaded.lock */
     zr_lt_handle handle; /* NULL: no library */
     unsigned next;       /* next entry to replace */
-    struct shape shapes[SHAPES_MOST];
+    struct shape shapes[SHAPES_MAX];
     char words[192];
 };
-static struct cuda_matrix matrices[MATRICES_MOST];
+static struct cuda_matrix matrices[MATRICES_MAX];
 
 /* One per process; never unloaded. */
 static struct {
@@ -108,7 +108,7 @@ zr_result zr_cuda_matrix_open(struct cuda_matrix **out, const char *card)
 {
     *out = NULL;
     pthread_mutex_lock(&loaded.lock);
-    for (unsigned i = 0; i < MATRICES_MOST && !*out; i++)
+    for (unsigned i = 0; i < MATRICES_MAX && !*out; i++)
         if (!matrices[i].used)
             *out = &matrices[i];
     if (*out)
@@ -118,7 +118,7 @@ zr_result zr_cuda_matrix_open(struct cuda_matrix **out, const char *card)
                 : zr_fail(ZR_ERR_UNAVAILABLE,
                           "a process has at most %d kernel contexts on cards at one time; close one, or use "
                           "another process",
-                          MATRICES_MOST);
+                          MATRICES_MAX);
 }
 
 static void forget(struct shape *shape)
@@ -137,7 +137,7 @@ static void forget(struct shape *shape)
 void zr_cuda_matrix_close(struct cuda_matrix *matrix)
 {
     pthread_mutex_lock(&loaded.lock);
-    for (unsigned i = 0; i < SHAPES_MOST; i++)
+    for (unsigned i = 0; i < SHAPES_MAX; i++)
         forget(&matrix->shapes[i]);
     if (matrix->handle)
         loaded.lt.destroy(matrix->handle);
@@ -149,7 +149,7 @@ void zr_cuda_matrix_close(struct cuda_matrix *matrix)
 bool zr_cuda_matrix_is(const void *pointer)
 {
     const struct cuda_matrix *matrix = pointer;
-    return matrix && matrix >= matrices && matrix < &matrices[MATRICES_MOST] && matrix->used;
+    return matrix && matrix >= matrices && matrix < &matrices[MATRICES_MAX] && matrix->used;
 }
 
 bool zr_cuda_matrix_has_library(const struct cuda_matrix *matrix)
@@ -193,7 +193,7 @@ static bool suits(const struct cuda_product *p, struct cuda_epilogue e, size_t b
                   struct seen *b)
 {
     size_t c_bytes = p->floats ? sizeof(float) : bytes, operand_bytes = p->a_kind ? 1 : bytes;
-    bool large = (uint64_t)p->m * p->n >= (PRODUCT_LEAST + p->k - 1) / p->k;
+    bool large = (uint64_t)p->m * p->n >= (PRODUCT_MIN + p->k - 1) / p->k;
     return p->m && p->n && p->k && (large || p->a_kind) && !(p->bias && (p->floats || p->accumulate)) &&
            !(e.kind && (p->floats || p->accumulate)) && see(p->b_row, p->b_column, p->k, p->n, a) &&
            see(p->a_row, p->a_column, p->m, p->k, b) && aligned(p->b, a->leading, operand_bytes) &&
@@ -285,10 +285,10 @@ static struct shape *shape_of(struct cuda_matrix *matrix, enum zr_precision prec
                           (uint64_t)e.kind << 4 | (p->bias ? 8 : 0) | (p->floats ? 4 : 0) |
                           (a->turned ? 2 : 0) | (b->turned ? 1 : 0);
     const uint64_t key[6] = {(uint64_t)p->m << 32 | p->n, p->k, kind, a->leading, b->leading, p->c_row};
-    for (unsigned i = 0; i < SHAPES_MOST; i++)
+    for (unsigned i = 0; i < SHAPES_MAX; i++)
         if (matrix->shapes[i].known && memcmp(matrix->shapes[i].key, key, sizeof key) == 0)
             return &matrix->shapes[i];
-    struct shape *s = &matrix->shapes[matrix->next++ % SHAPES_MOST];
+    struct shape *s = &matrix->shapes[matrix->next++ % SHAPES_MAX];
     forget(s);
     zr_lt_status status = set_operation(s, p, e, a->turned, b->turned);
     if (status == ZR_LT_SUCCESS)

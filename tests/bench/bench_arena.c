@@ -21,7 +21,7 @@
 #include "alloc/zr.h"
 #include "tests/support/pin.h"
 
-enum { LIVE = 512, ROUNDS = 401, THREADS_MOST = 2 };
+enum { LIVE = 512, ROUNDS = 401, THREADS_MAX = 2 };
 
 static unsigned pairs_count = 20000; /* per thread and round */
 
@@ -156,11 +156,11 @@ struct bench {
     unsigned threads;
     zr_backend *backend;
     zr_arena *arena;
-    double ns[ROUNDS];                        /* per pair, of all threads together */
-    double busy_ns[ROUNDS];                   /* the same, of the processors' time that they got */
-    bool whole[ROUNDS];                       /* each thread had a processor all the time */
-    zr_backend *apart_backends[THREADS_MOST]; /* of threads that share nothing; NULL: they share the arena */
-    zr_arena *apart[THREADS_MOST];
+    double ns[ROUNDS];                       /* per pair, of all threads together */
+    double busy_ns[ROUNDS];                  /* the same, of the processors' time that they got */
+    bool whole[ROUNDS];                      /* each thread had a processor all the time */
+    zr_backend *apart_backends[THREADS_MAX]; /* of threads that share nothing; NULL: they share the arena */
+    zr_arena *apart[THREADS_MAX];
 };
 
 /* Of a round, that a thread may miss and count as there all the time: clocks are read in between, and the
@@ -227,8 +227,8 @@ static void open_bench(struct bench *bench, unsigned threads)
 
 static void run_round(struct bench *bench, const struct load *load, unsigned round)
 {
-    struct job jobs[THREADS_MOST];
-    pthread_t threads[THREADS_MOST];
+    struct job jobs[THREADS_MAX];
+    pthread_t threads[THREADS_MAX];
     pthread_barrier_t start;
     uint64_t start_ns = UINT64_MAX, end_ns = 0, busy_ns = 0;
     bool whole = true;
@@ -274,8 +274,8 @@ static void close_bench(struct bench *bench, const struct load *load)
 /* An arena for each thread. */
 static void open_apart(struct bench *bench)
 {
-    open_bench(bench, THREADS_MOST);
-    for (unsigned i = 0; i < THREADS_MOST; i++)
+    open_bench(bench, THREADS_MAX);
+    for (unsigned i = 0; i < THREADS_MAX; i++)
         if (zr_backend_sim_create(&bench->apart_backends[i], NULL) != ZR_OK ||
             zr_arena_create(&bench->apart[i],
                             &(struct zr_arena_options){.backend = bench->apart_backends[i]}) != ZR_OK) {
@@ -286,7 +286,7 @@ static void open_apart(struct bench *bench)
 
 static void close_apart(struct bench *bench)
 {
-    for (unsigned i = 0; i < THREADS_MOST; i++) {
+    for (unsigned i = 0; i < THREADS_MAX; i++) {
         zr_arena_destroy(bench->apart[i], NULL);
         zr_backend_destroy(bench->apart_backends[i]);
     }
@@ -307,7 +307,7 @@ static void measure(const struct load *load)
     unsigned whole_count = 0;
     struct ticks from = read_ticks();
     open_bench(&one, 1);
-    open_bench(&two, THREADS_MOST);
+    open_bench(&two, THREADS_MAX);
     open_apart(&apart);
     for (unsigned round = 0; round < ROUNDS; round++) {
         run_round(&one, load, round);

@@ -18,7 +18,7 @@
 #include "alloc/base/system/os.h"
 #include "zero/comm/zr_comm.h"
 
-enum { ROUNDS = 21, SMALL_ROUNDS = 2000, MPI_TURNS = 5, MPI_ROUNDS = 9, MOST_RANKS = 256 };
+enum { ROUNDS = 21, SMALL_ROUNDS = 2000, MPI_TURNS = 5, MPI_ROUNDS = 9, MAX_RANKS = 256 };
 
 struct plan {
     unsigned world;
@@ -88,7 +88,7 @@ static zr_result run_once(const struct operands *o, unsigned kind)
 /* The same work on this rank's own memory alone. */
 static zr_result run_alone(const struct operands *o, unsigned kind)
 {
-    const void *from[MOST_RANKS];
+    const void *from[MAX_RANKS];
     unsigned world = zr_comm_world(o->comm), rank = zr_comm_rank(o->comm);
     for (unsigned p = 0; p < world; p++)
         from[p] = o->source + p * o->shard;
@@ -113,7 +113,7 @@ struct times {
 static void measure(const struct operands *o, zr_result (*run)(const struct operands *, unsigned),
                     unsigned kind, struct times *times, unsigned round)
 {
-    double all[MOST_RANKS][2], mine[2];
+    double all[MAX_RANKS][2], mine[2];
     zr_comm_barrier(o->comm);
     uint64_t start_ns = zr_os_now_ns();
     double start = processor_seconds();
@@ -153,7 +153,7 @@ static void measure_large(const struct operands *o, const struct plan *plan)
 static void measure_small(zr_comm *comm)
 {
     static double seconds[SMALL_ROUNDS];
-    uint64_t mine = 1, all[MOST_RANKS];
+    uint64_t mine = 1, all[MAX_RANKS];
     for (unsigned i = 0; i < SMALL_ROUNDS; i++) {
         uint64_t start_ns = zr_os_now_ns();
         zr_comm_host_all_gather(comm, &mine, sizeof(mine), all);
@@ -211,7 +211,7 @@ static int launch(struct plan *plan)
 }
 
 /* MPI has several ways to one end: the kinds of ours that each stands beside, as mpi_stock prints them. */
-enum { WAYS_MOST = 16 };
+enum { WAYS_MAX = 16 };
 struct way {
     unsigned kind;
     char call[64];
@@ -239,7 +239,7 @@ static unsigned run_mpi(const char *self, const struct plan *plan, struct way *w
              "--bind-to none '%.*s/mpi_stock' %zu %d",
              plan->world, slash ? (int)(slash - self) : 1, slash ? self : ".", plan->bytes, MPI_ROUNDS);
     FILE *stock = popen(line, "r");
-    while (stock && found < WAYS_MOST && fgets(line, sizeof(line), stock))
+    while (stock && found < WAYS_MAX && fgets(line, sizeof(line), stock))
         if (sscanf(line, "%31s %63s %lf", name, call, &value) == 3 && kind_of(name) < KINDS) {
             struct way *way = &ways[found++];
             way->kind = kind_of(name);
@@ -263,7 +263,7 @@ static void print_way(const struct plan *plan, const struct way *way, const char
 static void print_ways(const struct plan *plan, const struct way *ways, unsigned count)
 {
     const struct way *fastest[KINDS] = {NULL};
-    double medians[WAYS_MOST], least[KINDS];
+    double medians[WAYS_MAX], least[KINDS];
     printf(
         "stock MPI, %d turns, and how many times as fast local is (median, least and most of the turns):\n",
         MPI_TURNS);
@@ -287,7 +287,7 @@ static void print_ways(const struct plan *plan, const struct way *ways, unsigned
 /* In turns; a ratio is of two runs that follow one another. */
 static int compare_with_mpi(const char *self, struct plan *plan)
 {
-    static struct way ways[WAYS_MOST];
+    static struct way ways[WAYS_MAX];
     unsigned count = 0;
     const char *slash = strrchr(self, '/');
     char path[4096];
@@ -323,7 +323,7 @@ int main(int argc, char **argv)
         plan.bytes = strtoul(argv[2], NULL, 10) * 1000000;
     if (argc > 3)
         first_mb = last_mb = strtoul(argv[3], NULL, 10);
-    if (plan.world == 0 || plan.world > MOST_RANKS || plan.bytes < 4 * plan.world || first_mb == 0) {
+    if (plan.world == 0 || plan.world > MAX_RANKS || plan.bytes < 4 * plan.world || first_mb == 0) {
         fprintf(stderr, "usage: bench_comm [ranks [megabytes [bucket-megabytes]]]\n");
         return 2;
     }

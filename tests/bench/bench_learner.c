@@ -12,7 +12,7 @@
 
 #define MIB ((size_t)1 << 20)
 
-enum { BLOCKS = 600, LIFETIME_MOST = 80, STEPS = 400, CALLS = STEPS * BLOCKS, ROUNDS = 9 };
+enum { BLOCKS = 600, LIFETIME_MAX = 80, STEPS = 400, CALLS = STEPS * BLOCKS, ROUNDS = 9 };
 
 static struct event {
     bool alloc;
@@ -26,7 +26,7 @@ static void make_step(void)
 {
     static unsigned ends[BLOCKS];
     for (unsigned i = 0; i < BLOCKS; i++)
-        ends[i] = i + 1 + (unsigned)random_below(LIFETIME_MOST);
+        ends[i] = i + 1 + (unsigned)random_below(LIFETIME_MAX);
     for (unsigned now = 0; now <= BLOCKS; now++) {
         for (unsigned i = 0; i < now; i++)
             if (ends[i] == now || (now == BLOCKS && ends[i] > now))

@@ -25,7 +25,7 @@
 #include "tests/support/pin.h"
 #include "tests/support/random.h"
 
-enum { EVENTS_MOST = 200000, REPEATS_MOST = 101, THREADS_MOST = 8, WARM = 2 };
+enum { EVENTS_MAX = 200000, REPEATS_MAX = 101, THREADS_MAX = 8, WARM = 2 };
 
 static void fail(const char *words)
 {
@@ -42,8 +42,8 @@ static uint64_t now_ns(void)
 
 /* ---- Sequences made here ------------------------------------------------------------------------------- */
 
-static struct zr_event made[EVENTS_MOST];
-static uint64_t bytes_of[EVENTS_MOST];
+static struct zr_event made[EVENTS_MAX];
+static uint64_t bytes_of[EVENTS_MAX];
 static size_t made_count;
 static uint32_t made_blocks;
 static uint64_t random_state = 88172645463325252u;
@@ -55,7 +55,7 @@ static uint64_t next_random(void)
 
 static uint32_t take(uint64_t bytes)
 {
-    if (made_count == EVENTS_MOST)
+    if (made_count == EVENTS_MAX)
         fail("a sequence is too long");
     made[made_count++] = (struct zr_event){
         .kind = ZR_EVENT_ALLOC, .tag = ZR_TAG_ACTIVATION, .block = made_blocks, .bytes = bytes};
@@ -65,7 +65,7 @@ static uint32_t take(uint64_t bytes)
 
 static void give(uint32_t block)
 {
-    if (made_count == EVENTS_MOST)
+    if (made_count == EVENTS_MAX)
         fail("a sequence is too long");
     made[made_count++] = (struct zr_event){
         .kind = ZR_EVENT_FREE, .tag = ZR_TAG_ACTIVATION, .block = block, .bytes = bytes_of[block]};
@@ -323,7 +323,7 @@ struct job {
     bool touches;               /* both ends of each block */
     pthread_barrier_t *barrier; /* NULL: nobody runs beside it */
     unsigned number;            /* among those that run beside one another */
-    uint64_t start_ns[REPEATS_MOST], end_ns[REPEATS_MOST];
+    uint64_t start_ns[REPEATS_MAX], end_ns[REPEATS_MAX];
     size_t refused;
 };
 
@@ -393,7 +393,7 @@ static int by_value(const void *a, const void *b)
 static size_t run_jobs(struct job *jobs, unsigned threads, uint64_t *out)
 {
     pthread_barrier_t barrier;
-    pthread_t others[THREADS_MOST];
+    pthread_t others[THREADS_MAX];
     size_t refused = 0;
     pthread_barrier_init(&barrier, NULL, threads);
     for (unsigned i = 0; i < threads; i++) {
@@ -438,8 +438,8 @@ static uint64_t most_live_bytes(const struct zr_sequence *sequence)
 static void measure(const struct allocator *allocator, const struct zr_sequence *sequence, unsigned repeats,
                     unsigned threads, bool touches)
 {
-    static struct job jobs[THREADS_MOST];
-    static uint64_t ns[REPEATS_MOST];
+    static struct job jobs[THREADS_MAX];
+    static uint64_t ns[REPEATS_MAX];
     size_t operations = 0, refused;
     for (size_t i = 0; i < sequence->events_count; i++)
         operations += sequence->events[i].kind != ZR_EVENT_MARK;
@@ -511,13 +511,13 @@ int main(int count, char **arguments)
     sequence_of(arguments[2], &sequence, host_arena);
     for (size_t i = 0; i < sizeof allocators / sizeof *allocators; i++)
         if (strcmp(allocators[i].name, arguments[1]) == 0) {
-            unsigned threads = count > 4 ? number(arguments[4], THREADS_MOST) : 1;
+            unsigned threads = count > 4 ? number(arguments[4], THREADS_MAX) : 1;
             arena_threads = threads;
             shift = count > 5 ? (unsigned)strtoul(arguments[5], NULL, 10) : 0;
             if (threads > 1 && !allocators[i].threads)
                 printf("absent threads\n");
             else
-                measure(&allocators[i], &sequence, count > 3 ? number(arguments[3], REPEATS_MOST) : 25,
+                measure(&allocators[i], &sequence, count > 3 ? number(arguments[3], REPEATS_MAX) : 25,
                         threads, count <= 6 || strcmp(arguments[6], "0") != 0);
             return 0;
         }

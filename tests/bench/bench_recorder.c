@@ -20,11 +20,11 @@
 #include "alloc/core/arena.h"
 #include "alloc/core/event_ring.h"
 
-enum { PAIRS_MOST = 5000, SLICE_OPERATIONS = 20000, SLOTS = 500, REFRESHES = 2001 };
+enum { PAIRS_MAX = 5000, SLICE_OPERATIONS = 20000, SLOTS = 500, REFRESHES = 2001 };
 
 static zr_arena *arena;
 static void *slots[SLOTS];
-static double figures[PAIRS_MOST];
+static double figures[PAIRS_MAX];
 
 static double processor_ns(void)
 {
@@ -120,7 +120,7 @@ int main(int count, char **arguments)
 {
     unsigned pairs = count > 1 ? (unsigned)strtoul(arguments[1], NULL, 10) : 1000;
     zr_backend *backend;
-    pairs = pairs < 8 ? 8 : pairs > PAIRS_MOST ? PAIRS_MOST : pairs;
+    pairs = pairs < 8 ? 8 : pairs > PAIRS_MAX ? PAIRS_MAX : pairs;
     pin_to(0);
     zr_option_set("publish:off,recorder:1m");
     if (zr_backend_host_create(&backend, NULL) != ZR_OK ||

@@ -14,7 +14,7 @@ from zrtest import done, note, ok, skip
 
 CARDS = ("sm_80", "sm_90", "sm_100")
 PRECISIONS = {"state.cu": (0,), "fp8.cu": (0,), "attention_mma.cu": (1, 2)}
-SPILLS_MOST = 64  # bytes a thread of a kernel stores
+SPILLS_MAX = 64  # bytes a thread of a kernel stores
 places = [os.path.join(root, "bin", "nvcc") for root in (os.environ.get("CUDA_HOME"), "/usr/local/cuda") if root]
 nvcc = shutil.which("nvcc") or next((path for path in places if os.path.exists(path)), None)
 
@@ -47,6 +47,6 @@ else:
             ok(kernels >= 80, f"{card}: {kernels} kernels")
             for name, spills in sorted(spilling.items()):
                 note(f"{card}: {name} keeps {spills} bytes outside of registers")
-            ok(all(spills <= SPILLS_MOST for spills in spilling.values()),
-               f"{card}: none keeps more than {SPILLS_MOST} bytes outside of registers")
+            ok(all(spills <= SPILLS_MAX for spills in spilling.values()),
+               f"{card}: none keeps more than {SPILLS_MAX} bytes outside of registers")
 done()

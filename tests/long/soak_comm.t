@@ -10,7 +10,7 @@ import sys
 sys.path.insert(0, "tests/support")
 from zrtest import BUILD, done, mpi_missing, note, ok, run_limited, skip, train
 
-TRIES, HIDDEN_LEAST, TIMES_LEAST = 3, 0.5, 1.0
+TRIES, HIDDEN_MIN, TIMES_MIN = 3, 0.5, 1.0
 
 
 def hidden(stage):
@@ -39,10 +39,10 @@ def middle(measure):
 
 for stage in range(4):
     got, tries = middle(lambda: hidden(stage))
-    ok(got is not None and got >= HIDDEN_LEAST, f"stage {stage}, 14 M parameters: at least half is hidden: {tries}")
+    ok(got is not None and got >= HIDDEN_MIN, f"stage {stage}, 14 M parameters: at least half is hidden: {tries}")
 if mpi_missing() or not os.path.exists(os.path.join(BUILD, "tests", "mpi_stock")):
     skip(f"reduce-scatter beside Open MPI: {mpi_missing() or 'mpi_stock is not built'}")
 else:
     got, tries = middle(times)
-    ok(got is not None and got >= TIMES_LEAST, f"reduce-scatter of 32 MB, 2 ranks: times as fast as Open MPI: {tries}")
+    ok(got is not None and got >= TIMES_MIN, f"reduce-scatter of 32 MB, 2 ranks: times as fast as Open MPI: {tries}")
 done()

@@ -5,14 +5,14 @@
 
 #include "defrag/pack/pack_internal.h"
 
-#define MOST_PIECES 500
+#define MAX_PIECES 500
 
 struct piece {
     uint64_t side[2][2]; /* time, size: from, up to */
 };
 
 enum kind { STRAIGHT = 0, PINWHEELS, SHORT, KINDS_COUNT };
-static struct piece pieces[MOST_PIECES + 4];
+static struct piece pieces[MAX_PIECES + 4];
 static uint64_t random_state = 20240607;
 
 static inline uint64_t draw(uint64_t below)
@@ -82,7 +82,7 @@ static inline size_t cut(enum kind kind, size_t wanted, uint64_t time, uint64_t 
         unsigned axis = kind == SHORT ? length_of(piece, 0) * 2 * size > length_of(piece, 1) * time ? 0 : 1
                                       : (unsigned)draw(2);
         if (kind != STRAIGHT && draw(2) && length_of(piece, 0) > 2 && length_of(piece, 1) > 2 &&
-            count + 4 <= MOST_PIECES)
+            count + 4 <= MAX_PIECES)
             count = cut_pinwheel(piece, kind, count);
         else if (length_of(piece, axis) > 1)
             count = cut_straight(piece, axis, kind, count);

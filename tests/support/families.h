@@ -13,13 +13,13 @@
 #define KIB UINT64_C(1024)
 #define MIB (UINT64_C(1) << 20)
 
-enum { FAMILY_SEEDS = 34, FAMILY_GRANULE_BYTES = 2 << 20, FAMILY_BLOCKS_MOST = 40000 };
+enum { FAMILY_SEEDS = 34, FAMILY_GRANULE_BYTES = 2 << 20, FAMILY_BLOCKS_MAX = 40000 };
 
 /* ---- A sequence being made ----------------------------------------------------------------------------- */
 
 struct making {
-    struct zr_event events[2 * FAMILY_BLOCKS_MOST];
-    uint64_t bytes_of[FAMILY_BLOCKS_MOST];
+    struct zr_event events[2 * FAMILY_BLOCKS_MAX];
+    uint64_t bytes_of[FAMILY_BLOCKS_MAX];
     size_t events_count;
     uint32_t blocks_count;
     uint64_t live_bytes, lower_bound_bytes, random_state;
@@ -33,7 +33,7 @@ static inline uint64_t draw(struct making *m)
 
 static inline struct zr_event *add_event(struct making *m)
 {
-    if (m->events_count == 2 * FAMILY_BLOCKS_MOST)
+    if (m->events_count == 2 * FAMILY_BLOCKS_MAX)
         abort(); /* a family is too long */
     return &m->events[m->events_count++];
 }
@@ -195,21 +195,21 @@ static inline void family_against_stealing(struct making *m)
     }
 }
 
-enum { TURNS_THREADS = 4, TURNS_STEP_MOST = 300 };
+enum { TURNS_THREADS = 4, TURNS_STEP_MAX = 300 };
 
 /* One thread's step: sizes from a table, and after how many more allocations of the step each is freed. */
 struct turns_lane {
-    uint64_t bytes[TURNS_STEP_MOST];
-    unsigned end[TURNS_STEP_MOST]; /* freed before this allocation of the step; its length: at its end */
-    uint32_t block[TURNS_STEP_MOST];
-    bool live[TURNS_STEP_MOST];
+    uint64_t bytes[TURNS_STEP_MAX];
+    unsigned end[TURNS_STEP_MAX]; /* freed before this allocation of the step; its length: at its end */
+    uint32_t block[TURNS_STEP_MAX];
+    bool live[TURNS_STEP_MAX];
     unsigned length, at;
 };
 
 static inline void turns_begin(struct making *m, struct turns_lane *sequence)
 {
     static const uint64_t sizes[] = {786432, 2359296, 3145728, 196608, 3072, 1024, 12582912, 1536, 25165824};
-    *sequence = (struct turns_lane){.length = (unsigned)(60 + draw(m) % (TURNS_STEP_MOST - 60))};
+    *sequence = (struct turns_lane){.length = (unsigned)(60 + draw(m) % (TURNS_STEP_MAX - 60))};
     for (unsigned i = 0; i < sequence->length; i++) {
         sequence->bytes[i] = sizes[draw(m) % 9];
         sequence->end[i] = i + 1 + (unsigned)(draw(m) % 60);

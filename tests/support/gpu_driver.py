@@ -11,7 +11,7 @@ MIB = 1 << 20
 ATTRIBUTES = {  # numbers of cuda.h that zr reads, or whose value decides how it runs
     "clock_khz": 13, "multiprocessors": 16, "pci_bus": 33, "pci_device": 34, "memory_clock_khz": 36, "memory_bus_bits": 37, "l2_bytes": 38,
     "unified_addressing": 41, "pci_domain": 50, "compute_major": 75, "compute_minor": 76, "pageable_memory": 88,
-    "concurrent_managed": 89, "host_pointer_of_registered": 91, "shared_memory_per_block_most": 97, "virtual_memory": 102,
+    "concurrent_managed": 89, "host_pointer_of_registered": 91, "shared_memory_per_block_max": 97, "virtual_memory": 102,
     "posix_fd": 103, "rdma_virtual_memory": 110, "memory_pools": 115, "rdma": 116, "multicast": 132, "host_numa_id": 134,
     "host_numa_virtual_memory": 141, "host_virtual_memory": 145}
 

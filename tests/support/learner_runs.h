@@ -12,7 +12,7 @@
 #define KIB ((size_t)1 << 10)
 #define MIB ((size_t)1 << 20)
 
-enum { BLOCKS_MOST = 4096, WORK = 40000000 };
+enum { BLOCKS_MAX = 4096, WORK = 40000000 };
 
 struct event {
     bool alloc;
@@ -21,13 +21,13 @@ struct event {
 };
 
 struct steps {
-    struct event events[2 * BLOCKS_MOST];
+    struct event events[2 * BLOCKS_MAX];
     size_t count;
     uint32_t blocks;
 };
 
 static zr_learner *learner;
-static void *blocks[2 * BLOCKS_MOST];
+static void *blocks[2 * BLOCKS_MAX];
 static bool failed; /* an allocation or a free, since the arena began */
 
 static inline void begin_arena(size_t limit_bytes, uint64_t work_ns)

@@ -1,6 +1,6 @@
 /* pack_peer.h: a peer of zr_pack(), to measure it by: MiniMalloc's algorithm, written anew from what is
  * published of it (Moffitt, "MiniMalloc: A Lightweight Memory Allocator for Hardware-Accelerated Machine
- * Learning", ASPLOS 2023). Not in the product. One thread; for at most PEER_MOST items.
+ * Learning", ASPLOS 2023). Not in the product. One thread; for at most PEER_MAX items.
  *
  * Canonical solutions: items are placed one by one, each as low as those already there allow, in rising order
  * of (offset, rank); the rank comes from a static order. Dominance: nothing is placed so high that another
@@ -17,7 +17,7 @@
 
 #include "defrag/pack/pack_internal.h"
 
-#define PEER_MOST       512
+#define PEER_MAX        512
 #define PEER_FIRST_TURN 4096 /* steps of each order's first turn */
 
 /* By W, the length of a life; A, that times the size; T, the fullest moment of the life; more goes first. */
@@ -28,17 +28,17 @@ struct peer {
     const struct zr_pack_problem *problem;
     uint64_t capacity, steps, turn_end; /* steps done; the turn ends at so many */
     double until_s;                     /* of this thread's CPU time */
-    uint64_t lowest[PEER_MOST]; /* by item: no lower, given those placed; where it lies, once placed */
-    uint16_t rank[PEER_MOST];
-    bool placed[PEER_MOST];
-    uint16_t near[PEER_MOST][PEER_MOST], near_count[PEER_MOST]; /* by item: those it shares a moment with */
-    uint64_t floor[PEER_MOST], rest[PEER_MOST];                 /* by section, of the present step */
-    uint16_t stack[PEER_MOST];
+    uint64_t lowest[PEER_MAX]; /* by item: no lower, given those placed; where it lies, once placed */
+    uint16_t rank[PEER_MAX];
+    bool placed[PEER_MAX];
+    uint16_t near[PEER_MAX][PEER_MAX], near_count[PEER_MAX]; /* by item: those it shares a moment with */
+    uint64_t floor[PEER_MAX], rest[PEER_MAX];                /* by section, of the present step */
+    uint16_t stack[PEER_MAX];
     uint32_t stack_count, trail_count;
     struct {
         uint64_t lowest;
         uint16_t item;
-    } trail[PEER_MOST * PEER_MOST];
+    } trail[PEER_MAX * PEER_MAX];
 };
 
 enum peer_verdict { PEER_NONE = 0, PEER_FOUND, PEER_TURN_OVER };
@@ -202,7 +202,7 @@ static uint32_t peer_candidates(const struct peer *peer, const struct peer_left 
 /* One part that no moment cuts in two. */
 static enum peer_verdict peer_step(struct peer *peer, const struct peer_left *left)
 {
-    uint16_t candidates[PEER_MOST], rest[PEER_MOST];
+    uint16_t candidates[PEER_MAX], rest[PEER_MAX];
     uint32_t stack_count = peer->stack_count, trail_count = peer->trail_count;
     enum peer_verdict verdict = PEER_NONE;
 
@@ -269,7 +269,7 @@ static bool peer_pack(const struct zr_pack_problem *problem, struct zr_buffer *b
                       const struct peer_spent *most, struct peer_spent *spent)
 {
     static struct peer peer;
-    uint16_t by_begin[PEER_MOST];
+    uint16_t by_begin[PEER_MAX];
     enum peer_verdict verdict = PEER_TURN_OVER;
     double from_s = peer_seconds(CLOCK_THREAD_CPUTIME_ID);
 

@@ -17,14 +17,14 @@
 #include "alloc/service/client/client.h"
 #include "alloc/zr.h"
 
-enum { BLOCKS_MOST = 4096 };
+enum { BLOCKS_MAX = 4096 };
 
 static zr_backend *backend;
 static zr_arena *arena;
 static struct {
     uint32_t *at;
     size_t count;
-} blocks[BLOCKS_MOST];
+} blocks[BLOCKS_MAX];
 static unsigned blocks_count;
 static uint64_t drawn;
 
@@ -82,7 +82,7 @@ static bool make_own(uint32_t *at, size_t count)
 static const char *take(size_t bytes)
 {
     void *at;
-    if (blocks_count == BLOCKS_MOST)
+    if (blocks_count == BLOCKS_MAX)
         return "too many blocks";
     if (zr_arena_alloc(arena, &(struct zr_request){.bytes = bytes, .tag = ZR_TAG_OTHER}, &at) != ZR_OK)
         return zr_last_error();

@@ -10,7 +10,7 @@ from sass import PTX, SASS
 from zrtest import ZR_TRAIN, done, note, ok, same, skip
 
 WIDTHS, KINDS = (64, 96, 128), ("forward", "backward_keys", "backward_queries")
-WARPS, SLOTS_MOST, BLOCKS_LEAST = 4, 5, 2  # of a block; instructions per HMMA; of a multiprocessor
+WARPS, SLOTS_MAX, BLOCKS_MIN = 4, 5, 2  # of a block; instructions per HMMA; of a multiprocessor
 SHARED = {80: 164, 90: 228, 100: 228}  # KiB of a multiprocessor, of which the driver has one for each block
 
 
@@ -32,8 +32,8 @@ def attention(card, kernel, kind, width):
     loops = [(hmma, length) for hmma, length in loops if hmma]
     blocks = blocks_at_once(kernel, card, kind, width)
     wrong = ["no HMMA in an innermost loop"] * (not loops) + ["memory beside registers"] * (kernel.count(*sass.LOCAL) > 0)
-    wrong += [f"{length} instructions for {hmma} HMMA" for hmma, length in loops if length > SLOTS_MOST * hmma]
-    wrong += [f"{blocks} blocks at once"] * (blocks < BLOCKS_LEAST)
+    wrong += [f"{length} instructions for {hmma} HMMA" for hmma, length in loops if length > SLOTS_MAX * hmma]
+    wrong += [f"{blocks} blocks at once"] * (blocks < BLOCKS_MIN)
     each = ", ".join(f"{length / hmma:.1f} instructions per HMMA" for hmma, length in sorted(loops, key=lambda loop: loop[1]))
     return f"{kernel.registers} registers, {blocks * WARPS} warps at once, {each}", wrong
 

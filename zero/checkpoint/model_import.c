@@ -18,7 +18,7 @@
 #include "zero/checkpoint/model_names.h"
 #include "zero/checkpoint/safetensors_read.h"
 
-enum { FILES_MOST = 1024 };
+enum { FILES_MAX = 1024 };
 #define PIECE_ELEMENTS (((size_t)256 << 10) / sizeof(float))
 
 struct import {
@@ -104,9 +104,9 @@ static zr_result open_part(struct import *import, const char *name)
     for (size_t i = import->files_count; i-- > 0;) /* names are mostly in file order */
         if (strcmp(import->files[i].path, path) == 0)
             return ZR_OK;
-    if (import->files_count == FILES_MOST)
+    if (import->files_count == FILES_MAX)
         return zr_fail(ZR_ERR_FORMAT, "'%s' names more than %d files; save the model in fewer files",
-                       import->model->path, FILES_MOST);
+                       import->model->path, FILES_MAX);
     result = zr_safetensors_open(&import->files[import->files_count], path);
     import->files_count += result == ZR_OK;
     return result;
@@ -171,7 +171,7 @@ static zr_result open_files(struct import *import)
     char path[ZR_SAFETENSORS_PATH_ROOM];
     enum zr_path_kind kind;
     bool several = ends_with(import->model->path, ".json");
-    import->files = zr_heap_zalloc(several ? FILES_MOST : 1, sizeof *import->files);
+    import->files = zr_heap_zalloc(several ? FILES_MAX : 1, sizeof *import->files);
     if (!import->files)
         return ZR_ERR_HOST_MEMORY;
     zr_result result = several ? open_index(import) : open_one(import);

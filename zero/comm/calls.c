@@ -184,18 +184,18 @@ struct node {
     uint16_t rank, place; /* index in calls, or CALLER */
 };
 enum { CALLER = ZR_LOCAL_RINGS, PLACES = ZR_LOCAL_RINGS + 1, NODES = ZR_MAX_WORLD * PLACES };
-enum { NOWHERE = UINT16_MAX, CIRCLE_MOST = 64, FACTS_MOST = 12 * CIRCLE_MOST };
+enum { NOWHERE = UINT16_MAX, CIRCLE_MAX = 64, FACTS_MAX = 12 * CIRCLE_MAX };
 
 /* The words that prove a cycle. */
 struct facts {
-    uint64_t words[FACTS_MOST];
+    uint64_t words[FACTS_MAX];
     unsigned count;
 };
 
 static uint64_t fact(struct facts *facts, const _Atomic uint64_t *word)
 {
     uint64_t value = atomic_load_explicit(word, memory_order_acquire);
-    if (facts && facts->count < FACTS_MOST)
+    if (facts && facts->count < FACTS_MAX)
         facts->words[facts->count++] = value;
     return value;
 }
@@ -289,8 +289,7 @@ static bool is_certain(const struct zr_calls_look *look, const struct node *path
 }
 
 /* The shortest path from a node back to itself; returns its length, 0: none. */
-static unsigned find_circle(const struct zr_calls_look *look, struct node start,
-                            struct node path[CIRCLE_MOST])
+static unsigned find_circle(const struct zr_calls_look *look, struct node start, struct node path[CIRCLE_MAX])
 {
     struct node queue[NODES];
     uint16_t before[NODES]; /* predecessor of each node; NOWHERE: none */
@@ -317,12 +316,12 @@ static unsigned find_circle(const struct zr_calls_look *look, struct node start,
                 continue;
             }
             unsigned count = 1;
-            for (unsigned back = from_at; back != start_at && count < CIRCLE_MOST; back = before[back])
+            for (unsigned back = from_at; back != start_at && count < CIRCLE_MAX; back = before[back])
                 count++;
             path[0] = start;
             for (unsigned i = count - 1, back = from_at; i > 0; i--, back = before[back])
                 path[i] = (struct node){(uint16_t)(back / PLACES), (uint16_t)(back % PLACES)};
-            return count < CIRCLE_MOST ? count : 0;
+            return count < CIRCLE_MAX ? count : 0;
         }
     }
     return 0;
@@ -431,7 +430,7 @@ static zr_result check_members(const struct zr_calls_look *look, struct node own
 
 zr_result zr_calls_check(const struct zr_calls_look *look)
 {
-    struct node path[CIRCLE_MOST];
+    struct node path[CIRCLE_MAX];
     zr_result result = ZR_OK;
     for (uint16_t place = 0; place < PLACES && result == ZR_OK; place++) {
         struct node own = {(uint16_t)look->rank, place};

@@ -116,11 +116,11 @@ struct zr_gradient_file {
     bool placed;                  /* offsets of extents count from the beginning of the file */
     uint64_t bytes;
     size_t slot_bytes;
-    void *slots;                          /* consecutive slots of the pipeline */
-    struct zr_nvme_unit *pass;            /* [units_count], extents of a pass; 0 bytes: skipped */
-    unsigned used[ZR_NVME_BUFFERS_MOST];  /* last unit in the slot */
-    unsigned owner[ZR_NVME_BUFFERS_MOST]; /* unit being reduced into the slot; ZR_NO_UNIT */
-    zr_nvme_event writes[ZR_NVME_BUFFERS_MOST];
+    void *slots;                         /* consecutive slots of the pipeline */
+    struct zr_nvme_unit *pass;           /* [units_count], extents of a pass; 0 bytes: skipped */
+    unsigned used[ZR_NVME_BUFFERS_MAX];  /* last unit in the slot */
+    unsigned owner[ZR_NVME_BUFFERS_MAX]; /* unit being reduced into the slot; ZR_NO_UNIT */
+    zr_nvme_event writes[ZR_NVME_BUFFERS_MAX];
     unsigned turn;
     struct zr_nvme_pipeline pipeline;
     double read_seconds[ZR_NVME_PLACES]; /* simulated clock: end of a unit's read, by unit modulo places */
@@ -145,7 +145,7 @@ struct zr_parameter_file {
     uint64_t bytes, moved_bytes, waited_ns;
     size_t slot_bytes;
     void *memory; /* consecutive slots */
-    struct zr_parameter_slot slots[ZR_PREFETCH_MOST + 1];
+    struct zr_parameter_slot slots[ZR_PREFETCH_MAX + 1];
     unsigned slots_count, turn;
     struct zr_comm_clock *clock; /* NULL: none */
 };
@@ -187,7 +187,7 @@ struct zr_engine {
     struct zr_late late;                         /* only with offload.delayed */
     struct zr_speculation speculation;           /* only with offload.speculative_bytes */
 
-    unsigned gathered_most;                 /* maximum of units gathered at a time */
+    unsigned gathered_max;                  /* maximum of units gathered at a time */
     unsigned used_units;                    /* number of units with references */
     size_t gathered_units;                  /* number of units with a gathered block */
     size_t staging_limit, staging_elements; /* staged elements: maximum, current */

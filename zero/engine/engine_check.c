@@ -96,8 +96,8 @@ static zr_result check_optimizer(const struct zr_engine_options *engine_options)
 
 static zr_result check_scaling(const struct zr_loss_scaling *scaling)
 {
-    const struct number numbers[] = {{"loss_scaling.initial", scaling->initial, 0, ZR_LOSS_SCALE_MOST, false},
-                                     {"loss_scaling.least", scaling->least, 0, ZR_LOSS_SCALE_MOST, false}};
+    const struct number numbers[] = {{"loss_scaling.initial", scaling->initial, 0, ZR_LOSS_SCALE_MAX, false},
+                                     {"loss_scaling.least", scaling->least, 0, ZR_LOSS_SCALE_MAX, false}};
     return check_numbers(numbers, sizeof numbers / sizeof *numbers);
 }
 
@@ -181,9 +181,9 @@ static zr_result check_offload(const struct zr_engine_options *options)
     if (offload->file && (!offload->optimizer || !offload->file->folder))
         return zr_fail(ZR_ERR_INVALID, "offload.file requires offload.optimizer and a folder");
     if (offload->file && offload->file->buffers > 0 &&
-        (offload->file->buffers < ZR_NVME_BUFFERS_LEAST || offload->file->buffers > ZR_NVME_BUFFERS_MOST))
+        (offload->file->buffers < ZR_NVME_BUFFERS_MIN || offload->file->buffers > ZR_NVME_BUFFERS_MAX))
         return zr_fail(ZR_ERR_INVALID, "offload.file->buffers is %u; its range is %d to %d",
-                       offload->file->buffers, ZR_NVME_BUFFERS_LEAST, ZR_NVME_BUFFERS_MOST);
+                       offload->file->buffers, ZR_NVME_BUFFERS_MIN, ZR_NVME_BUFFERS_MAX);
     if (!(offload->stays >= 0 && offload->stays <= 1))
         return zr_fail(ZR_ERR_INVALID, "offload.stays is %g; its range is 0 to 1", offload->stays);
     if (offload->stays > 0 && offload->delayed)
@@ -216,9 +216,9 @@ zr_result zr_engine_check_options(const struct zr_engine_options *options)
         return zr_fail(ZR_ERR_INVALID, "an engine requires a list of parameters and a list of units");
     if (options->stage > 3)
         return zr_fail(ZR_ERR_INVALID, "there is no stage %u; use 0 to 3", options->stage);
-    if (options->prefetch_distance > ZR_PREFETCH_MOST)
+    if (options->prefetch_distance > ZR_PREFETCH_MAX)
         return zr_fail(ZR_ERR_INVALID, "prefetch_distance is %u; its range is 1 to %d",
-                       options->prefetch_distance, ZR_PREFETCH_MOST);
+                       options->prefetch_distance, ZR_PREFETCH_MAX);
     if ((unsigned)options->precision >= ZR_PRECISION_COUNT)
         return zr_fail(ZR_ERR_INVALID, "unknown precision %d; use fp32, bf16 or fp16",
                        (int)options->precision);

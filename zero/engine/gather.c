@@ -108,7 +108,7 @@ zr_result zr_engine_prefetch(zr_engine *engine, unsigned unit)
     if (result != ZR_OK)
         return result;
     const struct zr_unit_state *state = &engine->units[unit];
-    if (state->resident || state->gathered || engine->gathered_units >= engine->gathered_most)
+    if (state->resident || state->gathered || engine->gathered_units >= engine->gathered_max)
         return ZR_OK;
     return start_gathering(engine, unit);
 }
@@ -116,7 +116,7 @@ zr_result zr_engine_prefetch(zr_engine *engine, unsigned unit)
 /* Makes room for one more unit; frees units that were gathered ahead but not used. */
 static zr_result make_room(struct zr_engine *engine)
 {
-    return engine->gathered_units < engine->gathered_most ? ZR_OK : zr_engine_drop_gathered(engine);
+    return engine->gathered_units < engine->gathered_max ? ZR_OK : zr_engine_drop_gathered(engine);
 }
 
 zr_result zr_engine_gather(zr_engine *engine, unsigned unit, const void **base)
@@ -125,9 +125,9 @@ zr_result zr_engine_gather(zr_engine *engine, unsigned unit, const void **base)
     if (result != ZR_OK)
         return result;
     struct zr_unit_state *state = &engine->units[unit];
-    if (state->references == 0 && engine->used_units >= engine->gathered_most)
+    if (state->references == 0 && engine->used_units >= engine->gathered_max)
         return zr_fail(ZR_ERR_INVALID, "cannot gather unit %s: %u other units are in use; release one first",
-                       engine->layout.units[unit].unit.name, engine->gathered_most);
+                       engine->layout.units[unit].unit.name, engine->gathered_max);
 
     if (!state->resident && !state->gathered) {
         result = make_room(engine);

@@ -34,7 +34,7 @@ static void grow(struct zr_engine *engine)
         return;
     scaling->good_steps = 0;
     scaling->hysteresis_left = options->hysteresis;
-    scaling->scale = scaling->scale < ZR_LOSS_SCALE_MOST / 2 ? 2 * scaling->scale : ZR_LOSS_SCALE_MOST;
+    scaling->scale = scaling->scale < ZR_LOSS_SCALE_MAX / 2 ? 2 * scaling->scale : ZR_LOSS_SCALE_MAX;
 }
 
 bool zr_engine_follow_scaling(struct zr_engine *engine, bool finite)
@@ -74,7 +74,7 @@ zr_result zr_engine_set_scaling(zr_engine *engine, const struct zr_loss_scale *s
     zr_result result = zr_engine_check_call(engine, __func__, scaling);
     if (result != ZR_OK)
         return result;
-    if (!(scaling->scale > 0 && scaling->scale <= ZR_LOSS_SCALE_MOST) || scaling->hysteresis_left == 0)
+    if (!(scaling->scale > 0 && scaling->scale <= ZR_LOSS_SCALE_MAX) || scaling->hysteresis_left == 0)
         return zr_fail(ZR_ERR_INVALID,
                        "loss scale %g with %u skipped steps left is invalid; the saved state is damaged",
                        (double)scaling->scale, scaling->hysteresis_left);

@@ -5,12 +5,12 @@
  * below. */
 #include "zero/engine/engine.h"
 
-enum { LARGEST_MOST = ZR_PREFETCH_MOST + 1 };
+enum { LARGEST_MAX = ZR_PREFETCH_MAX + 1 };
 
-/* Sum of the `count` largest units of at most `limit` elements; count <= LARGEST_MOST. */
+/* Sum of the `count` largest units of at most `limit` elements; count <= LARGEST_MAX. */
 static size_t largest_units(const struct zr_layout *layout, size_t limit, unsigned count)
 {
-    size_t largest[LARGEST_MOST + 1] = {0}, sum = 0;
+    size_t largest[LARGEST_MAX + 1] = {0}, sum = 0;
     for (size_t u = 0; u < layout->units_count; u++) {
         size_t elements = layout->units[u].padded_elements;
         if (elements > limit)
@@ -93,7 +93,7 @@ static void place_staying(struct zr_engine *engine)
 static size_t saved_elements(const struct zr_engine *engine, size_t limit)
 {
     const struct zr_layout *layout = &engine->layout;
-    size_t saved = 0, room = largest_units(layout, limit, engine->gathered_most);
+    size_t saved = 0, room = largest_units(layout, limit, engine->gathered_max);
     for (size_t u = 0; u < layout->units_count; u++)
         if (layout->units[u].padded_elements <= limit)
             saved += layout->units[u].padded_elements -
@@ -153,7 +153,7 @@ static void place_parameters(struct zr_engine *engine)
 void zr_engine_place(struct zr_engine *engine)
 {
     engine->parameter_bytes = engine->gradient_bytes = zr_precision_bytes(engine->options.precision);
-    engine->gathered_most =
+    engine->gathered_max =
         1 + (engine->options.prefetch_distance > 0 ? engine->options.prefetch_distance : 1);
     engine->first_staged = engine->last_staged = ZR_NO_UNIT;
     place_staying(engine);

@@ -112,7 +112,7 @@ void zr_state_file_wait_by_clock(struct zr_state_store *store, double end_second
  * changed. A pass or a single take ends the speculation if nothing was taken; it must not come later. */
 static inline unsigned zr_state_file_buffers(const struct zr_offload_file *file)
 {
-    return file->buffers ? file->buffers : ZR_NVME_BUFFERS_LEAST;
+    return file->buffers ? file->buffers : ZR_NVME_BUFFERS_MIN;
 }
 bool zr_state_file_is_twice(const struct zr_state_store *store, size_t unit);
 zr_result zr_state_file_begin_ahead(struct zr_state_store *store, const unsigned *order, size_t count);

@@ -27,7 +27,7 @@
 #define FAREWELL_NS 5000000000ull  /* for the others to exit after the run has failed */
 #define RETRY_MS    20
 
-enum { MAGIC = 0x7a726a31, SEGMENTS = 16, MOST_FDS = 32, WORDS = 200, EXIT_USAGE = 2, EXIT_MEMORY = 4 };
+enum { MAGIC = 0x7a726a31, SEGMENTS = 16, MAX_FDS = 32, WORDS = 200, EXIT_USAGE = 2, EXIT_MEMORY = 4 };
 
 /* The message of a connecting process; the answer is a sequence of struct parcel. */
 struct hello {
@@ -48,7 +48,7 @@ struct parcel {
 
 union control { /* buffer for descriptors with the alignment that the system requires */
     struct cmsghdr header;
-    char bytes[CMSG_SPACE(MOST_FDS * sizeof(int))];
+    char bytes[CMSG_SPACE(MAX_FDS * sizeof(int))];
 };
 
 struct meeting {
@@ -238,7 +238,7 @@ static zr_result hand_out(const struct meeting *meeting, unsigned rank)
     struct zr_segment segments[SEGMENTS];
     struct parcel parcel = {.kind = CONTROL};
     size_t count = SEGMENTS, lead_bytes;
-    int fds[MOST_FDS], link = part->links[rank];
+    int fds[MAX_FDS], link = part->links[rank];
     zr_result result =
         zr_block_export(part->control.arena, part->control.local, segments, &count, &lead_bytes);
     if (result != ZR_OK)
@@ -251,8 +251,8 @@ static zr_result hand_out(const struct meeting *meeting, unsigned rank)
         fds[i] = segments[i].fd;
     }
     bool there = send_parcel(link, &parcel, fds, (unsigned)count);
-    for (unsigned first = 0; there && first < meeting->start->world; first += MOST_FDS) {
-        unsigned left = meeting->start->world - first, some = left < MOST_FDS ? left : MOST_FDS;
+    for (unsigned first = 0; there && first < meeting->start->world; first += MAX_FDS) {
+        unsigned left = meeting->start->world - first, some = left < MAX_FDS ? left : MAX_FDS;
         parcel = (struct parcel){.kind = OUTBOXES, .first = first, .count = some};
         there = send_parcel(link, &parcel, part->sockets.outbox + first, some);
     }
@@ -340,7 +340,7 @@ static zr_result take_parcel(const struct meeting *meeting, bool *complete)
 {
     struct zr_local_part *part = meeting->part;
     struct parcel parcel;
-    int fds[MOST_FDS];
+    int fds[MAX_FDS];
     unsigned fds_count, kept = 0;
     zr_result result = receive_parcel(meeting, part->links[0], &parcel, fds, &fds_count);
     if (result == ZR_OK && parcel.kind == REFUSED) {

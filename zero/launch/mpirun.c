@@ -16,7 +16,7 @@
 #include "zero/launch/start.h"
 
 enum { EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_MEMORY = 4, EXIT_NO_EXEC = 127, EXIT_SIGNAL = 128 };
-enum { MOST_ARGUMENTS = 512, PATH_ROOM = 4096 };
+enum { MAX_ARGUMENTS = 512, PATH_ROOM = 4096 };
 #define DEADLINE_NS     1500000000ull /* from a request to the end, if nothing can be saved */
 #define SAME_REQUEST_NS 150000000ull  /* timeout(1) and shells signal both the process and its group */
 #define AGAIN_NS        1000000000ull /* mpirun drops signals before its ranks exist */
@@ -160,7 +160,7 @@ static bool write_line(const char **line, char *number, char **argv)
     size_t count = sizeof(before) / sizeof(*before), given = 0;
     memcpy(line, before, sizeof(before));
     line[count++] = number;
-    while (argv[given] && count + 1 < MOST_ARGUMENTS)
+    while (argv[given] && count + 1 < MAX_ARGUMENTS)
         line[count++] = argv[given++];
     line[count] = NULL;
     return !argv[given];
@@ -184,7 +184,7 @@ int zr_mpirun(const struct zr_launch_options *options, char **argv)
     static const int followed[] = {SIGINT, SIGTERM, SIGQUIT, SIGUSR1, SIGUSR2, SIGTSTP, SIGCONT, SIGCHLD};
     struct sigaction hangup, child_before, standard = {.sa_handler = SIG_DFL};
     struct watch watch = {.save_within_ns = options->save_within_ns};
-    const char *line[MOST_ARGUMENTS];
+    const char *line[MAX_ARGUMENTS];
     char number[16];
     sigset_t signals, before;
     pid_t parent = getpid();

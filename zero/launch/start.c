@@ -15,7 +15,7 @@
 #include "alloc/base/error.h"
 #include "zero/launch/control.h"
 
-enum { EXIT_USAGE = 2, MOST_PORT = 65535, LONGEST_KEY = 60 };
+enum { EXIT_USAGE = 2, MAX_PORT = 65535, LONGEST_KEY = 60 };
 
 /* ---- The environment ----------------------------------------------------------------------------------- */
 
@@ -137,7 +137,7 @@ static zr_result read_source(const struct source *source, struct zr_start *out)
         result = read_number(source->local_rank, 0, here - 1, &out->local_rank);
     const char *key = variable(source->key);
     if (result == ZR_OK && (source->kind != ZR_START_MPI || !key))
-        result = read_number("MASTER_PORT", 1, MOST_PORT, &out->port);
+        result = read_number("MASTER_PORT", 1, MAX_PORT, &out->port);
     if (result != ZR_OK)
         return result;
     out->far = address && source->kind != ZR_START_MPI && out->local_world != out->world &&
@@ -193,7 +193,7 @@ static zr_result check_local(const struct zr_start *start)
             ZR_ERR_INVALID,
             "%s and %s are set, but MASTER_PORT is not; set it to a number from 1 to %d, the same for "
             "all ranks, so that they find each other",
-            start->rank_name, start->world_name, MOST_PORT);
+            start->rank_name, start->world_name, MAX_PORT);
     return ZR_OK;
 }
 

@@ -43,13 +43,13 @@ static zr_result check(const struct zr_cut_request *request)
     size_t parts = zr_pipeline_parts(p), stages = parts * request->ranks, sum = 0;
     if ((unsigned)p->schedule >= ZR_PIPELINE_SCHEDULES)
         return zr_fail(ZR_ERR_INVALID, "unknown pipeline schedule %d", (int)p->schedule);
-    if (parts > ZR_PIPELINE_PARTS_MOST || stages > ZR_PIPELINE_STAGES_MOST ||
+    if (parts > ZR_PIPELINE_PARTS_MAX || stages > ZR_PIPELINE_STAGES_MAX ||
         (p->schedule == ZR_PIPELINE_VHALF ? parts != 2 : p->schedule != ZR_PIPELINE_1F1B && parts != 1))
         return zr_fail(
             ZR_ERR_INVALID,
             "%zu stages for each of %u ranks are invalid: vhalf has 2, 1f1b 1 to %d, the other schedules 1, and the "
             "maximum in all is %d",
-            parts, request->ranks, ZR_PIPELINE_PARTS_MOST, ZR_PIPELINE_STAGES_MOST);
+            parts, request->ranks, ZR_PIPELINE_PARTS_MAX, ZR_PIPELINE_STAGES_MAX);
     if (stages > request->model->modules_count)
         return zr_fail(ZR_ERR_INVALID, "%zu pipeline stages exceed the model's %zu modules", stages,
                        request->model->modules_count);

@@ -28,7 +28,7 @@ struct zr_cut_part {
 
 struct zr_cut {
     struct zr_model model; /* the part */
-    struct zr_cut_part parts[ZR_PIPELINE_PARTS_MOST];
+    struct zr_cut_part parts[ZR_PIPELINE_PARTS_MAX];
     unsigned parts_count, stages_count, ranks, rank;
     bool shares;       /* it has units that other ranks have too */
     unsigned *sharing; /* [sharing_count]: the ranks with these units, this one included */

@@ -6,7 +6,7 @@
  * product of each tile and computes the gradient of its logits from the merged parts. */
 #include "zero/model/transformer.h"
 
-#define LOGITS_BYTES_MOST ((size_t)64 << 20) /* or one row */
+#define LOGITS_BYTES_MAX ((size_t)64 << 20) /* or one row */
 enum { LOGITS, PARTS, X_ROWS, DX_ROWS, DW, HEAD_SLOTS };
 enum { PART_FLOATS = sizeof(struct zr_softmax_part) / sizeof(float) };
 
@@ -23,10 +23,10 @@ size_t zr_shape_logits_rows(const struct zr_shape *shape, size_t bytes, size_t l
     return most == 0 ? 1 : most < all ? most : all;
 }
 
-static size_t logits_rows_most(const struct zr_shape *shape)
+static size_t logits_rows_max(const struct zr_shape *shape)
 {
     return shape->logits_rows ? shape->logits_rows
-                              : zr_shape_logits_rows(shape, LOGITS_BYTES_MOST, sizeof(float));
+                              : zr_shape_logits_rows(shape, LOGITS_BYTES_MAX, sizeof(float));
 }
 
 static bool is_narrow(const struct zr_module_pass *pass)
@@ -47,7 +47,7 @@ struct head_rows {
 static zr_result each_chunk(struct zr_module_pass *pass, struct head_rows rows,
                             zr_result (*run)(struct zr_module_pass *pass, const struct head_rows *rows))
 {
-    size_t most = logits_rows_most(zr_pass_shape(pass)), chunks = (pass->rows + most - 1) / most;
+    size_t most = logits_rows_max(zr_pass_shape(pass)), chunks = (pass->rows + most - 1) / most;
     size_t each = (pass->rows + chunks - 1) / chunks;
     zr_result result = ZR_OK;
     for (; rows.first < pass->rows && result == ZR_OK; rows.first += each) {
@@ -65,7 +65,7 @@ static zr_result each_chunk_backward(struct zr_module_pass *pass, struct head_ro
 {
     struct zr_convert op = {.n = zr_pass_vocabulary(pass).rows * zr_pass_shape(pass)->hidden};
     if (!is_narrow(pass) || pass->context->precision == ZR_PRECISION_FP32 ||
-        pass->rows <= logits_rows_most(zr_pass_shape(pass)))
+        pass->rows <= logits_rows_max(zr_pass_shape(pass)))
         return each_chunk(pass, rows, run);
     zr_result result = zr_module_take(pass, DW);
     op.from = (struct zr_numbers){pass->gradients[0][0], pass->context->precision};
@@ -327,7 +327,7 @@ void zr_transformer_add_head(struct zr_transformer *transformer)
     struct zr_slot *slots = transformer->slots[ZR_TYPE_HEAD];
     unsigned tiles = zr_shape_tiles(shape);
     bool narrow = transformer->kernels && transformer->kernels->narrow_logits;
-    size_t most = logits_rows_most(shape), rows = most < model->rows ? most : model->rows,
+    size_t most = logits_rows_max(shape), rows = most < model->rows ? most : model->rows,
            tensor = zr_shape_tensor(shape), answer = narrow ? 2 * tensor : tensor, /* rows of floats */
         room = (rows < answer ? answer : rows) * tile_rows(shape),
            parts = (tiles > 1 ? model->rows : rows) * (tensor + 1) * PART_FLOATS;

@@ -251,15 +251,14 @@ zr_result zr_shape_check(const struct zr_shape *shape)
 }
 
 /* Fills in the sizes of a block's products on this tensor rank, per tile; returns their number. */
-enum { MATRICES_MOST = 5 };
-static unsigned matrices_of(const struct zr_shape *shape, struct zr_linear out[MATRICES_MOST])
+enum { MATRICES_MAX = 5 };
+static unsigned matrices_of(const struct zr_shape *shape, struct zr_linear out[MATRICES_MAX])
 {
     size_t tensor = zr_shape_tensor(shape), tiles = zr_shape_tiles(shape), c = shape->hidden,
            own = c / tensor, kv = c / shape->heads * shape->kv_heads / tensor, ffn = shape->ffn / tensor;
     bool llama = shape->architecture == ZR_ARCH_LLAMA, apart = llama || (tiles > 1 && tensor > 1);
-    const size_t sizes[MATRICES_MOST][2] = {
-        {c, apart ? own : 3 * own}, {own, c}, {c, ffn}, {ffn, c}, {c, kv}};
-    unsigned count = llama ? MATRICES_MOST : MATRICES_MOST - 1;
+    const size_t sizes[MATRICES_MAX][2] = {{c, apart ? own : 3 * own}, {own, c}, {c, ffn}, {ffn, c}, {c, kv}};
+    unsigned count = llama ? MATRICES_MAX : MATRICES_MAX - 1;
     for (unsigned i = 0; i < count; i++)
         out[i] = (struct zr_linear){
             .rows = shape->batch * shape->sequence, .in = sizes[i][0], .out = sizes[i][1] / tiles};
@@ -268,7 +267,7 @@ static unsigned matrices_of(const struct zr_shape *shape, struct zr_linear out[M
 
 unsigned zr_shape_fp8_matrices(const struct zr_shape *shape, unsigned *all)
 {
-    struct zr_linear matrices[MATRICES_MOST];
+    struct zr_linear matrices[MATRICES_MAX];
     unsigned suited = 0;
     *all = matrices_of(shape, matrices);
     for (unsigned i = 0; i < *all; i++)
@@ -283,7 +282,7 @@ static size_t larger(size_t a, size_t b)
 
 static void limit_fp8(const struct zr_shape *shape, struct zr_kernel_limits *limits)
 {
-    struct zr_linear matrices[MATRICES_MOST];
+    struct zr_linear matrices[MATRICES_MAX];
     unsigned count = matrices_of(shape, matrices);
     for (unsigned i = 0; i < count; i++) {
         const struct zr_linear *m = &matrices[i];

@@ -68,9 +68,9 @@ enum { ZR_INPUT_TOKENS = 0, ZR_INPUT_TARGETS, ZR_INPUTS_COMMON };
  * the head. */
 struct zr_stages {
     enum zr_pipeline_schedule schedule;
-    unsigned interleave;                      /* see struct zr_pipeline */
-    unsigned ranks;                           /* pipeline ranks; 0 and 1: no pipeline */
-    uint16_t layers[ZR_PIPELINE_STAGES_MOST]; /* per stage */
+    unsigned interleave;                     /* see struct zr_pipeline */
+    unsigned ranks;                          /* pipeline ranks; 0 and 1: no pipeline */
+    uint16_t layers[ZR_PIPELINE_STAGES_MAX]; /* per stage */
 };
 /* Total number of stages; at least 1. */
 unsigned zr_stages_count(const struct zr_stages *stages);

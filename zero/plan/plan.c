@@ -10,7 +10,7 @@
 
 /* Rehearsed micro-batches of a step: the first, a middle one that represents all others, and the last.
  * With a clock two middle ones must take the same time; if they do not, twice as many are rehearsed. */
-enum { MICRO_BATCHES_MOST = 3, MICRO_BATCHES_TIMED = 4 };
+enum { MICRO_BATCHES_MAX = 3, MICRO_BATCHES_TIMED = 4 };
 
 /* What a placement plan may cost above best fit, since it avoids all driver calls in a step: granules
  * between persistent and temporary blocks, or this fraction of the total. */
@@ -513,8 +513,8 @@ zr_result zr_plan_make(struct zr_byte_plan *out, const struct zr_plan_request *r
     zr_result result;
 
     rehearsal.micro_batches = rehearsal.asked;
-    if (rehearsal.asked > MICRO_BATCHES_MOST && !request->walks_all && request->stages.ranks <= 1)
-        rehearsal.micro_batches = MICRO_BATCHES_MOST;
+    if (rehearsal.asked > MICRO_BATCHES_MAX && !request->walks_all && request->stages.ranks <= 1)
+        rehearsal.micro_batches = MICRO_BATCHES_MAX;
     rehearsal.found_places = request->live_only ? NULL : &places;
     if (request->timeline) {
         rehearsal.found_places = NULL;

@@ -72,7 +72,7 @@ static void count_event(struct zr_timeline *timeline, const struct zr_timeline_e
 /* Appends an event that was counted, if there is space. */
 static void append(struct zr_timeline *timeline, struct zr_timeline_event event)
 {
-    if (timeline->events_count >= timeline->events_most)
+    if (timeline->events_count >= timeline->events_max)
         return;
     if (timeline->events_count == timeline->events_room && timeline->result == ZR_OK)
         timeline->result = make_room(timeline);
@@ -148,7 +148,7 @@ void zr_timeline_start(struct zr_timeline *out, zr_arena *host_arena, double flo
 {
     zr_assert(flops_per_second > 0 && bytes_per_second > 0);
     *out = (struct zr_timeline){.host_arena = host_arena,
-                                .events_most = ZR_TIMELINE_EVENTS_MAX,
+                                .events_max = ZR_TIMELINE_EVENTS_MAX,
                                 .clock = {.flops_per_second = flops_per_second,
                                           .bytes_per_second = bytes_per_second,
                                           .submitted = note_operation,
@@ -219,7 +219,7 @@ static void repeat_events(struct zr_timeline *timeline, const struct zr_timeline
     for (unsigned i = 0; i <= repeat->times && end > first; i++) {
         for (size_t at = first; at < end; at++)
             append(timeline, moved(events[at], i * length, i));
-        if (timeline->events_count == timeline->events_most || timeline->result != ZR_OK)
+        if (timeline->events_count == timeline->events_max || timeline->result != ZR_OK)
             break;
     }
     for (size_t at = end; at < count; at++)

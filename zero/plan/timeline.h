@@ -47,11 +47,11 @@ struct zr_timeline {
     struct zr_timeline_phase phases[ZR_ACTION_KINDS];
     struct zr_timeline_event *events; /* [events_count]; sorted by start after step_end */
     size_t events_count, events_room;
-    size_t events_most; /* maximum events to keep; at most ZR_TIMELINE_EVENTS_MAX */
-    uint64_t left_out;  /* events beyond; they still count in the phases */
+    size_t events_max; /* maximum events to keep; at most ZR_TIMELINE_EVENTS_MAX */
+    uint64_t left_out; /* events beyond; they still count in the phases */
     /* For a cut: seconds of each part's modules, [0] forward and [1] backward, with waits inside the
      * pipeline rank. */
-    double part_seconds[ZR_PIPELINE_PARTS_MOST][2];
+    double part_seconds[ZR_PIPELINE_PARTS_MAX][2];
     struct zr_pipeline_walk
         walk; /* of all pipeline ranks, set by the code that timed them; seconds 0: none */
 

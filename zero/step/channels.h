@@ -25,7 +25,7 @@ struct zr_part_channels {
 
 struct zr_channels {
     zr_arena *arena; /* owns the blocks that are sent */
-    struct zr_part_channels parts[ZR_PIPELINE_PARTS_MOST];
+    struct zr_part_channels parts[ZR_PIPELINE_PARTS_MAX];
     unsigned parts_count;
     zr_comm *sharing; /* ranks that share units with this one; NULL: none */
 };

@@ -9,7 +9,7 @@
 /* Pipeline only. */
 static unsigned frame_of(const zr_trainer *trainer, unsigned part, unsigned micro_batch)
 {
-    return trainer->first_frame[part] + micro_batch % trainer->order.held_most[part];
+    return trainer->first_frame[part] + micro_batch % trainer->order.held_max[part];
 }
 
 struct zr_activation_place zr_frame_place(const zr_trainer *trainer, size_t module, unsigned micro_batch)

@@ -209,12 +209,12 @@ static zr_result check(const struct zr_pipeline_request *request)
 
 static void count_held(struct zr_pipeline_order *order)
 {
-    unsigned now[ZR_PIPELINE_PARTS_MOST] = {0};
+    unsigned now[ZR_PIPELINE_PARTS_MAX] = {0};
     for (size_t i = 0; i < order->count; i++) {
         unsigned part = order->items[i].part;
         now[part] += order->items[i].backward ? -1u : 1u;
-        if (now[part] > order->held_most[part])
-            order->held_most[part] = now[part];
+        if (now[part] > order->held_max[part])
+            order->held_max[part] = now[part];
     }
 }
 

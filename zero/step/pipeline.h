@@ -25,7 +25,7 @@ struct zr_pipeline_order {
     zr_arena *host_arena;
     struct zr_pipeline_item *items; /* [count]: 2 * parts * micro_batches */
     size_t count;
-    unsigned held_most[ZR_PIPELINE_PARTS_MOST]; /* by part: maximum of micro-batches between forward and
+    unsigned held_max[ZR_PIPELINE_PARTS_MAX]; /* by part: maximum of micro-batches between forward and
                                                    backward */
 };
 
@@ -47,9 +47,9 @@ struct zr_pipeline_times {
 
 /* Simulation of all ranks: an item begins when its rank is idle and its input has arrived. */
 struct zr_pipeline_walk {
-    double seconds;      /* from the begin of the first item to the end of the last */
-    double busy_seconds; /* sum over all ranks */
-    double rank_seconds[ZR_PIPELINE_STAGES_MOST]; /* busy, by rank */
+    double seconds;                              /* from the begin of the first item to the end of the last */
+    double busy_seconds;                         /* sum over all ranks */
+    double rank_seconds[ZR_PIPELINE_STAGES_MAX]; /* busy, by rank */
 };
 /* `times`: [stages]. ZR_ERR_CORRUPT: deadlock. */
 zr_result zr_pipeline_walk(struct zr_pipeline_walk *out, const struct zr_pipeline_request *request,

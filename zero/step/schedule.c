@@ -6,7 +6,7 @@
 
 #include "zero/comm/take.h"
 
-enum { SMALL_DIVISOR = 16, GATHERED_MOST = ZR_PREFETCH_MOST + 1 + ZR_MODULE_UNITS_MAX };
+enum { SMALL_DIVISOR = 16, GATHERED_MAX = ZR_PREFETCH_MAX + 1 + ZR_MODULE_UNITS_MAX };
 
 const char *zr_action_kind_name(enum zr_action_kind kind)
 {
@@ -103,7 +103,7 @@ static void add_uses(struct way *way, const struct zr_schedule_request *request,
     item->end_use = way->uses_count;
 }
 
-static size_t uses_most(const struct zr_schedule_request *request, const struct zr_cut_part *part)
+static size_t uses_max(const struct zr_schedule_request *request, const struct zr_cut_part *part)
 {
     size_t sum = 0;
     for (size_t m = part->first; m < part->end; m++)
@@ -137,7 +137,7 @@ static zr_result open_way(struct way *out, const struct zr_schedule_request *req
         struct zr_pipeline_item is = {(unsigned)i % parts, 0, i >= parts};
         out->items[i].is = ordered ? request->order->items[i] : is;
         out->items[i].part = cut ? cut->parts[out->items[i].is.part] : whole_part(request->model);
-        uses += uses_most(request, &out->items[i].part);
+        uses += uses_max(request, &out->items[i].part);
     }
     if (result == ZR_OK)
         result = zr_take(request->host_arena, ZR_TAG_OTHER, uses, sizeof *out->uses, (void **)&out->uses);
@@ -178,14 +178,14 @@ struct builder {
     struct zr_schedule *out;
     const struct zr_schedule_request *request;
     struct way way;
-    bool backward;                                    /* the list contains backward */
-    unsigned micro_batch, loaded;                     /* of the current item / loaded last; UINT_MAX: none */
-    unsigned gathered[GATHERED_MOST], gathered_count; /* gathered units */
-    unsigned gathered_most;                           /* maximum of units gathered ahead */
-    uint64_t *unit_elements;                          /* [units_count] */
+    bool backward;                                   /* the list contains backward */
+    unsigned micro_batch, loaded;                    /* of the current item / loaded last; UINT_MAX: none */
+    unsigned gathered[GATHERED_MAX], gathered_count; /* gathered units */
+    unsigned gathered_max;                           /* maximum of units gathered ahead */
+    uint64_t *unit_elements;                         /* [units_count] */
     size_t fetched; /* current item: outputs from this module on are fetched or were never stored */
     size_t asked;   /* items before this one have their RECEIVE */
-    unsigned backward_done[ZR_PIPELINE_PARTS_MOST]; /* number of micro-batches by part */
+    unsigned backward_done[ZR_PIPELINE_PARTS_MAX]; /* number of micro-batches by part */
 };
 
 static zr_result add(struct builder *builder, enum zr_action_kind kind, unsigned index)
@@ -242,11 +242,11 @@ static zr_result gather_ahead(struct builder *builder, size_t at)
         if (elements_at(builder, at) * SMALL_DIVISOR < elements_at(builder, next_reading(builder, at)))
             continue;
         for (unsigned i = 0; i < reads(model, use) && result == ZR_OK; i++) {
-            if (builder->gathered_count >= builder->gathered_most)
+            if (builder->gathered_count >= builder->gathered_max)
                 return ZR_OK;
             result = gather(builder, unit_of(model, use, i));
         }
-        if (result != ZR_OK || builder->gathered_count >= builder->gathered_most)
+        if (result != ZR_OK || builder->gathered_count >= builder->gathered_max)
             return result;
     }
     return ZR_OK;
@@ -378,7 +378,7 @@ static bool has_place(const struct builder *builder, const struct item *item, bo
     if (ahead && !item->is.backward && builder->request->fetch_distance > 0)
         return false;
     unsigned places =
-        builder->backward && builder->request->order ? builder->request->order->held_most[item->is.part] : 1;
+        builder->backward && builder->request->order ? builder->request->order->held_max[item->is.part] : 1;
     return item->is.backward || item->is.micro_batch < builder->backward_done[item->is.part] + places;
 }
 
@@ -437,7 +437,7 @@ static zr_result add_items(struct zr_schedule *out, const struct zr_schedule_req
                               .request = request,
                               .backward = backward,
                               .loaded = UINT_MAX,
-                              .gathered_most =
+                              .gathered_max =
                                   1 + (request->prefetch_distance ? request->prefetch_distance : 1)};
     zr_result result = open_way(&builder.way, request, backward);
     if (result == ZR_OK)

@@ -19,8 +19,8 @@ struct zr_trainer {
     struct zr_cut cut;
     struct zr_channels channels;
     struct zr_pipeline_order order;
-    unsigned first_frame[ZR_PIPELINE_PARTS_MOST]; /* by part; a part has order.held_most frames */
-    zr_ticket *inputs, *gradients;                /* [frames]: transfers that a part receives */
+    unsigned first_frame[ZR_PIPELINE_PARTS_MAX]; /* by part; a part has order.held_max frames */
+    zr_ticket *inputs, *gradients;               /* [frames]: transfers that a part receives */
 
     zr_engine *engine;
     struct zr_activations activations;

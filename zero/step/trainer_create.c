@@ -80,7 +80,7 @@ static zr_result count_frames(zr_trainer *trainer, const struct zr_engine_option
     *frames = 0;
     for (unsigned p = 0; p < trainer->cut.parts_count; p++) {
         trainer->first_frame[p] = *frames;
-        *frames += trainer->order.held_most[p];
+        *frames += trainer->order.held_max[p];
     }
     result = zr_take(engine->host_arena, ZR_TAG_OTHER, *frames, sizeof *trainer->inputs,
                      (void **)&trainer->inputs);

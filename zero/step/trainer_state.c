@@ -80,7 +80,7 @@ zr_result zr_trainer_state_bucket_bytes(const struct zr_bucket_request *request,
 
 zr_result zr_trainer_state_open(struct zr_trainer_state *out, const struct zr_trainer_state_options *options)
 {
-    size_t modules[ZR_PIPELINE_STAGES_MOST];
+    size_t modules[ZR_PIPELINE_STAGES_MAX];
     struct zr_pipeline pipeline = {.comm = NULL};
     memset(out, 0, sizeof *out);
     out->options = *options;

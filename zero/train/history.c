@@ -10,7 +10,7 @@
 
 enum { WARM_STEPS = 2 };
 /* A measured step waits for its last writes; if no step is usual, at most this many are measured. */
-enum { MEASURED_MOST = 16 };
+enum { MEASURED_MAX = 16 };
 
 zr_result zr_history_open(struct zr_history *history, size_t steps)
 {
@@ -60,7 +60,7 @@ zr_result zr_history_step_begin(const struct zr_history *history, struct zr_hist
     const struct zr_rank *rank = history->rank;
     bool delayed = rank->config->delayed_update;
     /* A delayed update sends its results in the step after the one that started it. */
-    *out = (struct zr_history_step){.first = !history->counted && history->measured < MEASURED_MOST &&
+    *out = (struct zr_history_step){.first = !history->counted && history->measured < MEASURED_MAX &&
                                              (!delayed || zr_engine_is_late(rank->state.engine)),
                                     .speculative_updates = history->speculative_updates,
                                     .rolled_back_updates = history->rolled_back_updates,

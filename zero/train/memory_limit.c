@@ -200,10 +200,10 @@ zr_result zr_limit_logits(size_t *out, const struct zr_train_config *config, zr_
     struct zr_train_config changed = *config;
     size_t rows = config->shape.batch * config->shape.sequence, bytes = SIZE_MAX;
     zr_result result = ZR_OK;
-    changed.logits_bytes = ZR_LOGITS_BYTES_LEAST;
-    while (changed.logits_bytes < ZR_LOGITS_BYTES_MOST && zr_train_shape(&changed, 0).logits_rows < rows)
+    changed.logits_bytes = ZR_LOGITS_BYTES_MIN;
+    while (changed.logits_bytes < ZR_LOGITS_BYTES_MAX && zr_train_shape(&changed, 0).logits_rows < rows)
         changed.logits_bytes *= 2;
-    while (result == ZR_OK && changed.logits_bytes > ZR_LOGITS_BYTES_LEAST) {
+    while (result == ZR_OK && changed.logits_bytes > ZR_LOGITS_BYTES_MIN) {
         result = weigh(&changed, host_arena, &bytes);
         if (bytes <= device_limit(config))
             break;
@@ -216,7 +216,7 @@ zr_result zr_limit_logits(size_t *out, const struct zr_train_config *config, zr_
 /* ---- Variations that fit
  * -------------------------------------------------------------------------------- */
 
-enum { TILES_MOST = 64 }; /* more are smaller than a bucket and take long to plan */
+enum { TILES_MAX = 64 }; /* more are smaller than a bucket and take long to plan */
 
 struct search {
     const struct zr_train_config *config;
@@ -328,7 +328,7 @@ static zr_result try_tiles(struct search *search, struct zr_train_config asked, 
     zr_result result = ZR_OK;
     size_t bytes = 0, found_bytes = 0;
     *fits = false;
-    for (changed.shape.tiles = zr_shape_tiles_below(&changed.shape, TILES_MOST + 1);
+    for (changed.shape.tiles = zr_shape_tiles_below(&changed.shape, TILES_MAX + 1);
          result == ZR_OK && passes_through(&asked) &&
          zr_shape_tiles(&changed.shape) > zr_shape_tiles(&asked.shape);
          changed.shape.tiles = zr_shape_tiles_below(&changed.shape, changed.shape.tiles)) {

@@ -36,7 +36,7 @@ enum kind { PARAMETER, MOMENTUM, KINDS };
 #define OVERFLOW_MARGIN 16
 
 /* Initial size of a matrix element, used for biases, which start as zero. */
-#define LEAST_PARAMETER 0.02
+#define MIN_PARAMETER 0.02
 
 struct zr_prove {
     struct zr_rank *rank;
@@ -318,8 +318,8 @@ static zr_result compare_tensor(struct zr_prove *prove, size_t index, size_t cou
            size[KINDS] = {size_of(prove->values[PARAMETER], count), size_of(prove->values[MOMENTUM], count)};
     double mean = size[MOMENTUM] / root, sum[KINDS] = {0}; /* root mean square */
     double noise = (double)prove->noise[prove->whole.model.list.parameters[index].unit];
-    if (size[PARAMETER] < LEAST_PARAMETER * root)
-        size[PARAMETER] = LEAST_PARAMETER * root;
+    if (size[PARAMETER] < MIN_PARAMETER * root)
+        size[PARAMETER] = MIN_PARAMETER * root;
     for (const struct zr_layout_parameter *p = NULL; result == ZR_OK && (p = own_part(prove, index, p));)
         result = add_squares(prove, p, mean > noise ? mean : noise, sum);
     double beyond = sqrt(sum[MOMENTUM]) - noise * root;
@@ -439,7 +439,7 @@ static zr_result step_dense(struct zr_prove *prove, const struct zr_prove_step *
     if (step->loss_scale > 0)
         result = zr_engine_set_scaling(
             prove->dense.engine,
-            &(struct zr_loss_scale){.scale = (float)(scale < ZR_LOSS_SCALE_MOST ? scale : ZR_LOSS_SCALE_MOST),
+            &(struct zr_loss_scale){.scale = (float)(scale < ZR_LOSS_SCALE_MAX ? scale : ZR_LOSS_SCALE_MAX),
                                     .hysteresis_left = 1});
     if (result == ZR_OK)
         result =

@@ -15,7 +15,7 @@
 #include "zero/train/report/terminal.h"
 
 /* Wider tensor groups gain nothing: a layer's sums then wait for more ranks than a machine has. */
-enum { TENSOR_MOST = 16 };
+enum { TENSOR_MAX = 16 };
 #define GRANULE_BYTES ((size_t)2 << 20)
 
 /* Ways to keep activations, the fastest first. if_asked: checkpoints are a small part here, so another
@@ -196,7 +196,7 @@ zr_result zr_strategy_search(struct zr_strategies *out, const struct zr_train_co
     }
     if (timed.host_bytes_per_second <= 0)
         timed.host_bytes_per_second = timed.bytes_per_second;
-    for (unsigned tensor = 1; tensor <= world && tensor <= TENSOR_MOST; tensor++)
+    for (unsigned tensor = 1; tensor <= world && tensor <= TENSOR_MAX; tensor++)
         for (unsigned pipeline = 1; pipeline <= world / tensor && result == ZR_OK; pipeline++) {
             if (world % (tensor * pipeline) != 0)
                 continue;

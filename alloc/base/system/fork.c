@@ -19,7 +19,7 @@ static const long pause_ns = 1000000;
 
 void zr_fork_take(struct zr_fork_locks *locks, struct zr_lock *lock)
 {
-    locks->failed = locks->failed || !zr_lock_take_within(lock, locks->patience_ns);
+    locks->failed = locks->failed || !zr_lock_acquire_within(lock, locks->patience_ns);
     locks->taken += !locks->failed;
 }
 
@@ -30,7 +30,7 @@ void zr_fork_give(struct zr_fork_locks *locks, struct zr_lock *lock)
     locks->passed++;
     if (locks->child)
         zr_lock_forget_sleepers(lock);
-    zr_lock_give(lock);
+    zr_lock_release(lock);
 }
 
 static const struct zr_fork_room *_Atomic rooms[ZR_FORK_COUNT];

@@ -85,7 +85,7 @@ bool zr_lock_wait(struct zr_lock *lock)
     return !spin(lock) && sleep_until(lock, 0);
 }
 
-bool zr_lock_take_within(struct zr_lock *lock, uint64_t ns)
+bool zr_lock_acquire_within(struct zr_lock *lock, uint64_t ns)
 {
     return spin(lock) || sleep_until(lock, now_ns() + ns);
 }

@@ -24,7 +24,7 @@ struct zr_lock {
 /* Every running thread of the process passes a fence. False on kernels without it. */
 bool zr_fence_all(void);
 /* Takes it, or gives up after about so long. */
-bool zr_lock_take_within(struct zr_lock *lock, uint64_t ns);
+bool zr_lock_acquire_within(struct zr_lock *lock, uint64_t ns);
 
 /* The slow halves. Wait: true if it slept. */
 bool zr_lock_wait(struct zr_lock *lock);
@@ -37,7 +37,7 @@ static inline bool zr_lock_try(struct zr_lock *lock)
                                                    memory_order_relaxed);
 }
 
-static inline void zr_lock_take(struct zr_lock *lock)
+static inline void zr_lock_acquire(struct zr_lock *lock)
 {
     if (__builtin_expect(!zr_lock_try(lock), 0))
         zr_lock_wait(lock);
@@ -50,7 +50,7 @@ static inline bool zr_lock_open(struct zr_lock *lock)
     return __builtin_expect(atomic_load_explicit(&lock->sleepers, memory_order_relaxed) != 0, 0);
 }
 
-static inline void zr_lock_give(struct zr_lock *lock)
+static inline void zr_lock_release(struct zr_lock *lock)
 {
     if (zr_lock_open(lock))
         zr_lock_wake(lock);

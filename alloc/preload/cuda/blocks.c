@@ -91,25 +91,25 @@ static void take_out(struct zr_cuda_block **link, struct zr_cuda_block *out)
 
 bool zr_cuda_blocks_reserve(void)
 {
-    zr_lock_take(&lock);
+    zr_lock_acquire(&lock);
     if (records.record_bytes == 0)
         zr_slab_init(&records, sizeof(struct zr_cuda_block), ZR_POOL_FAULTS);
     bool there = zr_slab_reserve(&records, reserved_count + 1);
     reserved_count += there;
-    zr_lock_give(&lock);
+    zr_lock_release(&lock);
     return there;
 }
 
 void zr_cuda_blocks_unreserve(void)
 {
-    zr_lock_take(&lock);
+    zr_lock_acquire(&lock);
     reserved_count--;
-    zr_lock_give(&lock);
+    zr_lock_release(&lock);
 }
 
 void zr_cuda_blocks_put(const struct zr_cuda_block *block)
 {
-    zr_lock_take(&lock);
+    zr_lock_acquire(&lock);
     struct zr_cuda_block *own = zr_slab_take(&records);
     reserved_count--;
     *own = *block;
@@ -117,13 +117,13 @@ void zr_cuda_blocks_put(const struct zr_cuda_block *block)
     if (block->arena)
         atomic_fetch_add_explicit(&block->device->live_bytes, block->bytes, memory_order_relaxed);
     insert(own);
-    zr_lock_give(&lock);
+    zr_lock_release(&lock);
 }
 
 bool zr_cuda_blocks_find(zr_cu_address address, struct zr_cuda_block *out)
 {
     const struct zr_cuda_block *best = NULL;
-    zr_lock_take(&lock);
+    zr_lock_acquire(&lock);
     for (const struct zr_cuda_block *each = root; each;) {
         if (each->address <= address)
             best = each;
@@ -132,31 +132,31 @@ bool zr_cuda_blocks_find(zr_cu_address address, struct zr_cuda_block *out)
     bool found = best && address - best->address < best->bytes;
     if (found)
         *out = *best;
-    zr_lock_give(&lock);
+    zr_lock_release(&lock);
     return found;
 }
 
 bool zr_cuda_blocks_take(zr_cu_address address, struct zr_cuda_block *out)
 {
-    zr_lock_take(&lock);
+    zr_lock_acquire(&lock);
     struct zr_cuda_block **link = find_link((uintptr_t)address);
     bool found = *link && (*link)->arena;
     if (found)
         take_out(link, out);
-    zr_lock_give(&lock);
+    zr_lock_release(&lock);
     return found;
 }
 
 bool zr_cuda_blocks_close(zr_cu_address address, struct zr_cuda_block *out)
 {
-    zr_lock_take(&lock);
+    zr_lock_acquire(&lock);
     struct zr_cuda_block **link = find_link((uintptr_t)address);
     bool found = *link && !(*link)->arena;
     if (found && --(*link)->opened_count == 0)
         take_out(link, out);
     else if (found)
         *out = **link;
-    zr_lock_give(&lock);
+    zr_lock_release(&lock);
     return found;
 }
 
@@ -188,39 +188,39 @@ static bool owns(const struct zr_cuda_block *block, const void *argument)
 bool zr_cuda_blocks_take_any(zr_cu_context context, struct zr_cuda_device *device, struct zr_cuda_block *out)
 {
     struct owner owner = {context, device};
-    zr_lock_take(&lock);
+    zr_lock_acquire(&lock);
     struct zr_cuda_block *found = search(root, owns, &owner);
     if (found)
         take_out(find_link(found->address), out);
-    zr_lock_give(&lock);
+    zr_lock_release(&lock);
     return found != NULL;
 }
 
 bool zr_cuda_blocks_change(uintptr_t address, void (*change)(struct zr_cuda_block *, void *), void *argument)
 {
-    zr_lock_take(&lock);
+    zr_lock_acquire(&lock);
     struct zr_cuda_block *block = *find_link(address);
     if (block)
         change(block, argument);
-    zr_lock_give(&lock);
+    zr_lock_release(&lock);
     return block != NULL;
 }
 
 bool zr_cuda_blocks_search(bool (*test)(const struct zr_cuda_block *, const void *), const void *argument,
                            struct zr_cuda_block *out)
 {
-    zr_lock_take(&lock);
+    zr_lock_acquire(&lock);
     const struct zr_cuda_block *found = search(root, test, argument);
     if (found)
         *out = *found;
-    zr_lock_give(&lock);
+    zr_lock_release(&lock);
     return found != NULL;
 }
 
 bool zr_cuda_blocks_next(uintptr_t address, struct zr_cuda_block *out)
 {
     const struct zr_cuda_block *best = NULL;
-    zr_lock_take(&lock);
+    zr_lock_acquire(&lock);
     for (const struct zr_cuda_block *each = root; each;) {
         if (each->address >= address)
             best = each;
@@ -228,7 +228,7 @@ bool zr_cuda_blocks_next(uintptr_t address, struct zr_cuda_block *out)
     }
     if (best)
         *out = *best;
-    zr_lock_give(&lock);
+    zr_lock_release(&lock);
     return best != NULL;
 }
 

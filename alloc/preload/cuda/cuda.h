@@ -70,7 +70,7 @@ void zr_cuda_thunks_forked(void);
 
 /* ---- Devices (device.c) -------------------------------------------------------------------------------- */
 
-enum { ZR_CUDA_DEVICES_MOST = 64, ZR_CUDA_STREAMS_MOST = 1024, ZR_CUDA_CONTEXTS_MOST = 64 };
+enum { ZR_CUDA_DEVICES_MAX = 64, ZR_CUDA_STREAMS_MAX = 1024, ZR_CUDA_CONTEXTS_MAX = 64 };
 
 struct zr_cuda_device {
     _Atomic bool ready;     /* all below is set but `passed_on` */

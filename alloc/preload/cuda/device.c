@@ -15,14 +15,14 @@
 #include "alloc/base/error.h"
 #include "alloc/base/option.h"
 
-static struct zr_cuda_device devices[ZR_CUDA_DEVICES_MOST];
+static struct zr_cuda_device devices[ZR_CUDA_DEVICES_MAX];
 static pthread_mutex_t making = PTHREAD_MUTEX_INITIALIZER;
 /* Read by every call on an arena, written by what ends one. */
 static pthread_rwlock_t life = PTHREAD_RWLOCK_INITIALIZER;
 static _Atomic bool many, settled, used, forked, broken;
 static pthread_mutex_t settling = PTHREAD_MUTEX_INITIALIZER;
 /* The devices that may use a device's memory: a bit for each. Written under `making`. */
-static _Atomic uint64_t admitted[ZR_CUDA_DEVICES_MOST];
+static _Atomic uint64_t admitted[ZR_CUDA_DEVICES_MAX];
 
 /* ---- Words --------------------------------------------------------------------------------------------- */
 
@@ -84,7 +84,7 @@ zr_cu_result zr_cuda_enter(struct zr_cuda_call *call)
     zr_cu_result code = find_current(&context, &device);
     if (code != ZR_CU_SUCCESS)
         return code;
-    if (device < 0 || device >= ZR_CUDA_DEVICES_MOST)
+    if (device < 0 || device >= ZR_CUDA_DEVICES_MAX)
         return ZR_CU_NOT_SUPPORTED;
     zr_cuda_keep(call);
     call->context = context;
@@ -215,7 +215,7 @@ static zr_cu_result admit(int ordinal, int owner)
  * two devices a program may copy from the one to the other, which it need not enable. lock: making */
 static void admit_neighbours(const struct zr_cuda_driver *driver, int ordinal)
 {
-    for (int i = 0; i < ZR_CUDA_DEVICES_MOST; i++) {
+    for (int i = 0; i < ZR_CUDA_DEVICES_MAX; i++) {
         if (!atomic_load(&devices[i].ready) && !atomic_load(&devices[i].passed_on))
             continue;
         if (reaches(driver, ordinal, i))
@@ -225,11 +225,11 @@ static void admit_neighbours(const struct zr_cuda_driver *driver, int ordinal)
     }
 }
 
-static size_t peers_of(int owner, int peers[ZR_CUDA_DEVICES_MOST])
+static size_t peers_of(int owner, int peers[ZR_CUDA_DEVICES_MAX])
 {
     uint64_t users = atomic_load(&admitted[owner]);
     size_t found = 0;
-    for (int i = 0; i < ZR_CUDA_DEVICES_MOST; i++)
+    for (int i = 0; i < ZR_CUDA_DEVICES_MAX; i++)
         if (users >> i & 1)
             peers[found++] = i;
     return found;
@@ -257,7 +257,7 @@ zr_cu_result cuCtxEnablePeerAccess(zr_cu_context peer, unsigned int flags)
     zr_cu_result code = ZR_CUDA_PASS(context_peer, peer, flags);
     if ((code != ZR_CU_SUCCESS && code != ENABLED_ALREADY) || zr_cuda_forked() ||
         ZR_CUDA_PASS(context_device, &user) != ZR_CU_SUCCESS || device_of(peer, &owner) != ZR_CU_SUCCESS ||
-        user < 0 || owner < 0 || user >= ZR_CUDA_DEVICES_MOST || owner >= ZR_CUDA_DEVICES_MOST)
+        user < 0 || owner < 0 || user >= ZR_CUDA_DEVICES_MAX || owner >= ZR_CUDA_DEVICES_MAX)
         return code;
     pthread_rwlock_rdlock(&life);
     pthread_mutex_lock(&making);
@@ -308,7 +308,7 @@ static void end_parts(struct zr_cuda_device *device)
 
 static zr_result open_parts(struct zr_cuda_device *device)
 {
-    int peers[ZR_CUDA_DEVICES_MOST];
+    int peers[ZR_CUDA_DEVICES_MAX];
     char name[16], suffix[16] = "";
     struct zr_cuda_options options = {
         .device = device->ordinal, .limit_bytes = (size_t)zr_option_get(ZR_OPTION_LIMIT), .peers = peers};
@@ -391,7 +391,7 @@ void zr_cuda_at_device_end(void (*end)(struct zr_cuda_device *device))
 void zr_cuda_device_end(int ordinal)
 {
     struct zr_cuda_block block;
-    if (ordinal < 0 || ordinal >= ZR_CUDA_DEVICES_MOST || zr_cuda_forked())
+    if (ordinal < 0 || ordinal >= ZR_CUDA_DEVICES_MAX || zr_cuda_forked())
         return;
     struct zr_cuda_device *device = &devices[ordinal];
     pthread_rwlock_wrlock(&life);
@@ -452,7 +452,7 @@ void zr_cuda_go_many(void)
     pthread_mutex_lock(&settling); /* no thread uses a second stream before the wait has ended */
     if (!atomic_exchange(&many, true)) {
         pthread_rwlock_rdlock(&life);
-        for (int i = 0; i < ZR_CUDA_DEVICES_MOST; i++)
+        for (int i = 0; i < ZR_CUDA_DEVICES_MAX; i++)
             if (atomic_load_explicit(&devices[i].ready, memory_order_acquire))
                 settle(&devices[i]);
         pthread_rwlock_unlock(&life);

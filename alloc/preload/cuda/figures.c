@@ -46,11 +46,11 @@ void zr_cuda_figures_note(const struct zr_cuda_device *device)
     struct zr_usage *record = record_of(device);
     if (!record)
         return;
-    zr_lock_take(&own.lock);
+    zr_lock_acquire(&own.lock);
     zr_usage_note(record, ZR_USAGE_DEVICE + (unsigned)device->ordinal,
                   atomic_load_explicit(&device->live_bytes, memory_order_relaxed),
                   device->backend ? zr_backend_held_bytes(device->backend) : 0);
-    zr_lock_give(&own.lock);
+    zr_lock_release(&own.lock);
 }
 
 void zr_cuda_figures_refused(const struct zr_cuda_device *device, size_t bytes)
@@ -58,9 +58,9 @@ void zr_cuda_figures_refused(const struct zr_cuda_device *device, size_t bytes)
     struct zr_usage *record = record_of(device);
     if (!record)
         return;
-    zr_lock_take(&own.lock);
+    zr_lock_acquire(&own.lock);
     zr_usage_failure(record, ZR_USAGE_DEVICE + (unsigned)device->ordinal, bytes);
-    zr_lock_give(&own.lock);
+    zr_lock_release(&own.lock);
 }
 
 /* The parent's record is not the child's to end. A child of a process that has asked can use no device. */

@@ -102,12 +102,12 @@ bool zr_ipc_receive(int socket, struct zr_segment *segments, size_t count)
 {
     union {
         struct cmsghdr head;
-        char room[CMSG_SPACE(ZR_IPC_SEGMENTS_MOST * sizeof(int))];
+        char room[CMSG_SPACE(ZR_IPC_SEGMENTS_MAX * sizeof(int))];
     } control;
-    uint64_t lengths[ZR_IPC_SEGMENTS_MOST];
-    int fds[ZR_IPC_SEGMENTS_MOST];
+    uint64_t lengths[ZR_IPC_SEGMENTS_MAX];
+    int fds[ZR_IPC_SEGMENTS_MAX];
     for (size_t done = 0; done < count;) {
-        size_t part = count - done < ZR_IPC_SEGMENTS_MOST ? count - done : ZR_IPC_SEGMENTS_MOST;
+        size_t part = count - done < ZR_IPC_SEGMENTS_MAX ? count - done : ZR_IPC_SEGMENTS_MAX;
         struct iovec text = {lengths, part * sizeof *lengths};
         struct msghdr message = {
             .msg_iov = &text, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};

@@ -18,13 +18,13 @@ struct zr_ipc_handle {
 };
 _Static_assert(sizeof(struct zr_ipc_handle) == sizeof(zr_cu_ipc_handle), "a handle has 64 bytes");
 
-/* The answer to a secret, followed by messages of up to ZR_IPC_SEGMENTS_MOST pieces: their lengths, and the
+/* The answer to a secret, followed by messages of up to ZR_IPC_SEGMENTS_MAX pieces: their lengths, and the
  * descriptors beside them. */
 struct zr_ipc_answer {
     uint64_t segments_count; /* 0: there is no such block any more */
     uint64_t lead_bytes, bytes;
 };
-enum { ZR_IPC_SEGMENTS_MOST = 64, ZR_IPC_PATIENCE_S = 10 };
+enum { ZR_IPC_SEGMENTS_MAX = 64, ZR_IPC_PATIENCE_S = 10 };
 
 struct sockaddr_un;
 /* The abstract name of the process's socket; returns the length of the address. */

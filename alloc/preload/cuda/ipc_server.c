@@ -16,7 +16,7 @@
 #include "alloc/base/slab.h"
 #include "alloc/base/system/socket.h"
 
-enum { STACK_BYTES = 256 << 10, WAITING_MOST = 64 };
+enum { STACK_BYTES = 256 << 10, WAITING_MAX = 64 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static int listener = -1; /* lock: `lock`; the thread has it while it runs */
@@ -27,12 +27,12 @@ bool zr_ipc_send(int socket, const struct zr_segment *segments, size_t count)
 {
     union {
         struct cmsghdr head;
-        char room[CMSG_SPACE(ZR_IPC_SEGMENTS_MOST * sizeof(int))];
+        char room[CMSG_SPACE(ZR_IPC_SEGMENTS_MAX * sizeof(int))];
     } control;
-    uint64_t lengths[ZR_IPC_SEGMENTS_MOST];
-    int fds[ZR_IPC_SEGMENTS_MOST];
+    uint64_t lengths[ZR_IPC_SEGMENTS_MAX];
+    int fds[ZR_IPC_SEGMENTS_MAX];
     for (size_t done = 0; done < count;) {
-        size_t part = count - done < ZR_IPC_SEGMENTS_MOST ? count - done : ZR_IPC_SEGMENTS_MOST;
+        size_t part = count - done < ZR_IPC_SEGMENTS_MAX ? count - done : ZR_IPC_SEGMENTS_MAX;
         for (size_t i = 0; i < part; i++) {
             lengths[i] = segments[done + i].bytes;
             fds[i] = segments[done + i].fd;
@@ -133,7 +133,7 @@ static bool start(void)
     zr_process_self(&own);
     unsigned length = zr_ipc_name(&own, &name);
     int fd = zr_socket(AF_UNIX, SOCK_SEQPACKET);
-    if (fd < 0 || bind(fd, (struct sockaddr *)&name, length) != 0 || listen(fd, WAITING_MOST) != 0) {
+    if (fd < 0 || bind(fd, (struct sockaddr *)&name, length) != 0 || listen(fd, WAITING_MAX) != 0) {
         zr_fail(ZR_ERR_UNAVAILABLE, "cannot create the socket for other processes: %s",
                 strerrorname_np(errno));
         goto unwind;

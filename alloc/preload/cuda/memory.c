@@ -37,7 +37,7 @@ static struct deferred *_Atomic deferred;
 static bool defer(const struct zr_cuda_block *block, struct behind behind)
 {
     behind.everywhere |= (uintptr_t)behind.stream <= ZR_CU_STREAM_PER_THREAD;
-    zr_lock_take(&deferred_lock);
+    zr_lock_acquire(&deferred_lock);
     if (deferred_records.record_bytes == 0)
         zr_slab_init(&deferred_records, sizeof(struct deferred), ZR_POOL_NO_FAULTS);
     bool there = zr_slab_reserve(&deferred_records, 1);
@@ -48,7 +48,7 @@ static bool defer(const struct zr_cuda_block *block, struct behind behind)
         own->next = atomic_load_explicit(&deferred, memory_order_relaxed);
         atomic_store_explicit(&deferred, own, memory_order_relaxed);
     }
-    zr_lock_give(&deferred_lock);
+    zr_lock_release(&deferred_lock);
     return there;
 }
 
@@ -69,28 +69,28 @@ static void end_deferred(void)
 {
     if (!atomic_load_explicit(&deferred, memory_order_relaxed))
         return;
-    zr_lock_take(&deferred_lock);
+    zr_lock_acquire(&deferred_lock);
     struct deferred *list = atomic_exchange(&deferred, NULL);
-    zr_lock_give(&deferred_lock);
+    zr_lock_release(&deferred_lock);
     while (list) {
         struct deferred *each = list;
         list = each->next;
         bool done = end(&each->block, each->behind);
-        zr_lock_take(&deferred_lock);
+        zr_lock_acquire(&deferred_lock);
         if (done) {
             zr_slab_give(&deferred_records, each);
         } else {
             each->next = atomic_load_explicit(&deferred, memory_order_relaxed);
             atomic_store_explicit(&deferred, each, memory_order_relaxed);
         }
-        zr_lock_give(&deferred_lock);
+        zr_lock_release(&deferred_lock);
     }
 }
 
 void zr_cuda_deferred_forget(struct zr_cuda_device *device)
 {
     struct deferred *kept = NULL;
-    zr_lock_take(&deferred_lock);
+    zr_lock_acquire(&deferred_lock);
     struct deferred *list = atomic_exchange(&deferred, NULL);
     while (list) {
         struct deferred *each = list;
@@ -103,7 +103,7 @@ void zr_cuda_deferred_forget(struct zr_cuda_device *device)
         }
     }
     atomic_store(&deferred, kept);
-    zr_lock_give(&deferred_lock);
+    zr_lock_release(&deferred_lock);
 }
 
 /* ---- Blocks -------------------------------------------------------------------------------------------- */

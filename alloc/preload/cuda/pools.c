@@ -40,7 +40,7 @@ static struct zr_cuda_pool *find(zr_cu_pool handle)
 static struct zr_cuda_pool *add(zr_cu_pool handle, int device)
 {
     struct zr_cuda_pool *made = NULL;
-    zr_lock_take(&lock);
+    zr_lock_acquire(&lock);
     if (records.record_bytes == 0)
         zr_slab_init(&records, sizeof *made, ZR_POOL_FAULTS);
     made = find(handle);
@@ -49,7 +49,7 @@ static struct zr_cuda_pool *add(zr_cu_pool handle, int device)
         *made = (struct zr_cuda_pool){.next = pools, .handle = handle, .device = device};
         pools = made;
     }
-    zr_lock_give(&lock);
+    zr_lock_release(&lock);
     return made;
 }
 
@@ -58,10 +58,10 @@ struct zr_cuda_pool *zr_cuda_pool_of(zr_cu_pool handle)
     zr_cu_pool known = NULL;
     if (!handle || zr_cuda_forked())
         return NULL;
-    zr_lock_take(&lock);
+    zr_lock_acquire(&lock);
     struct zr_cuda_pool *found = find(handle);
-    zr_lock_give(&lock);
-    for (int i = 0; !found && i < ZR_CUDA_DEVICES_MOST; i++) {
+    zr_lock_release(&lock);
+    for (int i = 0; !found && i < ZR_CUDA_DEVICES_MAX; i++) {
         if (ZR_CUDA_PASS(pool_default, &known, i) != ZR_CU_SUCCESS)
             break;
         if (known == handle)
@@ -100,13 +100,13 @@ static void end_if_over(struct zr_cuda_pool *pool)
 
 void zr_cuda_pool_count(struct zr_cuda_pool *pool, size_t bytes, bool in)
 {
-    zr_lock_take(&lock);
+    zr_lock_acquire(&lock);
     pool->blocks_count += in ? 1 : (size_t)-1;
     pool->used_bytes += in ? bytes : -bytes;
     if (pool->used_bytes > pool->most_used_bytes)
         pool->most_used_bytes = pool->used_bytes;
     end_if_over(pool);
-    zr_lock_give(&lock);
+    zr_lock_release(&lock);
 }
 
 /* ---- The calls ----------------------------------------------------------------------------------------- */
@@ -116,7 +116,7 @@ static bool is_plain(const zr_cu_pool_properties *properties)
 {
     return properties->exported_as == ZR_CU_HANDLE_NONE && properties->most_bytes == 0 &&
            properties->usage == 0 && properties->location.type == ZR_CU_LOCATION_DEVICE &&
-           properties->location.id >= 0 && properties->location.id < ZR_CUDA_DEVICES_MOST;
+           properties->location.id >= 0 && properties->location.id < ZR_CUDA_DEVICES_MAX;
 }
 
 zr_cu_result cuMemPoolCreate(zr_cu_pool *out, const zr_cu_pool_properties *properties)
@@ -134,13 +134,13 @@ zr_cu_result cuMemPoolDestroy(zr_cu_pool handle)
     zr_cu_result code = ZR_CUDA_PASS(pool_destroy, handle);
     if (code != ZR_CU_SUCCESS || !handle || zr_cuda_forked())
         return code;
-    zr_lock_take(&lock);
+    zr_lock_acquire(&lock);
     struct zr_cuda_pool *pool = find(handle);
     if (pool) {
         pool->handle = NULL;
         end_if_over(pool);
     }
-    zr_lock_give(&lock);
+    zr_lock_release(&lock);
     return code;
 }
 
@@ -166,12 +166,12 @@ zr_cu_result cuMemPoolGetAttribute(zr_cu_pool handle, zr_cu_pool_attribute which
     zr_cu_result code = ZR_CUDA_PASS(pool_get, handle, which, value);
     if (code != ZR_CU_SUCCESS || !pool || !value)
         return code;
-    zr_lock_take(&lock);
+    zr_lock_acquire(&lock);
     if (which == ZR_CU_POOL_USED_NOW || which == ZR_CU_POOL_RESERVED_NOW)
         *(uint64_t *)value += pool->used_bytes;
     if (which == ZR_CU_POOL_USED_HIGH || which == ZR_CU_POOL_RESERVED_HIGH)
         *(uint64_t *)value += pool->most_used_bytes;
-    zr_lock_give(&lock);
+    zr_lock_release(&lock);
     return code;
 }
 
@@ -181,9 +181,9 @@ zr_cu_result cuMemPoolSetAttribute(zr_cu_pool handle, zr_cu_pool_attribute which
     zr_cu_result code = ZR_CUDA_PASS(pool_set, handle, which, value);
     if (code == ZR_CU_SUCCESS && pool &&
         (which == ZR_CU_POOL_USED_HIGH || which == ZR_CU_POOL_RESERVED_HIGH)) {
-        zr_lock_take(&lock);
+        zr_lock_acquire(&lock);
         pool->most_used_bytes = pool->used_bytes;
-        zr_lock_give(&lock);
+        zr_lock_release(&lock);
     }
     return code;
 }

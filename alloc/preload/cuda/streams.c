@@ -29,10 +29,10 @@ struct context {
 
 /* lock: all of it */
 static struct zr_lock lock;
-static struct stream streams[ZR_CUDA_STREAMS_MOST];
+static struct stream streams[ZR_CUDA_STREAMS_MAX];
 static size_t streams_count;
 static bool streams_lost; /* there are more */
-static struct context contexts[ZR_CUDA_CONTEXTS_MOST];
+static struct context contexts[ZR_CUDA_CONTEXTS_MAX];
 static size_t contexts_count;
 
 void zr_cuda_streams_forked(void)
@@ -54,7 +54,7 @@ bool zr_cuda_stream_capturing(zr_cu_stream stream)
 static bool next_stream(zr_cu_context context, size_t *number, bool known, struct stream *out)
 {
     bool found = false;
-    zr_lock_take(&lock);
+    zr_lock_acquire(&lock);
     for (; !found && *number < streams_count; ++*number)
         if (streams[*number].context == context) {
             *out = streams[*number];
@@ -62,7 +62,7 @@ static bool next_stream(zr_cu_context context, size_t *number, bool known, struc
             streams[*number].known |= known && out->flags & ZR_CU_STREAM_NON_BLOCKING;
             found = true;
         }
-    zr_lock_give(&lock);
+    zr_lock_release(&lock);
     return found;
 }
 
@@ -108,14 +108,14 @@ static bool use_unless_idle(struct zr_cuda_device *device, zr_arena *arena, void
            use(device, arena, block, stream);
 }
 
-static size_t contexts_of(const struct zr_cuda_device *device, zr_cu_context out[ZR_CUDA_CONTEXTS_MOST])
+static size_t contexts_of(const struct zr_cuda_device *device, zr_cu_context out[ZR_CUDA_CONTEXTS_MAX])
 {
     size_t count = 0;
-    zr_lock_take(&lock);
+    zr_lock_acquire(&lock);
     for (size_t i = 0; i < contexts_count; i++)
         if (contexts[i].device == device->ordinal)
             out[count++] = contexts[i].context;
-    zr_lock_give(&lock);
+    zr_lock_release(&lock);
     return count;
 }
 
@@ -153,7 +153,7 @@ static bool follow_primary(struct zr_cuda_device *device, zr_arena *arena, void 
 
 bool zr_cuda_follow_all(struct zr_cuda_device *device, zr_arena *arena, void *block)
 {
-    zr_cu_context others[ZR_CUDA_CONTEXTS_MOST], popped;
+    zr_cu_context others[ZR_CUDA_CONTEXTS_MAX], popped;
     size_t count = zr_cuda_many_streams() ? contexts_of(device, others) : 0;
     for (size_t i = 0; i < count; i++)
         if (!wait_in(device, others[i]))
@@ -173,10 +173,10 @@ bool zr_cuda_stream_number(struct zr_cuda_device *device, zr_cu_stream stream, u
         device->driver->stream_context(stream, &home) != ZR_CU_SUCCESS || home != device->primary)
         return false;
     *out = stream == LEGACY ? 0 : (uintptr_t)stream;
-    zr_lock_take(&lock);
+    zr_lock_acquire(&lock);
     for (size_t i = 0; *out && i < streams_count; i++)
         streams[i].known |= streams[i].stream == stream;
-    zr_lock_give(&lock);
+    zr_lock_release(&lock);
     return true;
 }
 
@@ -245,7 +245,7 @@ bool zr_cuda_follow(struct zr_cuda_device *device, zr_arena *arena, void *block,
 static bool reuse(zr_cu_context context, unsigned flags, int priority, zr_cu_stream *out)
 {
     bool found = false;
-    zr_lock_take(&lock);
+    zr_lock_acquire(&lock);
     for (size_t i = 0; !found && i < streams_count; i++) {
         struct stream *each = &streams[i];
         found = each->parked && each->context == context && each->flags == flags &&
@@ -255,18 +255,18 @@ static bool reuse(zr_cu_context context, unsigned flags, int priority, zr_cu_str
             *out = each->stream;
         }
     }
-    zr_lock_give(&lock);
+    zr_lock_release(&lock);
     return found;
 }
 
 static void add(struct stream made)
 {
-    zr_lock_take(&lock);
-    if (streams_count < ZR_CUDA_STREAMS_MOST)
+    zr_lock_acquire(&lock);
+    if (streams_count < ZR_CUDA_STREAMS_MAX)
         streams[streams_count++] = made;
     else
         streams_lost = true;
-    zr_lock_give(&lock);
+    zr_lock_release(&lock);
 }
 
 static zr_cu_result create(zr_cu_stream *out, unsigned flags, int priority)
@@ -300,7 +300,7 @@ zr_cu_result cuStreamCreateWithPriority(zr_cu_stream *out, unsigned int flags, i
 static bool park(zr_cu_stream stream, bool busy, zr_cu_result *code)
 {
     bool kept = false;
-    zr_lock_take(&lock);
+    zr_lock_acquire(&lock);
     for (size_t i = 0; i < streams_count; i++) {
         if (streams[i].stream != stream)
             continue;
@@ -312,7 +312,7 @@ static bool park(zr_cu_stream stream, bool busy, zr_cu_result *code)
             streams[i] = streams[--streams_count];
         break;
     }
-    zr_lock_give(&lock);
+    zr_lock_release(&lock);
     return kept;
 }
 
@@ -329,27 +329,27 @@ zr_cu_result cuStreamDestroy_v2(zr_cu_stream stream)
 
 void zr_cuda_streams_forget(zr_cu_context context)
 {
-    zr_lock_take(&lock);
+    zr_lock_acquire(&lock);
     for (size_t i = 0; i < streams_count;)
         if (streams[i].context == context)
             streams[i] = streams[--streams_count];
         else
             i++;
-    zr_lock_give(&lock);
+    zr_lock_release(&lock);
 }
 
 /* ---- Contexts ------------------------------------------------------------------------------------------ */
 
 static zr_cu_result note_context(zr_cu_result code, const zr_cu_context *out, zr_cu_device device)
 {
-    if (code != ZR_CU_SUCCESS || device < 0 || device >= ZR_CUDA_DEVICES_MOST)
+    if (code != ZR_CU_SUCCESS || device < 0 || device >= ZR_CUDA_DEVICES_MAX)
         return code;
     zr_cuda_note_used();
-    zr_lock_take(&lock);
-    bool room = contexts_count < ZR_CUDA_CONTEXTS_MOST;
+    zr_lock_acquire(&lock);
+    bool room = contexts_count < ZR_CUDA_CONTEXTS_MAX;
     if (room)
         contexts[contexts_count++] = (struct context){*out, device};
-    zr_lock_give(&lock);
+    zr_lock_release(&lock);
     if (!room)
         zr_cuda_device_give_up(device, "this process has more CUDA contexts than zr supports");
     zr_cuda_go_many();
@@ -380,10 +380,10 @@ zr_cu_result cuCtxDestroy_v2(zr_cu_context context)
     if (zr_cuda_forked() || !context || !zr_cuda_see())
         return ZR_CUDA_PASS(context_end, context);
     bool ours = false;
-    zr_lock_take(&lock);
+    zr_lock_acquire(&lock);
     for (size_t i = 0; i < contexts_count; i++)
         ours |= contexts[i].context == context;
-    zr_lock_give(&lock);
+    zr_lock_release(&lock);
     while (ours && zr_cuda_blocks_take_any(context, NULL, &block)) {
         zr_cuda_keep(&call);
         if (block.arena)
@@ -395,11 +395,11 @@ zr_cu_result cuCtxDestroy_v2(zr_cu_context context)
     if (ours)
         zr_cuda_streams_forget(context);
     zr_cu_result code = ZR_CUDA_PASS(context_end, context);
-    zr_lock_take(&lock);
+    zr_lock_acquire(&lock);
     for (size_t i = 0; ours && code == ZR_CU_SUCCESS && i < contexts_count; i++)
         if (contexts[i].context == context)
             contexts[i] = contexts[--contexts_count];
-    zr_lock_give(&lock);
+    zr_lock_release(&lock);
     return code;
 }
 

@@ -140,7 +140,7 @@ void *zr_cuda_thunk(const char *name, void *function, bool per_thread_form, void
         (!per_thread_form && names_no_stream(name)))
         return function;
     enum watched wanted = watched_of(name, per_thread_form);
-    zr_lock_take(&lock);
+    zr_lock_acquire(&lock);
     when_used = used;
     unsigned i = 0;
     while (i < thunks_count && (zr_thunk_targets[i] != function || watched[i] != wanted))
@@ -151,7 +151,7 @@ void *zr_cuda_thunk(const char *name, void *function, bool per_thread_form, void
         watched[i] = wanted;
         thunks_count++;
     }
-    zr_lock_give(&lock);
+    zr_lock_release(&lock);
     if (!there)
         used();
     return there ? (void *)(uintptr_t)zr_thunk_first[i] : function;

@@ -9,7 +9,7 @@
 #include "alloc/core/arena.h"
 #include "alloc/telemetry/stats.h"
 
-enum { POOLS_MOST = 256 };
+enum { POOLS_MAX = 256 };
 
 struct pool {
     struct zr_torch_pool_id id;
@@ -21,12 +21,12 @@ struct pool {
 
 /* lock: all of it */
 static struct zr_lock lock;
-static struct pool pools[POOLS_MOST];
-static double fractions[ZR_CUDA_DEVICES_MOST]; /* 0: all */
+static struct pool pools[POOLS_MAX];
+static double fractions[ZR_CUDA_DEVICES_MAX]; /* 0: all */
 
 static bool is_device(int device)
 {
-    return device >= 0 && device < ZR_CUDA_DEVICES_MOST;
+    return device >= 0 && device < ZR_CUDA_DEVICES_MAX;
 }
 
 /* ---- Pools --------------------------------------------------------------------------------------------- */
@@ -34,7 +34,7 @@ static bool is_device(int device)
 /* lock: held; NULL: there is none */
 static struct pool *find(const struct zr_cuda_device *device, struct zr_torch_pool_id id)
 {
-    for (size_t i = 0; i < POOLS_MOST; i++)
+    for (size_t i = 0; i < POOLS_MAX; i++)
         if (pools[i].arena && pools[i].device == device && pools[i].id.first == id.first &&
             pools[i].id.second == id.second)
             return &pools[i];
@@ -46,27 +46,27 @@ static zr_arena *arena_of_thread(const struct zr_cuda_device *device, zr_cu_stre
 {
     zr_arena *arena = NULL, *captured = NULL;
     pid_t thread = gettid();
-    zr_lock_take(&lock);
-    for (size_t i = 0; i < POOLS_MOST; i++) {
+    zr_lock_acquire(&lock);
+    for (size_t i = 0; i < POOLS_MAX; i++) {
         if (!pools[i].arena || pools[i].device != device || pools[i].thread == 0)
             continue;
         captured = pools[i].arena;
         if (pools[i].thread == thread)
             arena = pools[i].arena;
     }
-    zr_lock_give(&lock);
+    zr_lock_release(&lock);
     return arena || !captured || !zr_cuda_stream_capturing(stream) ? arena : captured;
 }
 
 static void end_pools(struct zr_cuda_device *device)
 {
-    zr_lock_take(&lock);
-    for (size_t i = 0; i < POOLS_MOST; i++)
+    zr_lock_acquire(&lock);
+    for (size_t i = 0; i < POOLS_MAX; i++)
         if (pools[i].arena && pools[i].device == device) {
             zr_arena_destroy(pools[i].arena, NULL);
             pools[i].arena = NULL;
         }
-    zr_lock_give(&lock);
+    zr_lock_release(&lock);
 }
 
 void zr_torch_begin_allocate_to_pool(int ordinal, struct zr_torch_pool_id id, void *filter)
@@ -78,16 +78,16 @@ void zr_torch_begin_allocate_to_pool(int ordinal, struct zr_torch_pool_id id, vo
         return;
     struct zr_cuda_device *device = call.device;
     zr_cuda_at_device_end(end_pools);
-    zr_lock_take(&lock);
+    zr_lock_acquire(&lock);
     bool there = find(device, id) != NULL;
-    zr_lock_give(&lock);
+    zr_lock_release(&lock);
     if (!there && zr_cuda_device_open(device) == ZR_CU_SUCCESS &&
         zr_arena_create(
             &made, &(struct zr_arena_options){.backend = device->backend, .name = "torch pool"}) != ZR_OK)
         zr_cuda_log("a pool");
-    zr_lock_take(&lock);
+    zr_lock_acquire(&lock);
     struct pool *pool = find(device, id);
-    for (size_t i = 0; !pool && made && i < POOLS_MOST; i++)
+    for (size_t i = 0; !pool && made && i < POOLS_MAX; i++)
         if (!pools[i].arena) {
             pool = &pools[i];
             *pool = (struct pool){.id = id, .device = device, .arena = made};
@@ -97,7 +97,7 @@ void zr_torch_begin_allocate_to_pool(int ordinal, struct zr_torch_pool_id id, vo
         pool->thread = gettid();
         pool->released = false;
     }
-    zr_lock_give(&lock);
+    zr_lock_release(&lock);
     if (made)
         zr_arena_destroy(made, NULL);
     zr_cuda_leave(&call);
@@ -105,27 +105,27 @@ void zr_torch_begin_allocate_to_pool(int ordinal, struct zr_torch_pool_id id, vo
 
 void zr_torch_end_allocate_to_pool(int ordinal, struct zr_torch_pool_id id)
 {
-    zr_lock_take(&lock);
+    zr_lock_acquire(&lock);
     struct pool *pool = is_device(ordinal) ? find(zr_cuda_device_at(ordinal), id) : NULL;
     if (pool)
         pool->thread = 0;
-    zr_lock_give(&lock);
+    zr_lock_release(&lock);
 }
 
 /* Ends the arenas of released pools in which nothing lives. */
 static void end_released(void)
 {
     struct zr_arena_stats stats;
-    zr_arena *over[POOLS_MOST];
+    zr_arena *over[POOLS_MAX];
     size_t count = 0;
-    zr_lock_take(&lock);
-    for (size_t i = 0; i < POOLS_MOST; i++)
+    zr_lock_acquire(&lock);
+    for (size_t i = 0; i < POOLS_MAX; i++)
         if (pools[i].arena && pools[i].released && pools[i].thread == 0 &&
             zr_stats_of(pools[i].arena, &stats) == ZR_OK && stats.blocks_count == 0) {
             over[count++] = pools[i].arena;
             pools[i].arena = NULL;
         }
-    zr_lock_give(&lock);
+    zr_lock_release(&lock);
     while (count > 0)
         zr_arena_destroy(over[--count], NULL);
 }
@@ -135,11 +135,11 @@ void zr_torch_release_pool(int ordinal, struct zr_torch_pool_id id)
     struct zr_cuda_call call;
     if (!is_device(ordinal))
         return;
-    zr_lock_take(&lock);
+    zr_lock_acquire(&lock);
     struct pool *pool = find(zr_cuda_device_at(ordinal), id);
     if (pool)
         pool->released = true;
-    zr_lock_give(&lock);
+    zr_lock_release(&lock);
     zr_cuda_keep(&call);
     end_released();
     zr_cuda_leave(&call);
@@ -256,7 +256,7 @@ void zr_torch_reset(void)
 {
     struct zr_cuda_call call;
     zr_cuda_keep(&call);
-    for (int i = 0; i < ZR_CUDA_DEVICES_MOST; i++) {
+    for (int i = 0; i < ZR_CUDA_DEVICES_MAX; i++) {
         struct zr_cuda_device *device = zr_cuda_device_at(i);
         if (atomic_load_explicit(&device->ready, memory_order_acquire))
             zr_arena_trim(device->arena, 0, NULL);

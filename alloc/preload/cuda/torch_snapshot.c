@@ -7,7 +7,7 @@
 #include "alloc/base/system/file.h"
 #include "alloc/preload/cuda/torch.h"
 
-enum { BUFFER_BYTES = 8192, DEVICES_MOST = ZR_CUDA_DEVICES_MOST };
+enum { BUFFER_BYTES = 8192, DEVICES_MAX = ZR_CUDA_DEVICES_MAX };
 
 /* ---- A pickle ------------------------------------------------------------------------------------------ */
 
@@ -154,7 +154,7 @@ int zr_torch_snapshot(const char *path)
     put_code(&text, 'e');
     put_word(&text, "device_traces");
     zr_text_put(&text, "](", 2);
-    for (int i = 0; i < DEVICES_MOST; i++)
+    for (int i = 0; i < DEVICES_MAX; i++)
         put_code(&text, ']');
     put_code(&text, 'e');
     put_word(&text, "allocator_settings");

@@ -32,7 +32,7 @@
 #define REQUIRED_NS  UINT64_C(60000000000) /* a restart of zrd takes less */
 #define RETRY_NS     UINT64_C(500000000)
 #define WAIT_NS      UINT64_C(20000000) /* of a required zrd: the first of its waits, each twice the last */
-#define WAIT_MOST_NS UINT64_C(1000000000)
+#define WAIT_MAX_NS  UINT64_C(1000000000)
 #define HUNG_NS      UINT64_C(30000000000) /* the same for a zrd that is there and does not answer */
 #define MARGIN_NS    UINT64_C(2000000000)  /* beyond what zrd says that a lease may take */
 #define GATHER_BYTES ((uint64_t)64 << 20)
@@ -70,7 +70,7 @@ struct zr_service {
     bool admitted, in_turn;
     uint64_t turn, claim_bytes;   /* the number of its turn, and what it takes in it at most from now on */
     _Atomic uint64_t yield_bytes; /* another run lacks them */
-    int files[ZR_SERVICE_FILES_MOST];
+    int files[ZR_SERVICE_FILES_MAX];
     unsigned files_count;
     char words[ZR_SERVICE_WORDS_BYTES]; /* why it is alone, or ended */
     _Atomic uint32_t lease;             /* what is leased now is this process's: its number, above 0 */
@@ -78,19 +78,19 @@ struct zr_service {
     _Atomic int heard;                  /* bell.fd, for the helper to poll */
 };
 
-enum { SERVICES_MOST = 17 };
+enum { SERVICES_MAX = 17 };
 static const struct zr_lender_ops lender_ops;
 
 /* The host's first; those of devices as they come. All are there from the start, so that none has to be made
  * or ended while a thread looks at it. */
-static struct zr_service services[SERVICES_MOST] = {
-    [0 ... SERVICES_MOST - 1] = {.lender = {&lender_ops},
-                                 .request_lock = PTHREAD_MUTEX_INITIALIZER,
-                                 .send_lock = PTHREAD_MUTEX_INITIALIZER,
-                                 .line = {.fd = -1},
-                                 .bell = {.fd = -1},
-                                 .heard = -1,
-                                 .lease = 1},
+static struct zr_service services[SERVICES_MAX] = {
+    [0 ... SERVICES_MAX - 1] = {.lender = {&lender_ops},
+                                .request_lock = PTHREAD_MUTEX_INITIALIZER,
+                                .send_lock = PTHREAD_MUTEX_INITIALIZER,
+                                .line = {.fd = -1},
+                                .bell = {.fd = -1},
+                                .heard = -1,
+                                .lease = 1},
     [0].key = ZR_SERVICE_HOST};
 static _Atomic unsigned services_count = 1;
 static _Atomic bool listens; /* a thread hears the bells */
@@ -165,7 +165,7 @@ static void send_or_break(struct zr_service *client, const struct zr_service_mes
 
 static void before_fork(void)
 {
-    for (unsigned i = 0; i < SERVICES_MOST; i++)
+    for (unsigned i = 0; i < SERVICES_MAX; i++)
         pthread_mutex_lock(&services[i].send_lock);
 }
 
@@ -190,7 +190,7 @@ static void after_fork(bool child)
         own_process = getpid();
         atomic_store(&listens, false);
     }
-    for (unsigned i = SERVICES_MOST; i-- > 0;) {
+    for (unsigned i = SERVICES_MAX; i-- > 0;) {
         if (child)
             begin_anew(&services[i]);
         pthread_mutex_unlock(&services[i].send_lock);
@@ -228,9 +228,9 @@ zr_result zr_service_of(const char *key, struct zr_service **out)
     unsigned count = atomic_load(&services_count), i = 0;
     while (i < count && strcmp(services[i].key, key) != 0)
         i++;
-    if (i == SERVICES_MOST) {
+    if (i == SERVICES_MAX) {
         result = zr_fail(ZR_ERR_UNAVAILABLE, "a process can lease from at most %d devices' zrds",
-                         SERVICES_MOST - 1);
+                         SERVICES_MAX - 1);
     } else if (i == count) {
         snprintf(services[i].key, sizeof services[i].key, "%s", key);
         atomic_store(&services_count, count + 1);
@@ -435,7 +435,7 @@ static zr_result make_ready(struct zr_service *client)
         if (!again)
             return result;
         nanosleep(&(struct timespec){.tv_sec = wait_ns / 1000000000, .tv_nsec = wait_ns % 1000000000}, NULL);
-        wait_ns = 2 * wait_ns < WAIT_MOST_NS ? 2 * wait_ns : WAIT_MOST_NS;
+        wait_ns = 2 * wait_ns < WAIT_MAX_NS ? 2 * wait_ns : WAIT_MAX_NS;
     }
 }
 
@@ -703,7 +703,7 @@ zr_result zr_service_file(int *out)
     else if (result == ZR_OK)
         result = zr_fail(ZR_ERR_HOST_MEMORY, "no descriptor of zrd's file was received: raise `ulimit -n`");
     pthread_mutex_lock(&client->send_lock);
-    if (result == ZR_OK && client->files_count < ZR_SERVICE_FILES_MOST)
+    if (result == ZR_OK && client->files_count < ZR_SERVICE_FILES_MAX)
         client->files[client->files_count++] = *out;
     pthread_mutex_unlock(&client->send_lock);
     pthread_mutex_unlock(&client->request_lock);

@@ -83,11 +83,11 @@ static pid_t own_process; /* that may begin: a child of vfork() has another numb
 /* Waits for a word of any zrd, and hears what there is. */
 static void hear_all(void)
 {
-    enum { BELLS_MOST = 32 };
-    struct pollfd bells[BELLS_MOST];
+    enum { BELLS_MAX = 32 };
+    struct pollfd bells[BELLS_MAX];
     struct zr_service *service = NULL;
     unsigned count = 0, i = 0;
-    while (count < BELLS_MOST && (service = zr_service_next(service)))
+    while (count < BELLS_MAX && (service = zr_service_next(service)))
         bells[count++] = (struct pollfd){.fd = zr_service_bell(service), .events = POLLIN};
     if (poll(bells, count, LOOK_MS) > 0)
         for (service = NULL; i < count && (service = zr_service_next(service)); i++)

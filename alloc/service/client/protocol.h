@@ -32,8 +32,8 @@ enum {
     ZR_SERVICE_PROGRAM_BYTES = 16,
     ZR_SERVICE_GROUP_BYTES = 48,
     ZR_SERVICE_WORDS_BYTES = 328,
-    ZR_SERVICE_FILES_MOST = 16, /* of a client */
-    ZR_SERVICE_FDS_MOST = 2,    /* beside a message */
+    ZR_SERVICE_FILES_MAX = 16, /* of a client */
+    ZR_SERVICE_FDS_MAX = 2,    /* beside a message */
 };
 
 /* The key that names a zrd: ZR_SERVICE_HOST, or a device's UUID as zr_cuda_device_find() writes it. */

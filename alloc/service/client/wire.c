@@ -141,7 +141,7 @@ struct zr_service_message zr_service_message_of(enum zr_service_kind kind)
 
 union descriptors {
     struct cmsghdr header; /* for its alignment */
-    char room[CMSG_SPACE(sizeof(int) * ZR_SERVICE_FDS_MOST)];
+    char room[CMSG_SPACE(sizeof(int) * ZR_SERVICE_FDS_MAX)];
 };
 
 zr_result zr_service_send(int line, const struct zr_service_message *message, int fd, bool now)
@@ -175,7 +175,7 @@ static void take_descriptors(struct msghdr *header, struct zr_service_parcel *ou
         for (size_t i = 0; i < count; i++) {
             int fd;
             memcpy(&fd, CMSG_DATA(control) + i * sizeof fd, sizeof fd);
-            if (out->fds_count < ZR_SERVICE_FDS_MOST)
+            if (out->fds_count < ZR_SERVICE_FDS_MAX)
                 out->fds[out->fds_count++] = fd;
             else
                 close(fd);
@@ -254,7 +254,7 @@ zr_result zr_service_parcel_check(int line, const struct zr_service_parcel *parc
     unsigned wanted = message->kind == ZR_SERVICE_ADOPT || message->kind == ZR_SERVICE_WELCOME ? 1 : 0;
     bool may =
         (message->kind == ZR_SERVICE_DONE || message->kind == ZR_SERVICE_GRANTED) && parcel->fds_count == 1;
-    if (parcel->fds_lost && parcel->fds_count < ZR_SERVICE_FDS_MOST)
+    if (parcel->fds_lost && parcel->fds_count < ZR_SERVICE_FDS_MAX)
         return zr_fail(ZR_ERR_HOST_MEMORY,
                        "process %d has no free descriptor to receive one: raise `ulimit -n`", (int)getpid());
     if (parcel->fds_lost || (parcel->fds_count != wanted && !may))

@@ -12,7 +12,7 @@
 struct zr_service_parcel {
     struct zr_service_message message;
     size_t bytes; /* received length; may exceed a message's size */
-    int fds[ZR_SERVICE_FDS_MOST];
+    int fds[ZR_SERVICE_FDS_MAX];
     unsigned fds_count;
     bool fds_lost; /* more descriptors were sent, or the process had none free */
 };

@@ -10,7 +10,7 @@ struct zr_client {
     struct zr_client *next, *previous;
     struct zr_source line_source, process_source;
     int line, bell, process; /* -1: none. process: a pidfd */
-    int files[ZR_SERVICE_FILES_MOST];
+    int files[ZR_SERVICE_FILES_MAX];
     unsigned files_count;
     struct zr_pieces
         pieces; /* of a device's zrd; other held bytes were lent by an earlier zrd or by no zrd */

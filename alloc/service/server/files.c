@@ -22,12 +22,12 @@ void zr_client_make_file(struct zr_client *client)
 {
     struct zr_service_message done = zr_service_message_of(ZR_SERVICE_DONE);
     int fd = -1;
-    if (client->files_count < ZR_SERVICE_FILES_MOST)
+    if (client->files_count < ZR_SERVICE_FILES_MAX)
         fd = memfd_create("zrd", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (fd < 0) {
         done.kind = ZR_SERVICE_REFUSED;
         done.result = ZR_ERR_HOST_MEMORY;
-        strcpy(done.words, client->files_count < ZR_SERVICE_FILES_MOST
+        strcpy(done.words, client->files_count < ZR_SERVICE_FILES_MAX
                                ? "zrd has no free descriptor: raise `ulimit -n` where zrd is started"
                                : "a client has at most 16 files: destroy backends, or share one");
     } else {
@@ -62,8 +62,8 @@ zr_result zr_client_adopt_file(struct zr_server *server, struct zr_client *clien
     if (fstat(fd, &status) != 0 || !S_ISREG(status.st_mode) || seals != 0 ||
         (fcntl(fd, F_GETFL) & O_ACCMODE) != O_RDWR)
         return zr_fail(ZR_ERR_INVALID, "the descriptor to adopt is not a memory file of a client");
-    if (client->files_count >= ZR_SERVICE_FILES_MOST)
-        return zr_fail(ZR_ERR_INVALID, "a client has at most %d files", ZR_SERVICE_FILES_MOST);
+    if (client->files_count >= ZR_SERVICE_FILES_MAX)
+        return zr_fail(ZR_ERR_INVALID, "a client has at most %d files", ZR_SERVICE_FILES_MAX);
     struct zr_client *owner = owner_of(server, &status);
     if (owner && owner->holder.pid == client->holder.pid)
         zr_client_hear(server, owner); /* that it has hung up */

@@ -9,11 +9,11 @@
 #include "alloc/base/sizes.h"
 #include "alloc/service/server/runs.h"
 
-enum { GROUPS_MOST = 4096 };
+enum { GROUPS_MAX = 4096 };
 #define PUT_OFF_NS                                                                                           \
     UINT64_C(500000000) /* a request that waits for another run's step is answered within this time */
 /* What a client may say that it holds: those of all clients have a sum. */
-#define HELD_MOST (UINT64_C(1) << 50)
+#define HELD_MAX  (UINT64_C(1) << 50)
 #define ASK_BYTES (UINT64_C(64) << 20)
 #define AGAIN_NS                                                                                             \
     UINT64_C(20000000) /* until clients that had nothing idle are asked again for a planned lease            \
@@ -51,7 +51,7 @@ static zr_result have_group(struct zr_ledger *ledger, const char *text, struct z
     *out = find_group(ledger, name);
     if (*out)
         return ZR_OK;
-    if (ledger->groups_count >= GROUPS_MOST || !zr_slab_reserve(&ledger->group_records, 1))
+    if (ledger->groups_count >= GROUPS_MAX || !zr_slab_reserve(&ledger->group_records, 1))
         return zr_fail(ZR_ERR_HOST_MEMORY, "zrd cannot serve another group");
     *out = zr_slab_take(&ledger->group_records);
     **out = (struct zr_group){.next = ledger->groups, .shares = 1};
@@ -352,7 +352,7 @@ zr_result zr_ledger_add(struct zr_ledger *ledger, struct zr_holder *holder, cons
         return zr_fail(ZR_ERR_UNAVAILABLE,
                        "zrd is draining and lends no memory: `zr service drain --end%s` makes it lend again",
                        ledger->device_option);
-    if (holder->held_bytes > HELD_MOST)
+    if (holder->held_bytes > HELD_MAX)
         return zr_fail(ZR_ERR_INVALID, "%llu bytes exceed any process",
                        (unsigned long long)holder->held_bytes);
     zr_result result = have_group(ledger, group, &holder->group);
@@ -427,7 +427,7 @@ zr_result zr_ledger_lease(struct zr_ledger *ledger, struct zr_holder *holder, ui
                           uint64_t now_ns)
 {
     struct zr_holder **link = &ledger->first_waiting;
-    if (bytes == 0 || bytes > ZR_LEDGER_BYTES_MOST || holder->wanted_bytes > 0)
+    if (bytes == 0 || bytes > ZR_LEDGER_BYTES_MAX || holder->wanted_bytes > 0)
         return zr_fail(ZR_ERR_INVALID, "a lease of %llu bytes%s", (unsigned long long)bytes,
                        holder->wanted_bytes > 0 ? " while another lease is pending" : "");
     holder->wanted_serial = serial;
@@ -597,8 +597,8 @@ static zr_result check_limit(const struct zr_ledger *ledger, const struct zr_ser
         return zr_fail(ZR_ERR_INVALID, "shares apply to a group, not to a process");
     if (message->flags & ZR_SERVICE_SET_SHARES && (message->shares == 0 || message->shares > 1000000))
         return zr_fail(ZR_ERR_INVALID, "shares are between 1 and 1000000");
-    if (message->bytes > ZR_LEDGER_BYTES_MOST || message->hard_bytes > ZR_LEDGER_BYTES_MOST ||
-        message->soft_bytes > ZR_LEDGER_BYTES_MOST)
+    if (message->bytes > ZR_LEDGER_BYTES_MAX || message->hard_bytes > ZR_LEDGER_BYTES_MAX ||
+        message->soft_bytes > ZR_LEDGER_BYTES_MAX)
         return zr_fail(ZR_ERR_INVALID, "the value exceeds any machine's memory");
     if (capacity && message->bytes == 0)
         return zr_fail(ZR_ERR_INVALID, "a capacity of 0: use `zr service drain%s` to lend nothing",

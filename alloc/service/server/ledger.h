@@ -65,7 +65,7 @@ struct zr_holder {
 };
 
 /* More than any machine has; sums of a few such numbers do not overflow. */
-#define ZR_LEDGER_BYTES_MOST (UINT64_C(1) << 54)
+#define ZR_LEDGER_BYTES_MAX (UINT64_C(1) << 54)
 
 struct zr_ledger;
 struct zr_ledger_calls {

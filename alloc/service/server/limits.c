@@ -16,7 +16,7 @@
 #include "alloc/base/system/process.h"
 
 static const char heading[] = "zrd limits 1\n", ending[] = "end\n";
-enum { FILE_MOST_BYTES = 1 << 20, LINE_BYTES = 160 };
+enum { FILE_MAX_BYTES = 1 << 20, LINE_BYTES = 160 };
 
 /* ---- Reading ------------------------------------------------------------------------------------------- */
 
@@ -26,9 +26,9 @@ static bool read_process(struct zr_limits *limits, const char *line)
     uint64_t since, hard, soft;
     if (sscanf(line, "process %" SCNd32 " %" SCNu64 " %" SCNu64 " %" SCNu64, &pid, &since, &hard, &soft) !=
             4 ||
-        pid <= 0 || hard > ZR_LEDGER_BYTES_MOST || soft > ZR_LEDGER_BYTES_MOST)
+        pid <= 0 || hard > ZR_LEDGER_BYTES_MAX || soft > ZR_LEDGER_BYTES_MAX)
         return false;
-    if (zr_process_started(pid) != since || limits->processes_count >= ZR_LIMITS_PROCESSES_MOST)
+    if (zr_process_started(pid) != since || limits->processes_count >= ZR_LIMITS_PROCESSES_MAX)
         return true; /* it is gone */
     unsigned at = limits->processes_count++;
     limits->processes[at].pid = pid;
@@ -56,7 +56,7 @@ static bool read_capacity(const struct zr_limits *limits, struct zr_ledger *ledg
 {
     uint64_t bytes, instead_of;
     if (sscanf(line, "capacity %" SCNu64 " instead of %" SCNu64, &bytes, &instead_of) != 2 || bytes == 0 ||
-        bytes > ZR_LEDGER_BYTES_MOST)
+        bytes > ZR_LEDGER_BYTES_MAX)
         return false;
     /* A machine may have less now than when the capacity was set. */
     if (instead_of == limits->own_capacity_bytes && zr_ledger_check_capacity(ledger, bytes) == ZR_OK)
@@ -97,7 +97,7 @@ void zr_limits_load(struct zr_limits *limits, struct zr_ledger *ledger, struct z
     int fd = limits->path[0] ? open(limits->path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK) : -1;
     if (fd < 0)
         return;
-    bool sane = fstat(fd, &status) == 0 && S_ISREG(status.st_mode) && status.st_size < FILE_MOST_BYTES;
+    bool sane = fstat(fd, &status) == 0 && S_ISREG(status.st_mode) && status.st_size < FILE_MAX_BYTES;
     char *text = sane ? zr_pages_take((size_t)status.st_size + 1) : NULL;
     ssize_t got = text ? zr_read_all(fd, ZR_PRESENT_POSITION, text, (size_t)status.st_size) : -1;
     close(fd);
@@ -189,7 +189,7 @@ static void note_process(struct zr_limits *limits, const struct zr_ledger *ledge
             zr_process_started(limits->processes[i].pid) == limits->processes[i].began)
             limits->processes[kept++] = limits->processes[i];
     limits->processes_count = kept;
-    if (!holder || (!holder->hard_bytes && !holder->soft_bytes) || kept >= ZR_LIMITS_PROCESSES_MOST)
+    if (!holder || (!holder->hard_bytes && !holder->soft_bytes) || kept >= ZR_LIMITS_PROCESSES_MAX)
         return;
     limits->processes_count++;
     limits->processes[kept].pid = pid;

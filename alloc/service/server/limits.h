@@ -10,7 +10,7 @@
 #include "alloc/service/server/ledger.h"
 #include "alloc/service/server/log.h"
 
-enum { ZR_LIMITS_PROCESSES_MOST = 256, ZR_LIMITS_PATH_ROOM = 160 };
+enum { ZR_LIMITS_PROCESSES_MAX = 256, ZR_LIMITS_PATH_ROOM = 160 };
 
 struct zr_limits {
     char path[ZR_LIMITS_PATH_ROOM]; /* "": nothing is kept */
@@ -19,7 +19,7 @@ struct zr_limits {
     struct {
         int32_t pid;
         uint64_t began, hard_bytes, soft_bytes; /* began: in the kernel's ticks */
-    } processes[ZR_LIMITS_PROCESSES_MOST];
+    } processes[ZR_LIMITS_PROCESSES_MAX];
     unsigned processes_count;
 };
 

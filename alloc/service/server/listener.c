@@ -18,7 +18,7 @@
 #include "alloc/base/system/os.h"
 #include "alloc/base/system/socket.h"
 
-enum { QUEUE_MOST = 1024 };
+enum { QUEUE_MAX = 1024 };
 #define LOOK_NS UINT64_C(1000000000)
 /* `rm -r` removes the folder after the files in it, and fails if a file is made between. */
 #define SETTLE_NS UINT64_C(250000000)
@@ -33,7 +33,7 @@ static void close_fd(int *fd)
 static int listen_at(const struct sockaddr_un *address, socklen_t bytes)
 {
     int fd = zr_socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK);
-    if (fd >= 0 && (bind(fd, (const struct sockaddr *)address, bytes) != 0 || listen(fd, QUEUE_MOST) != 0)) {
+    if (fd >= 0 && (bind(fd, (const struct sockaddr *)address, bytes) != 0 || listen(fd, QUEUE_MAX) != 0)) {
         int error = errno;
         close_fd(&fd);
         errno = error;

@@ -13,7 +13,7 @@
 
 #include "alloc/base/system/os.h"
 
-#define MOST_BYTES ((off_t)1 << 20)
+#define MAX_BYTES ((off_t)1 << 20)
 enum { PATH_ROOM = 4096, LINE_BYTES = 768 };
 
 /* ---- The file ------------------------------------------------------------------------------------------ */
@@ -39,7 +39,7 @@ static bool turn_over(struct zr_service_log *log, off_t *size_bytes)
     if (!log->path || fstat(log->fd, &status) != 0 || !S_ISREG(status.st_mode))
         return false;
     *size_bytes = status.st_size;
-    if (status.st_nlink > 0 && status.st_size <= MOST_BYTES)
+    if (status.st_nlink > 0 && status.st_size <= MAX_BYTES)
         return true;
     int length = snprintf(before, sizeof before, "%s.1", log->path);
     if (status.st_nlink > 0 &&

@@ -25,9 +25,9 @@ enum {
     EXIT_USAGE = 2,
     EXIT_INPUT = 3,
     WITHIN_MS = 5000,
-    WITHIN_MOST_MS = 600000,
+    WITHIN_MAX_MS = 600000,
     TURN_MS = 500,
-    PROCESSORS_MOST = 1 << 20
+    PROCESSORS_MAX = 1 << 20
 };
 
 static const char help[] =
@@ -97,7 +97,7 @@ static bool read_count(const char *text, uint64_t *out)
 
 static bool read_milliseconds(const char *text, uint64_t *out)
 {
-    return read_count(text, out) && *out >= 10 && *out <= WITHIN_MOST_MS;
+    return read_count(text, out) && *out >= 10 && *out <= WITHIN_MAX_MS;
 }
 
 /* Below 0: go on; else the exit code. */
@@ -123,7 +123,7 @@ static int read_arguments(struct settings *settings, int argc, char **argv)
             good = good && read_milliseconds(value, &settings->turn_ms);
         else if (strcmp(name, "--processors") == 0)
             good = good && read_count(value, &settings->processors) && settings->processors > 0 &&
-                   settings->processors <= PROCESSORS_MOST;
+                   settings->processors <= PROCESSORS_MAX;
         else if (strcmp(name, "--log") == 0)
             settings->log = value;
         else if (strcmp(name, "--device") == 0)

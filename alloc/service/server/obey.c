@@ -13,7 +13,7 @@
 #include "alloc/service/server/connection.h"
 #include "alloc/service/server/runs.h"
 
-#define TURN_MOST (UINT64_C(1) << 62) /* of a client's word: the turns after it have numbers, too */
+#define TURN_MAX (UINT64_C(1) << 62) /* of a client's word: the turns after it have numbers, too */
 
 static void refuse(struct zr_client *client, zr_result result)
 {
@@ -57,7 +57,7 @@ static struct zr_run_plan plan_of(const struct zr_service_message *message, bool
                                 .key = message->run,
                                 .count = message->run_count,
                                 .threads = message->count < UINT32_MAX ? (unsigned)message->count : 0,
-                                .turn = admitted && message->turn < TURN_MOST ? message->turn : 0,
+                                .turn = admitted && message->turn < TURN_MAX ? message->turn : 0,
                                 .claim_bytes = admitted ? message->claim_bytes : 0,
                                 .admitted = admitted,
                                 .waits = !admitted && message->flags & ZR_SERVICE_WAITS,

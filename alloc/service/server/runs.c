@@ -6,9 +6,9 @@
 #include "alloc/base/error.h"
 #include "alloc/base/sizes.h"
 
-enum { MEMBERS_MOST = 4096, WORDS_ROOM = 160 };
-#define BYTES_MOST (UINT64_C(1) << 50) /* of a plan: those of all clients have a sum */
-#define ANSWER_NS  UINT64_C(500000000) /* a waiting holder is answered within this time */
+enum { MEMBERS_MAX = 4096, WORDS_ROOM = 160 };
+#define BYTES_MAX (UINT64_C(1) << 50) /* of a plan: those of all clients have a sum */
+#define ANSWER_NS UINT64_C(500000000) /* a waiting holder is answered within this time */
 
 /* ---- Sums ---------------------------------------------------------------------------------------------- */
 
@@ -272,8 +272,8 @@ zr_result zr_run_join(struct zr_ledger *ledger, struct zr_holder *holder, const 
                       uint64_t now_ns)
 {
     struct zr_run *run = NULL;
-    if (plan->peak_bytes == 0 || plan->base_bytes > plan->peak_bytes || plan->peak_bytes > BYTES_MOST ||
-        plan->spill_bytes > plan->base_bytes || plan->count == 0 || plan->count > MEMBERS_MOST ||
+    if (plan->peak_bytes == 0 || plan->base_bytes > plan->peak_bytes || plan->peak_bytes > BYTES_MAX ||
+        plan->spill_bytes > plan->base_bytes || plan->count == 0 || plan->count > MEMBERS_MAX ||
         holder->awaits != ZR_AWAITS_NOTHING)
         return zr_fail(ZR_ERR_INVALID, "an invalid plan");
     if (holder->run && holder->run->admitted) { /* it was to ask again */

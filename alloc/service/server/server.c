@@ -20,7 +20,7 @@
 #include "alloc/service/server/runs.h"
 
 enum {
-    CLIENTS_MOST = 8192,
+    CLIENTS_MAX = 8192,
     EVENTS_AT_ONCE = 64,
     MESSAGES_AT_ONCE = 16, /* of one client, before the others have a turn */
     LOOK_MS = 200
@@ -243,7 +243,7 @@ void zr_server_admit(struct zr_server *server, int line)
         close(line);
         return;
     }
-    if (server->clients_count >= CLIENTS_MOST || !zr_slab_reserve(&server->client_records, 1)) {
+    if (server->clients_count >= CLIENTS_MAX || !zr_slab_reserve(&server->client_records, 1)) {
         turn_away(server, line, "cannot serve another client: the maximum is 8192");
         return;
     }

@@ -6,8 +6,8 @@
 
 /* 2 TiB in granules. A number has the piece's place in its low bits. */
 enum { PLACE_BITS = 20 };
-#define PIECES_MOST  ((size_t)1 << PLACE_BITS)
-#define PIECES_BYTES (PIECES_MOST * sizeof(struct zr_device_piece))
+#define PIECES_MAX   ((size_t)1 << PLACE_BITS)
+#define PIECES_BYTES (PIECES_MAX * sizeof(struct zr_device_piece))
 
 zr_result zr_stock_open(struct zr_stock *stock, int ordinal, uint64_t *total_bytes)
 {
@@ -91,9 +91,8 @@ zr_result zr_stock_lend(struct zr_stock *stock, struct zr_pieces *owner, uint64_
     struct zr_handle *handle;
     struct zr_device_piece *piece = stock->free;
     *out = NULL;
-    if (!piece && stock->used_count == PIECES_MOST)
-        return zr_fail(ZR_ERR_HOST_MEMORY, "zrd lends at most %zu pieces: raise ZR_CONF=granule",
-                       PIECES_MOST);
+    if (!piece && stock->used_count == PIECES_MAX)
+        return zr_fail(ZR_ERR_HOST_MEMORY, "zrd lends at most %zu pieces: raise ZR_CONF=granule", PIECES_MAX);
     zr_result result = zr_backend_create(stock->backend, bytes, &handle);
     if (result != ZR_OK)
         return result;
@@ -135,7 +134,7 @@ void zr_piece_close_fd(struct zr_stock *stock, const struct zr_device_piece *pie
 struct zr_device_piece *zr_stock_find(const struct zr_stock *stock, const struct zr_pieces *owner,
                                       uint64_t number)
 {
-    size_t place = number & (PIECES_MOST - 1);
+    size_t place = number & (PIECES_MAX - 1);
     if (number == 0 || place >= stock->used_count)
         return NULL;
     struct zr_device_piece *piece = &stock->all[place];

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-enum { DISTANCE_LEAST = 4096 };
+enum { DISTANCE_MIN = 4096 };
 
 void zr_bands_init(struct zr_bands *bands, zr_arena *arena, uint64_t distance_bytes)
 {
@@ -81,9 +81,9 @@ zr_result zr_bands_add(struct zr_bands *bands, uint64_t begin, uint64_t end)
         return result;
     memmove(band_at(bands, index) + 1, band_at(bands, index), (count - index) * sizeof(struct zr_band));
     *band_at(bands, index) = (struct zr_band){.begin = begin, .end = end};
-    while (bands->items.count > ZR_BANDS_MOST) {
+    while (bands->items.count > ZR_BANDS_MAX) {
         uint64_t distance = bands->distance_bytes;
-        bands->distance_bytes = distance < DISTANCE_LEAST   ? DISTANCE_LEAST
+        bands->distance_bytes = distance < DISTANCE_MIN     ? DISTANCE_MIN
                                 : distance > UINT64_MAX / 4 ? UINT64_MAX
                                                             : distance * 4;
         join(bands, 0, true);

@@ -5,7 +5,7 @@
 
 #include "defrag/trace/vector.h"
 
-enum { ZR_BANDS_MOST = 4096 };
+enum { ZR_BANDS_MAX = 4096 };
 
 struct zr_band {
     uint64_t begin, end; /* addresses */

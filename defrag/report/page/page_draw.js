@@ -1,6 +1,6 @@
 /* page_draw.js: a canvas, and the curve. A drawing is a function of a view: {t0, t1} moments, {y0, y1} places. */
 
-const EXACT_MOST = 100000;  // moments in a view: larger views use the steps of the curves
+const EXACT_MAX = 100000;  // moments in a view: larger views use the steps of the curves
 const MARGIN = 58, FOOT = 18;
 
 const palette = ["#4e79a7", "#f28e2b", "#59a14f", "#e15759", "#b07aa1", "#76b7b2", "#edc948", "#ff9da7", "#9c755f", "#8cd17d", "#499894",
@@ -119,7 +119,7 @@ function curveOf(recording, view, width) {
     best[x] = total;
     for (let k = 0; k < kinds; k++) sums[x * kinds + k] = values[at + k];
   };
-  if (recording.ready && view.t1 - view.t0 <= EXACT_MOST) {
+  if (recording.ready && view.t1 - view.t0 <= EXACT_MAX) {
     exactCurve(recording, view, (first, last, values, total) => {
       const from = Math.max(0, Math.floor((first - view.t0) / per)), to = Math.min(width - 1, Math.ceil((last - view.t0) / per) - 1);
       for (let x = from, end = Math.min(width - 1, Math.max(from, to)); x <= end; x++) put(x, values, 0, total);

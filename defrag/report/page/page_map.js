@@ -1,6 +1,6 @@
 /* page_map.js: the map of addresses and moments: every block of a view, or the cells made by zr if there are too many blocks. */
 
-const BLOCKS_MOST = 150000; // in a view: more blocks are shown as cells
+const BLOCKS_MAX = 150000; // in a view: more blocks are shown as cells
 
 /* Fills pixels of [x0, x1) x [y0, y1), clipped to the picture. */
 function fillPixels(pixels, width, height, x0, y0, x1, y1, colour) {
@@ -58,7 +58,7 @@ function fillMap(canvas, recording, view, state, colours) {
     const { x0, y0, x1, y1 } = boxOf(view, width, height, one.from, one.to, one.place, one.end);
     fillPixels(pixels, width, height, x0, y0, x1, y1, free);
   }
-  const most = state.by === "tag" && !state.found ? BLOCKS_MOST : Infinity;
+  const most = state.by === "tag" && !state.found ? BLOCKS_MAX : Infinity;
   const count = recording.ready ? recording.collect(view.t0, view.t1, most) : Infinity;
   if (count > most || !recording.ready) {
     drawCells(canvas, recording, view);

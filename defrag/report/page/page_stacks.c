@@ -44,12 +44,12 @@ static zr_result frame_number(struct zr_page_stacks *stacks, const char *text, u
 
 static zr_result read_stack(struct zr_page_stacks *stacks, uint32_t stack, uint32_t *number)
 {
-    uint32_t list[ZR_PAGE_FRAMES_MOST];
+    uint32_t list[ZR_PAGE_FRAMES_MAX];
     char text[ZR_FRAME_BYTES];
     unsigned count = 0;
     zr_result result = ZR_OK;
     struct zr_frames frames = zr_recording_frames(stacks->recording, stack);
-    while (count < ZR_PAGE_FRAMES_MOST && result == ZR_OK && zr_frames_next(&frames, stacks->recording, text))
+    while (count < ZR_PAGE_FRAMES_MAX && result == ZR_OK && zr_frames_next(&frames, stacks->recording, text))
         result = frame_number(stacks, text, &list[count++]);
     *number = 0;
     if (result != ZR_OK || count == 0)

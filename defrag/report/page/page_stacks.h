@@ -6,7 +6,7 @@
 #include "defrag/report/page/page_columns.h"
 #include "defrag/trace/recording.h"
 
-enum { ZR_PAGE_FRAMES_MOST = 64 }; /* of a stack: the innermost ones */
+enum { ZR_PAGE_FRAMES_MAX = 64 }; /* of a stack: the innermost ones */
 
 struct zr_page_stacks {
     struct zr_recording *recording; /* borrowed */

@@ -10,14 +10,14 @@
 #include "alloc/base/system/folders.h"
 
 #define PATIENCE_NS UINT64_C(500000000)
-#define LEAST_BYTES ((uint64_t)1 << 20) /* skips launchers, which hold almost nothing */
+#define MIN_BYTES   ((uint64_t)1 << 20) /* skips launchers, which hold almost nothing */
 
 static void add(void *state, const struct zr_service_message *client)
 {
     struct zr_clients *clients = state;
     unsigned at = clients->count;
     clients->idle_bytes += client->flags & ZR_SERVICE_IDLE_KNOWN ? client->idle_bytes : 0;
-    if (client->held_bytes < LEAST_BYTES && client->plan_peak_bytes == 0)
+    if (client->held_bytes < MIN_BYTES && client->plan_peak_bytes == 0)
         return;
     while (at > 0 && clients->rows[at - 1].held_bytes < client->held_bytes)
         at--;

@@ -8,7 +8,7 @@
 #include "alloc/base/system/process.h"
 #include "defrag/tool/live/live.h"
 
-enum { RANKS_NAMED = 8, BELOW_MOST = 64 };
+enum { RANKS_NAMED = 8, BELOW_MAX = 64 };
 
 static bool is_below(long pid, long above)
 {
@@ -43,11 +43,11 @@ static long only_small(long pid)
 {
     struct zr_folder folder;
     struct zr_folder_entry entry;
-    long below[BELOW_MOST], only = 0;
+    long below[BELOW_MAX], only = 0;
     unsigned count = 0, last_count = 0;
     if (zr_folder_open(&folder, "/proc") != ZR_OK)
         return 0;
-    while (count < BELOW_MOST && zr_folder_next(&folder, &entry) == ZR_OK && entry.name) {
+    while (count < BELOW_MAX && zr_folder_next(&folder, &entry) == ZR_OK && entry.name) {
         long number = strtol(entry.name, NULL, 10);
         if (number > 0 && number != pid && is_below(number, pid) && zr_live_runs(number))
             below[count++] = number;

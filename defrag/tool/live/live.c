@@ -22,7 +22,7 @@
 #include "alloc/telemetry/command.h"
 #include "defrag/tool/live/live.h"
 
-enum { MOST_STACKS = 999999, ASKED_MOST = 64 };
+enum { MAX_STACKS = 999999, ASKED_MAX = 64 };
 
 static const char ps_help[] =
     "Lists the processes of this user whose memory zr manages.\n"
@@ -361,7 +361,7 @@ struct request {
     struct zr_tool_arena_name {
         uint32_t number;
         char name[ZR_PUBLISHED_NAME_BYTES];
-    } asked[ASKED_MOST];
+    } asked[ASKED_MAX];
     unsigned asked_count;
 };
 
@@ -441,7 +441,7 @@ static bool is_next(struct request *request, unsigned index)
     for (unsigned i = 0; i < request->asked_count; i++)
         if (request->asked[i].number == arena->number && strcmp(request->asked[i].name, arena->name) == 0)
             return false;
-    if (request->asked_count == ASKED_MOST)
+    if (request->asked_count == ASKED_MAX)
         return false;
     struct zr_tool_arena_name *asked = &request->asked[request->asked_count++];
     asked->number = arena->number;
@@ -517,24 +517,24 @@ static zr_result start(struct request *request, const char *word, int *connectio
 {
     char command[64], words[ZR_LIVE_ANSWER_BYTES];
     zr_result result = ZR_OK;
-    if (request->stacks > MOST_STACKS)
-        return zr_fail(ZR_ERR_INVALID, "--stacks takes at most %d", MOST_STACKS);
+    if (request->stacks > MAX_STACKS)
+        return zr_fail(ZR_ERR_INVALID, "--stacks takes at most %d", MAX_STACKS);
     snprintf(command, sizeof command, "stacks %" PRIu64, request->stacks);
     if (request->stacks > 0)
         result = zr_live_ask(request->pid, command, &zr_tool_patience, words, NULL);
     return result == ZR_OK ? ask_all(request, word, connection) : result;
 }
 
-/* Parses a process number and at most `words_most` words. Returns an exit code after a message, or less than
+/* Parses a process number and at most `words_max` words. Returns an exit code after a message, or less than
  * 0 to continue. */
-static int parse(struct request *request, struct zr_tool_arguments *arguments, int words_most, int argc,
+static int parse(struct request *request, struct zr_tool_arguments *arguments, int words_max, int argc,
                  char **argv)
 {
     const char *command = argv[0];
     int code = zr_tool_parse(arguments, argc, argv);
     if (code >= 0)
         return code;
-    if (arguments->files_count < 1 || arguments->files_count > 1 + words_most) {
+    if (arguments->files_count < 1 || arguments->files_count > 1 + words_max) {
         zr_tool_log("%s: a process number is missing, as zr ps shows it; see zr %s --help", command, command);
         return ZR_TOOL_USAGE;
     }

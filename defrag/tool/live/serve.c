@@ -27,7 +27,7 @@
 #include "defrag/tool/input.h"
 #include "defrag/tool/live/metrics.h"
 
-enum { PATIENCE_MS = 1000, REQUEST_BYTES = 8192, HEAR_MS = 2000, ANSWER_MS = 10000, QUEUE_MOST = 16 };
+enum { PATIENCE_MS = 1000, REQUEST_BYTES = 8192, HEAR_MS = 2000, ANSWER_MS = 10000, QUEUE_MAX = 16 };
 
 static const char help[] =
     "Serves the figures of running processes to Prometheus.\n"
@@ -226,7 +226,7 @@ static zr_result listen_at_path(struct server *server, const char *path)
     if (!bound)
         return zr_fail(ZR_ERR_IO, "serve: cannot listen at '%s': %s", address.sun_path, strerror(error));
     memcpy(server->path, address.sun_path, sizeof server->path);
-    if (listen(server->listening, QUEUE_MOST) != 0)
+    if (listen(server->listening, QUEUE_MAX) != 0)
         return zr_fail(ZR_ERR_IO, "serve: cannot listen at '%s': %s", server->path, strerror(errno));
     zr_tool_log("serve: /metrics at %s", server->path);
     return ZR_OK;
@@ -254,7 +254,7 @@ static zr_result listen_at_port(struct server *server, const char *words)
     server->listening = socket(six ? AF_INET6 : AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (server->listening < 0 ||
         setsockopt(server->listening, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes) != 0 ||
-        bind(server->listening, address, bytes) != 0 || listen(server->listening, QUEUE_MOST) != 0 ||
+        bind(server->listening, address, bytes) != 0 || listen(server->listening, QUEUE_MAX) != 0 ||
         getsockname(server->listening, address, &bytes) != 0)
         return zr_fail(ZR_ERR_IO, "serve: cannot listen at %s: %s", words, strerror(errno));
     zr_tool_log("serve: http://%s:%u/metrics", six ? "[::1]" : "127.0.0.1",

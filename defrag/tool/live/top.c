@@ -19,7 +19,7 @@
 #include "defrag/tool/input.h"
 #include "defrag/tool/live/top_screen.h"
 
-enum { ONCE_PATIENCE_MS = 5000, JSON_CELLS = 256, INTERVAL_LEAST_MS = 100, INTERVAL_MOST_MS = 60000 };
+enum { ONCE_PATIENCE_MS = 5000, JSON_CELLS = 256, INTERVAL_MIN_MS = 100, INTERVAL_MAX_MS = 60000 };
 
 static const char help[] =
     "Shows the memory of running processes: by tag, by address, and the largest holders.\n"
@@ -154,11 +154,11 @@ static int print_text(struct zr_top *top, const struct settings *settings)
     grid.columns = between(settings->columns ? settings->columns
                            : terminal        ? size.ws_col
                                              : 80,
-                           ZR_TOP_COLUMNS_LEAST, ZR_TOP_COLUMNS_MOST);
+                           ZR_TOP_COLUMNS_MIN, ZR_TOP_COLUMNS_MAX);
     grid.rows = between(settings->rows ? settings->rows
                         : terminal     ? size.ws_row
                                        : 24,
-                        ZR_TOP_ROWS_LEAST, ZR_TOP_ROWS_MOST);
+                        ZR_TOP_ROWS_MIN, ZR_TOP_ROWS_MAX);
     if (chosen && chosen->state == ZR_TOP_LIVE)
         zr_top_look_now(top, chosen, ZR_TOP_ALL);
     zr_top_draw(&grid, top, &view);
@@ -218,7 +218,7 @@ int zr_tool_top(int argc, char **argv)
         return code;
     const char *wrong =
         settings.json && !settings.once ? "--json needs --once"
-        : settings.interval_ms < INTERVAL_LEAST_MS || settings.interval_ms > INTERVAL_MOST_MS
+        : settings.interval_ms < INTERVAL_MIN_MS || settings.interval_ms > INTERVAL_MAX_MS
             ? "--interval-ms takes 100 to 60000"
         : !settings.once && !isatty(STDOUT_FILENO)
             ? "standard output is not a terminal; zr top --once prints one picture, zr top --once --json the figures"

@@ -66,7 +66,7 @@ static unsigned print(struct area area, unsigned row, unsigned column, uint8_t l
     __attribute__((format(printf, 5, 6)));
 static unsigned print(struct area area, unsigned row, unsigned column, uint8_t look, const char *format, ...)
 {
-    char words[4 * ZR_TOP_COLUMNS_MOST];
+    char words[4 * ZR_TOP_COLUMNS_MAX];
     va_list list;
     va_start(list, format);
     vsnprintf(words, sizeof words, format, list);
@@ -281,7 +281,7 @@ static unsigned draw_processes(struct area area, const struct zr_top *top, const
 /* Draws items side by side and wraps rows. */
 struct flow {
     struct area area;
-    unsigned row, column, rows_most;
+    unsigned row, column, rows_max;
 };
 
 static struct area next_item(struct flow *flow, unsigned columns)
@@ -291,7 +291,7 @@ static struct area next_item(struct flow *flow, unsigned columns)
         flow->row++;
     }
     struct area item = {flow->area.grid, flow->area.row + flow->row, flow->area.column + flow->column,
-                        flow->row < flow->rows_most && flow->row < flow->area.rows, columns};
+                        flow->row < flow->rows_max && flow->row < flow->area.rows, columns};
     unsigned left = flow->area.columns - flow->column;
     item.columns = columns < left ? columns : left;
     flow->column += columns;
@@ -302,13 +302,13 @@ static struct area next_item(struct flow *flow, unsigned columns)
 static unsigned flow_rows(const struct flow *flow)
 {
     unsigned rows = flow->row + (flow->column > 0);
-    return rows < flow->rows_most ? rows : flow->rows_most;
+    return rows < flow->rows_max ? rows : flow->rows_max;
 }
 
 static unsigned draw_legend(struct area area, const struct zr_arena_stats *stats)
 {
     struct part parts[PARTS];
-    struct flow flow = {.area = area, .rows_most = area.rows > TALL_ROWS ? 4 : 2};
+    struct flow flow = {.area = area, .rows_max = area.rows > TALL_ROWS ? 4 : 2};
     char number[ZR_TOOL_NUMBER_ROOM];
     take_parts(parts, stats);
     for (unsigned i = 0; i < PARTS; i++) {
@@ -324,7 +324,7 @@ static unsigned draw_legend(struct area area, const struct zr_arena_stats *stats
 /* Draws the most important figures first; figures beyond the space are left out. */
 static unsigned draw_figures(struct area area, const struct zr_arena_stats *stats, uint64_t limit)
 {
-    struct flow flow = {.area = area, .rows_most = area.rows > TALL_ROWS ? 6 : 4};
+    struct flow flow = {.area = area, .rows_max = area.rows > TALL_ROWS ? 6 : 4};
     const struct {
         const char *name;
         uint64_t value;
@@ -565,8 +565,8 @@ void zr_top_draw(struct zr_top_grid *out, const struct zr_top *top, const struct
     for (unsigned row = 0; row < out->rows; row++)
         for (unsigned column = 0; column < out->columns; column++)
             out->cells[row][column] = (struct zr_top_cell){.letter = L' '};
-    if (out->columns < ZR_TOP_COLUMNS_LEAST || out->rows < ZR_TOP_ROWS_LEAST) {
-        print(area, 0, 0, 0, "zr top: %u x %u", (unsigned)ZR_TOP_COLUMNS_LEAST, (unsigned)ZR_TOP_ROWS_LEAST);
+    if (out->columns < ZR_TOP_COLUMNS_MIN || out->rows < ZR_TOP_ROWS_MIN) {
+        print(area, 0, 0, 0, "zr top: %u x %u", (unsigned)ZR_TOP_COLUMNS_MIN, (unsigned)ZR_TOP_ROWS_MIN);
         return;
     }
     draw_header(area, top, view);

@@ -8,7 +8,7 @@
 #include "defrag/tool/live/top_model.h"
 
 /* A larger terminal shows the grid in its upper left part. */
-enum { ZR_TOP_COLUMNS_MOST = 512, ZR_TOP_ROWS_MOST = 200, ZR_TOP_COLUMNS_LEAST = 40, ZR_TOP_ROWS_LEAST = 10 };
+enum { ZR_TOP_COLUMNS_MAX = 512, ZR_TOP_ROWS_MAX = 200, ZR_TOP_COLUMNS_MIN = 40, ZR_TOP_ROWS_MIN = 10 };
 
 /* Colours; the colour of a tag is ZR_TOP_TAGS + tag. */
 enum { ZR_TOP_PLAIN = 0, ZR_TOP_PENDING, ZR_TOP_STRANDED, ZR_TOP_FREE, ZR_TOP_CACHED, ZR_TOP_TAGS };
@@ -22,7 +22,7 @@ struct zr_top_cell {
 };
 struct zr_top_grid {
     unsigned columns, rows;
-    struct zr_top_cell cells[ZR_TOP_ROWS_MOST][ZR_TOP_COLUMNS_MOST];
+    struct zr_top_cell cells[ZR_TOP_ROWS_MAX][ZR_TOP_COLUMNS_MAX];
 };
 
 enum zr_top_order { ZR_TOP_BY_PID = 0, ZR_TOP_BY_RESERVED, ZR_TOP_BY_RATE, ZR_TOP_ORDERS };

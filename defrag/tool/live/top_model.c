@@ -17,7 +17,7 @@
 #include "defrag/tool/input.h"
 
 enum { SILENT_TURNS = 10, LOOK_NOW_MS = 10000, LOOK_MS = 60000, LOOK_SHARE = 50 };
-#define LOOK_LEAST_NS UINT64_C(2000000000)
+#define LOOK_MIN_NS UINT64_C(2000000000)
 
 /* ---- Processes ----------------------------------------------------------------------------------------- */
 
@@ -356,7 +356,7 @@ void zr_top_look_ask(struct zr_top *top, const struct zr_top_process *process, i
         return;
     unsigned number = process->live.shown.arenas[index].number;
     bool same = top->look.pid == process->pid && top->look.arena == number;
-    if (same && now_ns - top->asked_ns < (pause_ns > LOOK_LEAST_NS ? pause_ns : LOOK_LEAST_NS))
+    if (same && now_ns - top->asked_ns < (pause_ns > LOOK_MIN_NS ? pause_ns : LOOK_MIN_NS))
         return;
     top->asked_pid = process->pid;
     top->asked_arena = number;

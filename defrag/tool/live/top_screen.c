@@ -76,8 +76,8 @@ static bool make_colours(void)
 static void show(struct zr_top_grid *grid, const struct zr_top *top, const struct zr_top_view *view,
                  bool colours)
 {
-    grid->columns = COLS < ZR_TOP_COLUMNS_MOST ? (unsigned)COLS : ZR_TOP_COLUMNS_MOST;
-    grid->rows = LINES < ZR_TOP_ROWS_MOST ? (unsigned)LINES : ZR_TOP_ROWS_MOST;
+    grid->columns = COLS < ZR_TOP_COLUMNS_MAX ? (unsigned)COLS : ZR_TOP_COLUMNS_MAX;
+    grid->rows = LINES < ZR_TOP_ROWS_MAX ? (unsigned)LINES : ZR_TOP_ROWS_MAX;
     zr_top_draw(grid, top, view);
     erase();
     for (unsigned row = 0; row < grid->rows; row++)

@@ -25,9 +25,9 @@ static const char help[] =
 struct zr_doctor_finding *zr_doctor_add(struct zr_doctor *doctor, enum zr_doctor_verdict verdict,
                                         const char *name, const char *format, ...)
 {
-    unsigned place = doctor->count < ZR_DOCTOR_MOST ? doctor->count : ZR_DOCTOR_MOST - 1;
+    unsigned place = doctor->count < ZR_DOCTOR_MAX ? doctor->count : ZR_DOCTOR_MAX - 1;
     struct zr_doctor_finding *finding = &doctor->findings[place];
-    if (doctor->count >= ZR_DOCTOR_MOST && finding->verdict > verdict)
+    if (doctor->count >= ZR_DOCTOR_MAX && finding->verdict > verdict)
         finding = &doctor->left_out;
     va_list list;
     doctor->count++;
@@ -43,7 +43,7 @@ static const char *const verdicts[] = {"fine", "note", "bad"};
 
 static unsigned shown_count(const struct zr_doctor *doctor)
 {
-    return doctor->count < ZR_DOCTOR_MOST ? doctor->count : ZR_DOCTOR_MOST;
+    return doctor->count < ZR_DOCTOR_MAX ? doctor->count : ZR_DOCTOR_MAX;
 }
 
 static void show_text(struct zr_text *text, const struct zr_doctor *doctor)

@@ -21,10 +21,10 @@ struct zr_doctor_finding {
     char type[160]; /* the command that fixes the problem; "": none */
 };
 
-enum { ZR_DOCTOR_MOST = 96 };
+enum { ZR_DOCTOR_MAX = 96 };
 
 struct zr_doctor {
-    struct zr_doctor_finding findings[ZR_DOCTOR_MOST];
+    struct zr_doctor_finding findings[ZR_DOCTOR_MAX];
     unsigned count; /* above the capacity: the last element has the worst of the rest */
     struct zr_doctor_finding left_out;
 };

@@ -35,7 +35,7 @@ static const struct zr_cuda_way runtime_ways[] = {
 };
 enum {
     RUNTIME_WAYS_COUNT = sizeof runtime_ways / sizeof *runtime_ways,
-    WAYS_MOST = ZR_CUDA_WAYS_COUNT > RUNTIME_WAYS_COUNT ? (int)ZR_CUDA_WAYS_COUNT : (int)RUNTIME_WAYS_COUNT
+    WAYS_MAX = ZR_CUDA_WAYS_COUNT > RUNTIME_WAYS_COUNT ? (int)ZR_CUDA_WAYS_COUNT : (int)RUNTIME_WAYS_COUNT
 };
 
 /* The table of the driver or of the runtime. */
@@ -109,7 +109,7 @@ static void add_name(struct names *names, const char *name, const char *behind)
  * file imports none. */
 static bool add_calls(struct zr_doctor *doctor, const struct zr_doctor_file *file, const struct ways *ways)
 {
-    bool used[WAYS_MOST] = {false};
+    bool used[WAYS_MAX] = {false};
     struct names taken = {0}, passed = {0}, missed = {0};
     struct zr_doctor_symbol symbol;
     for (size_t at = 0; zr_doctor_next_symbol(file, &at, &symbol);) {

@@ -204,9 +204,9 @@ static void look_at_libraries(struct zr_doctor *doctor, const struct zr_program 
 /* Follows scripts that wrap each other, to the program at the end. */
 static void follow_scripts(struct zr_doctor *doctor, struct zr_program *program)
 {
-    enum { SCRIPTS_MOST = 8 };
+    enum { SCRIPTS_MAX = 8 };
     char target[PATH_MAX];
-    for (unsigned i = 0; i < SCRIPTS_MOST && zr_script_target(program->path, target); i++) {
+    for (unsigned i = 0; i < SCRIPTS_MAX && zr_script_target(program->path, target); i++) {
         zr_doctor_add(doctor, ZR_DOCTOR_NOTE, "script", "%s is a script that starts %s", program->path,
                       target);
         if (!zr_program_find(target, program))

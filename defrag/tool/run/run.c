@@ -141,7 +141,7 @@ static bool has_room(const struct settings *settings)
 {
     char limit[ZR_SIZE_EXACT_ROOM], least[ZR_SIZE_EXACT_ROOM];
     uint64_t granule_bytes = zr_option_get(ZR_OPTION_GRANULE);
-    uint64_t least_bytes = settings->malloc ? ZR_USAGE_LEAST_LIMIT_BYTES
+    uint64_t least_bytes = settings->malloc ? ZR_USAGE_MIN_LIMIT_BYTES
                            : granule_bytes  ? granule_bytes
                                             : UINT64_C(2) << 20;
     if (settings->limit_bytes == 0 || settings->limit_bytes >= least_bytes)
@@ -187,7 +187,7 @@ static bool all_taken(const struct zr_program *program, const struct settings *s
     static struct zr_doctor doctor;
     bool taken = true;
     zr_doctor_look_at_program(&doctor, program, (struct zr_doctor_wanted){settings->malloc, settings->cuda});
-    for (unsigned i = 0; i < doctor.count && i < ZR_DOCTOR_MOST; i++) {
+    for (unsigned i = 0; i < doctor.count && i < ZR_DOCTOR_MAX; i++) {
         const struct zr_doctor_finding *finding = &doctor.findings[i];
         if (finding->verdict == ZR_DOCTOR_BAD)
             zr_tool_log("run: %s: %s", finding->name, finding->found);

@@ -29,7 +29,7 @@
 #include "alloc/telemetry/trace_format.h"
 #include "defrag/zr_defrag.h"
 
-enum { WORDS_ROOM = 1024, NEXT_ROOM = 1900, SMALL_MOST_BYTES = 32 << 10 };
+enum { WORDS_ROOM = 1024, NEXT_ROOM = 1900, SMALL_MAX_BYTES = 32 << 10 };
 
 /* The report's contents. */
 struct summary {
@@ -222,7 +222,7 @@ static void judge_failure(struct summary *summary)
     else if (live + asked > limit)
         snprintf(summary->verdict, sizeof summary->verdict, "shortage: %s, and its limit is %s%s", who,
                  bytes(limit).text, more);
-    else if (asked <= SMALL_MOST_BYTES)
+    else if (asked <= SMALL_MAX_BYTES)
         snprintf(summary->verdict, sizeof summary->verdict,
                  "shortage: %s, and its limit is %s; the rest of it, %s, is jemalloc's records and memory "
                  "that it takes in advance for small objects, in whole granules of 2 MiB%s",
@@ -282,9 +282,9 @@ static bool judge_devices(struct summary *summary)
 /* Whether the share is significant and exceeds a part of the caching allocator's last segment. */
 static bool fragments(const struct summary *summary)
 {
-    enum { LEAST_PERCENT = 5, SEGMENT_BYTES = 20 << 20 };
+    enum { MIN_PERCENT = 5, SEGMENT_BYTES = 20 << 20 };
     const struct zr_replay_report *caching = &summary->caching;
-    return summary->traced && lost_percent(caching) >= LEAST_PERCENT &&
+    return summary->traced && lost_percent(caching) >= MIN_PERCENT &&
            caching->peak_reserved_bytes - caching->lower_bound_bytes > SEGMENT_BYTES;
 }
 
@@ -380,7 +380,7 @@ static bool advise_trace(const struct summary *summary, struct zr_text *text)
     if (!summary->report->trace || !summary->traced || !trace_path(summary, summary->traced, path))
         return false;
     bool refused = summary->failed == summary->traced && summary->whole &&
-                   FIGURE(summary->failed, failed_bytes) > SMALL_MOST_BYTES;
+                   FIGURE(summary->failed, failed_bytes) > SMALL_MAX_BYTES;
     zr_text_print(text, refused && zr_tool_has("why") ? "zr why" : "zr replay");
     put_word(text, path);
     return true;

@@ -9,7 +9,7 @@
 #include "alloc/base/system/file.h"
 #include "defrag/tool/run/program.h"
 
-enum { SCRIPT_BYTES = 64 << 10, VARIABLES = 128, NAME_BYTES = 64, DEPTH_MOST = 4 };
+enum { SCRIPT_BYTES = 64 << 10, VARIABLES = 128, NAME_BYTES = 64, DEPTH_MAX = 4 };
 
 struct script {
     const char *path;
@@ -162,8 +162,8 @@ static const char *expand(const struct script *script, const char *at, unsigned 
 {
     char command[PATH_MAX];
     bool quoted = false;
-    out->known = out->known && depth < DEPTH_MOST;
-    while (*at && *at != '\n' && (quoted || !strchr(" \t;&|<>()}", *at)) && depth < DEPTH_MOST) {
+    out->known = out->known && depth < DEPTH_MAX;
+    while (*at && *at != '\n' && (quoted || !strchr(" \t;&|<>()}", *at)) && depth < DEPTH_MAX) {
         if (*at == '"') {
             quoted = !quoted;
             at++;

@@ -10,7 +10,7 @@
 /* A pickler writes at least two bytes for an item, so four steps a byte are ample for its own data. */
 enum { STEPS_PER_BYTE = 4 };
 
-enum { WINDOW_BYTES = 64 << 10, TAKEN_MOST = WINDOW_BYTES / 2 };
+enum { WINDOW_BYTES = 64 << 10, TAKEN_MAX = WINDOW_BYTES / 2 };
 
 enum opcode {
     OP_MARK = '(',
@@ -131,7 +131,7 @@ static zr_result fill(struct zr_pickle *pickle, size_t bytes)
     return result;
 }
 
-/* The next `bytes` of the program, at most TAKEN_MOST, valid until the next take(); NULL, with a message: the
+/* The next `bytes` of the program, at most TAKEN_MAX, valid until the next take(); NULL, with a message: the
  * file ends. */
 static const unsigned char *take(struct zr_pickle *pickle, size_t bytes)
 {
@@ -149,7 +149,7 @@ static zr_result take_into(struct zr_pickle *pickle, uint64_t bytes, char *out)
 {
     zr_result result = has(pickle, bytes);
     while (bytes > 0 && result == ZR_OK) {
-        size_t part = bytes < TAKEN_MOST ? (size_t)bytes : TAKEN_MOST;
+        size_t part = bytes < TAKEN_MAX ? (size_t)bytes : TAKEN_MAX;
         const unsigned char *data = take(pickle, part);
         if (!data)
             return ZR_ERR_FORMAT;
@@ -222,10 +222,10 @@ static zr_result push_text(struct zr_pickle *pickle, uint64_t bytes)
     return result == ZR_OK ? zr_pickle_push(pickle, value) : result;
 }
 
-/* Pushes a two's complement number of any length; with more than TAKEN_MOST bytes it is beyond 64 bits. */
+/* Pushes a two's complement number of any length; with more than TAKEN_MAX bytes it is beyond 64 bits. */
 static zr_result push_long(struct zr_pickle *pickle, uint64_t bytes)
 {
-    if (bytes > TAKEN_MOST) {
+    if (bytes > TAKEN_MAX) {
         zr_result result = take_into(pickle, bytes, NULL);
         return result == ZR_OK ? zr_pickle_push(pickle, (struct zr_pickle_value){.kind = ZR_PICKLE_BIG})
                                : result;

@@ -13,7 +13,7 @@
 #define NOWHERE SIZE_MAX
 
 /* Items with more containers inside are held without sharing. */
-enum { SHARED_MOST = 1 << 16 };
+enum { SHARED_MAX = 1 << 16 };
 
 static struct zr_pickle_value *on_stack(const struct zr_pickle *pickle, size_t height)
 {
@@ -119,7 +119,7 @@ static zr_result share(struct zr_pickle *pickle, bool *all)
     size_t bytes, first = pickle->place.containers, count = pickle->containers.count - first;
     zr_result result = ZR_OK;
     bool known;
-    *all = count <= SHARED_MOST && content_of(pickle, first, &bytes);
+    *all = count <= SHARED_MAX && content_of(pickle, first, &bytes);
     pickle->renamed.count = 0;
     if (!*all)
         return ZR_OK;

@@ -20,7 +20,7 @@ static const char *header_fault(const struct zrt_header *header)
         return "it does not begin with ZRT1";
     if (header->version == 0)
         return "there is no version 0 of the format";
-    if (header->header_bytes < sizeof *header || header->header_bytes > ZRT_HEADER_MOST)
+    if (header->header_bytes < sizeof *header || header->header_bytes > ZRT_HEADER_MAX)
         return "its header has an invalid length";
     if (header->state >= ZRT_STATE_COUNT)
         return "its state is unknown";
@@ -240,7 +240,7 @@ static void get_more(struct bytes *from, struct zrt_refusal *out)
                                  &out->pool_idle_bytes};
     const size_t known = sizeof figures / sizeof *figures;
     uint64_t count = get_varint(from);
-    if (!from->fault && count > ZRT_MORE_MOST)
+    if (!from->fault && count > ZRT_MORE_MAX)
         from->fault = "a refusal has too many figures";
     for (uint64_t i = 0; i < count && !from->fault; i++) {
         uint64_t figure = get_varint(from);
@@ -291,7 +291,7 @@ static void get_module(struct bytes *from, struct zrt_module *out)
 static uint32_t get_stack_number(struct bytes *from)
 {
     uint64_t number = get_varint(from);
-    if (!from->fault && (number == 0 || number > ZRT_STACKS_MOST))
+    if (!from->fault && (number == 0 || number > ZRT_STACKS_MAX))
         from->fault = "the number of a stack is invalid";
     return from->fault ? 0 : (uint32_t)number;
 }
@@ -303,7 +303,7 @@ static void get_frames(struct bytes *from, struct zrt_event *out)
     while (!from->fault && from->next < from->end) {
         uint64_t coded = get_varint(from);
         address += (coded >> 1) ^ (coded & 1 ? UINT64_MAX : 0);
-        if (!from->fault && out->frames_count == ZRT_FRAMES_MOST)
+        if (!from->fault && out->frames_count == ZRT_FRAMES_MAX)
             from->fault = "a stack has too many frames";
         if (!from->fault)
             out->frames[out->frames_count++] = address;

@@ -45,7 +45,7 @@ struct zrt_event {
     enum zrt_extension extension;    /* of kind 0; an unknown extension has no more fields */
     unsigned frames_count;           /* stack */
     struct zrt_module module;        /* valid for the module extension */
-    uint64_t frames[ZRT_FRAMES_MOST];
+    uint64_t frames[ZRT_FRAMES_MAX];
 };
 
 /* A trace being read. One thread at a time. The fields are read-only. */

@@ -22,15 +22,15 @@ void omp_set_num_threads(int threads); /* libgomp's: of the calling thread only 
 enum {
     ENTRIES = 192,
     SLICES_PER_SIDE = 8,
-    SLICE_LEAST = 64,
-    SLICE_MOST = 384,
+    SLICE_MIN = 64,
+    SLICE_MAX = 384,
     SLICE_GRAIN = 32,
     TILE_ROWS = 256
 };
 #define SCRATCH_BYTES ZR_THREAD_SCRATCH_BYTES /* primitives that need more are not used */
 
 /* Scratch of zr's own code, at the end; the library uses the rest. */
-#define TILE_BYTES ((size_t)TILE_ROWS * SLICE_MOST * sizeof(float))
+#define TILE_BYTES ((size_t)TILE_ROWS * SLICE_MAX * sizeof(float))
 
 /* Key of a primitive, compared bytewise: must not contain padding. */
 struct key {
@@ -321,7 +321,7 @@ struct job {
 static size_t slice_of(size_t n)
 {
     size_t slice = zr_round_up((n + SLICES_PER_SIDE - 1) / SLICES_PER_SIDE, SLICE_GRAIN);
-    return slice < SLICE_LEAST ? SLICE_LEAST : slice > SLICE_MOST ? SLICE_MOST : slice;
+    return slice < SLICE_MIN ? SLICE_MIN : slice > SLICE_MAX ? SLICE_MAX : slice;
 }
 
 static struct piece piece_of(const struct job *job, size_t slice, size_t row)

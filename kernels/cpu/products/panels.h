@@ -10,11 +10,11 @@
 #include "kernels/zr_kernels.h"
 
 enum {
-    PANEL_UNITS_MOST = 192, /* units of depth per block */
+    PANEL_UNITS_MAX = 192, /* units of depth per block */
     PANEL_LINE = 208, /* stride of lanes in a lane-major panel, in units; not a power of two, to avoid cache
                          conflicts */
-    PANEL_ROWS_MOST = 32,
-    PANEL_COLUMNS_MOST = 32
+    PANEL_ROWS_MAX = 32,
+    PANEL_COLUMNS_MAX = 32
 };
 
 /* A block of an operand: lane l at depth k is at[l * lane_stride + k * depth_stride]; one stride is 1. */

@@ -1,6 +1,6 @@
 /* product.c: products of two-byte matrices, divided into blocks over the context's threads.
  *
- * A task is a block of the result (at most ROWS_MOST x COLUMNS_MOST). For each block of depth, the operands
+ * A task is a block of the result (at most ROWS_MAX x COLUMNS_MAX). For each block of depth, the operands
  * are packed into panels that fit the L2 cache, multiplied and summed in floats; the result is rounded once.
  * Each element is the sum, in order, of the sums over blocks of depth, which depend on k only, so neither the
  * blocks nor the number of threads change a bit. Threads take tasks from a counter.
@@ -12,7 +12,7 @@
 
 #include <stdatomic.h>
 
-enum { ROWS_MOST = 288, COLUMNS_MOST = 384, BLOCKS_PER_THREAD = 2, COLUMNS_LEAST = 64 };
+enum { ROWS_MAX = 288, COLUMNS_MAX = 384, BLOCKS_PER_THREAD = 2, COLUMNS_MIN = 64 };
 
 struct job {
     const struct zr_product *product;
@@ -26,9 +26,9 @@ struct job {
 
 /* A thread's memory: sums, left panels, right panels. */
 enum {
-    SUM_FLOATS = ROWS_MOST * COLUMNS_MOST,
-    LEFT_FLOATS = ROWS_MOST * PANEL_LINE,
-    RIGHT_FLOATS = PANEL_UNITS_MOST * COLUMNS_MOST
+    SUM_FLOATS = ROWS_MAX * COLUMNS_MAX,
+    LEFT_FLOATS = ROWS_MAX * PANEL_LINE,
+    RIGHT_FLOATS = PANEL_UNITS_MAX * COLUMNS_MAX
 };
 
 _Static_assert((SUM_FLOATS + LEFT_FLOATS + RIGHT_FLOATS) * sizeof(float) <= ZR_THREAD_SCRATCH_BYTES,
@@ -137,15 +137,15 @@ static void cut(struct job *job, unsigned threads)
 {
     const struct zr_product *p = job->product;
     const struct zr_panels *panels = job->panels;
-    size_t units = over(p->k, panels->unit_depth), rows_most = ROWS_MOST / panels->rows * panels->rows;
-    job->depths = units == 0 ? 1 : over(units, PANEL_UNITS_MOST);
+    size_t units = over(p->k, panels->unit_depth), rows_max = ROWS_MAX / panels->rows * panels->rows;
+    job->depths = units == 0 ? 1 : over(units, PANEL_UNITS_MAX);
     job->units = zr_round_up(over(units, job->depths), 16);
-    job->block_rows = over(p->m, rows_most);
+    job->block_rows = over(p->m, rows_max);
     job->rows = zr_round_up(over(p->m, job->block_rows), panels->rows);
     job->block_rows = over(p->m, job->rows);
     size_t wanted = over((size_t)threads * BLOCKS_PER_THREAD, job->block_rows);
     size_t columns = zr_round_up(over(p->n, wanted), panels->columns);
-    job->columns = columns < COLUMNS_LEAST ? COLUMNS_LEAST : columns > COLUMNS_MOST ? COLUMNS_MOST : columns;
+    job->columns = columns < COLUMNS_MIN ? COLUMNS_MIN : columns > COLUMNS_MAX ? COLUMNS_MAX : columns;
     job->block_columns = over(p->n, job->columns);
 }
 

@@ -23,7 +23,7 @@ ZR_CUDA_LAUNCHING(DECLARE)
 zr_cu_result cuCtxGetDevice(zr_cu_device *device);
 zr_cu_result cuDeviceGetAttribute(int *value, zr_cu_attribute which, zr_cu_device device);
 
-enum { VERSION = 130002, ALIGNMENT_BYTES = 16, AUX_LEADING = 8, PARTS = 2, SPLIT_LEAST = 64 };
+enum { VERSION = 130002, ALIGNMENT_BYTES = 16, AUX_LEADING = 8, PARTS = 2, SPLIT_MIN = 64 };
 enum { SCHEMES = 7, CHOSEN = 0x5a10 };
 
 struct zr_lt_handle_st {
@@ -357,7 +357,7 @@ PUBLIC zr_lt_status cublasLtMatmulAlgoGetHeuristic(zr_lt_handle handle, zr_lt_op
             return refuse(ZR_LT_NOT_SUPPORTED, "matrix %u may lie on %u bytes", i, preference->alignment[i]);
     if (operation->epilogue & control->unsupported)
         return refuse(ZR_LT_SUCCESS, "no algorithm is found for epilogue %u", operation->epilogue);
-    bool splits = depth_of(&p) >= SPLIT_LEAST && preference->reductions & ZR_LT_REDUCTION_IN_FLOATS &&
+    bool splits = depth_of(&p) >= SPLIT_MIN && preference->reductions & ZR_LT_REDUCTION_IN_FLOATS &&
                   algorithm_for(&p, PARTS).data[5] <= preference->workspace_bytes;
     out[0] = (zr_lt_choice){.algorithm = algorithm_for(&p, splits ? PARTS : 1), .waves_count = 1};
     out[0].workspace_bytes = (size_t)out[0].algorithm.data[5];

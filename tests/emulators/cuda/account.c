@@ -12,13 +12,13 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-enum { PROCESSES_MOST = 64, PIECES_MOST = 16384 };
+enum { PROCESSES_MAX = 64, PIECES_MAX = 16384 };
 
 /* One process's part of the file; pid 0: free. */
 struct part {
     int pid;
     uint64_t started; /* its number may serve another process later */
-    uint64_t used_bytes[EMU_DEVICES_MOST];
+    uint64_t used_bytes[EMU_DEVICES_MAX];
 };
 
 /* Memory that was exported; 0 bytes: free. */
@@ -28,8 +28,8 @@ struct piece {
 };
 
 struct account {
-    struct part parts[PROCESSES_MOST];
-    struct piece pieces[PIECES_MOST];
+    struct part parts[PROCESSES_MAX];
+    struct piece pieces[PIECES_MAX];
     uint32_t pieces_count; /* that were ever used */
 };
 
@@ -37,7 +37,7 @@ static struct part alone, *own = &alone;
 static struct account *account; /* the file; NULL: nothing is shared */
 static struct part *parts;      /* its own */
 static int parts_fd = -1;
-static uint16_t holdings[PIECES_MOST]; /* of this process */
+static uint16_t holdings[PIECES_MAX]; /* of this process */
 
 uint64_t emu_process_started(int pid)
 {
@@ -87,7 +87,7 @@ static void drop_holder(struct piece *piece, unsigned process)
 
 static void bury_dead(void)
 {
-    for (unsigned i = 0; i < PROCESSES_MOST; i++) {
+    for (unsigned i = 0; i < PROCESSES_MAX; i++) {
         if (!parts[i].pid || &parts[i] == own || emu_process_started(parts[i].pid) == parts[i].started)
             continue;
         memset(&parts[i], 0, sizeof parts[i]);
@@ -111,7 +111,7 @@ bool emu_account_share(const char *path)
     lock_parts();
     bury_dead();
     struct part *free_part = NULL;
-    for (unsigned i = 0; i < PROCESSES_MOST && !free_part; i++)
+    for (unsigned i = 0; i < PROCESSES_MAX && !free_part; i++)
         free_part = parts[i].pid ? NULL : &parts[i];
     if (free_part) {
         *free_part = (struct part){.pid = getpid(), .started = emu_process_started(getpid())};
@@ -125,7 +125,7 @@ bool emu_account_share(const char *path)
 static size_t used_of(int device)
 {
     size_t sum = 0;
-    for (unsigned i = 0; parts && i < PROCESSES_MOST; i++)
+    for (unsigned i = 0; parts && i < PROCESSES_MAX; i++)
         sum += parts[i].used_bytes[device];
     for (uint32_t i = 0; parts && i < account->pieces_count; i++)
         sum += account->pieces[i].device == device ? account->pieces[i].bytes : 0;
@@ -176,7 +176,7 @@ void emu_give_bytes(int device, size_t bytes)
 size_t emu_used_bytes(void)
 {
     size_t sum = 0;
-    for (int i = 0; i < EMU_DEVICES_MOST; i++)
+    for (int i = 0; i < EMU_DEVICES_MAX; i++)
         sum += own->used_bytes[i];
     return sum;
 }
@@ -191,14 +191,14 @@ uint32_t emu_share_begin(int device, size_t bytes)
     lock_parts();
     while (i < account->pieces_count && account->pieces[i].bytes)
         i++;
-    if (i < PIECES_MOST) {
+    if (i < PIECES_MAX) {
         account->pieces_count += i == account->pieces_count;
         account->pieces[i] = (struct piece){bytes, UINT64_C(1) << (own - parts), device};
         own->used_bytes[device] -= bytes;
         holdings[i] = 1;
     }
     unlock_parts();
-    return i < PIECES_MOST ? i + 1 : 0;
+    return i < PIECES_MAX ? i + 1 : 0;
 }
 
 bool emu_share_join(uint32_t number)

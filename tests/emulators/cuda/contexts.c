@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ATTRIBUTES_MOST = 256 };
+enum { ATTRIBUTES_MAX = 256 };
 /* What is not supported: handles of Windows, of pools, for dma-buf, and of fabrics. */
 enum {
     ATTRIBUTE_WIN32 = 104,
@@ -18,11 +18,11 @@ enum {
 };
 
 struct zr_cu_context_st *emu_contexts; /* the last made first; the primary ones end it */
-static struct zr_cu_context_st primaries[EMU_DEVICES_MOST];
-static int overrides[ATTRIBUTES_MOST], overridden[ATTRIBUTES_MOST];
+static struct zr_cu_context_st primaries[EMU_DEVICES_MAX];
+static int overrides[ATTRIBUTES_MAX], overridden[ATTRIBUTES_MAX];
 static bool one_way;
 
-static __thread struct zr_cu_context_st *stack[EMU_STACK_MOST];
+static __thread struct zr_cu_context_st *stack[EMU_STACK_MAX];
 static __thread size_t depth;
 
 void emu_contexts_begin(void)
@@ -110,7 +110,7 @@ PUBLIC zr_cu_result cuDeviceGetUuid_v2(unsigned char out[16], zr_cu_device devic
 
 static zr_cu_result attribute(zr_cu_attribute which, int *value)
 {
-    if ((unsigned)which >= ATTRIBUTES_MOST)
+    if ((unsigned)which >= ATTRIBUTES_MAX)
         return ZR_CU_INVALID_VALUE;
     switch ((int)which) {
     case ZR_CU_ATTRIBUTE_HOST_NUMA_ID:
@@ -282,7 +282,7 @@ static zr_cu_result create(enum emu_call call, zr_cu_context *out, zr_cu_device 
     zr_cu_result code = emu_enter(call, EMU_INIT);
     if (code == ZR_CU_SUCCESS && emu_no_device(device))
         code = ZR_CU_INVALID_DEVICE;
-    if (code == ZR_CU_SUCCESS && (!out || depth == EMU_STACK_MOST))
+    if (code == ZR_CU_SUCCESS && (!out || depth == EMU_STACK_MAX))
         code = ZR_CU_INVALID_VALUE;
     if (code == ZR_CU_SUCCESS) {
         struct zr_cu_context_st *made = emu_must(calloc(1, sizeof *made));
@@ -330,7 +330,7 @@ PUBLIC zr_cu_result cuCtxDestroy_v2(zr_cu_context context)
 PUBLIC zr_cu_result cuCtxPushCurrent_v2(zr_cu_context context)
 {
     zr_cu_result code = emu_enter(EMU_context_push, EMU_INIT);
-    if (code == ZR_CU_SUCCESS && (emu_no_context(context) || depth == EMU_STACK_MOST))
+    if (code == ZR_CU_SUCCESS && (emu_no_context(context) || depth == EMU_STACK_MAX))
         code = ZR_CU_INVALID_CONTEXT;
     if (code == ZR_CU_SUCCESS)
         stack[depth++] = context;

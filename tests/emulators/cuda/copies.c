@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-enum { THREADS_MOST = 1024, COPIES_MOST = 64 };
+enum { THREADS_MAX = 1024, COPIES_MAX = 64 };
 
 static struct copies {
     unsigned count;
@@ -14,8 +14,8 @@ static struct copies {
         void *to;
         const void *from; /* NULL: zeros */
         size_t bytes;
-    } each[COPIES_MOST];
-} copies[THREADS_MOST];
+    } each[COPIES_MAX];
+} copies[THREADS_MAX];
 
 void emu_copies_begin(unsigned thread)
 {
@@ -25,7 +25,7 @@ void emu_copies_begin(unsigned thread)
 bool emu_copies_add(unsigned thread, void *to, const void *from, size_t bytes)
 {
     struct copies *own = &copies[thread];
-    if (own->count == COPIES_MOST)
+    if (own->count == COPIES_MAX)
         return false;
     memset(to, 0xff, bytes);
     own->each[own->count].to = to;

@@ -86,13 +86,13 @@ void emu_host_waits(enum emu_call call)
 /* A program that asks again and again whether work has ended lets time pass. */
 static uint64_t ticks_of(enum emu_call call)
 {
-    enum { PATIENCE = 64, DOUBLINGS_MOST = 20 };
+    enum { PATIENCE = 64, DOUBLINGS_MAX = 20 };
     unsigned more = 0;
     if (call != EMU_event_query && call != EMU_stream_query)
         questions_count = 0;
     else if (++questions_count > PATIENCE)
         more = questions_count - PATIENCE;
-    return UINT64_C(1) << (more < DOUBLINGS_MOST ? more : DOUBLINGS_MOST);
+    return UINT64_C(1) << (more < DOUBLINGS_MAX ? more : DOUBLINGS_MAX);
 }
 
 /* Calls that return when the device has ended what it was asked for. */
@@ -182,8 +182,8 @@ static void read_environment(void)
     emu.costs |= setting("ZR_EMULATOR_COSTS", 0) != 0;
     emu.lazy = !loading || strcmp(loading, "EAGER") != 0;
     emu.launches_path = getenv("ZR_EMULATOR_LAUNCHES");
-    if (emu.devices_count > EMU_DEVICES_MOST)
-        emu.devices_count = EMU_DEVICES_MOST;
+    if (emu.devices_count > EMU_DEVICES_MAX)
+        emu.devices_count = EMU_DEVICES_MAX;
     for (unsigned i = 0; i < EMU_CALLS_COUNT; i++)
         delay_ns[i] = setting("ZR_EMULATOR_DELAY_NS", delay_ns[i]);
     if (text && sscanf(text, "%63[^:]:%llu:%llu", call, &nth, &code) == 3) {

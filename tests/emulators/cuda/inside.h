@@ -79,7 +79,7 @@ enum emu_call {
 #undef EMU_CALL
 };
 
-enum { EMU_DEVICES_MOST = 8, EMU_STACK_MOST = 64 };
+enum { EMU_DEVICES_MAX = 8, EMU_STACK_MAX = 64 };
 
 struct emu_settings {
     int devices_count, nodes_count, version, capability;
@@ -365,7 +365,7 @@ zr_cu_result emu_kernel_run(struct zr_cu_context_st *context, const struct emu_w
 
 /* ---- streams.c ----------------------------------------------------------------------------------------- */
 
-enum { EMU_AWAITED_MOST = 16 };
+enum { EMU_AWAITED_MAX = 16 };
 
 struct zr_cu_stream_st {
     struct zr_cu_stream_st *next;
@@ -380,7 +380,7 @@ struct zr_cu_stream_st {
     /* What it has waited for, by events: up to where of which streams. */
     struct {
         uint64_t number, end;
-    } awaited[EMU_AWAITED_MOST];
+    } awaited[EMU_AWAITED_MAX];
     unsigned awaited_count;
 };
 

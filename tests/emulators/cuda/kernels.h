@@ -51,7 +51,7 @@ void emu_report(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* ---- reach.c: NULL, or why the address may not be used so. Opens what it finds to the processor. */
 const char *emu_reach(const struct emu_execution *e, uintptr_t address, bool writes, struct emu_reach *out);
 void emu_reach_end(void); /* closes all of it */
-enum { EMU_GUARDS_MOST = 512 };
+enum { EMU_GUARDS_MAX = 512 };
 void emu_guard(zr_cu_address address, size_t bytes); /* emulator.h: guard() */
 
 /* ---- threads.c: compiled without sanitizers, for it changes stacks. What the context comes to; the report

@@ -12,8 +12,8 @@
 #include <string.h>
 
 /* Of a device of compute capability 9.0. */
-enum { THREADS_MOST = 1024, BLOCK_Z_MOST = 64, GRID_YZ_MOST = 65535 };
-enum { SHARED_WITHOUT_ASKING = 48 << 10, SHARED_MOST = 227 << 10 };
+enum { THREADS_MAX = 1024, BLOCK_Z_MAX = 64, GRID_YZ_MAX = 65535 };
+enum { SHARED_WITHOUT_ASKING = 48 << 10, SHARED_MAX = 227 << 10 };
 
 struct zr_cu_function_st {
     const struct zr_device_kernel *kernel;
@@ -198,9 +198,9 @@ PUBLIC zr_cu_result cuFuncGetAttribute(int *value, zr_cu_function_attribute whic
         code = ZR_CU_INVALID_HANDLE;
     if (code == ZR_CU_SUCCESS && !value)
         code = ZR_CU_INVALID_VALUE;
-    if (code == ZR_CU_SUCCESS && which == ZR_CU_FUNCTION_THREADS_MOST)
-        *value = (int)function->kernel->threads_most;
-    else if (code == ZR_CU_SUCCESS && which == ZR_CU_FUNCTION_DYNAMIC_SHARED_MOST)
+    if (code == ZR_CU_SUCCESS && which == ZR_CU_FUNCTION_THREADS_MAX)
+        *value = (int)function->kernel->threads_max;
+    else if (code == ZR_CU_SUCCESS && which == ZR_CU_FUNCTION_DYNAMIC_SHARED_MAX)
         *value = (int)function->shared_most_bytes;
     else if (code == ZR_CU_SUCCESS)
         code = ZR_CU_NOT_SUPPORTED;
@@ -213,7 +213,7 @@ PUBLIC zr_cu_result cuFuncSetAttribute(zr_cu_function function, zr_cu_function_a
     if (code == ZR_CU_SUCCESS && no_function(function))
         code = ZR_CU_INVALID_HANDLE;
     if (code == ZR_CU_SUCCESS &&
-        (which != ZR_CU_FUNCTION_DYNAMIC_SHARED_MOST || value < 0 || value > SHARED_MOST))
+        (which != ZR_CU_FUNCTION_DYNAMIC_SHARED_MAX || value < 0 || value > SHARED_MAX))
         code = ZR_CU_INVALID_VALUE;
     if (code == ZR_CU_SUCCESS)
         function->shared_most_bytes = (size_t)value;
@@ -240,9 +240,9 @@ static bool odd_shape(const zr_cu_launch_config *c, const struct zr_cu_function_
 {
     uint64_t threads = (uint64_t)c->block_x * c->block_y;
     return !c->grid_x || !c->grid_y || !c->grid_z || !c->block_x || !c->block_y || !c->block_z ||
-           c->grid_x > INT_MAX || c->grid_y > GRID_YZ_MOST || c->grid_z > GRID_YZ_MOST ||
-           c->block_x > THREADS_MOST || c->block_y > THREADS_MOST || c->block_z > BLOCK_Z_MOST ||
-           threads * c->block_z > function->kernel->threads_most ||
+           c->grid_x > INT_MAX || c->grid_y > GRID_YZ_MAX || c->grid_z > GRID_YZ_MAX ||
+           c->block_x > THREADS_MAX || c->block_y > THREADS_MAX || c->block_z > BLOCK_Z_MAX ||
+           threads * c->block_z > function->kernel->threads_max ||
            c->shared_bytes > function->shared_most_bytes;
 }
 

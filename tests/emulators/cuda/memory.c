@@ -17,7 +17,7 @@ struct mapping {
     struct emu_memory *memory; /* NULL: free record */
     zr_cu_address address;
     size_t bytes;
-    uint8_t access[EMU_DEVICES_MOST]; /* zr_cu_access_flags */
+    uint8_t access[EMU_DEVICES_MAX]; /* zr_cu_access_flags */
     uint8_t host_access;
 };
 

@@ -27,11 +27,11 @@ struct zr_cu_pool_st {
     int reuse[ZR_CU_POOL_REUSE_INTERNAL + 1];
     uint64_t threshold, reserved, reserved_high, used, used_high;
     size_t most_bytes; /* 0: no limit */
-    uint8_t access[EMU_DEVICES_MOST];
+    uint8_t access[EMU_DEVICES_MAX];
 };
 
 static struct zr_cu_pool_st *pools;
-static struct zr_cu_pool_st *currents[EMU_DEVICES_MOST];
+static struct zr_cu_pool_st *currents[EMU_DEVICES_MAX];
 
 static struct zr_cu_pool_st *add_pool(int device)
 {

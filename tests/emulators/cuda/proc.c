@@ -7,9 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { TABLES_MOST = 64, IDENTIFIER_BYTES = 16, PER_THREAD_SINCE = 7000 };
+enum { TABLES_MAX = 64, IDENTIFIER_BYTES = 16, PER_THREAD_SINCE = 7000 };
 
-static unsigned char tables[TABLES_MOST][IDENTIFIER_BYTES];
+static unsigned char tables[TABLES_MAX][IDENTIFIER_BYTES];
 static size_t tables_count;
 
 /* NULL functions are forms that this driver has no more, or not: a program that asks for an older form than
@@ -175,7 +175,7 @@ PUBLIC zr_cu_result cuGetExportTable(const void **table, const void *identifier)
     if (code == ZR_CU_SUCCESS && (!table || !identifier))
         code = ZR_CU_INVALID_VALUE;
     if (code == ZR_CU_SUCCESS) {
-        if (tables_count < TABLES_MOST)
+        if (tables_count < TABLES_MAX)
             memcpy(tables[tables_count], identifier, IDENTIFIER_BYTES);
         tables_count++;
         write_down_table(identifier);
@@ -187,7 +187,7 @@ PUBLIC zr_cu_result cuGetExportTable(const void **table, const void *identifier)
 
 size_t emu_tables_asked(unsigned char (*out)[16], size_t most)
 {
-    for (size_t i = 0; i < most && i < tables_count && i < TABLES_MOST; i++)
+    for (size_t i = 0; i < most && i < tables_count && i < TABLES_MAX; i++)
         memcpy(out[i], tables[i], IDENTIFIER_BYTES);
     return tables_count;
 }

@@ -84,7 +84,7 @@ static const char *reach_block(const struct emu_execution *e, uintptr_t address,
 }
 
 /* What a test has put around the tensors that kernels may use. */
-static struct emu_gone guards[EMU_GUARDS_MOST];
+static struct emu_gone guards[EMU_GUARDS_MAX];
 static size_t guards_count;
 
 void emu_guard(zr_cu_address address, size_t bytes)
@@ -93,7 +93,7 @@ void emu_guard(zr_cu_address address, size_t bytes)
     guards_count = bytes ? guards_count : 0;
     if (!bytes)
         return;
-    if (guards_count == EMU_GUARDS_MOST)
+    if (guards_count == EMU_GUARDS_MAX)
         abort();
     guards[guards_count++] = (struct emu_gone){last, address, bytes};
 }

@@ -3,13 +3,13 @@
 
 #include <stdlib.h>
 
-enum { EVENTS_MOST = 1 << 17 };
+enum { EVENTS_MAX = 1 << 17 };
 
 static struct zr_cu_stream_st *streams, *thread_streams;
 static unsigned threads_count;
 static uint64_t last_number;
 static __thread unsigned own_thread; /* from 1 */
-static struct zr_cu_event_st events[EVENTS_MOST], *free_event;
+static struct zr_cu_event_st events[EVENTS_MAX], *free_event;
 static size_t events_count, live_events_count;
 
 void emu_streams_state(struct zr_emulator_state *out)
@@ -230,7 +230,7 @@ PUBLIC zr_cu_result cuEventCreate(zr_cu_event *event, unsigned int flags)
     zr_cu_result code = emu_enter(EMU_event_create, EMU_CONTEXT);
     if (code == ZR_CU_SUCCESS && flags > 7)
         code = ZR_CU_INVALID_VALUE;
-    if (code == ZR_CU_SUCCESS && !free_event && events_count == EVENTS_MOST)
+    if (code == ZR_CU_SUCCESS && !free_event && events_count == EVENTS_MAX)
         code = ZR_CU_OUT_OF_MEMORY;
     if (code == ZR_CU_SUCCESS) {
         *event = free_event ? free_event : &events[events_count++];
@@ -263,10 +263,10 @@ static void remember(struct zr_cu_stream_st *stream, uint64_t number, uint64_t e
     unsigned i = 0;
     while (i < stream->awaited_count && stream->awaited[i].number != number)
         i++;
-    if (i == EMU_AWAITED_MOST) {
-        for (i = 1; i < EMU_AWAITED_MOST; i++)
+    if (i == EMU_AWAITED_MAX) {
+        for (i = 1; i < EMU_AWAITED_MAX; i++)
             stream->awaited[i - 1] = stream->awaited[i];
-        i = EMU_AWAITED_MOST - 1;
+        i = EMU_AWAITED_MAX - 1;
     } else if (i == stream->awaited_count) {
         stream->awaited_count++;
     } else if (stream->awaited[i].end > end) {

@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
-enum { THREADS_MOST = 1024, LANES = 32, STACK_BYTES = 64 << 10, SHARED_BYTES = 256 << 10 };
+enum { THREADS_MAX = 1024, LANES = 32, STACK_BYTES = 64 << 10, SHARED_BYTES = 256 << 10 };
 /* Stacks begin at different lines of the processor's caches, which would hold a few of them alone. */
 enum { STACK_COLOURS = 61, COLOUR_BYTES = 192 };
 enum { GUARD_BYTES = 4096, REACHES = 256, REACH_BITS = 14 };
@@ -38,9 +38,9 @@ struct warp {
 
 /* One launch at a time: the emulator's lock. */
 static const struct emu_execution *running;
-static struct thread threads[THREADS_MOST];
-static uint16_t ready[THREADS_MOST];
-static struct warp warps[THREADS_MOST / LANES];
+static struct thread threads[THREADS_MAX];
+static uint16_t ready[THREADS_MAX];
+static struct warp warps[THREADS_MAX / LANES];
 static unsigned threads_count, ready_count, done_count, current;
 static struct zr_device_dim block;
 static struct emu_moment now;
@@ -92,14 +92,14 @@ static char *stack_of(unsigned thread)
 
 static void make_stacks(void)
 {
-    size_t bytes = (size_t)THREADS_MOST * STACK_BYTES;
+    size_t bytes = (size_t)THREADS_MAX * STACK_BYTES;
     if (stacks)
         return;
     stacks = mmap(NULL, bytes + SHARED_BYTES, PROT_READ | PROT_WRITE,
                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (stacks == MAP_FAILED)
         abort();
-    for (unsigned i = 0; i < THREADS_MOST; i++)
+    for (unsigned i = 0; i < THREADS_MAX; i++)
         mprotect(stack_of(i), GUARD_BYTES, PROT_NONE);
     dynamic_shared = stacks + bytes;
 }
@@ -490,7 +490,7 @@ static void run_block(void)
     now.block = now.barrier;
     for (unsigned i = 0; i < threads_count; i++)
         begin_thread(i);
-    for (unsigned i = 0; i < THREADS_MOST / LANES; i++) {
+    for (unsigned i = 0; i < THREADS_MAX / LANES; i++) {
         unsigned lanes = threads_count > i * LANES ? threads_count - i * LANES : 0;
         warps[i] = (struct warp){.gone = lanes >= LANES ? 0 : ~UINT32_C(0) << lanes};
     }

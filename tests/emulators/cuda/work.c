@@ -290,7 +290,7 @@ zr_cu_result emu_wait_until(struct zr_cu_context_st *context, uint64_t end)
 
 /* ---- How long work takes ------------------------------------------------------------------------------- */
 
-enum { SLOWNESS_MOST = 8 };
+enum { SLOWNESS_MAX = 8 };
 
 /* xorshift64* */
 uint64_t emu_draw(uint64_t end)
@@ -309,7 +309,7 @@ static uint64_t length_of_work(struct zr_cu_context_st *context, struct zr_cu_st
     if (emu.exact_ticks)
         return emu.work_ticks;
     if (*slowness == 0)
-        *slowness = 1 + emu_draw(SLOWNESS_MOST);
+        *slowness = 1 + emu_draw(SLOWNESS_MAX);
     return 1 + emu_draw(2 * emu.work_ticks * *slowness);
 }
 

@@ -34,7 +34,7 @@
 
 enum { OK = 0, SYSTEM_ERROR = 2, INVALID_ARGUMENT = 4, INVALID_USAGE = 5, REMOTE_ERROR = 6, IN_PROGRESS = 7 };
 enum { UINT8 = 1, FP16 = 6, FP32 = 7, BF16 = 9, SUM = 0, AVERAGE = 4, FIRST_OWN_SUM = 100 };
-enum { MAIL_BYTES = 32 << 10, MOST_PARTS = 256, MOST_RANKS = 16, NO_COLOUR = -1, NOT_SET = -2147483647 - 1 };
+enum { MAIL_BYTES = 32 << 10, MAX_PARTS = 256, MAX_RANKS = 16, NO_COLOUR = -1, NOT_SET = -2147483647 - 1 };
 PUBLIC struct zr_nccl_emulator zr_nccl_emulator = {.version = 22809, .silence_s = 120};
 static struct zr_nccl_emulator *const control = &zr_nccl_emulator;
 
@@ -75,7 +75,7 @@ struct comm {
     enum zr_nccl_doing doing;
     struct work *pending;
     void *stream;
-    struct said mine, all[MOST_RANKS];
+    struct said mine, all[MAX_RANKS];
     struct comm *child, **out;
     struct comm *next; /* of those that have ended: nobody may use them, and they stay to say so */
 };
@@ -90,7 +90,7 @@ struct part {
 /* What one call, or one group of calls, comes to. */
 struct work {
     struct comm *comm;
-    struct part parts[MOST_PARTS];
+    struct part parts[MAX_PARTS];
     int count, begun;
     struct timespec moved; /* when bytes were last */
     /* At the start `own_bytes` are copied, at the end [ranks][elements] in `all` are added up into `to`. */
@@ -413,7 +413,7 @@ static int add(struct work *work, void *data, size_t bytes, int peer, int sends)
 {
     struct comm *comm = work->comm;
     if (peer < 0 || peer >= comm->ranks || peer == comm->rank || (!data && bytes > 0) ||
-        work->count == MOST_PARTS)
+        work->count == MAX_PARTS)
         return INVALID_ARGUMENT;
     work->parts[work->count++] =
         (struct part){.data = data, .bytes = bytes, .peer = peer, .sends = sends, .staged = 0};
@@ -784,7 +784,7 @@ PUBLIC int ncclCommInitRankConfig(struct comm **out, int ranks, struct id id, in
                                   const struct config *config)
 {
     struct comm *comm;
-    if (ranks < 1 || ranks > MOST_RANKS || rank < 0 || rank >= ranks || id.name[0] != '/')
+    if (ranks < 1 || ranks > MAX_RANKS || rank < 0 || rank >= ranks || id.name[0] != '/')
         return INVALID_ARGUMENT;
     if (config && (config->bytes < sizeof *config || config->magic != 0xcafebeef || config->version < 21400 ||
                    config->version > (unsigned)control->version ||

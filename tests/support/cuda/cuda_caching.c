@@ -15,7 +15,7 @@
 #include "tests/emulators/cuda/emulator.h"
 #include "tests/support/cuda/cudart_calls.h"
 
-enum { MIB = 1 << 20, SMALL = MIB, MIDDLE = 10 * MIB, LAYERS = 12, STREAMS_MOST = 64, WORK_TICKS = 20 };
+enum { MIB = 1 << 20, SMALL = MIB, MIDDLE = 10 * MIB, LAYERS = 12, STREAMS_MAX = 64, WORK_TICKS = 20 };
 
 static struct cudart cudart;
 static const struct zr_emulator *emulator;
@@ -159,11 +159,11 @@ int main(int argc, char **argv)
 {
     static const size_t lengths[] = {1, 2, 1, 3};
     zr_cu_context context;
-    zr_cu_stream streams[STREAMS_MOST];
+    zr_cu_stream streams[STREAMS_MAX];
     int streams_count = argc > 1 ? atoi(argv[1]) : 0;
     unsigned char got[2] = {0};
     void *library = dlopen("libcuda.so.1", RTLD_NOW);
-    MUST(library && cudart_start(&cudart, library, false) && streams_count <= STREAMS_MOST);
+    MUST(library && cudart_start(&cudart, library, false) && streams_count <= STREAMS_MAX);
     emulator = dlsym(library, "zr_emulator");
     MUST(cudart.init(0) == 0 && cudart.retain(&context, 0) == 0 && cudart.set_current(context) == 0);
     emulator->work_ticks(WORK_TICKS);

@@ -876,7 +876,7 @@ static inline void api_numbers(struct api_arena *in)
 static inline void api_take_seat(struct api_arena *in)
 {
     unsigned dice = api_byte();
-    if (dice % 4 == 0 && 1 + atomic_load(&in->arena->stripes_count) < in->arena->stripes_most)
+    if (dice % 4 == 0 && 1 + atomic_load(&in->arena->stripes_count) < in->arena->stripes_max)
         zr_arena_add_stripe(in->arena, 1 + atomic_load(&in->arena->stripes_count));
     zr_own_seat.seat = 1 + dice / 4 % 4;
 }

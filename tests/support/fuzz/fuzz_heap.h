@@ -12,7 +12,7 @@
 #include "alloc/heap/heap.h"
 
 /* What no file of the fuzzers' sizes may ask for. */
-#define FUZZ_HEAP_MOST ((size_t)1 << 30)
+#define FUZZ_HEAP_MAX ((size_t)1 << 30)
 
 static size_t fuzz_heap_live_bytes, fuzz_heap_peak_bytes;
 static bool fuzz_heap_refused; /* somebody asked for more than all files together could need */
@@ -27,10 +27,10 @@ static inline void *fuzz_heap_count(void *object)
 
 static inline bool fuzz_heap_refuses(size_t bytes)
 {
-    fuzz_heap_refused |= bytes > FUZZ_HEAP_MOST;
-    if (bytes > FUZZ_HEAP_MOST)
+    fuzz_heap_refused |= bytes > FUZZ_HEAP_MAX;
+    if (bytes > FUZZ_HEAP_MAX)
         zr_fail(ZR_ERR_HOST_MEMORY, "%zu bytes at once", bytes);
-    return bytes > FUZZ_HEAP_MOST;
+    return bytes > FUZZ_HEAP_MAX;
 }
 
 zr_result zr_heap_start(zr_arena *arena)

@@ -13,16 +13,16 @@
 
 #include "alloc/zr.h"
 
-enum { FUZZ_MOST = 1 << 14 };
+enum { FUZZ_MAX = 1 << 14 };
 
 struct fuzz_input {
     size_t bytes;
-    unsigned char data[FUZZ_MOST];
+    unsigned char data[FUZZ_MAX];
 };
 
 static inline void fuzz_put(struct fuzz_input *input, const void *data, size_t bytes)
 {
-    if (bytes > FUZZ_MOST - input->bytes)
+    if (bytes > FUZZ_MAX - input->bytes)
         abort();
     memcpy(input->data + input->bytes, data, bytes);
     input->bytes += bytes;
@@ -142,7 +142,7 @@ static inline bool fuzz_killed_trace(struct fuzz_input *input, const char *path)
     if (child < 0 || waitpid(child, &status, 0) != child || !WIFSIGNALED(status))
         return false;
     int fd = open(path, O_RDONLY | O_CLOEXEC);
-    ssize_t got = fd >= 0 ? read(fd, input->data, FUZZ_MOST) : -1;
+    ssize_t got = fd >= 0 ? read(fd, input->data, FUZZ_MAX) : -1;
     if (fd >= 0)
         close(fd);
     input->bytes = got > 0 ? (size_t)got : 0;

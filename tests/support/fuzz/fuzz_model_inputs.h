@@ -67,7 +67,7 @@ static inline bool fuzz_take(struct fuzz_input *input, const char *folder, const
     char path[256];
     snprintf(path, sizeof path, "%s/%s", folder, name);
     int fd = open(path, O_RDONLY | O_CLOEXEC);
-    ssize_t got = fd >= 0 ? read(fd, input->data + input->bytes, FUZZ_MOST - input->bytes) : -1;
+    ssize_t got = fd >= 0 ? read(fd, input->data + input->bytes, FUZZ_MAX - input->bytes) : -1;
     if (fd >= 0)
         close(fd);
     input->bytes += got > 0 ? (size_t)got : 0;

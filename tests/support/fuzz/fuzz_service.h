@@ -14,7 +14,7 @@
 #include "tests/support/cuda/cuda_support.h"
 #include "tests/support/fuzz/fuzz_ground.h"
 
-enum { FUZZ_SPEAKERS = 4, FUZZ_STEPS_MOST = 512 };
+enum { FUZZ_SPEAKERS = 4, FUZZ_STEPS_MAX = 512 };
 
 struct fuzz_speaker {
     int line, bell, file;
@@ -175,7 +175,7 @@ static inline bool fuzz_zrd(bool device, const unsigned char *data, size_t bytes
         speakers[i] = (struct fuzz_speaker){.line = -1, .bell = -1, .file = -1};
     good = (!device || zr_stock_open(&server.stock, 0, &memory_bytes) == ZR_OK) &&
            zr_server_start(&server, &log) == ZR_OK;
-    for (size_t i = 0; good && i + 4 <= bytes && i < 4 * FUZZ_STEPS_MOST; i += 4) {
+    for (size_t i = 0; good && i + 4 <= bytes && i < 4 * FUZZ_STEPS_MAX; i += 4) {
         struct fuzz_speaker *speaker = &speakers[data[i + 1] % FUZZ_SPEAKERS];
         if (data[i] == 'O')
             fuzz_connect(&server, speaker);

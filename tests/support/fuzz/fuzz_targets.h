@@ -14,7 +14,7 @@
 #include "tests/support/fuzz/fuzz_settings.h"
 #include "tests/support/fuzz/fuzz_words.h"
 
-enum { FUZZ_REPLAY_MOST = 400 };
+enum { FUZZ_REPLAY_MAX = 400 };
 
 static inline size_t fuzz_live_bytes(void)
 {
@@ -80,7 +80,7 @@ static inline bool fuzz_trace(const unsigned char *data, size_t bytes, zr_result
     bool good = fuzz_answer(*result);
     if (*result == ZR_OK) {
         good = fuzz_consistent(&sequence);
-        if (good && sequence.events_count <= FUZZ_REPLAY_MOST)
+        if (good && sequence.events_count <= FUZZ_REPLAY_MAX)
             good = fuzz_use(&sequence);
     }
     zr_sequence_end(&sequence);
@@ -98,7 +98,7 @@ static inline bool fuzz_lifetimes_file(const unsigned char *data, size_t bytes, 
     bool good = fuzz_answer(*result);
     for (size_t i = 0; *result == ZR_OK && i < lifetimes.count; i++)
         good &= lifetimes.buffers[i].lower <= lifetimes.buffers[i].upper;
-    if (*result == ZR_OK && lifetimes.count <= FUZZ_REPLAY_MOST) {
+    if (*result == ZR_OK && lifetimes.count <= FUZZ_REPLAY_MAX) {
         zr_result packed = zr_pack(&lifetimes, &(struct zr_pack_options){.time_ns = 2000000}, &report);
         good &= packed != ZR_OK || zr_pack_check(&lifetimes, report.height_bytes) == ZR_OK;
     }
@@ -157,7 +157,7 @@ static inline bool fuzz_why(struct zr_recording *recording, const struct zr_mome
     zr_vector_init(&pins, fuzz_arena, sizeof(struct zr_pin));
     zr_result result = zr_why_pins(&pins, memory, &question, answer.verdict, &proved);
     zr_vector_end(&pins);
-    if (result == ZR_OK && moments->now.records_count <= FUZZ_REPLAY_MOST &&
+    if (result == ZR_OK && moments->now.records_count <= FUZZ_REPLAY_MAX &&
         question.size_bytes < UINT64_C(1) << 40)
         zr_remedies_find(&remedies, recording, moments->now.records_count, &question, fuzz_arena, NULL);
     return result == ZR_OK && (answer.verdict != ZR_VERDICT_PENDING || answer.pending_bytes > 0);

@@ -13,7 +13,7 @@
 #include "tests/support/plans_support.h"
 #include "tests/support/tap.h"
 
-enum { STEPS = 150, LIVE_MOST = 1024, LOOKS = 4 };
+enum { STEPS = 150, LIVE_MAX = 1024, LOOKS = 4 };
 
 static struct zr_plan_step steps[STEPS];
 static bool fills; /* the memory can be seen: every byte is filled, and looked at before it is freed */
@@ -72,7 +72,7 @@ static struct live_block {
     char *address;
     size_t bytes, due;
     unsigned char pattern;
-} live[LIVE_MOST];
+} live[LIVE_MAX];
 static size_t live_count;
 
 /* The memory under an address. */
@@ -187,10 +187,10 @@ static bool run_random(unsigned rounds, unsigned disorder, bool may_fail)
         for (size_t i = live_count; i-- > 0;)
             if (live[i].due <= now && (disorder == 0 || random_below(1000) >= disorder))
                 good &= free_one(i);
-        if (disorder && random_below(1000) < disorder && live_count < LIVE_MOST - 2)
+        if (disorder && random_below(1000) < disorder && live_count < LIVE_MAX - 2)
             good &= depart(&now, may_fail);
         size_t at = now % STEPS;
-        if (live_count < LIVE_MOST - 2)
+        if (live_count < LIVE_MAX - 2)
             good &= take_one(steps[at].request.bytes, now + steps[at].alive_count, may_fail);
         good &= finds_as_model();
         if (r % 50 == 0)

@@ -16,8 +16,8 @@ struct run {
     unsigned world, stage, micro_batches, layers;
     enum zr_recompute recompute;
     enum zr_reduce_when reduce;
-    bool walks_all;     /* every micro-batch */
-    size_t events_most; /* that are kept; 0: as many as in a program */
+    bool walks_all;    /* every micro-batch */
+    size_t events_max; /* that are kept; 0: as many as in a program */
     double flops_per_second, bytes_per_second;
     struct zr_byte_plan plan;
     struct zr_timeline timeline;
@@ -38,8 +38,8 @@ static inline struct zr_shape shape_of(const struct run *run)
 static inline void rehearse(struct run *run)
 {
     zr_timeline_start(&run->timeline, host_arena, run->flops_per_second, run->bytes_per_second);
-    if (run->events_most > 0)
-        run->timeline.events_most = run->events_most;
+    if (run->events_max > 0)
+        run->timeline.events_max = run->events_max;
     zr_result result = zr_plan_make(&run->plan, &(struct zr_plan_request){.shape = shape_of(run),
                                                                           .stage = run->stage,
                                                                           .world = run->world,

@@ -569,13 +569,13 @@ static void test_reclaim(void)
     tap_ok(zr_reclaim(granule, NULL, &busy) == granule && !busy, "one granule of eight");
     zr_arena_get_stats(pair.arena, &stats);
     tap_is(stats.reserved_bytes, 7 * granule, "leaves seven");
-    zr_lock_take(&pair.arena->lock);
+    zr_lock_acquire(&pair.arena->lock);
     tap_ok(zr_reclaim(granule, NULL, &busy) == 0 && busy, "none while a thread allocates, which is told");
-    zr_lock_give(&pair.arena->lock);
+    zr_lock_release(&pair.arena->lock);
     busy = false;
-    zr_lock_take(&pair.arena->supply);
+    zr_lock_acquire(&pair.arena->supply);
     tap_ok(zr_reclaim(granule, NULL, &busy) == 0 && busy, "nor while one maps memory");
-    zr_lock_give(&pair.arena->supply);
+    zr_lock_release(&pair.arena->supply);
     tap_is(zr_reclaim(SIZE_MAX, NULL, &busy), 7 * granule, "and all of it");
     end_pair(&pair);
 }

@@ -49,10 +49,10 @@ static void *take_all(void *out)
 
 static bool seen_once(const uint32_t *numbers)
 {
-    static unsigned char seen[ZRT_STACKS_MOST + 1];
+    static unsigned char seen[ZRT_STACKS_MAX + 1];
     memset(seen, 0, sizeof seen);
     for (unsigned i = 0; i < PATHS; i++)
-        if (numbers[i] == 0 || numbers[i] > ZRT_STACKS_MOST || seen[numbers[i]]++)
+        if (numbers[i] == 0 || numbers[i] > ZRT_STACKS_MAX || seen[numbers[i]]++)
             return false;
     return true;
 }
@@ -143,7 +143,7 @@ struct said {
     bool good;
     unsigned definitions, modules, build_ids;
     uint32_t by_kib[64]; /* UINT32_MAX: refused */
-    bool in_here[ZRT_STACKS_MOST + 1];
+    bool in_here[ZRT_STACKS_MAX + 1];
 };
 
 static void read_trace(const char *path, struct said *out)
@@ -153,7 +153,7 @@ static void read_trace(const char *path, struct said *out)
     static struct {
         uint64_t address, end;
     } modules[256];
-    static bool known[ZRT_STACKS_MOST + 1];
+    static bool known[ZRT_STACKS_MAX + 1];
     bool more = true;
     memset(known, 0, sizeof known);
     *out = (struct said){.good = zrt_open(&reader, path) == ZR_OK && reader.header.version == 2};

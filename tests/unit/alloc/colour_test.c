@@ -239,9 +239,9 @@ static void test_streams(void)
 
 /* ---- At random ----------------------------------------------------------------------------------------- */
 
-enum { FIXED = 4, PAGES_MOST = 8192 };
+enum { FIXED = 4, PAGES_MAX = 8192 };
 
-static uint32_t pages[PAGES_MOST];
+static uint32_t pages[PAGES_MAX];
 static size_t addresses_count, pages_count;
 
 static bool is_small(size_t i)

@@ -288,7 +288,7 @@ static zr_result pass_message(const struct zr_service_message *message, size_t b
         result = zr_service_receive(line[1], &parcel, 0);
     if (result == ZR_OK) {
         result = zr_service_parcel_check(line[1], &parcel);
-        if (parcel.fds_count != (fds < ZR_SERVICE_FDS_MOST ? fds : ZR_SERVICE_FDS_MOST))
+        if (parcel.fds_count != (fds < ZR_SERVICE_FDS_MAX ? fds : ZR_SERVICE_FDS_MAX))
             result = ZR_ERR_CORRUPT;
         zr_service_parcel_end(&parcel);
     }

@@ -21,7 +21,7 @@
 #include "tests/support/seed.h"
 #include "tests/support/tap.h"
 
-enum { SLOTS = 40, STEPS_MOST = 5000, AFTER = 40, DRIVER_CALLS = 1000, RECORDS_STRIDE = 19 };
+enum { SLOTS = 40, STEPS_MAX = 5000, AFTER = 40, DRIVER_CALLS = 1000, RECORDS_STRIDE = 19 };
 #ifdef __SANITIZE_THREAD__ /* it clears its shadow of every range that is released, which takes long */
 enum { GPU_STRIDE = 101 };
 #else
@@ -268,7 +268,7 @@ static const enum zr_fault_site sites[] = {ZR_FAULT_RESERVE, ZR_FAULT_CREATE, ZR
 enum { SITES = sizeof sites / sizeof *sites, DRIVER_SITES = SITES - 1 };
 
 /* How often each site was passed after each step of a run without failures; [0] is before the first. */
-static uint64_t passes[SITES][STEPS_MOST + 1];
+static uint64_t passes[SITES][STEPS_MAX + 1];
 static unsigned steps; /* that run's length */
 
 /* Fails the nth pass of a site from now on (0: none); returns the passes since the last call. The emulated
@@ -304,7 +304,7 @@ static void run_clean(const struct setting *setting)
         set_fault(site, 0);
     bool begun = begin(&life, setting);
     uint64_t driver_calls = count_step(0);
-    for (steps = 0; begun && driver_calls < DRIVER_CALLS && steps < STEPS_MOST;) {
+    for (steps = 0; begun && driver_calls < DRIVER_CALLS && steps < STEPS_MAX;) {
         step(&life);
         driver_calls = count_step(++steps);
     }

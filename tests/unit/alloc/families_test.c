@@ -5,7 +5,7 @@
 
 /* Granules that zr may take above the best of the other policies: one for its own ends, one for small blocks
  * that live apart. */
-enum { ABOVE_MOST = 2 };
+enum { ABOVE_MAX = 2 };
 
 static unsigned bits_count(uint64_t bits)
 {
@@ -35,7 +35,7 @@ static bool is_of_family(const struct zr_sequence *sequence, const struct family
 /* Blocks that another thread frees than took them. */
 static size_t strangers_count(const struct zr_sequence *sequence)
 {
-    static uint16_t taker[FAMILY_BLOCKS_MOST];
+    static uint16_t taker[FAMILY_BLOCKS_MAX];
     size_t count = 0;
     for (size_t i = 0; i < sequence->events_count; i++) {
         const struct zr_event *event = &sequence->events[i];
@@ -67,12 +67,12 @@ static unsigned test_family(size_t number, zr_arena *arena)
         astray += !is_of_family(&sequence, family);
         strangers += strangers_count(&sequence);
         int64_t granules = family_above(&peaks, ZR_POLICY_ZR);
-        if (granules > ABOVE_MOST)
+        if (granules > ABOVE_MAX)
             tap_note("%s: sequence %u: %lld granules above the best of the others", family->name, seed,
                      (long long)granules);
-        above += granules > ABOVE_MOST;
+        above += granules > ABOVE_MAX;
         worst = granules > worst ? granules : worst;
-        bestfit_above += family_above(&peaks, ZR_POLICY_BESTFIT) > ABOVE_MOST;
+        bestfit_above += family_above(&peaks, ZR_POLICY_BESTFIT) > ABOVE_MAX;
     }
     tap_ok(astray == 0, "%s: each sequence has threads %u and streams %u", family->name,
            family->threads_count, family->streams_count);

@@ -16,7 +16,7 @@
 #include "tests/support/tap.h"
 
 #define GRANULE ((size_t)64 << 10)
-enum { PATIENCE_SECONDS = 120, BLOCKS = 32, BLOCK_MOST = 3 << 14, FORKS = 50, KEPT_BYTES = 100000 };
+enum { PATIENCE_SECONDS = 120, BLOCKS = 32, BLOCK_MAX = 3 << 14, FORKS = 50, KEPT_BYTES = 100000 };
 
 static zr_backend *host, *sim;
 static zr_arena *arenas[3];
@@ -59,7 +59,7 @@ static unsigned live(zr_arena *arena, unsigned char pattern, unsigned steps, boo
             bad |= zr_arena_free(arena, blocks[place]) != ZR_OK;
             blocks[place] = NULL;
         }
-        bytes[place] = 1 + i * 7919 % BLOCK_MOST;
+        bytes[place] = 1 + i * 7919 % BLOCK_MAX;
         if (i >= steps || zr_arena_alloc(arena, &(struct zr_request){.bytes = bytes[place]},
                                          (void **)&blocks[place]) != ZR_OK)
             continue;
@@ -71,9 +71,9 @@ static unsigned live(zr_arena *arena, unsigned char pattern, unsigned steps, boo
 
 /* Two cores for eight threads and a child: each is in the middle of something for most of the time, and
  * asleep for some of it. */
-static bool goes_on(uint64_t pass, uint64_t passes_most)
+static bool goes_on(uint64_t pass, uint64_t passes_max)
 {
-    if (pass % passes_most == 0)
+    if (pass % passes_max == 0)
         usleep(300);
     return !atomic_load(&over);
 }

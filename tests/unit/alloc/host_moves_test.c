@@ -154,7 +154,7 @@ static void test_resident(bool small_pages)
 
 /* 60,000 granules in 100 GiB of addresses. A granule is a page here: mappings are what is counted, and of a
  * page each they need 234 MiB. No block is touched but by one word. */
-enum { GRANULES = 60000, GRANULE_BYTES = 4096, MAPS_MOST = 65530, LARGE = 64 };
+enum { GRANULES = 60000, GRANULE_BYTES = 4096, MAPS_MAX = 65530, LARGE = 64 };
 
 struct budget_run {
     const char *name;
@@ -240,9 +240,9 @@ static void budget_end(struct budget_run *run)
     struct zr_arena_stats stats;
     look(run);
     tap_is(run->wrong, 0, "%s: contents stay, frees work, and the system itself never refuses", run->name);
-    tap_ok(run->most_pieces <= run->budget && run->most_maps < MAPS_MOST,
+    tap_ok(run->most_pieces <= run->budget && run->most_maps < MAPS_MAX,
            "%s: at most %zu stretches of the %zu allowed, %zu maps of %d", run->name, run->most_pieces,
-           run->budget, run->most_maps, MAPS_MOST);
+           run->budget, run->most_maps, MAPS_MAX);
     tap_ok(system_had_room(), "%s: no call at all met the system's end", run->name);
     tap_result(zr_arena_check(run->arena), ZR_OK, "%s: the arena is sound", run->name);
     for (unsigned i = 0; i < GRANULES; i++)
@@ -318,10 +318,10 @@ static void test_budget(void)
     unsigned long most = 0;
     char text[64];
     FILE *file = fopen("/proc/sys/vm/max_map_count", "re");
-    if (!file || fscanf(file, "%lu", &most) != 1 || most < MAPS_MOST) {
+    if (!file || fscanf(file, "%lu", &most) != 1 || most < MAPS_MAX) {
         tap_skip("the budget of mappings: vm.max_map_count is %lu here, below its default", most);
     } else {
-        snprintf(text, sizeof text, "vma_budget:%d", (MAPS_MOST - 4096) / 2);
+        snprintf(text, sizeof text, "vma_budget:%d", (MAPS_MAX - 4096) / 2);
         zr_option_set(text);
         test_budget_comb(0);
         test_budget_comb((size_t)GRANULES * GRANULE_BYTES);

@@ -23,14 +23,14 @@
 #include "tests/support/blocks.h"
 #include "tests/support/limits.h"
 
-#define GRANULE    ((size_t)64 << 10)
-#define GIB        ((size_t)1 << 30)
-#define ADDRESSES  ((size_t)1 << 54)
-#define BYTES_MOST ((size_t)PTRDIFF_MAX - 2 * GRANULE)
-#define INVALID    ZR_ERR_INVALID
-#define MEMORY     ZR_ERR_MEMORY
-#define CUT        ZR_ERR_FORMAT
-#define ASK(name)  static zr_result name(const struct limit *limit __attribute__((unused)), size_t value)
+#define GRANULE   ((size_t)64 << 10)
+#define GIB       ((size_t)1 << 30)
+#define ADDRESSES ((size_t)1 << 54)
+#define BYTES_MAX ((size_t)PTRDIFF_MAX - 2 * GRANULE)
+#define INVALID   ZR_ERR_INVALID
+#define MEMORY    ZR_ERR_MEMORY
+#define CUT       ZR_ERR_FORMAT
+#define ASK(name) static zr_result name(const struct limit *limit __attribute__((unused)), size_t value)
 
 static struct zr_ledger ledger;
 static zr_backend *own_backend; /* of one question, as the arena */
@@ -433,22 +433,22 @@ ASK(kept)
 }
 
 static const struct limit arenas[] = {
-    {"a block", request, 1, BYTES_MOST, INVALID, INVALID, 0, BYTES},
+    {"a block", request, 1, BYTES_MAX, INVALID, INVALID, 0, BYTES},
     {"an alignment", request, 1, GRANULE, 0, INVALID, LIMIT_DOUBLES, ALIGNMENT},
     {"a tag", request, 0, ZR_TAG_COUNT - 1, INVALID, INVALID, 0, TAG},
     {"an arena's limit", options, GRANULE, SIZE_MAX, INVALID, 0, 0, LIMIT},
     {"a reservation", options, 1, ADDRESSES, 0, ZR_ERR_ADDRESSES, 0, RESERVE},
-    {"threads", options, 0, ZR_STRIPES_MOST + 1, 0, INVALID, 0, THREADS},
+    {"threads", options, 0, ZR_STRIPES_MAX + 1, 0, INVALID, 0, THREADS},
     {"a block within an arena's limit", block, 1, 8 * GRANULE, INVALID, MEMORY, 0, 0},
     {"a block within an arena's addresses", block, 1, 8 * GRANULE, INVALID, ZR_ERR_ADDRESSES, 0, 1},
     {"granules within an arena's limit", granules, 0, 8, 0, MEMORY, 0, 0},
     {"granules within an arena's addresses", granules, 0, 8, 0, ZR_ERR_ADDRESSES, 0, 1},
     {"granules within the limit of one on the host", granules, 0, 8, 0, MEMORY, 0, 2},
-    {"streams with a record", streams, 0, ZR_STREAMS_MOST, 0, CUT, 0, 0},
+    {"streams with a record", streams, 0, ZR_STREAMS_MAX, 0, CUT, 0, 0},
     {"the bytes that belong to a block", interior, 0, 255, ZR_ERR_FOREIGN, ZR_ERR_FOREIGN, 0, 0},
     {"a granule's class", granule_class, 0, ZR_GRANULE_CLASS_COUNT - 1, INVALID, INVALID, 0, 1},
     {"the bytes of a class", granule_class, 1, 4 * GRANULE, 0, ZR_ERR_FOREIGN, 0, 0},
-    {"map callbacks", map_callbacks, 0, ZR_MAP_CALLBACKS_MOST, 0, INVALID, 0, 0},
+    {"map callbacks", map_callbacks, 0, ZR_MAP_CALLBACKS_MAX, 0, INVALID, 0, 0},
     {"segments", segments, 1, 2, INVALID, 0, 0, 0},
     {"what a trim keeps: nothing", kept, 0, GRANULE - 1, 0, 0, 0, 0},
     {"what a trim keeps: some", kept, GRANULE, 8 * GRANULE - 1, 0, 0, 0, 0},
@@ -664,7 +664,7 @@ static const struct limit pools[] = {
     {"an entry's tag", entry, 0, ZR_TAG_COUNT - 1, 0, INVALID, 0, TAG},
     {"entries", entries, 1, 1 << 20, 0, ZR_ERR_HOST_MEMORY, 0, 0},
     {"buffers", ring, 1, 299, INVALID, 0, 0, BUFFERS},
-    {"a buffer", ring, 1, BYTES_MOST / 2 & ~(size_t)255, INVALID, INVALID, 0, BUFFER},
+    {"a buffer", ring, 1, BYTES_MAX / 2 & ~(size_t)255, INVALID, INVALID, 0, BUFFER},
     {"a buffer's alignment", ring, 1, GRANULE, 0, INVALID, LIMIT_DOUBLES, BUFFER_ALIGNMENT},
     {"a ring's tag", ring, 0, ZR_TAG_COUNT - 1, 0, INVALID, 0, RING_TAG},
     {"the bytes of buffers", ring_bytes, 1, (size_t)PTRDIFF_MAX - 256, INVALID, INVALID, 0, 256},
@@ -877,7 +877,7 @@ static const struct limit service[] = {
     {"a plan's base", run_plan, 0, 20, 0, INVALID, 0, BASE},
     {"what of a base can be swapped out", run_plan, 0, 10, 0, INVALID, 0, SPILL},
     {"a plan within the capacity", run_plan, 1, 1000, INVALID, MEMORY, 0, PEAK},
-    {"processes in the file of limits", file, 1, ZR_LIMITS_PROCESSES_MOST, 0, CUT, 0, PROCESSES},
+    {"processes in the file of limits", file, 1, ZR_LIMITS_PROCESSES_MAX, 0, CUT, 0, PROCESSES},
     {"the file's bytes", file, 200, (1 << 20) - 1, 0, ZR_ERR_IO, 0, FILE_BYTES},
     {"a capacity in the file", file, 10, ADDRESSES, 0, ZR_ERR_IO, 0, IN_CAPACITY},
     {"a group's quota in the file", file, 1, ADDRESSES, 0, ZR_ERR_IO, 0, IN_GROUP},

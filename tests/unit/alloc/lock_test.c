@@ -29,7 +29,7 @@ static void *work(void *argument)
         if (splitmix64(&state) % (TURNS / LONG_TURNS) == 0)
             usleep(100);
         counter = was + 1;
-        zr_lock_give(&lock);
+        zr_lock_release(&lock);
     }
     return NULL;
 }
@@ -56,8 +56,8 @@ static atomic_bool served, ready;
 static void *one_turn(void *argument)
 {
     atomic_store(&ready, true);
-    zr_lock_take(&lock);
-    zr_lock_give(&lock);
+    zr_lock_acquire(&lock);
+    zr_lock_release(&lock);
     atomic_store(&served, true);
     return argument;
 }
@@ -70,18 +70,18 @@ static void test_served(void)
     for (unsigned round = 0; round < 20; round++) {
         atomic_store(&served, false);
         atomic_store(&ready, false);
-        zr_lock_take(&lock);
+        zr_lock_acquire(&lock);
         pthread_create(&other, NULL, one_turn, NULL);
         while (!atomic_load(&ready))
             sched_yield();
         nanosleep(&short_while, NULL); /* it has gone to sleep by now */
-        zr_lock_give(&lock);
+        zr_lock_release(&lock);
         /* Greedy: the other comes in between. */
         time_t end = time(NULL) + 300;
         while (!atomic_load(&served) && time(NULL) < end)
             for (unsigned i = 0; i < 100; i++) {
-                zr_lock_take(&lock);
-                zr_lock_give(&lock);
+                zr_lock_acquire(&lock);
+                zr_lock_release(&lock);
             }
         late += !atomic_load(&served);
         pthread_join(other, NULL);

@@ -96,7 +96,7 @@ static void count_assertion(const char *condition, const char *file, int line)
 }
 
 /* Fills most of its stack, twice, to see that all of it is there. */
-static void *use_most(void *argument)
+static void *use_max(void *argument)
 {
     volatile char local[160 << 10];
     for (size_t i = 0; i < sizeof local; i += 512)
@@ -129,7 +129,7 @@ static void test_threads(void)
     zr_thread_join(&threads[0]);
     zr_thread_join(&none);
 
-    tap_result(zr_thread_start(&threads[0], arena, 0, use_most, &flag), ZR_OK, "a thread with a large frame");
+    tap_result(zr_thread_start(&threads[0], arena, 0, use_max, &flag), ZR_OK, "a thread with a large frame");
     zr_thread_join(&threads[0]);
     tap_is(flag, 0, "has room for it");
     for (unsigned i = 0; i < 20; i++)

@@ -20,7 +20,7 @@
 #include "tests/support/folder.h"
 #include "tests/support/seed.h"
 
-enum { UNITS = 1 << 18, BLOCKS = 300, EVENTS_MOST = 1 << 17 };
+enum { UNITS = 1 << 18, BLOCKS = 300, EVENTS_MAX = 1 << 17 };
 #define RESERVE ((size_t)UNITS * ZR_UNIT_BYTES)
 
 static char folder[64] = "/tmp/zr-recorder-test-XXXXXX";
@@ -33,7 +33,7 @@ struct state {
     unsigned char mapped[RESERVE / GRANULE];
 };
 static struct state whole, part;
-static struct zrt_event events[EVENTS_MOST];
+static struct zrt_event events[EVENTS_MAX];
 
 static uint64_t made_up_clock(void)
 {
@@ -93,7 +93,7 @@ static size_t read_file(const char *path, struct state *state, struct zrt_event 
         begun = begun || event.kind == ZRT_BEGIN;
         if (!begun)
             apply(state, &event);
-        else if (is_change(&event) && count < EVENTS_MOST)
+        else if (is_change(&event) && count < EVENTS_MAX)
             events[count++] = event;
         *last = event;
     }
@@ -140,7 +140,7 @@ struct run {
 
 static void check_run(const struct run *run)
 {
-    static struct zrt_event all[EVENTS_MOST];
+    static struct zrt_event all[EVENTS_MAX];
     struct setting setting = {.host = run->host, .granule_bytes = GRANULE};
     char trace[128];
     zr_arena *arena = NULL;

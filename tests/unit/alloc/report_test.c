@@ -375,7 +375,7 @@ static void test_refused_mapping(void)
 
 /* ---- At random, beside a model ------------------------------------------------------------------------- */
 
-enum { UNIT = 256, GRANULES_MOST = 24, BLOCKS_MOST = 1024, UNITS = 65536 / UNIT };
+enum { UNIT = 256, GRANULES_MAX = 24, BLOCKS_MAX = 1024, UNITS = 65536 / UNIT };
 
 /* A granule's units: nobody's, or of a block with a tag, from 1 on. */
 struct page {
@@ -384,9 +384,9 @@ struct page {
 };
 
 struct model {
-    struct page pages[GRANULES_MOST]; /* by address */
+    struct page pages[GRANULES_MAX]; /* by address */
     size_t pages_count;
-    void *blocks[BLOCKS_MOST];
+    void *blocks[BLOCKS_MAX];
     size_t blocks_count;
 };
 
@@ -472,7 +472,7 @@ static void measure(const struct model *model, struct truth *out)
 static void fill(struct model *model, zr_arena *arena)
 {
     static const zr_tag tags[] = {ZR_TAG_PARAM, ZR_TAG_GRAD, ZR_TAG_OPTIMIZER};
-    while (model->blocks_count < BLOCKS_MOST) {
+    while (model->blocks_count < BLOCKS_MAX) {
         size_t bytes = UNIT + random_below(random_below(4) ? GRANULE / 4 : 2 * GRANULE);
         if (take(arena, bytes, tags[random_below(3)], &model->blocks[model->blocks_count]) != ZR_OK)
             break;
@@ -534,7 +534,7 @@ static void test_random(void)
 {
     unsigned fragmented = 0, short_of = 0, wrong = 0, finer = 0;
     for (unsigned round = 0; round < 60; round++) {
-        struct setting setting = {"sim", false, GRANULE, GRANULES_MOST * GRANULE, 0, false};
+        struct setting setting = {"sim", false, GRANULE, GRANULES_MAX * GRANULE, 0, false};
         struct rig rig = make_rig(&setting, 0);
         struct model model = {.pages_count = 0};
         struct truth truth;
@@ -543,7 +543,7 @@ static void test_random(void)
         zr_arena_add_map_callback(rig.arena, &(struct zr_map_callback){note_mapped, note_unmapping, &model});
         fill(&model, rig.arena);
         size_t bytes = random_below(16 * GRANULE) + 1;
-        while (model.blocks_count < BLOCKS_MOST && take(rig.arena, bytes, ZR_TAG_COMM, &block) == ZR_OK) {
+        while (model.blocks_count < BLOCKS_MAX && take(rig.arena, bytes, ZR_TAG_COMM, &block) == ZR_OK) {
             model.blocks[model.blocks_count++] = block;
             bytes = random_below(16 * GRANULE) + 1;
         }

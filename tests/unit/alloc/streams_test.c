@@ -283,13 +283,13 @@ static void test_without_events(void)
 /* A block that leaves while each record has a stream waits for one to come free. */
 static void test_no_record_left(void)
 {
-    static char *blocks[ZR_STREAMS_MOST];
+    static char *blocks[ZR_STREAMS_MAX];
     start(0);
     char *a = take_on(GRANULE, 9000);
     zr_block_use(arena, a, 9001);
-    for (uint64_t i = 0; i < ZR_STREAMS_MOST; i++)
+    for (uint64_t i = 0; i < ZR_STREAMS_MAX; i++)
         blocks[i] = take_on(GRANULE, 1 + i);
-    for (unsigned i = 0; i < ZR_STREAMS_MOST; i++)
+    for (unsigned i = 0; i < ZR_STREAMS_MAX; i++)
         zr_arena_free(arena, blocks[i]);
     zr_arena_free(arena, a);
     for (unsigned i = 0; i < 4; i++) {
@@ -437,13 +437,13 @@ static void test_addresses(void)
         ZR_OK, "four granules of addresses");
     struct zr_extent *region;
     char *a = take_on(GRANULE, 0);
-    zr_lock_take(&arena->lock);
+    zr_lock_acquire(&arena->lock);
     tap_result(zr_region_reserve(arena, 3 * GRANULE, &region), ZR_OK, "three of them a plan's");
-    zr_lock_give(&arena->lock);
+    zr_lock_release(&arena->lock);
     zr_arena_free(arena, a);
-    zr_lock_take(&arena->lock);
+    zr_lock_acquire(&arena->lock);
     zr_region_release(arena, region);
-    zr_lock_give(&arena->lock);
+    zr_lock_release(&arena->lock);
     tap_ok(take_on(4 * GRANULE, 0) == a, "all of them a block's: %s", zr_last_error());
     zr_arena_free(arena, a);
     /* The last of them, behind some that are free: no open end is left. */

@@ -108,11 +108,11 @@ static void test_threads(void)
     for (uintptr_t i = 0; i < THREADS; i++)
         pthread_create(&threads[i], NULL, work, (void *)(i + 1));
     for (unsigned i = 0; i < 10000 && atomic_load(&arena->stripes_count) == 0; i++) {
-        zr_lock_take(&arena->lock);
+        zr_lock_acquire(&arena->lock);
         atomic_store(&barred, true);
         usleep(1000);
         atomic_store(&barred, false);
-        zr_lock_give(&arena->lock);
+        zr_lock_release(&arena->lock);
     }
     for (unsigned i = 0; i < 5; i++) {
         int status = 1;
@@ -197,9 +197,9 @@ static void test_shares(void)
     b = take(3 * GRANULE);
     tap_ok(b != NULL, "a member that is short: %s", zr_last_error());
     tap_is(zr_fault_set(ZR_FAULT_CREATE, 0), 0, "the driver is not asked for what the stripe has");
-    zr_lock_take(&stripe->lock);
+    zr_lock_acquire(&stripe->lock);
     tap_ok(stripe->mapped_bytes >= 6 * GRANULE, "and the stripe keeps the rest");
-    zr_lock_give(&stripe->lock);
+    zr_lock_release(&stripe->lock);
     tap_is(stats().reserved_bytes, 12 * GRANULE, "nothing is lost on the way");
     zr_arena_free(arena, a);
     zr_arena_free(arena, b);
@@ -276,7 +276,7 @@ static void test_one(void)
                ZR_ERR_INVALID, "nine threads are too many: %s", zr_last_error());
     zr_backend_destroy(backend);
     start(1, 0);
-    tap_ok(arena->stripes_most == 1, "an arena for one thread never has stripes");
+    tap_ok(arena->stripes_max == 1, "an arena for one thread never has stripes");
     stop(0);
 }
 

@@ -248,8 +248,8 @@ static long read_all(const void *data, size_t bytes, zr_result *result)
             break;
         count++;
         uint64_t limit = reader.header.reserve_bytes;
-        if ((unsigned)event.kind > ZRT_BEGIN || event.stack > ZRT_STACKS_MOST ||
-            event.frames_count > ZRT_FRAMES_MOST || event.tag >= ZR_TAG_COUNT || event.offset_bytes > limit ||
+        if ((unsigned)event.kind > ZRT_BEGIN || event.stack > ZRT_STACKS_MAX ||
+            event.frames_count > ZRT_FRAMES_MAX || event.tag >= ZR_TAG_COUNT || event.offset_bytes > limit ||
             (event.kind == ZRT_ALLOC && event.reserved_bytes > limit - event.offset_bytes) ||
             ((event.kind == ZRT_MAP || event.kind == ZRT_UNMAP) &&
              event.bytes > limit - event.offset_bytes) ||

@@ -11,7 +11,7 @@
 
 /* ---- Made-up ranks ------------------------------------------------------------------------------------- */
 
-enum { RANKS = 4, COMMS = 5, ACTIONS_MOST = 64, PENDING_MOST = 64 };
+enum { RANKS = 4, COMMS = 5, ACTIONS_MAX = 64, PENDING_MAX = 64 };
 static const unsigned members[COMMS] = {15, 3, 12, 5, 10}; /* bits of ranks */
 
 /* A program: hands an operation in, waits for all of a communicator, or is in a host message. */
@@ -22,7 +22,7 @@ struct action {
 };
 
 struct model_rank {
-    struct action program[ACTIONS_MOST];
+    struct action program[ACTIONS_MAX];
     unsigned count, at;
     bool waits;
     struct zr_comm comms[COMMS];

@@ -186,7 +186,7 @@ static void test_mistakes(void)
 
 /* ---- Strange messages ---------------------------------------------------------------------------------- */
 
-enum { FDS_MOST = 8 };
+enum { FDS_MAX = 8 };
 
 /* What rank 1 sends in the place of its ring: rank 0's own message, changed. */
 static const struct strange {
@@ -202,7 +202,7 @@ static const struct strange {
     {"a message a byte too short", 1, 0, 1, false, ZR_ERR_PEER, "invalid part of its ring"},
     {"another program's message", 0, 1, 1, false, ZR_ERR_PEER, "invalid part of its ring"},
     {"a message without its descriptors", 0, 0, 0, false, ZR_ERR_PEER, "invalid part of its ring"},
-    {"a message with more descriptors than the receiver may have", 0, 0, FDS_MOST, true, ZR_ERR_HOST_MEMORY,
+    {"a message with more descriptors than the receiver may have", 0, 0, FDS_MAX, true, ZR_ERR_HOST_MEMORY,
      "ulimit -n"},
 };
 static const struct strange *strange;
@@ -212,17 +212,17 @@ static void send_strange(const struct zr_local_sockets *sockets)
 {
     union {
         struct cmsghdr header;
-        char bytes[CMSG_SPACE(FDS_MOST * sizeof(int))];
+        char bytes[CMSG_SPACE(FDS_MAX * sizeof(int))];
     } control;
     char message[4096];
-    int fds[FDS_MOST];
+    int fds[FDS_MAX];
     struct iovec data = {message, sizeof message};
     struct msghdr header = {
         .msg_iov = &data, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
     data.iov_len = (size_t)recvmsg(sockets->inbox[1], &header, 0) - strange->bytes_less;
     message[0] = (char)(message[0] ^ strange->magic_bits);
     memcpy(fds, CMSG_DATA(&control.header), sizeof *fds);
-    for (unsigned i = 1; i < FDS_MOST; i++)
+    for (unsigned i = 1; i < FDS_MAX; i++)
         fds[i] = fds[0];
     memcpy(CMSG_DATA(&control.header), fds, sizeof fds);
     control.header.cmsg_len = CMSG_LEN(strange->fds_count * sizeof *fds);

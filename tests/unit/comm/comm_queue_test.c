@@ -208,13 +208,13 @@ static void body_waiters(struct environment *rank)
  * until in one of each kind nobody but the test itself has got in any rank's way. */
 static void body_hidden(struct environment *rank)
 {
-    enum { ROUNDS_MOST = 3000 };
+    enum { ROUNDS_MAX = 3000 };
     const long late_ns = 4000000;
     bool late = rank->rank + 1 == rank->world, hid = late, waited = late;
     float mine = 1, all[16], happy[16] = {0};
     unsigned still = rank->world;
     zr_comm *comm = open_comm(rank);
-    for (unsigned round = 0; round < ROUNDS_MOST && still > 0; round++) {
+    for (unsigned round = 0; round < ROUNDS_MAX && still > 0; round++) {
         bool works = round % 2;
         struct zr_comm_counters before, after;
         zr_ticket ticket;

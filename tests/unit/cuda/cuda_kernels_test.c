@@ -424,7 +424,7 @@ static zr_cu_result after_unload(const struct world *w)
     MUST(w->all.module_function(&function, module, "add_number"));
     MUST(w->all.module_unload(module));
     return ALL_REFUSED(w->all.module_function(&function, module, "add_number"), w->all.module_unload(module),
-                       w->all.function_get(&most, ZR_CU_FUNCTION_THREADS_MOST, function));
+                       w->all.function_get(&most, ZR_CU_FUNCTION_THREADS_MAX, function));
 }
 
 static zr_cu_result odd_launches(const struct world *w)
@@ -444,14 +444,14 @@ static zr_cu_result much_shared(const struct world *w)
     zr_cu_address x = numbers_on(w, 32);
     struct rule_arguments arguments = {.x = pointer(x), .n = 32};
     int bytes = 0, threads = 0;
-    MUST(w->all.function_set(function, ZR_CU_FUNCTION_DYNAMIC_SHARED_MOST, 100 << 10));
-    MUST(w->all.function_get(&bytes, ZR_CU_FUNCTION_DYNAMIC_SHARED_MOST, function));
-    MUST(w->all.function_get(&threads, ZR_CU_FUNCTION_THREADS_MOST, function));
+    MUST(w->all.function_set(function, ZR_CU_FUNCTION_DYNAMIC_SHARED_MAX, 100 << 10));
+    MUST(w->all.function_get(&bytes, ZR_CU_FUNCTION_DYNAMIC_SHARED_MAX, function));
+    MUST(w->all.function_get(&threads, ZR_CU_FUNCTION_THREADS_MAX, function));
     MUST(start(w, "past_dynamic", (struct shape){1, 32, 100 << 10}, &arguments, NULL));
     MUST(w->cu->context_synchronize());
     if (bytes != 100 << 10 || threads != 256)
         return VERDICT_BROKEN;
-    return w->all.function_set(function, ZR_CU_FUNCTION_DYNAMIC_SHARED_MOST, 300 << 10);
+    return w->all.function_set(function, ZR_CU_FUNCTION_DYNAMIC_SHARED_MAX, 300 << 10);
 }
 
 /* A kernel is loaded by its first launch, which waits for the context. */

@@ -196,33 +196,32 @@ static void test_uses(void)
 /* More streams than have numbers. */
 static void test_numbers(void)
 {
-    static zr_cu_stream streams[ZR_STREAMS_MOST + 1];
-    static char *blocks[ZR_STREAMS_MOST + 1];
-    start(2 * (ZR_STREAMS_MOST + 1) * GRANULE);
-    for (unsigned i = 0; i <= ZR_STREAMS_MOST; i++) {
+    static zr_cu_stream streams[ZR_STREAMS_MAX + 1];
+    static char *blocks[ZR_STREAMS_MAX + 1];
+    start(2 * (ZR_STREAMS_MAX + 1) * GRANULE);
+    for (unsigned i = 0; i <= ZR_STREAMS_MAX; i++) {
         streams[i] = new_stream();
         blocks[i] = take_on(GRANULE, number_of(streams[i]));
         take_on(GRANULE, number_of(streams[i])); /* gaps do not touch */
     }
-    for (unsigned i = 0; i < ZR_STREAMS_MOST; i++)
+    for (unsigned i = 0; i < ZR_STREAMS_MAX; i++)
         zr_arena_free(arena, blocks[i]);
     emulator->work_ticks(FOREVER);
-    launch(streams[ZR_STREAMS_MOST], blocks[ZR_STREAMS_MOST], GRANULE);
+    launch(streams[ZR_STREAMS_MAX], blocks[ZR_STREAMS_MAX], GRANULE);
     always_fail(NULL, ZR_CU_UNKNOWN);
-    tap_result(zr_arena_free(arena, blocks[ZR_STREAMS_MOST]), ZR_OK, "a free by one stream too many");
+    tap_result(zr_arena_free(arena, blocks[ZR_STREAMS_MAX]), ZR_OK, "a free by one stream too many");
     never_fail();
-    tap_is(stats().pending_bytes, (ZR_STREAMS_MOST + 1) * GRANULE,
-           "is pending while it cannot be waited for");
+    tap_is(stats().pending_bytes, (ZR_STREAMS_MAX + 1) * GRANULE, "is pending while it cannot be waited for");
     tap_result(zr_arena_check(arena), ZR_OK, "the books are right: %s", zr_last_error());
     unsigned got = 0;
     bool early = false;
-    for (; got < ZR_STREAMS_MOST && take_on(GRANULE, number_of(streams[0])); got++)
+    for (; got < ZR_STREAMS_MAX && take_on(GRANULE, number_of(streams[0])); got++)
         early |= emulator->state().pending_count == 0;
-    tap_ok(got == ZR_STREAMS_MOST && !early, "all others' memory is had before it");
+    tap_ok(got == ZR_STREAMS_MAX && !early, "all others' memory is had before it");
     tap_ok(take_on(GRANULE, number_of(streams[0])) && emulator->state().pending_count == 0,
            "then its own, once it has passed");
     stop();
-    for (unsigned i = 0; i <= ZR_STREAMS_MOST; i++)
+    for (unsigned i = 0; i <= ZR_STREAMS_MAX; i++)
         drop_stream(streams[i]);
 }
 

@@ -55,7 +55,7 @@ static void make_blocks(struct zr_colouring *colouring, size_t fixed_count, uint
                                        .blocks_count = BLOCKS,
                                        .fixed_count = fixed_count,
                                        .fixed_pages_count = fixed_pages,
-                                       .addresses_most = 1 << 20};
+                                       .addresses_max = 1 << 20};
     for (size_t i = 0; i < BLOCKS; i++) {
         struct zr_colour_block *block = &blocks[i];
         block->lower = (uint32_t)random_below(MOMENTS);
@@ -96,7 +96,7 @@ static void test_colouring(uint64_t seed)
            "a fixed block's page serves another that goes when it comes");
     make_blocks(&colouring, 0, 0);
     zr_colour(&colouring, &scratch);
-    colouring.addresses_most = colouring.addresses_count - 1;
+    colouring.addresses_max = colouring.addresses_count - 1;
     tap_result(zr_colour(&colouring, &scratch), ZR_ERR_UNAVAILABLE, "too many addresses are refused");
     zr_scratch_end(&scratch);
 }

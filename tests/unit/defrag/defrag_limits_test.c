@@ -186,7 +186,7 @@ ASK(raw)
 }
 
 static const struct limit traces[] = {
-    {"a header's bytes", header, sizeof(struct zrt_header), ZRT_HEADER_MOST, FORMAT, FORMAT, 0,
+    {"a header's bytes", header, sizeof(struct zrt_header), ZRT_HEADER_MAX, FORMAT, FORMAT, 0,
      offsetof(struct zrt_header, header_bytes)},
     {"a version", header, 1, ZRT_VERSION, FORMAT, FORMAT, 0, offsetof(struct zrt_header, version)},
     {"how a trace ended", header, 0, ZRT_STATE_COUNT - 1, 0, FORMAT, 0, offsetof(struct zrt_header, state)},
@@ -196,9 +196,9 @@ static const struct limit traces[] = {
      offsetof(struct zrt_header, granule_bytes)},
     {"a range", header, 1, SIZE_MAX - GIB, FORMAT, FORMAT, 0, offsetof(struct zrt_header, reserve_bytes)},
     {"a label", event, 0, ZRT_LABEL_BYTES, 0, DAMAGED, 0, LABEL},
-    {"further figures", event, 0, ZRT_MORE_MOST, 0, DAMAGED, 0, MORE},
-    {"frames", event, 0, ZRT_FRAMES_MOST, 0, DAMAGED, 0, FRAMES},
-    {"a stack's number", event, 1, ZRT_STACKS_MOST, DAMAGED, DAMAGED, 0, STACK},
+    {"further figures", event, 0, ZRT_MORE_MAX, 0, DAMAGED, 0, MORE},
+    {"frames", event, 0, ZRT_FRAMES_MAX, 0, DAMAGED, 0, FRAMES},
+    {"a stack's number", event, 1, ZRT_STACKS_MAX, DAMAGED, DAMAGED, 0, STACK},
     {"a build ID", event, 0, ZRT_BUILD_ID_BYTES, 0, DAMAGED, 0, BUILD_ID},
     {"an extension", event, 0, ZRT_EXTENSION_BYTES, 0, DAMAGED, 0, EXTENSION},
     {"a thread's number", event, 0, UINT32_MAX, 0, DAMAGED, 0, THREAD},
@@ -347,7 +347,7 @@ ASK(bands)
 }
 
 static const struct limit others[] = {
-    {"bands of addresses", bands, 1, ZR_BANDS_MOST, 0, FORMAT, 0, 0},
+    {"bands of addresses", bands, 1, ZR_BANDS_MAX, 0, FORMAT, 0, 0},
 };
 
 int main(void)

@@ -19,14 +19,14 @@
 #include "tests/support/seed.h"
 #include "tests/support/tap.h"
 
-enum { CORPUS_MOST = 512, ANSWERS = 1 << 12 };
+enum { CORPUS_MAX = 512, ANSWERS = 1 << 12 };
 #ifdef __OPTIMIZE__
 enum { RUNS = 4000 };
 #else
 enum { RUNS = 3000 };
 #endif
 
-static struct fuzz_input *corpus; /* CORPUS_MOST of them */
+static struct fuzz_input *corpus; /* CORPUS_MAX of them */
 static size_t corpus_count;
 static const char *const *words; /* of the format */
 static size_t words_count;
@@ -41,8 +41,8 @@ static size_t below(size_t limit)
 
 static void replace(struct fuzz_input *input, size_t at, size_t old_bytes, const void *with, size_t bytes)
 {
-    static unsigned char copy[FUZZ_MOST];
-    if (old_bytes > input->bytes - at || bytes > FUZZ_MOST - (input->bytes - old_bytes))
+    static unsigned char copy[FUZZ_MAX];
+    if (old_bytes > input->bytes - at || bytes > FUZZ_MAX - (input->bytes - old_bytes))
         return;
     memcpy(copy, with, bytes);
     memmove(input->data + at + bytes, input->data + at + old_bytes, input->bytes - at - old_bytes);
@@ -213,7 +213,7 @@ static void fuzz(const struct fuzz_target *target, uint64_t seed, double seconds
             continue;
         answered[answer] = true;
         answers++;
-        if (corpus_count < CORPUS_MOST)
+        if (corpus_count < CORPUS_MAX)
             corpus[corpus_count++] = input;
     }
     tap_is(wrong, 0, "%s: %llu hostile files, %u answers, %u accepted: no contradiction, no leak",
@@ -404,7 +404,7 @@ int main(int count, char **arguments)
 {
     uint64_t seed = run_seed();
     char scratch[] = "/tmp/zr-fuzz-test-XXXXXX";
-    corpus = calloc(CORPUS_MOST, sizeof *corpus);
+    corpus = calloc(CORPUS_MAX, sizeof *corpus);
     if (!corpus || !mkdtemp(scratch) || !fuzz_save_all(scratch) || !fuzz_start()) {
         tap_ok(false, "a folder and an arena: %s", zr_last_error());
         return tap_done();

@@ -33,15 +33,15 @@ static uint64_t looked_at(void)
 static struct steps steps;
 
 /* Blocks of random sizes and lifetimes. */
-static void make_steps(uint32_t count, uint32_t lifetime_most)
+static void make_steps(uint32_t count, uint32_t lifetime_max)
 {
-    static uint32_t ends[BLOCKS_MOST];
+    static uint32_t ends[BLOCKS_MAX];
     steps = (struct steps){.blocks = count};
     random_state = 7;
     for (uint32_t i = 0; i < count; i++)
-        ends[i] = i + 1 + (uint32_t)random_below(lifetime_most);
+        ends[i] = i + 1 + (uint32_t)random_below(lifetime_max);
     for (uint32_t now = 0; now <= count; now++) {
-        for (uint32_t i = now > lifetime_most ? now - lifetime_most : 0; i < now; i++)
+        for (uint32_t i = now > lifetime_max ? now - lifetime_max : 0; i < now; i++)
             if (ends[i] == now || (now == count && ends[i] > now))
                 steps.events[steps.count++] = (struct event){.block = i};
         if (now < count)

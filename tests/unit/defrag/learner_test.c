@@ -189,12 +189,12 @@ static void test_setup(void)
     enum { WEIGHTS = 200 };
     begin(0, 0);
     for (unsigned i = 0; i < WEIGHTS; i++)
-        get(BLOCKS_MOST + i, 300 * KIB);
+        get(BLOCKS_MAX + i, 300 * KIB);
     make_step(&one, 2, 30);
     tap_is(repeat(&one, 6), 0, "steps after a set-up of 200 equal blocks: no driver call in the sixth");
     tap_is(learned().period_count, one.blocks, "the period is the step");
     for (unsigned i = 0; i < WEIGHTS; i++)
-        give(BLOCKS_MOST + i);
+        give(BLOCKS_MAX + i);
     tap_is(repeat(&one, 2), 0, "nor when the weights are gone");
     end();
 }

@@ -211,7 +211,7 @@ static void cut_rectangle(size_t count, uint64_t end, uint64_t height)
 /* ---- Periods ------------------------------------------------------------------------------------------- */
 
 /* The most that is alive at a time, moment by moment. */
-static uint64_t live_most(const struct zr_lifetimes *set)
+static uint64_t live_max(const struct zr_lifetimes *set)
 {
     uint64_t most = 0;
     for (uint64_t at = 0; at < set->period; at++) {
@@ -227,9 +227,9 @@ static uint64_t live_most(const struct zr_lifetimes *set)
 /* Of each kind many sets: one buffer in four lives for longer. */
 static const struct {
     const char *name;
-    uint64_t count_most, period_most, longest, bits, work;
+    uint64_t count_max, period_max, longest, bits, work;
     unsigned sets;
-    double ratio_most; /* of what is live */
+    double ratio_max; /* of what is live */
 } kinds[] = {
     {"few buffers", 8, 6, 3, 4, 1 << 16, 400, 1.5},
     {"short lifetimes, from both ends alone", 700, 700, 24, 12, 1, 60, 2},
@@ -244,8 +244,8 @@ static void test_periods(void)
         unsigned wrong = 0;
         double worst = 1;
         for (unsigned n = 0; n < kinds[k].sets; n++) {
-            uint64_t period = 1 + draw(kinds[k].period_most), height = 0;
-            struct zr_lifetimes set = set_of(1 + draw(kinds[k].count_most));
+            uint64_t period = 1 + draw(kinds[k].period_max), height = 0;
+            struct zr_lifetimes set = set_of(1 + draw(kinds[k].count_max));
             set.period = period;
             for (size_t i = 0; i < set.count; i++) {
                 uint64_t most = draw(4) && kinds[k].longest < period ? kinds[k].longest : period;
@@ -254,13 +254,13 @@ static void test_periods(void)
                 buffers[i].bytes = 256 * (1 + draw(UINT64_C(1) << draw(kinds[k].bits)));
             }
             struct zr_pack_report report = pack(&set, (struct zr_pack_options){.work = kinds[k].work});
-            wrong += report.lower_bound_bytes != live_most(&set);
+            wrong += report.lower_bound_bytes != live_max(&set);
             double ratio = (double)report.height_bytes / (double)report.lower_bound_bytes;
             worst = ratio > worst ? ratio : worst;
             wrong += zr_pack_round(&set, 768, &height) || !holds(&set, height);
         }
         tap_is(wrong, 0, "%s: what is live is counted right, and a rounded placement holds", kinds[k].name);
-        tap_ok(worst >= 1 && worst <= kinds[k].ratio_most, "%s: at most %.3f times what is live",
+        tap_ok(worst >= 1 && worst <= kinds[k].ratio_max, "%s: at most %.3f times what is live",
                kinds[k].name, worst);
     }
 }

@@ -20,7 +20,7 @@
 
 static const char *const kind_names[] = {"by straight cuts", "also by pinwheels",
                                          "into short lifetimes, partly full"};
-static struct zr_buffer buffers[MOST_PIECES];
+static struct zr_buffer buffers[MAX_PIECES];
 
 /* One packing of 200 to 500 pieces, in any order. */
 static struct zr_lifetimes make(uint64_t seed)
@@ -58,7 +58,7 @@ static bool peer_finds(struct zr_lifetimes *set, uint64_t capacity_bytes, const 
 {
     struct zr_scratch scratch = {.arena = host_arena};
     struct zr_pack_problem problem;
-    bool found = !zr_pack_problem_make(&problem, set, 1, &scratch) && problem.count <= PEER_MOST &&
+    bool found = !zr_pack_problem_make(&problem, set, 1, &scratch) && problem.count <= PEER_MAX &&
                  peer_pack(&problem, set->buffers, capacity_bytes / problem.unit_bytes, most, spent);
     zr_scratch_end(&scratch);
     return found && zr_pack_check(set, capacity_bytes) == ZR_OK;

@@ -8,7 +8,7 @@
 #include "tests/support/seed.h"
 #include "tests/support/tap.h"
 
-enum { EVENTS = 4000, SLOTS = 100, BLOCKS_MOST = 2 * EVENTS };
+enum { EVENTS = 4000, SLOTS = 100, BLOCKS_MAX = 2 * EVENTS };
 
 static struct zr_event events[EVENTS];
 static struct zr_sequence base;
@@ -51,8 +51,8 @@ struct seen {
 /* Goes through a repeat by its own counters. */
 static struct seen look(const struct zr_sequence *sequence)
 {
-    static uint64_t live[BLOCKS_MOST];
-    struct seen seen = {.makes_sense = sequence->blocks_count <= BLOCKS_MOST, .base_is_whole = true};
+    static uint64_t live[BLOCKS_MAX];
+    struct seen seen = {.makes_sense = sequence->blocks_count <= BLOCKS_MAX, .base_is_whole = true};
     uint64_t sum = 0, most = 0;
     memset(live, 0, sizeof live);
     for (size_t i = 0; i < sequence->events_count && seen.makes_sense; i++) {
@@ -90,8 +90,8 @@ static void test_repeats(unsigned percent)
         tap_ok(seen.makes_sense && seen.base_is_whole && seen.bound_is_right,
                "%u per cent, repeat %u: the base, event by event, and its bound", percent, repeat);
         tap_ok(share >= 0.7 * percent && share <= 1.3 * percent, "%.2f per cent are unplanned", share);
-        tap_ok(sequence->blocks_count <= unplanned.blocks_most &&
-                   sequence->events_count <= unplanned.events_most,
+        tap_ok(sequence->blocks_count <= unplanned.blocks_max &&
+                   sequence->events_count <= unplanned.events_max,
                "within the room that was promised");
     }
     tap_is(hashes[1] == hashes[0], percent == 0, "each repeat has others");

@@ -288,16 +288,12 @@ static void test_wrong_memory(void)
 
 /* ---- Sums of columns ----------------------------------------------------------------------------------- */
 
-enum {
-    COLUMN_ROWS_MOST = 4 * CUDA_COLUMN_ROWS,
-    COLUMNS_MOST = 150,
-    ROOM = COLUMN_ROWS_MOST * COLUMNS_MOST + 1
-};
+enum { COLUMN_ROWS_MAX = 4 * CUDA_COLUMN_ROWS, COLUMNS_MAX = 150, ROOM = COLUMN_ROWS_MAX * COLUMNS_MAX + 1 };
 static float column_x[ROOM], column_dy[ROOM];
 
 static bool sums_right(const float *device_sums, const double *want, size_t n)
 {
-    float got[COLUMNS_MOST];
+    float got[COLUMNS_MAX];
     cu->copy(address_of(got), address_of(device_sums), n * sizeof *got, context.stream);
     cu->stream_synchronize(context.stream);
     for (size_t c = 0; c < n; c++)
@@ -316,16 +312,16 @@ static void test_columns(void)
                   {1, 33, 0},
                   {CUDA_COLUMN_ROWS, 40, 0},
                   {CUDA_COLUMN_ROWS + 1, 132, 0},
-                  {COLUMN_ROWS_MOST - 5, COLUMNS_MOST, 0},
+                  {COLUMN_ROWS_MAX - 5, COLUMNS_MAX, 0},
                   {3 * CUDA_COLUMN_ROWS, 36, 1}};
     float *x = device(sizeof column_x), *dy = device(sizeof column_dy),
-          *w = device(COLUMNS_MOST * sizeof(float)), *dx = device(sizeof column_x),
-          *dw = device(COLUMNS_MOST * sizeof(float)), *db = device(COLUMNS_MOST * sizeof(float)),
-          *mean = device(COLUMN_ROWS_MOST * sizeof(float)), *rstd = device(COLUMN_ROWS_MOST * sizeof(float)),
-          half[2][COLUMN_ROWS_MOST];
+          *w = device(COLUMNS_MAX * sizeof(float)), *dx = device(sizeof column_x),
+          *dw = device(COLUMNS_MAX * sizeof(float)), *db = device(COLUMNS_MAX * sizeof(float)),
+          *mean = device(COLUMN_ROWS_MAX * sizeof(float)), *rstd = device(COLUMN_ROWS_MAX * sizeof(float)),
+          half[2][COLUMN_ROWS_MAX];
     for (size_t i = 0; i < ROOM; i++)
         column_x[i] = (float)(i * 7 % 13) - 6, column_dy[i] = (float)(i * 5 % 11) - 5;
-    for (size_t i = 0; i < COLUMN_ROWS_MOST; i++)
+    for (size_t i = 0; i < COLUMN_ROWS_MAX; i++)
         half[0][i] = (float)(i % 3), half[1][i] = 0.5f * (float)(i % 2 + 1);
     cu->copy(address_of(x), address_of(column_x), sizeof column_x, context.stream);
     cu->copy(address_of(dy), address_of(column_dy), sizeof column_dy, context.stream);
@@ -333,7 +329,7 @@ static void test_columns(void)
     cu->copy(address_of(rstd), address_of(half[1]), sizeof half[1], context.stream);
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
         const size_t rows = shapes[i].rows, n = shapes[i].columns, skipped = shapes[i].skipped;
-        double normal[COLUMNS_MOST] = {0}, root[COLUMNS_MOST] = {0}, plain[COLUMNS_MOST] = {0};
+        double normal[COLUMNS_MAX] = {0}, root[COLUMNS_MAX] = {0}, plain[COLUMNS_MAX] = {0};
         for (size_t at = 0; at < rows * n; at++) {
             double v = (double)column_x[skipped + at], g = (double)column_dy[skipped + at],
                    r = (double)half[1][at / n];

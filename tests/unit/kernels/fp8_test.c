@@ -25,7 +25,7 @@ static double model_value(unsigned code, enum zr_fp8 kind)
     return code & 0x80 ? -size : size;
 }
 
-static unsigned model_most(enum zr_fp8 kind)
+static unsigned model_max(enum zr_fp8 kind)
 {
     return kind == ZR_FP8_E4M3 ? 0x7e : 0x7b;
 }
@@ -34,7 +34,7 @@ static unsigned model_most(enum zr_fp8 kind)
 static unsigned model_code(double x, enum zr_fp8 kind)
 {
     unsigned best = 0;
-    for (unsigned code = 1; code <= model_most(kind); code++) {
+    for (unsigned code = 1; code <= model_max(kind); code++) {
         double far = fabs(model_value(code, kind) - fabs(x)), least = fabs(model_value(best, kind) - fabs(x));
         if (far < least || (far == least && code % 2 == 0))
             best = code;
@@ -57,7 +57,7 @@ static void test_numbers(enum zr_fp8 kind)
         values += isnan(real) ? !isnan(got) : (double)got != real || !!signbit(got) != (code >= 0x80);
         codes += isfinite(real) && zr_fp8_round(got, kind) != code;
     }
-    for (unsigned code = 0; code < model_most(kind); code++) {
+    for (unsigned code = 0; code < model_max(kind); code++) {
         double low = model_value(code, kind), high = model_value(code + 1, kind);
         float middle = (float)((low + high) / 2);
         for (unsigned sign = 0; sign < 2; sign++) {
@@ -67,7 +67,7 @@ static void test_numbers(enum zr_fp8 kind)
             halves += zr_fp8_round(side * nextafterf(middle, INFINITY), kind) != (sign << 7 | (code + 1));
         }
     }
-    const float most = (float)model_value(model_most(kind), kind);
+    const float most = (float)model_value(model_max(kind), kind);
     const struct {
         float x;
         unsigned code;
@@ -75,11 +75,11 @@ static void test_numbers(enum zr_fp8 kind)
                 {-0.0f, 0x80},
                 {0x1p-149f, 0},
                 {-0x1p-127f, 0x80},
-                {most * 1.01f, model_most(kind)},
-                {-most * 2, 0x80 | model_most(kind)},
-                {0x1.fffffep127f, model_most(kind)},
-                {INFINITY, model_most(kind)},
-                {-INFINITY, 0x80 | model_most(kind)},
+                {most * 1.01f, model_max(kind)},
+                {-most * 2, 0x80 | model_max(kind)},
+                {0x1.fffffep127f, model_max(kind)},
+                {INFINITY, model_max(kind)},
+                {-INFINITY, 0x80 | model_max(kind)},
                 {NAN, 0x7f},
                 {-NAN, 0xff}};
     unsigned wrong = 0;
@@ -95,7 +95,7 @@ static void test_numbers(enum zr_fp8 kind)
  * inverse. */
 static void test_scales(enum zr_fp8 kind)
 {
-    const double largest = model_value(model_most(kind), kind);
+    const double largest = model_value(model_max(kind), kind);
     unsigned wrong = 0;
     int power;
     for (unsigned most = 0; most < 0x8000; most++) {
@@ -115,7 +115,7 @@ static void test_scales(enum zr_fp8 kind)
 
 static double scale_of(const double *numbers, size_t n, enum zr_fp8 kind)
 {
-    double most = 0, scale = 1, largest = model_value(model_most(kind), kind);
+    double most = 0, scale = 1, largest = model_value(model_max(kind), kind);
     for (size_t i = 0; i < n; i++)
         most = worst(most, fabs(numbers[i]));
     while (most > 0 && most * scale > largest)

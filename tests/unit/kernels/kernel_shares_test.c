@@ -3,7 +3,7 @@
  * bits where nothing is added in another order, and what is not finite in one share stays so. */
 #include "tests/support/kernels/kernels_cases.h"
 
-enum { SHARES_MOST = 4 };
+enum { SHARES_MAX = 4 };
 static const double tolerance = 3e-6;
 
 /* Sequences of several lengths, vocabularies and channels that fill no vector. */
@@ -14,7 +14,7 @@ static const struct shape shapes[] = {{1, 1, 3, 1, 8, 5, 5},
                                       {4, 6, 20, 1, 8, 97, 97}};
 
 /* Where `count` shares of n begin: from the second one on anywhere, in order; a share may be of nothing. */
-static void cut(size_t n, unsigned count, size_t at[SHARES_MOST + 1])
+static void cut(size_t n, unsigned count, size_t at[SHARES_MAX + 1])
 {
     at[0] = 0;
     for (unsigned i = 1; i < count; i++)
@@ -35,7 +35,7 @@ static bool same_bits(const struct tensor *a, const struct tensor *b)
 /* Each token's row comes from the one share that has it; gradients are added in the order of the rows. */
 static double case_embedding(struct zr_kernel_context *c, const struct shape *s)
 {
-    size_t rows = rows_of(s), channels = s->channels, at[SHARES_MOST + 1];
+    size_t rows = rows_of(s), channels = s->channels, at[SHARES_MAX + 1];
     const int32_t *tokens = random_tokens(rows, s->vocabulary);
     struct tensor *w = input_of(precision, s->padded * channels, 0, 1),
                   *dy = input_of(precision, rows * channels, 0, 1), *y = output_of(precision, dy->n),
@@ -52,7 +52,7 @@ static double case_embedding(struct zr_kernel_context *c, const struct shape *s)
     bool good = kernels->embedding_forward(c, &forward) == ZR_OK;
     for (int twice = 0; twice < 2; twice++, backward.accumulate = true)
         good = good && kernels->embedding_backward(c, &backward) == ZR_OK;
-    for (unsigned count = 1; count <= SHARES_MOST; count++) {
+    for (unsigned count = 1; count <= SHARES_MAX; count++) {
         cut(s->padded, count, at);
         for (unsigned i = count; i-- > 0;) { /* so that no next share clears what is written beyond one */
             forward.first_row = backward.first_row = at[i];
@@ -86,7 +86,7 @@ static double case_embedding(struct zr_kernel_context *c, const struct shape *s)
 /* A share of the rows beside a batch that has zeros in place of all others. */
 static double case_positions(struct zr_kernel_context *c, const struct shape *s)
 {
-    size_t rows = rows_of(s), channels = s->channels, w_rows = s->sequence + 2, at[SHARES_MOST + 1];
+    size_t rows = rows_of(s), channels = s->channels, w_rows = s->sequence + 2, at[SHARES_MAX + 1];
     struct tensor *w = input_of(precision, w_rows * channels, 0, 1),
                   *x = input_of(precision, rows * channels, 0, 1), *y = output_of(precision, x->n),
                   *all = output_of(precision, x->n), *alone = output_of(precision, x->n),
@@ -97,8 +97,8 @@ static double case_positions(struct zr_kernel_context *c, const struct shape *s)
     memcpy(all->at, x->at, tensor_bytes(x));
     memcpy(y->at, x->at, tensor_bytes(x));
     good = kernels->positions_forward(c, &forward) == ZR_OK;
-    cut(rows, SHARES_MOST, at);
-    for (unsigned i = 0; i < SHARES_MOST; i++) {
+    cut(rows, SHARES_MAX, at);
+    for (unsigned i = 0; i < SHARES_MAX; i++) {
         size_t bytes = (size_t)((char *)row_of(x, at[i + 1], channels) - (char *)row_of(x, at[i], channels));
         struct zr_positions_backward backward = {.rows = rows,
                                                  .sequence = s->sequence,
@@ -226,8 +226,8 @@ static double difference(const struct zr_cross_entropy *share, const struct zr_c
 static double case_softmax(struct zr_kernel_context *c, const struct shape *s)
 {
     static const float bad[] = {NAN, INFINITY};
-    size_t rows = rows_of(s), n = s->vocabulary, at[SHARES_MOST + 1];
-    struct zr_softmax_part *parts = calloc((SHARES_MOST + 1) * rows, sizeof *parts);
+    size_t rows = rows_of(s), n = s->vocabulary, at[SHARES_MAX + 1];
+    struct zr_softmax_part *parts = calloc((SHARES_MAX + 1) * rows, sizeof *parts);
     struct tensor *logits = input(rows * n, 0, STEEP), *losses = output(rows), *own = output(rows);
     const struct zr_cross_entropy described = {.rows = rows,
                                                .columns = n,
@@ -235,10 +235,10 @@ static double case_softmax(struct zr_kernel_context *c, const struct shape *s)
                                                .losses = losses->at,
                                                .gradient = true,
                                                .scale = 0.5f};
-    struct zr_cross_entropy all = share_of(&described, logits, 0, n), shares[SHARES_MOST];
+    struct zr_cross_entropy all = share_of(&described, logits, 0, n), shares[SHARES_MAX];
     bool good = kernels->cross_entropy(c, &all) == ZR_OK;
     double error = 0;
-    for (unsigned turn = 0; turn < SPOILED_KINDS * SHARES_MOST; turn++) {
+    for (unsigned turn = 0; turn < SPOILED_KINDS * SHARES_MAX; turn++) {
         unsigned count = turn / SPOILED_KINDS + 1;
         enum spoiled how = turn % SPOILED_KINDS;
         cut(n, count, at);

@@ -346,11 +346,11 @@ static void test_limits(void)
         const char *name;
         double most;
     } modules[] = {{"ranks", ZR_MAX_WORLD},
-                   {"interleave", ZR_PIPELINE_PARTS_MOST},
-                   {"offload-buffers", ZR_NVME_BUFFERS_MOST},
-                   {"nvme-depth", ZR_NVME_DEPTH_MOST},
-                   {"loss-scale", ZR_LOSS_SCALE_MOST},
-                   {"min-loss-scale", ZR_LOSS_SCALE_MOST}};
+                   {"interleave", ZR_PIPELINE_PARTS_MAX},
+                   {"offload-buffers", ZR_NVME_BUFFERS_MAX},
+                   {"nvme-depth", ZR_NVME_DEPTH_MAX},
+                   {"loss-scale", ZR_LOSS_SCALE_MAX},
+                   {"min-loss-scale", ZR_LOSS_SCALE_MAX}};
     for (size_t i = 0; i < sizeof modules / sizeof *modules; i++)
         tap_ok(zr_flag_find(modules[i].name)->most == modules[i].most, "--%s: as much as its module takes",
                modules[i].name);

@@ -275,25 +275,24 @@ static void test_limits(struct rig *rig)
         const char *what;
         unsigned *number;
         unsigned last, beyond;
-    } numbers[] = {
-        {"stage", &o.stage, 3, 4},
-        {"prefetch_distance", &o.prefetch_distance, ZR_PREFETCH_MOST, ZR_PREFETCH_MOST + 1},
-        {"groups", &o.optimizer.groups_count, ZR_GROUPS_MAX, ZR_GROUPS_MAX + 1},
-        {"precision", (unsigned *)&o.precision, ZR_PRECISION_COUNT - 1, ZR_PRECISION_COUNT},
-        {"reduce", (unsigned *)&o.reduce, ZR_REDUCE_ONCE, ZR_REDUCE_ONCE + 1},
-        {"optimizer", (unsigned *)&o.optimizer.kind, ZR_OPTIMIZER_SGD, ZR_OPTIMIZER_SGD + 1},
-        {"gradient_uses", &uses[2].gradient_uses, UINT32_MAX / 3, UINT32_MAX / 3 + 1},
-        {"offload buffers, least", &file.buffers, ZR_NVME_BUFFERS_LEAST, ZR_NVME_BUFFERS_LEAST - 1},
-        {"offload buffers, most", &file.buffers, ZR_NVME_BUFFERS_MOST, ZR_NVME_BUFFERS_MOST + 1}};
+    } numbers[] = {{"stage", &o.stage, 3, 4},
+                   {"prefetch_distance", &o.prefetch_distance, ZR_PREFETCH_MAX, ZR_PREFETCH_MAX + 1},
+                   {"groups", &o.optimizer.groups_count, ZR_GROUPS_MAX, ZR_GROUPS_MAX + 1},
+                   {"precision", (unsigned *)&o.precision, ZR_PRECISION_COUNT - 1, ZR_PRECISION_COUNT},
+                   {"reduce", (unsigned *)&o.reduce, ZR_REDUCE_ONCE, ZR_REDUCE_ONCE + 1},
+                   {"optimizer", (unsigned *)&o.optimizer.kind, ZR_OPTIMIZER_SGD, ZR_OPTIMIZER_SGD + 1},
+                   {"gradient_uses", &uses[2].gradient_uses, UINT32_MAX / 3, UINT32_MAX / 3 + 1},
+                   {"offload buffers, least", &file.buffers, ZR_NVME_BUFFERS_MIN, ZR_NVME_BUFFERS_MIN - 1},
+                   {"offload buffers, most", &file.buffers, ZR_NVME_BUFFERS_MAX, ZR_NVME_BUFFERS_MAX + 1}};
     const struct {
         const char *what;
         float *number, last, beyond;
     } reals[] = {
         {"beta1", &o.optimizer.beta1, nextafterf(1, 0), 1},
         {"beta2", &o.optimizer.beta2, 0, -1e-30f},
-        {"loss scale", &o.loss_scaling.initial, ZR_LOSS_SCALE_MOST, nextafterf(ZR_LOSS_SCALE_MOST, INFINITY)},
-        {"least loss scale", &o.loss_scaling.least, ZR_LOSS_SCALE_MOST,
-         nextafterf(ZR_LOSS_SCALE_MOST, INFINITY)},
+        {"loss scale", &o.loss_scaling.initial, ZR_LOSS_SCALE_MAX, nextafterf(ZR_LOSS_SCALE_MAX, INFINITY)},
+        {"least loss scale", &o.loss_scaling.least, ZR_LOSS_SCALE_MAX,
+         nextafterf(ZR_LOSS_SCALE_MAX, INFINITY)},
         {"clip", &o.optimizer.clip, FLT_MAX, INFINITY},
         {"a part that stays", NULL, 1, nextafterf(1, 2)}};
     const size_t count = sizeof numbers / sizeof *numbers;

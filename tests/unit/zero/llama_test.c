@@ -7,7 +7,7 @@
 
 /* ---- Numbers that remember how they were made ---------------------------------------------------------- */
 
-enum { NODES_MOST = 1 << 20 };
+enum { NODES_MAX = 1 << 20 };
 
 /* d(this) / d(from[i]) = slope[i] */
 struct node {
@@ -21,7 +21,7 @@ typedef unsigned number;
 
 static number make(double value, number a, double slope_a, number b, double slope_b)
 {
-    if (nodes == NODES_MOST)
+    if (nodes == NODES_MAX)
         abort();
     tape[nodes] = (struct node){value, 0, {slope_a, slope_b}, {a, b}};
     return nodes++;
@@ -245,7 +245,7 @@ static const struct {
 int main(void)
 {
     enum { STEPS = 20, V = 29, VP = 32 };
-    tape = calloc(NODES_MOST, sizeof *tape);
+    tape = calloc(NODES_MAX, sizeof *tape);
     if (!tape)
         return 1;
     for (size_t i = 0; i < sizeof models / sizeof *models; i++) {

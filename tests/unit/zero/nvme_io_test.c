@@ -264,7 +264,7 @@ static void test_limits(void)
         uint64_t *file_bytes;
         size_t *bytes;
         uint64_t last, beyond;
-    } rows[] = {{"depth", depth, NULL, NULL, ZR_NVME_DEPTH_MOST, ZR_NVME_DEPTH_MOST + 1},
+    } rows[] = {{"depth", depth, NULL, NULL, ZR_NVME_DEPTH_MAX, ZR_NVME_DEPTH_MAX + 1},
                 {"buffers", count, NULL, NULL, ZR_NVME_BUFFERS, ZR_NVME_BUFFERS + 1},
                 {"the least file", NULL, &o.file_bytes, NULL, b, 0},
                 {"half a block less", NULL, &o.file_bytes, NULL, b, b - 1},

@@ -7,7 +7,7 @@
 #include "tests/support/tap.h"
 #include "zero/engine/layout.h"
 
-enum { PARAMETERS = 6, ROWS = 37, COLUMNS = 45, WIDTH = 19, BLOCK = 7, PARTS_MOST = 4 };
+enum { PARAMETERS = 6, ROWS = 37, COLUMNS = 45, WIDTH = 19, BLOCK = 7, PARTS_MAX = 4 };
 
 /* A matrix by columns, one by rows, a vector, a matrix and a vector of three blocks, and one that every part
  * has whole, which part 0 counts. */
@@ -131,7 +131,7 @@ static void test_values(struct rig *rig, unsigned parts)
 static void test_together(unsigned parts, unsigned world, zr_arena *arena)
 {
     static unsigned char times[ELEMENTS];
-    struct zr_parameter all[PARAMETERS * PARTS_MOST], p[PARAMETERS];
+    struct zr_parameter all[PARAMETERS * PARTS_MAX], p[PARAMETERS];
     struct zr_layout layout;
     size_t count = 0;
     unsigned wrong = 0;
@@ -243,7 +243,7 @@ int main(void)
                                                     .reserve_bytes = 64 << 20,
                                                     .kernels = zr_kernels_cpu(zr_isa_best())}),
                ZR_OK, "memory");
-    for (unsigned parts = 1; parts <= PARTS_MOST; parts++) {
+    for (unsigned parts = 1; parts <= PARTS_MAX; parts++) {
         for (unsigned world = 1; world <= 5; world++)
             test_cover(parts, world, rig.arena);
         test_together(parts, parts, rig.arena);

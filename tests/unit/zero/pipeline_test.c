@@ -9,7 +9,7 @@
 #include "zero/model/transformer.h"
 #include "zero/step/schedule.h"
 
-enum { RANKS_MOST = 6, BATCHES_MOST = 13, TEXT_BYTES = 4096 };
+enum { RANKS_MAX = 6, BATCHES_MAX = 13, TEXT_BYTES = 4096 };
 
 /* ---- Orders -------------------------------------------------------------------------------------------- */
 
@@ -79,7 +79,7 @@ static unsigned held_bound(const struct zr_pipeline *pipeline, unsigned ranks, u
 /* Every micro-batch once through each part, forward before backward, in order. */
 static unsigned count_wrong(const struct zr_pipeline_request *request)
 {
-    unsigned next[2][ZR_PIPELINE_PARTS_MOST] = {{0}}, held = 0, wrong = 0;
+    unsigned next[2][ZR_PIPELINE_PARTS_MAX] = {{0}}, held = 0, wrong = 0;
     struct zr_pipeline_order order;
     if (zr_pipeline_order_make(&order, request) != ZR_OK)
         return 1;
@@ -98,12 +98,12 @@ static unsigned count_wrong(const struct zr_pipeline_request *request)
 
 static void test_orders(const char *words, const struct zr_pipeline *pipeline)
 {
-    static struct zr_pipeline_times times[ZR_PIPELINE_STAGES_MOST];
+    static struct zr_pipeline_times times[ZR_PIPELINE_STAGES_MAX];
     unsigned wrong = 0, stuck = 0, far = 0;
-    for (unsigned s = 0; s < ZR_PIPELINE_STAGES_MOST; s++)
+    for (unsigned s = 0; s < ZR_PIPELINE_STAGES_MAX; s++)
         times[s] = (struct zr_pipeline_times){1, 2, 0};
-    for (unsigned ranks = 2; ranks <= RANKS_MOST; ranks++)
-        for (unsigned batches = 1; batches < BATCHES_MOST; batches++) {
+    for (unsigned ranks = 2; ranks <= RANKS_MAX; ranks++)
+        for (unsigned batches = 1; batches < BATCHES_MAX; batches++) {
             struct zr_pipeline_request request = {pipeline, ranks, 0, batches, host_arena};
             struct zr_pipeline_walk walk;
             double formula = zr_pipeline_idle_share(pipeline, ranks, batches);
@@ -133,7 +133,7 @@ struct walker {
 struct way {
     unsigned sent, asked, needed;
 };
-static struct way ways[2][ZR_PIPELINE_STAGES_MOST];
+static struct way ways[2][ZR_PIPELINE_STAGES_MAX];
 
 static zr_result open_walker(struct walker *w, const struct zr_model *model,
                              const struct zr_pipeline *pipeline, unsigned ranks, unsigned rank,
@@ -218,12 +218,12 @@ static void test_lists(const char *words, const struct zr_pipeline *pipeline)
                                    .vocabulary_padded = 192,
                                    .sequence = 8,
                                    .batch = 2};
-    static struct walker walkers[RANKS_MOST];
+    static struct walker walkers[RANKS_MAX];
     struct zr_transformer transformer;
     unsigned stuck = 0;
     zr_result result = zr_transformer_open(&transformer, &shape, NULL, host_arena);
-    for (unsigned ranks = 2; ranks <= RANKS_MOST && result == ZR_OK; ranks++)
-        for (unsigned batches = 1; batches < BATCHES_MOST && result == ZR_OK; batches++) {
+    for (unsigned ranks = 2; ranks <= RANKS_MAX && result == ZR_OK; ranks++)
+        for (unsigned batches = 1; batches < BATCHES_MAX && result == ZR_OK; batches++) {
             if (pipeline->interleave > 1 && batches % ranks)
                 continue;
             for (unsigned r = 0; r < ranks && result == ZR_OK; r++)
@@ -360,7 +360,7 @@ static void test_refused(void)
 /* As many stages as there are modules, or as there may be, and one more. */
 static void test_limits(void)
 {
-    const struct zr_shape deep = {.layers = ZR_PIPELINE_STAGES_MOST,
+    const struct zr_shape deep = {.layers = ZR_PIPELINE_STAGES_MAX,
                                   .hidden = 4,
                                   .heads = 1,
                                   .vocabulary = 64,
@@ -382,10 +382,10 @@ static void test_limits(void)
                 {"and one rank more", &five, {.schedule = ZR_PIPELINE_VHALF}, 3, ZR_ERR_INVALID},
                 {"stages that have all modules", &five, {.modules = exact}, 3, ZR_OK},
                 {"and one that is not there", &five, {.modules = more}, 3, ZR_ERR_INVALID},
-                {"the most of a rank", &deep, {.interleave = ZR_PIPELINE_PARTS_MOST}, 2, ZR_OK},
-                {"one more", &deep, {.interleave = ZR_PIPELINE_PARTS_MOST + 1}, 2, ZR_ERR_INVALID},
-                {"the most in all", &deep, {0}, ZR_PIPELINE_STAGES_MOST, ZR_OK},
-                {"one more", &deep, {0}, ZR_PIPELINE_STAGES_MOST + 1, ZR_ERR_INVALID},
+                {"the most of a rank", &deep, {.interleave = ZR_PIPELINE_PARTS_MAX}, 2, ZR_OK},
+                {"one more", &deep, {.interleave = ZR_PIPELINE_PARTS_MAX + 1}, 2, ZR_ERR_INVALID},
+                {"the most in all", &deep, {0}, ZR_PIPELINE_STAGES_MAX, ZR_OK},
+                {"one more", &deep, {0}, ZR_PIPELINE_STAGES_MAX + 1, ZR_ERR_INVALID},
                 {"the last schedule", &five, {.schedule = ZR_PIPELINE_SCHEDULES - 1}, 2, ZR_OK}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         struct zr_transformer transformer;

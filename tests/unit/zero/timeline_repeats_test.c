@@ -89,7 +89,7 @@ static void test_cut_off(unsigned stage, unsigned micro_batches)
     zr_timeline_end(&walked.timeline);
     for (size_t most = 1; most <= all + 1; most += 1 + most / 9) {
         struct run short_cut;
-        walked.events_most = most;
+        walked.events_max = most;
         short_cut = walked;
         short_cut.walks_all = false;
         rehearse(&walked);

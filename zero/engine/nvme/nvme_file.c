@@ -18,7 +18,7 @@
 
 static const long tmpfs_magic = 0x01021994, ramfs_magic = 0x858458f6;
 /* Without O_TMPFILE: tries names until one is free. */
-enum { NAME_TRIES = 100, ALIGN_DEFAULT = 4096, ALIGN_MOST = 65536 };
+enum { NAME_TRIES = 100, ALIGN_DEFAULT = 4096, ALIGN_MAX = 65536 };
 
 static const char *way_out(int error)
 {
@@ -113,7 +113,7 @@ static size_t find_align(int fd, bool *out_direct)
 #endif
     if (align_bytes < ALIGN_DEFAULT)
         align_bytes = ALIGN_DEFAULT;
-    if (fstat(fd, &status) == 0 && status.st_blksize > 0 && status.st_blksize <= ALIGN_MOST &&
+    if (fstat(fd, &status) == 0 && status.st_blksize > 0 && status.st_blksize <= ALIGN_MAX &&
         (status.st_blksize & (status.st_blksize - 1)) == 0 && (size_t)status.st_blksize > align_bytes)
         align_bytes = (size_t)status.st_blksize;
     return align_bytes;

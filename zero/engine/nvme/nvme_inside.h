@@ -75,8 +75,8 @@ struct zr_nvme_io {
     unsigned threads_count;
     bool ring_used;
     struct io_uring ring;
-    struct zr_nvme_piece pieces[ZR_NVME_DEPTH_MOST]; /* used by the ring's thread */
-    bool piece_used[ZR_NVME_DEPTH_MOST];
+    struct zr_nvme_piece pieces[ZR_NVME_DEPTH_MAX]; /* used by the ring's thread */
+    bool piece_used[ZR_NVME_DEPTH_MAX];
     bool ring_stalls; /* fault tests: one of the new pieces stalls */
     struct iovec registered[ZR_NVME_REGISTERED];
     unsigned registered_count;

@@ -15,7 +15,7 @@
 #include "zero/engine/nvme/nvme_inside.h"
 
 /* Transfers in a row without a whole block before the device counts as failed. */
-enum { PIECE_DEFAULT_BYTES = 512 << 10, FRUITLESS_MOST = 1000 };
+enum { PIECE_DEFAULT_BYTES = 512 << 10, FRUITLESS_MAX = 1000 };
 static const uint64_t stall_default_ns = 5000000000ull, look_ns = 1000000000ull;
 
 void zr_nvme_log(const zr_nvme_io *io, const char *format, ...)
@@ -149,7 +149,7 @@ bool zr_nvme_advance_piece(zr_nvme_io *io, struct zr_nvme_piece *piece, long mov
     io->moved_bytes[operation->write] += moved;
     io->under_way_bytes -= moved;
     if (piece->bytes > 0) {
-        if (passing && piece->fruitless_count < FRUITLESS_MOST && !has_failed(io, operation->write)) {
+        if (passing && piece->fruitless_count < FRUITLESS_MAX && !has_failed(io, operation->write)) {
             io->continued_count += moved > 0;
             return false;
         }
@@ -380,9 +380,9 @@ zr_result zr_nvme_write(zr_nvme_io *io, const struct zr_nvme_extent *extent, zr_
 
 static zr_result check_options(const struct zr_nvme_options *options, size_t align_bytes)
 {
-    if (options->buffers_count > ZR_NVME_BUFFERS || options->depth > ZR_NVME_DEPTH_MOST)
+    if (options->buffers_count > ZR_NVME_BUFFERS || options->depth > ZR_NVME_DEPTH_MAX)
         return zr_fail(ZR_ERR_INVALID, "an offload file has at most %d buffers and a depth of at most %d",
-                       ZR_NVME_BUFFERS, ZR_NVME_DEPTH_MOST);
+                       ZR_NVME_BUFFERS, ZR_NVME_DEPTH_MAX);
     if (options->file_bytes % align_bytes != 0 || options->piece_bytes % align_bytes != 0 ||
         options->piece_bytes > (size_t)1 << 30 || options->file_bytes > INT64_MAX)
         return zr_fail(

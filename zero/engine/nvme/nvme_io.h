@@ -23,7 +23,7 @@ typedef struct zr_nvme_io zr_nvme_io;
 typedef uint64_t zr_nvme_event; /* 0: always passed */
 
 enum {
-    ZR_NVME_DEPTH_MOST = 64,
+    ZR_NVME_DEPTH_MAX = 64,
     ZR_NVME_OPERATIONS = 64, /* maximum of unfinished operations; one more waits for the oldest */
     ZR_NVME_BUFFERS = 16
 };

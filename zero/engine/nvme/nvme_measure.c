@@ -5,7 +5,7 @@
  * thread that submits pieces waits for a processor, and the queue must keep the disk busy meanwhile. */
 #include "zero/engine/nvme/nvme_inside.h"
 
-enum { DEPTH_UNMEASURED = 16, SPAN_MOST_BYTES = 16 << 20 };
+enum { DEPTH_UNMEASURED = 16, SPAN_MAX_BYTES = 16 << 20 };
 static const uint64_t depth_ns = 50000000, all_ns = 1000000000;
 static const double near_best = 0.95;
 
@@ -67,9 +67,9 @@ unsigned zr_nvme_choose_depth(const double *rates, unsigned count)
 
 zr_result zr_nvme_measure(zr_nvme_io *io)
 {
-    unsigned most = io->ring_used ? ZR_NVME_DEPTH_MOST : ZR_NVME_THREADS, tried = 0;
-    double rates[ZR_NVME_DEPTH_MOST];
-    size_t span_bytes = SPAN_MOST_BYTES;
+    unsigned most = io->ring_used ? ZR_NVME_DEPTH_MAX : ZR_NVME_THREADS, tried = 0;
+    double rates[ZR_NVME_DEPTH_MAX];
+    size_t span_bytes = SPAN_MAX_BYTES;
 
     if (io->depth != 0) {
         set_depth(io, io->depth < most ? io->depth : most);

@@ -14,8 +14,8 @@
 #include "zero/engine/nvme/nvme_io.h"
 
 enum {
-    ZR_NVME_BUFFERS_LEAST = 3,
-    ZR_NVME_BUFFERS_MOST = 16,
+    ZR_NVME_BUFFERS_MIN = 3,
+    ZR_NVME_BUFFERS_MAX = 16,
     ZR_NVME_PLACES = 24 /* maximum of units in memory at a time */
 };
 

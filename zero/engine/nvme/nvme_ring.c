@@ -68,7 +68,7 @@ static int try_ring(struct io_uring *ring)
 int zr_nvme_ring_start(zr_nvme_io *io)
 {
     struct io_uring_params params = {0};
-    int error = -io_uring_queue_init_params(ZR_NVME_DEPTH_MOST, &io->ring, &params);
+    int error = -io_uring_queue_init_params(ZR_NVME_DEPTH_MAX, &io->ring, &params);
     if (error != 0)
         return error;
     /* Kernels with this feature also have non-vectored reads and writes. */
@@ -124,7 +124,7 @@ static void hand_in(zr_nvme_io *io, unsigned i)
 /* The caller holds the lock. Queues pieces that can start; returns the number of pieces in the ring. */
 static unsigned fill(zr_nvme_io *io, unsigned count)
 {
-    for (unsigned i = 0; i < ZR_NVME_DEPTH_MOST; i++) {
+    for (unsigned i = 0; i < ZR_NVME_DEPTH_MAX; i++) {
         if (io->piece_used[i])
             continue;
         if (!zr_nvme_take_piece(io, &io->pieces[i]))
@@ -141,8 +141,8 @@ static unsigned fill(zr_nvme_io *io, unsigned count)
  * left. */
 static unsigned reap(zr_nvme_io *io, unsigned count)
 {
-    struct io_uring_cqe *cqes[ZR_NVME_DEPTH_MOST];
-    unsigned ended = io_uring_peek_batch_cqe(&io->ring, cqes, ZR_NVME_DEPTH_MOST);
+    struct io_uring_cqe *cqes[ZR_NVME_DEPTH_MAX];
+    unsigned ended = io_uring_peek_batch_cqe(&io->ring, cqes, ZR_NVME_DEPTH_MAX);
     for (unsigned n = 0; n < ended; n++) {
         unsigned i = (unsigned)cqes[n]->user_data;
         int error = io->pieces[i].error;

@@ -25,7 +25,7 @@ static zr_result take_slots(struct zr_engine *engine, size_t align_bytes)
 {
     struct zr_parameter_file *file = &engine->parameter_file;
     size_t all_bytes;
-    file->slots_count = engine->gathered_most;
+    file->slots_count = engine->gathered_max;
     for (unsigned i = 0; i < file->slots_count; i++)
         file->slots[i] = (struct zr_parameter_slot){.unit = ZR_NO_UNIT, .file = file};
     if (__builtin_mul_overflow(file->slot_bytes, (size_t)file->slots_count, &all_bytes))

@@ -55,7 +55,7 @@ static zr_result time_rank(struct zr_timeline *out, const struct zr_train_config
 static bool alike(const struct zr_stages *stages, unsigned rank)
 {
     const struct zr_pipeline pipeline = zr_stages_pipeline(stages, NULL);
-    unsigned layers[2][ZR_PIPELINE_PARTS_MOST] = {{0}}, parts[2] = {0};
+    unsigned layers[2][ZR_PIPELINE_PARTS_MAX] = {{0}}, parts[2] = {0};
     for (unsigned s = 0; s < zr_stages_count(stages); s++)
         for (unsigned i = 0; i < 2; i++)
             if (zr_pipeline_rank_of(&pipeline, stages->ranks, s) == rank - i)
@@ -68,7 +68,7 @@ static zr_result time_pipeline(struct zr_timeline *out, const struct zr_train_co
                                zr_arena *host_arena)
 {
     const struct zr_pipeline pipeline = zr_stages_pipeline(&config->stages, NULL);
-    struct zr_pipeline_times times[ZR_PIPELINE_STAGES_MOST];
+    struct zr_pipeline_times times[ZR_PIPELINE_STAGES_MAX];
     struct zr_timeline other = {.host_arena = NULL};
     zr_result result = ZR_OK;
     note_times(config, 0, out, times);

@@ -36,8 +36,8 @@ struct away {
 struct zr_spill {
     zr_nvme_io *io;
     uint64_t file_bytes, used_bytes;
-    struct away *away; /* [away_most], on the heap */
-    size_t away_count, away_most;
+    struct away *away; /* [away_max], on the heap */
+    size_t away_count, away_max;
     zr_nvme_event written[AT_ONCE]; /* events of the last batch, which may be pending if the disk stalls */
     bool failed;                    /* a write has failed */
     struct zr_spill_report report;
@@ -103,8 +103,8 @@ zr_result zr_spill_open(struct zr_rank *rank)
         return spill ? ZR_OK : ZR_ERR_HOST_MEMORY;
     spill->file_bytes = bytes;
     spill->report.planned_bytes = zr_spill_sure_bytes(rank, granule_bytes);
-    spill->away_most = (size_t)(bytes / granule_bytes);
-    spill->away = zr_heap_zalloc(spill->away_most, sizeof *spill->away);
+    spill->away_max = (size_t)(bytes / granule_bytes);
+    spill->away = zr_heap_zalloc(spill->away_max, sizeof *spill->away);
     if (!spill->away)
         return ZR_ERR_HOST_MEMORY;
     return zr_nvme_open(&spill->io,
@@ -134,7 +134,7 @@ static size_t choose(const struct zr_rank *rank, size_t bytes, struct away out[A
         for (unsigned a = 0; a < 2 && arenas[a]; a++) {
             struct zr_vacancy part;
             const char *from = NULL;
-            while (count < AT_ONCE && chosen_bytes < bytes && spill->away_count + count < spill->away_most &&
+            while (count < AT_ONCE && chosen_bytes < bytes && spill->away_count + count < spill->away_max &&
                    zr_vacancy_find(arenas[a], order, ORDER_COUNT, which, from, &part) &&
                    part.bytes <= spill->file_bytes - offset_bytes) {
                 out[count++] = (struct away){arenas[a], part, offset_bytes};

@@ -6,12 +6,12 @@
 
 #include "zero/train/report/number.h"
 
-enum { MOST_COLUMNS = 100, MOST_ROWS = 16, AXIS_COLUMNS = 10 };
+enum { MAX_COLUMNS = 100, MAX_ROWS = 16, AXIS_COLUMNS = 10 };
 
 struct grid {
-    unsigned columns, rows;                       /* characters */
-    unsigned wide, high;                          /* dots of a character: 2 x 4 or 1 x 1 */
-    unsigned char cells[MOST_ROWS][MOST_COLUMNS]; /* a bit for each dot */
+    unsigned columns, rows;                     /* characters */
+    unsigned wide, high;                        /* dots of a character: 2 x 4 or 1 x 1 */
+    unsigned char cells[MAX_ROWS][MAX_COLUMNS]; /* a bit for each dot */
 };
 
 /* Bits of a braille character by column and row of the dot. */
@@ -100,8 +100,8 @@ void zr_chart_draw(struct zr_text *text, const struct zr_chart *chart)
     char first[ZR_NUMBER_ROOM], last[ZR_NUMBER_ROOM];
 
     unsigned columns = chart->columns < 20 ? 20 : chart->columns;
-    grid.columns = columns - AXIS_COLUMNS < MOST_COLUMNS ? columns - AXIS_COLUMNS : MOST_COLUMNS;
-    grid.rows = chart->rows < 2 ? 2 : chart->rows > MOST_ROWS ? MOST_ROWS : chart->rows;
+    grid.columns = columns - AXIS_COLUMNS < MAX_COLUMNS ? columns - AXIS_COLUMNS : MAX_COLUMNS;
+    grid.rows = chart->rows < 2 ? 2 : chart->rows > MAX_ROWS ? MAX_ROWS : chart->rows;
     struct scale scale = find_scale(chart, grid.columns * grid.wide);
     if (chart->count < 2 || !(scale.least <= scale.most))
         return;

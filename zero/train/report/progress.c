@@ -102,17 +102,17 @@ static unsigned draw_words(const struct zr_progress *progress, const struct zr_s
 
 static void draw_line(struct zr_progress *progress, const struct zr_step_line *line)
 {
-    enum { BAR_LEAST = 6, BAR_MOST = 30, BAR_FROM = 40 }; /* cells; narrower terminals have no bar */
+    enum { BAR_MIN = 6, BAR_MAX = 30, BAR_FROM = 40 }; /* cells; narrower terminals have no bar */
     char text[512], bar[4 * 64] = "", out[1024];
     const char *colour = progress->terminal.colour ? "\033[36m" : "", *plain = colour[0] ? "\033[0m" : "";
 
     zr_terminal_measure(&progress->terminal);
     /* The last column stays free, since some terminals wrap there. */
     unsigned columns = progress->terminal.columns > 1 ? progress->terminal.columns - 1 : 1;
-    unsigned used = draw_words(progress, line, columns < BAR_FROM ? columns : columns - BAR_LEAST - 2, text);
+    unsigned used = draw_words(progress, line, columns < BAR_FROM ? columns : columns - BAR_MIN - 2, text);
     unsigned width = columns > used + 2 ? columns - used - 2 : 0;
-    if (columns >= BAR_FROM && width >= BAR_LEAST)
-        draw_bar(progress, line->step, width < BAR_MOST ? width : BAR_MOST, bar);
+    if (columns >= BAR_FROM && width >= BAR_MIN)
+        draw_bar(progress, line->step, width < BAR_MAX ? width : BAR_MAX, bar);
     snprintf(out, sizeof out, "\r%s%s%s%s%s\033[K", colour, bar, plain, bar[0] ? "  " : "", text);
     zr_show(progress->terminal.fd, out, strlen(out));
     progress->open = true;

@@ -9,7 +9,7 @@
 #include "zero/train/report/report.h"
 #include "zero/train/report/terminal.h"
 
-#define LEAST_BYTES ((uint64_t)1 << 20)
+#define MIN_BYTES ((uint64_t)1 << 20)
 
 static void show_line(const char *line, int length)
 {
@@ -20,7 +20,7 @@ static void show_holder(void *state, const struct zr_service_message *client)
 {
     char line[256], held[ZR_NUMBER_ROOM], planned[ZR_NUMBER_ROOM], idle[ZR_NUMBER_ROOM], within[64] = "";
     bool *any = state;
-    if (client->pid == getpid() || (client->held_bytes < LEAST_BYTES && client->plan_peak_bytes == 0))
+    if (client->pid == getpid() || (client->held_bytes < MIN_BYTES && client->plan_peak_bytes == 0))
         return; /* skips launchers, which hold almost nothing */
     if (!*any)
         zr_say("not enough memory under zrd; current holders and reservations:");

@@ -48,7 +48,7 @@ static uint32_t hash(const struct zr_flag *flag, const struct zr_train_config *c
 zr_result zr_train_agree(const struct zr_train_config *config, zr_comm *comm)
 {
     unsigned world = zr_comm_world(comm);
-    uint32_t mine[ZR_FLAGS_MOST] = {0}, (*all)[ZR_FLAGS_MOST] = zr_heap_zalloc(world, sizeof *all);
+    uint32_t mine[ZR_FLAGS_MAX] = {0}, (*all)[ZR_FLAGS_MAX] = zr_heap_zalloc(world, sizeof *all);
     if (!all)
         return ZR_ERR_HOST_MEMORY;
     for (size_t i = 0; i < zr_flags_count; i++)

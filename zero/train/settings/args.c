@@ -271,7 +271,7 @@ static void resolve_speculation(struct zr_train_config *config)
 static void resolve_logits(struct zr_train_config *config)
 {
     if (config->backend == ZR_TRAIN_CUDA && config->logits_bytes == 0)
-        config->logits_bytes = config->memory_limit_bytes ? ZR_LOGITS_BYTES_LEAST : ZR_LOGITS_BYTES_MOST;
+        config->logits_bytes = config->memory_limit_bytes ? ZR_LOGITS_BYTES_MIN : ZR_LOGITS_BYTES_MAX;
 }
 
 /* Defaults of a plan without data: GPT-2's vocabulary and context, since --params plans a model for text

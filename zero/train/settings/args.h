@@ -44,9 +44,9 @@ enum zr_rate_kind { ZR_RATE_COSINE = 0, ZR_RATE_LINEAR, ZR_RATE_CONSTANT };
 /* Default of --bucket-bytes for any number of ranks. */
 #define ZR_TRAIN_BUCKET_BYTES ((size_t)4 << 20)
 
-enum { ZR_STAGE_AUTO = 4 };   /* --stage auto until zr_resolve_stage() */
-enum { ZR_RATIO_AUTO = -1 };  /* --offload-ratio auto until zr_resolve_offload_ratio() */
-enum { ZR_FLAGS_MOST = 128 }; /* capacity of the table of options */
+enum { ZR_STAGE_AUTO = 4 };  /* --stage auto until zr_resolve_stage() */
+enum { ZR_RATIO_AUTO = -1 }; /* --offload-ratio auto until zr_resolve_offload_ratio() */
+enum { ZR_FLAGS_MAX = 128 }; /* capacity of the table of options */
 
 /* Properties of the tiers, measured before the ranks exist. */
 struct zr_folder_found {
@@ -147,11 +147,11 @@ struct zr_train_config {
     size_t sample;         /* tokens of text to generate at the end */
     float temperature;     /* 0: always the likeliest token */
 
-    const char *program;       /* argv[0], for printed commands; borrowed */
-    bool given[ZR_FLAGS_MOST]; /* [i]: option i of the table is on the command line */
-    bool filed[ZR_FLAGS_MOST]; /* [i]: option i is in the file of --config */
-    bool prove;                /* --prove: compare with one dense rank after each step */
-    double tolerance;          /* tolerance of --prove; 0: by precision */
+    const char *program;      /* argv[0], for printed commands; borrowed */
+    bool given[ZR_FLAGS_MAX]; /* [i]: option i of the table is on the command line */
+    bool filed[ZR_FLAGS_MAX]; /* [i]: option i is in the file of --config */
+    bool prove;               /* --prove: compare with one dense rank after each step */
+    double tolerance;         /* tolerance of --prove; 0: by precision */
     bool dry_run;
     unsigned world_size; /* --world-size; code uses `world` */
     /* Settings for which a plan took a default; the report names them. */
@@ -166,8 +166,8 @@ struct zr_train_config {
 };
 
 /* Range of a chunk of the head's logits on a GPU. */
-#define ZR_LOGITS_BYTES_LEAST ((size_t)64 << 20)
-#define ZR_LOGITS_BYTES_MOST  ((size_t)1 << 30)
+#define ZR_LOGITS_BYTES_MIN ((size_t)64 << 20)
+#define ZR_LOGITS_BYTES_MAX ((size_t)1 << 30)
 
 /* Precision of parameters, gradients and activations, and the name of the requested precision. */
 static inline enum zr_precision zr_train_precision(const struct zr_train_config *config)

@@ -14,7 +14,7 @@
 #include "alloc/base/slab.h"
 #include "zero/train/settings/flags.h"
 
-enum { FILE_MOST_BYTES = 64 << 10, MEMORY_BYTES = 32 << 20, PATH_ROOM = 160 };
+enum { FILE_MAX_BYTES = 64 << 10, MEMORY_BYTES = 32 << 20, PATH_ROOM = 160 };
 
 enum key_kind {
     KEY_OBJECT,
@@ -584,17 +584,17 @@ static zr_result load(const char *path, char *text, size_t *bytes)
     zr_result result = zr_file_open(&file, path);
     if (result != ZR_OK)
         return result;
-    result = zr_file_read(&file, text, FILE_MOST_BYTES + 1, bytes);
+    result = zr_file_read(&file, text, FILE_MAX_BYTES + 1, bytes);
     zr_result closed = zr_file_close(&file);
-    if (result == ZR_OK && *bytes > FILE_MOST_BYTES)
+    if (result == ZR_OK && *bytes > FILE_MAX_BYTES)
         return zr_fail(ZR_ERR_FORMAT, "--config '%.200s' line 1: longer than %d KiB; give a file of settings",
-                       path, FILE_MOST_BYTES >> 10);
+                       path, FILE_MAX_BYTES >> 10);
     return result ? result : closed;
 }
 
 zr_result zr_config_read(const char *path, struct zr_train_config *config, struct zr_config_rest *rest)
 {
-    size_t bytes = 0, all_bytes = MEMORY_BYTES + FILE_MOST_BYTES + 4096;
+    size_t bytes = 0, all_bytes = MEMORY_BYTES + FILE_MAX_BYTES + 4096;
     char *text = zr_pages_take(all_bytes);
     struct reader reader = {.file = path, .text = text, .config = config, .rest = rest};
     json_error_t error = {0};
@@ -606,7 +606,7 @@ zr_result zr_config_read(const char *path, struct zr_train_config *config, struc
     result = load(path, text, &bytes);
     if (result == ZR_OK) {
         text[bytes] = '\0';
-        memory.at = text + FILE_MOST_BYTES + 4096;
+        memory.at = text + FILE_MAX_BYTES + 4096;
         memory.left_bytes = MEMORY_BYTES;
         json_set_alloc_funcs(take, give);
         reader.root = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &error);

@@ -75,7 +75,7 @@ const struct zr_flag zr_flags[] = {
     CHOICE("schedule", memory, stages.schedule, "1f1b", "1f1b|naive|gpipe|vhalf",
            "order of micro-batches in the pipeline stages"),
     {"interleave", memory, "N", "pipeline stages per rank, for --schedule 1f1b", NULL, "1; vhalf: 2", NULL,
-     ZR_FLAG_COUNT, FIELD(stages.interleave), 1, ZR_PIPELINE_PARTS_MOST},
+     ZR_FLAG_COUNT, FIELD(stages.interleave), 1, ZR_PIPELINE_PARTS_MAX},
     CHOICE("pipeline-cut", memory, pipeline_cut, "memory", "memory|equal",
            "layers per stage: equal peak memory, or equal numbers"),
     COUNT("tile", memory, shape.tiles, "1", 1, 65536,
@@ -215,6 +215,6 @@ const struct zr_flag zr_flags[] = {
 _Static_assert(offsetof(struct zr_shape, recompute_layers) ==
                    offsetof(struct zr_shape, recompute) + sizeof(unsigned),
                "RECOMPUTE_FIELDS");
-_Static_assert(sizeof zr_flags / sizeof *zr_flags <= ZR_FLAGS_MOST,
-               "there are more options than ZR_FLAGS_MOST");
+_Static_assert(sizeof zr_flags / sizeof *zr_flags <= ZR_FLAGS_MAX,
+               "there are more options than ZR_FLAGS_MAX");
 const size_t zr_flags_count = sizeof zr_flags / sizeof *zr_flags;

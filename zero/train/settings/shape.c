@@ -8,7 +8,7 @@
 
 #include <math.h>
 
-enum { WIDEST = 1 << 20, MOST_LAYERS = 65536 };
+enum { WIDEST = 1 << 20, MAX_LAYERS = 65536 };
 
 /* Channels per head; the width is a multiple of it. */
 static size_t head_channels(size_t hidden)
@@ -34,7 +34,7 @@ void zr_shape_choose(struct zr_shape *shape, double parameters)
         double miss = fabs(count(shape, layers, hidden) / parameters - 1);
         /* a deviation of 1 % in parameters costs as much as half a doubling of the proportion */
         double cost = 50 * miss + fabs(log2(hidden / layers / usual));
-        if (cost >= best || layers > MOST_LAYERS || width / head_channels(width) % zr_shape_tensor(shape))
+        if (cost >= best || layers > MAX_LAYERS || width / head_channels(width) % zr_shape_tensor(shape))
             continue;
         best = cost;
         shape->layers = (size_t)layers;

@@ -10,7 +10,7 @@
 
 #include "zero/comm/message/transport.h"
 
-#define MOST_BYTES ((size_t)1 << 30) /* counts are ints */
+#define MAX_BYTES ((size_t)1 << 30) /* counts are ints */
 
 _Static_assert(sizeof(MPI_Request) <= sizeof(struct zr_transport_request), "a request fits its room");
 
@@ -103,7 +103,7 @@ __attribute__((visibility("default"))) int zr_transport_open(struct zr_transport
         return told(out, "MPI_Comm_dup", error);
     out->rank = (unsigned)rank;
     out->world = (unsigned)world;
-    out->most_bytes = MOST_BYTES;
+    out->most_bytes = MAX_BYTES;
     out->tags_count = found && *most_tag < INT_MAX ? (uint32_t)*most_tag + 1 : INT_MAX;
     out->send = mpi_send;
     out->receive = mpi_receive;
