@@ -9,6 +9,7 @@
 
 #include "alloc/backend/lender.h"
 #include "alloc/base/error.h"
+#include "alloc/base/system/folders.h"
 #include "alloc/base/system/fork.h"
 #include "alloc/base/fault.h"
 #include "alloc/base/option.h"
@@ -22,6 +23,7 @@ zr_result zr_backend_granule(size_t asked_bytes, size_t *out)
 {
     size_t page_bytes = (size_t)sysconf(_SC_PAGESIZE);
     zr_result result = zr_option_result();
+    zr_folders_prepare();
     if (result != ZR_OK)
         return result;
     *out = asked_bytes ? asked_bytes : zr_option_get(ZR_OPTION_GRANULE);

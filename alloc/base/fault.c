@@ -1,4 +1,4 @@
-/* fault.c: failures on demand. Uses init.c, which hands it ZR_FAULT.
+/* fault.c: failures on demand. Reads ZR_FAULT at the first call.
  *
  * Each site and kind counts its passes and fails the requested one. Without a request nothing is counted and
  * a pass costs one load. */
@@ -6,13 +6,13 @@
 #include "alloc/base/fault.h"
 
 #include <errno.h>
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "alloc/base/error.h"
-#include "alloc/base/init.h"
 
 enum { KINDS = 4, SHORT_BYTES = 4096 + 7 };
 
@@ -49,6 +49,49 @@ static const char *const names[ZR_FAULT_SITE_COUNT][KINDS] = {
     [ZR_FAULT_WAIT] = {NULL, NULL, "wait:eintr"},
 };
 
+/* The first part of ZR_FAULT that could not be understood; "" if none. Written once, by
+ * read_environment(). */
+static char misread[48];
+
+/* One "site:count" or "site:kind:count" of the list. False: there is no such site and kind, or no count above
+ * 0.
+ */
+static bool read_one(const char *text, size_t length)
+{
+    const char *colon = memrchr(text, ':', length);
+    char *end;
+    if (!colon || colon[1] < '1' || colon[1] > '9')
+        return false;
+    uint64_t count = strtoull(colon + 1, &end, 10);
+    size_t name_length = (size_t)(colon - text);
+    for (unsigned i = 0; i < ZR_FAULT_SITE_COUNT * KINDS && end == text + length; i++) {
+        const char *name = names[i / KINDS][i % KINDS];
+        if (!name || strlen(name) != name_length || memcmp(name, text, name_length) != 0)
+            continue;
+        atomic_store(&counters[i / KINDS][i % KINDS].strikes, count);
+        atomic_store(&zr_fault_watching, true);
+        return true;
+    }
+    return false;
+}
+
+static void read_environment(void)
+{
+    const char *text = secure_getenv("ZR_FAULT");
+    while (text && *text) {
+        size_t length = strcspn(text, ",");
+        if (!read_one(text, length) && !misread[0])
+            snprintf(misread, sizeof misread, "%.*s", (int)(length < 40 ? length : 40), length ? text : ",");
+        text += length + (text[length] == ',');
+    }
+}
+
+static void prepare(void)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, read_environment);
+}
+
 static struct counter *counter_of(unsigned site_and_kind)
 {
     return &counters[site_and_kind & 0xff][site_and_kind >> 8];
@@ -63,7 +106,7 @@ const char *zr_fault_site_name(unsigned site_and_kind)
 
 bool zr_fault(enum zr_fault_site site)
 {
-    zr_init();
+    prepare();
     if (!zr_fault_watched())
         return false;
     uint64_t pass = atomic_fetch_add(&counter_of(site)->passes, 1) + 1;
@@ -73,7 +116,7 @@ bool zr_fault(enum zr_fault_site site)
 
 static bool strikes(unsigned site_and_kind)
 {
-    zr_init();
+    prepare();
     if (!zr_fault_watched())
         return false;
     struct counter *counter = counter_of(site_and_kind);
@@ -105,7 +148,7 @@ size_t zr_fault_part(enum zr_fault_site site, size_t bytes)
 
 uint64_t zr_fault_set(unsigned site_and_kind, uint64_t nth)
 {
-    zr_init();
+    prepare();
     struct counter *asked = counter_of(site_and_kind), *counted = asked;
     if (site_and_kind >> 8 == ZR_FAULT_TWICE >> 8)
         counted = counter_of(site_and_kind & 0xff);
@@ -116,44 +159,9 @@ uint64_t zr_fault_set(unsigned site_and_kind, uint64_t nth)
     return passes;
 }
 
-/* The first part of ZR_FAULT that could not be understood; "" if none. Written once, by zr_init(). */
-static char misread[48];
-
-/* One "site:count" or "site:kind:count" of the list. False: there is no such site and kind, or no count above
- * 0.
- */
-static bool read_one(const char *text, size_t length)
-{
-    const char *colon = memrchr(text, ':', length);
-    char *end;
-    if (!colon || colon[1] < '1' || colon[1] > '9')
-        return false;
-    uint64_t count = strtoull(colon + 1, &end, 10);
-    size_t name_length = (size_t)(colon - text);
-    for (unsigned i = 0; i < ZR_FAULT_SITE_COUNT * KINDS && end == text + length; i++) {
-        const char *name = names[i / KINDS][i % KINDS];
-        if (!name || strlen(name) != name_length || memcmp(name, text, name_length) != 0)
-            continue;
-        atomic_store(&counters[i / KINDS][i % KINDS].strikes, count);
-        atomic_store(&zr_fault_watching, true);
-        return true;
-    }
-    return false;
-}
-
-void zr_fault_read(const char *text)
-{
-    while (text && *text) {
-        size_t length = strcspn(text, ",");
-        if (!read_one(text, length) && !misread[0])
-            snprintf(misread, sizeof misread, "%.*s", (int)(length < 40 ? length : 40), length ? text : ",");
-        text += length + (text[length] == ',');
-    }
-}
-
 zr_result zr_fault_result(void)
 {
-    zr_init();
+    prepare();
     return misread[0]
                ? zr_fail(
                      ZR_ERR_INVALID,

@@ -1,5 +1,6 @@
 /* fault.h: injected failures, by site, kind and count. `ZR_FAULT=map:3,write:1` fails the third map and the
- * first file write of the process; `read:short:3` cuts the third read short. Private to the project. */
+ * first file write of the process; `read:short:3` cuts the third read short. The variable is read at the
+ * first call. Private to the project. */
 #ifndef ZR_FAULT_H
 #define ZR_FAULT_H
 
@@ -36,6 +37,13 @@ enum zr_fault_kind {
     ZR_FAULT_EINTR = 2 << 8, /* "eintr": a signal interrupts the call before it has done anything */
     ZR_FAULT_SHORT = 3 << 8  /* "short": the call moves a part: see zr_fault_part() */
 };
+
+/* Whether any fault site is counted: one relaxed load, for hot paths in front of zr_fault(). */
+extern _Atomic bool zr_fault_watching;
+static inline bool zr_fault_watched(void)
+{
+    return __atomic_load_n((bool *)&zr_fault_watching, __ATOMIC_RELAXED);
+}
 
 /* ZR_ERR_INVALID, with words, if a part of ZR_FAULT could not be understood; the other parts hold. */
 zr_result zr_fault_result(void);

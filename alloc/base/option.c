@@ -1,14 +1,14 @@
-/* option.c: the table of options and its reader. Uses init.c, which hands it ZR_CONF. */
+/* option.c: the table of options and its reader. Reads ZR_CONF and ZR_GROUP at the first call. */
 #define _GNU_SOURCE
 #include "alloc/base/option.h"
 
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "alloc/base/error.h"
-#include "alloc/base/init.h"
 #include "alloc/base/sizes.h"
 
 enum option_type { TYPE_WHOLE, TYPE_BYTES, TYPE_BOOL, TYPE_CHOICE };
@@ -127,10 +127,10 @@ static const struct option_row table[ZR_OPTION_COUNT] = {
 };
 
 static _Atomic uint64_t values[ZR_OPTION_COUNT];
-static bool is_given[ZR_OPTION_COUNT]; /* by ZR_CONF; written by the initialiser */
-static char bad_words[300]; /* why ZR_CONF was refused; "" if it was not. Written by the initialiser */
+static bool is_given[ZR_OPTION_COUNT]; /* by ZR_CONF; written by read_environment() */
+static char bad_words[300]; /* why ZR_CONF was refused; "" if it was not. Written by read_environment() */
 static bool help_wanted;
-static char group_name[48]; /* written by the initialiser */
+static char group_name[48]; /* written by read_environment() */
 
 static void put_defaults(void)
 {
@@ -234,13 +234,6 @@ static zr_result read_all(const char *text)
     return result;
 }
 
-void zr_option_read(const char *text)
-{
-    bad_words[0] = '\0';
-    if (read_all(text) != ZR_OK)
-        snprintf(bad_words, sizeof bad_words, "%s", zr_last_error());
-}
-
 void zr_group_name(char *out, size_t room_bytes, const char *text)
 {
     size_t used = 0;
@@ -249,29 +242,44 @@ void zr_group_name(char *out, size_t room_bytes, const char *text)
     out[used] = '\0';
 }
 
-void zr_group_read(const char *text)
+static void read_environment(void)
 {
-    zr_group_name(group_name, sizeof group_name, text ? text : "");
+    const char *group = secure_getenv("ZR_GROUP");
+    zr_group_name(group_name, sizeof group_name, group ? group : "");
+    if (read_all(secure_getenv("ZR_CONF")) != ZR_OK)
+        snprintf(bad_words, sizeof bad_words, "%s", zr_last_error());
+}
+
+static void prepare(void)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, read_environment);
+}
+
+void zr_group_set(const char *text)
+{
+    prepare();
+    zr_group_name(group_name, sizeof group_name, text);
 }
 
 /* ---- Asking -------------------------------------------------------------------------------------------- */
 
 uint64_t zr_option_get(enum zr_option_name name)
 {
-    zr_init();
+    prepare();
     return atomic_load_explicit(&values[name], memory_order_relaxed);
 }
 
 void zr_option_prefer(enum zr_option_name name, uint64_t value)
 {
-    zr_init();
+    prepare();
     if (!is_given[name])
         atomic_store(&values[name], value);
 }
 
 const char *zr_option_group(void)
 {
-    zr_init();
+    prepare();
     return group_name;
 }
 
@@ -287,19 +295,19 @@ bool zr_option_find(const char *name, uint64_t *out)
 
 zr_result zr_option_result(void)
 {
-    zr_init();
+    prepare();
     return bad_words[0] ? zr_fail(ZR_ERR_INVALID, "%s", bad_words) : ZR_OK;
 }
 
 bool zr_option_help_wanted(void)
 {
-    zr_init();
+    prepare();
     return help_wanted;
 }
 
 zr_result zr_option_set(const char *text)
 {
-    zr_init();
+    prepare();
     bad_words[0] = '\0';
     return read_all(text);
 }

@@ -47,6 +47,8 @@ void zr_group_name(char *out, size_t room_bytes, const char *text);
 /* The group that the allocator service counts this process to: ZR_GROUP, "" where there is none. Any thread.
  */
 const char *zr_option_group(void);
+/* Sets that group, for tests. */
+void zr_group_set(const char *text);
 /* By its name in ZR_CONF; false: no such option. */
 bool zr_option_find(const char *name, uint64_t *out);
 /* ZR_ERR_INVALID, with words, if ZR_CONF could not be understood. */

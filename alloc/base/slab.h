@@ -7,7 +7,7 @@
 #define ZR_RECORD_H
 
 #include "alloc/base/error.h"
-#include "alloc/base/init.h"
+#include "alloc/base/fault.h"
 #include "alloc/zr.h"
 
 enum zr_slab_faults {

@@ -151,6 +151,9 @@ zr_result zr_text_put(struct zr_text *text, const char *data, size_t bytes);
 /* A JSON string with its quotes; bytes that are no UTF-8 become U+FFFD, so the output is always valid JSON.
  */
 ZR_PRIVATE_API zr_result zr_text_json_string(struct zr_text *text, const char *string, size_t bytes);
+/* Length of the UTF-8 sequence at `s`, 0 where there is none: overlong forms, surrogates and numbers above
+ * U+10FFFF are no UTF-8. */
+size_t zr_utf8_length(const unsigned char *s, size_t bytes);
 /* Makes words stay on their line and be no command to a terminal, in place: control characters, those that
  * UTF-8 writes as C2 80 to C2 9F, and what is no UTF-8 become question marks. */
 void zr_make_plain(char *words);

@@ -1,22 +1,22 @@
-/* folders.c: see folders.h. Uses init.c, which hands it the environment. */
+/* folders.c: see folders.h. */
 #define _GNU_SOURCE
 #include "alloc/base/system/folders.h"
 
 #include <errno.h>
 #include <pthread.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "alloc/base/error.h"
-#include "alloc/base/init.h"
 
 /* What is named, and "/zr" behind it, fit into ZR_FOLDER_BYTES. */
 enum { FOLDER_BYTES = 256, PROGRAMS_BYTES = 4096 };
 
-static char temporary_folder[FOLDER_BYTES] = "/tmp"; /* written by the initialiser */
-static char runtime_base[FOLDER_BYTES];              /* "": none was named */
+static char temporary_folder[FOLDER_BYTES]; /* these three are written by read_environment() */
+static char runtime_base[FOLDER_BYTES];     /* "": none was named */
 static char programs[PROGRAMS_BYTES];
 
 static bool is_usable(const char *path)
@@ -33,33 +33,57 @@ static void copy_path(char *out, const char *path)
         out[--length] = '\0';
 }
 
-void zr_folders_read(const char *temporary, const char *runtime)
+static void use_folders(const char *temporary, const char *runtime)
 {
     copy_path(temporary_folder, is_usable(temporary) ? temporary : "/tmp");
     copy_path(runtime_base, is_usable(runtime) ? runtime : "");
 }
 
-void zr_folders_programs_read(const char *path)
+static void use_programs(const char *path)
 {
     snprintf(programs, sizeof programs, "%s", path ? path : "");
 }
 
+static void read_environment(void)
+{
+    use_folders(secure_getenv("TMPDIR"), secure_getenv("XDG_RUNTIME_DIR"));
+    use_programs(secure_getenv("PATH"));
+}
+
+void zr_folders_prepare(void)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, read_environment);
+}
+
+void zr_folders_set(const char *temporary, const char *runtime)
+{
+    zr_folders_prepare();
+    use_folders(temporary, runtime);
+}
+
+void zr_folders_set_programs(const char *path)
+{
+    zr_folders_prepare();
+    use_programs(path);
+}
+
 const char *zr_folder_programs(void)
 {
-    zr_init();
+    zr_folders_prepare();
     return programs;
 }
 
 const char *zr_folder_temporary(void)
 {
-    zr_init();
+    zr_folders_prepare();
     return temporary_folder;
 }
 
 const char *zr_folder_scope(void)
 {
     char usual[64];
-    zr_init();
+    zr_folders_prepare();
     snprintf(usual, sizeof usual, "/run/user/%ld", (long)geteuid());
     return strcmp(runtime_base, usual) == 0 ? "" : runtime_base;
 }
@@ -85,7 +109,7 @@ static bool is_own_folder(const char *path)
 
 zr_result zr_folder_runtime(char path[ZR_FOLDER_BYTES], bool make)
 {
-    zr_init();
+    zr_folders_prepare();
     snprintf(path, ZR_FOLDER_BYTES, "/run/user/%ld", (long)geteuid());
     if (runtime_base[0] && is_own_folder(runtime_base))
         snprintf(path, ZR_FOLDER_BYTES, "%s/zr", runtime_base);

@@ -1,6 +1,6 @@
 /* folders.h: the folders where a process leaves what others are to find. Private to the project.
  *
- * Paths without a final slash; the environment is read once (init.c). */
+ * Paths have no final slash. The environment is read once. */
 #ifndef ZR_FOLDERS_H
 #define ZR_FOLDERS_H
 
@@ -19,8 +19,11 @@ zr_result zr_folder_runtime(char out[ZR_FOLDER_BYTES], bool make);
 const char *zr_folder_scope(void);
 /* PATH, the folders of programs, apart by colons; "": unset. */
 const char *zr_folder_programs(void);
-/* What the environment says, for init.c and for tests; NULL: it is not set. */
-void zr_folders_read(const char *temporary, const char *runtime);
-void zr_folders_programs_read(const char *path);
+/* Reads the environment, if no call has read it yet. Called when the first backend is opened, because another
+ * thread of the program may change the environment later. Any thread. */
+void zr_folders_prepare(void);
+/* For tests: other values than the environment's; NULL: the variable is not set. */
+void zr_folders_set(const char *temporary, const char *runtime);
+void zr_folders_set_programs(const char *path);
 
 #endif

@@ -88,40 +88,6 @@ zr_result zr_text_put(struct zr_text *text, const char *data, size_t bytes)
     return text->result;
 }
 
-/* Length of the UTF-8 sequence at `s`, 0 where there is none: overlong forms, surrogates and numbers above
- * U+10FFFF are no UTF-8. */
-static size_t utf8_length(const unsigned char *s, size_t bytes)
-{
-    size_t length = s[0] < 0x80   ? 1
-                    : s[0] < 0xc2 ? 0
-                    : s[0] < 0xe0 ? 2
-                    : s[0] < 0xf0 ? 3
-                    : s[0] < 0xf5 ? 4
-                                  : 0;
-    if (length == 0 || length > bytes)
-        return 0;
-    for (size_t i = 1; i < length; i++)
-        if ((s[i] & 0xc0) != 0x80)
-            return 0;
-    bool overlong = (s[0] == 0xe0 && s[1] < 0xa0) || (s[0] == 0xf0 && s[1] < 0x90);
-    bool surrogate = s[0] == 0xed && s[1] >= 0xa0;
-    bool beyond = s[0] == 0xf4 && s[1] >= 0x90;
-    return length > 1 && (overlong || surrogate || beyond) ? 0 : length;
-}
-
-void zr_make_plain(char *words)
-{
-    unsigned char *at = (unsigned char *)words;
-    for (size_t left = strlen(words), length; left > 0; at += length, left -= length) {
-        length = utf8_length(at, left);
-        bool control = at[0] < ' ' || at[0] == 0x7f || (at[0] == 0xc2 && length == 2 && at[1] < 0xa0);
-        if (length == 0 || control) {
-            length = length ? length : 1;
-            memset(at, '?', length);
-        }
-    }
-}
-
 zr_result zr_text_put_plain(struct zr_text *text, const char *words)
 {
     char piece[1024];
@@ -135,7 +101,7 @@ zr_result zr_text_put_plain(struct zr_text *text, const char *words)
 static size_t json_character(struct zr_text *text, const unsigned char *s, size_t bytes)
 {
     static const char shorts[32] = {['\b'] = 'b', ['\t'] = 't', ['\n'] = 'n', ['\f'] = 'f', ['\r'] = 'r'};
-    size_t length = utf8_length(s, bytes);
+    size_t length = zr_utf8_length(s, bytes);
     if (length == 0) {
         zr_text_put(text, "\xef\xbf\xbd", 3);
         return 1;

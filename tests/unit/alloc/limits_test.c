@@ -120,7 +120,7 @@ enum { WORDS, GROUP_NAME, ARENA_NAME };
 
 ASK(text)
 {
-    zr_group_read(letters(value));
+    zr_group_set(letters(value));
     begin(SIM, (struct zr_arena_options){.name = letters(value)});
     zr_fail(ZR_ERR_IO, "%s", letters(value));
     return end(whole(limit->with == WORDS        ? zr_last_error()

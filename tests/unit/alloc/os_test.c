@@ -482,7 +482,7 @@ static void test_folders(void)
     snprintf(zr, sizeof zr, "%s/zr", scratch);
     snprintf(target, sizeof target, "%s/target", scratch);
     snprintf(base, sizeof base, "%s//", scratch);
-    zr_folders_read(base, base);
+    zr_folders_set(base, base);
     tap_ok(strcmp(zr_folder_temporary(), scratch) == 0 && strcmp(zr_folder_scope(), scratch) == 0,
            "folders have no slash at their end");
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
@@ -506,13 +506,13 @@ static void test_folders(void)
         memset(base, 'x', length);
         base[0] = '/';
         base[length] = '\0';
-        zr_folders_read(base, NULL);
+        zr_folders_set(base, NULL);
         tap_ok((strcmp(zr_folder_temporary(), base) == 0) == (length < 240), "a name of %zu bytes", length);
     }
-    zr_folders_read("relative", "relative");
+    zr_folders_set("relative", "relative");
     tap_ok(strcmp(zr_folder_temporary(), "/tmp") == 0 && !*zr_folder_scope(), "a relative one is none");
     umask(before);
-    zr_folders_read(getenv("TMPDIR"), getenv("XDG_RUNTIME_DIR"));
+    zr_folders_set(getenv("TMPDIR"), getenv("XDG_RUNTIME_DIR"));
 }
 
 /* ---- Libraries ----------------------------------------------------------------------------------------- */
@@ -549,10 +549,10 @@ static void test_libraries(void)
         char path[256];
         snprintf(path, sizeof path, "%s/%s%s", scratch, places[i].at, places[i].name);
         stands = make_folders(path) && symlink(libc.dli_fname, path) == 0;
-        zr_folders_programs_read("/nonexistent/bin");
+        zr_folders_set_programs("/nonexistent/bin");
         bool early = zr_module_find(names, symbols, &function) == ZR_OK;
         snprintf(programs, sizeof programs, "/nonexistent:%s/%s", scratch, places[i].programs);
-        zr_folders_programs_read(places[i].programs ? programs : NULL);
+        zr_folders_set_programs(places[i].programs ? programs : NULL);
         if (!places[i].programs) {
             snprintf(torch, sizeof torch, "%s/b/torch/lib/libzr_torch.so", scratch);
             snprintf(path, sizeof path, "%.*s/libresolv.so.2",
@@ -570,7 +570,7 @@ static void test_libraries(void)
     tap_ok(zr_module_find(names, missing, functions) == ZR_ERR_UNAVAILABLE &&
                strstr(zr_last_error(), "lacks zr_none"),
            "and one that it may not: %s", zr_last_error());
-    zr_folders_programs_read(NULL);
+    zr_folders_set_programs(NULL);
 }
 
 int main(void)

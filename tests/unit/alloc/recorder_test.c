@@ -360,7 +360,7 @@ int main(void)
     if (!mkdtemp(folder))
         return 1;
     zr_option_set(NULL);
-    zr_folders_read(folder, NULL);
+    zr_folders_set(folder, NULL);
     zr_os_clock_set(made_up_clock);
     for (size_t i = 0; i < sizeof runs / sizeof *runs; i++)
         check_run(&runs[i]);

@@ -573,7 +573,7 @@ int main(void)
         return 1;
     program_invocation_short_name = name; /* which no zrd would take */
     zr_folder_temporary();
-    zr_folders_read("/tmp", folder);
+    zr_folders_set("/tmp", folder);
     test_rows();
     test_faults();
     tap_is(in_child(count_services), 0, "a process has memory of sixteen devices' zrd, and of the host's");

@@ -184,7 +184,7 @@ int main(void)
     if (!mkdtemp(folder))
         return 1;
     zr_folder_temporary();
-    zr_folders_read("/tmp", folder);
+    zr_folders_set("/tmp", folder);
     tap_is(in_child_within(begins, 60), 0,
            "a process listens at files of its user's alone, which exec closes");
     tap_is(in_child_within(cannot_begin, 60), 0, "one that cannot leaves nothing");

@@ -515,7 +515,7 @@ int main(void)
         return 1;
     umask(0);
     zr_folder_temporary();
-    zr_folders_read("/tmp", folder);
+    zr_folders_set("/tmp", folder);
     snprintf(place, sizeof place, "%s/zr/service-host.sock", folder);
     snprintf(lock, sizeof lock, "%s.lock", place);
     test_rows();
