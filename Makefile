@@ -193,7 +193,7 @@ $(BUILD)/obj/%.o: %.c $(BUILD)/config
 # ---- the libraries -----------------------------------------------------------------------------------------------
 # libzr.so is alloc/ and defrag/: small, without jemalloc or oneDNN, so that anything can dlopen it. libzr_zero.so is the
 # engine with its kernels and communicators; it stands on libzr.so, of which a process has one copy, and on oneDNN.
-# Both show what their headers mark ZR_API, and libzr.so what alloc/base/private_api.h is about; see there.
+# Both show what their headers mark ZR_API, and libzr.so what alloc/base/compiler.h is about; see there.
 version := $(shell awk '$$2 ~ /^ZR_VERSION_(MAJOR|MINOR)$$/ { v = v dot $$3; dot = "." } END { print v }' alloc/zr.h)
 major := $(firstword $(subst ., ,$(version)))
 zr_headers := alloc/zr.h defrag/zr_defrag.h
@@ -225,7 +225,7 @@ $(BUILD)/lib/libzr.so.$(version): $(call obj,$(alloc_src) $(defrag_src)) $(BUILD
 $(BUILD)/lib/libzr_zero.so.$(version): $(BUILD)/lib/libzr_zero.a $(BUILD)/lib/libzr.so $(zr_zero_headers) Makefile
 	$(call link_library,libzr_zero) $(patsubst %,-Wl$(comma)-u$(comma)%,$(call marked,ZR_API,$(zr_zero_headers))) $< \
 		$(BUILD)/lib/libzr.so $(ALL_LDFLAGS) $(zero_libs) -lm || \
-		{ echo "zr: what zero/ and kernels/ need of alloc/ is marked ZR_PRIVATE_API: see alloc/base/private_api.h" >&2; exit 1; }
+		{ echo "zr: what zero/ and kernels/ need of alloc/ is marked ZR_PRIVATE_API: see alloc/base/compiler.h" >&2; exit 1; }
 
 train_obj := $(call obj,$(train_src) $(zero_src) $(comm_src) $(kernels_src) $(defrag_src) $(heap_src) $(alloc_src))
 $(BUILD)/bin/zr-train: $(train_obj) $(heap_library)

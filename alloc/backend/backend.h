@@ -16,7 +16,7 @@
 
 #include "alloc/base/slab.h"
 #include "alloc/base/slots.h"
-#include "alloc/base/private_api.h"
+#include "alloc/base/compiler.h"
 #include "alloc/backend/lender.h"
 #include "alloc/zr.h"
 

@@ -6,7 +6,7 @@
 #ifndef ZR_CUDA_DRIVER_H
 #define ZR_CUDA_DRIVER_H
 
-#include "alloc/base/private_api.h"
+#include "alloc/base/compiler.h"
 #include "alloc/zr.h"
 
 /* ---- Types --------------------------------------------------------------------------------------------- */

@@ -2,7 +2,7 @@
 #ifndef ZR_ERROR_H
 #define ZR_ERROR_H
 
-#include "alloc/base/private_api.h"
+#include "alloc/base/compiler.h"
 #include "alloc/zr.h"
 
 /* Records the words for zr_last_error() of this thread and returns `result`, so that a failing function ends

@@ -4,7 +4,7 @@
 #ifndef ZR_FAULT_H
 #define ZR_FAULT_H
 
-#include "alloc/base/private_api.h"
+#include "alloc/base/compiler.h"
 #include "alloc/zr.h"
 
 enum zr_fault_site {

@@ -6,7 +6,7 @@
 #ifndef ZR_OPTION_H
 #define ZR_OPTION_H
 
-#include "alloc/base/private_api.h"
+#include "alloc/base/compiler.h"
 #include "alloc/zr.h"
 
 enum zr_option_name {

@@ -7,7 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "alloc/base/private_api.h"
+#include "alloc/base/compiler.h"
 
 struct zr_sort_pair {
     uint64_t key;

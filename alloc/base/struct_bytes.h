@@ -4,7 +4,7 @@
 
 #include <stddef.h>
 
-#include "alloc/base/private_api.h"
+#include "alloc/base/compiler.h"
 #include "alloc/zr.h"
 
 /* Copies an option struct of the caller's, which begins with its struct_bytes, into the library's own; what

@@ -4,7 +4,7 @@
  * plan/follow_pages.c). */
 #include "alloc/core/arena.h"
 #include "alloc/core/calls.h"
-#include "alloc/core/granule_class.h"
+#include "alloc/core/supply.h"
 #include "alloc/core/registry.h"
 
 #include "alloc/base/error.h"

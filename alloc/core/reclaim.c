@@ -1,9 +1,8 @@
-/* reclaim.c: see reclaim.h. Uses registry.c and supply.c, and the plan through its table of calls. */
-#include "alloc/core/reclaim.h"
+/* reclaim.c: see registry.h. Uses registry.c and supply.c, and the plan through its table of calls. */
+#include "alloc/core/registry.h"
 
 #include "alloc/core/arena.h"
 #include "alloc/core/core.h"
-#include "alloc/core/registry.h"
 #include "alloc/core/space.h"
 #include "alloc/core/supply.h"
 

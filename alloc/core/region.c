@@ -2,7 +2,6 @@
 #include "alloc/core/arena.h"
 #include "alloc/core/core.h"
 #include "alloc/core/event_ring.h"
-#include "alloc/core/region.h"
 #include "alloc/core/space.h"
 #include "alloc/core/supply.h"
 

@@ -2,6 +2,9 @@
 #ifndef ZR_CORE_REGISTRY_H
 #define ZR_CORE_REGISTRY_H
 
+#include <stdbool.h>
+#include <stddef.h>
+
 #include "alloc/core/arena.h"
 
 /* The arena with that number, with its locks held; NULL if none. The caller releases the arena's locks, then
@@ -46,5 +49,19 @@ static inline void zr_stripes_publish(struct zr_arena *arena)
     if (__builtin_expect(difference + most > 2 * most, 0))
         zr_stripes_publish_now(arena);
 }
+
+/* ---- Idle memory of all arenas ------------------------------------------------------------------------- */
+
+/* Live blocks keep their addresses and their granules. Idle are the free-granule cache, the granules under
+ * free extents, and what a plan that is over or between its uses does not need. Any thread, without an
+ * arena's locks. An arena whose lock another thread holds is skipped. */
+
+struct zr_lender;
+
+/* Returns idle granules to their backends until `bytes` were returned; returns how many were. `of`: only
+ * memory that this lender has lent; NULL: all. *busy is set where an arena was skipped. */
+size_t zr_reclaim(size_t bytes, const struct zr_lender *of, bool *busy);
+/* Idle bytes that the lender has lent. */
+size_t zr_reclaim_idle_bytes(const struct zr_lender *of);
 
 #endif

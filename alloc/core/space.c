@@ -6,7 +6,7 @@
  * themselves, and small blocks between large ones would add some. */
 #include "alloc/core/arena.h"
 #include "alloc/core/calls.h"
-#include "alloc/core/granule_class.h"
+#include "alloc/core/supply.h"
 #include "alloc/core/space.h"
 
 #include "alloc/base/error.h"

@@ -1,6 +1,7 @@
 /* space.h: addresses: free extents, best fit, carving and merging. Private to alloc/.
  *
- * Nothing here fails: the caller has reserved the extent records. lock: arena->lock */
+ * The caller has reserved the extent records, so nothing here fails, except to reserve addresses for a plan.
+ * lock: arena->lock */
 #ifndef ZR_CORE_SPACE_H
 #define ZR_CORE_SPACE_H
 
@@ -81,5 +82,18 @@ struct zr_extent *zr_space_next_free(const struct zr_arena *arena, const struct 
  * as many of them as make `most_bytes`. */
 size_t zr_space_idle_bytes(const struct zr_arena *arena);
 size_t zr_space_idle_up_to(const struct zr_arena *arena, size_t most_bytes);
+
+/* ---- Addresses reserved for a plan --------------------------------------------------------------------- */
+
+/* The caller holds both locks of the arena. */
+
+/* Reserves whole granules of addresses. ZR_ERR_ADDRESSES: too few consecutive addresses. */
+zr_result zr_region_reserve(struct zr_arena *arena, size_t bytes, struct zr_extent **out);
+/* As zr_region_reserve(), at addresses without mappings. */
+zr_result zr_region_reserve_clear(struct zr_arena *arena, size_t bytes, struct zr_extent **out);
+/* As zr_region_reserve(), at addresses that were never mapped if any are left, so that no unmap is needed. */
+zr_result zr_region_reserve_unused(struct zr_arena *arena, size_t bytes, struct zr_extent **out);
+/* Turns the region into a free extent with its mappings. Cannot fail. */
+void zr_region_release(struct zr_arena *arena, struct zr_extent *region);
 
 #endif

@@ -4,6 +4,7 @@
 #define ZR_CORE_SUPPLY_H
 
 #include "alloc/core/arena.h"
+#include "alloc/core/calls.h"
 
 /* Maps every unmapped granule of the extent, with handles from the cache, from free extents or from the
  * driver. No part of the extent may be in a free extent. After a failure the counters are unchanged, except
@@ -33,5 +34,19 @@ void zr_idle_add(struct zr_arena *arena, struct zr_handle_list *list);
 /* Releases all memory before the arena is destroyed. ZR_ERR_UNAVAILABLE: the driver kept some memory and the
  * range (arena->range is NULL then). */
 zr_result zr_release_all(struct zr_arena *arena);
+
+/* ---- Which granules may move --------------------------------------------------------------------------- */
+
+/* Whether the granules of a mapping may be unmapped while its addresses are free. */
+static inline bool zr_is_movable(const struct zr_mapping *mapping)
+{
+    return mapping->handle->granule_class == ZR_GRANULE_MOVABLE;
+}
+
+/* The class of a handle that is mapped in the arena. */
+void zr_handle_set_class(struct zr_arena *arena, struct zr_handle *handle,
+                         enum zr_granule_class granule_class);
+/* Bytes of granules [first, end) whose class is not movable. */
+size_t zr_unmovable_bytes(const struct zr_arena *arena, struct zr_stretch where);
 
 #endif

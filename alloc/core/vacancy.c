@@ -2,7 +2,7 @@
 #include "alloc/core/vacancy.h"
 
 #include "alloc/core/arena.h"
-#include "alloc/core/granule_class.h"
+#include "alloc/core/supply.h"
 
 /* Where the tag stands in the order; order_count: nowhere. */
 static unsigned place_of(const zr_tag *order, unsigned order_count, unsigned tag)

@@ -8,10 +8,8 @@
 #include "alloc/core/core.h"
 #include "alloc/core/registry.h"
 #include "alloc/core/space.h"
-#include "alloc/front/check.h"
-#include "alloc/front/debug.h"
+#include "alloc/front/front.h"
 #include "alloc/front/stripes.h"
-#include "alloc/front/tag_limits.h"
 #include "alloc/telemetry/report.h"
 
 #include "alloc/telemetry/counters.h"

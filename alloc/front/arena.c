@@ -1,5 +1,5 @@
-/* arena.c: the arena's life, and the search for a block by address. Uses space.c, supply.c and index.c.
- */
+/* arena.c: the arena's life, the search for a block by address, and the public creation of backends. Uses
+ * space.c, supply.c and index.c. */
 #define _GNU_SOURCE
 
 #include <pthread.h>
@@ -10,6 +10,7 @@
 #include "alloc/base/error.h"
 #include "alloc/base/struct_bytes.h"
 #include "alloc/core/readers.h"
+#include "alloc/service/client/client.h"
 #include "alloc/telemetry/recorder.h"
 #include "alloc/telemetry/stacks.h"
 #include "alloc/telemetry/trace.h"
@@ -23,8 +24,7 @@
 #include "alloc/core/registry.h"
 #include "alloc/core/space.h"
 #include "alloc/core/supply.h"
-#include "alloc/front/check.h"
-#include "alloc/front/map_callbacks.h"
+#include "alloc/front/front.h"
 #include "alloc/front/stripes.h"
 
 /* ---- Life ---------------------------------------------------------------------------------------------- */
@@ -290,4 +290,19 @@ zr_result zr_arena_find(zr_arena *arena, const void *pointer, struct zr_block_in
     return found || (pools && pools->find(arena->first_stripe, pointer, out))
                ? ZR_OK
                : zr_fail(ZR_ERR_FOREIGN, "no live block of arena \"%s\" contains %p", arena->name, pointer);
+}
+
+/* ---- Backends --------------------------------------------------------------------------------------------
+ */
+
+/* The public creation of backends whose memory zrd may lend: see zr.h and client.h. */
+
+zr_result zr_backend_host_create(zr_backend **out, const struct zr_host_options *options)
+{
+    return zr_backend_host_open(out, options, zr_service_find);
+}
+
+zr_result zr_backend_cuda_create(zr_backend **out, const struct zr_cuda_options *options)
+{
+    return zr_backend_cuda_open(out, options, zr_service_find);
 }

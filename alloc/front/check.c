@@ -3,9 +3,9 @@
 #include "alloc/core/arena.h"
 #include "alloc/core/calls.h"
 #include "alloc/core/core.h"
-#include "alloc/core/granule_class.h"
+#include "alloc/core/supply.h"
 #include "alloc/core/space.h"
-#include "alloc/front/check.h"
+#include "alloc/front/front.h"
 
 #include <string.h>
 

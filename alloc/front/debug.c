@@ -1,8 +1,7 @@
 /* debug.c: what an arena with debug hooks does with each block besides: canaries, poison, tag limits, the
  * trace. Uses core/arena.h. */
 #include "alloc/core/arena.h"
-#include "alloc/front/debug.h"
-#include "alloc/front/tag_limits.h"
+#include "alloc/front/front.h"
 
 #include "alloc/base/error.h"
 #include "alloc/telemetry/trace.h"

@@ -3,7 +3,7 @@
 #include "alloc/core/arena.h"
 #include "alloc/core/registry.h"
 #include "alloc/core/supply.h"
-#include "alloc/front/lend.h"
+#include "alloc/front/front.h"
 #include "alloc/front/stripes.h"
 #include "alloc/plan/follow.h"
 

@@ -6,7 +6,7 @@
 #include "alloc/core/arena.h"
 #include "alloc/core/calls.h"
 #include "alloc/core/registry.h"
-#include "alloc/front/map_callbacks.h"
+#include "alloc/front/front.h"
 
 #include <string.h>
 

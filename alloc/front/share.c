@@ -2,7 +2,7 @@
 #include "alloc/front/share.h"
 
 #include "alloc/core/arena.h"
-#include "alloc/core/granule_class.h"
+#include "alloc/core/supply.h"
 #include "alloc/core/registry.h"
 
 #include "alloc/base/error.h"

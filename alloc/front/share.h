@@ -2,7 +2,7 @@
 #ifndef ZR_SHARE_H
 #define ZR_SHARE_H
 
-#include "alloc/base/private_api.h"
+#include "alloc/base/compiler.h"
 #include "alloc/zr.h"
 
 /* zr_block_export(), or without `exports` only what it describes: the granules keep their class. For readers

@@ -4,7 +4,7 @@
  * A bounded arena has debug hooks, so its calls come by here, and those of others do not look. */
 #include "alloc/core/arena.h"
 #include "alloc/core/registry.h"
-#include "alloc/front/tag_limits.h"
+#include "alloc/front/front.h"
 #include "alloc/telemetry/report.h"
 
 #include <string.h>

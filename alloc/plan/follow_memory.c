@@ -5,9 +5,8 @@
 #include "alloc/plan/follow_internal.h"
 #include "alloc/core/arena.h"
 #include "alloc/core/calls.h"
-#include "alloc/core/granule_class.h"
-#include "alloc/core/space.h"
 #include "alloc/core/supply.h"
+#include "alloc/core/space.h"
 
 /* ---- What regions can spare ---------------------------------------------------------------------------- */
 

@@ -16,9 +16,8 @@
 #include "alloc/base/poison.h"
 #include "alloc/core/arena.h"
 #include "alloc/core/calls.h"
-#include "alloc/core/granule_class.h"
-#include "alloc/core/registry.h"
 #include "alloc/core/supply.h"
+#include "alloc/core/registry.h"
 
 static inline size_t region_first(const struct zr_arena *arena, const struct zr_follow_plan *plan)
 {

@@ -7,7 +7,6 @@
 #include "alloc/plan/follow_internal.h"
 #include "alloc/core/arena.h"
 #include "alloc/core/calls.h"
-#include "alloc/core/region.h"
 #include "alloc/core/space.h"
 
 /* ---- Installing ---------------------------------------------------------------------------------------- */

@@ -12,7 +12,7 @@
 #include "alloc/base/option.h"
 #include "alloc/core/calls.h"
 #include "alloc/core/space.h"
-#include "alloc/front/tag_limits.h"
+#include "alloc/front/front.h"
 
 /* What one append may need: its extent, and a cut through what is left. */
 enum { APPEND_EXTENTS = 2 };

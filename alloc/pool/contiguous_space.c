@@ -11,8 +11,7 @@
 #include "alloc/core/calls.h"
 #include "alloc/core/registry.h"
 #include "alloc/core/space.h"
-#include "alloc/front/lend.h"
-#include "alloc/front/tag_limits.h"
+#include "alloc/front/front.h"
 
 /* ---- Places -------------------------------------------------------------------------------------------- */
 

@@ -3,7 +3,7 @@
 #include "alloc/core/arena.h"
 #include "alloc/core/calls.h"
 #include "alloc/core/core.h"
-#include "alloc/core/granule_class.h"
+#include "alloc/core/supply.h"
 #include "alloc/core/space.h"
 #include "alloc/telemetry/report.h"
 

@@ -25,7 +25,7 @@
 #include "alloc/telemetry/command.h"
 #include "alloc/telemetry/publish.h"
 #include "alloc/telemetry/trace.h"
-#include "alloc/core/reclaim.h"
+#include "alloc/core/registry.h"
 #include "alloc/telemetry/stats.h"
 
 #define DUE_BYTES   ((size_t)64 << 20)

@@ -25,7 +25,6 @@
 #include "alloc/core/arena.h"
 #include "alloc/telemetry/report.h"
 #include "alloc/telemetry/trace_put.h"
-#include "alloc/telemetry/trace_stacks.h"
 
 #define WINDOW_BYTES ((size_t)1 << 20)
 

@@ -1,4 +1,5 @@
-/* trace_put.h: how numbers are written into a trace: see trace_format.h. Private to alloc/telemetry/. */
+/* trace_put.h: how numbers and call stacks are written into a trace: see trace_format.h. Private to
+ * alloc/telemetry/. The locks of trace.h. */
 #ifndef ZR_TRACE_PUT_H
 #define ZR_TRACE_PUT_H
 
@@ -22,8 +23,17 @@ static inline uint64_t zrt_zigzag(uint64_t to, uint64_t from)
     return ((uint64_t)difference << 1) ^ (difference < 0 ? UINT64_MAX : 0);
 }
 
-/* At most ZRT_EXTENSION_BYTES. The locks of trace.h. */
+/* At most ZRT_EXTENSION_BYTES. */
 void zr_trace_write_extension(struct zr_trace *trace, enum zrt_extension kind, const void *data,
                               size_t bytes);
+
+/* ---- Call stacks, and the modules that their addresses lie in ----------------------------------------- */
+
+struct zr_trace_stacks; /* what of both has been written */
+
+/* Writes the stack, unless it has been, and that the next alloc or refused event has it. Makes *stacks at the
+ * first one; where there is no memory for that, the event has no stack. */
+void zr_trace_stacks_write(struct zr_trace_stacks **stacks, struct zr_trace *trace, uint32_t number);
+void zr_trace_stacks_end(struct zr_trace_stacks *stacks);
 
 #endif

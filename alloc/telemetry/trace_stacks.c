@@ -1,8 +1,8 @@
-/* trace_stacks.c: see trace_stacks.h. Uses stacks.c and file.c.
+/* trace_stacks.c: see trace_put.h. Uses stacks.c and file.c.
  *
  * The modules are those of /proc/self/maps, read when a stack has an address that none of the known ones has:
  * asking the loader would wait for its lock, which a thread that waits for the arena's may hold. */
-#include "alloc/telemetry/trace_stacks.h"
+#include "alloc/telemetry/trace_put.h"
 
 #include <elf.h>
 #include <link.h>

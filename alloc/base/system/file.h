@@ -10,7 +10,7 @@
 #include <stdarg.h>
 #include <sys/types.h>
 
-#include "alloc/base/private_api.h"
+#include "alloc/base/compiler.h"
 #include "alloc/zr.h"
 
 /* ---- Files --------------------------------------------------------------------------------------------- */

@@ -5,7 +5,7 @@
 #ifndef ZR_MODULE_H
 #define ZR_MODULE_H
 
-#include "alloc/base/private_api.h"
+#include "alloc/base/compiler.h"
 #include "alloc/zr.h"
 
 /* Loads `file` from the folder of this program, or from ../lib or ../bin beside it, or else from those of the

@@ -6,7 +6,7 @@
 
 #include <pthread.h>
 
-#include "alloc/base/private_api.h"
+#include "alloc/base/compiler.h"
 #include "alloc/zr.h"
 
 /* Monotonic time. Replaceable for tests by zr_os_clock_set(); NULL puts the real one back. */

@@ -2,7 +2,7 @@
 #ifndef ZR_PROCESS_H
 #define ZR_PROCESS_H
 
-#include "alloc/base/private_api.h"
+#include "alloc/base/compiler.h"
 #include "alloc/zr.h"
 
 /* What tells one process from all others; a plain value that may be sent to them. */

@@ -12,7 +12,7 @@
 #include <sys/socket.h>
 #include <sys/types.h>
 
-#include "alloc/base/private_api.h"
+#include "alloc/base/compiler.h"
 
 /* One call each, made again after a signal; -1: errno. Descriptors are closed by exec. */
 ZR_PRIVATE_API int zr_socket(int domain, int type);

@@ -10,7 +10,7 @@
 
 #include "alloc/base/system/fork.h"
 #include "alloc/base/system/os.h"
-#include "alloc/core/reclaim.h"
+#include "alloc/core/registry.h"
 #include "alloc/service/client/client.h"
 
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)

@@ -12,7 +12,7 @@
 #include "alloc/core/arena.h"
 #include "alloc/core/bins.h"
 #include "alloc/base/option.h"
-#include "alloc/core/reclaim.h"
+#include "alloc/core/registry.h"
 #include "alloc/plan/plan.h"
 #include "tests/support/arena_support.h"
 #include "tests/support/child.h"

@@ -15,7 +15,7 @@
 #include "alloc/base/fault.h"
 #include "alloc/base/system/os.h"
 #include "alloc/core/arena.h"
-#include "alloc/front/lend.h"
+#include "alloc/front/front.h"
 #include "tests/support/child.h"
 #include "tests/support/cuda/cuda_support.h"
 #include "tests/support/seed.h"

@@ -7,7 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "alloc/front/lend.h"
+#include "alloc/front/front.h"
 #include "alloc/base/system/os.h"
 #include "alloc/core/readers.h"
 #include "tests/support/zero/plan_runs.h"

@@ -4,8 +4,8 @@
 
 #include "alloc/base/option.h"
 #include "alloc/core/arena.h"
-#include "alloc/core/region.h"
-#include "alloc/front/lend.h"
+#include "alloc/core/space.h"
+#include "alloc/front/front.h"
 #include "alloc/core/vacancy.h"
 #include "tests/support/arena_support.h"
 #include "tests/support/plans_support.h"

@@ -5,8 +5,8 @@
 #include <string.h>
 
 #include "alloc/core/arena.h"
-#include "alloc/core/region.h"
-#include "alloc/front/lend.h"
+#include "alloc/core/space.h"
+#include "alloc/front/front.h"
 #include "alloc/base/error.h"
 #include "alloc/base/fault.h"
 #include "alloc/plan/plan.h"
