@@ -1,7 +1,7 @@
 /* picture.c: an address map as SVG and as PNG. Uses address_map.c and no library. PNG follows RFC 2083; its
  * compression uses the fixed codes of RFC 1951, with matches of the previous pixel and of the line above
  * only, because these are the repetitions of an address map. */
-#include "defrag/report/picture.h"
+#include "defrag/report/address_map.h"
 
 #include <inttypes.h>
 #include <string.h>

@@ -1,5 +1,5 @@
-/* conversion.c: see conversion.h. Uses tool.c. */
-#include "defrag/tool/conversion.h"
+/* conversion.c: see input.h. Uses tool.c. */
+#include "defrag/tool/input.h"
 
 #include <unistd.h>
 

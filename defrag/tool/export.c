@@ -4,7 +4,7 @@
 
 #include "alloc/base/error.h"
 #include "defrag/report/export.h"
-#include "defrag/tool/conversion.h"
+#include "defrag/tool/input.h"
 
 static const char help[] =
     "Writes a file of memory events in the format of another program.\n"

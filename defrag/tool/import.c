@@ -2,8 +2,8 @@
 #include <string.h>
 
 #include "alloc/base/error.h"
-#include "defrag/tool/conversion.h"
-#include "defrag/trace/import.h"
+#include "defrag/tool/input.h"
+#include "defrag/trace/recording.h"
 
 static const char help[] =
     "Makes a .zrt trace of another program's file.\n"

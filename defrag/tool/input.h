@@ -5,8 +5,8 @@
 
 #include "defrag/report/address_map.h"
 #include "defrag/report/moments.h"
-#include "defrag/tool/symbols.h"
 #include "defrag/tool/tool.h"
+#include "defrag/trace/recording.h"
 
 /* A file by name, or standard input ("-"), copied so that it can be read several times. */
 struct zr_tool_source {
@@ -81,5 +81,41 @@ zr_result zr_tool_extents(struct zr_vector *extents, const struct zr_memory *mem
 
 /* Prints `"key": ` and the number, or null. */
 void zr_tool_json_number(struct zr_text *text, const char *key, uint64_t number, bool known);
+
+/* ---- Symbols ------------------------------------------------------------------------------------------- */
+
+/* Names for the addresses in a trace's stacks, from the files that contain them and the debug information
+ * on this machine. One thread. */
+
+struct zr_symbols; /* the files opened so far */
+
+/* NULL: out of memory; frames are then module and offset. */
+struct zr_symbols *zr_symbols_make(void);
+void zr_symbols_end(struct zr_symbols *symbols);
+/* Valid as long as `symbols`. A file whose build ID differs from the traced program's is not used. */
+struct zr_frame_namer zr_symbols_namer(struct zr_symbols *symbols);
+
+/* ---- Conversions --------------------------------------------------------------------------------------- */
+
+/* The common part of `zr import` and `zr export`: one input file, a format, an output. */
+
+struct zr_tool_conversion {
+    const char *file;                 /* input */
+    const char *format, *output, *at; /* as given; NULL: not given */
+    struct zr_tool_reading reading;
+};
+
+/* Reads the arguments of subcommand argv[0]; `takes_at`: the subcommand has --at. Returns an exit code after
+ * a message, or less than 0 to continue. */
+int zr_tool_read_conversion(struct zr_tool_conversion *out, const char *help, bool takes_at, int argc,
+                            char **argv);
+
+/* Checks that the output can be binary: false, after a message, for a terminal. */
+bool zr_tool_takes_binary(const struct zr_tool_conversion *conversion, const char *command);
+
+/* Calls `write` with the output, or standard output if none is named, and shows progress meanwhile. */
+typedef zr_result zr_tool_writer(void *state, struct zr_text *text);
+zr_result zr_tool_write_conversion(const struct zr_tool_conversion *conversion, zr_tool_writer *write,
+                                   void *state);
 
 #endif

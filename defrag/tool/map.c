@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "alloc/base/error.h"
-#include "defrag/report/picture.h"
+#include "defrag/report/address_map.h"
 #include "defrag/tool/input.h"
 #include "defrag/tool/live/live.h"
 

@@ -1,6 +1,6 @@
-/* symbols.c: see symbols.h. Uses libdw of elfutils for ELF and DWARF, including separate debug files in
+/* symbols.c: see input.h. Uses libdw of elfutils for ELF and DWARF, including separate debug files in
  * /usr/lib/debug. Uses no network. */
-#include "defrag/tool/symbols.h"
+#include "defrag/tool/input.h"
 
 #include <dlfcn.h>
 #include <elfutils/libdwfl.h>

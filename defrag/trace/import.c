@@ -1,11 +1,11 @@
 /* import.c: writes recordings as .zrt traces. Uses recording.c and zrt_writer.c. */
-#include "defrag/trace/import.h"
+#include "defrag/trace/recording.h"
 
 #include <stdio.h>
 #include <string.h>
 
 #include "alloc/base/error.h"
-#include "defrag/trace/formats/zrt_writer.h"
+#include "defrag/trace/formats/zrt.h"
 
 #define MAX_BYTES (UINT64_C(1) << 62)
 

@@ -7,6 +7,7 @@
 #ifndef ZR_RECORDING_H
 #define ZR_RECORDING_H
 
+#include "alloc/base/system/file.h"
 #include "defrag/trace/number_map.h"
 #include "defrag/trace/formats/pickle.h"
 #include "defrag/zr_defrag.h"
@@ -138,5 +139,15 @@ void zr_recording_stacks_end(struct zr_recording_stacks *stacks);
 zr_result zr_recording_stacks_take(struct zr_recording *recording, const struct zrt_event *event,
                                    uint64_t number);
 zr_result zr_recording_play_torch(struct zr_recording *recording, const struct zr_recording_sink *sink);
+
+/* ---- Import -------------------------------------------------------------------------------------------- */
+
+/* Writes any recording as a .zrt trace, which every program of zr reads. Figures, maps, pools, streams,
+ * pending frees and refusals are kept; stacks are not. The recording is played three times (for the
+ * addresses, the length, and the trace), so that the output can be a pipe; nothing is held in between. */
+
+/* The text keeps the first error of writing. ZR_ERR_FORMAT: as zr_recording_play(), or addresses are 2^62
+ * bytes or more apart. */
+zr_result zr_recording_import(struct zr_recording *recording, struct zr_text *text);
 
 #endif

@@ -8,8 +8,6 @@
 #include "defrag/report/address_map.h"
 #include "defrag/report/page/page_bands.h"
 #include "defrag/report/page/page_levels.h"
-#include "defrag/report/page/page_stacks.h"
-#include "defrag/report/page/page_text.h"
 
 enum { PROGRESS_RECORDS = 1 << 16, META_BYTES = 1 << 16, UNUSABLE_SIZES = 6, FAR_BYTES = 1 << 20 };
 
@@ -396,3 +394,23 @@ zr_result zr_page_finish(struct zr_html_page *page)
     put(page, "</script>\n</body>\n</html>\n");
     return zr_text_flush(&page->text);
 }
+
+/* ---- The page's own files ------------------------------------------------------------------------------ */
+
+/* Included by the assembler. The Makefile has the dependencies. */
+#define EMBED(name, path)                                                                                    \
+    __asm__(".pushsection .rodata\n"                                                                         \
+            ".global " #name "\n"                                                                            \
+            ".hidden " #name "\n"                                                                            \
+            ".type " #name ", @object\n" #name ":\n"                                                         \
+            ".incbin \"" path "\"\n"                                                                         \
+            ".byte 0\n"                                                                                      \
+            ".size " #name ", . - " #name "\n"                                                               \
+            ".popsection\n")
+
+EMBED(zr_page_css, "defrag/report/page/page.css");
+EMBED(zr_page_html, "defrag/report/page/page.html");
+EMBED(zr_page_data_js, "defrag/report/page/page_data.js");
+EMBED(zr_page_draw_js, "defrag/report/page/page_draw.js");
+EMBED(zr_page_map_js, "defrag/report/page/page_map.js");
+EMBED(zr_page_js, "defrag/report/page/page.js");

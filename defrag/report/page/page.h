@@ -8,6 +8,7 @@
 
 #include "defrag/report/moments.h"
 #include "defrag/report/page/page_columns.h"
+#include "defrag/trace/recording.h"
 
 struct zr_html_page {
     struct zr_text text;
@@ -29,5 +30,31 @@ struct zr_page_source {
 void zr_page_start(struct zr_html_page *page, struct zr_file *file, struct zr_page_columns *spill);
 zr_result zr_page_add(struct zr_html_page *page, const struct zr_page_source *source, zr_arena *arena);
 zr_result zr_page_finish(struct zr_html_page *page);
+
+/* The contents of the page's own files in this folder, zero-terminated. */
+extern const char zr_page_css[], zr_page_html[], zr_page_data_js[], zr_page_draw_js[], zr_page_map_js[],
+    zr_page_js[];
+
+/* ---- Stacks -------------------------------------------------------------------------------------------- */
+
+/* Numbers the stacks of a recording; stacks with equal frames have equal numbers. Private to defrag/report/.
+ */
+
+enum { ZR_PAGE_FRAMES_MAX = 64 }; /* of a stack: the innermost ones */
+
+struct zr_page_stacks {
+    struct zr_recording *recording; /* borrowed */
+    struct zr_column *frames;       /* for each frame: the length, the text */
+    struct zr_column *stacks;       /* for each stack: the number of frames, the frames */
+
+    /* private */
+    struct zr_number_map by_stack, by_frame, by_frames; /* by_frame and by_frames: by hash */
+    uint32_t frames_count, stacks_count;
+};
+
+void zr_page_stacks_init(struct zr_page_stacks *stacks, struct zr_recording *recording, zr_arena *arena);
+void zr_page_stacks_end(struct zr_page_stacks *stacks);
+/* The number of a record's stack: 0 for no stack, else from 1 in order of first appearance. */
+zr_result zr_page_stack_number(struct zr_page_stacks *stacks, uint32_t stack, uint32_t *number);
 
 #endif

@@ -1,5 +1,5 @@
 /* page_stacks.c: identifies stacks by content, because snapshots repeat equal frames for each event. */
-#include "defrag/report/page/page_stacks.h"
+#include "defrag/report/page/page.h"
 
 #include <string.h>
 

@@ -1,5 +1,5 @@
-/* metrics.c: see metrics.h. Uses top_model.c and live.c. */
-#include "defrag/tool/live/metrics.h"
+/* metrics.c: see top_model.h. Uses top_model.c and live.c. */
+#include "defrag/tool/live/top_model.h"
 
 #include <inttypes.h>
 #include <stddef.h>

@@ -25,7 +25,7 @@
 #include "alloc/base/system/os.h"
 #include "alloc/base/system/socket.h"
 #include "defrag/tool/input.h"
-#include "defrag/tool/live/metrics.h"
+#include "defrag/tool/live/top_model.h"
 
 enum { PATIENCE_MS = 1000, REQUEST_BYTES = 8192, HEAR_MS = 2000, ANSWER_MS = 10000, QUEUE_MAX = 16 };
 

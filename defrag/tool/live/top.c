@@ -17,7 +17,7 @@
 
 #include "alloc/base/error.h"
 #include "defrag/tool/input.h"
-#include "defrag/tool/live/top_screen.h"
+#include "defrag/tool/live/top_draw.h"
 
 enum { ONCE_PATIENCE_MS = 5000, JSON_CELLS = 256, INTERVAL_MIN_MS = 100, INTERVAL_MAX_MS = 60000 };
 

@@ -1,5 +1,5 @@
-/* top_draw.h: draws the model of `zr top` as a grid of characters, for a terminal or as text. Private to
- * defrag/tool/. */
+/* top_draw.h: draws the model of `zr top` as a grid of characters, for a terminal or as text, and shows it on
+ * a terminal. Private to defrag/tool/. */
 #ifndef ZR_TOP_DRAW_H
 #define ZR_TOP_DRAW_H
 
@@ -44,5 +44,9 @@ const struct zr_top_process *zr_top_chosen(const struct zr_top *top, const struc
 
 /* Draws into *out; the caller sets its columns and rows. */
 void zr_top_draw(struct zr_top_grid *out, const struct zr_top *top, const struct zr_top_view *view);
+
+/* Shows the model until the user quits, the terminal closes or a signal arrives; after a signal, the process
+ * dies of the same signal. Restores the terminal. ZR_ERR_UNAVAILABLE: the terminal is unusable. */
+zr_result zr_top_screen(struct zr_top *top, struct zr_top_view *view);
 
 #endif

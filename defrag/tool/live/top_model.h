@@ -99,4 +99,7 @@ void zr_top_look_take(struct zr_top *top);
 /* Requests a snapshot and waits for it. False: look.words has the reason. */
 bool zr_top_look_now(struct zr_top *top, const struct zr_top_process *process, int arena);
 
+/* Prints the whole model in Prometheus's text format, with the samples of each metric together. */
+void zr_metrics_print(struct zr_text *text, const struct zr_top *top);
+
 #endif

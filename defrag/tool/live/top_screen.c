@@ -1,9 +1,9 @@
-/* top_screen.c: see top_screen.h. Uses top_draw.c and ncurses.
+/* top_screen.c: see top_draw.h. Uses top_draw.c and ncurses.
  *
  * One loop waits for a key, for the answer of a process, and for the next refresh. */
 #define _GNU_SOURCE
 #define NCURSES_WIDECHAR 1
-#include "defrag/tool/live/top_screen.h"
+#include "defrag/tool/live/top_draw.h"
 
 #include <curses.h>
 #include <errno.h>

@@ -6,7 +6,7 @@
  * found. */
 #define _GNU_SOURCE
 #include "defrag/tool/run/doctor.h"
-#include "defrag/tool/run/script.h"
+#include "defrag/tool/run/program.h"
 
 #include <errno.h>
 #include <fcntl.h>

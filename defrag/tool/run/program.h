@@ -24,4 +24,14 @@ bool zr_program_find(const char *name, struct zr_program *out);
  * missing. */
 bool zr_program_library(const char *name, char out[PATH_MAX]);
 
+/* ---- Wrapping shell scripts ---------------------------------------------------------------------------- */
+
+/* No part of the script runs. The reader follows assignments from the first line to the last, in all
+ * branches. The script's program is that of the last command that is an exec, or that passes the script's
+ * arguments on. */
+
+/* Finds the program that the script starts, as a path or a name in PATH. False: the file is not a shell
+ * script, or none of its commands names an existing program. */
+bool zr_script_target(const char *path, char out[PATH_MAX]);
+
 #endif

@@ -1,13 +1,12 @@
-/* script.c: see script.h. */
+/* script.c: see program.h. */
 #define _GNU_SOURCE
-#include "defrag/tool/run/script.h"
+#include "defrag/tool/run/program.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "alloc/base/system/file.h"
-#include "defrag/tool/run/program.h"
 
 enum { SCRIPT_BYTES = 64 << 10, VARIABLES = 128, NAME_BYTES = 64, DEPTH_MAX = 4 };
 

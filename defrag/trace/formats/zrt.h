@@ -1,6 +1,6 @@
-/* zrt.h: reads .zrt traces (alloc/telemetry/trace_format.h) of any origin: complete, truncated by a crash,
- * still being written, or hostile. Validates every byte, allocates nothing, and holds one buffer of the file.
- */
+/* zrt.h: reads and writes .zrt traces (alloc/telemetry/trace_format.h). The reader takes traces of any
+ * origin: complete, truncated by a crash, still being written, or hostile. It validates every byte, allocates
+ * nothing, and holds one buffer of the file. */
 #ifndef ZR_ZRT_H
 #define ZR_ZRT_H
 
@@ -77,5 +77,28 @@ void zrt_close(struct zrt_reader *reader);
  * ZR_ERR_CORRUPT, with the position: no event begins with these bytes, or the event is outside the arena.
  * ZR_ERR_IO: the file is unreadable. */
 zr_result zrt_next(struct zrt_reader *reader, struct zrt_event *out, bool *more);
+
+/* ---- Writing ------------------------------------------------------------------------------------------- */
+
+/* For traces made of other files; an arena writes its own traces (alloc/telemetry/trace.h). */
+
+/* A trace being written. The fields are read-only. */
+struct zrt_writer {
+    uint64_t written_bytes; /* of events, so far */
+
+    /* private */
+    struct zr_text *text;
+    uint64_t granule_bytes;
+    uint64_t time_ns, place_bytes, granule, stream; /* of the previous event */
+    uint32_t thread;
+    zr_tag tag;
+};
+
+/* Writes the header as given. Without a text, only counts events: the header contains the number of bytes, so
+ * a writer to a pipe needs two passes. */
+void zrt_writer_start(struct zrt_writer *out, const struct zrt_header *header, struct zr_text *text);
+/* Requires: the event is inside the arena, blocks are not empty, times do not decrease. The text keeps the
+ * first error. */
+void zrt_write(struct zrt_writer *writer, const struct zrt_event *event);
 
 #endif

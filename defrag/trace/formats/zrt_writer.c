@@ -1,5 +1,5 @@
 /* zrt_writer.c: writes .zrt traces made of other files. Uses alloc/base/system/file.c. */
-#include "defrag/trace/formats/zrt_writer.h"
+#include "defrag/trace/formats/zrt.h"
 
 #include <string.h>
 
