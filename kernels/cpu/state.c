@@ -1,9 +1,8 @@
 /* state.c: operations on optimizer state: optimizers, norms, searches, conversions, initial values,
  * checksums. Work is divided over the context's threads; sums are combined in a fixed order. */
-#include "kernels/checksum.h"
+#include "kernels/state.h"
 #include "kernels/cpu/cpu.h"
-#include "kernels/cpu/random.h"
-#include "kernels/weight.h"
+#include "kernels/normal.h"
 #include <math.h>
 
 #include <stdatomic.h>
@@ -208,7 +207,7 @@ static void init_elements(const void *args, size_t from, size_t to)
         a->x[i] = a->deviation == 0
                       ? a->mean
                       : (float)((double)a->mean +
-                                (double)a->deviation * zr_random_normal(a->seed, a->first_index + i));
+                                (double)a->deviation * zr_real_normal(a->seed, a->first_index + i));
 }
 
 zr_result zr_cpu_init_normal(struct zr_kernel_context *context, const struct zr_init_normal *args)

@@ -14,7 +14,6 @@
 #include "kernels/cuda/driver_launch.h"
 #include "kernels/cuda/fp8.h"
 #include "kernels/cuda/matrix.h"
-#include "kernels/cuda/streams.h"
 #include "kernels/sizes.h"
 
 /* Kernels of norms, by class of row width. */

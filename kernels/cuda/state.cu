@@ -2,8 +2,7 @@
 #include "kernels/cuda/arguments.h"
 #include "kernels/cuda/element.h"
 
-#include "kernels/checksum.h"
-#include "kernels/weight.h"
+#include "kernels/state.h"
 
 /* ---- Optimizers ---------------------------------------------------------------------------------------- */
 

@@ -1,6 +1,6 @@
-/* streams.c: streams, events, semaphores and graphs of the driver, and waits of the host. See streams.h. */
+/* streams.c: streams, events, semaphores and graphs of the driver, and waits of the host. See cuda.h. */
 #define _GNU_SOURCE
-#include "kernels/cuda/streams.h"
+#include "kernels/cuda/cuda.h"
 
 #include <time.h>
 

@@ -10,7 +10,7 @@
 #include "kernels/cpu/products/gemm.h"
 #include "kernels/cpu/loops/loops.h"
 #include "kernels/cpu/products/panels.h"
-#include "kernels/checksum.h"
+#include "kernels/state.h"
 #include "tests/support/kernels/kernels_calls.h"
 #include "tests/support/kernels/kernels_reference.h"
 #include "tests/support/kernels/kernels_support.h"
@@ -331,7 +331,7 @@ static void check_reductions(struct zr_kernel_context *c, const struct zr_kernel
     free(bits);
 }
 
-/* The definition in kernels/checksum.h, with the end of the data filled up with zeros. */
+/* The definition in kernels/state.h, with the end of the data filled up with zeros. */
 static uint64_t plain_checksum(const char *data, size_t bytes)
 {
     enum { BLOCK = 1 << 16, LANES = 8 };
