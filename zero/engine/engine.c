@@ -5,8 +5,8 @@
 #include <string.h>
 
 #include "zero/engine/late.h"
-#include "zero/engine/nvme/gradient_file.h"
-#include "zero/engine/nvme/parameter_file.h"
+#include "zero/engine/gradient_file.h"
+#include "zero/engine/parameter_file.h"
 #include "zero/engine/offload.h"
 #include "zero/engine/speculate.h"
 

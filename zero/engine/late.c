@@ -5,7 +5,7 @@
 #include <stdatomic.h>
 
 #include "zero/comm/copies.h"
-#include "zero/engine/nvme/parameter_file.h"
+#include "zero/engine/parameter_file.h"
 #include "zero/engine/offload.h"
 
 /* ---- In the thread of the update ----------------------------------------------------------------------- */

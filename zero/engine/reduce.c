@@ -11,7 +11,7 @@
  * place return to staging first.
  *
  * Every element is the sum of the same addends in the same order at every stage. */
-#include "zero/engine/nvme/gradient_file.h"
+#include "zero/engine/gradient_file.h"
 #include "zero/engine/offload.h"
 #include "zero/engine/speculate.h"
 

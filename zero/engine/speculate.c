@@ -8,7 +8,7 @@
 
 #include "alloc/base/system/os.h"
 #include "zero/engine/late.h"
-#include "zero/engine/nvme/parameter_file.h"
+#include "zero/engine/parameter_file.h"
 #include "zero/engine/offload.h"
 
 enum { KINDS = 3 };

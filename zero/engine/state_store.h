@@ -11,7 +11,7 @@
 
 #include "zero/comm/clock.h"
 #include "zero/engine/layout.h"
-#include "zero/engine/nvme/nvme_pipeline.h"
+#include "zero/file_io/nvme_pipeline.h"
 
 /* State of one unit, from the first element that the rank updates; NULL: not in this store. */
 struct zr_state_view {

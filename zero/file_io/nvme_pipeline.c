@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "alloc/base/error.h"
-#include "zero/engine/nvme/nvme_pipeline.h"
+#include "zero/file_io/nvme_pipeline.h"
 
 /* Place of a unit in [unit, next). */
 static struct zr_nvme_place *place_of(struct zr_nvme_pipeline *pipeline, unsigned unit)

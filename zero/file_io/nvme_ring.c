@@ -8,7 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "zero/engine/nvme/nvme_inside.h"
+#include "zero/file_io/nvme_inside.h"
 
 /* Maximum that the kernel registers in one entry. */
 static const size_t entry_most_bytes = (size_t)1 << 30;

@@ -3,7 +3,7 @@
  * As in an update, one half of the test extent is read while the other is written. The largest depth with
  * nearly the best rate is used. A smaller depth is as fast on an idle machine; next to computing threads, the
  * thread that submits pieces waits for a processor, and the queue must keep the disk busy meanwhile. */
-#include "zero/engine/nvme/nvme_inside.h"
+#include "zero/file_io/nvme_inside.h"
 
 enum { DEPTH_UNMEASURED = 16, SPAN_MAX_BYTES = 16 << 20 };
 static const uint64_t depth_ns = 50000000, all_ns = 1000000000;

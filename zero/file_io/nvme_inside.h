@@ -9,7 +9,7 @@
 #include <stdatomic.h>
 
 #include "alloc/base/system/os.h"
-#include "zero/engine/nvme/nvme_io.h"
+#include "zero/file_io/nvme_io.h"
 
 enum { ZR_NVME_THREADS = 8, ZR_NVME_REGISTERED = 64 };
 #if defined(__SANITIZE_THREAD__) /* needs 0.9 MB on every stack */

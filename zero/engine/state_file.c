@@ -1,4 +1,4 @@
-/* state_nvme.c: the state store in an offload file, with a few buffers in memory. See state_store.h.
+/* state_file.c: the state store in an offload file, with a few buffers in memory. See state_store.h.
  *
  * A unit's extent holds its masters, momentum and variance, padded to a block. In a pass the pipeline reads
  * ahead and writes behind. The end of a pass does not wait for the last writes, which overlap with the next
@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "zero/comm/take.h"
-#include "zero/engine/nvme/nvme_pipeline.h"
+#include "zero/file_io/nvme_pipeline.h"
 
 enum { KINDS = 3, NO_UNIT = UINT32_MAX };
 

@@ -1,5 +1,5 @@
 /* gradient_file.c: see gradient_file.h. Uses the store's file. */
-#include "zero/engine/nvme/gradient_file.h"
+#include "zero/engine/gradient_file.h"
 #include "zero/engine/speculate.h"
 
 #include <string.h>

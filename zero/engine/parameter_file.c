@@ -1,5 +1,5 @@
 /* parameter_file.c: see parameter_file.h. */
-#include "zero/engine/nvme/parameter_file.h"
+#include "zero/engine/parameter_file.h"
 
 #include <string.h>
 

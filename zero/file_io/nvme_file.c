@@ -14,7 +14,7 @@
 #include "alloc/base/error.h"
 #include "alloc/base/fault.h"
 #include "alloc/base/system/file.h"
-#include "zero/engine/nvme/nvme_inside.h"
+#include "zero/file_io/nvme_inside.h"
 
 static const long tmpfs_magic = 0x01021994, ramfs_magic = 0x858458f6;
 /* Without O_TMPFILE: tries names until one is free. */

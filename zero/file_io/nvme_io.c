@@ -12,7 +12,7 @@
 
 #include "alloc/base/error.h"
 #include "alloc/base/fault.h"
-#include "zero/engine/nvme/nvme_inside.h"
+#include "zero/file_io/nvme_inside.h"
 
 /* Transfers in a row without a whole block before the device counts as failed. */
 enum { PIECE_DEFAULT_BYTES = 512 << 10, FRUITLESS_MAX = 1000 };
