@@ -189,6 +189,8 @@ $(cuda_caching): tests/support/cuda/cuda_caching.c tests/support/cuda/cudart_cal
 # The longest first, or the last of all would be waited for alone.
 longest := mpi.t launch_requests_test started.t train_plan.t train_bits.t train_cuda.t train_limit.t train_faults.t \
 	cuda_contiguous_test kernels_narrow_test long_bits.t long_sanitizers.t long_shadow.t long_traces.t
+# Programs that mostly sleep; one of them runs beside those that compute.
+waits := mpi.t,launch_requests_test,started.t,service.t,launch_test,launch_turns_test,comm_failures_test,hostile_live.t,top.t
 longest_first = $(foreach name,$(longest),$(filter %/$(name),$(1))) $(filter-out $(addprefix %/,$(longest)),$(1))
 
 # What scripts run is built before they start: they build nothing, since others run it beside them. Those of
@@ -209,7 +211,7 @@ all_scripts := $(test_scripts) $(long_scripts) $(soak_scripts)
 check: packages-check
 	@echo "$(cuda_words)"
 	@$(again) built-check
-	@tests/run --jobs $$(($(JOBS) + 1)) $(call longest_first,$(test_scripts) $(test_bin)) # some wait, for a deadline or a disk
+	@tests/run --jobs $$(($(JOBS) + 1)) --waits $(waits) $(call longest_first,$(test_scripts) $(test_bin)) # some wait, for a deadline or a disk
 check-long: packages-check
 	@$(again) packages-long
 	@$(again) packages-libfuzzer

@@ -467,7 +467,7 @@ static int drain(int argc, char **argv)
 static zr_result stop_one(int line)
 {
     struct zr_service_message message = zr_service_message_of(ZR_SERVICE_STOP), answer;
-    struct zr_service_parcel none;
+    struct zr_service_packet none;
     zr_result result = zr_service_ask(line, &message, &answer);
     if (result == ZR_OK && zr_service_receive(line, &none, END_NS) == ZR_ERR_TIMEOUT)
         result = zr_fail(ZR_ERR_TIMEOUT,

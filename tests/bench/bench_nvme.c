@@ -10,8 +10,8 @@
 #include <unistd.h>
 
 #include "alloc/zr.h"
-#include "zero/engine/nvme/nvme_inside.h"
-#include "zero/engine/nvme/nvme_pipeline.h"
+#include "zero/file_io/nvme_inside.h"
+#include "zero/file_io/nvme_pipeline.h"
 
 enum { TURNS = 5, OPERATION_BYTES = 16 << 20, UNDER_WAY = 3 };
 static const uint64_t file_bytes = (uint64_t)1 << 30, turn_ns = 1000000000;

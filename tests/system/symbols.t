@@ -202,7 +202,7 @@ BY_THEMSELVES = {
     "alloc/service/server/listener": "read",  # notices, whose number counts for nothing
     "alloc/service/server/log": "write",  # a line as a whole, or none
     "defrag/tool/live/serve": "connect send",  # a socket that does not block and is empty
-    "zero/engine/nvme/nvme_threads": "pread pwrite",  # zr_nvme_advance_piece()
+    "zero/file_io/nvme_threads": "pread pwrite",  # zr_nvme_advance_piece()
     "zero/launch/join": "recv",  # a look, without a wait
     "zero/launch/rank": "write",  # in a signal's handler
 }

@@ -5,14 +5,14 @@
 #include <string.h>
 
 #include "zero/engine/late.h"
-#include "zero/engine/nvme/gradient_file.h"
-#include "zero/engine/nvme/parameter_file.h"
+#include "zero/engine/gradient_file.h"
+#include "zero/engine/parameter_file.h"
 #include "zero/engine/offload.h"
 #include "zero/engine/speculate.h"
 
 #include "alloc/base/struct_bytes.h"
 
-/* Allocates the sums of units: in the arena of offloaded state, and in device memory for units that stay. */
+/* Allocates fp32 sums: in the arena of offloaded state, and in device memory for device-resident units. */
 static zr_result take_sums(struct zr_engine *engine)
 {
     size_t staying = 0, all = engine->layout.shards_elements;
@@ -279,8 +279,8 @@ void zr_engine_destroy(zr_engine *engine)
              *state_arena = zr_engine_state_arena(engine);
     zr_engine_speculation_close(engine); /* first: its thread reads gradients */
     if (engine->units) {
-        zr_engine_synchronize(
-            engine); /* even after a lost peer, no operation of the communicator still writes */
+        /* After this wait no operation of the communicator writes, even if a peer was lost. */
+        zr_engine_synchronize(engine);
         for (size_t u = 0; u < engine->layout.units_count; u++) {
             zr_drop(zr_engine_unit_arena(engine, u), &engine->units[u].sum_shard);
             zr_drop(zr_engine_unit_arena(engine, u), &engine->units[u].gradients);

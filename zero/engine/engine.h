@@ -44,7 +44,7 @@ enum { ZR_NO_UNIT = UINT32_MAX, ZR_AWAITED_UNITS_MAX = 2, ZR_BOUNCE_BUFFERS = 2 
 struct zr_unit_state {
     /* Parameters. */
     bool resident;              /* parameters are kept whole */
-    bool stays;                 /* optimizer state and gradients stay in device memory */
+    bool stays;                 /* optimizer state and gradients are device-resident */
     size_t parameters_at;       /* offset of the unit or its shard in the pool, in elements */
     void *gathered;             /* temporarily whole parameters; NULL: not gathered */
     unsigned references;        /* gathers without release, at every stage */
@@ -119,21 +119,21 @@ struct zr_gradient_file {
     void *slots;                         /* consecutive slots of the pipeline */
     struct zr_nvme_unit *pass;           /* [units_count], extents of a pass; 0 bytes: skipped */
     unsigned used[ZR_NVME_BUFFERS_MAX];  /* last unit in the slot */
-    unsigned owner[ZR_NVME_BUFFERS_MAX]; /* unit being reduced into the slot; ZR_NO_UNIT */
+    unsigned owner[ZR_NVME_BUFFERS_MAX]; /* unit being reduced into the slot; ZR_NO_UNIT: none */
     zr_nvme_event writes[ZR_NVME_BUFFERS_MAX];
     unsigned turn;
     struct zr_nvme_pipeline pipeline;
     double read_seconds[ZR_NVME_PLACES]; /* simulated clock: end of a unit's read, by unit modulo places */
 };
 
-/* Parameters in an offload file; see nvme/parameter_file.h. Zeros: disabled. */
+/* Parameters in an offload file; see parameter_file.h. Zeros: disabled. */
 struct zr_parameter_extent {
     uint64_t offset_bytes;
     size_t bytes; /* 0: the unit is not in the file */
     zr_nvme_event written;
 };
 struct zr_parameter_slot {
-    unsigned unit;       /* unit of the shard until its gather or write has ended; ZR_NO_UNIT */
+    unsigned unit;       /* unit whose shard is in the slot, until its gather or write ends; or ZR_NO_UNIT */
     zr_nvme_event event; /* last transfer of the slot */
     double end_seconds;  /* end of `event` by the simulated clock */
     struct zr_comm_before before;
@@ -162,17 +162,17 @@ struct zr_engine {
     size_t host_parameters_elements;
     char *gradients; /* whole: [layout.pool_elements], or shards: [layout.shards_elements] */
     size_t gradients_elements;
-    char *staying_gradients; /* gradients of units that stay; `gradients` has the others */
+    char *staying_gradients; /* gradients of device-resident units; `gradients` has the others */
     size_t staying_gradients_elements;
     struct zr_gradient_file gradient_file;
     struct zr_parameter_file parameter_file;
     /* [layout.shards_elements] or NULL: fp32 sums over micro-batches, beside whole gradients or instead of
      * two-byte shards. */
     float *sums;
-    float *staying_sums; /* the same of units that stay */
+    float *staying_sums; /* sums of device-resident units */
     struct zr_state_store
         store; /* momentum, variance, and masters unless fp32, where the parameters are the masters */
-    struct zr_state_store staying; /* state of units that stay; not open if there are none */
+    struct zr_state_store staying; /* state of device-resident units; not open if there are none */
     struct zr_unit_range stay;
     bool shards_gradients, shards_parameters; /* derived from the stage by placement.c */
 
@@ -200,7 +200,7 @@ struct zr_engine {
     /* Caller's pinned memory, from which updates copy their rates in stream order, so that a CUDA graph of a
      * step can be launched again. NULL: rates are arguments. Only with deferred results. */
     struct zr_step_rates *rates;
-    bool again;      /* the current step launches a graph: its blocks do not exist now */
+    bool again;      /* the current step launches a CUDA graph, and the step's blocks do not exist now */
     double *squares; /* [units_count] of this rank, then [world][units_count]; NULL in a dry run */
     uint64_t steps_done;
     struct zr_loss_scale scaling;
@@ -211,9 +211,9 @@ struct zr_engine {
     bool apart;     /* the host cannot access tensors and copies them; see results.c */
 };
 
-/* Results are deferred: norm and overflow of a step are computed on the GPU, and the host reads them at the
- * end of the step. Not with tensor or pipeline parallelism, where the host adds the norms of several engines.
- */
+/* Whether results are deferred: norm and overflow of a step are computed on the GPU, and the host reads them
+ * at the end of the step. Not with tensor or pipeline parallelism, where the host adds the norms of several
+ * engines. */
 static inline bool zr_engine_defers(const struct zr_engine *engine)
 {
     return engine->apart && !engine->options.tensor && !engine->options.pipeline &&
@@ -273,9 +273,9 @@ void zr_engine_place(struct zr_engine *engine);
 zr_result zr_engine_check_call(const struct zr_engine *engine, const char *call, const void *other);
 zr_result zr_engine_check_unit(const struct zr_engine *engine, const char *call, unsigned unit,
                                const void *other);
-/* Gradients of a step were acquired or reduced. */
+/* Fails if gradients of the current step were acquired or reduced. */
 zr_result zr_engine_check_between_steps(const struct zr_engine *engine, const char *call);
-/* A unit is gathered; the caller is about to change parameters. */
+/* Fails if a unit is in use; for callers that change parameters. */
 zr_result zr_engine_check_unused(const struct zr_engine *engine, const char *call);
 zr_result zr_engine_check_options(const struct zr_engine_options *options);
 
@@ -314,25 +314,25 @@ static inline enum zr_comm_type zr_engine_comm_type(const struct zr_engine *engi
                                                             : ZR_COMM_FP32;
 }
 
-/* Optimizer state, masters and shards of gradients are on the host. */
+/* Whether optimizer state, masters and shards of gradients are on the host. */
 static inline bool zr_engine_offloads(const struct zr_engine *engine)
 {
     return engine->options.offload.optimizer;
 }
 
-/* The same for one unit. */
+/* Whether one unit's optimizer state, masters and shards of gradients are on the host. */
 static inline bool zr_engine_offloads_unit(const struct zr_engine *engine, size_t unit)
 {
     return zr_engine_offloads(engine) && !engine->units[unit].stays;
 }
 
-/* A unit's masters are separate from its parameters. */
+/* Whether a unit's masters are separate from its parameters. */
 static inline bool zr_engine_has_masters(const struct zr_engine *engine, size_t unit)
 {
     return zr_engine_is_low_precision(engine) || zr_engine_offloads_unit(engine, unit);
 }
 
-/* The arena of optimizer state; with offload, of units that do not stay. */
+/* The arena of optimizer state; with offload, of units that are not device-resident. */
 static inline zr_arena *zr_engine_state_arena(const struct zr_engine *engine)
 {
     return zr_engine_offloads(engine) ? engine->options.offload.host : engine->options.arena;
@@ -388,12 +388,12 @@ static inline bool zr_engine_files_parameters(const struct zr_engine *engine, si
 /* Finishes a delayed update and publishes its parameters, for example before state is saved. Collective; no
  * unit may be in use. */
 zr_result zr_engine_catch_up(struct zr_engine *engine);
-/* A delayed update is pending. */
+/* Whether a delayed update is pending. */
 static inline bool zr_engine_is_late(const struct zr_engine *engine)
 {
     return engine->late.pending;
 }
-/* The thread of the delayed update has not been waited for. */
+/* Whether the delayed update was started and has not been waited for. */
 static inline bool zr_engine_late_is_under_way(const struct zr_engine *engine)
 {
     return engine->late.ticket > 0;
@@ -435,7 +435,7 @@ static inline bool zr_engine_files_gradients(const struct zr_engine *engine, siz
     const struct zr_engine_options *o = &engine->options;
     const struct zr_layout_unit *u = &engine->layout.units[unit];
     return o->offload.file && !engine->units[unit].stays && !o->offload.delayed && !o->scattered_gradients &&
-           !engine->apart && /* would make the host wait for each reduction */
+           !engine->apart && /* reductions into the file would make the host wait for each of them */
            zr_engine_accumulation_steps(engine, unit) == 1 &&
            !engine->layout.parameters[u->first_parameter].parameter.part.shared;
 }
@@ -478,8 +478,8 @@ static inline struct zr_numbers zr_numbers_at(struct zr_numbers numbers, size_t 
                                numbers.precision};
 }
 
-/* Initial state of loss scaling / its change at the end of a step. `finite`: every gradient is finite.
- * Returns false if the scale is already the smallest. */
+/* Sets the initial state of loss scaling / changes it at the end of a step. `finite`: every gradient is
+ * finite. Returns false if the scale is already the smallest. */
 void zr_engine_start_scaling(struct zr_engine *engine);
 bool zr_engine_follow_scaling(struct zr_engine *engine, bool finite);
 
@@ -493,14 +493,14 @@ static inline unsigned zr_engine_label(size_t unit, enum zr_engine_label what)
 /* Starts an in-place all-gather of a whole unit. */
 zr_result zr_engine_all_gather(struct zr_engine *engine, size_t unit, struct zr_numbers whole,
                                zr_ticket *ticket);
-/* The same for a unit whose parameters are kept whole. */
+/* Starts an in-place all-gather of a unit whose parameters are kept whole. */
 zr_result zr_engine_all_gather_parameters(struct zr_engine *engine, size_t unit);
 /* Waits for a unit's gather, if any. */
 zr_result zr_engine_await_gather(struct zr_engine *engine, size_t unit);
 /* Frees gathered units that are not in use, before parameters change. */
 zr_result zr_engine_drop_gathered(struct zr_engine *engine);
-/* The engine has a part of the model (tensor or pipeline parallelism): the norm sums over several engines,
- * and some tensors are on more than one. */
+/* Whether the engine has a part of the model (tensor or pipeline parallelism): the norm sums over several
+ * engines, and some tensors are on more than one. */
 static inline bool zr_engine_is_part(const struct zr_engine *engine)
 {
     return engine->options.tensor || engine->options.pipeline;

@@ -49,16 +49,16 @@ zr_result zr_engine_check_unused(const struct zr_engine *engine, const char *cal
 /* Option with its range; NaN is outside of every range. */
 struct number {
     const char *name;
-    float value, least, most;
-    bool less; /* `most` itself is excluded */
+    float value, min, max;
+    bool excludes_max; /* `max` itself is excluded */
 };
 
 static zr_result check_numbers(const struct number *numbers, size_t count)
 {
     for (const struct number *n = numbers; n < numbers + count; n++)
-        if (!(n->value >= n->least && n->value <= n->most) || (n->less && n->value == n->most))
+        if (!(n->value >= n->min && n->value <= n->max) || (n->excludes_max && n->value == n->max))
             return zr_fail(ZR_ERR_INVALID, "%s is %g; its range is %g to %s%g", n->name, (double)n->value,
-                           (double)n->least, n->less ? "below " : "", (double)n->most);
+                           (double)n->min, n->excludes_max ? "below " : "", (double)n->max);
     return ZR_OK;
 }
 
@@ -69,10 +69,10 @@ static zr_result check_optimizer(const struct zr_engine_options *engine_options)
                                     {"clip", options->clip, 0, FLT_MAX, false}};
     const struct number sgd[] = {{"momentum_factor", options->momentum_factor, 0, 1, true}};
     /* With epsilon 0 a zero gradient would divide by zero; a dry run computes nothing and may have 0. */
-    float least_epsilon = engine_options->kernels->executes ? FLT_MIN : 0;
+    float min_epsilon = engine_options->kernels->executes ? FLT_MIN : 0;
     const struct number adamw[] = {{"beta1", options->beta1, 0, 1, true},
                                    {"beta2", options->beta2, 0, 1, true},
-                                   {"epsilon", options->epsilon, least_epsilon, FLT_MAX, false}};
+                                   {"epsilon", options->epsilon, min_epsilon, FLT_MAX, false}};
     zr_result result;
 
     if ((unsigned)options->kind > ZR_OPTIMIZER_SGD)

@@ -1,7 +1,7 @@
 /* gather.c: whole parameters of units in use. For parameters that are kept whole, waits for the all-gather
  * after an update. A sharded unit is gathered into a block (tag gathered), at most two units at a time or as
  * many as the prefetch distance allows, and freed after its last release. */
-#include "zero/engine/nvme/parameter_file.h"
+#include "zero/engine/parameter_file.h"
 #include "zero/engine/offload.h"
 #include "zero/comm/copies.h"
 
@@ -50,8 +50,8 @@ static zr_result fill_gathered(struct zr_engine *engine, size_t unit)
                                 .destination = state->gathered,
                                 .shard_bytes = shard_bytes,
                                 .host_bytes = host_bytes,
-                                /* A shard in memory stays until the step synchronizes before its update; a
-                                   slot is reused earlier. */
+                                /* A shard in memory is valid until the step synchronizes before the shard's
+                                   update; a slot is reused earlier. */
                                 .source_stays = !source.before,
                                 .before = source.before,
                                 .label = zr_engine_label((unsigned)unit, ZR_LABEL_PARAMETERS),
@@ -70,13 +70,13 @@ static zr_result start_gathering(struct zr_engine *engine, size_t unit)
         return zr_name_unit(result, u->unit.name);
     engine->gathered_units++;
     result = fill_gathered(engine, unit);
-    if (result != ZR_OK) /* no operation writes to the block */
+    if (result != ZR_OK) /* a failed gather leaves no operation that writes to the block */
         drop_unit(engine, unit);
     return result;
 }
 
-/* Also for parameters that are kept whole, after an update. The ticket is kept after a failure, so later
- * calls fail too. */
+/* The wait also covers the gather of whole parameters after an update. A failed gather keeps its ticket, so
+ * later calls fail too. */
 zr_result zr_engine_await_gather(struct zr_engine *engine, size_t unit)
 {
     zr_result read = zr_engine_parameter_await(engine, unit);
@@ -113,8 +113,8 @@ zr_result zr_engine_prefetch(zr_engine *engine, unsigned unit)
     return start_gathering(engine, unit);
 }
 
-/* Makes room for one more unit; frees units that were gathered ahead but not used. */
-static zr_result make_room(struct zr_engine *engine)
+/* Makes space for one more gathered unit by freeing units that were gathered ahead but not used. */
+static zr_result make_space(struct zr_engine *engine)
 {
     return engine->gathered_units < engine->gathered_max ? ZR_OK : zr_engine_drop_gathered(engine);
 }
@@ -130,7 +130,7 @@ zr_result zr_engine_gather(zr_engine *engine, unsigned unit, const void **base)
                        engine->layout.units[unit].unit.name, engine->gathered_max);
 
     if (!state->resident && !state->gathered) {
-        result = make_room(engine);
+        result = make_space(engine);
         if (result == ZR_OK)
             result = start_gathering(engine, unit);
     }

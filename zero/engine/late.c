@@ -5,13 +5,13 @@
 #include <stdatomic.h>
 
 #include "zero/comm/copies.h"
-#include "zero/engine/nvme/parameter_file.h"
+#include "zero/engine/parameter_file.h"
 #include "zero/engine/offload.h"
 
 /* ---- In the thread of the update ----------------------------------------------------------------------- */
 
 /* Buffer of a unit's new parameters until the end of the step. */
-static struct zr_numbers new_parameters(const struct zr_engine *engine, size_t unit)
+static struct zr_numbers updated_parameters(const struct zr_engine *engine, size_t unit)
 {
     size_t at = engine->layout.units[unit].shard_offset;
     return zr_numbers_at((struct zr_numbers){engine->late.parameters, engine->options.precision}, at);
@@ -21,7 +21,7 @@ static zr_result update_unit(struct zr_engine *engine, size_t unit)
 {
     const struct zr_late_unit *late = &engine->late.units[unit];
     struct zr_owned owned;
-    struct zr_window window = {.values = new_parameters(engine, unit)};
+    struct zr_window window = {.values = updated_parameters(engine, unit)};
     zr_result result = zr_engine_take_owned(engine, unit, &owned);
     window.count = owned.to - owned.from;
     if (result == ZR_OK) /* the previous update's copy */
@@ -58,7 +58,7 @@ static zr_result update_all(void *state, struct zr_kernel_context *none)
     return result == ZR_OK ? ended : result;
 }
 
-/* ---- Beside it ----------------------------------------------------------------------------------------- */
+/* ---- In the thread of the step ------------------------------------------------------------------------- */
 
 static void drop_late(struct zr_engine *engine, size_t unit)
 {
@@ -114,8 +114,8 @@ void zr_engine_late_close(struct zr_engine *engine)
     zr_drop(engine->options.host_arena, &late->units);
 }
 
-/* On the simulated clock the update runs here. Its time counts for the step only when the step waits for its
- * end. */
+/* With a simulated clock, the update runs in the caller's thread, and its time counts for the step only when
+ * the step waits for the update's end. */
 static zr_result run(struct zr_late *late)
 {
     struct zr_comm_clock *clock = late->clock;
@@ -184,7 +184,7 @@ zr_result zr_engine_late_await(struct zr_engine *engine)
         zr_comm_clock_wait_disk(late->clock, late->clock->update_idle_seconds);
     else if (late->pending && late->clock)
         zr_comm_clock_wait_until(late->clock, late->clock->update_idle_seconds);
-    if (result == ZR_OK) /* keep the ticket after a failure, so later calls fail too */
+    if (result == ZR_OK) /* a failed update keeps its ticket, so later calls fail too */
         late->ticket = 0;
     return result;
 }
@@ -192,7 +192,7 @@ zr_result zr_engine_late_await(struct zr_engine *engine)
 /* Copies a unit's new parameters to where a step reads them. */
 static zr_result publish_unit(struct zr_engine *engine, size_t unit)
 {
-    const void *from = new_parameters(engine, unit).at;
+    const void *from = updated_parameters(engine, unit).at;
     size_t bytes = engine->layout.units[unit].shard_elements * engine->parameter_bytes;
     if (zr_engine_files_parameters(engine, unit))
         return zr_engine_parameter_put(engine, unit, from);

@@ -28,12 +28,12 @@ bool zr_layout_overlap(const struct zr_layout_parameter *parameter, size_t from,
 /* A parameter as a matrix; a vector is one row. Each row consists of runs, one per block, that are contiguous
  * in the whole tensor. */
 struct matrix {
-    size_t runs, run;             /* runs per row, stored elements per run */
-    size_t rows_there, run_there; /* the same without padding */
+    size_t runs, run;                   /* runs per row, stored elements per run */
+    size_t unpadded_rows, unpadded_run; /* runs per row and elements per run, without padding */
     size_t whole_columns, whole_block, first_row, first_column;
 };
 
-static size_t least(size_t a, size_t b)
+static size_t min_size(size_t a, size_t b)
 {
     return a < b ? a : b;
 }
@@ -52,16 +52,16 @@ static struct matrix matrix_of(const struct zr_parameter *p)
         return (struct matrix){1, columns, rows, columns, columns, columns, 0, 0};
     size_t whole_columns = part->whole[!vector], first_column = part->first[!vector];
     struct matrix m = {.runs = blocks_of(part),
-                       .rows_there = vector ? 1 : least(rows, part->whole[0] - part->first[0]),
+                       .unpadded_rows = vector ? 1 : min_size(rows, part->whole[0] - part->first[0]),
                        .whole_columns = whole_columns,
                        .first_row = vector ? 0 : part->first[0],
                        .first_column = first_column};
     m.run = columns / m.runs;
     m.whole_block = whole_columns / m.runs;
-    m.run_there = least(m.run, m.whole_block - first_column);
+    m.unpadded_run = min_size(m.run, m.whole_block - first_column);
     if (m.run == m.whole_block && first_column == 0) { /* whole rows are contiguous as well */
         m.runs = 1;
-        m.run = m.run_there = m.whole_block = whole_columns;
+        m.run = m.unpadded_run = m.whole_block = whole_columns;
     }
     return m;
 }
@@ -100,9 +100,9 @@ struct zr_tensor_piece zr_layout_piece(const struct zr_layout_parameter *paramet
 
     if (!has_whole_rows(&m)) {
         first = first > start ? first : start;
-        end = least(end, start + m.run_there);
+        end = min_size(end, start + m.unpadded_run);
     }
-    end = least(end, m.rows_there * m.runs * m.run);
+    end = min_size(end, m.unpadded_rows * m.runs * m.run);
     return (struct zr_tensor_piece){.offset = parameter->offset + first,
                                     .count = end > first ? end - first : 0,
                                     .global_index = parameter->global_index + whole_index(&m, first)};

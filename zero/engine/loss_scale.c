@@ -6,14 +6,14 @@
 /* Defaults are DeepSpeed's. CONSTANT_SKIPS_MAX: skipped steps in a row before a constant scale is an error.
  */
 enum { WINDOW = 1000, HYSTERESIS = 2, CONSTANT_SKIPS_MAX = 32 };
-#define INITIAL 0x1p16f
-#define LEAST   1.0f
+#define INITIAL   0x1p16f
+#define SCALE_MIN 1.0f
 
 void zr_engine_start_scaling(struct zr_engine *engine)
 {
     struct zr_loss_scaling *options = &engine->options.loss_scaling;
     options->initial = options->initial > 0 ? options->initial : INITIAL;
-    options->least = options->least > 0 ? options->least : LEAST;
+    options->least = options->least > 0 ? options->least : SCALE_MIN;
     options->window = options->window > 0 ? options->window : WINDOW;
     options->hysteresis = options->hysteresis > 0 ? options->hysteresis : HYSTERESIS;
     engine->scaling =

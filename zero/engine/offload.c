@@ -5,24 +5,24 @@
 
 #include "zero/comm/comm.h"
 #include "zero/comm/copies.h"
-#include "zero/engine/nvme/parameter_file.h"
+#include "zero/engine/parameter_file.h"
 
-/* ---- Life ---------------------------------------------------------------------------------------------- */
+/* ---- Open and close ------------------------------------------------------------------------------------ */
 
 /* A bucket of the communicator, or the largest unit if smaller; a multiple of cache lines. */
 static size_t bounce_elements(const struct zr_engine *engine)
 {
-    size_t most = engine->options.comm->options.bucket_bytes / ZR_SHARD_ALIGN_BYTES * ZR_SHARD_ALIGN_BYTES /
-                  engine->parameter_bytes,
+    size_t max_elements = engine->options.comm->options.bucket_bytes / ZR_SHARD_ALIGN_BYTES *
+                          ZR_SHARD_ALIGN_BYTES / engine->parameter_bytes,
            largest = 0;
     for (size_t u = 0; u < engine->layout.units_count; u++) {
         bool comes = !zr_engine_hosts_parameters(engine, u) && !engine->units[u].stays;
         size_t shard = engine->layout.units[u].shard_elements;
         largest = comes && shard > largest ? shard : largest;
     }
-    if (most == 0)
-        most = ZR_SHARD_ALIGN_BYTES / engine->parameter_bytes;
-    return largest < most ? largest : most;
+    if (max_elements == 0)
+        max_elements = ZR_SHARD_ALIGN_BYTES / engine->parameter_bytes;
+    return largest < max_elements ? largest : max_elements;
 }
 
 zr_result zr_engine_offload_open(struct zr_engine *engine)
@@ -94,8 +94,8 @@ uint64_t zr_engine_host_moved_bytes(const struct zr_engine *engine)
 
 /* ---- Gradients of one rank ----------------------------------------------------------------------------- */
 
-/* Makes the user of a copy wait: the kernels' stream if copies have a stream, else the host. The ticket is
- * kept after a failure, so later calls fail too. */
+/* Makes the user of a copy wait: the kernels' stream if copies have a stream, else the host. A failed copy
+ * keeps its ticket, so later calls fail too. */
 static zr_result wait_for(struct zr_engine *engine, zr_ticket *ticket)
 {
     zr_result result = *ticket > 0 ? zr_comm_wait(engine->copies, *ticket) : ZR_OK;
@@ -237,7 +237,7 @@ zr_result zr_engine_window_close(struct zr_engine *engine, size_t unit, const st
         return copied == ZR_OK ? zr_engine_parameter_write(engine, unit) : copied;
     }
     if (!zr_engine_offloads_unit(engine, unit) || (window->values.at && !uploads(engine, unit)))
-        return ZR_OK; /* the window was the final place */
+        return ZR_OK; /* the window was the final destination */
     if (!uploads(engine, unit))
         return copy_masters(engine, owned, window, to.at);
     zr_result result = zr_copies_start(

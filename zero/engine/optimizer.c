@@ -1,7 +1,7 @@
 /* optimizer.c: the end of a step: norm, clipping, the update of this rank's part by AdamW or SGD, and the
  * all-gather of new parameters that are kept whole. In fp16 a step whose gradients overflowed is skipped. */
 #include "zero/engine/late.h"
-#include "zero/engine/nvme/gradient_file.h"
+#include "zero/engine/gradient_file.h"
 #include "zero/engine/offload.h"
 #include "zero/engine/speculate.h"
 #include "zero/engine/update.h"
@@ -29,7 +29,7 @@ static zr_result add_shared(struct zr_engine *engine, struct zr_numbers numbers,
     return result == ZR_OK ? zr_comm_wait(sharing, ticket) : result;
 }
 
-/* Stage 0 updates whole units: whether their gradients are gathered from shards of sums. */
+/* Whether a unit's gradients are gathered from shards of sums, because stage 0 updates whole units. */
 static bool needs_whole_sums(const struct zr_engine *engine, size_t unit)
 {
     return engine->options.stage == 0 && zr_engine_is_low_precision(engine) && engine->world > 1 &&
@@ -108,8 +108,8 @@ static zr_result find_bad_gradient(struct zr_engine *engine, struct bad_gradient
 {
     zr_result result = ZR_OK;
     *mine = (struct bad_gradient){UINT64_MAX, 0};
-    for (size_t u = engine->layout.units_count;
-         u-- > 0;) { /* backward runs from the last unit to the first */
+    /* Backward runs from the last unit to the first. */
+    for (size_t u = engine->layout.units_count; u-- > 0;) {
         size_t shard = engine->layout.units[u].shard_elements;
         size_t at = shard;
         result = zr_engine_gradient_fetch(engine, u);
@@ -127,7 +127,7 @@ static zr_result find_bad_gradient(struct zr_engine *engine, struct bad_gradient
     return result == ZR_OK && engine->options.tensor ? first_of_ranks(engine->options.tensor, mine) : result;
 }
 
-/* The same over all ranks of the model, with the parameter's name. */
+/* The first gradient that is not finite over all ranks of the model, with the parameter's name. */
 struct bad_element {
     bool found;
     char name[sizeof((struct zr_parameter *)0)->name];
@@ -150,14 +150,14 @@ static zr_result find_bad_element(struct zr_engine *engine, struct bad_element *
     if (result == ZR_OK && pipeline)
         result = zr_comm_host_all_gather(pipeline, out, sizeof *out, all);
     for (unsigned r = 0; result == ZR_OK && pipeline && r < zr_comm_world(pipeline); r++)
-        if (all[r].found) /* the last stage: backward runs it first */
+        if (all[r].found) /* backward runs the last stage first */
             *out = all[r];
     return result;
 }
 
 /* Sets the error message with the first gradient that is not finite. Collective: the norm is the same on all
  * ranks. */
-static zr_result blame_gradient(struct zr_engine *engine)
+static zr_result report_bad_gradient(struct zr_engine *engine)
 {
     struct bad_element bad;
     if (engine->again)
@@ -207,8 +207,8 @@ zr_result zr_engine_unit_squares(struct zr_engine *engine, size_t unit, double *
     return result;
 }
 
-/* Of all units, in engine->squares. Those of gradients in the offload file were counted on their way there.
- */
+/* Computes the squares of all units in engine->squares. Gradients in the offload file were counted when they
+ * were written. */
 static zr_result all_squares(struct zr_engine *engine)
 {
     zr_result result = ZR_OK;
@@ -327,7 +327,7 @@ static void end_round(struct zr_engine *engine, size_t unit)
 }
 
 /* Whether a unit's new parameters are all-gathered. */
-static bool tells_others(const struct zr_engine *engine, size_t unit)
+static bool gathers_new_parameters(const struct zr_engine *engine, size_t unit)
 {
     return engine->options.stage > 0 && engine->world > 1 && engine->units[unit].resident;
 }
@@ -372,11 +372,11 @@ static zr_result update_all(struct zr_engine *engine, const struct zr_engine_upd
             if (!zr_engine_defers(engine)) /* deferred: kept to find a value that is not finite */
                 end_round(engine, u);
         }
-        if (result == ZR_OK && u >= behind && tells_others(engine, u - behind))
+        if (result == ZR_OK && u >= behind && gathers_new_parameters(engine, u - behind))
             result = zr_engine_all_gather_parameters(engine, u - behind);
     }
     for (unsigned i = 0; i < 2; i++) {
-        if (sums.block[i]) /* even after a lost peer, no operation of the communicator still writes */
+        if (sums.block[i]) /* no operation writes after this wait, even if a peer was lost */
             zr_comm_wait(engine->options.comm, sums.ticket[i]);
         zr_drop(engine->options.arena, &sums.block[i]);
     }
@@ -387,8 +387,8 @@ static zr_result update_all(struct zr_engine *engine, const struct zr_engine_upd
 
 /* ---- The step ------------------------------------------------------------------------------------------ */
 
-/* The gradients' norm, whether the step is skipped, and the factor of the update. */
-static zr_result judge_gradients(struct zr_engine *engine, struct zr_step_report *report, float *scale)
+/* Computes the gradients' norm, decides whether the step is skipped, and sets the factor of the update. */
+static zr_result evaluate_gradients(struct zr_engine *engine, struct zr_step_report *report, float *scale)
 {
     const struct zr_optimizer_options *options = &engine->options.optimizer;
     double norm;
@@ -398,9 +398,9 @@ static zr_result judge_gradients(struct zr_engine *engine, struct zr_step_report
     report->gradient_norm = norm / (double)report->loss_scale;
     report->skipped = !isfinite(norm);
     if (report->skipped && engine->options.precision != ZR_PRECISION_FP16)
-        return blame_gradient(engine);
+        return report_bad_gradient(engine);
     if (!zr_engine_follow_scaling(engine, !report->skipped))
-        return blame_gradient(engine);
+        return report_bad_gradient(engine);
     if (options->clip > 0 && !report->skipped && report->gradient_norm > options->clip)
         report->clip_scale = (float)(options->clip / report->gradient_norm);
     *scale = report->clip_scale / report->loss_scale;
@@ -414,7 +414,7 @@ static zr_result find_update(struct zr_engine *engine, float rate, struct zr_ste
     float scale = report->clip_scale / report->loss_scale;
     zr_result result = zr_engine_speculation_await_filed(engine);
     if (result == ZR_OK && !engine->simulated)
-        result = judge_gradients(engine, report, &scale);
+        result = evaluate_gradients(engine, report, &scale);
     *update = zr_engine_update_of(engine, rate, scale);
     zr_result settled = zr_engine_speculation_settle(
         engine, result == ZR_OK && !report->skipped ? update : NULL, &report->rolled_back);
@@ -438,7 +438,7 @@ static zr_result check_step(const struct zr_engine *engine, const char *call, fl
     return result;
 }
 
-/* Wait before changing parameters that peers gather. */
+/* Waits for peers that gather parameters from this rank, before the update changes them. */
 static zr_result await_readers(struct zr_engine *engine)
 {
     return engine->options.stage == 3 ? zr_comm_synchronize(engine->options.comm) : ZR_OK;
@@ -491,7 +491,7 @@ zr_result zr_engine_step_end(struct zr_engine *engine, struct zr_step_report *re
     zr_result result = ZR_OK;
     bool usable = !report->skipped || engine->options.precision == ZR_PRECISION_FP16;
     if (!engine->simulated && (!usable || !zr_engine_follow_scaling(engine, !report->skipped)))
-        result = blame_gradient(engine);
+        result = report_bad_gradient(engine);
     end_rounds(engine);
     if (result == ZR_OK && !report->skipped)
         engine->steps_done++;

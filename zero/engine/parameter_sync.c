@@ -3,7 +3,7 @@
 #include "zero/engine/late.h"
 #include "zero/engine/speculate.h"
 #include "zero/engine/update.h"
-#include "zero/engine/nvme/parameter_file.h"
+#include "zero/engine/parameter_file.h"
 #include "zero/engine/offload.h"
 
 #include <inttypes.h>
@@ -80,23 +80,23 @@ zr_result zr_engine_synchronize(zr_engine *engine)
     return first == ZR_OK && engine->world > 1 ? zr_comm_synchronize(engine->options.comm) : first;
 }
 
-/* The same, and rolls back speculative updates. */
-static zr_result synchronize_as_it_was(struct zr_engine *engine)
+/* Synchronizes and rolls back speculative updates. */
+static zr_result synchronize_and_roll_back(struct zr_engine *engine)
 {
     bool rolled_back;
     zr_result result = zr_engine_speculation_settle(engine, NULL, &rolled_back);
     return result == ZR_OK ? zr_engine_synchronize(engine) : result;
 }
 
-/* At stage 0 each rank holds the whole state and has loaded its shard. */
+/* At stage 0 each rank holds the whole state, of which it has loaded only its shard. */
 static zr_result all_gather_states(struct zr_engine *engine, size_t unit)
 {
     struct zr_owned owned;
     zr_result result = zr_engine_take_owned(engine, unit, &owned);
     float *const states[] = {owned.momentum, owned.variance,
                              zr_engine_has_masters(engine, unit) ? owned.master : NULL};
-    zr_ticket *ticket =
-        &engine->units[unit].parameter_ticket; /* operations end in order: the last one ends all */
+    /* Operations end in order, so the ticket of the last one covers all. */
+    zr_ticket *ticket = &engine->units[unit].parameter_ticket;
 
     for (size_t i = 0; i < sizeof states / sizeof *states && result == ZR_OK; i++)
         if (states[i])
@@ -131,10 +131,10 @@ zr_result zr_engine_publish(zr_engine *engine, uint64_t steps_done)
     result = result == ZR_OK ? late : result;
     if (result == ZR_OK)
         result = zr_engine_drain(engine);
-    engine->late.pending = false; /* its parameters are obsolete: the masters were loaded */
+    engine->late.pending = false; /* the pending parameters are obsolete, because the masters were loaded */
     engine->steps_done = steps_done;
-    for (size_t u = 0; u < engine->layout.units_count && result == ZR_OK;
-         u++) /* at stage 0 the other parts follow */
+    /* At stage 0 the all-gather below brings the other parts. */
+    for (size_t u = 0; u < engine->layout.units_count && result == ZR_OK; u++)
         result = zr_engine_round_masters(engine, u);
     if (engine->world == 1 && !zr_engine_is_part(engine))
         return result;
@@ -225,7 +225,7 @@ zr_result zr_engine_verify_replicas(zr_engine *engine)
 
     if (result != ZR_OK || engine->simulated || (engine->world == 1 && !zr_engine_is_part(engine)))
         return result;
-    result = synchronize_as_it_was(engine);
+    result = synchronize_and_roll_back(engine);
     if (result == ZR_OK)
         result = replica_checksum(engine, &mine);
     if (result == ZR_OK)
@@ -258,7 +258,7 @@ zr_result zr_engine_verify_finite(zr_engine *engine)
 {
     zr_result result = zr_engine_check_call(engine, __func__, engine);
     if (result == ZR_OK)
-        result = synchronize_as_it_was(engine);
+        result = synchronize_and_roll_back(engine);
     if (result != ZR_OK || engine->simulated)
         return result;
     for (size_t u = 0; u < engine->layout.units_count; u++) {
@@ -316,8 +316,8 @@ void zr_engine_segment(const zr_engine *engine, size_t index, struct zr_shard_se
     const struct zr_layout_unit *unit = &engine->layout.units[u];
     size_t from = engine->rank * unit->shard_elements, to = from + unit->shard_elements;
     struct zr_owned owned;
-    if (!engine->store.table->random || zr_engine_take_owned((struct zr_engine *)engine, u, &owned) !=
-                                            ZR_OK) /* memory store: does not read */
+    /* A memory store returns addresses and does not read. */
+    if (!engine->store.table->random || zr_engine_take_owned((struct zr_engine *)engine, u, &owned) != ZR_OK)
         return;
     for (size_t i = 0; i < unit->parameters_count; i++) {
         const struct zr_layout_parameter *p = &engine->layout.parameters[unit->first_parameter + i];

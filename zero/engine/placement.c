@@ -67,18 +67,18 @@ static void place_gradients(struct zr_engine *engine)
         engine->gradients_elements = engine->staying_gradients_elements = 0;
 }
 
-/* The range of units with the most elements within offload.stays. Among equal ranges the first one, because
- * its gradients come last and its parameters are needed first. */
-static void place_staying(struct zr_engine *engine)
+/* The range of units with the most elements within offload.stays. The first of equal ranges is chosen,
+ * because its gradients come last and its parameters are needed first. */
+static void place_device_resident(struct zr_engine *engine)
 {
     const struct zr_layout *layout = &engine->layout;
-    uint64_t room = (uint64_t)(engine->options.offload.stays * (double)layout->pool_elements), sum = 0,
+    uint64_t space = (uint64_t)(engine->options.offload.stays * (double)layout->pool_elements), sum = 0,
              best = 0;
     if (!zr_engine_offloads(engine))
         return;
     for (unsigned first = 0, u = 0; u < layout->units_count; u++) {
         sum += layout->units[u].padded_elements;
-        for (; sum > room; first++)
+        for (; sum > space; first++)
             sum -= layout->units[first].padded_elements;
         if (sum > best) {
             best = sum;
@@ -89,16 +89,16 @@ static void place_staying(struct zr_engine *engine)
         engine->units[u].stays = true;
 }
 
-/* Elements that stage 3 saves if units larger than `limit` stay whole. */
+/* Number of elements that stage 3 saves if units larger than `limit` remain whole. */
 static size_t saved_elements(const struct zr_engine *engine, size_t limit)
 {
     const struct zr_layout *layout = &engine->layout;
-    size_t saved = 0, room = largest_units(layout, limit, engine->gathered_max);
+    size_t saved = 0, space = largest_units(layout, limit, engine->gathered_max);
     for (size_t u = 0; u < layout->units_count; u++)
         if (layout->units[u].padded_elements <= limit)
             saved += layout->units[u].padded_elements -
                      (engine->options.offload.parameters ? 0 : layout->units[u].shard_elements);
-    return saved > room ? saved - room : 0;
+    return saved > space ? saved - space : 0;
 }
 
 /* Size of the largest unit below `bound`; 0: none. */
@@ -112,8 +112,8 @@ static size_t next_size(const struct zr_layout *layout, size_t bound)
     return next;
 }
 
-/* The unit size above which stage 3 keeps parameters whole, chosen to save the most. 0: all units. The
- * gathered block of a large unit may take more than its sharding saves. */
+/* The unit size above which stage 3 keeps parameters whole, chosen to save the max number of elements. 0: all
+ * units. The gathered block of a large unit may take more memory than sharding the unit saves. */
 static size_t resident_limit(const struct zr_engine *engine)
 {
     const struct zr_layout *layout = &engine->layout;
@@ -156,7 +156,7 @@ void zr_engine_place(struct zr_engine *engine)
     engine->gathered_max =
         1 + (engine->options.prefetch_distance > 0 ? engine->options.prefetch_distance : 1);
     engine->first_staged = engine->last_staged = ZR_NO_UNIT;
-    place_staying(engine);
+    place_device_resident(engine);
     place_gradients(engine);
     place_parameters(engine);
 }

@@ -11,11 +11,11 @@
  * place return to staging first.
  *
  * Every element is the sum of the same addends in the same order at every stage. */
-#include "zero/engine/nvme/gradient_file.h"
+#include "zero/engine/gradient_file.h"
 #include "zero/engine/offload.h"
 #include "zero/engine/speculate.h"
 
-/* ---- Places -------------------------------------------------------------------------------------------- */
+/* ---- Addresses ----------------------------------------------------------------------------------------- */
 
 static void *whole_gradients(const struct zr_engine *engine, size_t unit)
 {
@@ -77,7 +77,7 @@ zr_result zr_engine_end_reduction(struct zr_engine *engine, size_t unit)
     result = copied != ZR_OK ? copied : result;
     if (result == ZR_OK)
         state->reduce_ticket = 0;
-    if (result == ZR_OK) /* gradients stay in the slot until they are written */
+    if (result == ZR_OK) /* the gradients remain in the slot until they are written */
         result = zr_engine_speculation_begin(engine, unit);
     if (result == ZR_OK)
         result = zr_engine_gradient_write(engine, unit);
@@ -137,8 +137,8 @@ static zr_result take_kept(struct zr_engine *engine, unsigned unit)
     return engine->shards_gradients ? ZR_OK : clear_padding(engine, unit, state->gradients);
 }
 
-/* The restrictions of staging apply at every stage. */
-static zr_result check_asking(const struct zr_engine *engine, unsigned unit)
+/* The limits of staging apply at every stage, so that a program that runs at one stage runs at all. */
+static zr_result check_acquire(const struct zr_engine *engine, unsigned unit)
 {
     const char *name = engine->layout.units[unit].unit.name;
     const struct zr_unit_state *state = &engine->units[unit];
@@ -156,12 +156,12 @@ zr_result zr_engine_gradients(zr_engine *engine, unsigned unit, void **base, boo
 {
     zr_result result = zr_engine_check_unit(engine, __func__, unit, base && accumulate ? base : NULL);
     if (result == ZR_OK)
-        result = check_asking(engine, unit);
+        result = check_acquire(engine, unit);
     if (result != ZR_OK)
         return result;
     struct zr_unit_state *state = &engine->units[unit];
     bool adds = zr_engine_adds_in_place(engine) && state->accumulated > 0;
-    result = zr_engine_end_reduction(engine, unit); /* an earlier reduction of the unit */
+    result = zr_engine_end_reduction(engine, unit); /* an earlier reduction of the unit may still run */
     if (result == ZR_OK)
         result = take_kept(engine, unit);
     if (result == ZR_OK && engine->shards_gradients && !state->staging) {
@@ -209,8 +209,8 @@ static zr_result reduce_in_place(struct zr_engine *engine, size_t unit)
         ticket);
 }
 
-/* One rank: adds gradients to the fp32 sums. */
-static zr_result add_alone(struct zr_engine *engine, size_t unit, float *sum)
+/* With one rank: adds gradients to the fp32 sums. */
+static zr_result add_single_rank(struct zr_engine *engine, size_t unit, float *sum)
 {
     const void *own = whole_gradients(engine, unit);
     return engine->options.kernels->sum(engine->options.context,
@@ -223,7 +223,7 @@ static zr_result add_alone(struct zr_engine *engine, size_t unit, float *sum)
                                                          .to = {sum, ZR_PRECISION_FP32}});
 }
 
-static zr_result reduce_aside(struct zr_engine *engine, size_t unit)
+static zr_result reduce_to_sum(struct zr_engine *engine, size_t unit)
 {
     const struct zr_layout_unit *u = &engine->layout.units[unit];
     struct zr_unit_state *state = &engine->units[unit];
@@ -244,7 +244,7 @@ static zr_result reduce_aside(struct zr_engine *engine, size_t unit)
     struct zr_numbers sum = zr_engine_shard_gradients(engine, unit);
     if (engine->world == 1)
         return zr_engine_offloads(engine) ? zr_engine_gradients_add(engine, unit)
-                                          : add_alone(engine, unit, sum.at);
+                                          : add_single_rank(engine, unit, sum.at);
     size_t host_bytes =
         zr_engine_offloads_unit(engine, unit) ? u->shard_elements * zr_precision_bytes(sum.precision) : 0;
     engine->moved_bytes += host_bytes;
@@ -271,7 +271,7 @@ static zr_result reduce_aside(struct zr_engine *engine, size_t unit)
                               &state->reduce_ticket);
 }
 
-/* Sums gradients of which each tensor rank has a part. */
+/* Adds gradients of which each tensor rank has a partial sum. */
 static zr_result sum_over_tensor(struct zr_engine *engine, size_t unit)
 {
     const struct zr_layout_unit *u = &engine->layout.units[unit];
@@ -307,15 +307,15 @@ zr_result zr_engine_reduce(zr_engine *engine, unsigned unit)
     if (!state->awaited)
         return zr_fail(ZR_ERR_INVALID, "unit %s was reduced before its gradients were acquired",
                        engine->layout.units[unit].unit.name);
-    bool aside = engine->shards_gradients || (steps > 1 && !zr_engine_adds_in_place(engine));
-    bool in_place = !aside && engine->world > 1 && state->accumulated + 1 == steps;
+    bool separate_sum = engine->shards_gradients || (steps > 1 && !zr_engine_adds_in_place(engine));
+    bool in_place = !separate_sum && engine->world > 1 && state->accumulated + 1 == steps;
     /* Gradients that are summed in place return to staging with their previous sum. */
-    if ((aside && !zr_engine_adds_in_place(engine)) || state->accumulated + 1 == steps)
+    if ((separate_sum && !zr_engine_adds_in_place(engine)) || state->accumulated + 1 == steps)
         result = sum_over_tensor(engine, unit);
     if (result != ZR_OK)
         return result;
-    if (aside)
-        result = reduce_aside(engine, unit);
+    if (separate_sum)
+        result = reduce_to_sum(engine, unit);
     else if (in_place)
         result = reduce_in_place(engine, unit);
     if (result != ZR_OK)

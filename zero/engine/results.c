@@ -20,7 +20,7 @@ static void *place_of(const struct zr_engine *engine, struct zr_compute compute,
     return compute.apart ? engine->results : own;
 }
 
-/* Offsets in the block: the squares of a rank; after those of all ranks, the weight. */
+/* The block has a result, then the squares of all ranks, then the gradients' weight. */
 static double *squares_of(const struct zr_engine *engine, unsigned rank)
 {
     return engine->results + 1 + rank * engine->layout.units_count;
@@ -87,15 +87,16 @@ zr_result zr_engine_squares_later(const struct zr_engine *engine, size_t unit, s
                                     compute.apart ? squares_of(engine, engine->rank) + unit : sum});
 }
 
-/* With offload, only squares of units that stay are in device memory. */
+/* With offload, only squares of device-resident units are in device memory. */
 zr_result zr_engine_squares_read(const struct zr_engine *engine, double *sums)
 {
-    struct zr_unit_range there = {0, (unsigned)engine->layout.units_count};
+    struct zr_unit_range device_units = {0, (unsigned)engine->layout.units_count};
     if (zr_engine_offloads(engine) && engine->options.host_kernels)
-        there = engine->stay;
-    return engine->apart && there.end > there.first
-               ? zr_engine_copy(engine, sums + there.first, squares_of(engine, engine->rank) + there.first,
-                                (there.end - there.first) * sizeof *sums)
+        device_units = engine->stay;
+    return engine->apart && device_units.end > device_units.first
+               ? zr_engine_copy(engine, sums + device_units.first,
+                                squares_of(engine, engine->rank) + device_units.first,
+                                (device_units.end - device_units.first) * sizeof *sums)
                : ZR_OK;
 }
 

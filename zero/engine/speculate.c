@@ -8,7 +8,7 @@
 
 #include "alloc/base/system/os.h"
 #include "zero/engine/late.h"
-#include "zero/engine/nvme/parameter_file.h"
+#include "zero/engine/parameter_file.h"
 #include "zero/engine/offload.h"
 
 enum { KINDS = 3 };
@@ -45,7 +45,7 @@ static size_t log_elements(const struct zr_engine *engine, size_t unit)
 enum direction { TO_LOG, FROM_LOG };
 
 /* Copies this rank's part of a unit to the log or back. */
-static zr_result move_old(struct zr_engine *engine, size_t unit, enum direction direction)
+static zr_result copy_old_values(struct zr_engine *engine, size_t unit, enum direction direction)
 {
     struct zr_owned owned;
     float *old = engine->speculation.units[unit].log;
@@ -66,7 +66,7 @@ static zr_result move_old(struct zr_engine *engine, size_t unit, enum direction 
 /* Whether a unit may be updated speculatively: it is offloaded, and this rank's gradients are complete after
  * backward.
  */
-static bool is_for_log(const struct zr_engine *engine, size_t unit)
+static bool may_be_logged(const struct zr_engine *engine, size_t unit)
 {
     const struct zr_layout *layout = &engine->layout;
     return !engine->units[unit].stays &&
@@ -76,8 +76,8 @@ static bool is_for_log(const struct zr_engine *engine, size_t unit)
 /* Assigns units to the log; returns its length in elements. */
 static size_t place(struct zr_engine *engine, float *log)
 {
-    size_t most = engine->options.offload.speculative_bytes / sizeof *log, length = 0;
-    if (is_filed(engine)) { /* the store has decided which units */
+    size_t max_elements = engine->options.offload.speculative_bytes / sizeof *log, length = 0;
+    if (is_filed(engine)) { /* the store has chosen the units */
         for (size_t u = engine->layout.units_count; u-- > 0;)
             if (zr_state_file_is_twice(&engine->store, u))
                 engine->speculation.order[length++] = (unsigned)u;
@@ -85,7 +85,7 @@ static size_t place(struct zr_engine *engine, float *log)
     }
     for (size_t u = engine->layout.units_count; u-- > 0;) {
         size_t count = log_elements(engine, u);
-        if (!is_for_log(engine, u) || count > most - length)
+        if (!may_be_logged(engine, u) || count > max_elements - length)
             continue;
         if (log)
             engine->speculation.units[u].log = log + length;
@@ -103,7 +103,7 @@ static zr_result update_unit(void *task_state, struct zr_kernel_context *none)
     size_t unit = (size_t)(own - engine->speculation.units);
     struct zr_owned owned;
     struct zr_window window = {.count = owned_elements(engine, unit)};
-    zr_result result = move_old(engine, unit, TO_LOG);
+    zr_result result = copy_old_values(engine, unit, TO_LOG);
     (void)none;
     own->logged = result == ZR_OK;
     if (result == ZR_OK)
@@ -115,14 +115,14 @@ static zr_result update_unit(void *task_state, struct zr_kernel_context *none)
     return result == ZR_OK ? given : result;
 }
 
-static void *parameters_to_be(const struct zr_engine *engine, size_t unit)
+static void *new_parameters(const struct zr_engine *engine, size_t unit)
 {
     return (char *)engine->speculation.parameters +
            engine->layout.units[unit].shard_offset * engine->parameter_bytes;
 }
 
-/* The same with state in a file. Parameters are written to their place, or to memory if their place is a
- * file. */
+/* Updates a unit with state in a file. New parameters are written to their place, or to memory if their place
+ * is a file. */
 static zr_result update_filed(void *task_state, struct zr_kernel_context *none)
 {
     struct zr_speculated_unit *own = task_state;
@@ -139,7 +139,7 @@ static zr_result update_filed(void *task_state, struct zr_kernel_context *none)
     owned.to = owned.from + count;
     owned.parameters.precision = engine->options.precision;
     owned.parameters.at = whole ? zr_engine_parameter_place(engine, engine->units[unit].parameters_at)
-                          : zr_engine_files_parameters(engine, unit) ? parameters_to_be(engine, unit)
+                          : zr_engine_files_parameters(engine, unit) ? new_parameters(engine, unit)
                                                                      : zr_engine_shard(engine, unit);
     struct zr_window window = {.count = count};
     if (low_precision)
@@ -152,7 +152,7 @@ static zr_result update_filed(void *task_state, struct zr_kernel_context *none)
     return result == ZR_OK ? zr_state_file_give_ahead(&engine->store) : result;
 }
 
-/* ---- Beside it ----------------------------------------------------------------------------------------- */
+/* ---- In the thread of the step ------------------------------------------------------------------------- */
 
 zr_result zr_engine_speculation_open(struct zr_engine *engine)
 {
@@ -172,7 +172,7 @@ zr_result zr_engine_speculation_open(struct zr_engine *engine)
     memset(speculation->units, 0, units * sizeof *speculation->units);
     speculation->seen = speculation->order ? speculation->order + units : NULL;
     size_t length = place(engine, NULL), last = units;
-    while (last > 0 && !is_for_log(engine, last - 1))
+    while (last > 0 && !may_be_logged(engine, last - 1))
         last--;
     if (last == 0) /* no unit can be speculative */
         return ZR_OK;
@@ -271,11 +271,11 @@ zr_result zr_engine_speculation_await_filed(struct zr_engine *engine)
     return first;
 }
 
-/* Whether the unit's state is read next. If not, the rest of the step waits for the norm. */
+/* Whether the unit's state is read next. If not, the other units of the step wait for the norm. */
 static bool is_next(struct zr_engine *engine, size_t unit)
 {
     struct zr_speculation *speculation = &engine->speculation;
-    if (speculation->units[unit].ended) /* seen before, and not updated */
+    if (speculation->units[unit].ended) /* the unit has ended before, and was not updated */
         return false;
     unsigned place = speculation->seen_count++;
     speculation->units[unit].ended = true;
@@ -316,8 +316,8 @@ static bool is_assumed(const struct zr_speculation *speculation, const struct zr
            update->correction1 == assumed->correction1 && update->correction2 == assumed->correction2;
 }
 
-/* After a wrong speculation: if the step is skipped, restores parameters from the current place; otherwise
- * the repeated update writes them. */
+/* Settles units with state in a file. After a wrong speculation: if the step is skipped, restores parameters
+ * from the current place; otherwise the repeated update writes them. */
 static zr_result settle_filed(struct zr_engine *engine, const struct zr_engine_update *update, bool right,
                               zr_result first, bool *rolled_back)
 {
@@ -357,7 +357,7 @@ zr_result zr_engine_speculation_settle(struct zr_engine *engine, const struct zr
         return ZR_OK;
     for (size_t u = 0; u < engine->layout.units_count; u++) {
         struct zr_speculated_unit *own = &speculation->units[u];
-        zr_result back = own->begun && own->logged ? move_old(engine, u, FROM_LOG) : ZR_OK;
+        zr_result back = own->begun && own->logged ? copy_old_values(engine, u, FROM_LOG) : ZR_OK;
         first = first == ZR_OK ? back : first;
         *rolled_back |= own->begun;
         own->begun = false;
@@ -373,7 +373,7 @@ bool zr_engine_speculation_holds(const struct zr_engine *engine, size_t unit)
 zr_result zr_engine_speculation_publish(struct zr_engine *engine, size_t unit)
 {
     return zr_engine_files_parameters(engine, unit)
-               ? zr_engine_parameter_put(engine, unit, parameters_to_be(engine, unit))
+               ? zr_engine_parameter_put(engine, unit, new_parameters(engine, unit))
                : ZR_OK;
 }
 

@@ -70,7 +70,7 @@ static zr_result memory_take(struct zr_state_store *store, size_t unit, struct z
 const struct zr_state_store_table zr_state_store_memory = {
     .name = "memory", .random = true, .open = memory_open, .take = memory_take, .close = memory_close};
 
-/* ---- Calls --------------------------------------------------------------------------------------------- */
+/* ---- Interface ----------------------------------------------------------------------------------------- */
 
 zr_result zr_state_store_open(struct zr_state_store *out, const struct zr_state_store_table *table,
                               const struct zr_state_store_options *options)

@@ -11,7 +11,7 @@
 
 #include "zero/comm/clock.h"
 #include "zero/engine/layout.h"
-#include "zero/engine/nvme/nvme_pipeline.h"
+#include "zero/file_io/nvme_pipeline.h"
 
 /* State of one unit, from the first element that the rank updates; NULL: not in this store. */
 struct zr_state_view {
@@ -24,12 +24,12 @@ struct zr_state_store_options {
     zr_arena *arena; /* memory of the store, tags master and optimizer; borrowed */
     const struct zr_layout *layout;
     bool whole; /* the rank updates whole units; false: its shards */
-    /* Units of this range are in another store, or with `staying` only they are in this one. The view of a
-     * unit that is not in the store is all NULL. */
+    /* Range of device-resident units. They are in another store; with `staying`, only they are in this one.
+     * The view of a unit that is not in the store is all NULL. */
     struct zr_unit_range stay;
     bool staying;
-    bool master;          /* masters are kept beside the parameters */
-    bool variance;        /* the optimizer has one */
+    bool master;          /* masters are separate from the parameters */
+    bool variance;        /* the optimizer has a variance */
     zr_arena *host_arena; /* for records */
     /* File store only; must outlive the store. Its buffers are in `arena`, tag offload. */
     const struct zr_offload_file *file;
@@ -76,7 +76,7 @@ extern const struct zr_state_store_table zr_state_store_memory, zr_state_store_n
 /* Allocates the state with undefined contents. On failure everything is released. */
 zr_result zr_state_store_open(struct zr_state_store *out, const struct zr_state_store_table *table,
                               const struct zr_state_store_options *options);
-void zr_state_store_close(struct zr_state_store *store); /* zeros are fine */
+void zr_state_store_close(struct zr_state_store *store); /* allowed for a struct of zeros */
 
 /* Number of a unit's elements in the store (0: not in this store) / offset of the unit in the store, in
  * elements. */
@@ -98,8 +98,9 @@ struct zr_state_file_report {
     uint64_t waited_behind_ns; /* waits by other threads */
     double bytes_per_second;   /* concurrent reads and writes, measured at the start; 0: not measured */
 };
-/* For the user of the file's additional space: the file (NULL: simulated) / offset of the additional space /
- * counts a transfer and returns its end by the simulated clock / waits by the simulated clock. */
+/* For the user of the file's additional space: returns the file (NULL: simulated) / the offset of the
+ * additional space / counts a transfer and returns its end by the simulated clock / waits by the simulated
+ * clock. */
 zr_nvme_io *zr_state_file_io(const struct zr_state_store *store);
 uint64_t zr_state_file_base(const struct zr_state_store *store);
 double zr_state_file_count(struct zr_state_store *store, uint64_t bytes);
@@ -109,7 +110,8 @@ void zr_state_file_wait_by_clock(struct zr_state_store *store, double end_second
  * the `count` units of `order` from their current places, as far as buffers are free. Another thread takes
  * each unit and gives it, which starts to write the unit to its other place and to read the next one.
  * keep_ahead() makes the other place current, and the next pass skips the unit; otherwise nothing has
- * changed. A pass or a single take ends the speculation if nothing was taken; it must not come later. */
+ * changed. A pass or a take of a single unit ends a speculation in which no unit was taken; after a unit was
+ * taken, neither is allowed. */
 static inline unsigned zr_state_file_buffers(const struct zr_offload_file *file)
 {
     return file->buffers ? file->buffers : ZR_NVME_BUFFERS_MIN;

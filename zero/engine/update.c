@@ -5,7 +5,7 @@
 
 #include "zero/engine/offload.h"
 
-/* ---- What a rank updates ------------------------------------------------------------------------------- */
+/* ---- The rank's part of a unit ------------------------------------------------------------------------- */
 
 zr_result zr_engine_take_owned(struct zr_engine *engine, size_t unit, struct zr_owned *out)
 {
@@ -14,8 +14,8 @@ zr_result zr_engine_take_owned(struct zr_engine *engine, size_t unit, struct zr_
     void *parameters = whole ? zr_engine_parameter_place(engine, engine->units[unit].parameters_at)
                              : zr_engine_shard(engine, unit);
     struct zr_state_view view = {0};
-    zr_result result = zr_state_store_take(&engine->store, unit,
-                                           &view); /* also for a unit that stays: keeps the pass in order */
+    /* Device-resident units are taken here too, which keeps the pass in order. */
+    zr_result result = zr_state_store_take(&engine->store, unit, &view);
     if (result == ZR_OK && engine->units[unit].stays)
         result = zr_state_store_take(&engine->staying, unit, &view);
     *out = (struct zr_owned){

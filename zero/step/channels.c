@@ -24,7 +24,8 @@ static zr_result open_channel(struct zr_channel *out, const struct zr_pipeline *
     return result;
 }
 
-/* All ranks visit the stage boundaries in the same order, which avoids deadlock. */
+/* Opens the channels of all stage boundaries. All ranks visit the boundaries in the same order, which avoids
+ * deadlock. */
 static zr_result open_channels(struct zr_channels *channels, const struct zr_cut *cut,
                                const struct zr_pipeline *pipeline)
 {

@@ -14,7 +14,7 @@
 struct zr_channel {
     zr_comm *comm;    /* rank 0 is the sender, rank 1 the receiver; NULL: unused */
     void *sent;       /* block being sent */
-    zr_ticket ticket; /* its operation */
+    zr_ticket ticket; /* operation that sends the block */
 };
 
 /* Channels of one of this rank's parts. */
@@ -27,7 +27,7 @@ struct zr_channels {
     zr_arena *arena; /* owns the blocks that are sent */
     struct zr_part_channels parts[ZR_PIPELINE_PARTS_MAX];
     unsigned parts_count;
-    zr_comm *sharing; /* ranks that share units with this one; NULL: none */
+    zr_comm *sharing; /* communicator of the ranks that share units with this rank; NULL: none */
 };
 
 /* Collective over the pipeline's ranks. */

@@ -6,7 +6,7 @@
 #include "zero/step/module_pass.h"
 #include "zero/step/trainer.h"
 
-/* Pipeline only. */
+/* Index of a micro-batch's frame. Pipeline only. */
 static unsigned frame_of(const zr_trainer *trainer, unsigned part, unsigned micro_batch)
 {
     return trainer->first_frame[part] + micro_batch % trainer->order.held_max[part];
@@ -37,7 +37,7 @@ zr_result zr_frame_await_input(zr_trainer *trainer, size_t module, unsigned micr
                         trainer->inputs[frame_of(trainer, p, micro_batch)]);
 }
 
-/* A message of the run's rows. */
+/* The message that carries an output of the run's rows. */
 static struct zr_channel_block block_of(const struct zr_list_run *run, size_t output, void *block)
 {
     const zr_trainer *trainer = run->trainer;

@@ -71,7 +71,7 @@ zr_result zr_step_graph_begin(struct zr_trainer *trainer)
     self->calls_count = calls_of(trainer);
     if (self->graph && self->loss_scale != zr_engine_loss_scale(engine)) {
         zr_step_graph_drop(trainer);
-        self->steady = true; /* its memory is mapped */
+        self->steady = true; /* the dropped graph's memory is mapped, so this step is captured */
     }
     bool graph = self->graph || self->steady;
     zr_result result = self->graph ? ZR_OK : agree_on_recording(trainer, &graph);

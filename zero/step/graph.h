@@ -3,9 +3,9 @@
  * launches the graph again. Results have the bits of a step without a graph. Private to zero/step/; trainer's
  * thread only.
  *
- * Granules that are mapped when the graph is captured stay fixed while the graph exists. The loss scale is an
- * argument of captured kernels, so a change of it captures a new graph. Steps are not captured unless streams
- * order all their work (zr_engine_defers()). */
+ * Granules that are mapped when the graph is captured remain fixed while the graph exists. The loss scale is
+ * an argument of captured kernels, so a new loss scale requires a new graph. Steps are captured only if
+ * streams order all their work (zr_engine_defers()). */
 #ifndef ZR_STEP_GRAPH_H
 #define ZR_STEP_GRAPH_H
 

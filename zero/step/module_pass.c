@@ -187,7 +187,7 @@ zr_result zr_module_pass_backward(const struct zr_list_run *run, const struct zr
     struct zr_activation_place place = zr_frame_place(trainer, module, action->micro_batch);
     struct zr_module_pass pass;
     void *dy, *dx;
-    /* The last module, unless it has parts, runs forward here. Its slots are allocated first, in the order of
+    /* The last module, if it has no parts, runs forward here. Its slots are allocated first, in the order of
      * an evaluation. */
     unsigned parts = zr_module_parts(&trainer->model->modules[module]);
     bool begins = action->part + 1 == parts, alone = zr_trainer_is_last(trainer, module) && parts == 1;

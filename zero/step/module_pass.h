@@ -34,9 +34,9 @@ zr_result zr_module_pass_backward(const struct zr_list_run *run, const struct zr
 
 /* ---- The loss ------------------------------------------------------------------------------------------ */
 
-/* Loss and norm reach the host only at the end of the step, and its caller accepts that. */
+/* Whether loss and norm reach the host only at the end of the step. Requires a caller that accepts it. */
 bool zr_list_run_defers(const struct zr_list_run *run);
-/* The losses reach the host when the step waits for all gradients, before the update. */
+/* Whether the losses reach the host when the step waits for all gradients, before the update. */
 bool zr_list_run_defers_losses(const struct zr_list_run *run);
 /* Mean loss of the run's rows; waits for the kernels unless losses are deferred. */
 zr_result zr_list_run_mean_loss(const struct zr_list_run *run, double *mean);

@@ -17,7 +17,7 @@ static void add(struct zr_pipeline_order *order, struct zr_pipeline_item item)
     order->items[order->count++] = item;
 }
 
-/* ---- Orders that are formulas -------------------------------------------------------------------------- */
+/* ---- Orders by formula --------------------------------------------------------------------------------- */
 
 /* `ahead` forward, then alternately forward and backward, then the remaining backward. */
 static void make_ahead(struct zr_pipeline_order *order, unsigned micro_batches, unsigned ahead)
@@ -84,20 +84,20 @@ static unsigned held(const struct v *v, unsigned stage)
 
 /* Whether a rank may run forward of one more micro-batch in a stage. A place must remain for the second
  * stage, because micro-batches in the first stage could not finish otherwise. */
-static bool has_room(const struct v *v, unsigned stage)
+static bool may_hold_more(const struct v *v, unsigned stage)
 {
-    unsigned ranks = v->request->ranks, other = 2 * ranks - 1 - stage, most = ranks + 1;
+    unsigned ranks = v->request->ranks, other = 2 * ranks - 1 - stage, max_held = ranks + 1;
     unsigned here = held(v, stage), there = held(v, other);
     if (stage < ranks && there == 0)
         there = 1;
     if (stage + 1 == ranks)
         here++; /* the second stage runs directly after the first */
-    return here + there < most;
+    return here + there < max_held;
 }
 
-/* A stage runs a micro-batch only after its reader has begun the previous one, so that one message is pending
- * at most. */
-static bool is_taken_up(const struct v *v, unsigned stage, unsigned micro_batch, bool backward)
+/* Whether a stage's reader has begun the previous micro-batch. A stage does not run a micro-batch before, so
+ * that at most one message is pending. */
+static bool reader_has_begun(const struct v *v, unsigned stage, unsigned micro_batch, bool backward)
 {
     unsigned ranks = v->request->ranks, reader = backward ? stage - 1 : stage + 1;
     if (reader >= v->stages || (stage < ranks) != (reader < ranks))
@@ -110,8 +110,8 @@ static double begin_of(const struct v *v, unsigned rank, unsigned stage, bool ba
 {
     unsigned micro_batch = *next_of(v, stage, backward);
     double ready;
-    if (micro_batch == v->request->micro_batches || (!backward && !has_room(v, stage)) ||
-        !is_taken_up(v, stage, micro_batch, backward))
+    if (micro_batch == v->request->micro_batches || (!backward && !may_hold_more(v, stage)) ||
+        !reader_has_begun(v, stage, micro_batch, backward))
         return INFINITY;
     if (backward)
         ready = stage + 1 == v->stages ? *end_of(v, stage, micro_batch, false)
@@ -257,7 +257,7 @@ void zr_pipeline_order_end(struct zr_pipeline_order *order)
     order->count = 0;
 }
 
-/* ---- By the clock -------------------------------------------------------------------------------------- */
+/* ---- Simulation with times ----------------------------------------------------------------------------- */
 
 struct walk {
     const struct zr_pipeline_request *request;

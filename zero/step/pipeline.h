@@ -51,7 +51,7 @@ struct zr_pipeline_walk {
     double busy_seconds;                         /* sum over all ranks */
     double rank_seconds[ZR_PIPELINE_STAGES_MAX]; /* busy, by rank */
 };
-/* `times`: [stages]. ZR_ERR_CORRUPT: deadlock. */
+/* Simulates all ranks. `times`: [stages]. ZR_ERR_CORRUPT: deadlock. */
 zr_result zr_pipeline_walk(struct zr_pipeline_walk *out, const struct zr_pipeline_request *request,
                            const struct zr_pipeline_times *times);
 

@@ -18,17 +18,18 @@ const char *zr_action_kind_name(enum zr_action_kind kind)
 
 static zr_result append(struct zr_schedule *schedule, struct zr_action action)
 {
-    if (schedule->count == schedule->room) {
-        size_t room = schedule->room > 0 ? 2 * schedule->room : 64;
+    if (schedule->count == schedule->capacity) {
+        size_t capacity = schedule->capacity > 0 ? 2 * schedule->capacity : 64;
         struct zr_action *more;
-        zr_result result = zr_take(schedule->host_arena, ZR_TAG_OTHER, room, sizeof *more, (void **)&more);
+        zr_result result =
+            zr_take(schedule->host_arena, ZR_TAG_OTHER, capacity, sizeof *more, (void **)&more);
         if (result != ZR_OK)
             return result;
         if (schedule->count > 0)
             memcpy(more, schedule->actions, schedule->count * sizeof *more);
         zr_drop(schedule->host_arena, &schedule->actions);
         schedule->actions = more;
-        schedule->room = room;
+        schedule->capacity = capacity;
     }
     schedule->actions[schedule->count++] = action;
     return ZR_OK;
@@ -53,7 +54,7 @@ struct item {
 };
 
 /* Items and uses of a list. */
-struct way {
+struct use_list {
     const struct zr_model *model;
     struct item *items; /* [items_count] */
     size_t items_count;
@@ -73,34 +74,35 @@ static unsigned parts_before(const struct zr_schedule_request *request, size_t m
     return request->recomputes && request->recomputes[module] ? m->type->recomputed_parts : 0;
 }
 
-static void add_module(struct way *way, const struct zr_schedule_request *request, struct use use)
+static void add_module(struct use_list *use_list, const struct zr_schedule_request *request, struct use use)
 {
-    unsigned parts = zr_module_parts(&way->model->modules[use.module]),
+    unsigned parts = zr_module_parts(&use_list->model->modules[use.module]),
              before = use.backward ? parts_before(request, use.module) : 0;
     use.recomputes = true;
     for (use.part = 0; use.part < before; use.part++)
-        way->uses[way->uses_count++] = use;
+        use_list->uses[use_list->uses_count++] = use;
     use.recomputes = false;
     for (unsigned i = 0; i < parts; i++) {
         use.part = use.backward ? parts - 1 - i : i;
-        way->uses[way->uses_count++] = use;
+        use_list->uses[use_list->uses_count++] = use;
     }
 }
 
-/* The model's last module runs forward as a part of its backward, if the list has one. */
-static void add_uses(struct way *way, const struct zr_schedule_request *request, struct item *item,
+/* Adds the uses of an item. If the list contains backward, the model's last module runs forward as a part of
+ * its backward. */
+static void add_uses(struct use_list *use_list, const struct zr_schedule_request *request, struct item *item,
                      bool with_backward)
 {
-    item->first_use = way->uses_count;
+    item->first_use = use_list->uses_count;
     for (size_t i = 0; i < item->part.end - item->part.first; i++) {
         size_t module = item->is.backward ? item->part.end - 1 - i : item->part.first + i;
-        if (item->is.backward || !with_backward || !zr_module_is_last(&way->model->modules[module]))
-            add_module(way, request,
+        if (item->is.backward || !with_backward || !zr_module_is_last(&use_list->model->modules[module]))
+            add_module(use_list, request,
                        (struct use){.module = module,
                                     .micro_batch = item->is.micro_batch,
                                     .backward = item->is.backward});
     }
-    item->end_use = way->uses_count;
+    item->end_use = use_list->uses_count;
 }
 
 static size_t uses_max(const struct zr_schedule_request *request, const struct zr_cut_part *part)
@@ -120,16 +122,16 @@ static struct zr_cut_part whole_part(const struct zr_model *model)
                                 .output_part = UINT_MAX};
 }
 
-/* Uses of a list of items, or of one micro-batch. */
-static zr_result open_way(struct way *out, const struct zr_schedule_request *request, bool backward)
+/* Makes the uses of a list of items, or of one micro-batch. */
+static zr_result open_use_list(struct use_list *out, const struct zr_schedule_request *request, bool backward)
 {
     const struct zr_cut *cut = request->cut;
     unsigned parts = cut ? cut->parts_count : 1;
     bool ordered = cut && backward;
-    *out = (struct way){.model = request->model,
-                        .items_count = ordered    ? request->order->count
-                                       : backward ? 2 * parts
-                                                  : parts};
+    *out = (struct use_list){.model = request->model,
+                             .items_count = ordered    ? request->order->count
+                                            : backward ? 2 * parts
+                                                       : parts};
     zr_result result = zr_take(request->host_arena, ZR_TAG_OTHER, out->items_count, sizeof *out->items,
                                (void **)&out->items);
     size_t uses = 0;
@@ -146,14 +148,14 @@ static zr_result open_way(struct way *out, const struct zr_schedule_request *req
     return result;
 }
 
-static void close_way(struct way *way, zr_arena *host_arena)
+static void close_use_list(struct use_list *use_list, zr_arena *host_arena)
 {
-    zr_drop(host_arena, &way->uses);
-    zr_drop(host_arena, &way->items);
+    zr_drop(host_arena, &use_list->uses);
+    zr_drop(host_arena, &use_list->items);
 }
 
 /* Number of units whose parameters a use reads. */
-static unsigned reads(const struct zr_model *model, struct use use)
+static unsigned reads_count(const struct zr_model *model, struct use use)
 {
     const struct zr_module *module = &model->modules[use.module];
     return use.backward && !use.recomputes && module->type->backward_reads_none ? 0 : module->units_count;
@@ -166,7 +168,7 @@ static unsigned unit_of(const struct zr_model *model, struct use use, unsigned i
 
 static bool reads_unit(const struct zr_model *model, struct use use, unsigned unit)
 {
-    for (unsigned i = 0; i < reads(model, use); i++)
+    for (unsigned i = 0; i < reads_count(model, use); i++)
         if (unit_of(model, use, i) == unit)
             return true;
     return false;
@@ -177,14 +179,14 @@ static bool reads_unit(const struct zr_model *model, struct use use, unsigned un
 struct builder {
     struct zr_schedule *out;
     const struct zr_schedule_request *request;
-    struct way way;
+    struct use_list use_list;
     bool backward;                                   /* the list contains backward */
     unsigned micro_batch, loaded;                    /* of the current item / loaded last; UINT_MAX: none */
     unsigned gathered[GATHERED_MAX], gathered_count; /* gathered units */
     unsigned gathered_max;                           /* maximum of units gathered ahead */
     uint64_t *unit_elements;                         /* [units_count] */
-    size_t fetched; /* current item: outputs from this module on are fetched or were never stored */
-    size_t asked;   /* items before this one have their RECEIVE */
+    size_t fetched;      /* current item: outputs from this module on are fetched or were never stored */
+    size_t receives_end; /* RECEIVE was emitted for the items before this index */
     unsigned backward_done[ZR_PIPELINE_PARTS_MAX]; /* number of micro-batches by part */
 };
 
@@ -213,10 +215,10 @@ static zr_result gather(struct builder *builder, unsigned unit)
 /* Index of the next use after `at` that reads parameters; uses_count() if none. */
 static size_t next_reading(const struct builder *builder, size_t at)
 {
-    size_t count = builder->way.uses_count;
+    size_t count = builder->use_list.uses_count;
     do
         at++;
-    while (at < count && reads(builder->request->model, builder->way.uses[at]) == 0);
+    while (at < count && reads_count(builder->request->model, builder->use_list.uses[at]) == 0);
     return at;
 }
 
@@ -224,9 +226,9 @@ static uint64_t elements_at(const struct builder *builder, size_t at)
 {
     const struct zr_model *model = builder->request->model;
     uint64_t sum = 0;
-    if (at < builder->way.uses_count) {
-        struct use use = builder->way.uses[at];
-        for (unsigned i = 0; i < reads(model, use); i++)
+    if (at < builder->use_list.uses_count) {
+        struct use use = builder->use_list.uses[at];
+        for (unsigned i = 0; i < reads_count(model, use); i++)
             sum += builder->unit_elements[unit_of(model, use, i)];
     }
     return sum;
@@ -237,11 +239,11 @@ static zr_result gather_ahead(struct builder *builder, size_t at)
 {
     const struct zr_model *model = builder->request->model;
     zr_result result = ZR_OK;
-    while ((at = next_reading(builder, at)) < builder->way.uses_count) {
-        struct use use = builder->way.uses[at];
+    while ((at = next_reading(builder, at)) < builder->use_list.uses_count) {
+        struct use use = builder->use_list.uses[at];
         if (elements_at(builder, at) * SMALL_DIVISOR < elements_at(builder, next_reading(builder, at)))
             continue;
-        for (unsigned i = 0; i < reads(model, use) && result == ZR_OK; i++) {
+        for (unsigned i = 0; i < reads_count(model, use) && result == ZR_OK; i++) {
             if (builder->gathered_count >= builder->gathered_max)
                 return ZR_OK;
             result = gather(builder, unit_of(model, use, i));
@@ -256,7 +258,8 @@ static zr_result gather_ahead(struct builder *builder, size_t at)
 static bool is_next(const struct builder *builder, size_t at, unsigned unit)
 {
     at = next_reading(builder, at);
-    return at < builder->way.uses_count && reads_unit(builder->request->model, builder->way.uses[at], unit);
+    return at < builder->use_list.uses_count &&
+           reads_unit(builder->request->model, builder->use_list.uses[at], unit);
 }
 
 static zr_result release(struct builder *builder, unsigned unit)
@@ -281,21 +284,21 @@ static size_t input_of(const struct item *item, size_t module)
     return module > item->part.first || zr_cut_part_has_input(&item->part) ? module - 1 : ZR_NO_MODULE;
 }
 
-/* Whether the next use runs backward, so the output is read again immediately. */
-static bool turns(const struct builder *builder, size_t at)
+/* Whether the next use runs backward, so that the output is read again immediately. */
+static bool turns_backward(const struct builder *builder, size_t at)
 {
-    struct use use = builder->way.uses[at];
-    return at + 1 < builder->way.uses_count && builder->way.uses[at + 1].backward &&
-           builder->way.uses[at + 1].micro_batch == use.micro_batch &&
-           builder->way.uses[at + 1].module == use.module + 1;
+    struct use use = builder->use_list.uses[at];
+    return at + 1 < builder->use_list.uses_count && builder->use_list.uses[at + 1].backward &&
+           builder->use_list.uses[at + 1].micro_batch == use.micro_batch &&
+           builder->use_list.uses[at + 1].module == use.module + 1;
 }
 
 /* After forward of a module: stores its input, which only backward reads. */
 static zr_result store(struct builder *builder, const struct item *item, size_t at)
 {
-    size_t input = input_of(item, builder->way.uses[at].module);
+    size_t input = input_of(item, builder->use_list.uses[at].module);
     if (!builder->backward || builder->request->fetch_distance == 0 || input == ZR_NO_MODULE ||
-        !is_checkpoint(builder, input) || turns(builder, at))
+        !is_checkpoint(builder, input) || turns_backward(builder, at))
         return ZR_OK;
     return add(builder, ZR_ACTION_STORE, (unsigned)input);
 }
@@ -304,9 +307,9 @@ static zr_result store(struct builder *builder, const struct item *item, size_t 
 static zr_result fetch(struct builder *builder, const struct item *item, size_t module)
 {
     size_t distance = builder->request->fetch_distance,
-           least = item->part.first - zr_cut_part_has_input(&item->part);
+           lowest = item->part.first - zr_cut_part_has_input(&item->part);
     zr_result result = ZR_OK;
-    size_t first = module > least + distance ? module - 1 - distance : least;
+    size_t first = module > lowest + distance ? module - 1 - distance : lowest;
     while (distance > 0 && builder->fetched > first && result == ZR_OK)
         if (is_checkpoint(builder, --builder->fetched))
             result = add(builder, ZR_ACTION_FETCH, (unsigned)builder->fetched);
@@ -332,9 +335,9 @@ static zr_result add_use(struct builder *builder, const struct item *item, size_
 {
     const struct zr_schedule_request *request = builder->request;
     const struct zr_model *model = request->model;
-    struct use use = builder->way.uses[at];
+    struct use use = builder->use_list.uses[at];
     const struct zr_module *module = &model->modules[use.module];
-    unsigned count = reads(model, use);
+    unsigned count = reads_count(model, use);
     bool in_parts = zr_module_parts(module) > 1, gives = use.backward && !use.recomputes;
     zr_result result = ZR_OK;
 
@@ -383,27 +386,28 @@ static bool has_place(const struct builder *builder, const struct item *item, bo
 }
 
 /* Emits RECEIVE for the current item and the next one. */
-static zr_result ask(struct builder *builder, size_t at)
+static zr_result add_receives(struct builder *builder, size_t at)
 {
     zr_result result = ZR_OK;
-    while (result == ZR_OK && builder->asked < builder->way.items_count && builder->asked <= at + 1 &&
-           has_place(builder, &builder->way.items[builder->asked], builder->asked > at))
-        result = add_port(builder, ZR_ACTION_RECEIVE, &builder->way.items[builder->asked++]);
+    while (result == ZR_OK && builder->receives_end < builder->use_list.items_count &&
+           builder->receives_end <= at + 1 &&
+           has_place(builder, &builder->use_list.items[builder->receives_end], builder->receives_end > at))
+        result = add_port(builder, ZR_ACTION_RECEIVE, &builder->use_list.items[builder->receives_end++]);
     return result;
 }
 
-/* First module whose output was not stored, because no forward has read it or backward follows directly. */
+/* First module whose output was not stored, because no forward reads it or backward follows directly. */
 static size_t stored_end(const struct builder *builder, const struct item *item)
 {
     bool last = zr_module_is_last(&builder->request->model->modules[item->part.end - 1]),
-         turned = item->is.backward && item->first_use > 0 && turns(builder, item->first_use - 1);
+         turned = item->is.backward && item->first_use > 0 && turns_backward(builder, item->first_use - 1);
     size_t others = 1 + last + turned;
     return item->part.end > others ? item->part.end - others : 0;
 }
 
 static zr_result add_item(struct builder *builder, size_t at)
 {
-    const struct item *item = &builder->way.items[at];
+    const struct item *item = &builder->use_list.items[at];
     zr_result result = ZR_OK;
     builder->micro_batch = item->is.micro_batch;
     builder->fetched = stored_end(builder, item);
@@ -411,7 +415,7 @@ static zr_result add_item(struct builder *builder, size_t at)
         result = add(builder, ZR_ACTION_LOAD, 0);
     builder->loaded = item->is.micro_batch;
     if (result == ZR_OK)
-        result = ask(builder, at);
+        result = add_receives(builder, at);
     for (size_t use = item->first_use; use < item->end_use && result == ZR_OK; use++)
         result = add_use(builder, item, use);
     builder->backward_done[item->is.part] += item->is.backward;
@@ -439,13 +443,13 @@ static zr_result add_items(struct zr_schedule *out, const struct zr_schedule_req
                               .loaded = UINT_MAX,
                               .gathered_max =
                                   1 + (request->prefetch_distance ? request->prefetch_distance : 1)};
-    zr_result result = open_way(&builder.way, request, backward);
+    zr_result result = open_use_list(&builder.use_list, request, backward);
     if (result == ZR_OK)
         result = measure_units(&builder, request->model);
-    for (size_t at = 0; at < builder.way.items_count && result == ZR_OK; at++)
+    for (size_t at = 0; at < builder.use_list.items_count && result == ZR_OK; at++)
         result = add_item(&builder, at);
     zr_drop(out->host_arena, &builder.unit_elements);
-    close_way(&builder.way, request->host_arena);
+    close_use_list(&builder.use_list, request->host_arena);
     return result;
 }
 
@@ -492,5 +496,5 @@ void zr_schedule_end(struct zr_schedule *schedule)
 {
     if (schedule->host_arena)
         zr_drop(schedule->host_arena, &schedule->actions);
-    schedule->count = schedule->room = 0;
+    schedule->count = schedule->capacity = 0;
 }

@@ -15,10 +15,10 @@ enum zr_action_kind {
     ZR_ACTION_LOAD = 0,  /* load the inputs of a micro-batch */
     ZR_ACTION_GATHER,    /* start to gather a unit's parameters */
     ZR_ACTION_FORWARD,   /* forward of a module */
-    ZR_ACTION_STORE,     /* the last forward that reads a module's output has run */
-    ZR_ACTION_FETCH,     /* backward will read a module's output soon */
+    ZR_ACTION_STORE,     /* store a module's output: the last forward that reads the output has run */
+    ZR_ACTION_FETCH,     /* fetch a module's output, which backward will read soon */
     ZR_ACTION_RECOMPUTE, /* forward of a module once more, for its slots */
-    ZR_ACTION_BACKWARD,  /* backward of a module; of the last module also forward */
+    ZR_ACTION_BACKWARD,  /* backward of a module; for the last module also forward */
     ZR_ACTION_RELEASE,   /* release a unit's parameters */
     ZR_ACTION_REDUCE,    /* start to reduce a unit's gradients */
     ZR_ACTION_UPDATE,    /* wait for the gradients and run the optimizer */
@@ -39,7 +39,7 @@ struct zr_action {
 struct zr_schedule {
     zr_arena *host_arena;
     struct zr_action *actions; /* [count] */
-    size_t count, room;
+    size_t count, capacity;
     bool one_pass; /* micro-batches overlap (pipeline): only the list as a whole repeats */
 };
 
@@ -48,10 +48,11 @@ struct zr_schedule_request {
     unsigned micro_batches;
     unsigned prefetch_distance; /* units gathered ahead of the one in use; 0: 1 */
     const bool *recomputes;     /* [modules_count]; NULL: none recomputes */
-    /* How many modules ahead of backward stored checkpoints are fetched; 0: no checkpoint is stored. */
+    /* Number of modules ahead of backward for which stored checkpoints are fetched; 0: no checkpoint is
+     * stored. */
     unsigned fetch_distance;
-    const struct zr_cut *cut;              /* pipeline part that `model` is; NULL: a whole model */
-    const struct zr_pipeline_order *order; /* set if `cut` is */
+    const struct zr_cut *cut;              /* the pipeline part that `model` is; NULL: a whole model */
+    const struct zr_pipeline_order *order; /* set if `cut` is set */
     zr_arena *host_arena;                  /* memory of the list */
 };
 

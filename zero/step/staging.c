@@ -75,7 +75,7 @@ void *zr_staging_input(struct zr_staging *staging, unsigned input)
                           : staging->store->inputs[input];
 }
 
-/* Copies from memory that is not pinned are synchronous. */
+/* A copy from memory that is not pinned is synchronous. */
 static zr_result copy(const struct zr_staging *staging, void *to, const void *from, size_t bytes)
 {
     const struct zr_engine_options *o = &staging->engine->options;

@@ -13,8 +13,8 @@
 
 /* ---- Actions ------------------------------------------------------------------------------------------- */
 
-/* A pass begins here: each allocates the same blocks in the same order, see zr_rehearsal_create(). In a
- * pipeline a step is one pass. */
+/* Loads the inputs of a micro-batch. A pass begins here: all passes allocate the same blocks in the same
+ * order, see zr_rehearsal_create(). In a pipeline a step is one pass. */
 static zr_result load(const struct zr_list_run *run, unsigned micro_batch)
 {
     zr_trainer *trainer = run->trainer;
@@ -26,7 +26,7 @@ static zr_result load(const struct zr_list_run *run, unsigned micro_batch)
 }
 
 /* Whether this rank computes the losses. */
-static bool has_end(const zr_trainer *trainer)
+static bool computes_losses(const zr_trainer *trainer)
 {
     bool found = false;
     for (size_t m = 0; m < trainer->model->modules_count; m++)
@@ -80,9 +80,9 @@ static zr_result update(const struct zr_list_run *run)
     zr_result result = zr_channels_drain(&trainer->channels);
     if (result == ZR_OK && zr_list_run_defers_losses(run))
         result = zr_engine_bring_gradients(trainer->engine);
-    if (result == ZR_OK && zr_list_run_defers_losses(run) && has_end(trainer))
+    if (result == ZR_OK && zr_list_run_defers_losses(run) && computes_losses(trainer))
         result = count_losses(run);
-    trainer->together = true; /* failures from here on occur on all ranks */
+    trainer->together = true; /* failures after this point occur on all ranks */
     if (result == ZR_OK)
         result = run->calls->update(run->calls->state,
                                     trainer->loss_sum / trainer->engine->options.micro_batches, &rate);
@@ -176,7 +176,7 @@ static zr_result diagnose(zr_trainer *trainer, size_t rows)
     if (!trainer->pipelined)
         zr_trainer_drop_pass(trainer);
     zr_result result = zr_engine_verify_finite(trainer->engine);
-    if (tensor) /* tensor ranks have the same loss and take part */
+    if (tensor) /* tensor ranks have the same loss, so all of them reach this call */
         result = zr_comm_all_status(tensor, result);
     if (result != ZR_OK)
         return result;
@@ -185,7 +185,7 @@ static zr_result diagnose(zr_trainer *trainer, size_t rows)
             ZR_ERR_CORRUPT,
             "the loss is not finite, although this rank's parameters are; run with --pp 1, which has the "
             "same losses, to find the operation");
-    if (zr_engine_gathers(trainer->engine)) /* other ranks may continue, so no gather is possible */
+    if (zr_engine_gathers(trainer->engine)) /* other ranks may continue, so a gather is not possible */
         return zr_fail(
             ZR_ERR_CORRUPT,
             "the loss is not finite, although this rank's parameters are; run with --stage 2, which has the "
@@ -203,17 +203,17 @@ static zr_result diagnose(zr_trainer *trainer, size_t rows)
         zr_model_module_name(trainer->model, last - 1), zr_model_module_name(trainer->model, last));
 }
 
-/* A failed pass. Neighbours in the pipeline wait for this rank, so end their communicators. */
+/* Ends a failed pass. Neighbours in the pipeline wait for this rank, so their communicators are ended. */
 static zr_result give_up(zr_trainer *trainer, zr_result result)
 {
-    char words[512], why[96];
+    char message[512], cause[96];
     if (trainer->pipelined && result != ZR_ERR_PEER && !trainer->together) {
-        snprintf(words, sizeof words, "%s", zr_last_error());
-        snprintf(why, sizeof why, "rank %u of the pipeline has failed",
+        snprintf(message, sizeof message, "%s", zr_last_error());
+        snprintf(cause, sizeof cause, "rank %u of the pipeline has failed",
                  zr_comm_rank(trainer->engine->options.pipeline));
-        zr_comm_abandon(trainer->engine->options.pipeline, why);
+        zr_comm_abandon(trainer->engine->options.pipeline, cause);
         zr_trainer_drop_pass(trainer);
-        return zr_fail(result, "%s", words);
+        return zr_fail(result, "%s", message);
     }
     zr_trainer_drop_pass(trainer);
     return result;
@@ -266,7 +266,7 @@ zr_result zr_trainer_evaluate(zr_trainer *trainer, size_t rows, double *loss)
     zr_rehearsal_rewind(trainer->activations.arena);
     result = run_list(&run, &trainer->forward);
     *loss = 0;
-    if (result == ZR_OK && has_end(trainer))
+    if (result == ZR_OK && computes_losses(trainer))
         result = zr_list_run_mean_loss(&run, loss);
     if (result == ZR_OK && !isfinite(*loss))
         result = diagnose(trainer, rows);
@@ -283,7 +283,7 @@ static zr_result share_answer(zr_trainer *trainer, float *out)
     zr_arena *host_arena = trainer->engine->options.host_arena;
     unsigned ranks = zr_comm_world(pipeline);
     size_t count = trainer->model->answer_count;
-    bool mine = has_end(trainer), *ends = NULL;
+    bool mine = computes_losses(trainer), *ends = NULL;
     float *all = NULL;
     zr_result result = zr_take(host_arena, ZR_TAG_OTHER, ranks * count, sizeof *all, (void **)&all);
     if (result == ZR_OK)
@@ -306,7 +306,7 @@ zr_result zr_trainer_answer(zr_trainer *trainer, size_t rows, size_t row, float 
     if (result != ZR_OK)
         return result;
     const struct zr_model *model = trainer->model;
-    if (row >= rows || (has_end(trainer) && !model->modules[model->modules_count - 1].type->answer))
+    if (row >= rows || (computes_losses(trainer) && !model->modules[model->modules_count - 1].type->answer))
         return zr_fail(ZR_ERR_INVALID, "%s() after row %zu of %zu, of a model that answers %zu numbers",
                        __func__, row, rows, model->answer_count);
     struct zr_list_run run = {.trainer = trainer, .rows = rows, .answer = out, .answer_row = row};

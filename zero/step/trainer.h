@@ -30,7 +30,7 @@ struct zr_trainer {
     double loss_sum;     /* over the step's micro-batches */
     uint64_t host_waits; /* waits for the GPU during the last step */
     struct zr_step_graph graph;
-    bool together; /* the step has reached its update */
+    bool together; /* the step has reached its update: failures occur on all ranks */
     bool inspects; /* check every result for values that are not finite */
 
     /* Called before and after each action, for the byte plan, the timeline and tests; may be NULL. */

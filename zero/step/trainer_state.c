@@ -53,7 +53,7 @@ static zr_result open_host_context(struct zr_trainer_state *state)
 zr_result zr_trainer_state_bucket_bytes(const struct zr_bucket_request *request, zr_arena *host_arena,
                                         size_t *out)
 {
-    struct zr_shape one = *request->shape; /* all blocks have the same size */
+    struct zr_shape one = *request->shape; /* one of the blocks, which all have the same size */
     struct zr_transformer transformer;
     struct zr_layout layout;
     size_t largest = 0, element_bytes = zr_precision_bytes(request->precision);

@@ -15,8 +15,9 @@ struct zr_trainer_state_options {
     const struct zr_kernels *host_kernels; /* see struct zr_engine_options */
     enum zr_isa isa;
     struct zr_parallel parallel;
-    const struct zr_mesh *mesh;     /* borrowed; created before, so that its rings are allocated first */
-    struct zr_shape shape;          /* its tensor ranks are the mesh's */
+    const struct zr_mesh
+        *mesh; /* borrowed; created before the trainer state, so that the mesh's rings are allocated first */
+    struct zr_shape shape;          /* its tensor ranks are those of the mesh */
     const struct zr_stages *stages; /* of the mesh's pipeline ranks; NULL: no pipeline */
     unsigned stage;
     unsigned micro_batches;
@@ -32,11 +33,12 @@ struct zr_trainer_state_options {
 
 struct zr_trainer_state {
     struct zr_trainer_state_options options;
-    struct zr_kernel_context context, host_context; /* the engine points here: the struct must not move */
+    struct zr_kernel_context context,
+        host_context; /* the engine has pointers to these contexts: the struct must not move */
     bool context_open, host_context_open;
     struct zr_transformer transformer;
     zr_trainer *trainer;
-    zr_engine *engine; /* the trainer's */
+    zr_engine *engine; /* owned by the trainer */
 };
 
 /* Builds in place; on failure everything is released. Collective. */
@@ -46,7 +48,7 @@ void zr_trainer_state_counters_get(const struct zr_trainer_state *state, struct 
 /* Bytes copied to the host tier and back / time that this rank waited for the copies. */
 uint64_t zr_trainer_state_moved_bytes(const struct zr_trainer_state *state);
 uint64_t zr_trainer_state_copies_exposed_ns(const struct zr_trainer_state *state);
-/* A zeroed struct is allowed. */
+/* Allowed for a zeroed struct. */
 void zr_trainer_state_close(struct zr_trainer_state *state);
 
 struct zr_bucket_request {

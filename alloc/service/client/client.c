@@ -52,7 +52,7 @@ struct zr_service {
     char key[ZR_SERVICE_KEY_BYTES]; /* set once */
     pthread_mutex_t request_lock;   /* taken before send_lock */
     pthread_mutex_t send_lock;      /* and for all below */
-    struct socket_fd line, bell;
+    struct socket_fd requests, notifications;
     enum state state;
     bool joined_once; /* a zrd that has gone may come again: it is worth waiting for */
     bool broken;      /* the request socket failed; reconnect */
@@ -60,13 +60,13 @@ struct zr_service {
     uint64_t returned_bytes; /* batched returns that were not yet sent to zrd */
     unsigned gathering_count;
     uint64_t line_number,
-        heard_number;  /* of connections: of this one, and of that on which the bell rang last */
+        heard_number;  /* of this connection, and of the one that had the last notification */
     uint64_t again_ns; /* when zrd is to be looked for again */
     uint64_t within_ns;
-    uint64_t serial;             /* of requests */
-    struct zr_service_plan plan; /* that holds where `admitted` */
-    zr_service_put_off *put_off; /* request_lock */
-    void *put_off_state;         /* likewise */
+    uint64_t serial;               /* of requests */
+    struct zr_service_plan plan;   /* that holds where `admitted` */
+    zr_service_deferral *deferral; /* request_lock */
+    void *put_off_state;           /* likewise */
     bool admitted, in_turn;
     uint64_t turn, claim_bytes;   /* the number of its turn, and what it takes in it at most from now on */
     _Atomic uint64_t yield_bytes; /* another run lacks them */
@@ -75,7 +75,7 @@ struct zr_service {
     char words[ZR_SERVICE_WORDS_BYTES]; /* why it is alone, or ended */
     _Atomic uint32_t lease;             /* what is leased now is this process's: its number, above 0 */
     _Atomic bool waiting;               /* a thread waits for a lease */
-    _Atomic int heard;                  /* bell.fd, for the helper to poll */
+    _Atomic int heard;                  /* notifications.fd, for the helper to poll */
 };
 
 enum { SERVICES_MAX = 17 };
@@ -87,8 +87,8 @@ static struct zr_service services[SERVICES_MAX] = {
     [0 ... SERVICES_MAX - 1] = {.lender = {&lender_ops},
                                 .request_lock = PTHREAD_MUTEX_INITIALIZER,
                                 .send_lock = PTHREAD_MUTEX_INITIALIZER,
-                                .line = {.fd = -1},
-                                .bell = {.fd = -1},
+                                .requests = {.fd = -1},
+                                .notifications = {.fd = -1},
                                 .heard = -1,
                                 .lease = 1},
     [0].key = ZR_SERVICE_HOST};
@@ -140,8 +140,8 @@ static void close_socket(struct socket_fd *one)
 static void hang_up(struct zr_service *client)
 {
     atomic_store(&client->heard, -1);
-    close_socket(&client->line);
-    close_socket(&client->bell);
+    close_socket(&client->requests);
+    close_socket(&client->notifications);
     client->broken = false;
     client->returned_bytes = 0; /* the next zrd hears what is held */
     if (client->state == JOINED)
@@ -153,11 +153,11 @@ static void send_or_break(struct zr_service *client, const struct zr_service_mes
 {
     if (client->state != JOINED || client->broken)
         return;
-    if (!is_ours(&client->line)) {
+    if (!is_ours(&client->requests)) {
         client->broken = true;
-    } else if (zr_service_send(client->line.fd, message, -1, false) != ZR_OK) {
+    } else if (zr_service_send(client->requests.fd, message, -1, false) != ZR_OK) {
         client->broken = true;
-        shutdown(client->line.fd, SHUT_RDWR);
+        shutdown(client->requests.fd, SHUT_RDWR);
     }
 }
 
@@ -292,17 +292,18 @@ static void end(struct zr_service *client, const char *words)
     snprintf(client->words, sizeof client->words, "%s", words);
 }
 
-/* send_lock. Whether zrd has ended the leases: it says why on the bell before it hangs up. Other messages of
- * a lost connection mean nothing any more. */
-static bool hear_end(struct zr_service *client, int bell)
+/* send_lock. Whether zrd has ended the leases: it sends the reason as a notification before it closes the
+ * connection. Other messages of a lost connection mean nothing any more. */
+static bool hear_end(struct zr_service *client, int notifications)
 {
-    struct zr_service_parcel parcel;
+    struct zr_service_packet packet;
     bool ended = false;
-    while (!ended && zr_service_receive(bell, &parcel, 0) == ZR_OK) {
-        ended = zr_service_parcel_check(bell, &parcel) == ZR_OK && parcel.message.kind == ZR_SERVICE_ENDED;
+    while (!ended && zr_service_receive(notifications, &packet, 0) == ZR_OK) {
+        ended = zr_service_packet_check(notifications, &packet) == ZR_OK &&
+                packet.message.kind == ZR_SERVICE_ENDED;
         if (ended)
-            end(client, parcel.message.words);
-        zr_service_parcel_end(&parcel);
+            end(client, packet.message.words);
+        zr_service_packet_close(&packet);
     }
     return ended;
 }
@@ -310,12 +311,12 @@ static bool hear_end(struct zr_service *client, int bell)
 /* ---- Registering --------------------------------------------------------------------------------------- */
 
 /* A message of the kind wanted or, where that is GRANTED, LATER; or zrd's refusal in its words. */
-static zr_result await(int line, enum zr_service_kind kind, uint64_t timeout_ns,
-                       struct zr_service_parcel *out)
+static zr_result await(int requests, enum zr_service_kind kind, uint64_t timeout_ns,
+                       struct zr_service_packet *out)
 {
-    zr_result result = zr_service_receive(line, out, timeout_ns);
+    zr_result result = zr_service_receive(requests, out, timeout_ns);
     if (result == ZR_OK)
-        result = zr_service_parcel_check(line, out);
+        result = zr_service_packet_check(requests, out);
     bool later = kind == ZR_SERVICE_GRANTED && out->message.kind == ZR_SERVICE_LATER;
     if (result == ZR_OK && out->message.kind != ZR_SERVICE_REFUSED && out->message.kind != kind && !later)
         result = zr_fail(ZR_ERR_FORMAT, "zrd sent an unexpected answer");
@@ -325,7 +326,7 @@ static zr_result await(int line, enum zr_service_kind kind, uint64_t timeout_ns,
                              : ZR_ERR_UNAVAILABLE,
                          "%s", out->message.words);
     if (result != ZR_OK)
-        zr_service_parcel_end(out);
+        zr_service_packet_close(out);
     return result;
 }
 
@@ -340,11 +341,11 @@ static void write_plan(const struct zr_service *client, struct zr_service_messag
 }
 
 /* What was not accepted ends the leases: hear_end(). */
-static zr_result introduce(struct zr_service *client, int line, struct zr_service_parcel *welcome)
+static zr_result introduce(struct zr_service *client, int requests, struct zr_service_packet *welcome)
 {
     struct zr_service_message hello = zr_service_message_of(ZR_SERVICE_HELLO);
     struct zr_service_message adopt = zr_service_message_of(ZR_SERVICE_ADOPT);
-    struct zr_service_parcel done;
+    struct zr_service_packet done;
     hello.held_bytes = client->held_bytes;
     hello.flags = atomic_load(&listens) ? ZR_SERVICE_LISTENS : 0;
     if (client->admitted) {
@@ -358,19 +359,19 @@ static zr_result introduce(struct zr_service *client, int line, struct zr_servic
         if ((unsigned char)*at < ' ' || *at == 0x7f)
             *at = '?';
     snprintf(hello.group, sizeof hello.group, "%s", zr_option_group());
-    zr_result result = zr_service_send(line, &hello, -1, false);
+    zr_result result = zr_service_send(requests, &hello, -1, false);
     if (result == ZR_OK || result == ZR_ERR_PEER) /* it may have turned this process away, with words */
-        result = await(line, ZR_SERVICE_WELCOME, ANSWER_NS, welcome);
+        result = await(requests, ZR_SERVICE_WELCOME, ANSWER_NS, welcome);
     for (unsigned i = 0; result == ZR_OK && i < client->files_count; i++) {
-        result = zr_service_send(line, &adopt, client->files[i], false);
+        result = zr_service_send(requests, &adopt, client->files[i], false);
         if (result == ZR_OK)
-            result = await(line, ZR_SERVICE_DONE, ANSWER_NS, &done);
+            result = await(requests, ZR_SERVICE_DONE, ANSWER_NS, &done);
         if (result == ZR_OK)
-            zr_service_parcel_end(&done);
+            zr_service_packet_close(&done);
     }
     if (result != ZR_OK && welcome->fds_count > 0) {
         hear_end(client, welcome->fds[0]);
-        zr_service_parcel_end(welcome);
+        zr_service_packet_close(welcome);
     }
     return result;
 }
@@ -378,17 +379,17 @@ static zr_result introduce(struct zr_service *client, int line, struct zr_servic
 /* request_lock and send_lock. Without zrd the process is alone, and the words say why. */
 static zr_result join(struct zr_service *client)
 {
-    struct zr_service_parcel welcome = {0};
-    int line = -1;
-    if (is_ours(&client->bell) && hear_end(client, client->bell.fd))
+    struct zr_service_packet welcome = {0};
+    int requests = -1;
+    if (is_ours(&client->notifications) && hear_end(client, client->notifications.fd))
         return zr_fail(ZR_ERR_UNAVAILABLE, "%s", client->words);
     hang_up(client);
-    zr_result result = zr_service_connect(client->key, &line);
+    zr_result result = zr_service_connect(client->key, &requests);
     if (result == ZR_OK)
-        result = introduce(client, line, &welcome);
+        result = introduce(client, requests, &welcome);
     if (result != ZR_OK) {
-        if (line >= 0)
-            close(line);
+        if (requests >= 0)
+            close(requests);
         if (client->state == ENDED)
             return zr_fail(ZR_ERR_UNAVAILABLE, "%s", client->words);
         client->state = ALONE;
@@ -396,14 +397,14 @@ static zr_result join(struct zr_service *client)
         snprintf(client->words, sizeof client->words, "%s", zr_last_error());
         return result;
     }
-    client->line = socket_of(line);
-    client->bell = socket_of(welcome.fds[0]);
+    client->requests = socket_of(requests);
+    client->notifications = socket_of(welcome.fds[0]);
     client->within_ns = (uint64_t)welcome.message.within_ms * 1000000;
     client->state = JOINED;
     client->line_number++;
     client->joined_once = true;
     client->words[0] = '\0';
-    atomic_store(&client->heard, client->bell.fd);
+    atomic_store(&client->heard, client->notifications.fd);
     return ZR_OK;
 }
 
@@ -469,16 +470,16 @@ void zr_service_alone(char *words, size_t room_bytes)
 /* One request and its answer. request_lock. ZR_ERR_PEER: zrd has exited or does not answer; the caller may
  * ask again. */
 static zr_result ask(struct zr_service *client, struct zr_service_message *message, enum zr_service_kind kind,
-                     struct zr_service_parcel *answer)
+                     struct zr_service_packet *answer)
 {
     pthread_mutex_lock(&client->send_lock);
     message->serial = ++client->serial;
-    int line = client->line.fd;
+    int requests = client->requests.fd;
     send_or_break(client, message);
     bool sent = !client->broken;
     uint64_t timeout_ns = client->within_ns + MARGIN_NS;
     pthread_mutex_unlock(&client->send_lock);
-    zr_result result = sent ? await(line, kind, timeout_ns, answer) : ZR_ERR_PEER;
+    zr_result result = sent ? await(requests, kind, timeout_ns, answer) : ZR_ERR_PEER;
     if (result == ZR_ERR_PEER || result == ZR_ERR_TIMEOUT || result == ZR_ERR_FORMAT) {
         pthread_mutex_lock(&client->send_lock);
         client->broken = true;
@@ -490,7 +491,7 @@ static zr_result ask(struct zr_service *client, struct zr_service_message *messa
 
 /* Sends a request, and repeats it if zrd was restarted meanwhile. *alone: no zrd runs. request_lock */
 static zr_result ask_or_alone(struct zr_service *client, struct zr_service_message *message,
-                              enum zr_service_kind kind, struct zr_service_parcel *answer, bool *alone)
+                              enum zr_service_kind kind, struct zr_service_packet *answer, bool *alone)
 {
     zr_result result = ZR_ERR_PEER;
     for (unsigned tries = 0; result == ZR_ERR_PEER && tries < 3; tries++) {
@@ -509,10 +510,10 @@ static zr_result ask_or_alone(struct zr_service *client, struct zr_service_messa
                   : zr_fail(ZR_ERR_UNAVAILABLE, "zrd does not answer; ZR_CONF=service:required requires zrd");
 }
 
-void zr_service_on_put_off(struct zr_service *client, zr_service_put_off *put_off, void *state)
+void zr_service_on_deferral(struct zr_service *client, zr_service_deferral *deferral, void *state)
 {
     pthread_mutex_lock(&client->request_lock);
-    client->put_off = put_off;
+    client->deferral = deferral;
     client->put_off_state = state;
     pthread_mutex_unlock(&client->request_lock);
 }
@@ -520,8 +521,8 @@ void zr_service_on_put_off(struct zr_service *client, zr_service_put_off *put_of
 zr_result zr_service_lease(struct zr_service *client, size_t bytes, struct zr_lease *out)
 {
     struct zr_service_message message = zr_service_message_of(ZR_SERVICE_LEASE);
-    struct zr_service_parcel answer = {0};
-    bool alone = false, put_off = false;
+    struct zr_service_packet answer = {0};
+    bool alone = false, deferral = false;
     *out = (struct zr_lease){.fd = -1};
     if (!is_own_process())
         return ZR_OK;
@@ -533,12 +534,12 @@ zr_result zr_service_lease(struct zr_service *client, size_t bytes, struct zr_le
         result = ask_or_alone(client, &message, ZR_SERVICE_GRANTED, &answer, &alone);
         if (result != ZR_OK || alone || answer.message.kind != ZR_SERVICE_LATER)
             break;
-        if (client->put_off && !put_off)
-            client->put_off(client->put_off_state, true);
-        put_off = true;
+        if (client->deferral && !deferral)
+            client->deferral(client->put_off_state, true);
+        deferral = true;
     }
-    if (client->put_off && put_off)
-        client->put_off(client->put_off_state, false);
+    if (client->deferral && deferral)
+        client->deferral(client->put_off_state, false);
     atomic_store(&client->waiting, false);
     if (result == ZR_OK) {
         pthread_mutex_lock(&client->send_lock);
@@ -602,7 +603,7 @@ void zr_service_gather_end(void)
 static zr_result ask_for_long(struct zr_service *client, struct zr_service_message *message,
                               zr_service_waits *waits, void *state)
 {
-    struct zr_service_parcel answer = {0};
+    struct zr_service_packet answer = {0};
     bool alone = false;
     zr_result result;
     do {
@@ -670,7 +671,7 @@ zr_result zr_service_turn(struct zr_service *client, zr_service_waits *waits, vo
 zr_result zr_service_piece(struct zr_service *client, uint64_t granule, int *out)
 {
     struct zr_service_message message = zr_service_message_of(ZR_SERVICE_FILE);
-    struct zr_service_parcel answer = {0};
+    struct zr_service_packet answer = {0};
     bool alone = true;
     message.count = granule;
     pthread_mutex_lock(&client->request_lock);
@@ -690,7 +691,7 @@ zr_result zr_service_file(int *out)
 {
     struct zr_service *client = zr_service_host();
     struct zr_service_message message = zr_service_message_of(ZR_SERVICE_FILE);
-    struct zr_service_parcel answer;
+    struct zr_service_packet answer;
     bool alone = true;
     if (!is_own_process())
         return zr_host_file(out);
@@ -720,7 +721,8 @@ void zr_service_file_leave(int fd)
     pthread_mutex_unlock(&client->send_lock);
 }
 
-/* ---- The bell ------------------------------------------------------------------------------------------ */
+/* ---- Notifications
+ * ------------------------------------------------------------------------------------------ */
 
 void zr_service_listen(void)
 {
@@ -733,7 +735,7 @@ void zr_service_listen(void)
     }
 }
 
-int zr_service_bell(const struct zr_service *client)
+int zr_service_notifications(const struct zr_service *client)
 {
     return atomic_load(&client->heard);
 }
@@ -743,16 +745,16 @@ bool zr_service_is_waiting(const struct zr_service *client)
     return atomic_load(&client->waiting);
 }
 
-bool zr_service_hear(struct zr_service *client, struct zr_service_message *out)
+bool zr_service_receive_notification(struct zr_service *client, struct zr_service_message *out)
 {
-    struct zr_service_parcel parcel;
+    struct zr_service_packet packet;
     bool reclaim = false; /* or asked what is idle */
     pthread_mutex_lock(&client->send_lock);
-    int fd = client->bell.fd;
-    if (is_ours(&client->bell)) {
-        zr_result result = zr_service_receive(fd, &parcel, 0);
-        if (result == ZR_OK && zr_service_parcel_check(fd, &parcel) == ZR_OK) {
-            *out = parcel.message;
+    int fd = client->notifications.fd;
+    if (is_ours(&client->notifications)) {
+        zr_result result = zr_service_receive(fd, &packet, 0);
+        if (result == ZR_OK && zr_service_packet_check(fd, &packet) == ZR_OK) {
+            *out = packet.message;
             client->heard_number = client->line_number;
             reclaim = out->kind == ZR_SERVICE_RECLAIM || out->kind == ZR_SERVICE_INQUIRE;
             if (out->kind == ZR_SERVICE_YIELD)
@@ -763,7 +765,7 @@ bool zr_service_hear(struct zr_service *client, struct zr_service_message *out)
             atomic_store(&client->heard, -1);
             client->broken = client->state == JOINED;
         }
-        zr_service_parcel_end(&parcel);
+        zr_service_packet_close(&packet);
     } else {
         atomic_store(&client->heard, -1);
     }
@@ -773,7 +775,7 @@ bool zr_service_hear(struct zr_service *client, struct zr_service_message *out)
 
 /* send_lock. An answer to what another zrd, or this one before a reconnection, has asked means nothing to
  * this connection: zrd ends a client for it. */
-static void answer_bell(struct zr_service *client, const struct zr_service_message *message)
+static void answer_notification(struct zr_service *client, const struct zr_service_message *message)
 {
     if (client->heard_number == client->line_number)
         send_or_break(client, message);
@@ -785,16 +787,16 @@ void zr_service_given(struct zr_service *client, const struct zr_service_message
     message.serial = reclaim->serial;
     message.bytes = bytes;
     pthread_mutex_lock(&client->send_lock);
-    answer_bell(client, &message);
+    answer_notification(client, &message);
     pthread_mutex_unlock(&client->send_lock);
 }
 
-void zr_service_tell_idle(struct zr_service *client, size_t bytes)
+void zr_service_report_idle(struct zr_service *client, size_t bytes)
 {
     struct zr_service_message message = zr_service_message_of(ZR_SERVICE_IDLE);
     message.bytes = bytes;
     pthread_mutex_lock(&client->send_lock);
-    answer_bell(client, &message);
+    answer_notification(client, &message);
     pthread_mutex_unlock(&client->send_lock);
 }
 

@@ -10,7 +10,7 @@
  *
  * After fork() the child is a new client without leases; inherited memory stays its parent's. A child of
  * vfork() must not call these functions. Any thread may call, except where the helper thread (helper.c),
- * which reads the bell, is named. */
+ * which reads the notification socket, is named. */
 #ifndef ZR_SERVICE_CLIENT_H
 #define ZR_SERVICE_CLIENT_H
 
@@ -48,8 +48,8 @@ void zr_service_file_leave(int fd);
 zr_result zr_service_lease(struct zr_service *service, size_t bytes, struct zr_lease *out);
 /* Called by a thread whose lease waits for another run's step: with true after half a second, with false when
  * the wait ends. NULL: no call (the initial state). */
-typedef void zr_service_put_off(void *state, bool waits);
-void zr_service_on_put_off(struct zr_service *service, zr_service_put_off *put_off, void *state);
+typedef void zr_service_deferral(void *state, bool waits);
+void zr_service_on_deferral(struct zr_service *service, zr_service_deferral *deferral, void *state);
 /* Another descriptor of a leased piece; the caller closes it. ZR_ERR_UNAVAILABLE: no zrd runs, or another zrd
  * lent the piece. */
 zr_result zr_service_piece(struct zr_service *service, uint64_t granule, int *out);
@@ -98,18 +98,18 @@ void zr_service_alone(char *words, size_t room_bytes);
 
 /* ---- For the helper thread ----------------------------------------------------------------------------- */
 
-/* Tells every zrd that this process now reads its bells. */
+/* Tells every zrd that this process now reads its notification sockets. */
 void zr_service_listen(void);
 /* The descriptor to poll; -1: none now. */
-int zr_service_bell(const struct zr_service *service);
-/* Receives from the bell. True: *out is a RECLAIM or an INQUIRE that the caller must answer. */
-bool zr_service_hear(struct zr_service *service, struct zr_service_message *out);
+int zr_service_notifications(const struct zr_service *service);
+/* Receives a notification. True: *out is a RECLAIM or an INQUIRE that the caller must answer. */
+bool zr_service_receive_notification(struct zr_service *service, struct zr_service_message *out);
 /* Whether a thread of this process waits for a lease. The thread may hold an arena's lock, and the lease may
  * wait for the memory that zrd requests. */
 bool zr_service_is_waiting(const struct zr_service *service);
 /* Answers a RECLAIM: `bytes` were returned. */
 void zr_service_given(struct zr_service *service, const struct zr_service_message *reclaim, size_t bytes);
-void zr_service_tell_idle(struct zr_service *service, size_t bytes);
+void zr_service_report_idle(struct zr_service *service, size_t bytes);
 /* Reconnects if a retry is due; called periodically. */
 void zr_service_tick(struct zr_service *service);
 

@@ -42,14 +42,14 @@ static size_t spill(size_t bytes, uint64_t until_ns)
     return given;
 }
 
-/* What the bell has to say is done and answered. */
+/* Carries out and answers the pending notifications. */
 static void hear(struct zr_service *service)
 {
     struct zr_service_message wanted;
-    if (!zr_service_hear(service, &wanted))
+    if (!zr_service_receive_notification(service, &wanted))
         return;
     if (wanted.kind == ZR_SERVICE_INQUIRE) {
-        zr_service_tell_idle(service, zr_reclaim_idle_bytes(zr_service_lender(service)));
+        zr_service_report_idle(service, zr_reclaim_idle_bytes(zr_service_lender(service)));
         return;
     }
     /* Half of the time is for arenas that are at work: a thread may hold one while it waits for zrd itself.
@@ -83,15 +83,15 @@ static pid_t own_process; /* that may begin: a child of vfork() has another numb
 /* Waits for a word of any zrd, and hears what there is. */
 static void hear_all(void)
 {
-    enum { BELLS_MAX = 32 };
-    struct pollfd bells[BELLS_MAX];
+    enum { SOCKETS_MAX = 32 };
+    struct pollfd sockets[SOCKETS_MAX];
     struct zr_service *service = NULL;
     unsigned count = 0, i = 0;
-    while (count < BELLS_MAX && (service = zr_service_next(service)))
-        bells[count++] = (struct pollfd){.fd = zr_service_bell(service), .events = POLLIN};
-    if (poll(bells, count, LOOK_MS) > 0)
+    while (count < SOCKETS_MAX && (service = zr_service_next(service)))
+        sockets[count++] = (struct pollfd){.fd = zr_service_notifications(service), .events = POLLIN};
+    if (poll(sockets, count, LOOK_MS) > 0)
         for (service = NULL; i < count && (service = zr_service_next(service)); i++)
-            if (bells[i].revents)
+            if (sockets[i].revents)
                 hear(service);
     for (service = NULL; (service = zr_service_next(service));)
         zr_service_tick(service);

@@ -5,8 +5,8 @@
  * eight bytes mean the same in every version; a receiver of another version answers ZR_SERVICE_REFUSED with a
  * message and closes the connection.
  *
- * The first socket carries requests. A client sends HELLO first and receives a second socket, the bell, on
- * which only zrd sends notifications. Each request gets one answer, in order, except RETURN, GIVEN, CLAIM,
+ * The first socket carries requests. A client sends HELLO first and receives a second socket, on which
+ * only zrd sends notifications. Each request gets one answer, in order, except RETURN, GIVEN, CLAIM,
  * IDLE and LISTEN, which get none. A tool sends no HELLO, only STATUS, LIMIT, DRAIN or STOP.
  *
  * A run is one process, or several that compute together. A run with a byte plan announces it (PLAN) before
@@ -51,7 +51,7 @@ enum zr_service_kind {
     ZR_SERVICE_RETURN, /* bytes, whose pages were already punched out of the file; device: piece `count`, or 0
                           for memory that this zrd did not lend. No answer */
     ZR_SERVICE_GIVEN,  /* serial of a RECLAIM, bytes returned for it. No answer */
-    ZR_SERVICE_LISTEN, /* a thread now reads the bell; before this zrd requests nothing. No answer */
+    ZR_SERVICE_LISTEN, /* a thread now reads notifications; before this zrd requests nothing. No answer */
     ZR_SERVICE_PLAN,   /* plan_base_bytes, plan_peak_bytes of this process; run, run_count; bytes: the part of
                           the base that can be swapped out while the run is paused; count: computing threads
                           of a run that sends CLAIM, else 0 */
@@ -65,7 +65,7 @@ enum zr_service_kind {
     ZR_SERVICE_DRAIN,  /* flags: ZR_SERVICE_DRAIN_END */
     ZR_SERVICE_STOP,
     /* Answers. */
-    ZR_SERVICE_WELCOME, /* + the bell; within_ms: the deadline of a lease */
+    ZR_SERVICE_WELCOME, /* + the notification socket; within_ms: the deadline of a lease */
     ZR_SERVICE_DONE,    /* to FILE: + the file; to STATUS: end of the list, with the totals */
     ZR_SERVICE_GRANTED, /* to LEASE: bytes, serial; device: + the piece, count: its number; to PLAN: the run
                            is admitted; to TURN: the time slice has begun, turn: its number */
@@ -73,7 +73,7 @@ enum zr_service_kind {
     ZR_SERVICE_REFUSED, /* result (enum zr_result), words */
     ZR_SERVICE_CLIENT,  /* to STATUS: one client; serial: its number; turn, claim_bytes: of its run's time
                            slice */
-    /* On the bell. */
+    /* Notifications. */
     ZR_SERVICE_RECLAIM, /* requests bytes back within_ms; serial; flags: ZR_SERVICE_SPILL */
     ZR_SERVICE_YIELD,   /* another run waits: after the step, return bytes and send TURN */
     ZR_SERVICE_INQUIRE, /* requests IDLE */
@@ -90,7 +90,7 @@ enum zr_service_flags {
     ZR_SERVICE_LEFT = 32,        /* CLIENT: the process has exited, and another process still maps its file */
     ZR_SERVICE_DRAINING = 64,    /* DONE to STATUS */
     ZR_SERVICE_ASKING = 256,     /* DONE to STATUS: a RECLAIM is pending */
-    ZR_SERVICE_LISTENS = 128,    /* HELLO, CLIENT: a thread reads the bell */
+    ZR_SERVICE_LISTENS = 128,    /* HELLO, CLIENT: a thread reads notifications */
     ZR_SERVICE_FRESH = 512,      /* STATUS: send INQUIRE to all clients, for the next STATUS */
     ZR_SERVICE_INQUIRING = 1024, /* DONE to STATUS: an INQUIRE is pending */
     ZR_SERVICE_IN_TURN = 2048,   /* HELLO, CLIENT: its run has the time slice */

@@ -11,38 +11,38 @@
 #define ANSWER_NS  UINT64_C(10000000000)
 #define INQUIRY_NS UINT64_C(200000000)
 
-static zr_result ask(int line, const struct zr_service_message *message, uint64_t patience_ns,
+static zr_result ask(int connection, const struct zr_service_message *message, uint64_t patience_ns,
                      struct zr_service_message *answer)
 {
-    struct zr_service_parcel parcel = {0};
-    zr_result result = zr_service_send(line, message, -1, false);
+    struct zr_service_packet packet = {0};
+    zr_result result = zr_service_send(connection, message, -1, false);
     if (result == ZR_OK || result == ZR_ERR_PEER) /* it may have turned this process away, with words */
-        result = zr_service_receive(line, &parcel, patience_ns ? patience_ns : ANSWER_NS);
+        result = zr_service_receive(connection, &packet, patience_ns ? patience_ns : ANSWER_NS);
     if (result == ZR_OK)
-        result = zr_service_parcel_check(line, &parcel);
-    zr_service_parcel_end(&parcel);
-    *answer = parcel.message;
+        result = zr_service_packet_check(connection, &packet);
+    zr_service_packet_close(&packet);
+    *answer = packet.message;
     if (result == ZR_OK && answer->kind == ZR_SERVICE_REFUSED)
         result = zr_fail(answer->result == ZR_ERR_UNAVAILABLE ? ZR_ERR_UNAVAILABLE : ZR_ERR_INVALID, "%s",
                          answer->words);
     return result;
 }
 
-zr_result zr_service_ask(int line, const struct zr_service_message *message,
+zr_result zr_service_ask(int connection, const struct zr_service_message *message,
                          struct zr_service_message *answer)
 {
-    return ask(line, message, 0, answer);
+    return ask(connection, message, 0, answer);
 }
 
 /* Has clients asked what they have idle, and perhaps waits for them. */
-static zr_result inquire(int line, const struct zr_service_question *question)
+static zr_result inquire(int connection, const struct zr_service_question *question)
 {
     struct zr_service_message status = zr_service_message_of(ZR_SERVICE_STATUS), answer;
     uint64_t start_ns = zr_os_now_ns();
     zr_result result;
     status.serial = UINT64_MAX;
     status.flags = ZR_SERVICE_FRESH;
-    while ((result = ask(line, &status, question->patience_ns, &answer)) == ZR_OK &&
+    while ((result = ask(connection, &status, question->patience_ns, &answer)) == ZR_OK &&
            question->fresh == ZR_SERVICE_AWAITED && answer.flags & ZR_SERVICE_INQUIRING &&
            zr_os_now_ns() - start_ns < INQUIRY_NS) {
         status.flags = 0;
@@ -55,17 +55,17 @@ zr_result zr_service_query(const char *key, const struct zr_service_question *qu
                            void *state, struct zr_service_message *totals)
 {
     struct zr_service_message status = zr_service_message_of(ZR_SERVICE_STATUS);
-    int line;
-    zr_result result = zr_service_connect(key, &line);
+    int connection;
+    zr_result result = zr_service_connect(key, &connection);
     if (result != ZR_OK)
         return result;
     if (question->fresh != ZR_SERVICE_KNOWN)
-        result = inquire(line, question);
-    while (result == ZR_OK && (result = ask(line, &status, question->patience_ns, totals)) == ZR_OK &&
+        result = inquire(connection, question);
+    while (result == ZR_OK && (result = ask(connection, &status, question->patience_ns, totals)) == ZR_OK &&
            totals->kind == ZR_SERVICE_CLIENT) {
         status.serial = totals->serial;
         row(state, totals);
     }
-    close(line);
+    close(connection);
     return result;
 }

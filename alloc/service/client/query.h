@@ -7,7 +7,7 @@
 
 /* One question and its answer. ZR_ERR_INVALID: zrd's refusal, in its words; ZR_ERR_PEER, ZR_ERR_TIMEOUT,
  * ZR_ERR_FORMAT. */
-zr_result zr_service_ask(int line, const struct zr_service_message *message,
+zr_result zr_service_ask(int connection, const struct zr_service_message *message,
                          struct zr_service_message *answer);
 
 /* Gets each client, a message of kind ZR_SERVICE_CLIENT, in the order in which they came. */

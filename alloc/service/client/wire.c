@@ -33,12 +33,13 @@ zr_result zr_service_address(const char *key, struct sockaddr_un *out, bool make
                : zr_fail(ZR_ERR_IO, "the path of '%s' is too long for a socket: set XDG_RUNTIME_DIR", folder);
 }
 
-static struct ucred peer_of(int line)
+static struct ucred peer_of(int connection)
 {
     struct ucred peer;
     socklen_t bytes = sizeof peer;
-    return getsockopt(line, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) == 0 ? peer
-                                                                         : (struct ucred){.uid = (uid_t)-1};
+    return getsockopt(connection, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) == 0
+               ? peer
+               : (struct ucred){.uid = (uid_t)-1};
 }
 
 static void way_to_start(char out[sizeof "zr service start --device " + ZR_SERVICE_KEY_BYTES],
@@ -62,9 +63,9 @@ socklen_t zr_service_name(const char *key, struct sockaddr_un *out)
     return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)length);
 }
 
-int32_t zr_service_peer(int line)
+int32_t zr_service_peer(int connection)
 {
-    return (int32_t)peer_of(line).pid;
+    return (int32_t)peer_of(connection).pid;
 }
 
 /* An address of zrd, and the message if zrd does not answer there. */
@@ -78,12 +79,12 @@ struct door {
 static zr_result knock(const struct door *door, int *out)
 {
     const struct timeval patience = {.tv_sec = SEND_PATIENCE_S};
-    int line = zr_socket(AF_UNIX, SOCK_SEQPACKET);
-    if (line < 0)
+    int connection = zr_socket(AF_UNIX, SOCK_SEQPACKET);
+    if (connection < 0)
         return zr_fail(ZR_ERR_UNAVAILABLE, "cannot create a socket (error %d): raise `ulimit -n`", errno);
-    setsockopt(line, SOL_SOCKET, SO_SNDTIMEO, &door->patience, sizeof door->patience);
+    setsockopt(connection, SOL_SOCKET, SO_SNDTIMEO, &door->patience, sizeof door->patience);
     zr_result result = ZR_OK;
-    if (zr_connect(line, (const struct sockaddr *)&door->address, door->bytes) != 0)
+    if (zr_connect(connection, (const struct sockaddr *)&door->address, door->bytes) != 0)
         result =
             errno == ECONNREFUSED
                 ? zr_fail(ZR_ERR_UNAVAILABLE, "the zrd of '%s' has ended: type `%s`", door->name, door->start)
@@ -91,13 +92,13 @@ static zr_result knock(const struct door *door, int *out)
                 ? zr_fail(ZR_ERR_UNAVAILABLE, "no zrd listens at '%s': type `%s`", door->name, door->start)
                 : zr_fail(errno == EAGAIN ? ZR_ERR_TIMEOUT : ZR_ERR_UNAVAILABLE,
                           "zrd at '%s' does not answer (error %d)", door->name, errno);
-    else if (peer_of(line).uid != geteuid())
+    else if (peer_of(connection).uid != geteuid())
         result = zr_fail(ZR_ERR_UNAVAILABLE, "another user listens at '%s': remove it", door->name);
-    setsockopt(line, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
+    setsockopt(connection, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
     if (result == ZR_OK)
-        *out = line;
+        *out = connection;
     else
-        close(line);
+        close(connection);
     return result;
 }
 
@@ -144,7 +145,7 @@ union descriptors {
     char room[CMSG_SPACE(sizeof(int) * ZR_SERVICE_FDS_MAX)];
 };
 
-zr_result zr_service_send(int line, const struct zr_service_message *message, int fd, bool now)
+zr_result zr_service_send(int connection, const struct zr_service_message *message, int fd, bool now)
 {
     union descriptors beside = {0};
     struct iovec bytes = {(void *)(uintptr_t)message, sizeof *message};
@@ -158,7 +159,7 @@ zr_result zr_service_send(int line, const struct zr_service_message *message, in
         control->cmsg_len = CMSG_LEN(sizeof fd);
         memcpy(CMSG_DATA(control), &fd, sizeof fd);
     }
-    ssize_t sent = zr_send(line, &header, now ? MSG_DONTWAIT : 0);
+    ssize_t sent = zr_send(connection, &header, now ? MSG_DONTWAIT : 0);
     if (sent == (ssize_t)sizeof *message)
         return ZR_OK;
     return sent < 0 && (errno == EAGAIN || errno == ENOBUFS || errno == ETOOMANYREFS)
@@ -166,7 +167,7 @@ zr_result zr_service_send(int line, const struct zr_service_message *message, in
                : zr_fail(ZR_ERR_PEER, "the peer closed the service's socket");
 }
 
-static void take_descriptors(struct msghdr *header, struct zr_service_parcel *out)
+static void take_descriptors(struct msghdr *header, struct zr_service_packet *out)
 {
     for (struct cmsghdr *control = CMSG_FIRSTHDR(header); control; control = CMSG_NXTHDR(header, control)) {
         if (control->cmsg_level != SOL_SOCKET || control->cmsg_type != SCM_RIGHTS)
@@ -184,7 +185,7 @@ static void take_descriptors(struct msghdr *header, struct zr_service_parcel *ou
     out->fds_lost = (header->msg_flags & MSG_CTRUNC) != 0;
 }
 
-zr_result zr_service_receive(int line, struct zr_service_parcel *out, uint64_t timeout_ns)
+zr_result zr_service_receive(int connection, struct zr_service_packet *out, uint64_t timeout_ns)
 {
     uint64_t start_ns = timeout_ns ? zr_os_now_ns() : 0;
     bool was_reset = false; /* the other end has hung up, and what it said last comes after this error */
@@ -194,7 +195,7 @@ zr_result zr_service_receive(int line, struct zr_service_parcel *out, uint64_t t
         struct iovec bytes = {&out->message, sizeof out->message};
         struct msghdr header = {
             .msg_iov = &bytes, .msg_iovlen = 1, .msg_control = &beside, .msg_controllen = sizeof beside};
-        ssize_t got = zr_receive(line, &header, MSG_DONTWAIT);
+        ssize_t got = zr_receive(connection, &header, MSG_DONTWAIT);
         if (got > 0) {
             take_descriptors(&header, out);
             out->bytes = header.msg_flags & MSG_TRUNC ? sizeof out->message + 1 : (size_t)got;
@@ -212,17 +213,17 @@ zr_result zr_service_receive(int line, struct zr_service_parcel *out, uint64_t t
         if (passed_ns >= timeout_ns)
             return zr_fail(ZR_ERR_TIMEOUT, "zrd has not answered within %llu ms",
                            (unsigned long long)(timeout_ns / 1000000));
-        struct pollfd poll_fd = {.fd = line, .events = POLLIN};
+        struct pollfd poll_fd = {.fd = connection, .events = POLLIN};
         zr_poll(&poll_fd, 1, (int)((timeout_ns - passed_ns) / 1000000) + 1);
     }
 }
 
-void zr_service_parcel_end(struct zr_service_parcel *parcel)
+void zr_service_packet_close(struct zr_service_packet *packet)
 {
-    for (unsigned i = 0; i < parcel->fds_count; i++)
-        if (parcel->fds[i] >= 0)
-            close(parcel->fds[i]);
-    parcel->fds_count = 0;
+    for (unsigned i = 0; i < packet->fds_count; i++)
+        if (packet->fds[i] >= 0)
+            close(packet->fds[i]);
+    packet->fds_count = 0;
 }
 
 static bool is_text(const char *text, size_t room_bytes)
@@ -234,17 +235,17 @@ static bool is_text(const char *text, size_t room_bytes)
     return length < room_bytes;
 }
 
-zr_result zr_service_parcel_check(int line, const struct zr_service_parcel *parcel)
+zr_result zr_service_packet_check(int connection, const struct zr_service_packet *packet)
 {
-    const struct zr_service_message *message = &parcel->message;
-    if (parcel->bytes < 8 || message->magic != ZR_SERVICE_MAGIC)
-        return zr_fail(ZR_ERR_FORMAT, "%zu bytes are not a message of the service", parcel->bytes);
+    const struct zr_service_message *message = &packet->message;
+    if (packet->bytes < 8 || message->magic != ZR_SERVICE_MAGIC)
+        return zr_fail(ZR_ERR_FORMAT, "%zu bytes are not a message of the service", packet->bytes);
     if (message->version != ZR_SERVICE_VERSION)
         return zr_fail(
             ZR_ERR_UNAVAILABLE,
             "process %d uses version %u of the service's protocol and process %d version %d: install zrd and the libraries of one release, and restart both (`kill` ends a zrd; programs keep their memory)",
-            (int)peer_of(line).pid, message->version, (int)getpid(), ZR_SERVICE_VERSION);
-    if (parcel->bytes != sizeof *message)
+            (int)peer_of(connection).pid, message->version, (int)getpid(), ZR_SERVICE_VERSION);
+    if (packet->bytes != sizeof *message)
         return zr_fail(ZR_ERR_FORMAT, "a message whose length is not %zu bytes", sizeof *message);
     if (message->kind == 0 || message->kind >= ZR_SERVICE_KIND_COUNT)
         return zr_fail(ZR_ERR_FORMAT, "a message of unknown kind (%u)", message->kind);
@@ -253,13 +254,13 @@ zr_result zr_service_parcel_check(int line, const struct zr_service_parcel *parc
         return zr_fail(ZR_ERR_FORMAT, "a message with a text that is invalid or not terminated");
     unsigned wanted = message->kind == ZR_SERVICE_ADOPT || message->kind == ZR_SERVICE_WELCOME ? 1 : 0;
     bool may =
-        (message->kind == ZR_SERVICE_DONE || message->kind == ZR_SERVICE_GRANTED) && parcel->fds_count == 1;
-    if (parcel->fds_lost && parcel->fds_count < ZR_SERVICE_FDS_MAX)
+        (message->kind == ZR_SERVICE_DONE || message->kind == ZR_SERVICE_GRANTED) && packet->fds_count == 1;
+    if (packet->fds_lost && packet->fds_count < ZR_SERVICE_FDS_MAX)
         return zr_fail(ZR_ERR_HOST_MEMORY,
                        "process %d has no free descriptor to receive one: raise `ulimit -n`", (int)getpid());
-    if (parcel->fds_lost || (parcel->fds_count != wanted && !may))
+    if (packet->fds_lost || (packet->fds_count != wanted && !may))
         return zr_fail(ZR_ERR_FORMAT, "a message with %s than its kind has",
-                       parcel->fds_lost || parcel->fds_count > wanted ? "more descriptors"
+                       packet->fds_lost || packet->fds_count > wanted ? "more descriptors"
                                                                       : "fewer descriptors");
     return ZR_OK;
 }

@@ -9,7 +9,7 @@
 #include "alloc/zr.h"
 
 /* A received message with its descriptors, which the receiver owns. */
-struct zr_service_parcel {
+struct zr_service_packet {
     struct zr_service_message message;
     size_t bytes; /* received length; may exceed a message's size */
     int fds[ZR_SERVICE_FDS_MAX];
@@ -29,19 +29,19 @@ socklen_t zr_service_name(const char *key, struct sockaddr_un *out);
 zr_result zr_service_connect(const char *key, int *out);
 
 /* The peer's process number; 0: unknown. */
-int32_t zr_service_peer(int line);
+int32_t zr_service_peer(int connection);
 
 /* A message with magic, version and kind set, and all other fields 0. */
 struct zr_service_message zr_service_message_of(enum zr_service_kind kind);
 /* Sends a message, with `fd` if not negative. Waits while the peer's queue is full, unless `now`.
  * ZR_ERR_PEER: the peer closed the connection. ZR_ERR_TIMEOUT: the peer does not read. */
-zr_result zr_service_send(int line, const struct zr_service_message *message, int fd, bool now);
+zr_result zr_service_send(int connection, const struct zr_service_message *message, int fd, bool now);
 /* Waits up to timeout_ns for a message. ZR_ERR_PEER: the peer closed the connection. ZR_ERR_TIMEOUT. */
-zr_result zr_service_receive(int line, struct zr_service_parcel *out, uint64_t timeout_ns);
+zr_result zr_service_receive(int connection, struct zr_service_packet *out, uint64_t timeout_ns);
 /* Closes the descriptors that the receiver did not take (set to -1). */
-void zr_service_parcel_end(struct zr_service_parcel *parcel);
+void zr_service_packet_close(struct zr_service_packet *packet);
 /* Checks that a received message is whole and its texts are terminated and printable. ZR_ERR_FORMAT: it is
  * not. ZR_ERR_UNAVAILABLE: another version. */
-zr_result zr_service_parcel_check(int line, const struct zr_service_parcel *parcel);
+zr_result zr_service_packet_check(int connection, const struct zr_service_packet *packet);
 
 #endif

@@ -4,18 +4,18 @@
 
 #include "alloc/service/server/server.h"
 
-struct zr_client {
-    struct zr_holder holder; /* first; in the ledger if `registered` */
+struct zr_connection {
+    struct zr_client client; /* first; in the ledger if `registered` */
     struct zr_server *server;
-    struct zr_client *next, *previous;
-    struct zr_source line_source, process_source;
-    int line, bell, process; /* -1: none. process: a pidfd */
+    struct zr_connection *next, *previous;
+    struct zr_source requests_source, process_source;
+    int requests, notifications, process; /* -1: none. process: a pidfd */
     int files[ZR_SERVICE_FILES_MAX];
     unsigned files_count;
     struct zr_pieces
         pieces; /* of a device's zrd; other held bytes were lent by an earlier zrd or by no zrd */
     bool registered;
-    bool doomed;                        /* disconnected at the end of the loop's step */
+    bool disconnected;                  /* disconnected at the end of the loop's step */
     bool revoked;                       /* its memory is revoked as well */
     char words[ZR_SERVICE_WORDS_BYTES]; /* the reason; "": the client closed the connection */
     uint64_t messages_count, since_ns;
@@ -23,40 +23,44 @@ struct zr_client {
 };
 
 /* Sends an answer or a notification; a client that does not read is disconnected. */
-void zr_client_say(struct zr_client *client, int socket, const struct zr_service_message *message, int fd);
+void zr_connection_send(struct zr_connection *connection, int socket,
+                        const struct zr_service_message *message, int fd);
 /* Disconnects the client at the end of the loop's step, for the first reason given. */
-void zr_client_doom(struct zr_server *server, struct zr_client *client, bool revoke, const char *words);
+void zr_connection_disconnect(struct zr_server *server, struct zr_connection *connection, bool revoke,
+                              const char *words);
 /* Dispatches one message of the client. */
-void zr_client_obey(struct zr_server *server, struct zr_client *client, struct zr_service_parcel *parcel);
+void zr_connection_dispatch(struct zr_server *server, struct zr_connection *connection,
+                            struct zr_service_packet *packet);
 
 /* Receives and dispatches all pending messages, including the end of the connection. */
-void zr_client_hear(struct zr_server *server, struct zr_client *client);
+void zr_connection_receive(struct zr_server *server, struct zr_connection *connection);
 
 /* ---- A device's memory --------------------------------------------------------------------------------- */
 
 /* Lends a piece of `bytes` to the client. */
-zr_result zr_client_lend(struct zr_client *client, uint64_t bytes, struct zr_device_piece **out);
+zr_result zr_connection_lend(struct zr_connection *connection, uint64_t bytes, struct zr_device_piece **out);
 /* Takes back a returned piece, by number. ZR_ERR_INVALID: the client does not hold the piece. */
-zr_result zr_client_take_back(struct zr_client *client, const struct zr_service_message *message);
+zr_result zr_connection_return_piece(struct zr_connection *connection,
+                                     const struct zr_service_message *message);
 /* Frees the pieces of a process that has exited. False: the process lives; device memory cannot be revoked.
  */
-bool zr_client_release_pieces(struct zr_client *client);
+bool zr_connection_release_pieces(struct zr_connection *connection);
 /* Sends another descriptor of a piece that the client holds. */
-void zr_client_send_piece(struct zr_client *client, uint64_t number);
+void zr_connection_send_piece(struct zr_connection *connection, uint64_t number);
 
 /* ---- Files --------------------------------------------------------------------------------------------- */
 
 /* Creates a memory file and sends its descriptor. */
-void zr_client_make_file(struct zr_client *client);
+void zr_connection_make_file(struct zr_connection *connection);
 /* Adopts a client's existing file. ZR_ERR_INVALID: not a memory file of zrd, or another client's file. */
-zr_result zr_client_adopt_file(struct zr_server *server, struct zr_client *client, int fd);
+zr_result zr_connection_adopt_file(struct zr_server *server, struct zr_connection *connection, int fd);
 /* Resident bytes of the client's files. */
-uint64_t zr_client_resident_bytes(const struct zr_client *client);
+uint64_t zr_connection_resident_bytes(const struct zr_connection *connection);
 /* Truncates and seals the files: their memory is freed, and access raises SIGBUS. */
-void zr_client_revoke_files(struct zr_client *client);
+void zr_connection_revoke_files(struct zr_connection *connection);
 /* Frees the files' memory unless a process still maps it. False: a process does. */
-bool zr_client_release_files(struct zr_client *client);
+bool zr_connection_release_files(struct zr_connection *connection);
 /* Closes the descriptors only. */
-void zr_client_close_files(struct zr_client *client);
+void zr_connection_close_files(struct zr_connection *connection);
 
 #endif

@@ -1,5 +1,5 @@
 /* files.c: the memory of zrd's clients: files that zrd makes and keeps a descriptor of, or pieces of a
- * device's memory. See client.h. Uses wire.c and stock.c.
+ * device's memory. See client.h. Uses wire.c and device_pool.c.
  *
  * A client maps its files itself, touches as many pages as bytes were granted, and punches out what it
  * returns; the kernel clears pages before it hands them to another process. zrd's own descriptor measures the
@@ -18,22 +18,22 @@
 #include "alloc/base/error.h"
 #include "alloc/service/server/connection.h"
 
-void zr_client_make_file(struct zr_client *client)
+void zr_connection_make_file(struct zr_connection *connection)
 {
     struct zr_service_message done = zr_service_message_of(ZR_SERVICE_DONE);
     int fd = -1;
-    if (client->files_count < ZR_SERVICE_FILES_MAX)
+    if (connection->files_count < ZR_SERVICE_FILES_MAX)
         fd = memfd_create("zrd", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (fd < 0) {
         done.kind = ZR_SERVICE_REFUSED;
         done.result = ZR_ERR_HOST_MEMORY;
-        strcpy(done.words, client->files_count < ZR_SERVICE_FILES_MAX
+        strcpy(done.words, connection->files_count < ZR_SERVICE_FILES_MAX
                                ? "zrd has no free descriptor: raise `ulimit -n` where zrd is started"
                                : "a client has at most 16 files: destroy backends, or share one");
     } else {
-        client->files[client->files_count++] = fd;
+        connection->files[connection->files_count++] = fd;
     }
-    zr_client_say(client, client->line, &done, fd);
+    zr_connection_send(connection, connection->requests, &done, fd);
 }
 
 static bool is_same(int fd, const struct stat *status)
@@ -43,16 +43,16 @@ static bool is_same(int fd, const struct stat *status)
 }
 
 /* The client that owns the file; NULL: none. */
-static struct zr_client *owner_of(const struct zr_server *server, const struct stat *status)
+static struct zr_connection *owner_of(const struct zr_server *server, const struct stat *status)
 {
-    for (struct zr_client *client = server->clients; client; client = client->next)
-        for (unsigned i = 0; i < client->files_count; i++)
-            if (is_same(client->files[i], status))
-                return client;
+    for (struct zr_connection *connection = server->connections; connection; connection = connection->next)
+        for (unsigned i = 0; i < connection->files_count; i++)
+            if (is_same(connection->files[i], status))
+                return connection;
     return NULL;
 }
 
-zr_result zr_client_adopt_file(struct zr_server *server, struct zr_client *client, int fd)
+zr_result zr_connection_adopt_file(struct zr_server *server, struct zr_connection *connection, int fd)
 {
     struct stat status;
     int seals = fcntl(fd, F_GET_SEALS);
@@ -62,34 +62,34 @@ zr_result zr_client_adopt_file(struct zr_server *server, struct zr_client *clien
     if (fstat(fd, &status) != 0 || !S_ISREG(status.st_mode) || seals != 0 ||
         (fcntl(fd, F_GETFL) & O_ACCMODE) != O_RDWR)
         return zr_fail(ZR_ERR_INVALID, "the descriptor to adopt is not a memory file of a client");
-    if (client->files_count >= ZR_SERVICE_FILES_MAX)
+    if (connection->files_count >= ZR_SERVICE_FILES_MAX)
         return zr_fail(ZR_ERR_INVALID, "a client has at most %d files", ZR_SERVICE_FILES_MAX);
-    struct zr_client *owner = owner_of(server, &status);
-    if (owner && owner->holder.pid == client->holder.pid)
-        zr_client_hear(server, owner); /* that it has hung up */
-    if (owner && !owner->holder.left && !owner->doomed)
-        return zr_fail(ZR_ERR_INVALID, "the file already belongs to pid %d", (int)owner->holder.pid);
+    struct zr_connection *owner = owner_of(server, &status);
+    if (owner && owner->client.pid == connection->client.pid)
+        zr_connection_receive(server, owner); /* that it has hung up */
+    if (owner && !owner->client.left && !owner->disconnected)
+        return zr_fail(ZR_ERR_INVALID, "the file already belongs to pid %d", (int)owner->client.pid);
     if (owner) { /* a connection of this process's, or its parent's, that was lost */
-        zr_client_close_files(owner);
-        zr_client_doom(server, owner, false, "");
+        zr_connection_close_files(owner);
+        zr_connection_disconnect(server, owner, false, "");
     }
-    client->files[client->files_count++] = fd;
+    connection->files[connection->files_count++] = fd;
     return ZR_OK;
 }
 
-uint64_t zr_client_resident_bytes(const struct zr_client *client)
+uint64_t zr_connection_resident_bytes(const struct zr_connection *connection)
 {
     struct stat status;
-    uint64_t bytes = client->pieces.bytes;
-    for (unsigned i = 0; i < client->files_count; i++)
-        bytes += fstat(client->files[i], &status) == 0 ? (uint64_t)status.st_blocks * 512 : 0;
+    uint64_t bytes = connection->pieces.bytes;
+    for (unsigned i = 0; i < connection->files_count; i++)
+        bytes += fstat(connection->files[i], &status) == 0 ? (uint64_t)status.st_blocks * 512 : 0;
     return bytes;
 }
 
-void zr_client_close_files(struct zr_client *client)
+void zr_connection_close_files(struct zr_connection *connection)
 {
-    while (client->files_count > 0)
-        close(client->files[--client->files_count]);
+    while (connection->files_count > 0)
+        close(connection->files[--connection->files_count]);
 }
 
 /* Seal against growing, because a grown file would show zeros where data was. */
@@ -99,40 +99,41 @@ static void empty(int fd)
         fcntl(fd, F_ADD_SEALS, F_SEAL_GROW);
 }
 
-void zr_client_revoke_files(struct zr_client *client)
+void zr_connection_revoke_files(struct zr_connection *connection)
 {
-    for (unsigned i = 0; i < client->files_count; i++)
-        empty(client->files[i]);
-    zr_client_close_files(client);
+    for (unsigned i = 0; i < connection->files_count; i++)
+        empty(connection->files[i]);
+    zr_connection_close_files(connection);
 }
 
 /* The kernel seals a file against writing only while no process has a writable mapping of it. */
-bool zr_client_release_files(struct zr_client *client)
+bool zr_connection_release_files(struct zr_connection *connection)
 {
-    for (unsigned i = client->files_count; i-- > 0;) {
-        if (fcntl(client->files[i], F_ADD_SEALS, F_SEAL_WRITE) != 0 && errno == EBUSY)
+    for (unsigned i = connection->files_count; i-- > 0;) {
+        if (fcntl(connection->files[i], F_ADD_SEALS, F_SEAL_WRITE) != 0 && errno == EBUSY)
             continue;
-        empty(client->files[i]);
-        close(client->files[i]);
-        client->files[i] = client->files[--client->files_count];
+        empty(connection->files[i]);
+        close(connection->files[i]);
+        connection->files[i] = connection->files[--connection->files_count];
     }
-    return client->files_count == 0;
+    return connection->files_count == 0;
 }
 
 /* ---- A device's memory --------------------------------------------------------------------------------- */
 
-zr_result zr_client_lend(struct zr_client *client, uint64_t bytes, struct zr_device_piece **out)
+zr_result zr_connection_lend(struct zr_connection *connection, uint64_t bytes, struct zr_device_piece **out)
 {
-    return zr_stock_lend(&client->server->stock, &client->pieces, bytes, out);
+    return zr_device_pool_lend(&connection->server->device_pool, &connection->pieces, bytes, out);
 }
 
-zr_result zr_client_take_back(struct zr_client *client, const struct zr_service_message *message)
+zr_result zr_connection_return_piece(struct zr_connection *connection,
+                                     const struct zr_service_message *message)
 {
-    struct zr_stock *stock = &client->server->stock;
-    struct zr_device_piece *piece = zr_stock_find(stock, &client->pieces, message->count);
-    uint64_t others = client->holder.held_bytes - client->pieces.bytes;
+    struct zr_device_pool *device_pool = &connection->server->device_pool;
+    struct zr_device_piece *piece = zr_device_pool_find(device_pool, &connection->pieces, message->count);
+    uint64_t others = connection->client.held_bytes - connection->pieces.bytes;
     if (piece && piece->handle->bytes == message->bytes) {
-        zr_stock_take_back(stock, &client->pieces, piece);
+        zr_device_pool_return(device_pool, &connection->pieces, piece);
         return ZR_OK;
     }
     /* It has made that itself, or a zrd before this one. */
@@ -142,33 +143,33 @@ zr_result zr_client_take_back(struct zr_client *client, const struct zr_service_
                          (unsigned long long)message->bytes, (unsigned long long)message->count);
 }
 
-static bool is_alive(const struct zr_client *client)
+static bool is_alive(const struct zr_connection *connection)
 {
-    struct pollfd end = {.fd = client->process, .events = POLLIN};
-    return client->process >= 0 ? poll(&end, 1, 0) == 0 : kill(client->holder.pid, 0) == 0;
+    struct pollfd end = {.fd = connection->process, .events = POLLIN};
+    return connection->process >= 0 ? poll(&end, 1, 0) == 0 : kill(connection->client.pid, 0) == 0;
 }
 
-bool zr_client_release_pieces(struct zr_client *client)
+bool zr_connection_release_pieces(struct zr_connection *connection)
 {
-    if (client->registered && client->holder.held_bytes > 0 && is_alive(client))
+    if (connection->registered && connection->client.held_bytes > 0 && is_alive(connection))
         return false;
-    zr_stock_take_all(&client->server->stock, &client->pieces);
+    zr_device_pool_return_all(&connection->server->device_pool, &connection->pieces);
     return true;
 }
 
-void zr_client_send_piece(struct zr_client *client, uint64_t number)
+void zr_connection_send_piece(struct zr_connection *connection, uint64_t number)
 {
     struct zr_service_message message = zr_service_message_of(ZR_SERVICE_DONE);
-    struct zr_stock *stock = &client->server->stock;
-    const struct zr_device_piece *piece = zr_stock_find(stock, &client->pieces, number);
+    struct zr_device_pool *device_pool = &connection->server->device_pool;
+    const struct zr_device_piece *piece = zr_device_pool_find(device_pool, &connection->pieces, number);
     int fd = -1;
-    if (!piece || zr_piece_fd(stock, piece, &fd) != ZR_OK) {
+    if (!piece || zr_piece_fd(device_pool, piece, &fd) != ZR_OK) {
         message.kind = ZR_SERVICE_REFUSED;
         message.result = ZR_ERR_UNAVAILABLE;
         snprintf(message.words, sizeof message.words, "%s",
                  piece ? zr_last_error() : "another zrd lent that memory, so this zrd cannot export it");
     }
-    zr_client_say(client, client->line, &message, fd);
+    zr_connection_send(connection, connection->requests, &message, fd);
     if (fd >= 0)
-        zr_piece_close_fd(stock, piece);
+        zr_piece_close_fd(device_pool, piece);
 }

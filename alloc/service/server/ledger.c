@@ -64,7 +64,7 @@ static zr_result have_group(struct zr_ledger *ledger, const char *text, struct z
 static void leave_group(struct zr_ledger *ledger, struct zr_group *group)
 {
     struct zr_group **link = &ledger->groups;
-    if (group->holders_count > 0 || group->kept)
+    if (group->clients_count > 0 || group->kept)
         return;
     while (*link != group)
         link = &(*link)->next;
@@ -87,20 +87,20 @@ uint64_t zr_ledger_soft_bytes(const struct zr_ledger *ledger, const struct zr_gr
     if (group->soft_bytes)
         return group->soft_bytes;
     for (const struct zr_group *other = ledger->groups; other; other = other->next)
-        shares += other->holders_count > 0 || other == group ? other->shares : 0;
+        shares += other->clients_count > 0 || other == group ? other->shares : 0;
     return (uint64_t)((double)ledger->capacity_bytes * group->shares / (double)(shares ? shares : 1));
 }
 
 /* How much of it, with so much more, is beyond a soft quota. */
-static uint64_t beyond_soft(const struct zr_ledger *ledger, const struct zr_holder *holder, uint64_t more)
+static uint64_t beyond_soft(const struct zr_ledger *ledger, const struct zr_client *client, uint64_t more)
 {
-    uint64_t held = holder->held_bytes + more, group_held = holder->group->held_bytes + more;
-    uint64_t soft = zr_ledger_soft_bytes(ledger, holder->group);
+    uint64_t held = client->held_bytes + more, group_held = client->group->held_bytes + more;
+    uint64_t soft = zr_ledger_soft_bytes(ledger, client->group);
     uint64_t beyond = group_held > soft ? group_held - soft : 0;
     if (beyond > held)
         beyond = held;
-    if (holder->soft_bytes && held > holder->soft_bytes && held - holder->soft_bytes > beyond)
-        beyond = held - holder->soft_bytes;
+    if (client->soft_bytes && held > client->soft_bytes && held - client->soft_bytes > beyond)
+        beyond = held - client->soft_bytes;
     return beyond;
 }
 
@@ -110,205 +110,205 @@ static uint64_t free_bytes(const struct zr_ledger *ledger)
 }
 
 /* What the holder's plan has that it does not hold yet. */
-static uint64_t plan_left(const struct zr_holder *holder)
+static uint64_t plan_left(const struct zr_client *client)
 {
-    uint64_t allowed = zr_run_allows(holder);
-    return allowed > holder->held_bytes ? allowed - holder->held_bytes : 0;
+    uint64_t allowed = zr_run_allows(client);
+    return allowed > client->held_bytes ? allowed - client->held_bytes : 0;
 }
 
 /* What is free for the holder's request: what plans reserve is free for them alone. */
-static uint64_t free_for(const struct zr_ledger *ledger, const struct zr_holder *holder)
+static uint64_t free_for(const struct zr_ledger *ledger, const struct zr_client *client)
 {
-    uint64_t free = free_bytes(ledger), left = plan_left(holder);
-    if (holder->wanted_bytes <= left)
-        return zr_run_free(ledger, holder, free);
-    uint64_t more = zr_runs_unreserved(ledger, free) + left, most = zr_run_free(ledger, holder, free);
+    uint64_t free = free_bytes(ledger), left = plan_left(client);
+    if (client->wanted_bytes <= left)
+        return zr_run_free(ledger, client, free);
+    uint64_t more = zr_runs_unreserved(ledger, free) + left, most = zr_run_free(ledger, client, free);
     return more < most ? more : most;
 }
 
 /* ---- Pressure ------------------------------------------------------------------------------------------ */
 
-static void stop_waiting(struct zr_ledger *ledger, struct zr_holder *holder)
+static void stop_waiting(struct zr_ledger *ledger, struct zr_client *client)
 {
-    struct zr_holder **link = &ledger->first_waiting;
-    while (*link && *link != holder)
+    struct zr_client **link = &ledger->first_waiting;
+    while (*link && *link != client)
         link = &(*link)->next_waiting;
     if (*link)
-        *link = holder->next_waiting;
-    holder->next_waiting = NULL;
+        *link = client->next_waiting;
+    client->next_waiting = NULL;
 }
 
-static void count(struct zr_ledger *ledger, struct zr_holder *holder, uint64_t bytes)
+static void count(struct zr_ledger *ledger, struct zr_client *client, uint64_t bytes)
 {
-    holder->held_bytes += bytes;
-    holder->group->held_bytes += bytes;
+    client->held_bytes += bytes;
+    client->group->held_bytes += bytes;
     ledger->held_bytes += bytes;
-    if (holder->run)
-        holder->run->held_bytes += bytes;
-    if (holder->held_bytes > holder->peak_bytes)
-        holder->peak_bytes = holder->held_bytes;
+    if (client->run)
+        client->run->held_bytes += bytes;
+    if (client->held_bytes > client->peak_bytes)
+        client->peak_bytes = client->held_bytes;
 }
 
-static void uncount(struct zr_ledger *ledger, struct zr_holder *holder, uint64_t bytes)
+static void uncount(struct zr_ledger *ledger, struct zr_client *client, uint64_t bytes)
 {
-    holder->held_bytes -= bytes;
-    holder->group->held_bytes -= bytes;
+    client->held_bytes -= bytes;
+    client->group->held_bytes -= bytes;
     ledger->held_bytes -= bytes;
-    if (holder->run)
-        holder->run->held_bytes -= bytes;
+    if (client->run)
+        client->run->held_bytes -= bytes;
 }
 
 /* False: it waits on. */
-static bool grant(struct zr_ledger *ledger, struct zr_holder *holder)
+static bool grant(struct zr_ledger *ledger, struct zr_client *client)
 {
-    holder->unmet = !ledger->calls->answer(ledger, holder, ZR_OK);
-    if (holder->unmet) {
+    client->unmet = !ledger->calls->answer(ledger, client, ZR_OK);
+    if (client->unmet) {
         snprintf(ledger->unmet_words, sizeof ledger->unmet_words, "%s", zr_last_error());
         return false;
     }
-    stop_waiting(ledger, holder);
-    count(ledger, holder, holder->wanted_bytes);
-    holder->wanted_bytes = 0;
+    stop_waiting(ledger, client);
+    count(ledger, client, client->wanted_bytes);
+    client->wanted_bytes = 0;
     return true;
 }
 
 /* What it wants is its plan's, and another run's step comes first. */
-static bool follows_in_plan(const struct zr_ledger *ledger, const struct zr_holder *holder)
+static bool follows_in_plan(const struct zr_ledger *ledger, const struct zr_client *client)
 {
-    return holder->wanted_bytes <= plan_left(holder) && zr_run_follows(ledger, holder);
+    return client->wanted_bytes <= plan_left(client) && zr_run_follows(ledger, client);
 }
 
 /* Or puts it off: what a run lacks because another's step comes first is there when that ends. */
-static void refuse(struct zr_ledger *ledger, struct zr_holder *holder)
+static void refuse(struct zr_ledger *ledger, struct zr_client *client)
 {
     char wanted[ZR_LEDGER_NUMBER_ROOM], left[ZR_LEDGER_NUMBER_ROOM], all[ZR_LEDGER_NUMBER_ROOM];
-    char holders[224];
-    zr_ledger_describe(ledger, holders, sizeof holders);
-    stop_waiting(ledger, holder);
-    if (!ledger->draining && (holder->put_off || follows_in_plan(ledger, holder))) {
-        holder->wanted_bytes = 0;
-        ledger->calls->reply(ledger, holder, ZR_SERVICE_LATER, "another run's step has precedence");
+    char clients[224];
+    zr_ledger_describe(ledger, clients, sizeof clients);
+    stop_waiting(ledger, client);
+    if (!ledger->draining && (client->deferred || follows_in_plan(ledger, client))) {
+        client->wanted_bytes = 0;
+        ledger->calls->reply(ledger, client, ZR_SERVICE_LATER, "another run's step has precedence");
         return;
     }
-    if (holder->unmet)
+    if (client->unmet)
         zr_fail(ZR_ERR_MEMORY, "zrd may lend %s more, but cannot allocate them: %s",
-                zr_ledger_bytes(left, free_for(ledger, holder)), ledger->unmet_words);
+                zr_ledger_bytes(left, free_for(ledger, client)), ledger->unmet_words);
     else
         zr_fail(ZR_ERR_MEMORY, "zrd has %s of %s left%s, %s wanted, none idle; held by %s",
-                zr_size_print_in(left, free_for(ledger, holder), ledger->capacity_bytes),
+                zr_size_print_in(left, free_for(ledger, client), ledger->capacity_bytes),
                 zr_size_print(all, ledger->capacity_bytes),
-                free_for(ledger, holder) < free_bytes(ledger) ? " beside what runs have planned" : "",
-                zr_size_print_in(wanted, holder->wanted_bytes, ledger->capacity_bytes), holders);
-    ledger->calls->answer(ledger, holder, ZR_ERR_MEMORY);
-    holder->wanted_bytes = 0;
+                free_for(ledger, client) < free_bytes(ledger) ? " beside what runs have planned" : "",
+                zr_size_print_in(wanted, client->wanted_bytes, ledger->capacity_bytes), clients);
+    ledger->calls->answer(ledger, client, ZR_ERR_MEMORY);
+    client->wanted_bytes = 0;
 }
 
 /* What it may be asked for: what its plan has it needs again in a moment. */
-static uint64_t askable_bytes(const struct zr_holder *holder)
+static uint64_t askable_bytes(const struct zr_client *client)
 {
-    uint64_t allowed = zr_run_allows(holder);
-    return holder->held_bytes > allowed ? holder->held_bytes - allowed : 0;
+    uint64_t allowed = zr_run_allows(client);
+    return client->held_bytes > allowed ? client->held_bytes - allowed : 0;
 }
 
 /* Whether some of its bytes might still be asked for in this round. */
-static bool may_ask(const struct zr_ledger *ledger, const struct zr_holder *holder)
+static bool may_ask(const struct zr_ledger *ledger, const struct zr_client *client)
 {
-    return askable_bytes(holder) > 0 && holder->listens && !holder->left && holder->asked_bytes == 0 &&
-           holder->asked_round != ledger->round;
+    return askable_bytes(client) > 0 && client->listens && !client->left && client->reclaim_bytes == 0 &&
+           client->reclaim_round != ledger->round;
 }
 
 /* The holder to ask next for memory that `wanting` needs; NULL: none. */
-static struct zr_holder *choose(const struct zr_ledger *ledger, const struct zr_holder *wanting,
+static struct zr_client *choose(const struct zr_ledger *ledger, const struct zr_client *wanting,
                                 bool unplanned)
 {
-    struct zr_holder *best = NULL;
+    struct zr_client *best = NULL;
     uint64_t best_beyond = 0;
-    for (struct zr_holder *holder = ledger->holders; holder; holder = holder->next) {
-        if (holder == wanting || !may_ask(ledger, holder) || (unplanned && holder->run))
+    for (struct zr_client *client = ledger->clients; client; client = client->next) {
+        if (client == wanting || !may_ask(ledger, client) || (unplanned && client->run))
             continue;
-        uint64_t beyond = beyond_soft(ledger, holder, 0);
+        uint64_t beyond = beyond_soft(ledger, client, 0);
         if (!best || beyond > best_beyond ||
             (beyond == best_beyond &&
-             holder->held_bytes / holder->group->shares > best->held_bytes / best->group->shares)) {
-            best = holder;
+             client->held_bytes / client->group->shares > best->held_bytes / best->group->shares)) {
+            best = client;
             best_beyond = beyond;
         }
     }
     return best;
 }
 
-static void ask_for(struct zr_ledger *ledger, struct zr_holder *holder, uint64_t bytes, bool spill,
+static void ask_for(struct zr_ledger *ledger, struct zr_client *client, uint64_t bytes, bool spill,
                     uint64_t now_ns)
 {
-    holder->asked_bytes = bytes;
-    holder->asked_spill = spill;
-    holder->asked_ns = now_ns;
-    holder->returned_bytes = 0;
-    holder->asked_serial = ++ledger->serial;
-    holder->asked_until_ns = now_ns + ledger->within_ns;
-    zr_ledger_due(ledger, holder->asked_until_ns);
-    ledger->calls->ask(ledger, holder);
+    client->reclaim_bytes = bytes;
+    client->reclaim_spills = spill;
+    client->reclaim_sent_ns = now_ns;
+    client->returned_bytes = 0;
+    client->reclaim_serial = ++ledger->serial;
+    client->reclaim_until_ns = now_ns + ledger->within_ns;
+    zr_ledger_due(ledger, client->reclaim_until_ns);
+    ledger->calls->ask(ledger, client);
 }
 
 /* Asks for more than a granule: a client that needs more asks again soon, and each request wakes two
  * processes. */
-static void ask(struct zr_ledger *ledger, struct zr_holder *holder, uint64_t bytes, uint64_t now_ns)
+static void ask(struct zr_ledger *ledger, struct zr_client *client, uint64_t bytes, uint64_t now_ns)
 {
-    uint64_t most = askable_bytes(holder);
-    uint64_t least = holder->held_bytes / 8 < ASK_BYTES ? holder->held_bytes / 8 : ASK_BYTES;
+    uint64_t most = askable_bytes(client);
+    uint64_t least = client->held_bytes / 8 < ASK_BYTES ? client->held_bytes / 8 : ASK_BYTES;
     bytes = bytes > least ? bytes : least;
-    holder->asked_round = ledger->round;
-    ask_for(ledger, holder, bytes < most ? bytes : most, false, now_ns);
+    client->reclaim_round = ledger->round;
+    ask_for(ledger, client, bytes < most ? bytes : most, false, now_ns);
 }
 
-void zr_ledger_ask_spill(struct zr_ledger *ledger, struct zr_holder *holder, uint64_t bytes, uint64_t now_ns)
+void zr_ledger_ask_spill(struct zr_ledger *ledger, struct zr_client *client, uint64_t bytes, uint64_t now_ns)
 {
-    ask_for(ledger, holder, bytes, true, now_ns);
+    ask_for(ledger, client, bytes, true, now_ns);
 }
 
-uint64_t zr_ledger_asked_bytes(const struct zr_ledger *ledger)
+uint64_t zr_ledger_reclaim_bytes(const struct zr_ledger *ledger)
 {
     uint64_t bytes = 0;
-    for (const struct zr_holder *holder = ledger->holders; holder; holder = holder->next)
-        bytes += holder->asked_bytes;
+    for (const struct zr_client *client = ledger->clients; client; client = client->next)
+        bytes += client->reclaim_bytes;
     return bytes;
 }
 
-bool zr_ledger_press(struct zr_ledger *ledger, const struct zr_holder *wanting, uint64_t missing_bytes,
-                     bool unplanned, uint64_t now_ns)
+bool zr_ledger_reclaim(struct zr_ledger *ledger, const struct zr_client *wanting, uint64_t missing_bytes,
+                       bool unplanned, uint64_t now_ns)
 {
-    uint64_t coming = zr_ledger_asked_bytes(ledger);
-    struct zr_holder *other;
+    uint64_t coming = zr_ledger_reclaim_bytes(ledger);
+    struct zr_client *other;
     while (missing_bytes > coming && (other = choose(ledger, wanting, unplanned))) {
         ask(ledger, other, missing_bytes - coming, now_ns);
-        coming += other->asked_bytes;
+        coming += other->reclaim_bytes;
     }
     return coming > 0;
 }
 
 /* Whether what the holder waits for is there once runs that compute beside others have ended their steps. */
-static bool comes_back(const struct zr_ledger *ledger, const struct zr_holder *holder)
+static bool comes_back(const struct zr_ledger *ledger, const struct zr_client *client)
 {
-    return zr_runs_beside(ledger) && !(holder->run && holder->run->in_turn) &&
-           holder->wanted_bytes <= zr_runs_spare(ledger);
+    return zr_runs_beside(ledger) && !(client->run && client->run->in_turn) &&
+           client->wanted_bytes <= zr_runs_spare(ledger);
 }
 
 /* A run that follows another is served last and delays no other: it waits for that run's step anyway. */
 static void grant_in_order(struct zr_ledger *ledger)
 {
     bool waits = false; /* another holder waits for memory that following runs would take */
-    for (struct zr_holder *holder = ledger->first_waiting, *next; holder && !waits; holder = next) {
-        next = holder->next_waiting;
-        waits = !zr_run_follows(ledger, holder) &&
-                !(holder->wanted_bytes <= free_for(ledger, holder) && grant(ledger, holder));
+    for (struct zr_client *client = ledger->first_waiting, *next; client && !waits; client = next) {
+        next = client->next_waiting;
+        waits = !zr_run_follows(ledger, client) &&
+                !(client->wanted_bytes <= free_for(ledger, client) && grant(ledger, client));
     }
-    for (struct zr_holder *holder = ledger->first_waiting; holder && waits; holder = holder->next_waiting)
-        if (!zr_run_follows(ledger, holder) && comes_back(ledger, holder))
+    for (struct zr_client *client = ledger->first_waiting; client && waits; client = client->next_waiting)
+        if (!zr_run_follows(ledger, client) && comes_back(ledger, client))
             return;
-    for (struct zr_holder *holder = ledger->first_waiting, *next; holder; holder = next) {
-        next = holder->next_waiting;
-        if (zr_run_follows(ledger, holder) && holder->wanted_bytes <= free_for(ledger, holder))
-            grant(ledger, holder);
+    for (struct zr_client *client = ledger->first_waiting, *next; client; client = next) {
+        next = client->next_waiting;
+        if (zr_run_follows(ledger, client) && client->wanted_bytes <= free_for(ledger, client))
+            grant(ledger, client);
     }
 }
 
@@ -320,24 +320,24 @@ void zr_ledger_serve(struct zr_ledger *ledger, uint64_t now_ns)
     grant_in_order(ledger);
     uint64_t before = 0;
     bool asked = false; /* for turns: claims may count less now */
-    for (struct zr_holder *holder = ledger->first_waiting, *next; holder; holder = next) {
-        next = holder->next_waiting;
-        uint64_t wanted = before + holder->wanted_bytes, free = holder->unmet ? 0 : free_for(ledger, holder);
-        bool follows = zr_run_follows(ledger, holder);
+    for (struct zr_client *client = ledger->first_waiting, *next; client; client = next) {
+        next = client->next_waiting;
+        uint64_t wanted = before + client->wanted_bytes, free = client->unmet ? 0 : free_for(ledger, client);
+        bool follows = zr_run_follows(ledger, client);
         before = follows ? before : wanted;
         if (follows && wanted > free && !ledger->settling)
-            asked = zr_run_ask_before(ledger, holder) || asked;
-        if (wanted <= free || zr_ledger_press(ledger, holder, wanted - free, false, now_ns))
+            asked = zr_run_ask_before(ledger, client) || asked;
+        if (wanted <= free || zr_ledger_reclaim(ledger, client, wanted - free, false, now_ns))
             continue;
-        bool waits = holder->wants_rank == 0 || holder->unmet || comes_back(ledger, holder);
-        if (waits && now_ns < holder->wanted_until_ns) {
-            if (!ledger->again_ns && !holder->put_off) /* a deferred holder repeats its request */
+        bool waits = client->wanted_priority == 0 || client->unmet || comes_back(ledger, client);
+        if (waits && now_ns < client->wanted_until_ns) {
+            if (!ledger->again_ns && !client->deferred) /* a deferred holder repeats its request */
                 ledger->again_ns = now_ns + AGAIN_NS;
             if (ledger->again_ns)
                 zr_ledger_due(ledger, ledger->again_ns);
         } else {
-            before -= before == wanted ? holder->wanted_bytes : 0;
-            refuse(ledger, holder);
+            before -= before == wanted ? client->wanted_bytes : 0;
+            refuse(ledger, client);
         }
     }
     if (asked)
@@ -346,75 +346,75 @@ void zr_ledger_serve(struct zr_ledger *ledger, uint64_t now_ns)
 
 /* ---- What comes in ------------------------------------------------------------------------------------- */
 
-zr_result zr_ledger_add(struct zr_ledger *ledger, struct zr_holder *holder, const char *group)
+zr_result zr_ledger_add(struct zr_ledger *ledger, struct zr_client *client, const char *group)
 {
-    if (ledger->draining && holder->held_bytes == 0)
+    if (ledger->draining && client->held_bytes == 0)
         return zr_fail(ZR_ERR_UNAVAILABLE,
                        "zrd is draining and lends no memory: `zr service drain --end%s` makes it lend again",
                        ledger->device_option);
-    if (holder->held_bytes > HELD_MAX)
+    if (client->held_bytes > HELD_MAX)
         return zr_fail(ZR_ERR_INVALID, "%llu bytes exceed any process",
-                       (unsigned long long)holder->held_bytes);
-    zr_result result = have_group(ledger, group, &holder->group);
+                       (unsigned long long)client->held_bytes);
+    zr_result result = have_group(ledger, group, &client->group);
     if (result != ZR_OK)
         return result;
-    uint64_t held = holder->held_bytes;
-    struct zr_holder **link = &ledger->holders;
+    uint64_t held = client->held_bytes;
+    struct zr_client **link = &ledger->clients;
     while (*link)
         link = &(*link)->next;
-    holder->next = NULL;
-    holder->number = ++ledger->number;
-    holder->held_bytes = 0;
-    holder->group->holders_count++;
-    *link = holder;
-    ledger->holders_count++;
-    count(ledger, holder, held);
+    client->next = NULL;
+    client->number = ++ledger->number;
+    client->held_bytes = 0;
+    client->group->clients_count++;
+    *link = client;
+    ledger->clients_count++;
+    count(ledger, client, held);
     return ZR_OK;
 }
 
-void zr_ledger_remove(struct zr_ledger *ledger, struct zr_holder *holder, uint64_t now_ns)
+void zr_ledger_remove(struct zr_ledger *ledger, struct zr_client *client, uint64_t now_ns)
 {
-    struct zr_holder **link = &ledger->holders;
-    while (*link != holder)
+    struct zr_client **link = &ledger->clients;
+    while (*link != client)
         link = &(*link)->next;
-    *link = holder->next;
-    stop_waiting(ledger, holder);
-    zr_run_leave(ledger, holder);
-    uncount(ledger, holder, holder->held_bytes);
-    ledger->holders_count--;
-    holder->group->holders_count--;
-    leave_group(ledger, holder->group);
-    holder->group = NULL;
+    *link = client->next;
+    stop_waiting(ledger, client);
+    zr_run_leave(ledger, client);
+    uncount(ledger, client, client->held_bytes);
+    ledger->clients_count--;
+    client->group->clients_count--;
+    leave_group(ledger, client->group);
+    client->group = NULL;
     zr_ledger_serve(ledger, now_ns);
 }
 
-void zr_ledger_leave(struct zr_ledger *ledger, struct zr_holder *holder, uint64_t now_ns)
+void zr_ledger_leave(struct zr_ledger *ledger, struct zr_client *client, uint64_t now_ns)
 {
-    stop_waiting(ledger, holder);
-    zr_run_leave(ledger, holder);
-    holder->left = true;
-    holder->wanted_bytes = holder->asked_bytes = 0;
+    stop_waiting(ledger, client);
+    zr_run_leave(ledger, client);
+    client->left = true;
+    client->wanted_bytes = client->reclaim_bytes = 0;
     zr_ledger_serve(ledger, now_ns);
 }
 
-static zr_result check_hard(const struct zr_ledger *ledger, const struct zr_holder *holder, uint64_t bytes)
+static zr_result check_hard(const struct zr_ledger *ledger, const struct zr_client *client, uint64_t bytes)
 {
     char held[ZR_LEDGER_NUMBER_ROOM], quota[ZR_LEDGER_NUMBER_ROOM], more[ZR_LEDGER_NUMBER_ROOM];
-    const struct zr_group *group = holder->group;
-    uint64_t hard = holder->hard_bytes ? holder->hard_bytes : ledger->process_hard_bytes;
-    if (hard && (bytes > hard || holder->held_bytes > hard - bytes))
+    const struct zr_group *group = client->group;
+    uint64_t hard = client->hard_bytes ? client->hard_bytes : ledger->process_hard_bytes;
+    if (hard && (bytes > hard || client->held_bytes > hard - bytes))
         return zr_fail(ZR_ERR_MEMORY,
                        "pid %d holds %s of its hard quota of %s, and wants %s more: `zr service limit%s "
                        "--pid %d --hard BYTES` raises it",
-                       (int)holder->pid, zr_size_print_in(held, holder->held_bytes, hard),
+                       (int)client->pid, zr_size_print_in(held, client->held_bytes, hard),
                        zr_size_print(quota, hard), zr_size_print_in(more, bytes, hard), ledger->device_option,
-                       (int)holder->pid);
+                       (int)client->pid);
     if (group->hard_bytes && (bytes > group->hard_bytes || group->held_bytes > group->hard_bytes - bytes))
         return zr_fail(ZR_ERR_MEMORY,
                        "group %s holds %s of its hard quota of %s, and pid %d wants %s more: `zr service "
                        "limit%s --group %s --hard BYTES` raises it",
                        group->name, zr_size_print_in(held, group->held_bytes, group->hard_bytes),
-                       zr_size_print(quota, group->hard_bytes), (int)holder->pid,
+                       zr_size_print(quota, group->hard_bytes), (int)client->pid,
                        zr_size_print_in(more, bytes, group->hard_bytes), ledger->device_option, group->name);
     if (bytes > ledger->capacity_bytes)
         return zr_fail(ZR_ERR_MEMORY, "zrd lends %s in all, and %s are wanted",
@@ -423,107 +423,107 @@ static zr_result check_hard(const struct zr_ledger *ledger, const struct zr_hold
     return ZR_OK;
 }
 
-zr_result zr_ledger_lease(struct zr_ledger *ledger, struct zr_holder *holder, uint64_t bytes, uint64_t serial,
+zr_result zr_ledger_lease(struct zr_ledger *ledger, struct zr_client *client, uint64_t bytes, uint64_t serial,
                           uint64_t now_ns)
 {
-    struct zr_holder **link = &ledger->first_waiting;
-    if (bytes == 0 || bytes > ZR_LEDGER_BYTES_MAX || holder->wanted_bytes > 0)
+    struct zr_client **link = &ledger->first_waiting;
+    if (bytes == 0 || bytes > ZR_LEDGER_BYTES_MAX || client->wanted_bytes > 0)
         return zr_fail(ZR_ERR_INVALID, "a lease of %llu bytes%s", (unsigned long long)bytes,
-                       holder->wanted_bytes > 0 ? " while another lease is pending" : "");
-    holder->wanted_serial = serial;
-    holder->unmet = false;
+                       client->wanted_bytes > 0 ? " while another lease is pending" : "");
+    client->wanted_serial = serial;
+    client->unmet = false;
     /* The quotas have counted the whole plan, so a quota that is lowered later costs no run its swapped-out
      * memory. */
-    zr_result result = bytes <= plan_left(holder) ? ZR_OK : check_hard(ledger, holder, bytes);
+    zr_result result = bytes <= plan_left(client) ? ZR_OK : check_hard(ledger, client, bytes);
     if (result == ZR_OK && ledger->draining)
         result =
             zr_fail(ZR_ERR_MEMORY,
                     "zrd is draining and lends no memory: `zr service drain --end%s` makes it lend again",
                     ledger->device_option);
     if (result != ZR_OK) {
-        ledger->calls->answer(ledger, holder, result);
+        ledger->calls->answer(ledger, client, result);
         return ZR_OK;
     }
-    holder->wanted_bytes = bytes;
-    holder->put_off = result == ZR_OK && follows_in_plan(ledger, holder);
-    holder->wanted_until_ns = now_ns + (holder->put_off ? PUT_OFF_NS : ledger->within_ns);
-    zr_ledger_due(ledger, holder->wanted_until_ns);
-    holder->wants_rank = bytes <= plan_left(holder) ? 0 : beyond_soft(ledger, holder, bytes) > 0 ? 2 : 1;
-    while (*link && (*link)->wants_rank <= holder->wants_rank)
+    client->wanted_bytes = bytes;
+    client->deferred = result == ZR_OK && follows_in_plan(ledger, client);
+    client->wanted_until_ns = now_ns + (client->deferred ? PUT_OFF_NS : ledger->within_ns);
+    zr_ledger_due(ledger, client->wanted_until_ns);
+    client->wanted_priority = bytes <= plan_left(client) ? 0 : beyond_soft(ledger, client, bytes) > 0 ? 2 : 1;
+    while (*link && (*link)->wanted_priority <= client->wanted_priority)
         link = &(*link)->next_waiting;
-    holder->next_waiting = *link;
-    *link = holder;
+    client->next_waiting = *link;
+    *link = client;
     ledger->round++;
     zr_ledger_serve(ledger, now_ns);
     return ZR_OK;
 }
 
-zr_result zr_ledger_return(struct zr_ledger *ledger, struct zr_holder *holder, uint64_t bytes,
+zr_result zr_ledger_return(struct zr_ledger *ledger, struct zr_client *client, uint64_t bytes,
                            uint64_t now_ns)
 {
-    if (bytes > holder->held_bytes)
+    if (bytes > client->held_bytes)
         return zr_fail(ZR_ERR_INVALID, "%llu bytes are returned of %llu that are held",
-                       (unsigned long long)bytes, (unsigned long long)holder->held_bytes);
-    uncount(ledger, holder, bytes);
-    holder->returned_bytes += bytes;
+                       (unsigned long long)bytes, (unsigned long long)client->held_bytes);
+    uncount(ledger, client, bytes);
+    client->returned_bytes += bytes;
     if (ledger->first_waiting || ledger->runs)
         zr_ledger_serve(ledger, now_ns);
     return ZR_OK;
 }
 
-zr_result zr_ledger_given(struct zr_ledger *ledger, struct zr_holder *holder, uint64_t serial,
+zr_result zr_ledger_given(struct zr_ledger *ledger, struct zr_client *client, uint64_t serial,
                           uint64_t now_ns)
 {
-    if (holder->asked_bytes == 0 || serial != holder->asked_serial)
+    if (client->reclaim_bytes == 0 || serial != client->reclaim_serial)
         return zr_fail(ZR_ERR_INVALID, "an answer without a request");
-    holder->asked_bytes = 0;
-    holder->spills_no_more = holder->asked_spill && holder->returned_bytes == 0;
-    if (holder->returned_bytes > 0 && !holder->asked_spill) {
-        holder->given_bytes += holder->returned_bytes;
-        holder->given_ns += now_ns - holder->asked_ns;
+    client->reclaim_bytes = 0;
+    client->spill_exhausted = client->reclaim_spills && client->returned_bytes == 0;
+    if (client->returned_bytes > 0 && !client->reclaim_spills) {
+        client->given_bytes += client->returned_bytes;
+        client->given_ns += now_ns - client->reclaim_sent_ns;
     }
     zr_ledger_serve(ledger, now_ns);
     return ZR_OK;
 }
 
 /* The first that has had its time; NULL: none. */
-static struct zr_holder *late(const struct zr_ledger *ledger, uint64_t now_ns)
+static struct zr_client *late(const struct zr_ledger *ledger, uint64_t now_ns)
 {
-    struct zr_holder *holder = ledger->holders;
-    while (holder && !(holder->asked_bytes > 0 && now_ns >= holder->asked_until_ns))
-        holder = holder->next;
-    return holder;
+    struct zr_client *client = ledger->clients;
+    while (client && !(client->reclaim_bytes > 0 && now_ns >= client->reclaim_until_ns))
+        client = client->next;
+    return client;
 }
 
 uint64_t zr_ledger_tick(struct zr_ledger *ledger, uint64_t now_ns)
 {
-    struct zr_holder *holder;
+    struct zr_client *client;
     char words[160], asked[ZR_LEDGER_NUMBER_ROOM];
     bool ended = false;
     if (now_ns < ledger->due_ns)
         return ledger->due_ns;
     ledger->due_ns = UINT64_MAX;
-    while ((holder = late(ledger, now_ns))) {
+    while ((client = late(ledger, now_ns))) {
         snprintf(words, sizeof words,
                  "pid %d did not answer zrd's request for %s within %llu ms: its leases end",
-                 (int)holder->pid, zr_ledger_bytes(asked, holder->asked_bytes),
+                 (int)client->pid, zr_ledger_bytes(asked, client->reclaim_bytes),
                  (unsigned long long)(ledger->within_ns / 1000000));
-        holder->asked_bytes = 0;
-        ledger->calls->end(ledger, holder, words);
+        client->reclaim_bytes = 0;
+        ledger->calls->end(ledger, client, words);
         ended = true;
     }
     if (ended) /* grant its memory to pending requests first */
         return ledger->due_ns = now_ns;
-    for (struct zr_holder *next = ledger->first_waiting; (holder = next);) {
-        next = holder->next_waiting;
-        if (now_ns >= holder->wanted_until_ns)
-            refuse(ledger, holder);
+    for (struct zr_client *next = ledger->first_waiting; (client = next);) {
+        next = client->next_waiting;
+        if (now_ns >= client->wanted_until_ns)
+            refuse(ledger, client);
     }
-    for (holder = ledger->holders; holder; holder = holder->next) {
-        if (holder->asked_bytes > 0)
-            zr_ledger_due(ledger, holder->asked_until_ns);
-        if (holder->wanted_bytes > 0)
-            zr_ledger_due(ledger, holder->wanted_until_ns);
+    for (client = ledger->clients; client; client = client->next) {
+        if (client->reclaim_bytes > 0)
+            zr_ledger_due(ledger, client->reclaim_until_ns);
+        if (client->wanted_bytes > 0)
+            zr_ledger_due(ledger, client->wanted_until_ns);
     }
     bool again = ledger->again_ns && now_ns >= ledger->again_ns;
     if (again) {
@@ -550,15 +550,15 @@ static zr_result quotas_of(struct zr_ledger *ledger, const struct zr_service_mes
 {
     struct zr_group *group = NULL;
     if (message->pid) {
-        struct zr_holder *holder = ledger->holders;
-        while (holder && holder->pid != message->pid)
-            holder = holder->next;
-        if (!holder)
+        struct zr_client *client = ledger->clients;
+        while (client && client->pid != message->pid)
+            client = client->next;
+        if (!client)
             return zr_fail(ZR_ERR_INVALID,
                            "process %d has no lease; `zr service status%s` shows the processes with leases",
                            (int)message->pid, ledger->device_option);
-        *out = (struct quotas){&holder->hard_bytes, &holder->soft_bytes, NULL, holder->held_bytes, ""};
-        snprintf(out->who, sizeof out->who, "pid %d", (int)holder->pid);
+        *out = (struct quotas){&client->hard_bytes, &client->soft_bytes, NULL, client->held_bytes, ""};
+        snprintf(out->who, sizeof out->who, "pid %d", (int)client->pid);
         return ZR_OK;
     }
     zr_result result = have_group(ledger, message->group, &group);
@@ -616,17 +616,17 @@ static zr_result check_limit(const struct zr_ledger *ledger, const struct zr_ser
 static void ask_back(struct zr_ledger *ledger, uint64_t now_ns)
 {
     ledger->round++;
-    for (struct zr_holder *holder = ledger->holders; holder; holder = holder->next) {
-        uint64_t hard = holder->hard_bytes, group_hard = holder->group->hard_bytes, most = 0;
-        if (hard && holder->held_bytes > hard)
-            most = holder->held_bytes - hard;
-        if (group_hard && holder->group->held_bytes > group_hard &&
-            holder->group->held_bytes - group_hard > most)
-            most = holder->group->held_bytes - group_hard;
+    for (struct zr_client *client = ledger->clients; client; client = client->next) {
+        uint64_t hard = client->hard_bytes, group_hard = client->group->hard_bytes, most = 0;
+        if (hard && client->held_bytes > hard)
+            most = client->held_bytes - hard;
+        if (group_hard && client->group->held_bytes > group_hard &&
+            client->group->held_bytes - group_hard > most)
+            most = client->group->held_bytes - group_hard;
         if (ledger->held_bytes > ledger->capacity_bytes && ledger->held_bytes - ledger->capacity_bytes > most)
             most = ledger->held_bytes - ledger->capacity_bytes;
-        if (most > 0 && may_ask(ledger, holder))
-            ask(ledger, holder, most, now_ns);
+        if (most > 0 && may_ask(ledger, client))
+            ask(ledger, client, most, now_ns);
     }
 }
 
@@ -675,7 +675,7 @@ void zr_ledger_drain(struct zr_ledger *ledger, bool draining, uint64_t now_ns)
     while (ledger->first_waiting)
         refuse(ledger, ledger->first_waiting);
     ledger->round++;
-    for (struct zr_holder *holder = ledger->holders; holder; holder = holder->next)
-        if (may_ask(ledger, holder))
-            ask(ledger, holder, holder->held_bytes, now_ns);
+    for (struct zr_client *client = ledger->clients; client; client = client->next)
+        if (may_ask(ledger, client))
+            ask(ledger, client, client->held_bytes, now_ns);
 }

@@ -23,43 +23,43 @@ struct zr_group {
     char name[ZR_SERVICE_GROUP_BYTES];
     uint64_t held_bytes, hard_bytes, soft_bytes; /* 0: no such quota */
     uint32_t shares;
-    unsigned holders_count;
+    unsigned clients_count;
     bool kept; /* its quotas were set: the group stays when it has no holder */
 };
 
 /* A holder's pending request besides a lease; see runs.h. */
 enum zr_awaited { ZR_AWAITS_NOTHING = 0, ZR_AWAITS_ADMISSION, ZR_AWAITS_TURN };
 
-struct zr_holder {
-    struct zr_holder *next; /* by number */
+struct zr_client {
+    struct zr_client *next; /* by number */
     struct zr_group *group;
     struct zr_run *run; /* NULL: no plan */
     uint64_t plan_base_bytes, plan_peak_bytes;
     uint64_t plan_spill_bytes; /* part of the base that can be swapped out while paused */
-    bool spills_no_more;       /* the last swap-out of this pause returned nothing */
+    bool spill_exhausted;      /* the last swap-out of this pause returned nothing */
     enum zr_awaited awaits;
     uint64_t awaits_until_ns; /* when to answer LATER */
-    bool rests;               /* paused: between two steps, without the time slice */
-    bool turn_untold;         /* its run's time slice has begun; the answer is pending */
+    bool paused;              /* paused: between two steps, without the time slice */
+    bool slice_unreported;    /* its run's time slice has begun; the answer is pending */
     uint64_t number;
     int32_t pid;
-    bool listens; /* reads its bell, so reclaim may ask it */
+    bool listens; /* reads notifications, so it can be sent RECLAIM */
     bool left;    /* its process has exited, and another process still maps its memory */
     char program[ZR_SERVICE_PROGRAM_BYTES];
     uint64_t held_bytes, peak_bytes, hard_bytes, soft_bytes;
     /* The pending lease; 0 bytes: none. */
-    struct zr_holder *next_waiting;
+    struct zr_client *next_waiting;
     uint64_t wanted_bytes, wanted_serial, wanted_until_ns;
-    bool unmet;   /* the lease fits, but allocating the memory failed */
-    bool put_off; /* deferred: another run's step has precedence; answer LATER at the deadline */
+    bool unmet;    /* the lease fits, but allocating the memory failed */
+    bool deferred; /* deferred: another run's step has precedence; answer LATER at the deadline */
     /* Lower ranks are granted first: 0: within its plan; 1: within its soft quota; 2: beyond. */
-    unsigned wants_rank;
+    unsigned wanted_priority;
     /* The pending RECLAIM; 0 bytes: none. */
-    uint64_t asked_bytes, asked_serial, asked_until_ns;
-    uint64_t asked_round;
-    bool asked_spill; /* includes memory in use, to be swapped out */
+    uint64_t reclaim_bytes, reclaim_serial, reclaim_until_ns;
+    uint64_t reclaim_round;
+    bool reclaim_spills; /* includes memory in use, to be swapped out */
     /* Bytes returned for RECLAIMs and the time they took, to estimate the holder's speed. */
-    uint64_t asked_ns, given_bytes, given_ns, returned_bytes;
+    uint64_t reclaim_sent_ns, given_bytes, given_ns, returned_bytes;
     uint64_t idle_bytes; /* last reported */
     bool idle_known;
 };
@@ -71,17 +71,17 @@ struct zr_ledger;
 struct zr_ledger_calls {
     /* Answers a lease: granted, or refused with the last error's message. False: allocating the granted
      * memory failed with the last error's message; nothing was sent, and the ledger tries again. */
-    bool (*answer)(struct zr_ledger *ledger, struct zr_holder *holder, zr_result result);
-    /* Sends RECLAIM with asked_bytes and asked_serial. */
-    void (*ask)(struct zr_ledger *ledger, struct zr_holder *holder);
+    bool (*answer)(struct zr_ledger *ledger, struct zr_client *client, zr_result result);
+    /* Sends RECLAIM with reclaim_bytes and reclaim_serial. */
+    void (*ask)(struct zr_ledger *ledger, struct zr_client *client);
     /* The holder missed its deadline. The callee removes it, now or soon, which frees its memory. */
-    void (*end)(struct zr_ledger *ledger, struct zr_holder *holder, const char *words);
+    void (*end)(struct zr_ledger *ledger, struct zr_client *client, const char *words);
     /* Answers `awaits`: ZR_SERVICE_GRANTED, _LATER with a reason, or _REFUSED with the last error's message.
      */
-    void (*reply)(struct zr_ledger *ledger, struct zr_holder *holder, enum zr_service_kind kind,
+    void (*reply)(struct zr_ledger *ledger, struct zr_client *client, enum zr_service_kind kind,
                   const char *words);
     /* Sends YIELD: another run waits for the time slice and lacks `bytes`. */
-    void (*yield)(struct zr_ledger *ledger, struct zr_holder *holder, uint64_t bytes);
+    void (*yield)(struct zr_ledger *ledger, struct zr_client *client, uint64_t bytes);
 };
 
 struct zr_ledger {
@@ -91,10 +91,10 @@ struct zr_ledger {
     uint64_t least_bytes, most_bytes; /* bounds of the capacity: a granule, all memory; 0: unknown */
     char device_option[56];           /* " --device UUID", for the commands in messages; "": the host's zrd */
     bool draining;
-    struct zr_holder *holders;
+    struct zr_client *clients;
     struct zr_group *groups;
-    struct zr_holder *first_waiting;
-    unsigned holders_count, groups_count;
+    struct zr_client *first_waiting;
+    unsigned clients_count, groups_count;
     uint64_t number, serial, round;
     uint64_t due_ns; /* the earliest deadline; UINT64_MAX: none */
     struct zr_slab group_records, run_records;
@@ -114,22 +114,22 @@ void zr_ledger_end(struct zr_ledger *ledger);
 
 /* Adds a holder, which the caller owns, with pid, program and held_bytes set. Its bytes count even beyond
  * quotas. ZR_ERR_HOST_MEMORY. ZR_ERR_UNAVAILABLE: zrd is draining, and the holder has no bytes. */
-zr_result zr_ledger_add(struct zr_ledger *ledger, struct zr_holder *holder, const char *group);
+zr_result zr_ledger_add(struct zr_ledger *ledger, struct zr_client *client, const char *group);
 /* Grants pending leases that fit now; called after the functions of runs.h. */
 void zr_ledger_serve(struct zr_ledger *ledger, uint64_t now_ns);
 /* Removes a holder and frees its bytes. May grant pending requests. */
-void zr_ledger_remove(struct zr_ledger *ledger, struct zr_holder *holder, uint64_t now_ns);
+void zr_ledger_remove(struct zr_ledger *ledger, struct zr_client *client, uint64_t now_ns);
 /* The holder's process has exited; its bytes stay counted. */
-void zr_ledger_leave(struct zr_ledger *ledger, struct zr_holder *holder, uint64_t now_ns);
+void zr_ledger_leave(struct zr_ledger *ledger, struct zr_client *client, uint64_t now_ns);
 
 /* Requests a lease; the answer comes now or later. ZR_ERR_INVALID: bad bytes, or a lease is pending. */
-zr_result zr_ledger_lease(struct zr_ledger *ledger, struct zr_holder *holder, uint64_t bytes, uint64_t serial,
+zr_result zr_ledger_lease(struct zr_ledger *ledger, struct zr_client *client, uint64_t bytes, uint64_t serial,
                           uint64_t now_ns);
 /* Returns leased bytes. ZR_ERR_INVALID: more than the holder has. */
-zr_result zr_ledger_return(struct zr_ledger *ledger, struct zr_holder *holder, uint64_t bytes,
+zr_result zr_ledger_return(struct zr_ledger *ledger, struct zr_client *client, uint64_t bytes,
                            uint64_t now_ns);
 /* Ends the pending RECLAIM `serial`. ZR_ERR_INVALID: no such RECLAIM is pending. */
-zr_result zr_ledger_given(struct zr_ledger *ledger, struct zr_holder *holder, uint64_t serial,
+zr_result zr_ledger_given(struct zr_ledger *ledger, struct zr_client *client, uint64_t serial,
                           uint64_t now_ns);
 /* Handles expired deadlines: disconnects holders and refuses requests. Returns the next deadline; UINT64_MAX:
  * none.
@@ -149,13 +149,13 @@ void zr_ledger_unlimit(struct zr_ledger *ledger);
 void zr_ledger_drain(struct zr_ledger *ledger, bool draining, uint64_t now_ns);
 
 /* The bytes of all pending RECLAIMs. */
-uint64_t zr_ledger_asked_bytes(const struct zr_ledger *ledger);
+uint64_t zr_ledger_reclaim_bytes(const struct zr_ledger *ledger);
 /* Asks holders other than `wanting` for `missing` bytes beyond pending RECLAIMs, each once per round; with
  * `unplanned` only holders without a plan. True: a RECLAIM is pending. */
-bool zr_ledger_press(struct zr_ledger *ledger, const struct zr_holder *wanting, uint64_t missing_bytes,
-                     bool unplanned, uint64_t now_ns);
+bool zr_ledger_reclaim(struct zr_ledger *ledger, const struct zr_client *wanting, uint64_t missing_bytes,
+                       bool unplanned, uint64_t now_ns);
 /* Asks a paused holder to swap out `bytes`. */
-void zr_ledger_ask_spill(struct zr_ledger *ledger, struct zr_holder *holder, uint64_t bytes, uint64_t now_ns);
+void zr_ledger_ask_spill(struct zr_ledger *ledger, struct zr_client *client, uint64_t bytes, uint64_t now_ns);
 /* Schedules zr_ledger_tick() for `at_ns`, or earlier. */
 static inline void zr_ledger_due(struct zr_ledger *ledger, uint64_t at_ns)
 {
@@ -164,7 +164,7 @@ static inline void zr_ledger_due(struct zr_ledger *ledger, uint64_t at_ns)
 }
 /* Estimated time to return the holder's idle bytes, from its own measured speed or all holders'; 0: unknown.
  */
-uint64_t zr_ledger_reclaim_ns(const struct zr_ledger *ledger, const struct zr_holder *holder);
+uint64_t zr_ledger_reclaim_ns(const struct zr_ledger *ledger, const struct zr_client *client);
 /* The group's soft quota: the value set, else its share of the capacity. */
 uint64_t zr_ledger_soft_bytes(const struct zr_ledger *ledger, const struct zr_group *group);
 /* Writes the largest holders, as "pid 71 (python3) 4.1 GiB, ..", truncated to room_bytes. */

@@ -13,16 +13,16 @@ void zr_ledger_describe(const struct zr_ledger *ledger, char *out, size_t room_b
 {
     enum { SHOWN = 4 };
     char number[ZR_LEDGER_NUMBER_ROOM];
-    const struct zr_holder *last = NULL;
+    const struct zr_client *last = NULL;
     size_t used = 0;
     out[0] = '\0';
     for (unsigned i = 0; i < SHOWN && used < room_bytes; i++) {
-        const struct zr_holder *most = NULL;
-        for (const struct zr_holder *holder = ledger->holders; holder; holder = holder->next) {
-            bool after = !last || holder->held_bytes < last->held_bytes ||
-                         (holder->held_bytes == last->held_bytes && holder->number > last->number);
-            if (holder->held_bytes > 0 && after && (!most || holder->held_bytes > most->held_bytes))
-                most = holder;
+        const struct zr_client *most = NULL;
+        for (const struct zr_client *client = ledger->clients; client; client = client->next) {
+            bool after = !last || client->held_bytes < last->held_bytes ||
+                         (client->held_bytes == last->held_bytes && client->number > last->number);
+            if (client->held_bytes > 0 && after && (!most || client->held_bytes > most->held_bytes))
+                most = client;
         }
         if (!most)
             break;
@@ -33,13 +33,13 @@ void zr_ledger_describe(const struct zr_ledger *ledger, char *out, size_t room_b
     }
 }
 
-uint64_t zr_ledger_reclaim_ns(const struct zr_ledger *ledger, const struct zr_holder *holder)
+uint64_t zr_ledger_reclaim_ns(const struct zr_ledger *ledger, const struct zr_client *client)
 {
-    double bytes = (double)holder->given_bytes, ns = (double)holder->given_ns;
-    for (const struct zr_holder *other = ledger->holders; other && holder->given_bytes == 0;
+    double bytes = (double)client->given_bytes, ns = (double)client->given_ns;
+    for (const struct zr_client *other = ledger->clients; other && client->given_bytes == 0;
          other = other->next) {
         bytes += (double)other->given_bytes;
         ns += (double)other->given_ns;
     }
-    return bytes > 0 ? (uint64_t)((double)holder->idle_bytes / bytes * ns) : 0;
+    return bytes > 0 ? (uint64_t)((double)client->idle_bytes / bytes * ns) : 0;
 }

@@ -180,22 +180,22 @@ static zr_result save(const struct zr_limits *limits, const struct zr_ledger *le
 /* Processes that are gone make room. */
 static void note_process(struct zr_limits *limits, const struct zr_ledger *ledger, int32_t pid)
 {
-    const struct zr_holder *holder = ledger->holders;
+    const struct zr_client *client = ledger->clients;
     unsigned kept = 0;
-    while (holder && holder->pid != pid)
-        holder = holder->next;
+    while (client && client->pid != pid)
+        client = client->next;
     for (unsigned i = 0; i < limits->processes_count; i++)
         if (limits->processes[i].pid != pid &&
             zr_process_started(limits->processes[i].pid) == limits->processes[i].began)
             limits->processes[kept++] = limits->processes[i];
     limits->processes_count = kept;
-    if (!holder || (!holder->hard_bytes && !holder->soft_bytes) || kept >= ZR_LIMITS_PROCESSES_MAX)
+    if (!client || (!client->hard_bytes && !client->soft_bytes) || kept >= ZR_LIMITS_PROCESSES_MAX)
         return;
     limits->processes_count++;
     limits->processes[kept].pid = pid;
     limits->processes[kept].began = zr_process_started(pid);
-    limits->processes[kept].hard_bytes = holder->hard_bytes;
-    limits->processes[kept].soft_bytes = holder->soft_bytes;
+    limits->processes[kept].hard_bytes = client->hard_bytes;
+    limits->processes[kept].soft_bytes = client->soft_bytes;
 }
 
 zr_result zr_limits_note(struct zr_limits *limits, const struct zr_ledger *ledger,
@@ -213,12 +213,12 @@ zr_result zr_limits_move(struct zr_limits *limits, const struct zr_ledger *ledge
     return limits->is_written ? save(limits, ledger) : ZR_OK;
 }
 
-void zr_limits_apply(const struct zr_limits *limits, struct zr_holder *holder)
+void zr_limits_apply(const struct zr_limits *limits, struct zr_client *client)
 {
     for (unsigned i = 0; i < limits->processes_count; i++)
-        if (limits->processes[i].pid == holder->pid &&
-            limits->processes[i].began == zr_process_started(holder->pid)) {
-            holder->hard_bytes = limits->processes[i].hard_bytes;
-            holder->soft_bytes = limits->processes[i].soft_bytes;
+        if (limits->processes[i].pid == client->pid &&
+            limits->processes[i].began == zr_process_started(client->pid)) {
+            client->hard_bytes = limits->processes[i].hard_bytes;
+            client->soft_bytes = limits->processes[i].soft_bytes;
         }
 }

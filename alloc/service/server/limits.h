@@ -34,6 +34,6 @@ void zr_limits_load(struct zr_limits *limits, struct zr_ledger *ledger, struct z
 zr_result zr_limits_note(struct zr_limits *limits, const struct zr_ledger *ledger,
                          const struct zr_service_message *limit);
 /* Restores the quotas of a process that has registered. */
-void zr_limits_apply(const struct zr_limits *limits, struct zr_holder *holder);
+void zr_limits_apply(const struct zr_limits *limits, struct zr_client *client);
 
 #endif

@@ -198,9 +198,9 @@ static zr_result open_device(struct zr_server *server, const char *device, struc
     if (result == ZR_OK)
         result = zr_listener_open(&server->listener, key, log);
     if (result == ZR_OK && device)
-        result = zr_stock_open(&server->stock, ordinal, &ledger->most_bytes);
+        result = zr_device_pool_open(&server->device_pool, ordinal, &ledger->most_bytes);
     if (result == ZR_OK && device) {
-        ledger->least_bytes = server->stock.backend->can.granule_bytes;
+        ledger->least_bytes = server->device_pool.backend->can.granule_bytes;
         snprintf(ledger->device_option, sizeof ledger->device_option, " --device %s", key);
     }
     if (result == ZR_OK && ledger->capacity_bytes > 0)

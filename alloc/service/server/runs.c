@@ -89,31 +89,31 @@ static uint64_t most_held(const struct zr_ledger *ledger, uint64_t turn)
     return any ? most : held_in_turn(ledger, 0);
 }
 
-uint64_t zr_run_allows(const struct zr_holder *holder)
+uint64_t zr_run_allows(const struct zr_client *client)
 {
-    const struct zr_run *run = holder->run;
+    const struct zr_run *run = client->run;
     if (!run || !run->begun)
         return 0;
-    return !run->in_turn  ? holder->plan_base_bytes
+    return !run->in_turn  ? client->plan_base_bytes
            : run->threads ? run->claim_bytes
-                          : holder->plan_peak_bytes;
+                          : client->plan_peak_bytes;
 }
 
-bool zr_run_follows(const struct zr_ledger *ledger, const struct zr_holder *holder)
+bool zr_run_follows(const struct zr_ledger *ledger, const struct zr_client *client)
 {
-    if (!holder->run || !holder->run->in_turn || !holder->run->threads)
+    if (!client->run || !client->run->in_turn || !client->run->threads)
         return false;
     const struct zr_run *run = ledger->runs;
-    while (run && !(run->in_turn && run->turn < holder->run->turn))
+    while (run && !(run->in_turn && run->turn < client->run->turn))
         run = run->next;
     return run || ledger->settling; /* those that come back may have come before it */
 }
 
-uint64_t zr_run_free(const struct zr_ledger *ledger, const struct zr_holder *holder, uint64_t free_bytes)
+uint64_t zr_run_free(const struct zr_ledger *ledger, const struct zr_client *client, uint64_t free_bytes)
 {
-    if (!zr_run_follows(ledger, holder))
+    if (!zr_run_follows(ledger, client))
         return free_bytes;
-    const struct zr_run *run = holder->run;
+    const struct zr_run *run = client->run;
     uint64_t own = held_beside(run, 0) - run->held_bytes; /* in `most` */
     uint64_t all = free_bytes + sum_runs(ledger, NULL).held_bytes + own, most = most_held(ledger, run->turn);
     uint64_t free = ledger->settling || most > all ? 0 : all - most;
@@ -170,23 +170,23 @@ static zr_result have_run(struct zr_ledger *ledger, const struct zr_run_plan *pl
     return ZR_OK;
 }
 
-void zr_run_leave(struct zr_ledger *ledger, struct zr_holder *holder)
+void zr_run_leave(struct zr_ledger *ledger, struct zr_client *client)
 {
-    struct zr_run *run = holder->run, **link = &ledger->runs;
+    struct zr_run *run = client->run, **link = &ledger->runs;
     if (!run)
         return;
     run->members_count--;
     run->expected_count--;
-    run->resting_count -= holder->rests;
-    run->base_bytes -= holder->plan_base_bytes;
-    run->spill_bytes -= holder->plan_spill_bytes;
-    run->peak_bytes -= holder->plan_peak_bytes;
+    run->paused_count -= client->paused;
+    run->base_bytes -= client->plan_base_bytes;
+    run->spill_bytes -= client->plan_spill_bytes;
+    run->peak_bytes -= client->plan_peak_bytes;
     run->claim_bytes = run->claim_bytes < run->peak_bytes ? run->claim_bytes : run->peak_bytes;
-    run->held_bytes -= holder->held_bytes;
-    holder->run = NULL;
-    holder->plan_base_bytes = holder->plan_peak_bytes = holder->plan_spill_bytes = 0;
-    holder->rests = holder->turn_untold = holder->spills_no_more = false;
-    holder->awaits = ZR_AWAITS_NOTHING;
+    run->held_bytes -= client->held_bytes;
+    client->run = NULL;
+    client->plan_base_bytes = client->plan_peak_bytes = client->plan_spill_bytes = 0;
+    client->paused = client->slice_unreported = client->spill_exhausted = false;
+    client->awaits = ZR_AWAITS_NOTHING;
     if (run->members_count > 0)
         return;
     while (*link != run)
@@ -196,7 +196,7 @@ void zr_run_leave(struct zr_ledger *ledger, struct zr_holder *holder)
 }
 
 /* The hard quotas: those of a group count the peaks of all that have one. */
-static zr_result check_quotas(const struct zr_ledger *ledger, const struct zr_holder *joining, uint64_t peak)
+static zr_result check_quotas(const struct zr_ledger *ledger, const struct zr_client *joining, uint64_t peak)
 {
     char planned[ZR_LEDGER_NUMBER_ROOM], quota[ZR_LEDGER_NUMBER_ROOM], others[ZR_LEDGER_NUMBER_ROOM];
     uint64_t hard = joining->hard_bytes ? joining->hard_bytes : ledger->process_hard_bytes, sum = 0;
@@ -208,9 +208,9 @@ static zr_result check_quotas(const struct zr_ledger *ledger, const struct zr_ho
             "BYTES` raises it",
             zr_size_print(planned, peak), (int)joining->pid, zr_size_print_in(quota, hard, peak),
             ledger->device_option, (int)joining->pid);
-    for (const struct zr_holder *holder = ledger->holders; holder && group->hard_bytes; holder = holder->next)
-        if (holder->group == group && holder != joining)
-            sum += more_of(holder->plan_peak_bytes, holder->held_bytes);
+    for (const struct zr_client *client = ledger->clients; client && group->hard_bytes; client = client->next)
+        if (client->group == group && client != joining)
+            sum += more_of(client->plan_peak_bytes, client->held_bytes);
     if (group->hard_bytes && (peak > group->hard_bytes || sum > group->hard_bytes - peak))
         return zr_fail(
             ZR_ERR_MEMORY,
@@ -222,18 +222,18 @@ static zr_result check_quotas(const struct zr_ledger *ledger, const struct zr_ho
     return ZR_OK;
 }
 
-static void await(struct zr_ledger *ledger, struct zr_holder *holder, enum zr_awaited what, uint64_t now_ns)
+static void await(struct zr_ledger *ledger, struct zr_client *client, enum zr_awaited what, uint64_t now_ns)
 {
-    holder->awaits = what;
-    holder->awaits_until_ns = now_ns + ANSWER_NS;
-    zr_ledger_due(ledger, holder->awaits_until_ns);
+    client->awaits = what;
+    client->awaits_until_ns = now_ns + ANSWER_NS;
+    zr_ledger_due(ledger, client->awaits_until_ns);
 }
 
-static void reply(struct zr_ledger *ledger, struct zr_holder *holder, enum zr_service_kind kind,
+static void reply(struct zr_ledger *ledger, struct zr_client *client, enum zr_service_kind kind,
                   const char *words)
 {
-    holder->awaits = ZR_AWAITS_NOTHING;
-    ledger->calls->reply(ledger, holder, kind, words);
+    client->awaits = ZR_AWAITS_NOTHING;
+    ledger->calls->reply(ledger, client, kind, words);
 }
 
 static bool is_turn(const struct zr_ledger *ledger, uint64_t turn)
@@ -244,18 +244,18 @@ static bool is_turn(const struct zr_ledger *ledger, uint64_t turn)
     return run != NULL;
 }
 
-static void enter(struct zr_ledger *ledger, struct zr_run *run, struct zr_holder *holder,
+static void enter(struct zr_ledger *ledger, struct zr_run *run, struct zr_client *client,
                   const struct zr_run_plan *plan)
 {
-    holder->run = run;
-    holder->plan_base_bytes = plan->base_bytes;
-    holder->plan_peak_bytes = plan->peak_bytes;
-    holder->plan_spill_bytes = plan->spill_bytes;
+    client->run = run;
+    client->plan_base_bytes = plan->base_bytes;
+    client->plan_peak_bytes = plan->peak_bytes;
+    client->plan_spill_bytes = plan->spill_bytes;
     run->members_count++;
     run->spill_bytes += plan->spill_bytes;
     run->base_bytes += plan->base_bytes;
     run->peak_bytes += plan->peak_bytes;
-    run->held_bytes += holder->held_bytes;
+    run->held_bytes += client->held_bytes;
     run->waits = run->waits || plan->waits;
     run->admitted = run->begun = run->admitted || plan->admitted;
     run->in_turn = run->in_turn || plan->in_turn;
@@ -268,55 +268,55 @@ static void enter(struct zr_ledger *ledger, struct zr_run *run, struct zr_holder
     ledger->turn_number = more_of(ledger->turn_number, plan->turn);
 }
 
-zr_result zr_run_join(struct zr_ledger *ledger, struct zr_holder *holder, const struct zr_run_plan *plan,
+zr_result zr_run_join(struct zr_ledger *ledger, struct zr_client *client, const struct zr_run_plan *plan,
                       uint64_t now_ns)
 {
     struct zr_run *run = NULL;
     if (plan->peak_bytes == 0 || plan->base_bytes > plan->peak_bytes || plan->peak_bytes > BYTES_MAX ||
         plan->spill_bytes > plan->base_bytes || plan->count == 0 || plan->count > MEMBERS_MAX ||
-        holder->awaits != ZR_AWAITS_NOTHING)
+        client->awaits != ZR_AWAITS_NOTHING)
         return zr_fail(ZR_ERR_INVALID, "an invalid plan");
-    if (holder->run && holder->run->admitted) { /* it was to ask again */
-        reply(ledger, holder, ZR_SERVICE_GRANTED, "");
+    if (client->run && client->run->admitted) { /* it was to ask again */
+        reply(ledger, client, ZR_SERVICE_GRANTED, "");
         return ZR_OK;
     }
-    if (!holder->run) {
-        zr_result result = plan->admitted ? ZR_OK : check_quotas(ledger, holder, plan->peak_bytes);
+    if (!client->run) {
+        zr_result result = plan->admitted ? ZR_OK : check_quotas(ledger, client, plan->peak_bytes);
         if (result == ZR_OK)
             result = have_run(ledger, plan, &run);
         if (result != ZR_OK && !plan->admitted)
-            reply(ledger, holder, ZR_SERVICE_REFUSED, "");
+            reply(ledger, client, ZR_SERVICE_REFUSED, "");
         if (result != ZR_OK)
             return ZR_OK;
-        enter(ledger, run, holder, plan);
+        enter(ledger, run, client, plan);
         run->turn_since_ns = now_ns;
     }
     ledger->round++; /* what others have idle may be more than when it asked last */
     if (!plan->admitted)
-        await(ledger, holder, ZR_AWAITS_ADMISSION, now_ns);
+        await(ledger, client, ZR_AWAITS_ADMISSION, now_ns);
     return ZR_OK;
 }
 
-zr_result zr_run_turn(struct zr_ledger *ledger, struct zr_holder *holder, uint64_t now_ns)
+zr_result zr_run_turn(struct zr_ledger *ledger, struct zr_client *client, uint64_t now_ns)
 {
-    struct zr_run *run = holder->run;
-    if (!run || !run->admitted || holder->awaits != ZR_AWAITS_NOTHING)
+    struct zr_run *run = client->run;
+    if (!run || !run->admitted || client->awaits != ZR_AWAITS_NOTHING)
         return zr_fail(ZR_ERR_INVALID, "a request for a time slice without an admitted plan");
-    if (holder->turn_untold) { /* it came while the holder was to ask again */
-        holder->turn_untold = false;
-        reply(ledger, holder, ZR_SERVICE_GRANTED, "");
+    if (client->slice_unreported) { /* it came while the holder was to ask again */
+        client->slice_unreported = false;
+        reply(ledger, client, ZR_SERVICE_GRANTED, "");
         return ZR_OK;
     }
-    await(ledger, holder, ZR_AWAITS_TURN, now_ns);
-    run->resting_count += !holder->rests;
-    holder->spills_no_more = holder->rests && holder->spills_no_more;
-    holder->rests = true;
+    await(ledger, client, ZR_AWAITS_TURN, now_ns);
+    run->paused_count += !client->paused;
+    client->spill_exhausted = client->paused && client->spill_exhausted;
+    client->paused = true;
     return ZR_OK;
 }
 
-zr_result zr_run_claim(struct zr_holder *holder, uint64_t bytes)
+zr_result zr_run_claim(struct zr_client *client, uint64_t bytes)
 {
-    struct zr_run *run = holder->run;
+    struct zr_run *run = client->run;
     if (!run || !run->threads || !run->in_turn)
         return zr_fail(ZR_ERR_INVALID, "a reservation without a time slice, or of a run that makes none");
     bytes = more_of(bytes, run->base_bytes); /* which it has after its step */
@@ -330,9 +330,9 @@ zr_result zr_run_claim(struct zr_holder *holder, uint64_t bytes)
 static void reply_all(struct zr_ledger *ledger, const struct zr_run *run, enum zr_awaited what,
                       enum zr_service_kind kind, const char *words)
 {
-    for (struct zr_holder *holder = ledger->holders; holder; holder = holder->next)
-        if (holder->run == run && holder->awaits == what)
-            reply(ledger, holder, kind, words);
+    for (struct zr_client *client = ledger->clients; client; client = client->next)
+        if (client->run == run && client->awaits == what)
+            reply(ledger, client, kind, words);
 }
 
 static void refuse(struct zr_ledger *ledger, struct zr_run *run, const struct sums *with, uint64_t unplanned)
@@ -349,9 +349,9 @@ static void refuse(struct zr_ledger *ledger, struct zr_run *run, const struct su
             zr_size_print_in(number[4], unplanned, most));
     reply_all(ledger, run, ZR_AWAITS_ADMISSION, ZR_SERVICE_REFUSED, "");
     unsigned left = run->members_count;
-    for (struct zr_holder *holder = ledger->holders; holder && left > 0; holder = holder->next)
-        if (holder->run == run) {
-            zr_run_leave(ledger, holder); /* the last one takes the run with it */
+    for (struct zr_client *client = ledger->clients; client && left > 0; client = client->next)
+        if (client->run == run) {
+            zr_run_leave(ledger, client); /* the last one takes the run with it */
             left--;
         }
 }
@@ -376,17 +376,17 @@ static void decide(struct zr_ledger *ledger, struct zr_run *run, uint64_t now_ns
     struct sums with = sum_runs(ledger, run);
     uint64_t unplanned = ledger->held_bytes - with.held_bytes;
     uint64_t need = with.floor_bytes + with.step_bytes + unplanned;
-    struct zr_holder *first = ledger->holders;
+    struct zr_client *first = ledger->clients;
     while (first && first->run != run)
         first = first->next;
     if (need > ledger->capacity_bytes &&
-        zr_ledger_press(ledger, first, need - ledger->capacity_bytes, true, now_ns))
+        zr_ledger_reclaim(ledger, first, need - ledger->capacity_bytes, true, now_ns))
         return; /* what is idle without a plan comes back first */
     if (need > ledger->capacity_bytes && run->waits && run->peak_bytes <= ledger->capacity_bytes) {
-        if (!run->told) /* at once; from then on now and then */
+        if (!run->reported) /* at once; from then on now and then */
             reply_all(ledger, run, ZR_AWAITS_ADMISSION, ZR_SERVICE_LATER,
                       why_waits(run, words, sizeof words));
-        run->told = true;
+        run->reported = true;
         return;
     }
     if (need > ledger->capacity_bytes) {
@@ -411,14 +411,14 @@ static struct zr_run *first_queued(const struct zr_ledger *ledger)
 static void begin_turn(struct zr_ledger *ledger, struct zr_run *run, uint64_t now_ns)
 {
     run->in_turn = run->begun = true;
-    run->queued = run->resting_count = 0;
+    run->queued = run->paused_count = 0;
     run->turn_since_ns = now_ns;
     run->turn = ++ledger->turn_number;
     run->claim_bytes = run->peak_bytes;
-    for (struct zr_holder *holder = ledger->holders; holder; holder = holder->next)
-        if (holder->run == run) {
-            holder->rests = holder->spills_no_more = false;
-            holder->turn_untold = holder->awaits != ZR_AWAITS_TURN;
+    for (struct zr_client *client = ledger->clients; client; client = client->next)
+        if (client->run == run) {
+            client->paused = client->spill_exhausted = false;
+            client->slice_unreported = client->awaits != ZR_AWAITS_TURN;
         }
     reply_all(ledger, run, ZR_AWAITS_TURN, ZR_SERVICE_GRANTED, "");
 }
@@ -426,9 +426,9 @@ static void begin_turn(struct zr_ledger *ledger, struct zr_run *run, uint64_t no
 static void ask_turn(struct zr_ledger *ledger, struct zr_run *run, uint64_t lacks)
 {
     run->yields = true;
-    for (struct zr_holder *holder = ledger->holders; holder; holder = holder->next)
-        if (holder->run == run)
-            ledger->calls->yield(ledger, holder, lacks);
+    for (struct zr_client *client = ledger->clients; client; client = client->next)
+        if (client->run == run)
+            ledger->calls->yield(ledger, client, lacks);
 }
 
 static uint64_t lacked_by(const struct zr_run *run)
@@ -482,12 +482,12 @@ static void begin_beside(struct zr_ledger *ledger, struct zr_run *run, uint64_t 
             ask_turn(ledger, other, lacks ? lacks : 1);
 }
 
-bool zr_run_ask_before(struct zr_ledger *ledger, const struct zr_holder *holder)
+bool zr_run_ask_before(struct zr_ledger *ledger, const struct zr_client *client)
 {
     bool asked = false;
     for (struct zr_run *run = ledger->runs; run; run = run->next)
-        if (run->in_turn && !run->yields && run->turn <= holder->run->turn) {
-            ask_turn(ledger, run, lacked_by(holder->run) + 1);
+        if (run->in_turn && !run->yields && run->turn <= client->run->turn) {
+            ask_turn(ledger, run, lacked_by(client->run) + 1);
             asked = true;
         }
     return asked;
@@ -509,12 +509,12 @@ static uint64_t missing_for(const struct zr_ledger *ledger, const struct zr_run 
 }
 
 /* What the holder can be asked for now. */
-static uint64_t spillable_bytes(const struct zr_holder *holder)
+static uint64_t spillable_bytes(const struct zr_client *client)
 {
-    uint64_t floor = holder->plan_base_bytes - holder->plan_spill_bytes;
-    bool can = holder->plan_spill_bytes > 0 && holder->rests && !holder->spills_no_more && holder->listens &&
-               holder->asked_bytes == 0;
-    return can && holder->held_bytes > floor ? holder->held_bytes - floor : 0;
+    uint64_t floor = client->plan_base_bytes - client->plan_spill_bytes;
+    bool can = client->plan_spill_bytes > 0 && client->paused && !client->spill_exhausted &&
+               client->listens && client->reclaim_bytes == 0;
+    return can && client->held_bytes > floor ? client->held_bytes - floor : 0;
 }
 
 /* Asks runs that rest, but for this one, to spill what is missing. False: nothing comes. Those that wait
@@ -522,18 +522,18 @@ static uint64_t spillable_bytes(const struct zr_holder *holder)
 static bool ask_spills(struct zr_ledger *ledger, const struct zr_run *waits, uint64_t missing,
                        uint64_t now_ns)
 {
-    uint64_t coming = zr_ledger_asked_bytes(ledger); /* of what is idle, too */
+    uint64_t coming = zr_ledger_reclaim_bytes(ledger); /* of what is idle, too */
     while (coming < missing) {
-        struct zr_holder *best = NULL;
-        for (struct zr_holder *holder = ledger->holders; holder; holder = holder->next)
-            if (spillable_bytes(holder) > 0 && holder->run != waits &&
-                (!best || holder->run->queued > best->run->queued))
-                best = holder;
+        struct zr_client *best = NULL;
+        for (struct zr_client *client = ledger->clients; client; client = client->next)
+            if (spillable_bytes(client) > 0 && client->run != waits &&
+                (!best || client->run->queued > best->run->queued))
+                best = client;
         if (!best)
             break;
         uint64_t most = spillable_bytes(best);
         zr_ledger_ask_spill(ledger, best, missing - coming < most ? missing - coming : most, now_ns);
-        coming += best->asked_bytes;
+        coming += best->reclaim_bytes;
     }
     return coming > 0;
 }
@@ -589,7 +589,7 @@ void zr_runs_serve(struct zr_ledger *ledger, uint64_t now_ns)
         next = run->next;
         if (!run->admitted && run->members_count == run->expected_count) {
             decide(ledger, run, now_ns);
-        } else if (run->admitted && !run->queued && run->resting_count == run->expected_count &&
+        } else if (run->admitted && !run->queued && run->paused_count == run->expected_count &&
                    run->members_count == run->expected_count) {
             run->in_turn = run->yields = false;
             run->queued = ++ledger->queue_number;
@@ -604,23 +604,23 @@ void zr_runs_tick(struct zr_ledger *ledger, uint64_t now_ns)
     char words[WORDS_ROOM];
     if (!ledger->runs)
         return;
-    for (struct zr_holder *holder = ledger->holders; holder; holder = holder->next) {
-        const struct zr_holder *other = ledger->holders;
-        if (holder->awaits == ZR_AWAITS_NOTHING)
+    for (struct zr_client *client = ledger->clients; client; client = client->next) {
+        const struct zr_client *other = ledger->clients;
+        if (client->awaits == ZR_AWAITS_NOTHING)
             continue;
-        if (now_ns < holder->awaits_until_ns) {
-            zr_ledger_due(ledger, holder->awaits_until_ns);
+        if (now_ns < client->awaits_until_ns) {
+            zr_ledger_due(ledger, client->awaits_until_ns);
             continue;
         }
         while (other && !(other->run && other->run->in_turn))
             other = other->next;
-        if (holder->awaits == ZR_AWAITS_TURN && other)
+        if (client->awaits == ZR_AWAITS_TURN && other)
             snprintf(words, sizeof words, "waits for its time slice: pid %d (%s) has the current time slice",
                      (int)other->pid, other->program);
-        else if (holder->awaits == ZR_AWAITS_TURN)
+        else if (client->awaits == ZR_AWAITS_TURN)
             snprintf(words, sizeof words, "waits for its time slice");
         else
-            why_waits(holder->run, words, sizeof words);
-        reply(ledger, holder, ZR_SERVICE_LATER, words);
+            why_waits(client->run, words, sizeof words);
+        reply(ledger, client, ZR_SERVICE_LATER, words);
     }
 }

@@ -27,12 +27,12 @@
 struct zr_run {
     struct zr_run *next; /* in order of arrival */
     uint32_t key;        /* the members' run number; 0: one member */
-    unsigned expected_count, members_count, resting_count;
+    unsigned expected_count, members_count, paused_count;
     uint64_t base_bytes, peak_bytes, held_bytes, spill_bytes; /* sums over its members */
     bool admitted, in_turn, yields;                           /* yields: YIELD was sent */
-    bool waits; /* for admission: it fits the capacity, but not now */
-    bool told;  /* LATER was sent */
-    bool begun; /* it had a time slice, so its base is allocated */
+    bool waits;    /* for admission: it fits the capacity, but not now */
+    bool reported; /* LATER was sent */
+    bool begun;    /* it had a time slice, so its base is allocated */
     uint64_t turn_since_ns;
     uint64_t turn;        /* its time slice's number; lower numbers have precedence */
     uint64_t claim_bytes; /* the most bytes it will hold until the time slice ends */
@@ -52,15 +52,15 @@ struct zr_run_plan {
 
 /* Registers the plan of a holder in the ledger, or repeats the request. The answer comes after all members of
  * the run have called this. ZR_ERR_INVALID: an invalid plan. ZR_ERR_HOST_MEMORY. */
-zr_result zr_run_join(struct zr_ledger *ledger, struct zr_holder *holder, const struct zr_run_plan *plan,
+zr_result zr_run_join(struct zr_ledger *ledger, struct zr_client *client, const struct zr_run_plan *plan,
                       uint64_t now_ns);
 /* Pauses the holder and requests its run's next time slice. ZR_ERR_INVALID: the run is not admitted. */
-zr_result zr_run_turn(struct zr_ledger *ledger, struct zr_holder *holder, uint64_t now_ns);
+zr_result zr_run_turn(struct zr_ledger *ledger, struct zr_client *client, uint64_t now_ns);
 /* Reserves at most `bytes` for the rest of the holder's step. ZR_ERR_INVALID: no time slice, or a plan
  * without threads. */
-zr_result zr_run_claim(struct zr_holder *holder, uint64_t bytes);
+zr_result zr_run_claim(struct zr_client *client, uint64_t bytes);
 /* Removes the holder from its run; its bytes count as held without a plan. */
-void zr_run_leave(struct zr_ledger *ledger, struct zr_holder *holder);
+void zr_run_leave(struct zr_ledger *ledger, struct zr_client *client);
 
 /* Admits or refuses runs, begins time slices and sends YIELD. */
 void zr_runs_serve(struct zr_ledger *ledger, uint64_t now_ns);
@@ -68,14 +68,14 @@ void zr_runs_serve(struct zr_ledger *ledger, uint64_t now_ns);
 void zr_runs_tick(struct zr_ledger *ledger, uint64_t now_ns);
 
 /* The bytes that the holder's plan allows now; 0: no admitted plan. */
-uint64_t zr_run_allows(const struct zr_holder *holder);
+uint64_t zr_run_allows(const struct zr_client *client);
 /* Whether the holder's run computes beside a run whose time slice began earlier. */
-bool zr_run_follows(const struct zr_ledger *ledger, const struct zr_holder *holder);
+bool zr_run_follows(const struct zr_ledger *ledger, const struct zr_client *client);
 /* The part of `free_bytes` that the holder's plan may use: all but the claims of runs that it follows. */
-uint64_t zr_run_free(const struct zr_ledger *ledger, const struct zr_holder *holder, uint64_t free_bytes);
+uint64_t zr_run_free(const struct zr_ledger *ledger, const struct zr_client *client, uint64_t free_bytes);
 /* Sends YIELD to the holder's run and to runs that it follows, because the holder lacks memory that they have
  * claimed. True: YIELD was sent to at least one run. */
-bool zr_run_ask_before(struct zr_ledger *ledger, const struct zr_holder *holder);
+bool zr_run_ask_before(struct zr_ledger *ledger, const struct zr_client *client);
 /* The bytes that admitted runs need so that the largest step fits. */
 uint64_t zr_runs_need(const struct zr_ledger *ledger);
 /* Whether runs compute beside one another; then their time slices end with their steps. */

@@ -1,4 +1,4 @@
-/* server.c: see server.h. Uses obey.c and ledger.c. */
+/* server.c: see server.h. Uses dispatch.c and ledger.c. */
 #define _GNU_SOURCE
 #include "alloc/service/server/server.h"
 
@@ -32,88 +32,90 @@ static struct zr_server *server_of(struct zr_ledger *ledger)
     return (struct zr_server *)ledger;
 }
 
-static struct zr_client *client_of(struct zr_holder *holder)
+static struct zr_connection *connection_of(struct zr_client *client)
 {
-    return (struct zr_client *)holder;
+    return (struct zr_connection *)client;
 }
 
 /* ---- What a client is told ----------------------------------------------------------------------------- */
 
-void zr_client_doom(struct zr_server *server, struct zr_client *client, bool revoke, const char *words)
+void zr_connection_disconnect(struct zr_server *server, struct zr_connection *connection, bool revoke,
+                              const char *words)
 {
-    if (client->doomed)
+    if (connection->disconnected)
         return;
-    client->doomed = server->doomed = true;
-    client->revoked = revoke;
-    snprintf(client->words, sizeof client->words, "%s", words);
+    connection->disconnected = server->disconnected = true;
+    connection->revoked = revoke;
+    snprintf(connection->words, sizeof connection->words, "%s", words);
 }
 
-void zr_client_say(struct zr_client *client, int socket, const struct zr_service_message *message, int fd)
+void zr_connection_send(struct zr_connection *connection, int socket,
+                        const struct zr_service_message *message, int fd)
 {
     zr_result result = socket >= 0 ? zr_service_send(socket, message, fd, true) : ZR_ERR_PEER;
-    if (result != ZR_OK && !client->doomed)
-        zr_client_doom(client->server, client, result == ZR_ERR_TIMEOUT,
-                       result == ZR_ERR_TIMEOUT ? "it does not read its answers" : "");
+    if (result != ZR_OK && !connection->disconnected)
+        zr_connection_disconnect(connection->server, connection, result == ZR_ERR_TIMEOUT,
+                                 result == ZR_ERR_TIMEOUT ? "it does not read its answers" : "");
 }
 
-static bool answer(struct zr_ledger *ledger, struct zr_holder *holder, zr_result result)
+static bool answer(struct zr_ledger *ledger, struct zr_client *client, zr_result result)
 {
     struct zr_server *server = server_of(ledger);
     struct zr_device_piece *piece = NULL;
     bool granted = result == ZR_OK;
     int fd = -1;
     if (granted && zr_server_has_device(server))
-        result = zr_client_lend(client_of(holder), holder->wanted_bytes, &piece);
-    if (piece && (result = zr_piece_fd(&server->stock, piece, &fd)) != ZR_OK)
-        zr_stock_take_back(&server->stock, &client_of(holder)->pieces, piece);
+        result = zr_connection_lend(connection_of(client), client->wanted_bytes, &piece);
+    if (piece && (result = zr_piece_fd(&server->device_pool, piece, &fd)) != ZR_OK)
+        zr_device_pool_return(&server->device_pool, &connection_of(client)->pieces, piece);
     if (granted && result != ZR_OK)
         return false;
     struct zr_service_message message =
         zr_service_message_of(result == ZR_OK ? ZR_SERVICE_GRANTED : ZR_SERVICE_REFUSED);
     message.count = fd >= 0 ? piece->number : 0;
-    message.serial = holder->wanted_serial;
-    message.bytes = holder->wanted_bytes;
+    message.serial = client->wanted_serial;
+    message.bytes = client->wanted_bytes;
     message.result = (uint32_t)result;
     if (result != ZR_OK)
         snprintf(message.words, sizeof message.words, "%s", zr_last_error());
-    zr_client_say(client_of(holder), client_of(holder)->line, &message, fd);
+    zr_connection_send(connection_of(client), connection_of(client)->requests, &message, fd);
     if (fd >= 0)
-        zr_piece_close_fd(&server->stock, piece);
+        zr_piece_close_fd(&server->device_pool, piece);
     return true;
 }
 
-static void ask(struct zr_ledger *ledger, struct zr_holder *holder)
+static void ask(struct zr_ledger *ledger, struct zr_client *client)
 {
     struct zr_service_message message = zr_service_message_of(ZR_SERVICE_RECLAIM);
-    message.serial = holder->asked_serial;
-    message.bytes = holder->asked_bytes;
-    message.flags = holder->asked_spill ? ZR_SERVICE_SPILL : 0;
+    message.serial = client->reclaim_serial;
+    message.bytes = client->reclaim_bytes;
+    message.flags = client->reclaim_spills ? ZR_SERVICE_SPILL : 0;
     message.within_ms = (uint32_t)(ledger->within_ns / 1000000);
-    zr_client_say(client_of(holder), client_of(holder)->bell, &message, -1);
+    zr_connection_send(connection_of(client), connection_of(client)->notifications, &message, -1);
 }
 
-static void end(struct zr_ledger *ledger, struct zr_holder *holder, const char *words)
+static void end(struct zr_ledger *ledger, struct zr_client *client, const char *words)
 {
-    zr_client_doom(server_of(ledger), client_of(holder), true, words);
+    zr_connection_disconnect(server_of(ledger), connection_of(client), true, words);
 }
 
-static void reply(struct zr_ledger *ledger, struct zr_holder *holder, enum zr_service_kind kind,
+static void reply(struct zr_ledger *ledger, struct zr_client *client, enum zr_service_kind kind,
                   const char *words)
 {
     struct zr_service_message message = zr_service_message_of(kind);
     (void)ledger;
     message.result = kind == ZR_SERVICE_REFUSED ? ZR_ERR_MEMORY : ZR_OK;
-    message.turn = holder->run ? holder->run->turn : 0;
+    message.turn = client->run ? client->run->turn : 0;
     snprintf(message.words, sizeof message.words, "%s", kind == ZR_SERVICE_REFUSED ? zr_last_error() : words);
-    zr_client_say(client_of(holder), client_of(holder)->line, &message, -1);
+    zr_connection_send(connection_of(client), connection_of(client)->requests, &message, -1);
 }
 
-static void ask_to_yield(struct zr_ledger *ledger, struct zr_holder *holder, uint64_t bytes)
+static void ask_to_yield(struct zr_ledger *ledger, struct zr_client *client, uint64_t bytes)
 {
     struct zr_service_message message = zr_service_message_of(ZR_SERVICE_YIELD);
     (void)ledger;
     message.bytes = bytes;
-    zr_client_say(client_of(holder), client_of(holder)->bell, &message, -1);
+    zr_connection_send(connection_of(client), connection_of(client)->notifications, &message, -1);
 }
 
 static const struct zr_ledger_calls calls = {
@@ -128,74 +130,75 @@ static void close_fd(int *fd)
     *fd = -1;
 }
 
-static void tell_end(struct zr_server *server, struct zr_client *client)
+static void notify_end(struct zr_server *server, struct zr_connection *connection)
 {
     struct zr_service_message message = zr_service_message_of(ZR_SERVICE_ENDED);
-    if (!client->words[0])
+    if (!connection->words[0])
         return;
-    snprintf(message.words, sizeof message.words, "%s", client->words);
-    if (client->bell >= 0)
-        zr_service_send(client->bell, &message, -1, true);
-    zr_service_log(server->log, "pid %d (%s): %s%s", (int)client->holder.pid, client->holder.program,
-                   client->words,
-                   client->holder.held_bytes == 0 || !client->revoked ? ""
+    snprintf(message.words, sizeof message.words, "%s", connection->words);
+    if (connection->notifications >= 0)
+        zr_service_send(connection->notifications, &message, -1, true);
+    zr_service_log(server->log, "pid %d (%s): %s%s", (int)connection->client.pid, connection->client.program,
+                   connection->words,
+                   connection->client.held_bytes == 0 || !connection->revoked ? ""
                    : zr_server_has_device(server) ? "; its memory of the device is freed when it exits"
                                                   : "; its memory was revoked");
-    client->words[0] = '\0';
+    connection->words[0] = '\0';
 }
 
-static bool release(struct zr_server *server, struct zr_client *client)
+static bool release(struct zr_server *server, struct zr_connection *connection)
 {
-    return zr_server_has_device(server) ? zr_client_release_pieces(client) : zr_client_release_files(client);
+    return zr_server_has_device(server) ? zr_connection_release_pieces(connection)
+                                        : zr_connection_release_files(connection);
 }
 
-static void forget(struct zr_server *server, struct zr_client *client)
+static void forget(struct zr_server *server, struct zr_connection *connection)
 {
-    if (client->previous)
-        client->previous->next = client->next;
+    if (connection->previous)
+        connection->previous->next = connection->next;
     else
-        server->clients = client->next;
-    if (client->next)
-        client->next->previous = client->previous;
-    server->clients_count--;
-    server->unregistered_count -= !client->registered;
-    server->left_count -= client->holder.left;
-    if (client->registered)
-        zr_ledger_remove(&server->ledger, &client->holder, zr_os_now_ns());
-    zr_slab_give(&server->client_records, client);
+        server->connections = connection->next;
+    if (connection->next)
+        connection->next->previous = connection->previous;
+    server->connections_count--;
+    server->unregistered_count -= !connection->registered;
+    server->left_count -= connection->client.left;
+    if (connection->registered)
+        zr_ledger_remove(&server->ledger, &connection->client, zr_os_now_ns());
+    zr_slab_give(&server->connection_records, connection);
 }
 
 /* Hangs up. Its memory goes, or stays counted while a child of its maps it. */
-static void finish(struct zr_server *server, struct zr_client *client)
+static void finish(struct zr_server *server, struct zr_connection *connection)
 {
-    tell_end(server, client);
-    close_fd(&client->line);
-    close_fd(&client->bell);
-    if (client->revoked)
-        zr_client_revoke_files(client);
+    notify_end(server, connection);
+    close_fd(&connection->requests);
+    close_fd(&connection->notifications);
+    if (connection->revoked)
+        zr_connection_revoke_files(connection);
     if (!zr_server_has_device(server))
-        close_fd(&client->process);
-    if (!release(server, client)) {
-        client->doomed = false;
-        if (!client->holder.left) {
+        close_fd(&connection->process);
+    if (!release(server, connection)) {
+        connection->disconnected = false;
+        if (!connection->client.left) {
             server->left_count++;
-            zr_ledger_leave(&server->ledger, &client->holder, zr_os_now_ns());
+            zr_ledger_leave(&server->ledger, &connection->client, zr_os_now_ns());
         }
         return;
     }
-    close_fd(&client->process);
-    forget(server, client);
+    close_fd(&connection->process);
+    forget(server, connection);
 }
 
-/* To end one may doom another. */
-static void finish_doomed(struct zr_server *server)
+/* Ending one connection may disconnect another. */
+static void finish_disconnected(struct zr_server *server)
 {
-    while (server->doomed) {
-        server->doomed = false;
-        for (struct zr_client *client = server->clients, *next; client; client = next) {
-            next = client->next;
-            if (client->doomed)
-                finish(server, client);
+    while (server->disconnected) {
+        server->disconnected = false;
+        for (struct zr_connection *connection = server->connections, *next; connection; connection = next) {
+            next = connection->next;
+            if (connection->disconnected)
+                finish(server, connection);
         }
     }
 }
@@ -208,9 +211,9 @@ static void look_around(struct zr_server *server, uint64_t now_ns)
     server->looked_ns = now_ns;
     if (server->left_count == 0 && server->unregistered_count == 0)
         return;
-    for (struct zr_client *client = server->clients; client; client = client->next)
-        if (client->holder.left || (!client->registered && now_ns - client->since_ns > SILENT_NS))
-            zr_client_doom(server, client, false, "");
+    for (struct zr_connection *connection = server->connections; connection; connection = connection->next)
+        if (connection->client.left || (!connection->registered && now_ns - connection->since_ns > SILENT_NS))
+            zr_connection_disconnect(server, connection, false, "");
 }
 
 /* ---- The beginning of a connection --------------------------------------------------------------------- */
@@ -222,49 +225,50 @@ static bool listen_to(struct zr_server *server, int fd, struct zr_source *source
 }
 
 /* A process that has not been heard yet. */
-static void turn_away(struct zr_server *server, int line, const char *words)
+static void refuse_connection(struct zr_server *server, int requests, const char *words)
 {
     struct zr_service_message refused = zr_service_message_of(ZR_SERVICE_REFUSED);
     refused.result = ZR_ERR_UNAVAILABLE;
     snprintf(refused.words, sizeof refused.words, "zrd %s", words);
-    if (line >= 0)
-        zr_service_send(line, &refused, -1, true);
+    if (requests >= 0)
+        zr_service_send(requests, &refused, -1, true);
     zr_service_log(server->log, "%s", words);
-    close_fd(&line);
+    close_fd(&requests);
 }
 
-void zr_server_admit(struct zr_server *server, int line)
+void zr_server_admit(struct zr_server *server, int requests)
 {
     struct ucred peer = {0};
     socklen_t bytes = sizeof peer;
-    if (getsockopt(line, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) != 0 || peer.uid != geteuid()) {
+    if (getsockopt(requests, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) != 0 || peer.uid != geteuid()) {
         zr_service_log(server->log, "rejects user %ld (pid %d): not the user of this zrd", (long)peer.uid,
                        (int)peer.pid);
-        close(line);
+        close(requests);
         return;
     }
-    if (server->clients_count >= CLIENTS_MAX || !zr_slab_reserve(&server->client_records, 1)) {
-        turn_away(server, line, "cannot serve another client: the maximum is 8192");
+    if (server->connections_count >= CLIENTS_MAX || !zr_slab_reserve(&server->connection_records, 1)) {
+        refuse_connection(server, requests, "cannot serve another client: the maximum is 8192");
         return;
     }
-    struct zr_client *client = zr_slab_take(&server->client_records);
-    *client = (struct zr_client){.server = server, .next = server->clients, .line = line, .bell = -1};
-    client->holder.pid = peer.pid;
-    client->since_ns = zr_os_now_ns();
-    client->line_source = (struct zr_source){ZR_SOURCE_LINE, client};
-    client->process_source = (struct zr_source){ZR_SOURCE_PROCESS, client};
-    if (client->next)
-        client->next->previous = client;
-    server->clients = client;
-    server->clients_count++;
+    struct zr_connection *connection = zr_slab_take(&server->connection_records);
+    *connection = (struct zr_connection){
+        .server = server, .next = server->connections, .requests = requests, .notifications = -1};
+    connection->client.pid = peer.pid;
+    connection->since_ns = zr_os_now_ns();
+    connection->requests_source = (struct zr_source){ZR_SOURCE_REQUESTS, connection};
+    connection->process_source = (struct zr_source){ZR_SOURCE_PROCESS, connection};
+    if (connection->next)
+        connection->next->previous = connection;
+    server->connections = connection;
+    server->connections_count++;
     server->unregistered_count++;
-    fcntl(line, F_SETFL, O_NONBLOCK);
+    fcntl(requests, F_SETFL, O_NONBLOCK);
     /* A child that was not made by fork() may have the connection, too: the process's end counts as well. */
-    client->process = (int)syscall(SYS_pidfd_open, peer.pid, 0);
-    if (client->process >= 0)
-        listen_to(server, client->process, &client->process_source);
-    if (!listen_to(server, line, &client->line_source))
-        zr_client_doom(server, client, false, "epoll cannot add its connection");
+    connection->process = (int)syscall(SYS_pidfd_open, peer.pid, 0);
+    if (connection->process >= 0)
+        listen_to(server, connection->process, &connection->process_source);
+    if (!listen_to(server, requests, &connection->requests_source))
+        zr_connection_disconnect(server, connection, false, "epoll cannot add its connection");
 }
 
 static void accept_all(struct zr_server *server, int listening)
@@ -272,19 +276,20 @@ static void accept_all(struct zr_server *server, int listening)
     for (unsigned i = 0; listening >= 0 && i < EVENTS_AT_ONCE; i++) {
         if (server->spare < 0) /* another process may have taken its place */
             server->spare = zr_open("/dev/null", O_RDONLY, 0);
-        int line = zr_accept(listening, SOCK_NONBLOCK);
-        if (line < 0 && (errno == EMFILE || errno == ENFILE) && server->spare >= 0) {
+        int requests = zr_accept(listening, SOCK_NONBLOCK);
+        if (requests < 0 && (errno == EMFILE || errno == ENFILE) && server->spare >= 0) {
             /* Told, not left waiting in the queue. */
             close_fd(&server->spare);
-            line = zr_accept(listening, SOCK_NONBLOCK);
-            turn_away(server, line,
-                      "has no free descriptor for another client: raise `ulimit -n` where zrd is started");
+            requests = zr_accept(listening, SOCK_NONBLOCK);
+            refuse_connection(
+                server, requests,
+                "has no free descriptor for another client: raise `ulimit -n` where zrd is started");
             server->spare = zr_open("/dev/null", O_RDONLY, 0);
             return;
         }
-        if (line < 0)
+        if (requests < 0)
             return;
-        zr_server_admit(server, line);
+        zr_server_admit(server, requests);
     }
 }
 
@@ -321,26 +326,26 @@ static void look_at_folder(struct zr_server *server, uint64_t now_ns)
 
 /* ---- The loop ------------------------------------------------------------------------------------------ */
 
-static void read_line(struct zr_server *server, struct zr_client *client)
+static void read_line(struct zr_server *server, struct zr_connection *connection)
 {
-    struct zr_service_parcel parcel;
-    for (unsigned i = 0; i < MESSAGES_AT_ONCE && !client->doomed; i++) {
-        zr_result result = zr_service_receive(client->line, &parcel, 0);
+    struct zr_service_packet packet;
+    for (unsigned i = 0; i < MESSAGES_AT_ONCE && !connection->disconnected; i++) {
+        zr_result result = zr_service_receive(connection->requests, &packet, 0);
         if (result == ZR_ERR_TIMEOUT)
             return;
         if (result == ZR_OK)
-            zr_client_obey(server, client, &parcel);
+            zr_connection_dispatch(server, connection, &packet);
         else
-            zr_client_doom(server, client, false, "");
-        zr_service_parcel_end(&parcel);
+            zr_connection_disconnect(server, connection, false, "");
+        zr_service_packet_close(&packet);
     }
 }
 
-void zr_client_hear(struct zr_server *server, struct zr_client *client)
+void zr_connection_receive(struct zr_server *server, struct zr_connection *connection)
 {
-    struct pollfd more = {.fd = client->line, .events = POLLIN};
-    while (!client->doomed && client->line >= 0 && poll(&more, 1, 0) > 0)
-        read_line(server, client);
+    struct pollfd more = {.fd = connection->requests, .events = POLLIN};
+    while (!connection->disconnected && connection->requests >= 0 && poll(&more, 1, 0) > 0)
+        read_line(server, connection);
 }
 
 static void take_event(struct zr_server *server, const struct zr_source *source)
@@ -356,15 +361,15 @@ static void take_event(struct zr_server *server, const struct zr_source *source)
     case ZR_SOURCE_SIGNAL:
         server->stop = true;
         break;
-    case ZR_SOURCE_LINE:
-        if (!source->client->doomed)
-            read_line(server, source->client);
+    case ZR_SOURCE_REQUESTS:
+        if (!source->connection->disconnected)
+            read_line(server, source->connection);
         break;
     case ZR_SOURCE_PROCESS:
         /* What it sent last comes first. */
-        if (!source->client->doomed)
-            read_line(server, source->client);
-        zr_client_doom(server, source->client, false, "");
+        if (!source->connection->disconnected)
+            read_line(server, source->connection);
+        zr_connection_disconnect(server, source->connection, false, "");
         break;
     }
 }
@@ -374,7 +379,7 @@ static bool tells_an_end(const struct epoll_event *event)
 {
     const struct zr_source *source = event->data.ptr;
     return source->kind == ZR_SOURCE_PROCESS ||
-           (source->kind == ZR_SOURCE_LINE && event->events & (EPOLLHUP | EPOLLERR));
+           (source->kind == ZR_SOURCE_REQUESTS && event->events & (EPOLLHUP | EPOLLERR));
 }
 
 void zr_server_step(struct zr_server *server, int timeout_ms)
@@ -404,7 +409,7 @@ void zr_server_step(struct zr_server *server, int timeout_ms)
     look_around(server, now_ns);
     if (now_ns >= folder_due_ns(server))
         look_at_folder(server, now_ns);
-    finish_doomed(server);
+    finish_disconnected(server);
 }
 
 zr_result zr_server_start(struct zr_server *server, struct zr_service_log *log)
@@ -414,7 +419,7 @@ zr_result zr_server_start(struct zr_server *server, struct zr_service_log *log)
     server->ledger.calls = &calls;
     server->spare = -1;
     zr_ledger_start(&server->ledger);
-    zr_slab_init(&server->client_records, sizeof(struct zr_client), ZR_POOL_FAULTS);
+    zr_slab_init(&server->connection_records, sizeof(struct zr_connection), ZR_POOL_FAULTS);
     server->epoll = epoll_create1(EPOLL_CLOEXEC);
     return server->epoll >= 0
                ? ZR_OK
@@ -441,19 +446,19 @@ zr_result zr_server_stop_by(struct zr_server *server, int fd)
 void zr_server_end(struct zr_server *server)
 {
     zr_listener_close(&server->listener); /* first: a client that is hung up on may start the next zrd */
-    for (struct zr_client *client = server->clients, *next; client; client = next) {
-        next = client->next;
-        close_fd(&client->line);
-        close_fd(&client->bell);
-        close_fd(&client->process);
-        zr_client_close_files(client);
+    for (struct zr_connection *connection = server->connections, *next; connection; connection = next) {
+        next = connection->next;
+        close_fd(&connection->requests);
+        close_fd(&connection->notifications);
+        close_fd(&connection->process);
+        zr_connection_close_files(connection);
         if (zr_server_has_device(server))
-            zr_stock_take_all(&server->stock, &client->pieces);
+            zr_device_pool_return_all(&server->device_pool, &connection->pieces);
     }
-    server->clients = NULL;
-    zr_stock_close(&server->stock);
+    server->connections = NULL;
+    zr_device_pool_close(&server->device_pool);
     close_fd(&server->spare);
     close_fd(&server->epoll);
-    zr_slab_end(&server->client_records);
+    zr_slab_end(&server->connection_records);
     zr_ledger_end(&server->ledger);
 }

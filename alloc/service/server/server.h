@@ -7,9 +7,9 @@
 #include "alloc/service/server/limits.h"
 #include "alloc/service/server/listener.h"
 #include "alloc/service/server/log.h"
-#include "alloc/service/server/stock.h"
+#include "alloc/service/server/device_pool.h"
 
-struct zr_client;
+struct zr_connection;
 
 /* The time that clients of an earlier zrd have to reconnect before time slices begin, and the time that a
  * tool waits for answers to INQUIRE. */
@@ -18,32 +18,38 @@ struct zr_client;
 
 /* The source of an epoll event. */
 struct zr_source {
-    enum { ZR_SOURCE_LISTENING, ZR_SOURCE_FOLDER, ZR_SOURCE_SIGNAL, ZR_SOURCE_LINE, ZR_SOURCE_PROCESS } kind;
-    struct zr_client *client;
+    enum {
+        ZR_SOURCE_LISTENING,
+        ZR_SOURCE_FOLDER,
+        ZR_SOURCE_SIGNAL,
+        ZR_SOURCE_REQUESTS,
+        ZR_SOURCE_PROCESS
+    } kind;
+    struct zr_connection *connection;
 };
 
 struct zr_server {
     struct zr_ledger ledger; /* first */
     struct zr_service_log *log;
     struct zr_limits limits;
-    struct zr_stock stock;       /* of a device's zrd */
-    struct zr_listener listener; /* open before zr_server_listen() */
-    int epoll, spare;            /* spare: a descriptor closed to answer one connection when none is free */
-    struct zr_client *clients;   /* the newest first */
-    unsigned clients_count, unregistered_count, left_count;
-    bool doomed; /* some clients are to be disconnected */
+    struct zr_device_pool device_pool; /* of a device's zrd */
+    struct zr_listener listener;       /* open before zr_server_listen() */
+    int epoll, spare; /* spare: a descriptor closed to answer one connection when none is free */
+    struct zr_connection *connections; /* the newest first */
+    unsigned connections_count, unregistered_count, left_count;
+    bool disconnected; /* some clients are to be disconnected */
     bool stop;
-    struct zr_slab client_records;
+    struct zr_slab connection_records;
     uint64_t started_ns;
     uint64_t looked_ns; /* when the periodic checks ran last */
 };
 
 static inline bool zr_server_has_device(const struct zr_server *server)
 {
-    return server->stock.backend != NULL;
+    return server->device_pool.backend != NULL;
 }
 
-/* The caller has set capacity_bytes and within_ns of the ledger, and `stock` for a device.
+/* The caller has set capacity_bytes and within_ns of the ledger, and `device_pool` for a device.
  * ZR_ERR_UNAVAILABLE: the system refused an epoll descriptor. */
 zr_result zr_server_start(struct zr_server *server, struct zr_service_log *log);
 /* Closes all connections and the listener. Clients keep their files. */
@@ -51,7 +57,7 @@ void zr_server_end(struct zr_server *server);
 /* Starts to accept connections at the listener's sockets. */
 zr_result zr_server_listen(struct zr_server *server);
 /* Takes ownership of a new connection. */
-void zr_server_admit(struct zr_server *server, int line);
+void zr_server_admit(struct zr_server *server, int requests);
 /* Waits for events, at most timeout_ms (-1: no limit), and handles them. */
 void zr_server_step(struct zr_server *server, int timeout_ms);
 /* Stops the loop when the descriptor becomes readable. */

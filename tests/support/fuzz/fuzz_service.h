@@ -31,26 +31,26 @@ static inline void fuzz_drop(int *fd)
 /* Hears all there is; the bell and the file come with it. */
 static inline void fuzz_listen(struct fuzz_speaker *speaker, int *where, char *ended)
 {
-    struct zr_service_parcel parcel;
+    struct zr_service_packet packet;
     zr_result result;
-    while (*where >= 0 && (result = zr_service_receive(*where, &parcel, 0)) != ZR_ERR_TIMEOUT) {
+    while (*where >= 0 && (result = zr_service_receive(*where, &packet, 0)) != ZR_ERR_TIMEOUT) {
         if (result != ZR_OK) {
             fuzz_drop(where);
             break;
         }
-        if (parcel.message.kind == ZR_SERVICE_ENDED)
-            strcpy(ended, parcel.message.words);
-        if (parcel.message.kind == ZR_SERVICE_RECLAIM)
-            speaker->asked = parcel.message.serial;
-        if (parcel.message.kind == ZR_SERVICE_GRANTED)
-            speaker->piece = parcel.message.count;
-        int *slot = parcel.message.kind == ZR_SERVICE_WELCOME ? &speaker->bell : &speaker->file;
-        if (parcel.fds_count == 1) {
+        if (packet.message.kind == ZR_SERVICE_ENDED)
+            strcpy(ended, packet.message.words);
+        if (packet.message.kind == ZR_SERVICE_RECLAIM)
+            speaker->asked = packet.message.serial;
+        if (packet.message.kind == ZR_SERVICE_GRANTED)
+            speaker->piece = packet.message.count;
+        int *slot = packet.message.kind == ZR_SERVICE_WELCOME ? &speaker->bell : &speaker->file;
+        if (packet.fds_count == 1) {
             fuzz_drop(slot);
-            *slot = parcel.fds[0];
-            parcel.fds[0] = -1;
+            *slot = packet.fds[0];
+            packet.fds[0] = -1;
         }
-        zr_service_parcel_end(&parcel);
+        zr_service_packet_close(&packet);
     }
 }
 
@@ -91,16 +91,16 @@ static inline bool fuzz_runs_add_up(const struct zr_ledger *ledger)
     for (const struct zr_run *run = ledger->runs; run; run = run->next) {
         uint64_t base = 0, peak = 0, held = 0;
         unsigned members = 0, resting = 0;
-        for (const struct zr_holder *holder = ledger->holders; holder; holder = holder->next)
-            if (holder->run == run) {
-                base += holder->plan_base_bytes;
-                peak += holder->plan_peak_bytes;
-                held += holder->held_bytes;
+        for (const struct zr_client *client = ledger->clients; client; client = client->next)
+            if (client->run == run) {
+                base += client->plan_base_bytes;
+                peak += client->plan_peak_bytes;
+                held += client->held_bytes;
                 members++;
-                resting += holder->rests;
+                resting += client->paused;
             }
         if (base != run->base_bytes || peak != run->peak_bytes || held != run->held_bytes || members == 0 ||
-            members != run->members_count || members > run->expected_count || resting != run->resting_count)
+            members != run->members_count || members > run->expected_count || resting != run->paused_count)
             return false;
     }
     return true;
@@ -112,21 +112,21 @@ static inline bool fuzz_adds_up(const struct zr_server *server)
     const struct zr_ledger *ledger = &server->ledger;
     uint64_t held = 0, groups = 0, waiting = 0, wanting = 0;
     unsigned count = 0, members = 0;
-    for (const struct zr_holder *holder = ledger->holders; holder; holder = holder->next) {
-        held += holder->held_bytes;
-        wanting += holder->wanted_bytes > 0;
+    for (const struct zr_client *client = ledger->clients; client; client = client->next) {
+        held += client->held_bytes;
+        wanting += client->wanted_bytes > 0;
         count++;
-        if (holder->peak_bytes < holder->held_bytes || (holder->left && holder->wanted_bytes > 0))
+        if (client->peak_bytes < client->held_bytes || (client->left && client->wanted_bytes > 0))
             return false;
     }
-    for (const struct zr_holder *holder = ledger->first_waiting; holder; holder = holder->next_waiting)
+    for (const struct zr_client *client = ledger->first_waiting; client; client = client->next_waiting)
         waiting++;
     for (const struct zr_group *group = ledger->groups; group; group = group->next) {
         groups += group->held_bytes;
-        members += group->holders_count;
+        members += group->clients_count;
     }
     return fuzz_runs_add_up(ledger) && held == ledger->held_bytes && groups == held &&
-           count == ledger->holders_count && members == count && waiting == wanting;
+           count == ledger->clients_count && members == count && waiting == wanting;
 }
 
 /* Descriptors that are open. */
@@ -173,7 +173,7 @@ static inline bool fuzz_zrd(bool device, const unsigned char *data, size_t bytes
     server.ledger.within_ns = 1000000;
     for (unsigned i = 0; i < FUZZ_SPEAKERS; i++)
         speakers[i] = (struct fuzz_speaker){.line = -1, .bell = -1, .file = -1};
-    good = (!device || zr_stock_open(&server.stock, 0, &memory_bytes) == ZR_OK) &&
+    good = (!device || zr_device_pool_open(&server.device_pool, 0, &memory_bytes) == ZR_OK) &&
            zr_server_start(&server, &log) == ZR_OK;
     for (size_t i = 0; good && i + 4 <= bytes && i < 4 * FUZZ_STEPS_MAX; i += 4) {
         struct fuzz_speaker *speaker = &speakers[data[i + 1] % FUZZ_SPEAKERS];
@@ -195,7 +195,7 @@ static inline bool fuzz_zrd(bool device, const unsigned char *data, size_t bytes
     for (unsigned i = 0; i < 4; i++)
         zr_server_step(&server, 0);
     good = good &&
-           (device || (server.clients_count == 0 && server.ledger.held_bytes == 0 && !server.ledger.holders));
+           (device || (server.connections_count == 0 && server.ledger.held_bytes == 0 && !server.ledger.clients));
     zr_server_end(&server);
     *result = ended[0] ? zr_fail(ZR_ERR_FORMAT, "%s", ended) : ZR_OK;
     return good && fuzz_open_count() == before && fuzz_answer(*result);

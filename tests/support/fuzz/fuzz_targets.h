@@ -239,7 +239,8 @@ static const struct fuzz_target fuzz_targets[] = {
     {"checkpoint", fuzz_checkpoint, fuzz_manifest_words}, /* zero/checkpoint/checkpoint_load.c */
     {"state", fuzz_state, fuzz_manifest_words},           /* zero/checkpoint/state.c: zr_engine_load() */
     {"service", fuzz_service, fuzz_service_words},        /* alloc/service/: what zrd hears */
-    {"device", fuzz_service_device, fuzz_service_words},  /* and a device's: alloc/service/server/stock.c */
+    {"device", fuzz_service_device,
+     fuzz_service_words}, /* and a device's: alloc/service/server/device_pool.c */
 };
 enum { FUZZ_TARGETS = sizeof fuzz_targets / sizeof *fuzz_targets };
 

@@ -275,7 +275,7 @@ static zr_result pass_message(const struct zr_service_message *message, size_t b
     } control = {
         .head = {.cmsg_len = CMSG_LEN(fds * sizeof(int)), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS}};
     struct msghdr header = {.msg_iov = &(struct iovec){room, bytes}, .msg_iovlen = 1};
-    struct zr_service_parcel parcel;
+    struct zr_service_packet packet;
     memcpy(room, message, sizeof *message);
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, line) != 0)
         return ZR_ERR_CORRUPT;
@@ -283,17 +283,17 @@ static zr_result pass_message(const struct zr_service_message *message, size_t b
         memcpy(CMSG_DATA(&control.head) + i * sizeof(int), &line[0], sizeof(int));
     if (fds > 0)
         header.msg_control = &control, header.msg_controllen = CMSG_SPACE(fds * sizeof(int));
-    zr_result result = zr_service_receive(line[1], &parcel, 0);
+    zr_result result = zr_service_receive(line[1], &packet, 0);
     if (result == ZR_ERR_TIMEOUT && sendmsg(line[0], &header, 0) == (ssize_t)bytes)
-        result = zr_service_receive(line[1], &parcel, 0);
+        result = zr_service_receive(line[1], &packet, 0);
     if (result == ZR_OK) {
-        result = zr_service_parcel_check(line[1], &parcel);
-        if (parcel.fds_count != (fds < ZR_SERVICE_FDS_MAX ? fds : ZR_SERVICE_FDS_MAX))
+        result = zr_service_packet_check(line[1], &packet);
+        if (packet.fds_count != (fds < ZR_SERVICE_FDS_MAX ? fds : ZR_SERVICE_FDS_MAX))
             result = ZR_ERR_CORRUPT;
-        zr_service_parcel_end(&parcel);
+        zr_service_packet_close(&packet);
     }
     close(line[0]);
-    if (zr_service_receive(line[1], &parcel, UINT64_MAX) != ZR_ERR_PEER)
+    if (zr_service_receive(line[1], &packet, UINT64_MAX) != ZR_ERR_PEER)
         result = ZR_ERR_CORRUPT;
     close(line[1]);
     return result;

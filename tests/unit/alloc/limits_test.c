@@ -41,7 +41,7 @@ static size_t limits_held(void)
     zr_arena_trim(arena, 0, NULL);
     struct zr_arena_stats now = stats();
     return now.live_bytes + now.requested_bytes + now.reserved_bytes + now.pending_bytes + now.blocks_count +
-           zr_backend_held_bytes(backend) + backend->arenas_count + ledger.held_bytes + ledger.holders_count +
+           zr_backend_held_bytes(backend) + backend->arenas_count + ledger.held_bytes + ledger.clients_count +
            ledger.groups_count;
 }
 
@@ -677,16 +677,16 @@ static const struct limit pools[] = {
 static zr_result answered; /* ZR_ERR_TIMEOUT: not yet */
 static enum zr_service_kind replied;
 
-static bool answer(struct zr_ledger *of, struct zr_holder *holder, zr_result result)
+static bool answer(struct zr_ledger *of, struct zr_client *client, zr_result result)
 {
-    (void)of, (void)holder;
+    (void)of, (void)client;
     answered = result;
     return true;
 }
 
-static void reply(struct zr_ledger *of, struct zr_holder *holder, enum zr_service_kind kind, const char *text)
+static void reply(struct zr_ledger *of, struct zr_client *client, enum zr_service_kind kind, const char *text)
 {
-    (void)of, (void)holder, (void)text;
+    (void)of, (void)client, (void)text;
     replied = kind;
 }
 
@@ -703,10 +703,10 @@ static void start_ledger(uint64_t capacity_bytes)
 /* Holders go; nothing stays with the ledger. */
 static zr_result end_ledger(zr_result result, bool good)
 {
-    while (ledger.holders)
-        zr_ledger_remove(&ledger, ledger.holders, 0);
+    while (ledger.clients)
+        zr_ledger_remove(&ledger, ledger.clients, 0);
     zr_ledger_unlimit(&ledger);
-    good = ledger.held_bytes + ledger.holders_count + ledger.groups_count == 0 && !ledger.runs && good;
+    good = ledger.held_bytes + ledger.clients_count + ledger.groups_count == 0 && !ledger.runs && good;
     zr_ledger_end(&ledger);
     return good ? result : ZR_ERR_CORRUPT;
 }
@@ -718,46 +718,46 @@ enum { ALONE, PROCESS, EACH, GROUP, CAPACITY };
 ASK(lease)
 {
     uint64_t held = limit->with == ALONE ? 0 : 100;
-    struct zr_holder holder = {.pid = 1, .held_bytes = held};
+    struct zr_client client = {.pid = 1, .held_bytes = held};
     start_ledger(limit->with == CAPACITY ? 1000 : SIZE_MAX);
     ledger.process_hard_bytes = limit->with == EACH ? 1000 : 0;
-    zr_ledger_add(&ledger, &holder, "a");
-    holder.hard_bytes = limit->with == PROCESS ? 1000 : 0;
-    holder.group->hard_bytes = limit->with == GROUP ? 1000 : 0;
-    zr_result result = zr_ledger_lease(&ledger, &holder, value, 1, 0);
+    zr_ledger_add(&ledger, &client, "a");
+    client.hard_bytes = limit->with == PROCESS ? 1000 : 0;
+    client.group->hard_bytes = limit->with == GROUP ? 1000 : 0;
+    zr_result result = zr_ledger_lease(&ledger, &client, value, 1, 0);
     zr_ledger_tick(&ledger, 1000); /* it has waited, for nobody */
     result = result != ZR_OK ? result : answered;
     held += result == ZR_OK ? value : 0;
-    return end_ledger(result, holder.held_bytes == held && holder.group->held_bytes == held &&
+    return end_ledger(result, client.held_bytes == held && client.group->held_bytes == held &&
                                   ledger.held_bytes == held);
 }
 
 ASK(returned)
 {
-    struct zr_holder holder = {.pid = 1, .held_bytes = 100};
+    struct zr_client client = {.pid = 1, .held_bytes = 100};
     start_ledger(1000);
-    zr_ledger_add(&ledger, &holder, "a");
-    zr_result result = zr_ledger_return(&ledger, &holder, value, 0);
+    zr_ledger_add(&ledger, &client, "a");
+    zr_result result = zr_ledger_return(&ledger, &client, value, 0);
     return end_ledger(result, ledger.held_bytes == 100 - (result == ZR_OK ? value : 0));
 }
 
-ASK(holder)
+ASK(client)
 {
-    struct zr_holder made = {.pid = 1, .held_bytes = value};
+    struct zr_client made = {.pid = 1, .held_bytes = value};
     start_ledger(1000);
     return end_ledger(zr_ledger_add(&ledger, &made, "a"), true);
 }
 
 ASK(groups)
 {
-    static struct zr_holder holders[4097];
+    static struct zr_client clients[4097];
     zr_result result = ZR_OK;
     start_ledger(1000);
     for (size_t i = 0; i < value && result == ZR_OK; i++) {
         char number[24];
         snprintf(number, sizeof number, "%zu", i);
-        holders[i] = (struct zr_holder){.pid = 1};
-        result = zr_ledger_add(&ledger, &holders[i], number);
+        clients[i] = (struct zr_client){.pid = 1};
+        result = zr_ledger_add(&ledger, &clients[i], number);
     }
     return end_ledger(result, true);
 }
@@ -780,7 +780,7 @@ enum { MEMBERS, PEAK, BASE, SPILL };
 /* A plan, of which each number has a limit; beside the capacity, where that is small. */
 ASK(run_plan)
 {
-    struct zr_holder made = {.pid = 1};
+    struct zr_client made = {.pid = 1};
     struct zr_run_plan numbers = {
         .base_bytes = limit->with == PEAK ? 0 : 10, .peak_bytes = 20, .key = 1, .count = 1};
     if (limit->with == MEMBERS)
@@ -866,7 +866,7 @@ static const struct limit service[] = {
     {"a lease within a group's quota", lease, 1, 900, INVALID, MEMORY, 0, GROUP},
     {"a lease within the capacity", lease, 1, 900, INVALID, MEMORY, 0, CAPACITY},
     {"what comes back", returned, 0, 100, 0, INVALID, 0, 0},
-    {"what a process holds", holder, 0, (size_t)1 << 50, 0, INVALID, 0, 0},
+    {"what a process holds", client, 0, (size_t)1 << 50, 0, INVALID, 0, 0},
     {"groups", groups, 1, 4096, 0, ZR_ERR_HOST_MEMORY, 0, 0},
     {"a hard quota", quota, 0, ADDRESSES, 0, INVALID, 0, ZR_SERVICE_SET_HARD},
     {"a soft quota", quota, 0, ADDRESSES, 0, INVALID, 0, ZR_SERVICE_SET_SOFT},
@@ -890,12 +890,12 @@ static const struct limit service[] = {
 
 static void test_lease_waits(void)
 {
-    struct zr_holder rich = {.pid = 1, .held_bytes = 900}, poor = {.pid = 2};
+    struct zr_client rich = {.pid = 1, .held_bytes = 900}, poor = {.pid = 2};
     start_ledger(1000);
     zr_ledger_add(&ledger, &rich, "a");
     zr_ledger_add(&ledger, &poor, "b");
-    rich.asked_bytes = 50; /* it is about to give */
-    rich.asked_until_ns = UINT64_MAX;
+    rich.reclaim_bytes = 50; /* it is about to give */
+    rich.reclaim_until_ns = UINT64_MAX;
     zr_ledger_lease(&ledger, &poor, 150, 1, 0);
     zr_ledger_return(&ledger, &rich, 49, 1);
     tap_ok(answered == ZR_ERR_TIMEOUT && poor.held_bytes == 0,

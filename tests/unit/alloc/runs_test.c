@@ -12,7 +12,7 @@ enum { HOLDERS = 8, CAPACITY = 100 };
 #define WITHIN (1000 * MS)
 #define TURN   (200 * MS)
 
-static struct zr_holder holders[HOLDERS];
+static struct zr_client clients[HOLDERS];
 static struct zr_ledger ledger;
 /* What the ledger has said to each, and how often; and what came last. */
 static struct {
@@ -20,36 +20,36 @@ static struct {
     enum zr_service_kind last;
 } said[HOLDERS];
 
-static bool answer(struct zr_ledger *of, struct zr_holder *holder, zr_result result)
+static bool answer(struct zr_ledger *of, struct zr_client *client, zr_result result)
 {
     (void)of;
-    *(result == ZR_OK ? &said[holder - holders].granted : &said[holder - holders].refused) += 1;
+    *(result == ZR_OK ? &said[client - clients].granted : &said[client - clients].refused) += 1;
     return true;
 }
 
-static void ask(struct zr_ledger *of, struct zr_holder *holder)
+static void ask(struct zr_ledger *of, struct zr_client *client)
 {
     (void)of;
-    said[holder - holders].asked++;
+    said[client - clients].asked++;
 }
 
-static void end(struct zr_ledger *of, struct zr_holder *holder, const char *words)
+static void end(struct zr_ledger *of, struct zr_client *client, const char *words)
 {
-    (void)of, (void)holder, (void)words;
+    (void)of, (void)client, (void)words;
 }
 
-static void reply(struct zr_ledger *of, struct zr_holder *holder, enum zr_service_kind kind,
+static void reply(struct zr_ledger *of, struct zr_client *client, enum zr_service_kind kind,
                   const char *words)
 {
     (void)of, (void)words;
-    said[holder - holders].last = kind;
-    said[holder - holders].answered++;
+    said[client - clients].last = kind;
+    said[client - clients].answered++;
 }
 
-static void yield(struct zr_ledger *of, struct zr_holder *holder, uint64_t bytes)
+static void yield(struct zr_ledger *of, struct zr_client *client, uint64_t bytes)
 {
     (void)of, (void)bytes;
-    said[holder - holders].yielded++;
+    said[client - clients].yielded++;
 }
 
 static void start(void)
@@ -65,8 +65,8 @@ static void start(void)
 
 static void add(unsigned which, uint64_t held_bytes)
 {
-    holders[which] = (struct zr_holder){.pid = (int32_t)which + 1, .held_bytes = held_bytes, .listens = true};
-    zr_assert(zr_ledger_add(&ledger, &holders[which], "a") == ZR_OK);
+    clients[which] = (struct zr_client){.pid = (int32_t)which + 1, .held_bytes = held_bytes, .listens = true};
+    zr_assert(zr_ledger_add(&ledger, &clients[which], "a") == ZR_OK);
 }
 
 static uint64_t spills;  /* of the next plan's base */
@@ -77,7 +77,7 @@ static unsigned threads; /* and those that compute beside another's */
 static enum zr_service_kind plan(unsigned which, uint64_t base, uint64_t peak, uint32_t count, uint64_t now)
 {
     said[which].last = 0;
-    zr_result result = zr_run_join(&ledger, &holders[which],
+    zr_result result = zr_run_join(&ledger, &clients[which],
                                    &(struct zr_run_plan){.base_bytes = base,
                                                          .peak_bytes = peak,
                                                          .spill_bytes = spills,
@@ -93,14 +93,14 @@ static enum zr_service_kind plan(unsigned which, uint64_t base, uint64_t peak, u
 static enum zr_service_kind turn(unsigned which, uint64_t now)
 {
     said[which].last = 0;
-    zr_result result = zr_run_turn(&ledger, &holders[which], now);
+    zr_result result = zr_run_turn(&ledger, &clients[which], now);
     zr_ledger_serve(&ledger, now);
     return result == ZR_OK ? said[which].last : ZR_SERVICE_ENDED;
 }
 
 static void lease(unsigned which, uint64_t bytes, uint64_t now)
 {
-    zr_assert(zr_ledger_lease(&ledger, &holders[which], bytes, 1, now) == ZR_OK);
+    zr_assert(zr_ledger_lease(&ledger, &clients[which], bytes, 1, now) == ZR_OK);
 }
 
 /* Who follows takes what is free, and gives way to 2, which has no plan and comes later. */
@@ -122,12 +122,12 @@ static void test_newcomer(void)
     lease(2, 30, 0);
     tap_ok(said[2].refused == 1 && said[2].granted == 0, "within that it waits");
     lease(1, 10, 0);
-    zr_ledger_return(&ledger, &holders[0], 10, 0);
-    zr_run_claim(&holders[0], 50);
+    zr_ledger_return(&ledger, &clients[0], 10, 0);
+    zr_run_claim(&clients[0], 50);
     zr_ledger_serve(&ledger, 0);
     tap_ok(said[2].granted == 0 && said[1].granted == 1, "who follows does not have what it waits for");
-    zr_ledger_return(&ledger, &holders[0], 40, 0);
-    zr_run_claim(&holders[0], 10);
+    zr_ledger_return(&ledger, &clients[0], 40, 0);
+    zr_run_claim(&clients[0], 10);
     zr_ledger_serve(&ledger, 0);
     tap_ok(said[2].granted == 1 && said[1].granted == 2,
            "has what comes back first, and who follows the rest");
@@ -135,7 +135,7 @@ static void test_newcomer(void)
     zr_ledger_tick(&ledger, WITHIN);
     tap_is(said[2].refused, 2, "at the deadline it is refused all the same");
     for (unsigned i = 0; i < 3; i++)
-        zr_ledger_remove(&ledger, &holders[i], WITHIN);
+        zr_ledger_remove(&ledger, &clients[i], WITHIN);
 }
 
 /* A lease beyond its plan gives who follows nothing of what another claims. */
@@ -185,7 +185,7 @@ static void test_back(void)
     ledger.settled_ns = 100 * MS;
     for (unsigned i = 0; i < 3; i++) {
         add(i, 20);
-        zr_run_join(&ledger, &holders[i],
+        zr_run_join(&ledger, &clients[i],
                     &(struct zr_run_plan){.base_bytes = 10,
                                           .peak_bytes = 50,
                                           .count = 1,
@@ -203,9 +203,9 @@ static void test_back(void)
     tap_ok(said[0].granted == 1 && said[1].granted == 0, "then who came first, within its claim");
     tap_ok(said[0].yielded == 1 && said[1].yielded == 1, "both are to say what they need no more");
     lease(2, 20, 100 * MS);
-    tap_ok(said[2].granted == 0 && holders[2].run->turn == 7, "who had a turn of nobody's comes last");
-    zr_ledger_return(&ledger, &holders[0], 20, 100 * MS);
-    zr_run_claim(&holders[0], 10);
+    tap_ok(said[2].granted == 0 && clients[2].run->turn == 7, "who had a turn of nobody's comes last");
+    zr_ledger_return(&ledger, &clients[0], 20, 100 * MS);
+    zr_run_claim(&clients[0], 10);
     zr_ledger_serve(&ledger, 100 * MS);
     tap_ok(said[1].granted == 1 && said[2].granted == 1, "the others have what it claims no more");
     lease(2, 31, 100 * MS);
@@ -228,7 +228,7 @@ static void test_ranks_back(void)
         start();
         for (unsigned i = 0; i < 2; i++) {
             add(i, 10);
-            zr_run_join(&ledger, &holders[i],
+            zr_run_join(&ledger, &clients[i],
                         &(struct zr_run_plan){.base_bytes = 10,
                                               .peak_bytes = 30,
                                               .key = 8,
@@ -238,7 +238,7 @@ static void test_ranks_back(void)
                                               .turn = turns[at][i]},
                         0);
         }
-        tap_ok(holders[0].run == holders[1].run && holders[0].run->in_turn && holders[0].run->turn == 5,
+        tap_ok(clients[0].run == clients[1].run && clients[0].run->in_turn && clients[0].run->turn == 5,
                "ranks of one run that come back with turns %llu and %llu keep the latest",
                (unsigned long long)turns[at][0], (unsigned long long)turns[at][1]);
     }
@@ -274,17 +274,17 @@ static void test_beside(void)
            "who follows is not refused at the deadline, but to ask again");
     lease(1, 20, WITHIN);
     turn(2, WITHIN);
-    tap_is(zr_run_claim(&holders[2], 5), ZR_ERR_INVALID, "no claim without a turn");
-    zr_ledger_return(&ledger, &holders[0], 20, WITHIN);
+    tap_is(zr_run_claim(&clients[2], 5), ZR_ERR_INVALID, "no claim without a turn");
+    zr_ledger_return(&ledger, &clients[0], 20, WITHIN);
     tap_is(said[1].granted, 1, "what comes back is still the first's");
-    zr_run_claim(&holders[0], 50);
+    zr_run_claim(&clients[0], 50);
     zr_ledger_serve(&ledger, WITHIN);
     tap_is(said[1].granted, 2, "until it claims it no more");
-    zr_run_claim(&holders[0], 90);
+    zr_run_claim(&clients[0], 90);
     lease(0, 6, WITHIN);
     tap_ok(said[0].granted == 2 && said[0].refused == 1,
            "a claim never grows: beyond it a run is one of many");
-    zr_ledger_return(&ledger, &holders[0], 40, WITHIN);
+    zr_ledger_return(&ledger, &clients[0], 40, WITHIN);
     lease(1, 35, WITHIN);
     tap_is(said[1].granted, 2, "its next claim is not beyond what the first keeps");
     tap_is(turn(0, WITHIN), 0, "the first rests: the third has waited for longer");
@@ -292,11 +292,11 @@ static void test_beside(void)
            "and follows the second, which has all now");
     lease(2, 15, WITHIN);
     tap_is(said[2].granted, 0, "again beyond its claim");
-    zr_ledger_remove(&ledger, &holders[1], WITHIN);
+    zr_ledger_remove(&ledger, &clients[1], WITHIN);
     tap_ok(said[2].granted == 1 && said[0].last == ZR_SERVICE_GRANTED, "whose death lets both go on");
     for (unsigned i = 0; i < 4; i++)
         if (i != 1)
-            zr_ledger_remove(&ledger, &holders[i], WITHIN);
+            zr_ledger_remove(&ledger, &clients[i], WITHIN);
     test_newcomer();
     threads = 0;
 }
@@ -307,12 +307,12 @@ static void test_two(void)
     start();
     for (unsigned i = 0; i < 4; i++)
         add(i, 0);
-    holders[3].listens = false;
+    clients[3].listens = false;
     tap_is(plan(0, 20, 60, 1, 0), ZR_SERVICE_GRANTED, "a run is let in");
     tap_is(turn(0, 0), ZR_SERVICE_GRANTED, "and has its turn");
     tap_is(plan(1, 30, 70, 1, 0), ZR_SERVICE_GRANTED, "another, whose steps fit by turns alone");
     tap_is(turn(1, 0), 0, "it waits for its turn");
-    tap_ok(plan(2, 15, 16, 1, 0) == ZR_SERVICE_REFUSED && !holders[2].run &&
+    tap_ok(plan(2, 15, 16, 1, 0) == ZR_SERVICE_REFUSED && !clients[2].run &&
                strstr(zr_last_error(), "keep 50 B "),
            "a third does not fit: %s", zr_last_error());
     tap_is(plan(2, 5, 5, 1, 0), ZR_SERVICE_GRANTED, "unless it is small");
@@ -334,22 +334,22 @@ static void test_two(void)
     tap_ok(said[0].last == ZR_SERVICE_LATER && said[1].yielded == 1, "who waits hears so now and then");
     lease(1, 30, 1999 * MS);
     lease(1, 40, 2000 * MS);
-    tap_ok(said[0].asked == 1 && holders[0].asked_bytes == 35, "what the step lacks is asked of the first");
-    zr_ledger_given(&ledger, &holders[0], holders[0].asked_serial, 2001 * MS);
+    tap_ok(said[0].asked == 1 && clients[0].reclaim_bytes == 35, "what the step lacks is asked of the first");
+    zr_ledger_given(&ledger, &clients[0], clients[0].reclaim_serial, 2001 * MS);
     tap_ok(said[1].refused == 0 && zr_ledger_tick(&ledger, 2001 * MS) == 2021 * MS,
            "it had none: nobody is refused");
     zr_ledger_tick(&ledger, 2021 * MS);
     tap_is(said[0].asked, 2, "it is asked again");
-    zr_ledger_return(&ledger, &holders[0], 40, 2022 * MS);
+    zr_ledger_return(&ledger, &clients[0], 40, 2022 * MS);
     tap_is(said[1].granted, 2, "and its memory goes to the step");
-    zr_ledger_remove(&ledger, &holders[1], 2023 * MS);
+    zr_ledger_remove(&ledger, &clients[1], 2023 * MS);
     tap_is(turn(0, 2023 * MS), ZR_SERVICE_GRANTED, "who has gone keeps nobody waiting");
-    zr_ledger_given(&ledger, &holders[0], holders[0].asked_serial, 2023 * MS);
+    zr_ledger_given(&ledger, &clients[0], clients[0].reclaim_serial, 2023 * MS);
     lease(0, 41, 2024 * MS);
     tap_is(said[0].refused, 0, "beyond its plan a run is one of many");
     for (unsigned i = 0; i < 3; i++)
         if (i != 1)
-            zr_ledger_remove(&ledger, &holders[i], 0);
+            zr_ledger_remove(&ledger, &clients[i], 0);
     tap_ok(!ledger.runs, "no run is left");
 }
 
@@ -373,11 +373,11 @@ static void test_deadline(void)
 {
     start();
     add(0, 0), add(1, 60);
-    holders[1].listens = false;
+    clients[1].listens = false;
     plan(0, 10, 40, 1, 0);
     turn(0, 0);
-    holders[1].held_bytes += 5; /* as a child of fork() may */
-    ledger.held_bytes += 5, holders[1].group->held_bytes += 5;
+    clients[1].held_bytes += 5; /* as a child of fork() may */
+    ledger.held_bytes += 5, clients[1].group->held_bytes += 5;
     lease(0, 40, 0);
     for (uint64_t now = 0; now < WITHIN; now += 25 * MS)
         zr_ledger_tick(&ledger, now);
@@ -397,10 +397,10 @@ static void test_members(void)
     tap_is(said[0].last, ZR_SERVICE_LATER, "and hears so");
     tap_is(plan(0, 10, 30, 2, 501 * MS), 0, "it asks again");
     plan(1, 10, 30, 2, 502 * MS);
-    tap_ok(said[3].asked == 1 && holders[3].asked_bytes == 10 && said[1].answered == 0,
+    tap_ok(said[3].asked == 1 && clients[3].reclaim_bytes == 10 && said[1].answered == 0,
            "what others have idle is asked for first");
-    zr_ledger_return(&ledger, &holders[3], 10, 503 * MS);
-    zr_ledger_given(&ledger, &holders[3], holders[3].asked_serial, 503 * MS);
+    zr_ledger_return(&ledger, &clients[3], 10, 503 * MS);
+    zr_ledger_given(&ledger, &clients[3], clients[3].reclaim_serial, 503 * MS);
     tap_ok(said[0].last == ZR_SERVICE_GRANTED && said[1].last == ZR_SERVICE_GRANTED, "then both are let in");
     tap_is(turn(0, 504 * MS), 0, "one rests");
     tap_is(turn(1, 504 * MS), ZR_SERVICE_GRANTED, "both do");
@@ -414,14 +414,14 @@ static void test_members(void)
     tap_is(said[0].last, ZR_SERVICE_LATER, "it is to ask again");
     turn(1, 1301 * MS);
     tap_is(turn(2, 1301 * MS), ZR_SERVICE_GRANTED, "both ranks' does");
-    zr_ledger_remove(&ledger, &holders[2], 1302 * MS);
+    zr_ledger_remove(&ledger, &clients[2], 1302 * MS);
     tap_ok(said[1].last == ZR_SERVICE_GRANTED && said[0].last == ZR_SERVICE_LATER,
            "their turn comes while one was away");
     tap_is(turn(0, 1303 * MS), ZR_SERVICE_GRANTED, "who hears of it when it asks");
-    tap_ok(holders[0].run->in_turn && !holders[0].rests, "and rests no more");
+    tap_ok(clients[0].run->in_turn && !clients[0].paused, "and rests no more");
     tap_is(turn(0, 1304 * MS), 0, "the next one has not come yet");
-    zr_ledger_leave(&ledger, &holders[1], 1305 * MS);
-    tap_ok(holders[0].run->members_count == 1 && said[0].last == ZR_SERVICE_GRANTED,
+    zr_ledger_leave(&ledger, &clients[1], 1305 * MS);
+    tap_ok(clients[0].run->members_count == 1 && said[0].last == ZR_SERVICE_GRANTED,
            "a rank that is gone is not waited for");
     start();
     for (unsigned i = 0; i < 3; i++)
@@ -429,7 +429,7 @@ static void test_members(void)
     for (unsigned i = 0; i < 3; i++)
         turn(i, 0);
     tap_is(turn(0, 1), 0, "of three ranks one rests");
-    zr_ledger_leave(&ledger, &holders[0], 2);
+    zr_ledger_leave(&ledger, &clients[0], 2);
     tap_is(turn(1, 3), 0, "and goes, so that of two one rests");
     tap_is(turn(2, 3), ZR_SERVICE_GRANTED, "and both do");
 }
@@ -441,20 +441,20 @@ static void test_three(void)
     start();
     for (unsigned i = 0; i < 3; i++)
         add(i, 0);
-    zr_run_join(&ledger, &holders[0], &before, 0);
+    zr_run_join(&ledger, &clients[0], &before, 0);
     for (unsigned i = 1; i < 3; i++)
         tap_is(plan(i, 20, 50, 1, 0), ZR_SERVICE_GRANTED, "run %u is let in", i);
     tap_is(turn(1, 0), ZR_SERVICE_GRANTED, "one has its turn");
     tap_is(turn(2, 0), 0, "another does not fit beside it and what stays of a third");
-    zr_ledger_remove(&ledger, &holders[0], 1);
+    zr_ledger_remove(&ledger, &clients[0], 1);
     tap_is(said[2].last, ZR_SERVICE_GRANTED, "when that is gone it does");
 }
 
 static void give(unsigned which, uint64_t bytes, uint64_t now)
 {
     if (bytes > 0)
-        zr_ledger_return(&ledger, &holders[which], bytes, now);
-    zr_ledger_given(&ledger, &holders[which], holders[which].asked_serial, now);
+        zr_ledger_return(&ledger, &clients[which], bytes, now);
+    zr_ledger_given(&ledger, &clients[which], clients[which].reclaim_serial, now);
 }
 
 /* The bases of 0 and 1 do not fit beside the other's step, unless both can spill. */
@@ -465,7 +465,7 @@ static void test_spill(void)
         add(i, 0);
     tap_is(plan(0, 50, 70, 1, 0) + plan(1, 50, 70, 1, 0), ZR_SERVICE_GRANTED + ZR_SERVICE_REFUSED,
            "two do not fit");
-    zr_ledger_remove(&ledger, &holders[0], 0);
+    zr_ledger_remove(&ledger, &clients[0], 0);
     add(0, 0);
     spills = 51;
     tap_is(plan(0, 50, 70, 1, 0), ZR_SERVICE_ENDED, "who spills more than it has makes no sense");
@@ -475,25 +475,26 @@ static void test_spill(void)
     turn(0, 0);
     lease(0, 70, 0);
     tap_is(turn(1, 0), 0, "one waits for the other's turn");
-    zr_ledger_return(&ledger, &holders[0], 22, TURN); /* it keeps 48 */
-    tap_ok(turn(0, TURN) == 0 && said[1].last == 0 && holders[0].asked_spill && holders[0].asked_bytes == 18,
+    zr_ledger_return(&ledger, &clients[0], 22, TURN); /* it keeps 48 */
+    tap_ok(turn(0, TURN) == 0 && said[1].last == 0 && clients[0].reclaim_spills &&
+               clients[0].reclaim_bytes == 18,
            "and for what the other has in use");
     give(0, 10, TURN + 1);
-    tap_ok(said[1].last == 0 && said[0].asked == 2 && holders[0].asked_bytes == 8,
+    tap_ok(said[1].last == 0 && said[0].asked == 2 && clients[0].reclaim_bytes == 8,
            "it is asked for the rest");
     give(0, 8, TURN + 2);
     tap_is(said[1].last, ZR_SERVICE_GRANTED, "then its turn comes");
     lease(1, 70, TURN + 2);
     lease(2, 1, TURN + 2);
     tap_ok(said[1].granted == 1 && said[2].granted == 0, "with its peak, which nobody else gets");
-    zr_ledger_return(&ledger, &holders[1], 20, TURN + 3);
+    zr_ledger_return(&ledger, &clients[1], 20, TURN + 3);
     turn(1, TURN + 3);
-    tap_ok(said[0].last == 0 && holders[1].asked_spill && holders[1].asked_bytes == 20,
+    tap_ok(said[0].last == 0 && clients[1].reclaim_spills && clients[1].reclaim_bytes == 20,
            "the other's part comes next");
     give(1, 0, TURN + 4);
     tap_ok(said[1].last == ZR_SERVICE_GRANTED && said[0].last == 0,
            "whose disk has failed goes on, and the first waits for its end");
-    zr_ledger_remove(&ledger, &holders[1], TURN + 5);
+    zr_ledger_remove(&ledger, &clients[1], TURN + 5);
     tap_is(said[0].last, ZR_SERVICE_GRANTED, "which it does");
     spills = 0;
 }
@@ -522,7 +523,7 @@ static void test_waits(void)
     lease(0, 60, 500000002);
     lease(0, 1, 500000002);
     tap_is(said[0].granted, 1, "whose plan was let in before has its peak, and no more");
-    zr_ledger_remove(&ledger, &holders[0], 500000003);
+    zr_ledger_remove(&ledger, &clients[0], 500000003);
     tap_is(said[1].last, ZR_SERVICE_GRANTED, "when the other ends it is let in");
     waits = false;
 }
@@ -540,25 +541,25 @@ static void test_rest(void)
     turn(0, 0), turn(1, 0);
     plan(2, 0, 65, 1, 0);
     tap_is(turn(2, 0), 0, "a run that does not fit beside two ranks");
-    zr_ledger_remove(&ledger, &holders[1], 0);
+    zr_ledger_remove(&ledger, &clients[1], 0);
     tap_is(said[2].last, ZR_SERVICE_GRANTED, "fits beside the one that is left");
     start();
     for (unsigned i = 0; i < 3; i++)
         add(i, i < 2 ? 30 : 0);
-    zr_run_join(&ledger, &holders[0], &before, 0), zr_run_join(&ledger, &holders[1], &before, 0);
+    zr_run_join(&ledger, &clients[0], &before, 0), zr_run_join(&ledger, &clients[1], &before, 0);
     spills = 30;
     plan(2, 30, 60, 1, 0);
     turn(2, 0);
     lease(2, 40, 0);
     turn(0, 1), turn(1, 2);
-    zr_ledger_return(&ledger, &holders[2], 10, 3);
+    zr_ledger_return(&ledger, &clients[2], 10, 3);
     turn(2, 3);
-    tap_ok(said[1].asked == 0 && said[2].asked == 1 && holders[2].asked_spill,
+    tap_ok(said[1].asked == 0 && said[2].asked == 1 && clients[2].reclaim_spills,
            "of two that can swap out the last in the queue is asked");
     spills = 0;
     start();
     add(0, 60), add(1, 0);
-    holders[0].group->hard_bytes = 90;
+    clients[0].group->hard_bytes = 90;
     tap_is(plan(1, 10, 31, 1, 0), ZR_SERVICE_REFUSED, "beyond a group's quota, with what others of it hold");
     tap_is(plan(1, 10, 30, 1, 0), ZR_SERVICE_GRANTED, "up to it");
     start();
@@ -582,22 +583,22 @@ static void test_mistakes(void)
     for (unsigned i = 0; i < 3; i++)
         add(i, 0);
     tap_is(turn(0, 0), ZR_SERVICE_ENDED, "a turn without a plan");
-    holders[0].hard_bytes = 59;
+    clients[0].hard_bytes = 59;
     tap_ok(plan(0, 20, 60, 1, 0) == ZR_SERVICE_REFUSED && strstr(zr_last_error(), "--pid 1"),
            "a process's quota");
-    holders[0].hard_bytes = 60;
-    holders[0].group->hard_bytes = 99;
+    clients[0].hard_bytes = 60;
+    clients[0].group->hard_bytes = 99;
     plan(0, 20, 60, 1, 0);
     tap_ok(plan(1, 0, 40, 1, 0) == ZR_SERVICE_REFUSED && strstr(zr_last_error(), "--group a"), "a group's");
     start();
     add(0, 20), add(1, 60);
     ledger.settled_ns = 100;
-    zr_run_join(&ledger, &holders[0], &before, 0);
+    zr_run_join(&ledger, &clients[0], &before, 0);
     before.in_turn = true;
     tap_is(turn(0, 50), 0, "clients of a zrd that has ended come back one by one");
-    zr_run_join(&ledger, &holders[1], &before, 60);
+    zr_run_join(&ledger, &clients[1], &before, 60);
     zr_ledger_tick(&ledger, 100);
-    tap_ok(said[0].last == 0 && holders[1].run->in_turn, "and one of them may be in its turn");
+    tap_ok(said[0].last == 0 && clients[1].run->in_turn, "and one of them may be in its turn");
 }
 
 /* What plans come to at most while the run with this turn ends its step, by the rules of runs.h; what is held
@@ -608,10 +609,10 @@ static uint64_t most_in(const struct zr_run *turn)
     for (const struct zr_run *run = ledger.runs; run; run = run->next) {
         uint64_t floor = run->base_bytes - run->spill_bytes;
         bool spilled = run->spill_bytes > 0 && !run->in_turn;
-        uint64_t rests = !run->begun                          ? 0
-                         : spilled && run->held_bytes < floor ? run->held_bytes
-                         : spilled                            ? floor
-                                                              : run->base_bytes;
+        uint64_t paused = !run->begun                          ? 0
+                          : spilled && run->held_bytes < floor ? run->held_bytes
+                          : spilled                            ? floor
+                                                               : run->base_bytes;
         uint64_t has = run->held_bytes < run->claim_bytes ? run->held_bytes : run->claim_bytes;
         bool ends = run->in_turn && run->threads > 0 && run->yields; /* with its step */
         if (!run->admitted)
@@ -619,7 +620,7 @@ static uint64_t most_in(const struct zr_run *turn)
         if (run == turn || (run->in_turn && !ends))
             bytes += run->claim_bytes;
         else
-            bytes += ends && run->turn > turn->turn && has > rests ? has : rests;
+            bytes += ends && run->turn > turn->turn && has > paused ? has : paused;
     }
     return bytes;
 }
@@ -635,26 +636,26 @@ static void test_random(void)
     for (unsigned step = 0; step < 20000; step++, now += (state >> 20) % (30 * MS)) {
         state = state * 6364136223846793005u + 1442695040888963407u;
         unsigned i = (state >> 33) % HOLDERS, what = (state >> 40) % 8, number = (state >> 50) % 24;
-        struct zr_holder *holder = &holders[i];
+        struct zr_client *client = &clients[i];
         if (what == 0 && number < 4) {
-            zr_ledger_remove(&ledger, holder, now);
+            zr_ledger_remove(&ledger, client, now);
             add(i, 0);
-        } else if (what == 1 && !holder->run) {
+        } else if (what == 1 && !client->run) {
             threads = i >= 4 ? (state >> 59) % 3 : 0;
             spills = threads || (state >> 58) % 2 ? 0 : number / 3;
             plan(i, number / 2, number + 1, i < 4 ? 2 : 1, now);
-        } else if (what == 2 && holder->run && holder->run->admitted && !holder->awaits &&
-                   !holder->wanted_bytes) {
+        } else if (what == 2 && client->run && client->run->admitted && !client->awaits &&
+                   !client->wanted_bytes) {
             turns += turn(i, now) == ZR_SERVICE_GRANTED;
-        } else if (what == 2 && holder->run && holder->run->in_turn && holder->run->threads) {
-            claims += zr_run_claim(holder, holder->held_bytes + number / 2) == ZR_OK;
+        } else if (what == 2 && client->run && client->run->in_turn && client->run->threads) {
+            claims += zr_run_claim(client, client->held_bytes + number / 2) == ZR_OK;
             zr_ledger_serve(&ledger, now);
-        } else if (what == 3 && holder->asked_bytes) {
-            zr_ledger_given(&ledger, holder, holder->asked_serial, now);
-        } else if (what < 6 && !holder->wanted_bytes && !holder->awaits) {
+        } else if (what == 3 && client->reclaim_bytes) {
+            zr_ledger_given(&ledger, client, client->reclaim_serial, now);
+        } else if (what < 6 && !client->wanted_bytes && !client->awaits) {
             lease(i, number + 1, now);
-        } else if (holder->held_bytes) {
-            zr_ledger_return(&ledger, holder, holder->held_bytes < number ? holder->held_bytes : number, now);
+        } else if (client->held_bytes) {
+            zr_ledger_return(&ledger, client, client->held_bytes < number ? client->held_bytes : number, now);
         }
         zr_ledger_tick(&ledger, now);
         wrong += zr_ledger_tick(&ledger, now) <= now; /* zrd would not sleep */
@@ -663,10 +664,10 @@ static void test_random(void)
         for (const struct zr_run *run = ledger.runs; run; run = run->next) {
             in_turn += run->in_turn && run->threads > 0;
             wrong += run->in_turn && most_in(run) > CAPACITY;
-            wrong += run->resting_count > run->members_count || run->members_count == 0;
+            wrong += run->paused_count > run->members_count || run->members_count == 0;
         }
         for (unsigned h = 0; h < HOLDERS; h++)
-            held += holders[h].held_bytes;
+            held += clients[h].held_bytes;
         wrong += held != ledger.held_bytes || held > CAPACITY;
         beside += in_turn > 1;
     }

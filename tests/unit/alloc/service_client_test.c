@@ -130,11 +130,11 @@ static unsigned mib(uint64_t bytes)
     return (unsigned)(bytes / MIB);
 }
 
-static void note_heard(const struct zr_service_parcel *parcel)
+static void note_heard(const struct zr_service_packet *packet)
 {
     static const char letters[] = "?HFALBGNPTCI";
-    const struct zr_service_message *message = &parcel->message;
-    bool good = zr_service_parcel_check(zrd.line, parcel) == ZR_OK && message->kind < sizeof letters - 1;
+    const struct zr_service_message *message = &packet->message;
+    bool good = zr_service_packet_check(zrd.line, packet) == ZR_OK && message->kind < sizeof letters - 1;
     note(zrd.heard, "%c", good ? letters[message->kind] : '?');
     if (message->kind == ZR_SERVICE_LEASE || message->kind == ZR_SERVICE_RETURN)
         note(zrd.heard, "%u", mib(message->bytes));
@@ -227,19 +227,19 @@ static void answer(const struct zr_service_message *request)
 
 static void hear(void)
 {
-    struct zr_service_parcel parcel;
-    zr_result result = zr_service_receive(zrd.line, &parcel, 0);
+    struct zr_service_packet packet;
+    zr_result result = zr_service_receive(zrd.line, &packet, 0);
     if (result != ZR_OK && result != ZR_ERR_TIMEOUT) {
         drop(&zrd.line);
         drop(&zrd.bell);
     }
     if (result != ZR_OK)
         return;
-    note_heard(&parcel);
-    enum zr_service_kind kind = parcel.message.kind;
+    note_heard(&packet);
+    enum zr_service_kind kind = packet.message.kind;
     if (kind <= ZR_SERVICE_LEASE || kind == ZR_SERVICE_PLAN || kind == ZR_SERVICE_TURN)
-        answer(&parcel.message);
-    zr_service_parcel_end(&parcel);
+        answer(&packet.message);
+    zr_service_packet_close(&packet);
 }
 
 static void *play(void *nothing)
@@ -339,7 +339,7 @@ static void take_file(bool keep)
 static int count_in_child(void)
 {
     zr_service_return(own.service, MIB, &own.lease);
-    return zr_service_bell(own.service) < 0 ? open_descriptors() : -1;
+    return zr_service_notifications(own.service) < 0 ? open_descriptors() : -1;
 }
 
 static int return_in_child(void)
@@ -389,7 +389,7 @@ static void make_call(char letter)
         drop(&fd);
         break;
     case 'o':
-        zr_service_on_put_off(own.service, put_off, NULL);
+        zr_service_on_deferral(own.service, put_off, NULL);
         break;
     case 'n': /* waits for no answer */
         own.waits = 0;
@@ -407,15 +407,15 @@ static void make_call(char letter)
         zr_service_listen();
         break;
     case 'h': /* hears the bell */
-        note(own.came, zr_service_hear(own.service, &own.asked)     ? "!"
-                       : zr_service_yield_bytes(own.service) == MIB ? "Y"
-                                                                    : "-");
+        note(own.came, zr_service_receive_notification(own.service, &own.asked) ? "!"
+                       : zr_service_yield_bytes(own.service) == MIB             ? "Y"
+                                                                                : "-");
         break;
     case 'g':
         zr_service_given(own.service, &own.asked, 0);
         break;
     case 'i':
-        zr_service_tell_idle(own.service, 5 * MIB);
+        zr_service_report_idle(own.service, 5 * MIB);
         break;
     case 't':
         zr_service_tick(own.service);
@@ -431,10 +431,10 @@ static void make_call(char letter)
         zr_service_gather_end();
         break;
     case '1': /* the program opens a file of its own where the line was, */
-        take_over(zr_service_bell(own.service) - 1);
+        take_over(zr_service_notifications(own.service) - 1);
         break;
     case '2': /* or the bell */
-        take_over(zr_service_bell(own.service));
+        take_over(zr_service_notifications(own.service));
         break;
     case 'k':
         note(own.came, in_child(count_in_child) == open_descriptors() - 2 ? "c" : "?");
@@ -476,7 +476,7 @@ static int make_calls(void)
     atomic_store(&zrd.over, true);
     if (listens)
         pthread_join(player, NULL);
-    int bell = zr_service_bell(own.service); /* where programs seldom look */
+    int bell = zr_service_notifications(own.service); /* where programs seldom look */
     bool good = inherited_descriptors() == inherited && (bell < 0 || bell > 200);
     if (own.foreign >= 0) {
         good = good && fcntl(own.foreign, F_GETFD) == FD_CLOEXEC;
@@ -520,7 +520,7 @@ static int run_struck(void)
     int left = make_calls();
     uint64_t passes = zr_fault_set(fault, 0);
     bool interrupted = (fault & ~0xffu) == ZR_FAULT_EINTR;
-    bool good = left == (zr_service_bell(own.service) >= 0 ? 2 : 0) && !strchr(own.came, '?') &&
+    bool good = left == (zr_service_notifications(own.service) >= 0 ? 2 : 0) && !strchr(own.came, '?') &&
                 (!interrupted || strcmp(own.came, row->came) == 0);
     if (!good)
         tap_note("%s:%llu: came %s, heard %s, %d descriptors more", zr_fault_site_name(fault),

@@ -100,24 +100,24 @@ static void note(size_t number, char letter)
 static void hear(struct speaker *speaker, int *socket)
 {
     static const char letters[ZR_SERVICE_KIND_COUNT + 1] = "?...............WDGLRCryie";
-    struct zr_service_parcel parcel;
+    struct zr_service_packet packet;
     size_t number = (size_t)(speaker - speakers);
     zr_result result;
-    while (*socket >= 0 && (result = zr_service_receive(*socket, &parcel, 0)) != ZR_ERR_TIMEOUT) {
+    while (*socket >= 0 && (result = zr_service_receive(*socket, &packet, 0)) != ZR_ERR_TIMEOUT) {
         if (result != ZR_OK) {
             note(number, socket == &speaker->line ? 'x' : 'b');
             drop(socket);
             break;
         }
-        bool good = zr_service_parcel_check(*socket, &parcel) == ZR_OK;
-        note(number, good ? letters[parcel.message.kind] : '?');
-        if (parcel.fds_count == 1) {
-            int *slot = parcel.message.kind == ZR_SERVICE_WELCOME ? &speaker->bell : &speaker->file;
+        bool good = zr_service_packet_check(*socket, &packet) == ZR_OK;
+        note(number, good ? letters[packet.message.kind] : '?');
+        if (packet.fds_count == 1) {
+            int *slot = packet.message.kind == ZR_SERVICE_WELCOME ? &speaker->bell : &speaker->file;
             drop(slot);
-            *slot = parcel.fds[0];
-            parcel.fds[0] = -1;
+            *slot = packet.fds[0];
+            packet.fds[0] = -1;
         }
-        zr_service_parcel_end(&parcel);
+        zr_service_packet_close(&packet);
     }
 }
 
@@ -262,8 +262,8 @@ static bool end_server(int descriptors)
         drop(&speakers[i].file);
     }
     serve(false);
-    bool good = server.clients_count + server.unregistered_count + server.left_count == 0 &&
-                !server.clients && server.ledger.held_bytes + server.ledger.holders_count == 0;
+    bool good = server.connections_count + server.unregistered_count + server.left_count == 0 &&
+                !server.connections && server.ledger.held_bytes + server.ledger.clients_count == 0;
     zr_server_end(&server);
     return good && open_descriptors() == descriptors;
 }
@@ -288,7 +288,7 @@ static void test_rows(void)
         bool same = strcmp(came, row->came) == 0 && server.ledger.turn_number < 100,
              clean = end_server(descriptors);
         if (!tap_ok(same && clean, "%s", row->name))
-            tap_note("came %s, %u clients, %d descriptors, were %d", came, server.clients_count,
+            tap_note("came %s, %u clients, %d descriptors, were %d", came, server.connections_count,
                      open_descriptors(), descriptors);
     }
 }
@@ -305,17 +305,17 @@ static unsigned mode_of(const char *path)
 
 static char connect_once(int *line)
 {
-    struct zr_service_parcel parcel = {0};
+    struct zr_service_packet packet = {0};
     int fd = -1;
     if (zr_service_connect(ZR_SERVICE_HOST, &fd) != ZR_OK)
         return '-';
     *line = fd;
     for (unsigned i = 0; i < 3; i++)
         zr_server_step(&server, 0);
-    zr_result result = zr_service_receive(fd, &parcel, 0);
-    zr_service_parcel_end(&parcel);
-    return result == ZR_OK && parcel.message.kind == ZR_SERVICE_REFUSED ? 'R'
-           : server.clients_count == 1                                  ? '.'
+    zr_result result = zr_service_receive(fd, &packet, 0);
+    zr_service_packet_close(&packet);
+    return result == ZR_OK && packet.message.kind == ZR_SERVICE_REFUSED ? 'R'
+           : server.connections_count == 1                                  ? '.'
                                                                         : '?';
 }
 
@@ -453,51 +453,53 @@ static void test_limits(void)
 /* ---- A device's pieces --------------------------------------------------------------------------------- */
 
 /* Lends a piece and shows it, with the nth call of the driver failing; *struck: there was one. */
-static zr_result lend_struck(struct zr_stock *stock, const struct zr_emulator *emulator, uint64_t nth,
-                             bool *struck)
+static zr_result lend_struck(struct zr_device_pool *device_pool, const struct zr_emulator *emulator,
+                             uint64_t nth, bool *struck)
 {
     struct zr_pieces pieces = {0};
     struct zr_device_piece *piece;
     int fd;
     uint64_t before = emulator->calls(NULL);
-    size_t granule = stock->backend->can.granule_bytes;
+    size_t granule = device_pool->backend->can.granule_bytes;
     emulator->fail(&(struct zr_emulator_fault){.nth = nth, .code = ZR_CU_OUT_OF_MEMORY});
-    zr_result result = zr_stock_lend(stock, &pieces, (1 + nth % 100) * granule, &piece);
+    zr_result result = zr_device_pool_lend(device_pool, &pieces, (1 + nth % 100) * granule, &piece);
     if (result == ZR_OK)
-        result = zr_piece_fd(stock, piece, &fd);
+        result = zr_piece_fd(device_pool, piece, &fd);
     if (result == ZR_OK)
-        zr_piece_close_fd(stock, piece);
+        zr_piece_close_fd(device_pool, piece);
     *struck = emulator->calls(NULL) - before >= nth;
     emulator->fail(&(struct zr_emulator_fault){.nth = 0});
-    bool found = pieces.first && zr_stock_find(stock, &pieces, pieces.first->number) == pieces.first;
+    bool found =
+        pieces.first && zr_device_pool_find(device_pool, &pieces, pieces.first->number) == pieces.first;
     if (pieces.first)
-        zr_stock_take_back(stock, &pieces, pieces.first);
+        zr_device_pool_return(device_pool, &pieces, pieces.first);
     return pieces.bytes > 0 || (result == ZR_OK && !found) ? ZR_ERR_CORRUPT : result;
 }
 
 static void test_pieces(void)
 {
     const struct zr_emulator *emulator = cuda_emulator_alone();
-    struct zr_stock stock = {0};
+    struct zr_device_pool device_pool = {0};
     uint64_t total_bytes, nth = 0, refused = 0;
     bool struck = true, good;
     if (!emulator)
         return;
-    good = zr_stock_open(&stock, 0, &total_bytes) == ZR_OK &&
-           lend_struck(&stock, emulator, 1000, &struck) == ZR_OK;
+    good = zr_device_pool_open(&device_pool, 0, &total_bytes) == ZR_OK &&
+           lend_struck(&device_pool, emulator, 1000, &struck) == ZR_OK;
     struct zr_emulator_state before = emulator->state();
     int descriptors = open_descriptors();
     for (struck = true; good && struck && nth < 100;) {
         bool no;
-        zr_result result = lend_struck(&stock, emulator, ++nth, &struck);
-        lend_struck(&stock, emulator, 1000, &no); /* what the driver did not take back is given back again */
+        zr_result result = lend_struck(&device_pool, emulator, ++nth, &struck);
+        lend_struck(&device_pool, emulator, 1000,
+                    &no); /* what the driver did not take back is given back again */
         struct zr_emulator_state after = emulator->state();
         refused += result != ZR_OK;
         good = result != ZR_ERR_CORRUPT && (struck || result == ZR_OK) &&
                after.memories_count == before.memories_count &&
                after.mappings_count == before.mappings_count &&
                after.reservations_count == before.reservations_count && open_descriptors() == descriptors &&
-               stock.used_count == 1;
+               device_pool.used_count == 1;
         if (!good)
             tap_note("call %d: %s, %zu memories, %zu mappings, %d descriptors", (int)nth,
                      zr_result_name(result), after.memories_count, after.mappings_count,
@@ -505,7 +507,7 @@ static void test_pieces(void)
     }
     tap_ok(good && refused > 4 && !struck,
            "a piece for which a call of the driver fails is the device's again: %d calls", (int)nth);
-    zr_stock_close(&stock);
+    zr_device_pool_close(&device_pool);
 }
 
 int main(void)

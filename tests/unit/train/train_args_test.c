@@ -8,8 +8,8 @@
 
 #include "alloc/base/error.h"
 #include "tests/support/tap.h"
-#include "zero/engine/nvme/nvme_io.h"
-#include "zero/engine/nvme/nvme_pipeline.h"
+#include "zero/file_io/nvme_io.h"
+#include "zero/file_io/nvme_pipeline.h"
 #include "zero/train/settings/flags.h"
 
 static char words[16384]; /* what the last parse said on stdout and stderr */

@@ -10,7 +10,7 @@
 #include "tests/support/zero/engine_rig.h"
 #include "tests/support/tap.h"
 #include "zero/engine/engine.h"
-#include "zero/engine/nvme/nvme_pipeline.h"
+#include "zero/file_io/nvme_pipeline.h"
 #include "zero/zr_zero.h"
 
 enum { LAYERS = 6, PARAMETERS = 2 * LAYERS };

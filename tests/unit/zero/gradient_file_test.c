@@ -11,7 +11,7 @@
 #include "tests/support/folder.h"
 #include "tests/support/tap.h"
 #include "tests/support/zero/engine_rig.h"
-#include "zero/engine/nvme/gradient_file.h"
+#include "zero/engine/gradient_file.h"
 
 enum { UNITS = 10, BLOCK = 4096 };
 static struct zr_parameter parameters[UNITS];

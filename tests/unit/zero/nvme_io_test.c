@@ -17,8 +17,8 @@
 #include "tests/support/folder.h"
 #include "tests/support/refuse.h"
 #include "tests/support/seed.h"
-#include "zero/engine/nvme/nvme_inside.h"
-#include "zero/engine/nvme/nvme_pipeline.h"
+#include "zero/file_io/nvme_inside.h"
+#include "zero/file_io/nvme_pipeline.h"
 
 /* ALIGN is taken from the folder; all sizes are counted in it. */
 enum { FILE_BLOCKS = 256, BUFFER_BLOCKS = 24, BUFFERS = 6, OPERATIONS = 1500 };

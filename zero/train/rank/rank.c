@@ -291,7 +291,7 @@ zr_result zr_rank_close(struct zr_rank *rank)
         zr_comm_destroy(rank->comm);
     zr_heap_free(rank->reports);
     zr_timeline_end(&rank->timeline);
-    zr_service_on_put_off(zr_service_host(), NULL, NULL);
+    zr_service_on_deferral(zr_service_host(), NULL, NULL);
     zr_plan_claims_end(&rank->claims);
     zr_rehearsal_destroy(rank->places);
     if (rank->traced)

@@ -1,4 +1,4 @@
-/* spill.c: see spill.h. Uses alloc/core/vacancy.c, reclaim.c and zero/engine/nvme.
+/* spill.c: see spill.h. Uses alloc/core/vacancy.c, reclaim.c and zero/file_io.
  *
  * The rank's thread opens, rests, resumes and closes; zrd's helper thread swaps out between rest and
  * resume. zr_helper_set_spill() synchronizes the two. */
@@ -15,7 +15,7 @@
 #include "alloc/service/client/helper.h"
 #include "alloc/core/vacancy.h"
 #include "alloc/heap/heap.h"
-#include "zero/engine/nvme/nvme_io.h"
+#include "zero/file_io/nvme_io.h"
 #include "zero/train/report/terminal.h"
 
 /* Tags in the order of their use in a step; the last one is swapped out first. */

@@ -3,7 +3,7 @@
  * time slice begins.
  *
  * State that a step needs last goes first: optimizer state, masters, gradients, parameters. The file is an
- * offload file (zero/engine/nvme): unlinked, with its space reserved before step 1. If a write fails, the
+ * offload file (zero/file_io): unlinked, with its space reserved before step 1. If a write fails, the
  * rest stays in memory and no more is swapped out; if a read fails, the run ends. */
 #ifndef ZR_TRAIN_SPILL_H
 #define ZR_TRAIN_SPILL_H

@@ -139,7 +139,7 @@ void zr_turns_claim(struct zr_rank *rank)
 {
     if (rank->claims.count == 0)
         return;
-    zr_service_on_put_off(zr_service_host(), note_put_off, rank);
+    zr_service_on_deferral(zr_service_host(), note_put_off, rank);
     rank->state.trainer->observe = claim;
     rank->state.trainer->observe_state = rank;
 }

@@ -8,7 +8,7 @@
 #include "alloc/base/error.h"
 #include "alloc/base/system/os.h"
 #include "zero/comm/take.h"
-#include "zero/engine/nvme/nvme_io.h"
+#include "zero/file_io/nvme_io.h"
 #include "zero/train/report/number.h"
 
 #define MEASURED_BYTES ((size_t)32 << 20)

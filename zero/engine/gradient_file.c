@@ -1,5 +1,5 @@
 /* gradient_file.c: see gradient_file.h. Uses the store's file. */
-#include "zero/engine/nvme/gradient_file.h"
+#include "zero/engine/gradient_file.h"
 #include "zero/engine/speculate.h"
 
 #include <string.h>
@@ -27,7 +27,7 @@ static void count_read(void *state, unsigned unit)
     file->read_seconds[unit % ZR_NVME_PLACES] = zr_state_file_count(&engine->store, file->pass[unit].bytes);
 }
 
-/* ---- Life ---------------------------------------------------------------------------------------------- */
+/* ---- Open and close ------------------------------------------------------------------------------------ */
 
 zr_result zr_engine_gradient_file_open(struct zr_engine *engine)
 {
@@ -81,7 +81,7 @@ void zr_engine_gradient_file_close(struct zr_engine *engine)
     zr_drop(engine->options.host_arena, &engine->gradient_file.extents);
 }
 
-/* ---- On their way to the file -------------------------------------------------------------------------- */
+/* ---- Writing to the file ------------------------------------------------------------------------------- */
 
 static zr_result wait_for(const struct zr_engine *engine, zr_nvme_event event)
 {
@@ -103,7 +103,8 @@ zr_result zr_engine_gradient_slot(struct zr_engine *engine, size_t unit)
     zr_result result = ZR_OK;
     if (!is_used(engine) || !zr_engine_files_gradients(engine, unit))
         return ZR_OK;
-    for (unsigned i = 0; i < file->pipeline.buffers_count; i++) /* its reduction failed: the slot is free */
+    /* If the owner's reduction failed, the slot is free. */
+    for (unsigned i = 0; i < file->pipeline.buffers_count; i++)
         if (file->owner[i] != ZR_NO_UNIT && !engine->units[file->owner[i]].staged)
             file->owner[i] = ZR_NO_UNIT;
     unsigned slot = file->turn++ % file->pipeline.buffers_count;
@@ -139,7 +140,7 @@ zr_result zr_engine_gradient_write(struct zr_engine *engine, size_t unit)
                                             : result;
 }
 
-/* ---- On their way back --------------------------------------------------------------------------------- */
+/* ---- Reading from the file ----------------------------------------------------------------------------- */
 
 static zr_result await_writes(struct zr_engine *engine)
 {
@@ -176,7 +177,7 @@ zr_result zr_engine_gradients_begin(struct zr_engine *engine)
     if (!is_used(engine))
         return ZR_OK;
     zr_result result = await_writes(engine);
-    if (result == ZR_OK && io_of(engine) && !file->placed) /* offsets in the store's file */
+    if (result == ZR_OK && io_of(engine) && !file->placed) /* add the store's base to the offsets once */
         for (size_t u = 0; u < engine->layout.units_count; u++)
             file->extents[u].offset_bytes = extent_of(engine, u, NULL).offset_bytes;
     file->placed = file->placed || io_of(engine);

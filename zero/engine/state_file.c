@@ -1,4 +1,4 @@
-/* state_nvme.c: the state store in an offload file, with a few buffers in memory. See state_store.h.
+/* state_file.c: the state store in an offload file, with a few buffers in memory. See state_store.h.
  *
  * A unit's extent holds its masters, momentum and variance, padded to a block. In a pass the pipeline reads
  * ahead and writes behind. The end of a pass does not wait for the last writes, which overlap with the next
@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "zero/comm/take.h"
-#include "zero/engine/nvme/nvme_pipeline.h"
+#include "zero/file_io/nvme_pipeline.h"
 
 enum { KINDS = 3, NO_UNIT = UINT32_MAX };
 
@@ -75,7 +75,7 @@ static size_t round_up(size_t bytes, size_t align_bytes)
     return (bytes + align_bytes - 1) / align_bytes * align_bytes;
 }
 
-/* ---- By the clock of a rehearsal ----------------------------------------------------------------------- */
+/* ---- Simulated clock ----------------------------------------------------------------------------------- */
 
 double zr_state_file_count(struct zr_state_store *store, uint64_t bytes)
 {
@@ -198,7 +198,7 @@ static zr_result nvme_open(struct zr_state_store *store)
     return result;
 }
 
-/* ---- Units in an order --------------------------------------------------------------------------------- */
+/* ---- Passes over ordered units ------------------------------------------------------------------------- */
 
 /* Starts a pass over the units of `pass`; earlier writes continue. */
 static zr_result begin_units(struct zr_state_store *store, size_t count, const uint64_t *targets)
@@ -274,7 +274,7 @@ static zr_result nvme_end(struct zr_state_store *store)
     return !all ? zr_nvme_pipeline_end(&file->pipeline) : ZR_OK;
 }
 
-/* ---- Ahead of the norm --------------------------------------------------------------------------------- */
+/* ---- Speculative updates ------------------------------------------------------------------------------- */
 
 bool zr_state_file_is_twice(const struct zr_state_store *store, size_t unit)
 {
@@ -386,7 +386,7 @@ const struct zr_state_store_table zr_state_store_nvme = {.name = "nvme",
                                                          .end = nvme_end,
                                                          .close = nvme_close};
 
-/* ---- What it comes to ---------------------------------------------------------------------------------- */
+/* ---- Reports ------------------------------------------------------------------------------------------- */
 
 zr_nvme_io *zr_state_file_io(const struct zr_state_store *store)
 {

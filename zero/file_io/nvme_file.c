@@ -14,13 +14,13 @@
 #include "alloc/base/error.h"
 #include "alloc/base/fault.h"
 #include "alloc/base/system/file.h"
-#include "zero/engine/nvme/nvme_inside.h"
+#include "zero/file_io/nvme_inside.h"
 
 static const long tmpfs_magic = 0x01021994, ramfs_magic = 0x858458f6;
 /* Without O_TMPFILE: tries names until one is free. */
 enum { NAME_TRIES = 100, ALIGN_DEFAULT = 4096, ALIGN_MAX = 65536 };
 
-static const char *way_out(int error)
+static const char *fix(int error)
 {
     switch (error) {
     case ENOENT:
@@ -50,14 +50,14 @@ static const char *way_out(int error)
 zr_result zr_nvme_file_fail_with(const struct zr_nvme_file *file, const char *doing, int error,
                                  const char *words)
 {
-    char room[64];
+    char text[64];
     return zr_fail(ZR_ERR_IO, "cannot %s the offload file in '%s': %s (%s)", doing, file->folder,
-                   strerror_r(error, room, sizeof room), words);
+                   strerror_r(error, text, sizeof text), words);
 }
 
 zr_result zr_nvme_file_fail(const struct zr_nvme_file *file, const char *doing, int error)
 {
-    return zr_nvme_file_fail_with(file, doing, error, way_out(error));
+    return zr_nvme_file_fail_with(file, doing, error, fix(error));
 }
 
 /* Without O_TMPFILE: if the process dies between open and unlink, an empty file remains. */

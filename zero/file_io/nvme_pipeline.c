@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "alloc/base/error.h"
-#include "zero/engine/nvme/nvme_pipeline.h"
+#include "zero/file_io/nvme_pipeline.h"
 
 /* Place of a unit in [unit, next). */
 static struct zr_nvme_place *place_of(struct zr_nvme_pipeline *pipeline, unsigned unit)
@@ -38,8 +38,8 @@ static bool find_place(struct zr_nvme_pipeline *pipeline, size_t *out)
     return true;
 }
 
-static zr_nvme_event last_in_the_way(const struct zr_nvme_pipeline *pipeline, size_t at_bytes,
-                                     const struct zr_nvme_unit *unit)
+static zr_nvme_event last_conflicting_write(const struct zr_nvme_pipeline *pipeline, size_t at_bytes,
+                                            const struct zr_nvme_unit *unit)
 {
     zr_nvme_event after = pipeline->earlier;
     for (unsigned i = 0; i < ZR_NVME_PLACES; i++) {
@@ -56,7 +56,7 @@ static zr_result start_read(struct zr_nvme_pipeline *pipeline, size_t at_bytes)
 {
     const struct zr_nvme_unit *unit = &pipeline->units[pipeline->next];
     struct zr_nvme_place *place = &pipeline->places[pipeline->turn % ZR_NVME_PLACES];
-    zr_nvme_event after = last_in_the_way(pipeline, at_bytes, unit);
+    zr_nvme_event after = last_conflicting_write(pipeline, at_bytes, unit);
     if (place->write > pipeline->earlier)
         pipeline->earlier = place->write;
     *place = (struct zr_nvme_place){.at_bytes = at_bytes, .bytes = unit->bytes};

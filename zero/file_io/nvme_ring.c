@@ -8,10 +8,10 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "zero/engine/nvme/nvme_inside.h"
+#include "zero/file_io/nvme_inside.h"
 
 /* Maximum that the kernel registers in one entry. */
-static const size_t entry_most_bytes = (size_t)1 << 30;
+static const size_t entry_max_bytes = (size_t)1 << 30;
 static const uint64_t retry_ns = 1000000;
 
 /* ---- Start and end ------------------------------------------------------------------------------------- */
@@ -25,7 +25,7 @@ static void register_buffers(zr_nvme_io *io)
         char *at = io->options.buffers[i].memory;
         size_t left_bytes = io->options.buffers[i].bytes;
         for (; left_bytes > 0 && (fits = count < ZR_NVME_REGISTERED); count++) {
-            size_t bytes = left_bytes < entry_most_bytes ? left_bytes : entry_most_bytes;
+            size_t bytes = left_bytes < entry_max_bytes ? left_bytes : entry_max_bytes;
             io->registered[count] = (struct iovec){at, bytes};
             at += bytes;
             left_bytes -= bytes;
@@ -38,11 +38,11 @@ static void register_buffers(zr_nvme_io *io)
         io->registered_count = count;
         return;
     }
-    char room[64];
+    char text[64];
     zr_nvme_log(
         io,
         "the buffers of the offload file in '%s' are not registered with io_uring (%s%s), which costs a little time",
-        io->file.folder, strerror_r(error, room, sizeof room), error == ENOMEM ? ": raise `ulimit -l`" : "");
+        io->file.folder, strerror_r(error, text, sizeof text), error == ENOMEM ? ": raise `ulimit -l`" : "");
 }
 
 /* Submits a no-op: a seccomp filter may allow the setup and forbid io_uring_enter. */
@@ -102,7 +102,7 @@ static int entry_of(const zr_nvme_io *io, const struct zr_nvme_piece *piece)
 }
 
 /* The ring has as many entries as pieces, so one is free. */
-static void hand_in(zr_nvme_io *io, unsigned i)
+static void queue_piece(zr_nvme_io *io, unsigned i)
 {
     const struct zr_nvme_piece *piece = &io->pieces[i];
     struct io_uring_sqe *sqe = io_uring_get_sqe(&io->ring);
@@ -131,7 +131,7 @@ static unsigned fill(zr_nvme_io *io, unsigned count)
             break;
         io->piece_used[i] = true;
         io->ring_stalls |= io->pieces[i].stalls;
-        hand_in(io, i);
+        queue_piece(io, i);
         count++;
     }
     return count;
@@ -150,7 +150,7 @@ static unsigned reap(zr_nvme_io *io, unsigned count)
             io->piece_used[i] = false;
             count--;
         } else {
-            hand_in(io, i);
+            queue_piece(io, i);
         }
     }
     io_uring_cq_advance(&io->ring, ended);

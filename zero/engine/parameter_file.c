@@ -1,11 +1,11 @@
 /* parameter_file.c: see parameter_file.h. */
-#include "zero/engine/nvme/parameter_file.h"
+#include "zero/engine/parameter_file.h"
 
 #include <string.h>
 
 #include "alloc/base/system/os.h"
 
-/* ---- Life ---------------------------------------------------------------------------------------------- */
+/* ---- Open and close ------------------------------------------------------------------------------------ */
 
 static void lay_out(struct zr_engine *engine, size_t align_bytes)
 {
@@ -93,7 +93,7 @@ static void *memory_of(const struct zr_parameter_file *file, const struct zr_par
     return (char *)file->memory + (size_t)(slot - file->slots) * file->slot_bytes;
 }
 
-/* Blocks the engine's thread. */
+/* Waits for the last transfer of a slot. Blocks the engine's thread. */
 static zr_result wait_for_slot(struct zr_parameter_file *file, const struct zr_parameter_slot *slot)
 {
     bool passed = true;
@@ -127,9 +127,9 @@ void zr_engine_parameter_let_go(struct zr_engine *engine, size_t unit)
         slot->unit = ZR_NO_UNIT;
 }
 
-/* ---- From the file ------------------------------------------------------------------------------------- */
+/* ---- Reading from the file ----------------------------------------------------------------------------- */
 
-/* Runs on the thread that executes the gather. */
+/* The communicator calls this function on the thread that executes the gather. */
 static zr_result wait_before_gather(void *state)
 {
     const struct zr_parameter_slot *slot = state;
@@ -170,7 +170,7 @@ zr_result zr_engine_parameter_await(struct zr_engine *engine, size_t unit)
     return slot ? wait_for_slot(&engine->parameter_file, slot) : ZR_OK;
 }
 
-/* ---- To the file --------------------------------------------------------------------------------------- */
+/* ---- Writing to the file ------------------------------------------------------------------------------- */
 
 zr_result zr_engine_parameter_slot(struct zr_engine *engine, size_t unit, void **out)
 {

@@ -12,7 +12,7 @@
 
 #include "alloc/base/error.h"
 #include "alloc/base/fault.h"
-#include "zero/engine/nvme/nvme_inside.h"
+#include "zero/file_io/nvme_inside.h"
 
 /* Transfers in a row without a whole block before the device counts as failed. */
 enum { PIECE_DEFAULT_BYTES = 512 << 10, FRUITLESS_MAX = 1000 };
@@ -185,33 +185,33 @@ static zr_result first_failure(const zr_nvme_io *io, bool write)
 }
 
 /* Time without progress in a wait. */
-struct patience {
+struct stall_watch {
     uint64_t quiet_ns, next_ns; /* time without progress so far; time of the next log line */
     uint64_t moved_bytes;
     bool logged;
 };
 
 /* The caller does not hold the lock, because the log callback may call any function. */
-static void look_for_stall(const zr_nvme_io *io, struct patience *patience, uint64_t moved_bytes,
-                           uint64_t left_bytes)
+static void check_for_stall(const zr_nvme_io *io, struct stall_watch *stall_watch, uint64_t moved_bytes,
+                            uint64_t left_bytes)
 {
-    uint64_t now_ns = zr_os_now_ns(), quiet_ns = now_ns - patience->quiet_ns;
-    if (moved_bytes != patience->moved_bytes) {
-        if (patience->logged)
+    uint64_t now_ns = zr_os_now_ns(), quiet_ns = now_ns - stall_watch->quiet_ns;
+    if (moved_bytes != stall_watch->moved_bytes) {
+        if (stall_watch->logged)
             zr_nvme_log(io, "the disk of '%s' responds again after %.1f s", io->file.folder,
                         (double)quiet_ns * 1e-9);
-        *patience = (struct patience){now_ns, io->options.stall_ns, moved_bytes, false};
+        *stall_watch = (struct stall_watch){now_ns, io->options.stall_ns, moved_bytes, false};
         return;
     }
-    if (quiet_ns < patience->next_ns)
+    if (quiet_ns < stall_watch->next_ns)
         return;
     zr_nvme_log(
         io,
         "the disk of '%s' has transferred nothing for %.1f s, %llu bytes are outstanding; still waiting (see "
         "the kernel log)",
         io->file.folder, (double)quiet_ns * 1e-9, (unsigned long long)left_bytes);
-    patience->next_ns *= 4;
-    patience->logged = true;
+    stall_watch->next_ns *= 4;
+    stall_watch->logged = true;
 }
 
 /* The caller holds the lock; it is released while waiting. */
@@ -220,8 +220,8 @@ static void wait_for(zr_nvme_io *io, zr_nvme_event event)
     if (has_passed(io, event))
         return;
     uint64_t start_ns = zr_os_now_ns();
-    struct patience patience = {start_ns, io->options.stall_ns, io->moved_bytes[0] + io->moved_bytes[1],
-                                false};
+    struct stall_watch stall_watch = {start_ns, io->options.stall_ns, io->moved_bytes[0] + io->moved_bytes[1],
+                                      false};
     while (!has_passed(io, event)) {
         uint32_t seen = atomic_load(&io->finished);
         pthread_mutex_unlock(&io->lock);
@@ -230,7 +230,7 @@ static void wait_for(zr_nvme_io *io, zr_nvme_event event)
         pthread_mutex_lock(&io->lock);
         uint64_t moved_bytes = io->moved_bytes[0] + io->moved_bytes[1], left_bytes = io->under_way_bytes;
         pthread_mutex_unlock(&io->lock);
-        look_for_stall(io, &patience, moved_bytes, left_bytes);
+        check_for_stall(io, &stall_watch, moved_bytes, left_bytes);
         pthread_mutex_lock(&io->lock);
     }
     bool behind = !pthread_equal(pthread_self(), io->opener);
@@ -404,12 +404,12 @@ static zr_result start_threads(zr_nvme_io *io)
 {
     int error = io->options.threads ? 0 : zr_nvme_ring_start(io);
     if (error != 0) {
-        char room[64];
+        char text[64];
         zr_nvme_log(
             io,
             "io_uring is not available (%s: a seccomp filter or kernel.io_uring_disabled); the offload file in "
             "'%s' uses %d threads with pread and pwrite instead",
-            strerror_r(error, room, sizeof room), io->file.folder, ZR_NVME_THREADS);
+            strerror_r(error, text, sizeof text), io->file.folder, ZR_NVME_THREADS);
     }
     unsigned wanted_count = io->ring_used ? 1 : ZR_NVME_THREADS;
     for (; io->threads_count < wanted_count; io->threads_count++) {

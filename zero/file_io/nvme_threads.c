@@ -2,7 +2,7 @@
 #include <errno.h>
 #include <unistd.h>
 
-#include "zero/engine/nvme/nvme_inside.h"
+#include "zero/file_io/nvme_inside.h"
 
 static long transfer(const zr_nvme_io *io, const struct zr_nvme_piece *piece)
 {

@@ -3,7 +3,7 @@
  * As in an update, one half of the test extent is read while the other is written. The largest depth with
  * nearly the best rate is used. A smaller depth is as fast on an idle machine; next to computing threads, the
  * thread that submits pieces waits for a processor, and the queue must keep the disk busy meanwhile. */
-#include "zero/engine/nvme/nvme_inside.h"
+#include "zero/file_io/nvme_inside.h"
 
 enum { DEPTH_UNMEASURED = 16, SPAN_MAX_BYTES = 16 << 20 };
 static const uint64_t depth_ns = 50000000, all_ns = 1000000000;
@@ -67,12 +67,12 @@ unsigned zr_nvme_choose_depth(const double *rates, unsigned count)
 
 zr_result zr_nvme_measure(zr_nvme_io *io)
 {
-    unsigned most = io->ring_used ? ZR_NVME_DEPTH_MAX : ZR_NVME_THREADS, tried = 0;
+    unsigned max_depth = io->ring_used ? ZR_NVME_DEPTH_MAX : ZR_NVME_THREADS, tried = 0;
     double rates[ZR_NVME_DEPTH_MAX];
     size_t span_bytes = SPAN_MAX_BYTES;
 
     if (io->depth != 0) {
-        set_depth(io, io->depth < most ? io->depth : most);
+        set_depth(io, io->depth < max_depth ? io->depth : max_depth);
         return ZR_OK;
     }
     if (io->options.buffers_count > 0 && io->options.buffers[0].bytes / 2 < span_bytes)
@@ -80,14 +80,15 @@ zr_result zr_nvme_measure(zr_nvme_io *io)
     if (io->options.file_bytes / 2 < span_bytes)
         span_bytes = (size_t)(io->options.file_bytes / 2);
     span_bytes -= span_bytes % io->piece_bytes;
-    set_depth(io, DEPTH_UNMEASURED < most ? DEPTH_UNMEASURED : most);
+    set_depth(io, DEPTH_UNMEASURED < max_depth ? DEPTH_UNMEASURED : max_depth);
     if (io->options.buffers_count == 0 || span_bytes == 0)
         return ZR_OK;
     zr_result result = write_both_halves(io, span_bytes);
-    uint64_t start_ns =
-        zr_os_now_ns(); /* starts after the first write, so that a slow disk also gets one depth */
+    /* The time starts after the first write, so that at least one depth is measured on a slow disk too. */
+    uint64_t start_ns = zr_os_now_ns();
     for (unsigned depth = 1;
-         result == ZR_OK && depth <= most && (tried == 0 || zr_os_now_ns() - start_ns < all_ns); depth *= 2) {
+         result == ZR_OK && depth <= max_depth && (tried == 0 || zr_os_now_ns() - start_ns < all_ns);
+         depth *= 2) {
         set_depth(io, depth);
         result = measure_depth(io, span_bytes, &rates[tried++]);
     }

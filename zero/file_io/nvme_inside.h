@@ -9,7 +9,7 @@
 #include <stdatomic.h>
 
 #include "alloc/base/system/os.h"
-#include "zero/engine/nvme/nvme_io.h"
+#include "zero/file_io/nvme_io.h"
 
 enum { ZR_NVME_THREADS = 8, ZR_NVME_REGISTERED = 64 };
 #if defined(__SANITIZE_THREAD__) /* needs 0.9 MB on every stack */
@@ -89,7 +89,7 @@ zr_result zr_nvme_file_reserve(struct zr_nvme_file *file, uint64_t bytes);
 /* Error message "cannot DOING the offload file in 'FOLDER': cause (fix)". */
 zr_result zr_nvme_file_fail(const struct zr_nvme_file *file, const char *doing, int error);
 zr_result zr_nvme_file_fail_with(const struct zr_nvme_file *file, const char *doing, int error,
-                                 const char *way_out);
+                                 const char *fix);
 
 /* nvme_io.c */
 void zr_nvme_log(const zr_nvme_io *io, const char *format, ...) __attribute__((format(printf, 2, 3)));

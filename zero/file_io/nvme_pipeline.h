@@ -11,7 +11,7 @@
 #ifndef ZR_NVME_PIPELINE_H
 #define ZR_NVME_PIPELINE_H
 
-#include "zero/engine/nvme/nvme_io.h"
+#include "zero/file_io/nvme_io.h"
 
 enum {
     ZR_NVME_BUFFERS_MIN = 3,

@@ -1,11 +1,11 @@
 /* gradient_file.h: gradient shards in the offload file, from their reduction until the norm is known. Private
  * to engine/.
  *
- * Used for units with one gradient per step (no accumulation, not tied), unless the update is delayed. A
- * shard is reduced into a slot on the host; there are as many slots as the store has buffers. After the
- * reduction its squares are added to the norm and the shard is written. The update reads the shards in a pass
- * over the units in order, with read-ahead. zr_engine_shard_gradients() is in memory between take and give of
- * a pass. */
+ * The file has the units with one gradient per step (no accumulation, not tied), unless the update is
+ * delayed. A shard is reduced into a slot on the host; there are as many slots as the store has buffers.
+ * After the reduction the shard's squares are added to the norm, and the shard is written. The update reads
+ * the shards in a pass over the units in order, with read-ahead. During a pass zr_engine_shard_gradients()
+ * may be read between take and give of the unit. */
 #ifndef ZR_ENGINE_GRADIENT_FILE_H
 #define ZR_ENGINE_GRADIENT_FILE_H
 
