@@ -64,9 +64,8 @@ static zr_result sleep_for(struct zr_local_world *local, const struct zr_local_w
         atomic_fetch_add(wait->sleepers, 1);
     while (result == ZR_OK && !reached(wait->word, wait->target, &seen)) {
         zr_word_wait(wait->word, seen, ZR_LOCAL_POLL_NS);
-        result = zr_local_check(
-            local,
-            wait->peer); /* check before reading the word, because a peer advances the word before it exits */
+        /* Check before reading the word, because a peer advances the word before it exits. */
+        result = zr_local_check(local, wait->peer);
         if (reached(wait->word, wait->target, &seen)) {
             result = ZR_OK;
             break;
