@@ -32,8 +32,7 @@ struct zr_trainer_state_options {
 
 struct zr_trainer_state {
     struct zr_trainer_state_options options;
-    struct zr_kernel_context context,
-        host_context; /* the engine has pointers here: the struct must not move */
+    struct zr_kernel_context context, host_context; /* the engine points to them: the struct must not move */
     bool context_open, host_context_open;
     struct zr_transformer transformer;
     zr_trainer *trainer;
