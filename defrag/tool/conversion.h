@@ -16,10 +16,10 @@ struct zr_tool_conversion {
 int zr_tool_read_conversion(struct zr_tool_conversion *out, const char *help, bool takes_at, int argc,
                             char **argv);
 
-/* Checks that the output can be binary: false, after a message, for a terminal. */
+/* False, after a message: the output is a terminal, which must not receive binary data. */
 bool zr_tool_takes_binary(const struct zr_tool_conversion *conversion, const char *command);
 
-/* Calls `write` with the output, or standard output if none is named, and shows progress meanwhile. */
+/* Opens the output file, or standard output if the user named none, and calls `write`. Shows progress. */
 typedef zr_result zr_tool_writer(void *state, struct zr_text *text);
 zr_result zr_tool_write_conversion(const struct zr_tool_conversion *conversion, zr_tool_writer *write,
                                    void *state);
