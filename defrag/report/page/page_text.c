@@ -1,5 +1,5 @@
-/* page_text.c: includes the page's own files by the assembler. The Makefile has the dependencies of this
- * file. */
+/* page_text.c: embeds the page's CSS, HTML and JavaScript with the assembler. The Makefile lists the files as
+ * dependencies. */
 #include "defrag/report/page/page_text.h"
 
 #define EMBED(name, path)                                                                                    \

@@ -1,4 +1,5 @@
-/* page_text.h: the contents of the page's own files in this folder. Private to defrag/report/. */
+/* page_text.h: the page's CSS, HTML and JavaScript, embedded from files of this folder. Private to
+ * defrag/report/. */
 #ifndef ZR_PAGE_TEXT_H
 #define ZR_PAGE_TEXT_H
 
