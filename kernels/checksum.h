@@ -1,6 +1,6 @@
-/* checksum.h: the steps of zr_checksum, for CPU and GPU. A block of 64 KiB has eight lanes, which take its
- * 8-byte words in turn. Each step of a lane is invertible, so a single changed word always changes its lane.
- * A block's hash depends on its index, so the hashes can be added in any order. */
+/* checksum.h: the steps of zr_checksum, for CPU and GPU. A block of 64 KiB has eight lanes, to which its
+ * 8-byte words are dealt in rotation. Each step of a lane is invertible, so a single changed word always
+ * changes its lane. A block's hash depends on its index, so the hashes can be added in any order. */
 #ifndef ZR_KERNELS_CHECKSUM_H
 #define ZR_KERNELS_CHECKSUM_H
 
