@@ -83,11 +83,11 @@ bool zr_tool_has(const char *name)
 static int unknown(const char *name)
 {
     const char *nearest = NULL;
-    unsigned least = 3;
+    unsigned min = 3;
     for (size_t i = 0; subcommands[i].name; i++)
-        if (zr_tool_distance(name, subcommands[i].name) < least) {
+        if (zr_tool_distance(name, subcommands[i].name) < min) {
             nearest = subcommands[i].name;
-            least = zr_tool_distance(name, nearest);
+            min = zr_tool_distance(name, nearest);
         }
     if (nearest)
         zr_tool_log("there is no subcommand %s; did you mean zr %s? See zr --help", name, nearest);

@@ -1,5 +1,5 @@
-/* manual.c: manual pages and shell completion, generated from the help texts and tables of options, so they
- * cannot differ from these. See tool.h. */
+/* manual.c: manual pages and shell completion, generated from the help texts and the tables of options. See
+ * tool.h. */
 #include <string.h>
 
 #include "alloc/base/error.h"
