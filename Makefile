@@ -194,8 +194,10 @@ $(BUILD)/obj/%.o: %.c $(BUILD)/config
 # libzr.so is alloc/ and defrag/: small, without jemalloc or oneDNN, so that anything can dlopen it. libzr_zero.so is the
 # engine with its kernels and communicators; it stands on libzr.so, of which a process has one copy, and on oneDNN.
 # Both show what their headers mark ZR_API, and libzr.so what alloc/base/private_api.h is about; see there.
-version := $(shell awk '$$2 ~ /^ZR_VERSION_(MAJOR|MINOR)$$/ { v = v dot $$3; dot = "." } END { print v }' alloc/zr.h)
-major := $(firstword $(subst ., ,$(version)))
+version := $(shell awk '$$2 ~ /^ZR_VERSION_(MAJOR|MINOR|PATCH)$$/ { v = v dot $$3; dot = "." } END { print v }' alloc/zr.h)
+version_words := $(subst ., ,$(version))
+# What a soname ends in: before 1.0 a minor version may break the ABI. See CONTRIBUTING.md, Compatibility.
+abi := $(firstword $(version_words))$(if $(filter 0.%,$(version)),.$(word 2,$(version_words)))
 zr_headers := alloc/zr.h defrag/zr_defrag.h
 zr_zero_headers := zero/zr_zero.h zero/comm/zr_comm.h zero/launch/zr_launch.h kernels/zr_kernels.h
 marked = $(shell sed -n 's/^$(1) [^$(paren)]*[ *]\(zr_[a-z0-9_]*\)$(paren).*/\1/p' $(2) | LC_ALL=C sort)
@@ -207,15 +209,15 @@ $(BUILD)/lib/libzr.a $(BUILD)/lib/libzr_zero.a:
 	@echo "  ar    $@"
 	@rm -f $@ && ar rcs $@ $^
 
-# libNAME.so and libNAME.so.0 are links to the file with the whole version.
+# libNAME.so and libNAME.so.ABI are links to the file with the whole version.
 $(BUILD)/lib/%.so: $(BUILD)/lib/%.so.$(version)
-	@ln -sf $(<F) $@.$(major) && ln -sf $(@F).$(major) $@
-link_library = @mkdir -p $(@D); echo "  link  $@"; $(CC) -shared -Wl,-soname,$(1).so.$(major) -Wl,-z,defs -Wl,-z,now \
+	@ln -sf $(<F) $@.$(abi) && ln -sf $(@F).$(abi) $@
+link_library = @mkdir -p $(@D); echo "  link  $@"; $(CC) -shared -Wl,-soname,$(1).so.$(abi) -Wl,-z,defs -Wl,-z,now \
 	-Wl,-Bsymbolic-functions -Wl,-rpath,'$$ORIGIN' -o $@
 
 $(BUILD)/lib/libzr.map: $(wildcard alloc/*.h alloc/*/*.h alloc/*/*/*.h) Makefile
 	@mkdir -p $(@D)
-	@printf '%s\n' 'ZR_$(major) { global: zr_*; local: *; };' 'ZR_PRIVATE_$(version) { global:' \
+	@printf '%s\n' 'ZR_$(abi) { global: zr_*; local: *; };' 'ZR_PRIVATE_$(version) { global:' \
 		'$(patsubst %,%;,$(call marked,ZR_PRIVATE_API,alloc/*.h alloc/*/*.h alloc/*/*/*.h))' '};' > $@
 # It stays loaded: threads that have used it call it when they end, and fork() does.
 $(BUILD)/lib/libzr.so.$(version): $(call obj,$(alloc_src) $(defrag_src)) $(BUILD)/lib/libzr.map
@@ -299,7 +301,7 @@ $(error PREFIX='$(PREFIX)': give the whole path, from / on, since pkg-config pas
 endif
 own_include := $(INCLUDEDIR)/zr
 
-linked = $(1).so $(1).so.$(major)
+linked = $(1).so $(1).so.$(abi)
 installed_libraries := $(foreach name,libzr libzr_zero,$(name).a $(name).so.$(version)) libzr_malloc.so libzr_cuda.so
 installed_bin := zr-train zr zrd
 installed_doc := README.md LICENSE $(filter-out %/README.md,$(wildcard examples/*))
@@ -323,8 +325,8 @@ install-built:
 	install -m 755 $(addprefix $(BUILD)/bin/,$(installed_bin)) $(call to,$(BINDIR))
 	install -m 644 $(addprefix $(BUILD)/lib/,$(installed_libraries)) $(modules) $(call to,$(LIBDIR))
 	for name in libzr libzr_zero; do \
-		ln -sf $$name.so.$(version) $(call to,$(LIBDIR))/$$name.so.$(major) && \
-		ln -sf $$name.so.$(major) $(call to,$(LIBDIR))/$$name.so || exit 1; done
+		ln -sf $$name.so.$(version) $(call to,$(LIBDIR))/$$name.so.$(abi) && \
+		ln -sf $$name.so.$(abi) $(call to,$(LIBDIR))/$$name.so || exit 1; done
 	@$(call pkgconfig,zr,memory for training over virtual memory maps,,-lzr,-pthread -ldl)
 	@$(call pkgconfig,zr_zero,the ZeRO stage engine of zr with its kernels and communicators,zr,-lzr_zero,$(kernels_libs) -luring -lm)
 	for header in $(zr_headers) $(zr_zero_headers); do \
