@@ -159,10 +159,11 @@ paren := (
 programs := $(BUILD)/bin/zr-train $(BUILD)/bin/zr $(BUILD)/bin/zrd $(BUILD)/examples/arena $(BUILD)/examples/mlp $(BUILD)/examples/lines $(BUILD)/examples/fragment $(modules)
 libraries := $(foreach name,zr zr_zero,$(BUILD)/lib/lib$(name).so $(BUILD)/lib/lib$(name).a) $(preload_library) $(cuda_preload_library)
 
-# What zr says of itself: a page for each subcommand, and a script that completes its words.
+# Manual pages and completion, made by zr: of its own tables, of other programs' --help, and of the public headers.
 tool_names := $(shell sed -n 's/^    {"\([a-z]*\)", zr_tool_.*/\1/p' defrag/tool/main.c)
-manuals := $(BUILD)/share/man1/zr.1 $(tool_names:%=$(BUILD)/share/man1/zr-%.1)
-completion := $(BUILD)/share/completions/zr
+helped := zr-train zrd
+manuals := $(addprefix $(BUILD)/share/,man1/zr.1 $(tool_names:%=man1/zr-%.1) $(helped:%=man1/%.1) man3/libzr.3 man3/libzr_zero.3 man5/ZR_CONF.5)
+completions := $(addprefix $(BUILD)/share/completions/,zr $(helped))
 
 include tests/tests.mk
 
@@ -170,7 +171,7 @@ include tests/tests.mk
 all: needs-build
 	@echo "$(cuda_words)"
 	@$(again) built
-built: $(programs) $(libraries) $(manuals) $(completion)
+built: $(programs) $(libraries) $(manuals) $(completions)
 
 # What an object depends on besides its sources. Written anew only when it changes: other flags build everything again,
 # and Valgrind's header, where it has come since, what tells Valgrind of memory.
@@ -200,6 +201,16 @@ version_words := $(subst ., ,$(version))
 abi := $(firstword $(version_words))$(if $(filter 0.%,$(version)),.$(word 2,$(version_words)))
 zr_headers := alloc/zr.h defrag/zr_defrag.h
 zr_zero_headers := zero/zr_zero.h zero/comm/zr_comm.h zero/launch/zr_launch.h kernels/zr_kernels.h
+about_zr := memory for training over virtual memory maps
+about_zr_zero := the ZeRO stage engine of zr with its kernels and communicators
+# $(call header_page,library,headers,its pkg-config name)
+define header_page
+$(BUILD)/share/man3/$(1).3: defrag/tool/headers.awk $(2)
+$(BUILD)/share/man3/$(1).3: private page := $(1) 3
+$(BUILD)/share/man3/$(1).3: private help_text := awk -v about='$(about_$(3))' -v package=$(3) -f defrag/tool/headers.awk $(2)
+endef
+$(eval $(call header_page,libzr,$(zr_headers),zr))
+$(eval $(call header_page,libzr_zero,$(zr_zero_headers),zr_zero))
 marked = $(shell sed -n 's/^$(1) [^$(paren)]*[ *]\(zr_[a-z0-9_]*\)$(paren).*/\1/p' $(2) | LC_ALL=C sort)
 
 $(BUILD)/lib/libzr.a: $(call obj,$(alloc_src) $(defrag_src))
@@ -250,10 +261,14 @@ $(BUILD)/bin/zr: $(tool_obj)
 $(manuals): $(BUILD)/bin/zr
 	@mkdir -p $(@D)
 	@echo "  page  $@"
-	@$(BUILD)/bin/zr manual $(patsubst zr-%,%,$(filter zr-%,$(basename $(@F)))) > $@.new && mv $@.new $@
-$(completion): $(BUILD)/bin/zr
+	@$(or $(help_text),:) | $(BUILD)/bin/zr manual $(or $(page),$(patsubst zr-%,%,$(filter zr-%,$(basename $(@F))))) > $@.new && mv $@.new $@
+$(completions): $(BUILD)/bin/zr
 	@mkdir -p $(@D)
-	@$(BUILD)/bin/zr completion bash > $@.new && mv $@.new $@
+	@$(or $(help_text),:) | $(BUILD)/bin/zr completion bash $(filter $(helped),$(@F)) > $@.new && mv $@.new $@
+$(foreach name,$(helped),$(eval $(BUILD)/share/man1/$(name).1 $(BUILD)/share/completions/$(name): private help_text = $(BUILD)/bin/$(name) --help) \
+	$(eval $(BUILD)/share/man1/$(name).1 $(BUILD)/share/completions/$(name): $(BUILD)/bin/$(name)))
+$(helped:%=$(BUILD)/share/man1/%.1): private page = $(basename $(@F)) 1
+$(BUILD)/share/man5/ZR_CONF.5: private page := ZR_CONF
 # Of alloc/ it has what it speaks with; the archive's other objects stay out.
 $(BUILD)/bin/zrd: $(call obj,$(service_src)) $(BUILD)/lib/libzr.a
 	@mkdir -p $(@D)
@@ -307,8 +322,8 @@ installed_bin := zr-train zr zrd
 installed_doc := README.md LICENSE $(filter-out %/README.md,$(wildcard examples/*))
 installed := $(addprefix $(BINDIR)/,$(installed_bin)) $(UNITDIR)/zrd.service $(UNITDIR)/zrd@.service $(addprefix $(DOCDIR)/,$(notdir $(installed_doc))) \
 	$(addprefix $(LIBDIR)/,$(installed_libraries) $(call linked,libzr) $(call linked,libzr_zero) \
-	$(notdir $(modules)) pkgconfig/zr.pc pkgconfig/zr_zero.pc) $(addprefix $(MANDIR)/man1/,$(notdir $(manuals))) \
-	$(COMPLETIONDIR)/zr $(addprefix $(own_include)/,$(zr_headers) $(zr_zero_headers))
+	$(notdir $(modules)) pkgconfig/zr.pc pkgconfig/zr_zero.pc) $(manuals:$(BUILD)/share/%=$(MANDIR)/%) \
+	$(addprefix $(COMPLETIONDIR)/,$(notdir $(completions))) $(addprefix $(own_include)/,$(zr_headers) $(zr_zero_headers))
 
 # $(call pkgconfig,name,description,what it requires,its own libraries,theirs)
 pkgconfig = printf '%s\n' 'prefix=$(PREFIX)' 'libdir=$(LIBDIR)' 'includedir=$(own_include)' '' 'Name: $(1)' \
@@ -327,13 +342,14 @@ install-built:
 	for name in libzr libzr_zero; do \
 		ln -sf $$name.so.$(version) $(call to,$(LIBDIR))/$$name.so.$(abi) && \
 		ln -sf $$name.so.$(abi) $(call to,$(LIBDIR))/$$name.so || exit 1; done
-	@$(call pkgconfig,zr,memory for training over virtual memory maps,,-lzr,-pthread -ldl)
-	@$(call pkgconfig,zr_zero,the ZeRO stage engine of zr with its kernels and communicators,zr,-lzr_zero,$(kernels_libs) -luring -lm)
+	@$(call pkgconfig,zr,$(about_zr),,-lzr,-pthread -ldl)
+	@$(call pkgconfig,zr_zero,$(about_zr_zero),zr,-lzr_zero,$(kernels_libs) -luring -lm)
 	for header in $(zr_headers) $(zr_zero_headers); do \
 		install -m 644 $$header $(call to,$(own_include))/$$header || exit 1; done
 	install -m 644 $(installed_doc) $(call to,$(DOCDIR))
-	install -m 644 $(manuals) $(call to,$(MANDIR)/man1)
-	install -m 644 $(completion) $(call to,$(COMPLETIONDIR))
+	for section in $(sort $(notdir $(patsubst %/,%,$(dir $(manuals))))); do \
+		install -m 644 $(BUILD)/share/$$section/* $(call to,$(MANDIR))/$$section || exit 1; done
+	install -m 644 $(completions) $(call to,$(COMPLETIONDIR))
 	sed 's|@BINDIR@|$(BINDIR)|; s|@DOCDIR@|$(DOCDIR)|' alloc/service/server/zrd.service.in > $(call to,$(UNITDIR))/zrd.service
 	sed 's|^ExecStart=.*|& --device %i|; s|^Description=.*|& (device %i)|' $(call to,$(UNITDIR))/zrd.service > $(call to,$(UNITDIR))/zrd@.service
 	chmod 644 $(call to,$(UNITDIR))/zrd.service $(call to,$(UNITDIR))/zrd@.service

@@ -79,10 +79,11 @@ def check_names():
 
 def check_files():
     there = [name for name in files() if not name.startswith("share/") and not name.endswith("libzr_comm_mpi.so")]
-    pages = [f"share/man/man1/{name}" for name in os.listdir(os.path.join(BUILD, "share", "man1")) if name.endswith(".1")]
+    pages = [f"share/man/{folder}/{name}" for folder in ("man1", "man3", "man5") for name in os.listdir(os.path.join(BUILD, "share", folder))]
     same(sorted(name for name in files() if name.startswith(("share/man", "share/bash"))),
-         sorted(pages + ["share/bash-completion/completions/zr"]), f"{len(pages)} manual pages, and bash's completion")
-    ok({"share/man/man1/zr.1", "share/man/man1/zr-why.1"} <= set(pages), "of zr and of each subcommand")
+         sorted(pages + [f"share/bash-completion/completions/{name}" for name in ("zr", "zr-train", "zrd")]), f"{len(pages)} manual pages, and bash's completion")
+    wanted = {f"share/man/man{page[-1]}/{page}" for page in ("zr.1", "zr-why.1", "zr-train.1", "zrd.1", "libzr.3", "libzr_zero.3", "ZR_CONF.5")}
+    same(sorted(wanted - set(pages)), [], "of the programs, of each subcommand, of the libraries and of ZR_CONF")
     if shutil.which("man"):
         got = run(["man", "-M", ROOT + "/share/man", "zr-why"], MANPAGER="cat", LC_ALL="C.UTF-8")
         ok(got.returncode == 0 and "zr why FILE [options]" in got.stdout, "man finds them") or note(got.stderr)
