@@ -53,14 +53,14 @@ ALL_LDFLAGS := -pthread $(if $(SANITIZE),-fsanitize=$(SANITIZE)) $(LDFLAGS)
 packages_build := gcc libc6-dev binutils libdnnl-dev libjemalloc-dev libjansson-dev zlib1g-dev \
 	libncurses-dev liburing-dev libdw-dev
 packages_demo  := $(packages_build) bible-kjv bible-kjv-text
-packages_check := $(packages_build) perl python3 sqlite3 valgrind strace pkg-config libopenmpi-dev openmpi-bin tmux jq rsync
+packages_check := $(packages_build) perl python3 sqlite3 valgrind strace gdb pkg-config libopenmpi-dev openmpi-bin tmux jq rsync
 # Debian's Python names its suite by its version: to be asked once it is there.
 packages_long  = $(packages_check) clang chromium git openssl redis-server postgresql nodejs \
 	libpython$(shell /usr/bin/python3 -c 'import sys; print("%d.%d" % sys.version_info[:2])')-testsuite
 packages_soak  = $(packages_long) python3-torch libreoffice-writer-nogui unzip memcached nginx-light curl mariadb-server \
 	haproxy ruby php-cli clang python3-numpy ffmpeg imagemagick vim-nox screen lua5.4 gawk bc tcl guile-3.0 ghostscript \
 	poppler-utils graphviz gnuplot-nox octave r-base-core ocaml-nox default-jdk-headless golang-go rustc gnupg wget \
-	zstd xz-utils bzip2 p7zip zip file cmake ninja-build sox pandoc xsltproc libxml2-utils gdb socat sbcl \
+	zstd xz-utils bzip2 p7zip zip file cmake ninja-build sox pandoc xsltproc libxml2-utils socat sbcl \
 	swi-prolog-nox erlang-base valac busybox openssh-client bison flex nasm
 packages_bench := $(packages_build) libopenblas-pthread-dev libmimalloc-dev python3 valgrind libopenmpi-dev \
 	openmpi-bin fio
@@ -154,10 +154,16 @@ include alloc/preload/cuda/cuda.mk
 # at run time, and so has no locks that a malloc could meet. Programs take the shared one.
 unwind_libs := -static-libgcc
 zero_libs := $(kernels_libs) -Wl,--as-needed -luring -Wl,--no-as-needed
+version := $(shell awk '$$2 ~ /^ZR_VERSION_(MAJOR|MINOR|PATCH)$$/ { v = v dot $$3; dot = "." } END { print v }' alloc/zr.h)
+version_words := $(subst ., ,$(version))
+# What a soname ends in: before 1.0 a minor version may break the ABI. See CONTRIBUTING.md, Compatibility.
+abi := $(firstword $(version_words))$(if $(filter 0.%,$(version)),.$(word 2,$(version_words)))
 comma := ,
 paren := (
 programs := $(BUILD)/bin/zr-train $(BUILD)/bin/zr $(BUILD)/bin/zrd $(BUILD)/examples/arena $(BUILD)/examples/mlp $(BUILD)/examples/lines $(BUILD)/examples/fragment $(modules)
 libraries := $(foreach name,zr zr_zero,$(BUILD)/lib/lib$(name).so $(BUILD)/lib/lib$(name).a) $(preload_library) $(cuda_preload_library)
+# gdb loads it with the library of that name.
+gdb_script := $(BUILD)/lib/libzr.so.$(version)-gdb.py
 
 # Manual pages and completion, made by zr: of its own tables, of other programs' --help, and of the public headers.
 tool_names := $(shell sed -n 's/^    {"\([a-z]*\)", zr_tool_.*/\1/p' defrag/tool/main.c)
@@ -171,7 +177,7 @@ include tests/tests.mk
 all: needs-build
 	@echo "$(cuda_words)"
 	@$(again) built
-built: $(programs) $(libraries) $(manuals) $(completions)
+built: $(programs) $(libraries) $(gdb_script) $(manuals) $(completions)
 
 # What an object depends on besides its sources. Written anew only when it changes: other flags build everything again,
 # and Valgrind's header, where it has come since, what tells Valgrind of memory.
@@ -195,10 +201,6 @@ $(BUILD)/obj/%.o: %.c $(BUILD)/config
 # libzr.so is alloc/ and defrag/: small, without jemalloc or oneDNN, so that anything can dlopen it. libzr_zero.so is the
 # engine with its kernels and communicators; it stands on libzr.so, of which a process has one copy, and on oneDNN.
 # Both show what their headers mark ZR_API, and libzr.so what alloc/base/private_api.h is about; see there.
-version := $(shell awk '$$2 ~ /^ZR_VERSION_(MAJOR|MINOR|PATCH)$$/ { v = v dot $$3; dot = "." } END { print v }' alloc/zr.h)
-version_words := $(subst ., ,$(version))
-# What a soname ends in: before 1.0 a minor version may break the ABI. See CONTRIBUTING.md, Compatibility.
-abi := $(firstword $(version_words))$(if $(filter 0.%,$(version)),.$(word 2,$(version_words)))
 zr_headers := alloc/zr.h defrag/zr_defrag.h
 zr_zero_headers := zero/zr_zero.h zero/comm/zr_comm.h zero/launch/zr_launch.h kernels/zr_kernels.h
 about_zr := memory for training over virtual memory maps
@@ -233,6 +235,10 @@ $(BUILD)/lib/libzr.map: $(wildcard alloc/*.h alloc/*/*.h alloc/*/*/*.h) Makefile
 # It stays loaded: threads that have used it call it when they end, and fork() does.
 $(BUILD)/lib/libzr.so.$(version): $(call obj,$(alloc_src) $(defrag_src)) $(BUILD)/lib/libzr.map
 	$(call link_library,libzr) -Wl,-z,nodelete $(filter %.o,$^) -Wl,--version-script=$(BUILD)/lib/libzr.map $(ALL_LDFLAGS) $(unwind_libs)
+
+$(gdb_script): alloc/core/gdb.py
+	@mkdir -p $(@D)
+	@cp $< $@
 
 # What the headers declare is pulled out of the archive, and whatever that needs: the bundled model is not.
 $(BUILD)/lib/libzr_zero.so.$(version): $(BUILD)/lib/libzr_zero.a $(BUILD)/lib/libzr.so $(zr_zero_headers) Makefile
@@ -307,7 +313,9 @@ DOCDIR ?= $(PREFIX)/share/doc/zr
 MANDIR ?= $(PREFIX)/share/man
 COMPLETIONDIR ?= $(PREFIX)/share/bash-completion/completions
 UNITDIR ?= $(PREFIX)/lib/systemd/user
-install_folders := BINDIR LIBDIR INCLUDEDIR DOCDIR MANDIR COMPLETIONDIR UNITDIR
+# Beside the library gdb asks for a permission (add-auto-load-safe-path); the system's folder has it.
+GDBDIR ?= $(if $(filter /usr,$(PREFIX)),/usr/share/gdb/auto-load$(LIBDIR),$(LIBDIR))
+install_folders := BINDIR LIBDIR INCLUDEDIR DOCDIR MANDIR COMPLETIONDIR UNITDIR GDBDIR
 $(foreach name,$(if $(PREFIX),PREFIX) $(install_folders),$(call one_word,$(name)))
 $(foreach name,PREFIX $(install_folders),$(call plain,$(name),$(not_plain)))
 $(call plain,DESTDIR,')
@@ -320,7 +328,7 @@ linked = $(1).so $(1).so.$(abi)
 installed_libraries := $(foreach name,libzr libzr_zero,$(name).a $(name).so.$(version)) libzr_malloc.so libzr_cuda.so
 installed_bin := zr-train zr zrd
 installed_doc := README.md LICENSE $(filter-out %/README.md,$(wildcard examples/*))
-installed := $(addprefix $(BINDIR)/,$(installed_bin)) $(UNITDIR)/zrd.service $(UNITDIR)/zrd@.service $(addprefix $(DOCDIR)/,$(notdir $(installed_doc))) \
+installed := $(addprefix $(BINDIR)/,$(installed_bin)) $(UNITDIR)/zrd.service $(UNITDIR)/zrd@.service $(GDBDIR)/$(notdir $(gdb_script)) $(addprefix $(DOCDIR)/,$(notdir $(installed_doc))) \
 	$(addprefix $(LIBDIR)/,$(installed_libraries) $(call linked,libzr) $(call linked,libzr_zero) \
 	$(notdir $(modules)) pkgconfig/zr.pc pkgconfig/zr_zero.pc) $(manuals:$(BUILD)/share/%=$(MANDIR)/%) \
 	$(addprefix $(COMPLETIONDIR)/,$(notdir $(completions))) $(addprefix $(own_include)/,$(zr_headers) $(zr_zero_headers))
@@ -349,6 +357,7 @@ install-built:
 	install -m 644 $(installed_doc) $(call to,$(DOCDIR))
 	for section in $(sort $(notdir $(patsubst %/,%,$(dir $(manuals))))); do \
 		install -m 644 $(BUILD)/share/$$section/* $(call to,$(MANDIR))/$$section || exit 1; done
+	install -m 644 $(gdb_script) $(call to,$(GDBDIR))
 	install -m 644 $(completions) $(call to,$(COMPLETIONDIR))
 	sed 's|@BINDIR@|$(BINDIR)|; s|@DOCDIR@|$(DOCDIR)|' alloc/service/server/zrd.service.in > $(call to,$(UNITDIR))/zrd.service
 	sed 's|^ExecStart=.*|& --device %i|; s|^Description=.*|& (device %i)|' $(call to,$(UNITDIR))/zrd.service > $(call to,$(UNITDIR))/zrd@.service

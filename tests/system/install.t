@@ -92,7 +92,7 @@ def check_files():
     want = ["bin/zr", "bin/zr-train", "bin/zrd", "lib/systemd/user/zrd.service", "lib/systemd/user/zrd@.service"]
     want += ["include/zr/" + name for name in ("alloc/zr.h", "defrag/zr_defrag.h", "kernels/zr_kernels.h", "zero/comm/zr_comm.h", "zero/launch/zr_launch.h", "zero/zr_zero.h")]
     want += [f"lib/lib{name}{end}" for name in ("zr", "zr_zero") for end in (".a", ".so", ".so." + version.rpartition(".")[0], ".so." + version)]
-    want += ["lib/libzr_cuda.so", "lib/libzr_malloc.so", "lib/pkgconfig/zr.pc", "lib/pkgconfig/zr_zero.pc"]
+    want += [f"lib/libzr.so.{version}-gdb.py", "lib/libzr_cuda.so", "lib/libzr_malloc.so", "lib/pkgconfig/zr.pc", "lib/pkgconfig/zr_zero.pc"]
     same(there, sorted(want), "the programs, the public headers, the libraries with their links, and nothing else")
     for name in ("zr", "zr_zero"):
         same(os.path.basename(os.path.realpath(f"{ROOT}/lib/lib{name}.so")), f"lib{name}.so.{version}",
