@@ -1,7 +1,6 @@
 /* main.c: the program `zr`: finds the subcommand and calls it. The exit codes are enum zr_tool_exit of
  * tool.h. */
 #include <signal.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "alloc/base/fault.h"
@@ -141,11 +140,8 @@ int main(int argc, char **argv)
         return run(2, (char *[]){argv[2], "--help", NULL});
     if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "help") == 0)
         return print(help);
-    if (strcmp(argv[1], "--version") == 0 || strcmp(argv[1], "-V") == 0 || strcmp(argv[1], "version") == 0) {
-        char version[40];
-        snprintf(version, sizeof version, "zr %d.%d\n", ZR_VERSION_MAJOR, ZR_VERSION_MINOR);
-        return print(version);
-    }
+    if (strcmp(argv[1], "--version") == 0 || strcmp(argv[1], "-V") == 0 || strcmp(argv[1], "version") == 0)
+        return print("zr " ZR_VERSION_STRING "\n");
     if (strcmp(argv[1], "manual") == 0)
         return zr_tool_manual(argc - 1, argv + 1, subcommands, help);
     if (strcmp(argv[1], "completion") == 0)

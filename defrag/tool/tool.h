@@ -45,8 +45,10 @@ zr_result zr_tool_service_need(bool start, const char *device);
 
 /* Whether this version of zr has the subcommand. */
 bool zr_tool_has(const char *name);
-/* `zr manual [SUBCOMMAND]` prints a troff page made of the help. `zr completion bash` prints a script made of
- * the tables of options. `make install` uses both. */
+/* `zr manual [SUBCOMMAND]` prints a troff page made of the help, `zr manual ZR_CONF` one of the options of
+ * ZR_CONF, `zr manual NAME SECTION` one of a help text in standard input. `zr completion bash` prints a
+ * script made of the tables of options, `zr completion bash NAME` one of a help text. `make install` uses
+ * them. */
 struct zr_tool_subcommand {
     const char *name; /* NULL: the end of the list */
     int (*run)(int argc, char **argv);

@@ -109,7 +109,7 @@ static int read_arguments(struct settings *settings, int argc, char **argv)
         if (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0)
             return put(STDOUT_FILENO, "%s", help) ? 0 : EXIT_INPUT;
         if (strcmp(name, "--version") == 0 || strcmp(name, "-V") == 0)
-            return put(STDOUT_FILENO, "zrd %d.%d\n", ZR_VERSION_MAJOR, ZR_VERSION_MINOR) ? 0 : EXIT_INPUT;
+            return put(STDOUT_FILENO, "zrd %s\n", ZR_VERSION_STRING) ? 0 : EXIT_INPUT;
         uint64_t *size = strcmp(name, "--capacity") == 0       ? &settings->capacity_bytes
                          : strcmp(name, "--process-hard") == 0 ? &settings->process_hard_bytes
                                                                : NULL;
