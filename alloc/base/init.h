@@ -13,11 +13,7 @@ void zr_fault_read(const char *text);
 void zr_option_read(const char *text);
 void zr_group_read(const char *text);
 
-/* Whether any fault site is counted: one relaxed load, for hot paths in front of zr_fault(). */
-extern _Atomic bool zr_fault_watching;
-static inline bool zr_fault_watched(void)
-{
-    return __atomic_load_n((bool *)&zr_fault_watching, __ATOMIC_RELAXED);
-}
+/* Whether any fault site is counted: hot paths read it, relaxed, before they call zr_fault(). */
+extern _Atomic bool zr_fault_watched;
 
 #endif
