@@ -111,8 +111,6 @@ static inline struct zr_step *next_step(struct zr_arena *arena, const struct zr_
 static zr_result allocate(struct zr_arena *arena, const struct zr_request *request, struct zr_need need,
                           struct zr_extent **out)
 {
-    if (unlikely(!zr_slab_reserve(&arena->extents, ZR_PROMISED_EXTENTS) || !zr_index_reserve(&arena->index)))
-        return ZR_ERR_HOST_MEMORY;
     if (unlikely(arena->follow != NULL) && (*out = zr_follow_alloc(arena, request, need)))
         return ZR_OK;
     return zr_core_alloc(arena, request, need, out);
@@ -190,18 +188,6 @@ static __attribute__((noinline)) zr_result grow(struct zr_arena *arena, const st
     return result;
 }
 
-/* Allocates in mapped memory. NULL: more work is needed. lock: arena->lock */
-static inline zr_result try_mapped(struct zr_arena *arena, const struct zr_request *request,
-                                   struct zr_need need, struct zr_extent **out)
-{
-    if (unlikely(arena->follow != NULL) && arena->follow->plan)
-        return ZR_OK; /* it may have a place for the request */
-    if (unlikely(!zr_slab_reserve(&arena->extents, ZR_PROMISED_EXTENTS) || !zr_index_reserve(&arena->index)))
-        return ZR_ERR_HOST_MEMORY;
-    *out = zr_core_try(arena, request, need);
-    return ZR_OK;
-}
-
 /* Records the caller's call stack; releases the lock meanwhile. */
 static __attribute__((noinline, cold)) void take_stack(struct zr_arena *arena)
 {
@@ -234,7 +220,9 @@ static zr_result alloc_any(struct zr_arena *arena, const struct zr_request *requ
     if (unlikely(arena->bounded))
         result = zr_tag_limit_check(arena, request, need.bytes);
     if (likely(result == ZR_OK)) {
-        result = try_mapped(arena, request, need, &block);
+        /* A plan may have a place for the request: grow() asks it. */
+        if (likely(!arena->follow) || !arena->follow->plan)
+            result = zr_core_try(arena, request, need, &block);
         grown = !block;
         if (unlikely(grown))
             result = grow(arena, request, need, result, &block);
