@@ -4,6 +4,8 @@
  * limits, a trace, a recorder, an observer). Without hooks they cost one branch on arena->hooked.
  * tests/bench/bench_operations.py counts instructions per operation. */
 #define _GNU_SOURCE
+#include <string.h>
+
 #include "alloc/core/arena.h"
 #include "alloc/core/core.h"
 #include "alloc/core/registry.h"
@@ -14,7 +16,6 @@
 #include "alloc/front/tag_limits.h"
 #include "alloc/telemetry/report.h"
 
-#include "alloc/telemetry/counters.h"
 #include "alloc/base/compiler.h"
 #include "alloc/base/error.h"
 #include "alloc/telemetry/recorder.h"
@@ -34,9 +35,39 @@ static inline void leave(struct zr_arena *arena)
     zr_lock_release(&arena->lock);
 }
 
-static inline struct zr_counter_entry entry_of_step(const struct zr_step *step)
+/* What the counters know of a block. */
+struct counted {
+    size_t bytes, requested_bytes;
+    uint8_t tag;
+};
+
+static inline void count_in(struct zr_arena *arena, struct counted block)
 {
-    return (struct zr_counter_entry){step->bytes, step->requested_bytes, step->tag};
+    size_t live_bytes = arena->live_bytes + block.bytes,
+           requested_bytes = arena->requested_bytes + block.requested_bytes;
+    arena->live_bytes = live_bytes;
+    arena->requested_bytes = requested_bytes;
+    arena->live_by_tag_bytes[block.tag] += block.bytes;
+    arena->blocks_count++;
+    arena->allocations_count++;
+    if (unlikely(live_bytes > arena->peak_live_bytes)) {
+        arena->peak_live_bytes = live_bytes;
+        arena->at_peak = true;
+    }
+    if (unlikely(requested_bytes > arena->peak_requested_bytes))
+        arena->peak_requested_bytes = requested_bytes;
+}
+
+static inline void count_out(struct zr_arena *arena, struct counted block)
+{
+    if (unlikely(arena->at_peak)) {
+        memcpy(arena->peak_by_tag_bytes, arena->live_by_tag_bytes, sizeof arena->peak_by_tag_bytes);
+        arena->at_peak = false;
+    }
+    arena->live_bytes -= block.bytes;
+    arena->requested_bytes -= block.requested_bytes;
+    arena->live_by_tag_bytes[block.tag] -= block.bytes;
+    arena->blocks_count--;
 }
 
 /* ---- Allocation ---------------------------------------------------------------------------------------- */
@@ -75,7 +106,8 @@ static inline bool is_request(const struct zr_arena *arena, const struct zr_requ
 
 static inline struct zr_need need_of(const struct zr_arena *arena, const struct zr_request *request)
 {
-    return (struct zr_need){zr_round_up(request->bytes + arena->canary_bytes, ZR_UNIT_BYTES),
+    size_t units = (request->bytes + arena->canary_bytes + ZR_UNIT_BYTES - 1) / ZR_UNIT_BYTES;
+    return (struct zr_need){units * ZR_UNIT_BYTES,
                             request->alignment < ZR_UNIT_BYTES ? ZR_UNIT_BYTES : request->alignment};
 }
 
@@ -208,13 +240,17 @@ static zr_result alloc_any(struct zr_arena *arena, const struct zr_request *requ
         zr_lock_release(&arena->lock);
         return reject_request(arena, request, out);
     }
-    struct zr_request named = *request; /* by the canonical name of its stream */
-    zr_result result = zr_backend_stream_name(arena->backend, &named.stream);
-    if (unlikely(result != ZR_OK)) {
-        zr_lock_release(&arena->lock);
-        return result;
+    struct zr_request named; /* by the canonical name of its stream */
+    zr_result result = ZR_OK;
+    if (unlikely(arena->asynchronous)) {
+        named = *request;
+        request = &named;
+        result = zr_backend_stream_name(arena->backend, &named.stream);
+        if (unlikely(result != ZR_OK)) {
+            zr_lock_release(&arena->lock);
+            return result;
+        }
     }
-    request = &named;
     struct zr_need need = need_of(arena, request);
     uint64_t calls = arena->backend_calls_count;
     if (unlikely(arena->bounded))
@@ -228,7 +264,7 @@ static zr_result alloc_any(struct zr_arena *arena, const struct zr_request *requ
             result = grow(arena, request, need, result, &block);
     }
     if (likely(result == ZR_OK)) {
-        zr_count_in(arena, zr_counter_entry_of(block));
+        count_in(arena, (struct counted){block->bytes, request->bytes, (uint8_t)request->tag});
         *out = arena->base + block->offset_bytes;
         if (unlikely(arena->hooked)) {
             zr_recorder_put(arena, ZRT_ALLOC, block);
@@ -259,7 +295,7 @@ zr_result zr_arena_alloc(zr_arena *arena, const struct zr_request *request, void
     struct zr_step *step = arena->follow ? next_step(arena, request) : NULL;
     if (!step)
         return alloc_any(arena, request, out);
-    zr_count_in(arena, entry_of_step(step));
+    count_in(arena, (struct counted){step->bytes, step->requested_bytes, step->tag});
     *out = arena->base + step->offset_bytes;
     leave(arena);
     return ZR_OK;
@@ -314,14 +350,14 @@ static inline struct zr_extent *free_step(struct zr_arena *arena, struct zr_foll
         unlikely(plan != arena->follow->plan))
         return &plan->slots[number].extent;
     zr_step_clear_live(plan, step, number);
-    zr_count_out(arena, entry_of_step(step));
+    count_out(arena, (struct counted){step->bytes, step->requested_bytes, step->tag});
     return NULL;
 }
 
 /* Frees a block that has left the index. lock: arena->lock */
 static inline zr_result free_block(struct zr_arena *arena, struct zr_extent *block)
 {
-    zr_count_out(arena, zr_counter_entry_of(block));
+    count_out(arena, (struct counted){block->bytes, zr_extent_requested_bytes(block), block->tag});
     zr_result result = ZR_OK;
     if (unlikely(arena->hooked)) {
         zr_recorder_put(arena, ZRT_FREE, block);
