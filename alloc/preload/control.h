@@ -9,9 +9,9 @@
  * 1. A thread that holds a jemalloc lock makes no control call. jemalloc's mutex calls are redirected to
  *    control.c, which counts the locks that each thread holds; the count needs no list of callers.
  * 2. malloc, free and their relatives never wait for a control call. They skip the call while a thread is
- * inside the control interface, while a fork is in progress, and after the program has installed hooks in
- * jemalloc: a hook may wait for the program's locks. Otherwise they wait only for jemalloc locks of threads
- * that run nothing but jemalloc's code.
+ *    inside the control interface, while a fork is in progress, and after the program has installed hooks in
+ *    jemalloc: a hook may wait for the program's locks. Otherwise they wait only for jemalloc locks of
+ *    threads that run nothing but jemalloc's code.
  *
  * Only control.c declares zr_je_mallctl() and its relatives; a test checks the undefined symbols of each
  * object file. */

@@ -5,11 +5,11 @@
  * whether the memory is a block of an arena; otherwise it passes the call on to the driver unchanged.
  *
  * Freed memory may be reused:
- *  - after cuMemFree, while the device has only the default stream: at once, in that stream (request stream
- * 0). Otherwise after the legacy default stream has passed the free, which waits for every blocking stream
- * and every thread's default stream, and after each non-blocking stream that had work has passed the free.
- * Blocks are then requested in a stream of the library, `idle`, which never has work, so its frees never
- * delay reuse.
+ *  - after cuMemFree, while the device has only the default stream: at once, in that stream (request
+ *    stream 0). Otherwise after the legacy default stream has passed the free, which waits for every
+ *    blocking stream and every thread's default stream, and after each non-blocking stream that had work has
+ *    passed the free. Blocks are then requested in a stream of the library, `idle`, which never has work, so
+ *    its frees never delay reuse.
  *  - after cuMemFreeAsync: when the stream has passed the free.
  * The arena has no events of streams in contexts that the program created: a free waits for those contexts,
  * as the driver's free may. */
