@@ -39,6 +39,22 @@ static zr_result open_store(struct zr_engine *engine, struct zr_state_tier *tier
                                          .twice_bytes = file ? o->offload.speculative_bytes : 0});
 }
 
+/* Addresses of parameters in their pools. */
+static void find_parameters(struct zr_engine *engine)
+{
+    for (size_t u = 0; u < engine->layout.units_count; u++) {
+        struct zr_unit_state *state = &engine->units[u];
+        char *pool = state->parameters->on_host ? engine->host_parameters : engine->parameters;
+        char *at = pool ? pool + state->parameters_at * engine->parameter_bytes : NULL;
+        if (state->parameters == &zr_parameters_filed)
+            continue;
+        state->whole = state->resident ? at : NULL;
+        state->shard = at + (state->resident ? engine->rank * engine->layout.units[u].shard_elements *
+                                                   engine->parameter_bytes
+                                             : 0);
+    }
+}
+
 static zr_result take_pools(struct zr_engine *engine)
 {
     const struct zr_engine_options *o = &engine->options;
@@ -47,6 +63,8 @@ static zr_result take_pools(struct zr_engine *engine)
     if (result == ZR_OK)
         result = zr_take(o->offload.host, ZR_TAG_PARAM, engine->host_parameters_elements,
                          engine->parameter_bytes, (void **)&engine->host_parameters);
+    if (result == ZR_OK)
+        find_parameters(engine);
     for (unsigned t = engine->tiers_count; t-- > 0 && result == ZR_OK && !o->scattered_gradients;) {
         struct zr_state_tier *tier = &engine->tiers[t];
         result = zr_take(tier->arena, ZR_TAG_GRAD, tier->gradients_elements, engine->gradient_bytes,
@@ -106,7 +124,7 @@ static zr_result initialise_unit(struct zr_engine *engine, size_t index)
     if (!state->tier->masters && state->resident) { /* no communication needed */
         from = 0;
         to = unit->padded_elements;
-        base = zr_engine_parameter_place(engine, state->parameters_at);
+        base = state->whole;
     }
 
     for (size_t i = 0; i < unit->parameters_count && result == ZR_OK; i++) {

@@ -59,8 +59,11 @@ struct zr_unit_state {
     /* Parameters. */
     bool resident; /* parameters are kept whole */
     struct zr_state_tier *tier;
-    size_t parameters_at;       /* offset of the unit or its shard in the pool, in elements */
-    void *gathered;             /* temporarily whole parameters; NULL: not gathered */
+    const struct zr_parameter_tier *parameters; /* see parameter_tier.h */
+    size_t parameters_at;                       /* offset of the unit or its shard in the pool, in elements */
+    void *whole,
+        *shard;     /* parameters in memory: the unit, if resident; this rank's shard, unless in a file */
+    void *gathered; /* temporarily whole parameters; NULL: not gathered */
     unsigned references;        /* gathers without release, at every stage */
     zr_ticket parameter_ticket; /* gather in progress */
     zr_ticket parameter_copy;   /* ticket of engine->copies: copy from the host in progress */
@@ -172,7 +175,7 @@ struct zr_engine {
 
     char *parameters; /* [parameters_elements]: units or shards at zr_unit_state.parameters_at */
     size_t parameters_elements;
-    char *host_parameters; /* shards of parameters on the host, see zr_engine_hosts_parameters() */
+    char *host_parameters; /* shards of parameters on the host, in use order */
     size_t host_parameters_elements;
     struct zr_state_tier tiers[2]; /* the device, then the tier of an offloaded optimizer */
     unsigned tiers_count;
@@ -348,19 +351,6 @@ static inline float *zr_engine_pooled_sum(const struct zr_engine *engine, size_t
     return state->tier->sums ? state->tier->sums + state->sums_at : NULL;
 }
 
-/* Whether a unit's parameters are kept on the host, as shards. */
-static inline bool zr_engine_hosts_parameters(const struct zr_engine *engine, size_t unit)
-{
-    return engine->options.offload.parameters && !engine->units[unit].resident &&
-           engine->units[unit].tier->offloaded;
-}
-
-/* Whether a unit's parameters are kept in an offload file. */
-static inline bool zr_engine_files_parameters(const struct zr_engine *engine, size_t unit)
-{
-    return engine->options.offload.parameters_file && zr_engine_hosts_parameters(engine, unit);
-}
-
 /* Finishes a delayed update and publishes its parameters, for example before state is saved. Collective; no
  * unit may be in use. */
 zr_result zr_engine_catch_up(struct zr_engine *engine);
@@ -386,24 +376,6 @@ struct zr_late_report {
 void zr_engine_get_late_report(const struct zr_engine *engine, struct zr_late_report *out);
 /* Simulates transfers between tiers by `clock`, which must outlive the engine. */
 void zr_engine_set_clock(struct zr_engine *engine, struct zr_comm_clock *clock);
-
-static inline void *zr_engine_parameter_place(const struct zr_engine *engine, size_t at_elements)
-{
-    return engine->parameters + at_elements * engine->parameter_bytes;
-}
-
-/* This rank's shard of a unit's parameters; NULL: it is in an offload file. */
-static inline void *zr_engine_shard(const struct zr_engine *engine, size_t unit)
-{
-    size_t at = engine->units[unit].parameters_at;
-    if (zr_engine_files_parameters(engine, unit))
-        return NULL;
-    if (zr_engine_hosts_parameters(engine, unit))
-        return engine->host_parameters + at * engine->parameter_bytes;
-    if (engine->units[unit].resident)
-        at += engine->rank * engine->layout.units[unit].shard_elements;
-    return zr_engine_parameter_place(engine, at);
-}
 
 /* Whether a unit's gradients are kept in the offload file until the norm is known. */
 static inline bool zr_engine_files_gradients(const struct zr_engine *engine, size_t unit)

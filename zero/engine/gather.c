@@ -29,17 +29,17 @@ static zr_result fill_gathered(struct zr_engine *engine, size_t unit)
     const struct zr_layout_unit *u = &engine->layout.units[unit];
     struct zr_unit_state *state = &engine->units[unit];
     size_t shard_bytes = u->shard_elements * engine->parameter_bytes;
-    struct zr_parameter_source source = {zr_engine_shard(engine, unit), NULL};
-    zr_result result = zr_engine_parameter_read(engine, unit, &source);
+    struct zr_parameter_source source;
+    zr_result result = state->parameters->get(engine, unit, &source);
     if (result != ZR_OK)
         return result;
-    if (zr_engine_hosts_parameters(engine, unit) && engine->world == 1)
+    if (state->parameters->on_host && engine->world == 1)
         return zr_copies_start(
             engine->copies,
             &(struct zr_host_copy){
                 .to = state->gathered, .from = source.shard, .bytes = shard_bytes, .before = source.before},
             &state->parameter_copy);
-    size_t host_bytes = zr_engine_hosts_parameters(engine, unit) ? shard_bytes : 0;
+    size_t host_bytes = state->parameters->on_host ? shard_bytes : 0;
     engine->moved_bytes += host_bytes;
     result = zr_engine_await_parameters(engine, unit); /* wait for the shard */
     if (result != ZR_OK)
@@ -140,7 +140,7 @@ zr_result zr_engine_gather(zr_engine *engine, unsigned unit, const void **base)
         return result;
     if (state->references++ == 0)
         engine->used_units++;
-    *base = state->resident ? zr_engine_parameter_place(engine, state->parameters_at) : state->gathered;
+    *base = state->resident ? state->whole : state->gathered;
     return ZR_OK;
 }
 

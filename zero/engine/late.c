@@ -5,7 +5,6 @@
 #include <stdatomic.h>
 
 #include "zero/comm/copies.h"
-#include "zero/engine/parameter_file.h"
 #include "zero/engine/offload.h"
 
 /* ---- In the thread of the update ----------------------------------------------------------------------- */
@@ -190,21 +189,6 @@ zr_result zr_engine_late_await(struct zr_engine *engine)
     return result;
 }
 
-/* Copies a unit's new parameters to where a step reads them. */
-static zr_result publish_unit(struct zr_engine *engine, size_t unit)
-{
-    const void *from = updated_parameters(engine, unit).at;
-    size_t bytes = engine->layout.units[unit].shard_elements * engine->parameter_bytes;
-    if (zr_engine_files_parameters(engine, unit))
-        return zr_engine_parameter_put(engine, unit, from);
-    return zr_copies_start(engine->copies,
-                           &(struct zr_host_copy){.to = zr_engine_shard(engine, unit),
-                                                  .from = from,
-                                                  .bytes = bytes,
-                                                  .stays = zr_engine_hosts_parameters(engine, unit)},
-                           &engine->units[unit].parameter_copy);
-}
-
 zr_result zr_engine_late_publish(struct zr_engine *engine)
 {
     size_t count = engine->layout.units_count;
@@ -215,7 +199,7 @@ zr_result zr_engine_late_publish(struct zr_engine *engine)
     result = engine->options.stage == 3 ? zr_comm_synchronize(engine->options.comm) : ZR_OK;
     for (size_t u = 0; u <= count && result == ZR_OK; u++) {
         if (u < count)
-            result = publish_unit(engine, u);
+            result = engine->units[u].parameters->put(engine, u, updated_parameters(engine, u).at);
         if (result == ZR_OK && u > 0 && engine->world > 1 && engine->units[u - 1].resident)
             result = zr_engine_all_gather_parameters(engine, u - 1);
     }

@@ -5,7 +5,7 @@
 
 #include "zero/comm/comm.h"
 #include "zero/comm/copies.h"
-#include "zero/engine/parameter_file.h"
+#include "zero/engine/parameter_tier.h"
 
 /* ---- Open and close ------------------------------------------------------------------------------------ */
 
@@ -16,7 +16,7 @@ static size_t bounce_elements(const struct zr_engine *engine)
                           ZR_SHARD_ALIGN_BYTES / engine->parameter_bytes,
            largest = 0;
     for (size_t u = 0; u < engine->layout.units_count; u++) {
-        bool comes = !zr_engine_hosts_parameters(engine, u) && engine->units[u].tier->offloaded;
+        bool comes = engine->units[u].parameters == &zr_parameters_uploaded;
         size_t shard = engine->layout.units[u].shard_elements;
         largest = comes && shard > largest ? shard : largest;
     }
@@ -104,8 +104,7 @@ static zr_result wait_for(struct zr_engine *engine, zr_ticket *ticket)
     return result;
 }
 
-/* Makes the host wait before it overwrites the source of a copy. */
-static zr_result host_waits_for(struct zr_engine *engine, zr_ticket *ticket)
+zr_result zr_engine_host_waits_for(struct zr_engine *engine, zr_ticket *ticket)
 {
     zr_result result = *ticket > 0 ? zr_copies_await(engine->copies, *ticket) : ZR_OK;
     return result == ZR_OK ? wait_for(engine, ticket) : result;
@@ -123,7 +122,7 @@ zr_result zr_engine_await_parameters(struct zr_engine *engine, size_t unit)
 
 zr_result zr_engine_await_masters(struct zr_engine *engine, size_t unit)
 {
-    return host_waits_for(engine, &engine->units[unit].parameter_copy);
+    return zr_engine_host_waits_for(engine, &engine->units[unit].parameter_copy);
 }
 
 static size_t gradient_bytes(const struct zr_engine *engine, size_t unit)
@@ -180,74 +179,4 @@ zr_result zr_engine_gradients_add(struct zr_engine *engine, size_t unit)
                                 .state = state,
                                 .bytes = state->tier->offloaded ? gradient_bytes(engine, unit) : 0};
     return zr_copies_run(engine->copies, &state->gradient_task, &state->gradient_copy);
-}
-
-/* ---- Parameters ---------------------------------------------------------------------------------------- */
-
-/* Whether new parameters are copied to the device. */
-static bool uploads(const struct zr_engine *engine, size_t unit)
-{
-    return engine->units[unit].tier->offloaded && !zr_engine_hosts_parameters(engine, unit);
-}
-
-/* A unit in the offload file: the window is a slot for the whole shard. */
-static zr_result open_filed(struct zr_engine *engine, size_t unit, struct zr_window *out)
-{
-    zr_result result = zr_engine_parameter_slot(engine, unit, &out->slot);
-    if (zr_engine_is_low_precision(engine))
-        out->values = (struct zr_numbers){out->slot, engine->options.precision};
-    return result;
-}
-
-zr_result zr_engine_window_open(struct zr_engine *engine, size_t unit, const struct zr_owned *owned,
-                                size_t from, struct zr_window *out)
-{
-    bool low_precision = zr_engine_is_low_precision(engine);
-    *out = (struct zr_window){.from = from, .count = owned->to - owned->from - from};
-    if (zr_engine_files_parameters(engine, unit))
-        return open_filed(engine, unit, out);
-    if (!low_precision)
-        return from == 0 ? zr_engine_await_masters(engine, unit) : ZR_OK;
-    out->values = zr_numbers_at(owned->parameters, from);
-    if (!uploads(engine, unit))
-        return ZR_OK;
-    if (out->count > engine->bounce_elements)
-        out->count = engine->bounce_elements;
-    unsigned turn = engine->bounce_turn++ % ZR_BOUNCE_BUFFERS;
-    out->values.at = engine->bounce + turn * engine->bounce_elements * engine->parameter_bytes;
-    return host_waits_for(engine, &engine->bounce_tickets[turn]);
-}
-
-/* In fp32, hosted parameters are a copy of the masters. */
-static zr_result copy_masters(struct zr_engine *engine, const struct zr_owned *owned,
-                              const struct zr_window *window, void *to)
-{
-    struct zr_compute compute = zr_engine_compute(engine, engine->options.offload.host);
-    return compute.kernels->convert(
-        compute.context, &(struct zr_convert){.n = window->count,
-                                              .from = {owned->master + window->from, ZR_PRECISION_FP32},
-                                              .to = {to, ZR_PRECISION_FP32}});
-}
-
-zr_result zr_engine_window_close(struct zr_engine *engine, size_t unit, const struct zr_owned *owned,
-                                 const struct zr_window *window)
-{
-    struct zr_numbers to = zr_numbers_at(owned->parameters, window->from);
-    const void *from = window->values.at ? window->values.at : owned->master + window->from;
-    if (window->slot) {
-        zr_result copied = window->values.at ? ZR_OK : copy_masters(engine, owned, window, window->slot);
-        return copied == ZR_OK ? zr_engine_parameter_write(engine, unit) : copied;
-    }
-    if (!engine->units[unit].tier->offloaded || (window->values.at && !uploads(engine, unit)))
-        return ZR_OK; /* the window was the final destination */
-    if (!uploads(engine, unit))
-        return copy_masters(engine, owned, window, to.at);
-    zr_result result = zr_copies_start(
-        engine->copies,
-        &(struct zr_host_copy){.to = to.at, .from = from, .bytes = window->count * engine->parameter_bytes},
-        &engine->units[unit].parameter_copy);
-    if (window->values.at) /* the current bounce buffer */
-        engine->bounce_tickets[(engine->bounce_turn - 1) % ZR_BOUNCE_BUFFERS] =
-            engine->units[unit].parameter_copy;
-    return result;
 }

@@ -9,7 +9,7 @@
 #ifndef ZR_ENGINE_OFFLOAD_H
 #define ZR_ENGINE_OFFLOAD_H
 
-#include "zero/engine/engine.h"
+#include "zero/engine/parameter_tier.h"
 
 zr_result zr_engine_offload_open(struct zr_engine *engine);
 void zr_engine_offload_close(struct zr_engine *engine);
@@ -25,18 +25,10 @@ zr_result zr_engine_await_gradients(struct zr_engine *engine, size_t unit);
 zr_result zr_engine_await_parameters(struct zr_engine *engine, size_t unit);
 zr_result zr_engine_await_masters(struct zr_engine *engine, size_t unit);
 
-/* A range of a rank's part of a unit, whose parameters the caller writes. */
-struct zr_window {
-    size_t from, count; /* elements, relative to owned.from */
-    struct zr_numbers
-        values; /* parameters from element `from` on; NULL: parameters are the masters or their copy */
-    void *slot; /* slot of a shard in an offload file; NULL: not in a file */
-};
-/* The next window: `from` is 0, or the end of the previous window, below the end of `owned`. */
-zr_result zr_engine_window_open(struct zr_engine *engine, size_t unit, const struct zr_owned *owned,
-                                size_t from, struct zr_window *out);
-/* Copies the written parameters to their place. */
-zr_result zr_engine_window_close(struct zr_engine *engine, size_t unit, const struct zr_owned *owned,
-                                 const struct zr_window *window);
+/* Makes the host wait before it overwrites the source of a copy. */
+zr_result zr_engine_host_waits_for(struct zr_engine *engine, zr_ticket *ticket);
+/* In fp32: copies the masters of a window to `to`; does nothing if the window has parameters of its own. */
+zr_result zr_engine_copy_masters(struct zr_engine *engine, const struct zr_owned *owned,
+                                 const struct zr_window *window, void *to);
 
 #endif

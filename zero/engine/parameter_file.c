@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "alloc/base/system/os.h"
+#include "zero/engine/offload.h"
 
 /* ---- Open and close ------------------------------------------------------------------------------------ */
 
@@ -11,7 +12,7 @@ static void lay_out(struct zr_engine *engine, size_t align_bytes)
 {
     struct zr_parameter_file *file = &engine->parameter_file;
     for (size_t u = 0; u < engine->layout.units_count; u++) {
-        size_t bytes = zr_engine_files_parameters(engine, u)
+        size_t bytes = engine->units[u].parameters == &zr_parameters_filed
                            ? engine->layout.units[u].shard_elements * engine->parameter_bytes
                            : 0;
         bytes = (bytes + align_bytes - 1) / align_bytes * align_bytes;
@@ -146,12 +147,11 @@ static struct zr_nvme_extent extent_of(struct zr_parameter_file *file, size_t un
                                    .after = extent->written};
 }
 
-zr_result zr_engine_parameter_read(struct zr_engine *engine, size_t unit, struct zr_parameter_source *out)
+/* Starts to read a shard after its pending write. */
+static zr_result read_shard(struct zr_engine *engine, size_t unit, struct zr_parameter_source *out)
 {
     struct zr_parameter_file *file = &engine->parameter_file;
     struct zr_parameter_slot *slot;
-    if (!zr_engine_files_parameters(engine, unit))
-        return ZR_OK;
     zr_result result = next_slot(engine, unit, &slot);
     if (result != ZR_OK)
         return result;
@@ -172,7 +172,7 @@ zr_result zr_engine_parameter_await(struct zr_engine *engine, size_t unit)
 
 /* ---- Writing to the file ------------------------------------------------------------------------------- */
 
-zr_result zr_engine_parameter_slot(struct zr_engine *engine, size_t unit, void **out)
+static zr_result take_slot(struct zr_engine *engine, size_t unit, void **out)
 {
     struct zr_parameter_slot *slot;
     zr_result result = next_slot(engine, unit, &slot);
@@ -180,7 +180,8 @@ zr_result zr_engine_parameter_slot(struct zr_engine *engine, size_t unit, void *
     return result;
 }
 
-zr_result zr_engine_parameter_write(struct zr_engine *engine, size_t unit)
+/* Starts to write the unit's slot to the file. */
+static zr_result write_slot(struct zr_engine *engine, size_t unit)
 {
     struct zr_parameter_file *file = &engine->parameter_file;
     struct zr_parameter_slot *slot = slot_of(engine, unit);
@@ -195,12 +196,33 @@ zr_result zr_engine_parameter_write(struct zr_engine *engine, size_t unit)
     return result;
 }
 
-zr_result zr_engine_parameter_put(struct zr_engine *engine, size_t unit, const void *from)
+static zr_result put_shard(struct zr_engine *engine, size_t unit, const void *from)
 {
     void *slot;
-    zr_result result = zr_engine_parameter_slot(engine, unit, &slot);
+    zr_result result = take_slot(engine, unit, &slot);
     if (result == ZR_OK)
         result = zr_engine_copy(engine, slot, from,
                                 engine->layout.units[unit].shard_elements * engine->parameter_bytes);
-    return result == ZR_OK ? zr_engine_parameter_write(engine, unit) : result;
+    return result == ZR_OK ? write_slot(engine, unit) : result;
 }
+
+/* The window is a slot for the whole shard. */
+static zr_result open_slot(struct zr_engine *engine, size_t unit, const struct zr_owned *owned,
+                           struct zr_window *out)
+{
+    (void)owned;
+    zr_result result = take_slot(engine, unit, &out->slot);
+    if (zr_engine_is_low_precision(engine))
+        out->values = (struct zr_numbers){out->slot, engine->options.precision};
+    return result;
+}
+
+static zr_result close_slot(struct zr_engine *engine, size_t unit, const struct zr_owned *owned,
+                            const struct zr_window *window)
+{
+    zr_result copied = zr_engine_copy_masters(engine, owned, window, window->slot);
+    return copied == ZR_OK ? write_slot(engine, unit) : copied;
+}
+
+const struct zr_parameter_tier zr_parameters_filed = {
+    .on_host = true, .get = read_shard, .open = open_slot, .close = close_slot, .put = put_shard};

@@ -29,9 +29,7 @@ zr_result zr_engine_all_gather_parameters(struct zr_engine *engine, size_t unit)
     zr_result result = zr_engine_await_parameters(engine, unit); /* wait for this rank's shard */
     if (result != ZR_OK)
         return result;
-    return zr_engine_all_gather(engine, unit,
-                                (struct zr_numbers){zr_engine_parameter_place(engine, state->parameters_at),
-                                                    engine->options.precision},
+    return zr_engine_all_gather(engine, unit, (struct zr_numbers){state->whole, engine->options.precision},
                                 &state->parameter_ticket);
 }
 
@@ -176,9 +174,9 @@ static zr_result replica_checksum(struct zr_engine *engine, uint64_t *sum)
         result = add_masters(engine, u, sum);
     for (size_t u = 0; u < engine->layout.units_count && result == ZR_OK; u++)
         if (engine->units[u].resident)
-            result = add_checksum(engine, zr_engine_compute(engine, engine->options.arena),
-                                  zr_engine_parameter_place(engine, engine->units[u].parameters_at),
-                                  engine->layout.units[u].padded_elements * engine->parameter_bytes, sum);
+            result =
+                add_checksum(engine, zr_engine_compute(engine, engine->options.arena), engine->units[u].whole,
+                             engine->layout.units[u].padded_elements * engine->parameter_bytes, sum);
     return result;
 }
 
@@ -244,13 +242,12 @@ zr_result zr_engine_verify_replicas(zr_engine *engine)
 /* This rank's parameters of a unit, whole or a shard; valid until the next call. */
 static zr_result kept_parameters(struct zr_engine *engine, size_t unit, void **out)
 {
-    struct zr_parameter_source source = {zr_engine_shard(engine, unit), NULL};
-    zr_result result = zr_engine_parameter_read(engine, unit, &source);
+    struct zr_parameter_source source;
+    zr_result result = engine->units[unit].parameters->get(engine, unit, &source);
     if (result == ZR_OK)
         result = zr_engine_parameter_await(engine, unit);
     zr_engine_parameter_let_go(engine, unit);
-    *out = engine->units[unit].resident ? zr_engine_parameter_place(engine, engine->units[unit].parameters_at)
-                                        : source.shard;
+    *out = engine->units[unit].resident ? engine->units[unit].whole : source.shard;
     return result;
 }
 
@@ -271,8 +268,8 @@ zr_result zr_engine_verify_finite(zr_engine *engine)
         if (result == ZR_OK)
             result = zr_engine_find_nonfinite(
                 engine,
-                zr_engine_compute(engine, zr_engine_hosts_parameters(engine, u) ? engine->options.offload.host
-                                                                                : engine->options.arena),
+                zr_engine_compute(engine, state->parameters->on_host ? engine->options.offload.host
+                                                                     : engine->options.arena),
                 count, (struct zr_numbers){kept, engine->options.precision}, &at);
         if (result != ZR_OK)
             return result;

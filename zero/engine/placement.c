@@ -3,7 +3,7 @@
  * Sharding costs temporary memory: staging for gradients at stages 2 and 3, gathered parameters at stage 3.
  * Units are sharded only if this saves at least as much, so a stage never needs more memory than the stage
  * below. */
-#include "zero/engine/engine.h"
+#include "zero/engine/parameter_tier.h"
 
 enum { LARGEST_MAX = ZR_PREFETCH_MAX + 1 };
 
@@ -131,6 +131,17 @@ static size_t resident_limit(const struct zr_engine *engine)
     return best;
 }
 
+static const struct zr_parameter_tier *parameter_tier(const struct zr_engine *engine,
+                                                      const struct zr_unit_state *state)
+{
+    const struct zr_offload *offload = &engine->options.offload;
+    if (!state->tier->offloaded)
+        return &zr_parameters_in_place;
+    if (!offload->parameters || state->resident)
+        return &zr_parameters_uploaded;
+    return offload->parameters_file ? &zr_parameters_filed : &zr_parameters_hosted;
+}
+
 static void place_parameters(struct zr_engine *engine)
 {
     const struct zr_layout *layout = &engine->layout;
@@ -142,12 +153,13 @@ static void place_parameters(struct zr_engine *engine)
         struct zr_unit_state *state = &engine->units[u];
         state->resident =
             unit->padded_elements > limit || (state->tier != engine->state_tier && engine->world == 1);
-        if (zr_engine_files_parameters(engine, u)) {
+        state->parameters = parameter_tier(engine, state);
+        if (state->parameters == &zr_parameters_filed) {
             engine->shards_parameters = true;
             continue;
         }
-        size_t *elements = zr_engine_hosts_parameters(engine, u) ? &engine->host_parameters_elements
-                                                                 : &engine->parameters_elements;
+        size_t *elements =
+            state->parameters->on_host ? &engine->host_parameters_elements : &engine->parameters_elements;
         state->parameters_at = *elements;
         *elements += state->resident ? unit->padded_elements : unit->shard_elements;
         engine->shards_parameters |= !state->resident;

@@ -138,9 +138,10 @@ static zr_result update_filed(void *task_state, struct zr_kernel_context *none)
                              .variance = view.variance};
     owned.to = owned.from + count;
     owned.parameters.precision = engine->options.precision;
-    owned.parameters.at = whole ? zr_engine_parameter_place(engine, engine->units[unit].parameters_at)
-                          : zr_engine_files_parameters(engine, unit) ? new_parameters(engine, unit)
-                                                                     : zr_engine_shard(engine, unit);
+    owned.parameters.at = whole ? engine->units[unit].whole
+                          : engine->units[unit].parameters == &zr_parameters_filed
+                              ? new_parameters(engine, unit)
+                              : engine->units[unit].shard;
     struct zr_window window = {.count = count};
     if (low_precision)
         window.values = owned.parameters;
@@ -300,7 +301,7 @@ zr_result zr_engine_speculation_begin(struct zr_engine *engine, size_t unit)
     own->engine = engine;
     own->gradients = zr_engine_shard_gradients(engine, unit);
     own->logged = false;
-    if (twice && !zr_engine_hosts_parameters(engine, unit)) /* the update writes them to the host */
+    if (twice && !engine->units[unit].parameters->on_host) /* the update writes them to the host */
         engine->moved_bytes += owned_elements(engine, unit) * engine->parameter_bytes;
     own->task = (struct zr_copies_task){.run = twice ? update_filed : update_unit,
                                         .state = own,
@@ -329,7 +330,7 @@ static zr_result settle_filed(struct zr_engine *engine, const struct zr_engine_u
             zr_state_file_keep_ahead(&engine->state_tier->store, u);
         if (!own->begun || right)
             continue;
-        bool written = !update && !zr_engine_files_parameters(engine, u);
+        bool written = !update && engine->units[u].parameters != &zr_parameters_filed;
         zr_result back = first == ZR_OK && written ? zr_engine_round_masters(engine, u) : ZR_OK;
         first = first == ZR_OK ? back : first;
         *rolled_back = true;
@@ -373,9 +374,9 @@ bool zr_engine_speculation_holds(const struct zr_engine *engine, size_t unit)
 
 zr_result zr_engine_speculation_publish(struct zr_engine *engine, size_t unit)
 {
-    return zr_engine_files_parameters(engine, unit)
-               ? zr_engine_parameter_put(engine, unit, new_parameters(engine, unit))
-               : ZR_OK;
+    const struct zr_parameter_tier *parameters = engine->units[unit].parameters;
+    return parameters == &zr_parameters_filed ? parameters->put(engine, unit, new_parameters(engine, unit))
+                                              : ZR_OK;
 }
 
 void zr_engine_speculation_forget(struct zr_engine *engine, size_t unit)

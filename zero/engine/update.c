@@ -11,8 +11,7 @@ zr_result zr_engine_take_owned(struct zr_engine *engine, size_t unit, struct zr_
 {
     const struct zr_layout_unit *u = &engine->layout.units[unit];
     bool whole = engine->options.stage == 0;
-    void *parameters = whole ? zr_engine_parameter_place(engine, engine->units[unit].parameters_at)
-                             : zr_engine_shard(engine, unit);
+    void *parameters = whole ? engine->units[unit].whole : engine->units[unit].shard;
     struct zr_state_tier *tier = engine->units[unit].tier;
     struct zr_state_view view = {0};
     /* Device-resident units are taken here too, which keeps the pass in order. */
@@ -38,6 +37,14 @@ zr_result zr_engine_give_owned(struct zr_engine *engine, size_t unit, bool chang
     return copied == ZR_OK ? result : copied;
 }
 
+/* Opens the window of parameters that begins at `from`. */
+static zr_result open_window(struct zr_engine *engine, size_t unit, const struct zr_owned *owned, size_t from,
+                             struct zr_window *out)
+{
+    *out = (struct zr_window){.from = from, .count = owned->to - owned->from - from};
+    return engine->units[unit].parameters->open(engine, unit, owned, out);
+}
+
 zr_result zr_engine_round_masters(struct zr_engine *engine, size_t unit)
 {
     struct zr_compute compute = zr_engine_unit_compute(engine, unit);
@@ -47,14 +54,14 @@ zr_result zr_engine_round_masters(struct zr_engine *engine, size_t unit)
         return ZR_OK;
     zr_result result = zr_engine_take_owned(engine, unit, &owned);
     for (size_t at = 0; result == ZR_OK && at < owned.to - owned.from; at += window.count) {
-        result = zr_engine_window_open(engine, unit, &owned, at, &window);
+        result = open_window(engine, unit, &owned, at, &window);
         if (result == ZR_OK && window.values.at)
             result = compute.kernels->convert(
                 compute.context, &(struct zr_convert){.n = window.count,
                                                       .from = {owned.master + at, ZR_PRECISION_FP32},
                                                       .to = window.values});
         if (result == ZR_OK)
-            result = zr_engine_window_close(engine, unit, &owned, &window);
+            result = engine->units[unit].parameters->close(engine, unit, &owned, &window);
     }
     zr_result given = zr_engine_give_owned(engine, unit, false);
     return result == ZR_OK ? given : result;
@@ -162,11 +169,11 @@ zr_result zr_engine_update_unit(struct zr_engine *engine, size_t unit, struct zr
     struct zr_window window = {.count = 0};
     zr_result result = zr_engine_take_owned(engine, unit, &owned);
     for (size_t at = 0; result == ZR_OK && at < owned.to - owned.from; at += window.count) {
-        result = zr_engine_window_open(engine, unit, &owned, at, &window);
+        result = open_window(engine, unit, &owned, at, &window);
         if (result == ZR_OK)
             result = zr_engine_update_window(engine, unit, gradients, update, &owned, &window);
         if (result == ZR_OK)
-            result = zr_engine_window_close(engine, unit, &owned, &window);
+            result = engine->units[unit].parameters->close(engine, unit, &owned, &window);
     }
     zr_result given = zr_engine_give_owned(engine, unit, true);
     return result == ZR_OK ? given : result;

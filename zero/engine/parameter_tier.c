@@ -1,0 +1,104 @@
+/* parameter_tier.c: parameters in memory: see parameter_tier.h. */
+#include "zero/engine/parameter_tier.h"
+
+#include "zero/comm/copies.h"
+#include "zero/engine/offload.h"
+
+static zr_result get_shard(struct zr_engine *engine, size_t unit, struct zr_parameter_source *out)
+{
+    *out = (struct zr_parameter_source){engine->units[unit].shard, NULL};
+    return ZR_OK;
+}
+
+static zr_result put_shard(struct zr_engine *engine, size_t unit, const void *from)
+{
+    struct zr_unit_state *state = &engine->units[unit];
+    return zr_copies_start(
+        engine->copies,
+        &(struct zr_host_copy){.to = state->shard,
+                               .from = from,
+                               .bytes = engine->layout.units[unit].shard_elements * engine->parameter_bytes,
+                               .stays = state->parameters->on_host},
+        &state->parameter_copy);
+}
+
+/* In two bytes the window is the parameters' own place. In fp32 the parameters are the masters or a copy of
+ * them, which an earlier copy may still read. */
+static zr_result open_in_place(struct zr_engine *engine, size_t unit, const struct zr_owned *owned,
+                               struct zr_window *out)
+{
+    if (zr_engine_is_low_precision(engine))
+        out->values = zr_numbers_at(owned->parameters, out->from);
+    else if (out->from == 0)
+        return zr_engine_await_masters(engine, unit);
+    return ZR_OK;
+}
+
+static zr_result close_in_place(struct zr_engine *engine, size_t unit, const struct zr_owned *owned,
+                                const struct zr_window *window)
+{
+    (void)engine, (void)unit, (void)owned, (void)window;
+    return ZR_OK;
+}
+
+const struct zr_parameter_tier zr_parameters_in_place = {
+    .get = get_shard, .open = open_in_place, .close = close_in_place, .put = put_shard};
+
+/* ---- Uploaded ------------------------------------------------------------------------------------------ */
+
+/* In two bytes the window is a bounce buffer. */
+static zr_result open_bounce(struct zr_engine *engine, size_t unit, const struct zr_owned *owned,
+                             struct zr_window *out)
+{
+    zr_result result = open_in_place(engine, unit, owned, out);
+    if (!out->values.at)
+        return result;
+    if (out->count > engine->bounce_elements)
+        out->count = engine->bounce_elements;
+    unsigned turn = engine->bounce_turn++ % ZR_BOUNCE_BUFFERS;
+    out->values.at = engine->bounce + turn * engine->bounce_elements * engine->parameter_bytes;
+    return zr_engine_host_waits_for(engine, &engine->bounce_tickets[turn]);
+}
+
+static zr_result upload(struct zr_engine *engine, size_t unit, const struct zr_owned *owned,
+                        const struct zr_window *window)
+{
+    struct zr_unit_state *state = &engine->units[unit];
+    zr_result result = zr_copies_start(
+        engine->copies,
+        &(struct zr_host_copy){.to = zr_numbers_at(owned->parameters, window->from).at,
+                               .from = window->values.at ? window->values.at : owned->master + window->from,
+                               .bytes = window->count * engine->parameter_bytes},
+        &state->parameter_copy);
+    if (window->values.at) /* the current bounce buffer */
+        engine->bounce_tickets[(engine->bounce_turn - 1) % ZR_BOUNCE_BUFFERS] = state->parameter_copy;
+    return result;
+}
+
+const struct zr_parameter_tier zr_parameters_uploaded = {
+    .get = get_shard, .open = open_bounce, .close = upload, .put = put_shard};
+
+/* ---- On the host --------------------------------------------------------------------------------------- */
+
+zr_result zr_engine_copy_masters(struct zr_engine *engine, const struct zr_owned *owned,
+                                 const struct zr_window *window, void *to)
+{
+    struct zr_compute compute = zr_engine_compute(engine, engine->options.offload.host);
+    return window->values.at
+               ? ZR_OK
+               : compute.kernels->convert(
+                     compute.context,
+                     &(struct zr_convert){.n = window->count,
+                                          .from = {owned->master + window->from, ZR_PRECISION_FP32},
+                                          .to = {to, ZR_PRECISION_FP32}});
+}
+
+static zr_result close_hosted(struct zr_engine *engine, size_t unit, const struct zr_owned *owned,
+                              const struct zr_window *window)
+{
+    (void)unit;
+    return zr_engine_copy_masters(engine, owned, window, zr_numbers_at(owned->parameters, window->from).at);
+}
+
+const struct zr_parameter_tier zr_parameters_hosted = {
+    .on_host = true, .get = get_shard, .open = open_in_place, .close = close_hosted, .put = put_shard};

@@ -1,0 +1,41 @@
+/* parameter_tier.h: where a unit's parameters are between uses, as operations: on the device with or without
+ * an offloaded optimizer, on the host, or in an offload file. placement.c chooses a unit's tier once. Private
+ * to engine/. */
+#ifndef ZR_ENGINE_PARAMETER_TIER_H
+#define ZR_ENGINE_PARAMETER_TIER_H
+
+#include "zero/engine/engine.h"
+
+/* A range of a rank's part of a unit, whose parameters an update writes. */
+struct zr_window {
+    size_t from, count;       /* elements, relative to owned.from */
+    struct zr_numbers values; /* parameters from element `from` on; NULL: the masters or a copy of them */
+    void *slot;               /* slot of a shard in an offload file; NULL: not in a file */
+};
+
+/* Source of a gather, and the event that the gather waits for. */
+struct zr_parameter_source {
+    void *shard;
+    const struct zr_comm_before *before;
+};
+
+struct zr_parameter_tier {
+    bool on_host; /* a gather copies from the host, so that its bytes count as moved */
+    /* This rank's shard; from a file, starts to read it. */
+    zr_result (*get)(struct zr_engine *engine, size_t unit, struct zr_parameter_source *out);
+    /* Opens the window that begins at out->from, which is 0 or the end of the previous window, and extends to
+     * the end of `owned` or less / brings its new parameters to their place. */
+    zr_result (*open)(struct zr_engine *engine, size_t unit, const struct zr_owned *owned,
+                      struct zr_window *out);
+    zr_result (*close)(struct zr_engine *engine, size_t unit, const struct zr_owned *owned,
+                       const struct zr_window *window);
+    /* Starts to copy a whole shard of new parameters from host memory. */
+    zr_result (*put)(struct zr_engine *engine, size_t unit, const void *from);
+};
+
+/* In device memory where the update writes them; in device memory, copied from the update on the host; as
+ * shards in host memory; as shards in an offload file (parameter_file.c). */
+extern const struct zr_parameter_tier zr_parameters_in_place, zr_parameters_uploaded, zr_parameters_hosted,
+    zr_parameters_filed;
+
+#endif
