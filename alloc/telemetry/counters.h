@@ -1,5 +1,4 @@
-/* counters.h: what an arena counts of each block that comes and goes. Private to allocate.c; the arena's lock
- * covers every call. */
+/* counters.h: what an arena counts of each block that comes and goes, and its figures. Private to alloc/. */
 #ifndef ZR_COUNTERS_H
 #define ZR_COUNTERS_H
 
@@ -18,6 +17,7 @@ static inline struct zr_counter_entry zr_counter_entry_of(const struct zr_extent
     return (struct zr_counter_entry){block->bytes, zr_extent_requested_bytes(block), block->tag};
 }
 
+/* A block comes, and a block goes. lock: arena->lock */
 static inline void zr_count_in(struct zr_arena *arena, struct zr_counter_entry block)
 {
     size_t live_bytes = arena->live_bytes + block.bytes,
@@ -46,5 +46,11 @@ static inline void zr_count_out(struct zr_arena *arena, struct zr_counter_entry 
     arena->live_by_tag_bytes[block.tag] -= block.bytes;
     arena->blocks_count--;
 }
+
+/* ---- Figures ------------------------------------------------------------------------------------------- */
+
+void zr_stats_fill(struct zr_arena *arena, struct zr_arena_stats *out);
+/* zr_arena_get_stats() for callers that hold locks. */
+zr_result zr_stats_of(struct zr_arena *arena, struct zr_arena_stats *out);
 
 #endif
