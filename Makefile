@@ -53,14 +53,14 @@ ALL_LDFLAGS := -pthread $(if $(SANITIZE),-fsanitize=$(SANITIZE)) $(LDFLAGS)
 packages_build := gcc libc6-dev binutils libdnnl-dev libjemalloc-dev libjansson-dev zlib1g-dev \
 	libncurses-dev liburing-dev libdw-dev
 packages_demo  := $(packages_build) bible-kjv bible-kjv-text
-packages_check := $(packages_build) perl python3 sqlite3 valgrind strace pkg-config libopenmpi-dev openmpi-bin tmux jq rsync
+packages_check := $(packages_build) perl python3 sqlite3 valgrind strace gdb pkg-config libopenmpi-dev openmpi-bin tmux jq rsync
 # Debian's Python names its suite by its version: to be asked once it is there.
 packages_long  = $(packages_check) clang chromium git openssl redis-server postgresql nodejs \
 	libpython$(shell /usr/bin/python3 -c 'import sys; print("%d.%d" % sys.version_info[:2])')-testsuite
 packages_soak  = $(packages_long) python3-torch libreoffice-writer-nogui unzip memcached nginx-light curl mariadb-server \
 	haproxy ruby php-cli clang python3-numpy ffmpeg imagemagick vim-nox screen lua5.4 gawk bc tcl guile-3.0 ghostscript \
 	poppler-utils graphviz gnuplot-nox octave r-base-core ocaml-nox default-jdk-headless golang-go rustc gnupg wget \
-	zstd xz-utils bzip2 p7zip zip file cmake ninja-build sox pandoc xsltproc libxml2-utils gdb socat sbcl \
+	zstd xz-utils bzip2 p7zip zip file cmake ninja-build sox pandoc xsltproc libxml2-utils socat sbcl \
 	swi-prolog-nox erlang-base valac busybox openssh-client bison flex nasm
 packages_bench := $(packages_build) libopenblas-pthread-dev libmimalloc-dev python3 valgrind libopenmpi-dev \
 	openmpi-bin fio
@@ -154,15 +154,22 @@ include alloc/preload/cuda/cuda.mk
 # at run time, and so has no locks that a malloc could meet. Programs take the shared one.
 unwind_libs := -static-libgcc
 zero_libs := $(kernels_libs) -Wl,--as-needed -luring -Wl,--no-as-needed
+version := $(shell awk '$$2 ~ /^ZR_VERSION_(MAJOR|MINOR|PATCH)$$/ { v = v dot $$3; dot = "." } END { print v }' alloc/zr.h)
+version_words := $(subst ., ,$(version))
+# What a soname ends in: before 1.0 a minor version may break the ABI. See CONTRIBUTING.md, Compatibility.
+abi := $(firstword $(version_words))$(if $(filter 0.%,$(version)),.$(word 2,$(version_words)))
 comma := ,
 paren := (
 programs := $(BUILD)/bin/zr-train $(BUILD)/bin/zr $(BUILD)/bin/zrd $(BUILD)/examples/arena $(BUILD)/examples/mlp $(BUILD)/examples/lines $(BUILD)/examples/fragment $(modules)
 libraries := $(foreach name,zr zr_zero,$(BUILD)/lib/lib$(name).so $(BUILD)/lib/lib$(name).a) $(preload_library) $(cuda_preload_library)
+# gdb loads it with the library of that name.
+gdb_script := $(BUILD)/lib/libzr.so.$(version)-gdb.py
 
-# What zr says of itself: a page for each subcommand, and a script that completes its words.
+# Manual pages and completion, made by zr: of its own tables, of other programs' --help, and of the public headers.
 tool_names := $(shell sed -n 's/^    {"\([a-z]*\)", zr_tool_.*/\1/p' defrag/tool/main.c)
-manuals := $(BUILD)/share/man1/zr.1 $(tool_names:%=$(BUILD)/share/man1/zr-%.1)
-completion := $(BUILD)/share/completions/zr
+helped := zr-train zrd
+manuals := $(addprefix $(BUILD)/share/,man1/zr.1 $(tool_names:%=man1/zr-%.1) $(helped:%=man1/%.1) man3/libzr.3 man3/libzr_zero.3 man5/ZR_CONF.5)
+completions := $(addprefix $(BUILD)/share/completions/,zr $(helped))
 
 include tests/tests.mk
 
@@ -170,7 +177,7 @@ include tests/tests.mk
 all: needs-build
 	@echo "$(cuda_words)"
 	@$(again) built
-built: $(programs) $(libraries) $(manuals) $(completion)
+built: $(programs) $(libraries) $(gdb_script) $(manuals) $(completions)
 
 # What an object depends on besides its sources. Written anew only when it changes: other flags build everything again,
 # and Valgrind's header, where it has come since, what tells Valgrind of memory.
@@ -194,10 +201,18 @@ $(BUILD)/obj/%.o: %.c $(BUILD)/config
 # libzr.so is alloc/ and defrag/: small, without jemalloc or oneDNN, so that anything can dlopen it. libzr_zero.so is the
 # engine with its kernels and communicators; it stands on libzr.so, of which a process has one copy, and on oneDNN.
 # Both show what their headers mark ZR_API, and libzr.so what alloc/base/compiler.h is about; see there.
-version := $(shell awk '$$2 ~ /^ZR_VERSION_(MAJOR|MINOR)$$/ { v = v dot $$3; dot = "." } END { print v }' alloc/zr.h)
-major := $(firstword $(subst ., ,$(version)))
 zr_headers := alloc/zr.h defrag/zr_defrag.h
 zr_zero_headers := zero/zr_zero.h zero/comm/zr_comm.h zero/launch/zr_launch.h kernels/zr_kernels.h
+about_zr := memory for training over virtual memory maps
+about_zr_zero := the ZeRO stage engine of zr with its kernels and communicators
+# $(call header_page,library,headers,its pkg-config name)
+define header_page
+$(BUILD)/share/man3/$(1).3: defrag/tool/headers.awk $(2)
+$(BUILD)/share/man3/$(1).3: private page := $(1) 3
+$(BUILD)/share/man3/$(1).3: private help_text := awk -v about='$(about_$(3))' -v package=$(3) -f defrag/tool/headers.awk $(2)
+endef
+$(eval $(call header_page,libzr,$(zr_headers),zr))
+$(eval $(call header_page,libzr_zero,$(zr_zero_headers),zr_zero))
 marked = $(shell sed -n 's/^$(1) [^$(paren)]*[ *]\(zr_[a-z0-9_]*\)$(paren).*/\1/p' $(2) | LC_ALL=C sort)
 
 $(BUILD)/lib/libzr.a: $(call obj,$(alloc_src) $(defrag_src))
@@ -207,19 +222,23 @@ $(BUILD)/lib/libzr.a $(BUILD)/lib/libzr_zero.a:
 	@echo "  ar    $@"
 	@rm -f $@ && ar rcs $@ $^
 
-# libNAME.so and libNAME.so.0 are links to the file with the whole version.
+# libNAME.so and libNAME.so.ABI are links to the file with the whole version.
 $(BUILD)/lib/%.so: $(BUILD)/lib/%.so.$(version)
-	@ln -sf $(<F) $@.$(major) && ln -sf $(@F).$(major) $@
-link_library = @mkdir -p $(@D); echo "  link  $@"; $(CC) -shared -Wl,-soname,$(1).so.$(major) -Wl,-z,defs -Wl,-z,now \
+	@ln -sf $(<F) $@.$(abi) && ln -sf $(@F).$(abi) $@
+link_library = @mkdir -p $(@D); echo "  link  $@"; $(CC) -shared -Wl,-soname,$(1).so.$(abi) -Wl,-z,defs -Wl,-z,now \
 	-Wl,-Bsymbolic-functions -Wl,-rpath,'$$ORIGIN' -o $@
 
 $(BUILD)/lib/libzr.map: $(wildcard alloc/*.h alloc/*/*.h alloc/*/*/*.h) Makefile
 	@mkdir -p $(@D)
-	@printf '%s\n' 'ZR_$(major) { global: zr_*; local: *; };' 'ZR_PRIVATE_$(version) { global:' \
+	@printf '%s\n' 'ZR_$(abi) { global: zr_*; local: *; };' 'ZR_PRIVATE_$(version) { global:' \
 		'$(patsubst %,%;,$(call marked,ZR_PRIVATE_API,alloc/*.h alloc/*/*.h alloc/*/*/*.h))' '};' > $@
 # It stays loaded: threads that have used it call it when they end, and fork() does.
 $(BUILD)/lib/libzr.so.$(version): $(call obj,$(alloc_src) $(defrag_src)) $(BUILD)/lib/libzr.map
 	$(call link_library,libzr) -Wl,-z,nodelete $(filter %.o,$^) -Wl,--version-script=$(BUILD)/lib/libzr.map $(ALL_LDFLAGS) $(unwind_libs)
+
+$(gdb_script): alloc/core/gdb.py
+	@mkdir -p $(@D)
+	@cp $< $@
 
 # What the headers declare is pulled out of the archive, and whatever that needs: the bundled model is not.
 $(BUILD)/lib/libzr_zero.so.$(version): $(BUILD)/lib/libzr_zero.a $(BUILD)/lib/libzr.so $(zr_zero_headers) Makefile
@@ -248,10 +267,14 @@ $(BUILD)/bin/zr: $(tool_obj)
 $(manuals): $(BUILD)/bin/zr
 	@mkdir -p $(@D)
 	@echo "  page  $@"
-	@$(BUILD)/bin/zr manual $(patsubst zr-%,%,$(filter zr-%,$(basename $(@F)))) > $@.new && mv $@.new $@
-$(completion): $(BUILD)/bin/zr
+	@$(or $(help_text),:) | $(BUILD)/bin/zr manual $(or $(page),$(patsubst zr-%,%,$(filter zr-%,$(basename $(@F))))) > $@.new && mv $@.new $@
+$(completions): $(BUILD)/bin/zr
 	@mkdir -p $(@D)
-	@$(BUILD)/bin/zr completion bash > $@.new && mv $@.new $@
+	@$(or $(help_text),:) | $(BUILD)/bin/zr completion bash $(filter $(helped),$(@F)) > $@.new && mv $@.new $@
+$(foreach name,$(helped),$(eval $(BUILD)/share/man1/$(name).1 $(BUILD)/share/completions/$(name): private help_text = $(BUILD)/bin/$(name) --help) \
+	$(eval $(BUILD)/share/man1/$(name).1 $(BUILD)/share/completions/$(name): $(BUILD)/bin/$(name)))
+$(helped:%=$(BUILD)/share/man1/%.1): private page = $(basename $(@F)) 1
+$(BUILD)/share/man5/ZR_CONF.5: private page := ZR_CONF
 # Of alloc/ it has what it speaks with; the archive's other objects stay out.
 $(BUILD)/bin/zrd: $(call obj,$(service_src)) $(BUILD)/lib/libzr.a
 	@mkdir -p $(@D)
@@ -290,7 +313,9 @@ DOCDIR ?= $(PREFIX)/share/doc/zr
 MANDIR ?= $(PREFIX)/share/man
 COMPLETIONDIR ?= $(PREFIX)/share/bash-completion/completions
 UNITDIR ?= $(PREFIX)/lib/systemd/user
-install_folders := BINDIR LIBDIR INCLUDEDIR DOCDIR MANDIR COMPLETIONDIR UNITDIR
+# Beside the library gdb asks for a permission (add-auto-load-safe-path); the system's folder has it.
+GDBDIR ?= $(if $(filter /usr,$(PREFIX)),/usr/share/gdb/auto-load$(LIBDIR),$(LIBDIR))
+install_folders := BINDIR LIBDIR INCLUDEDIR DOCDIR MANDIR COMPLETIONDIR UNITDIR GDBDIR
 $(foreach name,$(if $(PREFIX),PREFIX) $(install_folders),$(call one_word,$(name)))
 $(foreach name,PREFIX $(install_folders),$(call plain,$(name),$(not_plain)))
 $(call plain,DESTDIR,')
@@ -299,14 +324,14 @@ $(error PREFIX='$(PREFIX)': give the whole path, from / on, since pkg-config pas
 endif
 own_include := $(INCLUDEDIR)/zr
 
-linked = $(1).so $(1).so.$(major)
+linked = $(1).so $(1).so.$(abi)
 installed_libraries := $(foreach name,libzr libzr_zero,$(name).a $(name).so.$(version)) libzr_malloc.so libzr_cuda.so
 installed_bin := zr-train zr zrd
 installed_doc := README.md LICENSE $(filter-out %/README.md,$(wildcard examples/*))
-installed := $(addprefix $(BINDIR)/,$(installed_bin)) $(UNITDIR)/zrd.service $(UNITDIR)/zrd@.service $(addprefix $(DOCDIR)/,$(notdir $(installed_doc))) \
+installed := $(addprefix $(BINDIR)/,$(installed_bin)) $(UNITDIR)/zrd.service $(UNITDIR)/zrd@.service $(GDBDIR)/$(notdir $(gdb_script)) $(addprefix $(DOCDIR)/,$(notdir $(installed_doc))) \
 	$(addprefix $(LIBDIR)/,$(installed_libraries) $(call linked,libzr) $(call linked,libzr_zero) \
-	$(notdir $(modules)) pkgconfig/zr.pc pkgconfig/zr_zero.pc) $(addprefix $(MANDIR)/man1/,$(notdir $(manuals))) \
-	$(COMPLETIONDIR)/zr $(addprefix $(own_include)/,$(zr_headers) $(zr_zero_headers))
+	$(notdir $(modules)) pkgconfig/zr.pc pkgconfig/zr_zero.pc) $(manuals:$(BUILD)/share/%=$(MANDIR)/%) \
+	$(addprefix $(COMPLETIONDIR)/,$(notdir $(completions))) $(addprefix $(own_include)/,$(zr_headers) $(zr_zero_headers))
 
 # $(call pkgconfig,name,description,what it requires,its own libraries,theirs)
 pkgconfig = printf '%s\n' 'prefix=$(PREFIX)' 'libdir=$(LIBDIR)' 'includedir=$(own_include)' '' 'Name: $(1)' \
@@ -323,15 +348,17 @@ install-built:
 	install -m 755 $(addprefix $(BUILD)/bin/,$(installed_bin)) $(call to,$(BINDIR))
 	install -m 644 $(addprefix $(BUILD)/lib/,$(installed_libraries)) $(modules) $(call to,$(LIBDIR))
 	for name in libzr libzr_zero; do \
-		ln -sf $$name.so.$(version) $(call to,$(LIBDIR))/$$name.so.$(major) && \
-		ln -sf $$name.so.$(major) $(call to,$(LIBDIR))/$$name.so || exit 1; done
-	@$(call pkgconfig,zr,memory for training over virtual memory maps,,-lzr,-pthread -ldl)
-	@$(call pkgconfig,zr_zero,the ZeRO stage engine of zr with its kernels and communicators,zr,-lzr_zero,$(kernels_libs) -luring -lm)
+		ln -sf $$name.so.$(version) $(call to,$(LIBDIR))/$$name.so.$(abi) && \
+		ln -sf $$name.so.$(abi) $(call to,$(LIBDIR))/$$name.so || exit 1; done
+	@$(call pkgconfig,zr,$(about_zr),,-lzr,-pthread -ldl)
+	@$(call pkgconfig,zr_zero,$(about_zr_zero),zr,-lzr_zero,$(kernels_libs) -luring -lm)
 	for header in $(zr_headers) $(zr_zero_headers); do \
 		install -m 644 $$header $(call to,$(own_include))/$$header || exit 1; done
 	install -m 644 $(installed_doc) $(call to,$(DOCDIR))
-	install -m 644 $(manuals) $(call to,$(MANDIR)/man1)
-	install -m 644 $(completion) $(call to,$(COMPLETIONDIR))
+	for section in $(sort $(notdir $(patsubst %/,%,$(dir $(manuals))))); do \
+		install -m 644 $(BUILD)/share/$$section/* $(call to,$(MANDIR))/$$section || exit 1; done
+	install -m 644 $(gdb_script) $(call to,$(GDBDIR))
+	install -m 644 $(completions) $(call to,$(COMPLETIONDIR))
 	sed 's|@BINDIR@|$(BINDIR)|; s|@DOCDIR@|$(DOCDIR)|' alloc/service/server/zrd.service.in > $(call to,$(UNITDIR))/zrd.service
 	sed 's|^ExecStart=.*|& --device %i|; s|^Description=.*|& (device %i)|' $(call to,$(UNITDIR))/zrd.service > $(call to,$(UNITDIR))/zrd@.service
 	chmod 644 $(call to,$(UNITDIR))/zrd.service $(call to,$(UNITDIR))/zrd@.service

@@ -20,8 +20,15 @@ extern "C" {
 #define ZR_API
 #endif
 
+/* The one place of the version: programs, sonames, manual pages and pkg-config files take it from here. */
 #define ZR_VERSION_MAJOR 0
-#define ZR_VERSION_MINOR 1
+#define ZR_VERSION_MINOR 2
+#define ZR_VERSION_PATCH 0
+
+/* The version as text, "MAJOR.MINOR.PATCH". */
+#define ZR_VERSION_QUOTE(major, minor, patch)  #major "." #minor "." #patch
+#define ZR_VERSION_EXPAND(major, minor, patch) ZR_VERSION_QUOTE(major, minor, patch)
+#define ZR_VERSION_STRING                      ZR_VERSION_EXPAND(ZR_VERSION_MAJOR, ZR_VERSION_MINOR, ZR_VERSION_PATCH)
 
 /* ---- Results ------------------------------------------------------------------------------------------- */
 

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """arena.py: the same as arena.c, from Python through ctypes: arena.py [path of libzr.so]"""
-import ctypes
+import ctypes.util
 import os
 import sys
 
 built = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "build", "lib", "libzr.so")
-zr = ctypes.CDLL(sys.argv[1] if len(sys.argv) > 1 else built if os.path.exists(built) else "libzr.so.0")
+zr = ctypes.CDLL(sys.argv[1] if len(sys.argv) > 1 else built if os.path.exists(built) else ctypes.util.find_library("zr"))
 zr.zr_last_error.restype = ctypes.c_char_p
 
 

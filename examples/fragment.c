@@ -1,10 +1,12 @@
-/* fragment.c: a program that runs out of GPU memory with plenty of it free, and what helps. It knows nothing
- * of zr and loads the CUDA driver at run time; `make demo-fragmentation` runs it on an emulated one.
+/* fragment.c: a program that runs out of GPU memory although much of it is free, and two ways to run it. The
+ * program does not use zr, and loads the CUDA driver at run time; `make demo-fragmentation` runs it on an
+ * emulated driver.
  *
- *     fragment            through a caching allocator, as frameworks have one: segments of a power of two are
- *                         kept, and blocks are cut from them; dies
- *     fragment --direct   the driver's cuMemAlloc for each block: what PYTORCH_NO_CUDA_MEMORY_CACHING=1 asks
- * for. Under `zr run --cuda` that is an allocation in zr's arena, and `zr map` of its --trace draws it */
+ *     fragment            allocates from a caching allocator, as frameworks have: it keeps segments with
+ *                         sizes that are powers of two, cuts blocks from them, and runs out of memory
+ *     fragment --direct   calls the driver's cuMemAlloc for each block, as frameworks do with
+ *                         PYTORCH_NO_CUDA_MEMORY_CACHING=1; under `zr run --cuda` these blocks are in zr's
+ *                         arena, and `zr map` draws its --trace */
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -36,13 +38,13 @@ static int direct;
 
 /* ---- A caching allocator ------------------------------------------------------------------------------- */
 
-/* The first byte from `at` on behind every block that [at, at + bytes) meets. */
+/* The first address from `at` on where `bytes` bytes overlap no block. */
 static address behind_blocks(address at, size_t bytes)
 {
     for (size_t i = 0; i < blocks_count; i++)
         if (blocks[i].at < at + bytes && at < blocks[i].at + blocks[i].bytes) {
             at = blocks[i].at + blocks[i].bytes;
-            i = (size_t)-1; /* once more, from there */
+            i = (size_t)-1; /* start again: an earlier block may overlap the new range */
         }
     return at;
 }
@@ -57,7 +59,7 @@ static address cut(size_t bytes)
     return 0;
 }
 
-/* Segments in which nothing lives go back, as frameworks do when memory is short. */
+/* Returns segments without live blocks to the driver, as frameworks do when memory is short. */
 static void release_segments(void)
 {
     for (size_t i = 0; i < segments_count;)
@@ -107,7 +109,7 @@ static int by_address(const void *a, const void *b)
     return (first > second) - (first < second);
 }
 
-/* The segments, one behind the other: # live, + partly, . free. */
+/* Draws the segments one after the other: # live, + partly live, . free. */
 static void draw_map(void)
 {
     size_t held = 0;
@@ -149,8 +151,8 @@ static void drop(size_t i)
     blocks[i] = blocks[--blocks_count];
 }
 
-/* A step allocates blocks whose sizes follow its sequence length, keeps a few for some steps, frees the rest.
- */
+/* A step allocates blocks whose sizes depend on its sequence length, keeps a few for some steps, and frees
+ * the others. */
 static int step(int number)
 {
     size_t first = blocks_count, length = 1 + draw(6);

@@ -1,4 +1,4 @@
-/* lines.c: trains the model of resmlp.c to tell in which way a line runs.
+/* lines.c: trains the model of resmlp.c to detect the direction of a line.
  *     cc lines.c resmlp.c -o lines $(pkg-config --cflags --libs zr_zero) -lm
  *     ./lines 2 3 100          2 ranks, stage 3, 100 steps */
 #include <stdio.h>
@@ -19,7 +19,7 @@ static uint64_t random_bits(uint64_t place)
     return (place ^ place >> 29) * UINT64_C(0xbf58476d1ce4e5b9) >> 32;
 }
 
-/* Every rank and every step has pictures of its own. */
+/* Each rank and each step has its own pictures. */
 static zr_result load(void *state, unsigned micro_batch)
 {
     struct run *run = state;
@@ -44,7 +44,7 @@ static zr_result update(void *state, double loss, float *rate)
     *rate = 2e-3f;
     run->step++;
     if (run->mine.rank == 0 && (run->step % 50 == 1 || run->step == run->steps))
-        printf("step %u loss %.6f\n", (unsigned)run->step, loss); /* of this rank */
+        printf("step %u loss %.6f\n", (unsigned)run->step, loss); /* the loss of this rank */
     return ZR_OK;
 }
 

@@ -1,6 +1,6 @@
-/* mlp.c: a trainer of one's own: a perceptron learns to tell three spirals apart.
+/* mlp.c: a custom trainer: a perceptron learns to distinguish three spirals.
  *     cc mlp.c -o mlp $(pkg-config --cflags --libs zr_zero) -lm
- *     ./mlp 2 3 100 state.safetensors              2 ranks, stage 3, 100 steps, saved; 4 may take it up
+ *     ./mlp 2 3 100 state.safetensors              2 ranks, stage 3, 100 steps, saved; 4 ranks can resume
  *     mpirun -n 2 ./mlp 0 2 100 state.safetensors  0: as many ranks as mpirun has started */
 #include <math.h>
 #include <stdio.h>
@@ -10,27 +10,27 @@
 
 enum { INPUTS = 2, HIDDEN = 128, LAYERS = 4, CLASSES = 3, CLASSES_STORED = 16, ROWS = 64 };
 enum { HEAD = LAYERS, UNITS = LAYERS + 1, PARAMETERS = 2 * LAYERS + 1 };
-enum { EACH = ROWS * HIDDEN, BLOCKS = 2 * LAYERS + 5 }; /* floats of a block of memory, and how many */
+enum { EACH = ROWS * HIDDEN, BLOCKS = 2 * LAYERS + 5 }; /* floats per block of memory, number of blocks */
 
-/* Returns from the function with whatever is not ZR_OK. */
+/* Returns a result that is not ZR_OK from the calling function. */
 #define TRY(call)                                                                                            \
     for (zr_result try_result = (call); try_result != ZR_OK;)                                                \
     return try_result
 
 struct trainer {
     unsigned ranks, stage, steps, rank;
-    const char *load, *save; /* a file of the state; NULL: none */
+    const char *load, *save; /* state file; NULL: none */
     zr_backend *backend;
     zr_arena *arena;
     zr_comm *comm;
     zr_engine *engine;
     const struct zr_kernels *kernels;
     struct zr_kernel_context context;
-    float *x[LAYERS + 1], *z[LAYERS], *dx, *dz, *logits, *losses; /* what a layer reads; before its GELU */
+    float *x[LAYERS + 1], *z[LAYERS], *dx, *dz, *logits, *losses; /* x: inputs of layers; z: of GELU */
     int32_t classes[ROWS];
 };
 
-/* LAYERS times linear and GELU, then a classifier; each is a unit. */
+/* LAYERS times linear and GELU, then a classifier. Each layer is a unit. */
 static const struct zr_linear linears[LAYERS] = {{.rows = ROWS, .in = INPUTS, .out = HIDDEN},
                                                  {.rows = ROWS, .in = HIDDEN, .out = HIDDEN},
                                                  {.rows = ROWS, .in = HIDDEN, .out = HIDDEN},
@@ -75,8 +75,8 @@ static zr_result forward_layer(struct trainer *t, unsigned l)
     size_t weight = zr_engine_offset(t->engine, 2 * l), bias = zr_engine_offset(t->engine, 2 * l + 1);
     const void *base;
     TRY(zr_engine_gather(t->engine, l, &base));
-    TRY(zr_engine_prefetch(t->engine, l + 1)); /* travels while this layer computes */
-    const float *w = base;                     /* an engine of bf16 would have two bytes here */
+    TRY(zr_engine_prefetch(t->engine, l + 1)); /* the gather overlaps with this layer's computation */
+    const float *w = base;                     /* with a bf16 engine, parameters have two bytes */
     const struct zr_linear_forward linear = {linears[l], t->x[l], w + weight, w + bias, t->z[l], true};
     const struct zr_gelu_forward gelu = {EACH, t->z[l], t->x[l + 1]};
     TRY(t->kernels->linear_forward(&t->context, &linear));
@@ -99,12 +99,12 @@ static zr_result head(struct trainer *t)
                                           true,       1.0f / ROWS, NULL,           NULL};
     const struct zr_linear_backward back = {
         shape,    t->x[LAYERS], base,  t->logits, t->dx,
-        gradient, NULL,         false, add,       false}; /* the logits have become their gradient */
+        gradient, NULL,         false, add,       false}; /* the gradient has overwritten the logits */
     TRY(t->kernels->linear_forward(&t->context, &linear));
     TRY(t->kernels->cross_entropy(&t->context, &loss));
     TRY(t->kernels->linear_backward(&t->context, &back));
     zr_engine_release(t->engine, HEAD);
-    return zr_engine_reduce(t->engine, HEAD); /* travels while the layers below compute */
+    return zr_engine_reduce(t->engine, HEAD); /* the reduction overlaps with the layers below */
 }
 
 static zr_result backward_layer(struct trainer *t, unsigned l)
@@ -127,11 +127,11 @@ static zr_result backward_layer(struct trainer *t, unsigned l)
     return zr_engine_reduce(t->engine, l);
 }
 
-/* Points on three arms of a spiral; every rank and every step has its own. */
+/* Points on the three spirals; each rank and each step has its own points. */
 static void make_batch(struct trainer *t, uint64_t step)
 {
     for (unsigned row = 0; row < ROWS; row++) {
-        uint64_t place = (step * ZR_MAX_WORLD + t->rank) * ROWS + row + 1; /* hashed: */
+        uint64_t place = (step * ZR_MAX_WORLD + t->rank) * ROWS + row + 1; /* hashed below */
         place = (place ^ place >> 31) * UINT64_C(0x9e3779b97f4a7c15);
         float radius = (float)((place ^ place >> 29) * UINT64_C(0xbf58476d1ce4e5b9) >> 40) / (float)(1 << 24);
         t->classes[row] = (int32_t)(row % CLASSES);
@@ -147,7 +147,7 @@ static zr_result train(struct trainer *t)
     if (t->load)
         TRY(zr_engine_load(t->engine, t->load));
     for (unsigned i = 0; i < t->steps; i++) {
-        float loss = 0; /* of this rank */
+        float loss = 0; /* the loss of this rank */
         make_batch(t, zr_engine_steps_done(t->engine));
         for (unsigned l = 0; l < LAYERS; l++)
             TRY(forward_layer(t, l));
@@ -164,7 +164,7 @@ static zr_result train(struct trainer *t)
     return t->save ? zr_engine_save(t->engine, t->save) : ZR_OK;
 }
 
-static zr_result take(struct trainer *t, zr_tag tag, size_t bytes, void *out /* a pointer */)
+static zr_result take(struct trainer *t, zr_tag tag, size_t bytes, void *out /* address of a pointer */)
 {
     return zr_arena_alloc(t->arena, &(struct zr_request){.bytes = bytes, .tag = tag}, out);
 }
@@ -204,7 +204,7 @@ static int rank_main(struct zr_local_world *local, unsigned rank, void *argument
     zr_engine_destroy(t->engine);
     t->kernels->close(&t->context);
     zr_comm_destroy(t->comm);
-    zr_arena_destroy(t->arena, NULL); /* with every block that is left in it */
+    zr_arena_destroy(t->arena, NULL); /* frees all remaining blocks */
     zr_backend_destroy(t->backend);
     fflush(stdout);
     return result == ZR_OK ? 0 : 3;

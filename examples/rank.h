@@ -1,5 +1,5 @@
-/* rank.h: what a rank of a small trainer opens, and closes in reverse order: memory, a communicator, kernels.
- */
+/* rank.h: opens the resources of a rank of a small trainer (memory, a communicator, kernels), and closes them
+ * in reverse order. */
 #ifndef ZR_EXAMPLES_RANK_H
 #define ZR_EXAMPLES_RANK_H
 
@@ -41,7 +41,7 @@ static inline void rank_close(struct rank *rank)
     zr_comm_destroy(rank->comm);
     rank->kernels->close(&rank->context);
     if (rank->arena)
-        zr_arena_destroy(rank->arena, NULL); /* with every block that is left in it */
+        zr_arena_destroy(rank->arena, NULL); /* frees all remaining blocks */
     if (rank->backend)
         zr_backend_destroy(rank->backend);
 }

@@ -1,8 +1,8 @@
-/* resmlp.c: a model of one's own: a ResMLP (Touvron et al., 2021), which mixes the patches of a picture by
- * one matrix and their channels by two. The library's trainer trains it at every stage: lines.c. */
+/* resmlp.c: a custom model: a ResMLP (Touvron et al., 2021), which mixes the patches of a picture with one
+ * matrix and their channels with two. The library's trainer trains it at every stage; see lines.c. */
 #include "lines.h"
 
-enum { C = 32, WIDE = 64, MIX = 0, SCALE, FC1, FC2 }; /* widths; a block's parameters, and its slots: */
+enum { C = 32, WIDE = 64, MIX = 0, SCALE, FC1, FC2 }; /* widths; a block's parameters; then its slots */
 enum { MIDDLE, NORM, RSTD, F, G, D_WIDE, D, SLOTS, LOGITS = 0 };
 static const struct zr_linear patch = {.rows = ROWS, .in = PIXELS, .out = C},
                               wide = {.rows = ROWS, .in = C, .out = WIDE},
@@ -37,7 +37,7 @@ static zr_result block(struct zr_module_pass *p)
 {
     const struct zr_kernels *k = p->kernels;
     void **s = p->slots, **w = p->parameters[0];
-    for (int i = 0; i < ROWS * C; i += PATCHES * C) /* a picture stands where weights do */
+    for (int i = 0; i < ROWS * C; i += PATCHES * C) /* a picture takes the place of weights in the product */
         TRY(multiply(p, mix, w[MIX], (const float *)p->x + i, (float *)s[MIDDLE] + i));
     TRY(k->add(p->context, &(struct zr_add){ROWS * C, p->x, s[MIDDLE], s[MIDDLE]}));
     TRY(k->rmsnorm_forward(
@@ -48,7 +48,7 @@ static zr_result block(struct zr_module_pass *p)
     return k->add(p->context, &(struct zr_add){ROWS * C, s[MIDDLE], p->y, p->y});
 }
 
-static zr_result block_backward(struct zr_module_pass *p) /* dx comes as dy: in_place */
+static zr_result block_backward(struct zr_module_pass *p) /* in_place: on entry, dx contains dy */
 {
     const struct zr_kernels *k = p->kernels;
     void **s = p->slots, **w = p->parameters[0], **g = p->gradients[0];
@@ -67,7 +67,7 @@ static zr_result block_backward(struct zr_module_pass *p) /* dx comes as dy: in_
     return k->add(p->context, &(struct zr_add){ROWS * C, s[D], p->dx, p->dx});
 }
 
-static zr_result head(struct zr_module_pass *p) /* in an evaluation dx is NULL: losses alone */
+static zr_result head(struct zr_module_pass *p) /* dx NULL: an evaluation, which computes only losses */
 {
     TRY(zr_module_take(p, LOGITS));
     void *logits = p->slots[LOGITS], *w = p->parameters[0][0];

@@ -196,7 +196,7 @@ longest_first = $(foreach name,$(longest),$(filter %/$(name),$(1))) $(filter-out
 # What scripts run is built before they start: they build nothing, since others run it beside them. Those of
 # check-long share one build with both sanitizers, and one with ThreadSanitizer.
 .PHONY: built-scripts built-check built-long built-soak
-built-scripts: $(programs) $(libraries) $(manuals) $(completion) $(mpi_tests) $(leaky) $(preload_calls) $(forbid) $(failing) $(service_client) $(cuda_programs) $(cuda_caching) $(workloads) $(emulator) $(nccl_emulator) $(BUILD)/tests/emulator/kernels.image
+built-scripts: $(programs) $(libraries) $(gdb_script) $(manuals) $(completions) $(mpi_tests) $(leaky) $(preload_calls) $(forbid) $(failing) $(service_client) $(cuda_programs) $(cuda_caching) $(workloads) $(emulator) $(nccl_emulator) $(BUILD)/tests/emulator/kernels.image
 built-check: built-scripts built-gpu $(test_bin)
 built-long: built-check
 	@$(again) BUILD=$(BUILD)/both-sanitizers SANITIZE=address,undefined built-check

@@ -12,7 +12,7 @@
 /* What the libraries share beneath their public headers. libzr.so holds alloc/ and defrag/ and is the only
  * copy of them in a process: its index, its options and its last messages are one. libzr_zero.so uses it and
  * needs a few functions that are not public. These are declared ZR_PRIVATE_API: libzr.so exports them under a
- * symbol version of exactly this release (ZR_PRIVATE_0.1), so that the loader refuses two libraries of
+ * symbol version of exactly this release (ZR_PRIVATE_VERSION), so that the loader refuses two libraries of
  * different releases. A function of alloc/ that zero/ or kernels/ begins to use gets the mark too; the link
  * of libzr_zero.so fails without it. */
 #if defined(__GNUC__)

@@ -5,6 +5,7 @@
  * when the thread ends. The library's thread-local state is one pointer, in the initial-exec model: it fits
  * the little room that a dlopened library gets, and reading it calls no allocator. */
 #define _GNU_SOURCE
+#define ZR_ERROR_C /* defines zr_fail() */
 #include "alloc/base/error.h"
 
 #include <errno.h>

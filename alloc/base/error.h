@@ -28,4 +28,13 @@ ZR_PRIVATE_API void zr_assert_failed(const char *condition, const char *file, in
             zr_assert_failed(#condition, __FILE__, __LINE__);                                                \
     } while (0)
 
+/* For clang's analyzer, which sees one file at a time: zr_fail() returns its first argument, and execution
+ * does not continue after a failed assertion. */
+#ifdef __clang_analyzer__
+void zr_assert_failed(const char *condition, const char *file, int line) __attribute__((analyzer_noreturn));
+#ifndef ZR_ERROR_C
+#define zr_fail(result, ...) ((void)sizeof(zr_fail(result, __VA_ARGS__)), (result))
+#endif
+#endif
+
 #endif

@@ -22,7 +22,7 @@ struct counter {
 };
 
 static struct counter counters[ZR_FAULT_SITE_COUNT][KINDS]; /* a failure and "twice" share their passes */
-_Atomic bool zr_fault_watching;
+_Atomic bool zr_fault_watched;
 
 /* The kinds of a site by name; NULL: it has no such kind, of which no pass would ever be counted. */
 #define FAILS(name)       name, name ":twice"
@@ -69,7 +69,7 @@ static bool read_one(const char *text, size_t length)
         if (!name || strlen(name) != name_length || memcmp(name, text, name_length) != 0)
             continue;
         atomic_store(&counters[i / KINDS][i % KINDS].strikes, count);
-        atomic_store(&zr_fault_watching, true);
+        atomic_store(&zr_fault_watched, true);
         return true;
     }
     return false;
@@ -107,7 +107,7 @@ const char *zr_fault_site_name(unsigned site_and_kind)
 bool zr_fault(enum zr_fault_site site)
 {
     prepare();
-    if (!zr_fault_watched())
+    if (!zr_fault_watched)
         return false;
     uint64_t pass = atomic_fetch_add(&counter_of(site)->passes, 1) + 1;
     uint64_t twice = atomic_load(&counter_of(site | ZR_FAULT_TWICE)->strikes);
@@ -117,7 +117,7 @@ bool zr_fault(enum zr_fault_site site)
 static bool strikes(unsigned site_and_kind)
 {
     prepare();
-    if (!zr_fault_watched())
+    if (!zr_fault_watched)
         return false;
     struct counter *counter = counter_of(site_and_kind);
     return atomic_fetch_add(&counter->passes, 1) + 1 == atomic_load(&counter->strikes);
@@ -155,7 +155,7 @@ uint64_t zr_fault_set(unsigned site_and_kind, uint64_t nth)
     atomic_store(&asked->strikes, 0);
     uint64_t passes = atomic_exchange(&counted->passes, 0);
     atomic_store(&asked->strikes, nth);
-    atomic_store(&zr_fault_watching, true);
+    atomic_store(&zr_fault_watched, true);
     return passes;
 }
 

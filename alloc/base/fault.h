@@ -38,12 +38,8 @@ enum zr_fault_kind {
     ZR_FAULT_SHORT = 3 << 8  /* "short": the call moves a part: see zr_fault_part() */
 };
 
-/* Whether any fault site is counted: one relaxed load, for hot paths in front of zr_fault(). */
-extern _Atomic bool zr_fault_watching;
-static inline bool zr_fault_watched(void)
-{
-    return __atomic_load_n((bool *)&zr_fault_watching, __ATOMIC_RELAXED);
-}
+/* Whether any fault site is counted: hot paths read it, relaxed, before they call zr_fault(). */
+extern _Atomic bool zr_fault_watched;
 
 /* ZR_ERR_INVALID, with words, if a part of ZR_FAULT could not be understood; the other parts hold. */
 zr_result zr_fault_result(void);

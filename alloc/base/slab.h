@@ -6,6 +6,8 @@
 #ifndef ZR_RECORD_H
 #define ZR_RECORD_H
 
+#include <stdatomic.h>
+
 #include "alloc/base/error.h"
 #include "alloc/base/fault.h"
 #include "alloc/zr.h"
@@ -37,7 +39,9 @@ void zr_slab_end(struct zr_slab *pool);
 bool zr_slab_grow(struct zr_slab *pool, size_t count);
 static inline bool zr_slab_reserve(struct zr_slab *pool, size_t count)
 {
-    return __builtin_expect(pool->spare_count >= count && !zr_fault_watched(), 1) ||
+    return __builtin_expect(pool->spare_count >= count &&
+                                !atomic_load_explicit(&zr_fault_watched, memory_order_relaxed),
+                            1) ||
            zr_slab_grow(pool, count);
 }
 

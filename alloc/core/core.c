@@ -80,15 +80,15 @@ static inline void note_quick_sizes(struct zr_arena *arena)
             arena->quick_sizes |= UINT64_C(1) << quick_bit(arena->quick_bytes[i]);
 }
 
-/* Bit i: quick block i has at least `least` bytes and fewer than `most`. */
-static inline unsigned quick_between(const struct zr_arena *arena, size_t least, size_t most)
+/* By how much the smallest quick block of at least `bytes` exceeds them; none: above SIZE_MAX / 2. */
+static inline size_t quick_excess(const struct zr_arena *arena, size_t bytes)
 {
-    unsigned bits = 0;
+    size_t excess = SIZE_MAX;
 #pragma GCC unroll 4
     for (unsigned i = 0; i < ZR_QUICK_BLOCKS; i++)
-        bits |= (unsigned)(arena->quick_bytes[i] - least < most - least)
-                << i; /* what is smaller wraps round */
-    return bits;
+        if (arena->quick_bytes[i] - bytes < excess) /* a smaller block wraps round */
+            excess = arena->quick_bytes[i] - bytes;
+    return excess;
 }
 
 static void flush(struct zr_arena *arena, unsigned place)
@@ -169,20 +169,11 @@ void zr_arena_vacate(struct zr_arena *arena, struct zr_extent *block)
 
 /* ---- Blocks -------------------------------------------------------------------------------------------- */
 
-/* Allocates at the best fit if it is mapped and spans few granules. NULL: it is not, or a kept block may fit
- * better, or a stream must be queried. */
-static inline struct zr_extent *take_mapped(struct zr_arena *arena, struct zr_need need)
+/* The number of the request's stream, which may use the free extents that the stream owns; 0: it owns none.
+ */
+static inline unsigned owner_of(struct zr_arena *arena, const struct zr_request *request)
 {
-    const struct zr_zone *zone = &arena->zones[zr_zone_of(arena, need)];
-    if (unlikely(arena->asynchronous) || unlikely(need.alignment > ZR_UNIT_BYTES))
-        return NULL;
-    struct zr_extent *gap = zr_bins_best(&zone->gaps, need.bytes);
-    if (!gap && (unlikely(!(gap = zone->tail)) || unlikely(gap->bytes < need.bytes)))
-        return NULL;
-    if (unlikely(!zr_space_is_mapped(arena, gap->offset_bytes, need.bytes)) ||
-        (arena->quick_count > 0 && quick_between(arena, need.bytes, gap->bytes)))
-        return NULL;
-    return zr_space_carve(arena, gap, (struct zr_bounds){gap->offset_bytes, need.bytes});
+    return unlikely(arena->asynchronous) ? zr_streams_find(arena, request->stream) : 0;
 }
 
 /* Undo the placement: the block's addresses become a free extent again. What the driver mapped and refuses to
@@ -203,22 +194,20 @@ static void withdraw(struct zr_arena *arena, struct zr_extent *block, struct zr_
     zr_space_carve(arena, gap, stuck)->kind = ZR_EXTENT_LEAVING;
 }
 
-/* Finds a place for the need; an asynchronous backend queries the streams first if that may save memory. */
-static struct zr_place find_place(struct zr_arena *arena, const struct zr_request *request,
-                                  struct zr_need need)
+/* Searches again if kept blocks fit better or may merge into a mapped place, and if a query of the streams
+ * may save memory. */
+static __attribute__((noinline)) void search_again(struct zr_arena *arena, const struct zr_request *request,
+                                                   struct zr_need need, struct zr_place *place)
 {
-    unsigned owner = arena->asynchronous ? zr_streams_find(arena, request->stream) : 0;
-    struct zr_place place = zr_space_find(arena, need, owner);
-    size_t most = place.missing == 0 && place.gap ? place.gap->bytes : SIZE_MAX;
-    /* Kept blocks may merge into a place or fit better. */
-    if (arena->quick_count > 0 && (!place.gap || quick_between(arena, need.bytes, most))) {
+    bool mapped = place->gap && place->missing == 0;
+    size_t excess = mapped ? place->gap->bytes - need.bytes : SIZE_MAX / 2; /* any kept block fits better */
+    if (arena->quick_count > 0 && (!place->gap || quick_excess(arena, need.bytes) < excess)) {
         zr_arena_flush_quick(arena);
-        place = zr_space_find(arena, need, owner);
+        *place = zr_space_find(arena, need, owner_of(arena, request));
     }
-    if (arena->asynchronous && (!place.gap || place.missing > 0) && zr_space_pending_bytes(arena) > 0 &&
+    if (arena->asynchronous && (!place->gap || place->missing > 0) && zr_space_pending_bytes(arena) > 0 &&
         zr_streams_poll(arena))
-        place = zr_space_find(arena, need, zr_streams_find(arena, request->stream));
-    return place;
+        *place = zr_space_find(arena, need, owner_of(arena, request));
 }
 
 /* Creates a block at the place and maps missing memory; no other thread has the block meanwhile. */
@@ -259,20 +248,41 @@ static inline struct zr_extent *hand_out(struct zr_arena *arena, const struct zr
     return block;
 }
 
-struct zr_extent *zr_core_try(struct zr_arena *arena, const struct zr_request *request, struct zr_need need)
+/* Allocates a kept block of the size, or the best fit in mapped memory. NULL: *place is the best fit. */
+static inline __attribute__((always_inline)) struct zr_extent *
+reuse(struct zr_arena *arena, const struct zr_request *request, struct zr_need need, struct zr_place *place)
 {
     struct zr_extent *block = NULL;
     if (may_have_quick(arena, need.bytes))
         block = take_quick(arena, request, need);
     if (!block)
-        block = take_mapped(arena, need);
+        block = zr_space_take(arena, need, owner_of(arena, request), quick_excess(arena, need.bytes), place);
     if (unlikely(!block)) {
-        struct zr_place place = find_place(arena, request, need);
-        if (!place.gap || place.missing > 0)
+        search_again(arena, request, need, place);
+        if (!place->gap || place->missing > 0)
             return NULL;
-        block = zr_space_carve(arena, place.gap, (struct zr_bounds){place.offset_bytes, need.bytes});
+        block = zr_space_carve(arena, place->gap, (struct zr_bounds){place->offset_bytes, need.bytes});
     }
     return hand_out(arena, request, block);
+}
+
+/* Makes sure that the records of a block, of its cut and of its index entry are at hand; false with a
+ * message. */
+static inline bool reserve_records(struct zr_arena *arena)
+{
+    return likely(arena->extents.spare_count >= ZR_PROMISED_EXTENTS && arena->index.cached &&
+                  !atomic_load_explicit(&zr_fault_watched, memory_order_relaxed)) ||
+           (zr_slab_reserve(&arena->extents, ZR_PROMISED_EXTENTS) && zr_index_reserve(&arena->index));
+}
+
+zr_result zr_core_try(struct zr_arena *arena, const struct zr_request *request, struct zr_need need,
+                      struct zr_extent **out)
+{
+    struct zr_place place;
+    if (!reserve_records(arena))
+        return ZR_ERR_HOST_MEMORY;
+    *out = reuse(arena, request, need, &place);
+    return ZR_OK;
 }
 
 /* Idle bytes that the need would use in place. */
@@ -311,12 +321,12 @@ static zr_result avoid_growth(struct zr_arena *arena, const struct zr_request *r
                               struct zr_place *place)
 {
     zr_arena_flush_quick(arena);
-    *place = zr_space_find(arena, need, zr_streams_find(arena, request->stream));
+    *place = zr_space_find(arena, need, owner_of(arena, request));
     while (growth_of(arena, *place, need) > 0 && may_pass(arena, need)) {
         bool passed = zr_streams_wait(arena);
         if (!zr_slab_reserve(&arena->extents, ZR_PROMISED_EXTENTS)) /* other threads used them meanwhile */
             return ZR_ERR_HOST_MEMORY;
-        *place = zr_space_find(arena, need, zr_streams_find(arena, request->stream));
+        *place = zr_space_find(arena, need, owner_of(arena, request));
         if (!passed)
             break;
     }
@@ -328,11 +338,13 @@ __thread bool zr_thread_waits_to_grow __attribute__((tls_model("initial-exec")))
 zr_result zr_core_alloc(struct zr_arena *arena, const struct zr_request *request, struct zr_need need,
                         struct zr_extent **out)
 {
-    *out = zr_core_try(arena, request, need);
+    struct zr_place place;
+    struct zr_extent *block;
+    if (!reserve_records(arena))
+        return ZR_ERR_HOST_MEMORY;
+    *out = reuse(arena, request, need, &place);
     if (*out)
         return ZR_OK;
-    struct zr_extent *block;
-    struct zr_place place = find_place(arena, request, need);
     zr_result result = ZR_OK;
     if (unlikely(zr_thread_waits_to_grow) && arena->asynchronous)
         result = avoid_growth(arena, request, need, &place);

@@ -6,12 +6,14 @@
 #include "alloc/core/arena.h"
 #include "alloc/core/space.h"
 
-/* Allocates a block for the request, whose rounded size and zone are `need`. The block is in the index and
- * not yet in counters. The caller has reserved ZR_PROMISED_EXTENTS records and space in the index. */
+/* Allocates a block for the request, whose rounded size and alignment are `need`. The block is in the index
+ * and not yet in counters. */
 zr_result zr_core_alloc(struct zr_arena *arena, const struct zr_request *request, struct zr_need need,
                         struct zr_extent **out);
-/* As zr_core_alloc(), in memory that is already mapped. Needs only arena->lock. NULL: no such place. */
-struct zr_extent *zr_core_try(struct zr_arena *arena, const struct zr_request *request, struct zr_need need);
+/* As zr_core_alloc(), in memory that is already mapped. Needs only arena->lock. ZR_OK without a block: no
+ * such place. */
+zr_result zr_core_try(struct zr_arena *arena, const struct zr_request *request, struct zr_need need,
+                      struct zr_extent **out);
 /* Frees a block that was removed from the index and the counters, and that no other stream uses. */
 void zr_core_free(struct zr_arena *arena, struct zr_extent *block);
 

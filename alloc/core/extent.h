@@ -90,31 +90,4 @@ static inline size_t zr_extent_end(const struct zr_extent *extent)
     return extent->offset_bytes + extent->bytes;
 }
 
-/* Records stay extents for as long as the arena lives, so that who looks for a block may hold one that is
- * another block's by now, or none's: the sequence tells. Of a block in the index these change nothing that
- * zr_extent_read() copies. With the arena's lock: before the index shows the block, and after it does no
- * more.
- */
-static inline void zr_extent_publish(struct zr_extent *block)
-{
-    uint32_t sequence = atomic_load_explicit(&block->sequence, memory_order_relaxed);
-    atomic_store_explicit(&block->sequence, sequence + 1, memory_order_release);
-}
-static inline void zr_extent_unpublish(struct zr_extent *block)
-{
-    uint32_t sequence = atomic_load_explicit(&block->sequence, memory_order_relaxed);
-    atomic_store_explicit(&block->sequence, sequence + 1, memory_order_relaxed);
-    /* Before what the record is changed to. Readers are not looked at by ThreadSanitizer, which knows no
-     * fences. */
-#if defined(__SANITIZE_THREAD__)
-    atomic_signal_fence(memory_order_release);
-#else
-    atomic_thread_fence(memory_order_release);
-#endif
-}
-
-/* Copies the place, size, slack, stream, tag and zone of a block as they were at one moment. False: it was in
- * no index. Any thread, without a lock. */
-bool zr_extent_read(const struct zr_extent *extent, struct zr_extent *copy);
-
 #endif

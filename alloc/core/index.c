@@ -55,7 +55,7 @@ void zr_index_end(struct zr_index *index)
 
 /* ---- Writers ------------------------------------------------------------------------------------------- */
 
-bool zr_index_refill(struct zr_index *index)
+bool zr_index_reserve(struct zr_index *index)
 {
     index->cached = zr_slab_reserve(&index->leaves, 1) && zr_slab_reserve(&index->nodes, 1) &&
                     zr_slab_reserve(&index->region_records, 1);

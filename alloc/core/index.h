@@ -63,22 +63,42 @@ struct zr_index {
     _Atomic(struct zr_index_region *) *regions; /* one per 512 MiB of the range */
     _Atomic uint64_t *used;                     /* bit r: blocks have started in region r, now or before */
     size_t regions_count;
-    bool cached; /* each pool has the record that one more path may need */
+    bool cached; /* each pool has the record that one more path may need: the next insert succeeds */
     struct zr_slab region_records, nodes, leaves;
 };
 
 zr_result zr_index_init(struct zr_index *index, size_t range_bytes);
 void zr_index_end(struct zr_index *index);
 
-/* The slow halves. Room: no block and no node is where a block that starts at the unit would be entered. */
-bool zr_index_refill(struct zr_index *index);
+/* Makes sure the next insert succeeds; false with words. */
+bool zr_index_reserve(struct zr_index *index);
+/* The slow half of an insert: no block and no node is where a block that starts at the unit would be entered.
+ */
 void zr_index_make_room(struct zr_index *index, size_t unit);
 
-/* Makes sure the next insert succeeds; false with words. */
-static inline bool zr_index_reserve(struct zr_index *index)
+/* A record stays an extent for as long as the arena lives: a reader may hold one that has become another
+ * block's, or no block's, and the sequence tells. Both calls change nothing else that zr_extent_read()
+ * copies. lock: arena->lock. Publish before the index shows the block; unpublish after it no longer does. */
+static inline void zr_extent_publish(struct zr_extent *block)
 {
-    return __builtin_expect(index->cached && !zr_fault_watched(), 1) || zr_index_refill(index);
+    uint32_t sequence = atomic_load_explicit(&block->sequence, memory_order_relaxed);
+    atomic_store_explicit(&block->sequence, sequence + 1, memory_order_release);
 }
+static inline void zr_extent_unpublish(struct zr_extent *block)
+{
+    uint32_t sequence = atomic_load_explicit(&block->sequence, memory_order_relaxed);
+    atomic_store_explicit(&block->sequence, sequence + 1, memory_order_relaxed);
+    /* Orders the later changes of the record. ThreadSanitizer knows no fences and does not watch readers. */
+#if defined(__SANITIZE_THREAD__)
+    atomic_signal_fence(memory_order_release);
+#else
+    atomic_thread_fence(memory_order_release);
+#endif
+}
+
+/* Copies the place, size, slack, stream, tag and zone of a block as they were at one moment. False: it was in
+ * no index. Any thread, without a lock. */
+bool zr_extent_read(const struct zr_extent *extent, struct zr_extent *copy);
 
 static inline zr_index_entry zr_index_entry_of(const struct zr_extent *block)
 {

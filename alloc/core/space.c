@@ -11,8 +11,10 @@
 
 #include "alloc/base/error.h"
 
-/* A range with fewer granules is not divided into zones. */
-enum { ZONED_GRANULES = 1024 };
+enum {
+    ZONED_GRANULES = 1024, /* a range with fewer granules is not divided into zones */
+    SMALL_DIVISOR = 16     /* below a granule divided by this a block is small */
+};
 
 /* ---- The list ------------------------------------------------------------------------------------------ */
 
@@ -98,7 +100,7 @@ static inline void move_free(struct zr_arena *arena, struct zr_extent *gap, stru
     if (zone->tail == gap) {
         gap->offset_bytes = place.offset_bytes;
         gap->bytes = place.bytes;
-        if (__builtin_expect(zr_extent_end(gap) != zone->end_bytes, 0)) {
+        if (__builtin_expect(place.offset_bytes + place.bytes != zone->end_bytes, 0)) {
             zone->tail = NULL;
             file_free(arena, gap);
         }
@@ -141,12 +143,19 @@ void zr_space_init(struct zr_arena *arena)
 
 /* ---- Best fit ------------------------------------------------------------------------------------------ */
 
+static inline unsigned zone_of(const struct zr_arena *arena, struct zr_need need)
+{
+    if (need.bytes < arena->granule_bytes / SMALL_DIVISOR)
+        return ZR_ZONE_SMALL;
+    return (need.bytes & (arena->granule_bytes - 1)) == 0 ? ZR_ZONE_WHOLE : ZR_ZONE_GENERAL;
+}
+
 static inline size_t missing_under(const struct zr_arena *arena, size_t offset_bytes, size_t bytes)
 {
-    if (__builtin_expect(zr_space_is_mapped(arena, offset_bytes, bytes), 1))
-        return 0;
     size_t first = offset_bytes >> arena->granule_shift;
     size_t end = ((offset_bytes + bytes - 1) >> arena->granule_shift) + 1;
+    if (__builtin_expect(zr_granules_all_mapped(arena->granules, first, end), 1))
+        return 0;
     return end - first - zr_granules_mapped(arena->granules, first, end);
 }
 
@@ -154,9 +163,11 @@ static inline size_t missing_under(const struct zr_arena *arena, size_t offset_b
 static inline struct zr_place place_in(const struct zr_arena *arena, struct zr_extent *gap,
                                        struct zr_need need)
 {
-    size_t low = zr_round_up(gap->offset_bytes, need.alignment);
+    size_t low = gap->offset_bytes;
+    if (__builtin_expect(need.alignment > ZR_UNIT_BYTES, 0))
+        low = zr_round_up(low, need.alignment);
     struct zr_place place = {.gap = gap, .offset_bytes = low};
-    if (low + need.bytes > zr_extent_end(gap))
+    if (low - gap->offset_bytes + need.bytes > gap->bytes)
         return (struct zr_place){0};
     place.missing = missing_under(arena, low, need.bytes);
     if (place.missing == 0 || is_tail(arena, gap))
@@ -170,11 +181,10 @@ static inline struct zr_place place_in(const struct zr_arena *arena, struct zr_e
     return place;
 }
 
-/* Best fit among the free extents of one owner. */
-static inline struct zr_place find_free_extent(const struct zr_arena *arena, const struct zr_bins *gaps,
-                                               struct zr_need need)
+/* The place in or near `gap`, the best fit among the free extents of one owner; NULL: nothing fits. */
+static struct zr_place find_near(const struct zr_arena *arena, const struct zr_bins *gaps,
+                                 struct zr_extent *gap, struct zr_need need)
 {
-    struct zr_extent *gap = zr_bins_best(gaps, need.bytes);
     struct zr_place place = {0};
     if (gap)
         place = place_in(arena, gap, need);
@@ -193,13 +203,14 @@ static inline struct zr_place find_free_extent(const struct zr_arena *arena, con
     return place;
 }
 
-static inline struct zr_place find_in(const struct zr_arena *arena, unsigned number, struct zr_need need,
-                                      unsigned owner)
+static struct zr_place find_in(const struct zr_arena *arena, unsigned number, struct zr_extent *gap,
+                               struct zr_need need, unsigned owner)
 {
     const struct zr_zone *zone = &arena->zones[number];
-    struct zr_place place = find_free_extent(arena, &zone->gaps, need);
-    if (__builtin_expect(owner != 0, 0)) {
-        struct zr_place own = find_free_extent(arena, &arena->streams[owner]->gaps[number], need);
+    struct zr_place place = find_near(arena, &zone->gaps, gap, need);
+    if (owner != 0) {
+        const struct zr_bins *gaps = &arena->streams[owner]->gaps[number];
+        struct zr_place own = find_near(arena, gaps, zr_bins_best(gaps, need.bytes), need);
         if (own.gap && (!place.gap || own.missing < place.missing ||
                         (own.missing == place.missing && own.gap->bytes <= place.gap->bytes)))
             place = own;
@@ -209,54 +220,73 @@ static inline struct zr_place find_in(const struct zr_arena *arena, unsigned num
     return place;
 }
 
-struct zr_place zr_space_find(const struct zr_arena *arena, struct zr_need need, unsigned owner)
+/* Continues a search that has found `gap`, the best fit in the need's zone without an owner; NULL: none. */
+static __attribute__((noinline)) struct zr_place
+find_from(const struct zr_arena *arena, struct zr_extent *gap, struct zr_need need, unsigned owner)
 {
-    unsigned first = zr_zone_of(arena, need);
-    struct zr_place place = find_in(arena, first, need, owner);
+    unsigned first = zone_of(arena, need);
+    struct zr_place place = find_in(arena, first, gap, need, owner);
     /* The zone is full: try any other. */
     for (unsigned i = 0; !place.gap && i < ZR_ZONE_COUNT; i++)
         if (i != first)
-            place = find_in(arena, i, need, owner);
+            place = find_in(arena, i, zr_bins_best(&arena->zones[i].gaps, need.bytes), need, owner);
     return place;
+}
+
+struct zr_place zr_space_find(const struct zr_arena *arena, struct zr_need need, unsigned owner)
+{
+    const struct zr_zone *zone = &arena->zones[zone_of(arena, need)];
+    return find_from(arena, zr_bins_best(&zone->gaps, need.bytes), need, owner);
 }
 
 /* ---- Changes ------------------------------------------------------------------------------------------- */
 
 struct zr_extent *zr_space_carve(struct zr_arena *arena, struct zr_extent *gap, struct zr_bounds part)
 {
-    size_t end = zr_extent_end(gap), part_end = part.offset_bytes + part.bytes;
-    struct zr_extent *block = new_extent(arena, ZR_EXTENT_BLOCK, part);
+    struct zr_bounds before = {gap->offset_bytes, part.offset_bytes - gap->offset_bytes};
+    struct zr_bounds after = {part.offset_bytes + part.bytes, gap->bytes - before.bytes - part.bytes};
+    struct zr_extent *block = new_extent(arena, ZR_EXTENT_BLOCK, part), *rest = NULL;
     block->zone = gap->zone;
     block->owner = gap->owner;
     block->serial = gap->serial;
 
-    zr_assert(part.offset_bytes >= gap->offset_bytes && part_end <= end);
-    if (part.offset_bytes == gap->offset_bytes && part_end == end) {
+    zr_assert(before.bytes < gap->bytes && before.bytes + part.bytes <= gap->bytes);
+    if (before.bytes == 0 && after.bytes == 0) {
         insert_after(arena, gap, block);
         unfile_free(arena, gap);
         unlink_extent(arena, gap);
         zr_slab_give(&arena->extents, gap);
-    } else if (part.offset_bytes == gap->offset_bytes) {
+    } else if (before.bytes == 0) {
         insert_after(arena, gap->previous, block);
-        move_free(arena, gap, (struct zr_bounds){part_end, end - part_end});
+        move_free(arena, gap, after);
     } else {
         insert_after(arena, gap, block);
-        if (part_end < end) {
-            struct zr_extent *rest =
-                new_extent(arena, ZR_EXTENT_FREE, (struct zr_bounds){part_end, end - part_end});
+        if (after.bytes > 0) {
+            rest = new_extent(arena, ZR_EXTENT_FREE, after);
             rest->zone = gap->zone;
             rest->owner = gap->owner;
             rest->serial = gap->serial;
             insert_after(arena, block, rest);
-            move_free(arena, gap,
-                      (struct zr_bounds){gap->offset_bytes, part.offset_bytes - gap->offset_bytes});
-            file_free(arena, rest);
-        } else {
-            move_free(arena, gap,
-                      (struct zr_bounds){gap->offset_bytes, part.offset_bytes - gap->offset_bytes});
         }
+        move_free(arena, gap, before);
+        if (rest)
+            file_free(arena, rest);
     }
     return block;
+}
+
+struct zr_extent *zr_space_take(struct zr_arena *arena, struct zr_need need, unsigned owner,
+                                size_t excess_bytes, struct zr_place *place)
+{
+    const struct zr_zone *zone = &arena->zones[zone_of(arena, need)];
+    struct zr_extent *best = zr_bins_best(&zone->gaps, need.bytes), *gap = best ? best : zone->tail;
+    if (__builtin_expect(owner == 0 && need.alignment == ZR_UNIT_BYTES && gap && gap->bytes >= need.bytes &&
+                             gap->bytes - need.bytes <= excess_bytes &&
+                             missing_under(arena, gap->offset_bytes, need.bytes) == 0,
+                         1))
+        return zr_space_carve(arena, gap, (struct zr_bounds){gap->offset_bytes, need.bytes});
+    *place = find_from(arena, best, need, owner);
+    return NULL;
 }
 
 /* The later of two counts of a stream's frees. */

@@ -35,28 +35,16 @@ struct zr_place {
     size_t missing; /* granules to map */
 };
 
-/* Below a granule divided by this a block is small: its neighbours must not be large. */
-enum { ZR_SMALL_DIVISOR = 16 };
-
-static inline unsigned zr_zone_of(const struct zr_arena *arena, struct zr_need need)
-{
-    if (need.bytes < arena->granule_bytes / ZR_SMALL_DIVISOR)
-        return ZR_ZONE_SMALL;
-    return (need.bytes & (arena->granule_bytes - 1)) == 0 ? ZR_ZONE_WHOLE : ZR_ZONE_GENERAL;
-}
-
-static inline bool zr_space_is_mapped(const struct zr_arena *arena, size_t offset_bytes, size_t bytes)
-{
-    return zr_granules_all_mapped(arena->granules, offset_bytes >> arena->granule_shift,
-                                  ((offset_bytes + bytes - 1) >> arena->granule_shift) + 1);
-}
-
 /* Divides the range into zones, a free extent over each. */
 void zr_space_init(struct zr_arena *arena);
 /* The place that best fit gives the need, for a stream's number (0: one that owns nothing). */
 struct zr_place zr_space_find(const struct zr_arena *arena, struct zr_need need, unsigned owner);
 /* Makes a part of a free extent into a block, its fields but the place undefined. */
 struct zr_extent *zr_space_carve(struct zr_arena *arena, struct zr_extent *gap, struct zr_bounds part);
+/* Carves the block from the low end of the best fit, the usual place, if that is mapped, has no owner and
+ * exceeds the need by at most `excess_bytes`. NULL: *place is what zr_space_find() returns. */
+struct zr_extent *zr_space_take(struct zr_arena *arena, struct zr_need need, unsigned owner,
+                                size_t excess_bytes, struct zr_place *place);
 /* Makes the block's space a free extent of block->owner and merges it with its neighbours; the record is the
  * free extent's, or goes back. */
 void zr_space_free(struct zr_arena *arena, struct zr_extent *block);

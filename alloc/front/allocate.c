@@ -4,6 +4,8 @@
  * limits, a trace, a recorder, an observer). Without hooks they cost one branch on arena->hooked.
  * tests/bench/bench_operations.py counts instructions per operation. */
 #define _GNU_SOURCE
+#include <string.h>
+
 #include "alloc/core/arena.h"
 #include "alloc/core/core.h"
 #include "alloc/core/registry.h"
@@ -12,7 +14,6 @@
 #include "alloc/front/stripes.h"
 #include "alloc/telemetry/report.h"
 
-#include "alloc/telemetry/counters.h"
 #include "alloc/base/compiler.h"
 #include "alloc/base/error.h"
 #include "alloc/telemetry/recorder.h"
@@ -32,9 +33,39 @@ static inline void leave(struct zr_arena *arena)
     zr_lock_release(&arena->lock);
 }
 
-static inline struct zr_counter_entry entry_of_step(const struct zr_step *step)
+/* What the counters know of a block. */
+struct counted {
+    size_t bytes, requested_bytes;
+    uint8_t tag;
+};
+
+static inline void count_in(struct zr_arena *arena, struct counted block)
 {
-    return (struct zr_counter_entry){step->bytes, step->requested_bytes, step->tag};
+    size_t live_bytes = arena->live_bytes + block.bytes,
+           requested_bytes = arena->requested_bytes + block.requested_bytes;
+    arena->live_bytes = live_bytes;
+    arena->requested_bytes = requested_bytes;
+    arena->live_by_tag_bytes[block.tag] += block.bytes;
+    arena->blocks_count++;
+    arena->allocations_count++;
+    if (unlikely(live_bytes > arena->peak_live_bytes)) {
+        arena->peak_live_bytes = live_bytes;
+        arena->at_peak = true;
+    }
+    if (unlikely(requested_bytes > arena->peak_requested_bytes))
+        arena->peak_requested_bytes = requested_bytes;
+}
+
+static inline void count_out(struct zr_arena *arena, struct counted block)
+{
+    if (unlikely(arena->at_peak)) {
+        memcpy(arena->peak_by_tag_bytes, arena->live_by_tag_bytes, sizeof arena->peak_by_tag_bytes);
+        arena->at_peak = false;
+    }
+    arena->live_bytes -= block.bytes;
+    arena->requested_bytes -= block.requested_bytes;
+    arena->live_by_tag_bytes[block.tag] -= block.bytes;
+    arena->blocks_count--;
 }
 
 /* ---- Allocation ---------------------------------------------------------------------------------------- */
@@ -73,7 +104,8 @@ static inline bool is_request(const struct zr_arena *arena, const struct zr_requ
 
 static inline struct zr_need need_of(const struct zr_arena *arena, const struct zr_request *request)
 {
-    return (struct zr_need){zr_round_up(request->bytes + arena->canary_bytes, ZR_UNIT_BYTES),
+    size_t units = (request->bytes + arena->canary_bytes + ZR_UNIT_BYTES - 1) / ZR_UNIT_BYTES;
+    return (struct zr_need){units * ZR_UNIT_BYTES,
                             request->alignment < ZR_UNIT_BYTES ? ZR_UNIT_BYTES : request->alignment};
 }
 
@@ -109,8 +141,6 @@ static inline struct zr_step *next_step(struct zr_arena *arena, const struct zr_
 static zr_result allocate(struct zr_arena *arena, const struct zr_request *request, struct zr_need need,
                           struct zr_extent **out)
 {
-    if (unlikely(!zr_slab_reserve(&arena->extents, ZR_PROMISED_EXTENTS) || !zr_index_reserve(&arena->index)))
-        return ZR_ERR_HOST_MEMORY;
     if (unlikely(arena->follow != NULL) && (*out = zr_follow_alloc(arena, request, need)))
         return ZR_OK;
     return zr_core_alloc(arena, request, need, out);
@@ -188,18 +218,6 @@ static __attribute__((noinline)) zr_result grow(struct zr_arena *arena, const st
     return result;
 }
 
-/* Allocates in mapped memory. NULL: more work is needed. lock: arena->lock */
-static inline zr_result try_mapped(struct zr_arena *arena, const struct zr_request *request,
-                                   struct zr_need need, struct zr_extent **out)
-{
-    if (unlikely(arena->follow != NULL) && arena->follow->plan)
-        return ZR_OK; /* it may have a place for the request */
-    if (unlikely(!zr_slab_reserve(&arena->extents, ZR_PROMISED_EXTENTS) || !zr_index_reserve(&arena->index)))
-        return ZR_ERR_HOST_MEMORY;
-    *out = zr_core_try(arena, request, need);
-    return ZR_OK;
-}
-
 /* Records the caller's call stack; releases the lock meanwhile. */
 static __attribute__((noinline, cold)) void take_stack(struct zr_arena *arena)
 {
@@ -220,25 +238,31 @@ static zr_result alloc_any(struct zr_arena *arena, const struct zr_request *requ
         zr_lock_release(&arena->lock);
         return reject_request(arena, request, out);
     }
-    struct zr_request named = *request; /* by the canonical name of its stream */
-    zr_result result = zr_backend_stream_name(arena->backend, &named.stream);
-    if (unlikely(result != ZR_OK)) {
-        zr_lock_release(&arena->lock);
-        return result;
+    struct zr_request named; /* by the canonical name of its stream */
+    zr_result result = ZR_OK;
+    if (unlikely(arena->asynchronous)) {
+        named = *request;
+        request = &named;
+        result = zr_backend_stream_name(arena->backend, &named.stream);
+        if (unlikely(result != ZR_OK)) {
+            zr_lock_release(&arena->lock);
+            return result;
+        }
     }
-    request = &named;
     struct zr_need need = need_of(arena, request);
     uint64_t calls = arena->backend_calls_count;
     if (unlikely(arena->bounded))
         result = zr_tag_limit_check(arena, request, need.bytes);
     if (likely(result == ZR_OK)) {
-        result = try_mapped(arena, request, need, &block);
+        /* A plan may have a place for the request: grow() asks it. */
+        if (likely(!arena->follow) || !arena->follow->plan)
+            result = zr_core_try(arena, request, need, &block);
         grown = !block;
         if (unlikely(grown))
             result = grow(arena, request, need, result, &block);
     }
     if (likely(result == ZR_OK)) {
-        zr_count_in(arena, zr_counter_entry_of(block));
+        count_in(arena, (struct counted){block->bytes, request->bytes, (uint8_t)request->tag});
         *out = arena->base + block->offset_bytes;
         if (unlikely(arena->hooked)) {
             zr_recorder_put(arena, ZRT_ALLOC, block);
@@ -269,7 +293,7 @@ zr_result zr_arena_alloc(zr_arena *arena, const struct zr_request *request, void
     struct zr_step *step = arena->follow ? next_step(arena, request) : NULL;
     if (!step)
         return alloc_any(arena, request, out);
-    zr_count_in(arena, entry_of_step(step));
+    count_in(arena, (struct counted){step->bytes, step->requested_bytes, step->tag});
     *out = arena->base + step->offset_bytes;
     leave(arena);
     return ZR_OK;
@@ -324,14 +348,14 @@ static inline struct zr_extent *free_step(struct zr_arena *arena, struct zr_foll
         unlikely(plan != arena->follow->plan))
         return &plan->slots[number].extent;
     zr_step_clear_live(plan, step, number);
-    zr_count_out(arena, entry_of_step(step));
+    count_out(arena, (struct counted){step->bytes, step->requested_bytes, step->tag});
     return NULL;
 }
 
 /* Frees a block that has left the index. lock: arena->lock */
 static inline zr_result free_block(struct zr_arena *arena, struct zr_extent *block)
 {
-    zr_count_out(arena, zr_counter_entry_of(block));
+    count_out(arena, (struct counted){block->bytes, zr_extent_requested_bytes(block), block->tag});
     zr_result result = ZR_OK;
     if (unlikely(arena->hooked)) {
         zr_recorder_put(arena, ZRT_FREE, block);

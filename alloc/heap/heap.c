@@ -1,13 +1,13 @@
-/* heap.c: the host heap: jemalloc for the small sizes, the arena for everything it is made of.
+/* heap.c: the host heap: jemalloc divides extents into objects, and the zr arena supplies the extents.
  *
- * heap.mk puts every symbol of jemalloc under zr_je_, so that the program's malloc stays what it was. One
- * jemalloc arena is made for us; its extent hooks take each slab and each large object from the zr arena as
- * one block of exactly that size and give it back as soon as it is empty (retain and decay are off), so that
- * the arena's free extents, statistics and tags tell the truth and a small heap stays small.
+ * heap.mk puts every symbol of jemalloc under the prefix zr_je_, so that the program's malloc is not
+ * replaced. The heap creates one jemalloc arena. Its extent hooks allocate each slab and each large object
+ * from the zr arena as one block of exactly that size, and free the block as soon as it is empty (retain and
+ * decay are off), so that the zr arena's statistics and tags include the heap and a small heap stays small.
  *
- * jemalloc keeps its records of a slab elsewhere and never writes into a free object. So free objects, and
- * what is left of a slab, are poisoned like an arena's free space; what jemalloc would write into an object
- * itself (zeros, the contents of one that moves) is then written here. */
+ * jemalloc keeps its records outside slabs and never writes to a free object. With poisoning, free objects
+ * and the unused rest of a slab are therefore poisoned like an arena's free space, and this file instead of
+ * jemalloc writes to objects (zeros, and the contents of a moved object). */
 #define _GNU_SOURCE
 #include "alloc/heap/heap.h"
 
@@ -32,14 +32,14 @@ size_t zr_je_sallocx(const void *object, int flags);
 size_t zr_je_nallocx(size_t bytes, int flags);
 int zr_je_mallctl(const char *name, void *old_value, size_t *old_bytes, void *new_value, size_t new_bytes);
 
-/* jemalloc's settings: no thread caches (flags say so too), no threads, no arenas of its own beyond the one
- * it cannot do without, no address colouring that costs a page per large object. */
+/* jemalloc's settings: no thread caches, no threads, no arenas of its own beyond the required one, no extra
+ * page per large object for address colouring. */
 extern const char *zr_je_malloc_conf;
 const char *zr_je_malloc_conf = "narenas:1,tcache:false,background_thread:false,dss:disabled,retain:false,"
                                 "dirty_decay_ms:0,muzzy_decay_ms:0,oversize_threshold:0";
 
-/* MALLOC_CONF and /etc/malloc.conf are meant for the program's own jemalloc, if it has one: heap.mk leads our
- * copy here instead, and there is nothing to read. */
+/* heap.mk redirects jemalloc's reads of MALLOC_CONF and /etc/malloc.conf here, which find nothing: these
+ * settings are for the program's own jemalloc, if any. */
 char *zr_je_secure_getenv(const char *name);
 ssize_t zr_je_readlink(const char *path, char *buffer, size_t bytes);
 
@@ -55,9 +55,9 @@ ssize_t zr_je_readlink(const char *path, char *buffer, size_t bytes)
     return -1;
 }
 
-/* jemalloc's handlers around fork(), registered before main(), would run after the arena's and lock the other
- * way round: its locks come before the arena's. heap.mk leads the registration here, and zr_heap_start()
- * makes it once the arena has made its own. */
+/* heap.mk redirects the registration of jemalloc's fork handlers here. zr_heap_start() registers them after
+ * the arena's handlers, so that they run first: jemalloc's locks precede the arena's in the lock order, but
+ * jemalloc registers its handlers before main(). */
 int zr_je_pthread_atfork(void (*before)(void), void (*parent)(void), void (*child)(void));
 
 static struct {
@@ -72,33 +72,33 @@ int zr_je_pthread_atfork(void (*before)(void), void (*parent)(void), void (*chil
     return 0;
 }
 
-/* A block of which jemalloc has given a part back: it is freed when all of it has come. That takes an extent
- * which one thread freed and another split before it went. The record lies in the first part that came back.
- */
+/* A block of which jemalloc has returned a part; the block is freed when all its bytes are returned. This
+ * happens if a thread splits an extent that another thread has freed. The record is stored in the first
+ * returned part. */
 struct part {
-    struct part *next; /* of the same bucket */
+    struct part *next; /* in the same bucket */
     void *block;
     size_t returned_bytes;
 };
 #define PART_BUCKETS 64
 
 static struct {
-    zr_arena *arena;             /* set before flags, cleared after */
-    unsigned index;              /* of jemalloc's arena */
-    bool poison;                 /* free objects are reported to ASan or Valgrind */
+    zr_arena *arena;             /* set before `flags`, cleared after `flags` */
+    unsigned index;              /* number of jemalloc's arena */
+    bool poison;                 /* ASan or Valgrind is told about free objects */
     _Atomic int flags;           /* for every call into jemalloc; 0: the heap is stopped */
-    pthread_mutex_t change_lock; /* start and stop */
+    pthread_mutex_t change_lock; /* guards start and stop */
     pthread_mutex_t parts_lock;
     struct part *parts[PART_BUCKETS]; /* lock: parts_lock */
 } heap = {.change_lock = PTHREAD_MUTEX_INITIALIZER, .parts_lock = PTHREAD_MUTEX_INITIALIZER};
 
-/* Of the request under way: the extent that jemalloc has got for it, which it forgets where it cannot record
- * it, and that the arena had none. */
-static __thread void *fresh __attribute__((tls_model("initial-exec")));
+/* State of the thread's current request: the extent that jemalloc obtained for it (jemalloc leaks the extent
+ * if it has no memory for a record), and whether the arena refused an extent. */
+static __thread void *new_extent __attribute__((tls_model("initial-exec")));
 static __thread bool arena_refused __attribute__((tls_model("initial-exec")));
 
 /* ---- Extent hooks --------------------------------------------------------------------------------------
- * Called by jemalloc under its own locks: they must not come back to it. True means failure or refusal. */
+ * jemalloc calls these under its own locks: they must not call jemalloc. True means failure or refusal. */
 
 static void *extent_alloc(extent_hooks_t *hooks, void *new_address, size_t bytes, size_t alignment,
                           bool *zero, bool *commit, unsigned index)
@@ -114,13 +114,13 @@ static void *extent_alloc(extent_hooks_t *hooks, void *new_address, size_t bytes
     if (*zero)
         memset(block, 0, bytes);
     *commit = true;
-    fresh = block;
-    if (heap.poison && !*zero) /* jemalloc's own are asked for as zeros, and it writes to them */
+    new_extent = block;
+    if (heap.poison && !*zero) /* zeroed extents hold jemalloc's records, to which it writes */
         zr_poison_free(block, bytes);
     return block;
 }
 
-/* Notes that a part of a block came back; true when that was the last of it. */
+/* Records a returned part of a block. True: all of the block is returned. */
 static bool part_returned(const struct zr_block_info *block, void *address, size_t bytes)
 {
     struct part **link = &heap.parts[((uintptr_t)block->address >> 12) % PART_BUCKETS];
@@ -150,7 +150,7 @@ static bool extent_dalloc(extent_hooks_t *hooks, void *address, size_t bytes, bo
     if (zr_arena_find(heap.arena, address, &block) != ZR_OK)
         return true;
     bool whole = address == block.address && bytes == block.bytes;
-    fresh = block.address == fresh ? NULL : fresh;
+    new_extent = block.address == new_extent ? NULL : new_extent;
     if (!whole && !part_returned(&block, address, bytes))
         return false;
     return zr_arena_free(heap.arena, block.address) != ZR_OK;
@@ -169,7 +169,7 @@ static bool extent_split(extent_hooks_t *hooks, void *address, size_t bytes, siz
     return false;
 }
 
-/* Only the parts of one block may become one again: two blocks are freed one by one. */
+/* Merges only parts of the same block, because each block is freed separately. */
 static bool extent_merge(extent_hooks_t *hooks, void *first, size_t first_bytes, void *second,
                          size_t second_bytes, bool committed, unsigned index)
 {
@@ -210,7 +210,7 @@ static void after_fork_child(void)
     pthread_mutex_unlock(&heap.change_lock);
 }
 
-static void wire_fork(void)
+static void register_fork(void)
 {
     if (jemalloc_fork.before)
         pthread_atfork(before_fork, after_fork_parent, after_fork_child);
@@ -218,7 +218,7 @@ static void wire_fork(void)
 
 /* ---- Start and stop ------------------------------------------------------------------------------------ */
 
-/* jemalloc's control of a name with our arena's number in it. Returns its error number. */
+/* Calls jemalloc's control function with the arena's number in the name. Returns jemalloc's error number. */
 static int arena_control(const char *format, void *old_value, size_t old_bytes, void *new_value,
                          size_t new_bytes) __attribute__((format(printf, 1, 0)));
 
@@ -239,13 +239,14 @@ zr_result zr_heap_start(zr_arena *arena)
 
     if (!arena)
         return zr_fail(ZR_ERR_INVALID, "zr_heap_start: arena is NULL");
-    pthread_once(&fork_once, wire_fork);
+    pthread_once(&fork_once, register_fork);
     pthread_mutex_lock(&heap.change_lock);
     if (heap.arena) {
         result = zr_fail(ZR_ERR_INVALID, "the heap is already started");
         goto unwind;
     }
-    /* Created with jemalloc's own hooks and switched over: its records of the arena must not land in it. */
+    /* Created with jemalloc's default hooks and then switched, so that jemalloc's records of the arena are
+     * not allocated from the arena itself. */
     int error = zr_je_mallctl("arenas.create", &heap.index, &index_bytes, NULL, 0);
     if (error != 0) {
         result = zr_fail(ZR_ERR_HOST_MEMORY,
@@ -299,8 +300,8 @@ unwind:
 
 /* ---- Objects ------------------------------------------------------------------------------------------- */
 
-/* The flags of a running heap, 0 with words otherwise. */
-static int running(void)
+/* The flags of a started heap. 0, with an error: the heap is not started. */
+static int get_flags(void)
 {
     int flags = atomic_load_explicit(&heap.flags, memory_order_acquire);
     if (__builtin_expect(flags == 0, 0))
@@ -308,8 +309,8 @@ static int running(void)
     return flags;
 }
 
-/* NULL with the arena's own words behind ours, if it was the arena that refused. */
-static void *refused(size_t bytes)
+/* Returns NULL and sets the error, which includes the arena's message if the arena refused an extent. */
+static void *fail_allocation(size_t bytes)
 {
     char why[512] = "the system refused memory for its records, see `ulimit -v` and vm.max_map_count";
     if (arena_refused)
@@ -319,7 +320,7 @@ static void *refused(size_t bytes)
     return NULL;
 }
 
-/* A size that no machine has; jemalloc's own check would leave no words. */
+/* Rejects sizes beyond the address space, because jemalloc sets no message. */
 static bool too_large(size_t bytes)
 {
     if (bytes <= PTRDIFF_MAX)
@@ -328,36 +329,36 @@ static bool too_large(size_t bytes)
     return true;
 }
 
-/* What jemalloc has answered: where that is nothing, no extent was taken for it. */
-static void *answered(void *object)
+/* Handles jemalloc's result. After a failure, frees the extent that jemalloc obtained and leaked. */
+static void *finish_call(void *object)
 {
-    if (__builtin_expect(!object && fresh, 0))
-        zr_arena_free(heap.arena, fresh);
-    fresh = NULL;
+    if (__builtin_expect(!object && new_extent, 0))
+        zr_arena_free(heap.arena, new_extent);
+    new_extent = NULL;
     return object;
 }
 
-/* NULL without words. */
-static void *take(size_t bytes, bool zero, int flags)
+/* Allocates an object. NULL: failed, without a message. */
+static void *allocate_object(size_t bytes, bool zero, int flags)
 {
     if (__builtin_expect(!heap.poison, 1))
-        return answered(zr_je_mallocx(bytes, flags | (zero ? MALLOCX_ZERO : 0)));
-    void *object = answered(zr_je_mallocx(bytes, flags));
+        return finish_call(zr_je_mallocx(bytes, flags | (zero ? MALLOCX_ZERO : 0)));
+    void *object = finish_call(zr_je_mallocx(bytes, flags));
     if (object)
         zr_poison_block(object, bytes, bytes);
     return object && zero ? memset(object, 0, bytes) : object;
 }
 
-/* Freed before: reported here. */
-static void touch(const void *object)
+/* Reads the object, so that ASan or Valgrind reports an object that was already freed. */
+static void probe(const void *object)
 {
     (void)*(const volatile char *)object;
 }
 
-static void give(void *object, int flags)
+static void free_object(void *object, int flags)
 {
     if (__builtin_expect(heap.poison, 0)) {
-        touch(object);
+        probe(object);
         zr_poison_free(object, zr_je_sallocx(object, flags));
     }
     zr_je_dallocx(object, flags);
@@ -365,11 +366,11 @@ static void give(void *object, int flags)
 
 static void *allocate(size_t bytes, bool zero)
 {
-    int flags = running();
+    int flags = get_flags();
     if (flags == 0 || too_large(bytes))
         return NULL;
-    void *object = take(bytes ? bytes : 1, zero, flags);
-    return object ? object : refused(bytes);
+    void *object = allocate_object(bytes ? bytes : 1, zero, flags);
+    return object ? object : fail_allocation(bytes);
 }
 
 void *zr_heap_alloc(size_t bytes)
@@ -387,19 +388,19 @@ void *zr_heap_zalloc(size_t count, size_t bytes)
     return allocate(total, true);
 }
 
-/* Objects from here on have an extent of their own. */
+/* An object of at least this size has its own extent. */
 #define LARGE_BYTES ((size_t)16 << 10)
 
-/* Another object with the contents; NULL where that cannot be had. */
-static void *move(void *old, size_t old_bytes, size_t bytes, int flags)
+/* Moves the contents to a new object. NULL: no memory, and the old object is unchanged. */
+static void *move_object(void *old, size_t old_bytes, size_t bytes, int flags)
 {
-    void *object = take(bytes, false, flags);
+    void *object = allocate_object(bytes, false, flags);
     if (!object)
         return NULL;
     if (heap.poison) /* the requested size is unknown */
         zr_poison_clear(old, old_bytes);
     memcpy(object, old, old_bytes < bytes ? old_bytes : bytes);
-    give(old, flags);
+    free_object(old, flags);
     return object;
 }
 
@@ -408,24 +409,24 @@ void *zr_heap_realloc(void *old, size_t bytes)
     void *object = NULL;
     if (!old)
         return allocate(bytes, false);
-    int flags = running();
+    int flags = get_flags();
     if (flags == 0 || too_large(bytes))
         return NULL;
     bytes = bytes ? bytes : 1;
     if (__builtin_expect(heap.poison, 0))
-        touch(old);
+        probe(old);
     size_t old_bytes = zr_je_sallocx(old, flags);
     /* Shrinking a large object in place would waste the rest of its block. */
     if (heap.poison || (old_bytes >= LARGE_BYTES && zr_je_nallocx(bytes, flags) < old_bytes))
-        object = move(old, old_bytes, bytes, flags);
+        object = move_object(old, old_bytes, bytes, flags);
     if (!object && !heap.poison)
-        object = answered(zr_je_rallocx(old, bytes, flags));
-    return object ? object : refused(bytes);
+        object = finish_call(zr_je_rallocx(old, bytes, flags));
+    return object ? object : fail_allocation(bytes);
 }
 
 void zr_heap_free(void *object)
 {
-    int flags = object ? running() : 0;
+    int flags = object ? get_flags() : 0;
     if (flags)
-        give(object, flags);
+        free_object(object, flags);
 }

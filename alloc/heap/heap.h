@@ -1,22 +1,22 @@
 /* heap.h: the host heap, for variable-sized host objects of zr-train and of the preloaded malloc.
  *
- * jemalloc under a prefix of its own, with its extents in a host arena (tag other). Linked into executables
- * and libzr_malloc.so only, never into libzr.so. The application's malloc stays its own. One heap per
- * process. After fork() its objects lie in the arena's memory, which both processes have: only one of them
- * may use the heap. */
+ * The heap is jemalloc under a prefix, with its extents in a host arena (tag other). It is linked into
+ * executables and libzr_malloc.so, never into libzr.so, and does not replace the application's malloc. One
+ * heap per process. After fork() parent and child share the arena's memory, so only one of them may use the
+ * heap. */
 #ifndef ZR_HEAP_H
 #define ZR_HEAP_H
 
 #include "alloc/zr.h"
 
-/* Starts the heap on `arena` (host backend; borrowed, must outlive the heap). After the fork, before the
- * first object. ZR_ERR_INVALID: already started. */
+/* Starts the heap on `arena` (host backend; borrowed, must outlive the heap), before the first object. A
+ * process that forks workers starts the heap in each worker. ZR_ERR_INVALID: already started. */
 zr_result zr_heap_start(zr_arena *arena);
-/* Releases every extent, live objects included; *leaked_bytes (may be NULL) is what was still allocated. */
+/* Releases every extent, including live objects. *leaked_bytes (may be NULL): bytes of live objects. */
 zr_result zr_heap_stop(size_t *leaked_bytes);
 
-/* As malloc, calloc, realloc and free, but a failure is NULL with words in zr_last_error().
- * zr_heap_free(NULL) does nothing. Thread-safe. */
+/* As malloc, calloc, realloc and free. NULL: failed; zr_last_error() has the message. zr_heap_free(NULL) does
+ * nothing. Thread-safe. */
 void *zr_heap_alloc(size_t bytes) __attribute__((malloc, alloc_size(1)));
 void *zr_heap_zalloc(size_t count, size_t bytes) __attribute__((malloc, alloc_size(1, 2)));
 void *zr_heap_realloc(void *old, size_t bytes) __attribute__((alloc_size(2)));

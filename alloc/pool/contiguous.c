@@ -1,4 +1,4 @@
-/* contiguous.c: contiguous pools: their life, entries by handle, statistics and checks. Uses
+/* contiguous.c: contiguous pools: creation, entries by handle, statistics and checks. Uses
  * contiguous_space.c and contiguous_compact.c; zr.h has the contract. */
 #define _GNU_SOURCE
 #include "alloc/pool/contiguous.h"
@@ -14,16 +14,17 @@
 #include "alloc/core/space.h"
 #include "alloc/front/front.h"
 
-/* What one append may need: its extent, and a cut through what is left. */
+/* Records that one append may need: its extent, and one for an extent that it splits. */
 enum { APPEND_EXTENTS = 2 };
 enum { ALIGNMENT_MIN = 16 };
-/* Handles are slots of a table whose pages cost nothing until they are used. */
+/* A handle is a slot in a table, whose pages take no memory until they are used. */
 #define SLOTS_MAX ((uint32_t)1 << 20)
 
 /* ---- All pools of the process -------------------------------------------------------------------------- */
 
-/* The list changes with both, the first taken first. A fork has the first while it waits for pools' locks:
- * who only searches, as a map callback may that is told under one of those, needs the second. */
+/* A change of the list holds both locks, change_lock first. A search holds only pools_lock, because fork
+ * holds change_lock while it waits for pools' locks, and a map callback may search while a pool's lock is
+ * held. */
 static pthread_mutex_t change_lock = PTHREAD_MUTEX_INITIALIZER, pools_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct zr_contiguous *pools;
 
@@ -127,9 +128,10 @@ static const char *name_in_pools(const struct zr_arena *arena)
 
 const struct zr_pool_calls zr_contiguous_calls = {zr_pools_counters, find_in_pools, name_in_pools};
 
-/* ---- Life ---------------------------------------------------------------------------------------------- */
+/* ---- Create and destroy -------------------------------------------------------------------------------- */
 
-/* Reserves what was asked for, or as much as the arena has, halved until the system agrees. */
+/* Reserves the requested addresses. Without a request, reserves the size of the arena's range, halved until
+ * the system has enough addresses. */
 static zr_result reserve_range(struct zr_contiguous *pool, size_t asked_bytes)
 {
     size_t bytes = asked_bytes ? asked_bytes : pool->arena->range->bytes;
@@ -146,7 +148,7 @@ static zr_result reserve_range(struct zr_contiguous *pool, size_t asked_bytes)
     return result;
 }
 
-static void tear_down(struct zr_contiguous *pool)
+static void free_pool(struct zr_contiguous *pool)
 {
     if (pool->range) {
         zr_result result = zr_backend_release(pool->range);
@@ -185,7 +187,7 @@ zr_result zr_contiguous_create(zr_contiguous **out, const struct zr_contiguous_o
     pool->slots = zr_pages_take(SLOTS_MAX * sizeof *pool->slots);
     result = pool->slots ? reserve_range(pool, options->reserve_bytes) : ZR_ERR_HOST_MEMORY;
     if (result != ZR_OK) {
-        tear_down(pool);
+        free_pool(pool);
         return result;
     }
     pool->base = pool->range->address;
@@ -212,7 +214,7 @@ zr_result zr_contiguous_destroy(zr_contiguous *pool, size_t *leaked_bytes)
     zr_contiguous_publish(pool);
     zr_lock_release(&pool->lock);
     delist(pool);
-    tear_down(pool);
+    free_pool(pool);
     return result;
 }
 
@@ -247,8 +249,8 @@ static void slot_give(struct zr_contiguous *pool, const struct zr_pool_extent *e
     pool->free_slot = extent->number + 1;
 }
 
-/* The extent of an entry that lives, or why there is none. */
-static zr_result find(struct zr_contiguous *pool, zr_entry entry, struct zr_pool_extent **out)
+/* Finds the extent of a live entry. */
+static zr_result find_extent(struct zr_contiguous *pool, zr_entry entry, struct zr_pool_extent **out)
 {
     uint32_t number = (uint32_t)entry - 1, generation = (uint32_t)(entry >> 32);
     const struct zr_entry_slot *slot = number < pool->slots_count ? &pool->slots[number] : NULL;
@@ -263,8 +265,9 @@ static zr_result find(struct zr_contiguous *pool, zr_entry entry, struct zr_pool
     return ZR_OK;
 }
 
-/* Every call ends here: checks what there is to check, brings the arena's totals up to date. */
-static void leave(struct zr_contiguous *pool)
+/* Ends a call: updates the arena's totals, releases the lock, and checks the pool if ZR_CONF=check requests
+ * it. */
+static void release_pool(struct zr_contiguous *pool)
 {
     zr_contiguous_publish(pool);
     zr_lock_release(&pool->lock);
@@ -300,9 +303,10 @@ static zr_result check_request(const struct zr_contiguous *pool, const struct zr
     return ZR_OK;
 }
 
-/* Finds the extent behind the last entry, and granules for it. *after: the last extent that is in its way. */
-static zr_result find_room(struct zr_contiguous *pool, struct zr_pool_extent *extent,
-                           struct zr_pool_extent **after)
+/* Places the extent after the last entry and maps granules. *after: the last extent before it. The same
+ * stream's leaving extents may be overwritten. */
+static zr_result find_place(struct zr_contiguous *pool, struct zr_pool_extent *extent,
+                            struct zr_pool_extent **after)
 {
     struct zr_pool_extent *last = pool->last;
     while (last && last->kind == ZR_POOL_EXTENT_LEAVING && last->stream == extent->stream)
@@ -317,7 +321,7 @@ static zr_result find_room(struct zr_contiguous *pool, struct zr_pool_extent *ex
     return zr_contiguous_back(pool, (struct zr_bounds){extent->offset_bytes, extent->bytes});
 }
 
-static zr_result exhausted(struct zr_contiguous *pool, zr_result result, size_t bytes)
+static zr_result report_exhausted(struct zr_contiguous *pool, zr_result result, size_t bytes)
 {
     char cause[320];
     if (result != ZR_ERR_MEMORY)
@@ -340,17 +344,17 @@ static zr_result append(struct zr_contiguous *pool, const struct zr_pool_extent 
         return zr_fail(ZR_ERR_HOST_MEMORY, "pool \"%s\" has %u entries, the maximum", pool->name, SLOTS_MAX);
     if (!zr_slab_reserve(&pool->extents, APPEND_EXTENTS))
         return ZR_ERR_HOST_MEMORY;
-    zr_result result = find_room(pool, &wanted, &after);
-    /* What streams are about to leave, and what is idle elsewhere in the pool, may be enough. */
+    zr_result result = find_place(pool, &wanted, &after);
+    /* Retry after waiting for leaving extents and releasing idle granules, if there are any. */
     bool more = pool->leaving || (result == ZR_ERR_MEMORY && zr_contiguous_idle_bytes(pool) > 0);
     if ((result == ZR_ERR_MEMORY || result == ZR_ERR_ADDRESSES) && more) {
         zr_contiguous_finish_leaving(pool, true);
         if (result == ZR_ERR_MEMORY)
             zr_contiguous_release_idle(pool, 0);
-        result = find_room(pool, &wanted, &after);
+        result = find_place(pool, &wanted, &after);
     }
     if (result != ZR_OK) {
-        result = exhausted(pool, result, like->bytes);
+        result = report_exhausted(pool, result, like->bytes);
         zr_contiguous_release_idle(pool, pool->keep_bytes);
         return result;
     }
@@ -391,7 +395,7 @@ zr_result zr_contiguous_append(zr_contiguous *pool, const struct zr_entry_reques
             *address = zr_pool_extent_address(pool, extent);
     }
     pool->promise_over_bytes = promised_bytes;
-    leave(pool);
+    release_pool(pool);
     return result;
 }
 
@@ -405,7 +409,7 @@ zr_result zr_contiguous_free(zr_contiguous *pool, zr_entry entry)
     if (entry == 0)
         return ZR_OK;
     zr_lock_acquire(&pool->lock);
-    zr_result result = find(pool, entry, &extent);
+    zr_result result = find_extent(pool, entry, &extent);
     if (result == ZR_OK && extent->borrows_count > 0) {
         result = zr_fail(ZR_ERR_INVALID, "cannot free an entry of pool \"%s\": it is borrowed %u times",
                          pool->name, extent->borrows_count);
@@ -415,7 +419,7 @@ zr_result zr_contiguous_free(zr_contiguous *pool, zr_entry entry)
         zr_pool_extent_leave(pool, extent);
         zr_contiguous_poll(pool, extent->stream);
     }
-    leave(pool);
+    release_pool(pool);
     return result;
 }
 
@@ -427,7 +431,7 @@ zr_result zr_contiguous_borrow(zr_contiguous *pool, zr_entry entry, void **addre
     if (!pool || !address)
         return zr_fail(ZR_ERR_INVALID, "zr_contiguous_borrow: pool or address is NULL");
     zr_lock_acquire(&pool->lock);
-    zr_result result = find(pool, entry, &extent);
+    zr_result result = find_extent(pool, entry, &extent);
     if (result == ZR_OK && extent->corrupt) {
         result = zr_fail(ZR_ERR_CORRUPT, "the contents of an entry of pool \"%s\" were lost in a failed move",
                          pool->name);
@@ -448,7 +452,7 @@ zr_result zr_contiguous_return(zr_contiguous *pool, zr_entry entry, uint64_t str
     if (result != ZR_OK)
         return result;
     zr_lock_acquire(&pool->lock);
-    result = find(pool, entry, &extent);
+    result = find_extent(pool, entry, &extent);
     if (result == ZR_OK && extent->borrows_count == 0) {
         result =
             zr_fail(ZR_ERR_INVALID, "cannot return an entry of pool \"%s\": it is not borrowed", pool->name);
@@ -462,7 +466,7 @@ zr_result zr_contiguous_return(zr_contiguous *pool, zr_entry entry, uint64_t str
     return result;
 }
 
-/* ---- The whole ----------------------------------------------------------------------------------------- */
+/* ---- Pool operations ----------------------------------------------------------------------------------- */
 
 zr_result zr_contiguous_compact(zr_contiguous *pool)
 {
@@ -475,11 +479,11 @@ zr_result zr_contiguous_compact(zr_contiguous *pool)
     char words[512];
     if (result != ZR_OK)
         snprintf(words, sizeof words, "%s", zr_last_error());
-    zr_result rest = zr_contiguous_finish_leaving(pool, true);
-    if (rest == ZR_OK)
-        rest = zr_contiguous_release_idle(pool, pool->keep_bytes);
-    leave(pool);
-    return result == ZR_OK ? rest : zr_fail(result, "%s", words);
+    zr_result finished = zr_contiguous_finish_leaving(pool, true);
+    if (finished == ZR_OK)
+        finished = zr_contiguous_release_idle(pool, pool->keep_bytes);
+    release_pool(pool);
+    return result == ZR_OK ? finished : zr_fail(result, "%s", words);
 }
 
 zr_result zr_contiguous_trim(zr_contiguous *pool, size_t keep_bytes, size_t *released_bytes)
@@ -494,7 +498,7 @@ zr_result zr_contiguous_trim(zr_contiguous *pool, size_t keep_bytes, size_t *rel
     zr_result result = zr_contiguous_release_idle(pool, keep_bytes);
     if (released_bytes)
         *released_bytes = held_bytes - pool->held_bytes;
-    leave(pool);
+    release_pool(pool);
     return result;
 }
 
@@ -532,7 +536,7 @@ zr_result zr_contiguous_get_stats(zr_contiguous *pool, struct zr_contiguous_stat
 
 struct sums {
     size_t live_bytes, requested_bytes, pending_bytes, entries_count, borrowed_count, leaving_count;
-    size_t touched_count, touched_end; /* granules; where the next one to count may begin */
+    size_t touched_count, touched_end; /* granules; the first granule not counted yet */
 };
 
 static zr_result check_pool_extent(const struct zr_contiguous *pool, const struct zr_pool_extent *extent,
@@ -581,7 +585,8 @@ static zr_result check_granules(const struct zr_contiguous *pool)
         if (handle->bytes != pool->granule_bytes || handle->mappings_count == 0)
             return corrupt("the mapping at %zu of pool \"%s\" is not one granule", at, pool->name);
         mapped_bytes += pool->granule_bytes;
-        held_bytes += pool->granule_bytes / handle->mappings_count; /* twice, a half each, for an alias */
+        held_bytes += pool->granule_bytes /
+                      handle->mappings_count; /* a granule with an alias is counted as two halves */
     }
     if (mapped_bytes != pool->mapped_bytes ||
         pool->range->mappings_count * pool->granule_bytes != mapped_bytes)

@@ -1,10 +1,10 @@
 /* contiguous_compact.c: moving a contiguous pool's entries down, in order. Uses contiguous_space.c.
  *
- * An entry that begins on a granule, and is to begin on one, moves by mapping: its whole granules are mapped
- * at the new place too, and unmapped at the old one when its stream has passed. Nothing is in flight then:
- * both addresses are the same bytes. If the two places overlap it goes by way of free addresses behind the
- * last entry. Any other entry is copied in its own stream: at once where the places do not overlap, else
- * step by step. The new place becomes the entry's only when all of it is there. */
+ * An entry whose old and new addresses begin on a granule is moved by mapping: its whole granules are also
+ * mapped at the new place, and unmapped at the old place when the stream has passed. Meanwhile both addresses
+ * show the same bytes. If the places overlap, the entry first moves to free addresses after the last entry.
+ * Any other entry is copied in its own stream: at once if the places do not overlap, else in steps. The
+ * entry's address changes only after all its bytes are at the new place. */
 #include "alloc/pool/contiguous.h"
 
 #include <stdio.h>
@@ -13,11 +13,11 @@
 #include "alloc/base/poison.h"
 #include "alloc/core/space.h"
 
-/* Records that one move may need: what the old extent leaves (two of them), what a claim cuts, an alias. */
+/* Records that one move may need: two for leaving parts of the old extent, one for a split extent, one alias.
+ */
 enum { MOVE_EXTENTS = 4 };
 
-/* A step below this share of a granule goes through a granule of its own, twice as many bytes in fewer
- * calls. */
+/* A step below this share of a granule is copied through a bounce granule: twice the bytes in fewer calls. */
 enum { SMALL_STEP_SHARE = 8 };
 
 /* One compaction. */
@@ -31,9 +31,8 @@ struct move {
     size_t to, from, bytes;
 };
 
-/* Links a new extent somewhere behind `after`, returns it, and lets its stream leave it. lock: pool->view too
- */
-static struct zr_pool_extent *leave_behind(struct zr_contiguous *pool, const struct zr_pool_extent *like,
+/* Links a copy of `like` in address order after `after`, as a leaving extent. lock: pool->view as well */
+static struct zr_pool_extent *link_leaving(struct zr_contiguous *pool, const struct zr_pool_extent *like,
                                            struct zr_pool_extent *after)
 {
     struct zr_pool_extent *extent = zr_slab_take(&pool->extents);
@@ -45,7 +44,7 @@ static struct zr_pool_extent *leave_behind(struct zr_contiguous *pool, const str
     return extent;
 }
 
-static struct zr_pool_extent *before_offset(const struct zr_contiguous *pool, size_t offset_bytes)
+static struct zr_pool_extent *last_before(const struct zr_contiguous *pool, size_t offset_bytes)
 {
     struct zr_pool_extent *extent = pool->last;
     while (extent && extent->offset_bytes >= offset_bytes)
@@ -53,8 +52,8 @@ static struct zr_pool_extent *before_offset(const struct zr_contiguous *pool, si
     return extent;
 }
 
-/* The contents are at `to`, behind `after`: the entry is there from now on, and what it does not need of its
- * old extent is left, the first `aliased_bytes` of it as an alias. */
+/* Moves the entry's extent to `to`, after `after`, where its contents already are. The unneeded part of the
+ * old extent becomes a leaving extent, its first `aliased_bytes` an alias. */
 static void place_at(struct zr_contiguous *pool, struct zr_pool_extent *extent, size_t to,
                      size_t aliased_bytes, struct zr_pool_extent *after)
 {
@@ -64,12 +63,12 @@ static void place_at(struct zr_contiguous *pool, struct zr_pool_extent *extent, 
     zr_pool_extent_unlink(pool, extent);
     extent->offset_bytes = to;
     zr_pool_extent_claim(pool, extent, to < old.offset_bytes ? after : pool->last);
-    after = to < old.offset_bytes ? extent : before_offset(pool, old.offset_bytes);
+    after = to < old.offset_bytes ? extent : last_before(pool, old.offset_bytes);
     old.borrows_count = 0;
     if (aliased_bytes > 0) {
         old.bytes = aliased_bytes;
         old.kind = ZR_POOL_EXTENT_ALIAS;
-        after = leave_behind(pool, &old, after);
+        after = link_leaving(pool, &old, after);
         old.offset_bytes += aliased_bytes;
     }
     old.kind = ZR_POOL_EXTENT_LEAVING;
@@ -77,7 +76,7 @@ static void place_at(struct zr_contiguous *pool, struct zr_pool_extent *extent, 
         old.offset_bytes = zr_pool_extent_end(extent);
     old.bytes = old_end - old.offset_bytes;
     if (old.bytes > 0)
-        leave_behind(pool, &old, after);
+        link_leaving(pool, &old, after);
     zr_lock_release(&pool->view);
 }
 
@@ -89,9 +88,9 @@ static zr_result copy(struct zr_contiguous *pool, struct move move, uint64_t str
                                                             .stream = stream});
 }
 
-/* Granules under an extent that is about to be written, the pool's own idle and pending ones if the arena has
- * no others. */
-static zr_result back(struct zr_contiguous *pool, struct zr_bounds part)
+/* Maps granules under an extent that will be written; uses the pool's own idle and leaving granules if the
+ * arena has no others. */
+static zr_result map_under(struct zr_contiguous *pool, struct zr_bounds part)
 {
     zr_result result = zr_contiguous_back(pool, part);
     if (result == ZR_ERR_MEMORY && zr_contiguous_finish_leaving(pool, true) == ZR_OK &&
@@ -100,16 +99,16 @@ static zr_result back(struct zr_contiguous *pool, struct zr_bounds part)
     return result;
 }
 
-/* ---- By mapping ---------------------------------------------------------------------------------------- */
+/* ---- Moves by mapping ---------------------------------------------------------------------------------- */
 
 static size_t whole_bytes(const struct zr_contiguous *pool, const struct zr_pool_extent *extent)
 {
     return zr_round_down(extent->bytes, pool->granule_bytes);
 }
 
-/* Ends a second mapping of the entry's granules; if the driver will not, it stays as an alias. */
-static void unmap_again(struct zr_contiguous *pool, const struct zr_pool_extent *extent,
-                        struct zr_bounds part)
+/* Unmaps a second mapping of the entry's granules, or keeps it as an alias if the driver refuses. */
+static void remove_second_mapping(struct zr_contiguous *pool, const struct zr_pool_extent *extent,
+                                  struct zr_bounds part)
 {
     if (part.bytes == 0 || zr_contiguous_release(pool, part, SIZE_MAX) == ZR_OK)
         return;
@@ -118,12 +117,13 @@ static void unmap_again(struct zr_contiguous *pool, const struct zr_pool_extent 
                                    .stream = extent->stream,
                                    .kind = ZR_POOL_EXTENT_ALIAS};
     zr_lock_acquire(&pool->view);
-    leave_behind(pool, &alias, before_offset(pool, part.offset_bytes));
+    link_leaving(pool, &alias, last_before(pool, part.offset_bytes));
     zr_lock_release(&pool->view);
 }
 
-/* Maps the whole granules of the entry at `to` as well; all or nothing. */
-static zr_result map_again(struct zr_contiguous *pool, const struct zr_pool_extent *extent, size_t to)
+/* Maps all whole granules of the entry also at `to`, or none. */
+static zr_result add_second_mapping(struct zr_contiguous *pool, const struct zr_pool_extent *extent,
+                                    size_t to)
 {
     struct zr_bounds done = {to, 0};
     zr_result result = ZR_OK;
@@ -144,7 +144,7 @@ static zr_result map_again(struct zr_contiguous *pool, const struct zr_pool_exte
     if (result == ZR_OK)
         result = zr_contiguous_notify(pool, done);
     if (result != ZR_OK)
-        unmap_again(pool, extent, done);
+        remove_second_mapping(pool, extent, done);
     return result;
 }
 
@@ -159,9 +159,9 @@ static zr_result remap(struct zr_contiguous *pool, struct zr_pool_extent *extent
     if (result == ZR_OK) /* idle granules make room */
         result = zr_contiguous_release(pool, (struct zr_bounds){to, whole}, SIZE_MAX);
     if (result == ZR_OK && extent->bytes > whole)
-        result = back(pool, (struct zr_bounds){to + whole, extent->bytes - whole});
+        result = map_under(pool, (struct zr_bounds){to + whole, extent->bytes - whole});
     if (result == ZR_OK)
-        result = map_again(pool, extent, to);
+        result = add_second_mapping(pool, extent, to);
     if (result != ZR_OK)
         return result;
     if (rest > 0) {
@@ -170,7 +170,7 @@ static zr_result remap(struct zr_contiguous *pool, struct zr_pool_extent *extent
         result = copy(pool, (struct move){to + whole, extent->offset_bytes + whole, rest}, extent->stream);
     }
     if (result != ZR_OK) {
-        unmap_again(pool, extent, (struct zr_bounds){to, whole});
+        remove_second_mapping(pool, extent, (struct zr_bounds){to, whole});
         return result;
     }
     place_at(pool, extent, to, whole, after);
@@ -185,16 +185,16 @@ static bool can_remap(const struct zr_contiguous *pool, const struct zr_pool_ext
            (extent->offset_bytes | to) % pool->granule_bytes == 0;
 }
 
-/* ---- By copies ----------------------------------------------------------------------------------------- */
+/* ---- Moves by copying ---------------------------------------------------------------------------------- */
 
-/* Waits until a stream has passed everything that was submitted to it. */
+/* Waits until a stream has finished all submitted work. */
 static zr_result drain(struct zr_contiguous *pool, uint64_t stream)
 {
     return pool->backend->can.synchronous ? ZR_OK : zr_contiguous_stream_wait(pool, stream);
 }
 
-/* A granule behind everything, for the stream's use. False: there is none to be had. */
-static bool have_bounce(struct compaction *compaction, uint64_t stream)
+/* Provides a bounce granule after all mappings, for use in the stream. False: no granule or addresses. */
+static bool get_bounce(struct compaction *compaction, uint64_t stream)
 {
     struct zr_contiguous *pool = compaction->pool;
     struct zr_bounds part = {pool->mapped_end_bytes, pool->granule_bytes};
@@ -248,16 +248,16 @@ static zr_result copy_step(struct compaction *compaction, struct move move, uint
     return result;
 }
 
-/* Copies an entry over its own beginning. Each step overwrites only what an earlier one has copied, so that
- * after a failure the steps can be undone, the last one first. */
-static zr_result slide(struct compaction *compaction, struct zr_pool_extent *extent, size_t to)
+/* Copies an entry to an overlapping place below. Each step overwrites only bytes that an earlier step has
+ * copied, so that after a failure the steps can be undone in reverse order. */
+static zr_result copy_in_steps(struct compaction *compaction, struct zr_pool_extent *extent, size_t to)
 {
     struct zr_contiguous *pool = compaction->pool;
     size_t from = extent->offset_bytes, bytes = extent->requested_bytes, done = 0, step = from - to;
     uint64_t stream = extent->stream;
     zr_result result = ZR_OK, undone = ZR_OK;
     bool by_bounce =
-        step < pool->granule_bytes / SMALL_STEP_SHARE && bytes > 2 * step && have_bounce(compaction, stream);
+        step < pool->granule_bytes / SMALL_STEP_SHARE && bytes > 2 * step && get_bounce(compaction, stream);
     if (by_bounce)
         step = pool->granule_bytes;
     while (result == ZR_OK && done < bytes) {
@@ -291,7 +291,7 @@ static zr_result copy_down(struct compaction *compaction, struct zr_pool_extent 
     struct zr_bounds fresh = {to, extent->bytes < distance ? extent->bytes : distance};
     zr_result result = zr_contiguous_clear(pool, fresh, &extent->stream);
     if (result == ZR_OK)
-        result = back(pool, fresh);
+        result = map_under(pool, fresh);
     if (result != ZR_OK)
         return result;
     if (pool->arena->poison)
@@ -299,7 +299,7 @@ static zr_result copy_down(struct compaction *compaction, struct zr_pool_extent 
     if (distance >= extent->bytes)
         result = copy(pool, (struct move){to, extent->offset_bytes, extent->requested_bytes}, extent->stream);
     else
-        result = slide(compaction, extent, to);
+        result = copy_in_steps(compaction, extent, to);
     if (result != ZR_OK) {
         if (pool->arena->poison)
             zr_poison_free(pool->range->address + fresh.offset_bytes, fresh.bytes);
@@ -310,21 +310,21 @@ static zr_result copy_down(struct compaction *compaction, struct zr_pool_extent 
     return ZR_OK;
 }
 
-/* ---- All of them --------------------------------------------------------------------------------------- */
+/* ---- All entries --------------------------------------------------------------------------------------- */
 
 static zr_result move_entry(struct compaction *compaction, struct zr_pool_extent *extent, size_t to,
                             struct zr_pool_extent *after)
 {
     struct zr_contiguous *pool = compaction->pool;
-    size_t room = zr_round_up(extent->bytes, pool->granule_bytes);
+    size_t needed_bytes = zr_round_up(extent->bytes, pool->granule_bytes);
     if (!zr_slab_reserve(&pool->extents, MOVE_EXTENTS))
         return ZR_ERR_HOST_MEMORY;
     if (!can_remap(pool, extent, to))
         return copy_down(compaction, extent, to, after);
-    if (extent->offset_bytes - to >= room)
+    if (extent->offset_bytes - to >= needed_bytes)
         return remap(pool, extent, to, after);
-    /* The way round: both halves are moves of their own, and the entry is whole in between. */
-    if (room > pool->limit_bytes - pool->mapped_end_bytes)
+    /* The places overlap: move to free addresses first. The entry is consistent between the two moves. */
+    if (needed_bytes > pool->limit_bytes - pool->mapped_end_bytes)
         return copy_down(compaction, extent, to, after);
     zr_result result = remap(pool, extent, pool->mapped_end_bytes, NULL);
     if (result != ZR_OK)

@@ -1,7 +1,7 @@
-/* contiguous_space.c: a contiguous pool's extents, the granules beneath them, and what streams still use.
- * Uses backend.c and the arena's granules; see contiguous.h.
+/* contiguous_space.c: a contiguous pool's extents, the granules beneath them, and extents that streams still
+ * use. Uses backend.c and the arena's granules; see contiguous.h.
  *
- * Granules are the arena's, taken one by one, so that each can go on its own. */
+ * The arena supplies granules one by one, so that each can be released separately. */
 #include "alloc/pool/contiguous.h"
 
 #include <string.h>
@@ -13,10 +13,10 @@
 #include "alloc/core/space.h"
 #include "alloc/front/front.h"
 
-/* ---- Places -------------------------------------------------------------------------------------------- */
+/* ---- Extents ------------------------------------------------------------------------------------------- */
 
-/* Granules that a linked extent touches and its neighbours do not. */
-static size_t touched_alone(const struct zr_contiguous *pool, const struct zr_pool_extent *extent)
+/* The number of granules that a linked extent touches and its neighbours do not. */
+static size_t exclusive_granules(const struct zr_contiguous *pool, const struct zr_pool_extent *extent)
 {
     size_t granule_bytes = pool->granule_bytes;
     size_t first = extent->offset_bytes / granule_bytes;
@@ -59,13 +59,13 @@ void zr_pool_extent_link(struct zr_contiguous *pool, struct zr_pool_extent *exte
     zr_assert(!extent->next || zr_pool_extent_end(extent) <= extent->next->offset_bytes);
     *(after ? &after->next : &pool->first) = extent;
     *(extent->next ? &extent->next->previous : &pool->last) = extent;
-    pool->touched_count += touched_alone(pool, extent);
+    pool->touched_count += exclusive_granules(pool, extent);
     count(pool, extent);
 }
 
 void zr_pool_extent_unlink(struct zr_contiguous *pool, struct zr_pool_extent *extent)
 {
-    pool->touched_count -= touched_alone(pool, extent);
+    pool->touched_count -= exclusive_granules(pool, extent);
     *(extent->previous ? &extent->previous->next : &pool->first) = extent->next;
     *(extent->next ? &extent->next->previous : &pool->last) = extent->previous;
     uncount(pool, extent);
@@ -78,8 +78,8 @@ static void leaving_append(struct zr_contiguous *pool, struct zr_pool_extent *ex
     pool->leaving_last = extent;
 }
 
-/* Out of the list of those that leave, and out of the world. */
-static void drop_leaving(struct zr_contiguous *pool, struct zr_pool_extent *extent)
+/* Removes an extent from the list of leaving extents and frees its record. */
+static void remove_leaving(struct zr_contiguous *pool, struct zr_pool_extent *extent)
 {
     struct zr_pool_extent *before = NULL, **link = &pool->leaving;
     while (*link != extent) {
@@ -117,7 +117,7 @@ void zr_pool_extent_claim(struct zr_contiguous *pool, struct zr_pool_extent *ext
             zr_pool_extent_link(pool, each, after);
             after = each;
         } else if (each != rest) {
-            drop_leaving(pool, each);
+            remove_leaving(pool, each);
         }
         if (rest) {
             rest->offset_bytes = end;
@@ -138,15 +138,15 @@ void zr_contiguous_publish(struct zr_contiguous *pool)
     struct zr_arena *arena = pool->arena;
     struct zr_pool_counters *counters = &pool->counters;
     size_t used_bytes = pool->live_bytes + pool->pending_bytes;
-    /* In the middle of a move idle granules may be counted twice. */
-    size_t most_bytes = pool->held_bytes > used_bytes ? pool->held_bytes - used_bytes : 0;
+    /* During a move idle granules may be counted twice. */
+    size_t max_idle_bytes = pool->held_bytes > used_bytes ? pool->held_bytes - used_bytes : 0;
     size_t idle_bytes = zr_contiguous_idle_bytes(pool);
     zr_lock_acquire(&arena->lock);
     if (pool->live_bytes < counters->live_bytes && arena->at_peak) {
         memcpy(arena->peak_by_tag_bytes, arena->live_by_tag_bytes, sizeof arena->peak_by_tag_bytes);
         arena->at_peak = false;
     }
-    size_t grown_bytes = pool->live_bytes - counters->live_bytes; /* modulo 2^64, as are the sums */
+    size_t grown_bytes = pool->live_bytes - counters->live_bytes; /* modulo 2^64, as the sums */
     arena->live_bytes += grown_bytes;
     arena->live_by_tag_bytes[pool->tag] += grown_bytes;
     arena->promised_by_tag_bytes[pool->tag] -= pool->promise_over_bytes;
@@ -169,7 +169,7 @@ void zr_contiguous_publish(struct zr_contiguous *pool)
     counters->requested_bytes = pool->requested_bytes;
     counters->entries_count = pool->entries_count;
     counters->pending_bytes = pool->pending_bytes;
-    counters->idle_bytes = idle_bytes < most_bytes ? idle_bytes : most_bytes;
+    counters->idle_bytes = idle_bytes < max_idle_bytes ? idle_bytes : max_idle_bytes;
     pool->published_appended_count = pool->appended_count;
     pool->published_calls_count = pool->backend_calls_count;
     zr_lock_release(&arena->lock);
@@ -208,7 +208,7 @@ static void give(struct zr_contiguous *pool, struct zr_handle_list *list)
         bytes += handle->bytes;
     if (bytes == 0)
         return;
-    /* Told first, so that the arena never counts as live, pending or idle what it has back. */
+    /* Publish first, so that the arena never counts returned granules as live, pending or idle. */
     pool->held_bytes -= bytes;
     zr_contiguous_publish(pool);
     zr_granules_give(pool->arena, list);
@@ -222,7 +222,7 @@ static void lower_end(struct zr_contiguous *pool)
     pool->mapped_end_bytes = end;
 }
 
-/* Unmaps granules that are all notified or all are not. Those that are mapped nowhere else go to the arena.
+/* Unmaps granules, of which all or none are notified. A granule without another mapping returns to the arena.
  */
 static zr_result unmap(struct zr_contiguous *pool, struct zr_bounds part)
 {
@@ -267,7 +267,7 @@ zr_result zr_contiguous_notify(struct zr_contiguous *pool, struct zr_bounds part
     return ZR_OK;
 }
 
-/* Access for what was mapped in the extent, a run at a time. */
+/* Sets access for the extent's new mappings, run by run. */
 static zr_result set_access(struct zr_contiguous *pool, struct zr_bounds part)
 {
     size_t granule_bytes = pool->granule_bytes, end = part.offset_bytes + part.bytes;
@@ -290,7 +290,7 @@ static zr_result set_access(struct zr_contiguous *pool, struct zr_bounds part)
     return ZR_OK;
 }
 
-/* Maps the handles of the list wherever the extent has no granule; stops at the first failure. */
+/* Maps handles of the list where the extent has no granule; stops at the first failure. */
 static zr_result map_missing(struct zr_contiguous *pool, struct zr_bounds part, struct zr_handle_list *list)
 {
     for (size_t at = part.offset_bytes; at < part.offset_bytes + part.bytes; at += pool->granule_bytes) {
@@ -335,20 +335,20 @@ zr_result zr_contiguous_back(struct zr_contiguous *pool, struct zr_bounds part)
     return result;
 }
 
-zr_result zr_contiguous_release(struct zr_contiguous *pool, struct zr_bounds part, size_t most)
+zr_result zr_contiguous_release(struct zr_contiguous *pool, struct zr_bounds part, size_t max_bytes)
 {
     zr_result result = ZR_OK;
     size_t granule_bytes = pool->granule_bytes, at = part.offset_bytes + part.bytes, done = 0;
     if (at > pool->mapped_end_bytes)
         at = pool->mapped_end_bytes;
-    while (at > part.offset_bytes && done < most) {
+    while (at > part.offset_bytes && done < max_bytes) {
         const struct zr_mapping *mapping = zr_range_mapping(pool->range, at - granule_bytes);
         size_t end = at;
         bool notified = mapping && mapping->notified;
         at -= granule_bytes;
         if (!mapping)
             continue;
-        while (at > part.offset_bytes && done + (end - at) < most &&
+        while (at > part.offset_bytes && done + (end - at) < max_bytes &&
                (mapping = zr_range_mapping(pool->range, at - granule_bytes)) && mapping->notified == notified)
             at -= granule_bytes;
         zr_result one = unmap(pool, (struct zr_bounds){at, end - at});
@@ -358,7 +358,7 @@ zr_result zr_contiguous_release(struct zr_contiguous *pool, struct zr_bounds par
     return result;
 }
 
-/* The free addresses from the end of an extent to the next, as whole granules; empty where there are none. */
+/* The whole granules of free addresses between two neighbouring extents; may be empty. */
 static struct zr_bounds free_bounds_between(const struct zr_contiguous *pool,
                                             const struct zr_pool_extent *before,
                                             const struct zr_pool_extent *after)
@@ -384,10 +384,9 @@ zr_result zr_contiguous_release_idle(struct zr_contiguous *pool, size_t keep_byt
     }
 }
 
-/* ---- What streams leave -------------------------------------------------------------------------------- */
+/* ---- Leaving extents ----------------------------------------------------------------------------------- */
 
-/* Notes the point in the stream after which nothing uses the extent; what could not be noted is tried again.
- */
+/* Records the point in the stream after which the extent is unused. A failed record is tried again later. */
 static void record(struct zr_contiguous *pool, struct zr_pool_extent *extent)
 {
     if (extent->recorded)
@@ -399,10 +398,10 @@ static void record(struct zr_contiguous *pool, struct zr_pool_extent *extent)
     }
 }
 
-/* A pool that keeps all it holds gives an extent to others alone: its own stream has it at once, and needs no
- * event. */
-static bool waits_to_be_asked(const struct zr_contiguous *pool, const struct zr_pool_extent *extent,
-                              uint64_t stream)
+/* Whether recording the event can wait: a pool that keeps all its memory frees the extent only for other
+ * streams, while the extent's own stream reuses it at once, without an event. */
+static bool is_deferred(const struct zr_contiguous *pool, const struct zr_pool_extent *extent,
+                        uint64_t stream)
 {
     return pool->keep_bytes == SIZE_MAX && extent->kind == ZR_POOL_EXTENT_LEAVING &&
            extent->stream == stream && !pool->backend->can.synchronous;
@@ -418,7 +417,7 @@ void zr_pool_extent_leave(struct zr_contiguous *pool, struct zr_pool_extent *ext
         count(pool, extent);
     }
     extent->recorded = false;
-    if (!waits_to_be_asked(pool, extent, extent->stream))
+    if (!is_deferred(pool, extent, extent->stream))
         record(pool, extent);
     leaving_append(pool, extent);
 }
@@ -438,8 +437,8 @@ static zr_result wait_for(struct zr_contiguous *pool, struct zr_pool_extent *ext
                             : zr_contiguous_stream_wait(pool, extent->stream);
 }
 
-/* The stream has passed: the extent is free. Idle granules beyond those to be kept go to the arena; should
- * the driver refuse to unmap them, they stay idle. */
+/* Frees an extent that its stream has passed. Idle granules beyond keep_bytes return to the arena, or stay
+ * idle if the driver does not unmap them. */
 static zr_result end_leaving(struct zr_contiguous *pool, struct zr_pool_extent *extent)
 {
     struct zr_pool_extent *before = extent->previous, *after = extent->next;
@@ -453,7 +452,7 @@ static zr_result end_leaving(struct zr_contiguous *pool, struct zr_pool_extent *
     }
     zr_lock_acquire(&pool->view);
     zr_pool_extent_unlink(pool, extent);
-    drop_leaving(pool, extent);
+    remove_leaving(pool, extent);
     zr_lock_release(&pool->view);
     size_t idle_bytes = zr_contiguous_idle_bytes(pool);
     if (idle_bytes > pool->keep_bytes)
@@ -461,17 +460,17 @@ static zr_result end_leaving(struct zr_contiguous *pool, struct zr_pool_extent *
     return ZR_OK;
 }
 
-/* `stream`: of the request; NULL: all others. */
+/* `stream`: the requesting stream, which may reuse its own leaving extents; NULL: no such stream. */
 static zr_result finish_leaving(struct zr_contiguous *pool, bool wait, const uint64_t *stream)
 {
     zr_result result = ZR_OK;
     struct zr_pool_extent *next;
-    const struct zr_pool_extent *busy = NULL; /* its stream has not come so far: nor to what it left later */
+    const struct zr_pool_extent *busy = NULL; /* its stream has not passed it, nor later extents */
     for (struct zr_pool_extent *extent = pool->leaving; extent; extent = next) {
         zr_result one = ZR_OK;
         bool passed = false;
         next = extent->next_leaving;
-        if (stream && waits_to_be_asked(pool, extent, *stream)) {
+        if (stream && is_deferred(pool, extent, *stream)) {
             passed = false;
         } else if (wait) {
             one = wait_for(pool, extent);
@@ -497,14 +496,15 @@ void zr_contiguous_poll(struct zr_contiguous *pool, uint64_t stream)
     finish_leaving(pool, false, &stream);
 }
 
-zr_result zr_contiguous_clear(struct zr_contiguous *pool, struct zr_bounds part, const uint64_t *but_stream)
+zr_result zr_contiguous_clear(struct zr_contiguous *pool, struct zr_bounds part,
+                              const uint64_t *except_stream)
 {
     struct zr_pool_extent *next;
     for (struct zr_pool_extent *extent = pool->leaving; extent; extent = next) {
         next = extent->next_leaving;
         if (extent->offset_bytes >= part.offset_bytes + part.bytes ||
             zr_pool_extent_end(extent) <= part.offset_bytes ||
-            (extent->kind == ZR_POOL_EXTENT_LEAVING && but_stream && extent->stream == *but_stream))
+            (extent->kind == ZR_POOL_EXTENT_LEAVING && except_stream && extent->stream == *except_stream))
             continue;
         zr_result result = wait_for(pool, extent);
         if (result == ZR_OK)
@@ -515,9 +515,9 @@ zr_result zr_contiguous_clear(struct zr_contiguous *pool, struct zr_bounds part,
     return ZR_OK;
 }
 
-/* ---- The end ------------------------------------------------------------------------------------------- */
+/* ---- Destruction --------------------------------------------------------------------------------------- */
 
-static bool under_alias(const struct zr_contiguous *pool, size_t offset_bytes)
+static bool is_aliased(const struct zr_contiguous *pool, size_t offset_bytes)
 {
     for (const struct zr_pool_extent *extent = pool->leaving; extent; extent = extent->next_leaving)
         if (extent->kind == ZR_POOL_EXTENT_ALIAS && offset_bytes >= extent->offset_bytes &&
@@ -526,14 +526,14 @@ static bool under_alias(const struct zr_contiguous *pool, size_t offset_bytes)
     return false;
 }
 
-/* With mappings that the driver will not take back: their granules are the arena's all the same, unless
- * streams may be at work on them. */
+/* Abandons mappings that the driver does not unmap. Their granules return to the arena, unless streams may
+ * still use the memory. */
 static void abandon(struct zr_contiguous *pool, bool in_use)
 {
     struct zr_handle_list list = {0};
     for (size_t at = 0; at < pool->mapped_end_bytes; at += pool->granule_bytes) {
         const struct zr_mapping *mapping = zr_range_mapping(pool->range, at);
-        if (mapping && (mapping->handle->mappings_count == 1 || !under_alias(pool, at)))
+        if (mapping && (mapping->handle->mappings_count == 1 || !is_aliased(pool, at)))
             zr_handle_list_push(&list, mapping->handle);
     }
     if (in_use) {
@@ -545,7 +545,7 @@ static void abandon(struct zr_contiguous *pool, bool in_use)
     give(pool, &list);
 }
 
-/* Waiting for the device does not wait for another device's streams. */
+/* Whether another device's stream may use the pool, which synchronizing this device does not wait for. */
 static bool used_elsewhere(const struct zr_contiguous *pool)
 {
     for (const struct zr_pool_extent *extent = pool->leaving; extent; extent = extent->next_leaving)
@@ -562,7 +562,7 @@ static bool used_elsewhere(const struct zr_contiguous *pool)
 bool zr_contiguous_release_all(struct zr_contiguous *pool)
 {
     struct zr_bounds all = {0, pool->mapped_end_bytes};
-    /* Live entries may be in use by streams too. There is no later: what fails once is tried once more. */
+    /* Streams may use live entries, too. Retry once, because a destroyed pool has no later attempt. */
     bool passed = pool->backend->can.synchronous || pool->mapped_bytes == 0 ||
                   zr_backend_synchronize(pool->backend) == ZR_OK ||
                   zr_backend_synchronize(pool->backend) == ZR_OK;
@@ -576,7 +576,8 @@ bool zr_contiguous_release_all(struct zr_contiguous *pool)
         abandon(pool, true);
         return false;
     }
-    /* Mappings of one granule must not end in one call: the last one returns the granule. */
+    /* Release aliases first: two mappings of a granule must not be unmapped in one call, because the last one
+     * returns the granule. */
     for (const struct zr_pool_extent *extent = pool->leaving; extent; extent = extent->next_leaving)
         if (extent->kind == ZR_POOL_EXTENT_ALIAS)
             zr_contiguous_release(pool, (struct zr_bounds){extent->offset_bytes, extent->bytes}, SIZE_MAX);

@@ -1,8 +1,8 @@
-/* ring.c: buffers of constant size, handed out in order. Uses the arena, backend.h's events and os.h's
+/* ring.c: buffers of constant size, acquired in order. Uses the arena, backend.h's events and os.h's
  * waits; zr.h has the contract.
  *
- * A thread that finds the next buffer taken sleeps on the count of releases. The record of the ring is pages
- * of its own, the buffers are one block. */
+ * A thread whose next buffer is acquired sleeps on the count of releases. The ring's record has its own
+ * pages, and the buffers are one block of the arena. */
 #define _GNU_SOURCE
 #include "alloc/core/arena.h"
 #include "alloc/core/space.h"
@@ -12,16 +12,16 @@
 #include "alloc/base/struct_bytes.h"
 #include "alloc/base/system/fork.h"
 
-/* Longest sleep between checks of an acquired buffer, and of a stream's event. */
-static const uint64_t held_look_ns = 1000000000ull, stream_look_ns = 50000;
+/* Maximum sleep between checks of an acquired buffer, and of a stream's event. */
+static const uint64_t held_check_ns = 1000000000ull, stream_check_ns = 50000;
 
 struct buffer {
-    uint64_t stream;              /* that used it last */
-    struct zr_stream_point point; /* of its release */
+    uint64_t stream;              /* the last user */
+    struct zr_stream_point point; /* of the release */
     bool acquired;
-    bool used;     /* a stream may be using it */
-    bool recorded; /* `point` is right; else only an idle device is proof */
-    uint32_t turn; /* the number of its release */
+    bool used;               /* a stream may be using it */
+    bool recorded;           /* `point` is valid; else only an idle device shows that the use has ended */
+    uint32_t release_number; /* number of the last release */
 };
 
 struct zr_ring {
@@ -36,7 +36,7 @@ struct zr_ring {
 
     _Atomic uint32_t releases; /* changed under the lock, slept on without */
     struct zr_lock lock;       /* everything below */
-    unsigned next;             /* the buffer that is lent next */
+    unsigned next;             /* the next buffer to acquire */
     unsigned acquired_count, waiting_count;
     struct buffer buffers[];
 };
@@ -56,7 +56,7 @@ static void before_fork(struct zr_fork_locks *locks)
 static void after_fork(struct zr_fork_locks *locks)
 {
     for (struct zr_ring *ring = rings; ring; ring = ring->older) {
-        if (locks->child) /* the threads that waited are not there */
+        if (locks->child) /* waiting threads do not exist in the child */
             ring->waiting_count = 0;
         zr_fork_give(locks, &ring->lock);
     }
@@ -84,9 +84,9 @@ static void delist(struct zr_ring *ring)
     pthread_mutex_unlock(&rings_lock);
 }
 
-/* ---- Life ---------------------------------------------------------------------------------------------- */
+/* ---- Create and destroy -------------------------------------------------------------------------------- */
 
-static bool sizes(const struct zr_ring_options *options, size_t *stride_bytes, size_t *memory_bytes)
+static bool compute_sizes(const struct zr_ring_options *options, size_t *stride_bytes, size_t *memory_bytes)
 {
     size_t alignment = options->alignment ? options->alignment : ZR_UNIT_BYTES;
     if (options->buffer_bytes == 0 || options->buffers_count == 0 || (alignment & (alignment - 1)) != 0 ||
@@ -101,7 +101,7 @@ size_t zr_ring_bytes(const struct zr_ring_options *options)
     struct zr_ring_options own;
     size_t stride_bytes, memory_bytes;
     return ZR_STRUCT_COPY(zr_ring_options, map_callback, &own, options) == ZR_OK &&
-                   sizes(&own, &stride_bytes, &memory_bytes)
+                   compute_sizes(&own, &stride_bytes, &memory_bytes)
                ? memory_bytes
                : 0;
 }
@@ -120,7 +120,7 @@ zr_result zr_ring_create(zr_ring **out, const struct zr_ring_options *options)
     options = &own;
     if (!options->arena)
         return zr_fail(ZR_ERR_INVALID, "zr_ring_create: arena is NULL");
-    if (!sizes(options, &stride_bytes, &memory_bytes) ||
+    if (!compute_sizes(options, &stride_bytes, &memory_bytes) ||
         __builtin_mul_overflow((size_t)options->buffers_count, sizeof(struct buffer), &record_bytes))
         return zr_fail(ZR_ERR_INVALID,
                        "zr_ring_create: invalid options: %u buffers of %zu bytes aligned to %zu",
@@ -177,7 +177,7 @@ zr_result zr_ring_destroy(zr_ring *ring)
         return zr_fail(ZR_ERR_INVALID,
                        "cannot destroy a ring: %u buffers are acquired and %u threads wait for one", acquired,
                        waiting);
-    /* The arena keeps the memory while a stream cannot be waited for. */
+    /* If waiting for a stream fails, the arena delays the reuse of the memory until the stream has passed. */
     for (unsigned i = 0; i < ring->buffers_count; i++) {
         const struct buffer *buffer = &ring->buffers[i];
         if (wait_for(ring->backend, buffer) != ZR_OK &&
@@ -197,14 +197,13 @@ zr_result zr_ring_destroy(zr_ring *ring)
 
 /* ---- Buffers ------------------------------------------------------------------------------------------- */
 
-enum verdict { TAKEN, HELD, IN_USE };
+enum verdict { ACQUIRED, HELD, IN_USE };
 
-/* Takes the next buffer if it can be had; else *found is what it was found to be. lock: ring->lock */
-static enum verdict take_next(zr_ring *ring, uint64_t stream, struct buffer *found, void **out)
+/* Acquires the next buffer if it is free; *found: a copy of its state before. lock: ring->lock */
+static enum verdict try_next(zr_ring *ring, uint64_t stream, struct buffer *found, void **out)
 {
     struct buffer *buffer = &ring->buffers[ring->next];
-    /* What the driver refused at the release it may grant now: a later moment of the stream serves as well.
-     */
+    /* Retry an event that the driver refused at the release: a later point in the stream serves as well. */
     if (buffer->used && !buffer->acquired && !buffer->recorded && buffer->stream != stream)
         buffer->recorded = zr_backend_event_record(ring->backend, buffer->stream, &buffer->point) == ZR_OK;
     *found = *buffer;
@@ -218,19 +217,19 @@ static enum verdict take_next(zr_ring *ring, uint64_t stream, struct buffer *fou
     *out = ring->memory + ring->next * ring->stride_bytes;
     ring->next = (ring->next + 1) % ring->buffers_count;
     ring->acquired_count++;
-    return TAKEN;
+    return ACQUIRED;
 }
 
-/* Another thread may have had the buffer since: its use is ended only if it is the one that was waited for.
- */
-static zr_result await_stream(zr_ring *ring, const struct buffer *found, unsigned number)
+/* Waits for the stream of a buffer's last release, and marks the buffer unused unless another thread has used
+ * it since. */
+static zr_result wait_for_stream(zr_ring *ring, const struct buffer *found, unsigned number)
 {
     zr_result result = wait_for(ring->backend, found);
     if (result != ZR_OK || found->recorded)
         return result;
     zr_lock_acquire(&ring->lock);
     struct buffer *buffer = &ring->buffers[number];
-    if (!buffer->acquired && buffer->turn == found->turn)
+    if (!buffer->acquired && buffer->release_number == found->release_number)
         buffer->used = false;
     zr_lock_release(&ring->lock);
     return ZR_OK;
@@ -251,8 +250,8 @@ zr_result zr_ring_acquire(zr_ring *ring, uint64_t stream, uint64_t timeout_ns, v
     zr_lock_acquire(&ring->lock);
     for (;;) {
         unsigned number = ring->next;
-        enum verdict verdict = take_next(ring, stream, &found, out);
-        if (verdict == TAKEN || result != ZR_OK)
+        enum verdict verdict = try_next(ring, stream, &found, out);
+        if (verdict == ACQUIRED || result != ZR_OK)
             break;
         uint64_t left_ns = timeout_ns;
         if (timeout_ns && timeout_ns != ZR_RING_WAIT) {
@@ -266,13 +265,13 @@ zr_result zr_ring_acquire(zr_ring *ring, uint64_t stream, uint64_t timeout_ns, v
             break;
         }
         uint32_t seen = atomic_load(&ring->releases);
-        uint64_t look_ns = verdict == HELD ? held_look_ns : stream_look_ns;
+        uint64_t check_ns = verdict == HELD ? held_check_ns : stream_check_ns;
         ring->waiting_count++;
         zr_lock_release(&ring->lock);
         if (verdict == IN_USE && timeout_ns == ZR_RING_WAIT)
-            result = await_stream(ring, &found, number);
+            result = wait_for_stream(ring, &found, number);
         else
-            zr_word_wait(&ring->releases, seen, left_ns < look_ns ? left_ns : look_ns);
+            zr_word_wait(&ring->releases, seen, left_ns < check_ns ? left_ns : check_ns);
         zr_lock_acquire(&ring->lock);
         ring->waiting_count--;
     }
@@ -300,7 +299,7 @@ zr_result zr_ring_release(zr_ring *ring, void *address, uint64_t stream)
     bool acquired = buffer->acquired;
     if (acquired) {
         ring->acquired_count--;
-        after.turn = atomic_fetch_add(&ring->releases, 1) + 1;
+        after.release_number = atomic_fetch_add(&ring->releases, 1) + 1;
         *buffer = after;
     }
     bool wake = ring->waiting_count > 0;

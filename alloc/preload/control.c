@@ -10,7 +10,7 @@
 #include "alloc/preload/measuring.h"
 #include "alloc/preload/say.h"
 
-/* jemalloc's, under its prefix. */
+/* jemalloc's control functions, under the prefix. */
 int zr_je_mallctl(const char *name, void *old_value, size_t *old_bytes, void *new_value, size_t new_bytes);
 int zr_je_mallctlnametomib(const char *name, size_t *mib, size_t *length);
 int zr_je_mallctlbymib(const size_t *mib, size_t length, void *old_value, size_t *old_bytes, void *new_value,
@@ -21,10 +21,10 @@ void zr_je_malloc_stats_print(void (*write)(void *, const char *), void *argumen
 
 #define OWN __thread __attribute__((tls_model("initial-exec"))) /* dynamic TLS would call malloc */
 
-static OWN unsigned own_locks_count; /* locks of jemalloc's that this thread holds */
+static OWN unsigned own_locks_count; /* jemalloc locks that this thread holds */
 
-/* preload.mk redirects jemalloc's calls here. Its waits for a condition keep the lock in this count: the
- * thread runs nothing meanwhile. */
+/* preload.mk redirects jemalloc's calls here. A wait for a condition keeps its lock counted: the thread runs
+ * no other code meanwhile. */
 int zr_je_pthread_mutex_lock(pthread_mutex_t *mutex);
 int zr_je_pthread_mutex_trylock(pthread_mutex_t *mutex);
 int zr_je_pthread_mutex_unlock(pthread_mutex_t *mutex);
@@ -49,71 +49,73 @@ int zr_je_pthread_mutex_unlock(pthread_mutex_t *mutex)
     return pthread_mutex_unlock(mutex);
 }
 
-/* ---- The door ------------------------------------------------------------------------------------------ */
+/* ---- Entering the control interface -------------------------------------------------------------------- */
 
 static struct {
-    struct zr_lock lock;            /* held while a thread is in alone, during fork, and to count one in */
-    _Atomic unsigned threads_count; /* inside by the program's own calls; grows under the lock only */
-    unsigned forking_locks_count;   /* lock: of the thread that forks, before jemalloc takes all */
-} door;
+    struct zr_lock lock;            /* held by an exclusive entry, during fork, and to count an entry */
+    _Atomic unsigned threads_count; /* inside by the program's calls; increased only under the lock */
+    unsigned
+        forking_locks_count; /* lock; own_locks_count of the forking thread, before jemalloc's fork handler */
+} entries;
 
-static OWN unsigned own_depth; /* of this thread's calls inside: a callback of one may make another */
+static OWN unsigned own_depth; /* nesting of this thread's control calls: a callback may make another */
 
-/* For a call of the program's. False: the thread holds a lock of jemalloc's, and would wait for itself. */
+/* Enters for a call of the program. False: the thread holds a jemalloc lock and would deadlock. */
 static bool enter(void)
 {
     if (own_locks_count > 0)
         return false;
     if (own_depth++ > 0)
         return true;
-    zr_lock_acquire(&door.lock);
-    atomic_fetch_add(&door.threads_count, 1);
-    zr_lock_release(&door.lock);
+    zr_lock_acquire(&entries.lock);
+    atomic_fetch_add(&entries.threads_count, 1);
+    zr_lock_release(&entries.lock);
     return true;
 }
 
 static void leave(void)
 {
     if (--own_depth == 0)
-        atomic_fetch_sub(&door.threads_count, 1);
+        atomic_fetch_sub(&entries.threads_count, 1);
 }
 
-/* For malloc and free. False: not now. */
-static bool enter_alone(void)
+/* Enters for malloc and free, without waiting. False: other threads are inside, or hooks may run. */
+static bool try_enter_exclusive(void)
 {
-    if (own_locks_count > 0 || own_depth > 0 || atomic_load(&zr_preload.hooked) || !zr_lock_try(&door.lock))
+    if (own_locks_count > 0 || own_depth > 0 || atomic_load(&zr_preload.hooked) ||
+        !zr_lock_try(&entries.lock))
         return false;
-    if (atomic_load(&door.threads_count) > 0) {
-        zr_lock_release(&door.lock);
+    if (atomic_load(&entries.threads_count) > 0) {
+        zr_lock_release(&entries.lock);
         return false;
     }
     own_depth = 1;
     return true;
 }
 
-static void leave_alone(void)
+static void leave_exclusive(void)
 {
     own_depth = 0;
-    zr_lock_release(&door.lock);
+    zr_lock_release(&entries.lock);
 }
 
 void zr_control_before_fork(void)
 {
-    zr_lock_acquire(&door.lock);
-    door.forking_locks_count = own_locks_count;
+    zr_lock_acquire(&entries.lock);
+    entries.forking_locks_count = own_locks_count;
 }
 
 void zr_control_after_fork(bool child)
 {
-    own_locks_count = door.forking_locks_count; /* jemalloc reinitializes its locks in the child */
+    own_locks_count = entries.forking_locks_count; /* jemalloc reinitializes its locks in the child */
     if (child) {
-        atomic_store(&door.threads_count, own_depth > 0);
-        zr_lock_forget_sleepers(&door.lock);
+        atomic_store(&entries.threads_count, own_depth > 0);
+        zr_lock_forget_sleepers(&entries.lock);
     }
-    zr_lock_release(&door.lock);
+    zr_lock_release(&entries.lock);
 }
 
-/* ---- What the library itself asks ---------------------------------------------------------------------- */
+/* ---- Calls of the library ------------------------------------------------------------------------------ */
 
 static size_t number(const char *name)
 {
@@ -121,7 +123,7 @@ static size_t number(const char *name)
     return zr_je_mallctl(name, &value, &bytes, NULL, 0) == 0 ? value : 0;
 }
 
-/* Inside. 4096 stands for all arenas. */
+/* Called between enter() and leave(). jemalloc's arena index 4096 means all arenas. */
 static void read_figures(struct zr_control_figures *out)
 {
     uint64_t epoch = 1;
@@ -134,19 +136,19 @@ static void read_figures(struct zr_control_figures *out)
 
 bool zr_control_try_figures(struct zr_control_figures *out)
 {
-    if (!enter_alone())
+    if (!try_enter_exclusive())
         return false;
     read_figures(out);
-    leave_alone();
+    leave_exclusive();
     return true;
 }
 
 void zr_control_try_decay(void)
 {
-    if (!enter_alone())
+    if (!try_enter_exclusive())
         return;
     zr_je_mallctl("arena.4096.decay", NULL, NULL, NULL, 0);
-    leave_alone();
+    leave_exclusive();
 }
 
 bool zr_control_figures(struct zr_control_figures *out)
@@ -167,9 +169,9 @@ void zr_control_purge(void)
     leave();
 }
 
-/* ---- What programs ask --------------------------------------------------------------------------------- */
+/* ---- Calls of programs --------------------------------------------------------------------------------- */
 
-/* What may give jemalloc functions of the program's: extent hooks of an arena, hooks of allocations. */
+/* Records that the program may install its own functions in jemalloc: extent hooks or allocation hooks. */
 static void note_functions(const char *name)
 {
     if (!strstr(name, "hooks") && !strstr(name, "arenas.create") && !strstr(name, "arenas_create"))
@@ -178,7 +180,7 @@ static void note_functions(const char *name)
         zr_say("the program replaces jemalloc's hooks: the figures exclude small objects from now on");
 }
 
-/* EAGAIN: before the library has started, or from a function that jemalloc calls under its locks. */
+/* EAGAIN: the library has not started, or the caller is a function that jemalloc calls under its locks. */
 ZR_EXPORT int mallctl(const char *name, void *old_value, size_t *old_bytes, void *new_value, size_t new_bytes)
 {
     if (!zr_preload_start() || !enter())
@@ -190,7 +192,7 @@ ZR_EXPORT int mallctl(const char *name, void *old_value, size_t *old_bytes, void
     return error;
 }
 
-/* A number that may be used to write later. */
+/* The program may install hooks later by the number, so the name is checked here. */
 ZR_EXPORT int mallctlnametomib(const char *name, size_t *mib, size_t *length)
 {
     if (!zr_preload_start() || !enter())

@@ -1,12 +1,12 @@
-/* cxx.c: operator new and delete in every form. A new that fails goes to the C++ library's own, which calls
- * our malloc again, then the new handler, and throws. See preload.h. */
+/* cxx.c: operator new and delete in every form. A failed new calls the C++ library's operator, which calls
+ * this library's malloc again, then the new handler, and throws. See preload.h. */
 #define _GNU_SOURCE
 #include "alloc/preload/preload.h"
 
 #include <dlfcn.h>
 #include <stdlib.h>
 
-/* The C++ library's function of that name; NULL: no library to throw bad_alloc. */
+/* The C++ library's function with the name. Aborts if no C++ library is loaded to throw bad_alloc. */
 static void *next_function(const char *name)
 {
     void *function = dlsym(RTLD_NEXT, name);
@@ -28,7 +28,7 @@ static void *next_function(const char *name)
         return next arguments;                                                                               \
     }
 
-/* A size, an alignment and nothrow behind the object say nothing that is not known. */
+/* Size, alignment and nothrow arguments of a delete are ignored. */
 static void delete_object(void *object)
 {
     free(object);

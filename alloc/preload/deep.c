@@ -1,5 +1,5 @@
-/* deep.c: dlopen() without RTLD_DEEPBIND, with which PHP loads its extensions. Such a library finds the C
- * library's free() before ours, and calls it with objects that ours has allocated for the program. */
+/* deep.c: dlopen() without RTLD_DEEPBIND, which PHP sets for its extensions. A library opened with the flag
+ * finds the C library's free() first and calls it with objects that this library has allocated. */
 #define _GNU_SOURCE
 #include "alloc/preload/preload.h"
 
@@ -18,8 +18,8 @@ static opener *next_dlopen(void)
     return found;
 }
 
-/* The C library takes the paths of its caller, which it knows by the return address: the last call has to be
- * a jump. */
+/* The C library searches the paths of its caller, which it finds by the return address: the call below must
+ * be a tail call. */
 ZR_EXPORT void *dlopen(const char *path, int flags)
 {
     return next_dlopen()(path, flags & ~RTLD_DEEPBIND);

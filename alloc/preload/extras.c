@@ -1,6 +1,5 @@
-/* extras.c: what programs call about their memory besides: glibc's statistics and settings, and jemalloc's
- * own names, for programs that are linked with it and reach ours instead; those of its control interface are
- * in control.c. See preload.h. */
+/* extras.c: glibc's statistics and settings, and jemalloc's own function names for programs linked with
+ * jemalloc; the control interface is in control.c. See preload.h. */
 #define _GNU_SOURCE
 #include "alloc/preload/preload.h"
 
@@ -73,7 +72,7 @@ ZR_EXPORT int malloc_trim(size_t pad)
     return given || after.resident_bytes < before.resident_bytes;
 }
 
-/* glibc's settings are about its own ways; none applies. 1: taken, as glibc says of each that it knows. */
+/* glibc's settings do not apply here. 1: accepted, glibc's answer for every setting that it knows. */
 ZR_EXPORT int mallopt(int which, int value)
 {
     (void)value;
@@ -109,8 +108,7 @@ ZR_EXPORT int malloc_info(int options, FILE *stream)
 
 /* ---- jemalloc's ---------------------------------------------------------------------------------------- */
 
-/* What flags ask for besides an alignment and zeros: a cache or an arena of jemalloc's, which keeps it there.
- */
+/* Whether the flags request only alignment and zeros. Other flags name a cache or an arena of jemalloc. */
 static bool is_plain(int flags)
 {
     return (flags & ~0x7f) == 0;

@@ -16,53 +16,53 @@
 #include "alloc/preload/preload.h"
 #include "alloc/preload/measuring.h"
 
-/* Classes begin above ZR_SMALL_BYTES. */
+/* The smallest class is the first above ZR_SMALL_BYTES. */
 enum { FIRST_SHIFT = 15, CLASSES_COUNT = 4 * (47 - FIRST_SHIFT) };
-/* What is always kept, and how long at most. */
+/* Freed blocks up to this total are kept, for at most KEEP_MS. */
 #define KEEP_MIN_BYTES ((size_t)8 << 20)
 enum { KEEP_MS = 1000 };
 /* Below this a copy costs less than the calls that move pages. */
 #define MOVE_MIN_BYTES ((size_t)128 << 10)
-/* A kept block is cleared by writing up to here, and by giving its pages back above. */
+/* A reused block is cleared by memset up to this size, and by discarding its pages above. */
 #define CLEAR_MAX_BYTES ((size_t)1 << 20)
 #define HUGE_BYTES      ((size_t)2 << 20)
-/* What a kept block has behind its new owner's bytes goes back from here on. */
+/* The unused tail of a reused block is discarded from this size on. */
 #define TAIL_MIN_BYTES ((size_t)64 << 10)
-/* Each moved block is a mapping of its own for the kernel, which has 65,530 of them. */
+/* Each moved block is a separate mapping, and the kernel allows 65,530 mappings by default. */
 enum { MOVED_MAX = 16384 };
 
-/* What a block's first page says; 0: none begins there. */
+/* Bits of the mark of a block's first page; 0: no block begins there. */
 enum {
     CLASS_BITS = 8,
     LIVE = 1 << 8,
     KEPT = 1 << 9,
-    MOVED = 1 << 10, /* its pages came from another place: the kernel has a mapping for them */
-    INNER = 1 << 11, /* for an alignment beyond the arena's: the block begins before */
-    /* How many sixteenths of the step from the class below are not in use, for the counters. */
+    MOVED = 1 << 10, /* pages moved here from elsewhere form a separate mapping */
+    INNER = 1 << 11, /* an aligned address within a block that begins before it */
+    /* Unused sixteenths of the step from the class below, for the counters. */
     UNUSED_SHIFT = 12,
     UNUSED_MAX = 15
 };
 
 struct kept {
-    struct kept *older, *newer;   /* of all */
-    struct kept *next, *previous; /* of the class */
+    struct kept *older, *newer;   /* among all kept blocks */
+    struct kept *next, *previous; /* in the class */
     char *address;
     uint64_t freed_ms;
-    size_t used_bytes; /* what of it may have pages */
+    size_t used_bytes; /* leading bytes that may have pages */
     unsigned class;
 };
 
 static struct {
     uint16_t _Atomic *marks; /* one for each page of the range */
-    struct zr_lock lock;     /* all below */
+    struct zr_lock lock;     /* for all fields below */
     struct zr_slab records;
     struct kept *oldest, *newest;
     struct kept *classes[CLASSES_COUNT];
-    size_t kept_bytes, live_bytes, peak_live_bytes, blocks_count; /* as used: see mark_for() */
+    size_t kept_bytes, live_bytes, peak_live_bytes, blocks_count; /* sums of used_bytes() */
     size_t small_live_bytes, small_held_bytes;                    /* jemalloc's, as last sampled */
-    /* Kept beyond the least, because what was given back was missed at once; and what was given back lately.
-     */
-    size_t more_bytes, missed_bytes;
+    /* The limit beyond KEEP_MIN_BYTES, raised when bytes discarded in this round are requested again; and the
+     * bytes discarded in this round. */
+    size_t extra_keep_bytes, missed_bytes;
     uint64_t round_ms;
     unsigned long long moved_bytes, copied_bytes;
     unsigned moved_count; /* live blocks that are MOVED */
@@ -87,14 +87,14 @@ size_t zr_large_class_bytes(size_t bytes)
     return class_bytes(class_of(bytes));
 }
 
-/* Of a live block of the class that was asked to have so many bytes. */
+/* The mark of a live block of the class, allocated for `bytes`. */
 static unsigned mark_for(unsigned class, size_t bytes)
 {
     size_t unused = (class_bytes(class) - bytes) >> (FIRST_SHIFT + class / 4 - 6);
     return LIVE | class | (unsigned)(unused < UNUSED_MAX ? unused : UNUSED_MAX) << UNUSED_SHIFT;
 }
 
-/* What was asked for, to a sixteenth of a step: at most about 1 % more. */
+/* The requested bytes, rounded up to a sixteenth of a step: at most about 1 % more. */
 static size_t used_bytes(unsigned mark)
 {
     unsigned class = mark & 0xff;
@@ -201,9 +201,7 @@ void zr_large_note_small(size_t live_bytes, size_t held_bytes)
     zr_lock_release(&large.lock);
 }
 
-/* The block of a kept one for a request of the class, or of the next that is a little larger. lock:
- * large.lock
- */
+/* Takes a kept block of the class or of the next larger class. NULL: none. lock: large.lock */
 static char *take_kept(unsigned class, size_t alignment, unsigned *got)
 {
     for (unsigned c = class; c <= class + 1 && c < CLASSES_COUNT; c++)
@@ -219,35 +217,34 @@ static char *take_kept(unsigned class, size_t alignment, unsigned *got)
     return NULL;
 }
 
-/* What may be kept now. Once a second, in *round, the part that misses have added shrinks. lock: large.lock
- */
+/* The bytes that may be kept now. Once a second (*round is true) the extra part shrinks. lock: large.lock */
 static size_t keep_max(uint64_t now, bool *round)
 {
     *round = now - large.round_ms >= KEEP_MS;
     if (*round) {
         large.round_ms = now;
-        large.more_bytes -= large.more_bytes / 4;
+        large.extra_keep_bytes -= large.extra_keep_bytes / 4;
         large.missed_bytes = 0;
     }
-    /* However often memory was missed: a part of what is live. */
-    size_t most = large.live_bytes / 8;
-    large.more_bytes = large.more_bytes < most ? large.more_bytes : most;
-    return KEEP_MIN_BYTES + large.more_bytes;
+    /* The extra part never exceeds an eighth of the live bytes. */
+    size_t max_bytes = large.live_bytes / 8;
+    large.extra_keep_bytes = large.extra_keep_bytes < max_bytes ? large.extra_keep_bytes : max_bytes;
+    return KEEP_MIN_BYTES + large.extra_keep_bytes;
 }
 
-/* The oldest that is to go back; NULL: all may stay. lock: large.lock */
-static struct kept *next_to_go(uint64_t now, size_t most)
+/* Unlinks the oldest kept block if it is too old or the limit is exceeded; NULL: none. lock: large.lock */
+static struct kept *next_to_release(uint64_t now, size_t max_bytes)
 {
     struct kept *kept = large.oldest;
-    if (!kept || (large.kept_bytes <= most && now - kept->freed_ms < KEEP_MS))
+    if (!kept || (large.kept_bytes <= max_bytes && now - kept->freed_ms < KEEP_MS))
         return NULL;
     unlink_kept(kept);
     return kept;
 }
 
-/* The block goes back to the arena: its pages first, so that free addresses hold no memory. False: the system
- * would not take them. */
-static bool give_back(char *address, unsigned class)
+/* Discards the block's pages and returns the block to the arena, so that free addresses hold no memory.
+ * False: the system did not discard the pages. */
+static bool release_block(char *address, unsigned class)
 {
     bool moved = (read_mark(address) & MOVED) != 0;
     if (!zr_pages_discard(address, class_bytes(class), moved))
@@ -262,17 +259,17 @@ static bool give_back(char *address, unsigned class)
     return true;
 }
 
-/* Gives back what is too old or too much. Returns the bytes. */
-static size_t give_back_kept(size_t most, uint64_t now)
+/* Releases kept blocks that are too old or exceed the limit. Returns their bytes. */
+static size_t release_kept(size_t max_bytes, uint64_t now)
 {
     size_t given = 0;
     struct kept *kept;
     zr_lock_acquire(&large.lock);
-    while ((kept = next_to_go(now, most))) {
+    while ((kept = next_to_release(now, max_bytes))) {
         size_t bytes = kept->used_bytes;
         large.missed_bytes += bytes;
         zr_lock_release(&large.lock);
-        bool gone = give_back(kept->address, kept->class);
+        bool gone = release_block(kept->address, kept->class);
         given += gone ? bytes : 0;
         zr_lock_acquire(&large.lock);
         if (gone) {
@@ -290,7 +287,7 @@ static size_t give_back_kept(size_t most, uint64_t now)
 
 size_t zr_large_trim(void)
 {
-    return give_back_kept(0, now_ms());
+    return release_kept(0, now_ms());
 }
 
 /* ---- Allocation ---------------------------------------------------------------------------------------- */
@@ -306,7 +303,7 @@ static void count_live(size_t bytes)
 }
 
 /* lock: large.lock */
-static void count_dead(size_t bytes)
+static void count_freed(size_t bytes)
 {
     large.live_bytes -= bytes;
     large.blocks_count--;
@@ -316,17 +313,17 @@ static void count_dead(size_t bytes)
 static char *take_fresh(unsigned class, size_t alignment)
 {
     size_t bytes = class_bytes(class);
-    /* Whole huge pages, unless what is left between blocks counts against a limit. */
+    /* Align to huge pages, unless gaps between blocks count against a limit. */
     bool huge = bytes >= HUGE_BYTES && zr_option_get(ZR_OPTION_LIMIT) == 0;
     struct zr_request request = {
         .bytes = bytes, .alignment = huge ? HUGE_BYTES : alignment, .tag = ZR_TAG_OTHER};
     void *block = NULL;
     if (bytes > zr_preload.large.bytes)
-        return NULL; /* many times the machine's memory: what is live explains nothing */
+        return NULL; /* exceeds the machine's memory many times: no report of live blocks */
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, zr_measuring_first_large);
     uint8_t files = zr_recorder_files;
-    zr_recorder_held = true; /* there is another way */
+    zr_recorder_held = true; /* no report yet: the request is repeated below */
     zr_result result = zr_arena_alloc(zr_preload.large_arena, &request, &block);
     zr_recorder_held = false;
     if (result != ZR_OK) {
@@ -338,7 +335,7 @@ static char *take_fresh(unsigned class, size_t alignment)
     return result == ZR_OK ? block : NULL;
 }
 
-/* A live block of `bytes`, above ZR_SMALL_BYTES. Not fresh: reused memory, whose contents are stale. */
+/* Allocates a block of `bytes`, above ZR_SMALL_BYTES. Not *fresh: reused memory with stale contents. */
 static char *take(size_t bytes, size_t alignment, bool *fresh)
 {
     unsigned class = class_of(bytes), got;
@@ -351,7 +348,7 @@ static char *take(size_t bytes, size_t alignment, bool *fresh)
     } else {
         size_t missed = class_bytes(class) < large.missed_bytes ? class_bytes(class) : large.missed_bytes;
         large.missed_bytes -= missed;
-        large.more_bytes += missed;
+        large.extra_keep_bytes += missed;
     }
     zr_lock_release(&large.lock);
     if (address) {
@@ -367,8 +364,8 @@ static char *take(size_t bytes, size_t alignment, bool *fresh)
     return address;
 }
 
-/* Pages that the last owner had touched and the new one has not asked for. */
-static void give_tail_back(char *address, size_t bytes, unsigned class)
+/* Discards pages that the previous owner touched and that lie beyond the new owner's bytes. */
+static void discard_tail(char *address, size_t bytes, unsigned class)
 {
     size_t whole = (bytes + ZR_PAGE_BYTES - 1) & ~(ZR_PAGE_BYTES - 1);
     if (class_bytes(class) - whole >= TAIL_MIN_BYTES)
@@ -382,7 +379,7 @@ static void clear(char *address, size_t bytes, unsigned class)
         memset(address, 0, bytes);
 }
 
-/* A block with room to begin later, at an address that is aligned so. The bytes before are not touched. */
+/* Allocates a larger block and returns an aligned address within it. The bytes before are never touched. */
 static void *alloc_aligned(size_t bytes, size_t alignment, bool zero)
 {
     char *block = zr_large_alloc(bytes + alignment, ZR_PAGE_BYTES, zero);
@@ -404,7 +401,7 @@ void *zr_large_alloc(size_t bytes, size_t alignment, bool zero)
     char *address = take(bytes, alignment < ZR_PAGE_BYTES ? ZR_PAGE_BYTES : alignment, &fresh);
     unsigned class = address ? read_mark(address) & 0xff : 0;
     if (address && !fresh)
-        give_tail_back(address, bytes, class);
+        discard_tail(address, bytes, class);
     if (address && !fresh && zero)
         clear(address, bytes, class);
     return address;
@@ -412,7 +409,7 @@ void *zr_large_alloc(size_t bytes, size_t alignment, bool zero)
 
 /* ---- Freeing ------------------------------------------------------------------------------------------- */
 
-/* Where the block of an inner address begins; NULL: that is none. */
+/* The start of the block that contains the inner address; NULL: no block. */
 static char *block_of_inner(const char *inner)
 {
     for (char *at = (char *)inner - ZR_PAGE_BYTES; (uintptr_t)at >= zr_preload.large.first;
@@ -424,8 +421,8 @@ static char *block_of_inner(const char *inner)
     return NULL;
 }
 
-/* What begins there: a block, or the inner address of one. 0: nothing. */
-static unsigned find(const void *pointer, char **block)
+/* The mark of the block whose address or inner address is `pointer`; 0: none. */
+static unsigned find_block(const void *pointer, char **block)
 {
     unsigned mark = read_mark(pointer);
     *block = (char *)pointer;
@@ -438,7 +435,7 @@ static unsigned find(const void *pointer, char **block)
 size_t zr_large_bytes(const void *pointer)
 {
     char *block;
-    unsigned mark = find(pointer, &block);
+    unsigned mark = find_block(pointer, &block);
     return mark ? class_bytes(mark & 0xff) - (size_t)((const char *)pointer - block) : 0;
 }
 
@@ -447,13 +444,13 @@ const char *zr_large_words(const void *pointer)
     return read_mark(pointer) & KEPT ? "freed twice" : "not the address of a block, or freed before";
 }
 
-/* Frees a live block that has no owner. */
+/* Keeps a freed block, already marked KEPT, for reuse, or releases it. */
 static void keep(char *block, unsigned mark)
 {
     uint64_t now = now_ms();
     unsigned class = mark & 0xff;
     zr_lock_acquire(&large.lock);
-    count_dead(used_bytes(mark));
+    count_freed(used_bytes(mark));
     struct kept *kept = zr_slab_reserve(&large.records, 1) ? zr_slab_take(&large.records) : NULL;
     if (kept) {
         *kept =
@@ -461,15 +458,15 @@ static void keep(char *block, unsigned mark)
         link_kept(kept);
     }
     bool round;
-    size_t most = keep_max(now, &round);
-    bool due = large.kept_bytes > most || (large.oldest && now - large.oldest->freed_ms >= KEEP_MS);
+    size_t max_bytes = keep_max(now, &round);
+    bool due = large.kept_bytes > max_bytes || (large.oldest && now - large.oldest->freed_ms >= KEEP_MS);
     note();
     zr_lock_release(&large.lock);
-    if (!kept && !give_back(block, class))
-        write_mark(block, class); /* neither records nor a way back: lost */
+    if (!kept && !release_block(block, class))
+        write_mark(block, class); /* no memory for a record and no discard: the block is lost */
     if (due)
-        give_back_kept(most, now);
-    /* jemalloc's own clock ticks with its large objects, which are here. */
+        release_kept(max_bytes, now);
+    /* jemalloc decays on its large allocations, which this file serves instead. */
     if (round)
         zr_control_try_decay();
 }
@@ -477,7 +474,7 @@ static void keep(char *block, unsigned mark)
 bool zr_large_free(void *pointer)
 {
     char *block;
-    unsigned mark = find(pointer, &block);
+    unsigned mark = find_block(pointer, &block);
     uint16_t expected = (uint16_t)mark;
     if (!mark ||
         !atomic_compare_exchange_strong(mark_of(block), &expected, (uint16_t)((mark & ~LIVE) | KEPT)))
@@ -492,7 +489,7 @@ bool zr_large_free(void *pointer)
 
 /* ---- Growing ------------------------------------------------------------------------------------------- */
 
-/* The block's pages become the new block's first ones, and the old one is free; or they stay. */
+/* Moves the pages of a block to the start of the new block and frees the old block, or leaves both. */
 static enum zr_pages_moved move_pages(char *from, char *to)
 {
     unsigned mark = read_mark(from), to_mark = read_mark(to);
@@ -508,28 +505,28 @@ static enum zr_pages_moved move_pages(char *from, char *to)
     zr_lock_acquire(&large.lock);
     large.moved_count += (mark & MOVED) == 0;
     large.moved_bytes += bytes;
-    count_dead(used_bytes(mark));
+    count_freed(used_bytes(mark));
     note();
     zr_lock_release(&large.lock);
     write_mark(to, to_mark | MOVED);
     write_mark(from, 0);
-    if (zr_pages_restore(from, bytes)) /* else another mapping has the addresses; give them up */
+    if (zr_pages_restore(from, bytes)) /* else another mapping has the addresses, and the block is lost */
         zr_arena_free(zr_preload.large_arena, from);
     return ZR_PAGES_MOVED;
 }
 
-/* Another mapping has the addresses: the block is never used again. */
-static void lose(char *block)
+/* Another mapping has the block's addresses: the block is never used again. */
+static void abandon(char *block)
 {
     unsigned mark = read_mark(block);
     write_mark(block, mark & 0xff);
     zr_lock_acquire(&large.lock);
-    count_dead(used_bytes(mark));
+    count_freed(used_bytes(mark));
     zr_lock_release(&large.lock);
 }
 
-/* The block has room for more than it was asked to have. */
-static void use_more(char *block, unsigned mark, size_t bytes)
+/* Grows a block within its class. */
+static void grow_in_place(char *block, unsigned mark, size_t bytes)
 {
     unsigned more = (mark & MOVED) | mark_for(mark & 0xff, bytes);
     if (used_bytes(more) <= used_bytes(mark))
@@ -544,11 +541,11 @@ static void use_more(char *block, unsigned mark, size_t bytes)
 void *zr_large_resize(void *pointer, size_t bytes)
 {
     char *block;
-    unsigned mark = find(pointer, &block);
+    unsigned mark = find_block(pointer, &block);
     size_t old_bytes = zr_large_bytes(pointer);
     if (bytes <= old_bytes && bytes > old_bytes / 2) {
         if (block == pointer)
-            use_more(block, mark, bytes);
+            grow_in_place(block, mark, bytes);
         return pointer;
     }
     bool fresh;
@@ -556,11 +553,11 @@ void *zr_large_resize(void *pointer, size_t bytes)
     if (!to)
         return bytes <= old_bytes ? pointer : NULL;
     if (!fresh)
-        give_tail_back(to, bytes, read_mark(to) & 0xff);
+        discard_tail(to, bytes, read_mark(to) & 0xff);
     if (bytes > old_bytes && block == pointer && fresh) {
         enum zr_pages_moved moved = move_pages(block, to);
         if (moved == ZR_PAGES_LOST)
-            lose(to);
+            abandon(to);
         if (moved != ZR_PAGES_STAYED)
             return moved == ZR_PAGES_MOVED ? to : NULL;
     }

@@ -1,8 +1,8 @@
-/* malloc.c: the names that programs call. Each is a comparison or two and a call: jemalloc's for small
- * objects, large.c's for the rest. See preload.h.
+/* malloc.c: the exported malloc functions. Each calls jemalloc for a small object and large.c for a large
+ * one. See preload.h.
  *
- * realloc to nothing frees, and what a caller may not ask for is refused, as glibc has it. Nothing here may
- * change errno on success. */
+ * As in glibc, realloc to 0 bytes frees the object, and invalid requests fail. No function changes errno on
+ * success. */
 #define _GNU_SOURCE
 #include "alloc/preload/preload.h"
 
@@ -15,7 +15,7 @@
 #include "alloc/preload/large.h"
 #include "alloc/preload/measuring.h"
 
-static void *no_memory(void)
+static void *fail_no_memory(void)
 {
     errno = ENOMEM;
     return NULL;
@@ -25,11 +25,11 @@ __attribute__((noinline, cold)) void *zr_object_refused(size_t bytes)
 {
     if (zr_measuring.on && bytes <= ZR_SMALL_BYTES)
         zr_measuring_refused(bytes);
-    return no_memory();
+    return fail_no_memory();
 }
 
-/* Of jemalloc's answer. */
-static inline void *answered(void *object, size_t bytes)
+/* Handles jemalloc's result: a failure is recorded and sets errno. */
+static inline void *check_result(void *object, size_t bytes)
 {
     return likely(object) ? object : zr_object_refused(bytes);
 }
@@ -46,25 +46,25 @@ static void *alloc_large(size_t bytes, size_t alignment, bool zero)
     int error = errno;
     void *block = zr_large_alloc(bytes, alignment, zero);
     errno = error;
-    return block ? block : no_memory();
+    return block ? block : fail_no_memory();
 }
 
 __attribute__((noinline)) void *zr_object_alloc(size_t bytes, size_t alignment, bool zero)
 {
     if (unlikely(bytes > PTRDIFF_MAX) || unlikely(alignment > PTRDIFF_MAX))
-        return no_memory();
+        return fail_no_memory();
     if (unlikely(!zr_preload_ready()) && !zr_preload_start()) {
         void *object = zr_bootstrap_alloc(bytes, alignment);
-        return object ? object : no_memory();
+        return object ? object : fail_no_memory();
     }
     if (unlikely(atomic_load_explicit(&zr_measuring.sample_due, memory_order_relaxed)))
         zr_measuring_sample();
     if (is_large(bytes) || (unlikely(alignment > ZR_PAGE_BYTES) && !zr_preload.alone))
         return alloc_large(bytes, alignment, zero);
     int flags = zero ? MALLOCX_ZERO : 0;
-    if (alignment > 16 || bytes <= 8) /* jemalloc's class of 8 bytes is alone in not being aligned to 16 */
+    if (alignment > 16 || bytes <= 8) /* only jemalloc's class of 8 bytes is not aligned to 16 */
         flags |= MALLOCX_LG_ALIGN(__builtin_ctzl(alignment));
-    return zr_object_fresh(answered(zr_je_mallocx(bytes ? bytes : 1, flags), bytes));
+    return zr_object_fresh(check_result(zr_je_mallocx(bytes ? bytes : 1, flags), bytes));
 }
 
 __attribute__((noinline)) size_t zr_object_bytes(const void *object)
@@ -80,7 +80,7 @@ __attribute__((noinline)) size_t zr_object_bytes(const void *object)
     return zr_next_malloc()->usable_size ? zr_next_malloc()->usable_size((void *)object) : 0;
 }
 
-/* What a freed object's first word says of it; a live one says so by chance in one case of 2^64. */
+/* The first word of a freed object; a live object has the same word with probability 2^-64. */
 static uint64_t freed_word(const void *object)
 {
     return (uintptr_t)object ^ UINT64_C(0xf4ee0b1ec7f4ee0d);
@@ -106,7 +106,7 @@ static void free_small(void *object)
     zr_je_free(object);
 }
 
-/* Whatever it is. */
+/* Frees an object of any allocator. */
 __attribute__((noinline)) void zr_object_free(void *object)
 {
     if (!object || zr_bootstrap_has(object))
@@ -122,7 +122,7 @@ __attribute__((noinline)) void zr_object_free(void *object)
     errno = error;
 }
 
-/* By a copy, whatever the two are. */
+/* Resizes by allocating, copying and freeing, for objects of any kind. */
 static void *resize_by_copy(void *object, size_t old_bytes, size_t bytes)
 {
     void *moved = zr_object_alloc(bytes, 16, false);
@@ -143,7 +143,7 @@ static void *resize_large(void *object, size_t bytes)
     int error = errno;
     void *moved = zr_large_resize(object, bytes);
     errno = error;
-    return moved ? moved : no_memory();
+    return moved ? moved : fail_no_memory();
 }
 
 __attribute__((noinline)) void *zr_object_resize(void *object, size_t bytes)
@@ -151,7 +151,7 @@ __attribute__((noinline)) void *zr_object_resize(void *object, size_t bytes)
     if (!object)
         return zr_object_alloc(bytes, 16, false);
     if (bytes > PTRDIFF_MAX)
-        return no_memory();
+        return fail_no_memory();
     if (bytes == 0) {
         zr_object_free(object);
         return NULL;
@@ -163,10 +163,10 @@ __attribute__((noinline)) void *zr_object_resize(void *object, size_t bytes)
     if (zr_span_has(zr_preload.large, object))
         return resize_large(object, bytes);
     if (!zr_is_small(object))
-        return zr_next_malloc()->realloc ? zr_next_malloc()->realloc(object, bytes) : no_memory();
+        return zr_next_malloc()->realloc ? zr_next_malloc()->realloc(object, bytes) : fail_no_memory();
     if (is_large(bytes) || zr_preload.checked)
         return resize_by_copy(object, zr_je_malloc_usable_size(object), bytes);
-    return answered(zr_je_realloc(object, bytes), bytes);
+    return check_result(zr_je_realloc(object, bytes), bytes);
 }
 
 /* ---- The C family -------------------------------------------------------------------------------------- */
@@ -190,7 +190,7 @@ ZR_EXPORT void *calloc(size_t count, size_t bytes)
 {
     size_t all;
     if (unlikely(__builtin_mul_overflow(count, bytes, &all)))
-        return no_memory();
+        return fail_no_memory();
     if (likely(all < zr_small_end()))
         return zr_je_calloc(1, all);
     return zr_object_alloc(all, 16, true);
@@ -199,17 +199,17 @@ ZR_EXPORT void *calloc(size_t count, size_t bytes)
 ZR_EXPORT void *realloc(void *object, size_t bytes)
 {
     if (likely(bytes - 1 < ZR_SMALL_BYTES) && likely(zr_span_has(zr_preload.fast, object)))
-        return answered(zr_je_realloc(object, bytes), bytes);
+        return check_result(zr_je_realloc(object, bytes), bytes);
     return zr_object_resize(object, bytes);
 }
 
 ZR_EXPORT void *reallocarray(void *object, size_t count, size_t bytes)
 {
     size_t all;
-    return __builtin_mul_overflow(count, bytes, &all) ? no_memory() : realloc(object, all);
+    return __builtin_mul_overflow(count, bytes, &all) ? fail_no_memory() : realloc(object, all);
 }
 
-/* glibc's memalign takes any number and means the next power of two. */
+/* glibc's memalign rounds any alignment up to a power of two. */
 static size_t power_of_two(size_t alignment)
 {
     if (alignment <= 16)
@@ -249,7 +249,7 @@ ZR_EXPORT void *pvalloc(size_t bytes)
 {
     size_t whole;
     if (__builtin_add_overflow(bytes, ZR_PAGE_BYTES - 1, &whole))
-        return no_memory();
+        return fail_no_memory();
     whole &= ~(ZR_PAGE_BYTES - 1);
     return memalign(ZR_PAGE_BYTES, whole ? whole : ZR_PAGE_BYTES);
 }
@@ -259,12 +259,12 @@ ZR_EXPORT size_t malloc_usable_size(void *object)
     return zr_object_bytes(object);
 }
 
-/* ---- The names under which glibc has them too ---------------------------------------------------------- */
+/* ---- glibc's other names for these functions ----------------------------------------------------------- */
 
 #define ALIAS(name, of)                                                                                      \
     extern __typeof__(of) name __attribute__((alias(#of), copy(of), visibility("default")))
 
-/* C23's: a size and an alignment behind the object say nothing that is not known. */
+/* C23's sized frees: size and alignment are ignored. */
 ALIAS(free_sized, free);
 ALIAS(free_aligned_sized, free);
 ALIAS(cfree, free);

@@ -1,5 +1,4 @@
-/* measuring.c: see measuring.h. Uses usage.c, alloc/telemetry's writer of traces, and large.c for
- * the counters. */
+/* measuring.c: see measuring.h. Uses usage.c, alloc/telemetry/trace.c, and large.c for the counters. */
 #define _GNU_SOURCE
 #include "alloc/preload/measuring.h"
 
@@ -24,18 +23,18 @@
 
 struct zr_measuring zr_measuring;
 
-/* A trace in the record's folder ends here: some nine million events. */
+/* Size limit of a trace in the record's folder: about nine million events. */
 #define TRACE_MAX_BYTES ((size_t)64 << 20)
 #define SAMPLE_NS       UINT64_C(10000000)
-/* A sample takes longer the more processors there are: at most a part of the time in so many. */
+/* Sampling takes at most 1/SAMPLE_SHARE of the time, because a sample takes longer with more processors. */
 enum { SAMPLE_SHARE = 100 };
 
 static struct {
     struct zr_usage *record;  /* NULL: none */
     const char *trace_wanted; /* ZR_TRACE; NULL: none */
-    struct zr_trace *trace;   /* lock; NULL: none is written */
+    struct zr_trace *trace;   /* lock; NULL: no trace is written */
     struct zr_lock lock;      /* not held across fork: a child writes no trace */
-    _Atomic bool traces;      /* the trace goes on */
+    _Atomic bool is_tracing;  /* the trace is open and below its size limit */
     _Atomic uint64_t sample_next_ns;
 } own;
 
@@ -55,7 +54,7 @@ void zr_measuring_tick(bool grown)
     uint64_t now = now_ns(CLOCK_MONOTONIC_COARSE);
     if (grown || now >= atomic_load_explicit(&own.sample_next_ns, memory_order_relaxed)) {
         atomic_store_explicit(&zr_measuring.sample_due, true, memory_order_relaxed);
-        /* The next malloc takes the long way. */
+        /* Makes the next malloc call zr_object_alloc(), which takes the sample. */
         atomic_store_explicit(&zr_preload.small_end, 0, memory_order_relaxed);
     }
 }
@@ -68,7 +67,7 @@ void zr_measuring_sample(void)
     int error = errno;
     uint64_t start = now_ns(CLOCK_MONOTONIC);
     if (!own.record || !zr_control_try_figures(&figures))
-        return; /* the next tick asks again */
+        return; /* the next tick requests a sample again */
     zr_large_note_small(figures.live_bytes, figures.held_bytes);
     uint64_t end = now_ns(CLOCK_MONOTONIC), pause = (end - start) * SAMPLE_SHARE;
     atomic_store(&own.sample_next_ns, end + (pause > SAMPLE_NS ? pause : SAMPLE_NS));
@@ -108,8 +107,8 @@ static void write_unmap(void *argument, void *address, size_t bytes)
 
 static const struct zr_map_callback callback = {.mapped = write_map, .unmapping = write_unmap};
 
-/* ZR_TRACE=PID:FILE, from zr run: process PID writes FILE, every other FILE.PID of its own. Without it the
- * trace lies in the record's folder. */
+/* zr run sets ZR_TRACE=PID:FILE: process PID writes FILE, every other process FILE.PID with its own number.
+ * Without ZR_TRACE the trace is in the record's folder. */
 static zr_result choose_path(char *out, size_t room_bytes)
 {
     if (!own.trace_wanted)
@@ -142,7 +141,7 @@ void zr_measuring_first_large(void)
         result = zr_trace_open(&trace, path, &origin);
     if (result == ZR_OK) {
         own.trace = trace;
-        atomic_store(&own.traces, true);
+        atomic_store(&own.is_tracing, true);
         result = zr_arena_add_map_callback(arena, &callback);
     }
     if (result != ZR_OK)
@@ -155,9 +154,9 @@ void zr_measuring_alloc(const void *block, size_t bytes, size_t reserved_bytes)
 {
     if (!block && own.record)
         zr_usage_failure(own.record, ZR_USAGE_HOST, bytes);
-    if (!atomic_load_explicit(&own.traces, memory_order_relaxed))
+    if (!atomic_load_explicit(&own.is_tracing, memory_order_relaxed))
         return;
-    uint32_t stack = zr_call_stack_take(); /* before the lock */
+    uint32_t stack = zr_call_stack_take(); /* before the lock: walking the stack takes long */
     zr_lock_acquire(&own.lock);
     if (own.trace && block) {
         zr_trace_write_alloc(own.trace,
@@ -171,13 +170,13 @@ void zr_measuring_alloc(const void *block, size_t bytes, size_t reserved_bytes)
                                stack);
     }
     if (own.trace && !zr_trace_goes_on(own.trace))
-        atomic_store(&own.traces, false);
+        atomic_store(&own.is_tracing, false);
     zr_lock_release(&own.lock);
 }
 
 void zr_measuring_free(const void *block)
 {
-    if (!atomic_load_explicit(&own.traces, memory_order_relaxed))
+    if (!atomic_load_explicit(&own.is_tracing, memory_order_relaxed))
         return;
     zr_lock_acquire(&own.lock);
     if (own.trace)
@@ -192,12 +191,12 @@ void zr_measuring_note(size_t live_bytes, size_t held_bytes, size_t large_held_b
         return;
     zr_usage_note(own.record, ZR_USAGE_HOST, live_bytes, held_bytes);
     _Atomic uint64_t *peak = &own.record->memory[ZR_USAGE_HOST].traced_peak_bytes;
-    if (atomic_load_explicit(&own.traces, memory_order_relaxed) &&
+    if (atomic_load_explicit(&own.is_tracing, memory_order_relaxed) &&
         large_held_bytes > atomic_load_explicit(peak, memory_order_relaxed))
         atomic_store_explicit(peak, large_held_bytes, memory_order_relaxed);
 }
 
-/* ---- Its life ------------------------------------------------------------------------------------------ */
+/* ---- Start, fork and end ------------------------------------------------------------------------------- */
 
 void zr_measuring_start(void)
 {
@@ -216,8 +215,8 @@ void zr_measuring_start(void)
 void zr_measuring_after_fork_in_child(void)
 {
     own.lock = (struct zr_lock){0};
-    own.trace = NULL; /* the kernel has wiped the writer */
-    atomic_store(&own.traces, false);
+    own.trace = NULL; /* the trace's memory is wiped on fork */
+    atomic_store(&own.is_tracing, false);
     own.record = own.record ? zr_usage_in_child(own.record) : NULL;
     zr_measuring.on = own.record != NULL;
 }
@@ -230,7 +229,7 @@ void zr_measuring_end(void)
     zr_lock_acquire(&own.lock);
     struct zr_trace *trace = own.trace;
     own.trace = NULL;
-    atomic_store(&own.traces, false);
+    atomic_store(&own.is_tracing, false);
     zr_lock_release(&own.lock);
     if (trace) {
         zr_arena_remove_map_callback(zr_preload.large_arena, &callback);

@@ -1,8 +1,9 @@
-/* measuring.h: what is written down of this process's malloc, where `zr run` asks for it: figures in the
- * process's record (usage.h) and a trace of the large blocks. Private to alloc/preload/.
+/* measuring.h: figures of this process's malloc that `zr run` requests: the process's record (usage.h) and a
+ * trace of the large blocks. Private to alloc/preload/.
  *
- * Nothing is asked for: one branch for each large block, none for small ones. Else small objects are sampled:
- * every 10 ms while jemalloc is at work behind its thread caches, and whenever it takes more memory. */
+ * Without a request the cost is one branch per large block and none per small object. With a request small
+ * objects are sampled every 10 ms while jemalloc works behind its thread caches, and whenever it takes
+ * memory. */
 #ifndef ZR_MEASURING_H
 #define ZR_MEASURING_H
 
@@ -17,23 +18,23 @@ struct zr_measuring {
 };
 extern struct zr_measuring zr_measuring;
 
-/* In the library's start, with or without arenas. */
+/* Called at the library's start, with or without arenas. */
 void zr_measuring_start(void);
-/* Before the first large block, by any thread: opens the trace. */
+/* Opens the trace; called before the first large block by any thread. */
 void zr_measuring_first_large(void);
-/* At exit. */
+/* Closes trace and record at exit. */
 void zr_measuring_end(void);
 void zr_measuring_after_fork_in_child(void);
 
-/* While it is on. A block's own event comes before anybody else can have its address; `block` is NULL where
- * none was to be had. */
+/* Record an event of a large block while `on`. The caller owns the block, so events of its address are in
+ * order. `block` NULL: the allocation failed. */
 void zr_measuring_alloc(const void *block, size_t bytes, size_t reserved_bytes);
 void zr_measuring_free(const void *block);
-/* lock: that of large.c */
+/* Updates the figures. lock: large.c's lock */
 void zr_measuring_note(size_t live_bytes, size_t held_bytes, size_t large_held_bytes);
-/* A small object that was not to be had. */
+/* Records a failed allocation of a small object. */
 void zr_measuring_refused(size_t bytes);
-/* jemalloc, in the middle of something, is at work. The next malloc takes the sample. */
+/* Called by jemalloc's system calls, under its locks: requests a sample, which the next malloc takes. */
 void zr_measuring_tick(bool grown);
 void zr_measuring_sample(void);
 

@@ -15,7 +15,7 @@
 
 enum { ANONYMOUS = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE };
 
-/* A call that was never made: a filter forbids it, or the kernel does not know it. */
+/* Whether a filter forbids the call or the kernel does not have it, so that nothing was changed. */
 static bool is_forbidden(void)
 {
     return errno == EPERM || errno == EACCES || errno == ENOSYS;
@@ -47,7 +47,7 @@ enum zr_pages_moved zr_pages_move(const struct zr_pages_move *move)
         say_once(&said, "the system forbids mremap(): growing blocks are copied");
         return ZR_PAGES_STAYED;
     }
-    /* A refusal may come before or after the kernel has unmapped the new place. */
+    /* mremap may fail before or after it has unmapped the new place. */
     unsigned char resident;
     if (mincore(move->to, 1, &resident) == 0 || zr_pages_restore(move->to, move->to_bytes))
         return ZR_PAGES_STAYED;
@@ -59,7 +59,7 @@ bool zr_pages_restore(char *address, size_t bytes)
     void *got = mmap(address, bytes, PROT_READ | PROT_WRITE, ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
     if (got == address)
         return true;
-    if (got != MAP_FAILED) /* a kernel that does not know the flag */
+    if (got != MAP_FAILED) /* an old kernel ignores MAP_FIXED_NOREPLACE */
         munmap(got, bytes);
     return false;
 }

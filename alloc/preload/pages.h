@@ -1,13 +1,14 @@
-/* pages.h: pages of private anonymous memory that change hands: the system's calls behind large.c. Private to
- * alloc/preload/. Addresses and sizes are of whole pages. */
+/* pages.h: discards, moves and restores pages of private anonymous memory for large.c. Private to
+ * alloc/preload/. Addresses and sizes are multiples of a page. */
 #ifndef ZR_PAGES_H
 #define ZR_PAGES_H
 
 #include <stdbool.h>
 #include <stddef.h>
 
-/* Gives the memory under the addresses back; they read as zeros. `remap`: as one new mapping, so that pages
- * that were moved there join their neighbours again. False: the system refused, and nothing was done. */
+/* Frees the memory of the pages; they read as zeros afterwards. With `remap` a new mapping replaces the
+ * pages, so that moved pages merge with the neighbouring mapping. False: the call failed, and nothing
+ * changed. */
 bool zr_pages_discard(char *address, size_t bytes, bool remap);
 
 struct zr_pages_move {
@@ -18,12 +19,12 @@ struct zr_pages_move {
 };
 enum zr_pages_moved {
     ZR_PAGES_MOVED,  /* the old addresses are unmapped until zr_pages_restore() */
-    ZR_PAGES_STAYED, /* the system refused; what was at the new place reads as zeros now */
-    ZR_PAGES_LOST    /* refused, and the addresses of the new place are another mapping's now */
+    ZR_PAGES_STAYED, /* the move failed; the new place reads as zeros now */
+    ZR_PAGES_LOST    /* the move failed, and another mapping has the new place's addresses */
 };
-/* Whatever was at the new place goes. */
+/* Moves pages; the new place's previous contents are lost in any case. */
 enum zr_pages_moved zr_pages_move(const struct zr_pages_move *move);
-/* Reserves and maps the addresses again. False: another thread's mapping has taken them meanwhile. */
+/* Maps the addresses of moved pages again. False: another thread's mapping has taken the addresses. */
 bool zr_pages_restore(char *address, size_t bytes);
 
 #endif

@@ -1,10 +1,10 @@
-/* preload.h: libzr_malloc.so inside: the ranges of addresses by which a pointer's owner is known, and the
- * life of the library. Private to alloc/preload/.
+/* preload.h: internals of libzr_malloc.so: the address ranges that tell a pointer's owner, and the start of
+ * the library. Private to alloc/preload/.
  *
- * Objects of up to ZR_SMALL_BYTES are jemalloc's, whose memory comes from one range; larger ones are blocks
- * of the large arena, from another (large.h). What was handed out while the library started lies in the
- * bootstrap buffer. Any other pointer is another allocator's and goes there. Where no range can be reserved
- * (ulimit -v) every pointer is jemalloc's and there is no arena. */
+ * jemalloc serves objects of up to ZR_SMALL_BYTES from one range; larger objects are blocks of the large
+ * arena in another range (large.h). Objects allocated while the library started are in the bootstrap buffer.
+ * Any other pointer belongs to another allocator, which gets the call. If no range can be reserved (ulimit
+ * -v), there is no arena and jemalloc serves every object. */
 #ifndef ZR_PRELOAD_H
 #define ZR_PRELOAD_H
 
@@ -17,7 +17,7 @@
 #include "alloc/base/compiler.h"
 #include "alloc/zr.h"
 
-/* jemalloc's thread caches end here; above, a block has pages of its own. */
+/* jemalloc's thread caches serve objects up to this size; a larger block has its own pages. */
 #define ZR_SMALL_BYTES ((size_t)32 << 10)
 #define ZR_PAGE_BYTES  ((size_t)4096)
 
@@ -26,19 +26,19 @@ struct zr_span {
     size_t bytes;
 };
 
-/* Written by the start, read by every call. */
+/* Written at the start, read by every call. */
 struct zr_preload {
-    _Atomic size_t small_end; /* sizes below are jemalloc's; 0: look closer */
+    _Atomic size_t
+        small_end; /* malloc() passes smaller sizes to jemalloc at once; 0: zr_object_alloc() decides */
     _Atomic bool ready;
-    bool alone; /* there are no ranges and no arenas: every pointer is jemalloc's */
+    bool alone; /* no ranges and no arenas: every pointer is jemalloc's */
     struct zr_span small, large;
-    struct zr_span
-        fast;     /* of `small`, what free() may take for jemalloc's without a further look: all or none */
-    bool checked; /* ZR_CONF=check:3: a small object that is freed twice is noticed, at some cost */
-    /* The program has given jemalloc functions of its own, as extent hooks: what lies in no range is
-     * jemalloc's, as it is for a program that has jemalloc for its malloc. */
+    struct zr_span fast; /* range that free() passes to jemalloc without further checks: `small` or empty */
+    bool checked;        /* ZR_CONF=check:3: detects small objects that are freed twice, at some cost */
+    /* The program may have installed hooks in jemalloc: pointers outside all ranges may come from its extent
+     * hooks, so jemalloc owns them. */
     _Atomic bool hooked;
-    bool counted; /* small objects are refused under a limit, and `zr run --stats` wants to know */
+    bool counted; /* a limit is set, and `zr run --stats` counts refused small objects */
     zr_arena *small_arena, *large_arena;
 };
 extern struct zr_preload zr_preload;
@@ -48,7 +48,7 @@ static inline bool zr_span_has(struct zr_span span, const void *pointer)
     return (uintptr_t)pointer - span.first < span.bytes;
 }
 
-/* The bootstrap buffer: objects are never reused. NULL: it is full. */
+/* Allocates from the bootstrap buffer, whose objects are never reused. NULL: the buffer is full. */
 void *zr_bootstrap_alloc(size_t bytes, size_t alignment);
 bool zr_bootstrap_has(const void *pointer);
 size_t zr_bootstrap_bytes(const void *pointer);
@@ -65,7 +65,7 @@ static inline bool zr_preload_ready(void)
     return likely(atomic_load_explicit(&zr_preload.ready, memory_order_acquire));
 }
 
-/* What malloc() may take for jemalloc's without a further look. */
+/* Sets small_end: sizes that malloc() passes to jemalloc without further checks. */
 static inline void zr_small_open(void)
 {
     atomic_store_explicit(&zr_preload.small_end,
@@ -78,15 +78,15 @@ static inline size_t zr_small_end(void)
     return atomic_load_explicit(&zr_preload.small_end, memory_order_acquire);
 }
 
-/* Starts the library once. Waits for the thread that is at it; false in that thread itself, which is to use
- * the bootstrap buffer. Keeps errno. */
+/* Starts the library once, or waits for the thread that starts it. False in the starting thread itself, which
+ * must use the bootstrap buffer. Keeps errno. */
 bool zr_preload_start(void);
 
-/* The last error's words on standard error: the flight recorder has written a file, and malloc has no words.
- */
+/* Prints the last error on standard error: the flight recorder has written a file, and malloc's result has no
+ * message. */
 void zr_preload_report(void);
 
-/* The next allocator in symbol order, for pointers that it allocated; looked up at the first use. */
+/* The next allocator in symbol order, for pointers that it allocated; found at the first use. */
 struct zr_next_malloc {
     void (*free)(void *);
     void *(*realloc)(void *, size_t);
@@ -94,21 +94,22 @@ struct zr_next_malloc {
 };
 const struct zr_next_malloc *zr_next_malloc(void);
 
-/* One line on standard error, then the end of the process, as glibc ends it: a pointer was freed twice or was
+/* Prints a line on standard error and aborts the process, as glibc does: a pointer was freed twice or was
  * never allocated. */
 void zr_preload_abort(const char *call, const void *pointer, const char *words) __attribute__((noreturn));
 
-/* Objects of any kind: what malloc.c's exported names are made of. Fail with NULL and errno. */
+/* Functions for objects of any kind, which the exported functions of malloc.c call. Failure: NULL and errno.
+ */
 void *zr_object_alloc(size_t bytes, size_t alignment, bool zero);
 void *zr_object_resize(void *object, size_t bytes);
 void zr_object_free(void *object);
 size_t zr_object_bytes(const void *object);
-/* A small object was not to be had: notes it. NULL, and errno. */
+/* Records a failed allocation of a small object. Returns NULL and sets errno. */
 void *zr_object_refused(size_t bytes);
-/* Where small objects are checked: one of jemalloc's that is the caller's from now on. */
+/* Clears the mark of a free in an object that jemalloc allocated, if small objects are checked. */
 void *zr_object_fresh(void *object);
 
-/* jemalloc under its prefix; its control interface is control.c's. */
+/* jemalloc's functions under the prefix; control.c has the control interface. */
 void *zr_je_malloc(size_t bytes);
 void *zr_je_calloc(size_t count, size_t bytes);
 void *zr_je_realloc(void *object, size_t bytes);

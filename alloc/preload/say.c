@@ -1,4 +1,4 @@
-/* say.c: lines on standard error, and the trace that zr run asks for. See say.h. */
+/* say.c: lines on standard error, and the trace that zr run requests. See say.h. */
 #define _GNU_SOURCE
 #include "alloc/preload/say.h"
 
@@ -21,7 +21,7 @@ void zr_say(const char *format, ...)
     va_end(arguments);
     size_t bytes = 4 + (length < 0 ? 0 : (size_t)length < sizeof line - 6 ? (size_t)length : sizeof line - 6);
     line[bytes++] = '\n';
-    zr_write_all(STDERR_FILENO, ZR_PRESENT_POSITION, line, bytes); /* a closed standard error is no failure */
+    zr_write_all(STDERR_FILENO, ZR_PRESENT_POSITION, line, bytes); /* a closed standard error is ignored */
     errno = error;
 }
 

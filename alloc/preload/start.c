@@ -1,4 +1,4 @@
-/* start.c: the library's life: the ranges, jemalloc's memory, the bootstrap buffer, fork. See preload.h. */
+/* start.c: start of the library: the ranges, jemalloc's memory, the bootstrap buffer, fork. See preload.h. */
 #define _GNU_SOURCE
 #include "alloc/service/client/client.h"
 #include "alloc/preload/preload.h"
@@ -52,9 +52,9 @@ void *zr_bootstrap_alloc(size_t bytes, size_t alignment)
     alignment = alignment < HEAD ? HEAD : alignment;
     if (bytes > sizeof bootstrap.bytes || alignment > sizeof bootstrap.bytes)
         return NULL;
-    size_t room = ((bytes + HEAD - 1) & ~(size_t)(HEAD - 1)) + HEAD + alignment;
-    size_t at = atomic_fetch_add(&bootstrap.used, room);
-    if (at + room > sizeof bootstrap.bytes)
+    size_t total_bytes = ((bytes + HEAD - 1) & ~(size_t)(HEAD - 1)) + HEAD + alignment;
+    size_t at = atomic_fetch_add(&bootstrap.used, total_bytes);
+    if (at + total_bytes > sizeof bootstrap.bytes)
         return NULL;
     char *object = bootstrap.bytes + at + HEAD;
     object += -(uintptr_t)object & (alignment - 1);
@@ -91,7 +91,8 @@ const struct zr_next_malloc *zr_next_malloc(void)
 
 /* ---- jemalloc's memory --------------------------------------------------------------------------------- */
 
-/* jemalloc.mk leads its calls here. Its settings: as it comes, but memory from nowhere else. */
+/* preload.mk redirects jemalloc's system calls here. jemalloc has its default settings, but no memory of
+ * sbrk(). */
 extern const char *zr_je_malloc_conf;
 const char *zr_je_malloc_conf = "dss:disabled";
 
@@ -103,7 +104,7 @@ int zr_je_munmap(void *address, size_t bytes);
 int zr_je_madvise(void *address, size_t bytes, int advice);
 int zr_je_clock_gettime(clockid_t clock, struct timespec *out);
 
-/* MALLOC_CONF is meant for the program's own jemalloc, if it has one. */
+/* Hides MALLOC_CONF, which configures the program's own jemalloc, if any. */
 char *zr_je_secure_getenv(const char *name)
 {
     (void)name;
@@ -116,38 +117,37 @@ ssize_t zr_je_readlink(const char *path, char *buffer, size_t bytes)
     return -1;
 }
 
-/* Set while jemalloc makes a thread's cache, which it uses from then on without a look whether it is there.
+/* Set while jemalloc makes a thread's cache, because jemalloc does not check whether that allocation failed.
  */
-static __thread bool making_cache __attribute__((tls_model("initial-exec")));
+static __thread bool is_making_cache __attribute__((tls_model("initial-exec")));
 
-/* preload.mk leads the calls of tsd.c and ctl.c here. */
+/* preload.mk redirects the calls of jemalloc's tsd.c and ctl.c here. */
 #define MAKE_CACHE(name)                                                                                     \
     bool __real_zr_je_je_##name(void *thread);                                                               \
     bool __wrap_zr_je_je_##name(void *thread);                                                               \
     bool __wrap_zr_je_je_##name(void *thread)                                                                \
     {                                                                                                        \
-        making_cache = true;                                                                                 \
+        is_making_cache = true;                                                                              \
         bool failed = __real_zr_je_je_##name(thread);                                                        \
-        making_cache = false;                                                                                \
+        is_making_cache = false;                                                                             \
         return failed;                                                                                       \
     }
 MAKE_CACHE(tsd_tcache_enabled_data_init)
 MAKE_CACHE(tsd_tcache_data_init)
 
-/* A block of the small arena. A thread's cache comes beyond a limit, too: 24 KiB, of a granule that others
- * share. */
+/* Allocates a block of the small arena. A thread's cache (24 KiB) may exceed the limit. */
 static void *take_block(const struct zr_request *request)
 {
     void *block = NULL;
     zr_result result = zr_arena_alloc(zr_preload.small_arena, request, &block);
-    if (result != ZR_OK && making_cache) {
+    if (result != ZR_OK && is_making_cache) {
         zr_backend_raise_limit(zr_preload.small_arena->backend, request->bytes);
         result = zr_arena_alloc(zr_preload.small_arena, request, &block);
     }
     return result == ZR_OK ? block : NULL;
 }
 
-/* A stretch of memory is a block of the small arena. */
+/* Serves jemalloc's mappings as blocks of the small arena. */
 void *zr_je_mmap(void *address, size_t bytes, int protection, int flags, int fd, off_t offset)
 {
     if (unlikely(zr_measuring.on))
@@ -166,8 +166,8 @@ void *zr_je_mmap(void *address, size_t bytes, int protection, int flags, int fd,
     return block;
 }
 
-/* jemalloc keeps what it has; what it cuts off around an alignment, and what it gives up because a record of
- * it cannot be had, loses its memory and keeps its addresses. */
+/* Discards the pages but keeps the addresses. jemalloc retains its memory and unmaps only the ends of an
+ * aligned mapping, and memory that it has no record for. */
 int zr_je_munmap(void *address, size_t bytes)
 {
     if (!zr_preload.small_arena)
@@ -175,7 +175,7 @@ int zr_je_munmap(void *address, size_t bytes)
     return zr_pages_discard(address, bytes, false) ? 0 : -1;
 }
 
-/* Where it is forbidden, memory goes back in another way. */
+/* zr_pages_discard() also works where madvise is forbidden. */
 int zr_je_madvise(void *address, size_t bytes, int advice)
 {
     if (advice == MADV_DONTNEED)
@@ -183,7 +183,7 @@ int zr_je_madvise(void *address, size_t bytes, int advice)
     return madvise(address, bytes, advice);
 }
 
-/* It asks for the time when it has done some work behind its thread caches. */
+/* jemalloc reads the clock after some work behind its thread caches, so the call serves as a tick. */
 int zr_je_clock_gettime(clockid_t clock, struct timespec *out)
 {
     if (unlikely(zr_measuring.on))
@@ -230,24 +230,24 @@ static void after_fork_child(void)
 
 /* ---- Start --------------------------------------------------------------------------------------------- */
 
-/* Where the kernel counts every page that could be touched against a limit. */
+/* Whether the kernel counts every writable page against its commit limit. */
 static bool overcommit_is_strict(void)
 {
     char digit[2];
     return zr_read_text("/proc/sys/vm/overcommit_memory", digit, sizeof digit) == 1 && digit[0] == '2';
 }
 
-/* Addresses for each arena: plenty, since they cost nothing but large.c's marks, of which few are touched.
- * But `ulimit -d` counts these, and what it allows needs no more addresses than that. */
+/* The bytes of addresses per arena. Addresses cost only large.c's marks, few of which are touched. `ulimit
+ * -d` counts those marks and limits the memory, so more addresses than that limit are useless. */
 static size_t range_bytes(void)
 {
     struct rlimit data;
     long pages = sysconf(_SC_PHYS_PAGES);
     size_t memory_bytes = pages > 0 ? (size_t)pages * ZR_PAGE_BYTES : (size_t)8 << 30;
-    size_t most = overcommit_is_strict() ? memory_bytes : memory_bytes * 8, bytes = (size_t)4 << 30;
-    if (getrlimit(RLIMIT_DATA, &data) == 0 && data.rlim_cur < most)
-        most = data.rlim_cur;
-    while (bytes < most && bytes < (size_t)1 << 44)
+    size_t max_bytes = overcommit_is_strict() ? memory_bytes : memory_bytes * 8, bytes = (size_t)4 << 30;
+    if (getrlimit(RLIMIT_DATA, &data) == 0 && data.rlim_cur < max_bytes)
+        max_bytes = data.rlim_cur;
+    while (bytes < max_bytes && bytes < (size_t)1 << 44)
         bytes *= 2;
     return bytes;
 }
@@ -258,7 +258,7 @@ static zr_result start_arena(const struct zr_arena_options *options, zr_arena **
     if (result == ZR_OK) {
         *span = (struct zr_span){(uintptr_t)(*out)->base, (*out)->range_bytes};
         (*out)->canary_bytes =
-            0; /* it would stay behind when the block's pages go, and blocks are whole pages */
+            0; /* a canary would remain after the block's pages are discarded; blocks are whole pages */
         zr_arena_note_debug(*out);
     }
     return result;
@@ -284,7 +284,7 @@ static zr_result start_arenas(void)
     if (result == ZR_OK)
         result = start_arena(&options, &zr_preload.small_arena, &zr_preload.small);
     if (result == ZR_OK)
-        zr_preload.small_arena->inner = true; /* jemalloc calls it with locks */
+        zr_preload.small_arena->inner = true; /* jemalloc allocates from it while holding locks */
     return result;
 }
 
@@ -293,7 +293,7 @@ static __attribute__((destructor)) void end(void)
     zr_measuring_end();
 }
 
-/* jemalloc would end the process by a signal, later. */
+/* Rejects a limit with which jemalloc would crash later. */
 static void check_limit(void)
 {
     uint64_t limit = zr_option_get(ZR_OPTION_LIMIT);
@@ -325,14 +325,14 @@ static void start(void)
     zr_measuring_start();
     if (zr_option_get(ZR_OPTION_VERBOSE))
         zr_say("libzr_malloc.so serves process %ld (%s)", (long)getpid(), program_invocation_name);
-    /* Its handlers lock in the order of its calls into the arenas: registered after theirs, before they run.
-     */
+    /* The first allocation starts jemalloc, which sets its fork handlers. These handlers are registered after
+     * the arenas' and therefore run before them: jemalloc locks its mutexes before it calls an arena. */
     zr_je_free(zr_je_malloc(1));
     if (jemalloc_fork.before)
         pthread_atfork(before_fork, after_fork_parent, after_fork_child);
 }
 
-/* The thread that is at the start finds the lock taken by itself. */
+/* A call of the starting thread itself must not wait for the lock that it holds. */
 bool zr_preload_start(void)
 {
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -356,7 +356,7 @@ bool zr_preload_start(void)
     return true;
 }
 
-/* Usually runs before any thread of the program; an earlier allocation starts the library. */
+/* Usually runs before the program has threads; an earlier allocation starts the library sooner. */
 static __attribute__((constructor)) void start_early(void)
 {
     zr_preload_start();

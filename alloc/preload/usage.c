@@ -1,4 +1,4 @@
-/* usage.c: see usage.h. Calls nothing that allocates: it runs while a malloc starts. */
+/* usage.c: see usage.h. Calls no function that allocates, because the code runs while malloc starts. */
 #define _GNU_SOURCE
 #include "alloc/base/system/file.h"
 #include "alloc/preload/usage.h"
@@ -15,45 +15,46 @@
 #include <time.h>
 #include <unistd.h>
 
-/* The sums follow a process in steps of this: their words are shared by all processes. */
+/* A process updates the shared sums when its figures change by this much, because all processes share them.
+ */
 #define COUNT_STEP_BYTES UINT64_C(1048576)
 
 static struct {
-    struct zr_usage_table *book;  /* mapped shared; a child after fork has it too */
-    const struct zr_usage *taken; /* by this library; NULL: none */
-    const char *folder;           /* in the environment, which the program may change: copied */
-    char room[512];
+    struct zr_usage_table *table; /* mapped shared; a child after fork has it too */
+    const struct zr_usage *taken; /* the record that this library took; NULL: none */
+    const char *folder;           /* a copy, because the program may change its environment */
+    char folder_room[512];
 } own;
 
-/* ---- The book ------------------------------------------------------------------------------------------ */
+/* ---- The shared table ---------------------------------------------------------------------------------- */
 
-static const char *map_book(int fd)
+static const char *map_table(int fd)
 {
-    if (fd < 0) /* another user's process, or one that outlives the run: no harm */
+    if (fd < 0) /* another user's process, or a process that outlives the run: no message */
         return errno == EACCES || errno == ENOENT ? NULL : strerrorname_np(errno);
     off_t bytes = lseek(fd, 0, SEEK_END);
-    if (bytes < (off_t)sizeof *own.book)
+    if (bytes < (off_t)sizeof *own.table)
         return "it is too short";
-    void *book = mmap(NULL, sizeof *own.book, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    if (book == MAP_FAILED)
+    void *table = mmap(NULL, sizeof *own.table, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (table == MAP_FAILED)
         return strerrorname_np(errno);
-    own.book = book;
-    if (own.book->magic == ZR_USAGE_MAGIC && own.book->version == ZR_USAGE_VERSION &&
-        own.book->record_bytes == sizeof(struct zr_usage))
+    own.table = table;
+    if (own.table->magic == ZR_USAGE_MAGIC && own.table->version == ZR_USAGE_VERSION &&
+        own.table->record_bytes == sizeof(struct zr_usage))
         return NULL;
-    munmap(book, sizeof *own.book);
-    own.book = NULL;
+    munmap(table, sizeof *own.table);
+    own.table = NULL;
     return "its version differs";
 }
 
-/* A hole of the file that was touched on a full disk would end the program. */
+/* Writes the record's part of the file: touching a hole of the mapping raises SIGBUS on a full disk. */
 static bool fill_hole(size_t number)
 {
     static const char zeros[sizeof(struct zr_usage)];
-    char path[sizeof own.room + 16];
+    char path[sizeof own.folder_room + 16];
     snprintf(path, sizeof path, "%s/" ZR_USAGE_FILE, own.folder);
     off_t at = (off_t)(offsetof(struct zr_usage_table, records) + number * sizeof zeros);
-    struct rlimit limit; /* beyond it a signal would end the program */
+    struct rlimit limit; /* a write beyond the limit raises SIGXFSZ */
     if (getrlimit(RLIMIT_FSIZE, &limit) != 0 || (rlim_t)at + sizeof zeros > limit.rlim_cur)
         return false;
     int fd = open(path, O_WRONLY | O_CLOEXEC);
@@ -64,7 +65,7 @@ static bool fill_hole(size_t number)
     return filled;
 }
 
-static uint64_t image_of_process(void)
+static uint64_t process_image(void)
 {
     uint64_t image = 0;
     const void *drawn = (const void *)getauxval(AT_RANDOM);
@@ -75,48 +76,49 @@ static uint64_t image_of_process(void)
 
 static struct zr_usage *take_record(void)
 {
-    size_t number = atomic_fetch_add(&own.book->taken_count, 1);
+    size_t number = atomic_fetch_add(&own.table->taken_count, 1);
     if (number >= ZR_USAGE_COUNT || !fill_hole(number))
         return NULL;
-    struct zr_usage *record = &own.book->records[number];
+    struct zr_usage *record = &own.table->records[number];
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     record->process = getpid();
     record->parent = getppid();
-    record->image = image_of_process();
+    record->image = process_image();
     record->started_ns = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
     snprintf(record->program, sizeof record->program, "%s", program_invocation_short_name);
     own.taken = record;
     atomic_store_explicit(&record->state, ZR_USAGE_RUNNING, memory_order_release);
-    atomic_fetch_or(&own.book->there[number / 64], UINT64_C(1) << number % 64);
-    atomic_fetch_or(&own.book->running[number / 64], UINT64_C(1) << number % 64);
+    atomic_fetch_or(&own.table->there[number / 64], UINT64_C(1) << number % 64);
+    atomic_fetch_or(&own.table->running[number / 64], UINT64_C(1) << number % 64);
     return record;
 }
 
-/* Processes that ended by _exit() or a signal, as the children of a server do. */
+/* Removes figures of processes that ended by _exit() or a signal from the sums. */
 static void uncount_dead(void)
 {
-    const _Atomic uint64_t *bits = own.book->running;
+    const _Atomic uint64_t *bits = own.table->running;
     for (unsigned i = zr_usage_next(bits, 0); i < ZR_USAGE_COUNT; i = zr_usage_next(bits, i + 1))
-        if (kill(own.book->records[i].process, 0) != 0 && errno == ESRCH)
-            zr_usage_uncount(own.book, &own.book->records[i], ZR_USAGE_GONE);
+        if (kill(own.table->records[i].process, 0) != 0 && errno == ESRCH)
+            zr_usage_uncount(own.table, &own.table->records[i], ZR_USAGE_GONE);
 }
 
-/* This process's and image's, if another library has taken one. Those of its earlier images are over. */
+/* The record that another library took for this process and image; NULL: none. Ends the records of images
+ * before an exec. */
 static struct zr_usage *find_record(void)
 {
     struct zr_usage *found = NULL;
-    const _Atomic uint64_t *bits = own.book->running;
+    const _Atomic uint64_t *bits = own.table->running;
     pid_t process = getpid();
-    uint64_t image = image_of_process();
+    uint64_t image = process_image();
     for (unsigned i = zr_usage_next(bits, 0); i < ZR_USAGE_COUNT; i = zr_usage_next(bits, i + 1)) {
-        struct zr_usage *record = &own.book->records[i];
+        struct zr_usage *record = &own.table->records[i];
         if (record->process != process)
             continue;
         if (record->image == image)
             found = record;
         else
-            zr_usage_uncount(own.book, record, ZR_USAGE_REPLACED);
+            zr_usage_uncount(own.table, record, ZR_USAGE_REPLACED);
     }
     return found;
 }
@@ -128,21 +130,21 @@ struct zr_usage *zr_usage_open(const char **words)
     *words = NULL;
     if (!folder || !*folder)
         return NULL;
-    if (strlen(folder) >= sizeof own.room) {
+    if (strlen(folder) >= sizeof own.folder_room) {
         *words = "ZR_RECORD: the path of the folder is too long";
         return NULL;
     }
-    own.folder = strcpy(own.room, folder);
-    char path[sizeof own.room + 16];
+    own.folder = strcpy(own.folder_room, folder);
+    char path[sizeof own.folder_room + 16];
     snprintf(path, sizeof path, "%s/" ZR_USAGE_FILE, folder);
-    int fd = own.book ? -1 : open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
-    *words = own.book ? NULL : map_book(fd);
+    int fd = own.table ? -1 : open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+    *words = own.table ? NULL : map_table(fd);
     if (fd >= 0)
         close(fd);
-    struct zr_usage *record = own.book ? find_record() : NULL;
-    if (own.book)
+    struct zr_usage *record = own.table ? find_record() : NULL;
+    if (own.table)
         uncount_dead();
-    record = record || !own.book ? record : take_record();
+    record = record || !own.table ? record : take_record();
     errno = error;
     return record;
 }
@@ -168,29 +170,29 @@ struct zr_usage *zr_usage_in_child(const struct zr_usage *parents)
 
 bool zr_usage_trace_path(const struct zr_usage *record, char *out, size_t room_bytes)
 {
-    int length = snprintf(out, room_bytes, "%s/%td.zrt", own.folder, record - own.book->records);
+    int length = snprintf(out, room_bytes, "%s/%td.zrt", own.folder, record - own.table->records);
     return length > 0 && (size_t)length < room_bytes;
 }
 
 static void remove_trace(uint64_t best)
 {
-    char path[sizeof own.room + 32];
+    char path[sizeof own.folder_room + 32];
     size_t number = (best & ((1u << ZR_USAGE_NUMBER_BITS) - 1)) - 1;
-    if (zr_usage_trace_path(&own.book->records[number], path, sizeof path))
+    if (zr_usage_trace_path(&own.table->records[number], path, sizeof path))
         unlink(path);
 }
 
 void zr_usage_keep_best_trace(const struct zr_usage *record)
 {
     uint64_t pages = record->memory[ZR_USAGE_HOST].traced_peak_bytes / 4096,
-             old = atomic_load(&own.book->best_trace);
-    uint64_t mine = pages << ZR_USAGE_NUMBER_BITS | (uint64_t)(record - own.book->records + 1);
+             old = atomic_load(&own.table->best_trace);
+    uint64_t mine = pages << ZR_USAGE_NUMBER_BITS | (uint64_t)(record - own.table->records + 1);
     do {
         if (old >= mine) {
             remove_trace(mine);
             return;
         }
-    } while (!atomic_compare_exchange_weak(&own.book->best_trace, &old, mine));
+    } while (!atomic_compare_exchange_weak(&own.table->best_trace, &old, mine));
     if (old != 0)
         remove_trace(old);
 }
@@ -204,7 +206,7 @@ static void raise_to(_Atomic uint64_t *word, uint64_t value)
         ;
 }
 
-/* Brings the sums up to what the process has now. */
+/* Adds the changes of the process's figures to the sums. */
 static void count(struct zr_usage *record, unsigned memory)
 {
     struct zr_usage_figures *figures = &record->memory[memory];
@@ -213,15 +215,15 @@ static void count(struct zr_usage *record, unsigned memory)
         return;
     uint64_t more_live = live - atomic_exchange(&figures->counted_live_bytes, live);
     uint64_t more_held = held - atomic_exchange(&figures->counted_held_bytes, held);
-    uint64_t sum_live = atomic_fetch_add(&own.book->sums[memory].live_bytes, more_live) + more_live;
-    uint64_t sum = atomic_fetch_add(&own.book->sums[memory].held_bytes, more_held) + more_held;
-    if (sum <= INT64_MAX && sum > atomic_load(&own.book->sums[memory].peak_held_bytes)) {
-        raise_to(&own.book->sums[memory].peak_held_bytes, sum);
-        atomic_store(&own.book->sums[memory].live_at_peak_bytes, sum_live);
+    uint64_t sum_live = atomic_fetch_add(&own.table->sums[memory].live_bytes, more_live) + more_live;
+    uint64_t sum = atomic_fetch_add(&own.table->sums[memory].held_bytes, more_held) + more_held;
+    if (sum <= INT64_MAX && sum > atomic_load(&own.table->sums[memory].peak_held_bytes)) {
+        raise_to(&own.table->sums[memory].peak_held_bytes, sum);
+        atomic_store(&own.table->sums[memory].live_at_peak_bytes, sum_live);
     }
 }
 
-static void put(_Atomic uint64_t *word, uint64_t value)
+static void store(_Atomic uint64_t *word, uint64_t value)
 {
     atomic_store_explicit(word, value, memory_order_relaxed);
 }
@@ -229,11 +231,11 @@ static void put(_Atomic uint64_t *word, uint64_t value)
 void zr_usage_note(struct zr_usage *record, unsigned memory, uint64_t live_bytes, uint64_t held_bytes)
 {
     struct zr_usage_figures *figures = &record->memory[memory];
-    put(&figures->live_bytes, live_bytes);
-    put(&figures->held_bytes, held_bytes);
+    store(&figures->live_bytes, live_bytes);
+    store(&figures->held_bytes, held_bytes);
     if (held_bytes > atomic_load_explicit(&figures->peak_held_bytes, memory_order_relaxed)) {
-        put(&figures->peak_held_bytes, held_bytes);
-        put(&figures->live_at_peak_bytes, live_bytes);
+        store(&figures->peak_held_bytes, held_bytes);
+        store(&figures->live_at_peak_bytes, live_bytes);
     }
     uint64_t counted = atomic_load_explicit(&figures->counted_held_bytes, memory_order_relaxed);
     if (held_bytes > counted + COUNT_STEP_BYTES || counted > held_bytes + COUNT_STEP_BYTES)
@@ -244,23 +246,23 @@ void zr_usage_failure(struct zr_usage *record, unsigned memory, uint64_t bytes)
 {
     struct zr_usage_figures *figures = &record->memory[memory];
     atomic_fetch_add(&figures->failed_count, 1);
-    put(&figures->failed_bytes, bytes);
-    put(&figures->live_at_failure_bytes, figures->live_bytes);
+    store(&figures->failed_bytes, bytes);
+    store(&figures->live_at_failure_bytes, figures->live_bytes);
 }
 
-void zr_usage_uncount(struct zr_usage_table *book, struct zr_usage *record, enum zr_usage_state state)
+void zr_usage_uncount(struct zr_usage_table *table, struct zr_usage *record, enum zr_usage_state state)
 {
     uint32_t running = ZR_USAGE_RUNNING;
-    size_t number = (size_t)(record - book->records);
+    size_t number = (size_t)(record - table->records);
     if (!atomic_compare_exchange_strong(&record->state, &running, state))
         return;
-    atomic_fetch_and(&book->running[number / 64], ~(UINT64_C(1) << number % 64));
+    atomic_fetch_and(&table->running[number / 64], ~(UINT64_C(1) << number % 64));
     for (unsigned i = 0; i < ZR_USAGE_MEMORIES; i++) {
         struct zr_usage_figures *figures = &record->memory[i];
         if (figures->peak_held_bytes == 0)
             continue;
-        atomic_fetch_sub(&book->sums[i].live_bytes, atomic_exchange(&figures->counted_live_bytes, 0));
-        atomic_fetch_sub(&book->sums[i].held_bytes, atomic_exchange(&figures->counted_held_bytes, 0));
+        atomic_fetch_sub(&table->sums[i].live_bytes, atomic_exchange(&figures->counted_live_bytes, 0));
+        atomic_fetch_sub(&table->sums[i].held_bytes, atomic_exchange(&figures->counted_held_bytes, 0));
     }
 }
 
@@ -272,6 +274,6 @@ void zr_usage_end(struct zr_usage *record)
     for (unsigned i = 0; i < ZR_USAGE_MEMORIES; i++)
         if (record->memory[i].peak_held_bytes > 0 &&
             record->memory[i].counted_held_bytes < record->memory[i].peak_held_bytes)
-            count(record, i); /* a small process counts once */
-    zr_usage_uncount(own.book, record, ZR_USAGE_ENDED);
+            count(record, i); /* a process below COUNT_STEP_BYTES is counted here */
+    zr_usage_uncount(own.table, record, ZR_USAGE_ENDED);
 }

@@ -1,14 +1,14 @@
-/* usage.h: the memory figures of a preloaded process, in a file that it shares with its observer, who can
- * read them after the process has died, too. Private to alloc/preload/ and to defrag/tool/, which reads it.
+/* usage.h: memory figures of preloaded processes in a shared file, which an observer can read even after a
+ * process has died. Private to alloc/preload/ and to defrag/tool/, which reads the file.
  *
- * The file is a struct zr_usage_table: `zr run --stats` makes it in a folder of its own (mode 0700) and names
- * the folder in ZR_RECORD, which the program's children inherit. A process takes a free record when its first
- * preloaded library starts; the second one finds that record again. It is known by the process's number and
- * by the image, 8 bytes that the kernel draws at each exec: what a process was before an exec, and a child
- * after fork, have records of their own.
+ * The file is a struct zr_usage_table: `zr run --stats` creates the file in a folder of its own (mode 0700)
+ * and names the folder in ZR_RECORD, which the program's children inherit. A process takes a free record when
+ * its first preloaded library starts; the second library finds the record again, by the process's number and
+ * the image: 8 bytes that the kernel draws at each exec. Each image of a process has its own record, and so
+ * has a child after fork.
  *
- * Figures are single words, written by the process alone and without a fence: a reader may see one of them
- * newer than its neighbour, never a torn one. Writing costs a few stores. */
+ * Figures are single words that only the process writes, without a fence: a reader may see one figure newer
+ * than another, but never a torn one. A write costs a few stores. */
 #ifndef ZR_PRELOAD_USAGE_H
 #define ZR_PRELOAD_USAGE_H
 
@@ -20,44 +20,44 @@
 #define ZR_USAGE_MAGIC UINT64_C(0x314452434552525a) /* "ZRRECRD1" */
 enum {
     ZR_USAGE_VERSION = 1,
-    ZR_USAGE_COUNT = 4096,  /* processes and images of a run that have one; later ones are counted only */
-    ZR_USAGE_HOST = 0,      /* which memory: malloc's */
-    ZR_USAGE_DEVICE = 1,    /* device 0's; those of the others follow */
-    ZR_USAGE_MEMORIES = 17, /* sixteen devices */
+    ZR_USAGE_COUNT = 4096,  /* records of a run; later processes are only counted */
+    ZR_USAGE_HOST = 0,      /* index of malloc's memory */
+    ZR_USAGE_DEVICE = 1,    /* index of device 0's memory; other devices follow */
+    ZR_USAGE_MEMORIES = 17, /* malloc's and sixteen devices' */
     ZR_USAGE_NAME_BYTES = 48,
     ZR_USAGE_NUMBER_BITS = 13,
 };
 #define ZR_USAGE_FILE "record" /* in the folder */
 
-/* The least limit under which libzr_malloc.so serves a process: jemalloc's first memory takes five granules
+/* The minimum limit under which libzr_malloc.so serves a process: jemalloc's first memory takes five granules
  * of 2 MiB, a large block one, a second thread two. */
 #define ZR_USAGE_MIN_LIMIT_BYTES ((size_t)16 << 20)
 
-/* Of one kind of memory. Held: handed out, or kept after it was freed. */
+/* Figures of one kind of memory. Held bytes are allocated, or freed and kept. */
 struct zr_usage_figures {
     _Atomic uint64_t live_bytes, held_bytes;
-    _Atomic uint64_t peak_held_bytes, live_at_peak_bytes; /* the latter at the moment of the former */
-    _Atomic uint64_t traced_peak_bytes; /* held by what the trace has, at most, while it was written */
+    _Atomic uint64_t peak_held_bytes, live_at_peak_bytes; /* live bytes when held bytes peaked */
+    _Atomic uint64_t traced_peak_bytes; /* peak held bytes of traced blocks while the trace was written */
     _Atomic uint64_t limit_bytes;       /* 0: none */
-    _Atomic uint64_t failed_count;      /* requests that got nothing; of the last one: */
+    _Atomic uint64_t failed_count;      /* failed requests; the next two: of the last one */
     _Atomic uint64_t failed_bytes, live_at_failure_bytes;
-    _Atomic uint64_t counted_live_bytes, counted_held_bytes; /* its part of the book's sums */
+    _Atomic uint64_t counted_live_bytes, counted_held_bytes; /* the process's part of the table's sums */
 };
 
 enum zr_usage_state {
     ZR_USAGE_FREE = 0,
     ZR_USAGE_RUNNING,
-    ZR_USAGE_ENDED,    /* by exit() */
-    ZR_USAGE_REPLACED, /* by exec */
-    ZR_USAGE_GONE      /* died otherwise, as `zr run` has found */
+    ZR_USAGE_ENDED,    /* the process called exit() */
+    ZR_USAGE_REPLACED, /* the process called exec */
+    ZR_USAGE_GONE      /* the process died otherwise */
 };
 
 struct zr_usage {
     _Atomic uint32_t state; /* enum zr_usage_state */
     int32_t process, parent;
-    bool traced; /* NUMBER.zrt lies in the folder, NUMBER being the record's index; or where ZR_TRACE says */
+    bool traced; /* a trace was written: INDEX.zrt in the folder (the record's index), or ZR_TRACE's file */
     uint64_t image, started_ns;
-    _Atomic uint64_t peak_resident_bytes; /* of the whole process, as the kernel counts; known at the end */
+    _Atomic uint64_t peak_resident_bytes; /* the kernel's figure of the whole process; known at its end */
     char program[ZR_USAGE_NAME_BYTES];
     struct zr_usage_figures memory[ZR_USAGE_MEMORIES];
 };
@@ -65,21 +65,21 @@ struct zr_usage {
 struct zr_usage_table {
     uint64_t magic;
     uint32_t version, record_bytes;
-    int32_t root;                 /* the process that was started */
-    _Atomic uint32_t taken_count; /* beyond ZR_USAGE_COUNT: of those without one */
-    _Atomic uint64_t best_trace;  /* of processes that ended: pages at the peak << 13 | number + 1; 0: none */
-    struct {                      /* of all processes at once */
+    int32_t root;                 /* the process that `zr run` started */
+    _Atomic uint32_t taken_count; /* includes processes without a record, beyond ZR_USAGE_COUNT */
+    _Atomic uint64_t best_trace;  /* of ended processes: peak pages << 13 | index + 1; 0: none */
+    struct {                      /* sums over all running processes */
         _Atomic uint64_t live_bytes, held_bytes, peak_held_bytes, live_at_peak_bytes;
     } sums[ZR_USAGE_MEMORIES];
-    /* A bit for each record: its part of the file is there, and may be touched (a hole may not: on a full
-     * disk that ends a program); and its process runs. */
+    /* A bit per record. there: the record's part of the file is written and may be touched (touching a hole
+     * of the mapping on a full disk ends the program). running: the record's process runs. */
     _Atomic uint64_t there[ZR_USAGE_COUNT / 64], running[ZR_USAGE_COUNT / 64];
     _Alignas(4096) struct zr_usage records[ZR_USAGE_COUNT];
 };
 _Static_assert(offsetof(struct zr_usage_table, records) == 4096,
                "what is before the records is always there");
 
-/* The next number from `from` on with its bit set; ZR_USAGE_COUNT: none. */
+/* The first index from `from` on whose bit is set; ZR_USAGE_COUNT: none. */
 static inline unsigned zr_usage_next(const _Atomic uint64_t bits[ZR_USAGE_COUNT / 64], unsigned from)
 {
     for (unsigned word = from / 64; from < ZR_USAGE_COUNT; from = ++word * 64) {
@@ -93,23 +93,23 @@ static inline unsigned zr_usage_next(const _Atomic uint64_t bits[ZR_USAGE_COUNT 
 /* The process's record, acquired or found again. NULL: none was requested (*words is NULL), or none is
  * available (*words says why). Before threads, once per library; keeps errno. */
 struct zr_usage *zr_usage_open(const char **words);
-/* Whether this library took it; else another had, and ends it. */
+/* Whether this library took the record. The library that took a record also ends it. */
 bool zr_usage_is_taken_here(const struct zr_usage *record);
-/* In the child after fork, with its parent's record: one of its own. What malloc holds is as the parent's;
- * devices' memory is the parent's alone. NULL: none is free. */
+/* Takes a record for a child after fork and copies malloc's figures from its parent's record; device memory
+ * belongs only to the parent. NULL: no record is free. */
 struct zr_usage *zr_usage_in_child(const struct zr_usage *parents);
-/* The path of its trace in the folder: false: too long. */
+/* Writes the path of the record's trace in the folder. False: the path is too long. */
 bool zr_usage_trace_path(const struct zr_usage *record, char *out, size_t room_bytes);
-/* At exit, once its trace is whole: of the processes that ended, the trace of the one that held the most
- * stays, and the others' are removed, so that a run's folder does not grow with its processes. */
+/* Called at exit, after the trace was closed. Keeps only the trace of the ended process with the highest peak
+ * and removes other traces, so that a run's folder does not grow with its processes. */
 void zr_usage_keep_best_trace(const struct zr_usage *record);
-/* Figures of now. One thread at a time for each memory. */
+/* Updates the figures. One thread at a time for each kind of memory. */
 void zr_usage_note(struct zr_usage *record, unsigned memory, uint64_t live_bytes, uint64_t held_bytes);
 void zr_usage_failure(struct zr_usage *record, unsigned memory, uint64_t bytes);
-/* At exit: what it holds is no longer part of the sums. Of two libraries both may call it. */
+/* Removes the process's figures from the sums at exit. Both preloaded libraries may call this. */
 void zr_usage_end(struct zr_usage *record);
 
-/* Removes the figures of a process from the sums. Observers may call it. */
-void zr_usage_uncount(struct zr_usage_table *book, struct zr_usage *record, enum zr_usage_state state);
+/* Removes a process's figures from the sums. Observers may call this. */
+void zr_usage_uncount(struct zr_usage_table *table, struct zr_usage *record, enum zr_usage_state state);
 
 #endif

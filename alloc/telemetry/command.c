@@ -1,4 +1,4 @@
-/* command.c: see command.h. Uses base alone. */
+/* command.c: see command.h. Uses only base/. */
 #include "alloc/telemetry/command.h"
 
 #include <string.h>
@@ -20,7 +20,7 @@ static const struct {
     [ZR_COMMAND_STACKS] = {"stacks", true, false, false},
 };
 
-/* Moves past the word and one blank behind it. */
+/* Advances past the word and one blank after it. */
 static bool step_over(const char **at, const char *word)
 {
     size_t length = strlen(word);

@@ -1,20 +1,18 @@
-/* command.h: what another process of the same user may ask of this one: a line of text, read without trusting
- * a byte of it. Private to the project.
+/* command.h: commands of other processes of the same user: lines of text, parsed as untrusted input. Private
+ * to the project.
  *
  *     stats                    refreshes all published figures
- *     ledger                   the same, with what the devices say of their memory
- *     trim                     gives back what is idle
- *     snapshot ARENA PATH      writes what is there now as a .zrt
- *     attach ARENA PATH        records, until the connection ends, on which more lines may follow
- *     record ARENA PATH        records, until stop
- *     stop ARENA
- *     mark WORDS               in every trace that is written
- *     stacks N                 call stacks of one allocation in N, 0: none, until the next trace from outside
- * ends
+ *     ledger                   refreshes the counters and the devices' figures
+ *     trim                     releases idle memory
+ *     snapshot ARENA PATH      writes the present state as a .zrt
+ *     attach ARENA PATH        records until the connection ends; more lines may follow
+ *     record ARENA PATH        records until `stop`
+ *     stop ARENA               ends a record
+ *     mark WORDS               writes a mark to every running trace
+ *     stacks N                 takes call stacks of one allocation in N, 0: none, until the next record ends
  *
- * ARENA and N are numbers, PATH absolute, to the end of the line. The answer is "ok WORDS" or "no WORDS", one
- * line.
- */
+ * ARENA and N are numbers; PATH is absolute and extends to the end of the line. The answer is one line, "ok
+ * WORDS" or "no WORDS". */
 #ifndef ZR_COMMAND_H
 #define ZR_COMMAND_H
 
@@ -38,11 +36,11 @@ enum zr_command_kind {
 struct zr_command {
     enum zr_command_kind kind;
     unsigned arena;   /* stacks: N */
-    const char *text; /* path or words, in the line; "" where there is none */
+    const char *text; /* path or words, within the line; "": none */
 };
 
-/* Reads a line of `bytes`, its end of line not among them; line[bytes] is a zero. ZR_ERR_INVALID, with words.
- */
+/* Parses a line of `bytes` without its line end; line[bytes] is 0. ZR_ERR_INVALID: not a command, with a
+ * message. */
 zr_result zr_command_read(struct zr_command *out, const char *line, size_t bytes);
 
 #endif

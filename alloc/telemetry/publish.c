@@ -28,7 +28,7 @@ zr_result zr_publisher_start(struct zr_publisher *out)
     int fd = zr_fault(ZR_FAULT_OPEN) ? -1 : zr_open(out->path, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW, 0600);
     if (fd < 0)
         return zr_fail(ZR_ERR_IO, "cannot make '%s' (error %d)", out->path, errno);
-    /* Allocated before it is touched: a full disk under a mapping is SIGBUS. */
+    /* Allocate the blocks first: touching a mapping on a full disk raises SIGBUS. */
     if (!zr_fault(ZR_FAULT_WRITE) && posix_fallocate(fd, 0, sizeof *out->shown) == 0)
         out->shown = mmap(NULL, sizeof *out->shown, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     close(fd);
@@ -47,7 +47,7 @@ zr_result zr_publisher_start(struct zr_publisher *out)
     return ZR_OK;
 }
 
-/* The counters of one stripe. arena->lock */
+/* Adds the counters of one stripe. lock: arena->lock */
 static void add_counters(struct zr_arena *arena, struct zr_arena_stats *sum)
 {
     sum->live_bytes += arena->live_bytes;
@@ -67,8 +67,9 @@ static void add_counters(struct zr_arena *arena, struct zr_arena_stats *sum)
     }
 }
 
-/* Of all stripes; false: a lock is not to be had. The list is locked, so none of them ends. */
-static bool take_counters(struct zr_arena *arena, struct zr_arena_stats *out)
+/* Reads the counters of all stripes. False: a stripe's lock is busy. The list of arenas is locked, so no
+ * stripe is destroyed. */
+static bool read_counters(struct zr_arena *arena, struct zr_arena_stats *out)
 {
     unsigned count = atomic_load_explicit(&arena->stripes_count, memory_order_acquire);
     struct zr_arena_stats sum = {0};
@@ -93,8 +94,8 @@ static bool take_counters(struct zr_arena *arena, struct zr_arena_stats *out)
     return true;
 }
 
-/* Those that a walk finds. The names are zr_ctl_get()'s. */
-static void take_walked(struct zr_published_arena *shown)
+/* Reads figures that need a walk over the extents, by their names for zr_ctl_get(). */
+static void read_walked(struct zr_published_arena *shown)
 {
     char name[64];
     uint64_t pending = 0, stranded = 0;
@@ -117,8 +118,8 @@ static void copy_ranges(const struct zr_arena *arena, struct zr_published_arena 
     }
 }
 
-/* What the device says; the list is locked, so no arena of it ends. */
-static void take_device(struct zr_arena *arena, struct zr_published_arena *out)
+/* Reads the device's figures. The list of arenas is locked, so no arena is destroyed. */
+static void read_device(struct zr_arena *arena, struct zr_published_arena *out)
 {
     struct zr_backend_memory device = {0};
     bool known = zr_backend_memory_info(arena->backend, &device) == ZR_OK && device.total_bytes != SIZE_MAX;
@@ -145,9 +146,9 @@ static unsigned copy_arenas(struct zr_published *shown, enum zr_refresh what)
         slot->device = arena->backend->device;
         slot->device_before_bytes = arena->backend->before_bytes;
         copy_ranges(arena, slot);
-        take_counters(arena, &slot->stats);
+        read_counters(arena, &slot->stats);
         if (what >= ZR_REFRESH_DEVICES)
-            take_device(arena, slot);
+            read_device(arena, slot);
     }
     zr_arenas_unlock();
     return count;
@@ -161,7 +162,7 @@ void zr_publisher_refresh(struct zr_publisher *publisher, enum zr_refresh what)
     atomic_thread_fence(memory_order_release);
     shown->arenas_count = copy_arenas(shown, what);
     for (unsigned i = 0; what >= ZR_REFRESH_WALKED && i < shown->arenas_count && i < ZR_PUBLISHED_ARENAS; i++)
-        take_walked(&shown->arenas[i]);
+        read_walked(&shown->arenas[i]);
     shown->written_ns = zr_os_now_ns();
     atomic_store_explicit(&shown->sequence, sequence + 2, memory_order_release);
 }

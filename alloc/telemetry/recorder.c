@@ -1,8 +1,9 @@
 /* recorder.c: the flight recorder. Uses trace.c, follow.h and option.c.
  *
- * The ring holds what happened; the arena holds what is there now. What was there at the ring's start follows
- * from both: of each address that the ring names, its first event tells whether a block was there before, and
- * what no event names was there all the time. Granules are undone one event after the other. */
+ * The ring holds the last events, and the arena holds the present state. The state at the ring's start is
+ * derived from both: the first event of an address tells whether a block was there at the start, and a block
+ * without events was there all the time. The granules at the start are found by undoing the events, latest
+ * first. */
 #define _GNU_SOURCE
 #include "alloc/telemetry/recorder.h"
 #include "alloc/telemetry/stacks.h"
@@ -21,10 +22,10 @@
 #include "alloc/core/event_ring.h"
 #include "alloc/telemetry/report.h"
 
-/* Files of a process; after a file of an arena, the next a minute later. */
+/* Maximum of files per process; an arena writes its next file a minute later at the earliest. */
 enum { FILES_MAX = 8, NUMBERS_MAX = 10000 };
 #define AGAIN_NS UINT64_C(60000000000)
-/* More blocks than this are not written with the lock held. */
+/* An arena with more blocks writes no file, because its lock is held meanwhile. */
 enum { BLOCKS_MAX = 4 << 20 };
 
 __thread bool zr_recorder_held __attribute__((tls_model("initial-exec")));
@@ -32,13 +33,13 @@ __thread uint8_t zr_recorder_files __attribute__((tls_model("initial-exec")));
 
 /* ---- The ring ------------------------------------------------------------------------------------------ */
 
-/* Behind the events: a table of their places by address, and the granules as they were. Touched at a failure
- * alone, when there may be no memory to ask for. */
+/* A table of events by address and a granule bitmap follow the events. They are allocated at the start and
+ * touched only at a failure, when there may be no memory left to allocate. */
 struct layout {
     size_t events_bytes, table_bytes, end;
 };
 
-static struct layout lay_out(const struct zr_arena *arena, size_t events_count)
+static struct layout layout_of(const struct zr_arena *arena, size_t events_count)
 {
     struct layout out = {.events_bytes = events_count * sizeof(struct zr_recorded)};
     out.table_bytes = 2 * events_count * sizeof(uint32_t);
@@ -54,7 +55,7 @@ void zr_recorder_start(struct zr_arena *arena)
         return;
     while (2 * count <= bytes / sizeof(struct zr_recorded))
         count *= 2;
-    recorder->events = zr_pages_take(lay_out(arena, count).end);
+    recorder->events = zr_pages_take(layout_of(arena, count).end);
     recorder->next = recorder->stop = recorder->events;
     recorder->mask = count - 1;
 }
@@ -63,7 +64,7 @@ void zr_recorder_end(struct zr_arena *arena)
 {
     struct zr_recorder *recorder = &arena->recorder;
     if (recorder->events)
-        zr_pages_give(recorder->events, lay_out(arena, recorder->mask + 1).end);
+        zr_pages_give(recorder->events, layout_of(arena, recorder->mask + 1).end);
     recorder->events = recorder->next = recorder->stop = NULL;
 }
 
@@ -114,15 +115,15 @@ void zr_recorder_put_granules(struct zr_arena *arena, unsigned kind, struct zr_b
                    .where = run.offset_bytes | kind, .bytes = run.bytes, .thread = zr_recorder_thread()});
 }
 
-/* ---- What was there at its start ----------------------------------------------------------------------- */
+/* ---- The state at the ring's start --------------------------------------------------------------------- */
 
 /* The ring being read. */
 struct reading {
     const struct zr_arena *arena;
     const struct zr_recorded *events;
-    uint64_t first, end; /* numbers, as recorder->count has them */
+    uint64_t first, end; /* event numbers, counted since the recorder's start */
     size_t mask, table_mask;
-    uint32_t *table;    /* by address: 1 + place in the ring of its first event; 0: none */
+    uint32_t *table;    /* by address: 1 + ring index of its first event; 0: none */
     uint64_t *granules; /* mapped at the start */
 };
 
@@ -141,7 +142,7 @@ static size_t offset_of(const struct zr_recorded *event)
     return (size_t)(event->where - event->where % ZR_UNIT_BYTES);
 }
 
-/* Where the table has the address, or would. */
+/* The table's slot of the address, or the empty slot where it belongs. */
 static uint32_t *slot_of(const struct reading *reading, size_t offset_bytes)
 {
     size_t at = (size_t)(offset_bytes / ZR_UNIT_BYTES * UINT64_C(0x9e3779b97f4a7c15) >> 32);
@@ -186,7 +187,7 @@ static struct reading read_ring(const struct zr_arena *arena)
     const struct zr_recorder *recorder = &arena->recorder;
     size_t count = recorder->mask + 1;
     uint64_t end = zr_recorder_count(recorder);
-    struct layout layout = lay_out(arena, count);
+    struct layout layout = layout_of(arena, count);
     struct reading out = {
         .arena = arena,
         .events = recorder->events,
@@ -248,7 +249,7 @@ static void write_start(const struct reading *reading, struct zr_trace *trace, s
     zr_trace_write_begin(trace);
 }
 
-/* What a reader has to know of the events: how many came before them, and which never come. */
+/* Writes marks for the reader: the number of earlier, lost events, and that a plan's events are missing. */
 static void write_marks(const struct reading *reading, struct zr_trace *trace)
 {
     char label[ZRT_LABEL_BYTES + 1];
@@ -296,7 +297,7 @@ static void write_events(const struct reading *reading, struct zr_trace *trace, 
     zr_trace_set_source(trace, 0, 0);
 }
 
-/* A new file of this process; false: none can be had. */
+/* Creates a file of this process. False: no file could be created. */
 static bool open_file(struct zr_trace **out, char *path, size_t room_bytes, const struct zr_arena *arena,
                       uint64_t start_ns)
 {
@@ -315,7 +316,7 @@ static bool open_file(struct zr_trace **out, char *path, size_t room_bytes, cons
                               arena->name, number);
         if (length < 0 || (size_t)length >= room_bytes)
             return false;
-        /* The arena's name comes from the program. */
+        /* The program chose the arena's name, so characters that are bad in a file name are replaced. */
         for (char *at = path + strlen(zr_folder_temporary()) + 1; *at; at++)
             if (*at == '/' || (unsigned char)*at <= ' ' || *at == '\'')
                 *at = '-';
@@ -323,8 +324,8 @@ static bool open_file(struct zr_trace **out, char *path, size_t room_bytes, cons
             atomic_fetch_add(&files_count, 1);
             return true;
         }
-        if (lstat(path, &taken) != 0) /* a symbolic link to nothing takes the name, too */
-            return false;             /* not for want of a name */
+        if (lstat(path, &taken) != 0) /* lstat: a dangling symbolic link also takes the name */
+            return false;             /* the name is free, so another error prevented the file */
     }
     return false;
 }
@@ -344,7 +345,7 @@ static bool write_file(struct zr_arena *arena, char *path, size_t room_bytes,
     zr_trace_write_refused(trace, request, refusal, arena->stacks ? zr_call_stack_own() : 0);
     if (zr_trace_close(trace) == ZR_OK)
         return true;
-    unlink(path); /* without its end it explains nothing */
+    unlink(path); /* an incomplete file is useless */
     return false;
 }
 
@@ -361,7 +362,7 @@ void zr_recorder_refused(struct zr_arena *arena, zr_result result, const struct 
         return;
     recorder->written_ns = now_ns ? now_ns : 1;
     snprintf(words, sizeof words, "%s", zr_last_error());
-    /* Files are points where a thread may be cancelled, and this one has locks. */
+    /* File calls are cancellation points, and this thread holds locks. */
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &state);
     bool written = write_file(arena, path, sizeof path, request, refusal);
     pthread_setcancelstate(state, &state);

@@ -1,12 +1,12 @@
-/* recorder.h: the flight recorder: the last events of an arena, kept in a ring, and written as a trace when
- * an allocation fails. Private to alloc/.
+/* recorder.h: the flight recorder: a ring of an arena's last events, written as a trace when an allocation
+ * fails. Private to alloc/.
  *
- * An event costs a few stores under the lock that the call has anyhow. Not recorded is what a plan hands out:
- * its fast path looks at nothing but the plan. A plan that comes or goes empties the ring. Of a plan's blocks
- * the file has those that are live at the failure, as if they had been there from the ring's start, and a
- * mark with the plan's position.
+ * An event costs a few stores under the arena's lock, which the call holds anyway. Blocks that a plan places
+ * are not recorded, because the plan's fast path reads only the plan. Starting or ending a plan empties the
+ * ring. The file has a mark with the plan's position, and the plan's blocks that are live at the failure as
+ * if they were there at the ring's start.
  *
- * All of it under the arena's lock unless a function says otherwise. */
+ * Functions run under the arena's lock unless their declaration says otherwise. */
 #ifndef ZR_RECORDER_H
 #define ZR_RECORDER_H
 
@@ -18,26 +18,27 @@
 
 enum {
     ZR_RECORDED_TICK = ZRT_BEGIN
-}; /* the time of what follows; every so many events, and with what maps */
+}; /* the time of the events that follow; every ZR_RECORDER_TICK_EVENTS events, and before each map and unmap
+    */
 enum { ZR_RECORDER_TICK_EVENTS = 256 };
 
 enum { ZR_RECORDED_STACK_SHIFT = 48 };
 
-/* The ring of a new arena, as ZR_CONF=recorder:BYTES has it. Without memory for it there is none. */
+/* Allocates a new arena's ring of ZR_CONF=recorder:BYTES. Without memory the ring is off. */
 void zr_recorder_start(struct zr_arena *arena);
 void zr_recorder_end(struct zr_arena *arena);
 
-/* Where the next event goes, after a tick, and from the ring's start again at its end; NULL: the ring is off.
- */
+/* Writes a tick and returns the place of the next event, wrapping around at the ring's end. NULL: the ring is
+ * off. */
 struct zr_recorded *zr_recorder_turn(struct zr_arena *arena);
-/* A run of granules: ZRT_MAP or ZRT_UNMAP. */
+/* Records a run of granules: ZRT_MAP or ZRT_UNMAP. */
 void zr_recorder_put_granules(struct zr_arena *arena, unsigned kind, struct zr_bounds run);
 
 /* The calling thread's number in events. */
 uint16_t zr_recorder_thread(void);
 
-/* A block that came or went: ZRT_ALLOC or ZRT_FREE. Field by field, as the core has written them: a wider
- * load would wait for its stores. */
+/* Records a block: ZRT_ALLOC or ZRT_FREE. Copies field by field, because a wider load would stall on the
+ * core's recent narrow stores. */
 static inline void zr_recorder_put(struct zr_arena *arena, unsigned kind, const struct zr_extent *block)
 {
     struct zr_recorder *recorder = &arena->recorder;
@@ -57,18 +58,19 @@ static inline void zr_recorder_put(struct zr_arena *arena, unsigned kind, const 
     event->thread = (uint16_t)thread;
 }
 
-/* The call stack of the block that was put last. */
+/* Adds the call stack to the last recorded block. */
 void zr_recorder_put_stack(struct zr_arena *arena, const struct zr_extent *block);
 
-/* A request failed, and its words are this thread's last error: writes the file and adds its name to them,
- * once, then once a minute, a few times in all. Does nothing where the ring is off, or this thread holds it.
- * Both locks. Never fails. */
+/* Called after a failed request, whose message is the thread's last error: writes the file and adds its name
+ * to the message, at most once a minute and a few times per process. Does nothing if the ring is off or
+ * zr_recorder_held is set. locks: arena->lock and supply. Never fails. */
 void zr_recorder_refused(struct zr_arena *arena, zr_result result, const struct zr_request *request,
                          const struct zr_refusal *refusal);
 
-/* While true, a failure of this thread is not the last word: its caller has another way to try. */
+/* While true, a failure of this thread writes no file, because the caller will try another way. */
 extern __thread bool zr_recorder_held __attribute__((tls_model("initial-exec")));
-/* Counts the files that this thread's failures have written: tells whether the last one did. */
+/* Number of files that this thread's failures have written, so that a caller knows whether its failure wrote
+ * one. */
 extern __thread uint8_t zr_recorder_files __attribute__((tls_model("initial-exec")));
 
 #endif

@@ -1,5 +1,5 @@
-/* report.c: why there is no memory, in words for the person who has to do something about it. Walks the
- * extents: slow, and only on failure. Uses space.c. */
+/* report.c: the message of an out-of-memory failure: the cause and the remedies. Walks all extents, which is
+ * slow, but only after a failure. Uses space.c. */
 #include "alloc/core/arena.h"
 #include "alloc/core/calls.h"
 #include "alloc/core/core.h"
@@ -14,25 +14,26 @@
 #include "alloc/base/sizes.h"
 #include "alloc/telemetry/trace_format.h"
 
-/* A granule is advised down to a sixteenth: finer ones cost more mappings than they save memory. */
+/* The smallest granule advised is a sixteenth: smaller granules cost more mappings than they save memory. */
 enum { SIZES_MAX = 5 };
 
-/* As zr_backend_granule() has it. */
+/* The maximum of zr_backend_granule(). */
 #define GRANULE_MAX_BYTES ((size_t)1 << 30)
 
-/* Of all stripes but where it says so. */
+/* Sums over all stripes, unless a field says otherwise. */
 struct survey {
-    size_t largest_bytes; /* free and mapped, in one piece */
+    size_t largest_bytes; /* largest contiguous free and mapped run */
     size_t free_bytes;    /* free and mapped */
     size_t holes_count;
     size_t cached_bytes, live_bytes, live_by_tag_bytes[ZR_TAG_COUNT];
-    size_t unmovable_bytes; /* free, in whole granules that are not movable */
-    size_t addresses_bytes; /* free, mapped or not, of the stripe that was asked: it cannot use others' */
-    size_t pinned_bytes[ZR_TAG_COUNT]; /* free on granules that a block of the tag is on, halved if two are */
-    size_t whole_bytes[SIZES_MAX];     /* free in whole granules, were these halved i times */
+    size_t unmovable_bytes;            /* free, in whole unmovable granules */
+    size_t addresses_bytes;            /* free addresses, mapped or not, of the failing stripe only */
+    size_t pinned_bytes[ZR_TAG_COUNT]; /* free bytes of granules that a block of the tag shares; halved if two
+                                          blocks do */
+    size_t whole_bytes[SIZES_MAX];     /* free in whole granules if granules were halved i times */
 };
 
-/* What is missing, which is what decides about the ways out. */
+/* The missing resource, which decides about the remedies. */
 enum lack { LACK_MEMORY, LACK_WHOLE_GRANULES, LACK_ADDRESSES, LACK_ADDRESSES_IN_A_ROW, LACK_MAPPINGS };
 
 static const char *const lack_words[] = {
@@ -43,7 +44,7 @@ static const char *const lack_words[] = {
     [LACK_MAPPINGS] = "shortage of mappings",
 };
 
-/* ---- Looking ------------------------------------------------------------------------------------------- */
+/* ---- Survey -------------------------------------------------------------------------------------------- */
 
 static void pin(struct survey *survey, const struct zr_extent *neighbour, size_t bytes)
 {
@@ -56,8 +57,8 @@ static size_t mapping_end(const struct zr_mapping *mapping)
     return mapping->offset_bytes + mapping->handle->bytes;
 }
 
-/* One free and mapped run of a free extent. Granules at its ends may have a block on them, too: that block
- * pins them. A run of granules that sticks out moves as one, whatever the size of a granule. */
+/* Surveys one free and mapped run of a free extent. A block may share the granules at the run's ends and pins
+ * them. A handle of several granules that extends beyond the run cannot be moved in part. */
 static void survey_run(const struct zr_arena *arena, const struct zr_extent *gap, struct zr_bounds run,
                        struct survey *out)
 {
@@ -110,7 +111,7 @@ static void survey_free_extent(const struct zr_arena *arena, const struct zr_ext
     out->holes_count += out->free_bytes > before;
 }
 
-/* Adds one stripe, whose lock is held. */
+/* Surveys one stripe. lock: the stripe's */
 static void survey_stripe(struct zr_arena *arena, struct survey *out)
 {
     zr_arena_flush_quick(arena);
@@ -123,7 +124,8 @@ static void survey_stripe(struct zr_arena *arena, struct survey *out)
         out->live_by_tag_bytes[tag] += arena->live_by_tag_bytes[tag];
 }
 
-/* With the stripe's lock, which is released while other stripes are read: no thread holds two. */
+/* Surveys all stripes. lock: the failing stripe's, which is released while other stripes are read, because a
+ * thread never holds the locks of two stripes. */
 static void take_survey(struct zr_arena *arena, struct survey *out)
 {
     struct zr_arena *first_stripe = arena->first_stripe;
@@ -146,7 +148,8 @@ static void take_survey(struct zr_arena *arena, struct survey *out)
     out->addresses_bytes = addresses_bytes;
 }
 
-/* Addresses that are there: what failed is mapping them, at the budget of mappings or by the system. */
+/* The missing resource. If free addresses exist, mapping failed: the budget of mappings or the system's limit
+ * is reached. */
 static enum lack lack_of(const struct zr_arena *arena, zr_result result, struct zr_need need,
                          const struct survey *survey)
 {
@@ -157,7 +160,7 @@ static enum lack lack_of(const struct zr_arena *arena, zr_result result, struct 
     return survey->addresses_bytes >= need.bytes ? LACK_ADDRESSES_IN_A_ROW : LACK_ADDRESSES;
 }
 
-/* ---- In words ------------------------------------------------------------------------------------------ */
+/* ---- The message --------------------------------------------------------------------------------------- */
 
 static unsigned largest_of(const size_t *bytes)
 {
@@ -179,7 +182,7 @@ static struct amount amount(size_t bytes)
     return out;
 }
 
-/* "1.40 GiB (1500000256 bytes)": rounded, a run that is just too short would look long enough. */
+/* "1.40 GiB (1500000256 bytes)", because a rounded size may hide that a run is a little too short. */
 static struct amount exact(size_t bytes)
 {
     struct amount out = amount(bytes);
@@ -189,7 +192,7 @@ static struct amount exact(size_t bytes)
     return out;
 }
 
-/* "256k", as ZR_CONF has it. */
+/* "256k", in the syntax of ZR_CONF. */
 static struct amount granule_words(size_t bytes)
 {
     static const char *const units[] = {"", "k", "m", "g"};
@@ -205,8 +208,8 @@ struct words {
     char text[256];
 };
 
-/* The tags whose blocks pin most, "" if none does. */
-static struct words pins(const struct survey *survey)
+/* Text with the tags whose blocks pin the most memory; "": none does. */
+static struct words pinning_tags(const struct survey *survey)
 {
     enum { TAGS_MAX = 4 };
     struct words out = {""};
@@ -224,21 +227,20 @@ static struct words pins(const struct survey *survey)
     return out;
 }
 
-/* The largest granule whose whole ones in the free extents there are would do; 0: none that the backend has.
- */
-static size_t granule_that_does(const struct zr_arena *arena, struct zr_need need,
-                                const struct survey *survey)
+/* The largest smaller granule of the backend with enough whole free granules for the need; 0: none. */
+static size_t sufficient_granule(const struct zr_arena *arena, struct zr_need need,
+                                 const struct survey *survey)
 {
-    size_t least = arena->backend->can.least_granule_bytes;
-    for (unsigned i = 1; i < SIZES_MAX && arena->granule_bytes >> i >= least; i++)
+    size_t min_bytes = arena->backend->can.least_granule_bytes;
+    for (unsigned i = 1; i < SIZES_MAX && arena->granule_bytes >> i >= min_bytes; i++)
         if (survey->whole_bytes[i] + survey->cached_bytes >=
             zr_round_up(need.bytes, arena->granule_bytes >> i))
             return arena->granule_bytes >> i;
     return 0;
 }
 
-/* Whether so many more bytes pass a limit, the arena's or the backend's. */
-static bool at_limit(const struct zr_arena *arena, size_t bytes)
+/* Whether `bytes` more exceed the arena's or the backend's limit. */
+static bool exceeds_limit(const struct zr_arena *arena, size_t bytes)
 {
     struct zr_backend *backend = arena->backend;
     const struct zr_arena *first_stripe = arena->first_stripe;
@@ -254,12 +256,12 @@ static struct words help(const struct zr_arena *arena, enum lack lack, struct zr
 {
     struct words out;
     size_t granule = arena->granule_bytes, other = 0;
-    /* At most a granule more than the need in whole ones was asked for. */
-    bool limited = at_limit(arena, zr_round_up(need.bytes, granule) + granule);
+    /* The request was for the need in whole granules and at most one granule more. */
+    bool limited = exceeds_limit(arena, zr_round_up(need.bytes, granule) + granule);
     const char *limit = limited ? "a larger limit" : "the setting that the cause names";
     switch (lack) {
     case LACK_WHOLE_GRANULES:
-        other = granule_that_does(arena, need, survey);
+        other = sufficient_granule(arena, need, survey);
         snprintf(out.text, sizeof out.text, "%s%s%sallocating long-lived blocks first, or %s",
                  other ? "a smaller granule (ZR_CONF=granule:" : "", other ? granule_words(other).text : "",
                  other ? "), " : "", limit);
@@ -283,7 +285,7 @@ static struct words help(const struct zr_arena *arena, enum lack lack, struct zr
     return out;
 }
 
-/* The same in figures. */
+/* Fills in the figures of the failure. */
 static void fill_refusal(struct zr_arena *arena, enum lack lack, struct zr_need need,
                          const struct survey *survey, struct zr_refusal *out)
 {
@@ -295,7 +297,7 @@ static void fill_refusal(struct zr_arena *arena, enum lack lack, struct zr_need 
     struct zr_backend_memory device;
     struct zr_pool_counters pools;
     size_t limit_bytes = arena->first_stripe->limit_bytes, backend_bytes = arena->backend->limit_bytes;
-    bool limited = at_limit(arena, zr_round_up(need.bytes, arena->granule_bytes) + arena->granule_bytes);
+    bool limited = exceeds_limit(arena, zr_round_up(need.bytes, arena->granule_bytes) + arena->granule_bytes);
     *out = (struct zr_refusal){
         .cause = lack == LACK_MEMORY && limited ? ZRT_CAUSE_LIMIT : causes[lack],
         .need_bytes = need.bytes,
@@ -333,7 +335,7 @@ zr_result zr_report_exhausted(struct zr_arena *arena, zr_result result, const st
     take_survey(arena, &survey);
     enum lack lack = lack_of(arena, result, need, &survey);
     fill_refusal(arena, lack, need, &survey, refusal);
-    unsigned living = largest_of(survey.live_by_tag_bytes);
+    unsigned largest_tag = largest_of(survey.live_by_tag_bytes);
     if (survey.cached_bytes > 0)
         snprintf(cache, sizeof cache, " and %s in cache", amount(survey.cached_bytes).text);
     if (survey.unmovable_bytes > 0)
@@ -343,10 +345,10 @@ zr_result zr_report_exhausted(struct zr_arena *arena, zr_result result, const st
                    "arena \"%s\" has no %s for %s: %s. %s live (%s of it %s), %s free in %zu hole%s%s, the "
                    "largest free run %s%s%s. Cause: %s. What would help: %s%s",
                    arena->name, exact(request->bytes).text, zr_tag_name(request->tag), lack_words[lack],
-                   amount(survey.live_bytes).text, amount(survey.live_by_tag_bytes[living]).text,
-                   zr_tag_name((zr_tag)living), amount(survey.free_bytes).text, survey.holes_count,
+                   amount(survey.live_bytes).text, amount(survey.live_by_tag_bytes[largest_tag]).text,
+                   zr_tag_name((zr_tag)largest_tag), amount(survey.free_bytes).text, survey.holes_count,
                    survey.holes_count == 1 ? "" : "s", cache, exact(survey.largest_bytes).text, unmovable,
-                   pins(&survey).text, cause,
+                   pinning_tags(&survey).text, cause,
                    survey.unmovable_bytes > 0 ? "making those movable (zr_arena_set_granule_class()), " : "",
                    help(arena, lack, need, &survey).text);
 }

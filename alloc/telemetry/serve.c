@@ -1,8 +1,9 @@
 /* serve.c: see serve.h. Uses publish.c, command.c, tracing.c and arena.c.
  *
- * Connections are heard side by side, each with a second to say its line; where there are too many, the one
- * that has been silent longest is closed for the next. One line is answered at a time. Only a connection that
- * has said `attach` stays, and may say more lines; its records end with it. */
+ * Several connections are open at once, each with a second to send its line. If all are in use, the
+ * connection that has been silent longest is closed for a new one. Lines are answered one at a time. A
+ * connection is closed after its answer, unless it has sent `attach`: it may then send more lines, and its
+ * records end with it. */
 #define _GNU_SOURCE
 #include "alloc/telemetry/serve.h"
 
@@ -26,16 +27,16 @@
 #include "alloc/telemetry/publish.h"
 #include "alloc/telemetry/trace.h"
 #include "alloc/core/registry.h"
-#include "alloc/telemetry/counters.h"
+#include "alloc/telemetry/report.h"
 
-#define DUE_BYTES   ((size_t)64 << 20)
-#define PATIENCE_NS UINT64_C(1000000000)
-#define REFRESH_MS  1000
-#define LOOK_NS     UINT64_C(10000000) /* between two looks for a request */
-#define QUEUE_MAX   16
-#define HEARD_MAX   16      /* connections at a time */
+#define DUE_BYTES       ((size_t)64 << 20)
+#define TIMEOUT_NS      UINT64_C(1000000000)
+#define REFRESH_MS      1000
+#define CHECK_NS        UINT64_C(10000000) /* between two checks for a request */
+#define QUEUE_MAX       16
+#define CONNECTIONS_MAX 16  /* connections at once */
 enum { ATTACHED_MAX = 64 }; /* arenas that one connection records */
-#define DESCRIPTOR 200      /* from here on: programs that close what they do not know begin below */
+#define DESCRIPTOR_MIN 200  /* the lowest number used: programs that close unknown descriptors begin below */
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
 #define STACK_BYTES ((size_t)4 << 20)
 #else
@@ -46,31 +47,33 @@ _Atomic uint32_t zr_serve_state;
 
 struct connection {
     int fd;               /* -1: none */
-    ino_t inode;          /* of it: as below */
-    uint64_t deadline_ns; /* of its line; UINT64_MAX: none, of an attached one that says nothing */
+    ino_t inode;          /* of the socket; see is_own_socket() */
+    uint64_t deadline_ns; /* for the rest of its line; UINT64_MAX: none, for an attached connection without a
+                             partial line */
     size_t used;
     char line[ZR_COMMAND_BYTES];
 };
 
 static struct {
     int listening; /* -1: none */
-    dev_t device;  /* of it: a program may close what is not its own, and open another there */
+    dev_t device;  /* of the socket; see is_own_socket() */
     ino_t inode;
     pid_t process; /* owner of these files; 0: none */
     struct zr_publisher publisher;
     char socket_path[sizeof(((struct sockaddr_un *)0)->sun_path)];
     struct zr_thread thread;
-    void *stack; /* of the thread, or of the next one: a child has it, since its C library looks at it */
-    struct connection heard[HEARD_MAX];
-    struct connection *attached; /* one of them, or NULL */
+    void *stack; /* of the thread; a child keeps and reuses it, because its C library reads it */
+    struct connection connections[CONNECTIONS_MAX];
+    struct connection *attached; /* one of the connections, or NULL */
     unsigned attached_arenas[ATTACHED_MAX];
     unsigned attached_count;
 } serve = {.listening = -1};
 
 /* ---- Connections --------------------------------------------------------------------------------------- */
 
-/* Whether the descriptor is still the socket that was made: all sockets are of one device. */
-static bool is_ours(int fd, ino_t inode)
+/* Whether the descriptor is still this file's socket: a program may close an unknown descriptor and open
+ * another file with its number. All sockets have the same device number. */
+static bool is_own_socket(int fd, ino_t inode)
 {
     struct stat status;
     return fd >= 0 && fstat(fd, &status) == 0 && status.st_dev == serve.device && status.st_ino == inode;
@@ -83,47 +86,48 @@ static bool is_of_this_user(int fd)
     return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) == 0 && peer.uid == geteuid();
 }
 
-static void end_connection(struct connection *connection)
+static void close_connection(struct connection *connection)
 {
-    if (is_ours(connection->fd, connection->inode))
+    if (is_own_socket(connection->fd, connection->inode))
         close(connection->fd);
     connection->fd = -1;
 }
 
-/* Takes the next one, in the place of the longest silent where there is no other. NULL: there is none. */
-static struct connection *begin_connection(void)
+/* Accepts a connection; closes the connection that has been silent longest if no slot is free. NULL: none. */
+static struct connection *accept_connection(void)
 {
-    struct connection *place = NULL;
+    struct connection *slot = NULL;
     struct stat status;
     int fd = accept4(serve.listening, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
     if (fd < 0) {
-        poll(NULL, 0, 100); /* out of descriptors, as a rule: not again at once */
+        poll(NULL, 0, 100); /* usually out of descriptors: do not retry at once */
         return NULL;
     }
-    for (unsigned i = 0; i < HEARD_MAX; i++) {
-        struct connection *each = &serve.heard[i];
-        bool better = !place || (place->fd >= 0 && (each->fd < 0 || each->deadline_ns < place->deadline_ns));
+    for (unsigned i = 0; i < CONNECTIONS_MAX; i++) {
+        struct connection *each = &serve.connections[i];
+        bool better = !slot || (slot->fd >= 0 && (each->fd < 0 || each->deadline_ns < slot->deadline_ns));
         if (each != serve.attached && better)
-            place = each;
+            slot = each;
     }
-    end_connection(place);
+    close_connection(slot);
     if (!is_of_this_user(fd) || fstat(fd, &status) != 0) {
         close(fd);
         return NULL;
     }
-    place->fd = fd;
-    place->inode = status.st_ino;
-    place->deadline_ns = zr_os_now_ns() + PATIENCE_NS;
-    place->used = 0;
-    return place;
+    slot->fd = fd;
+    slot->inode = status.st_ino;
+    slot->deadline_ns = zr_os_now_ns() + TIMEOUT_NS;
+    slot->used = 0;
+    return slot;
 }
 
-/* The line's length, without its end, once it is whole; 0: it is not; -1: it never will be. */
-static int hear(struct connection *connection)
+/* Receives a part of a line. Returns the length of a complete line without its end; 0: incomplete; -1: too
+ * long, empty, or the connection is closed. */
+static int receive_line(struct connection *connection)
 {
     size_t room_bytes = ZR_COMMAND_BYTES - 1 - connection->used;
     char *at = connection->line + connection->used;
-    if (!is_ours(connection->fd, connection->inode))
+    if (!is_own_socket(connection->fd, connection->inode))
         return -1;
     ssize_t got = recv(connection->fd, at, room_bytes, MSG_DONTWAIT);
     if (got < 0 && (errno == EINTR || errno == EAGAIN))
@@ -138,16 +142,16 @@ static int hear(struct connection *connection)
     return end > connection->line ? (int)(end - connection->line) : -1;
 }
 
-/* Waits for the other side to read, at most as long as for a line. False: it does not. */
+/* Sends an answer, waiting for the peer at most as long as for a line. False: the answer was not sent. */
 static bool answer(const struct connection *connection, bool good, const char *words)
 {
     char line[1100];
-    uint64_t deadline_ns = zr_os_now_ns() + PATIENCE_NS, now_ns;
+    uint64_t deadline_ns = zr_os_now_ns() + TIMEOUT_NS, now_ns;
     int length = snprintf(line, sizeof line, "%s %s\n", good ? "ok" : "no", words);
     size_t sent = 0;
     while (sent < (size_t)length && (now_ns = zr_os_now_ns()) < deadline_ns) {
         struct pollfd poll_fd = {.fd = connection->fd, .events = POLLOUT};
-        if (!is_ours(connection->fd, connection->inode))
+        if (!is_own_socket(connection->fd, connection->inode))
             return false;
         if (poll(&poll_fd, 1, (int)((deadline_ns - now_ns) / 1000000) + 1) <= 0)
             continue;
@@ -182,14 +186,14 @@ static void detach(void)
         if (result != ZR_OK && (result == ZR_ERR_IO || !words[0]))
             snprintf(words, sizeof words, "%s", zr_last_error());
     }
-    good = good && whole_count > 0; /* one of several arenas may have been destroyed meanwhile */
+    good = good && whole_count > 0; /* some arenas may have been destroyed meanwhile */
     answer(serve.attached, good, good ? "the record is whole" : words);
-    end_connection(serve.attached);
+    close_connection(serve.attached);
     serve.attached = NULL;
     serve.attached_count = 0;
 }
 
-/* The first arena of a connection, or another one beside those that it records already. */
+/* Starts a record of an arena for the connection, which may already record other arenas. */
 static zr_result attach(const struct zr_command *command, struct connection *connection)
 {
     if (serve.attached && serve.attached != connection)
@@ -204,8 +208,8 @@ static zr_result attach(const struct zr_command *command, struct connection *con
     return ZR_OK;
 }
 
-static zr_result obey(const struct zr_command *command, struct connection *connection, char *words,
-                      size_t room_bytes)
+static zr_result dispatch(const struct zr_command *command, struct connection *connection, char *words,
+                          size_t room_bytes)
 {
     words[0] = '\0';
     switch (command->kind) {
@@ -237,26 +241,26 @@ static zr_result obey(const struct zr_command *command, struct connection *conne
     }
 }
 
-/* False: it was not heard out. */
+/* Runs a command line and answers it. False: the answer was not sent. */
 static bool serve_line(struct connection *connection, int length)
 {
     char words[128] = "";
     struct zr_command command;
     zr_result result = zr_command_read(&command, connection->line, (size_t)length);
     if (result == ZR_OK)
-        result = obey(&command, connection, words, sizeof words);
+        result = dispatch(&command, connection, words, sizeof words);
     connection->used = 0;
     return answer(connection, result == ZR_OK, result == ZR_OK ? words : zr_last_error());
 }
 
-/* Something has come; or its time is over. An attached one stays. */
-static void serve_connection(struct connection *connection, bool late)
+/* Handles data on a connection, or its timeout. An attached connection stays open after an answer. */
+static void serve_connection(struct connection *connection, bool timed_out)
 {
-    int length = late ? -1 : hear(connection);
+    int length = timed_out ? -1 : receive_line(connection);
     bool good = length == 0 || (length > 0 && serve_line(connection, length));
     if (connection != serve.attached) {
         if (!good || length > 0)
-            end_connection(connection);
+            close_connection(connection);
         return;
     }
     if (!good)
@@ -264,34 +268,34 @@ static void serve_connection(struct connection *connection, bool late)
     else if (length > 0)
         connection->deadline_ns = UINT64_MAX;
     else if (connection->used > 0 && connection->deadline_ns == UINT64_MAX)
-        connection->deadline_ns = zr_os_now_ns() + PATIENCE_NS;
+        connection->deadline_ns = zr_os_now_ns() + TIMEOUT_NS;
 }
 
-/* Waits for the next of all; how long the first silent one has still. */
-static int wait_ready(struct pollfd fds[1 + HEARD_MAX])
+/* Waits for data on any socket, until the first deadline of a connection or the next refresh. */
+static int wait_ready(struct pollfd fds[1 + CONNECTIONS_MAX])
 {
     uint64_t now_ns = zr_os_now_ns(), until_ns = now_ns + (uint64_t)REFRESH_MS * 1000000;
     fds[0] = (struct pollfd){.fd = serve.listening, .events = POLLIN};
-    for (unsigned i = 0; i < HEARD_MAX; i++) {
-        const struct connection *each = &serve.heard[i];
+    for (unsigned i = 0; i < CONNECTIONS_MAX; i++) {
+        const struct connection *each = &serve.connections[i];
         fds[1 + i] = (struct pollfd){.fd = each->fd, .events = POLLIN};
         if (each->fd >= 0 && each->deadline_ns < until_ns)
             until_ns = each->deadline_ns;
     }
-    return poll(fds, 1 + HEARD_MAX, until_ns > now_ns ? (int)((until_ns - now_ns) / 1000000) + 1 : 0);
+    return poll(fds, 1 + CONNECTIONS_MAX, until_ns > now_ns ? (int)((until_ns - now_ns) / 1000000) + 1 : 0);
 }
 
-/* Until the socket is gone. The process does not wait for this thread when it ends. */
+/* Runs until the socket is closed. The thread is never joined. */
 static void *run(void *nothing)
 {
     uint64_t refreshed_ns = zr_os_now_ns();
     (void)nothing;
     pthread_setname_np(pthread_self(), "zr");
     for (;;) {
-        struct pollfd fds[1 + HEARD_MAX];
+        struct pollfd fds[1 + CONNECTIONS_MAX];
         int ready = wait_ready(fds);
         uint64_t now_ns = zr_os_now_ns();
-        if (!is_ours(serve.listening, serve.inode))
+        if (!is_own_socket(serve.listening, serve.inode))
             break;
         if (now_ns - refreshed_ns >= (uint64_t)REFRESH_MS * 1000000) {
             zr_publisher_refresh(&serve.publisher, ZR_REFRESH_COUNTERS);
@@ -299,24 +303,24 @@ static void *run(void *nothing)
         }
         if (ready < 0)
             continue;
-        for (unsigned i = 0; i < HEARD_MAX; i++) {
-            struct connection *each = &serve.heard[i];
+        for (unsigned i = 0; i < CONNECTIONS_MAX; i++) {
+            struct connection *each = &serve.connections[i];
             if (each->fd >= 0 && (fds[1 + i].revents || now_ns >= each->deadline_ns))
                 serve_connection(each, !fds[1 + i].revents);
         }
-        struct connection *next = fds[0].revents ? begin_connection() : NULL;
+        struct connection *next = fds[0].revents ? accept_connection() : NULL;
         if (next)
             serve_connection(next, false);
     }
     detach();
-    for (unsigned i = 0; i < HEARD_MAX; i++)
-        end_connection(&serve.heard[i]);
+    for (unsigned i = 0; i < CONNECTIONS_MAX; i++)
+        close_connection(&serve.connections[i]);
     unlink(serve.socket_path);
     unlink(serve.publisher.path);
     return NULL;
 }
 
-/* ---- The beginning ------------------------------------------------------------------------------------- */
+/* ---- Start --------------------------------------------------------------------------------------------- */
 
 static zr_result open_socket(const char *folder)
 {
@@ -327,12 +331,12 @@ static zr_result open_socket(const char *folder)
         return zr_fail(ZR_ERR_IO, "the path of '%s' is too long for a socket", folder);
     memcpy(serve.socket_path, address.sun_path, sizeof address.sun_path);
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    int high = fd >= 0 ? fcntl(fd, F_DUPFD_CLOEXEC, DESCRIPTOR) : -1;
+    int high = fd >= 0 ? fcntl(fd, F_DUPFD_CLOEXEC, DESCRIPTOR_MIN) : -1;
     if (high >= 0) {
         close(fd);
         fd = high;
     }
-    unlink(address.sun_path); /* of a dead process of this number */
+    unlink(address.sun_path); /* left by a dead process with the same number */
     if (fd < 0 || bind(fd, (const struct sockaddr *)&address, sizeof address) != 0 ||
         chmod(address.sun_path, 0600) != 0 || listen(fd, QUEUE_MAX) != 0 || fstat(fd, &status) != 0) {
         if (fd >= 0)
@@ -345,12 +349,12 @@ static zr_result open_socket(const char *folder)
     return ZR_OK;
 }
 
-static zr_result begin(void)
+static zr_result start_server(void)
 {
     char folder[ZR_FOLDER_BYTES];
     serve.attached = NULL;
-    for (unsigned i = 0; i < HEARD_MAX; i++)
-        serve.heard[i].fd = -1;
+    for (unsigned i = 0; i < CONNECTIONS_MAX; i++)
+        serve.connections[i].fd = -1;
     zr_result result = zr_folder_runtime(folder, true);
     if (result == ZR_OK)
         zr_publisher_name(&serve.publisher, folder);
@@ -379,22 +383,22 @@ unwind_socket:
     return result;
 }
 
-/* Of the process that may begin: a child of vfork() has another number, and its parent's memory. */
+/* The process that may start the server, and no child of vfork(), which shares its parent's memory. */
 static pid_t own_process;
 
-/* In a child: what was its parent's stays the parent's. Nothing here is a lock. */
+/* Closes the parent's sockets in a child. This file has no locks to reset. */
 static void after_fork(bool child)
 {
     if (!child)
         return;
-    if (is_ours(serve.listening, serve.inode))
+    if (is_own_socket(serve.listening, serve.inode))
         close(serve.listening);
-    for (unsigned i = 0; serve.listening >= 0 && i < HEARD_MAX; i++)
-        end_connection(&serve.heard[i]);
+    for (unsigned i = 0; serve.listening >= 0 && i < CONNECTIONS_MAX; i++)
+        close_connection(&serve.connections[i]);
     serve.listening = -1;
     serve.attached = NULL;
     serve.process = 0;
-    serve.publisher.shown = NULL; /* the kernel has left it out */
+    serve.publisher.shown = NULL; /* MADV_DONTFORK: not mapped in the child */
     own_process = getpid();
     uint32_t on = ZR_SERVE_ON;
     if (zr_option_get(ZR_OPTION_PUBLISH) != 1)
@@ -408,20 +412,21 @@ static void prepare(void)
     zr_fork_register(ZR_FORK_SERVE, &room);
 }
 
-static char folder_of_requests[ZR_FOLDER_BYTES];
+static char requests_folder[ZR_FOLDER_BYTES];
 
 static void find_folder(void)
 {
-    zr_folder_runtime(folder_of_requests, false); /* it need not be there yet; begin() checks whose it is */
+    zr_folder_runtime(requests_folder,
+                      false); /* the folder may not exist yet; start_server() checks its owner */
 }
 
 /* Whether another process asks this process to publish. */
-static bool was_asked(void)
+static bool is_requested(void)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     char path[ZR_FOLDER_BYTES + 32];
     pthread_once(&once, find_folder);
-    snprintf(path, sizeof path, "%s/%ld.ask", folder_of_requests, (long)getpid());
+    snprintf(path, sizeof path, "%s/%ld.ask", requests_folder, (long)getpid());
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
     if (fd < 0)
         return false;
@@ -432,7 +437,7 @@ static bool was_asked(void)
 
 bool zr_serve_note(const struct zr_arena *arena)
 {
-    static _Atomic uint64_t looked_ns;
+    static _Atomic uint64_t checked_ns;
     bool holds_memory = strcmp(arena->backend->ops->name, "sim") != 0;
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     uint32_t not = ZR_SERVE_NOT;
@@ -447,9 +452,9 @@ bool zr_serve_note(const struct zr_arena *arena)
     if (state != ZR_SERVE_NOT || !holds_memory)
         return state == ZR_SERVE_DUE;
     uint64_t now_ns = zr_os_now_ns();
-    if (now_ns - atomic_load_explicit(&looked_ns, memory_order_relaxed) < LOOK_NS)
+    if (now_ns - atomic_load_explicit(&checked_ns, memory_order_relaxed) < CHECK_NS)
         return false;
-    atomic_store_explicit(&looked_ns, now_ns, memory_order_relaxed);
+    atomic_store_explicit(&checked_ns, now_ns, memory_order_relaxed);
     return true;
 }
 
@@ -457,13 +462,14 @@ void zr_serve_start(void)
 {
     uint32_t state = atomic_load(&zr_serve_state);
     int error = errno;
-    if (getpid() == own_process && state != ZR_SERVE_ON && (state == ZR_SERVE_DUE || was_asked()) &&
+    if (getpid() == own_process && state != ZR_SERVE_ON && (state == ZR_SERVE_DUE || is_requested()) &&
         atomic_compare_exchange_strong(&zr_serve_state, &state, ZR_SERVE_ON))
-        begin();
+        start_server();
     errno = error;
 }
 
-/* A program whose steps all follow a plan takes no memory from the system, and so would not hear. */
+/* Checks for a request here as well, because a program whose steps follow a plan takes no memory from the
+ * system. */
 zr_result zr_arena_get_stats(zr_arena *arena, struct zr_arena_stats *out)
 {
     zr_result result = zr_stats_of(arena, out);
@@ -472,8 +478,8 @@ zr_result zr_arena_get_stats(zr_arena *arena, struct zr_arena_stats *out)
     return result;
 }
 
-/* The process ends, and the thread with it. */
-static __attribute__((destructor)) void leave(void)
+/* Removes the files when the process exits, which ends the thread. */
+static __attribute__((destructor)) void remove_files(void)
 {
     if (serve.process != getpid())
         return;

@@ -1,5 +1,5 @@
-/* serve.h: shows this process to the tools of its user: the file of publish.h, and a socket beside it on
- * which a helper thread answers the commands of command.h. Private to alloc/.
+/* serve.h: publishes this process to tools of the same user: the file of publish.h, and a socket on which a
+ * helper thread answers the commands of command.h. Private to alloc/.
  *
  * Publishing starts when the process's arenas hold 64 MiB (ZR_CONF=publish:on: a granule; publish:off:
  * never), at the next allocation that needs memory and whose caller holds no locks. A smaller process starts
@@ -12,13 +12,13 @@
 
 #include "alloc/core/arena.h"
 
-enum zr_serve_state { ZR_SERVE_NOT = 0, ZR_SERVE_DUE, ZR_SERVE_ON /* or it was tried, or never will be */ };
+enum zr_serve_state { ZR_SERVE_NOT = 0, ZR_SERVE_DUE, ZR_SERVE_ON /* on, failed, or never to be started */ };
 extern _Atomic uint32_t zr_serve_state;
 
-/* An arena has grown: says whether zr_serve_start() has to begin, or to look whether it was asked to. Any
- * lock may be held. */
+/* Called after an arena has grown. True: zr_serve_start() must be called, to start or to check for a request.
+ * Any lock may be held. */
 bool zr_serve_note(const struct zr_arena *arena);
-/* Without locks. Keeps errno and the last error. */
+/* Called without locks. Keeps errno and the last error. */
 void zr_serve_start(void);
 
 static inline bool zr_serve_due(const struct zr_arena *arena)

@@ -1,8 +1,8 @@
 /* stacks.c: see stacks.h. Uses slab.c and the compiler's unwinder.
  *
- * The table has no lock, so that a child after fork finds it whole and a thread that is unwound by a signal
- * leaves none behind. Who adds a stack claims words for it, writes them, and then tries to be the first to
- * fill the slot; who loses has spent the words. */
+ * The table has no lock, so that a child after fork finds it consistent and a cancelled thread leaves no lock
+ * held. A thread that adds a stack reserves words, writes them, and then sets the slot by compare and
+ * exchange; a thread that loses this race wastes its words. */
 #include "alloc/telemetry/stacks.h"
 
 #include <stdatomic.h>
@@ -17,19 +17,19 @@ enum { SLOTS = 1 << 17, WORDS = 1 << 20 };
 _Static_assert(ZR_STACK_FRAMES <= ZRT_FRAMES_MAX, "a stack fits into an event");
 
 struct table {
-    _Atomic uint64_t slots[SLOTS];               /* hash of 32 bits << 32 | number; 0: none */
-    _Atomic uint32_t places[ZRT_STACKS_MAX + 1]; /* of a number: its first word */
-    uint64_t words[WORDS];                       /* count, addresses */
+    _Atomic uint64_t slots[SLOTS];                    /* hash of 32 bits << 32 | number; 0: none */
+    _Atomic uint32_t first_words[ZRT_STACKS_MAX + 1]; /* by number: the stack's first word */
+    uint64_t words[WORDS];                            /* count, addresses */
     _Atomic uint32_t words_count, numbers_count;
 };
 
 static struct table *_Atomic shared_table;
-static _Atomic uint32_t every; /* 0: none; the option's value comes first */
+static _Atomic uint32_t every; /* 0: no stacks; the option's value applies until every_set */
 static _Atomic bool every_set;
-static _Atomic uint64_t asked_count;
+static _Atomic uint64_t calls_count;
 
 __thread uint32_t zr_call_stack_number __attribute__((tls_model("initial-exec")));
-/* Below it the unwinder's own calls would come here again. */
+/* The value while the thread unwinds, because the unwinder may allocate and call zr_call_stack_take(). */
 #define BUSY UINT32_MAX
 
 void zr_stacks_set(uint32_t one_in)
@@ -45,13 +45,13 @@ uint32_t zr_stacks_every(void)
                : (uint32_t)zr_option_get(ZR_OPTION_STACKS);
 }
 
-/* Its turn comes at random, and in the same places in every run of a program of one thread: with a fixed
- * stride a loop would show the same one of its allocations each time. */
+/* Whether the allocation is sampled. Samples are pseudo-random, because with a fixed stride a loop would
+ * always show the same one of its allocations. A program of one thread has the same samples in every run. */
 static bool is_due(uint32_t one_in)
 {
     if (one_in <= 1)
         return one_in == 1;
-    uint64_t mixed = atomic_fetch_add_explicit(&asked_count, 1, memory_order_relaxed);
+    uint64_t mixed = atomic_fetch_add_explicit(&calls_count, 1, memory_order_relaxed);
     mixed = (mixed ^ mixed >> 31) * UINT64_C(0x9e3779b97f4a7c15);
     mixed = (mixed ^ mixed >> 29) * UINT64_C(0xbf58476d1ce4e5b9);
     return (mixed >> 32) % one_in == 0;
@@ -75,7 +75,7 @@ static struct table *table_get(void)
 struct walk {
     uint64_t addresses[ZR_STACK_FRAMES];
     unsigned count;
-    bool inside; /* the first frame, zr_call_stack_take()'s own, is passed */
+    bool inside; /* the first frame, of zr_call_stack_take(), was skipped */
 };
 
 static _Unwind_Reason_Code step(struct _Unwind_Context *context, void *argument)
@@ -89,7 +89,8 @@ static _Unwind_Reason_Code step(struct _Unwind_Context *context, void *argument)
         return _URC_NO_REASON;
     if (address == 0 || walk->count == ZR_STACK_FRAMES)
         return _URC_END_OF_STACK;
-    walk->addresses[walk->count++] = before ? address : address - 1; /* of a return: the call's last byte */
+    walk->addresses[walk->count++] =
+        before ? address : address - 1; /* a return address: the call's last byte */
     return _URC_NO_REASON;
 }
 
@@ -105,42 +106,42 @@ static uint64_t hash_of(const struct walk *walk)
     return hash;
 }
 
-/* Words and a number for it; 0: the table is full. */
-static uint32_t put(struct table *table, const struct walk *walk)
+/* Adds a stack and returns its number; 0: the table is full. */
+static uint32_t add_stack(struct table *table, const struct walk *walk)
 {
-    uint32_t place = atomic_fetch_add(&table->words_count, walk->count + 1);
+    uint32_t first_word = atomic_fetch_add(&table->words_count, walk->count + 1);
     uint32_t number =
-        place <= WORDS - ZR_STACK_FRAMES - 1 ? atomic_fetch_add(&table->numbers_count, 1) + 1 : 0;
+        first_word <= WORDS - ZR_STACK_FRAMES - 1 ? atomic_fetch_add(&table->numbers_count, 1) + 1 : 0;
     if (number == 0 || number > ZRT_STACKS_MAX) {
-        /* Full for good; the counts stay where they do not wrap. */
+        /* The table stays full; resetting the count keeps it from wrapping around. */
         atomic_store(&table->words_count, WORDS);
         return 0;
     }
-    table->words[place] = walk->count;
-    memcpy(&table->words[place + 1], walk->addresses, walk->count * sizeof *walk->addresses);
-    atomic_store_explicit(&table->places[number], place, memory_order_release);
+    table->words[first_word] = walk->count;
+    memcpy(&table->words[first_word + 1], walk->addresses, walk->count * sizeof *walk->addresses);
+    atomic_store_explicit(&table->first_words[number], first_word, memory_order_release);
     return number;
 }
 
 static bool is_same(const struct table *table, uint32_t number, const struct walk *walk)
 {
-    uint32_t place = atomic_load_explicit(&table->places[number], memory_order_acquire);
-    return table->words[place] == walk->count &&
-           memcmp(&table->words[place + 1], walk->addresses, walk->count * sizeof *walk->addresses) == 0;
+    uint32_t first_word = atomic_load_explicit(&table->first_words[number], memory_order_acquire);
+    return table->words[first_word] == walk->count &&
+           memcmp(&table->words[first_word + 1], walk->addresses, walk->count * sizeof *walk->addresses) == 0;
 }
 
 static uint32_t number_of(struct table *table, const struct walk *walk)
 {
     uint64_t hash = hash_of(walk);
-    uint32_t made = 0;
+    uint32_t added = 0;
     for (size_t at = hash % SLOTS;; at = (at + 1) % SLOTS) {
         uint64_t found = atomic_load_explicit(&table->slots[at], memory_order_acquire);
         if (found == 0) {
-            made = made ? made : put(table, walk);
-            if (made == 0)
+            added = added ? added : add_stack(table, walk);
+            if (added == 0)
                 return 0;
-            if (atomic_compare_exchange_strong(&table->slots[at], &found, hash >> 32 << 32 | made))
-                return made;
+            if (atomic_compare_exchange_strong(&table->slots[at], &found, hash >> 32 << 32 | added))
+                return added;
         }
         if (found >> 32 == hash >> 32 && is_same(table, (uint32_t)found, walk))
             return (uint32_t)found;
@@ -169,6 +170,6 @@ struct zr_call_stack zr_call_stack_get(uint32_t number)
     const struct table *table = atomic_load_explicit(&shared_table, memory_order_acquire);
     if (!table || number == 0 || number > ZRT_STACKS_MAX || number > atomic_load(&table->numbers_count))
         return (struct zr_call_stack){0};
-    uint32_t place = atomic_load_explicit(&table->places[number], memory_order_acquire);
-    return (struct zr_call_stack){&table->words[place + 1], (unsigned)table->words[place]};
+    uint32_t first_word = atomic_load_explicit(&table->first_words[number], memory_order_acquire);
+    return (struct zr_call_stack){&table->words[first_word + 1], (unsigned)table->words[first_word]};
 }

@@ -1,12 +1,12 @@
-/* stats.c: an arena's numbers, as a struct and by name. Uses core/ and option.c.
+/* stats.c: an arena's statistics, as a struct and by name. Uses core/ and option.c.
  *
- * The names are an interface to tools: they are the fields of struct zr_arena_stats, and stay. */
+ * The names, those of the fields of struct zr_arena_stats, are an interface to tools and do not change. */
 #include "alloc/core/arena.h"
 #include "alloc/core/calls.h"
 #include "alloc/core/core.h"
 #include "alloc/core/registry.h"
 #include "alloc/core/space.h"
-#include "alloc/telemetry/counters.h"
+#include "alloc/telemetry/report.h"
 
 #include <string.h>
 
@@ -44,7 +44,7 @@ void zr_stats_fill(struct zr_arena *arena, struct zr_arena_stats *out)
     out->stranded_bytes += arena->lent_bytes - pools.pending_bytes - pools.idle_bytes; /* modulo 2^64 */
 }
 
-/* What the stripes have in common is added up; what the first one alone knows stays. */
+/* Adds a stripe's figures. Figures that only the first stripe has are left unchanged. */
 static void add_stats(struct zr_arena_stats *sum, const struct zr_arena_stats *one)
 {
     sum->live_bytes += one->live_bytes;
@@ -132,7 +132,7 @@ static const struct number numbers[] = {
 };
 _Static_assert(sizeof(size_t) == sizeof(uint64_t), "numbers are read as 64 bits");
 
-/* If the name begins with `word` and a dot, moves past both. */
+/* Advances past `word` and a dot if the name begins with them. */
 static bool step_over(const char **name, const char *word)
 {
     size_t length = strlen(word);
@@ -167,7 +167,7 @@ static bool arena_number(const struct zr_arena_stats *stats, const char *name, u
     return false;
 }
 
-/* "0.live_bytes": the arena's number, then one of its. */
+/* "0.live_bytes": the arena's number, then a figure's name. */
 static bool numbered_arena(const char *name, uint64_t *out)
 {
     unsigned number = 0, digits = 0;

@@ -1,9 +1,9 @@
 /* trace.c: writes .zrt traces through a shared file mapping. Uses file.c, os.c and slab.c; the arena
  * calls it.
  *
- * Two mappings: the header's page for good, and a window of 1 MiB that slides along the end of the file. The
- * blocks under the window are allocated before it is touched, because a full disk under a mapping is SIGBUS.
- */
+ * A trace has two mappings: the header's page, and a window of 1 MiB that slides along the end of the file.
+ * The file's blocks under the window are allocated first, because touching a mapping on a full disk raises
+ * SIGBUS. */
 #define _GNU_SOURCE
 #include "alloc/telemetry/trace.h"
 
@@ -32,23 +32,22 @@
 #error "the header is written as it lies in memory, and the format is little-endian"
 #endif
 
-/* Everything: the arena's lock. Zeros in a child after fork, and then every call does nothing. */
+/* lock: the arena's. All zeros in a child after fork, where every call does nothing. */
 struct zr_trace {
     struct zrt_header *header;                               /* mapped; NULL in a forked child */
     unsigned char *window;                                   /* mapped; NULL once the trace has stopped */
     uint64_t window_start_bytes, position_bytes, file_bytes; /* offsets in the file */
     size_t page_bytes, most_bytes;
     uint64_t base_address, granule_bytes;
-    /* what the next event is told relative to */
+    /* the previous event's values, to which the next event is relative */
     uint64_t last_ns, last_offset_bytes, next_granule, stream;
     uint32_t thread, tag;
     uint32_t source_thread; /* 0: the calling thread and the current time */
     uint64_t source_ns;
-    struct zr_trace_stacks *stacks; /* NULL: none has been written */
+    struct zr_trace_stacks *stacks; /* NULL: no stack was written */
     struct zr_file file;
-    dev_t device; /* of the file, and its number there: */
-    ino_t number; /* a program may close descriptors that it has not opened, and get them for files of its own
-                   */
+    dev_t device; /* of the file, with its inode; see is_own_file() */
+    ino_t number;
 };
 
 /* Dynamic thread-local memory would call malloc. */
@@ -70,15 +69,16 @@ void zr_trace_set_source(struct zr_trace *trace, uint32_t thread, uint64_t now_n
 
 /* ---- The file ------------------------------------------------------------------------------------------ */
 
-/* Whether the descriptor is still that of the trace. */
-static bool is_ours(const struct zr_trace *trace)
+/* Whether the descriptor is still the trace's: a program may close it and open another file with its number.
+ */
+static bool is_own_file(const struct zr_trace *trace)
 {
     struct stat status;
     return fstat(trace->file.fd, &status) == 0 && status.st_dev == trace->device &&
            status.st_ino == trace->number;
 }
 
-/* Out of the way of programs that count theirs; where there is no such number it stays as it is. */
+/* Moves the descriptor to a high number, which programs seldom use, if one is free. */
 static void raise_descriptor(struct zr_trace *trace)
 {
     enum { HIGH = 700 };
@@ -103,11 +103,11 @@ static int extend(struct zr_trace *trace, uint64_t bytes)
         return 0;
     if (zr_fault(ZR_FAULT_WRITE))
         return ENOSPC;
-    if (!is_ours(trace))
+    if (!is_own_file(trace))
         return EBADF;
     if (trace->most_bytes && bytes > trace->most_bytes)
         return EFBIG;
-    /* Past this limit the system would send SIGXFSZ, which ends most programs. */
+    /* Growing beyond this limit raises SIGXFSZ, which ends most programs. */
     if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && bytes > limit.rlim_cur)
         return EFBIG;
     while (zr_fault_interrupts(ZR_FAULT_WRITE) ||
@@ -133,7 +133,7 @@ static void *map_file(const struct zr_trace *trace, uint64_t offset, size_t byte
     void *mapped = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, trace->file.fd, (off_t)offset);
     if (mapped == MAP_FAILED)
         return NULL;
-    madvise(mapped, bytes, MADV_DONTFORK); /* a child that writes would spoil the parent's trace */
+    madvise(mapped, bytes, MADV_DONTFORK); /* a child must not write to the parent's trace */
     return mapped;
 }
 
@@ -144,7 +144,7 @@ static void close_window(struct zr_trace *trace)
     trace->window = NULL;
 }
 
-/* Moves the window to the position. On failure the trace has stopped and its header says so. */
+/* Moves the window to the position. On failure the trace stops, and its header has the error. */
 static bool slide(struct zr_trace *trace)
 {
     uint64_t start = trace->position_bytes & ~(uint64_t)(trace->page_bytes - 1);
@@ -166,7 +166,7 @@ static bool slide(struct zr_trace *trace)
 
 /* ---- Events -------------------------------------------------------------------------------------------- */
 
-/* An event being put together: its bytes go straight into the window. */
+/* An event that is being written directly into the window. */
 struct event {
     unsigned char *first, *next;
 };
@@ -176,8 +176,8 @@ static void put_varint(struct event *event, uint64_t value)
     event->next = zrt_put_varint(event->next, value);
 }
 
-/* Starts an event: kind, time, thread, stream and tag where they changed. False when there is nowhere to
- * write. */
+/* Begins an event with kind and time, and with thread, stream and tag if they changed. False: the trace has
+ * stopped. */
 static bool event_start(struct zr_trace *trace, struct event *event, unsigned kind, uint64_t stream,
                         uint32_t tag)
 {
@@ -207,12 +207,12 @@ static bool event_start(struct zr_trace *trace, struct event *event, unsigned ki
 static void event_end(struct zr_trace *trace, const struct event *event)
 {
     trace->position_bytes += (uint64_t)(event->next - event->first);
-    /* The bytes come before the length: a reader of a crashed or living trace counts on it. */
+    /* Stores the bytes before the length, for readers of a running or crashed trace. */
     __atomic_store_n(&trace->header->written_bytes, trace->position_bytes - sizeof(struct zrt_header),
                      __ATOMIC_RELEASE);
 }
 
-static void put_place(struct zr_trace *trace, struct event *event, const void *address)
+static void put_address(struct zr_trace *trace, struct event *event, const void *address)
 {
     uint64_t offset = (uint64_t)(uintptr_t)address - trace->base_address;
     uint64_t unit = ZRT_UNIT_BYTES;
@@ -232,14 +232,14 @@ bool zr_trace_goes_on(const struct zr_trace *trace)
 void zr_trace_write_alloc(struct zr_trace *trace, const struct zr_block_info *block, uint32_t stack)
 {
     struct event event;
-    uint64_t usual = (block->bytes + ZRT_UNIT_BYTES - 1) & ~(uint64_t)(ZRT_UNIT_BYTES - 1);
+    uint64_t default_bytes = (block->bytes + ZRT_UNIT_BYTES - 1) & ~(uint64_t)(ZRT_UNIT_BYTES - 1);
     if (stack && trace->window)
         zr_trace_stacks_write(&trace->stacks, trace, stack);
     if (!event_start(trace, &event, ZRT_ALLOC, block->stream, block->tag))
         return;
-    put_place(trace, &event, block->address);
+    put_address(trace, &event, block->address);
     put_varint(&event, block->bytes);
-    if (block->reserved_bytes != usual) {
+    if (block->reserved_bytes != default_bytes) {
         *event.first |= ZRT_HAS_RESERVED;
         put_varint(&event, block->reserved_bytes);
     }
@@ -251,7 +251,7 @@ void zr_trace_write_free(struct zr_trace *trace, const struct zr_block_info *blo
     struct event event;
     if (!event_start(trace, &event, ZRT_FREE, block->stream, block->tag))
         return;
-    put_place(trace, &event, block->address);
+    put_address(trace, &event, block->address);
     event_end(trace, &event);
 }
 
@@ -259,7 +259,7 @@ static void write_granules(struct zr_trace *trace, unsigned kind, const void *fi
 {
     struct event event;
     if (!trace->window)
-        return; /* a child's writer is all zeros */
+        return; /* granule_bytes is 0 in a child */
     uint64_t number = ((uint64_t)(uintptr_t)first - trace->base_address) / trace->granule_bytes;
     uint64_t count = bytes / trace->granule_bytes;
     if (!event_start(trace, &event, kind, trace->stream, trace->tag))
@@ -362,7 +362,7 @@ static void fill_header(struct zr_trace *trace, const struct zr_trace_origin *or
     memcpy(trace->header->magic, ZRT_MAGIC, sizeof trace->header->magic);
 }
 
-/* Memory for the writer itself, straight from the system and wiped in a child. */
+/* Allocates the writer directly from the system; its memory is wiped in a child. */
 static struct zr_trace *make_writer(size_t page_bytes)
 {
     _Static_assert(sizeof(struct zr_trace) <= 4096, "one page holds the writer");
@@ -372,8 +372,8 @@ static struct zr_trace *make_writer(size_t page_bytes)
     return page;
 }
 
-/* Another process's descriptor of a file that has no name any more, "/proc/PID/fd/N": `zr why PID` waits for
- * what is written there, and nothing is left behind if it is killed. */
+/* Whether the path is another process's descriptor of an unlinked file, "/proc/PID/fd/N": `zr why PID` reads
+ * such a file, so that no file is left behind if `zr` is killed. */
 static bool is_nameless(const char *path)
 {
     struct stat status;
@@ -381,9 +381,9 @@ static bool is_nameless(const char *path)
            status.st_nlink == 0;
 }
 
-/* Creates a new file even if one of that name exists: truncating the old one would remove pages from under
- * processes that have it mapped. */
-static zr_result create_anew(struct zr_file *file, const char *path)
+/* Creates a new file even if the name exists: truncating the old file would break processes that have mapped
+ * it. */
+static zr_result create_new_file(struct zr_file *file, const char *path)
 {
     enum zr_path_kind kind = ZR_PATH_NONE;
     bool replaceable = true;
@@ -398,14 +398,14 @@ static zr_result create_anew(struct zr_file *file, const char *path)
                        path);
     if (result == ZR_OK && kind == ZR_PATH_FILE)
         result = zr_path_unlink(path);
-    /* Another process that makes the name meanwhile, a symbolic link for one, makes this fail. */
+    /* ZR_CREATE_NEW fails if another process creates the name meanwhile, for example as a symbolic link. */
     enum zr_create_mode mode = path && kind != ZR_PATH_FOLDER ? ZR_CREATE_NEW : ZR_CREATE_REPLACE;
     return result == ZR_OK ? zr_file_create(file, path, mode) : result;
 }
 
 zr_result zr_trace_open(struct zr_trace **out, const char *path, const struct zr_trace_origin *origin)
 {
-    char room[64];
+    char error_text[64];
     size_t page_bytes = (size_t)sysconf(_SC_PAGESIZE);
     struct zr_trace *trace = make_writer(page_bytes);
     zr_result result;
@@ -419,7 +419,7 @@ zr_result zr_trace_open(struct zr_trace **out, const char *path, const struct zr
     trace->base_address = (uintptr_t)origin->base;
     trace->granule_bytes = origin->granule_bytes;
     result =
-        origin->own ? zr_file_create(&trace->file, path, ZR_CREATE_OWN) : create_anew(&trace->file, path);
+        origin->own ? zr_file_create(&trace->file, path, ZR_CREATE_OWN) : create_new_file(&trace->file, path);
     if (result != ZR_OK)
         goto unwind;
     raise_descriptor(trace);
@@ -431,7 +431,7 @@ zr_result zr_trace_open(struct zr_trace **out, const char *path, const struct zr
     }
     if (error != 0) {
         result = zr_fail(ZR_ERR_IO, "cannot start the trace '%s': %s (choose a folder with more space)",
-                         trace->file.name, strerror_r(error, room, sizeof room));
+                         trace->file.name, strerror_r(error, error_text, sizeof error_text));
         if (trace->file.regular && !is_nameless(path)) /* never a device */
             zr_path_unlink(path);
         goto unwind;
@@ -451,7 +451,7 @@ unwind:
 
 zr_result zr_trace_close(struct zr_trace *trace)
 {
-    char room[64];
+    char error_text[64];
     zr_result result = ZR_OK;
     if (trace->header) { /* not in a forked child */
         zr_trace_stacks_end(trace->stacks);
@@ -459,12 +459,12 @@ zr_result zr_trace_close(struct zr_trace *trace)
             result = zr_fail(ZR_ERR_IO,
                              "the trace '%s' stopped after %llu bytes: %s (free disk space, or trace less)",
                              trace->file.name, (unsigned long long)trace->position_bytes,
-                             strerror_r((int)trace->header->error, room, sizeof room));
+                             strerror_r((int)trace->header->error, error_text, sizeof error_text));
         else
             trace->header->state = ZRT_STOPPED;
         close_window(trace);
         munmap(trace->header, trace->page_bytes);
-        if (!is_ours(trace)) {
+        if (!is_own_file(trace)) {
             zr_pages_give(trace, (size_t)sysconf(_SC_PAGESIZE));
             return result;
         }

@@ -61,14 +61,14 @@ void zr_trace_write_begin(struct zr_trace *trace);
 zr_result zr_trace_start_foreign(unsigned number, const char *path);
 zr_result zr_trace_stop_foreign(unsigned number);
 zr_result zr_trace_snapshot(unsigned number, const char *path);
-/* One allocation in `every` has its stack taken from now on, 0: none, in all arenas that there are and will
- * be; the end of a foreign trace puts the option's value back. Of blocks that are live already none is known.
- * False: an arena's lock was not to be had, and that one is left out. */
+/* Takes the stack of one allocation in `every` (0: none) in all present and later arenas; the end of a
+ * foreign trace restores the option's value. Blocks that are already live have no stack. False: an arena's
+ * lock was busy, and the arena was skipped. */
 bool zr_arenas_set_stacks(uint32_t every);
-/* A mark in every trace that is written; returns how many these are. */
+/* Writes a mark to every running trace; returns the number of traces. */
 unsigned zr_trace_mark_all(const char *label);
 
-/* The arena's calls. */
+/* The arena's calls to write an event, if a trace is on. */
 #define zr_trace_event(trace, kind, ...)                                                                     \
     do {                                                                                                     \
         if (__builtin_expect((trace) != NULL, 0))                                                            \

@@ -1,7 +1,7 @@
 /* trace_stacks.c: see trace_put.h. Uses stacks.c and file.c.
  *
- * The modules are those of /proc/self/maps, read when a stack has an address that none of the known ones has:
- * asking the loader would wait for its lock, which a thread that waits for the arena's may hold. */
+ * Modules are read from /proc/self/maps when a stack has an address outside all known modules. The loader is
+ * not asked, because its lock may be held by a thread that waits for the arena's lock. */
 #include "alloc/telemetry/trace_put.h"
 
 #include <elf.h>
@@ -20,11 +20,11 @@ struct range {
 };
 
 struct zr_trace_stacks {
-    unsigned char written[(ZRT_STACKS_MAX + 8) / 8]; /* a bit by number */
-    struct range modules[MODULES_MAX];               /* written, the latest last */
+    unsigned char written[(ZRT_STACKS_MAX + 8) / 8]; /* a bit for each stack's number */
+    struct range modules[MODULES_MAX];               /* modules in the trace, the latest last */
     unsigned modules_count;
     char line[LINE_BYTES];
-    _Alignas(8) unsigned char elf[ELF_BYTES]; /* of a file: its first bytes */
+    _Alignas(8) unsigned char elf[ELF_BYTES]; /* the first bytes of a module's file */
 };
 
 static bool is_known(const struct zr_trace_stacks *stacks, struct range range)
@@ -45,7 +45,7 @@ struct module {
     unsigned char build_id[ZRT_BUILD_ID_BYTES];
 };
 
-/* A note of GNU's with the build ID, among so many bytes of notes. */
+/* Finds the GNU note with the build ID. */
 static void find_build_id(struct module *module, const unsigned char *notes, size_t bytes)
 {
     ElfW(Nhdr) note;
@@ -64,8 +64,8 @@ static void find_build_id(struct module *module, const unsigned char *notes, siz
     }
 }
 
-/* From the file's first page, where linkers put headers and notes; a file that is no longer there has none.
- */
+/* Reads the build ID from the file's first page, where linkers put headers and notes. No ID if the file was
+ * removed. */
 static void read_build_id(struct zr_trace_stacks *stacks, struct module *module)
 {
     struct zr_file file;
@@ -110,14 +110,14 @@ static void write_module(struct zr_trace_stacks *stacks, struct zr_trace *trace,
 }
 
 /* "start-end perms offset device inode   path" */
-static void take_line(struct zr_trace_stacks *stacks, struct zr_trace *trace)
+static void parse_line(struct zr_trace_stacks *stacks, struct zr_trace *trace)
 {
     struct module module = {.path = ""};
-    char rights[5];
+    char permissions[5];
     int path_at = 0;
-    if (sscanf(stacks->line, "%lx-%lx %4s %lx %*s %*s %n", &module.range.start, &module.range.end, rights,
-               &module.file_offset, &path_at) < 4 ||
-        rights[2] != 'x' || is_known(stacks, module.range))
+    if (sscanf(stacks->line, "%lx-%lx %4s %lx %*s %*s %n", &module.range.start, &module.range.end,
+               permissions, &module.file_offset, &path_at) < 4 ||
+        permissions[2] != 'x' || is_known(stacks, module.range))
         return;
     if (path_at > 0 && strlen(stacks->line + path_at) <= PATH_BYTES_MAX)
         module.path = stacks->line + path_at;
@@ -136,7 +136,7 @@ static void write_new_modules(struct zr_trace_stacks *stacks, struct zr_trace *t
             stacks->line[used] = part[i];
             if (part[i] == '\n') {
                 stacks->line[used] = '\0';
-                take_line(stacks, trace);
+                parse_line(stacks, trace);
                 used = 0;
             } else if (used < sizeof stacks->line - 1) {
                 used++;
@@ -145,18 +145,18 @@ static void write_new_modules(struct zr_trace_stacks *stacks, struct zr_trace *t
     zr_file_close(&file);
 }
 
-/* Has all addresses in known modules; what no file has becomes a module of a page, or it would be looked for
- * again. */
+/* Writes the modules of all addresses. An address outside all files gets a module of one page, so that it is
+ * not searched again. */
 static void write_modules(struct zr_trace_stacks *stacks, struct zr_trace *trace, struct zr_call_stack stack)
 {
-    bool looked = false;
+    bool searched = false;
     for (unsigned i = 0; i < stack.count; i++) {
         struct range at = {stack.addresses[i], stack.addresses[i] + 1};
         if (is_known(stacks, at))
             continue;
-        if (!looked)
+        if (!searched)
             write_new_modules(stacks, trace);
-        looked = true;
+        searched = true;
         uint64_t page = at.start / PAGE_BYTES * PAGE_BYTES;
         if (!is_known(stacks, at) && page <= UINT64_MAX - PAGE_BYTES)
             write_module(stacks, trace, &(struct module){.range = {page, page + PAGE_BYTES}, .path = ""});

@@ -1,6 +1,6 @@
-/* tracing.c: switches an arena's trace on and off. Between the two debug.c writes the blocks that come and
- * go, map_callbacks.c what is mapped and unmapped, allocate.c and tag_limits.c what is refused. Uses
- * trace.c, registry.c and follow.h. */
+/* tracing.c: starts and stops an arena's trace. While a trace is on, debug.c writes allocations and frees,
+ * map_callbacks.c maps and unmaps, allocate.c and tag_limits.c failed requests. Uses trace.c, registry.c and
+ * follow.h. */
 #include "alloc/core/arena.h"
 #include "alloc/core/registry.h"
 #include "alloc/base/error.h"
@@ -20,8 +20,8 @@ static void write_block(struct zr_trace *trace, const struct zr_arena *arena, co
                          zr_extent_stack(arena, block));
 }
 
-/* Writes what is there already, so that a trace started late is as complete as one started at once: granules
- * first, then the blocks on them. */
+/* Writes the present granules and then the blocks on them, so that a trace that is started later is complete.
+ */
 void zr_trace_write_present(struct zr_trace *trace, struct zr_arena *arena)
 {
     size_t granule = arena->granule_bytes, end = arena->range->bytes / granule;
@@ -32,7 +32,7 @@ void zr_trace_write_present(struct zr_trace *trace, struct zr_arena *arena)
             zr_trace_write_map(trace, arena->base + first * granule, (after - first) * granule);
     }
     for (const struct zr_extent *extent = arena->first; extent; extent = extent->next)
-        if (extent->kind == ZR_EXTENT_BLOCK) /* the free of one that is leaving came before */
+        if (extent->kind == ZR_EXTENT_BLOCK) /* a leaving block was already freed */
             write_block(trace, arena, extent);
     for (const struct zr_extent *block = NULL; (block = zr_follow_next_block(arena, block));)
         write_block(trace, arena, block);
@@ -47,7 +47,8 @@ static struct zr_trace_origin origin_of(const struct zr_arena *arena)
                                     .granule_bytes = arena->granule_bytes};
 }
 
-/* Both locks: from the look to the switch, since two starts must not open one file twice. */
+/* locks: arena->lock and supply, from the check to the start, so that two starts never open one file twice.
+ */
 static zr_result start(struct zr_arena *arena, const char *path, bool foreign)
 {
     struct zr_trace *trace = NULL;
@@ -88,7 +89,7 @@ zr_result zr_trace_start(zr_arena *arena, const char *path)
             arena->name);
     }
     zr_arena_take(arena);
-    if (arena->trace_is_foreign) /* the program's own comes first */
+    if (arena->trace_is_foreign) /* the program's trace has precedence */
         foreign = detach(arena);
     result = start(arena, path, false);
     zr_arena_give(arena);
@@ -124,7 +125,7 @@ zr_result zr_trace_stop(zr_arena *arena)
     return zr_trace_close(trace);
 }
 
-/* ---- From outside: by number; the list of arenas is locked meanwhile, so that none ends ---------------- */
+/* ---- Requests of other processes: the locked list keeps arenas from being destroyed -------------------- */
 
 static struct zr_arena *lock_numbered(unsigned number)
 {
@@ -134,7 +135,7 @@ static struct zr_arena *lock_numbered(unsigned number)
     return arena;
 }
 
-static void unlock(struct zr_arena *arena)
+static void unlock_numbered(struct zr_arena *arena)
 {
     zr_arena_give(arena);
     zr_arenas_unlock();
@@ -154,23 +155,23 @@ zr_result zr_trace_start_foreign(unsigned number, const char *path)
         result = start(arena, path, true);
     if (result == ZR_OK)
         atomic_fetch_add(&arena->unstriped, 1);
-    unlock(arena);
+    unlock_numbered(arena);
     return result;
 }
 
-/* Whether one is recorded from outside. An arena whose lock is not to be had counts as one. */
-static bool any_foreign(void)
+/* Whether another process records an arena. An arena whose lock is busy counts as recorded. */
+static bool has_foreign_trace(void)
 {
-    bool any = false;
+    bool found = false;
     zr_arenas_close();
-    for (struct zr_arena *arena = NULL; !any && (arena = zr_arenas_next(arena));) {
+    for (struct zr_arena *arena = NULL; !found && (arena = zr_arenas_next(arena));) {
         bool locked = zr_lock_acquire_within(&arena->lock, 100000000);
-        any = !locked || arena->trace_is_foreign;
+        found = !locked || arena->trace_is_foreign;
         if (locked)
             zr_lock_release(&arena->lock);
     }
     zr_arenas_unlock();
-    return any;
+    return found;
 }
 
 zr_result zr_trace_stop_foreign(unsigned number)
@@ -183,13 +184,14 @@ zr_result zr_trace_stop_foreign(unsigned number)
         atomic_fetch_sub(&arena->unstriped, 1);
     else
         zr_fail(ZR_ERR_INVALID, "arena '%s' is not recorded by another process", arena->name);
-    unlock(arena);
-    if (trace && zr_stacks_every() != zr_option_get(ZR_OPTION_STACKS) && !any_foreign())
+    unlock_numbered(arena);
+    if (trace && zr_stacks_every() != zr_option_get(ZR_OPTION_STACKS) && !has_foreign_trace())
         zr_arenas_set_stacks((uint32_t)zr_option_get(ZR_OPTION_STACKS));
     return trace ? zr_trace_close(trace) : ZR_ERR_INVALID;
 }
 
-/* Blocks that are live have other numbers where stacks are to be. arena->lock */
+/* Turns stacks on or off. The serial of a live block is cleared, because with stacks the field holds a
+ * stack's number. lock: arena->lock */
 static void switch_stacks(struct zr_arena *arena, bool on)
 {
     if (arena->stacks == on)
@@ -246,6 +248,6 @@ zr_result zr_trace_snapshot(unsigned number, const char *path)
     zr_result result = zr_trace_open(&trace, path, &origin);
     if (result == ZR_OK)
         zr_trace_write_present(trace, arena);
-    unlock(arena);
+    unlock_numbered(arena);
     return result == ZR_OK ? zr_trace_close(trace) : result;
 }

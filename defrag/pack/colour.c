@@ -14,13 +14,14 @@ struct sweep {
     size_t addresses_count, room;
 
     uint32_t *heads; /* by page: 1 + its last address, 0: none */
-    uint32_t *users; /* by page: blocks that use it now */
-    uint32_t *seen;  /* by page: 1 + the address at which the search last met it */
+    uint32_t *users; /* by page: number of blocks that use the page now */
+    uint32_t *seen;  /* by page: 1 + the address at which the search last met the page */
     uint64_t *free;  /* bit per page */
     size_t pages_count;
 
-    uint32_t *comings; /* of fixed pages: the times of their blocks, page after page, each in order */
-    size_t *coming, *coming_end; /* by fixed page: the next of these times */
+    uint32_t *use_times; /* start times of the fixed blocks of each fixed page, in order, page after page */
+    size_t *next_use,
+        *uses_end; /* by fixed page: index of the next start time, and end of the page's start times */
 };
 
 /* ---- Pages --------------------------------------------------------------------------------------------- */
@@ -54,11 +55,11 @@ static void add_address(struct sweep *sweep, uint32_t page)
     zr_granules_set(sweep->ready, at, at + 1, sweep->users[page] == 0);
 }
 
-/* Whether a free page stays free until then. */
-static bool stays_free(const struct sweep *sweep, uint32_t page, uint32_t until)
+/* Whether no fixed block uses the free page before `until`. */
+static bool is_free_until(const struct sweep *sweep, uint32_t page, uint32_t until)
 {
-    return page >= sweep->of->fixed_pages_count || sweep->coming[page] == sweep->coming_end[page] ||
-           sweep->comings[sweep->coming[page]] >= until;
+    return page >= sweep->of->fixed_pages_count || sweep->next_use[page] == sweep->uses_end[page] ||
+           sweep->use_times[sweep->next_use[page]] >= until;
 }
 
 /* ---- Addresses ----------------------------------------------------------------------------------------- */
@@ -67,8 +68,8 @@ struct window {
     size_t first, end;
 };
 
-/* The first consecutive addresses with enough different free pages for the block; a shorter window at the end
- * of the addresses if there are none. */
+/* The first consecutive addresses with enough different free pages for the block. If no window is long
+ * enough, a shorter one at the end of the addresses. */
 static struct window find_window(struct sweep *sweep, const struct zr_colour_block *block)
 {
     struct window window = {0, 0};
@@ -81,7 +82,7 @@ static struct window find_window(struct sweep *sweep, const struct zr_colour_blo
             break;
         uint32_t page = sweep->table[at];
         window.end++;
-        if (!stays_free(sweep, page, block->upper))
+        if (!is_free_until(sweep, page, block->upper))
             window.first = window.end;
         else if (sweep->seen[page] > window.first && sweep->seen[page] <= at)
             window.first = sweep->seen[page];
@@ -99,7 +100,7 @@ static void add_free(struct sweep *sweep, struct window *window, const struct zr
         if (first == end)
             return;
         uint32_t page = (uint32_t)first++;
-        if (!stays_free(sweep, page, block->upper) ||
+        if (!is_free_until(sweep, page, block->upper) ||
             (sweep->seen[page] > window->first && sweep->seen[page] <= window->end))
             continue;
         if (sweep->addresses_count == sweep->room)
@@ -136,12 +137,12 @@ static bool counts(const struct zr_colour_block *block)
     return block->pages_count > 0 && block->upper > block->lower;
 }
 
-static void come(struct sweep *sweep, const struct zr_colour_block *block, bool fixed)
+static void take_pages(struct sweep *sweep, const struct zr_colour_block *block, bool fixed)
 {
     for (size_t at = block->first; at < (size_t)block->first + block->pages_count; at++) {
         take_page(sweep, sweep->table[at]);
         if (fixed)
-            sweep->coming[sweep->table[at]]++;
+            sweep->next_use[sweep->table[at]]++;
     }
 }
 
@@ -158,41 +159,41 @@ static struct zr_sort_pair *sort_blocks(const struct zr_colouring *of, bool uppe
     return pairs;
 }
 
-/* Notes when each fixed page is taken, in order. */
-static zr_result note_comings(struct sweep *sweep, const struct zr_sort_pair *by_lower,
-                              struct zr_scratch *scratch)
+/* Lists the start times of the fixed blocks of each fixed page, in order. */
+static zr_result list_use_times(struct sweep *sweep, const struct zr_sort_pair *by_lower,
+                                struct zr_scratch *scratch)
 {
     const struct zr_colouring *of = sweep->of;
     size_t sum = 0;
-    sweep->coming = zr_scratch_take(scratch, of->fixed_pages_count, sizeof *sweep->coming);
-    sweep->coming_end = zr_scratch_take(scratch, of->fixed_pages_count, sizeof *sweep->coming_end);
-    if (!sweep->coming_end)
+    sweep->next_use = zr_scratch_take(scratch, of->fixed_pages_count, sizeof *sweep->next_use);
+    sweep->uses_end = zr_scratch_take(scratch, of->fixed_pages_count, sizeof *sweep->uses_end);
+    if (!sweep->uses_end)
         return scratch->result;
     for (size_t i = 0; i < of->fixed_count; i++)
         for (size_t at = 0; counts(&of->blocks[i]) && at < of->blocks[i].pages_count; at++)
-            sweep->coming_end[of->blocks[i].first + at]++;
+            sweep->uses_end[of->blocks[i].first + at]++;
     for (size_t page = 0; page < of->fixed_pages_count; page++) {
-        sweep->coming[page] = sum;
-        sum += sweep->coming_end[page];
-        sweep->coming_end[page] = sweep->coming[page];
+        sweep->next_use[page] = sum;
+        sum += sweep->uses_end[page];
+        sweep->uses_end[page] = sweep->next_use[page];
     }
-    sweep->comings = zr_scratch_take(scratch, sum, sizeof *sweep->comings);
-    if (!sweep->comings)
+    sweep->use_times = zr_scratch_take(scratch, sum, sizeof *sweep->use_times);
+    if (!sweep->use_times)
         return scratch->result;
     for (size_t i = 0; i < of->blocks_count; i++) {
         const struct zr_colour_block *block = &of->blocks[by_lower[i].value];
         for (size_t at = 0; by_lower[i].value < of->fixed_count && counts(block) && at < block->pages_count;
              at++)
-            sweep->comings[sweep->coming_end[block->first + at]++] = block->lower;
+            sweep->use_times[sweep->uses_end[block->first + at]++] = block->lower;
     }
     return ZR_OK;
 }
 
-/* The most pages that unfixed blocks use at once. */
-static uint64_t most_at_once(const struct zr_colouring *of, const struct zr_sort_pair *by_lower,
-                             const struct zr_sort_pair *by_upper)
+/* The max number of pages that unfixed blocks use at once. */
+static uint64_t max_at_once(const struct zr_colouring *of, const struct zr_sort_pair *by_lower,
+                            const struct zr_sort_pair *by_upper)
 {
-    uint64_t now = 0, most = 0;
+    uint64_t now = 0, max = 0;
     for (size_t i = 0, gone = 0; i < of->blocks_count; i++) {
         const struct zr_colour_block *block = &of->blocks[by_lower[i].value];
         for (; gone < of->blocks_count && by_upper[gone].key <= block->lower; gone++)
@@ -200,9 +201,9 @@ static uint64_t most_at_once(const struct zr_colouring *of, const struct zr_sort
                 now -= of->blocks[by_upper[gone].value].pages_count;
         if (by_lower[i].value >= of->fixed_count && counts(block))
             now += block->pages_count;
-        most = now > most ? now : most;
+        max = now > max ? now : max;
     }
-    return most;
+    return max;
 }
 
 static zr_result make_sweep(struct sweep *sweep, uint64_t pages_max, struct zr_scratch *scratch)
@@ -241,10 +242,10 @@ zr_result zr_colour(struct zr_colouring *colouring, struct zr_scratch *scratch)
     const struct zr_sort_pair *by_upper = sort_blocks(colouring, true, scratch);
     if (!by_lower || !by_upper)
         return scratch->result;
-    uint64_t pages_max = colouring->fixed_pages_count + most_at_once(colouring, by_lower, by_upper);
+    uint64_t pages_max = colouring->fixed_pages_count + max_at_once(colouring, by_lower, by_upper);
     zr_result result = make_sweep(&sweep, pages_max, scratch);
     if (result == ZR_OK)
-        result = note_comings(&sweep, by_lower, scratch);
+        result = list_use_times(&sweep, by_lower, scratch);
     for (size_t i = 0, gone = 0; i < colouring->blocks_count && result == ZR_OK; i++) {
         struct zr_colour_block *block = &colouring->blocks[by_lower[i].value];
         for (; gone < colouring->blocks_count && by_upper[gone].key <= block->lower; gone++) {
@@ -258,7 +259,7 @@ zr_result zr_colour(struct zr_colouring *colouring, struct zr_scratch *scratch)
         if (!fixed)
             result = place(&sweep, block);
         if (result == ZR_OK)
-            come(&sweep, block, fixed);
+            take_pages(&sweep, block, fixed);
     }
     colouring->pages = sweep.table;
     colouring->addresses_count = sweep.addresses_count;

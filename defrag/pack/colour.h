@@ -12,7 +12,7 @@
 struct zr_colour_block {
     uint32_t lower, upper; /* alive in [lower, upper) */
     uint32_t pages_count;
-    uint32_t first; /* result: its first address, in pages. Input for fixed blocks */
+    uint32_t first; /* result: the block's first address, in pages; input for a fixed block */
 };
 
 struct zr_colouring {

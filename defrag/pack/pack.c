@@ -44,7 +44,7 @@ struct packer {
 
     struct zr_improve chains[STARTS_COUNT];
     unsigned chain_trials; /* per round */
-    uint64_t target;       /* the present round's */
+    uint64_t target;       /* of the current round */
 
     struct zr_search *searches[SEARCHES_COUNT];
     struct zr_search_task tasks[SEARCHES_COUNT];
@@ -194,8 +194,8 @@ static uint64_t luby(uint64_t i)
     }
 }
 
-/* Short attempts, with longer ones in between: some orders of choices find the answer directly. Every
- * sixteenth attempt is twice as long as the one before, so that eventually one enumerates everything. */
+/* Attempts are short, with longer ones in between (the Luby sequence): some orders of choices find the answer
+ * directly. The length of every sixteenth attempt doubles, so that one finally enumerates all placements. */
 static uint64_t nodes_of(const struct packer *packer, uint64_t attempt)
 {
     uint64_t base = 2 * (uint64_t)packer->problem.count + 100;
@@ -207,8 +207,8 @@ static uint64_t nodes_of(const struct packer *packer, uint64_t attempt)
 static void search_once(struct packer *packer, unsigned job)
 {
     unsigned decided = atomic_load(&packer->decided);
-    /* Its verdict is not needed. If results depend only on work, it still runs, because later rounds depend
-     * on what it learned. */
+    /* An earlier job has a verdict, so the verdict of this job is not needed. If results depend only on work,
+     * the job still runs, because later rounds use the states that it marks as failed. */
     if (job > decided && packer->budget.until_ns != UINT64_MAX)
         return;
     packer->verdicts[job] = zr_search_run(packer->searches[job], &packer->tasks[job], &packer->budgets[job]);
@@ -217,7 +217,7 @@ static void search_once(struct packer *packer, unsigned job)
         ;
 }
 
-/* Each search takes megabytes, which some machines allocate slowly; stops at the end of the time. */
+/* Each search takes megabytes, which some machines allocate slowly, so the loop stops when the time is up. */
 static zr_result make_searches(struct packer *packer)
 {
     zr_result result = ZR_OK;
@@ -227,7 +227,7 @@ static zr_result make_searches(struct packer *packer)
     return result;
 }
 
-/* Searches within `capacity` for that many rounds; 0: until a verdict or the end of the budget. */
+/* Searches within `capacity` for `rounds` rounds; 0: until a verdict or the end of the budget. */
 static zr_result search_within(struct packer *packer, uint64_t capacity, uint64_t rounds,
                                enum zr_search_verdict *verdict)
 {
@@ -262,7 +262,7 @@ static zr_result search_within(struct packer *packer, uint64_t capacity, uint64_
 
 /* ---- Control ------------------------------------------------------------------------------------------- */
 
-/* Improves until the target is met, that many rounds have passed (0: any), or the budget is spent. */
+/* Improves until the target is met, `rounds` rounds have passed (0: no limit), or the budget is spent. */
 static zr_result improve(struct packer *packer, uint64_t rounds)
 {
     zr_result result = ZR_OK;

@@ -40,7 +40,8 @@ static void set_remove(struct rank_set *set, size_t rank)
     }
 }
 
-/* Finds the nearest member below or above `rank`, which is not a member. False: there is none. */
+/* Finds the nearest member below or above `rank`, which is not a member. False: the set has no member there.
+ */
 static bool set_below(const struct rank_set *set, size_t rank, size_t *out)
 {
     for (int level = 0; level < LEVELS; level++, rank /= 64) {

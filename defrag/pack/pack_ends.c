@@ -14,7 +14,7 @@
 
 enum {
     SHORT_MAX = 256, /* longest life of an item that hangs from the top, in moments */
-    SHORT_MIN = 8,   /* with fewer, a division has no significant effect */
+    SHORT_MIN = 8,   /* smaller limits have no significant effect */
     SCANNED = 4      /* neighbours checked per unit of work */
 };
 
@@ -31,7 +31,8 @@ struct ends {
     uint32_t count;
     uint32_t *item;          /* by moment: the item that is born */
     uint64_t *units, *alive; /* by moment: the item's size; its life in moments, including its own */
-    uint64_t *offset;        /* by moment; for a hanging item its lower end, below a top not yet known */
+    uint64_t
+        *offset; /* by moment: the offset; for a hanging item, the distance of its lower end from the top */
     uint32_t *by_duration, *by_size; /* moments, in descending order */
     struct zr_skyline sky;
     struct range met[2 * SHORT_MAX];
@@ -48,7 +49,7 @@ static void number_moments(struct ends *ends, uint32_t *births)
     for (uint32_t s = 0; s < problem->sections_count; s++)
         births[s + 1] += births[s]; /* number of births before the section */
     for (uint32_t i = 0; i < ends->count; i++)
-        ends->item[births[problem->first[i]]++] = i; /* finally including the section's own births */
+        ends->item[births[problem->first[i]]++] = i; /* afterwards including the section's own births */
     for (uint32_t m = 0; m < ends->count; m++) {
         uint32_t last = problem->last[ends->item[m]], around = zr_pack_around(problem, ends->item[m]);
         ends->units[m] = problem->units[ends->item[m]];
@@ -102,7 +103,7 @@ static void hang(struct ends *ends, uint32_t moment, uint32_t short_max)
     uint32_t met_count = find_met(ends, moment, short_max);
     uint64_t units = ends->units[moment], end = units;
 
-    /* Until a full cycle finds no conflict. */
+    /* Ends after a full cycle without a conflict. */
     for (uint32_t i = 0, clear = 0; clear < met_count; i = i + 1 == met_count ? 0 : i + 1) {
         clear++;
         if (ends->met[i].begin < end && end - units < ends->met[i].end) {
@@ -146,11 +147,11 @@ static uint64_t place(struct ends *ends, uint32_t short_max, const uint32_t *hun
 static void place_all(struct ends *ends, uint64_t target, struct zr_pack_best *best)
 {
     bool first = true;
-    for (uint32_t most = SHORT_MAX; most >= SHORT_MIN; most /= 4)
+    for (uint32_t short_max = SHORT_MAX; short_max >= SHORT_MIN; short_max /= 4)
         for (unsigned by_duration = 0; by_duration < 2; by_duration++, first = false) {
             if (!first && (best->height <= target || zr_pack_time_up(ends->budget)))
                 return;
-            uint64_t height = place(ends, most, by_duration ? ends->by_duration : ends->by_size);
+            uint64_t height = place(ends, short_max, by_duration ? ends->by_duration : ends->by_size);
             if (height >= best->height)
                 continue;
             best->height = height;

@@ -34,7 +34,7 @@ zr_result zr_fit_make(struct zr_fit *out, const struct zr_pack_problem *problem,
 
 /* ---- The placed items ---------------------------------------------------------------------------------- */
 
-/* The sections of an item before the boundary, or those after it. */
+/* The sections of an item on one side of the boundary. */
 struct part {
     uint32_t item, first, last;
 };
@@ -167,7 +167,7 @@ static inline uint32_t neighbours(const struct zr_fit_tile *tile, uint32_t at, u
 #endif
 }
 
-/* The offset for `item`; ZR_FIT_FAILED if it cannot end within `limit`. Adds its cost to *work. */
+/* Finds an offset for `item`; ZR_FIT_FAILED: none lets it end within `limit`. Adds the steps to *work. */
 static uint64_t find_free_extent(const struct zr_fit *fit, uint32_t item, uint64_t limit, uint64_t *work)
 {
     const struct zr_pack_problem *problem = fit->problem;

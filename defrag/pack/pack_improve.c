@@ -1,10 +1,10 @@
 /* pack_improve.c: finds the items that make a placement high, and changes the order there. Uses pack_fit.c.
  *
- * Below the highest item there are gaps, in the section that constrains it most. The item above a gap rests
- * on another item, its support, that overlaps it in another section: earlier in the order than its support,
- * the item might have filled the gap. So a trial moves a few such items before their supports (or the
- * supports later), places again from the first changed item on, and is accepted if it is no higher than the
- * placement of sixteen trials ago. */
+ * Below the highest item there are gaps, usually in the section with the highest load. The item above a gap
+ * lies on another item, its support, which it overlaps in another section. If the item preceded its support
+ * in the order, it might have filled the gap. So a trial moves a few such items before their supports (or the
+ * supports behind the items), places again from the first changed item on, and is accepted if it is no higher
+ * than the placement of sixteen trials ago. */
 #include <string.h>
 
 #include "defrag/pack/pack_internal.h"
@@ -100,7 +100,7 @@ static uint32_t list_free_extents(struct zr_improve *chain, uint32_t section, ui
     return gaps;
 }
 
-/* The earliest item, in the trial's order, that `item` rests on; `item` if none precedes it. */
+/* The earliest item, in the trial's order, that `item` lies on; `item` if none precedes it. */
 static uint32_t find_support(const struct zr_improve *chain, uint32_t item)
 {
     const struct zr_pack_problem *problem = chain->fit.problem;

@@ -122,7 +122,7 @@ void zr_pack_sort_falling(uint32_t *order, uint32_t count, const uint64_t *key, 
 
 /* ---- From both ends ------------------------------------------------------------------------------------ */
 
-/* The height so far at each point in time. A range beyond the last one continues at the first. */
+/* The height so far at each point in time. A range that passes the last point continues at the first. */
 struct zr_skyline {
     size_t moments, leaves;    /* leaves: a power of two */
     uint64_t *highest, *whole; /* by tree node: the max height within it; a lower bound over all of it */
@@ -149,7 +149,7 @@ struct zr_fit_tile {
 };
 
 /* A placement in progress: items in `order`; the placed ones by offset in tiles. An item that crosses the
- * boundary is there twice: before and after it. */
+ * boundary has two entries: before and after the boundary. */
 struct zr_fit {
     const struct zr_pack_problem *problem;
     uint32_t *order, *rank; /* each the inverse of the other */
@@ -220,7 +220,7 @@ void zr_improve_run(struct zr_improve *chain, unsigned trials, uint64_t target,
 
 /* ---- Edges of sections --------------------------------------------------------------------------------- */
 
-#define ZR_EDGE_ITEMS 6 /* per side; sums of more items would be at nearly every height */
+#define ZR_EDGE_ITEMS 6 /* per side; sums of more items would reach nearly every height */
 
 /* One of two adjacent sections: its filled height, the bytes that can stay empty, and the sizes that may lie
  * between the filled part and the lowest item that both sections contain. */

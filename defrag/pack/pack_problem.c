@@ -56,7 +56,7 @@ static void cut_sections(struct zr_pack_problem *problem, const struct zr_lifeti
         uint64_t units = problem->units[items[sweep->ends[e].value >> 1]];
         live = sweep->ends[e].value & 1 ? live + units : live - units;
     }
-    bool born = false; /* the first of them is a birth */
+    bool born = false; /* the sweep starts with a birth */
     for (uint32_t i = 0; i < problem->count; i++)
         problem->first[i] = UINT32_MAX;
     for (size_t k = 0; k < sweep->count; k++) {

@@ -33,7 +33,7 @@ zr_result zr_pack_round(struct zr_lifetimes *lifetimes, uint64_t grain_bytes, ui
     struct zr_scratch scratch = {.arena = lifetimes->host_arena};
     struct zr_skyline sky;
     zr_result result = zr_pack_check_alignment(lifetimes, grain_bytes);
-    if (result == ZR_OK) /* invalid times */
+    if (result == ZR_OK) /* rejects invalid times */
         result = zr_lifetimes_measure(lifetimes);
     if (result != ZR_OK)
         return result;

@@ -27,7 +27,7 @@
 #define FRAME_BYTES  512 /* of solve() and the functions that it calls, rounded up generously */
 #define LOOKS        4   /* units of work at each item of a part, per step */
 #define TABLE_BITS   17
-#define TRAIL_ROOM   (UINT64_C(1) << 19) /* at most */
+#define TRAIL_ROOM   (UINT64_C(1) << 19) /* at entries_max */
 #define CHOICES_ROOM (UINT64_C(1) << 18)
 
 struct dead_state {
@@ -43,13 +43,14 @@ struct zr_search {
     const struct zr_pack_problem *problem;
     struct zr_pack_budget *budget;
     uint64_t capacity, nodes_left;
-    uint32_t depth, most_depth;
+    uint32_t depth, max_depth;
 
-    uint32_t *list_start, *list;   /* by section: its items, including placed ones, nearly sorted by lowest */
-    uint64_t *lowest, *offset;     /* by item; of a placed item both are its offset */
-    bool *placed, *grounded;       /* by item */
-    uint64_t *liking;              /* by item: higher values are tried earlier */
-    uint64_t *level, *rest;        /* by section, in the current step: level, and sum of the unplaced items */
+    uint32_t *list_start, *list; /* by section: its items, including placed ones, nearly sorted by lowest */
+    uint64_t *lowest, *offset;   /* by item; of a placed item both are its offset */
+    bool *placed, *grounded;     /* by item */
+    uint64_t *preference;        /* by item: higher values are tried earlier */
+    uint64_t *level,
+        *rest; /* by section, in the current step: the level, and the sum of the unplaced items' sizes */
     uint32_t *weight;              /* by section: steps that failed there, in all attempts */
     uint32_t *begin_start, *begin; /* by section: the items that begin with it */
     uint32_t *end_start, *end;     /* and those that end there */
@@ -119,17 +120,17 @@ zr_result zr_search_make(struct zr_search **out, const struct zr_pack_problem *p
     struct zr_search *search = zr_scratch_take(scratch, 1, sizeof *search);
     if (!search)
         return scratch->result;
-    *search = (struct zr_search){.problem = problem, .most_depth = depth_for(problem)};
-    uint64_t most = (search->most_depth + 2) * (uint64_t)count;
-    search->trail_room = most < TRAIL_ROOM ? most : TRAIL_ROOM;
-    search->choices_room = most < CHOICES_ROOM ? most : CHOICES_ROOM;
+    *search = (struct zr_search){.problem = problem, .max_depth = depth_for(problem)};
+    uint64_t entries_max = (search->max_depth + 2) * (uint64_t)count;
+    search->trail_room = entries_max < TRAIL_ROOM ? entries_max : TRAIL_ROOM;
+    search->choices_room = entries_max < CHOICES_ROOM ? entries_max : CHOICES_ROOM;
     search->list_start = zr_scratch_take(scratch, sections + 2, sizeof *search->list_start);
     search->list = zr_scratch_take(scratch, problem->lives_count, sizeof *search->list);
     search->lowest = zr_scratch_take(scratch, count, sizeof *search->lowest);
     search->offset = zr_scratch_take(scratch, count, sizeof *search->offset);
     search->placed = zr_scratch_take(scratch, count, sizeof *search->placed);
     search->grounded = zr_scratch_take(scratch, count, sizeof *search->grounded);
-    search->liking = zr_scratch_take(scratch, count, sizeof *search->liking);
+    search->preference = zr_scratch_take(scratch, count, sizeof *search->preference);
     search->level = zr_scratch_take(scratch, sections, sizeof *search->level);
     search->rest = zr_scratch_take(scratch, sections, sizeof *search->rest);
     search->weight = zr_scratch_take(scratch, sections, sizeof *search->weight);
@@ -172,7 +173,7 @@ static void go_back(struct zr_search *search, const struct stand *stand)
     }
 }
 
-/* Trail entries that a step needs beside those of its survey. */
+/* Whether the trail has space for the entries of one step, besides those of its survey. */
 static bool has_room(const struct zr_search *search)
 {
     return search->trail_count + 2 * (uint64_t)search->problem->count < search->trail_room;
@@ -292,7 +293,7 @@ static uint64_t lowest_crossing(const struct zr_search *search, uint32_t edge)
     uint32_t ends = search->end_start[edge], begins = search->begin_start[edge];
     uint64_t a = search->level[edge - 1], b = search->level[edge];
     if (a <= b ? b - a <= slack_of(search, edge - 1) : a - b <= slack_of(search, edge))
-        return a > b ? a : b; /* trivial without sums */
+        return a > b ? a : b; /* the lower side can stay empty up to the higher level */
     if (!fill_side(search, edge - 1, search->end + ends, search->end_start[edge + 1] - ends, &left) ||
         !fill_side(search, edge, search->begin + begins, search->begin_start[edge + 1] - begins, &right))
         return 0;
@@ -370,8 +371,8 @@ static uint32_t count_choices(const struct zr_search *search, uint32_t section)
     return count;
 }
 
-/* The section to decide next: one without a choice, else the fewest choices for its weight; ties by the least
- * free space. */
+/* Chooses the section to decide next: a section without a choice, else the section with the fewest choices
+ * for its weight. The smallest slack decides ties. */
 static uint32_t choose_section(const struct zr_search *search, const struct part *part)
 {
     uint32_t best = part->last;
@@ -416,7 +417,8 @@ static uint32_t find_bottom(const struct zr_search *search, const struct part *p
 
 static enum zr_search_verdict solve(struct zr_search *search, struct part part);
 
-/* Pushes the choices of a section, the most preferred first, one of each kind; returns their number. */
+/* Pushes the choices of a section, the entries_max preferred first, one of each kind; returns their number.
+ */
 static uint32_t push_choices(struct zr_search *search, uint32_t section)
 {
     const struct zr_pack_problem *problem = search->problem;
@@ -432,7 +434,7 @@ static uint32_t push_choices(struct zr_search *search, uint32_t section)
                    problem->units[choices[c]] == problem->units[item];
         if (twin)
             continue;
-        for (; at > 0 && search->liking[choices[at - 1]] < search->liking[item]; at--)
+        for (; at > 0 && search->preference[choices[at - 1]] < search->preference[item]; at--)
             choices[at] = choices[at - 1];
         choices[at] = item;
         count++;
@@ -442,7 +444,7 @@ static uint32_t push_choices(struct zr_search *search, uint32_t section)
 }
 
 /* The lowest offset of `item` on top of an item outside `section`. */
-static uint64_t lowest_rest(const struct zr_search *search, uint32_t item, uint32_t section)
+static uint64_t lowest_on_top(const struct zr_search *search, uint32_t item, uint32_t section)
 {
     const struct zr_pack_problem *problem = search->problem;
     uint64_t best = UINT64_MAX;
@@ -469,7 +471,7 @@ static bool leave_level(struct zr_search *search, uint32_t section, uint64_t lev
         if (search->placed[item])
             continue;
         uint64_t lowest = search->lowest[item];
-        lowest = lowest == level ? lowest_rest(search, item, section) : lowest;
+        lowest = lowest == level ? lowest_on_top(search, item, section) : lowest;
         next = lowest < next ? lowest : next;
         smallest = problem->units[item] < smallest ? problem->units[item] : smallest;
         rest += problem->units[item];
@@ -481,7 +483,7 @@ static bool leave_level(struct zr_search *search, uint32_t section, uint64_t lev
         if (search->placed[item] || search->lowest[item] != level)
             continue;
         /* The item is either the first of the section, on top of another item, or lies above the first. */
-        uint64_t lowest = lowest_rest(search, item, section);
+        uint64_t lowest = lowest_on_top(search, item, section);
         if (!lift(search, item, lowest < next + smallest ? lowest : next + smallest))
             return false;
     }
@@ -518,8 +520,8 @@ static enum zr_search_verdict branch(struct zr_search *search, const struct part
     return verdict;
 }
 
-/* Cuts off the first part of [first, last) that shares no section with the rest; false if no item is left to
- * place. */
+/* Cuts off the first part of [first, last) that shares no section with the remainder. False: all items are
+ * placed. */
 static bool cut_part(const struct zr_search *search, struct part *part)
 {
     const struct zr_pack_problem *problem = search->problem;
@@ -548,7 +550,7 @@ static enum zr_search_verdict solve_part(struct zr_search *search, const struct 
 {
     struct dead_state state;
     bool room = has_room(search) && search->choices_count + search->problem->count < search->choices_room &&
-                search->depth < search->most_depth;
+                search->depth < search->max_depth;
     if (search->nodes_left == 0 || !room)
         return ZR_SEARCH_UNDECIDED;
     search->nodes_left--;
@@ -586,8 +588,8 @@ static enum zr_search_verdict solve(struct zr_search *search, struct part range)
 
 /* ---- Attempts ------------------------------------------------------------------------------------------ */
 
-/* Preferences of an attempt: six plain ones, then the same with noise. */
-static void set_likings(struct zr_search *search, uint64_t attempt)
+/* Preferences of an attempt: six exact ones, then the same with noise. */
+static void set_preferences(struct zr_search *search, uint64_t attempt)
 {
     const struct zr_pack_problem *problem = search->problem;
     uint64_t random = mix(attempt + 1) | 1;
@@ -596,15 +598,15 @@ static void set_likings(struct zr_search *search, uint64_t attempt)
         double duration = (double)problem->duration[i] / (double)problem->sections_count;
         double size = (double)problem->units[i] / (double)problem->bound_units;
         double heat = (double)problem->hottest[i] / (double)problem->bound_units;
-        double liking[6] = {duration,
-                            duration * size,
-                            size,
-                            heat * 4 + duration,
-                            heat * 4 + duration * size,
-                            duration + size * 1e-3};
-        double amount = liking[attempt % 6];
+        double preference[6] = {duration,
+                                duration * size,
+                                size,
+                                heat * 4 + duration,
+                                heat * 4 + duration * size,
+                                duration + size * 1e-3};
+        double amount = preference[attempt % 6];
         amount *= 1 + noise * ((double)(zr_pack_random(&random) >> 11) * 0x1p-53);
-        search->liking[i] = (uint64_t)(amount * 0x1p56);
+        search->preference[i] = (uint64_t)(amount * 0x1p56);
     }
 }
 
@@ -620,6 +622,6 @@ enum zr_search_verdict zr_search_run(struct zr_search *search, const struct zr_s
     search->depth = search->placed_count = search->trail_count = search->choices_count = 0;
     memset(search->lowest, 0, problem->count * sizeof *search->lowest);
     memset(search->placed, 0, problem->count * sizeof *search->placed);
-    set_likings(search, task->attempt);
+    set_preferences(search, task->attempt);
     return solve(search, (struct part){0, problem->sections_count});
 }

@@ -33,16 +33,16 @@ uint64_t zr_skyline_highest(const struct zr_skyline *sky, size_t first, size_t e
         return larger(zr_skyline_highest(sky, first, sky->moments),
                       zr_skyline_highest(sky, 0, end - sky->moments));
     size_t low = first + sky->leaves, high = end - 1 + sky->leaves;
-    uint64_t most = 0;
+    uint64_t max = 0;
     for (size_t node = low / 2; node > 0; node /= 2)
-        most = larger(sky->whole[node], most);
+        max = larger(sky->whole[node], max);
     for (size_t node = high / 2; node > 0; node /= 2)
-        most = larger(sky->whole[node], most);
+        max = larger(sky->whole[node], max);
     for (high++; low < high; low /= 2, high /= 2) {
-        most = low & 1 ? larger(sky->highest[low++], most) : most;
-        most = high & 1 ? larger(sky->highest[--high], most) : most;
+        max = low & 1 ? larger(sky->highest[low++], max) : max;
+        max = high & 1 ? larger(sky->highest[--high], max) : max;
     }
-    return most;
+    return max;
 }
 
 static void raise_whole(struct zr_skyline *sky, size_t node, uint64_t height)

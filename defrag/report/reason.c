@@ -20,10 +20,10 @@ const char *zr_reason_name(enum zr_reason reason)
 /* ---- Allocations and frees ----------------------------------------------------------------------------- */
 
 struct kind {
-    struct zr_kind_of_blocks is;
+    struct zr_kind_of_blocks blocks;
     unsigned size_class;
     uint64_t allocations_count, frees_count;
-    uint64_t came[QUARTERS], went[QUARTERS]; /* blocks allocated in the recording, by quarter */
+    uint64_t came[QUARTERS], went[QUARTERS]; /* allocations and frees in the recording, by quarter */
 };
 
 struct trend {
@@ -33,7 +33,8 @@ struct trend {
     uint64_t records_count, before_count, seen_count;
     uint64_t allocations_count, frees_count; /* in the recording */
     uint64_t largest_bytes, second_bytes;    /* of blocks allocated in the recording */
-    uint64_t largest_address, largest_seen;  /* the largest block, and when it was allocated */
+    uint64_t largest_address,
+        largest_seen; /* the largest block's address, and the number of the record that allocated it */
     bool largest_lives;
 };
 
@@ -46,8 +47,8 @@ static unsigned class_of(uint64_t bytes)
  * search continues with the next key. */
 static zr_result find_kind(struct trend *trend, const struct kind *like, struct kind **out)
 {
-    uint64_t key = (like->is.stream * UINT64_C(0x9e3779b97f4a7c15) + like->is.stack) * 1024;
-    key += like->is.tag * 64u + like->size_class;
+    uint64_t key = (like->blocks.stream * UINT64_C(0x9e3779b97f4a7c15) + like->blocks.stack) * 1024;
+    key += like->blocks.tag * 64u + like->size_class;
     for (unsigned probes = 0;; probes++, key += 1024) {
         const uint32_t *number = zr_number_map_get(&trend->numbers, key);
         if (!number) {
@@ -58,8 +59,8 @@ static zr_result find_kind(struct trend *trend, const struct kind *like, struct 
             return result;
         }
         struct kind *kind = zr_vector_at(&trend->kinds, *number);
-        bool same = kind->is.tag == like->is.tag && kind->is.stream == like->is.stream &&
-                    kind->is.stack == like->is.stack && kind->size_class == like->size_class;
+        bool same = kind->blocks.tag == like->blocks.tag && kind->blocks.stream == like->blocks.stream &&
+                    kind->blocks.stack == like->blocks.stack && kind->size_class == like->size_class;
         if (same || probes == PROBES_MAX) {
             *out = kind;
             return ZR_OK;
@@ -99,10 +100,10 @@ static zr_result note(void *state, const struct zr_record *record, bool *stop)
     const struct zr_range_record *block = zr_extents_floor(&trend->memory->blocks, record->address);
     bool came = record->kind == ZR_RECORD_ALLOC;
     if (!came && (!block || block->address != record->address))
-        return ZR_OK; /* the memory reports the error */
-    like.is.tag = came ? record->tag : block->tag;
-    like.is.stream = came ? record->stream : block->stream;
-    like.is.stack = came ? record->stack : block->stack;
+        return ZR_OK; /* zr_moment_reach() reports the error */
+    like.blocks.tag = came ? record->tag : block->tag;
+    like.blocks.stream = came ? record->stream : block->stream;
+    like.blocks.stack = came ? record->stack : block->stack;
     uint64_t bytes = came ? record->bytes : block->requested_bytes;
     like.size_class = class_of(bytes);
     zr_result result = find_kind(trend, &like, &kind);
@@ -112,23 +113,23 @@ static zr_result note(void *state, const struct zr_record *record, bool *stop)
     trend->frees_count += !came;
     kind->allocations_count += came;
     kind->frees_count += !came;
-    if (bytes > kind->is.most_bytes)
-        kind->is.most_bytes = bytes;
+    if (bytes > kind->blocks.most_bytes)
+        kind->blocks.most_bytes = bytes;
     if (came) {
         kind->came[quarter_of(trend)]++;
-        kind->is.live_bytes += bytes;
-        kind->is.blocks_count++;
+        kind->blocks.live_bytes += bytes;
+        kind->blocks.blocks_count++;
         note_size(trend, record);
     } else {
         kind->went[quarter_of(trend)]++;
-        kind->is.live_bytes -= bytes < kind->is.live_bytes ? bytes : kind->is.live_bytes;
-        kind->is.blocks_count -= kind->is.blocks_count > 0;
+        kind->blocks.live_bytes -= bytes < kind->blocks.live_bytes ? bytes : kind->blocks.live_bytes;
+        kind->blocks.blocks_count -= kind->blocks.blocks_count > 0;
         trend->largest_lives &= record->address != trend->largest_address;
     }
     return ZR_OK;
 }
 
-/* Counts the records before the recording starts: quarters are of the rest. */
+/* Counts the records before the recording starts. The quarters divide the records after these. */
 static zr_result count_before(void *state, const struct zr_record *record, bool *stop)
 {
     uint64_t *count = state;
@@ -137,8 +138,8 @@ static zr_result count_before(void *state, const struct zr_record *record, bool 
     return ZR_OK;
 }
 
-/* The kind that leaks; NULL: none. Other blocks must come and go; otherwise the program may still be loading.
- */
+/* Finds the kind that leaks; NULL: none. Most blocks of other kinds must be freed again; otherwise the
+ * program may still be loading. */
 static const struct kind *leak_of(const struct trend *trend, uint64_t live_bytes)
 {
     const struct kind *worst = NULL;
@@ -147,19 +148,19 @@ static const struct kind *leak_of(const struct trend *trend, uint64_t live_bytes
         uint64_t others = trend->allocations_count - kind->allocations_count;
         bool grows = kind->allocations_count >= KIND_MIN &&
                      kind->frees_count * 4 <= kind->allocations_count &&
-                     kind->is.live_bytes >= live_bytes / 4;
+                     kind->blocks.live_bytes >= live_bytes / 4;
         for (unsigned quarter = 0; quarter < QUARTERS; quarter++)
             grows = grows && kind->came[quarter] > kind->went[quarter] &&
                     kind->came[quarter] * QUARTERS * 2 >= kind->allocations_count;
         if (grows && others >= KIND_MIN && (trend->frees_count - kind->frees_count) * 4 >= others * 3 &&
-            (!worst || kind->is.live_bytes > worst->is.live_bytes))
+            (!worst || kind->blocks.live_bytes > worst->blocks.live_bytes))
             worst = kind;
     }
     return worst;
 }
 
-/* Whether one block is far larger than all others of a program that repeats itself: the request, or a recent
- * block. */
+/* Whether the request, or a recent block, is far larger than all other blocks of a program that repeats
+ * itself. */
 static bool is_spike(const struct trend *trend, const struct zr_failure *failure,
                      struct zr_kind_of_blocks *out)
 {
@@ -191,7 +192,8 @@ static uint64_t less(uint64_t from, uint64_t bytes)
     return from > bytes ? from - bytes : 0;
 }
 
-/* Available memory: idle granules, and the rest of the limit and of the device. */
+/* Available memory: idle granules, plus the unused part of the limit or of the device, whichever is smaller.
+ */
 static uint64_t available(const struct zrt_refusal *refusal)
 {
     uint64_t left = UINT64_MAX / 4;
@@ -204,7 +206,8 @@ static uint64_t available(const struct zrt_refusal *refusal)
     return left + refusal->cached_bytes + refusal->whole_bytes;
 }
 
-/* Memory that exists but cannot be used decides before any trend. */
+/* Whether the request would fit with pending, unmovable or pool memory. Such a reason precedes leak and
+ * spike. */
 static bool blocked(struct zr_reasoning *out, const struct zrt_refusal *refusal)
 {
     const struct {
@@ -223,7 +226,8 @@ static bool blocked(struct zr_reasoning *out, const struct zrt_refusal *refusal)
     return false;
 }
 
-/* Whether others hold the missing memory, and much of the device: a context holds less. */
+/* Whether other processes hold the missing memory and at least an eighth of the device. A CUDA context holds
+ * less. */
 static bool is_others(struct zr_reasoning *out, const struct zrt_refusal *refusal)
 {
     uint64_t used = less(refusal->device_bytes, refusal->device_free_bytes);
@@ -249,7 +253,7 @@ static enum zr_reason of_cause(const struct zrt_refusal *refusal, enum zr_verdic
     switch (refusal->cause) {
     case ZRT_CAUSE_SHORTAGE:
         return ZR_REASON_SHORTAGE;
-    case ZRT_CAUSE_LIMIT: /* a limit of the whole device is no limit */
+    case ZRT_CAUSE_LIMIT: /* a limit at or above the device's size counts as none */
         return refusal->device_bytes && refusal->limit_bytes >= refusal->device_bytes ? ZR_REASON_SHORTAGE
                                                                                       : ZR_REASON_LIMIT;
     case ZRT_CAUSE_FRAGMENTATION:
@@ -270,10 +274,10 @@ static enum zr_reason of_cause(const struct zrt_refusal *refusal, enum zr_verdic
 static bool are_segments(const struct zr_memory *memory)
 {
     enum { SEGMENTS_MIN = 8 };
-    const uint64_t least_bytes = UINT64_C(2) << 20;
+    const uint64_t min_bytes = UINT64_C(2) << 20;
     const struct zr_range_record *block = zr_extents_ceiling(&memory->blocks, 0);
     for (; block; block = zr_extents_next(&memory->blocks, block))
-        if (block->tag != ZR_TAG_OTHER || block->requested_bytes < least_bytes ||
+        if (block->tag != ZR_TAG_OTHER || block->requested_bytes < min_bytes ||
             (block->requested_bytes & (block->requested_bytes - 1)) != 0)
             return false;
     return memory->blocks.count >= SEGMENTS_MIN;
@@ -298,7 +302,7 @@ static void decide(struct zr_reasoning *out, const struct trend *trend, const st
     const struct kind *leak = leak_of(trend, trend->memory->live_bytes);
     if (leak) {
         out->reason = ZR_REASON_LEAK;
-        out->kind = leak->is;
+        out->kind = leak->blocks;
         out->culprit_bytes = 0;
     } else if (out->reason == ZR_REASON_SHORTAGE && is_others(out, refusal)) {
         out->reason = ZR_REASON_OTHER_PROCESS;

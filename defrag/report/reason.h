@@ -3,14 +3,15 @@
  *
  * A verdict (why.h) is about one state of memory. A reason also considers the limit, the device, other
  * processes and pools, as far as the file contains them (struct zrt_refusal), and how the memory filled up.
- * The first rule that holds decides; some rules are heuristics:
- *   pending    freed memory that a stream may still use would be enough
- *   unmovable  free granules that are registered, exported or fixed would be enough
- *   pool       idle granules of contiguous pools would be enough
- *   leak       heuristic: while most other blocks come and go, blocks of one kind are allocated in every
- * quarter of the recording and stay, and hold a quarter of the live bytes other process  others hold the
- * missing bytes, and an eighth of the device spike      heuristic: the program repeats itself, and one
- * temporary block is four times as large as any before it */
+ * The first rule that holds decides. Two rules are heuristics:
+ *   pending        freed memory that a stream may still use would be enough
+ *   unmovable      free granules that are registered, exported or fixed would be enough
+ *   pool           idle granules of contiguous pools would be enough
+ *   leak           heuristic: most other blocks are freed again, but blocks of one kind are allocated in
+ *                  every quarter of the recording, remain, and hold a quarter of the live bytes
+ *   other process  other processes hold the missing bytes, and an eighth of the device
+ *   spike          heuristic: the program repeats itself, and one temporary block is four times as
+ *                  large as any block before it */
 #ifndef ZR_REASON_H
 #define ZR_REASON_H
 
@@ -36,8 +37,9 @@ const char *zr_reason_name(enum zr_reason reason);
 
 /* Blocks of one kind: a tag, a stream, a stack, and sizes within a factor of two. */
 struct zr_kind_of_blocks {
-    uint64_t stream, live_bytes, blocks_count; /* at the failure, of those allocated in the recording */
-    uint64_t most_bytes;                       /* the largest */
+    uint64_t stream, live_bytes,
+        blocks_count;    /* at the failure; only blocks that were allocated in the recording */
+    uint64_t most_bytes; /* the largest */
     uint32_t stack;
     uint8_t tag;
 };
@@ -48,7 +50,7 @@ struct zr_reasoning {
     uint64_t missing_bytes;        /* the bytes that the request lacked; limit and shortage */
     bool segments; /* live blocks look like segments of a caching allocator: 8 or more, with powers of two as
                       sizes */
-    uint64_t culprit_bytes; /* pending, unmovable, pool, other process, limit: the bytes of it */
+    uint64_t culprit_bytes; /* pending, unmovable, pool, other process, limit: the bytes of the reason */
 };
 
 /* The failure after `records_count` records, with the result of zr_why_answer(). If the refusal's cause is

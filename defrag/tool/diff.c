@@ -41,7 +41,7 @@ struct settings {
     bool json;
 };
 
-/* Live bytes at the two peaks under one name. */
+/* The live bytes with one label, at the peaks of the two files. */
 struct growth {
     char label[LABEL_BYTES];
     uint64_t bytes[2];
@@ -202,7 +202,7 @@ static void print_table(struct zr_text *text, const struct view *view)
         const struct zr_compared *sides = view->sides;
         bool known = zr_figure_known(figure, &sides[0]) && zr_figure_known(figure, &sides[1]);
         if (figure->needs_replay && !known)
-            continue; /* --fail-if did not ask for the figure */
+            continue; /* the figure comes from a replay, and there is none without --policy */
         zr_text_print(text, "%-26s", figure->name);
         print_value(text, figure, &sides[0]);
         print_value(text, figure, &sides[1]);

@@ -1,4 +1,4 @@
-/* import.c: `zr import`: makes .zrt traces of other programs' files. Uses defrag/trace/. */
+/* import.c: `zr import`: converts other programs' files to .zrt traces. Uses defrag/trace/. */
 #include <string.h>
 
 #include "alloc/base/error.h"

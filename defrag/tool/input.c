@@ -41,7 +41,7 @@ static zr_result keep_standard_input(struct zr_tool_source *input)
 
 enum { PID_DIGITS = 9 };
 
-/* Whether the name is PID or PID/ARENA. */
+/* Whether the name is PID or PID/ARENA, and no file has that name. */
 static bool is_process(const char *name)
 {
     size_t digits = strspn(name, "0123456789");
@@ -52,7 +52,7 @@ static bool is_process(const char *name)
 /* ---- Names --------------------------------------------------------------------------------------------- */
 
 struct name {
-    const char *given; /* NULL: an arena of a process */
+    const char *given; /* NULL: `arena` holds the name, PID/ARENA */
     char arena[PID_DIGITS + 3 + ZR_TOOL_ARENA_WORD];
 };
 
@@ -160,7 +160,7 @@ static zr_result take_process(struct zr_tool_input *input, struct zr_published_a
     return result;
 }
 
-/* A snapshot contains one moment; the process publishes its peaks. */
+/* A snapshot has no history: take the peaks that the process publishes. */
 static void note_peaks(struct zr_tool_input *input, const struct zr_arena_stats *stats)
 {
     struct zr_moments *moments = &input->moments;

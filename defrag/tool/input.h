@@ -25,9 +25,9 @@ struct zr_tool_input {
     const char *name; /* as the user gave it; "-" is standard input */
     struct zr_recording recording;
     struct zr_moments moments;
-    struct zr_memory now; /* at the end */
-    bool is_live; /* of a running process: the peak has the published peaks, and its other fields are unknown
-                   */
+    struct zr_memory now; /* memory after the last event */
+    bool is_live; /* the input is a running process: `peak` has the published peaks, and its other fields are
+                     unknown */
 
     /* private */
     struct zr_symbols *symbols;
@@ -48,9 +48,9 @@ zr_result zr_tool_input_open(struct zr_tool_input *out, const char *name,
                              const struct zr_tool_reading *reading, zr_arena *arena);
 void zr_tool_input_end(struct zr_tool_input *input);
 
-/* Expanded names: the number of a process stands for each of its arenas; a launcher's number for its only
- * rank's arenas; any other name for itself. The list's arena owns the strings. Add no name after the first
- * read. */
+/* A list of names after expansion. A process number becomes one name for each arena of the process. A
+ * launcher's number becomes the arenas of its only rank. Other names are unchanged. Adding a name may move
+ * the strings: add no name after the first read. */
 struct zr_tool_names {
     struct zr_vector list; /* private: the names */
     bool has_process;      /* the list contains a process, so its length may differ from the arguments' */
@@ -58,25 +58,25 @@ struct zr_tool_names {
 zr_result zr_tool_names_make(struct zr_tool_names *out, const struct zr_tool_arguments *arguments,
                              zr_arena *arena);
 void zr_tool_names_end(struct zr_tool_names *names);
-/* Valid as long as the list and the arguments. */
+/* The string lives as long as the list and the arguments. */
 const char *zr_tool_name(const struct zr_tool_names *names, size_t index);
-/* The ARENA part of a name; NULL: the name is a file's. */
+/* The ARENA part of a name; NULL: the name is a file name. */
 const char *zr_tool_name_arena(const struct zr_tool_names *names, size_t index);
 
-/* Calls `work` with a new arena and destroys the arena; returns an exit code, after a message if it is not 0.
+/* Calls `work` with a new arena and destroys the arena. Returns an exit code, after a message if it is not 0.
  */
 int zr_tool_with_memory(zr_result (*work)(void *state, zr_arena *arena, int *code), void *state);
 
-/* Whether messages go to a terminal, which shows progress. */
+/* Whether standard error is a terminal, so that progress is shown. */
 bool zr_tool_progress(void);
-/* Shows "zr: WORDS" as progress on that terminal, in place; NULL erases it. */
+/* Shows "zr: WORDS" in place if standard error is a terminal; NULL erases the words. */
 void zr_tool_progress_say(const char *words);
 
 /* One line for a stack: its innermost Python frame, or else the innermost frame that is not the allocator's.
- * False: there is none. */
+ * False: the stack has no such frame. */
 bool zr_tool_short_stack(struct zr_recording *recording, uint32_t stack, char out[ZR_FRAME_BYTES]);
 
-/* Appends the pieces of a memory to a vector of struct zr_map_extent. */
+/* Appends one struct zr_map_extent for each part of `memory`. */
 zr_result zr_tool_extents(struct zr_vector *extents, const struct zr_memory *memory);
 
 /* Prints `"key": ` and the number, or null. */
@@ -110,10 +110,10 @@ struct zr_tool_conversion {
 int zr_tool_read_conversion(struct zr_tool_conversion *out, const char *help, bool takes_at, int argc,
                             char **argv);
 
-/* Checks that the output can be binary: false, after a message, for a terminal. */
+/* False, after a message: the output is a terminal, which must not receive binary data. */
 bool zr_tool_takes_binary(const struct zr_tool_conversion *conversion, const char *command);
 
-/* Calls `write` with the output, or standard output if none is named, and shows progress meanwhile. */
+/* Opens the output file, or standard output if the user named none, and calls `write`. Shows progress. */
 typedef zr_result zr_tool_writer(void *state, struct zr_text *text);
 zr_result zr_tool_write_conversion(const struct zr_tool_conversion *conversion, zr_tool_writer *write,
                                    void *state);

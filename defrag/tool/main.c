@@ -1,7 +1,6 @@
 /* main.c: the program `zr`: finds the subcommand and calls it. The exit codes are enum zr_tool_exit of
  * tool.h. */
 #include <signal.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "alloc/base/fault.h"
@@ -83,11 +82,11 @@ bool zr_tool_has(const char *name)
 static int unknown(const char *name)
 {
     const char *nearest = NULL;
-    unsigned least = 3;
+    unsigned min = 3;
     for (size_t i = 0; subcommands[i].name; i++)
-        if (zr_tool_distance(name, subcommands[i].name) < least) {
+        if (zr_tool_distance(name, subcommands[i].name) < min) {
             nearest = subcommands[i].name;
-            least = zr_tool_distance(name, nearest);
+            min = zr_tool_distance(name, nearest);
         }
     if (nearest)
         zr_tool_log("there is no subcommand %s; did you mean zr %s? See zr --help", name, nearest);
@@ -141,11 +140,8 @@ int main(int argc, char **argv)
         return run(2, (char *[]){argv[2], "--help", NULL});
     if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "help") == 0)
         return print(help);
-    if (strcmp(argv[1], "--version") == 0 || strcmp(argv[1], "-V") == 0 || strcmp(argv[1], "version") == 0) {
-        char version[40];
-        snprintf(version, sizeof version, "zr %d.%d\n", ZR_VERSION_MAJOR, ZR_VERSION_MINOR);
-        return print(version);
-    }
+    if (strcmp(argv[1], "--version") == 0 || strcmp(argv[1], "-V") == 0 || strcmp(argv[1], "version") == 0)
+        return print("zr " ZR_VERSION_STRING "\n");
     if (strcmp(argv[1], "manual") == 0)
         return zr_tool_manual(argc - 1, argv + 1, subcommands, help);
     if (strcmp(argv[1], "completion") == 0)

@@ -151,7 +151,7 @@ static bool same_file(const char *one, const char *other)
     return stat(one, &a) == 0 && stat(other, &b) == 0 && a.st_dev == b.st_dev && a.st_ino == b.st_ino;
 }
 
-/* Finds problems of the output before the packer spends a minute. */
+/* Checks the output path before packing, which may take a minute. */
 static zr_result check_output(const char *output, const char *input)
 {
     char partial[4096];

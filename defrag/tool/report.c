@@ -44,7 +44,7 @@ struct output {
     char partial[4096];
     bool aside;
     struct zr_file file;
-    struct zr_page_columns spill;
+    struct zr_page_columns swap;
 };
 
 static bool same_file(const char *one, const char *other)
@@ -63,27 +63,27 @@ static zr_result check_inputs(const struct settings *settings, const char *parti
     return ZR_OK;
 }
 
-static zr_result open_spill(struct output *out)
+static zr_result open_swap_file(struct output *out)
 {
     char beside[sizeof out->partial];
     const char *folder = getenv("TMPDIR");
     if (!out->aside)
-        return zr_file_create_nameless(&out->spill.file, folder && *folder ? folder : "/tmp");
+        return zr_file_create_nameless(&out->swap.file, folder && *folder ? folder : "/tmp");
     snprintf(beside, sizeof beside, "%s", out->partial);
     char *slash = strrchr(beside, '/');
     if (slash)
         slash[slash == beside] = '\0';
-    return zr_file_create_nameless(&out->spill.file, slash ? beside : ".");
+    return zr_file_create_nameless(&out->swap.file, slash ? beside : ".");
 }
 
 static zr_result open_output(struct output *out, const struct settings *settings)
 {
     enum zr_path_kind kind = ZR_PATH_OTHER;
     zr_result result = ZR_OK;
-    *out = (struct output){.path = settings->output, .file.fd = -1, .spill.file.fd = -1};
+    *out = (struct output){.path = settings->output, .file.fd = -1, .swap.file.fd = -1};
     if (strcmp(out->path, "-") == 0) {
         out->file = zr_file_borrow(STDOUT_FILENO, "standard output");
-        return open_spill(out);
+        return open_swap_file(out);
     }
     int length = snprintf(out->partial, sizeof out->partial, "%s.partial", out->path);
     if (length < 0 || (size_t)length >= sizeof out->partial)
@@ -97,13 +97,13 @@ static zr_result open_output(struct output *out, const struct settings *settings
         result = zr_path_replaceable(out->path, &out->aside);
     if (result == ZR_OK)
         result = zr_file_create(&out->file, out->aside ? out->partial : out->path, ZR_CREATE_REPLACE);
-    return result == ZR_OK ? open_spill(out) : result;
+    return result == ZR_OK ? open_swap_file(out) : result;
 }
 
 static zr_result close_output(struct output *out, zr_result result)
 {
     bool opened = out->file.fd >= 0;
-    zr_file_close(&out->spill.file);
+    zr_file_close(&out->swap.file);
     if (opened && out->file.fd != STDOUT_FILENO) {
         zr_result closed = zr_file_close(&out->file);
         result = result == ZR_OK ? closed : result;
@@ -148,7 +148,7 @@ static zr_result add_file(struct zr_html_page *page, const char *name, const str
 static zr_result work(void *state, zr_arena *arena, int *code)
 {
     const struct settings *settings = state;
-    struct output out = {.file.fd = -1, .spill.file.fd = -1};
+    struct output out = {.file.fd = -1, .swap.file.fd = -1};
     struct zr_tool_names names;
     void *room;
     (void)code;
@@ -161,7 +161,7 @@ static zr_result work(void *state, zr_arena *arena, int *code)
     if (result == ZR_OK)
         result = open_output(&out, settings);
     if (result == ZR_OK) {
-        zr_page_start(page, &out.file, &out.spill);
+        zr_page_start(page, &out.file, &out.swap);
         for (size_t i = 0; i < names.list.count && result == ZR_OK; i++)
             result = add_file(page, zr_tool_name(&names, i), settings, arena);
         if (result == ZR_OK)

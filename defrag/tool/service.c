@@ -1,18 +1,18 @@
 /* service.c: `zr service`: starts, stops, shows and limits zrd. Uses alloc/service/client/wire.c.
  *
  * `start` runs the zrd in this program's folder in a session of its own, with its log in the folder of the
- * socket, and waits until zrd answers. `drain` waits until all asked clients have answered. A device number
- * needs the driver, which has the UUID.
+ * socket, and waits until zrd answers. `drain` waits until all clients have answered zrd's requests. A device
+ * number needs the driver, which knows the UUID.
  *
  * JSON of `status`: {"version": 1, "clients": [{"pid", "program", "group", "held_bytes", "resident_bytes",
  * "peak_bytes", "waiting_bytes", "hard_bytes", "soft_bytes", "idle_bytes", "reclaim_ns", "plan_base_bytes",
  * "plan_peak_bytes", "in_turn", "turn", "claim_bytes", "shares", "messages", "listens", "left"}..], "pid",
  * "capacity_bytes", "lent_bytes", "process_hard_bytes", "within_ms", "draining", "devices": [{"device", and
- * the same}..]}: of the host's zrd (zeros if none serves) and of the devices'; with --device of that device
- * only. 0 means no quota, no plan, no time slice; `turn` is the number of the run, `claim_bytes` the most
- * that the run still takes in its time slice; `reclaim_ns` is the expected time to return `idle_bytes` (0:
- * not measured); `left`: the process exited and a child holds the memory, or, for a device, the connection
- * ended and the process lives. */
+ * the same}..]}. The outer members describe the host's zrd (zeros if none serves); with --device, they
+ * describe the zrd of that device, and there is no list of devices. 0 means no quota, no plan, no time slice.
+ * `turn` is the number of the run. `claim_bytes` are the bytes that the run may still take in its time slice.
+ * `reclaim_ns` is the expected time to return `idle_bytes` (0: not measured). `left`: the process exited and
+ * a child holds the memory, or, for a device, the connection ended and the process lives. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -62,7 +62,7 @@ static const char help[] =
     "  limit   sets quotas of a process, or of a group (ZR_GROUP of a program, else its control group's name); 0 removes one\n"
     "  drain   exit code 1: some memory is still held. --end lends again; the zrd of a GPU needs --device here, too\n";
 
-/* ---- Asking zrd ---------------------------------------------------------------------------------------- */
+/* ---- Requests to zrd ----------------------------------------------------------------------------------- */
 
 /* Reads the value of --device; NULL: not given. */
 static zr_result read_key(const char *device, char key[ZR_SERVICE_KEY_BYTES])
@@ -74,12 +74,12 @@ static zr_result read_key(const char *device, char key[ZR_SERVICE_KEY_BYTES])
 static zr_result ask_once(const char *key, const struct zr_service_message *message,
                           struct zr_service_message *answer)
 {
-    int line;
-    zr_result result = zr_service_connect(key, &line);
+    int fd;
+    zr_result result = zr_service_connect(key, &fd);
     if (result != ZR_OK)
         return result;
-    result = zr_service_ask(line, message, answer);
-    close(line);
+    result = zr_service_ask(fd, message, answer);
+    close(fd);
     return result;
 }
 
@@ -160,13 +160,13 @@ enum { ARGUMENTS_MAX = 20, LOG_ROOM = ZR_FOLDER_BYTES + 16 + ZR_SERVICE_KEY_BYTE
 static zr_result find_running(const char *key, int32_t *pid)
 {
     struct zr_service_message status = zr_service_message_of(ZR_SERVICE_STATUS), answer;
-    int line;
+    int fd;
     status.serial = UINT64_MAX;
     *pid = 0;
-    if (zr_service_connect(key, &line) != ZR_OK)
+    if (zr_service_connect(key, &fd) != ZR_OK)
         return ZR_OK;
-    zr_result result = zr_service_ask(line, &status, &answer);
-    close(line);
+    zr_result result = zr_service_ask(fd, &status, &answer);
+    close(fd);
     *pid = result == ZR_OK ? answer.pid : 0;
     return result == ZR_ERR_UNAVAILABLE ? result : ZR_OK;
 }
@@ -464,16 +464,16 @@ static int drain(int argc, char **argv)
 }
 
 /* Stops the zrd at the other end and waits for its exit. */
-static zr_result stop_one(int line)
+static zr_result stop_one(int fd)
 {
     struct zr_service_message message = zr_service_message_of(ZR_SERVICE_STOP), answer;
     struct zr_service_packet none;
-    zr_result result = zr_service_ask(line, &message, &answer);
-    if (result == ZR_OK && zr_service_receive(line, &none, END_NS) == ZR_ERR_TIMEOUT)
+    zr_result result = zr_service_ask(fd, &message, &answer);
+    if (result == ZR_OK && zr_service_receive(fd, &none, END_NS) == ZR_ERR_TIMEOUT)
         result = zr_fail(ZR_ERR_TIMEOUT,
                          "zrd, process %" PRId32 ", has not exited yet: end it with `kill -9 %" PRId32 "`",
-                         zr_service_peer(line), zr_service_peer(line));
-    close(line);
+                         zr_service_peer(fd), zr_service_peer(fd));
+    close(fd);
     return result;
 }
 
@@ -484,16 +484,16 @@ static int stop(int argc, char **argv)
     char key[ZR_SERVICE_KEY_BYTES];
     const struct zr_tool_option options[] = {{"--device", ZR_TOOL_TEXT, &device}, {NULL, ZR_TOOL_FLAG, NULL}};
     struct zr_tool_arguments arguments = {.help = help, .options = options};
-    int line, code = zr_tool_parse(&arguments, argc, argv);
+    int fd, code = zr_tool_parse(&arguments, argc, argv);
     if (code >= 0)
         return code;
     zr_result result = read_key(device, key);
     if (result == ZR_OK)
-        result = zr_service_connect(key, &line);
+        result = zr_service_connect(key, &fd);
     if (result == ZR_OK)
-        result = stop_one(line);
-    if (result == ZR_OK && zr_service_connect(key, &line) == ZR_OK)
-        result = stop_one(line);
+        result = stop_one(fd);
+    if (result == ZR_OK && zr_service_connect(key, &fd) == ZR_OK)
+        result = stop_one(fd);
     return zr_tool_fail(result);
 }
 
@@ -502,7 +502,7 @@ int zr_tool_service(int argc, char **argv)
     static struct {
         const char *name;
         int (*run)(int argc, char **argv);
-        char whole[16]; /* messages name the command so */
+        char whole[16]; /* the command's name in messages */
     } commands[] = {{"start", start, "service start"},
                     {"stop", stop, "service stop"},
                     {"status", show_status, "service status"},

@@ -93,7 +93,7 @@ struct segment {
     uint64_t live_bytes, requested_bytes, pending_bytes, free_bytes, largest_free_bytes, blocks_count;
 };
 
-/* Adds up the pieces of the range that `piece` begins, and leaves *piece at the first piece of the next
+/* Adds up the parts of the range that `piece` begins, and advances *piece to the first part of the next
  * range. */
 static bool add_up(struct zr_memory_walk *walk, struct zr_memory_piece *piece, struct segment *out)
 {
@@ -220,7 +220,7 @@ static void json_view(struct zr_text *text, const struct view *view)
 
 /* ---- The table ----------------------------------------------------------------------------------------- */
 
-/* A figure of each moment. of_peak: for a live process, the figure is known at the peak, too. */
+/* A row of the table. of_peak: the figure of a live process is known at the peak. */
 struct row {
     const char *name;
     size_t offset;
@@ -353,7 +353,7 @@ static void table(struct zr_text *text, const struct view *view, bool segments)
 
 /* ---- The subcommand ------------------------------------------------------------------------------------ */
 
-/* `several`: the JSON is a list. A process gives a list, too. */
+/* `several`: the JSON is a list, as for the arenas of a process. */
 static void show(struct zr_text *text, const struct view *view, const struct settings *settings, bool first,
                  bool several)
 {

@@ -162,7 +162,7 @@ static bool address_of(Dwfl_Module *module, uint64_t file_offset, GElf_Addr *out
 }
 
 /* Asks libdw for the name. */
-static void name_anew(const struct zr_symbols *symbols, const struct file *file, struct known *out)
+static void query_name(const struct zr_symbols *symbols, const struct file *file, struct known *out)
 {
     GElf_Addr address;
     GElf_Off offset;
@@ -201,7 +201,7 @@ static bool name_frame(void *state, const struct zr_frame_place *place, char *ou
     if (known->file != file || known->file_offset != place->file_offset) {
         known->file = file;
         known->file_offset = place->file_offset;
-        name_anew(symbols, file, known);
+        query_name(symbols, file, known);
     }
     snprintf(out, room_bytes, "%s", known->words);
     return known->words[0] != '\0';

@@ -123,15 +123,15 @@ unsigned zr_tool_distance(const char *name, const char *other)
         return NAME_BYTES_MAX;
     for (unsigned i = 0; i <= length; i++)
         for (unsigned j = 0; j <= others; j++) {
-            unsigned least = i && j ? rows[i - 1][j - 1] + (name[i - 1] != other[j - 1]) : i + j;
-            if (i && j && rows[i - 1][j] + 1 < least)
-                least = rows[i - 1][j] + 1;
-            if (i && j && rows[i][j - 1] + 1 < least)
-                least = rows[i][j - 1] + 1;
+            unsigned min = i && j ? rows[i - 1][j - 1] + (name[i - 1] != other[j - 1]) : i + j;
+            if (i && j && rows[i - 1][j] + 1 < min)
+                min = rows[i - 1][j] + 1;
+            if (i && j && rows[i][j - 1] + 1 < min)
+                min = rows[i][j - 1] + 1;
             if (i > 1 && j > 1 && name[i - 1] == other[j - 2] && name[i - 2] == other[j - 1] &&
-                rows[i - 2][j - 2] + 1 < least)
-                least = rows[i - 2][j - 2] + 1;
-            rows[i][j] = least;
+                rows[i - 2][j - 2] + 1 < min)
+                min = rows[i - 2][j - 2] + 1;
+            rows[i][j] = min;
         }
     return rows[length][others];
 }
@@ -141,13 +141,13 @@ static int reject_option(const struct zr_tool_arguments *arguments, const char *
 {
     const char *equals = strchr(argument, '='), *nearest = NULL;
     char name[NAME_BYTES_MAX + 1];
-    unsigned least = 3;
+    unsigned min = 3;
     size_t length = equals ? (size_t)(equals - argument) : strlen(argument);
     snprintf(name, sizeof name, "%.*s", length > NAME_BYTES_MAX ? 0 : (int)length, argument);
     for (const struct zr_tool_option *option = arguments->options; option->name; option++)
-        if (strlen(option->name) > 2 && zr_tool_distance(name, option->name) < least) {
+        if (strlen(option->name) > 2 && zr_tool_distance(name, option->name) < min) {
             nearest = option->name;
-            least = zr_tool_distance(name, nearest);
+            min = zr_tool_distance(name, nearest);
         }
     if (!nearest)
         zr_tool_log("%s: there is no option %s; see zr %s --help", command, argument, command);
@@ -192,7 +192,7 @@ int zr_tool_parse(struct zr_tool_arguments *arguments, int argc, char **argv)
     const char *value;
     char problem[PROBLEM_ROOM];
     bool ended = false;
-    arguments->files = argv; /* files move to the front; the loop has passed argv[0] */
+    arguments->files = argv; /* files move to the front of argv, over entries that the loop has read */
     arguments->files_count = 0;
     const char *command = argv[0];
     if (asked != ZR_TOOL_ARGUMENTS)

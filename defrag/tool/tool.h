@@ -45,8 +45,10 @@ zr_result zr_tool_service_need(bool start, const char *device);
 
 /* Whether this version of zr has the subcommand. */
 bool zr_tool_has(const char *name);
-/* `zr manual [SUBCOMMAND]` prints a troff page made of the help. `zr completion bash` prints a script made of
- * the tables of options. `make install` uses both. */
+/* `zr manual [SUBCOMMAND]` prints a troff page made of the help, `zr manual ZR_CONF` one of the options of
+ * ZR_CONF, `zr manual NAME SECTION` one of a help text in standard input. `zr completion bash` prints a
+ * script made of the tables of options, `zr completion bash NAME` one of a help text. `make install` uses
+ * them. */
 struct zr_tool_subcommand {
     const char *name; /* NULL: the end of the list */
     int (*run)(int argc, char **argv);
@@ -90,8 +92,8 @@ struct zr_tool_arguments {
     int files_count;                      /* out */
 };
 
-/* What zr_tool_parse() does: parses the arguments, or prints the help as a manual page, or prints the options
- * as a line of the completion script. */
+/* The task of zr_tool_parse(): parse the arguments, print the help as a manual page, or print the options as
+ * a line of the completion script. */
 enum zr_tool_ask { ZR_TOOL_ARGUMENTS = 0, ZR_TOOL_MANUAL, ZR_TOOL_OPTIONS };
 void zr_tool_ask_for(enum zr_tool_ask what);
 void zr_tool_manual_page(struct zr_text *text, const char *name, const char *help);
@@ -114,7 +116,7 @@ struct zr_tool_output {
 };
 
 void zr_tool_output_start(struct zr_tool_output *out);
-/* Writes the rest and returns an exit code. A closed reader is no failure; a full disk is one. */
+/* Writes the buffered text and returns an exit code. A closed reader is no failure; a full disk is one. */
 int zr_tool_output_end(struct zr_tool_output *out);
 
 enum { ZR_TOOL_NUMBER_ROOM = 40 };
@@ -137,7 +139,7 @@ void zr_tool_memory_end(struct zr_tool_memory *memory);
 struct zr_tool_job {
     const void *settings; /* private to the subcommand */
     size_t result_bytes;  /* of one record */
-    /* Adds the records of one file to `results`. The arena of `results` may serve any other memory. */
+    /* Adds the records of one file to `results`. The arena of `results` may be used for any other memory. */
     zr_result (*read)(const void *settings, const char *path, struct zr_vector *results);
     void (*table)(struct zr_text *text, const struct zr_vector *results);
     void (*json)(struct zr_text *text,

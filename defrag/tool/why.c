@@ -1,5 +1,5 @@
-/* why.c: `zr why`: explains why an allocation found no room, which blocks stand in its way, and what would
- * help. Uses defrag/report/. */
+/* why.c: `zr why`: explains why an allocation failed, which blocks prevent it, and which changes would help.
+ * Uses defrag/report/. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -61,9 +61,9 @@ struct view {
     bool of_failure, capacity_assumed, pins_proved;
 };
 
-/* ---- Asking -------------------------------------------------------------------------------------------- */
+/* ---- The question -------------------------------------------------------------------------------------- */
 
-/* The memory that the process could have had, by the arena's own refusal; 0: unknown. */
+/* The capacity that the refusal implies: the limit, or reserved plus free device memory; 0: unknown. */
 static uint64_t capacity_of(const struct zrt_refusal *refusal)
 {
     uint64_t most = UINT64_MAX;
@@ -277,7 +277,7 @@ struct reason_texts {
         live[ZR_TOOL_NUMBER_ROOM];
 };
 
-/* The evidence. */
+/* Prints the evidence for the reason. */
 static void print_evidence(struct zr_text *text, struct view *view, const struct reason_texts *texts)
 {
     const struct zr_reasoning *own = &view->reasoning;

@@ -1,7 +1,8 @@
 /* context.c: opening a context, the layout of its workspace, and dividing work over its threads.
  *
- * The workspace is [the matrix library's state | its scratch per thread | what the running operation needs].
- * One operation runs at a time, so the last part is as large as the neediest operation's share. */
+ * The workspace is [state of the matrix library | the library's scratch per thread | scratch of the running
+ * operation]. One operation runs at a time, so the last part has the size of the largest scratch of an
+ * operation. */
 #include "kernels/cpu/context.h"
 #include "alloc/base/error.h"
 #include "kernels/cpu/products/gemm.h"
@@ -9,8 +10,7 @@
 
 #include <immintrin.h>
 
-/* ---- Sizes ----------------------------------------------------------------------------------------------
- */
+/* ---- Sizes --------------------------------------------------------------------------------------------- */
 
 /* fp8.c needs two copies of two-byte operands: the widest rows and either the matrix or other rows. */
 static size_t fp8_bytes(const struct zr_kernel_limits *limits)
@@ -24,17 +24,17 @@ static size_t fp8_bytes(const struct zr_kernel_limits *limits)
 
 size_t zr_cpu_workspace_bytes(const struct zr_kernel_limits *limits, enum zr_isa isa)
 {
-    (void)isa; /* independent of it: tiles are sized for the widest vectors */
+    (void)isa; /* unused: tiles are sized for the widest vectors */
     unsigned threads = limits->threads == 0 ? 1 : limits->threads;
     size_t heads = limits->heads == 0 ? 1 : limits->heads;
     size_t fixed = zr_plus(zr_gemm_state_bytes(threads), zr_gemm_scratch_bytes(threads));
     size_t floats = zr_attention_scratch_floats(limits->sequence, limits->channels / heads);
     size_t attention = zr_times(threads, zr_times(floats, sizeof(float)));
-    size_t most = ZR_PARTIAL_BYTES, chains = zr_chains_bytes(limits->rows), fp8 = fp8_bytes(limits);
-    most = chains > most ? chains : most;
-    most = attention > most ? attention : most;
-    most = fp8 > most ? fp8 : most;
-    size_t total = zr_plus(zr_plus(fixed, most), 4096);
+    size_t max_bytes = ZR_PARTIAL_BYTES, chains = zr_chains_bytes(limits->rows), fp8 = fp8_bytes(limits);
+    max_bytes = chains > max_bytes ? chains : max_bytes;
+    max_bytes = attention > max_bytes ? attention : max_bytes;
+    max_bytes = fp8 > max_bytes ? fp8 : max_bytes;
+    size_t total = zr_plus(zr_plus(fixed, max_bytes), 4096);
     return total == SIZE_MAX ? SIZE_MAX : total / 64 * 64;
 }
 

@@ -33,9 +33,8 @@ static inline unsigned zr_context_threads(const struct zr_kernel_context *contex
 /* Maximum of partial results between the two halves of a reduction. */
 #define ZR_PARTIAL_BYTES ((size_t)4096 * sizeof(double))
 
-/* Sizes for backward of the embedding: chains of rows with the same token, and slots of a hash table (a power
- * of two).
- */
+/* Sizes for backward of the embedding: chains of rows with the same token, and slots of a hash table, a power
+ * of 2. */
 size_t zr_chains_slots(size_t rows);
 size_t zr_chains_bytes(size_t rows);
 

@@ -14,7 +14,7 @@ static const struct zr_loops *loops_of(const struct zr_kernel_context *context)
     return zr_loops_of(context->isa, context->precision);
 }
 
-/* ---- By rows or elements ------------------------------------------------------------------------------- */
+/* ---- Operations by rows or elements -------------------------------------------------------------------- */
 
 /* Defines an operation that is one loop over args->count, divided at multiples of `grain`. */
 #define BY(name, count, grain)                                                                               \
@@ -167,8 +167,8 @@ static zr_result positions_backward(struct zr_kernel_context *context,
 
 /* ---- Softmax of several shares ------------------------------------------------------------------------- */
 
-/* A part without columns adds nothing. Values that are not finite propagate; a part that has no other values
- * may also lack a largest logit. */
+/* Merges softmax parts. A part without columns adds nothing. Values that are not finite propagate; a part
+ * with no other values may have no largest logit. */
 static void merge_rows(const void *args, size_t from, size_t to)
 {
     const struct zr_softmax_merge *merge = args;

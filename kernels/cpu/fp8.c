@@ -62,7 +62,7 @@ static size_t copy_elements(size_t elements)
     return zr_round_up(elements, ZR_LINE_ELEMENTS);
 }
 
-/* Scratch for two copies. */
+/* Acquires scratch for two copies. */
 static zr_result open_copies(struct zr_kernel_context *context, size_t first, size_t second, uint16_t *out[2])
 {
     void *scratch;
@@ -109,7 +109,7 @@ zr_result zr_cpu_fp8_forward(struct zr_kernel_context *context, const struct zr_
     return result == ZR_OK ? zr_cpu_linear_forward(context, &call) : result;
 }
 
-/* One copy for the gradient, one for the weights and then the inputs. */
+/* One copy has the gradient, the other the weights and then the inputs. */
 zr_result zr_cpu_fp8_backward(struct zr_kernel_context *context, const struct zr_linear_backward *args)
 {
     struct zr_linear_backward call = *args, bias = *args;

@@ -1,10 +1,11 @@
 /* attention.cu: causal attention in tiles of 32 queries by 32 keys, without a matrix of all scores. Forward
  * keeps a running maximum and sum (Dao et al., FlashAttention, 2022). Backward recomputes probabilities from
- * the log-sums: one kernel over the queries for the gradients of keys and values, one over the keys for those
- * of queries. Heads of up to 256 numbers; several query heads may share one head of keys and values.
+ * the log-sums. One kernel iterates over the queries and computes the gradients of keys and values; another
+ * iterates over the keys and computes the gradients of queries. Heads have up to 256 numbers; several query
+ * heads may share one head of keys and values.
  *
- * A warp has four rows of its block's tile. Its lanes are the 32 columns of a row of scores, or numbers of the
- * head when values are summed. Probabilities stay floats. */
+ * A warp computes four rows of its block's tile. Its lanes are the 32 columns of a row of scores, or numbers
+ * of the head when values are summed. Probabilities are kept as floats. */
 #include "kernels/cuda/arguments.h"
 #include "kernels/cuda/attention.h"
 
@@ -15,7 +16,7 @@ enum {
 };
 
 /* Row stride of a tile in shared memory, in floats; odd, to avoid bank conflicts. */
-DEVICE unsigned room_of(const struct head *h)
+DEVICE unsigned row_stride_of(const struct head *h)
 {
     return (unsigned)h->width | 1;
 }
@@ -25,7 +26,7 @@ DEVICE void load_rows(float *tile, const struct head *h, const el *from, size_t 
 {
     for (unsigned row = warp_of_thread(); row < TILE; row += CUDA_WARPS)
         for (unsigned d = lane_of_thread(); d < h->width; d += WARP)
-            tile[row * room_of(h) + d] =
+            tile[row * row_stride_of(h) + d] =
                 first + row < h->tokens ? el_get(from + (first + row) * line + d) : 0.0f;
 }
 
@@ -46,7 +47,7 @@ DEVICE void add_rows(float *sums, const float *tile, const struct head *h, float
         for (int i = 0; i < PARTS; i++) {
             unsigned d = lane_of_thread() + (unsigned)i * WARP;
             if (d < h->width)
-                sums[i] = fmaf(f, tile[(unsigned)row * room_of(h) + d], sums[i]);
+                sums[i] = fmaf(f, tile[(unsigned)row * row_stride_of(h) + d], sums[i]);
         }
     }
 }
@@ -63,13 +64,14 @@ DEVICE void put_row(el *to, const struct head *h, const float *sums, float facto
 
 /* Running state of a row: largest score, sum of exponentials, weighted sum of values. */
 struct running {
-    float most, sum, values[PARTS];
+    float max_score, sum, values[PARTS];
 };
 
 DEVICE void take_scores(struct running *r, float score, const float *v_tile, const struct head *h)
 {
-    float most = fmaxf(r->most, warp_max(score)), before = expf(r->most - most), p = expf(score - most);
-    r->most = most;
+    float max_score = fmaxf(r->max_score, warp_max(score)), before = expf(r->max_score - max_score),
+          p = expf(score - max_score);
+    r->max_score = max_score;
     r->sum = fmaf(r->sum, before, warp_sum(p));
     UNROLL
     for (int i = 0; i < PARTS; i++)
@@ -77,17 +79,17 @@ DEVICE void take_scores(struct running *r, float score, const float *v_tile, con
     add_rows(r->values, v_tile, h, p);
 }
 
-/* A block has a tile of queries of blockIdx.x, head .y, sequence .z. */
+/* A block computes one tile of queries: tile blockIdx.x of head blockIdx.y of sequence blockIdx.z. */
 KERNEL(K(attention_forward), struct zr_attention_forward, CUDA_THREADS)
 {
     SHARED_DYNAMIC(float, q_tile);
     struct head h = head_of(&a.shape, (const el *)a.qkv, blockIdx.z, blockIdx.y);
-    float *k_tile = q_tile + TILE * room_of(&h), *v_tile = k_tile + TILE * room_of(&h);
+    float *k_tile = q_tile + TILE * row_stride_of(&h), *v_tile = k_tile + TILE * row_stride_of(&h);
     struct running rows[ROWS];
     size_t first = (size_t)blockIdx.x * TILE, own = first + warp_of_thread() * ROWS;
     UNROLL
     for (int r = 0; r < ROWS; r++) {
-        rows[r].most = -INFINITY;
+        rows[r].max_score = -INFINITY;
         rows[r].sum = 0;
         UNROLL
         for (int i = 0; i < PARTS; i++)
@@ -101,8 +103,8 @@ KERNEL(K(attention_forward), struct zr_attention_forward, CUDA_THREADS)
         __syncthreads();
         UNROLL
         for (int r = 0; r < ROWS; r++) {
-            const float *q = q_tile + (own + r - first) * room_of(&h),
-                        *k = k_tile + lane_of_thread() * room_of(&h);
+            const float *q = q_tile + (own + r - first) * row_stride_of(&h),
+                        *k = k_tile + lane_of_thread() * row_stride_of(&h);
             bool seen = keys + lane_of_thread() <= own + r;
             if (own + r < h.tokens) /* uniform over the warp */
                 take_scores(&rows[r], seen ? dot(q, k, h.width) * h.scale : -INFINITY, v_tile, &h);
@@ -117,7 +119,7 @@ KERNEL(K(attention_forward), struct zr_attention_forward, CUDA_THREADS)
                 rows[r].values, 1.0f / rows[r].sum);
         if (lane_of_thread() == 0)
             a.lse[(blockIdx.z * a.shape.heads + blockIdx.y) * h.tokens + t] =
-                rows[r].most + logf(rows[r].sum);
+                rows[r].max_score + logf(rows[r].sum);
     }
 }
 
@@ -137,7 +139,7 @@ KERNEL(K(attention_probabilities), struct zr_attention_forward, CUDA_THREADS)
 
 /* Tiles and statistics of 32 queries. */
 struct queries {
-    float *q, *dout, *lse, *delta; /* delta: dout out, by row */
+    float *q, *dout, *lse, *delta; /* delta: the dot product of dout and out, by row */
 };
 
 /* Called by all threads; contains two barriers, after which the tiles are complete. */
@@ -154,7 +156,7 @@ DEVICE void load_queries(const struct queries *to, const struct head *h,
         float delta = 0;
         for (unsigned d = lane_of_thread(); d < h->width && first + row < h->tokens; d += WARP)
             delta =
-                fmaf(to->dout[row * room_of(h) + d], el_get(out + (first + row) * h->out_line + d), delta);
+                fmaf(to->dout[row * row_stride_of(h) + d], el_get(out + (first + row) * h->out_line + d), delta);
         delta = warp_sum(delta);
         if (lane_of_thread() == 0) {
             to->delta[row] = delta;
@@ -166,7 +168,8 @@ DEVICE void load_queries(const struct queries *to, const struct head *h,
     __syncthreads();
 }
 
-/* A block has a tile of keys and values blockIdx.x, of key head .y, sequence .z. */
+/* A block computes the gradients of tile blockIdx.x of keys and values, of key head blockIdx.y, sequence
+ * blockIdx.z. */
 KERNEL(K(attention_backward_keys), struct zr_attention_backward, CUDA_THREADS)
 {
     SHARED_DYNAMIC(float, k_tile);
@@ -175,8 +178,8 @@ KERNEL(K(attention_backward_keys), struct zr_attention_backward, CUDA_THREADS)
     size_t kv_heads = kv_heads_of(&a.shape), group = a.shape.heads / kv_heads;
     size_t first = (size_t)blockIdx.x * TILE, own = warp_of_thread() * ROWS;
     struct head h = head_of(&a.shape, (const el *)a.qkv, blockIdx.z, blockIdx.y * group);
-    float *v_tile = k_tile + TILE * room_of(&h);
-    struct queries all = {v_tile + TILE * room_of(&h), v_tile + 2 * TILE * room_of(&h), lse, delta};
+    float *v_tile = k_tile + TILE * row_stride_of(&h);
+    struct queries all = {v_tile + TILE * row_stride_of(&h), v_tile + 2 * TILE * row_stride_of(&h), lse, delta};
     float dk[ROWS][PARTS] = {{0}}, dv[ROWS][PARTS] = {{0}};
     load_rows(k_tile, &h, h.k, h.line, first);
     load_rows(v_tile, &h, h.v, h.line, first);
@@ -188,10 +191,10 @@ KERNEL(K(attention_backward_keys), struct zr_attention_backward, CUDA_THREADS)
             UNROLL
             for (int r = 0; r < ROWS; r++) {
                 unsigned lane = lane_of_thread();
-                const float *k = k_tile + (own + r) * room_of(&h), *v = v_tile + (own + r) * room_of(&h);
+                const float *k = k_tile + (own + r) * row_stride_of(&h), *v = v_tile + (own + r) * row_stride_of(&h);
                 bool seen = first + own + r <= queries + lane && queries + lane < h.tokens;
-                float p = seen ? expf(dot(all.q + lane * room_of(&h), k, h.width) * h.scale - lse[lane]) : 0;
-                float dp = dot(all.dout + lane * room_of(&h), v, h.width);
+                float p = seen ? expf(dot(all.q + lane * row_stride_of(&h), k, h.width) * h.scale - lse[lane]) : 0;
+                float dp = dot(all.dout + lane * row_stride_of(&h), v, h.width);
                 add_rows(dv[r], all.dout, &h, p);
                 add_rows(dk[r], all.q, &h, p * (dp - delta[lane]) * h.scale);
             }
@@ -208,7 +211,7 @@ KERNEL(K(attention_backward_keys), struct zr_attention_backward, CUDA_THREADS)
     }
 }
 
-/* A block has a tile of queries of blockIdx.x, head .y, sequence .z. */
+/* A block computes the gradients of tile blockIdx.x of queries, of head blockIdx.y, sequence blockIdx.z. */
 KERNEL(K(attention_backward_queries), struct zr_attention_backward, CUDA_THREADS)
 {
     SHARED_DYNAMIC(float, k_tile);
@@ -216,8 +219,8 @@ KERNEL(K(attention_backward_queries), struct zr_attention_backward, CUDA_THREADS
     SHARED(float, delta, TILE);
     size_t first = (size_t)blockIdx.x * TILE, own = warp_of_thread() * ROWS;
     struct head h = head_of(&a.shape, (const el *)a.qkv, blockIdx.z, blockIdx.y);
-    float *v_tile = k_tile + TILE * room_of(&h);
-    struct queries all = {v_tile + TILE * room_of(&h), v_tile + 2 * TILE * room_of(&h), lse, delta};
+    float *v_tile = k_tile + TILE * row_stride_of(&h);
+    struct queries all = {v_tile + TILE * row_stride_of(&h), v_tile + 2 * TILE * row_stride_of(&h), lse, delta};
     float dq[ROWS][PARTS] = {{0}};
     load_queries(&all, &h, &a, blockIdx.z, blockIdx.y, first);
     for (size_t keys = 0; keys <= first; keys += TILE) {
@@ -229,9 +232,9 @@ KERNEL(K(attention_backward_queries), struct zr_attention_backward, CUDA_THREADS
         for (int r = 0; r < ROWS; r++) {
             unsigned lane = lane_of_thread(), row = (unsigned)own + (unsigned)r;
             bool seen = keys + lane <= first + row && first + row < h.tokens;
-            const float *k = k_tile + lane * room_of(&h), *v = v_tile + lane * room_of(&h);
-            float p = seen ? expf(dot(all.q + row * room_of(&h), k, h.width) * h.scale - lse[row]) : 0;
-            float dp = dot(all.dout + row * room_of(&h), v, h.width);
+            const float *k = k_tile + lane * row_stride_of(&h), *v = v_tile + lane * row_stride_of(&h);
+            float p = seen ? expf(dot(all.q + row * row_stride_of(&h), k, h.width) * h.scale - lse[row]) : 0;
+            float dp = dot(all.dout + row * row_stride_of(&h), v, h.width);
             add_rows(dq[r], k_tile, &h, p * (dp - delta[row]) * h.scale);
         }
     }

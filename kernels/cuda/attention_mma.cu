@@ -1,40 +1,41 @@
 /* attention_mma.cu: causal attention on tensor cores, for bf16 and fp16 and heads 64, 96 and 128 wide
- * (others: attention.cu): the tiling of Dao, FlashAttention-2, 2023. Scores exist in registers alone.
+ * (attention.cu has the others), with the tiling of Dao, FlashAttention-2, 2023. Scores are stored in
+ * registers only.
  *
- * A block of four warps has a tile of queries (forward; the queries' gradients) or of keys (the keys' and
- * values' gradients), and each warp 16 or 32 of its rows. Tiles of the other side come through shared memory,
- * 64 rows at a time, by asynchronous copies. The fragment of sums that a product leaves in a lane is, in two
- * bytes, the A fragment of the next product (mma.h): probabilities and their gradients never leave registers.
- * The width of a head and the rows of a warp are constants in every kernel, so that arrays are registers.
+ * A block of four warps computes a tile of queries (forward, and gradients of queries) or of keys (gradients
+ * of keys and values), and each warp 16 or 32 of its rows. Tiles of the other side are copied to shared
+ * memory asynchronously, 64 rows at a time. A lane's fragment of a product's sums, rounded to two bytes, is
+ * the A fragment of the next product (mma.h), so probabilities and their gradients never leave registers. The
+ * width of a head and the rows per warp are constants in every kernel, so that arrays are registers.
  *
- * Rows behind the last token are zeros in shared memory. As keys they are behind every query, as queries they
- * add zeros to gradients, and they are not stored.
+ * Rows after the last token are zeros in shared memory. As keys they come after every query and are masked.
+ * As queries they add zeros to gradients, and they are not stored.
  *
- * The order of every sum is fixed: a block has all of a gradient's sum, over the queries of each head of the
- * group in turn; there are no atomics. Row statistics that backward needs, 8 bytes per row and head, lie
- * where the queries' gradients will be: their kernel runs last. */
+ * The order of every sum is fixed: one block computes the whole sum of a gradient, over the queries of each
+ * head of the group in order, without atomics. Backward stores row statistics, 8 bytes per row and head,
+ * where the gradients of queries are written later: the kernel of these gradients runs last. */
 #include "kernels/cuda/arguments.h"
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/mma.h"
 
 enum {
-    TILE = CUDA_MMA_TILE, /* rows of a tile that comes by shared memory */
-    CHUNK = 16,           /* rows of it that are multiplied at once */
+    TILE = CUDA_MMA_TILE, /* rows of a tile in shared memory */
+    CHUNK = 16,           /* rows of a tile that are multiplied at once */
     CHUNKS = TILE / CHUNK,
     WIDEST = 128,
     STEPS = WIDEST / 16,
-    PADDING = 8, /* elements behind a row in shared memory: 8 rows of 16 bytes are in 32 banks */
+    PADDING = 8, /* elements after a row in shared memory, so that 8 rows of 16 bytes use all 32 banks */
     COPY_ROWS = 8 * CUDA_MMA_WARPS,
     COPY_COLUMNS = 32
 };
 
-/* Scores are made powers of two: exp(x) = 2^(x log2(e)). */
+/* Exponentials are computed as powers of two: exp(x) = 2^(x log2(e)). */
 #define LOG2_E 1.44269504088896340736f
-/* The largest score so far is replaced only by one that makes exponentials 2^8 times as large: until then the
- * sums hold 2^8 at most per key, and a rescaling is saved. */
+/* A row's running maximum is raised only if it would grow by more than RISE, as an exponent of two. Until
+ * then the exponentials are at max_score 2^8, and a rescaling is saved. */
 #define RISE 8.0f
 
-/* What backward knows of a query: dout out, and the log of the sum of exponentials, as a power of two. */
+/* Statistics of a query for backward: the dot product of dout and out, and the log-sum-exp to base 2. */
 struct ALIGNED(8) row_statistics {
     float delta, lse2;
 };
@@ -42,7 +43,7 @@ struct ALIGNED(16) row_statistics_pair {
     struct row_statistics of[2];
 };
 
-/* A product's sums of 16 rows and 16 columns: for columns 0 to 7 and 8 to 15. */
+/* A product's sums of 16 rows and 16 columns: half[0] has columns 0 to 7, half[1] columns 8 to 15. */
 struct sums {
     float half[2][4];
 };
@@ -52,20 +53,20 @@ DEVICE int row_stride(const int width)
     return width + PADDING;
 }
 
-/* The thread's warp, by a shuffle: the compiler then knows that all lanes have the same, and that branches on
- * it keep them together. */
+/* The thread's warp, by a shuffle: the compiler then knows that all lanes have the same value, and that
+ * branches on the value do not diverge. */
 DEVICE unsigned uniform_warp(void)
 {
     return __shfl_sync(ALL_LANES, warp_of_thread(), 0);
 }
 
-/* Chunks of a tile that have tokens, of so many that are left. */
+/* The number of chunks of a tile that have tokens, if `left` tokens remain. */
 DEVICE int chunks_of(unsigned left)
 {
     return left < TILE ? (int)(left + CHUNK - 1) / CHUNK : CHUNKS;
 }
 
-/* Where of a tile a lane's loads of matrices begin: of the tile's rows, and of its rows as columns. */
+/* Addresses of a lane's loads of matrices from a tile: of the tile's rows, and of its rows as columns. */
 DEVICE shared_el lane_row(const el *tile, const int width)
 {
     return shared_el_of(tile + matrices_offset((unsigned)row_stride(width)));
@@ -76,15 +77,15 @@ DEVICE shared_el lane_column(const el *tile, const int width)
     return shared_el_of(tile + matrices_offset_of_columns((unsigned)row_stride(width)));
 }
 
-/* Where of a tensor's rows from token `first` on, and of a tile's, a thread's part of copies begins. Eight
- * lanes write 16 bytes of 8 rows, which are in different banks, and a warp reads 64 bytes of each. */
+/* Address of a thread's part of a copy, in the rows of a tensor from token `first` on. Eight lanes write 16
+ * bytes of 8 rows, which are in different banks, and a warp reads 64 bytes of each row. */
 DEVICE const el *copy_from(const el *from, unsigned line, unsigned first)
 {
     unsigned row = warp_of_thread() * 8 + lane_of_thread() % 8;
     return from + (size_t)(first + row) * line + lane_of_thread() / 8 * EL_PACK;
 }
 
-/* All threads: `rows` rows from token `first` on, where the thread's part begins `at`. */
+/* Called by all threads: copies `rows` rows from token `first` on. The thread's part begins at `at`. */
 DEVICE void copy_part(el *tile, const el *at, unsigned line, unsigned first, unsigned tokens, const int rows,
                       const int width)
 {
@@ -107,7 +108,8 @@ DEVICE void copy_tile(el *tile, const el *from, unsigned line, unsigned first, u
     copy_part(tile, copy_from(from, line, first), line, first, tokens, rows, width);
 }
 
-/* A warp's 16 rows of a result, each half (g, g + 8) times its factor, into its rows of a tile. */
+/* Writes a warp's 16 rows of a result to its rows of a tile. Rows g are multiplied by `factor`, rows g + 8 by
+ * `factor_below`. */
 DEVICE void put_rows(el *tile, float (*sums)[4], float factor, float factor_below, const int width)
 {
     unsigned lane = lane_of_thread();
@@ -119,7 +121,7 @@ DEVICE void put_rows(el *tile, float (*sums)[4], float factor, float factor_belo
     }
 }
 
-/* A warp's rows of a tile to memory, from token `first` on. */
+/* Stores a warp's rows of a tile in memory, from token `first` on. */
 DEVICE void store_rows(el *out, unsigned line, const el *tile, unsigned first, unsigned tokens,
                        const int rows, const int width)
 {
@@ -138,7 +140,7 @@ DEVICE void store_rows(el *out, unsigned line, const el *tile, unsigned first, u
     }
 }
 
-/* The A fragment of sums of 16 rows and 16 columns. */
+/* The A fragment that consists of sums of 16 rows and 16 columns. */
 DEVICE struct matrices fragment_of(float (*half)[4])
 {
     struct matrices a = {{el_pair(half[0][0], half[0][1]), el_pair(half[0][2], half[0][3]),
@@ -153,7 +155,7 @@ DEVICE void multiply(float (*half)[4], const struct matrices *a, const struct ma
     mma(half[1], a, b->part[2], b->part[3]);
 }
 
-/* 16 rows of 8 columns each. */
+/* Clears sums of 16 rows and `count` times 8 columns. */
 DEVICE void clear_sums(float (*sums)[4], const int count)
 {
     UNROLL
@@ -165,12 +167,12 @@ DEVICE void clear_sums(float (*sums)[4], const int count)
 
 /* ---- Forward ------------------------------------------------------------------------------------------- */
 
-enum { STRIPS = CUDA_MMA_QUERIES / CUDA_MMA_WARPS / 16 }; /* of 16 queries of a warp */
+enum { STRIPS = CUDA_MMA_QUERIES / CUDA_MMA_WARPS / 16 }; /* strips of 16 queries per warp */
 
-/* Per row of a lane (g and g + 8 of each strip): a score that no later one exceeds by more than RISE, the
- * lane's part of the sum of exponentials; the values added up with them. */
+/* Running state per row of a lane (rows g and g + 8 of each strip): a score that no later one exceeds by more
+ * than RISE, the lane's part of the sum of exponentials, and the values weighted with these. */
 struct running {
-    float most[STRIPS][2], sum[STRIPS][2], values[STRIPS][WIDEST / 8][4];
+    float max_score[STRIPS][2], sum[STRIPS][2], values[STRIPS][WIDEST / 8][4];
 };
 typedef float scores[STRIPS][TILE / 8][4];
 
@@ -195,7 +197,7 @@ DEVICE void find_scores(scores s, shared_el q_row, shared_el k_column, const int
     }
 }
 
-/* Keys behind a row's query are none of its. `ahead`: queries from the tile's first key to the warp's first.
+/* Masks the keys after each row's query. `ahead`: tokens from the tile's first key to the warp's first query.
  */
 DEVICE void mask_scores(scores s, int ahead, const int keys)
 {
@@ -210,16 +212,16 @@ DEVICE void mask_scores(scores s, int ahead, const int keys)
             s[m][n][i] = -INFINITY;
 }
 
-/* New largest scores, to which all that was added up is brought. */
-DEVICE void rescale(struct running *r, float (*most)[2], float scale2, const int width)
+/* Raises the running maxima and rescales the sums accordingly. */
+DEVICE void rescale(struct running *r, float (*max_score)[2], float scale2, const int width)
 {
     UNROLL
     for (int m = 0; m < STRIPS; m++) {
         UNROLL
         for (int h = 0; h < 2; h++) {
-            float now = fmaxf(r->most[m][h], most[m][h]),
-                  before = exp2_approximate((r->most[m][h] - now) * scale2);
-            r->most[m][h] = now;
+            float now = fmaxf(r->max_score[m][h], max_score[m][h]),
+                  before = exp2_approximate((r->max_score[m][h] - now) * scale2);
+            r->max_score[m][h] = now;
             r->sum[m][h] *= before;
             UNROLL
             for (int n = 0; n < width / 8; n++) {
@@ -230,10 +232,10 @@ DEVICE void rescale(struct running *r, float (*most)[2], float scale2, const int
     }
 }
 
-/* Largest scores that keep exponentials of these within bounds. */
+/* Raises the running maxima if exponentials of these scores would exceed 2^RISE. */
 DEVICE void take_largest(struct running *r, scores s, float scale2, const int keys, const int width)
 {
-    float most[STRIPS][2];
+    float max_score[STRIPS][2];
     bool rises = false;
     UNROLL
     for (int m = 0; m < STRIPS; m++) {
@@ -244,20 +246,20 @@ DEVICE void take_largest(struct running *r, scores s, float scale2, const int ke
             for (int n = 1; n < keys / 8; n++)
                 x = fmaxf(x, fmaxf(s[m][n][2 * h], s[m][n][2 * h + 1]));
             x = fmaxf(x, __shfl_xor_sync(ALL_LANES, x, 1));
-            most[m][h] = x = fmaxf(x, __shfl_xor_sync(ALL_LANES, x, 2));
-            rises = rises || (x - r->most[m][h]) * scale2 > RISE;
+            max_score[m][h] = x = fmaxf(x, __shfl_xor_sync(ALL_LANES, x, 2));
+            rises = rises || (x - r->max_score[m][h]) * scale2 > RISE;
         }
     }
     if (__ballot_sync(ALL_LANES, rises))
-        rescale(r, most, scale2, width);
+        rescale(r, max_score, scale2, width);
 }
 
-/* Exponentials of a strip's scores of 16 keys, as the fragment that multiplies the keys' values. */
+/* Exponentials of a strip's scores of 16 keys, as the fragment for the product with the keys' values. */
 DEVICE struct matrices exponentials(struct running *r, float (*half)[4], int strip, float scale2)
 {
     UNROLL
     for (int i = 0; i < 4; i++) {
-        float shift = -r->most[strip][i / 2] * scale2;
+        float shift = -r->max_score[strip][i / 2] * scale2;
         half[0][i] = exp2_approximate(fmaf(half[0][i], scale2, shift));
         half[1][i] = exp2_approximate(fmaf(half[1][i], scale2, shift));
         r->sum[strip][i / 2] += half[0][i] + half[1][i];
@@ -284,7 +286,7 @@ DEVICE void add_values(struct running *r, scores s, shared_el v_row, float scale
     }
 }
 
-/* The block's results, by way of its queries' tile. */
+/* Stores the results of a warp, by way of its rows of the tile of queries. */
 DEVICE void put_values(const struct zr_attention_forward *a, struct running *r, el *q_tile, unsigned own,
                        const int width)
 {
@@ -302,7 +304,7 @@ DEVICE void put_values(const struct zr_attention_forward *a, struct running *r, 
             sum += __shfl_xor_sync(ALL_LANES, sum, 1);
             r->sum[m][half] = sum += __shfl_xor_sync(ALL_LANES, sum, 2);
             if (lane % 4 == 0 && t < tokens)
-                lse[t] = r->most[m][half] * scale_of(width) + logf(sum);
+                lse[t] = r->max_score[m][half] * scale_of(width) + logf(sum);
         }
         put_rows(q_tile + m * 16 * row_stride(width), r->values[m], 1.0f / r->sum[m][0], 1.0f / r->sum[m][1],
                  width);
@@ -310,8 +312,8 @@ DEVICE void put_values(const struct zr_attention_forward *a, struct running *r, 
     store_rows(out, (unsigned)s->channels, q_tile, own, tokens, STRIPS * 16, width);
 }
 
-/* A block has a tile of queries, those with most keys first, of head blockIdx.y, sequence .z. The next keys
- * come while values are added up, and values while scores are made. */
+/* A block computes a tile of queries of head blockIdx.y, sequence blockIdx.z; tiles with more keys come
+ * first. The next keys are copied while values are added, and values while scores are computed. */
 DEVICE void forward(const struct zr_attention_forward *a, const int keys, const int width)
 {
     SHARED_DYNAMIC(el, q_tile);
@@ -329,27 +331,27 @@ DEVICE void forward(const struct zr_attention_forward *a, const int keys, const 
     for (int m = 0; m < STRIPS; m++) {
         UNROLL
         for (int half = 0; half < 2; half++) {
-            r.most[m][half] = -INFINITY;
+            r.max_score[m][half] = -INFINITY;
             r.sum[m][half] = 0;
         }
         clear_sums(r.values[m], width / 8);
     }
     const unsigned line = (unsigned)h.line;
-    const el *k_at = copy_from(h.k, line, 0); /* the next keys, with their values `values` behind */
+    const el *k_at = copy_from(h.k, line, 0); /* the next keys; their values are `values` elements further */
     const unsigned values = (unsigned)kv_heads_of(&a->shape) * (unsigned)width;
     copy_tile(q_tile, h.q, line, first, tokens, CUDA_MMA_QUERIES, width);
     copy_part(k_tile, k_at, line, 0, tokens, keys, width);
     for (unsigned at = 0; at < end; at += keys) {
-        bool seen = at < own + STRIPS * 16 && own < tokens; /* all lanes alike */
+        bool seen = at < own + STRIPS * 16 && own < tokens; /* uniform over the warp */
         scores s;
         copies_wait();
-        __syncthreads(); /* the keys are here, the values' tile has been used */
+        __syncthreads(); /* the keys have arrived, and the tile of values is free */
         copy_part(v_tile, k_at + values, line, at, tokens, keys, width);
         k_at += (size_t)keys * line;
         if (seen)
             find_scores(s, q_row, k_column, keys, width);
         copies_wait();
-        __syncthreads(); /* the values are here, the keys' tile has been used */
+        __syncthreads(); /* the values have arrived, and the tile of keys is free */
         if (at + keys < end)
             copy_part(k_tile, k_at, line, at + keys, tokens, keys, width);
         if (seen) {
@@ -372,7 +374,7 @@ FORWARD(64)
 FORWARD(96)
 FORWARD(128)
 
-/* ---- Backward: row statistics ---------------------------------------------------------------------------
+/* ---- Backward: row statistics ----------------------------------------------------------------------------
  */
 
 DEVICE struct row_statistics *statistics_of(void *dqkv, const struct head *h, const void *qkv, size_t token)
@@ -380,7 +382,7 @@ DEVICE struct row_statistics *statistics_of(void *dqkv, const struct head *h, co
     return (struct row_statistics *)(void *)((el *)dqkv + (h->q - (const el *)qkv) + token * h->line);
 }
 
-/* Eight lanes have a token of a head. */
+/* Eight lanes compute the statistics of one token of one head. */
 KERNEL(K(attention_row_statistics), struct zr_attention_backward, CUDA_THREADS)
 {
     size_t heads = a.shape.heads, at = index_in_grid() / 8, lane = index_in_grid() % 8;
@@ -405,11 +407,11 @@ KERNEL(K(attention_row_statistics), struct zr_attention_backward, CUDA_THREADS)
     }
 }
 
-/* ---- Backward: gradients of scores ----------------------------------------------------------------------
+/* ---- Backward: gradients of scores -----------------------------------------------------------------------
  */
 
-/* From the score of a query and a key, and dout times the key's value, the probability and the score's
- * gradient, but for the scale. */
+/* Replaces the score of a query and a key by the probability, and the product of dout and the key's value by
+ * the gradient of the score, without the scale. */
 DEVICE void find_gradient(float *score, float *product, const struct row_statistics *query, float scale2,
                           bool seen)
 {
@@ -419,10 +421,10 @@ DEVICE void find_gradient(float *score, float *product, const struct row_statist
     *product = p * (*product - query->delta);
 }
 
-/* ---- Backward: keys and values --------------------------------------------------------------------------
+/* ---- Backward: keys and values ---------------------------------------------------------------------------
  */
 
-enum { KEYS = CUDA_MMA_KEYS }; /* of a block: 16 of a warp */
+enum { KEYS = CUDA_MMA_KEYS }; /* keys per block, 16 per warp */
 
 /* A warp's keys and values, and their gradients. */
 struct key_rows {
@@ -430,14 +432,15 @@ struct key_rows {
     float dk[WIDEST / 8][4], dv[WIDEST / 8][4];
 };
 
-/* What a block's keys meet: tiles of queries from its first key on, of each head of the group. */
+/* The tiles of queries that a block's keys are multiplied with: from the block's first key on, for each head
+ * of the group. */
 struct query_tiles {
-    const el *q, *dout; /* of the head */
-    unsigned heads;     /* left, with this one */
-    unsigned queries;   /* the tile's first */
+    const el *q, *dout; /* of the current head */
+    unsigned heads;     /* remaining heads, with the current one */
+    unsigned queries;   /* first query of the current tile */
 };
 
-/* A stage is a tile of queries and, behind it, one of their dout; and their statistics. */
+/* Copies one stage: a tile of queries, followed by the tile of their dout, and their statistics. */
 DEVICE void copy_queries(el *q_tile, struct row_statistics *statistics, const struct query_tiles *from,
                          const struct zr_attention_backward *a, const struct head *h, const int width)
 {
@@ -450,18 +453,18 @@ DEVICE void copy_queries(el *q_tile, struct row_statistics *statistics, const st
         copy_8_bytes(&statistics[threadIdx.x], dq + (size_t)token * (unsigned)h->line, token < tokens);
 }
 
-/* Where a lane's loads from a stage begin, for 16 of its queries. */
+/* Addresses of a lane's loads from a stage, for 16 queries. */
 struct stage_lane {
     shared_el row, column;
     const struct row_statistics_pair *statistics;
 };
 
-/* 16 queries of a stage. `ahead`: queries from the warp's first key to the first of the 16; with `masked`
- * some are before a key. */
+/* Adds 16 queries of a stage. `ahead`: tokens from the warp's first key to the first of the queries.
+ * `masked`: some queries precede a key. */
 DEVICE void take_chunk_of_queries(struct key_rows *r, const struct stage_lane *from, int ahead, bool masked,
                                   float scale2, const int width)
 {
-    const int behind = TILE * row_stride(width); /* dout, behind its queries */
+    const int behind = TILE * row_stride(width); /* offset of dout from its queries */
     int column = (int)(lane_of_thread() % 4) * 2, row = (int)(lane_of_thread() / 4);
     float p[2][4] = {{0}}, ds[2][4] = {{0}};
     UNROLL
@@ -496,7 +499,8 @@ DEVICE void next_chunk(struct stage_lane *at, const int width)
     at->statistics += CHUNK / 2;
 }
 
-/* So many chunks of a tile of queries; `ahead`: queries from the warp's first key to its first. */
+/* Adds `chunks` chunks of a tile of queries. `ahead`: tokens from the warp's first key to the tile's first
+ * query. */
 DEVICE void take_queries(struct key_rows *r, const el *q_tile, const struct row_statistics *statistics,
                          int chunks, int ahead, const int width)
 {
@@ -516,10 +520,10 @@ DEVICE void take_queries(struct key_rows *r, const el *q_tile, const struct row_
             take_chunk_of_queries(r, &at, ahead + c * CHUNK, true, scale2, width);
 }
 
-/* The keys' and values' fragments, by way of the stages' memory. */
+/* Loads the fragments of keys and values, by way of the stages' memory. */
 DEVICE void load_keys(struct key_rows *r, el *tiles, const struct head *h, unsigned first, const int width)
 {
-    const int behind = KEYS * row_stride(width); /* values, behind their keys */
+    const int behind = KEYS * row_stride(width); /* offset of the values from their keys */
     shared_el row = lane_row(tiles + warp_of_thread() * 16 * (unsigned)row_stride(width), width);
     copy_tile(tiles, h->k, (unsigned)h->line, first, (unsigned)h->tokens, KEYS, width);
     copy_tile(tiles + behind, h->v, (unsigned)h->line, first, (unsigned)h->tokens, KEYS, width);
@@ -535,7 +539,8 @@ DEVICE void load_keys(struct key_rows *r, el *tiles, const struct head *h, unsig
     __syncthreads();
 }
 
-/* Head blockIdx.y of keys: found again here, so that no register keeps it until now. */
+/* Stores the gradients of key head blockIdx.y. Addresses are computed again, so that no register holds them
+ * during the loop. */
 DEVICE void put_keys(const struct zr_attention_backward *a, struct key_rows *r, el *tiles, unsigned first,
                      const int width)
 {
@@ -544,15 +549,15 @@ DEVICE void put_keys(const struct zr_attention_backward *a, struct key_rows *r, 
              line = (unsigned)a->shape.channels + 2 * kv_width;
     el *k_tile = tiles + rows * (unsigned)row_stride(width), *v_tile = k_tile + KEYS * row_stride(width);
     el *dk = (el *)a->dqkv + blockIdx.z * a->shape.sequence * line + a->shape.channels + blockIdx.y * width;
-    __syncthreads(); /* stages have been used */
+    __syncthreads(); /* all warps have used the stages */
     put_rows(k_tile, r->dk, scale_of(width), scale_of(width), width);
     put_rows(v_tile, r->dv, 1, 1, width);
     store_rows(dk, line, k_tile, first + rows, tokens, 16, width);
     store_rows(dk + kv_width, line, v_tile, first + rows, tokens, 16, width);
 }
 
-/* A block has a tile of keys, and their values, of blockIdx.x, head of keys .y, sequence .z. The next queries
- * come while those at hand are used. */
+/* A block computes the gradients of tile blockIdx.x of keys and values, of key head blockIdx.y, sequence
+ * blockIdx.z. The next queries are copied while the current ones are used. */
 DEVICE void backward_keys(const struct zr_attention_backward *a, const int width)
 {
     SHARED_DYNAMIC(el, tiles);
@@ -566,7 +571,7 @@ DEVICE void backward_keys(const struct zr_attention_backward *a, const int width
     struct key_rows r;
     load_keys(&r, tiles, &h, first, width);
     copy_queries(tiles, statistics, &next, a, &h, width);
-    for (unsigned turn = 0; next.heads > 0; turn ^= 1) {
+    for (unsigned parity = 0; next.heads > 0; parity ^= 1) {
         int ahead = (int)(next.queries - own), chunks = chunks_of(tokens - next.queries);
         next.queries += TILE;
         if (next.queries >= tokens) {
@@ -575,10 +580,10 @@ DEVICE void backward_keys(const struct zr_attention_backward *a, const int width
             next.heads--;
         }
         copies_wait();
-        __syncthreads(); /* these queries are here, the others' stage has been used */
+        __syncthreads(); /* the current queries have arrived, and the other stage is free */
         if (next.heads > 0)
-            copy_queries(tiles + (turn ^ 1) * stage, statistics + (turn ^ 1) * TILE, &next, a, &h, width);
-        take_queries(&r, tiles + turn * stage, statistics + turn * TILE, chunks, ahead, width);
+            copy_queries(tiles + (parity ^ 1) * stage, statistics + (parity ^ 1) * TILE, &next, a, &h, width);
+        take_queries(&r, tiles + parity * stage, statistics + parity * TILE, chunks, ahead, width);
     }
     put_keys(a, &r, tiles, first, width);
 }
@@ -592,7 +597,7 @@ BACKWARD_KEYS(64)
 BACKWARD_KEYS(96)
 BACKWARD_KEYS(128)
 
-/* ---- Backward: queries ----------------------------------------------------------------------------------
+/* ---- Backward: queries -----------------------------------------------------------------------------------
  */
 
 /* A warp's strips of 16 queries, their dout, their gradients, and the statistics of a lane's rows. */
@@ -602,12 +607,12 @@ struct query_rows {
     float dq[2][WIDEST / 8][4];
 };
 
-/* 16 keys of a stage, behind whose tile that of their values is. `ahead`: queries from the first of the keys
- * to the warp's first; with `masked` some keys are behind a query. */
+/* Adds 16 keys of a stage, whose tile of keys is followed by the tile of their values. `ahead`: tokens from
+ * the first of the keys to the warp's first query. `masked`: some keys come after a query. */
 DEVICE void take_chunk_of_keys(struct query_rows *r, shared_el k_row, shared_el k_column, int ahead,
                                bool masked, float scale2, const int strips, const int width)
 {
-    const int values = TILE * row_stride(width); /* behind their keys */
+    const int values = TILE * row_stride(width); /* offset of the values from their keys */
     int column = (int)(lane_of_thread() % 4) * 2, row = (int)(lane_of_thread() / 4);
     float p[2][2][4] = {{{0}}}, ds[2][2][4] = {{{0}}};
     UNROLL
@@ -640,7 +645,8 @@ DEVICE void take_chunk_of_keys(struct query_rows *r, shared_el k_row, shared_el 
     }
 }
 
-/* So many chunks of a tile of keys; `ahead`: queries from its first to the warp's first. */
+/* Adds `chunks` chunks of a tile of keys. `ahead`: tokens from the tile's first key to the warp's first
+ * query. */
 DEVICE void take_keys(struct query_rows *r, const el *k_tile, int chunks, int ahead, const int strips,
                       const int width)
 {
@@ -662,7 +668,7 @@ DEVICE void take_keys(struct query_rows *r, const el *k_tile, int chunks, int ah
     }
 }
 
-/* The queries' and their dout's fragments, by way of the stages' memory; statistics. */
+/* Loads the fragments of queries and dout, by way of the stages' memory, and the statistics. */
 DEVICE void load_queries(struct query_rows *r, const struct zr_attention_backward *a, el *tiles,
                          const struct head *h, unsigned first, const int strips, const int width)
 {
@@ -694,7 +700,7 @@ DEVICE void load_queries(struct query_rows *r, const struct zr_attention_backwar
     __syncthreads();
 }
 
-/* A stage is a tile of keys and, behind it, one of their values. */
+/* Copies one stage: a tile of keys, followed by the tile of their values. */
 DEVICE void copy_keys(el *k_tile, const struct head *h, unsigned keys, const int width)
 {
     unsigned tokens = (unsigned)h->tokens, line = (unsigned)h->line;
@@ -702,8 +708,8 @@ DEVICE void copy_keys(el *k_tile, const struct head *h, unsigned keys, const int
     copy_tile(k_tile + TILE * row_stride(width), h->v, line, keys, tokens, TILE, width);
 }
 
-/* A block has a tile of queries, those with most keys first, of head blockIdx.y, sequence .z. The next keys
- * and values come while those at hand are used. */
+/* A block computes the gradients of a tile of queries of head blockIdx.y, sequence blockIdx.z; tiles with
+ * more keys come first. The next keys and values are copied while the current ones are used. */
 DEVICE void backward_queries(const struct zr_attention_backward *a, const int strips, const int width)
 {
     SHARED_DYNAMIC(el, tiles);
@@ -716,15 +722,15 @@ DEVICE void backward_queries(const struct zr_attention_backward *a, const int st
     struct query_rows r;
     load_queries(&r, a, tiles, &h, first, strips, width);
     copy_keys(tiles, &h, 0, width);
-    for (unsigned keys = 0, turn = 0; keys < end; keys += TILE, turn ^= 1) {
+    for (unsigned keys = 0, parity = 0; keys < end; keys += TILE, parity ^= 1) {
         copies_wait();
-        __syncthreads(); /* these keys are here, the others' stage has been used */
+        __syncthreads(); /* the current keys have arrived, and the other stage is free */
         if (keys + TILE < end)
-            copy_keys(tiles + (turn ^ 1) * stage, &h, keys + TILE, width);
-        take_keys(&r, tiles + turn * stage, chunks_of(end - keys), (int)(own - keys), strips, width);
+            copy_keys(tiles + (parity ^ 1) * stage, &h, keys + TILE, width);
+        take_keys(&r, tiles + parity * stage, chunks_of(end - keys), (int)(own - keys), strips, width);
     }
     el *own_tile = tiles + mine * (unsigned)row_stride(width);
-    __syncthreads(); /* stages have been used */
+    __syncthreads(); /* all warps have used the stages */
     UNROLL
     for (int m = 0; m < strips; m++)
         put_rows(own_tile + m * 16 * row_stride(width), r.dq[m], scale_of(width), scale_of(width), width);

@@ -1,7 +1,7 @@
-/* cublaslt.h: the part of cuBLASLt that multiplies matrices, in zr's own declarations, as driver_launch.h has
- * the driver's: no header of CUDA is needed. matrix.c calls it, tests/emulators/cublaslt/ defines it,
- * cuda_declarations_test compares it with cublasLt.h where that is installed. The library's numbers are the
- * same in CUDA 12 and 13. Private to the project. */
+/* cublaslt.h: the part of cuBLASLt that multiplies matrices, in zr's own declarations, so that no header of
+ * CUDA is needed. matrix.c calls the functions, tests/emulators/cublaslt/ defines them, and
+ * cuda_declarations_test compares them with cublasLt.h if it is installed. The library's numbers are the same
+ * in CUDA 12 and 13. Private to the project. */
 #ifndef ZR_CUDA_CUBLASLT_H
 #define ZR_CUDA_CUBLASLT_H
 
@@ -33,30 +33,30 @@ enum { ZR_LT_COMPUTE_FLOAT = 68 };                 /* cublasComputeType_t: sums 
 enum { ZR_LT_AS_IT_IS = 0, ZR_LT_TRANSPOSED = 1 }; /* cublasOperation_t */
 enum {                                             /* cublasLtEpilogue_t */
        ZR_LT_EPILOGUE_NONE = 1,
-       ZR_LT_EPILOGUE_BIAS = 4,       /* D += the bias, before anything else */
+       ZR_LT_EPILOGUE_BIAS = 4,       /* D += the bias, before the other operations */
        ZR_LT_EPILOGUE_GELU_AUX = 160, /* AUX = D; D = gelu(D), in its tanh form */
        ZR_LT_EPILOGUE_GELU_AUX_BIAS = 164,
-       ZR_LT_EPILOGUE_DGELU = 192 /* D *= the slope of gelu() at AUX */
+       ZR_LT_EPILOGUE_DGELU = 192 /* D *= the derivative of gelu() at AUX */
 };
 
-/* cublasLtReductionScheme_t, as bits: how parts of a sum over k are put together. */
+/* cublasLtReductionScheme_t, as bits: how the parts of a sum over k are added. */
 enum { ZR_LT_REDUCTION_NONE = 0, ZR_LT_REDUCTION_IN_FLOATS = 2 };
 
 enum {                                   /* cublasLtMatmulDescAttributes_t */
        ZR_LT_OPERATION_TRANSPOSE_A = 3,  /* int32_t */
        ZR_LT_OPERATION_TRANSPOSE_B = 4,  /* int32_t */
        ZR_LT_OPERATION_EPILOGUE = 7,     /* uint32_t */
-       ZR_LT_OPERATION_BIAS = 8,         /* const void *, of D's type, a number for each row of D */
-       ZR_LT_OPERATION_AUX = 11,         /* void *, of D's type, on 16 bytes */
+       ZR_LT_OPERATION_BIAS = 8,         /* const void *, of D's type: one number for each row of D */
+       ZR_LT_OPERATION_AUX = 11,         /* void *, of D's type, aligned to 16 bytes */
        ZR_LT_OPERATION_AUX_LEADING = 12, /* int64_t: a multiple of 8 */
-       ZR_LT_OPERATION_SCALE_A = 17,     /* const void *, a float on the card; of matrices of eight bits */
+       ZR_LT_OPERATION_SCALE_A = 17,     /* const void *: a float in device memory; for fp8 matrices */
        ZR_LT_OPERATION_SCALE_B = 18
 };
 
 enum {                                        /* cublasLtMatmulPreferenceAttributes_t */
-       ZR_LT_PREFERENCE_WORKSPACE_BYTES = 1,  /* uint64_t: at most */
-       ZR_LT_PREFERENCE_REDUCTIONS = 3,       /* uint32_t: those that may be used */
-       ZR_LT_PREFERENCE_ALIGNMENT_A_BYTES = 5 /* uint32_t: at least; B, C and D follow */
+       ZR_LT_PREFERENCE_WORKSPACE_BYTES = 1,  /* uint64_t: the maximum */
+       ZR_LT_PREFERENCE_REDUCTIONS = 3,       /* uint32_t: the schemes that are allowed */
+       ZR_LT_PREFERENCE_ALIGNMENT_A_BYTES = 5 /* uint32_t: the minimum; B, C and D follow */
 };
 
 typedef struct zr_lt_algorithm {
@@ -66,13 +66,13 @@ typedef struct zr_lt_algorithm {
 typedef struct zr_lt_choice {
     zr_lt_algorithm algorithm;
     size_t workspace_bytes;
-    zr_lt_status state; /* the rest holds where this is ZR_LT_SUCCESS */
+    zr_lt_status state; /* ZR_LT_SUCCESS: the other fields are valid */
     float waves_count;
     int reserved[4];
 } zr_lt_choice; /* cublasLtMatmulHeuristicResult_t */
 
-/* f(member, the library's name, type of the result, parameters). Matrices are stored by columns, `leading`
- * elements from one to the next. */
+/* f(member, the library's name, type of the result, parameters). Matrices are stored by columns; `leading` is
+ * the distance of two columns in elements. */
 // clang-format off
 #define ZR_LT_FUNCTIONS(f)                                                                                    \
     f(version, cublasLtGetVersion, size_t, (void))                                                            \

@@ -1,6 +1,6 @@
-/* cuda.c: the CUDA table. Operations queue kernels in the context's stream and return. The
- * images of the kernels are loaded once per process as driver libraries, which serve all devices. Sums have a
- * fixed order, so bits depend neither on timing nor on the number of multiprocessors. */
+/* cuda.c: the CUDA table. Operations queue kernels in the context's stream and return. The images of the
+ * kernels are loaded once per process as driver libraries, which serve all devices. Sums have a fixed order,
+ * so bits depend neither on timing nor on the number of multiprocessors. */
 #define _GNU_SOURCE
 #include "kernels/cuda/cuda.h"
 
@@ -35,22 +35,22 @@ enum { ROW_NORMS_COUNT = 6 };
         f(attention_backward_keys_64) f(attention_backward_keys_96) f(attention_backward_keys_128)           \
             f(attention_backward_queries_64) f(attention_backward_queries_96)                                \
                 f(attention_backward_queries_128)
-#define TOLD(f)                                                                                              \
+#define BY_ARGUMENT(f)                                                                                       \
     f(update_adamw) f(update_sgd) f(squares_of_blocks) f(squares_together) f(find_nonfinite_begin)           \
         f(find_nonfinite) f(checksum_begin) f(checksum) f(checksum_end) f(init_normal) f(convert) f(sum)     \
             f(rotary_table) f(softmax_merge) f(weigh_gradients) f(fp8_max) f(fp8_round)
 
 enum kernel {
 #define NUMBER(name) KERNEL_##name,
-    PER_PRECISION(NUMBER) NARROW(NUMBER) TOLD(NUMBER) KERNELS_COUNT
+    PER_PRECISION(NUMBER) NARROW(NUMBER) BY_ARGUMENT(NUMBER) KERNELS_COUNT
 #undef NUMBER
 };
 static const char *const names[] = {
 #define NAME(name) #name,
-    PER_PRECISION(NAME) NARROW(NAME) TOLD(NAME)
+    PER_PRECISION(NAME) NARROW(NAME) BY_ARGUMENT(NAME)
 #undef NAME
 };
-enum { FIRST_NARROW = KERNEL_attention_forward_64, FIRST_TOLD = KERNEL_update_adamw };
+enum { FIRST_NARROW = KERNEL_attention_forward_64, FIRST_BY_ARGUMENT = KERNEL_update_adamw };
 
 /* One per process; never unloaded. */
 static struct {
@@ -89,7 +89,7 @@ static zr_result find_kernel(const zr_cu_library *loaded, unsigned count, unsign
 {
     char name[64];
     zr_cu_result code = ZR_CU_NO_BINARY;
-    snprintf(name, sizeof name, which < FIRST_TOLD ? "%s_%s" : "%s", names[which],
+    snprintf(name, sizeof name, which < FIRST_BY_ARGUMENT ? "%s_%s" : "%s", names[which],
              zr_precision_name((enum zr_precision)precision));
     for (unsigned l = 0; l < count && code != ZR_CU_SUCCESS; l++)
         code = library.library_kernel(&library.kernels[which][precision], loaded[l], name);
@@ -113,7 +113,7 @@ static zr_result find_kernels(void)
     }
     for (unsigned i = 0; i < KERNELS_COUNT && result == ZR_OK; i++)
         for (unsigned p = 0; p < ZR_PRECISION_COUNT && result == ZR_OK; p++)
-            if (p != ZR_PRECISION_FP32 || i < FIRST_NARROW || i >= FIRST_TOLD)
+            if (p != ZR_PRECISION_FP32 || i < FIRST_NARROW || i >= FIRST_BY_ARGUMENT)
                 result = find_kernel(loaded, count, i, p);
     while (result != ZR_OK && count > 0)
         library.library_unload(loaded[--count]);
@@ -182,7 +182,7 @@ static zr_result check_products(const struct zr_kernel_context *context)
         zr_precision_name(context->precision), zr_cuda_matrix_words(context->library));
 }
 
-/* The current context's card. A driver that does not say is no reason to fail. */
+/* The GPU of the current context. It is no failure if the driver does not report its name. */
 static struct cuda_card name_card(void)
 {
     zr_cu_result (*context_device)(zr_cu_device * device);
@@ -256,12 +256,12 @@ struct grid {
 };
 
 /* Larger shared memory must be requested per device. */
-enum { SHARED_WITHOUT_ASKING = 48 << 10 };
+enum { SHARED_DEFAULT_BYTES = 48 << 10 };
 
-static zr_cu_result ask_for_shared(zr_cu_kernel kernel, size_t bytes)
+static zr_cu_result request_shared(zr_cu_kernel kernel, size_t bytes)
 {
     zr_cu_function function;
-    if (bytes <= SHARED_WITHOUT_ASKING)
+    if (bytes <= SHARED_DEFAULT_BYTES)
         return ZR_CU_SUCCESS;
     zr_cu_result code = library.kernel_function(&function, kernel);
     return code == ZR_CU_SUCCESS
@@ -276,7 +276,8 @@ static zr_result must_be_open(const struct zr_kernel_context *context)
                : zr_fail(ZR_ERR_INVALID, "a kernel was called with a context that is not open");
 }
 
-/* Launches the kernel of the context's precision with one argument. y and z 0 mean 1; x 0: nothing to do. */
+/* Launches the kernel of the context's precision with one argument. A grid with x 0 launches nothing; y and z
+ * 0 mean 1. */
 static zr_result launch_with(const struct zr_kernel_context *context, enum kernel which, struct grid grid,
                              unsigned threads, const void *argument)
 {
@@ -291,7 +292,7 @@ static zr_result launch_with(const struct zr_kernel_context *context, enum kerne
         return zr_fail(ZR_ERR_INVALID, "%s: %zu x %zu x %zu blocks exceed the size of a grid", names[which],
                        grid.x, grid.y, grid.z);
     zr_cu_kernel kernel = library.kernels[which][context->precision];
-    zr_cu_result code = ask_for_shared(kernel, grid.shared_bytes);
+    zr_cu_result code = request_shared(kernel, grid.shared_bytes);
     if (code == ZR_CU_SUCCESS)
         code = library.launch_kernel((zr_cu_function)kernel, (unsigned)grid.x, (unsigned)grid.y,
                                      (unsigned)grid.z, threads, 1, 1, (unsigned)grid.shared_bytes,
@@ -315,9 +316,9 @@ static size_t parts(size_t n, size_t each)
 /* Number of blocks of a grid-stride loop. */
 static struct grid over(size_t n)
 {
-    const size_t most = 1 << 14;
+    const size_t max = 1 << 14;
     size_t blocks = parts(n, CUDA_THREADS);
-    return (struct grid){.x = blocks < most ? blocks : most};
+    return (struct grid){.x = blocks < max ? blocks : max};
 }
 
 /* A thread handles 16 bytes of the widest tensor at a time. */
@@ -352,7 +353,7 @@ ONE(softmax_merge, over(args->rows))
 ONE(init_normal, over(args->n))
 ONE(convert, over_packs(ZR_PRECISION_FP32, args->n))
 
-/* One thread, because the order of the sum is fixed and it is short. */
+/* Uses one thread, because the sum is short and has a fixed order. */
 static zr_result weigh_gradients(struct zr_kernel_context *context, const struct zr_weigh_gradients *args)
 {
     return launch_with(context, KERNEL_weigh_gradients, ROWS(1), 1, args);
@@ -446,8 +447,8 @@ static zr_result sum_columns(struct zr_kernel_context *context, enum kernel whic
         return result;
     const size_t room_bytes = context->workspace_bytes < WORKSPACE_BYTES ? NARROW_BYTES : WORKSPACE_BYTES;
     const size_t room = (room_bytes - SQUARES_BYTES) / sizeof(float) / sums / (a.columns ? a.columns : 1);
-    const size_t most = room < CUDA_COLUMN_PARTS ? room : CUDA_COLUMN_PARTS;
-    wanted = wanted > most ? most : wanted;
+    const size_t max = room < CUDA_COLUMN_PARTS ? room : CUDA_COLUMN_PARTS;
+    wanted = wanted > max ? max : wanted;
     a.part_rows = wanted > 1 ? parts(a.rows, wanted) : a.rows;
     a.parts = wanted > 1 ? (unsigned)parts(a.rows, a.part_rows) : 1;
     a.width = addresses % 16 == 0 ? (unsigned)pack : 1;
@@ -474,7 +475,7 @@ static zr_result gelu_bias_backward(struct zr_kernel_context *context,
                                              .accumulate = args->accumulate});
 }
 
-/* Weights' gradients first, because dx may overwrite their inputs. */
+/* Computes the weights' gradients first, because dx may overwrite their inputs. */
 static zr_result layernorm_backward(struct zr_kernel_context *context,
                                     const struct zr_layernorm_backward *args)
 {
@@ -533,7 +534,7 @@ static zr_result multiply(struct zr_kernel_context *context, const struct cuda_p
     return result != ZR_OK || done ? result : launch(context, KERNEL_product, grid, p);
 }
 
-zr_result zr_cuda_fp8_room(const struct zr_kernel_context *context, size_t bytes, void **out)
+zr_result zr_cuda_fp8_scratch(const struct zr_kernel_context *context, size_t bytes, void **out)
 {
     zr_result result = take_workspace(context, out);
     if (result == ZR_OK &&
@@ -796,7 +797,7 @@ static zr_result attention_forward(struct zr_kernel_context *context, const stru
     if (result == ZR_OK)
         result = narrow >= 0 ? narrow_forward(context, args, narrow)
                              : launch(context, KERNEL_attention_forward, grid, args);
-    if (result == ZR_OK && args->p) /* no plan of this table asks for them: a caller who reads them does */
+    if (result == ZR_OK && args->p) /* plans for this table never request probabilities, but a caller may */
         result = launch(context, KERNEL_attention_probabilities,
                         (struct grid){grid.x ? args->shape.sequence : 0, grid.y, grid.z, 0}, args);
     return result;
@@ -868,7 +869,7 @@ static zr_result clear(struct zr_kernel_context *context, const struct zr_clear 
                                  : zr_cuda_error(code, ZR_ERR_INVALID, "to clear %zu bytes", args->bytes);
 }
 
-/* The driver finds out by the address whether memory is the host's or the device's. */
+/* The driver tells host memory from device memory by the address. */
 static zr_result copy_bytes(struct zr_kernel_context *context, const struct zr_copy_bytes *args)
 {
     if (must_be_open(context) != ZR_OK)

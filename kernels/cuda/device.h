@@ -4,11 +4,11 @@
  *
  * KERNEL(name, struct arguments, threads) { ... } defines a kernel with at most `threads` per block and one
  * argument `a`. SHARED(type, name, count) is an array in shared memory, SHARED_DYNAMIC(type, name) the
- * dynamic shared memory of the launch. UNROLL and ROLLED precede loops that must or must not be unrolled, for
- * the sake of registers. ALIGNED() precedes the name of a struct. CUDA's names have CUDA's meaning:
- * threadIdx, blockIdx, blockDim, gridDim, __syncthreads(), __syncwarp(), __ballot_sync(), __shfl_sync()
- * (whole warps),
- * __popc(). Atomics are zr_atomic_add() and zr_atomic_min() of unsigned long long, zr_atomic_add_float(). */
+ * dynamic shared memory of the launch. UNROLL and ROLLED precede loops that must or must not be unrolled,
+ * which controls the number of registers. ALIGNED() precedes the name of a struct. CUDA's names have CUDA's
+ * meaning: threadIdx, blockIdx, blockDim, gridDim, __syncthreads(), __syncwarp(), __ballot_sync(),
+ * __shfl_sync() (whole warps), __popc(). Atomics are zr_atomic_add() and zr_atomic_min() of unsigned long
+ * long, and zr_atomic_add_float(). */
 #ifndef ZR_CUDA_DEVICE_H
 #define ZR_CUDA_DEVICE_H
 

@@ -2,9 +2,9 @@
  * between such an image and the program that runs it (the emulated driver: tests/emulators/cuda/). Part of
  * device.h.
  *
- * Each thread of a block is a fiber. Barriers, shuffles and votes call the runner, and so does every access
- * to memory that other threads can see, before it happens: sources are compiled with -fsanitize=thread, whose
- * entry points are defined in tests/emulators/image/image.c. */
+ * Each thread of a block is a fiber. Barriers, shuffles and votes call the runner. Every access to memory
+ * that other threads can see also calls the runner first: sources are compiled with -fsanitize=thread, and
+ * tests/emulators/image/image.c defines its entry points. */
 #ifndef ZR_CUDA_DEVICE_PROCESSOR_H
 #define ZR_CUDA_DEVICE_PROCESSOR_H
 
@@ -17,8 +17,8 @@ struct zr_device_dim {
     unsigned x, y, z;
 };
 
-/* An access is one of these, with ZR_DEVICE_UNALIGNED where the address need not be a multiple of the size.
- */
+/* A kind of access: the first three, with ZR_DEVICE_UNALIGNED if the address need not be a multiple of the
+ * size. */
 enum zr_device_access {
     ZR_DEVICE_READ = 0,
     ZR_DEVICE_WRITE = 1,
@@ -28,32 +28,32 @@ enum zr_device_access {
 
 enum zr_device_exchange {
     ZR_DEVICE_SYNC,    /* __syncwarp */
-    ZR_DEVICE_SHUFFLE, /* __shfl_sync and its kind */
+    ZR_DEVICE_SHUFFLE, /* __shfl_sync and its variants */
     ZR_DEVICE_SHUFFLE_UP,
     ZR_DEVICE_SHUFFLE_DOWN,
     ZR_DEVICE_SHUFFLE_XOR,
     ZR_DEVICE_BALLOT,
-    ZR_DEVICE_LOAD_MATRICES, /* a lane's value points to its struct of those below */
+    ZR_DEVICE_LOAD_MATRICES, /* here and below, a lane's value points to its struct */
     ZR_DEVICE_MULTIPLY
 };
 
-/* ldmatrix with .x4: each lane brings a row of 16 bytes and leaves with its part of each of four matrices. */
+/* ldmatrix with .x4: each lane passes a row of 16 bytes and receives its part of each of four matrices. */
 struct zr_device_matrices {
     uint32_t part[4];
     uint16_t row[8];
     bool transposed;
 };
 
-/* mma.m16n8k16: a lane's fragments as PTX has them, in its order: registers, and halves of each. */
+/* mma.m16n8k16: a lane's fragments in the order of PTX: the registers, and the halves of each. */
 struct zr_device_fragments {
     float a[8], b[4], sums[4];
 };
 
-/* What the lanes of a warp do together: each comes with its own, and leaves with the result. */
+/* A lane's part of an operation of its warp. Each lane passes its own, and receives its result. */
 struct zr_device_lane {
     enum zr_device_exchange kind;
     unsigned mask, width, lane; /* lane: the source, distance or mask */
-    unsigned line;              /* of the source */
+    unsigned line;              /* source line of the call */
     uint64_t value;
 };
 
@@ -73,35 +73,38 @@ struct zr_device_runner {
 
 struct zr_device_kernel {
     const char *name;
-    void (*run)(const void *arguments); /* one thread, from its begin to its end */
+    void (*run)(const void *arguments); /* runs one thread from start to end */
     size_t arguments_bytes;
     unsigned threads_max;
 };
 
-/* The one symbol of an image. */
+/* The only symbol of an image. */
 #define ZR_DEVICE_IMAGE_VERSION 2
 struct zr_device_image {
     unsigned version;
     const struct zr_device_kernel *kernels, *kernels_end;
     char *shared, *shared_end;              /* all __shared__ variables */
-    const char *constants, *constants_end;  /* the image with its constants */
+    const char *constants, *constants_end;  /* the loaded image, including its constants */
     const struct zr_device_runner **runner; /* set before a kernel runs */
 };
 
-/* What image.c has for the sources. Index and size of blocks and grids do not change while a thread runs. */
+/* Functions of image.c for the sources. Index and size of blocks and grids do not change while a thread runs.
+ */
 __attribute__((const)) struct zr_device_dim zr_device_thread(void);
 __attribute__((const)) struct zr_device_dim zr_device_block(void);
 __attribute__((const)) struct zr_device_dim zr_device_threads(void);
 __attribute__((const)) struct zr_device_dim zr_device_blocks(void);
 __attribute__((const)) void *zr_device_dynamic_shared(void);
-__attribute__((const)) void *zr_device_shared(void *variable); /* it, of which the compiler knows nothing */
+__attribute__((const)) void *
+zr_device_shared(void *variable); /* returns its argument; the compiler cannot know this */
 void zr_device_barrier(unsigned line);
 uint64_t zr_device_exchange(const struct zr_device_lane *own);
 void zr_device_atomic(const void *address, size_t bytes);
 struct zr_device_matrices zr_device_load_matrices(const void *row, bool transposed, unsigned line);
-/* Its sums are of a b and the sums before. */
+/* Returns a b plus the sums. */
 struct zr_device_fragments zr_device_multiply(struct zr_device_fragments own, unsigned line);
-/* cp.async and cp.async.wait_all: bytes come when the thread waits, zeros where nothing is `there`. */
+/* cp.async and cp.async.wait_all: the bytes arrive when the thread waits; zeros arrive if `there` is false.
+ */
 void zr_device_copy(void *to, const void *from, size_t bytes, bool there);
 void zr_device_copies_wait(void);
 
@@ -183,7 +186,7 @@ static inline double zr_device_double(uint64_t bits)
                                                 .lane = (unsigned)(from),                                    \
                                                 .line = __LINE__,                                            \
                                                 .value = (bits_of_it)})
-/* Of a float, a double or an int, as CUDA's own are. */
+/* A shuffle of a float, a double or an integer, like CUDA's overloads. */
 #define ZR_DEVICE_SHUFFLE(which, lanes, x, from)                                                             \
     _Generic((x), float                                                                                      \
              : zr_device_float(ZR_DEVICE_SHUFFLED(which, lanes, zr_device_bits((float)(x)), from)), double   \
@@ -197,7 +200,7 @@ static inline double zr_device_double(uint64_t bits)
 #define __shfl_down_sync(lanes, x, by)   ZR_DEVICE_SHUFFLE(ZR_DEVICE_SHUFFLE_DOWN, lanes, x, by)
 #define __shfl_xor_sync(lanes, x, other) ZR_DEVICE_SHUFFLE(ZR_DEVICE_SHUFFLE_XOR, lanes, x, other)
 
-/* ---- Atomics: threads take turns here, so that plain steps are whole ----------------------------------- */
+/* ---- Atomics: only the runner switches fibers, so plain steps are atomic ------------------------------- */
 
 #define ZR_DEVICE_ATOMIC_OF(name, type, step)                                                                \
     static inline __attribute__((no_sanitize("thread"))) type name(type *at, type x)                         \

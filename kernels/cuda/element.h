@@ -60,8 +60,8 @@ DEVICE uint16_t fp16_of_float(float x)
 
 #else
 
-/* A half's fraction and exponent behind those of a float are 2^-112 of it; a product that is exact makes
- * denormals right, too. */
+/* The exponent bias of a float exceeds that of a half by 112. A denormal half is a multiple of 2^-24, and the
+ * product with 2^-24 is exact. */
 DEVICE float float_of_fp16(uint16_t x)
 {
     uint32_t sign = (uint32_t)(x & 0x8000) << 16, rest = x & 0x7fff;
@@ -73,7 +73,7 @@ DEVICE float float_of_fp16(uint16_t x)
     return float_of_bits(sign | bits_of_float(size));
 }
 
-/* Below 2^-14 halves are multiples of 2^-24: adding 1/2 to a float of that size rounds it to one. */
+/* Halves below 2^-14 are multiples of 2^-24. Adding 1/2 to a smaller float rounds it to such a multiple. */
 DEVICE uint16_t fp16_of_float(float x)
 {
     uint32_t bits = bits_of_float(x), sign = bits >> 16 & 0x8000, size = bits & 0x7fffffff;
@@ -238,7 +238,7 @@ struct ALIGNED(8) four_narrow {
     for (unsigned j = 0; j < FOUR; j++)                                                                      \
         if (j < (count))
 
-/* Whether an array is so aligned; NULL is. */
+/* Whether an array is aligned to four numbers; true for NULL. */
 DEVICE bool fours_begin(const struct zr_numbers *numbers)
 {
     return (uintptr_t)numbers->at % (numbers->precision == ZR_PRECISION_FP32 ? 16 : 8) == 0;
@@ -291,7 +291,7 @@ DEVICE void four_put(const struct zr_numbers *numbers, size_t i, const struct fo
 #define ZR_REAL_TABLE const
 #include "kernels/normal.h"
 
-/* ---- Sums over warps and blocks, in an order that does not depend on time -------------------------------
+/* ---- Reductions over warps, in an order that does not depend on timing -----------------------------------
  */
 
 DEVICE float warp_sum(float x)

@@ -4,7 +4,7 @@
 
 /* ---- Embeddings ---------------------------------------------------------------------------------------- */
 
-/* A block has a row. */
+/* A block handles one row. */
 KERNEL(K(embedding_forward), struct zr_embedding_forward, CUDA_THREADS)
 {
     size_t row = blockIdx.x, token = (size_t)a.tokens[row] - a.first_row;
@@ -15,8 +15,8 @@ KERNEL(K(embedding_forward), struct zr_embedding_forward, CUDA_THREADS)
         el_put(y + c, here ? el_get(w + c) : 0);
 }
 
-/* A block has one row of dw, up to four channels per thread. It searches all tokens and adds its rows in order, so the
- * sum is rounded once and does not depend on timing. */
+/* A block computes one row of dw, up to four channels per thread. It searches all tokens and adds their rows
+ * of dy in order, so the sum is rounded once and does not depend on timing. */
 KERNEL(K(embedding_backward), struct zr_embedding_backward, CUDA_THREADS)
 {
     enum { CHANNELS = CUDA_EMBEDDING_CHANNELS / CUDA_THREADS };
@@ -76,7 +76,7 @@ KERNEL(K(positions_forward), struct zr_positions_forward, CUDA_THREADS)
         el_put(y + c, el_get(y + c) + el_get(w + c));
 }
 
-/* A block has a row of dw. */
+/* A block computes one row of dw. */
 KERNEL(K(positions_backward), struct zr_positions_backward, CUDA_THREADS)
 {
     size_t t = blockIdx.x, first = (t + a.sequence - a.first_row % a.sequence) % a.sequence;
@@ -157,7 +157,7 @@ KERNEL(K(add), struct zr_add, CUDA_THREADS)
     }
 }
 
-/* A block has a row; its threads have pairs of it. */
+/* A block handles one row, and a thread some pairs of the row. */
 KERNEL(K(rotary), struct zr_rotary, CUDA_THREADS)
 {
     size_t half = a.width / 2, angles = blockIdx.x % a.sequence * half;

@@ -1,7 +1,7 @@
-/* fp8.c: linear operations in eight bits on a card. cuBLASLt multiplies such matrices in one layout: along
- * the sum both lie without gaps. So each operand is rounded into a copy that lies so, turned where the tensor
- * lies the other way: w for y, x and dy for dw. The copies and their scales stay on the card, and the host
- * waits for nothing. */
+/* fp8.c: linear operations in fp8 on a GPU. cuBLASLt multiplies fp8 matrices in one layout only: both
+ * operands are contiguous along the dimension that is summed. So each operand is rounded into a copy with
+ * that layout, which is transposed if the tensor has the other one: w for y, x and dy for dw. The copies and
+ * their scales remain on the device, and the host does not wait. */
 #include "kernels/cuda/fp8.h"
 
 #include "alloc/base/error.h"
@@ -25,7 +25,7 @@ zr_result zr_cuda_fp8_check(const struct cuda_card *card)
 
 enum { LINE_BYTES = 256, OPERANDS = 3 };
 
-/* Of each operand, first its largest size and then its scale. */
+/* For each operand: its largest absolute value, then its scale. */
 struct scales {
     struct {
         unsigned long long most;
@@ -39,7 +39,7 @@ static size_t whole_line(size_t bytes)
     return zr_whole(bytes, LINE_BYTES);
 }
 
-/* Of backward: the gradient both ways, and w or x. Forward has less. */
+/* Scratch bytes of backward: the gradient in both layouts, and w or x. Forward needs less. */
 size_t zr_cuda_fp8_bytes(const struct zr_kernel_limits *limits)
 {
     size_t rows = whole_line(zr_times(limits->rows, limits->fp8_wide)),
@@ -49,14 +49,14 @@ size_t zr_cuda_fp8_bytes(const struct zr_kernel_limits *limits)
                             : 0;
 }
 
-/* Where copies of so many bytes begin. */
-struct room {
+/* The parts of the scratch memory: the scales, then the copies. */
+struct scratch {
     struct scales *scales;
     uint8_t *copies[OPERANDS];
 };
 
-static zr_result open_room(const struct zr_kernel_context *context, const size_t bytes[OPERANDS],
-                           struct room *out)
+static zr_result take_scratch(const struct zr_kernel_context *context, const size_t bytes[OPERANDS],
+                              struct scratch *out)
 {
     size_t all = LINE_BYTES, from[OPERANDS];
     void *at = NULL;
@@ -65,9 +65,9 @@ static zr_result open_room(const struct zr_kernel_context *context, const size_t
         all = zr_plus(all, whole_line(bytes[i]));
     }
     zr_result result = context->fp8
-                           ? zr_cuda_fp8_room(context, all, &at)
+                           ? zr_cuda_fp8_scratch(context, all, &at)
                            : zr_fail(ZR_ERR_INVALID, "an fp8 product was called with a context without fp8");
-    *out = (struct room){.scales = at};
+    *out = (struct scratch){.scales = at};
     for (unsigned i = 0; i < OPERANDS && result == ZR_OK; i++)
         out->copies[i] = (uint8_t *)at + from[i];
     return result;
@@ -75,10 +75,10 @@ static zr_result open_room(const struct zr_kernel_context *context, const size_t
 
 /* ---- Operands and products ----------------------------------------------------------------------------- */
 
-static struct cuda_fp8 operand_of(const struct room *room, unsigned number, enum zr_fp8 kind)
+static struct cuda_fp8 operand_of(const struct scratch *scratch, unsigned number, enum zr_fp8 kind)
 {
     return (struct cuda_fp8){
-        .kind = kind, .most = &room->scales->of[number].most, .scale = &room->scales->of[number].scale};
+        .kind = kind, .most = &scratch->scales->of[number].most, .scale = &scratch->scales->of[number].scale};
 }
 
 static struct cuda_fp8 weights_of(const struct zr_linear *s, const void *w, struct cuda_fp8 operand)
@@ -99,7 +99,7 @@ static struct cuda_fp8 rows_of(const struct zr_linear *s, const void *from, size
     return operand;
 }
 
-/* c[m, n] (+)= a[m, k] b[n, k]^T: both lie along k. */
+/* c[m, n] (+)= a[m, k] b[n, k]^T; both operands are contiguous along k. */
 static struct cuda_product product_of(size_t m, size_t n, size_t k)
 {
     return (struct cuda_product){.m = (unsigned)m,
@@ -125,7 +125,7 @@ static void put_b(struct cuda_product *p, const struct cuda_fp8 *operand, const 
     p->b_scale = operand->scale;
 }
 
-/* The product of this operand and one that has been rounded. */
+/* Rounds this operand, and multiplies it with the other operand, which has been rounded. */
 static zr_result round_and_multiply(struct zr_kernel_context *context, const struct cuda_fp8 *operand,
                                     const struct cuda_product *p, bool *done)
 {
@@ -137,19 +137,19 @@ zr_result zr_cuda_fp8_forward(struct zr_kernel_context *context, const struct zr
                               bool *done)
 {
     const struct zr_linear *s = &args->shape;
-    struct room room;
+    struct scratch scratch;
     *done = false;
     zr_result result =
-        open_room(context, (const size_t[OPERANDS]){s->rows * s->in, s->in * s->out, 0}, &room);
+        take_scratch(context, (const size_t[OPERANDS]){s->rows * s->in, s->in * s->out, 0}, &scratch);
     if (result != ZR_OK)
         return result;
-    struct cuda_fp8 x = rows_of(s, args->x, s->in, s->x_stride, operand_of(&room, 0, ZR_FP8_E4M3)),
-                    w = weights_of(s, args->w, operand_of(&room, 1, ZR_FP8_E4M3));
+    struct cuda_fp8 x = rows_of(s, args->x, s->in, s->x_stride, operand_of(&scratch, 0, ZR_FP8_E4M3)),
+                    w = weights_of(s, args->w, operand_of(&scratch, 1, ZR_FP8_E4M3));
     struct cuda_product p = product_of(s->rows, s->out, s->in);
-    x.copy = room.copies[0];
-    *(s->turned ? &w.copy : &w.turned) = room.copies[1];
-    put_a(&p, &x, room.copies[0]);
-    put_b(&p, &w, room.copies[1]);
+    x.copy = scratch.copies[0];
+    *(s->turned ? &w.copy : &w.turned) = scratch.copies[1];
+    put_a(&p, &x, scratch.copies[0]);
+    put_b(&p, &w, scratch.copies[1]);
     p.c = args->y;
     p.c_row = s->y_stride ? s->y_stride : s->out;
     p.bias = args->bias;
@@ -160,29 +160,29 @@ zr_result zr_cuda_fp8_forward(struct zr_kernel_context *context, const struct zr
 
 /* dx[rows, in] = dy[rows, out] w[in, out]^T. */
 static zr_result make_dx(struct zr_kernel_context *context, const struct zr_linear_backward *args,
-                         const struct room *room, const struct cuda_fp8 *dy, bool *done)
+                         const struct scratch *scratch, const struct cuda_fp8 *dy, bool *done)
 {
     const struct zr_linear *s = &args->shape;
-    struct cuda_fp8 w = weights_of(s, args->w, operand_of(room, 2, ZR_FP8_E4M3));
+    struct cuda_fp8 w = weights_of(s, args->w, operand_of(scratch, 2, ZR_FP8_E4M3));
     struct cuda_product p = product_of(s->rows, s->in, s->out);
-    *(s->turned ? &w.turned : &w.copy) = room->copies[2];
+    *(s->turned ? &w.turned : &w.copy) = scratch->copies[2];
     put_a(&p, dy, dy->copy);
-    put_b(&p, &w, room->copies[2]);
+    put_b(&p, &w, scratch->copies[2]);
     p.c = args->dx;
     p.c_row = s->x_stride ? s->x_stride : s->in;
     p.accumulate = args->accumulate_dx;
     return round_and_multiply(context, &w, &p, done);
 }
 
-/* dw[in, out] = x[rows, in]^T dy[rows, out], or the other way round. */
+/* dw[in, out] = x[rows, in]^T dy[rows, out]; the transpose of that if w is stored transposed. */
 static zr_result make_dw(struct zr_kernel_context *context, const struct zr_linear_backward *args,
-                         const struct room *room, const struct cuda_fp8 *dy, bool *done)
+                         const struct scratch *scratch, const struct cuda_fp8 *dy, bool *done)
 {
     const struct zr_linear *s = &args->shape;
-    struct cuda_fp8 x = rows_of(s, args->x, s->in, s->x_stride, operand_of(room, 1, ZR_FP8_E4M3));
+    struct cuda_fp8 x = rows_of(s, args->x, s->in, s->x_stride, operand_of(scratch, 1, ZR_FP8_E4M3));
     struct cuda_product p =
         s->turned ? product_of(s->out, s->in, s->rows) : product_of(s->in, s->out, s->rows);
-    x.turned = room->copies[2];
+    x.turned = scratch->copies[2];
     put_a(&p, s->turned ? dy : &x, s->turned ? dy->turned : x.turned);
     put_b(&p, s->turned ? &x : dy, s->turned ? x.turned : dy->turned);
     p.c = args->dw;
@@ -197,24 +197,25 @@ zr_result zr_cuda_fp8_backward(struct zr_kernel_context *context, struct zr_line
     const struct zr_linear *s = &args->shape;
     size_t gradients = s->rows * s->out, weights = args->dx ? s->in * s->out : 0,
            inputs = args->dw ? s->rows * s->in : 0;
-    struct room room;
+    struct scratch scratch;
     bool dx_done = false, dw_done = false;
     if (!args->dx && !args->dw)
         return ZR_OK;
-    zr_result result = open_room(context,
-                                 (const size_t[OPERANDS]){args->dx ? gradients : 0, args->dw ? gradients : 0,
-                                                          weights > inputs ? weights : inputs},
-                                 &room);
+    zr_result result =
+        take_scratch(context,
+                     (const size_t[OPERANDS]){args->dx ? gradients : 0, args->dw ? gradients : 0,
+                                              weights > inputs ? weights : inputs},
+                     &scratch);
     if (result != ZR_OK)
         return result;
-    struct cuda_fp8 dy = rows_of(s, args->dy, s->out, s->y_stride, operand_of(&room, 0, ZR_FP8_E5M2));
-    dy.copy = args->dx ? room.copies[0] : NULL;
-    dy.turned = args->dw ? room.copies[1] : NULL;
+    struct cuda_fp8 dy = rows_of(s, args->dy, s->out, s->y_stride, operand_of(&scratch, 0, ZR_FP8_E5M2));
+    dy.copy = args->dx ? scratch.copies[0] : NULL;
+    dy.turned = args->dw ? scratch.copies[1] : NULL;
     result = zr_cuda_fp8_round(context, &dy);
     if (result == ZR_OK && args->dx)
-        result = make_dx(context, args, &room, &dy, &dx_done);
+        result = make_dx(context, args, &scratch, &dy, &dx_done);
     if (result == ZR_OK && args->dw)
-        result = make_dw(context, args, &room, &dy, &dw_done);
+        result = make_dw(context, args, &scratch, &dy, &dw_done);
     args->dx = dx_done ? NULL : args->dx;
     args->dw = dw_done ? NULL : args->dw;
     return result;

@@ -1,5 +1,5 @@
-/* fp8.cu: operands of eight bits: the largest number of a bf16 tensor, then its numbers rounded into a copy,
- * a copy the other way round, or both. Rows and columns are multiples of 16. */
+/* fp8.cu: fp8 operands: finds the largest number of a bf16 tensor, then rounds the numbers into a copy, a
+ * transposed copy, or both. Rows and columns are multiples of 16. */
 #include "kernels/cuda/arguments.h"
 #include "kernels/cuda/element.h"
 
@@ -8,7 +8,7 @@
 enum { PACK = 8, TILE = CUDA_FP8_TILE, PITCH = TILE + 4, RUN = 16 };
 
 struct ALIGNED(16) pack_of_halves {
-    uint32_t at[PACK / 2]; /* two numbers, the first below */
+    uint32_t at[PACK / 2]; /* two numbers, the first in the lower half */
 };
 struct ALIGNED(8) pack_of_codes {
     uint32_t at[PACK / 4];
@@ -34,10 +34,10 @@ DEVICE struct pack_of_halves halves_get(const struct cuda_fp8 *a, size_t row, si
     return pack;
 }
 
-/* ---- The largest --------------------------------------------------------------------------------------- */
+/* ---- The largest number -------------------------------------------------------------------------------- */
 
-/* Sizes of bf16 numbers are in the order of their bits, infinities and NaN above all; the largest does not
- * depend on the order in which blocks come. */
+/* Absolute values of bf16 numbers are in the order of their bits, with infinities and NaN at the end. The
+ * maximum does not depend on the order of blocks. */
 KERNEL(fp8_max, struct cuda_fp8, CUDA_THREADS)
 {
     SHARED(float, of_warps, CUDA_WARPS);
@@ -66,7 +66,7 @@ KERNEL(fp8_max, struct cuda_fp8, CUDA_THREADS)
 
 /* ---- Rounding ------------------------------------------------------------------------------------------ */
 
-/* Of two numbers, the first below. */
+/* Rounds two numbers, the first in the lower half. */
 DEVICE uint32_t codes_of(uint32_t halves, float scale, enum zr_fp8 kind)
 {
     const float low = float_of_bits(halves << 16) * scale, high = float_of_bits(halves & 0xffff0000) * scale;
@@ -82,8 +82,8 @@ DEVICE uint32_t codes_of(uint32_t halves, float scale, enum zr_fp8 kind)
 #endif
 }
 
-/* A block has a tile, whose codes pass through shared memory on their way to the turned copy: a thread reads
- * 16 rows of a column there. */
+/* A block rounds one tile. Its codes pass through shared memory to the transposed copy: a thread reads 16
+ * rows of a column there. */
 KERNEL(fp8_round, struct cuda_fp8, CUDA_THREADS)
 {
     SHARED(uint32_t, tile, TILE * PITCH / 4);

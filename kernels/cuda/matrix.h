@@ -8,8 +8,9 @@
 /* The library's state of an open context. */
 struct cuda_matrix;
 
-/* Without the library *out makes no product, and says why. To be closed. Any thread. `card`: the name of the
- * current context's, for the words; copied. ZR_ERR_UNAVAILABLE, and *out NULL: 16 contexts are open. */
+/* Opens the library's state for a context; the caller closes it. Without the library *out computes no
+ * products, and zr_cuda_matrix_words() has the reason. Any thread. `card`: the name of the current context's
+ * GPU, which is copied. ZR_ERR_UNAVAILABLE, and *out is NULL: 16 contexts are open. */
 zr_result zr_cuda_matrix_open(struct cuda_matrix **out, const char *card);
 void zr_cuda_matrix_close(struct cuda_matrix *matrix);
 /* Whether a pointer, valid or not, came from open(). */
@@ -38,8 +39,8 @@ struct cuda_epilogue {
 
 /* Queues the product in the context's stream; needs ZR_CUDA_MATRIX_WORKSPACE bytes of workspace, aligned to
  * 64 bytes. The algorithm depends only on shape, types, epilogue, GPU and library version. *done false: not
- * computed, because the product is small (unless fp8), unaligned or refused. Refusals without an epilogue
- * count in context->refusals; after a refusal with one the caller repeats the product without.
+ * computed, because the product is small (unless fp8), unaligned or refused. Refusals without an epilogue are
+ * counted in context->refusals; after a refusal with an epilogue the caller repeats the product without it.
  * ZR_ERR_UNAVAILABLE: the GPU failed. One thread at a time per context. */
 zr_result zr_cuda_matrix_multiply(struct zr_kernel_context *context, struct cuda_matrix *matrix,
                                   const struct cuda_product *product, struct cuda_epilogue epilogue,

@@ -1,29 +1,29 @@
-/* mma.h: matrix products of a warp on tensor cores (PTX's mma.m16n8k16), the loads that make their fragments,
- * and asynchronous copies to shared memory. For two-byte elements, of compute capability 8.0 and later.
+/* mma.h: matrix products of a warp on tensor cores (PTX's mma.m16n8k16), the loads of their fragments, and
+ * asynchronous copies to shared memory. For two-byte elements, on compute capability 8.0 and later.
  *
  * A fragment is a lane's part of a matrix. With g = lane / 4 and t = lane % 4, element pairs of
  *   A (16 x 16), four registers: (g, 2t), (g + 8, 2t), (g, 2t + 8), (g + 8, 2t + 8)
  *   B (16 x 8), two registers: (2t, g), (2t + 8, g), pairs down a column
  *   sums (16 x 8), four floats: (g, 2t), (g, 2t + 1), (g + 8, 2t), (g + 8, 2t + 1)
- * Every function that says so is for all lanes of a warp together. */
+ * "All lanes": the lanes of a warp call the function together. */
 #ifndef ZR_CUDA_MMA_H
 #define ZR_CUDA_MMA_H
 
 #include "kernels/cuda/element.h"
 
-/* Four 8 x 8 matrices of a 16 x 16 part of a tile in shared memory. Which of the four is which part of an A
- * or of two B, side by side, is a matter of the rows that the lanes bring. */
+/* Four 8 x 8 matrices of a 16 x 16 part of a tile in shared memory. The rows that the lanes pass decide
+ * whether they form an A or two B side by side. */
 struct matrices {
     uint32_t part[4];
 };
 
-/* Where a lane's row begins for an A, and for the B of a transposed load. */
+/* Offset of a lane's row for an A, and for the B of a transposed load. */
 DEVICE unsigned matrices_offset(unsigned row_stride)
 {
     return lane_of_thread() % 16 * row_stride + lane_of_thread() / 16 * 8;
 }
 
-/* For the B that a tile's rows are the columns of. */
+/* Offset of a lane's row for the B whose columns are the tile's rows. */
 DEVICE unsigned matrices_offset_of_columns(unsigned row_stride)
 {
     return (lane_of_thread() / 16 * 8 + lane_of_thread() % 8) * row_stride + lane_of_thread() / 8 % 2 * 8;
@@ -36,7 +36,7 @@ DEVICE unsigned shared_address(const void *at)
     return (unsigned)__cvta_generic_to_shared(at);
 }
 
-/* Of an element in shared memory. */
+/* Address of an element in shared memory. */
 typedef uint32_t shared_el;
 
 DEVICE shared_el shared_el_of(const el *at)
@@ -49,7 +49,7 @@ DEVICE shared_el shared_el_behind(shared_el at, int count)
     return at + (uint32_t)count * sizeof(el);
 }
 
-/* All lanes: each with its row of 16 bytes, `behind` elements on. */
+/* All lanes: each passes its row of 16 bytes, and `behind` moves all rows by that many elements. */
 DEVICE struct matrices matrices_load(shared_el row, int behind)
 {
     struct matrices m;
@@ -59,7 +59,7 @@ DEVICE struct matrices matrices_load(shared_el row, int behind)
     return m;
 }
 
-/* All lanes; each of the four matrices is transposed where it is. */
+/* All lanes: like matrices_load(), but each of the four matrices is transposed in place. */
 DEVICE struct matrices matrices_load_transposed(shared_el row, int behind)
 {
     struct matrices m;
@@ -69,7 +69,7 @@ DEVICE struct matrices matrices_load_transposed(shared_el row, int behind)
     return m;
 }
 
-/* All lanes: sums += a b, added up in floats. */
+/* All lanes: sums += a b, in floats. */
 DEVICE void mma(float *sums, const struct matrices *a, uint32_t b0, uint32_t b1)
 {
 #if ZR_PRECISION == 1
@@ -83,7 +83,7 @@ DEVICE void mma(float *sums, const struct matrices *a, uint32_t b0, uint32_t b1)
 #undef ZR_MMA
 }
 
-/* 16 bytes to shared memory, zeros where nothing is `there`; they have come after the thread's
+/* Copies 16 bytes to shared memory, zeros if `there` is false. The bytes have arrived after the thread's
  * copies_wait(). */
 DEVICE void copy_16_bytes(void *to, const void *from, bool there)
 {
@@ -116,7 +116,7 @@ DEVICE uint32_t el_pair(float first, float second)
     return pair;
 }
 
-/* 2^x to two units in the last place. */
+/* 2^x, with an error of up to two units in the last place. */
 DEVICE float exp2_approximate(float x)
 {
     float result;

@@ -1,5 +1,6 @@
-/* norms.cu: layer norm and root mean square norm: a warp has a row; for the weights' gradients and
- * biases' a block has a warp's width of columns, each of its warps every eighth row of a part of them. */
+/* norms.cu: layer norm and root mean square norm. A warp handles one row. For gradients of weights and
+ * biases, a block handles as many columns as a warp is wide, and each of its warps every eighth row of a
+ * part. */
 #include "kernels/cuda/arguments.h"
 #include "kernels/cuda/element.h"
 
@@ -9,19 +10,21 @@ DEVICE size_t row_of_warp(void)
 }
 
 /* ---- Rows ----------------------------------------------------------------------------------------------
- * A row is packs of 16 bytes: lane l has packs l, l + 32, .., so that a sum over the row has one order whether
- * the packs stay in registers or are read again. Each kernel is there for rows of at most 4, 8 and 16 packs per
- * lane, which stay in registers (for_rows() of cuda.c chooses, where all rows begin on 16 bytes and are whole
- * packs), and for any other row, of which each loop reads what it needs. */
+ * A row consists of packs of 16 bytes: lane l has packs l, l + 32, .., so that a sum over the row has the
+ * same order whether the packs remain in registers or are read again. Each kernel has a version for rows of
+ * up to 4, 8 and 16 packs per lane, which remain in registers, and one for other rows, whose loops read the
+ * row again. for_rows() of cuda.c selects the version; rows in registers must be aligned to 16 bytes and
+ * consist of whole packs. */
 
-/* The loops are unrolled to `packs` where that is a constant above 0; i: the pack's first element. */
+/* Loops over a lane's packs of a row, and is unrolled if `packs` is a constant above 0. i: the pack's first
+ * element. */
 #define EACH_PACK_OF_ROW(p, i, n, packs)                                                                     \
     UNROLL                                                                                                   \
     for (size_t p = 0, i = lane_of_thread() * (size_t)EL_PACK; (packs) ? p < (packs) : i < (n);              \
          p++, i += (size_t)WARP * EL_PACK)                                                                   \
         if (!(packs) || i < (n))
 
-/* Of a row in registers whole packs, of another one up to EL_PACK elements one by one. */
+/* The number of elements of a pack that are read one by one: rows in registers have whole packs only. */
 DEVICE size_t pack_count(size_t i, size_t n)
 {
     return n - i < EL_PACK ? n - i : EL_PACK;
@@ -45,7 +48,7 @@ DEVICE void row_put(el *row, size_t i, size_t n, unsigned packs, const struct pa
     }
 }
 
-/* A lane's packs of a row as they are stored, where they stay in registers. */
+/* A lane's packs of a row in registers, as stored in memory. */
 struct kept {
     union pack_bits at[CUDA_NORM_PACKS];
 };
@@ -57,19 +60,19 @@ DEVICE struct pack pack_of(const union pack_bits *bits)
     return result;
 }
 
-/* Pack p of the row, kept or read again. */
+/* Pack p of the row, from registers or read again. */
 DEVICE struct pack row_again(const struct kept *kept, size_t p, const el *row, size_t i, size_t n,
                              unsigned packs)
 {
     return packs ? pack_of(&kept->at[p]) : row_get(row, i, n, packs);
 }
 
-/* Elements behind the row's end add nothing. */
+/* Elements after the row's end add nothing. */
 #define EACH_OF_ROW(j, i, n, packs) EACH_OF_PACK(j, (packs) ? EL_PACK : pack_count(i, n))
 
 /* ---- Forward ------------------------------------------------------------------------------------------- */
 
-/* The end of a residual path, of the row; sum NULL: x is there. */
+/* The sum at the end of a residual path, for one row; sum NULL: x is an input. */
 struct residual {
     const el *a, *b;
     el *sum;
@@ -81,7 +84,7 @@ DEVICE struct residual residual_of(const void *a, const void *b, void *sum, size
     return r;
 }
 
-/* Pack p of x, to be kept: read, or made of the residual path's end, as it is stored. */
+/* Pack p of x, which is kept in registers: read from memory, or the residual sum rounded as stored. */
 DEVICE struct pack row_first(struct kept *kept, size_t p, const struct residual *residual, const el *x,
                              size_t i, size_t n, unsigned packs)
 {
@@ -168,7 +171,7 @@ struct kept_pair {
     struct kept x, dy;
 };
 
-/* Pack p of both, to be kept. */
+/* Reads pack p of both into registers. */
 DEVICE void pair_first(struct kept_pair *kept, size_t p, const el *x, const el *dy, size_t i, unsigned packs)
 {
     if (packs) {
@@ -246,7 +249,7 @@ DEVICE void rmsnorm_row_backward(const struct zr_rmsnorm_backward *a, size_t row
 
 /* ---- Kernels of rows ----------------------------------------------------------------------------------- */
 
-/* Those of rows of at most so many packs per lane; 0: of any. */
+/* The kernels for rows of at most `packs` packs per lane; 0: for any row. */
 #define ROW_KERNELS(suffix, packs)                                                                           \
     KERNEL(K(layernorm_forward##suffix), struct zr_layernorm_forward, CUDA_THREADS)                          \
     {                                                                                                        \
@@ -291,7 +294,7 @@ ROW_KERNELS(_16, CUDA_NORM_PACKS)
 
 /* ---- Columns ------------------------------------------------------------------------------------------- */
 
-/* The block's columns that this thread has: how many, and the first of them. */
+/* The number of columns of the block that this thread handles, and the first of them. */
 DEVICE size_t own_columns(const struct cuda_columns *a, size_t *first)
 {
     *first = ((size_t)blockIdx.x * WARP + lane_of_thread()) * a->width;
@@ -299,25 +302,26 @@ DEVICE size_t own_columns(const struct cuda_columns *a, size_t *first)
     return left < a->width ? left : a->width;
 }
 
-/* A loop over the rows of the warp: every eighth of the block's part. */
+/* A loop over the rows of the warp: every eighth row of the block's part. */
 #define EACH_OWN_ROW(row, count)                                                                             \
     for (size_t row = blockIdx.y * a.part_rows + warp_of_thread(),                                           \
                 end_ = (blockIdx.y + 1) * a.part_rows < a.rows ? (blockIdx.y + 1) * a.part_rows : a.rows;    \
          (count) > 0 && row < end_; row += CUDA_WARPS)
 
-/* The block's sums in the order of its warps: the result, or a part of it. Every thread comes, with the sums
- * of its columns; `room` has a number for each of them, and is free again behind it. */
-DEVICE void end_columns(const struct cuda_columns *a, unsigned which, const struct pack *own, float *room)
+/* Adds the block's sums in the order of its warps, into the result or into a part of it. Called by all
+ * threads, each with the sums of its columns. `scratch` has a number for each of these, and is free again
+ * afterwards. */
+DEVICE void end_columns(const struct cuda_columns *a, unsigned which, const struct pack *own, float *scratch)
 {
     unsigned columns = WARP * a->width;
     size_t c = (size_t)blockIdx.x * columns + threadIdx.x;
     float sum = 0;
     EACH_OF_PACK(j, a->width)
-    room[warp_of_thread() * columns + lane_of_thread() * a->width + j] = own->at[j];
+    scratch[warp_of_thread() * columns + lane_of_thread() * a->width + j] = own->at[j];
     __syncthreads();
     if (threadIdx.x < columns && c < a->columns) {
         for (unsigned warp = 0; warp < CUDA_WARPS; warp++)
-            sum += room[warp * columns + threadIdx.x];
+            sum += scratch[warp * columns + threadIdx.x];
         if (a->parts == 1)
             el_onto((el *)a->sums[which] + c, sum, a->accumulate);
         else
@@ -328,7 +332,7 @@ DEVICE void end_columns(const struct cuda_columns *a, unsigned which, const stru
 
 KERNEL(K(layernorm_backward_columns), struct cuda_columns, CUDA_THREADS)
 {
-    SHARED(float, room, CUDA_THREADS *EL_PACK);
+    SHARED(float, scratch, CUDA_THREADS *EL_PACK);
     struct pack dw = {{0}}, db = {{0}};
     size_t first, count = own_columns(&a, &first);
     EACH_OWN_ROW(row, count)
@@ -342,13 +346,13 @@ KERNEL(K(layernorm_backward_columns), struct cuda_columns, CUDA_THREADS)
             db.at[j] += dy.at[j];
         }
     }
-    end_columns(&a, 0, &dw, room);
-    end_columns(&a, 1, &db, room);
+    end_columns(&a, 0, &dw, scratch);
+    end_columns(&a, 1, &db, scratch);
 }
 
 KERNEL(K(rmsnorm_backward_columns), struct cuda_columns, CUDA_THREADS)
 {
-    SHARED(float, room, CUDA_THREADS *EL_PACK);
+    SHARED(float, scratch, CUDA_THREADS *EL_PACK);
     struct pack dw = {{0}};
     size_t first, count = own_columns(&a, &first);
     EACH_OWN_ROW(row, count)
@@ -358,12 +362,12 @@ KERNEL(K(rmsnorm_backward_columns), struct cuda_columns, CUDA_THREADS)
         float rstd = a.rstd[row];
         EACH_OF_PACK(j, count) dw.at[j] = fmaf(dy.at[j], x.at[j] * rstd, dw.at[j]);
     }
-    end_columns(&a, 0, &dw, room);
+    end_columns(&a, 0, &dw, scratch);
 }
 
 KERNEL(K(bias_backward), struct cuda_columns, CUDA_THREADS)
 {
-    SHARED(float, room, CUDA_THREADS *EL_PACK);
+    SHARED(float, scratch, CUDA_THREADS *EL_PACK);
     struct pack db = {{0}};
     size_t first, count = own_columns(&a, &first);
     EACH_OWN_ROW(row, count)
@@ -371,13 +375,13 @@ KERNEL(K(bias_backward), struct cuda_columns, CUDA_THREADS)
         struct pack dy = pack_get(a.dy, row * a.stride + first, count);
         EACH_OF_PACK(j, count) db.at[j] += dy.at[j];
     }
-    end_columns(&a, 0, &db, room);
+    end_columns(&a, 0, &db, scratch);
 }
 
-/* The bias's gradient is of dx as it is stored. */
+/* The gradient of the bias is the sum of dx as stored. */
 KERNEL(K(gelu_bias_backward), struct cuda_columns, CUDA_THREADS)
 {
-    SHARED(float, room, CUDA_THREADS *EL_PACK);
+    SHARED(float, scratch, CUDA_THREADS *EL_PACK);
     struct pack db = {{0}};
     size_t first, count = own_columns(&a, &first);
     EACH_OWN_ROW(row, count)
@@ -391,26 +395,26 @@ KERNEL(K(gelu_bias_backward), struct cuda_columns, CUDA_THREADS)
         }
         pack_put(a.dx, at, &dx, count);
     }
-    end_columns(&a, 0, &db, room);
+    end_columns(&a, 0, &db, scratch);
 }
 
-/* Parts of columns into their sums, y of them: the warps of a block have every eighth part, and are added in
- * their order. */
+/* Adds the parts of columns; blockIdx.y is the number of the sum. Each warp of a block adds every eighth
+ * part, and the warps' sums are added in order. */
 KERNEL(K(columns_together), struct cuda_columns, CUDA_THREADS)
 {
-    SHARED(float, room, CUDA_THREADS);
+    SHARED(float, scratch, CUDA_THREADS);
     size_t c = (size_t)blockIdx.x * CUDA_COLUMNS + lane_of_thread();
     const float *partial = a.partial + (size_t)blockIdx.y * a.parts * a.columns + c;
     float sum = 0;
     for (unsigned part = warp_of_thread(); c < a.columns && part < a.parts; part += CUDA_WARPS)
         sum += partial[part * a.columns];
-    room[threadIdx.x] = sum;
+    scratch[threadIdx.x] = sum;
     __syncthreads();
     if (threadIdx.x >= WARP || c >= a.columns)
         return;
     for (unsigned warp = 1; warp < CUDA_WARPS; warp++)
-        sum += room[warp * WARP + threadIdx.x];
+        sum += scratch[warp * WARP + threadIdx.x];
     el *to =
-        (el *)(blockIdx.y == 0 ? a.sums[0] : a.sums[1]); /* indexed, it would be a copy in local memory */
+        (el *)(blockIdx.y == 0 ? a.sums[0] : a.sums[1]); /* an index would copy the array to local memory */
     el_onto(to + c, sum, a.accumulate);
 }

@@ -1,9 +1,9 @@
-/* product.cu: matrix products in tiles of 64 x 64 in shared memory, 4 x 4 results per thread, float sums in the order of
- * k, without tensor cores. For small and unaligned products, and without cuBLASLt. */
+/* product.cu: matrix products in tiles of 64 x 64 in shared memory, 4 x 4 results per thread, float sums in the
+ * order of k, without tensor cores. Used for small and unaligned products, and without cuBLASLt. */
 #include "kernels/cuda/arguments.h"
 #include "kernels/cuda/element.h"
 
-enum { TILE = CUDA_PRODUCT_TILE, STEP = CUDA_PRODUCT_STEP, PER_THREAD = 4, ROOM = TILE + PER_THREAD };
+enum { TILE = CUDA_PRODUCT_TILE, STEP = CUDA_PRODUCT_STEP, PER_THREAD = 4, PITCH = TILE + PER_THREAD };
 
 /* Layout of an operand's tile: line i of TILE, depth k of STEP. */
 struct operand {
@@ -17,7 +17,7 @@ DEVICE void load_tile(float *tile, const struct operand *o)
 {
     for (unsigned e = threadIdx.x; e < TILE * STEP; e += CUDA_THREADS) {
         unsigned i = o->depth == 1 ? e / STEP : e % TILE, k = o->depth == 1 ? e % STEP : e / TILE;
-        tile[k * ROOM + i] =
+        tile[k * PITCH + i] =
             i < o->lines && k < o->depths ? el_get(o->at + i * o->line + k * o->depth) : 0.0f;
     }
 }
@@ -35,8 +35,8 @@ DEVICE void put_result(const struct cuda_product *p, unsigned row, unsigned colu
 
 KERNEL(K(product), struct cuda_product, CUDA_THREADS)
 {
-    SHARED(float, a_tile, STEP *ROOM);
-    SHARED(float, b_tile, STEP *ROOM);
+    SHARED(float, a_tile, STEP *PITCH);
+    SHARED(float, b_tile, STEP *PITCH);
     unsigned row = blockIdx.y * TILE, column = blockIdx.x * TILE;
     unsigned own_row = threadIdx.x / (TILE / PER_THREAD) * PER_THREAD,
              own_column = threadIdx.x % (TILE / PER_THREAD) * PER_THREAD;
@@ -49,7 +49,7 @@ KERNEL(K(product), struct cuda_product, CUDA_THREADS)
         load_tile(b_tile, &from_b);
         __syncthreads();
         for (unsigned step = 0; step < STEP; step++) {
-            const float *left = a_tile + step * ROOM + own_row, *right = b_tile + step * ROOM + own_column;
+            const float *left = a_tile + step * PITCH + own_row, *right = b_tile + step * PITCH + own_column;
             UNROLL
             for (int i = 0; i < PER_THREAD; i++)
                 UNROLL

@@ -1,9 +1,9 @@
-/* softmax.cu: cross-entropy, whose gradient overwrites the logits. A block has a row: one pass for the running largest
- * logit and sum of exponentials, one for the gradient, which reads the row from the cache. */
+/* softmax.cu: cross-entropy, whose gradient overwrites the logits. A block handles one row: one pass computes
+ * the running maximum and sum of exponentials, and one the gradient, which reads the row from the cache. */
 #include "kernels/cuda/arguments.h"
 #include "kernels/cuda/element.h"
 
-/* No logit yet: finite, so that exp(-infinity - it) is 0 and not NaN. */
+/* The maximum before the first logit: finite, so that exp(-infinity - LEAST) is 0 and not NaN. */
 #define LEAST (-3.402823466e38f)
 
 /* Merges the parts of all threads of the block; every thread gets the result. */
@@ -35,8 +35,8 @@ DEVICE double block_sum(double x)
 }
 
 /* ---- Logits --------------------------------------------------------------------------------------------
- * Floats, or elements with `narrow`; either way a thread takes EL_PACK of them at a time, the same ones, so that the
- * sums of both have one order. */
+ * Logits are floats, or elements with `narrow`. A thread reads the same EL_PACK logits at a time in both
+ * cases, so that both sums have the same order. */
 
 /* A row of a->stride logits and its gradient, at the same address. */
 DEVICE void *row_of(const struct zr_cross_entropy *a, size_t row)
@@ -50,12 +50,12 @@ DEVICE float logit_get(const void *row, size_t i, bool narrow)
     return narrow ? el_get((const el *)row + i) : ((const float *)row)[i];
 }
 
-/* Elements per thread and turn of the block. */
+/* The number of elements from i on that a thread handles in one round of the block. */
 DEVICE size_t count_from(size_t i, size_t n)
 {
     return i >= n ? 0 : n - i < EL_PACK ? n - i : EL_PACK;
 }
-enum { TURN = CUDA_THREADS * EL_PACK };
+enum { ROUND = CUDA_THREADS * EL_PACK };
 
 /* Up to n elements from i on; `packs`: the row is aligned to 16 bytes. */
 DEVICE struct pack logits_get(const void *row, size_t i, size_t n, bool narrow, bool packs)
@@ -74,7 +74,7 @@ DEVICE struct zr_softmax_part own_part(const struct zr_cross_entropy *a, const v
     struct zr_softmax_part part;
     bool packs = (uintptr_t)row % CUDA_PACK_BYTES == 0;
     float most = LEAST, sum = 0;
-    for (size_t i = threadIdx.x * (size_t)EL_PACK; i < a->columns; i += TURN) {
+    for (size_t i = threadIdx.x * (size_t)EL_PACK; i < a->columns; i += ROUND) {
         struct pack x = logits_get(row, i, a->columns, a->narrow, packs);
         float before = most;
         EACH_OF_PACK(j, count_from(i, a->columns)) most = fmaxf(most, x.at[j]);
@@ -89,13 +89,13 @@ DEVICE struct zr_softmax_part own_part(const struct zr_cross_entropy *a, const v
     return part;
 }
 
-/* In place, an element's address is at or below that of its float: a turn reads its floats before it writes, and writes
- * below the next turn's floats. */
+/* Writes the gradient in place. An element's address is at or below that of its float: a round reads its
+ * floats before it writes, and writes below the floats of the next round. */
 DEVICE void put_gradient(const struct zr_cross_entropy *a, void *row, size_t target, float most, float factor)
 {
     bool packs = (uintptr_t)row % CUDA_PACK_BYTES == 0;
-    for (size_t turn = 0; turn < a->stride; turn += TURN) {
-        size_t i = turn + threadIdx.x * (size_t)EL_PACK, count = count_from(i, a->stride);
+    for (size_t begin = 0; begin < a->stride; begin += ROUND) {
+        size_t i = begin + threadIdx.x * (size_t)EL_PACK, count = count_from(i, a->stride);
         struct pack d = logits_get(row, i, a->columns, a->narrow, packs);
         EACH_OF_PACK(j, EL_PACK)
         d.at[j] = i + j < a->columns ? expf(d.at[j] - most) * factor - (i + j == target ? a->scale : 0) : 0;

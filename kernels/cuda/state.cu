@@ -12,7 +12,7 @@ DEVICE struct zr_numbers floats_at(const float *at)
     return numbers;
 }
 
-/* Numbers per thread and turn: four if all arrays are aligned. */
+/* Numbers per thread and loop iteration: four if all arrays are aligned. */
 DEVICE size_t update_width(const struct zr_update *u)
 {
     uintptr_t floats = (uintptr_t)u->master | (uintptr_t)u->momentum | (uintptr_t)u->variance;
@@ -93,8 +93,8 @@ KERNEL(update_sgd, struct zr_update_sgd, CUDA_THREADS)
 
 enum { AT_ONCE = 8 }; /* numbers that a lane loads before it adds them */
 
-/* A warp has a block of 4,096: lane l sums elements i with i % 32 == l, then folds in halves. Squares are exact in
- * double, so the CPU's loops have the same bits. */
+/* A warp sums a block of 4,096: lane l sums elements i with i % 32 == l, and the lanes are folded in halves.
+ * Squares are exact in double, so the CPU's loops have the same bits. */
 KERNEL(squares_of_blocks, struct cuda_squares, CUDA_THREADS)
 {
     size_t block = (size_t)blockIdx.x * CUDA_WARPS + warp_of_thread(),
@@ -158,8 +158,7 @@ KERNEL(find_nonfinite, struct zr_find_nonfinite, CUDA_THREADS)
     }
 }
 
-/* ---- Checksum: eight threads have a block of 64 KiB, a lane each ----------------------------------------
- */
+/* ---- Checksum: eight threads per block of 64 KiB, one per lane ------------------------------------------- */
 
 KERNEL(checksum_begin, struct zr_checksum, 1)
 {
@@ -234,7 +233,7 @@ KERNEL(sum, struct cuda_sum, CUDA_THREADS)
 
 /* ---- Tables -------------------------------------------------------------------------------------------- */
 
-/* A block has a pair; its threads tokens. */
+/* A block computes one pair, for all tokens. */
 KERNEL(rotary_table, struct zr_rotary_table, CUDA_THREADS)
 {
     size_t half = a.width / 2, i = blockIdx.x;

@@ -119,7 +119,7 @@ static zr_result capture_begin(void *stream)
     return answer(calls.capture_begin(stream, ZR_CU_CAPTURE_THREAD_LOCAL), "to capture a stream");
 }
 
-/* The captured graph is not needed after instantiation and is as large. */
+/* Destroys the captured graph, which is not needed after instantiation and takes as much memory. */
 static zr_result capture_end(void *stream, void **graph)
 {
     zr_cu_graph recorded = NULL;
@@ -152,7 +152,7 @@ static uint64_t host_waits(void)
 
 /* ---- The host's waits ---------------------------------------------------------------------------------- */
 
-enum { QUESTIONS = 256, NAP_NS = 20000 };
+enum { QUERIES = 256, SLEEP_NS = 20000 };
 
 /* Waits for the event, or without one for the context's stream. */
 static zr_result host_wait(const struct zr_kernel_context *context, zr_cu_event event)
@@ -166,14 +166,15 @@ static zr_result host_wait(const struct zr_kernel_context *context, zr_cu_event 
         return answer(
             event ? calls.driver->event_synchronize(event) : calls.driver->stream_synchronize(stream), words);
     for (;;) {
-        for (unsigned i = 0; i < QUESTIONS && code == ZR_CU_NOT_READY; i++)
+        for (unsigned i = 0; i < QUERIES && code == ZR_CU_NOT_READY; i++)
             code = event ? calls.driver->event_query(event) : calls.stream_query(stream);
         if (code != ZR_CU_NOT_READY)
             return answer(code, words);
-        if (result != ZR_OK) /* checked once more: a peer that exited may have done its part before */
+        if (result !=
+            ZR_OK) /* the loop queries once more: a peer may have completed its part before it exited */
             return result;
         result = context->while_waiting(context->waiting_state);
-        nanosleep(&(struct timespec){.tv_nsec = NAP_NS}, NULL);
+        nanosleep(&(struct timespec){.tv_nsec = SLEEP_NS}, NULL);
     }
 }
 

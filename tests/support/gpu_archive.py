@@ -16,7 +16,15 @@ SIZE_MAX = 60_000_000
 SCRIPTS = ("tests/gpu_shot", "tests/bench/bench_gpu.py", "examples/torch_plugin.py",
            *(f"tests/support/{name}" for name in ("gpu_card.py", "gpu_driver.py", "gpu_expected.json", "gpu_pytorch.py", "gpu_pytorch_peaks.json", "gpu_steps.py",
                                                   "gpu_train.py", "sizes.py", "zrtest.py")))
-BUILT = ("bin/zr-train", "bin/zr", "lib/libzr_cuda.so", "lib/libzr_malloc.so", "lib/libzr.so.0", "lib/libzr_zero.so.0", "tests/zr-train-times", "tests/backend_test",
+
+
+def soname(name):
+    """What the link libNAME.so leads to."""
+    link = os.path.join(BUILD, "lib", name)
+    return os.readlink(link) if os.path.islink(link) else name
+
+
+BUILT = ("bin/zr-train", "bin/zr", "lib/libzr_cuda.so", "lib/libzr_malloc.so", *(f"lib/{soname(name)}" for name in ("libzr.so", "libzr_zero.so")), "tests/zr-train-times", "tests/backend_test",
          *(f"tests/cuda_{name}_test" for name in (*KERNELS, *VERDICTS)),
          *(f"tests/emulator/{name}" for name in ("libcuda.so.1", "libcublasLt.so.13", "libnccl.so.2", "kernels.image", "cublaslt.image", "rules.image")))
 GLIBC = re.compile(r"(ld-linux.*|lib(c|m|mvec|dl|rt|pthread|util|resolv|anl))\.so.*")

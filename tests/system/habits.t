@@ -29,6 +29,7 @@ def zr(*words, **settings):
     return subprocess.run([ZR, *words], **settings)
 
 
+HELPED = ("zr-train", "zrd")  # pages and completion are made of their --help
 SCRIPT = zr("completion", "bash").stdout
 OPTIONS = {name: options.split() for name, options in re.findall(r"^    (\w+)\) options='(.*)' ;;$", SCRIPT, re.M)}
 
@@ -49,8 +50,8 @@ def test_help():
 
 def plain(page):
     """The words of a manual page's text."""
-    text = re.sub(r"^\.(TH|SH|nf|fi|TP|PP|br|BR)\b.*\n", "", page.split(".SH SEE ALSO")[0].split("\\- ", 1)[1], flags=re.M)
-    return re.sub(r"^\.B ", "", text, flags=re.M).replace("\\&", "").replace("\\-", "-").replace("\\e", "\\").split()
+    text = re.sub(r"^\.SH SYNOPSIS\n\.B .*\n.*\n|^\.(TH|SH|nf|fi|TP|PP|br|BR)\b.*\n", "", page.split(".SH SEE ALSO")[0].split("\\- ", 1)[1], flags=re.M)
+    return re.sub(r"^\.(B|SS) ", "", text, flags=re.M).replace("\\&", "").replace("\\-", "-").replace("\\e", "\\").split()
 
 
 def test_pages():
@@ -67,16 +68,41 @@ def test_pages():
         with open(os.path.join(BUILD, "share", "man1", f"{title}.1")) as built:
             same(built.read() == page, True, "and it is the one that is installed")
         if groff:
-            got = subprocess.run([groff, "-man", "-ww", "-Tutf8"], input=page, capture_output=True, text=True, env=ENVIRONMENT)
-            same((got.returncode, got.stderr), (0, ""), f"groff has no complaint of {title}")
+            set_page(groff, title, page)
+    for title, section, said in others():
+        with open(os.path.join(BUILD, "share", f"man{section}", f"{title}.{section}")) as built:
+            page = built.read()
+        text = set(plain(page))
+        same([word for word in said.split() if word not in text and word not in ("Examples", f"{title}.h:")], [], f"man {section} {title} has every word of its source")
+        ok(page.startswith(f'.TH "{title}" {section} '), f"its sections: {', '.join(re.findall(r'^.SH (.*)$', page, re.M))}")
+        if groff:
+            set_page(groff, title, page)
     if not groff:
         skip("groff with its macros for manual pages is not installed: the pages are not set")
     same(zr("manual", "nothing").returncode, 2, "there is no page of what is no subcommand")
+    same(zr("manual", "long", "1", stdin=None, input="x" * 70000).returncode, 3, "a help text beyond 64 KiB is refused")
 
 
-def completed(*words):
-    script = f"{SCRIPT}\nCOMP_WORDS=(\"$@\")\nCOMP_CWORD=$(($# - 1))\n_zr\nprintf '%s\\n' \"${{COMPREPLY[@]}}\""
-    got = subprocess.run(["bash", "-euc", script, "bash", "zr", *words], capture_output=True, text=True, env=ENVIRONMENT, cwd=path("."), timeout=HANG)
+def set_page(groff, title, page):
+    got = subprocess.run([groff, "-man", "-ww", "-Tutf8"], input=page, capture_output=True, text=True, env=ENVIRONMENT)
+    same((got.returncode, got.stderr), (0, ""), f"groff has no complaint of {title}")
+
+
+def others():
+    """Pages that are not of zr: (name, section, words that they must have)."""
+    for name in HELPED:
+        yield name, 1, subprocess.run([name, "--help"], capture_output=True, text=True, env=ENVIRONMENT).stdout
+    yield "ZR_CONF", 5, zr("ps", env={**ENVIRONMENT, "ZR_CONF": "help"}).stdout
+    for name, *headers in ("libzr", "alloc/zr.h", "defrag/zr_defrag.h"), ("libzr_zero", "zero/zr_zero.h", "zero/comm/zr_comm.h", "zero/launch/zr_launch.h", "kernels/zr_kernels.h"):
+        text = "".join(open(header).read() for header in headers)
+        yield name, 3, " ".join(re.findall(r"^ZR_API [^(]*?(\w+\()", text, re.M)).replace("(", "()")
+
+
+def completed(*words, program="zr"):
+    with open(os.path.join(BUILD, "share", "completions", program)) as built:
+        script = built.read()
+    script += f"\nCOMP_WORDS=(\"$@\")\nCOMP_CWORD=$(($# - 1))\n_{program.replace('-', '_')}\nprintf '%s\\n' \"${{COMPREPLY[@]}}\""
+    got = subprocess.run(["bash", "-euc", script, "bash", program, *words], capture_output=True, text=True, env=ENVIRONMENT, cwd=path("."), timeout=HANG)
     if got.stderr:
         note(got.stderr)
     return sorted(got.stdout.split("\n")[:-1])
@@ -94,6 +120,12 @@ def test_completion():
     ok(wait_for(lambda: str(program.pid) in completed("ledger", "")), "processes")
     program.kill()
     program.wait()
+    for program in HELPED:
+        options = re.findall(r"^  (--[\w-]+)", subprocess.run([program, "--help"], capture_output=True, text=True, env=ENVIRONMENT).stdout, re.M)
+        same(completed("--", program=program), sorted({"--help", *options}), f"the options of {program}")
+    same(completed("--stage", "a", program="zr-train"), ["auto"], "a choice")
+    same(completed("--zero-r", "C", program="zr-train"), ["C1", "C2", "C3", "C4", "C5"], "choices in capitals")
+    same(completed("--resume", "life", program="zr-train"), ["lifetimes.csv"], "a file behind an option")
     with open(os.path.join(BUILD, "share", "completions", "zr")) as built:
         same(built.read() == SCRIPT, True, "it is the one that is installed")
 

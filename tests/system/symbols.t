@@ -281,7 +281,7 @@ def shown_by(library):
 
 def check_shown():
     with open("alloc/zr.h", encoding="utf-8") as file:
-        release = ".".join(re.findall(r"^#define ZR_VERSION_(?:MAJOR|MINOR) (\d+)", file.read(), flags=re.M))
+        release = ".".join(re.findall(r"^#define ZR_VERSION_(?:MAJOR|MINOR|PATCH) (\d+)", file.read(), flags=re.M))
     for file, headers in PUBLIC.items():
         library = f"{BUILD}/lib/{file}"
         if not ok(os.path.exists(library), f"{library} is built"):
@@ -297,8 +297,9 @@ def check_shown():
         same(sorted(family ^ wanted), [], f"for its family it shows {len(wanted)} functions more, under a release's name")
     said = subprocess.run(["readelf", "--dynamic", "--wide", f"{BUILD}/lib/libzr_zero.so"], capture_output=True,
                           text=True).stdout
-    ok("[libzr.so.0]" in said and "(SONAME)" in said and "[libzr_zero.so.0]" in said,
-       "libzr_zero.so.0 stands on libzr.so.0 instead of a copy of alloc/")
+    abi = ".".join(release.split(".")[:2 if release.startswith("0.") else 1])
+    ok(f"[libzr.so.{abi}]" in said and "(SONAME)" in said and f"[libzr_zero.so.{abi}]" in said,
+       f"libzr_zero.so.{abi} stands on libzr.so.{abi} instead of a copy of alloc/")
     used = needs(f"{BUILD}/lib/libzr_zero.so")
     same(sorted(declared("ZR_PRIVATE_API", *glob.glob("alloc/**/*.h", recursive=True)) - used), [], "and nothing has the family's mark for nothing")
 
@@ -375,7 +376,7 @@ print("ended")
 ENGINE = """
 import ctypes, sys
 zero = ctypes.CDLL(sys.argv[1])
-zr = ctypes.CDLL("libzr.so.0")
+zr = ctypes.CDLL(sys.argv[2])
 zero.zr_kernels_cpu.restype = ctypes.POINTER(ctypes.c_char_p)
 print(zero.zr_kernels_cpu(0)[1].decode())
 zr.zr_result_name.restype = zr.zr_last_error.restype = ctypes.c_char_p
@@ -397,7 +398,7 @@ def check_dlopen():
     if not same((run.returncode, run.stdout.split()), (0, ["ended"]),
                 "dlclose() leaves it in place for the threads that used it"):
         note(run.stderr)
-    run = subprocess.run([sys.executable, "-c", ENGINE, os.path.abspath(f"{BUILD}/lib/libzr_zero.so")],
+    run = subprocess.run([sys.executable, "-c", ENGINE, *(os.path.realpath(f"{BUILD}/lib/lib{name}.so") for name in ("zr_zero", "zr"))],
                          capture_output=True, text=True)
     if not same((run.returncode, run.stdout.split()), (0, ["cpu", "invalid", "True"]),
                 "and libzr_zero.so, which finds libzr.so beside it; a failure there has its words here"):

@@ -96,7 +96,7 @@ zr_result zr_checkpoint_make_folder(const char *path)
     return make_one_folder(path);
 }
 
-/* ---- One run at a time --------------------------------------------------------------------------------- */
+/* ---- The lock on a folder ------------------------------------------------------------------------------ */
 
 zr_result zr_checkpoint_hold(struct zr_checkpoint_hold *out, const char *folder)
 {
@@ -210,8 +210,8 @@ static void recover_replaced(int fd, const char *name, size_t stem)
     }
 }
 
-/* A save in progress loses its name before its files. If rank 0 is still alive while another rank's
- * launcher cleans up, it has either completed the step before, or cannot complete it any more. */
+/* Removes a save in progress: first its name, then its files. If rank 0 is still alive while another rank's
+ * launcher cleans up, rank 0 has either completed the step before, or cannot complete it any more. */
 static void remove_unfinished(int fd, const char *name)
 {
     size_t stem;

@@ -10,8 +10,8 @@
 
 #include "zero/model/transformer.h"
 
-/* What the later steps of a run depend on besides its state, shape and seed; zeros if the manifest lacks a
- * value. */
+/* Settings that the later steps of a run depend on, besides state, shape and seed; zeros if the manifest
+ * lacks a value. */
 struct zr_checkpoint_course {
     uint64_t steps, warmup; /* of the whole run */
     char schedule[16];      /* of the learning rate, as for --schedule-lr: "cosine" */
@@ -33,7 +33,7 @@ struct zr_checkpoint_origin {
 
 struct zr_checkpoint {
     const char *folder; /* --save DIR; to resume, DIR or DIR/step-00000100 */
-    zr_engine *engine;  /* borrowed, as is all below */
+    zr_engine *engine;  /* borrowed, like all pointers below */
     zr_comm *comm;
     struct zr_shape shape; /* batch and recompute are recorded, and may differ when resuming */
     uint64_t seed;
@@ -47,8 +47,8 @@ struct zr_checkpoint {
                     * are neither counted nor removed */
 };
 
-/* Lock on the folder of --save. Two runs that save to one folder would remove each other's unfinished
- * saves. A fork passes the lock to the ranks; it ends with the last process that has it. */
+/* Lock on the folder of --save. Two runs that save to one folder would remove each other's unfinished saves.
+ * A fork passes the lock to the ranks; the lock ends with the last process that has it. */
 struct zr_checkpoint_hold {
     int fd;    /* -1: not locked */
     bool made; /* the folder was created by zr_checkpoint_hold() */

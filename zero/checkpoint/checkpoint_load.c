@@ -23,7 +23,7 @@ struct load {
     uint64_t passed_over; /* a newer step without a manifest; 0: none */
 };
 
-/* ---- Which checkpoint ---------------------------------------------------------------------------------- */
+/* ---- Finding a checkpoint ------------------------------------------------------------------------------ */
 
 bool zr_checkpoint_is_complete(const char *folder)
 {
@@ -94,7 +94,7 @@ static bool ends_with(const char *name, const char *tail)
 }
 
 /* Message for a folder without steps: names a safetensors model in it, or a model in another format. */
-static zr_result tell_no_checkpoint(const char *folder)
+static zr_result fail_no_checkpoint(const char *folder)
 {
     char name[256] = "", other[256] = "";
     struct zr_folder listing;
@@ -159,12 +159,12 @@ static zr_result find_checkpoint(struct load *load)
         return ZR_OK;
     }
     result = find_newest(load, &found);
-    return result || found ? result : tell_no_checkpoint(folder);
+    return result || found ? result : fail_no_checkpoint(folder);
 }
 
 /* ---- JSON ---------------------------------------------------------------------------------------------- */
 
-/* A whole number from `least` to INT64_MAX. */
+/* Reads a whole number from 0 to INT64_MAX. */
 static bool get_whole(json_t *object, const char *key, uint64_t *out)
 {
     json_t *value = json_object_get(object, key);
@@ -174,7 +174,7 @@ static bool get_whole(json_t *object, const char *key, uint64_t *out)
     return true;
 }
 
-/* A checksum of 16 hexadecimal digits. */
+/* Reads a checksum of 16 hexadecimal digits. */
 static bool get_checksum(json_t *object, const char *key, uint64_t *out)
 {
     const char *sum = json_string_value(json_object_get(object, key));
@@ -201,7 +201,7 @@ static zr_result damaged(const char *name, const char *what)
 
 /* ---- The manifest -------------------------------------------------------------------------------------- */
 
-/* The state of another optimizer cannot be used. */
+/* Checks the optimizer. The state of another optimizer cannot be used. */
 static zr_result check_optimizer(const struct load *load, json_t *root, const char *name)
 {
     const char *ours = zr_checkpoint_optimizer_name(load->checkpoint->engine);
@@ -318,11 +318,11 @@ static zr_result read_whole(const struct zr_file *file, uint64_t bytes, char **o
     return result;
 }
 
-/* The data order is required; all other settings are for messages. */
+/* Reads the course. The data order is required; all other settings are for messages. */
 static zr_result read_course(struct zr_checkpoint_course *course, json_t *root, const char *name)
 {
     json_t *object = json_object_get(root, "course"), *rate = json_object_get(object, "rate"),
-           *least = json_object_get(object, "min_rate");
+           *min_rate = json_object_get(object, "min_rate");
     const char *schedule = json_string_value(json_object_get(object, "schedule")),
                *products = json_string_value(json_object_get(object, "products"));
 
@@ -334,13 +334,13 @@ static zr_result read_course(struct zr_checkpoint_course *course, json_t *root, 
     if (!get_whole(object, "steps", &course->steps) || !get_whole(object, "warmup", &course->warmup) ||
         !get_whole(object, "data_tokens", &course->data_tokens) ||
         !get_checksum(object, "data_checksum", &course->data_checksum) || !json_is_number(rate) ||
-        !json_is_number(least) || !schedule || strlen(schedule) >= sizeof course->schedule)
+        !json_is_number(min_rate) || !schedule || strlen(schedule) >= sizeof course->schedule)
         return damaged(name, "its course is incomplete");
     if (products && strlen(products) < sizeof course->products)
         memcpy(course->products, products, strlen(products) + 1);
     memcpy(course->schedule, schedule, strlen(schedule) + 1);
     course->rate = json_number_value(rate);
-    course->min_rate = json_number_value(least);
+    course->min_rate = json_number_value(min_rate);
     return ZR_OK;
 }
 
@@ -378,8 +378,7 @@ static zr_result check_manifest(struct load *load, json_t *root, const char *nam
 static zr_result check_manifest_sum(const char *text, size_t bytes, const char *name)
 {
     static const char key[] = ZR_CHECKPOINT_SUM_KEY;
-    size_t tail = sizeof key - 1 + 16 + 3, start; /* the key, 16 digits, "}
-                                                   * */
+    size_t tail = sizeof key - 1 + 16 + 3, start; /* the key, 16 digits and the end */
     char want[32];
 
     if (bytes <= tail || memcmp(text + (start = bytes - tail), key, sizeof key - 1) != 0)
@@ -421,7 +420,7 @@ unwind:
     return result;
 }
 
-/* ---- All of it ----------------------------------------------------------------------------------------- */
+/* ---- Loading ------------------------------------------------------------------------------------------- */
 
 static zr_result read_state(const struct load *load)
 {
@@ -449,7 +448,7 @@ static zr_result read_state(const struct load *load)
     return result;
 }
 
-/* What a rank found under the given path. */
+/* Result of a rank's search under the given path. */
 struct finding {
     uint64_t step;
     bool is_file;
@@ -463,8 +462,8 @@ static void describe_finding(const struct finding *finding, char out[64])
         snprintf(out, 64, "step %" PRIu64, finding->step);
 }
 
-/* Ranks on machines without a common disk may find different things, which determine the next exchanges,
- * so they agree first. */
+/* Compares the findings of all ranks before the next exchanges, which depend on them: ranks on machines
+ * without a common disk may find different checkpoints. */
 static zr_result agree_on_finding(const struct zr_checkpoint *checkpoint, const struct finding *mine)
 {
     struct finding all[ZR_MAX_WORLD];

@@ -30,7 +30,7 @@ struct save {
     struct zr_whole whole;
 };
 
-/* ---- Rank 0's part ------------------------------------------------------------------------------------- */
+/* ---- Rank 0 -------------------------------------------------------------------------------------------- */
 
 static zr_result prepare_folder(const struct save *save)
 {
@@ -42,7 +42,7 @@ static zr_result prepare_folder(const struct save *save)
     return zr_path_make_folder(save->partial, false);
 }
 
-/* NULL: no memory. */
+/* The manifest's entry for the shape; NULL: no memory. */
 static json_t *shape_of(const struct save *save)
 {
     static const char *const recompute[] = {"none", "selective", "full"};
@@ -58,7 +58,7 @@ static json_t *shape_of(const struct save *save)
                      recompute[shape.recompute]);
 }
 
-/* NULL: no memory. */
+/* The manifest's entry for the course; NULL: no memory. */
 static json_t *course_of(const struct zr_checkpoint_course *course)
 {
     char checksum[24];
@@ -69,7 +69,7 @@ static json_t *course_of(const struct zr_checkpoint_course *course)
                      "data_checksum", checksum, "products", course->products[0] ? course->products : NULL);
 }
 
-/* The settings that a resumed run or its user needs. NULL: no memory. */
+/* The manifest: settings that a resumed run or its user needs. NULL: no memory. */
 static json_t *manifest_of(const struct save *save)
 {
     const struct zr_checkpoint *checkpoint = save->checkpoint;
@@ -104,22 +104,22 @@ static int append(const char *bytes, size_t count, void *text)
     return zr_text_put(text, bytes, count) == ZR_OK ? 0 : -1;
 }
 
-/* The last entry is the checksum of all text before it. */
+/* Writes the manifest. Its last entry is the checksum of all text before it. */
 static zr_result write_manifest(const struct save *save, const struct zr_file *file)
 {
-    char room[MANIFEST_ROOM];
+    char space[MANIFEST_ROOM];
     struct zr_text text;
     json_t *root = manifest_of(save);
 
-    zr_text_start(&text, NULL, room, sizeof room);
+    zr_text_start(&text, NULL, space, sizeof space);
     bool whole = json_dump_callback(root, append, &text, JSON_INDENT(1)) == 0; /* fails for NULL */
     json_decref(root);
     if (!whole)
         return text.result ? text.result : ZR_ERR_HOST_MEMORY;
     text.used_bytes -= 2; /* "\n}" */
     zr_text_print(&text, ZR_CHECKPOINT_SUM_KEY "%016" PRIx64 "\"}\n",
-                  zr_checkpoint_text_sum(room, text.used_bytes));
-    zr_result result = text.result ? text.result : zr_file_write_at(file, 0, room, text.used_bytes);
+                  zr_checkpoint_text_sum(space, text.used_bytes));
+    zr_result result = text.result ? text.result : zr_file_write_at(file, 0, space, text.used_bytes);
     return result ? result : zr_file_sync(file);
 }
 
@@ -153,11 +153,11 @@ static zr_result replace_folder(const struct save *save)
     return result ? result : zr_path_rename(&(struct zr_rename){save->partial, save->final});
 }
 
-/* Exchanges the new folder with the existing step in one operation; the old one then has the partial's
- * name. */
+/* Exchanges the new folder with the existing step in one operation; the old step then has the name of the
+ * partial one. */
 static zr_result exchange_folders(const struct save *save)
 {
-    char room[64];
+    char space[64];
     int error = zr_fault(ZR_FAULT_RENAME) ? EIO : 0;
     if (!error && renameat2(AT_FDCWD, save->partial, AT_FDCWD, save->final, RENAME_EXCHANGE) != 0)
         error = errno;
@@ -168,7 +168,7 @@ static zr_result exchange_folders(const struct save *save)
             ZR_ERR_IO,
             "cannot exchange '%s' with the existing one: %s; remove the existing one, or save to another "
             "folder",
-            save->final, strerror_r(error, room, sizeof room));
+            save->final, strerror_r(error, space, sizeof space));
     return ZR_OK;
 }
 
@@ -188,8 +188,7 @@ static zr_result make_visible(const struct save *save)
     return result;
 }
 
-/* ---- Older steps
- * ------------------------------------------------------------------------------------------- */
+/* ---- Older steps --------------------------------------------------------------------------------------- */
 
 /* Counts the complete steps before this one and finds the oldest. */
 static zr_result count_older(const struct save *save, size_t *count, uint64_t *oldest)
@@ -220,7 +219,7 @@ static zr_result count_older(const struct save *save, size_t *count, uint64_t *o
     return result;
 }
 
-/* Removes a step. A rename removes its name first, so that no incomplete step ever has one. */
+/* Removes a step: first its name, by a rename, so that no incomplete step ever has a step's name. */
 static zr_result drop(const struct zr_checkpoint *checkpoint, uint64_t step)
 {
     char name[64], from[ZR_CHECKPOINT_PATH_ROOM], to[ZR_CHECKPOINT_PATH_ROOM];
@@ -235,14 +234,14 @@ static zr_result drop(const struct zr_checkpoint *checkpoint, uint64_t step)
     if (result || kind == ZR_PATH_NONE)
         return result;
     result = zr_path_rename(&(struct zr_rename){from, to});
-    if (!result) /* or a power failure could restore the name without the files */
+    if (!result) /* otherwise a power failure could restore the name without the files */
         result = zr_path_sync_folder(checkpoint->folder);
     if (!result)
         zr_checkpoint_clean_up(checkpoint->folder);
     return result;
 }
 
-/* Keeps this step and the last ones before it, except the one that it replaces. */
+/* Removes older steps. Keeps this step and the newest ones before it, except the step that it replaces. */
 static zr_result drop_older(const struct save *save)
 {
     const struct zr_checkpoint *checkpoint = save->checkpoint;

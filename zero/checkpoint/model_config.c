@@ -1,6 +1,6 @@
-/* model_config.c: see model_config.h. Two lists hold all keys: rules[] those that are understood, unused[]
- * those that change nothing. Keys that can be corrected by an option of zr-train are compared last: a model
- * that cannot be trained at all is refused before. */
+/* model_config.c: see model_config.h. Two lists hold all keys: rules[] has the keys that are checked,
+ * unused[] the keys without effect on training. Keys that an option of zr-train can correct are compared
+ * last, so that a model that cannot be trained is refused for that reason. */
 #include "zero/checkpoint/model_config.h"
 
 #include <jansson.h>
@@ -17,25 +17,26 @@ enum { GPT2 = 1 << ZR_ARCH_GPT2, LLAMA = 1 << ZR_ARCH_LLAMA, BOTH = GPT2 | LLAMA
 enum meaning {
     VALUES,   /* one of `values`, or refused for `reason` */
     DROPOUT,  /* a rate; zr has no dropout */
-    SIZE,     /* a whole number that `option` gives */
-    REAL,     /* a number that `option` gives */
+    SIZE,     /* a whole number that must equal the value of `option` */
+    REAL,     /* a number that must equal the value of `option` */
     KV_HEADS, /* SIZE; null and missing: as many as heads */
     FFN,      /* four times hidden, or null */
     HEAD_DIM, /* hidden / heads, or null */
     TIED,     /* whether the head is the embedding */
     ANGLES,   /* an object of rope_rules[], or null */
-    CHECKED,  /* elsewhere */
+    CHECKED,  /* checked elsewhere */
 };
 
 struct rule {
     const char *key;
     unsigned of; /* architectures */
     enum meaning meaning;
-    const char *values; /* of VALUES, each between two spaces, strings in single quotes; absent is fine */
-    const char *reason; /* of VALUES: what zr does not do, and what else to give */
-    const char *option; /* of SIZE and REAL */
-    size_t at;          /* likewise: the field of struct zr_shape */
-    double absent;      /* likewise: what a missing key means; 0: the tensors tell */
+    const char *values; /* VALUES: accepted values, each between two spaces, strings in single quotes; the key
+                           may be missing */
+    const char *reason; /* VALUES: the feature that zr lacks, and a fix */
+    const char *option; /* SIZE, REAL: option of zr-train */
+    size_t at;          /* SIZE, REAL: offset of the field of struct zr_shape */
+    double absent;      /* SIZE, REAL: value of a missing key; 0: the tensors determine it */
 };
 
 #define FIXED(key, of, values, reason)                                                                       \
@@ -54,7 +55,7 @@ struct rule {
 static const struct rule rules[] = {
     KNOWN("model_type", BOTH, CHECKED),
 
-    /* GPT-2. It takes LLaMA's names of its sizes too. */
+    /* GPT-2, which also accepts LLaMA's names of sizes */
     OPTION("n_head", GPT2, SIZE, "--heads", heads, 12),
     OPTION("n_embd", GPT2, SIZE, "--hidden", hidden, 0),
     OPTION("n_layer", GPT2, SIZE, "--layers", layers, 0),
@@ -99,7 +100,7 @@ static const struct rule rules[] = {
     OPTION("num_hidden_layers", BOTH, SIZE, "--layers", layers, 0),
     OPTION("vocab_size", BOTH, SIZE, "--vocab", vocabulary, 0),
 
-    /* Of other models, or of both where something is changed */
+    /* Keys of other models, and keys of both models for unsupported changes */
     FIXED("quantization_config", BOTH, " null ",
           "its weights are quantized; give the model that they were made from"),
     FIXED("auto_map", BOTH, " null {} ", "the model is code of its own; give one of transformers' own code"),
@@ -113,7 +114,7 @@ static const struct rule rules[] = {
           "zr-train attends to all tokens before; give a model without a window"),
 };
 
-/* Of rope_parameters (transformers 5) and rope_scaling (4). */
+/* Keys of rope_parameters (transformers 5) and rope_scaling (4). */
 #define DEFAULT_ANGLES " 'default' null "
 static const char scaled_angles[] =
     "zr-train does not scale rotary angles; give a model whose rope_type is default";
@@ -124,8 +125,8 @@ static const struct rule rope_rules[] = {
     OPTION("rope_theta", LLAMA, REAL, "--rope-theta", rope_theta, 0),
 };
 
-/* Keys that change no number of the loss or of its gradients: how transformers found, stores, runs and
- * decodes the model, other heads than the one that predicts tokens, and first values. */
+/* Keys without effect on the loss and its gradients: how transformers finds, stores, runs and decodes the
+ * model, heads other than the one that predicts tokens, and initial values. */
 static const char *const unused[] = {
     "_attn_implementation",
     "_attn_implementation_autoset",
@@ -139,13 +140,13 @@ static const char *const unused[] = {
     "gradient_checkpointing",
     "initializer_range",
     "is_decoder",
-    "max_position_embeddings", /* of LLaMA: a limit of use */
+    "max_position_embeddings", /* in LLaMA a limit for users of the model */
     "max_sequence_length",
     "n_ctx",
     "name_or_path",
     "output_attentions",
     "output_hidden_states",
-    "pretraining_tp", /* in how many pieces products are computed */
+    "pretraining_tp", /* number of parts in which products are computed */
     "reorder_and_upcast_attn",
     "return_dict",
     "tf_legacy_loss",
@@ -181,7 +182,7 @@ static const char *const unused[] = {
     "task_specific_params",
     "tie_encoder_decoder",
 
-    /* making text */
+    /* text generation */
     "bad_words_ids",
     "begin_suppress_tokens",
     "diversity_penalty",
@@ -211,9 +212,9 @@ static const char *const unused[] = {
 
 #define COUNT_OF(array) (sizeof(array) / sizeof *(array))
 
-/* ---- Words --------------------------------------------------------------------------------------------- */
+/* ---- Messages ------------------------------------------------------------------------------------------ */
 
-/* A value as messages and rule.values have it; "..." stands for what is long. */
+/* Prints a value in the form of messages and rule.values; "..." replaces long values. */
 static void print_value(const json_t *value, char out[64])
 {
     if (json_is_string(value))
@@ -228,7 +229,7 @@ static void print_value(const json_t *value, char out[64])
         snprintf(out, 64, "%s", json_is_true(value) ? "true" : json_is_false(value) ? "false" : "null");
 }
 
-/* A key as its place in the file: inside of rope_parameters with that before it. */
+/* A key's place in the file: for a key inside rope_parameters, the name of that object and the key. */
 struct key {
     const char *inside, *name; /* inside: "" or the object's key */
 };
@@ -258,9 +259,9 @@ static bool is_unused(const char *key)
     return false;
 }
 
-/* ---- What no option corrects --------------------------------------------------------------------------- */
+/* ---- Keys without an option ---------------------------------------------------------------------------- */
 
-/* A size of the file itself; where it has none, the run's. */
+/* A size in the file; if the file has none, the run's size. */
 static double size_of(const struct zr_model_config *config, const char *key, const char *other, size_t ours)
 {
     const json_t *value = json_object_get(config->root, key);
@@ -304,7 +305,7 @@ static zr_result check_width(const struct zr_model_config *config, enum meaning 
     return refuse(config, key, value, reason);
 }
 
-/* transformers 4 and 5 take a head from the files only where it is not tied. */
+/* Checks whether the head is tied. transformers 4 and 5 read a head from the files only if it is not tied. */
 static zr_result check_tied(const struct zr_model_config *config)
 {
     const json_t *value = json_object_get(config->root, "tie_word_embeddings");
@@ -338,7 +339,8 @@ static zr_result check_angles(const struct zr_model_config *config, const char *
     if (!json_is_object(object))
         return refuse(config, (struct key){"", inside}, object,
                       "it is an object or null; correct config.json");
-    for (size_t i = 0; i < COUNT_OF(rope_rules) && !result; i++) { /* the type is the better reason */
+    /* Check values first: a wrong rope_type explains more than an unknown key. */
+    for (size_t i = 0; i < COUNT_OF(rope_rules) && !result; i++) {
         json_t *value = json_object_get(object, rope_rules[i].key);
         if (value && rope_rules[i].meaning == VALUES)
             result = check_value(config, &rope_rules[i], (struct key){inside, rope_rules[i].key}, value);
@@ -387,7 +389,7 @@ static zr_result check_key(const struct zr_model_config *config, const char *nam
     }
 }
 
-/* ---- What an option gives ------------------------------------------------------------------------------ */
+/* ---- Keys with an option ------------------------------------------------------------------------------- */
 
 static double ours_of(const struct zr_model_config *config, const struct rule *rule)
 {
@@ -407,7 +409,7 @@ static bool is_close(double a, double b)
     return fabs(a - b) <= 1e-9 * fabs(b);
 }
 
-/* `value` NULL: the key is missing. */
+/* Compares a key's value with the run's. `value` NULL: the key is missing. */
 static zr_result check_option(const struct zr_model_config *config, const struct rule *rule, struct key key,
                               const json_t *value)
 {
@@ -430,7 +432,8 @@ static zr_result check_option(const struct zr_model_config *config, const struct
                    theirs);
 }
 
-/* The base of the angles stands in rope_parameters (5), beside it (4), or nowhere. */
+/* Checks the base of the rotary angles. The key is in rope_parameters (transformers 5), next to it (4), or
+ * missing. */
 static zr_result check_base(const struct zr_model_config *config, const struct rule *rule)
 {
     static const char *const inside[] = {"rope_parameters", "rope_scaling"};

@@ -230,7 +230,7 @@ static zr_result check_config(const struct import *import)
 }
 
 /* Checks that metadata, a config.json or an option describes what tensors do not show. */
-static zr_result check_told(const struct import *import)
+static zr_result check_described(const struct import *import)
 {
     if (import->config || import->model->assumed || is_noted(import))
         return ZR_OK;
@@ -357,7 +357,7 @@ static zr_result check_shapes(struct import *import)
         if (!place->found)
             return zr_fail(ZR_ERR_FORMAT, "'%s' has no tensor %s", import->model->path, p->name);
         place->filled = place->tensor.elements;
-        if (zr_model_file_pads(p, i)) /* may have fewer rows */
+        if (zr_model_file_pads(p, i)) /* the file may have fewer rows */
             rows = embedding->shape[0];
         if (!has_shape(&place->tensor, rows, columns))
             return zr_fail(ZR_ERR_FORMAT,
@@ -371,7 +371,7 @@ static zr_result check_shapes(struct import *import)
     return ZR_OK;
 }
 
-/* With a tied head, a separate head in the file would be lost. */
+/* Checks the head in the file. With a tied head, a separate head in the file would be lost. */
 static zr_result check_head(const struct import *import)
 {
     const struct zr_model_names *names = &import->names;
@@ -431,7 +431,7 @@ static zr_result start(struct import *import)
     if (!result)
         result = check_sizes(import);
     if (!result)
-        result = check_told(import);
+        result = check_described(import);
     if (!result)
         result = check_shapes(import);
     if (!result && zr_comm_rank(import->model->comm) == 0)

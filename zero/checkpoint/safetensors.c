@@ -10,7 +10,7 @@
 
 enum {
     ALIGN = 64,        /* alignment of the data */
-    WORDS_ROOM = 256,  /* for one print */
+    TEXT_MAX = 256,    /* maximum text of one print */
     PIECE_BYTES = 4096 /* passed to the sink at a time */
 };
 
@@ -25,7 +25,7 @@ struct zr_safetensors_header {
 
 /* ---- Bytes --------------------------------------------------------------------------------------------- */
 
-static void hand_on(struct zr_safetensors_header *header)
+static void flush(struct zr_safetensors_header *header)
 {
     if (header->sink && header->result == ZR_OK)
         header->result = header->sink->put(header->sink->whose, header->at_bytes - header->piece_bytes,
@@ -42,18 +42,18 @@ static void put(struct zr_safetensors_header *header, const char *data, size_t b
         header->piece_bytes += part;
         header->at_bytes += part;
         if (header->piece_bytes == PIECE_BYTES)
-            hand_on(header);
+            flush(header);
     }
 }
 
-static void put_words(struct zr_safetensors_header *header, const char *words)
+static void put_text(struct zr_safetensors_header *header, const char *words)
 {
     put(header, words, strlen(words));
 }
 
 static void print_list(struct zr_safetensors_header *header, const char *format, va_list list)
 {
-    char words[WORDS_ROOM];
+    char words[TEXT_MAX];
     int length = vsnprintf(words, sizeof words, format, list);
     zr_assert(length >= 0 && (size_t)length < sizeof words);
     put(header, words, (size_t)length);
@@ -70,15 +70,15 @@ static void print(struct zr_safetensors_header *header, const char *format, ...)
     va_end(list);
 }
 
-/* ---- What a file has ----------------------------------------------------------------------------------- */
+/* ---- Contents ------------------------------------------------------------------------------------------ */
 
 void zr_safetensors_note(struct zr_safetensors_header *header, const char *key, const char *format, ...)
 {
     va_list list;
     zr_assert(header->where != IN_TENSORS);
-    put_words(header, header->where == BEFORE_NOTES ? "{\"__metadata__\":{\"" : "\",\"");
-    put_words(header, key);
-    put_words(header, "\":\"");
+    put_text(header, header->where == BEFORE_NOTES ? "{\"__metadata__\":{\"" : "\",\"");
+    put_text(header, key);
+    put_text(header, "\":\"");
     header->where = IN_NOTE;
     va_start(list, format);
     print_list(header, format, list);
@@ -103,7 +103,7 @@ static void end_notes(struct zr_safetensors_header *header)
 {
     zr_assert(header->where != BEFORE_NOTES); /* every file has at least one note */
     if (header->where == IN_NOTE)
-        put_words(header, "\"}");
+        put_text(header, "\"}");
     header->where = IN_TENSORS;
 }
 
@@ -119,7 +119,7 @@ void zr_safetensors_tensor(struct zr_safetensors_header *header, const struct zr
     zr_text_start(&text, NULL, name, sizeof name);
     zr_text_json_string(&text, entry->name, entry->name_bytes);
     zr_assert(text.result == ZR_OK);
-    put_words(header, ",");
+    put_text(header, ",");
     put(header, name, text.used_bytes);
     print(header, ":{\"dtype\":\"F32\",\"shape\":[%" PRIu64, entry->rows);
     if (entry->columns > 0)
@@ -140,9 +140,9 @@ static zr_result pass(struct zr_safetensors_header *header, const struct zr_safe
     put(header, (const char *)&length, sizeof length);
     contents->say(header, contents->whose);
     end_notes(header);
-    put_words(header, "}");
+    put_text(header, "}");
     put(header, spaces, (ALIGN - header->at_bytes % ALIGN) % ALIGN);
-    hand_on(header);
+    flush(header);
     return header->result;
 }
 

@@ -35,7 +35,7 @@ struct zr_safetensors_entry {
     const char *name; /* [name_bytes], at most ZR_SAFETENSORS_NAME_MAX */
     size_t name_bytes;
     uint64_t rows, columns; /* columns 0: a vector */
-    uint64_t first;         /* elements of data before it */
+    uint64_t first;         /* number of data elements before it */
 };
 enum { ZR_SAFETENSORS_NAME_MAX = 128 };
 void zr_safetensors_tensor(struct zr_safetensors_header *header, const struct zr_safetensors_entry *entry);

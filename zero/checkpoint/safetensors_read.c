@@ -27,7 +27,7 @@ static bool get_whole(json_t *array, size_t index, uint64_t *out)
 
 /* ---- The bytes of the tensors -------------------------------------------------------------------------- */
 
-static zr_result lies_outside(const struct zr_safetensors *file, const char *name)
+static zr_result fail_range(const struct zr_safetensors *file, const char *name)
 {
     return zr_fail(ZR_ERR_FORMAT,
                    "'%s' is damaged: tensor %.100s extends beyond it (the file has %" PRIu64
@@ -81,7 +81,7 @@ static zr_result list_extents(const struct zr_safetensors *file, struct zr_sort_
         if (strcmp(name, "__metadata__") == 0)
             continue;
         if (!read_extent(file, json_object_iter_value(at), &from, &to))
-            return lies_outside(file, name);
+            return fail_range(file, name);
         if (from == to)
             continue;
         starts[*count] = (struct zr_sort_pair){.key = from};
@@ -90,8 +90,8 @@ static zr_result list_extents(const struct zr_safetensors *file, struct zr_sort_
     return ZR_OK;
 }
 
-/* The format requires every byte of data to belong to one tensor, so each tensor starts where another
- * ends, the first at the start of the data, and the last ends with the data. */
+/* The format requires every byte of data to belong to one tensor. So the first tensor starts at the start of
+ * the data, each other tensor starts where another ends, and the last ends with the data. */
 static zr_result check_extents(const struct zr_safetensors *file)
 {
     size_t room = json_object_size(file->root) + 1, count = 0;
@@ -118,8 +118,7 @@ static zr_result check_extents(const struct zr_safetensors *file)
 
 /* ---- The header ---------------------------------------------------------------------------------------- */
 
-/* Identifies a file of another format by its first bytes; returns its description and what to do. NULL:
- * unknown. */
+/* Identifies a file of another format by its first bytes; returns its description and a fix, or NULL. */
 static const char *other_format(const unsigned char *head, size_t bytes)
 {
     static const char pytorch[] =
@@ -266,7 +265,7 @@ zr_result zr_safetensors_describe(const struct zr_safetensors *file, const char 
             return damaged(file, "a tensor's shape is invalid");
     if (!read_extent(file, entry, &from, &to) ||
         __builtin_mul_overflow(out->elements, element_bytes(out->kind), &wanted) || to - from != wanted)
-        return lies_outside(file, name);
+        return fail_range(file, name);
     out->at_bytes = file->data_bytes + from;
     return ZR_OK;
 }

@@ -124,7 +124,7 @@ static void note_scaling(struct state *state)
     state->numbers.scale[2] = scaling.skipped_steps;
 }
 
-/* A state of another precision has no loss scale, and the engine keeps its own. */
+/* Restores the loss scale. A state of another precision has none, and the engine keeps its own. */
 static zr_result take_scaling(const struct state *state, const struct zr_state_source *source)
 {
     const uint64_t *words = state->numbers.scale;
@@ -249,7 +249,8 @@ uint64_t zr_state_bytes(zr_engine *engine, const struct zr_state_parts *parts)
     return file_bytes(&state);
 }
 
-/* Checks a call; the result is the same on every rank. Saving changes nothing that is in use. */
+/* Checks a call; the result is the same on every rank. Only a call that changes the engine requires that no
+ * unit is in use. */
 static zr_result check_call(zr_engine *engine, const char *call, const char *path,
                             const struct zr_state_parts *parts, bool changes)
 {
@@ -365,7 +366,7 @@ static zr_result transfer_parameter(const struct state *state, enum transfer how
 }
 
 /* Transfers everything that this rank owns; *sum receives its part of the checksum. A part that another
- * engine saves is also loaded here, but counted there. */
+ * engine saves is loaded here too, but only the other engine counts it. */
 static zr_result transfer_all(const struct state *state, enum transfer how, uint64_t *sum)
 {
     const struct zr_layout *layout = &state->engine->layout;
@@ -430,7 +431,7 @@ static zr_result finish(struct state *state, const char *partial, const char *pa
     return result == ZR_OK ? zr_path_sync_name(path) : result;
 }
 
-/* Writes the whole file; a failure on one rank leaves no other waiting. */
+/* Writes the whole file. After a failure on one rank, no other rank waits. */
 static zr_result write_all(struct state *state, const char *partial, const char *path)
 {
     zr_comm *comm = state->comm;
@@ -553,7 +554,7 @@ static zr_result open_to_load(struct state *state, const struct zr_state_source 
     return result;
 }
 
-/* One pass over the data on all ranks, with the same result on all of them. */
+/* Passes over the data on all ranks once, with the same result on all of them. */
 static zr_result load_pass(const struct state *state, enum transfer how, const struct zr_state_source *source)
 {
     uint64_t mine, sum = 0;

@@ -41,9 +41,9 @@ struct zr_state_file {
                                          * ranks */
 };
 
-/* Writes the file between steps, and stores its checksum unless NULL. An existing file stays until the new
- * one is complete. Collective, with the same result on every rank. ZR_ERR_IO: the message has the cause;
- * no partial file remains. ZR_ERR_INVALID: ranks differ in path or contents, a step is in progress, or the
+/* Writes the file between steps, and stores its checksum unless NULL. An existing file remains until the new
+ * one is complete. Collective, with the same result on every rank. ZR_ERR_IO: the message has the cause; no
+ * partial file remains. ZR_ERR_INVALID: ranks differ in path or contents, a step is in progress, or the
  * engine only has parts of tensors; no file is touched. */
 zr_result zr_state_write(zr_engine *engine, const struct zr_state_file *file, uint64_t *checksum);
 
@@ -53,7 +53,7 @@ uint64_t zr_state_bytes(zr_engine *engine, const struct zr_state_parts *parts);
 struct zr_state_source {
     const char *path;
     const char *remedy;       /* ends a message about a damaged file: "load another file" */
-    const uint64_t *checksum; /* required checksum of the file; NULL: any that matches its contents */
+    const uint64_t *checksum; /* required checksum of the file; NULL: any that matches the contents */
     const struct zr_state_parts *parts;
 };
 

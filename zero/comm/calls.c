@@ -59,7 +59,8 @@ static bool is_transfer(uint32_t kind)
     return kind == ZR_COMM_SEND || kind == ZR_COMM_RECEIVE || kind == ZR_COMM_SEND_RECEIVE;
 }
 
-/* Transfers between two of several ranks have no number that the others know. */
+/* Whether an operation is recorded. Transfers within a larger group are not, because the other ranks do not
+ * know their numbers. */
 static bool is_followed(const struct zr_comm *comm, const struct zr_comm_item *item)
 {
     return comm->calls && (comm->world == 2 || !is_transfer(item->kind));
@@ -79,7 +80,7 @@ static struct zr_local_call *channel_of(const struct zr_comm *comm, const struct
     return &comm->calls->channels[item->kind == ZR_COMM_HOST ? ZR_LOCAL_HOST : ZR_LOCAL_DATA];
 }
 
-/* A waiting thread blocks the rank only if no other thread submits. */
+/* Records the submitting thread. A waiting thread blocks the rank only if no other thread submits. */
 static void note_thread(struct zr_local_record *record)
 {
     uint64_t own = (uintptr_t)&own_thread,
@@ -148,7 +149,7 @@ void zr_calls_go_on(struct zr_comm *comm)
         note_wait(record_of(comm), 0);
 }
 
-/* Word by word, since the rank may be writing. */
+/* Copies word by word, because the rank may write the record concurrently. */
 void zr_calls_copy(struct zr_local_record *to, const struct zr_local_record *from)
 {
     for (unsigned i = 0; i < ZR_LOCAL_RINGS; i++) {
@@ -184,7 +185,7 @@ struct node {
     uint16_t rank, place; /* index in calls, or CALLER */
 };
 enum { CALLER = ZR_LOCAL_RINGS, PLACES = ZR_LOCAL_RINGS + 1, NODES = ZR_MAX_WORLD * PLACES };
-enum { NOWHERE = UINT16_MAX, CIRCLE_MAX = 64, FACTS_MAX = 12 * CIRCLE_MAX };
+enum { NOWHERE = UINT16_MAX, CYCLE_MAX = 64, FACTS_MAX = 12 * CYCLE_MAX };
 
 /* The words that prove a cycle. */
 struct facts {
@@ -239,9 +240,9 @@ static bool waits_for_own(const struct zr_local_record *record, struct node to, 
     return begun > ended && fact(facts, &call->ticket) <= fact(facts, &record->ticket);
 }
 
-/* Whether `from` cannot continue before `to`; adds the words that prove it. */
-static bool is_held_up(const struct zr_calls_view *view, struct node from, struct node to,
-                       struct facts *facts)
+/* Whether `from` cannot continue before `to`; adds the words of the records that prove this. */
+static bool is_blocked_by(const struct zr_calls_view *view, struct node from, struct node to,
+                          struct facts *facts)
 {
     const struct zr_local_record *record = view->records[from.rank];
     const struct zr_local_calls *calls;
@@ -278,18 +279,18 @@ static bool is_certain(const struct zr_calls_look *look, const struct node *path
 {
     struct facts first = {.count = 0}, second = {.count = 0};
     for (unsigned i = 0; i < count; i++)
-        if (!is_held_up(look->first, path[i], path[(i + 1) % count], &first))
+        if (!is_blocked_by(look->first, path[i], path[(i + 1) % count], &first))
             return false;
     atomic_thread_fence(memory_order_seq_cst);
     for (unsigned i = 0; i < count; i++)
-        if (!is_held_up(look->second, path[i], path[(i + 1) % count], &second))
+        if (!is_blocked_by(look->second, path[i], path[(i + 1) % count], &second))
             return false;
     return first.count == second.count &&
            memcmp(first.words, second.words, first.count * sizeof *first.words) == 0;
 }
 
-/* The shortest path from a node back to itself; returns its length, 0: none. */
-static unsigned find_circle(const struct zr_calls_look *look, struct node start, struct node path[CIRCLE_MAX])
+/* Finds the shortest path from a node back to the node; returns the path's length, 0: none. */
+static unsigned find_cycle(const struct zr_calls_look *look, struct node start, struct node path[CYCLE_MAX])
 {
     struct node queue[NODES];
     uint16_t before[NODES]; /* predecessor of each node; NOWHERE: none */
@@ -308,7 +309,7 @@ static unsigned find_circle(const struct zr_calls_look *look, struct node start,
                 at += PLACES - 1;
                 continue;
             }
-            if (before[at] != NOWHERE || !is_held_up(look->second, from, to, NULL))
+            if (before[at] != NOWHERE || !is_blocked_by(look->second, from, to, NULL))
                 continue;
             before[at] = (uint16_t)from_at;
             if (at != start_at) {
@@ -316,12 +317,12 @@ static unsigned find_circle(const struct zr_calls_look *look, struct node start,
                 continue;
             }
             unsigned count = 1;
-            for (unsigned back = from_at; back != start_at && count < CIRCLE_MAX; back = before[back])
+            for (unsigned back = from_at; back != start_at && count < CYCLE_MAX; back = before[back])
                 count++;
             path[0] = start;
             for (unsigned i = count - 1, back = from_at; i > 0; i--, back = before[back])
                 path[i] = (struct node){(uint16_t)(back / PLACES), (uint16_t)(back % PLACES)};
-            return count < CIRCLE_MAX ? count : 0;
+            return count < CYCLE_MAX ? count : 0;
         }
     }
     return 0;
@@ -363,7 +364,7 @@ static zr_result out_of_step(unsigned rank, const char *own, const char *other)
 }
 
 /* Describes the first other rank of a cycle that is in an operation. */
-static zr_result tell_circle(const struct zr_calls_look *look, const struct node *path, unsigned count)
+static zr_result report_cycle(const struct zr_calls_look *look, const struct node *path, unsigned count)
 {
     char own[96], theirs[96], other[128] = "";
     const struct zr_local_calls *calls = NULL;
@@ -394,7 +395,8 @@ static bool differs(const struct zr_local_call *one, const struct zr_local_call 
     return kind != their_kind || bytes != their_bytes;
 }
 
-/* Looks for a member with another operation of the same number, or one that has exited before it. */
+/* Looks for a member that is in a different operation of the same number, or has exited before this operation
+ * started. */
 static zr_result check_members(const struct zr_calls_look *look, struct node own)
 {
     const struct zr_local_calls *calls;
@@ -405,7 +407,7 @@ static zr_result check_members(const struct zr_calls_look *look, struct node own
     bool host = call == &calls->channels[ZR_LOCAL_HOST],
          follows = atomic_load(&call->kind[number & 1]) & ZR_LOCAL_MEETS;
     for (unsigned p = 0; p < look->world; p++) {
-        char words[96], theirs_words[96], other[128];
+        char words[96], their_text[96], other[128];
         bool ended = look->ended(look->state, p); /* read before the record, which is then final */
         const struct zr_local_calls *theirs = p != look->rank && has_member(calls, p)
                                                   ? of_rank(look->second, p, atomic_load(&calls->key))
@@ -416,8 +418,8 @@ static zr_result check_members(const struct zr_calls_look *look, struct node own
         uint64_t begun = atomic_load_explicit(&their_call->begun, memory_order_acquire);
         describe(calls, call, words);
         if (begun == number && differs(call, their_call, number)) {
-            describe(theirs, their_call, theirs_words);
-            snprintf(other, sizeof other, "rank %u is in %s", p, theirs_words);
+            describe(theirs, their_call, their_text);
+            snprintf(other, sizeof other, "rank %u is in %s", p, their_text);
             return out_of_step(look->rank, words, other);
         }
         if (begun < number && ended && follows) {
@@ -430,7 +432,7 @@ static zr_result check_members(const struct zr_calls_look *look, struct node own
 
 zr_result zr_calls_check(const struct zr_calls_look *look)
 {
-    struct node path[CIRCLE_MAX];
+    struct node path[CYCLE_MAX];
     zr_result result = ZR_OK;
     for (uint16_t place = 0; place < PLACES && result == ZR_OK; place++) {
         struct node own = {(uint16_t)look->rank, place};
@@ -438,9 +440,9 @@ zr_result zr_calls_check(const struct zr_calls_look *look)
         if (!operation_of(look->second, own, &calls) || atomic_load(&calls->key) == 0)
             continue;
         result = check_members(look, own);
-        unsigned count = result == ZR_OK ? find_circle(look, own, path) : 0;
+        unsigned count = result == ZR_OK ? find_cycle(look, own, path) : 0;
         if (count > 0 && is_certain(look, path, count))
-            result = tell_circle(look, path, count);
+            result = report_cycle(look, path, count);
     }
     return result;
 }

@@ -29,7 +29,7 @@
 #include "zero/comm/comm.h"
 #include "zero/launch/control.h"
 
-#define ZR_CALLS_PATIENCE_NS 1000000000ull /* between checks */
+#define ZR_CALLS_PATIENCE_NS 1000000000ull /* time between checks of a waiting rank */
 
 /* Starts the record of a communicator over ranks[comm->world] of the run. `key` is equal on all of them
  * and differs from their other communicators. Without a control block this function and those below have

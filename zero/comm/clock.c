@@ -1,10 +1,10 @@
-/* clock.c: operations by the clock of a rehearsal; see clock.h. */
+/* clock.c: simulated times of operations; see clock.h. */
 #include "zero/comm/clock.h"
 
 void zr_comm_clock_wait(struct zr_comm_clock *clock, const struct zr_comm_clock_queue *queue,
                         zr_ticket ticket, zr_ticket submitted)
 {
-    /* If a later ticket has reused the element, its submission has waited for this one. */
+    /* If a later ticket has reused the element, the later submission has waited for this ticket. */
     double left = queue->ends_seconds[ticket % ZR_COMM_QUEUE_COUNT] - zr_comm_clock_now(clock);
     if (ticket > 0 && ticket + ZR_COMM_QUEUE_COUNT > submitted && left > 0)
         clock->waited_seconds += left;
@@ -66,7 +66,7 @@ double zr_comm_clock_update_ahead(struct zr_comm_clock *clock, double ready_seco
     return clock->update_idle_seconds = begin + seconds;
 }
 
-/* Counts as a wait: the update's thread computes beside the one that `flops` counts. */
+/* The update counts as a wait, because `flops` counts the work of another thread. */
 void zr_comm_clock_update(struct zr_comm_clock *clock, size_t elements)
 {
     if (clock && clock->updates_per_second > 0)

@@ -55,7 +55,7 @@ void zr_comm_clock_wait(struct zr_comm_clock *clock, const struct zr_comm_clock_
 /* Submits a transfer to the disk. Transfers of one file run one after the other; two files share the rate
  * while both are active. Returns the end of the transfer; 0 if `clock` is NULL or has no disk. */
 double zr_comm_clock_disk(struct zr_comm_clock *clock, enum zr_clock_file file, uint64_t bytes);
-/* When both files become idle. */
+/* Time from which both files are idle. */
 static inline double zr_comm_clock_disk_idle(const struct zr_comm_clock *clock)
 {
     const double *idle = clock->disk_idle_seconds;
@@ -63,7 +63,7 @@ static inline double zr_comm_clock_disk_idle(const struct zr_comm_clock *clock)
 }
 /* Makes the caller wait until `end_seconds`. Returns the seconds waited; 0 without a clock. */
 double zr_comm_clock_wait_until(struct zr_comm_clock *clock, double end_seconds);
-/* Likewise, and counts the wait as one for the disk. */
+/* Makes the caller wait for the disk until `end_seconds`, and counts the time as a wait for the disk. */
 void zr_comm_clock_wait_disk(struct zr_comm_clock *clock, double end_seconds);
 
 /* The caller, which is the thread of a delayed update, updates this many elements. NULL: no effect. */

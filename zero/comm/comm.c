@@ -25,7 +25,7 @@ static zr_result repeat_failure(struct zr_comm *comm)
     return comm->failure == ZR_OK ? ZR_OK : zr_fail(comm->failure, "%s", comm->failure_message);
 }
 
-/* Caller holds lock. `received_bytes`: bytes received by the operation. */
+/* Adds an operation to the counters. Caller holds lock. `received_bytes`: bytes received by the operation. */
 static void count_item(struct zr_comm *comm, const struct zr_comm_item *item, uint64_t received_bytes)
 {
     struct zr_comm_volume *volume = &comm->counters.by_kind[item->kind];
@@ -155,7 +155,7 @@ zr_result zr_comm_submit(struct zr_comm *comm, const struct zr_comm_item *item, 
     return result;
 }
 
-/* Counters describe a step's traffic; a host message never overlaps with work. */
+/* Runs a host message. Its time is not counted, because a host message never overlaps with work. */
 zr_result zr_comm_run_host(struct zr_comm *comm, const struct zr_all_gather *op)
 {
     zr_local_heartbeat(comm->local, comm->run_rank);
@@ -211,7 +211,7 @@ zr_result zr_comm_synchronize(zr_comm *comm)
     pthread_mutex_lock(&comm->lock);
     wait_locked(comm, comm->submitted);
     zr_result result = repeat_failure(comm);
-    if (result == ZR_OK && zr_comm_by_stream(comm)) /* peers read from the ring */
+    if (result == ZR_OK && zr_comm_by_stream(comm)) /* peers read the ring, not the source */
         result = zr_comm_stream_wait(comm, comm->submitted);
     else if (result == ZR_OK && comm->table->synchronize)
         result = comm->table->synchronize(comm);
@@ -289,16 +289,16 @@ void zr_comm_open(struct zr_comm *comm, const struct zr_comm_table *table,
 /* Checks that ranks are valid and unique and finds this rank among them. */
 static zr_result find_member(const zr_comm *parent, struct zr_comm_members *members)
 {
-    unsigned most = 0; /* an ascending list has no duplicates */
+    unsigned max_rank = 0; /* an ascending list has no duplicates */
     members->rank = members->count;
     for (unsigned i = 0; i < members->count; i++) {
         if (members->ranks[i] >= parent->world)
             return zr_fail(ZR_ERR_INVALID, "group rank %u is not below the parent's size of %u",
                            members->ranks[i], parent->world);
-        for (unsigned j = 0; j < i && members->ranks[i] <= most; j++)
+        for (unsigned j = 0; j < i && members->ranks[i] <= max_rank; j++)
             if (members->ranks[i] == members->ranks[j])
                 return zr_fail(ZR_ERR_INVALID, "group rank %u is listed twice", members->ranks[i]);
-        most = members->ranks[i] > most ? members->ranks[i] : most;
+        max_rank = members->ranks[i] > max_rank ? members->ranks[i] : max_rank;
         if (members->ranks[i] == parent->rank)
             members->rank = i;
     }

@@ -43,7 +43,7 @@ enum zr_comm_recording { ZR_COMM_BEGINS, ZR_COMM_ENDS, ZR_COMM_DROPS };
 struct zr_comm_table {
     const char *name;
     bool meets; /* an operation ends on no rank before all ranks have begun it */
-    /* Bytes that this rank sends for an operation; NULL: those of direct transfers between all pairs. */
+    /* Bytes that this rank sends for an operation; NULL: as many as direct transfers between all pairs. */
     uint64_t (*sent_bytes)(const struct zr_comm *comm, const struct zr_comm_item *item);
     zr_result (*run)(struct zr_comm *comm, const struct zr_comm_item *item);
     /* A host all-gather or, with 0 bytes, a barrier. Runs in the caller's thread, possibly concurrently
@@ -149,9 +149,9 @@ static inline bool zr_comm_by_stream(const struct zr_comm *comm)
 {
     return comm->options.beside && comm->options.kernels->streams;
 }
-/* For zr_comm_by_stream(): before an operation is queued / after it was queued as `ticket` / makes the
- * caller's stream wait for it / makes the host wait for all. Caller holds lock, except for the last.
- * Otherwise no effect. */
+/* For zr_comm_by_stream(); no effect otherwise. Called before an operation is queued / after an operation was
+ * queued as `ticket` / to make the caller's stream wait for an operation / to make the host wait for all
+ * operations. Caller holds lock, except for zr_comm_drain(). */
 zr_result zr_comm_stream_begin(struct zr_comm *comm);
 zr_result zr_comm_stream_end(struct zr_comm *comm, zr_ticket ticket);
 zr_result zr_comm_stream_wait(struct zr_comm *comm, zr_ticket ticket);

@@ -20,7 +20,7 @@ static uint64_t bytes_of(const struct zr_comm *comm, const struct zr_comm_item *
     return item->all_gather.host_bytes;
 }
 
-/* A task has no destination. */
+/* Runs a copy or a task. A task has no destination. */
 static zr_result run(struct zr_comm *comm, const struct zr_comm_item *item)
 {
     const struct zr_copies_task *task = item->all_gather.source;
@@ -73,7 +73,7 @@ static struct zr_kernel_context waiting(const struct zr_comm *comm)
     return context;
 }
 
-/* Destroys the stream after its work and after the context that uses it. */
+/* Destroys the stream after the work in the stream and after the context that uses the stream. */
 static void end_stream(struct zr_comm *comm)
 {
     if (!zr_comm_by_stream(comm))

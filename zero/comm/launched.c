@@ -39,8 +39,8 @@ zr_result zr_comm_create(zr_comm **out, const struct zr_comm_options *options, s
     return zr_comm_local_create(out, options, local, rank);
 }
 
-/* The strongest request that any rank knows, so that a signal during this call takes effect at the same
- * step on all ranks. */
+/* Returns the strongest request that any rank has received, so that a signal during this call takes effect at
+ * the same step on all ranks. */
 zr_result zr_local_request(zr_comm *comm, enum zr_request_kind *out)
 {
     uint32_t mine, all[ZR_MAX_WORLD];

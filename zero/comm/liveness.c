@@ -15,7 +15,7 @@ enum { MESSAGES_A_POLL = 4 * ZR_MAX_WORLD };
 
 /* ---- Messages ------------------------------------------------------------------------------------------ */
 
-/* Whether a message has arrived or was sent. A failed one never arrives. */
+/* Whether a message has arrived or was sent. A failed message never arrives. */
 static bool arrived(struct zr_liveness *liveness, struct zr_liveness_operation *operation)
 {
     bool done = false;
@@ -39,7 +39,8 @@ static void listen(struct zr_liveness *liveness)
             &inbox->request) == 0;
 }
 
-/* A peer with a pending message gets no other, since it does not receive. */
+/* Sends a message. Does nothing if an earlier message to the peer is pending, because then the peer does not
+ * receive. */
 static void post(struct zr_liveness *liveness, unsigned peer, const struct zr_liveness_message *message)
 {
     struct zr_liveness_operation *operation = &liveness->outbox[peer];
@@ -67,8 +68,8 @@ static void post_all(struct zr_liveness *liveness, const struct zr_liveness_mess
             post(liveness, p, message);
 }
 
-/* Sends the last message of a rank that is about to exit: waits a moment until it is sent, after earlier
- * messages that a slow peer has not received. */
+/* Sends the last message of a rank that is about to exit: waits up to REPORT_NS until the message is sent,
+ * after earlier messages that a slow peer has not received. */
 static void post_last(struct zr_liveness *liveness, const struct zr_liveness_message *message)
 {
     _Atomic uint32_t unused = 0;
@@ -188,7 +189,7 @@ bool zr_liveness_find(const struct zr_liveness *liveness, const struct zr_rank_s
     return false;
 }
 
-/* Ranks of MPI that have exited are found by their processes. */
+/* Stands in for the check for exited ranks, because exited MPI ranks are found by their processes. */
 static bool none_has_ended(const void *state, unsigned rank)
 {
     (void)state;
@@ -196,7 +197,7 @@ static bool none_has_ended(const void *state, unsigned rank)
     return false;
 }
 
-/* The answers to one request. */
+/* Makes a view of the answers to one request. */
 static void view_round(const struct zr_liveness *liveness, uint32_t round, struct zr_calls_view *out)
 {
     for (unsigned p = 0; p < liveness->transport->world; p++)

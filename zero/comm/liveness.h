@@ -79,7 +79,7 @@ bool zr_liveness_find(const struct zr_liveness *liveness, const struct zr_rank_s
 /* Checks whether ranks are out of step (calls.h), at most once a second: compares their answers to the
  * last two requests and sends the next request. ZR_ERR_PEER names ranks and operations. */
 zr_result zr_liveness_look(struct zr_liveness *liveness);
-/* Reports a failure to all other ranks, for a moment at most / reports that this rank is about to log a
+/* Reports a failure to all other ranks, waiting for a limited time / reports that this rank is about to log a
  * message or has logged it. */
 void zr_liveness_report(struct zr_liveness *liveness, zr_result result, const char *text);
 void zr_liveness_report_log(struct zr_liveness *liveness, uint64_t hash, bool logged);

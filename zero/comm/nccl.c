@@ -82,7 +82,8 @@ static void end_watched(struct nccl_comm *self)
     self->watch = NULL;
 }
 
-/* After a failure some work may never end: it is aborted, which frees what it used. */
+/* Destroys the communicator. After a failure some work may never end; an abort ends the work and frees its
+ * resources. */
 static void nccl_close(struct zr_comm *comm)
 {
     struct nccl_comm *self = (struct nccl_comm *)comm;
@@ -142,7 +143,7 @@ static zr_result nccl_group(struct zr_comm **out, struct zr_comm *base, const st
                                           parent->beside.driver ? parent->beside.caller : parent->stream,
                                       .deterministic = parent->deterministic};
     struct zr_comm *talk;
-    char words[ZR_COMM_MESSAGE_BYTES];
+    char message[ZR_COMM_MESSAGE_BYTES];
     zr_result result = zr_comm_synchronize(base);
     if (result == ZR_OK)
         result = zr_comm_group(&talk, parent->talk, members->ranks, members->count, 0);
@@ -154,9 +155,9 @@ static zr_result nccl_group(struct zr_comm **out, struct zr_comm *base, const st
                                           .colour = (int)members->ranks[0]});
     if (result == ZR_OK)
         return ZR_OK;
-    snprintf(words, sizeof(words), "%s", zr_last_error());
+    snprintf(message, sizeof(message), "%s", zr_last_error());
     zr_comm_destroy(talk);
-    return zr_fail(result, "%s", words);
+    return zr_fail(result, "%s", message);
 }
 
 static zr_result take_memory(struct nccl_comm **out, const struct zr_nccl_options *options, unsigned rank,
@@ -223,10 +224,10 @@ static zr_result split(struct nccl_comm *self, const struct nccl_origin *origin)
         result = zr_nccl_settle(parent, parent->comm, code, "split");
         if (result == ZR_OK)
             result = zr_nccl_settle(self, made, ZR_NCCL_IN_PROGRESS, "split");
-        char words[ZR_COMM_MESSAGE_BYTES];
-        snprintf(words, sizeof words, "%s", zr_last_error());
+        char message[ZR_COMM_MESSAGE_BYTES];
+        snprintf(message, sizeof message, "%s", zr_last_error());
         if (result != ZR_OK)
-            zr_nccl_fail(parent, result, words);
+            zr_nccl_fail(parent, result, message);
         if (result != ZR_OK && made)
             parent->nccl->abort(made);
     }
@@ -256,14 +257,15 @@ static zr_result connect_all(struct nccl_comm *self, zr_result mine, const struc
     return origin->splits ? split(self, origin) : start(self, &all[0].id);
 }
 
-/* If the host cannot wait for each operation, they get a stream and a watching thread. */
+/* Opens a stream and a watching thread for operations, unless the host can read the memory and waits for each
+ * operation. */
 static zr_result open_beside(struct nccl_comm *self, const struct nccl_origin *origin)
 {
     if (self->base.options.kernels->host_visible)
         return ZR_OK;
     zr_result result = zr_nccl_stream_open(&self->beside, self->stream);
     self->stream = self->beside.own;
-    self->base.options.stream = self->beside.own; /* stream of its sums */
+    self->base.options.stream = self->beside.own; /* the sums run in this stream */
     if (result != ZR_OK || !origin->parent)
         return result == ZR_OK ? zr_nccl_watch_start(self) : result;
     self->watch = origin->parent->watch;
@@ -312,9 +314,9 @@ static zr_result create(zr_comm **out, const struct zr_nccl_options *options, zr
         *out = &self->base;
         return ZR_OK;
     }
-    char words[ZR_COMM_MESSAGE_BYTES];
-    snprintf(words, sizeof(words), "%s", zr_last_error());
+    char message[ZR_COMM_MESSAGE_BYTES];
+    snprintf(message, sizeof(message), "%s", zr_last_error());
     self->talk = NULL; /* still owned by the caller */
     zr_comm_destroy(&self->base);
-    return zr_fail(result, "%s", words);
+    return zr_fail(result, "%s", message);
 }

@@ -46,8 +46,7 @@ static int type_of(enum zr_comm_type type)
     return type == ZR_COMM_FP32 ? ZR_NCCL_FP32 : type == ZR_COMM_BF16 ? ZR_NCCL_BF16 : ZR_NCCL_FP16;
 }
 
-/* ---- Data -----------------------------------------------------------------------------------------------
- */
+/* ---- Data ---------------------------------------------------------------------------------------------- */
 
 static zr_result run_all_gather(struct nccl_comm *self, const struct zr_all_gather *op)
 {
@@ -74,7 +73,8 @@ static char *slot_of(const struct nccl_comm *self, unsigned peer)
 }
 
 /* Exchanges one part of every shard: the peers' parts into the ring, this rank's part to them. */
-static zr_result cross_part(struct nccl_comm *self, const struct zr_comm_item *item, struct zr_comm_part part)
+static zr_result exchange_part(struct nccl_comm *self, const struct zr_comm_item *item,
+                               struct zr_comm_part part)
 {
     const struct zr_nccl *nccl = self->nccl;
     zr_nccl_result code = nccl->group_start();
@@ -117,7 +117,7 @@ static zr_result add_in_order(struct nccl_comm *self, const struct zr_comm_item 
     for (size_t first = 0; first < shard && result == ZR_OK; first += self->each_bytes) {
         struct zr_comm_part part = {first,
                                     shard - first < self->each_bytes ? shard - first : self->each_bytes};
-        result = cross_part(self, item, part);
+        result = exchange_part(self, item, part);
         if (result == ZR_OK && !self->beside.driver)
             result = wait_for_stream(self, item->kind);
         for (unsigned p = 0; p < self->base.world; p++)
@@ -128,7 +128,7 @@ static zr_result add_in_order(struct nccl_comm *self, const struct zr_comm_item 
     return result;
 }
 
-/* NCCL's operator for scale * sum, if there is an equivalent one; *made: it must be destroyed. */
+/* NCCL's operator for scale * sum, if NCCL has an equivalent one; *made: the operator must be destroyed. */
 static bool own_sum(const struct nccl_comm *self, enum zr_comm_type type, float scale, int *sum, bool *made)
 {
     *made = false;
@@ -204,7 +204,8 @@ static zr_result begin(struct nccl_comm *self, const struct zr_comm_item *item)
     return zr_fail(ZR_ERR_INVALID, "unknown operation %d", (int)item->kind);
 }
 
-/* Queues an operation after the caller's work. An operation aborted by the watch fails with its message. */
+/* Queues an operation after the caller's work. An operation that the watch aborted fails with the watch's
+ * message. */
 static zr_result run_beside(struct nccl_comm *self, const struct zr_comm_item *item)
 {
     pthread_mutex_lock(&self->watch->lock);

@@ -27,48 +27,48 @@ zr_result zr_nccl_find_lost(struct nccl_comm *self, unsigned *looks)
 /* Adds `what` to the message, unless the run's end has a message. */
 static zr_result find_lost_in(struct nccl_comm *self, unsigned *looks, const char *what)
 {
-    char words[ZR_COMM_MESSAGE_BYTES];
+    char message[ZR_COMM_MESSAGE_BYTES];
     zr_result result = zr_nccl_find_lost(self, looks);
     if (result == ZR_OK || atomic_load(&self->base.local->abort))
         return result;
-    snprintf(words, sizeof words, "%s", zr_last_error());
-    return zr_fail(result, "NCCL's %s: %s", what, words);
+    snprintf(message, sizeof message, "%s", zr_last_error());
+    return zr_fail(result, "NCCL's %s: %s", what, message);
 }
 
-/* NCCL does not name the lost rank, so the other ranks, which have given up too, ask each other. Takes up
- * to the timeout of `talk`. */
-static zr_result ask_who_is_lost(struct nccl_comm *self, const char *words)
+/* Finds the lost rank, which NCCL does not name: the remaining ranks, which have failed too, exchange a
+ * message. Takes up to the timeout of `talk`. */
+static zr_result name_lost_rank(struct nccl_comm *self, const char *message)
 {
     char byte = 0, all[ZR_MAX_WORLD];
     zr_ticket ticket;
     struct zr_all_gather op = {.source = &byte, .destination = all, .shard_bytes = 1};
-    /* Not a host message: the caller's thread may be in one. */
+    /* An operation, not a host message, because the caller's thread may be in a host message. */
     zr_result result = zr_comm_all_gather(self->talk, &op, &ticket);
     if (result == ZR_OK)
         result = zr_comm_wait(self->talk, ticket);
     if (result != ZR_OK)
-        return zr_fail(result, "%s: %s", words, zr_last_error());
-    return zr_fail(ZR_ERR_PEER, "%s, but all ranks answer: NCCL makes no progress", words);
+        return zr_fail(result, "%s: %s", message, zr_last_error());
+    return zr_fail(ZR_ERR_PEER, "%s, but all ranks answer: NCCL makes no progress", message);
 }
 
 zr_result zr_nccl_refused(struct nccl_comm *self, zr_nccl_result code, const char *what)
 {
-    char words[ZR_COMM_MESSAGE_BYTES];
+    char message[ZR_COMM_MESSAGE_BYTES];
     const char *warning = self->nccl->last_error(NULL);
-    snprintf(words, sizeof(words), "NCCL's %s failed: %s%s%s%s", what, self->nccl->error_text(code),
+    snprintf(message, sizeof(message), "NCCL's %s failed: %s%s%s%s", what, self->nccl->error_text(code),
              warning && warning[0] ? ": " : "", warning ? warning : "",
              warning && strstr(warning, "Duplicate GPU") ? "; give each rank a card, or use --comm local"
                                                          : "");
-    return code == ZR_NCCL_REMOTE_ERROR ? ask_who_is_lost(self, words)
-                                        : zr_fail(ZR_ERR_UNAVAILABLE, "%s", words);
+    return code == ZR_NCCL_REMOTE_ERROR ? name_lost_rank(self, message)
+                                        : zr_fail(ZR_ERR_UNAVAILABLE, "%s", message);
 }
 
 zr_result zr_nccl_silent(struct nccl_comm *self, const char *what, uint64_t waited_ns)
 {
-    char words[ZR_COMM_MESSAGE_BYTES];
-    snprintf(words, sizeof(words), "NCCL's %s has not ended within %llu s on rank %u", what,
+    char message[ZR_COMM_MESSAGE_BYTES];
+    snprintf(message, sizeof(message), "NCCL's %s has not ended within %llu s on rank %u", what,
              (unsigned long long)(waited_ns / 1000000000u), self->base.rank);
-    return ask_who_is_lost(self, words);
+    return name_lost_rank(self, message);
 }
 
 zr_result zr_nccl_settle(struct nccl_comm *self, zr_nccl_comm comm, zr_nccl_result code, const char *what)

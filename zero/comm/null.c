@@ -29,7 +29,7 @@ static zr_result null_host(struct zr_comm *comm, const struct zr_all_gather *op)
 }
 
 /* A sum over one rank: a scaled copy. */
-static zr_result sum_alone(struct zr_comm *comm, const struct zr_comm_item *item)
+static zr_result sum_single_rank(struct zr_comm *comm, const struct zr_comm_item *item)
 {
     const void *from[1] = {item->kind == ZR_COMM_REDUCE_SCATTER ? item->reduce_scatter.source
                                                                 : item->all_reduce.buffer};
@@ -45,7 +45,7 @@ static zr_result null_run(struct zr_comm *comm, const struct zr_comm_item *item)
     switch (item->kind) {
     case ZR_COMM_REDUCE_SCATTER:
     case ZR_COMM_ALL_REDUCE:
-        return sum_alone(comm, item);
+        return sum_single_rank(comm, item);
     case ZR_COMM_ALL_GATHER:
         return zr_comm_copy(comm, item->all_gather.destination, item->all_gather.source,
                             item->all_gather.shard_bytes);

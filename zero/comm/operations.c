@@ -85,20 +85,20 @@ uint64_t zr_comm_direct_bytes(const struct zr_comm *comm, const struct zr_comm_i
 /* ---- Checks -------------------------------------------------------------------------------------------- */
 
 /* Arguments common to all operations. */
-struct asked {
+struct request {
     enum zr_comm_kind kind;
     zr_comm *comm;
     const void *operation;
     zr_ticket *ticket;
 };
 
-static zr_result begin(const struct asked *asked)
+static zr_result begin(const struct request *request)
 {
-    if (asked->ticket)
-        *asked->ticket = 0;
-    if (!asked->comm || !asked->operation)
+    if (request->ticket)
+        *request->ticket = 0;
+    if (!request->comm || !request->operation)
         return zr_fail(ZR_ERR_INVALID, "%s requires a communicator and an operation",
-                       zr_comm_kind_name(asked->kind));
+                       zr_comm_kind_name(request->kind));
     return ZR_OK;
 }
 
@@ -113,27 +113,27 @@ static zr_result check_size(size_t shard, size_t unit_bytes, unsigned shards)
     return ZR_OK;
 }
 
-static zr_result check_type(const struct asked *asked, enum zr_comm_type type)
+static zr_result check_type(const struct request *request, enum zr_comm_type type)
 {
     if ((unsigned)type >= ZR_COMM_TYPE_COUNT)
-        return zr_fail(ZR_ERR_INVALID, "%s: element type %d is invalid", zr_comm_kind_name(asked->kind),
+        return zr_fail(ZR_ERR_INVALID, "%s: element type %d is invalid", zr_comm_kind_name(request->kind),
                        (int)type);
     return ZR_OK;
 }
 
-static zr_result check_rank(const struct asked *asked, const char *what, unsigned rank)
+static zr_result check_rank(const struct request *request, const char *what, unsigned rank)
 {
-    if (rank >= asked->comm->world)
+    if (rank >= request->comm->world)
         return zr_fail(ZR_ERR_INVALID, "%s: %s rank %u is not below the world size of %u",
-                       zr_comm_kind_name(asked->kind), what, rank, asked->comm->world);
+                       zr_comm_kind_name(request->kind), what, rank, request->comm->world);
     return ZR_OK;
 }
 
-static zr_result check_places(const struct asked *asked, const void *source, const void *destination)
+static zr_result check_places(const struct request *request, const void *source, const void *destination)
 {
     if (!source || !destination)
         return zr_fail(ZR_ERR_INVALID, "%s requires a source and a destination",
-                       zr_comm_kind_name(asked->kind));
+                       zr_comm_kind_name(request->kind));
     return ZR_OK;
 }
 
@@ -147,18 +147,18 @@ struct shape {
 };
 
 /* An operation on nothing completes immediately. */
-static zr_result hand_in(const struct asked *asked, const struct shape *shape,
-                         const struct zr_comm_item *item)
+static zr_result submit_checked(const struct request *request, const struct shape *shape,
+                                const struct zr_comm_item *item)
 {
-    zr_result result = check_type(asked, shape->type);
+    zr_result result = check_type(request, shape->type);
     if (result == ZR_OK)
-        result = check_rank(asked, "root", shape->root);
+        result = check_rank(request, "root", shape->root);
     if (result == ZR_OK)
         result = check_size(shape->shard, shape->unit_bytes, shape->shards);
     if (result != ZR_OK || shape->shard == 0)
         return result;
-    result = check_places(asked, shape->source, shape->destination);
-    return result == ZR_OK ? zr_comm_submit(asked->comm, item, asked->ticket) : result;
+    result = check_places(request, shape->source, shape->destination);
+    return result == ZR_OK ? zr_comm_submit(request->comm, item, request->ticket) : result;
 }
 
 /* ---- Sums ---------------------------------------------------------------------------------------------- */
@@ -177,121 +177,122 @@ static bool wide_in_place(const struct zr_reduce_scatter *operation, unsigned wo
 
 zr_result zr_comm_reduce_scatter(zr_comm *comm, const struct zr_reduce_scatter *operation, zr_ticket *ticket)
 {
-    struct asked asked = {ZR_COMM_REDUCE_SCATTER, comm, operation, ticket};
-    zr_result result = begin(&asked);
+    struct request request = {ZR_COMM_REDUCE_SCATTER, comm, operation, ticket};
+    zr_result result = begin(&request);
     if (result != ZR_OK)
         return result;
     if (wide_in_place(operation, comm->world))
         return zr_fail(ZR_ERR_INVALID, "a wide %s cannot overwrite its source",
-                       zr_comm_kind_name(asked.kind));
-    return hand_in(&asked,
-                   &(struct shape){.type = operation->type,
-                                   .shard = operation->shard_elements,
-                                   .unit_bytes = sizeof(float),
-                                   .shards = comm->world,
-                                   .source = operation->source,
-                                   .destination = operation->destination},
-                   &(struct zr_comm_item){.kind = asked.kind, .reduce_scatter = *operation});
+                       zr_comm_kind_name(request.kind));
+    return submit_checked(&request,
+                          &(struct shape){.type = operation->type,
+                                          .shard = operation->shard_elements,
+                                          .unit_bytes = sizeof(float),
+                                          .shards = comm->world,
+                                          .source = operation->source,
+                                          .destination = operation->destination},
+                          &(struct zr_comm_item){.kind = request.kind, .reduce_scatter = *operation});
 }
 
 zr_result zr_comm_all_reduce(zr_comm *comm, const struct zr_all_reduce *operation, zr_ticket *ticket)
 {
-    struct asked asked = {ZR_COMM_ALL_REDUCE, comm, operation, ticket};
-    zr_result result = begin(&asked);
+    struct request request = {ZR_COMM_ALL_REDUCE, comm, operation, ticket};
+    zr_result result = begin(&request);
     if (result != ZR_OK)
         return result;
-    return hand_in(&asked,
-                   &(struct shape){.type = operation->type,
-                                   .shard = operation->shard_elements,
-                                   .unit_bytes = sizeof(float),
-                                   .shards = comm->world,
-                                   .source = operation->buffer,
-                                   .destination = operation->buffer},
-                   &(struct zr_comm_item){.kind = asked.kind, .all_reduce = *operation});
+    return submit_checked(&request,
+                          &(struct shape){.type = operation->type,
+                                          .shard = operation->shard_elements,
+                                          .unit_bytes = sizeof(float),
+                                          .shards = comm->world,
+                                          .source = operation->buffer,
+                                          .destination = operation->buffer},
+                          &(struct zr_comm_item){.kind = request.kind, .all_reduce = *operation});
 }
 
 /* ---- Data ---------------------------------------------------------------------------------------------- */
 
 zr_result zr_comm_all_gather(zr_comm *comm, const struct zr_all_gather *operation, zr_ticket *ticket)
 {
-    struct asked asked = {ZR_COMM_ALL_GATHER, comm, operation, ticket};
-    zr_result result = begin(&asked);
+    struct request request = {ZR_COMM_ALL_GATHER, comm, operation, ticket};
+    zr_result result = begin(&request);
     if (result != ZR_OK)
         return result;
-    return hand_in(&asked,
-                   &(struct shape){.type = operation->type,
-                                   .shard = operation->shard_bytes,
-                                   .unit_bytes = 1,
-                                   .shards = comm->world,
-                                   .source = operation->source,
-                                   .destination = operation->destination},
-                   &(struct zr_comm_item){.kind = asked.kind, .all_gather = *operation});
+    return submit_checked(&request,
+                          &(struct shape){.type = operation->type,
+                                          .shard = operation->shard_bytes,
+                                          .unit_bytes = 1,
+                                          .shards = comm->world,
+                                          .source = operation->source,
+                                          .destination = operation->destination},
+                          &(struct zr_comm_item){.kind = request.kind, .all_gather = *operation});
 }
 
 zr_result zr_comm_broadcast(zr_comm *comm, const struct zr_broadcast *operation, zr_ticket *ticket)
 {
-    struct asked asked = {ZR_COMM_BROADCAST, comm, operation, ticket};
-    zr_result result = begin(&asked);
+    struct request request = {ZR_COMM_BROADCAST, comm, operation, ticket};
+    zr_result result = begin(&request);
     if (result != ZR_OK)
         return result;
-    return hand_in(&asked,
-                   &(struct shape){.type = operation->type,
-                                   .root = operation->root,
-                                   .shard = operation->bytes,
-                                   .unit_bytes = 1,
-                                   .shards = 1,
-                                   .source = operation->buffer,
-                                   .destination = operation->buffer},
-                   &(struct zr_comm_item){.kind = asked.kind, .broadcast = *operation});
+    return submit_checked(&request,
+                          &(struct shape){.type = operation->type,
+                                          .root = operation->root,
+                                          .shard = operation->bytes,
+                                          .unit_bytes = 1,
+                                          .shards = 1,
+                                          .source = operation->buffer,
+                                          .destination = operation->buffer},
+                          &(struct zr_comm_item){.kind = request.kind, .broadcast = *operation});
 }
 
 /* Checks one direction of a transfer; an empty one is skipped on both sides. */
-static zr_result check_direction(const struct asked *asked, size_t bytes, const void *place, unsigned peer)
+static zr_result check_direction(const struct request *request, size_t bytes, const void *place,
+                                 unsigned peer)
 {
     zr_result result = check_size(bytes, 1, 1);
     if (result != ZR_OK || bytes == 0)
         return result;
-    result = check_rank(asked, "peer", peer);
-    if (result == ZR_OK && peer == asked->comm->rank)
-        result = zr_fail(ZR_ERR_INVALID, "%s: rank %u cannot be its own peer", zr_comm_kind_name(asked->kind),
-                         peer);
-    return result == ZR_OK ? check_places(asked, place, place) : result;
+    result = check_rank(request, "peer", peer);
+    if (result == ZR_OK && peer == request->comm->rank)
+        result = zr_fail(ZR_ERR_INVALID, "%s: rank %u cannot be its own peer",
+                         zr_comm_kind_name(request->kind), peer);
+    return result == ZR_OK ? check_places(request, place, place) : result;
 }
 
-static zr_result transfer(const struct asked *asked, const struct zr_transfer *operation)
+static zr_result transfer(const struct request *request, const struct zr_transfer *operation)
 {
-    zr_result result = begin(asked);
+    zr_result result = begin(request);
     if (result != ZR_OK)
         return result;
     struct zr_transfer both = *operation;
-    if (asked->kind == ZR_COMM_SEND)
+    if (request->kind == ZR_COMM_SEND)
         both.receive_bytes = 0;
-    else if (asked->kind == ZR_COMM_RECEIVE)
+    else if (request->kind == ZR_COMM_RECEIVE)
         both.send_bytes = 0;
-    result = check_type(asked, both.type);
+    result = check_type(request, both.type);
     if (result == ZR_OK)
-        result = check_direction(asked, both.send_bytes, both.send, both.to);
+        result = check_direction(request, both.send_bytes, both.send, both.to);
     if (result == ZR_OK)
-        result = check_direction(asked, both.receive_bytes, both.receive, both.from);
+        result = check_direction(request, both.receive_bytes, both.receive, both.from);
     if (result != ZR_OK || (both.send_bytes == 0 && both.receive_bytes == 0))
         return result;
-    return zr_comm_submit(asked->comm, &(struct zr_comm_item){.kind = asked->kind, .transfer = both},
-                          asked->ticket);
+    return zr_comm_submit(request->comm, &(struct zr_comm_item){.kind = request->kind, .transfer = both},
+                          request->ticket);
 }
 
 zr_result zr_comm_send(zr_comm *comm, const struct zr_transfer *operation, zr_ticket *ticket)
 {
-    return transfer(&(struct asked){ZR_COMM_SEND, comm, operation, ticket}, operation);
+    return transfer(&(struct request){ZR_COMM_SEND, comm, operation, ticket}, operation);
 }
 
 zr_result zr_comm_receive(zr_comm *comm, const struct zr_transfer *operation, zr_ticket *ticket)
 {
-    return transfer(&(struct asked){ZR_COMM_RECEIVE, comm, operation, ticket}, operation);
+    return transfer(&(struct request){ZR_COMM_RECEIVE, comm, operation, ticket}, operation);
 }
 
 zr_result zr_comm_send_receive(zr_comm *comm, const struct zr_transfer *operation, zr_ticket *ticket)
 {
-    return transfer(&(struct asked){ZR_COMM_SEND_RECEIVE, comm, operation, ticket}, operation);
+    return transfer(&(struct request){ZR_COMM_SEND_RECEIVE, comm, operation, ticket}, operation);
 }
 
 /* ---- Host messages ------------------------------------------------------------------------------------- */

@@ -87,7 +87,7 @@ ZR_API unsigned zr_comm_world(const zr_comm *comm);
 /* "local", "mpi", "nccl", "null" */
 ZR_API const char *zr_comm_name(const zr_comm *comm);
 ZR_API void zr_comm_counters_get(zr_comm *comm, struct zr_comm_counters *out);
-/* Bytes of ring that such a communicator allocates from its arena; 0 for one rank. */
+/* Bytes of ring that a communicator of `world` ranks allocates from its arena; 0 for one rank. */
 ZR_API size_t zr_comm_ring_bytes(unsigned world, size_t bucket_bytes);
 
 /* ---- Sums ---------------------------------------------------------------------------------------------- */
@@ -222,9 +222,9 @@ ZR_API zr_result zr_comm_split(zr_comm **out, zr_comm *parent, const unsigned *r
  * rank's buffers. Call it on every rank, before destroying the arenas. NULL: no effect. */
 ZR_API zr_result zr_comm_destroy(zr_comm *comm);
 
-/* Path of the data; the bits are the same. Over a network, for gathers and broadcasts: directly between
- * all pairs, or from neighbour to neighbour. On one machine, for all operations: read directly from the
- * peers' memory if its granules can be mapped, or through the ring. */
+/* Path of the data, which does not affect the bits of results. Over a network, for gathers and broadcasts:
+ * directly between all pairs, or from neighbour to neighbour. On one machine, for all operations: read
+ * directly from the peers' memory if its granules can be mapped, or through the ring. */
 enum zr_comm_algorithm {
     ZR_COMM_AUTO = 0, /* chosen by size and number of ranks, equally on all ranks */
     ZR_COMM_DIRECT,
@@ -284,8 +284,7 @@ ZR_API zr_result zr_comm_local_create(zr_comm **out, const struct zr_comm_option
  * point of every step. */
 ZR_API zr_result zr_local_request(zr_comm *comm, enum zr_request_kind *out);
 
-/* ---- Ranks of any launcher
- * ------------------------------------------------------------------------------ */
+/* ---- Ranks of any launcher ----------------------------------------------------------------------------- */
 
 /* Transport between ranks: shared memory of one machine, or MPI between any machines. */
 enum zr_comm_carrier { ZR_CARRIER_LOCAL = 0, ZR_CARRIER_MPI };

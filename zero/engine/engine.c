@@ -11,68 +11,54 @@
 
 #include "alloc/base/struct_bytes.h"
 
-/* Allocates fp32 sums: in the arena of offloaded state, and in device memory for device-resident units. */
-static zr_result take_sums(struct zr_engine *engine)
-{
-    size_t staying = 0, all = engine->layout.shards_elements;
-    for (unsigned u = engine->stay.first; u < engine->stay.end; u++)
-        staying += engine->layout.units[u].shard_elements;
-    zr_result result = zr_take(zr_engine_state_arena(engine), ZR_TAG_GRAD, all - staying, sizeof(float),
-                               (void **)&engine->sums);
-    return result == ZR_OK ? zr_take(engine->options.arena, ZR_TAG_GRAD, staying, sizeof(float),
-                                     (void **)&engine->staying_sums)
-                           : result;
-}
-
-static zr_result open_stores(struct zr_engine *engine)
+/* Opens the store of a tier's units. */
+static zr_result open_store(struct zr_engine *engine, struct zr_state_tier *tier)
 {
     const struct zr_engine_options *o = &engine->options;
-    struct zr_state_store_options options = {
-        .arena = zr_engine_state_arena(engine),
-        .layout = &engine->layout,
-        .whole = o->stage == 0,
-        .stay = engine->stay,
-        .master = zr_engine_is_low_precision(engine) || zr_engine_offloads(engine),
-        .variance = o->optimizer.kind == ZR_OPTIMIZER_ADAMW,
-        .host_arena = o->host_arena,
-        .file = o->offload.file,
-        .more_bytes = engine->gradient_file.bytes,
-        .more_memory = engine->gradient_file.slots,
-        .more_memory_bytes = engine->gradient_file.pipeline.buffers_count * engine->gradient_file.slot_bytes,
-        .simulated = engine->simulated,
-        .twice_bytes = o->offload.file ? o->offload.speculative_bytes : 0};
-    zr_result result = zr_state_store_open(
-        &engine->store, o->offload.file ? &zr_state_store_nvme : &zr_state_store_memory, &options);
-    if (result != ZR_OK || engine->stay.first == engine->stay.end)
-        return result;
-    options.arena = o->arena;
-    options.staying = true;
-    options.master = zr_engine_is_low_precision(engine);
-    return zr_state_store_open(&engine->staying, &zr_state_store_memory, &options);
+    const struct zr_offload_file *file = tier->offloaded ? o->offload.file : NULL;
+    bool staying = tier != engine->state_tier;
+    if (staying && engine->stay.first == engine->stay.end)
+        return ZR_OK;
+    return zr_state_store_open(
+        &tier->store, file ? &zr_state_store_nvme : &zr_state_store_memory,
+        &(struct zr_state_store_options){.arena = tier->arena,
+                                         .layout = &engine->layout,
+                                         .whole = o->stage == 0,
+                                         .stay = engine->stay,
+                                         .staying = staying,
+                                         .master = tier->masters,
+                                         .variance = o->optimizer.kind == ZR_OPTIMIZER_ADAMW,
+                                         .host_arena = o->host_arena,
+                                         .file = file,
+                                         .more_bytes = engine->gradient_file.bytes,
+                                         .more_memory = engine->gradient_file.slots,
+                                         .more_memory_bytes = engine->gradient_file.pipeline.buffers_count *
+                                                              engine->gradient_file.slot_bytes,
+                                         .simulated = engine->simulated,
+                                         .twice_bytes = file ? o->offload.speculative_bytes : 0});
 }
 
 static zr_result take_pools(struct zr_engine *engine)
 {
-    zr_arena *arena = zr_engine_state_arena(engine);
     const struct zr_engine_options *o = &engine->options;
     zr_result result = zr_take(o->arena, ZR_TAG_PARAM, engine->parameters_elements, engine->parameter_bytes,
                                (void **)&engine->parameters);
     if (result == ZR_OK)
         result = zr_take(o->offload.host, ZR_TAG_PARAM, engine->host_parameters_elements,
                          engine->parameter_bytes, (void **)&engine->host_parameters);
-    if (result == ZR_OK)
-        result = zr_take(arena, ZR_TAG_GRAD, o->scattered_gradients ? 0 : engine->gradients_elements,
-                         engine->gradient_bytes, (void **)&engine->gradients);
-    if (result == ZR_OK)
-        result =
-            zr_take(o->arena, ZR_TAG_GRAD, o->scattered_gradients ? 0 : engine->staying_gradients_elements,
-                    engine->gradient_bytes, (void **)&engine->staying_gradients);
-    if (result == ZR_OK && zr_engine_keeps_sums(engine))
-        result = take_sums(engine);
+    for (unsigned t = engine->tiers_count; t-- > 0 && result == ZR_OK && !o->scattered_gradients;) {
+        struct zr_state_tier *tier = &engine->tiers[t];
+        result = zr_take(tier->arena, ZR_TAG_GRAD, tier->gradients_elements, engine->gradient_bytes,
+                         (void **)&tier->gradients);
+    }
+    for (unsigned t = engine->tiers_count; t-- > 0 && result == ZR_OK;) {
+        struct zr_state_tier *tier = &engine->tiers[t];
+        result = zr_take(tier->arena, ZR_TAG_GRAD, tier->sums_elements, sizeof(float), (void **)&tier->sums);
+    }
     if (result == ZR_OK)
         result = zr_engine_gradient_file_open(engine);
-    if (result == ZR_OK)
-        result = open_stores(engine);
+    for (unsigned t = engine->tiers_count; t-- > 0 && result == ZR_OK;)
+        result = open_store(engine, &engine->tiers[t]);
     if (result == ZR_OK)
         result = zr_engine_parameter_file_open(engine);
     if (result == ZR_OK)
@@ -93,7 +79,7 @@ static zr_result take_pools(struct zr_engine *engine)
 static zr_result clear_states(struct zr_engine *engine, size_t unit, const struct zr_owned *owned)
 {
     size_t bytes = (owned->to - owned->from) * sizeof(float);
-    float *const states[] = {zr_engine_has_masters(engine, unit) ? owned->master : NULL, owned->momentum,
+    float *const states[] = {engine->units[unit].tier->masters ? owned->master : NULL, owned->momentum,
                              owned->variance};
     struct zr_compute compute = zr_engine_unit_compute(engine, unit);
     zr_result result = ZR_OK;
@@ -116,7 +102,7 @@ static zr_result initialise_unit(struct zr_engine *engine, size_t index)
 
     if (result == ZR_OK)
         result = clear_states(engine, index, &owned);
-    if (!zr_engine_has_masters(engine, index) && state->resident) { /* no communication needed */
+    if (!state->tier->masters && state->resident) { /* no communication needed */
         from = 0;
         to = unit->padded_elements;
         base = zr_engine_parameter_place(engine, state->parameters_at);
@@ -140,24 +126,23 @@ static zr_result initialise_unit(struct zr_engine *engine, size_t index)
     return result == ZR_OK ? zr_engine_round_masters(engine, index) : result;
 }
 
+static zr_result clear_pool(const struct zr_engine *engine, zr_arena *arena, void *pool, size_t bytes)
+{
+    struct zr_compute compute = zr_engine_compute(engine, arena);
+    return pool ? compute.kernels->clear(compute.context, &(struct zr_clear){bytes, pool}) : ZR_OK;
+}
+
 static zr_result clear_pools(struct zr_engine *engine)
 {
-    const struct {
-        zr_arena *arena;
-        struct zr_clear all;
-    } pools[] = {
-        {engine->options.arena, {engine->parameters_elements * engine->parameter_bytes, engine->parameters}},
-        {engine->options.offload.host,
-         {engine->host_parameters_elements * engine->parameter_bytes, engine->host_parameters}},
-        {zr_engine_state_arena(engine),
-         {engine->gradients ? engine->gradients_elements * engine->gradient_bytes : 0, engine->gradients}},
-        {engine->options.arena,
-         {engine->staying_gradients ? engine->staying_gradients_elements * engine->gradient_bytes : 0,
-          engine->staying_gradients}}};
-    zr_result result = ZR_OK;
-    for (size_t i = 0; i < sizeof pools / sizeof *pools && result == ZR_OK; i++) {
-        struct zr_compute compute = zr_engine_compute(engine, pools[i].arena);
-        result = compute.kernels->clear(compute.context, &pools[i].all);
+    zr_result result = clear_pool(engine, engine->options.arena, engine->parameters,
+                                  engine->parameters_elements * engine->parameter_bytes);
+    if (result == ZR_OK)
+        result = clear_pool(engine, engine->options.offload.host, engine->host_parameters,
+                            engine->host_parameters_elements * engine->parameter_bytes);
+    for (unsigned t = engine->tiers_count; t-- > 0 && result == ZR_OK;) {
+        struct zr_state_tier *tier = &engine->tiers[t];
+        result = clear_pool(engine, tier->arena, tier->gradients,
+                            tier->gradients_elements * engine->gradient_bytes);
     }
     return result;
 }
@@ -172,7 +157,7 @@ static zr_result initialise(struct zr_engine *engine)
     zr_engine_start_scaling(engine);
     for (size_t u = 0; u < engine->layout.units_count && result == ZR_OK; u++) {
         result = initialise_unit(engine, u);
-        if (result == ZR_OK && gathers && zr_engine_has_masters(engine, u) && engine->units[u].resident)
+        if (result == ZR_OK && gathers && engine->units[u].tier->masters && engine->units[u].resident)
             result = zr_engine_all_gather_parameters(engine, u);
     }
     return result;
@@ -192,11 +177,28 @@ static void number_segments(struct zr_engine *engine)
     }
 }
 
+static void open_tiers(struct zr_engine *engine)
+{
+    bool offloads = zr_engine_offloads(engine);
+    engine->tiers_count = offloads ? 2 : 1;
+    engine->state_tier = &engine->tiers[offloads];
+    for (unsigned t = 0; t < engine->tiers_count; t++) {
+        struct zr_state_tier *tier = &engine->tiers[t];
+        tier->arena = t == 0 ? engine->options.arena : engine->options.offload.host;
+        tier->compute = zr_engine_compute(engine, tier->arena);
+        tier->offloaded = t > 0;
+        tier->masters = tier->offloaded || zr_engine_is_low_precision(engine);
+    }
+}
+
 /* Copies the options and fills in defaults. */
 static zr_result keep_options(struct zr_engine *engine, const struct zr_engine_options *options)
 {
     struct zr_optimizer_options *optimizer = &engine->options.optimizer;
     engine->options = *options;
+    engine->simulated = !options->kernels->executes;
+    engine->apart = !options->kernels->host_visible;
+    open_tiers(engine);
     if (engine->options.micro_batches == 0)
         engine->options.micro_batches = 1;
     if (optimizer->groups_count == 0) {
@@ -212,8 +214,6 @@ static zr_result keep_options(struct zr_engine *engine, const struct zr_engine_o
                            optimizer->groups_count);
     engine->rank = zr_comm_rank(options->comm);
     engine->world = zr_comm_world(options->comm);
-    engine->simulated = !options->kernels->executes;
-    engine->apart = !options->kernels->host_visible;
     return ZR_OK;
 }
 
@@ -274,31 +274,29 @@ void zr_engine_destroy(zr_engine *engine)
 {
     if (!engine)
         return;
-    zr_arena *arena = engine->options.arena, *host_arena = engine->options.host_arena,
-             *state_arena = zr_engine_state_arena(engine);
+    zr_arena *arena = engine->options.arena, *host_arena = engine->options.host_arena;
     zr_engine_speculation_close(engine); /* first: its thread reads gradients */
     if (engine->units) {
         /* After this wait no operation of the communicator writes, even if a peer was lost. */
         zr_engine_synchronize(engine);
         for (size_t u = 0; u < engine->layout.units_count; u++) {
-            zr_drop(zr_engine_unit_arena(engine, u), &engine->units[u].sum_shard);
-            zr_drop(zr_engine_unit_arena(engine, u), &engine->units[u].gradients);
+            zr_engine_drop_gradients(engine, u);
             zr_drop(arena, &engine->units[u].staging);
             zr_drop(arena, &engine->units[u].gathered);
         }
     }
     zr_drop(host_arena, &engine->squares);
     zr_drop(arena, &engine->results);
-    zr_state_store_close(&engine->staying);
-    zr_state_store_close(&engine->store);
+    for (unsigned t = 0; t < engine->tiers_count; t++)
+        zr_state_store_close(&engine->tiers[t].store);
     zr_engine_gradient_file_close(engine);
     zr_engine_parameter_file_close(engine);
     zr_engine_late_close(engine);
     zr_engine_offload_close(engine);
-    zr_drop(arena, &engine->staying_sums);
-    zr_drop(state_arena, &engine->sums);
-    zr_drop(arena, &engine->staying_gradients);
-    zr_drop(state_arena, &engine->gradients);
+    for (unsigned t = 0; t < engine->tiers_count; t++) {
+        zr_drop(engine->tiers[t].arena, &engine->tiers[t].sums);
+        zr_drop(engine->tiers[t].arena, &engine->tiers[t].gradients);
+    }
     if (engine->host_parameters)
         zr_drop(engine->options.offload.host, &engine->host_parameters);
     zr_drop(arena, &engine->parameters);

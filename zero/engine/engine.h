@@ -30,6 +30,20 @@ struct zr_compute {
     bool apart; /* the host cannot access the tensors */
 };
 
+/* Memory of optimizer state, masters, kept gradients and their fp32 sums over micro-batches: the device, or
+ * the tier of an offloaded optimizer. Every unit is in one tier, chosen by placement.c. */
+struct zr_state_tier {
+    zr_arena *arena;
+    struct zr_compute compute;   /* for tensors in `arena` */
+    bool offloaded;              /* gradients and new parameters are copied from and to the device */
+    bool masters;                /* masters are separate from the parameters */
+    struct zr_state_store store; /* not open: the tier has no units */
+    char *gradients;             /* whole units or shards, at zr_unit_state.gradients_at */
+    float *sums;                 /* at zr_unit_state.sums_at, beside whole gradients or instead of two-byte
+                                    shards; NULL: none */
+    size_t gradients_elements, sums_elements;
+};
+
 /* Arguments common to all parameters of an update. */
 struct zr_engine_update {
     float rate, gradient_scale, correction1, correction2;
@@ -43,8 +57,8 @@ enum { ZR_NO_UNIT = UINT32_MAX, ZR_AWAITED_UNITS_MAX = 2, ZR_BOUNCE_BUFFERS = 2 
 
 struct zr_unit_state {
     /* Parameters. */
-    bool resident;              /* parameters are kept whole */
-    bool stays;                 /* optimizer state and gradients are device-resident */
+    bool resident; /* parameters are kept whole */
+    struct zr_state_tier *tier;
     size_t parameters_at;       /* offset of the unit or its shard in the pool, in elements */
     void *gathered;             /* temporarily whole parameters; NULL: not gathered */
     unsigned references;        /* gathers without release, at every stage */
@@ -66,8 +80,8 @@ struct zr_unit_state {
     bool adds;                           /* gradient_task adds to the sum instead of overwriting it */
     zr_ticket gradient_copy;             /* ticket of engine->copies: copy to the host in progress */
 
-    size_t gradients_at;   /* offset of the gradients in their pool, in elements */
-    void *filed_gradients; /* shard of gradients in the offload file, while in memory */
+    size_t gradients_at, sums_at; /* offsets in the tier's pools, in elements */
+    void *filed_gradients;        /* shard of gradients in the offload file, while in memory */
 
     size_t first_segment; /* index of the unit's first segment on this rank; see zr_engine_segment() */
 };
@@ -84,7 +98,7 @@ struct zr_late {
     struct zr_engine_update update;
     struct zr_late_unit *units; /* [units_count] */
     char *parameters;           /* new parameters of this rank's shards, [layout.shards_elements] */
-    char *other_gradients;      /* second buffer of zr_engine.gradients and .sums */
+    char *other_gradients;      /* second buffer of the tier's gradients and sums */
     float *other_sums;
     zr_ticket ticket;
     bool pending;                        /* an update was started and its parameters are not published */
@@ -160,20 +174,12 @@ struct zr_engine {
     size_t parameters_elements;
     char *host_parameters; /* shards of parameters on the host, see zr_engine_hosts_parameters() */
     size_t host_parameters_elements;
-    char *gradients; /* whole: [layout.pool_elements], or shards: [layout.shards_elements] */
-    size_t gradients_elements;
-    char *staying_gradients; /* gradients of device-resident units; `gradients` has the others */
-    size_t staying_gradients_elements;
+    struct zr_state_tier tiers[2]; /* the device, then the tier of an offloaded optimizer */
+    unsigned tiers_count;
+    struct zr_state_tier *state_tier; /* the last tier */
     struct zr_gradient_file gradient_file;
     struct zr_parameter_file parameter_file;
-    /* [layout.shards_elements] or NULL: fp32 sums over micro-batches, beside whole gradients or instead of
-     * two-byte shards. */
-    float *sums;
-    float *staying_sums; /* sums of device-resident units */
-    struct zr_state_store
-        store; /* momentum, variance, and masters unless fp32, where the parameters are the masters */
-    struct zr_state_store staying; /* state of device-resident units; not open if there are none */
-    struct zr_unit_range stay;
+    struct zr_unit_range stay; /* units of an offloaded optimizer that are in the device tier */
     bool shards_gradients, shards_parameters; /* derived from the stage by placement.c */
 
     /* Offload only; see offload.h. */
@@ -320,30 +326,6 @@ static inline bool zr_engine_offloads(const struct zr_engine *engine)
     return engine->options.offload.optimizer;
 }
 
-/* Whether one unit's optimizer state, masters and shards of gradients are on the host. */
-static inline bool zr_engine_offloads_unit(const struct zr_engine *engine, size_t unit)
-{
-    return zr_engine_offloads(engine) && !engine->units[unit].stays;
-}
-
-/* Whether a unit's masters are separate from its parameters. */
-static inline bool zr_engine_has_masters(const struct zr_engine *engine, size_t unit)
-{
-    return zr_engine_is_low_precision(engine) || zr_engine_offloads_unit(engine, unit);
-}
-
-/* The arena of optimizer state; with offload, of units that are not device-resident. */
-static inline zr_arena *zr_engine_state_arena(const struct zr_engine *engine)
-{
-    return zr_engine_offloads(engine) ? engine->options.offload.host : engine->options.arena;
-}
-
-/* The arena of a unit's optimizer state. */
-static inline zr_arena *zr_engine_unit_arena(const struct zr_engine *engine, size_t unit)
-{
-    return zr_engine_offloads_unit(engine, unit) ? engine->options.offload.host : engine->options.arena;
-}
-
 /* Kernels and context for tensors in an arena of the engine. */
 static inline struct zr_compute zr_engine_compute(const struct zr_engine *engine, const zr_arena *arena)
 {
@@ -356,27 +338,21 @@ static inline struct zr_compute zr_engine_compute(const struct zr_engine *engine
 /* Kernels and context for a unit's masters, optimizer state and gradient shards. */
 static inline struct zr_compute zr_engine_unit_compute(const struct zr_engine *engine, size_t unit)
 {
-    return zr_engine_compute(engine, zr_engine_unit_arena(engine, unit));
+    return engine->units[unit].tier->compute;
 }
 
 /* The fp32 sum over a unit's micro-batches in its pool; NULL: there is no pool. */
 static inline float *zr_engine_pooled_sum(const struct zr_engine *engine, size_t unit)
 {
-    const struct zr_layout_unit *units = engine->layout.units;
-    size_t at = units[unit].shard_offset;
-    if (engine->units[unit].stays)
-        return engine->staying_sums ? engine->staying_sums + at - units[engine->stay.first].shard_offset
-                                    : NULL;
-    if (unit >= engine->stay.end && engine->stay.end > engine->stay.first)
-        at -= units[engine->stay.end - 1].shard_offset + units[engine->stay.end - 1].shard_elements -
-              units[engine->stay.first].shard_offset;
-    return engine->sums ? engine->sums + at : NULL;
+    const struct zr_unit_state *state = &engine->units[unit];
+    return state->tier->sums ? state->tier->sums + state->sums_at : NULL;
 }
 
 /* Whether a unit's parameters are kept on the host, as shards. */
 static inline bool zr_engine_hosts_parameters(const struct zr_engine *engine, size_t unit)
 {
-    return engine->options.offload.parameters && !engine->units[unit].resident && !engine->units[unit].stays;
+    return engine->options.offload.parameters && !engine->units[unit].resident &&
+           engine->units[unit].tier->offloaded;
 }
 
 /* Whether a unit's parameters are kept in an offload file. */
@@ -434,10 +410,18 @@ static inline bool zr_engine_files_gradients(const struct zr_engine *engine, siz
 {
     const struct zr_engine_options *o = &engine->options;
     const struct zr_layout_unit *u = &engine->layout.units[unit];
-    return o->offload.file && !engine->units[unit].stays && !o->offload.delayed && !o->scattered_gradients &&
+    return o->offload.file && engine->units[unit].tier->offloaded && !o->offload.delayed &&
+           !o->scattered_gradients &&
            !engine->apart && /* reductions into the file would make the host wait for each of them */
            zr_engine_accumulation_steps(engine, unit) == 1 &&
            !engine->layout.parameters[u->first_parameter].parameter.part.shared;
+}
+
+/* Frees gradients and sums of a unit that exist within a step only. */
+static inline void zr_engine_drop_gradients(const struct zr_engine *engine, size_t unit)
+{
+    zr_drop(engine->units[unit].tier->arena, &engine->units[unit].sum_shard);
+    zr_drop(engine->units[unit].tier->arena, &engine->units[unit].gradients);
 }
 
 /* A unit's kept gradients, whole or shards. */
@@ -446,9 +430,9 @@ static inline char *zr_engine_kept_gradients(const struct zr_engine *engine, siz
     const struct zr_unit_state *state = &engine->units[unit];
     if (zr_engine_files_gradients(engine, unit))
         return state->filed_gradients;
-    char *pool = state->stays ? engine->staying_gradients : engine->gradients;
-    return engine->options.scattered_gradients ? state->gradients
-                                               : pool + state->gradients_at * engine->gradient_bytes;
+    return engine->options.scattered_gradients
+               ? state->gradients
+               : state->tier->gradients + state->gradients_at * engine->gradient_bytes;
 }
 
 /* The reduced gradients of this rank's shard after the last accumulation step. */

@@ -11,7 +11,7 @@ static bool is_used(const struct zr_engine *engine)
 
 static zr_nvme_io *io_of(const struct zr_engine *engine)
 {
-    return zr_state_file_io(&engine->store);
+    return zr_state_file_io(&engine->state_tier->store);
 }
 
 static void *slot_of(const struct zr_gradient_file *file, unsigned slot)
@@ -24,7 +24,8 @@ static void count_read(void *state, unsigned unit)
 {
     struct zr_engine *engine = state;
     struct zr_gradient_file *file = &engine->gradient_file;
-    file->read_seconds[unit % ZR_NVME_PLACES] = zr_state_file_count(&engine->store, file->pass[unit].bytes);
+    file->read_seconds[unit % ZR_NVME_PLACES] =
+        zr_state_file_count(&engine->state_tier->store, file->pass[unit].bytes);
 }
 
 /* ---- Open and close ------------------------------------------------------------------------------------ */
@@ -92,7 +93,7 @@ static zr_result wait_for(const struct zr_engine *engine, zr_nvme_event event)
 static struct zr_nvme_extent extent_of(const struct zr_engine *engine, size_t unit, void *memory)
 {
     const struct zr_nvme_unit *extent = &engine->gradient_file.extents[unit];
-    uint64_t base = engine->gradient_file.placed ? 0 : zr_state_file_base(&engine->store);
+    uint64_t base = engine->gradient_file.placed ? 0 : zr_state_file_base(&engine->state_tier->store);
     return (struct zr_nvme_extent){
         .offset_bytes = base + extent->offset_bytes, .memory = memory, .bytes = extent->bytes};
 }
@@ -134,7 +135,7 @@ zr_result zr_engine_gradient_write(struct zr_engine *engine, size_t unit)
         engine->simulated ? ZR_OK : zr_engine_unit_squares(engine, unit, &engine->squares[unit]);
     file->owner[slot] = ZR_NO_UNIT;
     engine->units[unit].filed_gradients = NULL;
-    zr_state_file_count(&engine->store, file->extents[unit].bytes);
+    zr_state_file_count(&engine->state_tier->store, file->extents[unit].bytes);
     struct zr_nvme_extent extent = extent_of(engine, unit, slot_of(file, slot));
     return result == ZR_OK && io_of(engine) ? zr_nvme_write(io_of(engine), &extent, &file->writes[slot])
                                             : result;
@@ -197,7 +198,7 @@ zr_result zr_engine_gradients_take(struct zr_engine *engine, size_t unit)
         return ZR_OK;
     void *at = NULL;
     if (file->pass[unit].bytes > 0)
-        zr_state_file_wait_by_clock(&engine->store, file->read_seconds[unit % ZR_NVME_PLACES]);
+        zr_state_file_wait_by_clock(&engine->state_tier->store, file->read_seconds[unit % ZR_NVME_PLACES]);
     zr_result result = zr_nvme_pipeline_take(&file->pipeline, &at);
     if (zr_engine_files_gradients(engine, unit))
         engine->units[unit].filed_gradients = at;

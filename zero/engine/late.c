@@ -30,7 +30,7 @@ static zr_result update_unit(struct zr_engine *engine, size_t unit)
             zr_engine_update_window(engine, unit, late->gradients, &engine->late.update, &owned, &window);
     zr_comm_clock_update(engine->late.clock, window.count);
     /* Uses the store directly, because the tickets of a unit's copies belong to the step's thread. */
-    zr_result given = zr_state_store_give(&engine->store, unit, true);
+    zr_result given = zr_state_store_give(&engine->state_tier->store, unit, true);
     return result == ZR_OK ? given : result;
 }
 
@@ -38,7 +38,7 @@ static zr_result update_unit(struct zr_engine *engine, size_t unit)
 static uint64_t behind_ns(const struct zr_engine *engine)
 {
     struct zr_state_file_report file;
-    zr_state_store_get_report(&engine->store, &file);
+    zr_state_store_get_report(&engine->state_tier->store, &file);
     return file.waited_behind_ns;
 }
 
@@ -47,10 +47,10 @@ static zr_result update_all(void *state, struct zr_kernel_context *none)
     struct zr_engine *engine = state;
     (void)none;
     uint64_t start_ns = zr_os_now_ns(), before_ns = behind_ns(engine);
-    zr_result result = zr_state_store_begin(&engine->store);
+    zr_result result = zr_state_store_begin(&engine->state_tier->store);
     for (size_t u = 0; u < engine->layout.units_count && result == ZR_OK; u++)
         result = update_unit(engine, u);
-    zr_result ended = zr_state_store_end(&engine->store);
+    zr_result ended = zr_state_store_end(&engine->state_tier->store);
     /* In this order, because a report subtracts the second from the first. */
     atomic_fetch_add(&engine->late.busy_ns, zr_os_now_ns() - start_ns);
     atomic_fetch_add(&engine->late.behind_ns, behind_ns(engine) - before_ns);
@@ -61,8 +61,8 @@ static zr_result update_all(void *state, struct zr_kernel_context *none)
 
 static void drop_late(struct zr_engine *engine, size_t unit)
 {
-    zr_drop(zr_engine_state_arena(engine), &engine->units[unit].late_sum_shard);
-    zr_drop(zr_engine_state_arena(engine), &engine->units[unit].late_gradients);
+    zr_drop(engine->state_tier->arena, &engine->units[unit].late_sum_shard);
+    zr_drop(engine->state_tier->arena, &engine->units[unit].late_gradients);
 }
 
 zr_result zr_engine_late_open(struct zr_engine *engine)
@@ -70,18 +70,18 @@ zr_result zr_engine_late_open(struct zr_engine *engine)
     const struct zr_engine_options *o = &engine->options;
     struct zr_compute compute = zr_engine_compute(engine, o->offload.host);
     struct zr_late *late = &engine->late;
+    const struct zr_state_tier *tier = engine->state_tier;
     if (!o->offload.delayed)
         return ZR_OK;
-    zr_result result =
-        zr_take(o->offload.host, ZR_TAG_GRAD, engine->gradients ? engine->gradients_elements : 0,
-                engine->gradient_bytes, (void **)&late->other_gradients);
-    if (result == ZR_OK && engine->sums)
-        result = zr_take(o->offload.host, ZR_TAG_GRAD, engine->layout.shards_elements, sizeof(float),
+    zr_result result = zr_take(o->offload.host, ZR_TAG_GRAD, tier->gradients ? tier->gradients_elements : 0,
+                               engine->gradient_bytes, (void **)&late->other_gradients);
+    if (result == ZR_OK && tier->sums)
+        result = zr_take(o->offload.host, ZR_TAG_GRAD, tier->sums_elements, sizeof(float),
                          (void **)&late->other_sums);
     if (result == ZR_OK && late->other_gradients)
         result = compute.kernels->clear(
             compute.context,
-            &(struct zr_clear){engine->gradients_elements * engine->gradient_bytes, late->other_gradients});
+            &(struct zr_clear){tier->gradients_elements * engine->gradient_bytes, late->other_gradients});
     if (result == ZR_OK)
         result = zr_take(o->offload.host, ZR_TAG_PARAM, engine->layout.shards_elements,
                          engine->parameter_bytes, (void **)&late->parameters);
@@ -133,8 +133,9 @@ static zr_result run(struct zr_late *late)
 zr_result zr_engine_late_start(struct zr_engine *engine, const struct zr_engine_update *update)
 {
     struct zr_late *late = &engine->late;
-    char *gradients = engine->gradients;
-    float *sums = engine->sums;
+    struct zr_state_tier *tier = engine->state_tier;
+    char *gradients = tier->gradients;
+    float *sums = tier->sums;
     zr_assert(!late->pending);
     /* The update's thread overwrites the source of earlier copies and cannot wait for streams, so wait here.
      */
@@ -160,9 +161,9 @@ zr_result zr_engine_late_start(struct zr_engine *engine, const struct zr_engine_
         state->gradients = NULL;
         state->accumulated = 0;
     }
-    engine->gradients = late->other_gradients;
+    tier->gradients = late->other_gradients;
     late->other_gradients = gradients;
-    engine->sums = late->other_sums;
+    tier->sums = late->other_sums;
     late->other_sums = sums;
     late->pending = true;
     late->task = (struct zr_copies_task){.run = update_all, .state = engine};

@@ -16,7 +16,7 @@ static size_t bounce_elements(const struct zr_engine *engine)
                           ZR_SHARD_ALIGN_BYTES / engine->parameter_bytes,
            largest = 0;
     for (size_t u = 0; u < engine->layout.units_count; u++) {
-        bool comes = !zr_engine_hosts_parameters(engine, u) && !engine->units[u].stays;
+        bool comes = !zr_engine_hosts_parameters(engine, u) && engine->units[u].tier->offloaded;
         size_t shard = engine->layout.units[u].shard_elements;
         largest = comes && shard > largest ? shard : largest;
     }
@@ -60,7 +60,7 @@ void zr_engine_offload_close(struct zr_engine *engine)
 void zr_engine_get_file_report(const struct zr_engine *engine, struct zr_state_file_report *out)
 {
     const struct zr_parameter_file *file = &engine->parameter_file;
-    zr_state_store_get_report(&engine->store, out);
+    zr_state_store_get_report(&engine->state_tier->store, out);
     out->file_bytes += file->bytes;
     out->buffers_bytes += file->slots_count * file->slot_bytes;
     out->moved_bytes += file->moved_bytes;
@@ -80,7 +80,7 @@ void zr_engine_set_clock(struct zr_engine *engine, struct zr_comm_clock *clock)
         zr_copies_set_clock(engine->copies, clock);
     if (engine->speculation.worker)
         zr_copies_set_clock(engine->speculation.worker, clock);
-    zr_state_store_set_clock(&engine->store, clock);
+    zr_state_store_set_clock(&engine->state_tier->store, clock);
     if (engine->simulated) {
         engine->parameter_file.clock = clock;
         engine->late.clock = engine->late.worker ? clock : NULL;
@@ -138,7 +138,7 @@ zr_result zr_engine_gradients_leave(struct zr_engine *engine, size_t unit)
                            &(struct zr_host_copy){.to = zr_engine_kept_gradients(engine, unit),
                                                   .from = state->staging,
                                                   .bytes = gradient_bytes(engine, unit),
-                                                  .stays = state->stays},
+                                                  .stays = !state->tier->offloaded},
                            &state->gradient_copy);
 }
 
@@ -149,7 +149,7 @@ zr_result zr_engine_gradients_return(struct zr_engine *engine, size_t unit)
                                        &(struct zr_host_copy){.to = state->staging,
                                                               .from = zr_engine_kept_gradients(engine, unit),
                                                               .bytes = gradient_bytes(engine, unit),
-                                                              .stays = state->stays},
+                                                              .stays = !state->tier->offloaded},
                                        &state->gradient_copy);
     return result == ZR_OK ? zr_engine_await_gradients(engine, unit) : result;
 }
@@ -175,8 +175,10 @@ zr_result zr_engine_gradients_add(struct zr_engine *engine, size_t unit)
     struct zr_unit_state *state = &engine->units[unit];
     state->engine = engine;
     state->adds = state->accumulated > 0;
-    state->gradient_task = (struct zr_copies_task){
-        .run = add_gradients, .state = state, .bytes = state->stays ? 0 : gradient_bytes(engine, unit)};
+    state->gradient_task =
+        (struct zr_copies_task){.run = add_gradients,
+                                .state = state,
+                                .bytes = state->tier->offloaded ? gradient_bytes(engine, unit) : 0};
     return zr_copies_run(engine->copies, &state->gradient_task, &state->gradient_copy);
 }
 
@@ -185,7 +187,7 @@ zr_result zr_engine_gradients_add(struct zr_engine *engine, size_t unit)
 /* Whether new parameters are copied to the device. */
 static bool uploads(const struct zr_engine *engine, size_t unit)
 {
-    return zr_engine_offloads_unit(engine, unit) && !zr_engine_hosts_parameters(engine, unit);
+    return engine->units[unit].tier->offloaded && !zr_engine_hosts_parameters(engine, unit);
 }
 
 /* A unit in the offload file: the window is a slot for the whole shard. */
@@ -236,7 +238,7 @@ zr_result zr_engine_window_close(struct zr_engine *engine, size_t unit, const st
         zr_result copied = window->values.at ? ZR_OK : copy_masters(engine, owned, window, window->slot);
         return copied == ZR_OK ? zr_engine_parameter_write(engine, unit) : copied;
     }
-    if (!zr_engine_offloads_unit(engine, unit) || (window->values.at && !uploads(engine, unit)))
+    if (!engine->units[unit].tier->offloaded || (window->values.at && !uploads(engine, unit)))
         return ZR_OK; /* the window was the final destination */
     if (!uploads(engine, unit))
         return copy_masters(engine, owned, window, to.at);

@@ -319,8 +319,7 @@ static zr_result updating_gradients(struct zr_engine *engine, struct whole_sums 
 
 static void end_round(struct zr_engine *engine, size_t unit)
 {
-    zr_drop(zr_engine_unit_arena(engine, unit), &engine->units[unit].sum_shard);
-    zr_drop(zr_engine_unit_arena(engine, unit), &engine->units[unit].gradients);
+    zr_engine_drop_gradients(engine, unit);
     engine->units[unit].accumulated = 0;
     zr_engine_speculation_forget(engine, unit);
 }
@@ -336,7 +335,7 @@ static bool gathers_new_parameters(const struct zr_engine *engine, size_t unit)
 static zr_result publish_held(struct zr_engine *engine, size_t unit)
 {
     struct zr_owned owned;
-    if (!zr_state_file_is_twice(&engine->store, unit))
+    if (!zr_state_file_is_twice(&engine->state_tier->store, unit))
         return zr_engine_round_masters(engine, unit);
     zr_result result = zr_engine_take_owned(engine, unit, &owned);
     zr_result given = zr_engine_give_owned(engine, unit, false);
@@ -350,7 +349,7 @@ static zr_result update_all(struct zr_engine *engine, const struct zr_engine_upd
 {
     struct whole_sums sums = {0};
     size_t behind = zr_engine_offloads(engine), count = engine->layout.units_count;
-    zr_result result = zr_state_store_begin(&engine->store);
+    zr_result result = zr_state_store_begin(&engine->state_tier->store);
     if (result == ZR_OK)
         result = zr_engine_gradients_begin(engine);
 
@@ -380,7 +379,7 @@ static zr_result update_all(struct zr_engine *engine, const struct zr_engine_upd
         zr_drop(engine->options.arena, &sums.block[i]);
     }
     zr_result read = zr_engine_gradients_end(engine);
-    zr_result ended = zr_state_store_end(&engine->store);
+    zr_result ended = zr_state_store_end(&engine->state_tier->store);
     return result != ZR_OK ? result : read != ZR_OK ? read : ended;
 }
 

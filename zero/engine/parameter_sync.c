@@ -93,7 +93,7 @@ static zr_result all_gather_states(struct zr_engine *engine, size_t unit)
     struct zr_owned owned;
     zr_result result = zr_engine_take_owned(engine, unit, &owned);
     float *const states[] = {owned.momentum, owned.variance,
-                             zr_engine_has_masters(engine, unit) ? owned.master : NULL};
+                             engine->units[unit].tier->masters ? owned.master : NULL};
     /* Operations end in order, so the ticket of the last one covers all. */
     zr_ticket *ticket = &engine->units[unit].parameter_ticket;
 
@@ -101,7 +101,7 @@ static zr_result all_gather_states(struct zr_engine *engine, size_t unit)
         if (states[i])
             result =
                 zr_engine_all_gather(engine, unit, (struct zr_numbers){states[i], ZR_PRECISION_FP32}, ticket);
-    if (result == ZR_OK && !engine->store.table->random)
+    if (result == ZR_OK && !engine->state_tier->store.table->random)
         result = zr_comm_wait(engine->options.comm, *ticket);
     zr_result given = zr_engine_give_owned(engine, unit, true);
     return result == ZR_OK ? given : result;
@@ -156,7 +156,7 @@ static zr_result add_checksum(const struct zr_engine *engine, struct zr_compute 
 static zr_result add_masters(struct zr_engine *engine, size_t unit, uint64_t *sum)
 {
     struct zr_owned owned;
-    if (!zr_engine_has_masters(engine, unit))
+    if (!engine->units[unit].tier->masters)
         return ZR_OK;
     zr_result result = zr_engine_take_owned(engine, unit, &owned);
     if (result == ZR_OK)
@@ -316,7 +316,8 @@ void zr_engine_segment(const zr_engine *engine, size_t index, struct zr_shard_se
     size_t from = engine->rank * unit->shard_elements, to = from + unit->shard_elements;
     struct zr_owned owned;
     /* A memory store returns addresses and does not read. */
-    if (!engine->store.table->random || zr_engine_take_owned((struct zr_engine *)engine, u, &owned) != ZR_OK)
+    if (!engine->state_tier->store.table->random ||
+        zr_engine_take_owned((struct zr_engine *)engine, u, &owned) != ZR_OK)
         return;
     for (size_t i = 0; i < unit->parameters_count; i++) {
         const struct zr_layout_parameter *p = &engine->layout.parameters[unit->first_parameter + i];

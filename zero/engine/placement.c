@@ -55,16 +55,19 @@ static void place_gradients(struct zr_engine *engine)
         engine->shards_gradients =
             shard_bytes + engine->staging_limit * engine->gradient_bytes <= below_bytes;
     }
+    bool keeps_sums = zr_engine_keeps_sums(engine);
     for (size_t u = 0; u < layout->units_count; u++) {
         const struct zr_layout_unit *unit = &layout->units[u];
-        size_t *elements =
-            engine->units[u].stays ? &engine->staying_gradients_elements : &engine->gradients_elements;
-        engine->units[u].gradients_at = *elements;
-        if (!zr_engine_files_gradients(engine, u))
-            *elements += engine->shards_gradients ? unit->shard_elements : unit->padded_elements;
+        struct zr_unit_state *state = &engine->units[u];
+        struct zr_state_tier *tier = state->tier;
+        state->gradients_at = tier->gradients_elements;
+        state->sums_at = tier->sums_elements;
+        if (keeps_sums)
+            tier->sums_elements += unit->shard_elements;
+        if (!zr_engine_files_gradients(engine, u) && !(keeps_sums && engine->shards_gradients))
+            tier->gradients_elements +=
+                engine->shards_gradients ? unit->shard_elements : unit->padded_elements;
     }
-    if (engine->shards_gradients && zr_engine_keeps_sums(engine))
-        engine->gradients_elements = engine->staying_gradients_elements = 0;
 }
 
 /* The range of units with the most elements within offload.stays. The first of equal ranges is chosen,
@@ -86,7 +89,7 @@ static void place_device_resident(struct zr_engine *engine)
         }
     }
     for (unsigned u = engine->stay.first; u < engine->stay.end; u++)
-        engine->units[u].stays = true;
+        engine->units[u].tier = &engine->tiers[0];
 }
 
 /* Number of elements that stage 3 saves if units larger than `limit` remain whole. */
@@ -137,7 +140,8 @@ static void place_parameters(struct zr_engine *engine)
     for (size_t u = 0; u < layout->units_count; u++) {
         const struct zr_layout_unit *unit = &layout->units[u];
         struct zr_unit_state *state = &engine->units[u];
-        state->resident = unit->padded_elements > limit || (state->stays && engine->world == 1);
+        state->resident =
+            unit->padded_elements > limit || (state->tier != engine->state_tier && engine->world == 1);
         if (zr_engine_files_parameters(engine, u)) {
             engine->shards_parameters = true;
             continue;
@@ -156,6 +160,8 @@ void zr_engine_place(struct zr_engine *engine)
     engine->gathered_max =
         1 + (engine->options.prefetch_distance > 0 ? engine->options.prefetch_distance : 1);
     engine->first_staged = engine->last_staged = ZR_NO_UNIT;
+    for (size_t u = 0; u < engine->layout.units_count; u++)
+        engine->units[u].tier = engine->state_tier;
     place_device_resident(engine);
     place_gradients(engine);
     place_parameters(engine);

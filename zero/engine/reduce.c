@@ -126,12 +126,11 @@ static zr_result take_kept(struct zr_engine *engine, unsigned unit)
 {
     const struct zr_layout_unit *u = &engine->layout.units[unit];
     struct zr_unit_state *state = &engine->units[unit];
-    size_t elements = engine->shards_gradients ? u->shard_elements : u->padded_elements,
-           pool_elements = state->stays ? engine->staying_gradients_elements : engine->gradients_elements;
-    if (!engine->options.scattered_gradients || state->gradients || pool_elements == 0)
+    size_t elements = engine->shards_gradients ? u->shard_elements : u->padded_elements;
+    if (!engine->options.scattered_gradients || state->gradients || state->tier->gradients_elements == 0)
         return ZR_OK;
-    zr_result result = zr_take(zr_engine_unit_arena(engine, unit), ZR_TAG_GRAD, elements,
-                               engine->gradient_bytes, &state->gradients);
+    zr_result result =
+        zr_take(state->tier->arena, ZR_TAG_GRAD, elements, engine->gradient_bytes, &state->gradients);
     if (result != ZR_OK)
         return zr_name_unit(result, u->unit.name);
     return engine->shards_gradients ? ZR_OK : clear_padding(engine, unit, state->gradients);
@@ -237,7 +236,7 @@ static zr_result reduce_to_sum(struct zr_engine *engine, size_t unit)
         return zr_engine_gradients_leave(engine, unit);
     if ((low_precision ? several : !engine->shards_gradients) && !zr_engine_pooled_sum(engine, unit) &&
         !state->sum_shard)
-        result = zr_take(zr_engine_unit_arena(engine, unit), ZR_TAG_GRAD, u->shard_elements, sizeof(float),
+        result = zr_take(state->tier->arena, ZR_TAG_GRAD, u->shard_elements, sizeof(float),
                          (void **)&state->sum_shard);
     if (result != ZR_OK)
         return zr_name_unit(result, u->unit.name);
@@ -245,8 +244,7 @@ static zr_result reduce_to_sum(struct zr_engine *engine, size_t unit)
     if (engine->world == 1)
         return zr_engine_offloads(engine) ? zr_engine_gradients_add(engine, unit)
                                           : add_single_rank(engine, unit, sum.at);
-    size_t host_bytes =
-        zr_engine_offloads_unit(engine, unit) ? u->shard_elements * zr_precision_bytes(sum.precision) : 0;
+    size_t host_bytes = state->tier->offloaded ? u->shard_elements * zr_precision_bytes(sum.precision) : 0;
     engine->moved_bytes += host_bytes;
     result = zr_comm_reduce_scatter(
         engine->options.comm,

@@ -38,7 +38,7 @@ static size_t owned_elements(const struct zr_engine *engine, size_t unit)
 
 static size_t log_elements(const struct zr_engine *engine, size_t unit)
 {
-    return (engine->store.options.variance ? KINDS : KINDS - 1) * owned_elements(engine, unit);
+    return (engine->state_tier->store.options.variance ? KINDS : KINDS - 1) * owned_elements(engine, unit);
 }
 
 enum direction { TO_LOG, FROM_LOG };
@@ -68,7 +68,7 @@ static zr_result copy_old_values(struct zr_engine *engine, size_t unit, enum dir
 static bool may_be_logged(const struct zr_engine *engine, size_t unit)
 {
     const struct zr_layout *layout = &engine->layout;
-    return !engine->units[unit].stays &&
+    return engine->units[unit].tier->offloaded &&
            !layout->parameters[layout->units[unit].first_parameter].parameter.part.shared;
 }
 
@@ -78,7 +78,7 @@ static size_t place(struct zr_engine *engine, float *log)
     size_t max_elements = engine->options.offload.speculative_bytes / sizeof *log, length = 0;
     if (is_filed(engine)) { /* the store has chosen the units */
         for (size_t u = engine->layout.units_count; u-- > 0;)
-            if (zr_state_file_is_twice(&engine->store, u))
+            if (zr_state_file_is_twice(&engine->state_tier->store, u))
                 engine->speculation.order[length++] = (unsigned)u;
         return engine->speculation.filed_count = (unsigned)length;
     }
@@ -130,7 +130,7 @@ static zr_result update_filed(void *task_state, struct zr_kernel_context *none)
     bool whole = engine->options.stage == 0, low_precision = zr_engine_is_low_precision(engine);
     struct zr_state_view view;
     (void)none;
-    zr_result result = zr_state_file_take_ahead(&engine->store, unit, &view);
+    zr_result result = zr_state_file_take_ahead(&engine->state_tier->store, unit, &view);
     struct zr_owned owned = {.from = whole ? 0 : engine->rank * count,
                              .master = view.master,
                              .momentum = view.momentum,
@@ -148,7 +148,7 @@ static zr_result update_filed(void *task_state, struct zr_kernel_context *none)
                                          &window);
     if (result == ZR_OK && !low_precision && !engine->simulated)
         memcpy(owned.parameters.at, view.master, count * sizeof(float));
-    return result == ZR_OK ? zr_state_file_give_ahead(&engine->store) : result;
+    return result == ZR_OK ? zr_state_file_give_ahead(&engine->state_tier->store) : result;
 }
 
 /* ---- In the thread of the step ------------------------------------------------------------------------- */
@@ -222,7 +222,8 @@ static zr_result begin_reads(struct zr_engine *engine)
         speculation->units[u].ended = false;
     speculation->seen_count = 0;
     speculation->disordered = false;
-    return zr_state_file_begin_ahead(&engine->store, speculation->order, speculation->filed_count);
+    return zr_state_file_begin_ahead(&engine->state_tier->store, speculation->order,
+                                     speculation->filed_count);
 }
 
 zr_result zr_engine_speculate(zr_engine *engine, float rate)
@@ -253,7 +254,7 @@ zr_result zr_engine_speculation_await(struct zr_engine *engine, size_t unit)
         return ZR_OK;
     uint64_t start_ns = zr_os_now_ns();
     if (is_filed(engine))
-        zr_state_file_wait_ahead(&engine->store, unit);
+        zr_state_file_wait_ahead(&engine->state_tier->store, unit);
     zr_result result = zr_comm_wait(speculation->worker, speculation->units[unit].ticket);
     if (is_filed(engine))
         speculation->waited_ns += zr_os_now_ns() - start_ns;
@@ -280,7 +281,7 @@ static bool is_next(struct zr_engine *engine, size_t unit)
     speculation->units[unit].ended = true;
     speculation->seen[place] = (unsigned)unit;
     speculation->disordered |= speculation->order[place] != unit;
-    return !speculation->disordered && zr_state_file_runs_ahead(&engine->store);
+    return !speculation->disordered && zr_state_file_runs_ahead(&engine->state_tier->store);
 }
 
 zr_result zr_engine_speculation_begin(struct zr_engine *engine, size_t unit)
@@ -289,7 +290,7 @@ zr_result zr_engine_speculation_begin(struct zr_engine *engine, size_t unit)
     if (!speculation->armed || engine->units[unit].accumulated != zr_engine_accumulation_steps(engine, unit))
         return ZR_OK;
     struct zr_speculated_unit *own = &speculation->units[unit];
-    bool twice = zr_state_file_is_twice(&engine->store, unit);
+    bool twice = zr_state_file_is_twice(&engine->state_tier->store, unit);
     if ((!own->log && !twice) || own->begun || (twice && !is_next(engine, unit)))
         return ZR_OK;
     zr_result result = zr_engine_await_masters(engine, unit);
@@ -320,11 +321,11 @@ static bool is_assumed(const struct zr_speculation *speculation, const struct zr
 static zr_result settle_filed(struct zr_engine *engine, const struct zr_engine_update *update, bool right,
                               zr_result first, bool *rolled_back)
 {
-    zr_state_file_end_ahead(&engine->store);
+    zr_state_file_end_ahead(&engine->state_tier->store);
     for (size_t u = 0; u < engine->layout.units_count; u++) {
         struct zr_speculated_unit *own = &engine->speculation.units[u];
         if (own->begun && right)
-            zr_state_file_keep_ahead(&engine->store, u);
+            zr_state_file_keep_ahead(&engine->state_tier->store, u);
         if (!own->begun || right)
             continue;
         bool written = !update && !zr_engine_files_parameters(engine, u);

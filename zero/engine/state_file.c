@@ -253,9 +253,27 @@ static zr_result nvme_begin(struct zr_state_store *store)
     return begin_units(store, file->units_count, NULL);
 }
 
+/* Passes over units before `unit` that are in another store. */
+static zr_result skip_units(struct zr_state_store *store, size_t unit)
+{
+    struct zr_nvme_state *file = store->file;
+    struct zr_state_view none;
+    zr_result result = ZR_OK;
+    while (result == ZR_OK && !file->taken && file->pending < unit &&
+           zr_state_store_elements(store, file->pending) == 0) {
+        result = take_next(store, file->pending, &none);
+        if (result == ZR_OK)
+            result = give_next(store, false);
+    }
+    return result;
+}
+
 static zr_result take_in_pass(struct zr_state_store *store, size_t unit, struct zr_state_view *out)
 {
     struct zr_nvme_state *file = store->file;
+    zr_result result = skip_units(store, unit);
+    if (result != ZR_OK)
+        return result;
     if (unit != file->pending)
         return zr_fail(ZR_ERR_INVALID,
                        "cannot read unit %zu of the state in the offload file: unit %u is next", unit,
@@ -268,10 +286,13 @@ static zr_result take_in_pass(struct zr_state_store *store, size_t unit, struct 
 static zr_result nvme_end(struct zr_state_store *store)
 {
     struct zr_nvme_state *file = store->file;
-    bool all = file->pending == file->units_count;
+    zr_result result = skip_units(store, file->units_count);
     file->passing = false;
+    if (result == ZR_OK && file->pending == file->units_count)
+        return ZR_OK;
     /* An aborted pass waits for its transfers here. */
-    return !all ? zr_nvme_pipeline_end(&file->pipeline) : ZR_OK;
+    zr_result ended = zr_nvme_pipeline_end(&file->pipeline);
+    return result == ZR_OK ? ended : result;
 }
 
 /* ---- Speculative updates ------------------------------------------------------------------------------- */

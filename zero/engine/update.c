@@ -13,16 +13,15 @@ zr_result zr_engine_take_owned(struct zr_engine *engine, size_t unit, struct zr_
     bool whole = engine->options.stage == 0;
     void *parameters = whole ? zr_engine_parameter_place(engine, engine->units[unit].parameters_at)
                              : zr_engine_shard(engine, unit);
+    struct zr_state_tier *tier = engine->units[unit].tier;
     struct zr_state_view view = {0};
     /* Device-resident units are taken here too, which keeps the pass in order. */
-    zr_result result = zr_state_store_take(&engine->store, unit, &view);
-    if (result == ZR_OK && engine->units[unit].stays)
-        result = zr_state_store_take(&engine->staying, unit, &view);
+    zr_result result = zr_state_store_take(&tier->store, unit, &view);
     *out = (struct zr_owned){
         .from = whole ? 0 : engine->rank * u->shard_elements,
         .to = whole ? u->padded_elements : (engine->rank + 1) * u->shard_elements,
         .parameters = {parameters, engine->options.precision},
-        .master = zr_engine_has_masters(engine, unit) ? view.master : parameters,
+        .master = tier->masters ? view.master : parameters,
         .momentum = view.momentum,
         .variance = view.variance,
     };
@@ -32,9 +31,10 @@ zr_result zr_engine_take_owned(struct zr_engine *engine, size_t unit, struct zr_
 zr_result zr_engine_give_owned(struct zr_engine *engine, size_t unit, bool changed)
 {
     /* In fp32 parameters are copied from the masters, whose memory the next unit may reuse. */
-    bool read_still = !engine->store.table->random && !zr_engine_is_low_precision(engine);
+    struct zr_state_store *store = &engine->units[unit].tier->store;
+    bool read_still = !store->table->random && !zr_engine_is_low_precision(engine);
     zr_result copied = read_still ? zr_engine_await_masters(engine, unit) : ZR_OK;
-    zr_result result = zr_state_store_give(&engine->store, unit, changed);
+    zr_result result = zr_state_store_give(store, unit, changed);
     return copied == ZR_OK ? result : copied;
 }
 
@@ -43,7 +43,7 @@ zr_result zr_engine_round_masters(struct zr_engine *engine, size_t unit)
     struct zr_compute compute = zr_engine_unit_compute(engine, unit);
     struct zr_owned owned;
     struct zr_window window = {.count = 0};
-    if (!zr_engine_has_masters(engine, unit))
+    if (!engine->units[unit].tier->masters)
         return ZR_OK;
     zr_result result = zr_engine_take_owned(engine, unit, &owned);
     for (size_t at = 0; result == ZR_OK && at < owned.to - owned.from; at += window.count) {

@@ -47,7 +47,8 @@ zr_result zr_local_control_make(struct zr_local_control *control, unsigned world
     control->local = memset(block, 0, bytes);
     control->local->world = world;
     control->local->spins = world <= machine.cores_count;
-    for (unsigned i = 0; i < world * ZR_LOCAL_RINGS; i++) { /* so that every run wraps the counters */
+    /* Counters start near their maximum, so that every run wraps them. */
+    for (unsigned i = 0; i < world * ZR_LOCAL_RINGS; i++) {
         struct zr_local_ring *ring = &control->local->ranks[i / ZR_LOCAL_RINGS].rings[i % ZR_LOCAL_RINGS];
         atomic_store(&ring->posted, FIRST_PIECE + i % 3); /* different start values within a group */
         atomic_store(&ring->host_posted, FIRST_PIECE + i % 5);
@@ -112,7 +113,7 @@ static void wake_ring(struct zr_local_ring *ring)
     zr_word_wake_all(&ring->host_consumed);
 }
 
-/* Wakes all waiters at once instead of within ZR_LOCAL_POLL_NS. */
+/* Wakes all waiters at once, not only within ZR_LOCAL_POLL_NS. */
 void zr_local_wake(struct zr_local_world *local)
 {
     zr_word_wake_all(&local->abort);

@@ -17,7 +17,7 @@ enum { ZR_LOCAL_STATUS_BYTES = 48, ZR_LOCAL_REASON_BYTES = 256, ZR_LOCAL_PLACES 
 enum { ZR_LOCAL_RINGS = 24, ZR_LOCAL_HOST_BYTES = 512 };
 #define ZR_LOCAL_POLL_NS 50000000ull /* maximum sleep of a waiting rank */
 
-/* Description of a piece in the ring; tells ranks that are out of step from slow ones. */
+/* Description of a piece in the ring; distinguishes ranks that are out of step from slow ranks. */
 struct zr_local_piece {
     uint64_t kind, bytes;
     bool direct; /* the data is at the places, not in the slot */
@@ -68,17 +68,17 @@ struct zr_local_ring {
     _Atomic bool open; /* in use by a communicator; used by this rank only */
 };
 
-/* What a rank offers to the other members of a group that it is creating, until all have read it. */
+/* Entry of a rank for the other members of a group that it is creating, until all members have read the
+ * entry. */
 struct zr_local_opening {
     _Alignas(64) _Atomic uint64_t key; /* identifies the group; 0: none. Written last, cleared first */
     _Atomic uint32_t changes;          /* counts changes of key; sleepers wait on it */
-    _Atomic uint32_t number;           /* openings of this rank so far; written first */
-    uint32_t seen[ZR_MAX_WORLD];       /* number of the last opening read from each rank; used by this rank
-                                        * only */
-    _Atomic uint32_t readers;          /* members that have read it; written by them */
-    uint32_t result;                   /* zr_result; there is no ring unless ZR_OK */
-    uint32_t ring;                     /* index of the ring among the rank's */
-    uint32_t posted, host_posted;      /* initial values of its counters */
+    _Atomic uint32_t number;           /* entries of this rank so far; written first */
+    uint32_t seen[ZR_MAX_WORLD];  /* number of the last entry read from each rank; used by this rank only */
+    _Atomic uint32_t readers;     /* members that have read the entry; written by them */
+    uint32_t result;              /* zr_result; there is no ring unless ZR_OK */
+    uint32_t ring;                /* index of the ring among the rank's */
+    uint32_t posted, host_posted; /* initial values of its counters */
     uint64_t lead_bytes;
     bool passes;           /* its files differ from the parent's, so descriptors are sent separately */
     uint32_t places_count; /* places of the ring in the rank's file of granules */
@@ -106,8 +106,8 @@ struct zr_local_calls {
     char group[16];
 };
 
-/* What a rank waits for, read by ranks that wait for it. Written by this rank only; zero/comm/calls.h has
- * the protocol. */
+/* Operations and waits of a rank, read by ranks that wait for this rank. Written by this rank only;
+ * zero/comm/calls.h has the protocol. */
 struct zr_local_record {
     struct zr_local_calls calls[ZR_LOCAL_RINGS];
     /* State of the submitting thread: (number of waits << 8) | (1 + 2 * index in calls + channel), or | 0
@@ -147,18 +147,18 @@ struct zr_local_rank {
 
 struct zr_local_world {
     unsigned world;
-    bool spins; /* the ranks fit the cores, so a short spin before sleeping pays */
+    bool spins; /* the ranks fit the cores, so that a short spin before sleeping saves time */
 
     /* 0, or the zr_result that ends every wait and the index of the message that says why. It changes
      * once, so either the run continues or all ranks see the same reason. */
     _Atomic uint32_t abort; /* ((2 * rank + reporter) << 8) | zr_result */
 
     _Atomic uint32_t ends;          /* the first signal that requested the end; 0: none */
-    _Atomic bool followed;          /* the ranks end because of it */
-    _Atomic uint32_t saves;         /* 1: SIGUSR1 arrived; the first rank that sees it takes it */
+    _Atomic bool followed;          /* the ranks end because of this signal */
+    _Atomic uint32_t saves;         /* 1: SIGUSR1 arrived; the first rank that reads the 1 resets it */
     _Atomic bool orphaned;          /* a rank has reported that the launcher is gone */
     _Atomic uint64_t first_message; /* hash of the first message of zr_local_first_message(); 0: none yet */
-    _Atomic uint32_t said;          /* 1: a message has been printed */
+    _Atomic uint32_t said;          /* 1: a message about the end of the run has been printed */
     _Atomic bool out_of_step;       /* the ranks are out of step, which no launcher reports */
 
     /* Exchange of ring descriptors: the rank whose turn it is to send. */
@@ -224,8 +224,8 @@ struct zr_local_part {
     unsigned first, count;           /* ranks to fork */
     int links[ZR_MAX_WORLD];         /* connections to the launchers of other ranks, or -1; used only with
                                       * elsewhere() */
-    /* Called on every turn of the watch; false: ranks elsewhere still need this launcher. NULL: no other
-     * launchers. */
+    /* Called in every iteration of the watch; false: ranks of other launchers still need this launcher. NULL:
+     * no other launchers. */
     bool (*elsewhere)(struct zr_local_part *part);
     void *state; /* argument of elsewhere() */
 };

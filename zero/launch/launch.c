@@ -18,16 +18,14 @@
 #include "alloc/base/struct_bytes.h"
 #include "zero/launch/control.h"
 
-#define MS_NS       1000000ull
-#define LATE_NS     (10 * MS_NS)   /* a launcher that wakes later than this was starved of CPU */
-#define TICK_NS     (100 * MS_NS)  /* maximum sleep: requests may also arrive through a rank */
-#define GRACE_NS    (300 * MS_NS)  /* from ending the run to killing its ranks */
-#define DEADLINE_NS (1500 * MS_NS) /* from a request to the end of the run */
-#define SAVED_NS    (500 * MS_NS)  /* from the end of a save to the end of the run */
-#define PATIENCE                                                                                             \
-    3                              /* silence that is tolerated, in multiples of the longest silence in      \
-                                    * earlier steps */
-#define PATIENCE_NS (5000 * MS_NS) /* minimum silence that is tolerated, for a busy machine */
+#define MS_NS          1000000ull
+#define LATE_NS        (10 * MS_NS)   /* a launcher that wakes later than this was starved of CPU */
+#define TICK_NS        (100 * MS_NS)  /* maximum sleep: requests may also arrive through a rank */
+#define GRACE_NS       (300 * MS_NS)  /* time from ending the run to killing its ranks */
+#define DEADLINE_NS    (1500 * MS_NS) /* time from a request to the end of the run */
+#define SAVED_NS       (500 * MS_NS)  /* time from the end of a save to the end of the run */
+#define SILENCE_FACTOR 3 /* tolerated silence, in multiples of the longest silence in earlier steps */
+#define SILENCE_MIN_NS (5000 * MS_NS) /* minimum tolerated silence, for a busy machine */
 /* Two signals within this time count as one: timeout(1) and shells signal the process and its group.
  * Longer than a sleep, since the second signal may have arrived at any point of one. */
 #define SAME_REQUEST_NS (TICK_NS + 50 * MS_NS)
@@ -51,12 +49,12 @@ struct launcher {
 
     /* Progress of the ranks. */
     uint32_t heartbeats, statuses;      /* sums over all ranks / of the first rank, at the last check */
-    uint64_t heartbeat_ns;              /* when they last advanced, or a save excused the ranks */
+    uint64_t heartbeat_ns;              /* time of their last advance, or of a save that excused the ranks */
     uint64_t silent_ns, silent_last_ns; /* longest gap between two heartbeats since the last status, and
                                          * before it; the latter is halved with every status */
-    uint64_t now_ns;                    /* time of this turn; a turn reads the clock once */
-    uint64_t wake_ns;                   /* when this turn was due */
-    uint64_t late_ns;                   /* delay of this turn; 0 if small */
+    uint64_t now_ns;                    /* time of this iteration, which reads the clock once */
+    uint64_t wake_ns;                   /* time at which this iteration was due */
+    uint64_t late_ns;                   /* delay of this iteration; 0 if small */
     bool spared;                        /* the extra tick after a stall has been granted */
 
     bool ending, killed;                 /* the run is being ended / SIGKILL has been sent */
@@ -79,8 +77,8 @@ void zr_local_log(const char *format, ...)
     va_end(list);
     size_t bytes = strlen(line);
     line[bytes++] = '\n';
-    zr_write_all(STDERR_FILENO, ZR_PRESENT_POSITION, line,
-                 bytes); /* a failure cannot be reported anywhere else */
+    /* A failed write cannot be reported anywhere else. */
+    zr_write_all(STDERR_FILENO, ZR_PRESENT_POSITION, line, bytes);
 }
 
 /* ---- The end of a run ---------------------------------------------------------------------------------- */
@@ -154,9 +152,9 @@ static void rank_failed(struct launcher *launcher, unsigned rank, int code)
     end_ranks(launcher, ZR_ERR_PEER, launcher->failure);
 }
 
-/* The first failure counts. Exit code 1 is replaced by a later, more specific one: a rank that lost a peer
- * may exit before that peer. */
-static bool tells_more(const struct launcher *launcher, int code)
+/* Whether an exit code replaces the recorded one. The first failure counts, but a more specific code replaces
+ * exit code 1, because a rank that lost a peer may exit before that peer. */
+static bool is_more_specific(const struct launcher *launcher, int code)
 {
     return code != 0 && (launcher->code == 0 || (launcher->code == EXIT_FAILED && code > EXIT_FAILED));
 }
@@ -167,10 +165,10 @@ static void rank_ended(struct launcher *launcher, unsigned rank, int status)
     launcher->alive--;
     if (WIFSIGNALED(status) && !launcher->killed && launcher->code == 0 && !launcher->forced)
         rank_was_killed(launcher, rank, WTERMSIG(status));
-    else if (WIFEXITED(status) && tells_more(launcher, WEXITSTATUS(status)) && !launcher->forced)
+    else if (WIFEXITED(status) && is_more_specific(launcher, WEXITSTATUS(status)) && !launcher->forced)
         rank_failed(launcher, rank, WEXITSTATUS(status));
     launcher->same_code += WIFEXITED(status) && WEXITSTATUS(status) == launcher->code;
-    atomic_store(&launcher->local->ranks[rank].ended, true); /* after abort, which has the reason */
+    atomic_store(&launcher->local->ranks[rank].ended, true); /* set after abort, which has the reason */
     zr_local_wake(launcher->local);
 }
 
@@ -185,7 +183,7 @@ static void reap(struct launcher *launcher)
 
 /* ---- Requests and deadlines ---------------------------------------------------------------------------- */
 
-static void ask_for_end(struct launcher *launcher, int signal_number)
+static void request_end(struct launcher *launcher, int signal_number)
 {
     if (launcher->request != 0) {
         if (launcher->now_ns - launcher->late_ns - launcher->asked_ns > SAME_REQUEST_NS)
@@ -211,15 +209,14 @@ static void take_signal(struct launcher *launcher, int signal_number)
     case SIGINT:
     case SIGTERM:
     case SIGHUP:
-        ask_for_end(launcher, signal_number);
+        request_end(launcher, signal_number);
         break;
-    default: /* SIGCHLD: reap() runs on every turn. SIGPIPE: the reader of stderr is gone, and the run
-              * continues */
+    default: /* SIGCHLD: every iteration calls reap(). SIGPIPE: a closed stderr does not end the run. */
         break;
     }
 }
 
-/* All ranks of the run, including those of other launchers. */
+/* Whether all ranks of the run have ended, including those of other launchers. */
 static bool all_ended(const struct launcher *launcher)
 {
     for (unsigned r = 0; r < launcher->options->world; r++)
@@ -228,7 +225,8 @@ static bool all_ended(const struct launcher *launcher)
     return true;
 }
 
-/* A request has a deadline until all ranks have exited; a run that has finished is not cut short. */
+/* Whether a deadline applies: a request has a deadline until all ranks have exited. A run that has finished
+ * is not cut short. */
 static bool has_deadline(const struct launcher *launcher)
 {
     return launcher->request != 0 && !launcher->ending && !all_ended(launcher);
@@ -267,16 +265,17 @@ static void note_progress(struct launcher *launcher)
 }
 
 /* Extends the deadline while ranks make progress, so that the step can be saved. */
-static void stretch_deadline(struct launcher *launcher)
+static void extend_deadline(struct launcher *launcher)
 {
-    uint64_t within_ns = launcher->options->save_within_ns, patience_ns = launcher->silent_ns;
+    uint64_t within_ns = launcher->options->save_within_ns, max_silence_ns = launcher->silent_ns;
     uint64_t now_ns = launcher->now_ns;
     if (within_ns == 0)
         return;
-    if (launcher->silent_last_ns > patience_ns)
-        patience_ns = launcher->silent_last_ns;
-    patience_ns = PATIENCE * patience_ns > PATIENCE_NS ? PATIENCE * patience_ns : PATIENCE_NS;
-    uint64_t until_ns = launcher->heartbeat_ns + patience_ns, latest_ns = launcher->asked_ns + within_ns;
+    if (launcher->silent_last_ns > max_silence_ns)
+        max_silence_ns = launcher->silent_last_ns;
+    max_silence_ns =
+        SILENCE_FACTOR * max_silence_ns > SILENCE_MIN_NS ? SILENCE_FACTOR * max_silence_ns : SILENCE_MIN_NS;
+    uint64_t until_ns = launcher->heartbeat_ns + max_silence_ns, latest_ns = launcher->asked_ns + within_ns;
     until_ns = until_ns < latest_ns ? until_ns : latest_ns;
     if (until_ns > launcher->deadline_ns)
         launcher->deadline_ns = until_ns;
@@ -303,17 +302,17 @@ static void keep_deadlines(struct launcher *launcher)
     uint64_t now_ns = launcher->now_ns;
     int asked = zr_local_end_signal(launcher->local);
     if (launcher->request == 0 && asked != 0)
-        ask_for_end(launcher, asked); /* a signal reached a rank or another launcher */
+        request_end(launcher, asked); /* a signal reached a rank or another launcher */
     note_progress(launcher);
     if (has_deadline(launcher)) {
-        stretch_deadline(launcher);
+        extend_deadline(launcher);
         if (any_busy(launcher) && launcher->deadline_ns < now_ns + SAVED_NS)
             launcher->deadline_ns = now_ns + SAVED_NS;
         if (now_ns + GRACE_NS >= launcher->deadline_ns)
             end_in_time(launcher);
     }
-    if (!launcher->ending &&
-        atomic_load(&launcher->local->abort) != 0) { /* another launcher of the run ended it */
+    /* Another launcher of the run may have ended it. */
+    if (!launcher->ending && atomic_load(&launcher->local->abort) != 0) {
         launcher->ending = true;
         launcher->kill_ns = now_ns + GRACE_NS;
     }
@@ -331,11 +330,11 @@ static uint64_t time_to_sleep_ns(const struct launcher *launcher)
     return until_ns > now_ns ? until_ns - now_ns : 0;
 }
 
-/* Starts a turn. If the launcher was starved of CPU, its ranks probably were too, so deadlines and the
+/* Starts an iteration. If the launcher was starved of CPU, its ranks probably were too, so deadlines and the
  * measured silence exclude the delay. A deadline that passed meanwhile gets one extra tick, once, for what
- * the ranks would have done before it. As each turn reads the clock once, a delay anywhere in the previous
- * turn is detected here. */
-static void begin_turn(struct launcher *launcher)
+ * the ranks would have done before it. Because each iteration reads the clock once, a delay anywhere in the
+ * previous iteration is detected here. */
+static void begin_iteration(struct launcher *launcher)
 {
     launcher->now_ns = zr_os_now_ns();
     launcher->late_ns = 0;
@@ -343,7 +342,7 @@ static void begin_turn(struct launcher *launcher)
         return;
     uint64_t late_ns = launcher->now_ns - launcher->wake_ns;
     launcher->late_ns = late_ns;
-    launcher->heartbeat_ns += late_ns; /* not beyond now: no heartbeat was read since then */
+    launcher->heartbeat_ns += late_ns; /* does not exceed now_ns, because no heartbeat was read since */
     if (late_ns > TICK_NS && !launcher->spared && (launcher->request != 0 || launcher->ending)) {
         launcher->spared = true;
         late_ns += TICK_NS;
@@ -352,8 +351,8 @@ static void begin_turn(struct launcher *launcher)
     launcher->kill_ns += late_ns;
 }
 
-/* No rank is left to follow the request, and another launcher does not exit by the deadline. */
-static bool waits_in_vain(const struct launcher *launcher)
+/* Whether all ranks have ended and another launcher has not exited by the deadline. */
+static bool other_launcher_is_late(const struct launcher *launcher)
 {
     return launcher->request != 0 && launcher->alive == 0 && all_ended(launcher) &&
            launcher->now_ns >= launcher->deadline_ns;
@@ -362,12 +361,13 @@ static bool waits_in_vain(const struct launcher *launcher)
 static void watch(struct launcher *launcher)
 {
     struct zr_local_part *part = launcher->part;
-    while (launcher->alive > 0 || (part->elsewhere && !part->elsewhere(part) && !waits_in_vain(launcher))) {
+    while (launcher->alive > 0 ||
+           (part->elsewhere && !part->elsewhere(part) && !other_launcher_is_late(launcher))) {
         uint64_t ns = time_to_sleep_ns(launcher);
         launcher->wake_ns = launcher->now_ns + ns;
         struct timespec limit = {.tv_sec = (time_t)(ns / 1000000000u), .tv_nsec = (long)(ns % 1000000000u)};
         int signal_number = sigtimedwait(&launcher->signals, NULL, &limit);
-        begin_turn(launcher);
+        begin_iteration(launcher);
         if (signal_number > 0)
             take_signal(launcher, signal_number);
         reap(launcher);
@@ -443,7 +443,7 @@ static void release_signals(struct launcher *launcher)
 {
     struct timespec at_once = {0};
     while (sigtimedwait(&launcher->signals, NULL, &at_once) > 0)
-        ; /* signals for the run end with it */
+        ; /* discard signals that arrived for the run */
     sigaction(SIGCHLD, &launcher->child_before, NULL);
     if (!launcher->options->ends_process)
         pthread_sigmask(SIG_SETMASK, &launcher->mask_before, NULL);
@@ -460,7 +460,7 @@ static int exit_code(const struct launcher *launcher)
 }
 
 /* Prints a rank's failing exit, unless all ranks exited alike or a more specific message was printed. */
-static void say_failure(const struct launcher *launcher)
+static void print_failure(const struct launcher *launcher)
 {
     const struct zr_local_part *part = launcher->part;
     if (launcher->failure[0] && launcher->speaks && !atomic_load(&launcher->local->said) &&
@@ -483,7 +483,7 @@ int zr_local_watch_over(const struct zr_launch_options *options, struct zr_local
         zr_local_log("%s", zr_last_error());
         launcher.code = EXIT_MEMORY;
     } else {
-        say_failure(&launcher);
+        print_failure(&launcher);
     }
     return exit_code(&launcher);
 }

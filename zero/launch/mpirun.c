@@ -1,6 +1,6 @@
-/* mpirun.c: runs mpirun with this program and stays its parent. mpirun ends its ranks on SIGTERM, SIGHUP
- * and SIGINT without a save, so this process converts them to signals that mpirun forwards and that ranks
- * take as requests (rank.c). */
+/* mpirun.c: runs mpirun with this program as its parent. mpirun ends its ranks on SIGTERM, SIGHUP and SIGINT
+ * without a save, so this process converts them to signals that mpirun forwards and that ranks take as
+ * requests (rank.c). */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <signal.h>
@@ -27,8 +27,8 @@ struct watch {
     uint64_t save_within_ns;
     int request; /* the signal that requested the end; 0: none */
     uint64_t asked_ns, deadline_ns;
-    uint64_t again_ns, pause_ns; /* when the request is forwarded again, and the interval */
-    bool forced;                 /* mpirun was told to end its ranks */
+    uint64_t again_ns, pause_ns; /* time at which the request is forwarded again, and the interval */
+    bool forced;                 /* mpirun was signalled to end its ranks */
     uint64_t forced_ns;
 };
 
@@ -48,7 +48,7 @@ static bool on_path(const char *name)
 
 /* ---- The parent ---------------------------------------------------------------------------------------- */
 
-static void cut_short(struct watch *watch, const char *why)
+static void force_end(struct watch *watch, const char *why)
 {
     const char *name = sigabbrev_np(watch->request);
     if (watch->forced)
@@ -60,27 +60,27 @@ static void cut_short(struct watch *watch, const char *why)
     kill(watch->mpirun, SIGTERM);
 }
 
-/* Ranks ignore a repeated request. */
-static void pass_on(struct watch *watch)
+/* Forwards the request to mpirun. Ranks ignore a repeated request. */
+static void forward_request(struct watch *watch)
 {
     kill(watch->mpirun, watch->request == SIGINT ? ZR_MPIRUN_INTERRUPT : ZR_MPIRUN_SAVE_AND_END);
     watch->pause_ns = watch->pause_ns == 0 ? AGAIN_NS : 2 * watch->pause_ns;
     watch->again_ns = zr_os_now_ns() + watch->pause_ns;
 }
 
-static void ask_for_end(struct watch *watch, int signal_number)
+static void request_end(struct watch *watch, int signal_number)
 {
     uint64_t now_ns = zr_os_now_ns();
     if (watch->request != 0) {
         if (now_ns - watch->asked_ns > SAME_REQUEST_NS)
-            cut_short(watch, "second request to end");
+            force_end(watch, "second request to end");
         return;
     }
     bool saves = watch->save_within_ns > DEADLINE_NS;
     watch->request = signal_number;
     watch->asked_ns = now_ns;
     watch->deadline_ns = now_ns + (saves ? watch->save_within_ns : DEADLINE_NS);
-    pass_on(watch);
+    forward_request(watch);
 }
 
 static void take_signal(struct watch *watch, int signal_number)
@@ -89,14 +89,14 @@ static void take_signal(struct watch *watch, int signal_number)
     case SIGINT:
     case SIGTERM:
     case SIGHUP:
-        ask_for_end(watch, signal_number);
+        request_end(watch, signal_number);
         break;
     case SIGQUIT:
         watch->request = signal_number;
-        cut_short(watch, "request to end immediately");
+        force_end(watch, "request to end immediately");
         break;
     case SIGUSR2: /* same as for a rank */
-        ask_for_end(watch, SIGTERM);
+        request_end(watch, SIGTERM);
         break;
     case SIGTSTP: /* Ctrl-Z: mpirun is in its own process group */
         kill(watch->mpirun, SIGTSTP);
@@ -106,13 +106,13 @@ static void take_signal(struct watch *watch, int signal_number)
     case SIGCONT:
         kill(watch->mpirun, signal_number);
         break;
-    default: /* SIGCHLD: the loop checks on every turn */
+    default: /* SIGCHLD: the loop checks in every iteration */
         break;
     }
 }
 
-/* Exit code. Ranks that followed a request exit with 0, since mpirun would report other codes. A signal
- * that arrived before mpirun or its ranks could take it has killed them. */
+/* The exit code of the run. Ranks that followed a request exit with 0, because mpirun would report other
+ * codes. A signal that arrives before mpirun or its ranks can take it kills them. */
 static int code_of(const struct watch *watch, int status)
 {
     int code = WIFEXITED(status) ? WEXITSTATUS(status) : EXIT_SIGNAL + WTERMSIG(status);
@@ -132,11 +132,11 @@ static int watch_over(struct watch *watch, const sigset_t *signals)
             take_signal(watch, signal_number);
         uint64_t now_ns = zr_os_now_ns();
         if (watch->forced && now_ns - watch->forced_ns > FORCE_NS)
-            kill(watch->mpirun, SIGKILL); /* the ranks exit without mpirun */
+            kill(watch->mpirun, SIGKILL); /* the ranks exit when mpirun is gone */
         else if (!watch->forced && watch->request != 0 && now_ns > watch->deadline_ns)
-            cut_short(watch, "the ranks did not exit in time");
+            force_end(watch, "the ranks did not exit in time");
         else if (!watch->forced && watch->request != 0 && now_ns > watch->again_ns)
-            pass_on(watch);
+            forward_request(watch);
     }
     return ended > 0 ? code_of(watch, status) : EXIT_FAILED;
 }

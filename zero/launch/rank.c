@@ -1,5 +1,5 @@
-/* rank.c: the side of a forked rank: signals, the watch over the launcher, status. launch.c is the other
- * side.
+/* rank.c: the part of the launcher's protocol that runs in a forked rank: signals, the watch over the
+ * launcher, status. launch.c is the launcher's part.
  *
  * A terminal sends Ctrl-C to the whole process group, so ranks ignore it and follow the control block
  * instead. The kernel signals a rank when its launcher has died. */
@@ -15,7 +15,7 @@
 #include "zero/launch/control.h"
 #include "zero/launch/timeout.h"
 
-#define WORDS_NS 10000000000ull /* for the first rank with a message to print it */
+#define MESSAGE_NS 10000000000ull /* time for the first rank with a message to print it */
 
 /* SIGCONT also wakes a stopped process, so that it exits too. */
 enum { LAUNCHER_DIED = SIGCONT };
@@ -58,7 +58,7 @@ void zr_local_ask_for_end(struct zr_local_world *local, int signal_number)
 }
 
 /* SIGTERM and SIGUSR1 for a rank's pid apply to the run; the launcher reads the control block. */
-static void pass_request_on(int signal_number)
+static void forward_request(int signal_number)
 {
     if (signal_number == SIGTERM || signal_number == ZR_MPIRUN_SAVE_AND_END)
         zr_local_ask_for_end(self.local, SIGTERM);
@@ -83,9 +83,9 @@ const struct zr_local_sockets *zr_local_own_sockets(void)
 void zr_local_follow_signals(struct zr_local_world *local)
 {
     self.local = local;
-    handle(SIGTERM, pass_request_on);
-    handle(SIGINT, pass_request_on);
-    handle(SIGUSR1, pass_request_on);
+    handle(SIGTERM, forward_request);
+    handle(SIGINT, forward_request);
+    handle(SIGUSR1, forward_request);
     signal(SIGPIPE, SIG_IGN); /* a closed reader is only a write error */
 }
 
@@ -118,7 +118,7 @@ static void take_held_signals(void)
     int signal_number;
     mpirun_signals(&signals);
     while (self.holds && (signal_number = sigtimedwait(&signals, NULL, &at_once)) > 0)
-        pass_request_on(signal_number);
+        forward_request(signal_number);
 }
 
 void zr_local_become_rank(const struct zr_local_birth *birth)
@@ -149,7 +149,7 @@ void zr_local_become_rank(const struct zr_local_birth *birth)
         sigdelset(&mask, followed[i]);
     prctl(PR_SET_PDEATHSIG, LAUNCHER_DIED);
     pthread_sigmask(SIG_SETMASK, &mask, NULL);
-    end_without_launcher(0); /* the launcher may have died before the kernel watched it for this process */
+    end_without_launcher(0); /* the launcher may have died before the kernel was asked to signal its death */
     _exit(options->rank_main(local, birth->rank, options->argument));
 }
 
@@ -171,7 +171,7 @@ void zr_local_set_status(struct zr_local_world *local, unsigned rank, const char
     atomic_store(&own->statuses, statuses + 1);
 }
 
-/* A status that changes meanwhile may be returned as well. */
+/* Copies the current status, or a status that is set during the copy. */
 void zr_local_read_status(const struct zr_local_rank *rank, char *out)
 {
     memcpy(out, rank->status[atomic_load(&rank->statuses) & 1], ZR_LOCAL_STATUS_BYTES);
@@ -204,7 +204,7 @@ bool zr_local_first_message(struct zr_local_world *local, const char *words)
     if (atomic_compare_exchange_strong(&local->first_message, &first, hash) || first != hash)
         return true;
     struct zr_timeout timeout = zr_timeout_begin();
-    while (!atomic_load(&local->said) && zr_timeout_waited_ns(&timeout) < WORDS_NS)
+    while (!atomic_load(&local->said) && zr_timeout_waited_ns(&timeout) < MESSAGE_NS)
         zr_word_wait(&local->said, 0, ZR_LOCAL_POLL_NS);
     return !atomic_load(&local->said);
 }

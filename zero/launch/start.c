@@ -39,8 +39,8 @@ static const char *variable(const char *name)
     return text && text[0] ? text : NULL;
 }
 
-/* Reads a whole number from least to most. *out is unchanged if the variable is unset. */
-static zr_result read_number(const char *name, unsigned least, unsigned most, unsigned *out)
+/* Reads a whole number from min to max. *out is unchanged if the variable is unset. */
+static zr_result read_number(const char *name, unsigned min, unsigned max, unsigned *out)
 {
     const char *text = variable(name);
     char *end;
@@ -48,16 +48,17 @@ static zr_result read_number(const char *name, unsigned least, unsigned most, un
         return ZR_OK;
     errno = 0;
     unsigned long long number = text[0] >= '0' && text[0] <= '9' ? strtoull(text, &end, 10) : 0;
-    if (text[0] < '0' || text[0] > '9' || *end != '\0' || errno != 0 || number < least || number > most)
+    if (text[0] < '0' || text[0] > '9' || *end != '\0' || errno != 0 || number < min || number > max)
         return zr_fail(
             ZR_ERR_INVALID,
             "%s=%.40s in the environment is not a whole number from %u to %u; unset it if no launcher set it",
-            name, text, least, most);
+            name, text, min, max);
     *out = (unsigned)number;
     return ZR_OK;
 }
 
-/* A script of sbatch has the variables of a first task, but no other tasks were started. */
+/* Whether this process is a script of sbatch, which has the variables of a first task although no tasks were
+ * started. */
 static bool batch_script(const struct source *source)
 {
     return source->kind == ZR_START_SLURM && variable("SLURM_JOB_ID") && !variable("SLURM_STEP_ID") &&
@@ -74,7 +75,7 @@ static const struct source *find_source(void)
     return NULL;
 }
 
-/* An address is local if a socket can be bound to it. */
+/* Whether an address belongs to this machine: a socket can be bound to a local address only. */
 static bool address_is_here(const char *address)
 {
     struct sockaddr_in four = {.sin_family = AF_INET};

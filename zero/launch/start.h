@@ -18,8 +18,8 @@ struct zr_start {
     unsigned local_rank, local_world;   /* on this machine; local_world 0: unknown */
     const char *rank_name, *world_name; /* names of the variables; constants */
     unsigned port;                      /* MASTER_PORT; 0: not given */
-    bool far;             /* MASTER_ADDR is another machine, and nothing says that all ranks are here */
-    bool mpi;             /* the launcher supports MPI */
+    bool far; /* MASTER_ADDR is another machine, and no variable says that all ranks are on this machine */
+    bool mpi; /* the launcher supports MPI */
     unsigned nodes;       /* machines of the run; 0: unknown */
     char key[96];         /* identifies the run among all runs of the machine */
     const char *key_name; /* variable that the key comes from; NULL: none */
@@ -33,12 +33,12 @@ struct zr_start {
  * order OMPI_COMM_WORLD_RANK, RANK, PMI_RANK, SLURM_PROCID: mpirun under srun is mpirun. */
 zr_result zr_start_read(struct zr_start *out);
 
-/* Checks that such ranks can communicate over MPI (`mpi`), else over shared memory; the message says what
- * is missing. `world`: ranks requested on the command line, 0: none. On success *ranks is the size of the
- * run. */
+/* Checks that ranks started in this way can communicate over MPI (`mpi`), else over shared memory; the
+ * message says what is missing. `world`: ranks requested on the command line, 0: none. On success *ranks is
+ * the size of the run. */
 zr_result zr_start_check(const struct zr_start *start, bool mpi, unsigned world, unsigned *ranks);
 
-/* Runs all ranks or the one that this process is, like zr_local_launch(). With MPI and ZR_START_FORK it
+/* Runs all ranks, or the rank that this process is, like zr_local_launch(). With MPI and ZR_START_FORK it
  * runs mpirun with `argv` (NULL-terminated). Returns the exit code. */
 struct zr_start_run {
     const struct zr_start *start;

@@ -4,8 +4,8 @@
 
 #include "alloc/base/system/os.h"
 
-/* Maximum time counted between two polls. A waiter that was itself stopped or starved polls later than
- * that, and the excess does not count: a run that is stopped and continued hours later does not time out. */
+/* Maximum time counted between two polls. A stopped or starved waiter polls later than that, and the excess
+ * does not count: a run that is stopped and continued hours later does not time out. */
 #define ZR_COMM_POLLS_NS 200000000ull
 
 struct zr_timeout {

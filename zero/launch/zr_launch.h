@@ -30,8 +30,8 @@ struct zr_launch_options {
     /* Maximum time for the current step to finish and be saved after a signal, as long as ranks make
      * progress. 0: there is no place to save to. */
     uint64_t save_within_ns;
-    /* The process ends after the run. The signals of the run then stay blocked, so that a signal that arrives
-     * after the run cannot change its exit code. false: the caller's mask is restored. */
+    /* The process ends after the run. The signals of the run then remain blocked, so that a signal that
+     * arrives after the run cannot change its exit code. false: the caller's mask is restored. */
     bool ends_process;
 };
 

@@ -37,7 +37,7 @@ static bool is_kept(const struct zr_activations *store, size_t at, const struct 
 }
 
 /* An output that another stage reads is a checkpoint there, not here. */
-static bool leaves(const struct zr_activations *store, size_t at)
+static bool is_sent(const struct zr_activations *store, size_t at)
 {
     size_t next = module_of(store, at) + 1;
     const struct zr_module *modules = store->model->modules;
@@ -47,7 +47,7 @@ static bool leaves(const struct zr_activations *store, size_t at)
 
 static zr_tag tag_of(const struct zr_activations *store, size_t at)
 {
-    return leaves(store, at) ? ZR_TAG_ACTIVATION : type_of(store, at)->output_tag;
+    return is_sent(store, at) ? ZR_TAG_ACTIVATION : type_of(store, at)->output_tag;
 }
 
 static bool is_checkpoint(const struct zr_activations *store, size_t at)
@@ -205,7 +205,7 @@ void zr_module_drop(struct zr_module_pass *pass, unsigned slot)
     zr_drop(pass->activations->arena, &pass->slots[slot]);
 }
 
-/* ---- Life ---------------------------------------------------------------------------------------------- */
+/* ---- Open and close ------------------------------------------------------------------------------------ */
 
 static zr_result check_module(const struct zr_model *model, size_t index)
 {
@@ -287,15 +287,16 @@ static zr_result take_inputs(struct zr_activations *store)
     return result;
 }
 
-/* Sets `recomputes` for the first `most` modules of the whole model that can recompute; 0: all of them. */
-static zr_result choose_recomputed(struct zr_activations *store, size_t most, const size_t *before)
+/* Sets `recomputes` for the first `max_modules` modules of the whole model that can recompute; 0: all of
+ * them. */
+static zr_result choose_recomputed(struct zr_activations *store, size_t max_modules, const size_t *before)
 {
     size_t count = store->model->modules_count, chosen = 0;
     zr_result result = zr_take(store->host_arena, ZR_TAG_OTHER, count, sizeof *store->recomputes,
                                (void **)&store->recomputes);
     for (size_t m = 0; m < count && result == ZR_OK; m++) {
         store->recomputes[m] = store->recompute == ZR_RECOMPUTE_FULL && type_of(store, m)->recomputes &&
-                               (most == 0 || (before ? before[m] : chosen) < most);
+                               (max_modules == 0 || (before ? before[m] : chosen) < max_modules);
         chosen += store->recomputes[m];
     }
     return result;

@@ -6,7 +6,8 @@
 #include "zero/comm/copies.h"
 #include "zero/comm/take.h"
 
-enum { BUFFERS = 2, BUFFERS_OF_HOST = 3 }; /* one in use, one in transfer; with the host one more */
+/* One buffer in use and one in transfer; copies to the host need one more. */
+enum { BUFFERS = 2, BUFFERS_OF_HOST = 3 };
 
 static size_t bytes_of(const struct zr_checkpoints *c, size_t elements)
 {
@@ -23,7 +24,7 @@ static zr_tag part_tag(const struct zr_checkpoints *c)
     return c->options.policy.host ? ZR_TAG_OFFLOAD : ZR_TAG_CHECKPOINT;
 }
 
-/* ---- What stays ---------------------------------------------------------------------------------------- */
+/* ---- Stored parts -------------------------------------------------------------------------------------- */
 
 static zr_contiguous *pool_of(const struct zr_checkpoints *c, const struct zr_kept_checkpoint *kept)
 {
@@ -51,7 +52,7 @@ static void drop_part(struct zr_checkpoints *c, struct zr_kept_checkpoint *kept)
     kept->part = NULL;
 }
 
-/* ---- Whole ones on their way --------------------------------------------------------------------------- */
+/* ---- Whole checkpoints --------------------------------------------------------------------------------- */
 
 static void drop_buffer(struct zr_checkpoints *c, struct zr_kept_checkpoint *kept)
 {
@@ -101,7 +102,7 @@ static void *part_of_whole(const struct zr_checkpoints *c, const struct zr_kept_
     return (char *)kept->whole + rank * bytes_of(c, kept->elements / c->ranks);
 }
 
-/* ---- Calls --------------------------------------------------------------------------------------------- */
+/* ---- Interface ----------------------------------------------------------------------------------------- */
 
 zr_result zr_checkpoints_take(struct zr_checkpoints *c, size_t index, size_t elements, void **whole)
 {
@@ -205,7 +206,7 @@ zr_result zr_checkpoints_await(struct zr_checkpoints *c, size_t index, void **wh
         result = zr_comm_wait(c->options.tensor, kept->ticket);
         kept->phase = ZR_CHECKPOINT_WHOLE;
     }
-    if (result == ZR_OK && c->ranks > 1 && index > 0) /* its copy has had time since the fetch */
+    if (result == ZR_OK && c->ranks > 1 && index > 0) /* the copy that the fetch started has probably ended */
         result = advance(c, &c->kept[index - 1]);
     *whole = kept->whole;
     return result;
@@ -218,7 +219,7 @@ void zr_checkpoints_drop(struct zr_checkpoints *c, size_t index)
         return;
     while (kept->phase == ZR_CHECKPOINT_STORING)
         end_storing(c);
-    if (kept->phase == ZR_CHECKPOINT_COPYING) /* even after a lost peer, no operation still writes */
+    if (kept->phase == ZR_CHECKPOINT_COPYING) /* no operation writes after this, even if a peer was lost */
         zr_comm_wait(c->copies, kept->ticket);
     if (kept->phase == ZR_CHECKPOINT_GATHERING)
         zr_comm_wait(c->options.tensor, kept->ticket);
@@ -239,7 +240,7 @@ unsigned zr_checkpoints_distance(const struct zr_checkpoints *c)
     return !c->stores ? 0 : c->copies && c->ranks > 1 ? 2 : 1;
 }
 
-/* ---- Life ---------------------------------------------------------------------------------------------- */
+/* ---- Open and close ------------------------------------------------------------------------------------ */
 
 static zr_result open_pools(struct zr_checkpoints *c)
 {

@@ -75,7 +75,7 @@ void zr_checkpoints_drop(struct zr_checkpoints *checkpoints, size_t index);
 
 /* Bytes copied to the host and back so far. */
 uint64_t zr_checkpoints_moved_bytes(const struct zr_checkpoints *checkpoints);
-/* How many modules ahead of backward checkpoints are fetched; 0: the policy needs no fetch. */
+/* Number of modules ahead of backward for which checkpoints are fetched; 0: the policy needs no fetch. */
 unsigned zr_checkpoints_distance(const struct zr_checkpoints *checkpoints);
 
 #endif

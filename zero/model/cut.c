@@ -255,7 +255,7 @@ static zr_result add_units(struct zr_cut *cut, const struct zr_cut_request *requ
     return result;
 }
 
-/* ---- Life ---------------------------------------------------------------------------------------------- */
+/* ---- Open and close ------------------------------------------------------------------------------------ */
 
 static zr_result take_records(struct zr_cut *cut, const struct zr_cut_request *request)
 {

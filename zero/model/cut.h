@@ -21,17 +21,17 @@ struct zr_cut_part {
     unsigned stage;
     size_t first, end;      /* range of modules, without ports */
     size_t entry, exit;     /* ports; ZR_NO_MODULE: none */
-    unsigned before, after; /* pipeline ranks that it receives from and sends to */
-    unsigned input_part;    /* this rank's part whose output it reads; UINT_MAX: none, or a port */
-    unsigned output_part;   /* this rank's part that reads its output; UINT_MAX: none, or a port */
+    unsigned before, after; /* pipeline ranks that the part receives from and sends to */
+    unsigned input_part;    /* part of this rank whose output the part reads; UINT_MAX: none, or a port */
+    unsigned output_part;   /* part of this rank that reads the part's output; UINT_MAX: none, or a port */
 };
 
 struct zr_cut {
     struct zr_model model; /* the part */
     struct zr_cut_part parts[ZR_PIPELINE_PARTS_MAX];
     unsigned parts_count, stages_count, ranks, rank;
-    bool shares;       /* it has units that other ranks have too */
-    unsigned *sharing; /* [sharing_count]: the ranks with these units, this one included */
+    bool shares;       /* some units are on other ranks too */
+    unsigned *sharing; /* [sharing_count]: the ranks with the shared units, this rank included */
     unsigned sharing_count;
     /* Records, allocated from the host arena. */
     zr_arena *host_arena;
@@ -85,7 +85,7 @@ static inline bool zr_module_is_last(const struct zr_module *module)
 {
     return module->type->forward && module->type->output_columns == 0;
 }
-/* Its first module reads the output of another module. */
+/* Whether a part's first module reads the output of another module. */
 static inline bool zr_cut_part_has_input(const struct zr_cut_part *part)
 {
     return part->entry != ZR_NO_MODULE || part->input_part != UINT_MAX;

@@ -264,7 +264,7 @@ static zr_result multiply_rows(struct zr_module_pass *pass, const struct matrix 
 /* Gradients to compute in a product's backward. */
 enum wanted { WANT_DX = 1, WANT_DW = 2, WANT_BOTH = WANT_DX | WANT_DW };
 
-/* dx is summed over tiles and pieces. */
+/* Backward of a product. dx is summed over tiles and pieces. */
 static zr_result multiply_backward(struct zr_module_pass *pass, const struct matrix *m,
                                    struct zr_linear_backward op, enum wanted wanted)
 {
@@ -484,7 +484,7 @@ static void describe(struct zr_transformer *t)
 {
     const struct zr_shape *shape = &t->shape;
     size_t c = shape->hidden;
-    float deviation = 0.02f; /* GPT-2's */
+    float deviation = 0.02f; /* the value of GPT-2 */
     float residual =
         deviation / sqrtf(2.0f * (float)shape->layers); /* scaled by the depth of the residual path */
     const struct zr_tensor wte = {

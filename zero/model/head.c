@@ -6,7 +6,7 @@
  * product of each tile and computes the gradient of its logits from the merged parts. */
 #include "zero/model/transformer.h"
 
-#define LOGITS_BYTES_MAX ((size_t)64 << 20) /* or one row */
+#define LOGITS_BYTES_MAX ((size_t)64 << 20) /* maximum; a chunk has at least one row */
 enum { LOGITS, PARTS, X_ROWS, DX_ROWS, DW, HEAD_SLOTS };
 enum { PART_FLOATS = sizeof(struct zr_softmax_part) / sizeof(float) };
 
@@ -19,8 +19,8 @@ static size_t tile_rows(const struct zr_shape *shape)
 
 size_t zr_shape_logits_rows(const struct zr_shape *shape, size_t bytes, size_t logit_bytes)
 {
-    size_t most = bytes / (tile_rows(shape) * logit_bytes), all = shape->batch * shape->sequence;
-    return most == 0 ? 1 : most < all ? most : all;
+    size_t max_rows = bytes / (tile_rows(shape) * logit_bytes), all = shape->batch * shape->sequence;
+    return max_rows == 0 ? 1 : max_rows < all ? max_rows : all;
 }
 
 static size_t logits_rows_max(const struct zr_shape *shape)
@@ -47,7 +47,7 @@ struct head_rows {
 static zr_result each_chunk(struct zr_module_pass *pass, struct head_rows rows,
                             zr_result (*run)(struct zr_module_pass *pass, const struct head_rows *rows))
 {
-    size_t most = logits_rows_max(zr_pass_shape(pass)), chunks = (pass->rows + most - 1) / most;
+    size_t max_rows = logits_rows_max(zr_pass_shape(pass)), chunks = (pass->rows + max_rows - 1) / max_rows;
     size_t each = (pass->rows + chunks - 1) / chunks;
     zr_result result = ZR_OK;
     for (; rows.first < pass->rows && result == ZR_OK; rows.first += each) {
@@ -172,7 +172,7 @@ static zr_result merge_ranks(struct zr_module_pass *pass, size_t rows)
                : result;
 }
 
-/* ---- Whole --------------------------------------------------------------------------------------------- */
+/* ---- Whole vocabulary ---------------------------------------------------------------------------------- */
 
 static zr_result whole_rows(struct zr_module_pass *pass, const struct head_rows *rows)
 {
@@ -209,9 +209,10 @@ static zr_result head(struct zr_module_pass *pass)
     return result;
 }
 
-/* ---- In tiles ------------------------------------------------------------------------------------------ */
+/* ---- Tiles of the vocabulary --------------------------------------------------------------------------- */
 
-/* This rank's place has the running parts, and the next place those of the tile. */
+/* Computes the softmax parts of a chunk. This rank's place has the running parts, and the next place has the
+ * parts of the tile. */
 static zr_result sum_rows(struct zr_module_pass *pass, const struct head_rows *rows)
 {
     struct zr_cross_entropy op = entropy_of(pass, rows);
@@ -221,7 +222,7 @@ static zr_result sum_rows(struct zr_module_pass *pass, const struct head_rows *r
     return result == ZR_OK ? pass->kernels->cross_entropy(pass->context, &op) : result;
 }
 
-/* A tile without columns adds nothing and has no largest logit. */
+/* Forward of a tile. A tile without columns adds nothing, because it has no largest logit. */
 static zr_result head_tile(struct zr_module_pass *pass)
 {
     const struct zr_shape *shape = zr_pass_shape(pass);
@@ -258,7 +259,7 @@ static zr_result rows_backward(struct zr_module_pass *pass, const struct head_ro
     return result == ZR_OK ? logits_backward(pass, rows) : result;
 }
 
-/* All rows of x were gathered in forward. */
+/* Backward of a tile. Forward has gathered all rows of x. */
 static zr_result head_tile_backward(struct zr_module_pass *pass)
 {
     struct head_rows rows = {.x = zr_pass_shape(pass)->sequence_parallel ? pass->slots[X_ROWS] : pass->x};
@@ -275,7 +276,7 @@ static zr_result head_tile_backward(struct zr_module_pass *pass)
 
 /* ---- Answers ------------------------------------------------------------------------------------------- */
 
-/* Answer of a tile: its columns, gathered from all ranks. */
+/* Writes a tile's part of an answer: the tile's columns, gathered from all ranks. */
 static zr_result head_answer(struct zr_module_pass *pass, size_t row, float *out)
 {
     const struct zr_shape *shape = zr_pass_shape(pass);
@@ -327,11 +328,11 @@ void zr_transformer_add_head(struct zr_transformer *transformer)
     struct zr_slot *slots = transformer->slots[ZR_TYPE_HEAD];
     unsigned tiles = zr_shape_tiles(shape);
     bool narrow = transformer->kernels && transformer->kernels->narrow_logits;
-    size_t most = logits_rows_max(shape), rows = most < model->rows ? most : model->rows,
+    size_t max_rows = logits_rows_max(shape), rows = max_rows < model->rows ? max_rows : model->rows,
            tensor = zr_shape_tensor(shape), answer = narrow ? 2 * tensor : tensor, /* rows of floats */
-        room = (rows < answer ? answer : rows) * tile_rows(shape),
+        logits_elements = (rows < answer ? answer : rows) * tile_rows(shape),
            parts = (tiles > 1 ? model->rows : rows) * (tensor + 1) * PART_FLOATS;
-    slots[LOGITS] = (struct zr_slot){"logits", (room + model->rows - 1) / model->rows,
+    slots[LOGITS] = (struct zr_slot){"logits", (logits_elements + model->rows - 1) / model->rows,
                                      narrow ? ZR_SLOT_ELEMENTS : ZR_SLOT_FLOATS, ZR_SLOT_KEPT,
                                      false}; /* holds a chunk, or an answer of all ranks */
     slots[DW] = (struct zr_slot){"gradient of the head's weights",

@@ -144,7 +144,7 @@ static zr_result rotate(struct zr_module_pass *pass, void *qkv, bool inverse)
                                                                     .inverse = inverse});
 }
 
-/* Weights are [out, in] and have no bias. */
+/* The arguments of a product. Weights are [out, in] and have no bias. */
 static struct zr_linear_forward product_of(const struct zr_module_pass *pass, struct zr_linear linear,
                                            const void *x, unsigned w, void *y)
 {
@@ -315,8 +315,8 @@ struct product {
 static zr_result products_backward(struct zr_module_pass *pass, const struct product *products,
                                    unsigned count, const void *x, void *dx)
 {
-    bool apart = zr_shape_tensor(zr_pass_shape(pass)) > 1;
-    struct step_back step = {.keeps_w = apart};
+    bool sums_over_ranks = zr_shape_tensor(zr_pass_shape(pass)) > 1;
+    struct step_back step = {.keeps_w = sums_over_ranks};
     struct zr_pass_sum sum;
     zr_result result = zr_pass_all_rows(pass, x, X_ROWS, &step.x);
     if (result == ZR_OK)
@@ -329,7 +329,7 @@ static zr_result products_backward(struct zr_module_pass *pass, const struct pro
     }
     if (result == ZR_OK)
         result = zr_pass_start_sum(pass, &sum);
-    for (unsigned i = 0; i < count && result == ZR_OK && apart; i++)
+    for (unsigned i = 0; i < count && result == ZR_OK && sums_over_ranks; i++)
         result = multiply_backward(pass, products[i].linear, products[i].parameter,
                                    (struct step_back){.x = step.x, .dy = products[i].dy});
     zr_pass_drop_rows(pass, X_ROWS);
@@ -486,7 +486,7 @@ static void describe(struct zr_transformer *t)
 {
     const struct zr_shape *shape = &t->shape;
     const struct widths w = widths_of(shape);
-    float deviation = 0.02f, residual = deviation / sqrtf(2.0f * (float)shape->layers); /* as GPT-2's */
+    float deviation = 0.02f, residual = deviation / sqrtf(2.0f * (float)shape->layers); /* as in GPT-2 */
     const enum zr_transformer_group matrices = ZR_GROUP_MATRICES, vectors = ZR_GROUP_VECTORS;
     const size_t ffn = shape->ffn, kv = shape->kv_heads * w.head; /* of all tensor ranks */
     const struct zr_tensor embed_tokens = {"weight",  shape->vocabulary_padded, w.c,           0,

@@ -7,7 +7,8 @@ bool zr_pass_is_whole(const struct zr_module_pass *pass)
     return zr_module_parts(&pass->model->modules[pass->module]) == 1;
 }
 
-/* Forward runs tiles in order, backward in reverse. */
+/* Whether a pass runs the first tile of a product or the whole module. Forward runs tiles in order, backward
+ * in reverse. */
 static bool begins(const struct zr_module_pass *pass)
 {
     return zr_pass_is_whole(pass) || zr_pass_tile(pass) == 0;
@@ -69,7 +70,7 @@ static struct products products_of(const struct zr_module_pass *pass)
                                   : (struct products){product, product + 1};
 }
 
-/* Only y depends on the last product. */
+/* Without y, the last product is skipped, because only y depends on it. */
 zr_result zr_pass_block(struct zr_module_pass *pass)
 {
     const struct zr_block_steps *steps = &zr_shape_table(zr_pass_shape(pass))->block;

@@ -316,7 +316,7 @@ double zr_shape_flops(const struct zr_shape *shape)
     double rows = (double)shape->batch * (double)shape->sequence, c = (double)shape->hidden;
     double head = 2 * c * (double)shape->vocabulary; /* forward, per row */
     double blocks = (double)shape->layers * zr_shape_table(shape)->block_flops(shape);
-    return 3 * rows * (blocks + head); /* backward: twice forward */
+    return 3 * rows * (blocks + head); /* backward takes twice the operations of forward */
 }
 
 /* ---- Stages of a pipeline ------------------------------------------------------------------------------ */
@@ -348,9 +348,9 @@ struct zr_pipeline zr_stages_pipeline(const struct zr_stages *stages, size_t *mo
 
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wformat-nonliteral"
-static void print_layer(char *out, size_t room, const char *format, size_t layer)
+static void print_layer(char *out, size_t size, const char *format, size_t layer)
 {
-    snprintf(out, room, format, layer);
+    snprintf(out, size, format, layer);
 }
 #pragma GCC diagnostic pop
 
@@ -508,7 +508,7 @@ struct zr_slot zr_slot_probabilities(const struct zr_transformer *transformer, c
                             .life = ZR_SLOT_RECOMPUTED};
 }
 
-/* ---- Life ---------------------------------------------------------------------------------------------- */
+/* ---- Open and close ------------------------------------------------------------------------------------ */
 
 zr_result zr_transformer_open(struct zr_transformer *out, const struct zr_shape *shape,
                               const struct zr_kernels *kernels, zr_arena *host_arena)

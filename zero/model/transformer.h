@@ -275,7 +275,7 @@ struct zr_pass_sum {
 zr_result zr_pass_open_sum(struct zr_module_pass *pass, struct zr_pass_sum *sum, void *own, unsigned slot);
 zr_result zr_pass_start_sum(struct zr_module_pass *pass, struct zr_pass_sum *sum);
 zr_result zr_pass_end_sum(struct zr_module_pass *pass, struct zr_pass_sum *sum);
-/* Start and end. */
+/* Starts the collective of a sum and waits for its end. */
 zr_result zr_pass_close_sum(struct zr_module_pass *pass, struct zr_pass_sum *sum);
 /* Bias of a product that is summed over the ranks: only rank 0 adds it. */
 static inline const void *zr_pass_bias_once(const struct zr_module_pass *pass, const void *bias)

@@ -18,7 +18,7 @@ zr_result zr_plan_claims_begin(struct zr_plan_claims *claims, zr_arena *arena, s
     return result == ZR_OK ? zr_arena_trim(arena, 0, NULL) : result;
 }
 
-/* Nothing is freed between calls, so the reserved bytes are the maximum since the last call. */
+/* The arena frees nothing between calls, so the reserved bytes are the maximum since the last call. */
 void zr_plan_claims_note(struct zr_plan_claims *claims, zr_arena *arena, size_t place)
 {
     if (place >= claims->count)
@@ -34,14 +34,14 @@ void zr_plan_claims_note_after(struct zr_plan_claims *claims, zr_arena *arena)
     zr_arena_trim(arena, 0, NULL);
 }
 
-/* Converts the maximum at each action into the maximum from it to the end. */
+/* Converts the maximum at each action into the maximum from the action to the end. */
 void zr_plan_claims_close(struct zr_plan_claims *claims)
 {
-    size_t most = claims->after_bytes;
+    size_t max_bytes = claims->after_bytes;
     for (size_t i = 0; i < claims->count; i++) {
         size_t reached = claims->most_bytes[i];
-        claims->most_bytes[i] = most;
-        most = most > reached ? most : reached;
+        claims->most_bytes[i] = max_bytes;
+        max_bytes = max_bytes > reached ? max_bytes : reached;
     }
 }
 

@@ -1,11 +1,11 @@
-/* claims.h: the maximum memory that a step needs from each of its actions to its end. A run that shares
- * memory reports it to zrd during its step (alloc/service/README.md).
+/* claims.h: reservations of a step: the maximum memory that the step needs from each of its actions to its
+ * end. A run that shares memory reports its reservations to zrd during the step (alloc/service/README.md).
  *
- * Positions count from the end of the step's list, since a rehearsal omits middle micro-batches; the
- * actions are those of the last micro-batch. Bytes are granules reserved in the rehearsal's arena under
- * the placement plan that the run will use. The rehearsal trims idle granules after each action, since an
- * arena takes new granules before it moves idle ones. A run stays within its claims if it trims likewise,
- * from its first claim to the end of its time slice. */
+ * Positions count from the end of the step's list, because a rehearsal omits middle micro-batches; the
+ * actions are those of the last micro-batch. Bytes are granules reserved in the rehearsal's arena under the
+ * placement plan that the run will use. The rehearsal trims idle granules after each action, because an arena
+ * takes new granules before it moves idle ones. A run remains within its reservations if it also trims after
+ * each action, from its first reservation to the end of its time slice. */
 #ifndef ZR_PLAN_CLAIMS_H
 #define ZR_PLAN_CLAIMS_H
 
@@ -15,11 +15,11 @@ struct zr_plan_claims {
     zr_arena *host_arena;
     size_t *most_bytes; /* [count]: maximum from the end of an action on; [0]: the last action and
                          * evaluations */
-    size_t count;       /* 0: no claims */
+    size_t count;       /* 0: no reservations */
     size_t after_bytes; /* maximum of evaluations */
 };
 
-/* Number of actions after this one in its list. */
+/* Number of actions after an action in its list. */
 static inline size_t zr_plan_claims_place(const struct zr_schedule *step, const struct zr_action *action)
 {
     return step->count - 1 - (size_t)(action - step->actions);

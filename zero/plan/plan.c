@@ -12,29 +12,30 @@
  * With a clock two middle ones must take the same time; if they do not, twice as many are rehearsed. */
 enum { MICRO_BATCHES_MAX = 3, MICRO_BATCHES_TIMED = 4 };
 
-/* What a placement plan may cost above best fit, since it avoids all driver calls in a step: granules
- * between persistent and temporary blocks, or this fraction of the total. */
+/* Maximum cost of a placement plan above best fit, accepted because the placement plan avoids all driver
+ * calls in a step: granules between persistent and temporary blocks, or this fraction of the total. */
 enum { PLACES_COST_GRANULES = 2, PLACES_COST_DIVISOR = 200 };
 
 /* A rehearsal and its results. */
 struct rehearsal {
     const struct zr_plan_request *request;
-    unsigned asked, micro_batches; /* micro-batches of a step / of those rehearsed */
+    unsigned step_micro_batches,
+        micro_batches; /* micro-batches of a step / number of rehearsed micro-batches */
     zr_arena *arena;
     zr_arena *host_tier;  /* NULL: nothing is offloaded */
     size_t granule_bytes; /* of the arena */
     struct zr_mesh mesh;  /* its world belongs to the rehearsal */
     struct zr_trainer_state state;
     zr_rehearsal *places;          /* placement plan to follow, or NULL */
-    struct zr_plan_claims *claims; /* to find in a separate step; NULL: not needed */
+    struct zr_plan_claims *claims; /* reservations to find in a separate step; NULL: not needed */
     zr_rehearsal **found_places;   /* NULL: not needed; *found_places NULL: none */
     uint64_t sent_by_step;         /* elements of the last step */
-    uint64_t sent_by_middle;       /* elements of its last micro-batch but one */
+    uint64_t sent_by_middle;       /* elements of that step's last micro-batch but one */
     uint64_t moved_by_step;        /* bytes to and from the host tier in the last step */
     uint64_t moved_by_middle;
     uint64_t file_moved_by_step; /* bytes to and from the offload files */
     uint64_t file_moved_by_middle;
-    bool repeats; /* with a clock: that micro-batch takes the same time as those left out */
+    bool repeats; /* with a clock: the last micro-batch but one takes the same time as the omitted ones */
 };
 
 static const struct zr_kernels *kernels_of(const struct zr_plan_request *request)
@@ -69,10 +70,10 @@ static struct zr_state_file_report file_report(const struct rehearsal *rehearsal
 
 static unsigned left_out(const struct rehearsal *rehearsal)
 {
-    return rehearsal->asked - rehearsal->micro_batches;
+    return rehearsal->step_micro_batches - rehearsal->micro_batches;
 }
 
-/* The last micro-batch but one represents those left out, if it takes the same time as the one before it. */
+/* The last micro-batch but one represents the omitted ones if it takes the same time as the one before it. */
 static zr_result end_timed_step(struct rehearsal *rehearsal, const struct zr_timeline_mark marks[3])
 {
     struct zr_timeline *timeline = rehearsal->request->timeline;
@@ -97,12 +98,12 @@ static uint64_t allocations_of(const struct rehearsal *rehearsal)
 struct step {
     struct rehearsal *rehearsal;
     zr_rehearsal *watch;              /* records its allocations; NULL: none */
-    struct zr_plan_claims *claims;    /* of its last micro-batch; NULL: not needed */
+    struct zr_plan_claims *claims;    /* reservations of the last micro-batch; NULL: not needed */
     struct zr_timeline_mark marks[3]; /* at the last three starts of micro-batches */
-    uint64_t begun;                   /* elements sent at the last start */
-    uint64_t moved, file_moved;       /* bytes moved then */
-    uint64_t allocated;               /* number of allocations then */
-    zr_result claimed;                /* result of recording claims */
+    uint64_t begun;                   /* elements sent at the last start of a micro-batch */
+    uint64_t moved, file_moved;       /* bytes moved at that start */
+    uint64_t allocated;               /* number of allocations at that start */
+    zr_result claimed;                /* result of recording reservations */
     bool one_pass, begun_once;        /* a pipeline's step is one pass, which begins once */
 };
 
@@ -162,7 +163,7 @@ static zr_result rate_zero(void *state, double loss, float *rate)
     return ZR_OK;
 }
 
-/* *last_pass: allocations of the last micro-batch and the step's end. */
+/* Rehearses a step. *last_pass: number of allocations of the last micro-batch and the step's end. */
 static zr_result rehearse_step(struct rehearsal *rehearsal, zr_rehearsal *watch,
                                struct zr_plan_claims *claims, uint64_t *last_pass)
 {
@@ -201,14 +202,15 @@ static zr_result rehearse_step(struct rehearsal *rehearsal, zr_rehearsal *watch,
     return result;
 }
 
-/* A placement plan is optional: without addresses for it the plan is made without. Running out of memory
- * is an error, since it may affect only one rank, and all ranks must get the same plan. */
-static zr_result do_without(zr_result result)
+/* A placement plan is optional: if no addresses are left for the placement plan, the byte plan is made
+ * without one. Running out of memory is an error, because it may affect only one rank, and all ranks must get
+ * the same plan. */
+static zr_result ignore_missing_addresses(zr_result result)
 {
     return result == ZR_ERR_ADDRESSES ? ZR_OK : result;
 }
 
-/* The second step starts as every later one does. */
+/* Rehearses two steps. The second step starts in the state in which every later step starts. */
 static zr_result rehearse_steps(struct rehearsal *rehearsal)
 {
     uint64_t last_pass;
@@ -217,14 +219,14 @@ static zr_result rehearse_steps(struct rehearsal *rehearsal)
     zr_result result = rehearse_step(rehearsal, NULL, NULL, &last_pass);
 
     if (result == ZR_OK && rehearsal->found_places)
-        result = do_without(
+        result = ignore_missing_addresses(
             zr_rehearsal_create(&watch, rehearsal->arena, last_pass, rehearsal->request->host_arena));
     if (result == ZR_OK)
         result = rehearse_step(rehearsal, watch, NULL, &last_pass);
     if (result == ZR_OK && watch) {
         zr_result placed = zr_rehearsal_place(watch, &found);
         found &= placed == ZR_OK;
-        result = do_without(placed);
+        result = ignore_missing_addresses(placed);
     }
     if (found)
         *rehearsal->found_places = watch;
@@ -241,8 +243,8 @@ static void observe_evaluation(void *state, const struct zr_action *action, bool
         zr_plan_claims_note_after(rehearsal->claims, rehearsal->arena);
 }
 
-/* Runs after all measurements, since it trims idle memory after each action, which a step without other
- * runs does not do. */
+/* Finds the reservations. Runs after all measurements, because it trims idle memory after each action, which
+ * a step without other runs does not do. */
 static zr_result rehearse_claims(struct rehearsal *rehearsal)
 {
     zr_trainer *trainer = rehearsal->state.trainer;
@@ -277,7 +279,7 @@ static void note_whole(struct zr_byte_plan *out, const struct zr_engine *engine)
     for (size_t u = 0; u < engine->layout.units_count && engine->options.stage == 3; u++)
         if (engine->units[u].resident)
             out->whole_parameters += engine->layout.units[u].padded_elements;
-    if (out->whole_parameters > out->elements) /* includes padding */
+    if (out->whole_parameters > out->elements) /* whole_parameters includes padding */
         out->whole_parameters = out->elements;
 }
 
@@ -462,11 +464,11 @@ static zr_result rehearse_timed(struct zr_byte_plan *out, struct rehearsal *rehe
     zr_result result = ZR_OK;
 
     rehearsal->repeats = rehearsal->request->walks_all || rehearsal->request->stages.ranks > 1;
-    rehearsal->micro_batches = rehearsal->repeats ? rehearsal->asked : MICRO_BATCHES_TIMED;
+    rehearsal->micro_batches = rehearsal->repeats ? rehearsal->step_micro_batches : MICRO_BATCHES_TIMED;
     for (bool again = true; result == ZR_OK && again; rehearsal->micro_batches *= 2) {
-        if (rehearsal->micro_batches >= rehearsal->asked) {
-            rehearsal->micro_batches = rehearsal->asked;
-            rehearsal->repeats = true; /* no micro-batch is left out */
+        if (rehearsal->micro_batches >= rehearsal->step_micro_batches) {
+            rehearsal->micro_batches = rehearsal->step_micro_batches;
+            rehearsal->repeats = true; /* no micro-batch is omitted */
         }
         timeline->clock = start;
         result = rehearse_alone(out, rehearsal);
@@ -483,8 +485,8 @@ bool zr_plan_prefers_places(size_t placed_bytes, size_t plain_bytes, size_t gran
     return placed_bytes <= plain_bytes + more_bytes;
 }
 
-/* Rehearses again with the placement plan, as the run will. Sets *places to NULL if the plan is better
- * without: no addresses for it, or it costs too much. */
+/* Rehearses again with the placement plan, as the run will. Sets *places to NULL if no addresses are left for
+ * the placement plan, or if it costs too much. */
 static zr_result rehearse_placed(struct zr_byte_plan *out, struct rehearsal *rehearsal, zr_rehearsal **places)
 {
     struct zr_byte_plan placed;
@@ -509,11 +511,11 @@ zr_result zr_plan_make(struct zr_byte_plan *out, const struct zr_plan_request *r
 {
     zr_rehearsal *places = NULL;
     struct rehearsal rehearsal = {.request = request,
-                                  .asked = request->micro_batches ? request->micro_batches : 1};
+                                  .step_micro_batches = request->micro_batches ? request->micro_batches : 1};
     zr_result result;
 
-    rehearsal.micro_batches = rehearsal.asked;
-    if (rehearsal.asked > MICRO_BATCHES_MAX && !request->walks_all && request->stages.ranks <= 1)
+    rehearsal.micro_batches = rehearsal.step_micro_batches;
+    if (rehearsal.step_micro_batches > MICRO_BATCHES_MAX && !request->walks_all && request->stages.ranks <= 1)
         rehearsal.micro_batches = MICRO_BATCHES_MAX;
     rehearsal.found_places = request->live_only ? NULL : &places;
     if (request->timeline) {

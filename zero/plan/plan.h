@@ -17,8 +17,9 @@ struct zr_plan_request {
     enum zr_precision precision;
     struct zr_optimizer_options optimizer;
     size_t bucket_bytes;                     /* maximum size of a bucket */
-    struct zr_checkpoint_policy checkpoints; /* without its arena: */
-    bool offloads_checkpoints;               /* to an arena of the plan, as for the following fields */
+    struct zr_checkpoint_policy checkpoints; /* the policy's arena is not used */
+    bool offloads_checkpoints; /* checkpoints are offloaded to an arena of the plan; likewise for the
+                                  following fields */
     bool offloads_optimizer, offloads_parameters, delays_update;
     /* Files of optimizer state and of parameters: only alignment matters; folder NULL: none. */
     struct zr_offload_file offload_file, parameters_file;
@@ -36,8 +37,8 @@ struct zr_plan_request {
     /* Receives the placement plan that the reserved bytes assume, owned by the caller; NULL in it: none.
      * NULL: not needed. */
     zr_rehearsal **places;
-    /* Receives the claims if there is a placement plan; owned by the caller, who has set its arena. NULL:
-     * not needed. */
+    /* Receives the reservations if there is a placement plan; owned by the caller, who has set its arena.
+     * NULL: not needed. */
     struct zr_plan_claims *claims;
 };
 
@@ -47,10 +48,11 @@ struct zr_byte_plan {
     size_t peak_bytes;
     size_t persistent_by_tag_bytes[ZR_TAG_COUNT]; /* between steps */
     size_t peak_reserved_bytes;
-    /* Elements that the stage would shard but keeps whole, since sharding would take more than it saves. */
+    /* Elements that the stage would shard but keeps whole, because sharding would take more memory than it
+     * saves. */
     uint64_t whole_parameters, whole_gradients;
     uint64_t sent_elements_per_step;
-    /* The same for the host tier. */
+    /* Values of the host tier. */
     size_t host_peak_by_tag_bytes[ZR_TAG_COUNT], host_bytes;
     size_t host_persistent_by_tag_bytes[ZR_TAG_COUNT];
     size_t host_reserved_bytes;

@@ -12,7 +12,7 @@
 void zr_timeline_end(struct zr_timeline *timeline)
 {
     zr_drop(timeline->host_arena, &timeline->events);
-    timeline->events_count = timeline->events_room = 0;
+    timeline->events_count = timeline->events_capacity = 0;
 }
 
 /* ---- Steps --------------------------------------------------------------------------------------------- */
@@ -43,18 +43,18 @@ static bool is_before(const void *left, const void *right)
 
 /* ---- Events -------------------------------------------------------------------------------------------- */
 
-static zr_result make_room(struct zr_timeline *timeline)
+static zr_result grow_events(struct zr_timeline *timeline)
 {
-    size_t room = timeline->events_room ? 2 * timeline->events_room : 256;
+    size_t capacity = timeline->events_capacity ? 2 * timeline->events_capacity : 256;
     struct zr_timeline_event *more;
-    zr_result result = zr_take(timeline->host_arena, ZR_TAG_OTHER, room, sizeof *more, (void **)&more);
+    zr_result result = zr_take(timeline->host_arena, ZR_TAG_OTHER, capacity, sizeof *more, (void **)&more);
     if (result != ZR_OK)
         return result;
     if (timeline->events_count > 0)
         memcpy(more, timeline->events, timeline->events_count * sizeof *more);
     zr_drop(timeline->host_arena, &timeline->events);
     timeline->events = more;
-    timeline->events_room = room;
+    timeline->events_capacity = capacity;
     return ZR_OK;
 }
 
@@ -74,8 +74,8 @@ static void append(struct zr_timeline *timeline, struct zr_timeline_event event)
 {
     if (timeline->events_count >= timeline->events_max)
         return;
-    if (timeline->events_count == timeline->events_room && timeline->result == ZR_OK)
-        timeline->result = make_room(timeline);
+    if (timeline->events_count == timeline->events_capacity && timeline->result == ZR_OK)
+        timeline->result = grow_events(timeline);
     event.order = (uint32_t)timeline->events_count;
     if (timeline->result == ZR_OK)
         timeline->events[timeline->events_count++] = event;
@@ -202,8 +202,8 @@ static struct zr_timeline_event moved(struct zr_timeline_event event, double sec
     return event;
 }
 
-/* Repeats the micro-batch's events. If the list is full, its events may be cut off; then there is no space
- * for later ones either. */
+/* Repeats a micro-batch's events. If the list is full, events of the micro-batch may be missing; then the
+ * list has no space for later events either. */
 static void repeat_events(struct zr_timeline *timeline, const struct zr_timeline_repeat *repeat)
 {
     struct zr_timeline_event *events = timeline->events;
@@ -211,7 +211,7 @@ static void repeat_events(struct zr_timeline *timeline, const struct zr_timeline
     double length = repeat->end.seconds - repeat->begin.seconds;
 
     timeline->events = NULL;
-    timeline->events_count = timeline->events_room = 0;
+    timeline->events_count = timeline->events_capacity = 0;
     for (; first < count && events[first].micro_batch < repeat->micro_batch; first++)
         append(timeline, events[first]);
     for (end = first; end < count && events[end].micro_batch == repeat->micro_batch;)

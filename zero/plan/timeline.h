@@ -39,21 +39,21 @@ struct zr_timeline {
     double step_seconds;
     double flops;          /* operations */
     double comm_seconds;   /* total communication */
-    double waited_seconds; /* part of it that does not overlap with computing */
+    double waited_seconds; /* part of comm_seconds that does not overlap with computing */
     uint64_t sent_bytes;
     /* Bytes to and from the tiers, and the part of waited_seconds for them. */
     uint64_t host_moved_bytes, nvme_moved_bytes;
     double host_waited_seconds, nvme_waited_seconds;
     struct zr_timeline_phase phases[ZR_ACTION_KINDS];
     struct zr_timeline_event *events; /* [events_count]; sorted by start after step_end */
-    size_t events_count, events_room;
+    size_t events_count, events_capacity;
     size_t events_max; /* maximum events to keep; at most ZR_TIMELINE_EVENTS_MAX */
-    uint64_t left_out; /* events beyond; they still count in the phases */
+    uint64_t left_out; /* number of events beyond events_max; the phases count these events */
     /* For a cut: seconds of each part's modules, [0] forward and [1] backward, with waits inside the
      * pipeline rank. */
     double part_seconds[ZR_PIPELINE_PARTS_MAX][2];
     struct zr_pipeline_walk
-        walk; /* of all pipeline ranks, set by the code that timed them; seconds 0: none */
+        walk; /* simulation of all pipeline ranks, set by the code that timed them; seconds 0: none */
 
     /* State during a step. */
     bool running;
@@ -98,7 +98,7 @@ struct zr_timeline_repeat {
     struct zr_timeline_mark begin, end;
 };
 
-/* Called before and after each step; the last step's results stay. `repeat` NULL: none. */
+/* Called before and after each step; the results of the last step remain. `repeat` NULL: none. */
 void zr_timeline_step_begin(struct zr_timeline *timeline);
 zr_result zr_timeline_step_end(struct zr_timeline *timeline, const struct zr_timeline_repeat *repeat);
 

@@ -15,8 +15,7 @@ struct zr_trainer_state_options {
     const struct zr_kernels *host_kernels; /* see struct zr_engine_options */
     enum zr_isa isa;
     struct zr_parallel parallel;
-    const struct zr_mesh
-        *mesh; /* borrowed; created before the trainer state, so that the mesh's rings are allocated first */
+    const struct zr_mesh *mesh;     /* borrowed; created first, so that its rings are allocated first */
     struct zr_shape shape;          /* its tensor ranks are those of the mesh */
     const struct zr_stages *stages; /* of the mesh's pipeline ranks; NULL: no pipeline */
     unsigned stage;
@@ -33,8 +32,7 @@ struct zr_trainer_state_options {
 
 struct zr_trainer_state {
     struct zr_trainer_state_options options;
-    struct zr_kernel_context context,
-        host_context; /* the engine has pointers to these contexts: the struct must not move */
+    struct zr_kernel_context context, host_context; /* the engine points to them: the struct must not move */
     bool context_open, host_context_open;
     struct zr_transformer transformer;
     zr_trainer *trainer;

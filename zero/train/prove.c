@@ -221,7 +221,7 @@ static zr_result tell(struct zr_prove *prove, const float *from, size_t count, f
 static struct zr_owned owned_of(zr_engine *engine, size_t unit)
 {
     struct zr_owned owned;
-    zr_assert(engine->store.table->random);
+    zr_assert(engine->state_tier->store.table->random);
     zr_result result = zr_engine_take_owned(engine, unit, &owned);
     zr_assert(result == ZR_OK);
     return owned;
@@ -408,7 +408,7 @@ static zr_result take_over(struct zr_prove *prove, size_t index, unsigned state)
 static zr_result follow_run(struct zr_prove *prove)
 {
     zr_engine *run = prove->rank->state.engine;
-    unsigned states = run->store.options.variance ? STATES : STATES - 1;
+    unsigned states = run->state_tier->store.options.variance ? STATES : STATES - 1;
     zr_result result = ZR_OK;
     for (size_t i = 0; i < prove->whole.model.list.parameters_count; i++)
         for (unsigned state = 0; state < states && result == ZR_OK; state++)

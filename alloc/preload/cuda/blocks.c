@@ -1,12 +1,12 @@
-/* blocks.c: what the program was given, by address: a treap under one lock, whose records come from pages of
- * their own. See cuda.h. */
+/* blocks.c: the program's blocks by address: a treap under one lock, with records in the library's own pages.
+ * See cuda.h. */
 #include <string.h>
 
 #include "alloc/base/system/lock.h"
 #include "alloc/base/slab.h"
 #include "alloc/preload/cuda/cuda.h"
 
-/* lock: all of it */
+/* `lock` guards all of these. */
 static struct zr_lock lock;
 static struct zr_slab records;
 static struct zr_cuda_block *root;
@@ -15,14 +15,14 @@ static uint64_t last_id;
 
 /* ---- The treap ----------------------------------------------------------------------------------------- */
 
-/* As good as drawn, and always the same for an address. */
+/* A pseudo-random priority derived from the address. */
 static uint64_t priority(const struct zr_cuda_block *block)
 {
     uint64_t x = block->address * UINT64_C(0x9e3779b97f4a7c15);
     return (x ^ x >> 29) * UINT64_C(0xbf58476d1ce4e5b9);
 }
 
-/* Cuts a tree into what lies below the address and the rest. */
+/* Splits a tree into the blocks below the address and the others. */
 static void split(struct zr_cuda_block *tree, uintptr_t address, struct zr_cuda_block **below,
                   struct zr_cuda_block **rest)
 {
@@ -40,7 +40,7 @@ static void split(struct zr_cuda_block *tree, uintptr_t address, struct zr_cuda_
     *below = *rest = NULL;
 }
 
-/* All of the first lies below all of the second. */
+/* Joins two trees; all blocks of the first are below those of the second. */
 static struct zr_cuda_block *join(struct zr_cuda_block *first, struct zr_cuda_block *second)
 {
     struct zr_cuda_block *tree = NULL, **link = &tree;
@@ -68,7 +68,7 @@ static void insert(struct zr_cuda_block *block)
     *link = block;
 }
 
-/* The link to the block that begins there; to NULL if none does. */
+/* The link to the block that begins at the address, or a link that is NULL. */
 static struct zr_cuda_block **find_link(uintptr_t address)
 {
     struct zr_cuda_block **link = &root;
@@ -77,7 +77,7 @@ static struct zr_cuda_block **find_link(uintptr_t address)
     return link;
 }
 
-static void take_out(struct zr_cuda_block **link, struct zr_cuda_block *out)
+static void remove_block(struct zr_cuda_block **link, struct zr_cuda_block *out)
 {
     struct zr_cuda_block *block = *link;
     *link = join(block->left, block->right);
@@ -94,10 +94,10 @@ bool zr_cuda_blocks_reserve(void)
     zr_lock_acquire(&lock);
     if (records.record_bytes == 0)
         zr_slab_init(&records, sizeof(struct zr_cuda_block), ZR_POOL_FAULTS);
-    bool there = zr_slab_reserve(&records, reserved_count + 1);
-    reserved_count += there;
+    bool reserved = zr_slab_reserve(&records, reserved_count + 1);
+    reserved_count += reserved;
     zr_lock_release(&lock);
-    return there;
+    return reserved;
 }
 
 void zr_cuda_blocks_unreserve(void)
@@ -142,7 +142,7 @@ bool zr_cuda_blocks_take(zr_cu_address address, struct zr_cuda_block *out)
     struct zr_cuda_block **link = find_link((uintptr_t)address);
     bool found = *link && (*link)->arena;
     if (found)
-        take_out(link, out);
+        remove_block(link, out);
     zr_lock_release(&lock);
     return found;
 }
@@ -153,7 +153,7 @@ bool zr_cuda_blocks_close(zr_cu_address address, struct zr_cuda_block *out)
     struct zr_cuda_block **link = find_link((uintptr_t)address);
     bool found = *link && !(*link)->arena;
     if (found && --(*link)->opened_count == 0)
-        take_out(link, out);
+        remove_block(link, out);
     else if (found)
         *out = **link;
     zr_lock_release(&lock);
@@ -191,7 +191,7 @@ bool zr_cuda_blocks_take_any(zr_cu_context context, struct zr_cuda_device *devic
     zr_lock_acquire(&lock);
     struct zr_cuda_block *found = search(root, owns, &owner);
     if (found)
-        take_out(find_link(found->address), out);
+        remove_block(find_link(found->address), out);
     zr_lock_release(&lock);
     return found != NULL;
 }
@@ -232,7 +232,8 @@ bool zr_cuda_blocks_next(uintptr_t address, struct zr_cuda_block *out)
     return best != NULL;
 }
 
-/* Another thread of the parent may have held the lock. The old blocks are not looked up any more. */
+/* Resets the lock, which another thread of the parent may have held. The parent's blocks are not the child's.
+ */
 void zr_cuda_blocks_forked(void)
 {
     memset(&lock, 0, sizeof lock);

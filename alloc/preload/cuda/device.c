@@ -1,4 +1,4 @@
-/* device.c: the arena of each device, made at its first allocation, and what a call passes first and last.
+/* device.c: the arena of each device, created at its first allocation, and the entry and exit of each call.
  * See cuda.h. */
 #define _GNU_SOURCE
 #include "alloc/preload/cuda/cuda.h"
@@ -17,14 +17,14 @@
 
 static struct zr_cuda_device devices[ZR_CUDA_DEVICES_MAX];
 static pthread_mutex_t making = PTHREAD_MUTEX_INITIALIZER;
-/* Read by every call on an arena, written by what ends one. */
-static pthread_rwlock_t life = PTHREAD_RWLOCK_INITIALIZER;
-static _Atomic bool many, settled, used, forked, broken;
+/* Read lock: every call that may use an arena. Write lock: the end of a device. */
+static pthread_rwlock_t devices_lock = PTHREAD_RWLOCK_INITIALIZER;
+static _Atomic bool uses_many_streams, settled, uses_cuda, forked, is_broken;
 static pthread_mutex_t settling = PTHREAD_MUTEX_INITIALIZER;
-/* The devices that may use a device's memory: a bit for each. Written under `making`. */
+/* A bit for each device that may access this device's memory. Written under `making`. */
 static _Atomic uint64_t admitted[ZR_CUDA_DEVICES_MAX];
 
-/* ---- Words --------------------------------------------------------------------------------------------- */
+/* ---- Codes and messages -------------------------------------------------------------------------------- */
 
 zr_cu_result zr_cuda_code(zr_result result)
 {
@@ -51,10 +51,10 @@ void zr_cuda_log(const char *call)
         zr_say("%s: %s", call, zr_last_error());
 }
 
-/* A mistake of zr's own: what there is goes on, and the driver serves what comes. */
+/* Called by a failed assertion: existing blocks remain, and the driver serves further allocations. */
 static void note_broken(const char *condition, const char *file, int line)
 {
-    if (!atomic_exchange(&broken, true))
+    if (!atomic_exchange(&is_broken, true))
         zr_say("%s:%d: assertion %s failed: the CUDA driver serves all further allocations", file, line,
                condition);
 }
@@ -66,8 +66,8 @@ struct zr_cuda_device *zr_cuda_device_at(int ordinal)
     return &devices[ordinal];
 }
 
-/* The current context and its device; INVALID_CONTEXT: there is none. */
-static zr_cu_result find_current(zr_cu_context *context, zr_cu_device *device)
+/* The current context and its device. ZR_CU_INVALID_CONTEXT: no context is current. */
+static zr_cu_result current_context(zr_cu_context *context, zr_cu_device *device)
 {
     if (!zr_cuda_see() || zr_cuda_forked())
         return ZR_CU_NOT_INITIALIZED;
@@ -81,7 +81,7 @@ zr_cu_result zr_cuda_enter(struct zr_cuda_call *call)
 {
     zr_cu_context context = NULL;
     zr_cu_device device = -1;
-    zr_cu_result code = find_current(&context, &device);
+    zr_cu_result code = current_context(&context, &device);
     if (code != ZR_CU_SUCCESS)
         return code;
     if (device < 0 || device >= ZR_CUDA_DEVICES_MAX)
@@ -92,7 +92,7 @@ zr_cu_result zr_cuda_enter(struct zr_cuda_call *call)
     return ZR_CU_SUCCESS;
 }
 
-/* Makes the device's primary context current, which is retained once for as long as it is not reset. */
+/* Makes the device's primary context current. The context is retained once, until it is reset. */
 static zr_cu_result push_primary(struct zr_cuda_device *device, zr_cu_context *out)
 {
     zr_cu_result code = ZR_CU_SUCCESS;
@@ -110,7 +110,7 @@ zr_cu_result zr_cuda_enter_device(struct zr_cuda_call *call, int ordinal)
 {
     zr_cu_context context = NULL;
     zr_cu_device current = -1;
-    zr_cu_result code = find_current(&context, &current);
+    zr_cu_result code = current_context(&context, &current);
     if (code == ZR_CU_SUCCESS && current == ordinal)
         return zr_cuda_enter(call);
     if (code != ZR_CU_SUCCESS && code != ZR_CU_INVALID_CONTEXT)
@@ -130,24 +130,24 @@ void zr_cuda_keep(struct zr_cuda_call *call)
     *call = (struct zr_cuda_call){.mode = ZR_CU_CAPTURE_RELAXED};
     if (ZR_CUDA_PASS(capture_mode, &call->mode) != ZR_CU_SUCCESS)
         call->mode = ZR_CU_CAPTURE_RELAXED;
-    pthread_rwlock_rdlock(&life);
+    pthread_rwlock_rdlock(&devices_lock);
 }
 
 void zr_cuda_leave(const struct zr_cuda_call *call)
 {
     zr_cu_capture_mode mode = call->mode;
     zr_cu_context popped;
-    pthread_rwlock_unlock(&life);
+    pthread_rwlock_unlock(&devices_lock);
     ZR_CUDA_PASS(capture_mode, &mode);
     if (call->pushed)
         call->device->driver->context_pop(&popped);
 }
 
-/* ---- The driver that the arena sees -------------------------------------------------------------------- */
+/* ---- The driver functions that the arena calls --------------------------------------------------------- */
 
-/* An event in a stream that is being captured becomes a part of the graph, and a wait for more than one ends
- * the capture: both are refused, and the arena tries again later. */
-static const struct zr_cuda_driver *plain; /* set before it is used */
+/* An event recorded in a captured stream becomes a part of the graph, and a synchronization breaks the
+ * capture: these functions refuse both, and the arena tries again later. */
+static const struct zr_cuda_driver *plain; /* set before the functions below are called */
 
 static zr_cu_result guarded_record(zr_cu_event event, zr_cu_stream stream)
 {
@@ -171,7 +171,7 @@ static zr_cu_result guarded_context_synchronize(void)
 
 zr_result __real_zr_cuda_driver_get(const struct zr_cuda_driver **out);
 zr_result __wrap_zr_cuda_driver_get(const struct zr_cuda_driver **out);
-/* The linker leads the backend's call here. */
+/* The linker redirects the backend's call here. */
 zr_result __wrap_zr_cuda_driver_get(const struct zr_cuda_driver **out)
 {
     static struct zr_cuda_driver guarded;
@@ -180,7 +180,7 @@ zr_result __wrap_zr_cuda_driver_get(const struct zr_cuda_driver **out)
     zr_result result = __real_zr_cuda_driver_get(&driver);
     if (result != ZR_OK)
         return result;
-    if (!atomic_load_explicit(&copied, memory_order_acquire)) { /* only ever under `making` */
+    if (!atomic_load_explicit(&copied, memory_order_acquire)) { /* `making` is held */
         plain = driver;
         guarded = *driver;
         guarded.event_record = guarded_record;
@@ -194,14 +194,14 @@ zr_result __wrap_zr_cuda_driver_get(const struct zr_cuda_driver **out)
 
 /* ---- Opening ------------------------------------------------------------------------------------------- */
 
-static bool reaches(const struct zr_cuda_driver *driver, int ordinal, int owner)
+static bool can_access(const struct zr_cuda_driver *driver, int ordinal, int owner)
 {
     int can = 0;
     return ordinal != owner && driver->can_access_peer(&can, ordinal, owner) == ZR_CU_SUCCESS && can;
 }
 
-/* The device may use the owner's memory, what there is of it and what will be. lock: making */
-static zr_cu_result admit(int ordinal, int owner)
+/* Lets a device access the owner's present and future memory. lock: making */
+static zr_cu_result admit_peer(int ordinal, int owner)
 {
     atomic_fetch_or(&admitted[owner], UINT64_C(1) << ordinal);
     zr_result result =
@@ -211,17 +211,18 @@ static zr_cu_result admit(int ordinal, int owner)
     return zr_cuda_code(result);
 }
 
-/* A mapping that a peer has makes every launch slower, and a process of one device needs none. With memory on
- * two devices a program may copy from the one to the other, which it need not enable. lock: making */
-static void admit_neighbours(const struct zr_cuda_driver *driver, int ordinal)
+/* Lets the device and the other devices in use access each other's memory: a program may copy between two
+ * devices without enabling peer access. Devices not in use get no access, because a peer mapping slows down
+ * every launch. lock: making */
+static void admit_peers(const struct zr_cuda_driver *driver, int ordinal)
 {
     for (int i = 0; i < ZR_CUDA_DEVICES_MAX; i++) {
         if (!atomic_load(&devices[i].ready) && !atomic_load(&devices[i].passed_on))
             continue;
-        if (reaches(driver, ordinal, i))
-            admit(ordinal, i);
-        if (reaches(driver, i, ordinal))
-            admit(i, ordinal);
+        if (can_access(driver, ordinal, i))
+            admit_peer(ordinal, i);
+        if (can_access(driver, i, ordinal))
+            admit_peer(i, ordinal);
     }
 }
 
@@ -249,7 +250,7 @@ static zr_cu_result device_of(zr_cu_context context, zr_cu_device *out)
     return code;
 }
 
-/* What the driver gives its own memory by this, ours gets by its mappings. */
+/* Enables peer access for the driver's memory, and for zr's memory by its mappings. */
 zr_cu_result cuCtxEnablePeerAccess(zr_cu_context peer, unsigned int flags)
 {
     enum { ENABLED_ALREADY = 704 };
@@ -259,15 +260,15 @@ zr_cu_result cuCtxEnablePeerAccess(zr_cu_context peer, unsigned int flags)
         ZR_CUDA_PASS(context_device, &user) != ZR_CU_SUCCESS || device_of(peer, &owner) != ZR_CU_SUCCESS ||
         user < 0 || owner < 0 || user >= ZR_CUDA_DEVICES_MAX || owner >= ZR_CUDA_DEVICES_MAX)
         return code;
-    pthread_rwlock_rdlock(&life);
+    pthread_rwlock_rdlock(&devices_lock);
     pthread_mutex_lock(&making);
-    zr_cu_result admitted_code = admit(user, owner);
+    zr_cu_result admitted_code = admit_peer(user, owner);
     pthread_mutex_unlock(&making);
-    pthread_rwlock_unlock(&life);
+    pthread_rwlock_unlock(&devices_lock);
     return admitted_code == ZR_CU_SUCCESS ? code : admitted_code;
 }
 
-static zr_result open_stream(struct zr_cuda_device *device)
+static zr_result create_idle_stream(struct zr_cuda_device *device)
 {
     const struct zr_cuda_driver *driver = device->driver;
     zr_cu_context popped;
@@ -278,13 +279,13 @@ static zr_result open_stream(struct zr_cuda_device *device)
             code = zr_cuda_real.stream_new(&device->idle, ZR_CU_STREAM_NON_BLOCKING);
             driver->context_pop(&popped);
         }
-        driver->context_release(device->ordinal); /* the backend keeps it */
+        driver->context_release(device->ordinal); /* the backend retains the context */
     }
     return code == ZR_CU_SUCCESS ? ZR_OK
                                  : zr_fail(ZR_ERR_MEMORY, "the driver refused a stream: error %u", code);
 }
 
-static void end_parts(struct zr_cuda_device *device)
+static void destroy_parts(struct zr_cuda_device *device)
 {
     zr_cu_context popped;
     zr_learner_destroy(device->learner);
@@ -306,7 +307,7 @@ static void end_parts(struct zr_cuda_device *device)
     device->gather = NULL;
 }
 
-static zr_result open_parts(struct zr_cuda_device *device)
+static zr_result create_parts(struct zr_cuda_device *device)
 {
     int peers[ZR_CUDA_DEVICES_MAX];
     char name[16], suffix[16] = "";
@@ -317,12 +318,12 @@ static zr_result open_parts(struct zr_cuda_device *device)
         result = zr_cuda_driver_get(&device->driver);
     if (result != ZR_OK)
         return result;
-    admit_neighbours(device->driver, device->ordinal);
+    admit_peers(device->driver, device->ordinal);
     options.peers_count = peers_of(device->ordinal, peers);
     result = zr_backend_cuda_create(&device->backend, &options);
     snprintf(name, sizeof name, "gpu%d", device->ordinal);
     if (result == ZR_OK)
-        result = open_stream(device);
+        result = create_idle_stream(device);
     if (result == ZR_OK)
         result = zr_arena_create(&device->arena,
                                  &(struct zr_arena_options){.backend = device->backend, .name = name});
@@ -332,13 +333,13 @@ static zr_result open_parts(struct zr_cuda_device *device)
         snprintf(suffix, sizeof suffix, ".gpu%d", device->ordinal);
     if (zr_trace_as_asked(device->arena, "ZR_CUDA_TRACE", suffix) != ZR_OK)
         zr_say("%s: this process writes no trace", zr_last_error());
-    /* Without one it goes, too. */
+    /* The arena also works without a learner. */
     if (zr_learner_create(&device->learner, &(struct zr_learner_options){.arena = device->arena}) != ZR_OK)
         device->learner = NULL;
     return ZR_OK;
 }
 
-static void say_alone(void)
+static void report_no_zrd(void)
 {
     char words[512];
     zr_service_alone(words, sizeof words);
@@ -349,7 +350,7 @@ static void say_alone(void)
 zr_cu_result zr_cuda_device_open(struct zr_cuda_device *device)
 {
     zr_result result = ZR_OK;
-    if (atomic_load(&device->passed_on) || atomic_load(&broken))
+    if (atomic_load(&device->passed_on) || atomic_load(&is_broken))
         return ZR_CU_NOT_SUPPORTED;
     if (atomic_load_explicit(&device->ready, memory_order_acquire))
         return ZR_CU_SUCCESS;
@@ -357,16 +358,16 @@ zr_cu_result zr_cuda_device_open(struct zr_cuda_device *device)
     pthread_mutex_lock(&making);
     if (!atomic_load(&device->ready) && !atomic_load(&device->passed_on)) {
         device->ordinal = (int)(device - devices);
-        result = open_parts(device);
+        result = create_parts(device);
         if (result == ZR_OK) {
             zr_cuda_figures_start(device);
             atomic_store_explicit(&device->ready, true, memory_order_release);
         } else {
-            end_parts(device);
+            destroy_parts(device);
         }
         if (result == ZR_OK && device->backend->lender)
-            say_alone();
-        /* What may pass is tried again at the next allocation, as is a zrd that has to be there. */
+            report_no_zrd();
+        /* After a temporary failure, or without a required zrd, the next allocation tries again. */
         if (result == ZR_ERR_UNAVAILABLE && zr_service_wanted() && zr_service_required()) {
             zr_say("%s", zr_last_error());
         } else if (result == ZR_ERR_UNAVAILABLE || result == ZR_ERR_INVALID) {
@@ -394,7 +395,7 @@ void zr_cuda_device_end(int ordinal)
     if (ordinal < 0 || ordinal >= ZR_CUDA_DEVICES_MAX || zr_cuda_forked())
         return;
     struct zr_cuda_device *device = &devices[ordinal];
-    pthread_rwlock_wrlock(&life);
+    pthread_rwlock_wrlock(&devices_lock);
     pthread_mutex_lock(&making);
     device->retained = NULL;
     pthread_mutex_unlock(&making);
@@ -410,10 +411,10 @@ void zr_cuda_device_end(int ordinal)
             end(device);
         atomic_store(&device->ready, false);
         zr_cuda_streams_forget(device->primary);
-        end_parts(device);
+        destroy_parts(device);
         zr_cuda_figures_note(device);
     }
-    pthread_rwlock_unlock(&life);
+    pthread_rwlock_unlock(&devices_lock);
 }
 
 void zr_cuda_device_give_up(int ordinal, const char *why)
@@ -426,12 +427,11 @@ void zr_cuda_device_give_up(int ordinal, const char *why)
 
 bool zr_cuda_many_streams(void)
 {
-    return atomic_load_explicit(&many, memory_order_acquire);
+    return atomic_load_explicit(&uses_many_streams, memory_order_acquire);
 }
 
-/* Behind all that the device's default stream was given; where that cannot be said, behind all of the
- * context. */
-static void settle(const struct zr_cuda_device *device)
+/* Waits for the device's default stream or, if that fails, for the whole primary context. */
+static void wait_for_default_stream(const struct zr_cuda_device *device)
 {
     zr_cu_context popped;
     if (device->driver->context_push(device->primary) != ZR_CU_SUCCESS)
@@ -449,13 +449,13 @@ void zr_cuda_go_many(void)
 {
     if (atomic_load_explicit(&settled, memory_order_acquire) || zr_cuda_forked())
         return;
-    pthread_mutex_lock(&settling); /* no thread uses a second stream before the wait has ended */
-    if (!atomic_exchange(&many, true)) {
-        pthread_rwlock_rdlock(&life);
+    pthread_mutex_lock(&settling); /* no thread uses a second stream before the wait ends */
+    if (!atomic_exchange(&uses_many_streams, true)) {
+        pthread_rwlock_rdlock(&devices_lock);
         for (int i = 0; i < ZR_CUDA_DEVICES_MAX; i++)
             if (atomic_load_explicit(&devices[i].ready, memory_order_acquire))
-                settle(&devices[i]);
-        pthread_rwlock_unlock(&life);
+                wait_for_default_stream(&devices[i]);
+        pthread_rwlock_unlock(&devices_lock);
         zr_cuda_thunks_done();
         atomic_store_explicit(&settled, true, memory_order_release);
     }
@@ -469,14 +469,15 @@ bool zr_cuda_forked(void)
     return atomic_load_explicit(&forked, memory_order_relaxed);
 }
 
-/* Locks may be held by threads that the child does not have. What there is of CUDA is not the child's. */
+/* Resets locks that other threads of the parent may have held. The child must not use the parent's CUDA
+ * state. */
 static void in_child(void)
 {
-    if (atomic_load(&used))
+    if (atomic_load(&uses_cuda))
         atomic_store(&forked, true);
     pthread_mutex_init(&making, NULL);
     pthread_mutex_init(&settling, NULL);
-    pthread_rwlock_init(&life, NULL);
+    pthread_rwlock_init(&devices_lock, NULL);
     zr_cuda_thunks_forked();
     zr_cuda_blocks_forked();
     zr_cuda_pools_forked();
@@ -487,7 +488,7 @@ static void in_child(void)
 
 void zr_cuda_note_used(void)
 {
-    atomic_store_explicit(&used, true, memory_order_relaxed);
+    atomic_store_explicit(&uses_cuda, true, memory_order_relaxed);
 }
 
 static __attribute__((constructor)) void start(void)

@@ -1,9 +1,9 @@
-/* driver.c: the real driver, and the ways by which a program comes to its functions: the dynamic linker,
- * dlsym, cuGetProcAddress. See cuda.h.
+/* driver.c: the real driver, and the ways in which a program finds its functions: the dynamic linker, dlsym
+ * and cuGetProcAddress. See cuda.h.
  *
- * What a program asks for by name is asked of the real dlsym or cuGetProcAddress first; only where the answer
- * is a function of the driver that is replaced here does the replacement go out. So the version that was
- * asked for stays the version that is given. */
+ * A lookup by name calls the real dlsym or cuGetProcAddress first. If the result is a function that this
+ * library replaces, the program gets the replacement, so that it always gets the version that it requested.
+ */
 #define _GNU_SOURCE
 #include "alloc/preload/cuda/cuda.h"
 
@@ -58,7 +58,7 @@ void *zr_real_dlsym(void *handle, const char *name)
     return next_dlsym()(handle, name);
 }
 
-/* The linker leads the calls of zr's own objects here: they mean the driver itself. */
+/* The linker redirects dlsym calls of zr's own objects here: they look for the real driver. */
 void *__wrap_dlsym(void *handle, const char *name);
 void *__wrap_dlsym(void *handle, const char *name)
 {
@@ -67,24 +67,24 @@ void *__wrap_dlsym(void *handle, const char *name)
 
 /* ---- The driver ---------------------------------------------------------------------------------------- */
 
-static _Atomic bool seen;
+static _Atomic bool is_found;
 
-/* Several threads may be at it: they write the same. */
-static bool look(int flags)
+/* Finds the driver's functions. Concurrent calls write the same values. */
+static bool load_driver(int flags)
 {
     void *library = dlopen("libcuda.so.1", RTLD_LAZY | flags);
     if (!library)
         return false;
     for (size_t i = 0; i < FUNCTIONS_COUNT; i++)
         *real_of(i) = zr_real_dlsym(library, functions[i].name);
-    if (!atomic_exchange_explicit(&seen, true, memory_order_acq_rel))
+    if (!atomic_exchange_explicit(&is_found, true, memory_order_acq_rel))
         zr_cuda_paths_check();
     return true;
 }
 
 bool zr_cuda_see(void)
 {
-    return atomic_load_explicit(&seen, memory_order_acquire) || look(0);
+    return atomic_load_explicit(&is_found, memory_order_acquire) || load_driver(0);
 }
 
 void *zr_cuda_instead(const void *found)
@@ -105,10 +105,10 @@ static bool is_own(const void *found)
 
 /* ---- dlsym --------------------------------------------------------------------------------------------- */
 
-/* True while the process has no driver, and the name is one that only this library has then. */
-static bool nobody_has(const char *name)
+/* Whether the process has no driver, so that only this library defines the name. */
+static bool is_undefined(const char *name)
 {
-    if (atomic_load_explicit(&seen, memory_order_acquire) || look(RTLD_NOLOAD))
+    if (atomic_load_explicit(&is_found, memory_order_acquire) || load_driver(RTLD_NOLOAD))
         return false;
     for (size_t i = 0; i < FUNCTIONS_COUNT; i++)
         if (functions[i].own && strcmp(functions[i].name, name) == 0)
@@ -116,8 +116,8 @@ static bool nobody_has(const char *name)
     return false;
 }
 
-/* Leaves dlerror() with words. */
-static void *dlsym_of_nobody(void *handle, const char *name)
+/* Fails and sets dlerror()'s message. */
+static void *dlsym_undefined(void *handle, const char *name)
 {
     (void)name;
     return next_dlsym()(handle, "cuda driver (libcuda.so.1 is not loaded)");
@@ -129,19 +129,19 @@ static bool ends_with(const char *name, const char *end)
     return length > bytes && strcmp(name + length - bytes, end) == 0;
 }
 
-/* Forms have names of their own here: a function that takes a stream has one more that ends in _ptsz, one in
- * the default stream alone in _ptds. */
+/* Per-thread forms have their own symbols: a function with a stream has a form that ends in _ptsz, a function
+ * that uses only the default stream one that ends in _ptds. */
 static void *watch_by_name(void *handle, const char *name, void *found)
 {
     char form[96];
-    bool driver = name[2] >= 'A' && name[2] <= 'Z'; /* cuMemFree, not cudaFree or cublasCreate */
-    if (!driver || !atomic_load_explicit(&seen, memory_order_acquire) || zr_cuda_many_streams())
+    bool driver = name[2] >= 'A' && name[2] <= 'Z'; /* as cuMemFree; not cudaFree or cublasCreate */
+    if (!driver || !atomic_load_explicit(&is_found, memory_order_acquire) || zr_cuda_many_streams())
         return found;
     if (ends_with(name, "_ptsz") || ends_with(name, "_ptds"))
         return zr_cuda_thunk(name, found, true, zr_cuda_go_many);
     snprintf(form, sizeof form, "%s_ptsz", name);
     if (!next_dlsym()(handle, form)) {
-        dlerror(); /* the program's own question was answered */
+        dlerror(); /* clears the error of this library's lookup */
         return found;
     }
     snprintf(form, sizeof form, "%.*s", (int)(strlen(name) - (ends_with(name, "_v2") ? 3 : 0)), name);
@@ -153,15 +153,15 @@ static void *dlsym_of_handle(void *handle, const char *name)
     void *found = next_dlsym()(handle, name);
     if (!found)
         return NULL;
-    if (nobody_has(name)) /* it is ours, then, or that of a library with the same names */
-        return is_own(found) ? dlsym_of_nobody(handle, name) : found;
+    if (is_undefined(name)) /* found here, or in a library with the same names */
+        return is_own(found) ? dlsym_undefined(handle, name) : found;
     void *own = zr_cuda_instead(found);
     return own ? own : watch_by_name(handle, name, found);
 }
 
-/* Who answers a dlsym. The real one looks at the address that it returns to where the handle is RTLD_NEXT or
- * RTLD_DEFAULT, and has to find the caller's there: it is jumped to. What it finds is right: this library, if
- * it comes before the driver in the order of the caller's. */
+/* Chooses the function that answers a dlsym call. With RTLD_NEXT or RTLD_DEFAULT the real dlsym finds its
+ * caller by the return address, so the program's call must reach it by a jump. Its result is right: this
+ * library, if it precedes the driver in the caller's search order. */
 dlsym_function *zr_dlsym_pick(void *handle, const char *name);
 dlsym_function *zr_dlsym_pick(void *handle, const char *name)
 {
@@ -169,7 +169,7 @@ dlsym_function *zr_dlsym_pick(void *handle, const char *name)
         return next_dlsym();
     if (handle != RTLD_NEXT && handle != RTLD_DEFAULT)
         return dlsym_of_handle;
-    return nobody_has(name) ? dlsym_of_nobody : next_dlsym();
+    return is_undefined(name) ? dlsym_undefined : next_dlsym();
 }
 
 #ifdef __x86_64__
@@ -202,7 +202,7 @@ __asm__(".text\n"
         ".type zr_dlsym_now, @function\n"
         ".symver zr_dlsym_now, dlsym@@GLIBC_2.34, remove\n");
 #else
-/* The compiler makes a jump of it. */
+/* With O2 the compiler makes a tail call. */
 __attribute__((optimize("O2"))) ZR_EXPORT void *dlsym(void *handle, const char *name)
 {
     return zr_dlsym_pick(handle, name)(handle, name);
@@ -211,10 +211,10 @@ __attribute__((optimize("O2"))) ZR_EXPORT void *dlsym(void *handle, const char *
 
 /* ---- cuGetProcAddress ---------------------------------------------------------------------------------- */
 
-enum { PER_THREAD_SINCE = 7000 }; /* the version of CUDA with which per-thread forms came */
+enum { PER_THREAD_SINCE = 7000 }; /* the first version of CUDA with per-thread forms */
 
-/* NULL: the driver has none. */
-static void *ask(const char *symbol, int version, unsigned long long flags)
+/* The driver's function for the symbol. NULL: the driver has no such function. */
+static void *query_address(const char *symbol, int version, unsigned long long flags)
 {
     zr_cu_proc_status status;
     void *found = NULL;
@@ -224,15 +224,16 @@ static void *ask(const char *symbol, int version, unsigned long long flags)
     return code == ZR_CU_SUCCESS ? found : NULL;
 }
 
-/* A thunk for a function that has two forms, which are those that take a stream. */
+/* Returns a thunk for a function with two forms: a function that takes a stream. */
 static void *watch(const char *symbol, void *function, int version, unsigned long long flags)
 {
-    if (flags & ZR_CU_PROC_PER_THREAD_STREAM && ask(symbol, version, ZR_CU_PROC_LEGACY_STREAM) != function)
+    if (flags & ZR_CU_PROC_PER_THREAD_STREAM &&
+        query_address(symbol, version, ZR_CU_PROC_LEGACY_STREAM) != function)
         return zr_cuda_thunk(symbol, function, true, zr_cuda_go_many);
     if (version < PER_THREAD_SINCE)
         version = PER_THREAD_SINCE;
-    void *per_thread = ask(symbol, version, ZR_CU_PROC_PER_THREAD_STREAM);
-    if (per_thread && ask(symbol, version, ZR_CU_PROC_LEGACY_STREAM) != per_thread)
+    void *per_thread = query_address(symbol, version, ZR_CU_PROC_PER_THREAD_STREAM);
+    if (per_thread && query_address(symbol, version, ZR_CU_PROC_LEGACY_STREAM) != per_thread)
         return zr_cuda_thunk(symbol, function, false, zr_cuda_go_many);
     return function;
 }

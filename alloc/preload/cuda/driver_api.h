@@ -1,7 +1,7 @@
-/* driver_api.h: the part of the CUDA driver that a program allocates by, beside what zr itself uses
- * (alloc/backend/cuda_driver.h), in zr's own declarations. libzr_cuda.so replaces the first list and calls
- * the second; the emulated driver defines both; cuda_declarations_test compares them with cuda.h where that
- * is installed. Private to alloc/preload/cuda/ and the tests. */
+/* driver_api.h: zr's declarations of the CUDA driver functions by which programs allocate, besides those that
+ * zr uses (alloc/backend/cuda_driver.h). libzr_cuda.so replaces the first list and calls the second; the
+ * emulated driver defines both; cuda_declarations_test compares them with cuda.h if it is installed. Private
+ * to alloc/preload/cuda/ and the tests. */
 #ifndef ZR_CUDA_DRIVER_API_H
 #define ZR_CUDA_DRIVER_API_H
 
@@ -13,7 +13,7 @@ typedef struct zr_cu_pool_st *zr_cu_pool;
 typedef struct zr_cu_graph_st *zr_cu_graph;
 typedef struct zr_cu_graph_exec_st *zr_cu_graph_exec;
 
-/* Results beside those of cuda_driver.h that these calls return. */
+/* Results of these calls, besides those of cuda_driver.h. */
 enum {
     ZR_CU_CONTEXT_IN_USE = 216, /* the primary context is active */
     ZR_CU_NOT_FOUND = 500,
@@ -39,7 +39,7 @@ typedef enum zr_cu_pool_attribute {
     ZR_CU_POOL_REUSE_FOLLOW_EVENT = 1,
     ZR_CU_POOL_REUSE_OPPORTUNISTIC = 2,
     ZR_CU_POOL_REUSE_INTERNAL = 3,
-    ZR_CU_POOL_RELEASE_THRESHOLD = 4, /* uint64_t bytes, as all below */
+    ZR_CU_POOL_RELEASE_THRESHOLD = 4, /* uint64_t bytes, as all that follow */
     ZR_CU_POOL_RESERVED_NOW = 5,
     ZR_CU_POOL_RESERVED_HIGH = 6,
     ZR_CU_POOL_USED_NOW = 7,
@@ -53,7 +53,7 @@ typedef enum zr_cu_pointer_attribute {
     ZR_CU_POINTER_HOST_POINTER = 4,
     ZR_CU_POINTER_P2P_TOKENS = 5,
     ZR_CU_POINTER_SYNC_MEMOPS = 6,
-    ZR_CU_POINTER_BUFFER_ID = 7, /* unsigned long long, never used again in the process */
+    ZR_CU_POINTER_BUFFER_ID = 7, /* unsigned long long, never reused in the process */
     ZR_CU_POINTER_IS_MANAGED = 8,
     ZR_CU_POINTER_DEVICE_ORDINAL = 9,
     ZR_CU_POINTER_IPC_CAPABLE = 10,
@@ -75,10 +75,10 @@ typedef enum zr_cu_capture_status {
     ZR_CU_CAPTURE_BROKEN = 2
 } zr_cu_capture_status;
 
-/* Of contexts: synchronous copies have ended when they return, whatever memory they are of. */
+/* Flag of a context: synchronous copies have finished when they return, for all kinds of memory. */
 enum { ZR_CU_CONTEXT_SYNC_MEMOPS = 0x80 };
 
-/* Of cuGetProcAddress. */
+/* Flags of cuGetProcAddress. */
 enum { ZR_CU_PROC_DEFAULT = 0, ZR_CU_PROC_LEGACY_STREAM = 1, ZR_CU_PROC_PER_THREAD_STREAM = 2 };
 typedef enum zr_cu_proc_status {
     ZR_CU_PROC_FOUND = 0,
@@ -90,7 +90,7 @@ typedef enum zr_cu_proc_status {
  */
 
 // clang-format off
-/* Replaced. */
+/* Functions that libzr_cuda.so replaces. */
 #define ZR_CUDA_TAKEN(f)                                                                                      \
     f(proc_address, cuGetProcAddress, ,                                                                       \
       (const char *symbol, void **function, int version, unsigned long long flags))                           \
@@ -144,7 +144,7 @@ typedef enum zr_cu_proc_status {
     f(context_peer, cuCtxEnablePeerAccess, , (zr_cu_context peer, unsigned int flags))                        \
     f(primary_reset, cuDevicePrimaryCtxReset, _v2, (zr_cu_device device))
 
-/* Called, or there for programs of the tests. */
+/* Functions that libzr_cuda.so or the tests' programs call. */
 #define ZR_CUDA_USED(f)                                                                                       \
     f(alloc_managed, cuMemAllocManaged, , (zr_cu_address *out, size_t bytes, unsigned int flags))             \
     f(host_alloc, cuMemHostAlloc, , (void **out, size_t bytes, unsigned int flags))                           \

@@ -1,5 +1,5 @@
-/* figures.c: what is written down of the devices' memory where `zr run --stats` asks for it: figures in the
- * process's record (alloc/preload/usage.h), which libzr_malloc.so has too. See cuda.h. */
+/* figures.c: the devices' figures for `zr run --stats`, in the process's record (alloc/preload/usage.h),
+ * which libzr_malloc.so shares. See cuda.h. */
 #define _GNU_SOURCE
 #include "alloc/preload/cuda/cuda.h"
 
@@ -15,11 +15,11 @@ enum { DEVICES_COUNT = ZR_USAGE_MEMORIES - ZR_USAGE_DEVICE };
 
 static struct {
     struct zr_usage *_Atomic record; /* NULL: no record was requested */
-    bool asked;                      /* under the lock of devices that open */
-    struct zr_lock lock;             /* a record's figures have one writer at a time */
+    bool asked;                      /* guarded by the lock of opening devices */
+    struct zr_lock lock;             /* serializes writers of a record's figures */
 } own;
 
-/* The record, for a device that has figures there; NULL: none. */
+/* The record if it has figures for the device; NULL: none. */
 static struct zr_usage *record_of(const struct zr_cuda_device *device)
 {
     struct zr_usage *record = atomic_load_explicit(&own.record, memory_order_acquire);
@@ -63,14 +63,14 @@ void zr_cuda_figures_refused(const struct zr_cuda_device *device, size_t bytes)
     zr_lock_release(&own.lock);
 }
 
-/* The parent's record is not the child's to end. A child of a process that has asked can use no device. */
+/* The child must not end the parent's record, and it can use no device. */
 void zr_cuda_figures_forked(void)
 {
     memset(&own.lock, 0, sizeof own.lock);
     atomic_store(&own.record, NULL);
 }
 
-/* libzr_malloc.so ends the record that it has taken, with its last figures. */
+/* Ends the record at exit, unless libzr_malloc.so took the record and ends it with its last figures. */
 static __attribute__((destructor)) void end(void)
 {
     struct zr_usage *record = atomic_load(&own.record);

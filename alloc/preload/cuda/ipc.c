@@ -1,5 +1,5 @@
-/* ipc.c: legacy IPC handles of blocks of ours, for the process that has them and the one that opens them. See
- * cuda.h; ipc_server.c answers. */
+/* ipc.c: legacy IPC handles of an arena's blocks, in the exporting and in the opening process. See cuda.h;
+ * ipc_server.c sends the descriptors. */
 #define _GNU_SOURCE
 #include "alloc/preload/cuda/ipc.h"
 
@@ -14,7 +14,7 @@
 #include "alloc/base/slab.h"
 #include "alloc/base/system/socket.h"
 
-/* ---- Handing out --------------------------------------------------------------------------------------- */
+/* ---- Export -------------------------------------------------------------------------------------------- */
 
 static void set_secret(struct zr_cuda_block *block, void *argument)
 {
@@ -24,12 +24,13 @@ static void set_secret(struct zr_cuda_block *block, void *argument)
     *secret = block->secret;
 }
 
-/* Sets the class of its granules, and finds out whether the device can export. */
+/* Sets the class of the block's granules. ZR_CU_NOT_SUPPORTED: the device cannot export. */
 static zr_cu_result export_block(const struct zr_cuda_block *block)
 {
     size_t count = 0, lead_bytes;
     zr_result result = zr_block_export(block->arena, (void *)block->address, NULL, &count, &lead_bytes);
-    zr_block_export_end(block->arena, (void *)block->address); /* made again for a process that asks */
+    zr_block_export_end(block->arena,
+                        (void *)block->address); /* the server exports again for each opening process */
     if (result == ZR_ERR_UNAVAILABLE)
         return ZR_CU_NOT_SUPPORTED;
     return count > 0 && zr_arena_set_granule_class(block->arena, (void *)block->address, block->bytes,
@@ -46,7 +47,7 @@ zr_cu_result cuIpcGetMemHandle(zr_cu_ipc_handle *out, zr_cu_address address)
     if (!out || zr_cuda_forked() || !zr_cuda_blocks_find(address, &block) || !block.arena)
         return ZR_CUDA_PASS(ipc_get, out, address);
     if (block.pool)
-        return ZR_CU_INVALID_VALUE; /* as of the driver's own pools */
+        return ZR_CU_INVALID_VALUE; /* the driver refuses memory of its pools, too */
     zr_cu_result code = zr_cuda_enter(&call);
     if (code != ZR_CU_SUCCESS)
         return code;
@@ -77,8 +78,9 @@ unsigned zr_ipc_name(const struct zr_process *process, struct sockaddr_un *out)
     return (unsigned)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)length);
 }
 
-/* A socket to the process, if it is the one that the handle means, and this user's. */
-static int reach(const struct zr_process *process)
+/* Connects to the exporting process of a handle, which must belong to this user. -1: the process has exited.
+ */
+static int connect_to_exporter(const struct zr_process *process)
 {
     struct sockaddr_un name;
     struct ucred peer;
@@ -127,8 +129,8 @@ bool zr_ipc_receive(int socket, struct zr_segment *segments, size_t count)
     return true;
 }
 
-/* The most pieces that a block may have: what one of that many bytes has in granules of 4 KiB. */
-static bool sensible(const struct zr_ipc_answer *answer, const struct zr_ipc_handle *handle)
+/* Checks an answer. A block has at most as many mappings as granules of 4 KiB. */
+static bool is_valid_answer(const struct zr_ipc_answer *answer, const struct zr_ipc_handle *handle)
 {
     return answer->segments_count > 0 && answer->bytes == handle->bytes && answer->bytes > 0 &&
            answer->bytes < (uint64_t)1 << 48 && answer->segments_count <= answer->bytes / 4096 + 2;
@@ -140,7 +142,8 @@ static zr_cu_result import(struct zr_cuda_device *device, int socket, const stru
     struct zr_ipc_answer answer = {0};
     uint64_t mapped_bytes = 0;
     if (zr_send_packet(socket, &handle->secret, sizeof handle->secret, 0) != sizeof handle->secret ||
-        zr_receive_packet(socket, &answer, sizeof answer, 0) != sizeof answer || !sensible(&answer, handle))
+        zr_receive_packet(socket, &answer, sizeof answer, 0) != sizeof answer ||
+        !is_valid_answer(&answer, handle))
         return ZR_CU_INVALID_VALUE;
     size_t room_bytes = answer.segments_count * sizeof(struct zr_segment);
     struct zr_segment *segments = zr_pages_take(room_bytes);
@@ -207,7 +210,7 @@ static zr_cu_result open_handle(struct zr_cuda_call *call, const struct zr_ipc_h
                                    .secret = handle->secret,
                                    .owner_pid = handle->process.pid,
                                    .opened_count = 1};
-    int socket = reach(&handle->process);
+    int socket = connect_to_exporter(&handle->process);
     code = socket < 0 ? (zr_cu_result)ZR_CU_INVALID_VALUE : import(call->device, socket, handle, &block);
     if (socket >= 0)
         close(socket);
@@ -236,7 +239,7 @@ zr_cu_result cuIpcOpenMemHandle_v2(zr_cu_address *out, zr_cu_ipc_handle given, u
     if (!out || flags != LAZY_PEER_ACCESS)
         code = ZR_CU_INVALID_VALUE;
     else if (own.pid == handle.process.pid && own.started == handle.process.started)
-        code = ZR_CU_INVALID_CONTEXT; /* a process does not open what is its own */
+        code = ZR_CU_INVALID_CONTEXT; /* a process cannot open its own handle */
     else
         code = open_handle(&call, &handle, out);
     zr_cuda_leave(&call);

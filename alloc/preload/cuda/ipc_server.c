@@ -1,6 +1,6 @@
-/* ipc_server.c: the thread that gives the descriptors of exported blocks to other processes of this user. It
- * is started by the first export, on pages of its own, with all signals blocked; a child after fork() has
- * none, and nothing to export. See ipc.h. */
+/* ipc_server.c: the thread that sends descriptors of exported blocks to other processes of this user. The
+ * first export starts the thread, with its own stack and all signals blocked. A child after fork() has no
+ * such thread and exports nothing. See ipc.h. */
 #define _GNU_SOURCE
 #include "alloc/preload/cuda/ipc.h"
 
@@ -16,12 +16,12 @@
 #include "alloc/base/slab.h"
 #include "alloc/base/system/socket.h"
 
-enum { STACK_BYTES = 256 << 10, WAITING_MAX = 64 };
+enum { STACK_BYTES = 256 << 10, QUEUE_MAX = 64 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static int listener = -1; /* lock: `lock`; the thread has it while it runs */
+static int listener = -1; /* lock: `lock`; the server thread uses the descriptor without the lock */
 
-/* ---- One answer ---------------------------------------------------------------------------------------- */
+/* ---- One request --------------------------------------------------------------------------------------- */
 
 bool zr_ipc_send(int socket, const struct zr_segment *segments, size_t count)
 {
@@ -60,7 +60,7 @@ static bool has_secret(const struct zr_cuda_block *block, const void *secret)
     return block->arena && block->secret == *(const uint64_t *)secret;
 }
 
-/* The pieces of the block, in pages; NULL: there are none. */
+/* The block's mappings, in an array of whole pages; NULL: the export failed. */
 static struct zr_segment *segments_of(const struct zr_cuda_block *block, size_t *count, size_t *lead_bytes)
 {
     *count = 0;
@@ -80,18 +80,18 @@ static void answer(int socket)
 {
     struct zr_cuda_block block;
     struct zr_cuda_call call;
-    struct zr_ipc_answer words = {0};
+    struct zr_ipc_answer reply = {0};
     struct zr_segment *segments = NULL;
     uint64_t secret;
     size_t count = 0, lead_bytes = 0;
     if (zr_receive_packet(socket, &secret, sizeof secret, 0) != sizeof secret || secret == 0)
         return;
-    zr_cuda_keep(&call); /* the block's device stays until the descriptors are on their way */
+    zr_cuda_keep(&call); /* keeps the block's device open until the descriptors are sent */
     if (zr_cuda_blocks_search(has_secret, &secret, &block))
         segments = segments_of(&block, &count, &lead_bytes);
     if (segments)
-        words = (struct zr_ipc_answer){count, lead_bytes, block.bytes};
-    if (zr_send_packet(socket, &words, sizeof words, 0) == sizeof words && segments)
+        reply = (struct zr_ipc_answer){count, lead_bytes, block.bytes};
+    if (zr_send_packet(socket, &reply, sizeof reply, 0) == sizeof reply && segments)
         zr_ipc_send(socket, segments, count);
     if (segments)
         zr_block_export_end(block.arena, (void *)block.address);
@@ -110,7 +110,7 @@ static void *serve(void *argument)
         int socket = zr_accept(fd, 0);
         if (socket < 0) {
             if (errno == EBADF || errno == EINVAL || errno == ENOTSOCK)
-                return NULL; /* the program has closed what it does not know */
+                return NULL; /* the program has closed the socket */
             usleep(1000);
             continue;
         }
@@ -122,18 +122,18 @@ static void *serve(void *argument)
     }
 }
 
-/* ---- Its life ------------------------------------------------------------------------------------------ */
+/* ---- Start and fork ------------------------------------------------------------------------------------ */
 
 static bool start(void)
 {
-    static struct zr_thread thread; /* is never joined */
+    static struct zr_thread thread; /* never joined */
     static struct zr_stack stack;
     struct zr_process own;
     struct sockaddr_un name;
     zr_process_self(&own);
     unsigned length = zr_ipc_name(&own, &name);
     int fd = zr_socket(AF_UNIX, SOCK_SEQPACKET);
-    if (fd < 0 || bind(fd, (struct sockaddr *)&name, length) != 0 || listen(fd, WAITING_MAX) != 0) {
+    if (fd < 0 || bind(fd, (struct sockaddr *)&name, length) != 0 || listen(fd, QUEUE_MAX) != 0) {
         zr_fail(ZR_ERR_UNAVAILABLE, "cannot create the socket for other processes: %s",
                 strerrorname_np(errno));
         goto unwind;

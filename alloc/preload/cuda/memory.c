@@ -1,5 +1,5 @@
-/* memory.c: device memory by the driver's calls: allocation, free, what there is of it, what a pointer is.
- * See cuda.h. */
+/* memory.c: the driver's calls for device memory: allocation, free, free bytes, attributes of pointers. See
+ * cuda.h. */
 #include "alloc/preload/cuda/cuda.h"
 
 #include <string.h>
@@ -11,13 +11,13 @@
 #include "alloc/core/arena.h"
 #include "alloc/core/core.h"
 
-/* What cuMemAlloc promises is 256; some of its users count on what it does. */
+/* cuMemAlloc promises 256 bytes, but some programs rely on its real alignment. */
 enum { ALIGNMENT = 512 };
 
-/* ---- Blocks that wait for the end of a capture, or for a driver that waits again ----------------------- */
+/* ---- Deferred frees ------------------------------------------------------------------------------------ */
 
-/* What a free waits for: all that works on the device, or one stream. */
-struct behind {
+/* A free waits for all work on the device, or for one stream. */
+struct wait_scope {
     bool everywhere;
     zr_cu_stream stream;
 };
@@ -25,47 +25,48 @@ struct behind {
 struct deferred {
     struct deferred *next;
     struct zr_cuda_block block;
-    struct behind behind;
+    struct wait_scope wait_scope;
 };
 
-/* lock: all of it */
+/* Frees deferred by a capture or by an error of the driver. deferred_lock guards the list and its records. */
 static struct zr_lock deferred_lock;
 static struct zr_slab deferred_records;
 static struct deferred *_Atomic deferred;
 
-/* The names of default streams mean others in another thread or context. */
-static bool defer(const struct zr_cuda_block *block, struct behind behind)
+/* Defers a free. A later free runs in another thread or context, where a default stream's handle means
+ * another stream, so the free then waits for all work. */
+static bool defer(const struct zr_cuda_block *block, struct wait_scope wait_scope)
 {
-    behind.everywhere |= (uintptr_t)behind.stream <= ZR_CU_STREAM_PER_THREAD;
+    wait_scope.everywhere |= (uintptr_t)wait_scope.stream <= ZR_CU_STREAM_PER_THREAD;
     zr_lock_acquire(&deferred_lock);
     if (deferred_records.record_bytes == 0)
         zr_slab_init(&deferred_records, sizeof(struct deferred), ZR_POOL_NO_FAULTS);
-    bool there = zr_slab_reserve(&deferred_records, 1);
-    if (there) {
+    bool reserved = zr_slab_reserve(&deferred_records, 1);
+    if (reserved) {
         struct deferred *own = zr_slab_take(&deferred_records);
         own->block = *block;
-        own->behind = behind;
+        own->wait_scope = wait_scope;
         own->next = atomic_load_explicit(&deferred, memory_order_relaxed);
         atomic_store_explicit(&deferred, own, memory_order_relaxed);
     }
     zr_lock_release(&deferred_lock);
-    return there;
+    return reserved;
 }
 
-/* Gives a block back to its arena; false: what it waits for cannot be waited for now. */
-static bool end(const struct zr_cuda_block *block, struct behind behind)
+/* Frees a block of an arena. False: the wait is impossible now. */
+static bool try_free(const struct zr_cuda_block *block, struct wait_scope wait_scope)
 {
     void *address = (void *)block->address;
-    if (behind.everywhere ? !zr_cuda_follow_all(block->device, block->arena, address)
-                          : !zr_cuda_follow(block->device, block->arena, address, behind.stream))
+    if (wait_scope.everywhere ? !zr_cuda_follow_all(block->device, block->arena, address)
+                              : !zr_cuda_follow(block->device, block->arena, address, wait_scope.stream))
         return false;
     if (zr_arena_free(block->arena, address) != ZR_OK)
         zr_cuda_log("a free");
     return true;
 }
 
-/* Tries those that wait again, each once. */
-static void end_deferred(void)
+/* Tries each deferred free again. */
+static void free_deferred(void)
 {
     if (!atomic_load_explicit(&deferred, memory_order_relaxed))
         return;
@@ -75,7 +76,7 @@ static void end_deferred(void)
     while (list) {
         struct deferred *each = list;
         list = each->next;
-        bool done = end(&each->block, each->behind);
+        bool done = try_free(&each->block, each->wait_scope);
         zr_lock_acquire(&deferred_lock);
         if (done) {
             zr_slab_give(&deferred_records, each);
@@ -117,7 +118,7 @@ zr_cu_result zr_cuda_block_new(struct zr_cuda_device *device, const struct zr_cu
         .bytes = request->bytes, .alignment = ALIGNMENT, .tag = ZR_TAG_OTHER, .stream = request->stream};
     if (!zr_cuda_blocks_reserve())
         return ZR_CU_OUT_OF_MEMORY;
-    end_deferred();
+    free_deferred();
     if (request->any_stream)
         wanted.stream = zr_cuda_many_streams() ? (uintptr_t)device->idle : 0;
     zr_thread_waits_to_grow = request->waits;
@@ -151,18 +152,18 @@ zr_cu_result zr_cuda_block_new(struct zr_cuda_device *device, const struct zr_cu
 
 void zr_cuda_block_end(const struct zr_cuda_block *block, bool everywhere, zr_cu_stream stream)
 {
-    end_deferred();
+    free_deferred();
     if (block->pool)
         zr_cuda_pool_count(block->pool, block->bytes, false);
-    struct behind behind = {everywhere, stream};
-    if (!end(block, behind) && !defer(block, behind))
+    struct wait_scope wait_scope = {everywhere, stream};
+    if (!try_free(block, wait_scope) && !defer(block, wait_scope))
         zr_say("%zu freed bytes stay allocated: the system refused memory for a record", block->bytes);
     zr_cuda_figures_note(block->device);
 }
 
 /* ---- Allocation ---------------------------------------------------------------------------------------- */
 
-/* NOT_SUPPORTED: the driver is to do it. */
+/* Allocates from the arena. ZR_CU_NOT_SUPPORTED: the driver must allocate. */
 static zr_cu_result allocate(size_t bytes, zr_cu_address *out)
 {
     struct zr_cuda_call call;
@@ -202,7 +203,7 @@ zr_cu_result cuMemAllocPitch_v2(zr_cu_address *out, size_t *pitch, size_t width,
     return code;
 }
 
-/* An interior pointer of ours the driver would refuse, too. */
+/* An address within a block is invalid, as for the driver. */
 zr_cu_result cuMemFree_v2(zr_cu_address address)
 {
     struct zr_cuda_block block;
@@ -220,9 +221,10 @@ zr_cu_result cuMemFree_v2(zr_cu_address address)
     return code;
 }
 
-/* ---- In a stream's order ------------------------------------------------------------------------------- */
+/* ---- Stream-ordered allocation ------------------------------------------------------------------------- */
 
-/* What is allocated in a capture becomes a node of its graph, with the driver's memory. */
+/* Allocates from a pool's arena. ZR_CU_NOT_SUPPORTED: the driver must allocate; during a capture the
+ * allocation becomes a node of the graph with the driver's memory. */
 static zr_cu_result allocate_async(struct zr_cuda_pool *pool, size_t bytes, zr_cu_stream stream,
                                    zr_cu_address *out)
 {
@@ -246,7 +248,7 @@ static zr_cu_result allocate_async(struct zr_cuda_pool *pool, size_t bytes, zr_c
     return code;
 }
 
-/* The thread's own default stream, where the program is compiled for that. */
+/* Replaces the default stream by the per-thread default stream, for calls of the per-thread form. */
 static zr_cu_stream own_default(zr_cu_stream stream)
 {
     return stream ? stream : (zr_cu_stream)ZR_CU_STREAM_PER_THREAD;
@@ -288,7 +290,7 @@ zr_cu_result cuMemAllocFromPoolAsync_ptsz(zr_cu_address *out, size_t bytes, zr_c
                                        : code;
 }
 
-/* NOT_SUPPORTED: the driver is to do it. */
+/* Frees an arena's block. ZR_CU_NOT_SUPPORTED: the driver must free the memory. */
 static zr_cu_result free_async(zr_cu_address address, zr_cu_stream stream)
 {
     struct zr_cuda_block block;
@@ -321,15 +323,15 @@ zr_cu_result cuMemFreeAsync_ptsz(zr_cu_address address, zr_cu_stream stream)
     return code == ZR_CU_NOT_SUPPORTED ? ZR_CUDA_PASS(free_async_ptsz, address, stream) : code;
 }
 
-/* ---- How much there is --------------------------------------------------------------------------------- */
+/* ---- Free and total memory ----------------------------------------------------------------------------- */
 
-static size_t least(size_t a, size_t b)
+static size_t min_of(size_t a, size_t b)
 {
     return a < b ? a : b;
 }
 
-/* What an arena has idle is free to the program, which may take more than the limit leaves from nowhere. */
-static void add_ours(size_t *free_bytes, size_t *total_bytes)
+/* Counts the arena's idle memory as free, and reduces both figures to the limit. */
+static void add_idle_bytes(size_t *free_bytes, size_t *total_bytes)
 {
     struct zr_cuda_call call;
     struct zr_arena_stats stats = {0};
@@ -337,13 +339,13 @@ static void add_ours(size_t *free_bytes, size_t *total_bytes)
     if (zr_cuda_enter(&call) != ZR_CU_SUCCESS)
         return;
     if (atomic_load_explicit(&call.device->ready, memory_order_acquire)) {
-        end_deferred();
+        free_deferred();
         zr_arena_get_stats(call.device->arena, &stats);
     }
-    *free_bytes = least(*free_bytes + (stats.reserved_bytes - stats.live_bytes), *total_bytes);
+    *free_bytes = min_of(*free_bytes + (stats.reserved_bytes - stats.live_bytes), *total_bytes);
     if (limit > 0 && !atomic_load(&call.device->passed_on)) {
-        *total_bytes = least(*total_bytes, limit);
-        *free_bytes = least(*free_bytes, *total_bytes - least(stats.live_bytes, *total_bytes));
+        *total_bytes = min_of(*total_bytes, limit);
+        *free_bytes = min_of(*free_bytes, *total_bytes - min_of(stats.live_bytes, *total_bytes));
     }
     zr_cuda_leave(&call);
 }
@@ -354,7 +356,7 @@ zr_cu_result cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes)
     zr_cu_result code = ZR_CUDA_PASS(mem_info, &own_free, &own_total);
     if (code != ZR_CU_SUCCESS)
         return code;
-    add_ours(&own_free, &own_total);
+    add_idle_bytes(&own_free, &own_total);
     if (free_bytes)
         *free_bytes = own_free;
     if (total_bytes)
@@ -367,11 +369,11 @@ zr_cu_result cuDeviceTotalMem_v2(size_t *bytes, zr_cu_device device)
     size_t limit = (size_t)zr_option_get(ZR_OPTION_LIMIT);
     zr_cu_result code = ZR_CUDA_PASS(total_mem, bytes, device);
     if (code == ZR_CU_SUCCESS && bytes && limit > 0)
-        *bytes = least(*bytes, limit);
+        *bytes = min_of(*bytes, limit);
     return code;
 }
 
-/* ---- What a pointer is --------------------------------------------------------------------------------- */
+/* ---- Attributes of pointers ---------------------------------------------------------------------------- */
 
 zr_cu_result cuMemGetAddressRange_v2(zr_cu_address *base, size_t *bytes, zr_cu_address address)
 {
@@ -389,8 +391,8 @@ zr_cu_result cuMemGetAddressRange_v2(zr_cu_address *base, size_t *bytes, zr_cu_a
     return ZR_CU_SUCCESS;
 }
 
-/* Whether synchronous copies in the block's context have ended when they return, whatever memory they are of;
- * `want`: from now on. The driver knows this of a pointer only where cuMemAlloc made the memory. */
+/* Tests, or with `want` sets, the context flag by which synchronous copies of all memory have finished when
+ * they return. The driver keeps this per pointer, but only for memory of its own cuMemAlloc. */
 static zr_cu_result synchronous_copies(const struct zr_cuda_block *block, bool want)
 {
     const struct zr_cuda_driver *driver = block->device->driver;
@@ -407,10 +409,10 @@ static zr_cu_result synchronous_copies(const struct zr_cuda_block *block, bool w
     return code;
 }
 
-/* What the driver, to which our memory is a mapping of granules, says otherwise. False: the driver is right.
- */
-static bool answer(const struct zr_cuda_block *block, zr_cu_pointer_attribute which, zr_cu_address address,
-                   void *out)
+/* Answers attributes for which the driver reports granules instead of the block. False: the driver's answer
+ * is right. */
+static bool answer_attribute(const struct zr_cuda_block *block, zr_cu_pointer_attribute which,
+                             zr_cu_address address, void *out)
 {
     switch (which) {
     case ZR_CU_POINTER_CONTEXT:
@@ -463,7 +465,7 @@ zr_cu_result cuPointerGetAttribute(void *value, zr_cu_pointer_attribute which, z
 {
     struct zr_cuda_block block;
     bool ours = value && !zr_cuda_forked() && zr_cuda_blocks_find(address, &block);
-    return ours && answer(&block, which, address, value)
+    return ours && answer_attribute(&block, which, address, value)
                ? ZR_CU_SUCCESS
                : ZR_CUDA_PASS(pointer_attribute, value, which, address);
 }
@@ -477,11 +479,11 @@ zr_cu_result cuPointerGetAttributes(unsigned int count, zr_cu_pointer_attribute 
         return code;
     for (unsigned i = 0; i < count; i++)
         if (values[i])
-            answer(&block, which[i], address, values[i]);
+            answer_attribute(&block, which[i], address, values[i]);
     return code;
 }
 
-/* A program that sets one is about to register the memory with a network card. */
+/* A program that sets an attribute may register the memory with a network card, so the granules get fixed. */
 zr_cu_result cuPointerSetAttribute(const void *value, zr_cu_pointer_attribute which, zr_cu_address address)
 {
     struct zr_cuda_block block;
@@ -489,13 +491,13 @@ zr_cu_result cuPointerSetAttribute(const void *value, zr_cu_pointer_attribute wh
     if (which != ZR_CU_POINTER_SYNC_MEMOPS || !value || zr_cuda_forked() ||
         !zr_cuda_blocks_find(address, &block))
         return ZR_CUDA_PASS(pointer_set, value, which, address);
-    if (*(const int *)value == 0) /* other memory of the context may need it still */
+    if (*(const int *)value == 0) /* other memory of the context may need the flag */
         return ZR_CU_SUCCESS;
     zr_cu_result code = synchronous_copies(&block, true);
     return code == ZR_CU_NOT_SUPPORTED ? ZR_CUDA_PASS(pointer_set, value, which, address) : code;
 }
 
-/* ---- Memory that others come to hold ------------------------------------------------------------------- */
+/* ---- Memory that devices or other processes use -------------------------------------------------------- */
 
 void zr_cuda_fix(zr_cu_address address, size_t bytes, enum zr_granule_class granule_class)
 {
@@ -504,7 +506,7 @@ void zr_cuda_fix(zr_cu_address address, size_t bytes, enum zr_granule_class gran
     if (zr_cuda_forked() || !zr_cuda_blocks_find(address, &block) || !block.arena)
         return;
     zr_cuda_keep(&call);
-    /* It is there still, unless another thread frees it at the same time. */
+    /* The block is live unless another thread frees it concurrently, which is the program's error. */
     size_t rest = block.bytes - (size_t)(address - block.address);
     if (zr_arena_set_granule_class(block.arena, (void *)(uintptr_t)address,
                                    bytes && bytes < rest ? bytes : rest, granule_class) != ZR_OK)
@@ -512,7 +514,7 @@ void zr_cuda_fix(zr_cu_address address, size_t bytes, enum zr_granule_class gran
     zr_cuda_leave(&call);
 }
 
-/* Memory of cuMemAlloc has no handle. That of one granule would be taken for the whole block's. */
+/* Fails, as for memory of cuMemAlloc: the program would take one granule's handle for the whole block. */
 zr_cu_result cuMemRetainAllocationHandle(zr_cu_memory *out, void *address)
 {
     struct zr_cuda_block block;

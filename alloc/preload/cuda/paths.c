@@ -1,5 +1,5 @@
-/* paths.c: the ways in which a program can come by device memory, and which of them this driver and this
- * library leave open: ways.h has them. See cuda.h. */
+/* paths.c: checks which calls that yield device memory (ways.h) this library misses with this driver. See
+ * cuda.h. */
 #define _GNU_SOURCE
 #include "alloc/preload/cuda/cuda.h"
 
@@ -12,9 +12,9 @@
 #include "alloc/base/option.h"
 #include "alloc/preload/cuda/ways.h"
 
-/* ---- What the driver has ------------------------------------------------------------------------------- */
+/* ---- The driver's functions ---------------------------------------------------------------------------- */
 
-/* Its newest function of the name, for one kind of default stream; NULL: it has none. */
+/* The driver's newest function of the name, for one kind of default stream; NULL: none. */
 static void *newest(const char *name, int version, unsigned long long flags)
 {
     void *function = NULL;
@@ -27,7 +27,7 @@ static void *newest(const char *name, int version, unsigned long long flags)
     return code == ZR_CU_SUCCESS ? function : NULL;
 }
 
-/* A path that is taken, and whose newest version this library does not know. */
+/* Whether the library replaces the call but does not know the driver's newest version of it. */
 static bool is_missed(const struct zr_cuda_way *path, int version)
 {
     static const unsigned long long kinds[] = {ZR_CU_PROC_LEGACY_STREAM, ZR_CU_PROC_PER_THREAD_STREAM};
@@ -39,10 +39,10 @@ static bool is_missed(const struct zr_cuda_way *path, int version)
     return missed;
 }
 
-/* ---- What the process's libraries call ----------------------------------------------------------------- */
+/* ---- The process's libraries --------------------------------------------------------------------------- */
 
-/* Whether what libraries are linked with is bound to this one. */
-static bool is_in_front(void)
+/* Whether the dynamic linker binds CUDA functions of other libraries to this library. */
+static bool is_first_in_order(void)
 {
     Dl_info first, own;
     void *found = zr_real_dlsym(RTLD_DEFAULT, "cuMemAlloc_v2");
@@ -50,8 +50,8 @@ static bool is_in_front(void)
            first.dli_fbase == own.dli_fbase;
 }
 
-/* Says which of the process's libraries keep what is freed. */
-static int say_cache(struct dl_phdr_info *library, size_t bytes, void *argument)
+/* Reports a library that caches freed memory. */
+static int report_cache(struct dl_phdr_info *library, size_t bytes, void *argument)
 {
     (void)bytes;
     (void)argument;
@@ -63,7 +63,7 @@ static int say_cache(struct dl_phdr_info *library, size_t bytes, void *argument)
     return 0;
 }
 
-/* ---- The test ------------------------------------------------------------------------------------------ */
+/* ---- The check ----------------------------------------------------------------------------------------- */
 
 void zr_cuda_paths_check(void)
 {
@@ -90,12 +90,12 @@ void zr_cuda_paths_check(void)
                                           : "passed on: ",
                    zr_cuda_ways[i].why ? zr_cuda_ways[i].why : "");
     }
-    if (!is_in_front()) {
+    if (!is_first_in_order()) {
         missed++;
         zr_say("libzr_cuda.so is loaded after another library that defines CUDA functions: preload it first");
     }
     if (verbose)
-        dl_iterate_phdr(say_cache, NULL);
+        dl_iterate_phdr(report_cache, NULL);
     if (verbose)
         zr_say(
             "%u paths taken, %u missed; cuGetExportTable and libraries loaded with RTLD_DEEPBIND are not checked",

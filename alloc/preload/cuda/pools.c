@@ -1,6 +1,6 @@
-/* pools.c: memory pools whose allocations come from an arena: those that the program made for device memory
- * and not to be exported, and the devices' default ones. Each is a pool of the driver's, too, which stays
- * empty: its handle is what the program has, and what is not counted here is its own. See cuda.h. */
+/* pools.c: memory pools that an arena serves: pools for device memory that are not exportable, and the
+ * devices' default pools. Each is also a pool of the driver, which gives the program its handle and remains
+ * empty except for memory nodes of graphs. See cuda.h. */
 #include "alloc/preload/cuda/cuda.h"
 
 #include <string.h>
@@ -10,12 +10,12 @@
 
 struct zr_cuda_pool {
     struct zr_cuda_pool *next;
-    zr_cu_pool handle; /* NULL: destroyed, and blocks of it live on */
+    zr_cu_pool handle; /* NULL: the pool is destroyed, but has live blocks */
     int device;
-    size_t blocks_count, used_bytes, most_used_bytes;
+    size_t blocks_count, used_bytes, peak_used_bytes;
 };
 
-/* lock: all of it */
+/* `lock` guards all of these. */
 static struct zr_lock lock;
 static struct zr_slab records;
 static struct zr_cuda_pool *pools;
@@ -29,7 +29,7 @@ void zr_cuda_pools_forked(void)
 /* ---- Finding ------------------------------------------------------------------------------------------- */
 
 /* lock: held */
-static struct zr_cuda_pool *find(zr_cu_pool handle)
+static struct zr_cuda_pool *find_pool(zr_cu_pool handle)
 {
     struct zr_cuda_pool *each = pools;
     while (each && each->handle != handle)
@@ -37,13 +37,13 @@ static struct zr_cuda_pool *find(zr_cu_pool handle)
     return each;
 }
 
-static struct zr_cuda_pool *add(zr_cu_pool handle, int device)
+static struct zr_cuda_pool *find_or_add(zr_cu_pool handle, int device)
 {
     struct zr_cuda_pool *made = NULL;
     zr_lock_acquire(&lock);
     if (records.record_bytes == 0)
         zr_slab_init(&records, sizeof *made, ZR_POOL_FAULTS);
-    made = find(handle);
+    made = find_pool(handle);
     if (!made && zr_slab_reserve(&records, 1)) {
         made = zr_slab_take(&records);
         *made = (struct zr_cuda_pool){.next = pools, .handle = handle, .device = device};
@@ -59,13 +59,13 @@ struct zr_cuda_pool *zr_cuda_pool_of(zr_cu_pool handle)
     if (!handle || zr_cuda_forked())
         return NULL;
     zr_lock_acquire(&lock);
-    struct zr_cuda_pool *found = find(handle);
+    struct zr_cuda_pool *found = find_pool(handle);
     zr_lock_release(&lock);
     for (int i = 0; !found && i < ZR_CUDA_DEVICES_MAX; i++) {
         if (ZR_CUDA_PASS(pool_default, &known, i) != ZR_CU_SUCCESS)
             break;
         if (known == handle)
-            found = add(handle, i);
+            found = find_or_add(handle, i);
     }
     return found;
 }
@@ -87,7 +87,7 @@ zr_cu_pool zr_cuda_pool_handle(const struct zr_cuda_pool *pool)
 }
 
 /* lock: held */
-static void end_if_over(struct zr_cuda_pool *pool)
+static void destroy_if_unused(struct zr_cuda_pool *pool)
 {
     struct zr_cuda_pool **link = &pools;
     if (pool->handle || pool->blocks_count > 0)
@@ -103,15 +103,16 @@ void zr_cuda_pool_count(struct zr_cuda_pool *pool, size_t bytes, bool in)
     zr_lock_acquire(&lock);
     pool->blocks_count += in ? 1 : (size_t)-1;
     pool->used_bytes += in ? bytes : -bytes;
-    if (pool->used_bytes > pool->most_used_bytes)
-        pool->most_used_bytes = pool->used_bytes;
-    end_if_over(pool);
+    if (pool->used_bytes > pool->peak_used_bytes)
+        pool->peak_used_bytes = pool->used_bytes;
+    destroy_if_unused(pool);
     zr_lock_release(&lock);
 }
 
 /* ---- The calls ----------------------------------------------------------------------------------------- */
 
-/* A most, a usage or a kind of handle are promises that the driver keeps. */
+/* Whether an arena can serve the pool. The driver serves pools with a maximum, a usage or exportable handles.
+ */
 static bool is_plain(const zr_cu_pool_properties *properties)
 {
     return properties->exported_as == ZR_CU_HANDLE_NONE && properties->most_bytes == 0 &&
@@ -124,7 +125,8 @@ zr_cu_result cuMemPoolCreate(zr_cu_pool *out, const zr_cu_pool_properties *prope
     zr_cu_result code = ZR_CUDA_PASS(pool_create, out, properties);
     if (code == ZR_CU_SUCCESS && !zr_cuda_forked() && is_plain(properties)) {
         zr_cuda_note_used();
-        add(*out, properties->location.id); /* without a record the driver serves it */
+        find_or_add(*out,
+                    properties->location.id); /* if no record is available, the driver serves the pool */
     }
     return code;
 }
@@ -135,10 +137,10 @@ zr_cu_result cuMemPoolDestroy(zr_cu_pool handle)
     if (code != ZR_CU_SUCCESS || !handle || zr_cuda_forked())
         return code;
     zr_lock_acquire(&lock);
-    struct zr_cuda_pool *pool = find(handle);
+    struct zr_cuda_pool *pool = find_pool(handle);
     if (pool) {
         pool->handle = NULL;
-        end_if_over(pool);
+        destroy_if_unused(pool);
     }
     zr_lock_release(&lock);
     return code;
@@ -159,7 +161,7 @@ zr_cu_result cuMemPoolTrimTo(zr_cu_pool handle, size_t keep_bytes)
     return ZR_CUDA_PASS(pool_trim, handle, keep_bytes);
 }
 
-/* Behind what the driver itself gave the pool, which are memory nodes of graphs. */
+/* Adds the arena's bytes to the driver's, which are memory nodes of graphs. */
 zr_cu_result cuMemPoolGetAttribute(zr_cu_pool handle, zr_cu_pool_attribute which, void *value)
 {
     struct zr_cuda_pool *pool = zr_cuda_pool_of(handle);
@@ -170,7 +172,7 @@ zr_cu_result cuMemPoolGetAttribute(zr_cu_pool handle, zr_cu_pool_attribute which
     if (which == ZR_CU_POOL_USED_NOW || which == ZR_CU_POOL_RESERVED_NOW)
         *(uint64_t *)value += pool->used_bytes;
     if (which == ZR_CU_POOL_USED_HIGH || which == ZR_CU_POOL_RESERVED_HIGH)
-        *(uint64_t *)value += pool->most_used_bytes;
+        *(uint64_t *)value += pool->peak_used_bytes;
     zr_lock_release(&lock);
     return code;
 }
@@ -182,7 +184,7 @@ zr_cu_result cuMemPoolSetAttribute(zr_cu_pool handle, zr_cu_pool_attribute which
     if (code == ZR_CU_SUCCESS && pool &&
         (which == ZR_CU_POOL_USED_HIGH || which == ZR_CU_POOL_RESERVED_HIGH)) {
         zr_lock_acquire(&lock);
-        pool->most_used_bytes = pool->used_bytes;
+        pool->peak_used_bytes = pool->used_bytes;
         zr_lock_release(&lock);
     }
     return code;
@@ -194,7 +196,7 @@ zr_cu_result cuMemPoolSetAccess(zr_cu_pool handle, const zr_cu_access *access, s
     return ZR_CUDA_PASS(pool_set_access, handle, access, count);
 }
 
-/* Ours come from no pool that can be exported: the driver refuses them as it would its own. */
+/* Blocks belong to no exportable pool: the driver refuses their addresses, as for its own memory. */
 zr_cu_result cuMemPoolExportPointer(void *out, zr_cu_address address)
 {
     return ZR_CUDA_PASS(pool_export_pointer, out, address);

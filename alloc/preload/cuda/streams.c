@@ -1,7 +1,8 @@
-/* streams.c: the program's streams and contexts: what a free has to wait for. See cuda.h.
+/* streams.c: the program's streams and contexts, for which a free waits. See cuda.h.
  *
- * A stream that an arena has used, or that has work left, is not destroyed with its handle, since an event
- * may have to be recorded in it later. It is kept and serves the next request for a stream of its kind. */
+ * A destroyed stream that an arena has used, or that has pending work, is parked instead of destroyed,
+ * because a later free may record an event in it. A parked stream serves the next request for a stream of its
+ * kind. */
 #include "alloc/preload/cuda/cuda.h"
 
 #include <limits.h>
@@ -14,9 +15,9 @@ struct stream {
     zr_cu_stream stream;
     zr_cu_context context;
     unsigned flags;
-    int priority; /* INT_MIN: none was asked for */
-    bool known;   /* to an arena */
-    bool parked;  /* the program has destroyed it */
+    int priority; /* INT_MIN: none was requested */
+    bool known;   /* an arena may record events in it */
+    bool parked;  /* destroyed by the program */
 };
 
 struct context {
@@ -24,14 +25,14 @@ struct context {
     zr_cu_device device;
 };
 
-/* The legacy default stream by its own name, which is the same whatever the program was compiled for. */
+/* The legacy default stream's own handle, which is the same for programs of both default streams. */
 #define LEGACY ((zr_cu_stream)1)
 
-/* lock: all of it */
+/* `lock` guards all of these. */
 static struct zr_lock lock;
 static struct stream streams[ZR_CUDA_STREAMS_MAX];
 static size_t streams_count;
-static bool streams_lost; /* there are more */
+static bool streams_lost; /* more streams exist than records */
 static struct context contexts[ZR_CUDA_CONTEXTS_MAX];
 static size_t contexts_count;
 
@@ -50,7 +51,8 @@ bool zr_cuda_stream_capturing(zr_cu_stream stream)
     return code == ZR_CU_CAPTURE_IMPLICIT || (code == ZR_CU_SUCCESS && status != ZR_CU_CAPTURE_NONE);
 }
 
-/* A copy of the number-th stream from `number` on of the context; false: there are no more. */
+/* Iterates over the context's streams from index *number on. `known`: marks a stream as used by an arena.
+ * False: no more streams. */
 static bool next_stream(zr_cu_context context, size_t *number, bool known, struct stream *out)
 {
     bool found = false;
@@ -58,7 +60,7 @@ static bool next_stream(zr_cu_context context, size_t *number, bool known, struc
     for (; !found && *number < streams_count; ++*number)
         if (streams[*number].context == context) {
             *out = streams[*number];
-            /* Only such as the default stream does not wait for are told to an arena. */
+            /* An arena needs no events of blocking streams: the default stream waits for those. */
             streams[*number].known |= known && out->flags & ZR_CU_STREAM_NON_BLOCKING;
             found = true;
         }
@@ -69,13 +71,13 @@ static bool next_stream(zr_cu_context context, size_t *number, bool known, struc
 bool zr_cuda_capturing(zr_cu_context context)
 {
     struct stream each;
-    bool capturing = zr_cuda_stream_capturing(LEGACY); /* speaks for the blocking ones, too */
+    bool capturing = zr_cuda_stream_capturing(LEGACY); /* includes blocking streams */
     for (size_t i = 0; !capturing && next_stream(context, &i, false, &each);)
         capturing = each.flags & ZR_CU_STREAM_NON_BLOCKING && zr_cuda_stream_capturing(each.stream);
     return capturing;
 }
 
-/* ---- What a free waits for ----------------------------------------------------------------------------- */
+/* ---- Waiting for the work before a free ---------------------------------------------------------------- */
 
 bool zr_cuda_wait_is_over(zr_cu_result code)
 {
@@ -88,9 +90,9 @@ bool zr_cuda_wait_is_over(zr_cu_result code)
     return false;
 }
 
-/* Has the block wait for the stream, or waits for it where no event can be had. The primary context is
- * current; it may have work still of a stream that was destroyed. */
-static bool use(struct zr_cuda_device *device, zr_arena *arena, void *block, zr_cu_stream stream)
+/* Makes the block's reuse wait for the stream, or synchronizes if no event can be recorded. The primary
+ * context is current; it may have work of a destroyed stream. */
+static bool wait_for_stream(struct zr_cuda_device *device, zr_arena *arena, void *block, zr_cu_stream stream)
 {
     if (zr_block_use(arena, block, (uintptr_t)stream) == ZR_OK)
         return true;
@@ -100,12 +102,12 @@ static bool use(struct zr_cuda_device *device, zr_arena *arena, void *block, zr_
     return zr_cuda_wait_is_over(code);
 }
 
-/* The same of a non-blocking stream or `gather`. The default stream is never skipped: that nothing is left of
- * its own work says nothing of the blocking streams, which its next event would wait for. */
-static bool use_unless_idle(struct zr_cuda_device *device, zr_arena *arena, void *block, zr_cu_stream stream)
+/* Skips an idle non-blocking stream or an idle `gather`. Not for the default stream: its event also waits for
+ * blocking streams, which may have work while the default stream is idle. */
+static bool wait_unless_idle(struct zr_cuda_device *device, zr_arena *arena, void *block, zr_cu_stream stream)
 {
     return (zr_cuda_real.stream_query && zr_cuda_real.stream_query(stream) == ZR_CU_SUCCESS) ||
-           use(device, arena, block, stream);
+           wait_for_stream(device, arena, block, stream);
 }
 
 static size_t contexts_of(const struct zr_cuda_device *device, zr_cu_context out[ZR_CUDA_CONTEXTS_MAX])
@@ -119,8 +121,8 @@ static size_t contexts_of(const struct zr_cuda_device *device, zr_cu_context out
     return count;
 }
 
-/* Waits in a context, unless something is captured there. */
-static bool wait_in(struct zr_cuda_device *device, zr_cu_context context)
+/* Synchronizes a context. False: a stream is being captured there, or the driver refuses. */
+static bool synchronize_context(struct zr_cuda_device *device, zr_cu_context context)
 {
     zr_cu_context popped;
     zr_cu_result code = device->driver->context_push(context);
@@ -133,22 +135,22 @@ static bool wait_in(struct zr_cuda_device *device, zr_cu_context context)
     return !capturing && zr_cuda_wait_is_over(code);
 }
 
-/* The streams of the primary context, which is current. */
+/* Makes the block's reuse wait for the streams of the primary context, which is current. */
 static bool follow_primary(struct zr_cuda_device *device, zr_arena *arena, void *block)
 {
     struct stream each;
     zr_cu_stream gather = atomic_load(&device->gather);
-    if (zr_cuda_stream_capturing(LEGACY) || /* speaks for the blocking ones, too */
+    if (zr_cuda_stream_capturing(LEGACY) || /* includes blocking streams */
         (streams_lost && !zr_cuda_wait_is_over(device->driver->context_synchronize())))
         return false;
     if (!zr_cuda_many_streams())
         return true;
-    bool followed = use(device, arena, block, NULL);
+    bool followed = wait_for_stream(device, arena, block, NULL);
     for (size_t i = 0; followed && next_stream(device->primary, &i, true, &each);)
         if (each.flags & ZR_CU_STREAM_NON_BLOCKING)
             followed =
-                !zr_cuda_stream_capturing(each.stream) && use_unless_idle(device, arena, block, each.stream);
-    return followed && (!gather || use_unless_idle(device, arena, block, gather));
+                !zr_cuda_stream_capturing(each.stream) && wait_unless_idle(device, arena, block, each.stream);
+    return followed && (!gather || wait_unless_idle(device, arena, block, gather));
 }
 
 bool zr_cuda_follow_all(struct zr_cuda_device *device, zr_arena *arena, void *block)
@@ -156,7 +158,7 @@ bool zr_cuda_follow_all(struct zr_cuda_device *device, zr_arena *arena, void *bl
     zr_cu_context others[ZR_CUDA_CONTEXTS_MAX], popped;
     size_t count = zr_cuda_many_streams() ? contexts_of(device, others) : 0;
     for (size_t i = 0; i < count; i++)
-        if (!wait_in(device, others[i]))
+        if (!synchronize_context(device, others[i]))
             return false;
     zr_cu_result code = device->driver->context_push(device->primary);
     if (code != ZR_CU_SUCCESS)
@@ -180,8 +182,8 @@ bool zr_cuda_stream_number(struct zr_cuda_device *device, zr_cu_stream stream, u
     return true;
 }
 
-/* Our own stream that waits for others, which events of the arena's cannot be recorded in. */
-static zr_cu_stream gather_of(struct zr_cuda_device *device)
+/* Creates `gather`, the library's stream that waits for streams in which the arena cannot record events. */
+static zr_cu_stream get_gather_stream(struct zr_cuda_device *device)
 {
     zr_cu_context popped;
     zr_cu_stream made = NULL, there = atomic_load(&device->gather);
@@ -195,8 +197,8 @@ static zr_cu_stream gather_of(struct zr_cuda_device *device)
     return there ? there : made;
 }
 
-/* `gather` waits for what the stream has been given; the stream's context is current. */
-static bool gather_from(struct zr_cuda_device *device, zr_cu_stream gather, zr_cu_stream stream)
+/* Makes `gather` wait for the stream's present work; the stream's context is current. */
+static bool gather_stream(struct zr_cuda_device *device, zr_cu_stream gather, zr_cu_stream stream)
 {
     zr_cu_event event = NULL;
     zr_cu_context popped;
@@ -213,14 +215,14 @@ static bool gather_from(struct zr_cuda_device *device, zr_cu_stream gather, zr_c
     return done;
 }
 
-/* In the primary context. */
-static bool use_there(struct zr_cuda_device *device, zr_arena *arena, void *block, zr_cu_stream stream)
+/* Calls wait_for_stream() with the primary context current. */
+static bool wait_in_primary(struct zr_cuda_device *device, zr_arena *arena, void *block, zr_cu_stream stream)
 {
     zr_cu_context popped;
     zr_cu_result code = device->driver->context_push(device->primary);
     if (code != ZR_CU_SUCCESS)
         return zr_cuda_wait_is_over(code);
-    bool followed = use(device, arena, block, stream);
+    bool followed = wait_for_stream(device, arena, block, stream);
     device->driver->context_pop(&popped);
     return followed;
 }
@@ -229,20 +231,20 @@ bool zr_cuda_follow(struct zr_cuda_device *device, zr_arena *arena, void *block,
 {
     uint64_t number;
     if (zr_cuda_stream_number(device, stream, &number))
-        return use_there(device, arena, block, (zr_cu_stream)(uintptr_t)number);
-    zr_cu_stream gather = gather_of(device);
-    if (gather && gather_from(device, gather, stream))
-        return use_there(device, arena, block, gather);
+        return wait_in_primary(device, arena, block, (zr_cu_stream)(uintptr_t)number);
+    zr_cu_stream gather = get_gather_stream(device);
+    if (gather && gather_stream(device, gather, stream))
+        return wait_in_primary(device, arena, block, gather);
     zr_cu_result code = device->driver->stream_synchronize(stream);
-    if (code == ZR_CU_INVALID_HANDLE) /* a destroyed one may have left work behind, in whichever context */
-        return wait_in(device, device->primary) && zr_cuda_follow_all(device, arena, block);
+    if (code == ZR_CU_INVALID_HANDLE) /* a destroyed stream may have work in any context */
+        return synchronize_context(device, device->primary) && zr_cuda_follow_all(device, arena, block);
     return zr_cuda_wait_is_over(code);
 }
 
 /* ---- Streams ------------------------------------------------------------------------------------------- */
 
-/* One of its kind that the program has destroyed and that has nothing to do. */
-static bool reuse(zr_cu_context context, unsigned flags, int priority, zr_cu_stream *out)
+/* Reuses an idle parked stream with the same context, flags and priority. */
+static bool reuse_parked(zr_cu_context context, unsigned flags, int priority, zr_cu_stream *out)
 {
     bool found = false;
     zr_lock_acquire(&lock);
@@ -259,7 +261,7 @@ static bool reuse(zr_cu_context context, unsigned flags, int priority, zr_cu_str
     return found;
 }
 
-static void add(struct stream made)
+static void add_stream(struct stream made)
 {
     zr_lock_acquire(&lock);
     if (streams_count < ZR_CUDA_STREAMS_MAX)
@@ -274,14 +276,14 @@ static zr_cu_result create(zr_cu_stream *out, unsigned flags, int priority)
     zr_cu_context context = NULL;
     zr_cu_result code = ZR_CUDA_PASS(context_get, &context);
     if (code == ZR_CU_SUCCESS && context && out && zr_cuda_real.stream_query &&
-        reuse(context, flags, priority, out))
+        reuse_parked(context, flags, priority, out))
         return ZR_CU_SUCCESS;
     code = priority == INT_MIN ? ZR_CUDA_PASS(stream_new, out, flags)
                                : ZR_CUDA_PASS(stream_new_priority, out, flags, priority);
     if (code != ZR_CU_SUCCESS)
         return code;
     zr_cuda_note_used();
-    add((struct stream){.stream = *out, .context = context, .flags = flags, .priority = priority});
+    add_stream((struct stream){.stream = *out, .context = context, .flags = flags, .priority = priority});
     zr_cuda_go_many();
     return code;
 }
@@ -296,8 +298,9 @@ zr_cu_result cuStreamCreateWithPriority(zr_cu_stream *out, unsigned int flags, i
     return create(out, flags, priority);
 }
 
-/* True if it is to be kept; else it is forgotten. */
-static bool park(zr_cu_stream stream, bool busy, zr_cu_result *code)
+/* Parks a destroyed stream if it is known or busy. False: the record is removed, and the driver must destroy
+ * it. */
+static bool park_stream(zr_cu_stream stream, bool busy, zr_cu_result *code)
 {
     bool kept = false;
     zr_lock_acquire(&lock);
@@ -321,10 +324,10 @@ zr_cu_result cuStreamDestroy_v2(zr_cu_stream stream)
     zr_cu_result code = ZR_CU_SUCCESS;
     if (zr_cuda_forked() || !zr_cuda_see() || (uintptr_t)stream <= ZR_CU_STREAM_PER_THREAD)
         return ZR_CUDA_PASS(stream_end, stream);
-    if (zr_cuda_stream_capturing(stream)) /* its end breaks the capture; a question would, too */
+    if (zr_cuda_stream_capturing(stream)) /* destroying breaks the capture, and a query would, too */
         return ZR_CUDA_PASS(stream_end, stream);
     bool busy = ZR_CUDA_PASS(stream_query, stream) == ZR_CU_NOT_READY;
-    return park(stream, busy, &code) ? code : ZR_CUDA_PASS(stream_end, stream);
+    return park_stream(stream, busy, &code) ? code : ZR_CUDA_PASS(stream_end, stream);
 }
 
 void zr_cuda_streams_forget(zr_cu_context context)
@@ -346,11 +349,11 @@ static zr_cu_result note_context(zr_cu_result code, const zr_cu_context *out, zr
         return code;
     zr_cuda_note_used();
     zr_lock_acquire(&lock);
-    bool room = contexts_count < ZR_CUDA_CONTEXTS_MAX;
-    if (room)
+    bool has_space = contexts_count < ZR_CUDA_CONTEXTS_MAX;
+    if (has_space)
         contexts[contexts_count++] = (struct context){*out, device};
     zr_lock_release(&lock);
-    if (!room)
+    if (!has_space)
         zr_cuda_device_give_up(device, "this process has more CUDA contexts than zr supports");
     zr_cuda_go_many();
     return code;
@@ -372,7 +375,7 @@ zr_cu_result cuCtxCreate_v4(zr_cu_context *out, void *parameters, unsigned int f
     return note_context(ZR_CUDA_PASS(context_new_v4, out, parameters, flags, device), out, device);
 }
 
-/* The driver frees with a context what was allocated in it. */
+/* Frees the context's blocks, because the driver frees all memory of a destroyed context. */
 zr_cu_result cuCtxDestroy_v2(zr_cu_context context)
 {
     struct zr_cuda_block block;

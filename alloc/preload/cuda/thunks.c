@@ -1,10 +1,10 @@
-/* thunks.c: whether the program uses its threads' own default streams. See cuda.h.
+/* thunks.c: detects whether the program uses per-thread default streams. See cuda.h.
  *
- * NVIDIA's runtime asks in every process for the per-thread form of each function that takes a stream, which
- * says nothing of the program. So it gets a thunk: code that notes the first call and goes on to the driver's
- * function with all arguments as they are. Functions in their legacy form get one, too, since a program may
- * name the stream by CU_STREAM_PER_THREAD. From the first such call on, a thunk is a comparison and a jump.
- */
+ * NVIDIA's runtime looks up the per-thread form of each function in every process, so a lookup does not show
+ * that the program uses the form. The lookup returns a thunk: code that detects the first use and then jumps
+ * to the driver's function with unchanged arguments. Functions in the legacy form get a thunk, too, because a
+ * program may pass CU_STREAM_PER_THREAD as the stream. After the first use a thunk is a comparison and a
+ * jump. */
 #include "alloc/preload/cuda/cuda.h"
 
 #include <string.h>
@@ -13,33 +13,33 @@
 
 #ifdef __x86_64__
 
-/* What of a call says that its stream is the thread's own default one. */
+/* The part of a call that shows the use of a per-thread default stream. */
 enum watched {
-    WATCHED_ANY = 0, /* an argument that is CU_STREAM_PER_THREAD, or looks like it */
-    /* 1 to 9: the argument of that number is. */
-    WATCHED_CONFIG = 100, /* the stream in the structure that the first one points to: cuLaunchKernelEx's */
-    WATCHED_CALL          /* that it is made: the per-thread form */
+    WATCHED_ANY = 0, /* any argument with the value CU_STREAM_PER_THREAD */
+    /* 1 to 9: the argument of that number has the value. */
+    WATCHED_CONFIG = 100, /* the stream in the first argument's structure: cuLaunchKernelEx */
+    WATCHED_CALL          /* every call: the per-thread form */
 };
 
-/* The thunks in the text below. The driver has some 130 functions that take a stream. */
+/* The number of thunks in the assembly below. The driver has about 130 functions that take a stream. */
 enum { THUNKS_COUNT = 512 };
 
-/* The start of CUlaunchConfig. */
+/* The first fields of CUlaunchConfig. */
 struct launch_config {
     unsigned grid[3], block[3], shared_bytes;
     zr_cu_stream stream;
 };
 
-/* lock: thunks_count, and the thunks behind it */
+/* lock: thunks_count and the unused thunks */
 static struct zr_lock lock;
 static unsigned thunks_count;
 static enum watched watched[THUNKS_COUNT];
-static void (*when_used)(void); /* set before there is a thunk */
-/* Read by the text. */
+static void (*used_callback)(void); /* set before the first thunk is returned */
+/* Read by the assembly. */
 __attribute__((visibility("hidden"), used)) void *zr_thunk_targets[THUNKS_COUNT];
 __attribute__((visibility("hidden"), used)) _Atomic unsigned char zr_thunks_done;
 
-/* words: the thunk's number, the six arguments in registers, the address to return to, the others. */
+/* words: the thunk's number, the six register arguments, the return address, the stack arguments. */
 __attribute__((visibility("hidden"), used)) void zr_thunk_called(const uintptr_t *words);
 void zr_thunk_called(const uintptr_t *words)
 {
@@ -55,7 +55,7 @@ void zr_thunk_called(const uintptr_t *words)
             per_thread |=
                 (i <= REGISTERS ? arguments[i - 1] : more[i - 1 - REGISTERS]) == ZR_CU_STREAM_PER_THREAD;
     if (per_thread)
-        when_used();
+        used_callback();
 }
 
 void zr_cuda_thunks_done(void)
@@ -63,8 +63,8 @@ void zr_cuda_thunks_done(void)
     atomic_store_explicit(&zr_thunks_done, 1, memory_order_release);
 }
 
-/* Each thunk puts its number into a register that no argument has. Floating-point arguments, of which the
- * driver's functions with streams have none, would be lost. */
+/* Each thunk puts its number into a register that holds no argument. Floating-point registers are not saved:
+ * no driver function with a stream has floating-point arguments. */
 __asm__(".text\n"
         ".p2align 4\n"
         ".type zr_thunk_first, @function\n"
@@ -109,7 +109,7 @@ __asm__(".text\n"
         ".size zr_thunk_rest, .-zr_thunk_rest\n");
 extern const char zr_thunk_first[THUNKS_COUNT][16] __attribute__((visibility("hidden")));
 
-/* Where a small number could be taken for the stream. */
+/* Functions with other arguments that may equal CU_STREAM_PER_THREAD: the position of their stream. */
 static const struct {
     const char *name;
     unsigned argument;
@@ -128,8 +128,8 @@ static enum watched watched_of(const char *name, bool per_thread_form)
     return per_thread_form ? WATCHED_CALL : WATCHED_ANY;
 }
 
-/* A copy or a fill in the default stream, which the program names by the form alone. */
-static bool names_no_stream(const char *name)
+/* Whether the function copies or fills in the default stream, which only its form selects. */
+static bool has_no_stream(const char *name)
 {
     return (strncmp(name, "cuMemcpy", 8) == 0 || strncmp(name, "cuMemset", 8) == 0) && !strstr(name, "Async");
 }
@@ -137,24 +137,24 @@ static bool names_no_stream(const char *name)
 void *zr_cuda_thunk(const char *name, void *function, bool per_thread_form, void (*used)(void))
 {
     if (atomic_load_explicit(&zr_thunks_done, memory_order_acquire) ||
-        (!per_thread_form && names_no_stream(name)))
+        (!per_thread_form && has_no_stream(name)))
         return function;
     enum watched wanted = watched_of(name, per_thread_form);
     zr_lock_acquire(&lock);
-    when_used = used;
+    used_callback = used;
     unsigned i = 0;
     while (i < thunks_count && (zr_thunk_targets[i] != function || watched[i] != wanted))
         i++;
-    bool there = i < THUNKS_COUNT;
-    if (there && i == thunks_count) {
+    bool available = i < THUNKS_COUNT;
+    if (available && i == thunks_count) {
         zr_thunk_targets[i] = function;
         watched[i] = wanted;
         thunks_count++;
     }
     zr_lock_release(&lock);
-    if (!there)
+    if (!available)
         used();
-    return there ? (void *)(uintptr_t)zr_thunk_first[i] : function;
+    return available ? (void *)(uintptr_t)zr_thunk_first[i] : function;
 }
 
 void zr_cuda_thunks_forked(void)
@@ -164,7 +164,7 @@ void zr_cuda_thunks_forked(void)
 
 #else
 
-/* There are no thunks for this processor: to be asked for the per-thread form counts as its use. */
+/* No thunks exist for this processor: a lookup of the per-thread form counts as its use. */
 void *zr_cuda_thunk(const char *name, void *function, bool per_thread_form, void (*used)(void))
 {
     (void)name;

@@ -1,4 +1,4 @@
-/* torch.c: PyTorch's entry points over the arenas. See torch.h. */
+/* torch.c: PyTorch's entry points to the arenas. See torch.h. */
 #define _GNU_SOURCE
 #include "alloc/preload/cuda/torch.h"
 
@@ -7,19 +7,19 @@
 #include "alloc/base/error.h"
 #include "alloc/base/system/lock.h"
 #include "alloc/core/arena.h"
-#include "alloc/telemetry/counters.h"
+#include "alloc/telemetry/report.h"
 
 enum { POOLS_MAX = 256 };
 
 struct pool {
     struct zr_torch_pool_id id;
     struct zr_cuda_device *device;
-    zr_arena *arena; /* NULL: the place is free */
-    pid_t thread;    /* that allocates to it; 0: none */
+    zr_arena *arena; /* NULL: the entry is free */
+    pid_t thread;    /* the thread that allocates to the pool; 0: none */
     bool released;
 };
 
-/* lock: all of it */
+/* `lock` guards the pools. */
 static struct zr_lock lock;
 static struct pool pools[POOLS_MAX];
 static double fractions[ZR_CUDA_DEVICES_MAX]; /* 0: all */
@@ -31,8 +31,8 @@ static bool is_device(int device)
 
 /* ---- Pools --------------------------------------------------------------------------------------------- */
 
-/* lock: held; NULL: there is none */
-static struct pool *find(const struct zr_cuda_device *device, struct zr_torch_pool_id id)
+/* The pool with the id; NULL: none. lock: held */
+static struct pool *find_pool(const struct zr_cuda_device *device, struct zr_torch_pool_id id)
 {
     for (size_t i = 0; i < POOLS_MAX; i++)
         if (pools[i].arena && pools[i].device == device && pools[i].id.first == id.first &&
@@ -41,7 +41,7 @@ static struct pool *find(const struct zr_cuda_device *device, struct zr_torch_po
     return NULL;
 }
 
-/* The arena of the pool that the thread allocates to, or that the stream's capture does; NULL: none. */
+/* The arena of the pool that the thread, or the capture of the stream, allocates to; NULL: none. */
 static zr_arena *arena_of_thread(const struct zr_cuda_device *device, zr_cu_stream stream)
 {
     zr_arena *arena = NULL, *captured = NULL;
@@ -58,7 +58,7 @@ static zr_arena *arena_of_thread(const struct zr_cuda_device *device, zr_cu_stre
     return arena || !captured || !zr_cuda_stream_capturing(stream) ? arena : captured;
 }
 
-static void end_pools(struct zr_cuda_device *device)
+static void destroy_pools(struct zr_cuda_device *device)
 {
     zr_lock_acquire(&lock);
     for (size_t i = 0; i < POOLS_MAX; i++)
@@ -77,16 +77,16 @@ void zr_torch_begin_allocate_to_pool(int ordinal, struct zr_torch_pool_id id, vo
     if (!is_device(ordinal) || zr_cuda_enter_device(&call, ordinal) != ZR_CU_SUCCESS)
         return;
     struct zr_cuda_device *device = call.device;
-    zr_cuda_at_device_end(end_pools);
+    zr_cuda_at_device_end(destroy_pools);
     zr_lock_acquire(&lock);
-    bool there = find(device, id) != NULL;
+    bool exists = find_pool(device, id) != NULL;
     zr_lock_release(&lock);
-    if (!there && zr_cuda_device_open(device) == ZR_CU_SUCCESS &&
+    if (!exists && zr_cuda_device_open(device) == ZR_CU_SUCCESS &&
         zr_arena_create(
             &made, &(struct zr_arena_options){.backend = device->backend, .name = "torch pool"}) != ZR_OK)
         zr_cuda_log("a pool");
     zr_lock_acquire(&lock);
-    struct pool *pool = find(device, id);
+    struct pool *pool = find_pool(device, id);
     for (size_t i = 0; !pool && made && i < POOLS_MAX; i++)
         if (!pools[i].arena) {
             pool = &pools[i];
@@ -106,28 +106,28 @@ void zr_torch_begin_allocate_to_pool(int ordinal, struct zr_torch_pool_id id, vo
 void zr_torch_end_allocate_to_pool(int ordinal, struct zr_torch_pool_id id)
 {
     zr_lock_acquire(&lock);
-    struct pool *pool = is_device(ordinal) ? find(zr_cuda_device_at(ordinal), id) : NULL;
+    struct pool *pool = is_device(ordinal) ? find_pool(zr_cuda_device_at(ordinal), id) : NULL;
     if (pool)
         pool->thread = 0;
     zr_lock_release(&lock);
 }
 
-/* Ends the arenas of released pools in which nothing lives. */
-static void end_released(void)
+/* Destroys the arenas of released pools without live blocks. */
+static void destroy_released(void)
 {
     struct zr_arena_stats stats;
-    zr_arena *over[POOLS_MAX];
+    zr_arena *unused[POOLS_MAX];
     size_t count = 0;
     zr_lock_acquire(&lock);
     for (size_t i = 0; i < POOLS_MAX; i++)
         if (pools[i].arena && pools[i].released && pools[i].thread == 0 &&
             zr_stats_of(pools[i].arena, &stats) == ZR_OK && stats.blocks_count == 0) {
-            over[count++] = pools[i].arena;
+            unused[count++] = pools[i].arena;
             pools[i].arena = NULL;
         }
     zr_lock_release(&lock);
     while (count > 0)
-        zr_arena_destroy(over[--count], NULL);
+        zr_arena_destroy(unused[--count], NULL);
 }
 
 void zr_torch_release_pool(int ordinal, struct zr_torch_pool_id id)
@@ -136,18 +136,18 @@ void zr_torch_release_pool(int ordinal, struct zr_torch_pool_id id)
     if (!is_device(ordinal))
         return;
     zr_lock_acquire(&lock);
-    struct pool *pool = find(zr_cuda_device_at(ordinal), id);
+    struct pool *pool = find_pool(zr_cuda_device_at(ordinal), id);
     if (pool)
         pool->released = true;
     zr_lock_release(&lock);
     zr_cuda_keep(&call);
-    end_released();
+    destroy_released();
     zr_cuda_leave(&call);
 }
 
 /* ---- Blocks -------------------------------------------------------------------------------------------- */
 
-static bool is_beyond(const struct zr_cuda_device *device, size_t bytes)
+static bool exceeds_fraction(const struct zr_cuda_device *device, size_t bytes)
 {
     struct zr_arena_stats stats;
     size_t total = 0;
@@ -166,7 +166,7 @@ void *zr_torch_alloc(ssize_t bytes, int ordinal, zr_cu_stream stream)
         return NULL;
     struct zr_cuda_device *device = call.device;
     zr_cu_result code = zr_cuda_device_open(device);
-    if (code == ZR_CU_SUCCESS && !is_beyond(device, (size_t)bytes)) {
+    if (code == ZR_CU_SUCCESS && !exceeds_fraction(device, (size_t)bytes)) {
         struct zr_cuda_request request = {.bytes = (size_t)bytes, .context = call.context};
         request.arena = arena_of_thread(device, stream);
         request.any_stream = !zr_cuda_stream_number(device, stream, &request.stream);
@@ -179,9 +179,9 @@ void *zr_torch_alloc(ssize_t bytes, int ordinal, zr_cu_stream stream)
     return (void *)(uintptr_t)address;
 }
 
-/* The names of default streams mean those of the block's device, whichever is current. */
-static zr_cu_result enter_of(struct zr_cuda_call *call, const struct zr_cuda_block *block,
-                             zr_cu_stream stream)
+/* Enters with the block's device current, so that a default stream's handle means that device's stream. */
+static zr_cu_result enter_block_device(struct zr_cuda_call *call, const struct zr_cuda_block *block,
+                                       zr_cu_stream stream)
 {
     zr_cuda_note_stream(stream);
     return zr_cuda_enter_device(call, block->device->ordinal);
@@ -195,11 +195,11 @@ void zr_torch_free(void *address, ssize_t bytes, int ordinal, zr_cu_stream strea
     if (!address || zr_cuda_forked())
         return;
     bool ours = zr_cuda_blocks_find((uintptr_t)address, &block) && block.arena;
-    if (ours && enter_of(&call, &block, stream) == ZR_CU_SUCCESS) {
+    if (ours && enter_block_device(&call, &block, stream) == ZR_CU_SUCCESS) {
         if (zr_cuda_blocks_take((uintptr_t)address, &block)) {
             zr_cuda_block_end(&block, block.everywhere, stream);
             if (block.arena != block.device->arena)
-                end_released();
+                destroy_released();
         }
         zr_cuda_leave(&call);
     } else if (!ours && is_device(ordinal) && zr_cuda_enter_device(&call, ordinal) == ZR_CU_SUCCESS) {
@@ -220,7 +220,7 @@ void zr_torch_record_stream(void *address, zr_cu_stream stream)
     struct zr_cuda_call call;
     uint64_t number;
     if (!zr_cuda_blocks_find((uintptr_t)address, &block) || !block.arena ||
-        enter_of(&call, &block, stream) != ZR_CU_SUCCESS)
+        enter_block_device(&call, &block, stream) != ZR_CU_SUCCESS)
         return;
     if (!zr_cuda_stream_number(block.device, stream, &number) ||
         zr_block_use(block.arena, (void *)block.address, number) != ZR_OK)
@@ -238,7 +238,7 @@ void *zr_torch_base_alloc(void *pointer, size_t *bytes)
     return (void *)block.address;
 }
 
-/* ---- The rest ------------------------------------------------------------------------------------------ */
+/* ---- Settings ------------------------------------------------------------------------------------------ */
 
 void zr_torch_memory_fraction(double fraction, int ordinal)
 {
@@ -246,7 +246,7 @@ void zr_torch_memory_fraction(double fraction, int ordinal)
         fractions[ordinal] = fraction > 0 && fraction < 1 ? fraction : 0;
 }
 
-/* Arenas are made as they are needed. */
+/* Arenas are created at the first allocation. */
 void zr_torch_init(int devices_count)
 {
     (void)devices_count;

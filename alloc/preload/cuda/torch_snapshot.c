@@ -1,7 +1,7 @@
-/* torch_snapshot.c: what is live, as a snapshot in PyTorch's format, a pickle of protocol 2. See torch.h.
+/* torch_snapshot.c: live blocks as a snapshot in PyTorch's format, a pickle of protocol 2. See torch.h.
  *
- * A segment is a row of blocks of one device and stream with less than a granule between one and the next:
- * what an arena has mapped for them. What lies between is its free blocks. */
+ * A segment is a sequence of blocks of one device and stream with gaps below a granule: the memory that an
+ * arena has mapped for the blocks. The gaps are written as free blocks. */
 #include <string.h>
 
 #include "alloc/base/system/file.h"
@@ -26,7 +26,7 @@ static void put_word(struct zr_text *text, const char *word)
 
 static void put_number(struct zr_text *text, const char *key, uint64_t number)
 {
-    char bytes[2 + 9] = {'\x8a', 9}; /* LONG1, positive for its last byte */
+    char bytes[2 + 9] = {'\x8a', 9}; /* LONG1; the last byte, 0, makes the number positive */
     memcpy(bytes + 2, &number, sizeof number);
     put_word(text, key);
     zr_text_put(text, bytes, sizeof bytes);
@@ -64,7 +64,7 @@ static size_t rounded(const struct zr_cuda_block *block)
     return (block->bytes + 511) & ~(size_t)511;
 }
 
-/* The next block of an arena at the address or behind it, and its bytes with rounding. */
+/* The first block of an arena at or after the address, and its rounded bytes. */
 static bool next_block(uintptr_t address, struct zr_cuda_block *block, size_t *bytes)
 {
     while (zr_cuda_blocks_next(address, block)) {
@@ -81,9 +81,10 @@ struct segment {
     size_t total_bytes, live_bytes, requested_bytes;
 };
 
-/* Goes through the segment that begins with `block`, which becomes the first behind it; false: the last one.
- * With a text its blocks are written. */
-static bool walk(struct zr_cuda_block *block, size_t *bytes, struct zr_text *text, struct segment *out)
+/* Iterates over the segment that begins with `block` and sets `block` to the first block of the next segment.
+ * False: this was the last segment. With a text the blocks are written. */
+static bool walk_segment(struct zr_cuda_block *block, size_t *bytes, struct zr_text *text,
+                         struct segment *out)
 {
     const struct zr_cuda_device *device = block->device;
     uintptr_t start = block->address, end = start;
@@ -110,7 +111,7 @@ static void put_segment(struct zr_text *text, struct zr_cuda_block *block, size_
     struct zr_cuda_block ahead = *block;
     size_t ahead_bytes = *bytes;
     struct segment segment;
-    walk(&ahead, &ahead_bytes, NULL, &segment);
+    walk_segment(&ahead, &ahead_bytes, NULL, &segment);
     zr_text_put(text, "}(", 2);
     put_number(text, "device", (uint64_t)block->device->ordinal);
     put_number(text, "address", block->address);
@@ -127,7 +128,7 @@ static void put_segment(struct zr_text *text, struct zr_cuda_block *block, size_
     put_empty_list(text, "frames");
     put_word(text, "blocks");
     zr_text_put(text, "](", 2);
-    *more = walk(block, bytes, text, &segment);
+    *more = walk_segment(block, bytes, text, &segment);
     zr_text_put(text, "eu", 2);
 }
 

@@ -1,6 +1,6 @@
-/* ways.h: the ways in which a program can come by device memory, by the driver's names, and what becomes of
- * each; and allocators above the driver that keep what is freed. For paths.c, which looks at a process, and
- * for defrag/tool/, which looks at files (`zr doctor`). Private to the two. */
+/* ways.h: the driver's functions that yield device memory, and whether the library replaces each; and
+ * allocators above the driver that cache freed memory. Private to paths.c, which checks a process, and to
+ * defrag/tool/, which checks files (`zr doctor`). */
 #ifndef ZR_PRELOAD_CUDA_WAYS_H
 #define ZR_PRELOAD_CUDA_WAYS_H
 
@@ -9,7 +9,7 @@
 
 struct zr_cuda_way {
     const char *name; /* without a version */
-    const char *why;  /* it is passed on; NULL: it is taken */
+    const char *why;  /* why the driver gets the call; NULL: the library replaces it */
 };
 
 static const struct zr_cuda_way zr_cuda_ways[] = {
@@ -99,10 +99,10 @@ enum { ZR_CUDA_WAYS_COUNT = sizeof zr_cuda_ways / sizeof *zr_cuda_ways };
 /* Allocators that cache above the driver: their driver calls are replaced, but their free memory is not
  * reusable. */
 struct zr_cuda_cache {
-    const char *mark;  /* in the path of the library that it is in */
-    const char *whose; /* it is */
-    const char *off;   /* a variable that turns it off; NULL: none does */
-    const char *words; /* where there is no variable: what turns it off */
+    const char *mark;  /* part of the library's path */
+    const char *whose; /* the product */
+    const char *off;   /* the variable that turns caching off; NULL: none */
+    const char *words; /* without a variable: how to turn caching off */
 };
 
 static const struct zr_cuda_cache zr_cuda_caches[] = {
@@ -115,7 +115,7 @@ static const struct zr_cuda_cache zr_cuda_caches[] = {
     {"librmm.so", "RMM", NULL, "the program chooses the memory resource"},
 };
 
-/* The cache in the library of that path; NULL: none that is known. */
+/* The known cache in the library of that path; NULL: none. */
 static inline const struct zr_cuda_cache *zr_cuda_cache_of(const char *path)
 {
     for (size_t i = 0; i < sizeof zr_cuda_caches / sizeof *zr_cuda_caches; i++)

@@ -1,10 +1,10 @@
 /* client.c: see client.h. Uses wire.c and host_common.c.
  *
  * Two locks. `request_lock` is held from a request to its answer, which may take as long as another client
- * has to yield memory, or as another run's step; its holder may reconnect. `send_lock` is held for one
- * message at most. Messages without an answer (RETURN, GIVEN) need only the second, so the helper thread can
- * give memory back while a request waits. Sending and counting happen under one hold of it, so that a new zrd
- * counts each byte once. */
+ * has to return memory, or as another run's step. A thread with this lock may reconnect. `send_lock` is held
+ * for one message at most. Messages without an answer (RETURN, GIVEN) need only `send_lock`, so the helper
+ * thread can return memory while a request waits. A message is sent and its bytes are counted under one hold
+ * of `send_lock`, so that a new zrd counts each byte once. */
 #define _GNU_SOURCE
 #include "alloc/service/client/client.h"
 
@@ -28,19 +28,19 @@
 #include "alloc/base/option.h"
 #include "alloc/base/system/os.h"
 
-#define ANSWER_NS    UINT64_C(2000000000)  /* for what zrd answers at once */
-#define REQUIRED_NS  UINT64_C(60000000000) /* a restart of zrd takes less */
-#define RETRY_NS     UINT64_C(500000000)
-#define WAIT_NS      UINT64_C(20000000) /* of a required zrd: the first of its waits, each twice the last */
-#define WAIT_MAX_NS  UINT64_C(1000000000)
-#define HUNG_NS      UINT64_C(30000000000) /* the same for a zrd that is there and does not answer */
-#define MARGIN_NS    UINT64_C(2000000000)  /* beyond what zrd says that a lease may take */
-#define GATHER_BYTES ((uint64_t)64 << 20)
-#define DESCRIPTOR   200 /* from here on: programs that close what they do not know begin below */
+#define ANSWER_NS      UINT64_C(2000000000)  /* limit for answers that zrd sends at once */
+#define REQUIRED_NS    UINT64_C(60000000000) /* limit of a wait for a required zrd: a restart takes less */
+#define RETRY_NS       UINT64_C(500000000)
+#define WAIT_NS        UINT64_C(20000000) /* first wait for a required zrd; then doubled */
+#define WAIT_MAX_NS    UINT64_C(1000000000)
+#define HUNG_NS        UINT64_C(30000000000) /* time before the next try if zrd runs and does not answer */
+#define MARGIN_NS      UINT64_C(2000000000)  /* beyond the time that zrd allows for a lease */
+#define GATHER_BYTES   ((uint64_t)64 << 20)
+#define DESCRIPTOR_MIN 200 /* the lowest number used: programs that close unknown descriptors begin below */
 
-enum state { NOT_TRIED = 0, JOINED, ALONE, ENDED };
+enum state { NOT_TRIED = 0, JOINED, NO_ZRD, ENDED };
 
-/* A program may close what is not its own, and open another file there. */
+/* A program may close the library's descriptor and open another file with its number: the inode tells. */
 struct socket_fd {
     int fd; /* -1: none */
     dev_t device;
@@ -51,50 +51,50 @@ struct zr_service {
     struct zr_lender lender;
     char key[ZR_SERVICE_KEY_BYTES]; /* set once */
     pthread_mutex_t request_lock;   /* taken before send_lock */
-    pthread_mutex_t send_lock;      /* and for all below */
+    pthread_mutex_t send_lock;      /* for all fields below */
     struct socket_fd requests, notifications;
     enum state state;
-    bool joined_once; /* a zrd that has gone may come again: it is worth waiting for */
+    bool joined_once; /* a zrd was running and may start again: worth a wait */
     bool broken;      /* the request socket failed; reconnect */
     uint64_t held_bytes;
     uint64_t returned_bytes; /* batched returns that were not yet sent to zrd */
     unsigned gathering_count;
-    uint64_t line_number,
-        heard_number;  /* of this connection, and of the one that had the last notification */
-    uint64_t again_ns; /* when zrd is to be looked for again */
+    uint64_t connection_number,
+        notified_number; /* of this connection, and of the one with the last notification */
+    uint64_t again_ns;   /* when to try to connect again */
     uint64_t within_ns;
     uint64_t serial;               /* of requests */
-    struct zr_service_plan plan;   /* that holds where `admitted` */
+    struct zr_service_plan plan;   /* valid if `admitted` */
     zr_service_deferral *deferral; /* request_lock */
-    void *put_off_state;           /* likewise */
+    void *deferral_state;          /* request_lock */
     bool admitted, in_turn;
-    uint64_t turn, claim_bytes;   /* the number of its turn, and what it takes in it at most from now on */
-    _Atomic uint64_t yield_bytes; /* another run lacks them */
+    uint64_t turn, claim_bytes;   /* the time slice's number, and the max held until its end */
+    _Atomic uint64_t yield_bytes; /* bytes that a waiting run lacks */
     int files[ZR_SERVICE_FILES_MAX];
     unsigned files_count;
-    char words[ZR_SERVICE_WORDS_BYTES]; /* why it is alone, or ended */
-    _Atomic uint32_t lease;             /* what is leased now is this process's: its number, above 0 */
+    char words[ZR_SERVICE_WORDS_BYTES]; /* reason of NO_ZRD or ENDED */
+    _Atomic uint32_t lease;             /* number of this process's leases, above 0; new in a child */
     _Atomic bool waiting;               /* a thread waits for a lease */
-    _Atomic int heard;                  /* notifications.fd, for the helper to poll */
+    _Atomic int notifications_fd;       /* notifications.fd, for the helper to poll */
 };
 
 enum { SERVICES_MAX = 17 };
 static const struct zr_lender_ops lender_ops;
 
-/* The host's first; those of devices as they come. All are there from the start, so that none has to be made
- * or ended while a thread looks at it. */
+/* One client per zrd, the host's first, then devices' in order of use. The array is static, so no client is
+ * created or freed while a thread uses it. */
 static struct zr_service services[SERVICES_MAX] = {
     [0 ... SERVICES_MAX - 1] = {.lender = {&lender_ops},
                                 .request_lock = PTHREAD_MUTEX_INITIALIZER,
                                 .send_lock = PTHREAD_MUTEX_INITIALIZER,
                                 .requests = {.fd = -1},
                                 .notifications = {.fd = -1},
-                                .heard = -1,
+                                .notifications_fd = -1,
                                 .lease = 1},
     [0].key = ZR_SERVICE_HOST};
 static _Atomic unsigned services_count = 1;
-static _Atomic bool listens; /* a thread hears the bells */
-static pid_t own_process;    /* whose all this is */
+static _Atomic bool listens; /* a thread reads the notification sockets */
+static pid_t own_process;    /* the process that these clients belong to */
 
 bool zr_service_wanted(void)
 {
@@ -108,11 +108,11 @@ bool zr_service_required(void)
 
 /* ---- Sockets ------------------------------------------------------------------------------------------- */
 
-/* Where programs seldom look, if there is room. */
+/* Moves the descriptor to a high number, which programs seldom close, if one is free. */
 static struct socket_fd socket_of(int fd)
 {
     struct stat status;
-    int high = fcntl(fd, F_DUPFD_CLOEXEC, DESCRIPTOR);
+    int high = fcntl(fd, F_DUPFD_CLOEXEC, DESCRIPTOR_MIN);
     if (high >= 0) {
         close(fd);
         fd = high;
@@ -122,7 +122,7 @@ static struct socket_fd socket_of(int fd)
     return (struct socket_fd){fd, status.st_dev, status.st_ino};
 }
 
-static bool is_ours(const struct socket_fd *one)
+static bool is_own_socket(const struct socket_fd *one)
 {
     struct stat status;
     return one->fd >= 0 && fstat(one->fd, &status) == 0 && status.st_dev == one->device &&
@@ -131,21 +131,21 @@ static bool is_ours(const struct socket_fd *one)
 
 static void close_socket(struct socket_fd *one)
 {
-    if (is_ours(one))
+    if (is_own_socket(one))
         close(one->fd);
     one->fd = -1;
 }
 
 /* send_lock */
-static void hang_up(struct zr_service *client)
+static void disconnect(struct zr_service *client)
 {
-    atomic_store(&client->heard, -1);
+    atomic_store(&client->notifications_fd, -1);
     close_socket(&client->requests);
     close_socket(&client->notifications);
     client->broken = false;
-    client->returned_bytes = 0; /* the next zrd hears what is held */
+    client->returned_bytes = 0; /* the next HELLO reports held_bytes */
     if (client->state == JOINED)
-        client->state = ALONE;
+        client->state = NO_ZRD;
 }
 
 /* send_lock. The reconnecting thread closes the socket later, since a request may still wait on it. */
@@ -153,7 +153,7 @@ static void send_or_break(struct zr_service *client, const struct zr_service_mes
 {
     if (client->state != JOINED || client->broken)
         return;
-    if (!is_ours(&client->requests)) {
+    if (!is_own_socket(&client->requests)) {
         client->broken = true;
     } else if (zr_service_send(client->requests.fd, message, -1, false) != ZR_OK) {
         client->broken = true;
@@ -169,11 +169,11 @@ static void before_fork(void)
         pthread_mutex_lock(&services[i].send_lock);
 }
 
-/* send_lock. In a child, which has one thread. */
-static void begin_anew(struct zr_service *client)
+/* send_lock. Called in a child after fork(), which has one thread. */
+static void reset_in_child(struct zr_service *client)
 {
-    hang_up(client);
-    pthread_mutex_init(&client->request_lock, NULL); /* of a thread that is not here */
+    disconnect(client);
+    pthread_mutex_init(&client->request_lock, NULL); /* the thread that held the lock is not in the child */
     client->state = NOT_TRIED;
     client->held_bytes = 0;
     client->gathering_count = 0;
@@ -192,7 +192,7 @@ static void after_fork(bool child)
     }
     for (unsigned i = SERVICES_MAX; i-- > 0;) {
         if (child)
-            begin_anew(&services[i]);
+            reset_in_child(&services[i]);
         pthread_mutex_unlock(&services[i].send_lock);
     }
 }
@@ -204,7 +204,7 @@ static void prepare(void)
     zr_fork_register(ZR_FORK_SERVICE, &room);
 }
 
-/* False in a child of vfork(), and in one that the C library has not made. */
+/* False in a child of vfork(), or of a clone() that ran no fork handlers. */
 static bool is_own_process(void)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
@@ -212,7 +212,7 @@ static bool is_own_process(void)
     return own_process == getpid();
 }
 
-/* ---- One for each zrd ---------------------------------------------------------------------------------- */
+/* ---- One client per zrd -------------------------------------------------------------------------------- */
 
 struct zr_service *zr_service_host(void)
 {
@@ -250,7 +250,7 @@ zr_result zr_service_find(zr_backend *backend, struct zr_lender **out)
         return ZR_OK;
     zr_result result = backend->ops->lender_key(backend, key);
     if (result != ZR_OK && !zr_service_required())
-        return ZR_OK; /* a driver that names no device */
+        return ZR_OK; /* the driver does not identify the device */
     if (result != ZR_OK || key[0] == '\0')
         return result;
     result = zr_service_of(key, &client);
@@ -263,7 +263,7 @@ zr_result zr_service_find(zr_backend *backend, struct zr_lender **out)
 
 struct zr_service *zr_service_of_backend(const zr_backend *backend)
 {
-    return (struct zr_service *)backend->lender; /* its first member */
+    return (struct zr_service *)backend->lender; /* lender is the first member */
 }
 
 struct zr_lender *zr_service_lender(struct zr_service *client)
@@ -284,17 +284,17 @@ static bool is_host(const struct zr_service *client)
 
 /* ---- The end of the leases ----------------------------------------------------------------------------- */
 
-/* send_lock. The leases are over, and for good: zrd has taken the memory. */
+/* send_lock. Ends the leases forever: zrd has revoked the memory. */
 static void end(struct zr_service *client, const char *words)
 {
-    hang_up(client);
+    disconnect(client);
     client->state = ENDED;
     snprintf(client->words, sizeof client->words, "%s", words);
 }
 
-/* send_lock. Whether zrd has ended the leases: it sends the reason as a notification before it closes the
- * connection. Other messages of a lost connection mean nothing any more. */
-static bool hear_end(struct zr_service *client, int notifications)
+/* send_lock. Whether zrd has ended the leases: zrd sends ENDED with the reason before it closes the
+ * connection. Other messages of a lost connection are dropped. */
+static bool receive_end(struct zr_service *client, int notifications)
 {
     struct zr_service_packet packet;
     bool ended = false;
@@ -310,9 +310,9 @@ static bool hear_end(struct zr_service *client, int notifications)
 
 /* ---- Registering --------------------------------------------------------------------------------------- */
 
-/* A message of the kind wanted or, where that is GRANTED, LATER; or zrd's refusal in its words. */
-static zr_result await(int requests, enum zr_service_kind kind, uint64_t timeout_ns,
-                       struct zr_service_packet *out)
+/* Receives a message of the kind (for GRANTED also LATER), or fails with zrd's message if zrd refuses. */
+static zr_result receive_answer(int requests, enum zr_service_kind kind, uint64_t timeout_ns,
+                                struct zr_service_packet *out)
 {
     zr_result result = zr_service_receive(requests, out, timeout_ns);
     if (result == ZR_OK)
@@ -340,8 +340,8 @@ static void write_plan(const struct zr_service *client, struct zr_service_messag
     out->count = client->plan.threads;
 }
 
-/* What was not accepted ends the leases: hear_end(). */
-static zr_result introduce(struct zr_service *client, int requests, struct zr_service_packet *welcome)
+/* Registers and hands over the files. If zrd rejects a file, it ends the leases: see receive_end(). */
+static zr_result send_hello(struct zr_service *client, int requests, struct zr_service_packet *welcome)
 {
     struct zr_service_message hello = zr_service_message_of(ZR_SERVICE_HELLO);
     struct zr_service_message adopt = zr_service_message_of(ZR_SERVICE_ADOPT);
@@ -360,39 +360,40 @@ static zr_result introduce(struct zr_service *client, int requests, struct zr_se
             *at = '?';
     snprintf(hello.group, sizeof hello.group, "%s", zr_option_group());
     zr_result result = zr_service_send(requests, &hello, -1, false);
-    if (result == ZR_OK || result == ZR_ERR_PEER) /* it may have turned this process away, with words */
-        result = await(requests, ZR_SERVICE_WELCOME, ANSWER_NS, welcome);
+    if (result == ZR_OK || result == ZR_ERR_PEER) /* zrd may have refused the connection with a reason */
+        result = receive_answer(requests, ZR_SERVICE_WELCOME, ANSWER_NS, welcome);
     for (unsigned i = 0; result == ZR_OK && i < client->files_count; i++) {
         result = zr_service_send(requests, &adopt, client->files[i], false);
         if (result == ZR_OK)
-            result = await(requests, ZR_SERVICE_DONE, ANSWER_NS, &done);
+            result = receive_answer(requests, ZR_SERVICE_DONE, ANSWER_NS, &done);
         if (result == ZR_OK)
             zr_service_packet_close(&done);
     }
     if (result != ZR_OK && welcome->fds_count > 0) {
-        hear_end(client, welcome->fds[0]);
+        receive_end(client, welcome->fds[0]);
         zr_service_packet_close(welcome);
     }
     return result;
 }
 
-/* request_lock and send_lock. Without zrd the process is alone, and the words say why. */
+/* request_lock and send_lock. Connects and registers. On failure the state is NO_ZRD or ENDED, and
+ * client->words has the reason. */
 static zr_result join(struct zr_service *client)
 {
     struct zr_service_packet welcome = {0};
     int requests = -1;
-    if (is_ours(&client->notifications) && hear_end(client, client->notifications.fd))
+    if (is_own_socket(&client->notifications) && receive_end(client, client->notifications.fd))
         return zr_fail(ZR_ERR_UNAVAILABLE, "%s", client->words);
-    hang_up(client);
+    disconnect(client);
     zr_result result = zr_service_connect(client->key, &requests);
     if (result == ZR_OK)
-        result = introduce(client, requests, &welcome);
+        result = send_hello(client, requests, &welcome);
     if (result != ZR_OK) {
         if (requests >= 0)
             close(requests);
         if (client->state == ENDED)
             return zr_fail(ZR_ERR_UNAVAILABLE, "%s", client->words);
-        client->state = ALONE;
+        client->state = NO_ZRD;
         client->again_ns = zr_os_now_ns() + (result == ZR_ERR_TIMEOUT ? HUNG_NS : RETRY_NS);
         snprintf(client->words, sizeof client->words, "%s", zr_last_error());
         return result;
@@ -401,16 +402,16 @@ static zr_result join(struct zr_service *client)
     client->notifications = socket_of(welcome.fds[0]);
     client->within_ns = (uint64_t)welcome.message.within_ms * 1000000;
     client->state = JOINED;
-    client->line_number++;
+    client->connection_number++;
     client->joined_once = true;
     client->words[0] = '\0';
-    atomic_store(&client->heard, client->notifications.fd);
+    atomic_store(&client->notifications_fd, client->notifications.fd);
     return ZR_OK;
 }
 
-/* request_lock, which goes on being held through waits; send_lock is taken and given. JOINED or ALONE then,
- * or a failure. */
-static zr_result make_ready(struct zr_service *client)
+/* request_lock, also during waits; acquires and releases send_lock. After success the state is JOINED or
+ * NO_ZRD. */
+static zr_result connect_or_wait(struct zr_service *client)
 {
     uint64_t start_ns = zr_os_now_ns(), wait_ns = WAIT_NS;
     zr_result result = ZR_OK;
@@ -421,7 +422,7 @@ static zr_result make_ready(struct zr_service *client)
             result = zr_fail(ZR_ERR_UNAVAILABLE, "%s", client->words);
         } else if (client->state == JOINED && !client->broken) {
             result = ZR_OK;
-        } else if (client->state == ALONE && !zr_service_required() && now_ns < client->again_ns) {
+        } else if (client->state == NO_ZRD && !zr_service_required() && now_ns < client->again_ns) {
             result = ZR_OK;
         } else {
             result = join(client);
@@ -430,7 +431,7 @@ static zr_result make_ready(struct zr_service *client)
             else if (result != ZR_OK)
                 result = zr_fail(ZR_ERR_UNAVAILABLE, "%s", client->words);
         }
-        bool again = client->state == ALONE && result != ZR_OK && now_ns - start_ns < REQUIRED_NS &&
+        bool again = client->state == NO_ZRD && result != ZR_OK && now_ns - start_ns < REQUIRED_NS &&
                      client->joined_once;
         pthread_mutex_unlock(&client->send_lock);
         if (!again)
@@ -445,7 +446,7 @@ zr_result zr_service_join(struct zr_service *client)
     if (!is_own_process())
         return ZR_OK;
     pthread_mutex_lock(&client->request_lock);
-    zr_result result = make_ready(client);
+    zr_result result = connect_or_wait(client);
     pthread_mutex_unlock(&client->request_lock);
     return result;
 }
@@ -457,9 +458,9 @@ void zr_service_alone(char *words, size_t room_bytes)
     for (struct zr_service *client = services; client && used < room_bytes;
          client = zr_service_next(client)) {
         pthread_mutex_lock(&client->send_lock);
-        bool alone = client->state == ALONE || client->state == ENDED;
-        int length = snprintf(words + used, room_bytes - used, "%s%s", used && alone ? "; " : "",
-                              alone ? client->words : "");
+        bool no_zrd = client->state == NO_ZRD || client->state == ENDED;
+        int length = snprintf(words + used, room_bytes - used, "%s%s", used && no_zrd ? "; " : "",
+                              no_zrd ? client->words : "");
         used += length > 0 ? (size_t)length : 0;
         pthread_mutex_unlock(&client->send_lock);
     }
@@ -467,10 +468,10 @@ void zr_service_alone(char *words, size_t room_bytes)
 
 /* ---- Requests ------------------------------------------------------------------------------------------ */
 
-/* One request and its answer. request_lock. ZR_ERR_PEER: zrd has exited or does not answer; the caller may
- * ask again. */
-static zr_result ask(struct zr_service *client, struct zr_service_message *message, enum zr_service_kind kind,
-                     struct zr_service_packet *answer)
+/* request_lock. Sends one request and receives its answer. ZR_ERR_PEER: zrd has exited or does not answer;
+ * the caller may repeat the request. */
+static zr_result request_once(struct zr_service *client, struct zr_service_message *message,
+                              enum zr_service_kind kind, struct zr_service_packet *answer)
 {
     pthread_mutex_lock(&client->send_lock);
     message->serial = ++client->serial;
@@ -479,7 +480,7 @@ static zr_result ask(struct zr_service *client, struct zr_service_message *messa
     bool sent = !client->broken;
     uint64_t timeout_ns = client->within_ns + MARGIN_NS;
     pthread_mutex_unlock(&client->send_lock);
-    zr_result result = sent ? await(requests, kind, timeout_ns, answer) : ZR_ERR_PEER;
+    zr_result result = sent ? receive_answer(requests, kind, timeout_ns, answer) : ZR_ERR_PEER;
     if (result == ZR_ERR_PEER || result == ZR_ERR_TIMEOUT || result == ZR_ERR_FORMAT) {
         pthread_mutex_lock(&client->send_lock);
         client->broken = true;
@@ -489,32 +490,33 @@ static zr_result ask(struct zr_service *client, struct zr_service_message *messa
     return result;
 }
 
-/* Sends a request, and repeats it if zrd was restarted meanwhile. *alone: no zrd runs. request_lock */
-static zr_result ask_or_alone(struct zr_service *client, struct zr_service_message *message,
-                              enum zr_service_kind kind, struct zr_service_packet *answer, bool *alone)
+/* request_lock. Sends a request, and repeats it if zrd was restarted meanwhile. *no_zrd: no zrd runs. */
+static zr_result request(struct zr_service *client, struct zr_service_message *message,
+                         enum zr_service_kind kind, struct zr_service_packet *answer, bool *no_zrd)
 {
     zr_result result = ZR_ERR_PEER;
     for (unsigned tries = 0; result == ZR_ERR_PEER && tries < 3; tries++) {
-        result = make_ready(client);
+        result = connect_or_wait(client);
         pthread_mutex_lock(&client->send_lock);
-        *alone = client->state == ALONE;
+        *no_zrd = client->state == NO_ZRD;
         pthread_mutex_unlock(&client->send_lock);
-        if (result != ZR_OK || *alone)
+        if (result != ZR_OK || *no_zrd)
             return result;
-        result = ask(client, message, kind, answer);
+        result = request_once(client, message, kind, answer);
     }
     if (result != ZR_ERR_PEER)
         return result;
-    *alone = !zr_service_required();
-    return *alone ? ZR_OK
-                  : zr_fail(ZR_ERR_UNAVAILABLE, "zrd does not answer; ZR_CONF=service:required requires zrd");
+    *no_zrd = !zr_service_required();
+    return *no_zrd
+               ? ZR_OK
+               : zr_fail(ZR_ERR_UNAVAILABLE, "zrd does not answer; ZR_CONF=service:required requires zrd");
 }
 
 void zr_service_on_deferral(struct zr_service *client, zr_service_deferral *deferral, void *state)
 {
     pthread_mutex_lock(&client->request_lock);
     client->deferral = deferral;
-    client->put_off_state = state;
+    client->deferral_state = state;
     pthread_mutex_unlock(&client->request_lock);
 }
 
@@ -522,7 +524,7 @@ zr_result zr_service_lease(struct zr_service *client, size_t bytes, struct zr_le
 {
     struct zr_service_message message = zr_service_message_of(ZR_SERVICE_LEASE);
     struct zr_service_packet answer = {0};
-    bool alone = false, deferral = false;
+    bool no_zrd = false, deferral = false;
     *out = (struct zr_lease){.fd = -1};
     if (!is_own_process())
         return ZR_OK;
@@ -531,22 +533,22 @@ zr_result zr_service_lease(struct zr_service *client, size_t bytes, struct zr_le
     atomic_store(&client->waiting, true);
     zr_result result;
     for (;;) {
-        result = ask_or_alone(client, &message, ZR_SERVICE_GRANTED, &answer, &alone);
-        if (result != ZR_OK || alone || answer.message.kind != ZR_SERVICE_LATER)
+        result = request(client, &message, ZR_SERVICE_GRANTED, &answer, &no_zrd);
+        if (result != ZR_OK || no_zrd || answer.message.kind != ZR_SERVICE_LATER)
             break;
         if (client->deferral && !deferral)
-            client->deferral(client->put_off_state, true);
+            client->deferral(client->deferral_state, true);
         deferral = true;
     }
     if (client->deferral && deferral)
-        client->deferral(client->put_off_state, false);
+        client->deferral(client->deferral_state, false);
     atomic_store(&client->waiting, false);
     if (result == ZR_OK) {
         pthread_mutex_lock(&client->send_lock);
         client->held_bytes += bytes;
         pthread_mutex_unlock(&client->send_lock);
         out->number = atomic_load(&client->lease);
-        if (!alone && answer.fds_count == 1) {
+        if (!no_zrd && answer.fds_count == 1) {
             out->fd = answer.fds[0];
             out->granule = answer.message.count;
         }
@@ -556,7 +558,7 @@ zr_result zr_service_lease(struct zr_service *client, size_t bytes, struct zr_le
 }
 
 /* send_lock */
-static void tell_returned(struct zr_service *client, uint64_t granule)
+static void send_return(struct zr_service *client, uint64_t granule)
 {
     struct zr_service_message message = zr_service_message_of(ZR_SERVICE_RETURN);
     message.bytes = client->returned_bytes;
@@ -575,7 +577,7 @@ void zr_service_return(struct zr_service *client, size_t bytes, const struct zr_
     client->held_bytes -= bytes;
     client->returned_bytes += bytes;
     if (client->gathering_count == 0 || client->returned_bytes >= GATHER_BYTES || !is_host(client))
-        tell_returned(client, lease->granule);
+        send_return(client, lease->granule);
     pthread_mutex_unlock(&client->send_lock);
     errno = error;
 }
@@ -593,35 +595,35 @@ void zr_service_gather_end(void)
     struct zr_service *client = zr_service_host();
     pthread_mutex_lock(&client->send_lock);
     if (client->gathering_count > 0 && --client->gathering_count == 0)
-        tell_returned(client, 0);
+        send_return(client, 0);
     pthread_mutex_unlock(&client->send_lock);
 }
 
 /* ---- Runs with a plan ---------------------------------------------------------------------------------- */
 
-/* Asks until it is granted, or there is no zrd. */
-static zr_result ask_for_long(struct zr_service *client, struct zr_service_message *message,
-                              zr_service_waits *waits, void *state)
+/* Repeats the request until it is granted, no zrd runs, or `waits` returns false. */
+static zr_result request_and_wait(struct zr_service *client, struct zr_service_message *message,
+                                  zr_service_waits *waits, void *state)
 {
     struct zr_service_packet answer = {0};
-    bool alone = false;
+    bool no_zrd = false;
     zr_result result;
     do {
         pthread_mutex_lock(&client->request_lock);
-        result = ask_or_alone(client, message, ZR_SERVICE_GRANTED, &answer, &alone);
-        if (result == ZR_OK && (alone || answer.message.kind == ZR_SERVICE_GRANTED)) {
+        result = request(client, message, ZR_SERVICE_GRANTED, &answer, &no_zrd);
+        if (result == ZR_OK && (no_zrd || answer.message.kind == ZR_SERVICE_GRANTED)) {
             pthread_mutex_lock(&client->send_lock);
             client->admitted = true;
-            client->in_turn = client->in_turn || message->kind == ZR_SERVICE_TURN || alone;
-            client->turn = alone ? 0 : answer.message.turn;
+            client->in_turn = client->in_turn || message->kind == ZR_SERVICE_TURN || no_zrd;
+            client->turn = no_zrd ? 0 : answer.message.turn;
             client->claim_bytes = client->plan.peak_bytes;
             pthread_mutex_unlock(&client->send_lock);
         }
         pthread_mutex_unlock(&client->request_lock);
-        if (result == ZR_OK && !alone && answer.message.kind == ZR_SERVICE_LATER &&
+        if (result == ZR_OK && !no_zrd && answer.message.kind == ZR_SERVICE_LATER &&
             !waits(state, answer.message.words))
             result = zr_fail(ZR_ERR_INTERRUPTED, "interrupted by a signal: %s", answer.message.words);
-    } while (result == ZR_OK && !alone && answer.message.kind == ZR_SERVICE_LATER);
+    } while (result == ZR_OK && !no_zrd && answer.message.kind == ZR_SERVICE_LATER);
     return result;
 }
 
@@ -636,7 +638,7 @@ zr_result zr_service_plan(struct zr_service *client, const struct zr_service_pla
     write_plan(client, &message);
     message.flags = plan->waits ? ZR_SERVICE_WAITS : 0;
     pthread_mutex_unlock(&client->send_lock);
-    return ask_for_long(client, &message, waits, state);
+    return request_and_wait(client, &message, waits, state);
 }
 
 uint64_t zr_service_yield_bytes(const struct zr_service *client)
@@ -663,7 +665,7 @@ zr_result zr_service_turn(struct zr_service *client, zr_service_waits *waits, vo
     client->in_turn = false;
     atomic_store(&client->yield_bytes, 0);
     pthread_mutex_unlock(&client->send_lock);
-    return ask_for_long(client, &message, waits, state);
+    return request_and_wait(client, &message, waits, state);
 }
 
 /* ---- Pieces of a device -------------------------------------------------------------------------------- */
@@ -672,13 +674,13 @@ zr_result zr_service_piece(struct zr_service *client, uint64_t granule, int *out
 {
     struct zr_service_message message = zr_service_message_of(ZR_SERVICE_FILE);
     struct zr_service_packet answer = {0};
-    bool alone = true;
+    bool no_zrd = true;
     message.count = granule;
     pthread_mutex_lock(&client->request_lock);
     zr_result result =
-        is_own_process() ? ask_or_alone(client, &message, ZR_SERVICE_DONE, &answer, &alone) : ZR_OK;
+        is_own_process() ? request(client, &message, ZR_SERVICE_DONE, &answer, &no_zrd) : ZR_OK;
     pthread_mutex_unlock(&client->request_lock);
-    if (result == ZR_OK && (alone || answer.fds_count != 1))
+    if (result == ZR_OK && (no_zrd || answer.fds_count != 1))
         result = zr_fail(ZR_ERR_UNAVAILABLE,
                          "the zrd that lent this memory has ended, so the memory cannot be exported");
     *out = result == ZR_OK ? answer.fds[0] : -1;
@@ -692,12 +694,12 @@ zr_result zr_service_file(int *out)
     struct zr_service *client = zr_service_host();
     struct zr_service_message message = zr_service_message_of(ZR_SERVICE_FILE);
     struct zr_service_packet answer;
-    bool alone = true;
+    bool no_zrd = true;
     if (!is_own_process())
         return zr_host_file(out);
     pthread_mutex_lock(&client->request_lock);
-    zr_result result = ask_or_alone(client, &message, ZR_SERVICE_DONE, &answer, &alone);
-    if (result == ZR_OK && alone)
+    zr_result result = request(client, &message, ZR_SERVICE_DONE, &answer, &no_zrd);
+    if (result == ZR_OK && no_zrd)
         result = zr_host_file(out);
     else if (result == ZR_OK && answer.fds_count == 1)
         *out = answer.fds[0];
@@ -721,8 +723,7 @@ void zr_service_file_leave(int fd)
     pthread_mutex_unlock(&client->send_lock);
 }
 
-/* ---- Notifications
- * ------------------------------------------------------------------------------------------ */
+/* ---- Notifications ------------------------------------------------------------------------------------- */
 
 void zr_service_listen(void)
 {
@@ -737,7 +738,7 @@ void zr_service_listen(void)
 
 int zr_service_notifications(const struct zr_service *client)
 {
-    return atomic_load(&client->heard);
+    return atomic_load(&client->notifications_fd);
 }
 
 bool zr_service_is_waiting(const struct zr_service *client)
@@ -748,36 +749,36 @@ bool zr_service_is_waiting(const struct zr_service *client)
 bool zr_service_receive_notification(struct zr_service *client, struct zr_service_message *out)
 {
     struct zr_service_packet packet;
-    bool reclaim = false; /* or asked what is idle */
+    bool reclaim = false; /* RECLAIM or INQUIRE */
     pthread_mutex_lock(&client->send_lock);
     int fd = client->notifications.fd;
-    if (is_ours(&client->notifications)) {
+    if (is_own_socket(&client->notifications)) {
         zr_result result = zr_service_receive(fd, &packet, 0);
         if (result == ZR_OK && zr_service_packet_check(fd, &packet) == ZR_OK) {
             *out = packet.message;
-            client->heard_number = client->line_number;
+            client->notified_number = client->connection_number;
             reclaim = out->kind == ZR_SERVICE_RECLAIM || out->kind == ZR_SERVICE_INQUIRE;
             if (out->kind == ZR_SERVICE_YIELD)
                 atomic_store(&client->yield_bytes, out->bytes ? out->bytes : 1);
             if (out->kind == ZR_SERVICE_ENDED)
                 end(client, out->words);
         } else if (result != ZR_ERR_TIMEOUT) {
-            atomic_store(&client->heard, -1);
+            atomic_store(&client->notifications_fd, -1);
             client->broken = client->state == JOINED;
         }
         zr_service_packet_close(&packet);
     } else {
-        atomic_store(&client->heard, -1);
+        atomic_store(&client->notifications_fd, -1);
     }
     pthread_mutex_unlock(&client->send_lock);
     return reclaim;
 }
 
-/* send_lock. An answer to what another zrd, or this one before a reconnection, has asked means nothing to
- * this connection: zrd ends a client for it. */
+/* send_lock. Drops an answer to a notification of an earlier connection: zrd disconnects a client that sends
+ * an answer without a request. */
 static void answer_notification(struct zr_service *client, const struct zr_service_message *message)
 {
-    if (client->heard_number == client->line_number)
+    if (client->notified_number == client->connection_number)
         send_or_break(client, message);
 }
 
@@ -802,12 +803,12 @@ void zr_service_report_idle(struct zr_service *client, size_t bytes)
 
 void zr_service_tick(struct zr_service *client)
 {
-    /* A thread that requests memory reconnects by itself. */
+    /* Another thread has a request pending and reconnects itself. */
     if (pthread_mutex_trylock(&client->request_lock) != 0)
         return;
     pthread_mutex_lock(&client->send_lock);
     if ((client->state == JOINED && client->broken) ||
-        (client->state == ALONE && zr_os_now_ns() >= client->again_ns))
+        (client->state == NO_ZRD && zr_os_now_ns() >= client->again_ns))
         join(client);
     pthread_mutex_unlock(&client->send_lock);
     pthread_mutex_unlock(&client->request_lock);
@@ -832,7 +833,7 @@ static zr_result lend_piece(struct zr_lender *lender, uint64_t granule, int *out
 
 static zr_result lend_file(struct zr_lender *lender, int *out)
 {
-    (void)lender; /* the host's */
+    (void)lender; /* only the host's zrd lends files */
     return zr_service_file(out);
 }
 

@@ -78,7 +78,7 @@ typedef bool zr_service_waits(void *state, const char *words);
 
 /* Announces the plan, once, before the memory is allocated. Waits until all processes of the run have
  * announced theirs and zrd admits the run; without zrd succeeds at once. ZR_ERR_MEMORY: the plan does not fit
- * beside other holders and reservations; the message is zrd's. ZR_ERR_UNAVAILABLE: as of zr_service_lease().
+ * beside other clients and reservations; the message is zrd's. ZR_ERR_UNAVAILABLE: as of zr_service_lease().
  * ZR_ERR_INTERRUPTED: `waits` returned false. */
 zr_result zr_service_plan(struct zr_service *service, const struct zr_service_plan *plan,
                           zr_service_waits *waits, void *state);

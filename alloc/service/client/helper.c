@@ -18,7 +18,7 @@
 #else
 #define STACK_BYTES ((size_t)256 << 10)
 #endif
-enum { LOOK_MS = 500 };
+enum { POLL_MS = 500 };
 
 static struct {
     pthread_mutex_t lock;
@@ -37,13 +37,13 @@ void zr_helper_set_spill(zr_helper_spill *spill, void *state)
 static size_t spill(size_t bytes, uint64_t until_ns)
 {
     pthread_mutex_lock(&spiller.lock);
-    size_t given = spiller.spill ? spiller.spill(spiller.state, bytes, until_ns) : 0;
+    size_t returned_bytes = spiller.spill ? spiller.spill(spiller.state, bytes, until_ns) : 0;
     pthread_mutex_unlock(&spiller.lock);
-    return given;
+    return returned_bytes;
 }
 
-/* Carries out and answers the pending notifications. */
-static void hear(struct zr_service *service)
+/* Receives a notification, returns the memory that it requests, and answers. */
+static void handle_notification(struct zr_service *service)
 {
     struct zr_service_message wanted;
     if (!zr_service_receive_notification(service, &wanted))
@@ -52,24 +52,25 @@ static void hear(struct zr_service *service)
         zr_service_report_idle(service, zr_reclaim_idle_bytes(zr_service_lender(service)));
         return;
     }
-    /* Half of the time is for arenas that are at work: a thread may hold one while it waits for zrd itself.
+    /* Retries busy arenas for half of the time limit: a thread may hold an arena's lock while it waits for
+     * zrd.
      */
     uint64_t until_ns = zr_os_now_ns() + (uint64_t)wanted.within_ms * 500000;
-    size_t given = 0;
+    size_t returned_bytes = 0;
     bool busy = true;
     zr_service_gather_begin();
-    while (busy && given < wanted.bytes) {
+    while (busy && returned_bytes < wanted.bytes) {
         busy = false;
-        given += zr_reclaim(wanted.bytes - given, zr_service_lender(service), &busy);
+        returned_bytes += zr_reclaim(wanted.bytes - returned_bytes, zr_service_lender(service), &busy);
         if (zr_service_is_waiting(service) || zr_os_now_ns() >= until_ns)
             break;
-        if (busy && given < wanted.bytes)
+        if (busy && returned_bytes < wanted.bytes)
             nanosleep(&(struct timespec){.tv_nsec = 500000}, NULL);
     }
-    if (given < wanted.bytes && service == zr_service_host() && wanted.flags & ZR_SERVICE_SPILL)
-        given += spill(wanted.bytes - given, until_ns);
+    if (returned_bytes < wanted.bytes && service == zr_service_host() && wanted.flags & ZR_SERVICE_SPILL)
+        returned_bytes += spill(wanted.bytes - returned_bytes, until_ns);
     zr_service_gather_end();
-    zr_service_given(service, &wanted, given);
+    zr_service_given(service, &wanted, returned_bytes);
 }
 
 /* ---- The thread ---------------------------------------------------------------------------------------- */
@@ -77,11 +78,11 @@ static void hear(struct zr_service *service)
 _Atomic bool zr_helper_started;
 
 static struct zr_thread thread;
-static void *stack;       /* of the thread, or of the next one: a child has it */
-static pid_t own_process; /* that may begin: a child of vfork() has another number, and its parent's memory */
+static void *stack;       /* of the thread; a child reuses it for its own */
+static pid_t own_process; /* the process that may start the thread, and no child of vfork() */
 
-/* Waits for a word of any zrd, and hears what there is. */
-static void hear_all(void)
+/* Waits for notifications of all zrds, handles them, and reconnects where a retry is due. */
+static void poll_notifications(void)
 {
     enum { SOCKETS_MAX = 32 };
     struct pollfd sockets[SOCKETS_MAX];
@@ -89,22 +90,22 @@ static void hear_all(void)
     unsigned count = 0, i = 0;
     while (count < SOCKETS_MAX && (service = zr_service_next(service)))
         sockets[count++] = (struct pollfd){.fd = zr_service_notifications(service), .events = POLLIN};
-    if (poll(sockets, count, LOOK_MS) > 0)
+    if (poll(sockets, count, POLL_MS) > 0)
         for (service = NULL; i < count && (service = zr_service_next(service)); i++)
             if (sockets[i].revents)
-                hear(service);
+                handle_notification(service);
     for (service = NULL; (service = zr_service_next(service));)
         zr_service_tick(service);
 }
 
-/* The process does not wait for this thread when it ends. */
+/* The thread is never joined: it ends with the process. */
 static void *run(void *nothing)
 {
     (void)nothing;
     pthread_setname_np(pthread_self(), "zr-reclaim");
     zr_service_listen();
     for (;;)
-        hear_all();
+        poll_notifications();
     return NULL;
 }
 
@@ -127,9 +128,9 @@ void zr_helper_start(void)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     int error = errno;
-    bool not = false;
+    bool expected = false;
     pthread_once(&once, prepare);
-    if (getpid() == own_process && atomic_compare_exchange_strong(&zr_helper_started, &not, true)) {
+    if (getpid() == own_process && atomic_compare_exchange_strong(&zr_helper_started, &expected, true)) {
         if (!stack)
             stack = zr_pages_take(STACK_BYTES);
         if (stack)

@@ -13,7 +13,7 @@
  * it allocates: the bytes kept between steps, and the peak of a step. zrd admits or refuses the run. The run
  * then requests its time slice (TURN), in which it may hold its peak. It keeps the time slice until zrd
  * requests its end (YIELD), and ends it between two steps by requesting the next one. In a step the run may
- * reserve less (CLAIM): the most bytes that it will hold until the step ends. Another run's time slice may
+ * reserve less (CLAIM): the max bytes that it will hold until the step ends. Another run's time slice may
  * then begin early.
  *
  * zrd counts bytes and does not place them. A host client's memory lies in its own files (memfd), which zrd
@@ -56,7 +56,7 @@ enum zr_service_kind {
                           the base that can be swapped out while the run is paused; count: computing threads
                           of a run that sends CLAIM, else 0 */
     ZR_SERVICE_TURN,   /* the process is between two steps and requests the next time slice */
-    ZR_SERVICE_CLAIM,  /* claim_bytes: the most bytes held until the next TURN. No answer */
+    ZR_SERVICE_CLAIM,  /* claim_bytes: the max bytes held until the next TURN. No answer */
     ZR_SERVICE_IDLE,   /* answers INQUIRE; bytes: idle now. No answer */
     /* From a tool. */
     ZR_SERVICE_STATUS, /* serial: number of the last client received, 0 for the first; flags: ZR_SERVICE_FRESH

@@ -16,7 +16,7 @@ static zr_result ask(int connection, const struct zr_service_message *message, u
 {
     struct zr_service_packet packet = {0};
     zr_result result = zr_service_send(connection, message, -1, false);
-    if (result == ZR_OK || result == ZR_ERR_PEER) /* it may have turned this process away, with words */
+    if (result == ZR_OK || result == ZR_ERR_PEER) /* zrd may have refused the connection with a reason */
         result = zr_service_receive(connection, &packet, patience_ns ? patience_ns : ANSWER_NS);
     if (result == ZR_OK)
         result = zr_service_packet_check(connection, &packet);
@@ -34,7 +34,7 @@ zr_result zr_service_ask(int connection, const struct zr_service_message *messag
     return ask(connection, message, 0, answer);
 }
 
-/* Has clients asked what they have idle, and perhaps waits for them. */
+/* Makes zrd ask clients for their idle bytes and, if the question says so, waits for the answers. */
 static zr_result inquire(int connection, const struct zr_service_question *question)
 {
     struct zr_service_message status = zr_service_message_of(ZR_SERVICE_STATUS), answer;

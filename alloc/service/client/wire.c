@@ -42,8 +42,8 @@ static struct ucred peer_of(int connection)
                : (struct ucred){.uid = (uid_t)-1};
 }
 
-static void way_to_start(char out[sizeof "zr service start --device " + ZR_SERVICE_KEY_BYTES],
-                         const char *key)
+static void start_command(char out[sizeof "zr service start --device " + ZR_SERVICE_KEY_BYTES],
+                          const char *key)
 {
     bool host = strcmp(key, ZR_SERVICE_HOST) == 0;
     sprintf(out, "zr service start%s%s", host ? "" : " --device ", host ? "" : key);
@@ -69,31 +69,30 @@ int32_t zr_service_peer(int connection)
 }
 
 /* An address of zrd, and the message if zrd does not answer there. */
-struct door {
+struct endpoint {
     struct sockaddr_un address;
     socklen_t bytes;
     const char *name, *start; /* of the socket; the command that starts a zrd there */
     struct timeval patience;  /* while its queue is full */
 };
 
-static zr_result knock(const struct door *door, int *out)
+static zr_result connect_to(const struct endpoint *endpoint, int *out)
 {
     const struct timeval patience = {.tv_sec = SEND_PATIENCE_S};
     int connection = zr_socket(AF_UNIX, SOCK_SEQPACKET);
     if (connection < 0)
         return zr_fail(ZR_ERR_UNAVAILABLE, "cannot create a socket (error %d): raise `ulimit -n`", errno);
-    setsockopt(connection, SOL_SOCKET, SO_SNDTIMEO, &door->patience, sizeof door->patience);
+    setsockopt(connection, SOL_SOCKET, SO_SNDTIMEO, &endpoint->patience, sizeof endpoint->patience);
     zr_result result = ZR_OK;
-    if (zr_connect(connection, (const struct sockaddr *)&door->address, door->bytes) != 0)
-        result =
-            errno == ECONNREFUSED
-                ? zr_fail(ZR_ERR_UNAVAILABLE, "the zrd of '%s' has ended: type `%s`", door->name, door->start)
-            : errno == ENOENT
-                ? zr_fail(ZR_ERR_UNAVAILABLE, "no zrd listens at '%s': type `%s`", door->name, door->start)
-                : zr_fail(errno == EAGAIN ? ZR_ERR_TIMEOUT : ZR_ERR_UNAVAILABLE,
-                          "zrd at '%s' does not answer (error %d)", door->name, errno);
+    if (zr_connect(connection, (const struct sockaddr *)&endpoint->address, endpoint->bytes) != 0)
+        result = errno == ECONNREFUSED ? zr_fail(ZR_ERR_UNAVAILABLE, "the zrd of '%s' has ended: type `%s`",
+                                                 endpoint->name, endpoint->start)
+                 : errno == ENOENT     ? zr_fail(ZR_ERR_UNAVAILABLE, "no zrd listens at '%s': type `%s`",
+                                                 endpoint->name, endpoint->start)
+                                       : zr_fail(errno == EAGAIN ? ZR_ERR_TIMEOUT : ZR_ERR_UNAVAILABLE,
+                                             "zrd at '%s' does not answer (error %d)", endpoint->name, errno);
     else if (peer_of(connection).uid != geteuid())
-        result = zr_fail(ZR_ERR_UNAVAILABLE, "another user listens at '%s': remove it", door->name);
+        result = zr_fail(ZR_ERR_UNAVAILABLE, "another user listens at '%s': remove it", endpoint->name);
     setsockopt(connection, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
     if (result == ZR_OK)
         *out = connection;
@@ -102,7 +101,7 @@ static zr_result knock(const struct door *door, int *out)
     return result;
 }
 
-/* The folder of this user's sockets is missing, or it is not this user's alone. */
+/* The folder of this user's sockets is missing, or other users may write to it. */
 static zr_result fail_without_folder(const char *start)
 {
     char folder[ZR_FOLDER_BYTES], words[ZR_SERVICE_WORDS_BYTES];
@@ -117,19 +116,19 @@ static zr_result fail_without_folder(const char *start)
 zr_result zr_service_connect(const char *key, int *out)
 {
     char start[sizeof "zr service start --device " + ZR_SERVICE_KEY_BYTES], words[ZR_SERVICE_WORDS_BYTES];
-    struct door door = {
-        .bytes = sizeof door.address, .start = start, .patience = {.tv_sec = SEND_PATIENCE_S}};
+    struct endpoint endpoint = {
+        .bytes = sizeof endpoint.address, .start = start, .patience = {.tv_sec = SEND_PATIENCE_S}};
     *out = -1;
-    way_to_start(start, key);
-    zr_result result = zr_service_address(key, &door.address, false);
-    door.name = door.address.sun_path;
-    result = result == ZR_OK ? knock(&door, out) : fail_without_folder(start);
+    start_command(start, key);
+    zr_result result = zr_service_address(key, &endpoint.address, false);
+    endpoint.name = endpoint.address.sun_path;
+    result = result == ZR_OK ? connect_to(&endpoint, out) : fail_without_folder(start);
     if (result != ZR_ERR_UNAVAILABLE)
         return result;
     snprintf(words, sizeof words, "%s", zr_last_error());
-    door.bytes = zr_service_name(key, &door.address);
-    door.patience = (struct timeval){.tv_usec = 1000}; /* any user can listen there and never accept */
-    return knock(&door, out) == ZR_OK ? ZR_OK : zr_fail(ZR_ERR_UNAVAILABLE, "%s", words);
+    endpoint.bytes = zr_service_name(key, &endpoint.address);
+    endpoint.patience = (struct timeval){.tv_usec = 1000}; /* any user can listen there and never accept */
+    return connect_to(&endpoint, out) == ZR_OK ? ZR_OK : zr_fail(ZR_ERR_UNAVAILABLE, "%s", words);
 }
 
 /* ---- Messages ------------------------------------------------------------------------------------------ */
@@ -147,11 +146,11 @@ union descriptors {
 
 zr_result zr_service_send(int connection, const struct zr_service_message *message, int fd, bool now)
 {
-    union descriptors beside = {0};
+    union descriptors control_buffer = {0};
     struct iovec bytes = {(void *)(uintptr_t)message, sizeof *message};
     struct msghdr header = {.msg_iov = &bytes, .msg_iovlen = 1};
     if (fd >= 0) {
-        header.msg_control = &beside;
+        header.msg_control = &control_buffer;
         header.msg_controllen = CMSG_SPACE(sizeof fd);
         struct cmsghdr *control = CMSG_FIRSTHDR(&header);
         control->cmsg_level = SOL_SOCKET;
@@ -188,13 +187,15 @@ static void take_descriptors(struct msghdr *header, struct zr_service_packet *ou
 zr_result zr_service_receive(int connection, struct zr_service_packet *out, uint64_t timeout_ns)
 {
     uint64_t start_ns = timeout_ns ? zr_os_now_ns() : 0;
-    bool was_reset = false; /* the other end has hung up, and what it said last comes after this error */
+    bool was_reset = false; /* the peer's last messages follow this error */
     memset(out, 0, sizeof *out);
     for (;;) {
-        union descriptors beside;
+        union descriptors control_buffer;
         struct iovec bytes = {&out->message, sizeof out->message};
-        struct msghdr header = {
-            .msg_iov = &bytes, .msg_iovlen = 1, .msg_control = &beside, .msg_controllen = sizeof beside};
+        struct msghdr header = {.msg_iov = &bytes,
+                                .msg_iovlen = 1,
+                                .msg_control = &control_buffer,
+                                .msg_controllen = sizeof control_buffer};
         ssize_t got = zr_receive(connection, &header, MSG_DONTWAIT);
         if (got > 0) {
             take_descriptors(&header, out);
@@ -208,7 +209,7 @@ zr_result zr_service_receive(int connection, struct zr_service_packet *out, uint
         if (got == 0 || errno != EAGAIN)
             return zr_fail(ZR_ERR_PEER, "the peer closed the service's socket");
         if (timeout_ns == 0)
-            return ZR_ERR_TIMEOUT; /* as a rule: without words */
+            return ZR_ERR_TIMEOUT; /* common, so without a message */
         uint64_t passed_ns = zr_os_now_ns() - start_ns;
         if (passed_ns >= timeout_ns)
             return zr_fail(ZR_ERR_TIMEOUT, "zrd has not answered within %llu ms",
@@ -253,12 +254,12 @@ zr_result zr_service_packet_check(int connection, const struct zr_service_packet
         !is_text(message->group, sizeof message->group) || !is_text(message->words, sizeof message->words))
         return zr_fail(ZR_ERR_FORMAT, "a message with a text that is invalid or not terminated");
     unsigned wanted = message->kind == ZR_SERVICE_ADOPT || message->kind == ZR_SERVICE_WELCOME ? 1 : 0;
-    bool may =
+    bool optional_fd =
         (message->kind == ZR_SERVICE_DONE || message->kind == ZR_SERVICE_GRANTED) && packet->fds_count == 1;
     if (packet->fds_lost && packet->fds_count < ZR_SERVICE_FDS_MAX)
         return zr_fail(ZR_ERR_HOST_MEMORY,
                        "process %d has no free descriptor to receive one: raise `ulimit -n`", (int)getpid());
-    if (packet->fds_lost || (packet->fds_count != wanted && !may))
+    if (packet->fds_lost || (packet->fds_count != wanted && !optional_fd))
         return zr_fail(ZR_ERR_FORMAT, "a message with %s than its kind has",
                        packet->fds_lost || packet->fds_count > wanted ? "more descriptors"
                                                                       : "fewer descriptors");

@@ -4,9 +4,9 @@
 #include "alloc/base/error.h"
 #include "alloc/base/system/os.h"
 
-/* 2 TiB in granules. A number has the piece's place in its low bits. */
-enum { PLACE_BITS = 20 };
-#define PIECES_MAX   ((size_t)1 << PLACE_BITS)
+/* 2^20 pieces: 2 TiB in granules of 2 MiB. The low bits of a piece's number are its index in `all`. */
+enum { INDEX_BITS = 20 };
+#define PIECES_MAX   ((size_t)1 << INDEX_BITS)
 #define PIECES_BYTES (PIECES_MAX * sizeof(struct zr_device_piece))
 
 zr_result zr_device_pool_open(struct zr_device_pool *device_pool, int ordinal, uint64_t *total_bytes)
@@ -24,9 +24,9 @@ zr_result zr_device_pool_open(struct zr_device_pool *device_pool, int ordinal, u
         zr_device_pool_close(device_pool);
         return result;
     }
-    /* Clients have granules of any size that the device allows. */
+    /* Clients may use any granule that the device allows. */
     device_pool->backend->can.granule_bytes = device_pool->backend->can.least_granule_bytes;
-    device_pool->serial = zr_os_now_ns() >> PLACE_BITS << 4;
+    device_pool->serial = zr_os_now_ns() >> INDEX_BITS << 4;
     *total_bytes = memory.total_bytes;
     return ZR_OK;
 }
@@ -58,7 +58,7 @@ static zr_result widen_window(struct zr_device_pool *device_pool, size_t bytes)
     return ZR_OK;
 }
 
-/* The driver does not promise zeros. */
+/* Clears the handle's memory, because the driver does not promise zeros. */
 static zr_result clear(struct zr_device_pool *device_pool, struct zr_handle *handle)
 {
     zr_backend *backend = device_pool->backend;
@@ -72,8 +72,8 @@ static zr_result clear(struct zr_device_pool *device_pool, struct zr_handle *han
     if (result == ZR_OK)
         result = zr_backend_fill(
             backend, &(struct zr_fill){.to = device_pool->window->address, .bytes = handle->bytes});
-    /* Each once more if it fails: an unmap while the fill runs would end the context, and a mapping that
-     * stayed would leave no place for the next piece. */
+    /* Retry each call once: an unmap during the fill ends the context, and a remaining mapping blocks the
+     * window for the next piece. */
     zr_result waited = zr_backend_synchronize(backend);
     if (waited != ZR_OK)
         waited = zr_backend_synchronize(backend);
@@ -108,7 +108,7 @@ zr_result zr_device_pool_lend(struct zr_device_pool *device_pool, struct zr_piec
     *piece = (struct zr_device_piece){.next = owner->first,
                                       .handle = handle,
                                       .owner = owner,
-                                      .number = ++device_pool->serial << PLACE_BITS |
+                                      .number = ++device_pool->serial << INDEX_BITS |
                                                 (uint64_t)(piece - device_pool->all)};
     if (owner->first)
         owner->first->previous = piece;
@@ -134,10 +134,10 @@ void zr_piece_close_fd(struct zr_device_pool *device_pool, const struct zr_devic
 struct zr_device_piece *zr_device_pool_find(const struct zr_device_pool *device_pool,
                                             const struct zr_pieces *owner, uint64_t number)
 {
-    size_t place = number & (PIECES_MAX - 1);
-    if (number == 0 || place >= device_pool->used_count)
+    size_t index = number & (PIECES_MAX - 1);
+    if (number == 0 || index >= device_pool->used_count)
         return NULL;
-    struct zr_device_piece *piece = &device_pool->all[place];
+    struct zr_device_piece *piece = &device_pool->all[index];
     return piece->number == number && piece->owner == owner ? piece : NULL;
 }
 

@@ -1,5 +1,4 @@
-/* dispatch.c: what zrd does with a message of a client or a tool. See client.h. Uses ledger.c and files.c.
- */
+/* dispatch.c: handles each message of a client or a tool. See connection.h. Uses ledger.c and files.c. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdio.h>
@@ -13,7 +12,7 @@
 #include "alloc/service/server/connection.h"
 #include "alloc/service/server/runs.h"
 
-#define TURN_MAX (UINT64_C(1) << 62) /* of a client's word: the turns after it have numbers, too */
+#define TURN_MAX (UINT64_C(1) << 62) /* limit of a reported number: later time slices need larger numbers */
 
 static void refuse(struct zr_connection *connection, zr_result result)
 {
@@ -32,7 +31,7 @@ static void answer_done(struct zr_connection *connection, const char *words)
 
 /* ---- Clients ------------------------------------------------------------------------------------------- */
 
-/* The last name of its control group; "none" where it cannot be told. */
+/* The last component of the process's control group; "none" if it is unknown. */
 static void read_group(int32_t pid, char out[ZR_SERVICE_GROUP_BYTES])
 {
     char path[40], text[1024] = "";
@@ -64,7 +63,8 @@ static struct zr_run_plan plan_of(const struct zr_service_message *message, bool
                                 .in_turn = admitted && message->flags & ZR_SERVICE_IN_TURN};
 }
 
-/* A client of a zrd that has ended, let in by that one. Others come, too, and a turn waits for them. */
+/* Restores the plan of a client that an earlier zrd admitted. Time slices wait until other clients of that
+ * zrd have reconnected. */
 static void restore_plan(struct zr_server *server, struct zr_connection *connection,
                          const struct zr_service_message *hello)
 {
@@ -76,8 +76,8 @@ static void restore_plan(struct zr_server *server, struct zr_connection *connect
         zr_connection_disconnect(server, connection, true, zr_last_error());
 }
 
-/* A process has one connection, and what another of its holds has been counted by this one's hello: zrd keeps
- * its handles no longer, and the process's own keep the pages. */
+/* Ends an older connection of the same process: the new connection's HELLO counts the same bytes. zrd
+ * destroys its handles of them, and the process's own handles keep the pages. */
 static void replace_connection(struct zr_server *server, struct zr_connection *connection)
 {
     for (struct zr_connection *other = server->connections; other; other = other->next) {
@@ -229,7 +229,7 @@ static void show_client(const struct zr_connection *connection, struct zr_servic
     memcpy(out->group, client->group->name, sizeof out->group);
 }
 
-/* Asks all clients that can be asked what they have idle. */
+/* Sends INQUIRE to all clients that read notifications, to learn their idle bytes. */
 static void inquire(struct zr_server *server, uint64_t now_ns)
 {
     struct zr_service_message message = zr_service_message_of(ZR_SERVICE_INQUIRE);
@@ -315,10 +315,10 @@ void zr_connection_dispatch(struct zr_server *server, struct zr_connection *conn
 {
     const struct zr_service_message *message = &packet->message;
     char words[ZR_SERVICE_WORDS_BYTES];
-    connection->messages_count += packet->message.kind != ZR_SERVICE_IDLE; /* a tool's doing */
+    connection->messages_count += packet->message.kind != ZR_SERVICE_IDLE; /* a tool caused that message */
     if (zr_service_packet_check(connection->requests, packet) != ZR_OK) {
         snprintf(words, sizeof words, "%s", zr_last_error());
-        /* Tell a client of another version. */
+        /* A client of another version gets an answer. */
         if (packet->bytes >= 8 && message->magic == ZR_SERVICE_MAGIC)
             refuse(connection, ZR_ERR_UNAVAILABLE);
         zr_connection_disconnect(server, connection, true, words);

@@ -1,9 +1,9 @@
-/* files.c: the memory of zrd's clients: files that zrd makes and keeps a descriptor of, or pieces of a
- * device's memory. See client.h. Uses wire.c and device_pool.c.
+/* files.c: the memory of zrd's clients: memory files that zrd creates, or pieces of a device's memory. See
+ * connection.h. Uses wire.c and device_pool.c.
  *
- * A client maps its files itself, touches as many pages as bytes were granted, and punches out what it
- * returns; the kernel clears pages before it hands them to another process. zrd's own descriptor measures the
- * files and takes memory back from a client that has exited. */
+ * A client maps its files itself, touches as many pages as bytes were granted, and punches out the bytes that
+ * it returns; the kernel clears a page before another process gets it. zrd keeps a descriptor of each file,
+ * to measure the file and to free its memory after the client has exited. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -36,7 +36,7 @@ void zr_connection_make_file(struct zr_connection *connection)
     zr_connection_send(connection, connection->requests, &done, fd);
 }
 
-static bool is_same(int fd, const struct stat *status)
+static bool is_same_file(int fd, const struct stat *status)
 {
     struct stat other;
     return fstat(fd, &other) == 0 && other.st_dev == status->st_dev && other.st_ino == status->st_ino;
@@ -47,7 +47,7 @@ static struct zr_connection *owner_of(const struct zr_server *server, const stru
 {
     for (struct zr_connection *connection = server->connections; connection; connection = connection->next)
         for (unsigned i = 0; i < connection->files_count; i++)
-            if (is_same(connection->files[i], status))
+            if (is_same_file(connection->files[i], status))
                 return connection;
     return NULL;
 }
@@ -56,9 +56,9 @@ zr_result zr_connection_adopt_file(struct zr_server *server, struct zr_connectio
 {
     struct stat status;
     int seals = fcntl(fd, F_GET_SEALS);
-    if (seals > 0 && seals & F_SEAL_GROW) /* see empty() */
+    if (seals > 0 && seals & F_SEAL_GROW) /* see truncate_and_seal() */
         return zr_fail(ZR_ERR_INVALID, "an earlier zrd ended this process's leases and took its memory");
-    /* A file of any other kind has no seals, or cannot get any: it is not zrd's to change. */
+    /* zrd changes only memory files: a file of another kind has no seals or cannot be sealed. */
     if (fstat(fd, &status) != 0 || !S_ISREG(status.st_mode) || seals != 0 ||
         (fcntl(fd, F_GETFL) & O_ACCMODE) != O_RDWR)
         return zr_fail(ZR_ERR_INVALID, "the descriptor to adopt is not a memory file of a client");
@@ -66,10 +66,10 @@ zr_result zr_connection_adopt_file(struct zr_server *server, struct zr_connectio
         return zr_fail(ZR_ERR_INVALID, "a client has at most %d files", ZR_SERVICE_FILES_MAX);
     struct zr_connection *owner = owner_of(server, &status);
     if (owner && owner->client.pid == connection->client.pid)
-        zr_connection_receive(server, owner); /* that it has hung up */
+        zr_connection_receive(server, owner); /* notices a closed connection */
     if (owner && !owner->client.left && !owner->disconnected)
         return zr_fail(ZR_ERR_INVALID, "the file already belongs to pid %d", (int)owner->client.pid);
-    if (owner) { /* a connection of this process's, or its parent's, that was lost */
+    if (owner) { /* a lost connection of this process or its parent */
         zr_connection_close_files(owner);
         zr_connection_disconnect(server, owner, false, "");
     }
@@ -93,7 +93,7 @@ void zr_connection_close_files(struct zr_connection *connection)
 }
 
 /* Seal against growing, because a grown file would show zeros where data was. */
-static void empty(int fd)
+static void truncate_and_seal(int fd)
 {
     if (ftruncate(fd, 0) == 0)
         fcntl(fd, F_ADD_SEALS, F_SEAL_GROW);
@@ -102,7 +102,7 @@ static void empty(int fd)
 void zr_connection_revoke_files(struct zr_connection *connection)
 {
     for (unsigned i = 0; i < connection->files_count; i++)
-        empty(connection->files[i]);
+        truncate_and_seal(connection->files[i]);
     zr_connection_close_files(connection);
 }
 
@@ -112,7 +112,7 @@ bool zr_connection_release_files(struct zr_connection *connection)
     for (unsigned i = connection->files_count; i-- > 0;) {
         if (fcntl(connection->files[i], F_ADD_SEALS, F_SEAL_WRITE) != 0 && errno == EBUSY)
             continue;
-        empty(connection->files[i]);
+        truncate_and_seal(connection->files[i]);
         close(connection->files[i]);
         connection->files[i] = connection->files[--connection->files_count];
     }
@@ -136,7 +136,7 @@ zr_result zr_connection_return_piece(struct zr_connection *connection,
         zr_device_pool_return(device_pool, &connection->pieces, piece);
         return ZR_OK;
     }
-    /* It has made that itself, or a zrd before this one. */
+    /* The process or an earlier zrd created that memory. */
     return !piece && message->bytes <= others
                ? ZR_OK
                : zr_fail(ZR_ERR_INVALID, "it returns %llu bytes as piece %llu, which it does not hold",

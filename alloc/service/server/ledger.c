@@ -10,14 +10,11 @@
 #include "alloc/service/server/runs.h"
 
 enum { GROUPS_MAX = 4096 };
-#define PUT_OFF_NS                                                                                           \
-    UINT64_C(500000000) /* a request that waits for another run's step is answered within this time */
-/* What a client may say that it holds: those of all clients have a sum. */
-#define HELD_MAX  (UINT64_C(1) << 50)
-#define ASK_BYTES (UINT64_C(64) << 20)
-#define AGAIN_NS                                                                                             \
-    UINT64_C(20000000) /* until clients that had nothing idle are asked again for a planned lease            \
-                        */
+#define DEFERRED_NS UINT64_C(500000000) /* a deferred lease is answered within this time */
+/* Limit of the bytes that a client reports; the sum over all clients does not overflow. */
+#define HELD_MAX      (UINT64_C(1) << 50)
+#define ASK_MIN_BYTES (UINT64_C(64) << 20)
+#define AGAIN_NS      UINT64_C(20000000) /* clients without idle memory are asked again after this time */
 
 /* ---- Groups -------------------------------------------------------------------------------------------- */
 
@@ -44,7 +41,7 @@ static struct zr_group *find_group(const struct zr_ledger *ledger, const char *n
     return group;
 }
 
-static zr_result have_group(struct zr_ledger *ledger, const char *text, struct zr_group **out)
+static zr_result find_or_create_group(struct zr_ledger *ledger, const char *text, struct zr_group **out)
 {
     char name[sizeof(*out)->name];
     zr_group_name(name, sizeof name, text);
@@ -91,7 +88,7 @@ uint64_t zr_ledger_soft_bytes(const struct zr_ledger *ledger, const struct zr_gr
     return (uint64_t)((double)ledger->capacity_bytes * group->shares / (double)(shares ? shares : 1));
 }
 
-/* How much of it, with so much more, is beyond a soft quota. */
+/* The client's bytes beyond a soft quota if it held `more` bytes more. */
 static uint64_t beyond_soft(const struct zr_ledger *ledger, const struct zr_client *client, uint64_t more)
 {
     uint64_t held = client->held_bytes + more, group_held = client->group->held_bytes + more;
@@ -109,24 +106,24 @@ static uint64_t free_bytes(const struct zr_ledger *ledger)
     return ledger->held_bytes < ledger->capacity_bytes ? ledger->capacity_bytes - ledger->held_bytes : 0;
 }
 
-/* What the holder's plan has that it does not hold yet. */
+/* The bytes that the client's plan allows and that it does not hold yet. */
 static uint64_t plan_left(const struct zr_client *client)
 {
     uint64_t allowed = zr_run_allows(client);
     return allowed > client->held_bytes ? allowed - client->held_bytes : 0;
 }
 
-/* What is free for the holder's request: what plans reserve is free for them alone. */
+/* The bytes free for the client's request; bytes reserved for a plan are free only for that plan. */
 static uint64_t free_for(const struct zr_ledger *ledger, const struct zr_client *client)
 {
     uint64_t free = free_bytes(ledger), left = plan_left(client);
     if (client->wanted_bytes <= left)
         return zr_run_free(ledger, client, free);
-    uint64_t more = zr_runs_unreserved(ledger, free) + left, most = zr_run_free(ledger, client, free);
-    return more < most ? more : most;
+    uint64_t more = zr_runs_unreserved(ledger, free) + left, max_bytes = zr_run_free(ledger, client, free);
+    return more < max_bytes ? more : max_bytes;
 }
 
-/* ---- Pressure ------------------------------------------------------------------------------------------ */
+/* ---- Pending requests ---------------------------------------------------------------------------------- */
 
 static void stop_waiting(struct zr_ledger *ledger, struct zr_client *client)
 {
@@ -158,7 +155,7 @@ static void uncount(struct zr_ledger *ledger, struct zr_client *client, uint64_t
         client->run->held_bytes -= bytes;
 }
 
-/* False: it waits on. */
+/* False: allocating the memory failed, and the request remains pending. */
 static bool grant(struct zr_ledger *ledger, struct zr_client *client)
 {
     client->unmet = !ledger->calls->answer(ledger, client, ZR_OK);
@@ -172,13 +169,13 @@ static bool grant(struct zr_ledger *ledger, struct zr_client *client)
     return true;
 }
 
-/* What it wants is its plan's, and another run's step comes first. */
+/* Whether the client's plan covers its request, and another run's step has precedence. */
 static bool follows_in_plan(const struct zr_ledger *ledger, const struct zr_client *client)
 {
     return client->wanted_bytes <= plan_left(client) && zr_run_follows(ledger, client);
 }
 
-/* Or puts it off: what a run lacks because another's step comes first is there when that ends. */
+/* Refuses the request, or defers it if another run's step has precedence: that step's end frees memory. */
 static void refuse(struct zr_ledger *ledger, struct zr_client *client)
 {
     char wanted[ZR_LEDGER_NUMBER_ROOM], left[ZR_LEDGER_NUMBER_ROOM], all[ZR_LEDGER_NUMBER_ROOM];
@@ -203,21 +200,21 @@ static void refuse(struct zr_ledger *ledger, struct zr_client *client)
     client->wanted_bytes = 0;
 }
 
-/* What it may be asked for: what its plan has it needs again in a moment. */
+/* The bytes that the client can be asked for: bytes within its plan are needed again soon. */
 static uint64_t askable_bytes(const struct zr_client *client)
 {
     uint64_t allowed = zr_run_allows(client);
     return client->held_bytes > allowed ? client->held_bytes - allowed : 0;
 }
 
-/* Whether some of its bytes might still be asked for in this round. */
+/* Whether the client can be asked for bytes in this round. */
 static bool may_ask(const struct zr_ledger *ledger, const struct zr_client *client)
 {
     return askable_bytes(client) > 0 && client->listens && !client->left && client->reclaim_bytes == 0 &&
            client->reclaim_round != ledger->round;
 }
 
-/* The holder to ask next for memory that `wanting` needs; NULL: none. */
+/* The client to ask next for memory that `wanting` needs; NULL: none. */
 static struct zr_client *choose(const struct zr_ledger *ledger, const struct zr_client *wanting,
                                 bool unplanned)
 {
@@ -237,8 +234,8 @@ static struct zr_client *choose(const struct zr_ledger *ledger, const struct zr_
     return best;
 }
 
-static void ask_for(struct zr_ledger *ledger, struct zr_client *client, uint64_t bytes, bool spill,
-                    uint64_t now_ns)
+static void request_reclaim(struct zr_ledger *ledger, struct zr_client *client, uint64_t bytes, bool spill,
+                            uint64_t now_ns)
 {
     client->reclaim_bytes = bytes;
     client->reclaim_spills = spill;
@@ -254,16 +251,16 @@ static void ask_for(struct zr_ledger *ledger, struct zr_client *client, uint64_t
  * processes. */
 static void ask(struct zr_ledger *ledger, struct zr_client *client, uint64_t bytes, uint64_t now_ns)
 {
-    uint64_t most = askable_bytes(client);
-    uint64_t least = client->held_bytes / 8 < ASK_BYTES ? client->held_bytes / 8 : ASK_BYTES;
-    bytes = bytes > least ? bytes : least;
+    uint64_t max_bytes = askable_bytes(client);
+    uint64_t min_bytes = client->held_bytes / 8 < ASK_MIN_BYTES ? client->held_bytes / 8 : ASK_MIN_BYTES;
+    bytes = bytes > min_bytes ? bytes : min_bytes;
     client->reclaim_round = ledger->round;
-    ask_for(ledger, client, bytes < most ? bytes : most, false, now_ns);
+    request_reclaim(ledger, client, bytes < max_bytes ? bytes : max_bytes, false, now_ns);
 }
 
 void zr_ledger_ask_spill(struct zr_ledger *ledger, struct zr_client *client, uint64_t bytes, uint64_t now_ns)
 {
-    ask_for(ledger, client, bytes, true, now_ns);
+    request_reclaim(ledger, client, bytes, true, now_ns);
 }
 
 uint64_t zr_ledger_reclaim_bytes(const struct zr_ledger *ledger)
@@ -286,7 +283,7 @@ bool zr_ledger_reclaim(struct zr_ledger *ledger, const struct zr_client *wanting
     return coming > 0;
 }
 
-/* Whether what the holder waits for is there once runs that compute beside others have ended their steps. */
+/* Whether the client's request fits once runs that compute beside others have finished their steps. */
 static bool comes_back(const struct zr_ledger *ledger, const struct zr_client *client)
 {
     return zr_runs_beside(ledger) && !(client->run && client->run->in_turn) &&
@@ -296,7 +293,7 @@ static bool comes_back(const struct zr_ledger *ledger, const struct zr_client *c
 /* A run that follows another is served last and delays no other: it waits for that run's step anyway. */
 static void grant_in_order(struct zr_ledger *ledger)
 {
-    bool waits = false; /* another holder waits for memory that following runs would take */
+    bool waits = false; /* another client waits for memory that following runs would take */
     for (struct zr_client *client = ledger->first_waiting, *next; client && !waits; client = next) {
         next = client->next_waiting;
         waits = !zr_run_follows(ledger, client) &&
@@ -318,25 +315,26 @@ void zr_ledger_serve(struct zr_ledger *ledger, uint64_t now_ns)
 {
     zr_runs_serve(ledger, now_ns);
     grant_in_order(ledger);
-    uint64_t before = 0;
-    bool asked = false; /* for turns: claims may count less now */
+    uint64_t earlier_bytes = 0;
+    bool asked = false; /* YIELD was sent: reservations may be smaller now */
     for (struct zr_client *client = ledger->first_waiting, *next; client; client = next) {
         next = client->next_waiting;
-        uint64_t wanted = before + client->wanted_bytes, free = client->unmet ? 0 : free_for(ledger, client);
+        uint64_t wanted = earlier_bytes + client->wanted_bytes,
+                 free = client->unmet ? 0 : free_for(ledger, client);
         bool follows = zr_run_follows(ledger, client);
-        before = follows ? before : wanted;
+        earlier_bytes = follows ? earlier_bytes : wanted;
         if (follows && wanted > free && !ledger->settling)
             asked = zr_run_ask_before(ledger, client) || asked;
         if (wanted <= free || zr_ledger_reclaim(ledger, client, wanted - free, false, now_ns))
             continue;
         bool waits = client->wanted_priority == 0 || client->unmet || comes_back(ledger, client);
         if (waits && now_ns < client->wanted_until_ns) {
-            if (!ledger->again_ns && !client->deferred) /* a deferred holder repeats its request */
+            if (!ledger->again_ns && !client->deferred) /* a deferred client repeats its request */
                 ledger->again_ns = now_ns + AGAIN_NS;
             if (ledger->again_ns)
                 zr_ledger_due(ledger, ledger->again_ns);
         } else {
-            before -= before == wanted ? client->wanted_bytes : 0;
+            earlier_bytes -= earlier_bytes == wanted ? client->wanted_bytes : 0;
             refuse(ledger, client);
         }
     }
@@ -344,7 +342,7 @@ void zr_ledger_serve(struct zr_ledger *ledger, uint64_t now_ns)
         grant_in_order(ledger);
 }
 
-/* ---- What comes in ------------------------------------------------------------------------------------- */
+/* ---- Requests of clients ------------------------------------------------------------------------------- */
 
 zr_result zr_ledger_add(struct zr_ledger *ledger, struct zr_client *client, const char *group)
 {
@@ -355,7 +353,7 @@ zr_result zr_ledger_add(struct zr_ledger *ledger, struct zr_client *client, cons
     if (client->held_bytes > HELD_MAX)
         return zr_fail(ZR_ERR_INVALID, "%llu bytes exceed any process",
                        (unsigned long long)client->held_bytes);
-    zr_result result = have_group(ledger, group, &client->group);
+    zr_result result = find_or_create_group(ledger, group, &client->group);
     if (result != ZR_OK)
         return result;
     uint64_t held = client->held_bytes;
@@ -446,7 +444,7 @@ zr_result zr_ledger_lease(struct zr_ledger *ledger, struct zr_client *client, ui
     }
     client->wanted_bytes = bytes;
     client->deferred = result == ZR_OK && follows_in_plan(ledger, client);
-    client->wanted_until_ns = now_ns + (client->deferred ? PUT_OFF_NS : ledger->within_ns);
+    client->wanted_until_ns = now_ns + (client->deferred ? DEFERRED_NS : ledger->within_ns);
     zr_ledger_due(ledger, client->wanted_until_ns);
     client->wanted_priority = bytes <= plan_left(client) ? 0 : beyond_soft(ledger, client, bytes) > 0 ? 2 : 1;
     while (*link && (*link)->wanted_priority <= client->wanted_priority)
@@ -486,8 +484,8 @@ zr_result zr_ledger_given(struct zr_ledger *ledger, struct zr_client *client, ui
     return ZR_OK;
 }
 
-/* The first that has had its time; NULL: none. */
-static struct zr_client *late(const struct zr_ledger *ledger, uint64_t now_ns)
+/* The first client whose RECLAIM deadline has passed; NULL: none. */
+static struct zr_client *first_overdue(const struct zr_ledger *ledger, uint64_t now_ns)
 {
     struct zr_client *client = ledger->clients;
     while (client && !(client->reclaim_bytes > 0 && now_ns >= client->reclaim_until_ns))
@@ -503,7 +501,7 @@ uint64_t zr_ledger_tick(struct zr_ledger *ledger, uint64_t now_ns)
     if (now_ns < ledger->due_ns)
         return ledger->due_ns;
     ledger->due_ns = UINT64_MAX;
-    while ((client = late(ledger, now_ns))) {
+    while ((client = first_overdue(ledger, now_ns))) {
         snprintf(words, sizeof words,
                  "pid %d did not answer zrd's request for %s within %llu ms: its leases end",
                  (int)client->pid, zr_ledger_bytes(asked, client->reclaim_bytes),
@@ -542,7 +540,7 @@ struct quotas {
     uint64_t *hard_bytes, *soft_bytes;
     uint32_t *shares;
     uint64_t held_bytes;
-    char who[ZR_SERVICE_GROUP_BYTES + 8];
+    char owner[ZR_SERVICE_GROUP_BYTES + 8];
 };
 
 static zr_result quotas_of(struct zr_ledger *ledger, const struct zr_service_message *message,
@@ -558,29 +556,29 @@ static zr_result quotas_of(struct zr_ledger *ledger, const struct zr_service_mes
                            "process %d has no lease; `zr service status%s` shows the processes with leases",
                            (int)message->pid, ledger->device_option);
         *out = (struct quotas){&client->hard_bytes, &client->soft_bytes, NULL, client->held_bytes, ""};
-        snprintf(out->who, sizeof out->who, "pid %d", (int)client->pid);
+        snprintf(out->owner, sizeof out->owner, "pid %d", (int)client->pid);
         return ZR_OK;
     }
-    zr_result result = have_group(ledger, message->group, &group);
+    zr_result result = find_or_create_group(ledger, message->group, &group);
     if (result != ZR_OK)
         return result;
     group->kept = true;
     *out = (struct quotas){&group->hard_bytes, &group->soft_bytes, &group->shares, group->held_bytes, ""};
-    snprintf(out->who, sizeof out->who, "group %s", group->name);
+    snprintf(out->owner, sizeof out->owner, "group %s", group->name);
     return ZR_OK;
 }
 
 zr_result zr_ledger_check_capacity(const struct zr_ledger *ledger, uint64_t bytes)
 {
-    char wanted[ZR_LEDGER_NUMBER_ROOM], most[ZR_LEDGER_NUMBER_ROOM];
+    char wanted[ZR_LEDGER_NUMBER_ROOM], limit[ZR_LEDGER_NUMBER_ROOM];
     zr_ledger_bytes(wanted, bytes);
     if (bytes < ledger->least_bytes)
         return zr_fail(ZR_ERR_INVALID, "a capacity of %s is too small: the minimum is a granule, %s", wanted,
-                       zr_ledger_bytes(most, ledger->least_bytes));
+                       zr_ledger_bytes(limit, ledger->least_bytes));
     if (ledger->most_bytes > 0 && bytes > ledger->most_bytes)
         return zr_fail(ZR_ERR_INVALID, "a capacity of %s exceeds the memory of the %s, %s", wanted,
                        ledger->device_option[0] ? "device" : "machine",
-                       zr_ledger_bytes(most, ledger->most_bytes));
+                       zr_ledger_bytes(limit, ledger->most_bytes));
     return ZR_OK;
 }
 
@@ -612,21 +610,22 @@ static zr_result check_limit(const struct zr_ledger *ledger, const struct zr_ser
     return capacity ? zr_ledger_check_capacity(ledger, message->bytes) : ZR_OK;
 }
 
-/* Asks for bytes held beyond a new quota; only a holder that does not answer is disconnected. */
-static void ask_back(struct zr_ledger *ledger, uint64_t now_ns)
+/* Asks for bytes held beyond a new quota; only a client that does not answer is disconnected. */
+static void reclaim_excess(struct zr_ledger *ledger, uint64_t now_ns)
 {
     ledger->round++;
     for (struct zr_client *client = ledger->clients; client; client = client->next) {
-        uint64_t hard = client->hard_bytes, group_hard = client->group->hard_bytes, most = 0;
+        uint64_t hard = client->hard_bytes, group_hard = client->group->hard_bytes, excess_bytes = 0;
         if (hard && client->held_bytes > hard)
-            most = client->held_bytes - hard;
+            excess_bytes = client->held_bytes - hard;
         if (group_hard && client->group->held_bytes > group_hard &&
-            client->group->held_bytes - group_hard > most)
-            most = client->group->held_bytes - group_hard;
-        if (ledger->held_bytes > ledger->capacity_bytes && ledger->held_bytes - ledger->capacity_bytes > most)
-            most = ledger->held_bytes - ledger->capacity_bytes;
-        if (most > 0 && may_ask(ledger, client))
-            ask(ledger, client, most, now_ns);
+            client->group->held_bytes - group_hard > excess_bytes)
+            excess_bytes = client->group->held_bytes - group_hard;
+        if (ledger->held_bytes > ledger->capacity_bytes &&
+            ledger->held_bytes - ledger->capacity_bytes > excess_bytes)
+            excess_bytes = ledger->held_bytes - ledger->capacity_bytes;
+        if (excess_bytes > 0 && may_ask(ledger, client))
+            ask(ledger, client, excess_bytes, now_ns);
     }
 }
 
@@ -654,15 +653,15 @@ zr_result zr_ledger_limit(struct zr_ledger *ledger, const struct zr_service_mess
     }
     if (message->flags & ZR_SERVICE_SET_SHARES)
         *quotas.shares = message->shares;
-    uint64_t most = quotas.hard_bytes ? *quotas.hard_bytes : ledger->capacity_bytes;
+    uint64_t limit_bytes = quotas.hard_bytes ? *quotas.hard_bytes : ledger->capacity_bytes;
     uint64_t now = quotas.hard_bytes ? quotas.held_bytes : ledger->held_bytes;
-    if (most && now > most)
+    if (limit_bytes && now > limit_bytes)
         snprintf(
             words, room_bytes,
             "%s holds %s, more than the %s: it keeps the memory in use, returns idle memory, and gets no lease until it is below",
-            quotas.hard_bytes ? quotas.who : "all together", zr_ledger_bytes(held, now),
-            zr_ledger_bytes(quota, most));
-    ask_back(ledger, now_ns);
+            quotas.hard_bytes ? quotas.owner : "all together", zr_ledger_bytes(held, now),
+            zr_ledger_bytes(quota, limit_bytes));
+    reclaim_excess(ledger, now_ns);
     zr_ledger_serve(ledger, now_ns);
     return ZR_OK;
 }

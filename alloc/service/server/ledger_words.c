@@ -1,4 +1,4 @@
-/* ledger_words.c: numbers and holders in words, and how fast holders give; see ledger.h. */
+/* ledger_words.c: texts of sizes and clients, and the estimated speed of a reclaim; see ledger.h. */
 #include <stdio.h>
 
 #include "alloc/base/sizes.h"
@@ -17,19 +17,20 @@ void zr_ledger_describe(const struct zr_ledger *ledger, char *out, size_t room_b
     size_t used = 0;
     out[0] = '\0';
     for (unsigned i = 0; i < SHOWN && used < room_bytes; i++) {
-        const struct zr_client *most = NULL;
+        const struct zr_client *largest = NULL;
         for (const struct zr_client *client = ledger->clients; client; client = client->next) {
             bool after = !last || client->held_bytes < last->held_bytes ||
                          (client->held_bytes == last->held_bytes && client->number > last->number);
-            if (client->held_bytes > 0 && after && (!most || client->held_bytes > most->held_bytes))
-                most = client;
+            if (client->held_bytes > 0 && after && (!largest || client->held_bytes > largest->held_bytes))
+                largest = client;
         }
-        if (!most)
+        if (!largest)
             break;
-        int length = snprintf(out + used, room_bytes - used, "%spid %d (%s) %s", i ? ", " : "",
-                              (int)most->pid, most->program, zr_ledger_bytes(number, most->held_bytes));
+        int length =
+            snprintf(out + used, room_bytes - used, "%spid %d (%s) %s", i ? ", " : "", (int)largest->pid,
+                     largest->program, zr_ledger_bytes(number, largest->held_bytes));
         used += length > 0 ? (size_t)length : 0;
-        last = most;
+        last = largest;
     }
 }
 

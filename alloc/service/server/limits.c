@@ -29,7 +29,7 @@ static bool read_process(struct zr_limits *limits, const char *line)
         pid <= 0 || hard > ZR_LEDGER_BYTES_MAX || soft > ZR_LEDGER_BYTES_MAX)
         return false;
     if (zr_process_started(pid) != since || limits->processes_count >= ZR_LIMITS_PROCESSES_MAX)
-        return true; /* it is gone */
+        return true; /* the process has exited */
     unsigned at = limits->processes_count++;
     limits->processes[at].pid = pid;
     limits->processes[at].began = since;
@@ -58,13 +58,13 @@ static bool read_capacity(const struct zr_limits *limits, struct zr_ledger *ledg
     if (sscanf(line, "capacity %" SCNu64 " instead of %" SCNu64, &bytes, &instead_of) != 2 || bytes == 0 ||
         bytes > ZR_LEDGER_BYTES_MAX)
         return false;
-    /* A machine may have less now than when the capacity was set. */
+    /* The machine may have less memory than when the capacity was set. */
     if (instead_of == limits->own_capacity_bytes && zr_ledger_check_capacity(ledger, bytes) == ZR_OK)
         ledger->capacity_bytes = bytes;
     return true;
 }
 
-/* 0, or the number of the line that makes no sense. */
+/* Returns 0, or the number of the first invalid line. */
 static unsigned read_text(struct zr_limits *limits, struct zr_ledger *ledger, char *text)
 {
     size_t length = strlen(text);
@@ -81,7 +81,7 @@ static unsigned read_text(struct zr_limits *limits, struct zr_ledger *ledger, ch
     return whole ? 0 : number;
 }
 
-static void set_aside(struct zr_limits *limits, unsigned line, struct zr_service_log *log)
+static void rename_damaged(struct zr_limits *limits, unsigned line, struct zr_service_log *log)
 {
     char aside[ZR_LIMITS_PATH_ROOM + 8];
     snprintf(aside, sizeof aside, "%s.bad", limits->path);
@@ -110,7 +110,7 @@ void zr_limits_load(struct zr_limits *limits, struct zr_ledger *ledger, struct z
     ledger->capacity_bytes = limits->own_capacity_bytes;
     limits->processes_count = 0;
     zr_ledger_unlimit(ledger);
-    set_aside(limits, wrong, log);
+    rename_damaged(limits, wrong, log);
 }
 
 void zr_limits_name(struct zr_limits *limits, const char *socket_path)
@@ -153,7 +153,7 @@ static void write_all(const struct zr_limits *limits, const struct zr_ledger *le
     write_line(to, ending, sizeof ending - 1);
 }
 
-static zr_result save(const struct zr_limits *limits, const struct zr_ledger *ledger)
+static zr_result write_file(const struct zr_limits *limits, const struct zr_ledger *ledger)
 {
     char aside[ZR_LIMITS_PATH_ROOM + 8];
     if (!limits->path[0])
@@ -177,7 +177,7 @@ static zr_result save(const struct zr_limits *limits, const struct zr_ledger *le
         limits->path, error);
 }
 
-/* Processes that are gone make room. */
+/* Records the quotas of a process and drops the records of exited processes. */
 static void note_process(struct zr_limits *limits, const struct zr_ledger *ledger, int32_t pid)
 {
     const struct zr_client *client = ledger->clients;
@@ -204,13 +204,13 @@ zr_result zr_limits_note(struct zr_limits *limits, const struct zr_ledger *ledge
     if (limit->pid)
         note_process(limits, ledger, limit->pid);
     limits->is_written = true;
-    return save(limits, ledger);
+    return write_file(limits, ledger);
 }
 
 zr_result zr_limits_move(struct zr_limits *limits, const struct zr_ledger *ledger, const char *socket_path)
 {
     zr_limits_name(limits, socket_path);
-    return limits->is_written ? save(limits, ledger) : ZR_OK;
+    return limits->is_written ? write_file(limits, ledger) : ZR_OK;
 }
 
 void zr_limits_apply(const struct zr_limits *limits, struct zr_client *client)

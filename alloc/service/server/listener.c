@@ -19,8 +19,9 @@
 #include "alloc/base/system/socket.h"
 
 enum { QUEUE_MAX = 1024 };
-#define LOOK_NS UINT64_C(1000000000)
-/* `rm -r` removes the folder after the files in it, and fails if a file is made between. */
+#define CHECK_NS UINT64_C(1000000000)
+/* Delay before the socket is created again: `rm -r` removes the folder after its files, and fails if a file
+ * appears meanwhile. */
 #define SETTLE_NS UINT64_C(250000000)
 
 static void close_fd(int *fd)
@@ -41,9 +42,9 @@ static int listen_at(const struct sockaddr_un *address, socklen_t bytes)
     return fd;
 }
 
-/* ---- The only zrd -------------------------------------------------------------------------------------- */
+/* ---- One zrd per user and key -------------------------------------------------------------------------- */
 
-/* `process` 0: not known. */
+/* Reports that another zrd serves the user. `process` 0: unknown. */
 static zr_result fail_for_another(int32_t process)
 {
     return process
@@ -55,21 +56,21 @@ static zr_result fail_for_another(int32_t process)
                          "another zrd serves this user there: `zr service status` shows it");
 }
 
-/* The process that listens at the abstract name, if it is of this user. 0: it is not, or has ended. */
+/* The process that listens at the abstract name. 0: it has exited, or another user owns it. */
 static int32_t owner_of_name(const struct sockaddr_un *address, socklen_t bytes)
 {
     struct ucred peer = {0};
-    socklen_t room = sizeof peer;
+    socklen_t bytes_of_peer = sizeof peer;
     int fd = zr_socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK);
     if (fd < 0 || zr_connect(fd, (const struct sockaddr *)address, bytes) != 0 ||
-        getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &room) != 0 || peer.uid != geteuid())
+        getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &bytes_of_peer) != 0 || peer.uid != geteuid())
         peer.pid = 0;
     close_fd(&fd);
     return (int32_t)peer.pid;
 }
 
-/* Another user may listen at the name: then this zrd does without it. */
-static zr_result take_name(struct zr_listener *listener, struct zr_service_log *log)
+/* Listens at the abstract name, or continues without the name if another user has it. */
+static zr_result bind_abstract_name(struct zr_listener *listener, struct zr_service_log *log)
 {
     struct sockaddr_un address;
     socklen_t bytes = zr_service_name(listener->key, &address);
@@ -87,8 +88,8 @@ static zr_result take_name(struct zr_listener *listener, struct zr_service_log *
     return ZR_OK;
 }
 
-/* The lock goes with its process, however that ends. The file has the process's number. */
-static zr_result take_lock(struct zr_listener *listener)
+/* Acquires the lock that the kernel releases when the process exits. The file has the process's number. */
+static zr_result acquire_lock(struct zr_listener *listener)
 {
     char path[sizeof listener->address.sun_path + 8], number[16] = "";
     snprintf(path, sizeof path, "%s.lock", listener->address.sun_path);
@@ -121,9 +122,9 @@ zr_result zr_listener_open(struct zr_listener *listener, const char *key, struct
     snprintf(listener->key, sizeof listener->key, "%s", key);
     zr_result result = zr_service_address(key, &listener->address, true);
     if (result == ZR_OK)
-        result = take_name(listener, log);
+        result = bind_abstract_name(listener, log);
     if (result == ZR_OK)
-        result = take_lock(listener);
+        result = acquire_lock(listener);
     if (result != ZR_OK)
         zr_listener_close(listener);
     return result;
@@ -131,7 +132,7 @@ zr_result zr_listener_open(struct zr_listener *listener, const char *key, struct
 
 /* ---- The socket in the folder -------------------------------------------------------------------------- */
 
-static bool is_there(const struct zr_listener *listener)
+static bool socket_file_exists(const struct zr_listener *listener)
 {
     struct stat status;
     return listener->socket >= 0 && lstat(listener->address.sun_path, &status) == 0 &&
@@ -151,7 +152,7 @@ static void watch_folder(struct zr_listener *listener)
         close_fd(&listener->watch);
 }
 
-/* The lock is held, so a file that is there was left by a dead zrd. */
+/* The lock is held, so an existing socket file belongs to a dead zrd. */
 zr_result zr_listener_start(struct zr_listener *listener)
 {
     const char *path = listener->address.sun_path;
@@ -166,24 +167,24 @@ zr_result zr_listener_start(struct zr_listener *listener)
     }
     listener->device = status.st_dev;
     listener->number = status.st_ino;
-    listener->due_ns = listener->watch >= 0 ? UINT64_MAX : zr_os_now_ns() + LOOK_NS;
+    listener->due_ns = listener->watch >= 0 ? UINT64_MAX : zr_os_now_ns() + CHECK_NS;
     return ZR_OK;
 }
 
-static void drain_notices(int watch)
+static void drain_inotify(int watch)
 {
-    char notices[4096];
-    while (watch >= 0 && read(watch, notices, sizeof notices) > 0)
+    char events[4096];
+    while (watch >= 0 && read(watch, events, sizeof events) > 0)
         ;
 }
 
-/* The folder may be another than before: see zr_folder_runtime(). */
-static zr_result start_again(struct zr_listener *listener)
+/* The folder's path may have changed: see zr_folder_runtime(). */
+static zr_result recreate_socket(struct zr_listener *listener)
 {
     close_fd(&listener->socket);
     zr_result result = zr_service_address(listener->key, &listener->address, true);
     if (result == ZR_OK)
-        result = take_lock(listener);
+        result = acquire_lock(listener);
     return result == ZR_OK ? zr_listener_start(listener) : result;
 }
 
@@ -191,9 +192,9 @@ zr_result zr_listener_check(struct zr_listener *listener, uint64_t now_ns, bool 
                             struct zr_service_log *log)
 {
     *again = false;
-    drain_notices(listener->watch);
-    if (is_there(listener)) {
-        listener->due_ns = listener->watch >= 0 ? UINT64_MAX : now_ns + LOOK_NS;
+    drain_inotify(listener->watch);
+    if (socket_file_exists(listener)) {
+        listener->due_ns = listener->watch >= 0 ? UINT64_MAX : now_ns + CHECK_NS;
         return ZR_OK;
     }
     if (listener->due_ns > now_ns) {
@@ -201,9 +202,9 @@ zr_result zr_listener_check(struct zr_listener *listener, uint64_t now_ns, bool 
             listener->due_ns = now_ns + SETTLE_NS;
         return ZR_OK;
     }
-    zr_result result = start_again(listener);
+    zr_result result = recreate_socket(listener);
     *again = result == ZR_OK;
-    listener->due_ns = *again && listener->watch >= 0 ? UINT64_MAX : now_ns + LOOK_NS;
+    listener->due_ns = *again && listener->watch >= 0 ? UINT64_MAX : now_ns + CHECK_NS;
     if (*again)
         zr_service_log(log, "the socket was removed; listens at '%s' again", listener->address.sun_path);
     else if (result == ZR_ERR_IO && !listener->is_reported)
@@ -216,7 +217,7 @@ void zr_listener_close(struct zr_listener *listener)
 {
     if (!listener->key[0])
         return;
-    if (is_there(listener))
+    if (socket_file_exists(listener))
         unlink(listener->address.sun_path);
     close_fd(&listener->socket);
     close_fd(&listener->name);

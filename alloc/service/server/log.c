@@ -31,8 +31,8 @@ bool zr_service_log_open(struct zr_service_log *log, const char *path)
     return log->fd >= 0;
 }
 
-/* Goes on in a new file where this one has its size, or was removed. *size_bytes: of the file. */
-static bool turn_over(struct zr_service_log *log, off_t *size_bytes)
+/* Starts a new file if this one has reached MAX_BYTES or was removed. *size_bytes: the size of the file. */
+static bool rotate(struct zr_service_log *log, off_t *size_bytes)
 {
     char before[PATH_ROOM];
     struct stat status;
@@ -49,21 +49,21 @@ static bool turn_over(struct zr_service_log *log, off_t *size_bytes)
         return true;
     }
     int fd = open_file(log->path);
-    if (fd < 0) { /* it stays the log, under its name */
+    if (fd < 0) { /* continue in the old file and restore its name */
         if (status.st_nlink > 0)
             (void)!rename(before, log->path);
         return true;
     }
     close(log->fd);
     log->fd = fd;
-    return turn_over(log, size_bytes);
+    return rotate(log, size_bytes);
 }
 
-/* What was written of a line that did not fit is taken back. */
+/* Writes a whole line, or truncates the file to remove a partial line. */
 static bool write_line(struct zr_service_log *log, const char *line, size_t bytes)
 {
     off_t size_bytes = 0;
-    bool file = turn_over(log, &size_bytes);
+    bool file = rotate(log, &size_bytes);
     ssize_t written = write(log->fd, line, bytes);
     if (file && written > 0 && (size_t)written < bytes && ftruncate(log->fd, size_bytes) != 0)
         return false;
@@ -72,7 +72,7 @@ static bool write_line(struct zr_service_log *log, const char *line, size_t byte
 
 /* ---- Lines --------------------------------------------------------------------------------------------- */
 
-static void put(struct zr_service_log *log, const char *words)
+static void put_line(struct zr_service_log *log, const char *words)
 {
     char line[LINE_BYTES], lost[96];
     struct timespec now;
@@ -101,7 +101,7 @@ static void put_left_out(struct zr_service_log *log, unsigned kind)
     snprintf(words, sizeof words, "%llu similar lines were omitted: %s",
              (unsigned long long)log->kinds[kind].left_out_count, log->kinds[kind].sample);
     log->kinds[kind].left_out_count = 0;
-    put(log, words);
+    put_line(log, words);
 }
 
 static uint64_t hash_of(const char *words)
@@ -113,19 +113,19 @@ static uint64_t hash_of(const char *words)
     return hash;
 }
 
-static void earn(struct zr_service_log *log, unsigned kind, uint64_t seconds)
+static void add_credit(struct zr_service_log *log, unsigned kind, uint64_t seconds)
 {
     uint64_t credit = log->kinds[kind].credit + (seconds - log->kinds[kind].seconds);
     log->kinds[kind].credit = credit < ZR_LOG_BURST ? (unsigned)credit : ZR_LOG_BURST;
     log->kinds[kind].seconds = seconds;
 }
 
-/* The line's, or the one with most credit, which has been silent longest. */
+/* The line's kind, or a new kind in place of the one with max credit, which has been silent longest. */
 static unsigned kind_of(struct zr_service_log *log, uint64_t hash, uint64_t seconds)
 {
     unsigned best = 0;
     for (unsigned i = 0; i < ZR_LOG_KINDS; i++) {
-        earn(log, i, seconds);
+        add_credit(log, i, seconds);
         if (log->kinds[i].hash == hash)
             return i;
         if (log->kinds[i].credit > log->kinds[best].credit)
@@ -155,7 +155,7 @@ void zr_service_log(struct zr_service_log *log, const char *format, ...)
     }
     put_left_out(log, kind);
     log->kinds[kind].credit--;
-    put(log, words);
+    put_line(log, words);
 }
 
 void zr_service_log_close(struct zr_service_log *log)

@@ -1,4 +1,4 @@
-/* main.c: zrd, the allocator service: its command line, its socket and its end. Uses server.c. */
+/* main.c: zrd, the allocator service: command line, start and signals. Uses server.c. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -57,7 +57,7 @@ struct settings {
     const char *log, *device;
 };
 
-/* A text to a descriptor, without a stream, as all of alloc/. */
+/* Writes a text to a descriptor: alloc/ uses no stdio streams. */
 static bool put(int fd, const char *format, ...) __attribute__((format(printf, 2, 3)));
 static bool put(int fd, const char *format, ...)
 {
@@ -70,7 +70,7 @@ static bool put(int fd, const char *format, ...)
            zr_write_all(fd, ZR_PRESENT_POSITION, text, (size_t)length);
 }
 
-static void say(const char *words)
+static void print_error(const char *words)
 {
     put(STDERR_FILENO, "zrd: %s\n", words);
 }
@@ -100,7 +100,7 @@ static bool read_milliseconds(const char *text, uint64_t *out)
     return read_count(text, out) && *out >= 10 && *out <= WITHIN_MAX_MS;
 }
 
-/* Below 0: go on; else the exit code. */
+/* Returns the exit code; below 0: continue. */
 static int read_arguments(struct settings *settings, int argc, char **argv)
 {
     for (int i = 1; i < argc; i++) {
@@ -109,7 +109,7 @@ static int read_arguments(struct settings *settings, int argc, char **argv)
         if (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0)
             return put(STDOUT_FILENO, "%s", help) ? 0 : EXIT_INPUT;
         if (strcmp(name, "--version") == 0 || strcmp(name, "-V") == 0)
-            return put(STDOUT_FILENO, "zrd %d.%d\n", ZR_VERSION_MAJOR, ZR_VERSION_MINOR) ? 0 : EXIT_INPUT;
+            return put(STDOUT_FILENO, "zrd %s\n", ZR_VERSION_STRING) ? 0 : EXIT_INPUT;
         uint64_t *size = strcmp(name, "--capacity") == 0       ? &settings->capacity_bytes
                          : strcmp(name, "--process-hard") == 0 ? &settings->process_hard_bytes
                                                                : NULL;
@@ -139,7 +139,7 @@ static int read_arguments(struct settings *settings, int argc, char **argv)
     return -1;
 }
 
-/* Of the machine or the control group; 0: not known. */
+/* Memory of the machine or of the control group, the smaller of both; 0: unknown. */
 static uint64_t memory_of_machine(void)
 {
     struct zr_machine machine;
@@ -171,9 +171,8 @@ static int open_signals(void)
     return signalfd(-1, &ends, SFD_CLOEXEC | SFD_NONBLOCK);
 }
 
-/* A client takes four or more. By number: the names are those that alloc/preload/ puts in the C library's
- * place.
- */
+/* Raises the limit of descriptors, of which a client takes four or more. By syscall number, because
+ * alloc/preload/ replaces the C library's functions. */
 static void raise_descriptors(void)
 {
     struct rlimit limit;
@@ -183,7 +182,7 @@ static void raise_descriptors(void)
     }
 }
 
-/* Its key, where it is a device its memory, and what may be lent of it. */
+/* Opens the listener for the zrd's key and the device's memory, and sets the capacity. */
 static zr_result open_device(struct zr_server *server, const char *device, struct zr_service_log *log)
 {
     struct zr_ledger *ledger = &server->ledger;
@@ -246,7 +245,7 @@ int main(int argc, char **argv)
     if (code >= 0)
         return code;
     if (zr_option_result() != ZR_OK) {
-        say(zr_last_error());
+        print_error(zr_last_error());
         return EXIT_INPUT;
     }
     if (!zr_service_log_open(&log, settings.log)) {
@@ -262,7 +261,7 @@ int main(int argc, char **argv)
     server.ledger.processors = settings.processors ? (unsigned)settings.processors : processors_of_machine();
     zr_result result = serve(&server, settings.device, &log);
     if (result != ZR_OK)
-        say(zr_last_error());
+        print_error(zr_last_error());
     zr_service_log_close(&log);
     return result == ZR_OK ? 0 : result == ZR_ERR_INVALID ? EXIT_USAGE : EXIT_INPUT;
 }

@@ -7,24 +7,25 @@
 #include "alloc/base/sizes.h"
 
 enum { MEMBERS_MAX = 4096, WORDS_ROOM = 160 };
-#define BYTES_MAX (UINT64_C(1) << 50) /* of a plan: those of all clients have a sum */
-#define ANSWER_NS UINT64_C(500000000) /* a waiting holder is answered within this time */
+#define BYTES_MAX (UINT64_C(1) << 50) /* of a plan; the sum over all clients does not overflow */
+#define ANSWER_NS UINT64_C(500000000) /* a waiting client is answered within this time */
 
 /* ---- Sums ---------------------------------------------------------------------------------------------- */
 
-/* What runs hold, and what they need so that the largest step can still be had. */
+/* The bytes that runs hold, and the bytes that they need so that the largest step fits. */
 struct sums {
-    uint64_t floor_bytes, step_bytes; /* what stays whatever comes, and the most that one adds in its turn */
+    /* floor: while all runs are paused and swapped out; step: the max that one run adds in its time slice */
+    uint64_t floor_bytes, step_bytes;
     uint64_t held_bytes;
 };
 
-static uint64_t more_of(uint64_t one, uint64_t other)
+static uint64_t max_of(uint64_t one, uint64_t other)
 {
     return one > other ? one : other;
 }
 
-/* What the run may take now. */
-static uint64_t committed_to(const struct zr_run *run)
+/* The bytes that zrd reserves for the run now. */
+static uint64_t reserved_bytes_of(const struct zr_run *run)
 {
     return run->in_turn       ? run->claim_bytes
            : !run->begun      ? 0
@@ -32,13 +33,13 @@ static uint64_t committed_to(const struct zr_run *run)
                               : run->base_bytes;
 }
 
-/* What it holds while it rests and has spilled. */
+/* The bytes that the run holds while it is paused and swapped out. */
 static uint64_t floor_of(const struct zr_run *run)
 {
     return run->base_bytes - run->spill_bytes;
 }
 
-/* `also`: a run that is not let in yet. */
+/* `also`: a run that is counted though it is not admitted yet. */
 static struct sums sum_runs(const struct zr_ledger *ledger, const struct zr_run *also)
 {
     struct sums sums = {0};
@@ -46,26 +47,26 @@ static struct sums sum_runs(const struct zr_ledger *ledger, const struct zr_run 
         if (!run->admitted && run != also)
             continue;
         sums.floor_bytes += floor_of(run);
-        sums.step_bytes = more_of(sums.step_bytes, run->peak_bytes - floor_of(run));
+        sums.step_bytes = max_of(sums.step_bytes, run->peak_bytes - floor_of(run));
         sums.held_bytes += run->held_bytes;
     }
     return sums;
 }
 
-/* Its turn ends with its step: it is one of those that compute beside one another. */
+/* Whether the run's time slice ends with its step, because the run computes beside others. */
 static bool ends_with_step(const struct zr_run *run)
 {
     return run->in_turn && run->threads > 0 && run->yields;
 }
 
-/* What the run holds when the one with this turn holds its most: one before that has ended its step, one that
- * follows has what it has now. */
+/* The bytes that the run holds when the run with time slice `turn` holds its peak. A run with an earlier
+ * slice has finished its step by then; a run with a later slice holds as much as now. */
 static uint64_t held_beside(const struct zr_run *run, uint64_t turn)
 {
     if (ends_with_step(run) && run->turn < turn)
         return run->base_bytes;
     bool follows = ends_with_step(run) && run->turn > turn;
-    return more_of(follows ? run->base_bytes : committed_to(run), run->held_bytes);
+    return max_of(follows ? run->base_bytes : reserved_bytes_of(run), run->held_bytes);
 }
 
 static uint64_t held_in_turn(const struct zr_ledger *ledger, uint64_t turn)
@@ -76,17 +77,17 @@ static uint64_t held_in_turn(const struct zr_ledger *ledger, uint64_t turn)
     return bytes;
 }
 
-/* The most of that, over the turns of all runs, or of those before `turn`. */
-static uint64_t most_held(const struct zr_ledger *ledger, uint64_t turn)
+/* The maximum of held_in_turn() over all time slices before `turn`. */
+static uint64_t max_held_bytes(const struct zr_ledger *ledger, uint64_t turn)
 {
-    uint64_t most = 0;
-    bool any = false;
+    uint64_t max_bytes = 0;
+    bool any_in_turn = false;
     for (const struct zr_run *run = ledger->runs; run; run = run->next)
         if (run->admitted && run->in_turn && run->turn < turn) {
-            most = more_of(most, held_in_turn(ledger, run->turn));
-            any = true;
+            max_bytes = max_of(max_bytes, held_in_turn(ledger, run->turn));
+            any_in_turn = true;
         }
-    return any ? most : held_in_turn(ledger, 0);
+    return any_in_turn ? max_bytes : held_in_turn(ledger, 0);
 }
 
 uint64_t zr_run_allows(const struct zr_client *client)
@@ -106,7 +107,7 @@ bool zr_run_follows(const struct zr_ledger *ledger, const struct zr_client *clie
     const struct zr_run *run = ledger->runs;
     while (run && !(run->in_turn && run->turn < client->run->turn))
         run = run->next;
-    return run || ledger->settling; /* those that come back may have come before it */
+    return run || ledger->settling; /* a reconnecting run may have an earlier slice */
 }
 
 uint64_t zr_run_free(const struct zr_ledger *ledger, const struct zr_client *client, uint64_t free_bytes)
@@ -114,9 +115,10 @@ uint64_t zr_run_free(const struct zr_ledger *ledger, const struct zr_client *cli
     if (!zr_run_follows(ledger, client))
         return free_bytes;
     const struct zr_run *run = client->run;
-    uint64_t own = held_beside(run, 0) - run->held_bytes; /* in `most` */
-    uint64_t all = free_bytes + sum_runs(ledger, NULL).held_bytes + own, most = most_held(ledger, run->turn);
-    uint64_t free = ledger->settling || most > all ? 0 : all - most;
+    uint64_t own = held_beside(run, 0) - run->held_bytes; /* counted in `max_bytes` */
+    uint64_t all = free_bytes + sum_runs(ledger, NULL).held_bytes + own,
+             max_bytes = max_held_bytes(ledger, run->turn);
+    uint64_t free = ledger->settling || max_bytes > all ? 0 : all - max_bytes;
     return free < free_bytes ? free : free_bytes;
 }
 
@@ -132,7 +134,7 @@ uint64_t zr_runs_need(const struct zr_ledger *ledger)
 {
     struct sums sums = sum_runs(ledger, NULL);
     uint64_t need = sums.floor_bytes + sums.step_bytes;
-    return zr_runs_beside(ledger) ? more_of(need, most_held(ledger, UINT64_MAX)) : need;
+    return zr_runs_beside(ledger) ? max_of(need, max_held_bytes(ledger, UINT64_MAX)) : need;
 }
 
 uint64_t zr_runs_spare(const struct zr_ledger *ledger)
@@ -147,14 +149,15 @@ uint64_t zr_runs_unreserved(const struct zr_ledger *ledger, uint64_t free_bytes)
     if (!ledger->runs)
         return free_bytes;
     struct sums sums = sum_runs(ledger, NULL);
-    uint64_t most = more_of(most_held(ledger, UINT64_MAX), sums.floor_bytes + sums.step_bytes);
-    uint64_t free = free_bytes + sums.held_bytes > most ? free_bytes + sums.held_bytes - most : 0;
+    uint64_t max_bytes = max_of(max_held_bytes(ledger, UINT64_MAX), sums.floor_bytes + sums.step_bytes);
+    uint64_t free = free_bytes + sums.held_bytes > max_bytes ? free_bytes + sums.held_bytes - max_bytes : 0;
     return free < free_bytes ? free : free_bytes;
 }
 
 /* ---- Members ------------------------------------------------------------------------------------------- */
 
-static zr_result have_run(struct zr_ledger *ledger, const struct zr_run_plan *plan, struct zr_run **out)
+static zr_result find_or_create_run(struct zr_ledger *ledger, const struct zr_run_plan *plan,
+                                    struct zr_run **out)
 {
     struct zr_run **link = &ledger->runs;
     for (; *link; link = &(*link)->next)
@@ -195,7 +198,7 @@ void zr_run_leave(struct zr_ledger *ledger, struct zr_client *client)
     zr_slab_give(&ledger->run_records, run);
 }
 
-/* The hard quotas: those of a group count the peaks of all that have one. */
+/* Checks the hard quotas. A group's quota counts the peaks of all members' plans. */
 static zr_result check_quotas(const struct zr_ledger *ledger, const struct zr_client *joining, uint64_t peak)
 {
     char planned[ZR_LEDGER_NUMBER_ROOM], quota[ZR_LEDGER_NUMBER_ROOM], others[ZR_LEDGER_NUMBER_ROOM];
@@ -210,7 +213,7 @@ static zr_result check_quotas(const struct zr_ledger *ledger, const struct zr_cl
             ledger->device_option, (int)joining->pid);
     for (const struct zr_client *client = ledger->clients; client && group->hard_bytes; client = client->next)
         if (client->group == group && client != joining)
-            sum += more_of(client->plan_peak_bytes, client->held_bytes);
+            sum += max_of(client->plan_peak_bytes, client->held_bytes);
     if (group->hard_bytes && (peak > group->hard_bytes || sum > group->hard_bytes - peak))
         return zr_fail(
             ZR_ERR_MEMORY,
@@ -222,7 +225,8 @@ static zr_result check_quotas(const struct zr_ledger *ledger, const struct zr_cl
     return ZR_OK;
 }
 
-static void await(struct zr_ledger *ledger, struct zr_client *client, enum zr_awaited what, uint64_t now_ns)
+static void start_awaiting(struct zr_ledger *ledger, struct zr_client *client, enum zr_awaited what,
+                           uint64_t now_ns)
 {
     client->awaits = what;
     client->awaits_until_ns = now_ns + ANSWER_NS;
@@ -236,7 +240,7 @@ static void reply(struct zr_ledger *ledger, struct zr_client *client, enum zr_se
     ledger->calls->reply(ledger, client, kind, words);
 }
 
-static bool is_turn(const struct zr_ledger *ledger, uint64_t turn)
+static bool is_slice_taken(const struct zr_ledger *ledger, uint64_t turn)
 {
     const struct zr_run *run = ledger->runs;
     while (run && !(run->in_turn && run->turn == turn))
@@ -244,8 +248,8 @@ static bool is_turn(const struct zr_ledger *ledger, uint64_t turn)
     return run != NULL;
 }
 
-static void enter(struct zr_ledger *ledger, struct zr_run *run, struct zr_client *client,
-                  const struct zr_run_plan *plan)
+static void add_member(struct zr_ledger *ledger, struct zr_run *run, struct zr_client *client,
+                       const struct zr_run_plan *plan)
 {
     client->run = run;
     client->plan_base_bytes = plan->base_bytes;
@@ -260,12 +264,13 @@ static void enter(struct zr_ledger *ledger, struct zr_run *run, struct zr_client
     run->admitted = run->begun = run->admitted || plan->admitted;
     run->in_turn = run->in_turn || plan->in_turn;
     run->threads = plan->count == 1 ? plan->threads : 0;
-    if (plan->turn > run->turn && !is_turn(ledger, plan->turn)) /* a rank that was away says an older one */
+    if (plan->turn > run->turn &&
+        !is_slice_taken(ledger, plan->turn)) /* a reconnecting rank may report an older slice */
         run->turn = plan->turn;
     run->claim_bytes = run->threads && plan->claim_bytes < run->peak_bytes
-                           ? more_of(plan->claim_bytes, run->base_bytes)
+                           ? max_of(plan->claim_bytes, run->base_bytes)
                            : run->peak_bytes;
-    ledger->turn_number = more_of(ledger->turn_number, plan->turn);
+    ledger->turn_number = max_of(ledger->turn_number, plan->turn);
 }
 
 zr_result zr_run_join(struct zr_ledger *ledger, struct zr_client *client, const struct zr_run_plan *plan,
@@ -276,24 +281,24 @@ zr_result zr_run_join(struct zr_ledger *ledger, struct zr_client *client, const 
         plan->spill_bytes > plan->base_bytes || plan->count == 0 || plan->count > MEMBERS_MAX ||
         client->awaits != ZR_AWAITS_NOTHING)
         return zr_fail(ZR_ERR_INVALID, "an invalid plan");
-    if (client->run && client->run->admitted) { /* it was to ask again */
+    if (client->run && client->run->admitted) { /* admitted after LATER was sent */
         reply(ledger, client, ZR_SERVICE_GRANTED, "");
         return ZR_OK;
     }
     if (!client->run) {
         zr_result result = plan->admitted ? ZR_OK : check_quotas(ledger, client, plan->peak_bytes);
         if (result == ZR_OK)
-            result = have_run(ledger, plan, &run);
+            result = find_or_create_run(ledger, plan, &run);
         if (result != ZR_OK && !plan->admitted)
             reply(ledger, client, ZR_SERVICE_REFUSED, "");
         if (result != ZR_OK)
             return ZR_OK;
-        enter(ledger, run, client, plan);
+        add_member(ledger, run, client, plan);
         run->turn_since_ns = now_ns;
     }
-    ledger->round++; /* what others have idle may be more than when it asked last */
+    ledger->round++; /* clients may have more idle memory than at the last request */
     if (!plan->admitted)
-        await(ledger, client, ZR_AWAITS_ADMISSION, now_ns);
+        start_awaiting(ledger, client, ZR_AWAITS_ADMISSION, now_ns);
     return ZR_OK;
 }
 
@@ -302,12 +307,12 @@ zr_result zr_run_turn(struct zr_ledger *ledger, struct zr_client *client, uint64
     struct zr_run *run = client->run;
     if (!run || !run->admitted || client->awaits != ZR_AWAITS_NOTHING)
         return zr_fail(ZR_ERR_INVALID, "a request for a time slice without an admitted plan");
-    if (client->slice_unreported) { /* it came while the holder was to ask again */
+    if (client->slice_unreported) { /* the slice began after LATER was sent */
         client->slice_unreported = false;
         reply(ledger, client, ZR_SERVICE_GRANTED, "");
         return ZR_OK;
     }
-    await(ledger, client, ZR_AWAITS_TURN, now_ns);
+    start_awaiting(ledger, client, ZR_AWAITS_TURN, now_ns);
     run->paused_count += !client->paused;
     client->spill_exhausted = client->paused && client->spill_exhausted;
     client->paused = true;
@@ -319,7 +324,7 @@ zr_result zr_run_claim(struct zr_client *client, uint64_t bytes)
     struct zr_run *run = client->run;
     if (!run || !run->threads || !run->in_turn)
         return zr_fail(ZR_ERR_INVALID, "a reservation without a time slice, or of a run that makes none");
-    bytes = more_of(bytes, run->base_bytes); /* which it has after its step */
+    bytes = max_of(bytes, run->base_bytes); /* the run holds its base after the step */
     if (bytes < run->claim_bytes)
         run->claim_bytes = bytes;
     return ZR_OK;
@@ -338,26 +343,26 @@ static void reply_all(struct zr_ledger *ledger, const struct zr_run *run, enum z
 static void refuse(struct zr_ledger *ledger, struct zr_run *run, const struct sums *with, uint64_t unplanned)
 {
     char number[5][ZR_SIZE_ROOM];
-    uint64_t most = more_of(run->peak_bytes, ledger->capacity_bytes);
+    uint64_t max_bytes = max_of(run->peak_bytes, ledger->capacity_bytes);
     zr_fail(ZR_ERR_MEMORY,
             "the plan takes %s in a step and %s between steps, and zrd lends %s, of which other runs keep %s "
             "and %s are held without a plan",
-            zr_size_print_in(number[0], run->peak_bytes, most),
-            zr_size_print_in(number[1], floor_of(run), most),
-            zr_size_print_in(number[2], ledger->capacity_bytes, most),
-            zr_size_print_in(number[3], with->floor_bytes - floor_of(run), most),
-            zr_size_print_in(number[4], unplanned, most));
+            zr_size_print_in(number[0], run->peak_bytes, max_bytes),
+            zr_size_print_in(number[1], floor_of(run), max_bytes),
+            zr_size_print_in(number[2], ledger->capacity_bytes, max_bytes),
+            zr_size_print_in(number[3], with->floor_bytes - floor_of(run), max_bytes),
+            zr_size_print_in(number[4], unplanned, max_bytes));
     reply_all(ledger, run, ZR_AWAITS_ADMISSION, ZR_SERVICE_REFUSED, "");
     unsigned left = run->members_count;
     for (struct zr_client *client = ledger->clients; client && left > 0; client = client->next)
         if (client->run == run) {
-            zr_run_leave(ledger, client); /* the last one takes the run with it */
+            zr_run_leave(ledger, client); /* frees the run after its last member */
             left--;
         }
 }
 
-/* To be let in. */
-static const char *why_waits(const struct zr_run *run, char *words, size_t room_bytes)
+/* Describes a wait for admission. */
+static const char *describe_wait(const struct zr_run *run, char *words, size_t room_bytes)
 {
     char peak[ZR_LEDGER_NUMBER_ROOM], base[ZR_LEDGER_NUMBER_ROOM];
     if (run->waits && run->members_count == run->expected_count)
@@ -381,11 +386,11 @@ static void decide(struct zr_ledger *ledger, struct zr_run *run, uint64_t now_ns
         first = first->next;
     if (need > ledger->capacity_bytes &&
         zr_ledger_reclaim(ledger, first, need - ledger->capacity_bytes, true, now_ns))
-        return; /* what is idle without a plan comes back first */
+        return; /* wait for idle memory of clients without a plan */
     if (need > ledger->capacity_bytes && run->waits && run->peak_bytes <= ledger->capacity_bytes) {
-        if (!run->reported) /* at once; from then on now and then */
+        if (!run->reported) /* at once; zr_runs_tick() repeats it */
             reply_all(ledger, run, ZR_AWAITS_ADMISSION, ZR_SERVICE_LATER,
-                      why_waits(run, words, sizeof words));
+                      describe_wait(run, words, sizeof words));
         run->reported = true;
         return;
     }
@@ -397,7 +402,7 @@ static void decide(struct zr_ledger *ledger, struct zr_run *run, uint64_t now_ns
     reply_all(ledger, run, ZR_AWAITS_ADMISSION, ZR_SERVICE_GRANTED, "");
 }
 
-/* ---- Turns --------------------------------------------------------------------------------------------- */
+/* ---- Time slices --------------------------------------------------------------------------------------- */
 
 static struct zr_run *first_queued(const struct zr_ledger *ledger)
 {
@@ -423,7 +428,7 @@ static void begin_turn(struct zr_ledger *ledger, struct zr_run *run, uint64_t no
     reply_all(ledger, run, ZR_AWAITS_TURN, ZR_SERVICE_GRANTED, "");
 }
 
-static void ask_turn(struct zr_ledger *ledger, struct zr_run *run, uint64_t lacks)
+static void send_yield(struct zr_ledger *ledger, struct zr_run *run, uint64_t lacks)
 {
     run->yields = true;
     for (struct zr_client *client = ledger->clients; client; client = client->next)
@@ -431,13 +436,14 @@ static void ask_turn(struct zr_ledger *ledger, struct zr_run *run, uint64_t lack
             ledger->calls->yield(ledger, client, lacks);
 }
 
-static uint64_t lacked_by(const struct zr_run *run)
+static uint64_t lacking_bytes(const struct zr_run *run)
 {
     return run->peak_bytes > run->held_bytes ? run->peak_bytes - run->held_bytes : 0;
 }
 
-/* Turns whose time is over are asked for, the oldest first, until they are enough. */
-static void ask_turns(struct zr_ledger *ledger, const struct zr_run *waits, uint64_t missing, uint64_t now_ns)
+/* Sends YIELD to runs whose time slices lasted turn_ns, oldest first, until their steps free `missing`. */
+static void yield_expired_slices(struct zr_ledger *ledger, const struct zr_run *waits, uint64_t missing,
+                                 uint64_t now_ns)
 {
     for (const struct zr_run *run = ledger->runs; run; run = run->next)
         if (run->in_turn && run->yields)
@@ -453,33 +459,35 @@ static void ask_turns(struct zr_ledger *ledger, const struct zr_run *waits, uint
             zr_ledger_due(ledger, oldest->turn_since_ns + ledger->turn_ns);
         if (!oldest || now_ns < oldest->turn_since_ns + ledger->turn_ns)
             return;
-        ask_turn(ledger, oldest, lacked_by(waits));
+        send_yield(ledger, oldest, lacking_bytes(waits));
         uint64_t step = oldest->peak_bytes - oldest->base_bytes;
         missing -= missing < step ? missing : step;
     }
 }
 
-/* Whether the run, which does not fit beside those in their turns, can compute beside them all the same. What
- * spills has no part in it: what rests of it is not sure to come back while others compute. */
+/* Whether the run, whose peak does not fit now, can still compute beside the runs in their time slices. No
+ * run can while an admitted run may swap out: swapped-out memory may not fit again while others compute. */
 static bool can_follow(const struct zr_ledger *ledger, const struct zr_run *run)
 {
-    bool can = run->threads > 0;
+    bool possible = run->threads > 0;
     uint64_t threads = run->threads;
     for (const struct zr_run *other = ledger->runs; other; other = other->next) {
-        can = can && (other->spill_bytes == 0 || !other->admitted) && (other->threads > 0 || !other->in_turn);
+        possible = possible && (other->spill_bytes == 0 || !other->admitted) &&
+                   (other->threads > 0 || !other->in_turn);
         threads += other->in_turn ? other->threads : 0;
     }
-    return can && threads <= ledger->processors;
+    return possible && threads <= ledger->processors;
 }
 
-/* All that compute at once end their turns with their steps, and say their claims. */
+/* Begins a time slice beside others and sends YIELD to all runs in a slice: their slices now end with their
+ * steps, and they send CLAIM. */
 static void begin_beside(struct zr_ledger *ledger, struct zr_run *run, uint64_t now_ns)
 {
-    uint64_t lacks = lacked_by(run);
+    uint64_t lacks = lacking_bytes(run);
     begin_turn(ledger, run, now_ns);
     for (struct zr_run *other = ledger->runs; other; other = other->next)
         if (other->in_turn && !other->yields)
-            ask_turn(ledger, other, lacks ? lacks : 1);
+            send_yield(ledger, other, lacks ? lacks : 1);
 }
 
 bool zr_run_ask_before(struct zr_ledger *ledger, const struct zr_client *client)
@@ -487,42 +495,42 @@ bool zr_run_ask_before(struct zr_ledger *ledger, const struct zr_client *client)
     bool asked = false;
     for (struct zr_run *run = ledger->runs; run; run = run->next)
         if (run->in_turn && !run->yields && run->turn <= client->run->turn) {
-            ask_turn(ledger, run, lacked_by(client->run) + 1);
+            send_yield(ledger, run, lacking_bytes(client->run) + 1);
             asked = true;
         }
     return asked;
 }
 
-/* What must be had for the run's turn beside what others keep, beyond the capacity; *alone: no other has its
- * turn. */
-static uint64_t missing_for(const struct zr_ledger *ledger, const struct zr_run *run, bool *alone)
+/* The bytes beyond the capacity that the run's time slice needs beside the reservations of other runs.
+ * *no_other_in_turn: no other run is in a time slice. */
+static uint64_t missing_for(const struct zr_ledger *ledger, const struct zr_run *run, bool *no_other_in_turn)
 {
     struct sums sums = sum_runs(ledger, NULL);
     uint64_t need = ledger->held_bytes - sums.held_bytes + run->peak_bytes;
-    *alone = true;
+    *no_other_in_turn = true;
     for (const struct zr_run *other = ledger->runs; other; other = other->next)
         if (other != run && other->admitted) {
-            need += more_of(committed_to(other), other->begun ? 0 : other->held_bytes);
-            *alone = *alone && !other->in_turn;
+            need += max_of(reserved_bytes_of(other), other->begun ? 0 : other->held_bytes);
+            *no_other_in_turn = *no_other_in_turn && !other->in_turn;
         }
     return need > ledger->capacity_bytes ? need - ledger->capacity_bytes : 0;
 }
 
-/* What the holder can be asked for now. */
+/* The bytes that the client can be asked to swap out now. */
 static uint64_t spillable_bytes(const struct zr_client *client)
 {
     uint64_t floor = client->plan_base_bytes - client->plan_spill_bytes;
-    bool can = client->plan_spill_bytes > 0 && client->paused && !client->spill_exhausted &&
-               client->listens && client->reclaim_bytes == 0;
-    return can && client->held_bytes > floor ? client->held_bytes - floor : 0;
+    bool possible = client->plan_spill_bytes > 0 && client->paused && !client->spill_exhausted &&
+                    client->listens && client->reclaim_bytes == 0;
+    return possible && client->held_bytes > floor ? client->held_bytes - floor : 0;
 }
 
-/* Asks runs that rest, but for this one, to spill what is missing. False: nothing comes. Those that wait
- * longest for their turn come last: they need it back soonest. */
-static bool ask_spills(struct zr_ledger *ledger, const struct zr_run *waits, uint64_t missing,
-                       uint64_t now_ns)
+/* Asks paused runs other than `waits` to swap out the missing bytes. False: no bytes are pending. The run
+ * that waits longest for its time slice is asked last: it needs its memory soonest. */
+static bool request_swap_outs(struct zr_ledger *ledger, const struct zr_run *waits, uint64_t missing,
+                              uint64_t now_ns)
 {
-    uint64_t coming = zr_ledger_reclaim_bytes(ledger); /* of what is idle, too */
+    uint64_t coming = zr_ledger_reclaim_bytes(ledger); /* includes requests for idle memory */
     while (coming < missing) {
         struct zr_client *best = NULL;
         for (struct zr_client *client = ledger->clients; client; client = client->next)
@@ -531,25 +539,27 @@ static bool ask_spills(struct zr_ledger *ledger, const struct zr_run *waits, uin
                 best = client;
         if (!best)
             break;
-        uint64_t most = spillable_bytes(best);
-        zr_ledger_ask_spill(ledger, best, missing - coming < most ? missing - coming : most, now_ns);
+        uint64_t max_bytes = spillable_bytes(best);
+        zr_ledger_ask_spill(ledger, best, missing - coming < max_bytes ? missing - coming : max_bytes,
+                            now_ns);
         coming += best->reclaim_bytes;
     }
     return coming > 0;
 }
 
-/* The first in the queue that fits now; NULL: none. */
+/* The first queued run that fits now; NULL: none. */
 static struct zr_run *first_that_fits(const struct zr_ledger *ledger)
 {
     struct zr_run *first = NULL;
-    bool alone;
+    bool no_other_in_turn;
     for (struct zr_run *run = ledger->runs; run; run = run->next)
-        if (run->queued && (!first || run->queued < first->queued) && missing_for(ledger, run, &alone) == 0)
+        if (run->queued && (!first || run->queued < first->queued) &&
+            missing_for(ledger, run, &no_other_in_turn) == 0)
             first = run;
     return first;
 }
 
-static void give_turns(struct zr_ledger *ledger, uint64_t now_ns)
+static void begin_turns(struct zr_ledger *ledger, uint64_t now_ns)
 {
     struct zr_run *run;
     if (now_ns < ledger->settled_ns) {
@@ -558,17 +568,17 @@ static void give_turns(struct zr_ledger *ledger, uint64_t now_ns)
         return;
     }
     while ((run = first_queued(ledger))) {
-        bool alone;
-        uint64_t missing = missing_for(ledger, run, &alone);
-        if (missing > 0 && !alone && can_follow(ledger, run)) {
+        bool no_other_in_turn;
+        uint64_t missing = missing_for(ledger, run, &no_other_in_turn);
+        if (missing > 0 && !no_other_in_turn && can_follow(ledger, run)) {
             begin_beside(ledger, run, now_ns);
             continue;
         }
-        if (missing > 0 && !alone) {
-            ask_turns(ledger, run, missing, now_ns);
+        if (missing > 0 && !no_other_in_turn) {
+            yield_expired_slices(ledger, run, missing, now_ns);
             return;
         }
-        if (missing > 0 && ask_spills(ledger, run, missing, now_ns))
+        if (missing > 0 && request_swap_outs(ledger, run, missing, now_ns))
             return;
         /* A run whose disk has failed keeps its memory and continues, and the other waits until it exits. If
          * no run fits, waiting longer does not help. */
@@ -583,7 +593,7 @@ void zr_runs_serve(struct zr_ledger *ledger, uint64_t now_ns)
     if (ledger->settling && ledger->first_waiting)
         zr_ledger_due(ledger, ledger->settled_ns);
     for (struct zr_run *run = ledger->runs; run && !ledger->settling; run = run->next)
-        if (run->in_turn && run->turn == 0) /* which no zrd gave it: it comes last */
+        if (run->in_turn && run->turn == 0) /* no zrd granted the slice: the run comes last */
             run->turn = ++ledger->turn_number;
     for (struct zr_run *run = ledger->runs, *next; run; run = next) {
         next = run->next;
@@ -596,7 +606,7 @@ void zr_runs_serve(struct zr_ledger *ledger, uint64_t now_ns)
         }
     }
     if (ledger->runs)
-        give_turns(ledger, now_ns);
+        begin_turns(ledger, now_ns);
 }
 
 void zr_runs_tick(struct zr_ledger *ledger, uint64_t now_ns)
@@ -620,7 +630,7 @@ void zr_runs_tick(struct zr_ledger *ledger, uint64_t now_ns)
         else if (client->awaits == ZR_AWAITS_TURN)
             snprintf(words, sizeof words, "waits for its time slice");
         else
-            why_waits(client->run, words, sizeof words);
+            describe_wait(client->run, words, sizeof words);
         reply(ledger, client, ZR_SERVICE_LATER, words);
     }
 }

@@ -22,10 +22,10 @@
 enum {
     CLIENTS_MAX = 8192,
     EVENTS_AT_ONCE = 64,
-    MESSAGES_AT_ONCE = 16, /* of one client, before the others have a turn */
-    LOOK_MS = 200
+    MESSAGES_AT_ONCE = 16, /* of one client, before other clients are served */
+    CHECK_MS = 200
 };
-#define SILENT_NS UINT64_C(30000000000) /* a connection that says nothing for so long is closed */
+#define SILENT_NS UINT64_C(30000000000) /* a connection without a message for this time is closed */
 
 static struct zr_server *server_of(struct zr_ledger *ledger)
 {
@@ -37,7 +37,7 @@ static struct zr_connection *connection_of(struct zr_client *client)
     return (struct zr_connection *)client;
 }
 
-/* ---- What a client is told ----------------------------------------------------------------------------- */
+/* ---- Messages to a client ------------------------------------------------------------------------------ */
 
 void zr_connection_disconnect(struct zr_server *server, struct zr_connection *connection, bool revoke,
                               const char *words)
@@ -152,7 +152,7 @@ static bool release(struct zr_server *server, struct zr_connection *connection)
                                         : zr_connection_release_files(connection);
 }
 
-static void forget(struct zr_server *server, struct zr_connection *connection)
+static void destroy_connection(struct zr_server *server, struct zr_connection *connection)
 {
     if (connection->previous)
         connection->previous->next = connection->next;
@@ -168,7 +168,7 @@ static void forget(struct zr_server *server, struct zr_connection *connection)
     zr_slab_give(&server->connection_records, connection);
 }
 
-/* Hangs up. Its memory goes, or stays counted while a child of its maps it. */
+/* Closes the connection. The client's memory is freed, or stays counted while a forked child maps it. */
 static void finish(struct zr_server *server, struct zr_connection *connection)
 {
     notify_end(server, connection);
@@ -187,7 +187,7 @@ static void finish(struct zr_server *server, struct zr_connection *connection)
         return;
     }
     close_fd(&connection->process);
-    forget(server, connection);
+    destroy_connection(server, connection);
 }
 
 /* Ending one connection may disconnect another. */
@@ -203,10 +203,10 @@ static void finish_disconnected(struct zr_server *server)
     }
 }
 
-/* Periodic checks: which files of dead processes are free now, and which clients are silent. */
-static void look_around(struct zr_server *server, uint64_t now_ns)
+/* Checks periodically whether files of dead processes can be freed and whether a connection is silent. */
+static void check_silent(struct zr_server *server, uint64_t now_ns)
 {
-    if (now_ns - server->looked_ns < (uint64_t)LOOK_MS * 1000000)
+    if (now_ns - server->looked_ns < (uint64_t)CHECK_MS * 1000000)
         return;
     server->looked_ns = now_ns;
     if (server->left_count == 0 && server->unregistered_count == 0)
@@ -218,13 +218,13 @@ static void look_around(struct zr_server *server, uint64_t now_ns)
 
 /* ---- The beginning of a connection --------------------------------------------------------------------- */
 
-static bool listen_to(struct zr_server *server, int fd, struct zr_source *source)
+static bool add_to_epoll(struct zr_server *server, int fd, struct zr_source *source)
 {
     struct epoll_event event = {.events = EPOLLIN, .data.ptr = source};
     return epoll_ctl(server->epoll, EPOLL_CTL_ADD, fd, &event) == 0;
 }
 
-/* A process that has not been heard yet. */
+/* Refuses a connection that has not registered yet. */
 static void refuse_connection(struct zr_server *server, int requests, const char *words)
 {
     struct zr_service_message refused = zr_service_message_of(ZR_SERVICE_REFUSED);
@@ -263,22 +263,22 @@ void zr_server_admit(struct zr_server *server, int requests)
     server->connections_count++;
     server->unregistered_count++;
     fcntl(requests, F_SETFL, O_NONBLOCK);
-    /* A child that was not made by fork() may have the connection, too: the process's end counts as well. */
+    /* A child process may keep the connection open, so zrd also watches for the process's exit. */
     connection->process = (int)syscall(SYS_pidfd_open, peer.pid, 0);
     if (connection->process >= 0)
-        listen_to(server, connection->process, &connection->process_source);
-    if (!listen_to(server, requests, &connection->requests_source))
+        add_to_epoll(server, connection->process, &connection->process_source);
+    if (!add_to_epoll(server, requests, &connection->requests_source))
         zr_connection_disconnect(server, connection, false, "epoll cannot add its connection");
 }
 
 static void accept_all(struct zr_server *server, int listening)
 {
     for (unsigned i = 0; listening >= 0 && i < EVENTS_AT_ONCE; i++) {
-        if (server->spare < 0) /* another process may have taken its place */
+        if (server->spare < 0) /* no descriptor was free after the last use */
             server->spare = zr_open("/dev/null", O_RDONLY, 0);
         int requests = zr_accept(listening, SOCK_NONBLOCK);
         if (requests < 0 && (errno == EMFILE || errno == ENFILE) && server->spare >= 0) {
-            /* Told, not left waiting in the queue. */
+            /* Answer the client instead of leaving it in the queue. */
             close_fd(&server->spare);
             requests = zr_accept(listening, SOCK_NONBLOCK);
             refuse_connection(
@@ -293,13 +293,13 @@ static void accept_all(struct zr_server *server, int listening)
     }
 }
 
-/* Accepts at the listener's sockets, as far as they are there. */
-static bool attend(struct zr_server *server)
+/* Adds the listener's open descriptors to epoll. */
+static bool add_listener(struct zr_server *server)
 {
     static struct zr_source listening = {ZR_SOURCE_LISTENING, NULL}, folder = {ZR_SOURCE_FOLDER, NULL};
     const struct zr_listener *listener = &server->listener;
-    return (listener->socket < 0 || listen_to(server, listener->socket, &listening)) &&
-           (listener->watch < 0 || listen_to(server, listener->watch, &folder));
+    return (listener->socket < 0 || add_to_epoll(server, listener->socket, &listening)) &&
+           (listener->watch < 0 || add_to_epoll(server, listener->watch, &folder));
 }
 
 static uint64_t folder_due_ns(const struct zr_server *server)
@@ -307,14 +307,15 @@ static uint64_t folder_due_ns(const struct zr_server *server)
     return server->listener.key[0] ? server->listener.due_ns : UINT64_MAX;
 }
 
-/* Makes the socket again where its folder was removed, and writes the limits beside it. */
-static void look_at_folder(struct zr_server *server, uint64_t now_ns)
+/* Creates the socket again if its file was removed, and writes the limits beside the socket. */
+static void check_folder(struct zr_server *server, uint64_t now_ns)
 {
     bool again = false;
     zr_result result = zr_listener_check(&server->listener, now_ns, &again, server->log);
     if (again) {
-        result = attend(server) ? ZR_OK
-                                : zr_fail(ZR_ERR_UNAVAILABLE, "epoll cannot add a socket (error %d)", errno);
+        result = add_listener(server)
+                     ? ZR_OK
+                     : zr_fail(ZR_ERR_UNAVAILABLE, "epoll cannot add a socket (error %d)", errno);
         if (zr_limits_move(&server->limits, &server->ledger, server->listener.address.sun_path) != ZR_OK)
             zr_service_log(server->log, "the limits: %s", zr_last_error());
     }
@@ -326,7 +327,7 @@ static void look_at_folder(struct zr_server *server, uint64_t now_ns)
 
 /* ---- The loop ------------------------------------------------------------------------------------------ */
 
-static void read_line(struct zr_server *server, struct zr_connection *connection)
+static void receive_some(struct zr_server *server, struct zr_connection *connection)
 {
     struct zr_service_packet packet;
     for (unsigned i = 0; i < MESSAGES_AT_ONCE && !connection->disconnected; i++) {
@@ -345,10 +346,10 @@ void zr_connection_receive(struct zr_server *server, struct zr_connection *conne
 {
     struct pollfd more = {.fd = connection->requests, .events = POLLIN};
     while (!connection->disconnected && connection->requests >= 0 && poll(&more, 1, 0) > 0)
-        read_line(server, connection);
+        receive_some(server, connection);
 }
 
-static void take_event(struct zr_server *server, const struct zr_source *source)
+static void handle_event(struct zr_server *server, const struct zr_source *source)
 {
     switch (source->kind) {
     case ZR_SOURCE_LISTENING:
@@ -356,26 +357,26 @@ static void take_event(struct zr_server *server, const struct zr_source *source)
         accept_all(server, server->listener.name);
         break;
     case ZR_SOURCE_FOLDER:
-        look_at_folder(server, zr_os_now_ns());
+        check_folder(server, zr_os_now_ns());
         break;
     case ZR_SOURCE_SIGNAL:
         server->stop = true;
         break;
     case ZR_SOURCE_REQUESTS:
         if (!source->connection->disconnected)
-            read_line(server, source->connection);
+            receive_some(server, source->connection);
         break;
     case ZR_SOURCE_PROCESS:
-        /* What it sent last comes first. */
+        /* Dispatch the client's last messages before disconnecting it. */
         if (!source->connection->disconnected)
-            read_line(server, source->connection);
+            receive_some(server, source->connection);
         zr_connection_disconnect(server, source->connection, false, "");
         break;
     }
 }
 
-/* A client that is gone, or about to be. */
-static bool tells_an_end(const struct epoll_event *event)
+/* Whether the event reports an exited process or a closed connection. */
+static bool is_disconnect(const struct epoll_event *event)
 {
     const struct zr_source *source = event->data.ptr;
     return source->kind == ZR_SOURCE_PROCESS ||
@@ -394,21 +395,21 @@ void zr_server_step(struct zr_server *server, int timeout_ms)
             timeout_ms = (int)left_ms;
     }
     if ((server->left_count > 0 || server->unregistered_count > 0) &&
-        (timeout_ms < 0 || timeout_ms > LOOK_MS))
-        timeout_ms = LOOK_MS;
+        (timeout_ms < 0 || timeout_ms > CHECK_MS))
+        timeout_ms = CHECK_MS;
     int count = epoll_wait(server->epoll, events, EVENTS_AT_ONCE, timeout_ms);
-    /* What the dead held is free before anybody is refused: what others say waits for the next step. */
+    /* Free the memory of exited clients before any request is refused: requests wait for the next step. */
     bool ends = false;
     for (int i = 0; i < count; i++)
-        ends = ends || tells_an_end(&events[i]);
+        ends = ends || is_disconnect(&events[i]);
     for (int i = 0; i < count; i++)
-        if (!ends || tells_an_end(&events[i]))
-            take_event(server, events[i].data.ptr);
+        if (!ends || is_disconnect(&events[i]))
+            handle_event(server, events[i].data.ptr);
     now_ns = zr_os_now_ns();
     zr_ledger_tick(&server->ledger, now_ns);
-    look_around(server, now_ns);
+    check_silent(server, now_ns);
     if (now_ns >= folder_due_ns(server))
-        look_at_folder(server, now_ns);
+        check_folder(server, now_ns);
     finish_disconnected(server);
 }
 
@@ -430,7 +431,8 @@ zr_result zr_server_listen(struct zr_server *server)
 {
     static struct zr_source name = {ZR_SOURCE_LISTENING, NULL};
     server->spare = open("/dev/null", O_RDONLY | O_CLOEXEC);
-    return attend(server) && (server->listener.name < 0 || listen_to(server, server->listener.name, &name))
+    return add_listener(server) &&
+                   (server->listener.name < 0 || add_to_epoll(server, server->listener.name, &name))
                ? ZR_OK
                : zr_fail(ZR_ERR_UNAVAILABLE, "epoll cannot add a socket (error %d)", errno);
 }
@@ -438,14 +440,14 @@ zr_result zr_server_listen(struct zr_server *server)
 zr_result zr_server_stop_by(struct zr_server *server, int fd)
 {
     static struct zr_source source = {ZR_SOURCE_SIGNAL, NULL};
-    return listen_to(server, fd, &source)
+    return add_to_epoll(server, fd, &source)
                ? ZR_OK
                : zr_fail(ZR_ERR_UNAVAILABLE, "epoll cannot add a descriptor (error %d)", errno);
 }
 
 void zr_server_end(struct zr_server *server)
 {
-    zr_listener_close(&server->listener); /* first: a client that is hung up on may start the next zrd */
+    zr_listener_close(&server->listener); /* first: a disconnected client may start the next zrd */
     for (struct zr_connection *connection = server->connections, *next; connection; connection = next) {
         next = connection->next;
         close_fd(&connection->requests);

@@ -144,7 +144,7 @@ static void take_free(struct passing *own, const struct zr_record *record, uint6
 {
     const struct zr_range_record *block = zr_extents_floor(&own->memory.blocks, record->address);
     bool asked = record->kind == ZR_RECORD_FREE_ASKED;
-    if (!block || block->address != record->address) /* the memory will report the error */
+    if (!block || block->address != record->address) /* zr_memory_apply() reports the error */
         return;
     count_moment(&own->columns[asked ? ASKED_MOMENT : FREE_MOMENT], moment);
     zr_column_number(&own->columns[asked ? ASKED_AGE : FREE_AGE],
@@ -172,7 +172,8 @@ static void take_map(struct passing *own, const struct zr_record *record, uint64
 static void take_others(struct passing *own, const struct zr_record *record, uint64_t moment)
 {
     if (record->kind == ZR_RECORD_REFUSED) {
-        zr_column_number(&own->columns[REFUSED], moment - 1); /* as in struct zr_moments */
+        zr_column_number(&own->columns[REFUSED],
+                         moment - 1); /* the number of records before it, as in struct zr_moments */
         zr_column_number(&own->columns[REFUSED], record->bytes);
         zr_column_number(&own->columns[REFUSED], record->tag);
         own->refused_count++;
@@ -341,14 +342,14 @@ zr_result zr_page_add(struct zr_html_page *page, const struct zr_page_source *so
         return result;
     struct passing *own = memset(room, 0, sizeof *own);
     own->source = source;
-    page->spill->end_bytes = 0;
+    page->swap->end_bytes = 0;
     zr_memory_init(&own->memory, source->recording, arena);
     zr_bands_init(&own->bands, arena, source->recording->has_maps ? 0 : FAR_BYTES);
     zr_page_stacks_init(&own->stacks, source->recording, arena);
     own->stacks.frames = &own->columns[FRAMES];
     own->stacks.stacks = &own->columns[STACKS];
     for (unsigned i = 0; i < COLUMNS; i++)
-        zr_column_start(&own->columns[i], names[i], page->spill, arena);
+        zr_column_start(&own->columns[i], names[i], page->swap, arena);
     result = go_through(own, arena);
     for (unsigned i = 0; i < COLUMNS && result == ZR_OK; i++)
         result = zr_column_write(&own->columns[i], &page->text, page->files_count);
@@ -368,9 +369,9 @@ static void put(struct zr_html_page *page, const char *words)
     zr_text_put(&page->text, words, strlen(words));
 }
 
-void zr_page_start(struct zr_html_page *page, struct zr_file *file, struct zr_page_columns *spill)
+void zr_page_start(struct zr_html_page *page, struct zr_file *file, struct zr_page_columns *swap)
 {
-    page->spill = spill;
+    page->swap = swap;
     page->files_count = 0;
     zr_text_start(&page->text, file, page->buffer, sizeof page->buffer);
     put(page, "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"

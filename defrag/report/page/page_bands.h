@@ -9,13 +9,13 @@ enum { ZR_BANDS_MAX = 4096 };
 
 struct zr_band {
     uint64_t begin, end; /* addresses */
-    uint64_t place;      /* of `begin` on the axis: valid once settled */
+    uint64_t place;      /* of `begin` on the axis: valid after zr_bands_settle() */
 };
 
 struct zr_bands {
     struct zr_vector items;  /* struct zr_band, in rising order, disjoint */
     uint64_t distance_bytes; /* bands within this distance are merged */
-    uint64_t bytes;          /* sum of all bands: valid once settled */
+    uint64_t bytes;          /* sum of all bands: valid after zr_bands_settle() */
 };
 
 void zr_bands_init(struct zr_bands *bands, zr_arena *arena, uint64_t distance_bytes);
@@ -25,8 +25,8 @@ zr_result zr_bands_add(struct zr_bands *bands, uint64_t begin, uint64_t end);
 /* Assigns each band its place, after the last band was added. */
 void zr_bands_settle(struct zr_bands *bands);
 
-/* The part of [begin, end) that lies in the first band from `begin` on: its place, its bytes, and where to
- * continue. False: there is none. */
+/* The part of [begin, end) that lies in the first band from `begin` on: its place, its bytes, and the address
+ * to continue at. False: no band overlaps the range. */
 struct zr_band_part {
     uint64_t place, bytes, next;
 };

@@ -19,14 +19,14 @@ static void take_back(void *arena, void *room)
     zr_arena_free(arena, room);
 }
 
-void zr_column_start(struct zr_column *column, const char *name, struct zr_page_columns *spill,
+void zr_column_start(struct zr_column *column, const char *name, struct zr_page_columns *swap,
                      zr_arena *arena)
 {
     column->name = name;
     column->result = ZR_OK;
     column->plain_bytes = column->last = 0;
     column->gathered_bytes = 0;
-    column->spill = spill;
+    column->swap = swap;
     zr_vector_init(&column->places, arena, sizeof(uint64_t));
     column->stream = (z_stream){.zalloc = give, .zfree = take_back, .opaque = arena};
     column->streaming = deflateInit(&column->stream, LEVEL) == Z_OK;
@@ -44,13 +44,13 @@ void zr_column_end(struct zr_column *column)
     zr_vector_end(&column->places);
 }
 
-static void spill_packed(struct zr_column *column)
+static void swap_out_packed(struct zr_column *column)
 {
-    struct zr_page_columns *spill = column->spill;
-    column->result = zr_vector_add(&column->places, &spill->end_bytes);
+    struct zr_page_columns *swap = column->swap;
+    column->result = zr_vector_add(&column->places, &swap->end_bytes);
     if (column->result == ZR_OK)
-        column->result = zr_file_write_at(&spill->file, spill->end_bytes, column->packed, ZR_COLUMN_PACKED);
-    spill->end_bytes += ZR_COLUMN_PACKED;
+        column->result = zr_file_write_at(&swap->file, swap->end_bytes, column->packed, ZR_COLUMN_PACKED);
+    swap->end_bytes += ZR_COLUMN_PACKED;
     column->stream.next_out = column->packed;
     column->stream.avail_out = ZR_COLUMN_PACKED;
 }
@@ -67,7 +67,7 @@ static void pack(struct zr_column *column, int flush)
         if (got != Z_OK && got != Z_STREAM_END)
             column->result = zr_fail(ZR_ERR_CORRUPT, "zlib fails: %d", got);
         else if (column->stream.avail_out == 0)
-            spill_packed(column);
+            swap_out_packed(column);
     }
 }
 
@@ -136,7 +136,7 @@ zr_result zr_column_write(struct zr_column *column, struct zr_text *text, unsign
                   file, column->name, column->plain_bytes);
     for (size_t i = 0; i < column->places.count && column->result == ZR_OK; i++) {
         const uint64_t *place = zr_vector_at(&column->places, i);
-        column->result = zr_file_read_at(&column->spill->file, *place, chunk, sizeof chunk);
+        column->result = zr_file_read_at(&column->swap->file, *place, chunk, sizeof chunk);
         if (column->result == ZR_OK)
             put_base64(text, chunk, sizeof chunk);
     }

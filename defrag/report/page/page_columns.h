@@ -21,15 +21,15 @@ struct zr_page_columns {
     uint64_t end_bytes;
 };
 
-/* One thread at a time. The first error stays in `result`, and later calls do nothing. */
+/* One thread at a time. The first error remains in `result`, and later calls do nothing. */
 struct zr_column {
     const char *name; /* borrowed; letters and _ only */
     zr_result result;
-    uint64_t plain_bytes; /* so far */
+    uint64_t plain_bytes; /* bytes before compression, so far */
     uint64_t last;        /* the last number, for differences */
 
     /* private */
-    struct zr_page_columns *spill; /* borrowed */
+    struct zr_page_columns *swap; /* borrowed */
     z_stream stream;
     bool streaming;
     struct zr_vector places; /* uint64_t: position of each ZR_COLUMN_PACKED bytes in the swap file */
@@ -37,8 +37,8 @@ struct zr_column {
     unsigned char plain[ZR_COLUMN_PLAIN], packed[ZR_COLUMN_PACKED];
 };
 
-/* The caller ends it in any case. */
-void zr_column_start(struct zr_column *column, const char *name, struct zr_page_columns *spill,
+/* The caller ends the column even after an error. */
+void zr_column_start(struct zr_column *column, const char *name, struct zr_page_columns *swap,
                      zr_arena *arena);
 void zr_column_end(struct zr_column *column);
 

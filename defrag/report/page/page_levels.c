@@ -123,7 +123,7 @@ static void put_figures(struct zr_column *column, uint64_t *last, const struct z
 static void end_step(struct zr_levels *levels)
 {
     put_figures(levels->start, levels->last[0], &levels->first);
-    put_figures(levels->peak, levels->last[1], &levels->most);
+    put_figures(levels->peak, levels->last[1], &levels->highest);
 }
 
 void zr_levels_note(struct zr_levels *levels, const struct zr_memory *memory, uint64_t time_ns)
@@ -132,12 +132,12 @@ void zr_levels_note(struct zr_levels *levels, const struct zr_memory *memory, ui
     bool begins = moment % levels->step_moments == 0;
     if (begins && moment > 0)
         end_step(levels);
-    if (!begins && used <= levels->most_bytes)
+    if (!begins && used <= levels->highest_bytes)
         return;
-    zr_memory_get_figures(memory, &levels->most);
-    levels->most_bytes = used;
+    zr_memory_get_figures(memory, &levels->highest);
+    levels->highest_bytes = used;
     if (begins) {
-        levels->first = levels->most;
+        levels->first = levels->highest;
         zr_column_difference(levels->times, time_ns);
     }
 }

@@ -17,7 +17,7 @@ struct zr_clients {
     struct zr_service_message rows[ZR_CLIENTS_SHOWN]; /* largest held bytes first */
 };
 
-/* The host's zrd, which need not run, and the zrds of devices that run. */
+/* The zrd of the host, running or not, and each running zrd of a device. */
 struct zr_services {
     unsigned count; /* 1 or more */
     struct zr_clients each[ZR_SERVICES_SHOWN];

@@ -1,4 +1,4 @@
-/* launcher.c: replaces a launcher's number by those of its ranks. Uses defrag/trace/live.c. */
+/* launcher.c: finds the ranks of a launcher by its process number. Uses defrag/trace/live.c. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -37,8 +37,8 @@ bool zr_tool_next_rank(long pid, long *rank)
     return false;
 }
 
-/* If all descendants are too small to publish memory: the only one with memory of zr and without such
- * descendants; 0: none or several. */
+/* Finds the only descendant that runs on zr and has no descendant on zr; 0: none or several. Called if no
+ * descendant publishes memory. */
 static long only_small(long pid)
 {
     struct zr_folder folder;

@@ -13,8 +13,8 @@ enum {
 struct zr_ledger_row {
     const char *name; /* a literal, a tag's name, or an element of the ledger's `programs` */
     bool is_tag;      /* the row has the live bytes of that tag */
-    int64_t bytes;    /* below 0: bytes that the rows have and the total has not */
-    long pid;         /* the row of another process, whose program is `name`; 0: none */
+    int64_t bytes;    /* below 0: bytes that other rows count and the total does not */
+    long pid;         /* of a row for another process, whose program is `name`; 0: none */
 };
 
 struct zr_memory_ledger {

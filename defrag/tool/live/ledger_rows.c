@@ -26,7 +26,7 @@ int64_t zr_ledger_residual(const struct zr_memory_ledger *ledger)
     return left;
 }
 
-/* The counts are of different moments, so their sum can exceed the total. */
+/* The counts are read at different points in time, so their sum can exceed the total. */
 static void close_rows(struct zr_memory_ledger *ledger)
 {
     int64_t left = zr_ledger_residual(ledger);

@@ -355,9 +355,9 @@ int zr_tool_ps(int argc, char **argv)
 struct request {
     long pid;
     const char *arena; /* the arena that the user named, by name or number; NULL: all */
-    uint64_t stacks;   /* one stack in so many allocations; 0: none */
+    uint64_t stacks;   /* allocations per recorded stack; 0: no stacks */
     const char *file;
-    /* The arenas that were asked so far: an attach records arenas that are created later, too. */
+    /* Arenas that have received the command. An attach also records arenas that are created later. */
     struct zr_tool_arena_name {
         uint32_t number;
         char name[ZR_PUBLISHED_NAME_BYTES];
@@ -409,7 +409,7 @@ zr_result zr_tool_arena_file(char out[PATH_MAX], const char *file, const char *w
     return length > 0 && length < PATH_MAX ? ZR_OK : zr_fail(ZR_ERR_INVALID, "'%s' is too long", file);
 }
 
-/* The process's published figures, as read for the request. */
+/* The process's published figures, as read for the current request. */
 static struct zr_live live_of_request;
 
 /* Finds the process, or a launcher's only rank, and the named arena. */
@@ -430,7 +430,8 @@ static zr_result complete(struct request *request)
     return result;
 }
 
-/* Marks the arena as asked. False: it was asked before, or another arena is wanted. */
+/* Marks the arena as commanded. False: the arena received the command before, or the user named another one.
+ */
 static bool is_next(struct request *request, unsigned index)
 {
     const struct zr_published_arena *arena = &live_of_request.shown.arenas[index];
@@ -449,7 +450,8 @@ static bool is_next(struct request *request, unsigned index)
     return true;
 }
 
-/* Sends one command for one arena. The file has the request's own name if no other arena is recorded. */
+/* Sends one command for one arena. The file keeps the request's name if the command concerns one arena only.
+ */
 static zr_result ask(const struct request *request, const char *word, unsigned index, int *connection)
 {
     const struct zr_live *live = &live_of_request;
@@ -479,12 +481,12 @@ static zr_result ask(const struct request *request, const char *word, unsigned i
     return result;
 }
 
-/* Sends the command for each arena that was not asked before. An arena that refuses is skipped with a
- * message; if all refuse, that is an error. */
+/* Sends the command for each arena that has not received it. An arena that refuses is skipped with a message.
+ * It is an error if all arenas refuse. */
 static zr_result ask_all(struct request *request, const char *word, int *connection)
 {
     static char refusals[ZR_PUBLISHED_ARENAS][ZR_LIVE_ANSWER_BYTES];
-    bool stops = strcmp(word, "stop") == 0; /* some arenas cannot be recorded, which is no failure */
+    bool stops = strcmp(word, "stop") == 0; /* stopping an arena that is not recorded is no failure */
     char name[ZR_TOOL_ARENA_WORD];
     bool refused[ZR_PUBLISHED_ARENAS] = {0};
     unsigned first = ZR_PUBLISHED_ARENAS, good_count = 0;
@@ -571,13 +573,13 @@ static void interrupt(int number)
  * meanwhile. */
 static void wait_attached(struct request *request, int connection, uint64_t seconds)
 {
-    uint64_t start_ns = zr_os_now_ns(), most_ns = seconds < UINT32_MAX ? seconds * 1000000000 : UINT64_MAX;
+    uint64_t start_ns = zr_os_now_ns(), limit_ns = seconds < UINT32_MAX ? seconds * 1000000000 : UINT64_MAX;
     struct pollfd poll_fd = {.fd = connection, .events = POLLIN};
     for (;;) {
         uint64_t passed_ns = zr_os_now_ns() - start_ns;
-        if (interrupted || (seconds > 0 && passed_ns >= most_ns))
+        if (interrupted || (seconds > 0 && passed_ns >= limit_ns))
             return;
-        uint64_t left_ms = seconds > 0 ? (most_ns - passed_ns) / 1000000 + 1 : 1000;
+        uint64_t left_ms = seconds > 0 ? (limit_ns - passed_ns) / 1000000 + 1 : 1000;
         if (poll(&poll_fd, 1, left_ms < 1000 ? (int)left_ms : 1000) > 0)
             return;
         zr_result result = request->arena ? ZR_OK : zr_live_read(&live_of_request, request->pid, NULL);

@@ -22,8 +22,8 @@ void zr_tool_json_arena(struct zr_text *text, const struct zr_published_arena *a
  * number if another arena of the process has the same name. */
 enum { ZR_TOOL_ARENA_WORD = ZR_PUBLISHED_NAME_BYTES + 12 };
 void zr_tool_arena_word(char out[ZR_TOOL_ARENA_WORD], const struct zr_live *live, unsigned index);
-/* Finds the arena by its word or number; NULL: the only one. ZR_ERR_INVALID, with the list of arenas: none
- * fits. */
+/* Finds the arena by its word or number; NULL: the only one. ZR_ERR_INVALID, with the list of arenas: no
+ * arena matches. */
 zr_result zr_tool_find_arena(unsigned *index, const struct zr_live *live, const char *word);
 /* Inserts the word into a file name: "step.zrt" and "large" give "step-large.zrt". ZR_ERR_INVALID: too long.
  */
@@ -35,17 +35,17 @@ extern const struct zr_live_patience zr_tool_patience, zr_tool_glance;
 /* Warns that a process in a list did not answer: ZR_ERR_TIMEOUT becomes ZR_OK. */
 zr_result zr_tool_note_old(void);
 
-/* Reads the number of a process. False, after a message: it is not one. */
+/* Reads the number of a process. False, after a message: the text is no such number. */
 bool zr_tool_read_pid(const char *text, long *out);
 
 /* A user often knows the number of a launcher: zr-train's, mpirun, zr run. If the launcher holds no memory
  * itself, its number stands for the descendants that publish their memory.
  *
- * Finds the next of these after `*rank`, by number; start with 0. False: there is none, or `pid` holds memory
- * itself. */
+ * Finds the next descendant after `*rank`, by process number; start with 0. False: there are no more
+ * descendants, or `pid` holds memory itself. */
 bool zr_tool_next_rank(long pid, long *rank);
-/* Replaces a launcher's *pid by its only rank, with a message. *pid is unchanged if there is none.
- * ZR_ERR_INVALID, with the numbers: there are several. */
+/* Replaces a launcher's *pid by its only rank, with a message. *pid is unchanged if no rank exists.
+ * ZR_ERR_INVALID, with the numbers: the launcher has several ranks. */
 zr_result zr_tool_find_rank(long *pid);
 
 /* Calls each(state, pid), in order, for the processes that the arguments name, and for each rank of a

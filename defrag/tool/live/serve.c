@@ -1,9 +1,9 @@
 /* serve.c: `zr serve`: serves the figures of running processes over HTTP, for Prometheus. Uses metrics.c.
  *
- * The server handles one connection at a time; a request has two seconds to arrive, an answer ten seconds to
- * be read. The default socket is accessible to its user only. A loopback port is readable by all users of the
- * machine, so the user must ask for it. Requests with another Host are rejected there, because a web page can
- * make a browser send them. */
+ * The server handles one connection at a time. A request has two seconds to arrive, and a client has ten
+ * seconds to read the answer. Only its user can open the default socket. All users of the machine can read a
+ * loopback port, so a port requires an option. The port rejects requests with another Host header, because a
+ * web page can make a browser send them. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
@@ -73,13 +73,14 @@ static bool await(int connection, short events, uint64_t deadline_ns)
     int ready = -1;
     for (; !ended && ready < 0 && now_ns < deadline_ns; now_ns = zr_os_now_ns()) {
         ready = poll(&poll_fd, 1, (int)((deadline_ns - now_ns) / 1000000) + 1);
-        if (ready < 0 && errno != EINTR) /* only SIGINT and SIGTERM end an answer */
+        if (ready < 0 && errno != EINTR) /* after EINTR, the loop checks `ended` */
             return false;
     }
     return ready == 1 && (poll_fd.revents & events);
 }
 
-/* Reads the head of a request and terminates it with a zero; false: it is late or too long. */
+/* Reads the head of a request and terminates it with a zero. False: the deadline passed, or the head is too
+ * long. */
 static bool hear(int connection, char head[REQUEST_BYTES], uint64_t deadline_ns)
 {
     size_t used = 0;
@@ -218,7 +219,7 @@ static zr_result listen_at_path(struct server *server, const char *path)
     if (result != ZR_OK)
         return result;
     server->listening = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    mode_t before = umask(0177); /* before the first connection */
+    mode_t before = umask(0177); /* the mode must be set before the first connection */
     bool bound = server->listening >= 0 &&
                  bind(server->listening, (const struct sockaddr *)&address, sizeof address) == 0;
     int error = errno;
@@ -232,7 +233,7 @@ static zr_result listen_at_path(struct server *server, const char *path)
     return ZR_OK;
 }
 
-/* "127.0.0.1:PORT" or "[::1]:PORT". */
+/* Listens at "127.0.0.1:PORT" or "[::1]:PORT". */
 static zr_result listen_at_port(struct server *server, const char *words)
 {
     bool six = strncmp(words, "[::1]:", 6) == 0, four = strncmp(words, "127.0.0.1:", 10) == 0;

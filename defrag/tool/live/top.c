@@ -124,9 +124,9 @@ static int print_json(struct zr_top *top)
 
 /* ---- Text ---------------------------------------------------------------------------------------------- */
 
-static unsigned between(uint64_t wanted, unsigned least, unsigned most)
+static unsigned between(uint64_t wanted, unsigned min, unsigned max)
 {
-    return wanted < least ? least : wanted > most ? most : (unsigned)wanted;
+    return wanted < min ? min : wanted > max ? max : (unsigned)wanted;
 }
 
 /* Prints a row without trailing blanks. */
@@ -170,7 +170,7 @@ static int print_text(struct zr_top *top, const struct settings *settings)
 
 /* ---- The subcommand ------------------------------------------------------------------------------------ */
 
-/* Reports a named process that does not exist; the other processes are shown. */
+/* Prints an error for each named process that does not exist. The other processes are still shown. */
 static int say_missing(const struct zr_top *top)
 {
     static struct zr_live live;

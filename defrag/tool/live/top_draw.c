@@ -163,7 +163,7 @@ static void take_parts(struct part parts[PARTS], const struct zr_arena_stats *st
     parts[ZR_TAG_COUNT + 3] = (struct part){"cached", LETTER_CACHED, ZR_TOP_CACHED, stats->cached_bytes};
 }
 
-/* `columns` represent `whole_bytes`; each column shows the part at its middle. */
+/* Draws a bar of `columns` for `whole_bytes`; each column shows the part at its middle. */
 static void draw_bar(struct area area, unsigned row, unsigned column, unsigned columns,
                      const struct zr_arena_stats *stats, uint64_t whole_bytes)
 {
@@ -256,10 +256,10 @@ static unsigned draw_processes(struct area area, const struct zr_top *top, const
     for (unsigned i = 0; i < top->processes_count; i++) {
         const struct zr_top_process *process = &top->processes[indices[i]];
         struct zr_arena_stats stats = zr_top_figures(process, ZR_TOP_ALL, NULL);
-        uint64_t most_bytes = stats.peak_reserved_bytes > stats.reserved_bytes ? stats.peak_reserved_bytes
+        uint64_t peak_bytes = stats.peak_reserved_bytes > stats.reserved_bytes ? stats.peak_reserved_bytes
                                                                                : stats.reserved_bytes;
-        if (process->state != ZR_TOP_GONE && most_bytes > whole)
-            whole = most_bytes;
+        if (process->state != ZR_TOP_GONE && peak_bytes > whole)
+            whole = peak_bytes;
         if (process == chosen)
             place = i;
     }
@@ -376,7 +376,7 @@ static void draw_title(struct area area, const struct zr_top_process *process, i
 
 /* ---- The map and the holders --------------------------------------------------------------------------- */
 
-static unsigned most_tag(const struct zr_map_cell *cell)
+static unsigned largest_tag(const struct zr_map_cell *cell)
 {
     unsigned best = 0;
     for (unsigned tag = 1; tag < ZR_TAG_COUNT; tag++)
@@ -389,7 +389,7 @@ static struct zr_top_cell map_letter(const struct zr_map_cell *cell)
 {
     uint64_t live = cell->by_kind_bytes[ZR_MAP_LIVE], pending = cell->by_kind_bytes[ZR_MAP_PENDING];
     uint64_t unused = cell->by_kind_bytes[ZR_MAP_FREE], unmapped = cell->by_kind_bytes[ZR_MAP_UNMAPPED];
-    unsigned tag = most_tag(cell);
+    unsigned tag = largest_tag(cell);
     if (live > 0 && live >= pending + unused + unmapped)
         return (struct zr_top_cell){.letter = (wchar_t)tag_letters[tag],
                                     .colour = (uint8_t)(ZR_TOP_TAGS + tag)};

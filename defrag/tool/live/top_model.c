@@ -36,8 +36,8 @@ static void drop(struct zr_top *top, unsigned index)
             (top->processes_count - index) * sizeof *top->processes);
 }
 
-/* Inserts a process in order of numbers. In a full table, a process that is gone makes room; NULL: no room.
- */
+/* Inserts a process in order of numbers. In a full table, the processes that are gone are dropped first;
+ * NULL: the table is full. */
 static struct zr_top_process *add(struct zr_top *top, long pid)
 {
     unsigned at = 0;
@@ -90,13 +90,13 @@ static void take_rate(struct zr_top_process *process, const struct zr_live *befo
     }
 }
 
-/* Whether this refresh asks a process that did not answer before. */
-static bool asks(struct zr_top_process *process)
+/* Whether this refresh queries the process: a silent process is queried in one of SILENT_TURNS refreshes. */
+static bool is_due(struct zr_top_process *process)
 {
     return process->state != ZR_TOP_SILENT || ++process->silent_turns % SILENT_TURNS == 0;
 }
 
-/* Reads current figures. False: unavailable; the old figures stay. */
+/* Reads current figures. False: none are available, and the old figures remain. */
 static bool read_process(struct zr_top_process *process, bool ask, int patience_ms)
 {
     static struct zr_live now, before;
@@ -121,7 +121,7 @@ static void refresh_one(struct zr_top *top, struct zr_top_process *process, int 
 {
     bool looked_at = top->connection >= 0 &&
                      top->asked_pid == process->pid; /* a process answers one connection at a time */
-    if (!read_process(process, !looked_at && asks(process), patience_ms))
+    if (!read_process(process, !looked_at && is_due(process), patience_ms))
         process->state = ZR_TOP_GONE;
     process->seen = true;
 }
@@ -237,7 +237,7 @@ int zr_top_arena(const struct zr_top_process *process, int arena)
     return largest ? (int)(largest - process->live.shown.arenas) : -1;
 }
 
-/* ---- A look at blocks ---------------------------------------------------------------------------------- */
+/* ---- Snapshots of blocks ------------------------------------------------------------------------------- */
 
 static int by_kind(const void *a, const void *b)
 {

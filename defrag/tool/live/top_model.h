@@ -21,8 +21,8 @@ struct zr_top_process {
     long pid;
     enum zr_top_state state;
     struct zr_live live;
-    bool named;            /* the user named it: it stays in the list when it is gone */
-    bool seen;             /* in the current refresh */
+    bool named;            /* the user named it: the list keeps it when it is gone */
+    bool seen;             /* found by the current refresh */
     bool has_rate;         /* two sets of figures exist */
     double allocations_hz; /* between the last two sets of figures */
     unsigned silent_turns;
@@ -44,7 +44,7 @@ struct zr_top_look {
     struct zr_vector extents;                     /* struct zr_map_extent */
     struct zr_top_holder holders[ZR_TOP_HOLDERS]; /* the largest holders, in descending order */
     unsigned holders_count;
-    char words[ZR_TOP_WORDS]; /* why the last snapshot failed; "": it did not */
+    char words[ZR_TOP_WORDS]; /* why the last snapshot failed; "": success */
 };
 
 struct zr_top {
@@ -60,7 +60,7 @@ struct zr_top {
     int connection; /* -1: none */
     long asked_pid;
     unsigned asked_arena;
-    uint64_t asked_ns, look_cost_ns; /* cost of the last snapshot */
+    uint64_t asked_ns, look_cost_ns; /* time of the request, duration of the last snapshot */
     int kept;                        /* while `connection` is open: the file that the process writes to */
 };
 
@@ -74,19 +74,18 @@ zr_result zr_top_name(void *top, long pid);
 /* Reads all figures again: of the named processes, or of all processes if none is named. Waits up to
  * `patience_ms` for a process, and skips a silent process for some refreshes. */
 void zr_top_refresh(struct zr_top *top, int patience_ms);
-/* Removes processes that are gone; zr_top_clear_gone() keeps those that the user named. */
+/* Removes processes that are gone; zr_top_clear_unnamed() keeps those that the user named. */
 void zr_top_clear_gone(struct zr_top *top);
 void zr_top_clear_unnamed(struct zr_top *top);
 
 /* Index of the process in the table; below 0: absent. */
 int zr_top_find(const struct zr_top *top, long pid);
-/* Figures of one arena (an index), or the sum over all arenas (ZR_TOP_ALL); the sum has sums of peaks, and
+/* Figures of one arena (an index), or the sum over all arenas (ZR_TOP_ALL). The sum adds up the peaks and has
  * limit 0. */
 struct zr_arena_stats zr_top_figures(const struct zr_top_process *process, int arena, uint64_t *limit_bytes);
 /* `reserved_bytes` minus live, pending, stranded and cached bytes. */
 uint64_t zr_top_free_bytes(const struct zr_arena_stats *stats);
-/* Index of the arena to snapshot: the chosen one, or else the arena that holds most. Below 0: the process has
- * none. */
+/* Index of the arena to snapshot: the chosen one, or else the largest one. Below 0: the process has none. */
 int zr_top_arena(const struct zr_top_process *process, int arena);
 
 /* Requests a snapshot of an arena, unless one is pending. An arena cannot allocate while its blocks are

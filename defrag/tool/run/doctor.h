@@ -25,7 +25,8 @@ enum { ZR_DOCTOR_MAX = 96 };
 
 struct zr_doctor {
     struct zr_doctor_finding findings[ZR_DOCTOR_MAX];
-    unsigned count; /* above the capacity: the last element has the worst of the rest */
+    unsigned count; /* number of all findings; beyond the capacity, the last element is the worst of those
+                       left out */
     struct zr_doctor_finding left_out;
 };
 

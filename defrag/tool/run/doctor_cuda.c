@@ -1,10 +1,10 @@
 /* doctor_cuda.c: see doctor.h: how a file of a program takes device memory, and whether libzr_cuda.so serves
  * it. Uses doctor_elf.c and the table of alloc/preload/cuda/ways.h, which libzr_cuda.so uses itself.
  *
- * An imported driver function is taken, passed on to the driver (with the reason), or missed: a version
- * unknown to libzr_cuda.so, or a definition in the program. A statically linked runtime has no symbols; the
- * names of libcuda.so and of driver functions in the file reveal it. Libraries with a caching allocator are
- * recognised by their paths. */
+ * An imported driver function is taken, passed on to the driver (with the reason), or missed. It is missed if
+ * libzr_cuda.so does not know its version, or if the program defines it. A statically linked runtime has no
+ * symbols, but its file contains the names of libcuda.so and of driver functions. Libraries with a caching
+ * allocator are recognised by their paths. */
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <string.h>
@@ -13,7 +13,7 @@
 #include "alloc/preload/cuda/ways.h"
 #include "defrag/tool/run/doctor.h"
 
-/* Calls of the CUDA runtime end in driver calls; the calls of a shared runtime are symbols here. */
+/* Functions of the CUDA runtime, which call the driver. A file that uses the shared runtime imports them. */
 static const struct zr_cuda_way runtime_ways[] = {
     {"cudaMalloc", NULL},
     {"cudaMallocPitch", NULL},
@@ -103,7 +103,7 @@ static void add_name(struct names *names, const char *name, const char *behind)
     }
 }
 
-/* ---- What a file calls --------------------------------------------------------------------------------- */
+/* ---- Calls of a file ----------------------------------------------------------------------------------- */
 
 /* Adds three findings, for the calls of a table that the file imports: taken, passed on, missed. False: the
  * file imports none. */
@@ -127,7 +127,8 @@ static bool add_calls(struct zr_doctor *doctor, const struct zr_doctor_file *fil
         for (size_t k = i + 1; k < ways->count && !next; k++)
             next = used[k] ? ways->items[k].why : NULL;
         char behind[120] = "";
-        if (used[i] && why && (!next || strcmp(next, why) != 0)) /* equal neighbours print once */
+        if (used[i] && why &&
+            (!next || strcmp(next, why) != 0)) /* print the reason of equal neighbours once */
             snprintf(behind, sizeof behind, " (%s)", why);
         if (used[i] && why)
             add_name(&passed, ways->items[i].name, behind);

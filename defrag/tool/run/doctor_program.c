@@ -2,8 +2,8 @@
  * doctor_elf.c.
  *
  * The loader lists the libraries (`LOADER --preload OURS --list PROGRAM`), so no code of the program runs.
- * Allocators inside a file are recognised by strings that they contain; a renamed and stripped one is not
- * found. */
+ * Allocators inside a file are recognised by strings that they contain. A renamed and stripped allocator is
+ * not found. */
 #define _GNU_SOURCE
 #include "defrag/tool/run/doctor.h"
 #include "defrag/tool/run/program.h"
@@ -65,7 +65,7 @@ void zr_doctor_malloc_paths(struct zr_doctor *doctor, const struct zr_doctor_fil
             allocator);
 }
 
-/* ---- What the loader would load ------------------------------------------------------------------------ */
+/* ---- Libraries of the program -------------------------------------------------------------------------- */
 
 /* Reads the output of `LOADER --preload LIBRARIES --list PROGRAM`, which runs no code of the program. False:
  * the loader refused, and `out` has its reason. */

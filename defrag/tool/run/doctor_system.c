@@ -160,7 +160,7 @@ static void look_at_ulimits(struct zr_doctor *doctor)
         int which;
         const char *name, *words, *type;
         enum zr_doctor_verdict verdict;
-        rlim_t least; /* acceptable from here on */
+        rlim_t min; /* the smallest acceptable limit */
     } limits[] = {
         {RLIMIT_AS, "ulimit -v",
          "the arenas reserve addresses: below this limit jemalloc serves a program without zr's arenas",
@@ -176,7 +176,7 @@ static void look_at_ulimits(struct zr_doctor *doctor)
     char text[ZR_TOOL_NUMBER_ROOM];
     for (size_t i = 0; i < sizeof limits / sizeof *limits; i++) {
         if (getrlimit(limits[i].which, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY ||
-            limit.rlim_cur >= limits[i].least)
+            limit.rlim_cur >= limits[i].min)
             continue;
         bad++;
         struct zr_doctor_finding *finding =

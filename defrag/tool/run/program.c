@@ -71,7 +71,7 @@ static bool read_at(int fd, uint64_t offset, void *out, size_t bytes)
     return offset <= INT64_MAX && zr_read_all(fd, (int64_t)offset, out, bytes) == (ssize_t)bytes;
 }
 
-/* Finds the segment of that type; false: there is none. */
+/* Finds the first segment of the type. False: the program has none. */
 static bool find_segment(int fd, const Elf64_Ehdr *header, uint32_t type, Elf64_Phdr *out)
 {
     for (unsigned i = 0; i < header->e_phnum; i++)
@@ -180,7 +180,7 @@ static void look_into(struct zr_program *out)
     } start;
     int fd = open(out->path, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
-        return; /* executable but unreadable: unknown */
+        return; /* executable but unreadable: its kind is unknown */
     ssize_t got = zr_read_all(fd, 0, &start, sizeof start - 1);
     if (fstat(fd, &status) == 0 && geteuid() != 0 &&
         ((status.st_mode & S_ISUID && status.st_uid != geteuid()) ||

@@ -16,8 +16,8 @@ struct zr_program {
     char obstacle[256];   /* why no library can be preloaded; "": one can */
 };
 
-/* Finds the program that a shell would run, in PATH or at its path, and reads its headers; for a script,
- * those of its interpreter. False: `error` says why there is no program. */
+/* Finds the program that a shell would run, in PATH or at its path, and reads its headers; for a script, it
+ * reads the headers of the interpreter. False: `error` says why there is no program. */
 bool zr_program_find(const char *name, struct zr_program *out);
 
 /* Finds a library relative to this program: in ../lib, or in Debian's subfolder of ../lib. False: it is

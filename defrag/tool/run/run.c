@@ -93,7 +93,7 @@ static bool preload(const char *library)
     return (old && strstr(old, library)) || put_before("LD_PRELOAD", library, ":");
 }
 
-/* A process with this number writes FILE itself; an exec keeps the number. */
+/* The process with this number writes FILE itself; exec keeps the number. */
 static bool set_trace(const char *variable, const char *file, const char *suffix)
 {
     char trace[PATH_MAX + 64], folder[PATH_MAX];
@@ -136,20 +136,20 @@ static bool set_environment(void *argument)
 
 /* ---- The command --------------------------------------------------------------------------------------- */
 
-/* Whether --limit leaves room for a start; else says the least that does. */
+/* Whether --limit is large enough to start. If not, prints the smallest sufficient limit. */
 static bool has_room(const struct settings *settings)
 {
-    char limit[ZR_SIZE_EXACT_ROOM], least[ZR_SIZE_EXACT_ROOM];
+    char limit[ZR_SIZE_EXACT_ROOM], min[ZR_SIZE_EXACT_ROOM];
     uint64_t granule_bytes = zr_option_get(ZR_OPTION_GRANULE);
-    uint64_t least_bytes = settings->malloc ? ZR_USAGE_MIN_LIMIT_BYTES
-                           : granule_bytes  ? granule_bytes
-                                            : UINT64_C(2) << 20;
-    if (settings->limit_bytes == 0 || settings->limit_bytes >= least_bytes)
+    uint64_t min_bytes = settings->malloc ? ZR_USAGE_MIN_LIMIT_BYTES
+                         : granule_bytes  ? granule_bytes
+                                          : UINT64_C(2) << 20;
+    if (settings->limit_bytes == 0 || settings->limit_bytes >= min_bytes)
         return true;
     zr_tool_log("run: --limit %s is too small: %s needs %s; give at least --limit %s",
                 zr_size_print_exact(limit, settings->limit_bytes),
                 settings->malloc ? "malloc's start" : "a device's first block",
-                zr_size_print_exact(least, least_bytes), least);
+                zr_size_print_exact(min, min_bytes), min);
     return false;
 }
 
@@ -180,8 +180,7 @@ static int parse(struct settings *settings, struct zr_tool_arguments *arguments,
     return has_room(settings) ? -1 : ZR_TOOL_USAGE;
 }
 
-/* Checks whether all memory of the program comes from zr, as far as visible; prints the memory that does not.
- */
+/* Whether all memory of the program comes from zr, as far as zr doctor can tell. Prints each exception. */
 static bool all_taken(const struct zr_program *program, const struct settings *settings)
 {
     static struct zr_doctor doctor;

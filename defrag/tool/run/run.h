@@ -13,7 +13,7 @@ struct zr_run_folder {
     char path[PATH_MAX]; /* empty: no folder */
     int fd; /* descriptor of the shared table, locked while this program lives; a folder without the lock is
                left over */
-    struct zr_usage_table *book;
+    struct zr_usage_table *table;
 };
 /* Creates the folder and removes those of killed runs. ZR_ERR_IO with a message. */
 zr_result zr_run_folder_make(struct zr_run_folder *out);

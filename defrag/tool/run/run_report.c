@@ -1,9 +1,9 @@
 /* run_report.c: the report of `zr run --stats` and `--json` after the program's end. See run.h. Uses the
  * processes' records and zr_replay().
  *
- * The caching model replays the trace of the process that held the most; "saved" is the difference of the two
- * peaks, and may be negative. "By all processes at once" counts shared pages of a fork in each process, and a
- * killed process until zr notices (0.2 s).
+ * The caching model replays the trace of the process with the highest traced peak. "saved" is the difference
+ * of the two peaks, and may be negative. "By all processes at once" counts a page that a fork shares in each
+ * process, and counts a killed process until zr notices its end (0.2 s).
  *
  * JSON: {"version": 1, "command", "exit_code"|null, "signal"|null, "seconds", "processes_count", "sum":
  * {"peak_held_bytes", "live_at_peak_bytes", "devices": [{"device", "peak_held_bytes",
@@ -36,7 +36,7 @@ struct summary {
     const struct zr_run_report *report;
     const struct zr_usage *records; /* in the shared table */
     unsigned processes_count;       /* beyond the table's records, each image after an exec counts as one */
-    const struct zr_usage *root;    /* the root image that held the most; NULL: zr served none */
+    const struct zr_usage *root;    /* the root's image with the highest peak; NULL: none on zr */
     const struct zr_usage *largest; /* the largest process of all */
     const struct zr_usage *failed;  /* the largest process that was refused memory; NULL: none */
     const struct zr_usage *traced;  /* the largest process with a readable trace; NULL: none */
@@ -64,16 +64,16 @@ static const struct zr_usage *larger(const struct zr_usage *a, const struct zr_u
 
 static void choose_records(struct summary *summary)
 {
-    const struct zr_usage_table *book = summary->report->folder->book;
-    uint32_t taken = atomic_load(&book->taken_count);
-    summary->records = book->records;
+    const struct zr_usage_table *table = summary->report->folder->table;
+    uint32_t taken = atomic_load(&table->taken_count);
+    summary->records = table->records;
     summary->processes_count = taken > ZR_USAGE_COUNT ? taken - ZR_USAGE_COUNT : 0;
-    for (unsigned i = zr_usage_next(book->there, 0); i < ZR_USAGE_COUNT;
-         i = zr_usage_next(book->there, i + 1)) {
-        const struct zr_usage *record = &book->records[i];
+    for (unsigned i = zr_usage_next(table->there, 0); i < ZR_USAGE_COUNT;
+         i = zr_usage_next(table->there, i + 1)) {
+        const struct zr_usage *record = &table->records[i];
         summary->processes_count += atomic_load(&record->state) != ZR_USAGE_REPLACED;
         summary->largest = larger(summary->largest, record);
-        if (record->process == book->root)
+        if (record->process == table->root)
             summary->root = larger(summary->root, record);
         if (FIGURE(record, failed_count) > 0)
             summary->failed = larger(summary->failed, record);
@@ -82,10 +82,10 @@ static void choose_records(struct summary *summary)
 
 /* ---- Devices ------------------------------------------------------------------------------------------- */
 
-/* The process that held the most of the device; NULL: no process held or was refused any. */
+/* The process with the highest peak on the device; NULL: no process held device memory or was refused it. */
 static const struct zr_usage *largest_of_device(const struct summary *summary, unsigned memory)
 {
-    const _Atomic uint64_t *there = summary->report->folder->book->there;
+    const _Atomic uint64_t *there = summary->report->folder->table->there;
     const struct zr_usage *largest = NULL;
     for (unsigned i = zr_usage_next(there, 0); i < ZR_USAGE_COUNT; i = zr_usage_next(there, i + 1)) {
         const struct zr_usage_figures *own = &summary->records[i].memory[memory];
@@ -101,10 +101,10 @@ static const struct zr_usage *largest_of_device(const struct summary *summary, u
 static void sum_of_memory(const struct summary *summary, unsigned memory, const struct zr_usage *largest,
                           uint64_t *held_bytes, uint64_t *live_bytes)
 {
-    const struct zr_usage_table *book = summary->report->folder->book;
+    const struct zr_usage_table *table = summary->report->folder->table;
     const struct zr_usage_figures *own = &largest->memory[memory];
-    *held_bytes = atomic_load(&book->sums[memory].peak_held_bytes);
-    *live_bytes = atomic_load(&book->sums[memory].live_at_peak_bytes);
+    *held_bytes = atomic_load(&table->sums[memory].peak_held_bytes);
+    *live_bytes = atomic_load(&table->sums[memory].live_at_peak_bytes);
     if (*held_bytes <= own->peak_held_bytes) {
         *held_bytes = own->peak_held_bytes;
         *live_bytes = own->live_at_peak_bytes;
@@ -119,7 +119,7 @@ static bool trace_path(const struct summary *summary, const struct zr_usage *rec
     int length;
     if (!report->trace)
         length = snprintf(path, PATH_MAX, "%s/%td.zrt", report->folder->path, record - summary->records);
-    else if (record->process == report->folder->book->root)
+    else if (record->process == report->folder->table->root)
         length = snprintf(path, PATH_MAX, "%s", report->trace);
     else
         length = snprintf(path, PATH_MAX, "%s.%ld", report->trace, (long)record->process);
@@ -127,12 +127,12 @@ static bool trace_path(const struct summary *summary, const struct zr_usage *rec
     return length < PATH_MAX && zr_path_kind_get(path, &kind) == ZR_OK && kind == ZR_PATH_FILE;
 }
 
-/* The trace of the process that held the most, among the traces that exist. */
+/* Chooses the existing trace of the process with the highest traced peak. */
 static const struct zr_usage *choose_trace(const struct summary *summary, char path[PATH_MAX])
 {
     const struct zr_usage *best = NULL;
     char candidate[PATH_MAX];
-    const _Atomic uint64_t *there = summary->report->folder->book->there;
+    const _Atomic uint64_t *there = summary->report->folder->table->there;
     for (unsigned i = zr_usage_next(there, 0); i < ZR_USAGE_COUNT; i = zr_usage_next(there, i + 1)) {
         const struct zr_usage *record = &summary->records[i];
         if (!record->traced || !trace_path(summary, record, candidate) ||
@@ -249,7 +249,7 @@ static bool is_of_run(const struct summary *summary, const char *path)
 static void find_refused(struct summary *summary)
 {
     enum { DEVICES = 16 };
-    const _Atomic uint64_t *there = summary->report->folder->book->there;
+    const _Atomic uint64_t *there = summary->report->folder->table->there;
     for (unsigned i = zr_usage_next(there, 0); i < ZR_USAGE_COUNT; i = zr_usage_next(there, i + 1))
         for (unsigned device = 0; device < DEVICES; device++) {
             snprintf(summary->refused, sizeof summary->refused, "%s/zr-%d-gpu%u-1.zrt", zr_folder_temporary(),
@@ -260,7 +260,7 @@ static void find_refused(struct summary *summary)
     summary->refused[0] = '\0';
 }
 
-/* Describes the first device that refused memory. False: none did. */
+/* Describes the first device that refused memory. False: no device did. */
 static bool judge_devices(struct summary *summary)
 {
     for (unsigned i = ZR_USAGE_DEVICE; i < ZR_USAGE_MEMORIES; i++) {
@@ -279,7 +279,7 @@ static bool judge_devices(struct summary *summary)
     return false;
 }
 
-/* Whether the share is significant and exceeds a part of the caching allocator's last segment. */
+/* Whether the lost share is significant, and more than a part of the caching allocator's last segment. */
 static bool fragments(const struct summary *summary)
 {
     enum { MIN_PERCENT = 5, SEGMENT_BYTES = 20 << 20 };
@@ -386,8 +386,8 @@ static bool advise_trace(const struct summary *summary, struct zr_text *text)
     return true;
 }
 
-/* A process whose file zr replay could read in a run with --trace FILE. The file names have suffixes with
- * process numbers that are not known yet. NULL: none. */
+/* The process whose file zr replay would read after a run with --trace FILE. The file names have suffixes
+ * with process numbers that are not known yet. NULL: none. */
 static const struct zr_usage *traced_next_time(const struct summary *summary, const char **suffix)
 {
     const struct zr_usage *device = largest_of_device(summary, ZR_USAGE_DEVICE);
@@ -419,9 +419,9 @@ static void advise_run(const struct summary *summary, struct zr_text *text)
         zr_text_print(text, " --limit %s", zr_size_print_exact(limit_text, report->limit_bytes));
     zr_text_print(text, " --trace %s --", file);
     put_command(text, report->command);
-    /* `;` if the program fails: its trace exists nevertheless */
+    /* `;` if the program failed: its trace exists nevertheless */
     zr_text_print(text, report->end->status == 0 ? " && " : "; ");
-    if (traced->process == report->folder->book->root)
+    if (traced->process == report->folder->table->root)
         zr_text_print(text, "zr replay %s%s", file, suffix);
     else
         zr_text_print(text, "for f in %s*; do zr replay \"$f\"; done", file);
@@ -442,7 +442,7 @@ static void advise(struct summary *summary)
                  "the same with --trace FILE, then zr replay FILE (the command is too long to be shown)");
 }
 
-/* Resident bytes; for the root, the kernel reports them after its exit, too. 0: unknown. */
+/* The peak of resident bytes. For the root process, the kernel also reports it after the exit. 0: unknown. */
 static uint64_t resident_bytes(const struct summary *summary, const struct zr_usage *record)
 {
     uint64_t known = atomic_load(&record->peak_resident_bytes);
@@ -577,7 +577,7 @@ static void print_device_sums(struct zr_text *text, const struct summary *summar
 
 static void print_json(struct zr_text *text, const struct summary *summary)
 {
-    const struct zr_usage_table *book = summary->report->folder->book;
+    const struct zr_usage_table *table = summary->report->folder->table;
     const struct zr_run_end *end = summary->report->end;
     uint64_t sum = 0, sum_live = 0;
     if (summary->largest)
@@ -610,8 +610,8 @@ static void print_json(struct zr_text *text, const struct summary *summary)
     zr_tool_json_words(text, "next", summary->next);
     zr_text_print(text, ",\n \"processes\": [");
     bool first = true;
-    for (unsigned i = zr_usage_next(book->there, 0); i < ZR_USAGE_COUNT;
-         i = zr_usage_next(book->there, i + 1), first = false) {
+    for (unsigned i = zr_usage_next(table->there, 0); i < ZR_USAGE_COUNT;
+         i = zr_usage_next(table->there, i + 1), first = false) {
         zr_text_print(text, first ? "\n  " : ",\n  ");
         print_record(text, summary, &summary->records[i]);
     }

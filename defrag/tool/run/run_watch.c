@@ -37,11 +37,11 @@ static const char *folder_of_folders(void)
 static bool is_left_over(const char *path)
 {
     struct stat status;
-    char book[PATH_MAX + 16];
-    snprintf(book, sizeof book, "%s/" ZR_USAGE_FILE, path);
+    char table[PATH_MAX + 16];
+    snprintf(table, sizeof table, "%s/" ZR_USAGE_FILE, path);
     if (lstat(path, &status) != 0 || !S_ISDIR(status.st_mode) || status.st_uid != geteuid())
         return false;
-    int fd = open(book, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    int fd = open(table, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
     bool free = fd >= 0 ? flock(fd, LOCK_EX | LOCK_NB) == 0
                         : errno == ENOENT && time(NULL) - status.st_mtime > MAKING_S;
     if (fd >= 0)
@@ -66,7 +66,7 @@ static void remove_left_overs(void)
 }
 
 /* Creates the shared table, and gives it its name once it is complete and locked. */
-static bool make_book(struct zr_run_folder *folder)
+static bool make_table(struct zr_run_folder *folder)
 {
     static const struct zr_usage_table empty; /* mostly a hole: only the first page is written */
     char fresh[PATH_MAX + 16], name[PATH_MAX + 16];
@@ -82,13 +82,13 @@ static bool make_book(struct zr_run_folder *folder)
         ftruncate(folder->fd, sizeof empty) != 0 ||
         !zr_write_all(folder->fd, 0, &empty, offsetof(struct zr_usage_table, records)))
         return false;
-    void *book = mmap(NULL, sizeof empty, PROT_READ | PROT_WRITE, MAP_SHARED, folder->fd, 0);
-    if (book == MAP_FAILED)
+    void *table = mmap(NULL, sizeof empty, PROT_READ | PROT_WRITE, MAP_SHARED, folder->fd, 0);
+    if (table == MAP_FAILED)
         return false;
-    folder->book = book;
-    folder->book->magic = ZR_USAGE_MAGIC;
-    folder->book->version = ZR_USAGE_VERSION;
-    folder->book->record_bytes = sizeof(struct zr_usage);
+    folder->table = table;
+    folder->table->magic = ZR_USAGE_MAGIC;
+    folder->table->version = ZR_USAGE_VERSION;
+    folder->table->record_bytes = sizeof(struct zr_usage);
     return rename(fresh, name) == 0;
 }
 
@@ -101,7 +101,7 @@ zr_result zr_run_folder_make(struct zr_run_folder *out)
     int length = snprintf(path, sizeof path, "%s/" FOLDER_NAME "XXXXXX", folder_of_folders());
     if (length < (int)sizeof path && mkdtemp(path)) {
         strcpy(out->path, path);
-        if (make_book(out))
+        if (make_table(out))
             return ZR_OK;
     }
     char room[64];
@@ -114,8 +114,8 @@ zr_result zr_run_folder_make(struct zr_run_folder *out)
 
 void zr_run_folder_remove(struct zr_run_folder *folder)
 {
-    if (folder->book)
-        munmap(folder->book, sizeof *folder->book);
+    if (folder->table)
+        munmap(folder->table, sizeof *folder->table);
     if (folder->path[0])
         zr_path_remove_folder(folder->path);
     if (folder->fd >= 0)
@@ -161,16 +161,16 @@ static uint64_t peak_resident(pid_t process)
 }
 
 /* Marks killed processes, so that the sums drop their memory. */
-static void look_after(struct zr_usage_table *book)
+static void look_after(struct zr_usage_table *table)
 {
-    for (unsigned i = zr_usage_next(book->running, 0); i < ZR_USAGE_COUNT;
-         i = zr_usage_next(book->running, i + 1)) {
-        struct zr_usage *record = &book->records[i];
+    for (unsigned i = zr_usage_next(table->running, 0); i < ZR_USAGE_COUNT;
+         i = zr_usage_next(table->running, i + 1)) {
+        struct zr_usage *record = &table->records[i];
         uint64_t resident_bytes = peak_resident(record->process);
         if (resident_bytes > record->peak_resident_bytes)
             record->peak_resident_bytes = resident_bytes;
         if (resident_bytes == 0)
-            zr_usage_uncount(book, record, ZR_USAGE_GONE);
+            zr_usage_uncount(table, record, ZR_USAGE_GONE);
     }
 }
 
@@ -199,7 +199,7 @@ static void start_program(const struct zr_run_start *start, const struct mask *m
 }
 
 /* Waits for the program's end; stops zr when the program stops. */
-static void wait_for(pid_t child, const sigset_t *signals, struct zr_usage_table *book,
+static void wait_for(pid_t child, const sigset_t *signals, struct zr_usage_table *table,
                      struct zr_run_end *out)
 {
     const struct timespec pause = {.tv_nsec = LOOK_MS * 1000000L};
@@ -220,7 +220,7 @@ static void wait_for(pid_t child, const sigset_t *signals, struct zr_usage_table
             kill(getpid(), SIGSTOP);
         }
         if (number < 0)
-            look_after(book);
+            look_after(table);
     }
 }
 
@@ -241,9 +241,9 @@ int zr_run_watch(const struct zr_run_start *start, struct zr_run_end *out)
     }
     if (child == 0)
         start_program(start, &mask, parent);
-    start->folder->book->root = child;
-    wait_for(child, &signals, start->folder->book, out);
-    look_after(start->folder->book);
+    start->folder->table->root = child;
+    wait_for(child, &signals, start->folder->table, out);
+    look_after(start->folder->table);
     out->ns = zr_os_now_ns() - started_ns;
     return -1;
 }

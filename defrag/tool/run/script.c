@@ -21,7 +21,7 @@ struct script {
 
 /* ---- Words --------------------------------------------------------------------------------------------- */
 
-/* The expansion so far; a word is unknown if it is too long, or if only a run of the script would tell. */
+/* The expansion so far. A word is unknown if it is too long, or if it depends on a run of the script. */
 struct word {
     char text[PATH_MAX];
     size_t length;
@@ -240,7 +240,7 @@ static void read_line(struct script *script, const char *line, char target[PATH_
         if ((executes || (passes && strchr(word.text, '/'))) && word.known && word.length > 0 &&
             zr_program_find(word.text, &program))
             memcpy(target, program.path, PATH_MAX);
-        while (*end && !strchr(";&|", *end)) { /* its arguments */
+        while (*end && !strchr(";&|", *end)) { /* skip the arguments */
             struct word argument = {.known = true};
             const char *next = expand(script, end + strspn(end, " \t<>()}"), 0, &argument);
             end = next > end ? next : end + 1;

@@ -71,7 +71,7 @@ static void add(const void *args, size_t from, size_t to)
     add_elements(to - from, (const el *)a->a + from, (const el *)a->b + from, (el *)a->out + from);
 }
 
-/* The sum stays in a register and is rounded once. */
+/* The sum remains in a register and is rounded once. */
 static void add_chain(const struct zr_chain_sum *s)
 {
     for (size_t c = 0; c < s->columns; c += VF_LANES) {
@@ -128,7 +128,8 @@ static void bias_backward_columns(const void *args, size_t from, size_t to)
     }
 }
 
-/* The same over the stored dx, which is computed on the way in a strip of columns that fits the L1 cache. */
+/* Gradient of a bias: sums over the rows of dx, which is computed here, in a strip of columns that fits the
+ * L1 cache. */
 static void gelu_bias_backward_columns(const void *args, size_t from, size_t to)
 {
     const struct zr_gelu_bias_backward *a = args;

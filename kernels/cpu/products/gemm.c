@@ -17,7 +17,7 @@
 #include <stdatomic.h>
 #include <string.h>
 
-void omp_set_num_threads(int threads); /* libgomp's: of the calling thread only */
+void omp_set_num_threads(int threads); /* libgomp's function; applies to the calling thread only */
 
 enum {
     ENTRIES = 192,
@@ -62,7 +62,7 @@ struct zr_gemm_state {
     char *scratch;           /* [threads][SCRATCH_BYTES] */
 };
 
-/* ---- Where it lies ------------------------------------------------------------------------------------- */
+/* ---- Layout of the memory ------------------------------------------------------------------------------ */
 
 size_t zr_gemm_state_bytes(unsigned threads)
 {
@@ -92,7 +92,7 @@ static dnnl_cpu_isa_t library_isa(enum zr_isa isa)
     case ZR_ISA_AVX2:
         return dnnl_cpu_isa_avx2;
     default:
-        return dnnl_cpu_isa_sse41; /* its minimum */
+        return dnnl_cpu_isa_sse41; /* the library's minimum */
     }
 }
 
@@ -121,7 +121,7 @@ zr_result zr_gemm_open(struct zr_kernel_context *context)
     state->streams = (dnnl_stream_t *)(state->memories + (size_t)ENTRIES * threads);
     state->scratch = (char *)state + zr_gemm_state_bytes(threads);
     context->library = state;
-    dnnl_set_primitive_cache_capacity(0); /* replaced by the table here */
+    dnnl_set_primitive_cache_capacity(0); /* the table in this file replaces the library's cache */
     dnnl_status_t status = dnnl_engine_create(&state->engine, dnnl_cpu, 0);
     for (unsigned t = 0; t < threads && status == dnnl_success; t++)
         status = dnnl_stream_create(&state->streams[t], state->engine, dnnl_stream_in_order);
@@ -260,7 +260,7 @@ static dnnl_status_t memories_create(struct zr_gemm_state *state, struct entry *
 }
 
 /* Finds or creates the entry of a key; replaces the least recently used one. Calling thread only, with the
- * library limited to one thread, because its choice of kernel depends on that. */
+ * library limited to one thread, because the library's choice of kernel depends on the number of threads. */
 static struct entry *entry_of(struct zr_gemm_state *state, const struct key *key)
 {
     struct entry *oldest = &state->entries[0];
@@ -280,7 +280,7 @@ static struct entry *entry_of(struct zr_gemm_state *state, const struct key *key
     oldest->key = *key;
     oldest->used = true;
     oldest->last_use = state->uses;
-    /* Clear first: oneDNN 3 adds to a single column, even NaN, where it should overwrite it. */
+    /* A single column is computed here: oneDNN 3 adds to it, even to NaN, instead of overwriting it. */
     if (key->n == 1)
         return oldest;
     dnnl_primitive_t primitive = NULL;
@@ -370,7 +370,7 @@ struct sides {
 };
 
 /* Computes a piece without the library, in blocks that fit the caches, in the order of k. */
-static void piece_ourselves(const struct job *job, const struct key *key, struct sides sides, unsigned part)
+static void compute_piece(const struct job *job, const struct key *key, struct sides sides, unsigned part)
 {
     enum { K = 256, N = 256, M = 64 };
     float *a = (float *)(job->state->scratch + part * SCRATCH_BYTES), *b = a + K * M;
@@ -425,7 +425,7 @@ static void piece_run(const struct job *job, const struct entry *entry, struct p
                           job->tiled ? tile : c};
     if (!piece_by_library(job, entry, sides, part)) {
         atomic_fetch_add_explicit(&job->state->pieces_refused, 1, memory_order_relaxed);
-        piece_ourselves(job, &entry->key, sides, part);
+        compute_piece(job, &entry->key, sides, part);
     }
     for (size_t r = 0; job->tiled && r < piece.rows; r++)
         memcpy(c + r * p->c_stride, tile + r * piece.columns, piece.columns * sizeof(float));

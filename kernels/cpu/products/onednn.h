@@ -38,7 +38,7 @@ static inline dnnl_status_t onednn_scratchpad(dnnl_memory_desc_t *out, const_dnn
     return dnnl_memory_desc_clone(out, dnnl_primitive_desc_query_md(primitive, dnnl_query_scratchpad_md, 0));
 }
 
-/* The result is added to what is there. */
+/* The result is added to the destination. */
 static inline dnnl_status_t onednn_append_sum(dnnl_post_ops_t operations)
 {
     return dnnl_post_ops_append_sum(operations, 1.0f, 0, dnnl_data_type_undef);
@@ -80,7 +80,7 @@ static inline dnnl_status_t onednn_scratchpad(dnnl_memory_desc_t *out, const_dnn
     return dnnl_success;
 }
 
-/* The result is added to what is there. */
+/* The result is added to the destination. */
 static inline dnnl_status_t onednn_append_sum(dnnl_post_ops_t operations)
 {
     return dnnl_post_ops_append_sum(operations, 1.0f);

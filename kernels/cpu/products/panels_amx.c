@@ -1,4 +1,5 @@
-/* panels_amx.c: products of bf16 matrices by AMX's tiles. isa.c asks the system for them. */
+/* panels_amx.c: products of bf16 matrices by AMX's tiles. isa.c requests permission for tiles from the
+ * system. */
 #include <immintrin.h>
 #include <stdint.h>
 #include <string.h>

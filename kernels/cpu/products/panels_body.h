@@ -1,7 +1,11 @@
 /* panels_body.h: packing, multiplying and storing of panels, written once over simd.h's vector and compiled
- * by the panels_*.c files. Such a file names the table (ZR_PANELS) and may define, before it includes this
- * one, PANEL_PAIRS          units are pairs of bf16, multiplied by vf_pairs(sum, a, b), which it declares
- *   PANEL_TILES          a tile unit: tile_* below are its instructions
+ * by the panels_*.c files. A panels_*.c file names the table (ZR_PANELS). Before it includes this file, it
+ * may define two macros:
+ *
+ *   PANEL_PAIRS: units are pairs of bf16, multiplied by vf_pairs(sum, a, b), which the file declares.
+ *
+ *   PANEL_TILES: there is a tile unit; the functions tile_* below are its instructions.
+ *
  * Without either, units are floats and the multiplication is vf_fma(). */
 #include "kernels/cpu/products/panels.h"
 #include "kernels/cpu/loops/simd.h"
@@ -39,8 +43,8 @@ VF_INLINE vf units_along(const uint16_t *p, size_t n, enum zr_precision precisio
 #endif
 }
 
-/* One unit of each of the next lanes, side by side in memory; `n` lanes are there, and with pairs the second
- * element if `whole`. */
+/* Loads one unit of each of the next lanes, which are adjacent in memory; `n` lanes are valid, and with pairs
+ * the second element if `whole`. */
 VF_INLINE vf units_across(const uint16_t *p, size_t depth_stride, size_t n, bool whole,
                           enum zr_precision precision)
 {
@@ -65,7 +69,8 @@ VF_INLINE vf units_across(const uint16_t *p, size_t depth_stride, size_t n, bool
 VF_INLINE void pack_across(const struct zr_panel_source *s, size_t from, const size_t width,
                            enum zr_precision precision, float *to)
 {
-    size_t lanes = s->lanes - from; /* of the next panels too: a vector may take more than its panel keeps */
+    size_t lanes =
+        s->lanes - from; /* includes the next panels: a vector may load more than its panel keeps */
     for (size_t u = 0; u < s->units; u++) {
         size_t k = u * UNIT;
         const uint16_t *p = s->at + k * s->depth_stride + from;
@@ -233,7 +238,7 @@ VF_INLINE vf unit_multiply(vf sum, vf a, vf b)
 #endif
 }
 
-/* The strides are constants where this is inlined. */
+/* Inlined with constant strides. */
 VF_INLINE void multiply_as(const struct zr_panel_product *p, const size_t lane_stride,
                            const size_t unit_stride)
 {
@@ -325,7 +330,7 @@ static void tiles_end(void)
 }
 #endif
 
-#ifndef PANELS_STORAGE /* tests keep theirs to themselves */
+#ifndef PANELS_STORAGE /* a test defines it to keep its table private */
 #define PANELS_STORAGE
 #endif
 PANELS_STORAGE const struct zr_panels ZR_PANELS = {

@@ -6,8 +6,8 @@
 #include "kernels/cpu/products/panels.h"
 
 /* c[m, n] (+)= op(a) op(b) + bias[n], a and b of `precision`. a_turned: a is stored [k, m]; b_turned: b is
- * stored [n, k]. c is of the same precision or fp32. Sums are made in floats, in an order that depends
- * on k alone, and rounded once. */
+ * stored [n, k]. c is of the same precision or fp32. Sums are made in floats, in an order that depends only
+ * on k, and rounded once. */
 struct zr_product {
     size_t m, n, k;
     bool a_turned, b_turned, accumulate;

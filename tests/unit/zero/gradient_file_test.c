@@ -134,7 +134,7 @@ static int find_them(zr_engine *engine, const struct plan *plan, unsigned step)
 static int check_places(const zr_engine *engine, const struct plan *plan)
 {
     const struct zr_gradient_file *file = &engine->gradient_file;
-    uint64_t end = zr_state_file_base(&engine->store);
+    uint64_t end = zr_state_file_base(&engine->state_tier->store);
     size_t largest = 0;
     unsigned filed = 0;
     for (unsigned u = 0; u < UNITS; u++) {
@@ -147,7 +147,7 @@ static int check_places(const zr_engine *engine, const struct plan *plan)
         filed += bytes > 0;
     }
     must(filed == plan->filed && file->placed == (filed > 0));
-    must(file->slot_bytes == largest && file->bytes == end - zr_state_file_base(&engine->store));
+    must(file->slot_bytes == largest && file->bytes == end - zr_state_file_base(&engine->state_tier->store));
     return 0;
 }
 

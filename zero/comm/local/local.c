@@ -64,7 +64,8 @@ static zr_result sleep_for(struct zr_local_world *local, const struct zr_local_w
         atomic_fetch_add(wait->sleepers, 1);
     while (result == ZR_OK && !reached(wait->word, wait->target, &seen)) {
         zr_word_wait(wait->word, seen, ZR_LOCAL_POLL_NS);
-        result = zr_local_check(local, wait->peer); /* before the word is read: a peer moves it, then exits */
+        /* Check before reading the word, because a peer advances the word before it exits. */
+        result = zr_local_check(local, wait->peer);
         if (reached(wait->word, wait->target, &seen)) {
             result = ZR_OK;
             break;
@@ -133,7 +134,7 @@ void zr_local_advance(_Atomic uint32_t *word, uint32_t value, _Atomic uint32_t *
 
 /* ---- Creation and destruction -------------------------------------------------------------------------- */
 
-/* Sets the words that the stream waits for, so that it finishes after the loss of a rank. */
+/* Sets the words that the stream waits for, so that the stream finishes after the loss of a rank. */
 static zr_result release_waits(void *state)
 {
     const struct local_comm *self = state;
@@ -147,11 +148,11 @@ static zr_result release_waits(void *state)
     return ZR_OK;
 }
 
-/* Waits for the stream before memory that it uses is freed; after a failure releases its waits. */
+/* Waits for the stream before its memory is freed; after a failure releases the stream's waits first. */
 static void end_stream(struct local_comm *self)
 {
     const struct zr_comm_options *o = &self->base.options;
-    void *const streams[] = {o->beside, o->stream}; /* a graph is in the caller's stream */
+    void *const streams[] = {o->beside, o->stream}; /* graphs run in the caller's stream */
     if (!self->queues)
         return;
     zr_result result = self->base.failure == ZR_OK ? zr_comm_drain(&self->base) : self->base.failure;
@@ -178,8 +179,8 @@ static zr_result wait_for_reader(struct local_comm *self, unsigned p)
                                         &peer->ring->host_consumed_sleepers, peer->host_posted + self->said);
 }
 
-/* Releases a complete or partial communicator. After a failure the peers exit anyway; otherwise this
- * rank's ring must stay until all of them have read the last piece. */
+/* Releases a complete or partial communicator. This rank's ring must remain until all peers have read the
+ * last piece. After a failure the peers exit without reading. */
 static void local_close(struct zr_comm *comm)
 {
     struct local_comm *self = (struct local_comm *)comm;
@@ -191,7 +192,7 @@ static void local_close(struct zr_comm *comm)
     }
     if (self->pinned)
         comm->options.kernels->streams->unpin(comm->local);
-    if (self->ring) /* before memory that peers may read is freed */
+    if (self->ring) /* closed before memory that peers may read is freed */
         atomic_store(&self->ring->open, false);
     if (self->whole)
         atomic_store(&comm->local->ranks[comm->run_rank].whole, false);
@@ -237,8 +238,8 @@ static void record(struct zr_comm *comm, enum zr_comm_recording what)
     }
 }
 
-/* A graph waits for the counts at its recording, which have been reached. When no rank's stream waits any
- * more, the counters are reset, before any rank launches. */
+/* A graph waits for the counter values of its recording, which the counters have passed. The counters are
+ * reset when no rank's stream waits for them, before any rank launches. */
 static zr_result again(struct zr_comm *comm)
 {
     struct local_comm *self = (struct local_comm *)comm;
@@ -265,7 +266,7 @@ static const struct zr_comm_table local_table = {.name = "local",
                                                  .abandon = abandon,
                                                  .close = local_close};
 
-/* Takes one of the rank's rings; no process waits for its counters any more. */
+/* Acquires a free ring of the rank. No process waits for the counters of a free ring. */
 static struct zr_local_ring *take_ring(struct zr_local_rank *rank)
 {
     unsigned i = 0;
@@ -281,20 +282,20 @@ static struct zr_local_ring *take_ring(struct zr_local_rank *rank)
     return ring;
 }
 
-static zr_result sit_down(struct local_comm *comm, const struct zr_local_seats *seats)
+static zr_result register_rank(struct local_comm *comm, const struct zr_local_position *position)
 {
-    struct zr_local_rank *rank = &seats->local->ranks[seats->ranks[seats->rank]];
-    if (seats->whole && atomic_exchange(&rank->whole, true))
+    struct zr_local_rank *rank = &position->local->ranks[position->ranks[position->rank]];
+    if (position->whole && atomic_exchange(&rank->whole, true))
         return zr_fail(ZR_ERR_INVALID, "rank %u already has a communicator", comm->base.run_rank);
-    comm->whole = seats->whole;
+    comm->whole = position->whole;
     comm->ring = take_ring(rank);
     if (!comm->ring)
         return zr_fail(ZR_ERR_INVALID, "rank %u has %d communicators, the maximum", comm->base.run_rank,
                        ZR_LOCAL_RINGS);
     comm->lent = atomic_load(&comm->ring->lent);
-    comm->peers[seats->rank].ring = comm->ring;
-    comm->peers[seats->rank].posted = atomic_load(&comm->ring->posted);
-    comm->peers[seats->rank].host_posted = atomic_load(&comm->ring->host_posted);
+    comm->peers[position->rank].ring = comm->ring;
+    comm->peers[position->rank].posted = atomic_load(&comm->ring->posted);
+    comm->peers[position->rank].host_posted = atomic_load(&comm->ring->host_posted);
     return ZR_OK;
 }
 
@@ -310,12 +311,12 @@ static zr_result queue_words(struct local_comm *comm)
 }
 
 zr_result zr_local_prepare(struct local_comm **out, const struct zr_comm_options *options,
-                           const struct zr_local_seats *seats)
+                           const struct zr_local_position *position)
 {
     void *block;
-    unsigned world = seats->world;
+    unsigned world = position->world;
     size_t bytes = sizeof(struct local_comm) + world * (sizeof(void *) + sizeof(struct zr_local_peer));
-    zr_result result = zr_comm_options_check(options, seats->rank, world);
+    zr_result result = zr_comm_options_check(options, position->rank, world);
     if (result == ZR_OK)
         result = zr_arena_alloc(options->host_arena,
                                 &(struct zr_request){.bytes = bytes, .tag = ZR_TAG_OTHER}, &block);
@@ -323,9 +324,9 @@ zr_result zr_local_prepare(struct local_comm **out, const struct zr_comm_options
         return result;
     struct local_comm *comm = memset(block, 0, bytes);
     zr_comm_open(&comm->base, &local_table, options);
-    comm->base.local = seats->local;
-    comm->base.rank = seats->rank;
-    comm->base.run_rank = seats->ranks[seats->rank];
+    comm->base.local = position->local;
+    comm->base.rank = position->rank;
+    comm->base.run_rank = position->ranks[position->rank];
     comm->base.world = world;
     comm->backend = zr_arena_backend(options->arena);
     comm->slot_bytes = zr_comm_slot_bytes(world, options->bucket_bytes);
@@ -334,8 +335,8 @@ zr_result zr_local_prepare(struct local_comm **out, const struct zr_comm_options
     comm->from = (const void **)(comm->peers + world);
     for (unsigned p = 0; p < world; p++)
         comm->peers[p] =
-            (struct zr_local_peer){.rank = seats->ranks[p], .mapping = {.fd = -1, .first = SIZE_MAX}};
-    result = sit_down(comm, seats);
+            (struct zr_local_peer){.rank = position->ranks[p], .mapping = {.fd = -1, .first = SIZE_MAX}};
+    result = register_rank(comm, position);
     if (result == ZR_OK)
         result = zr_take(options->arena, ZR_TAG_COMM, zr_comm_ring_bytes(world, options->bucket_bytes), 1,
                          (void **)&comm->slots);
@@ -350,8 +351,8 @@ zr_result zr_local_prepare(struct local_comm **out, const struct zr_comm_options
     return result;
 }
 
-/* The ring of the first rank, with its count of host messages, identifies a communicator; every
- * communicator sends some. */
+/* Starts the record of operations. The first rank's ring and its count of host messages identify a
+ * communicator, because every communicator sends host messages. */
 void zr_local_calls_open(struct local_comm *comm)
 {
     unsigned ranks[ZR_MAX_WORLD];
@@ -363,13 +364,13 @@ void zr_local_calls_open(struct local_comm *comm)
                   UINT64_C(1) << 63 | (uint64_t)first->rank << 48 | ring << 32 | first->host_posted, ranks);
 }
 
-/* Publishes this rank's progress and reads the peers': all have a communicator, or none has. */
+/* Publishes this rank's result and reads the peers', so that all ranks have a communicator or none has. */
 static zr_result agree(const struct zr_local_share *share, zr_result mine)
 {
     struct zr_local_world *local = share->local;
     uint32_t attempt = share->attempt;
     zr_local_advance(&local->ranks[share->rank].verdict, (attempt + 1) << 8 | (uint32_t)mine, NULL);
-    if (mine == ZR_ERR_TIMEOUT) /* the lost rank would be waited for once more */
+    if (mine == ZR_ERR_TIMEOUT) /* waiting for the lost rank again would time out again */
         return mine;
     for (unsigned p = 0; p < local->world; p++) {
         zr_result result = zr_local_wait_for(local, &(struct zr_local_wait){.word = &local->ranks[p].verdict,
@@ -386,7 +387,7 @@ static zr_result agree(const struct zr_local_share *share, zr_result mine)
     return ZR_OK;
 }
 
-/* This rank's ring, for all others; without a ring it only takes part so that the others do not wait. */
+/* Arguments to share this rank's ring. A rank without a ring takes part so that the others do not wait. */
 static struct zr_local_share share_of(struct zr_local_world *local, unsigned rank, struct local_comm *comm)
 {
     struct zr_local_share share = {.local = local, .rank = rank, .timeout_ns = ZR_COMM_TIMEOUT_NS};
@@ -420,13 +421,13 @@ zr_result zr_comm_local_create(zr_comm **out, const struct zr_comm_options *opti
     }
     char words[ZR_COMM_MESSAGE_BYTES];
     unsigned all[ZR_MAX_WORLD];
-    struct zr_local_seats seats = {
+    struct zr_local_position position = {
         .local = local, .ranks = all, .rank = rank, .world = local->world, .whole = true};
     for (unsigned p = 0; p < local->world; p++)
         all[p] = p;
     zr_result result = ZR_STRUCT_COPY(zr_comm_options, beside, &own, options);
     if (result == ZR_OK)
-        result = zr_local_prepare(&comm, &own, &seats);
+        result = zr_local_prepare(&comm, &own, &position);
     struct zr_local_share share = share_of(local, rank, comm);
     snprintf(words, sizeof(words), "%s", zr_last_error());
     zr_result shared = zr_local_share_rings(&share, comm ? comm->peers : NULL);

@@ -5,8 +5,8 @@
 #include "zero/comm/zr_comm.h"
 #include "zero/launch/control.h"
 
-/* Returns ZR_OK or the failure that ends the run. Also fails if `peer` (ZR_LOCAL_ALL: any rank) has
- * exited; check once more for data that it has posted before giving up. */
+/* Returns ZR_OK or the failure that ends the run. Also fails if `peer` (ZR_LOCAL_ALL: any rank) has exited; a
+ * caller then checks once more for data that the peer has posted. */
 zr_result zr_local_check(struct zr_local_world *local, unsigned peer);
 
 /* Waits until *word, a counter modulo 2^32, reaches `target`. `sleepers` counts this waiter; NULL: the
@@ -17,13 +17,12 @@ struct zr_local_wait {
     uint32_t target;
     unsigned peer; /* rank of the run that advances the word */
     uint64_t timeout_ns;
-    bool looks; /* `rank`, which waits, checks from time to time whether the ranks are out of step
-                 * (calls.h) */
+    bool looks; /* the waiting `rank` checks from time to time whether the ranks are out of step (calls.h) */
     unsigned rank;
 };
 zr_result zr_local_wait_for(struct zr_local_world *local, const struct zr_local_wait *wait);
-/* The error for a peer (or ZR_LOCAL_ALL) that is alive, as far as the system knows, but silent for too
- * long. */
+/* The error for a peer (or ZR_LOCAL_ALL) that is alive, as far as the system knows, but has been silent for
+ * too long. */
 zr_result zr_local_lost(const struct zr_local_world *local, unsigned peer, uint64_t waited_ns);
 /* Advances a counter and wakes its waiters. */
 void zr_local_advance(_Atomic uint32_t *word, uint32_t value, _Atomic uint32_t *sleepers);
@@ -36,7 +35,7 @@ struct zr_local_mapping {
     size_t first, end;      /* range used since the last unmap */
 };
 
-/* A rank of a communicator, as this process sees it; for this rank only the first three fields are valid. */
+/* A rank of a communicator in this process. For this rank only the first three fields are valid. */
 struct zr_local_peer {
     unsigned rank;                /* rank in the run */
     struct zr_local_ring *ring;   /* its counters; NULL: unknown */

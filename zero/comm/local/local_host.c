@@ -34,7 +34,8 @@ static zr_result post(struct local_comm *comm, const struct zr_all_gather *op, u
     return ZR_OK;
 }
 
-/* `piece` counts from the creation of the communicator, `index` from the start of the message. */
+/* Reads a piece of every rank. `piece` counts from the creation of the communicator, `index` from the start
+ * of the message. */
 static zr_result read(struct local_comm *comm, const struct zr_all_gather *op, uint32_t piece, uint32_t index)
 {
     size_t part = part_bytes(op->shard_bytes, index);

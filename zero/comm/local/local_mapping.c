@@ -19,13 +19,13 @@ static size_t smaller(size_t a, size_t b)
     return a < b ? a : b;
 }
 
-/* Addresses for one peer's file. Offsets in it are never reused, so it may grow beyond the machine's
- * memory; data beyond the mapping goes through the ring. */
+/* Number of addresses for one peer's file. Offsets in the file are never reused, so the file may grow beyond
+ * the machine's memory; data beyond the mapping goes through the ring. */
 static size_t mapping_bytes(const zr_backend *backend, unsigned world)
 {
     struct zr_machine machine;
     zr_os_machine(&machine);
-    if (machine.address_limit_bytes > 0) /* addresses are limited */
+    if (machine.address_limit_bytes > 0) /* addresses are limited: map nothing */
         return 0;
     size_t bytes = smaller((size_t)(4 * machine.memory_bytes), MAPPINGS_BYTES / ZR_LOCAL_RINGS / world);
     return bytes / backend->can.granule_bytes * backend->can.granule_bytes;
@@ -112,8 +112,7 @@ bool zr_local_expose(struct local_comm *comm, const void *source, size_t bytes)
     return true;
 }
 
-/* ---- Reading
- * -------------------------------------------------------------------------------------------- */
+/* ---- Reading ------------------------------------------------------------------------------------------- */
 
 /* Maps the file at least up to `end`, or further if the file is longer. */
 static zr_result map_up_to(struct local_comm *comm, unsigned peer, size_t end)
@@ -124,8 +123,8 @@ static zr_result map_up_to(struct local_comm *comm, unsigned peer, size_t end)
     size_t granule_bytes = comm->backend->can.granule_bytes, from = mapping->mapped_bytes;
     if (fstat(mapping->fd, &status) != 0 || (size_t)status.st_size < end)
         return zr_fail(ZR_ERR_PEER, "rank %u exposes memory beyond its file", comm->peers[peer].rank);
-    size_t most = smaller((size_t)status.st_size / granule_bytes * granule_bytes, comm->mapping_bytes);
-    size_t to = smaller((end + STEP_BYTES - 1) / STEP_BYTES * STEP_BYTES, most);
+    size_t max_bytes = smaller((size_t)status.st_size / granule_bytes * granule_bytes, comm->mapping_bytes);
+    size_t to = smaller((end + STEP_BYTES - 1) / STEP_BYTES * STEP_BYTES, max_bytes);
     zr_result result = zr_backend_import(
         comm->backend, &(struct zr_segment){.fd = mapping->fd, .offset_bytes = from, .bytes = to - from},
         &handle);
@@ -163,7 +162,7 @@ zr_result zr_local_map(struct local_comm *comm, unsigned peer, size_t offset, st
     return ZR_OK;
 }
 
-/* Removes page-table entries only; the pages stay. */
+/* Removes page-table entries; the pages remain in the file. */
 void zr_local_unmap(struct local_comm *comm)
 {
     for (unsigned p = 0; p < comm->base.world; p++) {

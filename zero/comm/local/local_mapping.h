@@ -1,8 +1,8 @@
-/* local_mapping.h: the memory of other ranks, as seen from this one. Private to zero/comm/.
+/* local_mapping.h: access to the memory of other ranks. Private to zero/comm/.
  *
- * Ranks share the files that their granules are ranges of. Each rank has the files of the others open and
- * maps the ranges that it reads. A rank describes the memory it exposes as places in its file, next to its
- * counters. */
+ * The granules of a rank are ranges of a file, which the rank shares. Each rank has the files of the others
+ * open and maps the ranges that it reads. A rank describes the memory it exposes as places in its file, next
+ * to its counters. */
 #ifndef ZR_LOCAL_MAPPING_H
 #define ZR_LOCAL_MAPPING_H
 
@@ -18,7 +18,7 @@ void zr_local_mappings_close(struct local_comm *comm);
  * peers or consists of too many pieces. */
 bool zr_local_expose(struct local_comm *comm, const void *source, size_t bytes);
 
-/* Where to read the bytes from `offset` of what `peer` exposes, and how many of them are contiguous. */
+/* The data at `offset` of the memory that `peer` exposes: its address, and how many bytes are contiguous. */
 struct zr_local_view {
     const char *at;
     size_t bytes;

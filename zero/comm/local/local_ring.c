@@ -1,40 +1,39 @@
-/* local_ring.c: the operations of the local communicator, through rings in shared granules. Below local.c.
+/* local_ring.c: the operations of the local communicator, through rings in shared granules. Used by local.c.
  *
- * A big operation whose sources all lie in granules that the peers can map does without the slots: the ranks
- * meet, each reads what is for it where it lies (local_mapping.c), and goes on when all have read, or meets
- * them again before it offers anything else. Everything
- * else goes as follows.
+ * Rings. Each rank has a ring of two slots in its own arena, which all peers have mapped (share.c). An
+ * operation is cut into pieces that fit a slot. For every piece each rank fills a slot of its ring, posts the
+ * slot, and reads the slots of its peers directly from their rings. A rank refills a slot when all peers have
+ * read it; with two slots, the next piece is written while the peers still read the previous one. Every rank
+ * performs the same sequence of fills and reads, empty ones where it has no data, so waits cannot form a
+ * cycle.
  *
- * Each rank has a ring of two slots in its own arena, which all its peers have mapped (share.c). An operation
- * is cut into pieces that fit a slot. For every piece each rank fills a slot of its own, posts it, and reads
- * the slots of its peers straight out of their rings; a slot is filled again when all peers have read what
- * was in it. With two slots the next piece is written while the peers still read the last. Every rank does
- * the same sequence of fills and reads, empty ones where it has no part, so the waits cannot form a circle.
+ * Direct reads. A large operation whose sources all lie in granules that the peers can map does not use the
+ * slots. The ranks meet, and each rank reads its data from the peers' memory (local_mapping.c). A rank
+ * continues when all ranks have read, or meets them again before it exposes other data.
  *
- * A transfer between two ranks waits until its sender's ring is empty, and then uses the same slots with a
- * pair of counters of its own, which only those two move.
+ * Transfers. A transfer between two ranks waits until the sender's ring is empty, and then uses the same
+ * slots with a separate pair of counters, which only these two ranks advance.
  *
- * On a card with streams the same copies and sums are queued in the order above, with the waits for counters
- * and their moves between them, in the one stream of operations: no rank's host waits for a peer, and streams
- * get on as their peers' do. All operations of a rank are in one order in that stream, as they are on its
- * peers, so the waits cannot form a circle there either.
+ * GPU streams. The same copies and sums, with the waits for counters and the updates of counters between
+ * them, are queued in the stream of operations. No host waits for a peer. The operations of a rank are in one
+ * order in the stream, and in the same order on its peers, so waits cannot form a cycle.
  *
- * Sums are taken over the ranks in order for every element on its own, so neither the size of the slots nor
- * the cutting into pieces shows in the result. */
+ * Sums are computed in rank order for each element, so results depend neither on the slot size nor on the
+ * pieces. */
 #include <string.h>
 
 #include "alloc/base/error.h"
 #include "zero/comm/local/local_ring.h"
 #include "zero/comm/local/local_mapping.h"
 
-/* Of a shard: less is copied sooner than the peers have met twice. */
+/* Minimum shard of a direct read: copying a smaller shard is faster than meeting the peers twice. */
 #define DIRECT_BYTES ((size_t)64 << 10)
-/* Summed at a time, so that what is added to it afterwards finds it in the cache. */
+/* Size of the block that is summed at a time, so that the next addends find the block in the cache. */
 #define BLOCK_BYTES ((size_t)128 << 10)
 
 /* ---- Slots --------------------------------------------------------------------------------------------- */
 
-/* Waits until all peers have read all but `left` of what this rank has posted. */
+/* Waits until all peers have read the pieces that this rank has posted, except the last `left` ones. */
 static zr_result wait_for_readers(struct local_comm *comm, uint32_t left)
 {
     zr_result result = ZR_OK;
@@ -52,7 +51,7 @@ zr_result zr_local_synchronize(struct zr_comm *comm)
     return wait_for_readers((struct local_comm *)comm, 0);
 }
 
-/* Lends the next slot for filling. */
+/* Waits until the next slot is free and returns it for filling. */
 static zr_result fill_begin(struct local_comm *comm, char **slot)
 {
     *slot = comm->slots + (comm->filled & 1) * comm->slot_bytes;
@@ -71,7 +70,7 @@ static zr_result fill_end(struct local_comm *comm, struct zr_local_piece piece)
                               &comm->ring->posted_sleepers);
 }
 
-/* Waits until rank p has posted the piece to be read next, and lends its slot for reading. */
+/* Waits until rank p has posted the next piece, and returns its slot for reading. */
 static zr_result peer_slot(struct local_comm *comm, unsigned p, struct zr_local_piece piece,
                            const char **slot)
 {
@@ -142,9 +141,9 @@ struct movement {
     const char *source;
     char *destination;
     bool fills, reads;      /* writes to the slot / reads the peers' slots */
-    bool adds;              /* writes different data for each peer and sums what they have for it */
-    bool source_stays;      /* until all ranks have met again */
-    unsigned only;          /* the only rank to read from, or world: all */
+    bool adds;              /* writes different data for each peer, and sums the peers' data for this rank */
+    bool source_stays;      /* the source is unchanged until all ranks have met again */
+    unsigned only;          /* the rank to read from, or world: all ranks */
     struct zr_comm_sum sum; /* of one part; valid with `adds` */
 };
 
@@ -177,7 +176,7 @@ static zr_result fill(struct local_comm *comm, const struct movement *move, size
     return result == ZR_OK ? fill_end(comm, move->piece) : result;
 }
 
-/* Sums one part of the ranks' data for this one, in rank order, directly from the slots. */
+/* Sums one part of all ranks' data for this rank, in rank order, directly from the slots. */
 static zr_result read_sum(struct local_comm *comm, const struct movement *move, struct zr_comm_part part)
 {
     unsigned rank = comm->base.rank;
@@ -219,9 +218,9 @@ static zr_result read_copy(struct local_comm *comm, const struct movement *move,
     return ZR_OK;
 }
 
-/* Every rank waits for every piece, even with nothing to read: only then it knows that the slot was
- * posted. */
-static zr_result pass_over(struct local_comm *comm, const struct movement *move)
+/* Waits for a piece without reading it. Every rank waits for every piece, because only the wait shows that
+ * the peers have posted their slots. */
+static zr_result skip_piece(struct local_comm *comm, const struct movement *move)
 {
     for (unsigned p = 0; p < comm->base.world; p++) {
         const char *slot;
@@ -241,12 +240,12 @@ static zr_result read(struct local_comm *comm, const struct movement *move, size
     else if (move->reads)
         result = read_copy(comm, move, part);
     if (result == ZR_OK && !move->adds && (!move->reads || move->only < comm->base.world))
-        result = pass_over(comm, move);
+        result = skip_piece(comm, move);
     return result == ZR_OK ? read_end(comm) : result;
 }
 
 /* Copies this rank's own part while the peers work. */
-static zr_result keep_own(struct local_comm *comm, const struct movement *move)
+static zr_result copy_own(struct local_comm *comm, const struct movement *move)
 {
     size_t own = comm->base.rank * move->piece.bytes;
     char *to = move->destination + own;
@@ -255,7 +254,7 @@ static zr_result keep_own(struct local_comm *comm, const struct movement *move)
                : ZR_OK;
 }
 
-/* ---- Straight from the peers' memory ------------------------------------------------------------------- */
+/* ---- Direct reads -------------------------------------------------------------------------------------- */
 
 /* Whether the ranks meet to find out if they can read directly; equal on all ranks. */
 static bool may_be_direct(const struct local_comm *comm, const struct movement *move)
@@ -265,8 +264,8 @@ static bool may_be_direct(const struct local_comm *comm, const struct movement *
            move->piece.bytes >= (algorithm == ZR_COMM_DIRECT ? 1 : DIRECT_BYTES);
 }
 
-/* Exposes this rank's data and finds out whether all ranks could. If so the piece is still being read,
- * else it was empty. */
+/* Exposes this rank's data; *direct: all ranks have exposed theirs. If so, the caller ends the read of the
+ * piece; otherwise the piece was empty, and its read has ended. */
 static zr_result meet(struct local_comm *comm, const struct movement *move, bool *direct)
 {
     char *slot;
@@ -330,7 +329,7 @@ static zr_result copy_directly(struct local_comm *comm, unsigned peer, size_t of
     return ZR_OK;
 }
 
-/* The reading half of an operation after the ranks have met. */
+/* Reads the data of an operation after the ranks have met. */
 static zr_result read_directly(struct local_comm *comm, const struct movement *move)
 {
     unsigned rank = comm->base.rank, world = comm->base.world;
@@ -345,7 +344,7 @@ static zr_result read_directly(struct local_comm *comm, const struct movement *m
     return result == ZR_OK ? read_end(comm) : result;
 }
 
-/* ---- Operations of all --------------------------------------------------------------------------------- */
+/* ---- Collectives --------------------------------------------------------------------------------------- */
 
 static zr_result move_all(struct local_comm *comm, const struct movement *move)
 {
@@ -355,7 +354,7 @@ static zr_result move_all(struct local_comm *comm, const struct movement *move)
     if (result != ZR_OK)
         return result;
     if (direct) {
-        result = keep_own(comm, move);
+        result = copy_own(comm, move);
         if (result == ZR_OK)
             result = read_directly(comm, move);
         zr_local_unmap(comm);
@@ -363,7 +362,7 @@ static zr_result move_all(struct local_comm *comm, const struct movement *move)
     }
     result = fill(comm, move, 0);
     if (result == ZR_OK)
-        result = keep_own(comm, move);
+        result = copy_own(comm, move);
     for (size_t i = 0; i < count && result == ZR_OK; i++) {
         if (i + 1 < count)
             result = fill(comm, move, i + 1);
@@ -373,7 +372,7 @@ static zr_result move_all(struct local_comm *comm, const struct movement *move)
     return result;
 }
 
-/* A reduction of shards for each rank. */
+/* The movement of a reduction: a sum for each rank. */
 static struct movement reduction(struct local_comm *comm, const struct zr_comm_item *item)
 {
     struct movement move = {
@@ -419,8 +418,8 @@ static zr_result run_broadcast(struct local_comm *comm, const struct zr_broadcas
                                              .only = op->root});
 }
 
-/* Gathers the sums from where they were computed: a peer has read what it has summed, so its part of the
- * buffer may then be overwritten. */
+/* Gathers the sums from the buffers where they were computed. A peer that posts its sum has read its
+ * operands, so this rank may overwrite the peer's part of its own buffer. */
 static zr_result gather_sums(struct local_comm *comm, const struct movement *reduce)
 {
     char *slot, *buffer = (char *)reduce->source;
@@ -475,9 +474,10 @@ static zr_result run_all_reduce(struct local_comm *comm, const struct zr_comm_it
     return result == ZR_OK ? read(comm, &gather, count - 1) : result;
 }
 
-/* ---- Transfers between two ----------------------------------------------------------------------------- */
+/* ---- Transfers between two ranks ----------------------------------------------------------------------- */
 
-/* Waits until all but `left` of the messages of `sender` have been taken; `by`: the rank that takes them. */
+/* Waits until the count of taken messages of `sender` reaches `target`; `by`: the rank that takes the
+ * message. */
 static zr_result wait_until_taken(struct local_comm *comm, unsigned sender, uint32_t target, unsigned by)
 {
     struct zr_local_ring *ring = comm->peers[sender].ring;
@@ -501,7 +501,7 @@ static zr_result send_part(struct local_comm *comm, const struct zr_transfer *op
     return ZR_OK;
 }
 
-/* If the next message of the sender is for another rank, that rank must take it first. */
+/* Receives one message. If the sender's next message is for another rank, waits until that rank takes it. */
 static zr_result receive_part(struct local_comm *comm, const struct zr_transfer *op, size_t first)
 {
     struct zr_local_ring *sender = comm->peers[op->from].ring;
@@ -515,7 +515,7 @@ static zr_result receive_part(struct local_comm *comm, const struct zr_transfer 
             return result;
         atomic_thread_fence(memory_order_acquire); /* the message was read before the check below */
         if (atomic_load(&sender->taken) != next)
-            continue; /* for another rank, and the slot may have been refilled */
+            continue; /* another rank took the message, and the slot may have been refilled */
         if (parcel.to != comm->base.rank) {
             result = wait_until_taken(comm, op->from, next + 1, parcel.to);
             if (result != ZR_OK)
@@ -541,7 +541,7 @@ static zr_result receive_part(struct local_comm *comm, const struct zr_transfer 
     }
 }
 
-/* Sends one piece ahead of what it receives, so that neither side of an exchange waits for the other. */
+/* Sends up to two slots more than it has received, so that the two sides never wait for each other. */
 static zr_result exchange(struct local_comm *comm, const struct zr_transfer *op)
 {
     size_t sent = 0, received = 0, ahead = 2 * comm->slot_bytes;
@@ -560,7 +560,8 @@ static zr_result exchange(struct local_comm *comm, const struct zr_transfer *op)
     return result;
 }
 
-/* The host decides which rank takes a message next, so it waits, also for a GPU. */
+/* Runs a transfer. The host waits even if operations are in a GPU stream, because the host decides which rank
+ * takes a message next. */
 static zr_result run_transfer(struct local_comm *comm, const struct zr_transfer *op)
 {
     bool queues = comm->queues;

@@ -32,17 +32,17 @@ struct local_comm {
     bool pinned; /* this communicator has pinned the control block */
 };
 
-/* Ranks of the run in a communicator. */
-struct zr_local_seats {
+/* A rank's position in a communicator. */
+struct zr_local_position {
     struct zr_local_world *local;
     const unsigned *ranks; /* [world]: ranks in the run */
     unsigned rank, world;
     bool whole;
 };
 
-/* local.c: creates a rank's own part: records, ring, thread. On success zr_comm_destroy() closes *out. */
+/* local.c: creates a rank's own part: records, ring and thread. On success zr_comm_destroy() closes *out. */
 zr_result zr_local_prepare(struct local_comm **out, const struct zr_comm_options *options,
-                           const struct zr_local_seats *seats);
+                           const struct zr_local_position *position);
 /* Starts the record of operations (calls.h) once the peers are known. */
 void zr_local_calls_open(struct local_comm *comm);
 /* Waits for a counter of peer p. */

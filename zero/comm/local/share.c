@@ -144,8 +144,8 @@ static zr_result send_message(const struct zr_local_share *share, unsigned peer,
         bool gone = error == EPIPE || error == ECONNREFUSED || error == ECONNRESET;
         if (!gone && !has_no_room(error))
             return zr_fail(ZR_ERR_PEER, "sending the ring to rank %u failed (error %d)", peer, error);
-        /* A process closes its sockets before its launcher can reap it; the launcher reports its exit in a
-         * moment. */
+        /* A process closes its sockets before its launcher can reap the process; the launcher reports the
+         * exit soon after. */
         uint64_t waited_ns = zr_timeout_waited_ns(&timeout);
         if (waited_ns > share->timeout_ns)
             return gone ? zr_fail(ZR_ERR_PEER, "rank %u has closed its inbox for an unknown reason", peer)
@@ -192,11 +192,11 @@ static void close_all(const int *fds, unsigned count)
         close(fds[i]);
 }
 
-/* The rank whose turn it is delays all later ones; a rank that waits itself is not the lost one. */
-static unsigned who_holds_up(const struct zr_local_share *share, unsigned sender)
+/* The rank that delays the exchange: the rank whose turn it is, or `sender` if it is this rank's turn. */
+static unsigned delaying_rank(const struct zr_local_share *share, unsigned sender)
 {
-    unsigned holder = atomic_load(&share->local->turn) % share->local->world;
-    return holder == share->rank ? sender : holder;
+    unsigned current = atomic_load(&share->local->turn) % share->local->world;
+    return current == share->rank ? sender : current;
 }
 
 /* A received message; this process owns its descriptors. */
@@ -259,7 +259,7 @@ static zr_result receive_message(const struct zr_local_share *share, unsigned se
         zr_result result = zr_local_check(share->local, sender);
         uint64_t waited_ns = zr_timeout_waited_ns(&timeout);
         if (result == ZR_OK && waited_ns > share->timeout_ns)
-            result = zr_local_lost(share->local, who_holds_up(share, sender), waited_ns);
+            result = zr_local_lost(share->local, delaying_rank(share, sender), waited_ns);
         if (result != ZR_OK)
             return result;
         struct pollfd wait = {.fd = inbox, .events = POLLIN};
@@ -364,8 +364,8 @@ static zr_result wait_for_slow(const struct zr_local_share *share, uint32_t turn
     return result;
 }
 
-/* This rank's turn: sends its ring, or an empty list after a failure. It has the rings of all earlier
- * ranks, so only the last of them can delay it. */
+/* This rank's turn: sends its ring, or an empty list after a failure. This rank has received the rings of all
+ * earlier ranks, so only the previous rank can delay it. */
 static zr_result take_turn(const struct zr_local_share *share, uint32_t turn)
 {
     struct zr_local_world *local = share->local;
@@ -410,7 +410,8 @@ zr_result zr_local_share_rings(const struct zr_local_share *share, struct zr_loc
 
 /* ---- Groups -------------------------------------------------------------------------------------------- */
 
-/* One descriptor per segment, so that each has one owner. */
+/* Adds the segments of a message to the list, with one descriptor per segment, so that each descriptor has
+ * one owner. */
 static void unpack_one(const struct zr_local_pass *pass, struct received *got, unsigned member)
 {
     struct zr_segment *list = pass->segments + (size_t)member * ZR_LOCAL_PLACES;

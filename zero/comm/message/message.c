@@ -18,11 +18,10 @@
 #include "zero/launch/timeout.h"
 #include "zero/comm/take.h"
 
-#define SPIN_NS                                                                                              \
-    2000000ull               /* looks as often as it can: a message of a bucket's size is on its way as long \
-                              */
-#define NAP_NS  50000ull     /* then between tests, to leave the core to compute threads */
-#define POLL_NS 100000000ull /* between checks that the peers are alive */
+/* Duration of tests without a pause: a message of a bucket's size takes this long. */
+#define SPIN_NS 2000000ull
+#define NAP_NS  50000ull     /* pause between later tests, which leaves the core to compute threads */
+#define POLL_NS 100000000ull /* time between checks that the peers are alive */
 
 /* Maximum message of a GPU tensor, so that host memory does not grow with buckets. */
 #define STAGED_BYTES ((size_t)1 << 20)
@@ -30,15 +29,15 @@
 enum { LAST_POLLS = 64 }; /* polls for a report of a rank that has exited */
 
 /* Tags of a context. Group creation and liveness checks use those of the first context for the whole run. */
-enum { TAG_DATA = 0, TAG_HOST, TAG_BIRTH, TAG_LIVENESS, TAGS_OF_CONTEXT };
+enum { TAG_DATA = 0, TAG_HOST, TAG_CREATION, TAG_LIVENESS, TAGS_OF_CONTEXT };
 
 /* A wait that has lasted for a while, visible to other waits of the process. */
 struct zr_message_wait {
     struct zr_rank_set waits_for;
     struct zr_message_wait *next;
-    uint64_t asked_ns; /* when the other ranks were first asked; 0: not yet */
+    uint64_t asked_ns; /* time of the first request to the other ranks; 0: none yet */
     unsigned asked_count;
-    bool known; /* it is in the list */
+    bool known; /* the wait is in the list */
 };
 
 void zr_message_world_open(struct zr_message_world *world, struct zr_transport *transport)
@@ -59,7 +58,7 @@ void zr_message_world_close(struct zr_message_world *world)
 
 /* ---- Waiting ------------------------------------------------------------------------------------------- */
 
-/* Host buffer of a message. */
+/* Sets a message's host buffer, if its tensor is in GPU memory. */
 static zr_result stage(struct message_comm *self, struct zr_message_operations *under_way,
                        struct zr_transport_message *message, bool receives)
 {
@@ -166,7 +165,8 @@ static void listen(struct zr_message_world *run)
     zr_liveness_listen(&run->liveness, &all);
 }
 
-/* Checks that the awaited ranks are alive. A rank that exits because of another one reports that first. */
+/* Checks that the awaited ranks are alive. A rank that exits because of a lost rank reports the lost rank
+ * first, so its messages are read before it is blamed. */
 static zr_result check_dead(struct zr_message_world *run, const struct zr_message_wait *wait)
 {
     for (unsigned p = 0; p < run->transport->world && run->introduced; p++) {
@@ -204,8 +204,8 @@ static zr_result check_silent(struct message_comm *self, struct zr_message_wait 
                    lost, seconds);
 }
 
-/* Whether a wait can still succeed. The first rank that finds it cannot reports it to the others. Caller
- * holds the lock of the run. */
+/* Whether a wait can still succeed. A failure that no rank has reported is reported to the other ranks.
+ * Caller holds the lock of the run. */
 static zr_result check_wait(struct message_comm *self, const struct zr_message_operations *under_way,
                             struct zr_message_wait *wait, uint64_t waited_ns)
 {
@@ -331,7 +331,7 @@ static const struct zr_comm_table message_table = {.name = "mpi",
                                                    .abandon = abandon,
                                                    .close = message_close};
 
-/* The records of a communicator are one block. */
+/* Lays out the records of a communicator in one block. */
 static void lay_out(struct message_comm *self, unsigned world)
 {
     struct zr_message_operations *sets[] = {&self->under_way[0], &self->under_way[1], &self->host};
@@ -347,8 +347,8 @@ static void lay_out(struct message_comm *self, unsigned world)
 
 _Static_assert(sizeof(struct message_comm) % _Alignof(struct zr_message_operation) == 0, "records follow");
 
-/* Operations on GPU tensors run in the submitting call, in the engine's stream, and also move data in
- * messages of a ring's part. */
+/* Operations on GPU tensors run in the submitting call, in the engine's stream, and move data in messages of
+ * the size of a ring's part. */
 static zr_result prepare_staging(struct message_comm *self)
 {
     self->each_bytes = self->each_bytes < STAGED_BYTES ? self->each_bytes : STAGED_BYTES;
@@ -410,7 +410,7 @@ static void set_context(struct message_comm *self, uint32_t context)
     self->run->contexts = context + 1;
 }
 
-/* The first exchange: whether a rank has its part, and its process. */
+/* Message of the first exchange: whether a rank has created its part, and the rank's process. */
 struct greeting {
     struct zr_process process;
     uint64_t slot_bytes; /* 0: failed */
@@ -462,21 +462,22 @@ zr_result zr_message_create(zr_comm **out, const struct zr_comm_options *options
 
 /* ---- Groups -------------------------------------------------------------------------------------------- */
 
-/* Exchange of a group's members: whether each has its part, and its first free context. */
-struct birth {
+/* Message between a group's members: whether a member has created its part, and its first free context. */
+struct creation {
     uint64_t key;
     uint32_t result, context;
 };
 
 /* Uses the maximum of the contexts, which is free on all members. Ranks in two groups create them in the
  * same order, so messages of two creations match. */
-static zr_result meet(struct message_comm *parent, const struct zr_comm_members *members, struct birth *mine)
+static zr_result meet(struct message_comm *parent, const struct zr_comm_members *members,
+                      struct creation *mine)
 {
     struct zr_message_operations *under_way = &parent->host;
-    struct birth theirs[ZR_MAX_WORLD], own = *mine;
+    struct creation theirs[ZR_MAX_WORLD], own = *mine;
     uint32_t tag = under_way->tag;
     zr_result result = ZR_OK;
-    under_way->tag = TAG_BIRTH;
+    under_way->tag = TAG_CREATION;
     for (unsigned p = 0; p < members->count && result == ZR_OK; p++) {
         struct zr_transport_message message = {.peer = members->ranks[p], .bytes = sizeof(own)};
         if (p == members->rank)
@@ -509,28 +510,30 @@ static zr_result message_group(struct zr_comm **out, struct zr_comm *base,
                                const struct zr_comm_members *members)
 {
     struct message_comm *self = NULL, *parent = (struct message_comm *)base;
-    char words[ZR_COMM_MESSAGE_BYTES];
-    struct birth birth = {.key = UINT64_C(0xcbf29ce484222325), .context = parent->run->contexts}; /* FNV-1a */
+    char text[ZR_COMM_MESSAGE_BYTES];
+    struct creation creation = {.key = UINT64_C(0xcbf29ce484222325),
+                                .context = parent->run->contexts}; /* FNV-1a */
     for (unsigned p = 0; p < members->count; p++)
-        birth.key = (birth.key ^ parent->ranks[members->ranks[p]]) * UINT64_C(0x100000001b3);
+        creation.key = (creation.key ^ parent->ranks[members->ranks[p]]) * UINT64_C(0x100000001b3);
     zr_result result = prepare(&self, members->options, parent->run, members, parent);
     if (result == ZR_OK &&
-        birth.context >= (parent->run->transport->tags_count - TAGS_OF_CONTEXT) / TAGS_OF_CONTEXT)
-        result = zr_fail(ZR_ERR_INVALID, "no tags are left after %u communicators", birth.context);
-    birth.result = (uint32_t)result;
-    snprintf(words, sizeof(words), "%s", zr_last_error());
-    zr_result met = meet(parent, members, &birth);
+        creation.context >= (parent->run->transport->tags_count - TAGS_OF_CONTEXT) / TAGS_OF_CONTEXT)
+        result = zr_fail(ZR_ERR_INVALID, "no tags are left after %u communicators", creation.context);
+    creation.result = (uint32_t)result;
+    snprintf(text, sizeof(text), "%s", zr_last_error());
+    zr_result met = meet(parent, members, &creation);
     if (result == ZR_OK && met != ZR_OK)
-        snprintf(words, sizeof(words), "%s", zr_last_error());
+        snprintf(text, sizeof(text), "%s", zr_last_error());
     result = result == ZR_OK ? met : result;
     if (result == ZR_OK) {
         self->base.local = base->local;
-        set_context(self, birth.context);
-        zr_calls_open(&self->base, (birth.key * UINT64_C(0x100000001b3) ^ birth.context) | 1, self->ranks);
+        set_context(self, creation.context);
+        zr_calls_open(&self->base, (creation.key * UINT64_C(0x100000001b3) ^ creation.context) | 1,
+                      self->ranks);
         *out = &self->base;
         return ZR_OK;
     }
     if (self)
         zr_comm_destroy(&self->base);
-    return zr_fail(result, "%s", words);
+    return zr_fail(result, "%s", text);
 }

@@ -122,7 +122,7 @@ static zr_result reduce(struct message_comm *self, const struct zr_comm_item *it
 /* ---- Gathers ------------------------------------------------------------------------------------------- */
 
 /* Exchange between all pairs. `step`: distance of the shards in the destination, 0 for a single one. */
-struct crossing {
+struct exchange {
     const char *source;
     char *destination;
     size_t bytes, step;
@@ -130,8 +130,8 @@ struct crossing {
     unsigned only;        /* the only peer, or world */
 };
 
-static zr_result cross(struct message_comm *self, struct zr_message_operations *under_way,
-                       const struct crossing *op)
+static zr_result exchange(struct message_comm *self, struct zr_message_operations *under_way,
+                          const struct exchange *op)
 {
     zr_result result = ZR_OK;
     size_t first = 0;
@@ -192,14 +192,14 @@ static zr_result run_all_gather(struct message_comm *self, const struct zr_all_g
         return result;
     if (in_ring(&self->base, op->shard_bytes))
         return gather_in_ring(self, op->destination, op->shard_bytes);
-    return cross(self, &self->under_way[0],
-                 &(struct crossing){.source = own,
-                                    .destination = op->destination,
-                                    .bytes = op->shard_bytes,
-                                    .step = op->shard_bytes,
-                                    .sends = true,
-                                    .receives = true,
-                                    .only = self->base.world});
+    return exchange(self, &self->under_way[0],
+                    &(struct exchange){.source = own,
+                                       .destination = op->destination,
+                                       .bytes = op->shard_bytes,
+                                       .step = op->shard_bytes,
+                                       .sends = true,
+                                       .receives = true,
+                                       .only = self->base.world});
 }
 
 static zr_result run_all_reduce(struct message_comm *self, const struct zr_comm_item *item)
@@ -214,9 +214,10 @@ static zr_result run_all_reduce(struct message_comm *self, const struct zr_comm_
                                                         .shard_bytes = bytes});
 }
 
-/* ---- From and to one ----------------------------------------------------------------------------------- */
+/* ---- Broadcast and transfers --------------------------------------------------------------------------- */
 
-/* From neighbour to neighbour, starting at the root: a piece is passed on while the next one arrives. */
+/* Passes data from neighbour to neighbour, starting at the root: a rank passes on a piece while it receives
+ * the next one. */
 static zr_result broadcast_in_ring(struct message_comm *self, const struct zr_broadcast *op)
 {
     unsigned world = self->base.world, place = (self->base.rank + world - op->root) % world;
@@ -226,7 +227,7 @@ static zr_result broadcast_in_ring(struct message_comm *self, const struct zr_br
         char *at = (char *)op->buffer + first;
         size_t bytes = smaller(op->bytes - first, piece);
         struct zr_message_operations *under_way = &self->under_way[index & 1];
-        result = zr_message_wait(self, under_way); /* the piece before the previous one is sent */
+        result = zr_message_wait(self, under_way); /* the piece before the previous one has been sent */
         if (result == ZR_OK && place > 0)
             result = zr_message_receive(self, under_way,
                                         &(struct zr_transport_message){
@@ -248,13 +249,13 @@ static zr_result run_broadcast(struct message_comm *self, const struct zr_broadc
     bool root = self->base.rank == op->root;
     if (in_ring(&self->base, op->bytes))
         return broadcast_in_ring(self, op);
-    return cross(self, &self->under_way[0],
-                 &(struct crossing){.source = op->buffer,
-                                    .destination = op->buffer,
-                                    .bytes = op->bytes,
-                                    .sends = root,
-                                    .receives = !root,
-                                    .only = root ? self->base.world : op->root});
+    return exchange(self, &self->under_way[0],
+                    &(struct exchange){.source = op->buffer,
+                                       .destination = op->buffer,
+                                       .bytes = op->bytes,
+                                       .sends = root,
+                                       .receives = !root,
+                                       .only = root ? self->base.world : op->root});
 }
 
 static zr_result run_transfer(struct message_comm *self, const struct zr_transfer *op)
@@ -278,7 +279,7 @@ static zr_result run_transfer(struct message_comm *self, const struct zr_transfe
     return result;
 }
 
-/* Doubles the distance in each round: after log2 N rounds every rank knows that all have arrived. */
+/* The distance doubles in each round: after log2 N rounds every rank knows that all ranks have arrived. */
 static zr_result barrier(struct message_comm *self)
 {
     char nothing = 0;
@@ -301,14 +302,14 @@ zr_result zr_message_host(struct zr_comm *comm, const struct zr_all_gather *op)
     if (op->shard_bytes == 0)
         return barrier(self);
     memmove((char *)op->destination + comm->rank * op->shard_bytes, op->source, op->shard_bytes);
-    return cross(self, &self->host,
-                 &(struct crossing){.source = op->source,
-                                    .destination = op->destination,
-                                    .bytes = op->shard_bytes,
-                                    .step = op->shard_bytes,
-                                    .sends = true,
-                                    .receives = true,
-                                    .only = comm->world});
+    return exchange(self, &self->host,
+                    &(struct exchange){.source = op->source,
+                                       .destination = op->destination,
+                                       .bytes = op->shard_bytes,
+                                       .step = op->shard_bytes,
+                                       .sends = true,
+                                       .receives = true,
+                                       .only = comm->world});
 }
 
 zr_result zr_message_run(struct zr_comm *comm, const struct zr_comm_item *item)

@@ -55,7 +55,7 @@ bool zr_mpi_joined(void)
     return mpi.joined;
 }
 
-/* Records its operations, for ranks that wait for this one. */
+/* Starts the record of a communicator's operations, for ranks that wait for this rank. */
 static void follow(zr_comm *comm)
 {
     unsigned ranks[ZR_MAX_WORLD];
@@ -87,8 +87,8 @@ zr_result zr_comm_mpi_create(zr_comm **out, const struct zr_comm_options *option
     return result;
 }
 
-/* A rank that succeeds leaves the run and waits for the others to leave. A failed rank must not: the
- * others would wait for it; mpirun ends them instead. */
+/* A rank that succeeds leaves the run and waits for the others to leave. A failed rank does not leave,
+ * because the others would wait for it; mpirun ends them instead. */
 int zr_mpi_run(const struct zr_launch_options *options, const struct zr_start *start)
 {
     struct zr_local_control control = {0};

@@ -74,6 +74,6 @@ zr_result zr_version_print(void)
     char buffer[128];
 
     zr_text_start(&text, &out, buffer, sizeof buffer);
-    zr_text_print(&text, "zr-train %d.%d\n", ZR_VERSION_MAJOR, ZR_VERSION_MINOR);
+    zr_text_print(&text, "zr-train %s\n", ZR_VERSION_STRING);
     return zr_text_flush(&text);
 }

@@ -10,39 +10,39 @@
 
 #include "zero/comm/message/transport.h"
 
-#define MAX_BYTES ((size_t)1 << 30) /* counts are ints */
+#define MAX_BYTES ((size_t)1 << 30) /* MPI's counts are ints */
 
 _Static_assert(sizeof(MPI_Request) <= sizeof(struct zr_transport_request), "a request fits its room");
 
 static MPI_Comm comm; /* one per process, like MPI itself */
 
 /* Copies MPI's message into `why`. Returns 0 for success. */
-static int told(struct zr_transport *transport, const char *what, int error)
+static int keep_error(struct zr_transport *transport, const char *what, int error)
 {
-    char words[MPI_MAX_ERROR_STRING] = "";
+    char text[MPI_MAX_ERROR_STRING] = "";
     int length = 0;
     if (error == MPI_SUCCESS)
         return 0;
-    MPI_Error_string(error, words, &length);
-    snprintf(transport->why, sizeof(transport->why), "%s: %.300s", what, words);
+    MPI_Error_string(error, text, &length);
+    snprintf(transport->why, sizeof(transport->why), "%s: %.300s", what, text);
     return -1;
 }
 
 static int mpi_send(struct zr_transport *transport, const struct zr_transport_message *message,
                     struct zr_transport_request *request)
 {
-    return told(transport, "MPI_Isend",
-                MPI_Isend(message->data, (int)message->bytes, MPI_BYTE, (int)message->peer, (int)message->tag,
-                          comm, (MPI_Request *)request->room));
+    return keep_error(transport, "MPI_Isend",
+                      MPI_Isend(message->data, (int)message->bytes, MPI_BYTE, (int)message->peer,
+                                (int)message->tag, comm, (MPI_Request *)request->room));
 }
 
 static int mpi_receive(struct zr_transport *transport, const struct zr_transport_message *message,
                        struct zr_transport_request *request)
 {
-    return told(transport, "MPI_Irecv",
-                MPI_Irecv(message->data, (int)message->bytes, MPI_BYTE,
-                          message->any ? MPI_ANY_SOURCE : (int)message->peer, (int)message->tag, comm,
-                          (MPI_Request *)request->room));
+    return keep_error(transport, "MPI_Irecv",
+                      MPI_Irecv(message->data, (int)message->bytes, MPI_BYTE,
+                                message->any ? MPI_ANY_SOURCE : (int)message->peer, (int)message->tag, comm,
+                                (MPI_Request *)request->room));
 }
 
 static int mpi_test(struct zr_transport *transport, struct zr_transport_request *request, bool *done,
@@ -56,7 +56,7 @@ static int mpi_test(struct zr_transport *transport, struct zr_transport_request 
     if (error == MPI_SUCCESS && flag)
         MPI_Get_count(&status, MPI_BYTE, &count);
     *bytes = count > 0 ? (size_t)count : 0;
-    return told(transport, "MPI_Test", error);
+    return keep_error(transport, "MPI_Test", error);
 }
 
 static void mpi_cancel(struct zr_transport *transport, struct zr_transport_request *request)
@@ -69,7 +69,7 @@ static void mpi_cancel(struct zr_transport *transport, struct zr_transport_reque
 static int mpi_close(struct zr_transport *transport)
 {
     MPI_Comm_free(&comm);
-    return told(transport, "MPI_Finalize", MPI_Finalize());
+    return keep_error(transport, "MPI_Finalize", MPI_Finalize());
 }
 
 static const char *thread_level(int level)
@@ -84,7 +84,7 @@ __attribute__((visibility("default"))) int zr_transport_open(struct zr_transport
     out->version = ZR_TRANSPORT_VERSION;
     error = MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &level);
     if (error != MPI_SUCCESS)
-        return told(out, "MPI_Init_thread", error);
+        return keep_error(out, "MPI_Init_thread", error);
     if (level < MPI_THREAD_SERIALIZED) {
         snprintf(out->why, sizeof(out->why), "this MPI grants %s, but MPI_THREAD_SERIALIZED is required",
                  thread_level(level));
@@ -100,7 +100,7 @@ __attribute__((visibility("default"))) int zr_transport_open(struct zr_transport
     if (error == MPI_SUCCESS)
         error = MPI_Comm_get_attr(comm, MPI_TAG_UB, &most_tag, &found);
     if (error != MPI_SUCCESS)
-        return told(out, "MPI_Comm_dup", error);
+        return keep_error(out, "MPI_Comm_dup", error);
     out->rank = (unsigned)rank;
     out->world = (unsigned)world;
     out->most_bytes = MAX_BYTES;
