@@ -1,4 +1,5 @@
-/* report.h: the figures and the message of a failed request. Private to alloc/. */
+/* report.h: the figures of an arena, and the figures and the message of a failed request. Private to alloc/.
+ */
 #ifndef ZR_TELEMETRY_REPORT_H
 #define ZR_TELEMETRY_REPORT_H
 
@@ -28,5 +29,11 @@ struct zr_refusal {
  * as the cause. lock: the stripe's, which is released while other stripes are read. */
 zr_result zr_report_exhausted(struct zr_arena *arena, zr_result result, const struct zr_request *request,
                               struct zr_need need, struct zr_refusal *refusal);
+
+/* ---- Figures of an arena ------------------------------------------------------------------------------- */
+
+void zr_stats_fill(struct zr_arena *arena, struct zr_arena_stats *out);
+/* zr_arena_get_stats() for callers that hold locks. */
+zr_result zr_stats_of(struct zr_arena *arena, struct zr_arena_stats *out);
 
 #endif

@@ -27,7 +27,7 @@
 #include "alloc/telemetry/publish.h"
 #include "alloc/telemetry/trace.h"
 #include "alloc/core/registry.h"
-#include "alloc/telemetry/stats.h"
+#include "alloc/telemetry/report.h"
 
 #define DUE_BYTES       ((size_t)64 << 20)
 #define TIMEOUT_NS      UINT64_C(1000000000)

@@ -6,7 +6,7 @@
 #include "alloc/core/core.h"
 #include "alloc/core/registry.h"
 #include "alloc/core/space.h"
-#include "alloc/telemetry/stats.h"
+#include "alloc/telemetry/report.h"
 
 #include <string.h>
 

@@ -1,4 +1,4 @@
-/* checkpoint.c: names of steps, the lock on a folder, and the removal of unfinished saves. */
+/* checkpoint.c: names of steps, the lock on a folder, the removal of unfinished saves, and whole tensors. */
 #define _GNU_SOURCE
 #include "zero/checkpoint/checkpoint.h"
 
@@ -16,6 +16,7 @@
 #include "alloc/base/error.h"
 #include "alloc/base/system/file.h"
 #include "zero/checkpoint/state.h"
+#include "zero/engine/engine.h"
 #include "zero/checkpoint/checkpoint_inside.h"
 
 const char *zr_checkpoint_optimizer_name(const zr_engine *engine)
@@ -229,4 +230,23 @@ void zr_checkpoint_clean_up(const char *folder)
         return;
     walk(fd, remove_unfinished);
     close(fd);
+}
+
+/* ---- Whole tensors ------------------------------------------------------------------------------------- */
+
+zr_result zr_whole_open(struct zr_whole *out, zr_engine *engine, const struct zr_shape *shape, zr_comm *comm)
+{
+    const struct zr_shape dense = zr_shape_dense(shape);
+    memset(out, 0, sizeof *out);
+    if (!zr_engine_is_part(engine) && shape->tiles <= 1)
+        return ZR_OK;
+    zr_result result = zr_transformer_open(&out->transformer, &dense, NULL, engine->options.host_arena);
+    out->parts = (struct zr_state_parts){.whole = &out->transformer.model.list, .comm = comm};
+    out->given = &out->parts;
+    return result;
+}
+
+void zr_whole_close(struct zr_whole *whole)
+{
+    zr_transformer_close(&whole->transformer);
 }

@@ -1,10 +1,12 @@
-/* checkpoint_inside.h: shared by saving and loading. Private to checkpoint*.c. */
+/* checkpoint_inside.h: shared by saving, loading and export. Private to zero/checkpoint/. */
 #ifndef ZR_CHECKPOINT_INSIDE_H
 #define ZR_CHECKPOINT_INSIDE_H
 
 #include "alloc/base/system/file.h"
+#include "zero/checkpoint/state.h"
 #include "zero/comm/status.h"
 #include "zero/checkpoint/checkpoint.h"
+#include "zero/model/transformer.h"
 
 #define ZR_CHECKPOINT_PATH_ROOM 4608
 #define ZR_CHECKPOINT_VERSION   3
@@ -32,5 +34,22 @@ bool zr_checkpoint_is_complete(const char *folder);
 
 /* Creates a folder and its parents, and syncs the new entries. Accepts an existing folder. */
 zr_result zr_checkpoint_make_folder(const char *path);
+
+/* ---- Whole tensors ------------------------------------------------------------------------------------- */
+
+/* The list of a bundled model's whole tensors, for engines that have parts of them. */
+
+/* Must not be moved. */
+struct zr_whole {
+    struct zr_transformer transformer;
+    struct zr_state_parts parts;
+    const struct zr_state_parts *given; /* argument of zr_state_write() and zr_state_read(): NULL if the
+                                         * engine has whole tensors */
+};
+
+/* `comm` has all ranks of the run. Records are in the engine's host arena until zr_whole_close(), which is
+ * also required after a failure. */
+zr_result zr_whole_open(struct zr_whole *out, zr_engine *engine, const struct zr_shape *shape, zr_comm *comm);
+void zr_whole_close(struct zr_whole *whole);
 
 #endif

@@ -9,7 +9,6 @@
 
 #include "alloc/base/error.h"
 #include "alloc/heap/heap.h"
-#include "zero/checkpoint/whole.h"
 #include "zero/checkpoint/checkpoint_inside.h"
 #include "zero/checkpoint/model_file.h"
 

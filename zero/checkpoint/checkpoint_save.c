@@ -11,9 +11,8 @@
 #include "alloc/base/error.h"
 #include "alloc/base/fault.h"
 #include "alloc/heap/heap.h"
-#include "zero/checkpoint/whole.h"
-#include "zero/engine/engine.h"
 #include "zero/checkpoint/checkpoint_inside.h"
+#include "zero/engine/engine.h"
 
 #ifndef RENAME_EXCHANGE
 #define RENAME_EXCHANGE 2

@@ -2,7 +2,7 @@
 #include <inttypes.h>
 #include <unistd.h>
 
-#include "zero/checkpoint/whole.h"
+#include "zero/checkpoint/checkpoint_inside.h"
 #include "zero/comm/status.h"
 #include "zero/checkpoint/model_file.h"
 

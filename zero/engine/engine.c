@@ -4,7 +4,6 @@
 
 #include <string.h>
 
-#include "zero/engine/late.h"
 #include "zero/engine/gradient_file.h"
 #include "zero/engine/parameter_file.h"
 #include "zero/engine/offload.h"

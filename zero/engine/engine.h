@@ -89,7 +89,7 @@ struct zr_unit_state {
     size_t first_segment; /* index of the unit's first segment on this rank; see zr_engine_segment() */
 };
 
-/* State of the delayed update; see late.h. */
+/* State of the delayed update; see update.h. */
 struct zr_late_unit {
     struct zr_numbers gradients; /* input of the update */
     zr_ticket copied;            /* ticket of engine->copies: copy of the previous update's parameters */

@@ -1,5 +1,4 @@
-/* late.c: see late.h. */
-#include "zero/engine/late.h"
+/* late.c: the delayed update. See update.h. */
 #include "zero/engine/update.h"
 
 #include <stdatomic.h>

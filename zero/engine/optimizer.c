@@ -1,10 +1,9 @@
 /* optimizer.c: the end of a step: norm, clipping, the update of this rank's part by AdamW or SGD, and the
  * all-gather of new parameters that are kept whole. In fp16 a step whose gradients overflowed is skipped. */
-#include "zero/engine/late.h"
+#include "zero/engine/update.h"
 #include "zero/engine/gradient_file.h"
 #include "zero/engine/offload.h"
 #include "zero/engine/speculate.h"
-#include "zero/engine/update.h"
 
 #include <float.h>
 #include <inttypes.h>

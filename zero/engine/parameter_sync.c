@@ -1,8 +1,7 @@
 /* parameter_sync.c: gathering whole parameters, comparing them between ranks, and the segments of the model
  * that this rank owns, for checkpoints. */
-#include "zero/engine/late.h"
-#include "zero/engine/speculate.h"
 #include "zero/engine/update.h"
+#include "zero/engine/speculate.h"
 #include "zero/engine/parameter_file.h"
 #include "zero/engine/offload.h"
 

@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "alloc/base/system/os.h"
-#include "zero/engine/late.h"
 #include "zero/engine/parameter_file.h"
 #include "zero/engine/offload.h"
 

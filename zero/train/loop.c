@@ -1,5 +1,5 @@
 /* loop.c: the training loop: batches, steps, evaluation, signals, and the report at the end. */
-#include "zero/train/loop.h"
+#include "zero/train/rank/rank.h"
 
 #include <inttypes.h>
 #include <signal.h>
@@ -9,15 +9,58 @@
 #include "alloc/base/system/os.h"
 #include "zero/train/report/log.h"
 #include "zero/train/report/progress.h"
+#include "zero/comm/mesh.h"
 #include "zero/train/history.h"
-#include "zero/train/message.h"
 #include "zero/train/prove.h"
 #include "zero/train/sample.h"
 #include "zero/train/saves.h"
 #include "zero/train/schedule.h"
 #include "zero/train/report/terminal.h"
-#include "zero/train/rank/card.h"
-#include "zero/train/rank/turns.h"
+
+/* ---- The message of a step ----------------------------------------------------------------------------- */
+
+/* What ranks exchange once per step while gradients are being reduced. It includes signals: a separate
+ * message for them would wait, after the step, for the all-gather of parameters. */
+struct message {
+    double loss;
+    enum zr_request_kind request; /* from a signal or rank 0's clock */
+    int end_signal;               /* the signal that requests the end */
+    bool yields;                  /* another run waits for this run's time slice */
+    unsigned rank;                /* source of `refusals`; set by gather_message() */
+    struct zr_kernel_refusals refusals;
+};
+
+/* Combines the messages of all ranks: the mean loss, summed in rank order, the strongest request, and the
+ * refusals of the first rank with any. Bit-identical on all ranks. Collective, with the errors of
+ * zr_comm_host_all_gather(). Called by the thread that drives the engine. */
+static zr_result gather_message(const struct zr_train_config *config, zr_comm *comm,
+                                const struct message *mine, struct message *out)
+{
+    struct message all[ZR_MAX_WORLD];
+    zr_result result = zr_comm_host_all_gather(comm, mine, sizeof *mine, all);
+    if (result != ZR_OK)
+        return result;
+    *out = (struct message){0};
+    struct zr_mesh_shape mesh = zr_train_mesh(config);
+    for (unsigned r = 0; r < config->world; r++) {
+        if (zr_mesh_place_of(mesh, r).tensor == 0) /* ranks of one tensor group have the same loss; other
+                                                    * pipeline ranks have 0 */
+            out->loss += all[r].loss;
+        if (all[r].request > out->request)
+            out->request = all[r].request;
+        if (out->end_signal == 0)
+            out->end_signal = all[r].end_signal;
+        out->yields = out->yields || all[r].yields;
+        if (out->refusals.count == 0) {
+            out->rank = r;
+            out->refusals = all[r].refusals;
+        }
+    }
+    out->loss /= mesh.data;
+    return ZR_OK;
+}
+
+/* ---- Steps --------------------------------------------------------------------------------------------- */
 
 struct loop {
     struct zr_rank rank;
@@ -53,7 +96,7 @@ static zr_result validate(struct loop *loop)
 {
     struct zr_rank *rank = &loop->rank;
     zr_trainer *trainer = rank->state.trainer;
-    struct zr_step_message mean;
+    struct message mean;
     double sum = 0;
     zr_result result;
 
@@ -72,7 +115,7 @@ static zr_result validate(struct loop *loop)
             return result;
         sum += count ? loss * (double)count : 0;
     }
-    result = zr_step_message_gather(rank->config, rank->comm, &(struct zr_step_message){.loss = sum}, &mean);
+    result = gather_message(rank->config, rank->comm, &(struct message){.loss = sum}, &mean);
     if (result != ZR_OK)
         return result;
     loop->history.validated = true;
@@ -90,7 +133,7 @@ static void say_products(const struct loop *loop)
 }
 
 /* A refused product is not a failure, but takes longer and may change last bits. */
-static void say_refused(struct loop *loop, const struct zr_step_message *agreed)
+static void say_refused(struct loop *loop, const struct message *agreed)
 {
     if (agreed->refusals.count == 0 || loop->refusal_said)
         return;
@@ -150,12 +193,12 @@ static zr_result before_update(void *state, double loss, float *rate)
 {
     struct step *step = state;
     struct loop *loop = step->loop;
-    struct zr_step_message agreed, mine = {.loss = loss,
-                                           .request = own_request(loop),
-                                           .end_signal = zr_local_end_signal(loop->rank.local),
-                                           .yields = zr_turns_wanted(&loop->rank),
-                                           .refusals = loop->rank.state.context.refusals};
-    zr_result result = zr_step_message_gather(loop->rank.config, loop->rank.comm, &mine, &agreed);
+    struct message agreed, mine = {.loss = loss,
+                                   .request = own_request(loop),
+                                   .end_signal = zr_local_end_signal(loop->rank.local),
+                                   .yields = zr_turns_wanted(&loop->rank),
+                                   .refusals = loop->rank.state.context.refusals};
+    zr_result result = gather_message(loop->rank.config, loop->rank.comm, &mine, &agreed);
     if (result != ZR_OK)
         return result;
     step->line->loss = agreed.loss;

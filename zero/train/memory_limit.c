@@ -5,7 +5,6 @@
 
 #include "alloc/base/error.h"
 #include "zero/train/rank/rank_plan.h"
-#include "zero/train/pipeline_cut.h"
 #include "zero/train/settings/stages.h"
 
 /* Granules of a rehearsal that only counts live bytes. */

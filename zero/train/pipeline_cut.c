@@ -1,11 +1,11 @@
-/* pipeline_cut.c: see pipeline_cut.h. Uses byte plans (rank_plan.c). */
-#include "zero/train/pipeline_cut.h"
+/* pipeline_cut.c: --pipeline-cut: divides the layers into pipeline stages. See settings/stages.h. Uses byte
+ * plans (rank_plan.c). */
+#include "zero/train/settings/stages.h"
 
 #include <string.h>
 
 #include "zero/model/cut.h"
 #include "zero/train/rank/rank_plan.h"
-#include "zero/train/settings/stages.h"
 
 #define FINE_GRANULE_BYTES ((size_t)2 << 20)
 

@@ -6,14 +6,12 @@
 
 #include "alloc/base/error.h"
 #include "alloc/heap/heap.h"
-#include "zero/train/pipeline_cut.h"
+#include "zero/train/settings/stages.h"
 #include "zero/train/child.h"
 #include "zero/train/memory_limit.h"
 #include "zero/train/rank/rank_plan.h"
-#include "zero/train/rank/rank_time.h"
 #include "zero/train/report/number.h"
 #include "zero/train/report/report.h"
-#include "zero/train/settings/stages.h"
 
 /* Prints what exceeds a limit, and variations that fit. */
 static zr_result refuse(const struct zr_train_config *config, const struct zr_limit_advice *advice)

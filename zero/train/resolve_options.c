@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 
-#include "zero/train/pipeline_cut.h"
+#include "zero/train/settings/stages.h"
 #include "zero/train/child.h"
 #include "zero/train/memory_limit.h"
 #include "zero/train/rank/rank_plan.h"

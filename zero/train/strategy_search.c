@@ -9,8 +9,6 @@
 #include "zero/train/report/number.h"
 #include "zero/train/memory_limit.h"
 #include "zero/train/rank/rank_plan.h"
-#include "zero/train/rank/rank_time.h"
-#include "zero/train/pipeline_cut.h"
 #include "zero/train/settings/stages.h"
 #include "zero/train/report/terminal.h"
 

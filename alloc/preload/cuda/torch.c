@@ -7,7 +7,7 @@
 #include "alloc/base/error.h"
 #include "alloc/base/system/lock.h"
 #include "alloc/core/arena.h"
-#include "alloc/telemetry/stats.h"
+#include "alloc/telemetry/report.h"
 
 enum { POOLS_MAX = 256 };
 

@@ -12,7 +12,7 @@
 #include "alloc/backend/cuda_driver.h"
 #include "kernels/cuda/driver_launch.h"
 #include "kernels/cuda/matrix.h"
-#include "zero/train/loop.h"
+#include "zero/train/rank/rank.h"
 
 zr_result __real_zr_cuda_driver_find(const char *name, void **out);
 zr_result __wrap_zr_cuda_driver_find(const char *name, void **out);

@@ -19,7 +19,7 @@
 
 #include "alloc/core/arena.h"
 #include "tests/support/counting.h"
-#include "zero/train/loop.h"
+#include "zero/train/rank/rank.h"
 
 zr_result __real_zr_arena_alloc(zr_arena *arena, const struct zr_request *request, void **out);
 zr_result __real_zr_arena_free(zr_arena *arena, void *block);

@@ -18,7 +18,7 @@
 #include "zero/train/report/chart.h"
 #include "zero/train/report/log.h"
 #include "zero/train/report/number.h"
-#include "zero/train/settings/outputs.h"
+#include "zero/train/settings/args.h"
 #include "zero/train/report/progress.h"
 #include "zero/train/report/report.h"
 #include "zero/train/schedule.h"

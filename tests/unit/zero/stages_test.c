@@ -11,7 +11,7 @@
 #include "tests/support/seed.h"
 #include "tests/support/tap.h"
 #include "zero/plan/plan.h"
-#include "zero/train/settings/shape.h"
+#include "zero/train/settings/args.h"
 
 static unsigned long long state;
 

@@ -1,5 +1,5 @@
-/* card.c: see card.h. */
-#include "zero/train/rank/card.h"
+/* card.c: see rank.h. */
+#include "zero/train/rank/rank.h"
 
 #include <stdio.h>
 

@@ -8,14 +8,10 @@
 #include "alloc/base/option.h"
 #include "alloc/heap/heap.h"
 #include "alloc/base/system/os.h"
-#include "zero/train/rank/card.h"
-#include "zero/train/settings/agree.h"
-#include "zero/train/rank/rank_fits.h"
+#include "zero/train/settings/args.h"
 #include "zero/train/rank/rank_plan.h"
-#include "zero/train/rank/rank_time.h"
 #include "zero/train/settings/offload.h"
 #include "zero/train/rank/spill.h"
-#include "zero/train/rank/turns.h"
 #include "zero/train/report/terminal.h"
 
 #define MIB ((size_t)1 << 20)

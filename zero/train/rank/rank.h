@@ -30,7 +30,7 @@ struct zr_rank {
     struct zr_byte_plan plan;
     struct zr_spill *spill;       /* NULL: no --spill; see spill.h */
     zr_rehearsal *places;         /* placement plan; NULL: none, or passed to the arena */
-    struct zr_plan_claims claims; /* see turns.h; count 0: none */
+    struct zr_plan_claims claims; /* see zr_turns_claim(); count 0: none */
     uint64_t told_peak_bytes;     /* peak of the plan that zrd has */
     bool claimed;                 /* it has reported a claim in this time slice and is bound by it */
     struct zr_timeline timeline;  /* of rank 0 with --flops; else clock.flops_per_second is 0 */
@@ -61,5 +61,64 @@ zr_result zr_rank_close(struct zr_rank *rank);
 
 /* Exchanges reports: rank->reports is complete on all ranks afterwards. */
 zr_result zr_rank_exchange_reports(struct zr_rank *rank, const struct zr_rank_report *mine);
+
+/* ---- The loop ------------------------------------------------------------------------------------------ */
+
+/* Runs a rank; `argument` is the struct zr_train_config. Returns the rank's exit code. */
+int zr_train_rank(struct zr_local_world *local, unsigned rank, void *argument);
+
+/* ---- The GPU of a rank --------------------------------------------------------------------------------- */
+
+/* With --backend cuda; otherwise these functions have no effect. */
+
+/* Sets rank->device and, with offload, rank->pinned, and makes the device current in the calling thread.
+ * ZR_ERR_UNAVAILABLE, ZR_ERR_INVALID: no driver, or no such GPU. Call it in the process that trains, since
+ * a driver does not survive fork(). */
+zr_result zr_card_open(struct zr_rank *rank);
+/* Sets the driver's environment variables; called before the ranks are started. */
+void zr_card_prepare(const struct zr_train_config *config);
+/* Prints on stderr which kind of host memory the driver grants for offload. */
+void zr_card_say_memory(const struct zr_rank *rank);
+/* Releases both in the same thread; accepts a card that failed to open. */
+void zr_card_close(struct zr_rank *rank);
+/* Whether the rank has a GPU of its own while other ranks have theirs / the rank's device number. */
+bool zr_card_is_own(const struct zr_rank *rank);
+unsigned zr_card_device(const struct zr_rank *rank);
+/* ZR_ERR_MEMORY: the plans of all ranks on this GPU exceed its memory. */
+zr_result zr_card_check_plan(const struct zr_rank *rank);
+/* For --comm nccl: sets rank->comm in place of zr_comm_create(). Collective. */
+zr_result zr_card_comm_create(struct zr_rank *rank, const struct zr_comm_options *options);
+
+/* ---- Available memory ---------------------------------------------------------------------------------- */
+
+/* Checks before step 1 that the memory of a rank is available; messages name the limit and the fix. Allocates
+ * and changes nothing. Used by the thread that opens the rank. */
+
+/* Requires the plan, and the GPU if there is one. ZR_ERR_MEMORY: the plan exceeds --host-limit,
+ * --memory-limit, the GPU, the cgroup, or the machine. */
+zr_result zr_rank_check_plan_fits(const struct zr_rank *rank);
+
+/* The matrix library and the C library map their own memory, and oneDNN crashes if mmap fails. Under
+ * `ulimit -v` their needs must fit beside our reservations. ZR_ERR_ADDRESSES: they do not. */
+zr_result zr_rank_check_addresses_left(const struct zr_rank *rank);
+
+/* ---- Time slices --------------------------------------------------------------------------------------- */
+
+/* A run under the allocator service: zrd admits it by its byte plan and gives it time slices. No effect
+ * without ZR_CONF=service or a running zrd. */
+
+/* Whether the run may compute while another run with which it shares memory computes, so its plan needs
+ * claims. Called before the plan is made. */
+bool zr_turns_can_overlap(const struct zr_rank *rank);
+/* Makes steps report their claims while another run needs memory. Called after the trainer exists. */
+void zr_turns_claim(struct zr_rank *rank);
+/* Sends the plan to zrd and waits for the first time slice, before the rank allocates. Called by all ranks
+ * of a machine, without a communicator. ZR_ERR_MEMORY: the plan does not fit beside other holders and
+ * reservations; the machine's first rank prints them. */
+zr_result zr_turns_begin(struct zr_rank *rank);
+/* Whether another run waits for this run's time slice. */
+bool zr_turns_wanted(const struct zr_rank *rank);
+/* Between two steps, after the ranks have agreed: trims idle memory and waits for the next time slice. */
+zr_result zr_turns_next(struct zr_rank *rank);
 
 #endif

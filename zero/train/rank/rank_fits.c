@@ -1,10 +1,9 @@
-/* rank_fits.c: see rank_fits.h. */
-#include "zero/train/rank/rank_fits.h"
+/* rank_fits.c: see rank.h. */
+#include "zero/train/rank/rank.h"
 
 #include "alloc/base/error.h"
 #include "alloc/base/sizes.h"
 #include "alloc/base/system/os.h"
-#include "zero/train/rank/card.h"
 #include "zero/train/report/number.h"
 
 #define MIB ((size_t)1 << 20)

@@ -6,6 +6,7 @@
 #define ZR_TRAIN_RANK_PLAN_H
 
 #include "zero/plan/plan.h"
+#include "zero/plan/timeline.h"
 #include "zero/train/report/report.h"
 #include "zero/train/settings/args.h"
 
@@ -29,5 +30,19 @@ zr_result zr_rank_live_bytes(size_t *out_bytes, const struct zr_train_config *co
 
 /* Copies a plan into a rank's report. */
 void zr_rank_note_plan(struct zr_rank_report *report, const struct zr_byte_plan *plan, unsigned rank);
+
+/* ---- The duration of a step ---------------------------------------------------------------------------- */
+
+/* By the timeline of a plan, at the speeds in the settings. Simulated: nothing is measured or trained.
+ * Records come from host_arena. */
+
+/* Seconds of a step at config's speeds. */
+zr_result zr_rank_step_seconds(double *out, const struct zr_train_config *config, zr_arena *host_arena);
+
+/* With --flops and --bandwidth, rehearses the plan on the simulated clock and prints the timeline of rank
+ * 0; otherwise no effect. All ranks call it concurrently. The caller ends *out with zr_timeline_end(),
+ * also on failure. */
+zr_result zr_rank_time_plan(struct zr_timeline *out, const struct zr_train_config *config,
+                            zr_arena *host_arena);
 
 #endif

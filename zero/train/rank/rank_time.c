@@ -1,9 +1,8 @@
 /* rank_time.c: rehearses plans by the clock: of a rank, of a pipeline's ranks, and the way through them. */
-#include "zero/train/rank/rank_time.h"
+#include "zero/train/rank/rank_plan.h"
 
 #include <string.h>
 
-#include "zero/train/rank/rank_plan.h"
 #include "zero/train/report/report.h"
 #include "zero/train/settings/stages.h"
 

@@ -1,5 +1,5 @@
-/* turns.c: see turns.h. Uses alloc/service/client/client.c. */
-#include "zero/train/rank/turns.h"
+/* turns.c: see rank.h. Uses alloc/service/client/client.c. */
+#include "zero/train/rank/rank.h"
 
 #include <unistd.h>
 
@@ -8,7 +8,6 @@
 #include "alloc/service/client/client.h"
 #include "alloc/base/error.h"
 #include "alloc/base/option.h"
-#include "zero/train/rank/card.h"
 #include "zero/train/report/terminal.h"
 #include "zero/train/rank/spill.h"
 

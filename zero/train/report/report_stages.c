@@ -4,7 +4,7 @@
 #include "zero/plan/timeline.h"
 #include "zero/train/report/number.h"
 #include "zero/train/report/report.h"
-#include "zero/train/report/report_page.h"
+#include "zero/train/report/terminal.h"
 #include "zero/train/settings/stages.h"
 
 /* "3", or for several stages "2 + 2". */

@@ -5,7 +5,7 @@
 #include "zero/plan/timeline.h"
 #include "zero/train/report/number.h"
 #include "zero/train/report/report.h"
-#include "zero/train/report/report_page.h"
+#include "zero/train/report/terminal.h"
 
 enum { BAR_COLUMNS = 28, SHOWN_AT_EACH_END = 10 };
 

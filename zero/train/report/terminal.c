@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "alloc/base/system/file.h"
 #include "zero/train/report/terminal.h"
+#include "zero/train/settings/args.h"
 
 #include <errno.h>
 #include <stdarg.h>
@@ -70,4 +71,25 @@ void zr_say(const char *format, ...)
     size_t used = strlen(words);
     words[used++] = '\n';
     zr_show(STDERR_FILENO, words, used);
+}
+
+/* ---- Pages --------------------------------------------------------------------------------------------- */
+
+void zr_page_open(struct zr_text_page *page, const struct zr_train_config *config)
+{
+    int fd = strcmp(config->json, "-") == 0 ? STDERR_FILENO : STDOUT_FILENO;
+    zr_terminal_find(&page->terminal, fd);
+    if (page->terminal.columns > 88)
+        page->terminal.columns = 88;
+    page->file = zr_file_borrow(fd, fd == STDOUT_FILENO ? "standard output" : "standard error");
+    zr_text_start(&page->text, &page->file, page->buffer, sizeof page->buffer);
+}
+
+void zr_page_heading(struct zr_text_page *page, const char *words)
+{
+    bool colour = page->terminal.colour;
+    zr_text_print(&page->text, "\n%s%s%s ", colour ? "\033[1m" : "", words, colour ? "\033[0m" : "");
+    for (size_t i = strlen(words) + 1; i < page->terminal.columns; i++)
+        zr_text_print(&page->text, "%s", page->terminal.utf8 ? "─" : "-");
+    zr_text_print(&page->text, "\n");
 }

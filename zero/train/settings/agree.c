@@ -1,5 +1,5 @@
 /* agree.c: compares the settings of all ranks by a hash per option. */
-#include "zero/train/settings/agree.h"
+#include "zero/train/settings/args.h"
 
 #include <stdio.h>
 #include <string.h>

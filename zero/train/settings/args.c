@@ -16,9 +16,7 @@
 #include "zero/train/settings/config.h"
 #include "zero/train/settings/flags.h"
 #include "zero/train/memory_limit.h"
-#include "zero/train/settings/shape.h"
 #include "zero/train/settings/stages.h"
-#include "zero/train/settings/together.h"
 #include "zero/train/report/terminal.h"
 
 enum zr_exit zr_exit_of(zr_result result)

@@ -245,4 +245,27 @@ struct zr_args_change {
 void zr_args_print(struct zr_text *text, const struct zr_train_config *config,
                    const struct zr_args_change *changes, size_t changes_count);
 
+/* ---- Checks before a run ------------------------------------------------------------------------------- */
+
+/* Checks that all ranks have the same settings, since ranks of another launcher each parse a command line.
+ * The first exchange between the ranks. Collective. ZR_ERR_INVALID on all ranks: a setting that must be
+ * equal differs; the message names the first one. Paths, threads and limits may differ. */
+zr_result zr_train_agree(const struct zr_train_config *config, zr_comm *comm);
+
+/* Compares what makes the ranks' matrix products, `mine` of this rank: a card, its compute capability and the
+ * library's version decide in which order a product is added up, so ranks that differ in one differ in last
+ * bits. Rank 0 says so; with --deterministic it is ZR_ERR_INVALID on all of them. Collective. */
+zr_result zr_train_agree_products(const struct zr_train_config *config, zr_comm *comm, const char *mine);
+
+/* Checks that the run's outputs can be written, so that a typo does not cost an hour. Creates and changes
+ * nothing; called by the launcher. ZR_ERR_IO: the message names the option. */
+zr_result zr_outputs_check(const struct zr_train_config *config);
+/* ZR_ERR_INVALID: two of the run's files or folders are the same, whether they exist yet or not, so one
+ * would overwrite the other. */
+zr_result zr_outputs_apart(const struct zr_train_config *config);
+
+/* Sets layers, hidden and heads so that the model has about `parameters` parameters and the usual
+ * proportions of its size, with heads that the tensor ranks divide. Reads the other fields. Deterministic. */
+void zr_shape_choose(struct zr_shape *shape, double parameters);
+
 #endif

@@ -61,4 +61,15 @@ bool zr_pipeline_flag_given(const struct zr_train_config *config);
 zr_result zr_help_print(void);
 zr_result zr_version_print(void);
 
+/* ---- Consistency --------------------------------------------------------------------------------------- */
+
+struct zr_config_rest;
+/* Message about an option that contradicts --find-max; NULL: none. */
+const char *zr_args_beside_find_max(const struct zr_train_config *config, const struct zr_config_rest *rest);
+/* Checks resolved settings. Returns -1, or an exit code after printing a message. */
+int zr_args_together(const struct zr_train_config *config);
+/* Checks --bucket-bytes and rounds it down to whole lines. Returns -1, or an exit code after printing a
+ * message. */
+int zr_args_check_bucket(struct zr_train_config *config);
+
 #endif

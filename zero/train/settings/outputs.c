@@ -1,5 +1,5 @@
 /* outputs.c: checks that the files and folders of a run can be created. A later write may still fail. */
-#include "zero/train/settings/outputs.h"
+#include "zero/train/settings/args.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -4,7 +4,7 @@
  * from the requested number of parameters, and the distance from the usual proportions of published
  * models, which grow in width faster than in depth: 64 channels per layer at 1e8 parameters, 128 at 1e10,
  * 256 at 1e12. */
-#include "zero/train/settings/shape.h"
+#include "zero/train/settings/args.h"
 
 #include <math.h>
 

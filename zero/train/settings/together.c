@@ -1,6 +1,6 @@
-/* together.c: see together.h. */
+/* together.c: checks that settings are consistent with each other. See flags.h. */
 #define _GNU_SOURCE
-#include "zero/train/settings/together.h"
+#include "zero/train/settings/flags.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -10,8 +10,8 @@
 #include "alloc/base/error.h"
 #include "zero/comm/zr_comm.h"
 #include "zero/train/memory_limit.h"
+#include "zero/train/settings/config.h"
 #include "zero/train/report/terminal.h"
-#include "zero/train/settings/flags.h"
 #include "zero/train/settings/stages.h"
 
 /* With a token shard the prompt is a list of token numbers, separated by blanks or commas. */
