@@ -31,7 +31,7 @@ struct zr_history {
     struct zr_history_waits all, usual;
     struct zr_comm_counters comm_before; /* at the start of the first step */
     uint64_t started_ns;                 /* start of the process */
-    uint64_t since_ns; /* start of the current step's seconds: the end of the previous ones */
+    uint64_t since_ns; /* start of the current step's seconds, which is the end of the previous step's */
 };
 
 /* Allocates space for this many steps. ZR_ERR_HOST_MEMORY. Close it after a failure too; a zeroed struct

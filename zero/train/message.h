@@ -1,5 +1,6 @@
-/* message.h: the message that ranks exchange once per step while gradients are being reduced. It includes
- * signals: a separate message for them would wait, after the step, for the all-gather of parameters. */
+/* message.h: the message that ranks exchange once per step while gradients are being reduced. The message
+ * includes signals: a separate message for signals would wait, after the step, for the all-gather of
+ * parameters. */
 #ifndef ZR_TRAIN_MESSAGE_H
 #define ZR_TRAIN_MESSAGE_H
 

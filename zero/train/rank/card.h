@@ -12,9 +12,9 @@ zr_result zr_card_open(struct zr_rank *rank);
 void zr_card_prepare(const struct zr_train_config *config);
 /* Prints on stderr which kind of host memory the driver grants for offload. */
 void zr_card_say_memory(const struct zr_rank *rank);
-/* Releases both in the same thread; accepts a card that failed to open. */
+/* Releases device and pinned memory in the same thread; accepts a rank whose GPU failed to open. */
 void zr_card_close(struct zr_rank *rank);
-/* Whether the rank has a GPU of its own while other ranks have theirs / the rank's device number. */
+/* Whether each rank has its own GPU / the rank's device number. */
 bool zr_card_is_own(const struct zr_rank *rank);
 unsigned zr_card_device(const struct zr_rank *rank);
 /* ZR_ERR_MEMORY: the plans of all ranks on this GPU exceed its memory. */

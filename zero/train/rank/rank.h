@@ -30,11 +30,11 @@ struct zr_rank {
     struct zr_byte_plan plan;
     struct zr_spill *spill;       /* NULL: no --spill; see spill.h */
     zr_rehearsal *places;         /* placement plan; NULL: none, or passed to the arena */
-    struct zr_plan_claims claims; /* see turns.h; count 0: none */
-    uint64_t told_peak_bytes;     /* peak of the plan that zrd has */
-    bool claimed;                 /* it has reported a claim in this time slice and is bound by it */
-    struct zr_timeline timeline;  /* of rank 0 with --flops; else clock.flops_per_second is 0 */
-    zr_comm *comm;                /* all ranks */
+    struct zr_plan_claims claims; /* reservations of a step, see turns.h; count 0: none */
+    uint64_t told_peak_bytes;     /* peak of the plan that was reported to zrd */
+    bool claimed; /* in this time slice the run has reported a reservation and must stay within it */
+    struct zr_timeline timeline; /* of rank 0 with --flops; else clock.flops_per_second is 0 */
+    zr_comm *comm;               /* all ranks */
     struct zr_mesh mesh;
     struct zr_mesh_place place;
     zr_thread_pool *pool;

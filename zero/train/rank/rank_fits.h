@@ -9,8 +9,9 @@
  * --memory-limit, the GPU, the cgroup, or the machine. */
 zr_result zr_rank_check_plan_fits(const struct zr_rank *rank);
 
-/* The matrix library and the C library map their own memory, and oneDNN crashes if mmap fails. Under
- * `ulimit -v` their needs must fit beside our reservations. ZR_ERR_ADDRESSES: they do not. */
+/* Checks the addresses that libraries need: the matrix library and the C library map their own memory, and
+ * oneDNN crashes if mmap fails. Under `ulimit -v` these mappings must fit beside the reserved ranges.
+ * ZR_ERR_ADDRESSES: they do not fit. */
 zr_result zr_rank_check_addresses_left(const struct zr_rank *rank);
 
 #endif

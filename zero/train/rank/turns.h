@@ -5,13 +5,13 @@
 
 #include "zero/train/rank/rank.h"
 
-/* Whether the run may compute while another run with which it shares memory computes, so its plan needs
- * claims. Called before the plan is made. */
+/* Whether the run may compute while another run with which it shares memory computes, so that its plan needs
+ * reservations. Called before the plan is made. */
 bool zr_turns_can_overlap(const struct zr_rank *rank);
-/* Makes steps report their claims while another run needs memory. Called after the trainer exists. */
+/* Makes steps report their reservations while another run needs memory. Called after the trainer exists. */
 void zr_turns_claim(struct zr_rank *rank);
-/* Sends the plan to zrd and waits for the first time slice, before the rank allocates. Called by all ranks
- * of a machine, without a communicator. ZR_ERR_MEMORY: the plan does not fit beside other holders and
+/* Sends the plan to zrd and waits for the first time slice, before the rank allocates. Called by all ranks of
+ * a machine, without a communicator. ZR_ERR_MEMORY: the plan does not fit beside other clients and
  * reservations; the machine's first rank prints them. */
 zr_result zr_turns_begin(struct zr_rank *rank);
 /* Whether another run waits for this run's time slice. */

@@ -14,11 +14,11 @@ void zr_page_open(struct zr_text_page *page, const struct zr_train_config *confi
     zr_text_start(&page->text, &page->file, page->buffer, sizeof page->buffer);
 }
 
-void zr_page_heading(struct zr_text_page *page, const char *words)
+void zr_page_heading(struct zr_text_page *page, const char *heading)
 {
     bool colour = page->terminal.colour;
-    zr_text_print(&page->text, "\n%s%s%s ", colour ? "\033[1m" : "", words, colour ? "\033[0m" : "");
-    for (size_t i = strlen(words) + 1; i < page->terminal.columns; i++)
+    zr_text_print(&page->text, "\n%s%s%s ", colour ? "\033[1m" : "", heading, colour ? "\033[0m" : "");
+    for (size_t i = strlen(heading) + 1; i < page->terminal.columns; i++)
         zr_text_print(&page->text, "%s", page->terminal.utf8 ? "─" : "-");
     zr_text_print(&page->text, "\n");
 }

@@ -14,6 +14,6 @@ struct zr_text_page {
 
 /* Tables go to stdout, or to stderr if stdout has the JSON. zr_text_flush(&page->text) ends a page. */
 void zr_page_open(struct zr_text_page *page, const struct zr_train_config *config);
-void zr_page_heading(struct zr_text_page *page, const char *words);
+void zr_page_heading(struct zr_text_page *page, const char *heading);
 
 #endif

@@ -1,7 +1,7 @@
 /* args.h: the settings of a zr-train run.
  *
- * Everything in zero/train/ reads its settings from struct zr_train_config, a plain value that survives
- * the fork. Nothing here allocates or touches a backend. */
+ * Everything in zero/train/ reads its settings from struct zr_train_config, a plain value that survives the
+ * fork. These functions allocate nothing and touch no backend. */
 #ifndef ZR_TRAIN_ARGS_H
 #define ZR_TRAIN_ARGS_H
 
@@ -24,7 +24,7 @@ enum zr_exit {
 /* The exit code for a result. */
 enum zr_exit zr_exit_of(zr_result result);
 
-/* What happens when a tag exceeds its byte plan. */
+/* Reaction to a tag that exceeds its byte plan. */
 enum zr_over_plan { ZR_OVER_PLAN_FAIL = 0, ZR_OVER_PLAN_CONTINUE };
 
 /* How --pp divides the layers into stages. */
@@ -156,7 +156,7 @@ struct zr_train_config {
     unsigned world_size; /* --world-size; code uses `world` */
     /* Settings for which a plan took a default; the report names them. */
     bool plans_vocabulary, plans_sequence, plans_threads;
-    unsigned unused;     /* storage of options with a single choice */
+    unsigned unused;     /* storage of all options with a single choice */
     unsigned backend;    /* enum zr_train_backend */
     size_t logits_bytes; /* maximum chunk of the head's logits; 0: the model's choice */
     bool cuda_graph;     /* record a step and replay it as a CUDA graph */

@@ -5,7 +5,8 @@
 
 #include "zero/train/settings/args.h"
 
-/* Creates and changes nothing; called by the launcher. ZR_ERR_IO: the message names the option. */
+/* Checks the outputs. Creates and changes nothing; called by the launcher. ZR_ERR_IO: the message names the
+ * option. */
 zr_result zr_outputs_check(const struct zr_train_config *config);
 /* ZR_ERR_INVALID: two of the run's files or folders are the same, whether they exist yet or not, so one
  * would overwrite the other. */
