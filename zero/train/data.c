@@ -19,7 +19,7 @@
     "four bytes: 20240520, 1, the count of tokens, and zeros, and give --vocab V"
 /* Enough tokens for a validation loss to two decimals, within seconds. */
 #define VALIDATION_TOKENS 16384
-/* For the checksum; the first and the last sample are at the ends. */
+/* Samples for the checksum; the first and the last sample are at the ends of the file. */
 enum { SAMPLES = 8, SAMPLE_BYTES = 4096 };
 
 /* ---- Opening ------------------------------------------------------------------------------------------- */

@@ -58,7 +58,7 @@ zr_result zr_history_step_begin(const struct zr_history *history, struct zr_hist
 void zr_history_step_end(struct zr_history *history, const struct zr_history_step *step,
                          struct zr_step_line *line);
 
-/* Excludes the first two steps, which touch the memory; 0 if there are no others. */
+/* Tokens per second without the first two steps, which touch the memory; 0 if there are no other steps. */
 double zr_history_tokens_per_second(const struct zr_history *history);
 /* Adds the measurements to this rank's report. */
 void zr_history_measure(const struct zr_history *history, struct zr_rank_report *report);

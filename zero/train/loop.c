@@ -491,7 +491,7 @@ static enum zr_exit exit_of(const struct loop *loop, zr_result result)
     return result == ZR_ERR_CORRUPT && !loop->resuming ? ZR_EXIT_FAILED : zr_exit_of(result);
 }
 
-/* Whether a signal ended a run that waited to be admitted. Such a run has nothing to save. */
+/* Whether a signal ended a run that waited to be admitted. This run has nothing to save. */
 static bool ended_before_admission(const struct loop *loop, zr_result result)
 {
     int signal_number = zr_local_end_signal(loop->rank.local);

@@ -473,7 +473,7 @@ static zr_result broadcast_step(struct zr_prove *prove, zr_result result, struct
     return result;
 }
 
-/* For a step skipped only by the run: whether the dense rank is close to an overflow. Collective. */
+/* Finds whether the dense rank is close to an overflow, for a step that only the run skipped. Collective. */
 static zr_result find_overflow(struct zr_prove *prove, const struct zr_prove_step *step,
                                struct dense_step *dense)
 {

@@ -32,9 +32,9 @@ struct zr_rank {
     zr_rehearsal *places;         /* placement plan; NULL: none, or passed to the arena */
     struct zr_plan_claims claims; /* reservations of a step, see turns.h; count 0: none */
     uint64_t told_peak_bytes;     /* peak of the plan that was reported to zrd */
-    bool claimed; /* in this time slice the run has reported a reservation and must stay within it */
-    struct zr_timeline timeline; /* of rank 0 with --flops; else clock.flops_per_second is 0 */
-    zr_comm *comm;               /* all ranks */
+    bool claimed;                 /* in this time slice the run has reported a reservation, which binds it */
+    struct zr_timeline timeline;  /* of rank 0 with --flops; else clock.flops_per_second is 0 */
+    zr_comm *comm;                /* all ranks */
     struct zr_mesh mesh;
     struct zr_mesh_place place;
     zr_thread_pool *pool;

@@ -63,7 +63,7 @@ static bool alike(const struct zr_stages *stages, unsigned rank)
     return memcmp(layers[0], layers[1], sizeof layers[0]) == 0;
 }
 
-/* Times all pipeline ranks, one after the other, and simulates the micro-batches' way through them. */
+/* Times all pipeline ranks, one after the other, and simulates the micro-batches on all of them. */
 static zr_result time_pipeline(struct zr_timeline *out, const struct zr_train_config *config,
                                zr_arena *host_arena)
 {

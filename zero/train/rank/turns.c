@@ -204,7 +204,7 @@ zr_result zr_turns_begin(struct zr_rank *rank)
     if (!zr_service_wanted())
         return ZR_OK;
     zr_result result = admit(rank);
-    if (result == ZR_OK && other) /* memory kept there may have to wait once for another run's time slice */
+    if (result == ZR_OK && other) /* its memory may have to wait once for another run's time slice */
         result = await_slice(rank, other, &wait);
     return result == ZR_OK ? await_slice(rank, slice_service(rank), &wait) : result;
 }

@@ -35,8 +35,8 @@ void zr_terminal_measure(struct zr_terminal *terminal)
         terminal->columns = size.ws_col;
 }
 
-/* Whether mpirun passes on the output: it gives each rank a terminal and copies the terminal's output to its
- * own. */
+/* Whether mpirun copies the output: mpirun gives each rank a terminal and copies the terminal's output to its
+ * own output. */
 static bool is_passed_on(void)
 {
     return is_set("OMPI_COMM_WORLD_RANK");
