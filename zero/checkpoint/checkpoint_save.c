@@ -137,9 +137,9 @@ static zr_result save_manifest(const struct save *save)
     return result ? result : closed;
 }
 
-/* For file systems that cannot exchange two names: sets the old step aside first. If this process dies
- * before the new step has its name, zr_checkpoint_clean_up() restores the old name, and --resume finds the
- * old step meanwhile. */
+/* Replaces an existing step on file systems that cannot exchange two names: sets the old step aside first. If
+ * this process dies before the new step has its name, zr_checkpoint_clean_up() restores the old name, and
+ * --resume finds the old step meanwhile. */
 static zr_result replace_folder(const struct save *save)
 {
     const char *folder = save->checkpoint->folder;

@@ -94,7 +94,7 @@ static zr_result open_part(struct import *import, const char *name)
             "'%s' names PyTorch files, such as '%.100s', but no safetensors files; load the model in "
             "transformers and save it with model.save_pretrained(DIR, safe_serialization=True)",
             import->model->path, name);
-    /* Only plain names: files outside the folder are never opened. */
+    /* Only plain names are allowed: files outside the folder are never opened. */
     if (!name || name[0] == '.' || strchr(name, '/') || !ends_with(name, ".safetensors"))
         return zr_fail(ZR_ERR_FORMAT, "'%s' names a file that is not a safetensors file beside it: '%.100s'",
                        import->model->path, name ? name : "");
@@ -214,8 +214,8 @@ static bool has_head(const struct import *import)
     return has;
 }
 
-/* Checks the config.json beside the tensors. Beside an export of zr-train any other config.json may exist,
- * such as a file of --config. */
+/* Checks the config.json beside the tensors. Beside an export of zr-train the config.json may be an unrelated
+ * file, for example a file of --config. */
 static zr_result check_config(const struct import *import)
 {
     const struct zr_model_config config = {import->model->path, import->config, &import->transformer.shape,

@@ -12,8 +12,8 @@ struct zr_model_convention {
     const char *prefix;     /* optional prefix of all names */
     const char *layer;      /* prefix of a layer's tensors, before its number */
     const char *masks[2];   /* tensors of a layer without parameters; or NULL */
-    const char *conv1d;     /* tensor of layer 0 that tells [in, out] from [out, in]; NULL: the layout is
-                             * that of the list */
+    const char *conv1d;     /* tensor of layer 0 whose shape distinguishes [in, out] from [out, in]; NULL: the
+                               layout is that of the list */
 };
 
 /* A parameter and the place of its values. */
@@ -45,8 +45,8 @@ struct zr_model_names {
 zr_result zr_model_names_open(struct zr_model_names *names, const struct zr_transformer *transformer);
 void zr_model_names_close(struct zr_model_names *names);
 
-/* Records one entry of a file's header, whose name there is `full`; the file must outlive the names.
- * ZR_ERR_FORMAT: the model has no such tensor, or the tensor is a duplicate. */
+/* Records one entry of a file's header; `full`: its name in the file. The file must outlive the names.
+ * ZR_ERR_FORMAT: the model has no tensor with this name, or the tensor is a duplicate. */
 zr_result zr_model_names_take(struct zr_model_names *names, const struct zr_safetensors *file,
                               const char *full, struct json_t *entry);
 

@@ -419,7 +419,7 @@ static zr_result create(struct state *state, const char *partial, const char *pa
     return result == ZR_OK ? zr_file_resize(&state->file, file_bytes(state)) : result;
 }
 
-/* Rank 0, after all ranks have written: writes the header, syncs, and renames the file. */
+/* Completes the file on rank 0, after all ranks have written: writes the header, syncs, renames the file. */
 static zr_result finish(struct state *state, const char *partial, const char *path)
 {
     zr_result result = zr_safetensors_put(&state->contents, state->data_at_bytes,

@@ -51,9 +51,8 @@ void zr_calls_go_on(struct zr_comm *comm);
 struct zr_calls_view {
     const struct zr_local_record *records[ZR_MAX_WORLD];
 };
-/* Checks whether this rank can make progress; ZR_ERR_PEER names ranks and operations if not. `first` was
- * read completely before `second`; both may point to live records. `ended` tells whether a rank has
- * exited. */
+/* Checks whether this rank can make progress; ZR_ERR_PEER names ranks and operations if not. `first` was read
+ * completely before `second`; both may point to live records. `ended` returns whether a rank has exited. */
 struct zr_calls_look {
     const struct zr_calls_view *first, *second;
     unsigned world, rank;

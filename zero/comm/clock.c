@@ -10,7 +10,7 @@ void zr_comm_clock_wait(struct zr_comm_clock *clock, const struct zr_comm_clock_
         clock->waited_seconds += left;
 }
 
-/* An operation starts after its submission and after all earlier ones. */
+/* An operation starts after its submission and after the end of all earlier operations. */
 void zr_comm_clock_submit(struct zr_comm_clock *clock, struct zr_comm_clock_queue *queue,
                           const struct zr_comm_clock_operation *operation)
 {

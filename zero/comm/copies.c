@@ -65,7 +65,7 @@ static void waited(struct zr_comm *comm, zr_ticket ticket)
     self->clock->host_waited_seconds += self->clock->waited_seconds - before;
 }
 
-/* Context for a wait on the host, which checks what the caller's waits check. */
+/* Context for a wait on the host. The wait makes the same checks as the caller's waits. */
 static struct zr_kernel_context waiting(const struct zr_comm *comm)
 {
     struct zr_kernel_context context = *((const struct copies *)comm)->behind;

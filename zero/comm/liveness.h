@@ -70,7 +70,7 @@ void zr_liveness_open(struct zr_liveness *liveness, struct zr_transport *transpo
 void zr_liveness_close(struct zr_liveness *liveness);
 /* Receives pending messages and answers them; `waits_for`: the ranks this process waits for. */
 void zr_liveness_listen(struct zr_liveness *liveness, const struct zr_rank_set *waits_for);
-/* Asks all other ranks to answer. */
+/* Sends all other ranks a request for an answer. */
 void zr_liveness_ask(struct zr_liveness *liveness);
 /* Finds the rank that blocks a wait for `waits_for`, which is not empty. True: *out has not answered since
  * `asked_ns`. False: all have answered, and *out is one of `waits_for`. */

@@ -121,7 +121,7 @@ struct nccl_comm {
     zr_backend *backend; /* of the arena: copies and stream events */
     zr_nccl_comm comm;   /* NULL before its creation and after an abort */
     void *stream;        /* cudaStream_t of all operations */
-    /* For memory that the host cannot read: operations are asynchronous. */
+    /* For memory that the host cannot read; operations are then asynchronous. */
     struct nccl_stream beside;
     struct nccl_watch *watch, own_watch; /* watch: own_watch, or the watch of the root communicator */
     struct nccl_comm *watched_next;

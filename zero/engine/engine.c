@@ -165,8 +165,8 @@ static zr_result clear_pools(struct zr_engine *engine)
     return result;
 }
 
-/* Values depend only on the seed and the global index; padding stays zero. In two-byte precision a rank
- * rounds its own masters, and the other parts of whole parameters come from the other ranks. */
+/* Sets the initial values, which depend only on the seed and the global index; padding is zero. In two-byte
+ * precision a rank rounds its own masters, and the other ranks send the other parts of whole parameters. */
 static zr_result initialise(struct zr_engine *engine)
 {
     bool gathers = engine->options.stage > 0 && engine->world > 1;

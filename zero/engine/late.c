@@ -50,7 +50,7 @@ static zr_result update_all(void *state, struct zr_kernel_context *none)
     for (size_t u = 0; u < engine->layout.units_count && result == ZR_OK; u++)
         result = update_unit(engine, u);
     zr_result ended = zr_state_store_end(&engine->state_tier->store);
-    /* In this order, because a report subtracts the second from the first. */
+    /* The order matters, because a report subtracts the second number from the first. */
     atomic_fetch_add(&engine->late.busy_ns, zr_os_now_ns() - start_ns);
     atomic_fetch_add(&engine->late.behind_ns, behind_ns(engine) - before_ns);
     return result == ZR_OK ? ended : result;

@@ -121,7 +121,7 @@ static zr_result stage(struct zr_engine *engine, unsigned unit)
     return clear_padding(engine, unit, state->staging);
 }
 
-/* Without a pool: allocates a unit's kept gradients, whole or a shard. */
+/* Allocates a unit's kept gradients, whole or a shard, if there is no pool. */
 static zr_result take_kept(struct zr_engine *engine, unsigned unit)
 {
     const struct zr_layout_unit *u = &engine->layout.units[unit];

@@ -1,8 +1,8 @@
-/* control.c: memory and sockets shared by the processes of a run on one machine, and the word that ends
- * the run. Used by launch.c and join.c.
+/* control.c: memory and sockets shared by the processes of a run on one machine, and the word that ends the
+ * run. Used by launch.c and join.c.
  *
- * The control block is in a small arena of its own: shared granules stay shared across a fork and can be
- * passed to other processes. */
+ * The control block has its own small arena: shared granules remain shared across a fork and can be passed to
+ * other processes. */
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <string.h>

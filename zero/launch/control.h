@@ -127,13 +127,13 @@ struct zr_local_rank {
     _Atomic uint32_t received_sleepers;
     _Atomic uint32_t attempts;   /* communicators of all ranks that this rank has begun to create; used by
                                   * this rank only */
-    _Atomic bool whole;          /* this rank has such a communicator; used by this rank only */
+    _Atomic bool whole;          /* this rank has a communicator of all ranks; used by this rank only */
     _Atomic uint32_t heartbeats; /* counts calls on a communicator; written by this rank only */
     _Atomic uint32_t statuses;   /* counts status changes */
     struct zr_local_record record;
     struct zr_local_record answers[2]; /* answers of an MPI rank, for this process only; see liveness.h */
 
-    /* For the launcher, and for messages of peers. */
+    /* State for the launcher and for messages of peers. */
     _Atomic bool ended; /* the launcher has reaped the process */
     _Atomic bool busy;  /* a save is in progress */
     _Atomic int32_t pid;
@@ -158,7 +158,7 @@ struct zr_local_world {
     _Atomic uint32_t saves;         /* 1: SIGUSR1 arrived; the first rank that reads the 1 resets it */
     _Atomic bool orphaned;          /* a rank has reported that the launcher is gone */
     _Atomic uint64_t first_message; /* hash of the first message of zr_local_first_message(); 0: none yet */
-    _Atomic uint32_t said;          /* 1: a message about the end of the run has been printed */
+    _Atomic uint32_t said;          /* 1: the first message has been printed */
     _Atomic bool out_of_step;       /* the ranks are out of step, which no launcher reports */
 
     /* Exchange of ring descriptors: the rank whose turn it is to send. */

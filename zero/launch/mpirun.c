@@ -166,7 +166,7 @@ static bool write_line(const char **line, char *number, char **argv)
     return !argv[given];
 }
 
-/* In the child: Ctrl-C goes to the parent, and mpirun dies with its parent. */
+/* In the child: starts mpirun. Ctrl-C goes to the parent, and mpirun dies with its parent. */
 static void become_mpirun(const char **line, const sigset_t *before, const struct sigaction *child_before,
                           pid_t parent)
 {

@@ -97,7 +97,7 @@ static void mpirun_signals(sigset_t *out)
     sigaddset(out, ZR_MPIRUN_INTERRUPT);
 }
 
-/* The signals stay blocked: a rank takes them between steps. */
+/* Keeps the signals blocked: a rank takes them between steps. */
 void zr_local_hold_mpirun_signals(void)
 {
     sigset_t signals;

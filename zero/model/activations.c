@@ -36,7 +36,8 @@ static bool is_kept(const struct zr_activations *store, size_t at, const struct 
     return slot->life == ZR_SLOT_KEPT || (slot->life == ZR_SLOT_RECOMPUTED && all);
 }
 
-/* An output that another stage reads is a checkpoint there, not here. */
+/* Whether an output is sent to another stage. The output is a checkpoint in the stage that reads it, not
+ * here. */
 static bool is_sent(const struct zr_activations *store, size_t at)
 {
     size_t next = module_of(store, at) + 1;

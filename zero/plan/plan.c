@@ -456,7 +456,7 @@ unwind:
     return result;
 }
 
-/* With a clock: rehearses micro-batches until one takes the same time as the one before it. */
+/* Rehearses with a clock: rehearses more micro-batches until one takes the same time as the one before it. */
 static zr_result rehearse_timed(struct zr_byte_plan *out, struct rehearsal *rehearsal)
 {
     struct zr_timeline *timeline = rehearsal->request->timeline;

@@ -25,10 +25,10 @@ struct zr_list_run {
 void zr_module_pass_open(const struct zr_list_run *run, size_t module, struct zr_activation_place place,
                          struct zr_module_pass *out);
 
-/* The actions FORWARD, RECOMPUTE (`again`) and BACKWARD. Gather the module's units if needed; the units stay
- * in use until the action RELEASE. ZR_ERR_CORRUPT: forward found a value that is not finite (only if the
- * trainer inspects; zr_last_error() names it), or backward found that the loss is not finite (zr_last_error()
- * is not set). */
+/* The actions FORWARD, RECOMPUTE (`again`) and BACKWARD. They gather the module's units if needed; the units
+ * remain in use until the action RELEASE. ZR_ERR_CORRUPT: forward found a value that is not finite (only if
+ * the trainer inspects; zr_last_error() names it), or backward found that the loss is not finite
+ * (zr_last_error() is not set). */
 zr_result zr_module_pass_forward(const struct zr_list_run *run, const struct zr_action *action, bool again);
 zr_result zr_module_pass_backward(const struct zr_list_run *run, const struct zr_action *action);
 

@@ -12,7 +12,7 @@
 #include "zero/train/rank/rank.h"
 #include "zero/train/report/terminal.h"
 
-static int answer_end = -1; /* in the child of zr_child_ask(): the pipe for its answer */
+static int answer_end = -1; /* in the child of zr_child_ask(): the write end of the pipe for its answer */
 
 int zr_child_here(const struct zr_train_config *config, zr_child_work *work)
 {
@@ -42,9 +42,9 @@ int zr_child_run(const struct zr_train_config *config, zr_child_work *work)
     return child < 0 ? -1 : WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
-zr_result zr_child_answer(const void *words, size_t bytes)
+zr_result zr_child_answer(const void *answer, size_t bytes)
 {
-    return zr_write_all(answer_end, ZR_PRESENT_POSITION, words, bytes)
+    return zr_write_all(answer_end, ZR_PRESENT_POSITION, answer, bytes)
                ? ZR_OK
                : zr_fail(ZR_ERR_IO, "the result of a child process could not be sent");
 }

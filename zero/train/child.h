@@ -1,8 +1,8 @@
 /* child.h: runs work that precedes the ranks, usually in a child process, so that the caller allocates no
  * arena memory before it forks the ranks.
  *
- * The process must be single-threaded. Failures are logged here; those of the work only by the process
- * that leads the run. */
+ * The process must be single-threaded. Failures of the child process are logged here; only the process that
+ * leads the run logs failures of the work. */
 #ifndef ZR_TRAIN_CHILD_H
 #define ZR_TRAIN_CHILD_H
 
@@ -21,6 +21,6 @@ int zr_child_run(const struct zr_train_config *config, zr_child_work *work);
 int zr_child_ask(const struct zr_train_config *config, const char *option, zr_child_work *work, void *out,
                  size_t bytes);
 /* Called by the work of zr_child_ask(). ZR_ERR_IO: the parent is gone. */
-zr_result zr_child_answer(const void *words, size_t bytes);
+zr_result zr_child_answer(const void *answer, size_t bytes);
 
 #endif

@@ -11,7 +11,7 @@
 #define WIDE_SHARD_MAGIC   20240801
 #define SHARD_HEADER_BYTES 1024
 #define SHARD_VOCABULARY   65536 /* values of two bytes */
-/* A text has fewer control characters than one byte in this many. */
+/* A text has at most one control character in this many bytes. */
 #define CONTROLS_SHARE 50
 /* Advice for tokens without a header, as in nanoGPT's train.bin. */
 #define RAW_TOKENS                                                                                            \
@@ -19,7 +19,7 @@
     "four bytes: 20240520, 1, the count of tokens, and zeros, and give --vocab V"
 /* Enough tokens for a validation loss to two decimals, within seconds. */
 #define VALIDATION_TOKENS 16384
-/* For the checksum; the first and the last sample are at the ends. */
+/* Samples for the checksum; the first and the last sample are at the ends of the file. */
 enum { SAMPLES = 8, SAMPLE_BYTES = 4096 };
 
 /* ---- Opening ------------------------------------------------------------------------------------------- */
@@ -154,9 +154,9 @@ static void split(struct zr_data *data)
         tail = window;
     data->train_count = data->tokens_count - tail;
 
-    uint64_t most = VALIDATION_TOKENS / options->sequence, disjoint = (tail - 1) / options->sequence;
-    most = most < 8 ? 8 : most;
-    data->validation_windows = disjoint < most ? disjoint : most;
+    uint64_t max_windows = VALIDATION_TOKENS / options->sequence, disjoint = (tail - 1) / options->sequence;
+    max_windows = max_windows < 8 ? 8 : max_windows;
+    data->validation_windows = disjoint < max_windows ? disjoint : max_windows;
 }
 
 static zr_result check_length(const struct zr_data *data)
@@ -325,7 +325,7 @@ zr_result zr_data_train(const struct zr_data *data, const struct zr_data_place *
 {
     const struct zr_data_options *options = &data->options;
     uint64_t starts_count =
-        data->train_count - options->sequence; /* a window ends within the training part */
+        data->train_count - options->sequence; /* so that a window ends within the training part */
     uint64_t step = place->step,
              block = (uint64_t)place->micro_batch * options->data_ranks + place->data_rank;
 

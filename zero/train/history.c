@@ -45,7 +45,7 @@ void zr_history_skip(struct zr_history *history)
     history->since_ns = zr_os_now_ns();
 }
 
-/* Sum over both tiers. */
+/* Sum over the arenas of both tiers. */
 static uint64_t driver_calls(const struct zr_rank *rank)
 {
     struct zr_arena_stats stats[2] = {{0}};
@@ -143,7 +143,7 @@ double zr_history_tokens_per_second(const struct zr_history *history)
     return (double)((history->count - skip) * zr_train_step_tokens(history->rank->config)) / seconds;
 }
 
-/* Without usual steps, the waits of all steps. */
+/* The waits of the usual steps; the waits of all steps if no step was usual. */
 static struct zr_history_waits waits_of(const struct zr_history *history)
 {
     return history->usual.seconds > 0 ? history->usual : history->all;

@@ -31,7 +31,7 @@ struct zr_history {
     struct zr_history_waits all, usual;
     struct zr_comm_counters comm_before; /* at the start of the first step */
     uint64_t started_ns;                 /* start of the process */
-    uint64_t since_ns; /* start of the current step's seconds: the end of the previous ones */
+    uint64_t since_ns; /* start of the current step's seconds, which is the end of the previous step's */
 };
 
 /* Allocates space for this many steps. ZR_ERR_HOST_MEMORY. Close it after a failure too; a zeroed struct
@@ -58,7 +58,7 @@ zr_result zr_history_step_begin(const struct zr_history *history, struct zr_hist
 void zr_history_step_end(struct zr_history *history, const struct zr_history_step *step,
                          struct zr_step_line *line);
 
-/* Excludes the first two steps, which touch the memory; 0 if there are no others. */
+/* Tokens per second without the first two steps, which touch the memory; 0 if there are no other steps. */
 double zr_history_tokens_per_second(const struct zr_history *history);
 /* Adds the measurements to this rank's report. */
 void zr_history_measure(const struct zr_history *history, struct zr_rank_report *report);

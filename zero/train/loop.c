@@ -72,7 +72,7 @@ struct loop {
     struct zr_progress progress;
     struct zr_prove *prove; /* NULL: not requested */
     bool resuming;          /* while resuming, a failure means a damaged checkpoint */
-    bool refusal_said;
+    bool refusal_printed;
     bool norm_mattered; /* the last step was clipped or skipped, so the next one waits for its norm */
     int ended;          /* the signal that requested the end; 0: none */
     bool yields;        /* the run yields its time slice after the step, by agreement */
@@ -84,7 +84,7 @@ static bool speaks(const struct loop *loop)
     return zr_rank_logs(&loop->rank);
 }
 
-/* Fails on all ranks with the same message. */
+/* Saves a step. A failure occurs on all ranks with the same message. */
 static zr_result save(struct loop *loop, uint64_t step)
 {
     zr_result result = zr_saves_save(&loop->saves, step);
@@ -108,8 +108,8 @@ static zr_result validate(struct loop *loop)
                                     zr_trainer_input(trainer, ZR_INPUT_TARGETS), &count);
         if (result != ZR_OK)
             return result;
-        /* A rank without a window evaluates one row of the current batch: whether an evaluation is a
-         * collective differs between pipeline stages, so all ranks take part. */
+        /* A rank without a window evaluates one row of the current batch: all ranks take part, because
+         * whether an evaluation is a collective differs between pipeline stages. */
         result = zr_trainer_evaluate(trainer, (count ? count : 1) * rank->config->shape.sequence, &loss);
         if (result != ZR_OK)
             return result;
@@ -132,12 +132,13 @@ static void say_products(const struct loop *loop)
         zr_say("matrix products use %s", kernels->products(&loop->rank.state.context));
 }
 
-/* A refused product is not a failure, but takes longer and may change last bits. */
+/* Prints refused products. A refused product is not a failure, but takes longer and may change the last bits
+ * of results. */
 static void say_refused(struct loop *loop, const struct message *agreed)
 {
-    if (agreed->refusals.count == 0 || loop->refusal_said)
+    if (agreed->refusals.count == 0 || loop->refusal_printed)
         return;
-    loop->refusal_said = true;
+    loop->refusal_printed = true;
     if (!speaks(loop))
         return;
     zr_progress_break(&loop->progress);
@@ -147,13 +148,13 @@ static void say_refused(struct loop *loop, const struct message *agreed)
            agreed->refusals.n, agreed->refusals.k);
 }
 
-/* The request of signals that all ranks agreed on. */
-struct asked {
+/* The request of signals on which all ranks agreed. */
+struct agreed_request {
     enum zr_request_kind kind;
     int end_signal; /* the signal that requested the end */
 };
 
-/* The current step. */
+/* State of the current step. */
 struct step {
     struct loop *loop;
     uint64_t number;
@@ -180,7 +181,8 @@ static zr_result rate_of_step(void *state, float *rate)
     return ZR_OK;
 }
 
-/* The clock of one rank decides when a save is due, so that all ranks save the same step. */
+/* The request that this rank reports. The clock of one rank decides when a save is due, so that all ranks
+ * save the same step. */
 static enum zr_request_kind own_request(struct loop *loop)
 {
     enum zr_request_kind request = zr_local_own_request(loop->rank.local);
@@ -188,7 +190,7 @@ static enum zr_request_kind own_request(struct loop *loop)
     return loop->saves.by_clock ? ZR_REQUEST_SAVE : request;
 }
 
-/* Ranks exchange messages while the gradients are being reduced. */
+/* Exchanges messages with the other ranks while the gradients are being reduced. */
 static zr_result before_update(void *state, double loss, float *rate)
 {
     struct step *step = state;
@@ -243,7 +245,7 @@ static zr_result train_step(struct step *step)
     return ZR_OK;
 }
 
-/* A skipped step is reported, but is not a failure. */
+/* Prints a skipped step, which is not a failure. */
 static void say_skipped(struct loop *loop, const struct zr_step_line *line)
 {
     struct zr_loss_scale scaling;
@@ -254,7 +256,7 @@ static void say_skipped(struct loop *loop, const struct zr_step_line *line)
            line->step, line->loss_scale, scaling.skipped_steps, (double)scaling.scale);
 }
 
-/* Whether other work follows before the next step. */
+/* Whether other work follows the step before the next one begins. */
 static bool pauses_after(const struct loop *loop, uint64_t step, enum zr_request_kind request)
 {
     const struct zr_train_config *config = loop->rank.config;
@@ -266,7 +268,7 @@ static bool pauses_after(const struct loop *loop, uint64_t step, enum zr_request
 /* Runs and measures a step. Its seconds end at the next step's start or, if other work follows, when all
  * its messages have arrived. */
 static zr_result measured_step(struct loop *loop, uint64_t step, struct zr_step_line *line,
-                               struct asked *request)
+                               struct agreed_request *request)
 {
     struct step under_way = {.loop = loop, .number = step, .line = line};
     struct zr_history_step measured;
@@ -275,7 +277,7 @@ static zr_result measured_step(struct loop *loop, uint64_t step, struct zr_step_
         return result;
     line->step = step;
     result = train_step(&under_way);
-    *request = (struct asked){under_way.request, under_way.end_signal};
+    *request = (struct agreed_request){under_way.request, under_way.end_signal};
     if (result == ZR_OK && (measured.first || pauses_after(loop, step, request->kind)))
         result = zr_engine_synchronize(loop->rank.state.engine);
     if (result == ZR_OK)
@@ -288,8 +290,8 @@ static const char *signal_name(const struct loop *loop)
     return loop->ended == SIGINT ? "SIGINT" : loop->ended == SIGHUP ? "SIGHUP" : "SIGTERM";
 }
 
-/* Saves print their own message. */
-static zr_result follow_request(struct loop *loop, uint64_t step, struct asked request)
+/* Saves, ends the run, or both, as requested. Saves print their own message. */
+static zr_result follow_request(struct loop *loop, uint64_t step, struct agreed_request request)
 {
     bool saves = loop->rank.config->save[0], ends = request.kind == ZR_REQUEST_SAVE_AND_END;
     if (request.kind == ZR_REQUEST_NONE)
@@ -310,7 +312,7 @@ static zr_result follow_request(struct loop *loop, uint64_t step, struct asked r
     return ZR_OK;
 }
 
-/* The last line of a run that a signal ended. */
+/* Prints the last line of a run that a signal ended without a save. */
 static void say_nothing_saved(const struct loop *loop)
 {
     const struct zr_train_config *config = loop->rank.config;
@@ -319,8 +321,8 @@ static void say_nothing_saved(const struct loop *loop)
                config->save[0] ? "exported" : "saved; with --save DIR a run that a signal ends is saved");
 }
 
-/* If the log cannot be written (a full disk), the run continues without it, reports that again at its end,
- * and has another exit code. */
+/* Writes a line to the log. If the log cannot be written (a full disk), the run continues without it, reports
+ * that again at its end, and has another exit code. */
 static void write_log(struct loop *loop, const struct zr_step_line *line)
 {
     zr_result result = zr_log_step(&loop->log, line);
@@ -333,7 +335,7 @@ static void write_log(struct loop *loop, const struct zr_step_line *line)
     zr_log_close(&loop->log);
 }
 
-/* A failed comparison fails on all ranks alike. */
+/* Compares a step with the dense run. A failed comparison fails on all ranks. */
 static zr_result prove(struct loop *loop, const struct zr_step_line *line)
 {
     zr_result result =
@@ -355,7 +357,7 @@ static zr_result run_steps(struct loop *loop)
     zr_saves_start(&loop->saves);
     for (uint64_t step = loop->saves.resumed_step + 1; step <= config->steps && !loop->ended; step++) {
         struct zr_step_line line = {0};
-        struct asked request = {ZR_REQUEST_NONE, 0};
+        struct agreed_request request = {ZR_REQUEST_NONE, 0};
         char note[32];
         snprintf(note, sizeof note, "step %" PRIu64, step);
         zr_local_set_status(loop->rank.local, loop->rank.rank, note);
@@ -401,7 +403,7 @@ static zr_result run_steps(struct loop *loop)
     return result;
 }
 
-/* Text for the end, generated by all ranks and shown by rank 0. */
+/* Generates the text for the end: all ranks generate it, and rank 0 prints it. */
 static zr_result make_sample(struct loop *loop, struct zr_text *text)
 {
     const struct zr_train_config *config = loop->rank.config;
@@ -421,13 +423,13 @@ static zr_result report_end(struct loop *loop)
 {
     const struct zr_train_config *config = loop->rank.config;
     struct zr_rank_report mine = loop->rank.reports[loop->rank.rank];
-    size_t room = 4096 + 12 * config->sample + 4 * sizeof config->prompt; /* token numbers, or \xHH */
-    char *buffer = zr_heap_alloc(room);
+    size_t size = 4096 + 12 * config->sample + 4 * sizeof config->prompt; /* token numbers, or \xHH */
+    char *buffer = zr_heap_alloc(size);
     struct zr_text text;
     zr_result result = buffer ? ZR_OK : ZR_ERR_HOST_MEMORY;
 
     if (result == ZR_OK) {
-        zr_text_start(&text, NULL, buffer, room);
+        zr_text_start(&text, NULL, buffer, size);
         result = make_sample(loop, &text);
     }
     if (result == ZR_OK) {
@@ -508,7 +510,7 @@ static void say_failure(const struct loop *loop, zr_result result)
     uint64_t step = loop->saves.resumed_step + loop->history.count;
     char who[32] = "", when[48] = "";
 
-    /* The launcher has printed a lost peer or an interrupted run; mpirun prints less. */
+    /* The launcher has printed a lost peer or an interrupted run, except under mpirun. */
     if (loop->rank.config->world > 1 && !loop->rank.config->by_mpi &&
         (result == ZR_ERR_PEER || result == ZR_ERR_INTERRUPTED) && !zr_local_is_out_of_step(loop->rank.local))
         return;
@@ -532,8 +534,8 @@ static enum zr_exit exit_of(const struct loop *loop, zr_result result)
     return result == ZR_ERR_CORRUPT && !loop->resuming ? ZR_EXIT_FAILED : zr_exit_of(result);
 }
 
-/* A signal ends a run that waits to be admitted; there is nothing to save. */
-static bool ends_before_it_begins(const struct loop *loop, zr_result result)
+/* Whether a signal ended a run that waited to be admitted. This run has nothing to save. */
+static bool ended_before_admission(const struct loop *loop, zr_result result)
 {
     int signal_number = zr_local_end_signal(loop->rank.local);
     if (result != ZR_ERR_INTERRUPTED || loop->rank.comm || signal_number == 0)
@@ -556,7 +558,8 @@ int zr_train_rank(struct zr_local_world *local, unsigned rank, void *argument)
         say_failure(&loop, result);
     closed = zr_log_close(&loop.log);
     if (closed != ZR_OK && result == ZR_OK) {
-        zr_local_first_message(local, zr_last_error()); /* the launcher need not report this rank's exit */
+        /* The launcher need not report this rank's exit after this message. */
+        zr_local_first_message(local, zr_last_error());
         zr_say("%s", zr_last_error());
         zr_local_message_logged(local);
         result = closed;
@@ -568,7 +571,7 @@ int zr_train_rank(struct zr_local_world *local, unsigned rank, void *argument)
         zr_local_message_logged(local);
         result = loop.log_result;
     }
-    bool early = ends_before_it_begins(&loop, result);
+    bool early = ended_before_admission(&loop, result);
     zr_history_close(&loop.history);
     zr_prove_close(loop.prove);
     closed = zr_rank_close(&loop.rank);

@@ -89,7 +89,7 @@ static int resolve_stage(void)
     char number[ZR_NUMBER_ROOM];
     bool becomes_mpirun = config.by_mpi && config.start.kind == ZR_START_FORK && !config.dry_run;
     int code = zr_resolve_stage(&config, &choice);
-    if (code < 0 && zr_train_leads(&config) && !becomes_mpirun) /* rank 0 of mpirun prints it */
+    if (code < 0 && zr_train_leads(&config) && !becomes_mpirun) /* under mpirun, rank 0 prints it */
         zr_say("--stage auto: takes --stage %u, whose plan takes the fewest bytes, %s per rank", choice.stage,
                zr_number_grouped(number, choice.reserved_bytes));
     return code;
@@ -107,7 +107,7 @@ static int resolve_ratio(void)
 }
 
 /* Prints a message if --speculative-update auto lacks disk space. Returns -1, or an exit code. */
-static int find_room(void)
+static int find_space(void)
 {
     int code = zr_resolve_speculative_update(&config);
     if (code < 0 && config.speculates_if_room && config.speculative_bytes == 0 && zr_train_leads(&config))
@@ -170,7 +170,7 @@ int main(int argc, char **argv)
         return code;
     if (config.offload_ratio < 0 && (code = resolve_ratio()) >= 0)
         return code;
-    if ((code = find_room()) >= 0)
+    if ((code = find_space()) >= 0)
         return code;
     if ((code = zr_resolve_logits_bytes(&config)) >= 0)
         return code;

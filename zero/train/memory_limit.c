@@ -1,4 +1,4 @@
-/* memory_limit.c: searches for what fits under --memory-limit. Uses byte plans (rank_plan.c). */
+/* memory_limit.c: finds configurations that fit under --memory-limit. Uses byte plans (rank_plan.c). */
 #include "zero/train/memory_limit.h"
 
 #include <string.h>
@@ -12,14 +12,14 @@
 #define COARSE_GRANULE_BYTES ((size_t)1 << 30)
 enum { COARSE_GRANULES = 1 << 16 };
 
-/* Without --memory-limit only the host tier is limited. */
+/* The limit of device memory. Without --memory-limit only the host tier is limited. */
 static size_t device_limit(const struct zr_train_config *config)
 {
     return config->memory_limit_bytes ? config->memory_limit_bytes : SIZE_MAX - 1;
 }
 
 /* Maximum of --batch and --layers. */
-static size_t most_of(enum zr_limit_size size)
+static size_t max_of(enum zr_limit_size size)
 {
     return size == ZR_LIMIT_BATCH ? (size_t)1 << 20 : 65536;
 }
@@ -87,7 +87,7 @@ static zr_result weigh(const struct zr_train_config *config, zr_arena *host_aren
     return result;
 }
 
-/* Sets `size` to `value`. ZR_ERR_INVALID: no such model. */
+/* Copies the configuration with `size` set to `value`. ZR_ERR_INVALID: no such model. */
 static zr_result of_size(struct zr_train_config *out, const struct zr_train_config *config,
                          enum zr_limit_size size, size_t value, zr_arena *host_arena)
 {
@@ -120,16 +120,16 @@ static size_t coarse_granule_bytes(size_t limit_bytes)
     return granule_bytes;
 }
 
-/* The largest number whose live bytes are within the limit: an estimate near the result at a fraction of
+/* Finds the largest number whose live bytes are within the limit, which is near the result at a fraction of
  * the cost. */
 static zr_result guess(size_t *out, const struct zr_train_config *config, enum zr_limit_size size,
                        zr_arena *host_arena)
 {
     size_t granule_bytes = coarse_granule_bytes(device_limit(config));
-    size_t beyond = 0, most = most_of(size);
+    size_t beyond = 0, max_value = max_of(size);
 
     *out = 0;
-    for (size_t value = 1; *out < most && (beyond == 0 || beyond - *out > 1);) {
+    for (size_t value = 1; *out < max_value && (beyond == 0 || beyond - *out > 1);) {
         struct zr_train_config changed;
         size_t bytes = SIZE_MAX;
         zr_result result = of_size(&changed, config, size, value, host_arena);
@@ -142,33 +142,33 @@ static zr_result guess(size_t *out, const struct zr_train_config *config, enum z
             *out = value;
         else
             beyond = value;
-        value = beyond ? *out + (beyond - *out) / 2 : *out < most / 2 ? 2 * *out : most;
+        value = beyond ? *out + (beyond - *out) / 2 : *out < max_value / 2 ? 2 * *out : max_value;
     }
     return ZR_OK;
 }
 
 /* The next number to plan: from the estimate in growing steps, then bisection. */
-static size_t next_value(size_t least, size_t beyond, size_t most, size_t *step)
+static size_t next_value(size_t low, size_t beyond, size_t max_value, size_t *step)
 {
     size_t far = *step;
-    if (least && beyond)
-        return least + (beyond - least) / 2;
+    if (low && beyond)
+        return low + (beyond - low) / 2;
     *step *= 2;
-    if (least)
-        return most - least > far ? least + far : most;
+    if (low)
+        return max_value - low > far ? low + far : max_value;
     return beyond > far ? beyond - far : 1;
 }
 
 zr_result zr_limit_find(struct zr_limit_found *out, const struct zr_train_config *config,
                         enum zr_limit_size size, zr_arena *host_arena)
 {
-    size_t least = 0, beyond = 0, most = most_of(size); /* least fits, beyond does not; 0: unknown */
+    size_t low = 0, beyond = 0, max_value = max_of(size); /* low fits, beyond does not; 0: unknown */
     size_t value, step = 1;
     zr_result result = guess(&value, config, size, host_arena);
 
     memset(out, 0, sizeof *out);
-    for (value += value == 0; result == ZR_OK && least < most && (beyond == 0 || beyond - least > 1);
-         value = next_value(least, beyond, most, &step)) {
+    for (value += value == 0; result == ZR_OK && low < max_value && (beyond == 0 || beyond - low > 1);
+         value = next_value(low, beyond, max_value, &step)) {
         struct zr_train_config changed;
         struct zr_byte_plan plan = {.peak_reserved_bytes = SIZE_MAX};
         result = of_size(&changed, config, size, value, host_arena);
@@ -178,7 +178,7 @@ zr_result zr_limit_find(struct zr_limit_found *out, const struct zr_train_config
             result = ZR_OK;
         if (result == ZR_OK && plan.peak_reserved_bytes <= device_limit(config) &&
             zr_limit_fits_tiers(config, &plan)) {
-            least = value;
+            low = value;
             out->reserved_bytes = plan.peak_reserved_bytes;
             out->host_bytes = plan.host_reserved_bytes;
             out->nvme_bytes = plan.nvme_bytes;
@@ -189,11 +189,11 @@ zr_result zr_limit_find(struct zr_limit_found *out, const struct zr_train_config
             out->beyond_nvme_bytes = plan.nvme_bytes;
         }
     }
-    out->value = least;
+    out->value = low;
     return result;
 }
 
-/* Chunks with the logits of all rows are large enough. */
+/* The search starts from chunks with the logits of all rows; larger chunks have no effect. */
 zr_result zr_limit_logits(size_t *out, const struct zr_train_config *config, zr_arena *host_arena)
 {
     struct zr_train_config changed = *config;
@@ -212,10 +212,9 @@ zr_result zr_limit_logits(size_t *out, const struct zr_train_config *config, zr_
     return result;
 }
 
-/* ---- Variations that fit
- * -------------------------------------------------------------------------------- */
+/* ---- Variations that fit ------------------------------------------------------------------------------- */
 
-enum { TILES_MAX = 64 }; /* more are smaller than a bucket and take long to plan */
+enum { TILES_MAX = 64 }; /* with more tiles, a tile is smaller than a bucket, and planning takes long */
 
 struct search {
     const struct zr_train_config *config;
@@ -265,7 +264,7 @@ static unsigned highest_stage(const struct zr_train_config *config)
     return highest > config->stage ? highest : config->stage;
 }
 
-/* The lowest stage above the given one that fits; if none does with ZR_REDUCE_ONCE, tries ZR_REDUCE_EACH. */
+/* Tries the stages above the given one, in order; if none fits with ZR_REDUCE_ONCE, tries ZR_REDUCE_EACH. */
 static zr_result try_stages(struct search *search, struct zr_train_config changed, bool *fits)
 {
     zr_result result = ZR_OK;
@@ -299,7 +298,7 @@ static zr_result take_highest_stage(struct search *search, struct zr_train_confi
     return result;
 }
 
-/* The least recomputation above the given one. */
+/* Tries the recomputations above the given one, the smallest first. */
 static zr_result try_recompute(struct search *search, struct zr_train_config changed, bool *fits)
 {
     zr_result result = ZR_OK;
@@ -320,19 +319,19 @@ static bool passes_through(const struct zr_train_config *config)
            (config->offload_optimizer || (config->stage >= 2 && zr_train_data_ranks(config) > 1));
 }
 
-/* The fewest tiles that fit, more than the given number. */
-static zr_result try_tiles(struct search *search, struct zr_train_config asked, bool *fits)
+/* Finds the minimum number of tiles that fits, above the given number. */
+static zr_result try_tiles(struct search *search, struct zr_train_config requested, bool *fits)
 {
-    struct zr_train_config changed = asked, found = asked;
+    struct zr_train_config changed = requested, found = requested;
     zr_result result = ZR_OK;
     size_t bytes = 0, found_bytes = 0;
     *fits = false;
     for (changed.shape.tiles = zr_shape_tiles_below(&changed.shape, TILES_MAX + 1);
-         result == ZR_OK && passes_through(&asked) &&
-         zr_shape_tiles(&changed.shape) > zr_shape_tiles(&asked.shape);
+         result == ZR_OK && passes_through(&requested) &&
+         zr_shape_tiles(&changed.shape) > zr_shape_tiles(&requested.shape);
          changed.shape.tiles = zr_shape_tiles_below(&changed.shape, changed.shape.tiles)) {
         result = weigh(&changed, search->host_arena, &bytes);
-        if (result != ZR_OK || bytes > device_limit(&asked))
+        if (result != ZR_OK || bytes > device_limit(&requested))
             break;
         *fits = true;
         found = changed;
@@ -343,7 +342,7 @@ static zr_result try_tiles(struct search *search, struct zr_train_config asked, 
     return result;
 }
 
-/* The largest batch, or number of layers, below the given one. */
+/* Finds the largest batch, or number of layers, below the given one. */
 static zr_result try_size(struct search *search, struct zr_train_config changed, enum zr_limit_size size,
                           bool *fits)
 {

@@ -1,7 +1,7 @@
-/* memory_limit.h: what fits under --memory-limit, computed by byte plans on the sim backend.
+/* memory_limit.h: configurations that fit under --memory-limit, computed by byte plans on the sim backend.
  *
- * A configuration fits if the granules of its plan do, on rank 0 and on the last rank, which bound all
- * others. Nothing here prints; report.c does. */
+ * A configuration fits if the granules of its plan fit on rank 0 and on the last rank, whose plans bound all
+ * others. This module prints nothing; report.c prints the results. */
 #ifndef ZR_TRAIN_MEMORY_LIMIT_H
 #define ZR_TRAIN_MEMORY_LIMIT_H
 
@@ -41,9 +41,9 @@ zr_result zr_limit_most_live(size_t *out, const struct zr_train_config *config, 
                              zr_arena *host_arena);
 
 /* Plans the configuration. If it exceeds a limit, searches for variations that fit: separately the lowest
- * stage, the least recomputation, the fewest tiles and the largest batch; if none of the first three
- * helps, all together, then with a smaller batch, then with fewer layers. A stage above 1 implies
- * ZR_REDUCE_EACH. Records come from host_arena. */
+ * stage, the minimum of recomputation, the minimum number of tiles and the largest batch; if none of the
+ * first three helps, all of them together, then with a smaller batch, then with fewer layers. A stage above 1
+ * implies ZR_REDUCE_EACH. Records come from host_arena. */
 zr_result zr_limit_advise(struct zr_limit_advice *out, const struct zr_train_config *config,
                           zr_arena *host_arena);
 
@@ -60,14 +60,14 @@ struct zr_limit_found {
     size_t reserved_bytes;        /* of its plan */
     size_t beyond_reserved_bytes; /* of the plan for one more; 0: beyond the option's range; SIZE_MAX:
                                    * beyond the address space */
-    /* The same for the tiers. */
+    /* Values of the tiers. */
     size_t host_bytes, beyond_host_bytes;
     uint64_t nvme_bytes, beyond_nvme_bytes;
 };
 
-/* Searches for the largest batch or number of layers with all else as in `config`: starts from the largest
- * whose live bytes fit, and plans until value fits and value + 1 does not. Plans are not strictly
- * monotonic, so a larger value may fit by a granule; it is not searched for. */
+/* Searches for the largest batch or number of layers, with all other settings as in `config`: starts from the
+ * largest number whose live bytes fit, and plans until value fits and value + 1 does not. Plans are not
+ * strictly monotonic, so a larger value may fit by a granule; the search does not look for it. */
 zr_result zr_limit_find(struct zr_limit_found *out, const struct zr_train_config *config,
                         enum zr_limit_size size, zr_arena *host_arena);
 

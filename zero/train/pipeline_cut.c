@@ -59,7 +59,7 @@ static void give_layer(struct zr_stages *stages, struct weight weights[], unsign
     weights[zr_pipeline_rank_of(&pipeline, stages->ranks, stage)].layers++;
 }
 
-/* The rank's stage with the fewest layers; of equal ones the first. */
+/* The rank's stage with the fewest layers; the first of equal stages. */
 static unsigned lightest_stage(const struct zr_stages *stages, unsigned rank)
 {
     const struct zr_pipeline pipeline = zr_stages_pipeline(stages, NULL);

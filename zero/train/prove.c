@@ -1,11 +1,11 @@
 /* prove.c: see prove.h.
  *
  * Each step of the dense run starts from the state of the run, so a comparison covers one step. A tensor's
- * parameters and its momentum, which represents its gradients, are compared. AdamW's steps have the same
- * size for gradients of any size, including rounding errors: a bias of attention's keys has no other
- * gradient. Therefore a parameter counts only if its momentum is at least the mean of its tensor's;
- * gradients have no such rule and may differ by ten times as much. In sequences of one token all gradients
- * of queries and keys are rounding errors, so momentum below the unit's noise is ignored. */
+ * parameters and its momentum, which represents its gradients, are compared. AdamW's steps have the same size
+ * for gradients of any size, including gradients that are only rounding errors, such as those of a bias of
+ * attention's keys. Therefore a parameter counts only if its momentum is at least the mean of its tensor's
+ * momentum; gradients have no such rule and may differ by ten times as much. In sequences of one token all
+ * gradients of queries and keys are rounding errors, so momentum below the unit's noise is ignored. */
 #include "zero/train/prove.h"
 
 #include <float.h>
@@ -31,8 +31,9 @@ enum kind { PARAMETER, MOMENTUM, KINDS };
 /* The smallest fp16 number, which includes the loss scale: smaller gradients are lost or doubled. */
 #define NOISE_FP16 0x1p-24
 
-/* In fp16 the run and the dense rank round differently, so one may overflow without the other. Both
- * overflow at this multiple of the loss scale, or neither does at this fraction of it. */
+/* In fp16 the run and the dense rank round differently, so one may overflow without the other. If only the
+ * run overflows, the dense rank must overflow at this multiple of the loss scale. If only the dense rank
+ * overflows, it must not overflow at this fraction of the scale. */
 #define OVERFLOW_MARGIN 16
 
 /* Initial size of a matrix element, used for biases, which start as zero. */
@@ -46,10 +47,10 @@ struct zr_prove {
     float *values[KINDS];        /* [largest]: the dense run's values of one tensor */
     float *own;                  /* [largest]: this rank's part of it, or zero */
     float *chunks;               /* [world][CHUNK_FLOATS] */
-    float *noise;                /* [units]: root mean square of the momentum that rounding may cause */
-    double *far;                 /* [world + 1][parameters][KINDS]: relative differences; this rank's first */
-    double most[2 + KINDS];      /* largest differences of loss, norm and tensors */
-    uint64_t steps, skipped;     /* compared steps / those with only the loss compared */
+    float *noise; /* [units]: maximum root mean square of the momentum that rounding may cause */
+    double *far;  /* [world + 1][parameters][KINDS]: relative differences; this rank's first */
+    double max_difference[2 + KINDS]; /* largest differences of loss, norm and tensors */
+    uint64_t steps, skipped;          /* compared steps / those with only the loss compared */
     /* Used by rank 0. */
     struct zr_train_config config;
     zr_arena *arena;
@@ -133,8 +134,7 @@ static zr_result open_dense(struct zr_prove *prove)
                                                                     .optimizer = config->optimizer});
 }
 
-/* ---- Creation and destruction
- * --------------------------------------------------------------------------- */
+/* ---- Creation and destruction -------------------------------------------------------------------------- */
 
 static zr_result open(struct zr_prove *prove)
 {
@@ -204,7 +204,7 @@ void zr_prove_close(struct zr_prove *prove)
 /* ---- Comparing ----------------------------------------------------------------------------------------- */
 
 /* Sends `count` floats of rank 0 to all ranks. */
-static zr_result tell(struct zr_prove *prove, const float *from, size_t count, float *to)
+static zr_result broadcast(struct zr_prove *prove, const float *from, size_t count, float *to)
 {
     zr_result result = ZR_OK;
     for (size_t at = 0, part; at < count && result == ZR_OK; at += part) {
@@ -217,7 +217,7 @@ static zr_result tell(struct zr_prove *prove, const float *from, size_t count, f
     return result;
 }
 
-/* A memory store returns addresses, so nothing has to be released. */
+/* Takes a unit's state. A memory store returns addresses, so the caller releases nothing. */
 static struct zr_owned owned_of(zr_engine *engine, size_t unit)
 {
     struct zr_owned owned;
@@ -228,7 +228,7 @@ static struct zr_owned owned_of(zr_engine *engine, size_t unit)
 }
 
 /* Sends the dense run's tensor `index` to all ranks. */
-static zr_result tell_tensor(struct zr_prove *prove, size_t index)
+static zr_result broadcast_tensor(struct zr_prove *prove, size_t index)
 {
     zr_engine *engine = prove->dense.engine;
     size_t count = zr_parameter_elements(&prove->whole.model.list.parameters[index]);
@@ -241,7 +241,7 @@ static zr_result tell_tensor(struct zr_prove *prove, size_t index)
     }
     zr_result result = ZR_OK;
     for (unsigned kind = 0; kind < KINDS && result == ZR_OK; kind++)
-        result = tell(prove, from[kind], count, prove->values[kind]);
+        result = broadcast(prove, from[kind], count, prove->values[kind]);
     return result;
 }
 
@@ -254,11 +254,11 @@ static double size_of(const float *values, size_t count)
 }
 
 /* Sends the noise of each unit to all ranks. */
-static zr_result tell_noise(struct zr_prove *prove, const struct zr_prove_step *step)
+static zr_result broadcast_noise(struct zr_prove *prove, const struct zr_prove_step *step)
 {
     const struct zr_parameter_list *list = &prove->whole.model.list;
     zr_engine *engine = prove->dense.engine;
-    double least = step->loss_scale > 0 ? NOISE_FP16 / step->loss_scale : 0;
+    double min_noise = step->loss_scale > 0 ? NOISE_FP16 / step->loss_scale : 0;
 
     for (size_t u = 0; u < list->units_count; u++)
         prove->noise[u] = 0;
@@ -266,15 +266,15 @@ static zr_result tell_noise(struct zr_prove *prove, const struct zr_prove_step *
         const struct zr_layout_parameter *p = &engine->layout.parameters[i];
         struct zr_owned owned = owned_of(engine, p->parameter.unit);
         size_t count = zr_parameter_elements(&list->parameters[i]);
-        double noise = NOISE * size_of(owned.momentum + p->offset, count) / sqrt((double)count) + least;
+        double noise = NOISE * size_of(owned.momentum + p->offset, count) / sqrt((double)count) + min_noise;
         float *of_unit = &prove->noise[list->parameters[i].unit];
         *of_unit = (double)*of_unit < noise ? (float)noise : *of_unit;
     }
-    return tell(prove, engine ? prove->noise : NULL, list->units_count, prove->noise);
+    return broadcast(prove, engine ? prove->noise : NULL, list->units_count, prove->noise);
 }
 
-/* This rank's next part of the whole model's tensor `index` after `after` (NULL: the first); NULL: no
- * more. Tiles have several parts. */
+/* This rank's next part of the whole model's tensor `index` after `after` (NULL: the first); NULL: no part is
+ * left. With tiles a tensor has several parts. */
 static const struct zr_layout_parameter *own_part(const struct zr_prove *prove, size_t index,
                                                   const struct zr_layout_parameter *after)
 {
@@ -286,8 +286,8 @@ static const struct zr_layout_parameter *own_part(const struct zr_prove *prove, 
     return NULL;
 }
 
-/* Sums the squared differences of a part. A parameter with momentum below `least` does not count. */
-static zr_result add_squares(struct zr_prove *prove, const struct zr_layout_parameter *p, double least,
+/* Sums the squared differences of a part. A parameter with momentum below `min_momentum` does not count. */
+static zr_result add_squares(struct zr_prove *prove, const struct zr_layout_parameter *p, double min_momentum,
                              double sum[KINDS])
 {
     zr_engine *engine = prove->rank->state.engine;
@@ -301,7 +301,7 @@ static zr_result add_squares(struct zr_prove *prove, const struct zr_layout_para
             result = zr_engine_copy(engine, prove->own, states[kind] + at, piece.count * sizeof *prove->own);
             for (size_t i = 0; i < piece.count && result == ZR_OK; i++) {
                 double difference = (double)prove->own[i] - (double)prove->values[kind][whole + i];
-                if (kind == MOMENTUM || fabs((double)prove->values[MOMENTUM][whole + i]) >= least)
+                if (kind == MOMENTUM || fabs((double)prove->values[MOMENTUM][whole + i]) >= min_momentum)
                     sum[kind] += difference * difference;
             }
         }
@@ -332,10 +332,10 @@ static zr_result compare_tensor(struct zr_prove *prove, size_t index, size_t cou
 static zr_result compare_tensors(struct zr_prove *prove, const struct zr_prove_step *step)
 {
     const struct zr_parameter_list *list = &prove->whole.model.list;
-    zr_result result = tell_noise(prove, step);
+    zr_result result = broadcast_noise(prove, step);
     for (size_t i = 0; i < list->parameters_count && result == ZR_OK; i++) {
         memset(prove->far + i * KINDS, 0, KINDS * sizeof *prove->far);
-        result = tell_tensor(prove, i);
+        result = broadcast_tensor(prove, i);
         if (result == ZR_OK && own_part(prove, i, NULL))
             result =
                 compare_tensor(prove, i, zr_parameter_elements(&list->parameters[i]), prove->far + i * KINDS);
@@ -346,8 +346,7 @@ static zr_result compare_tensors(struct zr_prove *prove, const struct zr_prove_s
                            : result;
 }
 
-/* ---- Copying the state
- * ---------------------------------------------------------------------------------- */
+/* ---- Copying the state --------------------------------------------------------------------------------- */
 
 enum { STATES = 3 }; /* parameters, momentum, variance */
 
@@ -378,7 +377,7 @@ static zr_result lay_out(struct zr_prove *prove, const struct zr_layout_paramete
 }
 
 /* Copies a tensor of the run to the dense run: the ranks' parts, padded with zeros, are summed. */
-static zr_result take_over(struct zr_prove *prove, size_t index, unsigned state)
+static zr_result copy_to_dense(struct zr_prove *prove, size_t index, unsigned state)
 {
     size_t count = zr_parameter_elements(&prove->whole.model.list.parameters[index]);
     float *to = NULL, *states[STATES];
@@ -405,14 +404,14 @@ static zr_result take_over(struct zr_prove *prove, size_t index, unsigned state)
 }
 
 /* Starts the dense step from the run's state, so that rounding does not accumulate. */
-static zr_result follow_run(struct zr_prove *prove)
+static zr_result copy_run_state(struct zr_prove *prove)
 {
     zr_engine *run = prove->rank->state.engine;
     unsigned states = run->state_tier->store.options.variance ? STATES : STATES - 1;
     zr_result result = ZR_OK;
     for (size_t i = 0; i < prove->whole.model.list.parameters_count; i++)
         for (unsigned state = 0; state < states && result == ZR_OK; state++)
-            result = take_over(prove, i, state);
+            result = copy_to_dense(prove, i, state);
     if (result == ZR_OK && prove->dense.engine)
         result = zr_engine_publish(prove->dense.engine, zr_engine_steps_done(run));
     return zr_comm_all_status(prove->rank->comm, result);
@@ -463,7 +462,7 @@ static zr_result step_dense_like_run(struct zr_prove *prove, const struct zr_pro
 }
 
 /* Sends rank 0's result to all ranks. */
-static zr_result tell_step(struct zr_prove *prove, zr_result result, struct dense_step *dense)
+static zr_result broadcast_step(struct zr_prove *prove, zr_result result, struct dense_step *dense)
 {
     struct dense_step all[ZR_MAX_WORLD];
     result = zr_comm_all_status(prove->rank->comm, result);
@@ -474,22 +473,21 @@ static zr_result tell_step(struct zr_prove *prove, zr_result result, struct dens
     return result;
 }
 
-/* For a step skipped only by the run: whether the dense rank is close to an overflow. Collective. */
+/* Finds whether the dense rank is close to an overflow, for a step that only the run skipped. Collective. */
 static zr_result find_overflow(struct zr_prove *prove, const struct zr_prove_step *step,
                                struct dense_step *dense)
 {
     struct dense_step larger = {0};
-    zr_result result = follow_run(prove); /* undoes its update */
+    zr_result result = copy_run_state(prove); /* undoes the update of the dense step */
     if (result == ZR_OK && prove->rank->rank == 0)
         result = step_dense(prove, step, OVERFLOW_MARGIN, &larger);
     dense->overflows_soon = larger.skipped;
-    return tell_step(prove, result, dense);
+    return broadcast_step(prove, result, dense);
 }
 
-/* ---- Results
- * -------------------------------------------------------------------------------------------- */
+/* ---- Results ------------------------------------------------------------------------------------------- */
 
-/* Also true for NaN. */
+/* Whether a difference exceeds the tolerance; true for NaN. */
 static bool is_too_far(const struct zr_prove *prove, double far)
 {
     return !(far <= prove->tolerance);
@@ -500,8 +498,8 @@ static double worse(double a, double b)
     return a > b || a != a ? a : b;
 }
 
-/* The first tensor that differs too much, with its most different kind. */
-static zr_result judge_tensors(struct zr_prove *prove, const struct zr_prove_step *step, bool norm_differs)
+/* Fails with the first tensor that differs too much, and the kind that differs most. */
+static zr_result check_tensors(struct zr_prove *prove, const struct zr_prove_step *step, bool norm_differs)
 {
     static const char *const kinds[KINDS] = {"", "the gradient of "};
     const struct zr_parameter_list *list = &prove->whole.model.list;
@@ -514,7 +512,7 @@ static zr_result judge_tensors(struct zr_prove *prove, const struct zr_prove_ste
         for (unsigned kind = KINDS; kind-- > 0;)
             for (unsigned r = 0; r < prove->rank->config->world; r++) {
                 double here = far[(r * list->parameters_count + i) * KINDS + kind];
-                prove->most[2 + kind] = worse(here, prove->most[2 + kind]);
+                prove->max_difference[2 + kind] = worse(here, prove->max_difference[2 + kind]);
                 if (is_too_far(prove, here) && !(here <= furthest)) {
                     furthest = here;
                     tensor = i;
@@ -537,9 +535,10 @@ static zr_result judge_tensors(struct zr_prove *prove, const struct zr_prove_ste
             : "");
 }
 
-/* If only one of the two skipped the step there are no gradients to compare. */
-static zr_result judge(struct zr_prove *prove, const struct zr_prove_step *step,
-                       const struct dense_step *dense)
+/* Fails if loss, norm or tensors differ. If only one of the two runs skipped the step, there are no gradients
+ * to compare. */
+static zr_result check_step(struct zr_prove *prove, const struct zr_prove_step *step,
+                            const struct dense_step *dense)
 {
     const char *const names[2] = {"the loss", "the norm of the gradients"};
     const double run[2] = {step->loss, step->gradient_norm}, theirs[2] = {dense->loss, dense->norm};
@@ -560,10 +559,10 @@ static zr_result judge(struct zr_prove *prove, const struct zr_prove_step *step,
                        step->number, OVERFLOW_MARGIN);
     for (unsigned i = 0; i < count; i++) {
         far[i] = fabs(run[i] - theirs[i]) / fabs(theirs[i]);
-        prove->most[i] = worse(far[i], prove->most[i]);
+        prove->max_difference[i] = worse(far[i], prove->max_difference[i]);
     }
     zr_result result =
-        step->skipped != dense->skipped ? ZR_OK : judge_tensors(prove, step, is_too_far(prove, far[1]));
+        step->skipped != dense->skipped ? ZR_OK : check_tensors(prove, step, is_too_far(prove, far[1]));
     for (unsigned i = 0; i < count && result == ZR_OK; i++)
         if (is_too_far(prove, far[i]))
             result =
@@ -581,7 +580,7 @@ zr_result zr_prove_step(struct zr_prove *prove, const struct zr_prove_step *step
     prove->step = step->number;
     if (result == ZR_OK && prove->rank->rank == 0)
         result = step_dense_like_run(prove, step, &dense);
-    result = tell_step(prove, result, &dense);
+    result = broadcast_step(prove, result, &dense);
     if (result == ZR_OK && step->skipped == dense.skipped)
         result = compare_tensors(prove, step);
     else if (result == ZR_OK && step->skipped)
@@ -589,8 +588,8 @@ zr_result zr_prove_step(struct zr_prove *prove, const struct zr_prove_step *step
     prove->steps++;
     prove->skipped += step->skipped;
     if (result == ZR_OK)
-        result = judge(prove, step, &dense);
-    return result == ZR_OK ? follow_run(prove) : result;
+        result = check_step(prove, step, &dense);
+    return result == ZR_OK ? copy_run_state(prove) : result;
 }
 
 void zr_prove_print(const struct zr_prove *prove)
@@ -599,13 +598,13 @@ void zr_prove_print(const struct zr_prove *prove)
         zr_say(
             "proved: beside one dense rank the loss differs by %.1e at most, the norm of the gradients by %.1e, "
             "tensors by %.1e, their gradients by %.1e of their size",
-            prove->most[0], prove->most[1], prove->most[2 + PARAMETER],
-            GRADIENTS_MORE * prove->most[2 + MOMENTUM]);
+            prove->max_difference[0], prove->max_difference[1], prove->max_difference[2 + PARAMETER],
+            GRADIENTS_MORE * prove->max_difference[2 + MOMENTUM]);
     else
         zr_say(
             "proved: beside one dense rank the loss differs by %.1e at most, and nothing more: every step was "
             "skipped for a gradient that is not finite in fp16; give a lower --loss-scale-power, or more --steps",
-            prove->most[0]);
+            prove->max_difference[0]);
     if (prove->skipped && prove->steps > prove->skipped)
         zr_say(
             "of %" PRIu64 " of %" PRIu64

@@ -13,7 +13,7 @@
 #include "zero/train/report/number.h"
 #include "zero/train/report/report.h"
 
-/* Prints what exceeds a limit, and variations that fit. */
+/* Prints the limit that is exceeded, and variations that fit. */
 static zr_result refuse(const struct zr_train_config *config, const struct zr_limit_advice *advice)
 {
     char need[ZR_NUMBER_ROOM], limit[ZR_NUMBER_ROOM], which[64] = "the plan";
@@ -44,7 +44,7 @@ static zr_result refuse(const struct zr_train_config *config, const struct zr_li
                    advice->count ? "what would fit" : "what does not fit, and nothing smaller would");
 }
 
-/* If the plan does not fit, --json has the advice instead of a report. */
+/* Checks the limit. If the plan does not fit, --json has the advice instead of a report. */
 static zr_result check_limit(const struct zr_train_config *config, zr_arena *host_arena)
 {
     struct zr_limit_advice advice;
@@ -58,9 +58,9 @@ static zr_result check_limit(const struct zr_train_config *config, zr_arena *hos
     return result == ZR_OK ? refuse(config, &advice) : result;
 }
 
-/* Plans the ranks of a pipeline rank. Data- and tensor-parallel ranks take the same bytes, since shards
- * are equal. The last one is rehearsed as a check; if it differed, every rank would be. Order: first,
- * last, third, ..., second. */
+/* Plans the ranks of a pipeline rank. Data- and tensor-parallel ranks take the same bytes, because shards are
+ * equal. The last one is rehearsed as a check; if its plan differed, every rank would be rehearsed. Order:
+ * first, last, third, ..., second. */
 static zr_result plan_ranks(const struct zr_train_config *config, unsigned pipeline_rank,
                             struct zr_rank_report *reports, struct zr_byte_plan *plan, zr_arena *host_arena)
 {
@@ -83,7 +83,7 @@ static zr_result plan_ranks(const struct zr_train_config *config, unsigned pipel
     return ZR_OK;
 }
 
-/* `found`: result of --find-max; NULL: not requested. */
+/* Plans all ranks and prints the report. `found`: result of --find-max; NULL: not requested. */
 static zr_result rehearse(const struct zr_train_config *config, const struct zr_limit_found *found,
                           zr_arena *host_arena)
 {
@@ -125,7 +125,8 @@ static zr_result rehearse_alone(const struct zr_train_config *config, zr_arena *
     return rehearse(config, NULL, host_arena);
 }
 
-/* --find-max: the largest that fits, and its plan; if not even 1 fits, variations that do. */
+/* --find-max: prints the largest number that fits, and its plan; if 1 does not fit, prints variations that
+ * fit. */
 static zr_result find_max(const struct zr_train_config *config, zr_arena *host_arena)
 {
     struct zr_train_config changed = *config;
@@ -151,5 +152,5 @@ int zr_rehearse_run(const struct zr_train_config *config)
 int zr_rehearse_check_limit(const struct zr_train_config *config)
 {
     int status = zr_limit_is_set(config) ? zr_child_run(config, check_limit) : -1;
-    return status == ZR_EXIT_OK ? -1 : status; /* no child: the ranks check the limit themselves */
+    return status == ZR_EXIT_OK ? -1 : status; /* without a child, the ranks check the limit themselves */
 }

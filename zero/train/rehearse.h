@@ -5,12 +5,12 @@
 
 #include "zero/train/settings/args.h"
 
-/* --dry-run and --find-max, in this process: prints the byte plan, the timeline, and what would fit if the
- * plan exceeds a limit. */
+/* --dry-run and --find-max, in this process: prints the byte plan, the timeline, and, if the plan exceeds a
+ * limit, variations that fit. */
 int zr_rehearse_run(const struct zr_train_config *config);
 
 /* Checks --memory-limit, --host-limit and --nvme-limit in a child process. Returns -1 if the plan fits or
- * there is no limit; else prints what exceeds the limit and what would fit. */
+ * there is no limit; else prints the limit that is exceeded and variations that fit. */
 int zr_rehearse_check_limit(const struct zr_train_config *config);
 
 #endif

@@ -18,7 +18,8 @@ static unsigned highest_stage(const struct zr_train_config *config)
     return zr_train_data_ranks(config) == 1 ? 0 : config->reduce == ZR_REDUCE_ONCE ? 1 : 3;
 }
 
-/* Sends the stage with the smallest plan to the parent; of equal ones the lowest, which sends least. */
+/* Sends the stage with the smallest plan to the parent; of equal stages the lowest, which has the least
+ * traffic. */
 static zr_result smallest_stage(const struct zr_train_config *config, zr_arena *host_arena)
 {
     struct zr_train_config changed = *config;

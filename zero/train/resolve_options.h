@@ -1,15 +1,15 @@
-/* resolve_options.h: settings that the command line leaves open, and measurements they depend on, found
- * before any rank exists, each by a child process (child.h).
+/* resolve_options.h: settings that the command line leaves open, and measurements on which settings depend. A
+ * child process (child.h) finds each of them before any rank exists.
  *
- * Each function sets fields of *config and returns -1, or an exit code after logging the reason. The
- * process must be single-threaded. */
+ * Each function sets fields of *config and returns -1, or an exit code after logging the reason. The process
+ * must be single-threaded. */
 #ifndef ZR_TRAIN_RESOLVE_OPTIONS_H
 #define ZR_TRAIN_RESOLVE_OPTIONS_H
 
 #include "zero/train/strategy_search.h"
 #include "zero/train/settings/args.h"
 
-/* --stage auto: sets config->stage to the stage whose plan takes the fewest bytes on rank 0, of equal ones
+/* --stage auto: sets config->stage to the stage whose plan takes the fewest bytes on rank 0; of equal stages
  * the lowest. */
 struct zr_stage_choice {
     unsigned stage;

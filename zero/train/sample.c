@@ -29,7 +29,7 @@ static double uniform(uint64_t seed, uint64_t index)
     return (double)(x >> 11) * 0x1p-53;
 }
 
-/* The likeliest tokens, best first; equal ones by number. Returns their count. */
+/* The likeliest tokens, best first; equal logits by token number. Returns their count. */
 static size_t likeliest(const float *logits, size_t vocabulary, struct choice top[TOP_K])
 {
     size_t count = 0;
@@ -92,25 +92,25 @@ static bool prompt_token(const struct zr_sample_options *options, const char **a
     return true;
 }
 
-/* The end of the text, at most as many tokens as the model reads. */
+/* The end of the text: at most as many tokens as the model reads. */
 struct window {
     int32_t *tokens;
-    size_t count, room;
+    size_t count, capacity;
 };
 
 static void window_push(struct window *window, int32_t token)
 {
-    zr_assert(window->room > 0);
-    if (window->count == window->room) {
+    zr_assert(window->capacity > 0);
+    if (window->count == window->capacity) {
         window->count--;
         memmove(window->tokens, window->tokens + 1, window->count * sizeof *window->tokens);
     }
     window->tokens[window->count++] = token;
 }
 
-/* ---- Showing ------------------------------------------------------------------------------------------- */
+/* ---- Output -------------------------------------------------------------------------------------------- */
 
-/* Bytes are held back until they form a UTF-8 character. */
+/* Output of the text. Bytes are held back until they form a UTF-8 character. */
 struct shown {
     struct zr_text *out;
     unsigned char held[4];
@@ -133,8 +133,8 @@ static void show_escaped(struct shown *shown)
     shown->held_count = 0;
 }
 
-/* Sequences that Unicode forbids, and C1 controls, which a terminal would obey. */
-static bool forbidden(const unsigned char *s)
+/* Whether a sequence is one that Unicode forbids, or a C1 control, which a terminal would execute. */
+static bool is_forbidden(const unsigned char *s)
 {
     return (s[0] == 0xe0 && s[1] < 0xa0) || (s[0] == 0xed && s[1] >= 0xa0) || (s[0] == 0xf0 && s[1] < 0x90) ||
            (s[0] == 0xf4 && s[1] >= 0x90) || (s[0] == 0xc2 && s[1] < 0xa0);
@@ -156,7 +156,7 @@ static void show_byte(struct shown *shown, unsigned char byte)
         return;
     }
     size_t wanted = utf8_wanted(first);
-    if (wanted == 1 || (shown->held_count == wanted && forbidden(shown->held))) {
+    if (wanted == 1 || (shown->held_count == wanted && is_forbidden(shown->held))) {
         show_escaped(shown);
     } else if (shown->held_count == wanted) {
         zr_text_put(shown->out, (const char *)shown->held, wanted);
@@ -175,7 +175,7 @@ static void show(struct shown *shown, int32_t token)
 zr_result zr_sample_make(const struct zr_sample_options *options, struct zr_text *out)
 {
     struct window window = {.tokens = zr_trainer_input(options->trainer, ZR_INPUT_TOKENS),
-                            .room = options->shape.sequence};
+                            .capacity = options->shape.sequence};
     struct shown shown = {.out = out, .bytes = options->bytes};
     const char *prompt = options->prompt;
     float *logits = zr_heap_zalloc(options->shape.vocabulary, sizeof *logits);
@@ -191,9 +191,9 @@ zr_result zr_sample_make(const struct zr_sample_options *options, struct zr_text
     if (window.count == 0)
         window_push(&window, options->bytes ? '\n' : 0); /* a start token, not shown */
     for (size_t i = 0; i < options->count && !result; i++) {
-        /* later positions do not affect earlier ones, but must be valid tokens */
-        memset(window.tokens + window.count, 0, (window.room - window.count) * sizeof *window.tokens);
-        result = zr_trainer_answer(options->trainer, window.room, window.count - 1, logits);
+        /* Later positions do not affect earlier ones, but must be valid tokens. */
+        memset(window.tokens + window.count, 0, (window.capacity - window.count) * sizeof *window.tokens);
+        result = zr_trainer_answer(options->trainer, window.capacity, window.count - 1, logits);
         if (result)
             break;
         token = choose(logits, options->shape.vocabulary, options->temperature, uniform(options->seed, i));

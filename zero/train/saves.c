@@ -15,7 +15,7 @@
 static const char *const schedules[] = {
     [ZR_RATE_COSINE] = "cosine", [ZR_RATE_LINEAR] = "linear", [ZR_RATE_CONSTANT] = "constant"};
 
-/* "": no choice of library. */
+/* The library and GPU of matrix products; "": no choice of library. */
 static const char *products_of(const struct zr_saves *saves)
 {
     const struct zr_kernels *kernels = saves->rank->kernels;
@@ -120,13 +120,13 @@ zr_result zr_saves_export(struct zr_saves *saves)
     return result;
 }
 
-/* Another batch size than the checkpoint's is allowed, and changes the run. */
+/* Prints a different batch. A batch size other than the checkpoint's is allowed: it changes the run. */
 static void say_other_batches(const struct zr_saves *saves, const struct zr_checkpoint_origin *origin)
 {
     const struct zr_train_config *config = saves->rank->config;
     uint64_t ours = zr_train_step_tokens(config);
     if (origin->step_tokens == 0)
-        return; /* none recorded */
+        return; /* the checkpoint records none */
     if (origin->micro_batches != config->micro_batches)
         zr_say("the checkpoint was made with --accumulate %" PRIu64 ", this run has %u%s",
                origin->micro_batches, config->micro_batches,
@@ -142,7 +142,7 @@ static void say_other_batches(const struct zr_saves *saves, const struct zr_chec
 
 /* Whether --resume and --save name the same folder. Ranks of another launcher may spell it differently;
  * all of them save a step, or none does. */
-static zr_result saves_where_it_resumes(const struct zr_saves *saves, bool *out)
+static zr_result saves_to_resumed_folder(const struct zr_saves *saves, bool *out)
 {
     const struct zr_train_config *config = saves->rank->config;
     bool mine = strcmp(config->resume, config->save) == 0, all[ZR_MAX_WORLD];
@@ -167,9 +167,9 @@ static void say_other_rate(const struct zr_saves *saves, const struct zr_checkpo
     struct zr_train_config theirs = *config;
     uint64_t next = saves->resumed_step + 1;
     struct zr_text text;
-    char words[512];
+    char message[512];
 
-    zr_text_start(&text, NULL, words, sizeof words - 1);
+    zr_text_start(&text, NULL, message, sizeof message - 1);
     for (unsigned kind = 0; kind < sizeof schedules / sizeof *schedules; kind++)
         if (strcmp(course->schedule, schedules[kind]) == 0)
             theirs.rate_kind = (enum zr_rate_kind)kind;
@@ -188,11 +188,12 @@ static void say_other_rate(const struct zr_saves *saves, const struct zr_checkpo
         put_other(&text, "min-lr", (double)config->min_rate, course->min_rate);
         put_other(&text, "steps", (double)config->steps, (double)course->steps);
     }
-    words[text.used_bytes] = '\0';
+    message[text.used_bytes] = '\0';
     if (text.used_bytes)
         zr_say("the learning rate continues with other settings than the checkpoint's:%s; step %" PRIu64
                " has %.3g instead of %.3g",
-               words, next, (double)zr_schedule_rate(config, next), (double)zr_schedule_rate(&theirs, next));
+               message, next, (double)zr_schedule_rate(config, next),
+               (double)zr_schedule_rate(&theirs, next));
 }
 
 static void say_other_data(const struct zr_saves *saves, const struct zr_checkpoint_course *course)
@@ -211,7 +212,8 @@ static void say_other_data(const struct zr_saves *saves, const struct zr_checkpo
            course->data_tokens == data->tokens_count ? ", with other values" : "");
 }
 
-/* The library chooses an algorithm by GPU and version; another one may add in another order. */
+/* Prints another library or GPU. The library chooses an algorithm by GPU and version, and another algorithm
+ * may add in another order. */
 static void say_other_products(const struct zr_saves *saves, const struct zr_checkpoint_course *course)
 {
     const char *ours = products_of(saves);
@@ -226,7 +228,7 @@ static void say_other_products(const struct zr_saves *saves, const struct zr_che
 }
 
 /* Continues in the order of the data that the checkpoint used. */
-static zr_result take_order(struct zr_saves *saves, const struct zr_checkpoint_course *course)
+static zr_result set_data_order(struct zr_saves *saves, const struct zr_checkpoint_course *course)
 {
     if (course->data_order > ZR_DATA_ORDER_LATEST || (saves->resumed_step && course->data_order == 0))
         return zr_fail(ZR_ERR_FORMAT,
@@ -250,9 +252,9 @@ zr_result zr_saves_resume(struct zr_saves *saves)
     checkpoint.assumed_shape = saves->rank->config->assume_shape;
     result = zr_checkpoint_resume(&checkpoint, &saves->resumed_step);
     if (result == ZR_OK)
-        result = saves_where_it_resumes(saves, &same_place);
+        result = saves_to_resumed_folder(saves, &same_place);
     if (result == ZR_OK)
-        result = take_order(saves, &origin.course);
+        result = set_data_order(saves, &origin.course);
     if (result != ZR_OK)
         return result;
     if (same_place)

@@ -12,25 +12,27 @@ struct zr_saves {
     uint64_t resumed_step;        /* 0: the run starts from scratch */
     uint64_t saved_step;          /* newest step in the folder of --save; UINT64_MAX: none */
     uint64_t due_ns;              /* for --save-every TIME, on this rank's clock */
-    /* Rank 0: whether the clock requests a save of the current step, and the last step saved for that
-     * reason; 0: none. Without --keep the next such save replaces it, or the disk would fill up. */
+    /* Rank 0: by_clock: the clock requests a save of the current step. clock_step: the last step saved for
+     * that reason; 0: none. Without --keep, the next save by the clock replaces that step, because the disk
+     * would fill up otherwise. */
     bool by_clock;
     uint64_t clock_step;
 };
 
 /* Starts the time to the first save and shows it on the progress line. */
 void zr_saves_start(struct zr_saves *saves);
-/* Whether that time is over. */
+/* Whether the time to the next save has passed. */
 bool zr_saves_due(const struct zr_saves *saves);
 
 /* --resume, --save and --export; each has no effect if not requested. Collective, with the same errors and
- * messages on all ranks: those of zr_checkpoint_resume(), zr_checkpoint_save() and zr_model_export(). A
- * step that is saved already is not saved again. */
+ * messages on all ranks: those of zr_checkpoint_resume(), zr_checkpoint_save() and zr_model_export(). A step
+ * that is already saved is not saved again. */
 zr_result zr_saves_resume(struct zr_saves *saves);
 zr_result zr_saves_save(struct zr_saves *saves, uint64_t step);
 zr_result zr_saves_export(struct zr_saves *saves);
 
-/* Rank 0: logs if the folder of --save has later steps, of another run, since --resume would take those. */
+/* Rank 0: prints a message if the folder of --save has later steps, of another run, because --resume would
+ * choose them. */
 zr_result zr_saves_look_for_later(const struct zr_saves *saves);
 
 #endif

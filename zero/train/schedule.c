@@ -1,11 +1,12 @@
-/* schedule.c: computes in double and rounds once, so that every rank and run has the same bits. */
+/* schedule.c: see schedule.h. Computes in double and rounds once, so that every rank and run has the same
+ * bits. */
 #include "zero/train/schedule.h"
 
 #include <math.h>
 
 float zr_schedule_rate(const struct zr_train_config *config, uint64_t step)
 {
-    double rate = (double)config->rate, least = (double)config->min_rate, share;
+    double rate = (double)config->rate, min_rate = (double)config->min_rate, share;
 
     if (step < config->warmup)
         return (float)(rate * (double)step / (double)config->warmup);
@@ -16,5 +17,5 @@ float zr_schedule_rate(const struct zr_train_config *config, uint64_t step)
     share = (double)(step - config->warmup) / (double)(config->steps - config->warmup);
     if (config->rate_kind == ZR_RATE_COSINE)
         share = 0.5 - 0.5 * cos(3.14159265358979323846 * share);
-    return (float)(rate - (rate - least) * share);
+    return (float)(rate - (rate - min_rate) * share);
 }

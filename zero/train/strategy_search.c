@@ -12,15 +12,15 @@
 #include "zero/train/settings/stages.h"
 #include "zero/train/report/terminal.h"
 
-/* Wider tensor groups gain nothing: a layer's sums then wait for more ranks than a machine has. */
+/* Wider tensor groups have no benefit: a layer's sums then wait for more ranks than a machine has. */
 enum { TENSOR_MAX = 16 };
 #define GRANULE_BYTES ((size_t)2 << 20)
 
-/* Ways to keep activations, the fastest first. if_asked: checkpoints are a small part here, so another
- * placement is tried only if an option requests it. */
+/* Ways to keep activations, the fastest first. if_requested: the way is tried only if an option requests it,
+ * because checkpoints are a small part of the memory in this search. */
 static const struct kept {
     enum zr_recompute recompute;
-    bool partition, offload, if_asked;
+    bool partition, offload, if_requested;
 } kept_ways[] = {{ZR_RECOMPUTE_NONE, false, false, false},      {ZR_RECOMPUTE_NONE, true, false, true},
                  {ZR_RECOMPUTE_NONE, false, true, true},        {ZR_RECOMPUTE_NONE, true, true, true},
                  {ZR_RECOMPUTE_SELECTIVE, false, false, false}, {ZR_RECOMPUTE_SELECTIVE, true, false, true},
@@ -55,8 +55,9 @@ static bool is_fixed(const struct search *search, const char *name, bool differs
     return differs && zr_flag_given(search->config, name);
 }
 
-/* With kernels that read no attention probabilities, selective recomputation equals none. */
-static bool keeps_what_none_keeps(const struct zr_train_config *config, enum zr_recompute recompute)
+/* Whether a recomputation equals none: selective recomputation does, with kernels that read no attention
+ * probabilities. */
+static bool equals_no_recompute(const struct zr_train_config *config, enum zr_recompute recompute)
 {
     return recompute == ZR_RECOMPUTE_SELECTIVE && !zr_flag_given(config, "recompute") &&
            !zr_rank_kernels(config, ZR_ISA_PLAIN)->reads_probabilities;
@@ -69,7 +70,7 @@ static bool is_open(const struct search *search, const struct zr_strategy *strat
            !is_fixed(search, "pp", strategy->pipeline != c->stages.ranks) &&
            !is_fixed(search, "stage", strategy->stage != c->stage) &&
            !is_fixed(search, "recompute", strategy->recompute != c->shape.recompute) &&
-           !keeps_what_none_keeps(c, strategy->recompute) &&
+           !equals_no_recompute(c, strategy->recompute) &&
            !is_fixed(search, "partition-activations", !strategy->partition) &&
            !is_fixed(search, "checkpoint-offload", !strategy->offload) &&
            !is_fixed(search, "pipeline-cut", strategy->cut != c->pipeline_cut) &&
@@ -77,7 +78,7 @@ static bool is_open(const struct search *search, const struct zr_strategy *strat
            !(c->shape.sequence_parallel && (strategy->partition || strategy->tensor == 1));
 }
 
-/* Keeps the fastest; of equal ones the first one found, which divides less. */
+/* Keeps the fastest strategies; of equal ones the first one found, which divides the model less. */
 static void note(struct zr_strategies *out, const struct zr_strategy *strategy)
 {
     unsigned at = out->count;
@@ -146,7 +147,8 @@ static zr_result try_kept(struct search *search, struct zr_strategy strategy, un
 }
 
 /* Tries a mesh. A step always has the requested number of tokens, so fewer data ranks have more
- * micro-batches. Keeping less takes longer and pays only if a lower stage then fits, or none did before. */
+ * micro-batches. A way that keeps less takes longer, so it is tried only if a lower stage then fits, or no
+ * stage did before. */
 static zr_result try_mesh(struct search *search, unsigned tensor, unsigned pipeline)
 {
     struct zr_strategy strategy = {
@@ -154,12 +156,12 @@ static zr_result try_mesh(struct search *search, unsigned tensor, unsigned pipel
         .pipeline = pipeline,
         .micro_batches = search->config->micro_batches * tensor * pipeline /
                          (zr_train_mesh(search->config).tensor * zr_train_mesh(search->config).pipeline)};
-    bool asked = zr_flag_given(search->config, "partition-activations") ||
-                 zr_flag_given(search->config, "checkpoint-offload");
+    bool requested = zr_flag_given(search->config, "partition-activations") ||
+                     zr_flag_given(search->config, "checkpoint-offload");
     zr_result result = ZR_OK;
     unsigned stage = 4;
     for (unsigned i = 0; i < KEPT_WAYS && result == ZR_OK && stage > 0; i++) {
-        if (kept_ways[i].if_asked && !asked)
+        if (kept_ways[i].if_requested && !requested)
             continue;
         strategy.recompute = kept_ways[i].recompute;
         strategy.partition = kept_ways[i].partition;
@@ -231,7 +233,7 @@ zr_result zr_offload_ratio_search(double *out, const struct zr_train_config *con
 {
     enum { PARTS = 4096 };
     struct zr_train_config changed = *config;
-    unsigned fits = PARTS, low = 0; /* in PARTS; nothing below `low` fits, and `fits` does if anything does */
+    unsigned fits = PARTS, low = 0; /* in PARTS; no ratio below `low` fits; `fits` does if any does */
     bool fit;
     zr_result result = ZR_OK;
     while (low < fits && result == ZR_OK) {

@@ -26,15 +26,16 @@ struct zr_strategies {
     unsigned planned, timed; /* number of configurations planned / timed */
 };
 
-/* Searches everything that the given options leave open, with a constant number of tokens per step.
- * Records come from host_arena. ZR_ERR_MEMORY: nothing fits. */
+/* Searches all settings that the given options leave open, with a constant number of tokens per step. Records
+ * come from host_arena. ZR_ERR_MEMORY: no strategy fits. */
 zr_result zr_strategy_search(struct zr_strategies *out, const struct zr_train_config *config,
                              zr_arena *host_arena);
 /* Copies a strategy into the settings; the layers remain to be divided. */
 void zr_strategy_apply(struct zr_train_config *config, const struct zr_strategy *strategy);
 
-/* --offload-ratio auto: the smallest ratio whose plan fits under --memory-limit, to within 1/4096; 1 if
- * none fits. Bisection, since device-resident bytes grow with the rest. Records come from host_arena. */
+/* --offload-ratio auto: the smallest ratio whose plan fits under --memory-limit, to within 1/4096; 1 if none
+ * fits. The search is a bisection, because device-resident bytes decrease with the ratio. Records come from
+ * host_arena. */
 zr_result zr_offload_ratio_search(double *out, const struct zr_train_config *config, zr_arena *host_arena);
 
 #endif

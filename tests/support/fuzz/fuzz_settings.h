@@ -132,10 +132,10 @@ static inline bool fuzz_options_hold(const struct zr_train_config *config)
         float real;
         if ((flag->kind == ZR_FLAG_COUNT || flag->kind == ZR_FLAG_BYTES) && flag->fallback) {
             memcpy(&whole, field, flag->room_bytes);
-            good = (double)whole >= flag->least && (double)whole <= flag->most;
+            good = (double)whole >= flag->min && (double)whole <= flag->max;
         } else if (flag->kind == ZR_FLAG_REAL && flag->room_bytes == sizeof real && flag->fallback) {
             memcpy(&real, field, sizeof real);
-            good = (double)real >= flag->least * 0.999999 && (double)real <= flag->most * 1.000001;
+            good = (double)real >= flag->min * 0.999999 && (double)real <= flag->max * 1.000001;
         }
     }
     return good;

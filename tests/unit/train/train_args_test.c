@@ -326,14 +326,13 @@ static void test_limits(void)
             continue;
         ranges++;
         for (int beyond = -1; beyond <= 1 && whole; beyond++) {
-            snprintf(value, sizeof value, "%llu",
-                     (unsigned long long)flag->most + (unsigned long long)beyond);
+            snprintf(value, sizeof value, "%llu", (unsigned long long)flag->max + (unsigned long long)beyond);
             try_value(flag, value, beyond <= 0);
-            snprintf(value, sizeof value, "%lld", (long long)flag->least + beyond);
+            snprintf(value, sizeof value, "%lld", (long long)flag->min + beyond);
             try_value(flag, value, beyond >= 0);
         }
         for (int end = 0; end < 2 && !whole; end++) {
-            double limit = end ? flag->most : flag->least,
+            double limit = end ? flag->max : flag->min,
                    step = (end ? 1 : -1) * (limit != 0 ? limit * 1e-7 : 1e-30);
             snprintf(value, sizeof value, "%.17g", limit);
             try_value(flag, value, true);
@@ -344,7 +343,7 @@ static void test_limits(void)
     tap_ok(ranges > 40 && refusals > 80, "the least and the most of %u options, and what is beyond", ranges);
     static const struct {
         const char *name;
-        double most;
+        double max;
     } modules[] = {{"ranks", ZR_MAX_WORLD},
                    {"interleave", ZR_PIPELINE_PARTS_MAX},
                    {"offload-buffers", ZR_NVME_BUFFERS_MAX},
@@ -352,7 +351,7 @@ static void test_limits(void)
                    {"loss-scale", ZR_LOSS_SCALE_MAX},
                    {"min-loss-scale", ZR_LOSS_SCALE_MAX}};
     for (size_t i = 0; i < sizeof modules / sizeof *modules; i++)
-        tap_ok(zr_flag_find(modules[i].name)->most == modules[i].most, "--%s: as much as its module takes",
+        tap_ok(zr_flag_find(modules[i].name)->max == modules[i].max, "--%s: as much as its module takes",
                modules[i].name);
     /* Options beside others: the last that fits, and the first that does not. */
     static const char *const pairs[][2] = {

@@ -182,8 +182,8 @@ static zr_result check_dead(struct zr_message_world *run, const struct zr_messag
     return ZR_OK;
 }
 
-/* Asks all ranks when a quarter of the timeout is left, and once more later; at the timeout names the
- * silent rank. */
+/* Sends requests to all ranks when a quarter of the timeout is left, and once more later; at the timeout
+ * names the silent rank. */
 static zr_result check_silent(struct message_comm *self, struct zr_message_wait *wait, uint64_t waited_ns)
 {
     struct zr_liveness *liveness = &self->run->liveness;

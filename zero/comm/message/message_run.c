@@ -155,7 +155,8 @@ static zr_result exchange(struct message_comm *self, struct zr_message_operation
     return result;
 }
 
-/* In step s each rank passes on what it received in step s - 1, starting with its own shard. */
+/* In step s each rank sends the shard that it received in step s - 1; in the first step it sends its own
+ * shard. */
 static zr_result gather_in_ring(struct message_comm *self, char *all, size_t shard_bytes)
 {
     unsigned world = self->base.world;

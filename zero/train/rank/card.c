@@ -101,7 +101,7 @@ zr_result zr_card_check_plan(const struct zr_rank *rank)
                      zr_number_grouped(number[1], memory.total_bytes));
 }
 
-/* Host messages use the launcher's transport. */
+/* Creates the communicator over NCCL. Host messages use the launcher's transport. */
 zr_result zr_card_comm_create(struct zr_rank *rank, const struct zr_comm_options *options)
 {
     struct zr_comm_options talking = *options;
@@ -121,8 +121,8 @@ zr_result zr_card_comm_create(struct zr_rank *rank, const struct zr_comm_options
                                  talk);
     if (result == ZR_OK)
         return ZR_OK;
-    char words[512];
-    snprintf(words, sizeof words, "%s", zr_last_error());
+    char message[512];
+    snprintf(message, sizeof message, "%s", zr_last_error());
     zr_comm_destroy(talk);
-    return zr_fail(result, "%s", words);
+    return zr_fail(result, "%s", message);
 }

@@ -43,13 +43,13 @@ static zr_result open_host_memory(struct zr_rank *rank, size_t reserve_bytes)
     return result;
 }
 
-/* ZR_CONF=service:on without a running zrd. */
-static void say_alone(void)
+/* Prints that ZR_CONF=service:on has no effect without a running zrd. */
+static void say_without_service(void)
 {
-    char words[512];
-    zr_service_alone(words, sizeof words);
-    if (words[0])
-        zr_say("%s; this run continues without zrd", words);
+    char message[512];
+    zr_service_alone(message, sizeof message);
+    if (message[0])
+        zr_say("%s; this run continues without zrd", message);
 }
 
 static zr_result open_memory(struct zr_rank *rank)
@@ -68,7 +68,7 @@ static zr_result open_memory(struct zr_rank *rank)
     if (result == ZR_OK)
         result = zr_card_open(rank);
     if (result == ZR_OK && rank->config->start.rank == 0)
-        say_alone();
+        say_without_service();
     if (result == ZR_OK)
         result = zr_offload_check_space(rank->config, &rank->plan);
     if (result == ZR_OK)
@@ -164,7 +164,7 @@ static zr_result open_trace(struct zr_rank *rank)
 }
 
 /* Passes the placement plan to the arena, beside blocks that live between steps. */
-static zr_result keep_places(struct zr_rank *rank)
+static zr_result install_places(struct zr_rank *rank)
 {
     zr_result result = rank->places ? zr_rehearsal_install(rank->places, rank->arena) : ZR_OK;
     zr_rehearsal_destroy(rank->places);
@@ -172,11 +172,11 @@ static zr_result keep_places(struct zr_rank *rank)
     return result;
 }
 
-static void say_of_file(void *state, const char *words)
+static void say_of_file(void *state, const char *message)
 {
     const struct zr_rank *rank = state;
-    if (rank->rank % rank->config->ranks_here == 0) /* one rank per machine prints it */
-        zr_say("%s", words);
+    if (rank->rank % rank->config->ranks_here == 0) /* one rank per machine prints the line */
+        zr_say("%s", message);
 }
 
 static struct zr_offload offload_of(struct zr_rank *rank)
@@ -265,7 +265,7 @@ zr_result zr_rank_open(struct zr_rank *out, const struct zr_train_config *config
     if (result == ZR_OK && out->kernels->products)
         result = zr_train_agree_products(config, out->comm, out->kernels->products(&out->state.context));
     if (result == ZR_OK)
-        result = keep_places(out);
+        result = install_places(out);
     if (result == ZR_OK)
         zr_turns_claim(out);
     if (result == ZR_OK && config->cuda_graph)

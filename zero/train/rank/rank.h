@@ -30,9 +30,9 @@ struct zr_rank {
     struct zr_byte_plan plan;
     struct zr_spill *spill;       /* NULL: no --spill; see spill.h */
     zr_rehearsal *places;         /* placement plan; NULL: none, or passed to the arena */
-    struct zr_plan_claims claims; /* see zr_turns_claim(); count 0: none */
-    uint64_t told_peak_bytes;     /* peak of the plan that zrd has */
-    bool claimed;                 /* it has reported a claim in this time slice and is bound by it */
+    struct zr_plan_claims claims; /* reservations of a step, see zr_turns_claim(); count 0: none */
+    uint64_t told_peak_bytes;     /* peak of the plan that was reported to zrd */
+    bool claimed;                 /* in this time slice the run has reported a reservation, which binds it */
     struct zr_timeline timeline;  /* of rank 0 with --flops; else clock.flops_per_second is 0 */
     zr_comm *comm;                /* all ranks */
     struct zr_mesh mesh;
@@ -79,9 +79,9 @@ zr_result zr_card_open(struct zr_rank *rank);
 void zr_card_prepare(const struct zr_train_config *config);
 /* Prints on stderr which kind of host memory the driver grants for offload. */
 void zr_card_say_memory(const struct zr_rank *rank);
-/* Releases both in the same thread; accepts a card that failed to open. */
+/* Releases device and pinned memory in the same thread; accepts a rank whose GPU failed to open. */
 void zr_card_close(struct zr_rank *rank);
-/* Whether the rank has a GPU of its own while other ranks have theirs / the rank's device number. */
+/* Whether each rank has its own GPU / the rank's device number. */
 bool zr_card_is_own(const struct zr_rank *rank);
 unsigned zr_card_device(const struct zr_rank *rank);
 /* ZR_ERR_MEMORY: the plans of all ranks on this GPU exceed its memory. */
@@ -98,8 +98,9 @@ zr_result zr_card_comm_create(struct zr_rank *rank, const struct zr_comm_options
  * --memory-limit, the GPU, the cgroup, or the machine. */
 zr_result zr_rank_check_plan_fits(const struct zr_rank *rank);
 
-/* The matrix library and the C library map their own memory, and oneDNN crashes if mmap fails. Under
- * `ulimit -v` their needs must fit beside our reservations. ZR_ERR_ADDRESSES: they do not. */
+/* Checks the addresses that libraries need: the matrix library and the C library map their own memory, and
+ * oneDNN crashes if mmap fails. Under `ulimit -v` these mappings must fit beside the reserved ranges.
+ * ZR_ERR_ADDRESSES: they do not fit. */
 zr_result zr_rank_check_addresses_left(const struct zr_rank *rank);
 
 /* ---- Time slices --------------------------------------------------------------------------------------- */
@@ -107,13 +108,13 @@ zr_result zr_rank_check_addresses_left(const struct zr_rank *rank);
 /* A run under the allocator service: zrd admits it by its byte plan and gives it time slices. No effect
  * without ZR_CONF=service or a running zrd. */
 
-/* Whether the run may compute while another run with which it shares memory computes, so its plan needs
- * claims. Called before the plan is made. */
+/* Whether the run may compute while another run with which it shares memory computes, so that its plan needs
+ * reservations. Called before the plan is made. */
 bool zr_turns_can_overlap(const struct zr_rank *rank);
-/* Makes steps report their claims while another run needs memory. Called after the trainer exists. */
+/* Makes steps report their reservations while another run needs memory. Called after the trainer exists. */
 void zr_turns_claim(struct zr_rank *rank);
 /* Sends the plan to zrd and waits for the first time slice, before the rank allocates. Called by all ranks
- * of a machine, without a communicator. ZR_ERR_MEMORY: the plan does not fit beside other holders and
+ * of a machine, without a communicator. ZR_ERR_MEMORY: the plan does not fit beside other clients and
  * reservations; the machine's first rank prints them. */
 zr_result zr_turns_begin(struct zr_rank *rank);
 /* Whether another run waits for this run's time slice. */

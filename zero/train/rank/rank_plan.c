@@ -1,4 +1,4 @@
-/* rank_plan.c: the request that a rank makes of zero/plan, and what becomes of the answer. */
+/* rank_plan.c: makes a rank's request to zero/plan, and copies the plan into reports. */
 #include "zero/train/rank/rank_plan.h"
 
 #include <string.h>
@@ -10,8 +10,8 @@
 
 zr_result zr_rank_choose_isa(enum zr_isa *out)
 {
-    uint64_t asked = zr_option_get(ZR_OPTION_ISA); /* 0: auto, else the set's number and one */
-    *out = asked ? (enum zr_isa)(asked - 1) : zr_isa_best();
+    uint64_t requested = zr_option_get(ZR_OPTION_ISA); /* 0: auto, else one plus the set's number */
+    *out = requested ? (enum zr_isa)(requested - 1) : zr_isa_best();
     if (*out > zr_isa_best())
         return zr_fail(ZR_ERR_UNAVAILABLE,
                        "ZR_CONF asks for isa:%s, and the best that this processor has is %s",

@@ -1,4 +1,4 @@
-/* rank_time.c: rehearses plans by the clock: of a rank, of a pipeline's ranks, and the way through them. */
+/* rank_time.c: times plans by the simulated clock: the plan of one rank, or those of all pipeline ranks. */
 #include "zero/train/rank/rank_plan.h"
 
 #include <string.h>
@@ -6,7 +6,7 @@
 #include "zero/train/report/report.h"
 #include "zero/train/settings/stages.h"
 
-/* How long the stages of pipeline rank `r` take for a micro-batch. */
+/* Records the time that the stages of pipeline rank `r` take for a micro-batch. */
 static void note_times(const struct zr_train_config *config, unsigned r, const struct zr_timeline *timeline,
                        struct zr_pipeline_times times[])
 {
@@ -50,7 +50,7 @@ static zr_result time_rank(struct zr_timeline *out, const struct zr_train_config
     return result;
 }
 
-/* Whether a rank's stages have as many layers as those of the one before; neither the first nor the last. */
+/* Whether a rank's stages have as many layers as those of the previous rank. */
 static bool alike(const struct zr_stages *stages, unsigned rank)
 {
     const struct zr_pipeline pipeline = zr_stages_pipeline(stages, NULL);
@@ -62,7 +62,7 @@ static bool alike(const struct zr_stages *stages, unsigned rank)
     return memcmp(layers[0], layers[1], sizeof layers[0]) == 0;
 }
 
-/* All pipeline ranks, one after the other; then the micro-batches' way through them. */
+/* Times all pipeline ranks, one after the other, and simulates the micro-batches on all of them. */
 static zr_result time_pipeline(struct zr_timeline *out, const struct zr_train_config *config,
                                zr_arena *host_arena)
 {

@@ -1,6 +1,6 @@
 /* spill.c: see spill.h. Uses alloc/core/vacancy.c, reclaim.c and zero/file_io.
  *
- * The rank's thread opens, rests, resumes and closes; zrd's helper thread swaps out between rest and
+ * The rank's thread calls open, rest, resume and close; zrd's helper thread swaps out memory between rest and
  * resume. zr_helper_set_spill() synchronizes the two. */
 #define _GNU_SOURCE
 #include "zero/train/rank/spill.h"
@@ -20,14 +20,14 @@
 
 /* Tags in the order of their use in a step; the last one is swapped out first. */
 static const zr_tag order[] = {ZR_TAG_PARAM, ZR_TAG_GRAD, ZR_TAG_MASTER, ZR_TAG_OPTIMIZER};
-/* A batch is small enough for a slow disk to write long before zrd's deadline. */
+/* A batch is small enough for a slow disk to write before zrd's deadline. */
 enum { ORDER_COUNT = sizeof order / sizeof *order, AT_ONCE = 8, AT_ONCE_BYTES = 32 << 20, DEPTH = 8 };
 
-static const char way_out[] =
+static const char fix[] =
     "nothing is lost and the run continues; runs that wait for its memory get it when this run "
     "exits. For the next run name another disk with --spill nvme:DIR";
 
-struct away {
+struct swapped {
     zr_arena *arena;
     struct zr_vacancy part;
     uint64_t offset_bytes;
@@ -36,14 +36,15 @@ struct away {
 struct zr_spill {
     zr_nvme_io *io;
     uint64_t file_bytes, used_bytes;
-    struct away *away; /* [away_max], on the heap */
-    size_t away_count, away_max;
+    struct swapped *swapped; /* [swapped_max], on the heap */
+    size_t swapped_count, swapped_max;
     zr_nvme_event written[AT_ONCE]; /* events of the last batch, which may be pending if the disk stalls */
     bool failed;                    /* a write has failed */
     struct zr_spill_report report;
 };
 
-/* Arenas that can be swapped out: buffers of an offload file are registered with the kernel and cannot. */
+/* Whether the host tier can be swapped out. An arena with buffers of an offload file cannot, because they are
+ * registered with the kernel. */
 static bool spills_host_tier(const struct zr_rank *rank)
 {
     return zr_train_has_host_tier(rank->config) && !zr_train_has_file(rank->config);
@@ -82,11 +83,11 @@ uint64_t zr_spill_most_bytes(const struct zr_rank *rank, size_t granule_bytes)
     return sum(rank, granule_bytes, false);
 }
 
-static void say_of_file(void *state, const char *words)
+static void say_of_file(void *state, const char *message)
 {
     const struct zr_rank *rank = state;
     if (rank->rank % rank->config->ranks_here == 0)
-        zr_say("%s", words);
+        zr_say("%s", message);
 }
 
 zr_result zr_spill_open(struct zr_rank *rank)
@@ -103,27 +104,26 @@ zr_result zr_spill_open(struct zr_rank *rank)
         return spill ? ZR_OK : ZR_ERR_HOST_MEMORY;
     spill->file_bytes = bytes;
     spill->report.planned_bytes = zr_spill_sure_bytes(rank, granule_bytes);
-    spill->away_max = (size_t)(bytes / granule_bytes);
-    spill->away = zr_heap_zalloc(spill->away_max, sizeof *spill->away);
-    if (!spill->away)
+    spill->swapped_max = (size_t)(bytes / granule_bytes);
+    spill->swapped = zr_heap_zalloc(spill->swapped_max, sizeof *spill->swapped);
+    if (!spill->swapped)
         return ZR_ERR_HOST_MEMORY;
     return zr_nvme_open(&spill->io,
                         &(struct zr_nvme_options){.folder = {rank->config->spill_folder, rank->config->force},
                                                   .file_bytes = bytes,
                                                   .host_arena = rank->host_arena,
                                                   .depth = DEPTH,
-                                                  .write_way_out = way_out,
+                                                  .write_way_out = fix,
                                                   .log = say_of_file,
                                                   .log_state = rank});
 }
 
-/* ---- Swapping out: the helper thread
- * -------------------------------------------------------------------- */
+/* ---- Swapping out: the helper thread ------------------------------------------------------------------- */
 
-/* Chooses the next parts, those needed last in a step first; returns their number, at most AT_ONCE and one
- * more than `bytes`. The file has space after the parts swapped out, so an abandoned batch is written
+/* Chooses the next parts, those that a step needs last first; returns their number, at most AT_ONCE. The last
+ * part may exceed `bytes`. Offsets follow the parts that are swapped out, so an abandoned batch is written
  * again. */
-static size_t choose(const struct zr_rank *rank, size_t bytes, struct away out[AT_ONCE])
+static size_t choose(const struct zr_rank *rank, size_t bytes, struct swapped out[AT_ONCE])
 {
     const struct zr_spill *spill = rank->spill;
     zr_arena *arenas[2] = {rank->arena, spills_host_tier(rank) ? rank->host_tier : NULL};
@@ -134,10 +134,11 @@ static size_t choose(const struct zr_rank *rank, size_t bytes, struct away out[A
         for (unsigned a = 0; a < 2 && arenas[a]; a++) {
             struct zr_vacancy part;
             const char *from = NULL;
-            while (count < AT_ONCE && chosen_bytes < bytes && spill->away_count + count < spill->away_max &&
+            while (count < AT_ONCE && chosen_bytes < bytes &&
+                   spill->swapped_count + count < spill->swapped_max &&
                    zr_vacancy_find(arenas[a], order, ORDER_COUNT, which, from, &part) &&
                    part.bytes <= spill->file_bytes - offset_bytes) {
-                out[count++] = (struct away){arenas[a], part, offset_bytes};
+                out[count++] = (struct swapped){arenas[a], part, offset_bytes};
                 offset_bytes += part.bytes;
                 chosen_bytes += part.bytes;
                 from = part.memory + part.bytes;
@@ -147,21 +148,23 @@ static size_t choose(const struct zr_rank *rank, size_t bytes, struct away out[A
 }
 
 /* Starts writes or reads of the parts, in any order of completion. */
-static zr_result start(struct zr_spill *spill, const struct away *away, size_t count, bool write,
+static zr_result start(struct zr_spill *spill, const struct swapped *swapped, size_t count, bool write,
                        zr_nvme_event events[AT_ONCE])
 {
     zr_result result = ZR_OK;
     memset(events, 0, AT_ONCE * sizeof *events);
     for (size_t i = 0; i < count && result == ZR_OK; i++) {
-        const struct zr_nvme_extent extent = {
-            .offset_bytes = away[i].offset_bytes, .memory = away[i].part.memory, .bytes = away[i].part.bytes};
+        const struct zr_nvme_extent extent = {.offset_bytes = swapped[i].offset_bytes,
+                                              .memory = swapped[i].part.memory,
+                                              .bytes = swapped[i].part.bytes};
         result = write ? zr_nvme_write(spill->io, &extent, &events[i])
                        : zr_nvme_read(spill->io, &extent, &events[i]);
     }
     return result;
 }
 
-/* Whether the last batch is written by the deadline. A stalled disk costs the time slice, not the leases. */
+/* Waits for the writes of the last batch until the deadline; *out: they have ended. A stalled disk delays the
+ * time slice and does not lose the leases. */
 static zr_result await_written(const struct zr_spill *spill, uint64_t until_ns, bool *out)
 {
     zr_result result = ZR_OK;
@@ -174,27 +177,27 @@ static zr_result await_written(const struct zr_spill *spill, uint64_t until_ns, 
 }
 
 /* Vacates memory whose contents are in the file. */
-static zr_result vacate(struct zr_spill *spill, const struct away *away)
+static zr_result vacate(struct zr_spill *spill, const struct swapped *swapped)
 {
-    zr_result result = zr_vacate(away->arena, &away->part);
+    zr_result result = zr_vacate(swapped->arena, &swapped->part);
     if (result != ZR_OK)
         return result;
-    spill->report.times += spill->away_count == 0;
-    spill->away[spill->away_count++] = *away;
-    spill->used_bytes += away->part.bytes;
-    spill->report.spilled_bytes += away->part.bytes;
+    spill->report.times += spill->swapped_count == 0;
+    spill->swapped[spill->swapped_count++] = *swapped;
+    spill->used_bytes += swapped->part.bytes;
+    spill->report.spilled_bytes += swapped->part.bytes;
     return ZR_OK;
 }
 
-static size_t spill_some(void *state, size_t bytes, uint64_t until_ns)
+static size_t swap_out_some(void *state, size_t bytes, uint64_t until_ns)
 {
     const struct zr_rank *rank = state;
     struct zr_spill *spill = rank->spill;
-    struct away chosen[AT_ONCE];
+    struct swapped chosen[AT_ONCE];
     uint64_t before_bytes = spill->used_bytes, start_ns = zr_os_now_ns();
     zr_result result = ZR_OK;
     bool written = false;
-    if (!spill->failed) /* batch of an earlier call that timed out */
+    if (!spill->failed) /* a batch of an earlier call may have timed out */
         result = await_written(spill, until_ns, &written);
     while (written && result == ZR_OK && spill->used_bytes - before_bytes < bytes &&
            zr_os_now_ns() < until_ns) {
@@ -217,13 +220,12 @@ static size_t spill_some(void *state, size_t bytes, uint64_t until_ns)
     return (size_t)(spill->used_bytes - before_bytes);
 }
 
-/* ---- Swapping in: the rank's thread
- * --------------------------------------------------------------------- */
+/* ---- Swapping in: the rank's thread -------------------------------------------------------------------- */
 
 void zr_spill_rest(struct zr_rank *rank)
 {
     if (rank->spill && rank->spill->io)
-        zr_helper_set_spill(spill_some, rank);
+        zr_helper_set_spill(swap_out_some, rank);
 }
 
 zr_result zr_spill_resume(struct zr_rank *rank)
@@ -233,18 +235,18 @@ zr_result zr_spill_resume(struct zr_rank *rank)
     zr_nvme_event events[AT_ONCE];
     zr_result result = ZR_OK;
     zr_helper_set_spill(NULL, NULL);
-    if (!spill || spill->away_count == 0)
+    if (!spill || spill->swapped_count == 0)
         return ZR_OK;
-    while (spill->away_count > 0 && result == ZR_OK) {
-        size_t count = spill->away_count < AT_ONCE ? spill->away_count : AT_ONCE, done = 0;
-        struct away *away = &spill->away[spill->away_count - count];
-        while (done < count && (result = zr_occupy(away[done].arena, &away[done].part)) == ZR_OK)
+    while (spill->swapped_count > 0 && result == ZR_OK) {
+        size_t count = spill->swapped_count < AT_ONCE ? spill->swapped_count : AT_ONCE, done = 0;
+        struct swapped *swapped = &spill->swapped[spill->swapped_count - count];
+        while (done < count && (result = zr_occupy(swapped[done].arena, &swapped[done].part)) == ZR_OK)
             done++;
         if (result == ZR_OK)
-            result = start(spill, away, count, false, events);
+            result = start(spill, swapped, count, false, events);
         for (size_t i = 0; i < count && result == ZR_OK; i++)
             result = zr_nvme_wait(spill->io, events[i]);
-        spill->away_count -= count;
+        spill->swapped_count -= count;
     }
     spill->used_bytes = 0;
     spill->report.read_seconds += (double)(zr_os_now_ns() - start_ns) * 1e-9;
@@ -258,7 +260,7 @@ void zr_spill_close(struct zr_rank *rank)
         return;
     zr_helper_set_spill(NULL, NULL);
     zr_nvme_close(spill->io);
-    zr_heap_free(spill->away);
+    zr_heap_free(spill->swapped);
     zr_heap_free(spill);
     rank->spill = NULL;
 }

@@ -1,10 +1,10 @@
-/* spill.h: --spill nvme:DIR: while a run waits for its time slice, state that it keeps between steps is
- * swapped out to a file as far as other runs need the memory. It returns to the same addresses before the
- * time slice begins.
+/* spill.h: --spill nvme:DIR: while a run waits for its time slice, state that the run keeps between steps is
+ * swapped out to a file, as far as other runs need the memory. The state returns to the same addresses before
+ * the time slice begins.
  *
- * State that a step needs last goes first: optimizer state, masters, gradients, parameters. The file is an
- * offload file (zero/file_io): unlinked, with its space reserved before step 1. If a write fails, the
- * rest stays in memory and no more is swapped out; if a read fails, the run ends. */
+ * State that a step needs last is swapped out first: optimizer state, masters, gradients, parameters. The
+ * file is an offload file (zero/file_io): unlinked, with its space reserved before step 1. If a write
+ * fails, the remaining state stays in memory and no more is swapped out; if a read fails, the run ends. */
 #ifndef ZR_TRAIN_SPILL_H
 #define ZR_TRAIN_SPILL_H
 
@@ -20,14 +20,14 @@ uint64_t zr_spill_most_bytes(const struct zr_rank *rank, size_t granule_bytes);
 /* Bytes at the two ends of a tag's range that may share a handle with another tag. */
 uint64_t zr_spill_ends_bytes(uint64_t of_tag_bytes, size_t granule_bytes);
 
-/* Called after the arenas exist and before turns; no effect without --spill. ZR_ERR_IO: the folder, or its
- * space. */
+/* Opens the file, after the arenas exist and before the first time slice; no effect without --spill.
+ * ZR_ERR_IO: the folder, or its space. */
 zr_result zr_spill_open(struct zr_rank *rank);
 void zr_spill_close(struct zr_rank *rank); /* no effect without --spill */
 
-/* Enclose the wait for a time slice: zrd's helper thread may swap out memory from here on / may no longer,
- * and all of it is back. ZR_ERR_MEMORY, ZR_ERR_UNAVAILABLE: memory could not be remapped; ZR_ERR_IO: the
- * disk failed. */
+/* Begin and end the wait for a time slice. Between the two calls zrd's helper thread may swap out memory;
+ * zr_spill_resume() swaps all of it in. ZR_ERR_MEMORY, ZR_ERR_UNAVAILABLE: memory could not be remapped;
+ * ZR_ERR_IO: the disk failed. */
 void zr_spill_rest(struct zr_rank *rank);
 zr_result zr_spill_resume(struct zr_rank *rank);
 

@@ -1,9 +1,9 @@
 /* thread_pool.c: the compute threads of a rank. Uses alloc/base/system/os.h; see thread_pool.h.
  *
- * A run is announced by one counter, `round`, on which idle workers spin for a moment and then sleep; its end
- * is the counter `pending` reaching zero. Kernels follow one another within microseconds, so a short spin
- * saves the wake-up; where the cores are all taken a spinning thread would only keep a working one from its
- * core. */
+ * The counter `round` announces a run; idle workers spin on `round` for a short time and then sleep. A run
+ * ends when the counter `pending` reaches zero. Kernels follow one another within microseconds, so a short
+ * spin saves the wake-up. If threads outnumber the cores, workers do not spin, because a spinning thread
+ * would take a core from a working one. */
 #include <string.h>
 
 #include "alloc/base/error.h"
@@ -13,7 +13,7 @@
 
 enum { THREADS_MAX = 1024 };
 static const uint64_t spin_ns = 20000;          /* longer than the gap between two kernels of a layer */
-static const uint64_t sleep_ns = 1000000000ull; /* then look again, in case a wake-up was lost */
+static const uint64_t sleep_ns = 1000000000ull; /* maximum sleep, in case a wake-up was lost */
 
 typedef void (*pool_task)(void *argument, unsigned part, unsigned parts);
 
@@ -25,21 +25,21 @@ struct worker {
 
 struct zr_thread_pool {
     zr_arena *host_arena;
-    unsigned threads, started; /* started: workers that run */
+    unsigned threads, started; /* started: number of workers that run */
     bool spins;
-    /* Written by the caller of run() before `round` moves, read by workers after it has. */
+    /* Written by the caller of run() before `round` advances, read by workers after it has advanced. */
     pool_task task;
     void *argument;
     bool stopping;
     _Alignas(64) _Atomic uint32_t round;   /* runs announced so far */
-    _Atomic uint32_t round_sleepers;       /* workers in or near a sleep on round */
-    _Alignas(64) _Atomic uint32_t pending; /* workers that have not ended this round */
+    _Atomic uint32_t round_sleepers;       /* workers that sleep on round or are about to */
+    _Alignas(64) _Atomic uint32_t pending; /* workers that have not finished this round */
     _Atomic uint32_t pending_sleepers;     /* 1 while the caller sleeps on pending */
     _Alignas(64) struct worker workers[];  /* threads - 1 */
 };
 
-/* Returns once *word differs from `seen`. The sleeper is counted before it looks a last time, and the other
- * side looks at the count after it has changed the word: one of the two sees the other. */
+/* Returns when *word differs from `seen`. The sleeper is counted before its last check of the word, and the
+ * other side reads the count after it changes the word, so one of the two sees the other. */
 static void wait_while(_Atomic uint32_t *word, uint32_t seen, _Atomic uint32_t *sleepers, bool spins)
 {
     if (spins && zr_spin_while(word, seen, spin_ns))

@@ -20,8 +20,8 @@ static size_t other_bytes(const struct zr_train_config *config)
     return (layers > 8 * MIB ? layers : 8 * MIB) + config->threads * MIB / 2 + 16 * config->steps;
 }
 
-/* Blocks that stay lie between blocks that are freed, so each tag keeps partly filled handles at both
- * ends. */
+/* Bytes that a run keeps between steps. Persistent blocks lie between blocks that are freed, so each tag
+ * keeps partly filled handles at both ends. */
 static uint64_t kept_bytes(const size_t by_tag_bytes[ZR_TAG_COUNT], size_t granule_bytes)
 {
     uint64_t bytes = 0;
@@ -33,17 +33,17 @@ static uint64_t kept_bytes(const size_t by_tag_bytes[ZR_TAG_COUNT], size_t granu
 }
 
 /* The zrd of the GPU's memory; NULL: no GPU, or no zrd for it. */
-static struct zr_service *card_of(const struct zr_rank *rank)
+static struct zr_service *gpu_service(const struct zr_rank *rank)
 {
     return rank->config->backend == ZR_TRAIN_CUDA ? zr_service_of_backend(rank->device) : NULL;
 }
 
-/* The zrd whose time slices the run takes. With time slices of two zrds a run could hold one while it
- * waits for the other. Therefore either all ranks share the GPU, or its memory is kept between steps;
- * likewise host memory beside a GPU's time slices. */
-static struct zr_service *turns_at(const struct zr_rank *rank)
+/* The zrd that gives the run its time slices. With time slices of two zrds, a run could hold one slice while
+ * it waits for the other. Therefore either all ranks share the GPU, or its memory is kept between steps; the
+ * same holds for host memory next to a GPU's time slices. */
+static struct zr_service *slice_service(const struct zr_rank *rank)
 {
-    struct zr_service *card = card_of(rank);
+    struct zr_service *card = gpu_service(rank);
     return card && !zr_card_is_own(rank) ? card : zr_service_host();
 }
 
@@ -59,7 +59,7 @@ static struct zr_service_plan plan_on_host(const struct zr_rank *rank, size_t gr
         .spill_bytes = card ? 0 : zr_spill_sure_bytes(rank, granule_bytes)};
 }
 
-static struct zr_service_plan plan_on_card(const struct zr_rank *rank, size_t granule_bytes)
+static struct zr_service_plan plan_on_gpu(const struct zr_rank *rank, size_t granule_bytes)
 {
     return (struct zr_service_plan){.base_bytes =
                                         kept_bytes(rank->plan.persistent_by_tag_bytes, granule_bytes),
@@ -73,8 +73,8 @@ static bool is_first_here(const struct zr_rank *rank)
 
 struct wait {
     const struct zr_rank *rank;
-    const char *table; /* holders to show while waiting to be admitted */
-    bool begun, said;
+    const char *table; /* key of the clients to show while the run waits to be admitted */
+    bool begun, printed;
 };
 
 static bool waits_long(const struct zr_rank *rank)
@@ -82,22 +82,23 @@ static bool waits_long(const struct zr_rank *rank)
     return rank->config->wait || zr_option_get(ZR_OPTION_SERVICE_WAIT);
 }
 
-/* The first time slice may take long, so the wait is printed. Later ones are short, and a signal takes
- * effect after the next step. */
-static bool say_waits(void *state, const char *words)
+/* Prints the first wait, which may be long. Later waits are short, and a signal takes effect after the next
+ * step. */
+static bool say_waits(void *state, const char *message)
 {
     struct wait *wait = state;
-    bool says = is_first_here(wait->rank) && !wait->said && !wait->begun;
+    bool says = is_first_here(wait->rank) && !wait->printed && !wait->begun;
     if (says)
-        zr_say("%s", words);
+        zr_say("%s", message);
     if (says && wait->table && waits_long(wait->rank))
         zr_report_holders(wait->table);
-    wait->said = true;
+    wait->printed = true;
     return wait->begun || zr_local_own_request(wait->rank->local) != ZR_REQUEST_SAVE_AND_END;
 }
 
-/* False if a peer that waits for memory in its step would look dead to others, if --spill could not swap
- * in in time, or for --prove, whose memory no plan includes. */
+/* Whether the run may compute while another run computes. False if a peer that waits for memory in its step
+ * would look dead to others, if --spill could not swap in in time, or for --prove, whose memory no plan
+ * includes. */
 bool zr_turns_can_overlap(const struct zr_rank *rank)
 {
     return zr_service_wanted() && rank->config->world == 1 && rank->config->backend == ZR_TRAIN_HOST &&
@@ -105,30 +106,30 @@ bool zr_turns_can_overlap(const struct zr_rank *rank)
            rank->config->spill == ZR_TIER_NONE;
 }
 
-/* Called by the executor. Trims memory that the step no longer needs while another run waits; later
- * actions of the time slice stay within the claim. */
-static void claim(void *state, const struct zr_action *action, bool done)
+/* Called by the executor. Trims memory that the step no longer needs while another run waits; later actions
+ * of the time slice remain within the reservation. */
+static void report_reservation(void *state, const struct zr_action *action, bool done)
 {
     struct zr_rank *rank = state;
     const struct zr_plan_claims *claims = &rank->claims;
-    size_t peak = rank->plan.peak_reserved_bytes, most = peak;
+    size_t peak = rank->plan.peak_reserved_bytes, max_bytes = peak;
     if (!done || !(rank->claimed || zr_turns_wanted(rank)))
         return;
     if (action->kind == ZR_ACTION_BACKWARD) {
         size_t place = zr_plan_claims_place(&rank->state.trainer->step, action);
-        most = place < claims->count ? claims->most_bytes[place] : peak;
+        max_bytes = place < claims->count ? claims->most_bytes[place] : peak;
     }
-    if (!rank->claimed && most >= peak)
+    if (!rank->claimed && max_bytes >= peak)
         return;
     zr_service_gather_begin();
     zr_result result = zr_arena_trim(rank->arena, 0, NULL);
     zr_service_gather_end();
     rank->claimed = true;
-    if (result == ZR_OK && most < peak)
-        zr_service_claim(zr_service_host(), rank->told_peak_bytes - (peak - most));
+    if (result == ZR_OK && max_bytes < peak)
+        zr_service_claim(zr_service_host(), rank->told_peak_bytes - (peak - max_bytes));
 }
 
-static void note_put_off(void *state, bool waits)
+static void note_deferred(void *state, bool waits)
 {
     const struct zr_rank *rank = state;
     zr_local_busy(rank->local, rank->rank, waits);
@@ -138,8 +139,8 @@ void zr_turns_claim(struct zr_rank *rank)
 {
     if (rank->claims.count == 0)
         return;
-    zr_service_on_deferral(zr_service_host(), note_put_off, rank);
-    rank->state.trainer->observe = claim;
+    zr_service_on_deferral(zr_service_host(), note_deferred, rank);
+    rank->state.trainer->observe = report_reservation;
     rank->state.trainer->observe_state = rank;
 }
 
@@ -147,10 +148,10 @@ static zr_result await_admission(struct zr_rank *rank, struct zr_service *servic
                                  struct zr_service_plan *plan)
 {
     struct wait wait = {.rank = rank, .table = key};
-    plan->run = (uint32_t)getppid(); /* the parent of this machine's ranks */
-    plan->run_count = service == card_of(rank) && zr_card_is_own(rank) ? 1 : rank->config->ranks_here;
+    plan->run = (uint32_t)getppid(); /* the parent of all ranks of this machine */
+    plan->run_count = service == gpu_service(rank) && zr_card_is_own(rank) ? 1 : rank->config->ranks_here;
     plan->waits = waits_long(rank);
-    if (service != turns_at(rank) || plan->base_bytes > plan->peak_bytes)
+    if (service != slice_service(rank) || plan->base_bytes > plan->peak_bytes)
         plan->base_bytes = plan->peak_bytes;
     if (plan->spill_bytes > plan->base_bytes)
         plan->spill_bytes = plan->base_bytes;
@@ -159,12 +160,12 @@ static zr_result await_admission(struct zr_rank *rank, struct zr_service *servic
     zr_local_busy(rank->local, rank->rank, false);
     if (result == ZR_ERR_MEMORY && is_first_here(rank))
         zr_report_holders(key);
-    if (result == ZR_OK && wait.said && plan->waits && is_first_here(rank))
+    if (result == ZR_OK && wait.printed && plan->waits && is_first_here(rank))
         zr_say("the run is admitted");
     return result;
 }
 
-static zr_result await_turn(struct zr_rank *rank, struct zr_service *service, struct wait *wait)
+static zr_result await_slice(struct zr_rank *rank, struct zr_service *service, struct wait *wait)
 {
     zr_local_busy(rank->local, rank->rank, true);
     zr_result result = zr_service_turn(service, say_waits, wait);
@@ -178,11 +179,11 @@ static zr_result admit(struct zr_rank *rank)
     char key[ZR_SERVICE_KEY_BYTES];
     size_t granule_bytes;
     zr_result result = ZR_OK;
-    if (card_of(rank)) {
+    if (gpu_service(rank)) {
         result = zr_cuda_device_key((int)zr_card_device(rank), key);
-        plan = plan_on_card(rank, rank->device->can.granule_bytes);
+        plan = plan_on_gpu(rank, rank->device->can.granule_bytes);
         if (result == ZR_OK)
-            result = await_admission(rank, card_of(rank), key, &plan);
+            result = await_admission(rank, gpu_service(rank), key, &plan);
     }
     if (result == ZR_OK)
         result = zr_backend_granule(0, &granule_bytes);
@@ -197,19 +198,19 @@ static zr_result admit(struct zr_rank *rank)
 zr_result zr_turns_begin(struct zr_rank *rank)
 {
     struct wait wait = {.rank = rank};
-    struct zr_service *card = card_of(rank);
-    struct zr_service *other = turns_at(rank) == card ? zr_service_host() : card;
+    struct zr_service *card = gpu_service(rank);
+    struct zr_service *other = slice_service(rank) == card ? zr_service_host() : card;
     if (!zr_service_wanted())
         return ZR_OK;
     zr_result result = admit(rank);
-    if (result == ZR_OK && other) /* memory kept there may have to wait once for another run's time slice */
-        result = await_turn(rank, other, &wait);
-    return result == ZR_OK ? await_turn(rank, turns_at(rank), &wait) : result;
+    if (result == ZR_OK && other) /* its memory may have to wait once for another run's time slice */
+        result = await_slice(rank, other, &wait);
+    return result == ZR_OK ? await_slice(rank, slice_service(rank), &wait) : result;
 }
 
 bool zr_turns_wanted(const struct zr_rank *rank)
 {
-    return zr_service_yield_bytes(turns_at(rank)) > 0;
+    return zr_service_yield_bytes(slice_service(rank)) > 0;
 }
 
 zr_result zr_turns_next(struct zr_rank *rank)
@@ -227,7 +228,7 @@ zr_result zr_turns_next(struct zr_rank *rank)
     if (result != ZR_OK)
         return result;
     zr_spill_rest(rank);
-    result = await_turn(rank, turns_at(rank), &wait);
+    result = await_slice(rank, slice_service(rank), &wait);
     zr_result back = zr_spill_resume(rank);
     return result == ZR_OK ? back : result;
 }

@@ -1,4 +1,4 @@
-/* chart.c: means of as many values as share a column, joined by vertical strokes, on a grid of dots. */
+/* chart.c: draws the mean of the values of each column, joined by vertical strokes, on a grid of dots. */
 #include "zero/train/report/chart.h"
 
 #include <math.h>
@@ -23,7 +23,7 @@ static void set_dot(struct grid *grid, unsigned x, unsigned y)
     grid->cells[y / grid->high][x / grid->wide] |= bit;
 }
 
-/* The mean of the values that fall on dot column x; NaN when there is none. */
+/* The mean of the values in dot column x; NaN if there are none. */
 static double column_value(const struct zr_chart *chart, unsigned x, unsigned dots)
 {
     size_t from = (size_t)((double)x * (double)chart->count / dots);
@@ -42,7 +42,7 @@ static double column_value(const struct zr_chart *chart, unsigned x, unsigned do
 }
 
 struct scale {
-    double least, most;
+    double min, max;
 };
 
 static struct scale find_scale(const struct zr_chart *chart, unsigned dots)
@@ -50,10 +50,10 @@ static struct scale find_scale(const struct zr_chart *chart, unsigned dots)
     struct scale scale = {INFINITY, -INFINITY};
     for (unsigned x = 0; x < dots; x++) {
         double value = column_value(chart, x, dots);
-        if (value < scale.least)
-            scale.least = value;
-        if (value > scale.most)
-            scale.most = value;
+        if (value < scale.min)
+            scale.min = value;
+        if (value > scale.max)
+            scale.max = value;
     }
     return scale;
 }
@@ -61,7 +61,7 @@ static struct scale find_scale(const struct zr_chart *chart, unsigned dots)
 static void plot(struct grid *grid, const struct zr_chart *chart, const struct scale *scale)
 {
     unsigned dots = grid->columns * grid->wide, last_y = 0;
-    double span = scale->most > scale->least ? scale->most - scale->least : 1;
+    double span = scale->max > scale->min ? scale->max - scale->min : 1;
     bool joined = false;
 
     for (unsigned x = 0; x < dots; x++) {
@@ -70,7 +70,7 @@ static void plot(struct grid *grid, const struct zr_chart *chart, const struct s
             joined = false;
             continue;
         }
-        unsigned y = (unsigned)((scale->most - value) / span * (grid->rows * grid->high - 1) + 0.5);
+        unsigned y = (unsigned)((scale->max - value) / span * (grid->rows * grid->high - 1) + 0.5);
         unsigned from = joined && last_y < y ? last_y + 1 : y, to = joined && last_y > y ? last_y - 1 : y;
         for (unsigned dot = from; dot <= to; dot++)
             set_dot(grid, x, dot);
@@ -103,12 +103,12 @@ void zr_chart_draw(struct zr_text *text, const struct zr_chart *chart)
     grid.columns = columns - AXIS_COLUMNS < MAX_COLUMNS ? columns - AXIS_COLUMNS : MAX_COLUMNS;
     grid.rows = chart->rows < 2 ? 2 : chart->rows > MAX_ROWS ? MAX_ROWS : chart->rows;
     struct scale scale = find_scale(chart, grid.columns * grid.wide);
-    if (chart->count < 2 || !(scale.least <= scale.most))
+    if (chart->count < 2 || !(scale.min <= scale.max))
         return;
     plot(&grid, chart, &scale);
     for (unsigned row = 0; row < grid.rows; row++) {
         if (row == 0 || row == grid.rows - 1)
-            zr_text_print(text, "%8.3f ", row == 0 ? scale.most : scale.least);
+            zr_text_print(text, "%8.3f ", row == 0 ? scale.max : scale.min);
         else
             zr_text_print(text, "%8s ", "");
         zr_text_print(text, "%s", chart->utf8 ? "│" : "|");

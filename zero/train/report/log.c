@@ -10,7 +10,7 @@
 
 static const char line_head[] = "{\"step\": ";
 
-/* Whether a line starts like ours and belongs to a step after `step`. */
+/* Whether a line starts like a line of this log and belongs to a step after `step`. */
 static bool is_later(const char *line, size_t bytes, uint64_t step)
 {
     uint64_t number = 0;
@@ -41,7 +41,7 @@ static zr_result cut_after(const struct zr_file *file, uint64_t step)
                 break;
             used = (size_t)(end - piece) + 1;
         }
-        if (used == 0) /* a later step, a partial line, or a line too long to be ours */
+        if (used == 0) /* a later step, a partial line, or a line too long for this log */
             break;
         keep_bytes += used;
     }
@@ -53,7 +53,7 @@ zr_result zr_log_open(struct zr_log *out, const char *path, uint64_t resumed_ste
     *out = (struct zr_log){.file = {.fd = -1}};
     if (!path[0])
         return ZR_OK;
-    /* Opened in append mode, so a line goes to the end even if others write to the file. */
+    /* Opened in append mode, so a line goes to the end even if other processes write to the file. */
     zr_result result = zr_file_create(&out->file, path, ZR_CREATE_APPEND);
     if (result)
         return result;

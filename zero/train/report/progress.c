@@ -9,7 +9,7 @@
 #include "alloc/base/system/os.h"
 #include "zero/train/report/number.h"
 
-#define REDRAW_NS   UINT64_C(100000000) /* at most ten times a second */
+#define REDRAW_NS   UINT64_C(100000000) /* redraws at most ten times a second */
 #define PLAIN_LINES 20
 
 void zr_progress_start(struct zr_progress *out, uint64_t first_step, uint64_t steps)
@@ -72,9 +72,9 @@ static size_t draw_bar(const struct zr_progress *progress, uint64_t step, unsign
     return used;
 }
 
-/* Parts of the line by importance; a part is omitted if the bar would have no space. */
-static unsigned draw_words(const struct zr_progress *progress, const struct zr_step_line *line, unsigned room,
-                           char text[512])
+/* Draws the parts of the line by importance; omits a part if the bar would have no space. */
+static unsigned draw_text(const struct zr_progress *progress, const struct zr_step_line *line, unsigned space,
+                          char text[512])
 {
     char pieces[7][64], number[ZR_NUMBER_ROOM];
     size_t count = 0;
@@ -92,7 +92,7 @@ static unsigned draw_words(const struct zr_progress *progress, const struct zr_s
     text[0] = '\0';
     for (size_t i = 0; i < count; i++) {
         unsigned length = (unsigned)strlen(pieces[i]) + (i ? 2 : 0);
-        if (used + length > room)
+        if (used + length > space)
             continue;
         snprintf(text + used, 512 - used, "%s%s", i ? "  " : "", pieces[i]);
         used += length;
@@ -107,9 +107,9 @@ static void draw_line(struct zr_progress *progress, const struct zr_step_line *l
     const char *colour = progress->terminal.colour ? "\033[36m" : "", *plain = colour[0] ? "\033[0m" : "";
 
     zr_terminal_measure(&progress->terminal);
-    /* The last column stays free, since some terminals wrap there. */
+    /* The last column remains free, because some terminals wrap there. */
     unsigned columns = progress->terminal.columns > 1 ? progress->terminal.columns - 1 : 1;
-    unsigned used = draw_words(progress, line, columns < BAR_FROM ? columns : columns - BAR_MIN - 2, text);
+    unsigned used = draw_text(progress, line, columns < BAR_FROM ? columns : columns - BAR_MIN - 2, text);
     unsigned width = columns > used + 2 ? columns - used - 2 : 0;
     if (columns >= BAR_FROM && width >= BAR_MIN)
         draw_bar(progress, line->step, width < BAR_MAX ? width : BAR_MAX, bar);

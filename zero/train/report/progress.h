@@ -14,7 +14,7 @@ struct zr_progress {
     double smoothed_tokens_per_second;
     double validation_loss; /* last known; negative: none */
     bool unshown;           /* not yet printed on a plain line */
-    uint64_t save_step;     /* the next save is after this step at the latest; 0: none */
+    uint64_t save_step;     /* the next save is after this step or earlier; 0: none */
     uint64_t save_ns;       /* or from this time on; 0: none */
     bool open;              /* a live line is on the terminal */
 };

@@ -46,9 +46,9 @@ static void describe_ranks(char out[64], const struct zr_rank_report *ranks, uns
 }
 
 /* Description of a tag for users. */
-static const char *tag_words(int tag)
+static const char *tag_description(int tag)
 {
-    static const char *const words[ZR_TAG_COUNT] = {
+    static const char *const descriptions[ZR_TAG_COUNT] = {
         [ZR_TAG_PARAM] = "the model",
         [ZR_TAG_GRAD] = "gradients",
         [ZR_TAG_OPTIMIZER] = "momentum and variance",
@@ -61,7 +61,7 @@ static const char *tag_words(int tag)
         [ZR_TAG_OFFLOAD] = "staging",
         [ZR_TAG_OTHER] = "records, stacks, heap",
     };
-    return words[tag];
+    return descriptions[tag];
 }
 
 static void print_model(struct zr_text_page *page, const struct zr_train_config *config, uint64_t parameters)
@@ -125,11 +125,11 @@ static void print_others(struct zr_text_page *page, const struct zr_rank_report 
     char number[ZR_NUMBER_ROOM];
     bool any = false;
     for (int tag = 0; tag < ZR_TAG_OTHER; tag++) {
-        size_t most = rank->tag_limits.by_tag_bytes[tag];
-        if (most <= rank->planned_by_tag_bytes[tag])
+        size_t max_bytes = rank->tag_limits.by_tag_bytes[tag];
+        if (max_bytes <= rank->planned_by_tag_bytes[tag])
             continue;
         zr_text_print(&page->text, "%s %s %s", any ? "," : before, zr_tag_name((zr_tag)tag),
-                      zr_number_grouped(number, most));
+                      zr_number_grouped(number, max_bytes));
         any = true;
     }
     if (any)
@@ -156,7 +156,7 @@ static void print_host_tier(struct zr_text_page *page, const struct zr_rank_repo
     zr_text_print(&page->text, "\n");
 }
 
-/* Prints where a stage keeps whole what it could shard. */
+/* Prints the parameters and gradients that a stage keeps whole although it could shard them. */
 static void print_whole(struct zr_text_page *page, const struct zr_train_config *config,
                         const struct zr_rank_report *rank, uint64_t parameters)
 {
@@ -193,7 +193,8 @@ zr_result zr_report_plan(const struct zr_train_config *config, uint64_t paramete
         if (bytes == 0)
             continue;
         zr_text_print(&page.text, "  %-11s %10s  %18s  %s\n", zr_tag_name((zr_tag)tag),
-                      zr_number_bytes(number[0], bytes), zr_number_grouped(number[1], bytes), tag_words(tag));
+                      zr_number_bytes(number[0], bytes), zr_number_grouped(number[1], bytes),
+                      tag_description(tag));
     }
     zr_text_print(&page.text, "  %-11s %10s  %18s  at the peak of a step\n", "total",
                   zr_number_bytes(number[0], rank->planned_bytes),
@@ -220,12 +221,13 @@ zr_result zr_report_plan(const struct zr_train_config *config, uint64_t paramete
     print_others(&page, rank);
     print_whole(&page, config, rank, parameters);
     if (!ranks_agree(ranks, world)) {
-        size_t least = rank->planned_bytes;
+        size_t min_bytes = rank->planned_bytes;
         for (unsigned r = 0; r < world; r++)
-            least = ranks[r].planned_bytes < least ? ranks[r].planned_bytes : least;
-        zr_text_print(&page.text, "  the smallest rank takes %s in all\n", zr_number_bytes(number[0], least));
+            min_bytes = ranks[r].planned_bytes < min_bytes ? ranks[r].planned_bytes : min_bytes;
+        zr_text_print(&page.text, "  the smallest rank takes %s in all\n",
+                      zr_number_bytes(number[0], min_bytes));
     }
-    if (config->flops_per_second == 0 && config->stages.ranks <= 1) /* else the timeline or stages follow */
+    if (config->flops_per_second == 0 && config->stages.ranks <= 1) /* else timeline or stages follow */
         zr_text_print(&page.text, "\n");
     return zr_text_flush(&page.text);
 }
@@ -357,10 +359,10 @@ zr_result zr_report_found(const struct zr_train_config *config, const struct zr_
 }
 
 /* Options of a strategy, each after a blank. */
-static void describe_strategy(char *out, size_t room, const struct zr_strategy *strategy)
+static void describe_strategy(char *out, size_t size, const struct zr_strategy *strategy)
 {
     static const char *const recompute[] = {"none", "selective", "full"};
-    snprintf(out, room, "--tp %u --pp %u%s --stage %u --recompute %s --accumulate %u%s%s", strategy->tensor,
+    snprintf(out, size, "--tp %u --pp %u%s --stage %u --recompute %s --accumulate %u%s%s", strategy->tensor,
              strategy->pipeline,
              strategy->pipeline == 1         ? ""
              : strategy->cut == ZR_CUT_EQUAL ? " --pipeline-cut equal"
@@ -393,10 +395,10 @@ zr_result zr_report_strategies(const struct zr_train_config *config, const struc
 /* A line with planned and measured bytes. */
 struct byte_line {
     const char *name;
-    const char *note; /* text for an exact line that need not be equal; NULL: it must be */
+    const char *note; /* explains an exact line whose numbers may differ; NULL: they must be equal */
     size_t planned, measured;
-    bool exact;  /* must be equal */
-    size_t most; /* maximum of an exact line with a note at any time of the plan */
+    bool exact;       /* planned and measured bytes must be equal */
+    size_t max_bytes; /* maximum of an exact line with a note at any time of the plan */
 };
 
 static void print_byte_line(struct zr_text_page *page, const struct byte_line *line)
@@ -407,8 +409,8 @@ static void print_byte_line(struct zr_text_page *page, const struct byte_line *l
 
     if (line->exact)
         verdict = equal ? (page->terminal.utf8 ? "✓ as planned" : "as planned")
-                  : line->note && line->measured <= line->most ? line->note
-                                                               : "DIFFERS";
+                  : line->note && line->measured <= line->max_bytes ? line->note
+                                                                    : "DIFFERS";
     zr_text_print(&page->text, "  %-11s %18s  %18s  %s\n", line->name,
                   line->planned || line->exact ? zr_number_grouped(number[0], line->planned) : "-",
                   zr_number_grouped(number[1], line->measured), verdict);
@@ -427,7 +429,7 @@ static void print_rank_bytes(struct zr_text_page *page, const struct zr_rank_rep
                                  .planned = rank->planned_by_tag_bytes[tag],
                                  .measured = rank->peak_by_tag_bytes[tag],
                                  .exact = true,
-                                 .most = rank->tag_limits.by_tag_bytes[tag]};
+                                 .max_bytes = rank->tag_limits.by_tag_bytes[tag]};
         planned += line.planned;
         measured += line.measured;
         if (line.planned || line.measured)
@@ -442,7 +444,7 @@ static void print_rank_bytes(struct zr_text_page *page, const struct zr_rank_rep
     if (rank->planned_nvme_bytes > 0)
         print_byte_line(page, &(struct byte_line){"nvme", unless, rank->planned_nvme_bytes, rank->nvme_bytes,
                                                   true, rank->planned_nvme_bytes});
-    print_byte_line(page, &(struct byte_line){"other", tag_words(ZR_TAG_OTHER),
+    print_byte_line(page, &(struct byte_line){"other", tag_description(ZR_TAG_OTHER),
                                               rank->planned_by_tag_bytes[ZR_TAG_OTHER],
                                               rank->peak_by_tag_bytes[ZR_TAG_OTHER], false, 0});
     print_byte_line(page,
@@ -463,7 +465,8 @@ static bool keeps_to_plan(const struct zr_rank_report *rank, bool updated)
                               ZR_TAG_OTHER * sizeof *rank->peak_by_tag_bytes) == 0;
 }
 
-/* The rank to show: the first that differs from its plan, else any if all agree, else the largest. */
+/* Chooses the rank to show: the first that differs from its plan; else any rank if all agree, else the
+ * largest. */
 static unsigned choose_rank(char which[64], const struct zr_training_report *run)
 {
     for (unsigned r = 0; r < run->world && run->world > 1; r++)
@@ -551,7 +554,7 @@ static void print_speed(struct zr_text_page *page, const struct zr_training_repo
     }
 }
 
-/* Columns of a text: bytes that do not continue a UTF-8 character. */
+/* Number of columns of a text: bytes that do not continue a UTF-8 character. */
 static unsigned width_of(const char *text, size_t bytes)
 {
     unsigned width = 0;

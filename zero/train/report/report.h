@@ -18,7 +18,7 @@ struct zr_spill_report {
     uint64_t planned_bytes; /* guaranteed to zrd */
     uint64_t spilled_bytes; /* total written */
     uint64_t most_bytes;    /* maximum swapped out at a time */
-    uint64_t times;         /* waits in which something was swapped out */
+    uint64_t times;         /* waits in which memory was swapped out */
     double write_seconds, read_seconds;
 };
 
@@ -37,19 +37,18 @@ struct zr_rank_report {
     uint64_t planned_nvme_moved_bytes, nvme_moved_bytes;
     double nvme_wait_share;
     double late_computing_seconds, late_waiting_seconds; /* of a delayed update's thread */
-    double host_wait_share;                              /* fraction of the run's seconds spent waiting for
-                                                          * host copies */
-    struct zr_tag_limits tag_limits;                     /* maximum of each tag at any time of the plan */
-    size_t planned_kept_by_tag_bytes[ZR_TAG_COUNT];      /* between steps */
-    size_t peak_by_tag_bytes[ZR_TAG_COUNT]; /* measured by the arena, at the first time of the peak */
+    double host_wait_share;          /* fraction of the run's seconds that were waits for host copies */
+    struct zr_tag_limits tag_limits; /* maximum of each tag at any time of the plan */
+    size_t planned_kept_by_tag_bytes[ZR_TAG_COUNT]; /* between steps */
+    size_t peak_by_tag_bytes[ZR_TAG_COUNT];         /* measured by the arena, at the first time of the peak */
     size_t peak_bytes;
     size_t kept_by_tag_bytes[ZR_TAG_COUNT]; /* at the end of the last step */
     size_t peak_reserved_bytes;             /* granules of both arenas */
-    size_t peak_host_reserved_bytes; /* part of it for records, stacks and heap, which --memory-limit does
-                                      * not cover */
-    size_t peak_resident_bytes;      /* VmHWM */
+    size_t peak_host_reserved_bytes;        /* part of peak_reserved_bytes for records, stacks and heap, which
+                                               --memory-limit does not cover */
+    size_t peak_resident_bytes;             /* VmHWM */
     size_t resident_anonymous_bytes, resident_shared_bytes; /* RssAnon and RssShmem at the end of the run */
-    size_t stranded_bytes;                                  /* at the end */
+    size_t stranded_bytes;                                  /* at the end of the run */
     uint64_t sent_elements_per_step, received_bytes_per_step;
     uint64_t driver_calls_last_step;
     uint64_t host_waits_last_step; /* waits for a GPU between the first operation of the step and its end */
@@ -90,20 +89,20 @@ zr_result zr_report_stages(const struct zr_train_config *config, const struct zr
 /* The stages for --json: an array by pipeline rank. */
 json_t *zr_report_stages_json(const struct zr_train_config *config, const struct zr_rank_report *ranks,
                               const struct zr_timeline *timeline, zr_arena *host_arena);
-/* Prints holders and reservations of zrd's memory on stderr; nothing if no zrd runs. */
+/* Prints clients and reservations of zrd's memory on stderr; nothing if no zrd runs. */
 void zr_report_holders(const char *key);
 
 /* Prints what exceeds --memory-limit by tag, and configurations that fit. */
 zr_result zr_report_limit(const struct zr_train_config *config, const struct zr_limit_advice *advice);
-/* Prints the result of --find-max; `config` includes it already. */
+/* Prints the result of --find-max; `config` already includes the result. */
 zr_result zr_report_found(const struct zr_train_config *config, const struct zr_limit_found *found);
-/* Prints the result of --zero-r auto; `config` is the fastest already. */
+/* Prints the result of --zero-r auto; `config` already is the fastest strategy. */
 zr_result zr_report_strategies(const struct zr_train_config *config, const struct zr_strategies *found);
 /* Prints the step timeline of the plan at --flops and --bandwidth. */
 zr_result zr_report_timeline(const struct zr_train_config *config, const struct zr_timeline *timeline);
 /* The timeline for --json, owned by the caller; NULL: no memory, or a non-finite number. */
 json_t *zr_report_timeline_json(const struct zr_train_config *config, const struct zr_timeline *timeline);
-/* Whether a step has updated: only then do measured and planned numbers agree. */
+/* Whether a step has updated parameters: only then do measured and planned numbers agree. */
 static inline bool zr_run_updated(const struct zr_training_report *run)
 {
     return run->steps_count > 0 && !run->all_skipped;

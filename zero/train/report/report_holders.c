@@ -1,4 +1,4 @@
-/* report_holders.c: prints holders and reservations of zrd's memory for a run that does not fit; see
+/* report_holders.c: prints clients and reservations of zrd's memory for a run that does not fit; see
  * report.h. */
 #include <inttypes.h>
 #include <stdio.h>
@@ -21,7 +21,7 @@ static void show_holder(void *state, const struct zr_service_message *client)
     char line[256], held[ZR_NUMBER_ROOM], planned[ZR_NUMBER_ROOM], idle[ZR_NUMBER_ROOM], within[64] = "";
     bool *any = state;
     if (client->pid == getpid() || (client->held_bytes < MIN_BYTES && client->plan_peak_bytes == 0))
-        return; /* skips launchers, which hold almost nothing */
+        return; /* skips launchers, which have almost no memory */
     if (!*any)
         zr_say("not enough memory under zrd; current holders and reservations:");
     if (!*any)

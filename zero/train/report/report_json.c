@@ -11,13 +11,12 @@
 #include "zero/train/report/number.h"
 #include "zero/train/report/report.h"
 
-/* ---- Output
- * ---------------------------------------------------------------------------------------------- */
+/* ---- Output -------------------------------------------------------------------------------------------- */
 
 struct json_output {
     struct zr_file file;
     struct zr_text text;
-    bool aside; /* a file under `partial`, else standard output */
+    bool to_partial; /* the file has the name `partial`; false: stdout, or written in place */
     bool begun, failed;
     char partial[ZR_TRAIN_PATH_ROOM + 16];
     char buffer[8192];
@@ -34,16 +33,16 @@ static zr_result output_open(struct json_output *out, const char *path)
 {
     zr_result result = ZR_OK;
 
-    *out = (struct json_output){.aside = false};
+    *out = (struct json_output){.to_partial = false};
     json_set_alloc_funcs(zr_heap_alloc, zr_heap_free);
     if (strcmp(path, "-") == 0) {
         out->file = zr_file_borrow(STDOUT_FILENO, "standard output");
     } else {
         name_partial(path, out->partial);
         /* A device, pipe or link is written in place: /dev/stdout, >(jq .) */
-        result = zr_path_replaceable(path, &out->aside);
+        result = zr_path_replaceable(path, &out->to_partial);
         if (!result)
-            result = zr_file_create(&out->file, out->aside ? out->partial : path, ZR_CREATE_REPLACE);
+            result = zr_file_create(&out->file, out->to_partial ? out->partial : path, ZR_CREATE_REPLACE);
     }
     if (!result)
         zr_text_start(&out->text, &out->file, out->buffer, sizeof out->buffer);
@@ -58,13 +57,13 @@ static zr_result output_close(struct json_output *out, const char *path)
         result = zr_fail(ZR_ERR_MEMORY, "no memory to write %s", path);
     if (strcmp(path, "-") == 0)
         return result;
-    if (!result && out->aside)
+    if (!result && out->to_partial)
         result = zr_file_sync(&out->file);
     zr_result closed = zr_file_close(&out->file);
     result = result ? result : closed;
-    if (!result && out->aside)
+    if (!result && out->to_partial)
         result = zr_path_rename(&(struct zr_rename){out->partial, path});
-    if (result && out->aside)
+    if (result && out->to_partial)
         unlink(out->partial);
     return result;
 }
@@ -119,7 +118,7 @@ static json_t *tags(const size_t by_tag_bytes[ZR_TAG_COUNT], int tags_count, siz
     return object;
 }
 
-/* Bytes kept between steps; `state` is what ZeRO's formulas describe. */
+/* Bytes kept between steps; `state` is the sum that ZeRO's formulas describe. */
 static json_t *kept(const size_t by_tag_bytes[ZR_TAG_COUNT])
 {
     size_t total = 0;
@@ -149,12 +148,12 @@ static json_t *hex_list(const double *values, size_t count)
 
 /* ---- Ranks --------------------------------------------------------------------------------------------- */
 
-/* Which numbers of ranks are known. */
+/* Selects the known numbers of ranks. */
 struct ranks_view {
     const struct zr_rank_report *ranks;
     unsigned world;
-    bool measured; /* else only planned ones */
-    bool sent;     /* sent elements are known: not if no step was updated */
+    bool measured; /* measured numbers are known; false: only planned ones */
+    bool sent;     /* sent elements are known; false if no step was updated */
 };
 
 static void set_measured(json_t *object, const struct ranks_view *view, const struct zr_rank_report *rank)
@@ -260,7 +259,7 @@ static void add_ranks(struct json_output *out, const struct ranks_view *view)
     zr_text_print(&out->text, "\n]");
 }
 
-/* ---- A run, and a plan --------------------------------------------------------------------------------- */
+/* ---- Reports of runs and plans ------------------------------------------------------------------------- */
 
 static void add_shape(struct json_output *out, const struct zr_train_config *config, uint64_t parameters,
                       unsigned world)
@@ -339,7 +338,7 @@ static json_t *found_object(const struct zr_train_config *config, const struct z
                      "one_more_nvme_bytes", (json_int_t)found->beyond_nvme_bytes);
 }
 
-/* Whether the plan fits under --memory-limit, and variations that do. */
+/* Adds whether the plan fits under --memory-limit, and variations that fit. */
 static void add_advice(struct json_output *out, const struct zr_train_config *config,
                        const struct zr_limit_advice *advice)
 {

@@ -8,14 +8,14 @@
 #include "zero/train/settings/stages.h"
 
 /* "3", or for several stages "2 + 2". */
-static void describe_layers(char *out, size_t room, const struct zr_train_config *config, unsigned rank)
+static void describe_layers(char *out, size_t size, const struct zr_train_config *config, unsigned rank)
 {
     const struct zr_pipeline pipeline = zr_stages_pipeline(&config->stages, NULL);
     size_t used = 0;
     for (unsigned s = 0; s < zr_stages_count(&config->stages); s++) {
         if (zr_pipeline_rank_of(&pipeline, config->stages.ranks, s) != rank)
             continue;
-        used += (size_t)snprintf(out + used, room - used, "%s%u", used > 0 ? " + " : "",
+        used += (size_t)snprintf(out + used, size - used, "%s%u", used > 0 ? " + " : "",
                                  config->stages.layers[s]);
     }
 }

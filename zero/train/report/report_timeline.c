@@ -81,8 +81,7 @@ static unsigned tiers_of(const struct zr_timeline *t, struct tier out[])
     return count;
 }
 
-/* ---- Text
- * ------------------------------------------------------------------------------------------------ */
+/* ---- Text ---------------------------------------------------------------------------------------------- */
 
 /* Draws the position of a phase in the step. */
 static void print_bar(struct zr_text_page *page, const struct zr_timeline_phase *phase, double scale_seconds)
@@ -162,9 +161,8 @@ static void print_figures(struct zr_text_page *page, const struct zr_train_confi
                       1e3 * t->comm_seconds);
     if (t->walk.seconds > 0)
         print_idle(page, config, t);
-    if (t->host_moved_bytes > 0 &&
-        config->offload_optimizer ==
-            ZR_TIER_NONE) /* half of it is copied out during forward, which is shorter than backward */
+    /* Half of the bytes are copied out during forward, which is shorter than backward. */
+    if (t->host_moved_bytes > 0 && config->offload_optimizer == ZR_TIER_NONE)
         zr_text_print(&page->text, "\n  copies of checkpoints cost nothing from %sB/s on",
                       with_prefix(number[0], (double)t->host_moved_bytes / 2 /
                                                  t->phases[ZR_ACTION_FORWARD].busy_seconds));
@@ -177,7 +175,7 @@ static void print_figures(struct zr_text_page *page, const struct zr_train_confi
                   with_prefix(number[1], config->flops_per_second));
 }
 
-/* Actions without duration (copies, norms, the optimizer) are not listed. */
+/* Whether an event is listed. Events without duration (copies, norms, the optimizer) are not. */
 static bool is_shown(const struct zr_timeline_event *event)
 {
     return event->end_seconds > event->begin_seconds;
@@ -235,8 +233,7 @@ zr_result zr_report_timeline(const struct zr_train_config *config, const struct 
     return zr_text_flush(&page.text);
 }
 
-/* ---- JSON
- * ------------------------------------------------------------------------------------------------ */
+/* ---- JSON ---------------------------------------------------------------------------------------------- */
 
 static json_t *phases_object(const struct zr_timeline *t)
 {

@@ -1,4 +1,4 @@
-/* terminal.c: asks the system and the environment about a descriptor, once, and writes words to it. */
+/* terminal.c: finds the capabilities of a descriptor, once, and writes text to it. */
 #define _GNU_SOURCE
 #include "alloc/base/system/file.h"
 #include "zero/train/report/terminal.h"
@@ -13,18 +13,18 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-static bool says(const char *name)
+static bool is_set(const char *name)
 {
     const char *value = getenv(name);
     return value && value[0];
 }
 
-/* As setlocale() would decide, without loading a locale. */
+/* Whether the locale is UTF-8, by the rules of setlocale(), without loading a locale. */
 static bool locale_is_utf8(void)
 {
-    const char *value = says("LC_ALL")     ? getenv("LC_ALL")
-                        : says("LC_CTYPE") ? getenv("LC_CTYPE")
-                                           : getenv("LANG");
+    const char *value = is_set("LC_ALL")     ? getenv("LC_ALL")
+                        : is_set("LC_CTYPE") ? getenv("LC_CTYPE")
+                                             : getenv("LANG");
     return value && (strcasestr(value, "UTF-8") || strcasestr(value, "UTF8"));
 }
 
@@ -36,18 +36,19 @@ void zr_terminal_measure(struct zr_terminal *terminal)
         terminal->columns = size.ws_col;
 }
 
-/* mpirun gives each rank a terminal of its own, and passes on what comes out of it to wherever it writes. */
-static bool passed_on(void)
+/* Whether mpirun copies the output: mpirun gives each rank a terminal and copies the terminal's output to its
+ * own output. */
+static bool is_passed_on(void)
 {
-    return says("OMPI_COMM_WORLD_RANK");
+    return is_set("OMPI_COMM_WORLD_RANK");
 }
 
 void zr_terminal_find(struct zr_terminal *out, int fd)
 {
     const char *kind = getenv("TERM");
     *out = (struct zr_terminal){.fd = fd, .utf8 = locale_is_utf8()};
-    out->live = isatty(fd) == 1 && kind && strcmp(kind, "dumb") != 0 && !passed_on();
-    out->colour = out->live && !says("NO_COLOR");
+    out->live = isatty(fd) == 1 && kind && strcmp(kind, "dumb") != 0 && !is_passed_on();
+    out->colour = out->live && !is_set("NO_COLOR");
     zr_terminal_measure(out);
 }
 
@@ -60,17 +61,17 @@ void zr_show(int fd, const char *data, size_t bytes)
 
 void zr_say(const char *format, ...)
 {
-    char words[2048] = "zr-train: ";
-    size_t lead = strlen(words);
+    char message[2048] = "zr-train: ";
+    size_t lead = strlen(message);
     va_list list;
     va_start(list, format);
-    int length = vsnprintf(words + lead, sizeof words - lead - 1, format, list);
+    int length = vsnprintf(message + lead, sizeof message - lead - 1, format, list);
     va_end(list);
     if (length < 0)
         return;
-    size_t used = strlen(words);
-    words[used++] = '\n';
-    zr_show(STDERR_FILENO, words, used);
+    size_t used = strlen(message);
+    message[used++] = '\n';
+    zr_show(STDERR_FILENO, message, used);
 }
 
 /* ---- Pages --------------------------------------------------------------------------------------------- */

@@ -1,5 +1,5 @@
-/* terminal.h: capabilities of a descriptor (live line, colour, UTF-8, width), and messages on stderr.
- * Nothing here allocates. Messages do not count as file writes for fault injection. */
+/* terminal.h: capabilities of a descriptor (live line, colour, UTF-8, width), and messages on stderr. These
+ * functions allocate nothing, and fault injection does not count their writes. */
 #ifndef ZR_TRAIN_TERMINAL_H
 #define ZR_TRAIN_TERMINAL_H
 
@@ -20,8 +20,7 @@ void zr_terminal_find(struct zr_terminal *out, int fd);
 /* Reads the width again, after a resize. */
 void zr_terminal_measure(struct zr_terminal *terminal);
 
-/* Prints "zr-train: message
- * " on stderr in one write; cut at 2,047 bytes. */
+/* Prints "zr-train: ", the message and a newline on stderr in one write; cut at 2,047 bytes. */
 void zr_say(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* Writes bytes to a descriptor; a closed reader is ignored. */
 void zr_show(int fd, const char *data, size_t bytes);

@@ -22,14 +22,15 @@ static bool own(const struct zr_flag *flag)
     return flag->room_bytes == 0;
 }
 
-/* A path may differ by machine, so only its presence counts: it decides which collectives the ranks run. */
+/* Hash of an option. A path may differ by machine, so only its presence counts, which decides which
+ * collectives the ranks run. */
 static uint32_t hash(const struct zr_flag *flag, const struct zr_train_config *config)
 {
     const unsigned char *field = (const unsigned char *)config + flag->offset;
     const unsigned char given = field[0] != '\0';
     size_t bytes = flag->room_bytes;
     uint32_t sum = UINT32_C(0x811c9dc5); /* FNV-1a */
-    /* Each process cuts the pipeline by its own plan, so the resulting cut is compared too. */
+    /* Each process cuts the pipeline by its own plan, so the resulting cut is hashed too. */
     for (size_t i = 0; strcmp(flag->name, "pipeline-cut") == 0 && i < sizeof config->stages.layers; i++)
         sum = (sum ^ ((const unsigned char *)config->stages.layers)[i]) * UINT32_C(0x01000193);
     if (strcmp(flag->name, "prompt") == 0) {
@@ -43,8 +44,8 @@ static uint32_t hash(const struct zr_flag *flag, const struct zr_train_config *c
     return sum;
 }
 
-/* One exchange compares everything: with a different --bucket-bytes or model the rings differ, and a
- * second exchange could hang. */
+/* One exchange compares all settings: with a different --bucket-bytes or model the rings differ, and a second
+ * exchange could hang. */
 zr_result zr_train_agree(const struct zr_train_config *config, zr_comm *comm)
 {
     unsigned world = zr_comm_world(comm);

@@ -1,5 +1,5 @@
-/* args.c: parses the command line by the table in flags.c and resolves what it leaves open. It runs before
- * the fork and keeps no memory. */
+/* args.c: parses the command line by the table in flags.c and resolves the settings that it leaves open. Runs
+ * before the fork and keeps no memory. */
 #define _GNU_SOURCE
 #include "zero/train/settings/args.h"
 
@@ -88,7 +88,7 @@ static int unknown(const char *name)
     return ZR_EXIT_USAGE;
 }
 
-static int said(int code)
+static int print_error(int code)
 {
     if (code == ZR_EXIT_USAGE)
         zr_say("%s", zr_last_error());
@@ -119,16 +119,16 @@ static int find_and_store(struct zr_train_config *config, int argc, char **argv,
     bool takes = flag->argument || flag->choices;
     value = equals ? equals + 1 : NULL;
     if (!takes && value)
-        return said(zr_flag_wrong(flag, NULL, "takes no value; give --%s alone", name));
+        return print_error(zr_flag_wrong(flag, NULL, "takes no value; give --%s alone", name));
     if (takes && !value) {
         /* "--save --steps 3": the value of --save is missing */
         if (*at >= argc || strncmp(argv[*at], "--", 2) == 0)
-            return said(zr_flag_wrong(flag, NULL, "needs a value: --%s %s", name,
-                                      flag->argument ? flag->argument : flag->choices));
+            return print_error(zr_flag_wrong(flag, NULL, "needs a value: --%s %s", name,
+                                             flag->argument ? flag->argument : flag->choices));
         value = argv[(*at)++];
     }
     config->given[zr_flag_index(flag)] = true;
-    return said(zr_flag_store_in(flag, config, value));
+    return print_error(zr_flag_store_in(flag, config, value));
 }
 
 static int read_arguments(struct zr_train_config *config, int argc, char **argv)
@@ -148,8 +148,7 @@ static int store_defaults(struct zr_train_config *config)
     return code;
 }
 
-/* ---- Settings that the command line leaves open
- * ---------------------------------------------------------- */
+/* ---- Settings that the command line leaves open -------------------------------------------------------- */
 
 static void resolve_loss_scaling(struct zr_train_config *config)
 {
@@ -158,7 +157,7 @@ static void resolve_loss_scaling(struct zr_train_config *config)
         config->loss_scale > 0 ? config->loss_scale : ldexpf(1, (int)config->loss_scale_power);
 }
 
-/* The table of options sets the groups' rates. */
+/* Sets the optimizer's constants. The table of options sets the groups' rates. */
 static void resolve_optimizer(struct zr_optimizer_options *optimizer)
 {
     optimizer->epsilon = 1e-8f;
@@ -168,8 +167,9 @@ static void resolve_optimizer(struct zr_optimizer_options *optimizer)
     optimizer->groups[ZR_GROUP_EMBEDDINGS].decay_factor = 1;
 }
 
-/* NCCL starts up over host messages. If mpirun has started ranks on several machines, MPI carries them. */
-static bool goes_by_mpi(struct zr_train_config *config)
+/* Whether MPI carries the host messages: NCCL starts up over host messages, and mpirun may have started ranks
+ * on several machines. */
+static bool uses_mpi(struct zr_train_config *config)
 {
     const struct zr_start *start = &config->start;
     config->by_mpi |= config->comm == ZR_TRAIN_COMM_NCCL && start->mpi &&
@@ -183,8 +183,8 @@ static int count_ranks(struct zr_train_config *config)
     config->by_mpi = config->comm == ZR_CARRIER_MPI;
     if (!config->dry_run &&
         (zr_start_read(&config->start) != ZR_OK ||
-         zr_start_check(&config->start, goes_by_mpi(config),
-                        zr_flag_given(config, "ranks") ? config->world : 0, &config->world) != ZR_OK)) {
+         zr_start_check(&config->start, uses_mpi(config), zr_flag_given(config, "ranks") ? config->world : 0,
+                        &config->world) != ZR_OK)) {
         zr_say("%s", zr_last_error());
         return ZR_EXIT_USAGE;
     }
@@ -206,7 +206,7 @@ static const struct zero_r {
               {"C4", 2, true, false},
               {"C5", 2, true, true}};
 
-/* An option that contradicts the preset, as words; NULL: none. */
+/* Text of an option that contradicts the preset; NULL: none. */
 static const char *contradicts(const struct zr_train_config *config, const struct zero_r *preset)
 {
     if (zr_flag_given(config, "stage") && config->stage != preset->stage)
@@ -235,11 +235,11 @@ static int apply_zero_r(struct zr_train_config *config)
         return ZR_EXIT_USAGE;
     }
     const struct zero_r *preset = &zero_r[config->zero_r];
-    const char *words = contradicts(config, preset);
-    if (words) {
+    const char *message = contradicts(config, preset);
+    if (message) {
         zr_say("--zero-r %s means --stage %u --recompute full%s%s and contradicts %s; leave one of them out",
                preset->name, preset->stage, preset->partition ? " --partition-activations" : "",
-               preset->offload ? " --checkpoint-offload" : "", words);
+               preset->offload ? " --checkpoint-offload" : "", message);
         return ZR_EXIT_USAGE;
     }
     config->stage = preset->stage;
@@ -250,9 +250,9 @@ static int apply_zero_r(struct zr_train_config *config)
     return -1;
 }
 
-/* --speculative-update auto: speculate if the state is in a file, where a second copy costs no memory.
- * Ranks of another launcher check the disk independently and would all count the same free space, so they
- * do not speculate. */
+/* --speculative-update auto: speculates if the state is in a file, where a second copy costs no memory. Ranks
+ * of another launcher do not speculate: they check the disk independently and would all count the same free
+ * space. */
 static void resolve_speculation(struct zr_train_config *config)
 {
     if (config->speculative_bytes != SIZE_MAX)
@@ -264,8 +264,8 @@ static void resolve_speculation(struct zr_train_config *config)
                                  config->start.kind == ZR_START_FORK && !config->by_mpi;
 }
 
-/* On a GPU the chunks of logits have the largest useful size; with a limit the smallest, until
- * zr_resolve_logits_bytes() has found what fits. */
+/* Sets the size of the chunks of logits. On a GPU it is the largest useful size; with a limit the smallest,
+ * until zr_resolve_logits_bytes() has found a size that fits. */
 static void resolve_logits(struct zr_train_config *config)
 {
     if (config->backend == ZR_TRAIN_CUDA && config->logits_bytes == 0)
@@ -291,12 +291,12 @@ static void resolve_plan(struct zr_train_config *config)
         config->threads = PLANNED_THREADS;
 }
 
-/* A tenth of the steps, 20 to 100. With fewer than 20 the loss jumps in the first steps; more than 100
- * gain nothing. */
+/* A tenth of the steps, 20 to 100. With fewer than 20 steps the loss jumps in the first steps; more than 100
+ * have no benefit. */
 static uint64_t default_warmup(uint64_t steps)
 {
-    uint64_t most = steps / 2 < 100 ? steps / 2 : 100, tenth = steps / 10 > 20 ? steps / 10 : 20;
-    return tenth < most ? tenth : most;
+    uint64_t max_steps = steps / 2 < 100 ? steps / 2 : 100, tenth = steps / 10 > 20 ? steps / 10 : 20;
+    return tenth < max_steps ? tenth : max_steps;
 }
 
 /* Resolves the settings that the command line leaves open. */
@@ -341,7 +341,8 @@ static void start(struct zr_train_config *out, int argc, char **argv)
     store_defaults(out);
 }
 
-/* Settings of the file replace the defaults; the command line is then parsed again on top. */
+/* Reads the file. Its settings replace the defaults; the command line is then parsed again and overrides
+ * them. */
 static int read_config_file(struct zr_train_config *out, struct zr_config_rest *rest, int argc, char **argv)
 {
     char path[ZR_TRAIN_PATH_ROOM];
@@ -360,14 +361,14 @@ static int read_config_file(struct zr_train_config *out, struct zr_config_rest *
 static void say_left_out(const struct zr_train_config *config)
 {
     struct zr_text text;
-    char words[1024];
-    zr_text_start(&text, NULL, words, sizeof words - 1);
+    char message[1024];
+    zr_text_start(&text, NULL, message, sizeof message - 1);
     zr_config_left_out(&text, config);
-    words[text.used_bytes] = '\0';
+    message[text.used_bytes] = '\0';
     if (text.used_bytes)
         zr_say(
             "--config: the file omits these keys, for which zr-train's defaults differ from DeepSpeed's:%s",
-            words);
+            message);
 }
 
 int zr_args_parse(struct zr_train_config *out, int argc, char **argv)
@@ -386,9 +387,9 @@ int zr_args_parse(struct zr_train_config *out, int argc, char **argv)
     code = count_ranks(out);
     if (code >= 0)
         return code;
-    const char *words = zr_args_beside_find_max(out, &rest);
-    if (words) {
-        zr_say("%s", words);
+    const char *message = zr_args_beside_find_max(out, &rest);
+    if (message) {
+        zr_say("%s", message);
         return ZR_EXIT_USAGE;
     }
     if (zr_config_resolve_batch(&rest, out) != ZR_OK) {

@@ -1,7 +1,7 @@
 /* args.h: the settings of a zr-train run.
  *
- * Everything in zero/train/ reads its settings from struct zr_train_config, a plain value that survives
- * the fork. Nothing here allocates or touches a backend. */
+ * Everything in zero/train/ reads its settings from struct zr_train_config, a plain value that survives the
+ * fork. These functions allocate nothing and touch no backend. */
 #ifndef ZR_TRAIN_ARGS_H
 #define ZR_TRAIN_ARGS_H
 
@@ -24,7 +24,7 @@ enum zr_exit {
 /* The exit code for a result. */
 enum zr_exit zr_exit_of(zr_result result);
 
-/* What happens when a tag exceeds its byte plan. */
+/* Reaction to a tag that exceeds its byte plan. */
 enum zr_over_plan { ZR_OVER_PLAN_FAIL = 0, ZR_OVER_PLAN_CONTINUE };
 
 /* How --pp divides the layers into stages. */
@@ -156,7 +156,7 @@ struct zr_train_config {
     unsigned world_size; /* --world-size; code uses `world` */
     /* Settings for which a plan took a default; the report names them. */
     bool plans_vocabulary, plans_sequence, plans_threads;
-    unsigned unused;     /* storage of options with a single choice */
+    unsigned unused;     /* storage of all options with a single choice */
     unsigned backend;    /* enum zr_train_backend */
     size_t logits_bytes; /* maximum chunk of the head's logits; 0: the model's choice */
     bool cuda_graph;     /* record a step and replay it as a CUDA graph */
@@ -252,9 +252,10 @@ void zr_args_print(struct zr_text *text, const struct zr_train_config *config,
  * equal differs; the message names the first one. Paths, threads and limits may differ. */
 zr_result zr_train_agree(const struct zr_train_config *config, zr_comm *comm);
 
-/* Compares what makes the ranks' matrix products, `mine` of this rank: a card, its compute capability and the
- * library's version decide in which order a product is added up, so ranks that differ in one differ in last
- * bits. Rank 0 says so; with --deterministic it is ZR_ERR_INVALID on all of them. Collective. */
+/* Compares the libraries that compute the ranks' matrix products; `mine`: that of this rank. GPU model,
+ * compute capability and the library's version determine the order of sums, so ranks that differ in one of
+ * them differ in the last bits. Rank 0 prints a difference; with --deterministic it is ZR_ERR_INVALID on all
+ * ranks. Collective. */
 zr_result zr_train_agree_products(const struct zr_train_config *config, zr_comm *comm, const char *mine);
 
 /* Checks that the run's outputs can be written, so that a typo does not cost an hour. Creates and changes

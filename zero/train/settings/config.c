@@ -219,7 +219,7 @@ static const char *find_key(const char *text, const char *path)
     return found;
 }
 
-/* Replaces control characters: a message stays on one line and sends no commands to a terminal. */
+/* Replaces control characters, so that a message is one line and sends no commands to a terminal. */
 static void make_plain(char *text)
 {
     for (; *text; text++)
@@ -232,18 +232,19 @@ static zr_result refuse(const struct reader *reader, const char *path, const cha
 
 static zr_result refuse(const struct reader *reader, const char *path, const char *format, ...)
 {
-    char words[600], name[PATH_ROOM];
+    char message[600], name[PATH_ROOM];
     unsigned line = 1;
     va_list list;
     va_start(list, format);
-    vsnprintf(words, sizeof words, format, list);
+    vsnprintf(message, sizeof message, format, list);
     va_end(list);
     for (const char *at = reader->text, *end = find_key(at, path); at < end; at++)
         line += *at == '\n';
     snprintf(name, sizeof name, "%s", path);
     make_plain(name);
-    make_plain(words);
-    return zr_fail(ZR_ERR_INVALID, "--config '%.200s' line %u: %.120s: %s", reader->file, line, name, words);
+    make_plain(message);
+    return zr_fail(ZR_ERR_INVALID, "--config '%.200s' line %u: %.120s: %s", reader->file, line, name,
+                   message);
 }
 
 /* ---- Values -------------------------------------------------------------------------------------------- */
@@ -319,7 +320,7 @@ static unsigned element_bytes(const struct reader *reader)
 }
 
 /* Stores a size in elements in an option that counts bytes; the option's limits are printed in elements. A
- * string is a size in bytes and needs a unit, which tells it from elements. */
+ * string is a size in bytes and needs a unit, which distinguishes it from elements. */
 static zr_result read_elements(const struct reader *reader, const struct config_key *key, const json_t *value)
 {
     unsigned bytes = element_bytes(reader);
@@ -336,7 +337,7 @@ static zr_result read_elements(const struct reader *reader, const struct config_
     if (result == ZR_OK)
         return result;
     return refuse(reader, key->path, "must be a whole number of elements from %.0f to %.0f (%u bytes each)",
-                  flag->least / bytes, flag->most / bytes, bytes);
+                  flag->min / bytes, flag->max / bytes, bytes);
 }
 
 static zr_result read_value(const struct reader *reader, const struct config_key *key, const json_t *value)
@@ -416,8 +417,7 @@ static zr_result walk(const struct reader *reader, const char *above, json_t *ob
     return result;
 }
 
-/* ---- Keys that depend on each other
- * --------------------------------------------------------------------- */
+/* ---- Keys that depend on each other -------------------------------------------------------------------- */
 
 /* Index of a string among the choices of its key; 0 if the file does not have the key. */
 static zr_result read_word(const struct reader *reader, const char *path, size_t *out)
@@ -533,7 +533,7 @@ static zr_result read_scheduler(const struct reader *reader)
     return result;
 }
 
-/* `above`: the object with the device and nvme_path. */
+/* Reads the tier of an object. `above`: the object with the device and nvme_path. */
 static zr_result read_tier(const struct reader *reader, const char *above, const char *option)
 {
     static const char *const tiers[] = {"none", "cpu"};
@@ -618,7 +618,7 @@ zr_result zr_config_read(const char *path, struct zr_train_config *config, struc
             result = zr_fail(ZR_ERR_FORMAT, "--config '%.200s' line 1: must be an object: {...}", path);
         else
             result = read_root(&reader);
-        memory.left_bytes = 0; /* a later allocation without an owner fails */
+        memory.left_bytes = 0; /* a later allocation, which has no owner, fails */
     }
     zr_pages_give(text, all_bytes);
     return result;
@@ -632,7 +632,7 @@ zr_result zr_config_resolve_batch(const struct zr_config_rest *rest, struct zr_t
     bool has_accumulate = rest->has_accumulate || zr_flag_given(config, "accumulate");
     char number[32];
 
-    if (rest->train_batch == 0 || data_ranks == 0) /* fewer ranks than the mesh; refused later */
+    if (rest->train_batch == 0 || data_ranks == 0) /* fewer ranks than the mesh: a later check refuses them */
         return ZR_OK;
     if (!has_batch)
         batch = rest->train_batch / (data_ranks * accumulate);

@@ -24,7 +24,7 @@ zr_result zr_config_read(const char *path, struct zr_train_config *config, struc
 zr_result zr_config_resolve_batch(const struct zr_config_rest *rest, struct zr_train_config *config);
 
 /* Writes the keys of optimizer, scheduler and clipping that neither the file nor an option sets, each with
- * zr-train's value. Call it after all settings are resolved. */
+ * zr-train's value. Called after all settings are resolved. */
 void zr_config_left_out(struct zr_text *text, const struct zr_train_config *config);
 
 /* Writes the keys and their options for --help. */

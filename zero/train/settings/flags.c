@@ -1,9 +1,9 @@
-/* flags.c: the one table of zr-train's options. To add an option, add a line. */
+/* flags.c: the one table of zr-train's options. A new option is a new line of the table. */
 #include "zero/train/settings/flags.h"
 
 #define FIELD(name) offsetof(struct zr_train_config, name), sizeof(((struct zr_train_config *)0)->name)
 
-/* Which fields of the line are given where: name, group, argument, help, then what the kind needs. */
+/* Macros for the rows of the table: name, group, argument, help, then the fields of the option's kind. */
 #define TEXT(option, group_, argument_, field, help_)                                                        \
     {                                                                                                        \
         option, group_, argument_, help_, NULL, NULL, NULL, ZR_FLAG_TEXT, FIELD(field), 0, 0                 \
@@ -25,10 +25,10 @@
     {                                                                                                        \
         option, group_, NULL, help_, NULL, NULL, NULL, ZR_FLAG_SWITCH, FIELD(field), 0, 0                    \
     }
-/* What is recomputed, and of how many layers, side by side. */
+/* The policy and the number of layers, which are adjacent fields. */
 #define RECOMPUTE_FIELDS offsetof(struct zr_train_config, shape.recompute), 2 * sizeof(unsigned)
 
-/* Steps and seconds, side by side. */
+/* Steps and seconds, which are adjacent fields. */
 #define EVERY_FIELDS(field) offsetof(struct zr_train_config, field), 2 * sizeof(uint64_t)
 
 static const char model[] = "Model", data[] = "Data and steps", memory[] = "Ranks and memory",

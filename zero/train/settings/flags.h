@@ -1,5 +1,5 @@
-/* flags.h: the table of zr-train's options. args.c and values.c parse by it, help.c prints it. Private to
- * settings/. */
+/* flags.h: the table of zr-train's options. args.c and values.c parse by the table, help.c prints it. Private
+ * to settings/. */
 #ifndef ZR_TRAIN_FLAGS_H
 #define ZR_TRAIN_FLAGS_H
 
@@ -7,15 +7,15 @@
 
 enum zr_flag_kind {
     ZR_FLAG_TEXT,      /* text, stored in a char array */
-    ZR_FLAG_COUNT,     /* a whole number from least to most */
+    ZR_FLAG_COUNT,     /* a whole number from min to max */
     ZR_FLAG_BYTES,     /* a size in bytes, see alloc/base/sizes.h */
     ZR_FLAG_ROOM,      /* a size in bytes, or none, or auto */
-    ZR_FLAG_REAL,      /* a number from least to most */
-    ZR_FLAG_RATE,      /* bytes per second: a number or a size, from least to most */
+    ZR_FLAG_REAL,      /* a number from min to max */
+    ZR_FLAG_RATE,      /* bytes per second: a number or a size, from min to max */
     ZR_FLAG_CHOICE,    /* one of `choices`; its index is stored */
     ZR_FLAG_TIER,      /* one of `choices`, or nvme:DIR, whose folder is stored in another field */
     ZR_FLAG_VOCAB,     /* byte, or a number of tokens */
-    ZR_FLAG_RATIO,     /* a number from least to most, or auto */
+    ZR_FLAG_RATIO,     /* a number from min to max, or auto */
     ZR_FLAG_EVERY,     /* a number of steps, or a time in seconds, minutes or hours */
     ZR_FLAG_RECOMPUTE, /* one of `choices`; the last one also as "full:N" */
     ZR_FLAG_SWITCH,    /* no argument */
@@ -33,7 +33,7 @@ struct zr_flag {
     const char *choices;  /* "none|selective|full" */
     enum zr_flag_kind kind;
     size_t offset, room_bytes; /* the field in struct zr_train_config */
-    double least, most;
+    double min, max;
 };
 
 extern const struct zr_flag zr_flags[];

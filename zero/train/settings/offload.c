@@ -64,8 +64,8 @@ static zr_result measure_disk(struct zr_tiers_found *out, struct zr_folder_found
     return result;
 }
 
-static zr_result look_at_folder(struct zr_tiers_found *out, struct zr_folder_found *disk,
-                                const struct zr_train_config *config, const char *path, zr_arena *host_arena)
+static zr_result probe_folder(struct zr_tiers_found *out, struct zr_folder_found *disk,
+                              const struct zr_train_config *config, const char *path, zr_arena *host_arena)
 {
     struct zr_nvme_probe probe;
     const struct zr_nvme_folder folder = {path, config->force};
@@ -74,29 +74,29 @@ static zr_result look_at_folder(struct zr_tiers_found *out, struct zr_folder_fou
         return result;
     disk->align_bytes = probe.align_bytes;
     disk->depth = config->nvme_depth;
-    /* The space for the plan is checked when the plan exists. */
+    /* The space for the plan is checked later, when the plan exists. */
     return config->nvme_depth || probe.free_bytes < 2 * MEASURED_BYTES
                ? ZR_OK
                : measure_disk(out, disk, &folder, host_arena);
 }
 
 /* Probes the folders; a folder of both options is probed once. */
-static zr_result look_at_folders(struct zr_tiers_found *out, const struct zr_train_config *config,
-                                 zr_arena *host_arena)
+static zr_result probe_folders(struct zr_tiers_found *out, const struct zr_train_config *config,
+                               zr_arena *host_arena)
 {
     const char *optimizer = optimizer_folder(config).path, *parameters = parameters_folder(config).path;
     zr_result result = ZR_OK;
     if (optimizer)
-        result = look_at_folder(out, &out->optimizer, config, optimizer, host_arena);
+        result = probe_folder(out, &out->optimizer, config, optimizer, host_arena);
     if (result == ZR_OK && parameters && optimizer && strcmp(parameters, optimizer) == 0)
         out->parameters = out->optimizer;
     else if (result == ZR_OK && parameters)
-        result = look_at_folder(out, &out->parameters, config, parameters, host_arena);
+        result = probe_folder(out, &out->parameters, config, parameters, host_arena);
     out->nvme_bytes_per_second /= config->ranks_here;
     return result;
 }
 
-/* Best of several copies: the first one faults the pages in. */
+/* Measures copies: the best of several, because the first one faults the pages in. */
 static zr_result measure_copies(struct zr_tiers_found *out, zr_arena *host_arena)
 {
     void *from = NULL, *to = NULL;
@@ -179,7 +179,7 @@ static zr_result update_once(struct update *update, enum zr_optimizer_kind kind)
                                   .numbers = numbers});
 }
 
-/* Best of several updates. */
+/* Measures updates: the best of several. */
 static zr_result measure_updates(struct zr_tiers_found *out, const struct zr_train_config *config,
                                  enum zr_isa isa, zr_arena *host_arena)
 {
@@ -211,7 +211,7 @@ zr_result zr_offload_measure(struct zr_tiers_found *out, const struct zr_train_c
                              enum zr_isa isa, zr_arena *host_arena)
 {
     *out = (struct zr_tiers_found){.nvme_bytes_per_second = 0};
-    zr_result result = look_at_folders(out, config, host_arena);
+    zr_result result = probe_folders(out, config, host_arena);
     if (result == ZR_OK && times_copies(config))
         result = measure_copies(out, host_arena);
     return result == ZR_OK && times_updates(config) ? measure_updates(out, config, isa, host_arena) : result;

@@ -6,13 +6,13 @@
 #include "zero/plan/plan.h"
 #include "zero/train/settings/args.h"
 
-/* Whether zr_offload_measure() has anything to measure for this run. */
+/* Whether zr_offload_measure() has any measurement to make for this run. */
 bool zr_offload_has_to_measure(const struct zr_train_config *config);
-/* Fills config->found. A disk is written and read for half a second in a file of 32 MiB, unless it is too
- * full or --nvme-depth is given; the ranks of a machine share its rate. With a timeline, host copies and
+/* Fills config->found. A disk is written and read for half a second in a file of 32 MiB, unless the disk is
+ * too full or --nvme-depth is given; the ranks of a machine share its rate. With a timeline, host copies and
  * an update by one thread (the host's kernels for `isa`) are timed too. Records and buffers come from
- * host_arena and are freed. ZR_ERR_IO: the folder is missing, not writable, or in memory; the message says
- * what to do. */
+ * host_arena and are freed. ZR_ERR_IO: the folder is missing, not writable, or in memory; the message has the
+ * fix. */
 zr_result zr_offload_measure(struct zr_tiers_found *out, const struct zr_train_config *config,
                              enum zr_isa isa, zr_arena *host_arena);
 
@@ -27,11 +27,11 @@ static inline double zr_offload_stays(const struct zr_train_config *config)
                                                                                    : 0;
 }
 
-/* Whether the files of all ranks of this machine fit. ZR_ERR_IO: the disk is too full; ZR_ERR_MEMORY:
+/* Checks that the files of all ranks of this machine fit. ZR_ERR_IO: the disk is too full; ZR_ERR_MEMORY:
  * --nvme-limit is too small. The message has the bytes. */
 zr_result zr_offload_check_space(const struct zr_train_config *config, const struct zr_byte_plan *plan);
-/* Whether the optimizer's folder has twice the space of the plan, to leave room for checkpoints and
- * others. */
+/* Whether the optimizer's folder has twice the space of the plan, which leaves space for checkpoints and
+ * other files. */
 bool zr_offload_has_ample_space(const struct zr_train_config *config, const struct zr_byte_plan *plan);
 
 #endif

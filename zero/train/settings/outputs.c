@@ -39,7 +39,7 @@ static zr_result check_folder(const char *option, const char *path, const char *
     return ZR_OK;
 }
 
-/* For a folder that may be created: checks its nearest existing ancestor. */
+/* Checks a folder that may be created, by its nearest existing ancestor. */
 static zr_result check_save(const char *path)
 {
     char folder[ZR_TRAIN_PATH_ROOM + 2];
@@ -52,7 +52,7 @@ static zr_result check_save(const char *path)
     return result ? result : check_folder("save", path, folder);
 }
 
-/* For a file. `written_over`: an existing file is opened and overwritten instead of being replaced. */
+/* Checks a file. `written_over`: an existing file is opened and overwritten instead of being replaced. */
 static zr_result check_file(const char *option, const char *path, bool written_over)
 {
     char folder[ZR_TRAIN_PATH_ROOM + 2];
@@ -76,7 +76,7 @@ static zr_result check_file(const char *option, const char *path, bool written_o
     return check_folder(option, path, folder);
 }
 
-/* For a file that is written at random offsets or mapped, so pipes and devices are refused. The new file
+/* Checks a file that is written at random offsets or mapped, so pipes and devices are refused. The new file
  * replaces an existing one and would replace a symbolic link. */
 static zr_result check_ordinary(const char *option, const char *path)
 {
@@ -134,8 +134,8 @@ struct named {
     const char *option, *path;
 };
 
-/* With several ranks each writes its own trace, FILE.0, FILE.1, ...; these must not be other files of the
- * run. */
+/* Checks the traces. With several ranks each rank writes its own trace, FILE.0, FILE.1, ...; these must not
+ * be other files of the run. */
 static zr_result check_traces(const struct zr_train_config *config, const struct named *files, size_t count)
 {
     char trace[ZR_TRAIN_PATH_ROOM + 16];

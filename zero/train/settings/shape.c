@@ -10,7 +10,7 @@
 
 enum { WIDEST = 1 << 20, MAX_LAYERS = 65536 };
 
-/* Channels per head; the width is a multiple of it. */
+/* Channels per head; the width is a multiple of this number. */
 static size_t head_channels(size_t hidden)
 {
     return hidden >= 4096 ? 128 : hidden >= 256 ? 64 : hidden >= 64 ? 16 : 4;

@@ -4,7 +4,7 @@
 
 #include "zero/train/settings/args.h"
 
-/* The first rank of the run with this pipeline rank; the others take the same bytes. */
+/* The first rank of the run with this pipeline rank; other ranks of the pipeline rank take the same bytes. */
 unsigned zr_train_first_rank(const struct zr_train_config *config, unsigned pipeline_rank);
 /* Number of pipeline ranks; 1 without a pipeline. */
 static inline unsigned zr_train_pipeline(const struct zr_train_config *config)

@@ -14,7 +14,7 @@
 #include "zero/train/report/terminal.h"
 #include "zero/train/settings/stages.h"
 
-/* With a token shard the prompt is a list of token numbers, separated by blanks or commas. */
+/* Whether the prompt is valid for a token shard: a list of token numbers, separated by blanks or commas. */
 static bool prompt_is_tokens(const struct zr_train_config *config)
 {
     for (const char *at = config->prompt; *(at += strspn(at, " ,"));) {
@@ -56,7 +56,7 @@ static bool is_left_open(const struct zr_train_config *config, const char *name)
 }
 
 /* Message about a pipeline option that has no effect or contradicts another; NULL: none. */
-static const char *beside_pipeline(const struct zr_train_config *config)
+static const char *pipeline_conflict(const struct zr_train_config *config)
 {
     const struct zr_stages *stages = &config->stages;
     if (stages->ranks == 1 && !is_left_open(config, "pp") && zr_pipeline_flag_given(config))
@@ -70,7 +70,7 @@ static const char *beside_pipeline(const struct zr_train_config *config)
 }
 
 /* Message about --offload-ratio; NULL: valid. */
-static const char *ratio_words(const struct zr_train_config *config)
+static const char *ratio_conflict(const struct zr_train_config *config)
 {
     bool automatic = config->offload_ratio < 0;
     if (!automatic && config->offload_ratio >= 1)
@@ -90,8 +90,8 @@ static const char *ratio_words(const struct zr_train_config *config)
 
 const char *zr_train_offload_words(const struct zr_train_config *config)
 {
-    if (ratio_words(config))
-        return ratio_words(config);
+    if (ratio_conflict(config))
+        return ratio_conflict(config);
     if (config->delayed_update && !config->offload_optimizer)
         return "--delayed-update requires --offload-optimizer cpu or nvme:DIR";
     if (config->speculative_bytes && !config->offload_optimizer)
@@ -120,7 +120,7 @@ const char *zr_train_offload_words(const struct zr_train_config *config)
 }
 
 /* Message about a checkpoint option that has no effect or contradicts another; NULL: none. */
-static const char *beside_checkpoints(const struct zr_train_config *config)
+static const char *checkpoint_conflict(const struct zr_train_config *config)
 {
     bool one_tensor = config->shape.tensor < 2 && !is_left_open(config, "tp");
     if (config->shape.sequence_parallel && one_tensor)
@@ -174,7 +174,7 @@ const char *zr_train_device_words(const struct zr_train_config *config)
 }
 
 /* Message about an option that has no effect or contradicts another; NULL: none. */
-static const char *without_meaning(const struct zr_train_config *config)
+static const char *option_conflict(const struct zr_train_config *config)
 {
     bool adamw = config->optimizer.kind == ZR_OPTIMIZER_ADAMW;
     if (config->shape.architecture == ZR_ARCH_GPT2 &&
@@ -182,12 +182,12 @@ static const char *without_meaning(const struct zr_train_config *config)
          zr_flag_given(config, "rope-theta") || zr_flag_given(config, "norm-epsilon") ||
          zr_flag_given(config, "tie-embeddings")))
         return "--kv-heads, --ffn, --rope-theta, --norm-epsilon and --tie-embeddings require --arch llama";
-    const char *pipeline = beside_pipeline(config);
+    const char *pipeline = pipeline_conflict(config);
     if (pipeline)
         return pipeline;
     if (zr_train_device_words(config))
         return zr_train_device_words(config);
-    const char *checkpoints = beside_checkpoints(config);
+    const char *checkpoints = checkpoint_conflict(config);
     if (checkpoints)
         return checkpoints;
     if (!is_left_open(config, "stage") && zr_train_offload_words(config))
@@ -262,20 +262,21 @@ const char *zr_args_beside_find_max(const struct zr_train_config *config, const 
 int zr_args_check_bucket(struct zr_train_config *config)
 {
     struct zr_mesh_shape mesh = zr_train_mesh(config);
-    unsigned most = mesh.data > mesh.tensor ? mesh.data : mesh.tensor; /* ranks of the largest communicator */
-    size_t least = (size_t)(most - 1) * ZR_COMM_LINE_BYTES;
+    unsigned max_ranks =
+        mesh.data > mesh.tensor ? mesh.data : mesh.tensor; /* ranks of the largest communicator */
+    size_t min_bytes = (size_t)(max_ranks - 1) * ZR_COMM_LINE_BYTES;
 
     config->bucket_bytes -= config->bucket_bytes % ZR_COMM_LINE_BYTES;
-    if (config->bucket_bytes >= least || config->bucket_bytes == ZR_TRAIN_BUCKET_BYTES)
+    if (config->bucket_bytes >= min_bytes || config->bucket_bytes == ZR_TRAIN_BUCKET_BYTES)
         return -1;
     zr_say("--bucket-bytes %zu is too small for %u ranks: a slot has %d bytes for each other rank; give "
-           "at least %zu",
-           config->bucket_bytes, most, ZR_COMM_LINE_BYTES, least);
+           "at min_bytes %zu",
+           config->bucket_bytes, max_ranks, ZR_COMM_LINE_BYTES, min_bytes);
     return ZR_EXIT_USAGE;
 }
 
-/* fp8 without a single fp8 product would be another precision than requested. */
-static const char *without_fp8(const struct zr_train_config *config)
+/* Message if no product can be fp8: fp8 would then be another precision than requested. NULL: none. */
+static const char *fp8_conflict(const struct zr_train_config *config)
 {
     unsigned all;
     return config->shape.fp8 && zr_shape_fp8_matrices(&config->shape, &all) == 0
@@ -308,7 +309,7 @@ static bool divides_ranks(const struct zr_train_config *config)
 int zr_args_together(const struct zr_train_config *config)
 {
     const struct zr_shape *shape = &config->shape;
-    const char *words = NULL;
+    const char *message = NULL;
 
     if (config->parameters > 0 && (zr_flag_given(config, "layers") || zr_flag_given(config, "hidden") ||
                                    zr_flag_given(config, "heads"))) {
@@ -329,31 +330,33 @@ int zr_args_together(const struct zr_train_config *config)
     if (!divides_ranks(config))
         return ZR_EXIT_USAGE;
     if ((config->flops_per_second > 0) != (config->bytes_per_second > 0))
-        words = "--flops and --bandwidth require each other: a timeline needs both";
+        message = "--flops and --bandwidth require each other: a timeline needs both";
     else if (config->world_size && !config->dry_run)
-        words = "--world-size requires --dry-run; the number of processes that train is --ranks";
+        message = "--world-size requires --dry-run; the number of processes that train is --ranks";
     else if (config->backend == ZR_TRAIN_SIM && !config->dry_run)
-        words = "--backend sim requires --dry-run; to train, give --backend host";
+        message = "--backend sim requires --dry-run; to train, give --backend host";
     else if (!config->data[0] && !config->dry_run)
-        words = "--data FILE is missing; give a text to train on, or --dry-run for the byte plan (examples: "
-                "zr-train --help)";
+        message =
+            "--data FILE is missing; give a text to train on, or --dry-run for the byte plan (examples: "
+            "zr-train --help)";
     else if (!config->bytes && !prompt_is_tokens(config))
-        words = "--prompt must be token numbers below --vocab for a token shard, such as '464 2068 7586'";
+        message = "--prompt must be token numbers below --vocab for a token shard, such as '464 2068 7586'";
     else if (config->reduce == ZR_REDUCE_ONCE && config->stage > 1 && config->stage != ZR_STAGE_AUTO)
-        words = "--reduce once requires --stage 0 or 1, which keep whole gradients; give --stage 1, or "
-                "--reduce each";
+        message = "--reduce once requires --stage 0 or 1, which keep whole gradients; give --stage 1, or "
+                  "--reduce each";
     else if (config->min_rate > config->rate)
-        words = "--min-lr is above --lr; the rate falls from --lr to --min-lr";
+        message = "--min-lr is above --lr; the rate falls from --lr to --min-lr";
     else if (config->warmup > config->steps)
-        words = "--warmup is longer than --steps; the rate would never reach --lr";
+        message = "--warmup is longer than --steps; the rate would never reach --lr";
     else if (strcmp(config->log, "-") == 0 || strcmp(config->trace, "-") == 0 ||
              strcmp(config->export, "-") == 0)
-        words = "--log, --trace and --export need a file name; only --json can write to standard output (-)";
+        message =
+            "--log, --trace and --export need a file name; only --json can write to standard output (-)";
     else
-        words = without_meaning(config);
-    words = words ? words : without_fp8(config);
-    if (words) {
-        zr_say("%s", words);
+        message = option_conflict(config);
+    message = message ? message : fp8_conflict(config);
+    if (message) {
+        zr_say("%s", message);
         return ZR_EXIT_USAGE;
     }
     if (zr_train_check_stages(config) != ZR_OK) {

@@ -24,7 +24,7 @@ static bool read_count(const char *text, uint64_t *out)
     return errno == 0 && *end == '\0';
 }
 
-/* The number, or -1: not a whole number, or more digits than any limit. */
+/* Whether a text is a whole number, with any number of digits. */
 static bool is_beyond(const char *text)
 {
     text += text[0] == '-';
@@ -58,12 +58,12 @@ static int choice_index(const char *choices, const char *text)
 
 int zr_flag_wrong(const struct zr_flag *flag, const char *value, const char *format, ...)
 {
-    char words[512];
+    char message[512];
     va_list list;
     va_start(list, format);
-    vsnprintf(words, sizeof words, format, list);
+    vsnprintf(message, sizeof message, format, list);
     va_end(list);
-    zr_fail(ZR_ERR_INVALID, "--%s%s%.200s: %s", flag->name, value ? " " : "", value ? value : "", words);
+    zr_fail(ZR_ERR_INVALID, "--%s%s%.200s: %s", flag->name, value ? " " : "", value ? value : "", message);
     return ZR_EXIT_USAGE;
 }
 
@@ -82,7 +82,7 @@ static void store_whole(const struct zr_flag *flag, struct zr_train_config *conf
 /* Compares in integers: above 2^53 a double cannot represent every value. */
 static bool is_out_of_range(const struct zr_flag *flag, uint64_t value)
 {
-    return value < (uint64_t)flag->least || value > (uint64_t)flag->most;
+    return value < (uint64_t)flag->min || value > (uint64_t)flag->max;
 }
 
 static int store_count(const struct zr_flag *flag, struct zr_train_config *config, const char *value)
@@ -91,24 +91,24 @@ static int store_count(const struct zr_flag *flag, struct zr_train_config *confi
     bool read = read_count(value, &number);
     if (!read && !is_beyond(value))
         return zr_flag_wrong(flag, value, "not a whole number; give a whole number from %.0f to %.0f",
-                             flag->least, flag->most);
+                             flag->min, flag->max);
     if (!read || is_out_of_range(flag, number))
-        return zr_flag_wrong(flag, value, "out of range; give %.0f to %.0f", flag->least, flag->most);
+        return zr_flag_wrong(flag, value, "out of range; give %.0f to %.0f", flag->min, flag->max);
     store_whole(flag, config, number);
     return -1;
 }
 
 static int store_size(const struct zr_flag *flag, struct zr_train_config *config, const char *value)
 {
-    char least[ZR_SIZE_ROOM], most[ZR_SIZE_ROOM];
+    char min[ZR_SIZE_ROOM], max[ZR_SIZE_ROOM];
     uint64_t bytes;
     const char *problem = zr_size_read(value, strlen(value), &bytes);
     if (problem)
         return zr_flag_wrong(flag, value, "%s", problem);
     if (is_out_of_range(flag, bytes))
         return zr_flag_wrong(flag, value, "out of range; give %s (%.0f) to %s",
-                             zr_size_print(least, (uint64_t)flag->least), flag->least,
-                             zr_size_print(most, (uint64_t)flag->most));
+                             zr_size_print(min, (uint64_t)flag->min), flag->min,
+                             zr_size_print(max, (uint64_t)flag->max));
     store_whole(flag, config, bytes);
     return -1;
 }
@@ -140,7 +140,7 @@ static int store_every(const struct zr_flag *flag, struct zr_train_config *confi
         return zr_flag_wrong(flag, value,
                              "neither steps nor a time; give a whole number of steps, or 30s, 10m, 2h");
     if (is_out_of_range(flag, number))
-        return zr_flag_wrong(flag, value, "out of range; give at most %.0f", flag->most);
+        return zr_flag_wrong(flag, value, "out of range; give at most %.0f", flag->max);
     every[unit < count] = number * (unit < count ? units[unit].seconds : 1);
     memcpy((char *)config + flag->offset, every, sizeof every);
     return -1;
@@ -198,12 +198,12 @@ static int store_recompute(const struct zr_flag *flag, struct zr_train_config *c
     return -1;
 }
 
-/* `value` is the text that `number` was read from. */
+/* Stores a number. `value` is the text that `number` was read from. */
 static int store_number(const struct zr_flag *flag, struct zr_train_config *config, const char *value,
                         double number)
 {
-    if (number < flag->least || number > flag->most)
-        return zr_flag_wrong(flag, value, "out of range; give %g to %g", flag->least, flag->most);
+    if (number < flag->min || number > flag->max)
+        return zr_flag_wrong(flag, value, "out of range; give %g to %g", flag->min, flag->max);
     float narrow = (float)number;
     if (number != 0 && narrow == 0) /* 0 would disable an option such as --clip or --lr */
         return zr_flag_wrong(flag, value, "too small to represent; give 0, or a larger number");
@@ -218,8 +218,7 @@ static int store_real(const struct zr_flag *flag, struct zr_train_config *config
 {
     double number;
     if (!read_real(value, &number))
-        return zr_flag_wrong(flag, value, "not a number; give a number from %g to %g", flag->least,
-                             flag->most);
+        return zr_flag_wrong(flag, value, "not a number; give a number from %g to %g", flag->min, flag->max);
     return store_number(flag, config, value, number);
 }
 
@@ -276,7 +275,7 @@ static int shown(zr_result result)
     return (int)zr_exit_of(result);
 }
 
-/* Returns -1 to continue, else the exit code. */
+/* Stores a value by the kind of its option. Returns -1 to continue, else the exit code. */
 int zr_flag_store_in(const struct zr_flag *flag, struct zr_train_config *config, const char *value)
 {
     switch (flag->kind) {
@@ -339,7 +338,7 @@ int zr_flag_store(const char *name, struct zr_train_config *config, const char *
     return ZR_EXIT_USAGE;
 }
 
-/* ---- Back to a command line ---------------------------------------------------------------------------- */
+/* ---- Printing a command line --------------------------------------------------------------------------- */
 
 /* Quotes the value for a shell if necessary. */
 static void print_quoted(struct zr_text *text, const char *value)
