@@ -1,4 +1,4 @@
-/* arena.c: an arena in 30 lines. Builds against libzr alone:
+/* arena.c: an arena in 30 lines. Requires only libzr:
  *     cc -I. examples/arena.c -o arena build/lib/libzr.a -pthread */
 #include <stdio.h>
 #include <string.h>

@@ -44,14 +44,14 @@ ZR_REAL unsigned zr_fp8_min(enum zr_fp8 kind)
     return kind == ZR_FP8_E4M3 ? 127 - 6 : 127 - 14;
 }
 
-/* Rounds to nearest even with integer arithmetic. Denormals lose one bit per exponent below the least. */
+/* Rounds to nearest even with integer arithmetic. Denormals lose one bit per exponent below the minimum. */
 ZR_REAL uint8_t zr_fp8_round(float x, enum zr_fp8 kind)
 {
     const uint32_t bits = zr_fp8_float_bits(x), size = bits & 0x7fffffff, sign = bits >> 24 & 0x80,
                    most = kind == ZR_FP8_E4M3 ? 0x7e : 0x7b;
-    const unsigned fraction = zr_fp8_fraction(kind), least = zr_fp8_min(kind), exponent = size >> 23,
-                   below = exponent < least ? least - exponent : 0, cut = 23 - fraction + below;
-    uint32_t whole = below ? 0x800000 | (size & 0x7fffff) : size - ((least - 1) << 23);
+    const unsigned fraction = zr_fp8_fraction(kind), min_exponent = zr_fp8_min(kind), exponent = size >> 23,
+                   below = exponent < min_exponent ? min_exponent - exponent : 0, cut = 23 - fraction + below;
+    uint32_t whole = below ? 0x800000 | (size & 0x7fffff) : size - ((min_exponent - 1) << 23);
     if (size > 0x7f800000)
         return (uint8_t)(sign | 0x7f);
     if (below > fraction + 1)
@@ -64,14 +64,14 @@ ZR_REAL uint8_t zr_fp8_round(float x, enum zr_fp8 kind)
 ZR_REAL float zr_fp8_value(uint8_t code, enum zr_fp8 kind)
 {
     const uint32_t sign = (uint32_t)(code & 0x80) << 24, size = code & 0x7f;
-    const unsigned fraction = zr_fp8_fraction(kind), least = zr_fp8_min(kind);
+    const unsigned fraction = zr_fp8_fraction(kind), min_exponent = zr_fp8_min(kind);
     if (size >= (kind == ZR_FP8_E4M3 ? 0x7fu : 0x7cu))
         return zr_fp8_float_of(sign | (kind == ZR_FP8_E5M2 && size == 0x7c ? 0x7f800000 : 0x7fc00000));
     if (size >> fraction == 0) {
-        float steps = (float)size * zr_fp8_float_of((least - fraction) << 23);
+        float steps = (float)size * zr_fp8_float_of((min_exponent - fraction) << 23);
         return sign ? -steps : steps;
     }
-    return zr_fp8_float_of(sign | (((least - 1) << 23) + (size << (23 - fraction))));
+    return zr_fp8_float_of(sign | (((min_exponent - 1) << 23) + (size << (23 - fraction))));
 }
 
 /* ---- Scales -------------------------------------------------------------------------------------------- */

@@ -80,7 +80,8 @@ struct zr_kernel_refusals {
     size_t m, n, k; /* the first refused product: [m, k] x [k, n] */
 };
 
-/* Owned by the caller, who sets all fields except `library` and `refusals`. Used by one thread at a time. */
+/* The caller owns the context and sets all fields except `library` and `refusals`. Used by one thread at a
+ * time. */
 struct zr_kernel_context {
     struct zr_parallel parallel;
     void *workspace; /* aligned to 64 bytes; tag workspace */

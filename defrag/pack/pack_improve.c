@@ -65,7 +65,7 @@ static uint32_t find_top(const struct zr_improve *chain)
     return top;
 }
 
-/* A section of the highest item: usually the one with the highest load, sometimes any. */
+/* A section of the highest item: usually the section with the highest load, sometimes any. */
 static uint32_t choose_section(struct zr_improve *chain, uint32_t top)
 {
     const struct zr_pack_problem *problem = chain->fit.problem;

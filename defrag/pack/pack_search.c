@@ -229,8 +229,8 @@ static void sort_list(struct zr_search *search, uint32_t section)
     }
 }
 
-/* Computes the levels and rests of a part, and its state's hash; false if some section cannot end within the
- * capacity. */
+/* Computes the levels and the sums of unplaced sizes of a part, and its state's hash; false if some section
+ * cannot end within the capacity. */
 static bool survey(struct zr_search *search, const struct part *part, struct dead_state *state)
 {
     const struct zr_pack_problem *problem = search->problem;

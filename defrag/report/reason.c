@@ -206,8 +206,8 @@ static uint64_t available(const struct zrt_refusal *refusal)
     return left + refusal->cached_bytes + refusal->whole_bytes;
 }
 
-/* Whether the request would fit with pending, unmovable or pool memory. Such a reason precedes leak and
- * spike. */
+/* Whether the request would fit with pending, unmovable or pool memory. These reasons precede leak and spike.
+ */
 static bool blocked(struct zr_reasoning *out, const struct zrt_refusal *refusal)
 {
     const struct {

@@ -35,8 +35,8 @@ static void put_heading(struct zr_text *text, const char *heading)
 /* The parts of a help text: a sentence, examples, the synopsis, options in two columns, and notes. */
 enum part { NAME = 0, EXAMPLES, SYNOPSIS, OPTIONS, WORDS };
 
-/* In "  --size BYTES  of the request", the column where the description begins; 0: the line continues the one
- * before. */
+/* In "  --size BYTES  of the request", the column where the description begins; 0: the line continues the
+ * previous one. */
 static size_t second_column(const char *line, size_t length)
 {
     size_t at = 2;

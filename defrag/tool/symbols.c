@@ -38,7 +38,7 @@ struct known {
 struct zr_symbols {
     struct file files[FILES_MAX];
     struct known known[KNOWN]; /* direct-mapped by hash */
-    demangle *demangle;        /* NULL: no C++ runtime is present, so names stay mangled */
+    demangle *demangle;        /* NULL: no C++ runtime is present, so names remain mangled */
     unsigned files_count;
 };
 
@@ -161,7 +161,7 @@ static bool address_of(Dwfl_Module *module, uint64_t file_offset, GElf_Addr *out
     return false;
 }
 
-/* Asks libdw for the name. */
+/* Queries libdw for the name. */
 static void query_name(const struct zr_symbols *symbols, const struct file *file, struct known *out)
 {
     GElf_Addr address;

@@ -1,5 +1,5 @@
 /* driver_launch.h: zr's declarations of the CUDA driver functions that run kernels;
- * alloc/backend/cuda_driver.h has the rest. kernels/cuda/ calls them, the emulated driver defines them, and
+ * alloc/backend/cuda_driver.h has the others. kernels/cuda/ calls them, the emulated driver defines them, and
  * cuda_declarations_test compares them with cuda.h if installed. Private to the project. */
 #ifndef ZR_CUDA_DRIVER_LAUNCH_H
 #define ZR_CUDA_DRIVER_LAUNCH_H

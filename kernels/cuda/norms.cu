@@ -308,7 +308,7 @@ DEVICE size_t own_columns(const struct cuda_columns *a, size_t *first)
                 end_ = (blockIdx.y + 1) * a.part_rows < a.rows ? (blockIdx.y + 1) * a.part_rows : a.rows;    \
          (count) > 0 && row < end_; row += CUDA_WARPS)
 
-/* Adds the block's sums in the order of its warps, into the result or into a part of it. Called by all
+/* Adds the block's sums in the order of its warps, into the result or into a partial sum. Called by all
  * threads, each with the sums of its columns. `scratch` has a number for each of these, and is free again
  * afterwards. */
 DEVICE void end_columns(const struct cuda_columns *a, unsigned which, const struct pack *own, float *scratch)

@@ -22,7 +22,7 @@
 #include "alloc/telemetry/command.h"
 #include "defrag/tool/live/live.h"
 
-enum { MAX_STACKS = 999999, ASKED_MAX = 64 };
+enum { MAX_STACKS = 999999, COMMANDED_MAX = 64 };
 
 static const char ps_help[] =
     "Lists the processes of this user whose memory zr manages.\n"
@@ -361,8 +361,8 @@ struct request {
     struct zr_tool_arena_name {
         uint32_t number;
         char name[ZR_PUBLISHED_NAME_BYTES];
-    } asked[ASKED_MAX];
-    unsigned asked_count;
+    } commanded[COMMANDED_MAX];
+    unsigned commanded_count;
 };
 
 void zr_tool_arena_word(char out[ZR_TOOL_ARENA_WORD], const struct zr_live *live, unsigned index)
@@ -439,26 +439,27 @@ static bool is_next(struct request *request, unsigned index)
     if (request->arena &&
         (zr_tool_find_arena(&wanted, &live_of_request, request->arena) != ZR_OK || wanted != index))
         return false;
-    for (unsigned i = 0; i < request->asked_count; i++)
-        if (request->asked[i].number == arena->number && strcmp(request->asked[i].name, arena->name) == 0)
+    for (unsigned i = 0; i < request->commanded_count; i++)
+        if (request->commanded[i].number == arena->number &&
+            strcmp(request->commanded[i].name, arena->name) == 0)
             return false;
-    if (request->asked_count == ASKED_MAX)
+    if (request->commanded_count == COMMANDED_MAX)
         return false;
-    struct zr_tool_arena_name *asked = &request->asked[request->asked_count++];
-    asked->number = arena->number;
-    memcpy(asked->name, arena->name, sizeof asked->name);
+    struct zr_tool_arena_name *commanded = &request->commanded[request->commanded_count++];
+    commanded->number = arena->number;
+    memcpy(commanded->name, arena->name, sizeof commanded->name);
     return true;
 }
 
 /* Sends one command for one arena. The file keeps the request's name if the command concerns one arena only.
  */
-static zr_result ask(const struct request *request, const char *word, unsigned index, int *connection)
+static zr_result send_to(const struct request *request, const char *word, unsigned index, int *connection)
 {
     const struct zr_live *live = &live_of_request;
     char command[PATH_MAX + PATH_MAX + 64], words[ZR_LIVE_ANSWER_BYTES],
         folder[PATH_MAX] = "", name[ZR_TOOL_ARENA_WORD], file[PATH_MAX] = "";
     zr_result result = ZR_OK;
-    bool alone = request->arena || (live->arenas_count == 1 && request->asked_count == 1);
+    bool alone = request->arena || (live->arenas_count == 1 && request->commanded_count == 1);
     zr_tool_arena_word(name, live, index);
     if (request->file && alone)
         snprintf(file, sizeof file, "%s", request->file);
@@ -483,7 +484,7 @@ static zr_result ask(const struct request *request, const char *word, unsigned i
 
 /* Sends the command for each arena that has not received it. An arena that refuses is skipped with a message.
  * It is an error if all arenas refuse. */
-static zr_result ask_all(struct request *request, const char *word, int *connection)
+static zr_result send_to_all(struct request *request, const char *word, int *connection)
 {
     static char refusals[ZR_PUBLISHED_ARENAS][ZR_LIVE_ANSWER_BYTES];
     bool stops = strcmp(word, "stop") == 0; /* stopping an arena that is not recorded is no failure */
@@ -494,7 +495,7 @@ static zr_result ask_all(struct request *request, const char *word, int *connect
     for (unsigned i = 0; i < live_of_request.arenas_count && result == ZR_OK; i++) {
         if (!is_next(request, i))
             continue;
-        result = ask(request, word, i, connection);
+        result = send_to(request, word, i, connection);
         good_count += result == ZR_OK;
         if (result != ZR_ERR_INVALID)
             continue;
@@ -524,7 +525,7 @@ static zr_result start(struct request *request, const char *word, int *connectio
     snprintf(command, sizeof command, "stacks %" PRIu64, request->stacks);
     if (request->stacks > 0)
         result = zr_live_ask(request->pid, command, &zr_tool_patience, words, NULL);
-    return result == ZR_OK ? ask_all(request, word, connection) : result;
+    return result == ZR_OK ? send_to_all(request, word, connection) : result;
 }
 
 /* Parses a process number and at most `words_max` words. Returns an exit code after a message, or less than
@@ -558,7 +559,7 @@ int zr_tool_snapshot(int argc, char **argv)
         return ZR_TOOL_USAGE;
     }
     zr_result result = complete(&request);
-    return zr_tool_fail(result == ZR_OK ? ask_all(&request, "snapshot", NULL) : result);
+    return zr_tool_fail(result == ZR_OK ? send_to_all(&request, "snapshot", NULL) : result);
 }
 
 static volatile sig_atomic_t interrupted;
@@ -584,7 +585,7 @@ static void wait_attached(struct request *request, int connection, uint64_t seco
             return;
         zr_result result = request->arena ? ZR_OK : zr_live_read(&live_of_request, request->pid, NULL);
         if (!request->arena && result == ZR_OK)
-            result = ask_all(request, "attach", &connection);
+            result = send_to_all(request, "attach", &connection);
         if (result == ZR_ERR_INVALID)
             zr_tool_log("a new arena is skipped: %s", zr_last_error());
     }
@@ -656,7 +657,7 @@ int zr_tool_record(int argc, char **argv)
     if (result != ZR_OK)
         return zr_tool_fail(result);
     if (!marks)
-        return zr_tool_fail(starts ? start(&request, "record", NULL) : ask_all(&request, "stop", NULL));
+        return zr_tool_fail(starts ? start(&request, "record", NULL) : send_to_all(&request, "stop", NULL));
     snprintf(command, sizeof command, "mark %s", label);
     return zr_tool_fail(zr_live_ask(request.pid, command, &zr_tool_patience, words, NULL));
 }

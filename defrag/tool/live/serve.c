@@ -186,7 +186,7 @@ static void run(struct server *server)
 
 /* ---- Listening ----------------------------------------------------------------------------------------- */
 
-/* Removes a socket without a listener from the path; other files stay. */
+/* Removes a socket without a listener from the path; other files remain. */
 static zr_result clear_path(const struct sockaddr_un *address)
 {
     struct stat status;

@@ -248,7 +248,7 @@ static void draw_process(struct area area, unsigned row, const struct zr_top_pro
 /* Draws a heading and as many rows as fit, including the chosen process. Returns the rows used. */
 static unsigned draw_processes(struct area area, const struct zr_top *top, const struct zr_top_view *view)
 {
-    unsigned indices[ZR_TOP_PROCESSES], place = 0, most = area.rows / 4 > 1 ? area.rows / 4 : 1;
+    unsigned indices[ZR_TOP_PROCESSES], place = 0, max = area.rows / 4 > 1 ? area.rows / 4 : 1;
     const struct zr_top_process *chosen = zr_top_chosen(top, view);
     uint64_t whole = 1;
     bool wide = area.columns >= SIDE_BY_SIDE;
@@ -263,7 +263,7 @@ static unsigned draw_processes(struct area area, const struct zr_top *top, const
         if (process == chosen)
             place = i;
     }
-    unsigned shown = top->processes_count < most ? top->processes_count : most;
+    unsigned shown = top->processes_count < max ? top->processes_count : max;
     unsigned first = place >= shown && shown > 0 ? place - shown + 1 : 0;
     print(area, 0, 0, ZR_TOP_BOLD, "%9s %-*s%10s%10s%s%9s %s", "pid", wide ? 20 : 12, "program", "live",
           "reserved", wide ? "  stranded peak res.    blocks" : "", "alloc/s", "by tag");
@@ -468,8 +468,8 @@ static void draw_look(struct area area, const struct zr_top *top, const struct z
         holders.column += area.columns + 2;
         holders.columns = 54;
     } else {
-        unsigned most = look->holders_count + 1, half = (area.rows + 1) / 2;
-        area.rows = most < half ? area.rows - most : area.rows - half;
+        unsigned needed = look->holders_count + 1, half = (area.rows + 1) / 2;
+        area.rows = needed < half ? area.rows - needed : area.rows - half;
         holders = below(holders, area.rows);
     }
     draw_map(area, look);
@@ -516,13 +516,13 @@ static void draw_details(struct area area, const struct zr_top *top, const struc
 static unsigned draw_clients(struct area area, const struct zr_clients *clients)
 {
     char words[ZR_CLIENTS_LINE_ROOM];
-    unsigned most = area.rows > TALL_ROWS ? 4 : 2;
+    unsigned max = area.rows > TALL_ROWS ? 4 : 2;
     if (!clients->served)
         return 0;
     put_words(area, 0, 0, zr_clients_words(words, clients), ZR_TOP_BOLD);
-    for (unsigned i = 0; i < clients->count && i < most; i++)
+    for (unsigned i = 0; i < clients->count && i < max; i++)
         put_words(area, 1 + i, 2, zr_client_words(words, &clients->rows[i]), 0);
-    return 1 + (clients->count < most ? clients->count : most);
+    return 1 + (clients->count < max ? clients->count : max);
 }
 
 /* ---- The whole ----------------------------------------------------------------------------------------- */

@@ -102,16 +102,16 @@ static bool read_process(struct zr_top_process *process, bool ask, int patience_
     static struct zr_live now, before;
     char words[ZR_LIVE_ANSWER_BYTES];
     const struct zr_live_patience patience = {.timeout_ms = patience_ms, .passes_stopped = true};
-    zr_result asked = ask ? zr_live_ask(process->pid, "stats", &patience, words, NULL) : ZR_OK;
+    zr_result answered = ask ? zr_live_ask(process->pid, "stats", &patience, words, NULL) : ZR_OK;
     /* A live process without a socket counts as gone: this read detects it, and removes its files. */
-    zr_result result = zr_live_read(&now, process->pid, asked == ZR_ERR_UNAVAILABLE ? &patience : NULL);
+    zr_result result = zr_live_read(&now, process->pid, answered == ZR_ERR_UNAVAILABLE ? &patience : NULL);
     if (result != ZR_OK)
         return false;
     before = process->live;
     process->live = now;
     if (ask) {
-        process->silent_turns = asked == ZR_OK ? 0 : process->silent_turns;
-        process->state = asked == ZR_OK ? ZR_TOP_LIVE : ZR_TOP_SILENT;
+        process->silent_turns = answered == ZR_OK ? 0 : process->silent_turns;
+        process->state = answered == ZR_OK ? ZR_TOP_LIVE : ZR_TOP_SILENT;
     }
     take_rate(process, &before);
     return true;
@@ -120,7 +120,7 @@ static bool read_process(struct zr_top_process *process, bool ask, int patience_
 static void refresh_one(struct zr_top *top, struct zr_top_process *process, int patience_ms)
 {
     bool looked_at = top->connection >= 0 &&
-                     top->asked_pid == process->pid; /* a process answers one connection at a time */
+                     top->requested_pid == process->pid; /* a process answers one connection at a time */
     if (!read_process(process, !looked_at && is_due(process), patience_ms))
         process->state = ZR_TOP_GONE;
     process->seen = true;
@@ -331,13 +331,13 @@ static void fail_look(struct zr_top *top, const char *words)
     struct zr_top_look *look = &top->look;
     zr_vector_end(&look->extents);
     look->holders_count = 0;
-    look->pid = top->asked_pid;
-    look->arena = top->asked_arena;
+    look->pid = top->requested_pid;
+    look->arena = top->requested_arena;
     look->taken_ns = zr_os_now_ns();
     snprintf(look->words, sizeof look->words, "%s", words);
 }
 
-static void stop_asking(struct zr_top *top)
+static void end_request(struct zr_top *top)
 {
     if (top->connection >= 0)
         close(top->connection);
@@ -356,11 +356,11 @@ void zr_top_look_ask(struct zr_top *top, const struct zr_top_process *process, i
         return;
     unsigned number = process->live.shown.arenas[index].number;
     bool same = top->look.pid == process->pid && top->look.arena == number;
-    if (same && now_ns - top->asked_ns < (pause_ns > LOOK_MIN_NS ? pause_ns : LOOK_MIN_NS))
+    if (same && now_ns - top->requested_ns < (pause_ns > LOOK_MIN_NS ? pause_ns : LOOK_MIN_NS))
         return;
-    top->asked_pid = process->pid;
-    top->asked_arena = number;
-    top->asked_ns = now_ns;
+    top->requested_pid = process->pid;
+    top->requested_arena = number;
+    top->requested_ns = now_ns;
     zr_result result = ZR_OK;
     if ((top->kept = memfd_create("zr-top", MFD_CLOEXEC)) < 0)
         result = zr_fail(ZR_ERR_IO, "cannot keep its blocks: %s", strerror(errno));
@@ -370,7 +370,7 @@ void zr_top_look_ask(struct zr_top *top, const struct zr_top_process *process, i
     }
     if (result != ZR_OK) {
         fail_look(top, zr_last_error());
-        stop_asking(top);
+        end_request(top);
     }
 }
 
@@ -385,16 +385,16 @@ static void take(struct zr_top *top, int timeout_ms)
     const struct zr_live_patience patience = {
         .timeout_ms = timeout_ms, .working_ms = LOOK_MS, .passes_stopped = true};
     zr_result result = zr_live_hear(top->connection, &patience, words);
-    top->look_cost_ns = zr_os_now_ns() - top->asked_ns;
+    top->look_cost_ns = zr_os_now_ns() - top->requested_ns;
     if (result == ZR_OK)
         result = read_look(top, top->kept);
-    stop_asking(top);
+    end_request(top);
     if (result != ZR_OK) {
         fail_look(top, zr_last_error());
         return;
     }
-    top->look.pid = top->asked_pid;
-    top->look.arena = top->asked_arena;
+    top->look.pid = top->requested_pid;
+    top->look.arena = top->requested_arena;
     top->look.taken_ns = zr_os_now_ns();
     top->look.words[0] = '\0';
 }
@@ -406,9 +406,9 @@ void zr_top_look_take(struct zr_top *top)
         return;
     if (poll(&poll_fd, 1, 0) > 0)
         take(top, 100);
-    else if (zr_os_now_ns() - top->asked_ns > (uint64_t)LOOK_MS * 1000000 ||
-             zr_live_is_stopped(top->asked_pid)) {
-        stop_asking(top);
+    else if (zr_os_now_ns() - top->requested_ns > (uint64_t)LOOK_MS * 1000000 ||
+             zr_live_is_stopped(top->requested_pid)) {
+        end_request(top);
         fail_look(top, "the process does not answer");
     }
 }
@@ -437,6 +437,6 @@ void zr_top_start(struct zr_top *top, zr_arena *memory)
 
 void zr_top_end(struct zr_top *top)
 {
-    stop_asking(top);
+    end_request(top);
     zr_vector_end(&top->look.extents);
 }

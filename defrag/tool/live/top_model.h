@@ -58,10 +58,10 @@ struct zr_top {
 
     /* private: the pending snapshot */
     int connection; /* -1: none */
-    long asked_pid;
-    unsigned asked_arena;
-    uint64_t asked_ns, look_cost_ns; /* time of the request, duration of the last snapshot */
-    int kept;                        /* while `connection` is open: the file that the process writes to */
+    long requested_pid;
+    unsigned requested_arena;
+    uint64_t requested_ns, look_cost_ns; /* time of the request, duration of the last snapshot */
+    int kept;                            /* while `connection` is open: the file that the process writes to */
 };
 
 /* `memory` serves the records until zr_top_end(). */
