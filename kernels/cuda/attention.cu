@@ -3,8 +3,8 @@
  * the log-sums: one kernel over the queries for the gradients of keys and values, one over the keys for those
  * of queries. Heads of up to 256 numbers; several query heads may share one head of keys and values.
  *
- * A warp has four rows of its block's tile. Its lanes are the 32 columns of a row of scores, or numbers of the
- * head when values are summed. Probabilities stay floats. */
+ * A warp has four rows of its block's tile. Its lanes are the 32 columns of a row of scores, or numbers of
+ * the head when values are summed. Probabilities stay floats. */
 #include "kernels/cuda/arguments.h"
 #include "kernels/cuda/attention.h"
 

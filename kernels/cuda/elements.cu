@@ -15,8 +15,8 @@ KERNEL(K(embedding_forward), struct zr_embedding_forward, CUDA_THREADS)
         el_put(y + c, here ? el_get(w + c) : 0);
 }
 
-/* A block has one row of dw, up to four channels per thread. It searches all tokens and adds its rows in order, so the
- * sum is rounded once and does not depend on timing. */
+/* A block has one row of dw, up to four channels per thread. It searches all tokens and adds its rows in
+ * order, so the sum is rounded once and does not depend on timing. */
 KERNEL(K(embedding_backward), struct zr_embedding_backward, CUDA_THREADS)
 {
     enum { CHANNELS = CUDA_EMBEDDING_CHANNELS / CUDA_THREADS };

@@ -9,10 +9,10 @@ DEVICE size_t row_of_warp(void)
 }
 
 /* ---- Rows ----------------------------------------------------------------------------------------------
- * A row is packs of 16 bytes: lane l has packs l, l + 32, .., so that a sum over the row has one order whether
- * the packs stay in registers or are read again. Each kernel is there for rows of at most 4, 8 and 16 packs per
- * lane, which stay in registers (for_rows() of cuda.c chooses, where all rows begin on 16 bytes and are whole
- * packs), and for any other row, of which each loop reads what it needs. */
+ * A row is packs of 16 bytes: lane l has packs l, l + 32, .., so that a sum over the row has one order
+ * whether the packs stay in registers or are read again. Each kernel is there for rows of at most 4, 8 and 16
+ * packs per lane, which stay in registers (for_rows() of cuda.c chooses, where all rows begin on 16 bytes and
+ * are whole packs), and for any other row, of which each loop reads what it needs. */
 
 /* The loops are unrolled to `packs` where that is a constant above 0; i: the pack's first element. */
 #define EACH_PACK_OF_ROW(p, i, n, packs)                                                                     \
@@ -257,7 +257,7 @@ DEVICE void rmsnorm_row_backward(const struct zr_rmsnorm_backward *a, size_t row
     KERNEL(K(residual_layernorm##suffix), struct zr_residual_layernorm, CUDA_THREADS)                        \
     {                                                                                                        \
         size_t row = row_of_warp();                                                                          \
-        struct residual residual = residual_of(a.a, a.b, a.sum, row *a.norm.shape.channels);                 \
+        struct residual residual = residual_of(a.a, a.b, a.sum, row * a.norm.shape.channels);                \
         if (row < a.norm.shape.rows)                                                                         \
             layernorm_row(&a.norm, row, &residual, packs);                                                   \
     }                                                                                                        \
@@ -270,7 +270,7 @@ DEVICE void rmsnorm_row_backward(const struct zr_rmsnorm_backward *a, size_t row
     KERNEL(K(residual_rmsnorm##suffix), struct zr_residual_rmsnorm, CUDA_THREADS)                            \
     {                                                                                                        \
         size_t row = row_of_warp();                                                                          \
-        struct residual residual = residual_of(a.a, a.b, a.sum, row *a.norm.channels);                       \
+        struct residual residual = residual_of(a.a, a.b, a.sum, row * a.norm.channels);                      \
         if (row < a.norm.rows)                                                                               \
             rmsnorm_row(&a.norm, row, &residual, packs);                                                     \
     }                                                                                                        \

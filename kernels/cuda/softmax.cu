@@ -1,5 +1,5 @@
-/* softmax.cu: cross-entropy, whose gradient overwrites the logits. A block has a row: one pass for the running largest
- * logit and sum of exponentials, one for the gradient, which reads the row from the cache. */
+/* softmax.cu: cross-entropy, whose gradient overwrites the logits. A block has a row: one pass for the
+ * running largest logit and sum of exponentials, one for the gradient, which reads the row from the cache. */
 #include "kernels/cuda/arguments.h"
 #include "kernels/cuda/element.h"
 
@@ -35,8 +35,8 @@ DEVICE double block_sum(double x)
 }
 
 /* ---- Logits --------------------------------------------------------------------------------------------
- * Floats, or elements with `narrow`; either way a thread takes EL_PACK of them at a time, the same ones, so that the
- * sums of both have one order. */
+ * Floats, or elements with `narrow`; either way a thread takes EL_PACK of them at a time, the same ones, so
+ * that the sums of both have one order. */
 
 /* A row of a->stride logits and its gradient, at the same address. */
 DEVICE void *row_of(const struct zr_cross_entropy *a, size_t row)
@@ -89,8 +89,8 @@ DEVICE struct zr_softmax_part own_part(const struct zr_cross_entropy *a, const v
     return part;
 }
 
-/* In place, an element's address is at or below that of its float: a turn reads its floats before it writes, and writes
- * below the next turn's floats. */
+/* In place, an element's address is at or below that of its float: a turn reads its floats before it writes,
+ * and writes below the next turn's floats. */
 DEVICE void put_gradient(const struct zr_cross_entropy *a, void *row, size_t target, float most, float factor)
 {
     bool packs = (uintptr_t)row % CUDA_PACK_BYTES == 0;

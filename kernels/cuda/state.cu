@@ -18,7 +18,7 @@ DEVICE size_t update_width(const struct zr_update *u)
 {
     uintptr_t floats = (uintptr_t)u->master | (uintptr_t)u->momentum | (uintptr_t)u->variance;
     return floats % sizeof(struct four) == 0 && fours_begin(&u->gradient) && fours_begin(&u->parameter) ? FOUR
-                                                                                                       : 1;
+                                                                                                        : 1;
 }
 
 DEVICE void put_parameters(const struct zr_update *u, size_t i, const struct four *x, size_t count)
@@ -94,8 +94,8 @@ KERNEL(update_sgd, struct zr_update_sgd, CUDA_THREADS)
 
 enum { AT_ONCE = 8 }; /* numbers that a lane loads before it adds them */
 
-/* A warp has a block of 4,096: lane l sums elements i with i % 32 == l, then folds in halves. Squares are exact in
- * double, so the CPU's loops have the same bits. */
+/* A warp has a block of 4,096: lane l sums elements i with i % 32 == l, then folds in halves. Squares are
+ * exact in double, so the CPU's loops have the same bits. */
 KERNEL(squares_of_blocks, struct cuda_squares, CUDA_THREADS)
 {
     size_t block = (size_t)blockIdx.x * CUDA_WARPS + warp_of_thread(),

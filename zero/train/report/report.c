@@ -448,8 +448,8 @@ static void print_rank_bytes(struct zr_text_page *page, const struct zr_rank_rep
     print_byte_line(page,
                     &(struct byte_line){"reserved", "whole granules, with other",
                                         rank->planned_reserved_bytes, rank->peak_reserved_bytes, false, 0});
-    print_byte_line(page, &(struct byte_line){"stranded", "free, usable by no block", 0,
-                                              rank->stranded_bytes, false, 0});
+    print_byte_line(
+        page, &(struct byte_line){"stranded", "free, usable by no block", 0, rank->stranded_bytes, false, 0});
     print_byte_line(page, &(struct byte_line){"resident", "the process at its largest", 0,
                                               rank->peak_resident_bytes, false, 0});
 }
