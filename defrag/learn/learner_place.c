@@ -205,7 +205,7 @@ static zr_result place_sequence(struct sequence_place *place, struct zr_scratch 
                                 struct coloured *out, size_t *granules)
 {
     struct zr_lifetimes *lifetimes = place->lifetimes;
-    struct zr_pack_report report;
+    struct zr_pack_report report = {0};
     uint64_t left = place->work;
     struct coloured coloured = {0};
     struct zr_pack_here on = place->here; /* with the rest of the work for the target */
