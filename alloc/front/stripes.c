@@ -46,7 +46,6 @@ static inline unsigned seat_in(struct zr_arena *first_stripe, unsigned count)
             return change_seat(first_stripe, count, false);
         zr_own_seat.seat = 1;
     }
-    /* NOLINTNEXTLINE(clang-analyzer-*): count is at least 1 */
     return zr_own_seat.seat <= count ? zr_own_seat.seat - 1 : (zr_own_seat.seat - 1) % count;
 }
 
@@ -104,7 +103,6 @@ bool zr_stripes_fetch(struct zr_arena *arena, size_t bytes)
     wanted = wanted > idle + granule ? wanted - idle : granule;
     zr_arena_give(arena);
     for (unsigned i = 0; got < wanted && i < 2 * count; i++) {
-        /* NOLINTNEXTLINE(clang-analyzer-*): count is at least 1 */
         struct zr_arena *other = stripe_in(first_stripe, i % count);
         bool wait = i >= count; /* only if no stripe has idle memory */
         if (other == arena || (wait && (got > 0 || !other->asynchronous)))

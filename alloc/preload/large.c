@@ -565,7 +565,6 @@ void *zr_large_resize(void *pointer, size_t bytes)
             return moved == ZR_PAGES_MOVED ? to : NULL;
     }
     size_t copied = old_bytes < bytes ? old_bytes : bytes;
-    /* NOLINTNEXTLINE(clang-analyzer-*): a block that is moved is not NULL */
     memcpy(to, pointer, copied);
     zr_lock_acquire(&large.lock);
     large.copied_bytes += copied;

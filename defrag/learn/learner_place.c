@@ -245,6 +245,7 @@ static zr_result join_pages(struct zr_candidate *candidate, const struct coloure
     size_t addresses = 0, first_page = 0;
     bool any = false;
     for (size_t l = 0; l < candidate->plan.sequences_count; l++) {
+        /* NOLINTNEXTLINE(clang-analyzer-*): place_sequence() has set each */
         addresses += sequences[l].pages ? sequences[l].addresses_count : granules[l];
         any |= sequences[l].pages != NULL;
     }

@@ -36,7 +36,6 @@ static void gather_items(struct zr_pack_problem *problem, const struct zr_lifeti
         divisor = zr_pack_common_divisor(divisor, problem->units[item]);
     }
     for (uint32_t i = 0; i < problem->count; i++)
-        /* NOLINTNEXTLINE(clang-analyzer-*): 0 only without items */
         problem->units[i] /= divisor;
     problem->unit_bytes = problem->count ? alignment_bytes * divisor : alignment_bytes;
 }

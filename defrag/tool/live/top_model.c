@@ -294,7 +294,6 @@ static zr_result take_holders(struct zr_top_look *look, const struct zr_memory *
     size_t count = merge(all.items, all.count);
     look->holders_count = count < ZR_TOP_HOLDERS ? (unsigned)count : ZR_TOP_HOLDERS;
     if (count > 0)
-        /* NOLINTNEXTLINE(clang-analyzer-*): a vector with items has memory */
         memcpy(look->holders, all.items, look->holders_count * sizeof *look->holders);
     zr_vector_end(&all);
     return result;

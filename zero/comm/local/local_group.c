@@ -164,6 +164,7 @@ static zr_result pass_rings(const struct birth *birth)
     unsigned count = birth->members->count;
     for (unsigned p = 0; p < count; p++) {
         const struct zr_local_opening *theirs = &birth->local->ranks[birth->ranks[p]].opening;
+        /* NOLINTNEXTLINE(clang-analyzer-*): allocated when the birth began */
         birth->wanted[p] = theirs->passes && theirs->result == ZR_OK ? theirs->places_count : 0;
     }
     return zr_local_pass_rings(&(struct zr_local_pass){.local = birth->local,
