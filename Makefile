@@ -7,7 +7,8 @@
 #   make check-mutants  defects made on purpose, each of which a test must catch
 #   make install    programs, libraries, headers, pkg-config files, manual pages, completion to PREFIX or prefix (/usr/local); make uninstall
 #   make fuzz       hostile files and calls for libFuzzer, hostile askers for the live socket, FUZZ_SECONDS each
-#   make lint       formatting, static checks  make clean
+#   make lint       clang-format, cppcheck, clang-tidy                make clean
+#   make coverage   lines of each module that the unit tests run (COVERAGE="arena tool" these tests)
 #   make demo-fragmentation  a program that dies with memory free, and what helps; needs no GPU
 #   make gpu-check  the CUDA backend on a card, in seven minutes (GPU_STEPS="train vmm"); says so where there is none
 #   make gpu-archive  what gpu-check runs, for a machine with a card and without this tree
@@ -67,12 +68,13 @@ packages_bench := $(packages_build) libopenblas-pthread-dev libmimalloc-dev pyth
 packages_fuzz  := $(packages_build) clang python3
 # libFuzzer's library is a package of its own where it exists: to be asked once the lists of packages are there.
 packages_libfuzzer = $(shell apt-cache --names-only search '^libclang-rt-dev$$' 2>/dev/null | cut -d' ' -f1)
+packages_lint := $(packages_build) clang-format clang-tidy cppcheck git
 packages_fresh := debootstrap
 
 # packages-SET installs what dpkg does not have, as root or through sudo; else it prints the command to type. Servers among
 # them are not started, where runlevels say so. needs-SET installs nothing: it names what is missing. Where there is no dpkg,
 # both name the set and succeed: other systems have the same libraries under names of their own.
-package_sets := build demo check long soak bench fuzz libfuzzer fresh
+package_sets := build demo check long soak bench fuzz libfuzzer lint fresh
 find_missing = if ! command -v dpkg-query >/dev/null; then \
 		echo "zr: no dpkg here; what Debian calls $(packages_$*) must be there under whatever name" >&2; exit 0; \
 	fi; \
@@ -402,13 +404,17 @@ built-fragmentation: $(BUILD)/bin/zr $(libraries) $(BUILD)/examples/fragment $(B
 
 # ---- order -----------------------------------------------------------------------------------------------------
 sources := $(shell git ls-files '*.c' '*.cu' '*.h' 2>/dev/null)
-.PHONY: format lint clean
+.PHONY: format lint lint-built clean
 format:
 	clang-format -i $(sources)
-lint:
+# clang-tidy's checks, and those left out with reasons, are in .clang-tidy; .ci/run has it check changed files.
+lint: packages-lint
+	@$(again) lint-built
+lint-built:
 	clang-format --dry-run -Werror $(sources)
 	cppcheck --quiet --std=c11 --enable=warning,performance,portability --error-exitcode=1 --inline-suppr \
 		--suppress=missingIncludeSystem --suppress=invalidPointerCast -I. $(filter-out tests/%,$(filter %.c,$(sources)))
+	tests/tidy
 
 clean:
 	rm -rf $(BUILD)

@@ -63,7 +63,7 @@ static zr_result train(struct run *run)
     const struct zr_trainer_options options = {
         .struct_bytes = sizeof options, .engine = &engine, .model = &resmlp};
     const struct zr_step_calls calls = {.state = run, .load = load, .update = update};
-    struct zr_step_report report;
+    struct zr_step_report report = {0};
     zr_result result = zr_trainer_create(&run->trainer, &options);
     for (unsigned i = 0; i < run->steps && result == ZR_OK; i++)
         result = zr_trainer_step(run->trainer, &calls, &report);

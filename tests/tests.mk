@@ -309,6 +309,19 @@ check-asan check-ubsan check-tsan:
 check-programs: $(test_bin)
 	@tests/run --jobs $(JOBS) $(call longest_first,$(test_bin))
 
+# Lines that tests run, by module: of the unit tests, or of those that COVERAGE names, scripts too. What is built for it lies
+# in a folder of its own; gcov comes with the compiler.
+.PHONY: coverage coverage-built
+coverage_folder := $(BUILD)/coverage
+coverage_names = $(or $(COVERAGE),$(test_names))
+coverage_tests = $(patsubst %,$(BUILD)/tests/%_test,$(filter $(test_names),$(coverage_names))) \
+	$(foreach name,$(coverage_names),$(filter %/$(name).t,$(all_scripts)))
+coverage: packages-check
+	@find $(coverage_folder) -name '*.gcda' -delete 2>/dev/null || true
+	@$(again) BUILD=$(coverage_folder) OPT=-O1 CFLAGS="--coverage -fprofile-update=atomic" LDFLAGS=--coverage coverage-built
+coverage-built: $(filter $(BUILD)/%,$(coverage_tests)) $(if $(filter %.t,$(coverage_tests)),built-scripts)
+	@tests/run --jobs $(JOBS) $(call longest_first,$(coverage_tests)); code=$$?; python3 tests/support/coverage.py && exit $$code
+
 # Small defects, each of which a test must catch; MUTANT=name tries that one alone.
 .PHONY: check-mutants built-mutants
 built-mutants: $(test_support_obj) $(emulator) $(nccl_emulator)

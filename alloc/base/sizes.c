@@ -127,11 +127,11 @@ const char *zr_size_print_exact(char out[ZR_SIZE_EXACT_ROOM], uint64_t bytes)
         binary /= 1024;
     for (; decimal > 0 && decimal % 1000 == 0 && decimal_unit < sizeof letters - 1; decimal_unit++)
         decimal /= 1000;
-    if (binary_unit == 0 && decimal_unit == 0)
-        snprintf(out, ZR_SIZE_EXACT_ROOM, "%" PRIu64, bytes);
-    else if (binary <= decimal)
+    if (binary_unit > 0 && binary <= decimal)
         snprintf(out, ZR_SIZE_EXACT_ROOM, "%" PRIu64 "%ciB", binary, letters[binary_unit - 1]);
-    else
+    else if (decimal_unit > 0)
         snprintf(out, ZR_SIZE_EXACT_ROOM, "%" PRIu64 "%cB", decimal, letters[decimal_unit - 1]);
+    else
+        snprintf(out, ZR_SIZE_EXACT_ROOM, "%" PRIu64, bytes);
     return out;
 }

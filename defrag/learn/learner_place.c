@@ -205,7 +205,7 @@ static zr_result place_sequence(struct sequence_place *place, struct zr_scratch 
                                 struct coloured *out, size_t *granules)
 {
     struct zr_lifetimes *lifetimes = place->lifetimes;
-    struct zr_pack_report report;
+    struct zr_pack_report report = {0};
     uint64_t left = place->work;
     struct coloured coloured = {0};
     struct zr_pack_here on = place->here; /* with the rest of the work for the target */
@@ -245,6 +245,7 @@ static zr_result join_pages(struct zr_candidate *candidate, const struct coloure
     size_t addresses = 0, first_page = 0;
     bool any = false;
     for (size_t l = 0; l < candidate->plan.sequences_count; l++) {
+        /* NOLINTNEXTLINE(clang-analyzer-*): place_sequence() has set each */
         addresses += sequences[l].pages ? sequences[l].addresses_count : granules[l];
         any |= sequences[l].pages != NULL;
     }

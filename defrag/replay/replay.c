@@ -208,7 +208,8 @@ static double median_ns(struct run *run)
     if (run->samples_count == 0)
         return 0;
     zr_sort_pairs(run->samples, run->spare, run->samples_count);
-    return (double)run->samples[run->samples_count / 2].key / 1000;
+    size_t middle = run->samples_count / 2;
+    return (double)run->samples[middle].key / 1000;
 }
 
 /* Frees live blocks, in order of first appearance. */

@@ -199,6 +199,7 @@ static zr_result start_zrd(const char *key, char *arguments[ARGUMENTS_MAX], int3
     if (child == 0)
         become_zrd(program, arguments, log);
     *pid = child;
+    /* NOLINTNEXTLINE(clang-analyzer-*): arguments are not read after this call */
     return child > 0 ? await_zrd(key, child, log) : zr_fail(ZR_ERR_UNAVAILABLE, "cannot start a process");
 }
 

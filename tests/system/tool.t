@@ -69,7 +69,7 @@ def test_usage():
     ok(run.returncode == 0 and run.stdout.index("Examples") < run.stdout.index("--policy"), "replay --help likewise")
     for program in ("zr", "zr-train", "zrd"):
         said = {subprocess.run([f"{BUILD}/bin/{program}", flag], capture_output=True, text=True, timeout=HANG).stdout for flag in ("-V", "--version")}
-        ok(len(said) == 1 and re.fullmatch(rf"{program} \d+\.\d+\n", said.pop()), f"{program} -V and --version")
+        ok(len(said) == 1 and re.fullmatch(rf"{program} \d+\.\d+\.\d+\n", said.pop()), f"{program} -V and --version")
         run = subprocess.run([f"{BUILD}/bin/{program}", "--help"], capture_output=True, text=True, timeout=HANG)
         ok("-V" in run.stdout and "1.5GiB" in run.stdout, f"{program} --help names -V, and how sizes are written")
     refused("no subcommand", 2, ["--help"])

@@ -359,6 +359,7 @@ static zr_result transfer_parameter(const struct state *state, enum transfer how
         size_t count = piece.count < left ? piece.count : (size_t)left;
         for (unsigned kind = 0; kind < state->kinds && result == ZR_OK && count > 0; kind++)
             result = transfer_run(state, how, kind * state->elements + at->first + first,
+                                  /* NOLINTNEXTLINE(clang-analyzer-*): the table has state->kinds tensors */
                                   tensors[kind] + (piece.offset - owned.from), count, sum);
     }
     zr_result given = zr_engine_give_owned(state->engine, p->parameter.unit, how == STATE_LOAD);
@@ -394,7 +395,7 @@ bool zr_state_partial(const char *path, char out[ZR_STATE_PATH_ROOM])
     size_t length = strlen(path);
     if (length + sizeof tail > ZR_STATE_PATH_ROOM)
         return false;
-    memcpy(out, path, length);
+    memcpy(out, path, length + 1);
     memcpy(out + length, tail, sizeof tail);
     return true;
 }

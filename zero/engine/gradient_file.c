@@ -159,7 +159,7 @@ static zr_result await_writes(struct zr_engine *engine)
 zr_result zr_engine_gradient_fetch(struct zr_engine *engine, size_t unit)
 {
     struct zr_gradient_file *file = &engine->gradient_file;
-    zr_nvme_event event;
+    zr_nvme_event event = 0;
     if (!is_used(engine) || !zr_engine_files_gradients(engine, unit))
         return ZR_OK;
     zr_result result = await_writes(engine);

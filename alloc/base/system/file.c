@@ -81,7 +81,7 @@ static void copy_name(char name[128], const char *path)
         memcpy(name, path, length + 1);
         return;
     }
-    memcpy(name, "...", 3);
+    memcpy(name, "...", sizeof "...");
     memcpy(name + 3, path + length - 124, 125);
 }
 

@@ -59,6 +59,7 @@ static bool make_colours(void)
         COLORS < 8)
         return false;
     use_default_colors();
+    /* NOLINTNEXTLINE(bugprone-too-small-loop-variable): curses numbers pairs in a short */
     for (short pair = 1; pair < ZR_TOP_COLOURS; pair++) {
         uint32_t colour = pair >= ZR_TOP_TAGS       ? zr_map_colour(ZR_MAP_LIVE, (unsigned)pair - ZR_TOP_TAGS)
                           : pair == ZR_TOP_PENDING  ? zr_map_colour(ZR_MAP_PENDING, 0)

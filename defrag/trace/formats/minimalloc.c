@@ -111,7 +111,7 @@ static bool earlier(const void *one, const void *other)
 
 static zr_result read_edges(struct zr_minimalloc *reader, uint64_t unit_bytes, struct zr_vector *edges)
 {
-    struct zr_minimalloc_row row;
+    struct zr_minimalloc_row row = {0};
     bool more = true;
     for (uint64_t number = 1;; number++) {
         zr_result result = zr_minimalloc_next(reader, &row, &more);

@@ -406,7 +406,7 @@ static void test_help(void)
         longest = strcspn(at, "\n") > longest ? strcspn(at, "\n") : longest;
     tap_ok(longest <= 110, "no line of the help is longer than 110 (%zu)", longest);
     tap_ok(parse("-h") == 0 && parse("--data x --help") == 0, "asked for anywhere");
-    tap_ok(parse("--version") == 0 && strcmp(words, "zr-train 0.1\n") == 0, "the version");
+    tap_ok(parse("--version") == 0 && strcmp(words, "zr-train " ZR_VERSION_STRING "\n") == 0, "the version");
 }
 
 static void test_long_values(void)
