@@ -229,8 +229,14 @@ void zr_pickle_fields(struct zr_pickle *pickle, struct zr_pickle_value dict, str
     if (dict.kind != ZR_PICKLE_DICT)
         return;
     struct zr_pickle_cursor cursor = zr_pickle_cursor_of(pickle, dict);
+    unsigned at = 0; /* most dicts have the keys in the order of the fields */
     while (zr_pickle_next(pickle, &cursor, &key) && zr_pickle_next(pickle, &cursor, &value))
-        for (unsigned i = 0; i < count; i++)
-            if (zr_pickle_text_is(pickle, key, fields[i].key))
-                fields[i].value = value;
+        for (unsigned tries = 0; tries < count; tries++) {
+            struct zr_pickle_field *field = &fields[at];
+            at = at + 1 < count ? at + 1 : 0;
+            if (zr_pickle_text_is(pickle, key, field->key)) {
+                field->value = value;
+                break;
+            }
+        }
 }
