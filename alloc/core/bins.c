@@ -1,64 +1,31 @@
-/* bins.c: bins of treaps. Uses extent.h alone.
- *
- * A treap's shape follows from its nodes' priorities, here a hash of their offsets, whatever the order in
- * which they came: no rebalancing to write and nothing random. */
+/* bins.c: bins of treaps. Uses extent.h and tree.h. */
 #include "alloc/core/bins.h"
 
-#include "alloc/base/error.h"
+#include "alloc/base/tree.h"
 
 /* ---- Trees --------------------------------------------------------------------------------------------- */
 
-static inline uint64_t priority(const struct zr_extent *extent)
+static inline uint64_t priority(const void *extent)
 {
-    return (extent->offset_bytes >> ZR_UNIT_SHIFT) * UINT64_C(0x9e3779b97f4a7c15);
+    return (((const struct zr_extent *)extent)->offset_bytes >> ZR_UNIT_SHIFT) * UINT64_C(0x9e3779b97f4a7c15);
 }
 
-static inline bool before(const struct zr_extent *a, const struct zr_extent *b)
+static inline bool before(const void *one, const void *other)
 {
+    const struct zr_extent *a = one, *b = other;
     return a->bytes != b->bytes ? a->bytes < b->bytes : a->offset_bytes < b->offset_bytes;
 }
 
+static const struct zr_tree_order by_size = {offsetof(struct zr_extent, children), before, priority};
+
 void zr_bins_tree_insert(struct zr_extent **root, struct zr_extent *extent)
 {
-    uint64_t own = priority(extent);
-    while (*root && priority(*root) > own)
-        root = &(*root)->children[before(*root, extent)];
-    /* Split what hangs here into the nodes before and after the new one. */
-    struct zr_extent *rest = *root, **smaller = &extent->children[0], **larger = &extent->children[1];
-    *root = extent;
-    while (rest) {
-        if (before(rest, extent)) {
-            *smaller = rest;
-            smaller = &rest->children[1];
-            rest = *smaller;
-        } else {
-            *larger = rest;
-            larger = &rest->children[0];
-            rest = *larger;
-        }
-    }
-    *smaller = *larger = NULL;
+    zr_tree_insert(by_size, root, extent);
 }
 
 void zr_bins_tree_remove(struct zr_extent **root, struct zr_extent *extent)
 {
-    while (*root != extent) {
-        zr_assert(*root != NULL);
-        root = &(*root)->children[before(*root, extent)];
-    }
-    struct zr_extent *smaller = extent->children[0], *larger = extent->children[1];
-    while (smaller && larger) {
-        if (priority(smaller) > priority(larger)) {
-            *root = smaller;
-            root = &smaller->children[1];
-            smaller = *root;
-        } else {
-            *root = larger;
-            root = &larger->children[0];
-            larger = *root;
-        }
-    }
-    *root = smaller ? smaller : larger;
+    zr_tree_remove(by_size, root, extent);
 }
 
 /* ---- Bins ---------------------------------------------------------------------------------------------- */

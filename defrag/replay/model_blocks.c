@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "alloc/base/error.h"
+#include "alloc/base/tree.h"
 
 /* ---- Records ------------------------------------------------------------------------------------------- */
 
@@ -64,69 +65,51 @@ void zr_block_give(struct zr_block_pool *pool, struct zr_model_block *block)
 
 /* ---- Sets ---------------------------------------------------------------------------------------------- */
 
-static uint64_t priority(const struct zr_model_block *block)
+static uint64_t priority(const void *record)
 {
+    const struct zr_model_block *block = record;
     uint64_t hash = block->address * UINT64_C(0x9e3779b97f4a7c15);
     return (hash ^ hash >> 29) * UINT64_C(0xbf58476d1ce4e5b9);
 }
 
-static bool before(const struct zr_block_set *set, const struct zr_model_block *a,
-                   const struct zr_model_block *b)
+static bool lower(const void *one, const void *other)
 {
+    const struct zr_model_block *a = one, *b = other;
+    return a->stream != b->stream ? a->stream < b->stream : a->address < b->address;
+}
+
+static bool smaller(const void *one, const void *other)
+{
+    const struct zr_model_block *a = one, *b = other;
     if (a->stream != b->stream)
         return a->stream < b->stream;
-    if (!set->by_address && a->bytes != b->bytes)
-        return a->bytes < b->bytes;
-    return a->address < b->address;
+    return a->bytes != b->bytes ? a->bytes < b->bytes : a->address < b->address;
 }
+
+static const struct zr_tree_order by_address = {offsetof(struct zr_model_block, children), lower, priority},
+                                  by_size = {offsetof(struct zr_model_block, children), smaller, priority};
 
 void zr_block_set_insert(struct zr_block_set *set, struct zr_model_block *block)
 {
-    struct zr_model_block **link = &set->root;
-    uint64_t own = priority(block);
-    while (*link && priority(*link) > own)
-        link = &(*link)->children[before(set, *link, block)];
-    struct zr_model_block *rest = *link, **sides[2] = {&block->children[0], &block->children[1]};
-    *link = block;
-    /* Split the subtree into the blocks before and after this one. */
-    while (rest) {
-        bool smaller = before(set, rest, block);
-        *sides[!smaller] = rest;
-        sides[!smaller] = &rest->children[smaller];
-        rest = rest->children[smaller];
-    }
-    *sides[0] = *sides[1] = NULL;
+    if (set->by_address)
+        zr_tree_insert(by_address, &set->root, block);
+    else
+        zr_tree_insert(by_size, &set->root, block);
 }
 
 void zr_block_set_remove(struct zr_block_set *set, struct zr_model_block *block)
 {
-    struct zr_model_block **link = &set->root;
-    while (*link != block) {
-        zr_assert(*link != NULL);
-        link = &(*link)->children[before(set, *link, block)];
-    }
-    struct zr_model_block *smaller = block->children[0], *larger = block->children[1];
-    while (smaller && larger) {
-        bool take_smaller = priority(smaller) > priority(larger);
-        struct zr_model_block **from = take_smaller ? &smaller : &larger;
-        *link = *from;
-        link = &(*from)->children[take_smaller];
-        *from = *link;
-    }
-    *link = smaller ? smaller : larger;
+    if (set->by_address)
+        zr_tree_remove(by_address, &set->root, block);
+    else
+        zr_tree_remove(by_size, &set->root, block);
 }
 
 /* The first block at or after `key`. */
 static struct zr_model_block *not_before(const struct zr_block_set *set, const struct zr_model_block *key)
 {
-    struct zr_model_block *node = set->root, *found = NULL;
-    while (node) {
-        bool smaller = before(set, node, key);
-        if (!smaller)
-            found = node;
-        node = node->children[smaller];
-    }
-    return found;
+    return set->by_address ? zr_tree_ceiling(by_address, set->root, key)
+                           : zr_tree_ceiling(by_size, set->root, key);
 }
 
 struct zr_model_block *zr_block_set_find(const struct zr_block_set *set, uint64_t stream, uint64_t bytes)

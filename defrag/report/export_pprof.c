@@ -7,6 +7,8 @@
 
 #include <string.h>
 
+#include "alloc/base/hash.h"
+
 enum { TYPE = 1, SAMPLE = 2, LOCATION = 4, FUNCTION = 5, TEXT = 6 }; /* fields of Profile */
 enum { FRAMES_MAX = 64, MESSAGE_ROOM = 1024 };
 
@@ -68,10 +70,8 @@ static uint64_t text_of(struct writing *writing, const char *words)
 /* The number of a frame's location, from 1. */
 static uint64_t place_of(struct writing *writing, const char *frame)
 {
-    uint64_t hash = UINT64_C(0xcbf29ce484222325);
+    uint64_t hash = zr_hash_text(frame);
     struct message function = {.used = 0}, line = {.used = 0}, place = {.used = 0};
-    for (const char *at = frame; *at; at++)
-        hash = (hash ^ (unsigned char)*at) * UINT64_C(0x100000001b3);
     const uint32_t *known = zr_number_map_get(&writing->places, hash);
     if (known)
         return *known;

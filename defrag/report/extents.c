@@ -1,9 +1,7 @@
-/* extents.c: an ordered set of address ranges. Uses the arena. */
+/* extents.c: an ordered set of address ranges. Uses the arena and tree.h. */
 #include "defrag/report/extents.h"
 
-#include <string.h>
-
-#include "alloc/base/error.h"
+#include "alloc/base/tree.h"
 
 enum { SLAB_RECORDS = 512 };
 
@@ -58,27 +56,28 @@ static uint32_t draw(struct zr_extent_slabs *slabs)
     return (uint32_t)(slabs->random >> 32);
 }
 
+static bool before(const void *one, const void *other)
+{
+    return ((const struct zr_range_record *)one)->address < ((const struct zr_range_record *)other)->address;
+}
+
+static uint64_t priority(const void *record)
+{
+    return ((const struct zr_range_record *)record)->priority;
+}
+
+static const struct zr_tree_order by_address = {offsetof(struct zr_range_record, children), before, priority};
+
 zr_result zr_extents_add(struct zr_extents *set, struct zr_extent_slabs *slabs,
                          const struct zr_range_record *values, struct zr_range_record **out)
 {
-    struct zr_range_record *record, **link = &set->root;
+    struct zr_range_record *record;
     zr_result result = take(slabs, &record);
     if (result != ZR_OK)
         return result;
     *record = *values;
     record->priority = draw(slabs);
-    while (*link && (*link)->priority > record->priority)
-        link = &(*link)->children[(*link)->address < record->address];
-    struct zr_range_record *rest = *link, **sides[2] = {&record->children[0], &record->children[1]};
-    *link = record;
-    /* Split the subtree into the ranges before and after the record. */
-    while (rest) {
-        bool smaller = rest->address < record->address;
-        *sides[!smaller] = rest;
-        sides[!smaller] = &rest->children[smaller];
-        rest = rest->children[smaller];
-    }
-    *sides[0] = *sides[1] = NULL;
+    zr_tree_insert(by_address, &set->root, record);
     set->count++;
     if (out)
         *out = record;
@@ -87,20 +86,7 @@ zr_result zr_extents_add(struct zr_extents *set, struct zr_extent_slabs *slabs,
 
 void zr_extents_remove(struct zr_extents *set, struct zr_extent_slabs *slabs, struct zr_range_record *record)
 {
-    struct zr_range_record **link = &set->root;
-    while (*link != record) {
-        zr_assert(*link != NULL);
-        link = &(*link)->children[(*link)->address < record->address];
-    }
-    struct zr_range_record *smaller = record->children[0], *larger = record->children[1];
-    while (smaller && larger) {
-        bool take_smaller = smaller->priority > larger->priority;
-        struct zr_range_record **from = take_smaller ? &smaller : &larger;
-        *link = *from;
-        link = &(*from)->children[take_smaller];
-        *from = *link;
-    }
-    *link = smaller ? smaller : larger;
+    zr_tree_remove(by_address, &set->root, record);
     set->count--;
     record->children[0] = slabs->unused;
     slabs->unused = record;
@@ -108,24 +94,10 @@ void zr_extents_remove(struct zr_extents *set, struct zr_extent_slabs *slabs, st
 
 struct zr_range_record *zr_extents_floor(const struct zr_extents *set, uint64_t address)
 {
-    struct zr_range_record *node = set->root, *found = NULL;
-    while (node) {
-        bool there = node->address <= address;
-        if (there)
-            found = node;
-        node = node->children[there];
-    }
-    return found;
+    return zr_tree_floor(by_address, set->root, &(struct zr_range_record){.address = address});
 }
 
 struct zr_range_record *zr_extents_ceiling(const struct zr_extents *set, uint64_t address)
 {
-    struct zr_range_record *node = set->root, *found = NULL;
-    while (node) {
-        bool before = node->address < address;
-        if (!before)
-            found = node;
-        node = node->children[before];
-    }
-    return found;
+    return zr_tree_ceiling(by_address, set->root, &(struct zr_range_record){.address = address});
 }

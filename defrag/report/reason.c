@@ -26,17 +26,19 @@ struct kind {
     uint64_t came[QUARTERS], went[QUARTERS]; /* allocations and frees in the recording, by quarter */
 };
 
-struct trend {
-    struct zr_memory *memory; /* the state before each record */
-    struct zr_vector kinds;   /* struct kind */
-    struct zr_number_map numbers;
-    uint64_t records_count, before_count, seen_count;
-    uint64_t allocations_count, frees_count; /* in the recording */
-    uint64_t largest_bytes, second_bytes;    /* of blocks allocated in the recording */
-    uint64_t largest_address,
-        largest_seen; /* the largest block's address, and the number of the record that allocated it */
-    bool largest_lives;
-};
+void zr_trend_init(struct zr_trend *out, const struct zr_memory *memory, uint64_t records_count,
+                   zr_arena *arena)
+{
+    *out = (struct zr_trend){.memory = memory, .records_count = records_count};
+    zr_vector_init(&out->kinds, arena, sizeof(struct kind));
+    zr_number_map_init(&out->numbers, arena);
+}
+
+void zr_trend_end(struct zr_trend *trend)
+{
+    zr_number_map_end(&trend->numbers);
+    zr_vector_end(&trend->kinds);
+}
 
 static unsigned class_of(uint64_t bytes)
 {
@@ -45,7 +47,7 @@ static unsigned class_of(uint64_t bytes)
 
 /* Finds or adds the kind of a block. Two kinds may have equal keys, so the fields are compared, and the
  * search continues with the next key. */
-static zr_result find_kind(struct trend *trend, const struct kind *like, struct kind **out)
+static zr_result find_kind(struct zr_trend *trend, const struct kind *like, struct kind **out)
 {
     uint64_t key = (like->blocks.stream * UINT64_C(0x9e3779b97f4a7c15) + like->blocks.stack) * 1024;
     key += like->blocks.tag * 64u + like->size_class;
@@ -68,7 +70,7 @@ static zr_result find_kind(struct trend *trend, const struct kind *like, struct 
     }
 }
 
-static unsigned quarter_of(const struct trend *trend)
+static unsigned quarter_of(const struct zr_trend *trend)
 {
     uint64_t count = trend->records_count - trend->before_count;
     uint64_t at = trend->seen_count > trend->before_count ? trend->seen_count - trend->before_count - 1 : 0;
@@ -76,7 +78,7 @@ static unsigned quarter_of(const struct trend *trend)
     return quarter < QUARTERS ? quarter : QUARTERS - 1;
 }
 
-static void note_size(struct trend *trend, const struct zr_record *record)
+static void note_size(struct zr_trend *trend, const struct zr_record *record)
 {
     if (record->bytes > trend->largest_bytes) {
         trend->second_bytes = trend->largest_bytes;
@@ -89,12 +91,11 @@ static void note_size(struct trend *trend, const struct zr_record *record)
     }
 }
 
-static zr_result note(void *state, const struct zr_record *record, bool *stop)
+zr_result zr_trend_take(struct zr_trend *trend, const struct zr_record *record)
 {
-    struct trend *trend = state;
     struct kind like = {0}, *kind;
-    (void)stop;
     trend->seen_count++;
+    trend->before_count += record->before;
     if (record->before || (record->kind != ZR_RECORD_ALLOC && record->kind != ZR_RECORD_FREE))
         return ZR_OK;
     const struct zr_range_record *block = zr_extents_floor(&trend->memory->blocks, record->address);
@@ -129,18 +130,9 @@ static zr_result note(void *state, const struct zr_record *record, bool *stop)
     return ZR_OK;
 }
 
-/* Counts the records before the recording starts. The quarters divide the records after these. */
-static zr_result count_before(void *state, const struct zr_record *record, bool *stop)
-{
-    uint64_t *count = state;
-    *count += record->before;
-    *stop = !record->before;
-    return ZR_OK;
-}
-
 /* Finds the kind that leaks; NULL: none. Most blocks of other kinds must be freed again; otherwise the
  * program may still be loading. */
-static const struct kind *leak_of(const struct trend *trend, uint64_t live_bytes)
+static const struct kind *leak_of(const struct zr_trend *trend, uint64_t live_bytes)
 {
     const struct kind *worst = NULL;
     for (size_t i = 0; i < trend->kinds.count; i++) {
@@ -161,7 +153,7 @@ static const struct kind *leak_of(const struct trend *trend, uint64_t live_bytes
 
 /* Whether the request, or a recent block, is far larger than all other blocks of a program that repeats
  * itself. */
-static bool is_spike(const struct trend *trend, const struct zr_failure *failure,
+static bool is_spike(const struct zr_trend *trend, const struct zr_failure *failure,
                      struct zr_kind_of_blocks *out)
 {
     uint64_t asked = failure->answer->size_bytes;
@@ -283,11 +275,12 @@ static bool are_segments(const struct zr_memory *memory)
     return memory->blocks.count >= SEGMENTS_MIN;
 }
 
-static void decide(struct zr_reasoning *out, const struct trend *trend, const struct zr_failure *failure)
+void zr_reason_find(struct zr_reasoning *out, const struct zr_trend *trend, const struct zr_failure *failure)
 {
     const struct zrt_refusal *refusal = failure->refusal;
     bool of_tag = refusal->cause == ZRT_CAUSE_TAG_LIMIT, known = refusal->cause != ZRT_CAUSE_UNKNOWN;
     struct zr_kind_of_blocks kind;
+    *out = (struct zr_reasoning){0};
     out->reason = of_cause(refusal, failure->answer->verdict);
     out->missing_bytes = of_tag  ? less(refusal->reserved_bytes + refusal->need_bytes, refusal->limit_bytes)
                          : known ? less(refusal->need_bytes, available(refusal))
@@ -312,25 +305,5 @@ static void decide(struct zr_reasoning *out, const struct trend *trend, const st
         out->culprit_bytes = 0;
     }
     out->segments = (out->reason == ZR_REASON_SHORTAGE || out->reason == ZR_REASON_LIMIT) &&
-                    failure->recording->kind == ZR_RECORDING_ZRT && are_segments(trend->memory);
-}
-
-zr_result zr_reason_find(struct zr_reasoning *out, const struct zr_failure *failure, zr_arena *arena)
-{
-    struct zr_memory memory = {0};
-    struct trend trend = {.memory = &memory, .records_count = failure->records_count};
-    *out = (struct zr_reasoning){0};
-    zr_vector_init(&trend.kinds, arena, sizeof(struct kind));
-    zr_number_map_init(&trend.numbers, arena);
-    zr_result result =
-        zr_recording_play(failure->recording, &(struct zr_recording_sink){count_before, &trend.before_count});
-    if (result == ZR_OK)
-        result = zr_moment_reach(&memory, failure->recording, failure->records_count,
-                                 &(struct zr_recording_sink){note, &trend});
-    if (result == ZR_OK)
-        decide(out, &trend, failure);
-    zr_memory_end(&memory);
-    zr_number_map_end(&trend.numbers);
-    zr_vector_end(&trend.kinds);
-    return result;
+                    trend->memory->recording->kind == ZR_RECORDING_ZRT && are_segments(trend->memory);
 }

@@ -53,16 +53,32 @@ struct zr_reasoning {
     uint64_t culprit_bytes; /* pending, unmovable, pool, other process, limit: the bytes of the reason */
 };
 
-/* The failure after `records_count` records, with the result of zr_why_answer(). If the refusal's cause is
- * unknown, the verdict decides. */
+/* The allocations and frees before a failure. */
+struct zr_trend {
+    const struct zr_memory *memory; /* borrowed: the state before each record */
+    struct zr_vector kinds;         /* reason.c */
+    struct zr_number_map numbers;
+    uint64_t records_count, before_count, seen_count;
+    uint64_t allocations_count, frees_count; /* in the recording */
+    uint64_t largest_bytes, second_bytes;    /* of blocks allocated in the recording */
+    uint64_t largest_address, largest_seen;  /* the largest block, and when it was allocated */
+    bool largest_lives;
+};
+/* `records_count` records will follow. Allocates nothing, so it cannot fail. */
+void zr_trend_init(struct zr_trend *out, const struct zr_memory *memory, uint64_t records_count,
+                   zr_arena *arena);
+void zr_trend_end(struct zr_trend *trend);
+/* Notes a record; the memory applies the record afterwards. Returns the arena's error. */
+zr_result zr_trend_take(struct zr_trend *trend, const struct zr_record *record);
+
+/* A failure, with the result of zr_why_answer(). If the refusal's cause is unknown, the verdict decides. */
 struct zr_failure {
-    struct zr_recording *recording;
-    uint64_t records_count;
     const struct zrt_refusal *refusal;
     const struct zr_answer *answer;
     uint8_t tag; /* of the request */
     uint64_t stream;
 };
-zr_result zr_reason_find(struct zr_reasoning *out, const struct zr_failure *failure, zr_arena *arena);
+/* `trend` and its memory are at the failure. */
+void zr_reason_find(struct zr_reasoning *out, const struct zr_trend *trend, const struct zr_failure *failure);
 
 #endif

@@ -14,54 +14,33 @@ struct mark {
     char label[ZR_REMEDY_WHERE_BYTES];
 };
 
-/* The records as a sequence of requests. */
-struct making {
-    struct zr_vector events, marks; /* struct zr_event, struct mark */
-    struct zr_memory memory;        /* the live blocks */
-    uint64_t live_bytes, most_bytes;
-    bool streams; /* there are several */
-};
-
-static zr_result take(void *state, const struct zr_record *record, bool *stop)
+void zr_requests_init(struct zr_requests *out, const char *path, zr_arena *arena)
 {
-    struct making *making = state;
-    struct zr_event event = {.kind = record->kind == ZR_RECORD_ALLOC ? ZR_EVENT_ALLOC : ZR_EVENT_FREE,
-                             .tag = record->tag,
-                             .thread = (uint16_t)record->thread,
-                             .bytes = record->bytes ? record->bytes : record->reserved_bytes,
-                             .stream = record->stream};
-    (void)stop;
-    if (record->kind == ZR_RECORD_MARK && record->label) {
-        struct mark mark = {.event = making->events.count};
-        snprintf(mark.label, sizeof mark.label, "%s", record->label);
-        return zr_vector_add(&making->marks, &mark);
-    }
-    if (record->kind != ZR_RECORD_ALLOC && record->kind != ZR_RECORD_FREE &&
-        record->kind != ZR_RECORD_FREE_ASKED)
-        return ZR_OK;
-    const struct zr_range_record *block = zr_extents_floor(&making->memory.blocks, record->address);
-    if (record->kind == ZR_RECORD_ALLOC) {
-        const struct zr_event *first = making->events.count ? making->events.items : NULL;
-        event.block = (uint32_t)making->memory.allocations_count;
-        making->live_bytes += event.bytes;
-        making->streams |= first && first->stream != record->stream;
-    } else if (block && block->address == record->address) {
-        event.block = block->number;
-        event.bytes = block->requested_bytes ? block->requested_bytes : block->bytes;
-        making->live_bytes -= record->kind == ZR_RECORD_FREE ? event.bytes : 0;
-    }
-    if (making->live_bytes > making->most_bytes)
-        making->most_bytes = making->live_bytes;
-    zr_result result = zr_memory_apply(&making->memory, record);
-    return result == ZR_OK && record->kind != ZR_RECORD_FREE_ASKED ? zr_vector_add(&making->events, &event)
-                                                                   : result;
+    zr_numbering_init(&out->numbering, path, arena);
+    zr_vector_init(&out->marks, arena, sizeof(struct mark));
+}
+
+void zr_requests_end(struct zr_requests *requests)
+{
+    zr_vector_end(&requests->marks);
+    zr_numbering_end(&requests->numbering);
+}
+
+zr_result zr_requests_take(struct zr_requests *requests, const struct zr_record *record)
+{
+    if (record->kind != ZR_RECORD_MARK)
+        return zr_numbering_take(&requests->numbering, record);
+    struct mark mark = {.event = requests->numbering.events.count};
+    snprintf(mark.label, sizeof mark.label, "%s", record->label);
+    return zr_vector_add(&requests->marks, &mark);
 }
 
 /* ---- Trying -------------------------------------------------------------------------------------------- */
 
 struct trying {
-    struct making *making;
+    struct zr_requests *requests;
     struct zr_sequence sequence;
+    const struct zr_memory *memory;
     const struct zr_recording *recording;
     uint64_t capacity_bytes;
     void (*say)(const char *words);
@@ -99,10 +78,10 @@ static zr_result find_minimum(const struct trying *trying, enum zr_policy policy
     return result;
 }
 
-static void set_where(const struct making *making, uint64_t failed_at, struct zr_remedy *remedy)
+static void set_where(const struct zr_vector *list, uint64_t failed_at, struct zr_remedy *remedy)
 {
-    const struct mark *marks = making->marks.items;
-    for (size_t i = 0; i < making->marks.count && marks[i].event <= failed_at; i++)
+    const struct mark *marks = list->items;
+    for (size_t i = 0; i < list->count && marks[i].event <= failed_at; i++)
         memcpy(remedy->where, marks[i].label, sizeof remedy->where);
 }
 
@@ -123,7 +102,7 @@ static zr_result try(const struct trying *trying, const char *change, enum zr_po
     remedy->peak_reserved_bytes = within.peak_reserved_bytes;
     if (remedy->fits)
         return ZR_OK;
-    set_where(trying->making, within.failed_at, remedy);
+    set_where(&trying->requests->marks, within.failed_at, remedy);
     result = replay(trying, policy, 0, 1, &free_of_limits);
     if (result == ZR_OK)
         result =
@@ -184,7 +163,7 @@ static zr_result add_capacity(const struct trying *trying, struct zr_remedies *o
 /* The same requests on one stream. */
 static zr_result try_one_stream(struct trying *trying, struct zr_remedies *out)
 {
-    zr_arena *arena = trying->making->events.arena;
+    zr_arena *arena = trying->sequence.host_arena;
     size_t bytes = trying->sequence.events_count * sizeof(struct zr_event);
     struct trying other = *trying;
     void *room;
@@ -201,28 +180,37 @@ static zr_result try_one_stream(struct trying *trying, struct zr_remedies *out)
 }
 
 /* Pending blocks are freed before the request. */
-static zr_result try_without_pending(struct trying *trying, const struct zr_event *request,
+static zr_result try_without_pending(struct trying *trying, const struct zr_record *request,
                                      struct zr_remedies *out)
 {
-    struct making *making = trying->making;
-    const struct zr_range_record *block = zr_extents_ceiling(&making->memory.blocks, 0);
-    zr_result result = ZR_OK;
-    making->events.count--; /* the request */
-    for (; block && result == ZR_OK; block = zr_extents_next(&making->memory.blocks, block))
+    struct zr_numbering *numbering = &trying->requests->numbering;
+    const struct zr_range_record *block = zr_extents_ceiling(&trying->memory->blocks, 0);
+    const struct zr_record undo = {.kind = ZR_RECORD_FREE, .address = request->address};
+    zr_result result = zr_numbering_take(numbering, &undo);
+    numbering->events.count -= 2; /* the request, and its free */
+    for (; block && result == ZR_OK; block = zr_extents_next(&trying->memory->blocks, block))
         if (block->pending)
-            result = zr_vector_add(&making->events, &(struct zr_event){.kind = ZR_EVENT_FREE,
-                                                                       .tag = block->tag,
-                                                                       .block = block->number,
-                                                                       .bytes = block->requested_bytes,
-                                                                       .stream = block->stream});
+            result = zr_numbering_take(numbering, &(struct zr_record){.kind = ZR_RECORD_FREE,
+                                                                      .tag = block->tag,
+                                                                      .address = block->address,
+                                                                      .stream = block->stream});
     if (result == ZR_OK)
-        result = zr_vector_add(&making->events, request);
-    trying->sequence.events = making->events.items;
-    trying->sequence.events_count = making->events.count;
+        result = zr_numbering_take(numbering, request);
+    trying->sequence = zr_numbering_sequence(numbering);
     return result == ZR_OK ? try(trying, "pending", own_policy(trying->recording), out) : result;
 }
 
-static zr_result try_all(struct trying *trying, const struct zr_event *request, struct zr_remedies *out)
+/* Whether the blocks are of several streams. */
+static bool has_streams(const struct zr_sequence *sequence)
+{
+    for (size_t i = 1; i + 1 < sequence->events_count; i++) /* the last one is the request */
+        if (sequence->events[i].kind == ZR_EVENT_ALLOC &&
+            sequence->events[i].stream != sequence->events[0].stream)
+            return true;
+    return false;
+}
+
+static zr_result try_all(struct trying *trying, const struct zr_record *request, struct zr_remedies *out)
 {
     zr_result result = ZR_OK;
     for (unsigned i = 0; i < ZR_POLICY_COUNT && result == ZR_OK; i++) {
@@ -232,53 +220,37 @@ static zr_result try_all(struct trying *trying, const struct zr_event *request, 
     }
     if (result == ZR_OK)
         result = add_capacity(trying, out);
-    if (result == ZR_OK && trying->making->streams)
+    if (result == ZR_OK && has_streams(&trying->sequence))
         result = try_one_stream(trying, out);
-    if (result == ZR_OK && trying->making->memory.pending_bytes > 0)
+    if (result == ZR_OK && trying->memory->pending_bytes > 0)
         result = try_without_pending(trying, request, out);
     return result;
 }
 
-zr_result zr_remedies_find(struct zr_remedies *out, struct zr_recording *recording, uint64_t records_count,
-                           const struct zr_question *question, zr_arena *arena,
+zr_result zr_remedies_find(struct zr_remedies *out, struct zr_requests *requests,
+                           const struct zr_memory *memory, const struct zr_question *question,
                            void (*say)(const char *words))
 {
-    struct making making = {0};
-    struct zr_memory reached;
-    struct zr_event request = {.kind = ZR_EVENT_ALLOC,
-                               .tag = ZR_TAG_OTHER,
-                               .bytes = question->size_bytes,
-                               .stream = question->stream};
+    /* No block has this address. */
+    struct zr_record request = {.kind = ZR_RECORD_ALLOC,
+                                .tag = ZR_TAG_OTHER,
+                                .address = UINT64_MAX,
+                                .bytes = question->size_bytes,
+                                .stream = question->stream};
     *out = (struct zr_remedies){0};
-    zr_vector_init(&making.events, arena, sizeof(struct zr_event));
-    zr_vector_init(&making.marks, arena, sizeof(struct mark));
-    zr_memory_init(&making.memory, recording, arena);
-    zr_result result =
-        zr_moment_reach(&reached, recording, records_count, &(struct zr_recording_sink){take, &making});
-    zr_memory_end(&reached);
-    if (result == ZR_OK && question->size_bytes > (UINT64_C(1) << 62) - making.live_bytes)
-        result = zr_fail(ZR_ERR_INVALID, "the request exceeds what a machine can hold");
-    request.block = (uint32_t)making.memory.allocations_count;
-    if (result == ZR_OK)
-        result = zr_vector_add(&making.events, &request);
+    if (question->size_bytes > (UINT64_C(1) << 62) - requests->numbering.live_bytes)
+        return zr_fail(ZR_ERR_INVALID, "the request exceeds what a machine can hold");
+    zr_result result = zr_numbering_take(&requests->numbering, &request);
     if (result == ZR_OK) {
-        struct trying trying = {.making = &making,
-                                .recording = recording,
+        struct trying trying = {.requests = requests,
+                                .memory = memory,
+                                .recording = memory->recording,
                                 .capacity_bytes = question->capacity_bytes,
                                 .say = say,
-                                .sequence = {.events = making.events.items,
-                                             .events_count = making.events.count,
-                                             .blocks_count = request.block + 1,
-                                             .lower_bound_bytes = making.most_bytes,
-                                             .host_arena = arena}};
-        if (making.live_bytes + request.bytes > making.most_bytes)
-            trying.sequence.lower_bound_bytes = making.live_bytes + request.bytes;
+                                .sequence = zr_numbering_sequence(&requests->numbering)};
         result = try_all(&trying, &request, out);
     }
     if (say)
         say(NULL);
-    zr_memory_end(&making.memory);
-    zr_vector_end(&making.marks);
-    zr_vector_end(&making.events);
     return result;
 }

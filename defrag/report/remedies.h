@@ -4,6 +4,7 @@
 #define ZR_REMEDIES_H
 
 #include "defrag/report/why.h"
+#include "defrag/trace/numbering.h"
 
 enum { ZR_REMEDIES_MAX = 10, ZR_REMEDY_WHERE_BYTES = 64 };
 
@@ -22,15 +23,27 @@ struct zr_remedies {
     unsigned count;
 };
 
-/* Replays the first `records_count` records and then the request, under each policy within the capacity:
+/* The records before a moment, as requests for replays. */
+struct zr_requests {
+    struct zr_numbering numbering;
+    struct zr_vector marks; /* remedies.c */
+};
+/* Allocates nothing, so it cannot fail. */
+void zr_requests_init(struct zr_requests *out, const char *path, zr_arena *arena);
+void zr_requests_end(struct zr_requests *requests);
+/* Errors as zr_numbering_take(). */
+zr_result zr_requests_take(struct zr_requests *requests, const struct zr_record *record);
+
+/* Replays the requests that led to the memory, and then the question's request, under each policy within the
+ * capacity:
  *   zr, caching, expandable, bestfit  the policies of zr replay
  *   plan        zr after earlier repeats of the sequence, so that it follows a learned plan
  *   one stream  the file's own policy, with all blocks on one stream; if there are several streams
  *   pending     the file's own policy, with pending blocks freed first; if there are any
  *   capacity    the file's own policy with the least capacity that is enough
- * say(words), if not NULL, is called with the name of each change. */
-zr_result zr_remedies_find(struct zr_remedies *out, struct zr_recording *recording, uint64_t records_count,
-                           const struct zr_question *question, zr_arena *arena,
+ * Adds the request to the requests. say(words), if not NULL, is called with the name of each change. */
+zr_result zr_remedies_find(struct zr_remedies *out, struct zr_requests *requests,
+                           const struct zr_memory *memory, const struct zr_question *question,
                            void (*say)(const char *words));
 
 #endif

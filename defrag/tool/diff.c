@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "alloc/base/error.h"
+#include "alloc/base/hash.h"
 #include "alloc/base/sort.h"
 #include "defrag/report/expression.h"
 #include "defrag/tool/input.h"
@@ -61,14 +62,6 @@ struct view {
 
 /* ---- Growth -------------------------------------------------------------------------------------------- */
 
-static uint64_t hash_of(const char *label)
-{
-    uint64_t hash = UINT64_C(0xcbf29ce484222325);
-    for (; *label; label++)
-        hash = (hash ^ (unsigned char)*label) * UINT64_C(0x100000001b3);
-    return hash;
-}
-
 static zr_result add_block(struct view *view, unsigned side, const struct zr_range_record *block)
 {
     struct growth growth = {.label = ""};
@@ -76,7 +69,7 @@ static zr_result add_block(struct view *view, unsigned side, const struct zr_ran
     bool framed = zr_tool_short_stack(&view->inputs[side].recording, block->stack, stack);
     const char *name = framed ? stack : zr_tag_name((zr_tag)block->tag);
     memcpy(growth.label, name, strnlen(name, sizeof growth.label - 1));
-    uint64_t hash = hash_of(growth.label);
+    uint64_t hash = zr_hash_text(growth.label);
     const uint32_t *known = zr_number_map_get(&view->labels, hash);
     zr_result result = ZR_OK;
     if (!known) {

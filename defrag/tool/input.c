@@ -216,7 +216,7 @@ zr_result zr_tool_input_open(struct zr_tool_input *out, const char *name,
                                    &(struct zr_read_options){.path = out->source.path,
                                                              .unit_bytes = reading->unit_bytes,
                                                              .device = zr_tool_device(reading->device)},
-                                   arena);
+                                   reading->held, arena);
     if (result == ZR_OK && out->recording.kind == ZR_RECORDING_ZRT) {
         out->symbols = zr_symbols_make();
         out->recording.namer = zr_symbols_namer(out->symbols);

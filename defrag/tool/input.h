@@ -38,6 +38,7 @@ struct zr_tool_input {
 struct zr_tool_reading {
     uint64_t device; /* UINT64_MAX: the device with the most events */
     uint64_t unit_bytes;
+    bool held; /* see zr_recording_open() */
 };
 
 /* Opens a file or a process. A name that is no file and has the form PID or PID/ARENA takes a snapshot of

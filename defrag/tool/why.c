@@ -133,37 +133,62 @@ static void answer_by_replay(struct view *view, const struct zr_memory *memory)
             answer->verdict = ZR_VERDICT_FITS;
 }
 
+/* What the records before the moment lead to. */
+struct passing {
+    struct zr_memory memory;
+    struct zr_requests requests;
+    struct zr_trend trend;
+};
+
+static zr_result pass(void *state, const struct zr_record *record, bool *stop)
+{
+    struct passing *passing = state;
+    (void)stop;
+    zr_result result = zr_requests_take(&passing->requests, record);
+    return result == ZR_OK ? zr_trend_take(&passing->trend, record) : result;
+}
+
+static zr_result answer(struct view *view, struct passing *passing)
+{
+    const struct zr_recording *recording = &view->input.recording;
+    struct zr_memory *memory = &passing->memory;
+    zr_result result = zr_moment_reach(memory, &view->input.recording, view->records_count,
+                                       &(struct zr_recording_sink){pass, passing});
+    if (result == ZR_OK)
+        result = zr_remedies_find(&view->remedies, &passing->requests, memory, &view->question,
+                                  zr_tool_progress_say);
+    if (result != ZR_OK)
+        return result;
+    if (recording->has_maps)
+        zr_why_answer(&view->answer, memory, &view->question);
+    else
+        answer_by_replay(view, memory);
+    if (view->of_failure)
+        zr_reason_find(&view->reasoning, &passing->trend,
+                       &(struct zr_failure){.refusal = &view->input.moments.refusal,
+                                            .answer = &view->answer,
+                                            .tag = view->input.moments.refused.tag,
+                                            .stream = view->question.stream});
+    if (recording->has_maps && view->answer.verdict != ZR_VERDICT_FITS) /* removes blocks of the memory */
+        result = zr_why_pins(&view->pins, memory, &view->question, view->answer.verdict, &view->pins_proved);
+    return result;
+}
+
 static zr_result look(struct view *view, const char *file, const struct settings *settings, zr_arena *arena)
 {
-    struct zr_recording *recording = &view->input.recording;
-    struct zr_memory memory = {0};
+    struct passing passing = {0};
     zr_vector_init(&view->pins, arena, sizeof(struct zr_pin));
     zr_result result = zr_tool_input_open(&view->input, file, &settings->reading, arena);
     if (result == ZR_OK)
         result = ask(view, settings);
-    if (result == ZR_OK)
-        result = zr_moment_reach(&memory, recording, view->records_count, NULL);
-    if (result == ZR_OK)
-        result = zr_remedies_find(&view->remedies, recording, view->records_count, &view->question, arena,
-                                  zr_tool_progress_say);
-    if (result == ZR_OK && recording->has_maps) {
-        zr_why_answer(&view->answer, &memory, &view->question);
-        if (view->answer.verdict != ZR_VERDICT_FITS)
-            result =
-                zr_why_pins(&view->pins, &memory, &view->question, view->answer.verdict, &view->pins_proved);
-    } else if (result == ZR_OK) {
-        answer_by_replay(view, &memory);
-    }
-    if (result == ZR_OK && view->of_failure)
-        result = zr_reason_find(&view->reasoning,
-                                &(struct zr_failure){.recording = recording,
-                                                     .records_count = view->records_count,
-                                                     .refusal = &view->input.moments.refusal,
-                                                     .answer = &view->answer,
-                                                     .tag = view->input.moments.refused.tag,
-                                                     .stream = view->question.stream},
-                                arena);
-    zr_memory_end(&memory);
+    if (result != ZR_OK)
+        return result;
+    zr_requests_init(&passing.requests, view->input.recording.path, arena);
+    zr_trend_init(&passing.trend, &passing.memory, view->records_count, arena);
+    result = answer(view, &passing);
+    zr_trend_end(&passing.trend);
+    zr_requests_end(&passing.requests);
+    zr_memory_end(&passing.memory);
     return result;
 }
 
@@ -548,7 +573,7 @@ static zr_result work(void *state, zr_arena *arena, int *code)
 
 int zr_tool_why(int argc, char **argv)
 {
-    struct settings settings = {.reading = {.device = UINT64_MAX}, .stream = UINT64_MAX};
+    struct settings settings = {.reading = {.device = UINT64_MAX, .held = true}, .stream = UINT64_MAX};
     const struct zr_tool_option options[] = {
         {"--size", ZR_TOOL_BYTES, &settings.size_bytes},
         {"--at", ZR_TOOL_TEXT, &settings.at},

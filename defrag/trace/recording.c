@@ -5,9 +5,10 @@
 #include <string.h>
 
 #include "alloc/base/error.h"
-#include "defrag/trace/formats/csv.h"
+#include "alloc/base/sort.h"
 #include "defrag/trace/formats/events_csv.h"
-#include "defrag/trace/raw_trace.h"
+#include "defrag/trace/formats/minimalloc.h"
+#include "defrag/trace/formats/rmm.h"
 #include "defrag/trace/formats/torch_snapshot.h"
 #include "defrag/trace/formats/zrt.h"
 
@@ -71,24 +72,19 @@ static bool convert(const struct zrt_reader *reader, const struct zrt_event *eve
     }
 }
 
-/* Whether the first events recreate earlier blocks: then a `begin` event follows them. */
-static zr_result find_begin(struct zrt_reader *reader, struct zrt_event *event, const char *path,
-                            uint64_t *out)
+/* Finds how many of the first events recreate earlier blocks: a `begin` event follows these. */
+static void find_begin(struct zr_recording *recording)
 {
+    struct zrt_reader *reader = recording->reader;
+    struct zrt_event *event = recording->event;
     bool more = true;
-    *out = 0;
-    zr_result result = zrt_open(reader, path);
-    if (result != ZR_OK)
-        return result;
-    while ((result = zrt_next(reader, event, &more)) == ZR_OK && more &&
+    while (zrt_next(reader, event, &more) == ZR_OK && more && /* playing will report an error */
            (event->kind == ZRT_MAP || event->kind == ZRT_ALLOC || event->asked || event->kind == ZRT_BEGIN ||
             event->kind == ZRT_EXTENSION))
         if (event->kind == ZRT_BEGIN) {
-            *out = reader->events_count;
+            recording->before_count = reader->events_count;
             break;
         }
-    zrt_close(reader);
-    return ZR_OK; /* playing will report the error */
 }
 
 static zr_result play_zrt(struct zr_recording *recording, const struct zr_recording_sink *sink)
@@ -96,11 +92,8 @@ static zr_result play_zrt(struct zr_recording *recording, const struct zr_record
     struct zrt_reader *reader = recording->reader;
     struct zrt_event *event = recording->event;
     struct zr_record record;
-    uint64_t begin = 0;
     bool more = true, stop = false;
-    zr_result result = find_begin(reader, event, recording->path, &begin);
-    if (result == ZR_OK)
-        result = zrt_open(reader, recording->path);
+    zr_result result = zrt_open(reader, recording->path);
     if (result != ZR_OK)
         return result;
     recording->cut_short = reader->cut_short;
@@ -110,7 +103,7 @@ static zr_result play_zrt(struct zr_recording *recording, const struct zr_record
             break;
         if (!convert(reader, event, &record))
             continue;
-        record.before = reader->events_count < begin;
+        record.before = reader->events_count < recording->before_count;
         result = sink->take(sink->state, &record, &stop);
         if (result != ZR_OK)
             break;
@@ -157,28 +150,85 @@ static zr_result open_zrt(struct zr_recording *recording)
         return result;
     recording->event = room;
     result = zrt_open(recording->reader, recording->path);
-    if (result == ZR_OK)
+    if (result == ZR_OK) {
         describe_zrt(recording);
+        find_begin(recording);
+    }
     zrt_close(recording->reader);
+    return result;
+}
+
+/* ---- Held records -------------------------------------------------------------------------------------- */
+
+zr_result zr_recording_hold(struct zr_recording *recording, const struct zr_record *record)
+{
+    struct zr_record held = *record;
+    zr_result result = ZR_OK;
+    if (recording->held_count == recording->chunks.count * ZR_HELD_RECORDS) {
+        size_t bytes = ZR_HELD_RECORDS * sizeof *record;
+        void *chunk;
+        result = zr_arena_alloc(recording->arena, &(struct zr_request){.bytes = bytes, .tag = ZR_TAG_OTHER},
+                                &chunk);
+        if (result != ZR_OK)
+            return result;
+        result = zr_vector_add(&recording->chunks, &chunk);
+        if (result != ZR_OK) {
+            zr_arena_free(recording->arena, chunk);
+            return result;
+        }
+    }
+    if (record->label) {
+        size_t bytes = strlen(record->label) + 1;
+        result = zr_vector_reserve(&recording->labels, bytes);
+        if (result != ZR_OK)
+            return result;
+        held.label = NULL;
+        held.address = recording->labels.count;
+        recording->labels.count += bytes;
+        memcpy(zr_vector_at(&recording->labels, held.address), record->label, bytes);
+    }
+    *zr_recording_held(recording, recording->held_count++) = held;
+    return ZR_OK;
+}
+
+static zr_result play_held(const struct zr_recording *recording, const struct zr_recording_sink *sink,
+                           bool *stop)
+{
+    zr_result result = ZR_OK;
+    for (size_t i = 0; i < recording->held_count && result == ZR_OK && !*stop; i++) {
+        struct zr_record record = *zr_recording_held(recording, i);
+        if (record.kind == ZR_RECORD_MARK) {
+            record.label = zr_vector_at(&recording->labels, record.address);
+            record.address = 0;
+        }
+        result = sink->take(sink->state, &record, stop);
+    }
     return result;
 }
 
 /* ---- RMM logs ------------------------------------------------------------------------------------------ */
 
-static zr_result each_row(struct zr_recording *recording,
-                          zr_result (*take)(void *state, const struct zr_rmm_row *row, bool *stop),
-                          void *state)
+/* Makes the times relative to the first row's, so that they do not decrease. */
+static zr_result play_rmm(struct zr_recording *recording, const struct zr_recording_sink *sink)
 {
     struct zr_csv csv;
-    struct zr_rmm_row row;
-    bool more = true, stop = false;
+    struct zr_record record;
+    uint64_t first_ns = 0, last_ns = 0;
+    bool more = true, stop = false, has_first = false;
     zr_result result = zr_csv_open(&csv, recording->path);
     if (result != ZR_OK)
         return result;
     result = zr_csv_next(&csv, &more); /* skips the header */
-    while (result == ZR_OK && !stop && (result = zr_rmm_next(&csv, &row, &more)) == ZR_OK && more)
-        if (row.failed || row.event.bytes > 0)
-            result = take(state, &row, &stop);
+    while (result == ZR_OK && !stop && (result = zr_rmm_next(&csv, &record, &more)) == ZR_OK && more) {
+        recording->has_times |= record.time_ns > 0;
+        if (!has_first)
+            first_ns = record.time_ns;
+        has_first = true;
+        if (record.time_ns > first_ns && record.time_ns - first_ns > last_ns)
+            last_ns = record.time_ns - first_ns;
+        record.time_ns = last_ns;
+        result = sink->take(sink->state, &record, &stop);
+    }
     recording->cut_short |= csv.cut_short;
     zr_csv_close(&csv);
     return result;
@@ -188,98 +238,64 @@ struct finding {
     struct zr_recording *recording;
     struct zr_number_map seen; /* addresses: 1 */
     uint64_t allocations_count;
+    uint32_t thread; /* of the first request */
 };
 
 /* A free of an address that the log has not allocated: a block from before the log. */
-static zr_result find_before(void *state, const struct zr_rmm_row *row, bool *stop)
+static zr_result find_before(void *state, const struct zr_record *record, bool *stop)
 {
     struct finding *finding = state;
-    const struct zr_raw_event *event = &row->event;
+    struct zr_recording *recording = finding->recording;
+    zr_result result = recording->held ? zr_recording_hold(recording, record) : ZR_OK;
     (void)stop;
-    if (row->failed)
+    if (record->kind == ZR_RECORD_REFUSED || result != ZR_OK)
+        return result;
+    if (finding->seen.count == 0)
+        finding->thread = record->thread;
+    finding->allocations_count += record->kind == ZR_RECORD_ALLOC;
+    if (zr_number_map_get(&finding->seen, record->address))
         return ZR_OK;
-    finding->allocations_count += event->kind == ZR_EVENT_ALLOC;
-    if (row->time_ns > 0)
-        finding->recording->has_times = true;
-    if (zr_number_map_get(&finding->seen, event->address))
-        return ZR_OK;
-    zr_result result = zr_number_map_put(&finding->seen, event->address, 1);
-    if (result == ZR_OK && event->kind == ZR_EVENT_FREE)
-        result =
-            zr_vector_add(&finding->recording->preface, &(struct zr_record){.kind = ZR_RECORD_ALLOC,
-                                                                            .tag = event->tag,
-                                                                            .before = true,
-                                                                            .address = event->address,
-                                                                            .bytes = event->bytes,
-                                                                            .reserved_bytes = event->bytes,
-                                                                            .stream = event->stream});
+    result = zr_number_map_put(&finding->seen, record->address, 1);
+    if (result == ZR_OK && record->kind == ZR_RECORD_FREE)
+        result = zr_vector_add(&recording->preface, &(struct zr_record){.kind = ZR_RECORD_ALLOC,
+                                                                        .tag = record->tag,
+                                                                        .before = true,
+                                                                        .thread = finding->thread,
+                                                                        .address = record->address,
+                                                                        .bytes = record->bytes,
+                                                                        .reserved_bytes = record->bytes,
+                                                                        .stream = record->stream});
     return result;
+}
+
+static bool lower(const void *one, const void *other)
+{
+    return ((const struct zr_record *)one)->address < ((const struct zr_record *)other)->address;
 }
 
 static zr_result open_rmm(struct zr_recording *recording)
 {
     struct finding finding = {.recording = recording};
+    const struct zr_vector *preface = &recording->preface;
     recording->has_addresses = true;
     zr_number_map_init(&finding.seen, recording->arena);
-    zr_result result = each_row(recording, find_before, &finding);
+    zr_result result = play_rmm(recording, &(struct zr_recording_sink){find_before, &finding});
     zr_number_map_end(&finding.seen);
+    zr_sort_in_place(
+        &(struct zr_sort_records){preface->items, preface->count, sizeof(struct zr_record), lower});
     if (result == ZR_OK && finding.allocations_count == 0)
         result = zr_fail(ZR_ERR_FORMAT, "'%s' contains no allocation", recording->path);
     return result;
 }
 
-struct playing {
-    const struct zr_recording_sink *sink;
-    uint64_t first_ns, last_ns;
-    bool has_first;
-};
-
-static zr_result play_row(void *state, const struct zr_rmm_row *row, bool *stop)
-{
-    struct playing *playing = state;
-    const struct zr_raw_event *event = &row->event;
-    if (!playing->has_first)
-        playing->first_ns = row->time_ns;
-    playing->has_first = true;
-    uint64_t time_ns = row->time_ns > playing->first_ns ? row->time_ns - playing->first_ns : 0;
-    if (time_ns > playing->last_ns)
-        playing->last_ns = time_ns;
-    return playing->sink->take(playing->sink->state,
-                               &(struct zr_record){.kind = row->failed                     ? ZR_RECORD_REFUSED
-                                                           : event->kind == ZR_EVENT_ALLOC ? ZR_RECORD_ALLOC
-                                                                                           : ZR_RECORD_FREE,
-                                                   .tag = event->tag,
-                                                   .thread = (uint32_t)(event->thread ^ event->thread >> 32),
-                                                   .time_ns = playing->last_ns,
-                                                   .address = event->address,
-                                                   .bytes = event->bytes,
-                                                   .reserved_bytes = event->bytes,
-                                                   .free_bytes = UINT64_MAX,
-                                                   .stream = event->stream},
-                               stop);
-}
-
 /* ---- MiniMalloc CSVs ----------------------------------------------------------------------------------- */
 
-static zr_result open_minimalloc(struct zr_recording *recording, const struct zr_read_options *options)
+static zr_result open_minimalloc(struct zr_recording *recording, uint64_t unit_bytes)
 {
-    struct zr_raw_trace trace = {.format = recording->format, .path = recording->path};
-    zr_vector_init(&trace.events, recording->arena, sizeof(struct zr_raw_event));
-    zr_result result = zr_minimalloc_sequence(&trace, options);
-    for (size_t i = 0; i < trace.events.count && result == ZR_OK; i++) {
-        const struct zr_raw_event *event = zr_vector_at(&trace.events, i);
-        result = zr_vector_add(
-            &recording->records,
-            &(struct zr_record){.kind = event->kind == ZR_EVENT_ALLOC ? ZR_RECORD_ALLOC : ZR_RECORD_FREE,
-                                .tag = ZR_TAG_OTHER,
-                                .address = event->address,
-                                .bytes = event->bytes,
-                                .reserved_bytes = event->bytes});
-    }
-    if (result == ZR_OK && trace.events.count == 0)
+    recording->held = true;
+    zr_result result = zr_minimalloc_records(recording, unit_bytes);
+    if (result == ZR_OK && recording->held_count == 0)
         result = zr_fail(ZR_ERR_FORMAT, "'%s' contains no allocation", recording->path);
-    recording->cut_short = trace.cut_short;
-    zr_vector_end(&trace.events);
     return result;
 }
 
@@ -314,14 +330,15 @@ struct learning {
 static zr_result learn(void *state, const struct zr_record *record, bool *stop)
 {
     struct learning *learning = state;
+    struct zr_recording *recording = learning->recording;
     (void)stop;
     learning->allocations_count += record->kind == ZR_RECORD_ALLOC;
     if (record->kind == ZR_RECORD_MAP) {
-        learning->recording->has_maps = true;
-        learning->recording->granule_bytes = record->unit_bytes;
+        recording->has_maps = true;
+        recording->granule_bytes = record->unit_bytes;
     }
-    learning->recording->has_pending |= record->kind == ZR_RECORD_FREE_ASKED;
-    return ZR_OK;
+    recording->has_pending |= record->kind == ZR_RECORD_FREE_ASKED;
+    return recording->held ? zr_recording_hold(recording, record) : ZR_OK;
 }
 
 static zr_result open_events(struct zr_recording *recording)
@@ -341,21 +358,19 @@ static const char *const formats[] = {[ZR_RECORDING_ZRT] = "zrt",
                                       [ZR_RECORDING_MINIMALLOC] = "minimalloc",
                                       [ZR_RECORDING_CSV] = "csv"};
 
-zr_result zr_recording_open(struct zr_recording *out, const struct zr_read_options *options, zr_arena *arena)
+zr_result zr_recording_open(struct zr_recording *out, const struct zr_read_options *options, bool held,
+                            zr_arena *arena)
 {
-    const char *format;
-    *out = (struct zr_recording){.path = options->path, .arena = arena, .rounds_bytes = 1};
-    zr_vector_init(&out->records, arena, sizeof(struct zr_record));
+    *out = (struct zr_recording){.path = options->path, .arena = arena, .held = held, .rounds_bytes = 1};
+    zr_vector_init(&out->chunks, arena, sizeof(struct zr_record *));
+    zr_vector_init(&out->labels, arena, 1);
     zr_vector_init(&out->preface, arena, sizeof(struct zr_record));
     zr_recording_stacks_init(&out->stacks, arena);
     zr_vector_init(&out->maps, arena, sizeof(struct zr_record));
     zr_vector_init(&out->sizes, arena, sizeof(struct zr_true_size));
-    zr_result result = zr_trace_format(options->path, &format);
+    zr_result result = zr_trace_format(options->path, &out->kind);
     if (result != ZR_OK)
         return result;
-    for (unsigned i = 0; i < sizeof formats / sizeof *formats; i++)
-        if (strcmp(formats[i], format) == 0)
-            out->kind = (enum zr_recording_kind)i;
     out->format = formats[out->kind];
     switch (out->kind) {
     case ZR_RECORDING_ZRT:
@@ -367,13 +382,16 @@ zr_result zr_recording_open(struct zr_recording *out, const struct zr_read_optio
     case ZR_RECORDING_CSV:
         return open_events(out);
     default:
-        return open_minimalloc(out, options);
+        return open_minimalloc(out, options->unit_bytes);
     }
 }
 
 void zr_recording_close(struct zr_recording *recording)
 {
-    zr_vector_end(&recording->records);
+    for (size_t i = 0; i < recording->chunks.count; i++)
+        zr_arena_free(recording->arena, *(struct zr_record **)zr_vector_at(&recording->chunks, i));
+    zr_vector_end(&recording->chunks);
+    zr_vector_end(&recording->labels);
     zr_vector_end(&recording->preface);
     zr_vector_end(&recording->maps);
     zr_vector_end(&recording->sizes);
@@ -388,31 +406,24 @@ void zr_recording_close(struct zr_recording *recording)
     *recording = (struct zr_recording){0};
 }
 
-static zr_result play_held(const struct zr_vector *records, const struct zr_recording_sink *sink, bool *stop)
-{
-    zr_result result = ZR_OK;
-    for (size_t i = 0; i < records->count && result == ZR_OK && !*stop; i++)
-        result = sink->take(sink->state, zr_vector_at(records, i), stop);
-    return result;
-}
-
 zr_result zr_recording_play(struct zr_recording *recording, const struct zr_recording_sink *sink)
 {
-    struct playing playing = {.sink = sink};
     bool stop = false;
     if (recording->reader)
         return play_zrt(recording, sink);
-    if (recording->kind == ZR_RECORDING_CSV)
-        return play_events(recording, sink);
-    zr_result result = play_held(&recording->preface, sink, &stop);
+    zr_result result = ZR_OK;
+    for (size_t i = 0; i < recording->preface.count && result == ZR_OK && !stop; i++)
+        result = sink->take(sink->state, zr_vector_at(&recording->preface, i), &stop);
     if (result != ZR_OK || stop)
         return result;
+    if (recording->held)
+        return play_held(recording, sink, &stop);
     switch (recording->kind) {
     case ZR_RECORDING_TORCH:
         return zr_recording_play_torch(recording, sink);
     case ZR_RECORDING_RMM:
-        return each_row(recording, play_row, &playing);
+        return play_rmm(recording, sink);
     default:
-        return play_held(&recording->records, sink, &stop);
+        return play_events(recording, sink);
     }
 }

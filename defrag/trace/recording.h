@@ -3,7 +3,8 @@
  * A recording contains more than a sequence: addresses of blocks, mapped ranges, times, refusals, stacks.
  * Blocks from before the window come first, as records with `before` set. A recording can be played any
  * number of times. Each time reads the file again and holds only live blocks (for a snapshot also the data
- * named in pickle.h); the records of a MiniMalloc CSV, which is unordered, are all held. */
+ * named in pickle.h). A held recording keeps its records, and reads its file once; that of a MiniMalloc CSV,
+ * which is unordered, is always held, and that of a .zrt, which is smaller than its records, never is. */
 #ifndef ZR_RECORDING_H
 #define ZR_RECORDING_H
 
@@ -92,19 +93,24 @@ struct zr_recording {
     zr_arena *arena;
     struct zr_pickle pickle;
     bool has_pickle;
-    struct zr_vector records;  /* struct zr_record: MiniMalloc: all */
+    bool held;
+    struct zr_vector chunks;   /* struct zr_record *: if held, of ZR_HELD_RECORDS each */
+    size_t held_count;         /* of records in the chunks: all but the preface */
+    struct zr_vector labels;   /* char: of held marks; the address of a held mark is its label's index */
     struct zr_vector preface;  /* struct zr_record: RMM, torch: blocks from before the window */
     struct zr_vector maps;     /* struct zr_record: torch: maps and unmaps */
     struct zr_vector sizes;    /* struct zr_true_size: torch: of blocks that are live at the end, in order */
     int device;                /* torch */
     struct zrt_reader *reader; /* 64 KiB; NULL for other formats than .zrt */
     struct zrt_event *event;   /* of the reader */
+    uint64_t before_count;     /* .zrt: events that recreate blocks from before the window */
     struct zr_recording_stacks stacks;
 };
 
 /* The options' path is borrowed. The caller owns *out until zr_recording_close(), also after an error.
  * ZR_ERR_IO, ZR_ERR_FORMAT as zr_sequence_read(). */
-zr_result zr_recording_open(struct zr_recording *out, const struct zr_read_options *options, zr_arena *arena);
+zr_result zr_recording_open(struct zr_recording *out, const struct zr_read_options *options, bool held,
+                            zr_arena *arena);
 void zr_recording_close(struct zr_recording *recording);
 
 /* Passes each record to take(), until take() fails or sets *stop. ZR_ERR_FORMAT: the file is damaged. */
@@ -125,6 +131,17 @@ struct zr_frames {
 struct zr_frames zr_recording_frames(const struct zr_recording *recording, uint32_t stack);
 bool zr_frames_next(struct zr_frames *frames, struct zr_recording *recording, char out[ZR_FRAME_BYTES]);
 
+/* sequence.c; private to recording.c: the format of a file, by its content. ZR_ERR_IO, ZR_ERR_FORMAT as
+ * zr_sequence_read(). */
+zr_result zr_trace_format(const char *path, enum zr_recording_kind *out);
+/* recording.c; private to defrag/trace/. Adds a record to the held ones; the record at an index. */
+enum { ZR_HELD_RECORDS = 512 };
+zr_result zr_recording_hold(struct zr_recording *recording, const struct zr_record *record);
+static inline struct zr_record *zr_recording_held(const struct zr_recording *recording, size_t index)
+{
+    struct zr_record *const *chunks = recording->chunks.items;
+    return &chunks[index / ZR_HELD_RECORDS][index % ZR_HELD_RECORDS];
+}
 /* recording_torch.c; private to recording*.c. Opening fills `pickle`, `preface`, `maps` and `sizes`; playing
  * reads the events again. */
 struct zr_true_size {

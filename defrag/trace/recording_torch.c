@@ -6,7 +6,7 @@
  * default, unless the event has a `block_size`, which zr's own export adds where it differs.
  *
  * The events are read when the file is opened, to find the earlier blocks, and again each time the recording
- * is played. The recording holds earlier blocks, maps and unmaps, and true sizes. */
+ * is played, unless it is held. The recording holds earlier blocks, maps and unmaps, and true sizes. */
 #include <stdio.h>
 #include <string.h>
 
@@ -137,7 +137,7 @@ static zr_result read_segment(struct reading *reading, struct zr_pickle_value va
 
 /* ---- Events -------------------------------------------------------------------------------------------- */
 
-enum { ACTION = 0, WHERE, FREE, BYTES, ON, TIME, WITH, BLOCK_BYTES, EVENT_FIELDS };
+enum { ACTION = 0, WHERE, BYTES, ON, TIME, WITH, BLOCK_BYTES, FREE, EVENT_FIELDS };
 
 static const struct {
     const char *action;
@@ -200,8 +200,8 @@ static zr_result read_event(struct zr_pickle *pickle, struct zr_pickle_value eve
                             struct zr_record *record, bool *counts)
 {
     struct zr_pickle_field fields[EVENT_FIELDS] = {
-        {.key = "action"}, {.key = "addr"},    {.key = "device_free"}, {.key = "size"},
-        {.key = "stream"}, {.key = "time_us"}, {.key = "frames"},      {.key = "block_size"}};
+        {.key = "action"},  {.key = "addr"},   {.key = "size"},       {.key = "stream"},
+        {.key = "time_us"}, {.key = "frames"}, {.key = "block_size"}, {.key = "device_free"}};
     unsigned at = 0;
     *record = (struct zr_record){.tag = ZR_TAG_OTHER, .free_bytes = UINT64_MAX};
     *counts = false;
@@ -247,6 +247,8 @@ static zr_result note_event(void *state, struct zr_pickle *pickle, struct zr_pic
         result = zr_vector_add(&reading->recording->maps, &record);
     else if (record.kind != ZR_RECORD_REFUSED)
         result = note_block(reading, &record);
+    if (result == ZR_OK && reading->recording->held)
+        result = zr_recording_hold(reading->recording, &record);
     reading->events_count++;
     return result;
 }
@@ -257,7 +259,7 @@ static void start_reading(void *state)
     zr_arena *arena = reading->recording->arena;
     zr_number_map_end(&reading->addresses);
     zr_number_map_init(&reading->addresses, arena);
-    reading->before.count = reading->recording->maps.count = 0;
+    reading->before.count = reading->recording->maps.count = reading->recording->held_count = 0;
     reading->events_count = 0;
     reading->clock = (struct clock){0};
 }
@@ -393,6 +395,35 @@ static zr_result emit(struct reading *reading)
     return result;
 }
 
+/* ---- True sizes and pools ------------------------------------------------------------------------------ */
+
+/* Records of the window, in order. */
+struct playing {
+    const struct zr_recording *recording;
+    const struct zr_recording_sink *sink;
+    struct clock clock;
+    uint64_t events_count;
+    size_t maps_count, sizes_count; /* number of entries used so far */
+};
+
+/* Adds what the event does not have. */
+static void complete(struct playing *playing, struct zr_record *record)
+{
+    const struct zr_vector *maps = &playing->recording->maps, *sizes = &playing->recording->sizes;
+    const struct zr_true_size *size =
+        playing->sizes_count < sizes->count ? zr_vector_at(sizes, playing->sizes_count) : NULL;
+    if (is_map(record) && playing->maps_count < maps->count)
+        record->pool = ((const struct zr_record *)zr_vector_at(maps, playing->maps_count++))->pool;
+    if (size && size->event == playing->events_count) {
+        if (size->bytes >= record->bytes)
+            record->reserved_bytes = size->bytes;
+        playing->sizes_count++;
+    }
+    if (record->kind != ZR_RECORD_ALLOC)
+        record->reserved_bytes = 0;
+    playing->events_count++;
+}
+
 /* ---- Opening ------------------------------------------------------------------------------------------- */
 
 static zr_result read_all(struct reading *reading, int device)
@@ -416,6 +447,9 @@ static zr_result read_all(struct reading *reading, int device)
         result = match_blocks(reading);
     if (result == ZR_OK)
         result = undo_maps(reading);
+    struct playing held = {.recording = reading->recording};
+    for (size_t i = 0; i < reading->recording->held_count; i++)
+        complete(&held, zr_recording_held(reading->recording, i));
     return result == ZR_OK ? emit(reading) : result;
 }
 
@@ -443,14 +477,6 @@ zr_result zr_recording_read_torch(struct zr_recording *recording, const struct z
 
 /* ---- Playing ------------------------------------------------------------------------------------------- */
 
-struct playing {
-    const struct zr_recording *recording;
-    const struct zr_recording_sink *sink;
-    struct clock clock;
-    uint64_t events_count;
-    size_t maps_count, sizes_count; /* number of entries used so far */
-};
-
 static void play_again(void *state)
 {
     struct playing *playing = state;
@@ -460,24 +486,12 @@ static void play_again(void *state)
 static zr_result play_event(void *state, struct zr_pickle *pickle, struct zr_pickle_value event, bool *stop)
 {
     struct playing *playing = state;
-    const struct zr_vector *maps = &playing->recording->maps, *sizes = &playing->recording->sizes;
-    const struct zr_true_size *size =
-        playing->sizes_count < sizes->count ? zr_vector_at(sizes, playing->sizes_count) : NULL;
     struct zr_record record;
     bool counts;
     zr_result result = read_event(pickle, event, &playing->clock, &record, &counts);
     if (result != ZR_OK || !counts)
         return result;
-    if (is_map(&record) && playing->maps_count < maps->count)
-        record.pool = ((const struct zr_record *)zr_vector_at(maps, playing->maps_count++))->pool;
-    if (size && size->event == playing->events_count) {
-        if (size->bytes >= record.bytes)
-            record.reserved_bytes = size->bytes;
-        playing->sizes_count++;
-    }
-    if (record.kind != ZR_RECORD_ALLOC)
-        record.reserved_bytes = 0;
-    playing->events_count++;
+    complete(playing, &record);
     return playing->sink->take(playing->sink->state, &record, stop);
 }
 

@@ -1,98 +1,34 @@
-/* sequence.c: detects the format of a trace by its content and calls its reader: zrt.c, torch_snapshot.c,
- * rmm.c, minimalloc.c, events_csv.c. */
+/* sequence.c: detects the format of a trace by its content; reads a trace as a sequence. Uses recording.c and
+ * numbering.c. */
 #include <string.h>
 
 #include "alloc/base/error.h"
 #include "alloc/base/struct_bytes.h"
 #include "defrag/trace/formats/events_csv.h"
 #include "defrag/trace/formats/minimalloc.h"
-#include "defrag/trace/raw_trace.h"
+#include "defrag/trace/formats/rmm.h"
 #include "defrag/trace/formats/zrt.h"
-
-/* ---- .zrt ---------------------------------------------------------------------------------------------- */
-
-/* Takes the events of a .zrt that are requests of the program. */
-static zr_result take(struct zr_raw_trace *trace, const struct zrt_event *event)
-{
-    struct zr_raw_event raw = {.address = event->offset_bytes,
-                               .bytes = event->bytes,
-                               .stream = event->stream,
-                               .thread = event->thread,
-                               .tag = (uint8_t)event->tag};
-    switch (event->kind) {
-    case ZRT_ALLOC:
-        raw.kind = ZR_EVENT_ALLOC;
-        break;
-    case ZRT_FREE:
-        if (event->asked)
-            return ZR_OK;
-        raw.kind = ZR_EVENT_FREE;
-        break;
-    case ZRT_MARK:
-        raw.kind = ZR_EVENT_MARK;
-        raw.tag = ZR_TAG_OTHER;
-        break;
-    case ZRT_BEGIN:
-        trace->preface_count = trace->events.count;
-        return ZR_OK;
-    default:
-        return ZR_OK;
-    }
-    return zr_vector_add(&trace->events, &raw);
-}
-
-zr_result zr_zrt_sequence(struct zr_raw_trace *trace, const struct zr_read_options *options)
-{
-    struct zrt_event event;
-    struct zrt_reader *reader; /* 64 KiB */
-    void *room;
-    bool more = true;
-    zr_result result = zr_arena_alloc(
-        trace->events.arena, &(struct zr_request){.bytes = sizeof *reader, .tag = ZR_TAG_OTHER}, &room);
-    if (result != ZR_OK)
-        return result;
-    reader = room;
-    trace->whole = true;
-    result = zrt_open(reader, options->path);
-    if (result != ZR_OK)
-        goto unwind;
-    while (result == ZR_OK && (result = zrt_next(reader, &event, &more)) == ZR_OK && more)
-        result = take(trace, &event);
-    trace->cut_short = reader->cut_short;
-    zrt_close(reader);
-unwind:
-    zr_arena_free(trace->events.arena, room);
-    return result == ZR_ERR_CORRUPT ? ZR_ERR_FORMAT : result;
-}
+#include "defrag/trace/numbering.h"
 
 /* ---- Detection ----------------------------------------------------------------------------------------- */
 
-struct format {
-    const char *name;
-    zr_result (*read)(struct zr_raw_trace *trace, const struct zr_read_options *options);
-};
-
-/* Detects the format by the first bytes, which are zero-terminated; NULL: unknown. */
-static const struct format *recognise(const char *head, size_t bytes)
+/* Detects the format by the first bytes, which are zero-terminated. False: unknown. */
+static bool recognise(const char *head, size_t bytes, enum zr_recording_kind *out)
 {
-    static const struct format zrt = {"zrt", zr_zrt_sequence}, torch = {"torch", zr_torch_sequence},
-                               rmm = {"rmm", zr_rmm_sequence},
-                               minimalloc = {"minimalloc", zr_minimalloc_sequence},
-                               csv = {"csv", zr_events_csv_sequence};
-    if (bytes >= 4 && memcmp(head, ZRT_MAGIC, 4) == 0)
-        return &zrt;
-    if (bytes >= 2 && (unsigned char)head[0] == 0x80)
-        return &torch;
+    bool zrt = bytes >= 4 && memcmp(head, ZRT_MAGIC, 4) == 0;
+    bool torch = bytes >= 2 && (unsigned char)head[0] == 0x80;
     if (bytes >= 3 && memcmp(head, "\xef\xbb\xbf", 3) == 0)
         head += 3;
     head += strspn(head, "\r\n");
-    return zr_rmm_is(head)          ? &rmm
-           : zr_minimalloc_is(head) ? &minimalloc
-           : zr_events_csv_is(head) ? &csv
-                                    : NULL;
+    *out = zrt                      ? ZR_RECORDING_ZRT
+           : torch                  ? ZR_RECORDING_TORCH
+           : zr_rmm_is(head)        ? ZR_RECORDING_RMM
+           : zr_minimalloc_is(head) ? ZR_RECORDING_MINIMALLOC
+                                    : ZR_RECORDING_CSV;
+    return *out != ZR_RECORDING_CSV || zr_events_csv_is(head);
 }
 
-static zr_result find_format(const char *path, const struct format **out)
+zr_result zr_trace_format(const char *path, enum zr_recording_kind *out)
 {
     struct zr_file file;
     char head[512];
@@ -112,8 +48,7 @@ static zr_result find_format(const char *path, const struct format **out)
     if (result != ZR_OK)
         return result;
     head[got] = '\0';
-    *out = recognise(head, got);
-    if (!*out)
+    if (!recognise(head, got, out))
         return zr_fail(
             ZR_ERR_FORMAT,
             "'%s' is %s: neither a .zrt trace, nor a PyTorch snapshot (pickle), nor an RMM log "
@@ -123,40 +58,42 @@ static zr_result find_format(const char *path, const struct format **out)
     return ZR_OK;
 }
 
-zr_result zr_trace_format(const char *path, const char **name)
+/* ---- Sequences ----------------------------------------------------------------------------------------- */
+
+static zr_result take(void *state, const struct zr_record *record, bool *stop)
 {
-    const struct format *format = NULL;
-    zr_result result = find_format(path, &format);
-    *name = result == ZR_OK ? format->name : NULL;
-    return result;
+    (void)stop;
+    return zr_numbering_take(state, record);
 }
 
 zr_result zr_sequence_read(struct zr_sequence *out, const struct zr_read_options *options,
                            zr_arena *host_arena)
 {
     struct zr_read_options own;
-    const struct format *format = NULL;
+    struct zr_recording recording;
+    struct zr_numbering numbering;
     if (!out)
         return zr_fail(ZR_ERR_INVALID, "a sequence requires an output pointer");
     *out = (struct zr_sequence){0};
     zr_result result = ZR_STRUCT_COPY(zr_read_options, device, &own, options);
     if (result != ZR_OK)
         return result;
-    options = &own;
-    if (!options->path || !host_arena)
+    if (!own.path || !host_arena)
         return zr_fail(ZR_ERR_INVALID, "a sequence requires a file name and an arena for its records");
-    result = find_format(options->path, &format);
-    if (result != ZR_OK)
-        return result;
-    struct zr_raw_trace trace = {.format = format->name, .path = options->path};
-    zr_vector_init(&trace.events, host_arena, sizeof(struct zr_raw_event));
-    zr_vector_init(&trace.blocks, host_arena, sizeof(struct zr_raw_block));
-    result = format->read(&trace, options);
+    zr_numbering_init(&numbering, own.path, host_arena);
+    result = zr_recording_open(&recording, &own, true, host_arena);
     if (result == ZR_OK)
-        result = zr_raw_trace_sequence(out, &trace);
-    out->cut_short = trace.cut_short;
-    zr_vector_end(&trace.blocks);
-    zr_vector_end(&trace.events);
+        result = zr_recording_play(&recording, &(struct zr_recording_sink){take, &numbering});
+    if (result == ZR_OK && numbering.blocks_count == 0)
+        result = zr_fail(ZR_ERR_FORMAT, "'%s' contains no allocation", own.path);
+    if (result == ZR_OK) {
+        *out = zr_numbering_sequence(&numbering);
+        out->format = recording.format;
+        numbering.events.items = NULL;
+    }
+    out->cut_short = recording.cut_short;
+    zr_recording_close(&recording);
+    zr_numbering_end(&numbering);
     return result;
 }
 

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "alloc/base/hash.h"
 #include "alloc/base/system/file.h"
 #include "zero/comm/status.h"
 #include "zero/checkpoint/state.h"
@@ -66,17 +67,12 @@ struct digest {
     uint64_t words[2];
 };
 
-static void digest_add(uint64_t *digest, const char *data, size_t bytes)
-{
-    for (size_t i = 0; i < bytes; i++)
-        *digest = (*digest ^ (unsigned char)data[i]) * UINT64_C(0x100000001b3);
-}
-
 /* A sink that hashes the header. */
 static zr_result digest_header(void *whose, uint64_t at_bytes, const char *data, size_t bytes)
 {
     (void)at_bytes;
-    digest_add(whose, data, bytes);
+    uint64_t *digest = whose;
+    *digest = zr_hash_more(*digest, data, bytes);
     return ZR_OK;
 }
 
@@ -89,7 +85,7 @@ static zr_result check_same_file(const struct state *state, const char *path)
 
     if (state->world == 1)
         return ZR_OK;
-    digest_add(&mine.words[0], path, strlen(path) + 1);
+    mine.words[0] = zr_hash_more(0, path, strlen(path) + 1);
     result = zr_safetensors_put(&state->contents, state->data_at_bytes,
                                 &(struct zr_safetensors_sink){digest_header, &mine.words[1]});
     if (result == ZR_OK)

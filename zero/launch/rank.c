@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "alloc/base/error.h"
+#include "alloc/base/hash.h"
 #include "zero/launch/control.h"
 #include "zero/launch/timeout.h"
 
@@ -197,10 +198,7 @@ bool zr_local_is_out_of_step(const struct zr_local_world *local)
 
 bool zr_local_first_message(struct zr_local_world *local, const char *words)
 {
-    uint64_t hash = UINT64_C(0xcbf29ce484222325), first = 0; /* FNV-1a */
-    for (; *words; words++)
-        hash = (hash ^ (unsigned char)*words) * UINT64_C(0x100000001b3);
-    hash |= 1;
+    uint64_t hash = zr_hash_text(words) | 1, first = 0;
     if (atomic_compare_exchange_strong(&local->first_message, &first, hash) || first != hash)
         return true;
     struct zr_timeout timeout = zr_timeout_begin();

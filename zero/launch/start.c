@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "alloc/base/error.h"
+#include "alloc/base/hash.h"
 #include "zero/launch/control.h"
 
 enum { EXIT_USAGE = 2, MAX_PORT = 65535, LONGEST_KEY = 60 };
@@ -100,15 +101,12 @@ static bool address_is_here(const char *address)
 static void make_key(struct zr_start *out, const char *name, const char *text)
 {
     const char *step = variable("SLURM_STEP_ID");
-    uint64_t hash = UINT64_C(0xcbf29ce484222325); /* FNV-1a */
     out->key_name = name;
-    for (const char *at = text; *at; at++)
-        hash = (hash ^ (unsigned char)*at) * UINT64_C(0x100000001b3);
     if (strlen(text) <= LONGEST_KEY)
         snprintf(out->key, sizeof(out->key), "%s%s%.20s", text, step ? "." : "", step ? step : "");
     else
-        snprintf(out->key, sizeof(out->key), "%.40s~%016llx%s%.20s", text, (unsigned long long)hash,
-                 step ? "." : "", step ? step : "");
+        snprintf(out->key, sizeof(out->key), "%.40s~%016llx%s%.20s", text,
+                 (unsigned long long)zr_hash_text(text), step ? "." : "", step ? step : "");
 }
 
 static zr_result read_source(const struct source *source, struct zr_start *out)

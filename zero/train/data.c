@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "alloc/base/error.h"
+#include "alloc/base/hash.h"
 
 #define SHARD_MAGIC        20240520
 #define WIDE_SHARD_MAGIC   20240801
@@ -188,12 +189,12 @@ static zr_result sum_samples(struct zr_data *data)
     size_t take = bytes < sizeof sample ? (size_t)bytes : sizeof sample;
     zr_result result = ZR_OK;
 
-    data->checksum = 0xcbf29ce484222325u;
+    data->checksum = ZR_HASH_START;
     for (unsigned i = 0; i < SAMPLES && result == ZR_OK; i++) {
         uint64_t at = (uint64_t)((unsigned __int128)(bytes - take) * i / (SAMPLES - 1));
         result = zr_file_read_at(&data->file, data->lead_bytes + at, sample, take);
-        for (size_t k = 0; k < take && result == ZR_OK; k++)
-            data->checksum = (data->checksum ^ sample[k]) * 0x100000001b3u;
+        if (result == ZR_OK)
+            data->checksum = zr_hash_more(data->checksum, sample, take);
     }
     return result;
 }

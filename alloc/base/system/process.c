@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "alloc/base/hash.h"
 #include "alloc/base/system/file.h"
 
 /* Bytes read, 0 if the file is not there. */
@@ -21,13 +22,10 @@ static uint64_t machine_number(void)
 {
     char boot[64];
     struct stat space;
-    uint64_t hash = UINT64_C(0xcbf29ce484222325); /* FNV-1a */
     size_t bytes = read_small("/proc/sys/kernel/random/boot_id", boot, sizeof(boot));
     if (bytes == 0 || stat("/proc/self/ns/pid", &space) != 0)
         return 0;
-    for (size_t i = 0; i < bytes; i++)
-        hash = (hash ^ (unsigned char)boot[i]) * UINT64_C(0x100000001b3);
-    return ((hash ^ (uint64_t)space.st_ino) * UINT64_C(0x100000001b3)) | 1;
+    return zr_hash_next(zr_hash_more(ZR_HASH_START, boot, bytes), (uint64_t)space.st_ino) | 1;
 }
 
 /* Of /proc/PID/stat. */

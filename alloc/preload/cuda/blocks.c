@@ -4,6 +4,7 @@
 
 #include "alloc/base/system/lock.h"
 #include "alloc/base/slab.h"
+#include "alloc/base/tree.h"
 #include "alloc/preload/cuda/cuda.h"
 
 /* `lock` guards all of these. */
@@ -15,72 +16,35 @@ static uint64_t last_id;
 
 /* ---- The treap ----------------------------------------------------------------------------------------- */
 
-/* A pseudo-random priority derived from the address. */
-static uint64_t priority(const struct zr_cuda_block *block)
+static bool before(const void *one, const void *other)
 {
-    uint64_t x = block->address * UINT64_C(0x9e3779b97f4a7c15);
+    return ((const struct zr_cuda_block *)one)->address < ((const struct zr_cuda_block *)other)->address;
+}
+
+static uint64_t priority(const void *record)
+{
+    uint64_t x = ((const struct zr_cuda_block *)record)->address * UINT64_C(0x9e3779b97f4a7c15);
     return (x ^ x >> 29) * UINT64_C(0xbf58476d1ce4e5b9);
 }
 
-/* Splits a tree into the blocks below the address and the others. */
-static void split(struct zr_cuda_block *tree, uintptr_t address, struct zr_cuda_block **below,
-                  struct zr_cuda_block **rest)
+static const struct zr_tree_order by_address = {offsetof(struct zr_cuda_block, children), before, priority};
+
+/* The last block that begins at or before the address; NULL: none. */
+static struct zr_cuda_block *find_floor(uintptr_t address)
 {
-    while (tree) {
-        if (tree->address < address) {
-            *below = tree;
-            below = &tree->right;
-            tree = tree->right;
-        } else {
-            *rest = tree;
-            rest = &tree->left;
-            tree = tree->left;
-        }
-    }
-    *below = *rest = NULL;
+    return zr_tree_floor(by_address, root, &(struct zr_cuda_block){.address = address});
 }
 
-/* Joins two trees; all blocks of the first are below those of the second. */
-static struct zr_cuda_block *join(struct zr_cuda_block *first, struct zr_cuda_block *second)
+/* The block that begins there; NULL: none. */
+static struct zr_cuda_block *find(uintptr_t address)
 {
-    struct zr_cuda_block *tree = NULL, **link = &tree;
-    while (first && second) {
-        if (priority(first) > priority(second)) {
-            *link = first;
-            link = &first->right;
-            first = first->right;
-        } else {
-            *link = second;
-            link = &second->left;
-            second = second->left;
-        }
-    }
-    *link = first ? first : second;
-    return tree;
+    struct zr_cuda_block *block = find_floor(address);
+    return block && block->address == address ? block : NULL;
 }
 
-static void insert(struct zr_cuda_block *block)
+static void remove_block(struct zr_cuda_block *block, struct zr_cuda_block *out)
 {
-    struct zr_cuda_block **link = &root;
-    while (*link && priority(*link) >= priority(block))
-        link = block->address < (*link)->address ? &(*link)->left : &(*link)->right;
-    split(*link, block->address, &block->left, &block->right);
-    *link = block;
-}
-
-/* The link to the block that begins at the address, or a link that is NULL. */
-static struct zr_cuda_block **find_link(uintptr_t address)
-{
-    struct zr_cuda_block **link = &root;
-    while (*link && (*link)->address != address)
-        link = address < (*link)->address ? &(*link)->left : &(*link)->right;
-    return link;
-}
-
-static void remove_block(struct zr_cuda_block **link, struct zr_cuda_block *out)
-{
-    struct zr_cuda_block *block = *link;
-    *link = join(block->left, block->right);
+    zr_tree_remove(by_address, &root, block);
     *out = *block;
     if (block->arena)
         atomic_fetch_sub_explicit(&block->device->live_bytes, block->bytes, memory_order_relaxed);
@@ -116,19 +80,14 @@ void zr_cuda_blocks_put(const struct zr_cuda_block *block)
     own->id = ++last_id;
     if (block->arena)
         atomic_fetch_add_explicit(&block->device->live_bytes, block->bytes, memory_order_relaxed);
-    insert(own);
+    zr_tree_insert(by_address, &root, own);
     zr_lock_release(&lock);
 }
 
 bool zr_cuda_blocks_find(zr_cu_address address, struct zr_cuda_block *out)
 {
-    const struct zr_cuda_block *best = NULL;
     zr_lock_acquire(&lock);
-    for (const struct zr_cuda_block *each = root; each;) {
-        if (each->address <= address)
-            best = each;
-        each = address < each->address ? each->left : each->right;
-    }
+    const struct zr_cuda_block *best = find_floor((uintptr_t)address);
     bool found = best && address - best->address < best->bytes;
     if (found)
         *out = *best;
@@ -139,10 +98,10 @@ bool zr_cuda_blocks_find(zr_cu_address address, struct zr_cuda_block *out)
 bool zr_cuda_blocks_take(zr_cu_address address, struct zr_cuda_block *out)
 {
     zr_lock_acquire(&lock);
-    struct zr_cuda_block **link = find_link((uintptr_t)address);
-    bool found = *link && (*link)->arena;
+    struct zr_cuda_block *block = find((uintptr_t)address);
+    bool found = block && block->arena;
     if (found)
-        remove_block(link, out);
+        remove_block(block, out);
     zr_lock_release(&lock);
     return found;
 }
@@ -150,12 +109,12 @@ bool zr_cuda_blocks_take(zr_cu_address address, struct zr_cuda_block *out)
 bool zr_cuda_blocks_close(zr_cu_address address, struct zr_cuda_block *out)
 {
     zr_lock_acquire(&lock);
-    struct zr_cuda_block **link = find_link((uintptr_t)address);
-    bool found = *link && !(*link)->arena;
-    if (found && --(*link)->opened_count == 0)
-        remove_block(link, out);
+    struct zr_cuda_block *block = find((uintptr_t)address);
+    bool found = block && !block->arena;
+    if (found && --block->opened_count == 0)
+        remove_block(block, out);
     else if (found)
-        *out = **link;
+        *out = *block;
     zr_lock_release(&lock);
     return found;
 }
@@ -164,10 +123,10 @@ static struct zr_cuda_block *search(struct zr_cuda_block *tree,
                                     bool (*test)(const struct zr_cuda_block *, const void *),
                                     const void *argument)
 {
-    for (; tree; tree = tree->right) {
+    for (; tree; tree = tree->children[1]) {
         if (test(tree, argument))
             return tree;
-        struct zr_cuda_block *found = search(tree->left, test, argument);
+        struct zr_cuda_block *found = search(tree->children[0], test, argument);
         if (found)
             return found;
     }
@@ -191,7 +150,7 @@ bool zr_cuda_blocks_take_any(zr_cu_context context, struct zr_cuda_device *devic
     zr_lock_acquire(&lock);
     struct zr_cuda_block *found = search(root, owns, &owner);
     if (found)
-        remove_block(find_link(found->address), out);
+        remove_block(found, out);
     zr_lock_release(&lock);
     return found != NULL;
 }
@@ -199,7 +158,7 @@ bool zr_cuda_blocks_take_any(zr_cu_context context, struct zr_cuda_device *devic
 bool zr_cuda_blocks_change(uintptr_t address, void (*change)(struct zr_cuda_block *, void *), void *argument)
 {
     zr_lock_acquire(&lock);
-    struct zr_cuda_block *block = *find_link(address);
+    struct zr_cuda_block *block = find(address);
     if (block)
         change(block, argument);
     zr_lock_release(&lock);
@@ -219,13 +178,9 @@ bool zr_cuda_blocks_search(bool (*test)(const struct zr_cuda_block *, const void
 
 bool zr_cuda_blocks_next(uintptr_t address, struct zr_cuda_block *out)
 {
-    const struct zr_cuda_block *best = NULL;
+    const struct zr_cuda_block key = {.address = address};
     zr_lock_acquire(&lock);
-    for (const struct zr_cuda_block *each = root; each;) {
-        if (each->address >= address)
-            best = each;
-        each = each->address >= address ? each->left : each->right;
-    }
+    const struct zr_cuda_block *best = zr_tree_ceiling(by_address, root, &key);
     if (best)
         *out = *best;
     zr_lock_release(&lock);

@@ -171,7 +171,7 @@ void zr_cuda_streams_forked(void);
 struct zr_cuda_pool;
 
 struct zr_cuda_block {
-    struct zr_cuda_block *left, *right; /* a treap by address */
+    struct zr_cuda_block *children[2]; /* of a tree by address */
     uintptr_t address;
     size_t bytes;
     uint64_t id; /* never reused */

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "alloc/base/error.h"
+#include "alloc/base/hash.h"
 #include "alloc/base/system/folders.h"
 #include "alloc/base/system/os.h"
 #include "alloc/base/system/socket.h"
@@ -51,10 +52,8 @@ static void start_command(char out[sizeof "zr service start --device " + ZR_SERV
 
 socklen_t zr_service_name(const char *key, struct sockaddr_un *out)
 {
-    uint64_t scope = UINT64_C(0xcbf29ce484222325); /* FNV-1a */
+    uint64_t scope = zr_hash_text(zr_folder_scope());
     struct stat processes;
-    for (const char *at = zr_folder_scope(); *at; at++)
-        scope = (scope ^ (unsigned char)*at) * UINT64_C(0x100000001b3);
     bool known = stat("/proc/self/ns/pid", &processes) == 0;
     *out = (struct sockaddr_un){.sun_family = AF_UNIX};
     int length = snprintf(out->sun_path + 1, sizeof out->sun_path - 1, "zr-service-%lu-%lu-%016llx-%s",

@@ -11,6 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "alloc/base/hash.h"
 #include "alloc/base/system/os.h"
 
 #define MAX_BYTES ((off_t)1 << 20)
@@ -106,10 +107,10 @@ static void put_left_out(struct zr_service_log *log, unsigned kind)
 
 static uint64_t hash_of(const char *words)
 {
-    uint64_t hash = UINT64_C(0xcbf29ce484222325); /* FNV-1a */
+    uint64_t hash = ZR_HASH_START;
     for (; *words; words++)
         if (*words < '0' || *words > '9')
-            hash = (hash ^ (unsigned char)*words) * UINT64_C(0x100000001b3);
+            hash = zr_hash_next(hash, (unsigned char)*words);
     return hash;
 }
 

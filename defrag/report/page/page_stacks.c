@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#include "alloc/base/hash.h"
+
 void zr_page_stacks_init(struct zr_page_stacks *stacks, struct zr_recording *recording, zr_arena *arena)
 {
     *stacks = (struct zr_page_stacks){.recording = recording};
@@ -18,21 +20,10 @@ void zr_page_stacks_end(struct zr_page_stacks *stacks)
     zr_number_map_end(&stacks->by_frames);
 }
 
-/* FNV-1a of 64 bits. */
-static uint64_t hash(const void *data, size_t bytes)
-{
-    const unsigned char *from = data;
-    uint64_t sum = UINT64_C(0xcbf29ce484222325);
-    for (size_t i = 0; i < bytes; i++)
-        /* NOLINTNEXTLINE(clang-analyzer-*): callers pass initialized bytes */
-        sum = (sum ^ from[i]) * UINT64_C(0x100000001b3);
-    return sum;
-}
-
 static zr_result frame_number(struct zr_page_stacks *stacks, const char *text, uint32_t *number)
 {
     size_t bytes = strlen(text);
-    uint64_t key = hash(text, bytes);
+    uint64_t key = zr_hash_more(ZR_HASH_START, text, bytes);
     const uint32_t *known = zr_number_map_get(&stacks->by_frame, key);
     *number = known ? *known : stacks->frames_count;
     if (known)
@@ -55,7 +46,7 @@ static zr_result read_stack(struct zr_page_stacks *stacks, uint32_t stack, uint3
     *number = 0;
     if (result != ZR_OK || count == 0)
         return result;
-    uint64_t key = hash(list, count * sizeof *list);
+    uint64_t key = zr_hash_more(ZR_HASH_START, list, count * sizeof *list);
     const uint32_t *known = zr_number_map_get(&stacks->by_frames, key);
     *number = known ? *known : stacks->stacks_count + 1;
     if (known)

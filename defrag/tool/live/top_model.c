@@ -310,8 +310,8 @@ static zr_result read_look(struct zr_top *top, int fd)
     snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
     zr_vector_end(&look->extents);
     look->holders_count = 0;
-    zr_result result =
-        zr_recording_open(&recording, &(struct zr_read_options){.path = path, .device = -1}, top->memory);
+    zr_result result = zr_recording_open(&recording, &(struct zr_read_options){.path = path, .device = -1},
+                                         false, top->memory);
     if (result == ZR_OK)
         result = zr_moments_measure(&moments, &now, &recording, top->memory);
     if (result == ZR_OK && recording.cut_short)

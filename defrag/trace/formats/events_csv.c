@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "alloc/base/error.h"
-#include "defrag/trace/raw_trace.h"
 
 enum { EVENT = 0, ADDRESS, ID, BYTES, RESERVED, TIME, BEFORE, STREAM, THREAD, TAG, POOL, UNIT, FREE, LABEL };
 
@@ -186,41 +185,5 @@ zr_result zr_events_csv_next(struct zr_events_csv *reader, struct zr_record *out
         if (result == ZR_OK && *more)
             result = zr_csv_cut(&reader->csv, read_row(reader, out), more);
     } while (result == ZR_OK && *more && !is_something(out));
-    return result;
-}
-
-/* ---- The sequence -------------------------------------------------------------------------------------- */
-
-static zr_result take(struct zr_raw_trace *trace, const struct zr_record *record)
-{
-    struct zr_raw_event event = {.address = record->address,
-                                 .bytes = record->bytes,
-                                 .stream = record->stream,
-                                 .thread = record->thread,
-                                 .tag = record->tag};
-    if (record->kind != ZR_RECORD_ALLOC && record->kind != ZR_RECORD_FREE && record->kind != ZR_RECORD_MARK)
-        return ZR_OK;
-    event.kind = record->kind == ZR_RECORD_ALLOC  ? ZR_EVENT_ALLOC
-                 : record->kind == ZR_RECORD_FREE ? ZR_EVENT_FREE
-                                                  : ZR_EVENT_MARK;
-    zr_result result = zr_vector_add(&trace->events, &event);
-    if (record->before)
-        trace->preface_count = trace->events.count;
-    return result;
-}
-
-zr_result zr_events_csv_sequence(struct zr_raw_trace *trace, const struct zr_read_options *options)
-{
-    struct zr_events_csv reader;
-    struct zr_record record;
-    bool more = true;
-    trace->whole = true;
-    zr_result result = zr_events_csv_open(&reader, options->path);
-    if (result != ZR_OK)
-        return result;
-    while (result == ZR_OK && (result = zr_events_csv_next(&reader, &record, &more)) == ZR_OK && more)
-        result = take(trace, &record);
-    trace->cut_short = reader.csv.cut_short;
-    zr_events_csv_close(&reader);
     return result;
 }

@@ -1,12 +1,10 @@
-/* minimalloc.c: MiniMalloc CSVs: rows, and the sequence that corresponds to a set of lifetimes. Uses csv.c
- * and raw_trace.c. */
+/* minimalloc.c: MiniMalloc CSVs: rows, and the records that correspond to a set of lifetimes. Uses csv.c. */
 #include "defrag/trace/formats/minimalloc.h"
 
 #include <string.h>
 
 #include "alloc/base/error.h"
 #include "alloc/base/sort.h"
-#include "defrag/trace/raw_trace.h"
 
 static const char *const names[4] = {"id", "lower", "upper", "size"};
 
@@ -89,7 +87,7 @@ zr_result zr_minimalloc_next(struct zr_minimalloc *reader, struct zr_minimalloc_
     return zr_csv_cut(&reader->csv, result, more);
 }
 
-/* ---- The sequence -------------------------------------------------------------------------------------- */
+/* ---- Records ------------------------------------------------------------------------------------------- */
 
 /* The begin or the end of a lifetime. */
 struct edge {
@@ -134,27 +132,28 @@ static zr_result read_edges(struct zr_minimalloc *reader, uint64_t unit_bytes, s
     }
 }
 
-zr_result zr_minimalloc_sequence(struct zr_raw_trace *trace, const struct zr_read_options *options)
+zr_result zr_minimalloc_records(struct zr_recording *recording, uint64_t unit_bytes)
 {
     struct zr_minimalloc reader;
     struct zr_vector edges;
-    zr_vector_init(&edges, trace->events.arena, sizeof(struct edge));
-    zr_result result = zr_minimalloc_open(&reader, options->path);
+    zr_vector_init(&edges, recording->arena, sizeof(struct edge));
+    zr_result result = zr_minimalloc_open(&reader, recording->path);
     if (result != ZR_OK)
         return result;
-    result = read_edges(&reader, options->unit_bytes ? options->unit_bytes : 1, &edges);
+    result = read_edges(&reader, unit_bytes ? unit_bytes : 1, &edges);
     if (result == ZR_OK)
         zr_sort_in_place(&(struct zr_sort_records){edges.items, edges.count, sizeof(struct edge), earlier});
     for (size_t i = 0; i < edges.count && result == ZR_OK; i++) {
         const struct edge *edge = zr_vector_at(&edges, i);
-        struct zr_raw_event event = {.kind = edge->begins ? ZR_EVENT_ALLOC : ZR_EVENT_FREE,
-                                     .tag = ZR_TAG_OTHER,
-                                     .address = edge->row,
-                                     .bytes = edge->bytes};
-        result = zr_vector_add(&trace->events, &event);
+        result = zr_recording_hold(
+            recording, &(struct zr_record){.kind = edge->begins ? ZR_RECORD_ALLOC : ZR_RECORD_FREE,
+                                           .tag = ZR_TAG_OTHER,
+                                           .address = edge->row,
+                                           .bytes = edge->bytes,
+                                           .reserved_bytes = edge->bytes});
     }
     zr_vector_end(&edges);
-    trace->cut_short = reader.csv.cut_short;
+    recording->cut_short = reader.csv.cut_short;
     zr_minimalloc_close(&reader);
     return result;
 }

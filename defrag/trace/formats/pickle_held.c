@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "alloc/base/error.h"
+#include "alloc/base/hash.h"
 
 zr_result zr_pickle_wrong(const struct zr_pickle *pickle, const char *what)
 {
@@ -27,20 +28,12 @@ zr_result zr_pickle_text_room(struct zr_pickle *pickle, uint64_t bytes, char **o
     return result;
 }
 
-static uint64_t hash_bytes(uint64_t hash, const void *data, size_t bytes)
-{
-    const unsigned char *at = data;
-    for (size_t i = 0; i < bytes; i++)
-        hash = (hash ^ at[i]) * UINT64_C(0x100000001b3);
-    return hash ^ hash >> 29;
-}
-
 zr_result zr_pickle_text_add(struct zr_pickle *pickle, uint64_t bytes, struct zr_pickle_value *out)
 {
     size_t at = pickle->texts.count;
     char *place = (char *)pickle->texts.items + at;
     uint32_t length = (uint32_t)bytes;
-    uint64_t hash = hash_bytes(UINT64_C(0xcbf29ce484222325), place + TEXT_UNIT, bytes);
+    uint64_t hash = zr_hash_more(ZR_HASH_START, place + TEXT_UNIT, bytes);
     const uint32_t *known = zr_number_map_get(&pickle->known_texts, hash);
     memcpy(place, &length, TEXT_UNIT);
     *out = (struct zr_pickle_value){.kind = ZR_PICKLE_TEXT, .text_bytes = length};
@@ -229,8 +222,14 @@ void zr_pickle_fields(struct zr_pickle *pickle, struct zr_pickle_value dict, str
     if (dict.kind != ZR_PICKLE_DICT)
         return;
     struct zr_pickle_cursor cursor = zr_pickle_cursor_of(pickle, dict);
+    unsigned at = 0; /* most dicts have the keys in the order of the fields */
     while (zr_pickle_next(pickle, &cursor, &key) && zr_pickle_next(pickle, &cursor, &value))
-        for (unsigned i = 0; i < count; i++)
-            if (zr_pickle_text_is(pickle, key, fields[i].key))
-                fields[i].value = value;
+        for (unsigned tries = 0; tries < count; tries++) {
+            struct zr_pickle_field *field = &fields[at];
+            at = at + 1 < count ? at + 1 : 0;
+            if (zr_pickle_text_is(pickle, key, field->key)) {
+                field->value = value;
+                break;
+            }
+        }
 }

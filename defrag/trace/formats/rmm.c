@@ -2,8 +2,7 @@
 #include <string.h>
 
 #include "alloc/base/error.h"
-#include "defrag/trace/formats/csv.h"
-#include "defrag/trace/raw_trace.h"
+#include "defrag/trace/formats/rmm.h"
 
 static const char header[] = "Thread,Time,Action,Pointer,Size,Stream";
 
@@ -37,50 +36,42 @@ static uint64_t time_of(const char *text)
     return ((numbers[0] * 60 + numbers[1]) * 60 + numbers[2]) * UINT64_C(1000000000) + numbers[3];
 }
 
-static zr_result read_row(const struct zr_csv *csv, struct zr_rmm_row *row)
+static zr_result read_row(const struct zr_csv *csv, struct zr_record *out)
 {
-    struct zr_raw_event *out = &row->event;
-    *row = (struct zr_rmm_row){.event = {.tag = ZR_TAG_OTHER}};
+    uint64_t thread = 0;
+    *out = (struct zr_record){.tag = ZR_TAG_OTHER, .free_bytes = UINT64_MAX};
     if (csv->fields_count < COLUMNS)
         return zr_fail(ZR_ERR_FORMAT, "'%s', line %llu: %u fields where a log has %d", csv->file.name,
                        (unsigned long long)csv->line, csv->fields_count, COLUMNS);
     const char *action = csv->fields[ACTION];
-    row->failed = strcmp(action, "allocate failure") == 0;
-    if (!row->failed && strcmp(action, "allocate") != 0 && strcmp(action, "free") != 0)
+    bool failed = strcmp(action, "allocate failure") == 0;
+    if (!failed && strcmp(action, "allocate") != 0 && strcmp(action, "free") != 0)
         return zr_fail(ZR_ERR_FORMAT, "'%s', line %llu: there is no action '%.40s'", csv->file.name,
                        (unsigned long long)csv->line, action);
-    row->time_ns = time_of(csv->fields[TIME]);
-    out->kind = action[0] == 'a' ? ZR_EVENT_ALLOC : ZR_EVENT_FREE;
+    out->time_ns = time_of(csv->fields[TIME]);
+    out->kind = failed ? ZR_RECORD_REFUSED : action[0] == 'a' ? ZR_RECORD_ALLOC : ZR_RECORD_FREE;
     bool nil = strcmp(csv->fields[POINTER], "(nil)") == 0;
-    if (nil && !row->failed)
+    if (nil && !failed)
         return ZR_OK; /* a row without a request */
-    zr_result result = zr_csv_number(csv, THREAD, "Thread", &out->thread);
-    if (result == ZR_OK && !row->failed)
+    zr_result result = zr_csv_number(csv, THREAD, "Thread", &thread);
+    out->thread = (uint32_t)(thread ^ thread >> 32);
+    if (result == ZR_OK && !failed)
         result = zr_csv_number(csv, POINTER, "Pointer", &out->address);
     if (result == ZR_OK && strcmp(csv->fields[STREAM], "(nil)") != 0)
         result = zr_csv_number(csv, STREAM, "Stream", &out->stream);
-    return result == ZR_OK ? zr_csv_number(csv, SIZE, "Size", &out->bytes) : result;
+    if (result == ZR_OK)
+        result = zr_csv_number(csv, SIZE, "Size", &out->bytes);
+    out->reserved_bytes = out->bytes;
+    return result;
 }
 
-zr_result zr_rmm_next(struct zr_csv *csv, struct zr_rmm_row *out, bool *more)
+zr_result zr_rmm_next(struct zr_csv *csv, struct zr_record *out, bool *more)
 {
-    zr_result result = zr_csv_next(csv, more);
-    return result == ZR_OK && *more ? zr_csv_cut(csv, read_row(csv, out), more) : result;
-}
-
-zr_result zr_rmm_sequence(struct zr_raw_trace *trace, const struct zr_read_options *options)
-{
-    struct zr_csv csv;
-    struct zr_rmm_row row;
-    bool more;
-    zr_result result = zr_csv_open(&csv, options->path);
-    if (result != ZR_OK)
-        return result;
-    result = zr_csv_next(&csv, &more); /* skips the header */
-    while (result == ZR_OK && (result = zr_rmm_next(&csv, &row, &more)) == ZR_OK && more)
-        if (!row.failed && row.event.bytes > 0)
-            result = zr_vector_add(&trace->events, &row.event);
-    trace->cut_short = csv.cut_short;
-    zr_csv_close(&csv);
+    zr_result result;
+    do {
+        result = zr_csv_next(csv, more);
+        if (result == ZR_OK && *more)
+            result = zr_csv_cut(csv, read_row(csv, out), more);
+    } while (result == ZR_OK && *more && out->bytes == 0 && out->kind != ZR_RECORD_REFUSED);
     return result;
 }

@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "alloc/base/error.h"
-#include "defrag/trace/raw_trace.h"
 #include "defrag/trace/formats/torch_snapshot.h"
 
 zr_result zr_torch_wrong(const struct zr_pickle *pickle, const char *what)
@@ -25,34 +24,6 @@ bool zr_torch_number(struct zr_pickle_value value, uint64_t *out)
 uint64_t zr_torch_stream(struct zr_pickle_value value)
 {
     return value.kind == ZR_PICKLE_INTEGER ? (uint64_t)value.integer : 0;
-}
-
-/* ---- Events -------------------------------------------------------------------------------------------- */
-
-enum { ACTION = 0, ADDRESS, SIZE, STREAM, EVENT_FIELDS };
-
-static zr_result read_event(void *state, struct zr_pickle *pickle, struct zr_pickle_value event, bool *stop)
-{
-    struct zr_raw_trace *trace = state;
-    struct zr_pickle_field fields[EVENT_FIELDS] = {
-        {.key = "action"}, {.key = "addr"}, {.key = "size"}, {.key = "stream"}};
-    struct zr_raw_event raw = {.tag = ZR_TAG_OTHER};
-    (void)stop;
-    zr_pickle_fields(pickle, event, fields, EVENT_FIELDS);
-    struct zr_pickle_value action = fields[ACTION].value;
-    if (action.kind != ZR_PICKLE_TEXT)
-        return zr_torch_wrong(pickle, "an event has no action");
-    if (zr_pickle_text_is(pickle, action, "alloc"))
-        raw.kind = ZR_EVENT_ALLOC;
-    else if (zr_pickle_text_is(pickle, action, "free_completed"))
-        raw.kind = ZR_EVENT_FREE;
-    else
-        return ZR_OK; /* segments, out of memory, snapshot, free_requested, and actions of later versions */
-    if (!zr_torch_number(fields[ADDRESS].value, &raw.address) ||
-        !zr_torch_number(fields[SIZE].value, &raw.bytes))
-        return zr_torch_wrong(pickle, "an event has no address or no size");
-    raw.stream = zr_torch_stream(fields[STREAM].value);
-    return zr_vector_add(&trace->events, &raw);
 }
 
 /* Chooses the device by the lengths of the lists; see zr_torch_read(). */
@@ -142,86 +113,5 @@ zr_result zr_torch_read(struct zr_pickle *out, const char *path, const struct zr
             zr_pickle_end(out);
     }
     out->read_whole = whole;
-    return result;
-}
-
-/* ---- Segments ------------------------------------------------------------------------------------------ */
-
-enum { BLOCK_ADDRESS = 0, BLOCK_SIZE, REQUESTED_SIZE, STATE, BLOCK_FIELDS };
-
-/* Reads a block of a segment; `address` is its address if the block has none, and advances to the next one.
- */
-static zr_result read_block(struct zr_pickle *pickle, struct zr_pickle_value block,
-                            struct zr_raw_block *place, struct zr_raw_trace *trace)
-{
-    struct zr_pickle_field fields[BLOCK_FIELDS] = {
-        {.key = "address"}, {.key = "size"}, {.key = "requested_size"}, {.key = "state"}};
-    uint64_t bytes;
-    zr_pickle_fields(pickle, block, fields, BLOCK_FIELDS);
-    if (!zr_torch_number(fields[BLOCK_SIZE].value, &bytes) || fields[STATE].value.kind != ZR_PICKLE_TEXT)
-        return zr_torch_wrong(pickle, "a block has no size or no state");
-    if (fields[BLOCK_ADDRESS].value.kind != ZR_PICKLE_ABSENT &&
-        !zr_torch_number(fields[BLOCK_ADDRESS].value, &place->address))
-        return zr_torch_wrong(pickle, "a block has an invalid address");
-    struct zr_raw_block raw = *place;
-    place->address += bytes;
-    if (zr_pickle_text_is(pickle, fields[STATE].value, "inactive"))
-        return ZR_OK;
-    raw.bytes = bytes;
-    if (fields[REQUESTED_SIZE].value.kind != ZR_PICKLE_ABSENT &&
-        (!zr_torch_number(fields[REQUESTED_SIZE].value, &raw.bytes) || raw.bytes > bytes))
-        return zr_torch_wrong(pickle, "a block is smaller than what was requested of it");
-    return zr_vector_add(&trace->blocks, &raw);
-}
-
-enum { SEGMENT_DEVICE = 0, SEGMENT_ADDRESS, SEGMENT_STREAM, BLOCKS, SEGMENT_FIELDS };
-
-static zr_result read_segment(struct zr_pickle *pickle, struct zr_pickle_value segment, int device,
-                              struct zr_raw_trace *trace)
-{
-    struct zr_pickle_field fields[SEGMENT_FIELDS] = {
-        {.key = "device"}, {.key = "address"}, {.key = "stream"}, {.key = "blocks"}};
-    struct zr_raw_block place = {0};
-    struct zr_pickle_value block;
-    uint64_t of_device;
-    zr_result result = ZR_OK;
-    zr_pickle_fields(pickle, segment, fields, SEGMENT_FIELDS);
-    if (!zr_torch_number(fields[SEGMENT_DEVICE].value, &of_device) ||
-        !zr_torch_number(fields[SEGMENT_ADDRESS].value, &place.address) ||
-        fields[BLOCKS].value.kind != ZR_PICKLE_LIST)
-        return zr_torch_wrong(pickle, "a segment has no device, no address or no blocks");
-    if (of_device != (uint64_t)device)
-        return ZR_OK;
-    place.stream = zr_torch_stream(fields[SEGMENT_STREAM].value);
-    struct zr_pickle_cursor cursor = zr_pickle_cursor_of(pickle, fields[BLOCKS].value);
-    while (result == ZR_OK && zr_pickle_next(pickle, &cursor, &block))
-        result = read_block(pickle, block, &place, trace);
-    return result;
-}
-
-/* ---- Reading ------------------------------------------------------------------------------------------- */
-
-static void restart(void *state)
-{
-    struct zr_raw_trace *trace = state;
-    trace->events.count = 0;
-}
-
-zr_result zr_torch_sequence(struct zr_raw_trace *trace, const struct zr_read_options *options)
-{
-    struct zr_pickle pickle;
-    struct zr_pickle_value segments, item;
-    int device = options->device;
-    zr_result result =
-        zr_torch_read(&pickle, options->path, &(struct zr_torch_events){restart, read_event, trace, false},
-                      trace->events.arena, &device, &segments);
-    if (result != ZR_OK)
-        return result;
-    struct zr_pickle_cursor cursor = zr_pickle_cursor_of(&pickle, segments);
-    while (result == ZR_OK && zr_pickle_next(&pickle, &cursor, &item))
-        result = read_segment(&pickle, item, device < 0 ? 0 : device, trace);
-    if (zr_pickle_exhausted(&pickle))
-        result = zr_torch_wrong(&pickle, over_and_over);
-    zr_pickle_end(&pickle);
     return result;
 }

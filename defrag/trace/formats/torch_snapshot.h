@@ -1,5 +1,5 @@
-/* torch_snapshot.h: the common part of the two readers of PyTorch's snapshots: torch_snapshot.c makes a
- * sequence, recording_torch.c a recording. Private to defrag/trace/. */
+/* torch_snapshot.h: reads PyTorch's snapshots event by event; recording_torch.c makes records of them.
+ * Private to defrag/trace/. */
 #ifndef ZR_TORCH_SNAPSHOT_H
 #define ZR_TORCH_SNAPSHOT_H
 

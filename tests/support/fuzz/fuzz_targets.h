@@ -144,6 +144,12 @@ static inline bool fuzz_memory(const struct zr_memory *memory)
            figures.releasable_bytes <= figures.reserved_bytes;
 }
 
+static inline zr_result fuzz_request(void *state, const struct zr_record *record, bool *stop)
+{
+    (void)stop;
+    return zr_requests_take(state, record);
+}
+
 static inline bool fuzz_why(struct zr_recording *recording, const struct zr_moments *moments,
                             struct zr_memory *memory)
 {
@@ -158,8 +164,16 @@ static inline bool fuzz_why(struct zr_recording *recording, const struct zr_mome
     zr_result result = zr_why_pins(&pins, memory, &question, answer.verdict, &proved);
     zr_vector_end(&pins);
     if (result == ZR_OK && moments->now.records_count <= FUZZ_REPLAY_MAX &&
-        question.size_bytes < UINT64_C(1) << 40)
-        zr_remedies_find(&remedies, recording, moments->now.records_count, &question, fuzz_arena, NULL);
+        question.size_bytes < UINT64_C(1) << 40) {
+        struct zr_memory again;
+        struct zr_requests requests;
+        zr_requests_init(&requests, fuzz_path, fuzz_arena);
+        if (zr_moment_reach(&again, recording, moments->now.records_count,
+                            &(struct zr_recording_sink){fuzz_request, &requests}) == ZR_OK)
+            zr_remedies_find(&remedies, &requests, &again, &question, NULL);
+        zr_requests_end(&requests);
+        zr_memory_end(&again);
+    }
     return result == ZR_OK && (answer.verdict != ZR_VERDICT_PENDING || answer.pending_bytes > 0);
 }
 
@@ -194,8 +208,9 @@ static inline bool fuzz_recording(const unsigned char *data, size_t bytes, zr_re
     size_t before = fuzz_live_bytes();
     if (!fuzz_write(data, bytes))
         return false;
-    *result = zr_recording_open(
-        &recording, &(struct zr_read_options){.path = fuzz_path, .unit_bytes = 3, .device = -1}, fuzz_arena);
+    *result = zr_recording_open(&recording,
+                                &(struct zr_read_options){.path = fuzz_path, .unit_bytes = 3, .device = -1},
+                                bytes & 1, fuzz_arena);
     if (*result == ZR_OK)
         *result = zr_moments_measure(&moments, &memory, &recording, fuzz_arena);
     bool good = fuzz_answer(*result);

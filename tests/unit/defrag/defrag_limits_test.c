@@ -11,7 +11,7 @@
 #include "defrag/report/page/page_bands.h"
 #include "defrag/trace/formats/csv.h"
 #include "defrag/trace/formats/zrt.h"
-#include "defrag/trace/raw_trace.h"
+#include "defrag/trace/numbering.h"
 #include "defrag/zr_defrag.h"
 #include "tests/support/limits.h"
 
@@ -163,25 +163,21 @@ ASK(line)
 /* So many threads, or blocks of so many bytes together. */
 ASK(raw)
 {
-    struct zr_raw_trace trace = {.format = "made up", .path = "made up", .whole = true};
-    struct zr_sequence sequence;
+    struct zr_numbering numbering;
     size_t count = limit->with ? 2 : value;
-    zr_vector_init(&trace.events, records, sizeof(struct zr_raw_event));
-    zr_vector_init(&trace.blocks, records, sizeof(struct zr_raw_block));
-    for (size_t i = 0; i < count; i++)
-        zr_vector_add(&trace.events, &(struct zr_raw_event){.kind = ZR_EVENT_ALLOC,
-                                                            .address = 256 * (i + 1),
-                                                            .bytes = !limit->with ? 1
-                                                                     : i          ? value - value / 2
-                                                                                  : value / 2,
-                                                            .thread = limit->with ? 0 : i});
-    zr_result result = zr_raw_trace_sequence(&sequence, &trace);
-    if (result == ZR_OK && sequence.events[count - 1].thread != (limit->with ? 0 : value - 1))
+    zr_result result = ZR_OK;
+    zr_numbering_init(&numbering, "made up", records);
+    for (size_t i = 0; i < count && result == ZR_OK; i++)
+        result = zr_numbering_take(&numbering, &(struct zr_record){.kind = ZR_RECORD_ALLOC,
+                                                                   .address = 256 * (i + 1),
+                                                                   .bytes = !limit->with ? 1
+                                                                            : i          ? value - value / 2
+                                                                                         : value / 2,
+                                                                   .thread = limit->with ? 0 : (uint32_t)i});
+    const struct zr_event *events = numbering.events.items;
+    if (result == ZR_OK && events[count - 1].thread != (limit->with ? 0 : value - 1))
         result = ZR_ERR_IO;
-    if (result == ZR_OK)
-        zr_sequence_end(&sequence);
-    zr_vector_end(&trace.blocks);
-    zr_vector_end(&trace.events);
+    zr_numbering_end(&numbering);
     return result;
 }
 

@@ -272,12 +272,12 @@ static void snapshot(void)
     start_pickle();
     /* Two devices. Of the second one, a block from before that stays, a free one, whose stale numbers do not
      * matter, one allocated in the window, and one from before that a stream still uses. */
-    compose("{segments [{device 1 address 0x2000 stream 0 blocks ["
+    compose("{segments [{device 1 address 0x2000 total_size 0x200000 stream 0 blocks ["
             "{address 0x2000 size 512 requested_size 100 state active_allocated}"
             "{address 0x2200 size 512 requested_size 9999 state inactive}"
             "{address 0x2400 size 1024 requested_size 700 state active_allocated}"
             "{address 0x2800 size 512 requested_size 300 state active_awaiting_free}]}"
-            "{device 0 address 0x9000 stream 0 blocks ["
+            "{device 0 address 0x9000 total_size 0x200000 stream 0 blocks ["
             "{address 0x9000 size 512 requested_size 11 state active_allocated}]}]");
     compose("device_traces ["
             "[{action alloc addr 0x9200 size 5 stream 0}"
@@ -405,7 +405,7 @@ static void test_giants(void)
     }
     /* A list kept and named again and again: a file of n bytes that stands for n² things. */
     start_pickle();
-    compose("{device_traces [] segments [{device 0 address 0x1000 stream 0 blocks [");
+    compose("{device_traces [] segments [{device 0 address 0x1000 total_size 0x200000 stream 0 blocks [");
     for (unsigned i = 0; i < 2000; i++) {
         char block[100];
         snprintf(block, sizeof block, "{address %u size 512 requested_size 512 state active_allocated}",

@@ -12,6 +12,7 @@
 
 #include "alloc/backend/backend.h"
 #include "alloc/base/error.h"
+#include "alloc/base/hash.h"
 #include "zero/comm/local/local_mapping.h"
 #include "zero/comm/take.h"
 #include "zero/launch/timeout.h"
@@ -69,9 +70,9 @@ static void drop_lists(struct creation *creation)
 
 static uint64_t key_of(const unsigned *ranks, unsigned count)
 {
-    uint64_t hash = UINT64_C(0xcbf29ce484222325); /* FNV-1a */
+    uint64_t hash = ZR_HASH_START;
     for (unsigned i = 0; i < count; i++)
-        hash = (hash ^ ranks[i]) * UINT64_C(0x100000001b3);
+        hash = zr_hash_next(hash, ranks[i]);
     return hash | 1;
 }
 

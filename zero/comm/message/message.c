@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "alloc/base/error.h"
+#include "alloc/base/hash.h"
 #include "alloc/base/struct_bytes.h"
 #include "zero/comm/calls.h"
 #include "zero/launch/timeout.h"
@@ -511,10 +512,9 @@ static zr_result message_group(struct zr_comm **out, struct zr_comm *base,
 {
     struct message_comm *self = NULL, *parent = (struct message_comm *)base;
     char text[ZR_COMM_MESSAGE_BYTES];
-    struct creation creation = {.key = UINT64_C(0xcbf29ce484222325),
-                                .context = parent->run->contexts}; /* FNV-1a */
+    struct creation creation = {.key = ZR_HASH_START, .context = parent->run->contexts};
     for (unsigned p = 0; p < members->count; p++)
-        creation.key = (creation.key ^ parent->ranks[members->ranks[p]]) * UINT64_C(0x100000001b3);
+        creation.key = zr_hash_next(creation.key, parent->ranks[members->ranks[p]]);
     zr_result result = prepare(&self, members->options, parent->run, members, parent);
     if (result == ZR_OK &&
         creation.context >= (parent->run->transport->tags_count - TAGS_OF_CONTEXT) / TAGS_OF_CONTEXT)
@@ -528,8 +528,7 @@ static zr_result message_group(struct zr_comm **out, struct zr_comm *base,
     if (result == ZR_OK) {
         self->base.local = base->local;
         set_context(self, creation.context);
-        zr_calls_open(&self->base, (creation.key * UINT64_C(0x100000001b3) ^ creation.context) | 1,
-                      self->ranks);
+        zr_calls_open(&self->base, (zr_hash_next(creation.key, 0) ^ creation.context) | 1, self->ranks);
         *out = &self->base;
         return ZR_OK;
     }
