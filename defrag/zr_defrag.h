@@ -211,9 +211,6 @@ ZR_API void zr_rehearsal_pass(zr_rehearsal *rehearsal);
 /* Ends the step and the watch, and finds places. *found is false if the passes differ, hold blocks beyond the
  * step, or have more than 524,288 allocations. ZR_ERR_INVALID: called twice. */
 ZR_API zr_result zr_rehearsal_place(zr_rehearsal *rehearsal, bool *found);
-/* Address bytes of the places, and the max bytes that are live in them at the same time. */
-ZR_API size_t zr_rehearsal_region_bytes(const zr_rehearsal *rehearsal);
-ZR_API size_t zr_rehearsal_live_bytes(const zr_rehearsal *rehearsal);
 /* Makes the arena use the places for the calling thread. Each pass then begins with zr_rehearsal_rewind().
  * ZR_ERR_INVALID: no places were found; ZR_ERR_ADDRESSES: no contiguous address range is free for them. */
 ZR_API zr_result zr_rehearsal_install(const zr_rehearsal *rehearsal, zr_arena *arena);

@@ -44,7 +44,7 @@ struct zr_rehearsal {
     uint32_t now;         /* allocations of the current pass */
     bool differs;
     struct zr_lifetimes lifetimes; /* of the moments, within their pass; later with places */
-    size_t live_bytes, region_bytes;
+    size_t region_bytes;           /* address bytes of the places */
 };
 
 /* ---- Live blocks --------------------------------------------------------------------------------------- */
@@ -219,11 +219,10 @@ static zr_result pack(struct zr_rehearsal *rehearsal)
     zr_result result = zr_lifetimes_measure(lifetimes);
     if (result != ZR_OK)
         return result;
-    rehearsal->live_bytes = lifetimes->lower_bound_bytes;
     for (size_t i = 0; i < lifetimes->count; i++)
         lifetimes->buffers[i].bytes += rehearsal->moments[i].request.alignment - GRAIN_BYTES;
-    const struct zr_pack_options options = {.capacity_bytes =
-                                                (rehearsal->live_bytes + granule - 1) / granule * granule,
+    const struct zr_pack_options options = {.capacity_bytes = (lifetimes->lower_bound_bytes + granule - 1) /
+                                                              granule * granule,
                                             .alignment_bytes = GRAIN_BYTES,
                                             .work = PACK_WORK};
     const struct zr_pack_here here = {.stack_bytes = ZR_PACK_STACK_BYTES, .no_search = true};
@@ -241,16 +240,6 @@ zr_result zr_rehearsal_place(zr_rehearsal *rehearsal, bool *found)
     *found = !rehearsal->differs && rehearsal->live_count == 0 && rehearsal->lifetimes.count > 0 &&
              extend_left(rehearsal);
     return *found ? pack(rehearsal) : ZR_OK;
-}
-
-size_t zr_rehearsal_region_bytes(const zr_rehearsal *rehearsal)
-{
-    return rehearsal->region_bytes;
-}
-
-size_t zr_rehearsal_live_bytes(const zr_rehearsal *rehearsal)
-{
-    return rehearsal->live_bytes;
 }
 
 /* ---- Following ----------------------------------------------------------------------------------------- */
