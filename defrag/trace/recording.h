@@ -131,9 +131,6 @@ struct zr_frames {
 struct zr_frames zr_recording_frames(const struct zr_recording *recording, uint32_t stack);
 bool zr_frames_next(struct zr_frames *frames, struct zr_recording *recording, char out[ZR_FRAME_BYTES]);
 
-/* sequence.c; private to recording.c: the format of a file, by its content. ZR_ERR_IO, ZR_ERR_FORMAT as
- * zr_sequence_read(). */
-zr_result zr_trace_format(const char *path, enum zr_recording_kind *out);
 /* recording.c; private to defrag/trace/. Adds a record to the held ones; the record at an index. */
 enum { ZR_HELD_RECORDS = 512 };
 zr_result zr_recording_hold(struct zr_recording *recording, const struct zr_record *record);
