@@ -458,7 +458,6 @@ static zr_result map_stretch(struct zr_arena *arena, struct zr_stretch run, stru
         if (result != ZR_OK)
             break;
         zr_handle_list_pop(list);
-        /* NOLINTNEXTLINE(clang-analyzer-*): the list covers the stretch */
         done += handle->bytes;
     }
     if (result == ZR_OK) {

@@ -255,7 +255,6 @@ zr_result zr_heap_start(zr_arena *arena)
                          error);
         goto unwind;
     }
-    /* NOLINTNEXTLINE(bugprone-sizeof-expression): the value is the pointer */
     error = arena_control("arena.%u.extent_hooks", NULL, 0, &hooks, sizeof hooks);
     if (error != 0) {
         arena_control("arena.%u.destroy", NULL, 0, NULL, 0);

@@ -191,7 +191,6 @@ static bool event_start(struct zr_trace *trace, struct event *event, unsigned ki
     uint64_t now_ns = trace->source_thread ? trace->source_ns : zr_os_now_ns();
     uint64_t later_ns = now_ns > trace->last_ns ? now_ns - trace->last_ns : 0;
     trace->last_ns += later_ns;
-    /* NOLINTNEXTLINE(clang-analyzer-*): slide() leaves a window, or fails */
     *event->next++ = (unsigned char)(kind | (thread != trace->thread ? ZRT_HAS_THREAD : 0) |
                                      (stream != trace->stream ? ZRT_HAS_STREAM : 0) |
                                      (tag != trace->tag ? ZRT_HAS_TAG : 0));
@@ -347,7 +346,6 @@ static void fill_header(struct zr_trace *trace, const struct zr_trace_origin *or
     clock_gettime(CLOCK_REALTIME, &wall);
     uint64_t now_ns = zr_os_now_ns(), start_ns = origin->start_ns;
     trace->last_ns = start_ns && start_ns < now_ns ? start_ns : now_ns;
-    /* NOLINTNEXTLINE(clang-analyzer-*): the caller has mapped it */
     *trace->header = (struct zrt_header){
         .header_bytes = sizeof(struct zrt_header),
         .version = ZRT_VERSION,

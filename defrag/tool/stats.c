@@ -234,7 +234,6 @@ static void print_row(struct zr_text *text, const struct view *view, const struc
     const bool there[] = {true, true, moments->has_failure, view->has_at};
     char number[ZR_TOOL_NUMBER_ROOM];
     zr_text_print(text, "  %-12s", row->name);
-    /* NOLINTNEXTLINE(bugprone-sizeof-expression): an array of pointers */
     for (unsigned i = 0; i < sizeof shown / sizeof *shown; i++) {
         uint64_t bytes;
         memcpy(&bytes, (const char *)&shown[i]->figures + row->offset, sizeof bytes);

@@ -155,8 +155,8 @@ DEVICE void load_queries(const struct queries *to, const struct head *h,
     for (unsigned row = warp_of_thread(); row < TILE; row += CUDA_WARPS) {
         float delta = 0;
         for (unsigned d = lane_of_thread(); d < h->width && first + row < h->tokens; d += WARP)
-            delta =
-                fmaf(to->dout[row * row_stride_of(h) + d], el_get(out + (first + row) * h->out_line + d), delta);
+            delta = fmaf(to->dout[row * row_stride_of(h) + d], el_get(out + (first + row) * h->out_line + d),
+                         delta);
         delta = warp_sum(delta);
         if (lane_of_thread() == 0) {
             to->delta[row] = delta;
@@ -179,7 +179,8 @@ KERNEL(K(attention_backward_keys), struct zr_attention_backward, CUDA_THREADS)
     size_t first = (size_t)blockIdx.x * TILE, own = warp_of_thread() * ROWS;
     struct head h = head_of(&a.shape, (const el *)a.qkv, blockIdx.z, blockIdx.y * group);
     float *v_tile = k_tile + TILE * row_stride_of(&h);
-    struct queries all = {v_tile + TILE * row_stride_of(&h), v_tile + 2 * TILE * row_stride_of(&h), lse, delta};
+    struct queries all = {v_tile + TILE * row_stride_of(&h), v_tile + 2 * TILE * row_stride_of(&h), lse,
+                          delta};
     float dk[ROWS][PARTS] = {{0}}, dv[ROWS][PARTS] = {{0}};
     load_rows(k_tile, &h, h.k, h.line, first);
     load_rows(v_tile, &h, h.v, h.line, first);
@@ -191,9 +192,11 @@ KERNEL(K(attention_backward_keys), struct zr_attention_backward, CUDA_THREADS)
             UNROLL
             for (int r = 0; r < ROWS; r++) {
                 unsigned lane = lane_of_thread();
-                const float *k = k_tile + (own + r) * row_stride_of(&h), *v = v_tile + (own + r) * row_stride_of(&h);
+                const float *k = k_tile + (own + r) * row_stride_of(&h),
+                            *v = v_tile + (own + r) * row_stride_of(&h);
                 bool seen = first + own + r <= queries + lane && queries + lane < h.tokens;
-                float p = seen ? expf(dot(all.q + lane * row_stride_of(&h), k, h.width) * h.scale - lse[lane]) : 0;
+                float p =
+                    seen ? expf(dot(all.q + lane * row_stride_of(&h), k, h.width) * h.scale - lse[lane]) : 0;
                 float dp = dot(all.dout + lane * row_stride_of(&h), v, h.width);
                 add_rows(dv[r], all.dout, &h, p);
                 add_rows(dk[r], all.q, &h, p * (dp - delta[lane]) * h.scale);
@@ -220,7 +223,8 @@ KERNEL(K(attention_backward_queries), struct zr_attention_backward, CUDA_THREADS
     size_t first = (size_t)blockIdx.x * TILE, own = warp_of_thread() * ROWS;
     struct head h = head_of(&a.shape, (const el *)a.qkv, blockIdx.z, blockIdx.y);
     float *v_tile = k_tile + TILE * row_stride_of(&h);
-    struct queries all = {v_tile + TILE * row_stride_of(&h), v_tile + 2 * TILE * row_stride_of(&h), lse, delta};
+    struct queries all = {v_tile + TILE * row_stride_of(&h), v_tile + 2 * TILE * row_stride_of(&h), lse,
+                          delta};
     float dq[ROWS][PARTS] = {{0}};
     load_queries(&all, &h, &a, blockIdx.z, blockIdx.y, first);
     for (size_t keys = 0; keys <= first; keys += TILE) {

@@ -260,7 +260,7 @@ DEVICE void rmsnorm_row_backward(const struct zr_rmsnorm_backward *a, size_t row
     KERNEL(K(residual_layernorm##suffix), struct zr_residual_layernorm, CUDA_THREADS)                        \
     {                                                                                                        \
         size_t row = row_of_warp();                                                                          \
-        struct residual residual = residual_of(a.a, a.b, a.sum, row *a.norm.shape.channels);                 \
+        struct residual residual = residual_of(a.a, a.b, a.sum, row * a.norm.shape.channels);                \
         if (row < a.norm.shape.rows)                                                                         \
             layernorm_row(&a.norm, row, &residual, packs);                                                   \
     }                                                                                                        \
@@ -273,7 +273,7 @@ DEVICE void rmsnorm_row_backward(const struct zr_rmsnorm_backward *a, size_t row
     KERNEL(K(residual_rmsnorm##suffix), struct zr_residual_rmsnorm, CUDA_THREADS)                            \
     {                                                                                                        \
         size_t row = row_of_warp();                                                                          \
-        struct residual residual = residual_of(a.a, a.b, a.sum, row *a.norm.channels);                       \
+        struct residual residual = residual_of(a.a, a.b, a.sum, row * a.norm.channels);                      \
         if (row < a.norm.rows)                                                                               \
             rmsnorm_row(&a.norm, row, &residual, packs);                                                     \
     }                                                                                                        \

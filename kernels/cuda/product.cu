@@ -1,5 +1,5 @@
-/* product.cu: matrix products in tiles of 64 x 64 in shared memory, 4 x 4 results per thread, float sums in the
- * order of k, without tensor cores. Used for small and unaligned products, and without cuBLASLt. */
+/* product.cu: matrix products in tiles of 64 x 64 in shared memory, 4 x 4 results per thread, float sums in
+ * the order of k, without tensor cores. Used for small and unaligned products, and without cuBLASLt. */
 #include "kernels/cuda/arguments.h"
 #include "kernels/cuda/element.h"
 

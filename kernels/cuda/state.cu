@@ -17,7 +17,7 @@ DEVICE size_t update_width(const struct zr_update *u)
 {
     uintptr_t floats = (uintptr_t)u->master | (uintptr_t)u->momentum | (uintptr_t)u->variance;
     return floats % sizeof(struct four) == 0 && fours_begin(&u->gradient) && fours_begin(&u->parameter) ? FOUR
-                                                                                                       : 1;
+                                                                                                        : 1;
 }
 
 DEVICE void put_parameters(const struct zr_update *u, size_t i, const struct four *x, size_t count)
@@ -158,7 +158,8 @@ KERNEL(find_nonfinite, struct zr_find_nonfinite, CUDA_THREADS)
     }
 }
 
-/* ---- Checksum: eight threads per block of 64 KiB, one per lane ------------------------------------------- */
+/* ---- Checksum: eight threads per block of 64 KiB, one per lane -------------------------------------------
+ */
 
 KERNEL(checksum_begin, struct zr_checksum, 1)
 {

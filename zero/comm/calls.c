@@ -350,7 +350,6 @@ static void describe(const struct zr_local_calls *calls, const struct zr_local_c
     enum zr_comm_kind kind = (enum zr_comm_kind)(atomic_load(&call->kind[number & 1]) & 255);
     char size[32], group[32] = "a group";
     group_digits(bytes, size);
-    /* NOLINTNEXTLINE(clang-analyzer-*): every caller has calls */
     if (calls->group[0])
         snprintf(group, sizeof group, "group %.*s", (int)sizeof calls->group - 1, calls->group);
     if (kind == ZR_COMM_HOST && bytes == 0)

@@ -46,7 +46,6 @@ double zr_comm_clock_wait_until(struct zr_comm_clock *clock, double end_seconds)
     double left = clock ? end_seconds - zr_comm_clock_now(clock) : 0;
     if (left <= 0)
         return 0;
-    /* NOLINTNEXTLINE(clang-analyzer-*): without a clock `left` is 0 */
     clock->waited_seconds += left;
     return left;
 }

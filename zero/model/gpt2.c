@@ -248,7 +248,7 @@ static zr_result multiply_rows(struct zr_module_pass *pass, const struct matrix 
 {
     void *const *p = &pass->parameters[0][zr_pass_parameter(pass, m->w)];
     struct zr_linear linear = linear_of(pass, m);
-    struct zr_pass_sum sum;
+    struct zr_pass_sum sum = {0};
     zr_result result = zr_pass_open_sum(pass, &sum, y, Y_ROWS);
     void *columns = zr_pass_columns(pass, &linear, sum.part);
     const struct zr_linear_forward op = {
@@ -297,7 +297,7 @@ static zr_result columns_backward(struct zr_module_pass *pass, const struct matr
                                   const void *dy, void *dx)
 {
     struct zr_linear_backward op = {.x = x, .dy = dy, .dx = dx};
-    struct zr_pass_sum sum;
+    struct zr_pass_sum sum = {0};
     if (zr_shape_tensor(zr_pass_shape(pass)) == 1)
         return multiply_backward(pass, m, op, WANT_BOTH);
     zr_result result = zr_pass_all_rows(pass, x, X_ROWS, &op.x);

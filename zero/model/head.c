@@ -196,7 +196,7 @@ static zr_result whole_rows(struct zr_module_pass *pass, const struct head_rows 
 static zr_result head(struct zr_module_pass *pass)
 {
     struct head_rows rows = {0};
-    struct zr_pass_sum sum;
+    struct zr_pass_sum sum = {0};
     zr_result result = zr_pass_all_rows(pass, pass->x, X_ROWS, &rows.x);
     if (result == ZR_OK && pass->dx)
         result = zr_pass_open_sum(pass, &sum, pass->dx, DX_ROWS);
@@ -263,7 +263,7 @@ static zr_result rows_backward(struct zr_module_pass *pass, const struct head_ro
 static zr_result head_tile_backward(struct zr_module_pass *pass)
 {
     struct head_rows rows = {.x = zr_pass_shape(pass)->sequence_parallel ? pass->slots[X_ROWS] : pass->x};
-    struct zr_pass_sum sum;
+    struct zr_pass_sum sum = {0};
     zr_result result = zr_pass_open_sum(pass, &sum, pass->dx, DX_ROWS);
     rows.dx = sum.part;
     if (result == ZR_OK)

@@ -180,7 +180,7 @@ static struct zr_linear column_linear(const struct zr_module_pass *pass, size_t 
 static zr_result multiply_rows(struct zr_module_pass *pass, struct zr_linear linear, unsigned w,
                                const void *x, const void *residual, void *y)
 {
-    struct zr_pass_sum sum;
+    struct zr_pass_sum sum = {0};
     zr_result result = zr_pass_open_sum(pass, &sum, y, Y_ROWS);
     if (result == ZR_OK)
         result = zr_pass_adds_in_product(pass) ? pass->kernels->linear_residual_forward(
@@ -317,7 +317,7 @@ static zr_result products_backward(struct zr_module_pass *pass, const struct pro
 {
     bool sums_over_ranks = zr_shape_tensor(zr_pass_shape(pass)) > 1;
     struct step_back step = {.keeps_w = sums_over_ranks};
-    struct zr_pass_sum sum;
+    struct zr_pass_sum sum = {0};
     zr_result result = zr_pass_all_rows(pass, x, X_ROWS, &step.x);
     if (result == ZR_OK)
         result = zr_pass_open_sum(pass, &sum, dx, Y_ROWS);

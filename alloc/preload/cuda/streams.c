@@ -283,7 +283,6 @@ static zr_cu_result create(zr_cu_stream *out, unsigned flags, int priority)
     if (code != ZR_CU_SUCCESS)
         return code;
     zr_cuda_note_used();
-    /* NOLINTNEXTLINE(clang-analyzer-*): the driver refuses NULL */
     add_stream((struct stream){.stream = *out, .context = context, .flags = flags, .priority = priority});
     zr_cuda_go_many();
     return code;

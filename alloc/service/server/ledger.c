@@ -652,7 +652,6 @@ zr_result zr_ledger_limit(struct zr_ledger *ledger, const struct zr_service_mess
         *quotas.soft_bytes = soft;
     }
     if (message->flags & ZR_SERVICE_SET_SHARES)
-        /* NOLINTNEXTLINE(clang-analyzer-*): check_limit() refuses shares without a group */
         *quotas.shares = message->shares;
     uint64_t limit_bytes = quotas.hard_bytes ? *quotas.hard_bytes : ledger->capacity_bytes;
     uint64_t now = quotas.hard_bytes ? quotas.held_bytes : ledger->held_bytes;

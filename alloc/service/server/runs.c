@@ -365,7 +365,6 @@ static void refuse(struct zr_ledger *ledger, struct zr_run *run, const struct su
 static const char *describe_wait(const struct zr_run *run, char *words, size_t room_bytes)
 {
     char peak[ZR_LEDGER_NUMBER_ROOM], base[ZR_LEDGER_NUMBER_ROOM];
-    /* NOLINTNEXTLINE(clang-analyzer-*): both callers have a run */
     if (run->waits && run->members_count == run->expected_count)
         snprintf(words, room_bytes,
                  "waits for admission: its %s in a step and %s between steps do not fit beside others",

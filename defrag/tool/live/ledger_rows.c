@@ -245,7 +245,6 @@ static zr_result read_smaps(const struct zr_live *live, uint64_t sums[KINDS_COUN
             *rolled = bytes;
         } else if (read_resident(line, &bytes)) {
             uint64_t share = arenas_share(live, &mapping, bytes, pagemap);
-            /* NOLINTNEXTLINE(clang-analyzer-*): a caller without `rolled` has sums */
             sums[IN_ARENA] += share;
             sums[mapping.kind] += bytes - share;
         }

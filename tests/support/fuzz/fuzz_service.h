@@ -194,8 +194,8 @@ static inline bool fuzz_zrd(bool device, const unsigned char *data, size_t bytes
         fuzz_hang_up(&speakers[i]);
     for (unsigned i = 0; i < 4; i++)
         zr_server_step(&server, 0);
-    good = good &&
-           (device || (server.connections_count == 0 && server.ledger.held_bytes == 0 && !server.ledger.clients));
+    good = good && (device || (server.connections_count == 0 && server.ledger.held_bytes == 0 &&
+                               !server.ledger.clients));
     zr_server_end(&server);
     *result = ended[0] ? zr_fail(ZR_ERR_FORMAT, "%s", ended) : ZR_OK;
     return good && fuzz_open_count() == before && fuzz_answer(*result);

@@ -315,7 +315,7 @@ static char connect_once(int *line)
     zr_result result = zr_service_receive(fd, &packet, 0);
     zr_service_packet_close(&packet);
     return result == ZR_OK && packet.message.kind == ZR_SERVICE_REFUSED ? 'R'
-           : server.connections_count == 1                                  ? '.'
+           : server.connections_count == 1                              ? '.'
                                                                         : '?';
 }
 

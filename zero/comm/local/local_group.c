@@ -168,7 +168,6 @@ static zr_result pass_rings(const struct creation *creation)
     unsigned count = creation->members->count;
     for (unsigned p = 0; p < count; p++) {
         const struct zr_local_opening *theirs = &creation->local->ranks[creation->ranks[p]].opening;
-        /* NOLINTNEXTLINE(clang-analyzer-*): allocated when the creation began */
         creation->wanted[p] = theirs->passes && theirs->result == ZR_OK ? theirs->places_count : 0;
     }
     return zr_local_pass_rings(

@@ -337,7 +337,6 @@ static zr_result receive_ring(const struct zr_local_share *share, unsigned sende
     if (result == ZR_OK && list.count > 0)
         result = zr_import(share->backend, list.segments, list.count, &import);
     if (import) {
-        /* NOLINTNEXTLINE(clang-analyzer-*): an import belongs to a peer */
         peer->import = import;
         peer->slots = (char *)import + list.lead_bytes;
         peer->mapping.fd = list.segments[0].fd;
