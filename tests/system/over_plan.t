@@ -27,12 +27,12 @@ CASES = [
     ("free:activation:0:2", 1, 2, {}, "take_slot|zr_activations_take_gradient", ".*"),
     ("more:checkpoint:0:2", 1, 1, dict(no_contiguous=True), "take_part", "kept->part"),
     ("free:activation:1:2", 2, 0, {}, "take_slot|zr_activations_take_gradient", ".*"),
-    ("more:grad:1:2", 2, 0, {}, "reduce_aside", "state->sum_shard"),
+    ("more:grad:1:2", 2, 0, {}, "reduce_to_sum", "state->sum_shard"),
     ("more:optimizer:1:0", 2, 1, {}, "memory_open", "store->(momentum|variance)"),
     ("more:comm:0:0", 2, 1, {}, "zr_local_prepare", "comm->slots"),
     ("free:checkpoint:1:2", 2, 1, dict(recompute="full", no_contiguous=True), ".*", ".*"),
     ("free:grad:0:2", 2, 2, {}, "stage", "state->staging"),
-    ("free:grad:1:2", 2, 2, dict(precision="bf16", accumulate=2), "stage|reduce_aside", "state->(staging|sum_shard)"),
+    ("free:grad:1:2", 2, 2, dict(precision="bf16", accumulate=2), "stage|reduce_to_sum", "state->(staging|sum_shard)"),
     ("free:gathered:1:2", 2, 3, {}, "start_gathering", "state->gathered"),
     ("more:gathered:0:2", 2, 3, {}, "start_gathering", "state->gathered"),
 ]
@@ -69,7 +69,7 @@ def check_words(err, leak, ranks, most, function, what):
     ok(live <= tag_limit < made == live + more and 0 < asked <= more < asked + 256, "the bytes add up, and go beyond")
     ok(ranks == 1 or f"rank {rank}: " in err or step == "0", "so is the rank")
     ok(("after step 1: " in err) == (step == "2"), "and the step before")
-    if caller in ("stage", "start_gathering", "reduce_aside"):
+    if caller in ("stage", "start_gathering", "reduce_to_sum"):
         ok(re.fullmatch(r"unit (wte|wpe|h\.[0-3]|ln_f), ", place), f"a unit is named: {place}")
     if caller in ("take_slot", "take_part", "zr_activations_take_gradient"):
         ok(re.fullmatch(r"(embeddings|h\.[0-3]|ln_f|head), ", place), f"a module is named: {place}")

@@ -270,7 +270,7 @@ int zr_args_check_bucket(struct zr_train_config *config)
     if (config->bucket_bytes >= min_bytes || config->bucket_bytes == ZR_TRAIN_BUCKET_BYTES)
         return -1;
     zr_say("--bucket-bytes %zu is too small for %u ranks: a slot has %d bytes for each other rank; give "
-           "at min_bytes %zu",
+           "at least %zu",
            config->bucket_bytes, max_ranks, ZR_COMM_LINE_BYTES, min_bytes);
     return ZR_EXIT_USAGE;
 }
