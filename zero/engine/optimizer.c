@@ -184,28 +184,6 @@ static zr_result report_bad_gradient(struct zr_engine *engine)
                    name, element);
 }
 
-zr_result zr_engine_unit_squares(struct zr_engine *engine, size_t unit, double *sum)
-{
-    const struct zr_layout_unit *u = &engine->layout.units[unit];
-    struct zr_numbers gradients = zr_engine_shard_gradients(engine, unit);
-    size_t from = engine->rank * u->shard_elements;
-    zr_result result = ZR_OK;
-    if (!zr_engine_is_part(engine))
-        return zr_engine_squares_later(engine, unit, gradients, sum);
-    *sum = 0;
-    for (size_t i = 0; i < u->parameters_count && result == ZR_OK; i++) {
-        const struct zr_layout_parameter *p = &engine->layout.parameters[u->first_parameter + i];
-        struct zr_overlap overlap;
-        double own = 0;
-        if (p->parameter.part.copy || !zr_layout_overlap(p, from, from + u->shard_elements, &overlap))
-            continue;
-        result = zr_engine_squares(engine, zr_engine_unit_compute(engine, unit), overlap.count,
-                                   zr_numbers_at(gradients, overlap.offset - from), &own);
-        *sum += own;
-    }
-    return result;
-}
-
 /* Computes the squares of all units in engine->squares. Gradients in the offload file were counted when they
  * were written. */
 static zr_result all_squares(struct zr_engine *engine)

@@ -87,6 +87,28 @@ zr_result zr_engine_squares_later(const struct zr_engine *engine, size_t unit, s
                                     compute.apart ? squares_of(engine, engine->rank) + unit : sum});
 }
 
+zr_result zr_engine_unit_squares(struct zr_engine *engine, size_t unit, double *sum)
+{
+    const struct zr_layout_unit *u = &engine->layout.units[unit];
+    struct zr_numbers gradients = zr_engine_shard_gradients(engine, unit);
+    size_t from = engine->rank * u->shard_elements;
+    zr_result result = ZR_OK;
+    if (!zr_engine_is_part(engine))
+        return zr_engine_squares_later(engine, unit, gradients, sum);
+    *sum = 0;
+    for (size_t i = 0; i < u->parameters_count && result == ZR_OK; i++) {
+        const struct zr_layout_parameter *p = &engine->layout.parameters[u->first_parameter + i];
+        struct zr_overlap overlap;
+        double own = 0;
+        if (p->parameter.part.copy || !zr_layout_overlap(p, from, from + u->shard_elements, &overlap))
+            continue;
+        result = zr_engine_squares(engine, zr_engine_unit_compute(engine, unit), overlap.count,
+                                   zr_numbers_at(gradients, overlap.offset - from), &own);
+        *sum += own;
+    }
+    return result;
+}
+
 /* With offload, only squares of device-resident units are in device memory. */
 zr_result zr_engine_squares_read(const struct zr_engine *engine, double *sums)
 {

@@ -95,6 +95,14 @@ static int print_error(int code)
     return code;
 }
 
+/* Exit code of --help and --version; a full disk is a failure. */
+static int shown(zr_result result)
+{
+    if (result != ZR_OK)
+        zr_say("%s", zr_last_error());
+    return (int)zr_exit_of(result);
+}
+
 /* Splits "--name=value", looks the option up and stores its value. */
 static int find_and_store(struct zr_train_config *config, int argc, char **argv, int *at)
 {
@@ -128,6 +136,10 @@ static int find_and_store(struct zr_train_config *config, int argc, char **argv,
         value = argv[(*at)++];
     }
     config->given[zr_flag_index(flag)] = true;
+    if (flag->kind == ZR_FLAG_HELP)
+        return shown(zr_help_print());
+    if (flag->kind == ZR_FLAG_VERSION)
+        return shown(zr_version_print());
     return print_error(zr_flag_store_in(flag, config, value));
 }
 

@@ -267,14 +267,6 @@ static int store_text(const struct zr_flag *flag, struct zr_train_config *config
     return -1;
 }
 
-/* Exit code of --help and --version; a full disk is a failure. */
-static int shown(zr_result result)
-{
-    if (result != ZR_OK)
-        zr_say("%s", zr_last_error());
-    return (int)zr_exit_of(result);
-}
-
 /* Stores a value by the kind of its option. Returns -1 to continue, else the exit code. */
 int zr_flag_store_in(const struct zr_flag *flag, struct zr_train_config *config, const char *value)
 {
@@ -306,10 +298,9 @@ int zr_flag_store_in(const struct zr_flag *flag, struct zr_train_config *config,
     case ZR_FLAG_SWITCH:
         store_whole(flag, config, 1);
         return -1;
-    case ZR_FLAG_HELP:
-        return shown(zr_help_print());
+    case ZR_FLAG_HELP: /* args.c */
     case ZR_FLAG_VERSION:
-        return shown(zr_version_print());
+        break;
     }
     return ZR_EXIT_USAGE;
 }
