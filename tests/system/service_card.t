@@ -2,6 +2,7 @@
 """Two runs on one card, the emulated one, with small granules: their steps do not fit at once, and they take turns there, with
 a rank each or two. Where each rank has a card of its own, a card keeps what runs take, and who does not fit there is told."""
 import os
+import statistics
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
@@ -35,14 +36,15 @@ def planned(**flags):
 
 got = on_card(environment={**conf, "ZR_CONF": conf["ZR_CONF"].replace("required", "on")}, **shape)
 ok(got.code == 0 and "no zrd listens" in got.err and "continues without zrd" in got.err, f"a card without a zrd, which need not be there: {got.err[:200]}")
-# Where a turn lasts for some steps, their graph goes with it.
-for flags, turn, steps in (({}, 10, (3, 3)), ({"ranks": 2, "stage": 1}, 10, (3, 3)), ({"cuda_graph": True}, 1500, (6, 12))):
+# Where a turn lasts for four steps, their graph goes with it.
+for flags, turn_steps, steps in (({}, 0, (3, 3)), ({"ranks": 2, "stage": 1}, 0, (3, 3)), ({"cuda_graph": True}, 4, (6, 12))):
     ranks = flags.get("ranks", 1)
     zrd = Zrd("--capacity", 64 * MIB)
     alone = [start(seed, **flags, steps=steps[seed - 1]).result() for seed in (1, 2)]
     same([one.code for one in alone], [0, 0], f"alone on the emulated card, {flags} {alone[0].err[-300:]}")
     base, peak = planned(**flags)
     zrd.end()
+    turn = max(10, int(turn_steps * 1000 * statistics.median(alone[1].report["step_seconds"])))
     zrd = Zrd("--capacity", peak + base, "--turn", turn)
     ok(peak > 2 * base, f"a step takes {peak >> 10} KiB, more than twice the {base >> 10} between steps") # or the first would not wait for the holder
     holder = Holder(peak - base, base=0)
