@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "zero/engine/gradient_file.h"
+#include "zero/engine/gradients.h"
 #include "zero/engine/parameter_file.h"
 #include "zero/engine/offload.h"
 #include "zero/engine/speculate.h"
@@ -48,9 +49,7 @@ static void find_parameters(struct zr_engine *engine)
         if (state->parameters == &zr_parameters_filed)
             continue;
         state->whole = state->resident ? at : NULL;
-        state->shard = at + (state->resident ? engine->rank * engine->layout.units[u].shard_elements *
-                                                   engine->parameter_bytes
-                                             : 0);
+        state->shard = at ? at + (state->resident ? state->owned_from * engine->parameter_bytes : 0) : NULL;
     }
 }
 
@@ -73,6 +72,8 @@ static zr_result take_pools(struct zr_engine *engine)
         struct zr_state_tier *tier = &engine->tiers[t];
         result = zr_take(tier->arena, ZR_TAG_GRAD, tier->sums_elements, sizeof(float), (void **)&tier->sums);
     }
+    for (size_t u = 0; u < engine->layout.units_count && result == ZR_OK; u++)
+        zr_engine_drop_gradients(engine, u);
     if (result == ZR_OK)
         result = zr_engine_gradient_file_open(engine);
     for (unsigned t = engine->tiers_count; t-- > 0 && result == ZR_OK;)
@@ -88,6 +89,8 @@ static zr_result take_pools(struct zr_engine *engine)
                          (void **)&engine->results);
     if (result == ZR_OK)
         result = zr_engine_speculation_open(engine);
+    if (result == ZR_OK)
+        result = zr_engine_actions_make(engine);
     if (result == ZR_OK && !engine->simulated)
         result = zr_take(o->host_arena, ZR_TAG_OTHER, (engine->world + 1) * engine->layout.units_count,
                          sizeof *engine->squares, (void **)&engine->squares);
@@ -303,6 +306,7 @@ void zr_engine_destroy(zr_engine *engine)
             zr_drop(arena, &engine->units[u].gathered);
         }
     }
+    zr_engine_actions_end(engine);
     zr_drop(host_arena, &engine->squares);
     zr_drop(arena, &engine->results);
     for (unsigned t = 0; t < engine->tiers_count; t++)

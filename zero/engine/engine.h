@@ -1,6 +1,6 @@
 /* engine.h: internals of the engine, shared by engine.c (create and destroy), placement.c (partitioning),
- * state_store.c and offload.c (tiers), gather.c (parameters), reduce.c (gradients), optimizer.c (end of a
- * step), results.c, loss_scale.c, parameter_sync.c and engine_check.c (argument checks).
+ * state_store.c and offload.c (tiers), gather.c (parameters), reduce.c (gradients), actions.c and norm.c (end
+ * of a step), results.c, loss_scale.c, parameter_sync.c and engine_check.c (argument checks).
  *
  * A rank holds of each unit, by stage:
  *
@@ -55,27 +55,45 @@ struct zr_engine_update {
 
 enum { ZR_NO_UNIT = UINT32_MAX, ZR_AWAITED_UNITS_MAX = 2, ZR_BOUNCE_BUFFERS = 2 };
 
+/* The end of a step; see actions.h. */
+struct zr_engine_action;
+struct zr_engine_run;
+struct zr_engine_actions {
+    struct zr_engine_action *actions; /* [count] */
+    size_t count, capacity;
+    zr_result result; /* of adding actions */
+};
+
 struct zr_unit_state {
+    size_t owned_from, owned_to; /* elements of the unit that this rank updates: all, or its shard */
+    unsigned steps;              /* gradients per step */
     /* Parameters. */
     bool resident; /* parameters are kept whole */
     struct zr_state_tier *tier;
     const struct zr_parameter_tier *parameters; /* see parameter_tier.h */
     size_t parameters_at;                       /* offset of the unit or its shard in the pool, in elements */
     void *whole,
-        *shard;     /* parameters in memory: the unit, if resident; this rank's shard, unless in a file */
+        *shard;     /* parameters in memory: the unit, if resident; from owned_from on, unless in a file */
     void *gathered; /* temporarily whole parameters; NULL: not gathered */
-    unsigned references;        /* gathers without release, at every stage */
-    zr_ticket parameter_ticket; /* gather in progress */
-    zr_ticket parameter_copy;   /* ticket of engine->copies: copy from the host in progress */
-                                /* Gradients. */
-    bool awaited;    /* zr_engine_gradients() was called, zr_engine_reduce() was not; at every stage */
-    void *staging;   /* whole gradients before their reduction; NULL: none, or a pool of whole gradients */
-    void *gradients; /* without a pool: a block that exists within a step */
-    bool staged;     /* reduced, and in the queue of staging blocks */
+    unsigned references;                   /* gathers without release, at every stage */
+    zr_ticket parameter_ticket;            /* gather in progress */
+    zr_ticket parameter_copy;              /* ticket of engine->copies: copy from the host in progress */
+                                           /* Gradients. */
+    const struct zr_gradient_path *path;   /* see gradients.h */
+    const struct zr_gradient_place *place; /* likewise */
+    void *kept;                /* kept gradients, whole or this rank's shard; NULL: not in memory */
+    struct zr_numbers reduced; /* this rank's shard after the last reduction of a step */
+    bool awaited;         /* zr_engine_gradients() was called, zr_engine_reduce() was not; at every stage */
+    void *staging;        /* whole gradients before their reduction; NULL: none, or they are kept whole */
+    void *gradients;      /* without a pool: a block that exists within a step */
+    bool staged;          /* reduced, and in the queue of staging blocks */
     unsigned next_staged; /* next unit in the queue */
     void *late_gradients; /* gradients that a delayed update reads; NULL: it reads a pool */
     float *late_sum_shard;
-    float *sum_shard;        /* this rank's shard of the sum over accumulation steps; exists within a step */
+    bool sums_in_step;       /* sums without a pool */
+    bool gathers_sums;       /* the update reads whole sums, which are gathered from shards */
+    bool updates_kept;       /* the update reads the kept gradients, which are whole; else `reduced` */
+    float *sum_shard;        /* sums without a pool; exists within a step */
     unsigned accumulated;    /* calls of zr_engine_reduce() in this step */
     zr_ticket reduce_ticket; /* reduction in progress */
     struct zr_copies_task gradient_task; /* addition to sums on the host */
@@ -84,7 +102,6 @@ struct zr_unit_state {
     zr_ticket gradient_copy;             /* ticket of engine->copies: copy to the host in progress */
 
     size_t gradients_at, sums_at; /* offsets in the tier's pools, in elements */
-    void *filed_gradients;        /* shard of gradients in the offload file, while in memory */
 
     size_t first_segment; /* index of the unit's first segment on this rank; see zr_engine_segment() */
 };
@@ -95,7 +112,9 @@ struct zr_late_unit {
     zr_ticket copied;            /* ticket of engine->copies: copy of the previous update's parameters */
 };
 struct zr_late {
-    zr_comm *worker; /* the update's thread */
+    zr_comm *worker;                              /* the update's thread */
+    struct zr_engine_actions actions, publishing; /* of the thread / of the step that follows */
+    zr_result (*run)(struct zr_engine_run *run, const struct zr_engine_actions *list); /* the executor */
     struct zr_copies_task task;
     struct zr_kernel_context context;
     struct zr_engine_update update;
@@ -112,35 +131,40 @@ struct zr_late {
 
 /* State of the speculative update; see speculate.h. Zeros: disabled. */
 struct zr_speculation {
-    zr_comm *worker; /* the update's thread */
+    const struct zr_speculation_kind *kind;
+    zr_result (*run)(struct zr_engine_run *run, size_t unit); /* executes FETCH, UPDATE and STORE */
+    zr_comm *worker;                                          /* the update's thread */
     struct zr_kernel_context context;
-    struct zr_engine_update update; /* assumed arguments */
-    bool armed;                     /* the current step is speculative */
-    float *log;
-    struct zr_speculated_unit *units; /* [units_count] */
+    struct zr_engine_update update;   /* assumed arguments */
+    bool armed;                       /* the current step is speculative */
+    struct zr_speculated_unit *units; /* [units_count of the layout] */
+    unsigned units_count;             /* units that can be undone */
+    float *log;                       /* of state in memory */
     /* State and parameters in files: new parameters, [shards_elements], until the norm is known. */
     void *parameters;
     /* State in a file: order in which backward finishes units in the last step / in this step so far. */
-    unsigned *order, *seen; /* [filed_count] */
-    unsigned filed_count, seen_count;
+    unsigned *order, *seen; /* [units_count] */
+    unsigned seen_count;
     bool disordered; /* this step's order differs from the last one's */
     uint64_t waited_ns;
 };
 
 /* Gradients in the offload file; see gradient_file.h. Zeros: disabled. */
 struct zr_gradient_file {
-    struct zr_nvme_unit *extents; /* [units_count], after the store's extents */
+    struct zr_nvme_unit *extents; /* [units_count], after the store's extents; 0 bytes: not in the file */
     bool placed;                  /* offsets of extents count from the beginning of the file */
     uint64_t bytes;
     size_t slot_bytes;
     void *slots;                         /* consecutive slots of the pipeline */
-    struct zr_nvme_unit *pass;           /* [units_count], extents of a pass; 0 bytes: skipped */
+    struct zr_nvme_unit *pass;           /* extents of a pass, of the units in the file; 0 bytes: skipped */
+    unsigned pass_count, pass_at;        /* length of a pass / next unit of it */
     unsigned used[ZR_NVME_BUFFERS_MAX];  /* last unit in the slot */
     unsigned owner[ZR_NVME_BUFFERS_MAX]; /* unit being reduced into the slot; ZR_NO_UNIT: none */
     zr_nvme_event writes[ZR_NVME_BUFFERS_MAX];
     unsigned turn;
     struct zr_nvme_pipeline pipeline;
-    double read_seconds[ZR_NVME_PLACES]; /* simulated clock: end of a unit's read, by unit modulo places */
+    double
+        read_seconds[ZR_NVME_PLACES]; /* simulated clock: end of a read, by place in the pass modulo places */
 };
 
 /* Parameters in an offload file; see parameter_file.h. Zeros: disabled. */
@@ -183,7 +207,7 @@ struct zr_engine {
     struct zr_gradient_file gradient_file;
     struct zr_parameter_file parameter_file;
     struct zr_unit_range stay; /* units of an offloaded optimizer that are in the device tier */
-    bool shards_gradients, shards_parameters; /* derived from the stage by placement.c */
+    bool shards_parameters;    /* some unit's parameters are sharded */
 
     /* Offload only; see offload.h. */
     zr_comm *copies;
@@ -195,6 +219,7 @@ struct zr_engine {
     uint64_t moved_bytes;                        /* copied to the host and back by the communicator */
     struct zr_late late;                         /* only with offload.delayed */
     struct zr_speculation speculation;           /* only with offload.speculative_bytes */
+    struct zr_engine_actions step, step_read, step_end;
 
     unsigned gathered_max;                  /* maximum of units gathered at a time */
     unsigned used_units;                    /* number of units with references */
@@ -229,8 +254,8 @@ static inline bool zr_engine_defers(const struct zr_engine *engine)
            !engine->options.offload.optimizer;
 }
 
-/* optimizer.c: zr_engine_step() with deferred results, in three parts: begin queues all work, read waits for
- * its results once, end finishes the step. */
+/* actions.c: zr_engine_step() in three parts: with deferred results, begin queues all work, read waits for
+ * its results once, and end finishes the step; otherwise begin does everything. */
 zr_result zr_engine_step_begin(struct zr_engine *engine, float rate, struct zr_step_report *report);
 zr_result zr_engine_step_read(struct zr_engine *engine, struct zr_step_report *report);
 zr_result zr_engine_step_end(struct zr_engine *engine, struct zr_step_report *report);
@@ -286,33 +311,12 @@ zr_result zr_engine_check_unit(const struct zr_engine *engine, const char *call,
 zr_result zr_engine_check_between_steps(const struct zr_engine *engine, const char *call);
 /* Fails if a unit is in use; for callers that change parameters. */
 zr_result zr_engine_check_unused(const struct zr_engine *engine, const char *call);
+zr_result zr_engine_check_rate(float rate);
 zr_result zr_engine_check_options(const struct zr_engine_options *options);
-
-/* Number of gradients of a unit in a step. */
-static inline unsigned zr_engine_accumulation_steps(const struct zr_engine *engine, size_t unit)
-{
-    return engine->layout.units[unit].unit.gradient_uses * engine->options.micro_batches;
-}
 
 static inline bool zr_engine_is_low_precision(const struct zr_engine *engine)
 {
     return engine->options.precision != ZR_PRECISION_FP32;
-}
-
-/* Accumulation steps are summed in place and reduced after the last one (never with one rank). Two-byte
- * micro-batches are summed in fp32 instead, because small addends would be lost in rounding. */
-static inline bool zr_engine_adds_in_place(const struct zr_engine *engine)
-{
-    return engine->options.reduce == ZR_REDUCE_ONCE ||
-           (engine->world == 1 &&
-            (!zr_engine_is_low_precision(engine) || engine->options.micro_batches == 1));
-}
-
-/* Whether sums over micro-batches have a separate pool. */
-static inline bool zr_engine_keeps_sums(const struct zr_engine *engine)
-{
-    return engine->options.micro_batches > 1 && !zr_engine_adds_in_place(engine) &&
-           (zr_engine_is_low_precision(engine) || !engine->shards_gradients);
 }
 
 /* Communicator type of gradients and parameters. */
@@ -344,13 +348,6 @@ static inline struct zr_compute zr_engine_unit_compute(const struct zr_engine *e
     return engine->units[unit].tier->compute;
 }
 
-/* The fp32 sum over a unit's micro-batches in its pool; NULL: there is no pool. */
-static inline float *zr_engine_pooled_sum(const struct zr_engine *engine, size_t unit)
-{
-    const struct zr_unit_state *state = &engine->units[unit];
-    return state->tier->sums ? state->tier->sums + state->sums_at : NULL;
-}
-
 /* Finishes a delayed update and publishes its parameters, for example before state is saved. Collective; no
  * unit may be in use. */
 zr_result zr_engine_catch_up(struct zr_engine *engine);
@@ -376,50 +373,6 @@ struct zr_late_report {
 void zr_engine_get_late_report(const struct zr_engine *engine, struct zr_late_report *out);
 /* Simulates transfers between tiers by `clock`, which must outlive the engine. */
 void zr_engine_set_clock(struct zr_engine *engine, struct zr_comm_clock *clock);
-
-/* Whether a unit's gradients are kept in the offload file until the norm is known. */
-static inline bool zr_engine_files_gradients(const struct zr_engine *engine, size_t unit)
-{
-    const struct zr_engine_options *o = &engine->options;
-    const struct zr_layout_unit *u = &engine->layout.units[unit];
-    return o->offload.file && engine->units[unit].tier->offloaded && !o->offload.delayed &&
-           !o->scattered_gradients &&
-           !engine->apart && /* reductions into the file would make the host wait for each of them */
-           zr_engine_accumulation_steps(engine, unit) == 1 &&
-           !engine->layout.parameters[u->first_parameter].parameter.part.shared;
-}
-
-/* Frees gradients and sums of a unit that exist within a step only. */
-static inline void zr_engine_drop_gradients(const struct zr_engine *engine, size_t unit)
-{
-    zr_drop(engine->units[unit].tier->arena, &engine->units[unit].sum_shard);
-    zr_drop(engine->units[unit].tier->arena, &engine->units[unit].gradients);
-}
-
-/* A unit's kept gradients, whole or shards. */
-static inline char *zr_engine_kept_gradients(const struct zr_engine *engine, size_t unit)
-{
-    const struct zr_unit_state *state = &engine->units[unit];
-    if (zr_engine_files_gradients(engine, unit))
-        return state->filed_gradients;
-    return engine->options.scattered_gradients
-               ? state->gradients
-               : state->tier->gradients + state->gradients_at * engine->gradient_bytes;
-}
-
-/* The reduced gradients of this rank's shard after the last accumulation step. */
-static inline struct zr_numbers zr_engine_shard_gradients(const struct zr_engine *engine, size_t unit)
-{
-    const struct zr_layout_unit *u = &engine->layout.units[unit];
-    size_t within = engine->shards_gradients ? 0 : engine->rank * u->shard_elements;
-    if (engine->units[unit].sum_shard)
-        return (struct zr_numbers){engine->units[unit].sum_shard, ZR_PRECISION_FP32};
-    float *pooled = zr_engine_pooled_sum(engine, unit);
-    if (pooled)
-        return (struct zr_numbers){pooled, ZR_PRECISION_FP32};
-    return (struct zr_numbers){zr_engine_kept_gradients(engine, unit) + within * engine->gradient_bytes,
-                               engine->options.precision};
-}
 
 /* The part of a unit that this rank updates: all of it at stage 0, else its shard. */
 struct zr_owned {
@@ -461,9 +414,6 @@ static inline bool zr_engine_is_part(const struct zr_engine *engine)
 {
     return engine->options.tensor || engine->options.pipeline;
 }
-
-/* Waits for a unit's reduction and frees its staging block, if any. */
-zr_result zr_engine_end_reduction(struct zr_engine *engine, size_t unit);
 
 /* The parameter that contains an element of a unit; NULL: padding. */
 const struct zr_layout_parameter *zr_engine_parameter_at(const struct zr_engine *engine, size_t unit,

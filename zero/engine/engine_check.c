@@ -62,6 +62,14 @@ static zr_result check_numbers(const struct number *numbers, size_t count)
     return ZR_OK;
 }
 
+zr_result zr_engine_check_rate(float rate)
+{
+    return rate >= 0 && rate <= FLT_MAX
+               ? ZR_OK
+               : zr_fail(ZR_ERR_INVALID, "the learning rate is %g; use a finite number of at least 0",
+                         (double)rate);
+}
+
 static zr_result check_optimizer(const struct zr_engine_options *engine_options)
 {
     const struct zr_optimizer_options *options = &engine_options->optimizer;

@@ -1,5 +1,6 @@
 /* gradient_file.c: see gradient_file.h. Uses the store's file. */
 #include "zero/engine/gradient_file.h"
+#include "zero/engine/gradients.h"
 #include "zero/engine/speculate.h"
 
 #include <string.h>
@@ -20,12 +21,12 @@ static void *slot_of(const struct zr_gradient_file *file, unsigned slot)
 }
 
 /* Called when the pipeline starts to read a unit. */
-static void count_read(void *state, unsigned unit)
+static void count_read(void *state, unsigned place)
 {
     struct zr_engine *engine = state;
     struct zr_gradient_file *file = &engine->gradient_file;
-    file->read_seconds[unit % ZR_NVME_PLACES] =
-        zr_state_file_count(&engine->state_tier->store, file->pass[unit].bytes);
+    file->read_seconds[place % ZR_NVME_PLACES] =
+        zr_state_file_count(&engine->state_tier->store, file->pass[place].bytes);
 }
 
 /* ---- Open and close ------------------------------------------------------------------------------------ */
@@ -45,7 +46,7 @@ zr_result zr_engine_gradient_file_open(struct zr_engine *engine)
     if (result != ZR_OK)
         return result;
     for (size_t u = 0; u < units; u++) {
-        size_t bytes = zr_engine_files_gradients(engine, u)
+        size_t bytes = engine->units[u].place == &zr_gradients_filed
                            ? engine->layout.units[u].shard_elements * engine->gradient_bytes
                            : 0;
         bytes = (bytes + align - 1) / align * align;
@@ -68,7 +69,6 @@ zr_result zr_engine_gradient_file_open(struct zr_engine *engine)
     file->pipeline.buffers = file->slots;
     file->pipeline.buffer_bytes = file->slot_bytes;
     file->pipeline.units = file->pass;
-    file->pipeline.units_count = (unsigned)units;
     file->pipeline.starts = count_read;
     file->pipeline.state = engine;
     return result;
@@ -98,12 +98,11 @@ static struct zr_nvme_extent extent_of(const struct zr_engine *engine, size_t un
         .offset_bytes = base + extent->offset_bytes, .memory = memory, .bytes = extent->bytes};
 }
 
-zr_result zr_engine_gradient_slot(struct zr_engine *engine, size_t unit)
+/* Acquires a slot before a reduction. */
+static zr_result reserve_slot(struct zr_engine *engine, size_t unit)
 {
     struct zr_gradient_file *file = &engine->gradient_file;
     zr_result result = ZR_OK;
-    if (!is_used(engine) || !zr_engine_files_gradients(engine, unit))
-        return ZR_OK;
     /* If the owner's reduction failed, the slot is free. */
     for (unsigned i = 0; i < file->pipeline.buffers_count; i++)
         if (file->owner[i] != ZR_NO_UNIT && !engine->units[file->owner[i]].staged)
@@ -119,22 +118,23 @@ zr_result zr_engine_gradient_slot(struct zr_engine *engine, size_t unit)
     file->writes[slot] = 0;
     file->used[slot] = (unsigned)unit;
     file->owner[slot] = (unsigned)unit;
-    engine->units[unit].filed_gradients = slot_of(file, slot);
+    zr_engine_set_kept(engine, unit, slot_of(file, slot));
     return result;
 }
 
-zr_result zr_engine_gradient_write(struct zr_engine *engine, size_t unit)
+/* After a reduction: adds the unit's squares and starts to write the shard. */
+static zr_result write_slot(struct zr_engine *engine, size_t unit)
 {
     struct zr_gradient_file *file = &engine->gradient_file;
     unsigned slot = 0;
-    while (slot < file->pipeline.buffers_count && (!is_used(engine) || file->owner[slot] != unit))
+    while (slot < file->pipeline.buffers_count && file->owner[slot] != unit)
         slot++;
     if (slot == file->pipeline.buffers_count)
         return ZR_OK;
     zr_result result =
         engine->simulated ? ZR_OK : zr_engine_unit_squares(engine, unit, &engine->squares[unit]);
     file->owner[slot] = ZR_NO_UNIT;
-    engine->units[unit].filed_gradients = NULL;
+    zr_engine_set_kept(engine, unit, NULL);
     zr_state_file_count(&engine->state_tier->store, file->extents[unit].bytes);
     struct zr_nvme_extent extent = extent_of(engine, unit, slot_of(file, slot));
     return result == ZR_OK && io_of(engine) ? zr_nvme_write(io_of(engine), &extent, &file->writes[slot])
@@ -156,19 +156,17 @@ static zr_result await_writes(struct zr_engine *engine)
     return result;
 }
 
-zr_result zr_engine_gradient_fetch(struct zr_engine *engine, size_t unit)
+static zr_result fetch_shard(struct zr_engine *engine, size_t unit)
 {
     struct zr_gradient_file *file = &engine->gradient_file;
     zr_nvme_event event = 0;
-    if (!is_used(engine) || !zr_engine_files_gradients(engine, unit))
-        return ZR_OK;
     zr_result result = await_writes(engine);
     struct zr_nvme_extent extent = extent_of(engine, unit, file->slots);
     if (result == ZR_OK && io_of(engine))
         result = zr_nvme_read(io_of(engine), &extent, &event);
     if (result == ZR_OK && io_of(engine))
         result = wait_for(engine, event);
-    engine->units[unit].filed_gradients = file->slots;
+    zr_engine_set_kept(engine, unit, file->slots);
     return result;
 }
 
@@ -182,39 +180,43 @@ zr_result zr_engine_gradients_begin(struct zr_engine *engine)
         for (size_t u = 0; u < engine->layout.units_count; u++)
             file->extents[u].offset_bytes = extent_of(engine, u, NULL).offset_bytes;
     file->placed = file->placed || io_of(engine);
+    file->pass_count = file->pass_at = 0;
     for (size_t u = 0; u < engine->layout.units_count; u++) {
-        file->pass[u] = file->extents[u];
+        struct zr_nvme_unit extent = file->extents[u];
+        if (extent.bytes == 0)
+            continue;
         if (zr_engine_speculation_holds(engine, u))
-            file->pass[u].bytes = 0;
+            extent.bytes = 0;
+        file->pass[file->pass_count++] = extent;
     }
+    file->pipeline.units_count = file->pass_count;
     file->pipeline.io = io_of(engine);
     return result == ZR_OK ? zr_nvme_pipeline_begin(&file->pipeline) : result;
 }
 
-zr_result zr_engine_gradients_take(struct zr_engine *engine, size_t unit)
+static zr_result take_shard(struct zr_engine *engine, size_t unit)
 {
     struct zr_gradient_file *file = &engine->gradient_file;
-    if (!is_used(engine))
-        return ZR_OK;
+    unsigned place = file->pass_at++;
     void *at = NULL;
-    if (file->pass[unit].bytes > 0)
-        zr_state_file_wait_by_clock(&engine->state_tier->store, file->read_seconds[unit % ZR_NVME_PLACES]);
+    if (file->pass[place].bytes > 0)
+        zr_state_file_wait_by_clock(&engine->state_tier->store, file->read_seconds[place % ZR_NVME_PLACES]);
     zr_result result = zr_nvme_pipeline_take(&file->pipeline, &at);
-    if (zr_engine_files_gradients(engine, unit))
-        engine->units[unit].filed_gradients = at;
+    zr_engine_set_kept(engine, unit, at);
     return result;
 }
 
-zr_result zr_engine_gradients_give(struct zr_engine *engine, size_t unit)
+static zr_result give_shard(struct zr_engine *engine, size_t unit)
 {
-    struct zr_gradient_file *file = &engine->gradient_file;
-    if (!is_used(engine))
-        return ZR_OK;
-    engine->units[unit].filed_gradients = NULL;
-    return zr_nvme_pipeline_give(&file->pipeline, false);
+    zr_engine_set_kept(engine, unit, NULL);
+    return zr_nvme_pipeline_give(&engine->gradient_file.pipeline, false);
 }
 
 zr_result zr_engine_gradients_end(struct zr_engine *engine)
 {
     return is_used(engine) ? zr_nvme_pipeline_end(&engine->gradient_file.pipeline) : ZR_OK;
 }
+
+/* No squares: write_slot() has counted them. */
+const struct zr_gradient_place zr_gradients_filed = {
+    .reserve = reserve_slot, .put = write_slot, .take = take_shard, .give = give_shard, .fetch = fetch_shard};

@@ -4,8 +4,8 @@
  * The file has the units with one gradient per step (no accumulation, not tied), unless the update is
  * delayed. A shard is reduced into a slot on the host; there are as many slots as the store has buffers.
  * After the reduction the shard's squares are added to the norm, and the shard is written. The update reads
- * the shards in a pass over the units in order, with read-ahead. During a pass zr_engine_shard_gradients()
- * may be read between take and give of the unit. */
+ * the shards in a pass over the units in order, with read-ahead. During a pass zr_unit_state.reduced may be
+ * read between take and give of the unit. */
 #ifndef ZR_ENGINE_GRADIENT_FILE_H
 #define ZR_ENGINE_GRADIENT_FILE_H
 
@@ -17,18 +17,9 @@ zr_result zr_engine_gradient_file_open(struct zr_engine *engine);
 /* After the store is closed, which waits for transfers. */
 void zr_engine_gradient_file_close(struct zr_engine *engine);
 
-/* These functions do nothing for units that are not in the file. Acquires a slot before a reduction: */
-zr_result zr_engine_gradient_slot(struct zr_engine *engine, size_t unit);
-/* After the reduction: adds the unit's squares and starts to write the shard. */
-zr_result zr_engine_gradient_write(struct zr_engine *engine, size_t unit);
-/* Reads one shard outside of a pass; valid until the next call. */
-zr_result zr_engine_gradient_fetch(struct zr_engine *engine, size_t unit);
-
-/* A pass: begin, take and give of each unit in order, then end, also after a failure. Units that have been
- * updated are skipped. */
+/* A pass over the units in the file, in order: begin, zr_gradient_place.take and give of each unit, then end,
+ * also after a failure. Units that have been updated are skipped. */
 zr_result zr_engine_gradients_begin(struct zr_engine *engine);
-zr_result zr_engine_gradients_take(struct zr_engine *engine, size_t unit);
-zr_result zr_engine_gradients_give(struct zr_engine *engine, size_t unit);
 zr_result zr_engine_gradients_end(struct zr_engine *engine);
 
 #endif

@@ -1,9 +1,10 @@
 /* late.c: the delayed update. See update.h. */
-#include "zero/engine/update.h"
+#include "zero/engine/actions.h"
 
 #include <stdatomic.h>
 
 #include "zero/comm/copies.h"
+#include "zero/engine/gradients.h"
 #include "zero/engine/offload.h"
 
 /* ---- In the thread of the update ----------------------------------------------------------------------- */
@@ -15,23 +16,39 @@ static struct zr_numbers updated_parameters(const struct zr_engine *engine, size
     return zr_numbers_at((struct zr_numbers){engine->late.parameters, engine->options.precision}, at);
 }
 
-static zr_result update_unit(struct zr_engine *engine, size_t unit)
+static zr_result fetch(struct zr_engine_run *run, size_t unit)
 {
-    const struct zr_late_unit *late = &engine->late.units[unit];
-    struct zr_owned owned;
-    struct zr_window window = {.values = updated_parameters(engine, unit)};
-    zr_result result = zr_engine_take_owned(engine, unit, &owned);
-    window.count = owned.to - owned.from;
-    if (result == ZR_OK) /* the previous update's copy */
-        result = zr_comm_wait(engine->copies, late->copied);
-    if (result == ZR_OK)
-        result =
-            zr_engine_update_window(engine, unit, late->gradients, &engine->late.update, &owned, &window);
-    zr_comm_clock_update(engine->late.clock, window.count);
-    /* Uses the store directly, because the tickets of a unit's copies belong to the step's thread. */
-    zr_result given = zr_state_store_give(&engine->state_tier->store, unit, true);
-    return result == ZR_OK ? given : result;
+    const struct zr_late_unit *late = &run->engine->late.units[unit];
+    run->gradients = late->gradients;
+    zr_result result = zr_engine_take_owned(run->engine, unit, &run->owned);
+    return result == ZR_OK ? zr_comm_wait(run->engine->copies, late->copied)
+                           : result; /* of the last update */
 }
+
+/* The window is the buffer of the whole shard. */
+static zr_result open_buffer(struct zr_engine *engine, size_t unit, const struct zr_owned *owned,
+                             struct zr_window *out)
+{
+    (void)owned;
+    out->values = updated_parameters(engine, unit);
+    return ZR_OK;
+}
+
+static zr_result close_buffer(struct zr_engine *engine, size_t unit, const struct zr_owned *owned,
+                              const struct zr_window *window)
+{
+    (void)unit, (void)owned;
+    zr_comm_clock_update(engine->late.clock, window->count);
+    return ZR_OK;
+}
+
+/* Uses the store directly, because the tickets of a unit's copies belong to the step's thread. */
+static zr_result store(struct zr_engine_run *run, size_t unit)
+{
+    return zr_state_store_give(&run->engine->state_tier->store, unit, run->changed);
+}
+
+static const struct zr_update_way behind = {fetch, open_buffer, close_buffer, store};
 
 /* Time that the update's thread has waited for the store's file; it is the only other thread that waits. */
 static uint64_t behind_ns(const struct zr_engine *engine)
@@ -45,18 +62,60 @@ static zr_result update_all(void *state, struct zr_kernel_context *none)
 {
     struct zr_engine *engine = state;
     (void)none;
+    struct zr_engine_run run = {.engine = engine, .way = &behind, .update = engine->late.update};
     uint64_t start_ns = zr_os_now_ns(), before_ns = behind_ns(engine);
-    zr_result result = zr_state_store_begin(&engine->state_tier->store);
-    for (size_t u = 0; u < engine->layout.units_count && result == ZR_OK; u++)
-        result = update_unit(engine, u);
-    zr_result ended = zr_state_store_end(&engine->state_tier->store);
+    zr_result result = engine->late.run(&run, &engine->late.actions);
     /* The order matters, because a report subtracts the second number from the first. */
     atomic_fetch_add(&engine->late.busy_ns, zr_os_now_ns() - start_ns);
     atomic_fetch_add(&engine->late.behind_ns, behind_ns(engine) - before_ns);
-    return result == ZR_OK ? ended : result;
+    return result;
 }
 
 /* ---- In the thread of the step ------------------------------------------------------------------------- */
+
+void zr_engine_delay(struct zr_engine *engine, struct zr_engine_actions *list)
+{
+    struct zr_engine_actions step = {.count = 0}, *update = &engine->late.actions,
+                             *publishing = &engine->late.publishing;
+    for (size_t i = 0; i < list->count; i++) {
+        struct zr_engine_action action = list->actions[i];
+        switch (action.kind) {
+        case ZR_ENGINE_READERS:
+            zr_engine_actions_add(engine, publishing, action.kind, 0);
+            zr_engine_actions_add(engine, &step, action.kind, 0);
+            break;
+        case ZR_ENGINE_NORM:
+            zr_engine_actions_add(engine, &step, action.kind, 0);
+            zr_engine_actions_add(engine, &step, ZR_ENGINE_LAND, 0);
+            break;
+        case ZR_ENGINE_OPEN:
+        case ZR_ENGINE_FETCH:
+        case ZR_ENGINE_UPDATE:
+        case ZR_ENGINE_CLOSE:
+            zr_engine_actions_add(engine, update, action.kind, action.unit);
+            break;
+        case ZR_ENGINE_STORE:
+            zr_engine_actions_add(engine, update, action.kind, action.unit);
+            zr_engine_actions_add(engine, publishing, ZR_ENGINE_PUT, action.unit);
+            break;
+        case ZR_ENGINE_PUBLISH:
+            zr_engine_actions_add(engine, publishing, action.kind, action.unit);
+            break;
+        case ZR_ENGINE_CLEAR: /* the thread reads the gradients; the next step writes others */
+            break;
+        case ZR_ENGINE_COUNT:
+            zr_engine_actions_add(engine, &step, ZR_ENGINE_HAND_OVER, 0);
+            zr_engine_actions_add(engine, &step, action.kind, 0);
+            break;
+        default:
+            zr_engine_actions_add(engine, &step, action.kind, action.unit);
+        }
+    }
+    zr_engine_actions_drop(engine, list);
+    *list = step;
+    if (list->result == ZR_OK)
+        list->result = update->result != ZR_OK ? update->result : publishing->result;
+}
 
 static void drop_late(struct zr_engine *engine, size_t unit)
 {
@@ -110,6 +169,8 @@ void zr_engine_late_close(struct zr_engine *engine)
         zr_drop(engine->options.offload.host, &late->other_gradients);
     }
     zr_drop(engine->options.host_arena, &late->units);
+    zr_engine_actions_drop(engine, &late->publishing);
+    zr_engine_actions_drop(engine, &late->actions);
 }
 
 /* With a simulated clock, the update runs in the caller's thread, and its time counts for the step only when
@@ -151,8 +212,7 @@ zr_result zr_engine_late_start(struct zr_engine *engine, const struct zr_engine_
     late->update.context = &late->context;
     for (size_t u = 0; u < engine->layout.units_count; u++) {
         struct zr_unit_state *state = &engine->units[u];
-        late->units[u] = (struct zr_late_unit){zr_engine_shard_gradients(engine, u),
-                                               engine->apart ? 0 : state->parameter_copy};
+        late->units[u] = (struct zr_late_unit){state->reduced, engine->apart ? 0 : state->parameter_copy};
         drop_late(engine, u);
         state->late_sum_shard = state->sum_shard;
         state->late_gradients = state->gradients;
@@ -164,12 +224,11 @@ zr_result zr_engine_late_start(struct zr_engine *engine, const struct zr_engine_
     late->other_gradients = gradients;
     tier->sums = late->other_sums;
     late->other_sums = sums;
+    for (size_t u = 0; u < engine->layout.units_count; u++)
+        zr_engine_drop_gradients(engine, u); /* finds the gradients of the next step */
     late->pending = true;
     late->task = (struct zr_copies_task){.run = update_all, .state = engine};
-    zr_result result = run(late);
-    if (result == ZR_OK)
-        engine->steps_done++;
-    return result;
+    return run(late);
 }
 
 zr_result zr_engine_late_await(struct zr_engine *engine)
@@ -188,21 +247,19 @@ zr_result zr_engine_late_await(struct zr_engine *engine)
     return result;
 }
 
+zr_result zr_engine_late_put(struct zr_engine *engine, size_t unit)
+{
+    return engine->units[unit].parameters->put(engine, unit, updated_parameters(engine, unit).at);
+}
+
 zr_result zr_engine_late_publish(struct zr_engine *engine)
 {
-    size_t count = engine->layout.units_count;
+    struct zr_engine_run run = {.engine = engine};
     zr_result result = zr_engine_late_await(engine);
     if (result != ZR_OK || !engine->late.pending)
         return result;
     engine->late.pending = false;
-    result = engine->options.stage == 3 ? zr_comm_synchronize(engine->options.comm) : ZR_OK;
-    for (size_t u = 0; u <= count && result == ZR_OK; u++) {
-        if (u < count)
-            result = engine->units[u].parameters->put(engine, u, updated_parameters(engine, u).at);
-        if (result == ZR_OK && u > 0 && engine->world > 1 && engine->units[u - 1].resident)
-            result = zr_engine_all_gather_parameters(engine, u - 1);
-    }
-    return result;
+    return engine->late.run(&run, &engine->late.publishing);
 }
 
 zr_result zr_engine_catch_up(struct zr_engine *engine)

@@ -134,7 +134,7 @@ zr_result zr_engine_gradients_leave(struct zr_engine *engine, size_t unit)
 {
     struct zr_unit_state *state = &engine->units[unit];
     return zr_copies_start(engine->copies,
-                           &(struct zr_host_copy){.to = zr_engine_kept_gradients(engine, unit),
+                           &(struct zr_host_copy){.to = engine->units[unit].kept,
                                                   .from = state->staging,
                                                   .bytes = gradient_bytes(engine, unit),
                                                   .stays = !state->tier->offloaded},
@@ -146,7 +146,7 @@ zr_result zr_engine_gradients_return(struct zr_engine *engine, size_t unit)
     struct zr_unit_state *state = &engine->units[unit];
     zr_result result = zr_copies_start(engine->copies,
                                        &(struct zr_host_copy){.to = state->staging,
-                                                              .from = zr_engine_kept_gradients(engine, unit),
+                                                              .from = engine->units[unit].kept,
                                                               .bytes = gradient_bytes(engine, unit),
                                                               .stays = !state->tier->offloaded},
                                        &state->gradient_copy);
@@ -166,7 +166,7 @@ static zr_result add_gradients(void *task_state, struct zr_kernel_context *conte
                                                          .precision = engine->options.precision,
                                                          .scale = 1,
                                                          .accumulate = state->adds,
-                                                         .to = zr_engine_shard_gradients(engine, unit)});
+                                                         .to = state->reduced});
 }
 
 zr_result zr_engine_gradients_add(struct zr_engine *engine, size_t unit)

@@ -1,5 +1,6 @@
 /* parameter_sync.c: gathering whole parameters, comparing them between ranks, and the segments of the model
  * that this rank owns, for checkpoints. */
+#include "zero/engine/gradients.h"
 #include "zero/engine/update.h"
 #include "zero/engine/speculate.h"
 #include "zero/engine/parameter_file.h"

@@ -3,6 +3,7 @@
  * Sharding costs temporary memory: staging for gradients at stages 2 and 3, gathered parameters at stage 3.
  * Units are sharded only if this saves at least as much, so a stage never needs more memory than the stage
  * below. */
+#include "zero/engine/gradients.h"
 #include "zero/engine/parameter_tier.h"
 
 enum { LARGEST_MAX = ZR_PREFETCH_MAX + 1 };
@@ -33,40 +34,98 @@ static size_t staging_limit(const struct zr_layout *layout, bool with_small)
     return two + (with_small ? second / 16 : 0);
 }
 
+/* Gradients of a step: decisions that hold for all units. */
+struct gradient_plan {
+    bool adds;   /* micro-batches are summed in place and reduced after the last one */
+    bool shards; /* whole gradients are staged, and shards are kept */
+    bool sums;   /* sums over micro-batches have a pool */
+};
+
+/* Two-byte micro-batches are summed in fp32 instead of in place, because small addends would be lost in
+ * rounding; with several ranks only ZR_REDUCE_ONCE sums in place. */
+static bool adds_in_place(const struct zr_engine *engine)
+{
+    return engine->options.reduce == ZR_REDUCE_ONCE ||
+           (engine->world == 1 &&
+            (!zr_engine_is_low_precision(engine) || engine->options.micro_batches == 1));
+}
+
 /* Whether stage 2 saves memory over stage 1: gradient shards and staging instead of whole gradients; with
- * several micro-batches only the shard of sums instead of both. */
-static void place_gradients(struct zr_engine *engine)
+ * several micro-batches only the shard of sums instead of both. Sets the limit of staging. */
+static bool shards_gradients(struct zr_engine *engine, bool adds)
 {
     const struct zr_layout *layout = &engine->layout;
     size_t below_bytes = layout->pool_elements * engine->gradient_bytes;
-    bool sums = engine->world > 1 && engine->options.micro_batches > 1 && !zr_engine_adds_in_place(engine);
+    bool sums = engine->world > 1 && engine->options.micro_batches > 1 && !adds;
     size_t shard_bytes = layout->shards_elements * (sums ? sizeof(float) : engine->gradient_bytes);
 
+    engine->staging_limit = staging_limit(layout, true);
+    if (zr_engine_offloads(engine)) /* gradients are kept on the host, so whole ones are staged */
+        return true;
+    if (engine->options.stage < 2 || engine->world == 1)
+        return false;
     if (sums)
         below_bytes += layout->shards_elements * sizeof(float);
-    if (zr_engine_offloads(engine)) { /* gradients are kept on the host, so whole ones are staged */
-        engine->staging_limit = staging_limit(layout, true);
-        engine->shards_gradients = true;
-    }
-    for (int with_small = 1;
-         engine->options.stage >= 2 && engine->world > 1 && with_small >= 0 && !engine->shards_gradients;
-         with_small--) {
-        engine->staging_limit = staging_limit(layout, with_small);
-        engine->shards_gradients =
-            shard_bytes + engine->staging_limit * engine->gradient_bytes <= below_bytes;
-    }
-    bool keeps_sums = zr_engine_keeps_sums(engine);
+    if (shard_bytes + engine->staging_limit * engine->gradient_bytes <= below_bytes)
+        return true;
+    engine->staging_limit = staging_limit(layout, false);
+    return shard_bytes + engine->staging_limit * engine->gradient_bytes <= below_bytes;
+}
+
+static const struct zr_gradient_path *gradient_path(const struct zr_engine *engine,
+                                                    const struct gradient_plan *plan, unsigned steps)
+{
+    bool one = engine->world == 1, once = steps == 1 || plan->adds;
+    if (plan->shards)
+        return !one ? &zr_path_staged : plan->adds ? &zr_path_copied : &zr_path_added;
+    if (one)
+        return once ? &zr_path_alone : &zr_path_sum_alone;
+    if (engine->options.stage > 0)
+        return once ? &zr_path_scatter : &zr_path_sum;
+    return once                                 ? &zr_path_all_reduce
+           : zr_engine_is_low_precision(engine) ? &zr_path_sum
+                                                : &zr_path_sum_gather;
+}
+
+/* Gradients in the offload file: units with one gradient per step, because a sum would be read and written
+ * for each gradient. If the host cannot access tensors, reductions into the file would make it wait for each
+ * of them. */
+static const struct zr_gradient_place *gradient_place(const struct zr_engine *engine,
+                                                      const struct gradient_plan *plan, size_t unit)
+{
+    const struct zr_engine_options *o = &engine->options;
+    const struct zr_layout_unit *u = &engine->layout.units[unit];
+    if (o->scattered_gradients)
+        return plan->sums && plan->shards ? &zr_gradients_pooled : &zr_gradients_of_step;
+    bool filed = o->offload.file && engine->units[unit].tier->offloaded && !o->offload.delayed &&
+                 !engine->apart && engine->units[unit].steps == 1 &&
+                 !engine->layout.parameters[u->first_parameter].parameter.part.shared;
+    return filed ? &zr_gradients_filed : &zr_gradients_pooled;
+}
+
+static void place_gradients(struct zr_engine *engine)
+{
+    const struct zr_layout *layout = &engine->layout;
+    struct gradient_plan plan = {.adds = adds_in_place(engine)};
+    bool low_precision = zr_engine_is_low_precision(engine);
+    plan.shards = shards_gradients(engine, plan.adds);
+    plan.sums = engine->options.micro_batches > 1 && !plan.adds && (low_precision || !plan.shards);
     for (size_t u = 0; u < layout->units_count; u++) {
         const struct zr_layout_unit *unit = &layout->units[u];
         struct zr_unit_state *state = &engine->units[u];
         struct zr_state_tier *tier = state->tier;
+        state->steps = unit->unit.gradient_uses * engine->options.micro_batches;
+        state->path = gradient_path(engine, &plan, state->steps);
+        state->place = gradient_place(engine, &plan, u);
+        state->sums_in_step = !plan.sums && !plan.adds && state->steps > 1 && (low_precision || !plan.shards);
+        state->gathers_sums = engine->options.stage == 0 && state->path == &zr_path_sum;
+        state->updates_kept = engine->options.stage == 0 && engine->world > 1 && !state->gathers_sums;
         state->gradients_at = tier->gradients_elements;
         state->sums_at = tier->sums_elements;
-        if (keeps_sums)
+        if (plan.sums)
             tier->sums_elements += unit->shard_elements;
-        if (!zr_engine_files_gradients(engine, u) && !(keeps_sums && engine->shards_gradients))
-            tier->gradients_elements +=
-                engine->shards_gradients ? unit->shard_elements : unit->padded_elements;
+        if (state->place != &zr_gradients_filed && !(plan.sums && plan.shards))
+            tier->gradients_elements += plan.shards ? unit->shard_elements : unit->padded_elements;
     }
 }
 
@@ -172,8 +231,14 @@ void zr_engine_place(struct zr_engine *engine)
     engine->gathered_max =
         1 + (engine->options.prefetch_distance > 0 ? engine->options.prefetch_distance : 1);
     engine->first_staged = engine->last_staged = ZR_NO_UNIT;
-    for (size_t u = 0; u < engine->layout.units_count; u++)
+    for (size_t u = 0; u < engine->layout.units_count; u++) {
+        size_t shard = engine->layout.units[u].shard_elements;
+        bool whole = engine->options.stage == 0;
         engine->units[u].tier = engine->state_tier;
+        engine->units[u].owned_from = whole ? 0 : engine->rank * shard;
+        engine->units[u].owned_to =
+            whole ? engine->layout.units[u].padded_elements : (engine->rank + 1) * shard;
+    }
     place_device_resident(engine);
     place_gradients(engine);
     place_parameters(engine);

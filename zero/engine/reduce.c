@@ -11,7 +11,7 @@
  * place return to staging first.
  *
  * Every element is the sum of the same addends in the same order at every stage. */
-#include "zero/engine/gradient_file.h"
+#include "zero/engine/gradients.h"
 #include "zero/engine/offload.h"
 #include "zero/engine/speculate.h"
 
@@ -19,7 +19,19 @@
 
 static void *whole_gradients(const struct zr_engine *engine, size_t unit)
 {
-    return engine->shards_gradients ? engine->units[unit].staging : zr_engine_kept_gradients(engine, unit);
+    return engine->units[unit].path->staged ? engine->units[unit].staging : engine->units[unit].kept;
+}
+
+void zr_engine_set_kept(struct zr_engine *engine, size_t unit, void *kept)
+{
+    struct zr_unit_state *state = &engine->units[unit];
+    size_t within = state->path->staged ? 0 : engine->rank * engine->layout.units[unit].shard_elements;
+    float *sums = state->tier->sums ? state->tier->sums + state->sums_at : state->sum_shard;
+    state->kept = kept;
+    state->reduced = sums ? (struct zr_numbers){sums, ZR_PRECISION_FP32}
+                          : (struct zr_numbers){kept, engine->options.precision};
+    if (!sums && kept)
+        state->reduced = zr_numbers_at(state->reduced, within);
 }
 
 /* Zeroes the padding between tensors, which is reduced with them. */
@@ -80,7 +92,7 @@ zr_result zr_engine_end_reduction(struct zr_engine *engine, size_t unit)
     if (result == ZR_OK) /* the gradients remain in the slot until they are written */
         result = zr_engine_speculation_begin(engine, unit);
     if (result == ZR_OK)
-        result = zr_engine_gradient_write(engine, unit);
+        result = zr_gradient_do(state->place->put, engine, unit);
     if (state->staged) {
         dequeue(engine, (unsigned)unit);
         engine->staging_elements -= engine->layout.units[unit].padded_elements;
@@ -121,27 +133,12 @@ static zr_result stage(struct zr_engine *engine, unsigned unit)
     return clear_padding(engine, unit, state->staging);
 }
 
-/* Allocates a unit's kept gradients, whole or a shard, if there is no pool. */
-static zr_result take_kept(struct zr_engine *engine, unsigned unit)
-{
-    const struct zr_layout_unit *u = &engine->layout.units[unit];
-    struct zr_unit_state *state = &engine->units[unit];
-    size_t elements = engine->shards_gradients ? u->shard_elements : u->padded_elements;
-    if (!engine->options.scattered_gradients || state->gradients || state->tier->gradients_elements == 0)
-        return ZR_OK;
-    zr_result result =
-        zr_take(state->tier->arena, ZR_TAG_GRAD, elements, engine->gradient_bytes, &state->gradients);
-    if (result != ZR_OK)
-        return zr_name_unit(result, u->unit.name);
-    return engine->shards_gradients ? ZR_OK : clear_padding(engine, unit, state->gradients);
-}
-
 /* The limits of staging apply at every stage, so that a program that runs at one stage runs at all. */
 static zr_result check_acquire(const struct zr_engine *engine, unsigned unit)
 {
     const char *name = engine->layout.units[unit].unit.name;
     const struct zr_unit_state *state = &engine->units[unit];
-    if (state->accumulated >= zr_engine_accumulation_steps(engine, unit))
+    if (state->accumulated >= state->steps)
         return zr_fail(ZR_ERR_INVALID, "unit %s has all %u gradients of this step; end the step", name,
                        state->accumulated);
     if (!state->awaited && engine->awaited_units >= ZR_AWAITED_UNITS_MAX)
@@ -159,11 +156,11 @@ zr_result zr_engine_gradients(zr_engine *engine, unsigned unit, void **base, boo
     if (result != ZR_OK)
         return result;
     struct zr_unit_state *state = &engine->units[unit];
-    bool adds = zr_engine_adds_in_place(engine) && state->accumulated > 0;
+    bool adds = state->path->adds && state->accumulated > 0;
     result = zr_engine_end_reduction(engine, unit); /* an earlier reduction of the unit may still run */
     if (result == ZR_OK)
-        result = take_kept(engine, unit);
-    if (result == ZR_OK && engine->shards_gradients && !state->staging) {
+        result = zr_gradient_do(state->place->acquire, engine, unit);
+    if (result == ZR_OK && state->path->staged && !state->staging) {
         result = stage(engine, unit);
         if (result == ZR_OK && adds)
             result = zr_engine_gradients_return(engine, unit);
@@ -179,37 +176,77 @@ zr_result zr_engine_gradients(zr_engine *engine, unsigned unit, void **base, boo
     return ZR_OK;
 }
 
-/* ---- Reducing ------------------------------------------------------------------------------------------ */
+/* ---- Places in memory ---------------------------------------------------------------------------------- */
 
-static zr_result reduce_in_place(struct zr_engine *engine, size_t unit)
+static void *home_in_pool(const struct zr_engine *engine, size_t unit)
+{
+    const struct zr_unit_state *state = &engine->units[unit];
+    char *pool = state->tier->gradients;
+    return pool ? pool + state->gradients_at * engine->gradient_bytes : NULL;
+}
+
+static zr_result squares(struct zr_engine *engine, size_t unit)
+{
+    return zr_engine_unit_squares(engine, unit, &engine->squares[unit]);
+}
+
+/* Allocates a unit's kept gradients, whole or a shard. */
+static zr_result acquire_block(struct zr_engine *engine, size_t unit)
 {
     const struct zr_layout_unit *u = &engine->layout.units[unit];
-    void *gradients = whole_gradients(engine, unit);
-    float scale = 1.0f / (float)engine->world;
-    enum zr_comm_type type = zr_engine_comm_type(engine);
-    zr_ticket *ticket = &engine->units[unit].reduce_ticket;
+    struct zr_unit_state *state = &engine->units[unit];
+    bool staged = state->path->staged;
+    if (state->gradients)
+        return ZR_OK;
+    zr_result result =
+        zr_take(state->tier->arena, ZR_TAG_GRAD, staged ? u->shard_elements : u->padded_elements,
+                engine->gradient_bytes, &state->gradients);
+    if (result != ZR_OK)
+        return zr_name_unit(result, u->unit.name);
+    zr_engine_set_kept(engine, unit, state->gradients);
+    return staged ? ZR_OK : clear_padding(engine, unit, state->gradients);
+}
 
-    if (engine->options.stage == 0)
-        return zr_comm_all_reduce(engine->options.comm,
-                                  &(struct zr_all_reduce){.buffer = gradients,
-                                                          .shard_elements = u->shard_elements,
-                                                          .scale = scale,
-                                                          .type = type,
-                                                          .label = zr_engine_label(unit, ZR_LABEL_GRADIENTS)},
-                                  ticket);
+void zr_engine_drop_gradients(struct zr_engine *engine, size_t unit)
+{
+    struct zr_unit_state *state = &engine->units[unit];
+    zr_drop(state->tier->arena, &state->sum_shard);
+    zr_drop(state->tier->arena, &state->gradients);
+    zr_engine_set_kept(engine, unit, state->place->home ? state->place->home(engine, unit) : NULL);
+}
+
+const struct zr_gradient_place zr_gradients_pooled = {.home = home_in_pool, .squares = squares},
+                               zr_gradients_of_step = {.acquire = acquire_block, .squares = squares};
+
+/* ---- Paths --------------------------------------------------------------------------------------------- */
+
+static zr_result all_reduce(struct zr_engine *engine, size_t unit)
+{
+    return zr_comm_all_reduce(
+        engine->options.comm,
+        &(struct zr_all_reduce){.buffer = whole_gradients(engine, unit),
+                                .shard_elements = engine->layout.units[unit].shard_elements,
+                                .scale = 1.0f / (float)engine->world,
+                                .type = zr_engine_comm_type(engine),
+                                .label = zr_engine_label(unit, ZR_LABEL_GRADIENTS)},
+        &engine->units[unit].reduce_ticket);
+}
+
+static zr_result scatter(struct zr_engine *engine, size_t unit)
+{
     return zr_comm_reduce_scatter(
         engine->options.comm,
-        &(struct zr_reduce_scatter){.source = gradients,
-                                    .destination = zr_engine_shard_gradients(engine, unit).at,
-                                    .shard_elements = u->shard_elements,
-                                    .scale = scale,
+        &(struct zr_reduce_scatter){.source = whole_gradients(engine, unit),
+                                    .destination = engine->units[unit].reduced.at,
+                                    .shard_elements = engine->layout.units[unit].shard_elements,
+                                    .scale = 1.0f / (float)engine->world,
                                     .label = zr_engine_label(unit, ZR_LABEL_GRADIENTS),
-                                    .type = type},
-        ticket);
+                                    .type = zr_engine_comm_type(engine)},
+        &engine->units[unit].reduce_ticket);
 }
 
 /* With one rank: adds gradients to the fp32 sums. */
-static zr_result add_single_rank(struct zr_engine *engine, size_t unit, float *sum)
+static zr_result add_single_rank(struct zr_engine *engine, size_t unit)
 {
     const void *own = whole_gradients(engine, unit);
     return engine->options.kernels->sum(engine->options.context,
@@ -219,55 +256,83 @@ static zr_result add_single_rank(struct zr_engine *engine, size_t unit, float *s
                                                          .precision = engine->options.precision,
                                                          .scale = 1,
                                                          .accumulate = engine->units[unit].accumulated > 0,
-                                                         .to = {sum, ZR_PRECISION_FP32}});
+                                                         .to = engine->units[unit].reduced});
 }
 
+/* Allocates sums that exist within a step. */
+static zr_result take_sums(struct zr_engine *engine, size_t unit)
+{
+    const struct zr_layout_unit *u = &engine->layout.units[unit];
+    struct zr_unit_state *state = &engine->units[unit];
+    if (!state->sums_in_step || state->sum_shard)
+        return ZR_OK;
+    zr_result result = zr_take(state->tier->arena, ZR_TAG_GRAD, u->shard_elements, sizeof(float),
+                               (void **)&state->sum_shard);
+    zr_engine_set_kept(engine, unit, state->kept);
+    return result == ZR_OK ? ZR_OK : zr_name_unit(result, u->unit.name);
+}
+
+/* Reduces to this rank's shard, or adds to its sums. */
 static zr_result reduce_to_sum(struct zr_engine *engine, size_t unit)
 {
     const struct zr_layout_unit *u = &engine->layout.units[unit];
     struct zr_unit_state *state = &engine->units[unit];
-    bool several = zr_engine_accumulation_steps(engine, unit) > 1,
-         low_precision = zr_engine_is_low_precision(engine);
-    zr_result result = zr_engine_gradient_slot(engine, unit);
-
+    zr_result result = take_sums(engine, unit);
     if (result != ZR_OK)
         return result;
-    if (zr_engine_adds_in_place(engine)) /* one rank, gradients are kept on the host */
-        return zr_engine_gradients_leave(engine, unit);
-    if ((low_precision ? several : !engine->shards_gradients) && !zr_engine_pooled_sum(engine, unit) &&
-        !state->sum_shard)
-        result = zr_take(state->tier->arena, ZR_TAG_GRAD, u->shard_elements, sizeof(float),
-                         (void **)&state->sum_shard);
-    if (result != ZR_OK)
-        return zr_name_unit(result, u->unit.name);
-    struct zr_numbers sum = zr_engine_shard_gradients(engine, unit);
-    if (engine->world == 1)
-        return zr_engine_offloads(engine) ? zr_engine_gradients_add(engine, unit)
-                                          : add_single_rank(engine, unit, sum.at);
-    size_t host_bytes = state->tier->offloaded ? u->shard_elements * zr_precision_bytes(sum.precision) : 0;
+    size_t host_bytes =
+        state->tier->offloaded ? u->shard_elements * zr_precision_bytes(state->reduced.precision) : 0;
     engine->moved_bytes += host_bytes;
-    result = zr_comm_reduce_scatter(
+    return zr_comm_reduce_scatter(
         engine->options.comm,
         &(struct zr_reduce_scatter){.source = whole_gradients(engine, unit),
-                                    .destination = sum.at,
+                                    .destination = state->reduced.at,
                                     .shard_elements = u->shard_elements,
                                     .scale = 1.0f / (float)engine->world,
                                     .accumulate = state->accumulated > 0,
                                     .type = zr_engine_comm_type(engine),
-                                    .wide = low_precision && several,
+                                    .wide = zr_engine_is_low_precision(engine) && state->steps > 1,
                                     .host_bytes = host_bytes,
                                     .label = zr_engine_label(unit, ZR_LABEL_GRADIENTS)},
         &state->reduce_ticket);
-    if (result != ZR_OK || engine->options.stage != 0 || low_precision ||
-        state->accumulated + 1 < zr_engine_accumulation_steps(engine, unit))
+}
+
+/* The same; gathers the shards of sums after the last gradient, because stage 0 updates whole units. */
+static zr_result reduce_and_gather(struct zr_engine *engine, size_t unit)
+{
+    const struct zr_layout_unit *u = &engine->layout.units[unit];
+    struct zr_unit_state *state = &engine->units[unit];
+    zr_result result = reduce_to_sum(engine, unit);
+    if (result != ZR_OK || state->accumulated + 1 < state->steps)
         return result;
     return zr_comm_all_gather(engine->options.comm,
-                              &(struct zr_all_gather){.source = sum.at,
+                              &(struct zr_all_gather){.source = state->reduced.at,
                                                       .destination = whole_gradients(engine, unit),
                                                       .shard_bytes = u->shard_elements * sizeof(float),
                                                       .label = zr_engine_label(unit, ZR_LABEL_GRADIENTS)},
                               &state->reduce_ticket);
 }
+
+static zr_result add_on_host(struct zr_engine *engine, size_t unit)
+{
+    zr_result result = take_sums(engine, unit);
+    return result == ZR_OK ? zr_engine_gradients_add(engine, unit) : result;
+}
+
+const struct zr_gradient_path zr_path_alone = {.adds = true},
+                              zr_path_all_reduce = {.adds = true, .reduce = all_reduce},
+                              zr_path_scatter = {.adds = true, .reduce = scatter},
+                              zr_path_sum_alone = {.every = true, .reduce = add_single_rank},
+                              zr_path_sum = {.every = true, .reduce = reduce_to_sum},
+                              zr_path_sum_gather = {.every = true, .reduce = reduce_and_gather},
+                              zr_path_staged = {.staged = true, .every = true, .reduce = reduce_to_sum},
+                              zr_path_copied = {.staged = true,
+                                                .adds = true,
+                                                .every = true,
+                                                .reduce = zr_engine_gradients_leave},
+                              zr_path_added = {.staged = true, .every = true, .reduce = add_on_host};
+
+/* ---- Reducing ------------------------------------------------------------------------------------------ */
 
 /* Adds gradients of which each tensor rank has a partial sum. */
 static zr_result sum_over_tensor(struct zr_engine *engine, size_t unit)
@@ -297,32 +362,29 @@ zr_result zr_engine_reduce(zr_engine *engine, unsigned unit)
     if (result != ZR_OK)
         return result;
     struct zr_unit_state *state = &engine->units[unit];
-    unsigned steps = zr_engine_accumulation_steps(engine, unit);
+    const struct zr_gradient_path *path = state->path;
 
-    if (state->accumulated >= steps)
+    if (state->accumulated >= state->steps)
         return zr_fail(ZR_ERR_INVALID, "unit %s was reduced %u times in one step; it has %u gradients",
-                       engine->layout.units[unit].unit.name, state->accumulated + 1, steps);
+                       engine->layout.units[unit].unit.name, state->accumulated + 1, state->steps);
     if (!state->awaited)
         return zr_fail(ZR_ERR_INVALID, "unit %s was reduced before its gradients were acquired",
                        engine->layout.units[unit].unit.name);
-    bool separate_sum = engine->shards_gradients || (steps > 1 && !zr_engine_adds_in_place(engine));
-    bool in_place = !separate_sum && engine->world > 1 && state->accumulated + 1 == steps;
-    /* Gradients that are summed in place return to staging with their previous sum. */
-    if ((separate_sum && !zr_engine_adds_in_place(engine)) || state->accumulated + 1 == steps)
+    bool last = state->accumulated + 1 == state->steps;
+    /* Gradients that are summed in place are summed over the tensor ranks once. */
+    if (last || (path->every && !path->adds))
         result = sum_over_tensor(engine, unit);
-    if (result != ZR_OK)
-        return result;
-    if (separate_sum)
-        result = reduce_to_sum(engine, unit);
-    else if (in_place)
-        result = reduce_in_place(engine, unit);
+    if (result == ZR_OK && (last || path->every))
+        result = zr_gradient_do(state->place->reserve, engine, unit);
+    if (result == ZR_OK && (last || path->every))
+        result = zr_gradient_do(path->reduce, engine, unit);
     if (result != ZR_OK)
         return result;
     engine->brought = false;
     state->accumulated++;
     state->awaited = false;
     engine->awaited_units--;
-    if (engine->shards_gradients)
+    if (path->staged)
         enqueue(engine, unit);
     return ZR_OK;
 }

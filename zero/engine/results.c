@@ -90,7 +90,7 @@ zr_result zr_engine_squares_later(const struct zr_engine *engine, size_t unit, s
 zr_result zr_engine_unit_squares(struct zr_engine *engine, size_t unit, double *sum)
 {
     const struct zr_layout_unit *u = &engine->layout.units[unit];
-    struct zr_numbers gradients = zr_engine_shard_gradients(engine, unit);
+    struct zr_numbers gradients = engine->units[unit].reduced;
     size_t from = engine->rank * u->shard_elements;
     zr_result result = ZR_OK;
     if (!zr_engine_is_part(engine))

@@ -1,96 +1,28 @@
-/* speculate.c: see speculate.h. */
+/* speculate.c: the speculative update, and the log of state in memory. See speculate.h. */
 #include "zero/engine/speculate.h"
-#include "zero/engine/update.h"
 
-#include <float.h>
-#include <math.h>
 #include <string.h>
 
-#include "alloc/base/system/os.h"
-#include "zero/engine/parameter_file.h"
 #include "zero/engine/offload.h"
 
-enum { KINDS = 3 };
-
-struct zr_speculated_unit {
-    struct zr_engine *engine;
-    struct zr_copies_task task;
-    struct zr_numbers gradients;
-    float *log;  /* old values by kind; NULL: not logged */
-    bool begun;  /* update submitted and not rolled back */
-    bool ended;  /* its gradients are complete in this step */
-    bool logged; /* old values are in the log; owned by the worker until its ticket was waited for */
-    zr_ticket ticket;
-};
-
-static bool is_filed(const struct zr_engine *engine)
-{
-    return engine->options.offload.file;
-}
-
-/* ---- The log ------------------------------------------------------------------------------------------- */
+/* ---- Units --------------------------------------------------------------------------------------------- */
 
 static size_t owned_elements(const struct zr_engine *engine, size_t unit)
 {
-    const struct zr_layout_unit *u = &engine->layout.units[unit];
-    return engine->options.stage == 0 ? u->padded_elements : u->shard_elements;
+    return engine->units[unit].owned_to - engine->units[unit].owned_from;
 }
 
-static size_t log_elements(const struct zr_engine *engine, size_t unit)
+size_t zr_engine_old_bytes(const struct zr_engine *engine, size_t unit)
 {
-    return (engine->state_tier->store.options.variance ? KINDS : KINDS - 1) * owned_elements(engine, unit);
+    unsigned kinds = engine->state_tier->store.options.variance ? 3 : 2;
+    return kinds * owned_elements(engine, unit) * sizeof(float);
 }
 
-enum direction { TO_LOG, FROM_LOG };
-
-/* Copies this rank's part of a unit to the log or back. */
-static zr_result copy_old_values(struct zr_engine *engine, size_t unit, enum direction direction)
-{
-    struct zr_owned owned;
-    float *old = engine->speculation.units[unit].log;
-    size_t count = owned_elements(engine, unit);
-    zr_result result = zr_engine_take_owned(engine, unit, &owned);
-    float *const states[KINDS] = {owned.master, owned.momentum, owned.variance};
-    for (unsigned kind = 0; kind < KINDS && result == ZR_OK && !engine->simulated; kind++) {
-        if (!states[kind])
-            continue;
-        memcpy(direction == TO_LOG ? old : states[kind], direction == TO_LOG ? states[kind] : old,
-               count * sizeof *old);
-        old += count;
-    }
-    zr_result given = zr_engine_give_owned(engine, unit, direction == FROM_LOG);
-    return result == ZR_OK ? given : result;
-}
-
-/* Whether a unit may be updated speculatively: it is offloaded, and this rank's gradients are complete after
- * backward.
- */
-static bool may_be_logged(const struct zr_engine *engine, size_t unit)
+bool zr_engine_may_speculate(const struct zr_engine *engine, size_t unit)
 {
     const struct zr_layout *layout = &engine->layout;
     return engine->units[unit].tier->offloaded &&
            !layout->parameters[layout->units[unit].first_parameter].parameter.part.shared;
-}
-
-/* Assigns units to the log; returns its length in elements. */
-static size_t place(struct zr_engine *engine, float *log)
-{
-    size_t max_elements = engine->options.offload.speculative_bytes / sizeof *log, length = 0;
-    if (is_filed(engine)) { /* the store has chosen the units */
-        for (size_t u = engine->layout.units_count; u-- > 0;)
-            if (zr_state_file_is_twice(&engine->state_tier->store, u))
-                engine->speculation.order[length++] = (unsigned)u;
-        return engine->speculation.filed_count = (unsigned)length;
-    }
-    for (size_t u = engine->layout.units_count; u-- > 0;) {
-        size_t count = log_elements(engine, u);
-        if (!may_be_logged(engine, u) || count > max_elements - length)
-            continue;
-        if (log)
-            engine->speculation.units[u].log = log + length;
-        length += count;
-    }
-    return length;
 }
 
 /* ---- In the thread of the update ----------------------------------------------------------------------- */
@@ -99,57 +31,12 @@ static zr_result update_unit(void *task_state, struct zr_kernel_context *none)
 {
     struct zr_speculated_unit *own = task_state;
     struct zr_engine *engine = own->engine;
-    size_t unit = (size_t)(own - engine->speculation.units);
-    struct zr_owned owned;
-    struct zr_window window = {.count = owned_elements(engine, unit)};
-    zr_result result = copy_old_values(engine, unit, TO_LOG);
+    struct zr_engine_run run = {.engine = engine,
+                                .way = engine->speculation.kind->way,
+                                .update = engine->speculation.update,
+                                .gradients = own->gradients};
     (void)none;
-    own->logged = result == ZR_OK;
-    if (result == ZR_OK)
-        result = zr_engine_take_owned(engine, unit, &owned);
-    if (result == ZR_OK)
-        result = zr_engine_update_window(engine, unit, own->gradients, &engine->speculation.update, &owned,
-                                         &window);
-    zr_result given = zr_engine_give_owned(engine, unit, true);
-    return result == ZR_OK ? given : result;
-}
-
-static void *new_parameters(const struct zr_engine *engine, size_t unit)
-{
-    return (char *)engine->speculation.parameters +
-           engine->layout.units[unit].shard_offset * engine->parameter_bytes;
-}
-
-/* Updates a unit with state in a file. New parameters are written to their place, or to memory if their place
- * is a file. */
-static zr_result update_filed(void *task_state, struct zr_kernel_context *none)
-{
-    struct zr_speculated_unit *own = task_state;
-    struct zr_engine *engine = own->engine;
-    size_t unit = (size_t)(own - engine->speculation.units), count = owned_elements(engine, unit);
-    bool whole = engine->options.stage == 0, low_precision = zr_engine_is_low_precision(engine);
-    struct zr_state_view view;
-    (void)none;
-    zr_result result = zr_state_file_take_ahead(&engine->state_tier->store, unit, &view);
-    struct zr_owned owned = {.from = whole ? 0 : engine->rank * count,
-                             .master = view.master,
-                             .momentum = view.momentum,
-                             .variance = view.variance};
-    owned.to = owned.from + count;
-    owned.parameters.precision = engine->options.precision;
-    owned.parameters.at = whole ? engine->units[unit].whole
-                          : engine->units[unit].parameters == &zr_parameters_filed
-                              ? new_parameters(engine, unit)
-                              : engine->units[unit].shard;
-    struct zr_window window = {.count = count};
-    if (low_precision)
-        window.values = owned.parameters;
-    if (result == ZR_OK)
-        result = zr_engine_update_window(engine, unit, own->gradients, &engine->speculation.update, &owned,
-                                         &window);
-    if (result == ZR_OK && !low_precision && !engine->simulated)
-        memcpy(owned.parameters.at, view.master, count * sizeof(float));
-    return result == ZR_OK ? zr_state_file_give_ahead(&engine->state_tier->store) : result;
+    return engine->speculation.run(&run, (size_t)(own - engine->speculation.units));
 }
 
 /* ---- In the thread of the step ------------------------------------------------------------------------- */
@@ -157,39 +44,29 @@ static zr_result update_filed(void *task_state, struct zr_kernel_context *none)
 zr_result zr_engine_speculation_open(struct zr_engine *engine)
 {
     const struct zr_engine_options *o = &engine->options;
-    struct zr_compute compute = zr_engine_compute(engine, o->offload.host);
     struct zr_speculation *speculation = &engine->speculation;
-    size_t units = engine->layout.units_count;
+    size_t units = engine->layout.units_count, last = units;
     if (o->offload.speculative_bytes == 0)
         return ZR_OK;
+    speculation->kind = o->offload.file ? &zr_speculation_filed : &zr_speculation_logged;
     zr_result result =
         zr_take(o->host_arena, ZR_TAG_OTHER, units, sizeof *speculation->units, (void **)&speculation->units);
-    if (result == ZR_OK && is_filed(engine))
-        result = zr_take(o->host_arena, ZR_TAG_OTHER, 2 * units, sizeof *speculation->order,
-                         (void **)&speculation->order);
     if (result != ZR_OK)
         return result;
     memset(speculation->units, 0, units * sizeof *speculation->units);
-    speculation->seen = speculation->order ? speculation->order + units : NULL;
-    size_t length = place(engine, NULL), last = units;
-    while (last > 0 && !may_be_logged(engine, last - 1))
+    while (last > 0 && !zr_engine_may_speculate(engine, last - 1))
         last--;
     if (last == 0) /* no unit can be speculative */
         return ZR_OK;
-    if (length == 0)
+    result = speculation->kind->open(engine);
+    if (result != ZR_OK)
+        return result;
+    if (speculation->units_count == 0)
         return zr_fail(ZR_ERR_INVALID,
                        "--speculative-update: a log of %zu bytes is too small; unit %s needs %zu bytes",
                        o->offload.speculative_bytes, engine->layout.units[last - 1].unit.name,
-                       log_elements(engine, last - 1) * sizeof *speculation->log);
-    if (!is_filed(engine))
-        result = zr_take(o->offload.host, ZR_TAG_OFFLOAD, length, sizeof *speculation->log,
-                         (void **)&speculation->log);
-    else if (o->offload.parameters_file)
-        result = zr_take(o->offload.host, ZR_TAG_PARAM, engine->layout.shards_elements,
-                         engine->parameter_bytes, &speculation->parameters);
-    if (result != ZR_OK)
-        return result;
-    place(engine, speculation->log);
+                       zr_engine_old_bytes(engine, last - 1));
+    struct zr_compute compute = zr_engine_compute(engine, o->offload.host);
     return zr_copies_create(&speculation->worker,
                             &(struct zr_comm_options){.arena = o->arena,
                                                       .host_arena = o->host_arena,
@@ -213,26 +90,28 @@ void zr_engine_speculation_close(struct zr_engine *engine)
     zr_drop(engine->options.host_arena, &speculation->units);
 }
 
-/* Starts to read ahead now, so the disk works during forward. */
-static zr_result begin_reads(struct zr_engine *engine)
+void zr_engine_anticipate(struct zr_engine *engine, struct zr_engine_actions *list)
 {
-    struct zr_speculation *speculation = &engine->speculation;
-    if (speculation->disordered && speculation->seen_count == speculation->filed_count)
-        memcpy(speculation->order, speculation->seen, speculation->filed_count * sizeof *speculation->order);
-    for (size_t u = 0; u < engine->layout.units_count; u++)
-        speculation->units[u].ended = false;
-    speculation->seen_count = 0;
-    speculation->disordered = false;
-    return zr_state_file_begin_ahead(&engine->state_tier->store, speculation->order,
-                                     speculation->filed_count);
+    struct zr_engine_actions step = {.count = 0};
+    for (size_t i = 0; i < list->count; i++) {
+        struct zr_engine_action action = list->actions[i];
+        if (action.kind == ZR_ENGINE_NORM && engine->speculation.kind->before_norm)
+            zr_engine_actions_add(engine, &step, ZR_ENGINE_AWAIT, 0);
+        if (action.kind == ZR_ENGINE_UPDATE)
+            action.kind = ZR_ENGINE_CONFIRM;
+        zr_engine_actions_add(engine, &step, action.kind, action.unit);
+        if (action.kind == ZR_ENGINE_NORM)
+            zr_engine_actions_add(engine, &step, ZR_ENGINE_UNDO, 0);
+    }
+    zr_engine_actions_drop(engine, list);
+    *list = step;
 }
 
 zr_result zr_engine_speculate(zr_engine *engine, float rate)
 {
     zr_result result = zr_engine_check_call(engine, __func__, engine);
-    if (result == ZR_OK && !(rate >= 0 && rate <= FLT_MAX))
-        result = zr_fail(ZR_ERR_INVALID, "the learning rate is %g; use a finite number of at least 0",
-                         (double)rate);
+    if (result == ZR_OK)
+        result = zr_engine_check_rate(rate);
     if (result == ZR_OK)
         result = zr_engine_check_between_steps(engine, __func__);
     if (result != ZR_OK || !engine->speculation.worker)
@@ -245,66 +124,47 @@ zr_result zr_engine_speculate(zr_engine *engine, float rate)
     speculation->update = zr_engine_update_of(engine, rate, 1 / zr_engine_loss_scale(engine));
     speculation->update.context = &speculation->context;
     speculation->armed = true;
-    return is_filed(engine) ? begin_reads(engine) : ZR_OK;
+    return speculation->kind->arm ? speculation->kind->arm(engine) : ZR_OK;
+}
+
+bool zr_engine_speculation_holds(const struct zr_engine *engine, size_t unit)
+{
+    return engine->speculation.units && engine->speculation.units[unit].begun;
 }
 
 zr_result zr_engine_speculation_await(struct zr_engine *engine, size_t unit)
 {
-    struct zr_speculation *speculation = &engine->speculation;
-    if (!speculation->units || unit >= engine->layout.units_count || !speculation->units[unit].begun)
-        return ZR_OK;
-    uint64_t start_ns = zr_os_now_ns();
-    if (is_filed(engine))
-        zr_state_file_wait_ahead(&engine->state_tier->store, unit);
-    zr_result result = zr_comm_wait(speculation->worker, speculation->units[unit].ticket);
-    if (is_filed(engine))
-        speculation->waited_ns += zr_os_now_ns() - start_ns;
-    return result;
+    return unit < engine->layout.units_count && zr_engine_speculation_holds(engine, unit)
+               ? engine->speculation.kind->await(engine, unit)
+               : ZR_OK;
 }
 
-zr_result zr_engine_speculation_await_filed(struct zr_engine *engine)
+zr_result zr_engine_speculation_await_all(struct zr_engine *engine)
 {
     zr_result first = ZR_OK;
-    for (size_t u = 0; u < engine->layout.units_count && is_filed(engine); u++) {
+    for (size_t u = 0; u < engine->layout.units_count; u++) {
         zr_result ended = zr_engine_speculation_await(engine, u);
         first = first == ZR_OK ? ended : first;
     }
     return first;
 }
 
-/* Whether the unit's state is read next. If not, the other units of the step wait for the norm. */
-static bool is_next(struct zr_engine *engine, size_t unit)
-{
-    struct zr_speculation *speculation = &engine->speculation;
-    if (speculation->units[unit].ended) /* the unit has ended before, and was not updated */
-        return false;
-    unsigned place = speculation->seen_count++;
-    speculation->units[unit].ended = true;
-    speculation->seen[place] = (unsigned)unit;
-    speculation->disordered |= speculation->order[place] != unit;
-    return !speculation->disordered && zr_state_file_runs_ahead(&engine->state_tier->store);
-}
-
 zr_result zr_engine_speculation_begin(struct zr_engine *engine, size_t unit)
 {
     struct zr_speculation *speculation = &engine->speculation;
-    if (!speculation->armed || engine->units[unit].accumulated != zr_engine_accumulation_steps(engine, unit))
+    if (!speculation->armed || engine->units[unit].accumulated != engine->units[unit].steps)
         return ZR_OK;
     struct zr_speculated_unit *own = &speculation->units[unit];
-    bool twice = zr_state_file_is_twice(&engine->state_tier->store, unit);
-    if ((!own->log && !twice) || own->begun || (twice && !is_next(engine, unit)))
+    if (own->begun || !speculation->kind->begins(engine, unit))
         return ZR_OK;
     zr_result result = zr_engine_await_masters(engine, unit);
     if (result != ZR_OK)
         return result;
     own->engine = engine;
-    own->gradients = zr_engine_shard_gradients(engine, unit);
+    own->gradients = engine->units[unit].reduced;
     own->logged = false;
-    if (twice && !engine->units[unit].parameters->on_host) /* the update writes them to the host */
-        engine->moved_bytes += owned_elements(engine, unit) * engine->parameter_bytes;
-    own->task = (struct zr_copies_task){.run = twice ? update_filed : update_unit,
-                                        .state = own,
-                                        .bytes = twice ? 0 : log_elements(engine, unit) * sizeof *own->log};
+    own->task = (struct zr_copies_task){
+        .run = update_unit, .state = own, .bytes = own->log ? zr_engine_old_bytes(engine, unit) : 0};
     result = zr_copies_run(speculation->worker, &own->task, &own->ticket);
     own->begun = result == ZR_OK;
     return result;
@@ -317,20 +177,27 @@ static bool is_assumed(const struct zr_speculation *speculation, const struct zr
            update->correction1 == assumed->correction1 && update->correction2 == assumed->correction2;
 }
 
-/* Settles units with state in a file. After a wrong speculation: if the step is skipped, restores parameters
- * from the current place; otherwise the repeated update writes them. */
-static zr_result settle_filed(struct zr_engine *engine, const struct zr_engine_update *update, bool right,
-                              zr_result first, bool *rolled_back)
+zr_result zr_engine_speculation_settle(struct zr_engine *engine, const struct zr_engine_update *update,
+                                       bool *rolled_back)
 {
-    zr_state_file_end_ahead(&engine->state_tier->store);
+    struct zr_speculation *speculation = &engine->speculation;
+    *rolled_back = false;
+    if (!speculation->armed)
+        return ZR_OK;
+    speculation->armed = false;
+    zr_result first = zr_engine_speculation_await_all(engine);
+    bool right = first == ZR_OK && is_assumed(speculation, update);
+    if (speculation->kind->end)
+        speculation->kind->end(engine);
     for (size_t u = 0; u < engine->layout.units_count; u++) {
-        struct zr_speculated_unit *own = &engine->speculation.units[u];
-        if (own->begun && right)
-            zr_state_file_keep_ahead(&engine->state_tier->store, u);
-        if (!own->begun || right)
+        struct zr_speculated_unit *own = &speculation->units[u];
+        if (!own->begun)
             continue;
-        bool written = !update && engine->units[u].parameters != &zr_parameters_filed;
-        zr_result back = first == ZR_OK && written ? zr_engine_round_masters(engine, u) : ZR_OK;
+        if (right && speculation->kind->keep)
+            speculation->kind->keep(engine, u);
+        if (right)
+            continue;
+        zr_result back = first == ZR_OK ? speculation->kind->undo(engine, u, update != NULL) : ZR_OK;
         first = first == ZR_OK ? back : first;
         *rolled_back = true;
         own->begun = false;
@@ -338,48 +205,98 @@ static zr_result settle_filed(struct zr_engine *engine, const struct zr_engine_u
     return first;
 }
 
-zr_result zr_engine_speculation_settle(struct zr_engine *engine, const struct zr_engine_update *update,
-                                       bool *rolled_back)
-{
-    struct zr_speculation *speculation = &engine->speculation;
-    zr_result first = ZR_OK;
-    *rolled_back = false;
-    if (!speculation->armed)
-        return ZR_OK;
-    speculation->armed = false;
-    for (size_t u = 0; u < engine->layout.units_count; u++) {
-        zr_result ended = zr_engine_speculation_await(engine, u);
-        first = first == ZR_OK ? ended : first;
-    }
-    bool right = first == ZR_OK && is_assumed(speculation, update);
-    if (is_filed(engine))
-        return settle_filed(engine, update, right, first, rolled_back);
-    if (right)
-        return ZR_OK;
-    for (size_t u = 0; u < engine->layout.units_count; u++) {
-        struct zr_speculated_unit *own = &speculation->units[u];
-        zr_result back = own->begun && own->logged ? copy_old_values(engine, u, FROM_LOG) : ZR_OK;
-        first = first == ZR_OK ? back : first;
-        *rolled_back |= own->begun;
-        own->begun = false;
-    }
-    return first;
-}
-
-bool zr_engine_speculation_holds(const struct zr_engine *engine, size_t unit)
-{
-    return engine->speculation.units && engine->speculation.units[unit].begun;
-}
-
-zr_result zr_engine_speculation_publish(struct zr_engine *engine, size_t unit)
-{
-    const struct zr_parameter_tier *parameters = engine->units[unit].parameters;
-    return parameters == &zr_parameters_filed ? parameters->put(engine, unit, new_parameters(engine, unit))
-                                              : ZR_OK;
-}
-
 void zr_engine_speculation_forget(struct zr_engine *engine, size_t unit)
 {
     if (engine->speculation.units)
         engine->speculation.units[unit].begun = false;
 }
+
+/* ---- State in memory: a log ---------------------------------------------------------------------------- */
+
+enum direction { TO_LOG, FROM_LOG };
+
+/* Copies this rank's part of a unit to the log or back. */
+static zr_result copy_old_values(struct zr_engine *engine, size_t unit, enum direction direction)
+{
+    struct zr_owned owned;
+    float *old = engine->speculation.units[unit].log;
+    size_t count = owned_elements(engine, unit);
+    zr_result result = zr_engine_take_owned(engine, unit, &owned);
+    float *const states[] = {owned.master, owned.momentum, owned.variance};
+    for (unsigned kind = 0; kind < sizeof states / sizeof *states && result == ZR_OK && !engine->simulated;
+         kind++) {
+        if (!states[kind])
+            continue;
+        memcpy(direction == TO_LOG ? old : states[kind], direction == TO_LOG ? states[kind] : old,
+               count * sizeof *old);
+        old += count;
+    }
+    zr_result given = zr_engine_give_owned(engine, unit, direction == FROM_LOG);
+    return result == ZR_OK ? given : result;
+}
+
+/* Assigns units to the log, from the last one on; returns its length in elements. */
+static size_t place(struct zr_engine *engine, float *log)
+{
+    size_t max_elements = engine->options.offload.speculative_bytes / sizeof *log, length = 0;
+    engine->speculation.units_count = 0;
+    for (size_t u = engine->layout.units_count; u-- > 0;) {
+        size_t count = zr_engine_old_bytes(engine, u) / sizeof *log;
+        if (!zr_engine_may_speculate(engine, u) || count > max_elements - length)
+            continue;
+        if (log)
+            engine->speculation.units[u].log = log + length;
+        length += count;
+        engine->speculation.units_count++;
+    }
+    return length;
+}
+
+static zr_result open_log(struct zr_engine *engine)
+{
+    struct zr_speculation *speculation = &engine->speculation;
+    size_t length = place(engine, NULL);
+    zr_result result = zr_take(engine->options.offload.host, ZR_TAG_OFFLOAD, length, sizeof *speculation->log,
+                               (void **)&speculation->log);
+    if (result == ZR_OK)
+        place(engine, speculation->log);
+    return result;
+}
+
+static bool begins_logged(struct zr_engine *engine, size_t unit)
+{
+    return engine->speculation.units[unit].log;
+}
+
+static zr_result fetch_logged(struct zr_engine_run *run, size_t unit)
+{
+    struct zr_engine *engine = run->engine;
+    zr_result result = copy_old_values(engine, unit, TO_LOG);
+    engine->speculation.units[unit].logged = result == ZR_OK;
+    return result == ZR_OK ? zr_engine_take_owned(engine, unit, &run->owned) : result;
+}
+
+static zr_result await_logged(struct zr_engine *engine, size_t unit)
+{
+    return zr_comm_wait(engine->speculation.worker, engine->speculation.units[unit].ticket);
+}
+
+static zr_result store_logged(struct zr_engine_run *run, size_t unit)
+{
+    return zr_engine_give_owned(run->engine, unit, run->changed);
+}
+
+static zr_result undo_logged(struct zr_engine *engine, size_t unit, bool repeats)
+{
+    (void)repeats;
+    return engine->speculation.units[unit].logged ? copy_old_values(engine, unit, FROM_LOG) : ZR_OK;
+}
+
+/* No window: when the norm confirms an update, the step rounds the masters to parameters. */
+static const struct zr_update_way logged = {.fetch = fetch_logged, .store = store_logged};
+const struct zr_speculation_kind zr_speculation_logged = {.way = &logged,
+                                                          .open = open_log,
+                                                          .begins = begins_logged,
+                                                          .await = await_logged,
+                                                          .undo = undo_logged,
+                                                          .publish = zr_engine_round_masters};

@@ -13,7 +13,7 @@
 #ifndef ZR_ENGINE_SPECULATE_H
 #define ZR_ENGINE_SPECULATE_H
 
-#include "zero/engine/engine.h"
+#include "zero/engine/actions.h"
 
 /* State in an offload file needs no log. Up to the byte limit, units have two places in the file: the update
  * reads a unit from its current place and writes the other one, which becomes current when the norm confirms
@@ -23,19 +23,53 @@
  * the beginning of the step on, in the order in which the last step's backward finished the units, as buffers
  * become free. If backward has another order, the rest of the step waits for the norm. */
 
+/* The two ways to undo an update: a log of old values of state in memory, and two places of state in a file.
+ */
+struct zr_speculation_kind {
+    const struct zr_update_way *way; /* of an update before the norm is known */
+    bool before_norm;                /* the step waits for all updates before it computes the norm */
+    /* Memory of the log. Leaves speculation->updated_units 0 if no unit can be speculative; fails if the
+     * limit is below the first unit. */
+    zr_result (*open)(struct zr_engine *engine);
+    zr_result (*arm)(struct zr_engine *engine);                /* at the beginning of a step */
+    bool (*begins)(struct zr_engine *engine, size_t unit);     /* whether a unit's update may begin now */
+    zr_result (*await)(struct zr_engine *engine, size_t unit); /* its end */
+    void (*keep)(struct zr_engine *engine, size_t unit);       /* the norm confirms the update */
+    /* Undoes an update; it is repeated if `repeats`. */
+    zr_result (*undo)(struct zr_engine *engine, size_t unit, bool repeats);
+    zr_result (*publish)(struct zr_engine *engine, size_t unit); /* the parameters of a confirmed update */
+    void (*end)(struct zr_engine *engine);                       /* all updates of the step have ended */
+};
+extern const struct zr_speculation_kind zr_speculation_logged, zr_speculation_filed;
+
+struct zr_speculated_unit {
+    struct zr_engine *engine;
+    struct zr_copies_task task;
+    struct zr_numbers gradients;
+    float *log;  /* old values; NULL: not logged */
+    bool begun;  /* update submitted and not rolled back */
+    bool ended;  /* its gradients are complete in this step */
+    bool logged; /* old values are in the log; owned by the worker until its ticket was waited for */
+    zr_ticket ticket;
+};
+
+/* Whether a unit may be updated speculatively: it is offloaded, and this rank's gradients are complete after
+ * backward. */
+bool zr_engine_may_speculate(const struct zr_engine *engine, size_t unit);
+/* Bytes of a unit's old values. */
+size_t zr_engine_old_bytes(const struct zr_engine *engine, size_t unit);
+
 zr_result zr_engine_speculation_open(struct zr_engine *engine);
 void zr_engine_speculation_close(struct zr_engine *engine);
-/* Wait for a unit's update, if any / for all updates of state in a file. */
+/* Wait for a unit's update, if any / for all updates. */
 zr_result zr_engine_speculation_await(struct zr_engine *engine, size_t unit);
-zr_result zr_engine_speculation_await_filed(struct zr_engine *engine);
+zr_result zr_engine_speculation_await_all(struct zr_engine *engine);
 /* After a unit's reduction: starts its update if its gradients are complete and the unit is logged. */
 zr_result zr_engine_speculation_begin(struct zr_engine *engine, size_t unit);
 /* The norm is known. Waits for all updates. If `update` (NULL: the step is skipped) differs from the assumed
  * one, rolls them back and sets *rolled_back. */
 zr_result zr_engine_speculation_settle(struct zr_engine *engine, const struct zr_engine_update *update,
                                        bool *rolled_back);
-/* Confirms the update of a unit of state in a file; writes its parameters to their file, if any. */
-zr_result zr_engine_speculation_publish(struct zr_engine *engine, size_t unit);
 /* Whether a unit has been updated. */
 bool zr_engine_speculation_holds(const struct zr_engine *engine, size_t unit);
 void zr_engine_speculation_forget(struct zr_engine *engine, size_t unit);

@@ -9,18 +9,16 @@
 
 zr_result zr_engine_take_owned(struct zr_engine *engine, size_t unit, struct zr_owned *out)
 {
-    const struct zr_layout_unit *u = &engine->layout.units[unit];
-    bool whole = engine->options.stage == 0;
-    void *parameters = whole ? engine->units[unit].whole : engine->units[unit].shard;
-    struct zr_state_tier *tier = engine->units[unit].tier;
+    const struct zr_unit_state *state = &engine->units[unit];
+    struct zr_state_tier *tier = state->tier;
     struct zr_state_view view = {0};
     /* Device-resident units are taken here too, which keeps the pass in order. */
     zr_result result = zr_state_store_take(&tier->store, unit, &view);
     *out = (struct zr_owned){
-        .from = whole ? 0 : engine->rank * u->shard_elements,
-        .to = whole ? u->padded_elements : (engine->rank + 1) * u->shard_elements,
-        .parameters = {parameters, engine->options.precision},
-        .master = tier->masters ? view.master : parameters,
+        .from = state->owned_from,
+        .to = state->owned_to,
+        .parameters = {state->shard, engine->options.precision},
+        .master = tier->masters ? view.master : state->shard,
         .momentum = view.momentum,
         .variance = view.variance,
     };
@@ -160,21 +158,4 @@ zr_result zr_engine_update_window(struct zr_engine *engine, size_t unit, struct 
         done = at + overlap.count;
     }
     return result == ZR_OK ? clear_between(engine, compute, window, done, window->count) : result;
-}
-
-zr_result zr_engine_update_unit(struct zr_engine *engine, size_t unit, struct zr_numbers gradients,
-                                const struct zr_engine_update *update)
-{
-    struct zr_owned owned;
-    struct zr_window window = {.count = 0};
-    zr_result result = zr_engine_take_owned(engine, unit, &owned);
-    for (size_t at = 0; result == ZR_OK && at < owned.to - owned.from; at += window.count) {
-        result = open_window(engine, unit, &owned, at, &window);
-        if (result == ZR_OK)
-            result = zr_engine_update_window(engine, unit, gradients, update, &owned, &window);
-        if (result == ZR_OK)
-            result = engine->units[unit].parameters->close(engine, unit, &owned, &window);
-    }
-    zr_result given = zr_engine_give_owned(engine, unit, true);
-    return result == ZR_OK ? given : result;
 }

@@ -1,5 +1,5 @@
 /* update.h: the update of a unit's masters, momentum and variance by AdamW or SGD: at the end of a step
- * (optimizer.c), during the next step (late.c) or before the norm is known (speculate.c). Private to engine/.
+ * (actions.c), during the next step (late.c) or before the norm is known (speculate.c). Private to engine/.
  */
 #ifndef ZR_ENGINE_UPDATE_H
 #define ZR_ENGINE_UPDATE_H
@@ -14,10 +14,8 @@ zr_result zr_engine_round_masters(struct zr_engine *engine, size_t unit);
 
 /* Arguments of the next update; `gradient_scale` contains loss scale and clipping. */
 struct zr_engine_update zr_engine_update_of(const struct zr_engine *engine, float rate, float gradient_scale);
-/* Updates this rank's part of a unit, window by window. `gradients` begin with the part's first element. */
-zr_result zr_engine_update_unit(struct zr_engine *engine, size_t unit, struct zr_numbers gradients,
-                                const struct zr_engine_update *update);
-/* Updates one window; see offload.h. */
+/* Updates one window of this rank's part of a unit, whose first element `gradients` begin with. See
+ * parameter_tier.h. */
 struct zr_window;
 zr_result zr_engine_update_window(struct zr_engine *engine, size_t unit, struct zr_numbers gradients,
                                   const struct zr_engine_update *update, const struct zr_owned *owned,
@@ -43,5 +41,7 @@ zr_result zr_engine_late_await(struct zr_engine *engine);
 /* Copies the new parameters to where they are kept, on all ranks; does nothing if no update is pending.
  * Collective; no unit may be in use. */
 zr_result zr_engine_late_publish(struct zr_engine *engine);
+/* Starts to copy one unit's new parameters to where they are kept. */
+zr_result zr_engine_late_put(struct zr_engine *engine, size_t unit);
 
 #endif

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "alloc/plan/plan.h"
-#include "zero/engine/engine.h"
+#include "zero/engine/gradients.h"
 #include "zero/step/trainer_state.h"
 #include "zero/plan/timeline.h"
 
@@ -274,7 +274,7 @@ static void note_whole(struct zr_byte_plan *out, const struct zr_engine *engine)
 {
     if (engine->world == 1)
         return;
-    if (engine->options.stage >= 2 && !engine->shards_gradients)
+    if (engine->options.stage >= 2 && !engine->units[0].path->staged)
         out->whole_gradients = out->elements;
     for (size_t u = 0; u < engine->layout.units_count && engine->options.stage == 3; u++)
         if (engine->units[u].resident)

@@ -12,6 +12,7 @@
 #include "tests/support/tap.h"
 #include "tests/support/zero/engine_rig.h"
 #include "zero/engine/gradient_file.h"
+#include "zero/engine/gradients.h"
 
 enum { UNITS = 10, BLOCK = 4096 };
 static struct zr_parameter parameters[UNITS];
@@ -97,8 +98,8 @@ static bool is_there(const zr_engine *engine, const struct plan *plan, unsigned 
 {
     const struct zr_layout_unit *u = &engine->layout.units[unit];
     size_t count = zr_parameter_elements(&parameters[unit]), from = engine->rank * u->shard_elements;
-    struct zr_numbers shard = zr_engine_shard_gradients(engine, unit);
-    if (!zr_engine_files_gradients(engine, unit))
+    struct zr_numbers shard = engine->units[unit].reduced;
+    if (engine->units[unit].place != &zr_gradients_filed)
         return true;
     for (size_t i = 0; i < u->shard_elements; i++) {
         float want = 0, is = 0;
@@ -116,14 +117,14 @@ static int find_them(zr_engine *engine, const struct plan *plan, unsigned step)
     unsigned wrong = 0;
     must(zr_engine_gradients_begin(engine) == ZR_OK);
     for (unsigned u = 0; u < UNITS; u++) {
-        must(zr_engine_gradients_take(engine, u) == ZR_OK);
+        must(zr_gradient_do(engine->units[u].place->take, engine, u) == ZR_OK);
         wrong += !is_there(engine, plan, step, u);
-        must(zr_engine_gradients_give(engine, u) == ZR_OK);
+        must(zr_gradient_do(engine->units[u].place->give, engine, u) == ZR_OK);
     }
     must(zr_engine_gradients_end(engine) == ZR_OK);
     for (unsigned i = 0; i < UNITS; i++) {
         unsigned u = i * 7 % UNITS;
-        must(zr_engine_gradient_fetch(engine, u) == ZR_OK);
+        must(zr_gradient_do(engine->units[u].place->fetch, engine, u) == ZR_OK);
         wrong += !is_there(engine, plan, step, u);
     }
     must(wrong == 0);
@@ -139,7 +140,7 @@ static int check_places(const zr_engine *engine, const struct plan *plan)
     unsigned filed = 0;
     for (unsigned u = 0; u < UNITS; u++) {
         size_t bytes = engine->layout.units[u].shard_elements * engine->gradient_bytes;
-        bytes = zr_engine_files_gradients(engine, u) ? (bytes + BLOCK - 1) / BLOCK * BLOCK : 0;
+        bytes = engine->units[u].place == &zr_gradients_filed ? (bytes + BLOCK - 1) / BLOCK * BLOCK : 0;
         must(file->extents[u].bytes == bytes);
         must(!file->placed || file->extents[u].offset_bytes == end);
         end += bytes;

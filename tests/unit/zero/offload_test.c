@@ -583,7 +583,7 @@ static int ask_in_a_step(struct rig *rig, const struct zr_engine_options *option
     must(zr_engine_speculate(rig->engine, 0.01f) == ZR_OK);
     must(backward(rig->engine, plan, 0, zr_comm_rank(rig->comm)) == ZR_OK);
     must(zr_engine_synchronize(rig->engine) == ZR_OK);
-    must(zr_engine_speculation_await_filed(rig->engine) == ZR_OK);
+    must(zr_engine_speculation_await_all(rig->engine) == ZR_OK);
     must(zr_engine_verify_replicas(rig->engine) == ZR_OK && zr_engine_verify_finite(rig->engine) == ZR_OK);
     must(zr_engine_step(rig->engine, 0.01f, &report) == ZR_OK);
     must(zr_engine_verify_replicas(rig->engine) == ZR_OK);

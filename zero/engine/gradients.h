@@ -1,0 +1,54 @@
+/* gradients.h: the way of a unit's gradients from backward to the update, as data. placement.c chooses the
+ * path and the place of each unit once. Private to engine/. */
+#ifndef ZR_ENGINE_GRADIENTS_H
+#define ZR_ENGINE_GRADIENTS_H
+
+#include "zero/engine/engine.h"
+
+/* How gradients become this rank's reduced shard. */
+struct zr_gradient_path {
+    bool staged; /* whole gradients pass through a staging block; otherwise they are kept whole */
+    bool adds;   /* backward adds to the gradients of the step's earlier micro-batches */
+    bool every;  /* reduce() runs after every gradient of a step; otherwise only after the last one */
+    zr_result (*reduce)(struct zr_engine *engine, size_t unit);
+};
+/* One rank: gradients stay where backward writes them. */
+extern const struct zr_gradient_path zr_path_alone;
+/* Whole gradients, one per step or added in place: all-reduce, or reduce-scatter to this rank's shard. */
+extern const struct zr_gradient_path zr_path_all_reduce, zr_path_scatter;
+/* Whole gradients, added to separate sums: with one rank; to this rank's shard of sums; the same, and the
+ * shards of sums are gathered after the last gradient. */
+extern const struct zr_gradient_path zr_path_sum_alone, zr_path_sum, zr_path_sum_gather;
+/* Staged gradients: reduce-scatter to this rank's shard; with one rank copied to the host and back; with one
+ * rank added to sums on the host. */
+extern const struct zr_gradient_path zr_path_staged, zr_path_copied, zr_path_added;
+
+/* Where kept gradients are: a pool; a block that exists within a step; the offload file. NULL: nothing to do.
+ */
+struct zr_gradient_place {
+    void *(*home)(const struct zr_engine *engine, size_t unit);  /* kept gradients; NULL: not yet in memory */
+    zr_result (*acquire)(struct zr_engine *engine, size_t unit); /* before backward */
+    zr_result (*reserve)(struct zr_engine *engine, size_t unit); /* before a reduction */
+    zr_result (*put)(struct zr_engine *engine, size_t unit);     /* after a reduction */
+    zr_result (*squares)(struct zr_engine *engine, size_t unit); /* for the norm, unless put() did it */
+    /* In a pass over the units in order, before and after the update. */
+    zr_result (*take)(struct zr_engine *engine, size_t unit);
+    zr_result (*give)(struct zr_engine *engine, size_t unit);
+    zr_result (*fetch)(struct zr_engine *engine, size_t unit); /* outside of a pass; until the next call */
+};
+static inline zr_result zr_gradient_do(zr_result (*call)(struct zr_engine *, size_t),
+                                       struct zr_engine *engine, size_t unit)
+{
+    return call ? call(engine, unit) : ZR_OK;
+}
+extern const struct zr_gradient_place zr_gradients_pooled, zr_gradients_of_step, zr_gradients_filed;
+
+/* Sets a unit's kept gradients, and its reduced gradients: among them, or its sums if it has sums. */
+void zr_engine_set_kept(struct zr_engine *engine, size_t unit, void *kept);
+/* Frees gradients and sums of a unit that exist within a step only. */
+void zr_engine_drop_gradients(struct zr_engine *engine, size_t unit);
+
+/* Waits for a unit's reduction and frees its staging block, if any. */
+zr_result zr_engine_end_reduction(struct zr_engine *engine, size_t unit);
+
+#endif

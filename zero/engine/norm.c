@@ -1,0 +1,251 @@
+/* norm.c: the gradients of a step are complete: their norm and clipping, and the report of a gradient that is
+ * not finite. In fp16 a step whose gradients overflowed is skipped. */
+#include "zero/engine/actions.h"
+#include "zero/engine/gradients.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+/* All-reduces in place over the ranks that share a unit. */
+static zr_result add_shared(struct zr_engine *engine, struct zr_numbers numbers, size_t count)
+{
+    zr_comm *sharing = engine->options.sharing;
+    zr_ticket ticket;
+    zr_result result = zr_comm_all_reduce(
+        sharing,
+        &(struct zr_all_reduce){.buffer = numbers.at,
+                                .shard_elements = count / zr_comm_world(sharing),
+                                .scale = 1,
+                                .type = numbers.precision == ZR_PRECISION_FP32 ? ZR_COMM_FP32
+                                                                               : zr_engine_comm_type(engine),
+                                .label = ZR_COMM_LABEL_NONE},
+        &ticket);
+    return result == ZR_OK ? zr_comm_wait(sharing, ticket) : result;
+}
+
+/* Sums the reduced gradients of a unit over the pipeline ranks that share it. */
+static zr_result sum_over_sharing(struct zr_engine *engine, size_t unit)
+{
+    const struct zr_layout_unit *u = &engine->layout.units[unit];
+    struct zr_numbers shard = engine->units[unit].reduced;
+    struct zr_numbers whole = {engine->units[unit].kept, engine->options.precision};
+    char *begin = whole.at, *end = begin + u->padded_elements * engine->gradient_bytes;
+    bool updates_all = engine->units[unit].updates_kept,
+         apart = !updates_all || (char *)shard.at < begin || (char *)shard.at >= end;
+    zr_result result = ZR_OK;
+    if (!engine->layout.parameters[u->first_parameter].parameter.part.shared)
+        return ZR_OK;
+    if (updates_all)
+        result = add_shared(engine, whole, u->padded_elements);
+    return result == ZR_OK && apart ? add_shared(engine, shard, u->shard_elements) : result;
+}
+
+static zr_result wait_for_gradients(struct zr_engine *engine)
+{
+    for (size_t u = engine->layout.units_count; u-- > 0;) {
+        struct zr_unit_state *state = &engine->units[u];
+        if (state->accumulated != state->steps)
+            return zr_fail(ZR_ERR_INVALID, "unit %s has %u of %u gradients at the end of the step",
+                           engine->layout.units[u].unit.name, state->accumulated, state->steps);
+        zr_result result = zr_engine_end_reduction(engine, u);
+        if (result == ZR_OK && engine->options.sharing)
+            result = sum_over_sharing(engine, u);
+        if (result != ZR_OK)
+            return result;
+    }
+    return zr_engine_drop_gathered(engine);
+}
+
+zr_result zr_engine_bring_gradients(struct zr_engine *engine)
+{
+    zr_result result = engine->brought ? ZR_OK : wait_for_gradients(engine);
+    if (result == ZR_OK && !engine->brought)
+        result = zr_engine_drain(engine);
+    engine->brought = result == ZR_OK;
+    return result;
+}
+
+/* Location of a gradient that is not finite; unit UINT64_MAX: none. */
+struct bad_gradient {
+    uint64_t unit, element;
+};
+
+/* The first location, in the order of backward, over the ranks of a communicator. */
+static zr_result first_of_ranks(zr_comm *comm, struct bad_gradient *bad)
+{
+    struct bad_gradient mine = *bad, all[ZR_MAX_WORLD];
+    zr_result result = zr_comm_host_all_gather(comm, &mine, sizeof mine, all);
+    unsigned first = 0;
+    for (unsigned r = 1; r < zr_comm_world(comm) && result == ZR_OK; r++)
+        if (all[r].unit != UINT64_MAX && (all[first].unit == UINT64_MAX || all[r].unit > all[first].unit))
+            first = r;
+    *bad = result == ZR_OK ? all[first] : mine;
+    return result;
+}
+
+static zr_result find_bad_gradient(struct zr_engine *engine, struct bad_gradient *mine)
+{
+    zr_result result = ZR_OK;
+    *mine = (struct bad_gradient){UINT64_MAX, 0};
+    /* Backward runs from the last unit to the first. */
+    for (size_t u = engine->layout.units_count; u-- > 0;) {
+        size_t shard = engine->layout.units[u].shard_elements;
+        size_t at = shard;
+        result = zr_gradient_do(engine->units[u].place->fetch, engine, u);
+        if (result == ZR_OK)
+            result = zr_engine_find_nonfinite(engine, zr_engine_unit_compute(engine, u), shard,
+                                              engine->units[u].reduced, &at);
+        if (result != ZR_OK)
+            return result;
+        if (at < shard) {
+            *mine = (struct bad_gradient){u, engine->rank * shard + at};
+            break;
+        }
+    }
+    result = first_of_ranks(engine->options.comm, mine);
+    return result == ZR_OK && engine->options.tensor ? first_of_ranks(engine->options.tensor, mine) : result;
+}
+
+/* The first gradient that is not finite over all ranks of the model, with the parameter's name. */
+struct bad_element {
+    bool found;
+    char name[sizeof((struct zr_parameter *)0)->name];
+    uint64_t element;
+};
+
+static zr_result find_bad_element(struct zr_engine *engine, struct bad_element *out)
+{
+    struct bad_element all[ZR_MAX_WORLD];
+    struct bad_gradient bad;
+    zr_comm *pipeline = engine->options.pipeline;
+    zr_result result = find_bad_gradient(engine, &bad);
+    memset(out, 0, sizeof *out);
+    if (result == ZR_OK && bad.unit != UINT64_MAX) {
+        const struct zr_layout_parameter *p = zr_engine_parameter_at(engine, bad.unit, bad.element);
+        out->found = true;
+        out->element = p ? bad.element - p->offset : bad.element;
+        snprintf(out->name, sizeof out->name, "%s", p ? p->parameter.name : "padding");
+    }
+    if (result == ZR_OK && pipeline)
+        result = zr_comm_host_all_gather(pipeline, out, sizeof *out, all);
+    for (unsigned r = 0; result == ZR_OK && pipeline && r < zr_comm_world(pipeline); r++)
+        if (all[r].found) /* backward runs the last stage first */
+            *out = all[r];
+    return result;
+}
+
+/* Sets the error message with the first gradient that is not finite. Collective: the norm is the same on all
+ * ranks. */
+zr_result zr_engine_report_bad_gradient(struct zr_engine *engine)
+{
+    struct bad_element bad;
+    if (engine->again)
+        return zr_fail(ZR_ERR_CORRUPT,
+                       "the norm of the gradients is not finite; nothing was updated; run without "
+                       "--cuda-graph to find the gradient");
+    zr_result result = find_bad_element(engine, &bad);
+    if (result != ZR_OK)
+        return result;
+    if (!bad.found)
+        return zr_fail(ZR_ERR_CORRUPT, "the gradient norm overflowed, although every gradient is finite; "
+                                       "lower the learning rate (--lr)");
+    const char *name = bad.name;
+    uint64_t element = bad.element;
+    if (engine->options.precision == ZR_PRECISION_FP16 && engine->scaling.skipped_in_row > 1)
+        return zr_fail(
+            ZR_ERR_CORRUPT,
+            "the gradient of %s is not finite (element %" PRIu64 "): %u steps in a row were "
+            "skipped, the last with the smallest loss scale, %g; lower the learning rate (--lr) or train "
+            "in bf16",
+            name, element, engine->scaling.skipped_in_row, (double)engine->scaling.scale);
+    return zr_fail(ZR_ERR_CORRUPT,
+                   "the gradient of %s is not finite (element %" PRIu64 "); nothing was updated; "
+                   "lower the learning rate (--lr) or clip (--clip)",
+                   name, element);
+}
+
+zr_result zr_engine_all_squares(struct zr_engine *engine)
+{
+    zr_result result = ZR_OK;
+    for (size_t u = 0; u < engine->layout.units_count && result == ZR_OK; u++)
+        result = zr_gradient_do(engine->units[u].place->squares, engine, u);
+    if (result == ZR_OK && !zr_engine_is_part(engine) && !zr_engine_defers(engine))
+        result = zr_engine_squares_read(engine, engine->squares);
+    return result;
+}
+
+/* Sum of squares with its rounding error (compensated sum), so that the result does not depend on the
+ * distribution of tensors over ranks. */
+struct exact {
+    double sum, rest;
+};
+
+static void add_exactly(struct exact *to, double number)
+{
+    double sum = to->sum + number, added = sum - to->sum;
+    to->rest += (to->sum - (sum - added)) + (number - added);
+    to->sum = sum;
+}
+
+/* Adds the sums of the ranks of a communicator; NULL does nothing. */
+static zr_result add_over(zr_comm *comm, struct exact *number)
+{
+    struct exact parts[ZR_MAX_WORLD];
+    if (!comm)
+        return ZR_OK;
+    zr_result result = zr_comm_host_all_gather(comm, number, sizeof *number, parts);
+    *number = (struct exact){0};
+    for (unsigned r = 0; r < zr_comm_world(comm); r++) {
+        add_exactly(number, parts[r].sum);
+        number->rest += parts[r].rest;
+    }
+    return result;
+}
+
+/* The norm of all gradients: squares in fixed blocks of each shard, added unit by unit, and within a unit
+ * rank by rank; with tensor or pipeline parallelism over all engines. The bits are the same on every rank and
+ * at every stage. */
+static zr_result gradient_norm(struct zr_engine *engine, double *norm)
+{
+    size_t units = engine->layout.units_count;
+    double *mine = engine->squares, *all = mine + units, total = 0;
+    struct exact exact = {0};
+    zr_result result = zr_engine_all_squares(engine);
+    if (result == ZR_OK)
+        result = zr_comm_host_all_gather(engine->options.comm, mine, units * sizeof *mine, all);
+    for (size_t u = 0; u < units && result == ZR_OK; u++)
+        for (unsigned r = 0; r < engine->world; r++) {
+            total += all[r * units + u];
+            add_exactly(&exact, all[r * units + u]);
+        }
+    if (result == ZR_OK)
+        result = add_over(engine->options.tensor, &exact);
+    if (result == ZR_OK)
+        result = add_over(engine->options.pipeline, &exact);
+    if (zr_engine_is_part(engine))
+        total = isfinite(exact.sum) ? exact.sum + exact.rest : exact.sum;
+    *norm = sqrt(total);
+    return result;
+}
+
+/* Computes the gradients' norm, decides whether the step is skipped, and sets the factor of the update. */
+zr_result zr_engine_norm(struct zr_engine *engine, struct zr_step_report *report, float *scale)
+{
+    const struct zr_optimizer_options *options = &engine->options.optimizer;
+    double norm;
+    zr_result result = gradient_norm(engine, &norm);
+    if (result != ZR_OK)
+        return result;
+    report->gradient_norm = norm / (double)report->loss_scale;
+    report->skipped = !isfinite(norm);
+    if (report->skipped && engine->options.precision != ZR_PRECISION_FP16)
+        return zr_engine_report_bad_gradient(engine);
+    if (!zr_engine_follow_scaling(engine, !report->skipped))
+        return zr_engine_report_bad_gradient(engine);
+    if (options->clip > 0 && !report->skipped && report->gradient_norm > options->clip)
+        report->clip_scale = (float)(options->clip / report->gradient_norm);
+    *scale = report->clip_scale / report->loss_scale;
+    return ZR_OK;
+}
