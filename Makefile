@@ -416,6 +416,7 @@ lint-built:
 	cppcheck --quiet --std=c11 --enable=warning,performance,portability --error-exitcode=1 --inline-suppr \
 		--suppress=missingIncludeSystem --suppress=invalidPointerCast -I. $(filter-out tests/%,$(filter %.c,$(sources)))
 	tests/tidy
+	tests/modes
 
 clean:
 	rm -rf $(BUILD)

@@ -121,5 +121,7 @@ same(circle_sizes(uses), dict(sorted(CIRCLES.items())), f"circles of more than {
 for circle in circles(uses):
     if len(circle) > CIRCLE_MAX:
         note(f"{len(circle)}: {' '.join(circle)}")
+modes = subprocess.run([sys.executable, "tests/modes"], capture_output=True, text=True)
+same(modes.returncode, 0, f"the engine decides once: {modes.stdout.strip()}")
 same(upward(read_includes()), [], "no file includes a header of a room above its own")
 done()

@@ -49,7 +49,7 @@ static void find_parameters(struct zr_engine *engine)
         if (state->parameters == &zr_parameters_filed)
             continue;
         state->whole = state->resident ? at : NULL;
-        state->shard = at ? at + (state->resident ? state->owned_from * engine->parameter_bytes : 0) : NULL;
+        state->shard = at + (state->owned_from - state->parameters_from) * engine->parameter_bytes;
     }
 }
 
@@ -319,8 +319,7 @@ void zr_engine_destroy(zr_engine *engine)
         zr_drop(engine->tiers[t].arena, &engine->tiers[t].sums);
         zr_drop(engine->tiers[t].arena, &engine->tiers[t].gradients);
     }
-    if (engine->host_parameters)
-        zr_drop(engine->options.offload.host, &engine->host_parameters);
+    zr_drop(engine->options.offload.host, &engine->host_parameters);
     zr_drop(arena, &engine->parameters);
     zr_drop(host_arena, &engine->units);
     if (engine->layout.units)

@@ -71,15 +71,16 @@ struct zr_unit_state {
     bool resident; /* parameters are kept whole */
     struct zr_state_tier *tier;
     const struct zr_parameter_tier *parameters; /* see parameter_tier.h */
-    size_t parameters_at;                       /* offset of the unit or its shard in the pool, in elements */
-    void *whole,
-        *shard;     /* parameters in memory: the unit, if resident; from owned_from on, unless in a file */
-    void *gathered; /* temporarily whole parameters; NULL: not gathered */
-    unsigned references;                   /* gathers without release, at every stage */
-    zr_ticket parameter_ticket;            /* gather in progress */
-    zr_ticket parameter_copy;              /* ticket of engine->copies: copy from the host in progress */
-                                           /* Gradients. */
-    const struct zr_gradient_path *path;   /* see gradients.h */
+    /* The part of the unit that is kept, and its place in the pool, in elements. */
+    size_t parameters_from, parameters_count, parameters_at;
+    void *whole;                         /* parameters of the whole unit: kept, or gathered; NULL: neither */
+    void *shard;                         /* kept parameters from owned_from on; NULL: in a file */
+    void *gathered;                      /* block of temporarily whole parameters; NULL: none */
+    unsigned references;                 /* gathers without release, at every stage */
+    zr_ticket parameter_ticket;          /* gather in progress */
+    zr_ticket parameter_copy;            /* ticket of engine->copies: copy from the host in progress */
+                                         /* Gradients. */
+    const struct zr_gradient_path *path; /* see gradients.h */
     const struct zr_gradient_place *place; /* likewise */
     void *kept;                /* kept gradients, whole or this rank's shard; NULL: not in memory */
     struct zr_numbers reduced; /* this rank's shard after the last reduction of a step */

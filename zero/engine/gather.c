@@ -20,6 +20,7 @@ size_t zr_engine_offset(const zr_engine *engine, size_t parameter)
 static void drop_unit(struct zr_engine *engine, size_t unit)
 {
     zr_drop(engine->options.arena, &engine->units[unit].gathered);
+    engine->units[unit].whole = NULL;
     engine->gathered_units--;
 }
 
@@ -39,7 +40,7 @@ static zr_result fill_gathered(struct zr_engine *engine, size_t unit)
             &(struct zr_host_copy){
                 .to = state->gathered, .from = source.shard, .bytes = shard_bytes, .before = source.before},
             &state->parameter_copy);
-    size_t host_bytes = state->parameters->on_host ? shard_bytes : 0;
+    size_t host_bytes = state->parameters->on_host * shard_bytes;
     engine->moved_bytes += host_bytes;
     result = zr_engine_await_parameters(engine, unit); /* wait for the shard */
     if (result != ZR_OK)
@@ -68,6 +69,7 @@ static zr_result start_gathering(struct zr_engine *engine, size_t unit)
                                engine->parameter_bytes, &state->gathered);
     if (result != ZR_OK)
         return zr_name_unit(result, u->unit.name);
+    state->whole = state->gathered;
     engine->gathered_units++;
     result = fill_gathered(engine, unit);
     if (result != ZR_OK) /* a failed gather leaves no operation that writes to the block */
@@ -108,7 +110,7 @@ zr_result zr_engine_prefetch(zr_engine *engine, unsigned unit)
     if (result != ZR_OK)
         return result;
     const struct zr_unit_state *state = &engine->units[unit];
-    if (state->resident || state->gathered || engine->gathered_units >= engine->gathered_max)
+    if (state->whole || engine->gathered_units >= engine->gathered_max)
         return ZR_OK;
     return start_gathering(engine, unit);
 }
@@ -129,7 +131,7 @@ zr_result zr_engine_gather(zr_engine *engine, unsigned unit, const void **base)
         return zr_fail(ZR_ERR_INVALID, "cannot gather unit %s: %u other units are in use; release one first",
                        engine->layout.units[unit].unit.name, engine->gathered_max);
 
-    if (!state->resident && !state->gathered) {
+    if (!state->whole) {
         result = make_space(engine);
         if (result == ZR_OK)
             result = start_gathering(engine, unit);
@@ -140,7 +142,7 @@ zr_result zr_engine_gather(zr_engine *engine, unsigned unit, const void **base)
         return result;
     if (state->references++ == 0)
         engine->used_units++;
-    *base = state->resident ? state->whole : state->gathered;
+    *base = state->whole;
     return ZR_OK;
 }
 

@@ -76,8 +76,7 @@ zr_result zr_engine_gradient_file_open(struct zr_engine *engine)
 
 void zr_engine_gradient_file_close(struct zr_engine *engine)
 {
-    if (engine->options.offload.host)
-        zr_drop(engine->options.offload.host, &engine->gradient_file.slots);
+    zr_drop(engine->options.offload.host, &engine->gradient_file.slots);
     zr_drop(engine->options.host_arena, &engine->gradient_file.pass);
     zr_drop(engine->options.host_arena, &engine->gradient_file.extents);
 }

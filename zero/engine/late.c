@@ -163,11 +163,9 @@ void zr_engine_late_close(struct zr_engine *engine)
     late->worker = NULL;
     for (size_t u = 0; engine->units && u < engine->layout.units_count; u++)
         drop_late(engine, u);
-    if (engine->options.offload.host) {
-        zr_drop(engine->options.offload.host, &late->parameters);
-        zr_drop(engine->options.offload.host, &late->other_sums);
-        zr_drop(engine->options.offload.host, &late->other_gradients);
-    }
+    zr_drop(engine->options.offload.host, &late->parameters);
+    zr_drop(engine->options.offload.host, &late->other_sums);
+    zr_drop(engine->options.offload.host, &late->other_gradients);
     zr_drop(engine->options.host_arena, &late->units);
     zr_engine_actions_drop(engine, &late->publishing);
     zr_engine_actions_drop(engine, &late->actions);

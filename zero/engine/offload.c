@@ -53,8 +53,7 @@ void zr_engine_offload_close(struct zr_engine *engine)
     if (engine->copies)
         zr_comm_destroy(engine->copies);
     engine->copies = NULL;
-    if (engine->options.offload.host)
-        zr_drop(engine->options.offload.host, &engine->bounce);
+    zr_drop(engine->options.offload.host, &engine->bounce);
 }
 
 void zr_engine_get_file_report(const struct zr_engine *engine, struct zr_state_file_report *out)
@@ -174,9 +173,7 @@ zr_result zr_engine_gradients_add(struct zr_engine *engine, size_t unit)
     struct zr_unit_state *state = &engine->units[unit];
     state->engine = engine;
     state->adds = state->accumulated > 0;
-    state->gradient_task =
-        (struct zr_copies_task){.run = add_gradients,
-                                .state = state,
-                                .bytes = state->tier->offloaded ? gradient_bytes(engine, unit) : 0};
+    state->gradient_task = (struct zr_copies_task){
+        .run = add_gradients, .state = state, .bytes = state->tier->offloaded * gradient_bytes(engine, unit)};
     return zr_copies_run(engine->copies, &state->gradient_task, &state->gradient_copy);
 }

@@ -73,8 +73,7 @@ void zr_engine_parameter_file_close(struct zr_engine *engine)
     struct zr_parameter_file *file = &engine->parameter_file;
     zr_nvme_close(file->io);
     file->io = NULL;
-    if (engine->options.offload.host)
-        zr_drop(engine->options.offload.host, &file->memory);
+    zr_drop(engine->options.offload.host, &file->memory);
     zr_drop(engine->options.host_arena, &file->extents);
 }
 

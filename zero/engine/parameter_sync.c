@@ -259,10 +259,8 @@ zr_result zr_engine_verify_finite(zr_engine *engine)
     if (result != ZR_OK || engine->simulated)
         return result;
     for (size_t u = 0; u < engine->layout.units_count; u++) {
-        const struct zr_layout_unit *unit = &engine->layout.units[u];
         const struct zr_unit_state *state = &engine->units[u];
-        size_t count = state->resident ? unit->padded_elements : unit->shard_elements;
-        size_t at = count;
+        size_t count = state->parameters_count, at = count;
         void *kept;
         result = kept_parameters(engine, u, &kept);
         if (result == ZR_OK)
@@ -275,7 +273,7 @@ zr_result zr_engine_verify_finite(zr_engine *engine)
             return result;
         if (at == count)
             continue;
-        at += state->resident ? 0 : engine->rank * unit->shard_elements;
+        at += state->parameters_from;
         const struct zr_layout_parameter *p = zr_engine_parameter_at(engine, u, at);
         return zr_fail(ZR_ERR_CORRUPT, "parameter %s is not finite at element %zu after %" PRIu64 " steps",
                        p ? p->parameter.name : "padding", p ? at - p->offset : at, engine->steps_done);

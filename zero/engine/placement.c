@@ -212,16 +212,16 @@ static void place_parameters(struct zr_engine *engine)
         struct zr_unit_state *state = &engine->units[u];
         state->resident =
             unit->padded_elements > limit || (state->tier != engine->state_tier && engine->world == 1);
+        state->parameters_from = state->resident ? 0 : engine->rank * unit->shard_elements;
+        state->parameters_count = state->resident ? unit->padded_elements : unit->shard_elements;
         state->parameters = parameter_tier(engine, state);
-        if (state->parameters == &zr_parameters_filed) {
-            engine->shards_parameters = true;
+        engine->shards_parameters |= !state->resident;
+        if (state->parameters == &zr_parameters_filed)
             continue;
-        }
         size_t *elements =
             state->parameters->on_host ? &engine->host_parameters_elements : &engine->parameters_elements;
         state->parameters_at = *elements;
-        *elements += state->resident ? unit->padded_elements : unit->shard_elements;
-        engine->shards_parameters |= !state->resident;
+        *elements += state->parameters_count;
     }
 }
 

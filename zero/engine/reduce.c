@@ -281,7 +281,7 @@ static zr_result reduce_to_sum(struct zr_engine *engine, size_t unit)
     if (result != ZR_OK)
         return result;
     size_t host_bytes =
-        state->tier->offloaded ? u->shard_elements * zr_precision_bytes(state->reduced.precision) : 0;
+        state->tier->offloaded * u->shard_elements * zr_precision_bytes(state->reduced.precision);
     engine->moved_bytes += host_bytes;
     return zr_comm_reduce_scatter(
         engine->options.comm,

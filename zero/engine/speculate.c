@@ -82,10 +82,8 @@ void zr_engine_speculation_close(struct zr_engine *engine)
     if (speculation->worker)
         zr_comm_destroy(speculation->worker); /* waits for its operations */
     speculation->worker = NULL;
-    if (engine->options.offload.host) {
-        zr_drop(engine->options.offload.host, &speculation->parameters);
-        zr_drop(engine->options.offload.host, &speculation->log);
-    }
+    zr_drop(engine->options.offload.host, &speculation->parameters);
+    zr_drop(engine->options.offload.host, &speculation->log);
     zr_drop(engine->options.host_arena, &speculation->order);
     zr_drop(engine->options.host_arena, &speculation->units);
 }
