@@ -15,12 +15,22 @@ from bench_speeds import MACHINE
 
 PROGRAMS = ("bin/zr", "bin/zr-train", "tests/bench_operations")
 TRAIN = ["bin/zr-train", "--data", "README.md", "--layers", "4", "--hidden", "128", "--heads", "4", "--seq", "128", "--batch", "4", "--steps", "8"]
+# Steps of few tokens, so that reductions and updates are most of the work.
+ENGINE = ["bin/zr-train", "--data", "README.md", "--layers", "4", "--hidden", "256", "--heads", "4", "--seq", "16", "--batch", "2", "--steps", "60"]
+FILES = ["--offload-optimizer", "nvme:.", "--offload-param", "nvme:.", "--force"]
 SUBJECTS = {"arena on sim": ["tests/bench_operations", "zr", "training", "100"],
             "arena on sim, server": ["tests/bench_operations", "zr", "server", "60"],
             "arena on sim, small": ["tests/bench_operations", "zr", "small", "60"],
             "planned small": ["tests/bench_operations", "planned", "small", "60"],
             "arena on host": ["tests/bench_operations", "zr-host", "training", "30", "1", "4"],
             "short training": TRAIN,
+            "engine, one rank": ENGINE,
+            "engine, stage 0": [*ENGINE, "--ranks", "2", "--stage", "0"],
+            "engine, stage 3": [*ENGINE, "--ranks", "2", "--stage", "3", "--precision", "bf16"],
+            "engine, state in memory": [*ENGINE, "--ranks", "2", "--stage", "2", "--offload-optimizer", "cpu", "--speculative-update", "none"],
+            "engine, delayed": [*ENGINE, "--ranks", "2", "--stage", "2", "--offload-optimizer", "cpu", "--delayed-update"],
+            "engine, speculative": [*ENGINE, "--ranks", "2", "--stage", "2", "--offload-optimizer", "cpu", "--speculative-update", "1GiB"],
+            "engine, files": [*ENGINE, "--ranks", "2", "--stage", "3", *FILES],
             "dry run": ["bin/zr-train", "--dry-run", "--layers", "96", "--hidden", "12288", "--heads", "96", "--seq", "2048",
                         "--world-size", "1024", "--stage", "3"],
             "replay": ["bin/zr", "replay", "TRACE", "--policy", "zr", "--repeat", "2000"]}
