@@ -106,6 +106,7 @@ enum zr_optimizer_kind {
     ZR_OPTIMIZER_ADAMW = 0, /* momentum and variance, decoupled weight decay */
     ZR_OPTIMIZER_SGD,       /* momentum = momentum_factor * momentum + gradient + decay * parameter */
 };
+#define ZR_OPTIMIZER_NAMES "adamw|sgd" /* of the kinds, in order */
 
 struct zr_optimizer_options {
     enum zr_optimizer_kind kind;

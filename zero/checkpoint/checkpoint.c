@@ -19,11 +19,6 @@
 #include "zero/engine/engine.h"
 #include "zero/checkpoint/checkpoint_inside.h"
 
-const char *zr_checkpoint_optimizer_name(const zr_engine *engine)
-{
-    return zr_engine_optimizer(engine) == ZR_OPTIMIZER_SGD ? "sgd" : "adamw";
-}
-
 /* Hashes each byte as a word. */
 uint64_t zr_checkpoint_text_sum(const char *text, size_t bytes)
 {

@@ -17,7 +17,6 @@
 uint64_t zr_checkpoint_text_sum(const char *text, size_t bytes);
 
 /* "adamw" or "sgd", as in the manifest and --optimizer. */
-const char *zr_checkpoint_optimizer_name(const zr_engine *engine);
 
 /* Names of a step's folder. */
 enum zr_checkpoint_kind {

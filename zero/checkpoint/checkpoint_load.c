@@ -10,6 +10,7 @@
 #include "alloc/base/error.h"
 #include "alloc/heap/heap.h"
 #include "zero/checkpoint/checkpoint_inside.h"
+#include "zero/engine/engine.h"
 #include "zero/checkpoint/model_file.h"
 
 #define MANIFEST_MAX ((uint64_t)64 << 10) /* jansson takes up to a hundred times as much */
@@ -204,7 +205,7 @@ static zr_result damaged(const char *name, const char *what)
 /* Checks the optimizer. The state of another optimizer cannot be used. */
 static zr_result check_optimizer(const struct load *load, json_t *root, const char *name)
 {
-    const char *ours = zr_checkpoint_optimizer_name(load->checkpoint->engine);
+    const char *ours = load->checkpoint->engine->optimizer->name;
     const char *theirs = json_string_value(json_object_get(root, "optimizer"));
 
     if (!theirs)

@@ -15,7 +15,7 @@
 enum {
     PATH_BYTES_MAX = 4095 - (int)sizeof ".partial",
     STATE_PIECE_ELEMENTS = 16384, /* elements read at a time */
-    STATE_KINDS_MAX = 3,
+    STATE_KINDS_MAX = 1 + ZR_SLOTS_MAX,
     STEPS_DIGITS = 20,    /* decimal */
     CHECKSUM_DIGITS = 16, /* hexadecimal, as for the words of the loss scale */
     SCALE_WORDS = 3
@@ -137,11 +137,6 @@ static zr_result take_scaling(const struct state *state, const struct zr_state_s
 
 /* ---- The header ---------------------------------------------------------------------------------------- */
 
-static const char *optimizer_name(const struct zr_engine *engine)
-{
-    return zr_engine_optimizer(engine) == ZR_OPTIMIZER_SGD ? "sgd" : "adamw";
-}
-
 static const struct zr_parameter *listed(const struct state *state, size_t index)
 {
     return state->whole ? &state->whole->parameters[index]
@@ -166,7 +161,7 @@ static void say_notes(struct zr_safetensors_header *header, struct state *state)
     } else {
         zr_safetensors_note(header, "format", "zr-state");
         zr_safetensors_note(header, "version", "2");
-        zr_safetensors_note(header, "optimizer", "%s", optimizer_name(state->engine));
+        zr_safetensors_note(header, "optimizer", "%s", state->engine->optimizer->name);
         zr_safetensors_note(header, "steps", "%020" PRIu64, state->numbers.steps);
         state->steps_at_bytes = zr_safetensors_at(header) - STEPS_DIGITS;
     }
@@ -183,8 +178,8 @@ static void say_notes(struct zr_safetensors_header *header, struct state *state)
 /* zr_safetensors_contents.say */
 static void say_contents(struct zr_safetensors_header *header, void *whose)
 {
-    static const char *const prefixes[STATE_KINDS_MAX] = {"", ZR_STATE_MOMENTUM, ZR_STATE_VARIANCE};
     struct state *state = whose;
+    const struct zr_optimizer *optimizer = state->engine->optimizer;
     char name[ZR_SAFETENSORS_NAME_MAX];
     uint64_t first = 0;
 
@@ -192,7 +187,10 @@ static void say_contents(struct zr_safetensors_header *header, void *whose)
     for (unsigned kind = 0; kind < state->kinds; kind++)
         for (size_t i = 0; i < state->count; i++) {
             const struct zr_parameter *p = listed(state, i);
-            int length = snprintf(name, sizeof name, "%s%.*s", prefixes[kind], (int)sizeof p->name, p->name);
+            int length =
+                kind == 0 ? 0 : snprintf(name, sizeof name, "optimizer.%s.", optimizer->slots[kind - 1].name);
+            length +=
+                snprintf(name + length, sizeof name - (size_t)length, "%.*s", (int)sizeof p->name, p->name);
             uint64_t elements = elements_in_file(state, i), columns = p->shape[1];
             zr_assert(length >= 0 && (size_t)length < sizeof name);
             zr_safetensors_tensor(header,
@@ -228,7 +226,7 @@ static void state_start(struct state *out, zr_engine *engine, const struct zr_st
     out->world = zr_comm_world(out->comm);
     for (size_t i = 0; i < out->count; i++)
         out->elements += elements_in_file(out, i);
-    out->kinds = model ? 1 : zr_engine_optimizer(engine) == ZR_OPTIMIZER_SGD ? 2 : STATE_KINDS_MAX;
+    out->kinds = model ? 1 : 1 + engine->optimizer->slots_count;
     out->contents = (struct zr_safetensors_contents){say_contents, out};
     out->data_at_bytes = zr_safetensors_data_at(&out->contents);
 }
@@ -345,7 +343,7 @@ static zr_result transfer_parameter(const struct state *state, enum transfer how
     const struct zr_engine *engine = state->engine;
     struct zr_owned owned;
     zr_result result = zr_engine_take_owned(state->engine, p->parameter.unit, &owned);
-    float *const tensors[STATE_KINDS_MAX] = {owned.master, owned.momentum, owned.variance};
+    float *const tensors[STATE_KINDS_MAX] = {owned.master, owned.slots[0], owned.slots[1]};
     size_t shard = engine->layout.units[p->parameter.unit].shard_elements, from = engine->rank * shard;
     uint64_t there = elements_in_file(state, at->index);
 
@@ -527,7 +525,7 @@ static zr_result check_header(struct state *state, const struct zr_state_source 
         return zr_fail(ZR_ERR_FORMAT,
                        "'%s' does not have the header of this model's state: it is damaged, not a file of "
                        "zr_engine_save(), or has another parameter list or optimizer (this is %s); %s",
-                       source->path, optimizer_name(state->engine), source->remedy);
+                       source->path, state->engine->optimizer->name, source->remedy);
     return result;
 }
 

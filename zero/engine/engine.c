@@ -28,7 +28,7 @@ static zr_result open_store(struct zr_engine *engine, struct zr_state_tier *tier
                                          .stay = engine->stay,
                                          .staying = staying,
                                          .master = tier->masters,
-                                         .variance = o->optimizer.kind == ZR_OPTIMIZER_ADAMW,
+                                         .optimizer = engine->optimizer,
                                          .host_arena = o->host_arena,
                                          .file = file,
                                          .more_bytes = engine->gradient_file.bytes,
@@ -99,14 +99,16 @@ static zr_result take_pools(struct zr_engine *engine)
 
 static zr_result clear_states(struct zr_engine *engine, size_t unit, const struct zr_owned *owned)
 {
-    size_t bytes = (owned->to - owned->from) * sizeof(float);
-    float *const states[] = {engine->units[unit].tier->masters ? owned->master : NULL, owned->momentum,
-                             owned->variance};
+    size_t elements = owned->to - owned->from;
     struct zr_compute compute = zr_engine_unit_compute(engine, unit);
     zr_result result = ZR_OK;
-    for (size_t i = 0; i < sizeof states / sizeof *states && result == ZR_OK; i++)
-        if (states[i])
-            result = compute.kernels->clear(compute.context, &(struct zr_clear){bytes, states[i]});
+    if (engine->units[unit].tier->masters)
+        result = compute.kernels->clear(compute.context,
+                                        &(struct zr_clear){elements * sizeof(float), owned->master});
+    for (unsigned s = 0; s < engine->optimizer->slots_count && result == ZR_OK; s++)
+        result = compute.kernels->clear(
+            compute.context,
+            &(struct zr_clear){zr_slot_state_bytes(&engine->optimizer->slots[s], elements), owned->slots[s]});
     return result;
 }
 
@@ -217,6 +219,7 @@ static zr_result keep_options(struct zr_engine *engine, const struct zr_engine_o
 {
     struct zr_optimizer_options *optimizer = &engine->options.optimizer;
     engine->options = *options;
+    engine->optimizer = zr_optimizer_of(options->optimizer.kind);
     engine->simulated = !options->kernels->executes;
     engine->apart = !options->kernels->host_visible;
     open_tiers(engine);

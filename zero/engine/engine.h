@@ -194,6 +194,7 @@ struct zr_parameter_file {
 
 struct zr_engine {
     struct zr_engine_options options;
+    const struct zr_optimizer *optimizer;
     struct zr_layout layout;
     struct zr_unit_state *units;            /* [layout.units_count] */
     size_t parameter_bytes, gradient_bytes; /* per element */
@@ -379,8 +380,8 @@ void zr_engine_set_clock(struct zr_engine *engine, struct zr_comm_clock *clock);
 struct zr_owned {
     size_t from, to; /* range of elements in the unit; the pointers below point to element `from` */
     struct zr_numbers parameters;
-    float *master;              /* in fp32 the parameters */
-    float *momentum, *variance; /* variance: NULL for SGD */
+    float *master;             /* in fp32 the parameters */
+    void *slots[ZR_SLOTS_MAX]; /* of the optimizer */
 };
 static inline struct zr_numbers zr_numbers_at(struct zr_numbers numbers, size_t index)
 {

@@ -83,8 +83,8 @@ static zr_result check_optimizer(const struct zr_engine_options *engine_options)
                                    {"epsilon", options->epsilon, min_epsilon, FLT_MAX, false}};
     zr_result result;
 
-    if ((unsigned)options->kind > ZR_OPTIMIZER_SGD)
-        return zr_fail(ZR_ERR_INVALID, "unknown optimizer %d; use ZR_OPTIMIZER_ADAMW or ZR_OPTIMIZER_SGD",
+    if (!zr_optimizer_of(options->kind))
+        return zr_fail(ZR_ERR_INVALID, "unknown optimizer %d; use a value of enum zr_optimizer_kind",
                        (int)options->kind);
     if (options->groups_count > ZR_GROUPS_MAX)
         return zr_fail(ZR_ERR_INVALID, "%u parameter groups exceed the maximum of %d", options->groups_count,

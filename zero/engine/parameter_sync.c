@@ -86,20 +86,32 @@ static zr_result synchronize_and_roll_back(struct zr_engine *engine)
     return result == ZR_OK ? zr_engine_synchronize(engine) : result;
 }
 
+static zr_result all_gather_state(struct zr_engine *engine, size_t unit, void *whole, size_t shard_bytes)
+{
+    return zr_comm_all_gather(engine->options.comm,
+                              &(struct zr_all_gather){.source = (char *)whole + engine->rank * shard_bytes,
+                                                      .destination = whole,
+                                                      .shard_bytes = shard_bytes,
+                                                      .label = zr_engine_label(unit, ZR_LABEL_PARAMETERS),
+                                                      .type = ZR_COMM_FP32},
+                              &engine->units[unit].parameter_ticket);
+}
+
 /* At stage 0 each rank holds the whole state, of which it has loaded only its shard. */
 static zr_result all_gather_states(struct zr_engine *engine, size_t unit)
 {
     struct zr_owned owned;
+    size_t shard_elements = engine->layout.units[unit].shard_elements;
     zr_result result = zr_engine_take_owned(engine, unit, &owned);
-    float *const states[] = {owned.momentum, owned.variance,
-                             engine->units[unit].tier->masters ? owned.master : NULL};
+    const struct zr_optimizer *optimizer = engine->optimizer;
     /* Operations end in order, so the ticket of the last one covers all. */
     zr_ticket *ticket = &engine->units[unit].parameter_ticket;
 
-    for (size_t i = 0; i < sizeof states / sizeof *states && result == ZR_OK; i++)
-        if (states[i])
-            result =
-                zr_engine_all_gather(engine, unit, (struct zr_numbers){states[i], ZR_PRECISION_FP32}, ticket);
+    for (unsigned s = 0; s < optimizer->slots_count && result == ZR_OK; s++)
+        result = all_gather_state(engine, unit, owned.slots[s],
+                                  zr_slot_state_bytes(&optimizer->slots[s], shard_elements));
+    if (result == ZR_OK && engine->units[unit].tier->masters)
+        result = all_gather_state(engine, unit, owned.master, shard_elements * sizeof(float));
     if (result == ZR_OK && !engine->state_tier->store.table->random)
         result = zr_comm_wait(engine->options.comm, *ticket);
     zr_result given = zr_engine_give_owned(engine, unit, true);
@@ -328,8 +340,8 @@ void zr_engine_segment(const zr_engine *engine, size_t index, struct zr_shard_se
             .global_index = piece.global_index,
             .count = piece.count,
             .parameter = owned.master + skip,
-            .momentum = owned.momentum + skip,
-            .variance = owned.variance ? owned.variance + skip : NULL,
+            .momentum = (float *)owned.slots[0] + skip,
+            .variance = owned.slots[1] ? (float *)owned.slots[1] + skip : NULL,
         };
         return;
     }

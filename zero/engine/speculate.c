@@ -14,8 +14,8 @@ static size_t owned_elements(const struct zr_engine *engine, size_t unit)
 
 size_t zr_engine_old_bytes(const struct zr_engine *engine, size_t unit)
 {
-    unsigned kinds = engine->state_tier->store.options.variance ? 3 : 2;
-    return kinds * owned_elements(engine, unit) * sizeof(float);
+    size_t elements = owned_elements(engine, unit);
+    return elements * sizeof(float) + zr_optimizer_bytes(engine->optimizer, elements);
 }
 
 bool zr_engine_may_speculate(const struct zr_engine *engine, size_t unit)
@@ -216,18 +216,17 @@ enum direction { TO_LOG, FROM_LOG };
 /* Copies this rank's part of a unit to the log or back. */
 static zr_result copy_old_values(struct zr_engine *engine, size_t unit, enum direction direction)
 {
+    const struct zr_optimizer *optimizer = engine->optimizer;
     struct zr_owned owned;
-    float *old = engine->speculation.units[unit].log;
+    char *old = (char *)engine->speculation.units[unit].log;
     size_t count = owned_elements(engine, unit);
     zr_result result = zr_engine_take_owned(engine, unit, &owned);
-    float *const states[] = {owned.master, owned.momentum, owned.variance};
-    for (unsigned kind = 0; kind < sizeof states / sizeof *states && result == ZR_OK && !engine->simulated;
-         kind++) {
-        if (!states[kind])
-            continue;
-        memcpy(direction == TO_LOG ? old : states[kind], direction == TO_LOG ? states[kind] : old,
-               count * sizeof *old);
-        old += count;
+    for (unsigned s = 0; s <= optimizer->slots_count && result == ZR_OK && !engine->simulated; s++) {
+        bool master = s == optimizer->slots_count;
+        void *state = master ? owned.master : owned.slots[s];
+        size_t bytes = master ? count * sizeof(float) : zr_slot_state_bytes(&optimizer->slots[s], count);
+        memcpy(direction == TO_LOG ? old : state, direction == TO_LOG ? state : old, bytes);
+        old += bytes;
     }
     zr_result given = zr_engine_give_owned(engine, unit, direction == FROM_LOG);
     return result == ZR_OK ? given : result;

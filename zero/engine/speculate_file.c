@@ -120,9 +120,8 @@ static zr_result fetch_ahead(struct zr_engine_run *run, size_t unit)
         .to = state->owned_to,
         .parameters = {parameters_wait(engine, unit) ? new_parameters(engine, unit) : state->shard,
                        engine->options.precision},
-        .master = view.master,
-        .momentum = view.momentum,
-        .variance = view.variance};
+        .master = view.master};
+    memcpy(run->owned.slots, view.slots, sizeof view.slots);
     return result;
 }
 

@@ -1,8 +1,8 @@
 /* state_file.c: the state store in an offload file, with a few buffers in memory. See state_store.h.
  *
- * A unit's extent holds its masters, momentum and variance, padded to a block. In a pass the pipeline reads
- * ahead and writes behind. The end of a pass does not wait for the last writes, which overlap with the next
- * forward; the next call reports their failure. Outside of a pass the first buffer caches one unit. A
+ * A unit's extent holds its masters and the optimizer's slots, padded to a block. In a pass the pipeline
+ * reads ahead and writes behind. The end of a pass does not wait for the last writes, which overlap with the
+ * next forward; the next call reports their failure. Outside of a pass the first buffer caches one unit. A
  * simulated store has buffers and no file, and waits by the simulated clock. */
 #include "zero/engine/state_store.h"
 
@@ -12,7 +12,7 @@
 #include "zero/comm/take.h"
 #include "zero/file_io/nvme_pipeline.h"
 
-enum { KINDS = 3, NO_UNIT = UINT32_MAX };
+enum { NO_UNIT = UINT32_MAX };
 
 /* A unit with two places in the file. */
 struct ahead_unit {
@@ -42,25 +42,23 @@ struct zr_nvme_state {
     struct ahead_unit *ahead;  /* [units_count] */
 };
 
-static bool has_kind(const struct zr_state_store *store, unsigned kind)
-{
-    return kind == 0 ? store->options.master : kind == 1 || store->options.variance;
-}
-
 static size_t bytes_of(const struct zr_state_store *store, size_t unit)
 {
-    size_t kinds = 0;
-    for (unsigned kind = 0; kind < KINDS; kind++)
-        kinds += has_kind(store, kind);
-    return kinds * zr_state_store_elements(store, unit) * sizeof(float);
+    size_t elements = zr_state_store_elements(store, unit);
+    return store->options.master * elements * sizeof(float) +
+           zr_optimizer_bytes(store->options.optimizer, elements);
 }
 
 static void view(const struct zr_state_store *store, size_t unit, void *at, struct zr_state_view *out)
 {
-    float *next = at, **const kinds[KINDS] = {&out->master, &out->momentum, &out->variance};
-    for (unsigned kind = 0; kind < KINDS; kind++) {
-        *kinds[kind] = has_kind(store, kind) ? next : NULL;
-        next += has_kind(store, kind) ? zr_state_store_elements(store, unit) : 0;
+    const struct zr_optimizer *optimizer = store->options.optimizer;
+    size_t elements = zr_state_store_elements(store, unit);
+    char *next = at;
+    *out = (struct zr_state_view){.master = store->options.master ? at : NULL};
+    next += store->options.master * elements * sizeof(float);
+    for (unsigned s = 0; s < optimizer->slots_count; s++) {
+        out->slots[s] = next;
+        next += zr_slot_state_bytes(&optimizer->slots[s], elements);
     }
 }
 

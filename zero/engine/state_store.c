@@ -35,8 +35,8 @@ size_t zr_state_store_at(const struct zr_state_store *store, size_t unit)
 
 static void memory_close(struct zr_state_store *store)
 {
-    zr_drop(store->options.arena, &store->variance);
-    zr_drop(store->options.arena, &store->momentum);
+    for (unsigned s = ZR_SLOTS_MAX; s-- > 0;)
+        zr_drop(store->options.arena, &store->slots[s]);
     zr_drop(store->options.arena, &store->master);
 }
 
@@ -46,12 +46,10 @@ static zr_result memory_open(struct zr_state_store *store)
     zr_result result = ZR_OK;
     if (o->master)
         result = zr_take(o->arena, ZR_TAG_MASTER, store->elements, sizeof(float), (void **)&store->master);
-    if (result == ZR_OK)
+    for (unsigned s = 0; s < o->optimizer->slots_count && result == ZR_OK; s++)
         result =
-            zr_take(o->arena, ZR_TAG_OPTIMIZER, store->elements, sizeof(float), (void **)&store->momentum);
-    if (result == ZR_OK && o->variance)
-        result =
-            zr_take(o->arena, ZR_TAG_OPTIMIZER, store->elements, sizeof(float), (void **)&store->variance);
+            zr_take(o->arena, ZR_TAG_OPTIMIZER, zr_slot_state_bytes(&o->optimizer->slots[s], store->elements),
+                    1, (void **)&store->slots[s]);
     return result;
 }
 
@@ -61,9 +59,10 @@ static zr_result memory_take(struct zr_state_store *store, size_t unit, struct z
     *out = (struct zr_state_view){.master = NULL};
     if (zr_state_store_elements(store, unit) == 0)
         return ZR_OK;
-    *out = (struct zr_state_view){.master = store->master ? store->master + at : NULL,
-                                  .momentum = store->momentum + at,
-                                  .variance = store->variance ? store->variance + at : NULL};
+    const struct zr_optimizer *optimizer = store->options.optimizer;
+    out->master = store->master ? store->master + at : NULL;
+    for (unsigned s = 0; s < optimizer->slots_count; s++)
+        out->slots[s] = store->slots[s] + zr_slot_state_bytes(&optimizer->slots[s], at);
     return ZR_OK;
 }
 

@@ -11,11 +11,13 @@
 
 #include "zero/comm/clock.h"
 #include "zero/engine/layout.h"
+#include "zero/engine/optimizer.h"
 #include "zero/file_io/nvme_pipeline.h"
 
 /* State of one unit, from the first element that the rank updates; NULL: not in this store. */
 struct zr_state_view {
-    float *master, *momentum, *variance;
+    float *master;
+    void *slots[ZR_SLOTS_MAX]; /* of the optimizer */
 };
 
 enum { ZR_STATE_FILE_ALIGN_BYTES = 4096 };
@@ -28,8 +30,8 @@ struct zr_state_store_options {
      * The view of a unit that is not in the store is all NULL. */
     struct zr_unit_range stay;
     bool staying;
-    bool master;          /* masters are separate from the parameters */
-    bool variance;        /* the optimizer has a variance */
+    bool master; /* masters are separate from the parameters */
+    const struct zr_optimizer *optimizer;
     zr_arena *host_arena; /* for records */
     /* File store only; must outlive the store. Its buffers are in `arena`, tag offload. */
     const struct zr_offload_file *file;
@@ -62,8 +64,9 @@ struct zr_state_store {
     const struct zr_state_store_table *table; /* NULL: not open */
     struct zr_state_store_options options;
     size_t elements; /* of each kind, over all units */
-    /* Memory store only, [elements]. */
-    float *master, *momentum, *variance;
+    /* Memory store only: state of [elements]. */
+    float *master;
+    char *slots[ZR_SLOTS_MAX];
     struct zr_nvme_state *file; /* file store only */
 };
 

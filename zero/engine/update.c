@@ -2,6 +2,7 @@
 #include "zero/engine/update.h"
 
 #include <math.h>
+#include <string.h>
 
 #include "zero/engine/offload.h"
 
@@ -19,9 +20,8 @@ zr_result zr_engine_take_owned(struct zr_engine *engine, size_t unit, struct zr_
         .to = state->owned_to,
         .parameters = {state->shard, engine->options.precision},
         .master = tier->masters ? view.master : state->shard,
-        .momentum = view.momentum,
-        .variance = view.variance,
     };
+    memcpy(out->slots, view.slots, sizeof out->slots);
     return result;
 }
 
@@ -87,38 +87,6 @@ static struct zr_compute updater_of(const struct zr_engine *engine, size_t unit,
     return compute;
 }
 
-static zr_result update_part(struct zr_engine *engine, const struct zr_parameter *parameter,
-                             struct zr_compute compute, const struct zr_engine_update *update,
-                             const struct zr_update *numbers)
-{
-    const struct zr_optimizer_options *o = &engine->options.optimizer;
-    const struct zr_parameter_group *group = &o->groups[parameter->group];
-    float rate = update->rates ? group->rate_factor : update->rate * group->rate_factor,
-          weight_decay = o->weight_decay * group->decay_factor;
-
-    if (o->kind == ZR_OPTIMIZER_SGD)
-        return compute.kernels->update_sgd(
-            compute.context, &(struct zr_update_sgd){.how = {.rate = rate,
-                                                             .momentum_factor = o->momentum_factor,
-                                                             .weight_decay = weight_decay,
-                                                             .gradient_scale = update->gradient_scale,
-                                                             .weight = update->weight,
-                                                             .rates = update->rates},
-                                                     .numbers = *numbers});
-    return compute.kernels->update_adamw(
-        compute.context, &(struct zr_update_adamw){.how = {.rate = rate,
-                                                           .beta1 = o->beta1,
-                                                           .beta2 = o->beta2,
-                                                           .epsilon = o->epsilon,
-                                                           .weight_decay = weight_decay,
-                                                           .gradient_scale = update->gradient_scale,
-                                                           .correction1 = update->correction1,
-                                                           .correction2 = update->correction2,
-                                                           .weight = update->weight,
-                                                           .rates = update->rates},
-                                                   .numbers = *numbers});
-}
-
 /* Zeroes padding in [from, to) of a window that is copied whole. */
 static zr_result clear_between(struct zr_engine *engine, struct zr_compute compute,
                                const struct zr_window *window, size_t from, size_t to)
@@ -136,6 +104,8 @@ zr_result zr_engine_update_window(struct zr_engine *engine, size_t unit, struct 
 {
     const struct zr_layout_unit *u = &engine->layout.units[unit];
     struct zr_compute compute = updater_of(engine, unit, update);
+    const struct zr_optimizer *optimizer = engine->optimizer;
+    const struct zr_optimizer_options *o = &engine->options.optimizer;
     size_t from = owned->from + window->from, done = 0;
     zr_result result = ZR_OK;
 
@@ -145,16 +115,27 @@ zr_result zr_engine_update_window(struct zr_engine *engine, size_t unit, struct 
         if (!zr_layout_overlap(p, from, from + window->count, &overlap))
             continue;
         size_t skip = overlap.offset - owned->from, at = overlap.offset - from;
-        struct zr_update numbers = {.n = overlap.count,
-                                    .gradient = zr_numbers_at(gradients, skip),
-                                    .master = owned->master + skip,
-                                    .momentum = owned->momentum + skip,
-                                    .variance = owned->variance ? owned->variance + skip : NULL};
+        const struct zr_parameter_group *group = &o->groups[p->parameter.group];
+        struct zr_optimizer_call call = {.options = o,
+                                         .kernels = compute.kernels,
+                                         .context = compute.context,
+                                         .rate = (update->rates ? 1 : update->rate) * group->rate_factor,
+                                         .weight_decay = o->weight_decay * group->decay_factor,
+                                         .gradient_scale = update->gradient_scale,
+                                         .correction1 = update->correction1,
+                                         .correction2 = update->correction2,
+                                         .weight = update->weight,
+                                         .rates = update->rates,
+                                         .n = overlap.count,
+                                         .gradient = zr_numbers_at(gradients, skip),
+                                         .master = owned->master + skip};
+        for (unsigned s = 0; s < optimizer->slots_count; s++)
+            call.slots[s] = (char *)owned->slots[s] + zr_slot_state_bytes(&optimizer->slots[s], skip);
         if (window->values.at)
-            numbers.parameter = zr_numbers_at(window->values, at);
+            call.parameter = zr_numbers_at(window->values, at);
         result = clear_between(engine, compute, window, done, at);
         if (result == ZR_OK)
-            result = update_part(engine, &p->parameter, compute, update, &numbers);
+            result = optimizer->update(&call);
         done = at + overlap.count;
     }
     return result == ZR_OK ? clear_between(engine, compute, window, done, window->count) : result;

@@ -237,7 +237,7 @@ static zr_result broadcast_tensor(struct zr_prove *prove, size_t index)
         const struct zr_layout_parameter *p = &engine->layout.parameters[index];
         struct zr_owned owned = owned_of(engine, p->parameter.unit);
         from[PARAMETER] = owned.master + p->offset;
-        from[MOMENTUM] = owned.momentum + p->offset;
+        from[MOMENTUM] = (float *)owned.slots[0] + p->offset;
     }
     zr_result result = ZR_OK;
     for (unsigned kind = 0; kind < KINDS && result == ZR_OK; kind++)
@@ -266,7 +266,8 @@ static zr_result broadcast_noise(struct zr_prove *prove, const struct zr_prove_s
         const struct zr_layout_parameter *p = &engine->layout.parameters[i];
         struct zr_owned owned = owned_of(engine, p->parameter.unit);
         size_t count = zr_parameter_elements(&list->parameters[i]);
-        double noise = NOISE * size_of(owned.momentum + p->offset, count) / sqrt((double)count) + min_noise;
+        double noise =
+            NOISE * size_of((float *)owned.slots[0] + p->offset, count) / sqrt((double)count) + min_noise;
         float *of_unit = &prove->noise[list->parameters[i].unit];
         *of_unit = (double)*of_unit < noise ? (float)noise : *of_unit;
     }
@@ -292,7 +293,7 @@ static zr_result add_squares(struct zr_prove *prove, const struct zr_layout_para
 {
     zr_engine *engine = prove->rank->state.engine;
     struct zr_owned owned = owned_of(engine, p->parameter.unit);
-    const float *states[KINDS] = {owned.master, owned.momentum};
+    const float *states[KINDS] = {owned.master, owned.slots[0]};
     zr_result result = ZR_OK;
     for (size_t k = 0, pieces = zr_layout_pieces(p, owned.from, owned.to); k < pieces; k++) {
         struct zr_tensor_piece piece = zr_layout_piece(p, owned.from, owned.to, k);
@@ -348,13 +349,13 @@ static zr_result compare_tensors(struct zr_prove *prove, const struct zr_prove_s
 
 /* ---- Copying the state --------------------------------------------------------------------------------- */
 
-enum { STATES = 3 }; /* parameters, momentum, variance */
+enum { STATES = 1 + ZR_SLOTS_MAX }; /* parameters and the optimizer's slots */
 
 static void states_of(const struct zr_owned *owned, float *out[STATES])
 {
     out[0] = owned->master;
-    out[1] = owned->momentum;
-    out[2] = owned->variance;
+    out[1] = owned->slots[0];
+    out[2] = owned->slots[1];
 }
 
 /* Places this rank's exclusive elements of a part at their positions in the whole tensor. */
@@ -407,7 +408,7 @@ static zr_result copy_to_dense(struct zr_prove *prove, size_t index, unsigned st
 static zr_result copy_run_state(struct zr_prove *prove)
 {
     zr_engine *run = prove->rank->state.engine;
-    unsigned states = run->state_tier->store.options.variance ? STATES : STATES - 1;
+    unsigned states = 1 + run->optimizer->slots_count;
     zr_result result = ZR_OK;
     for (size_t i = 0; i < prove->whole.model.list.parameters_count; i++)
         for (unsigned state = 0; state < states && result == ZR_OK; state++)

@@ -50,16 +50,18 @@ static zr_result open_store(struct zr_state_store *out, const struct zr_state_st
                             const struct zr_offload_file *file, uint64_t twice_bytes)
 {
     static const struct zr_offload_file none;
-    return zr_state_store_open(out, table,
-                               &(struct zr_state_store_options){.arena = arena,
-                                                                .layout = layout,
-                                                                .whole = variant->whole,
-                                                                .master = variant->master,
-                                                                .variance = variant->variance,
-                                                                .host_arena = records,
-                                                                .file = file ? file : &none,
-                                                                .twice_bytes = twice_bytes,
-                                                                .simulated = !file});
+    return zr_state_store_open(
+        out, table,
+        &(struct zr_state_store_options){
+            .arena = arena,
+            .layout = layout,
+            .whole = variant->whole,
+            .master = variant->master,
+            .optimizer = zr_optimizer_of(variant->variance ? ZR_OPTIMIZER_ADAMW : ZR_OPTIMIZER_SGD),
+            .host_arena = records,
+            .file = file ? file : &none,
+            .twice_bytes = twice_bytes,
+            .simulated = !file});
 }
 
 /* Changes a unit by what only round and place decide, and what was there. */
@@ -69,7 +71,7 @@ static zr_result work(struct zr_state_store *store, size_t unit, uint32_t round,
     size_t count = store->options.whole ? u->padded_elements : u->shard_elements;
     struct zr_state_view view = {0};
     zr_result result = zr_state_store_take(store, unit, &view);
-    float *const kinds[] = {view.master, view.momentum, view.variance};
+    float *const kinds[] = {view.master, view.slots[0], view.slots[1]};
     for (unsigned k = 0; k < 3 && result == ZR_OK; k++)
         for (size_t i = 0; i < count && kinds[k]; i++)
             kinds[k][i] =
@@ -96,10 +98,10 @@ static unsigned differences(struct zr_state_store *a, struct zr_state_store *b)
         size_t bytes = (a->options.whole ? unit->padded_elements : unit->shard_elements) * sizeof(float);
         struct zr_state_view x = {0}, y = {0};
         bool same = zr_state_store_take(a, u, &x) == ZR_OK && zr_state_store_take(b, u, &y) == ZR_OK &&
-                    !x.master == !y.master && !x.variance == !y.variance &&
+                    !x.master == !y.master && !x.slots[1] == !y.slots[1] &&
                     (!x.master || memcmp(x.master, y.master, bytes) == 0) &&
-                    memcmp(x.momentum, y.momentum, bytes) == 0 &&
-                    (!x.variance || memcmp(x.variance, y.variance, bytes) == 0);
+                    memcmp(x.slots[0], y.slots[0], bytes) == 0 &&
+                    (!x.slots[1] || memcmp(x.slots[1], y.slots[1], bytes) == 0);
         wrong += !same;
         zr_state_store_give(a, u, false);
         zr_state_store_give(b, u, false);

@@ -152,7 +152,7 @@ const struct zr_flag zr_flags[] = {
     REAL("weight-decay", optimizing, optimizer.weight_decay, "0.1", 0, 10, "decay of matrices"),
     REAL("beta1", optimizing, optimizer.beta1, "0.9", 0, 0.999999, "decay of the momentum"),
     REAL("beta2", optimizing, optimizer.beta2, "0.95", 0, 0.999999, "decay of the variance"),
-    CHOICE("optimizer", optimizing, optimizer.kind, "adamw", "adamw|sgd", "AdamW, or SGD with momentum"),
+    CHOICE("optimizer", optimizing, optimizer.kind, "adamw", ZR_OPTIMIZER_NAMES, "AdamW, or SGD with momentum"),
     REAL("momentum", optimizing, optimizer.momentum_factor, "0.9", 0, 0.999999,
          "momentum of --optimizer sgd"),
     REAL("lr-embeddings", optimizing, optimizer.groups[ZR_GROUP_EMBEDDINGS].rate_factor, "1", 0, 1000,

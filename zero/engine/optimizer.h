@@ -1,0 +1,58 @@
+/* optimizer.h: the optimizers as a table: the state that each one keeps beside the masters, and its update. A
+ * new optimizer is a value of enum zr_optimizer_kind with its name in ZR_OPTIMIZER_NAMES, a row of
+ * optimizer.c and, if need be, a kernel. Private to engine/ and to those who save its state. */
+#ifndef ZR_ENGINE_OPTIMIZER_H
+#define ZR_ENGINE_OPTIMIZER_H
+
+#include "zero/zr_zero.h"
+
+enum { ZR_SLOTS_MAX = 2 };
+
+/* State of the elements that the rank updates, in blocks of consecutive elements. */
+struct zr_optimizer_slot {
+    const char *name; /* "momentum": saved as "optimizer.momentum.NAME" */
+    unsigned block_elements, block_bytes;
+};
+
+/* The update of consecutive elements of one tensor, from the beginning of a block on. */
+struct zr_optimizer_call {
+    const struct zr_optimizer_options *options;
+    const struct zr_kernels *kernels;
+    struct zr_kernel_context *context;
+    float rate, weight_decay,
+        gradient_scale;             /* rate and weight_decay with the factors of the tensor's group */
+    float correction1, correction2; /* 1 - beta^step */
+    const struct zr_gradient_weight *weight; /* replaces gradient_scale, see zr_adamw; NULL: it does not */
+    const struct zr_step_rates *rates;       /* replaces rate and corrections, likewise */
+    size_t n;
+    struct zr_numbers gradient;
+    float *master;
+    void *slots[ZR_SLOTS_MAX];
+    struct zr_numbers parameter; /* new parameters; `at` NULL: not written */
+};
+
+struct zr_optimizer {
+    const char *name; /* --optimizer, and in saved files */
+    unsigned slots_count;
+    struct zr_optimizer_slot slots[ZR_SLOTS_MAX];
+    zr_result (*update)(const struct zr_optimizer_call *call);
+};
+
+/* The row of a kind; NULL: there is none. */
+const struct zr_optimizer *zr_optimizer_of(enum zr_optimizer_kind kind);
+
+/* Bytes of a slot for a number of elements, whole blocks. */
+static inline size_t zr_slot_state_bytes(const struct zr_optimizer_slot *slot, size_t elements)
+{
+    return elements / slot->block_elements * slot->block_bytes;
+}
+/* Bytes of all slots. */
+static inline size_t zr_optimizer_bytes(const struct zr_optimizer *optimizer, size_t elements)
+{
+    size_t bytes = 0;
+    for (unsigned s = 0; s < optimizer->slots_count; s++)
+        bytes += zr_slot_state_bytes(&optimizer->slots[s], elements);
+    return bytes;
+}
+
+#endif
