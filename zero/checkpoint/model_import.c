@@ -551,7 +551,7 @@ static zr_result read_owned(struct import *import, const struct zr_layout_parame
         return ZR_OK;
     struct zr_compute compute = zr_engine_unit_compute(engine, p->parameter.unit);
     size_t skip = overlap.offset - owned->from, bytes = overlap.count * sizeof *values;
-    const struct zr_optimizer *optimizer = engine->optimizer;
+    const struct zr_optimizer *optimizer = engine->layout.units[p->parameter.unit].optimizer;
     zr_result result = ZR_OK;
     for (unsigned s = 0; s < optimizer->slots_count && !result; s++)
         result = clear(compute, (float *)owned->slots[s] + skip, overlap.count);

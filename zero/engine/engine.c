@@ -28,7 +28,6 @@ static zr_result open_store(struct zr_engine *engine, struct zr_state_tier *tier
                                          .stay = engine->stay,
                                          .staying = staying,
                                          .master = tier->masters,
-                                         .optimizer = engine->optimizer,
                                          .host_arena = o->host_arena,
                                          .file = file,
                                          .more_bytes = engine->gradient_file.bytes,
@@ -105,10 +104,11 @@ static zr_result clear_states(struct zr_engine *engine, size_t unit, const struc
     if (engine->units[unit].tier->masters)
         result = compute.kernels->clear(compute.context,
                                         &(struct zr_clear){elements * sizeof(float), owned->master});
-    for (unsigned s = 0; s < engine->optimizer->slots_count && result == ZR_OK; s++)
+    const struct zr_optimizer *optimizer = engine->layout.units[unit].optimizer;
+    for (unsigned s = 0; s < optimizer->slots_count && result == ZR_OK; s++)
         result = compute.kernels->clear(
             compute.context,
-            &(struct zr_clear){zr_slot_state_bytes(&engine->optimizer->slots[s], elements), owned->slots[s]});
+            &(struct zr_clear){zr_slot_state_bytes(&optimizer->slots[s], elements), owned->slots[s]});
     return result;
 }
 
@@ -265,6 +265,7 @@ zr_result zr_engine_create(zr_engine **out, const struct zr_engine_options *opti
             zr_layout_make(&engine->layout, &(struct zr_layout_request){.list = &options->list,
                                                                         .world = engine->world,
                                                                         .precision = options->precision,
+                                                                        .optimizer = engine->optimizer,
                                                                         .host_arena = options->host_arena});
     if (result != ZR_OK)
         goto unwind;

@@ -175,12 +175,18 @@ static zr_result number_tensor(struct zr_layout *layout, struct zr_layout_parame
     return ZR_OK;
 }
 
+static size_t larger(size_t a, size_t b)
+{
+    return a > b ? a : b;
+}
+
 /* Places the parameters of one unit and fills in its sizes and offsets. */
 static zr_result lay_unit(struct zr_layout *layout, struct zr_layout_unit *unit, size_t index)
 {
     size_t offset = 0, next = unit->first_parameter;
-    size_t tensor_align = ZR_TENSOR_ALIGN_BYTES / layout->element_bytes;
-    size_t align = ZR_SHARD_ALIGN_BYTES / layout->element_bytes * layout->world;
+    size_t block = zr_optimizer_block(unit->optimizer);
+    size_t tensor_align = larger(ZR_TENSOR_ALIGN_BYTES / layout->element_bytes, block);
+    size_t align = larger(ZR_SHARD_ALIGN_BYTES / layout->element_bytes, block) * layout->world;
     while (next < layout->parameters_count && layout->parameters[next].parameter.unit == index) {
         struct zr_layout_parameter *parameter = &layout->parameters[next];
         if (__builtin_add_overflow(layout->elements, parameter->parameter.left_out, &layout->elements))
@@ -268,6 +274,8 @@ static zr_result check_names(struct zr_layout *layout, const struct zr_parameter
 zr_result zr_layout_make(struct zr_layout *layout, const struct zr_layout_request *request)
 {
     const struct zr_parameter_list *list = request->list;
+    const struct zr_optimizer *optimizer =
+        request->optimizer ? request->optimizer : zr_optimizer_of(ZR_OPTIMIZER_ADAMW);
     zr_arena *host_arena = request->host_arena;
     zr_result result;
     memset(layout, 0, sizeof *layout);
@@ -290,7 +298,8 @@ zr_result zr_layout_make(struct zr_layout *layout, const struct zr_layout_reques
     for (size_t i = 0; i < list->parameters_count; i++)
         layout->parameters[i] = (struct zr_layout_parameter){.parameter = list->parameters[i]};
     for (size_t u = 0, next = 0; u < list->units_count; u++) {
-        layout->units[u] = (struct zr_layout_unit){.unit = list->units[u], .first_parameter = next};
+        layout->units[u] =
+            (struct zr_layout_unit){.unit = list->units[u], .first_parameter = next, .optimizer = optimizer};
         result = lay_unit(layout, &layout->units[u], u);
         if (result != ZR_OK)
             goto unwind;

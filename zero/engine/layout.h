@@ -3,7 +3,7 @@
 #ifndef ZR_LAYOUT_H
 #define ZR_LAYOUT_H
 
-#include "zero/zr_zero.h"
+#include "zero/engine/optimizer.h"
 
 enum {
     ZR_TENSOR_ALIGN_BYTES = 64, /* for vector instructions */
@@ -26,8 +26,9 @@ struct zr_layout_unit {
     size_t first_parameter, parameters_count;
     size_t padded_elements; /* world x shard_elements */
     size_t shard_elements;
-    size_t pool_offset;  /* elements before this unit in a pool of whole units */
-    size_t shard_offset; /* elements before this unit in a pool of one rank's shards */
+    size_t pool_offset;                   /* elements before this unit in a pool of whole units */
+    size_t shard_offset;                  /* elements before this unit in a pool of one rank's shards */
+    const struct zr_optimizer *optimizer; /* of the unit's tensors */
 };
 
 struct zr_layout {
@@ -54,6 +55,7 @@ struct zr_layout_request {
     unsigned world;
     enum zr_precision precision;
     zr_arena *host_arena;
+    const struct zr_optimizer *optimizer; /* NULL: AdamW */
 };
 
 /* Lays out a list for `world` ranks. Records are allocated from the host arena, tag other, and freed by

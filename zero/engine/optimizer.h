@@ -46,6 +46,15 @@ static inline size_t zr_slot_state_bytes(const struct zr_optimizer_slot *slot, s
 {
     return elements / slot->block_elements * slot->block_bytes;
 }
+/* Elements of the largest block, a power of two: tensors and shards begin at multiples of it. */
+static inline size_t zr_optimizer_block(const struct zr_optimizer *optimizer)
+{
+    size_t largest = 1;
+    for (unsigned s = 0; s < optimizer->slots_count; s++)
+        if (optimizer->slots[s].block_elements > largest)
+            largest = optimizer->slots[s].block_elements;
+    return largest;
+}
 /* Bytes of all slots. */
 static inline size_t zr_optimizer_bytes(const struct zr_optimizer *optimizer, size_t elements)
 {

@@ -103,7 +103,7 @@ static zr_result all_gather_states(struct zr_engine *engine, size_t unit)
     struct zr_owned owned;
     size_t shard_elements = engine->layout.units[unit].shard_elements;
     zr_result result = zr_engine_take_owned(engine, unit, &owned);
-    const struct zr_optimizer *optimizer = engine->optimizer;
+    const struct zr_optimizer *optimizer = engine->layout.units[unit].optimizer;
     /* Operations end in order, so the ticket of the last one covers all. */
     zr_ticket *ticket = &engine->units[unit].parameter_ticket;
 

@@ -15,7 +15,7 @@ static size_t owned_elements(const struct zr_engine *engine, size_t unit)
 size_t zr_engine_old_bytes(const struct zr_engine *engine, size_t unit)
 {
     size_t elements = owned_elements(engine, unit);
-    return elements * sizeof(float) + zr_optimizer_bytes(engine->optimizer, elements);
+    return elements * sizeof(float) + zr_optimizer_bytes(engine->layout.units[unit].optimizer, elements);
 }
 
 bool zr_engine_may_speculate(const struct zr_engine *engine, size_t unit)
@@ -216,7 +216,7 @@ enum direction { TO_LOG, FROM_LOG };
 /* Copies this rank's part of a unit to the log or back. */
 static zr_result copy_old_values(struct zr_engine *engine, size_t unit, enum direction direction)
 {
-    const struct zr_optimizer *optimizer = engine->optimizer;
+    const struct zr_optimizer *optimizer = engine->layout.units[unit].optimizer;
     struct zr_owned owned;
     char *old = (char *)engine->speculation.units[unit].log;
     size_t count = owned_elements(engine, unit);

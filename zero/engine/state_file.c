@@ -46,12 +46,12 @@ static size_t bytes_of(const struct zr_state_store *store, size_t unit)
 {
     size_t elements = zr_state_store_elements(store, unit);
     return store->options.master * elements * sizeof(float) +
-           zr_optimizer_bytes(store->options.optimizer, elements);
+           zr_optimizer_bytes(store->options.layout->units[unit].optimizer, elements);
 }
 
 static void view(const struct zr_state_store *store, size_t unit, void *at, struct zr_state_view *out)
 {
-    const struct zr_optimizer *optimizer = store->options.optimizer;
+    const struct zr_optimizer *optimizer = store->options.layout->units[unit].optimizer;
     size_t elements = zr_state_store_elements(store, unit);
     char *next = at;
     *out = (struct zr_state_view){.master = store->options.master ? at : NULL};

@@ -37,7 +37,27 @@ static void memory_close(struct zr_state_store *store)
 {
     for (unsigned s = ZR_SLOTS_MAX; s-- > 0;)
         zr_drop(store->options.arena, &store->slots[s]);
+    zr_drop(store->options.host_arena, &store->slots_at);
     zr_drop(store->options.arena, &store->master);
+}
+
+/* The place of each unit's blocks in the slots. */
+static zr_result place_slots(struct zr_state_store *store)
+{
+    const struct zr_layout *layout = store->options.layout;
+    zr_result result = zr_take(store->options.host_arena, ZR_TAG_OTHER, layout->units_count + 1,
+                               sizeof *store->slots_at, (void **)&store->slots_at);
+    if (result != ZR_OK)
+        return result;
+    memset(store->slots_at[0], 0, sizeof *store->slots_at);
+    for (size_t u = 0; u < layout->units_count; u++) {
+        const struct zr_optimizer *optimizer = layout->units[u].optimizer;
+        memcpy(store->slots_at[u + 1], store->slots_at[u], sizeof *store->slots_at);
+        for (unsigned s = 0; s < optimizer->slots_count; s++)
+            store->slots_at[u + 1][s] +=
+                zr_slot_state_bytes(&optimizer->slots[s], zr_state_store_elements(store, u));
+    }
+    return ZR_OK;
 }
 
 static zr_result memory_open(struct zr_state_store *store)
@@ -46,10 +66,11 @@ static zr_result memory_open(struct zr_state_store *store)
     zr_result result = ZR_OK;
     if (o->master)
         result = zr_take(o->arena, ZR_TAG_MASTER, store->elements, sizeof(float), (void **)&store->master);
-    for (unsigned s = 0; s < o->optimizer->slots_count && result == ZR_OK; s++)
-        result =
-            zr_take(o->arena, ZR_TAG_OPTIMIZER, zr_slot_state_bytes(&o->optimizer->slots[s], store->elements),
-                    1, (void **)&store->slots[s]);
+    if (result == ZR_OK)
+        result = place_slots(store);
+    for (unsigned s = 0; s < ZR_SLOTS_MAX && result == ZR_OK; s++)
+        result = zr_take(o->arena, ZR_TAG_OPTIMIZER, store->slots_at[o->layout->units_count][s], 1,
+                         (void **)&store->slots[s]);
     return result;
 }
 
@@ -59,10 +80,9 @@ static zr_result memory_take(struct zr_state_store *store, size_t unit, struct z
     *out = (struct zr_state_view){.master = NULL};
     if (zr_state_store_elements(store, unit) == 0)
         return ZR_OK;
-    const struct zr_optimizer *optimizer = store->options.optimizer;
     out->master = store->master ? store->master + at : NULL;
-    for (unsigned s = 0; s < optimizer->slots_count; s++)
-        out->slots[s] = store->slots[s] + zr_slot_state_bytes(&optimizer->slots[s], at);
+    for (unsigned s = 0; s < store->options.layout->units[unit].optimizer->slots_count; s++)
+        out->slots[s] = store->slots[s] + store->slots_at[unit][s];
     return ZR_OK;
 }
 

@@ -30,8 +30,7 @@ struct zr_state_store_options {
      * The view of a unit that is not in the store is all NULL. */
     struct zr_unit_range stay;
     bool staying;
-    bool master; /* masters are separate from the parameters */
-    const struct zr_optimizer *optimizer;
+    bool master;          /* masters are separate from the parameters */
     zr_arena *host_arena; /* for records */
     /* File store only; must outlive the store. Its buffers are in `arena`, tag offload. */
     const struct zr_offload_file *file;
@@ -66,8 +65,9 @@ struct zr_state_store {
     size_t elements; /* of each kind, over all units */
     /* Memory store only: state of [elements]. */
     float *master;
-    char *slots[ZR_SLOTS_MAX];
-    struct zr_nvme_state *file; /* file store only */
+    char *slots[ZR_SLOTS_MAX];        /* with a unit's blocks at slots_at[unit] */
+    size_t (*slots_at)[ZR_SLOTS_MAX]; /* [units_count + 1], in bytes */
+    struct zr_nvme_state *file;       /* file store only */
 };
 
 /* `nvme` keeps the state in an offload file, with buffers of the size of the largest unit in memory. While

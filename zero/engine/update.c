@@ -104,7 +104,7 @@ zr_result zr_engine_update_window(struct zr_engine *engine, size_t unit, struct 
 {
     const struct zr_layout_unit *u = &engine->layout.units[unit];
     struct zr_compute compute = updater_of(engine, unit, update);
-    const struct zr_optimizer *optimizer = engine->optimizer;
+    const struct zr_optimizer *optimizer = u->optimizer;
     const struct zr_optimizer_options *o = &engine->options.optimizer;
     size_t from = owned->from + window->from, done = 0;
     zr_result result = ZR_OK;

@@ -385,7 +385,8 @@ static zr_result rehearse_on_mesh(struct zr_byte_plan *out, struct rehearsal *re
         zr_trainer_state_bucket_bytes(&(struct zr_bucket_request){.shape = &request->shape,
                                                                   .precision = request->precision,
                                                                   .data = shape.data,
-                                                                  .cap_bytes = request->bucket_bytes},
+                                                                  .cap_bytes = request->bucket_bytes,
+                                                                  .optimizer = request->optimizer.kind},
                                       request->host_arena, &bucket_bytes);
     if (result == ZR_OK)
         result = zr_comm_null_create(

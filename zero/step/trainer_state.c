@@ -63,10 +63,12 @@ zr_result zr_trainer_state_bucket_bytes(const struct zr_bucket_request *request,
     zr_result result = zr_transformer_open(&transformer, &one, NULL, host_arena);
     if (result != ZR_OK)
         return result;
-    result = zr_layout_make(&layout, &(struct zr_layout_request){.list = &transformer.model.list,
-                                                                 .world = request->data,
-                                                                 .precision = request->precision,
-                                                                 .host_arena = host_arena});
+    result = zr_layout_make(&layout,
+                            &(struct zr_layout_request){.list = &transformer.model.list,
+                                                        .world = request->data,
+                                                        .precision = request->precision,
+                                                        .host_arena = host_arena,
+                                                        .optimizer = zr_optimizer_of(request->optimizer)});
     if (result == ZR_OK) {
         for (size_t u = 0; u < layout.units_count; u++)
             largest = layout.units[u].padded_elements > largest ? layout.units[u].padded_elements : largest;

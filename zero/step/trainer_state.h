@@ -54,6 +54,7 @@ struct zr_bucket_request {
     enum zr_precision precision;
     unsigned data; /* ranks */
     size_t cap_bytes;
+    enum zr_optimizer_kind optimizer;
 };
 /* Size of the communicator's bucket: the cap, or the largest unit if smaller. Temporary records come from
  * `host_arena`. */

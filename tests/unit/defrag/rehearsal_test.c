@@ -241,9 +241,10 @@ static void check_trained(struct zr_plan_request run)
     struct zr_mesh mesh = {0};
     zr_result result = zr_plan_make(&plan, &run);
     if (result == ZR_OK)
-        result = zr_trainer_state_bucket_bytes(
-            &(struct zr_bucket_request){&run.shape, run.precision, run.world, run.bucket_bytes}, host_arena,
-            &comm_options.bucket_bytes);
+        result =
+            zr_trainer_state_bucket_bytes(&(struct zr_bucket_request){&run.shape, run.precision, run.world,
+                                                                      run.bucket_bytes, ZR_OPTIMIZER_ADAMW},
+                                          host_arena, &comm_options.bucket_bytes);
     if (result == ZR_OK)
         result = zr_comm_null_create(&mesh.data, &comm_options, 0, run.world);
     options.mesh = &mesh;

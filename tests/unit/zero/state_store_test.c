@@ -39,10 +39,13 @@ enum { VARIANTS = sizeof variants / sizeof *variants };
 static zr_result make_layout(struct zr_layout *out, const struct variant *variant)
 {
     static const struct zr_parameter_list list = {parameters, UNITS, units, UNITS, 0};
-    return zr_layout_make(out, &(struct zr_layout_request){.list = &list,
-                                                           .world = variant->world,
-                                                           .precision = ZR_PRECISION_BF16,
-                                                           .host_arena = records});
+    return zr_layout_make(
+        out, &(struct zr_layout_request){
+                 .list = &list,
+                 .world = variant->world,
+                 .precision = ZR_PRECISION_BF16,
+                 .host_arena = records,
+                 .optimizer = zr_optimizer_of(variant->variance ? ZR_OPTIMIZER_ADAMW : ZR_OPTIMIZER_SGD)});
 }
 
 static zr_result open_store(struct zr_state_store *out, const struct zr_state_store_table *table,
@@ -50,18 +53,15 @@ static zr_result open_store(struct zr_state_store *out, const struct zr_state_st
                             const struct zr_offload_file *file, uint64_t twice_bytes)
 {
     static const struct zr_offload_file none;
-    return zr_state_store_open(
-        out, table,
-        &(struct zr_state_store_options){
-            .arena = arena,
-            .layout = layout,
-            .whole = variant->whole,
-            .master = variant->master,
-            .optimizer = zr_optimizer_of(variant->variance ? ZR_OPTIMIZER_ADAMW : ZR_OPTIMIZER_SGD),
-            .host_arena = records,
-            .file = file ? file : &none,
-            .twice_bytes = twice_bytes,
-            .simulated = !file});
+    return zr_state_store_open(out, table,
+                               &(struct zr_state_store_options){.arena = arena,
+                                                                .layout = layout,
+                                                                .whole = variant->whole,
+                                                                .master = variant->master,
+                                                                .host_arena = records,
+                                                                .file = file ? file : &none,
+                                                                .twice_bytes = twice_bytes,
+                                                                .simulated = !file});
 }
 
 /* Changes a unit by what only round and place decide, and what was there. */

@@ -116,7 +116,8 @@ static zr_result open_peers(struct zr_rank *rank)
         zr_trainer_state_bucket_bytes(&(struct zr_bucket_request){.shape = &shape,
                                                                   .precision = zr_train_precision(config),
                                                                   .data = mesh.data,
-                                                                  .cap_bytes = config->bucket_bytes},
+                                                                  .cap_bytes = config->bucket_bytes,
+                                                                  .optimizer = config->optimizer.kind},
                                       rank->host_arena, &bucket_bytes);
     options.bucket_bytes = zr_mesh_world_bucket_bytes(mesh, bucket_bytes);
     if (result == ZR_OK)
