@@ -76,6 +76,7 @@ struct zr_parameter {
 struct zr_unit {
     char name[24];          /* "h.0" */
     unsigned gradient_uses; /* gradients per micro-batch, at least 1: 2 for a tied embedding, else 1 */
+    bool embedding;         /* rows are looked up: 8-bit optimizers keep the state of such units in fp32 */
 };
 
 /* The model's parameters. zr_engine_create() copies the arrays. */

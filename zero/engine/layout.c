@@ -180,13 +180,19 @@ static size_t larger(size_t a, size_t b)
     return a > b ? a : b;
 }
 
+size_t zr_layout_align(const struct zr_layout *layout, size_t unit)
+{
+    return larger(ZR_SHARD_ALIGN_BYTES / layout->element_bytes,
+                  zr_optimizer_block(layout->units[unit].optimizer));
+}
+
 /* Places the parameters of one unit and fills in its sizes and offsets. */
 static zr_result lay_unit(struct zr_layout *layout, struct zr_layout_unit *unit, size_t index)
 {
     size_t offset = 0, next = unit->first_parameter;
-    size_t block = zr_optimizer_block(unit->optimizer);
-    size_t tensor_align = larger(ZR_TENSOR_ALIGN_BYTES / layout->element_bytes, block);
-    size_t align = larger(ZR_SHARD_ALIGN_BYTES / layout->element_bytes, block) * layout->world;
+    size_t tensor_align =
+        larger(ZR_TENSOR_ALIGN_BYTES / layout->element_bytes, zr_optimizer_block(unit->optimizer));
+    size_t align = zr_layout_align(layout, index) * layout->world;
     while (next < layout->parameters_count && layout->parameters[next].parameter.unit == index) {
         struct zr_layout_parameter *parameter = &layout->parameters[next];
         if (__builtin_add_overflow(layout->elements, parameter->parameter.left_out, &layout->elements))

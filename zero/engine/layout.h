@@ -64,6 +64,10 @@ struct zr_layout_request {
 zr_result zr_layout_make(struct zr_layout *layout, const struct zr_layout_request *request);
 void zr_layout_end(struct zr_layout *layout);
 
+/* Number of elements of which a unit's shards are multiples: the arena's alignment and the optimizer's block.
+ */
+size_t zr_layout_align(const struct zr_layout *layout, size_t unit);
+
 /* The part of a parameter in [from, to) of its unit; false: there is none. */
 struct zr_overlap {
     size_t offset; /* elements from the start of the unit */

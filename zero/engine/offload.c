@@ -9,19 +9,19 @@
 
 /* ---- Open and close ------------------------------------------------------------------------------------ */
 
-/* A bucket of the communicator, or the largest unit if smaller; a multiple of cache lines. */
+/* A bucket of the communicator, or the largest unit if smaller; shards can be cut at multiples of it. */
 static size_t bounce_elements(const struct zr_engine *engine)
 {
-    size_t max_elements = engine->options.comm->options.bucket_bytes / ZR_SHARD_ALIGN_BYTES *
-                          ZR_SHARD_ALIGN_BYTES / engine->parameter_bytes,
-           largest = 0;
+    size_t bytes = engine->options.comm->options.bucket_bytes, largest = 0, align = 1;
     for (size_t u = 0; u < engine->layout.units_count; u++) {
         bool comes = engine->units[u].parameters == &zr_parameters_uploaded;
         size_t shard = engine->layout.units[u].shard_elements;
         largest = comes && shard > largest ? shard : largest;
+        align = zr_layout_align(&engine->layout, u) > align ? zr_layout_align(&engine->layout, u) : align;
     }
+    size_t max_elements = bytes / engine->parameter_bytes / align * align;
     if (max_elements == 0)
-        max_elements = ZR_SHARD_ALIGN_BYTES / engine->parameter_bytes;
+        max_elements = align;
     return largest < max_elements ? largest : max_elements;
 }
 
