@@ -52,7 +52,7 @@ $(BUILD)/tests/emulator/%.image: $(BUILD)/device/tests/emulators/image/image.o
 	@echo "  link  $@"
 	@$(CC) -shared -Wl,-z,defs -o $@ $^ -lm
 $(BUILD)/tests/emulator/rules.image: $(BUILD)/device/tests/support/cuda/cuda_kernel_rules.cu.o
-# The kernels of kernels/cuda/: those of state.cu and fp8.cu once, the others per precision.
+# The kernels of kernels/cuda/: those of optimizers.cu, state.cu and fp8.cu once, the others per precision.
 kernels_cu_obj := $(patsubst %.cu,$(BUILD)/device/%.cu.o,$(kernels_cu_once)) \
 	$(foreach p,0 1 2,$(patsubst %.cu,$(BUILD)/device/%.$(p).cu.o,$(kernels_cu_$(p))))
 define device_precision

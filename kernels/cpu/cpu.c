@@ -1,7 +1,8 @@
 /* cpu.c: the CPU table and its operations on the model's tensors. An operation divides its work over the
  * context's threads and calls the inner loops of the context's instruction set and precision. attention.c has
- * attention, state.c the operations on optimizer state. Work is divided by rows, columns, heads or fixed
- * blocks whose results are combined in a fixed order, so the bits do not depend on the number of threads. */
+ * attention, optimizers.c and state.c the operations on optimizer state. Work is divided by rows, columns,
+ * heads or fixed blocks whose results are combined in a fixed order, so the bits do not depend on the number
+ * of threads. */
 #include "kernels/cpu/cpu.h"
 #include "alloc/base/error.h"
 #include "kernels/cpu/products/gemm.h"

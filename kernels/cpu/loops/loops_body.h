@@ -300,6 +300,7 @@ static void layernorm_backward_columns(const void *args, size_t from, size_t to)
 
 #include "kernels/cpu/loops/loops_attention.h"
 #include "kernels/cpu/loops/loops_llama.h"
+#include "kernels/cpu/loops/loops_optimizers.h"
 #include "kernels/cpu/loops/loops_reduce.h"
 
 const struct zr_loops ZR_LOOPS = {
