@@ -70,7 +70,7 @@ $(cublaslt): $(call obj,$(wildcard tests/emulators/cublaslt/*.c)) $(emulator) | 
 	@mkdir -p $(@D)
 	@echo "  link  $@"
 	@$(CC) -shared -Wl,-soname,libcublasLt.so.13,-Bsymbolic -o $@ $(filter %.o,$^) -L$(dir $(emulator)) -l:libcuda.so.1 $(ALL_LDFLAGS)
-$(patsubst %,$(BUILD)/tests/cuda_%_test,fp32 narrow llama table matrix fp8): | $(BUILD)/tests/emulator/kernels.image $(cublaslt)
+$(patsubst %,$(BUILD)/tests/cuda_%_test,fp32 narrow llama optimizers table matrix fp8): | $(BUILD)/tests/emulator/kernels.image $(cublaslt)
 $(BUILD)/tests/cuda_kernels_test: | $(BUILD)/tests/emulator/rules.image
 
 cuda_tests := $(BUILD)/tests/backend_test $(filter $(BUILD)/tests/cuda%,$(test_bin))

@@ -19,6 +19,16 @@ ZR_CPU(attention_backward);
 ZR_CPU(weigh_gradients); /* optimizers.c */
 ZR_CPU(update_adamw);
 ZR_CPU(update_sgd);
+ZR_CPU(update_adamw8);
+ZR_CPU(block8_read);
+ZR_CPU(block8_write);
+ZR_CPU(factor_sums);
+ZR_CPU(factor_moments);
+ZR_CPU(factor_norm);
+ZR_CPU(update_factored);
+ZR_CPU(muon_direction);
+ZR_CPU(orthogonalize);
+ZR_CPU(apply_direction);
 
 ZR_CPU(sum_of_squares); /* state.c */
 ZR_CPU(find_nonfinite);
