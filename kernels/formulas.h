@@ -8,7 +8,9 @@
  *
  *   num_fma(a, b, c)        a b + c, rounded once
  *
- *   num_exp(x), num_sqrt(x) */
+ *   num_exp(x), num_sqrt(x)
+ *
+ *   num_max(a, b)           the larger; b where either is NaN */
 #ifndef ZR_KERNELS_FORMULAS_H
 #define ZR_KERNELS_FORMULAS_H
 
@@ -108,6 +110,25 @@ FORMULA num formula_adamw(const struct formula_adamw *f, num gradient, num p, nu
     *momentum = m;
     *variance = v;
     return num_fma(f->rate, step, p);
+}
+
+/* Adafactor's update before clipping; `least` is the square of epsilon1. */
+FORMULA num formula_factored(num gradient, num variance, num least)
+{
+    return gradient / num_sqrt(num_max(least, variance));
+}
+
+/* A second moment moved by `share` towards the gradient's square. */
+FORMULA num formula_moved(num variance, num gradient, num share)
+{
+    return variance + share * (gradient * gradient - variance);
+}
+
+/* Muon, with g the scaled gradient. Returns the direction. */
+FORMULA num formula_muon(num g, num factor, num *momentum)
+{
+    *momentum = factor * *momentum + g;
+    return g + factor * *momentum;
 }
 
 #endif

@@ -6,6 +6,8 @@
  * on GPU Clusters Using Megatron-LM, 2021, section 5.1). Elementwise operations (norms, GELU, sums,
  * optimizers) are not counted. */
 #include "kernels/cpu/context.h"
+#include "kernels/optimizers.h"
+#include "kernels/sizes.h"
 
 static double linear(const struct zr_linear *s)
 {
@@ -20,6 +22,13 @@ static double linear_back(const struct zr_linear_backward *args)
 static double attention(const struct zr_attention *s)
 {
     return 2 * (double)s->batch * (double)s->sequence * (double)s->channels * (double)s->sequence;
+}
+
+/* Three products in each iteration. */
+static double orthogonal(const struct zr_orthogonalize *args)
+{
+    double rows = (double)args->rows, columns = (double)args->columns, side = rows < columns ? rows : columns;
+    return ZR_MUON_ITERATIONS * (4 * side * rows * columns + 2 * side * side * side);
 }
 
 /* Operations and their FLOPs. */
@@ -55,6 +64,16 @@ static double attention(const struct zr_attention *s)
     OP(weigh_gradients, 0)                                                                                   \
     OP(update_adamw, 0)                                                                                      \
     OP(update_sgd, 0)                                                                                        \
+    OP(update_adamw8, 0)                                                                                     \
+    OP(block8_read, 0)                                                                                       \
+    OP(block8_write, 0)                                                                                      \
+    OP(factor_sums, 0)                                                                                       \
+    OP(factor_moments, 0)                                                                                    \
+    OP(factor_norm, 0)                                                                                       \
+    OP(update_factored, 0)                                                                                   \
+    OP(muon_direction, 0)                                                                                    \
+    OP(orthogonalize, orthogonal(args))                                                                      \
+    OP(apply_direction, 0)                                                                                   \
     OP(sum_of_squares, 0)                                                                                    \
     OP(find_nonfinite, 0)                                                                                    \
     OP(checksum, 0)                                                                                          \
@@ -97,6 +116,7 @@ static const struct zr_kernels null_table = {.version = ZR_KERNELS_VERSION,
                                              .deterministic_sums = true,
                                              .reads_probabilities = true,
                                              .workspace_bytes = zr_cpu_workspace_bytes,
+                                             .orthogonalize_bytes = zr_orthogonalize_bytes,
                                              .open = open,
                                              .close = close,
                                              OPERATIONS(SLOT)};
@@ -105,6 +125,7 @@ static const struct zr_kernels null_cuda = {.version = ZR_KERNELS_VERSION,
                                             .deterministic_sums = true,
                                             .narrow_logits = true,
                                             .workspace_bytes = cuda_workspace_bytes,
+                                            .orthogonalize_bytes = zr_orthogonalize_bytes,
                                             .open = open,
                                             .close = close,
                                             OPERATIONS(SLOT)};

@@ -401,6 +401,133 @@ struct zr_update_sgd {
     struct zr_update numbers;
 };
 
+/* Block-wise 8-bit optimizer state (Dettmers, Lewis, Shleifer, Zettlemoyer: 8-bit Optimizers via Block-wise
+ * Quantization, 2022). A number of a block is `scale`, the block's largest magnitude, times a value of the
+ * state's map (kernels/block8.h). Codes that no number has are 0. A cleared block is a block of zeros. A
+ * largest magnitude below 2^-100 becomes 0. With an infinity or NaN in it a whole block becomes NaN. */
+enum { ZR_BLOCK8_NUMBERS = 256 };
+struct zr_block8 {
+    float scale;
+    uint8_t codes[ZR_BLOCK8_NUMBERS];
+};
+/* update_adamw() with momentum and variance in blocks. Element 0 is a block's first number; the last block
+ * may have fewer. The new moments enter the update as floats and are rounded to codes afterwards. */
+struct zr_update_adamw8 {
+    struct zr_adamw how;
+    struct zr_update numbers;              /* momentum and variance: ignored */
+    struct zr_block8 *momentum, *variance; /* updated: ceil(n / 256) blocks */
+};
+/* Blocks to floats and back, for checkpoints. Numbers that block8_read() wrote become the same blocks again,
+ * bit for bit. */
+struct zr_block8_read {
+    size_t n;
+    bool is_signed; /* momentum; false: variance */
+    const struct zr_block8 *blocks;
+    float *to;
+};
+struct zr_block8_write {
+    size_t n;
+    bool is_signed; /* false: signs are dropped */
+    const float *from;
+    struct zr_block8 *blocks;
+};
+
+/* Adafactor (Shazeer, Stern: Adafactor: Adaptive Learning Rates with Sublinear Memory Cost, 2018) as in
+ * torch.optim.Adafactor: epsilon1 bounds the mean of the row factors and the root of the variance, the step
+ * is relative to the tensor's size, and weight decay is decoupled. A step of a matrix is factor_sums(),
+ * factor_moments(), factor_norm() and update_factored(); a vector needs the last two. All sums are doubles,
+ * so the parts of a tensor can have different owners. Products and sums of floats are rounded one by one. */
+struct zr_adafactor {
+    float rate, weight_decay;
+    float share;              /* 1 - beta2_t = t^-0.8: share of the new squares in the second moments */
+    float step_max;           /* t^-0.5, the largest relative step if `rate` is larger */
+    float epsilon1, epsilon2; /* 2^-23 (of fp32), 1e-3 */
+    float threshold;          /* d, the largest root mean square of an update: 1 */
+    float gradient_scale;
+    const struct zr_gradient_weight *weight; /* see zr_adamw */
+    /* If not NULL, in the table's memory: its rate multiplies `rate`, correction1 replaces `share` and
+     * correction2 `step_max`. */
+    const struct zr_step_rates *rates;
+};
+/* Elements [first, first + n) of a matrix of `columns` columns, in row-major order; both end rows may be cut.
+ * The squares of the scaled gradients are added to row_sums, by row from the matrix's row 0, and to
+ * column_sums [columns]. The order of additions depends on first, n and columns only: a row as a block of
+ * sum_of_squares(), a column in eight sums, row r in sum r % 8. */
+struct zr_factor_sums {
+    size_t n, first, columns;
+    struct zr_numbers gradient;
+    float gradient_scale;
+    const struct zr_gradient_weight *weight;
+    double *row_sums, *column_sums; /* added to; a skipped update leaves both unchanged */
+};
+/* Factors of a whole matrix, moved by `share` towards the means of the squares: row_sums [parts][rows] and
+ * column_sums [parts][columns], added in order of the parts. row_mean: the mean of the new row factors, whose
+ * order of additions depends on `rows` only. */
+struct zr_factor_moments {
+    struct zr_adafactor how;
+    size_t rows, columns, parts;
+    const double *row_sums, *column_sums;
+    float *row_factors, *column_factors; /* updated: [rows], [columns]; initially 0 */
+    float *row_mean;
+};
+/* Second moments of a part of a matrix, see zr_factor_sums. */
+struct zr_factors {
+    size_t first, columns;
+    const float *row_factors, *column_factors, *row_mean; /* of the whole matrix */
+};
+/* squares[0]: the sum of u^2, u = g / max(sqrt(V), epsilon1) with the scaled gradient g and V = row factor *
+ * column factor / max(row mean, epsilon1); squares[1]: the sum of the master's squares. The order of
+ * additions is sum_of_squares()'s. If numbers.variance is not NULL the part is of a vector: V is the
+ * variance, which is first moved by `share` towards g^2. */
+struct zr_factor_norm {
+    struct zr_adafactor how;
+    struct zr_factors factors; /* ignored for a vector */
+    struct zr_update numbers;  /* momentum and parameter: ignored */
+    double *squares;           /* [2] */
+};
+/* master = master (1 - rate weight_decay) - step u / max(1, rms(u) / threshold), with step = min(rate,
+ * step_max) max(epsilon2, rms(master)). The root mean squares are those of the whole tensor before the
+ * update. */
+struct zr_update_factored {
+    struct zr_adafactor how;
+    struct zr_factors factors; /* as factor_norm() had them */
+    struct zr_update numbers;  /* momentum: ignored; variance: NULL, or a vector's, only read */
+    size_t parts, elements;    /* parts and numbers of the whole tensor */
+    const double *squares;     /* [parts][2] from factor_norm(), added in order of the parts */
+};
+
+/* Muon (Jordan et al.: Muon: An optimizer for hidden layers in neural networks, 2024): momentum, then the
+ * nearest orthogonal matrix in place of the direction. Products and sums are rounded one by one, except in
+ * orthogonalize().
+ *
+ * momentum = momentum_factor * momentum + g; direction = g + momentum_factor * momentum (Nesterov), with the
+ * scaled gradient g */
+struct zr_muon_direction {
+    size_t n;
+    struct zr_numbers gradient;
+    float gradient_scale, momentum_factor;
+    const struct zr_gradient_weight *weight; /* see zr_adamw */
+    float *momentum;                         /* updated */
+    float *direction;                        /* written; a skipped update leaves both unchanged */
+};
+/* x [rows, columns] = x / (norm(x) + 1e-7), then five Newton-Schulz iterations x = a x + (b A + c A^2) x with
+ * A = x x^T and (a, b, c) = (3.4445, -4.7750, 2.0315); with more rows than columns on the transpose. Products
+ * are fp32 at every precision of the context. */
+struct zr_orthogonalize {
+    size_t rows, columns;
+    float *x;
+    void *workspace; /* orthogonalize_bytes(), aligned to 64 bytes */
+    size_t workspace_bytes;
+};
+/* master = master (1 - rate weight_decay) - rate scale direction */
+struct zr_apply_direction {
+    float rate, scale, weight_decay;
+    const struct zr_gradient_weight *weight; /* see zr_adamw, as well as rates; only its `skips` is used */
+    const struct zr_step_rates *rates;
+    const float *direction;
+    struct zr_update numbers; /* gradient, momentum and variance: ignored */
+};
+
 /* Sum of squares in double. The order of additions depends on n only: blocks of 4,096 elements, groups of 64
  * blocks in order, then the groups in order. */
 struct zr_sum_of_squares {
@@ -464,7 +591,7 @@ struct zr_sum {
 
 struct zr_kernel_streams;
 
-#define ZR_KERNELS_VERSION 7
+#define ZR_KERNELS_VERSION 8
 
 #define ZR_KERNEL(name) zr_result (*name)(struct zr_kernel_context *, const struct zr_##name *)
 
@@ -487,6 +614,8 @@ struct zr_kernels {
     /* Workspace for any single operation within `limits`. Depends only on limits and isa, so a plan can be
      * made without the hardware. Saturates. */
     size_t (*workspace_bytes)(const struct zr_kernel_limits *limits, enum zr_isa isa);
+    /* Workspace of orthogonalize() for args->rows and args->columns, the same in every table. Saturates. */
+    size_t (*orthogonalize_bytes)(const struct zr_orthogonalize *args);
     /* Open or close a context, in the process that uses it, after fork. Closing a context that is not open is
      * allowed. ZR_ERR_INVALID: a field of the context is invalid. ZR_ERR_UNAVAILABLE: the processor lacks the
      * instruction set, the card lacks fp8, or the matrix library fails to start. */
@@ -536,6 +665,16 @@ struct zr_kernels {
     ZR_KERNEL(weigh_gradients);
     ZR_KERNEL(update_adamw);
     ZR_KERNEL(update_sgd);
+    ZR_KERNEL(update_adamw8);
+    ZR_KERNEL(block8_read);
+    ZR_KERNEL(block8_write);
+    ZR_KERNEL(factor_sums);
+    ZR_KERNEL(factor_moments);
+    ZR_KERNEL(factor_norm);
+    ZR_KERNEL(update_factored);
+    ZR_KERNEL(muon_direction);
+    ZR_KERNEL(orthogonalize);
+    ZR_KERNEL(apply_direction);
     ZR_KERNEL(sum_of_squares);
     ZR_KERNEL(find_nonfinite);
     ZR_KERNEL(checksum);

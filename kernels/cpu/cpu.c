@@ -1,13 +1,15 @@
 /* cpu.c: the CPU table and its operations on the model's tensors. An operation divides its work over the
  * context's threads and calls the inner loops of the context's instruction set and precision. attention.c has
- * attention, state.c the operations on optimizer state. Work is divided by rows, columns, heads or fixed
- * blocks whose results are combined in a fixed order, so the bits do not depend on the number of threads. */
+ * attention, optimizers.c and state.c the operations on optimizer state. Work is divided by rows, columns,
+ * heads or fixed blocks whose results are combined in a fixed order, so the bits do not depend on the number
+ * of threads. */
 #include "kernels/cpu/cpu.h"
 #include "alloc/base/error.h"
 #include "kernels/cpu/products/gemm.h"
 #include "kernels/cpu/products/product.h"
 #include "kernels/fp8.h"
 #include "kernels/real.h"
+#include "kernels/sizes.h"
 
 static const struct zr_loops *loops_of(const struct zr_kernel_context *context)
 {
@@ -304,19 +306,25 @@ SUM(ZR_ISA_AVX512)
     {                                                                                                        \
         .version = ZR_KERNELS_VERSION, .name = "cpu", .executes = true, .host_visible = true,                \
         .deterministic_sums = true, .reads_probabilities = true, .workspace_bytes = zr_cpu_workspace_bytes,  \
-        .open = zr_cpu_open, .close = zr_cpu_close, .embedding_forward = embedding_forward,                  \
-        .embedding_backward = embedding_backward, .positions_forward = positions_forward,                    \
-        .positions_backward = positions_backward, .layernorm_forward = layernorm_forward,                    \
-        .layernorm_backward = layernorm_backward, .rmsnorm_forward = rmsnorm_forward,                        \
-        .rmsnorm_backward = rmsnorm_backward, .linear_forward = zr_cpu_linear_forward,                       \
-        .linear_backward = zr_cpu_linear_backward, .rotary_table = rotary_table, .rotary = rotary,           \
-        .attention_forward = zr_cpu_attention_forward, .attention_backward = zr_cpu_attention_backward,      \
-        .gelu_forward = gelu_forward, .gelu_backward = gelu_backward, .swiglu_forward = swiglu_forward,      \
+        .orthogonalize_bytes = zr_orthogonalize_bytes, .open = zr_cpu_open, .close = zr_cpu_close,           \
+        .embedding_forward = embedding_forward, .embedding_backward = embedding_backward,                    \
+        .positions_forward = positions_forward, .positions_backward = positions_backward,                    \
+        .layernorm_forward = layernorm_forward, .layernorm_backward = layernorm_backward,                    \
+        .rmsnorm_forward = rmsnorm_forward, .rmsnorm_backward = rmsnorm_backward,                            \
+        .linear_forward = zr_cpu_linear_forward, .linear_backward = zr_cpu_linear_backward,                  \
+        .rotary_table = rotary_table, .rotary = rotary, .attention_forward = zr_cpu_attention_forward,       \
+        .attention_backward = zr_cpu_attention_backward, .gelu_forward = gelu_forward,                       \
+        .gelu_backward = gelu_backward, .swiglu_forward = swiglu_forward,                                    \
         .swiglu_backward = swiglu_backward, .add = add, .cross_entropy = cross_entropy,                      \
         .softmax_merge = softmax_merge, .residual_layernorm = residual_layernorm,                            \
         .residual_rmsnorm = residual_rmsnorm, .gelu_bias_backward = gelu_bias_backward,                      \
         .weigh_gradients = zr_cpu_weigh_gradients, .update_adamw = zr_cpu_update_adamw,                      \
-        .update_sgd = zr_cpu_update_sgd, .sum_of_squares = zr_cpu_sum_of_squares,                            \
+        .update_sgd = zr_cpu_update_sgd, .update_adamw8 = zr_cpu_update_adamw8,                              \
+        .block8_read = zr_cpu_block8_read, .block8_write = zr_cpu_block8_write,                              \
+        .factor_sums = zr_cpu_factor_sums, .factor_moments = zr_cpu_factor_moments,                          \
+        .factor_norm = zr_cpu_factor_norm, .update_factored = zr_cpu_update_factored,                        \
+        .muon_direction = zr_cpu_muon_direction, .orthogonalize = zr_cpu_orthogonalize,                      \
+        .apply_direction = zr_cpu_apply_direction, .sum_of_squares = zr_cpu_sum_of_squares,                  \
         .find_nonfinite = zr_cpu_find_nonfinite, .checksum = zr_cpu_checksum,                                \
         .init_normal = zr_cpu_init_normal, .convert = zr_cpu_convert, .clear = zr_cpu_clear,                 \
         .copy_bytes = zr_cpu_copy_bytes, .sum = sum_##isa                                                    \

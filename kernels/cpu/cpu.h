@@ -16,15 +16,37 @@ zr_result zr_cpu_fp8_backward(struct zr_kernel_context *context, const struct zr
 ZR_CPU(attention_forward); /* attention.c */
 ZR_CPU(attention_backward);
 
-ZR_CPU(weigh_gradients); /* state.c */
+ZR_CPU(weigh_gradients); /* optimizers.c */
 ZR_CPU(update_adamw);
 ZR_CPU(update_sgd);
-ZR_CPU(sum_of_squares);
+ZR_CPU(update_adamw8);
+ZR_CPU(block8_read);
+ZR_CPU(block8_write);
+ZR_CPU(factor_sums);
+ZR_CPU(factor_moments);
+ZR_CPU(factor_norm);
+ZR_CPU(update_factored);
+ZR_CPU(muon_direction);
+ZR_CPU(orthogonalize);
+ZR_CPU(apply_direction);
+
+ZR_CPU(sum_of_squares); /* state.c */
 ZR_CPU(find_nonfinite);
 ZR_CPU(checksum);
 ZR_CPU(init_normal);
 ZR_CPU(convert);
 ZR_CPU(clear);
 ZR_CPU(copy_bytes);
+
+/* Sum over n elements: sum() returns that of one block, elements [from, to). The order of additions is that
+ * of sum_of_squares(). */
+enum { ZR_SQUARES_BLOCK = 4096 };
+struct zr_block_sums {
+    double (*sum)(const void *args, size_t from, size_t to);
+    const void *args;
+    size_t n;
+    double *total;
+};
+zr_result zr_cpu_sum_blocks(struct zr_kernel_context *context, const struct zr_block_sums *work);
 
 #endif

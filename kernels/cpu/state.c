@@ -1,4 +1,4 @@
-/* state.c: operations on optimizer state: optimizers, norms, searches, conversions, initial values,
+/* state.c: operations on optimizer state beside the optimizers: norms, searches, conversions, initial values,
  * checksums. Work is divided over the context's threads; sums are combined in a fixed order. */
 #include "kernels/state.h"
 #include "kernels/cpu/cpu.h"
@@ -76,99 +76,64 @@ zr_result zr_cpu_convert(struct zr_kernel_context *context, const struct zr_conv
     return zr_loop_run(context, convert_elements, &conversion, args->n, ZR_GRAIN);
 }
 
-/* ---- Optimizers ---------------------------------------------------------------------------------------- */
-
-/* A loop supports one two-byte precision: the parameter's, or the gradient's if there is no parameter. */
-static const struct zr_loops *update_loops(const struct zr_kernel_context *context,
-                                           const struct zr_update *update)
-{
-    return loops_of(context, update->parameter.at != NULL && update->gradient.precision == ZR_PRECISION_FP32
-                                 ? update->parameter.precision
-                                 : update->gradient.precision);
-}
-
-zr_result zr_cpu_weigh_gradients(struct zr_kernel_context *context, const struct zr_weigh_gradients *args)
-{
-    double sum = 0;
-    (void)context;
-    for (size_t u = 0; u < args->units; u++)
-        for (size_t r = 0; r < args->ranks; r++)
-            sum += args->squares[r * args->units + u];
-    *args->weight = zr_weight_of(sqrt(sum), args->loss_scale, args->clip);
-    return ZR_OK;
-}
-
-zr_result zr_cpu_update_adamw(struct zr_kernel_context *context, const struct zr_update_adamw *args)
-{
-    struct zr_update_adamw own = *args;
-    if (args->how.weight && args->how.weight->skips)
-        return ZR_OK;
-    if (args->how.weight)
-        own.how.gradient_scale = args->how.weight->scale;
-    if (args->how.rates) {
-        own.how.rate = args->how.rates->rate * args->how.rate;
-        own.how.correction1 = args->how.rates->correction1;
-        own.how.correction2 = args->how.rates->correction2;
-    }
-    return zr_loop_run(context, update_loops(context, &args->numbers)->update_adamw, &own, args->numbers.n,
-                       ZR_GRAIN);
-}
-
-zr_result zr_cpu_update_sgd(struct zr_kernel_context *context, const struct zr_update_sgd *args)
-{
-    struct zr_update_sgd own = *args;
-    if (args->how.weight && args->how.weight->skips)
-        return ZR_OK;
-    if (args->how.weight)
-        own.how.gradient_scale = args->how.weight->scale;
-    if (args->how.rates)
-        own.how.rate = args->how.rates->rate * args->how.rate;
-    return zr_loop_run(context, update_loops(context, &args->numbers)->update_sgd, &own, args->numbers.n,
-                       ZR_GRAIN);
-}
-
 /* ---- Norms and searches -------------------------------------------------------------------------------- */
 
-struct squares {
-    const struct zr_loops *loops;
-    const char *x;
-    double *sums; /* by block of SQUARES_BLOCK */
-};
-
 enum {
-    SQUARES_BLOCK = 4096,
+    SQUARES_BLOCK = ZR_SQUARES_BLOCK,
     SQUARES_GROUP = 64, /* blocks per group */
     SQUARES_BLOCKS = ZR_PARTIAL_BYTES / sizeof(double)
 };
 
-static void square_elements(const void *args, size_t from, size_t to)
+struct sum_round {
+    const struct zr_block_sums *work;
+    size_t first;
+    double *sums; /* by block of SQUARES_BLOCK */
+};
+
+static void sum_elements(const void *args, size_t from, size_t to)
 {
-    const struct squares *s = args;
+    const struct sum_round *r = args;
     for (size_t i = from; i < to; i += SQUARES_BLOCK)
-        s->sums[i / SQUARES_BLOCK] = s->loops->sum_of_squares(to - i < SQUARES_BLOCK ? to - i : SQUARES_BLOCK,
-                                                              s->x + i * s->loops->element_bytes);
+        r->sums[i / SQUARES_BLOCK] = r->work->sum(
+            r->work->args, r->first + i, r->first + (to - i < SQUARES_BLOCK ? to : i + SQUARES_BLOCK));
 }
 
-zr_result zr_cpu_sum_of_squares(struct zr_kernel_context *context, const struct zr_sum_of_squares *args)
+zr_result zr_cpu_sum_blocks(struct zr_kernel_context *context, const struct zr_block_sums *work)
 {
-    const size_t round = (size_t)SQUARES_BLOCK * SQUARES_BLOCKS;
-    struct squares squares = {.loops = loops_of(context, args->x.precision), .x = args->x.at};
+    const size_t round_elements = (size_t)SQUARES_BLOCK * SQUARES_BLOCKS;
+    struct sum_round round = {.work = work};
     double total = 0.0;
-    zr_result result = zr_context_scratch(context, ZR_PARTIAL_BYTES, (void **)&squares.sums);
-    for (size_t from = 0; from < args->n && result == ZR_OK; from += round) {
-        size_t count = args->n - from < round ? args->n - from : round;
-        result = zr_loop_run(context, square_elements, &squares, count, SQUARES_BLOCK);
+    zr_result result = zr_context_scratch(context, ZR_PARTIAL_BYTES, (void **)&round.sums);
+    for (; round.first < work->n && result == ZR_OK; round.first += round_elements) {
+        size_t count = work->n - round.first < round_elements ? work->n - round.first : round_elements;
+        result = zr_loop_run(context, sum_elements, &round, count, SQUARES_BLOCK);
         size_t blocks = (count + SQUARES_BLOCK - 1) / SQUARES_BLOCK;
         for (size_t block = 0; block < blocks && result == ZR_OK;) {
             double group = 0;
             for (size_t end = block + SQUARES_GROUP; block < end && block < blocks; block++)
-                group += squares.sums[block];
+                group += round.sums[block];
             total += group;
         }
-        squares.x += count * squares.loops->element_bytes;
     }
-    *args->sum = total;
+    *work->total = total;
     return result;
+}
+
+struct squares {
+    const struct zr_loops *loops;
+    const char *x;
+};
+
+static double sum_of_block(const void *args, size_t from, size_t to)
+{
+    const struct squares *s = args;
+    return s->loops->sum_of_squares(to - from, s->x + from * s->loops->element_bytes);
+}
+
+zr_result zr_cpu_sum_of_squares(struct zr_kernel_context *context, const struct zr_sum_of_squares *args)
+{
+    const struct squares squares = {loops_of(context, args->x.precision), args->x.at};
+    return zr_cpu_sum_blocks(context, &(struct zr_block_sums){sum_of_block, &squares, args->n, args->sum});
 }
 
 struct search {

@@ -72,6 +72,21 @@ struct cuda_squares {
     bool begins;
 };
 
+/* One launch of a factor_norm(), with blocks like those of a sum of squares. */
+struct cuda_factor_squares {
+    struct zr_factor_norm all;
+    size_t first; /* element */
+    double *partial;
+};
+
+/* A pass over n floats of orthogonalize(). */
+struct cuda_muon {
+    size_t n, side; /* side: of a square matrix */
+    const float *from;
+    float *to;
+    const double *squares;
+};
+
 struct cuda_sum {
     size_t n;
     struct zr_numbers to;

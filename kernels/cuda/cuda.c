@@ -14,6 +14,7 @@
 #include "kernels/cuda/driver_launch.h"
 #include "kernels/cuda/fp8.h"
 #include "kernels/cuda/matrix.h"
+#include "kernels/optimizers.h"
 #include "kernels/sizes.h"
 
 /* Kernels of norms, by class of row width. */
@@ -38,7 +39,10 @@ enum { ROW_NORMS_COUNT = 6 };
 #define BY_ARGUMENT(f)                                                                                       \
     f(update_adamw) f(update_sgd) f(squares_of_blocks) f(squares_together) f(find_nonfinite_begin)           \
         f(find_nonfinite) f(checksum_begin) f(checksum) f(checksum_end) f(init_normal) f(convert) f(sum)     \
-            f(rotary_table) f(softmax_merge) f(weigh_gradients) f(fp8_max) f(fp8_round)
+            f(rotary_table) f(softmax_merge) f(weigh_gradients) f(fp8_max) f(fp8_round) f(update_adamw8)     \
+                f(block8_read) f(block8_write) f(factor_rows) f(factor_columns) f(factor_move)               \
+                    f(factor_mean) f(factor_squares) f(update_factored) f(muon_direction) f(muon_normalize)  \
+                        f(muon_polynomial) f(apply_direction)
 
 enum kernel {
 #define NUMBER(name) KERNEL_##name,
@@ -352,22 +356,6 @@ ONE(cross_entropy, ROWS(args->rows))
 ONE(softmax_merge, over(args->rows))
 ONE(init_normal, over(args->n))
 ONE(convert, over_packs(ZR_PRECISION_FP32, args->n))
-
-/* Uses one thread, because the sum is short and has a fixed order. */
-static zr_result weigh_gradients(struct zr_kernel_context *context, const struct zr_weigh_gradients *args)
-{
-    return launch_with(context, KERNEL_weigh_gradients, ROWS(1), 1, args);
-}
-
-static zr_result update_adamw(struct zr_kernel_context *context, const struct zr_update_adamw *args)
-{
-    return launch(context, KERNEL_update_adamw, over_packs(ZR_PRECISION_FP32, args->numbers.n), args);
-}
-
-static zr_result update_sgd(struct zr_kernel_context *context, const struct zr_update_sgd *args)
-{
-    return launch(context, KERNEL_update_sgd, over_packs(ZR_PRECISION_FP32, args->numbers.n), args);
-}
 
 /* ---- Norms --------------------------------------------------------------------------------------------- */
 
@@ -905,6 +893,173 @@ static zr_result sum(struct zr_kernel_context *context, const struct zr_sum *arg
     return launch(context, KERNEL_sum, over(args->n), &all);
 }
 
+/* ---- Optimizers ---------------------------------------------------------------------------------------- */
+
+/* Uses one thread, because the sum is short and has a fixed order. */
+static zr_result weigh_gradients(struct zr_kernel_context *context, const struct zr_weigh_gradients *args)
+{
+    return launch_with(context, KERNEL_weigh_gradients, ROWS(1), 1, args);
+}
+
+static zr_result update_adamw(struct zr_kernel_context *context, const struct zr_update_adamw *args)
+{
+    return launch(context, KERNEL_update_adamw, over_packs(ZR_PRECISION_FP32, args->numbers.n), args);
+}
+
+static zr_result update_sgd(struct zr_kernel_context *context, const struct zr_update_sgd *args)
+{
+    return launch(context, KERNEL_update_sgd, over_packs(ZR_PRECISION_FP32, args->numbers.n), args);
+}
+
+/* A warp takes a block of 256 numbers at a time. The grid is bounded, because each of its blocks first makes
+ * two maps. */
+static struct grid over_blocks(size_t n)
+{
+    const size_t max = 1 << 11;
+    size_t blocks = parts(parts(n, ZR_BLOCK8_NUMBERS), CUDA_WARPS);
+    return (struct grid){.x = blocks < max ? blocks : max};
+}
+
+ONE(update_adamw8, over_blocks(args->numbers.n))
+ONE(block8_read, over_blocks(args->n))
+ONE(block8_write, over_blocks(args->n))
+ONE(muon_direction, over(args->n))
+ONE(apply_direction, over(args->numbers.n))
+ONE(update_factored, over_packs(ZR_PRECISION_FP32, args->numbers.n))
+
+static zr_result factor_sums(struct zr_kernel_context *context, const struct zr_factor_sums *args)
+{
+    if (args->n == 0)
+        return must_be_open(context);
+    size_t rows = (args->first + args->n - 1) / args->columns - args->first / args->columns + 1;
+    zr_result result = launch(context, KERNEL_factor_rows, BY_WARP(rows), args);
+    return result == ZR_OK
+               ? launch(context, KERNEL_factor_columns, ROWS(parts(args->columns, WARP_LANES)), args)
+               : result;
+}
+
+static zr_result factor_moments(struct zr_kernel_context *context, const struct zr_factor_moments *args)
+{
+    zr_result result = launch(context, KERNEL_factor_move, over(args->rows + args->columns), args);
+    return result == ZR_OK ? launch(context, KERNEL_factor_mean, ROWS(1), args) : result;
+}
+
+static zr_result factor_norm(struct zr_kernel_context *context, const struct zr_factor_norm *args)
+{
+    const struct zr_update *u = &args->numbers;
+    const size_t round = (size_t)CUDA_SQUARES_BLOCK * CUDA_SQUARES_BLOCKS;
+    zr_result result = sum_of_squares(
+        context, &(struct zr_sum_of_squares){u->n, {u->master, ZR_PRECISION_FP32}, &args->squares[1]});
+    for (size_t first = 0; result == ZR_OK && (first == 0 || first < u->n); first += round) {
+        struct cuda_factor_squares quotients = {*args, first, context->workspace};
+        struct cuda_squares squares = {{u->n, {0}, &args->squares[0]}, first, context->workspace, first == 0};
+        size_t count = u->n - first < round ? u->n - first : round;
+        result =
+            launch(context, KERNEL_factor_squares, BY_WARP(parts(count, CUDA_SQUARES_BLOCK)), &quotients);
+        if (result == ZR_OK)
+            result = launch(context, KERNEL_squares_together, ROWS(1), &squares);
+    }
+    return result;
+}
+
+/* The squares of an iteration are queued: gram = x x^T, or x^T x of a tall matrix, and square = gram gram. */
+static zr_result multiply_squares(struct zr_kernel_context *context, const struct zr_orthogonalize *args,
+                                  const float *x, float *gram, float *square)
+{
+    const bool tall = args->rows > args->columns;
+    const unsigned side = (unsigned)(tall ? args->columns : args->rows),
+                   length = (unsigned)(tall ? args->rows : args->columns);
+    const size_t along = tall ? args->columns : 1, across = tall ? 1 : args->columns;
+    zr_result result = multiply(context, &(struct cuda_product){.m = side,
+                                                                .n = side,
+                                                                .k = length,
+                                                                .a = x,
+                                                                .a_row = across,
+                                                                .a_column = along,
+                                                                .b = x,
+                                                                .b_row = along,
+                                                                .b_column = across,
+                                                                .c = gram,
+                                                                .c_row = side});
+    return result == ZR_OK ? multiply(context, &(struct cuda_product){.m = side,
+                                                                      .n = side,
+                                                                      .k = side,
+                                                                      .a = gram,
+                                                                      .a_row = side,
+                                                                      .a_column = 1,
+                                                                      .b = gram,
+                                                                      .b_row = side,
+                                                                      .b_column = 1,
+                                                                      .c = square,
+                                                                      .c_row = side})
+                           : result;
+}
+
+/* to = factor from; from factor, if the matrix is tall. */
+static zr_result multiply_factor(struct zr_kernel_context *context, const struct zr_orthogonalize *args,
+                                 const float *factor, const float *from, float *to)
+{
+    const bool tall = args->rows > args->columns;
+    const size_t side = tall ? args->columns : args->rows;
+    return multiply(context, &(struct cuda_product){.m = (unsigned)args->rows,
+                                                    .n = (unsigned)args->columns,
+                                                    .k = (unsigned)side,
+                                                    .a = tall ? from : factor,
+                                                    .a_row = side,
+                                                    .a_column = 1,
+                                                    .b = tall ? factor : from,
+                                                    .b_row = args->columns,
+                                                    .b_column = 1,
+                                                    .c = to,
+                                                    .c_row = args->columns});
+}
+
+/* Iterations in a context of fp32. The number of iterations is odd, so the last one writes to x. */
+static zr_result iterate(struct zr_kernel_context *context, const struct zr_orthogonalize *args,
+                         const struct zr_orthogonalize_layout *at)
+{
+    char *workspace = args->workspace;
+    double *squares = (double *)workspace;
+    float *from = (float *)(workspace + at->x), *to = args->x, *gram = (float *)(workspace + at->gram),
+          *square = (float *)(workspace + at->square);
+    const size_t n = args->rows * args->columns, side = at->side;
+    zr_result result =
+        sum_of_squares(context, &(struct zr_sum_of_squares){n, {args->x, ZR_PRECISION_FP32}, squares});
+    if (result == ZR_OK)
+        result = launch(context, KERNEL_muon_normalize, over(n),
+                        &(struct cuda_muon){.n = n, .from = args->x, .to = from, .squares = squares});
+    for (unsigned i = 0; i < ZR_MUON_ITERATIONS && result == ZR_OK; i++) {
+        float *const before = from;
+        result = multiply_squares(context, args, from, gram, square);
+        if (result == ZR_OK)
+            result = launch(context, KERNEL_muon_polynomial, over(side * side),
+                            &(struct cuda_muon){.n = side * side, .side = side, .from = gram, .to = square});
+        if (result == ZR_OK)
+            result = multiply_factor(context, args, square, from, to);
+        from = to;
+        to = before;
+    }
+    return result;
+}
+
+static zr_result orthogonalize(struct zr_kernel_context *context, const struct zr_orthogonalize *args)
+{
+    const struct zr_orthogonalize_layout at = zr_orthogonalize_layout(args);
+    struct zr_kernel_context wide;
+    if (must_be_open(context) != ZR_OK)
+        return ZR_ERR_INVALID;
+    if (args->rows > INT_MAX || args->columns > INT_MAX || args->workspace_bytes < at.bytes)
+        return zr_fail(ZR_ERR_INVALID,
+                       "orthogonalize() of %zu x %zu numbers needs %zu bytes of workspace and has %zu; see "
+                       "orthogonalize_bytes()",
+                       args->rows, args->columns, at.bytes, args->workspace_bytes);
+    wide = *context;
+    wide.precision = ZR_PRECISION_FP32;
+    zr_result result = iterate(&wide, args, &at);
+    context->refusals = wide.refusals;
+    return result;
+}
+
 /* ---- The table ----------------------------------------------------------------------------------------- */
 
 static const struct zr_kernels table = {
@@ -914,6 +1069,7 @@ static const struct zr_kernels table = {
     .deterministic_sums = true,
     .narrow_logits = true,
     .workspace_bytes = workspace_bytes,
+    .orthogonalize_bytes = zr_orthogonalize_bytes,
     .open = open,
     .close = close,
     .products = products,
@@ -948,6 +1104,16 @@ static const struct zr_kernels table = {
     .weigh_gradients = weigh_gradients,
     .update_adamw = update_adamw,
     .update_sgd = update_sgd,
+    .update_adamw8 = update_adamw8,
+    .block8_read = block8_read,
+    .block8_write = block8_write,
+    .factor_sums = factor_sums,
+    .factor_moments = factor_moments,
+    .factor_norm = factor_norm,
+    .update_factored = update_factored,
+    .muon_direction = muon_direction,
+    .orthogonalize = orthogonalize,
+    .apply_direction = apply_direction,
     .sum_of_squares = sum_of_squares,
     .find_nonfinite = find_nonfinite,
     .checksum = checksum,

@@ -285,6 +285,7 @@ DEVICE void four_put(const struct zr_numbers *numbers, size_t i, const struct fo
 #define num_fma(a, b, c) fmaf(a, b, c)
 #define num_exp(x)       expf(x)
 #define num_sqrt(x)      sqrtf(x)
+#define num_max(a, b)    ((a) > (b) ? (a) : (b))
 #include "kernels/formulas.h"
 
 #define ZR_REAL       DEVICE

@@ -5,7 +5,8 @@
 #ifndef ZR_KERNELS_LOOPS_H
 #define ZR_KERNELS_LOOPS_H
 
-#include "kernels/zr_kernels.h"
+#include "kernels/block8.h"
+#include "kernels/optimizers.h"
 
 /* A tile y[rows, columns] of a larger matrix with a row stride. */
 struct zr_tile {
@@ -36,6 +37,23 @@ struct zr_small_product {
     bool accumulate;
 };
 
+/* Updates below have nothing left to read from a gradient weight or step rates. */
+struct zr_adamw8_work {
+    const struct zr_update_adamw8 *args;
+    const struct zr_block8_map *momentum, *variance;
+};
+/* Adafactor's updates before clipping. */
+struct zr_quotients {
+    struct zr_adafactor how;
+    const struct zr_factors *factors;
+    const struct zr_update *numbers;
+    bool moves; /* first moves a vector's variance */
+};
+struct zr_factored_work {
+    struct zr_quotients quotients;
+    struct zr_master_step step;
+};
+
 /* Computes rows, columns or elements [from, to) of an operation; args is its struct of zr_kernels.h. */
 typedef void zr_loop(const void *args, size_t from, size_t to);
 
@@ -53,6 +71,8 @@ struct zr_loops {
     void (*attention_backward)(const struct zr_attention_backward *args, size_t unit, float *scratch);
     double (*sum_of_squares)(size_t n, const void *x); /* of one block */
     size_t (*find_nonfinite)(size_t n, const void *x);
+    /* out[to - from]: of elements [from, to); two-byte tensors have the table's precision. */
+    void (*factor_quotients)(const struct zr_quotients *work, size_t from, size_t to, float *out);
 
     /* Divided by rows; functions in _columns by columns. */
     zr_loop *embedding_forward, *positions_forward, *positions_backward_columns;
@@ -61,11 +81,14 @@ struct zr_loops {
     zr_loop *residual_layernorm, *residual_rmsnorm;
     zr_loop *bias_backward_columns; /* of struct zr_linear_backward */
     zr_loop *gelu_bias_backward_columns;
+    zr_loop *factor_columns; /* of struct zr_factor_sums */
     zr_loop *rotary, *cross_entropy;
     /* Divided by elements. */
     zr_loop *gelu_forward, *gelu_backward, *swiglu_forward, *swiglu_backward, *add;
-    zr_loop *update_adamw, *update_sgd; /* two-byte tensors have the table's precision */
-    zr_loop *sum;                       /* sources have the table's precision; `to` too, or float */
+    /* Two-byte tensors have the table's precision. update_adamw8 takes a struct zr_adamw8_work and whole
+     * blocks, update_factored a struct zr_factored_work. */
+    zr_loop *update_adamw, *update_sgd, *update_adamw8, *update_factored, *muon_direction, *apply_direction;
+    zr_loop *sum; /* sources have the table's precision; `to` too, or float */
 };
 
 /* NULL: unknown instruction set or precision. */

@@ -1,6 +1,7 @@
 /* loops_body.h: the inner loops, written once over simd.h's vector and element.h's element, and compiled once
  * per instruction set and precision by the loops_*.c files, which name the table (ZR_LOOPS) and the
  * precision. Everything but the table is static. */
+#include "kernels/cpu/loops/blocks.h"
 #include "kernels/cpu/loops/element.h"
 #include "kernels/cpu/loops/loops.h"
 #include "kernels/real.h"
@@ -15,6 +16,7 @@
 #define num_fma  vf_fma
 #define num_exp  vf_exp
 #define num_sqrt vf_sqrt
+#define num_max  vf_max
 #include "kernels/formulas.h"
 
 #ifndef ZR_LOOPS
@@ -300,6 +302,7 @@ static void layernorm_backward_columns(const void *args, size_t from, size_t to)
 
 #include "kernels/cpu/loops/loops_attention.h"
 #include "kernels/cpu/loops/loops_llama.h"
+#include "kernels/cpu/loops/loops_optimizers.h"
 #include "kernels/cpu/loops/loops_reduce.h"
 
 const struct zr_loops ZR_LOOPS = {
@@ -336,5 +339,11 @@ const struct zr_loops ZR_LOOPS = {
     .add = add,
     .update_adamw = update_adamw,
     .update_sgd = update_sgd,
+    .update_adamw8 = update_adamw8,
+    .factor_columns = factor_columns,
+    .factor_quotients = factor_quotients,
+    .update_factored = update_factored,
+    .muon_direction = muon_direction,
+    .apply_direction = apply_direction,
     .sum = sum,
 };

@@ -36,7 +36,9 @@ static inline zr_result card_waits(zr_result result)
                         f(sum_of_squares) f(find_nonfinite) f(checksum) f(init_normal) f(convert) f(clear)   \
                             f(copy_bytes) f(sum) f(residual_layernorm) f(residual_rmsnorm)                   \
                                 f(gelu_bias_backward) f(linear_gelu_forward) f(linear_residual_forward)      \
-                                    f(linear_gelu_backward)
+                                    f(linear_gelu_backward) f(update_adamw8) f(block8_read) f(block8_write)  \
+                                        f(factor_sums) f(factor_moments) f(factor_norm) f(update_factored)   \
+                                            f(muon_direction) f(orthogonalize) f(apply_direction)
 /* The processor's sum() does without a context. */
 #define CARD_OPERATION(name)                                                                                 \
     static inline zr_result card_##name(struct zr_kernel_context *c, const struct zr_##name *args)           \
@@ -63,8 +65,14 @@ static inline size_t card_workspace_bytes(const struct zr_kernel_limits *limits,
     return zr_kernels_cuda()->workspace_bytes(limits, isa);
 }
 
+static inline size_t card_orthogonalize_bytes(const struct zr_orthogonalize *args)
+{
+    return zr_kernels_cuda()->orthogonalize_bytes(args);
+}
+
 #define CARD_SLOT(name) .name = card_##name,
 static const struct zr_kernels card_table = {.workspace_bytes = card_workspace_bytes,
+                                             .orthogonalize_bytes = card_orthogonalize_bytes,
                                              .open = card_open,
                                              .close = card_close,
                                              CARD_OPERATIONS(CARD_SLOT)};

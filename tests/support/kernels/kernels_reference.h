@@ -368,4 +368,107 @@ static inline void reference_head(const struct head_shape *s, const double *x, c
     }
 }
 
+/* ---- Optimizers ---------------------------------------------------------------------------------------- */
+
+static inline void reference_adamw(const struct zr_adamw *how, double g, double *p, double *m, double *v)
+{
+    g *= (double)how->gradient_scale;
+    *m = how->beta1 * *m + (1 - (double)how->beta1) * g;
+    *v = how->beta2 * *v + (1 - (double)how->beta2) * g * g;
+    double step = *m / how->correction1 / (sqrt(*v / how->correction2) + how->epsilon);
+    *p -= how->rate * (step + how->weight_decay * *p);
+}
+
+/* The 256 values of a map of eight bits by their codes: decades of 2^i (signed) or 2^(i + 1) steps, as
+ * published, of which the signed map lacks the first. */
+static inline void reference_block8_map(bool is_signed, double values[256])
+{
+    unsigned count = 1;
+    values[0] = 0;
+    for (int decade = is_signed ? 1 : 0; decade < 7; decade++) {
+        int steps = 1 << (decade + !is_signed);
+        for (int step = 0; step < steps; step++)
+            values[count++] = pow(10, decade - 6) * (0.1 + 0.9 * (2 * step + 1) / (2 * steps));
+    }
+    values[count++] = 1;
+    for (unsigned i = 0; is_signed && i < count; i++)
+        values[count + i] = -values[i];
+}
+
+/* A matrix's elements [first, first + n), as Adafactor sees them. */
+struct reference_part {
+    size_t n, first, columns;
+    double gradient_scale;
+};
+
+static inline void reference_factor_sums(const struct reference_part *part, const double *gradient,
+                                         double *rows, double *columns)
+{
+    for (size_t i = 0; i < part->n; i++) {
+        double g = gradient[i] * part->gradient_scale;
+        rows[(part->first + i) / part->columns] += g * g;
+        columns[(part->first + i) % part->columns] += g * g;
+    }
+}
+
+/* factors += share (sums / count - factors) */
+static inline void reference_factors(size_t n, double share, const double *sums, size_t count,
+                                     double *factors)
+{
+    for (size_t i = 0; i < n; i++)
+        factors[i] += share * (sums[i] / (double)count - factors[i]);
+}
+
+static inline double reference_quotient(double gradient, double variance, double epsilon)
+{
+    return gradient / fmax(sqrt(variance), epsilon);
+}
+
+/* The update from the quotients u of a whole tensor. */
+static inline void reference_factored(const struct zr_adafactor *how, size_t n, const double *u,
+                                      double *master)
+{
+    double updates = 0, masters = 0;
+    for (size_t i = 0; i < n; i++) {
+        updates += u[i] * u[i];
+        masters += master[i] * master[i];
+    }
+    double alpha = fmin(how->rate, how->step_max) * fmax(how->epsilon2, sqrt(masters / (double)n)),
+           clip = fmax(1, sqrt(updates / (double)n) / how->threshold);
+    for (size_t i = 0; i < n; i++)
+        master[i] = master[i] * (1 - (double)how->rate * how->weight_decay) - alpha * u[i] / clip;
+}
+
+static inline void reference_orthogonalize(size_t rows, size_t columns, double *x, double *scratch)
+{
+    const bool tall = rows > columns;
+    const size_t side = tall ? columns : rows, length = tall ? rows : columns, along = tall ? columns : 1,
+                 across = tall ? 1 : columns;
+    double squares = 0, *gram = scratch, *factor = gram + side * side, *next = factor + side * side;
+    for (size_t i = 0; i < rows * columns; i++)
+        squares += x[i] * x[i];
+    for (size_t i = 0; i < rows * columns; i++)
+        x[i] /= sqrt(squares) + 1e-7;
+    for (int turn = 0; turn < 5; turn++) {
+        memset(scratch, 0, (2 * side * side + rows * columns) * sizeof *scratch);
+        for (size_t i = 0; i < side; i++)
+            for (size_t j = 0; j < side; j++)
+                for (size_t k = 0; k < length; k++)
+                    gram[i * side + j] += x[i * across + k * along] * x[j * across + k * along];
+        for (size_t i = 0; i < side; i++)
+            for (size_t j = 0; j < side; j++) {
+                factor[i * side + j] = -4.7750 * gram[i * side + j];
+                for (size_t k = 0; k < side; k++)
+                    factor[i * side + j] += 2.0315 * gram[i * side + k] * gram[k * side + j];
+            }
+        for (size_t i = 0; i < side; i++)
+            for (size_t k = 0; k < length; k++) {
+                next[i * across + k * along] = 3.4445 * x[i * across + k * along];
+                for (size_t j = 0; j < side; j++)
+                    next[i * across + k * along] += factor[i * side + j] * x[j * across + k * along];
+            }
+        memcpy(x, next, rows * columns * sizeof *x);
+    }
+}
+
 #endif

@@ -76,6 +76,30 @@ OPERATION(adamw, kernels->update_adamw(c, &(struct zr_update_adamw){adamw, updat
 OPERATION(sgd, kernels->update_sgd(c, &(struct zr_update_sgd){{0.1f, 0.9f, 0.01f, 0.5f, NULL, NULL},
                                                               update_of(i, n)}))
 
+OPERATION(muon, kernels->muon_direction(c, &(struct zr_muon_direction){n, from(in[0], i), 0.5f, 0.9f, NULL,
+                                                                       at(out[2], i), at(out[1], i)}))
+OPERATION(direction, kernels->apply_direction(c, &(struct zr_apply_direction){.rate = 0.1f,
+                                                                              .scale = 0.7f,
+                                                                              .weight_decay = 0.1f,
+                                                                              .direction = at(floats, i),
+                                                                              .numbers = update_of(i, n)}))
+
+/* Of a vector, or of a matrix of 37 columns. */
+static zr_result factored(struct zr_kernel_context *c, size_t i, size_t n, bool is_vector)
+{
+    static const double squares[] = {3, 2};
+    struct zr_update_factored update = {.how = {0.1f, 0.1f, 0.3f, 1, 0x1p-23f, 1e-3f, 1, 0.5f, NULL, NULL},
+                                        .factors = {i, 37, fresh[1]->at, fresh[2]->at, fresh[3]->at},
+                                        .numbers = update_of(i, n),
+                                        .parts = 1,
+                                        .elements = 1,
+                                        .squares = squares};
+    update.numbers.variance = is_vector ? update.numbers.variance : NULL;
+    return kernels->update_factored(c, &update);
+}
+OPERATION(factored_vector, factored(c, i, n, true))
+OPERATION(factored_matrix, factored(c, i, n, false))
+
 static zr_result run_sum(struct zr_kernel_context *c, size_t i, size_t n)
 {
     const void *list[SOURCES];
@@ -107,6 +131,10 @@ static const struct operation {
                   {"init_normal", run_normal, 0, false},
                   {"update_adamw", run_adamw, 0, true},
                   {"update_sgd", run_sgd, 0, true},
+                  {"update_factored, a vector", run_factored_vector, 0, true},
+                  {"update_factored, a matrix", run_factored_matrix, 0, true},
+                  {"muon_direction", run_muon, 0, false},
+                  {"apply_direction", run_direction, 0, false},
                   {"sum of none", run_sum, 0, false},
                   {"sum of 1", run_sum, 1, true},
                   {"sum of 2", run_sum, 2, true},
