@@ -76,7 +76,6 @@ struct zr_parameter {
 struct zr_unit {
     char name[24];          /* "h.0" */
     unsigned gradient_uses; /* gradients per micro-batch, at least 1: 2 for a tied embedding, else 1 */
-    bool embedding;         /* rows are looked up: 8-bit optimizers keep the state of such units in fp32 */
 };
 
 /* The model's parameters. zr_engine_create() copies the arrays. */
@@ -97,6 +96,7 @@ ZR_API uint64_t zr_parameter_list_elements(const struct zr_parameter_list *list)
 struct zr_parameter_group {
     float rate_factor;  /* multiplies the step's learning rate */
     float decay_factor; /* multiplies the weight decay */
+    bool wide_state;    /* 8-bit optimizers keep the state of a unit that has such a tensor in fp32 */
 };
 
 /* The default groups: group 0 (vectors) without decay, all other groups (matrices) with decay, both at the

@@ -391,7 +391,6 @@ static struct zr_parameter *add_tensor(struct zr_transformer *transformer, const
                                .group = tensor->group,
                                .init_mean = tensor->mean,
                                .init_deviation = tensor->deviation};
-    transformer->units[list->units_count].embedding |= tensor->group == ZR_GROUP_EMBEDDINGS;
     if (zr_shape_tensor(&transformer->shape) > 1)
         take_part(&transformer->shape, tensor->split, p);
     print_layer(p->name, sizeof p->name, unit->prefix, unit->layer);
