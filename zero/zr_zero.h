@@ -106,8 +106,10 @@ enum { ZR_GROUP_NO_DECAY = 0, ZR_GROUP_DECAY = 1, ZR_GROUPS_MAX = 8 };
 enum zr_optimizer_kind {
     ZR_OPTIMIZER_ADAMW = 0, /* momentum and variance, decoupled weight decay */
     ZR_OPTIMIZER_SGD,       /* momentum = momentum_factor * momentum + gradient + decay * parameter */
+    ZR_OPTIMIZER_ADAMW8,    /* AdamW with momentum and variance of 8 bits, see zr_update_adamw8. Tensors must be
+                             * whole on a rank: no tensor parallelism */
 };
-#define ZR_OPTIMIZER_NAMES "adamw|sgd" /* of the kinds, in order */
+#define ZR_OPTIMIZER_NAMES "adamw|sgd|adamw8" /* of the kinds, in order */
 
 struct zr_optimizer_options {
     enum zr_optimizer_kind kind;

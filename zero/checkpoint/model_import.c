@@ -532,9 +532,12 @@ static zr_result read_values(struct import *import, const struct zr_layout_param
     return result;
 }
 
-static zr_result clear(struct zr_compute compute, float *values, size_t count)
+static zr_result clear_slot(struct zr_compute compute, const struct zr_optimizer_slot *slot, void *blocks,
+                            size_t skip, size_t count)
 {
-    return compute.kernels->clear(compute.context, &(struct zr_clear){count * sizeof *values, values});
+    size_t from = zr_slot_state_bytes(slot, skip),
+           to = zr_slot_state_bytes(slot, skip + count + slot->block_elements - 1);
+    return compute.kernels->clear(compute.context, &(struct zr_clear){to - from, (char *)blocks + from});
 }
 
 /* Reads into the engine's memory with fresh optimizer state; through host memory if the host cannot read
@@ -554,7 +557,7 @@ static zr_result read_owned(struct import *import, const struct zr_layout_parame
     const struct zr_optimizer *optimizer = engine->layout.units[p->parameter.unit].optimizer;
     zr_result result = ZR_OK;
     for (unsigned s = 0; s < optimizer->slots_count && !result; s++)
-        result = clear(compute, (float *)owned->slots[s] + skip, overlap.count);
+        result = clear_slot(compute, &optimizer->slots[s], owned->slots[s], skip, overlap.count);
     if (result)
         return result;
     values = engine->apart ? zr_heap_alloc(bytes) : owned->master + skip;

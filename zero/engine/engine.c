@@ -261,12 +261,13 @@ zr_result zr_engine_create(zr_engine **out, const struct zr_engine_options *opti
     memset(engine, 0, sizeof *engine);
     result = keep_options(engine, options);
     if (result == ZR_OK)
-        result =
-            zr_layout_make(&engine->layout, &(struct zr_layout_request){.list = &options->list,
-                                                                        .world = engine->world,
-                                                                        .precision = options->precision,
-                                                                        .optimizer = engine->optimizer,
-                                                                        .host_arena = options->host_arena});
+        result = zr_layout_make(&engine->layout,
+                                &(struct zr_layout_request){.list = &options->list,
+                                                            .world = engine->world,
+                                                            .precision = options->precision,
+                                                            .optimizer = engine->optimizer,
+                                                            .groups = engine->options.optimizer.groups,
+                                                            .host_arena = options->host_arena});
     if (result != ZR_OK)
         goto unwind;
     engine->options.list = (struct zr_parameter_list){0}; /* the caller's arrays need not outlive the call */

@@ -383,6 +383,14 @@ struct zr_owned {
     float *master;             /* in fp32 the parameters */
     void *slots[ZR_SLOTS_MAX]; /* of the optimizer */
 };
+/* Element `skip` of a slot; NULL: the optimizer has no such slot, or keeps it in blocks. */
+static inline float *zr_owned_floats(const struct zr_owned *owned, const struct zr_optimizer *optimizer,
+                                     unsigned slot, size_t skip)
+{
+    return slot < optimizer->slots_count && zr_slot_is_plain(&optimizer->slots[slot])
+               ? (float *)owned->slots[slot] + skip
+               : NULL;
+}
 static inline struct zr_numbers zr_numbers_at(struct zr_numbers numbers, size_t index)
 {
     return (struct zr_numbers){(char *)numbers.at + index * zr_precision_bytes(numbers.precision),

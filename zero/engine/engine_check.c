@@ -132,6 +132,11 @@ static zr_result check_parameters(const struct zr_engine_options *options)
     unsigned tensor = options->tensor ? zr_comm_world(options->tensor) : 0;
     for (size_t i = 0; i < list->parameters_count; i++) {
         const struct zr_parameter *p = &list->parameters[i];
+        if (p->part.whole[0] > 0 && options->optimizer.kind == ZR_OPTIMIZER_ADAMW8)
+            return zr_fail(ZR_ERR_INVALID,
+                           "parameter %.*s is only partly on a rank, and ZR_OPTIMIZER_ADAMW8 requires whole "
+                           "tensors; use AdamW",
+                           (int)sizeof p->name, p->name);
         if (p->part.sum_gradient && (tensor == 0 || zr_parameter_elements(p) % tensor))
             return zr_fail(
                 ZR_ERR_INVALID,

@@ -277,11 +277,20 @@ static zr_result check_names(struct zr_layout *layout, const struct zr_parameter
     return ZR_OK;
 }
 
+static const struct zr_optimizer *optimizer_of(const struct zr_layout_request *request, size_t unit)
+{
+    const struct zr_optimizer *optimizer =
+        request->optimizer ? request->optimizer : zr_optimizer_of(ZR_OPTIMIZER_ADAMW);
+    const struct zr_parameter_list *list = request->list;
+    for (size_t i = 0; i < list->parameters_count && request->groups && optimizer->wide; i++)
+        if (list->parameters[i].unit == unit && request->groups[list->parameters[i].group].wide_state)
+            return optimizer->wide;
+    return optimizer;
+}
+
 zr_result zr_layout_make(struct zr_layout *layout, const struct zr_layout_request *request)
 {
     const struct zr_parameter_list *list = request->list;
-    const struct zr_optimizer *optimizer =
-        request->optimizer ? request->optimizer : zr_optimizer_of(ZR_OPTIMIZER_ADAMW);
     zr_arena *host_arena = request->host_arena;
     zr_result result;
     memset(layout, 0, sizeof *layout);

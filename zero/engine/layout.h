@@ -55,7 +55,8 @@ struct zr_layout_request {
     unsigned world;
     enum zr_precision precision;
     zr_arena *host_arena;
-    const struct zr_optimizer *optimizer; /* NULL: AdamW */
+    const struct zr_optimizer *optimizer;    /* NULL: AdamW */
+    const struct zr_parameter_group *groups; /* NULL: no group has wide_state */
 };
 
 /* Lays out a list for `world` ranks. Records are allocated from the host arena, tag other, and freed by

@@ -2,26 +2,44 @@
 #include "zero/engine/optimizer.h"
 
 /* AdamW: Loshchilov and Hutter 2019. */
-static zr_result update_adamw(const struct zr_optimizer_call *call)
+static struct zr_adamw adamw_of(const struct zr_optimizer_call *call)
 {
     const struct zr_optimizer_options *o = call->options;
-    return call->kernels->update_adamw(
-        call->context, &(struct zr_update_adamw){.how = {.rate = call->rate,
-                                                         .beta1 = o->beta1,
-                                                         .beta2 = o->beta2,
-                                                         .epsilon = o->epsilon,
-                                                         .weight_decay = call->weight_decay,
-                                                         .gradient_scale = call->gradient_scale,
-                                                         .correction1 = call->correction1,
-                                                         .correction2 = call->correction2,
-                                                         .weight = call->weight,
-                                                         .rates = call->rates},
-                                                 .numbers = {.n = call->n,
-                                                             .gradient = call->gradient,
-                                                             .master = call->master,
-                                                             .momentum = call->slots[0],
-                                                             .variance = call->slots[1],
-                                                             .parameter = call->parameter}});
+    return (struct zr_adamw){.rate = call->rate,
+                             .beta1 = o->beta1,
+                             .beta2 = o->beta2,
+                             .epsilon = o->epsilon,
+                             .weight_decay = call->weight_decay,
+                             .gradient_scale = call->gradient_scale,
+                             .correction1 = call->correction1,
+                             .correction2 = call->correction2,
+                             .weight = call->weight,
+                             .rates = call->rates};
+}
+
+static zr_result update_adamw(const struct zr_optimizer_call *call)
+{
+    return call->kernels->update_adamw(call->context,
+                                       &(struct zr_update_adamw){.how = adamw_of(call),
+                                                                 .numbers = {.n = call->n,
+                                                                             .gradient = call->gradient,
+                                                                             .master = call->master,
+                                                                             .momentum = call->slots[0],
+                                                                             .variance = call->slots[1],
+                                                                             .parameter = call->parameter}});
+}
+
+/* The same with 8-bit state: Dettmers et al. 2022. */
+static zr_result update_adamw8(const struct zr_optimizer_call *call)
+{
+    return call->kernels->update_adamw8(call->context,
+                                        &(struct zr_update_adamw8){.how = adamw_of(call),
+                                                                   .numbers = {.n = call->n,
+                                                                               .gradient = call->gradient,
+                                                                               .master = call->master,
+                                                                               .parameter = call->parameter},
+                                                                   .momentum = call->slots[0],
+                                                                   .variance = call->slots[1]});
 }
 
 /* SGD with momentum. */
@@ -41,7 +59,7 @@ static zr_result update_sgd(const struct zr_optimizer_call *call)
                                                            .parameter = call->parameter}});
 }
 
-static const struct zr_optimizer optimizers[] = {
+static const struct zr_optimizer optimizers[3] = {
     [ZR_OPTIMIZER_ADAMW] = {.name = "adamw",
                             .slots_count = 2,
                             .slots = {{"momentum", 1, sizeof(float)}, {"variance", 1, sizeof(float)}},
@@ -50,6 +68,12 @@ static const struct zr_optimizer optimizers[] = {
                           .slots_count = 1,
                           .slots = {{"momentum", 1, sizeof(float)}},
                           .update = update_sgd},
+    [ZR_OPTIMIZER_ADAMW8] = {.name = "adamw8",
+                             .slots_count = 2,
+                             .slots = {{"momentum", ZR_BLOCK8_NUMBERS, sizeof(struct zr_block8)},
+                                       {"variance", ZR_BLOCK8_NUMBERS, sizeof(struct zr_block8)}},
+                             .wide = &optimizers[ZR_OPTIMIZER_ADAMW],
+                             .update = update_adamw8},
 };
 
 const struct zr_optimizer *zr_optimizer_of(enum zr_optimizer_kind kind)

@@ -35,8 +35,15 @@ struct zr_optimizer {
     const char *name; /* --optimizer, and in saved files */
     unsigned slots_count;
     struct zr_optimizer_slot slots[ZR_SLOTS_MAX];
+    const struct zr_optimizer *wide; /* of units with a tensor whose group has wide_state; NULL: itself */
     zr_result (*update)(const struct zr_optimizer_call *call);
 };
+
+/* Whether a slot is floats by element; otherwise only kernels read its blocks. */
+static inline bool zr_slot_is_plain(const struct zr_optimizer_slot *slot)
+{
+    return slot->block_elements == 1;
+}
 
 /* The row of a kind; NULL: there is none. */
 const struct zr_optimizer *zr_optimizer_of(enum zr_optimizer_kind kind);

@@ -340,8 +340,8 @@ void zr_engine_segment(const zr_engine *engine, size_t index, struct zr_shard_se
             .global_index = piece.global_index,
             .count = piece.count,
             .parameter = owned.master + skip,
-            .momentum = (float *)owned.slots[0] + skip,
-            .variance = owned.slots[1] ? (float *)owned.slots[1] + skip : NULL,
+            .momentum = zr_owned_floats(&owned, unit->optimizer, 0, skip),
+            .variance = zr_owned_floats(&owned, unit->optimizer, 1, skip),
         };
         return;
     }
