@@ -551,16 +551,18 @@ static zr_result read_owned(struct import *import, const struct zr_layout_parame
         return ZR_OK;
     struct zr_compute compute = zr_engine_unit_compute(engine, p->parameter.unit);
     size_t skip = overlap.offset - owned->from, bytes = overlap.count * sizeof *values;
-    zr_result result = clear(compute, owned->momentum + skip, overlap.count);
+    struct zr_numbers there = zr_numbers_at(zr_owned_values(owned), skip);
+    bool copies = engine->apart || there.precision != ZR_PRECISION_FP32;
+    zr_result result = owned->momentum ? clear(compute, owned->momentum + skip, overlap.count) : ZR_OK;
     if (!result && owned->variance)
         result = clear(compute, owned->variance + skip, overlap.count);
     if (result)
         return result;
-    values = engine->apart ? zr_heap_alloc(bytes) : owned->master + skip;
+    values = copies ? zr_heap_alloc(bytes) : there.at;
     result = values ? read_values(import, p, overlap, values) : ZR_ERR_HOST_MEMORY;
-    if (!result && engine->apart)
-        result = zr_engine_copy(engine, owned->master + skip, values, bytes);
-    if (engine->apart)
+    if (!result && copies)
+        result = zr_engine_put_floats(engine, p->parameter.unit, values, overlap.count, there);
+    if (copies)
         zr_heap_free(values);
     return result;
 }

@@ -210,8 +210,11 @@ static zr_result lay_unit(struct zr_layout *layout, struct zr_layout_unit *unit,
     unit->shard_elements = unit->padded_elements / layout->world;
     unit->pool_offset = layout->pool_elements;
     unit->shard_offset = layout->shards_elements;
-    if (__builtin_add_overflow(layout->pool_elements, unit->padded_elements, &layout->pool_elements))
+    if (__builtin_add_overflow(layout->padded_elements, unit->padded_elements, &layout->padded_elements))
         return zr_fail(ZR_ERR_INVALID, "the number of elements of the parameter list overflows");
+    if (zr_unit_is_frozen(&unit->unit))
+        return ZR_OK;
+    layout->pool_elements += unit->padded_elements;
     layout->shards_elements += unit->shard_elements;
     return ZR_OK;
 }

@@ -64,6 +64,8 @@ static zr_result wait_for_gradients(struct zr_engine *engine)
     for (size_t u = engine->layout.units_count; u-- > 0;) {
         struct zr_unit_state *state = &engine->units[u];
         unsigned steps = zr_engine_accumulation_steps(engine, u);
+        if (zr_engine_is_frozen(engine, u))
+            continue;
         if (state->accumulated != steps)
             return zr_fail(ZR_ERR_INVALID, "unit %s has %u of %u gradients at the end of the step",
                            engine->layout.units[u].unit.name, state->accumulated, steps);
@@ -111,6 +113,8 @@ static zr_result find_bad_gradient(struct zr_engine *engine, struct bad_gradient
     for (size_t u = engine->layout.units_count; u-- > 0;) {
         size_t shard = engine->layout.units[u].shard_elements;
         size_t at = shard;
+        if (zr_engine_is_frozen(engine, u))
+            continue;
         result = zr_engine_gradient_fetch(engine, u);
         if (result == ZR_OK)
             result = zr_engine_find_nonfinite(engine, zr_engine_unit_compute(engine, u), shard,
@@ -190,7 +194,9 @@ static zr_result all_squares(struct zr_engine *engine)
 {
     zr_result result = ZR_OK;
     for (size_t u = 0; u < engine->layout.units_count && result == ZR_OK; u++)
-        if (!zr_engine_files_gradients(engine, u))
+        if (zr_engine_is_frozen(engine, u))
+            engine->squares[u] = 0;
+        else if (!zr_engine_files_gradients(engine, u))
             result = zr_engine_unit_squares(engine, u, &engine->squares[u]);
     if (result == ZR_OK && !zr_engine_is_part(engine) && !zr_engine_defers(engine))
         result = zr_engine_squares_read(engine, engine->squares);
@@ -305,7 +311,8 @@ static void end_round(struct zr_engine *engine, size_t unit)
 /* Whether a unit's new parameters are all-gathered. */
 static bool gathers_new_parameters(const struct zr_engine *engine, size_t unit)
 {
-    return engine->options.stage > 0 && engine->world > 1 && engine->units[unit].resident;
+    return engine->options.stage > 0 && engine->world > 1 && engine->units[unit].resident &&
+           !zr_engine_is_frozen(engine, unit);
 }
 
 /* Publishes the parameters of a unit that was updated speculatively; with state in a file its pass skips the
@@ -333,7 +340,7 @@ static zr_result update_all(struct zr_engine *engine, const struct zr_engine_upd
 
     for (size_t u = 0; u < count + behind && result == ZR_OK; u++) {
         struct zr_numbers gradients;
-        if (u < count) {
+        if (u < count && !zr_engine_is_frozen(engine, u)) {
             result = zr_engine_gradients_take(engine, u);
             if (result == ZR_OK)
                 result = updating_gradients(engine, &sums, u, &gradients);

@@ -141,6 +141,8 @@ static zr_result check_acquire(const struct zr_engine *engine, unsigned unit)
 {
     const char *name = engine->layout.units[unit].unit.name;
     const struct zr_unit_state *state = &engine->units[unit];
+    if (zr_engine_is_frozen(engine, unit))
+        return zr_fail(ZR_ERR_INVALID, "unit %s is frozen (gradient_uses 0) and has no gradients", name);
     if (state->accumulated >= zr_engine_accumulation_steps(engine, unit))
         return zr_fail(ZR_ERR_INVALID, "unit %s has all %u gradients of this step; end the step", name,
                        state->accumulated);

@@ -56,7 +56,7 @@ static zr_result embed_backward(struct zr_module_pass *pass)
     const struct zr_shape *shape = zr_pass_shape(pass);
     struct embedded now = embedded(pass);
     zr_result result = now.tokens ? zr_pass_embed_backward(pass, ROWS) : ZR_OK;
-    return result == ZR_OK && now.positions
+    return result == ZR_OK && now.positions && pass->gradients[now.wpe][0]
                ? pass->kernels->positions_backward(
                      pass->context, &(struct zr_positions_backward){.rows = pass->own_rows,
                                                                     .first_row = first_row(pass),
@@ -161,7 +161,8 @@ static bool slope_in_product(const struct zr_module_pass *pass)
 
 static bool gelu_makes_bias(const struct zr_module_pass *pass)
 {
-    return slope_in_product(pass) || (zr_pass_is_whole(pass) && pass->kernels->gelu_bias_backward);
+    return slope_in_product(pass) ||
+           (zr_pass_is_whole(pass) && pass->kernels->gelu_bias_backward && pass->gradients[0][FC_B]);
 }
 
 static zr_result norm_backward(struct zr_module_pass *pass, unsigned w, const void *x, const void *dy,
