@@ -52,6 +52,8 @@ EQUAL = {
     "optimizer.params.betas": ([0.5, 0.6], dict(beta1=0.5, beta2=0.6), ADAM),
     "optimizer.params.weight_decay": (0.5, dict(weight_decay=0.5), ADAM),
     "optimizer.params.momentum": (0.5, dict(momentum=0.5), SGD),
+    "parameter_groups": (["wte.*:lr=0.5", "*.bias:lr=2,decay=1"], dict(group=["wte.*:lr=0.5", "*.bias:lr=2,decay=1"]), NOTHING),
+    "frozen_parameters": (["wte.*", "*.bias"], dict(freeze=["wte.*", "*.bias"]), NOTHING),
     "scheduler.type": ("WarmupDecayLR", dict(schedule_lr="linear", min_lr=0),
                        ({"scheduler": {"type": "WarmupCosineLR", "params": WARM}}, COSINE[1])),
     "scheduler.params.warmup_max_lr": (0.004, dict(lr=0.004), LINEAR),

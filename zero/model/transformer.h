@@ -4,6 +4,7 @@
 #ifndef ZR_MODEL_TRANSFORMER_H
 #define ZR_MODEL_TRANSFORMER_H
 
+#include "zero/model/trainable.h"
 #include "zero/zr_zero.h"
 
 enum zr_architecture { ZR_ARCH_GPT2 = 0, ZR_ARCH_LLAMA, ZR_ARCH_COUNT };
@@ -26,11 +27,12 @@ struct zr_shape {
     size_t logits_rows; /* maximum rows of a chunk of the head; 0: 64 MiB of floats */
     enum zr_architecture architecture;
     /* LLaMA only. */
-    size_t kv_heads;     /* heads of keys and values; divides heads */
-    size_t ffn;          /* width of the feed-forward layer */
-    double rope_theta;   /* base of the rotary angles */
-    double norm_epsilon; /* added to the mean square before the root */
-    bool tied;           /* the head shares the embedding's matrix; always true for GPT-2 */
+    size_t kv_heads;                      /* heads of keys and values; divides heads */
+    size_t ffn;                           /* width of the feed-forward layer */
+    double rope_theta;                    /* base of the rotary angles */
+    double norm_epsilon;                  /* added to the mean square before the root */
+    bool tied;                            /* the head shares the embedding's matrix; always true for GPT-2 */
+    const struct zr_trainable *trainable; /* borrowed; NULL: everything is trained */
 };
 
 /* ZR_ERR_INVALID: a size is zero or overflows, heads do not divide hidden, or tensor ranks or tiles do not
@@ -107,6 +109,7 @@ struct zr_transformer {
     struct zr_parameter *parameters;
     struct zr_unit *units;
     struct zr_module *modules;
+    unsigned char (*places)[ZR_UNIT_PARAMETERS_MAX]; /* of modules whose units zr_trainable_split() divided */
 };
 
 /* `kernels`: the table that runs the passes; a slot that none of its operations reads has no columns. NULL:

@@ -4,6 +4,7 @@
 #define ZR_TEST_TRAINER_RIG_H
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -131,6 +132,9 @@ static inline zr_result rig_train(struct rig *rig, unsigned step, double *loss, 
  * one after the other, in the order of the list. */
 typedef double (*rig_reference)(const struct rig *rig, const double *w, double *g);
 
+/* Factors of the learning rate and the weight decay by name; NULL: those of the default groups. */
+static void (*rig_factors)(const struct zr_parameter *parameter, double *rate, double *decay);
+
 /* AdamW with clipping. Returns the norm before it. */
 static inline double rig_reference_step(const struct rig *rig, double *w, const double *g, double *m,
                                         double *v, int step)
@@ -143,14 +147,21 @@ static inline double rig_reference_step(const struct rig *rig, double *w, const 
     if (sqrt(squares) > (double)rig_adamw.clip)
         scale = (double)rig_adamw.clip / sqrt(squares);
     for (size_t p = 0; p < list->parameters_count; p++) {
-        double decay = list->parameters[p].shape[1] ? (double)rig_adamw.weight_decay : 0;
+        double rate = (double)rig_rate, decay = list->parameters[p].shape[1] ? 1 : 0;
+        if (rig_factors)
+            rig_factors(&list->parameters[p], &rate, &decay);
+        decay *= (double)rig_adamw.weight_decay;
+        if (zr_unit_is_frozen(&list->units[list->parameters[p].unit])) {
+            i += zr_parameter_elements(&list->parameters[p]);
+            continue;
+        }
         for (size_t end = i + zr_parameter_elements(&list->parameters[p]); i < end; i++) {
             double gi = g[i] * scale;
             m[i] = b1 * m[i] + (1 - b1) * gi;
             v[i] = b2 * v[i] + (1 - b2) * gi * gi;
             double update =
                 m[i] / (1 - pow(b1, step)) / (sqrt(v[i] / (1 - pow(b2, step))) + (double)rig_adamw.epsilon);
-            w[i] -= (double)rig_rate * (update + decay * w[i]);
+            w[i] -= rate * (update + decay * w[i]);
         }
     }
     return sqrt(squares);

@@ -37,12 +37,16 @@ static size_t at[4 + 12 * L], total;
 
 static void lay_out(const struct rig *rig)
 {
-    const struct zr_parameter_list *list = &rig->state.transformer.model.list;
+    struct zr_transformer transformer;
+    if (zr_transformer_open(&transformer, &shape, NULL, rig->host_arena) != ZR_OK)
+        return;
+    const struct zr_parameter_list *list = &transformer.model.list;
     total = 0;
     for (size_t i = 0; i < list->parameters_count; i++) {
         at[i] = total;
         total += zr_parameter_elements(&list->parameters[i]);
     }
+    zr_transformer_close(&transformer);
 }
 
 struct kept {
@@ -154,6 +158,45 @@ static void test_against_reference(void)
     tap_ok(far.loss < 1e-5, "losses are a double-precision trainer's within 1e-5 (worst %.1e)", far.loss);
     tap_ok(far.norm < 1e-4, "so are the gradient norms, within 1e-4 of themselves (worst %.1e)", far.norm);
     tap_ok(far.first_loss != far.last_loss, "the loss moves: %.4f to %.4f", far.first_loss, far.last_loss);
+    tap_is(rig_close(&rig), 0, "nothing is left behind");
+}
+
+/* ---- Tensors that are not trained as the others ---------------------------------------------------------
+ */
+
+/* Of a run with the rules below. */
+static void halved(const struct zr_parameter *parameter, double *rate, double *decay)
+{
+    if (strncmp(parameter->name, "h.0.", 4) == 0) {
+        *rate *= 0.5;
+        *decay = 0;
+    }
+    if (strstr(parameter->name, "ln_")) {
+        *rate = 3 * (double)rig_rate;
+        *decay = strncmp(parameter->name, "h.0.", 4) != 0 && parameter->shape[1] > 0;
+    }
+}
+
+static void test_groups(void)
+{
+    struct zr_trainable trainable = {.groups = {3, {"h.0.*:lr=0.5,decay=0", "nothing", "*ln_*:lr=3"}}};
+    struct zr_shape with = shape;
+    struct rig rig;
+    struct rig_distance far;
+    with.trainable = &trainable;
+    tap_result(rig_open(&rig, &with), ZR_ERR_INVALID, "a group that no tensor is in");
+    tap_ok(strstr(zr_last_error(), "'nothing'") && strstr(zr_last_error(), "wte.weight"), "named: %s",
+           zr_last_error());
+    tap_is(rig_close(&rig), 0, "nothing is left behind");
+    strcpy(trainable.groups.text[1], "wpe.weight:decay=1");
+    tap_result(rig_open(&rig, &with), ZR_OK, "two groups by names");
+    lay_out(&rig);
+    rig_factors = halved;
+    tap_result(rig_compare(&rig, reference_pass, STEPS, &far), ZR_OK, "%d steps", STEPS);
+    rig_factors = NULL;
+    tap_ok(far.loss < 1e-5 && far.norm < 1e-4,
+           "losses and norms are those of a double-precision trainer with these factors (worst %.1e, %.1e)",
+           far.loss, far.norm);
     tap_is(rig_close(&rig), 0, "nothing is left behind");
 }
 
@@ -452,6 +495,7 @@ int main(void)
 {
     test_shapes();
     test_against_reference();
+    test_groups();
     test_recompute();
     test_claims();
     test_claims_faults();

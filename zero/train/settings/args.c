@@ -135,6 +135,8 @@ static int find_and_store(struct zr_train_config *config, int argc, char **argv,
                                              flag->argument ? flag->argument : flag->choices));
         value = argv[(*at)++];
     }
+    if (zr_flag_repeats(flag) && !config->given[zr_flag_index(flag)]) /* replaces the list of --config */
+        memset((char *)config + flag->offset, 0, flag->room_bytes);
     config->given[zr_flag_index(flag)] = true;
     if (flag->kind == ZR_FLAG_HELP)
         return shown(zr_help_print());
@@ -321,6 +323,7 @@ static void resolve(struct zr_train_config *config)
     if (config->parameters > 0)
         zr_shape_choose(shape, config->parameters);
     zr_shape_complete(shape);
+    shape->trainable = &config->trainable;
     shape->fp8 = config->precision == ZR_TRAIN_FP8;
     if (config->min_rate < 0)
         config->min_rate = config->rate / 10;

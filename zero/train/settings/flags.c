@@ -21,6 +21,11 @@
         option, group_, NULL, help_, fallback_, NULL, choices_, ZR_FLAG_CHOICE, FIELD(field), 0, 0           \
     }
 
+#define LIST(option, group_, kind_, field, argument_, help_)                                                 \
+    {                                                                                                        \
+        option, group_, argument_, help_, NULL, NULL, NULL, kind_, FIELD(field), 0, 0                        \
+    }
+
 #define SWITCH(option, group_, field, help_)                                                                 \
     {                                                                                                        \
         option, group_, NULL, help_, NULL, NULL, NULL, ZR_FLAG_SWITCH, FIELD(field), 0, 0                    \
@@ -159,6 +164,10 @@ const struct zr_flag zr_flags[] = {
          "learning rate of embeddings, as a multiple of --lr"),
     REAL("lr-vectors", optimizing, optimizer.groups[ZR_GROUP_VECTORS].rate_factor, "1", 0, 1000,
          "learning rate of norms and biases, as a multiple of --lr"),
+    LIST("group", optimizing, ZR_FLAG_GROUP, trainable.groups, "PATTERN:lr=F,decay=F",
+         "factors of --lr and --weight-decay for tensors by name; may be repeated"),
+    LIST("freeze", optimizing, ZR_FLAG_LIST, trainable.frozen, "PATTERN",
+         "tensors that keep their values, by name; may be repeated"),
     REAL("clip", optimizing, optimizer.clip, "1", 0, 1e9, "maximum gradient norm; 0: no clipping"),
 
     REAL("loss-scale", optimizing, loss_scale, "0", 0, 4294967296.0,
