@@ -54,6 +54,8 @@ EQUAL = {
     "optimizer.params.momentum": (0.5, dict(momentum=0.5), SGD),
     "parameter_groups": (["wte.*:lr=0.5", "*.bias:lr=2,decay=1"], dict(group=["wte.*:lr=0.5", "*.bias:lr=2,decay=1"]), NOTHING),
     "frozen_parameters": (["wte.*", "*.bias"], dict(freeze=["wte.*", "*.bias"]), NOTHING),
+    "lora": ("3:*mlp*", dict(lora="3:*mlp*"), NOTHING),
+    "lora_alpha": (1, dict(lora_alpha=1), ({"lora": "3"}, dict(lora="3"))),
     "scheduler.type": ("WarmupDecayLR", dict(schedule_lr="linear", min_lr=0),
                        ({"scheduler": {"type": "WarmupCosineLR", "params": WARM}}, COSINE[1])),
     "scheduler.params.warmup_max_lr": (0.004, dict(lr=0.004), LINEAR),

@@ -400,9 +400,10 @@ static zr_result check_head(const struct import *import)
 
 static zr_result list_parameters(struct import *import)
 {
-    const struct zr_shape whole = zr_shape_dense(&import->model->shape), *shape = &whole;
+    struct zr_shape whole = zr_shape_dense(&import->model->shape);
+    whole.trainable = NULL; /* a file has the model without changes */
     zr_result result =
-        zr_transformer_open(&import->transformer, shape, NULL, import->model->engine->options.host_arena);
+        zr_transformer_open(&import->transformer, &whole, NULL, import->model->engine->options.host_arena);
     if (result)
         return result;
     result = zr_model_names_open(&import->names, &import->transformer);
@@ -583,7 +584,8 @@ static zr_result read_mine(struct import *import)
     const struct zr_layout *layout = &import->model->engine->layout;
     zr_result result = ZR_OK;
     for (size_t i = 0; i < layout->parameters_count && !result; i++)
-        result = read_parameter(import, &layout->parameters[i]);
+        if (zr_model_names_find(&import->names, layout->parameters[i].parameter.name) < import->names.count)
+            result = read_parameter(import, &layout->parameters[i]); /* adapters keep their initial values */
     return result;
 }
 

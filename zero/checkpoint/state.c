@@ -156,10 +156,21 @@ static bool is_frozen(const struct state *state, size_t index)
                         : zr_engine_is_frozen(state->engine, unit);
 }
 
+/* Name of a parameter in a model's file; "": not in the file. */
+static const char *model_name(const struct state *state, const struct zr_parameter *parameter,
+                              char room[ZR_SAFETENSORS_NAME_MAX])
+{
+    return state->model && state->model->name ? state->model->name(parameter, room, state->model->whose)
+                                              : parameter->name;
+}
+
 /* Elements of parameter `index` in the file, without padding rows. */
 static uint64_t elements_in_file(const struct state *state, size_t index)
 {
     const struct zr_parameter *p = listed(state, index);
+    char room[ZR_SAFETENSORS_NAME_MAX];
+    if (!model_name(state, p, room)[0])
+        return 0;
     uint64_t rows = state->model ? state->model->rows(p, index, state->model->whose) : p->shape[0];
     return rows * (p->shape[1] ? p->shape[1] : 1);
 }
@@ -193,16 +204,17 @@ static void say_contents(struct zr_safetensors_header *header, void *whose)
 {
     static const char *const prefixes[STATE_KINDS_MAX] = {"", ZR_STATE_MOMENTUM, ZR_STATE_VARIANCE};
     struct state *state = whose;
-    char name[ZR_SAFETENSORS_NAME_MAX];
+    char name[ZR_SAFETENSORS_NAME_MAX], room[ZR_SAFETENSORS_NAME_MAX];
     uint64_t first = 0;
 
     say_notes(header, state);
     for (unsigned kind = 0; kind < state->kinds; kind++)
         for (size_t i = 0; i < state->count; i++) {
             const struct zr_parameter *p = listed(state, i);
-            if (kind > 0 && is_frozen(state, i))
+            const char *own = model_name(state, p, room);
+            if (!own[0] || (kind > 0 && is_frozen(state, i)))
                 continue;
-            int length = snprintf(name, sizeof name, "%s%.*s", prefixes[kind], (int)sizeof p->name, p->name);
+            int length = snprintf(name, sizeof name, "%s%s", prefixes[kind], own);
             uint64_t elements = elements_in_file(state, i), columns = p->shape[1];
             zr_assert(length >= 0 && (size_t)length < sizeof name);
             zr_safetensors_tensor(header,

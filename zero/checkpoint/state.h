@@ -20,6 +20,10 @@
 struct zr_state_model {
     /* Rows of parameter `index` in the file, without padding rows, which come last. */
     uint64_t (*rows)(const struct zr_parameter *parameter, size_t index, const void *whose);
+    /* Name of a parameter in the file, which may be in `room`; "": not in the file. NULL: names are those of
+     * the parameters. */
+    const char *(*name)(const struct zr_parameter *parameter, char room[ZR_SAFETENSORS_NAME_MAX],
+                        const void *whose);
     /* Adds metadata, equal on every rank. The checksum is added to it. */
     void (*say)(struct zr_safetensors_header *header, const void *whose);
     const void *whose;

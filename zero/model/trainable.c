@@ -102,6 +102,33 @@ static zr_result check_patterns(const struct zr_parameter_list *list, const stru
     return ZR_OK;
 }
 
+bool zr_is_adapter(const char *name)
+{
+    return strstr(name, ".lora_A.") || strstr(name, ".lora_B.");
+}
+
+/* Adapters exist, and are not larger than their matrices. */
+static zr_result check_adapters(const struct zr_parameter_list *list, const struct zr_lora *lora)
+{
+    bool found = false;
+    for (size_t p = 0; p < list->parameters_count; p++) {
+        const struct zr_parameter *parameter = &list->parameters[p];
+        bool b = strstr(parameter->name, ".lora_B.") != NULL;
+        size_t width = parameter->shape[!b];
+        if (!zr_is_adapter(parameter->name))
+            continue;
+        found = true;
+        if (lora->rank > width)
+            return zr_fail(ZR_ERR_INVALID,
+                           "--lora %u: the rank is above the width of the matrix of %s, %zu; give "
+                           "at most %zu",
+                           lora->rank, parameter->name, width, width);
+    }
+    return found ? ZR_OK
+                 : zr_fail(ZR_ERR_INVALID, "--lora: no matrix of a block matches '%s'; names are such as %s",
+                           lora->pattern, list->parameters[list->parameters_count / 2].name);
+}
+
 zr_result zr_trainable_check(const struct zr_transformer *transformer)
 {
     const struct zr_trainable *trainable = transformer->shape.trainable;
@@ -112,6 +139,8 @@ zr_result zr_trainable_check(const struct zr_transformer *transformer)
     zr_result result = check_patterns(list, &trainable->groups, "group");
     if (result == ZR_OK)
         result = check_patterns(list, &trainable->frozen, "freeze");
+    if (result == ZR_OK && trainable->lora.rank > 0)
+        result = check_adapters(list, &trainable->lora);
     for (size_t u = 0; u < list->units_count; u++)
         trains |= !zr_unit_is_frozen(&list->units[u]);
     return result != ZR_OK || trains
@@ -166,13 +195,14 @@ zr_result zr_trainable_groups(struct zr_transformer *transformer, struct zr_opti
     return ZR_OK;
 }
 
-/* ---- Frozen tensors ------------------------------------------------------------------------------------ */
+/* ---- Units --------------------------------------------------------------------------------------------- */
 
 enum { NO_UNIT = UINT32_MAX };
 
 /* The units that an original unit became. */
 struct halves {
     unsigned frozen, trained; /* NO_UNIT: none */
+    bool block;               /* the unit of a block */
 };
 
 /* New lists of a transformer. */
@@ -180,40 +210,79 @@ struct split {
     struct zr_transformer *transformer;
     struct zr_parameter *parameters;
     struct zr_unit *units;
-    unsigned char *places; /* [parameters_count]: index in the original unit */
+    unsigned char *places; /* [parameters_count]: see zr_module.places */
     struct halves *halves; /* [units_count], by original unit */
     size_t parameters_count, units_count;
 };
 
-static bool is_frozen(const struct zr_transformer *transformer, const struct zr_parameter *parameter)
+/* Parameters [first, end) of an original unit. */
+struct unit_range {
+    unsigned unit;
+    size_t first, end;
+};
+
+static void add_parameter(struct split *split, const struct zr_parameter *parameter, size_t place)
 {
-    return matches_any(&transformer->shape.trainable->frozen, parameter->name);
+    struct zr_parameter *p = &split->parameters[split->parameters_count];
+    *p = *parameter;
+    p->unit = (unsigned)split->units_count;
+    split->places[split->parameters_count++] = (unsigned char)place;
 }
 
-/* Copies the parameters of a unit that are frozen, or the others, as a unit. Returns its index. */
-static unsigned add_half(struct split *split, unsigned unit, size_t first, bool frozen)
+/* Adds A and B of a block's matrix `matrix`, if they are adapted and in this half. */
+static void add_adapter(struct split *split, const struct zr_parameter *matrix, unsigned index, bool frozen)
 {
     const struct zr_transformer *t = split->transformer;
-    const struct zr_parameter_list *list = &t->model.list;
-    struct zr_unit *half = &split->units[split->units_count];
-    size_t before = split->parameters_count, end = first;
-    for (; end < list->parameters_count && list->parameters[end].unit == unit; end++) {
-        if (is_frozen(t, &list->parameters[end]) != frozen)
-            continue;
-        split->parameters[split->parameters_count] = list->parameters[end];
-        split->parameters[split->parameters_count].unit = (unsigned)split->units_count;
-        split->places[split->parameters_count++] = (unsigned char)(end - first);
+    const struct zr_architecture_table *table = t->table;
+    const struct zr_trainable *trainable = t->shape.trainable;
+    size_t in = matrix->shape[table->turned], out = matrix->shape[!table->turned],
+           stem = strlen(matrix->name) - strlen("weight");
+    if (!zr_pattern_matches(trainable->lora.pattern, matrix->name))
+        return;
+    for (unsigned b = 0; b < 2; b++) {
+        struct zr_parameter p = {.shape = {b ? out : trainable->lora.rank, b ? trainable->lora.rank : in},
+                                 .group = ZR_GROUP_MATRICES,
+                                 .init_deviation = b ? 0 : 1 / sqrtf(3 * (float)in)};
+        snprintf(p.name, sizeof p.name, "%.*slora_%c.weight", (int)stem, matrix->name, b ? 'B' : 'A');
+        if (matches_any(&trainable->frozen, p.name) == frozen)
+            add_parameter(split, &p, table->block_tensors + 2 * index + b);
     }
+}
+
+/* Adds the tensors of a unit that are frozen, or the others, as a unit. Returns its index. */
+static unsigned add_half(struct split *split, struct unit_range range, bool frozen)
+{
+    struct zr_transformer *t = split->transformer;
+    const struct zr_architecture_table *table = t->table;
+    const struct zr_trainable *trainable = t->shape.trainable;
+    struct zr_unit *half = &split->units[split->units_count];
+    size_t before = split->parameters_count;
+    for (size_t i = range.first; i < range.end; i++) {
+        const struct zr_parameter *p = &t->parameters[i];
+        if ((trainable->lora.rank > 0 || matches_any(&trainable->frozen, p->name)) == frozen)
+            add_parameter(split, p, i - range.first);
+    }
+    for (unsigned i = 0; i < table->matrices_count && trainable->lora.rank > 0; i++)
+        if (split->halves[range.unit].block)
+            add_adapter(split, &t->parameters[range.first + table->matrices[i]], i, frozen);
     if (split->parameters_count == before)
         return NO_UNIT;
-    *half = list->units[unit];
+    *half = t->units[range.unit];
     if (frozen)
         half->gradient_uses = 0;
-    if (frozen && split->parameters_count - before < end - first) {
-        size_t used = strlen(half->name);
-        snprintf(half->name + used, sizeof half->name - used, ".frozen");
-    }
     return (unsigned)split->units_count++;
+}
+
+static void split_unit(struct split *split, struct unit_range range)
+{
+    struct halves *halves = &split->halves[range.unit];
+    halves->frozen = add_half(split, range, true);
+    halves->trained = add_half(split, range, false);
+    if (halves->frozen != NO_UNIT && halves->trained != NO_UNIT) {
+        struct zr_unit *unit = &split->units[halves->frozen];
+        size_t used = strlen(unit->name);
+        snprintf(unit->name + used, sizeof unit->name - used, ".frozen");
+    }
 }
 
 /* Replaces a module's units. */
@@ -231,9 +300,8 @@ static void split_module(struct split *split, size_t index)
         if (halves.trained != NO_UNIT)
             module->units[module->units_count++] = halves.trained;
     }
-    if (module->units_count == old.units_count)
+    if (old.units_count > 1) /* units of one tensor each */
         return;
-    zr_assert(old.units_count == 1); /* units of modules with several have one tensor */
     module->places = places;
     while (split->parameters[at].unit != module->units[0])
         at++;
@@ -243,52 +311,85 @@ static void split_module(struct split *split, size_t index)
             places[i][p++] = split->places[at];
 }
 
+static zr_result check_split(const struct zr_shape *shape)
+{
+    if (zr_shape_tiles(shape) > 1)
+        return zr_fail(ZR_ERR_INVALID,
+                       "frozen tensors and adapters exclude tiles, whose units have parts of tensors");
+    if (shape->trainable->lora.rank > 0 && zr_shape_tensor(shape) > 1)
+        return zr_fail(ZR_ERR_INVALID,
+                       "adapters exclude several tensor ranks: an adapter would need a sum over "
+                       "the ranks of its own between A and B");
+    return ZR_OK;
+}
+
+static zr_result take_lists(struct split *split)
+{
+    struct zr_transformer *t = split->transformer;
+    const struct zr_parameter_list *list = &t->model.list;
+    size_t modules = t->model.modules_count, adapters = 2 * ZR_BLOCK_MATRICES_MAX * t->shape.layers,
+           parameters = list->parameters_count + (t->shape.trainable->lora.rank > 0 ? adapters : 0);
+    zr_result result = zr_take(t->host_arena, ZR_TAG_OTHER, parameters, sizeof *split->parameters,
+                               (void **)&split->parameters);
+    if (result == ZR_OK)
+        result = zr_take(t->host_arena, ZR_TAG_OTHER, 2 * list->units_count, sizeof *split->units,
+                         (void **)&split->units);
+    if (result == ZR_OK)
+        result = zr_take(t->host_arena, ZR_TAG_OTHER, modules * ZR_MODULE_UNITS_MAX, sizeof *t->places,
+                         (void **)&t->places);
+    if (result == ZR_OK)
+        result =
+            zr_take(t->host_arena, ZR_TAG_OTHER, parameters, sizeof *split->places, (void **)&split->places);
+    if (result == ZR_OK)
+        result = zr_take(t->host_arena, ZR_TAG_OTHER, list->units_count, sizeof *split->halves,
+                         (void **)&split->halves);
+    return result;
+}
+
+static void split_units(struct split *split)
+{
+    struct zr_transformer *t = split->transformer;
+    const struct zr_parameter_list *list = &t->model.list;
+    memset(split->halves, 0, list->units_count * sizeof *split->halves);
+    for (size_t m = 0; m < t->model.modules_count; m++)
+        split->halves[t->modules[m].units[0]].block |= t->modules[m].type == &t->types[ZR_TYPE_BLOCK];
+    for (struct unit_range range = {.end = 0}; range.end < list->parameters_count;) {
+        range.first = range.end;
+        range.unit = list->parameters[range.first].unit;
+        while (range.end < list->parameters_count && list->parameters[range.end].unit == range.unit)
+            range.end++;
+        split_unit(split, range);
+    }
+    for (size_t m = 0; m < t->model.modules_count; m++)
+        split_module(split, m);
+}
+
 zr_result zr_trainable_split(struct zr_transformer *transformer)
 {
     struct zr_parameter_list *list = &transformer->model.list;
     const struct zr_trainable *trainable = transformer->shape.trainable;
     zr_arena *host_arena = transformer->host_arena;
     struct split split = {.transformer = transformer};
-    size_t modules = transformer->model.modules_count;
-    if (!trainable || trainable->frozen.count == 0)
+    if (!trainable || (trainable->frozen.count == 0 && trainable->lora.rank == 0))
         return ZR_OK;
-    if (zr_shape_tiles(&transformer->shape) > 1)
-        return zr_fail(ZR_ERR_INVALID, "frozen tensors exclude tiles, whose units have parts of tensors");
-    zr_result result = zr_take(host_arena, ZR_TAG_OTHER, list->parameters_count, sizeof *split.parameters,
-                               (void **)&split.parameters);
+    zr_result result = check_split(&transformer->shape);
     if (result == ZR_OK)
-        result = zr_take(host_arena, ZR_TAG_OTHER, 2 * list->units_count, sizeof *split.units,
-                         (void **)&split.units);
-    if (result == ZR_OK)
-        result = zr_take(host_arena, ZR_TAG_OTHER, modules * ZR_MODULE_UNITS_MAX, sizeof *transformer->places,
-                         (void **)&transformer->places);
-    if (result == ZR_OK)
-        result = zr_take(host_arena, ZR_TAG_OTHER, list->parameters_count, sizeof *split.places,
-                         (void **)&split.places);
-    if (result == ZR_OK)
-        result = zr_take(host_arena, ZR_TAG_OTHER, list->units_count, sizeof *split.halves,
-                         (void **)&split.halves);
-    for (size_t first = 0; first < list->parameters_count && result == ZR_OK;) {
-        unsigned unit = list->parameters[first].unit;
-        split.halves[unit].frozen = add_half(&split, unit, first, true);
-        split.halves[unit].trained = add_half(&split, unit, first, false);
-        while (first < list->parameters_count && list->parameters[first].unit == unit)
-            first++;
-    }
-    for (size_t m = 0; m < modules && result == ZR_OK; m++)
-        split_module(&split, m);
-    zr_drop(host_arena, &split.halves);
-    zr_drop(host_arena, &split.places);
+        result = take_lists(&split);
     if (result == ZR_OK) {
+        struct zr_slot *slots = &transformer->slots[ZR_TYPE_BLOCK][transformer->table->adapter_slot];
+        slots[0].columns = slots[1].columns = trainable->lora.rank;
+        split_units(&split);
         zr_drop(host_arena, &transformer->parameters);
         zr_drop(host_arena, &transformer->units);
         list->parameters = transformer->parameters = split.parameters;
         list->units = transformer->units = split.units;
         list->parameters_count = split.parameters_count;
         list->units_count = split.units_count;
-        return ZR_OK;
+    } else {
+        zr_drop(host_arena, &split.units);
+        zr_drop(host_arena, &split.parameters);
     }
-    zr_drop(host_arena, &split.units);
-    zr_drop(host_arena, &split.parameters);
+    zr_drop(host_arena, &split.halves);
+    zr_drop(host_arena, &split.places);
     return result;
 }

@@ -14,10 +14,20 @@ struct zr_patterns {
     char text[ZR_PATTERNS_MAX][ZR_PATTERN_ROOM];
 };
 
+/* Low-rank adapters (Hu et al., LoRA, 2021) of the matrices of blocks that match the pattern. The product of
+ * an adapted matrix is y = x W + (alpha / rank) (x A) B, with A [rank, in] and B [out, rank] as stored. A
+ * starts with normal values of the variance that PEFT's uniform values have, 1 / (3 in), and B with zeros.
+ * All other tensors are frozen. Backward computes x A again, so that adapters keep no activations. */
+struct zr_lora {
+    unsigned rank; /* 0: no adapters */
+    float alpha;
+    char pattern[ZR_PATTERN_ROOM];
+};
+
 struct zr_trainable {
-    struct zr_patterns
-        groups; /* see zr_group_rule_read(); of several rules for a tensor the last one counts */
+    struct zr_patterns groups; /* see zr_group_rule_read(); the last rule that matches a tensor counts */
     struct zr_patterns frozen; /* patterns of tensors that keep their values */
+    struct zr_lora lora;
 };
 
 /* A rule of a parameter group, as text: PATTERN:lr=F,decay=F, with at least one of the two. */
@@ -31,9 +41,12 @@ const char *zr_group_rule_read(const char *text, struct zr_group_rule *out);
 
 bool zr_pattern_matches(const char *pattern, const char *name);
 
+/* Whether a tensor with this name is an adapter's. */
+bool zr_is_adapter(const char *name);
+
 struct zr_transformer;
-/* Applies shape.trainable to the lists of a transformer: a unit with frozen and trained tensors becomes two
- * units of the same module. */
+/* Applies shape.trainable to the lists of a transformer: adds adapters, and a unit with frozen and trained
+ * tensors becomes two units of the same module. ZR_ERR_INVALID: tiles, or adapters and tensor ranks. */
 zr_result zr_trainable_split(struct zr_transformer *transformer);
 /* ZR_ERR_INVALID: a pattern matches no tensor, or nothing is trained. */
 zr_result zr_trainable_check(const struct zr_transformer *transformer);

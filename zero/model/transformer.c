@@ -522,6 +522,7 @@ zr_result zr_transformer_open(struct zr_transformer *out, const struct zr_shape 
         return result;
     shape = &out->shape;
     const struct zr_architecture_table *table = zr_shape_table(shape);
+    out->table = table;
     out->kernels = kernels;
     out->host_arena = host_arena;
     out->model = (struct zr_model){.rows = shape->batch * shape->sequence,

@@ -200,6 +200,56 @@ static void test_groups(void)
     tap_is(rig_close(&rig), 0, "nothing is left behind");
 }
 
+/* A model with frozen tensors or adapters against the plain model's reference. */
+static void compare_trainable(const struct zr_trainable *trainable, const char *words)
+{
+    struct zr_shape with = shape;
+    struct rig rig;
+    struct rig_distance far;
+    with.trainable = trainable;
+    for (enum zr_recompute recompute = ZR_RECOMPUTE_NONE; recompute <= ZR_RECOMPUTE_FULL; recompute++) {
+        with.recompute = recompute;
+        tap_result(rig_open(&rig, &with), ZR_OK, "%s, recompute %d: a model", words, recompute);
+        lay_out(&rig);
+        size_t elements = zr_engine_elements(rig.state.engine);
+        float *before = calloc(elements, sizeof *before);
+        rig_read(&rig, before);
+        tap_result(rig_compare(&rig, rig_trainable_reference, STEPS, &far), ZR_OK, "%d steps", STEPS);
+        tap_ok(far.loss < 1e-5 && far.norm < 1e-4 && far.first_loss != far.last_loss,
+               "losses and norms are a double-precision trainer's (worst %.1e, %.1e)", far.loss, far.norm);
+        size_t moved = rig_moved(&rig, before, true), trained = rig_moved(&rig, before, false);
+        tap_ok(moved == 0 && trained > 0, "%zu frozen elements and %zu others have other values", moved,
+               trained);
+        free(before);
+        tap_is(rig_close(&rig), 0, "nothing is left behind");
+    }
+}
+
+static void test_trainable(void)
+{
+    static const struct {
+        const char *words;
+        struct zr_trainable trainable;
+    } rows[] = {
+        {"frozen embeddings and a block", {.frozen = {2, {"w?e.weight", "h.1.*"}}}},
+        {"frozen biases", {.frozen = {1, {"*.bias"}}}},
+        {"frozen matrices and a norm's weight", {.frozen = {2, {"h.?.*c_*.weight", "ln_f.weight"}}}},
+        {"only the first block's attention", {.frozen = {4, {"w*", "h.1.*", "h.0.mlp*", "*ln_*"}}}},
+        {"adapters of attention", {.lora = {3, 6, "*attn*"}}},
+        {"adapters of everything", {.lora = {2, 1, "*"}}},
+        {"adapters of one block, A frozen", {.lora = {5, 9, "h.1.*"}, .frozen = {1, {"*.lora_A.*"}}}},
+    };
+    struct zr_trainable nothing = {.frozen = {1, {"*"}}};
+    struct zr_shape with = shape;
+    struct rig rig;
+    rig_plain = reference_pass;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        compare_trainable(&rows[i].trainable, rows[i].words);
+    with.trainable = &nothing;
+    tap_result(rig_open(&rig, &with), ZR_ERR_INVALID, "nothing to train: %s", zr_last_error());
+    tap_is(rig_close(&rig), 0, "nothing is left behind");
+}
+
 /* Holds a step to its claims. */
 struct claimed {
     struct rig *rig;
@@ -496,6 +546,7 @@ int main(void)
     test_shapes();
     test_against_reference();
     test_groups();
+    test_trainable();
     test_recompute();
     test_claims();
     test_claims_faults();

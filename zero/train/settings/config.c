@@ -35,6 +35,7 @@ enum key_kind {
     KEY_NUMBER,   /* must be `number` */
     KEY_LATER,    /* unsupported, with any value */
     KEY_FOLDER,   /* a string, see read_tier() */
+    KEY_TEXT,     /* a string, the value of option `equals` */
     KEY_LIST,     /* a list of strings, each a value of option `equals` */
 };
 
@@ -112,6 +113,8 @@ static const struct config_key keys[] = {
     {"optimizer.params.nesterov", KEY_FALSE, NULL, 0, NULL},
     {"parameter_groups", KEY_LIST, "group", 0, NULL},
     {"frozen_parameters", KEY_LIST, "freeze", 0, NULL},
+    {"lora", KEY_TEXT, "lora", 0, NULL},
+    {"lora_alpha", KEY_FLAG, "lora-alpha", 0, NULL},
     {"scheduler", KEY_OBJECT, NULL, 0, NULL},
     {"scheduler.type", KEY_WORD, "WarmupLR|WarmupDecayLR|WarmupCosineLR", 0,
      "--schedule-lr constant|linear|cosine"},
@@ -368,6 +371,9 @@ static zr_result read_value(const struct reader *reader, const struct config_key
         return store_number(reader, path, key->equals, value, 1);
     case KEY_ELEMENTS:
         return read_elements(reader, key, value);
+    case KEY_TEXT:
+        return word ? store(reader, path, key->equals, word)
+                    : refuse(reader, path, "must be a string, as for --%s", key->equals);
     case KEY_LIST:
         return read_list(reader, key, value);
     case KEY_BATCH:
@@ -717,6 +723,8 @@ void zr_config_help(struct zr_text *text)
         zr_text_print(text, "  %-56s  ", key->path);
         if (key->kind == KEY_FLAG)
             zr_text_print(text, "--%s", key->equals);
+        else if (key->kind == KEY_TEXT)
+            zr_text_print(text, "a string: --%s", key->equals);
         else if (key->kind == KEY_LIST)
             zr_text_print(text, "a list of strings, each a --%s", key->equals);
         else if (key->kind == KEY_ELEMENTS)

@@ -168,6 +168,11 @@ const struct zr_flag zr_flags[] = {
          "factors of --lr and --weight-decay for tensors by name; may be repeated"),
     LIST("freeze", optimizing, ZR_FLAG_LIST, trainable.frozen, "PATTERN",
          "tensors that keep their values, by name; may be repeated"),
+    {"lora", optimizing, "RANK[:PATTERN]",
+     "train adapters of matrices by name (*attn* by default), and nothing else", NULL, NULL, NULL,
+     ZR_FLAG_LORA, FIELD(trainable.lora), 1, 65536},
+    {"lora-alpha", optimizing, "F", "adapters are multiplied by this over their rank", NULL, "2 x the rank",
+     NULL, ZR_FLAG_REAL, FIELD(trainable.lora.alpha), 0, 1e6},
     REAL("clip", optimizing, optimizer.clip, "1", 0, 1e9, "maximum gradient norm; 0: no clipping"),
 
     REAL("loss-scale", optimizing, loss_scale, "0", 0, 4294967296.0,

@@ -20,6 +20,7 @@ enum zr_flag_kind {
     ZR_FLAG_RECOMPUTE, /* one of `choices`; the last one also as "full:N" */
     ZR_FLAG_LIST,      /* text, may be repeated; the values are stored in a struct zr_patterns */
     ZR_FLAG_GROUP,     /* likewise; each value is a rule of a parameter group */
+    ZR_FLAG_LORA,      /* a rank, or RANK:PATTERN; stored in a struct zr_lora */
     ZR_FLAG_SWITCH,    /* no argument */
     ZR_FLAG_HELP,
     ZR_FLAG_VERSION,
