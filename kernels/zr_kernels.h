@@ -154,8 +154,8 @@ struct zr_layernorm_backward {
     const void *x, *w;
     const float *mean, *rstd;
     const void *dy;
-    void *dx; /* not dy; accumulate_dx adds to it (the residual path) */
-    void *dw, *db;
+    void *dx;                       /* not dy; accumulate_dx adds to it (the residual path) */
+    void *dw, *db;                  /* NULL: not computed; a GPU computes both or none */
     bool accumulate_dx, accumulate; /* accumulate: dw and db */
 };
 
@@ -173,7 +173,7 @@ struct zr_rmsnorm_backward {
     const void *x, *w, *dy;
     const float *rstd;
     void *dx; /* not dy; accumulate_dx adds to it */
-    void *dw;
+    void *dw; /* NULL: not computed */
     bool accumulate_dx, accumulate;
 };
 

@@ -74,9 +74,15 @@ struct zr_parameter {
 };
 
 struct zr_unit {
-    char name[24];          /* "h.0" */
-    unsigned gradient_uses; /* gradients per micro-batch, at least 1: 2 for a tied embedding, else 1 */
+    char name[24]; /* "h.0" */
+    /* Gradients per micro-batch: 2 for a tied embedding, else 1. 0: the unit is frozen. Its parameters keep
+     * their values, and it has no gradients, optimizer state and masters. */
+    unsigned gradient_uses;
 };
+static inline bool zr_unit_is_frozen(const struct zr_unit *unit)
+{
+    return unit->gradient_uses == 0;
+}
 
 /* The model's parameters. zr_engine_create() copies the arrays. */
 struct zr_parameter_list {
@@ -181,7 +187,7 @@ struct zr_offload {
      * do. zr_engine_segment() returns zeros. */
     const struct zr_offload_file *file;
     bool parameters; /* requires stage 3 and `optimizer`: shards of parameters live in `host` too (tag
-                      * param) */
+                      * param). Frozen units exclude the files, `delayed` and `speculative_bytes` */
     /* Requires `optimizer`; changes the bits of a run. A thread applies a step's gradients while the next
      * step computes. The updated parameters wait in `host` (tag param) and are published when the next
      * step ends. zr_engine_save() waits for the update. */
@@ -316,9 +322,9 @@ ZR_API zr_result zr_engine_verify_finite(zr_engine *engine);
 struct zr_shard_segment {
     uint64_t global_index; /* of the first element, counted over whole tensors in model order */
     size_t count;          /* may be 0 */
-    float *parameter;      /* in two-byte precisions the master */
-    float *momentum;
-    float *variance; /* NULL: the optimizer has none */
+    float *parameter;      /* in two-byte precisions the master; NULL there in a frozen unit */
+    float *momentum;       /* NULL in a frozen unit */
+    float *variance;       /* NULL: the optimizer has none, or a frozen unit */
 };
 ZR_API size_t zr_engine_segments_count(const zr_engine *engine);
 /* The segment with this index; all zero if the index is out of range. */
@@ -340,7 +346,8 @@ ZR_API zr_result zr_engine_set_scaling(zr_engine *engine, const struct zr_loss_s
  * ranks. Every rank writes its part, so the path must name the same file on all ranks. The data goes to
  * PATH.partial, is synced and renamed; an existing file stays until then. Memory use is constant.
  * Collective, with the same result on every rank. zr_engine_create() rejects parameter names that are
- * empty, "__metadata__", duplicates, or start with "optimizer.momentum." or "optimizer.variance.".
+ * empty, "__metadata__", duplicates, or start with "optimizer.momentum." or "optimizer.variance.". A frozen
+ * parameter has no optimizer state in the file.
  * ZR_ERR_IO: the message has the cause. ZR_ERR_INVALID, without touching a file: ranks differ in path or
  * state, a step is in progress, or the engine only has parts of tensors. */
 ZR_API zr_result zr_engine_save(zr_engine *engine, const char *path);
@@ -410,7 +417,7 @@ struct zr_module_pass {
     void **slots;  /* [type->slots_count]; NULL: the slot is not allocated */
     void *parameters[ZR_MODULE_UNITS_MAX][ZR_UNIT_PARAMETERS_MAX]; /* parameters of the module's units, in
                                                                     * list order */
-    /* Backward only. */
+    /* Backward only. NULL: the parameter is frozen. */
     void *gradients[ZR_MODULE_UNITS_MAX][ZR_UNIT_PARAMETERS_MAX]; /* overwritten, or added to: */
     bool accumulate[ZR_MODULE_UNITS_MAX];
     const void *dy; /* gradient of y; NULL: last module */
@@ -457,6 +464,10 @@ struct zr_module {
                                           * requires type->name */
     unsigned units_count;                /* if type->parts is above 1, units[0] belongs to part 0 */
     char name[24];                       /* used if type->name is NULL; "": the name of the first unit */
+    /* Not NULL: a pass has the parameters of all units in one table. Parameter p of units[i] is
+     * parameters[0][places[i][p]], likewise its gradient, and accumulate[0] is that of the unit that is not
+     * frozen. At most one unit is not frozen. */
+    const unsigned char (*places)[ZR_UNIT_PARAMETERS_MAX];
 };
 
 /* Data that a pass reads besides parameters: a micro-batch, or constants. Initially zero. */
@@ -469,7 +480,7 @@ struct zr_input {
 /* The caller owns the model and everything it points to. The model must outlive its trainers. */
 struct zr_model {
     struct zr_parameter_list list;
-    const struct zr_module *modules; /* a unit has one gradient use per module that reads it */
+    const struct zr_module *modules; /* a unit has one gradient use per module that reads it, unless frozen */
     size_t modules_count;
     struct zr_input inputs[ZR_MODEL_INPUTS_MAX];
     unsigned inputs_count;

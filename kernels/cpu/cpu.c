@@ -44,8 +44,9 @@ static zr_result layernorm_backward(struct zr_kernel_context *context,
                                     const struct zr_layernorm_backward *args)
 {
     const struct zr_loops *loops = loops_of(context);
-    zr_result result =
-        zr_loop_run(context, loops->layernorm_backward_columns, args, args->shape.channels, ZR_LINE_ELEMENTS);
+    zr_result result = args->dw || args->db ? zr_loop_run(context, loops->layernorm_backward_columns, args,
+                                                          args->shape.channels, ZR_LINE_ELEMENTS)
+                                            : ZR_OK;
     return result == ZR_OK ? zr_loop_run(context, loops->layernorm_backward, args, args->shape.rows, 1)
                            : result;
 }
@@ -53,8 +54,9 @@ static zr_result layernorm_backward(struct zr_kernel_context *context,
 static zr_result rmsnorm_backward(struct zr_kernel_context *context, const struct zr_rmsnorm_backward *args)
 {
     const struct zr_loops *loops = loops_of(context);
-    zr_result result =
-        zr_loop_run(context, loops->rmsnorm_backward_columns, args, args->channels, ZR_LINE_ELEMENTS);
+    zr_result result = args->dw ? zr_loop_run(context, loops->rmsnorm_backward_columns, args, args->channels,
+                                              ZR_LINE_ELEMENTS)
+                                : ZR_OK;
     return result == ZR_OK ? zr_loop_run(context, loops->rmsnorm_backward, args, args->rows, 1) : result;
 }
 

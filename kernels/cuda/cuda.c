@@ -470,16 +470,21 @@ static zr_result layernorm_backward(struct zr_kernel_context *context,
     enum kernel kernel =
         for_rows(context, KERNEL_layernorm_backward, args->shape.channels,
                  ADDRESS(args->x) | ADDRESS(args->w) | ADDRESS(args->dy) | ADDRESS(args->dx));
-    zr_result result = sum_columns(context, KERNEL_layernorm_backward_columns,
-                                   (struct cuda_columns){.rows = args->shape.rows,
-                                                         .columns = args->shape.channels,
-                                                         .stride = args->shape.channels,
-                                                         .x = args->x,
-                                                         .dy = args->dy,
-                                                         .mean = args->mean,
-                                                         .rstd = args->rstd,
-                                                         .sums = {args->dw, args->db},
-                                                         .accumulate = args->accumulate});
+    zr_result result = ZR_OK;
+    if (!args->dw != !args->db)
+        return zr_fail(ZR_ERR_INVALID, "a GPU computes the gradients of a norm's weight and bias together; "
+                                       "freeze both or none");
+    if (args->dw)
+        result = sum_columns(context, KERNEL_layernorm_backward_columns,
+                             (struct cuda_columns){.rows = args->shape.rows,
+                                                   .columns = args->shape.channels,
+                                                   .stride = args->shape.channels,
+                                                   .x = args->x,
+                                                   .dy = args->dy,
+                                                   .mean = args->mean,
+                                                   .rstd = args->rstd,
+                                                   .sums = {args->dw, args->db},
+                                                   .accumulate = args->accumulate});
     return result == ZR_OK ? launch(context, kernel, BY_WARP(args->shape.rows), args) : result;
 }
 
@@ -488,15 +493,17 @@ static zr_result rmsnorm_backward(struct zr_kernel_context *context, const struc
     enum kernel kernel =
         for_rows(context, KERNEL_rmsnorm_backward, args->channels,
                  ADDRESS(args->x) | ADDRESS(args->w) | ADDRESS(args->dy) | ADDRESS(args->dx));
-    zr_result result = sum_columns(context, KERNEL_rmsnorm_backward_columns,
-                                   (struct cuda_columns){.rows = args->rows,
-                                                         .columns = args->channels,
-                                                         .stride = args->channels,
-                                                         .x = args->x,
-                                                         .dy = args->dy,
-                                                         .rstd = args->rstd,
-                                                         .sums = {args->dw},
-                                                         .accumulate = args->accumulate});
+    zr_result result = ZR_OK;
+    if (args->dw)
+        result = sum_columns(context, KERNEL_rmsnorm_backward_columns,
+                             (struct cuda_columns){.rows = args->rows,
+                                                   .columns = args->channels,
+                                                   .stride = args->channels,
+                                                   .x = args->x,
+                                                   .dy = args->dy,
+                                                   .rstd = args->rstd,
+                                                   .sums = {args->dw},
+                                                   .accumulate = args->accumulate});
     return result == ZR_OK ? launch(context, kernel, BY_WARP(args->rows), args) : result;
 }
 

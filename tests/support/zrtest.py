@@ -123,14 +123,16 @@ class Run:
 
 
 def arguments(**flags):
-    """stage=1, bucket_bytes=4096 -> ["--stage", "1", "--bucket-bytes", "4096"]; True is a flag without a value."""
+    """stage=1, bucket_bytes=4096 -> ["--stage", "1", "--bucket-bytes", "4096"]; True is a flag without a value, a list a flag for
+    each of its values."""
     line = []
-    for name, value in flags.items():
-        if value is None:
-            continue
-        line.append("--" + name.replace("_", "-"))
-        if value is not True:
-            line.append(str(value))
+    for name, values in flags.items():
+        for value in values if isinstance(values, list) else [values]:
+            if value is None:
+                continue
+            line.append("--" + name.replace("_", "-"))
+            if value is not True:
+                line.append(str(value))
     return line
 
 

@@ -11,6 +11,7 @@ import sys
 sys.path.insert(0, "tests/support")
 from cuda_train import EMULATOR, FP32, LLAMA, SHAPE, near, on_card, on_host, tokens, went_well
 from pairs import ALL_ROWS
+from saves import contents
 from zrtest import HANG, ZR_TRAIN, arguments, done, mpi_missing, note, ok, path, same, skip
 
 # What is trained, and the stages that have to agree to the last bit.
@@ -18,6 +19,9 @@ CASES = (
     ("GPT-2", dict(steps=2), FP32, (0, 1, 2, 3) if ALL_ROWS else (0, 3)),
     ("LLaMA", dict(steps=2, **LLAMA), FP32, (0, 3)),
     ("two ranks on one card", dict(ranks=2, steps=2), FP32, (1, 3)),
+    ("frozen tensors", dict(ranks=2, steps=2, freeze=["wte.*", "h.0.*.bias", "h.0.ln_?.weight", "h.1.mlp.*"]), FP32, (0, 3)),
+    ("adapters", dict(ranks=2, steps=2, lora="4:*"), FP32, (1, 3)),
+    ("adapters of LLaMA, bf16", dict(ranks=2, steps=2, precision="bf16", lora="4:*proj*", layers=1, **LLAMA), 2e-3, (0, 3)),
     ("over NCCL, a card each", dict(ranks=2, steps=2, layers=1, comm="nccl", deterministic=True), FP32, (0, 1, 2, 3) if ALL_ROWS else (0, 3)),
     ("tensor parallel", dict(ranks=4, tp=2, sequence_parallel=True, seq=6, steps=2, layers=1), FP32, (0,)),
     ("a pipeline over NCCL", dict(ranks=2, pp=2, accumulate=2, steps=2, comm="nccl", deterministic=True), FP32, (1,)),
@@ -49,6 +53,14 @@ for words, flags, tolerance, stages in CASES:
         ok("matrix products use " in run.err, f"{words}, stage {stage}: who makes the products is said") or note(run.err)
         same(run.bits, (first or run).bits, f"{words}, stage {stage}: the bits of {'--comm local' if 'comm' in flags and 'pp' not in flags else f'stage {stages[0]}'}")
         first = first or run
+
+# Two-byte parameters without masters: saved, taken up at another stage and saved again.
+folders, frozen = [path(name) for name in ("frozen", "frozen-again")], dict(precision="bf16", freeze=["wte.*", "h.0.*"], ranks=2, steps=2)
+for stage, resume, save in ((1, None, folders[0]), (3, folders[0], folders[1])):
+    run = on_card(stage=stage, resume=resume, save=save, **frozen)
+    ok(run.code == 0, f"frozen bf16 tensors, saved at stage {stage}") or note(run.err)
+states = [os.path.join(folder, "step-00000002", "state.safetensors") for folder in folders]
+ok(all(map(os.path.exists, states)) and contents(states[0]) == contents(states[1]), "the same bytes")
 
 if not SHORT:  # what follows launches the same kernels in the same streams
     os.environ["ZR_EMULATOR_RACES"] = "0"

@@ -12,6 +12,9 @@
 #define ZR_CHECKPOINT_VERSION   3
 #define ZR_CHECKPOINT_FORMAT    "zr-checkpoint"
 #define ZR_CHECKPOINT_STATE     "state.safetensors"
+/* Keys of a manifest's shape, of a model with adapters. */
+#define ZR_CHECKPOINT_LORA       "lora_rank"
+#define ZR_CHECKPOINT_LORA_ALPHA "lora_alpha"
 /* Last entry of a manifest: zr_checkpoint_text_sum() of all bytes before it. */
 #define ZR_CHECKPOINT_SUM_KEY ",\n \"manifest_checksum\": \""
 uint64_t zr_checkpoint_text_sum(const char *text, size_t bytes);

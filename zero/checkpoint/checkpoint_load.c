@@ -254,6 +254,24 @@ static zr_result check_architecture(const struct zr_shape *shape, json_t *object
     return ZR_OK;
 }
 
+/* Compares the adapters, which a shape without them does not have. */
+static zr_result check_adapters(const struct zr_shape *shape, json_t *object, const char *name)
+{
+    const struct zr_lora none = {.rank = 0}, *lora = shape->trainable ? &shape->trainable->lora : &none;
+    double rank = json_number_value(json_object_get(object, ZR_CHECKPOINT_LORA)),
+           alpha = json_number_value(json_object_get(object, ZR_CHECKPOINT_LORA_ALPHA));
+    if (rank == lora->rank && (rank == 0 || alpha == (double)lora->alpha))
+        return ZR_OK;
+    if (rank == 0)
+        return zr_fail(
+            ZR_ERR_FORMAT,
+            "'%s' was saved without --lora; resume without it, or export the model and resume the file",
+            name);
+    return zr_fail(ZR_ERR_FORMAT,
+                   "'%s' was saved with --lora %g and --lora-alpha %g; resume with them and the same pattern",
+                   name, rank, alpha);
+}
+
 static zr_result check_shape(const struct load *load, json_t *root, const char *name)
 {
     struct zr_shape complete = load->checkpoint->shape, *shape = &complete;
@@ -286,6 +304,9 @@ static zr_result check_shape(const struct load *load, json_t *root, const char *
                            ", but this run has %" PRIu64 "; resume with %s %" PRIu64,
                            name, wanted[i].option, theirs, wanted[i].ours, wanted[i].option, theirs);
     }
+    result = check_adapters(shape, object, name);
+    if (result)
+        return result;
     if (!get_whole(root, "seed", &theirs))
         return damaged(name, "it has no seed");
     if (theirs != load->checkpoint->seed)
@@ -293,7 +314,13 @@ static zr_result check_shape(const struct load *load, json_t *root, const char *
                        "'%s' was saved with --seed %" PRIu64 ", but this run has %" PRIu64
                        ", which changes the order of the data; resume with --seed %" PRIu64,
                        name, theirs, load->checkpoint->seed, theirs);
-    if (!get_whole(root, "parameters", &theirs) || theirs != zr_engine_elements(load->checkpoint->engine))
+    bool counts =
+        get_whole(root, "parameters", &theirs) && theirs == zr_engine_elements(load->checkpoint->engine);
+    if (!counts && shape->trainable && shape->trainable->lora.rank > 0)
+        return zr_fail(
+            ZR_ERR_FORMAT,
+            "'%s' was saved with adapters of other matrices; resume with the same pattern of --lora", name);
+    if (!counts)
         return damaged(name, "its number of parameters does not match its shape");
     return check_optimizer(load, root, name);
 }

@@ -48,14 +48,22 @@ static json_t *shape_of(const struct save *save)
     static const char *const recompute[] = {"none", "selective", "full"};
     struct zr_shape shape = save->checkpoint->shape;
     zr_shape_complete(&shape);
-    return json_pack("{s:s, s:I, s:I, s:I, s:I, s:f, s:f, s:b, s:I, s:I, s:I, s:I, s:I, s:s}", "arch",
-                     zr_architecture_name(shape.architecture), "layers", (json_int_t)shape.layers, "hidden",
-                     (json_int_t)shape.hidden, "heads", (json_int_t)shape.heads, "kv_heads",
-                     (json_int_t)shape.kv_heads, "rope_theta", shape.rope_theta, "norm_epsilon",
-                     shape.norm_epsilon, "tied", (int)shape.tied, "ffn", (json_int_t)shape.ffn, "vocabulary",
-                     (json_int_t)shape.vocabulary, "vocabulary_padded", (json_int_t)shape.vocabulary_padded,
-                     "sequence", (json_int_t)shape.sequence, "batch", (json_int_t)shape.batch, "recompute",
-                     recompute[shape.recompute]);
+    json_t *object = json_pack(
+        "{s:s, s:I, s:I, s:I, s:I, s:f, s:f, s:b, s:I, s:I, s:I, s:I, s:I, s:s}", "arch",
+        zr_architecture_name(shape.architecture), "layers", (json_int_t)shape.layers, "hidden",
+        (json_int_t)shape.hidden, "heads", (json_int_t)shape.heads, "kv_heads", (json_int_t)shape.kv_heads,
+        "rope_theta", shape.rope_theta, "norm_epsilon", shape.norm_epsilon, "tied", (int)shape.tied, "ffn",
+        (json_int_t)shape.ffn, "vocabulary", (json_int_t)shape.vocabulary, "vocabulary_padded",
+        (json_int_t)shape.vocabulary_padded, "sequence", (json_int_t)shape.sequence, "batch",
+        (json_int_t)shape.batch, "recompute", recompute[shape.recompute]);
+    const struct zr_lora *lora = shape.trainable ? &shape.trainable->lora : NULL;
+    if (!object || !lora || lora->rank == 0)
+        return object;
+    if (json_object_set_new(object, ZR_CHECKPOINT_LORA, json_integer((json_int_t)lora->rank)) == 0 &&
+        json_object_set_new(object, ZR_CHECKPOINT_LORA_ALPHA, json_real((double)lora->alpha)) == 0)
+        return object;
+    json_decref(object);
+    return NULL;
 }
 
 /* The manifest's entry for the course; NULL: no memory. */

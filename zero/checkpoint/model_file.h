@@ -18,7 +18,8 @@ struct zr_model_file {
     double *dropout; /* for importing: largest dropout rate of config.json; NULL: not needed */
 };
 
-/* Writes the parameters in fp32 without padding rows; see zr_state_write(). Collective. */
+/* Writes the parameters in fp32 without padding rows; see zr_state_write(). Of a model with adapters, writes
+ * only these, in PEFT's names, and adapter_config.json into the same folder. Collective. */
 zr_result zr_model_export(const struct zr_model_file *file);
 
 /* Loads a model's parameters into the engine, with momentum and variance zero, and publishes it as after

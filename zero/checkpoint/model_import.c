@@ -400,9 +400,10 @@ static zr_result check_head(const struct import *import)
 
 static zr_result list_parameters(struct import *import)
 {
-    const struct zr_shape whole = zr_shape_dense(&import->model->shape), *shape = &whole;
+    struct zr_shape whole = zr_shape_dense(&import->model->shape);
+    whole.trainable = NULL; /* a file has the model without changes */
     zr_result result =
-        zr_transformer_open(&import->transformer, shape, NULL, import->model->engine->options.host_arena);
+        zr_transformer_open(&import->transformer, &whole, NULL, import->model->engine->options.host_arena);
     if (result)
         return result;
     result = zr_model_names_open(&import->names, &import->transformer);
@@ -554,17 +555,19 @@ static zr_result read_owned(struct import *import, const struct zr_layout_parame
         return ZR_OK;
     struct zr_compute compute = zr_engine_unit_compute(engine, p->parameter.unit);
     size_t skip = overlap.offset - owned->from, bytes = overlap.count * sizeof *values;
+    struct zr_numbers there = zr_numbers_at(zr_owned_values(owned), skip);
+    bool copies = engine->apart || there.precision != ZR_PRECISION_FP32;
     const struct zr_optimizer *optimizer = engine->layout.units[p->parameter.unit].optimizer;
     zr_result result = ZR_OK;
-    for (unsigned s = 0; s < optimizer->slots_count && !result; s++)
+    for (unsigned s = 0; s < optimizer->slots_count && owned->slots[s] && !result; s++)
         result = clear_slot(compute, &optimizer->slots[s], owned->slots[s], skip, overlap.count);
     if (result)
         return result;
-    values = engine->apart ? zr_heap_alloc(bytes) : owned->master + skip;
+    values = copies ? zr_heap_alloc(bytes) : there.at;
     result = values ? read_values(import, p, overlap, values) : ZR_ERR_HOST_MEMORY;
-    if (!result && engine->apart)
-        result = zr_engine_copy(engine, owned->master + skip, values, bytes);
-    if (engine->apart)
+    if (!result && copies)
+        result = zr_engine_put_floats(engine, p->parameter.unit, values, overlap.count, there);
+    if (copies)
         zr_heap_free(values);
     return result;
 }
@@ -585,7 +588,8 @@ static zr_result read_mine(struct import *import)
     const struct zr_layout *layout = &import->model->engine->layout;
     zr_result result = ZR_OK;
     for (size_t i = 0; i < layout->parameters_count && !result; i++)
-        result = read_parameter(import, &layout->parameters[i]);
+        if (zr_model_names_find(&import->names, layout->parameters[i].parameter.name) < import->names.count)
+            result = read_parameter(import, &layout->parameters[i]); /* adapters keep their initial values */
     return result;
 }
 

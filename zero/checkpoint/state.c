@@ -36,7 +36,8 @@ struct state {
     size_t count; /* parameters in the file */
     struct zr_file file;
     unsigned kinds;    /* tensors per parameter: 3, 2 without variance, 1 for a model */
-    uint64_t elements; /* of each kind */
+    uint64_t elements; /* of the parameters */
+    uint64_t trained;  /* of momentum, and of variance: without frozen parameters */
     struct zr_safetensors_contents contents;
     uint64_t data_at_bytes;                     /* offset of the first tensor */
     uint64_t steps_at_bytes, checksum_at_bytes; /* offsets of the numbers */
@@ -143,10 +144,28 @@ static const struct zr_parameter *listed(const struct state *state, size_t index
                         : &state->engine->layout.parameters[index].parameter;
 }
 
+static bool is_frozen(const struct state *state, size_t index)
+{
+    unsigned unit = listed(state, index)->unit;
+    return state->whole ? zr_unit_is_frozen(&state->whole->units[unit])
+                        : zr_engine_is_frozen(state->engine, unit);
+}
+
+/* Name of a parameter in a model's file; "": not in the file. */
+static const char *model_name(const struct state *state, const struct zr_parameter *parameter,
+                              char room[ZR_SAFETENSORS_NAME_MAX])
+{
+    return state->model && state->model->name ? state->model->name(parameter, room, state->model->whose)
+                                              : parameter->name;
+}
+
 /* Elements of parameter `index` in the file, without padding rows. */
 static uint64_t elements_in_file(const struct state *state, size_t index)
 {
     const struct zr_parameter *p = listed(state, index);
+    char room[ZR_SAFETENSORS_NAME_MAX];
+    if (!model_name(state, p, room)[0])
+        return 0;
     uint64_t rows = state->model ? state->model->rows(p, index, state->model->whose) : p->shape[0];
     return rows * (p->shape[1] ? p->shape[1] : 1);
 }
@@ -180,17 +199,19 @@ static void say_contents(struct zr_safetensors_header *header, void *whose)
 {
     struct state *state = whose;
     const struct zr_optimizer *optimizer = state->engine->optimizer;
-    char name[ZR_SAFETENSORS_NAME_MAX];
+    char name[ZR_SAFETENSORS_NAME_MAX], room[ZR_SAFETENSORS_NAME_MAX];
     uint64_t first = 0;
 
     say_notes(header, state);
     for (unsigned kind = 0; kind < state->kinds; kind++)
         for (size_t i = 0; i < state->count; i++) {
             const struct zr_parameter *p = listed(state, i);
+            const char *own = model_name(state, p, room);
+            if (!own[0] || (kind > 0 && is_frozen(state, i)))
+                continue;
             int length =
                 kind == 0 ? 0 : snprintf(name, sizeof name, "optimizer.%s.", optimizer->slots[kind - 1].name);
-            length +=
-                snprintf(name + length, sizeof name - (size_t)length, "%.*s", (int)sizeof p->name, p->name);
+            length += snprintf(name + length, sizeof name - (size_t)length, "%s", own);
             uint64_t elements = elements_in_file(state, i), columns = p->shape[1];
             zr_assert(length >= 0 && (size_t)length < sizeof name);
             zr_safetensors_tensor(header,
@@ -224,8 +245,10 @@ static void state_start(struct state *out, zr_engine *engine, const struct zr_st
                           .file = {.fd = -1}};
     out->rank = zr_comm_rank(out->comm);
     out->world = zr_comm_world(out->comm);
-    for (size_t i = 0; i < out->count; i++)
+    for (size_t i = 0; i < out->count; i++) {
         out->elements += elements_in_file(out, i);
+        out->trained += is_frozen(out, i) ? 0 : elements_in_file(out, i);
+    }
     out->kinds = model ? 1 : 1 + engine->optimizer->slots_count;
     out->contents = (struct zr_safetensors_contents){say_contents, out};
     out->data_at_bytes = zr_safetensors_data_at(&out->contents);
@@ -233,7 +256,7 @@ static void state_start(struct state *out, zr_engine *engine, const struct zr_st
 
 static uint64_t file_bytes(const struct state *state)
 {
-    return state->data_at_bytes + state->kinds * state->elements * sizeof(float);
+    return state->data_at_bytes + (state->elements + (state->kinds - 1) * state->trained) * sizeof(float);
 }
 
 uint64_t zr_state_bytes(zr_engine *engine, const struct zr_state_parts *parts)
@@ -288,40 +311,70 @@ uint64_t zr_state_checksum(uint64_t place, const void *words, size_t count)
 
 enum transfer { STATE_SAVE, STATE_VERIFY, STATE_LOAD };
 
-static zr_result transfer_run(const struct state *state, enum transfer how, uint64_t place, float *values,
-                              size_t count, uint64_t *sum)
+/* Values of a unit to or from their place in the file. */
+struct run {
+    size_t unit, count;
+    struct zr_numbers values;
+    const struct zr_optimizer_slot *slot; /* not NULL: `values` are its blocks */
+    uint64_t place;
+};
+
+/* Copies values from element `at` of a run to host floats, or back. */
+static zr_result get(const struct state *state, const struct run *run, size_t at, size_t count, float *to)
 {
-    for (size_t done = 0, part; done < count; done += part) {
-        uint64_t at_bytes = state->data_at_bytes + (place + done) * sizeof(float);
-        bool apart = state->engine->apart;
-        float *here = how == STATE_VERIFY || apart ? state->piece : values + done;
+    if (!run->slot)
+        return zr_engine_get_floats(state->engine, run->unit, zr_numbers_at(run->values, at), count, to);
+    void *blocks = (char *)run->values.at + zr_slot_state_bytes(run->slot, at);
+    return zr_engine_get_blocks(state->engine, &(struct zr_state_blocks){run->unit, count, run->slot, blocks},
+                                to);
+}
+
+static zr_result put(const struct state *state, const struct run *run, size_t at, size_t count,
+                     const float *from)
+{
+    if (!run->slot)
+        return zr_engine_put_floats(state->engine, run->unit, from, count, zr_numbers_at(run->values, at));
+    void *blocks = (char *)run->values.at + zr_slot_state_bytes(run->slot, at);
+    return zr_engine_put_blocks(state->engine, from,
+                                &(struct zr_state_blocks){run->unit, count, run->slot, blocks});
+}
+
+static zr_result transfer_run(const struct state *state, enum transfer how, const struct run *run,
+                              uint64_t *sum)
+{
+    for (size_t done = 0, part; done < run->count; done += part) {
+        uint64_t at_bytes = state->data_at_bytes + (run->place + done) * sizeof(float);
+        bool copies = state->engine->apart || run->slot || run->values.precision != ZR_PRECISION_FP32;
+        float *here = how == STATE_VERIFY || copies ? state->piece : (float *)run->values.at + done;
         zr_result result = ZR_OK;
-        part = count - done < STATE_PIECE_ELEMENTS ? count - done : STATE_PIECE_ELEMENTS;
-        if (apart && how == STATE_SAVE)
-            result = zr_engine_copy(state->engine, here, values + done, part * sizeof(float));
+        part = run->count - done < STATE_PIECE_ELEMENTS ? run->count - done : STATE_PIECE_ELEMENTS;
+        if (copies && how == STATE_SAVE)
+            result = get(state, run, done, part, here);
         if (result == ZR_OK)
             result = how == STATE_SAVE ? zr_file_write_at(&state->file, at_bytes, here, part * sizeof(float))
                                        : zr_file_read_at(&state->file, at_bytes, here, part * sizeof(float));
-        if (result == ZR_OK && apart && how == STATE_LOAD)
-            result = zr_engine_copy(state->engine, values + done, here, part * sizeof(float));
+        if (result == ZR_OK && copies && how == STATE_LOAD)
+            result = put(state, run, done, part, here);
         if (result != ZR_OK)
             return result;
-        *sum += zr_state_checksum(place + done, here, part);
+        *sum += zr_state_checksum(run->place + done, here, part);
     }
     return ZR_OK;
 }
 
-/* A position in the file's list: parameter `index`, and the elements before it. */
+/* A position in the file's list: parameter `index`, and the elements before it, in all and of those with
+ * optimizer state. */
 struct cursor {
     size_t index;
-    uint64_t first;
+    uint64_t first, first_trained;
 };
 
 static void step(const struct state *state, struct cursor *at)
 {
     at->first += elements_in_file(state, at->index);
+    at->first_trained += is_frozen(state, at->index) ? 0 : elements_in_file(state, at->index);
     if (++at->index == state->count)
-        *at = (struct cursor){0, 0};
+        *at = (struct cursor){0, 0, 0};
 }
 
 /* Moves to the parameter with this name. An engine's parameters are in file order, or nearly. */
@@ -343,7 +396,8 @@ static zr_result transfer_parameter(const struct state *state, enum transfer how
     const struct zr_engine *engine = state->engine;
     struct zr_owned owned;
     zr_result result = zr_engine_take_owned(state->engine, p->parameter.unit, &owned);
-    float *const tensors[STATE_KINDS_MAX] = {owned.master, owned.slots[0], owned.slots[1]};
+    const struct zr_optimizer *optimizer = engine->layout.units[p->parameter.unit].optimizer;
+    unsigned kinds = zr_engine_is_frozen(engine, p->parameter.unit) ? 1 : state->kinds;
     size_t shard = engine->layout.units[p->parameter.unit].shard_elements, from = engine->rank * shard;
     uint64_t there = elements_in_file(state, at->index);
 
@@ -351,10 +405,21 @@ static zr_result transfer_parameter(const struct state *state, enum transfer how
         struct zr_tensor_piece piece = zr_layout_piece(p, from, from + shard, k);
         uint64_t first = piece.global_index - p->global_index, left = first < there ? there - first : 0;
         size_t count = piece.count < left ? piece.count : (size_t)left;
-        for (unsigned kind = 0; kind < state->kinds && result == ZR_OK && count > 0; kind++)
-            result = transfer_run(state, how, kind * state->elements + at->first + first,
-                                  /* NOLINTNEXTLINE(clang-analyzer-*): the table has state->kinds tensors */
-                                  tensors[kind] + (piece.offset - owned.from), count, sum);
+        for (unsigned kind = 0; kind < kinds && result == ZR_OK && count > 0; kind++) {
+            uint64_t place =
+                kind == 0 ? at->first : state->elements + (kind - 1) * state->trained + at->first_trained;
+            struct run run = {.unit = p->parameter.unit, .count = count, .place = place + first};
+            size_t skip = piece.offset - owned.from;
+            if (kind == 0) {
+                run.values = zr_numbers_at(zr_owned_values(&owned), skip);
+            } else {
+                const struct zr_optimizer_slot *slot = &optimizer->slots[kind - 1];
+                run.slot = zr_slot_is_plain(slot) ? NULL : slot;
+                run.values = (struct zr_numbers){
+                    (char *)owned.slots[kind - 1] + zr_slot_state_bytes(slot, skip), ZR_PRECISION_FP32};
+            }
+            result = transfer_run(state, how, &run, sum);
+        }
     }
     zr_result given = zr_engine_give_owned(state->engine, p->parameter.unit, how == STATE_LOAD);
     return result == ZR_OK ? given : result;
@@ -365,7 +430,7 @@ static zr_result transfer_parameter(const struct state *state, enum transfer how
 static zr_result transfer_all(const struct state *state, enum transfer how, uint64_t *sum)
 {
     const struct zr_layout *layout = &state->engine->layout;
-    struct cursor at = {0, 0};
+    struct cursor at = {0, 0, 0};
     zr_result result = ZR_OK;
 
     *sum = 0;
@@ -470,7 +535,7 @@ zr_result zr_state_write(zr_engine *engine, const struct zr_state_file *file, ui
     result = check_same_file(&state, file->path);
     if (result != ZR_OK)
         return result;
-    if (engine->apart)
+    if (engine->apart || zr_engine_is_low_precision(engine) || zr_optimizer_block(engine->optimizer) > 1)
         result = zr_take(engine->options.host_arena, ZR_TAG_OTHER, STATE_PIECE_ELEMENTS, sizeof(float),
                          (void **)&state.piece);
     result = zr_comm_all_status(state.comm, result);
@@ -522,10 +587,12 @@ static zr_result check_header(struct state *state, const struct zr_state_source 
         result = zr_safetensors_put(&state->contents, state->data_at_bytes,
                                     &(struct zr_safetensors_sink){compare, state});
     if (result == ZR_ERR_FORMAT)
-        return zr_fail(ZR_ERR_FORMAT,
-                       "'%s' does not have the header of this model's state: it is damaged, not a file of "
-                       "zr_engine_save(), or has another parameter list or optimizer (this is %s); %s",
-                       source->path, state->engine->optimizer->name, source->remedy);
+        return zr_fail(
+            ZR_ERR_FORMAT,
+            "'%s' does not have the header of this model's state: it is damaged, not a file of "
+            "zr_engine_save(), or has another parameter list, other frozen tensors or another optimizer "
+            "(this is %s); %s",
+            source->path, state->engine->optimizer->name, source->remedy);
     return result;
 }
 

@@ -2,11 +2,11 @@
  * zr_engine_save(), checkpoints and exported models. Private to zero/.
  *
  * A file has the parameters in fp32 (the masters of two-byte parameters) under their names, then
- * "optimizer.momentum.NAME" and "optimizer.variance.NAME", each kind in list order without padding. The
- * offset of an element therefore depends on neither stage nor number of ranks, each rank writes its own
- * part, and the bytes do not depend on the writers, engines of tensor-parallel parts included. The
- * checksum in the header is a sum of one hash per element, of its position and bits, so ranks sum their
- * parts.
+ * "optimizer.momentum.NAME" and "optimizer.variance.NAME" of those that are not frozen, each kind in list
+ * order without padding. The offset of an element therefore depends on neither stage nor number of ranks,
+ * each rank writes its own part, and the bytes do not depend on the writers, engines of tensor-parallel parts
+ * included. The checksum in the header is a sum of one hash per element, of its position and bits, so ranks
+ * sum their parts.
  *
  * Rank 0 creates PATH.partial at its full size, all ranks write and sync their parts, and rank 0 writes
  * the header, syncs and renames. Memory use is constant. */
@@ -20,6 +20,10 @@
 struct zr_state_model {
     /* Rows of parameter `index` in the file, without padding rows, which come last. */
     uint64_t (*rows)(const struct zr_parameter *parameter, size_t index, const void *whose);
+    /* Name of a parameter in the file, which may be in `room`; "": not in the file. NULL: names are those of
+     * the parameters. */
+    const char *(*name)(const struct zr_parameter *parameter, char room[ZR_SAFETENSORS_NAME_MAX],
+                        const void *whose);
     /* Adds metadata, equal on every rank. The checksum is added to it. */
     void (*say)(struct zr_safetensors_header *header, const void *whose);
     const void *whose;

@@ -11,7 +11,8 @@
 /* Whether a unit's new parameters are all-gathered. */
 static bool gathers_new_parameters(const struct zr_engine *engine, size_t unit)
 {
-    return engine->options.stage > 0 && engine->world > 1 && engine->units[unit].resident;
+    return engine->options.stage > 0 && engine->world > 1 && engine->units[unit].resident &&
+           engine->units[unit].steps > 0;
 }
 
 /* Updates units in order; the all-gather of a unit overlaps with the next update. If parameters are copied
@@ -21,7 +22,7 @@ static void add_update(struct zr_engine *engine, struct zr_engine_actions *list)
     size_t behind = zr_engine_offloads(engine), count = engine->layout.units_count;
     zr_engine_actions_add(engine, list, ZR_ENGINE_OPEN, 0);
     for (size_t u = 0; u < count + behind; u++) {
-        if (u < count) {
+        if (u < count && engine->units[u].steps > 0) {
             zr_engine_actions_add(engine, list, ZR_ENGINE_FETCH, u);
             zr_engine_actions_add(engine, list, ZR_ENGINE_UPDATE, u);
             zr_engine_actions_add(engine, list, ZR_ENGINE_STORE, u);

@@ -52,6 +52,14 @@ static void find_parameters(struct zr_engine *engine)
     }
 }
 
+static bool has_frozen_units(const struct zr_engine *engine)
+{
+    size_t u = 0;
+    while (u < engine->layout.units_count && !zr_engine_is_frozen(engine, u))
+        u++;
+    return u < engine->layout.units_count;
+}
+
 static zr_result take_pools(struct zr_engine *engine)
 {
     const struct zr_engine_options *o = &engine->options;
@@ -86,6 +94,10 @@ static zr_result take_pools(struct zr_engine *engine)
     if (result == ZR_OK && engine->apart)
         result = zr_take(o->arena, ZR_TAG_WORKSPACE, zr_engine_results_count(engine), sizeof *engine->results,
                          (void **)&engine->results);
+    if (result == ZR_OK && ((zr_engine_is_low_precision(engine) && has_frozen_units(engine)) ||
+                            zr_optimizer_block(engine->optimizer) > 1))
+        result = zr_take(o->arena, ZR_TAG_WORKSPACE, ZR_NARROW_ELEMENTS, sizeof *engine->wide,
+                         (void **)&engine->wide);
     if (result == ZR_OK)
         result = zr_engine_speculation_open(engine);
     if (result == ZR_OK)
@@ -93,6 +105,9 @@ static zr_result take_pools(struct zr_engine *engine)
     if (result == ZR_OK && !engine->simulated)
         result = zr_take(o->host_arena, ZR_TAG_OTHER, (engine->world + 1) * engine->layout.units_count,
                          sizeof *engine->squares, (void **)&engine->squares);
+    if (result == ZR_OK && engine->squares) /* those of frozen units remain 0 */
+        memset(engine->squares, 0,
+               (engine->world + 1) * engine->layout.units_count * sizeof *engine->squares);
     return result;
 }
 
@@ -109,6 +124,60 @@ static zr_result clear_states(struct zr_engine *engine, size_t unit, const struc
         result = compute.kernels->clear(
             compute.context,
             &(struct zr_clear){zr_slot_state_bytes(&optimizer->slots[s], elements), owned->slots[s]});
+    return result;
+}
+
+/* Sets `count` initial values from a tensor's element `first` on. Two-byte values are computed in `chunk`. */
+static zr_result initialise_piece(struct zr_engine *engine, const struct zr_parameter *parameter,
+                                  const struct zr_tensor_piece *piece, float *chunk, char *to)
+{
+    const struct zr_engine_options *o = &engine->options;
+    bool on_host = engine->units[parameter->unit].parameters->on_host;
+    struct zr_compute compute = zr_engine_compute(engine, on_host ? o->offload.host : o->arena);
+    zr_result result = ZR_OK;
+    for (size_t done = 0, count; done < piece->count && result == ZR_OK; done += count) {
+        count = chunk && piece->count - done > ZR_NARROW_ELEMENTS ? ZR_NARROW_ELEMENTS : piece->count - done;
+        void *values = to + done * engine->parameter_bytes;
+        result = compute.kernels->init_normal(
+            compute.context, &(struct zr_init_normal){.n = count,
+                                                      .seed = o->seed,
+                                                      .first_index = piece->global_index + done,
+                                                      .mean = parameter->init_mean,
+                                                      .deviation = parameter->init_deviation,
+                                                      .x = chunk ? chunk : values});
+        if (result == ZR_OK && chunk)
+            result = compute.kernels->convert(compute.context,
+                                              &(struct zr_convert){.n = count,
+                                                                   .from = {chunk, ZR_PRECISION_FP32},
+                                                                   .to = {values, o->precision}});
+    }
+    return result;
+}
+
+/* Initial values of all that this rank keeps of a frozen unit. */
+static zr_result initialise_frozen(struct zr_engine *engine, size_t index)
+{
+    const struct zr_layout_unit *unit = &engine->layout.units[index];
+    const struct zr_unit_state *state = &engine->units[index];
+    size_t from = state->resident ? 0 : engine->rank * unit->shard_elements,
+           to = state->resident ? unit->padded_elements : from + unit->shard_elements;
+    char *base = state->resident ? state->whole : state->shard;
+    zr_arena *host = state->parameters->on_host ? engine->options.offload.host : NULL;
+    float *beside = NULL; /* a block that the host can access */
+    zr_result result = ZR_OK;
+    if (host && engine->wide)
+        result = zr_take(host, ZR_TAG_WORKSPACE, ZR_NARROW_ELEMENTS, sizeof *beside, (void **)&beside);
+    float *chunk = host ? beside : engine->wide;
+    for (size_t i = 0; i < unit->parameters_count; i++) {
+        const struct zr_layout_parameter *p = &engine->layout.parameters[unit->first_parameter + i];
+        for (size_t k = 0, count = zr_layout_pieces(p, from, to); k < count && result == ZR_OK; k++) {
+            struct zr_tensor_piece piece = zr_layout_piece(p, from, to, k);
+            result = initialise_piece(engine, &p->parameter, &piece, chunk,
+                                      base + (piece.offset - from) * engine->parameter_bytes);
+        }
+    }
+    if (beside)
+        zr_drop(host, &beside);
     return result;
 }
 
@@ -159,6 +228,9 @@ static zr_result clear_pools(struct zr_engine *engine)
 {
     zr_result result = clear_pool(engine, engine->options.arena, engine->parameters,
                                   engine->parameters_elements * engine->parameter_bytes);
+    if (result == ZR_OK && engine->results) /* squares of frozen units remain 0 */
+        result = clear_pool(engine, engine->options.arena, engine->results,
+                            zr_engine_results_count(engine) * sizeof *engine->results);
     if (result == ZR_OK)
         result = clear_pool(engine, engine->options.offload.host, engine->host_parameters,
                             engine->host_parameters_elements * engine->parameter_bytes);
@@ -179,8 +251,10 @@ static zr_result initialise(struct zr_engine *engine)
 
     zr_engine_start_scaling(engine);
     for (size_t u = 0; u < engine->layout.units_count && result == ZR_OK; u++) {
-        result = initialise_unit(engine, u);
-        if (result == ZR_OK && gathers && engine->units[u].tier->masters && engine->units[u].resident)
+        bool frozen = zr_engine_is_frozen(engine, u);
+        result = frozen ? initialise_frozen(engine, u) : initialise_unit(engine, u);
+        if (result == ZR_OK && gathers && !frozen && engine->units[u].tier->masters &&
+            engine->units[u].resident)
             result = zr_engine_all_gather_parameters(engine, u);
     }
     return result;
@@ -313,6 +387,7 @@ void zr_engine_destroy(zr_engine *engine)
     }
     zr_engine_actions_end(engine);
     zr_drop(host_arena, &engine->squares);
+    zr_drop(arena, &engine->wide);
     zr_drop(arena, &engine->results);
     for (unsigned t = 0; t < engine->tiers_count; t++)
         zr_state_store_close(&engine->tiers[t].store);
@@ -354,5 +429,5 @@ uint64_t zr_engine_elements(const zr_engine *engine)
 
 uint64_t zr_engine_padded_elements(const zr_engine *engine)
 {
-    return engine ? engine->layout.pool_elements : 0;
+    return engine ? engine->layout.padded_elements : 0;
 }

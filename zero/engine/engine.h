@@ -53,6 +53,8 @@ struct zr_engine_update {
     struct zr_kernel_context *context; /* context of another thread; NULL: that of zr_engine_unit_compute() */
 };
 
+/* Two-byte parameters without masters that are converted at a time. */
+enum { ZR_NARROW_ELEMENTS = 4096 };
 enum { ZR_NO_UNIT = UINT32_MAX, ZR_AWAITED_UNITS_MAX = 2, ZR_BOUNCE_BUFFERS = 2 };
 
 /* The end of a step; see actions.h. */
@@ -237,6 +239,8 @@ struct zr_engine {
      * step can be launched again. NULL: rates are arguments. Only with deferred results. */
     struct zr_step_rates *rates;
     bool again;      /* the current step launches a CUDA graph, and the step's blocks do not exist now */
+    float *wide;     /* [ZR_NARROW_ELEMENTS], for two-byte parameters of frozen units and for state in
+                      blocks; NULL: there are none */
     double *squares; /* [units_count] of this rank, then [world][units_count]; NULL in a dry run */
     uint64_t steps_done;
     struct zr_loss_scale scaling;
@@ -276,6 +280,20 @@ zr_result zr_engine_join(struct zr_engine *engine);
 /* results.c: synchronous copies between the engine's arena and host memory, and results of kernels for the
  * host. Each function waits for the kernels. */
 zr_result zr_engine_copy(const struct zr_engine *engine, void *to, const void *from, size_t bytes);
+/* Copies a unit's values (see zr_owned_values()) to host floats / from host floats, which are rounded. */
+zr_result zr_engine_get_floats(const struct zr_engine *engine, size_t unit, struct zr_numbers from,
+                               size_t count, float *to);
+zr_result zr_engine_put_floats(const struct zr_engine *engine, size_t unit, const float *from, size_t count,
+                               struct zr_numbers to);
+/* Copies `count` numbers of a unit's state in blocks to host floats / from host floats, which are rounded. */
+struct zr_state_blocks {
+    size_t unit, count;
+    const struct zr_optimizer_slot *slot;
+    void *blocks; /* begins with the first number's block */
+};
+zr_result zr_engine_get_blocks(const struct zr_engine *engine, const struct zr_state_blocks *from, float *to);
+zr_result zr_engine_put_blocks(const struct zr_engine *engine, const float *from,
+                               const struct zr_state_blocks *to);
 /* Waits until the host may access offloaded data: all queued work of the streams has ended. Does nothing if a
  * thread copies, because its tickets are waited for one by one. */
 zr_result zr_engine_drain(const struct zr_engine *engine);
@@ -315,6 +333,12 @@ zr_result zr_engine_check_between_steps(const struct zr_engine *engine, const ch
 zr_result zr_engine_check_unused(const struct zr_engine *engine, const char *call);
 zr_result zr_engine_check_rate(float rate);
 zr_result zr_engine_check_options(const struct zr_engine_options *options);
+
+/* Whether a unit keeps its parameters: it has no gradients, masters and optimizer state. */
+static inline bool zr_engine_is_frozen(const struct zr_engine *engine, size_t unit)
+{
+    return zr_unit_is_frozen(&engine->layout.units[unit].unit);
+}
 
 static inline bool zr_engine_is_low_precision(const struct zr_engine *engine)
 {
@@ -380,14 +404,14 @@ void zr_engine_set_clock(struct zr_engine *engine, struct zr_comm_clock *clock);
 struct zr_owned {
     size_t from, to; /* range of elements in the unit; the pointers below point to element `from` */
     struct zr_numbers parameters;
-    float *master;             /* in fp32 the parameters */
-    void *slots[ZR_SLOTS_MAX]; /* of the optimizer */
+    float *master;             /* in fp32 the parameters; NULL: two-byte parameters of a frozen unit */
+    void *slots[ZR_SLOTS_MAX]; /* of the optimizer; NULL: a frozen unit */
 };
 /* Element `skip` of a slot; NULL: the optimizer has no such slot, or keeps it in blocks. */
 static inline float *zr_owned_floats(const struct zr_owned *owned, const struct zr_optimizer *optimizer,
                                      unsigned slot, size_t skip)
 {
-    return slot < optimizer->slots_count && zr_slot_is_plain(&optimizer->slots[slot])
+    return slot < optimizer->slots_count && zr_slot_is_plain(&optimizer->slots[slot]) && owned->slots[slot]
                ? (float *)owned->slots[slot] + skip
                : NULL;
 }
@@ -395,6 +419,12 @@ static inline struct zr_numbers zr_numbers_at(struct zr_numbers numbers, size_t 
 {
     return (struct zr_numbers){(char *)numbers.at + index * zr_precision_bytes(numbers.precision),
                                numbers.precision};
+}
+
+/* The values that are saved and loaded: masters, or the parameters of a frozen unit. */
+static inline struct zr_numbers zr_owned_values(const struct zr_owned *owned)
+{
+    return owned->master ? (struct zr_numbers){owned->master, ZR_PRECISION_FP32} : owned->parameters;
 }
 
 /* Sets the initial state of loss scaling / changes it at the end of a step. `finite`: every gradient is

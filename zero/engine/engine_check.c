@@ -112,13 +112,15 @@ static zr_result check_scaling(const struct zr_loss_scaling *scaling)
 static zr_result check_gradient_uses(const struct zr_engine_options *options)
 {
     unsigned micro_batches = options->micro_batches > 0 ? options->micro_batches : 1;
+    const struct zr_offload *offload = &options->offload;
     for (size_t u = 0; u < options->list.units_count; u++) {
         const struct zr_unit *unit = &options->list.units[u];
-        if (unit->gradient_uses == 0)
-            return zr_fail(
-                ZR_ERR_INVALID,
-                "unit %.*s has gradient_uses 0; set it to the number of modules that read the unit",
-                (int)sizeof unit->name, unit->name);
+        if (zr_unit_is_frozen(unit) &&
+            (offload->parameters_file || offload->file || offload->delayed || offload->speculative_bytes > 0))
+            return zr_fail(ZR_ERR_INVALID,
+                           "unit %.*s is frozen (gradient_uses 0), which excludes offload.parameters_file, "
+                           "offload.file, offload.delayed and offload.speculative_bytes",
+                           (int)sizeof unit->name, unit->name);
         if (unit->gradient_uses > UINT32_MAX / micro_batches)
             return zr_fail(ZR_ERR_INVALID, "unit %.*s: %u gradient uses in each of %u micro-batches overflow",
                            (int)sizeof unit->name, unit->name, unit->gradient_uses, micro_batches);

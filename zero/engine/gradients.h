@@ -41,7 +41,8 @@ static inline zr_result zr_gradient_do(zr_result (*call)(struct zr_engine *, siz
 {
     return call ? call(engine, unit) : ZR_OK;
 }
-extern const struct zr_gradient_place zr_gradients_pooled, zr_gradients_of_step, zr_gradients_filed;
+extern const struct zr_gradient_place zr_gradients_none /* of a frozen unit */, zr_gradients_pooled,
+    zr_gradients_of_step, zr_gradients_filed;
 
 /* Sets a unit's kept gradients, and its reduced gradients: among them, or its sums if it has sums. */
 void zr_engine_set_kept(struct zr_engine *engine, size_t unit, void *kept);

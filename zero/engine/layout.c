@@ -222,8 +222,11 @@ static zr_result lay_unit(struct zr_layout *layout, struct zr_layout_unit *unit,
     unit->shard_elements = unit->padded_elements / layout->world;
     unit->pool_offset = layout->pool_elements;
     unit->shard_offset = layout->shards_elements;
-    if (__builtin_add_overflow(layout->pool_elements, unit->padded_elements, &layout->pool_elements))
+    if (__builtin_add_overflow(layout->padded_elements, unit->padded_elements, &layout->padded_elements))
         return zr_fail(ZR_ERR_INVALID, "the number of elements of the parameter list overflows");
+    if (zr_unit_is_frozen(&unit->unit))
+        return ZR_OK;
+    layout->pool_elements += unit->padded_elements;
     layout->shards_elements += unit->shard_elements;
     return ZR_OK;
 }
@@ -313,8 +316,8 @@ zr_result zr_layout_make(struct zr_layout *layout, const struct zr_layout_reques
     for (size_t i = 0; i < list->parameters_count; i++)
         layout->parameters[i] = (struct zr_layout_parameter){.parameter = list->parameters[i]};
     for (size_t u = 0, next = 0; u < list->units_count; u++) {
-        layout->units[u] =
-            (struct zr_layout_unit){.unit = list->units[u], .first_parameter = next, .optimizer = optimizer};
+        layout->units[u] = (struct zr_layout_unit){
+            .unit = list->units[u], .first_parameter = next, .optimizer = optimizer_of(request, u)};
         result = lay_unit(layout, &layout->units[u], u);
         if (result != ZR_OK)
             goto unwind;

@@ -26,8 +26,8 @@ struct zr_layout_unit {
     size_t first_parameter, parameters_count;
     size_t padded_elements; /* world x shard_elements */
     size_t shard_elements;
-    size_t pool_offset;                   /* elements before this unit in a pool of whole units */
-    size_t shard_offset;                  /* elements before this unit in a pool of one rank's shards */
+    size_t pool_offset;  /* elements before this unit in a pool of whole units that are not frozen */
+    size_t shard_offset; /* elements before this unit in a pool of one rank's shards of these */
     const struct zr_optimizer *optimizer; /* of the unit's tensors */
 };
 
@@ -38,8 +38,9 @@ struct zr_layout {
     size_t units_count;
     uint64_t elements;      /* of whole tensors, without padding */
     const char *part;       /* name of a tensor that is only partly here; NULL: all are whole */
-    size_t pool_elements;   /* all units, padded */
-    size_t shards_elements; /* all shards of one rank */
+    size_t pool_elements;   /* all units that are not frozen, padded */
+    size_t shards_elements; /* all shards of one rank in these units */
+    size_t padded_elements; /* all units, padded */
     unsigned world;
     size_t element_bytes; /* parameters and gradients */
     zr_arena *host_arena;

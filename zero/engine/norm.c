@@ -46,6 +46,8 @@ static zr_result wait_for_gradients(struct zr_engine *engine)
 {
     for (size_t u = engine->layout.units_count; u-- > 0;) {
         struct zr_unit_state *state = &engine->units[u];
+        if (state->steps == 0)
+            continue;
         if (state->accumulated != state->steps)
             return zr_fail(ZR_ERR_INVALID, "unit %s has %u of %u gradients at the end of the step",
                            engine->layout.units[u].unit.name, state->accumulated, state->steps);
@@ -93,6 +95,8 @@ static zr_result find_bad_gradient(struct zr_engine *engine, struct bad_gradient
     for (size_t u = engine->layout.units_count; u-- > 0;) {
         size_t shard = engine->layout.units[u].shard_elements;
         size_t at = shard;
+        if (engine->units[u].steps == 0)
+            continue;
         result = zr_gradient_do(engine->units[u].place->fetch, engine, u);
         if (result == ZR_OK)
             result = zr_engine_find_nonfinite(engine, zr_engine_unit_compute(engine, u), shard,

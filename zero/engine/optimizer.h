@@ -12,6 +12,7 @@ enum { ZR_SLOTS_MAX = 2 };
 struct zr_optimizer_slot {
     const char *name; /* "momentum": saved as "optimizer.momentum.NAME" */
     unsigned block_elements, block_bytes;
+    bool is_signed; /* of blocks: see zr_block8_read */
 };
 
 /* The update of consecutive elements of one tensor, from the beginning of a block on. */

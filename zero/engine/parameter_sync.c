@@ -124,7 +124,9 @@ static zr_result all_gather_unit(struct zr_engine *engine, size_t unit)
     zr_result result = ZR_OK;
     if (engine->units[unit].resident)
         result = zr_engine_all_gather_parameters(engine, unit);
-    return result == ZR_OK && engine->options.stage == 0 ? all_gather_states(engine, unit) : result;
+    return result == ZR_OK && engine->options.stage == 0 && !zr_engine_is_frozen(engine, unit)
+               ? all_gather_states(engine, unit)
+               : result;
 }
 
 zr_result zr_engine_publish(zr_engine *engine, uint64_t steps_done)
@@ -167,7 +169,7 @@ static zr_result add_checksum(const struct zr_engine *engine, struct zr_compute 
 static zr_result add_masters(struct zr_engine *engine, size_t unit, uint64_t *sum)
 {
     struct zr_owned owned;
-    if (!engine->units[unit].tier->masters)
+    if (!engine->units[unit].tier->masters || zr_engine_is_frozen(engine, unit))
         return ZR_OK;
     zr_result result = zr_engine_take_owned(engine, unit, &owned);
     if (result == ZR_OK)
@@ -204,10 +206,11 @@ static zr_result copies_checksum(struct zr_engine *engine, bool shared, uint64_t
         if (!(shared ? p->parameter.part.shared : p->parameter.part.whole[0] == 0))
             continue;
         result = zr_engine_take_owned(engine, p->parameter.unit, &owned);
-        if (result == ZR_OK && zr_layout_overlap(p, owned.from, owned.to, &overlap))
-            result = add_checksum(engine, zr_engine_unit_compute(engine, p->parameter.unit),
-                                  owned.master + (overlap.offset - owned.from),
-                                  overlap.count * sizeof *owned.master, sum);
+        if (result == ZR_OK && zr_layout_overlap(p, owned.from, owned.to, &overlap)) {
+            struct zr_numbers values = zr_numbers_at(zr_owned_values(&owned), overlap.offset - owned.from);
+            result = add_checksum(engine, zr_engine_unit_compute(engine, p->parameter.unit), values.at,
+                                  overlap.count * zr_precision_bytes(values.precision), sum);
+        }
         zr_result given = zr_engine_give_owned(engine, p->parameter.unit, false);
         result = result == ZR_OK ? given : result;
     }
@@ -339,7 +342,7 @@ void zr_engine_segment(const zr_engine *engine, size_t index, struct zr_shard_se
         *out = (struct zr_shard_segment){
             .global_index = piece.global_index,
             .count = piece.count,
-            .parameter = owned.master + skip,
+            .parameter = owned.master ? owned.master + skip : NULL,
             .momentum = zr_owned_floats(&owned, unit->optimizer, 0, skip),
             .variance = zr_owned_floats(&owned, unit->optimizer, 1, skip),
         };

@@ -8,13 +8,14 @@
 
 enum { LARGEST_MAX = ZR_PREFETCH_MAX + 1 };
 
-/* Sum of the `count` largest units of at most `limit` elements; count <= LARGEST_MAX. */
-static size_t largest_units(const struct zr_layout *layout, size_t limit, unsigned count)
+/* Sum of the `count` largest units of at most `limit` elements; count <= LARGEST_MAX. `trained`: without
+ * frozen units. */
+static size_t largest_units(const struct zr_layout *layout, size_t limit, unsigned count, bool trained)
 {
     size_t largest[LARGEST_MAX + 1] = {0}, sum = 0;
     for (size_t u = 0; u < layout->units_count; u++) {
         size_t elements = layout->units[u].padded_elements;
-        if (elements > limit)
+        if (elements > limit || (trained && zr_unit_is_frozen(&layout->units[u].unit)))
             continue;
         unsigned place = count;
         for (; place > 0 && largest[place - 1] < elements; place--)
@@ -30,7 +31,8 @@ static size_t largest_units(const struct zr_layout *layout, size_t limit, unsign
  * other's gradients; plus a small unit between two large ones if this costs no memory. */
 static size_t staging_limit(const struct zr_layout *layout, bool with_small)
 {
-    size_t two = largest_units(layout, SIZE_MAX, 2), second = two - largest_units(layout, SIZE_MAX, 1);
+    size_t two = largest_units(layout, SIZE_MAX, 2, true),
+           second = two - largest_units(layout, SIZE_MAX, 1, true);
     return two + (with_small ? second / 16 : 0);
 }
 
@@ -75,7 +77,7 @@ static bool shards_gradients(struct zr_engine *engine, bool adds)
 static const struct zr_gradient_path *gradient_path(const struct zr_engine *engine,
                                                     const struct gradient_plan *plan, unsigned steps)
 {
-    bool one = engine->world == 1, once = steps == 1 || plan->adds;
+    bool one = engine->world == 1, once = steps <= 1 || plan->adds;
     if (plan->shards)
         return !one ? &zr_path_staged : plan->adds ? &zr_path_copied : &zr_path_added;
     if (one)
@@ -95,6 +97,8 @@ static const struct zr_gradient_place *gradient_place(const struct zr_engine *en
 {
     const struct zr_engine_options *o = &engine->options;
     const struct zr_layout_unit *u = &engine->layout.units[unit];
+    if (engine->units[unit].steps == 0)
+        return &zr_gradients_none;
     if (o->scattered_gradients)
         return plan->sums && plan->shards ? &zr_gradients_pooled : &zr_gradients_of_step;
     bool filed = o->offload.file && engine->units[unit].tier->offloaded && !o->offload.delayed &&
@@ -120,6 +124,8 @@ static void place_gradients(struct zr_engine *engine)
         state->sums_in_step = !plan.sums && !plan.adds && state->steps > 1 && (low_precision || !plan.shards);
         state->gathers_sums = engine->options.stage == 0 && state->path == &zr_path_sum;
         state->updates_kept = engine->options.stage == 0 && engine->world > 1 && !state->gathers_sums;
+        if (state->steps == 0)
+            continue;
         state->gradients_at = tier->gradients_elements;
         state->sums_at = tier->sums_elements;
         if (plan.sums)
@@ -127,6 +133,12 @@ static void place_gradients(struct zr_engine *engine)
         if (state->place != &zr_gradients_filed && !(plan.sums && plan.shards))
             tier->gradients_elements += plan.shards ? unit->shard_elements : unit->padded_elements;
     }
+}
+
+/* Elements of a unit that have optimizer state. */
+static size_t state_elements(const struct zr_layout *layout, unsigned unit)
+{
+    return zr_unit_is_frozen(&layout->units[unit].unit) ? 0 : layout->units[unit].padded_elements;
 }
 
 /* The range of units with the most elements within offload.stays. The first of equal ranges is chosen,
@@ -139,9 +151,9 @@ static void place_device_resident(struct zr_engine *engine)
     if (!zr_engine_offloads(engine))
         return;
     for (unsigned first = 0, u = 0; u < layout->units_count; u++) {
-        sum += layout->units[u].padded_elements;
+        sum += state_elements(layout, u);
         for (; sum > space; first++)
-            sum -= layout->units[first].padded_elements;
+            sum -= state_elements(layout, first);
         if (sum > best) {
             best = sum;
             engine->stay = (struct zr_unit_range){first, u + 1};
@@ -155,7 +167,7 @@ static void place_device_resident(struct zr_engine *engine)
 static size_t saved_elements(const struct zr_engine *engine, size_t limit)
 {
     const struct zr_layout *layout = &engine->layout;
-    size_t saved = 0, space = largest_units(layout, limit, engine->gathered_max);
+    size_t saved = 0, space = largest_units(layout, limit, engine->gathered_max, false);
     for (size_t u = 0; u < layout->units_count; u++)
         if (layout->units[u].padded_elements <= limit)
             saved += layout->units[u].padded_elements -
@@ -194,9 +206,11 @@ static const struct zr_parameter_tier *parameter_tier(const struct zr_engine *en
                                                       const struct zr_unit_state *state)
 {
     const struct zr_offload *offload = &engine->options.offload;
-    if (!state->tier->offloaded)
-        return &zr_parameters_in_place;
-    if (!offload->parameters || state->resident)
+    bool frozen = zr_engine_is_frozen(engine, (size_t)(state - engine->units)),
+         leaves = offload->parameters && !state->resident;
+    if (frozen || !state->tier->offloaded)
+        return frozen && leaves ? &zr_parameters_hosted : &zr_parameters_in_place;
+    if (!leaves)
         return &zr_parameters_uploaded;
     return offload->parameters_file ? &zr_parameters_filed : &zr_parameters_hosted;
 }
@@ -210,8 +224,8 @@ static void place_parameters(struct zr_engine *engine)
     for (size_t u = 0; u < layout->units_count; u++) {
         const struct zr_layout_unit *unit = &layout->units[u];
         struct zr_unit_state *state = &engine->units[u];
-        state->resident =
-            unit->padded_elements > limit || (state->tier != engine->state_tier && engine->world == 1);
+        bool stays = state->steps > 0 && state->tier != engine->state_tier;
+        state->resident = unit->padded_elements > limit || (stays && engine->world == 1);
         state->parameters_from = state->resident ? 0 : engine->rank * unit->shard_elements;
         state->parameters_count = state->resident ? unit->padded_elements : unit->shard_elements;
         state->parameters = parameter_tier(engine, state);
@@ -234,7 +248,7 @@ void zr_engine_place(struct zr_engine *engine)
     for (size_t u = 0; u < engine->layout.units_count; u++) {
         size_t shard = engine->layout.units[u].shard_elements;
         bool whole = engine->options.stage == 0;
-        engine->units[u].tier = engine->state_tier;
+        engine->units[u].tier = zr_engine_is_frozen(engine, u) ? &engine->tiers[0] : engine->state_tier;
         engine->units[u].owned_from = whole ? 0 : engine->rank * shard;
         engine->units[u].owned_to =
             whole ? engine->layout.units[u].padded_elements : (engine->rank + 1) * shard;

@@ -138,6 +138,8 @@ static zr_result check_acquire(const struct zr_engine *engine, unsigned unit)
 {
     const char *name = engine->layout.units[unit].unit.name;
     const struct zr_unit_state *state = &engine->units[unit];
+    if (state->steps == 0)
+        return zr_fail(ZR_ERR_INVALID, "unit %s is frozen (gradient_uses 0) and has no gradients", name);
     if (state->accumulated >= state->steps)
         return zr_fail(ZR_ERR_INVALID, "unit %s has all %u gradients of this step; end the step", name,
                        state->accumulated);
@@ -215,7 +217,8 @@ void zr_engine_drop_gradients(struct zr_engine *engine, size_t unit)
     zr_engine_set_kept(engine, unit, state->place->home ? state->place->home(engine, unit) : NULL);
 }
 
-const struct zr_gradient_place zr_gradients_pooled = {.home = home_in_pool, .squares = squares},
+const struct zr_gradient_place zr_gradients_none = {.home = NULL},
+                               zr_gradients_pooled = {.home = home_in_pool, .squares = squares},
                                zr_gradients_of_step = {.acquire = acquire_block, .squares = squares};
 
 /* ---- Paths --------------------------------------------------------------------------------------------- */

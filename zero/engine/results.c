@@ -1,12 +1,109 @@
 /* results.c: results of kernels that the host reads. If the host cannot access tensors, kernels write results
  * to an arena block, from which they are copied. */
-#include "zero/engine/engine.h"
+#include "zero/engine/parameter_tier.h"
 
 zr_result zr_engine_copy(const struct zr_engine *engine, void *to, const void *from, size_t bytes)
 {
     return engine->options.kernels->copy_bytes(
         engine->options.context,
         &(struct zr_copy_bytes){.bytes = bytes, .from = from, .to = to, .waits = true});
+}
+
+/* Two-byte parameters of a unit and host floats. If the host cannot access the parameters, floats pass
+ * through a block beside them. */
+struct narrow_copy {
+    size_t unit, count;
+    struct zr_numbers parameters;
+    float *floats;
+    bool reads; /* the parameters, or the floats */
+};
+
+static zr_result convert(struct zr_compute compute, const struct narrow_copy *copy, size_t from, size_t count,
+                         float *floats)
+{
+    struct zr_numbers narrow = zr_numbers_at(copy->parameters, from), wide = {floats, ZR_PRECISION_FP32};
+    return compute.kernels->convert(compute.context, &(struct zr_convert){.n = count,
+                                                                          .from = copy->reads ? narrow : wide,
+                                                                          .to = copy->reads ? wide : narrow});
+}
+
+static zr_result copy_narrow(const struct zr_engine *engine, const struct narrow_copy *copy)
+{
+    const struct zr_engine_options *o = &engine->options;
+    bool on_host = engine->units[copy->unit].parameters->on_host;
+    struct zr_compute compute = zr_engine_compute(engine, on_host ? o->offload.host : o->arena);
+    zr_result result = ZR_OK;
+    if (!compute.apart)
+        return convert(compute, copy, 0, copy->count, copy->floats);
+    for (size_t done = 0, count; done < copy->count && result == ZR_OK; done += count) {
+        count = copy->count - done < ZR_NARROW_ELEMENTS ? copy->count - done : ZR_NARROW_ELEMENTS;
+        if (!copy->reads)
+            result = zr_engine_copy(engine, engine->wide, copy->floats + done, count * sizeof *engine->wide);
+        if (result == ZR_OK)
+            result = convert(compute, copy, done, count, engine->wide);
+        if (result == ZR_OK && copy->reads)
+            result = zr_engine_copy(engine, copy->floats + done, engine->wide, count * sizeof *engine->wide);
+    }
+    return result;
+}
+
+zr_result zr_engine_get_floats(const struct zr_engine *engine, size_t unit, struct zr_numbers from,
+                               size_t count, float *to)
+{
+    if (from.precision == ZR_PRECISION_FP32)
+        return zr_engine_copy(engine, to, from.at, count * sizeof *to);
+    return copy_narrow(engine, &(struct narrow_copy){unit, count, from, to, true});
+}
+
+zr_result zr_engine_put_floats(const struct zr_engine *engine, size_t unit, const float *from, size_t count,
+                               struct zr_numbers to)
+{
+    if (to.precision == ZR_PRECISION_FP32)
+        return zr_engine_copy(engine, to.at, from, count * sizeof *from);
+    return copy_narrow(engine, &(struct narrow_copy){unit, count, to, (float *)from, false});
+}
+
+/* Copies blocks in the unit's kernels to `floats`, or back. */
+static zr_result convert_blocks(struct zr_compute compute, const struct zr_state_blocks *all, size_t from,
+                                size_t count, float *floats, bool reads)
+{
+    struct zr_block8 *blocks = (void *)((char *)all->blocks + zr_slot_state_bytes(all->slot, from));
+    return reads
+               ? compute.kernels->block8_read(
+                     compute.context, &(struct zr_block8_read){count, all->slot->is_signed, blocks, floats})
+               : compute.kernels->block8_write(
+                     compute.context, &(struct zr_block8_write){count, all->slot->is_signed, floats, blocks});
+}
+
+static zr_result copy_blocks(const struct zr_engine *engine, const struct zr_state_blocks *all, float *floats,
+                             bool reads)
+{
+    _Static_assert(ZR_NARROW_ELEMENTS % ZR_BLOCK8_NUMBERS == 0, "whole blocks");
+    struct zr_compute compute = zr_engine_unit_compute(engine, all->unit);
+    zr_result result = ZR_OK;
+    if (!compute.apart)
+        return convert_blocks(compute, all, 0, all->count, floats, reads);
+    for (size_t done = 0, count; done < all->count && result == ZR_OK; done += count) {
+        count = all->count - done < ZR_NARROW_ELEMENTS ? all->count - done : ZR_NARROW_ELEMENTS;
+        if (!reads)
+            result = zr_engine_copy(engine, engine->wide, floats + done, count * sizeof *floats);
+        if (result == ZR_OK)
+            result = convert_blocks(compute, all, done, count, engine->wide, reads);
+        if (result == ZR_OK && reads)
+            result = zr_engine_copy(engine, floats + done, engine->wide, count * sizeof *floats);
+    }
+    return result;
+}
+
+zr_result zr_engine_get_blocks(const struct zr_engine *engine, const struct zr_state_blocks *from, float *to)
+{
+    return copy_blocks(engine, from, to, true);
+}
+
+zr_result zr_engine_put_blocks(const struct zr_engine *engine, const float *from,
+                               const struct zr_state_blocks *to)
+{
+    return copy_blocks(engine, to, (float *)from, false);
 }
 
 zr_result zr_engine_drain(const struct zr_engine *engine)

@@ -14,7 +14,8 @@ zr_result zr_engine_take_owned(struct zr_engine *engine, size_t unit, struct zr_
     struct zr_state_tier *tier = state->tier;
     struct zr_state_view view = {0};
     /* Device-resident units are taken here too, which keeps the pass in order. */
-    zr_result result = zr_state_store_take(&tier->store, unit, &view);
+    zr_result result =
+        zr_engine_is_frozen(engine, unit) ? ZR_OK : zr_state_store_take(&tier->store, unit, &view);
     *out = (struct zr_owned){
         .from = state->owned_from,
         .to = state->owned_to,
@@ -29,6 +30,8 @@ zr_result zr_engine_give_owned(struct zr_engine *engine, size_t unit, bool chang
 {
     /* In fp32 parameters are copied from the masters, whose memory the next unit may reuse. */
     struct zr_state_store *store = &engine->units[unit].tier->store;
+    if (zr_engine_is_frozen(engine, unit))
+        return ZR_OK;
     bool read_still = !store->table->random && !zr_engine_is_low_precision(engine);
     zr_result copied = read_still ? zr_engine_await_masters(engine, unit) : ZR_OK;
     zr_result result = zr_state_store_give(store, unit, changed);
@@ -48,7 +51,7 @@ zr_result zr_engine_round_masters(struct zr_engine *engine, size_t unit)
     struct zr_compute compute = zr_engine_unit_compute(engine, unit);
     struct zr_owned owned;
     struct zr_window window = {.count = 0};
-    if (!engine->units[unit].tier->masters)
+    if (!engine->units[unit].tier->masters || zr_engine_is_frozen(engine, unit))
         return ZR_OK;
     zr_result result = zr_engine_take_owned(engine, unit, &owned);
     for (size_t at = 0; result == ZR_OK && at < owned.to - owned.from; at += window.count) {

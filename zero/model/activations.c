@@ -241,9 +241,12 @@ static zr_result check_units(const struct zr_model *model)
 {
     size_t reads = 0, uses = 0, count = 0;
     for (size_t m = 0; m < model->modules_count; m++)
-        reads += zr_module_units(&model->modules[m]);
+        for (unsigned u = 0; u < zr_module_units(&model->modules[m]); u++)
+            reads += !zr_unit_is_frozen(&model->list.units[zr_module_unit(&model->modules[m], u)]);
     for (size_t u = 0; u < model->list.units_count; u++)
         uses += model->list.units[u].gradient_uses;
+    if (uses == 0)
+        return zr_fail(ZR_ERR_INVALID, "all units of the model are frozen (gradient_uses 0)");
     if (reads != uses)
         return zr_fail(ZR_ERR_INVALID,
                        "modules read units %zu times, and the units' gradient_uses add up to %zu", reads,

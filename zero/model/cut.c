@@ -231,9 +231,10 @@ static zr_result add_units(struct zr_cut *cut, const struct zr_cut_request *requ
         if (readers.here > 0) {
             tables->new_index[u] = (unsigned)list->units_count;
             cut->units[list->units_count] = whole->units[u];
-            cut->units[list->units_count++].gradient_uses = readers.here;
+            cut->units[list->units_count++].gradient_uses =
+                zr_unit_is_frozen(&whole->units[u]) ? 0 : readers.here;
         }
-        if (readers.here > 0 && readers.several) {
+        if (readers.here > 0 && readers.several && !zr_unit_is_frozen(&whole->units[u])) {
             find_ranks(cut, request, u, tables->by_rank);
             result = share(cut, tables->by_rank, whole->units[u].name);
         }
@@ -246,7 +247,7 @@ static zr_result add_units(struct zr_cut *cut, const struct zr_cut_request *requ
             *p = whole->parameters[next];
             p->unit = tables->new_index[u];
             p->left_out = left_out;
-            p->part.shared = readers.several;
+            p->part.shared = readers.several && !zr_unit_is_frozen(&whole->units[u]);
             p->part.copy |= readers.first_rank != request->rank;
             left_out = 0;
         }

@@ -56,7 +56,7 @@ static zr_result embed_backward(struct zr_module_pass *pass)
     const struct zr_shape *shape = zr_pass_shape(pass);
     struct embedded now = embedded(pass);
     zr_result result = now.tokens ? zr_pass_embed_backward(pass, ROWS) : ZR_OK;
-    return result == ZR_OK && now.positions
+    return result == ZR_OK && now.positions && pass->gradients[now.wpe][0]
                ? pass->kernels->positions_backward(
                      pass->context, &(struct zr_positions_backward){.rows = pass->own_rows,
                                                                     .first_row = first_row(pass),
@@ -92,6 +92,8 @@ enum {
     D_QKV,
     X_ROWS, /* all rows of a product's input; Y_ROWS: of its output and gradients */
     Y_ROWS,
+    XA, /* of an adapter, see lora.c */
+    D_XA,
     BLOCK_SLOTS
 };
 
@@ -118,6 +120,8 @@ static void describe_slots(struct zr_transformer *t)
         [D_QKV] = {"gradient of attn.c_attn", 3 * l, 0, ZR_SLOT_TEMPORARY, false},
         [X_ROWS] = zr_slot_all_rows(&t->shape, "all rows"),
         [Y_ROWS] = zr_slot_all_rows(&t->shape, "sums of all rows"),
+        [XA] = {"adapter", 0, 0, ZR_SLOT_TEMPORARY, false}, /* trainable.c sets the columns */
+        [D_XA] = {"gradient of an adapter", 0, 0, ZR_SLOT_TEMPORARY, false},
     };
     memcpy(t->slots[ZR_TYPE_BLOCK], slots, sizeof slots);
 }
@@ -142,6 +146,11 @@ static zr_result norm(struct zr_module_pass *pass, unsigned w, const void *x, vo
     return pass->kernels->layernorm_forward(pass->context, &op);
 }
 
+static struct zr_adapter_place adapter_of(unsigned matrix)
+{
+    return zr_block_adapter(&zr_architecture_gpt2, matrix);
+}
+
 /* Which operations are fused: the residual sum after attention with the norm; GELU, or its gradient, with a
  * product; GELU's gradient with the gradient of the bias before it. */
 static bool sums_in_norm(const struct zr_module_pass *pass)
@@ -151,17 +160,20 @@ static bool sums_in_norm(const struct zr_module_pass *pass)
 
 static bool gelu_in_product(const struct zr_module_pass *pass)
 {
-    return zr_pass_is_whole(pass) && pass->kernels->linear_gelu_forward;
+    return zr_pass_is_whole(pass) && pass->kernels->linear_gelu_forward &&
+           !zr_pass_is_adapted(pass, adapter_of(FC_W));
 }
 
 static bool slope_in_product(const struct zr_module_pass *pass)
 {
-    return zr_pass_is_whole(pass) && pass->kernels->linear_gelu_backward;
+    return zr_pass_is_whole(pass) && pass->kernels->linear_gelu_backward &&
+           !zr_pass_is_adapted(pass, adapter_of(FC2_W));
 }
 
 static bool gelu_makes_bias(const struct zr_module_pass *pass)
 {
-    return slope_in_product(pass) || (zr_pass_is_whole(pass) && pass->kernels->gelu_bias_backward);
+    return slope_in_product(pass) ||
+           (zr_pass_is_whole(pass) && pass->kernels->gelu_bias_backward && pass->gradients[0][FC_B]);
 }
 
 static zr_result norm_backward(struct zr_module_pass *pass, unsigned w, const void *x, const void *dy,
@@ -236,6 +248,8 @@ static zr_result multiply_columns(struct zr_module_pass *pass, const struct matr
                      ? pass->kernels->linear_gelu_forward(
                            pass->context, &(struct zr_linear_gelu_forward){op, pass->slots[GELU]})
                      : pass->kernels->linear_forward(pass->context, &op);
+        if (result == ZR_OK)
+            result = zr_pass_adapt(pass, adapter_of(m->w), &linear, all, columns);
     }
     zr_pass_drop_rows(pass, X_ROWS);
     return result;
@@ -258,6 +272,8 @@ static zr_result multiply_rows(struct zr_module_pass *pass, const struct matrix 
                      ? pass->kernels->linear_residual_forward(
                            pass->context, &(struct zr_linear_residual_forward){op, residual})
                      : pass->kernels->linear_forward(pass->context, &op);
+    if (result == ZR_OK)
+        result = zr_pass_adapt(pass, adapter_of(m->w), &linear, x, columns);
     return result == ZR_OK ? zr_pass_close_sum(pass, &sum) : result;
 }
 
@@ -287,6 +303,9 @@ static zr_result multiply_backward(struct zr_module_pass *pass, const struct mat
                            pass->context,
                            &(struct zr_linear_gelu_backward){op, pass->slots[FC], pass->gradients[0][FC_B]})
                      : pass->kernels->linear_backward(pass->context, &op);
+        if (result == ZR_OK)
+            result = zr_pass_adapt_backward(pass, adapter_of(m->w),
+                                            &(struct zr_adapt_backward){op.shape, op.x, op.dy, op.dx});
     }
     return result;
 }
@@ -541,6 +560,10 @@ const struct zr_architecture_table zr_architecture_gpt2 = {
     .parameters = 4,
     .block_parameters = BLOCK_PARAMETERS + 4, /* q, k and v separate */
     .products = {{"qkv", LN1_W, QKV_W}, {"proj", PROJ_W, PROJ_W}, {"fc", LN2_W, FC_W}, {"fc2", FC2_W, FC2_W}},
+    .matrices = {QKV_W, PROJ_W, FC_W, FC2_W},
+    .matrices_count = 4,
+    .block_tensors = BLOCK_PARAMETERS,
+    .adapter_slot = XA,
     .block = {before, multiply, after, take_gradients, multiply_back, go_back},
     .describe = describe,
     .elements = elements,

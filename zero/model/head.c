@@ -64,7 +64,7 @@ static zr_result each_chunk_backward(struct zr_module_pass *pass, struct head_ro
                                                       const struct head_rows *rows))
 {
     struct zr_convert op = {.n = zr_pass_vocabulary(pass).rows * zr_pass_shape(pass)->hidden};
-    if (!is_narrow(pass) || pass->context->precision == ZR_PRECISION_FP32 ||
+    if (!pass->gradients[0][0] || !is_narrow(pass) || pass->context->precision == ZR_PRECISION_FP32 ||
         pass->rows <= logits_rows_max(zr_pass_shape(pass)))
         return each_chunk(pass, rows, run);
     zr_result result = zr_module_take(pass, DW);

@@ -52,6 +52,8 @@ enum {
     D_QKV,
     X_ROWS, /* all rows of a product's input; Y_ROWS: of its output and gradients */
     Y_ROWS,
+    XA, /* of an adapter, see lora.c */
+    D_XA,
     BLOCK_SLOTS
 };
 
@@ -94,6 +96,8 @@ static void describe_slots(struct zr_transformer *t)
         [D_QKV] = {"gradient of self_attn q, k and v", w.qkv, 0, temporary, false},
         [X_ROWS] = zr_slot_all_rows(&t->shape, "all rows"),
         [Y_ROWS] = zr_slot_all_rows(&t->shape, "sums of all rows"),
+        [XA] = {"adapter", 0, 0, temporary, false}, /* trainable.c sets the columns */
+        [D_XA] = {"gradient of an adapter", 0, 0, temporary, false},
     };
     memcpy(t->slots[ZR_TYPE_BLOCK], slots, sizeof slots);
 }
@@ -144,6 +148,11 @@ static zr_result rotate(struct zr_module_pass *pass, void *qkv, bool inverse)
                                                                     .inverse = inverse});
 }
 
+static struct zr_adapter_place adapter_of(unsigned matrix)
+{
+    return zr_block_adapter(&zr_architecture_llama, matrix);
+}
+
 /* The arguments of a product. Weights are [out, in] and have no bias. */
 static struct zr_linear_forward product_of(const struct zr_module_pass *pass, struct zr_linear linear,
                                            const void *x, unsigned w, void *y)
@@ -157,7 +166,8 @@ static zr_result multiply(struct zr_module_pass *pass, struct zr_linear linear, 
                           void *y)
 {
     const struct zr_linear_forward op = product_of(pass, linear, x, w, y);
-    return pass->kernels->linear_forward(pass->context, &op);
+    zr_result result = pass->kernels->linear_forward(pass->context, &op);
+    return result == ZR_OK ? zr_pass_adapt(pass, adapter_of(w), &op.shape, x, op.y) : result;
 }
 
 static struct zr_linear linear_of(const struct zr_module_pass *pass, size_t in, size_t out)
@@ -182,12 +192,15 @@ static zr_result multiply_rows(struct zr_module_pass *pass, struct zr_linear lin
 {
     struct zr_pass_sum sum = {0};
     zr_result result = zr_pass_open_sum(pass, &sum, y, Y_ROWS);
+    bool adds = zr_pass_adds_in_product(pass);
     if (result == ZR_OK)
-        result = zr_pass_adds_in_product(pass) ? pass->kernels->linear_residual_forward(
-                                                     pass->context,
-                                                     &(struct zr_linear_residual_forward){
-                                                         product_of(pass, linear, x, w, sum.part), residual})
-                                               : multiply(pass, linear, x, w, sum.part);
+        result = adds ? pass->kernels->linear_residual_forward(
+                            pass->context,
+                            &(struct zr_linear_residual_forward){product_of(pass, linear, x, w, sum.part),
+                                                                 residual})
+                      : multiply(pass, linear, x, w, sum.part);
+    if (result == ZR_OK && adds)
+        result = zr_pass_adapt(pass, adapter_of(w), &linear, x, sum.part);
     return result == ZR_OK ? zr_pass_close_sum(pass, &sum) : result;
 }
 
@@ -292,7 +305,7 @@ static zr_result multiply_backward(struct zr_module_pass *pass, struct zr_linear
 {
     unsigned at = zr_pass_parameter(pass, parameter);
     const void *dy = zr_pass_columns(pass, &linear, step.dy);
-    return pass->kernels->linear_backward(
+    zr_result result = pass->kernels->linear_backward(
         pass->context, &(struct zr_linear_backward){.shape = linear,
                                                     .x = step.x,
                                                     .w = pass->parameters[0][at],
@@ -301,6 +314,9 @@ static zr_result multiply_backward(struct zr_module_pass *pass, struct zr_linear
                                                     .dw = step.keeps_w ? NULL : pass->gradients[0][at],
                                                     .accumulate_dx = step.adds || !zr_pass_opens(pass),
                                                     .accumulate = pass->accumulate[0]});
+    return result == ZR_OK ? zr_pass_adapt_backward(pass, adapter_of(parameter),
+                                                    &(struct zr_adapt_backward){linear, step.x, dy, step.dx})
+                           : result;
 }
 
 /* A column-parallel product and the gradient of its output. */
@@ -560,6 +576,10 @@ const struct zr_architecture_table zr_architecture_llama = {
                  {"gate_up", NORM2_W, GATE_W},
                  {"down", DOWN_W, DOWN_W}},
     .turned = true,
+    .matrices = {Q_W, K_W, V_W, O_W, GATE_W, UP_W, DOWN_W},
+    .matrices_count = 7,
+    .block_tensors = BLOCK_PARAMETERS,
+    .adapter_slot = XA,
     .block = {before, multiply_product, after, take_gradients, multiply_back, go_back},
     .describe = describe,
     .elements = elements,

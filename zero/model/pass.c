@@ -123,6 +123,8 @@ zr_result zr_pass_embed_backward(struct zr_module_pass *pass, unsigned slot)
 {
     struct zr_vocabulary_share share = zr_pass_vocabulary(pass);
     const void *dy;
+    if (!pass->gradients[0][0]) /* frozen */
+        return ZR_OK;
     zr_result result = zr_pass_all_rows(pass, pass->dy, slot, &dy);
     if (result == ZR_OK)
         result = pass->kernels->embedding_backward(

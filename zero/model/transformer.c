@@ -522,6 +522,7 @@ zr_result zr_transformer_open(struct zr_transformer *out, const struct zr_shape 
         return result;
     shape = &out->shape;
     const struct zr_architecture_table *table = zr_shape_table(shape);
+    out->table = table;
     out->kernels = kernels;
     out->host_arena = host_arena;
     out->model = (struct zr_model){.rows = shape->batch * shape->sequence,
@@ -551,13 +552,17 @@ zr_result zr_transformer_open(struct zr_transformer *out, const struct zr_shape 
     out->model.modules = out->modules;
     table->describe(out);
     describe_blocks(out);
-    return ZR_OK;
+    result = zr_trainable_split(out);
+    if (result != ZR_OK)
+        zr_transformer_close(out);
+    return result;
 }
 
 void zr_transformer_close(struct zr_transformer *transformer)
 {
     if (!transformer->host_arena)
         return;
+    zr_drop(transformer->host_arena, &transformer->places);
     zr_drop(transformer->host_arena, &transformer->modules);
     zr_drop(transformer->host_arena, &transformer->units);
     zr_drop(transformer->host_arena, &transformer->parameters);

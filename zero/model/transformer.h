@@ -4,6 +4,7 @@
 #ifndef ZR_MODEL_TRANSFORMER_H
 #define ZR_MODEL_TRANSFORMER_H
 
+#include "zero/model/trainable.h"
 #include "zero/zr_zero.h"
 
 enum zr_architecture { ZR_ARCH_GPT2 = 0, ZR_ARCH_LLAMA, ZR_ARCH_COUNT };
@@ -26,11 +27,12 @@ struct zr_shape {
     size_t logits_rows; /* maximum rows of a chunk of the head; 0: 64 MiB of floats */
     enum zr_architecture architecture;
     /* LLaMA only. */
-    size_t kv_heads;     /* heads of keys and values; divides heads */
-    size_t ffn;          /* width of the feed-forward layer */
-    double rope_theta;   /* base of the rotary angles */
-    double norm_epsilon; /* added to the mean square before the root */
-    bool tied;           /* the head shares the embedding's matrix; always true for GPT-2 */
+    size_t kv_heads;                      /* heads of keys and values; divides heads */
+    size_t ffn;                           /* width of the feed-forward layer */
+    double rope_theta;                    /* base of the rotary angles */
+    double norm_epsilon;                  /* added to the mean square before the root */
+    bool tied;                            /* the head shares the embedding's matrix; always true for GPT-2 */
+    const struct zr_trainable *trainable; /* borrowed; NULL: everything is trained */
 };
 
 /* ZR_ERR_INVALID: a size is zero or overflows, heads do not divide hidden, or tensor ranks or tiles do not
@@ -99,6 +101,7 @@ enum { ZR_TYPE_EMBEDDING = 0, ZR_TYPE_BLOCK, ZR_TYPE_FINAL, ZR_TYPE_HEAD, ZR_TYP
 /* A model and the arrays that it points to. Must not be moved in memory. */
 struct zr_transformer {
     struct zr_shape shape;
+    const struct zr_architecture_table *table; /* of the shape */
     struct zr_model model;
     const struct zr_kernels *kernels; /* argument of zr_transformer_open() */
     zr_arena *host_arena;
@@ -107,6 +110,7 @@ struct zr_transformer {
     struct zr_parameter *parameters;
     struct zr_unit *units;
     struct zr_module *modules;
+    unsigned char (*places)[ZR_UNIT_PARAMETERS_MAX]; /* of modules whose units zr_trainable_split() divided */
 };
 
 /* `kernels`: the table that runs the passes; a slot that none of its operations reads has no columns. NULL:
@@ -178,6 +182,8 @@ struct zr_block_steps {
     zr_result (*go_back)(struct zr_module_pass *pass, unsigned product);
 };
 
+enum { ZR_BLOCK_MATRICES_MAX = 7 };
+
 /* An architecture. describe() fills in types, slots, units, modules, inputs and prepare. */
 struct zr_architecture_table {
     const char *name;
@@ -186,10 +192,33 @@ struct zr_architecture_table {
     struct zr_block_product products[ZR_BLOCK_PRODUCTS];
     struct zr_block_steps block;
     bool turned; /* matrices are stored [out, in] */
+    /* Matrices of a block, as indices in its table. A pass has A and B of the adapter of matrix i at the
+     * places block_tensors + 2 i and the next one; NULL: no adapter. */
+    unsigned char matrices[ZR_BLOCK_MATRICES_MAX];
+    unsigned matrices_count, block_tensors;
+    unsigned adapter_slot; /* the slot for x A of an adapter; the next one is for its gradient */
     void (*describe)(struct zr_transformer *transformer);
     double (*elements)(const struct zr_shape *shape);
     double (*block_flops)(const struct zr_shape *shape); /* forward, per row */
 };
+/* Index among the matrices of a block of its tensor `tensor`; matrices_count: not a matrix. */
+static inline unsigned zr_block_matrix(const struct zr_architecture_table *table, unsigned tensor)
+{
+    unsigned i = 0;
+    while (i < table->matrices_count && table->matrices[i] != tensor)
+        i++;
+    return i;
+}
+/* Place of A of a matrix's adapter in a pass's table, and of the first of its slots. */
+struct zr_adapter_place {
+    unsigned a, slot;
+};
+static inline struct zr_adapter_place zr_block_adapter(const struct zr_architecture_table *table,
+                                                       unsigned tensor)
+{
+    return (struct zr_adapter_place){table->block_tensors + 2 * zr_block_matrix(table, tensor),
+                                     table->adapter_slot};
+}
 extern const struct zr_architecture_table zr_architecture_gpt2, zr_architecture_llama;
 const struct zr_architecture_table *zr_shape_table(const struct zr_shape *shape);
 
@@ -235,6 +264,19 @@ unsigned zr_pass_parameter(const struct zr_module_pass *pass, unsigned tensor);
 /* Restricts a product to the columns of the pass's tile; returns the address of the tile's first column in y.
  */
 void *zr_pass_columns(const struct zr_module_pass *pass, struct zr_linear *linear, const void *y);
+/* lora.c: adapters. Whether there is one / adds the adapter's product to y / adds the adapter's part to dx
+ * and computes its gradients. `linear`: the matrix's product, dense in x. Without an adapter these do
+ * nothing. */
+bool zr_pass_is_adapted(const struct zr_module_pass *pass, struct zr_adapter_place place);
+zr_result zr_pass_adapt(struct zr_module_pass *pass, struct zr_adapter_place place,
+                        const struct zr_linear *linear, const void *x, void *y);
+struct zr_adapt_backward {
+    struct zr_linear linear;
+    const void *x, *dy;
+    void *dx;
+};
+zr_result zr_pass_adapt_backward(struct zr_module_pass *pass, struct zr_adapter_place place,
+                                 const struct zr_adapt_backward *back);
 /* The shard or tile of the vocabulary that the pass runs on. */
 struct zr_vocabulary_share zr_pass_vocabulary(const struct zr_module_pass *pass);
 

@@ -7,6 +7,13 @@
 #include "zero/step/frames.h"
 #include "zero/step/trainer.h"
 
+/* The entry of a pass's table for parameter `index` of a module's unit. */
+static void **entry(void *table[ZR_MODULE_UNITS_MAX][ZR_UNIT_PARAMETERS_MAX], const struct zr_module *module,
+                    unsigned unit, size_t index)
+{
+    return module->places ? &table[0][module->places[unit][index]] : &table[unit][index];
+}
+
 /* Gathers the parameters of a module's part, and waits for them. */
 static zr_result use_units(const struct zr_list_run *run, struct zr_module_pass *pass)
 {
@@ -20,7 +27,7 @@ static zr_result use_units(const struct zr_list_run *run, struct zr_module_pass 
         if (result != ZR_OK)
             return result;
         for (size_t p = 0; p < unit->parameters_count; p++)
-            pass->parameters[i][p] =
+            *entry(pass->parameters, module, i, p) =
                 (char *)*base + trainer->engine->layout.parameters[unit->first_parameter + p].offset *
                                     trainer->engine->parameter_bytes;
     }
@@ -35,11 +42,14 @@ static zr_result use_gradients(const struct zr_list_run *run, struct zr_module_p
         unsigned u = zr_module_part_unit(module, pass->part, i);
         const struct zr_layout_unit *unit = &trainer->engine->layout.units[u];
         void *base;
-        zr_result result = zr_engine_gradients(trainer->engine, u, &base, &pass->accumulate[i]);
+        if (zr_unit_is_frozen(&unit->unit))
+            continue;
+        zr_result result =
+            zr_engine_gradients(trainer->engine, u, &base, &pass->accumulate[module->places ? 0 : i]);
         if (result != ZR_OK)
             return result;
         for (size_t p = 0; p < unit->parameters_count; p++)
-            pass->gradients[i][p] =
+            *entry(pass->gradients, module, i, p) =
                 (char *)base + trainer->engine->layout.parameters[unit->first_parameter + p].offset *
                                    trainer->engine->gradient_bytes;
     }

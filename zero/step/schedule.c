@@ -358,7 +358,8 @@ static zr_result add_use(struct builder *builder, const struct item *item, size_
         if (!is_next(builder, at, unit_of(model, use, i)))
             result = release(builder, unit_of(model, use, i));
     for (unsigned i = module->units_count; gives && i-- > 0 && result == ZR_OK;)
-        result = add(builder, ZR_ACTION_REDUCE, unit_of(model, use, i));
+        if (!zr_unit_is_frozen(&model->list.units[unit_of(model, use, i)]))
+            result = add(builder, ZR_ACTION_REDUCE, unit_of(model, use, i));
     return result;
 }
 

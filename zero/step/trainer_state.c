@@ -93,6 +93,10 @@ zr_result zr_trainer_state_open(struct zr_trainer_state *out, const struct zr_tr
     zr_result result =
         zr_transformer_open(&out->transformer, &options->shape, options->kernels, options->host_arena);
     if (result == ZR_OK)
+        result = zr_trainable_check(&out->transformer);
+    if (result == ZR_OK)
+        result = zr_trainable_groups(&out->transformer, &out->options.optimizer);
+    if (result == ZR_OK)
         result = open_context(out);
     if (result == ZR_OK)
         result = open_host_context(out);
@@ -114,7 +118,7 @@ zr_result zr_trainer_state_open(struct zr_trainer_state *out, const struct zr_tr
                                                       .precision = options->precision,
                                                       .loss_scaling = options->loss_scaling,
                                                       .seed = options->seed,
-                                                      .optimizer = options->optimizer,
+                                                      .optimizer = out->options.optimizer,
                                                       .offload = options->offload,
                                                       .host_kernels = host_kernels,
                                                       .host_context = &out->host_context},

@@ -227,6 +227,13 @@ static struct zr_owned owned_of(zr_engine *engine, size_t unit)
     return owned;
 }
 
+/* Whether a tensor of the whole model keeps its values; both runs then have the same initial ones. */
+static bool is_frozen(const struct zr_prove *prove, size_t index)
+{
+    const struct zr_parameter_list *list = &prove->whole.model.list;
+    return zr_unit_is_frozen(&list->units[list->parameters[index].unit]);
+}
+
 /* Sends the dense run's tensor `index` to all ranks. */
 static zr_result broadcast_tensor(struct zr_prove *prove, size_t index)
 {
@@ -264,6 +271,8 @@ static zr_result broadcast_noise(struct zr_prove *prove, const struct zr_prove_s
         prove->noise[u] = 0;
     for (size_t i = 0; engine && i < list->parameters_count; i++) {
         const struct zr_layout_parameter *p = &engine->layout.parameters[i];
+        if (is_frozen(prove, i))
+            continue;
         struct zr_owned owned = owned_of(engine, p->parameter.unit);
         size_t count = zr_parameter_elements(&list->parameters[i]);
         double noise =
@@ -336,6 +345,8 @@ static zr_result compare_tensors(struct zr_prove *prove, const struct zr_prove_s
     zr_result result = broadcast_noise(prove, step);
     for (size_t i = 0; i < list->parameters_count && result == ZR_OK; i++) {
         memset(prove->far + i * KINDS, 0, KINDS * sizeof *prove->far);
+        if (is_frozen(prove, i))
+            continue;
         result = broadcast_tensor(prove, i);
         if (result == ZR_OK && own_part(prove, i, NULL))
             result =
@@ -411,7 +422,7 @@ static zr_result copy_run_state(struct zr_prove *prove)
     unsigned states = 1 + run->optimizer->slots_count;
     zr_result result = ZR_OK;
     for (size_t i = 0; i < prove->whole.model.list.parameters_count; i++)
-        for (unsigned state = 0; state < states && result == ZR_OK; state++)
+        for (unsigned state = 0; state < states && result == ZR_OK && !is_frozen(prove, i); state++)
             result = copy_to_dense(prove, i, state);
     if (result == ZR_OK && prove->dense.engine)
         result = zr_engine_publish(prove->dense.engine, zr_engine_steps_done(run));

@@ -280,8 +280,8 @@ static void layernorm_backward_columns(const void *args, size_t from, size_t to)
     el *dw_out = work->dw, *db_out = work->db;
     for (size_t c = from; c < to; c += VF_LANES) {
         size_t left = to - c;
-        vf dw = work->accumulate ? el_get(dw_out + c, left) : vf_set(0.0f);
-        vf db = work->accumulate ? el_get(db_out + c, left) : vf_set(0.0f);
+        vf dw = work->accumulate && dw_out ? el_get(dw_out + c, left) : vf_set(0.0f);
+        vf db = work->accumulate && db_out ? el_get(db_out + c, left) : vf_set(0.0f);
         for (size_t block = 0; block < work->shape.rows; block += BLOCK) {
             size_t end = work->shape.rows - block < BLOCK ? work->shape.rows : block + BLOCK;
             vf block_dw = vf_set(0.0f), block_db = vf_set(0.0f);
@@ -295,8 +295,10 @@ static void layernorm_backward_columns(const void *args, size_t from, size_t to)
             dw += block_dw;
             db += block_db;
         }
-        el_put(dw_out + c, left, dw);
-        el_put(db_out + c, left, db);
+        if (dw_out)
+            el_put(dw_out + c, left, dw);
+        if (db_out)
+            el_put(db_out + c, left, db);
     }
 }
 

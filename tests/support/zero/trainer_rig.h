@@ -4,6 +4,7 @@
 #define ZR_TEST_TRAINER_RIG_H
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -131,6 +132,9 @@ static inline zr_result rig_train(struct rig *rig, unsigned step, double *loss, 
  * one after the other, in the order of the list. */
 typedef double (*rig_reference)(const struct rig *rig, const double *w, double *g);
 
+/* Factors of the learning rate and the weight decay by name; NULL: those of the default groups. */
+static void (*rig_factors)(const struct zr_parameter *parameter, double *rate, double *decay);
+
 /* AdamW with clipping. Returns the norm before it. */
 static inline double rig_reference_step(const struct rig *rig, double *w, const double *g, double *m,
                                         double *v, int step)
@@ -143,17 +147,157 @@ static inline double rig_reference_step(const struct rig *rig, double *w, const 
     if (sqrt(squares) > (double)rig_adamw.clip)
         scale = (double)rig_adamw.clip / sqrt(squares);
     for (size_t p = 0; p < list->parameters_count; p++) {
-        double decay = list->parameters[p].shape[1] ? (double)rig_adamw.weight_decay : 0;
+        double rate = (double)rig_rate, decay = list->parameters[p].shape[1] ? 1 : 0;
+        if (rig_factors)
+            rig_factors(&list->parameters[p], &rate, &decay);
+        decay *= (double)rig_adamw.weight_decay;
+        if (zr_unit_is_frozen(&list->units[list->parameters[p].unit])) {
+            i += zr_parameter_elements(&list->parameters[p]);
+            continue;
+        }
         for (size_t end = i + zr_parameter_elements(&list->parameters[p]); i < end; i++) {
             double gi = g[i] * scale;
             m[i] = b1 * m[i] + (1 - b1) * gi;
             v[i] = b2 * v[i] + (1 - b2) * gi * gi;
             double update =
                 m[i] / (1 - pow(b1, step)) / (sqrt(v[i] / (1 - pow(b2, step))) + (double)rig_adamw.epsilon);
-            w[i] -= (double)rig_rate * (update + decay * w[i]);
+            w[i] -= rate * (update + decay * w[i]);
         }
     }
     return sqrt(squares);
+}
+
+/* ---- Frozen tensors and adapters ------------------------------------------------------------------------
+ *
+ * The reference of a model with them: the plain model's, on matrices that contain their adapters, and the
+ * chain rule. */
+
+static rig_reference rig_plain; /* the plain model's */
+
+/* A matrix and its adapter as places in the vector of the list; no adapter: a SIZE_MAX. */
+struct rig_adapter {
+    size_t in, out, rank, a, b;
+    bool turned; /* the matrix is [out, in] */
+    double scale;
+};
+
+/* Place of a tensor in the vector of a list; SIZE_MAX: no such name. */
+static inline size_t rig_find(const struct zr_parameter_list *list, const char *name, size_t *index)
+{
+    size_t at = 0;
+    for (*index = 0; *index < list->parameters_count; ++*index) {
+        if (strcmp(list->parameters[*index].name, name) == 0)
+            return at;
+        at += zr_parameter_elements(&list->parameters[*index]);
+    }
+    return SIZE_MAX;
+}
+
+static inline struct rig_adapter rig_adapter_of(const struct rig *rig, const struct zr_parameter *matrix)
+{
+    const struct zr_transformer *t = &rig->state.transformer;
+    const struct zr_lora *lora = &t->shape.trainable->lora;
+    bool turned = zr_shape_table(&t->shape)->turned;
+    char a[80], b[80];
+    size_t index, stem = strlen(matrix->name) - strlen("weight");
+    snprintf(a, sizeof a, "%.*slora_A.weight", (int)stem, matrix->name);
+    snprintf(b, sizeof b, "%.*slora_B.weight", (int)stem, matrix->name);
+    return (struct rig_adapter){.in = matrix->shape[turned],
+                                .out = matrix->shape[!turned],
+                                .rank = lora->rank,
+                                .a = rig_find(&t->model.list, a, &index),
+                                .b = rig_find(&t->model.list, b, &index),
+                                .turned = turned,
+                                .scale = (double)lora->alpha / lora->rank};
+}
+
+/* Adds A B to a matrix, or the gradients of A and B from the matrix's. */
+static inline void rig_adapt(const struct rig_adapter *adapter, const double *w, double *matrix, double *g)
+{
+    const double *a = w + adapter->a, *b = w + adapter->b;
+    for (size_t i = 0; i < adapter->in; i++)
+        for (size_t o = 0; o < adapter->out; o++) {
+            double *at = &matrix[adapter->turned ? o * adapter->in + i : i * adapter->out + o];
+            for (size_t k = 0; k < adapter->rank; k++) {
+                size_t ki = k * adapter->in + i, ok = o * adapter->rank + k;
+                if (g) {
+                    g[adapter->a + ki] += adapter->scale * *at * b[ok];
+                    g[adapter->b + ok] += adapter->scale * *at * a[ki];
+                } else {
+                    *at += adapter->scale * a[ki] * b[ok];
+                }
+            }
+        }
+}
+
+static inline double rig_trainable_reference(const struct rig *rig, const double *w, double *g)
+{
+    const struct zr_parameter_list *list = &rig->state.transformer.model.list, *plain;
+    struct zr_transformer transformer;
+    struct zr_shape shape = rig->state.transformer.shape;
+    size_t total = zr_parameter_list_elements(list), at = 0; /* at least the plain model's */
+    double *dense = calloc(2 * total, sizeof *dense), *gradient = dense + total, loss = (double)NAN;
+    shape.trainable = NULL;
+    if (!dense || zr_transformer_open(&transformer, &shape, NULL, rig->host_arena) != ZR_OK) {
+        free(dense);
+        return loss;
+    }
+    plain = &transformer.model.list;
+    for (int back = 0; back < 2; back++, at = 0) {
+        for (size_t p = 0; p < plain->parameters_count; p++) {
+            const struct zr_parameter *tensor = &plain->parameters[p];
+            size_t index, elements = zr_parameter_elements(tensor),
+                          from = rig_find(list, tensor->name, &index);
+            bool adapts = rig->state.transformer.shape.trainable->lora.rank > 0 && tensor->shape[1] > 0;
+            struct rig_adapter adapter = {.a = SIZE_MAX};
+            if (adapts)
+                adapter = rig_adapter_of(rig, tensor);
+            if (!back)
+                memcpy(dense + at, w + from, elements * sizeof *w);
+            else if (!zr_unit_is_frozen(&list->units[list->parameters[index].unit]))
+                memcpy(g + from, gradient + at, elements * sizeof *g);
+            if (adapter.a != SIZE_MAX)
+                rig_adapt(&adapter, w, (back ? gradient : dense) + at, back ? g : NULL);
+            at += elements;
+        }
+        if (!back)
+            loss = rig_plain(rig, dense, gradient);
+    }
+    for (size_t p = 0; p < list->parameters_count; p++) { /* of adapters too */
+        size_t elements = zr_parameter_elements(&list->parameters[p]);
+        if (zr_unit_is_frozen(&list->units[list->parameters[p].unit]))
+            memset(g + at, 0, elements * sizeof *g);
+        at += elements;
+    }
+    zr_transformer_close(&transformer);
+    free(dense);
+    return loss;
+}
+
+/* Elements of frozen tensors whose values are not those of `before`, [elements of the list]. */
+static inline size_t rig_moved(const struct rig *rig, const float *before, bool frozen)
+{
+    const struct zr_parameter_list *list = &rig->state.transformer.model.list;
+    size_t moved = 0, at = 0, p = 0, end = zr_parameter_elements(&list->parameters[0]);
+    for (size_t i = 0; i < zr_engine_segments_count(rig->state.engine); i++) {
+        struct zr_shard_segment segment;
+        zr_engine_segment(rig->state.engine, i, &segment);
+        for (at = segment.global_index; at >= end;)
+            end += zr_parameter_elements(&list->parameters[++p]);
+        if (zr_unit_is_frozen(&list->units[list->parameters[p].unit]) == frozen)
+            for (size_t e = 0; e < segment.count; e++)
+                moved += memcmp(&segment.parameter[e], &before[at + e], sizeof *before) != 0;
+    }
+    return moved;
+}
+
+static inline void rig_read(const struct rig *rig, float *out)
+{
+    for (size_t i = 0; i < zr_engine_segments_count(rig->state.engine); i++) {
+        struct zr_shard_segment segment;
+        zr_engine_segment(rig->state.engine, i, &segment);
+        memcpy(out + segment.global_index, segment.parameter, segment.count * sizeof *out);
+    }
 }
 
 /* The largest differences over some steps: of losses, and of norms by their size. */

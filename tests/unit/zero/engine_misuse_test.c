@@ -338,7 +338,10 @@ static void test_lists(struct rig *rig, unsigned stage)
     refused(&bad, "a deviation below 0", "l0.weight");
     wrong[0] = parameters[0];
     wrong_units[2].gradient_uses = 0;
-    refused(&bad, "a unit without gradient uses", "l2 has gradient_uses 0");
+    bad.struct_bytes = sizeof bad;
+    bad.offload = (struct zr_offload){.host = bad.host_arena, .optimizer = true, .delayed = true};
+    refused(&bad, "a frozen unit beside a delayed update", "l2 is frozen");
+    bad.offload = (struct zr_offload){.host = NULL};
     wrong_units[2].gradient_uses = 0x80000000u;
     bad.micro_batches = 2;
     refused(&bad, "2^32 gradient uses", "l2: 2147483648");

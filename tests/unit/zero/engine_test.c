@@ -343,7 +343,7 @@ static double compare(struct rig *rig, const struct setting *setting, const stru
 static zr_result make_layout(struct zr_layout *out, const struct zr_parameter_list *of, unsigned world,
                              zr_arena *arena, enum zr_precision precision)
 {
-    return zr_layout_make(out, &(struct zr_layout_request){of, world, precision, arena, NULL});
+    return zr_layout_make(out, &(struct zr_layout_request){of, world, precision, arena, NULL, NULL});
 }
 
 /* What a rank sends in a step: each element is reduced as often as it is handed over (or once), and comes

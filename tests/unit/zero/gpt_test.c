@@ -37,12 +37,16 @@ static size_t at[4 + 12 * L], total;
 
 static void lay_out(const struct rig *rig)
 {
-    const struct zr_parameter_list *list = &rig->state.transformer.model.list;
+    struct zr_transformer transformer;
+    if (zr_transformer_open(&transformer, &shape, NULL, rig->host_arena) != ZR_OK)
+        return;
+    const struct zr_parameter_list *list = &transformer.model.list;
     total = 0;
     for (size_t i = 0; i < list->parameters_count; i++) {
         at[i] = total;
         total += zr_parameter_elements(&list->parameters[i]);
     }
+    zr_transformer_close(&transformer);
 }
 
 struct kept {
@@ -154,6 +158,95 @@ static void test_against_reference(void)
     tap_ok(far.loss < 1e-5, "losses are a double-precision trainer's within 1e-5 (worst %.1e)", far.loss);
     tap_ok(far.norm < 1e-4, "so are the gradient norms, within 1e-4 of themselves (worst %.1e)", far.norm);
     tap_ok(far.first_loss != far.last_loss, "the loss moves: %.4f to %.4f", far.first_loss, far.last_loss);
+    tap_is(rig_close(&rig), 0, "nothing is left behind");
+}
+
+/* ---- Tensors that are not trained as the others ---------------------------------------------------------
+ */
+
+/* Of a run with the rules below. */
+static void halved(const struct zr_parameter *parameter, double *rate, double *decay)
+{
+    if (strncmp(parameter->name, "h.0.", 4) == 0) {
+        *rate *= 0.5;
+        *decay = 0;
+    }
+    if (strstr(parameter->name, "ln_")) {
+        *rate = 3 * (double)rig_rate;
+        *decay = strncmp(parameter->name, "h.0.", 4) != 0 && parameter->shape[1] > 0;
+    }
+}
+
+static void test_groups(void)
+{
+    struct zr_trainable trainable = {.groups = {3, {"h.0.*:lr=0.5,decay=0", "nothing", "*ln_*:lr=3"}}};
+    struct zr_shape with = shape;
+    struct rig rig;
+    struct rig_distance far;
+    with.trainable = &trainable;
+    tap_result(rig_open(&rig, &with), ZR_ERR_INVALID, "a group that no tensor is in");
+    tap_ok(strstr(zr_last_error(), "'nothing'") && strstr(zr_last_error(), "wte.weight"), "named: %s",
+           zr_last_error());
+    tap_is(rig_close(&rig), 0, "nothing is left behind");
+    strcpy(trainable.groups.text[1], "wpe.weight:decay=1");
+    tap_result(rig_open(&rig, &with), ZR_OK, "two groups by names");
+    lay_out(&rig);
+    rig_factors = halved;
+    tap_result(rig_compare(&rig, reference_pass, STEPS, &far), ZR_OK, "%d steps", STEPS);
+    rig_factors = NULL;
+    tap_ok(far.loss < 1e-5 && far.norm < 1e-4,
+           "losses and norms are those of a double-precision trainer with these factors (worst %.1e, %.1e)",
+           far.loss, far.norm);
+    tap_is(rig_close(&rig), 0, "nothing is left behind");
+}
+
+/* A model with frozen tensors or adapters against the plain model's reference. */
+static void compare_trainable(const struct zr_trainable *trainable, const char *words)
+{
+    struct zr_shape with = shape;
+    struct rig rig;
+    struct rig_distance far;
+    with.trainable = trainable;
+    for (enum zr_recompute recompute = ZR_RECOMPUTE_NONE; recompute <= ZR_RECOMPUTE_FULL; recompute++) {
+        with.recompute = recompute;
+        tap_result(rig_open(&rig, &with), ZR_OK, "%s, recompute %d: a model", words, recompute);
+        lay_out(&rig);
+        size_t elements = zr_engine_elements(rig.state.engine);
+        float *before = calloc(elements, sizeof *before);
+        rig_read(&rig, before);
+        tap_result(rig_compare(&rig, rig_trainable_reference, STEPS, &far), ZR_OK, "%d steps", STEPS);
+        tap_ok(far.loss < 1e-5 && far.norm < 1e-4 && far.first_loss != far.last_loss,
+               "losses and norms are a double-precision trainer's (worst %.1e, %.1e)", far.loss, far.norm);
+        size_t moved = rig_moved(&rig, before, true), trained = rig_moved(&rig, before, false);
+        tap_ok(moved == 0 && trained > 0, "%zu frozen elements and %zu others have other values", moved,
+               trained);
+        free(before);
+        tap_is(rig_close(&rig), 0, "nothing is left behind");
+    }
+}
+
+static void test_trainable(void)
+{
+    static const struct {
+        const char *words;
+        struct zr_trainable trainable;
+    } rows[] = {
+        {"frozen embeddings and a block", {.frozen = {2, {"w?e.weight", "h.1.*"}}}},
+        {"frozen biases", {.frozen = {1, {"*.bias"}}}},
+        {"frozen matrices and a norm's weight", {.frozen = {2, {"h.?.*c_*.weight", "ln_f.weight"}}}},
+        {"only the first block's attention", {.frozen = {4, {"w*", "h.1.*", "h.0.mlp*", "*ln_*"}}}},
+        {"adapters of attention", {.lora = {3, 6, "*attn*"}}},
+        {"adapters of everything", {.lora = {2, 1, "*"}}},
+        {"adapters of one block, A frozen", {.lora = {5, 9, "h.1.*"}, .frozen = {1, {"*.lora_A.*"}}}},
+    };
+    struct zr_trainable nothing = {.frozen = {1, {"*"}}};
+    struct zr_shape with = shape;
+    struct rig rig;
+    rig_plain = reference_pass;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        compare_trainable(&rows[i].trainable, rows[i].words);
+    with.trainable = &nothing;
+    tap_result(rig_open(&rig, &with), ZR_ERR_INVALID, "nothing to train: %s", zr_last_error());
     tap_is(rig_close(&rig), 0, "nothing is left behind");
 }
 
@@ -452,6 +545,8 @@ int main(void)
 {
     test_shapes();
     test_against_reference();
+    test_groups();
+    test_trainable();
     test_recompute();
     test_claims();
     test_claims_faults();

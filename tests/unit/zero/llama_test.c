@@ -224,10 +224,42 @@ static double reference_pass(const struct rig *rig, const double *w, double *g)
 
 /* ---- Tests --------------------------------------------------------------------------------------------- */
 
+static const struct zr_trainable attention = {.lora = {2, 5, "*self_attn*"}},
+                                 everything = {.lora = {3, 2, "*"}},
+                                 frozen = {
+                                     .frozen = {3, {"*q_proj*", "*norm.weight", "*.1.mlp.down_proj.weight"}}};
 static const struct {
     const char *words;
     struct zr_shape shape;
 } models[] = {
+    {"adapters of attention",
+     {.layers = 2,
+      .hidden = 16,
+      .heads = 4,
+      .kv_heads = 2,
+      .ffn = 20,
+      .sequence = 7,
+      .batch = 2,
+      .trainable = &attention}},
+    {"adapters of all matrices, all recomputed",
+     {.layers = 2,
+      .hidden = 16,
+      .heads = 2,
+      .kv_heads = 1,
+      .ffn = 20,
+      .sequence = 7,
+      .tied = true,
+      .recompute = ZR_RECOMPUTE_FULL,
+      .trainable = &everything}},
+    {"frozen tensors",
+     {.layers = 2,
+      .hidden = 16,
+      .heads = 4,
+      .kv_heads = 2,
+      .ffn = 20,
+      .sequence = 7,
+      .batch = 2,
+      .trainable = &frozen}},
     {"four heads on two, a head of its own",
      {.layers = 2, .hidden = 16, .heads = 4, .kv_heads = 2, .ffn = 20, .sequence = 7, .batch = 2}},
     {"one head of keys and values, tied",
@@ -248,6 +280,7 @@ int main(void)
     tape = calloc(NODES_MAX, sizeof *tape);
     if (!tape)
         return 1;
+    rig_plain = reference_pass;
     for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
         struct zr_shape shape = models[i].shape;
         struct rig rig;
@@ -257,7 +290,8 @@ int main(void)
         shape.vocabulary_padded = VP;
         shape.batch = shape.batch ? shape.batch : 1;
         tap_result(rig_open(&rig, &shape), ZR_OK, "%s: a model", models[i].words);
-        tap_result(rig_compare(&rig, reference_pass, STEPS, &far), ZR_OK, "%d steps", STEPS);
+        tap_result(rig_compare(&rig, shape.trainable ? rig_trainable_reference : reference_pass, STEPS, &far),
+                   ZR_OK, "%d steps", STEPS);
         tap_ok(far.loss < 1e-5, "losses are the reference's within 1e-5 (worst %.1e)", far.loss);
         tap_ok(far.norm < 1e-4, "gradient norms within 1e-4 of themselves (worst %.1e)", far.norm);
         tap_ok(far.first_loss != far.last_loss, "the loss moves: %.4f to %.4f", far.first_loss,

@@ -135,6 +135,8 @@ static int find_and_store(struct zr_train_config *config, int argc, char **argv,
                                              flag->argument ? flag->argument : flag->choices));
         value = argv[(*at)++];
     }
+    if (zr_flag_repeats(flag) && !config->given[zr_flag_index(flag)]) /* replaces the list of --config */
+        memset((char *)config + flag->offset, 0, flag->room_bytes);
     config->given[zr_flag_index(flag)] = true;
     if (flag->kind == ZR_FLAG_HELP)
         return shown(zr_help_print());
@@ -177,6 +179,7 @@ static void resolve_optimizer(struct zr_optimizer_options *optimizer)
     optimizer->groups[ZR_GROUP_MATRICES].rate_factor = 1;
     optimizer->groups[ZR_GROUP_MATRICES].decay_factor = 1;
     optimizer->groups[ZR_GROUP_EMBEDDINGS].decay_factor = 1;
+    optimizer->groups[ZR_GROUP_EMBEDDINGS].wide_state = true;
 }
 
 /* Whether MPI carries the host messages: NCCL starts up over host messages, and mpirun may have started ranks
@@ -321,6 +324,9 @@ static void resolve(struct zr_train_config *config)
     if (config->parameters > 0)
         zr_shape_choose(shape, config->parameters);
     zr_shape_complete(shape);
+    shape->trainable = &config->trainable;
+    if (config->trainable.lora.rank > 0 && config->trainable.lora.alpha == 0)
+        config->trainable.lora.alpha = 2 * (float)config->trainable.lora.rank;
     shape->fp8 = config->precision == ZR_TRAIN_FP8;
     if (config->min_rate < 0)
         config->min_rate = config->rate / 10;

@@ -139,6 +139,7 @@ struct zr_train_config {
     float rate, min_rate;
     uint64_t warmup; /* steps */
     struct zr_optimizer_options optimizer;
+    struct zr_trainable trainable; /* --group, --freeze */
 
     uint64_t save_every;   /* steps; 0: not by steps */
     uint64_t save_seconds; /* seconds; 0: not by time. Must follow save_every: --save-every stores both */

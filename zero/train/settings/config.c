@@ -35,6 +35,8 @@ enum key_kind {
     KEY_NUMBER,   /* must be `number` */
     KEY_LATER,    /* unsupported, with any value */
     KEY_FOLDER,   /* a string, see read_tier() */
+    KEY_TEXT,     /* a string, the value of option `equals` */
+    KEY_LIST,     /* a list of strings, each a value of option `equals` */
 };
 
 struct config_key {
@@ -109,6 +111,10 @@ static const struct config_key keys[] = {
     {"optimizer.params.momentum", KEY_FLAG, "momentum", 0, NULL},
     {"optimizer.params.dampening", KEY_NUMBER, NULL, 0, NULL},
     {"optimizer.params.nesterov", KEY_FALSE, NULL, 0, NULL},
+    {"parameter_groups", KEY_LIST, "group", 0, NULL},
+    {"frozen_parameters", KEY_LIST, "freeze", 0, NULL},
+    {"lora", KEY_TEXT, "lora", 0, NULL},
+    {"lora_alpha", KEY_FLAG, "lora-alpha", 0, NULL},
     {"scheduler", KEY_OBJECT, NULL, 0, NULL},
     {"scheduler.type", KEY_WORD, "WarmupLR|WarmupDecayLR|WarmupCosineLR", 0,
      "--schedule-lr constant|linear|cosine"},
@@ -340,6 +346,19 @@ static zr_result read_elements(const struct reader *reader, const struct config_
                   flag->min / bytes, flag->max / bytes, bytes);
 }
 
+static zr_result read_list(const struct reader *reader, const struct config_key *key, const json_t *value)
+{
+    zr_result result = json_is_array(value)
+                           ? ZR_OK
+                           : refuse(reader, key->path, "must be a list of strings, as for --%s", key->equals);
+    for (size_t i = 0; i < json_array_size(value) && result == ZR_OK; i++) {
+        const char *text = json_string_value(json_array_get(value, i));
+        result = text ? store(reader, key->path, key->equals, text)
+                      : refuse(reader, key->path, "must be a list of strings, as for --%s", key->equals);
+    }
+    return result;
+}
+
 static zr_result read_value(const struct reader *reader, const struct config_key *key, const json_t *value)
 {
     const char *path = key->path;
@@ -352,6 +371,11 @@ static zr_result read_value(const struct reader *reader, const struct config_key
         return store_number(reader, path, key->equals, value, 1);
     case KEY_ELEMENTS:
         return read_elements(reader, key, value);
+    case KEY_TEXT:
+        return word ? store(reader, path, key->equals, word)
+                    : refuse(reader, path, "must be a string, as for --%s", key->equals);
+    case KEY_LIST:
+        return read_list(reader, key, value);
     case KEY_BATCH:
         return read_batch(reader, path, value);
     case KEY_BETAS:
@@ -699,6 +723,10 @@ void zr_config_help(struct zr_text *text)
         zr_text_print(text, "  %-56s  ", key->path);
         if (key->kind == KEY_FLAG)
             zr_text_print(text, "--%s", key->equals);
+        else if (key->kind == KEY_TEXT)
+            zr_text_print(text, "a string: --%s", key->equals);
+        else if (key->kind == KEY_LIST)
+            zr_text_print(text, "a list of strings, each a --%s", key->equals);
         else if (key->kind == KEY_ELEMENTS)
             zr_text_print(text, "--%s, divided by the bytes of an element", key->equals);
         else if (key->kind == KEY_ON || key->kind == KEY_OFF)

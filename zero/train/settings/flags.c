@@ -21,6 +21,11 @@
         option, group_, NULL, help_, fallback_, NULL, choices_, ZR_FLAG_CHOICE, FIELD(field), 0, 0           \
     }
 
+#define LIST(option, group_, kind_, field, argument_, help_)                                                 \
+    {                                                                                                        \
+        option, group_, argument_, help_, NULL, NULL, NULL, kind_, FIELD(field), 0, 0                        \
+    }
+
 #define SWITCH(option, group_, field, help_)                                                                 \
     {                                                                                                        \
         option, group_, NULL, help_, NULL, NULL, NULL, ZR_FLAG_SWITCH, FIELD(field), 0, 0                    \
@@ -152,13 +157,23 @@ const struct zr_flag zr_flags[] = {
     REAL("weight-decay", optimizing, optimizer.weight_decay, "0.1", 0, 10, "decay of matrices"),
     REAL("beta1", optimizing, optimizer.beta1, "0.9", 0, 0.999999, "decay of the momentum"),
     REAL("beta2", optimizing, optimizer.beta2, "0.95", 0, 0.999999, "decay of the variance"),
-    CHOICE("optimizer", optimizing, optimizer.kind, "adamw", ZR_OPTIMIZER_NAMES, "AdamW, or SGD with momentum"),
+    CHOICE("optimizer", optimizing, optimizer.kind, "adamw", ZR_OPTIMIZER_NAMES,
+           "AdamW, or SGD with momentum"),
     REAL("momentum", optimizing, optimizer.momentum_factor, "0.9", 0, 0.999999,
          "momentum of --optimizer sgd"),
     REAL("lr-embeddings", optimizing, optimizer.groups[ZR_GROUP_EMBEDDINGS].rate_factor, "1", 0, 1000,
          "learning rate of embeddings, as a multiple of --lr"),
     REAL("lr-vectors", optimizing, optimizer.groups[ZR_GROUP_VECTORS].rate_factor, "1", 0, 1000,
          "learning rate of norms and biases, as a multiple of --lr"),
+    LIST("group", optimizing, ZR_FLAG_GROUP, trainable.groups, "PATTERN:lr=F,decay=F",
+         "factors of --lr and --weight-decay for tensors by name; may be repeated"),
+    LIST("freeze", optimizing, ZR_FLAG_LIST, trainable.frozen, "PATTERN",
+         "tensors that keep their values, by name; may be repeated"),
+    {"lora", optimizing, "RANK[:PATTERN]",
+     "train adapters of matrices by name (*attn* by default), and nothing else", NULL, NULL, NULL,
+     ZR_FLAG_LORA, FIELD(trainable.lora), 1, 65536},
+    {"lora-alpha", optimizing, "F", "adapters are multiplied by this over their rank", NULL, "2 x the rank",
+     NULL, ZR_FLAG_REAL, FIELD(trainable.lora.alpha), 0, 1e6},
     REAL("clip", optimizing, optimizer.clip, "1", 0, 1e9, "maximum gradient norm; 0: no clipping"),
 
     REAL("loss-scale", optimizing, loss_scale, "0", 0, 4294967296.0,

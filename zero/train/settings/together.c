@@ -119,6 +119,26 @@ const char *zr_train_offload_words(const struct zr_train_config *config)
     return NULL;
 }
 
+/* Message about an option that contradicts frozen tensors or adapters; NULL: none. */
+static const char *trainable_conflict(const struct zr_train_config *config)
+{
+    bool adapts = config->trainable.lora.rank > 0;
+    if (zr_flag_given(config, "lora-alpha") && !adapts)
+        return "--lora-alpha requires --lora";
+    if (config->trainable.frozen.count == 0 && !adapts)
+        return NULL;
+    if (config->shape.tiles > 1)
+        return "--freeze and --lora cannot be combined with --tile, whose units have parts of tensors; leave "
+               "one of the two out";
+    if (adapts && config->shape.tensor > 1)
+        return "--lora cannot be combined with --tp, where each adapter would need a sum over the ranks; give "
+               "data ranks (--ranks) and --stage 3 instead";
+    if (zr_train_has_file(config) || config->delayed_update || config->speculative_bytes)
+        return "--freeze and --lora cannot be combined with nvme:DIR, --delayed-update and "
+               "--speculative-update; give --offload-optimizer cpu and --offload-param cpu, or leave them out";
+    return NULL;
+}
+
 /* Message about a checkpoint option that has no effect or contradicts another; NULL: none. */
 static const char *checkpoint_conflict(const struct zr_train_config *config)
 {
@@ -190,6 +210,8 @@ static const char *option_conflict(const struct zr_train_config *config)
     const char *checkpoints = checkpoint_conflict(config);
     if (checkpoints)
         return checkpoints;
+    if (trainable_conflict(config))
+        return trainable_conflict(config);
     if (!is_left_open(config, "stage") && zr_train_offload_words(config))
         return zr_train_offload_words(config);
     if (config->host_limit_bytes && !zr_train_has_host_tier(config) &&

@@ -256,6 +256,44 @@ static int store_vocab(const struct zr_flag *flag, struct zr_train_config *confi
     return store_count(flag, config, value);
 }
 
+/* Appends a value to a list. */
+static int store_list(const struct zr_flag *flag, struct zr_train_config *config, const char *value)
+{
+    struct zr_patterns *list = (void *)((char *)config + flag->offset);
+    struct zr_group_rule rule;
+    const char *problem = flag->kind == ZR_FLAG_GROUP ? zr_group_rule_read(value, &rule) : NULL;
+    if (!value[0])
+        return zr_flag_wrong(flag, NULL, "empty; give %s, or leave the option out", flag->argument);
+    if (strlen(value) >= ZR_PATTERN_ROOM)
+        return zr_flag_wrong(flag, value, "longer than %d bytes; shorten it", ZR_PATTERN_ROOM - 1);
+    if (problem)
+        return zr_flag_wrong(flag, value, "%s", problem);
+    if (list->count == ZR_PATTERNS_MAX)
+        return zr_flag_wrong(flag, value, "given more than %d times; use * in a pattern", ZR_PATTERNS_MAX);
+    snprintf(list->text[list->count++], ZR_PATTERN_ROOM, "%s", value);
+    return -1;
+}
+
+static int store_lora(const struct zr_flag *flag, struct zr_train_config *config, const char *value)
+{
+    struct zr_lora *lora = &config->trainable.lora;
+    const char *colon = strchrnul(value, ':'), *pattern = *colon ? colon + 1 : "*attn*";
+    char digits[24] = "";
+    uint64_t rank;
+    if ((size_t)(colon - value) < sizeof digits)
+        memcpy(digits, value, (size_t)(colon - value));
+    if (!read_count(digits, &rank) || is_out_of_range(flag, rank))
+        return zr_flag_wrong(flag, value, "not a rank; give %.0f to %.0f, or RANK:PATTERN", flag->min,
+                             flag->max);
+    if (!pattern[0] || strlen(pattern) >= sizeof lora->pattern)
+        return zr_flag_wrong(flag, value, "needs a pattern of at most %zu bytes after the colon",
+                             sizeof lora->pattern - 1);
+    lora->rank = (unsigned)rank;
+    memset(lora->pattern, 0, sizeof lora->pattern);
+    snprintf(lora->pattern, sizeof lora->pattern, "%s", pattern);
+    return -1;
+}
+
 static int store_text(const struct zr_flag *flag, struct zr_train_config *config, const char *value)
 {
     size_t length = strlen(value);
@@ -273,6 +311,11 @@ int zr_flag_store_in(const struct zr_flag *flag, struct zr_train_config *config,
     switch (flag->kind) {
     case ZR_FLAG_TEXT:
         return store_text(flag, config, value);
+    case ZR_FLAG_LIST:
+    case ZR_FLAG_GROUP:
+        return store_list(flag, config, value);
+    case ZR_FLAG_LORA:
+        return store_lora(flag, config, value);
     case ZR_FLAG_BYTES:
         return store_size(flag, config, value);
     case ZR_FLAG_COUNT:
@@ -401,6 +444,17 @@ void zr_flag_print(struct zr_text *text, const struct zr_flag *flag, const struc
         zr_text_print(text, " none");
     } else if (flag->kind == ZR_FLAG_TEXT) {
         print_quoted(text, (const char *)config + flag->offset);
+    } else if (flag->kind == ZR_FLAG_LORA) {
+        char lora[ZR_PATTERN_ROOM + 16];
+        snprintf(lora, sizeof lora, "%u:%s", config->trainable.lora.rank, config->trainable.lora.pattern);
+        print_quoted(text, lora);
+    } else if (zr_flag_repeats(flag)) {
+        const struct zr_patterns *list = (const void *)((const char *)config + flag->offset);
+        for (unsigned i = 0; i < list->count; i++) {
+            if (i > 0)
+                zr_text_print(text, " --%s", flag->name);
+            print_quoted(text, list->text[i]);
+        }
     } else if (flag->kind == ZR_FLAG_RATIO && config->offload_ratio < 0) {
         zr_text_print(text, " auto");
     } else if (flag->kind == ZR_FLAG_RATIO || flag->kind == ZR_FLAG_RATE ||
