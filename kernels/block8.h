@@ -1,11 +1,11 @@
 /* block8.h: the values of 8-bit optimizer state (struct zr_block8), for CPU and GPU.
  *
  * The maps are the dynamic exponent types of Dettmers et al. (8-bit Optimizers via Block-wise Quantization,
- * 2022) as the bitsandbytes library publishes them: decades below 1, each divided into twice as
- * many equal steps as the decade below, whose middles are the values, and 0 and 1. The variance's map has 256
+ * 2022) as the bitsandbytes library publishes them: decades below 1, each divided into twice as many equal
+ * steps as the decade below; the values are 0, the middles of the steps, and 1. The variance's map has 256
  * magnitudes and is the published one. The momentum's map has 128 magnitudes and a sign, code = magnitude +
  * 128 if negative. It lacks the published map's smallest pair, +-5.5e-7, and has -1 instead, so the largest
- * magnitude of a block is exact at either sign and a block that is read and written is the same block. Code
+ * magnitude of a block is exact at either sign, and a block that is read and written is the same block. Code
  * 128, -0, is never written. */
 #ifndef ZR_KERNELS_BLOCK8_H
 #define ZR_KERNELS_BLOCK8_H
@@ -81,14 +81,21 @@ ZR_REAL float zr_block8_scale(uint32_t most)
     return zr_block8_float(most >= infinity ? nan : most < least ? 0 : most);
 }
 
-/* Code of a number in a block of this scale: a binary search of the borders. */
-ZR_REAL uint8_t zr_block8_code(const struct zr_block8_map *map, float scale, float x)
+/* Magnitude of a share of the scale: a binary search of the borders. */
+ZR_REAL unsigned zr_block8_search(const struct zr_block8_map *map, float share)
 {
-    float share = zr_block8_float(zr_block8_bits(x) & 0x7fffffff) / scale;
     unsigned index = 0;
     for (unsigned step = map->count / 2; step > 0; step /= 2)
         index += share > map->borders[index + step - 1] ? step : 0;
-    return (uint8_t)(x < 0 && index > 0 && map->count < ZR_BLOCK8_NUMBERS ? index + map->count : index);
+    return index;
+}
+
+/* Code of a number of this magnitude, without a branch, which signs would make unpredictable. The sign's bit
+ * is the map's number of magnitudes modulo 256. */
+ZR_REAL uint8_t zr_block8_code(unsigned magnitude, unsigned count, float x)
+{
+    unsigned negative = zr_block8_bits(x) >> 31 & (magnitude > 0);
+    return (uint8_t)(magnitude + negative * (count % ZR_BLOCK8_NUMBERS));
 }
 
 #endif

@@ -417,8 +417,8 @@ struct zr_update_adamw8 {
     struct zr_update numbers;              /* momentum and variance: ignored */
     struct zr_block8 *momentum, *variance; /* updated: ceil(n / 256) blocks */
 };
-/* Blocks to floats and back, for checkpoints. Numbers that block8_read() wrote become the same blocks again,
- * bit for bit. */
+/* Blocks to floats and back, for checkpoints. Numbers that block8_read() has written become the same blocks
+ * again, bit for bit. */
 struct zr_block8_read {
     size_t n;
     bool is_signed; /* momentum; false: variance */
@@ -477,8 +477,8 @@ struct zr_factors {
 };
 /* squares[0]: the sum of u^2, u = g / max(sqrt(V), epsilon1) with the scaled gradient g and V = row factor *
  * column factor / max(row mean, epsilon1); squares[1]: the sum of the master's squares. The order of
- * additions is sum_of_squares()'s. If numbers.variance is not NULL the part is of a vector: V is the
- * variance, which is first moved by `share` towards g^2. */
+ * additions is sum_of_squares()'s. After a skipped update `squares` has no meaning. If numbers.variance is
+ * not NULL the part is of a vector: V is the variance, which is first moved by `share` towards g^2. */
 struct zr_factor_norm {
     struct zr_adafactor how;
     struct zr_factors factors; /* ignored for a vector */

@@ -3,7 +3,6 @@
 #include "kernels/optimizers.h"
 #include "alloc/base/error.h"
 #include "kernels/cpu/cpu.h"
-#include "kernels/cpu/loops/blocks.h"
 #include "kernels/cpu/products/gemm.h"
 #include "kernels/sizes.h"
 #include "kernels/state.h"
@@ -59,30 +58,22 @@ zr_result zr_cpu_update_sgd(struct zr_kernel_context *context, const struct zr_u
 
 _Static_assert(sizeof(struct zr_block8) == 260, "checkpoints and plans count on the size of a block");
 
-static void make_map(struct zr_block8_map *map, bool is_signed)
-{
-    const unsigned count = is_signed ? ZR_BLOCK8_NUMBERS / 2 : ZR_BLOCK8_NUMBERS;
-    for (unsigned i = 0; i < count; i++)
-        zr_block8_map_set(map, i, count);
-    map->count = count;
-}
-
 zr_result zr_cpu_update_adamw8(struct zr_kernel_context *context, const struct zr_update_adamw8 *args)
 {
     struct zr_update_adamw8 own = *args;
-    struct zr_block8_map momentum, variance;
+    struct zr_block8_index momentum, variance;
     if (zr_update_skips(args->how.weight))
         return ZR_OK;
     own.how = zr_adamw_now(&args->how);
-    make_map(&momentum, true);
-    make_map(&variance, false);
+    zr_block8_index_make(&momentum, true);
+    zr_block8_index_make(&variance, false);
     return zr_loop_run(context, update_loops(context, &args->numbers)->update_adamw8,
                        &(struct zr_adamw8_work){&own, &momentum, &variance}, args->numbers.n, ZR_GRAIN);
 }
 
 /* One of the two has its array in `floats`. */
 struct block_copies {
-    struct zr_block8_map map;
+    struct zr_block8_index index;
     struct zr_block8 *blocks;
     float *floats;
 };
@@ -91,7 +82,7 @@ static void read_blocks(const void *args, size_t from, size_t to)
 {
     const struct block_copies *c = args;
     for (size_t i = from; i < to; i += ZR_BLOCK8_NUMBERS)
-        zr_block8_get(&c->map, &c->blocks[i / ZR_BLOCK8_NUMBERS],
+        zr_block8_get(&c->index, &c->blocks[i / ZR_BLOCK8_NUMBERS],
                       to - i < ZR_BLOCK8_NUMBERS ? to - i : ZR_BLOCK8_NUMBERS, c->floats + i);
 }
 
@@ -99,21 +90,21 @@ static void write_blocks(const void *args, size_t from, size_t to)
 {
     const struct block_copies *c = args;
     for (size_t i = from; i < to; i += ZR_BLOCK8_NUMBERS)
-        zr_block8_put(&c->map, to - i < ZR_BLOCK8_NUMBERS ? to - i : ZR_BLOCK8_NUMBERS, c->floats + i,
+        zr_block8_put(&c->index, to - i < ZR_BLOCK8_NUMBERS ? to - i : ZR_BLOCK8_NUMBERS, c->floats + i,
                       &c->blocks[i / ZR_BLOCK8_NUMBERS]);
 }
 
 zr_result zr_cpu_block8_read(struct zr_kernel_context *context, const struct zr_block8_read *args)
 {
     struct block_copies copies = {.blocks = (struct zr_block8 *)args->blocks, .floats = args->to};
-    make_map(&copies.map, args->is_signed);
+    zr_block8_index_make(&copies.index, args->is_signed);
     return zr_loop_run(context, read_blocks, &copies, args->n, ZR_GRAIN);
 }
 
 zr_result zr_cpu_block8_write(struct zr_kernel_context *context, const struct zr_block8_write *args)
 {
     struct block_copies copies = {.blocks = args->blocks, .floats = (float *)args->from};
-    make_map(&copies.map, args->is_signed);
+    zr_block8_index_make(&copies.index, args->is_signed);
     return zr_loop_run(context, write_blocks, &copies, args->n, ZR_GRAIN);
 }
 

@@ -170,7 +170,11 @@ DEVICE void block8_put(const struct zr_block8_map *map, const struct four *x, un
     {
         uint32_t codes = 0;
         EACH_OF_FOUR(j, scale > 0 ? run_count(r, count) : 0)
-        codes |= (uint32_t)zr_block8_code(map, scale, x[r].at[j]) << 8 * j;
+        {
+            const unsigned magnitude =
+                zr_block8_search(map, float_of_bits(bits_of_float(x[r].at[j]) & 0x7fffffff) / scale);
+            codes |= (uint32_t)zr_block8_code(magnitude, map->count, x[r].at[j]) << 8 * j;
+        }
         *(uint32_t *)(void *)(block->codes + run_begin(r)) = codes;
     }
 }

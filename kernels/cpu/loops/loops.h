@@ -5,7 +5,7 @@
 #ifndef ZR_KERNELS_LOOPS_H
 #define ZR_KERNELS_LOOPS_H
 
-#include "kernels/block8.h"
+#include "kernels/cpu/loops/blocks.h"
 #include "kernels/optimizers.h"
 
 /* A tile y[rows, columns] of a larger matrix with a row stride. */
@@ -40,7 +40,7 @@ struct zr_small_product {
 /* Updates below have nothing left to read from a gradient weight or step rates. */
 struct zr_adamw8_work {
     const struct zr_update_adamw8 *args;
-    const struct zr_block8_map *momentum, *variance;
+    const struct zr_block8_index *momentum, *variance;
 };
 /* Adafactor's updates before clipping. */
 struct zr_quotients {

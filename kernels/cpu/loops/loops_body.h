@@ -1,7 +1,6 @@
 /* loops_body.h: the inner loops, written once over simd.h's vector and element.h's element, and compiled once
  * per instruction set and precision by the loops_*.c files, which name the table (ZR_LOOPS) and the
  * precision. Everything but the table is static. */
-#include "kernels/cpu/loops/blocks.h"
 #include "kernels/cpu/loops/element.h"
 #include "kernels/cpu/loops/loops.h"
 #include "kernels/real.h"
