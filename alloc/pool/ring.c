@@ -9,7 +9,7 @@
 #include "alloc/base/system/os.h"
 
 #include "alloc/base/error.h"
-#include "alloc/base/struct_bytes.h"
+#include "alloc/base/option.h"
 #include "alloc/base/system/fork.h"
 
 /* Maximum sleep between checks of an acquired buffer, and of a stream's event. */

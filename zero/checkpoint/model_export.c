@@ -3,7 +3,7 @@
 #include <unistd.h>
 
 #include "zero/checkpoint/checkpoint_inside.h"
-#include "zero/comm/status.h"
+#include "zero/comm/mesh.h"
 #include "zero/checkpoint/model_file.h"
 
 void zr_model_export_clean_up(const char *path)

@@ -8,7 +8,6 @@
 
 #include "alloc/base/system/os.h"
 #include "zero/comm/zr_comm.h"
-#include "zero/launch/timeout.h"
 
 enum { ZR_COMM_QUEUE_COUNT = 64, ZR_COMM_MESSAGE_BYTES = 256 };
 

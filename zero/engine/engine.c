@@ -9,7 +9,7 @@
 #include "zero/engine/offload.h"
 #include "zero/engine/speculate.h"
 
-#include "alloc/base/struct_bytes.h"
+#include "alloc/base/option.h"
 
 /* Opens the store of a tier's units. */
 static zr_result open_store(struct zr_engine *engine, struct zr_state_tier *tier)

@@ -14,7 +14,7 @@
 #include "alloc/base/error.h"
 #include "alloc/base/hash.h"
 #include "zero/launch/control.h"
-#include "zero/launch/timeout.h"
+#include "alloc/base/system/os.h"
 
 #define MESSAGE_NS 10000000000ull /* time for the first rank with a message to print it */
 

@@ -5,7 +5,7 @@
 
 #include "alloc/base/error.h"
 #include "zero/train/rank/rank_plan.h"
-#include "zero/train/settings/stages.h"
+#include "zero/train/settings/args.h"
 
 /* Granules of a rehearsal that only counts live bytes. */
 #define FINE_GRANULE_BYTES   ((size_t)2 << 20)

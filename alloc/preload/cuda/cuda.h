@@ -23,7 +23,7 @@
 
 #include "alloc/base/compiler.h"
 #include "alloc/preload/cuda/driver_api.h"
-#include "alloc/preload/say.h"
+#include "alloc/preload/usage.h"
 #include "alloc/zr.h"
 #include "defrag/zr_defrag.h"
 

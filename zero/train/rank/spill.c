@@ -1,4 +1,4 @@
-/* spill.c: see spill.h. Uses alloc/core/vacancy.c, reclaim.c and zero/file_io.
+/* spill.c: see spill.h. Uses alloc/front/vacancy.c, reclaim.c and zero/file_io.
  *
  * The rank's thread calls open, rest, resume and close; zrd's helper thread swaps out memory between rest and
  * resume. zr_helper_set_spill() synchronizes the two. */
@@ -12,8 +12,7 @@
 #include "alloc/service/client/client.h"
 #include "alloc/base/error.h"
 #include "alloc/base/system/os.h"
-#include "alloc/service/client/helper.h"
-#include "alloc/core/vacancy.h"
+#include "alloc/front/share.h"
 #include "alloc/heap/heap.h"
 #include "zero/file_io/nvme_io.h"
 #include "zero/train/report/terminal.h"
