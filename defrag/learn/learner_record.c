@@ -277,7 +277,6 @@ static void forget(struct zr_learner *learner)
     learner->live_count = 0;
     learner->most_reserved_bytes = learner->total_bytes = learner->refused_bytes = 0;
     learner->changed_at = 0;
-    learner->marks_count = 0;
     learner->recordings_count = 0;
     learner->too_many = learner->due = false;
     recording_forget(&learner->all);
