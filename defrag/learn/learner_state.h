@@ -213,11 +213,6 @@ static inline uint64_t zr_learner_allowed_bytes(const struct zr_learner *learner
 {
     return most_reserved_bytes + learner->rules.granule_bytes + (unplanned ? most_reserved_bytes / 64 : 0);
 }
-/* Whether one sequence for all threads is allowed. */
-bool zr_learner_may_join(const struct zr_learner *learner);
-/* Notes for the helper that a plan may be made, of all threads together or of each significant one. Returns
- * whether to wake the helper. */
-bool zr_learner_note_due(struct zr_learner *learner);
 /* The observer's callbacks; see alloc/plan/plan.h. */
 unsigned zr_learner_allocated(void *state, const struct zr_observation *what);
 void zr_learner_freed(void *state, size_t offset_bytes, size_t live_bytes);

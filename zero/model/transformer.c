@@ -17,7 +17,7 @@ const char *zr_architecture_name(enum zr_architecture architecture)
     return tables[architecture]->name;
 }
 
-const struct zr_architecture_table *zr_shape_table(const struct zr_shape *shape)
+static const struct zr_architecture_table *table_of(const struct zr_shape *shape)
 {
     return tables[shape->architecture];
 }
@@ -289,14 +289,14 @@ void zr_shape_limits(const struct zr_shape *shape, unsigned threads, struct zr_k
 
 double zr_shape_elements(const struct zr_shape *shape)
 {
-    return zr_shape_table(shape)->elements(shape);
+    return table_of(shape)->elements(shape);
 }
 
 double zr_shape_flops(const struct zr_shape *shape)
 {
     double rows = (double)shape->batch * (double)shape->sequence, c = (double)shape->hidden;
     double head = 2 * c * (double)shape->vocabulary; /* forward, per row */
-    double blocks = (double)shape->layers * zr_shape_table(shape)->block_flops(shape);
+    double blocks = (double)shape->layers * table_of(shape)->block_flops(shape);
     return 3 * rows * (blocks + head); /* backward takes twice the operations of forward */
 }
 
@@ -402,7 +402,7 @@ void zr_transformer_add_module(struct zr_transformer *transformer, unsigned type
  * [in, out]. A part with blocks becomes a tile of one block. */
 static void take_tile(const struct zr_shape *shape, unsigned tile, unsigned block, struct zr_parameter *p)
 {
-    unsigned dimension = p->shape[1] > 0 && !zr_shape_table(shape)->turned,
+    unsigned dimension = p->shape[1] > 0 && !table_of(shape)->turned,
              blocks = p->part.blocks > 0 ? p->part.blocks : 1;
     size_t share = p->shape[dimension] / blocks / shape->tiles;
     if (p->part.whole[0] == 0)
@@ -416,7 +416,7 @@ static void take_tile(const struct zr_shape *shape, unsigned tile, unsigned bloc
 static void add_tile(struct zr_transformer *transformer, const struct zr_unit_tensors *unit, unsigned number,
                      unsigned tile)
 {
-    const struct zr_block_product *product = &zr_shape_table(&transformer->shape)->products[number];
+    const struct zr_block_product *product = &table_of(&transformer->shape)->products[number];
     size_t end = number + 1 < ZR_BLOCK_PRODUCTS ? product[1].first : unit->count;
     struct zr_unit *u = begin_unit(transformer, unit);
     size_t used = strlen(u->name);
@@ -474,8 +474,7 @@ unsigned zr_transformer_add_vocabulary(struct zr_transformer *transformer, const
 unsigned zr_pass_parameter(const struct zr_module_pass *pass, unsigned tensor)
 {
     const struct zr_shape *shape = zr_pass_shape(pass);
-    const struct zr_block_product *product =
-        &zr_shape_table(shape)->products[pass->part / zr_shape_tiles(shape)];
+    const struct zr_block_product *product = &table_of(shape)->products[pass->part / zr_shape_tiles(shape)];
     if (zr_pass_is_whole(pass))
         return tensor;
     return tensor - (zr_pass_tile(pass) > 0 ? product->tiled : product->first);
@@ -496,7 +495,7 @@ static struct products products_of(const struct zr_module_pass *pass)
 /* Without y, the last product is skipped, because only y depends on it. */
 static zr_result run_block(struct zr_module_pass *pass)
 {
-    const struct zr_block_steps *steps = &zr_shape_table(zr_pass_shape(pass))->block;
+    const struct zr_block_steps *steps = &table_of(zr_pass_shape(pass))->block;
     struct products now = products_of(pass);
     zr_result result = ZR_OK;
     for (unsigned p = now.first; p < now.end && (pass->y || p < ZR_PRODUCT_NARROW) && result == ZR_OK; p++) {
@@ -512,7 +511,7 @@ static zr_result run_block(struct zr_module_pass *pass)
 
 static zr_result run_block_backward(struct zr_module_pass *pass)
 {
-    const struct zr_block_steps *steps = &zr_shape_table(zr_pass_shape(pass))->block;
+    const struct zr_block_steps *steps = &table_of(zr_pass_shape(pass))->block;
     struct products now = products_of(pass);
     zr_result result = ZR_OK;
     for (unsigned p = now.end; p-- > now.first && result == ZR_OK;) {
@@ -559,7 +558,7 @@ zr_result zr_transformer_open(struct zr_transformer *out, const struct zr_shape 
     if (result != ZR_OK)
         return result;
     shape = &out->shape;
-    const struct zr_architecture_table *table = zr_shape_table(shape);
+    const struct zr_architecture_table *table = table_of(shape);
     out->kernels = kernels;
     out->host_arena = host_arena;
     out->model = (struct zr_model){.rows = shape->batch * shape->sequence,

@@ -191,7 +191,6 @@ struct zr_architecture_table {
     double (*block_flops)(const struct zr_shape *shape); /* forward, per row */
 };
 extern const struct zr_architecture_table zr_architecture_gpt2, zr_architecture_llama;
-const struct zr_architecture_table *zr_shape_table(const struct zr_shape *shape);
 
 /* This tensor rank's shard of the vocabulary: rows of embedding and head. */
 struct zr_vocabulary_share {

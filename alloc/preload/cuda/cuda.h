@@ -224,10 +224,6 @@ bool zr_cuda_blocks_search(bool (*test)(const struct zr_cuda_block *, const void
 bool zr_cuda_blocks_next(uintptr_t address, struct zr_cuda_block *out);
 void zr_cuda_blocks_forked(void);
 
-/* Sets the granule class of a block's bytes from the address on (bytes 0: to the block's end), so that memory
- * used by others is not moved. */
-void zr_cuda_fix(zr_cu_address address, size_t bytes, enum zr_granule_class granule_class);
-
 struct zr_cuda_request {
     size_t bytes;
     zr_cu_context context;
