@@ -479,8 +479,6 @@ struct zr_ring_options {
         map_callback; /* called once for the whole ring at creation and once at destruction */
 };
 
-/* The bytes that a ring with these options takes from its arena; 0: the size overflows. */
-ZR_API size_t zr_ring_bytes(const struct zr_ring_options *options);
 /* On success *out owns the ring until zr_ring_destroy(). ZR_ERR_INVALID: no buffers, no bytes, bad alignment
  * or tag. Other failures are those of zr_arena_alloc(). */
 ZR_API zr_result zr_ring_create(zr_ring **out, const struct zr_ring_options *options);

@@ -139,7 +139,7 @@ ZR_API zr_result zr_pack_check(const struct zr_lifetimes *lifetimes, uint64_t he
  * plan is checked independently of its construction. A plan takes effect between two allocations, once it
  * adds no memory to what the arena has held. A period is found after two repetitions, if it has at most
  * 262,144 allocations. After that many allocations without a period the learner starts again and counts an
- * overrun (overruns_count).
+ * overrun.
  *
  * The learner's memory is private pages of the process. After fork(), the child has its own learner, which
  * continues from the records, shares no byte with the parent's learner and creates its own thread when there
@@ -161,33 +161,9 @@ ZR_API zr_result zr_learner_create(zr_learner **out, const struct zr_learner_opt
 /* The arena forgets the plan; planned blocks stay valid. The learner's thread stops at once. No other thread
  * may be in a call on the arena. `learner` may be NULL. */
 ZR_API void zr_learner_destroy(zr_learner *learner);
-/* Marks the end of a step. Optional: a period is found without marks. Callable from any thread. */
-ZR_API zr_result zr_learner_step(zr_learner *learner);
 /* Waits until the learner has analysed all records. A program that needs its plan at a chosen point calls
  * this. Callable from any thread. */
 ZR_API zr_result zr_learner_wait(zr_learner *learner);
-
-struct zr_learner_stats {
-    uint64_t periods_count;       /* periods found */
-    uint64_t plans_count;         /* plans installed */
-    uint64_t refused_plans_count; /* plans not installed because they would take more memory than no plan */
-    uint64_t passes_count;        /* repetitions of plans */
-    uint64_t planned_count;       /* allocations that a plan served */
-    uint64_t deferred_count;      /* allocations in a plan that could not start yet without adding memory */
-    uint64_t unplanned_count;     /* allocations that were not in the plan */
-    uint64_t unplaced_count;      /* allocations that the plan leaves unplaced because they live too long */
-    uint64_t conflicts_count; /* allocations in the plan whose place still held a block that should have been
-                                 freed */
-    uint64_t refused_count;   /* allocations in the plan for which no memory was available */
-    uint64_t overruns_count;  /* times that 262,144 allocations were recorded without a period */
-    uint64_t most_copied_count; /* max records copied while an allocation had to wait */
-    uint64_t spent_ns;          /* time that the learner's thread worked */
-    uint64_t period_count;      /* allocations in the current period */
-    size_t region_bytes;        /* address bytes of the current plan; 0: no plan */
-    bool asleep;                /* all allocations follow the plan, so nothing is recorded */
-    bool no_thread;             /* the system refused to create a thread, so nothing is learned */
-};
-ZR_API zr_result zr_learner_get_stats(zr_learner *learner, struct zr_learner_stats *out);
 
 /* ---- Rehearsing ---------------------------------------------------------------------------------------- */
 

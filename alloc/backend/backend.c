@@ -9,7 +9,7 @@
 
 #include "alloc/backend/lender.h"
 #include "alloc/base/error.h"
-#include "alloc/base/system/folders.h"
+#include "alloc/base/system/file.h"
 #include "alloc/base/system/fork.h"
 #include "alloc/base/fault.h"
 #include "alloc/base/option.h"

@@ -15,14 +15,12 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "alloc/backend/cuda_device.h"
 #include "alloc/backend/cuda_driver.h"
 #include "alloc/backend/cuda_events.h"
 #include "alloc/backend/cuda_host.h"
 #include "alloc/backend/host_common.h"
 #include "alloc/backend/lender.h"
 #include "alloc/base/error.h"
-#include "alloc/base/struct_bytes.h"
 #include "alloc/base/system/fork.h"
 #include "alloc/base/option.h"
 #include "alloc/base/system/os.h"

@@ -1,7 +1,7 @@
 /* backend_cuda_absent.c: stands in for the CUDA backend and driver in a build with CUDA=0, so that programs
  * link and get an error value with the way out. */
 #include "alloc/backend/backend.h"
-#include "alloc/backend/cuda_device.h"
+#include "alloc/backend/lender.h"
 #include "alloc/backend/cuda_driver.h"
 #include "alloc/base/error.h"
 

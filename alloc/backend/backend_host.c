@@ -23,7 +23,6 @@
 
 #include "alloc/backend/lender.h"
 #include "alloc/base/error.h"
-#include "alloc/base/struct_bytes.h"
 #include "alloc/base/system/fork.h"
 #include "alloc/base/option.h"
 #include "alloc/base/system/os.h"

@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "alloc/base/error.h"
-#include "alloc/base/struct_bytes.h"
+#include "alloc/base/option.h"
 #include "alloc/base/system/fork.h"
 
 #define SIM_FIRST_ADDRESS ((uintptr_t)1 << 46)

@@ -1,5 +1,5 @@
-/* cuda_device.c: see cuda_device.h. Uses cuda_driver.c. */
-#include "alloc/backend/cuda_device.h"
+/* cuda_device.c: see lender.h. Uses cuda_driver.c. */
+#include "alloc/backend/lender.h"
 
 #include <stdio.h>
 #include <stdlib.h>

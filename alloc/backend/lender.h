@@ -1,5 +1,5 @@
-/* lender.h: the owner from whom a backend leases its physical memory: the allocator service. Private to
- * alloc/.
+/* lender.h: the owner from whom a backend leases its physical memory: the allocator service; and the keys
+ * that tell the owners of devices apart. Private to the project.
  *
  * alloc/service/client implements the operations; a backend finds its lender when it is opened. A backend
  * without one creates memory on the process's own account. Any thread. */
@@ -40,5 +40,17 @@ struct zr_lender {
 /* Finds the lender of an opened backend's memory; *out is NULL where there is none. Called once, before the
  * backend creates memory. A failure: the backend must not be used. */
 typedef zr_result zr_lender_find(zr_backend *backend, struct zr_lender **out);
+
+/* ---- Keys of devices (cuda_device.c) ------------------------------------------------------------------- */
+
+/* A number names another device in each process (CUDA_VISIBLE_DEVICES); a UUID, of a GPU or of a part of one
+ * (MIG), the same in all. */
+
+/* The device's UUID: 32 small hexadecimal digits and four dashes, as nvidia-smi -L shows it after "GPU-".
+ * ZR_ERR_UNAVAILABLE: no driver, or one before CUDA 11.4; ZR_ERR_INVALID: no such device. */
+zr_result zr_cuda_device_key(int ordinal, char out[ZR_LENDER_KEY_BYTES]);
+/* By what people write: a number of this process's, or a UUID, after "GPU-" or "MIG-" or without. Without
+ * `ordinal` a UUID is taken as it is, and needs no driver. Errors as above. */
+zr_result zr_cuda_device_find(const char *text, int *ordinal, char key[ZR_LENDER_KEY_BYTES]);
 
 #endif

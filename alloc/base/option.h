@@ -1,10 +1,13 @@
-/* option.h: the settings of the library, one table. Private to the project.
+/* option.h: the settings of the library, one table; and option structs of callers that were built against
+ * another release. Private to the project.
  *
- * They come from ZR_CONF ("check:3,isa:avx2"), read once. A bad ZR_CONF leaves every option at its default
- * and is reported by zr_option_result(), which backends and zr-train ask first; the library itself prints
- * nothing. */
+ * The settings come from ZR_CONF ("check:3,isa:avx2"), read once. A bad ZR_CONF leaves every option at its
+ * default and is reported by zr_option_result(), which backends and zr-train ask first; the library itself
+ * prints nothing. */
 #ifndef ZR_OPTION_H
 #define ZR_OPTION_H
+
+#include <stddef.h>
 
 #include "alloc/base/compiler.h"
 #include "alloc/zr.h"
@@ -19,7 +22,7 @@ enum zr_option_name {
     ZR_OPTION_LIMIT,      /* bytes that a preloaded program may hold; 0: no limit */
     ZR_OPTION_POISON,     /* bool: tell ASan and Valgrind which space is free */
     ZR_OPTION_PRODUCTS,   /* of two-byte matrices on a card: 0 cuBLASLt's, 1 zr's own where that is missing */
-    ZR_OPTION_PUBLISH,    /* 0 auto: above 64 MiB, 1 never, 2 at once; see publish.h */
+    ZR_OPTION_PUBLISH,    /* 0 auto: above 64 MiB, 1 never, 2 at once; see serve.h */
     ZR_OPTION_RECORDER,   /* bytes of each arena's ring of events; 0: none; see recorder.h */
     ZR_OPTION_STACKS,     /* one allocation in so many has its call stack taken; 0: none; see stacks.h */
     ZR_OPTION_SERVICE,    /* 0 off, 1 on, 2 required; see client.h of alloc/backend */
@@ -60,5 +63,20 @@ size_t zr_option_help(char *out, size_t room_bytes);
 /* Sets the options from such a text, for tests: NULL or "" puts the defaults back. Not while an arena lives.
  */
 zr_result zr_option_set(const char *text);
+
+/* ---- Option structs of callers ------------------------------------------------------------------------- */
+
+/* Copies an option struct of the caller's, which begins with its struct_bytes, into the library's own; what
+ * the caller's lacks is 0, and all of it if `given` is NULL. Reads no byte behind what the caller has.
+ * ZR_ERR_INVALID, with the struct's name: struct_bytes is no size of it, or a byte that this release does not
+ * know is not 0. `first_bytes`: the struct as the first release had it. A field that a later release adds
+ * begins behind the sizeof that the struct had, never in its padding, which callers need not clear. */
+ZR_PRIVATE_API zr_result zr_struct_copy(void *own, size_t own_bytes, size_t first_bytes, const void *given,
+                                        const char *name);
+
+/* zr_struct_copy() of `struct type` into `own`; `last` is the last field of its first release. */
+#define ZR_STRUCT_COPY(type, last, own, given)                                                               \
+    zr_struct_copy((own), sizeof(struct type),                                                               \
+                   offsetof(struct type, last) + sizeof(((struct type *)0)->last), (given), #type)
 
 #endif

@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "alloc/base/error.h"
-#include "alloc/core/readers.h"
 
 enum {
     CHUNK_SHIFT = ZR_INDEX_LEAF_BITS,

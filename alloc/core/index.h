@@ -9,7 +9,7 @@
  *
  * Writers hold the arena's lock; readers no lock, and writers know nothing of them. An extent that has left
  * the index may be used again at once: readers copy what it says and ask its sequence whether that was of one
- * moment. Nodes stay until the index ends. A read section (readers.h) is for what is found by way of a
+ * moment. Nodes stay until the index ends. A read section is for what is found by way of a
  * block: the records of a plan, which go after a grace period.
  *
  * Why a reader is right while writers work: for as long as a block is live, the bits on its path are set, and
@@ -24,6 +24,7 @@
 #define ZR_INDEX_H
 
 #include <stdatomic.h>
+#include <stdint.h>
 
 #include "alloc/base/slab.h"
 #include "alloc/core/extent.h"
@@ -299,5 +300,26 @@ struct zr_extent *zr_index_exact(const struct zr_index *index, size_t offset_byt
  * far, in the copy (zr_extent_read()). Any thread; the block itself may be another by now without the arena's
  * lock. */
 struct zr_extent *zr_index_before(const struct zr_index *index, size_t offset_bytes, struct zr_extent *copy);
+
+/* ---- Read sections (readers.c) ------------------------------------------------------------------------- */
+
+/* A writer waits for a grace period before it frees what read sections may read.
+ *
+ * A section is counted, and its thread is not known: no registration, no memory and no state of a thread is
+ * needed, so a section begins in any thread, and nothing remains of it when the thread ends. A section is
+ * short and does not sleep. Signal handlers that fork() may not interrupt it. */
+
+/* Where a section is counted. */
+typedef _Atomic uint64_t zr_reading;
+
+/* Before the first section; again is fine. In a child after fork() only the sections of its one thread are
+ * counted. */
+void zr_readers_prepare(void);
+/* Begins a section of the calling thread, which ends it by the pointer returned. Sections may nest. */
+zr_reading *zr_read_begin(void);
+void zr_read_end(zr_reading *reading);
+/* Waits until every section that runs now has ended. The caller has no section, and no lock that a section
+ * could want. */
+void zr_readers_wait(void);
 
 #endif

@@ -13,7 +13,7 @@
  * exits if it cannot; after fork() the records of the threads that are gone stay in the registry, on stacks
  * that the child uses again. A pair of calls takes 6 ns with memb, 7.5 ns with bp and 9.5 ns here,
  * of the 20 ns of a search. */
-#include "alloc/core/readers.h"
+#include "alloc/core/index.h"
 
 #include <pthread.h>
 #include <stdbool.h>

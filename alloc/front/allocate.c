@@ -18,7 +18,7 @@
 #include "alloc/base/error.h"
 #include "alloc/telemetry/recorder.h"
 #include "alloc/telemetry/stacks.h"
-#include "alloc/service/client/helper.h"
+#include "alloc/service/client/client.h"
 #include "alloc/telemetry/serve.h"
 #include "alloc/plan/follow_internal.h"
 #include "alloc/base/option.h"
@@ -226,6 +226,13 @@ static __attribute__((noinline, cold)) void take_stack(struct zr_arena *arena)
     zr_lock_acquire(&arena->lock);
 }
 
+/* Whether the arena leases memory and the helper thread was not started. */
+static inline bool is_helper_due(const struct zr_arena *arena)
+{
+    return arena->backend->lender && !arena->inner &&
+           !atomic_load_explicit(&zr_helper_started, memory_order_relaxed);
+}
+
 /* Serves any request. Called with the arena's lock, and releases it. */
 static zr_result alloc_any(struct zr_arena *arena, const struct zr_request *request, void **out)
 {
@@ -280,7 +287,7 @@ static zr_result alloc_any(struct zr_arena *arena, const struct zr_request *requ
         note_tag_limit(arena, request, need);
     if (unlikely(grown) && result == ZR_OK && zr_serve_due(arena))
         zr_serve_start();
-    if (unlikely(grown) && result == ZR_OK && zr_helper_due(arena))
+    if (unlikely(grown) && result == ZR_OK && is_helper_due(arena))
         zr_helper_start();
     return result;
 }

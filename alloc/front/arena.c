@@ -8,8 +8,7 @@
 #include <string.h>
 
 #include "alloc/base/error.h"
-#include "alloc/base/struct_bytes.h"
-#include "alloc/core/readers.h"
+#include "alloc/core/index.h"
 #include "alloc/service/client/client.h"
 #include "alloc/telemetry/recorder.h"
 #include "alloc/telemetry/stacks.h"

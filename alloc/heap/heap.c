@@ -388,42 +388,6 @@ void *zr_heap_zalloc(size_t count, size_t bytes)
     return allocate(total, true);
 }
 
-/* An object of at least this size has its own extent. */
-#define LARGE_BYTES ((size_t)16 << 10)
-
-/* Moves the contents to a new object. NULL: no memory, and the old object is unchanged. */
-static void *move_object(void *old, size_t old_bytes, size_t bytes, int flags)
-{
-    void *object = allocate_object(bytes, false, flags);
-    if (!object)
-        return NULL;
-    if (heap.poison) /* the requested size is unknown */
-        zr_poison_clear(old, old_bytes);
-    memcpy(object, old, old_bytes < bytes ? old_bytes : bytes);
-    free_object(old, flags);
-    return object;
-}
-
-void *zr_heap_realloc(void *old, size_t bytes)
-{
-    void *object = NULL;
-    if (!old)
-        return allocate(bytes, false);
-    int flags = get_flags();
-    if (flags == 0 || too_large(bytes))
-        return NULL;
-    bytes = bytes ? bytes : 1;
-    if (__builtin_expect(heap.poison, 0))
-        probe(old);
-    size_t old_bytes = zr_je_sallocx(old, flags);
-    /* Shrinking a large object in place would waste the rest of its block. */
-    if (heap.poison || (old_bytes >= LARGE_BYTES && zr_je_nallocx(bytes, flags) < old_bytes))
-        object = move_object(old, old_bytes, bytes, flags);
-    if (!object && !heap.poison)
-        object = finish_call(zr_je_rallocx(old, bytes, flags));
-    return object ? object : fail_allocation(bytes);
-}
-
 void zr_heap_free(void *object)
 {
     int flags = object ? get_flags() : 0;

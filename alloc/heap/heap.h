@@ -15,11 +15,10 @@ zr_result zr_heap_start(zr_arena *arena);
 /* Releases every extent, including live objects. *leaked_bytes (may be NULL): bytes of live objects. */
 zr_result zr_heap_stop(size_t *leaked_bytes);
 
-/* As malloc, calloc, realloc and free. NULL: failed; zr_last_error() has the message. zr_heap_free(NULL) does
+/* As malloc, calloc and free. NULL: failed; zr_last_error() has the message. zr_heap_free(NULL) does
  * nothing. Thread-safe. */
 void *zr_heap_alloc(size_t bytes) __attribute__((malloc, alloc_size(1)));
 void *zr_heap_zalloc(size_t count, size_t bytes) __attribute__((malloc, alloc_size(1, 2)));
-void *zr_heap_realloc(void *old, size_t bytes) __attribute__((alloc_size(2)));
 void zr_heap_free(void *object);
 
 #endif

@@ -319,7 +319,8 @@ static bool clear_of_late(const struct zr_arena *arena, const struct zr_follow_s
     return slot->plan->pages_count == 0 || zr_pages_clear_of_late(arena, sequence, slot);
 }
 
-bool zr_follow_map_slot(struct zr_arena *arena, struct zr_plan_slot *slot)
+/* Maps what is not mapped under the step's place; false if that cannot be. */
+static bool map_slot(struct zr_arena *arena, struct zr_plan_slot *slot)
 {
     struct zr_stretch under = zr_granules_under(arena, &slot->extent);
     struct zr_bounds extent = {under.first * arena->granule_bytes,
@@ -401,8 +402,7 @@ static struct zr_extent *take(struct zr_arena *arena, struct zr_follow_sequence 
     }
     /* Mark the block live first, so that no other request gets its place while the driver maps it. */
     struct zr_extent *block = enter(plan, slot);
-    if (__builtin_expect(zr_step_of(slot)->seen_epoch != plan->epoch, 0) &&
-        !zr_follow_map_slot(arena, slot)) {
+    if (__builtin_expect(zr_step_of(slot)->seen_epoch != plan->epoch, 0) && !map_slot(arena, slot)) {
         withdraw(arena, sequence, slot);
         follow->counts.refused_count++;
         follow->pass.refused_count++;

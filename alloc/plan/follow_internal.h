@@ -343,8 +343,6 @@ zr_result zr_pages_check(const struct zr_arena *arena, const struct zr_follow_pl
 uint32_t zr_follow_hash(const struct zr_request *request, size_t alignment, uint32_t thread);
 uint32_t zr_follow_ngram(const uint32_t *hashes);
 void zr_follow_begin_pass(struct zr_arena *arena);
-/* Maps what is not mapped under the step's place; false if that cannot be. */
-bool zr_follow_map_slot(struct zr_arena *arena, struct zr_plan_slot *slot);
 /* Unmaps what the driver kept in granules of the region, into the cache; false if it keeps some of it still,
  * which no step may have. */
 bool zr_follow_collect(struct zr_arena *arena, struct zr_follow_plan *plan, struct zr_stretch where);

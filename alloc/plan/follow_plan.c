@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "alloc/base/error.h"
-#include "alloc/core/readers.h"
+#include "alloc/core/index.h"
 #include "alloc/plan/follow_internal.h"
 #include "alloc/core/arena.h"
 #include "alloc/core/calls.h"

@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "alloc/base/error.h"
-#include "alloc/base/struct_bytes.h"
 #include "alloc/base/system/fork.h"
 #include "alloc/base/option.h"
 #include "alloc/core/calls.h"

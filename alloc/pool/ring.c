@@ -9,7 +9,7 @@
 #include "alloc/base/system/os.h"
 
 #include "alloc/base/error.h"
-#include "alloc/base/struct_bytes.h"
+#include "alloc/base/option.h"
 #include "alloc/base/system/fork.h"
 
 /* Maximum sleep between checks of an acquired buffer, and of a stream's event. */
@@ -94,16 +94,6 @@ static bool compute_sizes(const struct zr_ring_options *options, size_t *stride_
         return false;
     *stride_bytes = zr_round_up(options->buffer_bytes, alignment);
     return !__builtin_mul_overflow(*stride_bytes, options->buffers_count, memory_bytes);
-}
-
-size_t zr_ring_bytes(const struct zr_ring_options *options)
-{
-    struct zr_ring_options own;
-    size_t stride_bytes, memory_bytes;
-    return ZR_STRUCT_COPY(zr_ring_options, map_callback, &own, options) == ZR_OK &&
-                   compute_sizes(&own, &stride_bytes, &memory_bytes)
-               ? memory_bytes
-               : 0;
 }
 
 zr_result zr_ring_create(zr_ring **out, const struct zr_ring_options *options)

@@ -8,7 +8,7 @@
 #include "alloc/base/system/lock.h"
 #include "alloc/preload/preload.h"
 #include "alloc/preload/measuring.h"
-#include "alloc/preload/say.h"
+#include "alloc/preload/usage.h"
 
 /* jemalloc's control functions, under the prefix. */
 int zr_je_mallctl(const char *name, void *old_value, size_t *old_bytes, void *new_value, size_t new_bytes);

@@ -1,4 +1,6 @@
-/* limits.c: releases most addresses that the arenas have reserved when the program limits its own addresses
+/* limits.c: calls of the program that would harm its memory: setrlimit, and dlopen with RTLD_DEEPBIND.
+ *
+ * Releases most addresses that the arenas have reserved when the program limits its own addresses
  * by setrlimit(RLIMIT_AS): otherwise no addresses remain for stacks and files. See preload.h.
  *
  * Released addresses are blocks that are allocated from the arena, unmapped and never freed, so that the
@@ -6,6 +8,7 @@
 #define _GNU_SOURCE
 #include "alloc/preload/preload.h"
 
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -115,4 +118,28 @@ int zr_setrlimit(int which, const struct rlimit *limit)
 int zr_prlimit(pid_t process, int which, const struct rlimit *limit, struct rlimit *old)
 {
     return set_limit(process, which, limit, old);
+}
+
+/* ---- dlopen -------------------------------------------------------------------------------------------- */
+
+/* PHP sets RTLD_DEEPBIND for its extensions. A library opened with the flag finds the C library's free()
+ * first and calls it with objects that this library has allocated. */
+typedef void *opener(const char *path, int flags);
+
+static opener *next_dlopen(void)
+{
+    static _Atomic(opener *) next;
+    opener *found = atomic_load_explicit(&next, memory_order_acquire);
+    if (!found) {
+        *(void **)&found = dlsym(RTLD_NEXT, "dlopen");
+        atomic_store_explicit(&next, found, memory_order_release);
+    }
+    return found;
+}
+
+/* The C library searches the paths of its caller, which it finds by the return address: the call below must
+ * be a tail call. */
+ZR_EXPORT void *dlopen(const char *path, int flags)
+{
+    return next_dlopen()(path, flags & ~RTLD_DEEPBIND);
 }

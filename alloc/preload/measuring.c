@@ -18,7 +18,6 @@
 #include "alloc/preload/control.h"
 #include "alloc/preload/large.h"
 #include "alloc/preload/preload.h"
-#include "alloc/preload/say.h"
 #include "alloc/preload/usage.h"
 
 struct zr_measuring zr_measuring;

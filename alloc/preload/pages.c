@@ -7,7 +7,7 @@
 #include <sys/mman.h>
 
 #include "alloc/preload/preload.h"
-#include "alloc/preload/say.h"
+#include "alloc/preload/usage.h"
 
 #ifndef MAP_FIXED_NOREPLACE
 #define MAP_FIXED_NOREPLACE 0x100000 /* Linux 4.17 */

@@ -1,6 +1,6 @@
-/* say.c: lines on standard error, and the trace that zr run requests. See say.h. */
+/* say.c: lines on standard error, and the trace that zr run requests. See usage.h. */
 #define _GNU_SOURCE
-#include "alloc/preload/say.h"
+#include "alloc/preload/usage.h"
 
 #include <errno.h>
 #include <stdarg.h>

@@ -24,7 +24,6 @@
 #include "alloc/preload/pages.h"
 #include "alloc/preload/usage.h"
 #include "alloc/preload/measuring.h"
-#include "alloc/preload/say.h"
 
 struct zr_preload zr_preload;
 

@@ -1,5 +1,6 @@
-/* usage.h: memory figures of preloaded processes in a shared file, which an observer can read even after a
- * process has died. Private to alloc/preload/ and to defrag/tool/, which reads the file.
+/* usage.h: what both preloaded libraries report: memory figures in a shared file, which an observer can read
+ * even after a process has died; traces; lines on standard error. Private to alloc/preload/ and to
+ * defrag/tool/, which reads the file.
  *
  * The file is a struct zr_usage_table: `zr run --stats` creates the file in a folder of its own (mode 0700)
  * and names the folder in ZR_RECORD, which the program's children inherit. A process takes a free record when
@@ -16,6 +17,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+
+#include "alloc/zr.h"
 
 #define ZR_USAGE_MAGIC UINT64_C(0x314452434552525a) /* "ZRRECRD1" */
 enum {
@@ -111,5 +114,15 @@ void zr_usage_end(struct zr_usage *record);
 
 /* Removes a process's figures from the sums. Observers may call this. */
 void zr_usage_uncount(struct zr_usage_table *table, struct zr_usage *record, enum zr_usage_state state);
+
+/* ---- Lines and traces (say.c) -------------------------------------------------------------------------- */
+
+/* Prints a line on standard error without stdio, because stdio allocates. Keeps errno. */
+void zr_say(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+/* Starts the trace that zr run requests by a variable PID:FILE. Process PID writes FILE, every other process
+ * FILE.PID with its own number; `suffix` (may be "") follows FILE. ZR_ERR_INVALID: the variable is malformed.
+ */
+zr_result zr_trace_as_asked(zr_arena *arena, const char *variable, const char *suffix);
 
 #endif

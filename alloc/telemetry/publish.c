@@ -1,6 +1,6 @@
-/* publish.c: see publish.h. Uses registry.c and stats.c. */
+/* publish.c: see serve.h. Uses registry.c and stats.c. */
 #define _GNU_SOURCE
-#include "alloc/telemetry/publish.h"
+#include "alloc/telemetry/serve.h"
 
 #include <errno.h>
 #include <fcntl.h>

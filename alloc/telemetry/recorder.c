@@ -15,7 +15,7 @@
 #include <unistd.h>
 
 #include "alloc/base/error.h"
-#include "alloc/base/system/folders.h"
+#include "alloc/base/system/file.h"
 #include "alloc/base/system/os.h"
 #include "alloc/plan/follow_internal.h"
 #include "alloc/core/arena.h"

@@ -20,11 +20,10 @@
 #include <unistd.h>
 
 #include "alloc/base/error.h"
-#include "alloc/base/system/folders.h"
+#include "alloc/base/system/file.h"
 #include "alloc/base/system/fork.h"
 #include "alloc/base/system/os.h"
 #include "alloc/telemetry/command.h"
-#include "alloc/telemetry/publish.h"
 #include "alloc/telemetry/trace.h"
 #include "alloc/core/registry.h"
 #include "alloc/telemetry/report.h"

@@ -1,4 +1,4 @@
-/* serve.h: publishes this process to tools of the same user: the file of publish.h, and a socket on which a
+/* serve.h: publishes this process to tools of the same user: the file of figures, and a socket on which a
  * helper thread answers the commands of command.h. Private to alloc/.
  *
  * Publishing starts when the process's arenas hold 64 MiB (ZR_CONF=publish:on: a granule; publish:off:
@@ -11,6 +11,7 @@
 #define ZR_SERVE_H
 
 #include "alloc/core/arena.h"
+#include "alloc/telemetry/publish_format.h"
 
 enum zr_serve_state { ZR_SERVE_NOT = 0, ZR_SERVE_DUE, ZR_SERVE_ON /* on, failed, or never to be started */ };
 extern _Atomic uint32_t zr_serve_state;
@@ -28,5 +29,30 @@ static inline bool zr_serve_due(const struct zr_arena *arena)
         return false;
     return zr_serve_note(arena) && !arena->inner;
 }
+
+/* ---- The file of figures (publish.c) ------------------------------------------------------------------- */
+
+/* One thread at a time. The format: publish_format.h. */
+
+struct zr_publisher {
+    struct zr_published *shown; /* the mapped file; not mapped in a child after fork */
+    char path[320];
+};
+
+/* Sets the path and removes the file of a dead process with the same number: a reader that finds a stale file
+ * beside this process's socket removes both. */
+void zr_publisher_name(struct zr_publisher *out, const char *folder);
+/* Creates the file at the path. ZR_ERR_IO, with a message. */
+zr_result zr_publisher_start(struct zr_publisher *out);
+/* The figures to refresh. Other figures, and all figures of an arena whose lock is busy, keep their values.
+ */
+enum zr_refresh {
+    ZR_REFRESH_COUNTERS = 0,
+    ZR_REFRESH_WALKED, /* also pending and stranded bytes, which need a walk over the extents */
+    ZR_REFRESH_DEVICES /* also the devices' figures, which may take a driver call */
+};
+void zr_publisher_refresh(struct zr_publisher *publisher, enum zr_refresh what);
+/* Unmaps the file; the caller unlinks it. */
+void zr_publisher_end(struct zr_publisher *publisher);
 
 #endif

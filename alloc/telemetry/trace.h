@@ -49,9 +49,7 @@ void zr_trace_set_source(struct zr_trace *trace, uint32_t thread, uint64_t now_n
 /* The calling thread's number, from 1 in the order of first calls. */
 extern __thread uint32_t zr_trace_own_thread __attribute__((tls_model("initial-exec"))); /* 0: none yet */
 uint32_t zr_trace_thread(void);
-/* Writes live blocks and mapped granules, then `begin`. Both locks (tracing.c). */
 struct zr_arena;
-void zr_trace_write_present(struct zr_trace *trace, struct zr_arena *arena);
 /* Marks the end of the blocks and mappings that existed when the trace was started. */
 void zr_trace_write_begin(struct zr_trace *trace);
 

@@ -22,7 +22,8 @@ static void write_block(struct zr_trace *trace, const struct zr_arena *arena, co
 
 /* Writes the present granules and then the blocks on them, so that a trace that is started later is complete.
  */
-void zr_trace_write_present(struct zr_trace *trace, struct zr_arena *arena)
+/* Writes live blocks and mapped granules, then `begin`. Both locks. */
+static void write_present(struct zr_trace *trace, struct zr_arena *arena)
 {
     size_t granule = arena->granule_bytes, end = arena->range->bytes / granule;
     for (size_t first = 0, after; first < end; first = after) {
@@ -58,7 +59,7 @@ static zr_result start(struct zr_arena *arena, const char *path, bool foreign)
     zr_result result = zr_trace_open(&trace, path, &origin);
     if (result != ZR_OK)
         return result;
-    zr_trace_write_present(trace, arena);
+    write_present(trace, arena);
     arena->trace = trace;
     arena->trace_is_foreign = foreign;
     zr_arena_note_debug(arena);
@@ -247,7 +248,7 @@ zr_result zr_trace_snapshot(unsigned number, const char *path)
     struct zr_trace_origin origin = origin_of(arena);
     zr_result result = zr_trace_open(&trace, path, &origin);
     if (result == ZR_OK)
-        zr_trace_write_present(trace, arena);
+        write_present(trace, arena);
     unlock_numbered(arena);
     return result == ZR_OK ? zr_trace_close(trace) : result;
 }

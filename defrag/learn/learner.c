@@ -17,7 +17,7 @@
 #include <string.h>
 
 #include "alloc/base/error.h"
-#include "alloc/base/struct_bytes.h"
+#include "alloc/base/option.h"
 #include "alloc/base/system/os.h"
 #include "alloc/base/slab.h"
 
@@ -282,68 +282,4 @@ zr_result zr_learner_wait(zr_learner *learner)
 void zr_learner_hold(zr_learner *learner)
 {
     atomic_store(&learner->helper.held, true);
-}
-
-/* ---- Marks and statistics ------------------------------------------------------------------------------ */
-
-/* Finds occurrences by the program's marks. Lock held. */
-static void find_by_marks(struct zr_learner *learner, struct zr_learner_recording *recording)
-{
-    uint32_t first = zr_learner_position_of(recording, learner->marks[0], 0),
-             second = zr_learner_position_of(recording, learner->marks[1], 0),
-             third = zr_learner_position_of(recording, learner->marks[2], 0);
-    if (first == second || second == third)
-        return;
-    recording->first = first;
-    recording->second = second;
-    recording->third = third;
-    recording->found = true;
-    recording->planned = false;
-}
-
-zr_result zr_learner_step(zr_learner *learner)
-{
-    if (!learner)
-        return zr_fail(ZR_ERR_INVALID, "marking a step requires a learner");
-    zr_arena_hold(learner->arena);
-    bool due = false;
-    if (!learner->asleep) {
-        if (learner->marks_count == MARKS)
-            memmove(learner->marks, learner->marks + 1, (MARKS - 1) * sizeof *learner->marks);
-        else
-            learner->marks_count++;
-        learner->marks[learner->marks_count - 1] = learner->records_count;
-        if (learner->marks_count == MARKS) {
-            find_by_marks(learner, &learner->all);
-            for (size_t i = 0; i < learner->recordings_count; i++)
-                find_by_marks(learner, &learner->recordings[i]);
-        }
-        due = zr_learner_note_due(learner);
-    }
-    due |= learner->commit_due;
-    zr_arena_unhold(learner->arena);
-    if (due)
-        zr_helper_wake(learner);
-    return ZR_OK;
-}
-
-zr_result zr_learner_get_stats(zr_learner *learner, struct zr_learner_stats *out)
-{
-    struct zr_follow_counts counts;
-    if (!learner || !out)
-        return zr_fail(ZR_ERR_INVALID, "statistics require a learner and an output pointer");
-    zr_arena_follow_counts(learner->arena, &counts);
-    zr_arena_hold(learner->arena);
-    *out = learner->stats;
-    out->asleep = learner->asleep;
-    zr_arena_unhold(learner->arena);
-    out->planned_count = counts.planned_count;
-    out->unplanned_count = counts.unplanned_count;
-    out->deferred_count = counts.deferred_count;
-    out->unplaced_count = counts.unplaced_count;
-    out->conflicts_count = counts.conflicts_count;
-    out->refused_count = counts.refused_count;
-    out->period_count = counts.steps_count;
-    out->region_bytes = counts.region_bytes;
-    return ZR_OK;
 }

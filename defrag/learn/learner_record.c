@@ -277,7 +277,6 @@ static void forget(struct zr_learner *learner)
     learner->live_count = 0;
     learner->most_reserved_bytes = learner->total_bytes = learner->refused_bytes = 0;
     learner->changed_at = 0;
-    learner->marks_count = 0;
     learner->recordings_count = 0;
     learner->too_many = learner->due = false;
     recording_forget(&learner->all);
@@ -332,7 +331,8 @@ static inline void push(const struct zr_learner *learner, struct zr_learner_reco
 }
 
 /* Whether one sequence for all threads is allowed. */
-bool zr_learner_may_join(const struct zr_learner *learner)
+/* Whether one sequence for all threads is allowed. */
+static bool may_join(const struct zr_learner *learner)
 {
     return (learner->rules.synchronous && !learner->all.loose) || !learner->split;
 }
@@ -340,7 +340,7 @@ bool zr_learner_may_join(const struct zr_learner *learner)
 /* Whether a plan may be made. */
 static bool is_due(const struct zr_learner *learner)
 {
-    if (learner->all.found && zr_learner_may_join(learner))
+    if (learner->all.found && may_join(learner))
         return !learner->all.planned;
     if (!learner->split)
         return false;
@@ -367,10 +367,12 @@ static void note_found(struct zr_learner_recording *recording, bool due)
     recording->planned |= due;
 }
 
-bool zr_learner_note_due(struct zr_learner *learner)
+/* Notes for the helper that a plan may be made, of all threads together or of each significant one. Returns
+ * whether to wake the helper. */
+static bool note_due(struct zr_learner *learner)
 {
     if (!learner->due && is_due(learner)) {
-        bool joint = learner->all.found && zr_learner_may_join(learner);
+        bool joint = learner->all.found && may_join(learner);
         learner->due = true;
         note_found(&learner->all, joint);
         for (size_t i = 0; i < learner->recordings_count; i++)
@@ -428,7 +430,7 @@ unsigned zr_learner_allocated(void *state, const struct zr_observation *what)
     push(learner, &learner->all, number);
     if (recording)
         push(learner, recording, number);
-    return zr_learner_note_due(learner) ? ZR_OBSERVER_WORK : ZR_OBSERVER_NOTHING;
+    return note_due(learner) ? ZR_OBSERVER_WORK : ZR_OBSERVER_NOTHING;
 }
 
 void zr_learner_freed(void *state, size_t offset_bytes, size_t live_bytes)

@@ -22,10 +22,9 @@ enum {
     ASTRAY = 3 * NGRAM,    /* consecutive misses after which a run may continue at another place */
     MISSES_MAX = 64,       /* consecutive, within a run */
     RUN_ENOUGH = 4096,     /* allocations: a run this long is worth a plan whatever preceded it */
-    MARKS = 3,
-    RETRIES_MAX = 4,    /* with later occurrences, for a plan that took too much memory */
-    LOOSE_MAX = 20,     /* per thousand: allocations that two joint occurrences need not share */
-    UNPLANNED_MAX = 50, /* per thousand: unplanned allocations in a pass that counts as planned */
+    RETRIES_MAX = 4,       /* with later occurrences, for a plan that took too much memory */
+    LOOSE_MAX = 20,        /* per thousand: allocations that two joint occurrences need not share */
+    UNPLANNED_MAX = 50,    /* per thousand: unplanned allocations in a pass that counts as planned */
     CONFLICTS_MAX = 250,
     COPIED_MAX = 64, /* records per hold of the lock */
 };
@@ -102,6 +101,18 @@ struct zr_learner_helper {
     struct zr_stack stack;
 };
 
+/* Counts for debuggers and tests. */
+struct zr_learner_stats {
+    uint64_t periods_count;       /* periods found */
+    uint64_t plans_count;         /* plans installed */
+    uint64_t refused_plans_count; /* plans not installed because they would take more memory than no plan */
+    uint64_t passes_count;        /* repetitions of plans */
+    uint64_t overruns_count;      /* times that RECORDS_MAX allocations were recorded without a period */
+    uint64_t most_copied_count;   /* max records copied while an allocation had to wait */
+    uint64_t spent_ns;            /* time that the learner's thread worked */
+    bool no_thread;               /* the system refused to create a thread, so nothing is learned */
+};
+
 struct zr_learner {
     zr_arena *arena;
     struct zr_learner_options options;
@@ -127,8 +138,6 @@ struct zr_learner {
     bool split;    /* several threads or streams allocate: each has a sequence */
     bool too_many; /* sequences */
     bool due;      /* for the helper: copies of the recordings' fields of the same names */
-    uint32_t marks[MARKS];
-    size_t marks_count;
     struct zr_pass last_pass;
     uint32_t changed_at;     /* record number: from here on, allocations differ from the plan */
     size_t planned_at;       /* records when the current plan was made */
@@ -170,9 +179,6 @@ static inline bool zr_learner_cancelled(const struct zr_learner *learner)
 /* Copies the sequences that have a period, a few records per hold of the lock. ZR_ERR_UNAVAILABLE: the period
  * is gone. */
 zr_result zr_learner_look(struct zr_learner *learner, struct zr_learner_view *view);
-/* Converts the number of a record to the sequence's first position at or after it, from `low` on. Lock held.
- */
-uint32_t zr_learner_position_of(const struct zr_learner_recording *recording, uint32_t record, uint32_t low);
 
 /* ---- learner_helper.c: no lock held -------------------------------------------------------------------- */
 
@@ -207,11 +213,6 @@ static inline uint64_t zr_learner_allowed_bytes(const struct zr_learner *learner
 {
     return most_reserved_bytes + learner->rules.granule_bytes + (unplanned ? most_reserved_bytes / 64 : 0);
 }
-/* Whether one sequence for all threads is allowed. */
-bool zr_learner_may_join(const struct zr_learner *learner);
-/* Notes for the helper that a plan may be made, of all threads together or of each significant one. Returns
- * whether to wake the helper. */
-bool zr_learner_note_due(struct zr_learner *learner);
 /* The observer's callbacks; see alloc/plan/plan.h. */
 unsigned zr_learner_allocated(void *state, const struct zr_observation *what);
 void zr_learner_freed(void *state, size_t offset_bytes, size_t live_bytes);

@@ -7,7 +7,9 @@
 
 #include "alloc/base/error.h"
 
-uint32_t zr_learner_position_of(const struct zr_learner_recording *recording, uint32_t record, uint32_t low)
+/* Converts the number of a record to the sequence's first position at or after it, from `low` on. Lock held.
+ */
+static uint32_t position_of(const struct zr_learner_recording *recording, uint32_t record, uint32_t low)
 {
     uint32_t high = recording->count;
     while (low < high) {
@@ -78,9 +80,8 @@ static void place_frees(const struct part *part, struct zr_seen *seen, struct zr
     size_t count = part->end - part->start;
     const struct zr_learner_recording copied = {.positions = positions, .count = (uint32_t)count};
     for (size_t i = 0; i < count; i++)
-        seen[i].upper = seen[i].upper > part->most
-                            ? ZR_SEEN_LIVE
-                            : zr_learner_position_of(&copied, seen[i].upper, (uint32_t)i);
+        seen[i].upper =
+            seen[i].upper > part->most ? ZR_SEEN_LIVE : position_of(&copied, seen[i].upper, (uint32_t)i);
 }
 
 /* Finds the peak of the sequence's live bytes in the part. */
@@ -147,7 +148,7 @@ static void note_others(struct zr_learner *learner, struct zr_learner_view *view
             continue;
         parts->most_bytes[parts->measured_count] = live_bytes;
         parts->measured[parts->measured_count++] =
-            (struct part){recording, zr_learner_position_of(recording, start, 0), recording->count, 0};
+            (struct part){recording, position_of(recording, start, 0), recording->count, 0};
     }
     view->others_bytes = bytes;
 }

@@ -7,7 +7,7 @@
 #ifndef ZR_COLOUR_H
 #define ZR_COLOUR_H
 
-#include "defrag/trace/scratch.h"
+#include "defrag/trace/vector.h"
 
 struct zr_colour_block {
     uint32_t lower, upper; /* alive in [lower, upper) */

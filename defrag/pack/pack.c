@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "alloc/base/error.h"
-#include "alloc/base/struct_bytes.h"
+#include "alloc/base/option.h"
 #include "alloc/base/system/os.h"
 #include "defrag/trace/lifetimes.h"
 #include "defrag/pack/pack_internal.h"

@@ -6,7 +6,7 @@
 #include <inttypes.h>
 
 #include "alloc/base/error.h"
-#include "defrag/trace/scratch.h"
+#include "defrag/trace/vector.h"
 #include "alloc/base/sort.h"
 #include "defrag/zr_defrag.h"
 

@@ -11,14 +11,14 @@
 
 #include <stdatomic.h>
 
-#include "defrag/trace/scratch.h"
+#include "defrag/trace/vector.h"
 #include "alloc/base/sort.h"
 #include "defrag/zr_defrag.h"
 
 /* ---- In a caller's thread ------------------------------------------------------------------------------ */
 
 /* zr_pack() in the caller's thread, within its stack, until cancelled. A cancelled run leaves a valid
- * placement, not a good one. The lifetimes may have no host arena: see scratch.h. */
+ * placement, not a good one. The lifetimes may have no host arena: see trace/vector.h. */
 struct zr_pack_here {
     const _Atomic bool *cancelled;
     size_t stack_bytes; /* for the packer: ZR_PACK_STACK_BYTES, or more for searches */

@@ -1,4 +1,4 @@
-/* pack_skyline.c: the height so far at each point in time. Uses scratch.h.
+/* pack_skyline.c: the height so far at each point in time. Uses scratch.c.
  *
  * A tree over the points in time: the children of node n are 2n and 2n + 1, and the leaf of point m is
  * `leaves` + m. */

@@ -2,7 +2,7 @@
 #include <string.h>
 
 #include "alloc/base/error.h"
-#include "alloc/base/struct_bytes.h"
+#include "alloc/base/option.h"
 #include "alloc/base/system/os.h"
 #include "defrag/replay/model.h"
 #include "alloc/base/sort.h"

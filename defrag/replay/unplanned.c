@@ -1,4 +1,4 @@
-/* unplanned.c: repeats of a sequence with additional one-time allocations. Uses scratch.h. */
+/* unplanned.c: repeats of a sequence with additional one-time allocations. Uses scratch.c. */
 #include "defrag/replay/unplanned.h"
 
 #include <string.h>

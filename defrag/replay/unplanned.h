@@ -3,7 +3,7 @@
 #ifndef ZR_UNPLANNED_H
 #define ZR_UNPLANNED_H
 
-#include "defrag/trace/scratch.h"
+#include "defrag/trace/vector.h"
 #include "defrag/zr_defrag.h"
 
 /* After `percent` of the sequence's allocations follows an additional one: its size and tag are those of a

@@ -4,7 +4,7 @@
 #define ZR_REMEDIES_H
 
 #include "defrag/report/why.h"
-#include "defrag/trace/numbering.h"
+#include "defrag/trace/recording.h"
 
 enum { ZR_REMEDIES_MAX = 10, ZR_REMEDY_WHERE_BYTES = 64 };
 

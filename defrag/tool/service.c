@@ -23,10 +23,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "alloc/backend/cuda_device.h"
+#include "alloc/backend/lender.h"
 #include "alloc/service/client/wire.h"
 #include "alloc/base/error.h"
-#include "alloc/base/system/folders.h"
+#include "alloc/base/system/file.h"
 #include "alloc/base/system/os.h"
 #include "defrag/tool/live/clients.h"
 #include "defrag/tool/tool.h"

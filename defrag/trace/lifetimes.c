@@ -7,7 +7,6 @@
 
 #include "alloc/base/error.h"
 #include "defrag/trace/formats/minimalloc.h"
-#include "defrag/trace/scratch.h"
 #include "alloc/base/sort.h"
 #include "defrag/trace/vector.h"
 

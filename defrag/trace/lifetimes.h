@@ -3,7 +3,7 @@
 #define ZR_LIFETIMES_H
 
 #include "alloc/base/sort.h"
-#include "defrag/trace/scratch.h"
+#include "defrag/trace/vector.h"
 #include "defrag/zr_defrag.h"
 
 /* Limits of one set: the number of buffers and the sum of their bytes. Sums and offsets then cannot overflow.

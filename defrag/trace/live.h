@@ -3,7 +3,7 @@
 #ifndef ZR_LIVE_H
 #define ZR_LIVE_H
 
-#include "alloc/base/system/folders.h"
+#include "alloc/base/system/file.h"
 #include "alloc/telemetry/publish_format.h"
 
 /* The published state of a process. All texts are terminated and free of control characters, and all counts

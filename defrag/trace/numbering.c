@@ -1,5 +1,5 @@
 /* numbering.c: from records with addresses to events with numbered blocks. Uses vector.c and number_map.c. */
-#include "defrag/trace/numbering.h"
+#include "defrag/trace/recording.h"
 
 #include "alloc/base/error.h"
 

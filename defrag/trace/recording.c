@@ -8,7 +8,6 @@
 #include "alloc/base/sort.h"
 #include "defrag/trace/formats/events_csv.h"
 #include "defrag/trace/formats/minimalloc.h"
-#include "defrag/trace/formats/rmm.h"
 #include "defrag/trace/formats/torch_snapshot.h"
 #include "defrag/trace/formats/zrt.h"
 

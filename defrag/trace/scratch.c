@@ -1,5 +1,5 @@
 /* scratch.c: one block per array, from an arena or as private pages. Uses the arena and slab.h. */
-#include "defrag/trace/scratch.h"
+#include "defrag/trace/vector.h"
 
 #include <string.h>
 

@@ -2,8 +2,8 @@
 #include <string.h>
 
 #include "alloc/base/error.h"
-#include "alloc/base/struct_bytes.h"
-#include "defrag/trace/numbering.h"
+#include "alloc/base/option.h"
+#include "defrag/trace/recording.h"
 
 static zr_result take(void *state, const struct zr_record *record, bool *stop)
 {

@@ -6,7 +6,6 @@
 #include "kernels/cpu/cpu.h"
 #include "alloc/base/error.h"
 #include "kernels/cpu/products/gemm.h"
-#include "kernels/cpu/products/product.h"
 #include "kernels/fp8.h"
 #include "kernels/real.h"
 #include "kernels/sizes.h"

@@ -16,7 +16,7 @@
 #include <string.h>
 
 #include "alloc/base/error.h"
-#include "alloc/base/system/module.h"
+#include "alloc/base/system/os.h"
 #include "kernels/cuda/cublaslt.h"
 #include "kernels/cuda/cuda.h"
 #include "kernels/fp8.h"

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-#include "defrag/zr_defrag.h"
+#include "defrag/learn/learner_state.h"
 #include "tests/support/draws.h"
 
 #define MIB ((size_t)1 << 20)
@@ -103,8 +103,11 @@ static zr_result measure(enum learning learning, struct measured *out)
     }
     if (result == ZR_OK)
         result = run_steps(arena, STEPS, times);
-    if (learner)
-        zr_learner_get_stats(learner, &out->stats);
+    if (learner) {
+        zr_arena_hold(arena);
+        out->stats = learner->stats;
+        zr_arena_unhold(arena);
+    }
     zr_learner_destroy(learner);
     zr_arena_destroy(arena, NULL);
     zr_backend_destroy(backend);

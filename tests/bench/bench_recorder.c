@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 #include "alloc/base/option.h"
-#include "alloc/telemetry/publish.h"
+#include "alloc/telemetry/serve.h"
 #include "alloc/telemetry/recorder.h"
 #include "tests/support/pin.h"
 #include "tests/support/random.h"

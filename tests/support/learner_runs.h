@@ -4,7 +4,7 @@
 #define ZR_TEST_LEARNER_RUNS_H
 
 #include "alloc/plan/plan.h"
-#include "defrag/learn/learner.h"
+#include "defrag/learn/learner_state.h"
 #include "tests/support/blocks.h"
 #include "tests/support/draws.h"
 #include "tests/support/tap.h"
@@ -91,10 +91,20 @@ static inline uint64_t calls(void)
     return stats().backend_calls_count;
 }
 
-static inline struct zr_learner_stats learned(void)
+struct learned {
+    struct zr_learner_stats of_learner;
+    struct zr_follow_counts of_arena;
+    bool asleep;
+};
+
+static inline struct learned learned(void)
 {
-    struct zr_learner_stats out;
-    zr_learner_get_stats(learner, &out);
+    struct learned out;
+    zr_arena_follow_counts(arena, &out.of_arena);
+    zr_arena_hold(arena);
+    out.of_learner = learner->stats;
+    out.asleep = learner->asleep;
+    zr_arena_unhold(arena);
     return out;
 }
 

@@ -4,7 +4,7 @@
 
 #include "alloc/base/system/file.h"
 #include "zero/checkpoint/state.h"
-#include "zero/comm/status.h"
+#include "zero/comm/mesh.h"
 #include "zero/checkpoint/checkpoint.h"
 #include "zero/model/transformer.h"
 

@@ -1,7 +1,7 @@
-/* model_config.c: see model_config.h. Two lists hold all keys: rules[] has the keys that are checked,
+/* model_config.c: see model_file.h. Two lists hold all keys: rules[] has the keys that are checked,
  * unused[] the keys without effect on training. Keys that an option of zr-train can correct are compared
  * last, so that a model that cannot be trained is refused for that reason. */
-#include "zero/checkpoint/model_config.h"
+#include "zero/checkpoint/model_file.h"
 
 #include <jansson.h>
 #include <math.h>

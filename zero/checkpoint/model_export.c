@@ -7,7 +7,7 @@
 #include "alloc/base/system/file.h"
 
 #include "zero/checkpoint/checkpoint_inside.h"
-#include "zero/comm/status.h"
+#include "zero/comm/mesh.h"
 #include "zero/checkpoint/model_file.h"
 #include "zero/engine/engine.h"
 

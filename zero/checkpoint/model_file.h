@@ -26,7 +26,7 @@ zr_result zr_model_export(const struct zr_model_file *file);
  * step 0. The path is a safetensors file, or the index of several files next to it (*.index.json).
  * Accepted: names without "model." or with "transformer.", GPT-2 matrices as [out, in] (all or none), F32,
  * BF16 or F16, masks (ignored), a tied head equal to the embedding. Rows missing in the file become zero.
- * Every key of the config.json next to it must be supported (model_config.h); a file without one is
+ * Every key of the config.json next to it must be supported (see below); a file without one is
  * refused, unless zr exported it or `assumed`. Collective, with the same result on every rank.
  * ZR_ERR_FORMAT: no such file, or another shape (the message names the option); the engine is unchanged.
  * ZR_ERR_CORRUPT: a value is not finite, or zr's checksum does not match. */
@@ -40,5 +40,25 @@ static inline bool zr_model_file_pads(const struct zr_parameter *parameter, size
 
 /* Removes the remains of an unfinished export next to `path` ("": none). Async-signal-safe. */
 void zr_model_export_clean_up(const char *path);
+
+/* ---- config.json (model_config.c) ---------------------------------------------------------------------- */
+
+/* Compares a config.json of Hugging Face's transformers with the shape of a run, by an allow list: a key's
+ * value must be what this run computes, or the key has no effect on training; all other keys are refused by
+ * name. */
+
+struct json_t;
+
+struct zr_model_config {
+    const char *path;             /* path of the model, for messages */
+    const struct json_t *root;    /* an object, untrusted; borrowed */
+    const struct zr_shape *shape; /* shape of the whole model, completed; borrowed */
+    bool has_head;                /* the files have an lm_head.weight */
+};
+
+/* Compares the file, with transformers' defaults for missing keys, with the shape. *dropout is the largest
+ * dropout rate in the file; zr trains without dropout. ZR_ERR_FORMAT: the message names the key, the
+ * reason, and the option or fix. */
+zr_result zr_model_config_check(const struct zr_model_config *config, double *dropout);
 
 #endif

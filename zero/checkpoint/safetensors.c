@@ -85,15 +85,6 @@ void zr_safetensors_note(struct zr_safetensors_header *header, const char *key, 
     va_end(list);
 }
 
-void zr_safetensors_note_more(struct zr_safetensors_header *header, const char *format, ...)
-{
-    va_list list;
-    zr_assert(header->where == IN_NOTE);
-    va_start(list, format);
-    print_list(header, format, list);
-    va_end(list);
-}
-
 uint64_t zr_safetensors_at(const struct zr_safetensors_header *header)
 {
     return header->at_bytes;

@@ -21,12 +21,9 @@ struct zr_safetensors_contents {
     void *whose;
 };
 
-/* Adds "key": "value" to the metadata. The value, up to 255 bytes, must not need JSON escapes;
- * zr_safetensors_note_more() appends to it. */
+/* Adds "key": "value" to the metadata. The value, up to 255 bytes, must not need JSON escapes. */
 void zr_safetensors_note(struct zr_safetensors_header *header, const char *key, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
-void zr_safetensors_note_more(struct zr_safetensors_header *header, const char *format, ...)
-    __attribute__((format(printf, 2, 3)));
 /* File offset of the next header byte. */
 uint64_t zr_safetensors_at(const struct zr_safetensors_header *header);
 

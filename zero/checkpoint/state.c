@@ -7,7 +7,7 @@
 
 #include "alloc/base/hash.h"
 #include "alloc/base/system/file.h"
-#include "zero/comm/status.h"
+#include "zero/comm/mesh.h"
 #include "zero/checkpoint/state.h"
 #include "zero/engine/engine.h"
 #include "zero/engine/update.h"

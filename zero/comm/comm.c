@@ -92,7 +92,8 @@ zr_result zr_comm_thread_start(struct zr_comm *comm)
     return result;
 }
 
-void zr_comm_thread_stop(struct zr_comm *comm)
+/* Stops the thread that runs the queue after the submitted operations. */
+static void stop_thread(struct zr_comm *comm)
 {
     if (!comm->threaded)
         return;
@@ -353,7 +354,7 @@ zr_result zr_comm_destroy(zr_comm *comm)
 {
     if (!comm)
         return ZR_OK;
-    zr_comm_thread_stop(comm); /* after the last submitted operation has ended or failed */
+    stop_thread(comm); /* after the last submitted operation has ended or failed */
     zr_calls_close(comm);
     comm->table->close(comm);
     zr_comm_context_close(comm);

@@ -8,7 +8,6 @@
 
 #include "alloc/base/system/os.h"
 #include "zero/comm/zr_comm.h"
-#include "zero/launch/timeout.h"
 
 enum { ZR_COMM_QUEUE_COUNT = 64, ZR_COMM_MESSAGE_BYTES = 256 };
 
@@ -165,9 +164,8 @@ void zr_comm_context_close(struct zr_comm *comm);
 /* Initializes the common part of a communicator, without a thread. */
 void zr_comm_open(struct zr_comm *comm, const struct zr_comm_table *table,
                   const struct zr_comm_options *options);
-/* Starts the thread that runs the queue / stops it after the submitted operations. */
+/* Starts the thread that runs the queue. */
 zr_result zr_comm_thread_start(struct zr_comm *comm);
-void zr_comm_thread_stop(struct zr_comm *comm);
 /* Checks options and ranks; sets an error message. */
 zr_result zr_comm_options_check(const struct zr_comm_options *options, unsigned rank, unsigned world);
 /* Bytes of a ring slot: bucket_bytes rounded up to one line per other rank. */

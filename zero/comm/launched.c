@@ -1,10 +1,11 @@
 /* launched.c: ranks of any launcher: the launch, a rank's communicator, and requests of signals. Uses
  * zero/launch/, local.c and mpi_start.c. */
 #include "alloc/base/error.h"
-#include "alloc/base/struct_bytes.h"
+#include "alloc/base/option.h"
 #include "zero/comm/comm.h"
-#include "zero/comm/message/mpi_start.h"
+#include "zero/comm/mesh.h"
 #include "zero/launch/control.h"
+#include "zero/launch/start.h"
 
 enum { EXIT_USAGE = 2 };
 

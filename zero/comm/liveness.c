@@ -8,7 +8,7 @@
 #include "alloc/base/system/os.h"
 #include "zero/comm/calls.h"
 
-enum { ASK = 0x7a720001, HERE, LOST, FIRST, LOGGED, ASK_CALLS, CALLS };
+enum { ASK = 0x7a720001, HERE, LOST, ASK_CALLS, CALLS };
 enum { MESSAGES_A_POLL = 4 * ZR_MAX_WORLD };
 #define REPORT_NS 250000000ull /* time for a report to be sent: peers poll every 100 ms */
 #define NAP_NS    1000000ull
@@ -130,10 +130,6 @@ static void take_in(struct zr_liveness *liveness, const struct zr_liveness_messa
         liveness->answered_ns[from] = zr_os_now_ns();
         liveness->awaited[from] = message->awaited;
     }
-    if (message->kind == FIRST)
-        liveness->first[from] = message->hash;
-    if (message->kind == LOGGED)
-        liveness->logged = message->hash;
     if (message->kind == ASK_CALLS && liveness->local)
         post(liveness, from, &(struct zr_liveness_message){.kind = CALLS, .round = message->round});
     if (message->kind == CALLS && liveness->local && message->round == liveness->round) {
@@ -236,9 +232,4 @@ void zr_liveness_report(struct zr_liveness *liveness, zr_result result, const ch
     struct zr_liveness_message message = {.kind = LOST, .result = (uint32_t)result};
     snprintf(message.text, sizeof(message.text), "%s", text);
     post_last(liveness, &message);
-}
-
-void zr_liveness_report_log(struct zr_liveness *liveness, uint64_t hash, bool logged)
-{
-    post_last(liveness, &(struct zr_liveness_message){.kind = logged ? LOGGED : FIRST, .hash = hash});
 }

@@ -33,7 +33,6 @@ static inline bool zr_rank_set_has(const struct zr_rank_set *set, unsigned rank)
 struct zr_liveness_message {
     uint32_t kind, from;
     uint32_t result;            /* LOST: a zr_result; text has its message */
-    uint64_t hash;              /* FIRST, LOGGED: hash of the message to log */
     struct zr_rank_set awaited; /* HERE: the ranks that the sender waits for */
     char text[ZR_LIVENESS_TEXT_BYTES];
     uint32_t round;                /* ASK_CALLS, CALLS: number of the check */
@@ -52,8 +51,6 @@ struct zr_liveness {
     uint32_t tag;
     struct zr_rank_set awaited[ZR_MAX_WORLD]; /* by each rank that has answered */
     uint64_t answered_ns[ZR_MAX_WORLD];       /* time of the answer; 0: never */
-    uint64_t first[ZR_MAX_WORLD];             /* hash of the message that a rank wants to log; 0: none */
-    uint64_t logged;                          /* hash of a message that a rank has logged; 0: none */
     zr_result lost;                           /* not ZR_OK: another rank has reported a lost rank */
     char text[ZR_LIVENESS_TEXT_BYTES];
     struct zr_local_world *local;       /* has this rank's record and the answers; NULL: none */
@@ -79,9 +76,7 @@ bool zr_liveness_find(const struct zr_liveness *liveness, const struct zr_rank_s
 /* Checks whether ranks are out of step (calls.h), at most once a second: compares their answers to the
  * last two requests and sends the next request. ZR_ERR_PEER names ranks and operations. */
 zr_result zr_liveness_look(struct zr_liveness *liveness);
-/* Reports a failure to all other ranks, waiting for a limited time / reports that this rank is about to log a
- * message or has logged it. */
+/* Reports a failure to all other ranks, waiting for a limited time. */
 void zr_liveness_report(struct zr_liveness *liveness, zr_result result, const char *text);
-void zr_liveness_report_log(struct zr_liveness *liveness, uint64_t hash, bool logged);
 
 #endif

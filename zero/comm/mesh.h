@@ -1,4 +1,6 @@
-/* mesh.h: the ranks of a run as a data x tensor x pipeline mesh; tensor varies fastest, then data. A
+/* mesh.h: the ranks of a run: their mesh, their agreement, and their start by MPI. Private to zero/.
+ *
+ * The mesh is data x tensor x pipeline; tensor varies fastest, then data. A
  * tensor group holds parts of the same tensors and sees the same batch. A data group holds the same parts
  * and sees different batches. A pipeline group holds different layers, and the same batch passes through
  * them. */
@@ -51,5 +53,27 @@ zr_result zr_mesh_close(struct zr_mesh *mesh);
 void zr_comm_counters_add(zr_comm *comm, struct zr_comm_counters *sum);
 /* Sum of the counters of the world and its groups. */
 void zr_mesh_counters_get(const struct zr_mesh *mesh, struct zr_comm_counters *out);
+
+/* ---- Agreement on a result (status.c) ------------------------------------------------------------------ */
+
+/* A failure of one rank, such as a full disk or a damaged file, must not leave the others waiting, so all
+ * local work ends with zr_comm_all_status(). */
+
+/* Exchanges results. Returns the same on all ranks: ZR_OK, or the first failing rank's result and message,
+ * prefixed with its number unless it is rank 0. Collective; allocates no memory. */
+zr_result zr_comm_all_status(zr_comm *comm, zr_result mine);
+
+/* ---- A rank of an MPI run (mpi_start.c) ---------------------------------------------------------------- */
+
+struct zr_local_world;
+struct zr_start;
+
+/* Runs a rank that an MPI launcher has started, for struct zr_start_run, and returns its exit code. A
+ * process can join MPI once. */
+int zr_mpi_run(const struct zr_launch_options *options, const struct zr_start *start);
+/* Whether this process has joined an MPI run / creates a communicator over it, one at a time. Collective. */
+bool zr_mpi_joined(void);
+zr_result zr_comm_mpi_create(zr_comm **out, const struct zr_comm_options *options,
+                             struct zr_local_world *local, unsigned rank);
 
 #endif

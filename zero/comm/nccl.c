@@ -8,8 +8,8 @@
 #include <string.h>
 
 #include "alloc/base/error.h"
-#include "alloc/base/system/module.h"
-#include "alloc/base/struct_bytes.h"
+#include "alloc/base/system/os.h"
+#include "alloc/base/option.h"
 #include "zero/launch/start.h"
 #include "zero/comm/take.h"
 

@@ -8,7 +8,7 @@
 
 #include "alloc/base/error.h"
 #include "zero/comm/nccl.h"
-#include "zero/launch/timeout.h"
+#include "alloc/base/system/os.h"
 
 #define NAP_NS 20000ull
 

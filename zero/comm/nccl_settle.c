@@ -7,7 +7,7 @@
 #include "alloc/base/error.h"
 #include "zero/comm/local/local.h"
 #include "zero/comm/nccl.h"
-#include "zero/launch/timeout.h"
+#include "alloc/base/system/os.h"
 
 enum { LOOKS_BEFORE_LOST = 10 };
 #define NAP_NS  20000ull

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "alloc/base/error.h"
-#include "alloc/base/struct_bytes.h"
+#include "alloc/base/option.h"
 #include "zero/comm/clock.h"
 #include "zero/comm/comm.h"
 #include "zero/comm/take.h"

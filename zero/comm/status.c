@@ -1,5 +1,5 @@
-/* status.c: ranks exchange results; see status.h. */
-#include "zero/comm/status.h"
+/* status.c: ranks exchange results; see mesh.h. */
+#include "zero/comm/mesh.h"
 
 #include <stdio.h>
 #include <string.h>

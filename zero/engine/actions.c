@@ -1,7 +1,6 @@
 /* actions.c: the end of a step: see actions.h. */
 #include "zero/engine/actions.h"
 
-#include "zero/engine/gradient_file.h"
 #include "zero/engine/gradients.h"
 #include "zero/engine/offload.h"
 #include "zero/engine/speculate.h"

@@ -4,13 +4,12 @@
 
 #include <string.h>
 
-#include "zero/engine/gradient_file.h"
 #include "zero/engine/gradients.h"
 #include "zero/engine/parameter_file.h"
 #include "zero/engine/offload.h"
 #include "zero/engine/speculate.h"
 
-#include "alloc/base/struct_bytes.h"
+#include "alloc/base/option.h"
 
 /* Opens the store of a tier's units. */
 static zr_result open_store(struct zr_engine *engine, struct zr_state_tier *tier)
@@ -132,8 +131,7 @@ static zr_result initialise_piece(struct zr_engine *engine, const struct zr_para
                                   const struct zr_tensor_piece *piece, float *chunk, char *to)
 {
     const struct zr_engine_options *o = &engine->options;
-    bool on_host = engine->units[parameter->unit].parameters->on_host;
-    struct zr_compute compute = zr_engine_compute(engine, on_host ? o->offload.host : o->arena);
+    struct zr_compute compute = zr_engine_parameter_compute(engine, parameter->unit);
     zr_result result = ZR_OK;
     for (size_t done = 0, count; done < piece->count && result == ZR_OK; done += count) {
         count = chunk && piece->count - done > ZR_NARROW_ELEMENTS ? ZR_NARROW_ELEMENTS : piece->count - done;
@@ -159,15 +157,15 @@ static zr_result initialise_frozen(struct zr_engine *engine, size_t index)
 {
     const struct zr_layout_unit *unit = &engine->layout.units[index];
     const struct zr_unit_state *state = &engine->units[index];
-    size_t from = state->resident ? 0 : engine->rank * unit->shard_elements,
-           to = state->resident ? unit->padded_elements : from + unit->shard_elements;
-    char *base = state->resident ? state->whole : state->shard;
-    zr_arena *host = state->parameters->on_host ? engine->options.offload.host : NULL;
+    size_t from = state->parameters_from, to = from + state->parameters_count;
+    char *base = (char *)state->shard - (state->owned_from - from) * engine->parameter_bytes;
     float *beside = NULL; /* a block that the host can access */
+    bool elsewhere = state->parameters_arena != engine->options.arena;
     zr_result result = ZR_OK;
-    if (host && engine->wide)
-        result = zr_take(host, ZR_TAG_WORKSPACE, ZR_NARROW_ELEMENTS, sizeof *beside, (void **)&beside);
-    float *chunk = host ? beside : engine->wide;
+    if (elsewhere && engine->wide)
+        result = zr_take(state->parameters_arena, ZR_TAG_WORKSPACE, ZR_NARROW_ELEMENTS, sizeof *beside,
+                         (void **)&beside);
+    float *chunk = elsewhere ? beside : engine->wide;
     for (size_t i = 0; i < unit->parameters_count; i++) {
         const struct zr_layout_parameter *p = &engine->layout.parameters[unit->first_parameter + i];
         for (size_t k = 0, count = zr_layout_pieces(p, from, to); k < count && result == ZR_OK; k++) {
@@ -176,8 +174,7 @@ static zr_result initialise_frozen(struct zr_engine *engine, size_t index)
                                       base + (piece.offset - from) * engine->parameter_bytes);
         }
     }
-    if (beside)
-        zr_drop(host, &beside);
+    zr_drop(state->parameters_arena, &beside);
     return result;
 }
 

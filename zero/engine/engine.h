@@ -75,6 +75,7 @@ struct zr_unit_state {
     const struct zr_parameter_tier *parameters; /* see parameter_tier.h */
     /* The part of the unit that is kept, and its place in the pool, in elements. */
     size_t parameters_from, parameters_count, parameters_at;
+    zr_arena *parameters_arena;          /* of kept parameters */
     void *whole;                         /* parameters of the whole unit: kept, or gathered; NULL: neither */
     void *shard;                         /* kept parameters from owned_from on; NULL: in a file */
     void *gathered;                      /* block of temporarily whole parameters; NULL: none */
@@ -152,7 +153,7 @@ struct zr_speculation {
     uint64_t waited_ns;
 };
 
-/* Gradients in the offload file; see gradient_file.h. Zeros: disabled. */
+/* Gradients in the offload file; see gradients.h. Zeros: disabled. */
 struct zr_gradient_file {
     struct zr_nvme_unit *extents; /* [units_count], after the store's extents; 0 bytes: not in the file */
     bool placed;                  /* offsets of extents count from the beginning of the file */
@@ -366,6 +367,12 @@ static inline struct zr_compute zr_engine_compute(const struct zr_engine *engine
     if (o->host_kernels && arena == o->offload.host)
         return (struct zr_compute){o->host_kernels, o->host_context, !o->host_kernels->host_visible};
     return (struct zr_compute){o->kernels, o->context, engine->apart};
+}
+
+/* Kernels and context for a unit's kept parameters. */
+static inline struct zr_compute zr_engine_parameter_compute(const struct zr_engine *engine, size_t unit)
+{
+    return zr_engine_compute(engine, engine->units[unit].parameters_arena);
 }
 
 /* Kernels and context for a unit's masters, optimizer state and gradient shards. */

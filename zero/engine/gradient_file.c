@@ -1,5 +1,4 @@
-/* gradient_file.c: see gradient_file.h. Uses the store's file. */
-#include "zero/engine/gradient_file.h"
+/* gradient_file.c: see gradients.h. Uses the store's file. */
 #include "zero/engine/gradients.h"
 #include "zero/engine/speculate.h"
 

@@ -279,11 +279,8 @@ zr_result zr_engine_verify_finite(zr_engine *engine)
         void *kept;
         result = kept_parameters(engine, u, &kept);
         if (result == ZR_OK)
-            result = zr_engine_find_nonfinite(
-                engine,
-                zr_engine_compute(engine, state->parameters->on_host ? engine->options.offload.host
-                                                                     : engine->options.arena),
-                count, (struct zr_numbers){kept, engine->options.precision}, &at);
+            result = zr_engine_find_nonfinite(engine, zr_engine_parameter_compute(engine, u), count,
+                                              (struct zr_numbers){kept, engine->options.precision}, &at);
         if (result != ZR_OK)
             return result;
         if (at == count)

@@ -229,6 +229,8 @@ static void place_parameters(struct zr_engine *engine)
         state->parameters_from = state->resident ? 0 : engine->rank * unit->shard_elements;
         state->parameters_count = state->resident ? unit->padded_elements : unit->shard_elements;
         state->parameters = parameter_tier(engine, state);
+        state->parameters_arena =
+            state->parameters->on_host ? engine->options.offload.host : engine->options.arena;
         engine->shards_parameters |= !state->resident;
         if (state->parameters == &zr_parameters_filed)
             continue;

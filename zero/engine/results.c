@@ -1,6 +1,6 @@
 /* results.c: results of kernels that the host reads. If the host cannot access tensors, kernels write results
  * to an arena block, from which they are copied. */
-#include "zero/engine/parameter_tier.h"
+#include "zero/engine/engine.h"
 
 zr_result zr_engine_copy(const struct zr_engine *engine, void *to, const void *from, size_t bytes)
 {
@@ -29,9 +29,7 @@ static zr_result convert(struct zr_compute compute, const struct narrow_copy *co
 
 static zr_result copy_narrow(const struct zr_engine *engine, const struct narrow_copy *copy)
 {
-    const struct zr_engine_options *o = &engine->options;
-    bool on_host = engine->units[copy->unit].parameters->on_host;
-    struct zr_compute compute = zr_engine_compute(engine, on_host ? o->offload.host : o->arena);
+    struct zr_compute compute = zr_engine_parameter_compute(engine, copy->unit);
     zr_result result = ZR_OK;
     if (!compute.apart)
         return convert(compute, copy, 0, copy->count, copy->floats);

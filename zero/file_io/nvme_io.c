@@ -422,11 +422,6 @@ static zr_result start_threads(zr_nvme_io *io)
     return ZR_OK;
 }
 
-size_t zr_nvme_host_bytes(bool threads)
-{
-    return sizeof(zr_nvme_io) + (threads ? ZR_NVME_THREADS : 1) * (size_t)ZR_NVME_STACK_BYTES;
-}
-
 static void end_io(zr_nvme_io *io)
 {
     zr_arena *arena = io->options.host_arena;

@@ -114,8 +114,4 @@ struct zr_nvme_report {
 };
 void zr_nvme_get_report(zr_nvme_io *io, struct zr_nvme_report *out);
 
-/* Bytes that an open file requests from the host arena for records and stacks, without buffers. `threads`:
- * with pread and pwrite, which needs more memory than io_uring; report.ring says what an open file uses. */
-size_t zr_nvme_host_bytes(bool threads);
-
 #endif

@@ -237,8 +237,6 @@ void zr_local_log(const char *format, ...) __attribute__((format(printf, 1, 2)))
 const struct zr_local_sockets *zr_local_own_sockets(void);
 /* Records the first signal that requests the end. */
 void zr_local_ask_for_end(struct zr_local_world *local, int signal_number);
-/* Installs handlers that turn signals into requests. */
-void zr_local_follow_signals(struct zr_local_world *local);
 /* Signals of a rank under mpirun. mpirun ends the run on SIGTERM and SIGINT instead of forwarding them, so
  * zr forwards other signals. They are blocked and taken in zr_local_request(). */
 enum { ZR_MPIRUN_SAVE_AND_END = SIGUSR2, ZR_MPIRUN_INTERRUPT = SIGURG };

@@ -15,7 +15,7 @@
 #include "alloc/base/fault.h"
 #include "alloc/base/system/file.h"
 #include "alloc/base/system/os.h"
-#include "alloc/base/struct_bytes.h"
+#include "alloc/base/option.h"
 #include "zero/launch/control.h"
 
 #define MS_NS          1000000ull

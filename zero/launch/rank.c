@@ -14,7 +14,7 @@
 #include "alloc/base/error.h"
 #include "alloc/base/hash.h"
 #include "zero/launch/control.h"
-#include "zero/launch/timeout.h"
+#include "alloc/base/system/os.h"
 
 #define MESSAGE_NS 10000000000ull /* time for the first rank with a message to print it */
 
@@ -81,7 +81,8 @@ const struct zr_local_sockets *zr_local_own_sockets(void)
     return self.sockets;
 }
 
-void zr_local_follow_signals(struct zr_local_world *local)
+/* Installs handlers that turn signals into requests. */
+static void follow_signals(struct zr_local_world *local)
 {
     self.local = local;
     handle(SIGTERM, forward_request);
@@ -108,7 +109,7 @@ void zr_local_hold_mpirun_signals(void)
 
 void zr_local_follow_mpirun(struct zr_local_world *local)
 {
-    zr_local_follow_signals(local);
+    follow_signals(local);
     self.holds = true;
 }
 
@@ -140,7 +141,7 @@ void zr_local_become_rank(const struct zr_local_birth *birth)
         snprintf(self.reason, sizeof(self.reason), "the launcher (pid %d) is gone", (int)birth->launcher);
     snprintf(self.line, sizeof(self.line), "%s: %s; the run ends\n", program_invocation_short_name,
              self.reason);
-    zr_local_follow_signals(local);
+    follow_signals(local);
     handle(LAUNCHER_DIED, end_without_launcher);
     signal(SIGINT, SIG_IGN);
     signal(SIGHUP, SIG_IGN);

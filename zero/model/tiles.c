@@ -1,4 +1,4 @@
-/* tiles.c: tiles of a pass, and execution of a block, whole or tile by tile. */
+/* tiles.c: tiles of a pass and of the vocabulary. */
 #include "zero/model/cut.h"
 #include "zero/model/transformer.h"
 
@@ -29,21 +29,31 @@ bool zr_pass_closes(const struct zr_module_pass *pass)
     return zr_pass_is_backward(pass) ? begins(pass) : ends(pass);
 }
 
+static struct zr_vocabulary_share vocabulary_rows(const struct zr_shape *shape, size_t first, size_t rows)
+{
+    size_t left = shape->vocabulary > first ? shape->vocabulary - first : 0;
+    return (struct zr_vocabulary_share){.first = first, .rows = rows, .columns = left < rows ? left : rows};
+}
+
+struct zr_vocabulary_share zr_shape_vocabulary(const struct zr_shape *shape)
+{
+    size_t tensor = zr_shape_tensor(shape), rows = (shape->vocabulary_padded + tensor - 1) / tensor;
+    return vocabulary_rows(shape, rows * shape->tensor_rank, rows);
+}
+
+struct zr_vocabulary_share zr_shape_vocabulary_tile(const struct zr_shape *shape, unsigned tile)
+{
+    struct zr_vocabulary_share share = zr_shape_vocabulary(shape);
+    size_t tiles = zr_shape_tiles(shape), from = share.rows * tile / tiles,
+           end = share.rows * (tile + 1) / tiles;
+    return vocabulary_rows(shape, share.first + from, end - from);
+}
+
 struct zr_vocabulary_share zr_pass_vocabulary(const struct zr_module_pass *pass)
 {
     const struct zr_shape *shape = zr_pass_shape(pass);
     return zr_pass_is_whole(pass) ? zr_shape_vocabulary(shape)
                                   : zr_shape_vocabulary_tile(shape, zr_pass_tile(pass));
-}
-
-unsigned zr_pass_parameter(const struct zr_module_pass *pass, unsigned tensor)
-{
-    const struct zr_shape *shape = zr_pass_shape(pass);
-    const struct zr_block_product *product =
-        &zr_shape_table(shape)->products[pass->part / zr_shape_tiles(shape)];
-    if (zr_pass_is_whole(pass))
-        return tensor;
-    return tensor - (zr_pass_tile(pass) > 0 ? product->tiled : product->first);
 }
 
 void *zr_pass_columns(const struct zr_module_pass *pass, struct zr_linear *linear, const void *y)
@@ -54,51 +64,4 @@ void *zr_pass_columns(const struct zr_module_pass *pass, struct zr_linear *linea
         linear->y_stride = linear->out;
     linear->out /= zr_shape_tiles(zr_pass_shape(pass));
     return (char *)y + zr_pass_tile(pass) * linear->out * zr_precision_bytes(pass->context->precision);
-}
-
-/* ---- A block ------------------------------------------------------------------------------------------- */
-
-/* Range of products that a pass runs: all of them, or one. */
-struct products {
-    unsigned first, end;
-};
-
-static struct products products_of(const struct zr_module_pass *pass)
-{
-    unsigned product = pass->part / zr_shape_tiles(zr_pass_shape(pass));
-    return zr_pass_is_whole(pass) ? (struct products){0, ZR_BLOCK_PRODUCTS}
-                                  : (struct products){product, product + 1};
-}
-
-/* Without y, the last product is skipped, because only y depends on it. */
-zr_result zr_pass_block(struct zr_module_pass *pass)
-{
-    const struct zr_block_steps *steps = &zr_shape_table(zr_pass_shape(pass))->block;
-    struct products now = products_of(pass);
-    zr_result result = ZR_OK;
-    for (unsigned p = now.first; p < now.end && (pass->y || p < ZR_PRODUCT_NARROW) && result == ZR_OK; p++) {
-        if (zr_pass_opens(pass))
-            result = steps->before(pass, p);
-        if (result == ZR_OK)
-            result = steps->multiply(pass, p);
-        if (result == ZR_OK && zr_pass_closes(pass))
-            result = steps->after(pass, p);
-    }
-    return result;
-}
-
-zr_result zr_pass_block_backward(struct zr_module_pass *pass)
-{
-    const struct zr_block_steps *steps = &zr_shape_table(zr_pass_shape(pass))->block;
-    struct products now = products_of(pass);
-    zr_result result = ZR_OK;
-    for (unsigned p = now.end; p-- > now.first && result == ZR_OK;) {
-        if (zr_pass_opens(pass))
-            result = steps->take_gradients(pass, p);
-        if (result == ZR_OK)
-            result = steps->multiply_back(pass, p);
-        if (result == ZR_OK && zr_pass_closes(pass))
-            result = steps->go_back(pass, p);
-    }
-    return result;
 }

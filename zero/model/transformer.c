@@ -1,4 +1,5 @@
-/* transformer.c: shapes, stages, lists of units and tiles, shared by the architectures. */
+/* transformer.c: shapes, stages, lists of units and tiles, and execution of a block, shared by the
+ * architectures. */
 #include "zero/model/transformer.h"
 
 #include <stdio.h>
@@ -16,7 +17,7 @@ const char *zr_architecture_name(enum zr_architecture architecture)
     return tables[architecture]->name;
 }
 
-const struct zr_architecture_table *zr_shape_table(const struct zr_shape *shape)
+static const struct zr_architecture_table *table_of(const struct zr_shape *shape)
 {
     return tables[shape->architecture];
 }
@@ -181,26 +182,6 @@ struct zr_shape zr_shape_dense(const struct zr_shape *shape)
     return dense;
 }
 
-static struct zr_vocabulary_share vocabulary_rows(const struct zr_shape *shape, size_t first, size_t rows)
-{
-    size_t left = shape->vocabulary > first ? shape->vocabulary - first : 0;
-    return (struct zr_vocabulary_share){.first = first, .rows = rows, .columns = left < rows ? left : rows};
-}
-
-struct zr_vocabulary_share zr_shape_vocabulary(const struct zr_shape *shape)
-{
-    size_t tensor = zr_shape_tensor(shape), rows = (shape->vocabulary_padded + tensor - 1) / tensor;
-    return vocabulary_rows(shape, rows * shape->tensor_rank, rows);
-}
-
-struct zr_vocabulary_share zr_shape_vocabulary_tile(const struct zr_shape *shape, unsigned tile)
-{
-    struct zr_vocabulary_share share = zr_shape_vocabulary(shape);
-    size_t tiles = zr_shape_tiles(shape), from = share.rows * tile / tiles,
-           end = share.rows * (tile + 1) / tiles;
-    return vocabulary_rows(shape, share.first + from, end - from);
-}
-
 zr_result zr_shape_check(const struct zr_shape *shape)
 {
     const struct {
@@ -308,14 +289,14 @@ void zr_shape_limits(const struct zr_shape *shape, unsigned threads, struct zr_k
 
 double zr_shape_elements(const struct zr_shape *shape)
 {
-    return zr_shape_table(shape)->elements(shape);
+    return table_of(shape)->elements(shape);
 }
 
 double zr_shape_flops(const struct zr_shape *shape)
 {
     double rows = (double)shape->batch * (double)shape->sequence, c = (double)shape->hidden;
     double head = 2 * c * (double)shape->vocabulary; /* forward, per row */
-    double blocks = (double)shape->layers * zr_shape_table(shape)->block_flops(shape);
+    double blocks = (double)shape->layers * table_of(shape)->block_flops(shape);
     return 3 * rows * (blocks + head); /* backward takes twice the operations of forward */
 }
 
@@ -421,7 +402,7 @@ void zr_transformer_add_module(struct zr_transformer *transformer, unsigned type
  * [in, out]. A part with blocks becomes a tile of one block. */
 static void take_tile(const struct zr_shape *shape, unsigned tile, unsigned block, struct zr_parameter *p)
 {
-    unsigned dimension = p->shape[1] > 0 && !zr_shape_table(shape)->turned,
+    unsigned dimension = p->shape[1] > 0 && !table_of(shape)->turned,
              blocks = p->part.blocks > 0 ? p->part.blocks : 1;
     size_t share = p->shape[dimension] / blocks / shape->tiles;
     if (p->part.whole[0] == 0)
@@ -435,7 +416,7 @@ static void take_tile(const struct zr_shape *shape, unsigned tile, unsigned bloc
 static void add_tile(struct zr_transformer *transformer, const struct zr_unit_tensors *unit, unsigned number,
                      unsigned tile)
 {
-    const struct zr_block_product *product = &zr_shape_table(&transformer->shape)->products[number];
+    const struct zr_block_product *product = &table_of(&transformer->shape)->products[number];
     size_t end = number + 1 < ZR_BLOCK_PRODUCTS ? product[1].first : unit->count;
     struct zr_unit *u = begin_unit(transformer, unit);
     size_t used = strlen(u->name);
@@ -488,13 +469,69 @@ unsigned zr_transformer_add_vocabulary(struct zr_transformer *transformer, const
     return first;
 }
 
+/* ---- A block ------------------------------------------------------------------------------------------- */
+
+unsigned zr_pass_parameter(const struct zr_module_pass *pass, unsigned tensor)
+{
+    const struct zr_shape *shape = zr_pass_shape(pass);
+    const struct zr_block_product *product = &table_of(shape)->products[pass->part / zr_shape_tiles(shape)];
+    if (zr_pass_is_whole(pass))
+        return tensor;
+    return tensor - (zr_pass_tile(pass) > 0 ? product->tiled : product->first);
+}
+
+/* Range of products that a pass runs: all of them, or one. */
+struct products {
+    unsigned first, end;
+};
+
+static struct products products_of(const struct zr_module_pass *pass)
+{
+    unsigned product = pass->part / zr_shape_tiles(zr_pass_shape(pass));
+    return zr_pass_is_whole(pass) ? (struct products){0, ZR_BLOCK_PRODUCTS}
+                                  : (struct products){product, product + 1};
+}
+
+/* Without y, the last product is skipped, because only y depends on it. */
+static zr_result run_block(struct zr_module_pass *pass)
+{
+    const struct zr_block_steps *steps = &table_of(zr_pass_shape(pass))->block;
+    struct products now = products_of(pass);
+    zr_result result = ZR_OK;
+    for (unsigned p = now.first; p < now.end && (pass->y || p < ZR_PRODUCT_NARROW) && result == ZR_OK; p++) {
+        if (zr_pass_opens(pass))
+            result = steps->before(pass, p);
+        if (result == ZR_OK)
+            result = steps->multiply(pass, p);
+        if (result == ZR_OK && zr_pass_closes(pass))
+            result = steps->after(pass, p);
+    }
+    return result;
+}
+
+static zr_result run_block_backward(struct zr_module_pass *pass)
+{
+    const struct zr_block_steps *steps = &table_of(zr_pass_shape(pass))->block;
+    struct products now = products_of(pass);
+    zr_result result = ZR_OK;
+    for (unsigned p = now.end; p-- > now.first && result == ZR_OK;) {
+        if (zr_pass_opens(pass))
+            result = steps->take_gradients(pass, p);
+        if (result == ZR_OK)
+            result = steps->multiply_back(pass, p);
+        if (result == ZR_OK && zr_pass_closes(pass))
+            result = steps->go_back(pass, p);
+    }
+    return result;
+}
+
 /* Completes the block type after describe(). */
 static void describe_blocks(struct zr_transformer *transformer)
 {
     unsigned tiles = zr_shape_tiles(&transformer->shape);
     struct zr_module_type *type = &transformer->types[ZR_TYPE_BLOCK];
-    type->forward = zr_pass_block;
-    type->backward = zr_pass_block_backward;
+    type->forward = run_block;
+    type->backward = run_block_backward;
     type->parts = tiles > 1 ? ZR_BLOCK_PRODUCTS * tiles : 1;
     type->recomputed_parts = type->parts - tiles; /* the last product only writes y */
 }
@@ -521,7 +558,7 @@ zr_result zr_transformer_open(struct zr_transformer *out, const struct zr_shape 
     if (result != ZR_OK)
         return result;
     shape = &out->shape;
-    const struct zr_architecture_table *table = zr_shape_table(shape);
+    const struct zr_architecture_table *table = table_of(shape);
     out->table = table;
     out->kernels = kernels;
     out->host_arena = host_arena;

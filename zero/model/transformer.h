@@ -220,7 +220,6 @@ static inline struct zr_adapter_place zr_block_adapter(const struct zr_architect
                                      table->adapter_slot};
 }
 extern const struct zr_architecture_table zr_architecture_gpt2, zr_architecture_llama;
-const struct zr_architecture_table *zr_shape_table(const struct zr_shape *shape);
 
 /* This tensor rank's shard of the vocabulary: rows of embedding and head. */
 struct zr_vocabulary_share {
@@ -256,9 +255,6 @@ static inline bool zr_pass_is_backward(const struct zr_module_pass *pass)
  * tiles in reverse. */
 bool zr_pass_opens(const struct zr_module_pass *pass);
 bool zr_pass_closes(const struct zr_module_pass *pass);
-/* Forward and backward of a block. */
-zr_result zr_pass_block(struct zr_module_pass *pass);
-zr_result zr_pass_block_backward(struct zr_module_pass *pass);
 /* Index of a tensor of the block's table in pass->parameters[0] and in the gradients. */
 unsigned zr_pass_parameter(const struct zr_module_pass *pass, unsigned tensor);
 /* Restricts a product to the columns of the pass's tile; returns the address of the tile's first column in y.

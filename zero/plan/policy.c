@@ -1,6 +1,6 @@
-/* policy.c: see policy.h. */
+/* policy.c: see plan.h. */
 #define _GNU_SOURCE
-#include "zero/plan/policy.h"
+#include "zero/plan/plan.h"
 
 #include <stdio.h>
 

@@ -7,7 +7,7 @@
 
 #include "defrag/zr_defrag.h"
 #include "kernels/streams.h"
-#include "zero/comm/status.h"
+#include "zero/comm/mesh.h"
 #include "zero/step/frames.h"
 #include "zero/step/module_pass.h"
 

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#include "alloc/base/struct_bytes.h"
+#include "alloc/base/option.h"
 #include "zero/step/frames.h"
 #include "zero/step/module_pass.h"
 

@@ -1,5 +1,5 @@
-/* child.c: see child.h. */
-#include "zero/train/child.h"
+/* child.c: see rehearse.h. */
+#include "zero/train/rehearse.h"
 
 #include <errno.h>
 #include <signal.h>

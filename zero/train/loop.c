@@ -8,13 +8,11 @@
 #include "alloc/heap/heap.h"
 #include "alloc/base/system/os.h"
 #include "zero/train/report/log.h"
-#include "zero/train/report/progress.h"
 #include "zero/comm/mesh.h"
 #include "zero/train/history.h"
-#include "zero/train/prove.h"
-#include "zero/train/sample.h"
+#include "zero/train/loop.h"
 #include "zero/train/saves.h"
-#include "zero/train/schedule.h"
+#include "zero/train/settings/args.h"
 #include "zero/train/report/terminal.h"
 
 /* ---- The message of a step ----------------------------------------------------------------------------- */

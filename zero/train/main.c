@@ -5,7 +5,7 @@
 
 #include "alloc/base/fault.h"
 #include "alloc/base/option.h"
-#include "zero/comm/message/mpi_start.h"
+#include "zero/comm/mesh.h"
 #include "zero/train/settings/args.h"
 #include "zero/train/resolve_options.h"
 #include "zero/checkpoint/checkpoint.h"

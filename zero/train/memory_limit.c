@@ -5,7 +5,7 @@
 
 #include "alloc/base/error.h"
 #include "zero/train/rank/rank_plan.h"
-#include "zero/train/settings/stages.h"
+#include "zero/train/settings/args.h"
 
 /* Granules of a rehearsal that only counts live bytes. */
 #define FINE_GRANULE_BYTES   ((size_t)2 << 20)
@@ -49,7 +49,8 @@ bool zr_limit_is_set(const struct zr_train_config *config)
     return config->memory_limit_bytes || config->host_limit_bytes || config->nvme_limit_bytes;
 }
 
-bool zr_limit_fits_tiers(const struct zr_train_config *config, const struct zr_byte_plan *plan)
+/* Whether a plan is within the limits of the tiers. */
+static bool fits_tiers(const struct zr_train_config *config, const struct zr_byte_plan *plan)
 {
     return (config->host_limit_bytes == 0 || plan->host_reserved_bytes <= config->host_limit_bytes) &&
            (config->nvme_limit_bytes == 0 || plan->nvme_bytes <= config->nvme_limit_bytes);
@@ -58,7 +59,7 @@ bool zr_limit_fits_tiers(const struct zr_train_config *config, const struct zr_b
 bool zr_limit_fits(const struct zr_train_config *config, const struct zr_byte_plan *plan)
 {
     return (config->memory_limit_bytes == 0 || plan->peak_reserved_bytes <= device_limit(config)) &&
-           zr_limit_fits_tiers(config, plan);
+           fits_tiers(config, plan);
 }
 
 /* The plan of a configuration; SIZE_MAX bytes: beyond the address space or overflow. weigh() also returns
@@ -83,7 +84,7 @@ static zr_result weigh(const struct zr_train_config *config, zr_arena *host_aren
 {
     struct zr_byte_plan plan;
     zr_result result = weigh_all(&plan, config, host_arena);
-    *out_bytes = result == ZR_OK && zr_limit_fits_tiers(config, &plan) ? plan.peak_reserved_bytes : SIZE_MAX;
+    *out_bytes = result == ZR_OK && fits_tiers(config, &plan) ? plan.peak_reserved_bytes : SIZE_MAX;
     return result;
 }
 
@@ -177,7 +178,7 @@ zr_result zr_limit_find(struct zr_limit_found *out, const struct zr_train_config
         else if (result == ZR_ERR_INVALID || result == ZR_ERR_ADDRESSES || result == ZR_ERR_MEMORY)
             result = ZR_OK;
         if (result == ZR_OK && plan.peak_reserved_bytes <= device_limit(config) &&
-            zr_limit_fits_tiers(config, &plan)) {
+            fits_tiers(config, &plan)) {
             low = value;
             out->reserved_bytes = plan.peak_reserved_bytes;
             out->host_bytes = plan.host_reserved_bytes;

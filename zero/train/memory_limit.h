@@ -28,10 +28,9 @@ struct zr_limit_advice {
                                                        * does */
 };
 
-/* Whether one of --memory-limit, --host-limit and --nvme-limit is given / a plan is within the limits of
- * the tiers / within all limits. */
+/* Whether one of --memory-limit, --host-limit and --nvme-limit is given / a plan is within all
+ * limits. */
 bool zr_limit_is_set(const struct zr_train_config *config);
-bool zr_limit_fits_tiers(const struct zr_train_config *config, const struct zr_byte_plan *plan);
 bool zr_limit_fits(const struct zr_train_config *config, const struct zr_byte_plan *plan);
 
 /* The plan of the largest rank / the maximum live bytes on a rank, in granules of any size. */

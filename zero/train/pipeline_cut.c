@@ -1,6 +1,6 @@
-/* pipeline_cut.c: --pipeline-cut: divides the layers into pipeline stages. See settings/stages.h. Uses byte
+/* pipeline_cut.c: --pipeline-cut: divides the layers into pipeline stages. See settings/args.h. Uses byte
  * plans (rank_plan.c). */
-#include "zero/train/settings/stages.h"
+#include "zero/train/settings/args.h"
 
 #include <string.h>
 

@@ -1,4 +1,4 @@
-/* prove.c: see prove.h.
+/* prove.c: see loop.h.
  *
  * Each step of the dense run starts from the state of the run, so a comparison covers one step. A tensor's
  * parameters and its momentum, which represents its gradients, are compared. AdamW's steps have the same size
@@ -6,7 +6,7 @@
  * attention's keys. Therefore a parameter counts only if its momentum is at least the mean of its tensor's
  * momentum; gradients have no such rule and may differ by ten times as much. In sequences of one token all
  * gradients of queries and keys are rounding errors, so momentum below the unit's noise is ignored. */
-#include "zero/train/prove.h"
+#include "zero/train/loop.h"
 
 #include <float.h>
 #include <inttypes.h>
@@ -15,11 +15,11 @@
 
 #include "alloc/base/error.h"
 #include "alloc/heap/heap.h"
-#include "zero/comm/status.h"
+#include "zero/comm/mesh.h"
 #include "zero/engine/engine.h"
 #include "zero/engine/update.h"
 #include "zero/train/rank/rank_plan.h"
-#include "zero/train/schedule.h"
+#include "zero/train/settings/args.h"
 #include "zero/train/report/terminal.h"
 
 enum { CHUNK_FLOATS = 4096, GRADIENTS_MORE = 10 };

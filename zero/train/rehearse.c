@@ -6,8 +6,7 @@
 
 #include "alloc/base/error.h"
 #include "alloc/heap/heap.h"
-#include "zero/train/settings/stages.h"
-#include "zero/train/child.h"
+#include "zero/train/settings/args.h"
 #include "zero/train/memory_limit.h"
 #include "zero/train/rank/rank_plan.h"
 #include "zero/train/report/number.h"

@@ -3,8 +3,8 @@
 
 #include <stdlib.h>
 
-#include "zero/train/settings/stages.h"
-#include "zero/train/child.h"
+#include "zero/train/settings/args.h"
+#include "zero/train/rehearse.h"
 #include "zero/train/memory_limit.h"
 #include "zero/train/rank/rank_plan.h"
 #include "zero/train/settings/flags.h"

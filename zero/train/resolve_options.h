@@ -1,5 +1,5 @@
 /* resolve_options.h: settings that the command line leaves open, and measurements on which settings depend. A
- * child process (child.h) finds each of them before any rank exists.
+ * child process (rehearse.h) finds each of them before any rank exists.
  *
  * Each function sets fields of *config and returns -1, or an exit code after logging the reason. The process
  * must be single-threaded. */

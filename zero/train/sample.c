@@ -1,7 +1,7 @@
 /* sample.c: samples one token at a time from the forty likeliest; the window slides when the text exceeds
  * the model's context. */
 #define _GNU_SOURCE
-#include "zero/train/sample.h"
+#include "zero/train/loop.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -10,7 +10,7 @@
 #include "zero/checkpoint/model_file.h"
 #include "zero/train/report/terminal.h"
 #include "zero/train/settings/flags.h"
-#include "zero/train/schedule.h"
+#include "zero/train/settings/args.h"
 
 static const char *const schedules[] = {
     [ZR_RATE_COSINE] = "cosine", [ZR_RATE_LINEAR] = "linear", [ZR_RATE_CONSTANT] = "constant"};

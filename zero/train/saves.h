@@ -4,7 +4,7 @@
 #define ZR_TRAIN_SAVES_H
 
 #include "zero/train/rank/rank.h"
-#include "zero/train/report/progress.h"
+#include "zero/train/report/log.h"
 
 struct zr_saves {
     struct zr_rank *rank;         /* open; must outlive this */

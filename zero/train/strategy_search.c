@@ -9,7 +9,7 @@
 #include "zero/train/report/number.h"
 #include "zero/train/memory_limit.h"
 #include "zero/train/rank/rank_plan.h"
-#include "zero/train/settings/stages.h"
+#include "zero/train/settings/args.h"
 #include "zero/train/report/terminal.h"
 
 /* Wider tensor groups have no benefit: a layer's sums then wait for more ranks than a machine has. */

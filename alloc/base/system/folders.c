@@ -1,6 +1,6 @@
-/* folders.c: see folders.h. */
+/* folders.c: see file.h. */
 #define _GNU_SOURCE
-#include "alloc/base/system/folders.h"
+#include "alloc/base/system/file.h"
 
 #include <errno.h>
 #include <pthread.h>

@@ -26,7 +26,8 @@ static inline bool try_open(struct zr_lock *lock)
     return atomic_load_explicit(&lock->held, memory_order_relaxed) == 0 && zr_lock_try(lock);
 }
 
-bool zr_fence_all(void)
+/* Every running thread of the process passes a fence. False on kernels without it. */
+static bool fence_all(void)
 {
     if (syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0) == 0)
         return true;
@@ -58,7 +59,7 @@ static bool sleep_until(struct zr_lock *lock, uint64_t end_ns)
     atomic_fetch_add(&lock->sleepers, 1);
     /* Without the fence a wake can be missed, and the sleep has an end of its own; one with an end looks
      * again as often. */
-    bool fenced = zr_fence_all() && end_ns == 0, taken;
+    bool fenced = fence_all() && end_ns == 0, taken;
     const struct timespec most = {.tv_nsec = 200000};
     for (;;) {
         /* From here on gives wake again; one that did not has left the lock open. */

@@ -21,8 +21,6 @@ struct zr_lock {
     _Atomic uint32_t waking; /* 1: one of them is being woken and has not looked at the lock yet */
 };
 
-/* Every running thread of the process passes a fence. False on kernels without it. */
-bool zr_fence_all(void);
 /* Takes it, or gives up after about so long. */
 bool zr_lock_acquire_within(struct zr_lock *lock, uint64_t ns);
 

@@ -1,6 +1,6 @@
 /* module.c: loads modules and libraries of the system at run time. Uses the dynamic loader alone. */
 #define _GNU_SOURCE
-#include "alloc/base/system/module.h"
+#include "alloc/base/system/os.h"
 
 #include <dlfcn.h>
 #include <link.h>
@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "alloc/base/error.h"
-#include "alloc/base/system/folders.h"
+#include "alloc/base/system/file.h"
 
 enum { PATH_ROOM = 4096 };
 

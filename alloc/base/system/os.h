@@ -1,6 +1,7 @@
 /* os.h: the port to the system, for the rooms above that may not name malloc or mmap themselves.
  *
- * Threads with stacks from an arena, waits on shared words, the clock, and what the machine grants. */
+ * Threads with stacks from an arena, waits on shared words, the clock and timeouts, what the machine grants,
+ * and libraries loaded at run time. */
 #ifndef ZR_OS_H
 #define ZR_OS_H
 
@@ -73,5 +74,48 @@ struct zr_resident {
     size_t address_bytes; /* VmSize: what `ulimit -v` counts */
 };
 zr_result zr_os_resident(struct zr_resident *out);
+
+/* ---- Modules (module.c) -------------------------------------------------------------------------------- */
+
+/* A module is a shared library beside the program or beside zr's library, for what must not be linked: it may
+ * be absent, and so may be what it needs itself. It stays loaded to the end of the process. */
+
+/* Loads `file` from the folder of this program, or from ../lib or ../bin beside it, or else from those of the
+ * library that this code is in, and finds `symbol` in it. ZR_ERR_UNAVAILABLE with the loader's words: it is
+ * not there, or it needs something that is not. */
+ZR_PRIVATE_API zr_result zr_module_load(const char *file, const char *symbol, void **out);
+
+/* Finds a library by name (the first of `names` that is there, NULL-ended) and the functions of `symbols`
+ * (NULL-ended) in it, in order; a missing one is ZR_ERR_UNAVAILABLE unless its name begins with '?'. Each
+ * name is looked for where the system does (LD_LIBRARY_PATH is the user's way to say where), then in the
+ * wheels that PyTorch brings: beside the PyTorch of this process, and beside the programs of PATH. */
+ZR_PRIVATE_API zr_result zr_module_find(const char *const *names, const char *const *symbols,
+                                        void **functions);
+
+/* ---- Timeouts ------------------------------------------------------------------------------------------ */
+
+/* Waiting time as a timeout counts it. */
+
+/* Maximum time counted between two polls. A stopped or starved waiter polls later than that, and the excess
+ * does not count: a run that is stopped and continued hours later does not time out. */
+#define ZR_TIMEOUT_POLLS_NS 200000000ull
+
+struct zr_timeout {
+    uint64_t polled_ns, waited_ns;
+};
+
+static inline struct zr_timeout zr_timeout_begin(void)
+{
+    return (struct zr_timeout){.polled_ns = zr_os_now_ns()};
+}
+
+/* Adds the time since the last poll and returns the total. Call it at every poll. */
+static inline uint64_t zr_timeout_waited_ns(struct zr_timeout *timeout)
+{
+    uint64_t now_ns = zr_os_now_ns(), passed_ns = now_ns - timeout->polled_ns;
+    timeout->polled_ns = now_ns;
+    timeout->waited_ns += passed_ns < ZR_TIMEOUT_POLLS_NS ? passed_ns : ZR_TIMEOUT_POLLS_NS;
+    return timeout->waited_ns;
+}
 
 #endif

@@ -108,11 +108,6 @@ ssize_t zr_receive_bytes(int socket, void *data, size_t bytes, int flags)
     return zr_receive_packet(socket, data, zr_fault_part(ZR_FAULT_RECEIVE, bytes), flags);
 }
 
-ssize_t zr_send_bytes(int socket, const void *data, size_t bytes, int flags)
-{
-    return zr_send_packet(socket, data, zr_fault_part(ZR_FAULT_SEND, bytes), flags);
-}
-
 int zr_poll(struct pollfd *fds, unsigned count, int timeout_ms)
 {
     uint64_t end_ns = timeout_ms > 0 ? zr_os_now_ns() + (uint64_t)timeout_ms * 1000000 : 0;

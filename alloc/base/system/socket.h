@@ -24,9 +24,8 @@ ZR_PRIVATE_API ssize_t zr_send(int socket, const struct msghdr *message, int fla
 /* Bytes of a packet: recv(), send(). */
 ZR_PRIVATE_API ssize_t zr_receive_packet(int socket, void *data, size_t bytes, int flags);
 ZR_PRIVATE_API ssize_t zr_send_packet(int socket, const void *data, size_t bytes, int flags);
-/* The same of a stream: maybe fewer than `bytes`. */
+/* recv() of a stream: maybe fewer than `bytes`. */
 ssize_t zr_receive_bytes(int socket, void *data, size_t bytes, int flags);
-ssize_t zr_send_bytes(int socket, const void *data, size_t bytes, int flags);
 /* poll(), which goes on after a signal with the time that is left. */
 ZR_PRIVATE_API int zr_poll(struct pollfd *fds, unsigned count, int timeout_ms);
 

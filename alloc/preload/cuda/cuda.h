@@ -1,7 +1,7 @@
 /* cuda.h: internals of libzr_cuda.so: the real driver, the devices' arenas, and the program's blocks,
  * streams, contexts and pools. Private to alloc/preload/cuda/.
  *
- * A program's driver call reaches the function of the same name (see driver.c). The function finds out
+ * A program's driver call reaches the function of the same name (see lookup.c). The function finds out
  * whether the memory is a block of an arena; otherwise it passes the call on to the driver unchanged.
  *
  * Freed memory may be reused:
@@ -23,7 +23,7 @@
 
 #include "alloc/base/compiler.h"
 #include "alloc/preload/cuda/driver_api.h"
-#include "alloc/preload/say.h"
+#include "alloc/preload/usage.h"
 #include "alloc/zr.h"
 #include "defrag/zr_defrag.h"
 
@@ -33,6 +33,11 @@ ZR_CUDA_TAKEN(ZR_CUDA_SHOWN)
 #undef ZR_CUDA_SHOWN
 
 /* ---- The real driver (driver.c) ------------------------------------------------------------------------ */
+
+/* The number of functions that the library replaces. */
+#define ZR_CUDA_ONE(member, name, suffix, parameters) +1
+enum { ZR_CUDA_TAKEN_COUNT = ZR_CUDA_TAKEN(ZR_CUDA_ONE) };
+#undef ZR_CUDA_ONE
 
 /* The driver's functions; NULL: the driver has no function of that name. */
 #define ZR_CUDA_POINTER(member, name, suffix, parameters) zr_cu_result(*member) parameters;
@@ -45,6 +50,10 @@ extern struct zr_cuda_real zr_cuda_real;
 
 /* Finds the driver, once. False: the process has no driver. Any thread. */
 bool zr_cuda_see(void);
+/* The same for a driver that the process has loaded already. */
+bool zr_cuda_see_loaded(void);
+/* The position in ZR_CUDA_TAKEN of a function of the real driver; ZR_CUDA_TAKEN_COUNT: it has none. */
+size_t zr_cuda_taken_index(const void *function);
 
 /* Passes a call on to the real function; an error if there is no driver or no such function. */
 #define ZR_CUDA_PASS(member, ...)                                                                            \
@@ -53,10 +62,8 @@ bool zr_cuda_see(void);
                             : zr_cuda_real.member(__VA_ARGS__))
 
 /* The dynamic linker's own dlsym. */
-void *zr_real_dlsym(void *handle, const char *name);
-
-/* The replacement of a function of the real driver; NULL: the function is not replaced. */
-void *zr_cuda_instead(const void *found);
+typedef void *zr_dlsym_function(void *handle, const char *name);
+zr_dlsym_function *zr_real_dlsym(void);
 
 /* ---- Per-thread default streams (thunks.c) ------------------------------------------------------------- */
 
@@ -135,13 +142,13 @@ void zr_cuda_log(const char *call);
 bool zr_cuda_forked(void);
 /* Records that the process uses CUDA, so that its forked children cannot. */
 void zr_cuda_note_used(void);
+void zr_cuda_devices_forked(void);
+/* Reports a failed assertion: existing blocks remain, and the driver serves further allocations. */
+void zr_cuda_note_broken(const char *condition, const char *file, int line);
 
 /* Destroys the device's arena before the program resets the primary context, which frees all memory. Waits
- * until all calls have left, and blocks new ones. */
-void zr_cuda_device_end(int ordinal);
-/* Registers the one function that destroys other users of the backend before the backend is destroyed, while
- * no call is inside. */
-void zr_cuda_at_device_end(void (*end)(struct zr_cuda_device *device));
+ * until all calls have left, and blocks new ones. `end_users` ends all that uses the backend. */
+void zr_cuda_device_end(int ordinal, void (*end_users)(struct zr_cuda_device *device));
 /* Lets the driver serve the device's further allocations; existing blocks remain. */
 void zr_cuda_device_give_up(int ordinal, const char *why);
 
@@ -165,6 +172,9 @@ bool zr_cuda_stream_number(struct zr_cuda_device *device, zr_cu_stream stream, u
 /* Removes the streams of a context that is destroyed. */
 void zr_cuda_streams_forget(zr_cu_context context);
 void zr_cuda_streams_forked(void);
+/* Whether the program created the context, and forgetting it when the program destroys it. */
+bool zr_cuda_context_known(zr_cu_context context);
+void zr_cuda_context_forget(zr_cu_context context);
 
 /* ---- Blocks (blocks.c, memory.c) ----------------------------------------------------------------------- */
 
@@ -213,10 +223,6 @@ bool zr_cuda_blocks_search(bool (*test)(const struct zr_cuda_block *, const void
 /* Copies the first block that begins at or after the address. */
 bool zr_cuda_blocks_next(uintptr_t address, struct zr_cuda_block *out);
 void zr_cuda_blocks_forked(void);
-
-/* Sets the granule class of a block's bytes from the address on (bytes 0: to the block's end), so that memory
- * used by others is not moved. */
-void zr_cuda_fix(zr_cu_address address, size_t bytes, enum zr_granule_class granule_class);
 
 struct zr_cuda_request {
     size_t bytes;

@@ -3,11 +3,8 @@
 #define _GNU_SOURCE
 #include "alloc/preload/cuda/cuda.h"
 
-#include <errno.h>
 #include <pthread.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "alloc/backend/backend.h"
@@ -51,8 +48,7 @@ void zr_cuda_log(const char *call)
         zr_say("%s: %s", call, zr_last_error());
 }
 
-/* Called by a failed assertion: existing blocks remain, and the driver serves further allocations. */
-static void note_broken(const char *condition, const char *file, int line)
+void zr_cuda_note_broken(const char *condition, const char *file, int line)
 {
     if (!atomic_exchange(&is_broken, true))
         zr_say("%s:%d: assertion %s failed: the CUDA driver serves all further allocations", file, line,
@@ -382,16 +378,8 @@ zr_cu_result zr_cuda_device_open(struct zr_cuda_device *device)
     return passed_on ? (zr_cu_result)ZR_CU_NOT_SUPPORTED : zr_cuda_code(result);
 }
 
-static void (*_Atomic device_end)(struct zr_cuda_device *);
-
-void zr_cuda_at_device_end(void (*end)(struct zr_cuda_device *device))
+void zr_cuda_device_end(int ordinal, void (*end_users)(struct zr_cuda_device *device))
 {
-    atomic_store(&device_end, end);
-}
-
-void zr_cuda_device_end(int ordinal)
-{
-    struct zr_cuda_block block;
     if (ordinal < 0 || ordinal >= ZR_CUDA_DEVICES_MAX || zr_cuda_forked())
         return;
     struct zr_cuda_device *device = &devices[ordinal];
@@ -400,17 +388,8 @@ void zr_cuda_device_end(int ordinal)
     device->retained = NULL;
     pthread_mutex_unlock(&making);
     if (atomic_load(&device->ready)) {
-        while (zr_cuda_blocks_take_any(NULL, device, &block))
-            if (!block.arena)
-                zr_import_release(device->backend, block.import);
-            else if (block.pool)
-                zr_cuda_pool_count(block.pool, block.bytes, false);
-        zr_cuda_deferred_forget(device);
-        void (*end)(struct zr_cuda_device *) = atomic_load(&device_end);
-        if (end)
-            end(device);
+        end_users(device);
         atomic_store(&device->ready, false);
-        zr_cuda_streams_forget(device->primary);
         destroy_parts(device);
         zr_cuda_figures_note(device);
     }
@@ -469,33 +448,16 @@ bool zr_cuda_forked(void)
     return atomic_load_explicit(&forked, memory_order_relaxed);
 }
 
-/* Resets locks that other threads of the parent may have held. The child must not use the parent's CUDA
- * state. */
-static void in_child(void)
+void zr_cuda_devices_forked(void)
 {
     if (atomic_load(&uses_cuda))
         atomic_store(&forked, true);
     pthread_mutex_init(&making, NULL);
     pthread_mutex_init(&settling, NULL);
     pthread_rwlock_init(&devices_lock, NULL);
-    zr_cuda_thunks_forked();
-    zr_cuda_blocks_forked();
-    zr_cuda_pools_forked();
-    zr_cuda_streams_forked();
-    zr_cuda_ipc_forked();
-    zr_cuda_figures_forked();
 }
 
 void zr_cuda_note_used(void)
 {
     atomic_store_explicit(&uses_cuda, true, memory_order_relaxed);
-}
-
-static __attribute__((constructor)) void start(void)
-{
-    zr_assert_handler_set(note_broken);
-    pthread_atfork(NULL, NULL, in_child);
-    if (zr_option_get(ZR_OPTION_VERBOSE))
-        zr_say("libzr_cuda.so serves process %ld (%s)", (long)getpid(), program_invocation_name);
-    zr_cuda_paths_start();
 }

@@ -100,7 +100,8 @@ static int connect_to_exporter(const struct zr_process *process)
     return -1;
 }
 
-bool zr_ipc_receive(int socket, struct zr_segment *segments, size_t count)
+/* Receives the mappings. False: the peer has closed the connection, or sent an invalid message. */
+static bool receive_segments(int socket, struct zr_segment *segments, size_t count)
 {
     union {
         struct cmsghdr head;
@@ -152,7 +153,7 @@ static zr_cu_result import(struct zr_cuda_device *device, int socket, const stru
     for (size_t i = 0; i < answer.segments_count; i++)
         segments[i].fd = -1;
     zr_cu_result code = ZR_CU_INVALID_VALUE;
-    if (zr_ipc_receive(socket, segments, answer.segments_count)) {
+    if (receive_segments(socket, segments, answer.segments_count)) {
         for (size_t i = 0; i < answer.segments_count; i++)
             if (__builtin_add_overflow(mapped_bytes, segments[i].bytes, &mapped_bytes))
                 mapped_bytes = 0;

@@ -33,8 +33,4 @@ unsigned zr_ipc_name(const struct zr_process *process, struct sockaddr_un *out);
 /* Starts the server thread unless it runs. False, with zr_last_error(): the start failed. */
 bool zr_ipc_serve(void);
 
-/* Send and receive the mappings. False: the peer has closed the connection, or sent an invalid message. */
-bool zr_ipc_send(int socket, const struct zr_segment *segments, size_t count);
-bool zr_ipc_receive(int socket, struct zr_segment *segments, size_t count);
-
 #endif

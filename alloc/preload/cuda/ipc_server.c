@@ -23,7 +23,8 @@ static int listener = -1; /* lock: `lock`; the server thread uses the descriptor
 
 /* ---- One request --------------------------------------------------------------------------------------- */
 
-bool zr_ipc_send(int socket, const struct zr_segment *segments, size_t count)
+/* Sends the mappings. False: the peer has closed the connection. */
+static bool send_segments(int socket, const struct zr_segment *segments, size_t count)
 {
     union {
         struct cmsghdr head;
@@ -92,7 +93,7 @@ static void answer(int socket)
     if (segments)
         reply = (struct zr_ipc_answer){count, lead_bytes, block.bytes};
     if (zr_send_packet(socket, &reply, sizeof reply, 0) == sizeof reply && segments)
-        zr_ipc_send(socket, segments, count);
+        send_segments(socket, segments, count);
     if (segments)
         zr_block_export_end(block.arena, (void *)block.address);
     zr_cuda_leave(&call);

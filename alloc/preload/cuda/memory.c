@@ -483,23 +483,9 @@ zr_cu_result cuPointerGetAttributes(unsigned int count, zr_cu_pointer_attribute 
     return code;
 }
 
-/* A program that sets an attribute may register the memory with a network card, so the granules get fixed. */
-zr_cu_result cuPointerSetAttribute(const void *value, zr_cu_pointer_attribute which, zr_cu_address address)
-{
-    struct zr_cuda_block block;
-    zr_cuda_fix(address, 0, ZR_GRANULE_REGISTERED);
-    if (which != ZR_CU_POINTER_SYNC_MEMOPS || !value || zr_cuda_forked() ||
-        !zr_cuda_blocks_find(address, &block))
-        return ZR_CUDA_PASS(pointer_set, value, which, address);
-    if (*(const int *)value == 0) /* other memory of the context may need the flag */
-        return ZR_CU_SUCCESS;
-    zr_cu_result code = synchronous_copies(&block, true);
-    return code == ZR_CU_NOT_SUPPORTED ? ZR_CUDA_PASS(pointer_set, value, which, address) : code;
-}
-
-/* ---- Memory that devices or other processes use -------------------------------------------------------- */
-
-void zr_cuda_fix(zr_cu_address address, size_t bytes, enum zr_granule_class granule_class)
+/* Sets the granule class of a block's bytes from the address on (bytes 0: to the block's end), so that memory
+ * used by others is not moved. */
+static void fix_granules(zr_cu_address address, size_t bytes, enum zr_granule_class granule_class)
 {
     struct zr_cuda_block block;
     struct zr_cuda_call call;
@@ -514,6 +500,22 @@ void zr_cuda_fix(zr_cu_address address, size_t bytes, enum zr_granule_class gran
     zr_cuda_leave(&call);
 }
 
+/* A program that sets an attribute may register the memory with a network card, so the granules get fixed. */
+zr_cu_result cuPointerSetAttribute(const void *value, zr_cu_pointer_attribute which, zr_cu_address address)
+{
+    struct zr_cuda_block block;
+    fix_granules(address, 0, ZR_GRANULE_REGISTERED);
+    if (which != ZR_CU_POINTER_SYNC_MEMOPS || !value || zr_cuda_forked() ||
+        !zr_cuda_blocks_find(address, &block))
+        return ZR_CUDA_PASS(pointer_set, value, which, address);
+    if (*(const int *)value == 0) /* other memory of the context may need the flag */
+        return ZR_CU_SUCCESS;
+    zr_cu_result code = synchronous_copies(&block, true);
+    return code == ZR_CU_NOT_SUPPORTED ? ZR_CUDA_PASS(pointer_set, value, which, address) : code;
+}
+
+/* ---- Memory that devices or other processes use -------------------------------------------------------- */
+
 /* Fails, as for memory of cuMemAlloc: the program would take one granule's handle for the whole block. */
 zr_cu_result cuMemRetainAllocationHandle(zr_cu_memory *out, void *address)
 {
@@ -527,6 +529,6 @@ zr_cu_result cuMemGetHandleForAddressRange(void *out, zr_cu_address address, siz
                                            unsigned long long flags)
 {
     if (out)
-        zr_cuda_fix(address, bytes, ZR_GRANULE_REGISTERED);
+        fix_granules(address, bytes, ZR_GRANULE_REGISTERED);
     return ZR_CUDA_PASS(handle_for_range, out, address, bytes, type, flags);
 }

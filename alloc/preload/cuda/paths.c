@@ -34,7 +34,7 @@ static bool is_missed(const struct zr_cuda_way *path, int version)
     bool missed = false;
     for (size_t i = 0; !path->why && i < 2; i++) {
         void *function = newest(path->name, version, kinds[i]);
-        missed |= function && !zr_cuda_instead(function);
+        missed |= function && zr_cuda_taken_index(function) == ZR_CUDA_TAKEN_COUNT;
     }
     return missed;
 }
@@ -45,7 +45,7 @@ static bool is_missed(const struct zr_cuda_way *path, int version)
 static bool is_first_in_order(void)
 {
     Dl_info first, own;
-    void *found = zr_real_dlsym(RTLD_DEFAULT, "cuMemAlloc_v2");
+    void *found = zr_real_dlsym()(RTLD_DEFAULT, "cuMemAlloc_v2");
     return found && dladdr(found, &first) && dladdr((void *)zr_cuda_see, &own) &&
            first.dli_fbase == own.dli_fbase;
 }
@@ -76,7 +76,7 @@ void zr_cuda_paths_check(void)
     zr_cu_result (*driver_version)(int *) = NULL;
     void *library = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
     if (library)
-        *(void **)&driver_version = zr_real_dlsym(library, "cuDriverGetVersion");
+        *(void **)&driver_version = zr_real_dlsym()(library, "cuDriverGetVersion");
     if (driver_version)
         driver_version(&version);
     for (size_t i = 0; i < ZR_CUDA_WAYS_COUNT; i++) {

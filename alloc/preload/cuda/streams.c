@@ -375,39 +375,21 @@ zr_cu_result cuCtxCreate_v4(zr_cu_context *out, void *parameters, unsigned int f
     return note_context(ZR_CUDA_PASS(context_new_v4, out, parameters, flags, device), out, device);
 }
 
-/* Frees the context's blocks, because the driver frees all memory of a destroyed context. */
-zr_cu_result cuCtxDestroy_v2(zr_cu_context context)
+bool zr_cuda_context_known(zr_cu_context context)
 {
-    struct zr_cuda_block block;
-    struct zr_cuda_call call = {0};
-    if (zr_cuda_forked() || !context || !zr_cuda_see())
-        return ZR_CUDA_PASS(context_end, context);
-    bool ours = false;
+    bool known = false;
     zr_lock_acquire(&lock);
     for (size_t i = 0; i < contexts_count; i++)
-        ours |= contexts[i].context == context;
+        known |= contexts[i].context == context;
     zr_lock_release(&lock);
-    while (ours && zr_cuda_blocks_take_any(context, NULL, &block)) {
-        zr_cuda_keep(&call);
-        if (block.arena)
-            zr_cuda_block_end(&block, true, NULL);
-        else
-            zr_import_release(block.device->backend, block.import);
-        zr_cuda_leave(&call);
-    }
-    if (ours)
-        zr_cuda_streams_forget(context);
-    zr_cu_result code = ZR_CUDA_PASS(context_end, context);
+    return known;
+}
+
+void zr_cuda_context_forget(zr_cu_context context)
+{
     zr_lock_acquire(&lock);
-    for (size_t i = 0; ours && code == ZR_CU_SUCCESS && i < contexts_count; i++)
+    for (size_t i = 0; i < contexts_count; i++)
         if (contexts[i].context == context)
             contexts[i] = contexts[--contexts_count];
     zr_lock_release(&lock);
-    return code;
-}
-
-zr_cu_result cuDevicePrimaryCtxReset_v2(zr_cu_device device)
-{
-    zr_cuda_device_end(device);
-    return ZR_CUDA_PASS(primary_reset, device);
 }

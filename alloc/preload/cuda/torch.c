@@ -58,7 +58,7 @@ static zr_arena *arena_of_thread(const struct zr_cuda_device *device, zr_cu_stre
     return arena || !captured || !zr_cuda_stream_capturing(stream) ? arena : captured;
 }
 
-static void destroy_pools(struct zr_cuda_device *device)
+void zr_torch_device_end(struct zr_cuda_device *device)
 {
     zr_lock_acquire(&lock);
     for (size_t i = 0; i < POOLS_MAX; i++)
@@ -77,7 +77,6 @@ void zr_torch_begin_allocate_to_pool(int ordinal, struct zr_torch_pool_id id, vo
     if (!is_device(ordinal) || zr_cuda_enter_device(&call, ordinal) != ZR_CU_SUCCESS)
         return;
     struct zr_cuda_device *device = call.device;
-    zr_cuda_at_device_end(destroy_pools);
     zr_lock_acquire(&lock);
     bool exists = find_pool(device, id) != NULL;
     zr_lock_release(&lock);

@@ -1,6 +1,6 @@
 /* torch.h: functions that torch.cuda.memory.CUDAPluggableAllocator calls, with the signatures of its setters.
  * The library may also be preloaded. A size of 0 returns NULL; a failure returns NULL, which PyTorch reports
- * as out of memory. Private to alloc/preload/cuda/; the functions are exported. */
+ * as out of memory. Private to alloc/preload/cuda/; PyTorch's functions are exported. */
 #ifndef ZR_PRELOAD_CUDA_TORCH_H
 #define ZR_PRELOAD_CUDA_TORCH_H
 
@@ -35,5 +35,8 @@ ZR_EXPORT void zr_torch_reset(void);
  * pluggable allocator; called by ctypes. Returns 0 or a zr_result; zr_torch_error() returns the message. */
 ZR_EXPORT int zr_torch_snapshot(const char *path);
 ZR_EXPORT const char *zr_torch_error(void);
+
+/* Destroys the pools' arenas of a device that ends, while no call is inside. */
+void zr_torch_device_end(struct zr_cuda_device *device);
 
 #endif

@@ -113,4 +113,22 @@ void zr_service_report_idle(struct zr_service *service, size_t bytes);
 /* Reconnects if a retry is due; called periodically. */
 void zr_service_tick(struct zr_service *service);
 
+/* ---- The helper thread (helper.c) ---------------------------------------------------------------------- */
+
+/* A process that is a client of zrd has one helper thread, which polls the notification sockets of all its
+ * connections and returns idle memory. The thread does nothing else, because zrd disconnects a client that
+ * misses the deadline. The thread starts at the first allocation that needs memory from zrd and whose caller
+ * holds no locks; until then zrd requests no memory. A child after fork() starts its own thread. */
+
+/* Swaps out up to `bytes` of memory in use to a tier of the caller, until `until_ns`. Returns the bytes that
+ * were returned to zrd. The helper calls the function when zrd requests memory of a paused run. */
+typedef size_t zr_helper_spill(void *state, size_t bytes, uint64_t until_ns);
+/* Sets the function; NULL: none. Returns after a running call of the previous function has ended. Any thread
+ * except the helper. */
+void zr_helper_set_spill(zr_helper_spill *spill, void *state);
+
+extern _Atomic bool zr_helper_started; /* the thread was started, or its start failed */
+/* Called without locks. Keeps errno and the last error. */
+void zr_helper_start(void);
+
 #endif

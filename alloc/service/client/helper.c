@@ -1,6 +1,5 @@
-/* helper.c: see helper.h. Uses core/reclaim.c and client.c. */
+/* helper.c: see client.h. Uses core/reclaim.c and client.c. */
 #define _GNU_SOURCE
-#include "alloc/service/client/helper.h"
 
 #include <errno.h>
 #include <poll.h>

@@ -13,7 +13,7 @@
 
 #include "alloc/base/error.h"
 #include "alloc/base/hash.h"
-#include "alloc/base/system/folders.h"
+#include "alloc/base/system/file.h"
 #include "alloc/base/system/os.h"
 #include "alloc/base/system/socket.h"
 

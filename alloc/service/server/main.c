@@ -13,7 +13,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "alloc/backend/cuda_device.h"
+#include "alloc/backend/lender.h"
 #include "alloc/base/error.h"
 #include "alloc/base/option.h"
 #include "alloc/base/sizes.h"

@@ -7,7 +7,6 @@
 #include <string.h>
 
 #include "alloc/base/system/file.h"
-#include "alloc/base/system/folders.h"
 
 #define PATIENCE_NS UINT64_C(500000000)
 #define MIN_BYTES   ((uint64_t)1 << 20) /* skips launchers, which hold almost nothing */

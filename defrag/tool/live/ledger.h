@@ -25,8 +25,6 @@ struct zr_memory_ledger {
                                                                  struct must not be copied */
 };
 
-/* Adds a row, unless it has no bytes. */
-void zr_ledger_row_add(struct zr_memory_ledger *ledger, struct zr_ledger_row row);
 /* Bytes of the total that no row has. 0 or more. */
 int64_t zr_ledger_residual(const struct zr_memory_ledger *ledger);
 

@@ -12,7 +12,8 @@
 #include "alloc/base/error.h"
 #include "alloc/base/system/file.h"
 
-void zr_ledger_row_add(struct zr_memory_ledger *ledger, struct zr_ledger_row row)
+/* Adds a row, unless it has no bytes. */
+static void add_row(struct zr_memory_ledger *ledger, struct zr_ledger_row row)
 {
     if (row.bytes != 0 && ledger->rows_count < ZR_LEDGER_ROWS)
         ledger->rows[ledger->rows_count++] = row;
@@ -30,8 +31,8 @@ int64_t zr_ledger_residual(const struct zr_memory_ledger *ledger)
 static void close_rows(struct zr_memory_ledger *ledger)
 {
     int64_t left = zr_ledger_residual(ledger);
-    zr_ledger_row_add(
-        ledger, (struct zr_ledger_row){.name = "counted at another moment", .bytes = left < 0 ? left : 0});
+    add_row(ledger,
+            (struct zr_ledger_row){.name = "counted at another moment", .bytes = left < 0 ? left : 0});
 }
 
 /* ---- Arenas -------------------------------------------------------------------------------------------- */
@@ -56,14 +57,14 @@ static void add_arena(struct holdings *sum, const struct zr_arena_stats *stats)
 static void add_mapped(struct zr_memory_ledger *out, const struct holdings *sum)
 {
     for (unsigned tag = 0; tag < ZR_TAG_COUNT; tag++)
-        zr_ledger_row_add(out, (struct zr_ledger_row){.name = zr_tag_name((zr_tag)tag),
-                                                      .is_tag = true,
-                                                      .bytes = (int64_t)sum->by_tag[tag]});
-    zr_ledger_row_add(out, (struct zr_ledger_row){.name = "freed, and a stream may still use it",
-                                                  .bytes = (int64_t)sum->pending_bytes});
-    zr_ledger_row_add(out, (struct zr_ledger_row){
-                               .name = "free in the arenas",
-                               .bytes = (int64_t)(sum->mapped_bytes - sum->live_bytes - sum->pending_bytes)});
+        add_row(out, (struct zr_ledger_row){.name = zr_tag_name((zr_tag)tag),
+                                            .is_tag = true,
+                                            .bytes = (int64_t)sum->by_tag[tag]});
+    add_row(out, (struct zr_ledger_row){.name = "freed, and a stream may still use it",
+                                        .bytes = (int64_t)sum->pending_bytes});
+    add_row(out, (struct zr_ledger_row){
+                     .name = "free in the arenas",
+                     .bytes = (int64_t)(sum->mapped_bytes - sum->live_bytes - sum->pending_bytes)});
 }
 
 /* ---- Mappings ------------------------------------------------------------------------------------------ */
@@ -273,12 +274,11 @@ zr_result zr_ledger_host(struct zr_memory_ledger *out, uint64_t *cached_bytes, c
         return result;
     add_mapped(out, &sum);
     int64_t beyond = (int64_t)(resident[IN_ARENA] - sum.mapped_bytes);
-    zr_ledger_row_add(out, (struct zr_ledger_row){.name = beyond < 0 ? "not touched yet"
-                                                                     : "mapped twice, or mapped meanwhile",
-                                                  .bytes = beyond});
+    add_row(out, (struct zr_ledger_row){.name = beyond < 0 ? "not touched yet"
+                                                           : "mapped twice, or mapped meanwhile",
+                                        .bytes = beyond});
     for (unsigned kind = PROGRAM; kind < KINDS_COUNT; kind++)
-        zr_ledger_row_add(out,
-                          (struct zr_ledger_row){.name = kind_names[kind], .bytes = (int64_t)resident[kind]});
+        add_row(out, (struct zr_ledger_row){.name = kind_names[kind], .bytes = (int64_t)resident[kind]});
     close_rows(out);
     return ZR_OK;
 }
@@ -318,11 +318,10 @@ static void add_others(struct zr_memory_ledger *out, const struct zr_live *live,
         }
         memcpy(out->programs[count], other.shown.program, sizeof out->programs[count]);
         zr_make_plain(out->programs[count]);
-        zr_ledger_row_add(
-            out, (struct zr_ledger_row){.name = out->programs[count++], .bytes = (int64_t)bytes, .pid = pid});
+        add_row(out,
+                (struct zr_ledger_row){.name = out->programs[count++], .bytes = (int64_t)bytes, .pid = pid});
     }
-    zr_ledger_row_add(
-        out, (struct zr_ledger_row){.name = "further processes on zr", .bytes = (int64_t)more_bytes});
+    add_row(out, (struct zr_ledger_row){.name = "further processes on zr", .bytes = (int64_t)more_bytes});
 }
 
 /* Adds the memory that was in use before this process opened the device and that no process on zr publishes;
@@ -331,10 +330,10 @@ static void add_before(struct zr_memory_ledger *out, uint64_t before_bytes, uint
 {
     int64_t before = (int64_t)(before_bytes - (earlier_bytes < before_bytes ? earlier_bytes : before_bytes));
     int64_t left = zr_ledger_residual(out);
-    zr_ledger_row_add(out, (struct zr_ledger_row){.name = "there before zr: the context, others",
-                                                  .bytes = before < left ? before
-                                                           : left > 0    ? left
-                                                                         : 0});
+    add_row(out, (struct zr_ledger_row){.name = "there before zr: the context, others",
+                                        .bytes = before < left ? before
+                                                 : left > 0    ? left
+                                                               : 0});
 }
 
 void zr_ledger_device(struct zr_memory_ledger *out, const struct zr_live *live, uint64_t backend)
@@ -354,13 +353,12 @@ void zr_ledger_device(struct zr_memory_ledger *out, const struct zr_live *live, 
         out->total_bytes = arena->device_total_bytes - arena->device_free_bytes;
     }
     add_mapped(out, &sum);
-    zr_ledger_row_add(out, (struct zr_ledger_row){.name = "kept for later, not mapped",
-                                                  .bytes = (int64_t)sum.cached_bytes});
-    zr_ledger_row_add(
-        out, (struct zr_ledger_row){.name = "reserved otherwise by the arenas",
-                                    .bytes = (int64_t)(reserved - sum.mapped_bytes - sum.cached_bytes)});
-    zr_ledger_row_add(out, (struct zr_ledger_row){.name = "held by zr beside its arenas",
-                                                  .bytes = (int64_t)(held - reserved)});
+    add_row(out,
+            (struct zr_ledger_row){.name = "kept for later, not mapped", .bytes = (int64_t)sum.cached_bytes});
+    add_row(out, (struct zr_ledger_row){.name = "reserved otherwise by the arenas",
+                                        .bytes = (int64_t)(reserved - sum.mapped_bytes - sum.cached_bytes)});
+    add_row(out, (struct zr_ledger_row){.name = "held by zr beside its arenas",
+                                        .bytes = (int64_t)(held - reserved)});
     add_others(out, live, device, &earlier_bytes);
     add_before(out, before_bytes, earlier_bytes);
     close_rows(out);

@@ -25,7 +25,7 @@
 
 #include "alloc/base/error.h"
 #include "alloc/base/sizes.h"
-#include "alloc/base/system/folders.h"
+#include "alloc/base/system/file.h"
 #include "alloc/telemetry/trace_format.h"
 #include "defrag/zr_defrag.h"
 

@@ -1,4 +1,6 @@
-/* events_csv.h: reads events from a CSV: a line of column names, then one row for each event. `zr export
+/* events_csv.h: reads events from a CSV, zr's own or a log of RAPIDS' memory manager.
+ *
+ * zr's CSV has a line of column names, then one row for each event. `zr export
  * --format csv` writes this format, and so may any program. Private to defrag/.
  *
  * Columns, in any order; others are ignored:
@@ -36,5 +38,13 @@ void zr_events_csv_close(struct zr_events_csv *reader);
 zr_result zr_events_csv_next(struct zr_events_csv *reader, struct zr_record *out, bool *more);
 /* The name of a kind of event. */
 const char *zr_record_kind_name(enum zr_record_kind kind);
+
+/* ---- Logs of RAPIDS' memory manager (rmm.c) ------------------------------------------------------------ */
+
+/* Whether a header line is that of an RMM log. `line` is zero-terminated. */
+bool zr_rmm_is(const char *line);
+/* Reads the next request as a record; its time is the time of day, 0: unreadable. *more is false at the end.
+ * ZR_ERR_FORMAT, with file and line. */
+zr_result zr_rmm_next(struct zr_csv *csv, struct zr_record *out, bool *more);
 
 #endif

@@ -198,14 +198,14 @@ static zr_result need(const struct zr_pickle *pickle, size_t count)
                : wrong(pickle, "too few values are on the stack");
 }
 
-zr_result zr_pickle_push(struct zr_pickle *pickle, struct zr_pickle_value value)
+static zr_result push(struct zr_pickle *pickle, struct zr_pickle_value value)
 {
     return zr_vector_add(&pickle->stack, &value);
 }
 
 static zr_result push_integer(struct zr_pickle *pickle, int64_t integer)
 {
-    return zr_pickle_push(pickle, (struct zr_pickle_value){.kind = ZR_PICKLE_INTEGER, .integer = integer});
+    return push(pickle, (struct zr_pickle_value){.kind = ZR_PICKLE_INTEGER, .integer = integer});
 }
 
 static zr_result push_text(struct zr_pickle *pickle, uint64_t bytes)
@@ -219,7 +219,7 @@ static zr_result push_text(struct zr_pickle *pickle, uint64_t bytes)
         result = take_into(pickle, bytes, room);
     if (result == ZR_OK)
         result = zr_pickle_text_add(pickle, bytes, &value);
-    return result == ZR_OK ? zr_pickle_push(pickle, value) : result;
+    return result == ZR_OK ? push(pickle, value) : result;
 }
 
 /* Pushes a two's complement number of any length; with more than TAKEN_MAX bytes it is beyond 64 bits. */
@@ -227,8 +227,7 @@ static zr_result push_long(struct zr_pickle *pickle, uint64_t bytes)
 {
     if (bytes > TAKEN_MAX) {
         zr_result result = take_into(pickle, bytes, NULL);
-        return result == ZR_OK ? zr_pickle_push(pickle, (struct zr_pickle_value){.kind = ZR_PICKLE_BIG})
-                               : result;
+        return result == ZR_OK ? push(pickle, (struct zr_pickle_value){.kind = ZR_PICKLE_BIG}) : result;
     }
     const unsigned char *data = take(pickle, bytes);
     if (!data)
@@ -241,10 +240,10 @@ static zr_result push_long(struct zr_pickle *pickle, uint64_t bytes)
         if (i < 8)
             value = (value & ~(UINT64_C(0xff) << (8 * i))) | (uint64_t)data[i] << (8 * i);
         else if (data[i] != (negative ? 0xff : 0))
-            return zr_pickle_push(pickle, (struct zr_pickle_value){.kind = ZR_PICKLE_BIG});
+            return push(pickle, (struct zr_pickle_value){.kind = ZR_PICKLE_BIG});
     }
     if (((value >> 63) & 1) != negative)
-        return zr_pickle_push(pickle, (struct zr_pickle_value){.kind = ZR_PICKLE_BIG});
+        return push(pickle, (struct zr_pickle_value){.kind = ZR_PICKLE_BIG});
     return push_integer(pickle, (int64_t)value);
 }
 
@@ -258,7 +257,7 @@ static zr_result push_real(struct zr_pickle *pickle)
     for (unsigned i = 0; i < 8; i++)
         bits = bits << 8 | data[i];
     memcpy(&value.real, &bits, sizeof bits);
-    return zr_pickle_push(pickle, value);
+    return push(pickle, value);
 }
 
 static zr_result push_mark(struct zr_pickle *pickle)
@@ -286,7 +285,7 @@ static zr_result push_container(struct zr_pickle *pickle, enum zr_pickle_kind ki
     if (result == ZR_OK)
         result = zr_pickle_container_add(pickle, kind, &value);
     if (result == ZR_OK)
-        result = zr_pickle_push(pickle, value);
+        result = push(pickle, value);
     return result == ZR_OK ? zr_pickle_stream_pushed(pickle, value) : result;
 }
 
@@ -315,7 +314,7 @@ static zr_result collect(struct zr_pickle *pickle, enum zr_pickle_kind kind, siz
     zr_result result = zr_pickle_container_add(pickle, kind, &value);
     if (result == ZR_OK)
         result = zr_pickle_append(pickle, value, first);
-    return result == ZR_OK ? zr_pickle_push(pickle, value) : result;
+    return result == ZR_OK ? push(pickle, value) : result;
 }
 
 static zr_result collect_marked(struct zr_pickle *pickle, enum zr_pickle_kind kind)
@@ -354,7 +353,7 @@ static zr_result get(struct zr_pickle *pickle, unsigned number_bytes)
     struct zr_pickle_value value = zr_pickle_memo_get(pickle, number);
     if (value.kind == ZR_PICKLE_ABSENT)
         return wrong(pickle, "a memo entry is read that was never written");
-    return zr_pickle_push(pickle, value);
+    return push(pickle, value);
 }
 
 static zr_result put(struct zr_pickle *pickle, uint64_t number)
@@ -459,11 +458,11 @@ static zr_result run(struct zr_pickle *pickle, unsigned opcode)
     case OP_BINFLOAT:
         return push_real(pickle);
     case OP_NONE:
-        return zr_pickle_push(pickle, (struct zr_pickle_value){.kind = ZR_PICKLE_NONE});
+        return push(pickle, (struct zr_pickle_value){.kind = ZR_PICKLE_NONE});
     case OP_NEWTRUE:
     case OP_NEWFALSE:
-        return zr_pickle_push(
-            pickle, (struct zr_pickle_value){.kind = ZR_PICKLE_BOOL, .integer = opcode == OP_NEWTRUE});
+        return push(pickle,
+                    (struct zr_pickle_value){.kind = ZR_PICKLE_BOOL, .integer = opcode == OP_NEWTRUE});
     case OP_BINGET:
         return get(pickle, 1);
     case OP_LONG_BINGET:

@@ -23,7 +23,6 @@ struct zr_pickle_container {
 zr_result zr_pickle_wrong(const struct zr_pickle *pickle, const char *what);
 /* The stack height of the last mark, below which operations may not reach. */
 size_t zr_pickle_floor(const struct zr_pickle *pickle);
-zr_result zr_pickle_push(struct zr_pickle *pickle, struct zr_pickle_value value);
 
 /* Texts. Makes room for `bytes` bytes, which the caller fills in; then returns the value, which is equal for
  * equal texts. */

@@ -2,7 +2,7 @@
 #include <string.h>
 
 #include "alloc/base/error.h"
-#include "defrag/trace/formats/rmm.h"
+#include "defrag/trace/formats/events_csv.h"
 
 static const char header[] = "Thread,Time,Action,Pointer,Size,Stream";
 

@@ -7,8 +7,8 @@
  *
  * Packing widens elements to floats (once per 64 to 384 multiplications), or pairs neighbours on processors
  * with two-byte arithmetic. */
-#include "kernels/cpu/products/product.h"
 #include "kernels/cpu/products/gemm.h"
+#include "kernels/cpu/products/panels.h"
 
 #include <stdatomic.h>
 

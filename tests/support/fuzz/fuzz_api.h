@@ -599,7 +599,9 @@ static inline void api_ring_start(struct api_arena *in)
                                       .buffers_count = dice % 4 + (dice < 250)};
     bool bad = options.buffers_count == 0 || options.buffers_count > API_BUFFERS || dice == 255;
     in->ring = (struct api_ring){
-        .bytes = zr_ring_bytes(&options), .tag = options.tag, .count = options.buffers_count};
+        .bytes = dice == 255 ? 0 : (options.buffer_bytes + 255) / 256 * 256 * options.buffers_count,
+        .tag = options.tag,
+        .count = options.buffers_count};
     if (!api_call(zr_ring_create(&in->ring.ring, &options),
                   (bad ? API_BIT(ERR_INVALID) : API_OK) | API_SHORT | API_BIT(ERR_TAG_LIMIT) |
                       (in->reject_every ? API_BIT(ERR_UNAVAILABLE) : 0))) {

@@ -59,14 +59,6 @@ void *zr_heap_zalloc(size_t count, size_t bytes)
     return fuzz_heap_count(calloc(1, all ? all : 1));
 }
 
-void *zr_heap_realloc(void *old, size_t bytes)
-{
-    if (fuzz_heap_refuses(bytes))
-        return NULL;
-    fuzz_heap_live_bytes -= malloc_usable_size(old);
-    return fuzz_heap_count(realloc(old, bytes ? bytes : 1));
-}
-
 void zr_heap_free(void *object)
 {
     fuzz_heap_live_bytes -= malloc_usable_size(object);

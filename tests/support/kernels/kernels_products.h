@@ -4,7 +4,7 @@
 #ifndef ZR_TESTS_KERNELS_PRODUCTS_H
 #define ZR_TESTS_KERNELS_PRODUCTS_H
 
-#include "kernels/cpu/products/product.h"
+#include "kernels/cpu/products/gemm.h"
 #include "tests/support/kernels/kernels_reference.h"
 #include "tests/support/kernels/kernels_support.h"
 

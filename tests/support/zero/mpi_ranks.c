@@ -11,7 +11,8 @@
 #include "tests/support/zero/comm_circle.h"
 #include "tests/support/zero/comm_groups.h"
 #include "zero/comm/message/message.h"
-#include "zero/comm/message/mpi_start.h"
+#include "zero/comm/mesh.h"
+#include "zero/launch/start.h"
 
 struct task {
     const char *what;

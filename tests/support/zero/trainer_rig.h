@@ -197,7 +197,7 @@ static inline struct rig_adapter rig_adapter_of(const struct rig *rig, const str
 {
     const struct zr_transformer *t = &rig->state.transformer;
     const struct zr_lora *lora = &t->shape.trainable->lora;
-    bool turned = zr_shape_table(&t->shape)->turned;
+    bool turned = t->table->turned;
     char a[80], b[80];
     size_t index, stem = strlen(matrix->name) - strlen("weight");
     snprintf(a, sizeof a, "%.*slora_A.weight", (int)stem, matrix->name);

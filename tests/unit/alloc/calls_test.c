@@ -179,7 +179,6 @@ static void test_planned(enum kind kind)
                ZR_OK, "a learner");
     for (unsigned i = 0; i < 12; i++) {
         step(unit);
-        zr_learner_step(learner);
         zr_learner_wait(learner);
     }
     compare(kind, true, "a step that was learned");

@@ -1,7 +1,7 @@
 /* cuda_test.c: what only the CUDA backend has: other people's contexts, fences before unmaps, events in
  * turns, peers and pinned memory. On the emulated driver; the rules it enforces are in cuda_emulator_test.c,
  * a driver that refuses in cuda_refusals_test.c, memory shared between processes in cuda_share_test.c. */
-#include "alloc/backend/cuda_device.h"
+#include "alloc/backend/lender.h"
 #include "alloc/base/option.h"
 #include "tests/support/cuda/cuda_pieces.h"
 

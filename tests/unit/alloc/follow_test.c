@@ -9,7 +9,7 @@
 
 #include "alloc/front/front.h"
 #include "alloc/base/system/os.h"
-#include "alloc/core/readers.h"
+#include "alloc/core/index.h"
 #include "tests/support/zero/plan_runs.h"
 #include "tests/support/seed.h"
 

@@ -8,7 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "alloc/core/readers.h"
+#include "alloc/core/index.h"
 #include "alloc/pool/contiguous.h"
 #include "tests/support/blocks.h"
 #include "tests/support/child.h"

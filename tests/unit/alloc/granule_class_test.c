@@ -6,7 +6,7 @@
 #include "alloc/core/arena.h"
 #include "alloc/core/space.h"
 #include "alloc/front/front.h"
-#include "alloc/core/vacancy.h"
+#include "alloc/front/share.h"
 #include "tests/support/arena_support.h"
 #include "tests/support/plans_support.h"
 #include "tests/support/tap.h"

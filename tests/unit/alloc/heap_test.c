@@ -88,32 +88,6 @@ static void test_objects(void)
     stop(0, 0);
 }
 
-static void test_realloc(void)
-{
-    bool whole = true;
-    zr_heap_start(arena);
-    unsigned char *object = zr_heap_realloc(NULL, 1);
-    object[0] = 0;
-    for (size_t bytes = 1; bytes < 3000000; bytes = bytes * 2 + 7) {
-        unsigned char *larger = zr_heap_realloc(object, bytes * 2 + 7);
-        for (size_t i = 0; i < bytes; i++)
-            whole &= larger[i] == (unsigned char)(i * 31);
-        for (size_t i = bytes; i < bytes * 2 + 7; i++)
-            larger[i] = (unsigned char)(i * 31);
-        object = larger;
-    }
-    tap_ok(whole, "growing keeps the bytes");
-    size_t large = stats().live_bytes;
-    object = zr_heap_realloc(object, 20000);
-    for (size_t i = 0; i < 20000; i++)
-        whole &= object[i] == (unsigned char)(i * 31);
-    tap_ok(whole && stats().live_bytes < large / 8, "shrinking keeps them and gives the rest to the arena");
-    object = zr_heap_realloc(object, 0);
-    tap_ok(object != NULL, "shrinking to nothing leaves an object");
-    zr_heap_free(object);
-    stop(0, 0);
-}
-
 static void test_small_use(void)
 {
     void *objects[200];
@@ -134,7 +108,6 @@ static void test_failures(void)
     void *held = zr_heap_alloc(100);
     tap_ok(zr_heap_alloc((size_t)1 << 40) == NULL, "more than the arena has");
     tap_ok(words_have("host heap"), "is refused in words");
-    tap_ok(zr_heap_realloc(held, (size_t)1 << 40) == NULL, "growing too");
     memset(held, 1, 100);
     for (unsigned site = ZR_FAULT_CREATE; site <= ZR_FAULT_METADATA; site++) {
         unsigned failures = 0;
@@ -189,7 +162,8 @@ static void *churn(void *argument)
             slot->object = NULL;
             continue;
         }
-        slot->object = slot->object ? zr_heap_realloc(slot->object, bytes) : zr_heap_alloc(bytes);
+        zr_heap_free(slot->object);
+        slot->object = zr_heap_alloc(bytes);
         if (!slot->object) {
             bad++;
             break;
@@ -392,7 +366,6 @@ int main(int count, char **arguments)
         return tap_done();
     test_not_running();
     test_objects();
-    test_realloc();
     test_small_use();
     test_failures();
     test_threads();

@@ -636,7 +636,9 @@ ASK(ring)
     zr_result result = zr_ring_create(&made, &options);
     if (result != ZR_OK) /* more than the addresses is another matter */
         return result == ZR_ERR_ADDRESSES ? ZR_OK : result;
-    bool good = stats().requested_bytes == zr_ring_bytes(&options);
+    size_t alignment = options.alignment ? options.alignment : 256;
+    bool good = stats().requested_bytes ==
+                (options.buffer_bytes + alignment - 1) / alignment * alignment * options.buffers_count;
     while (count < 300 && zr_ring_acquire(made, 0, 0, &buffers[count]) == ZR_OK) {
         good = good && (options.alignment == 0 || (uintptr_t)buffers[count] % options.alignment == 0);
         count++;
@@ -649,15 +651,6 @@ ASK(ring)
     return zr_ring_destroy(made) == ZR_OK && good ? ZR_OK : ZR_ERR_CORRUPT;
 }
 
-/* Two buffers of so many bytes, aligned to `with`. */
-ASK(ring_bytes)
-{
-    size_t all = zr_ring_bytes(
-        &(struct zr_ring_options){.buffer_bytes = value, .buffers_count = 2, .alignment = limit->with});
-    return all == 0 ? INVALID : all / 2 - value < limit->with ? ZR_OK : ZR_ERR_CORRUPT;
-}
-
-#define QUARTER ((size_t)1 << 62)
 static const struct limit pools[] = {
     {"an entry", entry, 1, 4 * GRANULE, INVALID, ZR_ERR_ADDRESSES, 0, BYTES},
     {"an entry's alignment", entry, 16, GRANULE, INVALID, INVALID, LIMIT_DOUBLES, ALIGNMENT},
@@ -667,9 +660,6 @@ static const struct limit pools[] = {
     {"a buffer", ring, 1, BYTES_MAX / 2 & ~(size_t)255, INVALID, INVALID, 0, BUFFER},
     {"a buffer's alignment", ring, 1, GRANULE, 0, INVALID, LIMIT_DOUBLES, BUFFER_ALIGNMENT},
     {"a ring's tag", ring, 0, ZR_TAG_COUNT - 1, 0, INVALID, 0, RING_TAG},
-    {"the bytes of buffers", ring_bytes, 1, (size_t)PTRDIFF_MAX - 256, INVALID, INVALID, 0, 256},
-    {"the bytes of aligned buffers", ring_bytes, 1, (size_t)PTRDIFF_MAX - QUARTER, INVALID, INVALID, 0,
-     QUARTER},
 };
 
 /* ---- service ------------------------------------------------------------------------------------------- */

@@ -19,8 +19,6 @@
 #include "alloc/base/error.h"
 #include "alloc/base/fault.h"
 #include "alloc/base/system/file.h"
-#include "alloc/base/system/folders.h"
-#include "alloc/base/system/module.h"
 #include "alloc/base/system/os.h"
 #include "alloc/base/system/process.h"
 #include "tests/support/blocks.h"

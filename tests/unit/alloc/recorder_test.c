@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "alloc/base/fault.h"
-#include "alloc/base/system/folders.h"
+#include "alloc/base/system/file.h"
 #include "alloc/base/option.h"
 #include "alloc/base/system/os.h"
 #include "alloc/telemetry/recorder.h"

@@ -51,7 +51,6 @@ static void test_order(void)
                                       .buffers_count = COUNT,
                                       .alignment = 4096,
                                       .map_callback = {came, went, &registered}};
-    tap_is(zr_ring_bytes(&options), COUNT * 12288, "what it will take is known before");
     tap_result(zr_ring_create(&ring, &options), ZR_ERR_UNAVAILABLE, "no ring that cannot be registered: %s",
                zr_last_error());
     tap_ok(ring == NULL && stats().live_bytes == 0, "and nothing kept for it");
@@ -180,7 +179,7 @@ static void test_refusals(void)
                                                 .alignment = cases[i].alignment};
         tap_result(zr_ring_create(&ring, &options), cases[i].result, "%s", cases[i].words);
         if (i == 0 || i == 3)
-            tap_is(zr_ring_bytes(&options), 0, "%s: it has no size", cases[i].words);
+            tap_ok(strstr(zr_last_error(), "invalid options"), "%s: it has no size", cases[i].words);
     }
     tap_ok(ring == NULL && stats().live_bytes == 0, "nothing is kept of these");
     zr_fault_set(ZR_FAULT_METADATA, 1);

@@ -18,7 +18,7 @@
 #include "alloc/base/error.h"
 #include "alloc/base/fault.h"
 #include "alloc/base/option.h"
-#include "alloc/base/system/folders.h"
+#include "alloc/base/system/file.h"
 #include "alloc/base/system/os.h"
 #include "tests/support/child.h"
 #include "tests/support/folder.h"

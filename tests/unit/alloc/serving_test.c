@@ -12,7 +12,7 @@
 
 #include "alloc/base/fault.h"
 #include "alloc/base/option.h"
-#include "alloc/base/system/folders.h"
+#include "alloc/base/system/file.h"
 #include "alloc/zr.h"
 #include "tests/support/child.h"
 #include "tests/support/folder.h"

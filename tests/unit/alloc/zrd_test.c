@@ -14,7 +14,7 @@
 
 #include "alloc/base/error.h"
 #include "alloc/base/fault.h"
-#include "alloc/base/system/folders.h"
+#include "alloc/base/system/file.h"
 #include "alloc/base/system/os.h"
 #include "alloc/service/server/connection.h"
 #include "tests/support/cuda/cuda_support.h"

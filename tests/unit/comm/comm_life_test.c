@@ -6,7 +6,7 @@
 
 #include "alloc/base/system/os.h"
 #include "tests/support/zero/comm_ranks.h"
-#include "zero/comm/status.h"
+#include "zero/comm/mesh.h"
 #include "zero/launch/control.h"
 #include "alloc/base/error.h"
 #include "tests/support/zero/comm_values.h"

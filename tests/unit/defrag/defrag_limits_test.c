@@ -11,7 +11,7 @@
 #include "defrag/report/page/page_bands.h"
 #include "defrag/trace/formats/csv.h"
 #include "defrag/trace/formats/zrt.h"
-#include "defrag/trace/numbering.h"
+#include "defrag/trace/recording.h"
 #include "defrag/zr_defrag.h"
 #include "tests/support/limits.h"
 

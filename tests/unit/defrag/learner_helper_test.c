@@ -67,7 +67,7 @@ static void begin_working(uint64_t work, unsigned times)
 /* Until the thread is at work on what will never end. */
 static void until_at_work(void)
 {
-    while (learned().periods_count == 0)
+    while (learned().of_learner.periods_count == 0)
         sched_yield();
 }
 
@@ -80,19 +80,19 @@ static void test_who(void)
     begin_working(2000000, 0);
     for (unsigned i = 0; i < 6; i++) {
         repeat(1);
-        zr_learner_step(learner);
         zr_learner_wait(learner);
     }
     repeat(1);
-    struct zr_learner_stats stats = learned();
+    struct learned stats = learned();
     zr_os_clock_set(NULL);
-    tap_ok(stats.periods_count > 0 && stats.plans_count + stats.refused_plans_count > 0 &&
+    tap_ok(stats.of_learner.periods_count > 0 &&
+               stats.of_learner.plans_count + stats.of_learner.refused_plans_count > 0 &&
                atomic_load(&looks_of_others) > 2,
            "a period is found and packed");
     tap_is(atomic_load(&looks_of_program), 0, "in no thread of the program's");
-    tap_ok(stats.most_copied_count > 0 && stats.most_copied_count <= 64,
+    tap_ok(stats.of_learner.most_copied_count > 0 && stats.of_learner.most_copied_count <= 64,
            "of its %u records no more than %llu are copied in one hold of the lock", steps.blocks,
-           (unsigned long long)stats.most_copied_count);
+           (unsigned long long)stats.of_learner.most_copied_count);
     end();
 }
 
@@ -104,7 +104,7 @@ static void test_overrun(void)
         get(0, 256 * (i + 1));
         give(0);
     }
-    tap_is(learned().overruns_count, 1, "300,000 allocations without a period: that is told");
+    tap_is(learned().of_learner.overruns_count, 1, "300,000 allocations without a period: that is told");
     end();
 }
 
@@ -136,7 +136,7 @@ static void test_ends(void)
     until_at_work();
     tap_is(shared_bytes(), shared, "a learner at work has no memory that a fork would share");
     repeat(10);
-    tap_is(learned().plans_count, 0, "a plan takes for ever");
+    tap_is(learned().of_learner.plans_count, 0, "a plan takes for ever");
     tap_ok(end_quietly(), "does not keep its learner from ending");
     pid_t child = fork();
     if (child == 0) {
@@ -156,9 +156,11 @@ static void test_refused(void)
     zr_fault_set(ZR_FAULT_THREAD, 1);
     repeat(8);
     zr_learner_wait(learner);
-    struct zr_learner_stats stats = learned();
+    struct learned stats = learned();
     tap_is(zr_fault_set(ZR_FAULT_THREAD, 0), 1, "a thread that the system refuses is asked for once");
-    tap_ok(stats.no_thread && stats.plans_count == 0 && stats.periods_count == 0, "and that is told");
+    tap_ok(stats.of_learner.no_thread && stats.of_learner.plans_count == 0 &&
+               stats.of_learner.periods_count == 0,
+           "and that is told");
     end(); /* all goes on without a plan */
 }
 
@@ -182,7 +184,7 @@ static void test_lingers(void)
     begin_working(100000, 0);
     repeat(4);
     zr_learner_wait(learner);
-    uint64_t periods = learned().periods_count;
+    uint64_t periods = learned().of_learner.periods_count;
     sigaction(SIGSEGV, &late, &before);
     alarm(60); /* nobody learns, and who waits hangs */
     usleep(100000); /* the thread sleeps: it cannot begin to wait for a word in a page that nobody may write */
@@ -198,7 +200,8 @@ static void test_lingers(void)
     repeat(8);
     zr_learner_wait(learner);
     alarm(0);
-    tap_ok(periods > 0 && learned().periods_count > periods, "a thread that has ended is begun anew");
+    tap_ok(periods > 0 && learned().of_learner.periods_count > periods,
+           "a thread that has ended is begun anew");
     end();
 }
 
@@ -227,7 +230,7 @@ static void test_forks(void)
         zr_learner_wait(learner);
         repeat(STEPS);
         zr_learner_wait(learner);
-        bool planned = learned().plans_count > 0;
+        bool planned = learned().of_learner.plans_count > 0;
         bool good = end_quietly() && planned;
         if (child == 0)
             _exit(!good);

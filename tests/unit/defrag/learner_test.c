@@ -55,7 +55,6 @@ static void make_step(struct steps *out, uint64_t seed, unsigned layers)
 
 static unsigned strays_of_thousand; /* events: an unplanned allocation or its free */
 static void *unplanned[8];
-static bool marks; /* each step is marked */
 
 static void stray(void)
 {
@@ -79,8 +78,6 @@ static uint64_t repeat(const struct steps *steps, unsigned times)
                 stray();
         }
         before = calls() - before;
-        if (marks)
-            failed |= zr_learner_step(learner) != ZR_OK;
         zr_learner_wait(learner);
     }
     return before;
@@ -90,30 +87,23 @@ static uint64_t repeat(const struct steps *steps, unsigned times)
 
 static void test_period(void)
 {
-    for (unsigned marked = 0; marked < 2; marked++) {
-        const char *how = marked ? "marked" : "not marked";
-        marks = marked;
-        begin(0, 0);
-        make_step(&one, 1, 40);
-        repeat(&one, 2);
-        size_t dynamic_bytes = stats().reserved_bytes;
-        tap_is(learned().plans_count, 0, "%s: two steps are seen and not yet planned", how);
-        repeat(&one, 1);
-        tap_ok(!marked || learned().plans_count == 1, "%s: the third is, where it is marked", how);
-        tap_is(repeat(&one, 2), 0, "%s: the fifth calls no driver", how);
-        struct zr_learner_stats now = learned();
-        tap_is(now.plans_count, 1, "%s: there is one plan", how);
-        tap_is(now.period_count, one.blocks, "%s: of a step's allocations, not of a layer's", how);
-        tap_ok(stats().reserved_bytes <= dynamic_bytes + 2 * MIB,
-               "%s: it takes no more memory: %zu MiB, %zu before", how, stats().reserved_bytes / MIB,
-               dynamic_bytes / MIB);
-        repeat(&one, 100);
-        tap_is(learned().planned_count - now.planned_count, 100 * one.blocks,
-               "%s: everything is planned from then on", how);
-        tap_ok(learned().asleep, "%s: and the learner sleeps", how);
-        end();
-    }
-    marks = false;
+    begin(0, 0);
+    make_step(&one, 1, 40);
+    repeat(&one, 2);
+    size_t dynamic_bytes = stats().reserved_bytes;
+    tap_is(learned().of_learner.plans_count, 0, "two steps are seen and not yet planned");
+    repeat(&one, 1);
+    tap_is(repeat(&one, 2), 0, "the fifth calls no driver");
+    struct learned now = learned();
+    tap_is(now.of_learner.plans_count, 1, "there is one plan");
+    tap_is(now.of_arena.steps_count, one.blocks, "of a step's allocations, not of a layer's");
+    tap_ok(stats().reserved_bytes <= dynamic_bytes + 2 * MIB, "it takes no more memory: %zu MiB, %zu before",
+           stats().reserved_bytes / MIB, dynamic_bytes / MIB);
+    repeat(&one, 100);
+    tap_is(learned().of_arena.planned_count - now.of_arena.planned_count, 100 * one.blocks,
+           "everything is planned from then on");
+    tap_ok(learned().asleep, "and the learner sleeps");
+    end();
 }
 
 /* A block that lives longer in every other step has its place for as long as it ever lived. */
@@ -173,12 +163,12 @@ static void test_boundary(void)
         before = calls() - before;
         zr_learner_wait(learner);
     }
-    struct zr_learner_stats now = learned();
+    struct learned now = learned();
     size_t live_bytes = stats().peak_live_bytes;
-    tap_ok(now.passes_count > 0 && before == 0 && now.conflicts_count == 0 &&
-               now.region_bytes < live_bytes - 24 * MIB + 4 * MIB,
+    tap_ok(now.of_learner.passes_count > 0 && before == 0 && now.of_arena.conflicts_count == 0 &&
+               now.of_arena.region_bytes < live_bytes - 24 * MIB + 4 * MIB,
            "a block alive across the boundary: %zu bytes where %zu are live, %llu plans refused",
-           now.region_bytes, live_bytes, (unsigned long long)now.refused_plans_count);
+           now.of_arena.region_bytes, live_bytes, (unsigned long long)now.of_learner.refused_plans_count);
     give(KEPT + 1);
     end();
 }
@@ -192,7 +182,7 @@ static void test_setup(void)
         get(BLOCKS_MAX + i, 300 * KIB);
     make_step(&one, 2, 30);
     tap_is(repeat(&one, 6), 0, "steps after a set-up of 200 equal blocks: no driver call in the sixth");
-    tap_is(learned().period_count, one.blocks, "the period is the step");
+    tap_is(learned().of_arena.steps_count, one.blocks, "the period is the step");
     for (unsigned i = 0; i < WEIGHTS; i++)
         give(BLOCKS_MAX + i);
     tap_is(repeat(&one, 2), 0, "nor when the weights are gone");
@@ -215,10 +205,10 @@ static void test_strays(uint64_t seed)
         repeat(&one, 12);
         for (unsigned k = 0; k < 8; k++)
             quiet += repeat(&one, 1) == 0;
-        struct zr_learner_stats now = learned();
-        tap_ok(now.plans_count >= 1 && now.period_count * 100 >= one.blocks * 98,
+        struct learned now = learned();
+        tap_ok(now.of_learner.plans_count >= 1 && now.of_arena.steps_count * 100 >= one.blocks * 98,
                "seed %llu, one unplanned allocation in a hundred events: %llu of %u allocations are planned",
-               (unsigned long long)seed + i, (unsigned long long)now.period_count, one.blocks);
+               (unsigned long long)seed + i, (unsigned long long)now.of_arena.steps_count, one.blocks);
         all_quiet += quiet;
         strays_of_thousand = 0;
         for (unsigned k = 0; k < 8; unplanned[k++] = NULL)
@@ -237,7 +227,7 @@ static void test_changed(void)
     repeat(&other, 1);
     tap_ok(!failed, "another one is served all the same");
     tap_is(repeat(&other, 5), 0, "and learned again");
-    tap_is(learned().period_count, other.blocks, "with its own period");
+    tap_is(learned().of_arena.steps_count, other.blocks, "with its own period");
     tap_is(repeat(&one, 6), 0, "and the first one once more");
     end();
 }
@@ -296,13 +286,13 @@ static void apart_and_together(unsigned *shared_count, unsigned *quiet_count)
         finish_step(t);
         zr_learner_wait(learner);
     }
-    struct zr_learner_stats known = learned();
+    struct learned known = learned();
     size_t reserved = stats().peak_reserved_bytes;
     *shared_count += reserved <= most + most / 2;
-    tap_ok(known.periods_count > 0,
+    tap_ok(known.of_learner.periods_count > 0,
            "steps that never meet: %zu MiB for %zu and %zu; plans: %llu, %llu refused", reserved / MIB,
-           first / MIB, second / MIB, (unsigned long long)known.plans_count,
-           (unsigned long long)known.refused_plans_count);
+           first / MIB, second / MIB, (unsigned long long)known.of_learner.plans_count,
+           (unsigned long long)known.of_learner.refused_plans_count);
 
     uint64_t before = 0;
     bool quiet = false;
@@ -314,7 +304,8 @@ static void apart_and_together(unsigned *shared_count, unsigned *quiet_count)
         zr_learner_wait(learner);
     }
     known = learned();
-    tap_ok(known.period_count >= 2 * KEPT, "then as it comes, until both peaks have met: a plan of both");
+    tap_ok(known.of_arena.steps_count >= 2 * KEPT,
+           "then as it comes, until both peaks have met: a plan of both");
     *quiet_count += quiet;
     reserved = stats().peak_reserved_bytes;
     tap_ok(reserved <= (first + second) * 5 / 4, "with %zu MiB", reserved / MIB);
@@ -337,34 +328,6 @@ static void test_threads(uint64_t seed)
            quiet_count);
 }
 
-/* Threads that begin and end their steps together, as they come in between, and say so. */
-static void test_marked_threads(uint64_t work_ns)
-{
-    uint64_t before = 0;
-    begin_lanes(work_ns);
-    for (unsigned i = 0; i < 40; i++) {
-        before = calls();
-        for (unsigned half = 1; half <= 2; half++)
-            for (unsigned left = THREADS * KEPT; left > 0;) {
-                size_t t = random_below(THREADS);
-                if (at[t] == (half == 1 ? KEPT : 0))
-                    continue;
-                go_on(t);
-                left--;
-            }
-        before = calls() - before;
-        zr_learner_step(learner);
-        zr_learner_wait(learner);
-    }
-    struct zr_learner_stats known = learned();
-    tap_is(known.period_count, THREADS * KEPT,
-           "steps that are marked, %s: a plan of both threads, %llu refused",
-           work_ns ? "on streams" : "without streams", (unsigned long long)known.refused_plans_count);
-    if (work_ns == 0)
-        tap_is(before, 0, "and no driver call in the end");
-    end();
-}
-
 /* ---- Settings ------------------------------------------------------------------------------------------ */
 
 static void test_settings(void)
@@ -377,8 +340,7 @@ static void test_settings(void)
     tap_result(zr_learner_create(&second, &(struct zr_learner_options){0}), ZR_ERR_INVALID, "no arena");
     tap_result(zr_learner_create(NULL, &(struct zr_learner_options){.arena = arena}), ZR_ERR_INVALID,
                "nowhere to go");
-    tap_ok(zr_learner_step(NULL) == ZR_ERR_INVALID && zr_learner_wait(NULL) == ZR_ERR_INVALID,
-           "no learner to mark, nor to wait for");
+    tap_result(zr_learner_wait(NULL), ZR_ERR_INVALID, "no learner to wait for");
     zr_learner_destroy(NULL);
     zr_learner_destroy(learner);
     begin_learner(WORK);
@@ -474,8 +436,6 @@ int main(void)
     test_strays(seed);
     test_changed();
     test_threads(seed);
-    test_marked_threads(0);
-    test_marked_threads(1);
     test_settings();
     test_limits();
     test_faults();

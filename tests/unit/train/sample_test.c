@@ -7,7 +7,7 @@
 #include "alloc/base/error.h"
 #include "alloc/heap/heap.h"
 #include "tests/support/tap.h"
-#include "zero/train/sample.h"
+#include "zero/train/loop.h"
 
 enum { SEQUENCE = 8, VOCABULARY = 256, ROOM = 1 << 16 };
 

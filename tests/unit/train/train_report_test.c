@@ -15,13 +15,10 @@
 #include "tests/support/folder.h"
 #include "tests/support/records.h"
 #include "tests/support/tap.h"
-#include "zero/train/report/chart.h"
 #include "zero/train/report/log.h"
 #include "zero/train/report/number.h"
 #include "zero/train/settings/args.h"
-#include "zero/train/report/progress.h"
 #include "zero/train/report/report.h"
-#include "zero/train/schedule.h"
 
 static char folder[] = "/tmp/zr-report-XXXXXX";
 static char path[128];

@@ -11,7 +11,6 @@
 #include "tests/support/folder.h"
 #include "tests/support/tap.h"
 #include "tests/support/zero/engine_rig.h"
-#include "zero/engine/gradient_file.h"
 #include "zero/engine/gradients.h"
 
 enum { UNITS = 10, BLOCK = 4096 };

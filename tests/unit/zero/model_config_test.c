@@ -5,7 +5,7 @@
 
 #include "alloc/base/error.h"
 #include "tests/support/tap.h"
-#include "zero/checkpoint/model_config.h"
+#include "zero/checkpoint/model_file.h"
 
 /* As transformers saves them; keys of no effect included. */
 static const char

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "alloc/base/error.h"
-#include "alloc/base/struct_bytes.h"
+#include "alloc/base/option.h"
 #include "kernels/streams.h"
 #include "zero/comm/calls.h"
 #include "zero/comm/comm.h"

@@ -15,7 +15,7 @@
 #include "alloc/base/hash.h"
 #include "zero/comm/local/local_mapping.h"
 #include "zero/comm/take.h"
-#include "zero/launch/timeout.h"
+#include "alloc/base/system/os.h"
 
 /* This rank's state during the creation of a group. */
 struct creation {

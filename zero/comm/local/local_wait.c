@@ -5,7 +5,7 @@
 #include "zero/comm/calls.h"
 #include "zero/comm/local/local_ring.h"
 #include "zero/comm/local/spin.h"
-#include "zero/launch/timeout.h"
+#include "alloc/base/system/os.h"
 
 #define SPIN_NS 3000ull /* about the cost of a wake-up; longer spins would take time from compute threads */
 

@@ -17,7 +17,7 @@
 #include "alloc/base/error.h"
 #include "alloc/base/system/socket.h"
 #include "zero/comm/local/local.h"
-#include "zero/launch/timeout.h"
+#include "alloc/base/system/os.h"
 
 enum { MESSAGE_SEGMENTS = 24, STACK_SEGMENTS = 32, MESSAGE_MAGIC = 0x7a726731 };
 enum { RINGS_UNDER_WAY = 512 }; /* sent and not received; half of the usual `ulimit -n` */

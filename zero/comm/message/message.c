@@ -14,9 +14,9 @@
 
 #include "alloc/base/error.h"
 #include "alloc/base/hash.h"
-#include "alloc/base/struct_bytes.h"
+#include "alloc/base/option.h"
 #include "zero/comm/calls.h"
-#include "zero/launch/timeout.h"
+#include "alloc/base/system/os.h"
 #include "zero/comm/take.h"
 
 /* Duration of tests without a pause: a message of a bucket's size takes this long. */

@@ -8,11 +8,12 @@
 #include <unistd.h>
 
 #include "alloc/base/error.h"
-#include "alloc/base/system/module.h"
+#include "alloc/base/system/os.h"
 #include "zero/comm/calls.h"
 #include "zero/comm/message/message.h"
-#include "zero/comm/message/mpi_start.h"
+#include "zero/comm/mesh.h"
 #include "zero/launch/control.h"
+#include "zero/launch/start.h"
 
 enum { EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_MEMORY = 4, EXIT_SIGNAL = 128 };
 

@@ -6,7 +6,7 @@
 #include "alloc/base/error.h"
 #include "alloc/base/option.h"
 #include "zero/train/settings/offload.h"
-#include "zero/train/settings/stages.h"
+#include "zero/train/settings/args.h"
 
 zr_result zr_rank_choose_isa(enum zr_isa *out)
 {

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "zero/train/report/report.h"
-#include "zero/train/settings/stages.h"
+#include "zero/train/settings/args.h"
 
 /* Records the time that the stages of pipeline rank `r` take for a micro-batch. */
 static void note_times(const struct zr_train_config *config, unsigned r, const struct zr_timeline *timeline,

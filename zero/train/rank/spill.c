@@ -1,4 +1,4 @@
-/* spill.c: see spill.h. Uses alloc/core/vacancy.c, reclaim.c and zero/file_io.
+/* spill.c: see spill.h. Uses alloc/front/vacancy.c, reclaim.c and zero/file_io.
  *
  * The rank's thread calls open, rest, resume and close; zrd's helper thread swaps out memory between rest and
  * resume. zr_helper_set_spill() synchronizes the two. */
@@ -12,8 +12,7 @@
 #include "alloc/service/client/client.h"
 #include "alloc/base/error.h"
 #include "alloc/base/system/os.h"
-#include "alloc/service/client/helper.h"
-#include "alloc/core/vacancy.h"
+#include "alloc/front/share.h"
 #include "alloc/heap/heap.h"
 #include "zero/file_io/nvme_io.h"
 #include "zero/train/report/terminal.h"
@@ -78,7 +77,8 @@ uint64_t zr_spill_sure_bytes(const struct zr_rank *rank, size_t granule_bytes)
     return sum(rank, granule_bytes, true);
 }
 
-uint64_t zr_spill_most_bytes(const struct zr_rank *rank, size_t granule_bytes)
+/* The maximum that can be swapped out between steps, for the file's size. 0 without --spill. */
+static uint64_t most_bytes_of(const struct zr_rank *rank, size_t granule_bytes)
 {
     return sum(rank, granule_bytes, false);
 }
@@ -99,7 +99,7 @@ zr_result zr_spill_open(struct zr_rank *rank)
     if (result != ZR_OK)
         return result;
     struct zr_spill *spill = rank->spill = zr_heap_zalloc(1, sizeof *spill);
-    uint64_t bytes = zr_spill_most_bytes(rank, granule_bytes);
+    uint64_t bytes = most_bytes_of(rank, granule_bytes);
     if (!spill || bytes == 0)
         return spill ? ZR_OK : ZR_ERR_HOST_MEMORY;
     spill->file_bytes = bytes;

@@ -12,10 +12,9 @@
 
 struct zr_spill;
 
-/* Bytes of the plan that can be swapped out between steps: the guaranteed minimum for zrd / the maximum,
- * for the file's size. 0 without --spill. */
+/* Bytes of the plan that can be swapped out between steps: the guaranteed minimum for zrd. 0 without
+ * --spill. */
 uint64_t zr_spill_sure_bytes(const struct zr_rank *rank, size_t granule_bytes);
-uint64_t zr_spill_most_bytes(const struct zr_rank *rank, size_t granule_bytes);
 
 /* Bytes at the two ends of a tag's range that may share a handle with another tag. */
 uint64_t zr_spill_ends_bytes(uint64_t of_tag_bytes, size_t granule_bytes);

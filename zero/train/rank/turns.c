@@ -4,7 +4,7 @@
 #include <unistd.h>
 
 #include "alloc/backend/backend.h"
-#include "alloc/backend/cuda_device.h"
+#include "alloc/backend/lender.h"
 #include "alloc/service/client/client.h"
 #include "alloc/base/error.h"
 #include "alloc/base/option.h"

@@ -1,5 +1,4 @@
 /* chart.c: draws the mean of the values of each column, joined by vertical strokes, on a grid of dots. */
-#include "zero/train/report/chart.h"
 
 #include <math.h>
 #include <string.h>

@@ -1,9 +1,12 @@
-/* log.h: the JSONL log, one line per step, each appended by one write, so that a reader never sees a
- * partial line, even after a crash. Used by rank 0 only. */
+/* log.h: the results of steps: the JSONL log and the progress line. Used by rank 0 only.
+ *
+ * Each line of the log is appended by one write, so that a reader never sees a partial line, even after a
+ * crash. */
 #ifndef ZR_TRAIN_LOG_H
 #define ZR_TRAIN_LOG_H
 
 #include "alloc/base/system/file.h"
+#include "zero/train/report/terminal.h"
 
 /* Results of a step, for the log and the progress line. */
 struct zr_step_line {
@@ -31,5 +34,28 @@ struct zr_log {
 zr_result zr_log_open(struct zr_log *out, const char *path, uint64_t resumed_step);
 zr_result zr_log_step(struct zr_log *log, const struct zr_step_line *line);
 zr_result zr_log_close(struct zr_log *log);
+
+/* ---- The progress line (progress.c) -------------------------------------------------------------------- */
+
+/* Progress on stderr: one live line on a terminal, updated at most ten times a second, else about twenty
+ * plain lines. */
+
+struct zr_progress {
+    struct zr_terminal terminal;
+    uint64_t first_step, steps; /* the run does steps first_step + 1 to steps */
+    uint64_t started_ns, shown_ns;
+    uint64_t shown_step;
+    double smoothed_tokens_per_second;
+    double validation_loss; /* last known; negative: none */
+    bool unshown;           /* not yet printed on a plain line */
+    uint64_t save_step;     /* the next save is after this step or earlier; 0: none */
+    uint64_t save_ns;       /* or from this time on; 0: none */
+    bool open;              /* a live line is on the terminal */
+};
+
+void zr_progress_start(struct zr_progress *out, uint64_t first_step, uint64_t steps);
+void zr_progress_step(struct zr_progress *progress, const struct zr_step_line *line);
+/* Ends the live line before other output; the next step starts a new one. */
+void zr_progress_break(struct zr_progress *progress);
 
 #endif

@@ -1,10 +1,14 @@
-/* number.h: number formats for people and for programs. Each call fills the caller's buffer and returns
+/* number.h: number formats for people and for programs, and curves in characters.
+ *
+ * Each call fills the caller's buffer and returns
  * it, for use as an argument of a print call. */
 #ifndef ZR_TRAIN_NUMBER_H
 #define ZR_TRAIN_NUMBER_H
 
 #include <stddef.h>
 #include <stdint.h>
+
+#include "alloc/base/system/file.h"
 
 enum { ZR_NUMBER_ROOM = 40 };
 
@@ -20,5 +24,19 @@ const char *zr_number_grouped(char out[ZR_NUMBER_ROOM], uint64_t value);
 const char *zr_number_counted(char out[ZR_NUMBER_ROOM], double value);
 /* "45 s", "3 min 20 s", "2 h 05 min". */
 const char *zr_number_seconds(char out[ZR_NUMBER_ROOM], double seconds);
+
+/* ---- Curves (chart.c) ---------------------------------------------------------------------------------- */
+
+struct zr_chart {
+    const double *values; /* NaN leaves a gap */
+    size_t count;
+    uint64_t first;   /* label of the first value on the axis */
+    unsigned columns; /* width of the chart including the axis, at least 20 */
+    unsigned rows;    /* of the curve */
+    bool utf8;        /* braille dots, eight per character; else stars */
+};
+
+/* Draws nothing for fewer than two values. */
+void zr_chart_draw(struct zr_text *text, const struct zr_chart *chart);
 
 #endif

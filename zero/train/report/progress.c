@@ -1,6 +1,6 @@
 /* progress.c: draws the live line, or prints plain lines. */
 #define _GNU_SOURCE
-#include "zero/train/report/progress.h"
+#include "zero/train/report/log.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -8,7 +8,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "zero/train/report/chart.h"
 #include "zero/train/report/number.h"
 #include "zero/train/report/terminal.h"
 

@@ -5,7 +5,7 @@
 #include "zero/train/report/number.h"
 #include "zero/train/report/report.h"
 #include "zero/train/report/terminal.h"
-#include "zero/train/settings/stages.h"
+#include "zero/train/settings/args.h"
 
 /* "3", or for several stages "2 + 2". */
 static void describe_layers(char *out, size_t size, const struct zr_train_config *config, unsigned rank)

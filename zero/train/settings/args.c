@@ -16,7 +16,6 @@
 #include "zero/train/settings/config.h"
 #include "zero/train/settings/flags.h"
 #include "zero/train/memory_limit.h"
-#include "zero/train/settings/stages.h"
 #include "zero/train/report/terminal.h"
 
 enum zr_exit zr_exit_of(zr_result result)
@@ -426,4 +425,23 @@ int zr_args_parse(struct zr_train_config *out, int argc, char **argv)
     if (code < 0 && out->config_file[0] && zr_train_leads(out))
         say_left_out(out);
     return code;
+}
+
+/* ---- The learning rate --------------------------------------------------------------------------------- */
+
+/* Computes in double and rounds once, so that every rank and run has the same bits. */
+float zr_schedule_rate(const struct zr_train_config *config, uint64_t step)
+{
+    double rate = (double)config->rate, min_rate = (double)config->min_rate, share;
+
+    if (step < config->warmup)
+        return (float)(rate * (double)step / (double)config->warmup);
+    if (config->rate_kind == ZR_RATE_CONSTANT || step <= config->warmup)
+        return config->rate;
+    if (step >= config->steps)
+        return config->min_rate;
+    share = (double)(step - config->warmup) / (double)(config->steps - config->warmup);
+    if (config->rate_kind == ZR_RATE_COSINE)
+        share = 0.5 - 0.5 * cos(3.14159265358979323846 * share);
+    return (float)(rate - (rate - min_rate) * share);
 }

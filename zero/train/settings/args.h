@@ -9,7 +9,7 @@
 #include "zero/comm/mesh.h"
 #include "zero/launch/start.h"
 #include "zero/model/transformer.h"
-#include "zero/plan/policy.h"
+#include "zero/plan/plan.h"
 
 #define ZR_TRAIN_PATH_ROOM 4096
 
@@ -269,5 +269,33 @@ zr_result zr_outputs_apart(const struct zr_train_config *config);
 /* Sets layers, hidden and heads so that the model has about `parameters` parameters and the usual
  * proportions of its size, with heads that the tensor ranks divide. Reads the other fields. Deterministic. */
 void zr_shape_choose(struct zr_shape *shape, double parameters);
+
+/* ---- The pipeline stages of a run (stages.c) ----------------------------------------------------------- */
+
+/* The first rank of the run with this pipeline rank; other ranks of the pipeline rank take the same bytes. */
+unsigned zr_train_first_rank(const struct zr_train_config *config, unsigned pipeline_rank);
+/* Number of pipeline ranks; 1 without a pipeline. */
+static inline unsigned zr_train_pipeline(const struct zr_train_config *config)
+{
+    return zr_train_mesh(config).pipeline;
+}
+
+/* ZR_ERR_INVALID: too many stages for the layers, or a number of micro-batches that the schedule rejects;
+ * the message names values that fit. */
+zr_result zr_train_check_stages(const struct zr_train_config *config);
+
+/* Sets config->stages.layers. With `memory`, each layer goes to the rank with the lowest peak, estimated
+ * from byte plans with one and with two layers per stage; the first and the last stage, which have
+ * embedding and head, may get none. Records come from host_arena. */
+zr_result zr_train_cut_stages(struct zr_train_config *config, zr_arena *host_arena);
+
+/* ---- The learning rate of each step -------------------------------------------------------------------- */
+
+/* A linear warm-up, then cosine or linear decay to the minimum rate, or a constant. A pure function of the
+ * step, so a resumed run needs no state. */
+
+/* The rate of `step`, from 1 to config->steps. It rises over steps 1 to warmup and reaches config->rate at
+ * step `warmup`; the last step has config->min_rate (cosine, linear). */
+float zr_schedule_rate(const struct zr_train_config *config, uint64_t step);
 
 #endif

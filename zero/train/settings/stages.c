@@ -1,5 +1,5 @@
-/* stages.c: see stages.h. */
-#include "zero/train/settings/stages.h"
+/* stages.c: see args.h. */
+#include "zero/train/settings/args.h"
 
 #include "alloc/base/error.h"
 

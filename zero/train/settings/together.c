@@ -12,7 +12,7 @@
 #include "zero/train/memory_limit.h"
 #include "zero/train/settings/config.h"
 #include "zero/train/report/terminal.h"
-#include "zero/train/settings/stages.h"
+#include "zero/train/settings/args.h"
 
 /* Whether the prompt is valid for a token shard: a list of token numbers, separated by blanks or commas. */
 static bool prompt_is_tokens(const struct zr_train_config *config)

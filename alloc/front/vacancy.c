@@ -1,5 +1,5 @@
-/* vacancy.c: see vacancy.h. Uses backend.c. */
-#include "alloc/core/vacancy.h"
+/* vacancy.c: the memory under live blocks leaves and returns; see share.h. Uses backend.c. */
+#include "alloc/front/share.h"
 
 #include "alloc/core/arena.h"
 #include "alloc/core/supply.h"

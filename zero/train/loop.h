@@ -1,0 +1,54 @@
+/* loop.h: what the training loop calls beside the trainer: --prove and --sample. */
+#ifndef ZR_TRAIN_LOOP_H
+#define ZR_TRAIN_LOOP_H
+
+#include "zero/train/rank/rank.h"
+#include "alloc/base/system/file.h"
+#include "zero/model/transformer.h"
+
+/* ---- --prove (prove.c) --------------------------------------------------------------------------------- */
+
+/* Rank 0 trains the whole model on the same batches beside the run, and after each step the ranks compare the
+ * loss, the gradient norm and every tensor by name. */
+
+struct zr_prove;
+
+/* Opens the dense trainer on rank 0 and the buffers of the other ranks, on the heap. Collective. *out is
+ * NULL without --prove. ZR_ERR_MEMORY: the whole model does not fit beside the run. */
+zr_result zr_prove_open(struct zr_prove **out, struct zr_rank *rank);
+void zr_prove_close(struct zr_prove *prove);
+
+/* Result of a step of the run, equal on every rank. */
+struct zr_prove_step {
+    uint64_t number;
+    double loss, gradient_norm;
+    double loss_scale; /* fp16 only; else 0 */
+    bool skipped;      /* a gradient overflowed and nothing was updated */
+};
+/* Trains the dense step and compares. Collective. ZR_ERR_CORRUPT on every rank: the message names the
+ * first tensor that differs, its layer and the rank. */
+zr_result zr_prove_step(struct zr_prove *prove, const struct zr_prove_step *step);
+/* Prints the largest relative differences so far on rank 0: "loss 1.2e-8, ...". */
+void zr_prove_print(const struct zr_prove *prove);
+
+/* ---- --sample (sample.c) ------------------------------------------------------------------------------- */
+
+/* Generates text token by token with top-k 40, a temperature and a counter-based generator; the same model
+ * and seed give the same text. */
+
+struct zr_sample_options {
+    zr_trainer *trainer; /* borrowed; its inputs are overwritten */
+    struct zr_shape shape;
+    bool bytes;         /* tokens are bytes and shown as text; else token numbers are shown */
+    const char *prompt; /* "": a newline (bytes) or token 0. For tokens: numbers separated by spaces */
+    size_t count;       /* tokens to generate */
+    float temperature;  /* 0: always the likeliest token */
+    uint64_t seed;
+};
+
+/* Prints prompt and text into `out`; control bytes except newline and tab, and invalid UTF-8, are shown as
+ * \xHH. Every rank calls it with the same options, since the model's calls are collective.
+ * ZR_ERR_HOST_MEMORY. */
+zr_result zr_sample_make(const struct zr_sample_options *options, struct zr_text *out);
+
+#endif
