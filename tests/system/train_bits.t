@@ -123,6 +123,15 @@ ok(sgd.report and plain.report and sgd.report["ranks"][0]["persistent_bytes"]["o
    plain.report["ranks"][0]["persistent_bytes"]["optimizer"] + 3 * 256 and
    2 * sgd.report["ranks"][0]["persistent_bytes"]["optimizer"] ==
    again.report["ranks"][0]["persistent_bytes"]["optimizer"], "with half the state of AdamW, sharded")
+whole, eight = (logged(ranks=3, stage=stage, optimizer="adamw8", **ODD) for stage in (0, 3))
+ok(whole.losses and whole.losses != again.losses, "--optimizer adamw8 is another run")
+same(eight.bits, whole.bits, "and the same at stage 3")
+for words in (dict(offload_optimizer="cpu"), dict(offload_optimizer="cpu", offload_param="cpu"), dict(offload_optimizer="nvme:" + path("disk"), force=True),
+              dict(offload_optimizer="cpu", speculative_update="1GiB", stage=2)):
+    os.makedirs(path("disk"), exist_ok=True)
+    same(logged(**{**dict(ranks=3, stage=3, optimizer="adamw8"), **words}, **ODD).bits, whole.bits, f"and with {words}")
+run = train(ranks=2, tp=2, optimizer="adamw8", **ODD)
+ok(run.code == 2 and "--optimizer adamw8" in run.err, f"refused in parts of tensors: {run.err.splitlines()[0]}")
 
 # The first steps saved at one stage, then taken up at another: the rest is the uninterrupted run's.
 for ranks, first, second, accumulate, precision in ((1, 0, 3, 3, "bf16"), (2, 2, 3, 1, "fp32"), (2, 3, 1, 3, "bf16"),
@@ -201,6 +210,10 @@ folder = path("sgd")
 train(ranks=2, stage=2, optimizer="sgd", save=folder, save_every=2, **ODD)
 run = train(ranks=2, stage=1, optimizer="sgd", resume=os.path.join(folder, "step-00000002"), **ODD)
 same(run.losses, train(ranks=2, stage=0, optimizer="sgd", **ODD).losses[2:], "SGD: saved at stage 2, resumed at 1")
+eight = path("adamw8")
+train(ranks=2, stage=2, optimizer="adamw8", save=eight, save_every=2, **ODD)
+run = train(ranks=2, stage=1, optimizer="adamw8", resume=os.path.join(eight, "step-00000002"), **ODD)
+same(run.losses, train(ranks=2, stage=0, optimizer="adamw8", **ODD).losses[2:], "8-bit AdamW: saved at stage 2, resumed at 1")
 run = train(ranks=2, stage=1, resume=folder, **{**ODD, "steps": 5})
 ok(run.code == 3 and "--optimizer sgd" in run.err, "its state is refused to AdamW, by name")
 done()

@@ -128,6 +128,16 @@ full, adapted = (train(**{**size, **how}) for how in ({}, dict(lora="8")))
 states = [run.report["ranks"][0]["planned_persistent_bytes"]["optimizer"] for run in (full, adapted) if run.report]
 ok(len(states) == 2 and states[1] < states[0] / 100, f"rank 8 on the attention of 124M parameters: optimizer state {states} bytes") or note(adapted.err)
 
+limited = dict(layers=8, hidden=256, heads=4, seq=64, batch=8, ranks=2, eval_every=0, freeze=["w?e.weight", "h.1.mlp.c_fc.bias"])
+run = train(memory_limit="40MiB", **limited)
+ok(run.code == 4 and "What would fit" in run.out and "--tile" not in run.out, "changes that fit a limit have no tiles") or note(run.err[-900:])
+run = train(memory_limit="90MiB", zero_r="auto", dry_run=True, **{**limited, "lora": "4", "ranks": 4})
+ok(run.code == 0 and "(taken)" in run.out and "--tp 2" not in run.out, "nor has the fastest strategy tensor ranks beside adapters") or note(run.out[-900:] + run.err[-900:])
+
+run, alone = (train(ranks=ranks, pp=ranks, accumulate=2, **{**GPT2, "lora": "4:h.5.*"}) for ranks in (2, 1))
+near = list(zip(run.report["loss"], alone.report["loss"])) if run.report and alone.report else []
+ok(len(near) == 3 and all(abs(a - b) < 1e-5 for a, b in near), "adapters of the last layer: a pipeline rank that trains nothing") or note(run.err)
+
 # ---- Groups
 plain = logged(**GPT2)
 same(logged(group=["*:lr=1"], **GPT2).bits, plain.bits, "factors that change nothing")

@@ -245,8 +245,6 @@ static zr_result check_units(const struct zr_model *model)
             reads += !zr_unit_is_frozen(&model->list.units[zr_module_unit(&model->modules[m], u)]);
     for (size_t u = 0; u < model->list.units_count; u++)
         uses += model->list.units[u].gradient_uses;
-    if (uses == 0)
-        return zr_fail(ZR_ERR_INVALID, "all units of the model are frozen (gradient_uses 0)");
     if (reads != uses)
         return zr_fail(ZR_ERR_INVALID,
                        "modules read units %zu times, and the units' gradient_uses add up to %zu", reads,
@@ -259,6 +257,14 @@ static zr_result check_units(const struct zr_model *model)
                            model->list.parameters[p].name, ZR_UNIT_PARAMETERS_MAX);
     }
     return ZR_OK;
+}
+
+bool zr_model_is_frozen(const struct zr_model *model)
+{
+    size_t u = 0;
+    while (u < model->list.units_count && zr_unit_is_frozen(&model->list.units[u]))
+        u++;
+    return u == model->list.units_count;
 }
 
 zr_result zr_model_check(const struct zr_model *model)

@@ -86,6 +86,8 @@ static inline unsigned zr_model_row_ranks(const struct zr_model *model)
 
 /* "h.0" or "head". */
 const char *zr_model_module_name(const struct zr_model *model, size_t module);
+/* Whether no unit is trained. */
+bool zr_model_is_frozen(const struct zr_model *model);
 /* ZR_ERR_INVALID: the model is inconsistent; zr_last_error() says where. */
 zr_result zr_model_check(const struct zr_model *model);
 size_t zr_slot_bytes(enum zr_slot_type type, size_t element_bytes);

@@ -134,7 +134,7 @@ zr_result zr_trainable_check(const struct zr_transformer *transformer)
     const struct zr_trainable *trainable = transformer->shape.trainable;
     const struct zr_parameter_list *list = &transformer->model.list;
     bool trains = false;
-    if (!trainable)
+    if (!trainable || transformer->shape.layers < trainable->layers)
         return ZR_OK;
     zr_result result = check_patterns(list, &trainable->groups, "group");
     if (result == ZR_OK)
@@ -314,18 +314,6 @@ static void split_module(struct split *split, size_t index)
             places[i][p++] = split->places[at];
 }
 
-static zr_result check_split(const struct zr_shape *shape)
-{
-    if (zr_shape_tiles(shape) > 1)
-        return zr_fail(ZR_ERR_INVALID,
-                       "frozen tensors and adapters exclude tiles, whose units have parts of tensors");
-    if (shape->trainable->lora.rank > 0 && zr_shape_tensor(shape) > 1)
-        return zr_fail(ZR_ERR_INVALID,
-                       "adapters exclude several tensor ranks: an adapter would need a sum over "
-                       "the ranks of its own between A and B");
-    return ZR_OK;
-}
-
 static zr_result take_lists(struct split *split)
 {
     struct zr_transformer *t = split->transformer;
@@ -373,11 +361,9 @@ zr_result zr_trainable_split(struct zr_transformer *transformer)
     const struct zr_trainable *trainable = transformer->shape.trainable;
     zr_arena *host_arena = transformer->host_arena;
     struct split split = {.transformer = transformer};
-    if (!trainable || (trainable->frozen.count == 0 && trainable->lora.rank == 0))
+    if (!zr_trainable_splits(trainable))
         return ZR_OK;
-    zr_result result = check_split(&transformer->shape);
-    if (result == ZR_OK)
-        result = take_lists(&split);
+    zr_result result = take_lists(&split);
     if (result == ZR_OK) {
         struct zr_slot *slots = &transformer->slots[ZR_TYPE_BLOCK][transformer->table->adapter_slot];
         slots[0].columns = slots[1].columns = trainable->lora.rank;

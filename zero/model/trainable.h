@@ -28,7 +28,14 @@ struct zr_trainable {
     struct zr_patterns groups; /* see zr_group_rule_read(); the last rule that matches a tensor counts */
     struct zr_patterns frozen; /* patterns of tensors that keep their values */
     struct zr_lora lora;
+    size_t layers; /* of the run's model: plans of fewer layers may lack the tensors of a pattern */
 };
+
+/* Whether some units have frozen and trained tensors. NULL: no. */
+static inline bool zr_trainable_splits(const struct zr_trainable *trainable)
+{
+    return trainable && (trainable->frozen.count > 0 || trainable->lora.rank > 0);
+}
 
 /* A rule of a parameter group, as text: PATTERN:lr=F,decay=F, with at least one of the two. */
 struct zr_group_rule {
@@ -46,9 +53,10 @@ bool zr_is_adapter(const char *name);
 
 struct zr_transformer;
 /* Applies shape.trainable to the lists of a transformer: adds adapters, and a unit with frozen and trained
- * tensors becomes two units of the same module. ZR_ERR_INVALID: tiles, or adapters and tensor ranks. */
+ * tensors becomes two units of the same module. */
 zr_result zr_trainable_split(struct zr_transformer *transformer);
-/* ZR_ERR_INVALID: a pattern matches no tensor, or nothing is trained. */
+/* ZR_ERR_INVALID: a pattern matches no tensor, or nothing is trained. Models with fewer layers than the run's
+ * are not checked. */
 zr_result zr_trainable_check(const struct zr_transformer *transformer);
 /* Replaces the optimizer's groups by those of shape.trainable, and sets each parameter's group. Does nothing
  * without rules. ZR_ERR_INVALID: more than ZR_GROUPS_MAX pairs of factors. */

@@ -145,6 +145,8 @@ static bool tiles_vocabulary(const struct zr_shape *shape, size_t tiles)
 unsigned zr_shape_tiles_below(const struct zr_shape *shape, unsigned below)
 {
     struct shared tiled[TILED];
+    if (zr_trainable_splits(shape->trainable))
+        return 1;
     if (below > shape->hidden)
         below = (unsigned)shape->hidden + 1;
     while (--below > 1 && (first_untiled(shape, below, tiled) < TILED || !tiles_vocabulary(shape, below)))
@@ -171,6 +173,18 @@ static zr_result check_tiles(const struct zr_shape *shape)
                          tiles, tiled[untiled].value / zr_shape_tensor(shape), tiled[untiled].name,
                          zr_shape_tensor(shape) > 1 ? " of a tensor rank" : "",
                          zr_shape_tiles_below(shape, shape->tiles));
+}
+
+static zr_result check_trainable(const struct zr_shape *shape)
+{
+    if (zr_trainable_splits(shape->trainable) && zr_shape_tiles(shape) > 1)
+        return zr_fail(ZR_ERR_INVALID,
+                       "frozen tensors and adapters exclude tiles, whose units have parts of tensors");
+    if (shape->trainable && shape->trainable->lora.rank > 0 && zr_shape_tensor(shape) > 1)
+        return zr_fail(ZR_ERR_INVALID,
+                       "adapters exclude several tensor ranks: each adapter would need a sum over "
+                       "the ranks between A and B");
+    return ZR_OK;
 }
 
 struct zr_shape zr_shape_dense(const struct zr_shape *shape)
@@ -228,7 +242,9 @@ zr_result zr_shape_check(const struct zr_shape *shape)
         elements > SIZE_MAX / 64)
         return zr_fail(ZR_ERR_INVALID, "the number of bytes of a model of this shape overflows");
     zr_result result = check_tensor(shape);
-    return result == ZR_OK ? check_tiles(shape) : result;
+    if (result == ZR_OK)
+        result = check_tiles(shape);
+    return result == ZR_OK ? check_trainable(shape) : result;
 }
 
 /* Fills in the sizes of a block's products on this tensor rank, per tile; returns their number. */
@@ -559,9 +575,9 @@ zr_result zr_transformer_open(struct zr_transformer *out, const struct zr_shape 
         return result;
     shape = &out->shape;
     const struct zr_architecture_table *table = table_of(shape);
-    out->table = table;
     out->kernels = kernels;
     out->host_arena = host_arena;
+    out->table = table;
     out->model = (struct zr_model){.rows = shape->batch * shape->sequence,
                                    .rows_together = shape->sequence,
                                    .row_ranks = shape->sequence_parallel ? shape->tensor : 1,

@@ -36,7 +36,7 @@ struct zr_shape {
 };
 
 /* ZR_ERR_INVALID: a size is zero or overflows, heads do not divide hidden, or tensor ranks or tiles do not
- * divide the dimension that they split. */
+ * divide the dimension that they split, or exclude what is trained (trainable.h). */
 zr_result zr_shape_check(const struct zr_shape *shape);
 /* The same model on one tensor rank, without tiles, with default chunks of the head. */
 struct zr_shape zr_shape_dense(const struct zr_shape *shape);

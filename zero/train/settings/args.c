@@ -324,6 +324,7 @@ static void resolve(struct zr_train_config *config)
         zr_shape_choose(shape, config->parameters);
     zr_shape_complete(shape);
     shape->trainable = &config->trainable;
+    config->trainable.layers = shape->layers;
     if (config->trainable.lora.rank > 0 && config->trainable.lora.alpha == 0)
         config->trainable.lora.alpha = 2 * (float)config->trainable.lora.rank;
     shape->fp8 = config->precision == ZR_TRAIN_FP8;

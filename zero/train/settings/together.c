@@ -196,7 +196,8 @@ const char *zr_train_device_words(const struct zr_train_config *config)
 /* Message about an option that has no effect or contradicts another; NULL: none. */
 static const char *option_conflict(const struct zr_train_config *config)
 {
-    bool adamw = config->optimizer.kind == ZR_OPTIMIZER_ADAMW;
+    bool adamw = config->optimizer.kind != ZR_OPTIMIZER_SGD,
+         blocks = config->optimizer.kind == ZR_OPTIMIZER_ADAMW8;
     if (config->shape.architecture == ZR_ARCH_GPT2 &&
         (zr_flag_given(config, "kv-heads") || zr_flag_given(config, "ffn") ||
          zr_flag_given(config, "rope-theta") || zr_flag_given(config, "norm-epsilon") ||
@@ -247,6 +248,9 @@ static const char *option_conflict(const struct zr_train_config *config)
         config->loss_scaling.least > config->loss_scaling.initial)
         return "--min-loss-scale is above the initial scale, two to the power of --loss-scale-power; give a "
                "smaller one";
+    if (blocks && (config->shape.tensor > 1 || zr_shape_tiles(&config->shape) > 1 || config->prove))
+        return "--optimizer adamw8 keeps state in blocks of whole tensors and excludes --tp, --tile and --prove; "
+               "give --optimizer adamw";
     if (adamw && zr_flag_given(config, "momentum"))
         return "--momentum requires --optimizer sgd; for AdamW give --beta1";
     if (!adamw && (zr_flag_given(config, "beta1") || zr_flag_given(config, "beta2")))
