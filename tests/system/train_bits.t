@@ -130,6 +130,8 @@ for words in (dict(offload_optimizer="cpu"), dict(offload_optimizer="cpu", offlo
               dict(offload_optimizer="cpu", speculative_update="1GiB", stage=2)):
     os.makedirs(path("disk"), exist_ok=True)
     same(logged(**{**dict(ranks=3, stage=3, optimizer="adamw8"), **words}, **ODD).bits, whole.bits, f"and with {words}")
+late = [logged(ranks=2, stage=stage, optimizer="adamw8", offload_optimizer="cpu", delayed_update=True, **ODD).bits for stage in (1, 3)]
+ok(late[0] and late[0] == late[1], "a delayed update of 8-bit state: stages 1 and 3")
 run = train(ranks=2, tp=2, optimizer="adamw8", **ODD)
 ok(run.code == 2 and "--optimizer adamw8" in run.err, f"refused in parts of tensors: {run.err.splitlines()[0]}")
 

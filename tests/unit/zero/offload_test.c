@@ -59,9 +59,6 @@ static const struct plan plans[] = {
     {2, 3, 1, ZR_PRECISION_BF16, false, false, ZR_OPTIMIZER_SGD},
     {3, 3, 2, ZR_PRECISION_BF16, true, false, ZR_OPTIMIZER_ADAMW},
     {2, 3, 1, ZR_PRECISION_FP32, true, true, ZR_OPTIMIZER_ADAMW},
-    {1, 0, 1, ZR_PRECISION_FP32, false, false, ZR_OPTIMIZER_ADAMW8},
-    {2, 1, 2, ZR_PRECISION_BF16, false, false, ZR_OPTIMIZER_ADAMW8},
-    {3, 3, 1, ZR_PRECISION_BF16, true, false, ZR_OPTIMIZER_ADAMW8},
 };
 
 /* ---- Gradients ----------------------------------------------------------------------------------------- */
