@@ -69,8 +69,10 @@ static zr_result memory_open(struct zr_state_store *store)
     if (result == ZR_OK)
         result = place_slots(store);
     for (unsigned s = 0; s < ZR_SLOTS_MAX && result == ZR_OK; s++)
-        result = zr_take(o->arena, ZR_TAG_OPTIMIZER, store->slots_at[o->layout->units_count][s], 1,
-                         (void **)&store->slots[s]);
+        result =
+            zr_name_call(zr_take_block(o->arena, ZR_TAG_OPTIMIZER, store->slots_at[o->layout->units_count][s],
+                                       1, (void **)&store->slots[s]),
+                         __func__, o->layout->units[0].optimizer->slots[s].name);
     return result;
 }
 
