@@ -102,7 +102,8 @@ ZR_API uint64_t zr_parameter_list_elements(const struct zr_parameter_list *list)
 struct zr_parameter_group {
     float rate_factor;  /* multiplies the step's learning rate */
     float decay_factor; /* multiplies the weight decay */
-    bool wide_state;    /* 8-bit optimizers keep the state of a unit that has such a tensor in fp32 */
+    bool wide_state;    /* 8-bit optimizers keep the state of a unit that has such a tensor in fp32, and Muon
+                         * treats such matrices as AdamW does: embeddings and heads */
 };
 
 /* The default groups: group 0 (vectors) without decay, all other groups (matrices) with decay, both at the
@@ -114,14 +115,16 @@ enum zr_optimizer_kind {
     ZR_OPTIMIZER_SGD,       /* momentum = momentum_factor * momentum + gradient + decay * parameter */
     ZR_OPTIMIZER_ADAMW8,    /* AdamW with momentum and variance of 8 bits, see zr_update_adamw8. Tensors must be
                              * whole on a rank: no tensor parallelism */
+    ZR_OPTIMIZER_MUON,      /* momentum, made orthogonal, for matrices of groups without wide_state; AdamW for
+                             * the others, with beta1, beta2 and epsilon. Whole tensors, no offload */
 };
-#define ZR_OPTIMIZER_NAMES "adamw|sgd|adamw8" /* of the kinds, in order */
+#define ZR_OPTIMIZER_NAMES "adamw|sgd|adamw8|muon" /* of the kinds, in order */
 
 struct zr_optimizer_options {
     enum zr_optimizer_kind kind;
     float beta1, beta2;    /* AdamW: at least 0, below 1 */
     float epsilon;         /* AdamW: positive */
-    float momentum_factor; /* SGD: at least 0, below 1 */
+    float momentum_factor; /* SGD, Muon: at least 0, below 1 */
     float weight_decay;
     float clip; /* maximum gradient norm; 0: no clipping */
     struct zr_parameter_group groups[ZR_GROUPS_MAX];

@@ -126,12 +126,23 @@ ok(sgd.report and plain.report and sgd.report["ranks"][0]["persistent_bytes"]["o
 whole, eight = (logged(ranks=3, stage=stage, optimizer="adamw8", **ODD) for stage in (0, 3))
 ok(whole.losses and whole.losses != again.losses, "--optimizer adamw8 is another run")
 same(eight.bits, whole.bits, "and the same at stage 3")
+state, narrow = (run.report["ranks"][0]["persistent_bytes"]["optimizer"] for run in (base(3), whole))
+embedded = (256 + ODD["seq"]) * ODD["hidden"]  # elements of both embeddings, which keep their 8 bytes
+near_bytes = 8 * embedded + 2 * 260 / 256 * (state / 8 - embedded)
+ok(0.97 * near_bytes < narrow < 1.1 * near_bytes, f"its state: {narrow} of {state} bytes")
 for words in (dict(offload_optimizer="cpu"), dict(offload_optimizer="cpu", offload_param="cpu"), dict(offload_optimizer="nvme:" + path("disk"), force=True),
               dict(offload_optimizer="cpu", speculative_update="1GiB", stage=2)):
     os.makedirs(path("disk"), exist_ok=True)
     same(logged(**{**dict(ranks=3, stage=3, optimizer="adamw8"), **words}, **ODD).bits, whole.bits, f"and with {words}")
 late = [logged(ranks=2, stage=stage, optimizer="adamw8", offload_optimizer="cpu", delayed_update=True, **ODD).bits for stage in (1, 3)]
 ok(late[0] and late[0] == late[1], "a delayed update of 8-bit state: stages 1 and 3")
+for precision in ("fp32", "bf16"):
+    muon = [logged(ranks=3, stage=stage, optimizer="muon", precision=precision, **ODD) for stage in (0, 1, 2, 3)]
+    ok(muon[0].losses and muon[0].losses != again.losses and all(run.bits == muon[0].bits for run in muon), f"--optimizer muon in {precision}: stages 0 to 3")
+bytes_of = [run.report["ranks"][0]["persistent_bytes"]["optimizer"] for run in (muon[0], again)]
+ok(bytes_of[0] < bytes_of[1], f"with less state than AdamW: {bytes_of}")
+run = train(offload_optimizer="cpu", optimizer="muon", **ODD)
+ok(run.code == 2 and "--optimizer muon" in run.err, f"refused on the host: {run.err.splitlines()[0]}")
 run = train(ranks=2, tp=2, optimizer="adamw8", **ODD)
 ok(run.code == 2 and "--optimizer adamw8" in run.err, f"refused in parts of tensors: {run.err.splitlines()[0]}")
 
@@ -212,10 +223,12 @@ folder = path("sgd")
 train(ranks=2, stage=2, optimizer="sgd", save=folder, save_every=2, **ODD)
 run = train(ranks=2, stage=1, optimizer="sgd", resume=os.path.join(folder, "step-00000002"), **ODD)
 same(run.losses, train(ranks=2, stage=0, optimizer="sgd", **ODD).losses[2:], "SGD: saved at stage 2, resumed at 1")
-eight = path("adamw8")
-train(ranks=2, stage=2, optimizer="adamw8", save=eight, save_every=2, **ODD)
-run = train(ranks=2, stage=1, optimizer="adamw8", resume=os.path.join(eight, "step-00000002"), **ODD)
-same(run.losses, train(ranks=2, stage=0, optimizer="adamw8", **ODD).losses[2:], "8-bit AdamW: saved at stage 2, resumed at 1")
+for kind in ("adamw8", "muon"):
+    train(ranks=2, stage=2, optimizer=kind, save=path(kind), save_every=2, **ODD)
+    rest = train(ranks=2, stage=3, optimizer=kind, **ODD).losses[2:]
+    for stage in (0, 1):
+        run = train(ranks=2, stage=stage, optimizer=kind, resume=os.path.join(path(kind), "step-00000002"), **ODD)
+        same(run.losses, rest, f"{kind}: saved at stage 2, resumed at {stage}")
 run = train(ranks=2, stage=1, resume=folder, **{**ODD, "steps": 5})
 ok(run.code == 3 and "--optimizer sgd" in run.err, "its state is refused to AdamW, by name")
 done()

@@ -335,7 +335,7 @@ static bool has_shape(const struct zr_safetensors_tensor *tensor, uint64_t rows,
 static bool is_turned(const struct import *import, size_t index)
 {
     const struct zr_parameter *p = &import->names.parameters[index];
-    return import->linear && p->shape[1] && p->group == ZR_GROUP_MATRICES;
+    return import->linear && p->shape[1] && (p->group == ZR_GROUP_MATRICES || p->group == ZR_GROUP_HEADS);
 }
 
 /* Conv1D stores [in, out], Linear [out, in]: the shape of c_attn, which is not square, decides for all. */
@@ -532,12 +532,12 @@ static zr_result read_values(struct import *import, const struct zr_layout_param
     return result;
 }
 
+/* Clears the blocks of `count` elements; does nothing if the tensor has no such slot. */
 static zr_result clear_slot(struct zr_compute compute, const struct zr_optimizer_slot *slot, void *blocks,
-                            size_t skip, size_t count)
+                            size_t count)
 {
-    size_t from = zr_slot_state_bytes(slot, skip),
-           to = zr_slot_state_bytes(slot, skip + count + slot->block_elements - 1);
-    return compute.kernels->clear(compute.context, &(struct zr_clear){to - from, (char *)blocks + from});
+    size_t bytes = zr_slot_state_bytes(slot, count + slot->block_elements - 1);
+    return blocks ? compute.kernels->clear(compute.context, &(struct zr_clear){bytes, blocks}) : ZR_OK;
 }
 
 /* Reads into the engine's memory with fresh optimizer state; through host memory if the host cannot read
@@ -558,8 +558,9 @@ static zr_result read_owned(struct import *import, const struct zr_layout_parame
     bool copies = engine->apart || there.precision != ZR_PRECISION_FP32;
     const struct zr_optimizer *optimizer = engine->layout.units[p->parameter.unit].optimizer;
     zr_result result = ZR_OK;
-    for (unsigned s = 0; s < optimizer->slots_count && owned->slots[s] && !result; s++)
-        result = clear_slot(compute, &optimizer->slots[s], owned->slots[s], skip, overlap.count);
+    for (unsigned s = 0; s < optimizer->slots_count && !result; s++)
+        result = clear_slot(compute, &optimizer->slots[s], zr_owned_slot(engine, p, owned, s, skip),
+                            overlap.count);
     if (result)
         return result;
     values = copies ? zr_heap_alloc(bytes) : there.at;

@@ -35,9 +35,9 @@ struct state {
     unsigned rank, world;
     size_t count; /* parameters in the file */
     struct zr_file file;
-    unsigned kinds;    /* tensors per parameter: 3, 2 without variance, 1 for a model */
-    uint64_t elements; /* of the parameters */
-    uint64_t trained;  /* of momentum, and of variance: without frozen parameters */
+    unsigned kinds;                        /* parameters, then the optimizer's slots; 1 for a model */
+    uint64_t elements;                     /* of the parameters */
+    uint64_t kind_at[STATE_KINDS_MAX + 1]; /* elements before a kind's, and of all */
     struct zr_safetensors_contents contents;
     uint64_t data_at_bytes;                     /* offset of the first tensor */
     uint64_t steps_at_bytes, checksum_at_bytes; /* offsets of the numbers */
@@ -151,6 +151,17 @@ static bool is_frozen(const struct state *state, size_t index)
                         : zr_engine_is_frozen(state->engine, unit);
 }
 
+/* Whether the file has a tensor of a kind for a parameter. */
+static bool has_kind(const struct state *state, size_t index, unsigned kind)
+{
+    const struct zr_engine *engine = state->engine;
+    const struct zr_parameter *p = listed(state, index);
+    if (kind == 0 || is_frozen(state, index))
+        return kind == 0;
+    const struct zr_optimizer_slot *slot = &engine->optimizer->slots[kind - 1];
+    return !slot->covers || slot->covers(p, &engine->options.optimizer.groups[p->group]);
+}
+
 /* Name of a parameter in a model's file; "": not in the file. */
 static const char *model_name(const struct state *state, const struct zr_parameter *parameter,
                               char room[ZR_SAFETENSORS_NAME_MAX])
@@ -207,7 +218,7 @@ static void say_contents(struct zr_safetensors_header *header, void *whose)
         for (size_t i = 0; i < state->count; i++) {
             const struct zr_parameter *p = listed(state, i);
             const char *own = model_name(state, p, room);
-            if (!own[0] || (kind > 0 && is_frozen(state, i)))
+            if (!own[0] || !has_kind(state, i, kind))
                 continue;
             int length =
                 kind == 0 ? 0 : snprintf(name, sizeof name, "optimizer.%s.", optimizer->slots[kind - 1].name);
@@ -245,18 +256,21 @@ static void state_start(struct state *out, zr_engine *engine, const struct zr_st
                           .file = {.fd = -1}};
     out->rank = zr_comm_rank(out->comm);
     out->world = zr_comm_world(out->comm);
-    for (size_t i = 0; i < out->count; i++) {
+    for (size_t i = 0; i < out->count; i++)
         out->elements += elements_in_file(out, i);
-        out->trained += is_frozen(out, i) ? 0 : elements_in_file(out, i);
-    }
     out->kinds = model ? 1 : 1 + engine->optimizer->slots_count;
+    for (unsigned kind = 0; kind < out->kinds; kind++) {
+        out->kind_at[kind + 1] = out->kind_at[kind];
+        for (size_t i = 0; i < out->count; i++)
+            out->kind_at[kind + 1] += has_kind(out, i, kind) ? elements_in_file(out, i) : 0;
+    }
     out->contents = (struct zr_safetensors_contents){say_contents, out};
     out->data_at_bytes = zr_safetensors_data_at(&out->contents);
 }
 
 static uint64_t file_bytes(const struct state *state)
 {
-    return state->data_at_bytes + (state->elements + (state->kinds - 1) * state->trained) * sizeof(float);
+    return state->data_at_bytes + state->kind_at[state->kinds] * sizeof(float);
 }
 
 uint64_t zr_state_bytes(zr_engine *engine, const struct zr_state_parts *parts)
@@ -362,19 +376,18 @@ static zr_result transfer_run(const struct state *state, enum transfer how, cons
     return ZR_OK;
 }
 
-/* A position in the file's list: parameter `index`, and the elements before it, in all and of those with
- * optimizer state. */
+/* A position in the file's list: parameter `index`, and the elements of each kind before it. */
 struct cursor {
     size_t index;
-    uint64_t first, first_trained;
+    uint64_t first[STATE_KINDS_MAX];
 };
 
 static void step(const struct state *state, struct cursor *at)
 {
-    at->first += elements_in_file(state, at->index);
-    at->first_trained += is_frozen(state, at->index) ? 0 : elements_in_file(state, at->index);
+    for (unsigned kind = 0; kind < state->kinds; kind++)
+        at->first[kind] += has_kind(state, at->index, kind) ? elements_in_file(state, at->index) : 0;
     if (++at->index == state->count)
-        *at = (struct cursor){0, 0, 0};
+        *at = (struct cursor){.index = 0};
 }
 
 /* Moves to the parameter with this name. An engine's parameters are in file order, or nearly. */
@@ -397,7 +410,6 @@ static zr_result transfer_parameter(const struct state *state, enum transfer how
     struct zr_owned owned;
     zr_result result = zr_engine_take_owned(state->engine, p->parameter.unit, &owned);
     const struct zr_optimizer *optimizer = engine->layout.units[p->parameter.unit].optimizer;
-    unsigned kinds = zr_engine_is_frozen(engine, p->parameter.unit) ? 1 : state->kinds;
     size_t shard = engine->layout.units[p->parameter.unit].shard_elements, from = engine->rank * shard;
     uint64_t there = elements_in_file(state, at->index);
 
@@ -405,20 +417,21 @@ static zr_result transfer_parameter(const struct state *state, enum transfer how
         struct zr_tensor_piece piece = zr_layout_piece(p, from, from + shard, k);
         uint64_t first = piece.global_index - p->global_index, left = first < there ? there - first : 0;
         size_t count = piece.count < left ? piece.count : (size_t)left;
-        for (unsigned kind = 0; kind < kinds && result == ZR_OK && count > 0; kind++) {
-            uint64_t place =
-                kind == 0 ? at->first : state->elements + (kind - 1) * state->trained + at->first_trained;
-            struct run run = {.unit = p->parameter.unit, .count = count, .place = place + first};
+        for (unsigned kind = 0; kind < state->kinds && result == ZR_OK && count > 0; kind++) {
+            struct run run = {.unit = p->parameter.unit,
+                              .count = count,
+                              .place = state->kind_at[kind] + at->first[kind] + first};
             size_t skip = piece.offset - owned.from;
             if (kind == 0) {
                 run.values = zr_numbers_at(zr_owned_values(&owned), skip);
             } else {
                 const struct zr_optimizer_slot *slot = &optimizer->slots[kind - 1];
                 run.slot = zr_slot_is_plain(slot) ? NULL : slot;
-                run.values = (struct zr_numbers){
-                    (char *)owned.slots[kind - 1] + zr_slot_state_bytes(slot, skip), ZR_PRECISION_FP32};
+                run.values =
+                    (struct zr_numbers){zr_owned_slot(engine, p, &owned, kind - 1, skip), ZR_PRECISION_FP32};
             }
-            result = transfer_run(state, how, &run, sum);
+            if (run.values.at)
+                result = transfer_run(state, how, &run, sum);
         }
     }
     zr_result given = zr_engine_give_owned(state->engine, p->parameter.unit, how == STATE_LOAD);
@@ -430,7 +443,7 @@ static zr_result transfer_parameter(const struct state *state, enum transfer how
 static zr_result transfer_all(const struct state *state, enum transfer how, uint64_t *sum)
 {
     const struct zr_layout *layout = &state->engine->layout;
-    struct cursor at = {0, 0, 0};
+    struct cursor at = {.index = 0};
     zr_result result = ZR_OK;
 
     *sum = 0;

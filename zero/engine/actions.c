@@ -23,6 +23,8 @@ static void add_update(struct zr_engine *engine, struct zr_engine_actions *list)
     for (size_t u = 0; u < count + behind; u++) {
         if (u < count && engine->units[u].steps > 0) {
             zr_engine_actions_add(engine, list, ZR_ENGINE_FETCH, u);
+            if (zr_engine_needs_directions(engine, u))
+                zr_engine_actions_add(engine, list, ZR_ENGINE_DIRECT, u);
             zr_engine_actions_add(engine, list, ZR_ENGINE_UPDATE, u);
             zr_engine_actions_add(engine, list, ZR_ENGINE_STORE, u);
         }
@@ -93,6 +95,7 @@ static zr_result close_pass(struct zr_engine_run *run)
             zr_comm_wait(engine->options.comm, run->sums_tickets[i]);
         zr_drop(engine->options.arena, &run->sums[i]);
     }
+    zr_drop(engine->options.arena, &run->directions);
     zr_result read = zr_engine_gradients_end(engine);
     zr_result ended = zr_state_store_end(&engine->state_tier->store);
     return read != ZR_OK ? read : ended;
@@ -152,6 +155,7 @@ static zr_result store_here(struct zr_engine_run *run, size_t unit)
     if (result == ZR_OK)
         result = zr_gradient_do(engine->units[unit].place->give, engine, unit);
     zr_drop(engine->options.arena, &run->sums[unit % 2]);
+    zr_drop(engine->options.arena, &run->directions);
     return result;
 }
 
@@ -182,8 +186,8 @@ static zr_result update(struct zr_engine_run *run, size_t unit)
         if (run->way->open)
             result = run->way->open(engine, unit, &run->owned, &window);
         if (result == ZR_OK)
-            result =
-                zr_engine_update_window(engine, unit, run->gradients, &run->update, &run->owned, &window);
+            result = zr_engine_update_window(engine, unit, run->gradients, run->directions, &run->update,
+                                             &run->owned, &window);
         if (result == ZR_OK && run->way->close)
             result = run->way->close(engine, unit, &run->owned, &window);
     }
@@ -253,6 +257,8 @@ static zr_result act(struct zr_engine_run *run, struct zr_engine_action action)
     case ZR_ENGINE_FETCH:
         run->changed = false;
         return run->way->fetch(run, unit);
+    case ZR_ENGINE_DIRECT:
+        return zr_engine_direct(run, unit);
     case ZR_ENGINE_CONFIRM:
         if (zr_engine_speculation_holds(engine, unit))
             return engine->speculation.kind->publish(engine, unit);

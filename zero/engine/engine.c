@@ -122,7 +122,9 @@ static zr_result clear_states(struct zr_engine *engine, size_t unit, const struc
     for (unsigned s = 0; s < optimizer->slots_count && result == ZR_OK; s++)
         result = compute.kernels->clear(
             compute.context,
-            &(struct zr_clear){zr_slot_state_bytes(&optimizer->slots[s], elements), owned->slots[s]});
+            &(struct zr_clear){
+                zr_layout_slot_bytes(&engine->layout, unit, s, engine->units[unit].tier->store.options.whole),
+                owned->slots[s]});
     return result;
 }
 

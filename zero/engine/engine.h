@@ -414,12 +414,25 @@ struct zr_owned {
     float *master;             /* in fp32 the parameters; NULL: two-byte parameters of a frozen unit */
     void *slots[ZR_SLOTS_MAX]; /* of the optimizer; NULL: a frozen unit */
 };
-/* Element `skip` of a slot; NULL: the optimizer has no such slot, or keeps it in blocks. */
-static inline float *zr_owned_floats(const struct zr_owned *owned, const struct zr_optimizer *optimizer,
-                                     unsigned slot, size_t skip)
+/* Element `skip` of the part that a rank updates, a tensor's, in a slot; NULL: the tensor has no such slot.
+ */
+static inline void *zr_owned_slot(const struct zr_engine *engine, const struct zr_layout_parameter *tensor,
+                                  const struct zr_owned *owned, unsigned slot, size_t skip)
 {
-    return slot < optimizer->slots_count && zr_slot_is_plain(&optimizer->slots[slot]) && owned->slots[slot]
-               ? (float *)owned->slots[slot] + skip
+    size_t unit = tensor->parameter.unit;
+    const struct zr_optimizer *optimizer = engine->layout.units[unit].optimizer;
+    if (slot >= optimizer->slots_count || !owned->slots[slot] || !tensor->has_slot[slot])
+        return NULL;
+    size_t covered = zr_layout_covered(&engine->layout, unit, slot, owned->from, owned->from + skip);
+    return (char *)owned->slots[slot] + zr_slot_state_bytes(&optimizer->slots[slot], covered);
+}
+/* The same; NULL also for a slot in blocks. */
+static inline float *zr_owned_floats(const struct zr_engine *engine, const struct zr_layout_parameter *tensor,
+                                     const struct zr_owned *owned, unsigned slot, size_t skip)
+{
+    const struct zr_optimizer *optimizer = engine->layout.units[tensor->parameter.unit].optimizer;
+    return slot < optimizer->slots_count && zr_slot_is_plain(&optimizer->slots[slot])
+               ? zr_owned_slot(engine, tensor, owned, slot, skip)
                : NULL;
 }
 static inline struct zr_numbers zr_numbers_at(struct zr_numbers numbers, size_t index)

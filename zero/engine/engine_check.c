@@ -98,8 +98,11 @@ static zr_result check_optimizer(const struct zr_engine_options *engine_options)
     }
     if (result != ZR_OK)
         return result;
-    return options->kind == ZR_OPTIMIZER_SGD ? check_numbers(sgd, sizeof sgd / sizeof *sgd)
-                                             : check_numbers(adamw, sizeof adamw / sizeof *adamw);
+    if (options->kind == ZR_OPTIMIZER_SGD || options->kind == ZR_OPTIMIZER_MUON)
+        result = check_numbers(sgd, sizeof sgd / sizeof *sgd);
+    return result == ZR_OK && options->kind != ZR_OPTIMIZER_SGD
+               ? check_numbers(adamw, sizeof adamw / sizeof *adamw)
+               : result;
 }
 
 static zr_result check_scaling(const struct zr_loss_scaling *scaling)
@@ -134,11 +137,13 @@ static zr_result check_parameters(const struct zr_engine_options *options)
     unsigned tensor = options->tensor ? zr_comm_world(options->tensor) : 0;
     for (size_t i = 0; i < list->parameters_count; i++) {
         const struct zr_parameter *p = &list->parameters[i];
-        if (p->part.whole[0] > 0 && options->optimizer.kind == ZR_OPTIMIZER_ADAMW8)
-            return zr_fail(ZR_ERR_INVALID,
-                           "parameter %.*s is only partly on a rank, and ZR_OPTIMIZER_ADAMW8 requires whole "
-                           "tensors; use AdamW",
-                           (int)sizeof p->name, p->name);
+        const struct zr_optimizer *optimizer = zr_optimizer_of(options->optimizer.kind);
+        if (p->part.whole[0] > 0 && optimizer->whole_tensors)
+            return zr_fail(
+                ZR_ERR_INVALID,
+                "parameter %.*s is only partly on a rank, and the optimizer %s requires whole tensors; "
+                "use AdamW",
+                (int)sizeof p->name, p->name, optimizer->name);
         if (p->part.sum_gradient && (tensor == 0 || zr_parameter_elements(p) % tensor))
             return zr_fail(
                 ZR_ERR_INVALID,
@@ -183,6 +188,11 @@ static zr_result check_offload(const struct zr_engine_options *options)
 {
     const struct zr_offload *offload = &options->offload;
     bool several = zr_comm_world(options->comm) > 1;
+    if (offload->optimizer && zr_optimizer_of(options->optimizer.kind)->needs_direction)
+        return zr_fail(
+            ZR_ERR_INVALID,
+            "offload.optimizer excludes the optimizer %s, which gathers matrices where they are updated",
+            zr_optimizer_of(options->optimizer.kind)->name);
     if (offload->delayed && !offload->optimizer)
         return zr_fail(ZR_ERR_INVALID, "offload.delayed requires offload.optimizer");
     if (offload->speculative_bytes > 0 && !offload->optimizer)

@@ -12,6 +12,40 @@ static bool round_up(size_t value, size_t multiple, size_t *out)
     return !__builtin_add_overflow(value, rest ? multiple - rest : 0, out);
 }
 
+size_t zr_layout_covered(const struct zr_layout *layout, size_t unit, unsigned slot, size_t from, size_t to)
+{
+    const struct zr_layout_unit *u = &layout->units[unit];
+    size_t sum = 0;
+    if (!u->optimizer->slots[slot].covers)
+        return to - from;
+    for (size_t i = 0; i < u->parameters_count; i++) {
+        const struct zr_layout_parameter *p = &layout->parameters[u->first_parameter + i];
+        struct zr_overlap overlap;
+        if (p->has_slot[slot] && zr_layout_overlap(p, from, to, &overlap))
+            sum += overlap.count;
+    }
+    return sum;
+}
+
+size_t zr_layout_slot_bytes(const struct zr_layout *layout, size_t unit, unsigned slot, bool whole)
+{
+    const struct zr_layout_unit *u = &layout->units[unit];
+    size_t part = whole ? u->padded_elements : u->shard_elements, most = 0;
+    for (size_t from = 0; from < u->padded_elements; from += part) {
+        size_t covered = zr_layout_covered(layout, unit, slot, from, from + part);
+        most = covered > most ? covered : most;
+    }
+    return zr_slot_state_bytes(&u->optimizer->slots[slot], most);
+}
+
+size_t zr_layout_state_bytes(const struct zr_layout *layout, size_t unit, bool whole)
+{
+    size_t bytes = 0;
+    for (unsigned s = 0; s < layout->units[unit].optimizer->slots_count; s++)
+        bytes += zr_layout_slot_bytes(layout, unit, s, whole);
+    return bytes;
+}
+
 bool zr_layout_overlap(const struct zr_layout_parameter *parameter, size_t from, size_t to,
                        struct zr_overlap *out)
 {
@@ -280,6 +314,22 @@ static zr_result check_names(struct zr_layout *layout, const struct zr_parameter
     return ZR_OK;
 }
 
+/* Fills in which slots the unit's parameters have. */
+static void find_slots(struct zr_layout *layout, const struct zr_layout_request *request, size_t unit)
+{
+    static const struct zr_parameter_group narrow = {.wide_state = false};
+    const struct zr_layout_unit *u = &layout->units[unit];
+    const struct zr_optimizer *optimizer = u->optimizer;
+    for (size_t i = 0; i < u->parameters_count; i++) {
+        struct zr_layout_parameter *p = &layout->parameters[u->first_parameter + i];
+        const struct zr_parameter_group *group =
+            request->groups ? &request->groups[p->parameter.group] : &narrow;
+        for (unsigned s = 0; s < optimizer->slots_count; s++)
+            p->has_slot[s] = !optimizer->slots[s].covers || optimizer->slots[s].covers(&p->parameter, group);
+        p->needs_direction = optimizer->needs_direction && optimizer->needs_direction(&p->parameter, group);
+    }
+}
+
 static const struct zr_optimizer *optimizer_of(const struct zr_layout_request *request, size_t unit)
 {
     const struct zr_optimizer *optimizer =
@@ -321,6 +371,7 @@ zr_result zr_layout_make(struct zr_layout *layout, const struct zr_layout_reques
         result = lay_unit(layout, &layout->units[u], u);
         if (result != ZR_OK)
             goto unwind;
+        find_slots(layout, request, u);
         next += layout->units[u].parameters_count;
         if (u + 1 == list->units_count && next != list->parameters_count) {
             result = zr_fail(ZR_ERR_INVALID,

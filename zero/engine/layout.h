@@ -19,6 +19,8 @@ struct zr_layout_parameter {
     uint64_t global_index; /* of the whole tensor's first element, counted without padding */
     size_t offset;         /* elements from the start of the unit */
     size_t elements;
+    bool has_slot[ZR_SLOTS_MAX]; /* of its unit's optimizer */
+    bool needs_direction;        /* likewise */
 };
 
 struct zr_layout_unit {
@@ -69,6 +71,13 @@ void zr_layout_end(struct zr_layout *layout);
 /* Number of elements of which a unit's shards are multiples: the arena's alignment and the optimizer's block.
  */
 size_t zr_layout_align(const struct zr_layout *layout, size_t unit);
+
+/* Elements of [from, to) of a unit that have a slot. */
+size_t zr_layout_covered(const struct zr_layout *layout, size_t unit, unsigned slot, size_t from, size_t to);
+/* Bytes of a unit's slot, or of all slots, on a rank that updates the whole unit or its shard: the most of
+ * all ranks, so that every rank has as many. */
+size_t zr_layout_slot_bytes(const struct zr_layout *layout, size_t unit, unsigned slot, bool whole);
+size_t zr_layout_state_bytes(const struct zr_layout *layout, size_t unit, bool whole);
 
 /* The part of a parameter in [from, to) of its unit; false: there is none. */
 struct zr_overlap {

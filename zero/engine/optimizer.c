@@ -1,6 +1,8 @@
 /* optimizer.c: the table of optimizers: see optimizer.h. */
 #include "zero/engine/optimizer.h"
 
+#include <math.h>
+
 /* AdamW: Loshchilov and Hutter 2019. */
 static struct zr_adamw adamw_of(const struct zr_optimizer_call *call)
 {
@@ -59,22 +61,63 @@ static zr_result update_sgd(const struct zr_optimizer_call *call)
                                                            .parameter = call->parameter}});
 }
 
-static const struct zr_optimizer optimizers[3] = {
+/* ---- Muon ---------------------------------------------------------------------------------------------- */
+
+/* Jordan et al. 2024: for the matrices within the network; AdamW for vectors, and for the groups of
+ * embeddings and heads. */
+static bool is_hidden_matrix(const struct zr_parameter *tensor, const struct zr_parameter_group *group)
+{
+    return tensor->shape[1] > 0 && !group->wide_state;
+}
+
+static bool is_other(const struct zr_parameter *tensor, const struct zr_parameter_group *group)
+{
+    return !is_hidden_matrix(tensor, group);
+}
+
+/* With the scale of Liu et al. (Muon is Scalable for LLM Training, 2025), updates are as large as AdamW's, so
+ * that both take one learning rate and one weight decay. */
+static zr_result update_muon(const struct zr_optimizer_call *call)
+{
+    if (!call->direction)
+        return update_adamw(call);
+    size_t rows = call->tensor->shape[0], columns = call->tensor->shape[1];
+    return call->kernels->apply_direction(
+        call->context, &(struct zr_apply_direction){
+                           .rate = call->rate,
+                           .scale = 0.2f * sqrtf((float)(rows > columns ? rows : columns)),
+                           .weight_decay = call->weight_decay,
+                           .weight = call->weight,
+                           .rates = call->rates,
+                           .direction = call->direction,
+                           .numbers = {.n = call->n, .master = call->master, .parameter = call->parameter}});
+}
+
+static const struct zr_optimizer optimizers[4] = {
     [ZR_OPTIMIZER_ADAMW] = {.name = "adamw",
                             .slots_count = 2,
-                            .slots = {{"momentum", 1, sizeof(float), true},
-                                      {"variance", 1, sizeof(float), false}},
+                            .slots = {{"momentum", 1, sizeof(float), true, NULL},
+                                      {"variance", 1, sizeof(float), false, NULL}},
                             .update = update_adamw},
     [ZR_OPTIMIZER_SGD] = {.name = "sgd",
                           .slots_count = 1,
-                          .slots = {{"momentum", 1, sizeof(float), true}},
+                          .slots = {{"momentum", 1, sizeof(float), true, NULL}},
                           .update = update_sgd},
     [ZR_OPTIMIZER_ADAMW8] = {.name = "adamw8",
                              .slots_count = 2,
-                             .slots = {{"momentum", ZR_BLOCK8_NUMBERS, sizeof(struct zr_block8), true},
-                                       {"variance", ZR_BLOCK8_NUMBERS, sizeof(struct zr_block8), false}},
+                             .slots = {{"momentum", ZR_BLOCK8_NUMBERS, sizeof(struct zr_block8), true, NULL},
+                                       {"variance", ZR_BLOCK8_NUMBERS, sizeof(struct zr_block8), false,
+                                        NULL}},
                              .wide = &optimizers[ZR_OPTIMIZER_ADAMW],
+                             .whole_tensors = true,
                              .update = update_adamw8},
+    [ZR_OPTIMIZER_MUON] = {.name = "muon",
+                           .slots_count = 2,
+                           .slots = {{"momentum", 1, sizeof(float), true, NULL},
+                                     {"variance", 1, sizeof(float), false, is_other}},
+                           .whole_tensors = true,
+                           .needs_direction = is_hidden_matrix,
+                           .update = update_muon},
 };
 
 const struct zr_optimizer *zr_optimizer_of(enum zr_optimizer_kind kind)

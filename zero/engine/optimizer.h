@@ -13,6 +13,9 @@ struct zr_optimizer_slot {
     const char *name; /* "momentum": saved as "optimizer.momentum.NAME" */
     unsigned block_elements, block_bytes;
     bool is_signed; /* of blocks: see zr_block8_read */
+    /* Whether a tensor has the slot; NULL: every tensor. Without it, a slot of a unit has the elements of its
+     * tensors that have the slot, one after the other. */
+    bool (*covers)(const struct zr_parameter *tensor, const struct zr_parameter_group *group);
 };
 
 /* The update of consecutive elements of one tensor, from the beginning of a block on. */
@@ -28,7 +31,9 @@ struct zr_optimizer_call {
     size_t n;
     struct zr_numbers gradient;
     float *master;
-    void *slots[ZR_SLOTS_MAX];
+    void *slots[ZR_SLOTS_MAX]; /* NULL: the tensor has no such slot */
+    const struct zr_parameter *tensor;
+    const float *direction; /* of the elements, if the optimizer makes directions for the tensor; else NULL */
     struct zr_numbers parameter; /* new parameters; `at` NULL: not written */
 };
 
@@ -37,6 +42,10 @@ struct zr_optimizer {
     unsigned slots_count;
     struct zr_optimizer_slot slots[ZR_SLOTS_MAX];
     const struct zr_optimizer *wide; /* of units with a tensor whose group has wide_state; NULL: itself */
+    bool whole_tensors;              /* tensors must be whole on a rank */
+    /* Whether the update of a tensor needs a direction made of the whole matrix (directions.c); NULL: none.
+     */
+    bool (*needs_direction)(const struct zr_parameter *tensor, const struct zr_parameter_group *group);
     zr_result (*update)(const struct zr_optimizer_call *call);
 };
 
@@ -62,14 +71,6 @@ static inline size_t zr_optimizer_block(const struct zr_optimizer *optimizer)
         if (optimizer->slots[s].block_elements > largest)
             largest = optimizer->slots[s].block_elements;
     return largest;
-}
-/* Bytes of all slots. */
-static inline size_t zr_optimizer_bytes(const struct zr_optimizer *optimizer, size_t elements)
-{
-    size_t bytes = 0;
-    for (unsigned s = 0; s < optimizer->slots_count; s++)
-        bytes += zr_slot_state_bytes(&optimizer->slots[s], elements);
-    return bytes;
 }
 
 #endif

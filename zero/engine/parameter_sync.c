@@ -97,6 +97,27 @@ static zr_result all_gather_state(struct zr_engine *engine, size_t unit, void *w
                               &engine->units[unit].parameter_ticket);
 }
 
+/* The same for a slot that not every tensor has: ranks have shares of different sizes. */
+static zr_result broadcast_shares(struct zr_engine *engine, size_t unit, unsigned slot, char *whole)
+{
+    const struct zr_layout *layout = &engine->layout;
+    size_t shard = layout->units[unit].shard_elements;
+    zr_result result = ZR_OK;
+    for (unsigned r = 0; r < engine->world && result == ZR_OK; r++) {
+        size_t from = zr_layout_covered(layout, unit, slot, 0, r * shard),
+               count = zr_layout_covered(layout, unit, slot, r * shard, (r + 1) * shard);
+        const struct zr_optimizer_slot *of = &layout->units[unit].optimizer->slots[slot];
+        if (count > 0)
+            result = zr_comm_broadcast(engine->options.comm,
+                                       &(struct zr_broadcast){.buffer = whole + zr_slot_state_bytes(of, from),
+                                                              .bytes = zr_slot_state_bytes(of, count),
+                                                              .root = r,
+                                                              .type = ZR_COMM_FP32},
+                                       &engine->units[unit].parameter_ticket);
+    }
+    return result;
+}
+
 /* At stage 0 each rank holds the whole state, of which it has loaded only its shard. */
 static zr_result all_gather_states(struct zr_engine *engine, size_t unit)
 {
@@ -108,8 +129,10 @@ static zr_result all_gather_states(struct zr_engine *engine, size_t unit)
     zr_ticket *ticket = &engine->units[unit].parameter_ticket;
 
     for (unsigned s = 0; s < optimizer->slots_count && result == ZR_OK; s++)
-        result = all_gather_state(engine, unit, owned.slots[s],
-                                  zr_slot_state_bytes(&optimizer->slots[s], shard_elements));
+        result = optimizer->slots[s].covers
+                     ? broadcast_shares(engine, unit, s, owned.slots[s])
+                     : all_gather_state(engine, unit, owned.slots[s],
+                                        zr_slot_state_bytes(&optimizer->slots[s], shard_elements));
     if (result == ZR_OK && engine->units[unit].tier->masters)
         result = all_gather_state(engine, unit, owned.master, shard_elements * sizeof(float));
     if (result == ZR_OK && !engine->state_tier->store.table->random)
@@ -340,8 +363,8 @@ void zr_engine_segment(const zr_engine *engine, size_t index, struct zr_shard_se
             .global_index = piece.global_index,
             .count = piece.count,
             .parameter = owned.master ? owned.master + skip : NULL,
-            .momentum = zr_owned_floats(&owned, unit->optimizer, 0, skip),
-            .variance = zr_owned_floats(&owned, unit->optimizer, 1, skip),
+            .momentum = zr_owned_floats(engine, p, &owned, 0, skip),
+            .variance = zr_owned_floats(engine, p, &owned, 1, skip),
         };
         return;
     }

@@ -15,7 +15,8 @@ static size_t owned_elements(const struct zr_engine *engine, size_t unit)
 size_t zr_engine_old_bytes(const struct zr_engine *engine, size_t unit)
 {
     size_t elements = owned_elements(engine, unit);
-    return elements * sizeof(float) + zr_optimizer_bytes(engine->layout.units[unit].optimizer, elements);
+    return elements * sizeof(float) +
+           zr_layout_state_bytes(&engine->layout, unit, engine->state_tier->store.options.whole);
 }
 
 bool zr_engine_may_speculate(const struct zr_engine *engine, size_t unit)
@@ -224,7 +225,9 @@ static zr_result copy_old_values(struct zr_engine *engine, size_t unit, enum dir
     for (unsigned s = 0; s <= optimizer->slots_count && result == ZR_OK && !engine->simulated; s++) {
         bool master = s == optimizer->slots_count;
         void *state = master ? owned.master : owned.slots[s];
-        size_t bytes = master ? count * sizeof(float) : zr_slot_state_bytes(&optimizer->slots[s], count);
+        size_t bytes =
+            master ? count * sizeof(float)
+                   : zr_layout_slot_bytes(&engine->layout, unit, s, engine->state_tier->store.options.whole);
         memcpy(direction == TO_LOG ? old : state, direction == TO_LOG ? state : old, bytes);
         old += bytes;
     }

@@ -46,7 +46,7 @@ static size_t bytes_of(const struct zr_state_store *store, size_t unit)
 {
     size_t elements = zr_state_store_elements(store, unit);
     return store->options.master * elements * sizeof(float) +
-           zr_optimizer_bytes(store->options.layout->units[unit].optimizer, elements);
+           (elements > 0 ? zr_layout_state_bytes(store->options.layout, unit, store->options.whole) : 0);
 }
 
 static void view(const struct zr_state_store *store, size_t unit, void *at, struct zr_state_view *out)
@@ -58,7 +58,7 @@ static void view(const struct zr_state_store *store, size_t unit, void *at, stru
     next += store->options.master * elements * sizeof(float);
     for (unsigned s = 0; s < optimizer->slots_count; s++) {
         out->slots[s] = next;
-        next += zr_slot_state_bytes(&optimizer->slots[s], elements);
+        next += zr_layout_slot_bytes(store->options.layout, unit, s, store->options.whole);
     }
 }
 

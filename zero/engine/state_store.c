@@ -53,9 +53,8 @@ static zr_result place_slots(struct zr_state_store *store)
     for (size_t u = 0; u < layout->units_count; u++) {
         const struct zr_optimizer *optimizer = layout->units[u].optimizer;
         memcpy(store->slots_at[u + 1], store->slots_at[u], sizeof *store->slots_at);
-        for (unsigned s = 0; s < optimizer->slots_count; s++)
-            store->slots_at[u + 1][s] +=
-                zr_slot_state_bytes(&optimizer->slots[s], zr_state_store_elements(store, u));
+        for (unsigned s = 0; s < optimizer->slots_count && zr_state_store_elements(store, u) > 0; s++)
+            store->slots_at[u + 1][s] += zr_layout_slot_bytes(layout, u, s, store->options.whole);
     }
     return ZR_OK;
 }

@@ -80,8 +80,7 @@ struct zr_engine_update zr_engine_update_of(const struct zr_engine *engine, floa
                                      .correction2 = (float)(1 - pow(options->beta2, step))};
 }
 
-/* Kernels and context that update a unit. */
-static struct zr_compute updater_of(const struct zr_engine *engine, size_t unit,
+struct zr_compute zr_engine_updater(const struct zr_engine *engine, size_t unit,
                                     const struct zr_engine_update *update)
 {
     struct zr_compute compute = zr_engine_unit_compute(engine, unit);
@@ -102,11 +101,11 @@ static zr_result clear_between(struct zr_engine *engine, struct zr_compute compu
 }
 
 zr_result zr_engine_update_window(struct zr_engine *engine, size_t unit, struct zr_numbers gradients,
-                                  const struct zr_engine_update *update, const struct zr_owned *owned,
-                                  const struct zr_window *window)
+                                  const float *directions, const struct zr_engine_update *update,
+                                  const struct zr_owned *owned, const struct zr_window *window)
 {
     const struct zr_layout_unit *u = &engine->layout.units[unit];
-    struct zr_compute compute = updater_of(engine, unit, update);
+    struct zr_compute compute = zr_engine_updater(engine, unit, update);
     const struct zr_optimizer *optimizer = u->optimizer;
     const struct zr_optimizer_options *o = &engine->options.optimizer;
     size_t from = owned->from + window->from, done = 0;
@@ -131,9 +130,12 @@ zr_result zr_engine_update_window(struct zr_engine *engine, size_t unit, struct 
                                          .rates = update->rates,
                                          .n = overlap.count,
                                          .gradient = zr_numbers_at(gradients, skip),
-                                         .master = owned->master + skip};
+                                         .master = owned->master + skip,
+                                         .tensor = &p->parameter};
+        if (p->needs_direction)
+            call.direction = directions + overlap.offset;
         for (unsigned s = 0; s < optimizer->slots_count; s++)
-            call.slots[s] = (char *)owned->slots[s] + zr_slot_state_bytes(&optimizer->slots[s], skip);
+            call.slots[s] = zr_owned_slot(engine, p, owned, s, skip);
         if (window->values.at)
             call.parameter = zr_numbers_at(window->values, at);
         result = clear_between(engine, compute, window, done, at);

@@ -507,8 +507,8 @@ static void describe(struct zr_transformer *t)
     const size_t ffn = shape->ffn, kv = shape->kv_heads * w.head; /* of all tensor ranks */
     const struct zr_tensor embed_tokens = {"weight",  shape->vocabulary_padded, w.c,           0,
                                            deviation, ZR_GROUP_EMBEDDINGS,      ZR_SPLIT_FIRST};
-    const struct zr_tensor lm_head = {"weight",      shape->vocabulary_padded, w.c, 0, deviation, matrices,
-                                      ZR_SPLIT_FIRST};
+    const struct zr_tensor lm_head = {"weight",  shape->vocabulary_padded, w.c,           0,
+                                      deviation, ZR_GROUP_HEADS,           ZR_SPLIT_FIRST};
     const struct zr_tensor final = {"weight", w.c, 0, 1, 0, vectors, ZR_SPLIT_NORM};
     const struct zr_tensor tensors[BLOCK_PARAMETERS] = {
         [NORM1_W] = {"input_layernorm.weight", w.c, 0, 1, 0, vectors, ZR_SPLIT_NORM},

@@ -60,6 +60,7 @@ enum zr_transformer_group {
     ZR_GROUP_VECTORS = ZR_GROUP_NO_DECAY,
     ZR_GROUP_MATRICES = ZR_GROUP_DECAY,
     ZR_GROUP_EMBEDDINGS,
+    ZR_GROUP_HEADS, /* untied */
     ZR_TRANSFORMER_GROUPS_COUNT
 };
 

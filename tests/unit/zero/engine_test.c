@@ -12,6 +12,7 @@
 #include "alloc/base/fault.h"
 #include "tests/support/zero/engine_rig.h"
 #include "tests/support/kernels/half.h"
+#include "tests/support/kernels/kernels_reference.h"
 #include "tests/support/tap.h"
 #include "zero/engine/engine.h"
 #include "zero/engine/layout.h"
@@ -212,6 +213,12 @@ static double whole_gradient(const struct setting *setting, size_t element, size
     return (double)(in_place || rounds == 1 ? rounded(setting, mean) : mean);
 }
 
+/* Whether Muon makes a matrix orthogonal. */
+static bool is_directed(const struct setting *setting, size_t parameter)
+{
+    return setting->kind == ZR_OPTIMIZER_MUON && parameters[parameter].shape[1] > 0;
+}
+
 static void reference_element(const struct setting *setting, struct model *model, size_t e, size_t parameter,
                               double g, unsigned step, double rate)
 {
@@ -231,6 +238,29 @@ static void reference_element(const struct setting *setting, struct model *model
                            decay);
 }
 
+/* Muon's update of a matrix that begins with element `first`. */
+static void reference_muon(const struct setting *setting, struct model *model, size_t first, size_t parameter,
+                           double scale, unsigned step, double rate)
+{
+    const struct zr_parameter *p = &parameters[parameter];
+    const struct zr_parameter_group *group = &adamw.groups[p->group];
+    size_t rows = p->shape[0], columns = p->shape[1], n = rows * columns,
+           side = rows < columns ? rows : columns;
+    double *x = malloc((2 * n + 2 * side * side) * sizeof *x), factor = (double)adamw.momentum_factor;
+    for (size_t i = 0; i < n; i++) {
+        double g = scale * whole_gradient(setting, first + i, parameter, step);
+        model->m[first + i] = factor * model->m[first + i] + g;
+        x[i] = g + factor * model->m[first + i];
+    }
+    reference_orthogonalize(rows, columns, x, x + n);
+    rate *= (double)group->rate_factor;
+    for (size_t i = 0; i < n; i++)
+        model->w[first + i] =
+            model->w[first + i] * (1 - rate * (double)adamw.weight_decay * (double)group->decay_factor) -
+            rate * 0.2 * sqrt((double)(rows > columns ? rows : columns)) * x[i];
+    free(x);
+}
+
 static double reference_step(const struct setting *setting, struct model *model, unsigned step, double rate)
 {
     double squares = 0, scale = 1;
@@ -239,9 +269,15 @@ static double reference_step(const struct setting *setting, struct model *model,
             squares += pow(whole_gradient(setting, e, p, step), 2);
     if (sqrt(squares) > (double)clip_of(setting))
         scale = (double)clip_of(setting) / sqrt(squares);
-    for (size_t p = 0, e = 0; p < PARAMETERS; p++)
+    for (size_t p = 0, e = 0; p < PARAMETERS; p++) {
+        if (is_directed(setting, p)) {
+            reference_muon(setting, model, e, p, scale, step, rate);
+            e += zr_parameter_elements(&parameters[p]);
+            continue;
+        }
         for (uint64_t i = 0; i < zr_parameter_elements(&parameters[p]); i++, e++)
             reference_element(setting, model, e, p, scale * whole_gradient(setting, e, p, step), step, rate);
+    }
     return sqrt(squares);
 }
 
@@ -366,6 +402,11 @@ static struct travelling travelling(struct rig *rig, const struct setting *setti
         uint64_t once = layout.units[u].padded_elements / setting->world * (setting->world - 1);
         all.elements += once * (rounds + 1);
         all.bytes += once * (rounds * each + (setting->stage == 0 && rounds > 1 ? sizeof(float) : each));
+        bool directed = false; /* directions travel as floats */
+        for (size_t p = 0; p < PARAMETERS; p++)
+            directed |= parameters[p].unit == u && is_directed(setting, p) && setting->stage > 0;
+        all.elements += directed ? once : 0;
+        all.bytes += directed ? once * sizeof(float) : 0;
     }
     zr_layout_end(&layout);
     return all;
@@ -434,7 +475,7 @@ static int follow_reference(struct rig *rig, const struct setting *setting)
         double norm = reference_step(setting, &model, step, (double)rate);
         must(fabs(report.gradient_norm - norm) <= 1e-6 * norm);
         must((report.clip_scale == 1) == setting->below_clip);
-        must(compare(rig, setting, &model) < 3e-6);
+        must(compare(rig, setting, &model) < (setting->kind == ZR_OPTIMIZER_MUON ? 1e-4 : 3e-6));
         must(after.sent_elements - before.sent_elements == travelling(rig, setting).elements);
         must(after.received_bytes - before.received_bytes == travelling(rig, setting).bytes);
     }
@@ -711,6 +752,10 @@ static void test_stage(unsigned world, unsigned stage, enum zr_precision precisi
     setting.kind = ZR_OPTIMIZER_SGD;
     if (world <= 3)
         tap_is(in_world(&setting), 0, "%u ranks, stage %u, %s: SGD with momentum", world, stage, name);
+    setting.kind = ZR_OPTIMIZER_MUON;
+    if (world <= 3)
+        tap_is(in_world(&setting), 0, "%u ranks, stage %u, %s: Muon", world, stage, name);
+    setting.kind = ZR_OPTIMIZER_SGD;
     setting.below_clip = true;
     if (world <= 2)
         tap_is(in_world(&setting), 0, "%u ranks, stage %u, %s: and with a norm below the clip", world, stage,

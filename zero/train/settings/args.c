@@ -179,6 +179,8 @@ static void resolve_optimizer(struct zr_optimizer_options *optimizer)
     optimizer->groups[ZR_GROUP_MATRICES].decay_factor = 1;
     optimizer->groups[ZR_GROUP_EMBEDDINGS].decay_factor = 1;
     optimizer->groups[ZR_GROUP_EMBEDDINGS].wide_state = true;
+    optimizer->groups[ZR_GROUP_HEADS] =
+        (struct zr_parameter_group){1, 1, optimizer->kind == ZR_OPTIMIZER_MUON};
 }
 
 /* Whether MPI carries the host messages: NCCL starts up over host messages, and mpirun may have started ranks
@@ -344,6 +346,8 @@ static void resolve(struct zr_train_config *config)
         config->bucket_bytes = SIZE_MAX / 8; /* larger than any unit */
     if (config->stages.ranks > 1)
         zr_stages_cut_equally(&config->stages, shape->layers);
+    if (config->optimizer.kind == ZR_OPTIMIZER_MUON && !zr_flag_given(config, "momentum"))
+        config->optimizer.momentum_factor = 0.95f; /* as its authors have it */
     resolve_optimizer(&config->optimizer);
     resolve_speculation(config);
     resolve_logits(config);

@@ -197,7 +197,8 @@ const char *zr_train_device_words(const struct zr_train_config *config)
 static const char *option_conflict(const struct zr_train_config *config)
 {
     bool adamw = config->optimizer.kind != ZR_OPTIMIZER_SGD,
-         blocks = config->optimizer.kind == ZR_OPTIMIZER_ADAMW8;
+         blocks = config->optimizer.kind == ZR_OPTIMIZER_ADAMW8,
+         muon = config->optimizer.kind == ZR_OPTIMIZER_MUON;
     if (config->shape.architecture == ZR_ARCH_GPT2 &&
         (zr_flag_given(config, "kv-heads") || zr_flag_given(config, "ffn") ||
          zr_flag_given(config, "rope-theta") || zr_flag_given(config, "norm-epsilon") ||
@@ -251,8 +252,12 @@ static const char *option_conflict(const struct zr_train_config *config)
     if (blocks && (config->shape.tensor > 1 || zr_shape_tiles(&config->shape) > 1 || config->prove))
         return "--optimizer adamw8 keeps state in blocks of whole tensors and excludes --tp, --tile and --prove; "
                "give --optimizer adamw";
-    if (adamw && zr_flag_given(config, "momentum"))
-        return "--momentum requires --optimizer sgd; for AdamW give --beta1";
+    if (muon && (config->shape.tensor > 1 || zr_shape_tiles(&config->shape) > 1 || config->prove ||
+                 config->offload_optimizer || config->trainable.groups.count > 0))
+        return "--optimizer muon updates whole matrices where they are and excludes --tp, --tile, --prove, "
+               "--offload-optimizer and --group; give --optimizer adamw";
+    if (adamw && !muon && zr_flag_given(config, "momentum"))
+        return "--momentum requires --optimizer sgd or muon; for AdamW give --beta1";
     if (!adamw && (zr_flag_given(config, "beta1") || zr_flag_given(config, "beta2")))
         return "--beta1 and --beta2 require --optimizer adamw; for SGD give --momentum";
     if (config->rate_kind == ZR_RATE_CONSTANT && zr_flag_given(config, "min-lr"))
