@@ -113,10 +113,10 @@ enum { ZR_GROUP_NO_DECAY = 0, ZR_GROUP_DECAY = 1, ZR_GROUPS_MAX = 8 };
 enum zr_optimizer_kind {
     ZR_OPTIMIZER_ADAMW = 0, /* momentum and variance, decoupled weight decay */
     ZR_OPTIMIZER_SGD,       /* momentum = momentum_factor * momentum + gradient + decay * parameter */
-    ZR_OPTIMIZER_ADAMW8,    /* AdamW with momentum and variance of 8 bits, see zr_update_adamw8. Tensors must be
-                             * whole on a rank: no tensor parallelism */
-    ZR_OPTIMIZER_MUON,      /* momentum, made orthogonal, for matrices of groups without wide_state; AdamW for
-                             * the others, with beta1, beta2 and epsilon. Whole tensors, no offload */
+    ZR_OPTIMIZER_ADAMW8, /* AdamW with momentum and variance of 8 bits, see zr_update_adamw8. Tensors must be
+                          * whole on a rank: no tensor parallelism */
+    ZR_OPTIMIZER_MUON,   /* momentum, made orthogonal, for matrices of groups without wide_state; AdamW for
+                          * the others, with beta1, beta2 and epsilon. Whole tensors, no offload */
 };
 #define ZR_OPTIMIZER_NAMES "adamw|sgd|adamw8|muon" /* of the kinds, in order */
 

@@ -187,7 +187,8 @@ static void test_lingers(void)
     uint64_t periods = learned().of_learner.periods_count;
     sigaction(SIGSEGV, &late, &before);
     alarm(60); /* nobody learns, and who waits hangs */
-    usleep(100000); /* the thread sleeps: it cannot begin to wait for a word in a page that nobody may write */
+    usleep(
+        100000); /* the thread sleeps: it cannot begin to wait for a word in a page that nobody may write */
     mprotect(learner, sizeof *learner, PROT_READ);
     while (!atomic_load(&set_late))
         usleep(10000);
