@@ -128,11 +128,17 @@ picked = on_card(zero_r="auto", memory_limit="1GB", ranks=2, stage=None, cuda_gr
 ok(picked.code == 0 and "(taken)" in picked.out and "by 4 plans" in picked.out and "--pp 1 --stage 3" in picked.out,
    "--zero-r auto takes one of four") or note(picked.out[:900] + picked.err[-600:])
 
+for kind in ("adamw8", "muon"):
+    runs = [run(steps=2, ranks=2, stage=2, optimizer=kind) for run in (on_card, on_host)]
+    near(*runs, FP32, f"--optimizer {kind}") if ok(all(run.code == 0 for run in runs), f"{kind} on a card and on the host") else note(runs[0].err)
+
 # Saved by the one and resumed by the other, each going on as it would have itself.
 card = on_card(steps=1 if SHORT else 2, save=path("card-run"), sample=3, eval_every=2, export=path("model.safetensors"))
 host = on_host(steps=1 if SHORT else 2, save=path("host-run"), sample=3, eval_every=2)
 ok(card.code == 0 and host.code == 0, "both save, validate and sample") or note(card.err + host.err)
 near(card, host, FP32, "until then")
+losses = [run.report["val_loss"] for run in (card, host)]
+ok(abs(losses[0] - losses[1]) < 1e-5, f"both validate on the same windows: {losses}")
 for words, start in (("a card's checkpoint", "card-run"), ("the processor's checkpoint", "host-run"), ("a model", "model.safetensors")):
     runs = [run(steps=2 if SHORT else 4, resume=path(start)) for run in (on_card, on_host)]
     if ok(all(run.code == 0 for run in runs), f"{words}: both go on from it"):

@@ -264,7 +264,9 @@ zr_result zr_trainer_evaluate(zr_trainer *trainer, size_t rows, double *loss)
     struct zr_list_run run = {.trainer = trainer, .rows = rows};
     trainer->together = false;
     zr_rehearsal_rewind(trainer->activations.arena);
-    result = run_list(&run, &trainer->forward);
+    result = zr_staging_send_inputs(&trainer->staging); /* the forward list has no LOAD */
+    if (result == ZR_OK)
+        result = run_list(&run, &trainer->forward);
     *loss = 0;
     if (result == ZR_OK && computes_losses(trainer))
         result = zr_list_run_mean_loss(&run, loss);
@@ -311,7 +313,9 @@ zr_result zr_trainer_answer(zr_trainer *trainer, size_t rows, size_t row, float 
                        __func__, row, rows, model->answer_count);
     struct zr_list_run run = {.trainer = trainer, .rows = rows, .answer = out, .answer_row = row};
     zr_rehearsal_rewind(trainer->activations.arena);
-    result = run_list(&run, &trainer->forward);
+    result = zr_staging_send_inputs(&trainer->staging);
+    if (result == ZR_OK)
+        result = run_list(&run, &trainer->forward);
     zr_trainer_drop_pass(trainer);
     return result == ZR_OK && trainer->pipelined ? share_answer(trainer, out) : result;
 }
