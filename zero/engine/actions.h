@@ -83,9 +83,7 @@ void zr_engine_anticipate(struct zr_engine *engine, struct zr_engine_actions *li
 bool zr_engine_needs_directions(const struct zr_engine *engine, size_t unit);
 zr_result zr_engine_direct(struct zr_engine_run *run, size_t unit);
 
-/* norm.c: waits for all gradients of the step; the units must have all of theirs. */
-zr_result zr_engine_collect(struct zr_engine *engine);
-/* Computes the norm, and sets the report and the scale of the update. */
+/* norm.c: computes the norm, and sets the report and the scale of the update. */
 zr_result zr_engine_norm(struct zr_engine *engine, struct zr_step_report *report, float *scale);
 /* Computes the squares of all units in engine->squares, or queues it. */
 zr_result zr_engine_all_squares(struct zr_engine *engine);
