@@ -63,6 +63,8 @@ for row, words in (("calls", "calls of a driver-API program: sizes, attributes, 
     alike(words, [((way, row), {}) for way in ways])
 alike("frees while another thread's own default stream works: by its name, by the form of a call, by the form that was asked for",
       [((way, "own", use), {"ZR_EMULATOR_LAZY_FREE": "0"}) for way in ("dlsym", "proc", "proc2") for use in ("name", "form", "asked")])
+alike("the same, by a library that is linked with such forms and loaded later",
+      [((way, "own", "linked"), {"ZR_EMULATOR_LAZY_FREE": "0", "OWN_STREAM": os.path.join(TESTS, "own_stream.so")}) for way in ("linked", "proc2")])
 alike("two processes and one block, each call interrupted in turn",
       [(("dlsym", "ipc"), {"ZR_FAULT": ",".join(f"{site}:eintr:{nth}" for site in ("descriptor", "receive", "send", "wait"))}) for nth in range(1, 6)])
 alike("frees while streams work, of random lengths: nothing that is there is written over",

@@ -144,6 +144,8 @@ static bool follow_primary(struct zr_cuda_device *device, zr_arena *arena, void 
         (streams_lost && !zr_cuda_wait_is_over(device->driver->context_synchronize())))
         return false;
     if (!zr_cuda_many_streams())
+        zr_cuda_look_at_imports();
+    if (!zr_cuda_many_streams())
         return true;
     bool followed = wait_for_stream(device, arena, block, NULL);
     for (size_t i = 0; followed && next_stream(device->primary, &i, true, &each);)

@@ -324,12 +324,18 @@ static void *work_in_own(void *argument)
 }
 
 /* Memory that is freed while another thread's own default stream works on it. No other stream exists: that
- * threads have such streams shows in their use alone. */
+ * threads have such streams shows in their use alone, or in what a library is linked with that is loaded
+ * later. */
 static void row_own(const char *argument)
 {
     int by_name = strcmp(argument, "name") == 0;
     void *library = dlopen("libcuda.so.1", RTLD_NOW);
     *(void **)&fill_own = dlsym(library, "cuMemsetD8Async_ptsz");
+    if (strcmp(argument, "linked") == 0) {
+        zr_cu_address first;
+        CHECK(cu.mem_alloc(&first, MIB) == 0 && cu.mem_free(first) == 0);
+        *(void **)&fill_own = dlsym(dlopen(getenv("OWN_STREAM"), RTLD_NOW), "fill_in_own_stream");
+    }
     if (strcmp(argument, "asked") == 0)
         cu.proc_address("cuMemsetD8Async", (void **)&fill_own, 7000, ZR_CU_PROC_PER_THREAD_STREAM);
     for (int i = 0; i < 40; i++) {
