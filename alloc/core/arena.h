@@ -33,7 +33,7 @@ struct zr_zone {
 };
 
 /* Freed blocks kept for the next request of their size. */
-enum { ZR_QUICK_BLOCKS = 4 };
+enum { ZR_SIZE_CACHE_BLOCKS = 4 };
 
 /* Two cache lines: processors fetch them in pairs. */
 enum { ZR_LINE_BYTES = 128 };
@@ -116,10 +116,10 @@ struct zr_arena {
     struct zr_extent *first; /* lowest address */
     struct zr_index index;   /* written under lock, read without */
     /* The size cache: freed blocks kept for a request of the same size, and their sizes; 0: none. */
-    struct zr_extent *quick[ZR_QUICK_BLOCKS];
-    size_t quick_bytes[ZR_QUICK_BLOCKS];
-    unsigned quick_count, quick_next; /* next: the oldest entry of a full cache */
-    uint64_t quick_sizes;             /* a filter: one bit per hash of a size; may have false positives */
+    struct zr_extent *size_cache[ZR_SIZE_CACHE_BLOCKS];
+    size_t size_cache_bytes[ZR_SIZE_CACHE_BLOCKS];
+    unsigned size_cache_count, size_cache_next; /* next: the oldest entry of a full cache */
+    uint64_t size_cache_filter; /* a filter: one bit per hash of a size; may have false positives */
     struct zr_zone zones[ZR_ZONE_COUNT];
 
     /* Freed memory that streams may still use. Empty on synchronous backends. */

@@ -40,60 +40,60 @@ static __attribute__((noinline)) bool wait_for_stream(struct zr_arena *arena, co
     return passed;
 }
 
-/* ---- The quick list ------------------------------------------------------------------------------------ */
+/* ---- The size cache ------------------------------------------------------------------------------------ */
 
 /* Programs often request the size that they have just freed: a few freed blocks are kept whole for the next
  * request of their size. */
-static inline bool is_quick(const struct zr_extent *extent)
+static inline bool is_cached(const struct zr_extent *extent)
 {
-    return extent && extent->kind == ZR_EXTENT_QUICK;
+    return extent && extent->kind == ZR_EXTENT_CACHED;
 }
 
 /* One of 64 bits for a size. */
-static inline unsigned quick_bit(size_t bytes)
+static inline unsigned filter_bit(size_t bytes)
 {
     return (uint32_t)(bytes >> ZR_UNIT_SHIFT) * UINT32_C(0x9e3779b9) >> 26;
 }
 
-/* False: the list has no block of the size. */
-static inline bool may_have_quick(const struct zr_arena *arena, size_t bytes)
+/* False: the size cache has no block of the size. */
+static inline bool may_have_cached(const struct zr_arena *arena, size_t bytes)
 {
-    return arena->quick_sizes >> quick_bit(bytes) & 1;
+    return arena->size_cache_filter >> filter_bit(bytes) & 1;
 }
 
-static inline struct zr_extent *leave_quick(struct zr_arena *arena, unsigned place)
+static inline struct zr_extent *remove_cached(struct zr_arena *arena, unsigned place)
 {
-    struct zr_extent *block = arena->quick[place];
-    arena->quick[place] = NULL;
-    arena->quick_bytes[place] = 0;
-    if (--arena->quick_count == 0)
-        arena->quick_sizes = 0;
+    struct zr_extent *block = arena->size_cache[place];
+    arena->size_cache[place] = NULL;
+    arena->size_cache_bytes[place] = 0;
+    if (--arena->size_cache_count == 0)
+        arena->size_cache_filter = 0;
     return block;
 }
 
 /* Rebuild the size filter after a false positive. */
-static inline void note_quick_sizes(struct zr_arena *arena)
+static inline void rebuild_filter(struct zr_arena *arena)
 {
-    arena->quick_sizes = 0;
-    for (unsigned i = 0; i < ZR_QUICK_BLOCKS; i++)
-        if (arena->quick[i])
-            arena->quick_sizes |= UINT64_C(1) << quick_bit(arena->quick_bytes[i]);
+    arena->size_cache_filter = 0;
+    for (unsigned i = 0; i < ZR_SIZE_CACHE_BLOCKS; i++)
+        if (arena->size_cache[i])
+            arena->size_cache_filter |= UINT64_C(1) << filter_bit(arena->size_cache_bytes[i]);
 }
 
-/* By how much the smallest quick block of at least `bytes` exceeds them; none: above SIZE_MAX / 2. */
-static inline size_t quick_excess(const struct zr_arena *arena, size_t bytes)
+/* By how much the smallest cached block of at least `bytes` exceeds them; none: above SIZE_MAX / 2. */
+static inline size_t cached_excess(const struct zr_arena *arena, size_t bytes)
 {
     size_t excess = SIZE_MAX;
 #pragma GCC unroll 4
-    for (unsigned i = 0; i < ZR_QUICK_BLOCKS; i++)
-        if (arena->quick_bytes[i] - bytes < excess) /* a smaller block wraps round */
-            excess = arena->quick_bytes[i] - bytes;
+    for (unsigned i = 0; i < ZR_SIZE_CACHE_BLOCKS; i++)
+        if (arena->size_cache_bytes[i] - bytes < excess) /* a smaller block wraps round */
+            excess = arena->size_cache_bytes[i] - bytes;
     return excess;
 }
 
-static void flush(struct zr_arena *arena, unsigned place)
+static void evict_cached(struct zr_arena *arena, unsigned place)
 {
-    struct zr_extent *block = leave_quick(arena, place);
+    struct zr_extent *block = remove_cached(arena, place);
     /* Its stream may have passed meanwhile and does not report it again. */
     if (unlikely(block->owner) && zr_streams_passed(arena->streams[block->owner], block->serial))
         block->owner = 0;
@@ -101,41 +101,42 @@ static void flush(struct zr_arena *arena, unsigned place)
 }
 
 /* Keeps the freed block, which touches no free extent, and evicts the oldest one. */
-static void keep_quick(struct zr_arena *arena, struct zr_extent *block)
+static void cache_block(struct zr_arena *arena, struct zr_extent *block)
 {
-    unsigned place = arena->quick_next;
-    if (arena->quick[place])
-        flush(arena, place);
-    block->kind = ZR_EXTENT_QUICK;
-    arena->quick[place] = block;
-    arena->quick_bytes[place] = block->bytes;
-    arena->quick_sizes |= UINT64_C(1) << quick_bit(block->bytes);
-    arena->quick_count++;
-    arena->quick_next = (place + 1) % ZR_QUICK_BLOCKS;
+    unsigned place = arena->size_cache_next;
+    if (arena->size_cache[place])
+        evict_cached(arena, place);
+    block->kind = ZR_EXTENT_CACHED;
+    arena->size_cache[place] = block;
+    arena->size_cache_bytes[place] = block->bytes;
+    arena->size_cache_filter |= UINT64_C(1) << filter_bit(block->bytes);
+    arena->size_cache_count++;
+    arena->size_cache_next = (place + 1) % ZR_SIZE_CACHE_BLOCKS;
 }
 
-void zr_arena_flush_quick(struct zr_arena *arena)
+void zr_arena_flush_size_cache(struct zr_arena *arena)
 {
-    for (unsigned i = 0; arena->quick_count > 0 && i < ZR_QUICK_BLOCKS; i++)
-        if (arena->quick[i])
-            flush(arena, i);
+    for (unsigned i = 0; arena->size_cache_count > 0 && i < ZR_SIZE_CACHE_BLOCKS; i++)
+        if (arena->size_cache[i])
+            evict_cached(arena, i);
 }
 
 /* Takes the most recently freed block of exactly the size that the stream may use. NULL: none. */
-static struct zr_extent *take_quick(struct zr_arena *arena, const struct zr_request *request,
-                                    struct zr_need need)
+static struct zr_extent *take_cached_block(struct zr_arena *arena, const struct zr_request *request,
+                                           struct zr_need need)
 {
-    for (unsigned age = 1; age <= ZR_QUICK_BLOCKS; age++) {
-        unsigned place = (arena->quick_next - age) % ZR_QUICK_BLOCKS;
-        struct zr_extent *block = arena->quick[place];
-        if (arena->quick_bytes[place] == need.bytes && (block->offset_bytes & (need.alignment - 1)) == 0 &&
+    for (unsigned age = 1; age <= ZR_SIZE_CACHE_BLOCKS; age++) {
+        unsigned place = (arena->size_cache_next - age) % ZR_SIZE_CACHE_BLOCKS;
+        struct zr_extent *block = arena->size_cache[place];
+        if (arena->size_cache_bytes[place] == need.bytes &&
+            (block->offset_bytes & (need.alignment - 1)) == 0 &&
             (!block->owner || block->stream == request->stream)) {
-            leave_quick(arena, place);
+            remove_cached(arena, place);
             block->kind = ZR_EXTENT_BLOCK;
             return block;
         }
     }
-    note_quick_sizes(arena);
+    rebuild_filter(arena);
     return NULL;
 }
 
@@ -147,12 +148,12 @@ void zr_core_free(struct zr_arena *arena, struct zr_extent *block)
         zr_streams_defer_unnumbered(arena, block);
         return;
     }
-    if (arena->quick_count > 0 && unlikely(is_quick(block->previous) || is_quick(block->next)))
-        zr_arena_flush_quick(arena);
+    if (arena->size_cache_count > 0 && unlikely(is_cached(block->previous) || is_cached(block->next)))
+        zr_arena_flush_size_cache(arena);
     if (zr_free_extent_beside(block, block->previous) || zr_free_extent_beside(block, block->next))
         zr_space_free(arena, block);
     else
-        keep_quick(arena, block);
+        cache_block(arena, block);
 }
 
 void zr_arena_vacate(struct zr_arena *arena, struct zr_extent *block)
@@ -201,8 +202,8 @@ static __attribute__((noinline)) void search_again(struct zr_arena *arena, const
 {
     bool mapped = place->gap && place->missing == 0;
     size_t excess = mapped ? place->gap->bytes - need.bytes : SIZE_MAX / 2; /* any kept block fits better */
-    if (arena->quick_count > 0 && (!place->gap || quick_excess(arena, need.bytes) < excess)) {
-        zr_arena_flush_quick(arena);
+    if (arena->size_cache_count > 0 && (!place->gap || cached_excess(arena, need.bytes) < excess)) {
+        zr_arena_flush_size_cache(arena);
         *place = zr_space_find(arena, need, owner_of(arena, request));
     }
     if (arena->asynchronous && (!place->gap || place->missing > 0) && zr_space_pending_bytes(arena) > 0 &&
@@ -253,10 +254,10 @@ static inline __attribute__((always_inline)) struct zr_extent *
 reuse(struct zr_arena *arena, const struct zr_request *request, struct zr_need need, struct zr_place *place)
 {
     struct zr_extent *block = NULL;
-    if (may_have_quick(arena, need.bytes))
-        block = take_quick(arena, request, need);
+    if (may_have_cached(arena, need.bytes))
+        block = take_cached_block(arena, request, need);
     if (!block)
-        block = zr_space_take(arena, need, owner_of(arena, request), quick_excess(arena, need.bytes), place);
+        block = zr_space_take(arena, need, owner_of(arena, request), cached_excess(arena, need.bytes), place);
     if (unlikely(!block)) {
         search_again(arena, request, need, place);
         if (!place->gap || place->missing > 0)
@@ -320,7 +321,7 @@ static bool may_pass(const struct zr_arena *arena, struct zr_need need)
 static zr_result avoid_growth(struct zr_arena *arena, const struct zr_request *request, struct zr_need need,
                               struct zr_place *place)
 {
-    zr_arena_flush_quick(arena);
+    zr_arena_flush_size_cache(arena);
     *place = zr_space_find(arena, need, owner_of(arena, request));
     while (growth_of(arena, *place, need) > 0 && may_pass(arena, need)) {
         bool passed = zr_streams_wait(arena);

@@ -25,6 +25,6 @@ extern __thread bool zr_thread_waits_to_grow __attribute__((tls_model("initial-e
 void zr_arena_vacate(struct zr_arena *arena, struct zr_extent *block);
 /* Turns the blocks of the size cache into free extents. Stealing, trimming, statistics and checks, which walk
  * all free extents, call this first. */
-void zr_arena_flush_quick(struct zr_arena *arena);
+void zr_arena_flush_size_cache(struct zr_arena *arena);
 
 #endif

@@ -17,7 +17,7 @@ enum { ZR_UNIT_BYTES = 256, ZR_UNIT_SHIFT = 8 };
 enum zr_extent_kind {
     ZR_EXTENT_BLOCK = 0, /* a caller's */
     ZR_EXTENT_FREE,      /* free addresses, granules beneath or not */
-    ZR_EXTENT_QUICK,     /* free, mapped, not merged with its neighbours yet */
+    ZR_EXTENT_CACHED,    /* free, mapped, not merged with its neighbours yet */
     ZR_EXTENT_REGION,    /* a plan's: its blocks are in no list, granules beneath as they were needed */
     ZR_EXTENT_PLANNED,   /* a block in a region; not linked */
     ZR_EXTENT_LEAVING,   /* a block whose free is under way without the lock, or memory the driver will not

@@ -20,7 +20,7 @@ static size_t trim_one(struct zr_arena *arena, size_t bytes, bool *busy)
         return 0;
     }
     if (zr_lock_try(&arena->lock)) {
-        zr_arena_flush_quick(arena);
+        zr_arena_flush_size_cache(arena);
         if (arena->asynchronous)
             zr_streams_poll(arena);
         if (arena->plan_calls && idle_bytes(arena) < bytes) {

@@ -20,7 +20,7 @@ zr_result zr_region_reserve(struct zr_arena *arena, size_t bytes, struct zr_exte
     /* One more: for giving it back. */
     if (!zr_slab_reserve(&arena->extents, ZR_CARVE_EXTENTS))
         return ZR_ERR_HOST_MEMORY;
-    zr_arena_flush_quick(arena);
+    zr_arena_flush_size_cache(arena);
     struct zr_place place = zr_space_find(arena, need, 0);
     if (!place.gap)
         return zr_fail(ZR_ERR_ADDRESSES, "arena \"%s\" has no %zu consecutive addresses for a plan",

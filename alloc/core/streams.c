@@ -25,11 +25,11 @@ unsigned zr_streams_find(struct zr_arena *arena, uint64_t stream)
     return 0;
 }
 
-/* A quick block's owner shows in its free extent only, and some are kept for want of a record. */
-static bool owns_quick(const struct zr_arena *arena, unsigned number)
+/* A cached block's owner shows in its free extent only, and some are kept for want of a record. */
+static bool owns_cached(const struct zr_arena *arena, unsigned number)
 {
-    for (unsigned i = 0; arena->quick_count > 0 && i < ZR_QUICK_BLOCKS; i++)
-        if (arena->quick[i] && arena->quick[i]->owner == number)
+    for (unsigned i = 0; arena->size_cache_count > 0 && i < ZR_SIZE_CACHE_BLOCKS; i++)
+        if (arena->size_cache[i] && arena->size_cache[i]->owner == number)
             return true;
     return false;
 }
@@ -40,9 +40,9 @@ unsigned zr_streams_number(struct zr_arena *arena, uint64_t stream)
     if (number)
         return number;
     /* One that owns nothing any more gives its place. */
-    zr_arena_flush_quick(arena);
+    zr_arena_flush_size_cache(arena);
     for (unsigned i = 1; i <= arena->streams_count; i++)
-        if (arena->streams[i]->pending_bytes == 0 && !owns_quick(arena, i)) {
+        if (arena->streams[i]->pending_bytes == 0 && !owns_cached(arena, i)) {
             arena->streams[i]->stream = stream;
             arena->streams[i]->marks_count = 0;
             return i;
@@ -120,9 +120,9 @@ static bool poll_stream(struct zr_arena *arena, struct zr_stream *own)
 static bool catch_up(struct zr_arena *arena, unsigned number)
 {
     struct zr_stream *own = arena->streams[number];
-    zr_arena_flush_quick(arena);
+    zr_arena_flush_size_cache(arena);
     own->marks_count = 0; /* what is freed from here on is behind none of them, whatever its number */
-    if (own->pending_bytes > 0 || owns_quick(arena, number)) {
+    if (own->pending_bytes > 0 || owns_cached(arena, number)) {
         if (zr_arena_stream_wait(arena, own->stream) != ZR_OK)
             return false;
     }

@@ -392,7 +392,7 @@ static zr_result gather(struct zr_arena *arena, struct want want, struct zr_hand
     size_t taken = (want.bytes - missing) >> arena->granule_shift;
     scatter -= scatter < taken ? scatter : taken;
     if (missing > 0)
-        zr_arena_flush_quick(arena);
+        zr_arena_flush_size_cache(arena);
     /* Idle granules without memory are taken only if the driver refuses others. */
     if (missing > 0 && arena->backend->can.on_touch) {
         result = create_handles(arena, missing, longest, &own);

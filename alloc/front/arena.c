@@ -231,7 +231,7 @@ zr_backend *zr_arena_backend(const zr_arena *arena)
 static size_t trim_stripe(struct zr_arena *arena, size_t keep_bytes)
 {
     zr_arena_take(arena);
-    zr_arena_flush_quick(arena);
+    zr_arena_flush_size_cache(arena);
     if (arena->asynchronous)
         zr_streams_poll(arena);
     if (arena->follow) {

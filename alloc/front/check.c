@@ -181,7 +181,7 @@ static void add_pools(const struct zr_arena *arena, struct sums *sums)
 zr_result zr_check_arena(struct zr_arena *arena)
 {
     struct sums sums = {0};
-    zr_arena_flush_quick(arena);
+    zr_arena_flush_size_cache(arena);
     for (const struct zr_extent *extent = arena->first; extent; extent = extent->next) {
         zr_result result = check_extent(arena, extent, &sums);
         if (result != ZR_OK)

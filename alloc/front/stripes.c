@@ -80,7 +80,7 @@ size_t zr_stripes_trim(struct zr_arena *arena)
         if (other == arena)
             continue;
         zr_arena_take(other);
-        zr_arena_flush_quick(other);
+        zr_arena_flush_size_cache(other);
         if (other->asynchronous)
             zr_streams_poll(other);
         released += zr_trim(other, 0);
@@ -108,7 +108,7 @@ bool zr_stripes_fetch(struct zr_arena *arena, size_t bytes)
         if (other == arena || (wait && (got > 0 || !other->asynchronous)))
             continue;
         zr_arena_take(other);
-        zr_arena_flush_quick(other);
+        zr_arena_flush_size_cache(other);
         if (other->asynchronous)
             zr_streams_poll(other);
         do

@@ -23,7 +23,7 @@ static unsigned first_place(struct zr_bounds part, const zr_tag *order, unsigned
         *extent = (*extent)->next;
     for (const struct zr_extent *at = *extent; at && at->offset_bytes < part.offset_bytes + part.bytes;
          at = at->next) {
-        if (at->kind == ZR_EXTENT_FREE || at->kind == ZR_EXTENT_QUICK)
+        if (at->kind == ZR_EXTENT_FREE || at->kind == ZR_EXTENT_CACHED)
             continue;
         unsigned place = at->kind == ZR_EXTENT_BLOCK ? place_of(order, order_count, at->tag) : order_count;
         if (place == order_count)

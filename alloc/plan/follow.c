@@ -419,7 +419,7 @@ static bool has_room(struct zr_arena *arena, const struct zr_follow_plan *plan)
     most_bytes = most_bytes > plan->start_bytes ? most_bytes : plan->start_bytes;
     if (arena->live_bytes + arena->follow->counts.memory_bytes > most_bytes)
         return false; /* whatever else */
-    zr_arena_flush_quick(arena);
+    zr_arena_flush_size_cache(arena);
     if (arena->asynchronous)
         zr_streams_poll(arena);
     size_t idle_bytes = arena->granule_cache.bytes + zr_space_idle_bytes(arena) +

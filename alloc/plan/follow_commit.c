@@ -28,7 +28,7 @@ static bool trim_all(struct zr_arena *arena, const struct zr_follow *follow)
 
 static void commit(struct zr_arena *arena, struct zr_follow *follow)
 {
-    zr_arena_flush_quick(arena); /* what waits to be asked for again is no longer of use there */
+    zr_arena_flush_size_cache(arena); /* what waits to be asked for again is no longer of use there */
     if (arena->asynchronous)
         zr_streams_wait(arena); /* once for a plan: what streams still use cannot be trimmed */
     follow->committed = trim_all(arena, follow);

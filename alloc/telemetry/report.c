@@ -114,7 +114,7 @@ static void survey_free_extent(const struct zr_arena *arena, const struct zr_ext
 /* Surveys one stripe. lock: the stripe's */
 static void survey_stripe(struct zr_arena *arena, struct survey *out)
 {
-    zr_arena_flush_quick(arena);
+    zr_arena_flush_size_cache(arena);
     for (const struct zr_extent *extent = arena->first; extent; extent = extent->next)
         if (extent->kind == ZR_EXTENT_FREE)
             survey_free_extent(arena, extent, out);

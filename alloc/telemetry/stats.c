@@ -16,7 +16,7 @@
 
 void zr_stats_fill(struct zr_arena *arena, struct zr_arena_stats *out)
 {
-    zr_arena_flush_quick(arena);
+    zr_arena_flush_size_cache(arena);
     *out = (struct zr_arena_stats){
         .live_bytes = arena->live_bytes,
         .requested_bytes = arena->requested_bytes,

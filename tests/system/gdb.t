@@ -72,7 +72,7 @@ def main():
     ok(re.match(r"arena 'plain', number 0: \d+ bytes live in 2 blocks, peak \d+, \d+ reserved, \d+ mapped, writes a trace = \{", plain), f"an arena: {plain[:120]!r}")
     ok(re.search(r"0x[0-9a-f]+ = block at offset 0x[0-9a-f]+, 3000064 bytes for 3000000, grad, stream 0", plain), "its blocks, with address, size, tag")
     ok(re.search(r"= block at offset 0x[0-9a-f]+, \d+ bytes for 2000000, activation, stream 7", plain), "and stream")
-    ok(re.search(r"= (free|quick) at offset 0x[0-9a-f]+, \d+ bytes[,}]", plain), "and its free extents")
+    ok(re.search(r"= (free|cached) at offset 0x[0-9a-f]+, \d+ bytes[,}]", plain), "and its free extents")
     ok(re.match(r"\w+ at offset 0x0, \d+ bytes", first), f"an extent: {first.strip()!r}")
     ok(re.match(r"trace '.*run\.zrt': \d{3,} bytes\n", trace), f"a trace: {trace.splitlines()[0]!r}")
     ok(re.match(r"arena 'learns', number 1: 1048576 bytes live in 1 blocks, .*, follows a plan", learns), f"an arena that follows a plan: {learns[:120]!r}")
