@@ -75,7 +75,7 @@ struct zr_arena {
     bool no_more;                             /* creating another stripe failed; lock: that of the list */
     size_t stripe_reserve_bytes;              /* addresses of each */
     struct zr_arena *stripes[ZR_STRIPES_MAX]; /* written before stripes_count is raised, never changed */
-    _Atomic unsigned stripes_count, next_seat;
+    _Atomic unsigned stripes_count, next_stripe_index;
     _Atomic unsigned unstriped; /* not 0: all threads allocate in the first stripe */
     /* Written by every stripe, so they have cache lines of their own. */
     _Alignas(ZR_LINE_BYTES) _Atomic size_t all_reserved_bytes;

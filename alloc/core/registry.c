@@ -62,10 +62,10 @@ void zr_arenas_unlock(void)
 static struct zr_arena *next_stripe(struct zr_arena *arena)
 {
     struct zr_arena *first_stripe = arena->first_stripe;
-    unsigned count = atomic_load(&first_stripe->stripes_count), seat = 0;
-    while (arena != first_stripe && first_stripe->stripes[seat++] != arena)
+    unsigned count = atomic_load(&first_stripe->stripes_count), index = 0;
+    while (arena != first_stripe && first_stripe->stripes[index++] != arena)
         ;
-    return seat < count ? first_stripe->stripes[seat] : first_stripe->next;
+    return index < count ? first_stripe->stripes[index] : first_stripe->next;
 }
 
 static void before_fork(struct zr_fork_locks *locks)

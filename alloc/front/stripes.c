@@ -16,54 +16,54 @@
 
 /* When a thread moves to another stripe: a held lock adds to its count, a lock that it slept on adds more,
  * and an open lock subtracts. */
-enum { PATIENCE = 64, TAKEN = 8, SLEPT = 24 };
+enum { CONTENTION_MAX = 64, ADD_HELD = 8, ADD_SLEPT = 24 };
 
 /* ---- Stripes of threads -------------------------------------------------------------------------------- */
 
-static inline struct zr_arena *stripe_in(struct zr_arena *first_stripe, unsigned seat)
+static inline struct zr_arena *stripe_in(struct zr_arena *first_stripe, unsigned index)
 {
-    return seat == 0 ? first_stripe : first_stripe->stripes[seat - 1];
+    return index == 0 ? first_stripe : first_stripe->stripes[index - 1];
 }
 
-__thread struct zr_seat zr_own_seat __attribute__((tls_model("initial-exec")));
+__thread struct zr_thread_stripe zr_own_stripe __attribute__((tls_model("initial-exec")));
 
 /* Moves the thread to another stripe if one exists or can be made. */
-static __attribute__((noinline)) unsigned change_seat(struct zr_arena *first_stripe, unsigned count,
-                                                      bool one_more)
+static __attribute__((noinline)) unsigned change_stripe(struct zr_arena *first_stripe, unsigned count,
+                                                        bool one_more)
 {
-    zr_own_seat.impatience = 0;
+    zr_own_stripe.contention = 0;
     if (one_more && count < first_stripe->stripes_max)
         count += zr_arena_add_stripe(first_stripe, count);
-    zr_own_seat.seat = 1 + (atomic_fetch_add(&first_stripe->next_seat, 1) + 1) % count;
-    return zr_own_seat.seat - 1;
+    zr_own_stripe.number = 1 + (atomic_fetch_add(&first_stripe->next_stripe_index, 1) + 1) % count;
+    return zr_own_stripe.number - 1;
 }
 
 /* The thread's stripe. A new thread avoids the first stripe, where all others began, if there is a choice. */
-static inline unsigned seat_in(struct zr_arena *first_stripe, unsigned count)
+static inline unsigned own_stripe_index(struct zr_arena *first_stripe, unsigned count)
 {
-    if (__builtin_expect(zr_own_seat.seat == 0, 0)) {
+    if (__builtin_expect(zr_own_stripe.number == 0, 0)) {
         if (count > 1)
-            return change_seat(first_stripe, count, false);
-        zr_own_seat.seat = 1;
+            return change_stripe(first_stripe, count, false);
+        zr_own_stripe.number = 1;
     }
-    return zr_own_seat.seat <= count ? zr_own_seat.seat - 1 : (zr_own_seat.seat - 1) % count;
+    return zr_own_stripe.number <= count ? zr_own_stripe.number - 1 : (zr_own_stripe.number - 1) % count;
 }
 
 struct zr_arena *zr_stripes_take(struct zr_arena *first_stripe)
 {
     unsigned count = 1 + atomic_load_explicit(&first_stripe->stripes_count, memory_order_acquire);
-    bool apart = atomic_load_explicit(&first_stripe->unstriped, memory_order_relaxed) == 0;
-    struct zr_arena *arena = stripe_in(first_stripe, apart ? seat_in(first_stripe, count) : 0);
+    bool striped = atomic_load_explicit(&first_stripe->unstriped, memory_order_relaxed) == 0;
+    struct zr_arena *arena = stripe_in(first_stripe, striped ? own_stripe_index(first_stripe, count) : 0);
     if (__builtin_expect(zr_lock_try(&arena->lock), 1)) {
-        zr_own_seat.impatience -= zr_own_seat.impatience > 0;
+        zr_own_stripe.contention -= zr_own_stripe.contention > 0;
         return arena;
     }
-    zr_own_seat.impatience += TAKEN;
-    if (apart && zr_own_seat.impatience > PATIENCE) {
-        arena = stripe_in(first_stripe, change_seat(first_stripe, count, true));
+    zr_own_stripe.contention += ADD_HELD;
+    if (striped && zr_own_stripe.contention > CONTENTION_MAX) {
+        arena = stripe_in(first_stripe, change_stripe(first_stripe, count, true));
         zr_lock_acquire(&arena->lock);
     } else if (zr_lock_wait(&arena->lock)) {
-        zr_own_seat.impatience += SLEPT;
+        zr_own_stripe.contention += ADD_SLEPT;
     }
     return arena;
 }

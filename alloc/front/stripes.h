@@ -7,25 +7,26 @@
 
 /* Where the calling thread sits, in any arena, and how long it will bear that. Static TLS, but so little
  * that the library can be loaded late. */
-struct zr_seat {
-    unsigned seat; /* 1 + number; 0: none yet */
-    unsigned impatience;
+struct zr_thread_stripe {
+    unsigned number; /* 1 + the index of the stripe; 0: none yet */
+    unsigned contention;
 };
-extern __thread struct zr_seat zr_own_seat __attribute__((tls_model("initial-exec")));
+extern __thread struct zr_thread_stripe zr_own_stripe __attribute__((tls_model("initial-exec")));
 /* The stripe that serves the calling thread, with its lock taken. */
 struct zr_arena *zr_stripes_take(struct zr_arena *first_stripe);
-/* The common case of it: the thread has a seat, and the lock there is open. NULL: it is not. */
+/* The inlined common case of zr_stripes_take(). NULL: the thread has no stripe yet, or another thread holds
+ * its lock. */
 static inline struct zr_arena *zr_stripes_try(struct zr_arena *first_stripe)
 {
-    unsigned seat = zr_own_seat.seat - 1;
+    unsigned index = zr_own_stripe.number - 1;
     if (__builtin_expect(atomic_load_explicit(&first_stripe->unstriped, memory_order_relaxed) != 0, 0))
-        seat = 0;
-    if (__builtin_expect(seat > atomic_load_explicit(&first_stripe->stripes_count, memory_order_acquire), 0))
+        index = 0;
+    if (__builtin_expect(index > atomic_load_explicit(&first_stripe->stripes_count, memory_order_acquire), 0))
         return NULL;
-    struct zr_arena *arena = seat == 0 ? first_stripe : first_stripe->stripes[seat - 1];
+    struct zr_arena *arena = index == 0 ? first_stripe : first_stripe->stripes[index - 1];
     if (__builtin_expect(!zr_lock_try(&arena->lock), 0))
         return NULL;
-    zr_own_seat.impatience -= zr_own_seat.impatience > 0;
+    zr_own_stripe.contention -= zr_own_stripe.contention > 0;
     return arena;
 }
 /* Gives back what the other stripes have idle; returns the bytes. */

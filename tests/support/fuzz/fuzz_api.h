@@ -745,7 +745,7 @@ static inline bool api_start_backend(void)
     zr_result result;
     if (zr_option_set(options[dice / 4 % 8]) != ZR_OK)
         abort();
-    zr_own_seat = (struct zr_seat){0};
+    zr_own_stripe = (struct zr_thread_stripe){0};
     api.contents = dice % 4 < 2;
     api.private_memory = dice % 4 == 1;
     api.asynchronous = dice % 4 == 3;
@@ -880,7 +880,7 @@ static inline void api_take_seat(struct api_arena *in)
     unsigned dice = api_byte();
     if (dice % 4 == 0 && 1 + atomic_load(&in->arena->stripes_count) < in->arena->stripes_max)
         zr_arena_add_stripe(in->arena, 1 + atomic_load(&in->arena->stripes_count));
-    zr_own_seat.seat = 1 + dice / 4 % 4;
+    zr_own_stripe.number = 1 + dice / 4 % 4;
 }
 
 /* A child finds all as it was, and ends its arenas. The memory must be its own. */
