@@ -19,14 +19,14 @@
 static pthread_mutex_t all_lock = PTHREAD_MUTEX_INITIALIZER;
 static zr_backend *all_backends; /* lock: all_lock */
 
-zr_result zr_backend_granule(size_t asked_bytes, size_t *out)
+zr_result zr_backend_granule(size_t requested_bytes, size_t *out)
 {
     size_t page_bytes = (size_t)sysconf(_SC_PAGESIZE);
     zr_result result = zr_option_result();
     zr_folders_prepare();
     if (result != ZR_OK)
         return result;
-    *out = asked_bytes ? asked_bytes : zr_option_get(ZR_OPTION_GRANULE);
+    *out = requested_bytes ? requested_bytes : zr_option_get(ZR_OPTION_GRANULE);
     if (*out == 0)
         *out = (size_t)2 << 20;
     if (*out < page_bytes || *out > (size_t)1 << 30 || (*out & (*out - 1)) != 0)
@@ -142,10 +142,10 @@ size_t zr_backend_held_bytes(struct zr_backend *backend)
     return bytes;
 }
 
-size_t zr_backend_pieces_count(struct zr_backend *backend)
+size_t zr_backend_vmas_count(struct zr_backend *backend)
 {
     pthread_mutex_lock(&backend->lock);
-    size_t count = backend->pieces_count;
+    size_t count = backend->vmas_count;
     pthread_mutex_unlock(&backend->lock);
     return count;
 }
@@ -370,7 +370,7 @@ static bool continues(const struct zr_mapping *first, const struct zr_mapping *s
 }
 
 /* How many joined mappings this mapping adds to those of its neighbours: -1, 0 or 1; 0 without a budget. */
-static long pieces_added(const struct zr_range *range, const struct zr_mapping *mapping)
+static long vmas_added(const struct zr_range *range, const struct zr_mapping *mapping)
 {
     if (range->backend->can.vma_budget == 0)
         return 0;
@@ -420,7 +420,7 @@ static zr_result check_map(struct zr_range *range, struct zr_bounds extent, cons
     if (!extent_empty(range, extent))
         return zr_fail(ZR_ERR_INVALID, "a mapping of %zu bytes at %zu overlaps an existing mapping",
                        extent.bytes, extent.offset_bytes);
-    if (backend->can.vma_budget && backend->pieces_count >= backend->can.vma_budget)
+    if (backend->can.vma_budget && backend->vmas_count >= backend->can.vma_budget)
         return zr_fail(
             ZR_ERR_ADDRESSES,
             "the budget of %zu mappings is used up; raise it with `sysctl vm.max_map_count=...` or ZR_CONF=vma_budget, or choose a larger granule",
@@ -441,7 +441,7 @@ zr_result zr_backend_map(struct zr_range *range, size_t offset_bytes, struct zr_
     if (result == ZR_OK) {
         struct zr_mapping *mapping = zr_slab_take(&backend->mappings);
         *mapping = (struct zr_mapping){.handle = handle, .offset_bytes = offset_bytes};
-        backend->pieces_count += (size_t)pieces_added(range, mapping);
+        backend->vmas_count += (size_t)vmas_added(range, mapping);
         zr_slots_set(&range->slots, run_of(mapping, backend), mapping);
         handle->mappings_count++;
         range->mappings_count++;
@@ -456,7 +456,7 @@ static void forget(struct zr_range *range, struct zr_mapping *mapping)
     zr_backend *backend = range->backend;
     struct zr_handle *handle = mapping->handle;
     zr_slots_set(&range->slots, run_of(mapping, backend), NULL);
-    backend->pieces_count -= (size_t)pieces_added(range, mapping);
+    backend->vmas_count -= (size_t)vmas_added(range, mapping);
     zr_slab_give(&backend->mappings, mapping);
     range->mappings_count--;
     if (--handle->mappings_count == 0 && handle->destroyed) {
@@ -521,9 +521,9 @@ zr_result zr_backend_set_access(struct zr_range *range, struct zr_bounds extent)
                      : backend->ops->set_access(backend, range->address + extent.offset_bytes, extent.bytes);
     for (size_t done = 0; result == ZR_OK && done < extent.bytes;) {
         struct zr_mapping *mapping = zr_range_mapping(range, extent.offset_bytes + done);
-        backend->pieces_count -= (size_t)pieces_added(range, mapping);
+        backend->vmas_count -= (size_t)vmas_added(range, mapping);
         mapping->access = true;
-        backend->pieces_count += (size_t)pieces_added(range, mapping);
+        backend->vmas_count += (size_t)vmas_added(range, mapping);
         done += mapping->handle->bytes;
     }
     pthread_mutex_unlock(&backend->lock);
@@ -643,9 +643,9 @@ zr_result zr_backend_vacate(struct zr_range *range, struct zr_bounds extent)
     if (result == ZR_OK) /* a mapping has no access until it is set */
         result = backend->ops->map(backend, range->address + extent.offset_bytes, mapping->handle);
     if (result == ZR_OK) {
-        backend->pieces_count -= (size_t)pieces_added(range, mapping);
+        backend->vmas_count -= (size_t)vmas_added(range, mapping);
         mapping->access = false;
-        backend->pieces_count += (size_t)pieces_added(range, mapping);
+        backend->vmas_count += (size_t)vmas_added(range, mapping);
         empty(backend, mapping->handle);
     }
     pthread_mutex_unlock(&backend->lock);

@@ -163,7 +163,7 @@ struct zr_backend {
     struct zr_lender *lender; /* leases memory to this backend: lender.h; NULL: none */
     pthread_mutex_t lock;     /* everything below */
     size_t held_bytes;        /* existing handles */
-    size_t pieces_count; /* mappings, with adjacent ones that the kernel joins (VMAs) counted once; 0 without
+    size_t vmas_count; /* mappings, with adjacent ones that the kernel joins (VMAs) counted once; 0 without
                             a budget */
     unsigned arenas_count;
     struct zr_range *ranges;
@@ -177,7 +177,7 @@ struct zr_backend {
 zr_result zr_backend_init(zr_backend *backend);
 void zr_backend_end(zr_backend *backend);
 /* The granule size from the options (0: unset), ZR_CONF and the default. */
-zr_result zr_backend_granule(size_t asked_bytes, size_t *out);
+zr_result zr_backend_granule(size_t requested_bytes, size_t *out);
 /* Make the backend's device current for the calling thread's own driver calls, and restore the previous one.
  * Called in pairs in one thread; without effect on a backend without a device. */
 ZR_PRIVATE_API zr_result zr_backend_enter(zr_backend *backend);
@@ -187,7 +187,7 @@ size_t zr_backend_held_bytes(struct zr_backend *backend);
 /* Raises the limit by `bytes`, in whole granules, for memory that a process cannot do without. Any thread. */
 void zr_backend_raise_limit(zr_backend *backend, size_t bytes);
 /* Mappings of all arenas, counted as can.vma_budget counts them. */
-size_t zr_backend_pieces_count(struct zr_backend *backend);
+size_t zr_backend_vmas_count(struct zr_backend *backend);
 
 ZR_PRIVATE_API zr_result zr_backend_reserve(zr_backend *backend, size_t bytes, struct zr_range **out);
 /* ZR_ERR_INVALID: the range still has mappings. */

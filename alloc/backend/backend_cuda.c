@@ -658,7 +658,7 @@ static zr_result choose_access(struct cuda_backend *cuda, const struct zr_cuda_o
 }
 
 /* The bytes that host memory may come to: what is expected, the limit, or the machine's. */
-static size_t most_bytes(struct cuda_backend *cuda, const struct zr_cuda_options *options)
+static size_t expected_max_bytes(struct cuda_backend *cuda, const struct zr_cuda_options *options)
 {
     size_t bytes = options->expected_bytes ? options->expected_bytes : options->limit_bytes;
     return bytes ? bytes : total_bytes(cuda);
@@ -667,7 +667,7 @@ static size_t most_bytes(struct cuda_backend *cuda, const struct zr_cuda_options
 static zr_result choose_granule(struct cuda_backend *cuda, const struct zr_cuda_options *options)
 {
     size_t least = (size_t)sysconf(_SC_PAGESIZE), recommended = ZR_HOST_HUGE_BYTES;
-    size_t asked_bytes = options->granule_bytes;
+    size_t requested_bytes = options->granule_bytes;
     zr_cu_result code = ZR_CU_SUCCESS;
     if (cuda->front.ops == &cuda_ops)
         code = cuda->driver->granularity(&least, &cuda->properties, ZR_CU_GRANULARITY_MINIMUM);
@@ -675,11 +675,11 @@ static zr_result choose_granule(struct cuda_backend *cuda, const struct zr_cuda_
         code = cuda->driver->granularity(&recommended, &cuda->properties, ZR_CU_GRANULARITY_RECOMMENDED);
     if (code != ZR_CU_SUCCESS)
         return zr_cuda_error(code, ZR_ERR_INVALID, "the granularity of memory on %s", cuda->memory);
-    if (asked_bytes == 0 && zr_option_get(ZR_OPTION_GRANULE) == 0)
-        asked_bytes = cuda->front.can.host_visible
-                          ? zr_cuda_host_granule(most_bytes(cuda, options), recommended)
-                          : recommended;
-    zr_result result = zr_backend_granule(asked_bytes, &cuda->front.can.granule_bytes);
+    if (requested_bytes == 0 && zr_option_get(ZR_OPTION_GRANULE) == 0)
+        requested_bytes = cuda->front.can.host_visible
+                              ? zr_cuda_host_granule(expected_max_bytes(cuda, options), recommended)
+                              : recommended;
+    zr_result result = zr_backend_granule(requested_bytes, &cuda->front.can.granule_bytes);
     if (result != ZR_OK)
         return result;
     if (least == 0 || cuda->front.can.granule_bytes % least != 0)

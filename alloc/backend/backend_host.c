@@ -113,8 +113,8 @@ static zr_result check_headroom(struct host_backend *host, size_t bytes)
 {
     struct zr_machine machine = {0};
     uint64_t left = UINT64_MAX;
-    const char *who = "the machine";
-    const char *way_out = "free memory or use a smaller model, batch or more ranks on other machines";
+    const char *limiter = "the machine";
+    const char *remedy = "free memory or use a smaller model, batch or more ranks on other machines";
     if (host->headroom_bytes >= bytes) {
         host->headroom_bytes -= bytes;
         return ZR_OK;
@@ -128,13 +128,13 @@ static zr_result check_headroom(struct host_backend *host, size_t bytes)
                                   : 0;
         if (group_left < left) {
             left = group_left;
-            who = "this control group's memory.max";
-            way_out = "raise memory.max, or use a smaller model or batch";
+            limiter = "this control group's memory.max";
+            remedy = "raise memory.max, or use a smaller model or batch";
         }
     }
     if (left < bytes + HEADROOM_MARGIN_BYTES)
-        return zr_fail(ZR_ERR_MEMORY, "%s leaves %llu bytes, and %zu are needed: %s", who,
-                       (unsigned long long)left, bytes, way_out);
+        return zr_fail(ZR_ERR_MEMORY, "%s leaves %llu bytes, and %zu are needed: %s", limiter,
+                       (unsigned long long)left, bytes, remedy);
     uint64_t free_of_asking = (left - bytes - HEADROOM_MARGIN_BYTES) / 8;
     host->headroom_bytes =
         free_of_asking < HEADROOM_INTERVAL_BYTES ? free_of_asking : HEADROOM_INTERVAL_BYTES;

@@ -160,10 +160,10 @@ static zr_result sim_memory_info(zr_backend *backend, struct zr_backend_memory *
 
 static size_t sim_reserve_hint(zr_backend *backend, size_t limit_bytes)
 {
-    size_t most = backend->can.granule_bytes * SIM_RANGE_GRANULES;
-    if (most > SIM_RANGE_BYTES)
-        most = SIM_RANGE_BYTES;
-    return limit_bytes && limit_bytes < most / 16 ? limit_bytes * 16 : most;
+    size_t max_bytes = backend->can.granule_bytes * SIM_RANGE_GRANULES;
+    if (max_bytes > SIM_RANGE_BYTES)
+        max_bytes = SIM_RANGE_BYTES;
+    return limit_bytes && limit_bytes < max_bytes / 16 ? limit_bytes * 16 : max_bytes;
 }
 
 static const struct zr_backend_ops sim_ops = {

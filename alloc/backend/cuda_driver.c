@@ -11,11 +11,11 @@
 #include "alloc/base/error.h"
 #include "alloc/base/system/fork.h"
 
-enum { PATH_ROOM_BYTES = 4096, ASKED_ROOM_BYTES = 256 };
+enum { PATH_BYTES = 4096, OPERATION_BYTES = 256 };
 
 static struct zr_lock load_lock;
 static __thread bool loading __attribute__((tls_model("initial-exec"))); /* this thread has it */
-static char path[PATH_ROOM_BYTES] = "libcuda.so.1";                      /* lock: load_lock */
+static char path[PATH_BYTES] = "libcuda.so.1";                           /* lock: load_lock */
 static struct zr_cuda_driver driver; /* lock: load_lock until `loaded`, constant after */
 static void *library;                /* the same */
 static _Atomic bool loaded;
@@ -61,7 +61,7 @@ static zr_result meaning(zr_cu_result code, zr_result otherwise)
     }
 }
 
-static const char *way_out(zr_cu_result code)
+static const char *remedy(zr_cu_result code)
 {
     if (zr_cuda_context_dead(code))
         return "an earlier kernel failed and destroyed the context: find the first error of the run with compute-sanitizer, and restart the process";
@@ -96,18 +96,18 @@ static const char *way_out(zr_cu_result code)
 
 zr_result zr_cuda_error(zr_cu_result code, zr_result otherwise, const char *format, ...)
 {
-    char asked[ASKED_ROOM_BYTES];
+    char operation[OPERATION_BYTES];
     const char *name = NULL, *text = NULL;
     va_list list;
     va_start(list, format);
-    vsnprintf(asked, sizeof asked, format, list);
+    vsnprintf(operation, sizeof operation, format, list);
     va_end(list);
     if (driver.error_name)
         driver.error_name(code, &name);
     if (driver.error_text)
         driver.error_text(code, &text);
-    return zr_fail(meaning(code, otherwise), "the CUDA driver refused %s: %s (%u, %s); %s", asked,
-                   name ? name : "error", code, text ? text : "no text", way_out(code));
+    return zr_fail(meaning(code, otherwise), "the CUDA driver refused %s: %s (%u, %s); %s", operation,
+                   name ? name : "error", code, text ? text : "no text", remedy(code));
 }
 
 /* ---- Loading ------------------------------------------------------------------------------------------- */

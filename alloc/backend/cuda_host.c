@@ -127,9 +127,9 @@ zr_result zr_cuda_host_choose(const struct zr_cuda_driver *driver, const struct 
 
 size_t zr_cuda_host_granule(size_t bytes, size_t least_bytes)
 {
-    const size_t most_bytes = (size_t)1 << 30; /* what a granule may be */
+    const size_t max_granule_bytes = (size_t)1 << 30;
     size_t mappings = zr_host_vma_budget() / 4;
-    while (bytes / least_bytes > mappings && least_bytes < most_bytes)
+    while (bytes / least_bytes > mappings && least_bytes < max_granule_bytes)
         least_bytes *= 2;
     return least_bytes;
 }

@@ -87,10 +87,10 @@ size_t zr_host_reserve_hint(zr_backend *backend, size_t limit_bytes)
     size_t granule_bytes = backend->can.granule_bytes;
     uint64_t left = addresses_left();
     zr_os_machine_under("", &machine);
-    uint64_t most = limit_bytes ? limit_bytes : machine.memory_bytes;
-    if (most == 0 || most > (uint64_t)1 << 43)
-        most = (uint64_t)1 << 43;
-    uint64_t bytes = most * 8;
+    uint64_t max_bytes = limit_bytes ? limit_bytes : machine.memory_bytes;
+    if (max_bytes == 0 || max_bytes > (uint64_t)1 << 43)
+        max_bytes = (uint64_t)1 << 43;
+    uint64_t bytes = max_bytes * 8;
     if (bytes < (uint64_t)64 << 20)
         bytes = (uint64_t)64 << 20;
     if (bytes > left / 2)
@@ -130,14 +130,14 @@ zr_result zr_host_file(int *out)
 /* A map and the gap beside it are a VMA each, and the rest of the process needs some. */
 size_t zr_host_vma_budget(void)
 {
-    unsigned long long most = 65530;
+    unsigned long long max_maps = 65530;
     char text[32] = "";
-    uint64_t asked = zr_option_get(ZR_OPTION_VMA_BUDGET);
-    if (asked)
-        return (size_t)asked;
+    uint64_t budget = zr_option_get(ZR_OPTION_VMA_BUDGET);
+    if (budget)
+        return (size_t)budget;
     if (zr_read_text("/proc/sys/vm/max_map_count", text, sizeof text) > 0)
-        sscanf(text, "%llu", &most);
-    return most > 8192 ? (size_t)(most - 4096) / 2 : 2048;
+        sscanf(text, "%llu", &max_maps);
+    return max_maps > 8192 ? (size_t)(max_maps - 4096) / 2 : 2048;
 }
 
 struct zr_capabilities zr_host_capabilities(size_t granule_bytes)

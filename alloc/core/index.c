@@ -77,7 +77,7 @@ static void move_down(struct zr_index_slot *slot, size_t child, _Atomic zr_index
     atomic_store_explicit(&slot->entry, below, memory_order_release);
 }
 
-void zr_index_make_room(struct zr_index *index, size_t unit)
+void zr_index_grow(struct zr_index *index, size_t unit)
 {
     struct zr_index_region *region = zr_index_region_of(index, unit);
     if (!region) {

@@ -75,7 +75,7 @@ void zr_index_end(struct zr_index *index);
 bool zr_index_reserve(struct zr_index *index);
 /* The slow half of an insert: no block and no node is where a block that starts at the unit would be entered.
  */
-void zr_index_make_room(struct zr_index *index, size_t unit);
+void zr_index_grow(struct zr_index *index, size_t unit);
 
 /* A record stays an extent for as long as the arena lives: a reader may hold one that has become another
  * block's, or no block's, and the sequence tells. Both calls change nothing else that zr_extent_read()
@@ -235,7 +235,7 @@ static inline __attribute__((always_inline)) bool zr_index_try_insert(struct zr_
 static inline void zr_index_insert(struct zr_index *index, struct zr_extent *block)
 {
     while (!zr_index_try_insert(index, block))
-        zr_index_make_room(index, block->offset_bytes >> ZR_UNIT_SHIFT);
+        zr_index_grow(index, block->offset_bytes >> ZR_UNIT_SHIFT);
 }
 
 /* The block of the entry if it starts at the offset; else NULL, and *freed says whether one did. */

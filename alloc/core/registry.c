@@ -124,10 +124,10 @@ struct zr_arena *zr_stripes_of(struct zr_arena *first_stripe, const void *addres
 
 /* ---- What stripes share -------------------------------------------------------------------------------- */
 
-static void raise_to(_Atomic size_t *most, size_t bytes)
+static void raise_to(_Atomic size_t *max, size_t bytes)
 {
-    size_t now = atomic_load_explicit(most, memory_order_relaxed);
-    while (now < bytes && !atomic_compare_exchange_weak(most, &now, bytes))
+    size_t now = atomic_load_explicit(max, memory_order_relaxed);
+    while (now < bytes && !atomic_compare_exchange_weak(max, &now, bytes))
         ;
 }
 

@@ -36,17 +36,17 @@ bool zr_arena_hold_unstriped(struct zr_arena *first_stripe, int change);
 bool zr_limit_reserve(struct zr_arena *arena, size_t bytes);
 void zr_limit_release(struct zr_arena *arena, size_t bytes);
 void zr_limit_note_peak(struct zr_arena *arena);
-/* The most by which a stripe's live bytes may differ from their published value: ZR_TOLD_BYTES plus
- * 1/ZR_TOLD_SHARE of its peak. */
-#define ZR_TOLD_BYTES ((size_t)1 << 20)
-enum { ZR_TOLD_SHARE = 64 };
+/* The most by which a stripe's live bytes may differ from their published value: ZR_PUBLISH_LAG_BYTES plus
+ * 1/ZR_PUBLISH_LAG_SHARE of its peak. */
+#define ZR_PUBLISH_LAG_BYTES ((size_t)1 << 20)
+enum { ZR_PUBLISH_LAG_SHARE = 64 };
 /* Publishes a stripe's live bytes in the first stripe. With the stripe's lock. */
 void zr_stripes_publish_now(struct zr_arena *arena);
 static inline void zr_stripes_publish(struct zr_arena *arena)
 {
     size_t difference = arena->live_bytes - arena->published_bytes; /* modulo 2^64 */
-    size_t most = ZR_TOLD_BYTES + arena->peak_live_bytes / ZR_TOLD_SHARE;
-    if (__builtin_expect(difference + most > 2 * most, 0))
+    size_t max = ZR_PUBLISH_LAG_BYTES + arena->peak_live_bytes / ZR_PUBLISH_LAG_SHARE;
+    if (__builtin_expect(difference + max > 2 * max, 0))
         zr_stripes_publish_now(arena);
 }
 

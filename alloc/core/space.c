@@ -378,17 +378,17 @@ struct zr_extent *zr_space_next_free(const struct zr_arena *arena, const struct 
     return next;
 }
 
-size_t zr_space_idle_up_to(const struct zr_arena *arena, size_t most_bytes)
+size_t zr_space_idle_up_to(const struct zr_arena *arena, size_t max_bytes)
 {
     size_t bytes = 0;
-    for (struct zr_extent *gap = zr_space_next_free(arena, NULL); gap && bytes < most_bytes;
+    for (struct zr_extent *gap = zr_space_next_free(arena, NULL); gap && bytes < max_bytes;
          gap = zr_space_next_free(arena, gap)) {
         struct zr_stretch whole = zr_free_extent_granules(arena, gap);
         bytes += zr_granules_mapped(arena->granules, whole.first, whole.end) << arena->granule_shift;
         if (__builtin_expect(arena->unmovable_bytes > 0, 0))
             bytes -= zr_unmovable_bytes(arena, whole);
     }
-    return bytes < most_bytes ? bytes : most_bytes;
+    return bytes < max_bytes ? bytes : max_bytes;
 }
 
 size_t zr_space_idle_bytes(const struct zr_arena *arena)

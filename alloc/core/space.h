@@ -67,9 +67,9 @@ struct zr_stretch zr_free_extent_granules(const struct zr_arena *arena, const st
  * Start with NULL; ends with NULL. A free extent without a whole granule ends the walk. */
 struct zr_extent *zr_space_next_free(const struct zr_arena *arena, const struct zr_extent *gap);
 /* Mapped granules that lie whole in free extents: what could be mapped elsewhere. Walks the free extents, or
- * as many of them as make `most_bytes`. */
+ * as many of them as make `max_bytes`. */
 size_t zr_space_idle_bytes(const struct zr_arena *arena);
-size_t zr_space_idle_up_to(const struct zr_arena *arena, size_t most_bytes);
+size_t zr_space_idle_up_to(const struct zr_arena *arena, size_t max_bytes);
 
 /* ---- Addresses reserved for a plan --------------------------------------------------------------------- */
 

@@ -280,7 +280,7 @@ void zr_streams_defer_unnumbered(struct zr_arena *arena, struct zr_extent *block
 }
 
 /* Lets go of the blocks that were unnumbered and whose streams have a number by now, or can be waited for. */
-static bool poll_withheld(struct zr_arena *arena, bool wait)
+static bool poll_unnumbered(struct zr_arena *arena, bool wait)
 {
     bool any = false;
     struct zr_extent *block = arena->unnumbered;
@@ -306,7 +306,7 @@ bool zr_streams_poll(struct zr_arena *arena)
 {
     bool any = arena->queues && poll_queues(arena);
     if (__builtin_expect(arena->unnumbered != NULL, 0))
-        any |= poll_withheld(arena, false);
+        any |= poll_unnumbered(arena, false);
     for (unsigned i = 1; i <= arena->streams_count; i++)
         any |= poll_stream(arena, arena->streams[i]);
     return any;
@@ -358,7 +358,7 @@ static bool wait_without_points(struct zr_arena *arena)
         if (arena->streams[i]->pending_bytes > 0 && catch_up(arena, i))
             any |= release_passed(arena, arena->streams[i]);
     if (arena->unnumbered)
-        any |= poll_withheld(arena, true);
+        any |= poll_unnumbered(arena, true);
     return zr_streams_poll(arena) || any;
 }
 

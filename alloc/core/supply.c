@@ -155,7 +155,7 @@ static zr_result unmap_leaving(struct zr_arena *arena, struct leaving *leaving, 
     return ZR_OK;
 }
 
-static zr_result unmap_stretch(struct zr_arena *arena, struct zr_bounds part, struct zr_handle_list *list)
+static zr_result unmap_range(struct zr_arena *arena, struct zr_bounds part, struct zr_handle_list *list)
 {
     struct leaving leaving;
     mark_leaving(arena, part, &leaving);
@@ -170,11 +170,11 @@ struct want {
 /* Returns adjacent whole mappings at the high end of granules [first, end), as many as are wanted, all
  * notified or all not; empty: none. *rest gets where to continue; nothing below it has
  * been searched. */
-static struct zr_bounds last_stretch(const struct zr_arena *arena, struct zr_stretch where, struct want want,
-                                     size_t *rest)
+static struct zr_bounds last_mappings(const struct zr_arena *arena, struct zr_stretch where, struct want want,
+                                      size_t *rest)
 {
     size_t granule = arena->granule_bytes, at = where.end * granule, low = where.first * granule;
-    size_t most = want.bytes;
+    size_t max_bytes = want.bytes;
     struct zr_bounds part = {at, 0};
     bool notified = false;
     while (at > low) {
@@ -183,11 +183,11 @@ static struct zr_bounds last_stretch(const struct zr_arena *arena, struct zr_str
             break;
         size_t begin = mapping->offset_bytes, bytes = mapping->handle->bytes;
         bool whole = begin >= low && begin + bytes <= at && bytes <= want.longest && zr_is_movable(mapping);
-        if (whole && part.bytes > 0 && (bytes > most - part.bytes || mapping->notified != notified))
+        if (whole && part.bytes > 0 && (bytes > max_bytes - part.bytes || mapping->notified != notified))
             break; /* for another call */
         notified = mapping->notified;
         at = begin > low ? begin : low;
-        if (whole && bytes <= most - part.bytes) {
+        if (whole && bytes <= max_bytes - part.bytes) {
             part = (struct zr_bounds){begin, part.bytes + bytes};
         } else {
             if (part.bytes > 0) {
@@ -201,21 +201,21 @@ static struct zr_bounds last_stretch(const struct zr_arena *arena, struct zr_str
     return part;
 }
 
-zr_result zr_unmap(struct zr_arena *arena, struct zr_bounds extent, size_t most, struct zr_handle_list *list,
-                   size_t *bytes)
+zr_result zr_unmap(struct zr_arena *arena, struct zr_bounds extent, size_t max_bytes,
+                   struct zr_handle_list *list, size_t *bytes)
 {
     struct zr_stretch where = {extent.offset_bytes >> arena->granule_shift,
                                (extent.offset_bytes + extent.bytes) >> arena->granule_shift};
     zr_result result = ZR_OK;
     *bytes = 0;
-    while (result == ZR_OK && *bytes < most) {
+    while (result == ZR_OK && *bytes < max_bytes) {
         where.end = zr_granules_last(arena->granules, where.first, where.end);
         if (where.end == where.first)
             break;
         struct zr_bounds part =
-            last_stretch(arena, where, (struct want){most - *bytes, SIZE_MAX}, &where.end);
+            last_mappings(arena, where, (struct want){max_bytes - *bytes, SIZE_MAX}, &where.end);
         if (part.bytes > 0)
-            result = unmap_stretch(arena, part, list);
+            result = unmap_range(arena, part, list);
         if (part.bytes > 0 && result == ZR_OK)
             *bytes += part.bytes;
     }
@@ -231,32 +231,32 @@ static size_t may_scatter(const struct zr_arena *arena)
     size_t budget = arena->backend->can.vma_budget;
     if (budget == 0)
         return SIZE_MAX;
-    size_t pieces = zr_backend_pieces_count(arena->backend), most = budget / 4 * 3;
-    return pieces < most ? most - pieces : 0;
+    size_t vmas = zr_backend_vmas_count(arena->backend), max = budget / 4 * 3;
+    return vmas < max ? max - vmas : 0;
 }
 
 /* Unmapping granules splits the mapping around them: how often the budget of mappings allows it. */
 static size_t may_part(const struct zr_arena *arena)
 {
-    size_t budget = arena->backend->can.vma_budget, pieces = zr_backend_pieces_count(arena->backend);
-    return budget == 0 ? SIZE_MAX : pieces < budget ? budget - pieces : 0;
+    size_t budget = arena->backend->can.vma_budget, vmas = zr_backend_vmas_count(arena->backend);
+    return budget == 0 ? SIZE_MAX : vmas < budget ? budget - vmas : 0;
 }
 
-/* Marks ranges under free extents, open ends and large ones first, up to the wanted bytes and `most`. Returns
- * their number. */
+/* Marks ranges under free extents, open ends and large ones first, up to the wanted bytes and `max_count`.
+ * Returns their number. */
 static unsigned choose_in_free_extents(struct zr_arena *arena, struct want want, struct leaving *out,
-                                       unsigned most)
+                                       unsigned max_count)
 {
     size_t chosen_bytes = 0;
     unsigned count = 0;
     for (struct zr_extent *gap = zr_space_next_free(arena, NULL);
-         gap && chosen_bytes < want.bytes && count < most; gap = zr_space_next_free(arena, gap)) {
+         gap && chosen_bytes < want.bytes && count < max_count; gap = zr_space_next_free(arena, gap)) {
         struct zr_stretch where = zr_free_extent_granules(arena, gap);
-        while (chosen_bytes < want.bytes && count < most && where.first < where.end) {
+        while (chosen_bytes < want.bytes && count < max_count && where.first < where.end) {
             where.end = zr_granules_last(arena->granules, where.first, where.end);
             if (where.end == where.first)
                 break;
-            struct zr_bounds part = last_stretch(
+            struct zr_bounds part = last_mappings(
                 arena, where, (struct want){want.bytes - chosen_bytes, want.longest}, &where.end);
             if (part.bytes == 0)
                 continue;
@@ -272,11 +272,11 @@ static size_t steal(struct zr_arena *arena, struct want want, struct zr_handle_l
 {
     enum { AT_ONCE = 16 };
     struct leaving leaving[AT_ONCE];
-    size_t got = 0, most;
+    size_t got = 0, max_count;
     zr_result result = ZR_OK;
-    while (got < want.bytes && result == ZR_OK && (most = may_part(arena)) > 0) {
+    while (got < want.bytes && result == ZR_OK && (max_count = may_part(arena)) > 0) {
         unsigned count = choose_in_free_extents(arena, (struct want){want.bytes - got, want.longest}, leaving,
-                                                most < AT_ONCE ? (unsigned)most : AT_ONCE);
+                                                max_count < AT_ONCE ? (unsigned)max_count : AT_ONCE);
         if (count == 0)
             break;
         for (unsigned i = 0; i < count; i++) {
@@ -298,8 +298,9 @@ static size_t take_cached(struct zr_arena *arena, struct want want, size_t scatt
     size_t got = 0, given = 0;
     struct zr_handle *handle;
     while (got + given < want.bytes) {
-        size_t most = want.bytes - got - given;
-        handle = zr_granule_cache_take(&arena->granule_cache, most < want.longest ? most : want.longest);
+        size_t max_bytes = want.bytes - got - given;
+        handle =
+            zr_granule_cache_take(&arena->granule_cache, max_bytes < want.longest ? max_bytes : want.longest);
         if (!handle)
             break;
         if (scatter > 0 || want.longest == arena->granule_bytes) {
@@ -445,7 +446,7 @@ static struct zr_stretch next_unmapped(const struct zr_arena *arena, size_t at, 
 }
 
 /* Maps handles from the list onto a whole range and sets access. */
-static zr_result map_stretch(struct zr_arena *arena, struct zr_stretch run, struct zr_handle_list *list)
+static zr_result map_range(struct zr_arena *arena, struct zr_stretch run, struct zr_handle_list *list)
 {
     struct zr_bounds extent = extent_of(arena, run);
     zr_result result = ZR_OK;
@@ -484,7 +485,7 @@ static void unmap_again(struct zr_arena *arena, struct zr_stretch where, struct 
         const struct zr_mapping *mapping = zr_range_mapping(arena->range, where.first * granule);
         struct zr_bounds one = {mapping->offset_bytes, mapping->handle->bytes};
         where.first = (one.offset_bytes + one.bytes) / granule;
-        if (mapping->handle->serial != arena->serial || unmap_stretch(arena, one, &list) == ZR_OK)
+        if (mapping->handle->serial != arena->serial || unmap_range(arena, one, &list) == ZR_OK)
             continue;
         if (stuck->bytes == 0)
             *stuck = one;
@@ -514,7 +515,7 @@ zr_result zr_map(struct zr_arena *arena, struct zr_bounds extent, struct zr_boun
             arena, (struct want){(run.end - run.first) * granule, (run.end - run.first) * granule}, &list);
     for (struct zr_stretch run = next_unmapped(arena, where.first, where.end);
          run.first < run.end && result == ZR_OK; run = next_unmapped(arena, run.end, where.end))
-        result = map_stretch(arena, run, &list);
+        result = map_range(arena, run, &list);
     if (result == ZR_OK)
         result = arena->map_calls->mapped(arena, where);
     if (result != ZR_OK) {
@@ -599,11 +600,11 @@ size_t zr_trim(struct zr_arena *arena, size_t keep_bytes)
 /* Destroys the handles under a mapped range, then unmaps them if streams have passed; a destroyed handle
  * lives until its last mapping goes. Unmaps one at a time what cannot be unmapped at once. False: something
  * stays. */
-static bool release_stretch(struct zr_arena *arena, struct zr_bounds stretch, bool passed)
+static bool release_range(struct zr_arena *arena, struct zr_bounds range, bool passed)
 {
-    arena->map_calls->unmapping(arena, stretch);
-    for (size_t done = 0; done < stretch.bytes;) {
-        struct zr_handle *handle = zr_range_mapping(arena->range, stretch.offset_bytes + done)->handle;
+    arena->map_calls->unmapping(arena, range);
+    for (size_t done = 0; done < range.bytes;) {
+        struct zr_handle *handle = zr_range_mapping(arena->range, range.offset_bytes + done)->handle;
         done += handle->bytes;
         if (handle->destroyed) { /* it lies at another address too, which came before */
             arena->alias_bytes -= handle->bytes;
@@ -613,15 +614,15 @@ static bool release_stretch(struct zr_arena *arena, struct zr_bounds stretch, bo
         zr_handle_destroy(arena, handle);
     }
     if (arena->poison)
-        zr_poison_clear(arena->base + stretch.offset_bytes, stretch.bytes);
+        zr_poison_clear(arena->base + range.offset_bytes, range.bytes);
     bool all = true;
     if (!passed)
         return false;
     arena->backend_calls_count++;
-    if (zr_backend_unmap(arena->range, stretch) == ZR_OK)
+    if (zr_backend_unmap(arena->range, range) == ZR_OK)
         return true;
-    for (size_t done = 0; done < stretch.bytes;) {
-        size_t at = stretch.offset_bytes + done;
+    for (size_t done = 0; done < range.bytes;) {
+        size_t at = range.offset_bytes + done;
         struct zr_bounds one = {at, zr_range_mapping(arena->range, at)->handle->bytes};
         done += one.bytes;
         arena->backend_calls_count++;
@@ -646,7 +647,7 @@ zr_result zr_release_all(struct zr_arena *arena)
             run.end = zr_granules_next(arena->granules, run.first, zone->mapped_end, false);
             if (run.first >= run.end)
                 break;
-            all &= release_stretch(arena, extent_of(arena, run), passed);
+            all &= release_range(arena, extent_of(arena, run), passed);
         }
     }
     while ((handle = zr_granule_cache_take(&arena->granule_cache, arena->granule_cache.bytes)))

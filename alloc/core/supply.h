@@ -11,10 +11,10 @@
  * that granules of free extents may have moved to the cache. *stuck (may be NULL) gets the part that the
  * driver mapped and then failed to unmap. */
 zr_result zr_map(struct zr_arena *arena, struct zr_bounds extent, struct zr_bounds *stuck);
-/* Unmaps up to `most` bytes of unused whole granules in the extent and adds their handles to the list.
+/* Unmaps up to `max_bytes` of unused whole granules in the extent and adds their handles to the list.
  * Handles that extend beyond the extent stay. *bytes gets the bytes unmapped. */
-zr_result zr_unmap(struct zr_arena *arena, struct zr_bounds extent, size_t most, struct zr_handle_list *list,
-                   size_t *bytes);
+zr_result zr_unmap(struct zr_arena *arena, struct zr_bounds extent, size_t max_bytes,
+                   struct zr_handle_list *list, size_t *bytes);
 /* Returns cached granules and whole granules of free extents to the driver until `keep_bytes` remain; returns
  * the bytes released. */
 size_t zr_trim(struct zr_arena *arena, size_t keep_bytes);

@@ -36,10 +36,10 @@ static void count_arena(zr_backend *backend, int change)
 }
 
 /* Reserves the range: the requested size, or the backend's hint, halved until the system grants it. */
-static zr_result reserve_range(struct zr_arena *arena, size_t asked_bytes)
+static zr_result reserve_range(struct zr_arena *arena, size_t requested_bytes)
 {
     zr_backend *backend = arena->backend;
-    size_t bytes = asked_bytes;
+    size_t bytes = requested_bytes;
     if (bytes > SIZE_MAX / 2)
         return zr_fail(ZR_ERR_INVALID, "a reservation of %zu bytes exceeds the address space", bytes);
     if (bytes == 0)
@@ -51,7 +51,7 @@ static zr_result reserve_range(struct zr_arena *arena, size_t asked_bytes)
     if (bytes < arena->granule_bytes)
         bytes = arena->granule_bytes;
     zr_result result = zr_backend_reserve(backend, bytes, &arena->range);
-    while (asked_bytes == 0 && result == ZR_ERR_ADDRESSES && bytes / 2 >= arena->granule_bytes * 16) {
+    while (requested_bytes == 0 && result == ZR_ERR_ADDRESSES && bytes / 2 >= arena->granule_bytes * 16) {
         bytes = zr_round_up(bytes / 2, arena->granule_bytes);
         result = zr_backend_reserve(backend, bytes, &arena->range);
     }

@@ -12,31 +12,31 @@
 static zr_result export_extent(struct zr_arena *arena, const struct zr_extent *block,
                                struct zr_segment *segments, size_t *count)
 {
-    size_t room = *count, needed = 0;
-    struct zr_segment last = {.fd = -1}; /* what joins is counted once, room or no room */
+    size_t capacity = *count, needed = 0;
+    struct zr_segment last = {.fd = -1}; /* what joins is counted once */
     size_t at = zr_range_mapping(arena->range, block->offset_bytes)->offset_bytes;
     while (at < zr_extent_end(block)) {
         const struct zr_mapping *mapping = zr_range_mapping(arena->range, at);
-        struct zr_segment piece;
-        zr_result result = zr_backend_export(arena->backend, mapping->handle, &piece);
+        struct zr_segment segment;
+        zr_result result = zr_backend_export(arena->backend, mapping->handle, &segment);
         if (result != ZR_OK)
             return result;
-        if (needed > 0 && last.fd == piece.fd && last.offset_bytes + last.bytes == piece.offset_bytes) {
-            last.bytes += piece.bytes;
-            if (needed <= room)
+        if (needed > 0 && last.fd == segment.fd && last.offset_bytes + last.bytes == segment.offset_bytes) {
+            last.bytes += segment.bytes;
+            if (needed <= capacity)
                 segments[needed - 1] = last;
         } else {
-            last = piece;
-            if (needed < room)
+            last = segment;
+            if (needed < capacity)
                 segments[needed] = last;
             needed++;
         }
         at += mapping->handle->bytes;
     }
     *count = needed;
-    return needed <= room
+    return needed <= capacity
                ? ZR_OK
-               : zr_fail(ZR_ERR_INVALID, "the block has %zu segments; the array holds %zu", needed, room);
+               : zr_fail(ZR_ERR_INVALID, "the block has %zu segments; the array holds %zu", needed, capacity);
 }
 
 static void set_exported(struct zr_arena *arena, const struct zr_extent *block)
@@ -103,11 +103,11 @@ zr_result zr_block_export_end(zr_arena *arena, const void *block)
 
 /* ---- Import -------------------------------------------------------------------------------------------- */
 
-/* Maps one piece at the offset. The handle is destroyed at once and lives for its mapping. */
-static zr_result import_piece(struct zr_range *range, size_t offset_bytes, const struct zr_segment *piece)
+/* Maps one segment at the offset. The handle is destroyed at once and lives for its mapping. */
+static zr_result import_segment(struct zr_range *range, size_t offset_bytes, const struct zr_segment *segment)
 {
     struct zr_handle *handle;
-    zr_result result = zr_backend_import(range->backend, piece, &handle);
+    zr_result result = zr_backend_import(range->backend, segment, &handle);
     if (result != ZR_OK)
         return result;
     result = zr_backend_map(range, offset_bytes, handle);
@@ -141,7 +141,7 @@ zr_result zr_import(zr_backend *backend, const struct zr_segment *segments, size
     if (result == ZR_OK)
         result = zr_backend_reserve(backend, bytes, &range);
     for (size_t i = 0; result == ZR_OK && i < count; i++) {
-        result = import_piece(range, done, &segments[i]);
+        result = import_segment(range, done, &segments[i]);
         if (result == ZR_OK)
             done += segments[i].bytes;
     }

@@ -28,9 +28,9 @@ static size_t promised_total_bytes(const struct zr_arena *arena)
     return bytes;
 }
 
-static bool is_above(size_t live_bytes, size_t more_bytes, size_t most_bytes)
+static bool is_above(size_t live_bytes, size_t more_bytes, size_t max_bytes)
 {
-    return more_bytes > most_bytes || live_bytes > most_bytes - more_bytes;
+    return more_bytes > max_bytes || live_bytes > max_bytes - more_bytes;
 }
 
 static zr_result check(const struct zr_arena *arena, const struct zr_request *request, size_t bytes)
@@ -80,10 +80,10 @@ struct zr_refusal zr_tag_limit_refusal(const struct zr_arena *arena, const struc
     };
 }
 
-static void raise_to(size_t *most, size_t bytes)
+static void raise_to(size_t *max, size_t bytes)
 {
-    if (bytes > *most)
-        *most = bytes;
+    if (bytes > *max)
+        *max = bytes;
 }
 
 void zr_tag_limit_note(struct zr_arena *arena, unsigned tag)

@@ -42,7 +42,7 @@ static void forked(struct zr_arena *arena)
 }
 
 static const struct zr_plan_calls calls = {.freed = zr_follow_free,
-                                           .asked = spare,
+                                           .requesting = spare,
                                            .give_back = zr_follow_give_back,
                                            .retire_gone = zr_follow_retire_gone,
                                            .idle_bytes = zr_follow_idle_bytes,

@@ -131,16 +131,16 @@ const struct zr_pool_calls zr_contiguous_calls = {zr_pools_counters, find_in_poo
 
 /* Reserves the requested addresses. Without a request, reserves the size of the arena's range, halved until
  * the system has enough addresses. */
-static zr_result reserve_range(struct zr_contiguous *pool, size_t asked_bytes)
+static zr_result reserve_range(struct zr_contiguous *pool, size_t requested_bytes)
 {
-    size_t bytes = asked_bytes ? asked_bytes : pool->arena->range->bytes;
+    size_t bytes = requested_bytes ? requested_bytes : pool->arena->range->bytes;
     if (bytes > SIZE_MAX / 2)
         return zr_fail(ZR_ERR_INVALID, "a reservation of %zu bytes exceeds the address space", bytes);
     zr_result result;
     for (;; bytes /= 2) {
         bytes = zr_round_up(bytes, pool->granule_bytes);
         result = zr_backend_reserve(pool->backend, bytes, &pool->range);
-        if (result != ZR_ERR_ADDRESSES || asked_bytes || bytes < 32 * pool->granule_bytes)
+        if (result != ZR_ERR_ADDRESSES || requested_bytes || bytes < 32 * pool->granule_bytes)
             break;
     }
     pool->limit_bytes = bytes;

@@ -135,7 +135,7 @@ void zr_measuring_first_large(void)
                                      .base = arena->base,
                                      .reserve_bytes = arena->range_bytes,
                                      .granule_bytes = arena->granule_bytes,
-                                     .most_bytes = own.trace_wanted ? 0 : TRACE_MAX_BYTES};
+                                     .max_bytes = own.trace_wanted ? 0 : TRACE_MAX_BYTES};
     if (result == ZR_OK)
         result = zr_trace_open(&trace, path, &origin);
     if (result == ZR_OK) {

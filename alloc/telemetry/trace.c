@@ -37,7 +37,7 @@ struct zr_trace {
     struct zrt_header *header;                               /* mapped; NULL in a forked child */
     unsigned char *window;                                   /* mapped; NULL once the trace has stopped */
     uint64_t window_start_bytes, position_bytes, file_bytes; /* offsets in the file */
-    size_t page_bytes, most_bytes;
+    size_t page_bytes, max_bytes;
     uint64_t base_address, granule_bytes;
     /* the previous event's values, to which the next event is relative */
     uint64_t last_ns, last_offset_bytes, next_granule, stream;
@@ -105,7 +105,7 @@ static int extend(struct zr_trace *trace, uint64_t bytes)
         return ENOSPC;
     if (!is_own_file(trace))
         return EBADF;
-    if (trace->most_bytes && bytes > trace->most_bytes)
+    if (trace->max_bytes && bytes > trace->max_bytes)
         return EFBIG;
     /* Growing beyond this limit raises SIGXFSZ, which ends most programs. */
     if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && bytes > limit.rlim_cur)
@@ -415,7 +415,7 @@ zr_result zr_trace_open(struct zr_trace **out, const char *path, const struct zr
     if (!trace)
         return ZR_ERR_HOST_MEMORY;
     trace->page_bytes = page_bytes;
-    trace->most_bytes = origin->most_bytes;
+    trace->max_bytes = origin->max_bytes;
     trace->base_address = (uintptr_t)origin->base;
     trace->granule_bytes = origin->granule_bytes;
     result =

@@ -20,7 +20,7 @@ struct zr_trace_origin {
     const void *base; /* of the reservation, which contains all events' addresses */
     size_t reserve_bytes;
     size_t granule_bytes;
-    size_t most_bytes; /* maximum file size, at which the trace stops as on a full disk; 0: none */
+    size_t max_bytes;  /* maximum file size, at which the trace stops as on a full disk; 0: none */
     uint64_t start_ns; /* of the first event; 0: now */
     bool own;          /* the file must not exist; mode 0600 */
 };

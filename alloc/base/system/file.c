@@ -24,7 +24,7 @@
 #define PATH_ROOM   4096
 
 /* What a person can do about an error number. */
-static const char *way_out(int error)
+static const char *remedy(int error)
 {
     switch (error) {
     case ENOENT:
@@ -70,7 +70,7 @@ static zr_result file_error(const char *doing, const char *name, int error)
 {
     char room[64];
     return zr_fail(ZR_ERR_IO, "cannot %s '%s': %s (%s)", doing, name, strerror_r(error, room, sizeof room),
-                   way_out(error));
+                   remedy(error));
 }
 
 /* Copies a path for messages; of a long one its end, where the file's own name is. */
@@ -437,7 +437,7 @@ zr_result zr_path_rename(const struct zr_rename *names)
     if (error == 0)
         return ZR_OK;
     return zr_fail(ZR_ERR_IO, "cannot rename '%s' to '%s': %s (%s)", names->from, names->to,
-                   strerror_r(error, room, sizeof room), way_out(error));
+                   strerror_r(error, room, sizeof room), remedy(error));
 }
 
 zr_result zr_path_unlink(const char *path)

@@ -30,7 +30,7 @@ typedef struct zr_cu_pool_properties {
     zr_cu_handle_type exported_as;
     zr_cu_location location;
     void *windows_only;
-    size_t most_bytes;
+    size_t max_bytes;
     unsigned short usage;
     unsigned char reserved[54];
 } zr_cu_pool_properties;

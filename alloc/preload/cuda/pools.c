@@ -115,7 +115,7 @@ void zr_cuda_pool_count(struct zr_cuda_pool *pool, size_t bytes, bool in)
  */
 static bool is_plain(const zr_cu_pool_properties *properties)
 {
-    return properties->exported_as == ZR_CU_HANDLE_NONE && properties->most_bytes == 0 &&
+    return properties->exported_as == ZR_CU_HANDLE_NONE && properties->max_bytes == 0 &&
            properties->usage == 0 && properties->location.type == ZR_CU_LOCATION_DEVICE &&
            properties->location.id >= 0 && properties->location.id < ZR_CUDA_DEVICES_MAX;
 }

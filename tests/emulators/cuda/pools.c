@@ -26,7 +26,7 @@ struct zr_cu_pool_st {
     bool is_default, dying; /* dying: destroyed with memory still out */
     int reuse[ZR_CU_POOL_REUSE_INTERNAL + 1];
     uint64_t threshold, reserved, reserved_high, used, used_high;
-    size_t most_bytes; /* 0: no limit */
+    size_t max_bytes; /* 0: no limit */
     uint8_t access[EMU_DEVICES_MAX];
 };
 
@@ -188,7 +188,7 @@ static struct piece *best(struct zr_cu_pool_st *pool, size_t bytes, const struct
 
 static struct piece *grow(struct zr_cu_pool_st *pool, size_t bytes, struct zr_cu_context_st *context)
 {
-    if (pool->most_bytes && bytes > pool->most_bytes - pool->reserved)
+    if (pool->max_bytes && bytes > pool->max_bytes - pool->reserved)
         return NULL;
     struct emu_block *block = emu_block_create(pool->device, bytes);
     if (!block)
@@ -351,7 +351,7 @@ static zr_cu_result create(zr_cu_pool *out, const zr_cu_pool_properties *propert
     if (emu_no_device(properties->location.id))
         return ZR_CU_INVALID_DEVICE;
     *out = add_pool(properties->location.id);
-    (*out)->most_bytes = properties->most_bytes;
+    (*out)->max_bytes = properties->max_bytes;
     return ZR_CU_SUCCESS;
 }
 

@@ -404,7 +404,7 @@ static void row_pools(const char *argument)
     uint64_t threshold = 1 << 30, zero = 0;
     (void)argument;
     CHECK(cu.pool_create(&pool, &properties) == 0);
-    properties.most_bytes = 64 * MIB; /* a promise that the driver keeps */
+    properties.max_bytes = 64 * MIB; /* a promise that the driver keeps */
     CHECK(cu.pool_create(&bounded, &properties) == 0);
     for (int i = 0; i < 4; i++)
         CHECK(cu.alloc_from_pool(&blocks[i], 4 * MIB, pool, NULL) == 0);

@@ -309,7 +309,7 @@ static void test_random(enum kind kind, uint64_t seed)
             zr_backend_unmap(range, granules(at, want[at]->bytes / granule_bytes));
     for (unsigned i = 0; i < HANDLES; i++)
         zr_backend_destroy_handle(backend, handles[i]);
-    tap_is(backend->pieces_count, 0, "%s: no piece is left", name);
+    tap_is(backend->vmas_count, 0, "%s: no mapping is left", name);
     tap_is(zr_slab_live_count(&backend->chunks) + zr_slab_live_count(&backend->mappings) +
                zr_slab_live_count(&backend->handles),
            0, "%s: no record either", name);
@@ -328,7 +328,7 @@ static void test_host(void)
     zr_backend_map(range, 0, a);
     zr_backend_map(range, granule_bytes, b);
     zr_backend_set_access(range, granules(0, 2));
-    tap_is(backend->pieces_count, 1, "host: handles in a row are one mapping to the kernel");
+    tap_is(backend->vmas_count, 1, "host: handles in a row are one mapping to the kernel");
     strcpy(range->address, "moves");
     zr_backend_unmap(range, granules(0, 1));
     unsigned char resident;
@@ -429,8 +429,8 @@ static void test_vacating(void)
     zr_backend_map(range, 2 * granule_bytes, one);
     zr_backend_set_access(range, granules(0, 2));
     range->address[granule_bytes] = 'x';
-    size_t pieces = backend->pieces_count;
-    tap_is(pieces, 2, "host: memory in a row with access and without is two mappings to the kernel");
+    size_t vmas = backend->vmas_count;
+    tap_is(vmas, 2, "host: memory in a row with access and without is two mappings to the kernel");
     for (size_t i = 0; i < sizeof none / sizeof *none; i++) {
         tap_result(zr_backend_vacate(range, none[i].extent), ZR_ERR_INVALID, "host: %s cannot go",
                    none[i].words);
@@ -438,7 +438,7 @@ static void test_vacating(void)
     }
     tap_result(zr_backend_occupy(range, granules(0, 2)), ZR_ERR_INVALID, "host: what has not gone");
     tap_ok(range->address[granule_bytes] == 'x' && backend->held_bytes == 3 * granule_bytes &&
-               backend->pieces_count == pieces,
+               backend->vmas_count == vmas,
            "host: nothing has changed");
     tap_result(zr_backend_vacate(range, granules(0, 2)), ZR_OK, "host: two granules go");
     tap_result(zr_backend_vacate(range, granules(0, 2)), ZR_ERR_INVALID, "host: once");
@@ -458,7 +458,7 @@ static void test_vacating(void)
     for (unsigned i = 0; i < 2; i++) {
         tap_result(zr_backend_occupy(range, granules(0, 2)), ZR_OK, "host: it comes");
         tap_ok(range->address[granule_bytes] == 0 && backend->held_bytes == 3 * granule_bytes &&
-                   backend->pieces_count == pieces,
+                   backend->vmas_count == vmas,
                "host: empty, and counts again");
         range->address[granule_bytes] = 'y';
         zr_backend_vacate(range, granules(0, 2));

@@ -160,7 +160,7 @@ struct budget_run {
     const char *name;
     zr_backend *backend;
     zr_arena *arena;
-    size_t budget, most_pieces, most_maps;
+    size_t budget, most_vmas, most_maps;
     unsigned refused;         /* requests that got no memory, for a good reason */
     unsigned wrong;           /* or for a bad one, or contents that changed */
     uint32_t *ones[GRANULES]; /* blocks of a granule */
@@ -183,8 +183,8 @@ static size_t maps_count(void)
 
 static void look(struct budget_run *run)
 {
-    size_t pieces = zr_backend_pieces_count(run->backend), maps = maps_count();
-    run->most_pieces = pieces > run->most_pieces ? pieces : run->most_pieces;
+    size_t vmas = zr_backend_vmas_count(run->backend), maps = maps_count();
+    run->most_vmas = vmas > run->most_vmas ? vmas : run->most_vmas;
     run->most_maps = maps > run->most_maps ? maps : run->most_maps;
 }
 
@@ -240,8 +240,8 @@ static void budget_end(struct budget_run *run)
     struct zr_arena_stats stats;
     look(run);
     tap_is(run->wrong, 0, "%s: contents stay, frees work, and the system itself never refuses", run->name);
-    tap_ok(run->most_pieces <= run->budget && run->most_maps < MAPS_MAX,
-           "%s: at most %zu stretches of the %zu allowed, %zu maps of %d", run->name, run->most_pieces,
+    tap_ok(run->most_vmas <= run->budget && run->most_maps < MAPS_MAX,
+           "%s: at most %zu stretches of the %zu allowed, %zu maps of %d", run->name, run->most_vmas,
            run->budget, run->most_maps, MAPS_MAX);
     tap_ok(system_had_room(), "%s: no call at all met the system's end", run->name);
     tap_result(zr_arena_check(run->arena), ZR_OK, "%s: the arena is sound", run->name);
@@ -285,7 +285,7 @@ static void test_budget_comb(size_t limit_bytes)
     budget_end(&run);
 }
 
-/* Blocks of all sizes come and go at random, with trims: whatever is free is in pieces. */
+/* Blocks of all sizes come and go at random, with trims: whatever is free is in vmas. */
 static void test_budget_churn(void)
 {
     static struct budget_run run;

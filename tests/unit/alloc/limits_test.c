@@ -81,7 +81,7 @@ static zr_result end(zr_result result, bool good)
         good = zr_arena_check(own) == ZR_OK && zr_arena_get_stats(own, &left) == ZR_OK && good;
     good = zr_arena_destroy(own, &leaked) == ZR_OK &&
            leaked + left.reserved_bytes + left.pending_bytes == 0 && good;
-    good = (!own_backend || zr_backend_held_bytes(own_backend) + zr_backend_pieces_count(own_backend) == 0) &&
+    good = (!own_backend || zr_backend_held_bytes(own_backend) + zr_backend_vmas_count(own_backend) == 0) &&
            good;
     good = zr_backend_destroy(own_backend) == ZR_OK && good;
     own = NULL;
@@ -240,7 +240,7 @@ ASK(mappings)
         count += result == ZR_OK;
         zr_backend_destroy_handle(own_backend, one);
     }
-    bool good = zr_backend_pieces_count(own_backend) == count;
+    bool good = zr_backend_vmas_count(own_backend) == count;
     for (size_t i = 0; i < count; i++)
         zr_backend_unmap(made, (struct zr_bounds){2 * i * GRANULE, GRANULE});
     return end(result, zr_backend_release(made) == ZR_OK && good);

@@ -198,7 +198,7 @@ static void test_program_types(void)
     SAME_FIELD(zr_cu_pool_properties, exported_as, CUmemPoolProps, handleTypes);
     SAME_FIELD(zr_cu_pool_properties, location, CUmemPoolProps, location);
     SAME_FIELD(zr_cu_pool_properties, windows_only, CUmemPoolProps, win32SecurityAttributes);
-    SAME_FIELD(zr_cu_pool_properties, most_bytes, CUmemPoolProps, maxSize);
+    SAME_FIELD(zr_cu_pool_properties, max_bytes, CUmemPoolProps, maxSize);
     SAME_FIELD(zr_cu_pool_properties, usage, CUmemPoolProps, usage);
     SAME(ZR_CU_CONTEXT_SYNC_MEMOPS, CU_CTX_SYNC_MEMOPS);
 }
