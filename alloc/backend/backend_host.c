@@ -135,9 +135,9 @@ static zr_result check_headroom(struct host_backend *host, size_t bytes)
     if (left < bytes + HEADROOM_MARGIN_BYTES)
         return zr_fail(ZR_ERR_MEMORY, "%s leaves %llu bytes, and %zu are needed: %s", limiter,
                        (unsigned long long)left, bytes, remedy);
-    uint64_t free_of_asking = (left - bytes - HEADROOM_MARGIN_BYTES) / 8;
+    uint64_t unchecked_bytes = (left - bytes - HEADROOM_MARGIN_BYTES) / 8;
     host->headroom_bytes =
-        free_of_asking < HEADROOM_INTERVAL_BYTES ? free_of_asking : HEADROOM_INTERVAL_BYTES;
+        unchecked_bytes < HEADROOM_INTERVAL_BYTES ? unchecked_bytes : HEADROOM_INTERVAL_BYTES;
     return ZR_OK;
 }
 

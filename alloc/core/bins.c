@@ -55,7 +55,7 @@ void zr_bins_move(struct zr_bins *holes, struct zr_extent *extent, size_t offset
     holes->bins[to] = extent;
     holes->words[from / 64] &= ~(UINT64_C(1) << (from % 64));
     holes->words[to / 64] |= UINT64_C(1) << (to % 64);
-    /* In one word, as mostly, nothing changes for the summary. */
+    /* Within one word the summary does not change. This is the common case. */
     if (from / 64 != to / 64) {
         holes->summary |= UINT64_C(1) << (to / 64);
         if (!holes->words[from / 64])

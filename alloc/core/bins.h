@@ -1,10 +1,10 @@
 /* bins.h: free extents by size, for exact best fit. Private to alloc/.
  *
- * Bins of growing width, each a treap ordered by (size, offset); a bitmap finds the next bin that has any. Up
- * to 64 KiB every size has its own bin, above that a bin extents a sixteenth of its power of two, so that a
- * tree rarely has more than a few nodes and never costs more than the logarithm of them. What is found
- * depends on sizes and offsets only. Every size that can be asked for has a bin. The arena's lock covers
- * every call. */
+ * Each bin is a treap ordered by (size, offset); a bitmap finds the next bin that has extents. Up to 64 KiB
+ * each size has its own bin. Above, a bin covers a sixteenth of a power of two, so a tree rarely has more
+ * than a few nodes, and a search takes at most the logarithm of their number. The result of a search depends
+ * on sizes and offsets only. Every size that a program can request has a bin. The arena's lock covers every
+ * call. */
 #ifndef ZR_BINS_H
 #define ZR_BINS_H
 
@@ -21,14 +21,14 @@ struct zr_bins {
     struct zr_extent *bins[ZR_BINS_COUNT];
 };
 
-/* Where several sizes or extents share a bin. The bin's other extents stay in it. */
+/* Insertion and removal where several extents share a bin. The other extents stay in the bin. */
 void zr_bins_tree_insert(struct zr_extent **root, struct zr_extent *extent);
 void zr_bins_tree_remove(struct zr_extent **root, struct zr_extent *extent);
-/* The largest size, the highest offset among equals; NULL if empty. */
+/* The extent of the largest size, with the highest offset among equals; NULL if there is none. */
 struct zr_extent *zr_bins_largest(const struct zr_bins *holes);
-/* The next larger in that order, NULL after the largest. */
+/* The next larger extent in that order; NULL after the largest. */
 struct zr_extent *zr_bins_larger(const struct zr_bins *holes, const struct zr_extent *extent);
-/* The next smaller in that order, NULL after the smallest. */
+/* The next smaller extent in that order; NULL after the smallest. */
 struct zr_extent *zr_bins_smaller(const struct zr_bins *holes, const struct zr_extent *extent);
 
 /* ---- Best fit ------------------------------------------------------------------------------------------ */
@@ -38,7 +38,7 @@ static inline unsigned zr_bins_index(size_t bytes)
     size_t units = bytes >> ZR_UNIT_SHIFT;
     if (units < 256)
         return (unsigned)units;
-    /* The four bits below the highest one count on from what that one makes. */
+    /* The four bits below the highest bit select one of the 16 bins of its power of two. */
     unsigned power = (unsigned)__builtin_clzl(units) ^ 63u;
     return 256 - 16 + (power - 8) * 16 + (unsigned)(units >> (power - 4));
 }
@@ -60,8 +60,8 @@ static inline unsigned zr_bins_next(const struct zr_bins *holes, unsigned bin)
     return word * 64 + (unsigned)__builtin_ctzll(bits);
 }
 
-/* The smallest size of at least `bytes` in the tree, the lowest offset among equals; NULL if there is none.
- */
+/* The smallest extent of at least `bytes` in the tree, with the lowest offset among equals; NULL if there is
+ * none. */
 static inline struct zr_extent *zr_bins_tree_best(struct zr_extent *node, size_t bytes)
 {
     struct zr_extent *best = NULL;
@@ -76,7 +76,7 @@ static inline struct zr_extent *zr_bins_tree_best(struct zr_extent *node, size_t
     return best;
 }
 
-/* The smallest size of at least `bytes`, the lowest offset among equals; NULL if there is none. */
+/* The smallest extent of at least `bytes`, with the lowest offset among equals; NULL if there is none. */
 static inline struct zr_extent *zr_bins_best(const struct zr_bins *holes, size_t bytes)
 {
     unsigned bin = zr_bins_index(bytes);
@@ -89,7 +89,7 @@ static inline struct zr_extent *zr_bins_best(const struct zr_bins *holes, size_t
 
 /* ---- Filing -------------------------------------------------------------------------------------------- */
 
-/* Files the extent under its size, a multiple of 256 above 0. */
+/* Adds the extent to the bin of its size, a multiple of 256 above 0. */
 static inline void zr_bins_add(struct zr_bins *holes, struct zr_extent *extent)
 {
     unsigned bin = zr_bins_index(extent->bytes);
@@ -123,8 +123,8 @@ static inline void zr_bins_remove(struct zr_bins *holes, struct zr_extent *exten
     extent->bin = 0;
 }
 
-/* Moves a filed extent to a new place and size. The same as remove, change, add; cheaper where it is alone in
- * its bin and none is where it comes to. */
+/* Moves an extent of the bins to a new place and size. Does the same as remove, change and add, at less cost
+ * if the extent is the only one in its bin and the new bin is empty. */
 void zr_bins_move(struct zr_bins *holes, struct zr_extent *extent, size_t offset_bytes, size_t bytes);
 
 #endif

@@ -7,7 +7,7 @@
 #include "alloc/backend/backend.h"
 #include "alloc/zr.h"
 
-/* Granule numbers [first, end). */
+/* Granules by number: [first, end). */
 struct zr_stretch {
     size_t first, end;
 };
@@ -16,10 +16,11 @@ struct zr_extent;
 
 /* Notifications about mapped memory (map_callbacks.c). Set at creation. */
 struct zr_map_calls {
-    /* The current request has mapped these granules, with access. A failure is a callback's; then every
-     * callback has forgotten the memory. */
+    /* The current request has mapped these granules, with access. If a callback fails, its error is the
+     * result, and every callback has forgotten the memory. */
     zr_result (*mapped)(struct zr_arena *arena, struct zr_stretch where);
-    /* Whole mappings in the part are about to be unmapped; were unmapped; stay because the unmap failed. */
+    /* Whole mappings in the part: are about to be unmapped; were unmapped; remain, because the unmap failed.
+     */
     void (*unmapping)(struct zr_arena *arena, struct zr_bounds part);
     void (*unmapped)(struct zr_arena *arena, struct zr_bounds part);
     void (*kept)(struct zr_arena *arena, struct zr_bounds part);
@@ -29,15 +30,15 @@ struct zr_map_calls {
 struct zr_plan_calls {
     /* Frees a planned block, which was removed from the index and the counters. */
     void (*freed)(struct zr_arena *arena, struct zr_extent *block);
-    /* `missing_bytes` are about to be requested from the cache and the driver. */
+    /* The arena is about to request `missing_bytes` from the cache and the driver. */
     void (*requesting)(struct zr_arena *arena, size_t missing_bytes);
-    /* Releases unused granules of regions; returns the bytes. Both locks. */
+    /* Releases unused granules of regions; returns the bytes. lock: both */
     size_t (*give_back)(struct zr_arena *arena);
-    /* Retires replaced plans without live blocks. Both locks. */
+    /* Retires replaced plans without live blocks. lock: both */
     void (*retire_gone)(struct zr_arena *arena);
     /* The bytes that give_back() would release now. lock: arena->lock */
     size_t (*idle_bytes)(struct zr_arena *arena);
-    /* In a child after fork(). */
+    /* Called in a child after fork(). */
     void (*forked)(struct zr_arena *arena);
 };
 

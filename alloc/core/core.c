@@ -1,7 +1,7 @@
 /* core.c: one allocation and one free of the core. Uses space.c, supply.c, index.c and streams.c.
  *
- * An allocation reuses a freed block of the same size, else takes the best fit in mapped memory, else the
- * best fit with missing memory mapped. */
+ * An allocation takes the first that exists: a freed block of the same size, the best fit in mapped memory,
+ * the best fit with its missing memory mapped. */
 #include "alloc/core/arena.h"
 #include "alloc/core/calls.h"
 #include "alloc/core/core.h"
@@ -13,7 +13,8 @@
 
 /* ---- Space that becomes free --------------------------------------------------------------------------- */
 
-/* Sets the stream that owns the block's free extent. False: no record for one more stream. */
+/* Sets the stream that owns the block's free extent. False: the stream has no number, and there is no record
+ * for another one. */
 static bool find_owner(struct zr_arena *arena, struct zr_extent *block)
 {
     unsigned owner = zr_streams_number(arena, block->stream);
@@ -29,7 +30,8 @@ static inline bool set_owner(struct zr_arena *arena, struct zr_extent *block)
     return likely(!arena->asynchronous) || find_owner(arena, block);
 }
 
-/* Without a record for one more stream its work must be complete. No other thread has the block meanwhile. */
+/* A stream without a number cannot own a free extent, so its work must complete first. No other thread has
+ * the block meanwhile. */
 static __attribute__((noinline)) bool wait_for_stream(struct zr_arena *arena, const struct zr_extent *block)
 {
     uint64_t stream = block->stream;
@@ -42,14 +44,14 @@ static __attribute__((noinline)) bool wait_for_stream(struct zr_arena *arena, co
 
 /* ---- The size cache ------------------------------------------------------------------------------------ */
 
-/* Programs often request the size that they have just freed: a few freed blocks are kept whole for the next
- * request of their size. */
+/* Programs often request the size that they have just freed, so the size cache keeps a few freed blocks whole
+ * for the next request of their size. */
 static inline bool is_cached(const struct zr_extent *extent)
 {
     return extent && extent->kind == ZR_EXTENT_CACHED;
 }
 
-/* One of 64 bits for a size. */
+/* The bit of the filter for a size. */
 static inline unsigned filter_bit(size_t bytes)
 {
     return (uint32_t)(bytes >> ZR_UNIT_SHIFT) * UINT32_C(0x9e3779b9) >> 26;
@@ -80,13 +82,14 @@ static inline void rebuild_filter(struct zr_arena *arena)
             arena->size_cache_filter |= UINT64_C(1) << filter_bit(arena->size_cache_bytes[i]);
 }
 
-/* By how much the smallest cached block of at least `bytes` exceeds them; none: above SIZE_MAX / 2. */
+/* The bytes by which the smallest cached block of at least `bytes` exceeds the request; above SIZE_MAX / 2 if
+ * there is no such block. */
 static inline size_t cached_excess(const struct zr_arena *arena, size_t bytes)
 {
     size_t excess = SIZE_MAX;
 #pragma GCC unroll 4
     for (unsigned i = 0; i < ZR_SIZE_CACHE_BLOCKS; i++)
-        if (arena->size_cache_bytes[i] - bytes < excess) /* a smaller block wraps round */
+        if (arena->size_cache_bytes[i] - bytes < excess) /* wraps around for a smaller block */
             excess = arena->size_cache_bytes[i] - bytes;
     return excess;
 }
@@ -94,13 +97,13 @@ static inline size_t cached_excess(const struct zr_arena *arena, size_t bytes)
 static void evict_cached(struct zr_arena *arena, unsigned place)
 {
     struct zr_extent *block = remove_cached(arena, place);
-    /* Its stream may have passed meanwhile and does not report it again. */
+    /* The stream's work may have passed since the free. Nothing reports this again. */
     if (unlikely(block->owner) && zr_streams_passed(arena->streams[block->owner], block->serial))
         block->owner = 0;
     zr_space_free(arena, block);
 }
 
-/* Keeps the freed block, which touches no free extent, and evicts the oldest one. */
+/* Adds the freed block, which touches no free extent, and evicts the oldest block of a full cache. */
 static void cache_block(struct zr_arena *arena, struct zr_extent *block)
 {
     unsigned place = arena->size_cache_next;
@@ -121,7 +124,7 @@ void zr_arena_flush_size_cache(struct zr_arena *arena)
             evict_cached(arena, i);
 }
 
-/* Takes the most recently freed block of exactly the size that the stream may use. NULL: none. */
+/* Takes the most recently freed block of the requested size that the stream may use. NULL: none. */
 static struct zr_extent *take_cached_block(struct zr_arena *arena, const struct zr_request *request,
                                            struct zr_need need)
 {
@@ -140,8 +143,8 @@ static struct zr_extent *take_cached_block(struct zr_arena *arena, const struct 
     return NULL;
 }
 
-/* Turns the block into a free extent, now or later. Later if it touches no free extent: it would be the best
- * fit for its own size anyway, so keeping it only saves work. */
+/* A block that touches no free extent would be the best fit for its own size, so caching it changes no
+ * placement and saves work. */
 void zr_core_free(struct zr_arena *arena, struct zr_extent *block)
 {
     if (unlikely(!set_owner(arena, block)) && !wait_for_stream(arena, block)) {
@@ -177,9 +180,9 @@ static inline unsigned owner_of(struct zr_arena *arena, const struct zr_request 
     return unlikely(arena->asynchronous) ? zr_streams_find(arena, request->stream) : 0;
 }
 
-/* Undo the placement: the block's addresses become a free extent again. What the driver mapped and refuses to
- * unmap becomes an extent that is never used until the arena ends and asks again; without a record for that,
- * the whole block becomes one. */
+/* Undo the placement: the block's addresses become a free extent again. If the driver refuses to unmap a
+ * part, the part becomes an extent that stays unused until the arena is destroyed and retries the unmap.
+ * Without a record for that extent, the whole block becomes one. */
 static void withdraw(struct zr_arena *arena, struct zr_extent *block, struct zr_bounds stuck)
 {
     if (stuck.bytes > 0 && !zr_slab_reserve(&arena->extents, ZR_CARVE_EXTENTS)) {
@@ -195,13 +198,13 @@ static void withdraw(struct zr_arena *arena, struct zr_extent *block, struct zr_
     zr_space_carve(arena, gap, stuck)->kind = ZR_EXTENT_LEAVING;
 }
 
-/* Searches again if kept blocks fit better or may merge into a mapped place, and if a query of the streams
+/* Searches again if cached blocks fit better or may merge into a mapped place, and if querying the streams
  * may save memory. */
 static __attribute__((noinline)) void search_again(struct zr_arena *arena, const struct zr_request *request,
                                                    struct zr_need need, struct zr_place *place)
 {
     bool mapped = place->gap && place->missing == 0;
-    size_t excess = mapped ? place->gap->bytes - need.bytes : SIZE_MAX / 2; /* any kept block fits better */
+    size_t excess = mapped ? place->gap->bytes - need.bytes : SIZE_MAX / 2; /* any cached block fits better */
     if (arena->size_cache_count > 0 && (!place->gap || cached_excess(arena, need.bytes) < excess)) {
         zr_arena_flush_size_cache(arena);
         *place = zr_space_find(arena, need, owner_of(arena, request));
@@ -227,7 +230,7 @@ static zr_result build(struct zr_arena *arena, struct zr_place place, struct zr_
     if (result == ZR_ERR_MEMORY && stuck.bytes == 0 && arena->plan_calls &&
         arena->plan_calls->give_back(arena) > 0)
         result = zr_map(arena, part, &stuck);
-    if (result == ZR_OK && !zr_index_reserve(&arena->index)) /* other threads used it meanwhile */
+    if (result == ZR_OK && !zr_index_reserve(&arena->index)) /* another thread may have used the record */
         result = ZR_ERR_HOST_MEMORY;
     if (result == ZR_OK)
         *out = block;
@@ -249,7 +252,7 @@ static inline struct zr_extent *hand_out(struct zr_arena *arena, const struct zr
     return block;
 }
 
-/* Allocates a kept block of the size, or the best fit in mapped memory. NULL: *place is the best fit. */
+/* Allocates a cached block of the size, or the best fit in mapped memory. NULL: *place is the best fit. */
 static inline __attribute__((always_inline)) struct zr_extent *
 reuse(struct zr_arena *arena, const struct zr_request *request, struct zr_need need, struct zr_place *place)
 {
@@ -267,8 +270,8 @@ reuse(struct zr_arena *arena, const struct zr_request *request, struct zr_need n
     return hand_out(arena, request, block);
 }
 
-/* Makes sure that the records of a block, of its cut and of its index entry are at hand; false with a
- * message. */
+/* Makes sure that records exist for a block, for the free extents that it leaves, and for its index entry.
+ * False: sets the error. */
 static inline bool reserve_records(struct zr_arena *arena)
 {
     return likely(arena->extents.spare_count >= ZR_PROMISED_EXTENTS && arena->index.cached &&
@@ -286,7 +289,7 @@ zr_result zr_core_try(struct zr_arena *arena, const struct zr_request *request, 
     return ZR_OK;
 }
 
-/* Idle bytes that the need would use in place. */
+/* The bytes of idle granules that a block at the place would use. */
 static size_t idle_within(const struct zr_arena *arena, struct zr_place place, struct zr_need need)
 {
     struct zr_stretch whole = zr_free_extent_granules(arena, place.gap);
@@ -299,7 +302,7 @@ static size_t idle_within(const struct zr_arena *arena, struct zr_place place, s
                : zr_granules_mapped(arena->granules, first, end) << arena->granule_shift;
 }
 
-/* Bytes that the driver must supply for the place, beyond idle memory elsewhere. */
+/* The bytes that the driver must supply for the place, after idle memory elsewhere is used. */
 static size_t growth_of(const struct zr_arena *arena, struct zr_place place, struct zr_need need)
 {
     if (!place.gap || place.missing == 0)
@@ -309,7 +312,7 @@ static size_t growth_of(const struct zr_arena *arena, struct zr_place place, str
     return missing + within > idle ? missing + within - idle : 0;
 }
 
-/* Whether enough memory is pending (the need, or a granule) to wait for it before the arena grows. */
+/* Whether the pending bytes suffice for the need, or for one granule, so that waiting may avoid growth. */
 static bool may_pass(const struct zr_arena *arena, struct zr_need need)
 {
     size_t enough = need.bytes < arena->granule_bytes ? need.bytes : arena->granule_bytes;
@@ -325,7 +328,7 @@ static zr_result avoid_growth(struct zr_arena *arena, const struct zr_request *r
     *place = zr_space_find(arena, need, owner_of(arena, request));
     while (growth_of(arena, *place, need) > 0 && may_pass(arena, need)) {
         bool passed = zr_streams_wait(arena);
-        if (!zr_slab_reserve(&arena->extents, ZR_PROMISED_EXTENTS)) /* other threads used them meanwhile */
+        if (!zr_slab_reserve(&arena->extents, ZR_PROMISED_EXTENTS)) /* another thread may have used them */
             return ZR_ERR_HOST_MEMORY;
         *place = zr_space_find(arena, need, owner_of(arena, request));
         if (!passed)
@@ -351,7 +354,8 @@ zr_result zr_core_alloc(struct zr_arena *arena, const struct zr_request *request
         result = avoid_growth(arena, request, need, &place);
     if (result == ZR_OK)
         result = build(arena, place, need, &block);
-    /* Wait for pending memory instead of failing; other threads may use the extents meanwhile. */
+    /* Wait for pending memory before failing. Other threads may use the extents meanwhile, so search again.
+     */
     while (unlikely(result != ZR_OK) && arena->asynchronous && zr_streams_wait(arena) &&
            zr_slab_reserve(&arena->extents, ZR_PROMISED_EXTENTS))
         result = build(arena, zr_space_find(arena, need, 0), need, &block);

@@ -10,15 +10,15 @@
  * and not yet in counters. */
 zr_result zr_core_alloc(struct zr_arena *arena, const struct zr_request *request, struct zr_need need,
                         struct zr_extent **out);
-/* As zr_core_alloc(), in memory that is already mapped. Needs only arena->lock. ZR_OK without a block: no
- * such place. */
+/* Allocates like zr_core_alloc(), in memory that is already mapped. lock: arena->lock. ZR_OK with a NULL
+ * block: there is no such place. */
 zr_result zr_core_try(struct zr_arena *arena, const struct zr_request *request, struct zr_need need,
                       struct zr_extent **out);
 /* Frees a block that was removed from the index and the counters, and that no other stream uses. */
 void zr_core_free(struct zr_arena *arena, struct zr_extent *block);
 
-/* While set, the calling thread's requests wait for pending memory that could serve them before they ask the
- * driver for more. */
+/* While set, requests of the calling thread wait for pending memory that could serve them before they request
+ * memory from the driver. */
 extern __thread bool zr_thread_waits_to_grow __attribute__((tls_model("initial-exec")));
 
 /* Turns a freed block without index entry and uses into a free extent. */

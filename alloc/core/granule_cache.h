@@ -1,13 +1,12 @@
 /* granule_cache.h: handles that an arena owns and has mapped nowhere. Private to alloc/. The arena's lock
- * covers every call. First in, first out within a size, so that neighbours in the backend's memory stay
- * neighbours.
- */
+ * covers every call. Handles of one size are used in first-in, first-out order, so that neighbours in the
+ * backend's memory stay neighbours. */
 #ifndef ZR_GRANULE_CACHE_H
 #define ZR_GRANULE_CACHE_H
 
 #include "alloc/backend/backend.h"
 
-/* A list that keeps its order. `last` points at the pointer to fill, or is NULL in an empty, zeroed list. */
+/* A first-in, first-out list. `last` is NULL in an empty list, which may be zeroed memory. */
 struct zr_handle_list {
     struct zr_handle *first, *last;
 };
@@ -37,7 +36,7 @@ enum { ZR_GRANULE_CACHE_SIZES = 48 };
 
 struct zr_granule_cache {
     size_t granule_bytes;
-    size_t bytes;                                        /* of all handles in cache */
+    size_t bytes;                                        /* of all handles in the cache */
     struct zr_handle_list sizes[ZR_GRANULE_CACHE_SIZES]; /* by log2 of the granules in a handle */
 };
 

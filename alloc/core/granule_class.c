@@ -1,6 +1,6 @@
-/* granule_class.c: which granules may move. The class lives on the handle, so a run of granules that was
- * created together has one. Everything that takes memory away from free addresses reads it: stealing,
- * trimming and breaking up runs (supply.c), and plans that give back what is idle (plan/follow_memory.c,
+/* granule_class.c: which granules may move. A handle has the class, so a run of granules that was created
+ * together has one class. Code that unmaps memory under free addresses reads the class: stealing, trimming
+ * and breaking up runs (supply.c), and plans that return idle memory (plan/follow_memory.c,
  * plan/follow_pages.c). */
 #include "alloc/core/arena.h"
 #include "alloc/core/calls.h"
@@ -28,7 +28,7 @@ size_t zr_unmovable_bytes(const struct zr_arena *arena, struct zr_stretch where)
     return bytes;
 }
 
-/* All of the granules that the bytes touch, or a failure. */
+/* Changes all granules that the bytes touch, or none if one of them is not mapped. */
 static zr_result set_class(struct zr_arena *arena, struct zr_bounds part, enum zr_granule_class granule_class)
 {
     size_t granule = arena->granule_bytes, first = part.offset_bytes / granule;

@@ -1,5 +1,5 @@
 /* granules.h: which granules of a range are mapped, one bit each. Private to alloc/. The arena's lock covers
- * every call. Stretches are granule numbers, [first, end). */
+ * every call. All ranges are granule numbers [first, end). */
 #ifndef ZR_GRANULES_H
 #define ZR_GRANULES_H
 
@@ -7,7 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* The bits of [first, end) that lie in the word, as a mask. */
+/* A mask of those bits of the word that are in [first, end). */
 static inline uint64_t zr_granules_mask(size_t word, size_t first, size_t end)
 {
     uint64_t mask = ~UINT64_C(0);
@@ -26,7 +26,7 @@ static inline size_t zr_granules_mapped(const uint64_t *words, size_t first, siz
     return count;
 }
 
-/* Of a stretch that is not empty. */
+/* Requires first < end. */
 static inline bool zr_granules_all_mapped(const uint64_t *words, size_t first, size_t end)
 {
     if (__builtin_expect((end - 1) / 64 == first / 64, 1))
@@ -37,7 +37,7 @@ static inline bool zr_granules_all_mapped(const uint64_t *words, size_t first, s
     return true;
 }
 
-/* The first granule of the stretch that is mapped (or is not), `end` if there is none. */
+/* The first granule of [first, end) that is mapped (or that is not mapped); `end` if there is none. */
 static inline size_t zr_granules_next(const uint64_t *words, size_t first, size_t end, bool mapped)
 {
     for (size_t word = first / 64; word * 64 < end; word++) {
@@ -48,7 +48,7 @@ static inline size_t zr_granules_next(const uint64_t *words, size_t first, size_
     return end;
 }
 
-/* The granule after the last one of the stretch that is mapped, `first` if there is none. */
+/* The number after the last mapped granule of [first, end); `first` if there is none. */
 static inline size_t zr_granules_last(const uint64_t *words, size_t first, size_t end)
 {
     if (first == end)

@@ -67,7 +67,7 @@ static void *take_record(struct zr_index *index, struct zr_slab *pool)
     return memset(zr_slab_take(pool), 0, pool->record_bytes);
 }
 
-/* The slot's block moves down: `place` is its own in the node or leaf, whose child it is. */
+/* Moves the slot's block down into a node or leaf: `place` is the block's place there, `child` its number. */
 static void move_down(struct zr_index_slot *slot, size_t child, _Atomic zr_index_entry *place,
                       zr_index_entry below)
 {
@@ -101,7 +101,7 @@ void zr_index_grow(struct zr_index *index, size_t unit)
     move_down(slot, child, &leaf->units[child], (uintptr_t)leaf);
 }
 
-/* Where a block that starts at the unit would be, as far as there are nodes; NULL without a region. */
+/* The place of a block that starts at the unit, at the lowest existing level; NULL if there is no region. */
 static _Atomic zr_index_entry *place_of(const struct zr_index *index, size_t unit)
 {
     struct zr_index_region *region = zr_index_region_of(index, unit);
@@ -143,14 +143,14 @@ struct zr_extent *zr_index_exact(const struct zr_index *index, size_t offset_byt
 /* ---- Readers ------------------------------------------------------------------------------------------- */
 
 #if defined(__SANITIZE_THREAD__)
-__attribute__((no_sanitize_thread)) /* what may be corrupt is read, and not used */
+__attribute__((no_sanitize_thread)) /* may read a torn record; the check of the sequence discards it */
 #endif
 bool zr_extent_read(const struct zr_extent *extent, struct zr_extent *copy)
 {
     uint32_t sequence = atomic_load_explicit(&extent->sequence, memory_order_acquire);
     if (sequence % 2 == 0)
         return false;
-    /* None of these after the second look at the sequence. */
+    /* No load may move after the second load of the sequence. */
     copy->offset_bytes = __atomic_load_n(&extent->offset_bytes, __ATOMIC_ACQUIRE);
     copy->bytes = __atomic_load_n(&extent->bytes, __ATOMIC_ACQUIRE);
     copy->slack_bytes = __atomic_load_n(&extent->slack_bytes, __ATOMIC_ACQUIRE);
@@ -160,13 +160,13 @@ bool zr_extent_read(const struct zr_extent *extent, struct zr_extent *copy)
     return atomic_load_explicit(&extent->sequence, memory_order_relaxed) == sequence;
 }
 
-/* A search under way: for the last block that starts at or before the unit. */
+/* A search for the last block that starts at or before the unit. */
 struct search {
     size_t unit;
     struct zr_extent *copy;
 };
 
-/* Each looks for it in the 1 << shift units from `first` on. */
+/* Each function searches the 1 << shift units from `first` on. */
 
 static struct zr_extent *in_entry(const struct search *search, zr_index_entry entry, size_t first,
                                   unsigned shift)
@@ -178,7 +178,7 @@ static struct zr_extent *in_entry(const struct search *search, zr_index_entry en
     return unit <= search->unit && unit >= first && (unit - first) >> shift == 0 ? block : NULL;
 }
 
-/* How many of `count` children of 1 << shift units each begin at or before the unit. */
+/* How many of `count` children, of 1 << shift units each, begin at or before the unit. */
 static inline size_t children_until(const struct search *search, size_t first, unsigned shift, size_t count)
 {
     size_t until = ((search->unit - first) >> shift) + 1;

@@ -1,25 +1,25 @@
 /* index.h: from an address to the block that holds it, without a lock. Private to alloc/.
  *
- * A tree over the units of an arena's range: the block that may hold an address is the last one that starts
- * at or before it. Regions of 512 MiB have a slot for each chunk of 1 MiB. While at most one block starts in
- * a chunk, its slot names the block; else a node with a slot for each 16 KiB of it, and those have leaves
- * with a place for each unit in the same way. So large blocks, and small ones that are alone, take few cache
- * lines: a slot holds the bits that say below which of its node's slots blocks start, beside the pointer to
- * it.
+ * The index is a tree over the units of an arena's range. The block that may hold an address is the last one
+ * that starts at or before the address. A region of 512 MiB has a slot for each chunk of 1 MiB. While at most
+ * one block starts in a chunk, the slot names that block. Otherwise the slot names a node with a slot for
+ * each 16 KiB, and in the same way such a slot names a block or a leaf with a place for each unit. Large
+ * blocks and isolated small blocks thus take few cache lines. A slot also holds a bitmap of the children of
+ * its node in which blocks start.
  *
- * Writers hold the arena's lock; readers no lock, and writers know nothing of them. An extent that has left
- * the index may be used again at once: readers copy what it says and ask its sequence whether that was of one
- * moment. Nodes stay until the index ends. A read section is for what is found by way of a
- * block: the records of a plan, which go after a grace period.
+ * Writers hold the arena's lock. Readers hold no lock, and writers do not know of readers. An extent that has
+ * left the index may be reused at once, so a reader copies the extent and checks its sequence: the copy is
+ * valid if the sequence did not change. Nodes stay until the index ends. A read section protects only what is
+ * reached through a block: the records of a plan, which are freed after a grace period.
  *
- * Why a reader is right while writers work: for as long as a block is live, the bits on its path are set, and
- * between it and any address in it no other block starts. A slot turns from a block to a node that has the
- * block in one step. A reader passes over bits that turn out empty, always downwards, so it comes to that
- * path. What a slot leads to and does not begin there, or has left, is as good as empty. A region that ever
- * had blocks is looked into.
+ * A reader is right while writers work for these reasons. While a block is live, the bits on its path are
+ * set, and no other block starts between its start and any address in it. One store turns a slot from a block
+ * into a node that has the block. A reader that finds nothing behind a set bit continues with lower bits, and
+ * so reaches the block's path. An entry whose block starts elsewhere or has left the index counts as empty.
+ * Readers search every region that ever had blocks.
  *
- * That a block was freed is remembered in its place until another block starts there: in a slot without a
- * node anywhere in the slot's stretch. */
+ * After a free, the place keeps the unit of the freed block until another block starts there. A slot without
+ * a node keeps one such unit for all of its addresses. */
 #ifndef ZR_INDEX_H
 #define ZR_INDEX_H
 
@@ -37,13 +37,14 @@ enum {
     ZR_INDEX_REGION_CHUNKS = 1 << ZR_INDEX_REGION_BITS
 };
 
-/* What is in a place: a pointer to a block's extent and ZR_INDEX_BLOCK; the number of the unit where a block
- * started that was freed, shifted, and ZR_INDEX_FREED; in a slot a node or leaf; or nothing, 0. */
+/* The content of a place: the pointer to a block's extent with ZR_INDEX_BLOCK; the number of the unit where a
+ * freed block started, shifted, with ZR_INDEX_FREED; in a slot also the pointer to a node or leaf; 0:
+ * nothing. */
 typedef uintptr_t zr_index_entry;
 enum { ZR_INDEX_BLOCK = 1, ZR_INDEX_FREED = 2, ZR_INDEX_KINDS = 3, ZR_INDEX_UNIT_SHIFT = 2 };
 
 struct zr_index_slot {
-    _Atomic uint64_t used; /* with a node or leaf, bit c: a block starts in its slot or unit c */
+    _Atomic uint64_t used; /* of a slot with a node or leaf, bit c: a block starts in its slot or unit c */
     _Atomic zr_index_entry entry;
 };
 
@@ -62,24 +63,23 @@ struct zr_index_region {
 
 struct zr_index {
     _Atomic(struct zr_index_region *) *regions; /* one per 512 MiB of the range */
-    _Atomic uint64_t *used;                     /* bit r: blocks have started in region r, now or before */
+    _Atomic uint64_t *used;                     /* bit r: region r has or had blocks */
     size_t regions_count;
-    bool cached; /* each pool has the record that one more path may need: the next insert succeeds */
+    bool cached; /* each slab has a spare record, so the next insert succeeds */
     struct zr_slab region_records, nodes, leaves;
 };
 
 zr_result zr_index_init(struct zr_index *index, size_t range_bytes);
 void zr_index_end(struct zr_index *index);
 
-/* Makes sure the next insert succeeds; false with words. */
+/* Makes sure that the next insert succeeds. False: sets the error. */
 bool zr_index_reserve(struct zr_index *index);
-/* The slow half of an insert: no block and no node is where a block that starts at the unit would be entered.
- */
+/* The slow half of an insert: adds the region, node or leaf that a block at the unit needs. */
 void zr_index_grow(struct zr_index *index, size_t unit);
 
-/* A record stays an extent for as long as the arena lives: a reader may hold one that has become another
- * block's, or no block's, and the sequence tells. Both calls change nothing else that zr_extent_read()
- * copies. lock: arena->lock. Publish before the index shows the block; unpublish after it no longer does. */
+/* A record stays an extent while the arena lives, but may become the record of another block. A reader
+ * detects this by the sequence. Both calls change nothing else that zr_extent_read() copies. Publish a block
+ * before the index shows it, and unpublish it after the index no longer does. lock: arena->lock */
 static inline void zr_extent_publish(struct zr_extent *block)
 {
     uint32_t sequence = atomic_load_explicit(&block->sequence, memory_order_relaxed);
@@ -89,7 +89,8 @@ static inline void zr_extent_unpublish(struct zr_extent *block)
 {
     uint32_t sequence = atomic_load_explicit(&block->sequence, memory_order_relaxed);
     atomic_store_explicit(&block->sequence, sequence + 1, memory_order_relaxed);
-    /* Orders the later changes of the record. ThreadSanitizer knows no fences and does not watch readers. */
+    /* Orders the later changes of the record. ThreadSanitizer does not support fences and does not check
+     * readers. */
 #if defined(__SANITIZE_THREAD__)
     atomic_signal_fence(memory_order_release);
 #else
@@ -97,8 +98,8 @@ static inline void zr_extent_unpublish(struct zr_extent *block)
 #endif
 }
 
-/* Copies the place, size, slack, stream, tag and zone of a block as they were at one moment. False: it was in
- * no index. Any thread, without a lock. */
+/* Copies the place, size, slack, stream, tag and zone of a block at one point in time. False: the extent was
+ * in no index. Any thread, without a lock. */
 bool zr_extent_read(const struct zr_extent *extent, struct zr_extent *copy);
 
 static inline zr_index_entry zr_index_entry_of(const struct zr_extent *block)
@@ -121,7 +122,7 @@ static inline bool zr_index_is_node(zr_index_entry entry)
     return (entry & ZR_INDEX_KINDS) == 0 && entry != 0;
 }
 
-/* Nothing is there, or what was there is freed. */
+/* Nothing is there, or a freed block was. */
 static inline bool zr_index_is_free(zr_index_entry entry)
 {
     return (entry & ZR_INDEX_FREED) != 0 || entry == 0;
@@ -150,7 +151,8 @@ static inline size_t zr_index_leaf_of(size_t unit)
     return (unit >> ZR_INDEX_LEAF_BITS) % ZR_INDEX_CHUNK_LEAVES;
 }
 
-/* One writer at a time: no read-modify-write is needed. Returns the word as it was or is without the bit. */
+/* Plain loads and stores suffice, because there is one writer at a time. Set returns the old word, clear the
+ * new one. */
 static inline uint64_t zr_index_set_bit(_Atomic uint64_t *word, size_t bit)
 {
     uint64_t was = atomic_load_explicit(word, memory_order_relaxed);
@@ -180,7 +182,8 @@ static inline ptrdiff_t zr_index_bit_before(const _Atomic uint64_t *words, size_
     return (ptrdiff_t)(word * 64 + 63u - (unsigned)__builtin_clzll(bits));
 }
 
-/* A block starts, or none does any more, in what the slot of the node or the unit of the leaf is for. */
+/* Enters or removes a block in `place`, which is child `child` of the slot's node or leaf. True: the slot
+ * had, or now has, no other block. */
 static inline bool zr_index_enter(struct zr_index_slot *slot, size_t child, _Atomic zr_index_entry *place,
                                   struct zr_extent *block)
 {
@@ -196,7 +199,7 @@ static inline bool zr_index_leave(struct zr_index_slot *slot, size_t child, _Ato
     return zr_index_clear_bit(&slot->used, child) == 0;
 }
 
-/* Enters a block for which zr_index_reserve() was called; false if there is no room for it yet. */
+/* Enters a block after zr_index_reserve(). False: zr_index_grow() must add a level first. */
 static inline __attribute__((always_inline)) bool zr_index_try_insert(struct zr_index *index,
                                                                       struct zr_extent *block)
 {
@@ -238,7 +241,8 @@ static inline void zr_index_insert(struct zr_index *index, struct zr_extent *blo
         zr_index_grow(index, block->offset_bytes >> ZR_UNIT_SHIFT);
 }
 
-/* The block of the entry if it starts at the offset; else NULL, and *freed says whether one did. */
+/* The block of the entry if it starts at the offset; else NULL, and *freed says whether a block that was
+ * freed did. */
 static inline struct zr_extent *zr_index_match(zr_index_entry entry, size_t offset_bytes, bool *freed)
 {
     struct zr_extent *block = zr_index_block_of(entry);
@@ -248,8 +252,8 @@ static inline struct zr_extent *zr_index_match(zr_index_entry entry, size_t offs
     return NULL;
 }
 
-/* Takes the block that starts at the offset out of the index and returns it; NULL if none does, and *freed
- * says whether one did before, where that is known. With the lock. */
+/* Removes the block that starts at the offset and returns it. NULL: no block starts there, and *freed says
+ * whether one did before, if that is known. lock: arena->lock */
 static inline struct zr_extent *zr_index_take(struct zr_index *index, size_t offset_bytes, bool *freed)
 {
     size_t unit = offset_bytes >> ZR_UNIT_SHIFT, chunk = zr_index_chunk_of(unit);
@@ -288,38 +292,38 @@ static inline struct zr_extent *zr_index_take(struct zr_index *index, size_t off
     return block;
 }
 
-/* No block of the index begins at the offset: whether another did that was freed. Remembered where that takes
- * no memory. With the lock. */
+/* For an offset where no block starts: stores whether a freed block started there, if that takes no memory.
+ * lock: arena->lock */
 void zr_index_note(struct zr_index *index, size_t offset_bytes, bool freed);
 
-/* The block that starts at the offset, NULL if none does; *freed says that one did before, where that is
- * known. With the lock. */
+/* The block that starts at the offset; NULL: none, and *freed says whether one did before, if that is known.
+ * lock: arena->lock */
 struct zr_extent *zr_index_exact(const struct zr_index *index, size_t offset_bytes, bool *freed);
 
-/* The last block that starts at or before the offset, NULL if none: the caller looks whether it reaches that
- * far, in the copy (zr_extent_read()). Any thread; the block itself may be another by now without the arena's
- * lock. */
+/* The last block that starts at or before the offset; NULL: none. The caller checks in the copy
+ * (zr_extent_read()) whether the block reaches the offset. Any thread. Without the arena's lock the extent
+ * may have become another block since. */
 struct zr_extent *zr_index_before(const struct zr_index *index, size_t offset_bytes, struct zr_extent *copy);
 
 /* ---- Read sections (readers.c) ------------------------------------------------------------------------- */
 
 /* A writer waits for a grace period before it frees what read sections may read.
  *
- * A section is counted, and its thread is not known: no registration, no memory and no state of a thread is
- * needed, so a section begins in any thread, and nothing remains of it when the thread ends. A section is
- * short and does not sleep. Signal handlers that fork() may not interrupt it. */
+ * Sections are counted, and their threads are not registered. A section therefore needs no memory and no
+ * state of a thread, may begin in any thread, and leaves nothing behind when the thread ends. A section is
+ * short and does not sleep. Signal handlers that fork() may not interrupt a section. */
 
-/* Where a section is counted. */
+/* The counter of a section. */
 typedef _Atomic uint64_t zr_reading;
 
-/* Before the first section; again is fine. In a child after fork() only the sections of its one thread are
- * counted. */
+/* Call it before the first section; further calls do nothing. In a child after fork() only the sections of
+ * the child's one thread count. */
 void zr_readers_prepare(void);
-/* Begins a section of the calling thread, which ends it by the pointer returned. Sections may nest. */
+/* Begins a section of the calling thread. Pass the result to zr_read_end(). Sections may nest. */
 zr_reading *zr_read_begin(void);
 void zr_read_end(zr_reading *reading);
-/* Waits until every section that runs now has ended. The caller has no section, and no lock that a section
- * could want. */
+/* Waits until every current section has ended. The caller is in no section, and holds no lock that a section
+ * may acquire. */
 void zr_readers_wait(void);
 
 #endif

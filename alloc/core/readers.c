@@ -1,18 +1,18 @@
 /* readers.c: counters of read sections. Uses base/system/fork.h.
  *
- * The counters are those of sleepable RCU in the Linux kernel, in a simpler form: a section ends by the
- * counter that it began with, so each counter alone says how many of its sections run. A writer that finds a
- * counter at 0 after it has taken a record away is done with that counter: both sides use read-modify-writes
- * of it, which have one order, and a section that begins later sees what the writer did before. Each place
- * has two counters: sections that begin while a writer waits use the other one, so the wait ends.
+ * The counters are a simpler form of those of sleepable RCU in the Linux kernel. A section decrements the
+ * counter that it has incremented, so each counter alone is the number of its running sections. A writer that
+ * has removed a record and then reads a counter as 0 needs no further wait for that counter: both sides use
+ * read-modify-writes, which have one order, and a section that begins later sees the removal. Each place has
+ * two counters. Sections that begin while a writer waits use the other counter, so the wait ends.
  *
- * Why not liburcu: every flavour ends the process where it has no memory. bp maps its registry as threads
- * begin to read, and aborts if the system refuses; its registry is private, so it can be neither counted
- * (other libraries register too) nor grown ahead. memb, mb and qsbr keep a thread's record in the library's
- * thread-local memory, which glibc allocates on first use where the library was opened by dlopen(), and glibc
- * exits if it cannot; after fork() the records of the threads that are gone stay in the registry, on stacks
- * that the child uses again. A pair of calls takes 6 ns with memb, 7.5 ns with bp and 9.5 ns here,
- * of the 20 ns of a search. */
+ * liburcu is not used, because every flavour ends the process when memory runs out. bp maps its registry as
+ * threads begin to read, and aborts if the system refuses. Its registry is private, so zr can neither count
+ * its entries (other libraries register too) nor grow it in advance. memb, mb and qsbr keep a thread's record
+ * in the library's thread-local memory. If the library was opened by dlopen(), glibc allocates that memory on
+ * first use and exits if it cannot. After fork() the records of threads that no longer exist stay in the
+ * registry, on stacks that the child uses again. A pair of calls takes 6 ns with memb, 7.5 ns with bp and 9.5
+ * ns here; a search takes 20 ns. */
 #include "alloc/core/index.h"
 
 #include <pthread.h>
@@ -24,24 +24,25 @@
 
 enum { PLACES_SHIFT = 6, PLACES = 1 << PLACES_SHIFT };
 
-/* On a cache line of its own. */
+/* Fills a cache line, so that places do not share one. */
 struct place {
     zr_reading running[2];
 } __attribute__((aligned(64)));
 
 static struct place places[PLACES];
-static _Atomic unsigned side; /* the counters of new sections */
+static _Atomic unsigned side; /* the index of the counters that new sections use */
 
-static pthread_mutex_t waiting = PTHREAD_MUTEX_INITIALIZER; /* for writers, each of whom changes `side` */
+static pthread_mutex_t waiting = PTHREAD_MUTEX_INITIALIZER; /* held by a writer while it changes `side` */
 
 static const long first_pause_ns = 1000, last_pause_ns = 1000000;
 
-/* Its address tells threads apart. */
+/* The address of this variable identifies the thread. */
 static __thread char here __attribute__((tls_model("initial-exec")));
 
 static struct place *own_place(void)
 {
-    /* Stacks lie at regular distances; the golden ratio spreads those. */
+    /* Stacks lie at regular distances, so a multiplication by the golden ratio spreads them over the places.
+     */
     return &places[(uintptr_t)&here * UINT64_C(0x9e3779b97f4a7c15) >> (64 - PLACES_SHIFT)];
 }
 
@@ -78,7 +79,7 @@ void zr_read_end(zr_reading *reading)
     atomic_fetch_sub_explicit(reading, 1, memory_order_release);
 }
 
-/* A read-modify-write also where it reads alone: see the top. */
+/* A read-modify-write, although it changes nothing: see the top of the file. */
 static bool runs(zr_reading *reading)
 {
     return atomic_fetch_add_explicit(reading, 0, memory_order_acq_rel) != 0;

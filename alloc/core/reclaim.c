@@ -1,4 +1,5 @@
-/* reclaim.c: see registry.h. Uses registry.c and supply.c, and the plan through its table of calls. */
+/* reclaim.c: idle memory of all arenas (see registry.h). Uses registry.c, supply.c and a plan's table of
+ * calls. */
 #include "alloc/core/registry.h"
 
 #include "alloc/core/arena.h"
@@ -11,7 +12,7 @@ static size_t idle_bytes(struct zr_arena *arena)
     return arena->granule_cache.bytes + zr_space_idle_bytes(arena);
 }
 
-/* Of one stripe. */
+/* Trims one stripe. Never waits for its locks. */
 static size_t trim_one(struct zr_arena *arena, size_t bytes, bool *busy)
 {
     size_t released = 0;

@@ -1,4 +1,4 @@
-/* region.c: addresses of an arena set apart for a plan. Uses space.c. */
+/* region.c: addresses of an arena that are reserved for a plan. Uses space.c. */
 #include "alloc/core/arena.h"
 #include "alloc/core/core.h"
 #include "alloc/core/event_ring.h"
@@ -7,7 +7,7 @@
 
 #include "alloc/base/error.h"
 
-/* A plan's blocks come and go unrecorded: what the recorder knows of their addresses ends here. */
+/* Blocks of a plan are not recorded, so events before this point say nothing about the region's addresses. */
 static void forget_events(struct zr_arena *arena)
 {
     arena->recorder.first = zr_recorder_count(&arena->recorder);
@@ -17,7 +17,7 @@ zr_result zr_region_reserve(struct zr_arena *arena, size_t bytes, struct zr_exte
 {
     struct zr_need need = {zr_round_up(bytes, arena->granule_bytes), arena->granule_bytes};
     *out = NULL;
-    /* One more: for giving it back. */
+    /* The second record is for the release of the region. */
     if (!zr_slab_reserve(&arena->extents, ZR_CARVE_EXTENTS))
         return ZR_ERR_HOST_MEMORY;
     zr_arena_flush_size_cache(arena);
@@ -40,8 +40,8 @@ void zr_region_release(struct zr_arena *arena, struct zr_extent *region)
     forget_events(arena);
 }
 
-/* Gives what is mapped under a region to the cache; false if something stays, such as a run of granules that
- * sticks out of it. */
+/* Moves the granules under a region to the cache. False: some remain, for example a run of granules that
+ * extends beyond the region. */
 static bool clear(struct zr_arena *arena, const struct zr_extent *region)
 {
     size_t granule = arena->granule_bytes, bytes;
@@ -55,7 +55,7 @@ static bool clear(struct zr_arena *arena, const struct zr_extent *region)
     return zr_granules_next(arena->granules, region->offset_bytes / granule, end, true) == end;
 }
 
-/* At the end of a zone, where nothing ever was mapped. */
+/* Carves at the end of a zone, where no granule was ever mapped. */
 static struct zr_extent *carve_unused(struct zr_arena *arena, size_t bytes)
 {
     for (unsigned i = 0; i < ZR_ZONE_COUNT; i++) {

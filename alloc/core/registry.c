@@ -1,5 +1,5 @@
-/* registry.c: all arenas of the process, their stripes, and what these share: a limit, numbers.
- * Uses base alone. */
+/* registry.c: all arenas of the process, their stripes, and what stripes share: a limit and counters. Uses
+ * alloc/base only. */
 #include "alloc/core/arena.h"
 #include "alloc/core/registry.h"
 
@@ -12,7 +12,7 @@
 /* ---- All arenas of the process ------------------------------------------------------------------------- */
 
 static pthread_mutex_t arenas_lock = PTHREAD_MUTEX_INITIALIZER;
-static struct zr_arena *arenas; /* by number; lock: arenas_lock */
+static struct zr_arena *arenas; /* ordered by number; lock: arenas_lock */
 
 void zr_arenas_remove(struct zr_arena *arena)
 {
@@ -39,7 +39,7 @@ struct zr_arena *zr_arenas_lock(unsigned number)
         pthread_mutex_unlock(&arenas_lock);
         if (!arena)
             return NULL;
-        sched_yield(); /* the arena may end before its lock is had */
+        sched_yield(); /* the arena may be destroyed before its lock is free, so search again */
     }
 }
 
@@ -58,7 +58,8 @@ void zr_arenas_unlock(void)
     pthread_mutex_unlock(&arenas_lock);
 }
 
-/* The stripe after this one, of the arena and then of the next; NULL after the last. lock: arenas_lock */
+/* The next stripe of the arena, then the first stripe of the next arena; NULL after the last. lock:
+ * arenas_lock */
 static struct zr_arena *next_stripe(struct zr_arena *arena)
 {
     struct zr_arena *first_stripe = arena->first_stripe;

@@ -1,4 +1,4 @@
-/* registry.h: all arenas of the process, and what the stripes of one share. Private to alloc/. */
+/* registry.h: all arenas of the process, and what the stripes of one arena share. Private to alloc/. */
 #ifndef ZR_CORE_REGISTRY_H
 #define ZR_CORE_REGISTRY_H
 
@@ -8,10 +8,10 @@
 #include "alloc/core/arena.h"
 
 /* The arena with that number, with its locks held; NULL if none. The caller releases the arena's locks, then
- * calls zr_arenas_unlock(). No thread waits for an arena's locks with the list's lock held. */
+ * calls zr_arenas_unlock(). A thread that holds the list's lock only tries to acquire an arena's locks. */
 struct zr_arena *zr_arenas_lock(unsigned number);
 void zr_arenas_unlock(void);
-/* Locks the list: no arena or stripe is added until zr_arenas_unlock(). */
+/* Locks the list: until zr_arenas_unlock() no arena or stripe is added. */
 void zr_arenas_close(void);
 /* The next arena by number (NULL: the first); NULL at the end. The caller has locked the list. */
 struct zr_arena *zr_arenas_next(const struct zr_arena *arena);
@@ -19,7 +19,7 @@ struct zr_arena *zr_arenas_next(const struct zr_arena *arena);
 void zr_arenas_add(struct zr_arena *arena);
 void zr_arenas_remove(struct zr_arena *arena);
 
-/* The stripe whose range contains the address, or else the first stripe. */
+/* The stripe whose range contains the address; the first stripe if none does. */
 struct zr_arena *zr_stripes_of(struct zr_arena *first_stripe, const void *address);
 static inline struct zr_arena *zr_arena_stripe_of(struct zr_arena *arena, const void *address)
 {
@@ -28,19 +28,19 @@ static inline struct zr_arena *zr_arena_stripe_of(struct zr_arena *arena, const 
         return zr_stripes_of(arena, address);
     return arena;
 }
-/* change 1: all threads allocate in the first stripe until a call with -1. True: the arena has no other
- * stripes. The caller holds no stripe's lock. */
+/* `change` 1: all threads allocate in the first stripe until a call with -1. True: the arena has one stripe.
+ * The caller holds no stripe's lock. */
 bool zr_arena_hold_unstriped(struct zr_arena *first_stripe, int change);
-/* Counts bytes against the limit of all stripes; false, with a message, if they exceed it. Any lock may be
- * held. */
+/* Counts bytes against the limit of all stripes. False: the sum would exceed the limit; sets the error. The
+ * caller may hold any lock. */
 bool zr_limit_reserve(struct zr_arena *arena, size_t bytes);
 void zr_limit_release(struct zr_arena *arena, size_t bytes);
 void zr_limit_note_peak(struct zr_arena *arena);
-/* The most by which a stripe's live bytes may differ from their published value: ZR_PUBLISH_LAG_BYTES plus
- * 1/ZR_PUBLISH_LAG_SHARE of its peak. */
+/* The live bytes of a stripe may differ from their published value by at most ZR_PUBLISH_LAG_BYTES plus
+ * 1/ZR_PUBLISH_LAG_SHARE of the stripe's peak. */
 #define ZR_PUBLISH_LAG_BYTES ((size_t)1 << 20)
 enum { ZR_PUBLISH_LAG_SHARE = 64 };
-/* Publishes a stripe's live bytes in the first stripe. With the stripe's lock. */
+/* Publishes a stripe's live bytes in the first stripe. lock: the stripe's */
 void zr_stripes_publish_now(struct zr_arena *arena);
 static inline void zr_stripes_publish(struct zr_arena *arena)
 {
@@ -52,14 +52,14 @@ static inline void zr_stripes_publish(struct zr_arena *arena)
 
 /* ---- Idle memory of all arenas ------------------------------------------------------------------------- */
 
-/* Live blocks keep their addresses and their granules. Idle are the free-granule cache, the granules under
- * free extents, and what a plan that is over or between its uses does not need. Any thread, without an
- * arena's locks. An arena whose lock another thread holds is skipped. */
+/* Live blocks keep their addresses and their granules. Idle memory is the granule cache, the granules under
+ * free extents, and the unused granules of plans' regions. Any thread, without an arena's
+ * locks. An arena whose lock another thread holds is skipped. */
 
 struct zr_lender;
 
-/* Returns idle granules to their backends until `bytes` were returned; returns how many were. `of`: only
- * memory that this lender has lent; NULL: all. *busy is set where an arena was skipped. */
+/* Returns idle granules to their backends until `bytes` are returned. Returns the bytes that were. `of`: only
+ * memory that this lender has lent; NULL: all. *busy is set if an arena was skipped. */
 size_t zr_reclaim(size_t bytes, const struct zr_lender *of, bool *busy);
 /* Idle bytes that the lender has lent. */
 size_t zr_reclaim_idle_bytes(const struct zr_lender *of);

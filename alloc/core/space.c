@@ -1,8 +1,8 @@
 /* space.c: the addresses of an arena: zones, free extents by size, best fit, carving and merging. Uses
  * bins.c.
  *
- * Addresses are plentiful, so sizes that disturb each other have zones of their own. A program strands the
- * partial granules at the ends of its runs of blocks: blocks of whole granules have no such ends among
+ * Addresses are plentiful, so sizes that would fragment each other's space have zones of their own. A run of
+ * blocks strands the partial granules at its ends. Blocks of whole granules have no partial granules among
  * themselves, and small blocks between large ones would add some. */
 #include "alloc/core/arena.h"
 #include "alloc/core/calls.h"
@@ -13,7 +13,7 @@
 
 enum {
     ZONED_GRANULES = 1024, /* a range with fewer granules is not divided into zones */
-    SMALL_DIVISOR = 16     /* below a granule divided by this a block is small */
+    SMALL_DIVISOR = 16     /* a block is small if it is less than a granule divided by this */
 };
 
 /* ---- The list ------------------------------------------------------------------------------------------ */
@@ -52,7 +52,8 @@ static struct zr_extent *new_extent(struct zr_arena *arena, enum zr_extent_kind 
 
 /* ---- Free extents -------------------------------------------------------------------------------------- */
 
-/* The zone's open end, where blocks go that fit no free extent, is in no bin: it is chosen last anyway. */
+/* The open end of a zone serves blocks that fit no free extent. It is in no bin, because it is always chosen
+ * last. */
 static inline bool is_tail(const struct zr_arena *arena, const struct zr_extent *gap)
 {
     return arena->zones[gap->zone].tail == gap;
@@ -93,7 +94,8 @@ static inline void unfile_free(struct zr_arena *arena, struct zr_extent *gap)
     }
 }
 
-/* Gives a filed free extent a new place and size. It may cease to be an open end, and never becomes one. */
+/* Changes the place and size of a free extent that is in a bin or an open end. An open end may become an
+ * ordinary extent, but not the reverse. */
 static inline void move_free(struct zr_arena *arena, struct zr_extent *gap, struct zr_bounds place)
 {
     struct zr_zone *zone = &arena->zones[gap->zone];
@@ -159,7 +161,7 @@ static inline size_t missing_under(const struct zr_arena *arena, size_t offset_b
     return end - first - zr_granules_mapped(arena->granules, first, end);
 }
 
-/* The end of the free extent, low or high, that needs fewer granules. */
+/* The place at the low or high end of the free extent, whichever needs fewer granules. */
 static inline struct zr_place place_in(const struct zr_arena *arena, struct zr_extent *gap,
                                        struct zr_need need)
 {
@@ -181,7 +183,8 @@ static inline struct zr_place place_in(const struct zr_arena *arena, struct zr_e
     return place;
 }
 
-/* The place in or near `gap`, the best fit among the free extents of one owner; NULL: nothing fits. */
+/* The place in `gap`, the best fit among the free extents of one owner, or in the next larger one; NULL:
+ * nothing fits. */
 static struct zr_place find_near(const struct zr_arena *arena, const struct zr_bins *gaps,
                                  struct zr_extent *gap, struct zr_need need)
 {
@@ -194,7 +197,8 @@ static struct zr_place find_near(const struct zr_arena *arena, const struct zr_b
             place = place_in(arena, gap, need);
     }
     if (place.missing > 0) {
-        /* The next larger free extent may need fewer granules; beyond it the fit is no longer best. */
+        /* The next larger free extent may need fewer granules. Still larger ones would no longer be a best
+         * fit. */
         struct zr_extent *larger = zr_bins_larger(gaps, gap);
         struct zr_place other = larger ? place_in(arena, larger, need) : place;
         if (other.gap && other.missing < place.missing)
@@ -220,7 +224,8 @@ static struct zr_place find_in(const struct zr_arena *arena, unsigned number, st
     return place;
 }
 
-/* Continues a search that has found `gap`, the best fit in the need's zone without an owner; NULL: none. */
+/* Continues a search whose best fit in the need's zone, among extents without an owner, is `gap` (NULL:
+ * none). */
 static __attribute__((noinline)) struct zr_place
 find_from(const struct zr_arena *arena, struct zr_extent *gap, struct zr_need need, unsigned owner)
 {
@@ -289,7 +294,7 @@ struct zr_extent *zr_space_take(struct zr_arena *arena, struct zr_need need, uns
     return NULL;
 }
 
-/* The later of two counts of a stream's frees. */
+/* The later one of two numbers of a stream's frees. */
 static inline uint32_t later(uint32_t a, uint32_t b)
 {
     return (int32_t)(a - b) > 0 ? a : b;
@@ -302,7 +307,7 @@ void zr_space_free(struct zr_arena *arena, struct zr_extent *block)
     struct zr_bounds place = {block->offset_bytes, block->bytes};
     uint32_t serial = block->serial;
     if (left && right) {
-        /* Keep the right record: it may be the open end. */
+        /* Keep the record on the right: it may be the open end. */
         place.offset_bytes = left->offset_bytes;
         place.bytes += left->bytes + right->bytes;
         serial = later(serial, left->serial);
@@ -342,7 +347,7 @@ void zr_space_disown(struct zr_arena *arena, struct zr_extent *gap)
 {
     unfile_free(arena, gap);
     gap->owner = 0;
-    zr_space_free(arena, gap); /* as a block freed without a stream */
+    zr_space_free(arena, gap); /* merges like a block that was freed without a stream */
 }
 
 /* ---- What lies in free extents ------------------------------------------------------------------------- */

@@ -1,6 +1,6 @@
 /* space.h: addresses: free extents, best fit, carving and merging. Private to alloc/.
  *
- * The caller has reserved the extent records, so nothing here fails, except to reserve addresses for a plan.
+ * The caller has reserved the extent records, so nothing here fails, except reserving addresses for a plan.
  * lock: arena->lock */
 #ifndef ZR_CORE_SPACE_H
 #define ZR_CORE_SPACE_H
@@ -19,36 +19,37 @@ static inline size_t zr_round_down(size_t bytes, size_t unit)
 }
 
 enum { ZR_CARVE_EXTENTS = 2 };
-/* Records that the current operation may have reserved and not used yet: code that takes extent records in
- * its middle leaves this many. */
+/* Records that the current operation may have reserved and not used yet. Code that takes extent records
+ * within another operation leaves this many. */
 enum { ZR_PROMISED_EXTENTS = 2 * ZR_CARVE_EXTENTS };
 
-/* What the search is for. */
+/* What a search looks for. */
 struct zr_need {
     size_t bytes, alignment;
 };
 
-/* Where a block would go. */
+/* A place for a block. */
 struct zr_place {
-    struct zr_extent *gap; /* NULL: nowhere */
+    struct zr_extent *gap; /* NULL: there is no place */
     size_t offset_bytes;
     size_t missing; /* granules to map */
 };
 
-/* Divides the range into zones, a free extent over each. */
+/* Divides the range into zones, each with one free extent. */
 void zr_space_init(struct zr_arena *arena);
-/* The place that best fit gives the need, for a stream's number (0: one that owns nothing). */
+/* The best fit for the need. `owner`: the number of the request's stream; 0: the stream owns no free extents.
+ */
 struct zr_place zr_space_find(const struct zr_arena *arena, struct zr_need need, unsigned owner);
-/* Makes a part of a free extent into a block, its fields but the place undefined. */
+/* Turns a part of a free extent into a block. All fields except the place are undefined. */
 struct zr_extent *zr_space_carve(struct zr_arena *arena, struct zr_extent *gap, struct zr_bounds part);
-/* Carves the block from the low end of the best fit, the usual place, if that is mapped, has no owner and
- * exceeds the need by at most `excess_bytes`. NULL: *place is what zr_space_find() returns. */
+/* Carves the block from the low end of the best fit if that place is mapped, has no owner and exceeds the
+ * need by at most `excess_bytes`, which is the common case. NULL: *place is the result of zr_space_find(). */
 struct zr_extent *zr_space_take(struct zr_arena *arena, struct zr_need need, unsigned owner,
                                 size_t excess_bytes, struct zr_place *place);
-/* Makes the block's space a free extent of block->owner and merges it with its neighbours; the record is the
- * free extent's, or goes back. */
+/* Turns the block into a free extent of block->owner and merges it with its neighbours. The record becomes
+ * the free extent's, or is freed. */
 void zr_space_free(struct zr_arena *arena, struct zr_extent *block);
-/* The free extent beside an extent that it would merge with, NULL if there is none. */
+/* The neighbour if it is a free extent that the extent would merge with; else NULL. */
 static inline struct zr_extent *zr_free_extent_beside(const struct zr_extent *extent,
                                                       struct zr_extent *neighbour)
 {
@@ -56,18 +57,18 @@ static inline struct zr_extent *zr_free_extent_beside(const struct zr_extent *ex
                                                                                                  : NULL;
 }
 
-/* A free extent with an owner becomes anybody's. */
+/* Removes the owner of a free extent, so that every stream may use it. */
 void zr_space_disown(struct zr_arena *arena, struct zr_extent *gap);
-/* Free bytes that have an owner, deferred blocks included. */
+/* Free bytes that have an owner, and bytes of deferred blocks. */
 size_t zr_space_pending_bytes(const struct zr_arena *arena);
 
-/* The granules that lie whole in a free extent, as numbers, without those that were never mapped. */
+/* The whole granules within a free extent, without those that were never mapped. */
 struct zr_stretch zr_free_extent_granules(const struct zr_arena *arena, const struct zr_extent *gap);
-/* The free extents without an owner from the largest on: those in the bins of all zones after the open ends.
- * Start with NULL; ends with NULL. A free extent without a whole granule ends the walk. */
+/* Iterates over free extents without an owner: the open ends, then by zone from the largest on. Start with
+ * NULL; NULL ends the iteration. Extents smaller than a granule are skipped. */
 struct zr_extent *zr_space_next_free(const struct zr_arena *arena, const struct zr_extent *gap);
-/* Mapped granules that lie whole in free extents: what could be mapped elsewhere. Walks the free extents, or
- * as many of them as make `max_bytes`. */
+/* Bytes of whole mapped granules in free extents, which could be mapped elsewhere. The second function stops
+ * at `max_bytes`. */
 size_t zr_space_idle_bytes(const struct zr_arena *arena);
 size_t zr_space_idle_up_to(const struct zr_arena *arena, size_t max_bytes);
 

@@ -8,8 +8,8 @@
 #include "alloc/core/space.h"
 #include "alloc/base/error.h"
 
-/* Frees of a stream since the last that is known to have passed. Their numbers are compared modulo 2^32,
- * which is right for twice as many. */
+/* The max number of frees of a stream after the last one known to have passed. Numbers are compared modulo
+ * 2^32, which is right up to twice this. */
 #define COUNTED_MAX (UINT32_C(1) << 30)
 
 /* ---- Streams as numbers -------------------------------------------------------------------------------- */
@@ -25,24 +25,15 @@ unsigned zr_streams_find(struct zr_arena *arena, uint64_t stream)
     return 0;
 }
 
-/* A cached block's owner shows in its free extent only, and some are kept for want of a record. */
-static bool owns_cached(const struct zr_arena *arena, unsigned number)
-{
-    for (unsigned i = 0; arena->size_cache_count > 0 && i < ZR_SIZE_CACHE_BLOCKS; i++)
-        if (arena->size_cache[i] && arena->size_cache[i]->owner == number)
-            return true;
-    return false;
-}
-
 unsigned zr_streams_number(struct zr_arena *arena, uint64_t stream)
 {
     unsigned number = zr_streams_find(arena, stream);
     if (number)
         return number;
-    /* One that owns nothing any more gives its place. */
+    /* A stream that owns nothing any more gives up its number. */
     zr_arena_flush_size_cache(arena);
     for (unsigned i = 1; i <= arena->streams_count; i++)
-        if (arena->streams[i]->pending_bytes == 0 && !owns_cached(arena, i)) {
+        if (arena->streams[i]->pending_bytes == 0) {
             arena->streams[i]->stream = stream;
             arena->streams[i]->marks_count = 0;
             return i;
@@ -68,7 +59,7 @@ void zr_streams_end(struct zr_arena *arena)
 
 /* ---- Free extents that pass ---------------------------------------------------------------------------- */
 
-/* Everything that the stream freed up to `passed` becomes anybody's. */
+/* Removes the owner of everything that the stream freed up to `passed`. */
 static bool release_passed(struct zr_arena *arena, struct zr_stream *own)
 {
     bool any = false;
@@ -85,7 +76,7 @@ static bool release_passed(struct zr_arena *arena, struct zr_stream *own)
     return any;
 }
 
-/* Records an event behind all that the stream has freed, unless there is one, or no room for one. */
+/* Records an event after the last free of the stream, unless one exists or all marks are in use. */
 static void mark(struct zr_arena *arena, struct zr_stream *own)
 {
     struct zr_stream_mark *next = &own->marks[own->marks_count];
@@ -116,13 +107,13 @@ static bool poll_stream(struct zr_arena *arena, struct zr_stream *own)
     return release_passed(arena, own);
 }
 
-/* Waits until all that the stream has freed so far has passed. False: it cannot be waited for. */
+/* Waits until all work before the stream's last free has passed. False: the wait failed. */
 static bool catch_up(struct zr_arena *arena, unsigned number)
 {
     struct zr_stream *own = arena->streams[number];
     zr_arena_flush_size_cache(arena);
-    own->marks_count = 0; /* what is freed from here on is behind none of them, whatever its number */
-    if (own->pending_bytes > 0 || owns_cached(arena, number)) {
+    own->marks_count = 0; /* no recorded event covers later frees, whatever their numbers are */
+    if (own->pending_bytes > 0) {
         if (zr_arena_stream_wait(arena, own->stream) != ZR_OK)
             return false;
     }
@@ -151,8 +142,8 @@ bool zr_streams_uses(const struct zr_extent *block, uint64_t stream)
     return use != NULL;
 }
 
-/* The stream's queue, made if there is none. Who follows all streams names them in the same order each time:
- * the next one is mostly behind the last. NULL: no memory. */
+/* The stream's queue, created if missing. Code that names all streams does so in the same order each time, so
+ * the next queue is often the one after the last. NULL: no memory. */
 static struct zr_use_queue *queue_of(struct zr_arena *arena, uint64_t stream)
 {
     struct zr_use_queue *recent = arena->recent_queue, *each = arena->queues;
@@ -182,7 +173,8 @@ bool zr_streams_use(struct zr_arena *arena, struct zr_extent *block, uint64_t st
     return true;
 }
 
-/* The point after which the stream does not use the block; what could not be noted is tried again. */
+/* Records the point after which the stream does not use the block. After a failure, a later call tries again.
+ */
 static bool record(struct zr_arena *arena, struct zr_use *use)
 {
     if (use->recorded)
@@ -210,8 +202,8 @@ void zr_streams_defer(struct zr_arena *arena, struct zr_extent *block)
     arena->deferred_bytes += block->bytes;
 }
 
-/* The use with the oldest point of the queue: when it has passed, all before it have, which were freed
- * before. Where none has a point the last is given one. NULL: there is none, or it could not be recorded. */
+/* The first use of the queue that has a point. Once the point has passed, so have all earlier uses of the
+ * queue. If no use has a point, the last one gets one. NULL: the queue is empty, or recording failed. */
 static struct zr_use *oldest_point(struct zr_arena *arena, const struct zr_use_queue *queue)
 {
     struct zr_use *use = queue->first;
@@ -220,7 +212,7 @@ static struct zr_use *oldest_point(struct zr_arena *arena, const struct zr_use_q
     return use || !queue->last || !record(arena, queue->last) ? use : queue->last;
 }
 
-/* The first use of the queue has passed. */
+/* Removes the first use of the queue, which has passed. */
 static void pass(struct zr_arena *arena, struct zr_use_queue *queue)
 {
     struct zr_use *use = queue->first;
@@ -252,7 +244,7 @@ static bool poll_queue(struct zr_arena *arena, struct zr_use_queue *queue)
     return arena->deferred_bytes < before;
 }
 
-/* Lets go of the freed blocks whose uses have passed. */
+/* Frees the deferred blocks whose uses have passed. */
 static bool poll_queues(struct zr_arena *arena)
 {
     bool any = false;
@@ -279,7 +271,7 @@ void zr_streams_defer_unnumbered(struct zr_arena *arena, struct zr_extent *block
     arena->deferred_bytes += block->bytes;
 }
 
-/* Lets go of the blocks that were unnumbered and whose streams have a number by now, or can be waited for. */
+/* Frees the unnumbered blocks whose streams have got a number or, with `wait`, have been waited for. */
 static bool poll_unnumbered(struct zr_arena *arena, bool wait)
 {
     bool any = false;
@@ -312,7 +304,7 @@ bool zr_streams_poll(struct zr_arena *arena)
     return any;
 }
 
-/* A point that can be waited for. */
+/* A point to wait for. */
 struct waitable {
     const struct zr_stream_point *point; /* NULL: none */
     uint32_t order;
@@ -324,7 +316,7 @@ static void choose(struct waitable *first, const struct zr_stream_point *point, 
         *first = (struct waitable){point, order};
 }
 
-/* Of the points that hold something back the one that was recorded first. Streams without a point get one. */
+/* The oldest of the points that delay frees. Streams without a point get one. */
 static struct waitable first_point(struct zr_arena *arena)
 {
     struct waitable first = {0};
@@ -343,8 +335,8 @@ static struct waitable first_point(struct zr_arena *arena)
     return first;
 }
 
-/* Where no event can be recorded, or waited for, there is only waiting for all: what is freed by then has
- * passed. What cannot be waited for at all stays where it is. */
+/* If no event can be recorded or waited for, waits for whole streams. Blocks of a stream whose wait fails
+ * stay. */
 static bool wait_without_points(struct zr_arena *arena)
 {
     bool any = false;
@@ -364,7 +356,7 @@ static bool wait_without_points(struct zr_arena *arena)
 
 bool zr_streams_wait(struct zr_arena *arena)
 {
-    /* What a point held back may be in use again: then the next one. */
+    /* What a point has released may already be in use again: then wait for the next point. */
     for (;;) {
         if (zr_streams_poll(arena))
             return true;
@@ -372,7 +364,7 @@ bool zr_streams_wait(struct zr_arena *arena)
         struct zr_stream_point point;
         zr_result result = ZR_ERR_UNAVAILABLE;
         if (first.point) {
-            point = *first.point; /* others may ask for it, and forget it, meanwhile */
+            point = *first.point; /* other threads may query and remove the point meanwhile */
             zr_arena_open(arena);
             result = zr_backend_event_wait(arena->backend, &point);
             zr_arena_close(arena);

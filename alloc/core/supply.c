@@ -1,11 +1,11 @@
-/* supply.c: physical memory for an arena: where it comes from, mapping and unmapping. Uses space.c,
- * granule_cache.c and backend.c.
+/* supply.c: physical memory for an arena: its sources, mapping and unmapping. Uses space.c, granule_cache.c
+ * and backend.c.
  *
- * gather() finds granules for a need: from the cache; from the driver, for what the idle granules inside free
- * extents cannot cover; from those extents (stolen: unmapped there, mapped here, nothing copied); from the
- * driver again, for what could not be stolen, after idle runs of granules were given back to it. The driver
- * is asked before anything is stolen, so an early refusal leaves the free extents as they were, but for such
- * runs. After a later one, what was stolen is in the cache. */
+ * gather() takes granules from these sources in order: the cache; the driver, for bytes that idle granules in
+ * free extents cannot cover; free extents, by stealing; the driver again, for bytes that stealing missed,
+ * after longer idle runs were returned to it. The first driver call comes before stealing, so that an early
+ * refusal leaves the free extents unchanged, except for returned runs. After a later refusal the stolen
+ * granules are in the cache. */
 #include "alloc/core/arena.h"
 #include "alloc/core/calls.h"
 #include "alloc/core/core.h"
@@ -19,8 +19,8 @@
 #include "alloc/base/option.h"
 #include "alloc/base/poison.h"
 
-/* Large needs are met with runs: about this many handles per need, so that terabytes take hundreds of handles
- * and a run strands less than a hundredth of its block. */
+/* Large needs are met with runs of granules, about this many per need, so that terabytes take hundreds of
+ * handles and a run strands less than a hundredth of its block. */
 enum { HANDLES_PER_NEED = 256 };
 
 /* ---- From the driver ----------------------------------------------------------------------------------- */
@@ -54,7 +54,7 @@ static void destroy_list(struct zr_arena *arena, struct zr_handle_list *list)
         zr_handle_destroy(arena, handle);
 }
 
-/* Creates all of it or nothing, in handles of at most `longest`. */
+/* Creates all bytes or none, in handles of at most `longest` bytes. */
 static zr_result create_handles(struct zr_arena *arena, size_t bytes, size_t longest,
                                 struct zr_handle_list *list)
 {
@@ -101,8 +101,8 @@ struct leaving {
     bool notified;
 };
 
-/* Marks a range of mappings that are all notified or all not. Mappings of a failing request, and those that
- * the driver kept of an earlier one, are not notified. */
+/* Marks a range of mappings that are all notified or all not notified. Mappings of a failing request, and
+ * mappings that the driver kept after one, are not notified. */
 static void mark_leaving(struct zr_arena *arena, struct zr_bounds part, struct leaving *out)
 {
     *out = (struct leaving){.part = part,
@@ -135,7 +135,8 @@ static void keep_leaving(struct zr_arena *arena, const struct leaving *leaving)
         arena->map_calls->kept(arena, part);
 }
 
-/* Moves its handles to the list, in address order, unless the driver keeps it mapped. */
+/* Unmaps the range and adds its handles to the list in address order. If the driver refuses, the range stays
+ * mapped. */
 static zr_result unmap_leaving(struct zr_arena *arena, struct leaving *leaving, struct zr_handle_list *list)
 {
     struct zr_bounds part = leaving->part;
@@ -162,14 +163,13 @@ static zr_result unmap_range(struct zr_arena *arena, struct zr_bounds part, stru
     return unmap_leaving(arena, &leaving, list);
 }
 
-/* The wanted bytes, and the length of their handles. */
+/* Bytes to take, and the max bytes of one handle. */
 struct want {
     size_t bytes, longest;
 };
 
-/* Returns adjacent whole mappings at the high end of granules [first, end), as many as are wanted, all
- * notified or all not; empty: none. *rest gets where to continue; nothing below it has
- * been searched. */
+/* Returns adjacent whole mappings at the high end of granules [first, end), up to the wanted bytes, all
+ * notified or all not; empty: none. *rest gets the end of the part that is not searched yet. */
 static struct zr_bounds last_mappings(const struct zr_arena *arena, struct zr_stretch where, struct want want,
                                       size_t *rest)
 {
@@ -184,7 +184,7 @@ static struct zr_bounds last_mappings(const struct zr_arena *arena, struct zr_st
         size_t begin = mapping->offset_bytes, bytes = mapping->handle->bytes;
         bool whole = begin >= low && begin + bytes <= at && bytes <= want.longest && zr_is_movable(mapping);
         if (whole && part.bytes > 0 && (bytes > max_bytes - part.bytes || mapping->notified != notified))
-            break; /* for another call */
+            break; /* the next call starts here */
         notified = mapping->notified;
         at = begin > low ? begin : low;
         if (whole && bytes <= max_bytes - part.bytes) {
@@ -224,8 +224,8 @@ zr_result zr_unmap(struct zr_arena *arena, struct zr_bounds extent, size_t max_b
 
 /* ---- From free extents --------------------------------------------------------------------------------- */
 
-/* How many handles may still be mapped without continuing a neighbour. When most of the budget of mappings is
- * used, fresh runs save it, and the rest is kept for small needs. */
+/* How many handles may be mapped without extending a neighbouring mapping. Above three quarters of the budget
+ * of mappings, the arena creates runs instead, and keeps the remainder for small needs. */
 static size_t may_scatter(const struct zr_arena *arena)
 {
     size_t budget = arena->backend->can.vma_budget;
@@ -235,7 +235,7 @@ static size_t may_scatter(const struct zr_arena *arena)
     return vmas < max ? max - vmas : 0;
 }
 
-/* Unmapping granules splits the mapping around them: how often the budget of mappings allows it. */
+/* How often granules may be unmapped, since each unmap splits the mapping around them. */
 static size_t may_part(const struct zr_arena *arena)
 {
     size_t budget = arena->backend->can.vma_budget, vmas = zr_backend_vmas_count(arena->backend);
@@ -290,8 +290,8 @@ static size_t steal(struct zr_arena *arena, struct want want, struct zr_handle_l
     return got;
 }
 
-/* Takes from the cache as many handles as may be scattered. The others go back to the driver, up to the need,
- * so that fresh runs replace them. Returns the bytes taken. */
+/* Takes from the cache as many handles as `scatter` allows. Returns the others to the driver, up to the need,
+ * so that new runs replace them. Returns the bytes taken. */
 static size_t take_cached(struct zr_arena *arena, struct want want, size_t scatter,
                           struct zr_handle_list *list)
 {
@@ -357,8 +357,8 @@ static size_t break_up(struct zr_arena *arena)
     return 0;
 }
 
-/* Returns cached runs that are longer than the need before the driver is asked for shorter ones: reserved
- * bytes do not grow while the cache has memory. */
+/* Returns cached runs that are longer than the need to the driver before requesting shorter ones, so that
+ * reserved bytes do not grow while the cache has memory. */
 static void break_up_cached(struct zr_arena *arena, size_t bytes)
 {
     struct zr_handle *handle;
@@ -371,7 +371,7 @@ static void break_up_cached(struct zr_arena *arena, size_t bytes)
     }
 }
 
-/* A driver without memory for short runs may get it from long runs that are idle here. */
+/* If the driver has no memory for short runs, returning long idle runs may free some. */
 static zr_result create_or_break_up(struct zr_arena *arena, struct want want, struct zr_handle_list *list)
 {
     zr_result result = create_handles(arena, want.bytes, want.longest, list);
@@ -394,13 +394,13 @@ static zr_result gather(struct zr_arena *arena, struct want want, struct zr_hand
     scatter -= scatter < taken ? scatter : taken;
     if (missing > 0)
         zr_arena_flush_size_cache(arena);
-    /* Idle granules without memory are taken only if the driver refuses others. */
+    /* Idle granules without pages are taken only if the driver refuses new ones. */
     if (missing > 0 && arena->backend->can.on_touch) {
         result = create_handles(arena, missing, longest, &own);
         missing = result == ZR_OK ? 0 : missing;
         result = result == ZR_ERR_MEMORY ? ZR_OK : result;
     }
-    /* Moving a granule can split two mappings: at its old and at its new place. */
+    /* Moving a granule can split two mappings: at its old address and at its new one. */
     size_t idle = missing > 0 ? zr_space_idle_up_to(arena, missing) : 0;
     if (idle >> arena->granule_shift > scatter / 2)
         idle = scatter / 2 * granule;
@@ -411,8 +411,8 @@ static zr_result gather(struct zr_arena *arena, struct want want, struct zr_hand
     }
     if (result == ZR_OK && missing > 0)
         missing -= steal(arena, (struct want){missing, longest}, &own);
-    /* Idle runs longer than the need are replaced by shorter ones: slower than moving, but no more memory.
-     * Runs that stick out of their free extents are not available. */
+    /* Replace idle runs that are longer than the need by shorter ones. This is slower than moving granules,
+     * but takes no more memory. Runs that extend beyond their free extents are not available. */
     for (size_t freed = 0, run = 1; result == ZR_OK && freed < missing && run > 0; freed += run)
         run = break_up(arena);
     if (result == ZR_OK && missing > 0)
@@ -429,7 +429,7 @@ static zr_result gather(struct zr_arena *arena, struct want want, struct zr_hand
 
 /* ---- Mapping ------------------------------------------------------------------------------------------- */
 
-/* Granules of the range. */
+/* The addresses of the granules, as offsets. */
 static inline struct zr_bounds extent_of(const struct zr_arena *arena, struct zr_stretch where)
 {
     return (struct zr_bounds){where.first * arena->granule_bytes,
@@ -445,7 +445,7 @@ static struct zr_stretch next_unmapped(const struct zr_arena *arena, size_t at, 
     return run;
 }
 
-/* Maps handles from the list onto a whole range and sets access. */
+/* Maps handles from the list over the whole range and sets access. */
 static zr_result map_range(struct zr_arena *arena, struct zr_stretch run, struct zr_handle_list *list)
 {
     struct zr_bounds extent = extent_of(arena, run);
@@ -530,13 +530,6 @@ zr_result zr_map(struct zr_arena *arena, struct zr_bounds extent, struct zr_boun
 
 /* ---- For others ---------------------------------------------------------------------------------------- */
 
-/* Single granules, or nothing. lock: arena->lock */
-static zr_result take_granules(struct zr_arena *arena, size_t bytes, struct zr_handle_list *out)
-{
-    arena->serial++;
-    return gather(arena, (struct want){bytes, arena->granule_bytes}, out);
-}
-
 size_t zr_idle_take(struct zr_arena *arena, size_t bytes, struct zr_handle_list *out)
 {
     struct zr_handle_list list = {0};
@@ -567,7 +560,8 @@ void zr_idle_add(struct zr_arena *arena, struct zr_handle_list *list)
 
 zr_result zr_granules_gather(struct zr_arena *arena, size_t bytes, struct zr_handle_list *out)
 {
-    return take_granules(arena, bytes, out);
+    arena->serial++;
+    return gather(arena, (struct want){bytes, arena->granule_bytes}, out);
 }
 
 void zr_granules_put_back(struct zr_arena *arena, struct zr_handle_list *list)
@@ -591,22 +585,22 @@ size_t zr_trim(struct zr_arena *arena, size_t keep_bytes)
         released += steal(
             arena, (struct want){zr_round_up(idle - keep_bytes, arena->granule_bytes), SIZE_MAX}, &list);
     destroy_list(arena, &list);
-    /* Returns runs longer than the excess. */
+    /* What remains are runs longer than the excess. */
     for (size_t run = 1; run > 0 && zr_space_idle_bytes(arena) > keep_bytes; released += run)
         run = break_up(arena);
     return released;
 }
 
-/* Destroys the handles under a mapped range, then unmaps them if streams have passed; a destroyed handle
- * lives until its last mapping goes. Unmaps one at a time what cannot be unmapped at once. False: something
- * stays. */
+/* Destroys the handles under a mapped range. If streams have passed, also unmaps them; a destroyed handle
+ * lives until its last mapping is unmapped. If unmapping the whole range fails, unmaps one handle at a time.
+ * False: some mapping remains. */
 static bool release_range(struct zr_arena *arena, struct zr_bounds range, bool passed)
 {
     arena->map_calls->unmapping(arena, range);
     for (size_t done = 0; done < range.bytes;) {
         struct zr_handle *handle = zr_range_mapping(arena->range, range.offset_bytes + done)->handle;
         done += handle->bytes;
-        if (handle->destroyed) { /* it lies at another address too, which came before */
+        if (handle->destroyed) { /* an alias: the handle was destroyed at its other address */
             arena->alias_bytes -= handle->bytes;
             continue;
         }
@@ -635,7 +629,7 @@ zr_result zr_release_all(struct zr_arena *arena)
 {
     bool all = true;
     struct zr_handle *handle;
-    /* Any stream may use live blocks. The arena ends here, so a failed unmap is retried once. */
+    /* Streams may still use live blocks. The arena ends here, so a failed wait is retried once. */
     bool passed = !arena->asynchronous || arena->mapped_bytes == 0 ||
                   zr_backend_synchronize(arena->backend) == ZR_OK ||
                   zr_backend_synchronize(arena->backend) == ZR_OK;

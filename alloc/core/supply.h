@@ -21,8 +21,8 @@ size_t zr_trim(struct zr_arena *arena, size_t keep_bytes);
 /* Destroys a handle that is not mapped, or that the driver failed to unmap. */
 void zr_handle_destroy(struct zr_arena *arena, struct zr_handle *handle);
 /* Gathers single granules for a caller that maps them itself (lend.c, a plan's pages), from the cache, free
- * extents or the driver. They count as reserved and carry the current request's serial; the caller counts
- * them as mapped or lent. ZR_ERR_MEMORY: nothing was taken. */
+ * extents or the driver. They count as reserved and have the current request's serial; the caller counts them
+ * as mapped or lent. ZR_ERR_MEMORY: nothing was taken. */
 zr_result zr_granules_gather(struct zr_arena *arena, size_t bytes, struct zr_handle_list *out);
 /* Returns unused handles that the current request gathered. */
 void zr_granules_put_back(struct zr_arena *arena, struct zr_handle_list *list);
@@ -43,7 +43,7 @@ static inline bool zr_is_movable(const struct zr_mapping *mapping)
     return mapping->handle->granule_class == ZR_GRANULE_MOVABLE;
 }
 
-/* The class of a handle that is mapped in the arena. */
+/* Sets the class of a handle that is mapped in the arena. */
 void zr_handle_set_class(struct zr_arena *arena, struct zr_handle *handle,
                          enum zr_granule_class granule_class);
 /* Bytes of granules [first, end) whose class is not movable. */
