@@ -1,8 +1,8 @@
 /* allocate.c: the public allocation and free. Uses core.c and follow.c.
  *
- * A call takes the next step of the plan in force, else the core; then the hooks run (canaries, poison, tag
- * limits, a trace, a recorder, an observer). Without hooks they cost one branch on arena->hooked.
- * tests/bench/bench_operations.py counts instructions per operation. */
+ * A call takes the next step of the plan in force, or else calls the core. Then the hooks run: canaries,
+ * poison, tag limits, a trace, a recorder, an observer. While all hooks are off they cost one branch on
+ * arena->hooked. tests/bench/bench_operations.py counts instructions per operation. */
 #define _GNU_SOURCE
 #include <string.h>
 
@@ -33,7 +33,7 @@ static inline void leave(struct zr_arena *arena)
     zr_lock_release(&arena->lock);
 }
 
-/* What the counters know of a block. */
+/* The properties of a block that the counters add up. */
 struct counted {
     size_t bytes, requested_bytes;
     uint8_t tag;
@@ -89,7 +89,7 @@ static __attribute__((noinline, cold)) zr_result reject_request(const struct zr_
     return zr_fail(ZR_ERR_INVALID, "%d is not a tag", (int)request->tag);
 }
 
-/* Above any backend's reservation, and far below an overflow of sizes. */
+/* More than any backend reserves, and far from an overflow of sizes. */
 #define REQUEST_SURE_BYTES ((size_t)1 << 48)
 
 static inline bool is_request(const struct zr_arena *arena, const struct zr_request *request)
@@ -132,12 +132,12 @@ static inline struct zr_step *next_step(struct zr_arena *arena, const struct zr_
     struct zr_step *step = zr_follow_next(follow, sequence, request);
     if (likely(step != NULL) || follow->plan->sequences_count == 1)
         return step;
-    /* The next step of another sequence than the last one used, since threads and streams alternate. */
+    /* Threads and streams alternate, so try the sequence of this thread and stream. */
     sequence = zr_follow_sequence_of(follow->plan, zr_thread_own_number, request->stream);
     return sequence ? zr_follow_next(follow, sequence, request) : NULL;
 }
 
-/* Allocates at the plan's place for the request, or at any place. Both locks. */
+/* Allocates at the plan's place for the request, or at any place. lock: both */
 static zr_result allocate(struct zr_arena *arena, const struct zr_request *request, struct zr_need need,
                           struct zr_extent **out)
 {
@@ -146,8 +146,7 @@ static zr_result allocate(struct zr_arena *arena, const struct zr_request *reque
     return zr_core_alloc(arena, request, need, out);
 }
 
-/* The same when memory is short: uses idle memory of other stripes, or waits for their streams. Both locks,
- * released meanwhile. */
+/* Allocates with idle memory of other stripes, or waits for their streams. lock: both, released meanwhile */
 static __attribute__((noinline)) zr_result allocate_from_others(struct zr_arena *arena,
                                                                 const struct zr_request *request,
                                                                 struct zr_need need, struct zr_extent **out)
@@ -158,9 +157,8 @@ static __attribute__((noinline)) zr_result allocate_from_others(struct zr_arena 
     return result;
 }
 
-/* Runs the hooks on a new block that the recorder has. True: call zr_follow_work() after the lock is
- * released.
- */
+/* Runs the hooks on a new block that the recorder already has. True: call zr_follow_work() after the lock is
+ * released. */
 static __attribute__((noinline)) bool note_alloc(struct zr_arena *arena, const struct zr_request *request,
                                                  struct zr_extent *block, struct zr_need need)
 {
@@ -185,7 +183,8 @@ static __attribute__((noinline)) zr_result note_failure(struct zr_arena *arena, 
     return result;
 }
 
-/* A tag limit needs only the lock; the recorder acquires both locks and must hold none. */
+/* The check of a tag limit runs under the lock, but the recorder acquires both locks itself, so this runs
+ * after the call has released them. */
 static __attribute__((noinline)) void note_tag_limit(struct zr_arena *arena, const struct zr_request *request,
                                                      struct zr_need need)
 {
@@ -207,7 +206,7 @@ static __attribute__((noinline)) zr_result grow(struct zr_arena *arena, const st
     zr_result result = likely(!arena->bounded) ? ZR_OK : zr_tag_limit_check(arena, request, need.bytes);
     if (result != ZR_OK)
         return result;
-    /* Requests of other threads during the driver call see these bytes as used. */
+    /* Tag limits count these bytes as used while the lock is released for driver calls. */
     arena->promised_by_tag_bytes[request->tag] += need.bytes;
     result = before == ZR_OK ? allocate(arena, request, need, out) : before;
     if (unlikely(result == ZR_ERR_MEMORY && arena->first_stripe->stripes_count > 0))
@@ -226,14 +225,14 @@ static __attribute__((noinline, cold)) void take_stack(struct zr_arena *arena)
     zr_lock_acquire(&arena->lock);
 }
 
-/* Whether the arena leases memory and the helper thread was not started. */
+/* Whether the arena leases memory and no helper thread runs yet. */
 static inline bool is_helper_due(const struct zr_arena *arena)
 {
     return arena->backend->lender && !arena->inner &&
            !atomic_load_explicit(&zr_helper_started, memory_order_relaxed);
 }
 
-/* Serves any request. Called with the arena's lock, and releases it. */
+/* Serves any request. The caller holds the arena's lock, which is released at the end. */
 static zr_result alloc_any(struct zr_arena *arena, const struct zr_request *request, void **out)
 {
     struct zr_extent *block = NULL;
@@ -245,7 +244,7 @@ static zr_result alloc_any(struct zr_arena *arena, const struct zr_request *requ
         zr_lock_release(&arena->lock);
         return reject_request(arena, request, out);
     }
-    struct zr_request named; /* by the canonical name of its stream */
+    struct zr_request named; /* the request with the canonical name of its stream */
     zr_result result = ZR_OK;
     if (unlikely(arena->asynchronous)) {
         named = *request;
@@ -261,7 +260,7 @@ static zr_result alloc_any(struct zr_arena *arena, const struct zr_request *requ
     if (unlikely(arena->bounded))
         result = zr_tag_limit_check(arena, request, need.bytes);
     if (likely(result == ZR_OK)) {
-        /* A plan may have a place for the request: grow() asks it. */
+        /* A plan may have a place for the request, which grow() looks for. */
         if (likely(!arena->follow) || !arena->follow->plan)
             result = zr_core_try(arena, request, need, &block);
         grown = !block;
@@ -333,8 +332,8 @@ static __attribute__((noinline, cold)) zr_result reject_free(struct zr_arena *ar
     return result;
 }
 
-/* Runs the hooks on a block that is about to be freed. ZR_ERR_CORRUPT, with a message: it was written past
- * its end. */
+/* Runs the hooks on a block before its free. ZR_ERR_CORRUPT, with a message: the program wrote past its end.
+ */
 static __attribute__((noinline)) zr_result note_free(struct zr_arena *arena, struct zr_extent *block)
 {
     if (arena->stacks)
@@ -345,8 +344,8 @@ static __attribute__((noinline)) zr_result note_free(struct zr_arena *arena, str
     return result;
 }
 
-/* Frees a planned block that is freed on time, the usual case. NULL: freed; else the block takes the general
- * path. */
+/* Frees a planned block. NULL: done, the common case of a free on time; else the caller frees the returned
+ * block. */
 static inline struct zr_extent *free_step(struct zr_arena *arena, struct zr_follow_plan *plan, size_t number)
 {
     struct zr_step *step = &plan->steps[number];
@@ -359,7 +358,7 @@ static inline struct zr_extent *free_step(struct zr_arena *arena, struct zr_foll
     return NULL;
 }
 
-/* Frees a block that has left the index. lock: arena->lock */
+/* Frees a block that was removed from the index. lock: arena->lock */
 static inline zr_result free_block(struct zr_arena *arena, struct zr_extent *block)
 {
     count_out(arena, (struct counted){block->bytes, zr_extent_requested_bytes(block), block->tag});

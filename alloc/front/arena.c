@@ -1,5 +1,5 @@
-/* arena.c: the arena's life, the search for a block by address, and the public creation of backends. Uses
- * space.c, supply.c and index.c. */
+/* arena.c: creates, destroys, trims and searches arenas, and creates backends for programs. Uses space.c,
+ * supply.c and index.c. */
 #define _GNU_SOURCE
 
 #include <pthread.h>
@@ -26,7 +26,7 @@
 #include "alloc/front/front.h"
 #include "alloc/front/stripes.h"
 
-/* ---- Life ---------------------------------------------------------------------------------------------- */
+/* ---- Create and destroy -------------------------------------------------------------------------------- */
 
 static void count_arena(zr_backend *backend, int change)
 {
@@ -157,7 +157,7 @@ unsigned zr_arena_add_stripe(struct zr_arena *first_stripe, unsigned count)
     zr_arenas_close();
     if (1 + atomic_load(&first_stripe->stripes_count) != count || first_stripe->unstriped ||
         first_stripe->no_more)
-        goto unlock; /* another thread was faster */
+        goto unlock; /* another thread has added one */
     arena = zr_pages_take(sizeof *arena);
     if (arena &&
         prepare(arena, &(struct zr_arena_options){.backend = first_stripe->backend,
@@ -170,7 +170,7 @@ unsigned zr_arena_add_stripe(struct zr_arena *first_stripe, unsigned count)
         atomic_store_explicit(&first_stripe->stripes_count, count, memory_order_release);
         made = 1;
     } else {
-        /* No addresses or records for another stripe: the arena keeps those that it has. */
+        /* There are no addresses or records for another stripe, so do not try again. */
         if (arena)
             tear_down(arena);
         first_stripe->no_more = true;
@@ -184,7 +184,7 @@ static zr_result end_stripe(struct zr_arena *arena, size_t *leaked_bytes)
 {
     if (leaked_bytes)
         *leaked_bytes += arena->live_bytes;
-    zr_arena_take(arena); /* which ends with the arena */
+    zr_arena_take(arena); /* never released: the locks end with the arena */
     zr_result result = zr_release_all(arena);
     tear_down(arena);
     return result;
@@ -291,10 +291,9 @@ zr_result zr_arena_find(zr_arena *arena, const void *pointer, struct zr_block_in
                : zr_fail(ZR_ERR_FOREIGN, "no live block of arena \"%s\" contains %p", arena->name, pointer);
 }
 
-/* ---- Backends --------------------------------------------------------------------------------------------
- */
+/* ---- Backends ------------------------------------------------------------------------------------------ */
 
-/* The public creation of backends whose memory zrd may lend: see zr.h and client.h. */
+/* The public functions that create backends whose memory zrd may lend: see zr.h and client.h. */
 
 zr_result zr_backend_host_create(zr_backend **out, const struct zr_host_options *options)
 {

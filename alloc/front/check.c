@@ -1,5 +1,5 @@
-/* check.c: every invariant of an arena's records, recomputed from the extents and the mappings. Uses
- * space.c. Linear in the number of extents: for tests and ZR_CONF=check:2. */
+/* check.c: checks every invariant of an arena's records against the extents and the mappings. Uses space.c.
+ * Takes time linear in the number of extents: for tests and ZR_CONF=check:2. */
 #include "alloc/core/arena.h"
 #include "alloc/core/calls.h"
 #include "alloc/core/core.h"
@@ -100,7 +100,7 @@ static bool is_leaving(const struct zr_arena *arena, size_t offset_bytes)
     return extent && extent->kind == ZR_EXTENT_LEAVING;
 }
 
-/* The bitmap and the backend's mappings must say the same. */
+/* Compares the bitmap and the counters with the backend's mappings. */
 static zr_result check_granules(const struct zr_arena *arena)
 {
     size_t granule = arena->granule_bytes, end = arena->range->bytes / granule, mapped_bytes = 0, count = 0;

@@ -1,5 +1,4 @@
-/* debug.c: what an arena with debug hooks does with each block besides: canaries, poison, tag limits, the
- * trace. Uses core/arena.h. */
+/* debug.c: the debug hooks of each block: canaries, poison, tag limits, the trace. Uses core/arena.h. */
 #include "alloc/core/arena.h"
 #include "alloc/front/front.h"
 
@@ -10,8 +9,8 @@
 
 /* ---- Canaries ------------------------------------------------------------------------------------------ */
 
-/* The byte that belongs at an offset past a block's end: differs from place to place, so that a copy of a
- * neighbour's canary is no canary. */
+/* The canary's value at an offset. It differs from offset to offset, so that a copied canary does not pass.
+ */
 static inline unsigned char canary_byte(size_t offset_bytes)
 {
     return (unsigned char)(0xa5 ^ (offset_bytes * 31));
@@ -23,7 +22,7 @@ static void write_canary(struct zr_arena *arena, const struct zr_extent *block)
         arena->base[at] = (char)canary_byte(at);
 }
 
-/* The first damaged byte past the block's end, counted from it; 0 if all is well. */
+/* The number of the first damaged byte after the block, from 1 on; 0: none is damaged. */
 static size_t damaged(const struct zr_arena *arena, const struct zr_extent *block)
 {
     size_t end = block->offset_bytes + zr_extent_requested_bytes(block);
@@ -33,7 +32,7 @@ static size_t damaged(const struct zr_arena *arena, const struct zr_extent *bloc
     return 0;
 }
 
-/* ---- Blocks that come and go --------------------------------------------------------------------------- */
+/* ---- Allocated and freed blocks ------------------------------------------------------------------------ */
 
 void zr_debug_new(struct zr_arena *arena, const struct zr_extent *block)
 {

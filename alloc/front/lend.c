@@ -1,5 +1,5 @@
-/* lend.c: whole granules for ranges that are not the arena's own: contiguous pools and rings. Uses
- * supply.c, streams.c, stripes.c and follow.h. */
+/* lend.c: whole granules for ranges other than the arena's: contiguous pools and rings. Uses supply.c,
+ * streams.c, stripes.c and follow.h. */
 #include "alloc/core/arena.h"
 #include "alloc/core/registry.h"
 #include "alloc/core/supply.h"
@@ -12,7 +12,7 @@ zr_result zr_granules_take(struct zr_arena *arena, size_t bytes, struct zr_handl
     *out = (struct zr_handle_list){0};
     zr_arena_take(arena);
     zr_result result = zr_granules_gather(arena, bytes, out);
-    /* The last resorts are those of a block. */
+    /* The last resorts are the same as for a block. */
     while (result == ZR_ERR_MEMORY && arena->asynchronous && zr_streams_wait(arena))
         result = zr_granules_gather(arena, bytes, out);
     if (result == ZR_ERR_MEMORY && arena->follow && zr_follow_give_back(arena) > 0)
@@ -46,7 +46,7 @@ size_t zr_granules_abandon(struct zr_arena *arena, struct zr_handle_list *list)
     while ((handle = zr_handle_list_pop(list))) {
         bytes += handle->bytes;
         arena->lent_bytes -= handle->bytes;
-        zr_handle_destroy(arena, handle); /* lives for its mappings */
+        zr_handle_destroy(arena, handle); /* the handle lives until its last mapping is unmapped */
     }
     zr_arena_give(arena);
     return bytes;

@@ -1,8 +1,8 @@
-/* map_callbacks.c: who is notified of the memory that an arena maps and unmaps. Uses backend.h; zr.h has
- * the contract.
+/* map_callbacks.c: calls the callbacks that a program has registered for mapped memory. Uses backend.h; zr.h
+ * has the contract.
  *
- * A mapping is announced once its request can no longer fail for lack of memory. Mappings of a failed request
- * are never announced, so callbacks and traces see pairs. */
+ * A mapping is announced when its request can no longer fail for lack of memory. Mappings of a failed request
+ * are never announced, so callbacks and traces see pairs of calls. */
 #include "alloc/core/arena.h"
 #include "alloc/core/calls.h"
 #include "alloc/core/registry.h"
@@ -13,10 +13,10 @@
 #include "alloc/base/error.h"
 #include "alloc/telemetry/recorder.h"
 
-/* ---- Telling; lock: the stripe's ----------------------------------------------------------------------- */
+/* ---- Calls of the callbacks; lock: the stripe's -------------------------------------------------------- */
 
-/* The extent goes, for the first `count` of the callbacks. */
-static void notify_going(struct zr_arena *arena, struct zr_bounds part, unsigned count)
+/* Calls the first `count` callbacks before the part is unmapped. */
+static void call_unmapping(struct zr_arena *arena, struct zr_bounds part, unsigned count)
 {
     const struct zr_arena *first_stripe = arena->first_stripe;
     for (unsigned i = count; i-- > 0;)
@@ -25,8 +25,8 @@ static void notify_going(struct zr_arena *arena, struct zr_bounds part, unsigned
                                                      arena->base + part.offset_bytes, part.bytes);
 }
 
-static zr_result notify_one(struct zr_arena *arena, const struct zr_map_callback *callback,
-                            struct zr_bounds part)
+static zr_result call_mapped(struct zr_arena *arena, const struct zr_map_callback *callback,
+                             struct zr_bounds part)
 {
     char *address = arena->base + part.offset_bytes;
     zr_result result = callback->mapped ? callback->mapped(callback->argument, address, part.bytes) : ZR_OK;
@@ -38,24 +38,24 @@ static zr_result notify_one(struct zr_arena *arena, const struct zr_map_callback
                      arena->name, part.bytes, (void *)address, zr_result_name(result));
 }
 
-/* All of the callbacks take the extent, or none does. */
-static zr_result notify_mapped(struct zr_arena *arena, struct zr_bounds part)
+/* Announces the part to all callbacks. If one of them fails, the part is withdrawn from the others. */
+static zr_result call_all_mapped(struct zr_arena *arena, struct zr_bounds part)
 {
     const struct zr_arena *first_stripe = arena->first_stripe;
     zr_result result = ZR_OK;
     unsigned notified = 0;
     while (result == ZR_OK && notified < first_stripe->map_callbacks_count) {
-        result = notify_one(arena, &first_stripe->map_callbacks[notified], part);
+        result = call_mapped(arena, &first_stripe->map_callbacks[notified], part);
         notified += result == ZR_OK;
     }
     if (result != ZR_OK)
-        notify_going(arena, part, notified);
+        call_unmapping(arena, part, notified);
     return result;
 }
 
 /* ---- Runs of mappings ---------------------------------------------------------------------------------- */
 
-/* Which mappings make a run. */
+/* The mappings that a run consists of. */
 enum which { NOTIFIED, OF_THE_REQUEST };
 
 static bool belongs(const struct zr_arena *arena, const struct zr_mapping *mapping, enum which which)
@@ -63,7 +63,7 @@ static bool belongs(const struct zr_arena *arena, const struct zr_mapping *mappi
     return which == NOTIFIED ? mapping->notified : mapping->handle->serial == arena->serial;
 }
 
-/* The next run of such mappings that begins in [at, end) granules; no bytes: there is none. */
+/* The next run of such mappings that begins in granules [at, end); empty: none. */
 static struct zr_bounds next_run(const struct zr_arena *arena, size_t at, size_t end, enum which which)
 {
     size_t granule = arena->granule_bytes;
@@ -106,7 +106,7 @@ static zr_result notify(struct zr_arena *arena, struct zr_stretch where)
         run = next_run(arena, at, where.end, OF_THE_REQUEST);
         if (run.bytes == 0)
             break;
-        result = notify_mapped(arena, run);
+        result = call_all_mapped(arena, run);
         if (result == ZR_OK)
             set_notified(arena, run, true);
     }
@@ -119,7 +119,7 @@ static zr_result notify(struct zr_arena *arena, struct zr_stretch where)
             zr_recorder_put_granules(arena, ZRT_MAP, run);
             zr_trace_event(arena->trace, map, arena->base + run.offset_bytes, run.bytes);
         } else if (zr_range_mapping(arena->range, run.offset_bytes)->notified) {
-            notify_going(arena, run, arena->first_stripe->map_callbacks_count);
+            call_unmapping(arena, run, arena->first_stripe->map_callbacks_count);
             set_notified(arena, run, false);
         }
     }
@@ -133,13 +133,13 @@ static void notify_unmapping(struct zr_arena *arena, struct zr_bounds part)
     if (arena->first_stripe->map_callbacks_count == 0)
         return;
     for (size_t at = first; (run = next_run(arena, at, end, NOTIFIED)).bytes > 0; at = run_end(arena, run))
-        notify_going(arena, run, arena->first_stripe->map_callbacks_count);
+        call_unmapping(arena, run, arena->first_stripe->map_callbacks_count);
 }
 
 static void notify_kept(struct zr_arena *arena, struct zr_bounds part)
 {
     for (unsigned i = 0; i < arena->first_stripe->map_callbacks_count; i++)
-        notify_one(arena, &arena->first_stripe->map_callbacks[i], part);
+        call_mapped(arena, &arena->first_stripe->map_callbacks[i], part);
 }
 
 static void notify_unmapped(struct zr_arena *arena, struct zr_bounds part)
@@ -150,9 +150,9 @@ static void notify_unmapped(struct zr_arena *arena, struct zr_bounds part)
 
 const struct zr_map_calls zr_map_callback_calls = {notify, notify_unmapping, notify_unmapped, notify_kept};
 
-/* ---- Coming and going ---------------------------------------------------------------------------------- */
+/* ---- Adding and removing callbacks --------------------------------------------------------------------- */
 
-/* No stripe is made meanwhile, and none of them maps. */
+/* While all stripes are locked, no stripe is added and no stripe maps memory. */
 static unsigned lock_stripes(struct zr_arena *first_stripe)
 {
     zr_arena_hold_unstriped(first_stripe, 1);
@@ -171,16 +171,16 @@ static void unlock_stripes(struct zr_arena *first_stripe, unsigned count)
     zr_arena_hold_unstriped(first_stripe, -1);
 }
 
-/* Tells one callback of what a stripe has mapped, or that it goes, up to `end`; *stopped gets the granule
- * where a refusal ended it. */
-static zr_result notify_present(struct zr_arena *arena, const struct zr_map_callback *callback, bool going,
-                                size_t end, size_t *stopped)
+/* Announces the mappings of a stripe up to `end` to one callback, or withdraws them. After a failure *stopped
+ * gets the granule where it happened. */
+static zr_result notify_present(struct zr_arena *arena, const struct zr_map_callback *callback,
+                                bool unmapping, size_t end, size_t *stopped)
 {
     struct zr_bounds run;
     for (size_t at = 0; (run = next_run(arena, at, end, NOTIFIED)).bytes > 0; at = run_end(arena, run)) {
         zr_result result = ZR_OK;
-        if (!going)
-            result = notify_one(arena, callback, run);
+        if (!unmapping)
+            result = call_mapped(arena, callback, run);
         else if (callback->unmapping)
             callback->unmapping(callback->argument, arena->base + run.offset_bytes, run.bytes);
         if (result != ZR_OK) {

@@ -1,4 +1,4 @@
-/* share.c: blocks for other processes, and theirs for this one. Uses backend.c. */
+/* share.c: exports blocks to other processes and imports theirs. Uses backend.c. */
 #include "alloc/front/share.h"
 
 #include "alloc/core/arena.h"
@@ -8,12 +8,13 @@
 #include "alloc/base/error.h"
 #include "alloc/plan/follow.h"
 
-/* The pieces under a block, joined where they continue one another; counts on when the room is used up. */
+/* The segments of files under a block; consecutive segments count as one. *count gets the number, even if the
+ * array is too small. */
 static zr_result export_extent(struct zr_arena *arena, const struct zr_extent *block,
                                struct zr_segment *segments, size_t *count)
 {
     size_t capacity = *count, needed = 0;
-    struct zr_segment last = {.fd = -1}; /* what joins is counted once */
+    struct zr_segment last = {.fd = -1}; /* kept here too, because the array may be full */
     size_t at = zr_range_mapping(arena->range, block->offset_bytes)->offset_bytes;
     while (at < zr_extent_end(block)) {
         const struct zr_mapping *mapping = zr_range_mapping(arena->range, at);
@@ -167,7 +168,7 @@ zr_result zr_import_release(zr_backend *backend, void *imported)
         return ZR_OK;
     if (!backend)
         return zr_fail(ZR_ERR_INVALID, "zr_import_release: backend is NULL");
-    /* One call has it from here on: another release of it finds none. */
+    /* Claim the import, so that a second release of it finds none. */
     pthread_mutex_lock(&backend->lock);
     struct zr_range *range = backend->ranges;
     while (range && (range->address != imported || !range->import))

@@ -1,10 +1,10 @@
-/* stripes.c: several arenas behind one, so that threads do not wait for one another. Uses arena.c.
+/* stripes.c: several arenas behind one handle, so that threads do not wait for each other. Uses arena.c.
  *
  * An arena for several threads begins with one stripe. A thread that keeps finding its lock held moves to
- * another stripe, with addresses, free extents, index and lock of its own, on the same backend and under the
- * same limit. Any thread frees a block in the stripe where it lies. Memory moves between stripes as whole
- * granules, through the driver, when a stripe has none left. While a trace, an observer or a plan is active,
- * all threads allocate from the first stripe, the only one that these see. */
+ * another stripe, which has addresses, free extents, index and lock of its own, on the same backend and under
+ * the same limit. Any thread frees a block in the stripe that contains it. If a stripe has no memory left,
+ * whole granules move to it from other stripes. A trace, an observer and a plan know the first stripe only,
+ * so while one is active all threads allocate from the first stripe. */
 #include "alloc/core/arena.h"
 #include "alloc/core/core.h"
 #include "alloc/core/space.h"
@@ -14,8 +14,8 @@
 #include "alloc/base/error.h"
 #include "alloc/plan/follow.h"
 
-/* When a thread moves to another stripe: a held lock adds to its count, a lock that it slept on adds more,
- * and an open lock subtracts. */
+/* Contention at which a thread moves to another stripe, and what a lock adds that was held, or that the
+ * thread slept on. An open lock subtracts 1. */
 enum { CONTENTION_MAX = 64, ADD_HELD = 8, ADD_SLEPT = 24 };
 
 /* ---- Stripes of threads -------------------------------------------------------------------------------- */
@@ -27,7 +27,7 @@ static inline struct zr_arena *stripe_in(struct zr_arena *first_stripe, unsigned
 
 __thread struct zr_thread_stripe zr_own_stripe __attribute__((tls_model("initial-exec")));
 
-/* Moves the thread to another stripe if one exists or can be made. */
+/* Moves the thread to another stripe if one exists or can be created. Returns its index. */
 static __attribute__((noinline)) unsigned change_stripe(struct zr_arena *first_stripe, unsigned count,
                                                         bool one_more)
 {
@@ -38,7 +38,8 @@ static __attribute__((noinline)) unsigned change_stripe(struct zr_arena *first_s
     return zr_own_stripe.number - 1;
 }
 
-/* The thread's stripe. A new thread avoids the first stripe, where all others began, if there is a choice. */
+/* The index of the thread's stripe. A new thread avoids the first stripe, where the others began, if there
+ * are several. */
 static inline unsigned own_stripe_index(struct zr_arena *first_stripe, unsigned count)
 {
     if (__builtin_expect(zr_own_stripe.number == 0, 0)) {
@@ -97,14 +98,14 @@ bool zr_stripes_fetch(struct zr_arena *arena, size_t bytes)
     size_t got = 0, granule = arena->granule_bytes;
     if (count == 1)
         return false;
-    /* Both ends of a block may need a granule each. Idle memory of this stripe was not enough. */
+    /* Both ends of a block may need a granule. The idle memory of this stripe was not enough. */
     size_t wanted = zr_round_up(bytes, granule) + granule;
     size_t idle = arena->granule_cache.bytes + zr_space_idle_bytes(arena);
     wanted = wanted > idle + granule ? wanted - idle : granule;
     zr_arena_give(arena);
     for (unsigned i = 0; got < wanted && i < 2 * count; i++) {
         struct zr_arena *other = stripe_in(first_stripe, i % count);
-        bool wait = i >= count; /* only if no stripe has idle memory */
+        bool wait = i >= count; /* second round: no stripe had idle memory */
         if (other == arena || (wait && (got > 0 || !other->asynchronous)))
             continue;
         zr_arena_take(other);

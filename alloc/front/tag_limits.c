@@ -1,7 +1,7 @@
-/* tag_limits.c: how many bytes there may be of each tag: a byte plan, held to at every call. Uses
+/* tag_limits.c: limits of the bytes of each tag, checked at every request: how a byte plan is enforced. Uses
  * core/arena.h.
  *
- * A bounded arena has debug hooks, so its calls come by here, and those of others do not look. */
+ * A bounded arena has the debug hooks on, so only its calls come here. */
 #include "alloc/core/arena.h"
 #include "alloc/core/registry.h"
 #include "alloc/front/front.h"
@@ -14,7 +14,7 @@
 #include "alloc/telemetry/trace.h"
 #include "alloc/telemetry/trace_format.h"
 
-/* Live bytes that a tag limit speaks of. */
+/* The live bytes that the total limit covers. */
 static size_t total_bytes(const struct zr_arena *arena)
 {
     return arena->live_bytes - arena->live_by_tag_bytes[ZR_TAG_OTHER];

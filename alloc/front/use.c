@@ -1,4 +1,4 @@
-/* use.c: blocks that other streams use than their own. Uses streams.c and follow.h. */
+/* use.c: blocks that a second stream uses. Uses streams.c and follow.h. */
 #include "alloc/base/error.h"
 #include "alloc/plan/follow.h"
 #include "alloc/core/registry.h"

@@ -1,10 +1,10 @@
-/* vacancy.c: the memory under live blocks leaves and returns; see share.h. Uses backend.c. */
+/* vacancy.c: removes and restores the memory under live blocks; see share.h. Uses backend.c. */
 #include "alloc/front/share.h"
 
 #include "alloc/core/arena.h"
 #include "alloc/core/supply.h"
 
-/* Where the tag stands in the order; order_count: nowhere. */
+/* The tag's index in the order; order_count: the tag is not in it. */
 static unsigned place_of(const zr_tag *order, unsigned order_count, unsigned tag)
 {
     unsigned place = 0;
@@ -13,8 +13,8 @@ static unsigned place_of(const zr_tag *order, unsigned order_count, unsigned tag
     return place;
 }
 
-/* The first place in the order that a block over the bytes has; order_count: they stay. *extent, the last
- * that begins at or before them, moves on with them. */
+/* The lowest index in the order among the blocks over the part; order_count: some block must keep its memory.
+ * *extent is at or before the part, and is moved forward. */
 static unsigned first_place(struct zr_bounds part, const zr_tag *order, unsigned order_count,
                             const struct zr_extent **extent)
 {
@@ -33,7 +33,7 @@ static unsigned first_place(struct zr_bounds part, const zr_tag *order, unsigned
     return first;
 }
 
-static bool can_leave(const struct zr_mapping *mapping)
+static bool can_vacate(const struct zr_mapping *mapping)
 {
     return mapping->access && zr_is_movable(mapping) && !mapping->handle->vacant &&
            mapping->handle->mappings_count == 1;
@@ -52,7 +52,7 @@ bool zr_vacancy_find(zr_arena *arena, const zr_tag *order, unsigned order_count,
     while (!found && (at = zr_granules_next(arena->granules, at, end, true)) < end) {
         const struct zr_mapping *mapping = zr_range_mapping(arena->range, at << arena->granule_shift);
         struct zr_bounds part = {mapping->offset_bytes, mapping->handle->bytes};
-        found = can_leave(mapping) && first_place(part, order, order_count, &extent) == which;
+        found = can_vacate(mapping) && first_place(part, order, order_count, &extent) == which;
         *out = (struct zr_vacancy){arena->base + part.offset_bytes, part.bytes};
         at = (part.offset_bytes + part.bytes) >> arena->granule_shift;
     }
