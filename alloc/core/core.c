@@ -186,7 +186,7 @@ static inline unsigned owner_of(struct zr_arena *arena, const struct zr_request 
 static void withdraw(struct zr_arena *arena, struct zr_extent *block, struct zr_bounds stuck)
 {
     if (stuck.bytes > 0 && !zr_slab_reserve(&arena->extents, ZR_CARVE_EXTENTS)) {
-        block->kind = ZR_EXTENT_LEAVING;
+        block->kind = ZR_EXTENT_DEFERRED;
         return;
     }
     zr_space_free(arena, block);
@@ -195,7 +195,7 @@ static void withdraw(struct zr_arena *arena, struct zr_extent *block, struct zr_
     struct zr_extent *gap = arena->first;
     while (zr_extent_end(gap) <= stuck.offset_bytes)
         gap = gap->next;
-    zr_space_carve(arena, gap, stuck)->kind = ZR_EXTENT_LEAVING;
+    zr_space_carve(arena, gap, stuck)->kind = ZR_EXTENT_DEFERRED;
 }
 
 /* Searches again if cached blocks fit better or may merge into a mapped place, and if querying the streams

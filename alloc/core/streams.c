@@ -198,7 +198,7 @@ void zr_streams_defer(struct zr_arena *arena, struct zr_extent *block)
             queue->first = use;
         queue->last = use;
     }
-    block->kind = ZR_EXTENT_LEAVING;
+    block->kind = ZR_EXTENT_DEFERRED;
     arena->deferred_bytes += block->bytes;
 }
 
@@ -265,7 +265,7 @@ static bool poll_queues(struct zr_arena *arena)
 
 void zr_streams_defer_unnumbered(struct zr_arena *arena, struct zr_extent *block)
 {
-    block->kind = ZR_EXTENT_LEAVING;
+    block->kind = ZR_EXTENT_DEFERRED;
     block->unnumbered = arena->unnumbered;
     arena->unnumbered = block;
     arena->deferred_bytes += block->bytes;

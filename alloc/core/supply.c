@@ -95,7 +95,7 @@ static zr_result create_handles(struct zr_arena *arena, size_t bytes, size_t lon
 /* ---- Unmapping ----------------------------------------------------------------------------------------- */
 
 /* A range of whole mappings that is marked as not mapped before the driver unmaps it. */
-struct leaving {
+struct unmapping {
     struct zr_bounds part;
     struct zr_handle_list handles;
     bool notified;
@@ -103,10 +103,10 @@ struct leaving {
 
 /* Marks a range of mappings that are all notified or all not notified. Mappings of a failing request, and
  * mappings that the driver kept after one, are not notified. */
-static void mark_leaving(struct zr_arena *arena, struct zr_bounds part, struct leaving *out)
+static void begin_unmap(struct zr_arena *arena, struct zr_bounds part, struct unmapping *out)
 {
-    *out = (struct leaving){.part = part,
-                            .notified = zr_range_mapping(arena->range, part.offset_bytes)->notified};
+    *out = (struct unmapping){.part = part,
+                              .notified = zr_range_mapping(arena->range, part.offset_bytes)->notified};
     for (size_t done = 0; done < part.bytes;) {
         const struct zr_mapping *mapping = zr_range_mapping(arena->range, part.offset_bytes + done);
         zr_assert(mapping->notified == out->notified);
@@ -123,44 +123,45 @@ static void mark_leaving(struct zr_arena *arena, struct zr_bounds part, struct l
 }
 
 /* Unmap failed: restore the range's state. */
-static void keep_leaving(struct zr_arena *arena, const struct leaving *leaving)
+static void undo_unmap(struct zr_arena *arena, const struct unmapping *unmapping)
 {
-    struct zr_bounds part = leaving->part;
+    struct zr_bounds part = unmapping->part;
     arena->mapped_bytes += part.bytes;
     zr_granules_set(arena->granules, part.offset_bytes >> arena->granule_shift,
                     (part.offset_bytes + part.bytes) >> arena->granule_shift, true);
     if (arena->poison)
         zr_poison_free(arena->base + part.offset_bytes, part.bytes);
-    if (leaving->notified)
+    if (unmapping->notified)
         arena->map_calls->kept(arena, part);
 }
 
 /* Unmaps the range and adds its handles to the list in address order. If the driver refuses, the range stays
  * mapped. */
-static zr_result unmap_leaving(struct zr_arena *arena, struct leaving *leaving, struct zr_handle_list *list)
+static zr_result finish_unmap(struct zr_arena *arena, struct unmapping *unmapping,
+                              struct zr_handle_list *list)
 {
-    struct zr_bounds part = leaving->part;
+    struct zr_bounds part = unmapping->part;
     struct zr_handle *handle;
     arena->backend_calls_count++;
     zr_arena_open(arena);
     zr_result result = zr_backend_unmap(arena->range, part);
     zr_arena_close(arena);
     if (result != ZR_OK) {
-        keep_leaving(arena, leaving);
+        undo_unmap(arena, unmapping);
         return result;
     }
-    if (leaving->notified)
+    if (unmapping->notified)
         arena->map_calls->unmapped(arena, part);
-    while ((handle = zr_handle_list_pop(&leaving->handles)))
+    while ((handle = zr_handle_list_pop(&unmapping->handles)))
         zr_handle_list_push(list, handle);
     return ZR_OK;
 }
 
 static zr_result unmap_range(struct zr_arena *arena, struct zr_bounds part, struct zr_handle_list *list)
 {
-    struct leaving leaving;
-    mark_leaving(arena, part, &leaving);
-    return unmap_leaving(arena, &leaving, list);
+    struct unmapping unmapping;
+    begin_unmap(arena, part, &unmapping);
+    return finish_unmap(arena, &unmapping, list);
 }
 
 /* Bytes to take, and the max bytes of one handle. */
@@ -244,7 +245,7 @@ static size_t may_part(const struct zr_arena *arena)
 
 /* Marks ranges under free extents, open ends and large ones first, up to the wanted bytes and `max_count`.
  * Returns their number. */
-static unsigned choose_in_free_extents(struct zr_arena *arena, struct want want, struct leaving *out,
+static unsigned choose_in_free_extents(struct zr_arena *arena, struct want want, struct unmapping *out,
                                        unsigned max_count)
 {
     size_t chosen_bytes = 0;
@@ -260,7 +261,7 @@ static unsigned choose_in_free_extents(struct zr_arena *arena, struct want want,
                 arena, where, (struct want){want.bytes - chosen_bytes, want.longest}, &where.end);
             if (part.bytes == 0)
                 continue;
-            mark_leaving(arena, part, &out[count++]);
+            begin_unmap(arena, part, &out[count++]);
             chosen_bytes += part.bytes;
         }
     }
@@ -271,20 +272,21 @@ static unsigned choose_in_free_extents(struct zr_arena *arena, struct want want,
 static size_t steal(struct zr_arena *arena, struct want want, struct zr_handle_list *list)
 {
     enum { AT_ONCE = 16 };
-    struct leaving leaving[AT_ONCE];
+    struct unmapping unmapping[AT_ONCE];
     size_t got = 0, max_count;
     zr_result result = ZR_OK;
     while (got < want.bytes && result == ZR_OK && (max_count = may_part(arena)) > 0) {
-        unsigned count = choose_in_free_extents(arena, (struct want){want.bytes - got, want.longest}, leaving,
-                                                max_count < AT_ONCE ? (unsigned)max_count : AT_ONCE);
+        unsigned count =
+            choose_in_free_extents(arena, (struct want){want.bytes - got, want.longest}, unmapping,
+                                   max_count < AT_ONCE ? (unsigned)max_count : AT_ONCE);
         if (count == 0)
             break;
         for (unsigned i = 0; i < count; i++) {
             if (result == ZR_OK)
-                result = unmap_leaving(arena, &leaving[i], list);
+                result = finish_unmap(arena, &unmapping[i], list);
             else
-                keep_leaving(arena, &leaving[i]);
-            got += result == ZR_OK ? leaving[i].part.bytes : 0;
+                undo_unmap(arena, &unmapping[i]);
+            got += result == ZR_OK ? unmapping[i].part.bytes : 0;
         }
     }
     return got;

@@ -92,12 +92,12 @@ static zr_result check_planned(struct zr_arena *arena, struct sums *sums)
     return result;
 }
 
-static bool is_leaving(const struct zr_arena *arena, size_t offset_bytes)
+static bool is_deferred(const struct zr_arena *arena, size_t offset_bytes)
 {
     const struct zr_extent *extent = arena->first;
     while (extent && zr_extent_end(extent) <= offset_bytes)
         extent = extent->next;
-    return extent && extent->kind == ZR_EXTENT_LEAVING;
+    return extent && extent->kind == ZR_EXTENT_DEFERRED;
 }
 
 /* Compares the bitmap and the counters with the backend's mappings. */
@@ -111,7 +111,7 @@ static zr_result check_granules(const struct zr_arena *arena)
         if (!mapping || mapping->offset_bytes != at * granule)
             return corrupt("the granule at %zu is mapped contrary to the counters", at * granule);
         bool good = mapping->access && mapping->notified;
-        bool excused = !good && (is_leaving(arena, at * granule) || zr_follow_owes(arena, at * granule));
+        bool excused = !good && (is_deferred(arena, at * granule) || zr_follow_owes(arena, at * granule));
         if (!mapping->access && !excused)
             return corrupt("the granule at %zu is mapped without access", at * granule);
         if (!mapping->notified && !excused)

@@ -24,7 +24,7 @@ void zr_follow_retire(struct zr_arena *arena, struct zr_follow_plan *plan)
         zr_region_release(arena, plan->region);
     else
         plan->region->kind =
-            ZR_EXTENT_LEAVING; /* never used again: the arena's end asks the driver once more */
+            ZR_EXTENT_DEFERRED; /* never used again: the arena's end asks the driver once more */
     plan->region = NULL;
     plan->next = arena->follow->dead;
     arena->follow->dead = plan;

@@ -13,7 +13,7 @@
 #include "alloc/core/space.h"
 #include "alloc/front/front.h"
 
-/* Records that one append may need: its extent, and one for an extent that it splits. */
+/* Records that one append may need: its extent, and the remainder of an extent that it splits. */
 enum { APPEND_EXTENTS = 2 };
 enum { ALIGNMENT_MIN = 16 };
 /* A handle is a slot in a table, whose pages take no memory until they are used. */
@@ -21,7 +21,7 @@ enum { ALIGNMENT_MIN = 16 };
 
 /* ---- All pools of the process -------------------------------------------------------------------------- */
 
-/* A change of the list holds both locks, change_lock first. A search holds only pools_lock, because fork
+/* A change of the list holds both locks, change_lock first. A search holds pools_lock only, because fork()
  * holds change_lock while it waits for pools' locks, and a map callback may search while a pool's lock is
  * held. */
 static pthread_mutex_t change_lock = PTHREAD_MUTEX_INITIALIZER, pools_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -88,7 +88,7 @@ static void delist(struct zr_contiguous *pool)
     zr_lock_release(&pool->arena->lock);
 }
 
-/* lock: pool->view */
+/* Finds the entry that contains the offset. lock: pool->view */
 static bool find_entry(const struct zr_contiguous *pool, size_t offset_bytes, struct zr_block_info *out)
 {
     const struct zr_pool_extent *extent = pool->first;
@@ -302,13 +302,13 @@ static zr_result check_request(const struct zr_contiguous *pool, const struct zr
     return ZR_OK;
 }
 
-/* Places the extent after the last entry and maps granules. *after: the last extent before it. The same
- * stream's leaving extents may be overwritten. */
+/* Places the extent after the last entry and maps granules. *after gets the last extent before it. Pending
+ * extents of the same stream may be overwritten. */
 static zr_result find_place(struct zr_contiguous *pool, struct zr_pool_extent *extent,
                             struct zr_pool_extent **after)
 {
     struct zr_pool_extent *last = pool->last;
-    while (last && last->kind == ZR_POOL_EXTENT_LEAVING && last->stream == extent->stream)
+    while (last && last->kind == ZR_POOL_EXTENT_PENDING && last->stream == extent->stream)
         last = last->previous;
     *after = last;
     extent->offset_bytes = zr_round_up(last ? zr_pool_extent_end(last) : 0, extent->alignment);
@@ -333,7 +333,7 @@ static zr_result report_exhausted(struct zr_contiguous *pool, zr_result result, 
         cause);
 }
 
-/* lock: pool->lock */
+/* Appends an entry. lock: pool->lock */
 static zr_result append(struct zr_contiguous *pool, const struct zr_pool_extent *like,
                         struct zr_pool_extent **out)
 {
@@ -344,10 +344,10 @@ static zr_result append(struct zr_contiguous *pool, const struct zr_pool_extent 
     if (!zr_slab_reserve(&pool->extents, APPEND_EXTENTS))
         return ZR_ERR_HOST_MEMORY;
     zr_result result = find_place(pool, &wanted, &after);
-    /* Retry after waiting for leaving extents and releasing idle granules, if there are any. */
-    bool more = pool->leaving || (result == ZR_ERR_MEMORY && zr_contiguous_idle_bytes(pool) > 0);
+    /* Retry after waiting for pending extents and releasing idle granules, if there are any. */
+    bool more = pool->first_pending || (result == ZR_ERR_MEMORY && zr_contiguous_idle_bytes(pool) > 0);
     if ((result == ZR_ERR_MEMORY || result == ZR_ERR_ADDRESSES) && more) {
-        zr_contiguous_finish_leaving(pool, true);
+        zr_contiguous_finish_pending(pool, true);
         if (result == ZR_ERR_MEMORY)
             zr_contiguous_release_idle(pool, 0);
         result = find_place(pool, &wanted, &after);
@@ -415,7 +415,7 @@ zr_result zr_contiguous_free(zr_contiguous *pool, zr_entry entry)
     } else if (result == ZR_OK) {
         slot_give(pool, extent);
         pool->entries_count--;
-        zr_pool_extent_leave(pool, extent);
+        zr_pool_extent_defer(pool, extent);
         zr_contiguous_poll(pool, extent->stream);
     }
     release_pool(pool);
@@ -472,17 +472,17 @@ zr_result zr_contiguous_compact(zr_contiguous *pool)
     if (!pool)
         return zr_fail(ZR_ERR_INVALID, "zr_contiguous_compact: pool is NULL");
     zr_lock_acquire(&pool->lock);
-    zr_result result = zr_contiguous_finish_leaving(pool, true);
+    zr_result result = zr_contiguous_finish_pending(pool, true);
     if (result == ZR_OK)
         result = zr_contiguous_move_down(pool);
-    char words[512];
+    char reason[512];
     if (result != ZR_OK)
-        snprintf(words, sizeof words, "%s", zr_last_error());
-    zr_result finished = zr_contiguous_finish_leaving(pool, true);
+        snprintf(reason, sizeof reason, "%s", zr_last_error());
+    zr_result finished = zr_contiguous_finish_pending(pool, true);
     if (finished == ZR_OK)
         finished = zr_contiguous_release_idle(pool, pool->keep_bytes);
     release_pool(pool);
-    return result == ZR_OK ? finished : zr_fail(result, "%s", words);
+    return result == ZR_OK ? finished : zr_fail(result, "%s", reason);
 }
 
 zr_result zr_contiguous_trim(zr_contiguous *pool, size_t keep_bytes, size_t *released_bytes)
@@ -493,7 +493,7 @@ zr_result zr_contiguous_trim(zr_contiguous *pool, size_t keep_bytes, size_t *rel
         return zr_fail(ZR_ERR_INVALID, "zr_contiguous_trim: pool is NULL");
     zr_lock_acquire(&pool->lock);
     size_t held_bytes = pool->held_bytes;
-    zr_contiguous_finish_leaving(pool, false);
+    zr_contiguous_finish_pending(pool, false);
     zr_result result = zr_contiguous_release_idle(pool, keep_bytes);
     if (released_bytes)
         *released_bytes = held_bytes - pool->held_bytes;
@@ -534,8 +534,8 @@ zr_result zr_contiguous_get_stats(zr_contiguous *pool, struct zr_contiguous_stat
 #define corrupt(...) zr_fail(ZR_ERR_CORRUPT, __VA_ARGS__)
 
 struct sums {
-    size_t live_bytes, requested_bytes, pending_bytes, entries_count, borrowed_count, leaving_count;
-    size_t touched_count, touched_end; /* granules; the first granule not counted yet */
+    size_t live_bytes, requested_bytes, pending_bytes, entries_count, borrowed_count, pending_count;
+    size_t touched_count, touched_end; /* in granules; end: the first granule not counted yet */
 };
 
 static zr_result check_pool_extent(const struct zr_contiguous *pool, const struct zr_pool_extent *extent,
@@ -568,8 +568,8 @@ static zr_result check_pool_extent(const struct zr_contiguous *pool, const struc
     sums->requested_bytes += live ? extent->requested_bytes : 0;
     sums->entries_count += live;
     sums->borrowed_count += live && extent->borrows_count > 0;
-    sums->leaving_count += !live;
-    sums->pending_bytes += extent->kind == ZR_POOL_EXTENT_LEAVING ? extent->bytes : 0;
+    sums->pending_count += !live;
+    sums->pending_bytes += extent->kind == ZR_POOL_EXTENT_PENDING ? extent->bytes : 0;
     return ZR_OK;
 }
 
@@ -584,8 +584,8 @@ static zr_result check_granules(const struct zr_contiguous *pool)
         if (handle->bytes != pool->granule_bytes || handle->mappings_count == 0)
             return corrupt("the mapping at %zu of pool \"%s\" is not one granule", at, pool->name);
         mapped_bytes += pool->granule_bytes;
-        held_bytes += pool->granule_bytes /
-                      handle->mappings_count; /* a granule with an alias is counted as two halves */
+        /* Each mapping of an aliased granule counts as a half. */
+        held_bytes += pool->granule_bytes / handle->mappings_count;
     }
     if (mapped_bytes != pool->mapped_bytes ||
         pool->range->mappings_count * pool->granule_bytes != mapped_bytes)
@@ -597,28 +597,28 @@ static zr_result check_granules(const struct zr_contiguous *pool)
     return ZR_OK;
 }
 
-/* lock: pool->lock */
+/* Checks every invariant of the pool. lock: pool->lock */
 static zr_result check(const struct zr_contiguous *pool)
 {
     struct sums sums = {0};
-    size_t leaving_count = 0;
+    size_t pending_count = 0;
     for (const struct zr_pool_extent *extent = pool->first; extent; extent = extent->next) {
         zr_result result = check_pool_extent(pool, extent, &sums);
         if (result != ZR_OK)
             return result;
     }
-    for (const struct zr_pool_extent *extent = pool->leaving; extent; extent = extent->next_leaving)
-        leaving_count++;
+    for (const struct zr_pool_extent *extent = pool->first_pending; extent; extent = extent->next_pending)
+        pending_count++;
     if (sums.live_bytes != pool->live_bytes || sums.requested_bytes != pool->requested_bytes ||
         sums.pending_bytes != pool->pending_bytes || sums.entries_count != pool->entries_count ||
         sums.borrowed_count != pool->borrowed_count)
         return corrupt("%zu bytes in %zu entries of pool \"%s\" are live; the counters have %zu in %zu",
                        sums.live_bytes, sums.entries_count, pool->name, pool->live_bytes,
                        pool->entries_count);
-    if (sums.leaving_count != leaving_count || sums.touched_count != pool->touched_count)
+    if (sums.pending_count != pending_count || sums.touched_count != pool->touched_count)
         return corrupt(
             "%zu extents of pool \"%s\" are left and %zu granules in use; the counters have %zu and %zu",
-            sums.leaving_count, pool->name, sums.touched_count, leaving_count, pool->touched_count);
+            sums.pending_count, pool->name, sums.touched_count, pending_count, pool->touched_count);
     return check_granules(pool);
 }
 

@@ -1,10 +1,10 @@
-/* contiguous_compact.c: moving a contiguous pool's entries down, in order. Uses contiguous_space.c.
+/* contiguous_compact.c: moves a contiguous pool's entries down, in order. Uses contiguous_space.c.
  *
- * An entry whose old and new addresses begin on a granule is moved by mapping: its whole granules are also
- * mapped at the new place, and unmapped at the old place when the stream has passed. Meanwhile both addresses
- * show the same bytes. If the places overlap, the entry first moves to free addresses after the last entry.
- * Any other entry is copied in its own stream: at once if the places do not overlap, else in steps. The
- * entry's address changes only after all its bytes are at the new place. */
+ * If the old and the new address of an entry begin on a granule, the entry is moved by mapping: its whole
+ * granules are mapped at the new place too, and unmapped at the old place after its stream has passed. Until
+ * then both addresses show the same bytes. If the places overlap, the entry first moves to free addresses
+ * after the last entry. Any other entry is copied in its own stream, in one copy if the places do not
+ * overlap, else in steps. The entry's address changes after all its bytes are at the new place. */
 #include "alloc/pool/contiguous.h"
 
 #include <stdio.h>
@@ -13,8 +13,8 @@
 #include "alloc/base/poison.h"
 #include "alloc/core/space.h"
 
-/* Records that one move may need: two for leaving parts of the old extent, one for a split extent, one alias.
- */
+/* Records that one move may need: two for pending parts of the old extent, one for a split extent, one for an
+ * alias. */
 enum { MOVE_EXTENTS = 4 };
 
 /* A step below this share of a granule is copied through a bounce granule: twice the bytes in fewer calls. */
@@ -23,7 +23,7 @@ enum { SMALL_STEP_SHARE = 8 };
 /* One compaction. */
 struct compaction {
     struct zr_contiguous *pool;
-    struct zr_pool_extent *bounce; /* NULL: none yet */
+    struct zr_pool_extent *bounce; /* NULL: no bounce granule yet */
 };
 
 /* A copy within the pool's range. */
@@ -31,8 +31,8 @@ struct move {
     size_t to, from, bytes;
 };
 
-/* Links a copy of `like` in address order after `after`, as a leaving extent. lock: pool->view as well */
-static struct zr_pool_extent *link_leaving(struct zr_contiguous *pool, const struct zr_pool_extent *like,
+/* Links a copy of `like` in address order after `after` and makes it pending. lock: also pool->view */
+static struct zr_pool_extent *link_pending(struct zr_contiguous *pool, const struct zr_pool_extent *like,
                                            struct zr_pool_extent *after)
 {
     struct zr_pool_extent *extent = zr_slab_take(&pool->extents);
@@ -40,7 +40,7 @@ static struct zr_pool_extent *link_leaving(struct zr_contiguous *pool, const str
     while (after && after->next && zr_pool_extent_end(after->next) <= extent->offset_bytes)
         after = after->next;
     zr_pool_extent_link(pool, extent, after);
-    zr_pool_extent_leave(pool, extent);
+    zr_pool_extent_defer(pool, extent);
     return extent;
 }
 
@@ -52,8 +52,8 @@ static struct zr_pool_extent *last_before(const struct zr_contiguous *pool, size
     return extent;
 }
 
-/* Moves the entry's extent to `to`, after `after`, where its contents already are. The unneeded part of the
- * old extent becomes a leaving extent, its first `aliased_bytes` an alias. */
+/* Moves the entry's extent to `to`, where its contents already are, after `after`. The rest of the old extent
+ * becomes pending, its first `aliased_bytes` as an alias. */
 static void place_at(struct zr_contiguous *pool, struct zr_pool_extent *extent, size_t to,
                      size_t aliased_bytes, struct zr_pool_extent *after)
 {
@@ -68,15 +68,15 @@ static void place_at(struct zr_contiguous *pool, struct zr_pool_extent *extent, 
     if (aliased_bytes > 0) {
         old.bytes = aliased_bytes;
         old.kind = ZR_POOL_EXTENT_ALIAS;
-        after = link_leaving(pool, &old, after);
+        after = link_pending(pool, &old, after);
         old.offset_bytes += aliased_bytes;
     }
-    old.kind = ZR_POOL_EXTENT_LEAVING;
+    old.kind = ZR_POOL_EXTENT_PENDING;
     if (to < old.offset_bytes && zr_pool_extent_end(extent) > old.offset_bytes)
         old.offset_bytes = zr_pool_extent_end(extent);
     old.bytes = old_end - old.offset_bytes;
     if (old.bytes > 0)
-        link_leaving(pool, &old, after);
+        link_pending(pool, &old, after);
     zr_lock_release(&pool->view);
 }
 
@@ -88,12 +88,12 @@ static zr_result copy(struct zr_contiguous *pool, struct move move, uint64_t str
                                                             .stream = stream});
 }
 
-/* Maps granules under an extent that will be written; uses the pool's own idle and leaving granules if the
- * arena has no others. */
+/* Maps granules under a part that will be written. If the arena has none left, uses the pool's idle and
+ * pending granules. */
 static zr_result map_under(struct zr_contiguous *pool, struct zr_bounds part)
 {
     zr_result result = zr_contiguous_back(pool, part);
-    if (result == ZR_ERR_MEMORY && zr_contiguous_finish_leaving(pool, true) == ZR_OK &&
+    if (result == ZR_ERR_MEMORY && zr_contiguous_finish_pending(pool, true) == ZR_OK &&
         zr_contiguous_release_idle(pool, 0) == ZR_OK)
         result = zr_contiguous_back(pool, part);
     return result;
@@ -117,11 +117,11 @@ static void remove_second_mapping(struct zr_contiguous *pool, const struct zr_po
                                    .stream = extent->stream,
                                    .kind = ZR_POOL_EXTENT_ALIAS};
     zr_lock_acquire(&pool->view);
-    link_leaving(pool, &alias, last_before(pool, part.offset_bytes));
+    link_pending(pool, &alias, last_before(pool, part.offset_bytes));
     zr_lock_release(&pool->view);
 }
 
-/* Maps all whole granules of the entry also at `to`, or none. */
+/* Maps all whole granules of the entry at `to` too, or none of them. */
 static zr_result add_second_mapping(struct zr_contiguous *pool, const struct zr_pool_extent *extent,
                                     size_t to)
 {
@@ -148,7 +148,7 @@ static zr_result add_second_mapping(struct zr_contiguous *pool, const struct zr_
     return result;
 }
 
-/* Between extents that do not share a granule. */
+/* Moves an entry by mapping to a place that shares no granule with it. */
 static zr_result remap(struct zr_contiguous *pool, struct zr_pool_extent *extent, size_t to,
                        struct zr_pool_extent *after)
 {
@@ -156,7 +156,7 @@ static zr_result remap(struct zr_contiguous *pool, struct zr_pool_extent *extent
     size_t rest = extent->requested_bytes > whole ? extent->requested_bytes - whole : 0;
     zr_result result =
         zr_contiguous_clear(pool, zr_whole_around(pool, (struct zr_bounds){to, extent->bytes}), NULL);
-    if (result == ZR_OK) /* idle granules make room */
+    if (result == ZR_OK) /* idle granules are in the way */
         result = zr_contiguous_release(pool, (struct zr_bounds){to, whole}, SIZE_MAX);
     if (result == ZR_OK && extent->bytes > whole)
         result = map_under(pool, (struct zr_bounds){to + whole, extent->bytes - whole});
@@ -187,13 +187,14 @@ static bool can_remap(const struct zr_contiguous *pool, const struct zr_pool_ext
 
 /* ---- Moves by copying ---------------------------------------------------------------------------------- */
 
-/* Waits until a stream has finished all submitted work. */
+/* Waits until all submitted work of a stream has finished. */
 static zr_result drain(struct zr_contiguous *pool, uint64_t stream)
 {
     return pool->backend->can.synchronous ? ZR_OK : zr_contiguous_stream_wait(pool, stream);
 }
 
-/* Provides a bounce granule after all mappings, for use in the stream. False: no granule or addresses. */
+/* Provides a bounce granule after all mappings, for use in the stream. False: no granule or no addresses are
+ * left. */
 static bool get_bounce(struct compaction *compaction, uint64_t stream)
 {
     struct zr_contiguous *pool = compaction->pool;
@@ -231,10 +232,10 @@ static void end_bounce(struct compaction *compaction)
     struct zr_pool_extent *before = bounce->previous;
     zr_lock_acquire(&pool->view);
     zr_pool_extent_unlink(pool, bounce);
-    bounce->kind = ZR_POOL_EXTENT_LEAVING;
+    bounce->kind = ZR_POOL_EXTENT_PENDING;
     zr_pool_extent_link(pool, bounce, before);
     zr_lock_release(&pool->view);
-    zr_pool_extent_leave(pool, bounce);
+    zr_pool_extent_defer(pool, bounce);
 }
 
 static zr_result copy_step(struct compaction *compaction, struct move move, uint64_t stream, bool by_bounce)

@@ -1,7 +1,7 @@
-/* contiguous_space.c: a contiguous pool's extents, the granules beneath them, and extents that streams still
- * use. Uses backend.c and the arena's granules; see contiguous.h.
+/* contiguous_space.c: a contiguous pool's extents, the granules under them, and pending extents. Uses
+ * backend.c and the arena's granules; see contiguous.h.
  *
- * The arena supplies granules one by one, so that each can be released separately. */
+ * The pool takes granules as single handles, so that each can be released separately. */
 #include "alloc/pool/contiguous.h"
 
 #include <string.h>
@@ -15,7 +15,7 @@
 
 /* ---- Extents ------------------------------------------------------------------------------------------- */
 
-/* The number of granules that a linked extent touches and its neighbours do not. */
+/* The number of granules that a linked extent touches and its neighbours do not touch. */
 static size_t exclusive_granules(const struct zr_contiguous *pool, const struct zr_pool_extent *extent)
 {
     size_t granule_bytes = pool->granule_bytes;
@@ -30,7 +30,7 @@ static size_t exclusive_granules(const struct zr_contiguous *pool, const struct 
 
 static void count(struct zr_contiguous *pool, const struct zr_pool_extent *extent)
 {
-    if (extent->kind == ZR_POOL_EXTENT_LEAVING)
+    if (extent->kind == ZR_POOL_EXTENT_PENDING)
         pool->pending_bytes += extent->bytes;
     if (extent->kind != ZR_POOL_EXTENT_LIVE)
         return;
@@ -42,7 +42,7 @@ static void count(struct zr_contiguous *pool, const struct zr_pool_extent *exten
 
 static void uncount(struct zr_contiguous *pool, const struct zr_pool_extent *extent)
 {
-    if (extent->kind == ZR_POOL_EXTENT_LEAVING)
+    if (extent->kind == ZR_POOL_EXTENT_PENDING)
         pool->pending_bytes -= extent->bytes;
     if (extent->kind != ZR_POOL_EXTENT_LIVE)
         return;
@@ -71,24 +71,24 @@ void zr_pool_extent_unlink(struct zr_contiguous *pool, struct zr_pool_extent *ex
     uncount(pool, extent);
 }
 
-static void leaving_append(struct zr_contiguous *pool, struct zr_pool_extent *extent)
+static void append_pending(struct zr_contiguous *pool, struct zr_pool_extent *extent)
 {
-    extent->next_leaving = NULL;
-    *(pool->leaving_last ? &pool->leaving_last->next_leaving : &pool->leaving) = extent;
-    pool->leaving_last = extent;
+    extent->next_pending = NULL;
+    *(pool->last_pending ? &pool->last_pending->next_pending : &pool->first_pending) = extent;
+    pool->last_pending = extent;
 }
 
-/* Removes an extent from the list of leaving extents and frees its record. */
-static void remove_leaving(struct zr_contiguous *pool, struct zr_pool_extent *extent)
+/* Removes an extent from the list of pending extents and frees its record. */
+static void remove_pending(struct zr_contiguous *pool, struct zr_pool_extent *extent)
 {
-    struct zr_pool_extent *before = NULL, **link = &pool->leaving;
+    struct zr_pool_extent *before = NULL, **link = &pool->first_pending;
     while (*link != extent) {
         before = *link;
-        link = &before->next_leaving;
+        link = &before->next_pending;
     }
-    *link = extent->next_leaving;
-    if (pool->leaving_last == extent)
-        pool->leaving_last = before;
+    *link = extent->next_pending;
+    if (pool->last_pending == extent)
+        pool->last_pending = before;
     zr_slab_give(&pool->extents, extent);
 }
 
@@ -102,14 +102,14 @@ void zr_pool_extent_claim(struct zr_contiguous *pool, struct zr_pool_extent *ext
     for (; each && each->offset_bytes < end; each = next) {
         size_t each_end = zr_pool_extent_end(each);
         next = each->next;
-        zr_assert(each->kind == ZR_POOL_EXTENT_LEAVING && each->stream == extent->stream);
+        zr_assert(each->kind == ZR_POOL_EXTENT_PENDING && each->stream == extent->stream);
         zr_pool_extent_unlink(pool, each);
         if (each_end > end) {
             rest = each;
             if (each->offset_bytes < start) {
                 rest = zr_slab_take(&pool->extents);
                 *rest = *each;
-                leaving_append(pool, rest);
+                append_pending(pool, rest);
             }
         }
         if (each->offset_bytes < start) {
@@ -117,7 +117,7 @@ void zr_pool_extent_claim(struct zr_contiguous *pool, struct zr_pool_extent *ext
             zr_pool_extent_link(pool, each, after);
             after = each;
         } else if (each != rest) {
-            remove_leaving(pool, each);
+            remove_pending(pool, each);
         }
         if (rest) {
             rest->offset_bytes = end;
@@ -138,7 +138,7 @@ void zr_contiguous_publish(struct zr_contiguous *pool)
     struct zr_arena *arena = pool->arena;
     struct zr_pool_counters *counters = &pool->counters;
     size_t used_bytes = pool->live_bytes + pool->pending_bytes;
-    /* During a move idle granules may be counted twice. */
+    /* During a move the idle bytes may count a granule twice. */
     size_t max_idle_bytes = pool->held_bytes > used_bytes ? pool->held_bytes - used_bytes : 0;
     size_t idle_bytes = zr_contiguous_idle_bytes(pool);
     zr_lock_acquire(&arena->lock);
@@ -146,7 +146,7 @@ void zr_contiguous_publish(struct zr_contiguous *pool)
         memcpy(arena->peak_by_tag_bytes, arena->live_by_tag_bytes, sizeof arena->peak_by_tag_bytes);
         arena->at_peak = false;
     }
-    size_t grown_bytes = pool->live_bytes - counters->live_bytes; /* modulo 2^64, as the sums */
+    size_t grown_bytes = pool->live_bytes - counters->live_bytes; /* modulo 2^64, like the sums */
     arena->live_bytes += grown_bytes;
     arena->live_by_tag_bytes[pool->tag] += grown_bytes;
     arena->promised_by_tag_bytes[pool->tag] -= pool->promise_over_bytes;
@@ -222,7 +222,7 @@ static void lower_end(struct zr_contiguous *pool)
     pool->mapped_end_bytes = end;
 }
 
-/* Unmaps granules, of which all or none are notified. A granule without another mapping returns to the arena.
+/* Unmaps granules that are all notified or all not. A granule without another mapping returns to the arena.
  */
 static zr_result unmap(struct zr_contiguous *pool, struct zr_bounds part)
 {
@@ -267,7 +267,7 @@ zr_result zr_contiguous_notify(struct zr_contiguous *pool, struct zr_bounds part
     return ZR_OK;
 }
 
-/* Sets access for the extent's new mappings, run by run. */
+/* Sets access for the part's new mappings, run by run, and notifies the map callback. */
 static zr_result set_access(struct zr_contiguous *pool, struct zr_bounds part)
 {
     size_t granule_bytes = pool->granule_bytes, end = part.offset_bytes + part.bytes;
@@ -290,7 +290,7 @@ static zr_result set_access(struct zr_contiguous *pool, struct zr_bounds part)
     return ZR_OK;
 }
 
-/* Maps handles of the list where the extent has no granule; stops at the first failure. */
+/* Maps handles of the list where the part has no granule. Stops at the first failure. */
 static zr_result map_missing(struct zr_contiguous *pool, struct zr_bounds part, struct zr_handle_list *list)
 {
     for (size_t at = part.offset_bytes; at < part.offset_bytes + part.bytes; at += pool->granule_bytes) {
@@ -384,9 +384,10 @@ zr_result zr_contiguous_release_idle(struct zr_contiguous *pool, size_t keep_byt
     }
 }
 
-/* ---- Leaving extents ----------------------------------------------------------------------------------- */
+/* ---- Pending extents ----------------------------------------------------------------------------------- */
 
-/* Records the point in the stream after which the extent is unused. A failed record is tried again later. */
+/* Records the point in the stream after which the extent is unused. After a failure, a later call tries
+ * again. */
 static void record(struct zr_contiguous *pool, struct zr_pool_extent *extent)
 {
     if (extent->recorded)
@@ -398,28 +399,28 @@ static void record(struct zr_contiguous *pool, struct zr_pool_extent *extent)
     }
 }
 
-/* Whether recording the event can wait: a pool that keeps all its memory frees the extent only for other
- * streams, while the extent's own stream reuses it at once, without an event. */
-static bool is_deferred(const struct zr_contiguous *pool, const struct zr_pool_extent *extent,
-                        uint64_t stream)
+/* Whether recording the event can wait. In a pool that keeps all its memory only other streams need the
+ * event; the extent's own stream reuses the extent without it. */
+static bool event_can_wait(const struct zr_contiguous *pool, const struct zr_pool_extent *extent,
+                           uint64_t stream)
 {
-    return pool->keep_bytes == SIZE_MAX && extent->kind == ZR_POOL_EXTENT_LEAVING &&
+    return pool->keep_bytes == SIZE_MAX && extent->kind == ZR_POOL_EXTENT_PENDING &&
            extent->stream == stream && !pool->backend->can.synchronous;
 }
 
-void zr_pool_extent_leave(struct zr_contiguous *pool, struct zr_pool_extent *extent)
+void zr_pool_extent_defer(struct zr_contiguous *pool, struct zr_pool_extent *extent)
 {
     if (extent->kind == ZR_POOL_EXTENT_LIVE) {
         uncount(pool, extent);
         zr_lock_acquire(&pool->view);
-        extent->kind = ZR_POOL_EXTENT_LEAVING;
+        extent->kind = ZR_POOL_EXTENT_PENDING;
         zr_lock_release(&pool->view);
         count(pool, extent);
     }
     extent->recorded = false;
-    if (!is_deferred(pool, extent, extent->stream))
+    if (!event_can_wait(pool, extent, extent->stream))
         record(pool, extent);
-    leaving_append(pool, extent);
+    append_pending(pool, extent);
 }
 
 static bool has_passed(struct zr_contiguous *pool, struct zr_pool_extent *extent)
@@ -439,7 +440,7 @@ static zr_result wait_for(struct zr_contiguous *pool, struct zr_pool_extent *ext
 
 /* Frees an extent that its stream has passed. Idle granules beyond keep_bytes return to the arena, or stay
  * idle if the driver does not unmap them. */
-static zr_result end_leaving(struct zr_contiguous *pool, struct zr_pool_extent *extent)
+static zr_result end_pending(struct zr_contiguous *pool, struct zr_pool_extent *extent)
 {
     struct zr_pool_extent *before = extent->previous, *after = extent->next;
     struct zr_bounds all = {extent->offset_bytes, extent->bytes};
@@ -452,7 +453,7 @@ static zr_result end_leaving(struct zr_contiguous *pool, struct zr_pool_extent *
     }
     zr_lock_acquire(&pool->view);
     zr_pool_extent_unlink(pool, extent);
-    remove_leaving(pool, extent);
+    remove_pending(pool, extent);
     zr_lock_release(&pool->view);
     size_t idle_bytes = zr_contiguous_idle_bytes(pool);
     if (idle_bytes > pool->keep_bytes)
@@ -460,17 +461,18 @@ static zr_result end_leaving(struct zr_contiguous *pool, struct zr_pool_extent *
     return ZR_OK;
 }
 
-/* `stream`: the requesting stream, which may reuse its own leaving extents; NULL: no such stream. */
-static zr_result finish_leaving(struct zr_contiguous *pool, bool wait, const uint64_t *stream)
+/* Frees pending extents. `stream`: the requesting stream, which may reuse its own pending extents; NULL:
+ * none. */
+static zr_result finish_pending(struct zr_contiguous *pool, bool wait, const uint64_t *stream)
 {
     zr_result result = ZR_OK;
     struct zr_pool_extent *next;
-    const struct zr_pool_extent *busy = NULL; /* its stream has not passed it, nor later extents */
-    for (struct zr_pool_extent *extent = pool->leaving; extent; extent = next) {
+    const struct zr_pool_extent *busy = NULL; /* its stream has passed no later extent either */
+    for (struct zr_pool_extent *extent = pool->first_pending; extent; extent = next) {
         zr_result one = ZR_OK;
         bool passed = false;
-        next = extent->next_leaving;
-        if (stream && is_deferred(pool, extent, *stream)) {
+        next = extent->next_pending;
+        if (stream && event_can_wait(pool, extent, *stream)) {
             passed = false;
         } else if (wait) {
             one = wait_for(pool, extent);
@@ -480,35 +482,35 @@ static zr_result finish_leaving(struct zr_contiguous *pool, bool wait, const uin
             busy = passed ? busy : extent;
         }
         if (passed)
-            one = end_leaving(pool, extent);
+            one = end_pending(pool, extent);
         result = result == ZR_OK ? one : result;
     }
     return result;
 }
 
-zr_result zr_contiguous_finish_leaving(struct zr_contiguous *pool, bool wait)
+zr_result zr_contiguous_finish_pending(struct zr_contiguous *pool, bool wait)
 {
-    return finish_leaving(pool, wait, NULL);
+    return finish_pending(pool, wait, NULL);
 }
 
 void zr_contiguous_poll(struct zr_contiguous *pool, uint64_t stream)
 {
-    finish_leaving(pool, false, &stream);
+    finish_pending(pool, false, &stream);
 }
 
 zr_result zr_contiguous_clear(struct zr_contiguous *pool, struct zr_bounds part,
                               const uint64_t *except_stream)
 {
     struct zr_pool_extent *next;
-    for (struct zr_pool_extent *extent = pool->leaving; extent; extent = next) {
-        next = extent->next_leaving;
+    for (struct zr_pool_extent *extent = pool->first_pending; extent; extent = next) {
+        next = extent->next_pending;
         if (extent->offset_bytes >= part.offset_bytes + part.bytes ||
             zr_pool_extent_end(extent) <= part.offset_bytes ||
-            (extent->kind == ZR_POOL_EXTENT_LEAVING && except_stream && extent->stream == *except_stream))
+            (extent->kind == ZR_POOL_EXTENT_PENDING && except_stream && extent->stream == *except_stream))
             continue;
         zr_result result = wait_for(pool, extent);
         if (result == ZR_OK)
-            result = end_leaving(pool, extent);
+            result = end_pending(pool, extent);
         if (result != ZR_OK)
             return result;
     }
@@ -519,7 +521,7 @@ zr_result zr_contiguous_clear(struct zr_contiguous *pool, struct zr_bounds part,
 
 static bool is_aliased(const struct zr_contiguous *pool, size_t offset_bytes)
 {
-    for (const struct zr_pool_extent *extent = pool->leaving; extent; extent = extent->next_leaving)
+    for (const struct zr_pool_extent *extent = pool->first_pending; extent; extent = extent->next_pending)
         if (extent->kind == ZR_POOL_EXTENT_ALIAS && offset_bytes >= extent->offset_bytes &&
             offset_bytes < zr_pool_extent_end(extent))
             return true;
@@ -545,10 +547,11 @@ static void abandon(struct zr_contiguous *pool, bool in_use)
     give(pool, &list);
 }
 
-/* Whether another device's stream may use the pool, which synchronizing this device does not wait for. */
+/* Whether a stream of another device may use the pool. Synchronizing this device does not wait for such
+ * streams. */
 static bool used_elsewhere(const struct zr_contiguous *pool)
 {
-    for (const struct zr_pool_extent *extent = pool->leaving; extent; extent = extent->next_leaving)
+    for (const struct zr_pool_extent *extent = pool->first_pending; extent; extent = extent->next_pending)
         if (zr_backend_stream_elsewhere(pool->backend, extent->stream))
             return true;
     for (const struct zr_pool_extent *extent = pool->first; extent; extent = extent->next)
@@ -562,12 +565,12 @@ static bool used_elsewhere(const struct zr_contiguous *pool)
 bool zr_contiguous_release_all(struct zr_contiguous *pool)
 {
     struct zr_bounds all = {0, pool->mapped_end_bytes};
-    /* Streams may use live entries, too. Retry once, because a destroyed pool has no later attempt. */
+    /* Streams may use live entries too. A destroyed pool has no later attempt, so retry once. */
     bool passed = pool->backend->can.synchronous || pool->mapped_bytes == 0 ||
                   zr_backend_synchronize(pool->backend) == ZR_OK ||
                   zr_backend_synchronize(pool->backend) == ZR_OK;
     if (passed) {
-        zr_contiguous_finish_leaving(pool, true);
+        zr_contiguous_finish_pending(pool, true);
         passed = !used_elsewhere(pool);
     }
     pool->live_bytes = pool->requested_bytes = pool->pending_bytes = 0;
@@ -576,9 +579,9 @@ bool zr_contiguous_release_all(struct zr_contiguous *pool)
         abandon(pool, true);
         return false;
     }
-    /* Release aliases first: two mappings of a granule must not be unmapped in one call, because the last one
-     * returns the granule. */
-    for (const struct zr_pool_extent *extent = pool->leaving; extent; extent = extent->next_leaving)
+    /* Release aliases first. One call must not unmap two mappings of a granule, because unmapping the last
+     * mapping returns the granule. */
+    for (const struct zr_pool_extent *extent = pool->first_pending; extent; extent = extent->next_pending)
         if (extent->kind == ZR_POOL_EXTENT_ALIAS)
             zr_contiguous_release(pool, (struct zr_bounds){extent->offset_bytes, extent->bytes}, SIZE_MAX);
     zr_contiguous_release(pool, all, SIZE_MAX);

@@ -12,15 +12,15 @@
 #include "alloc/base/option.h"
 #include "alloc/base/system/fork.h"
 
-/* Maximum sleep between checks of an acquired buffer, and of a stream's event. */
+/* Max sleep between checks of an acquired buffer, and of a stream's event. */
 static const uint64_t held_check_ns = 1000000000ull, stream_check_ns = 50000;
 
 struct buffer {
-    uint64_t stream;              /* the last user */
-    struct zr_stream_point point; /* of the release */
+    uint64_t stream;              /* the stream that used it last */
+    struct zr_stream_point point; /* recorded at the release */
     bool acquired;
-    bool used;               /* a stream may be using it */
-    bool recorded;           /* `point` is valid; else only an idle device shows that the use has ended */
+    bool used;     /* a stream may still use the buffer */
+    bool recorded; /* `point` is valid; if not, only waiting for the stream shows that the use has ended */
     uint32_t release_number; /* number of the last release */
 };
 
@@ -32,10 +32,10 @@ struct zr_ring {
     char *memory;
     size_t stride_bytes, memory_bytes, record_bytes;
     unsigned buffers_count;
-    struct zr_ring *younger, *older; /* all rings of the process; lock: that of the list */
+    struct zr_ring *younger, *older; /* list of all rings; lock: rings_lock */
 
-    _Atomic uint32_t releases; /* changed under the lock, slept on without */
-    struct zr_lock lock;       /* everything below */
+    _Atomic uint32_t releases; /* changes need the lock; waiting threads sleep on it without */
+    struct zr_lock lock;       /* covers all fields below */
     unsigned next;             /* the next buffer to acquire */
     unsigned acquired_count, waiting_count;
     struct buffer buffers[];
@@ -56,7 +56,7 @@ static void before_fork(struct zr_fork_locks *locks)
 static void after_fork(struct zr_fork_locks *locks)
 {
     for (struct zr_ring *ring = rings; ring; ring = ring->older) {
-        if (locks->child) /* waiting threads do not exist in the child */
+        if (locks->child) /* the child has no waiting threads */
             ring->waiting_count = 0;
         zr_fork_give(locks, &ring->lock);
     }
@@ -189,7 +189,7 @@ zr_result zr_ring_destroy(zr_ring *ring)
 
 enum verdict { ACQUIRED, HELD, IN_USE };
 
-/* Acquires the next buffer if it is free; *found: a copy of its state before. lock: ring->lock */
+/* Acquires the next buffer if it is free. *found gets a copy of its earlier state. lock: ring->lock */
 static enum verdict try_next(zr_ring *ring, uint64_t stream, struct buffer *found, void **out)
 {
     struct buffer *buffer = &ring->buffers[ring->next];

@@ -33,7 +33,7 @@ static void write_present(struct zr_trace *trace, struct zr_arena *arena)
             zr_trace_write_map(trace, arena->base + first * granule, (after - first) * granule);
     }
     for (const struct zr_extent *extent = arena->first; extent; extent = extent->next)
-        if (extent->kind == ZR_EXTENT_BLOCK) /* a leaving block was already freed */
+        if (extent->kind == ZR_EXTENT_BLOCK) /* a deferred block was already freed */
             write_block(trace, arena, extent);
     for (const struct zr_extent *block = NULL; (block = zr_follow_next_block(arena, block));)
         write_block(trace, arena, block);
