@@ -1,5 +1,5 @@
-/* backend.c: the front of every backend: checks the contract, keeps the counters, injects the faults. Uses
- * slots.c and slab.c; host and sim stand behind it. */
+/* backend.c: the front of every backend: checks the contract, keeps the counters, injects faults. Uses
+ * slots.c and slab.c. The implementations are below it. */
 #define _GNU_SOURCE
 #include "alloc/backend/backend.h"
 
@@ -14,7 +14,7 @@
 #include "alloc/base/fault.h"
 #include "alloc/base/option.h"
 
-/* ---- Life ---------------------------------------------------------------------------------------------- */
+/* ---- Create and destroy -------------------------------------------------------------------------------- */
 
 static pthread_mutex_t all_lock = PTHREAD_MUTEX_INITIALIZER;
 static zr_backend *all_backends; /* lock: all_lock */
@@ -62,7 +62,7 @@ zr_result zr_backend_init(zr_backend *backend)
     zr_fork_register(ZR_FORK_BACKENDS, &room);
     if (pthread_mutex_init(&backend->lock, NULL) != 0 || pthread_mutex_init(&backend->create_lock, NULL) != 0)
         return zr_fail(ZR_ERR_HOST_MEMORY, "the system refused to create a mutex");
-    backend->can.least_granule_bytes = (size_t)sysconf(_SC_PAGESIZE); /* unless a device is coarser */
+    backend->can.least_granule_bytes = (size_t)sysconf(_SC_PAGESIZE); /* a device may require more */
     zr_slab_init(&backend->handles, sizeof(struct zr_handle), ZR_POOL_FAULTS);
     zr_slab_init(&backend->mappings, sizeof(struct zr_mapping), ZR_POOL_FAULTS);
     zr_slab_init(&backend->chunks, sizeof(struct zr_slot_chunk), ZR_POOL_FAULTS);
@@ -115,7 +115,7 @@ zr_result zr_backend_destroy(zr_backend *backend)
     return ZR_OK;
 }
 
-/* More than any processor's addresses, and within what bins.h and index.h can count. */
+/* More than any processor can address, and no more than bins.h and index.h support. */
 #define RANGE_MAX_BYTES ((size_t)1 << 54)
 
 /* ---- Ranges -------------------------------------------------------------------------------------------- */
@@ -213,7 +213,7 @@ zr_result zr_backend_release(struct zr_range *range)
     return result;
 }
 
-/* Granules are a power of two, and a division would cost more than all the rest of a look-up. */
+/* A granule is a power of two. A division would cost more than the rest of a look-up. */
 static inline size_t granules_in(const zr_backend *backend, size_t bytes)
 {
     return bytes >> __builtin_ctzl(backend->can.granule_bytes);
@@ -226,8 +226,8 @@ struct zr_mapping *zr_range_mapping(const struct zr_range *range, size_t offset_
 
 /* ---- Handles ------------------------------------------------------------------------------------------- */
 
-/* Counts the bytes in before the memory is there, so that two threads cannot both take the last of it. */
-static zr_result hold(zr_backend *backend, size_t bytes, struct zr_handle **out)
+/* Counts the bytes before the memory exists, so that two threads cannot both get the last of the limit. */
+static zr_result add_handle(zr_backend *backend, size_t bytes, struct zr_handle **out)
 {
     zr_result result = ZR_OK;
     pthread_mutex_lock(&backend->lock);
@@ -247,8 +247,8 @@ static zr_result hold(zr_backend *backend, size_t bytes, struct zr_handle **out)
     return result;
 }
 
-/* Of memory that is gone. */
-static void let_go_lease(zr_backend *backend, struct zr_handle *handle)
+/* Ends a handle's lease. The handle's memory is already released. */
+static void end_lease(zr_backend *backend, struct zr_handle *handle)
 {
     if (backend->lender)
         backend->lender->ops->take_back(backend->lender, handle->bytes,
@@ -256,18 +256,18 @@ static void let_go_lease(zr_backend *backend, struct zr_handle *handle)
     handle->lease = 0;
 }
 
-/* lock: backend->lock, unless the handle was never anybody's. */
-static void drop(zr_backend *backend, struct zr_handle *handle)
+/* lock: backend->lock, unless no other thread has seen the handle */
+static void remove_handle(zr_backend *backend, struct zr_handle *handle)
 {
     if (!handle->imported && !handle->vacant)
         backend->held_bytes -= handle->bytes;
-    let_go_lease(backend, handle);
-    handle->destroyed = true; /* stays readable in the free record: a second destroy is told */
+    end_lease(backend, handle);
+    handle->destroyed = true; /* still readable in the free record, so that a second destroy is detected */
     zr_slab_give(&backend->handles, handle);
 }
 
-/* What was leased came by descriptor, or is to be made here. */
-static zr_result make(zr_backend *backend, struct zr_handle *handle, const struct zr_lease *lease)
+/* Imports leased memory that came with a descriptor, else creates memory. */
+static zr_result create_or_import(zr_backend *backend, struct zr_handle *handle, const struct zr_lease *lease)
 {
     if (zr_fault(ZR_FAULT_CREATE))
         return zr_fail(ZR_ERR_MEMORY, "the %s backend has no %zu bytes left", backend->ops->name,
@@ -278,8 +278,9 @@ static zr_result make(zr_backend *backend, struct zr_handle *handle, const struc
                      backend, &(struct zr_segment){.fd = lease->fd, .bytes = handle->bytes}, handle);
 }
 
-/* A zrd that ends may take with it what it has sent a moment ago: then the next one is asked. */
-static zr_result lease_and_make(zr_backend *backend, struct zr_handle *handle)
+/* A zrd that ends may destroy the memory that it has just sent. The import then fails, and the next zrd is
+ * asked. */
+static zr_result lease_and_create(zr_backend *backend, struct zr_handle *handle)
 {
     enum { TRIES = 3 };
     struct zr_lease lease = {.fd = -1};
@@ -290,7 +291,7 @@ static zr_result lease_and_make(zr_backend *backend, struct zr_handle *handle)
         handle->lease = lease.number;
         handle->leased_granule = lease.granule;
         if (result == ZR_OK)
-            result = make(backend, handle, &lease);
+            result = create_or_import(backend, handle, &lease);
         if (lease.fd < 0)
             break;
         close(lease.fd);
@@ -309,15 +310,15 @@ zr_result zr_backend_create(zr_backend *backend, size_t bytes, struct zr_handle 
     if (bytes == 0 || !whole_granules(backend, bytes))
         return zr_fail(ZR_ERR_INVALID, "a handle of %zu bytes is not a multiple of the granule size %zu",
                        bytes, backend->can.granule_bytes);
-    if (bytes > RANGE_MAX_BYTES) /* sums of sizes and offsets must not overflow */
+    if (bytes > RANGE_MAX_BYTES) /* so that sums of sizes and offsets do not overflow */
         return zr_fail(ZR_ERR_MEMORY, "a handle of %zu bytes exceeds any machine's memory", bytes);
-    zr_result result = hold(backend, bytes, &handle);
+    zr_result result = add_handle(backend, bytes, &handle);
     if (result != ZR_OK)
         return result;
-    result = lease_and_make(backend, handle);
+    result = lease_and_create(backend, handle);
     if (result != ZR_OK) {
         pthread_mutex_lock(&backend->lock);
-        drop(backend, handle);
+        remove_handle(backend, handle);
         pthread_mutex_unlock(&backend->lock);
         return result;
     }
@@ -335,7 +336,7 @@ zr_result zr_backend_destroy_handle(zr_backend *backend, struct zr_handle *handl
         handle->destroyed = true;
     } else {
         backend->ops->destroy(backend, handle);
-        drop(backend, handle);
+        remove_handle(backend, handle);
     }
     pthread_mutex_unlock(&backend->lock);
     return result;
@@ -343,7 +344,7 @@ zr_result zr_backend_destroy_handle(zr_backend *backend, struct zr_handle *handl
 
 /* ---- Mappings ------------------------------------------------------------------------------------------ */
 
-/* What the front says of an extent that cannot be one; ZR_OK if it can. */
+/* Checks that an extent is whole granules within the range. */
 static zr_result check_extent(const struct zr_range *range, struct zr_bounds extent, const char *verb)
 {
     if (!whole_granules(range->backend, extent.offset_bytes | extent.bytes) || extent.bytes == 0)
@@ -361,7 +362,7 @@ static struct zr_slot_run run_of(const struct zr_mapping *mapping, const zr_back
                                 granules_in(backend, mapping->handle->bytes)};
 }
 
-/* Whether `second` continues `first` in one object, so that the host needs one VMA for both. */
+/* Whether `second` continues `first` in the same object, so that one VMA holds both. */
 static bool continues(const struct zr_mapping *first, const struct zr_mapping *second)
 {
     return first && second && first->handle->object == second->handle->object &&
@@ -369,7 +370,7 @@ static bool continues(const struct zr_mapping *first, const struct zr_mapping *s
            first->handle->offset_bytes + first->handle->bytes == second->handle->offset_bytes;
 }
 
-/* How many joined mappings this mapping adds to those of its neighbours: -1, 0 or 1; 0 without a budget. */
+/* The VMAs that this mapping adds to those of its neighbours: -1, 0 or 1; 0 without a budget. */
 static long vmas_added(const struct zr_range *range, const struct zr_mapping *mapping)
 {
     if (range->backend->can.vma_budget == 0)
@@ -381,7 +382,7 @@ static long vmas_added(const struct zr_range *range, const struct zr_mapping *ma
     return 1 - continues(before, mapping) - continues(mapping, after);
 }
 
-/* True when every granule of the extent is free. */
+/* Whether no granule of the extent is mapped. */
 static bool extent_empty(const struct zr_range *range, struct zr_bounds extent)
 {
     for (size_t done = 0; done < extent.bytes; done += range->backend->can.granule_bytes)
@@ -390,7 +391,7 @@ static bool extent_empty(const struct zr_range *range, struct zr_bounds extent)
     return true;
 }
 
-/* ZR_OK when the extent is made of whole mappings without a gap. */
+/* Checks that the extent consists of whole mappings without a gap. */
 static zr_result check_whole(const struct zr_range *range, struct zr_bounds extent, const char *verb)
 {
     size_t at = extent.offset_bytes, end = extent.offset_bytes + extent.bytes;
@@ -450,8 +451,8 @@ zr_result zr_backend_map(struct zr_range *range, size_t offset_bytes, struct zr_
     return result;
 }
 
-/* Takes one mapping out of the counters, and its handle out of the world if this was its last. */
-static void forget(struct zr_range *range, struct zr_mapping *mapping)
+/* Removes one mapping, and frees its handle if that was destroyed and has no other mapping. */
+static void remove_mapping(struct zr_range *range, struct zr_mapping *mapping)
 {
     zr_backend *backend = range->backend;
     struct zr_handle *handle = mapping->handle;
@@ -461,7 +462,7 @@ static void forget(struct zr_range *range, struct zr_mapping *mapping)
     range->mappings_count--;
     if (--handle->mappings_count == 0 && handle->destroyed) {
         backend->ops->destroy(backend, handle);
-        drop(backend, handle);
+        remove_handle(backend, handle);
     }
 }
 
@@ -475,7 +476,7 @@ size_t zr_backend_abandon(struct zr_range *range)
         at += mapping ? mapping->handle->bytes : backend->can.granule_bytes;
         if (mapping) {
             bytes += mapping->handle->bytes;
-            forget(range, mapping);
+            remove_mapping(range, mapping);
         }
     }
     struct zr_range **link = &backend->ranges;
@@ -501,7 +502,7 @@ zr_result zr_backend_unmap(struct zr_range *range, struct zr_bounds extent)
     for (size_t done = 0; result == ZR_OK && done < extent.bytes;) {
         struct zr_mapping *mapping = zr_range_mapping(range, extent.offset_bytes + done);
         done += mapping->handle->bytes;
-        forget(range, mapping);
+        remove_mapping(range, mapping);
     }
     pthread_mutex_unlock(&backend->lock);
     return result;
@@ -530,7 +531,7 @@ zr_result zr_backend_set_access(struct zr_range *range, struct zr_bounds extent)
     return result;
 }
 
-/* The next stretch of mappings that have access, from the offset on; empty if there is none. */
+/* The next run of mappings with access, from the offset on; empty: none. */
 static struct zr_bounds next_accessible(const struct zr_range *range, size_t at)
 {
     size_t granule_bytes = range->backend->can.granule_bytes;
@@ -565,8 +566,8 @@ zr_result zr_backend_admit(zr_backend *backend, int ordinal)
 
 /* ---- Copies, events ------------------------------------------------------------------------------------ */
 
-/* ZR_OK when the bytes lie outside every range (the program's own memory, where that can be) or are mapped
- * with access. */
+/* Checks that the bytes are mapped with access, or lie outside every range in the program's own memory, if
+ * the backend allows that. */
 static zr_result check_bytes(zr_backend *backend, const void *address, size_t bytes)
 {
     const char *first = address;
@@ -591,7 +592,7 @@ static zr_result check_bytes(zr_backend *backend, const void *address, size_t by
                          backend->ops->name);
 }
 
-static zr_result check_two(zr_backend *backend, const struct zr_copy *copy)
+static zr_result check_copy(zr_backend *backend, const struct zr_copy *copy)
 {
     zr_result result = ZR_OK;
     if (zr_option_get(ZR_OPTION_CHECK) < ZR_CHECK_CALLS)
@@ -605,7 +606,7 @@ static zr_result check_two(zr_backend *backend, const struct zr_copy *copy)
     return result;
 }
 
-/* The handle under an extent that is one mapping of it, and its only one. lock: backend->lock */
+/* Finds the mapping of an extent that is one whole handle, mapped once. lock: backend->lock */
 static zr_result find_whole(const struct zr_range *range, struct zr_bounds extent, bool vacant,
                             struct zr_mapping **out)
 {
@@ -620,13 +621,13 @@ static zr_result find_whole(const struct zr_range *range, struct zr_bounds exten
     return ZR_OK;
 }
 
-/* lock: backend->lock; the mapping has no access. */
-static void empty(zr_backend *backend, struct zr_handle *handle)
+/* Returns a handle's memory and its lease. The mapping has no access. lock: backend->lock */
+static void vacate_handle(zr_backend *backend, struct zr_handle *handle)
 {
     backend->ops->vacate(backend, handle);
     handle->vacant = true;
     backend->held_bytes -= handle->bytes;
-    let_go_lease(backend, handle);
+    end_lease(backend, handle);
 }
 
 zr_result zr_backend_vacate(struct zr_range *range, struct zr_bounds extent)
@@ -640,19 +641,19 @@ zr_result zr_backend_vacate(struct zr_range *range, struct zr_bounds extent)
         return result;
     pthread_mutex_lock(&backend->lock);
     result = find_whole(range, extent, false, &mapping);
-    if (result == ZR_OK) /* a mapping has no access until it is set */
+    if (result == ZR_OK) /* a new mapping has no access */
         result = backend->ops->map(backend, range->address + extent.offset_bytes, mapping->handle);
     if (result == ZR_OK) {
         backend->vmas_count -= (size_t)vmas_added(range, mapping);
         mapping->access = false;
         backend->vmas_count += (size_t)vmas_added(range, mapping);
-        empty(backend, mapping->handle);
+        vacate_handle(backend, mapping->handle);
     }
     pthread_mutex_unlock(&backend->lock);
     return result;
 }
 
-/* The lease may take long, and others use the backend meanwhile: the mapping is this caller's alone. */
+/* The lease may take long, and other threads use the backend meanwhile. Only the caller uses the mapping. */
 zr_result zr_backend_occupy(struct zr_range *range, struct zr_bounds extent)
 {
     zr_backend *backend = range->backend;
@@ -682,9 +683,9 @@ zr_result zr_backend_occupy(struct zr_range *range, struct zr_bounds extent)
     backend->held_bytes += extent.bytes;
     pthread_mutex_unlock(&backend->lock);
     result = zr_backend_set_access(range, extent);
-    if (result != ZR_OK) { /* as before, for another call */
+    if (result != ZR_OK) { /* restore the vacant state */
         pthread_mutex_lock(&backend->lock);
-        empty(backend, mapping->handle);
+        vacate_handle(backend, mapping->handle);
         pthread_mutex_unlock(&backend->lock);
     }
     return result;
@@ -696,7 +697,7 @@ zr_result zr_backend_copy(zr_backend *backend, const struct zr_copy *copy)
         return ZR_OK;
     if (!copy->to || !copy->from)
         return zr_fail(ZR_ERR_INVALID, "a copy of %zu bytes from or to NULL", copy->bytes);
-    zr_result result = check_two(backend, copy);
+    zr_result result = check_copy(backend, copy);
     return result == ZR_OK ? backend->ops->copy(backend, copy) : result;
 }
 
@@ -706,7 +707,7 @@ zr_result zr_backend_fill(zr_backend *backend, const struct zr_fill *fill)
         return ZR_OK;
     if (!fill->to)
         return zr_fail(ZR_ERR_INVALID, "a fill of %zu bytes at NULL", fill->bytes);
-    zr_result result = check_two(backend, &(struct zr_copy){.to = fill->to, .bytes = fill->bytes});
+    zr_result result = check_copy(backend, &(struct zr_copy){.to = fill->to, .bytes = fill->bytes});
     return result == ZR_OK ? backend->ops->fill(backend, fill) : result;
 }
 
@@ -829,7 +830,7 @@ zr_result zr_backend_import(zr_backend *backend, const struct zr_segment *segmen
         *handle = (struct zr_handle){.bytes = segment->bytes, .imported = true};
         result = backend->ops->import_fd(backend, segment, handle);
         if (result != ZR_OK)
-            drop(backend, handle);
+            remove_handle(backend, handle);
         else
             *out = handle;
     }

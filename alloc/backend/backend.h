@@ -1,14 +1,14 @@
 /* backend.h: physical memory: operations, capabilities and the contract of a backend. Private to zr.
  *
  * The contract is that of CUDA's virtual memory calls, the strictest, for every backend. A handle is mapped
- * whole, at offset 0, onto reserved addresses without a mapping. A new mapping has no access until it is set.
- * An unmap takes whole mappings, after the caller made sure that no stream uses them. A handle may be
- * destroyed while it is mapped and lives until its last mapping ends. Lengths and offsets are multiples of
- * the granule. The front in backend.c checks every call before a backend's implementation, so that a mistake
+ * whole, at offset 0, onto reserved addresses without a mapping. A new mapping has no access until access is
+ * set. An unmap takes whole mappings, after the caller made sure that no stream uses them. A handle may be
+ * destroyed while it is mapped, and lives until its last mapping ends. Lengths and offsets are multiples of
+ * the granule. The front in backend.c checks every call before the implementation runs, so that a mistake
  * fails on a laptop and on sim as on a GPU. A failing call changes nothing; an unmap fails only where a
  * driver fails.
  *
- * Any thread may call; the backend's lock guards handles, mappings and ranges. */
+ * Any thread may call. The backend's lock guards handles, mappings and ranges. */
 #ifndef ZR_BACKEND_H
 #define ZR_BACKEND_H
 
@@ -20,16 +20,16 @@
 #include "alloc/backend/lender.h"
 #include "alloc/zr.h"
 
-/* The operations that cost driver time; the order of zr_sim_options.call_ns. */
+/* The operations that cost driver time, in the order of zr_sim_options.call_ns. */
 enum zr_backend_operation {
     ZR_BACKEND_RESERVE = 0,
-    ZR_BACKEND_RELEASE, /* of a range */
+    ZR_BACKEND_RELEASE, /* releases a range */
     ZR_BACKEND_CREATE,
     ZR_BACKEND_DESTROY,
     ZR_BACKEND_MAP,
     ZR_BACKEND_UNMAP,
     ZR_BACKEND_ACCESS,
-    ZR_BACKEND_COPY, /* and fill */
+    ZR_BACKEND_COPY, /* copies and fills */
     ZR_BACKEND_OPERATION_COUNT
 };
 
@@ -37,50 +37,50 @@ struct zr_lender;
 
 struct zr_capabilities {
     size_t granule_bytes;
-    size_t least_granule_bytes; /* minimum of granule_bytes */
-    size_t vma_budget;          /* mappings, counting adjacent ones that the kernel joins once; 0: no limit */
+    size_t least_granule_bytes; /* the min of granule_bytes */
+    size_t vma_budget;          /* max mappings; those that the kernel joins count once; 0: no limit */
     bool host_visible;          /* the processor can read and write the memory */
     bool host_copies;           /* copies may have source or destination in the program's own memory */
-    bool exportable;            /* another process can map it */
-    bool descriptors;           /* an export opens one per handle, until zr_backend_export_end() */
-    bool aliases;               /* one handle can be mapped at several addresses */
-    bool on_touch;              /* memory is committed page by page on first touch */
-    bool synchronous;           /* streams run in program order: a free is complete when it returns */
-    bool default_streams;       /* CUDA's numbers: 1 is stream 0, 2 is a different stream in each thread */
+    bool exportable;            /* other processes can map the memory */
+    bool descriptors;     /* an export opens one descriptor for each handle, until zr_backend_export_end() */
+    bool aliases;         /* one handle can be mapped at several addresses */
+    bool on_touch;        /* memory is committed page by page on first touch */
+    bool synchronous;     /* streams run in program order, so a free is complete when it returns */
+    bool default_streams; /* CUDA's numbers: 1 is stream 0, and 2 is a different stream in each thread */
 };
 
-/* One granule, or a run of granules created together that moves as one. */
+/* One granule, or a run of granules that was created together and is mapped as one. */
 struct zr_handle {
-    struct zr_handle *next; /* in the owner's list: a cache or a list in progress */
+    struct zr_handle *next; /* in the owner's list: a cache, or a list in progress */
     size_t bytes;
-    uint64_t offset_bytes;   /* the backend's: place in `object` */
-    uintptr_t object;        /* the backend's: file, driver handle */
+    uint64_t offset_bytes;   /* the backend's: offset in `object` */
+    uintptr_t object;        /* the backend's: file or driver handle */
     uint32_t mappings_count; /* lock: backend->lock */
-    bool destroyed;          /* destroyed, and still mapped */
-    bool imported;           /* another process's memory: not counted as held */
-    bool vacant;             /* without memory: see zr_backend_vacate() */
-    bool created;            /* its owner's: created for the request with this `serial` */
-    uint8_t granule_class;   /* its owner's: enum zr_granule_class */
-    uint32_t lease;          /* number in struct zr_lease; 0: none */
-    uint64_t leased_granule; /* granule in struct zr_lease */
+    bool destroyed;          /* the handle is destroyed and still mapped */
+    bool imported;           /* memory of another process, which held_bytes does not count */
+    bool vacant;             /* has no memory: see zr_backend_vacate() */
+    bool created;            /* the owner's: created for the request with this `serial` */
+    uint8_t granule_class;   /* the owner's: enum zr_granule_class */
+    uint32_t lease;          /* the number in struct zr_lease; 0: no lease */
+    uint64_t leased_granule; /* the granule in struct zr_lease */
     uint64_t serial;         /* 64 bits, so that an old number never equals the current request's */
 };
 
 struct zr_mapping {
     struct zr_handle *handle;
-    size_t offset_bytes; /* in the range */
+    size_t offset_bytes; /* within the range */
     bool access;
-    bool notified; /* its owner's: the map callbacks were called for it */
+    bool notified; /* the owner's: the map callbacks were called for this mapping */
 };
 
 /* Reserved addresses. */
 struct zr_range {
-    struct zr_range *next; /* of the backend */
+    struct zr_range *next; /* the backend's next range */
     zr_backend *backend;
     char *address;
     size_t bytes;
     size_t mappings_count;
-    bool import; /* maps another process's memory; zr_import_release() releases it */
+    bool import; /* maps memory of another process; zr_import_release() releases the range */
     struct zr_slots slots;
 };
 
@@ -98,7 +98,7 @@ struct zr_fill {
     uint64_t stream;
 };
 
-/* A point in a stream. `ticket` is the backend's. */
+/* A point in a stream. Only the backend uses `ticket`. */
 struct zr_stream_point {
     uint64_t stream, ticket;
 };
@@ -109,8 +109,8 @@ struct zr_backend_memory {
 
 #define ZR_BACKEND_VERSION 1
 
-/* The operations of a backend. The front has checked every argument. Functions that return void cannot fail.
- */
+/* The operations of a backend. The front has checked every argument. A function that returns void cannot
+ * fail. */
 struct zr_backend_ops {
     uint32_t version; /* ZR_BACKEND_VERSION */
     const char *name;
@@ -120,7 +120,7 @@ struct zr_backend_ops {
     zr_result (*reserve)(zr_backend *backend, size_t bytes, char **out);
     void (*release)(zr_backend *backend, char *address, size_t bytes);
     zr_result (*create)(zr_backend *backend,
-                        struct zr_handle *handle);                  /* bytes is set; memory is committed */
+                        struct zr_handle *handle); /* handle->bytes is set; commits the memory */
     void (*destroy)(zr_backend *backend, struct zr_handle *handle); /* after its last mapping */
     zr_result (*map)(zr_backend *backend, char *address, const struct zr_handle *handle);
     zr_result (*unmap)(zr_backend *backend, char *address, size_t bytes);
@@ -132,7 +132,7 @@ struct zr_backend_ops {
     zr_result (*event_wait)(zr_backend *backend, const struct zr_stream_point *event);
     zr_result (*synchronize)(zr_backend *backend);
 
-    /* Optional: NULL where a backend has none. */
+    /* Optional: NULL if the backend lacks the operation. */
     /* Makes set_access() include another device. lock: backend->lock, except at creation */
     zr_result (*admit)(zr_backend *backend, int ordinal);
     zr_result (*stream_home)(zr_backend *backend, uint64_t stream,
@@ -145,8 +145,8 @@ struct zr_backend_ops {
                            size_t limit_bytes); /* recommended size of an arena's range */
     zr_result (*enter)(zr_backend *backend);    /* required with leave() */
     void (*leave)(zr_backend *backend);
-    /* Return the handle's memory to the system, and allocate it again with undefined contents. The handle and
-     * its mapping stay; the mapping has no access in between. */
+    /* Return the handle's memory to the system, and commit memory again, with undefined contents. The handle
+     * and its mapping stay. In between, the mapping has no access. */
     void (*vacate)(zr_backend *backend, struct zr_handle *handle);
     zr_result (*occupy)(zr_backend *backend, struct zr_handle *handle);
     /* The key of the zrd that lends this memory: "host" or a device's UUID; "": none. */
@@ -156,44 +156,43 @@ struct zr_backend_ops {
 struct zr_backend {
     const struct zr_backend_ops *ops;
     struct zr_capabilities can;
-    const char *memory;  /* description for messages, valid as long as the backend; NULL: ops->name */
-    size_t limit_bytes;  /* of held_bytes; 0: none */
-    uint64_t device;     /* of a GPU: a number that is the same in every process; 0: unknown, or no GPU */
-    size_t before_bytes; /* of a GPU: bytes in use by all processes when the backend was created */
-    struct zr_lender *lender; /* leases memory to this backend: lender.h; NULL: none */
-    pthread_mutex_t lock;     /* everything below */
-    size_t held_bytes;        /* existing handles */
-    size_t vmas_count; /* mappings, with adjacent ones that the kernel joins (VMAs) counted once; 0 without
-                            a budget */
+    const char *memory;  /* a description for messages, valid as long as the backend; NULL: ops->name */
+    size_t limit_bytes;  /* limit of held_bytes; 0: none */
+    uint64_t device;     /* a GPU's number, the same in every process; 0: unknown, or no GPU */
+    size_t before_bytes; /* a GPU's bytes that were in use by all processes when the backend was created */
+    struct zr_lender *lender; /* the lender of this backend's memory (lender.h); NULL: none */
+    pthread_mutex_t lock;     /* covers all fields below */
+    size_t held_bytes;        /* bytes of existing handles */
+    size_t vmas_count;        /* mappings; those that the kernel joins count once; 0 without a budget */
     unsigned arenas_count;
     struct zr_range *ranges;
     struct zr_slab handles, mappings, chunks, range_records;
-    pthread_mutex_t create_lock; /* the implementation's, around creation; acquired after `lock` */
-    zr_backend *next, *previous; /* all backends of the process, for fork */
+    pthread_mutex_t create_lock; /* for the implementation, around creation; acquired after `lock` */
+    zr_backend *next, *previous; /* all backends of the process */
 };
 
-/* For implementations: initializes and destroys the front. The implementation owns `backend`, zeroed except
- * ops, can and limit_bytes. */
+/* For implementations: initialize and destroy the front. The implementation owns `backend`, which is zeroed
+ * except for ops, can and limit_bytes. */
 zr_result zr_backend_init(zr_backend *backend);
 void zr_backend_end(zr_backend *backend);
-/* The granule size from the options (0: unset), ZR_CONF and the default. */
+/* Derives the granule size from the options (0: unset), ZR_CONF and the default. */
 zr_result zr_backend_granule(size_t requested_bytes, size_t *out);
-/* Make the backend's device current for the calling thread's own driver calls, and restore the previous one.
- * Called in pairs in one thread; without effect on a backend without a device. */
+/* Make the backend's device current for driver calls of the calling thread, and restore the previous device.
+ * Called in pairs in one thread. Without effect on a backend without a device. */
 ZR_PRIVATE_API zr_result zr_backend_enter(zr_backend *backend);
 ZR_PRIVATE_API void zr_backend_leave(zr_backend *backend);
 /* Bytes of existing handles. Any thread. */
 size_t zr_backend_held_bytes(struct zr_backend *backend);
 /* Raises the limit by `bytes`, in whole granules, for memory that a process cannot do without. Any thread. */
 void zr_backend_raise_limit(zr_backend *backend, size_t bytes);
-/* Mappings of all arenas, counted as can.vma_budget counts them. */
+/* The mappings of all arenas, counted like can.vma_budget. */
 size_t zr_backend_vmas_count(struct zr_backend *backend);
 
 ZR_PRIVATE_API zr_result zr_backend_reserve(zr_backend *backend, size_t bytes, struct zr_range **out);
 /* ZR_ERR_INVALID: the range still has mappings. */
 ZR_PRIVATE_API zr_result zr_backend_release(struct zr_range *range);
-/* For a range whose mappings the driver fails to unmap: drops the records of the range and its mappings, so
- * that the owner can be destroyed. Returns the leaked bytes, which stay mapped. */
+/* For a range whose mappings the driver fails to unmap: drops the records of the range and of its mappings,
+ * so that the owner can be destroyed. Returns the leaked bytes, which stay mapped. */
 size_t zr_backend_abandon(struct zr_range *range);
 /* ZR_ERR_MEMORY: the limit or the machine's memory is exhausted; the message says which. */
 zr_result zr_backend_create(zr_backend *backend, size_t bytes, struct zr_handle **out);
@@ -208,7 +207,7 @@ struct zr_bounds {
 ZR_PRIVATE_API zr_result zr_backend_unmap(struct zr_range *range, struct zr_bounds extent);
 ZR_PRIVATE_API zr_result zr_backend_set_access(struct zr_range *range, struct zr_bounds extent);
 /* Gives another device of this process access to all present and future mappings. Any thread. ZR_OK also if
- * every device has access already. After a failure the device may have access to a part; a repeated call
+ * all devices have access anyway. After a failure the device may have access to a part; a repeated call
  * continues. ZR_ERR_INVALID: no such device. ZR_ERR_UNAVAILABLE: the device cannot reach the memory. */
 zr_result zr_backend_admit(zr_backend *backend, int ordinal);
 /* Returns the memory under one whole mapping to the system and its lease to zrd. The addresses must not be
@@ -222,7 +221,7 @@ zr_result zr_backend_copy(zr_backend *backend, const struct zr_copy *copy);
 zr_result zr_backend_fill(zr_backend *backend, const struct zr_fill *fill);
 ZR_PRIVATE_API zr_result zr_backend_event_record(zr_backend *backend, uint64_t stream,
                                                  struct zr_stream_point *out);
-/* True when all work before the event is complete. */
+/* Whether all work before the event is complete. */
 ZR_PRIVATE_API bool zr_backend_event_done(zr_backend *backend, const struct zr_stream_point *event);
 zr_result zr_backend_event_wait(zr_backend *backend, const struct zr_stream_point *event);
 /* zr_backend_cuda_create() and zr_backend_host_create() with a lender found by `find`; NULL: no lender. */
@@ -242,19 +241,19 @@ static inline zr_result zr_backend_stream_name(const zr_backend *backend, uint64
 /* ZR_ERR_INVALID: the stream belongs to another device or context, in which this backend cannot record events
  * and for which zr_backend_synchronize() does not wait. */
 zr_result zr_backend_stream_check(zr_backend *backend, uint64_t stream);
-/* True if the stream belongs to another device or context, as far as the driver can tell. */
+/* Whether the stream belongs to another device or context, as far as the driver can tell. */
 bool zr_backend_stream_elsewhere(zr_backend *backend, uint64_t stream);
 /* Waits for all work submitted to the stream so far, by an event or else by synchronizing the device. After a
  * failure the stream's progress is unknown. */
 zr_result zr_backend_stream_wait(zr_backend *backend, uint64_t stream);
 zr_result zr_backend_memory_info(zr_backend *backend, struct zr_backend_memory *out);
 zr_result zr_backend_export(zr_backend *backend, const struct zr_handle *handle, struct zr_segment *out);
-/* Closes the descriptor that an export left with the handle, if can.descriptors. */
+/* Closes the descriptor that an export has opened for the handle, if can.descriptors. */
 void zr_backend_export_end(zr_backend *backend, const struct zr_handle *handle);
 ZR_PRIVATE_API zr_result zr_backend_import(zr_backend *backend, const struct zr_segment *segment,
                                            struct zr_handle **out);
 
-/* The mapping at this byte of the range, NULL if none. Only for the range's owner. */
+/* The mapping that contains this byte of the range; NULL: none. Only the range's owner may call it. */
 struct zr_mapping *zr_range_mapping(const struct zr_range *range, size_t offset_bytes);
 
 /* The simulated time of a sim backend. */

@@ -1,12 +1,12 @@
 /* backend_cuda.c: a GPU's memory, or host memory pinned for it, through the driver's virtual memory calls.
- * Stands behind backend.c, on cuda_driver.c, cuda_events.c and, for host memory, cuda_host.c.
+ * Below backend.c; uses cuda_driver.c, cuda_events.c and, for host memory, cuda_host.c.
  *
- * Every call runs in the device's primary context, which is pushed for it and popped after: the caller's own
- * current context, or none, is what it was. The driver orders an unmap with no stream; it is the
- * arena's and the pools' to know by events that nothing works there. What the driver refuses to take back
- * (handles, addresses) is kept and tried again later, so that nothing is lost to one refusal.
+ * Every call pushes the device's primary context and pops it at the end, so that the caller's current context
+ * does not change. The driver orders an unmap with no stream: arenas and pools know by events that no stream
+ * uses the memory. Handles and addresses that the driver refuses to release are kept and released later, so
+ * that a single refusal loses nothing.
  *
- * The driver does not survive fork(): in a child every call says so and touches nothing. */
+ * The driver does not survive fork(). In a child every call fails with a message that says so. */
 #define _GNU_SOURCE
 #include "alloc/backend/backend.h"
 
@@ -25,41 +25,41 @@
 #include "alloc/base/option.h"
 #include "alloc/base/system/os.h"
 
-/* The device itself, its host node, and every peer a machine can hold. */
+/* The device itself, its host node, and the max number of peers in a machine. */
 enum { PEERS_MAX = 62, ACCESS_MAX = PEERS_MAX + 2 };
-/* An arena reserves so many times the memory there is, within what the device can address. */
+/* An arena reserves this many times the size of the memory, up to what the device can address. */
 #define RESERVE_FACTOR 8
 #define RESERVE_MAX    ((size_t)1 << 43)
 
-/* What the driver made with cuMemCreate or an import; zr_handle.object points to it. */
+/* Memory from cuMemCreate() or an import. zr_handle.object points to it. */
 struct cuda_memory {
-    struct cuda_memory *next; /* in `unreleased` */
+    struct cuda_memory *next; /* the next one in `unreleased` */
     zr_cu_memory memory;
-    int fd; /* exported; -1: not yet */
+    int fd; /* the exported descriptor; -1: none yet */
 };
 
-/* One reservation. */
+/* A reservation of addresses. */
 struct cuda_addresses {
     struct cuda_addresses *next;
     zr_cu_address address;
     size_t bytes;
-    bool unwanted; /* the driver refused to take it back */
+    bool unwanted; /* released by the arena, and not yet by the driver */
 };
 
 struct cuda_backend {
-    zr_backend front; /* first */
+    zr_backend front; /* first, because cuda_of() casts */
     /* Set at creation. */
     const struct zr_cuda_driver *driver;
     zr_cu_device device;
-    zr_cu_context context; /* NULL: not retained */
+    zr_cu_context context; /* NULL: the context is not retained */
     pid_t owner;
     zr_cu_properties properties;
-    char memory[96]; /* where it is, in words */
+    char memory[96]; /* a description for messages */
     struct zr_cuda_events events;
     /* lock: front.lock */
     zr_cu_access access[ACCESS_MAX];
     size_t access_count;
-    /* Everything below: lock front.create_lock. */
+    /* lock for all fields below: front.create_lock */
     struct zr_slab memory_records, address_records;
     struct cuda_memory *unreleased;
     struct cuda_addresses *reservations;
@@ -87,7 +87,7 @@ static bool forked(const struct cuda_backend *cuda)
     return getpid() != cuda->owner;
 }
 
-/* Makes the device's context current; leave() follows unless this failed. */
+/* Makes the device's context current. After success, leave() must follow. */
 static zr_result enter(struct cuda_backend *cuda)
 {
     if (forked(cuda))
@@ -103,7 +103,7 @@ static zr_result enter(struct cuda_backend *cuda)
 static void leave(struct cuda_backend *cuda)
 {
     zr_cu_context popped;
-    /* A pop fails where nothing was pushed, which cannot be; a second try costs nothing. */
+    /* A pop has no known cause of failure here. A second try costs nothing. */
     if (cuda->driver->context_pop(&popped) != ZR_CU_SUCCESS)
         cuda->driver->context_pop(&popped);
 }
@@ -123,13 +123,13 @@ static bool succeeded(zr_cu_result code)
     return code == ZR_CU_SUCCESS;
 }
 
-/* What cannot be undone may be tried twice. True when the driver has it, or is gone with all it had. */
-static bool taken_back(zr_cu_result code)
+/* Whether the driver has released the memory, or has shut down. */
+static bool is_released(zr_cu_result code)
 {
     return code == ZR_CU_SUCCESS || code == ZR_CU_DEINITIALIZED;
 }
 
-/* One call of the driver in the device's context. What is not `good` becomes `failure`, with the words. */
+/* Calls the driver in the device's context. A result that is not `good` becomes `failure`, with a message. */
 #define IN_CONTEXT(cuda, call, good, failure, ...)                                                           \
     ({                                                                                                       \
         zr_result result_ = enter(cuda);                                                                     \
@@ -142,11 +142,11 @@ static bool taken_back(zr_cu_result code)
         result_;                                                                                             \
     })
 
-/* Offers the driver again what it refused. lock: create_lock; the context is current. */
+/* Retries the releases that the driver has refused. lock: create_lock; the context is current */
 static void release_refused(struct cuda_backend *cuda)
 {
     for (struct cuda_memory **link = &cuda->unreleased, *memory; (memory = *link);) {
-        if (taken_back(cuda->driver->release(memory->memory))) {
+        if (is_released(cuda->driver->release(memory->memory))) {
             *link = memory->next;
             zr_slab_give(&cuda->memory_records, memory);
         } else {
@@ -155,7 +155,7 @@ static void release_refused(struct cuda_backend *cuda)
     }
     for (struct cuda_addresses **link = &cuda->reservations, *addresses; (addresses = *link);) {
         if (addresses->unwanted &&
-            taken_back(cuda->driver->address_free(addresses->address, addresses->bytes))) {
+            is_released(cuda->driver->address_free(addresses->address, addresses->bytes))) {
             *link = addresses->next;
             zr_slab_give(&cuda->address_records, addresses);
         } else {
@@ -237,7 +237,7 @@ static size_t cuda_reserve_hint(zr_backend *backend, size_t limit_bytes)
 
 /* ---- Physical memory ----------------------------------------------------------------------------------- */
 
-/* Asks for a record before the driver is asked for the memory, so that neither is had without the other. */
+/* Called before the driver creates the memory, so that memory never lacks a record. */
 static zr_result take_record(struct cuda_backend *cuda, struct cuda_memory **out)
 {
     pthread_mutex_lock(&cuda->front.create_lock);
@@ -306,11 +306,11 @@ static zr_result cuda_map(zr_backend *backend, char *address, const struct zr_ha
                       succeeded, ZR_ERR_ADDRESSES, "to map %zu bytes at %p", handle->bytes, (void *)address);
 }
 
-/* Whole mappings in a row go in one call. The driver orders it with no stream: the caller has made sure that
- * what streams do there has passed. */
+/* One call unmaps several whole mappings. The driver orders it with no stream: the caller has made sure that
+ * all work in the part is complete. */
 static zr_result cuda_unmap(zr_backend *backend, char *address, size_t bytes)
 {
-    return IN_CONTEXT(cuda_of(backend), unmap(address_of(address), bytes), taken_back, ZR_ERR_ADDRESSES,
+    return IN_CONTEXT(cuda_of(backend), unmap(address_of(address), bytes), is_released, ZR_ERR_ADDRESSES,
                       "to unmap %zu bytes at %p", bytes, (void *)address);
 }
 
@@ -322,7 +322,7 @@ static zr_result cuda_set_access(zr_backend *backend, char *address, size_t byte
                       cuda->access_count, bytes, (void *)address);
 }
 
-/* Another device may read and write from now on. */
+/* Adds a device that later calls of set_access() include. */
 static zr_result cuda_admit(zr_backend *backend, int ordinal)
 {
     struct cuda_backend *cuda = cuda_of(backend);
@@ -349,7 +349,7 @@ static zr_result cuda_admit(zr_backend *backend, int ordinal)
 
 /* ---- Copies and events --------------------------------------------------------------------------------- */
 
-/* The driver tells host from device memory by the addresses: they are unified. */
+/* Addresses are unified, so the driver knows host from device memory by them. */
 static zr_result cuda_copy(zr_backend *backend, const struct zr_copy *copy)
 {
     return IN_CONTEXT(
@@ -397,7 +397,7 @@ static zr_result cuda_event_wait(zr_backend *backend, const struct zr_stream_poi
     return result;
 }
 
-/* The NULL stream and the default ones have no context of their own: they are the current one's. */
+/* The NULL stream and the default streams belong to the context that is current. */
 static zr_result cuda_stream_home(zr_backend *backend, uint64_t stream, bool *here)
 {
     struct cuda_backend *cuda = cuda_of(backend);
@@ -414,7 +414,7 @@ static zr_result cuda_stream_home(zr_backend *backend, uint64_t stream, bool *he
 static zr_result cuda_synchronize(zr_backend *backend)
 {
     struct cuda_backend *cuda = cuda_of(backend);
-    return IN_CONTEXT(cuda, context_synchronize(), taken_back, ZR_ERR_UNAVAILABLE, "to wait for device %d",
+    return IN_CONTEXT(cuda, context_synchronize(), is_released, ZR_ERR_UNAVAILABLE, "to wait for device %d",
                       cuda->device);
 }
 
@@ -434,7 +434,7 @@ static zr_result cuda_memory_info(zr_backend *backend, struct zr_backend_memory 
 
 /* ---- Other processes ----------------------------------------------------------------------------------- */
 
-/* One descriptor per handle, made at its first export and kept until the handle goes. */
+/* A handle has one descriptor, created at its first export and kept until the handle is destroyed. */
 static zr_result cuda_export(zr_backend *backend, const struct zr_handle *handle, struct zr_segment *out)
 {
     struct cuda_backend *cuda = cuda_of(backend);
@@ -452,7 +452,8 @@ static zr_result cuda_export(zr_backend *backend, const struct zr_handle *handle
             memory->fd = fd;
         }
     }
-    /* The driver may export only what the process has made itself. */
+    /* The driver may refuse to export memory that the process has imported. The lender can send a descriptor.
+     */
     if (code != ZR_CU_SUCCESS && handle->leased_granule &&
         backend->lender->ops->piece(backend->lender, handle->leased_granule, &memory->fd) == ZR_OK)
         code = ZR_CU_SUCCESS;
@@ -502,12 +503,12 @@ static zr_result cuda_import(zr_backend *backend, const struct zr_segment *segme
     return result;
 }
 
-/* ---- Life ---------------------------------------------------------------------------------------------- */
+/* ---- Create and destroy -------------------------------------------------------------------------------- */
 
 static void cuda_end(zr_backend *backend)
 {
     struct cuda_backend *cuda = cuda_of(backend);
-    /* There is no later any more: what fails once is tried once more. */
+    /* No later call can retry, so each step is tried twice. */
     bool entered = cuda->context && (enter(cuda) == ZR_OK || enter(cuda) == ZR_OK);
     for (unsigned i = 0; entered && i < 2; i++)
         release_refused(cuda);
@@ -546,7 +547,7 @@ static const struct zr_backend_ops cuda_ops = {
     .import_fd = cuda_import,
 };
 
-/* Locked pages are every device's. */
+/* All devices can access locked pages, so there is no admit(). */
 static const struct zr_backend_ops locked_ops = {
     STREAM_OPS,
     .reserve = zr_host_reserve,
@@ -583,8 +584,8 @@ static zr_result find_device(struct cuda_backend *cuda, int ordinal)
     return code == ZR_CU_SUCCESS ? ZR_OK : zr_cuda_error(code, ZR_ERR_INVALID, "device %d", ordinal);
 }
 
-/* What the device can do, and the properties of its own memory. */
-static zr_result look_at_device(struct cuda_backend *cuda)
+/* Queries what the device can do, and sets the properties of its own memory. */
+static zr_result query_device(struct cuda_backend *cuda)
 {
     int unified = 0, virtual_memory = 0, fds = 0, rdma = 0;
     zr_result result = attribute(cuda, ZR_CU_ATTRIBUTE_UNIFIED_ADDRESSING, &unified);
@@ -599,7 +600,7 @@ static zr_result look_at_device(struct cuda_backend *cuda)
                        "device %d has no %s: a GPU and driver with CUDA virtual memory management are needed "
                        "(in a virtual machine, pass-through rather than a vGPU)",
                        cuda->device, unified ? "virtual memory calls" : "unified addresses");
-    /* Later additions: a driver that does not know the attribute does not have the thing. */
+    /* A driver that does not know the attribute lacks the feature. */
     if (cuda->driver->device_attribute(&rdma, ZR_CU_ATTRIBUTE_RDMA_VIRTUAL_MEMORY, cuda->device) !=
         ZR_CU_SUCCESS)
         rdma = 0;
@@ -614,7 +615,7 @@ static zr_result look_at_device(struct cuda_backend *cuda)
     return ZR_OK;
 }
 
-/* Host memory in its place, of the best kind that the driver grants. */
+/* Replaces device memory by host memory, of the best kind that the driver grants. */
 static zr_result choose_host_memory(struct cuda_backend *cuda, int node)
 {
     struct zr_cuda_host host;
@@ -631,7 +632,7 @@ static zr_result choose_host_memory(struct cuda_backend *cuda, int node)
         return result;
     struct zr_capabilities *can = &cuda->front.can;
     cuda->properties = host.properties;
-    snprintf(cuda->memory, sizeof cuda->memory, "%s", host.words);
+    snprintf(cuda->memory, sizeof cuda->memory, "%s", host.description);
     can->host_visible = true;
     can->vma_budget = zr_host_vma_budget();
     can->exportable = can->exportable && host.kind == ZR_CUDA_HOST_NODE;
@@ -657,7 +658,7 @@ static zr_result choose_access(struct cuda_backend *cuda, const struct zr_cuda_o
     return result;
 }
 
-/* The bytes that host memory may come to: what is expected, the limit, or the machine's. */
+/* The max bytes of host memory: the expected bytes, the limit, or the machine's memory. */
 static size_t expected_max_bytes(struct cuda_backend *cuda, const struct zr_cuda_options *options)
 {
     size_t bytes = options->expected_bytes ? options->expected_bytes : options->limit_bytes;
@@ -691,9 +692,8 @@ static zr_result choose_granule(struct cuda_backend *cuda, const struct zr_cuda_
     return ZR_OK;
 }
 
-/* What the ledger of a device wants to know; 0 where the driver does not say. Never the cause of a failure.
- */
-static void note_device(struct cuda_backend *cuda)
+/* Queries what zrd's ledger of a device uses; 0 if the driver does not say. Never fails. */
+static void describe_device(struct cuda_backend *cuda)
 {
     static const zr_cu_attribute parts[] = {ZR_CU_ATTRIBUTE_PCI_DOMAIN, ZR_CU_ATTRIBUTE_PCI_BUS,
                                             ZR_CU_ATTRIBUTE_PCI_DEVICE};
@@ -724,7 +724,7 @@ static zr_result prepare(struct cuda_backend *cuda, const struct zr_cuda_options
 {
     zr_result result = find_device(cuda, options->device);
     if (result == ZR_OK)
-        result = look_at_device(cuda);
+        result = query_device(cuda);
     if (result == ZR_OK)
         result = retain_context(cuda);
     if (result == ZR_OK && options->kind == ZR_CUDA_HOST)
@@ -738,8 +738,8 @@ static zr_result prepare(struct cuda_backend *cuda, const struct zr_cuda_options
     size_t granule_bytes = cuda->front.can.granule_bytes;
     cuda->front.limit_bytes = options->limit_bytes & ~(granule_bytes - 1);
     if (options->limit_bytes && !cuda->front.limit_bytes)
-        cuda->front.limit_bytes = 1; /* less than one granule: nothing fits */
-    note_device(cuda);
+        cuda->front.limit_bytes = 1; /* below one granule: no handle fits */
+    describe_device(cuda);
     return zr_cuda_events_init(&cuda->events, cuda->driver);
 }
 

@@ -1,5 +1,5 @@
-/* backend_cuda_absent.c: stands in for the CUDA backend and driver in a build with CUDA=0, so that programs
- * link and get an error value with the way out. */
+/* backend_cuda_absent.c: replaces the CUDA backend and driver in a build with CUDA=0. Programs link, and get
+ * an error that says what to do. */
 #include "alloc/backend/backend.h"
 #include "alloc/backend/lender.h"
 #include "alloc/backend/cuda_driver.h"

@@ -1,12 +1,12 @@
-/* backend_host.c: this machine's memory as granules of a memfd. Stands behind backend.c and on host_common.c.
+/* backend_host.c: this machine's memory as granules of a memfd. Below backend.c; uses host_common.c.
  *
  * Creating a handle commits its memory through a small window of addresses, so that a shortage is an error
- * value here and not a SIGBUS at the first touch. Where the kernel grants it each 2 MiB become one huge page
- * (MADV_COLLAPSE), and moving a granule is then a matter of microseconds. File offsets are never used twice:
- * the file is sparse, and what a destroyed handle held is punched out of it.
+ * instead of a SIGBUS at the first touch. If the kernel allows, each 2 MiB become one huge page
+ * (MADV_COLLAPSE), and moving a granule takes microseconds. File offsets are never reused: the file is
+ * sparse, and destroying a handle punches its memory out of the file.
  *
- * After fork() the child shares the granules there are. What it creates itself goes to a file of its own, and
- * it never punches holes into its parent's. */
+ * After fork() the child shares the existing granules. It creates new ones in a file of its own, and never
+ * punches holes into its parent's file. */
 #define _GNU_SOURCE
 #include "alloc/backend/host_common.h"
 
@@ -35,32 +35,33 @@
 #endif
 
 #define WINDOW_BYTES ((size_t)16 << 20)
-/* Collapses that may fail in a row before they are given up for good. */
-#define COLLAPSE_PATIENCE 4
-/* What is left to the rest of the machine, and how often the machine is asked how much there is. */
+/* Consecutive failures after which collapsing is given up. */
+#define COLLAPSE_FAILURES_MAX 4
+/* Memory left to other processes, and bytes that may be created between two queries of the machine's memory.
+ */
 #define HEADROOM_MARGIN_BYTES   ((uint64_t)8 << 20)
 #define HEADROOM_INTERVAL_BYTES ((uint64_t)64 << 20)
 
 struct host_file {
     struct host_file *next;
     int fd;
-    pid_t owner;  /* the process that creates in it; 0: imported */
-    dev_t device; /* identity, for imports of one file in several pieces */
+    pid_t owner;  /* the process that creates handles in the file; 0: an imported file */
+    dev_t device; /* identity of a file that is imported in several segments */
     ino_t inode;
-    uint64_t next_offset; /* of the next handle */
-    size_t handles_count; /* imported: closed when none is left */
+    uint64_t next_offset; /* offset of the next handle */
+    size_t handles_count; /* an imported file is closed when none is left */
 };
 
 struct host_backend {
-    zr_backend front; /* first */
+    zr_backend front; /* first, because host_of() casts */
     size_t page_bytes;
-    /* Everything below: lock front.create_lock. */
+    /* lock for all fields below: front.create_lock */
     struct host_file *files;
     struct zr_slab file_records;
     char *window; /* WINDOW_BYTES, aligned to huge pages, without access between uses */
-    bool huge;    /* collapse still worth a try */
+    bool huge;    /* whether to try to collapse */
     unsigned collapse_failures;
-    uint64_t headroom_bytes; /* that may be created before the machine is asked again */
+    uint64_t headroom_bytes; /* bytes that may be created before the machine's memory is queried again */
 };
 
 static struct host_backend *host_of(zr_backend *backend)
@@ -70,7 +71,7 @@ static struct host_backend *host_of(zr_backend *backend)
 
 /* ---- Files --------------------------------------------------------------------------------------------- */
 
-/* The file that this process creates in; a child after fork() starts one of its own. */
+/* The file in which this process creates handles. A child after fork() creates a new one. */
 static zr_result own_file(struct host_backend *host, struct host_file **out)
 {
     pid_t self = getpid();
@@ -107,8 +108,8 @@ static void close_file(struct host_backend *host, struct host_file *file)
 
 /* ---- Physical memory ----------------------------------------------------------------------------------- */
 
-/* Asks the machine now and then whether `bytes` more can be had: once they cannot, the kernel's answer would
- * not be an error but the end of some process. */
+/* Queries the machine's memory from time to time. Without this check a shortage would not be an error: the
+ * kernel would kill a process. */
 static zr_result check_headroom(struct host_backend *host, size_t bytes)
 {
     struct zr_machine machine = {0};
@@ -141,8 +142,8 @@ static zr_result check_headroom(struct host_backend *host, size_t bytes)
     return ZR_OK;
 }
 
-/* Makes the 2 MiB at `address` one huge page; false if the kernel would not. The page table must exist first,
- * which one touched page sees to. */
+/* Makes the 2 MiB at `address` one huge page. Touching a page first creates the page table, which the
+ * collapse requires. False: the kernel refused. */
 static bool collapse(struct host_backend *host, char *address)
 {
     if (madvise(address, host->page_bytes, MADV_POPULATE_WRITE) != 0)
@@ -151,16 +152,16 @@ static bool collapse(struct host_backend *host, char *address)
         host->collapse_failures = 0;
         return true;
     }
-    if (++host->collapse_failures >= COLLAPSE_PATIENCE)
+    if (++host->collapse_failures >= COLLAPSE_FAILURES_MAX)
         host->huge = false;
     return false;
 }
 
-/* Commits the part of the file that lies in the window now. Returns 0 or an error number. */
-static int populate(struct host_backend *host, const struct host_file *file, struct zr_bounds piece)
+/* Commits the part of the file that the window maps. Returns 0 or an error number. */
+static int populate(struct host_backend *host, const struct host_file *file, struct zr_bounds part)
 {
-    for (size_t done = 0; done < piece.bytes;) {
-        size_t step = piece.bytes - done;
+    for (size_t done = 0; done < part.bytes;) {
+        size_t step = part.bytes - done;
         if (host->huge && step >= ZR_HOST_HUGE_BYTES && collapse(host, host->window + done)) {
             done += ZR_HOST_HUGE_BYTES;
             continue;
@@ -170,8 +171,8 @@ static int populate(struct host_backend *host, const struct host_file *file, str
         if (madvise(host->window + done, step, MADV_POPULATE_WRITE) != 0) {
             if (errno != EINVAL)
                 return errno;
-            /* A kernel before 5.14: the file system commits pages too. */
-            while (fallocate(file->fd, 0, (off_t)(piece.offset_bytes + done), (off_t)step) != 0)
+            /* Kernels before 5.14 lack MADV_POPULATE_WRITE; fallocate() commits pages too. */
+            while (fallocate(file->fd, 0, (off_t)(part.offset_bytes + done), (off_t)step) != 0)
                 if (errno != EINTR)
                     return errno;
         }
@@ -180,20 +181,20 @@ static int populate(struct host_backend *host, const struct host_file *file, str
     return 0;
 }
 
-static int commit_piece(struct host_backend *host, const struct host_file *file, struct zr_bounds piece)
+static int commit_window(struct host_backend *host, const struct host_file *file, struct zr_bounds part)
 {
-    if (mmap(host->window, piece.bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file->fd,
-             (off_t)piece.offset_bytes) != host->window)
+    if (mmap(host->window, part.bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file->fd,
+             (off_t)part.offset_bytes) != host->window)
         return errno;
-    int error = populate(host, file, piece);
-    if (mmap(host->window, piece.bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED,
-             -1, 0) != host->window &&
+    int error = populate(host, file, part);
+    if (mmap(host->window, part.bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1,
+             0) != host->window &&
         error == 0)
         error = errno;
     return error;
 }
 
-/* Lengthens the file. The limit of `ulimit -f` would be a signal, so it is looked at first. */
+/* Extends the file. Exceeding `ulimit -f` would raise a signal, so the limit is checked first. */
 static zr_result lengthen(const struct host_file *file, uint64_t bytes)
 {
     struct rlimit limit;
@@ -217,10 +218,10 @@ static void punch(const struct host_file *file, struct zr_bounds part)
 static zr_result commit(struct host_backend *host, const struct host_file *file, struct zr_bounds whole)
 {
     for (size_t done = 0; done < whole.bytes;) {
-        struct zr_bounds piece = {whole.offset_bytes + done, whole.bytes - done};
-        if (piece.bytes > WINDOW_BYTES)
-            piece.bytes = WINDOW_BYTES;
-        int error = commit_piece(host, file, piece);
+        struct zr_bounds part = {whole.offset_bytes + done, whole.bytes - done};
+        if (part.bytes > WINDOW_BYTES)
+            part.bytes = WINDOW_BYTES;
+        int error = commit_window(host, file, part);
         if (error != 0) {
             punch(file, whole);
             return zr_fail(
@@ -228,7 +229,7 @@ static zr_result commit(struct host_backend *host, const struct host_file *file,
                 "the system has fewer than %zu bytes of memory left (error %d): a cgroup's memory.max, vm.overcommit_memory = 2 or the machine's memory is exhausted",
                 whole.bytes, error);
         }
-        done += piece.bytes;
+        done += part.bytes;
     }
     return ZR_OK;
 }
@@ -274,7 +275,7 @@ static void host_vacate(zr_backend *backend, struct zr_handle *handle)
     pthread_mutex_lock(&backend->create_lock);
     punch((const struct host_file *)handle->object,
           (struct zr_bounds){(size_t)handle->offset_bytes, handle->bytes});
-    host->headroom_bytes = 0; /* another process takes the memory now */
+    host->headroom_bytes = 0; /* another process may take the memory */
     pthread_mutex_unlock(&backend->create_lock);
 }
 
@@ -312,7 +313,7 @@ static zr_result host_export(zr_backend *backend, const struct zr_handle *handle
     return ZR_OK;
 }
 
-/* The file behind `fd`, which may have been imported in another piece already. */
+/* The record of the file behind `fd`, which an earlier import may have created. */
 static zr_result foreign_file(struct host_backend *host, int fd, const struct stat *status,
                               struct host_file **out)
 {
@@ -362,7 +363,7 @@ static zr_result host_import(zr_backend *backend, const struct zr_segment *segme
     return result;
 }
 
-/* ---- Life ---------------------------------------------------------------------------------------------- */
+/* ---- Create and destroy -------------------------------------------------------------------------------- */
 
 static void host_end(zr_backend *backend)
 {

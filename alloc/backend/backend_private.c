@@ -1,9 +1,8 @@
-/* backend_private.c: this machine's memory as anonymous pages, a process's own. Stands behind backend.c and
- * on host_common.c.
+/* backend_private.c: this machine's memory as private anonymous pages. Below backend.c; uses host_common.c.
  *
- * A page is there once it is touched, and a child after fork() has a copy of it. A handle is a promise of
- * memory that counts against the limit; what it held is lost when it is unmapped. For the preloaded malloc,
- * whose blocks are mostly larger than what their owners touch. */
+ * A page is committed on first touch, and a child after fork() has a copy of it. A handle only counts against
+ * the limit, and an unmap loses its contents. For the preloaded malloc, whose blocks are mostly larger than
+ * the part that their owners touch. */
 #define _GNU_SOURCE
 #include "alloc/backend/host_common.h"
 
@@ -20,7 +19,7 @@ static void private_destroy(zr_backend *backend, struct zr_handle *handle)
     (void)backend, (void)handle;
 }
 
-/* The addresses are reserved as private anonymous memory already. */
+/* The reserved addresses are private anonymous memory already. */
 static zr_result private_map(zr_backend *backend, char *address, const struct zr_handle *handle)
 {
     (void)backend, (void)address, (void)handle;

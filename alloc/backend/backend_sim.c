@@ -1,4 +1,4 @@
-/* backend_sim.c: a clock, a capacity, no memory. Stands behind backend.c.
+/* backend_sim.c: a simulated clock and capacity, without memory. Below backend.c.
  *
  * Addresses are numbers and must not be dereferenced. backend.c has checked every call; this file counts
  * time. */
@@ -13,17 +13,17 @@
 
 #define SIM_FIRST_ADDRESS ((uintptr_t)1 << 46)
 #define SIM_LAST_ADDRESS  ((uintptr_t)1 << 56)
-/* An arena without end, by default: the addresses of a process on x86-64, or this many granules. */
+/* The default size of an arena's range: all addresses of a process on x86-64, or this many granules. */
 #define SIM_RANGE_BYTES    ((size_t)1 << 47)
 #define SIM_RANGE_GRANULES ((size_t)1 << 26)
 
 struct sim_backend {
-    zr_backend front; /* first */
+    zr_backend front; /* first, because it is cast */
     uint64_t call_ns[ZR_BACKEND_OPERATION_COUNT];
-    uint64_t work_ns; /* between the recording of a point in a stream and its passing */
+    uint64_t work_ns; /* time from the recording of a point to its passing */
     _Atomic uint64_t clock_ns;
     uintptr_t next_address;       /* lock: front.lock */
-    _Atomic uint64_t next_offset; /* of the next handle: handles created in order continue one another */
+    _Atomic uint64_t next_offset; /* of the next handle; handles created in order are adjacent */
 };
 
 static void spend(zr_backend *backend, enum zr_backend_operation operation)
@@ -42,7 +42,7 @@ void zr_sim_clock_advance(zr_backend *backend, uint64_t ns)
     atomic_fetch_add(&((struct sim_backend *)backend)->clock_ns, ns);
 }
 
-/* Waiting lets the time pass, unless it has. */
+/* Advances the clock to the time, unless it is past it. */
 static void move_clock(zr_backend *backend, uint64_t until_ns)
 {
     struct sim_backend *sim = (struct sim_backend *)backend;
@@ -208,7 +208,7 @@ zr_result zr_backend_sim_create(zr_backend **out, const struct zr_sim_options *o
         .granule_bytes = granule_bytes, .aliases = true, .synchronous = options->work_ns == 0};
     sim->front.limit_bytes = options->capacity_bytes & ~(granule_bytes - 1);
     if (options->capacity_bytes && !sim->front.limit_bytes)
-        sim->front.limit_bytes = 1; /* less than one granule: nothing fits */
+        sim->front.limit_bytes = 1; /* below one granule: no handle fits */
     sim->next_address = SIM_FIRST_ADDRESS;
     sim->work_ns = options->work_ns;
     memcpy(sim->call_ns, options->call_ns, sizeof sim->call_ns);

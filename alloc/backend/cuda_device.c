@@ -1,4 +1,4 @@
-/* cuda_device.c: see lender.h. Uses cuda_driver.c. */
+/* cuda_device.c: keys of devices (see lender.h). Uses cuda_driver.c. */
 #include "alloc/backend/lender.h"
 
 #include <stdio.h>
@@ -23,7 +23,7 @@ zr_result zr_cuda_device_key(int ordinal, char out[ZR_LENDER_KEY_BYTES])
     zr_cu_device device;
     out[0] = '\0';
     zr_result result = zr_cuda_driver_get(&driver);
-    /* The first version has one UUID for all parts of a GPU. */
+    /* The call without _v2 returns one UUID for all parts of a GPU. */
     if (result == ZR_OK)
         result = zr_cuda_driver_find("cuDeviceGetUuid_v2", (void **)&uuid_of);
     if (result != ZR_OK)

@@ -1,5 +1,5 @@
-/* cuda_driver.c: finds libcuda.so.1 at run time and puts its refusals into words. Uses error.c and
- * fork.c. */
+/* cuda_driver.c: loads libcuda.so.1 at run time and turns its errors into messages. Uses error.c and fork.c.
+ */
 #define _GNU_SOURCE
 #include "alloc/backend/cuda_driver.h"
 
@@ -14,10 +14,10 @@
 enum { PATH_BYTES = 4096, OPERATION_BYTES = 256 };
 
 static struct zr_lock load_lock;
-static __thread bool loading __attribute__((tls_model("initial-exec"))); /* this thread has it */
+static __thread bool loading __attribute__((tls_model("initial-exec"))); /* this thread holds load_lock */
 static char path[PATH_BYTES] = "libcuda.so.1";                           /* lock: load_lock */
-static struct zr_cuda_driver driver; /* lock: load_lock until `loaded`, constant after */
-static void *library;                /* the same */
+static struct zr_cuda_driver driver; /* lock: load_lock until `loaded`, constant afterwards */
+static void *library;                /* lock: as `driver` */
 static _Atomic bool loaded;
 
 /* ---- Words --------------------------------------------------------------------------------------------- */
@@ -119,7 +119,7 @@ static const struct {
 } entries[] = {ZR_CUDA_FUNCTIONS(ENTRY)};
 #undef ENTRY
 
-/* Fills in the table; the name of the first function that is not there, NULL if all are. */
+/* Fills the table. Returns the name of the first function that is missing; NULL: none. */
 static const char *resolve(void)
 {
     for (size_t i = 0; i < sizeof entries / sizeof *entries; i++) {
@@ -183,8 +183,8 @@ unwind:
     return result;
 }
 
-/* NVIDIA's driver forks itself as it starts, for nvidia-modprobe: that thread does not wait for its own lock.
- */
+/* NVIDIA's driver forks while it starts, for nvidia-modprobe. The thread that loads the driver must not wait
+ * for its own lock. */
 static void before_fork(struct zr_fork_locks *locks)
 {
     if (!loading)
@@ -197,7 +197,7 @@ static void after_fork(struct zr_fork_locks *locks)
         zr_fork_give(locks, &load_lock);
 }
 
-static void take_lock(void)
+static void lock_driver(void)
 {
     static const struct zr_fork_room room = {.before = before_fork, .after = after_fork};
     zr_fork_register(ZR_FORK_DRIVER, &room);
@@ -205,7 +205,7 @@ static void take_lock(void)
     loading = true;
 }
 
-static void give_lock(void)
+static void unlock_driver(void)
 {
     loading = false;
     zr_lock_release(&load_lock);
@@ -216,13 +216,13 @@ zr_result zr_cuda_driver_get(const struct zr_cuda_driver **out)
     zr_result result = ZR_OK;
     *out = NULL;
     if (!atomic_load_explicit(&loaded, memory_order_acquire)) {
-        take_lock();
+        lock_driver();
         if (!atomic_load_explicit(&loaded, memory_order_relaxed)) {
             result = load();
             if (result == ZR_OK)
                 atomic_store_explicit(&loaded, true, memory_order_release);
         }
-        give_lock();
+        unlock_driver();
     }
     if (result == ZR_OK)
         *out = &driver;
@@ -232,12 +232,12 @@ zr_result zr_cuda_driver_get(const struct zr_cuda_driver **out)
 zr_result zr_cuda_driver_path_set(const char *file)
 {
     zr_result result = ZR_OK;
-    take_lock();
+    lock_driver();
     if (atomic_load(&loaded))
         result = zr_fail(ZR_ERR_INVALID, "a CUDA driver is already loaded: %s", path);
     else
         snprintf(path, sizeof path, "%s", file);
-    give_lock();
+    unlock_driver();
     return result;
 }
 

@@ -1,8 +1,8 @@
 /* cuda_driver.h: the part of the CUDA driver that zr uses, in zr's own declarations. Private to the project.
  *
- * No CUDA header and no toolkit are needed to build: the few types and functions are declared here, and
- * tests/unit/cuda/cuda_declarations_test.c compares them with cuda.h where that is installed. The driver
- * itself, libcuda.so.1, is found at run time, so that one binary serves machines with and without a GPU. */
+ * A build needs no CUDA header and no toolkit: this file declares the few types and functions, and
+ * tests/unit/cuda/cuda_declarations_test.c compares them with cuda.h if that is installed. The driver,
+ * libcuda.so.1, is loaded at run time, so that one binary serves machines with and without a GPU. */
 #ifndef ZR_CUDA_DRIVER_H
 #define ZR_CUDA_DRIVER_H
 
@@ -11,7 +11,7 @@
 
 /* ---- Types --------------------------------------------------------------------------------------------- */
 
-typedef unsigned int zr_cu_result; /* enum zr_cu_code; an enum of the driver's, which may grow */
+typedef unsigned int zr_cu_result; /* enum zr_cu_code, or a code that a newer driver adds */
 typedef int zr_cu_device;
 typedef unsigned long long zr_cu_address;
 typedef unsigned long long zr_cu_memory; /* a handle from cuMemCreate */
@@ -19,7 +19,7 @@ typedef struct zr_cu_context_st *zr_cu_context;
 typedef struct zr_cu_stream_st *zr_cu_stream;
 typedef struct zr_cu_event_st *zr_cu_event;
 
-/* The results that are told apart; everything else is shown by the driver's own name for it. */
+/* The results that zr handles. Messages show the others by the driver's own names. */
 enum zr_cu_code {
     ZR_CU_SUCCESS = 0,
     ZR_CU_INVALID_VALUE = 1,
@@ -58,11 +58,11 @@ typedef enum zr_cu_attribute {
     ZR_CU_ATTRIBUTE_UNIFIED_ADDRESSING = 41,
     ZR_CU_ATTRIBUTE_PCI_DOMAIN = 50,
     ZR_CU_ATTRIBUTE_PAGEABLE_MEMORY = 88,      /* kernels may use the program's own memory */
-    ZR_CU_ATTRIBUTE_REGISTERED_ADDRESSES = 91, /* page-locked memory has one address for both */
+    ZR_CU_ATTRIBUTE_REGISTERED_ADDRESSES = 91, /* the device uses the host's addresses of locked pages */
     ZR_CU_ATTRIBUTE_VIRTUAL_MEMORY = 102,
     ZR_CU_ATTRIBUTE_POSIX_FD = 103,
     ZR_CU_ATTRIBUTE_RDMA_VIRTUAL_MEMORY = 110, /* GPUDirect RDMA on memory from cuMemCreate */
-    ZR_CU_ATTRIBUTE_HOST_NUMA_ID = 134,        /* of the node closest to the device; -1: no NUMA */
+    ZR_CU_ATTRIBUTE_HOST_NUMA_ID = 134,        /* the node closest to the device; -1: no NUMA */
     ZR_CU_ATTRIBUTE_HOST_NUMA_VIRTUAL_MEMORY = 141,
     ZR_CU_ATTRIBUTE_HOST_VIRTUAL_MEMORY = 145 /* without a node */
 } zr_cu_attribute;
@@ -94,10 +94,10 @@ typedef enum zr_cu_capture_mode {
     ZR_CU_CAPTURE_RELAXED = 2
 } zr_cu_capture_mode;
 
-/* Of page-locked memory: for every context, and with an address on the device. */
+/* Page-locked memory for every context, with an address on the device. */
 enum { ZR_CU_REGISTER_PORTABLE = 1, ZR_CU_REGISTER_MAPPED = 2 };
 enum { ZR_CU_EVENT_DISABLE_TIMING = 2, ZR_CU_STREAM_NON_BLOCKING = 1 };
-/* The last of the handles that mean a default stream: 0, 1 (legacy), 2 (the thread's own). */
+/* The highest handle of a default stream. 0: default, 1: legacy, 2: per-thread. */
 enum { ZR_CU_STREAM_PER_THREAD = 2 };
 
 typedef struct zr_cu_location {
@@ -124,9 +124,8 @@ typedef struct zr_cu_access {
 
 /* ---- Functions ----------------------------------------------------------------------------------------- */
 
-/* f(member of struct zr_cuda_driver, the driver's name, the suffix of the version that is meant, parameters).
- * This list makes the table of pointers, their names, the emulator's entries and the comparison with cuda.h.
- */
+/* f(member of struct zr_cuda_driver, the driver's name, the suffix of the version, parameters). This list
+ * generates the table of pointers, their names, the emulator's entries and the comparison with cuda.h. */
 // clang-format off
 #define ZR_CUDA_FUNCTIONS(f)                                                                                  \
     f(init, cuInit, , (unsigned int flags))                                                                   \
@@ -185,26 +184,26 @@ struct zr_cuda_driver {
 /* The oldest driver with all of the above: CUDA 10.2. */
 enum { ZR_CUDA_OLDEST_VERSION = 10020 };
 
-/* The driver of this process, loaded and initialised at the first call that succeeds and kept until the
- * process ends. Any thread. ZR_ERR_UNAVAILABLE: no libcuda.so.1, too old a one, no device; the words say
- * which and what to do. */
+/* The driver of this process. The first call that succeeds loads and initializes the driver, which stays
+ * until the process ends. Any thread. ZR_ERR_UNAVAILABLE: no libcuda.so.1, too old a driver, or no device;
+ * the message says which, and what to do. */
 ZR_PRIVATE_API zr_result zr_cuda_driver_get(const struct zr_cuda_driver **out);
 
-/* A function of the driver that zr_cuda_driver_get() has loaded, by its whole name: one that not every driver
- * has. ZR_ERR_UNAVAILABLE: this one has not. */
+/* A function that only some drivers have, by its full name, from the driver that zr_cuda_driver_get() has
+ * loaded. ZR_ERR_UNAVAILABLE: the driver lacks the function. */
 ZR_PRIVATE_API zr_result zr_cuda_driver_find(const char *name, void **out);
 
-/* For tests: the file to load in place of libcuda.so.1, copied, cut at 4,095 bytes. ZR_ERR_INVALID once a
- * driver is loaded. */
+/* For tests: the file to load instead of libcuda.so.1. The path is copied and cut at 4,095 bytes.
+ * ZR_ERR_INVALID: a driver is already loaded. */
 zr_result zr_cuda_driver_path_set(const char *path);
 
-/* Records words for a call that the driver refused: what was asked, the driver's name for the error, and the
- * way out. Returns the zr_result that the code means, `otherwise` for those that mean different things in
- * different places (out of memory, invalid value). */
+/* Sets the message for a call that the driver refused: the call, the driver's name for the error, and the
+ * remedy. Returns the zr_result of the code; `otherwise` for codes whose meaning depends on the call (out of
+ * memory, invalid value). */
 ZR_PRIVATE_API zr_result zr_cuda_error(zr_cu_result code, zr_result otherwise, const char *format, ...)
     __attribute__((format(printf, 3, 4), cold));
 
-/* True for the errors after which no work runs in a context and every call into it fails. */
+/* Whether the error means that the context runs no more work and every call into it fails. */
 bool zr_cuda_context_dead(zr_cu_result code);
 
 #endif

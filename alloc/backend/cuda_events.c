@@ -1,23 +1,24 @@
-/* cuda_events.c: the driver's events, taken in turns. Uses cuda_driver.c and slab.c. */
+/* cuda_events.c: reuses the driver's events. Uses cuda_driver.c and slab.c. */
 #include "alloc/backend/cuda_events.h"
 
 #include "alloc/base/error.h"
 #include "alloc/base/slab.h"
 
-/* So many points may be pending; beyond them a record waits for its stream, which is right, only slower. */
+/* The max number of pending points. When all are in use, recording a point waits for the stream instead. */
 #define SLOTS_MAX ((uint32_t)1 << 16)
 #define SLOT_BITS 16
 #define NO_SLOT   UINT32_MAX
-/* How many of the oldest are asked before another event is created, and how many of them may be pending. */
+/* How many of the oldest events are queried before another event is created, and how many of these may be
+ * pending. */
 enum { SWEEP_COUNT = 8, SWEEP_PENDING = 2 };
-/* The ticket of a point that was complete when it was made. */
+/* The ticket of a point that was complete when it was recorded. */
 enum { TICKET_COMPLETE = 0 };
 
 struct zr_cuda_event_slot {
     zr_cu_event event;
-    uint64_t generation; /* of the ticket that the slot serves; from 1 */
+    uint64_t generation; /* of the ticket that the slot serves, from 1 on */
     uint32_t next, previous;
-    uint32_t waiters_count; /* threads that wait without the lock; while above 0 the event is not reused */
+    uint32_t waiters_count; /* threads that wait without the lock; above 0: do not reuse the event */
     bool pending;
 };
 
@@ -41,8 +42,7 @@ void zr_cuda_events_end(struct zr_cuda_events *events, bool with_driver)
         return;
     for (uint32_t i = 0; with_driver && i < events->slots_count; i++)
         if (events->driver->event_destroy(events->slots[i].event) != ZR_CU_SUCCESS)
-            events->driver->event_destroy(
-                events->slots[i].event); /* once more; the context's end does the rest */
+            events->driver->event_destroy(events->slots[i].event); /* the context's end frees the rest */
     zr_pages_give(events->slots, SLOTS_MAX * sizeof *events->slots);
     events->slots = NULL;
     pthread_mutex_destroy(&events->lock);
@@ -95,8 +95,8 @@ static void sweep(struct zr_cuda_events *events)
     }
 }
 
-/* A slot with a driver's event, out of every list; NO_SLOT where all are pending, *code if the driver
- * refused. */
+/* Takes a slot with a driver's event out of its list. NO_SLOT: all are pending, or the driver refused
+ * (*code). */
 static uint32_t take(struct zr_cuda_events *events, zr_cu_result *code)
 {
     *code = ZR_CU_SUCCESS;
@@ -114,14 +114,14 @@ static uint32_t take(struct zr_cuda_events *events, zr_cu_result *code)
     return *code == ZR_CU_SUCCESS ? events->slots_count++ : NO_SLOT;
 }
 
-/* The slot that still serves the ticket, NULL if it is complete. */
+/* The slot that serves the ticket; NULL: the ticket's point is complete. */
 static struct zr_cuda_event_slot *find(struct zr_cuda_events *events, uint64_t ticket)
 {
     struct zr_cuda_event_slot *slot = &events->slots[ticket & (SLOTS_MAX - 1)];
     return slot->pending && slot->generation == ticket >> SLOT_BITS ? slot : NULL;
 }
 
-/* ---- The three calls ----------------------------------------------------------------------------------- */
+/* ---- Record, query, wait ------------------------------------------------------------------------------- */
 
 zr_result zr_cuda_events_record(struct zr_cuda_events *events, zr_cu_stream stream, uint64_t *ticket)
 {

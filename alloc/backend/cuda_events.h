@@ -14,21 +14,21 @@ struct zr_cuda_event_slot;
 
 struct zr_cuda_events {
     const struct zr_cuda_driver *driver;
-    pthread_mutex_t lock; /* everything below */
+    pthread_mutex_t lock; /* covers all fields below */
     struct zr_cuda_event_slot *slots;
-    uint32_t slots_count;    /* that have a driver's event */
-    uint32_t free;           /* first of a list through next */
-    uint32_t oldest, newest; /* pending ones, in the order they were recorded */
+    uint32_t slots_count;    /* slots that have a driver's event */
+    uint32_t free;           /* first of a list linked by `next` */
+    uint32_t oldest, newest; /* pending slots in the order of recording */
 };
 
-/* ZR_ERR_HOST_MEMORY. On success the events are the caller's until zr_cuda_events_end(). */
+/* ZR_ERR_HOST_MEMORY: no events. On success the caller owns the events until zr_cuda_events_end(). */
 zr_result zr_cuda_events_init(struct zr_cuda_events *events, const struct zr_cuda_driver *driver);
-/* Destroys the driver's events too if `with_driver`; without, only zr's own records. */
+/* Frees zr's records; with `with_driver` also destroys the driver's events. */
 void zr_cuda_events_end(struct zr_cuda_events *events, bool with_driver);
 
-/* *ticket stands for everything submitted to the stream so far. */
+/* *ticket gets a point after everything submitted to the stream so far. */
 zr_result zr_cuda_events_record(struct zr_cuda_events *events, zr_cu_stream stream, uint64_t *ticket);
-/* True when it is complete, or the context is dead and nothing will ever run in it. */
+/* Whether the point is complete, or the context is dead and runs no more work. */
 bool zr_cuda_events_done(struct zr_cuda_events *events, uint64_t ticket);
 /* Waits without the lock. */
 zr_result zr_cuda_events_wait(struct zr_cuda_events *events, uint64_t ticket);

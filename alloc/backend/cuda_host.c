@@ -1,4 +1,4 @@
-/* cuda_host.c: see cuda_host.h. Uses cuda_driver.c and host_common.c. */
+/* cuda_host.c: host memory for a CUDA device (see cuda_host.h). Uses cuda_driver.c and host_common.c. */
 #define _GNU_SOURCE
 #include "alloc/backend/cuda_host.h"
 
@@ -13,7 +13,7 @@
 #define MADV_POPULATE_WRITE 23 /* Linux 5.14 */
 #endif
 
-/* ---- Which kind ---------------------------------------------------------------------------------------- */
+/* ---- The choice of a kind ------------------------------------------------------------------------------ */
 
 static bool has(const struct zr_cuda_driver *driver, zr_cu_attribute which, zr_cu_device device)
 {
@@ -21,7 +21,7 @@ static bool has(const struct zr_cuda_driver *driver, zr_cu_attribute which, zr_c
     return driver->device_attribute(&value, which, device) == ZR_CU_SUCCESS && value;
 }
 
-/* Whether one granule can be had. */
+/* Creates one granule, and releases it, to see whether the driver grants it. */
 static zr_cu_result try_create(const struct zr_cuda_driver *driver, const zr_cu_properties *properties)
 {
     size_t bytes = 0;
@@ -34,14 +34,14 @@ static zr_cu_result try_create(const struct zr_cuda_driver *driver, const zr_cu_
     return code;
 }
 
-/* A driver's call returns its error and keeps none: unlike the runtime's cudaHostRegister(), a refusal is not
- * found by the next launch. */
+/* Unlike the runtime's cudaHostRegister(), the driver's call keeps no error that a later launch would report.
+ */
 static zr_cu_result lock_pages(const struct zr_cuda_driver *driver, char *address, size_t bytes)
 {
     return driver->register_host(address, bytes, ZR_CU_REGISTER_PORTABLE | ZR_CU_REGISTER_MAPPED);
 }
 
-/* True when the driver holds the pages no more. */
+/* Whether the driver has released the pages. */
 static bool unlock_pages(const struct zr_cuda_driver *driver, char *address)
 {
     zr_cu_result code = driver->unregister_host(address);
@@ -68,7 +68,7 @@ static const char *name_of(const struct zr_cuda_driver *driver, zr_cu_result cod
     return driver->error_name(code, &name) == ZR_CU_SUCCESS && name ? name : "an unnamed error";
 }
 
-/* What a driver must have for the kind, and the words where it has not. */
+/* What the driver must support for each kind, and the reason to report if it does not. */
 static const struct {
     zr_cu_attribute attribute;
     const char *without;
@@ -80,7 +80,7 @@ static const struct {
 };
 enum { KINDS = sizeof needs / sizeof *needs };
 
-/* `refused`: why there is no memory of a node, where this is another kind. */
+/* `refused`: why memory of a node is not available; used for the other kinds. */
 static struct zr_cuda_host describe(enum zr_cuda_host_kind kind, int node, zr_cu_handle_type exported_as,
                                     const char *refused)
 {
@@ -88,11 +88,11 @@ static struct zr_cuda_host describe(enum zr_cuda_host_kind kind, int node, zr_cu
     if (kind == ZR_CUDA_HOST_NODE) {
         out.properties.exported_as = exported_as;
         out.properties.location = (zr_cu_location){ZR_CU_LOCATION_HOST_NUMA, node};
-        snprintf(out.words, sizeof out.words, "host node %d", node);
+        snprintf(out.description, sizeof out.description, "host node %d", node);
         return out;
     }
     out.properties.location = (zr_cu_location){ZR_CU_LOCATION_HOST, 0};
-    snprintf(out.words, sizeof out.words, "%s (host node %d: %s)",
+    snprintf(out.description, sizeof out.description, "%s (host node %d: %s)",
              kind == ZR_CUDA_HOST_LOCKED ? "page-locked pages" : "the host, without a node", node, refused);
     return out;
 }
@@ -116,7 +116,7 @@ zr_result zr_cuda_host_choose(const struct zr_cuda_driver *driver, const struct 
         if (code == ZR_CU_SUCCESS)
             return ZR_OK;
         if (kind == ZR_CUDA_HOST_NODE && request->node > 0 && code == ZR_CU_INVALID_VALUE)
-            return zr_cuda_error(code, ZR_ERR_INVALID, "memory on %s", out->words);
+            return zr_cuda_error(code, ZR_ERR_INVALID, "memory on %s", out->description);
         why[kind] = name_of(driver, code);
     }
     return zr_fail(
@@ -136,11 +136,12 @@ size_t zr_cuda_host_granule(size_t bytes, size_t least_bytes)
 
 /* ---- Locked pages -------------------------------------------------------------------------------------- */
 
-/* Locking more pages than are free would swap out other processes. */
+/* Locking more pages than are free would swap out other processes, so the machine's free memory is checked.
+ */
 zr_result zr_cuda_locked_create(zr_backend *backend, struct zr_handle *handle)
 {
     struct zr_backend_memory memory;
-    zr_result result = zr_backend_enter(backend); /* not in a child */
+    zr_result result = zr_backend_enter(backend); /* fails in a child after fork() */
     if (result != ZR_OK)
         return result;
     zr_backend_leave(backend);
@@ -158,14 +159,14 @@ void zr_cuda_locked_destroy(zr_backend *backend, struct zr_handle *handle)
     (void)backend, (void)handle;
 }
 
-/* The addresses are reserved as private anonymous memory already. */
+/* The reserved addresses are private anonymous memory already. */
 zr_result zr_cuda_locked_map(zr_backend *backend, char *address, const struct zr_handle *handle)
 {
     (void)backend, (void)address, (void)handle;
     return ZR_OK;
 }
 
-/* lock: backend->lock, as below; the extent is whole mappings of one range. */
+/* The range that contains the address. lock: backend->lock */
 static struct zr_range *range_of(const zr_backend *backend, const char *address)
 {
     struct zr_range *range = backend->ranges;
@@ -174,7 +175,8 @@ static struct zr_range *range_of(const zr_backend *backend, const char *address)
     return range;
 }
 
-/* A child that had copies of the pages would have its parent write to others than the device sees. */
+/* MADV_DONTFORK: if a child had copies of the pages, the parent would write to other pages than the device
+ * reads. */
 static zr_result open_mapping(zr_backend *backend, const struct zr_cuda_driver *driver, char *address,
                               size_t bytes)
 {
@@ -197,7 +199,8 @@ static zr_result open_mapping(zr_backend *backend, const struct zr_cuda_driver *
     return result;
 }
 
-/* Unlocks the mappings of the extent up to the first that the driver keeps; returns their bytes. */
+/* Unlocks the mappings of the extent, up to the first that the driver refuses to unlock. Returns the bytes
+ * unlocked. */
 static size_t unlock_extent(const struct zr_cuda_driver *driver, const struct zr_range *range,
                             struct zr_bounds extent)
 {
@@ -207,7 +210,7 @@ static size_t unlock_extent(const struct zr_cuda_driver *driver, const struct zr
     return done;
 }
 
-/* An unmap failed: what was unlocked for it is as it was. */
+/* Unmap failed: lock again the pages that were unlocked for it. */
 static void lock_again(const struct zr_cuda_driver *driver, const struct zr_range *range,
                        struct zr_bounds extent)
 {

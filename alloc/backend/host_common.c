@@ -1,5 +1,5 @@
-/* host_common.c: what both kinds of this machine's memory share: addresses, access, copies, events
- * (everything is complete when it returns), and how much memory the machine has. Uses base/. */
+/* host_common.c: functions that both kinds of this machine's memory share: addresses, access, copies, events
+ * (complete at once), and the machine's memory. Uses alloc/base. */
 #define _GNU_SOURCE
 #include "alloc/backend/host_common.h"
 
@@ -19,7 +19,7 @@
 
 /* ---- Addresses ----------------------------------------------------------------------------------------- */
 
-/* Addresses this process may still map; UINT64_MAX where nothing limits them. */
+/* The addresses that this process may still map; UINT64_MAX: no limit. */
 static uint64_t addresses_left(void)
 {
     struct rlimit limit;
@@ -47,7 +47,8 @@ zr_result zr_host_addresses_error(size_t bytes, int error)
                    bytes, error);
 }
 
-/* `bytes` of addresses without access, aligned to `alignment`; NULL with errno. */
+/* Reserves `bytes` of addresses without access, aligned to `alignment`. NULL, with errno: the system refused.
+ */
 char *zr_host_reserve_aligned(size_t bytes, size_t alignment)
 {
     size_t all;
@@ -80,7 +81,8 @@ void zr_host_release(zr_backend *backend, char *address, size_t bytes)
     munmap(address, bytes);
 }
 
-/* Half of what `ulimit -v` leaves, for there will be other arenas and libraries; else plenty. */
+/* Eight times the limit or the machine's memory. At most half of what `ulimit -v` leaves, because other
+ * arenas and libraries need addresses too. */
 size_t zr_host_reserve_hint(zr_backend *backend, size_t limit_bytes)
 {
     struct zr_machine machine = {0};
@@ -127,7 +129,7 @@ zr_result zr_host_file(int *out)
                      errno);
 }
 
-/* A map and the gap beside it are a VMA each, and the rest of the process needs some. */
+/* A mapping and the gap beside it are one VMA each, and the rest of the process needs some. */
 size_t zr_host_vma_budget(void)
 {
     unsigned long long max_maps = 65530;
@@ -151,10 +153,10 @@ struct zr_capabilities zr_host_capabilities(size_t granule_bytes)
 size_t zr_host_limit(const struct zr_host_options *options, size_t granule_bytes)
 {
     size_t limit_bytes = options->limit_bytes & ~(granule_bytes - 1);
-    return options->limit_bytes && !limit_bytes ? 1 : limit_bytes; /* less than one granule: nothing fits */
+    return options->limit_bytes && !limit_bytes ? 1 : limit_bytes; /* below one granule: no handle fits */
 }
 
-/* ---- Copies and events-------------------------------------- ----------------------------------------- */
+/* ---- Copies and events --------------------------------------------------------------------------------- */
 
 zr_result zr_host_copy(zr_backend *backend, const struct zr_copy *copy)
 {

@@ -1,4 +1,4 @@
-/* host_common.h: what both kinds of this machine's memory share. Private to alloc/backend/.
+/* host_common.h: functions that both kinds of this machine's memory share. Private to alloc/backend/.
  *
  * Most are operations of a backend, with the contract of struct zr_backend_ops. Any thread. */
 #ifndef ZR_HOST_COMMON_H
@@ -8,16 +8,17 @@
 
 #define ZR_HOST_HUGE_BYTES ((size_t)2 << 20)
 
-/* `bytes` of addresses without access, aligned to `alignment`; NULL with errno. */
+/* Reserves `bytes` of addresses without access, aligned to `alignment`. NULL, with errno: the system refused.
+ */
 char *zr_host_reserve_aligned(size_t bytes, size_t alignment);
-/* ZR_ERR_ADDRESSES with words: the system refused `bytes` with this errno. */
+/* ZR_ERR_ADDRESSES, with a message: the system refused `bytes` with this errno. */
 zr_result zr_host_addresses_error(size_t bytes, int error);
-/* A file for granules, that may be sealed. ZR_ERR_UNAVAILABLE, ZR_ERR_HOST_MEMORY: there is none, or no
- * descriptor for it. */
+/* Creates a file for granules that can be sealed. ZR_ERR_UNAVAILABLE: the system has no memfd.
+ * ZR_ERR_HOST_MEMORY: no descriptor is left. */
 zr_result zr_host_file(int *out);
-/* Mappings that a backend may hold: ZR_CONF's, else a little less than half of vm.max_map_count. */
+/* The mappings that a backend may have: from ZR_CONF, or a little less than half of vm.max_map_count. */
 size_t zr_host_vma_budget(void);
-/* Of both kinds, by the options that they share. */
+/* The capabilities and the limit of both kinds, from the options that they share. */
 struct zr_capabilities zr_host_capabilities(size_t granule_bytes);
 size_t zr_host_limit(const struct zr_host_options *options, size_t granule_bytes);
 
@@ -35,8 +36,8 @@ zr_result zr_host_synchronize(zr_backend *backend);
 zr_result zr_host_memory_info(zr_backend *backend, struct zr_backend_memory *out);
 zr_result zr_host_lender_key(zr_backend *backend, char out[ZR_LENDER_KEY_BYTES]);
 
-/* backend_private.c: the kind that struct zr_host_options calls private_memory. *out is not NULL; `options`
- * are whole. */
+/* backend_private.c: the kind with private_memory in struct zr_host_options. *out is not NULL, and `options`
+ * is complete. */
 zr_result zr_backend_private_open(zr_backend **out, const struct zr_host_options *options,
                                   zr_lender_find *find);
 

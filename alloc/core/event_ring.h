@@ -8,8 +8,7 @@
 
 /* An event of the flight recorder (alloc/telemetry/recorder.h). A cache line holds two. */
 struct zr_recorded {
-    uint64_t
-        where; /* offset from the arena's base, a multiple of ZR_UNIT_BYTES, with the kind in its low byte */
+    uint64_t where;  /* offset from the arena's base, a multiple of ZR_UNIT_BYTES; low byte: the kind */
     uint64_t stream; /* tick: nanoseconds */
     uint64_t bytes;  /* size of the extent, with the number of its stack << 48 (stacks.h; 0: none); or of the
                         granules */
