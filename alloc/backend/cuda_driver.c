@@ -156,7 +156,7 @@ static zr_result load(void)
     }
     const char *missing = resolve();
     if (missing) {
-        snprintf(text, sizeof text, "it lacks %s", missing);
+        snprintf(text, sizeof text, "%s is missing", missing);
         result = too_old(text);
         goto unwind;
     }

@@ -18,7 +18,7 @@ struct zr_recorded {
 
 /* The flight recorder's ring (alloc/telemetry/recorder.c). lock: arena->lock */
 struct zr_recorder {
-    struct zr_recorded *next;   /* where the next event goes; at `stop` zr_recorder_turn() runs first */
+    struct zr_recorded *next;   /* where the next event goes; at `stop` zr_recorder_advance() runs first */
     struct zr_recorded *stop;   /* NULL: the recorder is off, and `next` is NULL too */
     struct zr_recorded *events; /* NULL: the recorder is off */
     size_t mask;                /* the number of events in the ring, a power of two, less 1 */

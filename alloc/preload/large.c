@@ -323,9 +323,9 @@ static char *take_fresh(unsigned class, size_t alignment)
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, zr_measuring_first_large);
     uint8_t files = zr_recorder_files;
-    zr_recorder_held = true; /* no report yet: the request is repeated below */
+    zr_recorder_suppressed = true; /* no report yet: the request is repeated below */
     zr_result result = zr_arena_alloc(zr_preload.large_arena, &request, &block);
-    zr_recorder_held = false;
+    zr_recorder_suppressed = false;
     if (result != ZR_OK) {
         zr_large_trim();
         result = zr_arena_alloc(zr_preload.large_arena, &request, &block);

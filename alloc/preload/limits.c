@@ -55,9 +55,9 @@ static void release_addresses(zr_arena *arena, struct zr_span span, size_t keep_
         if (bytes < MIN_BYTES)
             return;
         struct zr_request request = {.bytes = bytes, .alignment = GRANULE_BYTES, .tag = ZR_TAG_OTHER};
-        zr_recorder_held = true; /* no report: a smaller request may succeed */
+        zr_recorder_suppressed = true; /* no report: a smaller request may succeed */
         zr_result result = zr_arena_alloc(arena, &request, &block);
-        zr_recorder_held = false;
+        zr_recorder_suppressed = false;
         if (result != ZR_OK) {
             bytes /= 2;
             continue;

@@ -168,7 +168,7 @@ void zr_measuring_alloc(const void *block, size_t bytes, size_t reserved_bytes)
         zr_trace_write_refused(own.trace, &(struct zr_request){.bytes = bytes, .tag = ZR_TAG_OTHER}, NULL,
                                stack);
     }
-    if (own.trace && !zr_trace_goes_on(own.trace))
+    if (own.trace && !zr_trace_is_running(own.trace))
         atomic_store(&own.is_tracing, false);
     zr_lock_release(&own.lock);
 }

@@ -1,4 +1,4 @@
-/* command.c: see command.h. Uses only base/. */
+/* command.c: parses commands (see command.h). Uses alloc/base only. */
 #include "alloc/telemetry/command.h"
 
 #include <string.h>
@@ -7,7 +7,7 @@
 
 static const struct {
     const char *name;
-    bool takes_arena, takes_path, takes_words;
+    bool takes_arena, takes_path, takes_label;
 } commands[ZR_COMMAND_COUNT] = {
     [ZR_COMMAND_STATS] = {"stats", false, false, false},
     [ZR_COMMAND_LEDGER] = {"ledger", false, false, false},
@@ -20,7 +20,7 @@ static const struct {
     [ZR_COMMAND_STACKS] = {"stacks", true, false, false},
 };
 
-/* Advances past the word and one blank after it. */
+/* Advances past the word and one blank after it, if the text begins with the word. */
 static bool step_over(const char **at, const char *word)
 {
     size_t length = strlen(word);
@@ -57,10 +57,10 @@ zr_result zr_command_read(struct zr_command *out, const char *line, size_t bytes
         return zr_fail(ZR_ERR_INVALID, "%s needs a number", commands[kind].name);
     if (commands[kind].takes_path && *at != '/')
         return zr_fail(ZR_ERR_INVALID, "%s needs an absolute path", commands[kind].name);
-    if (commands[kind].takes_words && (*at == '\0' || strlen(at) > ZR_COMMAND_MARK_BYTES))
+    if (commands[kind].takes_label && (*at == '\0' || strlen(at) > ZR_COMMAND_MARK_BYTES))
         return zr_fail(ZR_ERR_INVALID, "%s needs 1 to %d letters", commands[kind].name,
                        ZR_COMMAND_MARK_BYTES);
-    if (!commands[kind].takes_path && !commands[kind].takes_words && *at != '\0')
+    if (!commands[kind].takes_path && !commands[kind].takes_label && *at != '\0')
         return zr_fail(ZR_ERR_INVALID, "%s takes no further argument", commands[kind].name);
     out->text = at;
     return ZR_OK;

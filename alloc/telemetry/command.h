@@ -8,11 +8,11 @@
  *     attach ARENA PATH        records until the connection ends; more lines may follow
  *     record ARENA PATH        records until `stop`
  *     stop ARENA               ends a record
- *     mark WORDS               writes a mark to every running trace
+ *     mark LABEL               writes a mark to every running trace
  *     stacks N                 takes call stacks of one allocation in N, 0: none, until the next record ends
  *
  * ARENA and N are numbers; PATH is absolute and extends to the end of the line. The answer is one line, "ok
- * WORDS" or "no WORDS". */
+ * MESSAGE" or "no MESSAGE". */
 #ifndef ZR_COMMAND_H
 #define ZR_COMMAND_H
 
@@ -36,7 +36,7 @@ enum zr_command_kind {
 struct zr_command {
     enum zr_command_kind kind;
     unsigned arena;   /* stacks: N */
-    const char *text; /* path or words, within the line; "": none */
+    const char *text; /* path or label, within the line; "": none */
 };
 
 /* Parses a line of `bytes` without its line end; line[bytes] is 0. ZR_ERR_INVALID: not a command, with a

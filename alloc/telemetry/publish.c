@@ -1,4 +1,4 @@
-/* publish.c: see serve.h. Uses registry.c and stats.c. */
+/* publish.c: the file of published figures (see serve.h). Uses registry.c and stats.c. */
 #define _GNU_SOURCE
 #include "alloc/telemetry/serve.h"
 

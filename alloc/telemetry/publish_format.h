@@ -22,7 +22,7 @@ enum {
 struct zr_published_arena {
     char name[ZR_PUBLISHED_NAME_BYTES]; /* terminated by a zero */
     uint32_t number;                    /* the arena's number in zr_ctl_get() and in commands */
-    uint32_t stripes_count;             /* besides the first stripe */
+    uint32_t stripes_count;             /* stripes after the first one */
     uint64_t limit_bytes;               /* 0: none */
     /* Address ranges of the first stripe and of as many other stripes as fit. */
     struct {
@@ -41,7 +41,7 @@ struct zr_published_arena {
 
 struct zr_published {
     char magic[8];
-    uint32_t version, bytes; /* sizeof this */
+    uint32_t version, bytes; /* size of this struct */
     _Atomic uint32_t sequence;
     uint32_t arenas_count; /* all arenas of the process; those beyond ZR_PUBLISHED_ARENAS are omitted */
     struct zr_process process;

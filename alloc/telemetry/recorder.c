@@ -1,9 +1,9 @@
 /* recorder.c: the flight recorder. Uses trace.c, follow.h and option.c.
  *
  * The ring holds the last events, and the arena holds the present state. The state at the ring's start is
- * derived from both: the first event of an address tells whether a block was there at the start, and a block
- * without events was there all the time. The granules at the start are found by undoing the events, latest
- * first. */
+ * derived from both. The first event of an address says whether a block existed there at the start, and a
+ * block without events existed all the time. The granules at the start are found by undoing the events,
+ * latest first. */
 #define _GNU_SOURCE
 #include "alloc/telemetry/recorder.h"
 #include "alloc/telemetry/stacks.h"
@@ -22,19 +22,19 @@
 #include "alloc/core/event_ring.h"
 #include "alloc/telemetry/report.h"
 
-/* Maximum of files per process; an arena writes its next file a minute later at the earliest. */
+/* The max number of files of a process. An arena writes its next file at least a minute later. */
 enum { FILES_MAX = 8, NUMBERS_MAX = 10000 };
 #define AGAIN_NS UINT64_C(60000000000)
-/* An arena with more blocks writes no file, because its lock is held meanwhile. */
+/* An arena with more blocks writes no file, because writing holds its lock. */
 enum { BLOCKS_MAX = 4 << 20 };
 
-__thread bool zr_recorder_held __attribute__((tls_model("initial-exec")));
+__thread bool zr_recorder_suppressed __attribute__((tls_model("initial-exec")));
 __thread uint8_t zr_recorder_files __attribute__((tls_model("initial-exec")));
 
 /* ---- The ring ------------------------------------------------------------------------------------------ */
 
-/* A table of events by address and a granule bitmap follow the events. They are allocated at the start and
- * touched only at a failure, when there may be no memory left to allocate. */
+/* After the events, the pages hold a table of events by address and a bitmap of granules. They are allocated
+ * at the start and first touched at a failure, when no memory may be left to allocate. */
 struct layout {
     size_t events_bytes, table_bytes, end;
 };
@@ -73,7 +73,7 @@ static struct zr_recorded tick(void)
     return (struct zr_recorded){.where = ZR_RECORDED_TICK, .stream = zr_os_now_ns()};
 }
 
-__attribute__((noinline)) struct zr_recorded *zr_recorder_turn(struct zr_arena *arena)
+__attribute__((noinline)) struct zr_recorded *zr_recorder_advance(struct zr_arena *arena)
 {
     struct zr_recorder *recorder = &arena->recorder;
     if (!recorder->events)
@@ -89,7 +89,7 @@ __attribute__((noinline)) struct zr_recorded *zr_recorder_turn(struct zr_arena *
 static void put(struct zr_arena *arena, struct zr_recorded event)
 {
     if (arena->recorder.next == arena->recorder.stop)
-        zr_recorder_turn(arena);
+        zr_recorder_advance(arena);
     *arena->recorder.next++ = event;
 }
 
@@ -117,14 +117,14 @@ void zr_recorder_put_granules(struct zr_arena *arena, unsigned kind, struct zr_b
 
 /* ---- The state at the ring's start --------------------------------------------------------------------- */
 
-/* The ring being read. */
+/* The ring, as it is read at a failure. */
 struct reading {
     const struct zr_arena *arena;
     const struct zr_recorded *events;
     uint64_t first, end; /* event numbers, counted since the recorder's start */
     size_t mask, table_mask;
     uint32_t *table;    /* by address: 1 + ring index of its first event; 0: none */
-    uint64_t *granules; /* mapped at the start */
+    uint64_t *granules; /* granules that were mapped at the start */
 };
 
 static const struct zr_recorded *event_at(const struct reading *reading, uint64_t number)
@@ -158,7 +158,7 @@ static bool is_of_block(const struct zr_recorded *event)
     return kind_of(event) == ZRT_ALLOC || kind_of(event) == ZRT_FREE;
 }
 
-static void note_first_events(const struct reading *reading)
+static void index_first_events(const struct reading *reading)
 {
     memset(reading->table, 0, (reading->table_mask + 1) * sizeof *reading->table);
     for (uint64_t i = reading->first; i < reading->end; i++) {
@@ -199,7 +199,7 @@ static struct reading read_ring(const struct zr_arena *arena)
         .granules = (uint64_t *)((char *)recorder->events + layout.events_bytes + layout.table_bytes)};
     if (out.first < recorder->first)
         out.first = recorder->first;
-    note_first_events(&out);
+    index_first_events(&out);
     undo_granules(&out);
     return out;
 }
@@ -249,7 +249,7 @@ static void write_start(const struct reading *reading, struct zr_trace *trace, s
     zr_trace_write_begin(trace);
 }
 
-/* Writes marks for the reader: the number of earlier, lost events, and that a plan's events are missing. */
+/* Writes marks for the reader: how many earlier events are lost, and that a plan's events are missing. */
 static void write_marks(const struct reading *reading, struct zr_trace *trace)
 {
     char label[ZRT_LABEL_BYTES + 1];
@@ -298,7 +298,7 @@ static void write_events(const struct reading *reading, struct zr_trace *trace, 
 }
 
 /* Creates a file of this process. False: no file could be created. */
-static bool open_file(struct zr_trace **out, char *path, size_t room_bytes, const struct zr_arena *arena,
+static bool open_file(struct zr_trace **out, char *path, size_t capacity_bytes, const struct zr_arena *arena,
                       uint64_t start_ns)
 {
     static _Atomic unsigned files_count;
@@ -312,9 +312,9 @@ static bool open_file(struct zr_trace **out, char *path, size_t room_bytes, cons
     if (atomic_load(&files_count) >= FILES_MAX)
         return false;
     for (unsigned number = 1; number <= NUMBERS_MAX; number++) {
-        int length = snprintf(path, room_bytes, "%s/zr-%ld-%s-%u.zrt", zr_folder_temporary(), (long)getpid(),
-                              arena->name, number);
-        if (length < 0 || (size_t)length >= room_bytes)
+        int length = snprintf(path, capacity_bytes, "%s/zr-%ld-%s-%u.zrt", zr_folder_temporary(),
+                              (long)getpid(), arena->name, number);
+        if (length < 0 || (size_t)length >= capacity_bytes)
             return false;
         /* The program chose the arena's name, so characters that are bad in a file name are replaced. */
         for (char *at = path + strlen(zr_folder_temporary()) + 1; *at; at++)
@@ -324,19 +324,19 @@ static bool open_file(struct zr_trace **out, char *path, size_t room_bytes, cons
             atomic_fetch_add(&files_count, 1);
             return true;
         }
-        if (lstat(path, &taken) != 0) /* lstat: a dangling symbolic link also takes the name */
-            return false;             /* the name is free, so another error prevented the file */
+        if (lstat(path, &taken) != 0) /* lstat(), because a dangling symbolic link also takes the name */
+            return false;             /* the name is free, so another error is the cause */
     }
     return false;
 }
 
-static bool write_file(struct zr_arena *arena, char *path, size_t room_bytes,
+static bool write_file(struct zr_arena *arena, char *path, size_t capacity_bytes,
                        const struct zr_request *request, const struct zr_refusal *refusal)
 {
     struct zr_trace *trace;
     struct reading reading = read_ring(arena);
     uint64_t start_ns = start_of(&reading);
-    if (!open_file(&trace, path, room_bytes, arena, start_ns))
+    if (!open_file(&trace, path, capacity_bytes, arena, start_ns))
         return false;
     zr_trace_set_source(trace, zr_trace_thread(), start_ns);
     write_start(&reading, trace, arena);
@@ -353,20 +353,20 @@ void zr_recorder_refused(struct zr_arena *arena, zr_result result, const struct 
                          const struct zr_refusal *refusal)
 {
     struct zr_recorder *recorder = &arena->recorder;
-    char path[512], words[1024];
+    char path[512], message[1024];
     int state;
-    if (!recorder->events || zr_recorder_held || arena->blocks_count > BLOCKS_MAX)
+    if (!recorder->events || zr_recorder_suppressed || arena->blocks_count > BLOCKS_MAX)
         return;
     uint64_t now_ns = zr_os_now_ns();
     if (recorder->written_ns && now_ns - recorder->written_ns < AGAIN_NS)
         return;
     recorder->written_ns = now_ns ? now_ns : 1;
-    snprintf(words, sizeof words, "%s", zr_last_error());
+    snprintf(message, sizeof message, "%s", zr_last_error());
     /* File calls are cancellation points, and this thread holds locks. */
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &state);
     bool written = write_file(arena, path, sizeof path, request, refusal);
     pthread_setcancelstate(state, &state);
     if (written)
         zr_recorder_files++;
-    zr_fail(result, "%s%s%s", words, written ? ". What led to it: zr why " : "", written ? path : "");
+    zr_fail(result, "%s%s%s", message, written ? ". What led to it: zr why " : "", written ? path : "");
 }

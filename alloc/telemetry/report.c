@@ -1,5 +1,5 @@
-/* report.c: the message of an out-of-memory failure: the cause and the remedies. Walks all extents, which is
- * slow, but only after a failure. Uses space.c. */
+/* report.c: the message of an out-of-memory failure: the cause and the remedies. Walks all extents, only
+ * after a failure. Uses space.c. */
 #include "alloc/core/arena.h"
 #include "alloc/core/calls.h"
 #include "alloc/core/core.h"
@@ -14,10 +14,11 @@
 #include "alloc/base/sizes.h"
 #include "alloc/telemetry/trace_format.h"
 
-/* The smallest granule advised is a sixteenth: smaller granules cost more mappings than they save memory. */
+/* The smallest granule that a message recommends is a sixteenth: smaller ones cost more mappings than they
+ * save memory. */
 enum { SIZES_MAX = 5 };
 
-/* The maximum of zr_backend_granule(). */
+/* The max of zr_backend_granule(). */
 #define GRANULE_MAX_BYTES ((size_t)1 << 30)
 
 /* Sums over all stripes, unless a field says otherwise. */
@@ -28,15 +29,15 @@ struct survey {
     size_t cached_bytes, live_bytes, live_by_tag_bytes[ZR_TAG_COUNT];
     size_t unmovable_bytes;            /* free, in whole unmovable granules */
     size_t addresses_bytes;            /* free addresses, mapped or not, of the failing stripe only */
-    size_t pinned_bytes[ZR_TAG_COUNT]; /* free bytes of granules that a block of the tag shares; halved if two
-                                          blocks do */
-    size_t whole_bytes[SIZES_MAX];     /* free in whole granules if granules were halved i times */
+    size_t shared_bytes[ZR_TAG_COUNT]; /* free bytes of granules that a block with the tag shares; half for
+                                          each of two blocks */
+    size_t whole_bytes[SIZES_MAX];     /* free bytes in whole granules, if a granule were 2^i times smaller */
 };
 
 /* The missing resource, which decides about the remedies. */
 enum lack { LACK_MEMORY, LACK_WHOLE_GRANULES, LACK_ADDRESSES, LACK_ADDRESSES_IN_A_ROW, LACK_MAPPINGS };
 
-static const char *const lack_words[] = {
+static const char *const lack_names[] = {
     [LACK_MEMORY] = "shortage",
     [LACK_WHOLE_GRANULES] = "fragmentation",
     [LACK_ADDRESSES] = "shortage of addresses",
@@ -46,10 +47,10 @@ static const char *const lack_words[] = {
 
 /* ---- Survey -------------------------------------------------------------------------------------------- */
 
-static void pin(struct survey *survey, const struct zr_extent *neighbour, size_t bytes)
+static void count_shared(struct survey *survey, const struct zr_extent *neighbour, size_t bytes)
 {
     if (neighbour && neighbour->kind == ZR_EXTENT_BLOCK)
-        survey->pinned_bytes[neighbour->tag] += bytes;
+        survey->shared_bytes[neighbour->tag] += bytes;
 }
 
 static size_t mapping_end(const struct zr_mapping *mapping)
@@ -57,8 +58,8 @@ static size_t mapping_end(const struct zr_mapping *mapping)
     return mapping->offset_bytes + mapping->handle->bytes;
 }
 
-/* Surveys one free and mapped run of a free extent. A block may share the granules at the run's ends and pins
- * them. A handle of several granules that extends beyond the run cannot be moved in part. */
+/* Surveys one free and mapped run of a free extent. Blocks may share the granules at the run's ends, which
+ * then cannot move. A handle of several granules that extends beyond the run cannot be moved in part. */
 static void survey_run(const struct zr_arena *arena, const struct zr_extent *gap, struct zr_bounds run,
                        struct survey *out)
 {
@@ -70,9 +71,9 @@ static void survey_run(const struct zr_arena *arena, const struct zr_extent *gap
     size_t last_begin = last->offset_bytes > low ? last->offset_bytes : low;
     bool both = first == last && before && behind;
     if (before)
-        pin(out, gap->previous, (first_end - low) / (both ? 2 : 1));
+        count_shared(out, gap->previous, (first_end - low) / (both ? 2 : 1));
     if (behind)
-        pin(out, gap->next, (high - last_begin) / (both ? 2 : 1));
+        count_shared(out, gap->next, (high - last_begin) / (both ? 2 : 1));
     out->free_bytes += run.bytes;
     if (run.bytes > out->largest_bytes)
         out->largest_bytes = run.bytes;
@@ -126,7 +127,7 @@ static void survey_stripe(struct zr_arena *arena, struct survey *out)
 
 /* Surveys all stripes. lock: the failing stripe's, which is released while other stripes are read, because a
  * thread never holds the locks of two stripes. */
-static void take_survey(struct zr_arena *arena, struct survey *out)
+static void survey_all(struct zr_arena *arena, struct survey *out)
 {
     struct zr_arena *first_stripe = arena->first_stripe;
     unsigned stripes = atomic_load_explicit(&first_stripe->stripes_count, memory_order_acquire);
@@ -148,8 +149,8 @@ static void take_survey(struct zr_arena *arena, struct survey *out)
     out->addresses_bytes = addresses_bytes;
 }
 
-/* The missing resource. If free addresses exist, mapping failed: the budget of mappings or the system's limit
- * is reached. */
+/* The missing resource. If free addresses exist, mapping has failed: the budget of mappings or the system's
+ * limit is reached. */
 static enum lack lack_of(const struct zr_arena *arena, zr_result result, struct zr_need need,
                          const struct survey *survey)
 {
@@ -182,7 +183,7 @@ static struct amount amount(size_t bytes)
     return out;
 }
 
-/* "1.40 GiB (1500000256 bytes)", because a rounded size may hide that a run is a little too short. */
+/* "1.40 GiB (1500000256 bytes)". A rounded size alone may hide that a run is a little too short. */
 static struct amount exact(size_t bytes)
 {
     struct amount out = amount(bytes);
@@ -193,7 +194,7 @@ static struct amount exact(size_t bytes)
 }
 
 /* "256k", in the syntax of ZR_CONF. */
-static struct amount granule_words(size_t bytes)
+static struct amount granule_text(size_t bytes)
 {
     static const char *const units[] = {"", "k", "m", "g"};
     struct amount out;
@@ -204,24 +205,24 @@ static struct amount granule_words(size_t bytes)
     return out;
 }
 
-struct words {
+struct text {
     char text[256];
 };
 
-/* Text with the tags whose blocks pin the most memory; "": none does. */
-static struct words pinning_tags(const struct survey *survey)
+/* Text with the tags whose blocks share the most free memory; "": none. */
+static struct text sharing_tags(const struct survey *survey)
 {
     enum { TAGS_MAX = 4 };
-    struct words out = {""};
+    struct text out = {""};
     size_t left_bytes[ZR_TAG_COUNT], length = 0;
-    memcpy(left_bytes, survey->pinned_bytes, sizeof left_bytes);
+    memcpy(left_bytes, survey->shared_bytes, sizeof left_bytes);
     for (unsigned i = 0; i < TAGS_MAX; i++) {
         unsigned tag = largest_of(left_bytes);
         if (left_bytes[tag] == 0)
             break;
         length += (size_t)snprintf(out.text + length, sizeof out.text - length, "%s%s (%s)",
-                                   i ? ", " : ", pinned by blocks of ", zr_tag_name((zr_tag)tag),
-                                   amount(left_bytes[tag]).text);
+                                   i ? ", " : ", in granules shared with blocks of ",
+                                   zr_tag_name((zr_tag)tag), amount(left_bytes[tag]).text);
         left_bytes[tag] = 0;
     }
     return out;
@@ -251,26 +252,26 @@ static bool exceeds_limit(const struct zr_arena *arena, size_t bytes)
     return passed || (first_stripe->limit_bytes && all_bytes + bytes > first_stripe->limit_bytes);
 }
 
-static struct words help(const struct zr_arena *arena, enum lack lack, struct zr_need need,
-                         const struct survey *survey)
+static struct text help(const struct zr_arena *arena, enum lack lack, struct zr_need need,
+                        const struct survey *survey)
 {
-    struct words out;
+    struct text out;
     size_t granule = arena->granule_bytes, other = 0;
-    /* The request was for the need in whole granules and at most one granule more. */
+    /* The request was for the need in whole granules, and one granule more at most. */
     bool limited = exceeds_limit(arena, zr_round_up(need.bytes, granule) + granule);
     const char *limit = limited ? "a larger limit" : "the setting that the cause names";
     switch (lack) {
     case LACK_WHOLE_GRANULES:
         other = sufficient_granule(arena, need, survey);
         snprintf(out.text, sizeof out.text, "%s%s%sallocating long-lived blocks first, or %s",
-                 other ? "a smaller granule (ZR_CONF=granule:" : "", other ? granule_words(other).text : "",
+                 other ? "a smaller granule (ZR_CONF=granule:" : "", other ? granule_text(other).text : "",
                  other ? "), " : "", limit);
         break;
     case LACK_MAPPINGS:
         snprintf(out.text, sizeof out.text, "the setting that the cause names, or fewer mappings");
         if (granule < GRANULE_MAX_BYTES)
             snprintf(out.text + strlen(out.text), sizeof out.text - strlen(out.text),
-                     ": a larger granule (ZR_CONF=granule:%s)", granule_words(2 * granule).text);
+                     ": a larger granule (ZR_CONF=granule:%s)", granule_text(2 * granule).text);
         break;
     case LACK_ADDRESSES:
     case LACK_ADDRESSES_IN_A_ROW:
@@ -285,7 +286,7 @@ static struct words help(const struct zr_arena *arena, enum lack lack, struct zr
     return out;
 }
 
-/* Fills in the figures of the failure. */
+/* Fills in the figures of the failed request. */
 static void fill_refusal(struct zr_arena *arena, enum lack lack, struct zr_need need,
                          const struct survey *survey, struct zr_refusal *out)
 {
@@ -332,7 +333,7 @@ zr_result zr_report_exhausted(struct zr_arena *arena, zr_result result, const st
     if (result != ZR_ERR_MEMORY && result != ZR_ERR_ADDRESSES)
         return result;
     snprintf(cause, sizeof cause, "%s", zr_last_error());
-    take_survey(arena, &survey);
+    survey_all(arena, &survey);
     enum lack lack = lack_of(arena, result, need, &survey);
     fill_refusal(arena, lack, need, &survey, refusal);
     unsigned largest_tag = largest_of(survey.live_by_tag_bytes);
@@ -344,11 +345,11 @@ zr_result zr_report_exhausted(struct zr_arena *arena, zr_result result, const st
     return zr_fail(result,
                    "arena \"%s\" has no %s for %s: %s. %s live (%s of it %s), %s free in %zu hole%s%s, the "
                    "largest free run %s%s%s. Cause: %s. What would help: %s%s",
-                   arena->name, exact(request->bytes).text, zr_tag_name(request->tag), lack_words[lack],
+                   arena->name, exact(request->bytes).text, zr_tag_name(request->tag), lack_names[lack],
                    amount(survey.live_bytes).text, amount(survey.live_by_tag_bytes[largest_tag]).text,
                    zr_tag_name((zr_tag)largest_tag), amount(survey.free_bytes).text, survey.holes_count,
                    survey.holes_count == 1 ? "" : "s", cache, exact(survey.largest_bytes).text, unmovable,
-                   pinning_tags(&survey).text, cause,
+                   sharing_tags(&survey).text, cause,
                    survey.unmovable_bytes > 0 ? "making those movable (zr_arena_set_granule_class()), " : "",
                    help(arena, lack, need, &survey).text);
 }

@@ -13,7 +13,7 @@ struct zr_refusal {
     uint64_t free_bytes;      /* free and mapped */
     uint64_t largest_bytes;   /* the largest contiguous run of free_bytes */
     uint64_t cached_bytes;    /* unmapped granules in the cache */
-    uint64_t pending_bytes;   /* freed, but a stream has not passed */
+    uint64_t pending_bytes;   /* freed, but some stream may still use it */
     uint64_t unmovable_bytes; /* the part of free_bytes on unmovable granules */
     uint64_t reserved_bytes;  /* held device memory; for a tag limit: live bytes of the tag */
     uint64_t limit_bytes;     /* limit of reserved_bytes; 0: none */

@@ -1,9 +1,10 @@
-/* serve.c: see serve.h. Uses publish.c, command.c, tracing.c and arena.c.
+/* serve.c: the thread that publishes figures and answers commands (see serve.h). Uses publish.c, command.c,
+ * tracing.c and arena.c.
  *
- * Several connections are open at once, each with a second to send its line. If all are in use, the
- * connection that has been silent longest is closed for a new one. Lines are answered one at a time. A
- * connection is closed after its answer, unless it has sent `attach`: it may then send more lines, and its
- * records end with it. */
+ * Several connections are open at once, each with a second to send its line. If all are in use, a new
+ * connection closes the one that has been silent longest. The thread answers one line at a time. A connection
+ * is closed after its answer, unless it has sent `attach`: it may then send more lines, and its records end
+ * with it. */
 #define _GNU_SOURCE
 #include "alloc/telemetry/serve.h"
 
@@ -33,9 +34,9 @@
 #define REFRESH_MS      1000
 #define CHECK_NS        UINT64_C(10000000) /* between two checks for a request */
 #define QUEUE_MAX       16
-#define CONNECTIONS_MAX 16  /* connections at once */
-enum { ATTACHED_MAX = 64 }; /* arenas that one connection records */
-#define DESCRIPTOR_MIN 200  /* the lowest number used: programs that close unknown descriptors begin below */
+#define CONNECTIONS_MAX 16  /* max connections at once */
+enum { ATTACHED_MAX = 64 }; /* max arenas that one connection records */
+#define DESCRIPTOR_MIN 200  /* lowest number to use, because programs close unknown descriptors from below */
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
 #define STACK_BYTES ((size_t)4 << 20)
 #else
@@ -45,23 +46,22 @@ enum { ATTACHED_MAX = 64 }; /* arenas that one connection records */
 _Atomic uint32_t zr_serve_state;
 
 struct connection {
-    int fd;               /* -1: none */
+    int fd;               /* -1: no connection */
     ino_t inode;          /* of the socket; see is_own_socket() */
-    uint64_t deadline_ns; /* for the rest of its line; UINT64_MAX: none, for an attached connection without a
-                             partial line */
+    uint64_t deadline_ns; /* end of the time for its line; UINT64_MAX: attached, without a partial line */
     size_t used;
     char line[ZR_COMMAND_BYTES];
 };
 
 static struct {
-    int listening; /* -1: none */
+    int listening; /* -1: no socket */
     dev_t device;  /* of the socket; see is_own_socket() */
     ino_t inode;
-    pid_t process; /* owner of these files; 0: none */
+    pid_t process; /* the process that owns these files; 0: none */
     struct zr_publisher publisher;
     char socket_path[sizeof(((struct sockaddr_un *)0)->sun_path)];
     struct zr_thread thread;
-    void *stack; /* of the thread; a child keeps and reuses it, because its C library reads it */
+    void *stack; /* the thread's stack, which a child keeps and reuses, because its C library reads it */
     struct connection connections[CONNECTIONS_MAX];
     struct connection *attached; /* one of the connections, or NULL */
     unsigned attached_arenas[ATTACHED_MAX];
@@ -92,14 +92,15 @@ static void close_connection(struct connection *connection)
     connection->fd = -1;
 }
 
-/* Accepts a connection; closes the connection that has been silent longest if no slot is free. NULL: none. */
+/* Accepts a connection. If no slot is free, closes the connection that has been silent longest. NULL: none
+ * was accepted. */
 static struct connection *accept_connection(void)
 {
     struct connection *slot = NULL;
     struct stat status;
     int fd = accept4(serve.listening, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
     if (fd < 0) {
-        poll(NULL, 0, 100); /* usually out of descriptors: do not retry at once */
+        poll(NULL, 0, 100); /* usually no descriptor is left: do not retry at once */
         return NULL;
     }
     for (unsigned i = 0; i < CONNECTIONS_MAX; i++) {
@@ -120,19 +121,19 @@ static struct connection *accept_connection(void)
     return slot;
 }
 
-/* Receives a part of a line. Returns the length of a complete line without its end; 0: incomplete; -1: too
- * long, empty, or the connection is closed. */
+/* Receives a part of a line. Returns the length of a complete line without its end; 0: the line is
+ * incomplete; -1: the line is too long or empty, or the connection is closed. */
 static int receive_line(struct connection *connection)
 {
-    size_t room_bytes = ZR_COMMAND_BYTES - 1 - connection->used;
+    size_t capacity_bytes = ZR_COMMAND_BYTES - 1 - connection->used;
     char *at = connection->line + connection->used;
     if (!is_own_socket(connection->fd, connection->inode))
         return -1;
-    ssize_t got = recv(connection->fd, at, room_bytes, MSG_DONTWAIT);
+    ssize_t got = recv(connection->fd, at, capacity_bytes, MSG_DONTWAIT);
     if (got < 0 && (errno == EINTR || errno == EAGAIN))
         return 0;
     char *end = got > 0 ? memchr(at, '\n', (size_t)got) : NULL;
-    if (!end && (got <= 0 || (size_t)got == room_bytes))
+    if (!end && (got <= 0 || (size_t)got == capacity_bytes))
         return -1;
     connection->used += (size_t)got;
     if (!end)
@@ -141,12 +142,12 @@ static int receive_line(struct connection *connection)
     return end > connection->line ? (int)(end - connection->line) : -1;
 }
 
-/* Sends an answer, waiting for the peer at most as long as for a line. False: the answer was not sent. */
-static bool answer(const struct connection *connection, bool good, const char *words)
+/* Sends an answer. Waits for the peer as long as for a line. False: the answer was not sent. */
+static bool answer(const struct connection *connection, bool good, const char *message)
 {
     char line[1100];
     uint64_t deadline_ns = zr_os_now_ns() + TIMEOUT_NS, now_ns;
-    int length = snprintf(line, sizeof line, "%s %s\n", good ? "ok" : "no", words);
+    int length = snprintf(line, sizeof line, "%s %s\n", good ? "ok" : "no", message);
     size_t sent = 0;
     while (sent < (size_t)length && (now_ns = zr_os_now_ns()) < deadline_ns) {
         struct pollfd poll_fd = {.fd = connection->fd, .events = POLLOUT};
@@ -164,10 +165,10 @@ static bool answer(const struct connection *connection, bool good, const char *w
 
 /* ---- Commands ------------------------------------------------------------------------------------------ */
 
-static zr_result trim_all(char *words, size_t room_bytes)
+static zr_result trim_all(char *message, size_t capacity_bytes)
 {
     bool busy = false;
-    snprintf(words, room_bytes, "%zu bytes released", zr_reclaim(SIZE_MAX, NULL, &busy));
+    snprintf(message, capacity_bytes, "%zu bytes released", zr_reclaim(SIZE_MAX, NULL, &busy));
     return ZR_OK;
 }
 
@@ -175,18 +176,18 @@ static void detach(void)
 {
     if (!serve.attached)
         return;
-    char words[256] = "";
+    char message[256] = "";
     unsigned whole_count = 0;
     bool good = true;
     for (unsigned i = 0; i < serve.attached_count; i++) {
         zr_result result = zr_trace_stop_foreign(serve.attached_arenas[i]);
         whole_count += result == ZR_OK;
         good = good && result != ZR_ERR_IO;
-        if (result != ZR_OK && (result == ZR_ERR_IO || !words[0]))
-            snprintf(words, sizeof words, "%s", zr_last_error());
+        if (result != ZR_OK && (result == ZR_ERR_IO || !message[0]))
+            snprintf(message, sizeof message, "%s", zr_last_error());
     }
     good = good && whole_count > 0; /* some arenas may have been destroyed meanwhile */
-    answer(serve.attached, good, good ? "the record is whole" : words);
+    answer(serve.attached, good, good ? "the record is complete" : message);
     close_connection(serve.attached);
     serve.attached = NULL;
     serve.attached_count = 0;
@@ -207,10 +208,10 @@ static zr_result attach(const struct zr_command *command, struct connection *con
     return ZR_OK;
 }
 
-static zr_result dispatch(const struct zr_command *command, struct connection *connection, char *words,
-                          size_t room_bytes)
+static zr_result dispatch(const struct zr_command *command, struct connection *connection, char *message,
+                          size_t capacity_bytes)
 {
-    words[0] = '\0';
+    message[0] = '\0';
     switch (command->kind) {
     case ZR_COMMAND_STATS:
         zr_publisher_refresh(&serve.publisher, ZR_REFRESH_WALKED);
@@ -219,7 +220,7 @@ static zr_result dispatch(const struct zr_command *command, struct connection *c
         zr_publisher_refresh(&serve.publisher, ZR_REFRESH_DEVICES);
         return ZR_OK;
     case ZR_COMMAND_TRIM:
-        return trim_all(words, room_bytes);
+        return trim_all(message, capacity_bytes);
     case ZR_COMMAND_SNAPSHOT:
         return zr_trace_snapshot(command->arena, command->text);
     case ZR_COMMAND_ATTACH:
@@ -229,7 +230,7 @@ static zr_result dispatch(const struct zr_command *command, struct connection *c
     case ZR_COMMAND_STOP:
         return zr_trace_stop_foreign(command->arena);
     case ZR_COMMAND_MARK:
-        snprintf(words, room_bytes, "in %u traces", zr_trace_mark_all(command->text));
+        snprintf(message, capacity_bytes, "in %u traces", zr_trace_mark_all(command->text));
         return ZR_OK;
     case ZR_COMMAND_STACKS:
         return zr_arenas_set_stacks(command->arena)
@@ -243,13 +244,13 @@ static zr_result dispatch(const struct zr_command *command, struct connection *c
 /* Runs a command line and answers it. False: the answer was not sent. */
 static bool serve_line(struct connection *connection, int length)
 {
-    char words[128] = "";
+    char message[128] = "";
     struct zr_command command;
     zr_result result = zr_command_read(&command, connection->line, (size_t)length);
     if (result == ZR_OK)
-        result = dispatch(&command, connection, words, sizeof words);
+        result = dispatch(&command, connection, message, sizeof message);
     connection->used = 0;
-    return answer(connection, result == ZR_OK, result == ZR_OK ? words : zr_last_error());
+    return answer(connection, result == ZR_OK, result == ZR_OK ? message : zr_last_error());
 }
 
 /* Handles data on a connection, or its timeout. An attached connection stays open after an answer. */
@@ -270,7 +271,7 @@ static void serve_connection(struct connection *connection, bool timed_out)
         connection->deadline_ns = zr_os_now_ns() + TIMEOUT_NS;
 }
 
-/* Waits for data on any socket, until the first deadline of a connection or the next refresh. */
+/* Waits for data on a socket, until the first deadline of a connection or the next refresh. */
 static int wait_ready(struct pollfd fds[1 + CONNECTIONS_MAX])
 {
     uint64_t now_ns = zr_os_now_ns(), until_ns = now_ns + (uint64_t)REFRESH_MS * 1000000;
@@ -335,7 +336,7 @@ static zr_result open_socket(const char *folder)
         close(fd);
         fd = high;
     }
-    unlink(address.sun_path); /* left by a dead process with the same number */
+    unlink(address.sun_path); /* a dead process with the same number may have left it */
     if (fd < 0 || bind(fd, (const struct sockaddr *)&address, sizeof address) != 0 ||
         chmod(address.sun_path, 0600) != 0 || listen(fd, QUEUE_MAX) != 0 || fstat(fd, &status) != 0) {
         if (fd >= 0)
@@ -358,7 +359,7 @@ static zr_result start_server(void)
     if (result == ZR_OK)
         zr_publisher_name(&serve.publisher, folder);
     if (result == ZR_OK)
-        result = open_socket(folder); /* before the file, because a reader of the file connects at once */
+        result = open_socket(folder); /* first, because a reader of the file connects at once */
     if (result != ZR_OK)
         return result;
     result = zr_publisher_start(&serve.publisher);
@@ -382,7 +383,8 @@ unwind_socket:
     return result;
 }
 
-/* The process that may start the server, and no child of vfork(), which shares its parent's memory. */
+/* The process that may start the server. A child of vfork() may not, because it shares its parent's memory.
+ */
 static pid_t own_process;
 
 /* Closes the parent's sockets in a child. This file has no locks to reset. */
@@ -397,7 +399,7 @@ static void after_fork(bool child)
     serve.listening = -1;
     serve.attached = NULL;
     serve.process = 0;
-    serve.publisher.shown = NULL; /* MADV_DONTFORK: not mapped in the child */
+    serve.publisher.shown = NULL; /* the child has no such mapping (MADV_DONTFORK) */
     own_process = getpid();
     uint32_t on = ZR_SERVE_ON;
     if (zr_option_get(ZR_OPTION_PUBLISH) != 1)
@@ -415,8 +417,8 @@ static char requests_folder[ZR_FOLDER_BYTES];
 
 static void find_folder(void)
 {
-    zr_folder_runtime(requests_folder,
-                      false); /* the folder may not exist yet; start_server() checks its owner */
+    /* The folder may not exist yet. start_server() creates it and checks its owner. */
+    zr_folder_runtime(requests_folder, false);
 }
 
 /* Whether another process asks this process to publish. */
@@ -467,8 +469,8 @@ void zr_serve_start(void)
     errno = error;
 }
 
-/* Checks for a request here as well, because a program whose steps follow a plan takes no memory from the
- * system. */
+/* Checks for a request here too, because a program whose steps follow a plan takes no memory from the system.
+ */
 zr_result zr_arena_get_stats(zr_arena *arena, struct zr_arena_stats *out)
 {
     zr_result result = zr_stats_of(arena, out);
@@ -477,7 +479,7 @@ zr_result zr_arena_get_stats(zr_arena *arena, struct zr_arena_stats *out)
     return result;
 }
 
-/* Removes the files when the process exits, which ends the thread. */
+/* Removes the files at the exit of the process, which ends the thread. */
 static __attribute__((destructor)) void remove_files(void)
 {
     if (serve.process != getpid())

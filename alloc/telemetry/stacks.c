@@ -1,8 +1,8 @@
-/* stacks.c: see stacks.h. Uses slab.c and the compiler's unwinder.
+/* stacks.c: the table of call stacks (see stacks.h). Uses slab.c and the compiler's unwinder.
  *
- * The table has no lock, so that a child after fork finds it consistent and a cancelled thread leaves no lock
- * held. A thread that adds a stack reserves words, writes them, and then sets the slot by compare and
- * exchange; a thread that loses this race wastes its words. */
+ * The table has no lock, so that a child after fork() finds it consistent, and a cancelled thread leaves no
+ * lock held. A thread that adds a stack reserves words, writes them, and then sets the slot by compare and
+ * exchange. A thread that loses this race wastes its words. */
 #include "alloc/telemetry/stacks.h"
 
 #include <stdatomic.h>
@@ -24,7 +24,7 @@ struct table {
 };
 
 static struct table *_Atomic shared_table;
-static _Atomic uint32_t every; /* 0: no stacks; the option's value applies until every_set */
+static _Atomic uint32_t every; /* 0: no stacks; before every_set the option's value applies */
 static _Atomic bool every_set;
 static _Atomic uint64_t calls_count;
 
@@ -45,8 +45,8 @@ uint32_t zr_stacks_every(void)
                : (uint32_t)zr_option_get(ZR_OPTION_STACKS);
 }
 
-/* Whether the allocation is sampled. Samples are pseudo-random, because with a fixed stride a loop would
- * always show the same one of its allocations. A program of one thread has the same samples in every run. */
+/* Whether the allocation is sampled. Samples are pseudo-random: with a fixed stride a loop could always show
+ * the same one of its allocations. A program of one thread has the same samples in every run. */
 static bool is_due(uint32_t one_in)
 {
     if (one_in <= 1)
@@ -90,7 +90,7 @@ static _Unwind_Reason_Code step(struct _Unwind_Context *context, void *argument)
     if (address == 0 || walk->count == ZR_STACK_FRAMES)
         return _URC_END_OF_STACK;
     walk->addresses[walk->count++] =
-        before ? address : address - 1; /* a return address: the call's last byte */
+        before ? address : address - 1; /* a return address may follow the call's function */
     return _URC_NO_REASON;
 }
 

@@ -1,9 +1,10 @@
-/* stacks.h: call stacks of allocations: raw addresses, each stack once, in a table of the process. Private to
- * alloc/.
+/* stacks.h: call stacks of allocations: raw addresses, each stack stored once, in a table of the process.
+ * Private to alloc/.
  *
  * Stacks are off at first. With ZR_CONF=stacks:N or zr_stacks_set(N) the stack of one allocation in N is
- * taken. A number names a stack until the process ends, also in children after fork; 0: no stack. Any thread
- * may call, without locks, but no signal handler: taking a stack calls neither malloc nor the loader. */
+ * taken. A number names a stack until the process ends, also in children after fork(); 0: no stack. Any
+ * thread may call, without locks, but no signal handler. Taking a stack calls neither malloc nor the loader.
+ */
 #ifndef ZR_STACKS_H
 #define ZR_STACKS_H
 
@@ -30,7 +31,7 @@ static inline uint32_t zr_call_stack_own(void)
     return zr_call_stack_number;
 }
 
-/* The stack of a number; without frames for an unknown number. */
+/* The stack with the number; an unknown number has no frames. */
 struct zr_call_stack zr_call_stack_get(uint32_t number);
 
 #endif

@@ -116,7 +116,7 @@ zr_result zr_arena_reset_peaks(zr_arena *arena)
 
 struct number {
     const char *name;
-    size_t offset; /* in struct zr_arena_stats; every field read this way has 8 bytes */
+    size_t offset; /* offset in struct zr_arena_stats; every field read this way has 8 bytes */
 };
 
 #define NUMBER(field)                                                                                        \
@@ -167,7 +167,7 @@ static bool arena_number(const struct zr_arena_stats *stats, const char *name, u
     return false;
 }
 
-/* "0.live_bytes": the arena's number, then a figure's name. */
+/* Parses "0.live_bytes": the arena's number, then a figure's name. */
 static bool numbered_arena(const char *name, uint64_t *out)
 {
     unsigned number = 0, digits = 0;

@@ -1,5 +1,4 @@
-/* trace.c: writes .zrt traces through a shared file mapping. Uses file.c, os.c and slab.c; the arena
- * calls it.
+/* trace.c: writes .zrt traces through a shared file mapping. Uses file.c, os.c and slab.c.
  *
  * A trace has two mappings: the header's page, and a window of 1 MiB that slides along the end of the file.
  * The file's blocks under the window are allocated first, because touching a mapping on a full disk raises
@@ -32,7 +31,7 @@
 #error "the header is written as it lies in memory, and the format is little-endian"
 #endif
 
-/* lock: the arena's. All zeros in a child after fork, where every call does nothing. */
+/* lock: the arena's. In a child after fork() all fields are 0, and every call does nothing. */
 struct zr_trace {
     struct zrt_header *header;                               /* mapped; NULL in a forked child */
     unsigned char *window;                                   /* mapped; NULL once the trace has stopped */
@@ -46,11 +45,11 @@ struct zr_trace {
     uint64_t source_ns;
     struct zr_trace_stacks *stacks; /* NULL: no stack was written */
     struct zr_file file;
-    dev_t device; /* of the file, with its inode; see is_own_file() */
+    dev_t device; /* identify the file: see is_own_file() */
     ino_t number;
 };
 
-/* Dynamic thread-local memory would call malloc. */
+/* Static, because dynamic thread-local memory would call malloc. */
 __thread uint32_t zr_trace_own_thread __attribute__((tls_model("initial-exec")));
 
 uint32_t zr_trace_thread(void)
@@ -69,7 +68,7 @@ void zr_trace_set_source(struct zr_trace *trace, uint32_t thread, uint64_t now_n
 
 /* ---- The file ------------------------------------------------------------------------------------------ */
 
-/* Whether the descriptor is still the trace's: a program may close it and open another file with its number.
+/* Whether the descriptor is still the trace's. A program may close it and open another file with its number.
  */
 static bool is_own_file(const struct zr_trace *trace)
 {
@@ -166,7 +165,7 @@ static bool slide(struct zr_trace *trace)
 
 /* ---- Events -------------------------------------------------------------------------------------------- */
 
-/* An event that is being written directly into the window. */
+/* An event that is being written into the window. */
 struct event {
     unsigned char *first, *next;
 };
@@ -207,7 +206,7 @@ static bool event_start(struct zr_trace *trace, struct event *event, unsigned ki
 static void event_end(struct zr_trace *trace, const struct event *event)
 {
     trace->position_bytes += (uint64_t)(event->next - event->first);
-    /* Stores the bytes before the length, for readers of a running or crashed trace. */
+    /* Stores the length after the bytes, for readers of a running or crashed trace. */
     __atomic_store_n(&trace->header->written_bytes, trace->position_bytes - sizeof(struct zrt_header),
                      __ATOMIC_RELEASE);
 }
@@ -224,7 +223,7 @@ static void put_address(struct zr_trace *trace, struct event *event, const void 
     trace->last_offset_bytes = offset;
 }
 
-bool zr_trace_goes_on(const struct zr_trace *trace)
+bool zr_trace_is_running(const struct zr_trace *trace)
 {
     return trace->window != NULL;
 }
@@ -362,7 +361,7 @@ static void fill_header(struct zr_trace *trace, const struct zr_trace_origin *or
     memcpy(trace->header->magic, ZRT_MAGIC, sizeof trace->header->magic);
 }
 
-/* Allocates the writer directly from the system; its memory is wiped in a child. */
+/* Allocates the writer from the system, in memory that the kernel wipes in a child. */
 static struct zr_trace *make_writer(size_t page_bytes)
 {
     _Static_assert(sizeof(struct zr_trace) <= 4096, "one page holds the writer");
@@ -381,7 +380,7 @@ static bool is_nameless(const char *path)
            status.st_nlink == 0;
 }
 
-/* Creates a new file even if the name exists: truncating the old file would break processes that have mapped
+/* Creates a new file even if the name exists. Truncating the old file would break processes that have mapped
  * it. */
 static zr_result create_new_file(struct zr_file *file, const char *path)
 {

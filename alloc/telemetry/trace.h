@@ -1,10 +1,9 @@
-/* trace.h: the writer of .zrt traces, called by the arena. Private to alloc/; trace_format.h is the file's
- * layout.
+/* trace.h: the writer of .zrt traces, called by the arena. Private to alloc/; trace_format.h has the layout.
  *
- * One struct zr_trace belongs to one arena, and every call is made with that arena's lock held. With no trace
- * (NULL) an event costs one predictable branch. Writing an event takes no system call but once per MiB of
- * trace; when the file cannot grow, the trace stops with the reason in its header and the program goes on. A
- * child after fork writes nothing: its copy of the struct is wiped by the kernel. */
+ * A struct zr_trace belongs to one arena, whose lock every caller holds. Without a trace (NULL) an event
+ * costs one predictable branch. Writing an event takes no system call, except once per MiB of trace. When the
+ * file cannot grow, the trace stops with the reason in its header, and the program continues. A child after
+ * fork() writes nothing: the kernel wipes its copy of the struct. */
 #ifndef ZR_TRACE_H
 #define ZR_TRACE_H
 
@@ -17,11 +16,11 @@ struct zr_trace;
 /* The header's description of the arena. */
 struct zr_trace_origin {
     const char *name;
-    const void *base; /* of the reservation, which contains all events' addresses */
+    const void *base; /* start of the reservation, which contains all events' addresses */
     size_t reserve_bytes;
     size_t granule_bytes;
-    size_t max_bytes;  /* maximum file size, at which the trace stops as on a full disk; 0: none */
-    uint64_t start_ns; /* of the first event; 0: now */
+    size_t max_bytes;  /* max size of the file, at which the trace stops as on a full disk; 0: none */
+    uint64_t start_ns; /* time of the first event; 0: now */
     bool own;          /* the file must not exist; mode 0600 */
 };
 
@@ -33,29 +32,30 @@ zr_result zr_trace_open(struct zr_trace **out, const char *path, const struct zr
 zr_result zr_trace_close(struct zr_trace *trace);
 
 /* False: the trace stopped because the file could not grow. */
-bool zr_trace_goes_on(const struct zr_trace *trace);
+bool zr_trace_is_running(const struct zr_trace *trace);
 
 /* `stack`: the number of the caller's stack (stacks.h); 0: none. */
 void zr_trace_write_alloc(struct zr_trace *trace, const struct zr_block_info *block, uint32_t stack);
 void zr_trace_write_free(struct zr_trace *trace, const struct zr_block_info *block);
-/* `first` and `bytes` on granule boundaries. */
+/* `first` and `bytes` are multiples of the granule. */
 void zr_trace_write_map(struct zr_trace *trace, const void *first, size_t bytes);
 void zr_trace_write_unmap(struct zr_trace *trace, const void *first, size_t bytes);
 void zr_trace_write_mark(struct zr_trace *trace, const char *label);
 void zr_trace_write_refused(struct zr_trace *trace, const struct zr_request *request,
                             const struct zr_refusal *refusal, uint32_t stack);
-/* Sets thread and time of the events that follow. Thread 0: the calling thread and the current time again. */
+/* Sets thread and time of the following events. Thread 0: the calling thread and the current time again. */
 void zr_trace_set_source(struct zr_trace *trace, uint32_t thread, uint64_t now_ns);
-/* The calling thread's number, from 1 in the order of first calls. */
+/* The calling thread's number: 1 and up, in the order of first calls. */
 extern __thread uint32_t zr_trace_own_thread __attribute__((tls_model("initial-exec"))); /* 0: none yet */
 uint32_t zr_trace_thread(void);
 struct zr_arena;
 /* Marks the end of the blocks and mappings that existed when the trace was started. */
 void zr_trace_write_begin(struct zr_trace *trace);
 
-/* Requests from other processes (tracing.c), by arena number; without locks. Such a trace ends when the
- * program starts its own. ZR_ERR_INVALID, with a message: no such arena, a striped arena, a trace is running
- * already, or none is. A snapshot of a striped arena covers the first stripe. */
+/* Requests from other processes (tracing.c), by arena number. The caller holds no locks. Such a trace ends
+ * when the program starts its own. ZR_ERR_INVALID, with a message: there is no such arena, the arena is
+ * striped, or a trace is running already or (stop) is not. A snapshot of a striped arena covers the first
+ * stripe. */
 zr_result zr_trace_start_foreign(unsigned number, const char *path);
 zr_result zr_trace_stop_foreign(unsigned number);
 zr_result zr_trace_snapshot(unsigned number, const char *path);
@@ -66,7 +66,7 @@ bool zr_arenas_set_stacks(uint32_t every);
 /* Writes a mark to every running trace; returns the number of traces. */
 unsigned zr_trace_mark_all(const char *label);
 
-/* The arena's calls to write an event, if a trace is on. */
+/* Writes an event if a trace is on. */
 #define zr_trace_event(trace, kind, ...)                                                                     \
     do {                                                                                                     \
         if (__builtin_expect((trace) != NULL, 0))                                                            \

@@ -17,7 +17,7 @@
  * and then by kind
  *     alloc     place, varint requested bytes, varint reserved bytes if ZRT_HAS_RESERVED (else the requested
  *               bytes rounded up to 256)
- *     free      place; with ZRT_ASKED the program has freed the block, and a stream may still use it until a second
+ *     free      place; with ZRT_FREE_REQUESTED the program has freed the block, and a stream may still use it until a second
  *               free event without the flag
  *     map       zigzag difference of the first granule's number to `next granule`, varint granules; with
  *               ZRT_HAS_SEGMENT varint pool, varint granules that can be unmapped together (0: only the whole run)
@@ -53,7 +53,7 @@
  * few hundred events earlier; a mark after `begin` tells which events are missing.
  *
  * A file of `zr import` has an origin other than ZRT_ORIGIN_ARENA. Its granule is the largest that divides every
- * segment, and its header tells which information the source file lacks. Arenas write neither ZRT_ASKED nor
+ * segment, and its header tells which information the source file lacks. Arenas write neither ZRT_FREE_REQUESTED nor
  * ZRT_HAS_SEGMENT. A refused event of ZRT_ORIGIN_TORCH has a cause only if the device's free bytes are known; then only
  * the ZRT_HAS_MORE figures are set, and the other figures are 0. */
 /* clang-format on */
@@ -76,16 +76,16 @@ enum zrt_kind {
     ZRT_BEGIN
 };
 
-#define ZRT_KIND_MASK    0x07
-#define ZRT_HAS_THREAD   0x08
-#define ZRT_HAS_STREAM   0x10
-#define ZRT_HAS_TAG      0x20
-#define ZRT_IN_BYTES     0x40 /* alloc, free */
-#define ZRT_HAS_RESERVED 0x80 /* alloc */
-#define ZRT_HAS_CAUSE    0x80 /* refused */
-#define ZRT_HAS_MORE     0x40 /* refused, with ZRT_HAS_CAUSE */
-#define ZRT_ASKED        0x80 /* free */
-#define ZRT_HAS_SEGMENT  0x80 /* map, unmap */
+#define ZRT_KIND_MASK      0x07
+#define ZRT_HAS_THREAD     0x08
+#define ZRT_HAS_STREAM     0x10
+#define ZRT_HAS_TAG        0x20
+#define ZRT_IN_BYTES       0x40 /* alloc, free */
+#define ZRT_HAS_RESERVED   0x80 /* alloc */
+#define ZRT_HAS_CAUSE      0x80 /* refused */
+#define ZRT_HAS_MORE       0x40 /* refused, with ZRT_HAS_CAUSE */
+#define ZRT_FREE_REQUESTED 0x80 /* free */
+#define ZRT_HAS_SEGMENT    0x80 /* map, unmap */
 
 #define ZRT_UNIT_BYTES  256u
 #define ZRT_LABEL_BYTES 63u   /* max length of a mark */

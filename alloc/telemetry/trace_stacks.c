@@ -1,7 +1,7 @@
-/* trace_stacks.c: see trace_put.h. Uses stacks.c and file.c.
+/* trace_stacks.c: call stacks and modules in a trace (see trace_put.h). Uses stacks.c and file.c.
  *
  * Modules are read from /proc/self/maps when a stack has an address outside all known modules. The loader is
- * not asked, because its lock may be held by a thread that waits for the arena's lock. */
+ * not asked: a thread that waits for the arena's lock may hold the loader's lock. */
 #include "alloc/telemetry/trace_put.h"
 
 #include <elf.h>
@@ -20,7 +20,7 @@ struct range {
 };
 
 struct zr_trace_stacks {
-    unsigned char written[(ZRT_STACKS_MAX + 8) / 8]; /* a bit for each stack's number */
+    unsigned char written[(ZRT_STACKS_MAX + 8) / 8]; /* one bit for each stack number */
     struct range modules[MODULES_MAX];               /* modules in the trace, the latest last */
     unsigned modules_count;
     char line[LINE_BYTES];
@@ -109,7 +109,7 @@ static void write_module(struct zr_trace_stacks *stacks, struct zr_trace *trace,
     stacks->modules[stacks->modules_count++] = module->range;
 }
 
-/* "start-end perms offset device inode   path" */
+/* Parses "start-end perms offset device inode   path". */
 static void parse_line(struct zr_trace_stacks *stacks, struct zr_trace *trace)
 {
     struct module module = {.path = ""};
@@ -145,8 +145,8 @@ static void write_new_modules(struct zr_trace_stacks *stacks, struct zr_trace *t
     zr_file_close(&file);
 }
 
-/* Writes the modules of all addresses. An address outside all files gets a module of one page, so that it is
- * not searched again. */
+/* Writes the modules of all addresses. An address outside all files gets a module of one page, so that the
+ * next stack does not search for it again. */
 static void write_modules(struct zr_trace_stacks *stacks, struct zr_trace *trace, struct zr_call_stack stack)
 {
     bool searched = false;

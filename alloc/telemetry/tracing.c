@@ -1,6 +1,7 @@
-/* tracing.c: starts and stops an arena's trace. While a trace is on, debug.c writes allocations and frees,
- * map_callbacks.c maps and unmaps, allocate.c and tag_limits.c failed requests. Uses trace.c, registry.c and
- * follow.h. */
+/* tracing.c: starts and stops an arena's trace. Uses trace.c, registry.c and follow.h.
+ *
+ * While a trace is on, these files write its events: debug.c allocations and frees, map_callbacks.c maps and
+ * unmaps, allocate.c and tag_limits.c failed requests. */
 #include "alloc/core/arena.h"
 #include "alloc/core/registry.h"
 #include "alloc/base/error.h"
@@ -20,9 +21,8 @@ static void write_block(struct zr_trace *trace, const struct zr_arena *arena, co
                          zr_extent_stack(arena, block));
 }
 
-/* Writes the present granules and then the blocks on them, so that a trace that is started later is complete.
- */
-/* Writes live blocks and mapped granules, then `begin`. Both locks. */
+/* Writes mapped granules and live blocks, then `begin`, so that a trace that starts later is complete. lock:
+ * both */
 static void write_present(struct zr_trace *trace, struct zr_arena *arena)
 {
     size_t granule = arena->granule_bytes, end = arena->range->bytes / granule;
@@ -48,8 +48,7 @@ static struct zr_trace_origin origin_of(const struct zr_arena *arena)
                                     .granule_bytes = arena->granule_bytes};
 }
 
-/* locks: arena->lock and supply, from the check to the start, so that two starts never open one file twice.
- */
+/* The caller holds both locks from the check to the start, so that two starts never open one file twice. */
 static zr_result start(struct zr_arena *arena, const char *path, bool foreign)
 {
     struct zr_trace *trace = NULL;
@@ -191,8 +190,8 @@ zr_result zr_trace_stop_foreign(unsigned number)
     return trace ? zr_trace_close(trace) : ZR_ERR_INVALID;
 }
 
-/* Turns stacks on or off. The serial of a live block is cleared, because with stacks the field holds a
- * stack's number. lock: arena->lock */
+/* Turns stacks on or off. Clears the serial of each live block, because with stacks the field holds a stack's
+ * number. lock: arena->lock */
 static void switch_stacks(struct zr_arena *arena, bool on)
 {
     if (arena->stacks == on)

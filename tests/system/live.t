@@ -310,7 +310,7 @@ def attach_briefly():
         return answer
 
 
-same({attach_briefly() for _ in range(65)}, {b"ok \nok the record is whole\n"}, "who attaches and leaves is forgotten: more in turn than one connection may record")
+same({attach_briefly() for _ in range(65)}, {b"ok \nok the record is complete\n"}, "who attaches and leaves is forgotten: more in turn than one connection may record")
 
 # ---- Other users
 if os.geteuid() == 0 and subprocess.run(["setpriv", "--version"], capture_output=True).returncode == 0:

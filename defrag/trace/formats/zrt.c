@@ -185,7 +185,7 @@ static void get_alloc(struct zrt_reader *reader, struct bytes *from, unsigned fi
     uint64_t limit = reader->header.reserve_bytes;
     move_place(from, &reader->place_bytes, first & ZRT_IN_BYTES ? 1 : ZRT_UNIT_BYTES, limit);
     out->offset_bytes = reader->place_bytes;
-    out->asked = out->kind == ZRT_FREE && (first & ZRT_ASKED);
+    out->asked = out->kind == ZRT_FREE && (first & ZRT_FREE_REQUESTED);
     if (out->kind == ZRT_FREE)
         return;
     out->bytes = get_varint(from);

@@ -61,7 +61,7 @@ static void put_block(struct zrt_writer *writer, struct bytes *to, const struct 
     uint64_t unit = units ? ZRT_UNIT_BYTES : 1;
     put_common(writer, to, event,
                (units ? 0 : ZRT_IN_BYTES) | (event->kind == ZRT_ALLOC ? ZRT_HAS_RESERVED
-                                             : event->asked           ? ZRT_ASKED
+                                             : event->asked           ? ZRT_FREE_REQUESTED
                                                                       : 0));
     put_move(to, event->offset_bytes / unit, writer->place_bytes / unit);
     writer->place_bytes = event->offset_bytes;

@@ -233,10 +233,10 @@ static void check_cause(const struct failure *failure)
     zr_arena_alloc(arena, &request, &block);
     tap_ok(!*named_file(), "%s: a second failure writes none", failure->name);
     made_up_ns += UINT64_C(61000000000);
-    zr_recorder_held = true;
+    zr_recorder_suppressed = true;
     zr_arena_alloc(arena, &request, &block);
     tap_ok(!*named_file(), "%s: nor one that is not the last word", failure->name);
-    zr_recorder_held = false;
+    zr_recorder_suppressed = false;
     size_t leaked;
     zr_arena_destroy(arena, &leaked);
     zr_backend_destroy(backend);

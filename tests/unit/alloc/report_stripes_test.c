@@ -56,7 +56,7 @@ static void test_holes(bool ask_sibling, bool holes_in_sibling)
            holes_in_sibling ? "the stripe" : "the head", zr_last_error());
     says("arena \"shared\" has no 128 KiB (131072 bytes) for comm: fragmentation. ");
     says("384 KiB live (256 KiB of it grad), 128 KiB free in 4 holes, ");
-    says("the largest free run 32.0 KiB (32768 bytes), pinned by blocks of param (128 KiB). ");
+    says("the largest free run 32.0 KiB (32768 bytes), in granules shared with blocks of param (128 KiB). ");
     says("ZR_CONF=granule:32k");
     says("524288 of its limit of 524288 bytes");
     tap_ok(take_as(asked, 4 * GRANULE, ZR_TAG_COMM, 0) == NULL, "more than is free anywhere");

@@ -122,7 +122,7 @@ static const char *pins_said(zr_tag tag)
 {
     static char pins[1024];
     char mark[32];
-    snprintf(pins, sizeof pins, "%s", after(said, "pinned by blocks of "));
+    snprintf(pins, sizeof pins, "%s", after(said, "in granules shared with blocks of "));
     *strstr(strcat(pins, ". Cause:"), ". Cause:") = '\0';
     snprintf(mark, sizeof mark, "%s (", zr_tag_name(tag));
     return after(pins, mark);
@@ -153,14 +153,14 @@ static void test_shortage(void)
     tap_is(largest_said(), 0, "with no free run");
     tap_ok(is_about(after(said, "shortage. "), 7 * GRANULE), "all that is live");
     tap_ok(is_about(after(said, " live ("), 3 * GRANULE) && strstr(said, " of it grad)"), "most of it grad");
-    tap_ok(!strstr(said, "pinned"), "nothing is pinned where nothing is free");
+    tap_ok(!strstr(said, "shared with"), "nothing is pinned where nothing is free");
     tap_ok(helps("a larger limit") && !helps("granule"), "a larger limit would help, and no other granule");
     zr_arena_free(rig.arena, hole);
     refuse(rig.arena, 2 * GRANULE + 256, ZR_ERR_MEMORY, "one unit more than is free");
     tap_ok(is_called("shortage"), "that is shortage, too");
     tap_is(exact_bytes(after(said, "has no ")), 2 * GRANULE + 256, "of what was asked for, to the byte");
     tap_is(largest_said(), 2 * GRANULE, "beside the largest free run, to the byte");
-    tap_ok(!strstr(said, "pinned"), "whole granules are pinned by nobody");
+    tap_ok(!strstr(said, "shared with"), "whole granules are shared with no block");
     end_rig(&rig);
     setting.limit_bytes = 100 * GRANULE;
     rig = make_rig(&setting, 0);

@@ -31,7 +31,7 @@ static int no_library(void)
 static int no_driver(void)
 {
     zr_cuda_driver_path_set("libm.so.6");
-    return says(ZR_ERR_UNAVAILABLE, "it lacks cuInit");
+    return says(ZR_ERR_UNAVAILABLE, "cuInit is missing");
 }
 
 static int old_driver(void)
