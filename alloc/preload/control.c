@@ -1,4 +1,5 @@
-/* control.c: see control.h. Exports jemalloc's control functions for programs that are linked with it. */
+/* control.c: the only access to jemalloc's control interface (see control.h). Exports jemalloc's control
+ * functions for programs that are linked with it. */
 #define _GNU_SOURCE
 #include "alloc/preload/control.h"
 
@@ -53,7 +54,7 @@ int zr_je_pthread_mutex_unlock(pthread_mutex_t *mutex)
 
 static struct {
     struct zr_lock lock;            /* held by an exclusive entry, during fork, and to count an entry */
-    _Atomic unsigned threads_count; /* inside by the program's calls; increased only under the lock */
+    _Atomic unsigned threads_count; /* inside by calls of the program; grows only under the lock */
     unsigned
         forking_locks_count; /* lock; own_locks_count of the forking thread, before jemalloc's fork handler */
 } entries;

@@ -28,7 +28,7 @@ static struct usage usage_now(void)
     if (!zr_preload_start())
         return usage;
     zr_control_figures(&small);
-    if (!zr_preload.alone)
+    if (!zr_preload.passive)
         zr_large_get_stats(&usage.large);
     usage.live_bytes = small.live_bytes + usage.large.live_bytes;
     usage.small_resident_bytes = small.resident_bytes;
@@ -66,13 +66,13 @@ ZR_EXPORT int malloc_trim(size_t pad)
         return 0;
     struct zr_control_figures before, after;
     zr_control_figures(&before);
-    bool given = !zr_preload.alone && zr_large_trim() > 0;
+    bool given = !zr_preload.passive && zr_large_trim() > 0;
     zr_control_purge();
     zr_control_figures(&after);
     return given || after.resident_bytes < before.resident_bytes;
 }
 
-/* glibc's settings do not apply here. 1: accepted, glibc's answer for every setting that it knows. */
+/* glibc's settings have no effect here. 1: accepted, as glibc answers for every setting that it knows. */
 ZR_EXPORT int mallopt(int which, int value)
 {
     (void)value;
@@ -118,7 +118,7 @@ ZR_EXPORT void *mallocx(size_t bytes, int flags)
 {
     if (!zr_preload_start())
         return NULL;
-    if (!is_plain(flags) || zr_preload.alone) {
+    if (!is_plain(flags) || zr_preload.passive) {
         void *object = zr_object_fresh(zr_je_mallocx(bytes, flags));
         return object ? object : zr_object_refused(bytes);
     }
@@ -169,7 +169,7 @@ ZR_EXPORT void sdallocx(void *object, size_t bytes, int flags)
 ZR_EXPORT size_t nallocx(size_t bytes, int flags)
 {
     zr_preload_start();
-    return bytes > ZR_SMALL_BYTES && bytes <= PTRDIFF_MAX / 2 && is_plain(flags) && !zr_preload.alone
+    return bytes > ZR_SMALL_BYTES && bytes <= PTRDIFF_MAX / 2 && is_plain(flags) && !zr_preload.passive
                ? zr_large_class_bytes(bytes)
                : zr_je_nallocx(bytes, flags);
 }

@@ -1,4 +1,4 @@
-/* large.c: see large.h. Uses the large arena and pages.c. */
+/* large.c: objects above ZR_SMALL_BYTES (see large.h). Uses the large arena and pages.c. */
 #define _GNU_SOURCE
 #include "alloc/preload/large.h"
 
@@ -59,7 +59,7 @@ static struct {
     struct kept *oldest, *newest;
     struct kept *classes[CLASSES_COUNT];
     size_t kept_bytes, live_bytes, peak_live_bytes, blocks_count; /* sums of used_bytes() */
-    size_t small_live_bytes, small_held_bytes;                    /* jemalloc's, as last sampled */
+    size_t small_live_bytes, small_held_bytes;                    /* jemalloc's figures at the last sample */
     /* The limit beyond KEEP_MIN_BYTES, raised when bytes discarded in this round are requested again; and the
      * bytes discarded in this round. */
     size_t extra_keep_bytes, missed_bytes;
@@ -133,7 +133,7 @@ zr_result zr_large_start(void)
     return large.marks ? ZR_OK : ZR_ERR_HOST_MEMORY;
 }
 
-void zr_large_give_marks(const void *address, size_t bytes)
+void zr_large_free_marks(const void *address, size_t bytes)
 {
     if (!zr_span_has(zr_preload.large, address))
         return;
@@ -217,7 +217,8 @@ static char *take_kept(unsigned class, size_t alignment, unsigned *got)
     return NULL;
 }
 
-/* The bytes that may be kept now. Once a second (*round is true) the extra part shrinks. lock: large.lock */
+/* The max number of bytes to keep now. Once a second (*round is true) the extra part shrinks. lock:
+ * large.lock */
 static size_t keep_max(uint64_t now, bool *round)
 {
     *round = now - large.round_ms >= KEEP_MS;
@@ -319,7 +320,7 @@ static char *take_fresh(unsigned class, size_t alignment)
         .bytes = bytes, .alignment = huge ? HUGE_BYTES : alignment, .tag = ZR_TAG_OTHER};
     void *block = NULL;
     if (bytes > zr_preload.large.bytes)
-        return NULL; /* exceeds the machine's memory many times: no report of live blocks */
+        return NULL; /* far beyond the machine's memory: no report of live blocks */
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, zr_measuring_first_large);
     uint8_t files = zr_recorder_files;
@@ -439,7 +440,7 @@ size_t zr_large_bytes(const void *pointer)
     return mark ? class_bytes(mark & 0xff) - (size_t)((const char *)pointer - block) : 0;
 }
 
-const char *zr_large_words(const void *pointer)
+const char *zr_large_reason(const void *pointer)
 {
     return read_mark(pointer) & KEPT ? "freed twice" : "not the address of a block, or freed before";
 }

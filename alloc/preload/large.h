@@ -26,7 +26,7 @@ void *zr_large_alloc(size_t bytes, size_t alignment, bool zero);
 /* Frees a block. False: no block begins there, or it was already freed. */
 bool zr_large_free(void *block);
 /* The reason why zr_large_free() returned false, as text. */
-const char *zr_large_words(const void *pointer);
+const char *zr_large_reason(const void *pointer);
 /* The usable size of a block. 0: no block begins there. */
 size_t zr_large_bytes(const void *block);
 /* The size that a request of `bytes` gets. */
@@ -35,7 +35,7 @@ size_t zr_large_class_bytes(size_t bytes);
  * unchanged. */
 void *zr_large_resize(void *block, size_t bytes);
 /* Frees the marks of addresses that no block uses again. Ignores addresses of other ranges. */
-void zr_large_give_marks(const void *address, size_t bytes);
+void zr_large_free_marks(const void *address, size_t bytes);
 /* Updates the figures of jemalloc's small objects. */
 void zr_large_note_small(size_t live_bytes, size_t held_bytes);
 /* Releases the kept blocks. Returns their bytes. */

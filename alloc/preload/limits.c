@@ -1,10 +1,9 @@
-/* limits.c: calls of the program that would harm its memory: setrlimit, and dlopen with RTLD_DEEPBIND.
+/* limits.c: calls of the program that would harm its memory: setrlimit, and dlopen with RTLD_DEEPBIND. See
+ * preload.h.
  *
- * Releases most addresses that the arenas have reserved when the program limits its own addresses
- * by setrlimit(RLIMIT_AS): otherwise no addresses remain for stacks and files. See preload.h.
- *
- * Released addresses are blocks that are allocated from the arena, unmapped and never freed, so that the
- * arena needs no function to shrink. */
+ * When the program limits its own addresses by setrlimit(RLIMIT_AS), releases most addresses that the arenas
+ * have reserved: otherwise no addresses remain for stacks and files. Released addresses are blocks that are
+ * allocated from the arena, unmapped and never freed, so that the arena needs no function to shrink. */
 #define _GNU_SOURCE
 #include "alloc/preload/preload.h"
 
@@ -63,7 +62,7 @@ static void release_addresses(zr_arena *arena, struct zr_span span, size_t keep_
             continue;
         }
         munmap(block, bytes);
-        zr_large_give_marks(block, bytes);
+        zr_large_free_marks(block, bytes);
         zr_arena_take(arena);
         zr_recorder_end(arena); /* later reports must not count the released addresses */
         zr_arena_give(arena);
@@ -72,7 +71,7 @@ static void release_addresses(zr_arena *arena, struct zr_span span, size_t keep_
 
 static void release_for_limit(const struct rlimit *limit)
 {
-    if (!zr_preload_start() || zr_preload.alone || zr_option_get(ZR_OPTION_LIMIT) > 0)
+    if (!zr_preload_start() || zr_preload.passive || zr_option_get(ZR_OPTION_LIMIT) > 0)
         return;
     int error = errno;
     size_t now = address_bytes();

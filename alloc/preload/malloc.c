@@ -38,7 +38,7 @@ static inline void *check_result(void *object, size_t bytes)
 
 static bool is_large(size_t bytes)
 {
-    return bytes > ZR_SMALL_BYTES && likely(!zr_preload.alone);
+    return bytes > ZR_SMALL_BYTES && likely(!zr_preload.passive);
 }
 
 static void *alloc_large(size_t bytes, size_t alignment, bool zero)
@@ -59,7 +59,7 @@ __attribute__((noinline)) void *zr_object_alloc(size_t bytes, size_t alignment, 
     }
     if (unlikely(atomic_load_explicit(&zr_measuring.sample_due, memory_order_relaxed)))
         zr_measuring_sample();
-    if (is_large(bytes) || (unlikely(alignment > ZR_PAGE_BYTES) && !zr_preload.alone))
+    if (is_large(bytes) || (unlikely(alignment > ZR_PAGE_BYTES) && !zr_preload.passive))
         return alloc_large(bytes, alignment, zero);
     int flags = zero ? MALLOCX_ZERO : 0;
     if (alignment > 16 || bytes <= 8) /* only jemalloc's class of 8 bytes is not aligned to 16 */
@@ -118,7 +118,7 @@ __attribute__((noinline)) void zr_object_free(void *object)
         if (zr_next_malloc()->free && zr_next_malloc()->free != free)
             zr_next_malloc()->free(object);
     } else if (!zr_large_free(object))
-        zr_preload_abort("free", object, zr_large_words(object));
+        zr_preload_abort("free", object, zr_large_reason(object));
     errno = error;
 }
 
@@ -137,7 +137,7 @@ static void *resize_large(void *object, size_t bytes)
 {
     size_t old_bytes = zr_large_bytes(object);
     if (old_bytes == 0)
-        zr_preload_abort("realloc", object, zr_large_words(object));
+        zr_preload_abort("realloc", object, zr_large_reason(object));
     if (bytes <= ZR_SMALL_BYTES)
         return resize_by_copy(object, old_bytes, bytes);
     int error = errno;

@@ -1,4 +1,5 @@
-/* measuring.c: see measuring.h. Uses usage.c, alloc/telemetry/trace.c, and large.c for the counters. */
+/* measuring.c: the figures of this process (see measuring.h). Uses usage.c, alloc/telemetry/trace.c, and
+ * large.c for the counters. */
 #define _GNU_SOURCE
 #include "alloc/preload/measuring.h"
 
@@ -30,7 +31,7 @@ enum { SAMPLE_SHARE = 100 };
 
 static struct {
     struct zr_usage *record;  /* NULL: none */
-    const char *trace_wanted; /* ZR_TRACE; NULL: none */
+    const char *trace_wanted; /* value of ZR_TRACE; NULL: none */
     struct zr_trace *trace;   /* lock; NULL: no trace is written */
     struct zr_lock lock;      /* not held across fork: a child writes no trace */
     _Atomic bool is_tracing;  /* the trace is open and below its size limit */
@@ -108,18 +109,18 @@ static const struct zr_map_callback callback = {.mapped = write_map, .unmapping 
 
 /* zr run sets ZR_TRACE=PID:FILE: process PID writes FILE, every other process FILE.PID with its own number.
  * Without ZR_TRACE the trace is in the record's folder. */
-static zr_result choose_path(char *out, size_t room_bytes)
+static zr_result choose_path(char *out, size_t capacity_bytes)
 {
     if (!own.trace_wanted)
-        return own.record && zr_usage_trace_path(own.record, out, room_bytes) ? ZR_OK : ZR_ERR_INVALID;
+        return own.record && zr_usage_trace_path(own.record, out, capacity_bytes) ? ZR_OK : ZR_ERR_INVALID;
     char *file;
     long writer = strtol(own.trace_wanted, &file, 10);
     if (*file++ != ':')
         return zr_fail(ZR_ERR_INVALID, "ZR_TRACE=%s: must be PID:FILE", own.trace_wanted);
     if (writer == (long)getpid())
-        snprintf(out, room_bytes, "%s", file);
+        snprintf(out, capacity_bytes, "%s", file);
     else
-        snprintf(out, room_bytes, "%s.%ld", file, (long)getpid());
+        snprintf(out, capacity_bytes, "%s.%ld", file, (long)getpid());
     return ZR_OK;
 }
 
@@ -199,12 +200,12 @@ void zr_measuring_note(size_t live_bytes, size_t held_bytes, size_t large_held_b
 
 void zr_measuring_start(void)
 {
-    const char *words;
-    own.trace_wanted = zr_preload.alone ? NULL : secure_getenv("ZR_TRACE");
-    own.record = zr_usage_open(&words);
-    if (words)
+    const char *reason;
+    own.trace_wanted = zr_preload.passive ? NULL : secure_getenv("ZR_TRACE");
+    own.record = zr_usage_open(&reason);
+    if (reason)
         zr_say("ZR_RECORD=%s: %s: the figures of zr run exclude this process", secure_getenv("ZR_RECORD"),
-               words);
+               reason);
     zr_measuring.on = own.record || own.trace_wanted;
     if (own.record)
         own.record->memory[ZR_USAGE_HOST].limit_bytes = zr_option_get(ZR_OPTION_LIMIT);

@@ -1,4 +1,4 @@
-/* pages.c: see pages.h. */
+/* pages.c: discards, moves and restores pages (see pages.h). */
 #define _GNU_SOURCE
 #include "alloc/preload/pages.h"
 
@@ -21,10 +21,10 @@ static bool is_forbidden(void)
     return errno == EPERM || errno == EACCES || errno == ENOSYS;
 }
 
-static void say_once(_Atomic bool *said, const char *words)
+static void say_once(_Atomic bool *said, const char *reason)
 {
     if (!atomic_exchange(said, true))
-        zr_say("%s", words);
+        zr_say("%s", reason);
 }
 
 bool zr_pages_discard(char *address, size_t bytes, bool remap)

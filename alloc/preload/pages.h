@@ -15,7 +15,7 @@ struct zr_pages_move {
     char *from;
     size_t bytes;
     char *to;
-    size_t to_bytes; /* at least `bytes`; the rest reads as zeros */
+    size_t to_bytes; /* at least `bytes`; the remainder reads as zeros */
 };
 enum zr_pages_moved {
     ZR_PAGES_MOVED,  /* the old addresses are unmapped until zr_pages_restore() */

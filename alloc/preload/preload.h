@@ -31,7 +31,7 @@ struct zr_preload {
     _Atomic size_t
         small_end; /* malloc() passes smaller sizes to jemalloc at once; 0: zr_object_alloc() decides */
     _Atomic bool ready;
-    bool alone; /* no ranges and no arenas: every pointer is jemalloc's */
+    bool passive; /* there are no ranges and no arenas, so every pointer is jemalloc's */
     struct zr_span small, large;
     struct zr_span fast; /* range that free() passes to jemalloc without further checks: `small` or empty */
     bool checked;        /* ZR_CONF=check:3: detects small objects that are freed twice, at some cost */
@@ -55,7 +55,7 @@ size_t zr_bootstrap_bytes(const void *pointer);
 
 static inline bool zr_is_small(const void *pointer)
 {
-    return zr_span_has(zr_preload.small, pointer) || zr_preload.alone ||
+    return zr_span_has(zr_preload.small, pointer) || zr_preload.passive ||
            (unlikely(atomic_load_explicit(&zr_preload.hooked, memory_order_relaxed)) &&
             !zr_span_has(zr_preload.large, pointer) && !zr_bootstrap_has(pointer));
 }
@@ -96,7 +96,7 @@ const struct zr_next_malloc *zr_next_malloc(void);
 
 /* Prints a line on standard error and aborts the process, as glibc does: a pointer was freed twice or was
  * never allocated. */
-void zr_preload_abort(const char *call, const void *pointer, const char *words) __attribute__((noreturn));
+void zr_preload_abort(const char *call, const void *pointer, const char *reason) __attribute__((noreturn));
 
 /* Functions for objects of any kind, which the exported functions of malloc.c call. Failure: NULL and errno.
  */

@@ -21,11 +21,12 @@ void zr_say(const char *format, ...)
     va_end(arguments);
     size_t bytes = 4 + (length < 0 ? 0 : (size_t)length < sizeof line - 6 ? (size_t)length : sizeof line - 6);
     line[bytes++] = '\n';
-    zr_write_all(STDERR_FILENO, ZR_PRESENT_POSITION, line, bytes); /* a closed standard error is ignored */
+    zr_write_all(STDERR_FILENO, ZR_PRESENT_POSITION, line,
+                 bytes); /* a failed write, for example to a closed standard error, is ignored */
     errno = error;
 }
 
-zr_result zr_trace_as_asked(zr_arena *arena, const char *variable, const char *suffix)
+zr_result zr_trace_start_requested(zr_arena *arena, const char *variable, const char *suffix)
 {
     char path[4096], *file;
     const char *text = secure_getenv(variable);

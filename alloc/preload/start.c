@@ -27,9 +27,9 @@
 
 struct zr_preload zr_preload;
 
-void zr_preload_abort(const char *call, const void *pointer, const char *words)
+void zr_preload_abort(const char *call, const void *pointer, const char *reason)
 {
-    zr_say("%s(%p): %s", call, pointer, words);
+    zr_say("%s(%p): %s", call, pointer, reason);
     abort();
 }
 
@@ -182,7 +182,7 @@ int zr_je_madvise(void *address, size_t bytes, int advice)
     return madvise(address, bytes, advice);
 }
 
-/* jemalloc reads the clock after some work behind its thread caches, so the call serves as a tick. */
+/* jemalloc reads the clock from time to time behind its thread caches, so the call serves as a tick. */
 int zr_je_clock_gettime(clockid_t clock, struct timespec *out)
 {
     if (unlikely(zr_measuring.on))
@@ -312,12 +312,12 @@ static void start(void)
         zr_preload.large_arena = zr_preload.small_arena = NULL;
         zr_preload.large = (struct zr_span){0};
         zr_preload.small = (struct zr_span){0};
-        zr_preload.alone = true;
+        zr_preload.passive = true;
     }
-    char words[512];
-    zr_service_alone(words, sizeof words);
-    if (!zr_preload.alone && words[0])
-        zr_say("%s; process %ld continues without zrd", words, (long)getpid());
+    char reason[512];
+    zr_service_alone(reason, sizeof reason);
+    if (!zr_preload.passive && reason[0])
+        zr_say("%s; process %ld continues without zrd", reason, (long)getpid());
     zr_preload.checked = zr_option_get(ZR_OPTION_CHECK) >= ZR_CHECK_BYTES;
     if (!zr_preload.checked)
         zr_preload.fast = zr_preload.small;

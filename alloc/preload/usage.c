@@ -1,4 +1,5 @@
-/* usage.c: see usage.h. Calls no function that allocates, because the code runs while malloc starts. */
+/* usage.c: the process's record in the shared file (see usage.h). Calls no function that allocates, because
+ * the code runs while malloc starts. */
 #define _GNU_SOURCE
 #include "alloc/base/system/file.h"
 #include "alloc/preload/usage.h"
@@ -20,17 +21,17 @@
 #define COUNT_STEP_BYTES UINT64_C(1048576)
 
 static struct {
-    struct zr_usage_table *table; /* mapped shared; a child after fork has it too */
+    struct zr_usage_table *table; /* a shared mapping, which a child after fork() has too */
     const struct zr_usage *taken; /* the record that this library took; NULL: none */
-    const char *folder;           /* a copy, because the program may change its environment */
-    char folder_room[512];
+    const char *folder;           /* a copy of the variable, because the program may change its environment */
+    char folder_text[512];
 } own;
 
 /* ---- The shared table ---------------------------------------------------------------------------------- */
 
 static const char *map_table(int fd)
 {
-    if (fd < 0) /* another user's process, or a process that outlives the run: no message */
+    if (fd < 0) /* no message: the process is another user's, or outlives the run */
         return errno == EACCES || errno == ENOENT ? NULL : strerrorname_np(errno);
     off_t bytes = lseek(fd, 0, SEEK_END);
     if (bytes < (off_t)sizeof *own.table)
@@ -51,7 +52,7 @@ static const char *map_table(int fd)
 static bool fill_hole(size_t number)
 {
     static const char zeros[sizeof(struct zr_usage)];
-    char path[sizeof own.folder_room + 16];
+    char path[sizeof own.folder_text + 16];
     snprintf(path, sizeof path, "%s/" ZR_USAGE_FILE, own.folder);
     off_t at = (off_t)(offsetof(struct zr_usage_table, records) + number * sizeof zeros);
     struct rlimit limit; /* a write beyond the limit raises SIGXFSZ */
@@ -123,22 +124,22 @@ static struct zr_usage *find_record(void)
     return found;
 }
 
-struct zr_usage *zr_usage_open(const char **words)
+struct zr_usage *zr_usage_open(const char **reason)
 {
     const char *folder = secure_getenv("ZR_RECORD");
     int error = errno;
-    *words = NULL;
+    *reason = NULL;
     if (!folder || !*folder)
         return NULL;
-    if (strlen(folder) >= sizeof own.folder_room) {
-        *words = "ZR_RECORD: the path of the folder is too long";
+    if (strlen(folder) >= sizeof own.folder_text) {
+        *reason = "ZR_RECORD: the path of the folder is too long";
         return NULL;
     }
-    own.folder = strcpy(own.folder_room, folder);
-    char path[sizeof own.folder_room + 16];
+    own.folder = strcpy(own.folder_text, folder);
+    char path[sizeof own.folder_text + 16];
     snprintf(path, sizeof path, "%s/" ZR_USAGE_FILE, folder);
     int fd = own.table ? -1 : open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
-    *words = own.table ? NULL : map_table(fd);
+    *reason = own.table ? NULL : map_table(fd);
     if (fd >= 0)
         close(fd);
     struct zr_usage *record = own.table ? find_record() : NULL;
@@ -149,7 +150,7 @@ struct zr_usage *zr_usage_open(const char **words)
     return record;
 }
 
-bool zr_usage_is_taken_here(const struct zr_usage *record)
+bool zr_usage_is_own(const struct zr_usage *record)
 {
     return record == own.taken;
 }
@@ -168,15 +169,15 @@ struct zr_usage *zr_usage_in_child(const struct zr_usage *parents)
     return record;
 }
 
-bool zr_usage_trace_path(const struct zr_usage *record, char *out, size_t room_bytes)
+bool zr_usage_trace_path(const struct zr_usage *record, char *out, size_t capacity_bytes)
 {
-    int length = snprintf(out, room_bytes, "%s/%td.zrt", own.folder, record - own.table->records);
-    return length > 0 && (size_t)length < room_bytes;
+    int length = snprintf(out, capacity_bytes, "%s/%td.zrt", own.folder, record - own.table->records);
+    return length > 0 && (size_t)length < capacity_bytes;
 }
 
 static void remove_trace(uint64_t best)
 {
-    char path[sizeof own.folder_room + 32];
+    char path[sizeof own.folder_text + 32];
     size_t number = (best & ((1u << ZR_USAGE_NUMBER_BITS) - 1)) - 1;
     if (zr_usage_trace_path(&own.table->records[number], path, sizeof path))
         unlink(path);

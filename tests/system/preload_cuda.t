@@ -21,7 +21,7 @@ DRIVER = os.path.join(TESTS, "emulator")
 # On processors of another kind than x86-64 the oldest version of dlsym is another.
 DLSYM = {"dlsym"}
 WAYS = ("linked", "dlsym", "proc", "proc2")
-NAMES = re.findall(r"^\s*f\(\w+, (\w+), (\w*),", re.search(r"#define ZR_CUDA_TAKEN.*?#define ZR_CUDA_USED",
+NAMES = re.findall(r"^\s*f\(\w+, (\w+), (\w*),", re.search(r"#define ZR_CUDA_REPLACED.*?#define ZR_CUDA_USED",
                    open("alloc/preload/cuda/driver_api.h", encoding="utf-8").read(), re.S)[0].replace(" ,", " ,"), re.M)
 
 
@@ -154,14 +154,14 @@ same(got.stdout, "False\n", "where there is no driver, a program that looks for 
 # ---- Every path to memory
 
 got = run(*program("linked"), "info", preload=LIBRARY, ZR_CONF="verbose:true")
-listed = dict(re.findall(r"^zr: (cu\w+): (taken|passed on: .+|missed.*)$", got.stderr, re.M))
-taken = {name for name, what in listed.items() if what == "taken"}
-same(sorted(taken), sorted({name for name, _ in NAMES}), "all that is taken is listed as taken, and nothing else")
+listed = dict(re.findall(r"^zr: (cu\w+): (replaced|passed on: .+|missed.*)$", got.stderr, re.M))
+replaced = {name for name, what in listed.items() if what == "replaced"}
+same(sorted(replaced), sorted({name for name, _ in NAMES}), "all calls that the library replaces are listed as replaced, and no others")
 driver = subprocess.run(["nm", "-D", "--defined-only", os.path.join(DRIVER, "libcuda.so.1")], capture_output=True, text=True, check=True).stdout
 base = {re.sub(r"(_v\d)?(_pt[sd][sz])?$", "", line.split()[2]) for line in driver.splitlines()}
 api = {name for name in base if re.match(r"cuMem|cuPointer|cuIpc|cuArray", name) and not re.match(r"cuMemcpy|cuMemset", name)}
-same(sorted(api - listed.keys()), [], f"each of the {len(api)} names of the driver's memory API: taken, passed on, and why")
-ok("paths taken, 0 missed" in got.stderr, "none is missed")
+same(sorted(api - listed.keys()), [], f"each of the {len(api)} names of the driver's memory API: replaced, or passed on and why")
+ok("calls replaced, 0 missed" in got.stderr, "none is missed")
 got = run(*program("linked"), "info", preload=LIBRARY, ZR_STRICT="1")
 ok(got.returncode == 0 and got.stderr == "", "--strict lets it pass")
 shadow = path("shadow.c")
@@ -189,14 +189,14 @@ build("too-new", "int own(); " + MAIN, "-Wl,--no-as-needed", "-l:libnew.so", "-W
 build("in-front", MAIN, "-Wl,--no-as-needed", "-l:libfront.so")
 build("own-driver", "int cuMemAlloc_v2(void) { return 0; } " + MAIN, "-rdynamic")
 for name, code, rows in (
-        (path("framework"), 0, [r"fine  libc10_cuda.so +taken: cudaMalloc, by a CUDA runtime$", r"fine  libc10_cuda.so +passed on to the driver: cudaHostAlloc \(host memory\)$",
-                                r"note  libc10_cuda.so +PyTorch .*\n +type: PYTORCH_NO_CUDA_MEMORY_CACHING=1 zr run", r"fine  libcudart.so.12 +taken: a CUDA runtime",
-                                r"fine  xla_extension.so +taken: cuMemAlloc_v2$", r"note  xla_extension.so +XLA .*\n +type: XLA_PYTHON_CLIENT_ALLOCATOR=platform "]),
-        (path("too-new"), 2, [r"bad   libnew.so +missed: cuMemAlloc_v9, of a version", r"fine  libnew.so +taken: cuMemAllocAsync_ptsz$"]),
+        (path("framework"), 0, [r"fine  libc10_cuda.so +replaced: cudaMalloc, by a CUDA runtime$", r"fine  libc10_cuda.so +passed on to the driver: cudaHostAlloc \(host memory\)$",
+                                r"note  libc10_cuda.so +PyTorch .*\n +type: PYTORCH_NO_CUDA_MEMORY_CACHING=1 zr run", r"fine  libcudart.so.12 +replaced: a CUDA runtime",
+                                r"fine  xla_extension.so +replaced: cuMemAlloc_v2$", r"note  xla_extension.so +XLA .*\n +type: XLA_PYTHON_CLIENT_ALLOCATOR=platform "]),
+        (path("too-new"), 2, [r"bad   libnew.so +missed: cuMemAlloc_v9, of a version", r"fine  libnew.so +replaced: cuMemAllocAsync_ptsz$"]),
         (path("in-front"), 0, [r"note  libfront.so +it defines the driver's cuMemAlloc_v2: "]),
         (path("own-driver"), 2, [r"bad   own-driver +missed: the program defines cuMemAlloc_v2 itself"]),
-        (program("linked")[0], 0, [r"fine  cuda_program_linked +taken: cu", r"fine  cuda_program_linked +passed on to the driver: .*cuMemAllocHost, cuMemHostAlloc, ", r"fine  libcuda.so.1 +the CUDA driver"]),
-        (program("dlsym")[0], 0, [r"fine  cuda_program +taken: it looks up driver functions by name"])):
+        (program("linked")[0], 0, [r"fine  cuda_program_linked +replaced: cu", r"fine  cuda_program_linked +passed on to the driver: .*cuMemAllocHost, cuMemHostAlloc, ", r"fine  libcuda.so.1 +the CUDA driver"]),
+        (program("dlsym")[0], 0, [r"fine  cuda_program +replaced: it looks up driver functions by name"])):
     got = run(ZR, "doctor", "--", name)
     missing = [row for row in rows if not re.search("^" + row, got.stdout, re.M)]
     ok(not missing, f"zr doctor -- {os.path.basename(name)}") or note(f"{missing}\n{got.stdout[-1500:]}")

@@ -29,35 +29,35 @@
 
 /* The functions that this library exports under the driver's names. */
 #define ZR_CUDA_SHOWN(member, name, suffix, parameters) ZR_EXPORT zr_cu_result name##suffix parameters;
-ZR_CUDA_TAKEN(ZR_CUDA_SHOWN)
+ZR_CUDA_REPLACED(ZR_CUDA_SHOWN)
 #undef ZR_CUDA_SHOWN
 
 /* ---- The real driver (driver.c) ------------------------------------------------------------------------ */
 
 /* The number of functions that the library replaces. */
 #define ZR_CUDA_ONE(member, name, suffix, parameters) +1
-enum { ZR_CUDA_TAKEN_COUNT = ZR_CUDA_TAKEN(ZR_CUDA_ONE) };
+enum { ZR_CUDA_REPLACED_COUNT = ZR_CUDA_REPLACED(ZR_CUDA_ONE) };
 #undef ZR_CUDA_ONE
 
 /* The driver's functions; NULL: the driver has no function of that name. */
 #define ZR_CUDA_POINTER(member, name, suffix, parameters) zr_cu_result(*member) parameters;
 struct zr_cuda_real {
-    ZR_CUDA_TAKEN(ZR_CUDA_POINTER)
+    ZR_CUDA_REPLACED(ZR_CUDA_POINTER)
     ZR_CUDA_USED(ZR_CUDA_POINTER)
 };
 #undef ZR_CUDA_POINTER
 extern struct zr_cuda_real zr_cuda_real;
 
 /* Finds the driver, once. False: the process has no driver. Any thread. */
-bool zr_cuda_see(void);
-/* The same for a driver that the process has loaded already. */
-bool zr_cuda_see_loaded(void);
-/* The position in ZR_CUDA_TAKEN of a function of the real driver; ZR_CUDA_TAKEN_COUNT: it has none. */
-size_t zr_cuda_taken_index(const void *function);
+bool zr_cuda_find_driver(void);
+/* As zr_cuda_find_driver(), for a driver that the process has already loaded. */
+bool zr_cuda_find_loaded_driver(void);
+/* The index in ZR_CUDA_REPLACED of a function of the real driver; ZR_CUDA_REPLACED_COUNT: none. */
+size_t zr_cuda_replaced_index(const void *function);
 
 /* Passes a call on to the real function; an error if there is no driver or no such function. */
 #define ZR_CUDA_PASS(member, ...)                                                                            \
-    (!zr_cuda_see()         ? (zr_cu_result)ZR_CU_NOT_INITIALIZED                                            \
+    (!zr_cuda_find_driver() ? (zr_cu_result)ZR_CU_NOT_INITIALIZED                                            \
      : !zr_cuda_real.member ? (zr_cu_result)ZR_CU_NOT_SUPPORTED                                              \
                             : zr_cuda_real.member(__VA_ARGS__))
 
@@ -98,8 +98,8 @@ struct zr_cuda_device {
 
 /* A call of the program that may use an arena, between zr_cuda_enter() and zr_cuda_leave(). */
 struct zr_cuda_call {
-    struct zr_cuda_device *device; /* of the current context */
-    zr_cu_context context;         /* the current one */
+    struct zr_cuda_device *device; /* the current context's device */
+    zr_cu_context context;         /* the current context */
     zr_cu_capture_mode mode;       /* the thread's mode, restored by zr_cuda_leave() */
     bool pushed;                   /* zr_cuda_leave() pops the context */
 };
@@ -112,7 +112,7 @@ void zr_cuda_leave(const struct zr_cuda_call *call);
  * zr_cuda_leave() if the thread has no current context or one of another device. */
 zr_cu_result zr_cuda_enter_device(struct zr_cuda_call *call, int ordinal);
 /* zr_cuda_enter() without a context, for a call that knows its device. */
-void zr_cuda_keep(struct zr_cuda_call *call);
+void zr_cuda_enter_no_context(struct zr_cuda_call *call);
 
 /* Creates the device's arena at its first allocation. ZR_CU_NOT_SUPPORTED: the driver serves the device. */
 zr_cu_result zr_cuda_device_open(struct zr_cuda_device *device);
@@ -123,16 +123,16 @@ struct zr_cuda_device *zr_cuda_device_at(int ordinal);
 bool zr_cuda_many_streams(void);
 /* Records that the program uses more than the default stream. The first call waits for the default streams of
  * all devices: memory that was reused in their order must not be in use when other streams get it. */
-void zr_cuda_go_many(void);
-/* Calls zr_cuda_go_many() if a library of the process is linked with per-thread forms of the driver's
- * functions. Reads the libraries that were loaded since the last call. Any thread, no lock held. */
-void zr_cuda_look_at_imports(void);
+void zr_cuda_set_many_streams(void);
+/* Calls zr_cuda_set_many_streams() if a library of the process is linked with per-thread forms of the
+ * driver's functions. Reads the libraries that were loaded since the last call. Any thread, no lock held. */
+void zr_cuda_check_imports(void);
 /* Called with a call's stream, before zr_cuda_enter(): a per-thread default stream counts as a second stream.
  */
 static inline void zr_cuda_note_stream(zr_cu_stream stream)
 {
     if ((uintptr_t)stream == ZR_CU_STREAM_PER_THREAD)
-        zr_cuda_go_many();
+        zr_cuda_set_many_streams();
 }
 
 /* The driver's code for a result of zr. */
@@ -147,13 +147,13 @@ bool zr_cuda_forked(void);
 void zr_cuda_note_used(void);
 void zr_cuda_devices_forked(void);
 /* Reports a failed assertion: existing blocks remain, and the driver serves further allocations. */
-void zr_cuda_note_broken(const char *condition, const char *file, int line);
+void zr_cuda_report_broken(const char *condition, const char *file, int line);
 
 /* Destroys the device's arena before the program resets the primary context, which frees all memory. Waits
- * until all calls have left, and blocks new ones. `end_users` ends all that uses the backend. */
+ * until all calls have left, and blocks new ones. `end_users` ends everything that uses the backend. */
 void zr_cuda_device_end(int ordinal, void (*end_users)(struct zr_cuda_device *device));
 /* Lets the driver serve the device's further allocations; existing blocks remain. */
-void zr_cuda_device_give_up(int ordinal, const char *why);
+void zr_cuda_device_disable(int ordinal, const char *why);
 
 /* ---- Streams and contexts (streams.c) ------------------------------------------------------------------ */
 
@@ -164,7 +164,8 @@ bool zr_cuda_stream_capturing(zr_cu_stream stream);
 /* Makes the reuse of a block that is about to be freed wait for all work on the device. False: keep the
  * block, because a stream is being captured or the driver refuses. */
 bool zr_cuda_follow_all(struct zr_cuda_device *device, zr_arena *arena, void *block);
-/* Makes the reuse of a block wait for one stream, of any kind. False: keep the block, as above. */
+/* Makes the reuse of a block wait for one stream, of any kind. False: keep the block, as for
+ * zr_cuda_follow_all(). */
 bool zr_cuda_follow(struct zr_cuda_device *device, zr_arena *arena, void *block, zr_cu_stream stream);
 /* Whether a wait with this result means that no work remains: the wait succeeded, or the stream, its context
  * or the driver no longer exists. False: reports the error once, unless a capture forbade the wait. */
@@ -184,18 +185,18 @@ void zr_cuda_context_forget(zr_cu_context context);
 struct zr_cuda_pool;
 
 struct zr_cuda_block {
-    struct zr_cuda_block *children[2]; /* of a tree by address */
+    struct zr_cuda_block *children[2]; /* links of a tree by address */
     uintptr_t address;
     size_t bytes;
-    uint64_t id; /* never reused */
+    uint64_t id; /* a number that is never reused */
     zr_cu_context context;
     struct zr_cuda_device *device;
-    zr_arena *arena;           /* NULL: imported */
-    struct zr_cuda_pool *pool; /* NULL: none */
+    zr_arena *arena;           /* NULL: the block is imported */
+    struct zr_cuda_pool *pool; /* NULL: the block is in no pool */
     uint64_t stream;           /* the requested stream */
     bool everywhere;           /* used in a stream without events: a free waits for all work */
     uint64_t secret;           /* names the block to other processes; 0: not exported */
-    /* Of an imported block, besides the secret: */
+    /* An imported block has these fields and the secret. */
     void *import;
     int32_t owner_pid; /* the process that exported the block */
     unsigned opened_count;
@@ -231,17 +232,17 @@ struct zr_cuda_request {
     size_t bytes;
     zr_cu_context context;
     struct zr_cuda_pool *pool;
-    zr_arena *arena; /* NULL: the device's */
+    zr_arena *arena; /* NULL: the device's arena */
     bool any_stream; /* the block may be used in any stream at once */
     bool waits;      /* wait for freed memory before the arena grows */
     uint64_t stream; /* the request's stream unless any_stream */
 };
 
-/* Allocates a block, with a trim and a second try. */
+/* Allocates a block; after a failure trims and tries again. */
 zr_cu_result zr_cuda_block_new(struct zr_cuda_device *device, const struct zr_cuda_request *request,
                                zr_cu_address *out);
-/* Frees a block that was taken out of the records. `everywhere`: whatever the program has may be at work on
- * it; else `stream` only. */
+/* Frees a block whose record was removed. `everywhere`: any work of the program may use the block; else only
+ * work in `stream`. */
 void zr_cuda_block_end(const struct zr_cuda_block *block, bool everywhere, zr_cu_stream stream);
 
 /* ---- Pools (pools.c) ----------------------------------------------------------------------------------- */
@@ -260,7 +261,7 @@ void zr_cuda_pools_forked(void);
 
 void zr_cuda_ipc_forked(void);
 
-/* ---- Figures for zr run (figures.c) ------------------------------------------------------------------- */
+/* ---- Figures for zr run (figures.c) -------------------------------------------------------------------- */
 
 /* Called when a device opens: finds the process's record if `zr run` requests one. One call at a time. */
 void zr_cuda_figures_start(const struct zr_cuda_device *device);

@@ -48,7 +48,7 @@ void zr_cuda_log(const char *call)
         zr_say("%s: %s", call, zr_last_error());
 }
 
-void zr_cuda_note_broken(const char *condition, const char *file, int line)
+void zr_cuda_report_broken(const char *condition, const char *file, int line)
 {
     if (!atomic_exchange(&is_broken, true))
         zr_say("%s:%d: assertion %s failed: the CUDA driver serves all further allocations", file, line,
@@ -65,7 +65,7 @@ struct zr_cuda_device *zr_cuda_device_at(int ordinal)
 /* The current context and its device. ZR_CU_INVALID_CONTEXT: no context is current. */
 static zr_cu_result current_context(zr_cu_context *context, zr_cu_device *device)
 {
-    if (!zr_cuda_see() || zr_cuda_forked())
+    if (!zr_cuda_find_driver() || zr_cuda_forked())
         return ZR_CU_NOT_INITIALIZED;
     zr_cu_result code = ZR_CUDA_PASS(context_get, context);
     if (code == ZR_CU_SUCCESS && !*context)
@@ -82,7 +82,7 @@ zr_cu_result zr_cuda_enter(struct zr_cuda_call *call)
         return code;
     if (device < 0 || device >= ZR_CUDA_DEVICES_MAX)
         return ZR_CU_NOT_SUPPORTED;
-    zr_cuda_keep(call);
+    zr_cuda_enter_no_context(call);
     call->context = context;
     call->device = &devices[device];
     return ZR_CU_SUCCESS;
@@ -114,14 +114,14 @@ zr_cu_result zr_cuda_enter_device(struct zr_cuda_call *call, int ordinal)
     code = push_primary(&devices[ordinal], &context);
     if (code != ZR_CU_SUCCESS)
         return code;
-    zr_cuda_keep(call);
+    zr_cuda_enter_no_context(call);
     call->context = context;
     call->device = &devices[ordinal];
     call->pushed = true;
     return ZR_CU_SUCCESS;
 }
 
-void zr_cuda_keep(struct zr_cuda_call *call)
+void zr_cuda_enter_no_context(struct zr_cuda_call *call)
 {
     *call = (struct zr_cuda_call){.mode = ZR_CU_CAPTURE_RELAXED};
     if (ZR_CUDA_PASS(capture_mode, &call->mode) != ZR_CU_SUCCESS)
@@ -327,7 +327,7 @@ static zr_result create_parts(struct zr_cuda_device *device)
         return result;
     if (device->ordinal > 0)
         snprintf(suffix, sizeof suffix, ".gpu%d", device->ordinal);
-    if (zr_trace_as_asked(device->arena, "ZR_CUDA_TRACE", suffix) != ZR_OK)
+    if (zr_trace_start_requested(device->arena, "ZR_CUDA_TRACE", suffix) != ZR_OK)
         zr_say("%s: this process writes no trace", zr_last_error());
     /* The arena also works without a learner. */
     if (zr_learner_create(&device->learner, &(struct zr_learner_options){.arena = device->arena}) != ZR_OK)
@@ -337,10 +337,10 @@ static zr_result create_parts(struct zr_cuda_device *device)
 
 static void report_no_zrd(void)
 {
-    char words[512];
-    zr_service_alone(words, sizeof words);
-    if (words[0])
-        zr_say("%s; process %ld continues without zrd", words, (long)getpid());
+    char reason[512];
+    zr_service_alone(reason, sizeof reason);
+    if (reason[0])
+        zr_say("%s; process %ld continues without zrd", reason, (long)getpid());
 }
 
 zr_cu_result zr_cuda_device_open(struct zr_cuda_device *device)
@@ -396,7 +396,7 @@ void zr_cuda_device_end(int ordinal, void (*end_users)(struct zr_cuda_device *de
     pthread_rwlock_unlock(&devices_lock);
 }
 
-void zr_cuda_device_give_up(int ordinal, const char *why)
+void zr_cuda_device_disable(int ordinal, const char *why)
 {
     if (!atomic_exchange(&devices[ordinal].passed_on, true))
         zr_say("%s: the CUDA driver serves further allocations on device %d", why, ordinal);
@@ -424,7 +424,7 @@ static void wait_for_default_stream(const struct zr_cuda_device *device)
                device->ordinal, code);
 }
 
-void zr_cuda_go_many(void)
+void zr_cuda_set_many_streams(void)
 {
     if (atomic_load_explicit(&settled, memory_order_acquire) || zr_cuda_forked())
         return;

@@ -36,7 +36,7 @@ void *__wrap_dlsym(void *handle, const char *name)
 
 #define NAME(member, name, suffix, parameters) #name #suffix,
 /* In the order of struct zr_cuda_real. */
-static const char *const names[] = {ZR_CUDA_TAKEN(NAME) ZR_CUDA_USED(NAME)};
+static const char *const names[] = {ZR_CUDA_REPLACED(NAME) ZR_CUDA_USED(NAME)};
 #undef NAME
 enum { FUNCTIONS_COUNT = sizeof names / sizeof *names };
 _Static_assert(sizeof zr_cuda_real == FUNCTIONS_COUNT * sizeof(void *), "a pointer for each name");
@@ -61,20 +61,20 @@ static bool load_driver(int flags)
     return true;
 }
 
-bool zr_cuda_see(void)
+bool zr_cuda_find_driver(void)
 {
     return atomic_load_explicit(&is_found, memory_order_acquire) || load_driver(0);
 }
 
-bool zr_cuda_see_loaded(void)
+bool zr_cuda_find_loaded_driver(void)
 {
     return atomic_load_explicit(&is_found, memory_order_acquire) || load_driver(RTLD_NOLOAD);
 }
 
-size_t zr_cuda_taken_index(const void *function)
+size_t zr_cuda_replaced_index(const void *function)
 {
     size_t i = 0;
-    while (i < ZR_CUDA_TAKEN_COUNT && (!function || real_functions()[i] != function))
+    while (i < ZR_CUDA_REPLACED_COUNT && (!function || real_functions()[i] != function))
         i++;
     return i;
 }

@@ -39,7 +39,7 @@ typedef enum zr_cu_pool_attribute {
     ZR_CU_POOL_REUSE_FOLLOW_EVENT = 1,
     ZR_CU_POOL_REUSE_OPPORTUNISTIC = 2,
     ZR_CU_POOL_REUSE_INTERNAL = 3,
-    ZR_CU_POOL_RELEASE_THRESHOLD = 4, /* uint64_t bytes, as all that follow */
+    ZR_CU_POOL_RELEASE_THRESHOLD = 4, /* uint64_t bytes, like the following attributes */
     ZR_CU_POOL_RESERVED_NOW = 5,
     ZR_CU_POOL_RESERVED_HIGH = 6,
     ZR_CU_POOL_USED_NOW = 7,
@@ -86,12 +86,11 @@ typedef enum zr_cu_proc_status {
     ZR_CU_PROC_VERSION_TOO_OLD = 2
 } zr_cu_proc_status;
 
-/* ---- Functions: f(member, the driver's name, the suffix of the version, parameters) ----------------------
- */
+/* ---- Functions: f(member, the driver's name, the suffix of the version, parameters) -------------------- */
 
 // clang-format off
 /* Functions that libzr_cuda.so replaces. */
-#define ZR_CUDA_TAKEN(f)                                                                                      \
+#define ZR_CUDA_REPLACED(f)                                                                                   \
     f(proc_address, cuGetProcAddress, ,                                                                       \
       (const char *symbol, void **function, int version, unsigned long long flags))                           \
     f(proc_address_v2, cuGetProcAddress, _v2,                                                                 \

@@ -15,7 +15,7 @@ enum { DEVICES_COUNT = ZR_USAGE_MEMORIES - ZR_USAGE_DEVICE };
 
 static struct {
     struct zr_usage *_Atomic record; /* NULL: no record was requested */
-    bool asked;                      /* guarded by the lock of opening devices */
+    bool opened;                     /* guarded by the lock of opening devices */
     struct zr_lock lock;             /* serializes writers of a record's figures */
 } own;
 
@@ -28,14 +28,14 @@ static struct zr_usage *record_of(const struct zr_cuda_device *device)
 
 void zr_cuda_figures_start(const struct zr_cuda_device *device)
 {
-    const char *words = NULL;
-    if (!own.asked) {
-        own.asked = true;
-        atomic_store_explicit(&own.record, zr_usage_open(&words), memory_order_release);
+    const char *reason = NULL;
+    if (!own.opened) {
+        own.opened = true;
+        atomic_store_explicit(&own.record, zr_usage_open(&reason), memory_order_release);
     }
-    if (words)
+    if (reason)
         zr_say("ZR_RECORD=%s: %s: the figures of zr run exclude this process's devices",
-               secure_getenv("ZR_RECORD"), words);
+               secure_getenv("ZR_RECORD"), reason);
     struct zr_usage *record = record_of(device);
     if (record)
         record->memory[ZR_USAGE_DEVICE + device->ordinal].limit_bytes = zr_option_get(ZR_OPTION_LIMIT);
@@ -74,6 +74,6 @@ void zr_cuda_figures_forked(void)
 static __attribute__((destructor)) void end(void)
 {
     struct zr_usage *record = atomic_load(&own.record);
-    if (record && zr_usage_is_taken_here(record))
+    if (record && zr_usage_is_own(record))
         zr_usage_end(record);
 }

@@ -47,7 +47,7 @@ zr_cu_result cuIpcGetMemHandle(zr_cu_ipc_handle *out, zr_cu_address address)
     if (!out || zr_cuda_forked() || !zr_cuda_blocks_find(address, &block) || !block.arena)
         return ZR_CUDA_PASS(ipc_get, out, address);
     if (block.pool)
-        return ZR_CU_INVALID_VALUE; /* the driver refuses memory of its pools, too */
+        return ZR_CU_INVALID_VALUE; /* the driver refuses memory of its own pools too */
     zr_cu_result code = zr_cuda_enter(&call);
     if (code != ZR_CU_SUCCESS)
         return code;
@@ -85,13 +85,13 @@ static int connect_to_exporter(const struct zr_process *process)
     struct sockaddr_un name;
     struct ucred peer;
     socklen_t peer_bytes = sizeof peer;
-    struct timeval patience = {.tv_sec = ZR_IPC_PATIENCE_S};
+    struct timeval timeout = {.tv_sec = ZR_IPC_TIMEOUT_S};
     unsigned length = zr_ipc_name(process, &name);
     int fd = zr_socket(AF_UNIX, SOCK_SEQPACKET);
     if (fd < 0)
         return -1;
-    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
-    setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
+    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof timeout);
+    setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &timeout, sizeof timeout);
     if (zr_connect(fd, (struct sockaddr *)&name, length) == 0 &&
         getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &peer_bytes) == 0 && peer.uid == geteuid() &&
         (peer.pid == process->pid || !zr_process_near(process)))
@@ -105,7 +105,7 @@ static bool receive_segments(int socket, struct zr_segment *segments, size_t cou
 {
     union {
         struct cmsghdr head;
-        char room[CMSG_SPACE(ZR_IPC_SEGMENTS_MAX * sizeof(int))];
+        char buffer[CMSG_SPACE(ZR_IPC_SEGMENTS_MAX * sizeof(int))];
     } control;
     uint64_t lengths[ZR_IPC_SEGMENTS_MAX];
     int fds[ZR_IPC_SEGMENTS_MAX];
@@ -146,8 +146,8 @@ static zr_cu_result import(struct zr_cuda_device *device, int socket, const stru
         zr_receive_packet(socket, &answer, sizeof answer, 0) != sizeof answer ||
         !is_valid_answer(&answer, handle))
         return ZR_CU_INVALID_VALUE;
-    size_t room_bytes = answer.segments_count * sizeof(struct zr_segment);
-    struct zr_segment *segments = zr_pages_take(room_bytes);
+    size_t capacity_bytes = answer.segments_count * sizeof(struct zr_segment);
+    struct zr_segment *segments = zr_pages_take(capacity_bytes);
     if (!segments)
         return ZR_CU_OUT_OF_MEMORY;
     for (size_t i = 0; i < answer.segments_count; i++)
@@ -167,7 +167,7 @@ static zr_cu_result import(struct zr_cuda_device *device, int socket, const stru
     for (size_t i = 0; i < answer.segments_count; i++)
         if (segments[i].fd >= 0)
             close(segments[i].fd);
-    zr_pages_give(segments, room_bytes);
+    zr_pages_give(segments, capacity_bytes);
     out->address = (uintptr_t)out->import + answer.lead_bytes;
     out->bytes = answer.bytes;
     return code;
@@ -253,7 +253,7 @@ zr_cu_result cuIpcCloseMemHandle(zr_cu_address address)
     struct zr_cuda_call call;
     if (zr_cuda_forked() || !zr_cuda_blocks_close(address, &block))
         return ZR_CUDA_PASS(ipc_close, address);
-    zr_cuda_keep(&call);
+    zr_cuda_enter_no_context(&call);
     if (block.opened_count == 0 && zr_import_release(block.device->backend, block.import) != ZR_OK)
         zr_cuda_log("cuIpcCloseMemHandle");
     zr_cuda_leave(&call);

@@ -24,7 +24,7 @@ struct zr_ipc_answer {
     uint64_t segments_count; /* 0: no block has the secret */
     uint64_t lead_bytes, bytes;
 };
-enum { ZR_IPC_SEGMENTS_MAX = 64, ZR_IPC_PATIENCE_S = 10 };
+enum { ZR_IPC_SEGMENTS_MAX = 64, ZR_IPC_TIMEOUT_S = 10 };
 
 struct sockaddr_un;
 /* The abstract name of the process's socket; returns the length of the address. */

@@ -28,7 +28,7 @@ static bool send_segments(int socket, const struct zr_segment *segments, size_t 
 {
     union {
         struct cmsghdr head;
-        char room[CMSG_SPACE(ZR_IPC_SEGMENTS_MAX * sizeof(int))];
+        char buffer[CMSG_SPACE(ZR_IPC_SEGMENTS_MAX * sizeof(int))];
     } control;
     uint64_t lengths[ZR_IPC_SEGMENTS_MAX];
     int fds[ZR_IPC_SEGMENTS_MAX];
@@ -66,12 +66,12 @@ static struct zr_segment *segments_of(const struct zr_cuda_block *block, size_t 
 {
     *count = 0;
     zr_block_export(block->arena, (void *)block->address, NULL, count, lead_bytes);
-    size_t room = *count;
-    struct zr_segment *segments = room > 0 ? zr_pages_take(room * sizeof *segments) : NULL;
+    size_t capacity = *count;
+    struct zr_segment *segments = capacity > 0 ? zr_pages_take(capacity * sizeof *segments) : NULL;
     if (segments &&
         (zr_block_export(block->arena, (void *)block->address, segments, count, lead_bytes) != ZR_OK ||
-         *count != room)) {
-        zr_pages_give(segments, room * sizeof *segments);
+         *count != capacity)) {
+        zr_pages_give(segments, capacity * sizeof *segments);
         segments = NULL;
     }
     return segments;
@@ -87,7 +87,7 @@ static void answer(int socket)
     size_t count = 0, lead_bytes = 0;
     if (zr_receive_packet(socket, &secret, sizeof secret, 0) != sizeof secret || secret == 0)
         return;
-    zr_cuda_keep(&call); /* keeps the block's device open until the descriptors are sent */
+    zr_cuda_enter_no_context(&call); /* keeps the block's device open until the descriptors are sent */
     if (zr_cuda_blocks_search(has_secret, &secret, &block))
         segments = segments_of(&block, &count, &lead_bytes);
     if (segments)
@@ -107,7 +107,7 @@ static void *serve(void *argument)
     for (;;) {
         struct ucred peer;
         socklen_t peer_bytes = sizeof peer;
-        struct timeval patience = {.tv_sec = ZR_IPC_PATIENCE_S};
+        struct timeval timeout = {.tv_sec = ZR_IPC_TIMEOUT_S};
         int socket = zr_accept(fd, 0);
         if (socket < 0) {
             if (errno == EBADF || errno == EINVAL || errno == ENOTSOCK)
@@ -115,8 +115,8 @@ static void *serve(void *argument)
             usleep(1000);
             continue;
         }
-        setsockopt(socket, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
-        setsockopt(socket, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
+        setsockopt(socket, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof timeout);
+        setsockopt(socket, SOL_SOCKET, SO_SNDTIMEO, &timeout, sizeof timeout);
         if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &peer_bytes) == 0 && peer.uid == geteuid())
             answer(socket);
         close(socket);

@@ -18,11 +18,11 @@ zr_cu_result cuCtxDestroy_v2(zr_cu_context context)
 {
     struct zr_cuda_block block;
     struct zr_cuda_call call = {0};
-    if (zr_cuda_forked() || !context || !zr_cuda_see())
+    if (zr_cuda_forked() || !context || !zr_cuda_find_driver())
         return ZR_CUDA_PASS(context_end, context);
     bool ours = zr_cuda_context_known(context);
     while (ours && zr_cuda_blocks_take_any(context, NULL, &block)) {
-        zr_cuda_keep(&call);
+        zr_cuda_enter_no_context(&call);
         if (block.arena)
             zr_cuda_block_end(&block, true, NULL);
         else
@@ -37,7 +37,7 @@ zr_cu_result cuCtxDestroy_v2(zr_cu_context context)
     return code;
 }
 
-/* Ends all that uses the device's backend. */
+/* Ends everything that uses the device's backend. */
 static void end_users(struct zr_cuda_device *device)
 {
     struct zr_cuda_block block;
@@ -74,7 +74,7 @@ static void in_child(void)
 
 static __attribute__((constructor)) void start(void)
 {
-    zr_assert_handler_set(zr_cuda_note_broken);
+    zr_assert_handler_set(zr_cuda_report_broken);
     pthread_atfork(NULL, NULL, in_child);
     if (zr_option_get(ZR_OPTION_VERBOSE))
         zr_say("libzr_cuda.so serves process %ld (%s)", (long)getpid(), program_invocation_name);

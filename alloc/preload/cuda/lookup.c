@@ -17,20 +17,20 @@
 static const struct {
     const char *name;
     void *function;
-} own[] = {ZR_CUDA_TAKEN(OWN)};
+} own[] = {ZR_CUDA_REPLACED(OWN)};
 #undef OWN
 
 /* The replacement of a function of the real driver; NULL: the function is not replaced. */
 static void *replacement_of(const void *found)
 {
-    size_t i = zr_cuda_taken_index(found);
-    return i < ZR_CUDA_TAKEN_COUNT ? own[i].function : NULL;
+    size_t i = zr_cuda_replaced_index(found);
+    return i < ZR_CUDA_REPLACED_COUNT ? own[i].function : NULL;
 }
 
 static bool is_own(const void *found)
 {
     bool is = false;
-    for (size_t i = 0; i < ZR_CUDA_TAKEN_COUNT; i++)
+    for (size_t i = 0; i < ZR_CUDA_REPLACED_COUNT; i++)
         is |= own[i].function == found;
     return is;
 }
@@ -38,7 +38,7 @@ static bool is_own(const void *found)
 static bool is_own_name(const char *name)
 {
     bool is = false;
-    for (size_t i = 0; i < ZR_CUDA_TAKEN_COUNT; i++)
+    for (size_t i = 0; i < ZR_CUDA_REPLACED_COUNT; i++)
         is |= strcmp(own[i].name, name) == 0;
     return is;
 }
@@ -63,18 +63,18 @@ static bool ends_with(const char *name, const char *end)
 static void *watch_by_name(void *handle, const char *name, void *found)
 {
     char form[96];
-    bool driver = name[2] >= 'A' && name[2] <= 'Z'; /* as cuMemFree; not cudaFree or cublasCreate */
+    bool driver = name[2] >= 'A' && name[2] <= 'Z'; /* cuMemFree, not cudaFree or cublasCreate */
     if (!driver || zr_cuda_many_streams())
         return found;
     if (ends_with(name, "_ptsz") || ends_with(name, "_ptds"))
-        return zr_cuda_thunk(name, found, true, zr_cuda_go_many);
+        return zr_cuda_thunk(name, found, true, zr_cuda_set_many_streams);
     snprintf(form, sizeof form, "%s_ptsz", name);
     if (!zr_real_dlsym()(handle, form)) {
         dlerror(); /* clears the error of this library's lookup */
         return found;
     }
     snprintf(form, sizeof form, "%.*s", (int)(strlen(name) - (ends_with(name, "_v2") ? 3 : 0)), name);
-    return zr_cuda_thunk(form, found, false, zr_cuda_go_many);
+    return zr_cuda_thunk(form, found, false, zr_cuda_set_many_streams);
 }
 
 static void *dlsym_of_handle(void *handle, const char *name)
@@ -82,7 +82,7 @@ static void *dlsym_of_handle(void *handle, const char *name)
     void *found = zr_real_dlsym()(handle, name);
     if (!found)
         return NULL;
-    if (!zr_cuda_see_loaded()) /* a name of the driver is this library's, or another library's */
+    if (!zr_cuda_find_loaded_driver()) /* the name is the driver's, this library's or another library's */
         return is_own(found) ? dlsym_undefined(handle, name) : found;
     void *replacement = replacement_of(found);
     return replacement ? replacement : watch_by_name(handle, name, found);
@@ -99,7 +99,7 @@ zr_dlsym_function *zr_dlsym_pick(void *handle, const char *name)
     if (handle != RTLD_NEXT && handle != RTLD_DEFAULT)
         return dlsym_of_handle;
     /* Without the driver only this library defines its own names. */
-    return !zr_cuda_see_loaded() && is_own_name(name) ? dlsym_undefined : zr_real_dlsym();
+    return !zr_cuda_find_loaded_driver() && is_own_name(name) ? dlsym_undefined : zr_real_dlsym();
 }
 
 #ifdef __x86_64__
@@ -159,12 +159,12 @@ static void *watch(const char *symbol, void *function, int version, unsigned lon
 {
     if (flags & ZR_CU_PROC_PER_THREAD_STREAM &&
         query_address(symbol, version, ZR_CU_PROC_LEGACY_STREAM) != function)
-        return zr_cuda_thunk(symbol, function, true, zr_cuda_go_many);
+        return zr_cuda_thunk(symbol, function, true, zr_cuda_set_many_streams);
     if (version < PER_THREAD_SINCE)
         version = PER_THREAD_SINCE;
     void *per_thread = query_address(symbol, version, ZR_CU_PROC_PER_THREAD_STREAM);
     if (per_thread && query_address(symbol, version, ZR_CU_PROC_LEGACY_STREAM) != per_thread)
-        return zr_cuda_thunk(symbol, function, false, zr_cuda_go_many);
+        return zr_cuda_thunk(symbol, function, false, zr_cuda_set_many_streams);
     return function;
 }
 
@@ -248,7 +248,7 @@ static int count_loads(struct dl_phdr_info *library, size_t bytes, void *argumen
     return 1;
 }
 
-void zr_cuda_look_at_imports(void)
+void zr_cuda_check_imports(void)
 {
     static _Atomic unsigned long long seen;
     unsigned long long loads = 0;
@@ -256,6 +256,6 @@ void zr_cuda_look_at_imports(void)
     if (atomic_load(&seen) == loads)
         return;
     if (dl_iterate_phdr(imports_per_thread_form, NULL))
-        zr_cuda_go_many();
+        zr_cuda_set_many_streams();
     atomic_store(&seen, loads);
 }

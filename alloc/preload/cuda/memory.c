@@ -429,14 +429,14 @@ static bool answer_attribute(const struct zr_cuda_block *block, zr_cu_pointer_at
         return true;
     case ZR_CU_POINTER_BUFFER_ID:
     case ZR_CU_POINTER_MEMORY_ID:
-        /* The driver's own count from 1: these are none of them. */
+        /* The driver counts from 1, so these numbers are not the driver's. */
         *(unsigned long long *)out = (UINT64_C(1) << 62) + block->id;
         return true;
     case ZR_CU_POINTER_DEVICE_ORDINAL:
         *(int *)out = block->device->ordinal;
         return true;
     case ZR_CU_POINTER_IPC_CAPABLE:
-        /* The driver writes its 0, however wide that is. */
+        /* The driver writes a 0 of the attribute's size. */
         if (ZR_CUDA_PASS(pointer_attribute, out, which, address) != ZR_CU_SUCCESS)
             return false;
         *(unsigned char *)out = block->arena && !block->pool;
@@ -491,7 +491,7 @@ static void fix_granules(zr_cu_address address, size_t bytes, enum zr_granule_cl
     struct zr_cuda_call call;
     if (zr_cuda_forked() || !zr_cuda_blocks_find(address, &block) || !block.arena)
         return;
-    zr_cuda_keep(&call);
+    zr_cuda_enter_no_context(&call);
     /* The block is live unless another thread frees it concurrently, which is the program's error. */
     size_t rest = block.bytes - (size_t)(address - block.address);
     if (zr_arena_set_granule_class(block.arena, (void *)(uintptr_t)address,

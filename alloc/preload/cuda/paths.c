@@ -1,5 +1,5 @@
-/* paths.c: checks which calls that yield device memory (ways.h) this library misses with this driver. See
- * cuda.h. */
+/* paths.c: checks which calls that yield device memory (memory_calls.h) this library misses with this driver.
+ * See cuda.h. */
 #define _GNU_SOURCE
 #include "alloc/preload/cuda/cuda.h"
 
@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "alloc/base/option.h"
-#include "alloc/preload/cuda/ways.h"
+#include "alloc/preload/cuda/memory_calls.h"
 
 /* ---- The driver's functions ---------------------------------------------------------------------------- */
 
@@ -28,13 +28,13 @@ static void *newest(const char *name, int version, unsigned long long flags)
 }
 
 /* Whether the library replaces the call but does not know the driver's newest version of it. */
-static bool is_missed(const struct zr_cuda_way *path, int version)
+static bool is_missed(const struct zr_cuda_memory_call *path, int version)
 {
     static const unsigned long long kinds[] = {ZR_CU_PROC_LEGACY_STREAM, ZR_CU_PROC_PER_THREAD_STREAM};
     bool missed = false;
     for (size_t i = 0; !path->why && i < 2; i++) {
         void *function = newest(path->name, version, kinds[i]);
-        missed |= function && zr_cuda_taken_index(function) == ZR_CUDA_TAKEN_COUNT;
+        missed |= function && zr_cuda_replaced_index(function) == ZR_CUDA_REPLACED_COUNT;
     }
     return missed;
 }
@@ -46,7 +46,7 @@ static bool is_first_in_order(void)
 {
     Dl_info first, own;
     void *found = zr_real_dlsym()(RTLD_DEFAULT, "cuMemAlloc_v2");
-    return found && dladdr(found, &first) && dladdr((void *)zr_cuda_see, &own) &&
+    return found && dladdr(found, &first) && dladdr((void *)zr_cuda_find_driver, &own) &&
            first.dli_fbase == own.dli_fbase;
 }
 
@@ -59,7 +59,7 @@ static int report_cache(struct dl_phdr_info *library, size_t bytes, void *argume
     if (cache)
         zr_say("%s: %s caches freed memory, so zr cannot see its free memory: %s%s",
                strrchr(library->dlpi_name, '/') ? strrchr(library->dlpi_name, '/') + 1 : library->dlpi_name,
-               cache->whose, cache->off ? cache->off : cache->words, cache->off ? " turns that off" : "");
+               cache->product, cache->off ? cache->off : cache->advice, cache->off ? " turns that off" : "");
     return 0;
 }
 
@@ -68,7 +68,7 @@ static int report_cache(struct dl_phdr_info *library, size_t bytes, void *argume
 void zr_cuda_paths_check(void)
 {
     int version = 0;
-    unsigned missed = 0, taken = 0;
+    unsigned missed = 0, replaced = 0;
     bool verbose = zr_option_get(ZR_OPTION_VERBOSE);
     const char *strict = secure_getenv("ZR_STRICT");
     if (!verbose && !(strict && *strict == '1'))
@@ -79,16 +79,16 @@ void zr_cuda_paths_check(void)
         *(void **)&driver_version = zr_real_dlsym()(library, "cuDriverGetVersion");
     if (driver_version)
         driver_version(&version);
-    for (size_t i = 0; i < ZR_CUDA_WAYS_COUNT; i++) {
-        bool out = is_missed(&zr_cuda_ways[i], version);
+    for (size_t i = 0; i < ZR_CUDA_MEMORY_CALLS_COUNT; i++) {
+        bool out = is_missed(&zr_cuda_memory_calls[i], version);
         missed += out;
-        taken += !zr_cuda_ways[i].why && !out;
+        replaced += !zr_cuda_memory_calls[i].why && !out;
         if (verbose)
-            zr_say("%s: %s%s", zr_cuda_ways[i].name,
-                   out                    ? "missed: this driver has a newer version than libzr_cuda.so knows"
-                   : !zr_cuda_ways[i].why ? "taken"
-                                          : "passed on: ",
-                   zr_cuda_ways[i].why ? zr_cuda_ways[i].why : "");
+            zr_say("%s: %s%s", zr_cuda_memory_calls[i].name,
+                   out ? "missed: this driver has a newer version than libzr_cuda.so knows"
+                   : !zr_cuda_memory_calls[i].why ? "replaced"
+                                                  : "passed on: ",
+                   zr_cuda_memory_calls[i].why ? zr_cuda_memory_calls[i].why : "");
     }
     if (!is_first_in_order()) {
         missed++;
@@ -98,11 +98,11 @@ void zr_cuda_paths_check(void)
         dl_iterate_phdr(report_cache, NULL);
     if (verbose)
         zr_say(
-            "%u paths taken, %u missed; cuGetExportTable and libraries loaded with RTLD_DEEPBIND are not checked",
-            taken, missed);
+            "%u calls replaced, %u missed; cuGetExportTable and libraries loaded with RTLD_DEEPBIND are not checked",
+            replaced, missed);
     if (missed > 0 && strict && *strict == '1') {
         zr_say(
-            "exits: --strict was given and %u ways to device memory are missed: ZR_CONF=verbose:true lists them",
+            "--strict ends the process: zr misses %u calls that yield device memory; ZR_CONF=verbose:true lists them",
             missed);
         _exit(2);
     }
@@ -112,5 +112,5 @@ void zr_cuda_paths_start(void)
 {
     void *library = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
     if (library)
-        zr_cuda_see();
+        zr_cuda_find_driver();
 }

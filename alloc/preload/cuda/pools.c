@@ -152,7 +152,7 @@ zr_cu_result cuMemPoolTrimTo(zr_cu_pool handle, size_t keep_bytes)
     struct zr_cuda_pool *pool = zr_cuda_pool_of(handle);
     if (pool) {
         struct zr_cuda_device *device = zr_cuda_device_at(pool->device);
-        zr_cuda_keep(&call);
+        zr_cuda_enter_no_context(&call);
         if (atomic_load_explicit(&device->ready, memory_order_acquire))
             zr_arena_trim(device->arena, keep_bytes > pool->used_bytes ? keep_bytes - pool->used_bytes : 0,
                           NULL);

@@ -144,7 +144,7 @@ static bool follow_primary(struct zr_cuda_device *device, zr_arena *arena, void 
         (streams_lost && !zr_cuda_wait_is_over(device->driver->context_synchronize())))
         return false;
     if (!zr_cuda_many_streams())
-        zr_cuda_look_at_imports();
+        zr_cuda_check_imports();
     if (!zr_cuda_many_streams())
         return true;
     bool followed = wait_for_stream(device, arena, block, NULL);
@@ -286,7 +286,7 @@ static zr_cu_result create(zr_cu_stream *out, unsigned flags, int priority)
         return code;
     zr_cuda_note_used();
     add_stream((struct stream){.stream = *out, .context = context, .flags = flags, .priority = priority});
-    zr_cuda_go_many();
+    zr_cuda_set_many_streams();
     return code;
 }
 
@@ -324,9 +324,9 @@ static bool park_stream(zr_cu_stream stream, bool busy, zr_cu_result *code)
 zr_cu_result cuStreamDestroy_v2(zr_cu_stream stream)
 {
     zr_cu_result code = ZR_CU_SUCCESS;
-    if (zr_cuda_forked() || !zr_cuda_see() || (uintptr_t)stream <= ZR_CU_STREAM_PER_THREAD)
+    if (zr_cuda_forked() || !zr_cuda_find_driver() || (uintptr_t)stream <= ZR_CU_STREAM_PER_THREAD)
         return ZR_CUDA_PASS(stream_end, stream);
-    if (zr_cuda_stream_capturing(stream)) /* destroying breaks the capture, and a query would, too */
+    if (zr_cuda_stream_capturing(stream)) /* destroying it, or querying it, breaks the capture */
         return ZR_CUDA_PASS(stream_end, stream);
     bool busy = ZR_CUDA_PASS(stream_query, stream) == ZR_CU_NOT_READY;
     return park_stream(stream, busy, &code) ? code : ZR_CUDA_PASS(stream_end, stream);
@@ -356,8 +356,8 @@ static zr_cu_result note_context(zr_cu_result code, const zr_cu_context *out, zr
         contexts[contexts_count++] = (struct context){*out, device};
     zr_lock_release(&lock);
     if (!has_space)
-        zr_cuda_device_give_up(device, "this process has more CUDA contexts than zr supports");
-    zr_cuda_go_many();
+        zr_cuda_device_disable(device, "this process has more CUDA contexts than zr supports");
+    zr_cuda_set_many_streams();
     return code;
 }
 

@@ -15,14 +15,14 @@ struct pool {
     struct zr_torch_pool_id id;
     struct zr_cuda_device *device;
     zr_arena *arena; /* NULL: the entry is free */
-    pid_t thread;    /* the thread that allocates to the pool; 0: none */
+    pid_t thread;    /* the thread whose allocations go to the pool; 0: none */
     bool released;
 };
 
 /* `lock` guards the pools. */
 static struct zr_lock lock;
 static struct pool pools[POOLS_MAX];
-static double fractions[ZR_CUDA_DEVICES_MAX]; /* 0: all */
+static double fractions[ZR_CUDA_DEVICES_MAX]; /* 0: no limit */
 
 static bool is_device(int device)
 {
@@ -139,7 +139,7 @@ void zr_torch_release_pool(int ordinal, struct zr_torch_pool_id id)
     if (pool)
         pool->released = true;
     zr_lock_release(&lock);
-    zr_cuda_keep(&call);
+    zr_cuda_enter_no_context(&call);
     destroy_released();
     zr_cuda_leave(&call);
 }
@@ -254,7 +254,7 @@ void zr_torch_init(int devices_count)
 void zr_torch_reset(void)
 {
     struct zr_cuda_call call;
-    zr_cuda_keep(&call);
+    zr_cuda_enter_no_context(&call);
     for (int i = 0; i < ZR_CUDA_DEVICES_MAX; i++) {
         struct zr_cuda_device *device = zr_cuda_device_at(i);
         if (atomic_load_explicit(&device->ready, memory_order_acquire))

@@ -58,7 +58,7 @@ static void put_block(struct zr_text *text, uintptr_t address, size_t bytes, siz
     put_code(text, 'u');
 }
 
-/* Blocks begin at multiples of 512. */
+/* A block's size in the snapshot: a multiple of 512. */
 static size_t rounded(const struct zr_cuda_block *block)
 {
     return (block->bytes + 511) & ~(size_t)511;
@@ -146,7 +146,7 @@ int zr_torch_snapshot(const char *path)
     if (result != ZR_OK)
         return (int)result;
     zr_text_start(&text, &file, buffer, sizeof buffer);
-    zr_cuda_keep(&call);
+    zr_cuda_enter_no_context(&call);
     zr_text_put(&text, "\x80\x02}(", 4);
     put_word(&text, "segments");
     zr_text_put(&text, "](", 2);

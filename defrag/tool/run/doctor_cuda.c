@@ -1,20 +1,20 @@
 /* doctor_cuda.c: see doctor.h: how a file of a program takes device memory, and whether libzr_cuda.so serves
- * it. Uses doctor_elf.c and the table of alloc/preload/cuda/ways.h, which libzr_cuda.so uses itself.
+ * it. Uses doctor_elf.c and the table of alloc/preload/cuda/memory_calls.h, which libzr_cuda.so uses itself.
  *
- * An imported driver function is taken, passed on to the driver (with the reason), or missed. It is missed if
- * libzr_cuda.so does not know its version, or if the program defines it. A statically linked runtime has no
- * symbols, but its file contains the names of libcuda.so and of driver functions. Libraries with a caching
+ * An imported driver function is replaced, passed on to the driver (with the reason), or missed. It is missed
+ * if libzr_cuda.so does not know its version, or if the program defines it. A statically linked runtime has
+ * no symbols, but its file contains the names of libcuda.so and of driver functions. Libraries with a caching
  * allocator are recognised by their paths. */
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <string.h>
 
 #include "alloc/preload/cuda/driver_api.h"
-#include "alloc/preload/cuda/ways.h"
+#include "alloc/preload/cuda/memory_calls.h"
 #include "defrag/tool/run/doctor.h"
 
 /* Functions of the CUDA runtime, which call the driver. A file that uses the shared runtime imports them. */
-static const struct zr_cuda_way runtime_ways[] = {
+static const struct zr_cuda_memory_call runtime_calls[] = {
     {"cudaMalloc", NULL},
     {"cudaMallocPitch", NULL},
     {"cudaMalloc3D", NULL},
@@ -34,18 +34,19 @@ static const struct zr_cuda_way runtime_ways[] = {
     {"cudaMallocMipmappedArray", "only the driver knows the layout of arrays"},
 };
 enum {
-    RUNTIME_WAYS_COUNT = sizeof runtime_ways / sizeof *runtime_ways,
-    WAYS_MAX = ZR_CUDA_WAYS_COUNT > RUNTIME_WAYS_COUNT ? (int)ZR_CUDA_WAYS_COUNT : (int)RUNTIME_WAYS_COUNT
+    RUNTIME_CALLS_COUNT = sizeof runtime_calls / sizeof *runtime_calls,
+    CALLS_MAX = ZR_CUDA_MEMORY_CALLS_COUNT > RUNTIME_CALLS_COUNT ? (int)ZR_CUDA_MEMORY_CALLS_COUNT
+                                                                 : (int)RUNTIME_CALLS_COUNT
 };
 
 /* The table of the driver or of the runtime. */
-struct ways {
-    const struct zr_cuda_way *items;
+struct call_table {
+    const struct zr_cuda_memory_call *items;
     size_t count;
     bool of_driver; /* the names have versions */
 };
-static const struct ways driver = {zr_cuda_ways, ZR_CUDA_WAYS_COUNT, true};
-static const struct ways runtime = {runtime_ways, RUNTIME_WAYS_COUNT, false};
+static const struct call_table driver = {zr_cuda_memory_calls, ZR_CUDA_MEMORY_CALLS_COUNT, true};
+static const struct call_table runtime = {runtime_calls, RUNTIME_CALLS_COUNT, false};
 
 /* ---- Names --------------------------------------------------------------------------------------------- */
 
@@ -62,7 +63,7 @@ static size_t base_length(const char *name)
 }
 
 /* Index in the table; the table's count: not in it. */
-static size_t way_of(const struct ways *ways, const char *name)
+static size_t way_of(const struct call_table *ways, const char *name)
 {
     size_t length = base_length(name), i = 0;
     while (i < ways->count &&
@@ -75,7 +76,7 @@ static size_t way_of(const struct ways *ways, const char *name)
 static bool is_replaced(const char *name)
 {
 #define NAME(member, name, suffix, parameters) #name #suffix,
-    static const char *const names[] = {ZR_CUDA_TAKEN(NAME)};
+    static const char *const names[] = {ZR_CUDA_REPLACED(NAME)};
 #undef NAME
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (strcmp(names[i], name) == 0)
@@ -105,12 +106,13 @@ static void add_name(struct names *names, const char *name, const char *behind)
 
 /* ---- Calls of a file ----------------------------------------------------------------------------------- */
 
-/* Adds three findings, for the calls of a table that the file imports: taken, passed on, missed. False: the
- * file imports none. */
-static bool add_calls(struct zr_doctor *doctor, const struct zr_doctor_file *file, const struct ways *ways)
+/* Adds three findings, for the calls of a table that the file imports: replaced, passed on, missed. False:
+ * the file imports none. */
+static bool add_calls(struct zr_doctor *doctor, const struct zr_doctor_file *file,
+                      const struct call_table *ways)
 {
-    bool used[WAYS_MAX] = {false};
-    struct names taken = {0}, passed = {0}, missed = {0};
+    bool used[CALLS_MAX] = {false};
+    struct names replaced = {0}, passed = {0}, missed = {0};
     struct zr_doctor_symbol symbol;
     for (size_t at = 0; zr_doctor_next_symbol(file, &at, &symbol);) {
         size_t way = symbol.defined ? ways->count : way_of(ways, symbol.name);
@@ -120,7 +122,7 @@ static bool add_calls(struct zr_doctor *doctor, const struct zr_doctor_file *fil
         if (ways->of_driver && !ways->items[way].why && !is_replaced(symbol.name))
             add_name(&missed, symbol.name, "");
         else if (!ways->items[way].why)
-            add_name(&taken, symbol.name, "");
+            add_name(&replaced, symbol.name, "");
     }
     for (size_t i = 0; i < ways->count; i++) {
         const char *why = ways->items[i].why, *next = NULL;
@@ -133,15 +135,15 @@ static bool add_calls(struct zr_doctor *doctor, const struct zr_doctor_file *fil
         if (used[i] && why)
             add_name(&passed, ways->items[i].name, behind);
     }
-    if (taken.count > 0)
-        zr_doctor_add(doctor, ZR_DOCTOR_FINE, file->name, "taken: %s%s", taken.text,
+    if (replaced.count > 0)
+        zr_doctor_add(doctor, ZR_DOCTOR_FINE, file->name, "replaced: %s%s", replaced.text,
                       ways->of_driver ? "" : ", by a CUDA runtime");
     if (passed.count > 0)
         zr_doctor_add(doctor, ZR_DOCTOR_FINE, file->name, "passed on to the driver: %s", passed.text);
     if (missed.count > 0)
         zr_doctor_add(doctor, ZR_DOCTOR_BAD, file->name, "missed: %s, of a version unknown to libzr_cuda.so",
                       missed.text);
-    return taken.count + passed.count + missed.count > 0;
+    return replaced.count + passed.count + missed.count > 0;
 }
 
 /* Adds findings for driver functions that the file defines itself. */
@@ -173,8 +175,8 @@ static void add_cache(struct zr_doctor *doctor, const struct zr_doctor_file *fil
         return;
     struct zr_doctor_finding *finding = zr_doctor_add(
         doctor, ZR_DOCTOR_NOTE, file->name,
-        "%s keeps freed device memory itself: its segments are taken, but free memory inside them is not visible to zr%s%s",
-        cache->whose, cache->off ? "" : "; ", cache->off ? "" : cache->words);
+        "%s keeps freed device memory itself: zr allocates its segments, but does not see the free memory inside them%s%s",
+        cache->product, cache->off ? "" : "; ", cache->off ? "" : cache->advice);
     if (cache->off)
         snprintf(finding->type, sizeof finding->type, "%s zr run -- PROGRAM", cache->off);
 }
@@ -190,11 +192,11 @@ void zr_doctor_cuda_paths(struct zr_doctor *doctor, const struct zr_doctor_file 
     add_definitions(doctor, file);
     if (zr_doctor_defines(file, "cudaMalloc"))
         zr_doctor_add(doctor, ZR_DOCTOR_FINE, file->name,
-                      "taken: a CUDA runtime, which looks up driver functions by name");
+                      "replaced: a CUDA runtime, which looks up driver functions by name");
     else if (!calls && zr_doctor_contains(file, "libcuda.so") &&
              (zr_doctor_contains(file, "cuGetProcAddress") || zr_doctor_contains(file, "cuMemAlloc")))
         zr_doctor_add(
             doctor, ZR_DOCTOR_FINE, file->name,
-            "taken: it looks up driver functions by name, as a statically linked CUDA runtime does");
+            "replaced: it looks up driver functions by name, as a statically linked CUDA runtime does");
     add_cache(doctor, file);
 }

@@ -50,7 +50,7 @@ void zr_doctor_malloc_paths(struct zr_doctor *doctor, const struct zr_doctor_fil
     }
     if (defines) {
         zr_doctor_add(doctor, ZR_DOCTOR_FINE, file->name,
-                      "taken: its malloc (%s) comes after the preloaded one",
+                      "replaced: its malloc (%s) comes after the preloaded one",
                       allocator ? allocator : "of an unknown kind");
         for (size_t i = 0; i < sizeof private_names / sizeof *private_names; i++)
             if (zr_doctor_defines(file, private_names[i]))

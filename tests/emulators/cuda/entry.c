@@ -29,7 +29,7 @@ static unsigned questions_count; /* whether work has ended, one after the other 
 
 static const char *const names[] = {
 #define NAME(member, name, suffix, parameters) #name,
-    ZR_CUDA_FUNCTIONS(NAME) ZR_CUDA_TAKEN(NAME) ZR_CUDA_USED(NAME) ZR_CUDA_LAUNCHING(NAME)
+    ZR_CUDA_FUNCTIONS(NAME) ZR_CUDA_REPLACED(NAME) ZR_CUDA_USED(NAME) ZR_CUDA_LAUNCHING(NAME)
         ZR_CUDA_WORDS(NAME) "launch",
 #undef NAME
 };

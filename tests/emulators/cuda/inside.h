@@ -57,7 +57,7 @@
 /* What the emulator defines is what zr declares. */
 #define EMU_DECLARE(member, name, suffix, parameters) zr_cu_result name##suffix parameters;
 ZR_CUDA_FUNCTIONS(EMU_DECLARE)
-ZR_CUDA_TAKEN(EMU_DECLARE)
+ZR_CUDA_REPLACED(EMU_DECLARE)
 ZR_CUDA_USED(EMU_DECLARE)
 ZR_CUDA_LAUNCHING(EMU_DECLARE)
 ZR_CUDA_WORDS(EMU_DECLARE)
@@ -73,7 +73,7 @@ EMU_PER_THREAD_NOW(EMU_DECLARE)
 /* A function that is in two lists, or has two versions, has two numbers and one name. */
 enum emu_call {
 #define EMU_CALL(member, name, suffix, parameters) EMU_##member,
-    ZR_CUDA_FUNCTIONS(EMU_CALL) ZR_CUDA_TAKEN(EMU_CALL) ZR_CUDA_USED(EMU_CALL) ZR_CUDA_LAUNCHING(EMU_CALL)
+    ZR_CUDA_FUNCTIONS(EMU_CALL) ZR_CUDA_REPLACED(EMU_CALL) ZR_CUDA_USED(EMU_CALL) ZR_CUDA_LAUNCHING(EMU_CALL)
         ZR_CUDA_WORDS(EMU_CALL) EMU_launch,
     EMU_CALLS_COUNT
 #undef EMU_CALL

@@ -12,7 +12,7 @@
 
 struct cuda_calls {
 #define CUDA_CALLS_MEMBER(member, name, suffix, parameters) zr_cu_result(*member) parameters;
-    ZR_CUDA_TAKEN(CUDA_CALLS_MEMBER)
+    ZR_CUDA_REPLACED(CUDA_CALLS_MEMBER)
     ZR_CUDA_USED(CUDA_CALLS_MEMBER) ZR_CUDA_LAUNCHING(CUDA_CALLS_MEMBER) ZR_CUDA_WORDS(CUDA_CALLS_MEMBER)
 #undef CUDA_CALLS_MEMBER
 };
@@ -27,7 +27,7 @@ static inline const char *cuda_calls_find(struct cuda_calls *out, void *library)
     } entries[] = {
 #define CUDA_CALLS_ENTRY(member, name, suffix, parameters)                                                   \
     {#name #suffix, offsetof(struct cuda_calls, member)},
-        ZR_CUDA_TAKEN(CUDA_CALLS_ENTRY) ZR_CUDA_USED(CUDA_CALLS_ENTRY) ZR_CUDA_LAUNCHING(CUDA_CALLS_ENTRY)
+        ZR_CUDA_REPLACED(CUDA_CALLS_ENTRY) ZR_CUDA_USED(CUDA_CALLS_ENTRY) ZR_CUDA_LAUNCHING(CUDA_CALLS_ENTRY)
             ZR_CUDA_WORDS(CUDA_CALLS_ENTRY)
 #undef CUDA_CALLS_ENTRY
     };

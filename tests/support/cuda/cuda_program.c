@@ -20,13 +20,13 @@
 
 #define MEMBER(member, name, suffix, parameters) zr_cu_result(*member) parameters;
 static struct {
-    ZR_CUDA_FUNCTIONS(MEMBER) ZR_CUDA_TAKEN(MEMBER) ZR_CUDA_USED(MEMBER)
+    ZR_CUDA_FUNCTIONS(MEMBER) ZR_CUDA_REPLACED(MEMBER) ZR_CUDA_USED(MEMBER)
 } cu;
 
 #ifdef LINKED
 #define DECLARE(member, name, suffix, parameters) extern zr_cu_result name##suffix parameters;
 ZR_CUDA_FUNCTIONS(DECLARE)
-ZR_CUDA_TAKEN(DECLARE)
+ZR_CUDA_REPLACED(DECLARE)
 ZR_CUDA_USED(DECLARE)
 #define ADDRESS(member, name, suffix, parameters) (void *)name##suffix,
 #else
@@ -35,8 +35,8 @@ ZR_CUDA_USED(DECLARE)
 #define ENTRY(member, name, suffix, parameters) {#name, #suffix},
 static const struct {
     const char *name, *suffix;
-} names[] = {ZR_CUDA_FUNCTIONS(ENTRY) ZR_CUDA_TAKEN(ENTRY) ZR_CUDA_USED(ENTRY)};
-static void *const linked[] = {ZR_CUDA_FUNCTIONS(ADDRESS) ZR_CUDA_TAKEN(ADDRESS) ZR_CUDA_USED(ADDRESS)};
+} names[] = {ZR_CUDA_FUNCTIONS(ENTRY) ZR_CUDA_REPLACED(ENTRY) ZR_CUDA_USED(ENTRY)};
+static void *const linked[] = {ZR_CUDA_FUNCTIONS(ADDRESS) ZR_CUDA_REPLACED(ADDRESS) ZR_CUDA_USED(ADDRESS)};
 enum { NAMES_COUNT = sizeof names / sizeof *names, MIB = 1 << 20 };
 
 static int failed;

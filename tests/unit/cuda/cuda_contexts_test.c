@@ -174,7 +174,7 @@ static zr_cu_result faulty(const struct world *w)
         const char *name, *form;
     } rows[] = {
 #define ROW(member, name, suffix, parameters) {#name, #name #suffix},
-        ZR_CUDA_TAKEN(ROW) ZR_CUDA_USED(ROW)
+        ZR_CUDA_REPLACED(ROW) ZR_CUDA_USED(ROW)
 #undef ROW
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
@@ -224,7 +224,7 @@ static zr_cu_result nothing_without_a_context(const struct world *w)
 {
     static const char *const forms[] = {
 #define ROW(member, name, suffix, parameters) #name #suffix,
-        ZR_CUDA_FUNCTIONS(ROW) ZR_CUDA_TAKEN(ROW) ZR_CUDA_USED(ROW) ZR_CUDA_LAUNCHING(ROW)
+        ZR_CUDA_FUNCTIONS(ROW) ZR_CUDA_REPLACED(ROW) ZR_CUDA_USED(ROW) ZR_CUDA_LAUNCHING(ROW)
 #undef ROW
     };
     zr_cu_context popped;

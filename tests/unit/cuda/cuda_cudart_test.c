@@ -21,7 +21,7 @@ static const struct {
     const char *name, *suffix;
 } functions[] = {
 #define ROW(member, name, suffix, parameters) {#name, #suffix},
-    ZR_CUDA_FUNCTIONS(ROW) ZR_CUDA_TAKEN(ROW) ZR_CUDA_USED(ROW) ZR_CUDA_LAUNCHING(ROW) ZR_CUDA_WORDS(ROW)
+    ZR_CUDA_FUNCTIONS(ROW) ZR_CUDA_REPLACED(ROW) ZR_CUDA_USED(ROW) ZR_CUDA_LAUNCHING(ROW) ZR_CUDA_WORDS(ROW)
 #undef ROW
 };
 

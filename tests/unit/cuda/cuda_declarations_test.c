@@ -392,7 +392,7 @@ static void test_prototypes(void)
     ZR_LT_FUNCTIONS(CHECK_CUBLASLT)
 #endif
 #if CUDA_VERSION >= 12050 && CUDA_VERSION < 13000
-    ZR_CUDA_TAKEN(CHECK_FORM)
+    ZR_CUDA_REPLACED(CHECK_FORM)
     ZR_CUDA_USED(CHECK_FORM)
 #endif
 }

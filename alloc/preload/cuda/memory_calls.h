@@ -1,18 +1,18 @@
-/* ways.h: the driver's functions that yield device memory, and whether the library replaces each; and
+/* memory_calls.h: the driver's functions that yield device memory, and whether the library replaces each; and
  * allocators above the driver that cache freed memory. Private to paths.c, which checks a process, and to
  * defrag/tool/, which checks files (`zr doctor`). */
-#ifndef ZR_PRELOAD_CUDA_WAYS_H
-#define ZR_PRELOAD_CUDA_WAYS_H
+#ifndef ZR_PRELOAD_CUDA_MEMORY_CALLS_H
+#define ZR_PRELOAD_CUDA_MEMORY_CALLS_H
 
 #include <stddef.h>
 #include <string.h>
 
-struct zr_cuda_way {
+struct zr_cuda_memory_call {
     const char *name; /* without a version */
     const char *why;  /* why the driver gets the call; NULL: the library replaces it */
 };
 
-static const struct zr_cuda_way zr_cuda_ways[] = {
+static const struct zr_cuda_memory_call zr_cuda_memory_calls[] = {
     {"cuMemAlloc", NULL},
     {"cuMemAllocPitch", NULL},
     {"cuMemFree", NULL},
@@ -94,15 +94,15 @@ static const struct zr_cuda_way zr_cuda_ways[] = {
     {"cuIpcGetEventHandle", "events"},
     {"cuIpcOpenEventHandle", "events"},
 };
-enum { ZR_CUDA_WAYS_COUNT = sizeof zr_cuda_ways / sizeof *zr_cuda_ways };
+enum { ZR_CUDA_MEMORY_CALLS_COUNT = sizeof zr_cuda_memory_calls / sizeof *zr_cuda_memory_calls };
 
 /* Allocators that cache above the driver: their driver calls are replaced, but their free memory is not
  * reusable. */
 struct zr_cuda_cache {
-    const char *mark;  /* part of the library's path */
-    const char *whose; /* the product */
-    const char *off;   /* the variable that turns caching off; NULL: none */
-    const char *words; /* without a variable: how to turn caching off */
+    const char *mark;    /* part of the library's path */
+    const char *product; /* the product */
+    const char *off;     /* the variable that turns caching off; NULL: none */
+    const char *advice;  /* without a variable: how to turn caching off */
 };
 
 static const struct zr_cuda_cache zr_cuda_caches[] = {
