@@ -25,7 +25,7 @@ struct zr_map_calls {
     void (*kept)(struct zr_arena *arena, struct zr_bounds part);
 };
 
-/* The plan executor (follow*.c). NULL: the arena never had a plan or an observer. */
+/* The plan executor (executor*.c). NULL: the arena never had a plan or an observer. */
 struct zr_plan_calls {
     /* Frees a planned block, which was removed from the index and the counters. */
     void (*freed)(struct zr_arena *arena, struct zr_extent *block);

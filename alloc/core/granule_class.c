@@ -1,7 +1,7 @@
 /* granule_class.c: which granules may move. The class lives on the handle, so a run of granules that was
  * created together has one. Everything that takes memory away from free addresses reads it: stealing,
- * trimming and breaking up runs (supply.c), and plans that give back what is idle (plan/follow_memory.c,
- * plan/follow_pages.c). */
+ * trimming and breaking up runs (supply.c), and plans that give back what is idle (plan/executor_memory.c,
+ * plan/executor_pages.c). */
 #include "alloc/core/arena.h"
 #include "alloc/core/calls.h"
 #include "alloc/core/supply.h"

@@ -6,7 +6,7 @@
 #include "alloc/core/registry.h"
 
 #include "alloc/base/error.h"
-#include "alloc/plan/follow.h"
+#include "alloc/plan/executor.h"
 
 /* The pieces under a block, joined where they continue one another; counts on when the room is used up. */
 static zr_result export_extent(struct zr_arena *arena, const struct zr_extent *block,

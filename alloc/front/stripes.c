@@ -12,7 +12,7 @@
 #include "alloc/front/stripes.h"
 
 #include "alloc/base/error.h"
-#include "alloc/plan/follow.h"
+#include "alloc/plan/executor.h"
 
 /* When a thread moves to another stripe: a held lock adds to its count, a lock that it slept on adds more,
  * and an open lock subtracts. */

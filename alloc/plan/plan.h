@@ -4,7 +4,7 @@
  * alloc/ executes plans; defrag/ makes them (defrag/learn/learner.c, defrag/learn/rehearsal.c). A plan is a
  * list of steps per sequence: the requests in the order in which they repeat, and the place of each block in
  * the plan's region. Correctness never depends on the program repeating the sequence: other requests take the
- * dynamic path (alloc/plan/follow.c). */
+ * dynamic path (alloc/plan/executor.c). */
 #ifndef ZR_PLAN_H
 #define ZR_PLAN_H
 
@@ -139,14 +139,14 @@ void zr_arena_observe_awake(zr_arena *arena, bool awake);
  * unplanned requests take memory from the driver and keep it. Acquires the lock itself. */
 void zr_arena_commit_plan(zr_arena *arena);
 
-struct zr_follow_counts {
+struct zr_executor_counts {
     uint64_t planned_count, unplanned_count, unplaced_count, conflicts_count, refused_count, passes_count,
         plans_count, deferred_count; /* deferred: steps that came before the plan could start */
     size_t region_bytes;             /* of the plan in force; 0: none */
     size_t memory_bytes; /* of that plan: less than its region where pages lie at several addresses */
     size_t steps_count;
 };
-void zr_arena_follow_counts(zr_arena *arena, struct zr_follow_counts *out);
+void zr_arena_executor_counts(zr_arena *arena, struct zr_executor_counts *out);
 /* The arena's properties for makers of plans, set at creation. aliases: a page may lie at several addresses;
  * mappings_max: the most mappings a plan with pages may make (0: unlimited). */
 struct zr_plan_rules {

@@ -205,12 +205,12 @@ static bool copy_all(struct zr_learner *learner, struct zr_learner_view *view, s
 
 zr_result zr_learner_look(struct zr_learner *learner, struct zr_learner_view *view)
 {
-    struct zr_follow_counts counts;
+    struct zr_executor_counts counts;
     struct parts parts = {0};
     note_all(learner, view, &parts);
     if (view->sequences_count == 0 || !copy_all(learner, view, &parts))
         return zr_fail(ZR_ERR_UNAVAILABLE, "the period is gone");
-    zr_arena_follow_counts(learner->arena, &counts);
+    zr_arena_executor_counts(learner->arena, &counts);
     view->following = counts.region_bytes > 0;
     view->steps_count = counts.steps_count;
     return ZR_OK;

@@ -1,4 +1,4 @@
-/* follow_places.c: blocks of plans by address. Uses index.c.
+/* executor_places.c: blocks of plans by address. Uses index.c.
  *
  * The index has one entry for a plan, its whole region, and within that the plan knows by itself which
  * addresses its blocks can have: fewer cache lines than the tree's path to each of them. A free finds its
@@ -8,7 +8,7 @@
  * is live its bit is set, and between it and any byte in it no other block starts. The plan's records outlast
  * its readers. */
 #include "alloc/base/error.h"
-#include "alloc/plan/follow_internal.h"
+#include "alloc/plan/executor_internal.h"
 #include "alloc/base/sort.h"
 
 /* ---- Making the table ---------------------------------------------------------------------------------- */
@@ -30,7 +30,7 @@ static bool lies_before(const void *a, const void *b)
 }
 
 /* A new entry of the table for the address. */
-static uint32_t add_place(struct zr_follow_plan *plan, size_t offset_bytes)
+static uint32_t add_place(struct zr_executor_plan *plan, size_t offset_bytes)
 {
     size_t unit = offset_bytes >> ZR_UNIT_SHIFT, mask = ~UINT64_C(0) >> plan->places_shift;
     size_t at = zr_place_hash(plan, unit);
@@ -41,7 +41,7 @@ static uint32_t add_place(struct zr_follow_plan *plan, size_t offset_bytes)
     return (uint32_t)at;
 }
 
-void zr_places_make(struct zr_follow_plan *plan, const struct zr_plan *from)
+void zr_places_make(struct zr_executor_plan *plan, const struct zr_plan *from)
 {
     struct zr_places_layout at = zr_places_lay_out(from->steps_count);
     size_t count = 0, last = 0;
@@ -70,7 +70,7 @@ void zr_places_make(struct zr_follow_plan *plan, const struct zr_plan *from)
 
 /* ---- In force ------------------------------------------------------------------------------------------ */
 
-void zr_places_open(struct zr_arena *arena, struct zr_follow_plan *plan)
+void zr_places_open(struct zr_arena *arena, struct zr_executor_plan *plan)
 {
     plan->cover = (struct zr_extent){.offset_bytes = plan->region->offset_bytes,
                                      .bytes = plan->region->bytes,
@@ -79,7 +79,7 @@ void zr_places_open(struct zr_arena *arena, struct zr_follow_plan *plan)
     zr_index_insert(&arena->index, &plan->cover);
 }
 
-void zr_places_close(struct zr_arena *arena, struct zr_follow_plan *plan)
+void zr_places_close(struct zr_arena *arena, struct zr_executor_plan *plan)
 {
     bool freed;
     struct zr_extent *cover = zr_index_take(&arena->index, plan->cover.offset_bytes, &freed);
@@ -92,20 +92,20 @@ void zr_places_close(struct zr_arena *arena, struct zr_follow_plan *plan)
     }
 }
 
-struct zr_follow_plan *zr_follow_plan_at(const struct zr_arena *arena, size_t offset_bytes)
+struct zr_executor_plan *zr_executor_plan_at(const struct zr_arena *arena, size_t offset_bytes)
 {
-    const struct zr_follow *follow = arena->follow;
-    if (!follow)
+    const struct zr_executor *executor = arena->executor;
+    if (!executor)
         return NULL;
-    if (follow->plan && zr_plan_holds(follow->plan, offset_bytes))
-        return follow->plan;
-    struct zr_follow_plan *plan = follow->retired;
+    if (executor->plan && zr_plan_holds(executor->plan, offset_bytes))
+        return executor->plan;
+    struct zr_executor_plan *plan = executor->retired;
     while (plan && !zr_plan_holds(plan, offset_bytes))
         plan = plan->next;
     return plan;
 }
 
-void zr_follow_note_use(struct zr_extent *block)
+void zr_executor_note_use(struct zr_extent *block)
 {
     zr_step_of((const struct zr_plan_slot *)block)->apart = true;
 }
@@ -114,7 +114,7 @@ void zr_follow_note_use(struct zr_extent *block)
 
 struct zr_extent *zr_block_exact(const struct zr_arena *arena, size_t offset_bytes, bool *freed)
 {
-    const struct zr_follow_plan *plan = zr_follow_plan_at(arena, offset_bytes);
+    const struct zr_executor_plan *plan = zr_executor_plan_at(arena, offset_bytes);
     if (!plan)
         return zr_index_exact(&arena->index, offset_bytes, freed);
     size_t number = zr_plan_exact(plan, offset_bytes, freed);
@@ -122,7 +122,7 @@ struct zr_extent *zr_block_exact(const struct zr_arena *arena, size_t offset_byt
 }
 
 /* The last block of the plan that starts at or before the offset, which lies in its region. */
-static struct zr_extent *block_of_plan(const struct zr_follow_plan *plan, size_t offset_bytes)
+static struct zr_extent *block_of_plan(const struct zr_executor_plan *plan, size_t offset_bytes)
 {
     size_t place_bytes = offset_bytes - plan->cover.offset_bytes, low = 0, high = plan->ranks_count;
     while (low < high) {
@@ -147,7 +147,7 @@ struct zr_extent *zr_block_before(const struct zr_arena *arena, size_t offset_by
     struct zr_extent *block = zr_index_before(&arena->index, offset_bytes, copy);
     if (!block || copy->zone != ZR_ZONE_REGION)
         return block;
-    const struct zr_follow_plan *plan = (const struct zr_follow_plan *)block;
+    const struct zr_executor_plan *plan = (const struct zr_executor_plan *)block;
     block = zr_plan_holds(plan, offset_bytes) ? block_of_plan(plan, offset_bytes) : NULL;
     if (block) /* these of it stay as they are while the plan is there */
         *copy = (struct zr_extent){.offset_bytes = block->offset_bytes,

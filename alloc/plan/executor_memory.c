@@ -1,8 +1,8 @@
-/* follow_memory.c: granules that regions hold and do not need. Uses supply.c. */
+/* executor_memory.c: granules that regions hold and do not need. Uses supply.c. */
 #include <string.h>
 
 #include "alloc/base/error.h"
-#include "alloc/plan/follow_internal.h"
+#include "alloc/plan/executor_internal.h"
 #include "alloc/core/arena.h"
 #include "alloc/core/calls.h"
 #include "alloc/core/supply.h"
@@ -10,7 +10,7 @@
 
 /* ---- What regions can spare ---------------------------------------------------------------------------- */
 
-static struct zr_stretch region_of(const struct zr_arena *arena, const struct zr_follow_plan *plan)
+static struct zr_stretch region_of(const struct zr_arena *arena, const struct zr_executor_plan *plan)
 {
     return (struct zr_stretch){plan->region->offset_bytes / arena->granule_bytes,
                                zr_extent_end(plan->region) / arena->granule_bytes};
@@ -35,7 +35,7 @@ static struct zr_stretch granules_of(const struct zr_arena *arena, const struct 
     return (struct zr_stretch){first, first + mapping->handle->bytes / arena->granule_bytes};
 }
 
-bool zr_follow_collect(struct zr_arena *arena, struct zr_follow_plan *plan, struct zr_stretch where)
+bool zr_executor_collect(struct zr_arena *arena, struct zr_executor_plan *plan, struct zr_stretch where)
 {
     const struct zr_mapping *owed;
     struct zr_handle_list list = {0};
@@ -53,13 +53,13 @@ bool zr_follow_collect(struct zr_arena *arena, struct zr_follow_plan *plan, stru
     return all;
 }
 
-bool zr_follow_owes(const struct zr_arena *arena, size_t offset_bytes)
+bool zr_executor_owes(const struct zr_arena *arena, size_t offset_bytes)
 {
-    const struct zr_follow *follow = arena->follow;
-    const struct zr_follow_plan *plan = follow ? follow->plan : NULL;
-    if (follow && !plan)
-        plan = follow->retired;
-    for (; plan; plan = plan == follow->plan ? follow->retired : plan->next)
+    const struct zr_executor *executor = arena->executor;
+    const struct zr_executor_plan *plan = executor ? executor->plan : NULL;
+    if (executor && !plan)
+        plan = executor->retired;
+    for (; plan; plan = plan == executor->plan ? executor->retired : plan->next)
         if ((plan->pages_count > 0 || plan->owed) && offset_bytes >= plan->region->offset_bytes &&
             offset_bytes < zr_extent_end(plan->region))
             return true;
@@ -68,7 +68,7 @@ bool zr_follow_owes(const struct zr_arena *arena, size_t offset_bytes)
 
 /* Marks the granules of the region that blocks touch, those that the driver kept, and those that are not
  * movable, in plan->busy. */
-static void mark_busy(const struct zr_arena *arena, struct zr_follow_plan *plan)
+static void mark_busy(const struct zr_arena *arena, struct zr_executor_plan *plan)
 {
     if (plan->pages_count > 0) {
         zr_pages_mark_busy(arena, plan);
@@ -77,8 +77,8 @@ static void mark_busy(const struct zr_arena *arena, struct zr_follow_plan *plan)
     struct zr_stretch region = region_of(arena, plan);
     size_t first = region.first, count = region.end - region.first;
     memset(plan->busy, 0, (count + 63) / 64 * sizeof *plan->busy);
-    for (size_t i = zr_follow_live_from(plan, 0); i < plan->slots_count;
-         i = zr_follow_live_from(plan, i + 1)) {
+    for (size_t i = zr_executor_live_from(plan, 0); i < plan->slots_count;
+         i = zr_executor_live_from(plan, i + 1)) {
         struct zr_stretch under = zr_granules_under(arena, &plan->slots[i].extent);
         zr_granules_set(plan->busy, under.first - first, under.end - first, true);
     }
@@ -98,7 +98,8 @@ static void mark_busy(const struct zr_arena *arena, struct zr_follow_plan *plan)
 
 /* The next stretch of mapped granules from granule `at` of the range on that no block touches; empty at the
  * end. */
-static struct zr_stretch next_idle(const struct zr_arena *arena, const struct zr_follow_plan *plan, size_t at)
+static struct zr_stretch next_idle(const struct zr_arena *arena, const struct zr_executor_plan *plan,
+                                   size_t at)
 {
     size_t first = plan->region->offset_bytes / arena->granule_bytes,
            end = zr_extent_end(plan->region) / arena->granule_bytes;
@@ -116,7 +117,7 @@ static struct zr_stretch next_idle(const struct zr_arena *arena, const struct zr
 }
 
 /* Waiting for the device does not wait for another device's streams. */
-static bool used_elsewhere(const struct zr_arena *arena, const struct zr_follow_plan *plan)
+static bool used_elsewhere(const struct zr_arena *arena, const struct zr_executor_plan *plan)
 {
     for (size_t i = 0; i < plan->slots_count; i++)
         if (plan->slots[i].placed && zr_backend_stream_elsewhere(arena->backend, plan->steps[i].stream))
@@ -125,14 +126,14 @@ static bool used_elsewhere(const struct zr_arena *arena, const struct zr_follow_
 }
 
 /* A block that others than its step's stream use is live until they have passed. */
-bool zr_follow_wait(struct zr_arena *arena, const struct zr_follow_plan *plan)
+bool zr_executor_wait(struct zr_arena *arena, const struct zr_executor_plan *plan)
 {
-    struct zr_stream_point points[ZR_FOLLOW_STREAMS];
+    struct zr_stream_point points[ZR_EXECUTOR_STREAMS];
     size_t count = plan->streams_count;
-    bool recorded[ZR_FOLLOW_STREAMS], all = true;
+    bool recorded[ZR_EXECUTOR_STREAMS], all = true;
     if (!arena->asynchronous)
         return true;
-    if (count > ZR_FOLLOW_STREAMS)
+    if (count > ZR_EXECUTOR_STREAMS)
         return !used_elsewhere(arena, plan) && zr_backend_synchronize(arena->backend) == ZR_OK;
     arena->backend_calls_count += count;
     zr_arena_open(arena);
@@ -146,20 +147,20 @@ bool zr_follow_wait(struct zr_arena *arena, const struct zr_follow_plan *plan)
     return all;
 }
 
-size_t zr_follow_give_back_of(struct zr_arena *arena, struct zr_follow_plan *plan, size_t wanted_bytes)
+size_t zr_executor_give_back_of(struct zr_arena *arena, struct zr_executor_plan *plan, size_t wanted_bytes)
 {
     struct zr_handle_list list = {0};
     struct zr_handle *handle;
     size_t all_bytes = 0, granule = arena->granule_bytes;
     struct zr_stretch idle = {0, plan->region->offset_bytes / granule};
     if (plan->owed)
-        zr_follow_collect(arena, plan, region_of(arena, plan));
+        zr_executor_collect(arena, plan, region_of(arena, plan));
     mark_busy(arena, plan);
     if (next_idle(arena, plan, idle.end).first == zr_extent_end(plan->region) / granule)
         return 0;
     plan->epoch++; /* from here on no step has a place that is idle without the supply */
     /* Streams may still work on what was freed here: no free extent has them as its owner. */
-    if (!zr_follow_wait(arena, plan))
+    if (!zr_executor_wait(arena, plan))
         return 0;
     for (idle = next_idle(arena, plan, idle.end); idle.first < idle.end;
          idle = next_idle(arena, plan, idle.end)) {
@@ -185,37 +186,39 @@ size_t zr_follow_give_back_of(struct zr_arena *arena, struct zr_follow_plan *pla
     return all_bytes;
 }
 
-size_t zr_follow_give_back(struct zr_arena *arena)
+size_t zr_executor_give_back(struct zr_arena *arena)
 {
-    size_t bytes = arena->follow->plan ? zr_follow_give_back_of(arena, arena->follow->plan, SIZE_MAX) : 0;
-    for (struct zr_follow_plan *plan = arena->follow->retired; plan; plan = plan->next)
-        bytes += zr_follow_give_back_of(arena, plan, SIZE_MAX);
+    size_t bytes =
+        arena->executor->plan ? zr_executor_give_back_of(arena, arena->executor->plan, SIZE_MAX) : 0;
+    for (struct zr_executor_plan *plan = arena->executor->retired; plan; plan = plan->next)
+        bytes += zr_executor_give_back_of(arena, plan, SIZE_MAX);
     return bytes;
 }
 
-void zr_follow_spare(struct zr_arena *arena, size_t missing_bytes, size_t mapped_bytes, bool dynamic)
+void zr_executor_spare(struct zr_arena *arena, size_t missing_bytes, size_t mapped_bytes, bool dynamic)
 {
-    struct zr_follow *follow = arena->follow;
-    bool over = dynamic && follow->plan && arena->reserved_bytes + missing_bytes > follow->allowed_bytes;
+    struct zr_executor *executor = arena->executor;
+    bool over = dynamic && executor->plan && arena->reserved_bytes + missing_bytes > executor->allowed_bytes;
     size_t have_bytes = SIZE_MAX, idle_bytes = zr_space_idle_bytes(arena);
     /* What is idle under the place itself is there already. */
-    if (follow->retired || over)
+    if (executor->retired || over)
         have_bytes =
             arena->granule_cache.bytes + idle_bytes - (idle_bytes < mapped_bytes ? idle_bytes : mapped_bytes);
-    for (struct zr_follow_plan *plan = follow->retired; plan && have_bytes < missing_bytes; plan = plan->next)
-        have_bytes += zr_follow_give_back_of(arena, plan, missing_bytes - have_bytes);
+    for (struct zr_executor_plan *plan = executor->retired; plan && have_bytes < missing_bytes;
+         plan = plan->next)
+        have_bytes += zr_executor_give_back_of(arena, plan, missing_bytes - have_bytes);
     if (over && have_bytes < missing_bytes)
-        zr_follow_give_back_of(arena, follow->plan, missing_bytes - have_bytes);
+        zr_executor_give_back_of(arena, executor->plan, missing_bytes - have_bytes);
 }
 
-void zr_follow_allow(struct zr_arena *arena, size_t bytes)
+void zr_executor_allow(struct zr_arena *arena, size_t bytes)
 {
-    bytes += arena->granule_bytes + (arena->follow->unplanned ? bytes / 64 : 0);
-    if (arena->follow->allowed_bytes < bytes)
-        arena->follow->allowed_bytes = bytes;
+    bytes += arena->granule_bytes + (arena->executor->unplanned ? bytes / 64 : 0);
+    if (arena->executor->allowed_bytes < bytes)
+        arena->executor->allowed_bytes = bytes;
 }
 
-static size_t idle_bytes_of(const struct zr_arena *arena, struct zr_follow_plan *plan)
+static size_t idle_bytes_of(const struct zr_arena *arena, struct zr_executor_plan *plan)
 {
     struct zr_stretch idle = {0, plan->region->offset_bytes / arena->granule_bytes};
     size_t count = 0;
@@ -228,18 +231,19 @@ static size_t idle_bytes_of(const struct zr_arena *arena, struct zr_follow_plan 
     return count * arena->granule_bytes;
 }
 
-size_t zr_follow_retired_idle_bytes(struct zr_arena *arena)
+size_t zr_executor_retired_idle_bytes(struct zr_arena *arena)
 {
     size_t bytes = 0;
-    for (struct zr_follow_plan *plan = arena->follow->retired; plan; plan = plan->next)
+    for (struct zr_executor_plan *plan = arena->executor->retired; plan; plan = plan->next)
         bytes += idle_bytes_of(arena, plan);
     return bytes;
 }
 
-size_t zr_follow_idle_bytes(struct zr_arena *arena)
+size_t zr_executor_idle_bytes(struct zr_arena *arena)
 {
-    struct zr_follow *follow = arena->follow;
-    if (!follow)
+    struct zr_executor *executor = arena->executor;
+    if (!executor)
         return 0;
-    return zr_follow_retired_idle_bytes(arena) + (follow->plan ? idle_bytes_of(arena, follow->plan) : 0);
+    return zr_executor_retired_idle_bytes(arena) +
+           (executor->plan ? idle_bytes_of(arena, executor->plan) : 0);
 }

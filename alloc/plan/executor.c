@@ -1,4 +1,4 @@
-/* follow.c: serves allocations from a plan. Uses follow_plan.c, region.c and supply.c.
+/* executor.c: serves allocations from a plan. Uses executor_plan.c, region.c and supply.c.
  *
  * Each sequence has a cursor into its circular list of steps. A request that is the step at the cursor, or
  * one close by, or one to which the last few unknown requests lead, gets that step's place; any other is a
@@ -10,7 +10,7 @@
  *
  * The region's granules are mapped when a step first needs them and stay, so a step that repeats maps
  * nothing. A slot remembers the region's count of unmaps at which it saw all its granules mapped. */
-#include "alloc/plan/follow_internal.h"
+#include "alloc/plan/executor_internal.h"
 
 #include <string.h>
 
@@ -53,7 +53,7 @@ uint32_t zr_thread_become(uint32_t number)
 
 /* ---- Finding the step ---------------------------------------------------------------------------------- */
 
-uint32_t zr_follow_hash(const struct zr_request *request, size_t alignment, uint32_t thread)
+uint32_t zr_executor_hash(const struct zr_request *request, size_t alignment, uint32_t thread)
 {
     uint64_t hash = request->bytes * UINT64_C(0x9e3779b97f4a7c15);
     hash = (hash ^ (hash >> 29) ^ request->stream ^ ((uint64_t)thread << 32) ^
@@ -62,18 +62,18 @@ uint32_t zr_follow_hash(const struct zr_request *request, size_t alignment, uint
     return (uint32_t)(hash >> 32);
 }
 
-uint32_t zr_follow_ngram(const uint32_t *hashes)
+uint32_t zr_executor_ngram(const uint32_t *hashes)
 {
     uint32_t ngram = 0;
-    for (unsigned i = 0; i < ZR_FOLLOW_RECENT; i++)
+    for (unsigned i = 0; i < ZR_EXECUTOR_RECENT; i++)
         ngram = (ngram ^ hashes[i]) * UINT32_C(0x9e3779b1);
     return ngram ^ ngram >> 15;
 }
 
-struct zr_follow_sequence *zr_follow_sequence_of(struct zr_follow_plan *plan, uint32_t thread,
-                                                 uint64_t stream)
+struct zr_executor_sequence *zr_executor_sequence_of(struct zr_executor_plan *plan, uint32_t thread,
+                                                     uint64_t stream)
 {
-    struct zr_follow_sequence *sequence = plan->last_sequence;
+    struct zr_executor_sequence *sequence = plan->last_sequence;
     if (__builtin_expect(sequence->any || (sequence->thread == thread &&
                                            (sequence->any_stream || sequence->stream == stream)),
                          1))
@@ -85,11 +85,11 @@ struct zr_follow_sequence *zr_follow_sequence_of(struct zr_follow_plan *plan, ui
 }
 
 /* The slot whose step and those before it are the sequence's recent requests; NULL: none known. */
-static struct zr_plan_slot *find_recent(const struct zr_follow_plan *plan,
-                                        const struct zr_follow_sequence *sequence)
+static struct zr_plan_slot *find_recent(const struct zr_executor_plan *plan,
+                                        const struct zr_executor_sequence *sequence)
 {
-    uint32_t ngram = zr_follow_ngram(sequence->recent);
-    for (size_t probe = 0; probe < ZR_FOLLOW_PROBES; probe++) {
+    uint32_t ngram = zr_executor_ngram(sequence->recent);
+    for (size_t probe = 0; probe < ZR_EXECUTOR_PROBES; probe++) {
         uint32_t entry = plan->ngrams[(ngram + probe) & (plan->ngrams_count - 1)];
         if (entry == 0)
             return NULL;
@@ -97,18 +97,18 @@ static struct zr_plan_slot *find_recent(const struct zr_follow_plan *plan,
         if (slot < sequence->slots || slot >= sequence->end)
             continue;
         unsigned same = 0;
-        while (same < ZR_FOLLOW_RECENT && back->hash == sequence->recent[ZR_FOLLOW_RECENT - 1 - same]) {
+        while (same < ZR_EXECUTOR_RECENT && back->hash == sequence->recent[ZR_EXECUTOR_RECENT - 1 - same]) {
             same++;
             back = zr_step_back(sequence, back);
         }
-        if (same == ZR_FOLLOW_RECENT)
+        if (same == ZR_EXECUTOR_RECENT)
             return slot;
     }
     return NULL;
 }
 
 /* Whether it is the only step near the cursor that is like this request. */
-static bool is_alone(const struct zr_follow_sequence *sequence, uint32_t hash)
+static bool is_alone(const struct zr_executor_sequence *sequence, uint32_t hash)
 {
     struct zr_plan_slot *ahead = sequence->cursor, *behind = sequence->cursor;
     unsigned count = 0;
@@ -123,7 +123,7 @@ static bool is_alone(const struct zr_follow_sequence *sequence, uint32_t hash)
 /* Whether a step so close by is taken for the request at once. One of the cursor's own thread and stream
  * comes in order, but for two that change places, so that a single request like it is rather an unplanned
  * allocation; two in a row are none. */
-static bool is_likely(const struct zr_follow_sequence *sequence, const struct zr_plan_slot *slot,
+static bool is_likely(const struct zr_executor_sequence *sequence, const struct zr_plan_slot *slot,
                       size_t distance, const uint32_t *before)
 {
     const struct zr_step *step = zr_step_of(slot), *next = zr_step_of(sequence->cursor);
@@ -135,12 +135,12 @@ static bool is_likely(const struct zr_follow_sequence *sequence, const struct zr
 }
 
 /* The request is not the step at the cursor: another step close by, else where the last requests lead to. */
-static struct zr_plan_slot *resync(struct zr_follow_plan *plan, struct zr_follow_sequence *sequence,
+static struct zr_plan_slot *resync(struct zr_executor_plan *plan, struct zr_executor_sequence *sequence,
                                    const struct zr_request *request, size_t alignment, uint32_t thread)
 {
     struct zr_plan_slot *ahead = sequence->cursor, *behind = sequence->cursor;
     size_t most = (size_t)(sequence->end - sequence->slots) / 2;
-    uint32_t last = sequence->recent[ZR_FOLLOW_RECENT - 1];
+    uint32_t last = sequence->recent[ZR_EXECUTOR_RECENT - 1];
     if (sequence->missed != sequence->cursor)
         sequence->recent_count = 0; /* there have been steps in between */
     const uint32_t *before = sequence->recent_count > 0 ? &last : NULL;
@@ -153,11 +153,11 @@ static struct zr_plan_slot *resync(struct zr_follow_plan *plan, struct zr_follow
             return behind;
     }
     memmove(sequence->recent, sequence->recent + 1, sizeof sequence->recent - sizeof *sequence->recent);
-    sequence->recent[ZR_FOLLOW_RECENT - 1] = zr_follow_hash(request, alignment, thread);
+    sequence->recent[ZR_EXECUTOR_RECENT - 1] = zr_executor_hash(request, alignment, thread);
     sequence->missed = sequence->cursor;
-    if (sequence->recent_count < ZR_FOLLOW_RECENT)
+    if (sequence->recent_count < ZR_EXECUTOR_RECENT)
         sequence->recent_count++;
-    if (sequence->recent_count < ZR_FOLLOW_RECENT)
+    if (sequence->recent_count < ZR_EXECUTOR_RECENT)
         return NULL;
     struct zr_plan_slot *slot = find_recent(plan, sequence);
     return slot && zr_slot_serves(slot, request, alignment, thread) ? slot : NULL;
@@ -165,7 +165,7 @@ static struct zr_plan_slot *resync(struct zr_follow_plan *plan, struct zr_follow
 
 /* ---- Time ---------------------------------------------------------------------------------------------- */
 
-static void make_late(const struct zr_arena *arena, struct zr_follow_sequence *sequence,
+static void make_late(const struct zr_arena *arena, struct zr_executor_sequence *sequence,
                       struct zr_plan_slot *slot)
 {
     if (slot->late)
@@ -182,7 +182,7 @@ static void make_late(const struct zr_arena *arena, struct zr_follow_sequence *s
     sequence->late_count++;
 }
 
-static void unmake_late(const struct zr_arena *arena, struct zr_follow_sequence *sequence,
+static void unmake_late(const struct zr_arena *arena, struct zr_executor_sequence *sequence,
                         struct zr_plan_slot *slot)
 {
     if (slot->plan->pages_count > 0)
@@ -198,8 +198,8 @@ static void unmake_late(const struct zr_arena *arena, struct zr_follow_sequence 
 }
 
 /* The step's time has come: what should be gone and is not is late. */
-static inline void reach(const struct zr_arena *arena, const struct zr_follow_plan *plan,
-                         struct zr_follow_sequence *sequence, const struct zr_plan_slot *slot)
+static inline void reach(const struct zr_arena *arena, const struct zr_executor_plan *plan,
+                         struct zr_executor_sequence *sequence, const struct zr_plan_slot *slot)
 {
     if (__builtin_expect(plan->due_counts[slot->number] == 0, 1))
         return;
@@ -209,8 +209,8 @@ static inline void reach(const struct zr_arena *arena, const struct zr_follow_pl
 }
 
 /* The cursor goes somewhere else than on: what is live outside of its time there is late. */
-static void jump(const struct zr_arena *arena, const struct zr_follow_plan *plan,
-                 struct zr_follow_sequence *sequence, struct zr_plan_slot *to)
+static void jump(const struct zr_arena *arena, const struct zr_executor_plan *plan,
+                 struct zr_executor_sequence *sequence, struct zr_plan_slot *to)
 {
     size_t count = (size_t)(sequence->end - sequence->slots);
     size_t ahead = (size_t)(to - sequence->cursor + (to < sequence->cursor ? (ptrdiff_t)count : 0));
@@ -220,8 +220,8 @@ static void jump(const struct zr_arena *arena, const struct zr_follow_plan *plan
         return;
     }
     size_t end = (size_t)(sequence->end - plan->slots);
-    for (size_t i = zr_follow_live_from(plan, (size_t)(sequence->slots - plan->slots)); i < end;
-         i = zr_follow_live_from(plan, i + 1)) {
+    for (size_t i = zr_executor_live_from(plan, (size_t)(sequence->slots - plan->slots)); i < end;
+         i = zr_executor_live_from(plan, i + 1)) {
         struct zr_plan_slot *slot = &plan->slots[i];
         size_t age = (size_t)(to - slot + (to <= slot ? (ptrdiff_t)count : 0)); /* 1 to count */
         if (age >= slot->alive_count)
@@ -233,9 +233,9 @@ static void jump(const struct zr_arena *arena, const struct zr_follow_plan *plan
 void zr_arena_rewind_plan(zr_arena *arena)
 {
     zr_lock_acquire(&arena->lock);
-    struct zr_follow_plan *plan = arena->follow ? arena->follow->plan : NULL;
+    struct zr_executor_plan *plan = arena->executor ? arena->executor->plan : NULL;
     for (size_t i = 0; plan && i < plan->sequences_count; i++) {
-        struct zr_follow_sequence *sequence = &plan->sequences[i];
+        struct zr_executor_sequence *sequence = &plan->sequences[i];
         if (sequence->cursor != sequence->slots)
             jump(arena, plan, sequence, sequence->slots);
         sequence->recent_count = 0;
@@ -245,7 +245,7 @@ void zr_arena_rewind_plan(zr_arena *arena)
 
 /* How many of the last steps, as far back as all are alike, fit what is live if each block is not its slot's
  * step but the one `by` before it. */
-static unsigned fit_of(const struct zr_follow_sequence *sequence, struct zr_plan_slot *next, int by)
+static unsigned fit_of(const struct zr_executor_sequence *sequence, struct zr_plan_slot *next, int by)
 {
     unsigned fit = 0;
     uint32_t age = 1;
@@ -261,7 +261,7 @@ static unsigned fit_of(const struct zr_follow_sequence *sequence, struct zr_plan
 
 /* Among steps that are alike an unplanned allocation takes the place of one, and each after it that of the
  * next. What is live when it should not be tells: the request is the step before the one that is next. */
-static bool is_one_off(const struct zr_follow_sequence *sequence, struct zr_plan_slot *next)
+static bool is_one_off(const struct zr_executor_sequence *sequence, struct zr_plan_slot *next)
 {
     return zr_step_back(sequence, next)->hash == next->hash &&
            fit_of(sequence, next, 1) > fit_of(sequence, next, 0);
@@ -269,44 +269,44 @@ static bool is_one_off(const struct zr_follow_sequence *sequence, struct zr_plan
 
 /* ---- Passes -------------------------------------------------------------------------------------------- */
 
-void zr_follow_begin_pass(struct zr_arena *arena)
+void zr_executor_begin_pass(struct zr_arena *arena)
 {
-    struct zr_follow *follow = arena->follow;
-    follow->counts.planned_count += follow->pass_count - follow->pass_left;
-    follow->pass = (struct zr_pass){0};
-    follow->pass_left = follow->pass_count = follow->plan ? follow->plan->slots_count : SIZE_MAX;
-    follow->pass_calls_count = arena->backend_calls_count;
-    follow->unplanned_run = 0;
+    struct zr_executor *executor = arena->executor;
+    executor->counts.planned_count += executor->pass_count - executor->pass_left;
+    executor->pass = (struct zr_pass){0};
+    executor->pass_left = executor->pass_count = executor->plan ? executor->plan->slots_count : SIZE_MAX;
+    executor->pass_calls_count = arena->backend_calls_count;
+    executor->unplanned_run = 0;
 }
 
-static void end_pass(struct zr_arena *arena, struct zr_follow *follow)
+static void end_pass(struct zr_arena *arena, struct zr_executor *executor)
 {
-    follow->pass.allocations_count = follow->plan->slots_count - follow->pass_left;
-    follow->pass.whole = follow->pass_left == 0;
-    follow->pass.driver_calls_count = arena->backend_calls_count - follow->pass_calls_count;
-    follow->counts.passes_count++;
-    if (follow->observer) {
-        unsigned wish = follow->observer->passed(follow->state, &follow->pass);
-        follow->work_due |= (wish & ZR_OBSERVER_WORK) != 0;
-        follow->awake = !(wish & ZR_OBSERVER_SLEEP);
+    executor->pass.allocations_count = executor->plan->slots_count - executor->pass_left;
+    executor->pass.whole = executor->pass_left == 0;
+    executor->pass.driver_calls_count = arena->backend_calls_count - executor->pass_calls_count;
+    executor->counts.passes_count++;
+    if (executor->observer) {
+        unsigned wish = executor->observer->passed(executor->state, &executor->pass);
+        executor->work_due |= (wish & ZR_OBSERVER_WORK) != 0;
+        executor->awake = !(wish & ZR_OBSERVER_SLEEP);
     }
-    zr_follow_begin_pass(arena);
+    zr_executor_begin_pass(arena);
 }
 
-static struct zr_extent *note_unplanned(struct zr_arena *arena, struct zr_follow *follow)
+static struct zr_extent *note_unplanned(struct zr_arena *arena, struct zr_executor *executor)
 {
-    follow->counts.unplanned_count++;
-    follow->pass.unplanned_count++;
-    follow->unplanned_run++;
-    follow->pass_left--;
-    if (follow->pass_left == 0 || follow->unplanned_run == ZR_FOLLOW_LOST)
-        end_pass(arena, follow);
+    executor->counts.unplanned_count++;
+    executor->pass.unplanned_count++;
+    executor->unplanned_run++;
+    executor->pass_left--;
+    if (executor->pass_left == 0 || executor->unplanned_run == ZR_EXECUTOR_LOST)
+        end_pass(arena, executor);
     return NULL;
 }
 
 /* ---- Allocation ---------------------------------------------------------------------------------------- */
 
-static bool clear_of_late(const struct zr_arena *arena, const struct zr_follow_sequence *sequence,
+static bool clear_of_late(const struct zr_arena *arena, const struct zr_executor_sequence *sequence,
                           const struct zr_plan_slot *slot)
 {
     if (sequence->late_count > LATE_MAX)
@@ -325,12 +325,12 @@ static bool map_slot(struct zr_arena *arena, struct zr_plan_slot *slot)
     struct zr_stretch under = zr_granules_under(arena, &slot->extent);
     struct zr_bounds extent = {under.first * arena->granule_bytes,
                                (under.end - under.first) * arena->granule_bytes};
-    if (arena->follow->retired && !zr_granules_all_mapped(arena->granules, under.first, under.end))
-        zr_follow_spare(arena, extent.bytes, 0, false);
+    if (arena->executor->retired && !zr_granules_all_mapped(arena->granules, under.first, under.end))
+        zr_executor_spare(arena, extent.bytes, 0, false);
     if (slot->plan->pages_count > 0) {
         if (zr_pages_map(arena, slot) != ZR_OK)
             return false;
-    } else if (slot->plan->owed && !zr_follow_collect(arena, slot->plan, under)) {
+    } else if (slot->plan->owed && !zr_executor_collect(arena, slot->plan, under)) {
         return false;
     } else if (!zr_granules_all_mapped(arena->granules, under.first, under.end)) {
         struct zr_bounds stuck;
@@ -345,10 +345,11 @@ static bool map_slot(struct zr_arena *arena, struct zr_plan_slot *slot)
 
 /* Finds the place of a similar step whose block was freed early or never allocated: the place is unused until
  * that step's lifetime ends. NULL: no such place lasts as long as this step. */
-static struct zr_plan_slot *find_left(const struct zr_arena *arena, const struct zr_follow_sequence *sequence,
+static struct zr_plan_slot *find_left(const struct zr_arena *arena,
+                                      const struct zr_executor_sequence *sequence,
                                       const struct zr_plan_slot *slot)
 {
-    struct zr_follow_plan *plan = slot->plan;
+    struct zr_executor_plan *plan = slot->plan;
     struct zr_plan_slot *left = plan->slots + slot->alike;
     size_t count = (size_t)(sequence->end - sequence->slots);
     for (unsigned i = 0; i < ALIKE_MAX && left != slot; i++, left = plan->slots + left->alike) {
@@ -363,7 +364,7 @@ static struct zr_plan_slot *find_left(const struct zr_arena *arena, const struct
     return NULL;
 }
 
-static struct zr_extent *enter(struct zr_follow_plan *plan, struct zr_plan_slot *slot)
+static struct zr_extent *enter(struct zr_executor_plan *plan, struct zr_plan_slot *slot)
 {
     zr_step_set_live(plan, zr_step_of(slot), slot->number);
     zr_step_enter(plan, zr_step_of(slot), slot->number);
@@ -371,9 +372,9 @@ static struct zr_extent *enter(struct zr_follow_plan *plan, struct zr_plan_slot 
 }
 
 /* Undo the placement. */
-static void withdraw(struct zr_arena *arena, struct zr_follow_sequence *sequence, struct zr_plan_slot *slot)
+static void withdraw(struct zr_arena *arena, struct zr_executor_sequence *sequence, struct zr_plan_slot *slot)
 {
-    struct zr_follow_plan *plan = slot->plan;
+    struct zr_executor_plan *plan = slot->plan;
     zr_step_leave(plan, zr_step_of(slot));
     if (slot->late) /* others have come to where it was to be gone */
         unmake_late(arena, sequence, slot);
@@ -382,13 +383,13 @@ static void withdraw(struct zr_arena *arena, struct zr_follow_sequence *sequence
 }
 
 /* The step is known; whether its place can be had. */
-static struct zr_extent *take(struct zr_arena *arena, struct zr_follow_sequence *sequence,
+static struct zr_extent *take(struct zr_arena *arena, struct zr_executor_sequence *sequence,
                               struct zr_plan_slot *slot)
 {
-    struct zr_follow *follow = arena->follow;
-    struct zr_follow_plan *plan = slot->plan;
+    struct zr_executor *executor = arena->executor;
+    struct zr_executor_plan *plan = slot->plan;
     if (!slot->placed) {
-        follow->counts.unplaced_count++;
+        executor->counts.unplaced_count++;
         return NULL;
     }
     if (__builtin_expect(sequence->late_count > 0, 0) && !clear_of_late(arena, sequence, slot)) {
@@ -396,16 +397,16 @@ static struct zr_extent *take(struct zr_arena *arena, struct zr_follow_sequence 
         if (left) {
             return enter(plan, left);
         }
-        follow->counts.conflicts_count++;
-        follow->pass.conflicts_count++;
+        executor->counts.conflicts_count++;
+        executor->pass.conflicts_count++;
         return NULL;
     }
     /* Mark the block live first, so that no other request gets its place while the driver maps it. */
     struct zr_extent *block = enter(plan, slot);
     if (__builtin_expect(zr_step_of(slot)->seen_epoch != plan->epoch, 0) && !map_slot(arena, slot)) {
         withdraw(arena, sequence, slot);
-        follow->counts.refused_count++;
-        follow->pass.refused_count++;
+        executor->counts.refused_count++;
+        executor->pass.refused_count++;
         return NULL;
     }
     return block;
@@ -413,49 +414,49 @@ static struct zr_extent *take(struct zr_arena *arena, struct zr_follow_sequence 
 
 /* Whether there is memory for the plan beside what is in use now. What streams may still work on is on its
  * way: the events that are recorded here tell when. */
-static bool has_room(struct zr_arena *arena, const struct zr_follow_plan *plan)
+static bool has_room(struct zr_arena *arena, const struct zr_executor_plan *plan)
 {
     size_t most_bytes = arena->first_stripe->peak_reserved_bytes;
     most_bytes = most_bytes > plan->start_bytes ? most_bytes : plan->start_bytes;
-    if (arena->live_bytes + arena->follow->counts.memory_bytes > most_bytes)
+    if (arena->live_bytes + arena->executor->counts.memory_bytes > most_bytes)
         return false; /* whatever else */
     zr_arena_flush_quick(arena);
     if (arena->asynchronous)
         zr_streams_poll(arena);
     size_t idle_bytes = arena->granule_cache.bytes + zr_space_idle_bytes(arena) +
-                        zr_space_pending_bytes(arena) + zr_follow_retired_idle_bytes(arena);
+                        zr_space_pending_bytes(arena) + zr_executor_retired_idle_bytes(arena);
     size_t used_bytes = arena->reserved_bytes > idle_bytes ? arena->reserved_bytes - idle_bytes : 0;
-    return used_bytes + arena->follow->counts.memory_bytes <= most_bytes;
+    return used_bytes + arena->executor->counts.memory_bytes <= most_bytes;
 }
 
 /* Whether the first seen step of a sequence may use its place. Where there are other sequences, what they
  * hold at this point is unknown: each sequence starts with its first step, where its live bytes are least. */
-static bool start_sequence(struct zr_arena *arena, struct zr_follow_plan *plan,
-                           struct zr_follow_sequence *sequence, const struct zr_plan_slot *slot)
+static bool start_sequence(struct zr_arena *arena, struct zr_executor_plan *plan,
+                           struct zr_executor_sequence *sequence, const struct zr_plan_slot *slot)
 {
     if (plan->sequences_count > 1 ? slot != sequence->slots : !has_room(arena, plan))
         return false;
     sequence->deferred = false;
-    zr_follow_begin_pass(arena);
+    zr_executor_begin_pass(arena);
     return true;
 }
 
-struct zr_extent *zr_follow_alloc(struct zr_arena *arena, const struct zr_request *request,
-                                  struct zr_need need)
+struct zr_extent *zr_executor_alloc(struct zr_arena *arena, const struct zr_request *request,
+                                    struct zr_need need)
 {
-    struct zr_follow *follow = arena->follow;
-    struct zr_follow_plan *plan = follow->plan;
+    struct zr_executor *executor = arena->executor;
+    struct zr_executor_plan *plan = executor->plan;
     if (!plan)
         return NULL;
     uint32_t thread = zr_thread_number();
-    struct zr_follow_sequence *sequence = zr_follow_sequence_of(plan, thread, request->stream);
+    struct zr_executor_sequence *sequence = zr_executor_sequence_of(plan, thread, request->stream);
     if (!sequence)
-        return note_unplanned(arena, follow);
+        return note_unplanned(arena, executor);
     struct zr_plan_slot *slot = sequence->cursor;
     if (__builtin_expect(!zr_slot_serves(slot, request, need.alignment, thread), 0)) {
         slot = resync(plan, sequence, request, need.alignment, thread);
         if (!slot)
-            return note_unplanned(arena, follow);
+            return note_unplanned(arena, executor);
         jump(arena, plan, sequence, slot);
         sequence->recent_count = 0;
     }
@@ -463,32 +464,32 @@ struct zr_extent *zr_follow_alloc(struct zr_arena *arena, const struct zr_reques
     reach(arena, plan, sequence, slot);
     if (__builtin_expect(sequence->late_count > late_count, 0) && is_one_off(sequence, slot)) {
         sequence->cursor = slot;
-        return note_unplanned(arena, follow);
+        return note_unplanned(arena, executor);
     }
     sequence->cursor = zr_step_on(sequence, slot);
-    follow->unplanned_run = 0;
+    executor->unplanned_run = 0;
     if (__builtin_expect(sequence->deferred, 0) && !start_sequence(arena, plan, sequence, slot)) {
-        follow->counts.deferred_count++;
+        executor->counts.deferred_count++;
         return NULL;
     }
     struct zr_extent *block = take(arena, sequence, slot);
-    if (__builtin_expect(--follow->pass_left == 0, 0))
-        end_pass(arena, follow);
+    if (__builtin_expect(--executor->pass_left == 0, 0))
+        end_pass(arena, executor);
     return block;
 }
 
 /* ---- Freeing ------------------------------------------------------------------------------------------- */
 
-static struct zr_follow_sequence *sequence_with(const struct zr_follow_plan *plan,
-                                                const struct zr_plan_slot *slot)
+static struct zr_executor_sequence *sequence_with(const struct zr_executor_plan *plan,
+                                                  const struct zr_plan_slot *slot)
 {
-    struct zr_follow_sequence *sequence = plan->sequences;
+    struct zr_executor_sequence *sequence = plan->sequences;
     while (slot >= sequence->end)
         sequence++;
     return sequence;
 }
 
-size_t zr_follow_live_count(const struct zr_follow_plan *plan)
+size_t zr_executor_live_count(const struct zr_executor_plan *plan)
 {
     size_t count = 0;
     for (size_t i = 0; i < plan->slots_count; i++)
@@ -496,17 +497,17 @@ size_t zr_follow_live_count(const struct zr_follow_plan *plan)
     return count;
 }
 
-size_t zr_follow_live_from(const struct zr_follow_plan *plan, size_t number)
+size_t zr_executor_live_from(const struct zr_executor_plan *plan, size_t number)
 {
     const uint8_t *live =
         number < plan->slots_count ? memchr(plan->live + number, 1, plan->slots_count - number) : NULL;
     return live ? (size_t)(live - plan->live) : plan->slots_count;
 }
 
-void zr_follow_free(struct zr_arena *arena, struct zr_extent *block)
+void zr_executor_free(struct zr_arena *arena, struct zr_extent *block)
 {
     struct zr_plan_slot *slot = (struct zr_plan_slot *)block;
-    struct zr_follow_plan *plan = slot->plan;
+    struct zr_executor_plan *plan = slot->plan;
     zr_assert(zr_slot_live(plan, slot));
     if (__builtin_expect(slot->late, 0))
         unmake_late(arena, sequence_with(plan, slot), slot);
@@ -517,22 +518,22 @@ void zr_follow_free(struct zr_arena *arena, struct zr_extent *block)
         block->kind = ZR_EXTENT_PLANNED;
         block->slack_bytes = (uint32_t)(block->bytes - slot->requested_bytes);
     }
-    if (plan == arena->follow->plan || --plan->live_count > 0)
+    if (plan == arena->executor->plan || --plan->live_count > 0)
         return;
-    arena->follow->gone = true;
+    arena->executor->gone = true;
 }
 
-void zr_follow_retire_gone(struct zr_arena *arena)
+void zr_executor_retire_gone(struct zr_arena *arena)
 {
-    struct zr_follow *follow = arena->follow;
-    follow->gone = false;
-    for (struct zr_follow_plan **link = &follow->retired, *plan; (plan = *link);) {
+    struct zr_executor *executor = arena->executor;
+    executor->gone = false;
+    for (struct zr_executor_plan **link = &executor->retired, *plan; (plan = *link);) {
         if (plan->live_count > 0) {
             link = &plan->next;
             continue;
         }
         *link = plan->next;
-        zr_follow_retire(arena, plan);
-        link = &follow->retired; /* the lock was open */
+        zr_executor_retire(arena, plan);
+        link = &executor->retired; /* the lock was open */
     }
 }

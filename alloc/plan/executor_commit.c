@@ -1,6 +1,6 @@
-/* follow_commit.c: what a plan has made idle goes back to the driver. Uses supply.c. */
+/* executor_commit.c: what a plan has made idle goes back to the driver. Uses supply.c. */
 #include "alloc/base/error.h"
-#include "alloc/plan/follow_internal.h"
+#include "alloc/plan/executor_internal.h"
 #include "alloc/base/option.h"
 #include "alloc/core/core.h"
 #include "alloc/core/space.h"
@@ -10,9 +10,9 @@ enum { TRIMMED_GRANULES = 16 }; /* given back in one hold of the lock */
 
 /* Gives back idle memory and releases the lock in between, so that no thread waits for all of it. False: the
  * plan was replaced meanwhile. */
-static bool trim_all(struct zr_arena *arena, const struct zr_follow *follow)
+static bool trim_all(struct zr_arena *arena, const struct zr_executor *executor)
 {
-    uint64_t plans_count = follow->counts.plans_count;
+    uint64_t plans_count = executor->counts.plans_count;
     size_t piece_bytes = TRIMMED_GRANULES * arena->granule_bytes;
     for (;;) {
         size_t idle_bytes = arena->granule_cache.bytes + zr_space_idle_bytes(arena);
@@ -21,24 +21,24 @@ static bool trim_all(struct zr_arena *arena, const struct zr_follow *follow)
             return true;
         zr_lock_release(&arena->lock);
         zr_lock_acquire(&arena->lock);
-        if (!follow->plan || follow->counts.plans_count != plans_count)
+        if (!executor->plan || executor->counts.plans_count != plans_count)
             return false;
     }
 }
 
-static void commit(struct zr_arena *arena, struct zr_follow *follow)
+static void commit(struct zr_arena *arena, struct zr_executor *executor)
 {
     zr_arena_flush_quick(arena); /* what waits to be asked for again is no longer of use there */
     if (arena->asynchronous)
         zr_streams_wait(arena); /* once for a plan: what streams still use cannot be trimmed */
-    follow->committed = trim_all(arena, follow);
+    executor->committed = trim_all(arena, executor);
 }
 
-void zr_follow_commit(struct zr_arena *arena)
+void zr_executor_commit(struct zr_arena *arena)
 {
-    if (!arena->follow || !arena->follow->plan)
+    if (!arena->executor || !arena->executor->plan)
         return;
-    if (!arena->follow->committed)
-        commit(arena, arena->follow);
-    zr_follow_begin_pass(arena);
+    if (!arena->executor->committed)
+        commit(arena, arena->executor);
+    zr_executor_begin_pass(arena);
 }

@@ -1,4 +1,4 @@
-/* follow_pages.c: plans in which a granule of memory, a page, lies at several addresses of the region. Uses
+/* executor_pages.c: plans in which a granule of memory, a page, lies at several addresses of the region. Uses
  * supply.c and backend.c.
  *
  * Blocks of whole granules whose lifetimes do not overlap have the same pages at addresses of their own, so
@@ -12,20 +12,20 @@
 #include <string.h>
 
 #include "alloc/base/error.h"
-#include "alloc/plan/follow_internal.h"
+#include "alloc/plan/executor_internal.h"
 #include "alloc/base/poison.h"
 #include "alloc/core/arena.h"
 #include "alloc/core/calls.h"
 #include "alloc/core/supply.h"
 #include "alloc/core/registry.h"
 
-static inline size_t region_first(const struct zr_arena *arena, const struct zr_follow_plan *plan)
+static inline size_t region_first(const struct zr_arena *arena, const struct zr_executor_plan *plan)
 {
     return plan->region->offset_bytes / arena->granule_bytes;
 }
 
 /* The page under a granule of the range. */
-static inline uint32_t page_at(const struct zr_arena *arena, const struct zr_follow_plan *plan,
+static inline uint32_t page_at(const struct zr_arena *arena, const struct zr_executor_plan *plan,
                                size_t granule)
 {
     return plan->pages[granule - region_first(arena, plan)];
@@ -41,7 +41,7 @@ void zr_pages_count_late(const struct zr_arena *arena, const struct zr_plan_slot
 }
 
 /* Late blocks that touch this very granule of the region: beside the place, since they do not touch it. */
-static uint32_t beside_count(const struct zr_arena *arena, const struct zr_follow_sequence *sequence,
+static uint32_t beside_count(const struct zr_arena *arena, const struct zr_executor_sequence *sequence,
                              size_t granule)
 {
     uint32_t count = 0;
@@ -53,7 +53,7 @@ static uint32_t beside_count(const struct zr_arena *arena, const struct zr_follo
     return count;
 }
 
-bool zr_pages_clear_of_late(const struct zr_arena *arena, const struct zr_follow_sequence *sequence,
+bool zr_pages_clear_of_late(const struct zr_arena *arena, const struct zr_executor_sequence *sequence,
                             const struct zr_plan_slot *slot)
 {
     struct zr_stretch under = zr_granules_under(arena, &slot->extent);
@@ -76,7 +76,7 @@ static bool is_ready(const struct zr_arena *arena, size_t granule)
 
 /* Counts a granule of the region that was mapped or unmapped. The handle of a page that is mapped nowhere any
  * more is returned, the caller's again. */
-static struct zr_handle *count_page(struct zr_arena *arena, struct zr_follow_plan *plan, size_t granule,
+static struct zr_handle *count_page(struct zr_arena *arena, struct zr_executor_plan *plan, size_t granule,
                                     struct zr_handle *mapped)
 {
     struct zr_handle **handle = &plan->handles[page_at(arena, plan, granule)], *left = NULL;
@@ -97,7 +97,7 @@ static struct zr_handle *count_page(struct zr_arena *arena, struct zr_follow_pla
 }
 
 /* Maps one page; its handle comes from the list if it has none. */
-static zr_result map_page(struct zr_arena *arena, struct zr_follow_plan *plan, size_t granule,
+static zr_result map_page(struct zr_arena *arena, struct zr_executor_plan *plan, size_t granule,
                           struct zr_handle_list *list)
 {
     struct zr_handle *handle = plan->handles[page_at(arena, plan, granule)];
@@ -141,7 +141,7 @@ static zr_result open_pages(struct zr_arena *arena, struct zr_stretch under)
 
 /* Unmaps a granule that the failed request had mapped. What the driver keeps stays in the counters, for the
  * next step on it. */
-static void unmap_again(struct zr_arena *arena, struct zr_follow_plan *plan, size_t granule,
+static void unmap_again(struct zr_arena *arena, struct zr_executor_plan *plan, size_t granule,
                         struct zr_handle_list *list)
 {
     struct zr_bounds extent = {granule * arena->granule_bytes, arena->granule_bytes};
@@ -156,7 +156,7 @@ static void unmap_again(struct zr_arena *arena, struct zr_follow_plan *plan, siz
 }
 
 /* Pages under the stretch that have no memory. No page is there twice. */
-static size_t count_missing(const struct zr_arena *arena, const struct zr_follow_plan *plan,
+static size_t count_missing(const struct zr_arena *arena, const struct zr_executor_plan *plan,
                             struct zr_stretch under)
 {
     size_t count = 0;
@@ -167,7 +167,7 @@ static size_t count_missing(const struct zr_arena *arena, const struct zr_follow
 
 zr_result zr_pages_map(struct zr_arena *arena, const struct zr_plan_slot *slot)
 {
-    struct zr_follow_plan *plan = slot->plan;
+    struct zr_executor_plan *plan = slot->plan;
     struct zr_stretch under = zr_granules_under(arena, &slot->extent);
     struct zr_handle_list list = {0};
     size_t first = region_first(arena, plan), at = under.first;
@@ -205,13 +205,13 @@ zr_result zr_pages_map(struct zr_arena *arena, const struct zr_plan_slot *slot)
 
 /* ---- Unmapping ----------------------------------------------------------------------------------------- */
 
-size_t zr_pages_mark_busy(const struct zr_arena *arena, struct zr_follow_plan *plan)
+size_t zr_pages_mark_busy(const struct zr_arena *arena, struct zr_executor_plan *plan)
 {
     size_t count = plan->region->bytes / arena->granule_bytes, idle_count = 0;
     memset(plan->busy_pages, 0, (plan->pages_count + 63) / 64 * sizeof *plan->busy_pages);
     memset(plan->busy, 0, (count + 63) / 64 * sizeof *plan->busy);
-    for (size_t i = zr_follow_live_from(plan, 0); i < plan->slots_count;
-         i = zr_follow_live_from(plan, i + 1)) {
+    for (size_t i = zr_executor_live_from(plan, 0); i < plan->slots_count;
+         i = zr_executor_live_from(plan, i + 1)) {
         struct zr_stretch under = zr_granules_under(arena, &plan->slots[i].extent);
         for (size_t at = under.first; at < under.end; at++) {
             uint32_t page = page_at(arena, plan, at);
@@ -230,7 +230,7 @@ size_t zr_pages_mark_busy(const struct zr_arena *arena, struct zr_follow_plan *p
 }
 
 /* The granules of a stretch that are notified, or that are not. */
-static zr_result unmap_alike(struct zr_arena *arena, struct zr_follow_plan *plan, struct zr_stretch where,
+static zr_result unmap_alike(struct zr_arena *arena, struct zr_executor_plan *plan, struct zr_stretch where,
                              bool notified, size_t *bytes)
 {
     struct zr_bounds extent = {where.first * arena->granule_bytes,
@@ -261,7 +261,7 @@ static zr_result unmap_alike(struct zr_arena *arena, struct zr_follow_plan *plan
     return ZR_OK;
 }
 
-zr_result zr_pages_unmap(struct zr_arena *arena, struct zr_follow_plan *plan, struct zr_stretch where,
+zr_result zr_pages_unmap(struct zr_arena *arena, struct zr_executor_plan *plan, struct zr_stretch where,
                          size_t *bytes)
 {
     zr_result result = ZR_OK;
@@ -275,7 +275,7 @@ zr_result zr_pages_unmap(struct zr_arena *arena, struct zr_follow_plan *plan, st
     return result;
 }
 
-bool zr_pages_leave(struct zr_arena *arena, struct zr_follow_plan *plan)
+bool zr_pages_leave(struct zr_arena *arena, struct zr_executor_plan *plan)
 {
     struct zr_stretch run = {.end = region_first(arena, plan)};
     size_t end = zr_extent_end(plan->region) / arena->granule_bytes, bytes = 0;
@@ -294,7 +294,7 @@ bool zr_pages_leave(struct zr_arena *arena, struct zr_follow_plan *plan)
 
 /* ---- Checking ------------------------------------------------------------------------------------------ */
 
-bool zr_pages_are_good(const struct zr_arena *arena, const struct zr_follow_plan *plan)
+bool zr_pages_are_good(const struct zr_arena *arena, const struct zr_executor_plan *plan)
 {
     bool good = true;
     for (size_t i = 0; i < plan->slots_count && good; i++) {
@@ -311,7 +311,7 @@ bool zr_pages_are_good(const struct zr_arena *arena, const struct zr_follow_plan
     return good;
 }
 
-zr_result zr_pages_check(const struct zr_arena *arena, const struct zr_follow_plan *plan)
+zr_result zr_pages_check(const struct zr_arena *arena, const struct zr_executor_plan *plan)
 {
     size_t first = region_first(arena, plan), end = zr_extent_end(plan->region) / arena->granule_bytes;
     size_t mappings_count = 0, pages_count = 0, counted = 0;
