@@ -29,8 +29,9 @@ struct zr_map_calls {
 struct zr_plan_calls {
     /* Frees a planned block, which was removed from the index and the counters. */
     void (*freed)(struct zr_arena *arena, struct zr_extent *block);
-    /* `missing_bytes` are about to be requested from the cache and the driver. */
-    void (*asked)(struct zr_arena *arena, size_t missing_bytes);
+    /* Releases unused granules of regions before `missing_bytes` are requested from the cache and the driver.
+     */
+    void (*spare)(struct zr_arena *arena, size_t missing_bytes);
     /* Releases unused granules of regions; returns the bytes. Both locks. */
     size_t (*give_back)(struct zr_arena *arena);
     /* Retires replaced plans without live blocks. Both locks. */

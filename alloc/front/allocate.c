@@ -352,7 +352,7 @@ static inline struct zr_extent *free_step(struct zr_arena *arena, struct zr_exec
 {
     struct zr_step *step = &plan->steps[number];
     zr_step_leave(plan, step);
-    if (unlikely(arena->executor->awake) || unlikely(arena->debug) || unlikely(step->apart) ||
+    if (unlikely(arena->executor->awake) || unlikely(arena->debug) || unlikely(step->special_free) ||
         unlikely(plan != arena->executor->plan))
         return &plan->slots[number].extent;
     zr_step_clear_live(plan, step, number);

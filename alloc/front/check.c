@@ -111,7 +111,8 @@ static zr_result check_granules(const struct zr_arena *arena)
         if (!mapping || mapping->offset_bytes != at * granule)
             return corrupt("the granule at %zu is mapped contrary to the counters", at * granule);
         bool good = mapping->access && mapping->notified;
-        bool excused = !good && (is_leaving(arena, at * granule) || zr_executor_owes(arena, at * granule));
+        bool excused =
+            !good && (is_leaving(arena, at * granule) || zr_executor_must_remap(arena, at * granule));
         if (!mapping->access && !excused)
             return corrupt("the granule at %zu is mapped without access", at * granule);
         if (!mapping->notified && !excused)

@@ -21,11 +21,11 @@
 #include "alloc/core/supply.h"
 
 enum {
-    WINDOW = 32,     /* steps that are looked at on either side of the cursor */
-    ALIKE_MAX = 512, /* steps that are alike, looked at for a place */
-    ALIKE = 16,      /* steps in a row, compared with what is live */
-    NEAR = 8,        /* of them, close enough for two to have changed places */
-    LATE_MAX = 64,   /* late blocks that a place is compared with; with more the plan has no use */
+    WINDOW = 32,      /* steps that are looked at on either side of the cursor */
+    ALIKE_MAX = 512,  /* steps that are alike, looked at for a place */
+    ALIKE = 16,       /* steps in a row, compared with what is live */
+    NEAR = 8,         /* of them, close enough for two to have changed places */
+    OVERDUE_MAX = 64, /* late blocks that a place is compared with; with more the plan has no use */
 };
 
 /* ---- Threads ------------------------------------------------------------------------------------------- */
@@ -99,7 +99,7 @@ static struct zr_plan_slot *find_recent(const struct zr_executor_plan *plan,
         unsigned same = 0;
         while (same < ZR_EXECUTOR_RECENT && back->hash == sequence->recent[ZR_EXECUTOR_RECENT - 1 - same]) {
             same++;
-            back = zr_step_back(sequence, back);
+            back = zr_step_previous(sequence, back);
         }
         if (same == ZR_EXECUTOR_RECENT)
             return slot;
@@ -108,13 +108,13 @@ static struct zr_plan_slot *find_recent(const struct zr_executor_plan *plan,
 }
 
 /* Whether it is the only step near the cursor that is like this request. */
-static bool is_alone(const struct zr_executor_sequence *sequence, uint32_t hash)
+static bool is_unique_nearby(const struct zr_executor_sequence *sequence, uint32_t hash)
 {
     struct zr_plan_slot *ahead = sequence->cursor, *behind = sequence->cursor;
     unsigned count = 0;
     for (size_t i = 0; i < NEAR && 2 * i + 2 < (size_t)(sequence->end - sequence->slots); i++) {
-        ahead = zr_step_on(sequence, ahead);
-        behind = zr_step_back(sequence, behind);
+        ahead = zr_step_next(sequence, ahead);
+        behind = zr_step_previous(sequence, behind);
         count += (ahead->hash == hash) + (behind->hash == hash);
     }
     return count <= 1;
@@ -129,9 +129,9 @@ static bool is_likely(const struct zr_executor_sequence *sequence, const struct 
     const struct zr_step *step = zr_step_of(slot), *next = zr_step_of(sequence->cursor);
     if (step->thread != next->thread || step->stream != next->stream)
         return true;
-    if (distance <= 1 && is_alone(sequence, slot->hash))
+    if (distance <= 1 && is_unique_nearby(sequence, slot->hash))
         return true;
-    return before && zr_step_back(sequence, (struct zr_plan_slot *)slot)->hash == *before;
+    return before && zr_step_previous(sequence, (struct zr_plan_slot *)slot)->hash == *before;
 }
 
 /* The request is not the step at the cursor: another step close by, else where the last requests lead to. */
@@ -139,14 +139,14 @@ static struct zr_plan_slot *resync(struct zr_executor_plan *plan, struct zr_exec
                                    const struct zr_request *request, size_t alignment, uint32_t thread)
 {
     struct zr_plan_slot *ahead = sequence->cursor, *behind = sequence->cursor;
-    size_t most = (size_t)(sequence->end - sequence->slots) / 2;
+    size_t reach_max = (size_t)(sequence->end - sequence->slots) / 2;
     uint32_t last = sequence->recent[ZR_EXECUTOR_RECENT - 1];
     if (sequence->missed != sequence->cursor)
         sequence->recent_count = 0; /* there have been steps in between */
     const uint32_t *before = sequence->recent_count > 0 ? &last : NULL;
-    for (size_t i = 0; i < WINDOW && i < most; i++) {
-        ahead = zr_step_on(sequence, ahead);
-        behind = zr_step_back(sequence, behind);
+    for (size_t i = 0; i < WINDOW && i < reach_max; i++) {
+        ahead = zr_step_next(sequence, ahead);
+        behind = zr_step_previous(sequence, behind);
         if (zr_slot_serves(ahead, request, alignment, thread) && is_likely(sequence, ahead, i + 1, before))
             return ahead;
         if (zr_slot_serves(behind, request, alignment, thread) && is_likely(sequence, behind, i, before))
@@ -165,36 +165,36 @@ static struct zr_plan_slot *resync(struct zr_executor_plan *plan, struct zr_exec
 
 /* ---- Time ---------------------------------------------------------------------------------------------- */
 
-static void make_late(const struct zr_arena *arena, struct zr_executor_sequence *sequence,
-                      struct zr_plan_slot *slot)
+static void mark_overdue(const struct zr_arena *arena, struct zr_executor_sequence *sequence,
+                         struct zr_plan_slot *slot)
 {
-    if (slot->late)
+    if (slot->overdue)
         return;
     if (slot->plan->pages_count > 0)
-        zr_pages_count_late(arena, slot, true);
-    slot->late = true;
-    zr_step_of(slot)->apart = true;
+        zr_pages_count_overdue(arena, slot, true);
+    slot->overdue = true;
+    zr_step_of(slot)->special_free = true;
     slot->extent.previous = NULL;
-    slot->extent.next = (struct zr_extent *)sequence->late;
-    if (sequence->late)
-        sequence->late->extent.previous = &slot->extent;
-    sequence->late = slot;
-    sequence->late_count++;
+    slot->extent.next = (struct zr_extent *)sequence->overdue;
+    if (sequence->overdue)
+        sequence->overdue->extent.previous = &slot->extent;
+    sequence->overdue = slot;
+    sequence->overdue_count++;
 }
 
-static void unmake_late(const struct zr_arena *arena, struct zr_executor_sequence *sequence,
-                        struct zr_plan_slot *slot)
+static void clear_overdue(const struct zr_arena *arena, struct zr_executor_sequence *sequence,
+                          struct zr_plan_slot *slot)
 {
     if (slot->plan->pages_count > 0)
-        zr_pages_count_late(arena, slot, false);
-    slot->late = false;
+        zr_pages_count_overdue(arena, slot, false);
+    slot->overdue = false;
     if (slot->extent.previous)
         slot->extent.previous->next = slot->extent.next;
     else
-        sequence->late = (struct zr_plan_slot *)slot->extent.next;
+        sequence->overdue = (struct zr_plan_slot *)slot->extent.next;
     if (slot->extent.next)
         slot->extent.next->previous = slot->extent.previous;
-    sequence->late_count--;
+    sequence->overdue_count--;
 }
 
 /* The step's time has come: what should be gone and is not is late. */
@@ -205,7 +205,7 @@ static inline void reach(const struct zr_arena *arena, const struct zr_executor_
         return;
     for (uint32_t i = slot->due_first; i < slot->due_end; i++)
         if (zr_step_live(plan, plan->due[i]))
-            make_late(arena, sequence, plan->slots + plan->due[i]);
+            mark_overdue(arena, sequence, plan->slots + plan->due[i]);
 }
 
 /* The cursor goes somewhere else than on: what is live outside of its time there is late. */
@@ -215,7 +215,7 @@ static void jump(const struct zr_arena *arena, const struct zr_executor_plan *pl
     size_t count = (size_t)(sequence->end - sequence->slots);
     size_t ahead = (size_t)(to - sequence->cursor + (to < sequence->cursor ? (ptrdiff_t)count : 0));
     if (ahead <= WINDOW) {
-        for (; sequence->cursor != to; sequence->cursor = zr_step_on(sequence, sequence->cursor))
+        for (; sequence->cursor != to; sequence->cursor = zr_step_next(sequence, sequence->cursor))
             reach(arena, plan, sequence, sequence->cursor);
         return;
     }
@@ -225,7 +225,7 @@ static void jump(const struct zr_arena *arena, const struct zr_executor_plan *pl
         struct zr_plan_slot *slot = &plan->slots[i];
         size_t age = (size_t)(to - slot + (to <= slot ? (ptrdiff_t)count : 0)); /* 1 to count */
         if (age >= slot->alive_count)
-            make_late(arena, sequence, slot);
+            mark_overdue(arena, sequence, slot);
     }
     sequence->cursor = to;
 }
@@ -249,21 +249,21 @@ static unsigned fit_of(const struct zr_executor_sequence *sequence, struct zr_pl
 {
     unsigned fit = 0;
     uint32_t age = 1;
-    struct zr_plan_slot *slot = zr_step_back(sequence, next);
-    for (; age <= ALIKE && slot->hash == next->hash; age++, slot = zr_step_back(sequence, slot)) {
-        const struct zr_plan_slot *is = by == 0  ? slot
-                                        : by > 0 ? zr_step_back(sequence, slot)
-                                                 : zr_step_on(sequence, slot);
-        fit += is->hash == next->hash && zr_slot_live(slot->plan, slot) == (age < is->alive_count);
+    struct zr_plan_slot *slot = zr_step_previous(sequence, next);
+    for (; age <= ALIKE && slot->hash == next->hash; age++, slot = zr_step_previous(sequence, slot)) {
+        const struct zr_plan_slot *shifted = by == 0  ? slot
+                                             : by > 0 ? zr_step_previous(sequence, slot)
+                                                      : zr_step_next(sequence, slot);
+        fit += shifted->hash == next->hash && zr_slot_live(slot->plan, slot) == (age < shifted->alive_count);
     }
     return fit;
 }
 
 /* Among steps that are alike an unplanned allocation takes the place of one, and each after it that of the
  * next. What is live when it should not be tells: the request is the step before the one that is next. */
-static bool is_one_off(const struct zr_executor_sequence *sequence, struct zr_plan_slot *next)
+static bool is_off_by_one(const struct zr_executor_sequence *sequence, struct zr_plan_slot *next)
 {
-    return zr_step_back(sequence, next)->hash == next->hash &&
+    return zr_step_previous(sequence, next)->hash == next->hash &&
            fit_of(sequence, next, 1) > fit_of(sequence, next, 0);
 }
 
@@ -306,17 +306,17 @@ static struct zr_extent *note_unplanned(struct zr_arena *arena, struct zr_execut
 
 /* ---- Allocation ---------------------------------------------------------------------------------------- */
 
-static bool clear_of_late(const struct zr_arena *arena, const struct zr_executor_sequence *sequence,
-                          const struct zr_plan_slot *slot)
+static bool clear_of_overdue(const struct zr_arena *arena, const struct zr_executor_sequence *sequence,
+                             const struct zr_plan_slot *slot)
 {
-    if (sequence->late_count > LATE_MAX)
+    if (sequence->overdue_count > OVERDUE_MAX)
         return false;
-    for (const struct zr_plan_slot *late = sequence->late; late;
-         late = (const struct zr_plan_slot *)late->extent.next)
-        if (late->extent.offset_bytes < zr_extent_end(&slot->extent) &&
-            slot->extent.offset_bytes < zr_extent_end(&late->extent))
+    for (const struct zr_plan_slot *overdue = sequence->overdue; overdue;
+         overdue = (const struct zr_plan_slot *)overdue->extent.next)
+        if (overdue->extent.offset_bytes < zr_extent_end(&slot->extent) &&
+            slot->extent.offset_bytes < zr_extent_end(&overdue->extent))
             return false;
-    return slot->plan->pages_count == 0 || zr_pages_clear_of_late(arena, sequence, slot);
+    return slot->plan->pages_count == 0 || zr_pages_clear_of_overdue(arena, sequence, slot);
 }
 
 /* Maps what is not mapped under the step's place; false if that cannot be. */
@@ -330,12 +330,12 @@ static bool map_slot(struct zr_arena *arena, struct zr_plan_slot *slot)
     if (slot->plan->pages_count > 0) {
         if (zr_pages_map(arena, slot) != ZR_OK)
             return false;
-    } else if (slot->plan->owed && !zr_executor_collect(arena, slot->plan, under)) {
+    } else if (slot->plan->must_remap && !zr_executor_collect(arena, slot->plan, under)) {
         return false;
     } else if (!zr_granules_all_mapped(arena->granules, under.first, under.end)) {
         struct zr_bounds stuck;
         zr_result result = zr_map(arena, extent, &stuck);
-        slot->plan->owed |= stuck.bytes > 0;
+        slot->plan->must_remap |= stuck.bytes > 0;
         if (result != ZR_OK)
             return false;
     }
@@ -345,21 +345,21 @@ static bool map_slot(struct zr_arena *arena, struct zr_plan_slot *slot)
 
 /* Finds the place of a similar step whose block was freed early or never allocated: the place is unused until
  * that step's lifetime ends. NULL: no such place lasts as long as this step. */
-static struct zr_plan_slot *find_left(const struct zr_arena *arena,
-                                      const struct zr_executor_sequence *sequence,
-                                      const struct zr_plan_slot *slot)
+static struct zr_plan_slot *find_unused(const struct zr_arena *arena,
+                                        const struct zr_executor_sequence *sequence,
+                                        const struct zr_plan_slot *slot)
 {
     struct zr_executor_plan *plan = slot->plan;
-    struct zr_plan_slot *left = plan->slots + slot->alike;
+    struct zr_plan_slot *unused = plan->slots + slot->alike;
     size_t count = (size_t)(sequence->end - sequence->slots);
-    for (unsigned i = 0; i < ALIKE_MAX && left != slot; i++, left = plan->slots + left->alike) {
-        size_t age = (size_t)(slot - left + (slot < left ? (ptrdiff_t)count : 0));
-        const struct zr_step *step = zr_step_of(left), *own = zr_step_of(slot);
-        if (age + slot->alive_count <= left->alive_count && !zr_slot_live(plan, left) && left->placed &&
+    for (unsigned i = 0; i < ALIKE_MAX && unused != slot; i++, unused = plan->slots + unused->alike) {
+        size_t age = (size_t)(slot - unused + (slot < unused ? (ptrdiff_t)count : 0));
+        const struct zr_step *step = zr_step_of(unused), *own = zr_step_of(slot);
+        if (age + slot->alive_count <= unused->alive_count && !zr_slot_live(plan, unused) && unused->placed &&
             step->seen_epoch == plan->epoch && step->requested_bytes == own->requested_bytes &&
             step->stream == own->stream && step->thread == own->thread && step->tag == own->tag &&
-            step->alignment_shift == own->alignment_shift && clear_of_late(arena, sequence, left))
-            return left;
+            step->alignment_shift == own->alignment_shift && clear_of_overdue(arena, sequence, unused))
+            return unused;
     }
     return NULL;
 }
@@ -376,15 +376,15 @@ static void withdraw(struct zr_arena *arena, struct zr_executor_sequence *sequen
 {
     struct zr_executor_plan *plan = slot->plan;
     zr_step_leave(plan, zr_step_of(slot));
-    if (slot->late) /* others have come to where it was to be gone */
-        unmake_late(arena, sequence, slot);
+    if (slot->overdue) /* others have come to where it was to be gone */
+        clear_overdue(arena, sequence, slot);
     zr_step_clear_live(plan, zr_step_of(slot), slot->number);
-    zr_step_of(slot)->apart = false;
+    zr_step_of(slot)->special_free = false;
 }
 
 /* The step is known; whether its place can be had. */
-static struct zr_extent *take(struct zr_arena *arena, struct zr_executor_sequence *sequence,
-                              struct zr_plan_slot *slot)
+static struct zr_extent *allocate_step(struct zr_arena *arena, struct zr_executor_sequence *sequence,
+                                       struct zr_plan_slot *slot)
 {
     struct zr_executor *executor = arena->executor;
     struct zr_executor_plan *plan = slot->plan;
@@ -392,11 +392,10 @@ static struct zr_extent *take(struct zr_arena *arena, struct zr_executor_sequenc
         executor->counts.unplaced_count++;
         return NULL;
     }
-    if (__builtin_expect(sequence->late_count > 0, 0) && !clear_of_late(arena, sequence, slot)) {
-        struct zr_plan_slot *left = find_left(arena, sequence, slot);
-        if (left) {
-            return enter(plan, left);
-        }
+    if (__builtin_expect(sequence->overdue_count > 0, 0) && !clear_of_overdue(arena, sequence, slot)) {
+        struct zr_plan_slot *unused = find_unused(arena, sequence, slot);
+        if (unused)
+            return enter(plan, unused);
         executor->counts.conflicts_count++;
         executor->pass.conflicts_count++;
         return NULL;
@@ -416,9 +415,9 @@ static struct zr_extent *take(struct zr_arena *arena, struct zr_executor_sequenc
  * way: the events that are recorded here tell when. */
 static bool has_room(struct zr_arena *arena, const struct zr_executor_plan *plan)
 {
-    size_t most_bytes = arena->first_stripe->peak_reserved_bytes;
-    most_bytes = most_bytes > plan->start_bytes ? most_bytes : plan->start_bytes;
-    if (arena->live_bytes + arena->executor->counts.memory_bytes > most_bytes)
+    size_t limit_bytes = arena->first_stripe->peak_reserved_bytes;
+    limit_bytes = limit_bytes > plan->start_bytes ? limit_bytes : plan->start_bytes;
+    if (arena->live_bytes + arena->executor->counts.memory_bytes > limit_bytes)
         return false; /* whatever else */
     zr_arena_flush_quick(arena);
     if (arena->asynchronous)
@@ -426,7 +425,7 @@ static bool has_room(struct zr_arena *arena, const struct zr_executor_plan *plan
     size_t idle_bytes = arena->granule_cache.bytes + zr_space_idle_bytes(arena) +
                         zr_space_pending_bytes(arena) + zr_executor_retired_idle_bytes(arena);
     size_t used_bytes = arena->reserved_bytes > idle_bytes ? arena->reserved_bytes - idle_bytes : 0;
-    return used_bytes + arena->executor->counts.memory_bytes <= most_bytes;
+    return used_bytes + arena->executor->counts.memory_bytes <= limit_bytes;
 }
 
 /* Whether the first seen step of a sequence may use its place. Where there are other sequences, what they
@@ -460,19 +459,19 @@ struct zr_extent *zr_executor_alloc(struct zr_arena *arena, const struct zr_requ
         jump(arena, plan, sequence, slot);
         sequence->recent_count = 0;
     }
-    size_t late_count = sequence->late_count;
+    size_t overdue_count = sequence->overdue_count;
     reach(arena, plan, sequence, slot);
-    if (__builtin_expect(sequence->late_count > late_count, 0) && is_one_off(sequence, slot)) {
+    if (__builtin_expect(sequence->overdue_count > overdue_count, 0) && is_off_by_one(sequence, slot)) {
         sequence->cursor = slot;
         return note_unplanned(arena, executor);
     }
-    sequence->cursor = zr_step_on(sequence, slot);
+    sequence->cursor = zr_step_next(sequence, slot);
     executor->unplanned_run = 0;
     if (__builtin_expect(sequence->deferred, 0) && !start_sequence(arena, plan, sequence, slot)) {
         executor->counts.deferred_count++;
         return NULL;
     }
-    struct zr_extent *block = take(arena, sequence, slot);
+    struct zr_extent *block = allocate_step(arena, sequence, slot);
     if (__builtin_expect(--executor->pass_left == 0, 0))
         end_pass(arena, executor);
     return block;
@@ -509,10 +508,10 @@ void zr_executor_free(struct zr_arena *arena, struct zr_extent *block)
     struct zr_plan_slot *slot = (struct zr_plan_slot *)block;
     struct zr_executor_plan *plan = slot->plan;
     zr_assert(zr_slot_live(plan, slot));
-    if (__builtin_expect(slot->late, 0))
-        unmake_late(arena, sequence_with(plan, slot), slot);
+    if (__builtin_expect(slot->overdue, 0))
+        clear_overdue(arena, sequence_with(plan, slot), slot);
     zr_step_clear_live(plan, zr_step_of(slot), slot->number);
-    zr_step_of(slot)->apart = false;
+    zr_step_of(slot)->special_free = false;
     if (__builtin_expect(block->kind != ZR_EXTENT_PLANNED, 0)) {
         /* Other streams used it: while it waited for them it was in their list. */
         block->kind = ZR_EXTENT_PLANNED;

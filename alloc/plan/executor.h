@@ -50,7 +50,7 @@ struct zr_extent *zr_executor_next_block(struct zr_arena *arena, const struct zr
 zr_result zr_executor_check(struct zr_arena *arena);
 /* Whether the offset is in a region where the driver may have kept a granule mapped without access, or
  * without a notification, after a failed step. The next step there tries again. */
-bool zr_executor_owes(const struct zr_arena *arena, size_t offset_bytes);
+bool zr_executor_must_remap(const struct zr_arena *arena, size_t offset_bytes);
 /* Frees the executor's records before the arena is destroyed; unmaps nothing. */
 void zr_executor_end(struct zr_arena *arena);
 

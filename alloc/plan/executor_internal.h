@@ -32,7 +32,7 @@ struct zr_step {
     uint32_t due_at;      /* the number of the step when its block is to be gone */
     uint8_t tag;
     uint8_t alignment_shift;
-    bool apart; /* the block's free is not the usual one: it is late, or other streams use it */
+    bool special_free; /* the block's free is not the usual one: it is late, or other streams use it */
 };
 
 /* A step and the block on it. */
@@ -44,7 +44,7 @@ struct zr_plan_slot {
     struct zr_executor_plan *plan;
     uint32_t number; /* among plan->slots and plan->steps */
     bool placed;
-    bool late; /* live outside of its time */
+    bool overdue; /* live outside of its time */
     uint32_t hash;
     uint32_t alive_count; /* freed before so many steps on, counted from this one */
     uint32_t alike;       /* the number of the slot before it, round the sequence, that has the same hash */
@@ -79,8 +79,8 @@ enum { ZR_ZONE_REGION = ZR_ZONE_COUNT + 1 };
 
 struct zr_executor_sequence {
     struct zr_plan_slot *slots, *end, *cursor;
-    struct zr_plan_slot *late;
-    size_t late_count;
+    struct zr_plan_slot *overdue;
+    size_t overdue_count;
     uint32_t thread;
     bool any, any_stream;
     bool deferred; /* its steps have no places yet: it waits for memory, or for its first step */
@@ -119,13 +119,14 @@ struct zr_executor_plan {
     uint64_t streams[ZR_EXECUTOR_STREAMS]; /* of the steps, each once */
     size_t streams_count;                  /* more than there is room for: the whole device is waited for */
     size_t start_bytes;                    /* of struct zr_plan */
-    bool owed; /* without pages: the driver kept granules here, without access, for which a step failed */
+    bool must_remap; /* without pages: the driver kept granules here, without access, for which a step failed
+                      */
 
     /* Pages: granules of memory that lie at one or more addresses of the region. */
     size_t pages_count;         /* 0: none, each granule of the region has its own */
     uint32_t *pages;            /* by granule of the region */
     struct zr_handle **handles; /* by page: NULL while it is mapped nowhere */
-    uint32_t *late_counts;      /* by page: granules of late blocks that it lies under */
+    uint32_t *overdue_counts;   /* by page: granules of late blocks that it lies under */
     uint64_t *busy_pages;       /* scratch: bit per page */
 };
 
@@ -171,14 +172,14 @@ static inline struct zr_step *zr_step_of(const struct zr_plan_slot *slot)
     return &slot->plan->steps[slot->number];
 }
 
-static inline struct zr_plan_slot *zr_step_on(const struct zr_executor_sequence *sequence,
-                                              struct zr_plan_slot *slot)
+static inline struct zr_plan_slot *zr_step_next(const struct zr_executor_sequence *sequence,
+                                                struct zr_plan_slot *slot)
 {
     return slot + 1 == sequence->end ? sequence->slots : slot + 1;
 }
 
-static inline struct zr_plan_slot *zr_step_back(const struct zr_executor_sequence *sequence,
-                                                struct zr_plan_slot *slot)
+static inline struct zr_plan_slot *zr_step_previous(const struct zr_executor_sequence *sequence,
+                                                    struct zr_plan_slot *slot)
 {
     return slot == sequence->slots ? sequence->end - 1 : slot - 1;
 }
@@ -187,8 +188,8 @@ static inline struct zr_plan_slot *zr_step_back(const struct zr_executor_sequenc
 extern __thread uint32_t zr_thread_own_number __attribute__((tls_model("initial-exec")));
 
 /* Whether the step is this request. */
-static inline bool zr_step_is(const struct zr_step *step, const struct zr_request *request, size_t alignment,
-                              uint32_t thread)
+static inline bool zr_step_matches(const struct zr_step *step, const struct zr_request *request,
+                                   size_t alignment, uint32_t thread)
 {
     return step->requested_bytes == request->bytes && step->stream == request->stream &&
            step->tag == (uint8_t)request->tag && (size_t)1 << step->alignment_shift == alignment &&
@@ -199,7 +200,7 @@ static inline bool zr_step_is(const struct zr_step *step, const struct zr_reques
 static inline bool zr_slot_serves(const struct zr_plan_slot *slot, const struct zr_request *request,
                                   size_t alignment, uint32_t thread)
 {
-    return zr_step_is(zr_step_of(slot), request, alignment, thread) && !zr_slot_live(slot->plan, slot);
+    return zr_step_matches(zr_step_of(slot), request, alignment, thread) && !zr_slot_live(slot->plan, slot);
 }
 
 static inline void zr_step_set_live(struct zr_executor_plan *plan, const struct zr_step *step, size_t number)
@@ -268,7 +269,7 @@ struct zr_executor_sequence *zr_executor_sequence_of(struct zr_executor_plan *pl
 
 /* Whether the step is this request, which has not been checked yet: an invalid request matches no step.
  * A request that names an alignment below a unit is not recognised here. */
-static inline bool zr_step_asks(const struct zr_step *step, const struct zr_request *request)
+static inline bool zr_step_matches_unchecked(const struct zr_step *step, const struct zr_request *request)
 {
     return step->requested_bytes == request->bytes && step->tag == (unsigned)request->tag &&
            (__builtin_expect(request->alignment == 0, 1)
@@ -289,9 +290,9 @@ zr_executor_next(struct zr_executor *executor, struct zr_executor_sequence *sequ
     /* A thread's number is never 0. A step's thread and stream are its sequence's. */
     if (__builtin_expect(step->thread != zr_thread_own_number, 0) ||
         __builtin_expect(step->stream != request->stream, 0) ||
-        __builtin_expect(!zr_step_asks(step, request), 0) ||
+        __builtin_expect(!zr_step_matches_unchecked(step, request), 0) ||
         __builtin_expect(step->seen_epoch != plan->epoch, 0) ||
-        __builtin_expect(sequence->late_count > 0, 0) || __builtin_expect(executor->pass_left <= 1, 0) ||
+        __builtin_expect(sequence->overdue_count > 0, 0) || __builtin_expect(executor->pass_left <= 1, 0) ||
         __builtin_expect(plan->due_counts[number] > 0, 0))
         return NULL;
     zr_step_set_live(plan, step, number);
@@ -325,10 +326,10 @@ struct zr_executor_plan *zr_executor_plan_at(const struct zr_arena *arena, size_
 
 /* False: a page under the step's place is under a late block at another address. The place itself is clear of
  * late blocks. */
-bool zr_pages_clear_of_late(const struct zr_arena *arena, const struct zr_executor_sequence *sequence,
-                            const struct zr_plan_slot *slot);
+bool zr_pages_clear_of_overdue(const struct zr_arena *arena, const struct zr_executor_sequence *sequence,
+                               const struct zr_plan_slot *slot);
 /* The block is late from now on, or no longer. */
-void zr_pages_count_late(const struct zr_arena *arena, const struct zr_plan_slot *slot, bool late);
+void zr_pages_count_overdue(const struct zr_arena *arena, const struct zr_plan_slot *slot, bool overdue);
 /* Maps what is not mapped under the step's place. A failure leaves the counters as they were. */
 zr_result zr_pages_map(struct zr_arena *arena, const struct zr_plan_slot *slot);
 /* Marks the pages that blocks touch, and all granules of the region that those lie under, in busy_pages and
@@ -340,7 +341,7 @@ zr_result zr_pages_unmap(struct zr_arena *arena, struct zr_executor_plan *plan, 
                          size_t *bytes);
 /* Unmaps all, before the region becomes free space. False: something stays, and the region cannot. */
 bool zr_pages_leave(struct zr_arena *arena, struct zr_executor_plan *plan);
-/* No block has a page twice. Uses late_counts as scratch, and leaves it clear. */
+/* No block has a page twice. Uses overdue_counts as scratch, and leaves it clear. */
 bool zr_pages_are_good(const struct zr_arena *arena, const struct zr_executor_plan *plan);
 zr_result zr_pages_check(const struct zr_arena *arena, const struct zr_executor_plan *plan);
 

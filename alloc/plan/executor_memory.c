@@ -17,7 +17,7 @@ static struct zr_stretch region_of(const struct zr_arena *arena, const struct zr
 }
 
 /* The next mapping that touches granules of `where`, that was never notified: no step has it. NULL: none. */
-static const struct zr_mapping *next_owed(const struct zr_arena *arena, struct zr_stretch where)
+static const struct zr_mapping *next_incomplete(const struct zr_arena *arena, struct zr_stretch where)
 {
     size_t at = where.first;
     while ((at = zr_granules_next(arena->granules, at, where.end, true)) < where.end) {
@@ -37,30 +37,30 @@ static struct zr_stretch granules_of(const struct zr_arena *arena, const struct 
 
 bool zr_executor_collect(struct zr_arena *arena, struct zr_executor_plan *plan, struct zr_stretch where)
 {
-    const struct zr_mapping *owed;
+    const struct zr_mapping *incomplete;
     struct zr_handle_list list = {0};
     struct zr_handle *handle;
     bool all = true;
-    while ((owed = next_owed(arena, where))) {
-        struct zr_bounds extent = {owed->offset_bytes, owed->handle->bytes};
+    while ((incomplete = next_incomplete(arena, where))) {
+        struct zr_bounds extent = {incomplete->offset_bytes, incomplete->handle->bytes};
         size_t bytes;
-        where.first = granules_of(arena, owed).end;
+        where.first = granules_of(arena, incomplete).end;
         all &= zr_unmap(arena, extent, extent.bytes, &list, &bytes) == ZR_OK;
     }
     while ((handle = zr_handle_list_pop(&list)))
         zr_granule_cache_put(&arena->granule_cache, handle);
-    plan->owed = next_owed(arena, region_of(arena, plan)) != NULL;
+    plan->must_remap = next_incomplete(arena, region_of(arena, plan)) != NULL;
     return all;
 }
 
-bool zr_executor_owes(const struct zr_arena *arena, size_t offset_bytes)
+bool zr_executor_must_remap(const struct zr_arena *arena, size_t offset_bytes)
 {
     const struct zr_executor *executor = arena->executor;
     const struct zr_executor_plan *plan = executor ? executor->plan : NULL;
     if (executor && !plan)
         plan = executor->retired;
     for (; plan; plan = plan == executor->plan ? executor->retired : plan->next)
-        if ((plan->pages_count > 0 || plan->owed) && offset_bytes >= plan->region->offset_bytes &&
+        if ((plan->pages_count > 0 || plan->must_remap) && offset_bytes >= plan->region->offset_bytes &&
             offset_bytes < zr_extent_end(plan->region))
             return true;
     return false;
@@ -82,9 +82,9 @@ static void mark_busy(const struct zr_arena *arena, struct zr_executor_plan *pla
         struct zr_stretch under = zr_granules_under(arena, &plan->slots[i].extent);
         zr_granules_set(plan->busy, under.first - first, under.end - first, true);
     }
-    const struct zr_mapping *owed;
-    while (plan->owed && (owed = next_owed(arena, region))) {
-        struct zr_stretch under = granules_of(arena, owed);
+    const struct zr_mapping *incomplete;
+    while (plan->must_remap && (incomplete = next_incomplete(arena, region))) {
+        struct zr_stretch under = granules_of(arena, incomplete);
         zr_granules_set(plan->busy, under.first - first, under.end - first, true);
         region.first = under.end;
     }
@@ -153,7 +153,7 @@ size_t zr_executor_give_back_of(struct zr_arena *arena, struct zr_executor_plan 
     struct zr_handle *handle;
     size_t all_bytes = 0, granule = arena->granule_bytes;
     struct zr_stretch idle = {0, plan->region->offset_bytes / granule};
-    if (plan->owed)
+    if (plan->must_remap)
         zr_executor_collect(arena, plan, region_of(arena, plan));
     mark_busy(arena, plan);
     if (next_idle(arena, plan, idle.end).first == zr_extent_end(plan->region) / granule)

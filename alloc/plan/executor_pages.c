@@ -33,11 +33,11 @@ static inline uint32_t page_at(const struct zr_arena *arena, const struct zr_exe
 
 /* ---- Late blocks --------------------------------------------------------------------------------------- */
 
-void zr_pages_count_late(const struct zr_arena *arena, const struct zr_plan_slot *slot, bool late)
+void zr_pages_count_overdue(const struct zr_arena *arena, const struct zr_plan_slot *slot, bool overdue)
 {
     struct zr_stretch under = zr_granules_under(arena, &slot->extent);
     for (size_t at = under.first; at < under.end; at++)
-        slot->plan->late_counts[page_at(arena, slot->plan, at)] += late ? 1u : UINT32_MAX;
+        slot->plan->overdue_counts[page_at(arena, slot->plan, at)] += overdue ? 1u : UINT32_MAX;
 }
 
 /* Late blocks that touch this very granule of the region: beside the place, since they do not touch it. */
@@ -45,20 +45,20 @@ static uint32_t beside_count(const struct zr_arena *arena, const struct zr_execu
                              size_t granule)
 {
     uint32_t count = 0;
-    for (const struct zr_plan_slot *late = sequence->late; late;
-         late = (const struct zr_plan_slot *)late->extent.next) {
-        struct zr_stretch under = zr_granules_under(arena, &late->extent);
+    for (const struct zr_plan_slot *overdue = sequence->overdue; overdue;
+         overdue = (const struct zr_plan_slot *)overdue->extent.next) {
+        struct zr_stretch under = zr_granules_under(arena, &overdue->extent);
         count += under.first <= granule && granule < under.end;
     }
     return count;
 }
 
-bool zr_pages_clear_of_late(const struct zr_arena *arena, const struct zr_executor_sequence *sequence,
-                            const struct zr_plan_slot *slot)
+bool zr_pages_clear_of_overdue(const struct zr_arena *arena, const struct zr_executor_sequence *sequence,
+                               const struct zr_plan_slot *slot)
 {
     struct zr_stretch under = zr_granules_under(arena, &slot->extent);
     for (size_t at = under.first; at < under.end; at++) {
-        uint32_t count = slot->plan->late_counts[page_at(arena, slot->plan, at)];
+        uint32_t count = slot->plan->overdue_counts[page_at(arena, slot->plan, at)];
         if (count > 0 && count > beside_count(arena, sequence, at))
             return false;
     }
@@ -302,12 +302,12 @@ bool zr_pages_are_good(const struct zr_arena *arena, const struct zr_executor_pl
             continue;
         struct zr_stretch under = zr_granules_under(arena, &plan->slots[i].extent);
         for (size_t at = under.first; at < under.end; at++) {
-            uint32_t *seen = &plan->late_counts[page_at(arena, plan, at)];
+            uint32_t *seen = &plan->overdue_counts[page_at(arena, plan, at)];
             good &= *seen != (uint32_t)i + 1;
             *seen = (uint32_t)i + 1;
         }
     }
-    memset(plan->late_counts, 0, plan->pages_count * sizeof *plan->late_counts);
+    memset(plan->overdue_counts, 0, plan->pages_count * sizeof *plan->overdue_counts);
     return good;
 }
 

@@ -107,7 +107,7 @@ struct zr_executor_plan *zr_executor_plan_at(const struct zr_arena *arena, size_
 
 void zr_executor_note_use(struct zr_extent *block)
 {
-    zr_step_of((const struct zr_plan_slot *)block)->apart = true;
+    zr_step_of((const struct zr_plan_slot *)block)->special_free = true;
 }
 
 /* ---- Finding ------------------------------------------------------------------------------------------- */

@@ -18,9 +18,9 @@ void zr_executor_retire(struct zr_arena *arena, struct zr_executor_plan *plan)
      * once. */
     zr_places_close(arena, plan);
     bool passed = zr_executor_wait(arena, plan);
-    if (plan->owed)
+    if (plan->must_remap)
         zr_executor_give_back_of(arena, plan, SIZE_MAX);
-    if (passed && !plan->owed && (plan->pages_count == 0 || zr_pages_leave(arena, plan)))
+    if (passed && !plan->must_remap && (plan->pages_count == 0 || zr_pages_leave(arena, plan)))
         zr_region_release(arena, plan->region);
     else
         plan->region->kind =
@@ -42,7 +42,7 @@ static void forked(struct zr_arena *arena)
 }
 
 static const struct zr_plan_calls calls = {.freed = zr_executor_free,
-                                           .asked = spare,
+                                           .spare = spare,
                                            .give_back = zr_executor_give_back,
                                            .retire_gone = zr_executor_retire_gone,
                                            .idle_bytes = zr_executor_idle_bytes,
@@ -71,7 +71,7 @@ static zr_result create_executor(struct zr_arena *arena)
 
 /* While a plan or an observer is active, all threads allocate from the first stripe, the only one that they
  * see. With the lock. */
-static void note_total(struct zr_arena *arena)
+static void update_unstriped(struct zr_arena *arena)
 {
     struct zr_executor *executor = arena->executor;
     bool unstriped = executor->plan || executor->observer;
@@ -181,7 +181,7 @@ static void index_ngrams(struct zr_executor_plan *made)
         for (struct zr_plan_slot *slot = sequence->slots; slot < sequence->end; slot++) {
             uint32_t hashes[ZR_EXECUTOR_RECENT];
             struct zr_plan_slot *back = slot;
-            for (unsigned i = ZR_EXECUTOR_RECENT; i-- > 0; back = zr_step_back(sequence, back))
+            for (unsigned i = ZR_EXECUTOR_RECENT; i-- > 0; back = zr_step_previous(sequence, back))
                 hashes[i] = back->hash;
             uint32_t ngram = zr_executor_ngram(hashes);
             for (size_t probe = 0; probe < ZR_EXECUTOR_PROBES; probe++) {
@@ -198,7 +198,7 @@ static void index_ngrams(struct zr_executor_plan *made)
 /* How the copy is laid out, in one piece of pages: offsets of the arrays. */
 struct layout {
     size_t steps, slots, places, sequences, live, busy, handles, busy_pages, due_counts, due, ngrams, pages,
-        late_counts, end;
+        overdue_counts, end;
     size_t ngrams_count;
 };
 
@@ -219,8 +219,8 @@ static struct layout lay_out(const struct zr_arena *arena, const struct zr_plan 
     at.due = at.due_counts + zr_round_up(plan->steps_count, 2) * sizeof(uint32_t);
     at.ngrams = at.due + zr_round_up(plan->steps_count, 2) * sizeof(uint32_t);
     at.pages = at.ngrams + at.ngrams_count * sizeof(uint32_t);
-    at.late_counts = at.pages + (plan->pages ? granules : 0) * sizeof(uint32_t);
-    at.end = at.late_counts + plan->pages_count * sizeof(uint32_t);
+    at.overdue_counts = at.pages + (plan->pages ? granules : 0) * sizeof(uint32_t);
+    at.end = at.overdue_counts + plan->pages_count * sizeof(uint32_t);
     return at;
 }
 
@@ -257,10 +257,10 @@ static struct zr_plan_slot slot_of(const struct zr_arena *arena, const struct zr
 
 static void note_stream(struct zr_executor_plan *made, uint64_t stream)
 {
-    size_t i = 0, most = made->streams_count;
-    while (i < most && i < ZR_EXECUTOR_STREAMS && made->streams[i] != stream)
+    size_t i = 0, count = made->streams_count;
+    while (i < count && i < ZR_EXECUTOR_STREAMS && made->streams[i] != stream)
         i++;
-    if (i < most)
+    if (i < count)
         return; /* known, or one of too many */
     if (i < ZR_EXECUTOR_STREAMS)
         made->streams[i] = stream;
@@ -314,7 +314,7 @@ static struct zr_executor_plan *copy_plan(const struct zr_arena *arena, const st
                                       .pages_count = plan->pages_count,
                                       .pages = (uint32_t *)(pages + at.pages),
                                       .handles = (struct zr_handle **)(pages + at.handles),
-                                      .late_counts = (uint32_t *)(pages + at.late_counts),
+                                      .overdue_counts = (uint32_t *)(pages + at.overdue_counts),
                                       .busy_pages = (uint64_t *)(pages + at.busy_pages)};
     if (plan->pages)
         memcpy(made->pages, plan->pages, plan->region_bytes / arena->granule_bytes * sizeof *plan->pages);
@@ -409,7 +409,7 @@ static zr_result put_in_force(struct zr_arena *arena, struct zr_executor_plan *m
     /* Granules under the new region and of the old region go to the first request that needs them. */
     zr_executor_give_back(arena);
     zr_executor_begin_pass(arena);
-    note_total(arena);
+    update_unstriped(arena);
     return ZR_OK;
 }
 
@@ -489,7 +489,7 @@ zr_result zr_arena_observe(zr_arena *arena, const struct zr_observer *observer, 
         arena->executor->observer = observer;
         arena->executor->state = state;
         arena->executor->awake = observer != NULL;
-        note_total(arena);
+        update_unstriped(arena);
     }
     zr_lock_release(&arena->lock);
     return result;
@@ -600,7 +600,7 @@ static bool in_time(const struct zr_executor_plan *plan, const struct zr_executo
     ptrdiff_t count = sequence->end - sequence->slots;
     for (const struct zr_plan_slot *slot = sequence->slots; slot < sequence->end; slot++) {
         ptrdiff_t age = sequence->cursor - slot + (sequence->cursor <= slot ? count : 0); /* 1 to count */
-        if (zr_slot_live(plan, slot) && !slot->late && (size_t)age > slot->alive_count)
+        if (zr_slot_live(plan, slot) && !slot->overdue && (size_t)age > slot->alive_count)
             return false;
     }
     return true;
@@ -608,7 +608,7 @@ static bool in_time(const struct zr_executor_plan *plan, const struct zr_executo
 
 static zr_result check_one(struct zr_arena *arena, const struct zr_executor_plan *plan)
 {
-    size_t live_count = 0, late_count = 0;
+    size_t live_count = 0, overdue_count = 0;
     for (size_t i = 0; i < plan->slots_count; i++) {
         const struct zr_plan_slot *slot = &plan->slots[i];
         bool freed, live = zr_slot_live(plan, slot);
@@ -619,8 +619,8 @@ static zr_result check_one(struct zr_arena *arena, const struct zr_executor_plan
             return zr_fail(ZR_ERR_CORRUPT, "%u blocks due at step %zu are live; the counter has %u",
                            due_count, i, plan->due_counts[i]);
         live_count += live;
-        late_count += slot->late;
-        if (slot->late && !live)
+        overdue_count += slot->overdue;
+        if (slot->overdue && !live)
             return zr_fail(ZR_ERR_CORRUPT, "the planned block of step %zu is overdue and not live", i);
         if (live && slot->extent.kind == ZR_EXTENT_PLANNED &&
             (!slot->placed || zr_block_exact(arena, slot->extent.offset_bytes, &freed) != &slot->extent))
@@ -633,7 +633,7 @@ static zr_result check_one(struct zr_arena *arena, const struct zr_executor_plan
         struct zr_stretch under = zr_granules_under(arena, &slot->extent);
         if (!zr_granules_all_mapped(arena->granules, under.first, under.end))
             return zr_fail(ZR_ERR_CORRUPT, "step %zu is marked as mapped and is not mapped", i);
-        for (size_t at = under.first; plan->owed && at < under.end; at++)
+        for (size_t at = under.first; plan->must_remap && at < under.end; at++)
             if (!zr_range_mapping(arena->range, at * arena->granule_bytes)->notified)
                 return zr_fail(ZR_ERR_CORRUPT, "step %zu is marked as mapped and has no access", i);
     }
@@ -647,9 +647,9 @@ static zr_result check_one(struct zr_arena *arena, const struct zr_executor_plan
         if (plan == arena->executor->plan && !in_time(plan, sequence))
             return zr_fail(ZR_ERR_CORRUPT,
                            "a planned block outlives its lifetime and is not in the overdue list");
-        late_count -= sequence->late_count;
+        overdue_count -= sequence->overdue_count;
     }
-    if (late_count != 0)
+    if (overdue_count != 0)
         return zr_fail(ZR_ERR_CORRUPT, "the overdue blocks of a plan differ from its lists");
     if (plan != arena->executor->plan && live_count != plan->live_count)
         return zr_fail(ZR_ERR_CORRUPT, "%zu planned blocks are live; the counter has %zu", live_count,
