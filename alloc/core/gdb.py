@@ -73,7 +73,7 @@ class Plan:
 
 
 class PlanInForce:
-    """struct zr_executor_plan: a plan that an arena follows, or has followed."""
+    """struct zr_executor_plan: a plan that an arena executes, or has executed."""
 
     def __init__(self, value):
         self.value = value

@@ -1,15 +1,16 @@
 /* executor.c: serves allocations from a plan. Uses executor_plan.c, region.c and supply.c.
  *
- * Each sequence has a cursor into its circular list of steps. A request that is the step at the cursor, or
- * one close by, or one to which the last few unknown requests lead, gets that step's place; any other is a
- * unplanned allocation and takes the dynamic path, the plan staying in force. That the order of frees is as
- * it was learned is never assumed: each step knows which blocks are to be gone when it comes, and one that is
- * not is late until it goes. While a sequence has nothing late, every live block of it is within the time
- * that the plan gave it, so no two share addresses; else a place is compared with each late block first. So a
- * plan that is out of date costs memory, not correctness.
+ * Each sequence has a cursor into its circular list of steps. A request gets the place of a step if it is the
+ * step at the cursor, a step close to the cursor, or a step to which the last unknown requests lead. Any
+ * other request is unplanned: it takes the dynamic path, and the plan stays in force.
  *
- * The region's granules are mapped when a step first needs them and stay, so a step that repeats maps
- * nothing. A slot remembers the region's count of unmaps at which it saw all its granules mapped. */
+ * The executor never assumes the order of frees. Each step knows which blocks must be free when the step is
+ * reached; a block that is still live then is overdue until it is freed. While a sequence has no overdue
+ * blocks, each live block is within its planned lifetime, so no two blocks share addresses. Otherwise a place
+ * is compared with each overdue block before it is used. So an outdated plan costs memory, not correctness.
+ *
+ * The region's granules are mapped when a step first needs them and stay mapped, so a repeated step maps
+ * nothing. A step remembers the region's unmap count (epoch) at which all of its granules were mapped. */
 #include "alloc/plan/executor_internal.h"
 
 #include <string.h>
@@ -21,11 +22,11 @@
 #include "alloc/core/supply.h"
 
 enum {
-    WINDOW = 32,      /* steps that are looked at on either side of the cursor */
-    ALIKE_MAX = 512,  /* steps that are alike, looked at for a place */
-    ALIKE = 16,       /* steps in a row, compared with what is live */
-    NEAR = 8,         /* of them, close enough for two to have changed places */
-    OVERDUE_MAX = 64, /* late blocks that a place is compared with; with more the plan has no use */
+    WINDOW = 32,      /* steps searched on either side of the cursor */
+    ALIKE_MAX = 512,  /* steps with the same hash, searched for an unused place */
+    ALIKE = 16,       /* consecutive steps that are compared with the live blocks */
+    NEAR = 8,         /* steps on either side of the cursor, searched for another step with the same hash */
+    OVERDUE_MAX = 64, /* overdue blocks that a place is compared with; with more, no place is used */
 };
 
 /* ---- Threads ------------------------------------------------------------------------------------------- */
@@ -84,7 +85,7 @@ struct zr_executor_sequence *zr_executor_sequence_of(struct zr_executor_plan *pl
     return NULL;
 }
 
-/* The slot whose step and those before it are the sequence's recent requests; NULL: none known. */
+/* The slot whose step, with the steps before it, matches the sequence's recent requests; NULL: none known. */
 static struct zr_plan_slot *find_recent(const struct zr_executor_plan *plan,
                                         const struct zr_executor_sequence *sequence)
 {
@@ -107,7 +108,7 @@ static struct zr_plan_slot *find_recent(const struct zr_executor_plan *plan,
     return NULL;
 }
 
-/* Whether it is the only step near the cursor that is like this request. */
+/* Whether at most one step near the cursor has this hash. */
 static bool is_unique_nearby(const struct zr_executor_sequence *sequence, uint32_t hash)
 {
     struct zr_plan_slot *ahead = sequence->cursor, *behind = sequence->cursor;
@@ -120,9 +121,9 @@ static bool is_unique_nearby(const struct zr_executor_sequence *sequence, uint32
     return count <= 1;
 }
 
-/* Whether a step so close by is taken for the request at once. One of the cursor's own thread and stream
- * comes in order, but for two that change places, so that a single request like it is rather an unplanned
- * allocation; two in a row are none. */
+/* Whether a matching step near the cursor is accepted at once. Requests of the cursor's thread and stream
+ * arrive in order, except that two neighbours may swap, so a single request that matches another step is more
+ * likely unplanned. A second consecutive match is accepted. */
 static bool is_likely(const struct zr_executor_sequence *sequence, const struct zr_plan_slot *slot,
                       size_t distance, const uint32_t *before)
 {
@@ -134,7 +135,8 @@ static bool is_likely(const struct zr_executor_sequence *sequence, const struct 
     return before && zr_step_previous(sequence, (struct zr_plan_slot *)slot)->hash == *before;
 }
 
-/* The request is not the step at the cursor: another step close by, else where the last requests lead to. */
+/* Finds the step of a request that is not the step at the cursor: a step close to the cursor, or the step to
+ * which the last unknown requests lead. NULL: the request is unplanned. */
 static struct zr_plan_slot *resync(struct zr_executor_plan *plan, struct zr_executor_sequence *sequence,
                                    const struct zr_request *request, size_t alignment, uint32_t thread)
 {
@@ -142,7 +144,7 @@ static struct zr_plan_slot *resync(struct zr_executor_plan *plan, struct zr_exec
     size_t reach_max = (size_t)(sequence->end - sequence->slots) / 2;
     uint32_t last = sequence->recent[ZR_EXECUTOR_RECENT - 1];
     if (sequence->missed != sequence->cursor)
-        sequence->recent_count = 0; /* there have been steps in between */
+        sequence->recent_count = 0; /* a step was matched since the last unknown request */
     const uint32_t *before = sequence->recent_count > 0 ? &last : NULL;
     for (size_t i = 0; i < WINDOW && i < reach_max; i++) {
         ahead = zr_step_next(sequence, ahead);
@@ -197,7 +199,7 @@ static void clear_overdue(const struct zr_arena *arena, struct zr_executor_seque
     sequence->overdue_count--;
 }
 
-/* The step's time has come: what should be gone and is not is late. */
+/* Reaches the step: blocks that must be free at this step and are live become overdue. */
 static inline void reach(const struct zr_arena *arena, const struct zr_executor_plan *plan,
                          struct zr_executor_sequence *sequence, const struct zr_plan_slot *slot)
 {
@@ -208,7 +210,8 @@ static inline void reach(const struct zr_arena *arena, const struct zr_executor_
             mark_overdue(arena, sequence, plan->slots + plan->due[i]);
 }
 
-/* The cursor goes somewhere else than on: what is live outside of its time there is late. */
+/* Moves the cursor to another step; blocks that are live outside their planned lifetime there become overdue.
+ */
 static void jump(const struct zr_arena *arena, const struct zr_executor_plan *plan,
                  struct zr_executor_sequence *sequence, struct zr_plan_slot *to)
 {
@@ -243,28 +246,27 @@ void zr_arena_rewind_plan(zr_arena *arena)
     zr_lock_release(&arena->lock);
 }
 
-/* How many of the last steps, as far back as all are alike, fit what is live if each block is not its slot's
- * step but the one `by` before it. */
-static unsigned fit_of(const struct zr_executor_sequence *sequence, struct zr_plan_slot *next, int by)
+/* Counts the last steps with the hash of `next` that agree with the live blocks. `shift`: each slot's block
+ * belongs to the step before the slot's own. */
+static unsigned fit_of(const struct zr_executor_sequence *sequence, struct zr_plan_slot *next, bool shift)
 {
     unsigned fit = 0;
     uint32_t age = 1;
     struct zr_plan_slot *slot = zr_step_previous(sequence, next);
     for (; age <= ALIKE && slot->hash == next->hash; age++, slot = zr_step_previous(sequence, slot)) {
-        const struct zr_plan_slot *shifted = by == 0  ? slot
-                                             : by > 0 ? zr_step_previous(sequence, slot)
-                                                      : zr_step_next(sequence, slot);
-        fit += shifted->hash == next->hash && zr_slot_live(slot->plan, slot) == (age < shifted->alive_count);
+        const struct zr_plan_slot *own = shift ? zr_step_previous(sequence, slot) : slot;
+        fit += own->hash == next->hash && zr_slot_live(slot->plan, slot) == (age < own->alive_count);
     }
     return fit;
 }
 
-/* Among steps that are alike an unplanned allocation takes the place of one, and each after it that of the
- * next. What is live when it should not be tells: the request is the step before the one that is next. */
+/* Whether an unplanned request took the place of a step with the same hash, so that each later request took
+ * the place of the following step. In that case the live blocks fit the steps better when they are shifted by
+ * one, and the current request is the step before `next`. */
 static bool is_off_by_one(const struct zr_executor_sequence *sequence, struct zr_plan_slot *next)
 {
     return zr_step_previous(sequence, next)->hash == next->hash &&
-           fit_of(sequence, next, 1) > fit_of(sequence, next, 0);
+           fit_of(sequence, next, true) > fit_of(sequence, next, false);
 }
 
 /* ---- Passes -------------------------------------------------------------------------------------------- */
@@ -319,7 +321,7 @@ static bool clear_of_overdue(const struct zr_arena *arena, const struct zr_execu
     return slot->plan->pages_count == 0 || zr_pages_clear_of_overdue(arena, sequence, slot);
 }
 
-/* Maps what is not mapped under the step's place; false if that cannot be. */
+/* Maps the unmapped granules under the step's place. False: mapping failed. */
 static bool map_slot(struct zr_arena *arena, struct zr_plan_slot *slot)
 {
     struct zr_stretch under = zr_granules_under(arena, &slot->extent);
@@ -376,13 +378,13 @@ static void withdraw(struct zr_arena *arena, struct zr_executor_sequence *sequen
 {
     struct zr_executor_plan *plan = slot->plan;
     zr_step_leave(plan, zr_step_of(slot));
-    if (slot->overdue) /* others have come to where it was to be gone */
+    if (slot->overdue) /* steps at which the block must be free were reached while the lock was released */
         clear_overdue(arena, sequence, slot);
     zr_step_clear_live(plan, zr_step_of(slot), slot->number);
     zr_step_of(slot)->special_free = false;
 }
 
-/* The step is known; whether its place can be had. */
+/* Allocates the block of a known step. NULL: the place cannot be used. */
 static struct zr_extent *allocate_step(struct zr_arena *arena, struct zr_executor_sequence *sequence,
                                        struct zr_plan_slot *slot)
 {
@@ -411,14 +413,14 @@ static struct zr_extent *allocate_step(struct zr_arena *arena, struct zr_executo
     return block;
 }
 
-/* Whether there is memory for the plan beside what is in use now. What streams may still work on is on its
- * way: the events that are recorded here tell when. */
+/* Whether the plan's memory fits beside the memory in use. Memory that streams may still use counts as free,
+ * because zr_streams_poll() records the events that release it. */
 static bool has_room(struct zr_arena *arena, const struct zr_executor_plan *plan)
 {
     size_t limit_bytes = arena->first_stripe->peak_reserved_bytes;
     limit_bytes = limit_bytes > plan->start_bytes ? limit_bytes : plan->start_bytes;
     if (arena->live_bytes + arena->executor->counts.memory_bytes > limit_bytes)
-        return false; /* whatever else */
+        return false; /* live bytes alone exceed the limit */
     zr_arena_flush_quick(arena);
     if (arena->asynchronous)
         zr_streams_poll(arena);
@@ -428,8 +430,8 @@ static bool has_room(struct zr_arena *arena, const struct zr_executor_plan *plan
     return used_bytes + arena->executor->counts.memory_bytes <= limit_bytes;
 }
 
-/* Whether the first seen step of a sequence may use its place. Where there are other sequences, what they
- * hold at this point is unknown: each sequence starts with its first step, where its live bytes are least. */
+/* Whether a deferred sequence may start at this step. With several sequences, the bytes that the others hold
+ * are unknown, so each sequence starts at its first step, where its live bytes are lowest. */
 static bool start_sequence(struct zr_arena *arena, struct zr_executor_plan *plan,
                            struct zr_executor_sequence *sequence, const struct zr_plan_slot *slot)
 {
@@ -513,7 +515,7 @@ void zr_executor_free(struct zr_arena *arena, struct zr_extent *block)
     zr_step_clear_live(plan, zr_step_of(slot), slot->number);
     zr_step_of(slot)->special_free = false;
     if (__builtin_expect(block->kind != ZR_EXTENT_PLANNED, 0)) {
-        /* Other streams used it: while it waited for them it was in their list. */
+        /* The block was used by other streams and waited in their queues, which changed these fields. */
         block->kind = ZR_EXTENT_PLANNED;
         block->slack_bytes = (uint32_t)(block->bytes - slot->requested_bytes);
     }
@@ -533,6 +535,6 @@ void zr_executor_retire_gone(struct zr_arena *arena)
         }
         *link = plan->next;
         zr_executor_retire(arena, plan);
-        link = &executor->retired; /* the lock was open */
+        link = &executor->retired; /* zr_executor_retire() released the lock, so the list may have changed */
     }
 }

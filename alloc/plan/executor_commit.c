@@ -1,4 +1,4 @@
-/* executor_commit.c: what a plan has made idle goes back to the driver. Uses supply.c. */
+/* executor_commit.c: returns memory that a plan made idle to the driver. Uses supply.c. */
 #include "alloc/base/error.h"
 #include "alloc/plan/executor_internal.h"
 #include "alloc/base/option.h"
@@ -6,10 +6,10 @@
 #include "alloc/core/space.h"
 #include "alloc/core/supply.h"
 
-enum { TRIMMED_GRANULES = 16 }; /* given back in one hold of the lock */
+enum { TRIMMED_GRANULES = 16 }; /* released per hold of the lock */
 
-/* Gives back idle memory and releases the lock in between, so that no thread waits for all of it. False: the
- * plan was replaced meanwhile. */
+/* Trims idle memory and releases the lock in between, so that other threads wait for a few granules at most.
+ * False: the plan was replaced meanwhile. */
 static bool trim_all(struct zr_arena *arena, const struct zr_executor *executor)
 {
     uint64_t plans_count = executor->counts.plans_count;
@@ -28,9 +28,9 @@ static bool trim_all(struct zr_arena *arena, const struct zr_executor *executor)
 
 static void commit(struct zr_arena *arena, struct zr_executor *executor)
 {
-    zr_arena_flush_quick(arena); /* what waits to be asked for again is no longer of use there */
+    zr_arena_flush_quick(arena); /* the plan serves the requests for which these blocks were kept */
     if (arena->asynchronous)
-        zr_streams_wait(arena); /* once for a plan: what streams still use cannot be trimmed */
+        zr_streams_wait(arena); /* once per plan: memory that streams still use cannot be trimmed */
     executor->committed = trim_all(arena, executor);
 }
 

@@ -1,11 +1,4 @@
-/* executor_internal.h: the follower's records, shared by the files that work on them. Private to alloc/.
- *
- *   executor.c         the step that a request is, and its place; here: the step that comes next, and a free
- *   executor_plan.c    plans in and out of force, the observer, the checks
- *   executor_memory.c  granules that regions do not need
- *   executor_commit.c  what a plan has made idle
- *   executor_pages.c   granules of regions that lie at several addresses
- *   executor_places.c  blocks by address */
+/* executor_internal.h: the plan executor's records, shared by its files. Private to alloc/. */
 #ifndef ZR_EXECUTOR_INTERNAL_H
 #define ZR_EXECUTOR_INTERNAL_H
 
@@ -13,68 +6,69 @@
 #include "alloc/core/calls.h"
 
 enum {
-    ZR_EXECUTOR_RECENT = 4,   /* requests in a row that tell where a sequence is */
-    ZR_EXECUTOR_PROBES = 8,   /* in the table of places */
-    ZR_EXECUTOR_LOST = 32,    /* unplanned allocations in a row that end a pass */
-    ZR_EXECUTOR_STREAMS = 16, /* of a plan, that are waited for one by one */
+    ZR_EXECUTOR_RECENT = 4,   /* consecutive unknown requests that identify a position in a sequence */
+    ZR_EXECUTOR_PROBES = 8,   /* entries searched in the table of n-grams */
+    ZR_EXECUTOR_LOST = 32,    /* consecutive unplanned allocations that end a pass */
+    ZR_EXECUTOR_STREAMS = 16, /* streams of a plan that are waited for one by one */
 };
 
-/* What the usual allocation and free read of a step: a cache line of its own, in the order of the plan, so
- * that the processor fetches ahead what comes next. Its block's extent is not looked at. */
+/* The fields of a step that the common allocation and free read. Steps lie in the order of the plan, one per
+ * cache line, so the processor prefetches the next one. The common case does not read the block's extent. */
 struct zr_step {
     _Alignas(64) size_t requested_bytes;
     size_t bytes;
     uint64_t stream;
     size_t offset_bytes;
-    uint64_t seen_epoch; /* plan->epoch when its granules were last seen mapped; 0: never */
+    uint64_t seen_epoch; /* plan->epoch when all granules were last known to be mapped; 0: never */
     uint32_t thread;
-    uint32_t place, rank; /* where its block is entered: of plan->places, and by address */
-    uint32_t due_at;      /* the number of the step when its block is to be gone */
+    uint32_t place, rank; /* indices into plan->places and plan->ranks */
+    uint32_t due_at;      /* the step at which this step's block must be free */
     uint8_t tag;
     uint8_t alignment_shift;
-    bool special_free; /* the block's free is not the usual one: it is late, or other streams use it */
+    bool special_free; /* the free takes the general path: overdue, or other streams use the block */
 };
 
-/* A step and the block on it. */
+/* A step's block. */
 struct zr_plan_slot {
-    /* As it will be asked for: kind ZR_EXTENT_PLANNED, place, requested bytes, stream, tag. Never changes
-     * while the plan is in force, so readers without a lock may hold it. previous and next: among the
-     * sequence's late ones. */
+    /* Kind ZR_EXTENT_PLANNED, place, size, stream and tag of the block. These never change while the plan is
+     * in force, so readers without a lock may hold a pointer. previous and next link the sequence's overdue
+     * blocks. */
     _Alignas(64) struct zr_extent extent;
     struct zr_executor_plan *plan;
-    uint32_t number; /* among plan->slots and plan->steps */
+    uint32_t number; /* index into plan->slots and plan->steps */
     bool placed;
-    bool overdue; /* live outside of its time */
+    bool overdue; /* live outside its planned lifetime */
     uint32_t hash;
-    uint32_t alive_count; /* freed before so many steps on, counted from this one */
-    uint32_t alike;       /* the number of the slot before it, round the sequence, that has the same hash */
-    uint32_t due_first, due_end; /* of plan->due: the slots that are to be free when this step comes */
+    uint32_t alive_count;        /* planned lifetime, in steps from this one */
+    uint32_t alike;              /* the previous slot with the same hash, circular in the sequence */
+    uint32_t due_first, due_end; /* range in plan->due: slots that must be free at this step */
     size_t requested_bytes;
 };
 
-/* An address at which steps of the plan have their blocks, one at a time. In a table that is hashed by the
- * address and never changes but for who is there; see executor_places.c. */
+/* An address at which the plan places blocks, one at a time: an entry of a hash table whose keys never
+ * change. See executor_places.c. */
 struct zr_plan_start {
-    uint32_t unit;          /* from the start of the region, modulo 2^32 */
-    _Atomic uint32_t state; /* enum zr_start_state, or that and the number of the slot whose block is there */
+    uint32_t unit; /* from the start of the region, modulo 2^32 */
+    /* enum zr_start_state, or ZR_START_FIRST plus the number of the slot whose block lies here */
+    _Atomic uint32_t state;
 };
 
 enum zr_start_state {
-    ZR_START_NONE = 0, /* the table ends a search here */
+    ZR_START_NONE = 0, /* empty entry, which ends a search */
     ZR_START_NEW,
     ZR_START_FREED,
-    ZR_START_FIRST, /* and a slot's number */
+    ZR_START_FIRST, /* plus a slot's number */
 };
 
-/* The same by address. */
+/* A place in the list that is sorted by address. */
 struct zr_plan_rank {
     size_t offset_bytes; /* from the start of the region */
     uint32_t place;
-    uint32_t number; /* of a slot there; while the table is made */
+    uint32_t number; /* a slot with this place; used while the table is built */
 };
 
-/* The zone of a plan's cover. By this readers know it: a block's zone stays as it is, its kind changes when
- * it is freed under their eyes. */
+/* The zone of a plan's cover, by which readers recognise it. A reader cannot use the kind, which changes when
+ * a block is freed. */
 enum { ZR_ZONE_REGION = ZR_ZONE_COUNT + 1 };
 
 struct zr_executor_sequence {
@@ -83,78 +77,77 @@ struct zr_executor_sequence {
     size_t overdue_count;
     uint32_t thread;
     bool any, any_stream;
-    bool deferred; /* its steps have no places yet: it waits for memory, or for its first step */
+    bool deferred; /* no places used yet: the sequence waits for memory, or for its first step */
     uint64_t stream;
-    uint32_t recent[ZR_EXECUTOR_RECENT]; /* hashes of the last requests in a row that were not steps */
+    uint32_t recent[ZR_EXECUTOR_RECENT]; /* hashes of the last consecutive requests that matched no step */
     uint32_t recent_count;
-    struct zr_plan_slot *missed; /* the cursor at the last of them */
+    struct zr_plan_slot *missed; /* the cursor at the last unknown request */
 };
 
 struct zr_executor_plan {
-    /* The region as the arena's index has it, in zone ZR_ZONE_REGION: what leads readers here. Empty until it
-     * is entered. */
+    /* The region's entry in the arena's index, in zone ZR_ZONE_REGION, which leads readers to the plan. Empty
+     * until the entry is inserted. */
     _Alignas(64) struct zr_extent cover;
     struct zr_step *steps;
     struct zr_plan_slot *slots;
-    uint8_t *live;        /* by slot: 1 while its block is */
-    uint32_t *due_counts; /* by step: how many of the slots that are to be free when it comes are live */
+    uint8_t *live;        /* by slot: 1 while its block is live */
+    uint32_t *due_counts; /* by step: live slots that must be free at this step */
     uint32_t *due;
     struct zr_plan_start *places;
-    unsigned places_shift;      /* of a hash of 64 bits */
-    _Atomic uint64_t *occupied; /* bit per rank: a block is entered there */
-    uint64_t epoch;             /* of unmaps in the region, from 1 */
+    unsigned places_shift;      /* shift of a 64-bit hash */
+    _Atomic uint64_t *occupied; /* by rank, a bit: a block begins at this address */
+    uint64_t epoch;             /* counts unmaps in the region, from 1 */
     struct zr_executor_sequence *sequences, *last_sequence;
     size_t sequences_count;
     struct zr_plan_rank *ranks;
     size_t ranks_count;
-    struct zr_executor_plan *next; /* among the retired or the dead */
-    size_t pages_bytes;            /* of this struct and all behind it */
+    struct zr_executor_plan *next; /* in the list of retired or dead plans */
+    size_t pages_bytes;            /* of this struct and the arrays behind it */
     struct zr_extent *region;
-    size_t live_count; /* once it is retired */
+    size_t live_count; /* maintained only while the plan is retired */
     size_t slots_count;
-    uint32_t
-        *ngrams; /* of ZR_EXECUTOR_RECENT hashes: the number of the slot where they end, and 1; 0: none */
+    /* A hash table of n-grams of ZR_EXECUTOR_RECENT hashes: the number of the last slot, plus 1; 0: empty. */
+    uint32_t *ngrams;
     size_t ngrams_count;
     uint64_t *busy;                        /* scratch: bit per granule of the region */
-    uint64_t streams[ZR_EXECUTOR_STREAMS]; /* of the steps, each once */
-    size_t streams_count;                  /* more than there is room for: the whole device is waited for */
-    size_t start_bytes;                    /* of struct zr_plan */
-    bool must_remap; /* without pages: the driver kept granules here, without access, for which a step failed
-                      */
+    uint64_t streams[ZR_EXECUTOR_STREAMS]; /* of the steps, without duplicates */
+    size_t streams_count; /* above ZR_EXECUTOR_STREAMS: the executor waits for the whole device */
+    size_t start_bytes;   /* as in struct zr_plan */
+    bool must_remap;      /* without pages: the driver kept granules without access after a failed step */
 
-    /* Pages: granules of memory that lie at one or more addresses of the region. */
-    size_t pages_count;         /* 0: none, each granule of the region has its own */
+    /* Pages: granules that lie at one or more addresses of the region. */
+    size_t pages_count;         /* 0: each granule of the region has its own page */
     uint32_t *pages;            /* by granule of the region */
-    struct zr_handle **handles; /* by page: NULL while it is mapped nowhere */
-    uint32_t *overdue_counts;   /* by page: granules of late blocks that it lies under */
+    struct zr_handle **handles; /* by page; NULL: mapped nowhere */
+    uint32_t *overdue_counts;   /* by page: the number of overdue blocks' granules on it */
     uint64_t *busy_pages;       /* scratch: bit per page */
 };
 
 struct zr_executor {
     struct zr_executor_plan *plan;    /* in force; NULL: none */
-    struct zr_executor_plan *retired; /* replaced, with blocks that are still live, or were until `gone` */
-    bool gone;                        /* zr_executor_retire_gone() is due */
-    struct zr_executor_plan *dead;    /* without, their records until readers have passed */
-    size_t pass_left, pass_count;     /* allocations until the pass is over, and when it began */
-    size_t unplanned_run;             /* in a row */
+    struct zr_executor_plan *retired; /* replaced plans that had live blocks when they were replaced */
+    bool gone;                        /* a retired plan has no live block; zr_executor_retire_gone() is due */
+    struct zr_executor_plan *dead;    /* replaced plans without blocks, kept until readers have finished */
+    size_t pass_left, pass_count;     /* allocations left in the pass, and allocations per pass */
+    size_t unplanned_run;             /* consecutive unplanned allocations */
     uint64_t pass_calls_count;
     struct zr_pass pass;
-    struct zr_executor_counts counts; /* planned_count: all allocations of passes that are over */
+    struct zr_executor_counts counts; /* planned_count includes all allocations of finished passes */
 
-    size_t allowed_bytes; /* reserved beside a plan, before dynamic blocks take from it */
-    bool unplanned;       /* something came beside the plan's steps when they were seen */
-    bool committed;       /* what the plan has made idle is given back */
+    size_t allowed_bytes; /* reserved bytes up to which dynamic blocks do not take granules from the plan */
+    bool unplanned;       /* the plan was made from a sequence with unplanned requests */
+    bool committed;       /* memory that the plan made idle was returned to the driver */
 
     const struct zr_observer *observer;
     void *state;
-    bool unstriped; /* the arena's threads, for the plan or the observer */
+    bool unstriped; /* all threads use the first stripe, because of the plan or the observer */
     bool awake;
     bool work_due;
 };
 
-/* Blocks of the plan that are live. */
+/* The number of the plan's live blocks. */
 size_t zr_executor_live_count(const struct zr_executor_plan *plan);
-/* The first live slot from this number on; plan->slots_count: there is none. */
+/* The first live slot at or after `number`; plan->slots_count if none. */
 size_t zr_executor_live_from(const struct zr_executor_plan *plan, size_t number);
 
 static inline bool zr_step_live(const struct zr_executor_plan *plan, size_t number)
@@ -184,10 +177,10 @@ static inline struct zr_plan_slot *zr_step_previous(const struct zr_executor_seq
     return slot == sequence->slots ? sequence->end - 1 : slot - 1;
 }
 
-/* 0: none yet. Static TLS, but so little that the library can be loaded late. */
+/* 0: not assigned. Initial-exec TLS, small enough for a library that dlopen() loads. */
 extern __thread uint32_t zr_thread_own_number __attribute__((tls_model("initial-exec")));
 
-/* Whether the step is this request. */
+/* Whether the request is this step. */
 static inline bool zr_step_matches(const struct zr_step *step, const struct zr_request *request,
                                    size_t alignment, uint32_t thread)
 {
@@ -196,7 +189,7 @@ static inline bool zr_step_matches(const struct zr_step *step, const struct zr_r
            step->thread == thread;
 }
 
-/* Whether the slot is free and its step is this request. */
+/* Whether the slot is free and the request is its step. */
 static inline bool zr_slot_serves(const struct zr_plan_slot *slot, const struct zr_request *request,
                                   size_t alignment, uint32_t thread)
 {
@@ -216,7 +209,7 @@ static inline void zr_step_clear_live(struct zr_executor_plan *plan, const struc
     plan->due_counts[step->due_at]--;
 }
 
-/* The block of the step can be found by its address from now on, and no longer. */
+/* Inserts the step's block into the table of addresses, or removes it. */
 static inline void zr_step_enter(struct zr_executor_plan *plan, const struct zr_step *step, size_t number)
 {
     atomic_store_explicit(&plan->places[step->place].state, (uint32_t)number + ZR_START_FIRST,
@@ -235,14 +228,14 @@ static inline size_t zr_place_hash(const struct zr_executor_plan *plan, size_t u
     return (size_t)(unit * UINT64_C(0x9e3779b97f4a7c15) >> plan->places_shift);
 }
 
-/* True in the plan's region. */
+/* Whether the offset lies in the plan's region. */
 static inline bool zr_plan_holds(const struct zr_executor_plan *plan, size_t offset_bytes)
 {
     return offset_bytes - plan->cover.offset_bytes < plan->cover.bytes;
 }
 
-/* The number of the slot whose block begins at the offset, in the plan's region; slots_count: none does, and
- * *freed says whether one did before. With the lock. */
+/* The number of the slot whose block begins at the offset, which lies in the plan's region. slots_count: no
+ * block begins there, and *freed tells whether an earlier block did. With the lock. */
 static inline size_t zr_plan_exact(const struct zr_executor_plan *plan, size_t offset_bytes, bool *freed)
 {
     size_t place_bytes = offset_bytes - plan->cover.offset_bytes, unit = place_bytes >> ZR_UNIT_SHIFT;
@@ -263,12 +256,12 @@ static inline size_t zr_plan_exact(const struct zr_executor_plan *plan, size_t o
     }
 }
 
-/* The sequence that hears the thread and stream, NULL if none does; the plan's last sequence from now on. */
+/* The sequence of this thread and stream, NULL if none. Sets plan->last_sequence. */
 struct zr_executor_sequence *zr_executor_sequence_of(struct zr_executor_plan *plan, uint32_t thread,
                                                      uint64_t stream);
 
-/* Whether the step is this request, which has not been checked yet: an invalid request matches no step.
- * A request that names an alignment below a unit is not recognised here. */
+/* Whether an unchecked request is this step. An invalid request matches no step. A request that names an
+ * alignment below a unit is not matched here. */
 static inline bool zr_step_matches_unchecked(const struct zr_step *step, const struct zr_request *request)
 {
     return step->requested_bytes == request->bytes && step->tag == (unsigned)request->tag &&
@@ -277,9 +270,10 @@ static inline bool zr_step_matches_unchecked(const struct zr_step *step, const s
                 : (size_t)1 << step->alignment_shift == request->alignment);
 }
 
-/* The common case of zr_executor_alloc(): the request is the next step of its sequence, its granules are
- * mapped and everybody is in time, the block of this step a lap ago too. The block is entered. NULL: it is
- * not. The sequence is the request's, or the one that was asked last. */
+/* The common case of zr_executor_alloc(): the request is the next step of its sequence, the step's granules
+ * are mapped, no block of the sequence is overdue, no block due at this step is live, and the pass does not
+ * end. Sets the block live and inserts it. NULL: the general case. `sequence` is the request's sequence or
+ * the one used last. */
 static inline __attribute__((always_inline)) struct zr_step *
 zr_executor_next(struct zr_executor *executor, struct zr_executor_sequence *sequence,
                  const struct zr_request *request)
@@ -287,7 +281,7 @@ zr_executor_next(struct zr_executor *executor, struct zr_executor_sequence *sequ
     struct zr_executor_plan *plan = executor->plan;
     size_t number = (size_t)(sequence->cursor - plan->slots);
     struct zr_step *step = &plan->steps[number];
-    /* A thread's number is never 0. A step's thread and stream are its sequence's. */
+    /* A thread number is never 0. A step has the thread and stream of its sequence. */
     if (__builtin_expect(step->thread != zr_thread_own_number, 0) ||
         __builtin_expect(step->stream != request->stream, 0) ||
         __builtin_expect(!zr_step_matches_unchecked(step, request), 0) ||
@@ -307,61 +301,63 @@ zr_executor_next(struct zr_executor *executor, struct zr_executor_sequence *sequ
 /* ---- executor_places.c -----------------------------------------------------------------------------------
  */
 
-/* The bytes that the table needs for so many steps, and what it is made of: the offset of each in them. */
+/* Offsets of the arrays in the memory of the table, and the size of the memory. */
 struct zr_places_layout {
     size_t places, ranks, occupied, end;
 };
 struct zr_places_layout zr_places_lay_out(size_t steps_count);
-/* Finds the places of the steps, whose offsets count from the start of the region. */
+/* Builds the table of places from the steps' offsets, which are relative to the region. */
 void zr_places_make(struct zr_executor_plan *plan, const struct zr_plan *from);
-/* The blocks of the plan are found by readers from now on, and no longer. The caller has reserved the index.
- */
+/* Make the plan's blocks visible to readers, and no longer visible. Before opening, the caller has reserved
+ * space in the index. */
 void zr_places_open(struct zr_arena *arena, struct zr_executor_plan *plan);
 void zr_places_close(struct zr_arena *arena, struct zr_executor_plan *plan);
-/* The plan, in force or retired, in whose region the offset lies; NULL: none. */
+/* The plan, in force or retired, whose region contains the offset; NULL: none. */
 struct zr_executor_plan *zr_executor_plan_at(const struct zr_arena *arena, size_t offset_bytes);
 
 /* ---- executor_pages.c: of a plan with pages --------------------------------------------------------------
  */
 
-/* False: a page under the step's place is under a late block at another address. The place itself is clear of
- * late blocks. */
+/* False: a page under the step's place also lies under an overdue block at another address. The caller has
+ * checked that no overdue block overlaps the place itself. */
 bool zr_pages_clear_of_overdue(const struct zr_arena *arena, const struct zr_executor_sequence *sequence,
                                const struct zr_plan_slot *slot);
-/* The block is late from now on, or no longer. */
+/* Counts the pages of a block that becomes overdue (true) or ceases to be (false). */
 void zr_pages_count_overdue(const struct zr_arena *arena, const struct zr_plan_slot *slot, bool overdue);
-/* Maps what is not mapped under the step's place. A failure leaves the counters as they were. */
+/* Maps the unmapped granules under the step's place. After a failure the counters are unchanged. */
 zr_result zr_pages_map(struct zr_arena *arena, const struct zr_plan_slot *slot);
-/* Marks the pages that blocks touch, and all granules of the region that those lie under, in busy_pages and
- * busy; returns the bytes of mapped pages that are not marked. */
+/* Marks the pages that live blocks use in busy_pages, and all granules of the region that show those pages in
+ * busy. Returns the bytes of mapped pages that are not marked. */
 size_t zr_pages_mark_busy(const struct zr_arena *arena, struct zr_executor_plan *plan);
-/* Unmaps granules of the region; pages that are mapped nowhere any more go to the cache. *bytes grows by
- * theirs. */
+/* Unmaps granules of the region. Pages without another mapping go to the cache; their bytes are added to
+ * *bytes. */
 zr_result zr_pages_unmap(struct zr_arena *arena, struct zr_executor_plan *plan, struct zr_stretch where,
                          size_t *bytes);
-/* Unmaps all, before the region becomes free space. False: something stays, and the region cannot. */
+/* Unmaps the whole region, before it becomes free space. False: some granules stay mapped, so the region
+ * cannot be released. */
 bool zr_pages_leave(struct zr_arena *arena, struct zr_executor_plan *plan);
-/* No block has a page twice. Uses overdue_counts as scratch, and leaves it clear. */
+/* Whether no block shows one page twice. Uses overdue_counts as scratch and clears it. */
 bool zr_pages_are_good(const struct zr_arena *arena, const struct zr_executor_plan *plan);
 zr_result zr_pages_check(const struct zr_arena *arena, const struct zr_executor_plan *plan);
 
 uint32_t zr_executor_hash(const struct zr_request *request, size_t alignment, uint32_t thread);
 uint32_t zr_executor_ngram(const uint32_t *hashes);
 void zr_executor_begin_pass(struct zr_arena *arena);
-/* Unmaps what the driver kept in granules of the region, into the cache; false if it keeps some of it still,
- * which no step may have. */
+/* Moves granules in `where` that the driver kept without access into the cache. False: the driver still keeps
+ * some, and no step may use them. */
 bool zr_executor_collect(struct zr_arena *arena, struct zr_executor_plan *plan, struct zr_stretch where);
-/* Waits for all that the plan's streams were given before. False: that cannot be, and what was freed in the
- * region may be in use. */
+/* Waits for the work that the plan's streams were given before the call. False: waiting failed, and memory
+ * freed in the region may still be in use. */
 bool zr_executor_wait(struct zr_arena *arena, const struct zr_executor_plan *plan);
-/* At least so many bytes of the plan's, if there are, for zr_executor_give_back(). */
+/* Releases at least wanted_bytes of the plan's granules, if the plan has that many unused; returns the bytes.
+ * See zr_executor_give_back(). */
 size_t zr_executor_give_back_of(struct zr_arena *arena, struct zr_executor_plan *plan, size_t wanted_bytes);
-/* What regions of replaced plans hold and do not use. */
+/* The unused bytes in regions of replaced plans. */
 size_t zr_executor_retired_idle_bytes(struct zr_arena *arena);
-/* The plan has no live block: its region becomes free space; the records wait for readers. */
+/* Retires a plan without live blocks: the region becomes free space; the records wait for readers. */
 void zr_executor_retire(struct zr_arena *arena, struct zr_executor_plan *plan);
-/* The arena may hold so much, and a granule, without taking from its plan; and a sixty-fourth, where there
- * was something beside the plan's steps when they were seen. */
+/* Raises allowed_bytes to `bytes` plus one granule, and plus 1/64 if the plan was made from a sequence with
+ * unplanned requests. */
 void zr_executor_allow(struct zr_arena *arena, size_t bytes);
 
 /* The granules under an extent. */

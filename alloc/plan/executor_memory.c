@@ -1,4 +1,4 @@
-/* executor_memory.c: granules that regions hold and do not need. Uses supply.c. */
+/* executor_memory.c: finds and releases unused granules of regions. Uses supply.c. */
 #include <string.h>
 
 #include "alloc/base/error.h"
@@ -16,7 +16,8 @@ static struct zr_stretch region_of(const struct zr_arena *arena, const struct zr
                                zr_extent_end(plan->region) / arena->granule_bytes};
 }
 
-/* The next mapping that touches granules of `where`, that was never notified: no step has it. NULL: none. */
+/* The next mapping in `where` that the callbacks were never notified of, so that no step can use it. NULL:
+ * none. */
 static const struct zr_mapping *next_incomplete(const struct zr_arena *arena, struct zr_stretch where)
 {
     size_t at = where.first;
@@ -66,8 +67,8 @@ bool zr_executor_must_remap(const struct zr_arena *arena, size_t offset_bytes)
     return false;
 }
 
-/* Marks the granules of the region that blocks touch, those that the driver kept, and those that are not
- * movable, in plan->busy. */
+/* Marks in plan->busy the granules of the region that live blocks touch, granules that the driver kept
+ * without access, and granules that are not movable. */
 static void mark_busy(const struct zr_arena *arena, struct zr_executor_plan *plan)
 {
     if (plan->pages_count > 0) {
@@ -96,8 +97,7 @@ static void mark_busy(const struct zr_arena *arena, struct zr_executor_plan *pla
     }
 }
 
-/* The next stretch of mapped granules from granule `at` of the range on that no block touches; empty at the
- * end. */
+/* The next range of mapped granules that no block touches, from granule `at` on; empty at the end. */
 static struct zr_stretch next_idle(const struct zr_arena *arena, const struct zr_executor_plan *plan,
                                    size_t at)
 {
@@ -116,7 +116,8 @@ static struct zr_stretch next_idle(const struct zr_arena *arena, const struct zr
     return (struct zr_stretch){end, end};
 }
 
-/* Waiting for the device does not wait for another device's streams. */
+/* Whether a step's stream belongs to another device, whose work synchronizing this device does not wait for.
+ */
 static bool used_elsewhere(const struct zr_arena *arena, const struct zr_executor_plan *plan)
 {
     for (size_t i = 0; i < plan->slots_count; i++)
@@ -125,7 +126,8 @@ static bool used_elsewhere(const struct zr_arena *arena, const struct zr_executo
     return false;
 }
 
-/* A block that others than its step's stream use is live until they have passed. */
+/* Waiting for the steps' own streams suffices: a block that other streams use stays live until they have
+ * finished. */
 bool zr_executor_wait(struct zr_arena *arena, const struct zr_executor_plan *plan)
 {
     struct zr_stream_point points[ZR_EXECUTOR_STREAMS];
@@ -158,13 +160,14 @@ size_t zr_executor_give_back_of(struct zr_arena *arena, struct zr_executor_plan 
     mark_busy(arena, plan);
     if (next_idle(arena, plan, idle.end).first == zr_extent_end(plan->region) / granule)
         return 0;
-    plan->epoch++; /* from here on no step has a place that is idle without the supply */
-    /* Streams may still work on what was freed here: no free extent has them as its owner. */
+    /* Steps now take the slow path to their places, which waits for the supply lock. */
+    plan->epoch++;
+    /* Streams may still work on blocks freed here, because a region records no owner for free space. */
     if (!zr_executor_wait(arena, plan))
         return 0;
     for (idle = next_idle(arena, plan, idle.end); idle.first < idle.end;
          idle = next_idle(arena, plan, idle.end)) {
-        size_t left = (wanted_bytes - all_bytes - 1) / granule + 1, bytes = 0; /* granules */
+        size_t left = (wanted_bytes - all_bytes - 1) / granule + 1, bytes = 0; /* in granules */
         struct zr_bounds extent = {idle.first * granule, (idle.end - idle.first) * granule};
         if (left > idle.end - idle.first)
             left = idle.end - idle.first;
@@ -174,7 +177,7 @@ size_t zr_executor_give_back_of(struct zr_arena *arena, struct zr_executor_plan 
             result = zr_pages_unmap(arena, plan, idle, &bytes);
         } else {
             result = zr_unmap(arena, extent, left * granule, &list, &bytes);
-            if (result == ZR_OK && bytes == 0) /* runs, longer than what is wanted */
+            if (result == ZR_OK && bytes == 0) /* the handle is larger than the bytes left to unmap */
                 result = zr_unmap(arena, extent, extent.bytes, &list, &bytes);
         }
         all_bytes += bytes;
@@ -200,7 +203,7 @@ void zr_executor_spare(struct zr_arena *arena, size_t missing_bytes, size_t mapp
     struct zr_executor *executor = arena->executor;
     bool over = dynamic && executor->plan && arena->reserved_bytes + missing_bytes > executor->allowed_bytes;
     size_t have_bytes = SIZE_MAX, idle_bytes = zr_space_idle_bytes(arena);
-    /* What is idle under the place itself is there already. */
+    /* Idle granules under the place itself are not missing. */
     if (executor->retired || over)
         have_bytes =
             arena->granule_cache.bytes + idle_bytes - (idle_bytes < mapped_bytes ? idle_bytes : mapped_bytes);

@@ -1,5 +1,5 @@
-/* executor_plan.c: plans come into force and go, the observer is told, the counters are checked. Uses
- * region.c and index.c. */
+/* executor_plan.c: installs and retires plans, calls the observer, checks the records. Uses region.c and
+ * index.c. */
 #include <string.h>
 
 #include "alloc/base/error.h"
@@ -11,7 +11,6 @@
 
 /* ---- Installing ---------------------------------------------------------------------------------------- */
 
-/* The region becomes free space; the records wait for readers. */
 void zr_executor_retire(struct zr_arena *arena, struct zr_executor_plan *plan)
 {
     /* Streams may still use blocks freed in the region, and a free extent without a stream is reusable at
@@ -23,8 +22,7 @@ void zr_executor_retire(struct zr_arena *arena, struct zr_executor_plan *plan)
     if (passed && !plan->must_remap && (plan->pages_count == 0 || zr_pages_leave(arena, plan)))
         zr_region_release(arena, plan->region);
     else
-        plan->region->kind =
-            ZR_EXTENT_LEAVING; /* never used again: the arena's end asks the driver once more */
+        plan->region->kind = ZR_EXTENT_LEAVING; /* never reused; destroying the arena unmaps again */
     plan->region = NULL;
     plan->next = arena->executor->dead;
     arena->executor->dead = plan;
@@ -69,8 +67,8 @@ static zr_result create_executor(struct zr_arena *arena)
     return ZR_OK;
 }
 
-/* While a plan or an observer is active, all threads allocate from the first stripe, the only one that they
- * see. With the lock. */
+/* Derives `unstriped`. While a plan or an observer is active, all threads allocate from the first stripe,
+ * because the executor sees no other stripe. With the lock. */
 static void update_unstriped(struct zr_arena *arena)
 {
     struct zr_executor *executor = arena->executor;
@@ -82,7 +80,7 @@ static void update_unstriped(struct zr_arena *arena)
     executor->unstriped = unstriped;
 }
 
-/* A block is gone before its step comes again. */
+/* Whether each planned block is freed before its step comes again. */
 static bool lifetimes_are_good(const struct zr_plan *plan, const struct zr_plan_sequence *sequence)
 {
     const struct zr_plan_step *steps = plan->steps + sequence->first;
@@ -101,7 +99,7 @@ static bool sequence_is_good(const struct zr_plan *plan, const struct zr_plan_se
            lifetimes_are_good(plan, sequence);
 }
 
-/* Of each granule of the region, one of those counted. */
+/* Whether each granule of the region has a valid page number. */
 static bool pages_are_good(const struct zr_arena *arena, const struct zr_plan *plan)
 {
     if (!plan->pages)
@@ -153,13 +151,14 @@ static zr_result check_plan(const struct zr_arena *arena, const struct zr_plan *
     return ZR_OK;
 }
 
-/* `ngrams` is scratch: the last slot of a hash, and 1. */
+/* Links the slots of equal hash. Uses `ngrams` as scratch: the number of the last slot with a hash, plus 1.
+ */
 static void link_alike(struct zr_executor_plan *made)
 {
     for (struct zr_executor_sequence *sequence = made->sequences;
          sequence < made->sequences + made->sequences_count; sequence++) {
         memset(made->ngrams, 0, made->ngrams_count * sizeof *made->ngrams);
-        /* Twice round: the first of a hash comes after the last. */
+        /* Two rounds, so that the first slot of a hash is linked to the last one. */
         for (unsigned round = 0; round < 2; round++)
             for (struct zr_plan_slot *slot = sequence->slots; slot < sequence->end; slot++) {
                 uint32_t *last = &made->ngrams[slot->hash & (made->ngrams_count - 1)];
@@ -195,7 +194,7 @@ static void index_ngrams(struct zr_executor_plan *made)
     }
 }
 
-/* How the copy is laid out, in one piece of pages: offsets of the arrays. */
+/* Offsets of the arrays in the one allocation of a copied plan. */
 struct layout {
     size_t steps, slots, places, sequences, live, busy, handles, busy_pages, due_counts, due, ngrams, pages,
         overdue_counts, end;
@@ -261,13 +260,13 @@ static void note_stream(struct zr_executor_plan *made, uint64_t stream)
     while (i < count && i < ZR_EXECUTOR_STREAMS && made->streams[i] != stream)
         i++;
     if (i < count)
-        return; /* known, or one of too many */
+        return; /* already listed, or the list has overflowed */
     if (i < ZR_EXECUTOR_STREAMS)
         made->streams[i] = stream;
     made->streams_count++;
 }
 
-/* Sorts the placed steps of each sequence by the step at which they are to be gone. */
+/* Sorts the placed steps of each sequence by the step at which their blocks must be free. */
 static void find_due(struct zr_executor_plan *made)
 {
     for (struct zr_executor_sequence *sequence = made->sequences;
@@ -280,7 +279,7 @@ static void find_due(struct zr_executor_plan *made)
             at->due_end += slot->placed;
         }
     }
-    /* From counts to where each one's end is, then down to where it begins. */
+    /* Turn the counts into ends of ranges. Filling then moves due_first down to each start. */
     uint32_t sum = 0;
     for (size_t i = 0; i < made->slots_count; i++)
         made->slots[i].due_first = made->slots[i].due_end = sum += made->slots[i].due_end;
@@ -344,7 +343,7 @@ static struct zr_executor_plan *copy_plan(const struct zr_arena *arena, const st
     return made;
 }
 
-/* Each sequence begins where the plan's maker says. */
+/* Sets each sequence's cursor to the position that the plan's maker gives. */
 static void set_cursors(struct zr_executor_plan *made, const struct zr_plan *plan)
 {
     for (size_t i = 0; i < made->sequences_count; i++) {
@@ -354,8 +353,8 @@ static void set_cursors(struct zr_executor_plan *made, const struct zr_plan *pla
     }
 }
 
-/* Reserves the plan's addresses and sets what depends on them. Acquires the lock only for the reservation: a
- * region has no other user. */
+/* Reserves the plan's addresses and sets the fields that depend on them. Acquires the lock only for the
+ * reservation: the region has no other user. */
 static zr_result reserve(struct zr_arena *arena, struct zr_executor_plan *made, const struct zr_plan *plan)
 {
     size_t bytes = zr_round_up(plan->region_bytes, arena->granule_bytes);
@@ -375,7 +374,7 @@ static zr_result reserve(struct zr_arena *arena, struct zr_executor_plan *made, 
                : zr_fail(ZR_ERR_INVALID, "a step of the plan uses one page at two addresses");
 }
 
-/* Puts the plan in force, which needs no memory any more. With the lock. */
+/* Puts the plan in force. With the lock. */
 static zr_result put_in_force(struct zr_arena *arena, struct zr_executor_plan *made,
                               const struct zr_plan *plan)
 {
@@ -406,14 +405,15 @@ static zr_result put_in_force(struct zr_arena *arena, struct zr_executor_plan *m
     } else if (old) {
         zr_executor_retire(arena, old);
     }
-    /* Granules under the new region and of the old region go to the first request that needs them. */
+    /* Unused granules of the new and the retired regions move to the cache, for the first request that needs
+     * them. */
     zr_executor_give_back(arena);
     zr_executor_begin_pass(arena);
     update_unstriped(arena);
     return ZR_OK;
 }
 
-/* Frees the records of plans that are gone once their readers are. */
+/* Frees the records of dead plans after their readers have finished. */
 static void free_dead(struct zr_executor_plan *dead)
 {
     if (dead)
@@ -540,7 +540,7 @@ void zr_executor_note_free(struct zr_arena *arena, struct zr_extent *block)
 
 void zr_executor_work(struct zr_arena *arena)
 {
-    /* Observers come and go only while no other thread is in a call, so this needs no lock. */
+    /* Observers are set and removed only while no other thread calls the arena, so this needs no lock. */
     if (arena->executor->observer && arena->executor->observer->work)
         arena->executor->observer->work(arena->executor->state);
 }
@@ -551,7 +551,7 @@ void zr_arena_executor_counts(zr_arena *arena, struct zr_executor_counts *out)
     zr_lock_acquire(&arena->lock);
     if (arena->executor) {
         *out = arena->executor->counts;
-        /* Of all that were asked for under a plan, what the others do not count. */
+        /* All allocations of the current pass that have no other counter. */
         out->planned_count += arena->executor->pass_count - arena->executor->pass_left -
                               out->unplanned_count - out->unplaced_count - out->conflicts_count -
                               out->refused_count;
@@ -593,8 +593,8 @@ struct zr_extent *zr_executor_next_block(struct zr_arena *arena, const struct zr
 
 /* ---- Checking ------------------------------------------------------------------------------------------ */
 
-/* Every live block of the sequence is late, or was allocated no more steps ago than its lifetime: the checks
- * of a step rely on this. */
+/* Whether each live block of the sequence is overdue or within its planned lifetime. zr_executor_alloc()
+ * relies on this. */
 static bool in_time(const struct zr_executor_plan *plan, const struct zr_executor_sequence *sequence)
 {
     ptrdiff_t count = sequence->end - sequence->slots;
