@@ -41,12 +41,12 @@ static bool is_wanted(const struct zr_candidate *candidate, const struct zr_lear
     /* A range that leaves memory behind is a part of something longer. */
     if (candidate->outlive_bytes > candidate->step_bytes / 8)
         return false;
-    if (!view->following)
+    if (!view->has_plan)
         return true;
     /* The same period again: unplanned allocations are no reason to start over. */
     size_t steps = candidate->plan.steps_count,
-           apart = steps > view->steps_count ? steps - view->steps_count : view->steps_count - steps;
-    if (apart <= steps / 64 && view->bad_share <= UNPLANNED_MAX)
+           difference = steps > view->steps_count ? steps - view->steps_count : view->steps_count - steps;
+    if (difference <= steps / 64 && view->bad_share <= UNPLANNED_MAX)
         return false;
     return view->bad_share > 2 * unplanned_share(candidate) + 10;
 }
@@ -57,7 +57,7 @@ static bool is_affordable(const struct zr_learner *learner, const struct zr_cand
                           const struct zr_learner_view *view, uint64_t plan_bytes)
 {
     return plan_bytes + candidate->rest_bytes + view->others_bytes <=
-           zr_learner_allowed_bytes(learner, view->most_reserved_bytes, candidate->plan.unplanned_count > 0);
+           zr_learner_allowed_bytes(learner, view->peak_reserved_bytes, candidate->plan.unplanned_count > 0);
 }
 
 /* Unplanned allocations at bad positions of two occurrences make a bad plan of a good period; half a period
@@ -142,18 +142,19 @@ static zr_result pack_and_install(struct zr_learner *learner, const struct zr_le
     candidate->plan.begin = begin_plan;
     candidate->plan.state = &beginning;
     candidate->plan.start_bytes =
-        zr_learner_allowed_bytes(learner, view->most_reserved_bytes, candidate->plan.unplanned_count > 0);
+        zr_learner_allowed_bytes(learner, view->peak_reserved_bytes, candidate->plan.unplanned_count > 0);
     return zr_arena_install_plan(learner->arena, &candidate->plan);
 }
 
-static zr_result plan_it(struct zr_learner *learner, struct zr_learner_view *view)
+static zr_result make_plan(struct zr_learner *learner, struct zr_learner_view *view)
 {
     struct zr_candidate *candidate = &learner->candidate;
-    zr_result result = zr_learner_look(learner, view);
+    zr_result result = zr_learner_copy_view(learner, view);
     if (result == ZR_OK)
-        result = zr_candidate_make(candidate, view->sequences, view->sequences_count,
-                                   (struct zr_pack_here){.cancelled = &learner->helper.cancelled,
-                                                         .stack_bytes = zr_helper_room(&learner->helper)});
+        result =
+            zr_candidate_make(candidate, view->sequences, view->sequences_count,
+                              (struct zr_pack_here){.cancelled = &learner->helper.cancelled,
+                                                    .stack_bytes = zr_helper_stack_bytes(&learner->helper)});
     bool joint = learner->split && view->sequences_count > 0 && view->sequences[0].any;
     bool loose = joint && (result == ZR_ERR_UNAVAILABLE ||
                            (result == ZR_OK && unplanned_share(candidate) > LOOSE_MAX));
@@ -182,7 +183,7 @@ void zr_learner_work(struct zr_learner *learner)
     uint64_t start_ns = zr_os_now_ns();
     struct zr_learner_view view = {0};
     zr_arena_hold(learner->arena);
-    atomic_store(&learner->helper.asked, 0);
+    atomic_store(&learner->helper.requested, 0);
     bool due = learner->due, commit = learner->commit_due;
     learner->commit_due = false;
     learner->at_work = true;
@@ -190,7 +191,7 @@ void zr_learner_work(struct zr_learner *learner)
     if (commit)
         zr_arena_commit_plan(learner->arena);
     if (due)
-        plan_it(learner, &view);
+        make_plan(learner, &view);
     zr_scratch_end(&view.scratch);
     zr_candidate_end(&learner->candidate);
     zr_arena_hold(learner->arena);
@@ -227,7 +228,7 @@ static void release(struct zr_learner *learner)
     for (size_t i = 0; i < SEQUENCES_MAX; i++)
         zr_recording_end(&learner->recordings[i]);
     zr_recording_end(&learner->all);
-    zr_pages_give(learner->live, learner->live_room * sizeof *learner->live);
+    zr_pages_give(learner->live, learner->live_capacity * sizeof *learner->live);
     zr_pages_give(learner->records, RECORDS_MAX * sizeof *learner->records);
     zr_pages_give(learner, sizeof *learner);
 }

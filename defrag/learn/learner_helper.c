@@ -24,7 +24,7 @@ zr_result zr_helper_begin(struct zr_learner_helper *helper)
     return helper->stack.pages ? ZR_OK : ZR_ERR_HOST_MEMORY;
 }
 
-size_t zr_helper_room(const struct zr_learner_helper *helper)
+size_t zr_helper_stack_bytes(const struct zr_learner_helper *helper)
 {
     return helper->stack.bytes - ((size_t)1 << 20);
 }
@@ -100,14 +100,14 @@ static void set_going(struct zr_learner *learner)
 void zr_helper_wake(struct zr_learner *learner)
 {
     struct zr_learner_helper *helper = &learner->helper;
-    if (!atomic_exchange(&helper->asked, 1) && !atomic_load(&helper->held))
+    if (!atomic_exchange(&helper->requested, 1) && !atomic_load(&helper->held))
         set_going(learner);
 }
 
 void zr_helper_wait(struct zr_learner *learner)
 {
     struct zr_learner_helper *helper = &learner->helper;
-    if (atomic_load(&helper->held) && atomic_load(&helper->asked))
+    if (atomic_load(&helper->held) && atomic_load(&helper->requested))
         set_going(learner);
     for (;;) {
         uint32_t state = atomic_load(&helper->state);
@@ -132,6 +132,6 @@ void zr_helper_forked(struct zr_learner_helper *helper)
 {
     helper->thread = (struct zr_thread){0};
     atomic_store(&helper->state, HELPER_NONE);
-    atomic_store(&helper->asked, 0);
+    atomic_store(&helper->requested, 0);
     atomic_store(&helper->go, 0);
 }

@@ -141,12 +141,12 @@ static void list_blocks(struct sequence_place *place)
 /* Max addresses of the sequence, in pages of the colouring. */
 static size_t addresses_max(const struct sequence_place *place)
 {
-    size_t most = granules_of(place, place->lifetimes->lower_bound_bytes) * ADDRESSES_FACTOR;
-    if (most > ADDRESSES_MAX)
-        most = ADDRESSES_MAX;
-    if (place->rules.mappings_max && most > place->rules.mappings_max)
-        most = place->rules.mappings_max;
-    return most / place->unit_granules;
+    size_t count = granules_of(place, place->lifetimes->lower_bound_bytes) * ADDRESSES_FACTOR;
+    if (count > ADDRESSES_MAX)
+        count = ADDRESSES_MAX;
+    if (place->rules.mappings_max && count > place->rules.mappings_max)
+        count = place->rules.mappings_max;
+    return count / place->unit_granules;
 }
 
 /* Converts the colouring's pages to granules, in memory that outlives the call. */

@@ -93,11 +93,11 @@ struct reached {
 };
 
 /* Follows both until one ends: all of `a` with a prefix of `b`, or the reverse. */
-static struct reached follow_both(struct range a, struct range b, int32_t *rows, int32_t most)
+static struct reached walk_both(struct range a, struct range b, int32_t *rows, int32_t edits_max)
 {
     struct reached short_of = {.edits = -1};
     size_t work = 0;
-    for (int32_t edits = 0; edits <= most; edits++) {
+    for (int32_t edits = 0; edits <= edits_max; edits++) {
         for (int32_t diagonal = -edits; diagonal <= edits; diagonal += 2) {
             int32_t i = begin_snake(rows, edits, diagonal), k = i - diagonal;
             while (i < (int32_t)a.count && k >= 0 && k < (int32_t)b.count &&
@@ -118,7 +118,7 @@ static struct reached follow_both(struct range a, struct range b, int32_t *rows,
     return short_of;
 }
 
-static void turn_round(struct pair *pairs, size_t count)
+static void reverse_pairs(struct pair *pairs, size_t count)
 {
     for (size_t low = 0, high = count; low + 1 < high; low++) {
         struct pair swap = pairs[low];
@@ -137,10 +137,10 @@ struct split {
 static size_t align_exactly(struct range a, struct range b, struct split *split, struct pair *out)
 {
     struct zr_scratch scratch = {0};
-    size_t most = (a.count + b.count) / 8 + EDITS_MIN, count = 0;
-    most = most < EDITS_MAX ? most : EDITS_MAX;
-    int32_t *rows = zr_scratch_take(&scratch, (most + 1) * (most + 2) / 2, sizeof *rows);
-    struct reached reached = rows ? follow_both(a, b, rows, (int32_t)most) : (struct reached){.edits = -1};
+    size_t edits_max = (a.count + b.count) / 8 + EDITS_MIN, count = 0;
+    edits_max = edits_max < EDITS_MAX ? edits_max : EDITS_MAX;
+    int32_t *rows = zr_scratch_take(&scratch, (edits_max + 1) * (edits_max + 2) / 2, sizeof *rows);
+    struct reached reached = rows ? walk_both(a, b, rows, (int32_t)edits_max) : (struct reached){.edits = -1};
     int32_t i = reached.i, k = reached.k;
     for (int32_t edits = reached.edits; edits >= 0; edits--) {
         bool down = edits > 0 && comes_down(rows, edits, i - k);
@@ -149,7 +149,7 @@ static size_t align_exactly(struct range a, struct range b, struct split *split,
         k -= down;
         i -= edits > 0 && !down;
     }
-    turn_round(out, count);
+    reverse_pairs(out, count);
     zr_scratch_end(&scratch);
     if (reached.edits < 0)
         return SIZE_MAX;
@@ -160,8 +160,8 @@ static size_t align_exactly(struct range a, struct range b, struct split *split,
 
 /* Adds pairs for steps whose lifetimes vary: elements between two pairs that are equal counted from either
  * side. Others are unplanned allocations in at least one occurrence. */
-static size_t fill_free_extents(struct range a, struct range b, const struct pair *pairs, size_t count,
-                                struct pair *out)
+static size_t fill_gaps(struct range a, struct range b, const struct pair *pairs, size_t count,
+                        struct pair *out)
 {
     size_t filled = 0, i = 0, k = 0;
     for (size_t p = 0; p <= count; p++) {
@@ -207,7 +207,7 @@ static size_t align_from(const struct sequence_work *work, size_t lead, struct s
     size_t count = align_exactly(a, b, split, pairs);
     if (count != SIZE_MAX) {
         b.count = split->second_count;
-        return fill_free_extents(a, b, pairs, count, out);
+        return fill_gaps(a, b, pairs, count, out);
     }
     a.by_lifetime = false;
     count = align_exactly(a, b, split, out);
@@ -380,12 +380,12 @@ static zr_result add_sequence(struct zr_candidate *candidate, const struct zr_se
     if (result == ZR_OK) {
         struct split split = {.second_count = sequence.second_count};
         work.count = align(&work, &sequence, &split);
-        size_t most =
+        size_t longer =
             sequence.first_count > sequence.second_count ? sequence.first_count : sequence.second_count;
         if (split.left_count > 0) {
             result = zr_fail(ZR_ERR_UNAVAILABLE, "%zu of %zu allocations have not recurred yet",
                              split.left_count, sequence.first_count);
-        } else if (work.count == 0 || work.count * 5 < most * COMMON_PART) {
+        } else if (work.count == 0 || work.count * 5 < longer * COMMON_PART) {
             result = zr_fail(ZR_ERR_UNAVAILABLE, "two ranges of %zu and %zu allocations have %zu in common",
                              sequence.first_count, sequence.second_count, work.count);
         }
@@ -399,11 +399,11 @@ static zr_result add_sequence(struct zr_candidate *candidate, const struct zr_se
 zr_result zr_candidate_make(struct zr_candidate *out, const struct zr_seen_sequence *sequences,
                             size_t sequences_count, struct zr_pack_here here)
 {
-    size_t most = 0;
+    size_t steps_max = 0;
     *out = (struct zr_candidate){.here = here};
     for (size_t i = 0; i < sequences_count; i++)
-        most += sequences[i].lead_count + sequences[i].first_count;
-    out->steps = zr_scratch_take(&out->scratch, most, sizeof *out->steps);
+        steps_max += sequences[i].lead_count + sequences[i].first_count;
+    out->steps = zr_scratch_take(&out->scratch, steps_max, sizeof *out->steps);
     zr_result result = out->scratch.result;
     for (size_t i = 0; i < sequences_count && result == ZR_OK; i++)
         result = add_sequence(out, &sequences[i]);

@@ -11,23 +11,23 @@
 
 static inline size_t live_home(const struct zr_learner *learner, uint64_t key)
 {
-    return (size_t)((key * UINT64_C(0x9e3779b97f4a7c15)) >> 20) & (learner->live_room - 1);
+    return (size_t)((key * UINT64_C(0x9e3779b97f4a7c15)) >> 20) & (learner->live_capacity - 1);
 }
 
 bool zr_learner_grow_live(struct zr_learner *learner)
 {
-    size_t before = learner->live_room, room = before ? before * 2 : LIVE_FIRST;
-    struct zr_learner_live_entry *old = learner->live, *entries = zr_pages_take(room * sizeof *entries);
+    size_t before = learner->live_capacity, capacity = before ? before * 2 : LIVE_FIRST;
+    struct zr_learner_live_entry *old = learner->live, *entries = zr_pages_take(capacity * sizeof *entries);
     if (!entries)
         return false;
     learner->live = entries;
-    learner->live_room = room;
+    learner->live_capacity = capacity;
     for (size_t i = 0; i < before; i++) {
         if (old[i].key == 0)
             continue;
         size_t at = live_home(learner, old[i].key);
         while (entries[at].key)
-            at = (at + 1) & (room - 1);
+            at = (at + 1) & (capacity - 1);
         entries[at] = old[i];
     }
     zr_pages_give(old, before * sizeof *old);
@@ -37,11 +37,11 @@ bool zr_learner_grow_live(struct zr_learner *learner)
 static bool live_put(struct zr_learner *learner, size_t offset_bytes, uint32_t record)
 {
     uint64_t key = offset_bytes / 256 + 1;
-    if (2 * (learner->live_count + 1) > learner->live_room && !zr_learner_grow_live(learner))
+    if (2 * (learner->live_count + 1) > learner->live_capacity && !zr_learner_grow_live(learner))
         return false;
     size_t at = live_home(learner, key);
     while (learner->live[at].key && learner->live[at].key != key)
-        at = (at + 1) & (learner->live_room - 1);
+        at = (at + 1) & (learner->live_capacity - 1);
     learner->live_count += learner->live[at].key == 0;
     learner->live[at] = (struct zr_learner_live_entry){key, record};
     return true;
@@ -53,7 +53,7 @@ static uint32_t live_take(struct zr_learner *learner, size_t offset_bytes)
     uint64_t key = offset_bytes / 256 + 1;
     if (learner->live_count == 0)
         return ZR_SEEN_LIVE;
-    size_t mask = learner->live_room - 1, at = live_home(learner, key);
+    size_t mask = learner->live_capacity - 1, at = live_home(learner, key);
     while (learner->live[at].key != key) {
         if (learner->live[at].key == 0)
             return ZR_SEEN_LIVE;
@@ -116,15 +116,16 @@ const struct zr_learner_record *zr_recording_record(const struct zr_learner *lea
 
 /* Whether almost nothing allocated between two positions is still live: a few unplanned allocations may be; a
  * layer leaves its activations. */
-static bool alike_at(const struct zr_learner *learner, const struct zr_learner_recording *recording,
-                     uint32_t at, uint32_t before)
+static bool is_same_level(const struct zr_learner *learner, const struct zr_learner_recording *recording,
+                          uint32_t at, uint32_t before)
 {
     const struct zr_learner_record *now = zr_recording_record(learner, recording, at),
                                    *then = zr_recording_record(learner, recording, before);
     bool all = recording == &learner->all;
     struct zr_learner_level a = all ? now->arena : now->sequence, b = all ? then->arena : then->sequence;
-    uint64_t apart = a.live_bytes > b.live_bytes ? a.live_bytes - b.live_bytes : b.live_bytes - a.live_bytes;
-    return apart <= (a.total_bytes - b.total_bytes) / 16;
+    uint64_t difference =
+        a.live_bytes > b.live_bytes ? a.live_bytes - b.live_bytes : b.live_bytes - a.live_bytes;
+    return difference <= (a.total_bytes - b.total_bytes) / 16;
 }
 
 /* The level of live bytes, to about a sixteenth: distinguishes a position in a step from the same layer
@@ -139,23 +140,23 @@ static inline uint32_t level_of(const struct zr_learner *learner,
     return power * 16 + (unsigned)(bytes >> (power - 4) & 15);
 }
 
-static inline bool was_there(const struct zr_learner *learner, const struct zr_learner_recording *recording,
+static inline bool recurs_at(const struct zr_learner *learner, const struct zr_learner_recording *recording,
                              uint32_t at, uint32_t before)
 {
     return recording->positions[before].ngram == recording->positions[at].ngram &&
-           alike_at(learner, recording, at, before);
+           is_same_level(learner, recording, at, before);
 }
 
 /* The earlier position of the sequence's last few allocations: at the run's distance or, after an unplanned
  * allocation, close to it; else the last one remembered at this level. ZR_SEEN_LIVE: none. */
-static uint32_t look_back(const struct zr_learner *learner, struct zr_learner_recording *recording,
-                          uint32_t at)
+static uint32_t find_recurrence(const struct zr_learner *learner, struct zr_learner_recording *recording,
+                                uint32_t at)
 {
     uint32_t key = recording->positions[at].ngram ^ level_of(learner, recording, at) * UINT32_C(0x85ebca6b);
     struct zr_learner_place *place = &recording->places[(key ^ key >> 15) & (PLACES - 1)];
     bool expects = recording->running && at >= recording->distance;
     uint32_t expected = at - recording->distance;
-    if (expects && was_there(learner, recording, at, expected)) {
+    if (expects && recurs_at(learner, recording, at, expected)) {
         *place = (struct zr_learner_place){
             key, at + 1}; /* overwritten unread, because the old entry is not cached */
         return expected;
@@ -164,13 +165,13 @@ static uint32_t look_back(const struct zr_learner *learner, struct zr_learner_re
     *place = (struct zr_learner_place){key, at + 1};
     if (expects && recording->misses > 0) {
         for (uint32_t off = 1; off <= SHIFT_MAX; off++) {
-            if (expected >= off + NGRAM && was_there(learner, recording, at, expected - off))
+            if (expected >= off + NGRAM && recurs_at(learner, recording, at, expected - off))
                 return expected - off;
-            if (expected + off < at && was_there(learner, recording, at, expected + off))
+            if (expected + off < at && recurs_at(learner, recording, at, expected + off))
                 return expected + off;
         }
     }
-    return last.ngram == key && last.at && was_there(learner, recording, at, last.at - 1) ? last.at - 1
+    return last.ngram == key && last.at && recurs_at(learner, recording, at, last.at - 1) ? last.at - 1
                                                                                           : ZR_SEEN_LIVE;
 }
 
@@ -200,8 +201,8 @@ static void note_hit(const struct zr_learner *learner, struct zr_learner_recordi
     /* A run that began a layer off has found its distance by the second occurrence. The code waits for equal
      * lengths, but not for long, because unplanned allocations change the lengths slightly. */
     uint32_t length = before - first, now = recording->distance;
-    uint32_t apart = length > now ? length - now : now - length;
-    if (apart > now / 64 + 2 || (apart > 0 && at - recording->run_start < now + now / 4))
+    uint32_t difference = length > now ? length - now : now - length;
+    if (difference > now / 64 + 2 || (difference > 0 && at - recording->run_start < now + now / 4))
         return;
     recording->first = first - lead;
     recording->second = before - lead;
@@ -249,7 +250,7 @@ static void note_position(const struct zr_learner *learner, struct zr_learner_re
     recording->positions[at].ngram = ngram_with(recording, hash);
     if (recording->count < NGRAM)
         return;
-    uint32_t before = look_back(learner, recording, at);
+    uint32_t before = find_recurrence(learner, recording, at);
     if (!recording->running) {
         if (before == ZR_SEEN_LIVE)
             return;
@@ -273,9 +274,9 @@ static void forget(struct zr_learner *learner)
     learner->records_count = 0;
     learner->forgotten_count++;
     if (learner->live_count > 0)
-        memset(learner->live, 0, learner->live_room * sizeof *learner->live);
+        memset(learner->live, 0, learner->live_capacity * sizeof *learner->live);
     learner->live_count = 0;
-    learner->most_reserved_bytes = learner->total_bytes = learner->refused_bytes = 0;
+    learner->peak_reserved_bytes = learner->total_bytes = learner->refused_bytes = 0;
     learner->changed_at = 0;
     learner->recordings_count = 0;
     learner->too_many = learner->due = false;
@@ -356,9 +357,9 @@ static bool is_due(const struct zr_learner *learner)
 }
 
 /* Whether to wake the helper. */
-static bool is_unasked(const struct zr_learner *learner)
+static bool must_wake_helper(const struct zr_learner *learner)
 {
-    return atomic_load_explicit(&learner->helper.asked, memory_order_relaxed) == 0;
+    return atomic_load_explicit(&learner->helper.requested, memory_order_relaxed) == 0;
 }
 
 static void note_found(struct zr_learner_recording *recording, bool due)
@@ -378,13 +379,13 @@ static bool note_due(struct zr_learner *learner)
         for (size_t i = 0; i < learner->recordings_count; i++)
             note_found(&learner->recordings[i], !joint && learner->recordings[i].found);
     }
-    return learner->due && is_unasked(learner);
+    return learner->due && must_wake_helper(learner);
 }
 
 /* Reserved memory is at a new peak: does the refused plan fit now? */
 static void note_max(struct zr_learner *learner, uint64_t reserved_bytes)
 {
-    learner->most_reserved_bytes = reserved_bytes;
+    learner->peak_reserved_bytes = reserved_bytes;
     if (learner->refused_bytes == 0 ||
         learner->refused_bytes >
             zr_learner_allowed_bytes(learner, reserved_bytes, learner->refused_unplanned))
@@ -425,7 +426,7 @@ unsigned zr_learner_allocated(void *state, const struct zr_observation *what)
         .tag = (uint8_t)what->request->tag};
     learner->records_count = number + 1;
     __builtin_prefetch(&learner->records[number] + FETCHED_AHEAD, 1);
-    if (what->reserved_bytes > learner->most_reserved_bytes)
+    if (what->reserved_bytes > learner->peak_reserved_bytes)
         note_max(learner, what->reserved_bytes);
     push(learner, &learner->all, number);
     if (recording)
@@ -467,7 +468,7 @@ unsigned zr_learner_bad_share(const struct zr_learner *learner)
 
 /* A period may be a part of a longer one: the learner sleeps once the plan has held for about as long as it
  * took to find, plus the records dropped when it slept too early before. */
-static bool may_rest(const struct zr_learner *learner)
+static bool may_sleep(const struct zr_learner *learner)
 {
     size_t enough = learner->planned_at - learner->planned_at / 8;
     if (enough < learner->lost_count)
@@ -502,15 +503,15 @@ unsigned zr_learner_passed(void *state, const struct zr_pass *pass)
     learner->bad_sum += bad_count(pass);
     learner->all_sum += pass->allocations_count;
     learner->good_count = good ? learner->good_count + pass->allocations_count : 0;
-    bool rest = good && (learner->asleep || may_rest(learner));
-    if (!rest && learner->asleep) {
+    bool sleeps = good && (learner->asleep || may_sleep(learner));
+    if (!sleeps && learner->asleep) {
         if (learner->lost_count < learner->records_count)
             learner->lost_count = learner->records_count;
         forget(learner); /* the records have a gap */
     }
-    learner->asleep = rest;
-    unsigned wish = rest ? ZR_OBSERVER_SLEEP : ZR_OBSERVER_NOTHING;
-    return learner->commit_due && is_unasked(learner) ? wish | ZR_OBSERVER_WORK : wish;
+    learner->asleep = sleeps;
+    unsigned wish = sleeps ? ZR_OBSERVER_SLEEP : ZR_OBSERVER_NOTHING;
+    return learner->commit_due && must_wake_helper(learner) ? wish | ZR_OBSERVER_WORK : wish;
 }
 
 void zr_learner_forked(void *state)

@@ -92,12 +92,12 @@ enum zr_learner_helper_state {
     HELPER_REFUSED, /* the system refused a thread */
 };
 struct zr_learner_helper {
-    _Atomic uint32_t state;  /* enum zr_learner_helper_state */
-    _Atomic uint32_t asked;  /* 1: work is due, and no thread has taken it */
-    _Atomic uint32_t go;     /* futex: 1: the helper has work */
-    _Atomic bool held;       /* starts work only in zr_learner_wait() */
-    _Atomic bool cancelled;  /* stop at once */
-    struct zr_thread thread; /* owned by the thread that set the state to STARTING */
+    _Atomic uint32_t state;     /* enum zr_learner_helper_state */
+    _Atomic uint32_t requested; /* 1: work is due, and no thread has taken it */
+    _Atomic uint32_t go;        /* futex: 1: the helper has work */
+    _Atomic bool held;          /* starts work only in zr_learner_wait() */
+    _Atomic bool cancelled;     /* stop at once */
+    struct zr_thread thread;    /* owned by the thread that set the state to STARTING */
     struct zr_stack stack;
 };
 
@@ -108,7 +108,7 @@ struct zr_learner_stats {
     uint64_t refused_plans_count; /* plans not installed because they would take more memory than no plan */
     uint64_t passes_count;        /* repetitions of plans */
     uint64_t overruns_count;      /* times that RECORDS_MAX allocations were recorded without a period */
-    uint64_t most_copied_count;   /* max records copied while an allocation had to wait */
+    uint64_t max_copied_count;    /* max records copied while an allocation had to wait */
     uint64_t spent_ns;            /* time that the learner's thread worked */
     bool no_thread;               /* the system refused to create a thread, so nothing is learned */
 };
@@ -124,8 +124,8 @@ struct zr_learner {
     struct zr_learner_record *records;
     uint32_t records_count;
     struct zr_learner_live_entry *live;
-    size_t live_count, live_room;
-    uint64_t most_reserved_bytes, total_bytes; /* since recording began; total: allocated */
+    size_t live_count, live_capacity;
+    uint64_t peak_reserved_bytes, total_bytes; /* since recording began; total: allocated */
     uint64_t live_bytes;                       /* of the arena now, recorded or not */
     uint64_t refused_bytes; /* memory that the last refused plan, with all blocks beside it, would have taken;
                                0: none was refused */
@@ -158,8 +158,8 @@ struct zr_learner_view {
     struct zr_learner_recording *recordings[ZR_PLAN_SEQUENCES]; /* of the sequences */
     size_t sequences_count;
     uint64_t others_bytes; /* max live bytes in sequences without a period, and in no sequence */
-    uint64_t most_reserved_bytes;
-    bool following;
+    uint64_t peak_reserved_bytes;
+    bool has_plan;
     uint32_t records_count, forgotten_count;
     size_t steps_count;           /* of the current plan */
     unsigned bad_share, refusals; /* refusals: packed plans for these sequences that were not used */
@@ -178,13 +178,13 @@ static inline bool zr_learner_cancelled(const struct zr_learner *learner)
 
 /* Copies the sequences that have a period, a few records per hold of the lock. ZR_ERR_UNAVAILABLE: the period
  * is gone. */
-zr_result zr_learner_look(struct zr_learner *learner, struct zr_learner_view *view);
+zr_result zr_learner_copy_view(struct zr_learner *learner, struct zr_learner_view *view);
 
 /* ---- learner_helper.c: no lock held -------------------------------------------------------------------- */
 
 zr_result zr_helper_begin(struct zr_learner_helper *helper);
 /* Stack bytes reserved for the packer. */
-size_t zr_helper_room(const struct zr_learner_helper *helper);
+size_t zr_helper_stack_bytes(const struct zr_learner_helper *helper);
 /* Announces work and returns at once. The first call, and the first after a fork, creates the thread. */
 void zr_helper_wake(struct zr_learner *learner);
 /* Waits until the helper has done all due work. */
@@ -209,9 +209,9 @@ const struct zr_learner_record *zr_recording_record(const struct zr_learner *lea
  * allocations come in each step, the dynamic path keeps calling the driver, so the plan may take a
  * sixty-fourth more. */
 static inline uint64_t zr_learner_allowed_bytes(const struct zr_learner *learner,
-                                                uint64_t most_reserved_bytes, bool unplanned)
+                                                uint64_t peak_reserved_bytes, bool unplanned)
 {
-    return most_reserved_bytes + learner->rules.granule_bytes + (unplanned ? most_reserved_bytes / 64 : 0);
+    return peak_reserved_bytes + learner->rules.granule_bytes + (unplanned ? peak_reserved_bytes / 64 : 0);
 }
 /* The observer's callbacks; see alloc/plan/plan.h. */
 unsigned zr_learner_allocated(void *state, const struct zr_observation *what);
