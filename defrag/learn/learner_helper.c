@@ -1,9 +1,9 @@
 /* learner_helper.c: the learner's thread. Uses only os.h.
  *
- * A caller with work sets `asked`, then `go`, on which the thread sleeps; they differ only while the learner
- * is held. Until the thread takes the work, `asked` stays set, and other callers do nothing more. The thread
- * blocks all signals. Its stack belongs to the learner: private pages, mostly untouched, so that a child
- * after fork() can start a thread on its copy. */
+ * A caller with work sets `requested`, then `go`, on which the thread sleeps. The two differ only while the
+ * learner is held. Until the thread takes the work, `requested` stays set, and other callers do nothing more.
+ * The thread blocks all signals. Its stack belongs to the learner and is made of private pages, mostly
+ * untouched, so that a child after fork() can start a thread on its copy. */
 #include "defrag/learn/learner_state.h"
 
 #include "alloc/base/error.h"
@@ -15,7 +15,7 @@
 #else
 #define STACK_BYTES ((size_t)32 << 20)
 #endif
-#define LINGER_NS UINT64_C(1000000000) /* without work, before the thread exits */
+#define LINGER_NS UINT64_C(1000000000) /* idle time after which the thread exits */
 #define LOOK_NS   UINT64_C(1000000)    /* polling interval of a thread that waits for another to start */
 
 zr_result zr_helper_begin(struct zr_learner_helper *helper)
@@ -49,15 +49,15 @@ static void *run(void *argument)
             continue;
         }
         atomic_store(&helper->state, HELPER_ENDED);
-        /* A caller that sets `go` from now on starts another thread; an earlier caller may have relied on
-         * this one. */
+        /* A caller that sets `go` after this store starts another thread. An earlier caller may rely on this
+         * one. */
         if (zr_learner_cancelled(learner) || !atomic_load(&helper->go) ||
             !change(&helper->state, HELPER_ENDED, HELPER_WORKING))
             return NULL;
     }
 }
 
-/* The system refused a thread: recorded once, and learning stops. */
+/* Records that the system refused a thread; learning stops. */
 static void note_refused(struct zr_learner *learner)
 {
     atomic_store(&learner->helper.state, HELPER_REFUSED);
@@ -71,7 +71,7 @@ static void note_refused(struct zr_learner *learner)
 static void begin_thread(struct zr_learner *learner)
 {
     struct zr_learner_helper *helper = &learner->helper;
-    zr_thread_join(&helper->thread); /* at its exit, if there was one */
+    zr_thread_join(&helper->thread); /* the previous thread, if any, is exiting */
     if (zr_thread_start_on(&helper->thread, helper->stack, run, learner) != ZR_OK)
         note_refused(learner);
 }

@@ -1,8 +1,8 @@
 /* learner_plan.c: derives the steps of a plan from two occurrences of a period.
  *
- * The common subsequence of both occurrences is the steps; other allocations are unplanned. A step's lifetime
- * is the longer of its two. The steps begin where the fewest bytes are alive across the boundary of the
- * period. A step that lives longer than a period stays dynamic. */
+ * The steps are the common subsequence of both occurrences; other allocations are unplanned. A step's
+ * lifetime is the longer of its two lifetimes. The first step is the one before which the fewest bytes are
+ * live. A step that lives longer than a period stays dynamic. */
 #include "defrag/learn/learner.h"
 
 #include <string.h>
@@ -11,9 +11,9 @@
 #include "defrag/trace/lifetimes.h"
 
 enum {
-    EDITS_MIN = 4,     /* edits that two occurrences may differ in, whatever their length */
-    COMMON_PART = 4,   /* of five: occurrences with a smaller common part are no period */
-    EDITS_MAX = 2048,  /* between two occurrences, for the exact algorithm */
+    EDITS_MIN = 4,     /* edits allowed for occurrences of any length */
+    COMMON_PART = 4,   /* of five parts: occurrences with a smaller common part are no period */
+    EDITS_MAX = 2048,  /* edits between two occurrences for the exact algorithm */
     WORK_MAX = 1 << 24 /* comparisons of the exact algorithm: some tens of milliseconds */
 };
 
@@ -33,7 +33,7 @@ struct range {
     const struct zr_seen *seen;
     size_t count;
     size_t start, end; /* in the sequence: its start, and the end of the records */
-    bool by_lifetime;  /* elements match only if their lifetimes do, too */
+    bool by_lifetime;  /* elements match only if their lifetimes match */
     const _Atomic bool *cancelled;
 };
 
@@ -49,13 +49,14 @@ static inline size_t lifetime(struct range in, size_t at, bool *ended)
     return (*ended ? in.seen[at].upper : in.end) - (in.start + at);
 }
 
-/* Unplanned allocations lengthen lifetimes, which count allocations, so equal blocks differ slightly. */
+/* Whether two lifetimes are similar. Lifetimes count allocations, so unplanned allocations lengthen them
+ * slightly. */
 static bool as_long(struct range a, size_t i, struct range b, size_t k)
 {
     bool a_ended, b_ended;
     size_t one = lifetime(a, i, &a_ended), other = lifetime(b, k, &b_ended);
     if (one > other ? !b_ended : !a_ended)
-        return true; /* as far as recorded */
+        return true; /* equal as far as recorded */
     size_t more = one > other ? one : other, less = one > other ? other : one;
     return more - less <= more / 8 + 8;
 }
@@ -65,14 +66,14 @@ static inline bool alike(struct range a, size_t i, struct range b, size_t k)
     return same(&a.seen[i], &b.seen[k]) && (!a.by_lifetime || as_long(a, i, b, k));
 }
 
-/* How far into `a` that many edits reach on each diagonal (position in `a` minus position in `b`, of the
- * edits' parity): Myers's shortest edit script. Rows are in one array. */
+/* The furthest index in `a` that a number of edits reaches on a diagonal (index in `a` minus index in `b`;
+ * its parity is that of the edits). Myers's shortest edit script. All rows lie in one array. */
 static inline int32_t *reach_of(int32_t *rows, int32_t edits, int32_t diagonal)
 {
     return &rows[(size_t)edits * ((size_t)edits + 1) / 2 + (size_t)(diagonal + edits) / 2];
 }
 
-/* Whether the furthest path to the diagonal comes from the one above: an element of `b` is skipped. */
+/* Whether the furthest path to the diagonal comes from the one above, by skipping an element of `b`. */
 static bool comes_down(int32_t *rows, int32_t edits, int32_t diagonal)
 {
     return diagonal == -edits || (diagonal != edits && *reach_of(rows, edits - 1, diagonal - 1) <
@@ -87,12 +88,12 @@ static int32_t begin_snake(int32_t *rows, int32_t edits, int32_t diagonal)
                                              : *reach_of(rows, edits - 1, diagonal - 1) + 1;
 }
 
-/* Where the path through both ranges ends, and its edits; -1: more than `most`, or too much work. */
+/* The end of the path through both ranges, and its edits. edits -1: above edits_max, or too much work. */
 struct reached {
     int32_t edits, i, k;
 };
 
-/* Follows both until one ends: all of `a` with a prefix of `b`, or the reverse. */
+/* Advances through both ranges until one ends: all of `a` and a prefix of `b`, or the reverse. */
 static struct reached walk_both(struct range a, struct range b, int32_t *rows, int32_t edits_max)
 {
     struct reached short_of = {.edits = -1};
@@ -127,13 +128,13 @@ static void reverse_pairs(struct pair *pairs, size_t count)
     }
 }
 
-/* Two occurrences: the end of the second, and the part of the first that has not recurred yet. */
+/* The end of the second occurrence, and the part of the first one that has not recurred yet. */
 struct split {
     size_t second_count, left_count;
 };
 
-/* The longest common subsequence; the second occurrence ends where it is most similar to the first. Returns
- * the number of pairs; SIZE_MAX: too many differences for this algorithm. */
+/* Finds the longest common subsequence. The second occurrence ends where it is most similar to the first.
+ * Returns the number of pairs. SIZE_MAX: too many differences for this algorithm. */
 static size_t align_exactly(struct range a, struct range b, struct split *split, struct pair *out)
 {
     struct zr_scratch scratch = {0};
@@ -158,8 +159,8 @@ static size_t align_exactly(struct range a, struct range b, struct split *split,
     return count;
 }
 
-/* Adds pairs for steps whose lifetimes vary: elements between two pairs that are equal counted from either
- * side. Others are unplanned allocations in at least one occurrence. */
+/* Adds pairs for steps whose lifetimes vary: equal elements between two pairs, counted from either side.
+ * Other elements are unplanned allocations in at least one occurrence. */
 static size_t fill_gaps(struct range a, struct range b, const struct pair *pairs, size_t count,
                         struct pair *out)
 {
@@ -182,20 +183,22 @@ static size_t fill_gaps(struct range a, struct range b, const struct pair *pairs
     return filled;
 }
 
-/* A sequence while its steps are made. */
+/* The work on one sequence. */
 struct sequence_work {
     const struct zr_seen_sequence *sequence;
-    const _Atomic bool *cancelled; /* the helper */
+    const _Atomic bool *cancelled; /* of the helper */
     struct pair *pairs;
     size_t count;                   /* steps */
     uint32_t *in_first, *in_second; /* by position in an occurrence: the number of steps before it */
-    uint32_t *upper; /* by step: freed before that step, above `count` in the next period; 0: dynamic */
-    size_t cut;      /* the plan's first step: the fewest bytes are alive before it */
-    uint64_t crossing_bytes; /* alive before the first step */
+    uint32_t *upper; /* by step: the step before which the block is freed, above `count` in the next period;
+                        0: dynamic */
+    size_t cut;      /* the first step of the plan, before which the fewest bytes are live */
+    uint64_t crossing_bytes; /* live before the first step */
 };
 
-/* Aligns by lifetimes, too, so that an unplanned allocation among equal sizes does not shift the others;
- * otherwise by requests. The first occurrence begins `lead` allocations into the records. */
+/* Aligns by requests and lifetimes, so that an unplanned allocation among equal sizes does not shift the
+ * others. If the lifetimes differ too much, aligns by requests only. The first occurrence begins at record
+ * `lead`. */
 static size_t align_from(const struct sequence_work *work, size_t lead, struct split *split, struct pair *out,
                          struct pair *pairs)
 {
@@ -214,7 +217,7 @@ static size_t align_from(const struct sequence_work *work, size_t lead, struct s
     return count != SIZE_MAX ? count : 0;
 }
 
-/* Aligns the two occurrences, and drops the allocations before them from the sequence. */
+/* Aligns the two occurrences, and removes the allocations before them from the sequence. */
 static size_t align(struct sequence_work *work, struct zr_seen_sequence *sequence, struct split *split)
 {
     struct zr_scratch scratch = {0};
@@ -248,8 +251,8 @@ static void count_steps(uint32_t *before, size_t positions, const struct sequenc
     }
 }
 
-/* The free of a block recorded at `at`, in steps from the start of its own period; UINT32_MAX: later than is
- * known. */
+/* The free of the block recorded at `at`, in steps from the start of its period. UINT32_MAX: after the known
+ * part. */
 static uint32_t upper_in_first(const struct sequence_work *work, uint32_t at)
 {
     uint32_t upper = work->sequence->seen[at].upper;

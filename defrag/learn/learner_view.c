@@ -2,13 +2,12 @@
  *
  * New records are appended, and records never move; only the free of an existing record changes. So a copy in
  * small parts, with the lock released in between, is consistent as of its start: a block that was freed later
- * counts as live. If the records are cleared in between, there is no view. */
+ * counts as live. If recording restarts in between, the copy fails. */
 #include "defrag/learn/learner_state.h"
 
 #include "alloc/base/error.h"
 
-/* Converts the number of a record to the sequence's first position at or after it, from `low` on. Lock held.
- */
+/* The sequence's first position at or after the record, searched from `low` on. Lock held. */
 static uint32_t position_of(const struct zr_learner_recording *recording, uint32_t record, uint32_t low)
 {
     uint32_t high = recording->count;
@@ -22,7 +21,8 @@ static uint32_t position_of(const struct zr_learner_recording *recording, uint32
     return low;
 }
 
-/* An occurrence may have begun slightly before the position where it was recognised. */
+/* The allocations to copy before an occurrence, which may have begun slightly before the position where the
+ * period was recognised. */
 static uint32_t lead_of(const struct zr_learner_recording *recording)
 {
     uint32_t lead = (recording->due.second - recording->due.first) / 32 + NGRAM;
@@ -33,11 +33,11 @@ static uint32_t lead_of(const struct zr_learner_recording *recording)
 struct part {
     struct zr_learner_recording *recording;
     uint32_t start, end;
-    uint32_t records_end; /* records below that number exist, and their frees before it are known */
+    uint32_t records_end; /* records below this number exist, and their frees before it are known */
 };
 
-/* Takes the lock for the next few positions of the part from `at` on, up to the result. 0: the records were
- * cleared, or the helper must stop. */
+/* Acquires the lock for the next few positions from `at` on, and returns their end. 0, without the lock:
+ * recording restarted, or the helper must stop. */
 static uint32_t lock_few(struct zr_learner *learner, const struct zr_learner_view *view,
                          const struct part *part, uint32_t at)
 {
@@ -100,14 +100,15 @@ static bool measure_part(struct zr_learner *learner, const struct zr_learner_vie
     return true;
 }
 
-/* The ranges to read, found under one hold of the lock, without a scan of any array. */
+/* The parts to read, found in one hold of the lock without scanning an array. */
 struct parts {
     struct part copied[ZR_PLAN_SEQUENCES], measured[SEQUENCES_MAX];
     size_t copied_count, measured_count;
-    uint64_t peak_bytes[SEQUENCES_MAX]; /* of the measured ones */
+    uint64_t peak_bytes[SEQUENCES_MAX]; /* of the measured parts */
 };
 
-/* Notes a period, a short lead before it, and the records of the next period, up to a whole one. */
+/* Adds a sequence: a short lead before its period, two occurrences, and the records of the next one, up to a
+ * whole period. */
 static void note_sequence(struct zr_learner *learner, struct zr_learner_view *view, struct parts *parts,
                           struct zr_learner_recording *recording)
 {
@@ -135,8 +136,8 @@ static void note_sequence(struct zr_learner *learner, struct zr_learner_view *vi
     view->refusals = recording->refusals > view->refusals ? recording->refusals : view->refusals;
 }
 
-/* Notes memory outside the planned sequences: blocks from before the recording or of excess sequences, and
- * the sequences without a period, which are measured from record `start` on. */
+/* Adds memory outside the planned sequences: blocks that no sequence recorded, and the sequences without a
+ * period, which are measured from record `start` on. */
 static void note_others(struct zr_learner *learner, struct zr_learner_view *view, struct parts *parts,
                         uint32_t start)
 {

@@ -1,9 +1,9 @@
 /* rehearsal.c: records a step, places each block of a pass, and installs the places as a plan. Uses the
  * packer and alloc/plan/plan.h.
  *
- * Time is periodic: each allocation of a pass is a point in time, followed by the allocations of the step's
- * end. A block that a pass leaves to the next one (such as gradients on their way to their owners) is alive
- * across the boundary. */
+ * Time is periodic: its points are the allocations of a pass. Those of the step's end follow the last pass. A
+ * block that a pass leaves to the next one, such as a gradient that is being reduced, is live across the
+ * boundary. */
 #include <string.h>
 
 #include "alloc/base/error.h"
@@ -12,14 +12,14 @@
 #include "defrag/pack/pack_internal.h"
 
 enum {
-    PLACED_MAX = 1 << 19, /* allocations of a pass; each keeps a record of a hundred bytes */
-    GRAIN_BYTES = 256,    /* alignment of blocks; higher alignments take extra room */
-    PACK_WORK = 1 << 24   /* a tenth of a second, for which ranks wait */
+    PLACED_MAX = 1 << 19, /* allocations of a pass; each has a record of a hundred bytes */
+    GRAIN_BYTES = 256,    /* alignment of blocks; higher alignments take extra bytes */
+    PACK_WORK = 1 << 24   /* a tenth of a second, during which ranks wait */
 };
 
 struct time_point {
-    struct zr_request request; /* with the kept alignment */
-    uint32_t left; /* 1 + the time of the next pass at which it was freed; 0: freed in its own pass */
+    struct zr_request request; /* with the effective alignment */
+    uint32_t left; /* 1 + the time in the next pass at which it was freed; 0: freed in its own pass */
 };
 
 struct live {
@@ -29,21 +29,21 @@ struct live {
 };
 
 struct zr_rehearsal {
-    zr_arena *arena;           /* NULL: the watch is over */
+    zr_arena *arena;           /* NULL: the observation has ended */
     struct zr_scratch scratch; /* owns all arrays */
     size_t granule_bytes;      /* of the arena */
     uint32_t time_points_max;
     struct time_point *time_points; /* [time_points_max] */
-    struct live *live;              /* [2 time_points_max]: of this pass, and left by the previous one */
+    struct live *live;              /* [2 time_points_max]: blocks of this pass, and of the previous one */
     size_t live_count, live_used;
     uint32_t live_free; /* 1 + first of the unused elements of live[0 .. live_used) */
     uint32_t *buckets;  /* [1 << buckets_bits]: 1 + the first live block of each offset's hash */
     unsigned buckets_bits;
     uint32_t passes_count;
-    uint32_t pass_length; /* of every pass but the last */
-    uint32_t now;         /* allocations of the current pass */
+    uint32_t pass_length; /* of every pass except the last */
+    uint32_t now;         /* allocations so far in this pass */
     bool differs;
-    struct zr_lifetimes lifetimes; /* of the time_points, within their pass; later with places */
+    struct zr_lifetimes lifetimes; /* of the time points, within their pass; later with places */
     size_t region_bytes;           /* address bytes of the places */
 };
 
@@ -55,7 +55,7 @@ static uint32_t *bucket_of(struct zr_rehearsal *rehearsal, size_t block_offset_b
     return &rehearsal->buckets[hash >> (64 - rehearsal->buckets_bits)];
 }
 
-/* Requires room: see note_allocation(). */
+/* The caller has checked that an element is free: see note_allocation(). */
 static void add_live(struct zr_rehearsal *rehearsal, const struct live *live)
 {
     uint32_t *bucket = bucket_of(rehearsal, live->block_offset_bytes);
@@ -70,7 +70,7 @@ static void add_live(struct zr_rehearsal *rehearsal, const struct live *live)
     rehearsal->live_count++;
 }
 
-/* False: the block is from before the step. */
+/* False: the block was allocated before the step. */
 static bool remove_live(struct zr_rehearsal *rehearsal, size_t block_offset_bytes, struct live *out)
 {
     uint32_t *link = bucket_of(rehearsal, block_offset_bytes), place;
@@ -127,7 +127,7 @@ static void note_free(void *state, size_t offset_bytes, size_t live_bytes)
 
     (void)live_bytes;
     if (rehearsal->differs || !remove_live(rehearsal, offset_bytes, &gone))
-        return; /* a block from before the step, or the watch is over */
+        return; /* allocated before the step, or the observation has ended */
     struct time_point *time_point = &rehearsal->time_points[gone.time_point];
     struct zr_buffer *buffer = &rehearsal->lifetimes.buffers[gone.time_point];
     if (gone.pass == rehearsal->passes_count && rehearsal->now > buffer->upper)
@@ -196,7 +196,7 @@ void zr_rehearsal_pass(zr_rehearsal *rehearsal)
 
 /* ---- Places -------------------------------------------------------------------------------------------- */
 
-/* Extends blocks that a pass leaves to the next one across the boundary. False: one lives longer than a
+/* Extends blocks that a pass leaves to the next one across the boundary. False: a block lives longer than a
  * period. */
 static bool extend_left(struct zr_rehearsal *rehearsal)
 {
@@ -210,7 +210,7 @@ static bool extend_left(struct zr_rehearsal *rehearsal)
     return true;
 }
 
-/* Packs to the granules of the lower bound, within the work. */
+/* Packs to the lower bound in whole granules, within the work. */
 static zr_result pack(struct zr_rehearsal *rehearsal)
 {
     struct zr_lifetimes *lifetimes = &rehearsal->lifetimes;
@@ -242,7 +242,7 @@ zr_result zr_rehearsal_place(zr_rehearsal *rehearsal, bool *found)
     return *found ? pack(rehearsal) : ZR_OK;
 }
 
-/* ---- Following ----------------------------------------------------------------------------------------- */
+/* ---- Installing ---------------------------------------------------------------------------------------- */
 
 zr_result zr_rehearsal_install(const zr_rehearsal *rehearsal, zr_arena *arena)
 {
