@@ -91,9 +91,9 @@ struct zr_arena {
 
     /* Covers all fields below. Its cache line has no field that threads of other stripes read. */
     _Alignas(ZR_LINE_BYTES) struct zr_lock lock;
-    bool debug;               /* canaries, poison, deep checks, tag limits, stacks or a trace is on */
-    uint8_t hooked;           /* enum zr_hooked */
-    struct zr_follow *follow; /* plan and observer (follow.c); NULL: neither */
+    bool debug;                   /* canaries, poison, deep checks, tag limits, stacks or a trace is on */
+    uint8_t hooked;               /* enum zr_hooked */
+    struct zr_executor *executor; /* plan and observer (executor.c); NULL: neither */
     const struct zr_plan_calls *plan_calls;
     const struct zr_map_calls *map_calls;
     bool stacks;            /* a block's serial is the number of its stack (telemetry/stacks.h) */
@@ -212,9 +212,9 @@ static inline void zr_arena_note_debug(struct zr_arena *arena)
 {
     arena->debug = arena->trace || arena->canary_bytes || arena->poison || arena->check >= ZR_CHECK_ARENA ||
                    arena->bounded || arena->stacks;
-    arena->hooked = arena->debug || arena->follow ? ZR_HOOKED_MORE
-                    : arena->recorder.events      ? ZR_HOOKED_RECORDER
-                                                  : ZR_HOOKED_NOT;
+    arena->hooked = arena->debug || arena->executor ? ZR_HOOKED_MORE
+                    : arena->recorder.events        ? ZR_HOOKED_RECORDER
+                                                    : ZR_HOOKED_NOT;
 }
 
 /* Waits for a stream with arena->lock held. Counts as one backend call. */

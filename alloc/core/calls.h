@@ -26,12 +26,13 @@ struct zr_map_calls {
     void (*kept)(struct zr_arena *arena, struct zr_bounds part);
 };
 
-/* The plan executor (follow*.c). NULL: the arena never had a plan or an observer. */
+/* The plan executor (executor*.c). NULL: the arena never had a plan or an observer. */
 struct zr_plan_calls {
     /* Frees a planned block, which was removed from the index and the counters. */
     void (*freed)(struct zr_arena *arena, struct zr_extent *block);
-    /* The arena is about to request `missing_bytes` from the cache and the driver. */
-    void (*requesting)(struct zr_arena *arena, size_t missing_bytes);
+    /* Releases unused granules of regions before `missing_bytes` are requested from the cache and the driver.
+     */
+    void (*spare)(struct zr_arena *arena, size_t missing_bytes);
     /* Releases unused granules of regions; returns the bytes. lock: both */
     size_t (*give_back)(struct zr_arena *arena);
     /* Retires replaced plans without live blocks. lock: both */

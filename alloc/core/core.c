@@ -224,7 +224,7 @@ static zr_result build(struct zr_arena *arena, struct zr_place place, struct zr_
     struct zr_bounds part = {place.offset_bytes, need.bytes}, stuck = {0};
     struct zr_extent *block = zr_space_carve(arena, place.gap, part);
     if (place.missing > 0 && arena->plan_calls)
-        arena->plan_calls->requesting(arena, place.missing * arena->granule_bytes);
+        arena->plan_calls->spare(arena, place.missing * arena->granule_bytes);
     zr_result result = place.missing > 0 ? zr_map(arena, part, &stuck) : ZR_OK;
     /* Last resort: memory that a plan's region holds and does not use. */
     if (result == ZR_ERR_MEMORY && stuck.bytes == 0 && arena->plan_calls &&

@@ -39,7 +39,7 @@ class Arena:
                 f" {int(arena['reserved_bytes'])} reserved, {int(arena['mapped_bytes'])} mapped")
         if int(arena["deferred_bytes"]):
             text += f", {int(arena['deferred_bytes'])} pending"
-        plan = arena["follow"]["plan"] if arena["follow"] else None
+        plan = arena["executor"]["plan"] if arena["executor"] else None
         return text + (", follows a plan" if plan else "") + (", writes a trace" if arena["trace"] else "")
 
     def children(self):
@@ -73,7 +73,7 @@ class Plan:
 
 
 class PlanInForce:
-    """struct zr_follow_plan: a plan that an arena follows, or has followed."""
+    """struct zr_executor_plan: a plan that an arena executes, or has executed."""
 
     def __init__(self, value):
         self.value = value
@@ -102,6 +102,6 @@ class Trace:
 
 
 printers = gdb.printing.RegexpCollectionPrettyPrinter("zr")
-for struct, printer in ("zr_arena", Arena), ("zr_extent", Extent), ("zr_plan", Plan), ("zr_follow_plan", PlanInForce), ("zr_trace", Trace):
+for struct, printer in ("zr_arena", Arena), ("zr_extent", Extent), ("zr_plan", Plan), ("zr_executor_plan", PlanInForce), ("zr_trace", Trace):
     printers.add_printer(struct, f"^{struct}$", printer)
 gdb.printing.register_pretty_printer(gdb.current_objfile(), printers, replace=True)

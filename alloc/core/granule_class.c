@@ -1,7 +1,7 @@
 /* granule_class.c: which granules may move. A handle has the class, so a run of granules that was created
  * together has one class. Code that unmaps memory under free addresses reads the class: stealing, trimming
- * and breaking up runs (supply.c), and plans that return idle memory (plan/follow_memory.c,
- * plan/follow_pages.c). */
+ * and breaking up runs (supply.c), and plans that return idle memory (plan/executor_memory.c,
+ * plan/executor_pages.c). */
 #include "alloc/core/arena.h"
 #include "alloc/core/calls.h"
 #include "alloc/core/supply.h"

@@ -1,4 +1,4 @@
-/* allocate.c: the public allocation and free. Uses core.c and follow.c.
+/* allocate.c: the public allocation and free. Uses core.c and executor.c.
  *
  * A call takes the next step of the plan in force, or else calls the core. Then the hooks run: canaries,
  * poison, tag limits, a trace, a recorder, an observer. While all hooks are off they cost one branch on
@@ -20,7 +20,7 @@
 #include "alloc/telemetry/stacks.h"
 #include "alloc/service/client/client.h"
 #include "alloc/telemetry/serve.h"
-#include "alloc/plan/follow_internal.h"
+#include "alloc/plan/executor_internal.h"
 #include "alloc/base/option.h"
 
 /* ---- A call -------------------------------------------------------------------------------------------- */
@@ -124,24 +124,24 @@ static inline struct zr_arena *enter(struct zr_arena *arena)
  * needs more work. */
 static inline struct zr_step *next_step(struct zr_arena *arena, const struct zr_request *request)
 {
-    struct zr_follow *follow = arena->follow;
-    if (unlikely(!follow->plan) || unlikely(follow->awake) || unlikely(follow->work_due) ||
+    struct zr_executor *executor = arena->executor;
+    if (unlikely(!executor->plan) || unlikely(executor->awake) || unlikely(executor->work_due) ||
         unlikely(arena->debug))
         return NULL;
-    struct zr_follow_sequence *sequence = follow->plan->last_sequence;
-    struct zr_step *step = zr_follow_next(follow, sequence, request);
-    if (likely(step != NULL) || follow->plan->sequences_count == 1)
+    struct zr_executor_sequence *sequence = executor->plan->last_sequence;
+    struct zr_step *step = zr_executor_next(executor, sequence, request);
+    if (likely(step != NULL) || executor->plan->sequences_count == 1)
         return step;
     /* Threads and streams alternate, so try the sequence of this thread and stream. */
-    sequence = zr_follow_sequence_of(follow->plan, zr_thread_own_number, request->stream);
-    return sequence ? zr_follow_next(follow, sequence, request) : NULL;
+    sequence = zr_executor_sequence_of(executor->plan, zr_thread_own_number, request->stream);
+    return sequence ? zr_executor_next(executor, sequence, request) : NULL;
 }
 
 /* Allocates at the plan's place for the request, or at any place. lock: both */
 static zr_result allocate(struct zr_arena *arena, const struct zr_request *request, struct zr_need need,
                           struct zr_extent **out)
 {
-    if (unlikely(arena->follow != NULL) && (*out = zr_follow_alloc(arena, request, need)))
+    if (unlikely(arena->executor != NULL) && (*out = zr_executor_alloc(arena, request, need)))
         return ZR_OK;
     return zr_core_alloc(arena, request, need, out);
 }
@@ -157,8 +157,8 @@ static __attribute__((noinline)) zr_result allocate_from_others(struct zr_arena 
     return result;
 }
 
-/* Runs the hooks on a new block that the recorder already has. True: call zr_follow_work() after the lock is
- * released. */
+/* Runs the hooks on a new block that the recorder already has. True: call zr_executor_work() after the lock
+ * is released. */
 static __attribute__((noinline)) bool note_alloc(struct zr_arena *arena, const struct zr_request *request,
                                                  struct zr_extent *block, struct zr_need need)
 {
@@ -166,7 +166,7 @@ static __attribute__((noinline)) bool note_alloc(struct zr_arena *arena, const s
         block->serial = zr_call_stack_own();
         zr_recorder_put_stack(arena, block);
     }
-    bool work = arena->follow && zr_follow_note_alloc(arena, request, block, need.alignment);
+    bool work = arena->executor && zr_executor_note_alloc(arena, request, block, need.alignment);
     if (arena->debug)
         zr_debug_new(arena, block);
     return work;
@@ -201,8 +201,8 @@ static __attribute__((noinline)) zr_result grow(struct zr_arena *arena, const st
 {
     zr_lock_release(&arena->lock);
     zr_arena_take(arena);
-    if (unlikely(arena->follow != NULL) && unlikely(arena->follow->gone))
-        zr_follow_retire_gone(arena);
+    if (unlikely(arena->executor != NULL) && unlikely(arena->executor->gone))
+        zr_executor_retire_gone(arena);
     zr_result result = likely(!arena->bounded) ? ZR_OK : zr_tag_limit_check(arena, request, need.bytes);
     if (result != ZR_OK)
         return result;
@@ -261,7 +261,7 @@ static zr_result alloc_any(struct zr_arena *arena, const struct zr_request *requ
         result = zr_tag_limit_check(arena, request, need.bytes);
     if (likely(result == ZR_OK)) {
         /* A plan may have a place for the request, which grow() looks for. */
-        if (likely(!arena->follow) || !arena->follow->plan)
+        if (likely(!arena->executor) || !arena->executor->plan)
             result = zr_core_try(arena, request, need, &block);
         grown = !block;
         if (unlikely(grown))
@@ -281,7 +281,7 @@ static zr_result alloc_any(struct zr_arena *arena, const struct zr_request *requ
     if (unlikely(grown))
         zr_lock_release(&arena->supply);
     if (unlikely(work))
-        zr_follow_work(arena);
+        zr_executor_work(arena);
     if (unlikely(result == ZR_ERR_TAG_LIMIT) && arena->recorder.events)
         note_tag_limit(arena, request, need);
     if (unlikely(grown) && result == ZR_OK && zr_serve_due(arena))
@@ -296,7 +296,7 @@ zr_result zr_arena_alloc(zr_arena *arena, const struct zr_request *request, void
     if (unlikely(!arena) || unlikely(!request) || unlikely(!out))
         return reject_request(arena, request, out);
     arena = enter(arena);
-    struct zr_step *step = arena->follow ? next_step(arena, request) : NULL;
+    struct zr_step *step = arena->executor ? next_step(arena, request) : NULL;
     if (!step)
         return alloc_any(arena, request, out);
     count_in(arena, (struct counted){step->bytes, step->requested_bytes, step->tag});
@@ -339,19 +339,20 @@ static __attribute__((noinline)) zr_result note_free(struct zr_arena *arena, str
     if (arena->stacks)
         zr_recorder_put_stack(arena, block);
     zr_result result = arena->debug ? zr_debug_freed(arena, block) : ZR_OK;
-    if (arena->follow)
-        zr_follow_note_free(arena, block);
+    if (arena->executor)
+        zr_executor_note_free(arena, block);
     return result;
 }
 
 /* Frees a planned block. NULL: done, the common case of a free on time; else the caller frees the returned
  * block. */
-static inline struct zr_extent *free_step(struct zr_arena *arena, struct zr_follow_plan *plan, size_t number)
+static inline struct zr_extent *free_step(struct zr_arena *arena, struct zr_executor_plan *plan,
+                                          size_t number)
 {
     struct zr_step *step = &plan->steps[number];
     zr_step_leave(plan, step);
-    if (unlikely(arena->follow->awake) || unlikely(arena->debug) || unlikely(step->apart) ||
-        unlikely(plan != arena->follow->plan))
+    if (unlikely(arena->executor->awake) || unlikely(arena->debug) || unlikely(step->special_free) ||
+        unlikely(plan != arena->executor->plan))
         return &plan->slots[number].extent;
     zr_step_clear_live(plan, step, number);
     count_out(arena, (struct counted){step->bytes, step->requested_bytes, step->tag});
@@ -371,7 +372,7 @@ static inline zr_result free_block(struct zr_arena *arena, struct zr_extent *blo
     if (unlikely(block->uses != NULL))
         zr_streams_defer(arena, block);
     else if (unlikely(block->kind == ZR_EXTENT_PLANNED))
-        zr_follow_free(arena, block);
+        zr_executor_free(arena, block);
     else
         zr_core_free(arena, block);
     return result;
@@ -379,7 +380,7 @@ static inline zr_result free_block(struct zr_arena *arena, struct zr_extent *blo
 
 zr_result zr_arena_free(zr_arena *arena, void *address)
 {
-    struct zr_follow_plan *plan = NULL;
+    struct zr_executor_plan *plan = NULL;
     struct zr_extent *block = NULL;
     bool freed = false, found;
     if (unlikely(!address))
@@ -389,8 +390,8 @@ zr_result zr_arena_free(zr_arena *arena, void *address)
     arena = zr_arena_stripe_of(arena, address);
     zr_lock_acquire(&arena->lock);
     size_t offset = (size_t)((char *)address - arena->base);
-    if (arena->follow)
-        plan = zr_follow_plan_at(arena, offset);
+    if (arena->executor)
+        plan = zr_executor_plan_at(arena, offset);
     if (plan) {
         size_t number = zr_plan_exact(plan, offset, &freed);
         found = number < plan->slots_count;
@@ -403,11 +404,11 @@ zr_result zr_arena_free(zr_arena *arena, void *address)
     if (unlikely(!found))
         return reject_free(arena, address, freed && offset % ZR_UNIT_BYTES == 0);
     zr_result result = block ? free_block(arena, block) : ZR_OK;
-    bool gone = unlikely(arena->hooked) && arena->follow && arena->follow->gone;
+    bool gone = unlikely(arena->hooked) && arena->executor && arena->executor->gone;
     leave(arena);
     if (unlikely(gone)) {
         zr_arena_take(arena);
-        zr_follow_retire_gone(arena);
+        zr_executor_retire_gone(arena);
         zr_arena_give(arena);
     }
     return result;

@@ -13,7 +13,7 @@
 #include "alloc/telemetry/recorder.h"
 #include "alloc/telemetry/stacks.h"
 #include "alloc/telemetry/trace.h"
-#include "alloc/plan/follow.h"
+#include "alloc/plan/executor.h"
 #include "alloc/base/system/fork.h"
 #include "alloc/base/option.h"
 #include "alloc/base/poison.h"
@@ -113,7 +113,7 @@ static void tear_down(struct zr_arena *arena)
     if (arena->index.regions)
         zr_index_end(&arena->index);
     zr_streams_end(arena);
-    zr_follow_end(arena);
+    zr_executor_end(arena);
     zr_slab_end(&arena->extents);
     zr_pages_give(arena, sizeof *arena);
 }
@@ -234,9 +234,9 @@ static size_t trim_stripe(struct zr_arena *arena, size_t keep_bytes)
     zr_arena_flush_size_cache(arena);
     if (arena->asynchronous)
         zr_streams_poll(arena);
-    if (arena->follow) {
-        zr_follow_retire_gone(arena);
-        zr_follow_give_back(arena);
+    if (arena->executor) {
+        zr_executor_retire_gone(arena);
+        zr_executor_give_back(arena);
     }
     size_t released = zr_trim(arena, keep_bytes);
     if (arena->check >= ZR_CHECK_ARENA)
@@ -260,7 +260,7 @@ zr_result zr_arena_trim(zr_arena *arena, size_t keep_bytes, size_t *released_byt
 void zr_arena_commit_plan(zr_arena *arena)
 {
     zr_arena_take(arena);
-    zr_follow_commit(arena);
+    zr_executor_commit(arena);
     if (arena->check >= ZR_CHECK_ARENA)
         zr_assert(zr_check_arena(arena) == ZR_OK);
     zr_arena_give(arena);

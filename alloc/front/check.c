@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "alloc/base/error.h"
-#include "alloc/plan/follow.h"
+#include "alloc/plan/executor.h"
 
 struct sums {
     size_t live_bytes, requested_bytes, blocks_count;
@@ -85,9 +85,9 @@ static zr_result check_extent(struct zr_arena *arena, const struct zr_extent *ex
 
 static zr_result check_planned(struct zr_arena *arena, struct sums *sums)
 {
-    zr_result result = zr_follow_check(arena);
+    zr_result result = zr_executor_check(arena);
     for (const struct zr_extent *block = NULL;
-         result == ZR_OK && (block = zr_follow_next_block(arena, block));)
+         result == ZR_OK && (block = zr_executor_next_block(arena, block));)
         result = check_block(arena, block, sums);
     return result;
 }
@@ -111,7 +111,8 @@ static zr_result check_granules(const struct zr_arena *arena)
         if (!mapping || mapping->offset_bytes != at * granule)
             return corrupt("the granule at %zu is mapped contrary to the counters", at * granule);
         bool good = mapping->access && mapping->notified;
-        bool excused = !good && (is_deferred(arena, at * granule) || zr_follow_owes(arena, at * granule));
+        bool excused =
+            !good && (is_deferred(arena, at * granule) || zr_executor_must_remap(arena, at * granule));
         if (!mapping->access && !excused)
             return corrupt("the granule at %zu is mapped without access", at * granule);
         if (!mapping->notified && !excused)

@@ -1,11 +1,11 @@
 /* lend.c: whole granules for ranges other than the arena's: contiguous pools and rings. Uses supply.c,
- * streams.c, stripes.c and follow.h. */
+ * streams.c, stripes.c and executor.h. */
 #include "alloc/core/arena.h"
 #include "alloc/core/registry.h"
 #include "alloc/core/supply.h"
 #include "alloc/front/front.h"
 #include "alloc/front/stripes.h"
-#include "alloc/plan/follow.h"
+#include "alloc/plan/executor.h"
 
 zr_result zr_granules_take(struct zr_arena *arena, size_t bytes, struct zr_handle_list *out)
 {
@@ -15,7 +15,7 @@ zr_result zr_granules_take(struct zr_arena *arena, size_t bytes, struct zr_handl
     /* The last resorts are the same as for a block. */
     while (result == ZR_ERR_MEMORY && arena->asynchronous && zr_streams_wait(arena))
         result = zr_granules_gather(arena, bytes, out);
-    if (result == ZR_ERR_MEMORY && arena->follow && zr_follow_give_back(arena) > 0)
+    if (result == ZR_ERR_MEMORY && arena->executor && zr_executor_give_back(arena) > 0)
         result = zr_granules_gather(arena, bytes, out);
     while (result == ZR_ERR_MEMORY && zr_stripes_fetch(arena, bytes))
         result = zr_granules_gather(arena, bytes, out);

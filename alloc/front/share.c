@@ -6,7 +6,7 @@
 #include "alloc/core/registry.h"
 
 #include "alloc/base/error.h"
-#include "alloc/plan/follow.h"
+#include "alloc/plan/executor.h"
 
 /* The segments of files under a block; consecutive segments count as one. *count gets the number, even if the
  * array is too small. */

@@ -12,7 +12,7 @@
 #include "alloc/front/stripes.h"
 
 #include "alloc/base/error.h"
-#include "alloc/plan/follow.h"
+#include "alloc/plan/executor.h"
 
 /* Contention at which a thread moves to another stripe, and what a lock adds that was held, or that the
  * thread slept on. An open lock subtracts 1. */

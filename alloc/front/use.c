@@ -1,6 +1,6 @@
-/* use.c: blocks that a second stream uses. Uses streams.c and follow.h. */
+/* use.c: blocks that a second stream uses. Uses streams.c and executor.h. */
 #include "alloc/base/error.h"
-#include "alloc/plan/follow.h"
+#include "alloc/plan/executor.h"
 #include "alloc/core/registry.h"
 
 zr_result zr_block_use(zr_arena *arena, const void *block, uint64_t stream)
@@ -24,7 +24,7 @@ zr_result zr_block_use(zr_arena *arena, const void *block, uint64_t stream)
         if (result == ZR_OK && !zr_streams_use(arena, extent, stream))
             result = ZR_ERR_HOST_MEMORY;
         else if (result == ZR_OK && extent->kind == ZR_EXTENT_PLANNED)
-            zr_follow_note_use(extent);
+            zr_executor_note_use(extent);
     }
     zr_lock_release(&arena->lock);
     return result;

@@ -4,7 +4,7 @@
  * alloc/ executes plans; defrag/ makes them (defrag/learn/learner.c, defrag/learn/rehearsal.c). A plan is a
  * list of steps per sequence: the requests in the order in which they repeat, and the place of each block in
  * the plan's region. Correctness never depends on the program repeating the sequence: other requests take the
- * dynamic path (alloc/plan/follow.c). */
+ * dynamic path (alloc/plan/executor.c). */
 #ifndef ZR_PLAN_H
 #define ZR_PLAN_H
 
@@ -28,17 +28,17 @@ struct zr_plan_step {
     struct zr_request request; /* with the effective alignment, at least 256 */
     uint32_t thread;
     size_t offset_bytes; /* in the region, or ZR_PLAN_NOWHERE */
-    /* Lifetime, in steps from this one: 1 to the sequence's count. No other step uses the place in that time.
-     */
+    /* Lifetime, in steps from this one: 1 to the sequence's count. No other step uses the place during it. */
     uint32_t alive_count;
 };
 
 /* One circular sequence of requests, of all threads, or of one thread and one stream. */
 struct zr_plan_sequence {
-    size_t first, count; /* of the plan's steps, sequence after sequence; count above 0 */
-    size_t cursor;       /* the step that comes next, from `first` */
-    bool any;            /* every thread and stream; only as the only sequence */
-    bool any_stream;     /* every stream of the thread */
+    size_t first,
+        count; /* index of the first step, and the number of steps, above 0; sequences follow one another */
+    size_t cursor;   /* the next step, relative to `first` */
+    bool any;        /* serves all threads and streams; allowed only as the only sequence */
+    bool any_stream; /* serves every stream of the thread */
     uint32_t thread;
     uint64_t stream;
 };
@@ -56,11 +56,11 @@ struct zr_plan {
     size_t pages_count;     /* 0 without pages */
     size_t unplanned_count; /* unplanned requests per sequence when the plan was made */
     /* For a maker that works while the program runs; NULL: none. Called under the arena's lock when the plan
-     * comes into force; sets the sequences' cursors to their current position. False: the plan is out of
-     * date, and the previous plan stays in force. The plan places no block until the arena with all of the
-     * plan's memory would hold at most start_bytes or its peak, so that starting a plan beside unknown blocks
-     * adds no memory. With several sequences, each waits for its first step instead, where the fewest of its
-     * earlier blocks are live. */
+     * comes into force. It sets the sequences' cursors to their current positions. False: the plan is out of
+     * date, and the previous plan stays in force. With one sequence, the plan places no block until the arena
+     * with all of the plan's memory would hold at most start_bytes or its peak, so starting a plan beside
+     * unknown blocks adds no memory. With several sequences, each waits for its first step, where the fewest
+     * of its earlier blocks are live. */
     bool (*begin)(void *state);
     void *state;
     size_t start_bytes;
@@ -75,10 +75,10 @@ static inline size_t zr_plan_memory_bytes(const struct zr_plan *plan, size_t gra
 enum { ZR_PLAN_SEQUENCES = 64 };
 
 /* Copies the plan and puts it in force, replacing the previous plan, whose blocks stay until they are freed.
- * NULL: no plan. The plan's granules are mapped on first use. Any thread, with no lock held. After a failure
- * the previous plan stays in force. ZR_ERR_INVALID: a step does not fit its region, or the backend cannot
- * alias pages. ZR_ERR_UNAVAILABLE: begin() returned false. ZR_ERR_HOST_MEMORY, ZR_ERR_ADDRESSES: too few
- * records or addresses. */
+ * NULL removes the plan. The plan's granules are mapped on first use. Any thread, with no lock held. After a
+ * failure the previous plan stays in force. ZR_ERR_INVALID: a step does not fit its region, or the backend
+ * cannot alias pages. ZR_ERR_UNAVAILABLE: begin() returned false. ZR_ERR_HOST_MEMORY, ZR_ERR_ADDRESSES: too
+ * few records or addresses. */
 zr_result zr_arena_install_plan(zr_arena *arena, const struct zr_plan *plan);
 /* Moves every sequence's cursor to its first step. Without a plan it does nothing. Any thread, with no lock
  * held. */
@@ -120,7 +120,7 @@ enum zr_observer_wish {
 struct zr_observer {
     unsigned (*allocated)(void *state, const struct zr_observation *what);
     void (*freed)(void *state, size_t offset_bytes, size_t live_bytes);
-    /* Called also while the observer sleeps. Any answer but ZR_OBSERVER_SLEEP wakes it. */
+    /* Also called while the observer sleeps. Any answer except ZR_OBSERVER_SLEEP wakes the observer. */
     unsigned (*passed)(void *state, const struct zr_pass *pass);
     void (*work)(void *state);
     void (*forked)(void *state); /* in the child, under the lock */
@@ -139,14 +139,15 @@ void zr_arena_observe_awake(zr_arena *arena, bool awake);
  * unplanned requests take memory from the driver and keep it. Acquires the lock itself. */
 void zr_arena_commit_plan(zr_arena *arena);
 
-struct zr_follow_counts {
+struct zr_executor_counts {
     uint64_t planned_count, unplanned_count, unplaced_count, conflicts_count, refused_count, passes_count,
-        plans_count, deferred_count; /* deferred: steps that came before the plan could start */
+        plans_count, deferred_count; /* deferred: steps that were requested before the plan could start */
     size_t region_bytes;             /* of the plan in force; 0: none */
-    size_t memory_bytes; /* of that plan: less than its region where pages lie at several addresses */
+    size_t
+        memory_bytes; /* physical memory of that plan; below region_bytes if pages lie at several addresses */
     size_t steps_count;
 };
-void zr_arena_follow_counts(zr_arena *arena, struct zr_follow_counts *out);
+void zr_arena_executor_counts(zr_arena *arena, struct zr_executor_counts *out);
 /* The arena's properties for makers of plans, set at creation. aliases: a page may lie at several addresses;
  * mappings_max: the most mappings a plan with pages may make (0: unlimited). */
 struct zr_plan_rules {

@@ -1,4 +1,4 @@
-/* recorder.c: the flight recorder. Uses trace.c, follow.h and option.c.
+/* recorder.c: the flight recorder. Uses trace.c, executor.h and option.c.
  *
  * The ring holds the last events, and the arena holds the present state. The state at the ring's start is
  * derived from both. The first event of an address says whether a block existed there at the start, and a
@@ -17,7 +17,7 @@
 #include "alloc/base/error.h"
 #include "alloc/base/system/file.h"
 #include "alloc/base/system/os.h"
-#include "alloc/plan/follow_internal.h"
+#include "alloc/plan/executor_internal.h"
 #include "alloc/core/arena.h"
 #include "alloc/core/event_ring.h"
 #include "alloc/telemetry/report.h"
@@ -235,7 +235,7 @@ static void write_start(const struct reading *reading, struct zr_trace *trace, s
             struct zr_block_info block = zr_block_info_of(arena, extent);
             zr_trace_write_alloc(trace, &block, zr_extent_stack(arena, extent));
         }
-    for (const struct zr_extent *extent = NULL; (extent = zr_follow_next_block(arena, extent));) {
+    for (const struct zr_extent *extent = NULL; (extent = zr_executor_next_block(arena, extent));) {
         struct zr_block_info block = zr_block_info_of(arena, extent);
         zr_trace_write_alloc(trace, &block, zr_extent_stack(arena, extent));
     }
@@ -253,17 +253,17 @@ static void write_start(const struct reading *reading, struct zr_trace *trace, s
 static void write_marks(const struct reading *reading, struct zr_trace *trace)
 {
     char label[ZRT_LABEL_BYTES + 1];
-    const struct zr_follow *follow = reading->arena->follow;
+    const struct zr_executor *executor = reading->arena->executor;
     if (reading->first > 0) {
         snprintf(label, sizeof label, "recorder: %llu events before these are lost",
                  (unsigned long long)reading->first);
         zr_trace_write_mark(trace, label);
     }
-    if (!follow || !follow->plan)
+    if (!executor || !executor->plan)
         return;
-    const struct zr_follow_sequence *sequence = follow->plan->last_sequence;
+    const struct zr_executor_sequence *sequence = executor->plan->last_sequence;
     snprintf(label, sizeof label, "recorder: no events of the plan, at step %zu of %zu",
-             (size_t)(sequence->cursor - follow->plan->slots), follow->plan->slots_count);
+             (size_t)(sequence->cursor - executor->plan->slots), executor->plan->slots_count);
     zr_trace_write_mark(trace, label);
 }
 

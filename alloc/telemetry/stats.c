@@ -11,7 +11,7 @@
 #include <string.h>
 
 #include "alloc/base/error.h"
-#include "alloc/plan/follow.h"
+#include "alloc/plan/executor.h"
 #include "alloc/base/option.h"
 
 void zr_stats_fill(struct zr_arena *arena, struct zr_arena_stats *out)
@@ -25,7 +25,7 @@ void zr_stats_fill(struct zr_arena *arena, struct zr_arena_stats *out)
         .reserved_bytes = arena->reserved_bytes,
         .pending_bytes = zr_space_pending_bytes(arena),
         .stranded_bytes = arena->mapped_bytes - arena->live_bytes - zr_space_pending_bytes(arena) -
-                          zr_follow_idle_bytes(arena) - zr_space_idle_bytes(arena),
+                          zr_executor_idle_bytes(arena) - zr_space_idle_bytes(arena),
         .peak_live_bytes = arena->peak_live_bytes,
         .peak_requested_bytes = arena->peak_requested_bytes,
         .peak_reserved_bytes = arena->peak_reserved_bytes,

@@ -1,4 +1,4 @@
-/* tracing.c: starts and stops an arena's trace. Uses trace.c, registry.c and follow.h.
+/* tracing.c: starts and stops an arena's trace. Uses trace.c, registry.c and executor.h.
  *
  * While a trace is on, these files write its events: debug.c allocations and frees, map_callbacks.c maps and
  * unmaps, allocate.c and tag_limits.c failed requests. */
@@ -6,7 +6,7 @@
 #include "alloc/core/registry.h"
 #include "alloc/base/error.h"
 #include "alloc/base/option.h"
-#include "alloc/plan/follow.h"
+#include "alloc/plan/executor.h"
 #include "alloc/telemetry/stacks.h"
 #include "alloc/telemetry/trace.h"
 
@@ -35,7 +35,7 @@ static void write_present(struct zr_trace *trace, struct zr_arena *arena)
     for (const struct zr_extent *extent = arena->first; extent; extent = extent->next)
         if (extent->kind == ZR_EXTENT_BLOCK) /* a deferred block was already freed */
             write_block(trace, arena, extent);
-    for (const struct zr_extent *block = NULL; (block = zr_follow_next_block(arena, block));)
+    for (const struct zr_extent *block = NULL; (block = zr_executor_next_block(arena, block));)
         write_block(trace, arena, block);
     zr_trace_write_begin(trace);
 }

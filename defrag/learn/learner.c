@@ -1,17 +1,17 @@
 /* learner.c: decides about plans and installs them; the public calls. Uses learner_record.c,
  * learner_helper.c, learner_view.c, learner_plan.c and alloc/plan/plan.h.
  *
- * While the learner is awake, every allocation is recorded with the position of its free. A hash of a
+ * While the learner is awake, it records every allocation with the position of its free. A hash of a
  * sequence's last few allocations, together with the arena's live bytes, identifies earlier visits to the
  * same position; live bytes distinguish a step from a layer inside the step. A run of such recurrences at a
  * constant distance is a candidate period. When a third occurrence begins, the two complete ones before it
- * are aligned and planned. One sequence of all threads comes first; with streams, it is in program order. If
- * the threads' interleaving varies, no run lasts in it, and each thread (or stream) has its own sequence.
+ * are aligned and planned. The first attempt is one sequence of all threads in program order. If the threads'
+ * interleaving varies, no run lasts in that sequence, and each thread (or stream) gets a sequence of its own.
  *
  * Recording costs some tens of nanoseconds per call, under the arena's lock. The helper thread does the rest:
- * it copies records, aligns, packs and checks on private pages, and holds the lock for some records at a time
- * and for the change to a finished plan. The learner sleeps once a plan has run with few unplanned
- * allocations and no driver call for about as long as it took to find. */
+ * it copies records, aligns, packs and checks on private pages. It holds the lock for a few records at a time
+ * and for the change to a finished plan. The learner sleeps after a plan has run with few unplanned
+ * allocations and no driver call for about as long as the learner took to find it. */
 #include "defrag/learn/learner_state.h"
 
 #include <string.h>
@@ -21,12 +21,12 @@
 #include "alloc/base/system/os.h"
 #include "alloc/base/slab.h"
 
-/* About the work of one `zr pack`: at most some seconds of one core. */
+/* about the work of one `zr pack`: at most some seconds on one core */
 #define WORK_DEFAULT UINT64_C(1600000000)
 
 /* ---- Planning ------------------------------------------------------------------------------------------ */
 
-/* Allocations of an occurrence that are no steps, per thousand. */
+/* Allocations of an occurrence that match no step, per thousand. */
 static unsigned unplanned_share(const struct zr_candidate *candidate)
 {
     size_t steps = candidate->plan.steps_count;
@@ -38,15 +38,15 @@ static unsigned unplanned_share(const struct zr_candidate *candidate)
 /* Whether the candidate is better than the current state. */
 static bool is_wanted(const struct zr_candidate *candidate, const struct zr_learner_view *view)
 {
-    /* A range that leaves memory behind is a part of something longer. */
+    /* A sequence that leaves much memory live is a part of a longer period. */
     if (candidate->outlive_bytes > candidate->step_bytes / 8)
         return false;
-    if (!view->following)
+    if (!view->has_plan)
         return true;
-    /* The same period again: unplanned allocations are no reason to start over. */
+    /* For the same period, unplanned allocations do not justify a new plan. */
     size_t steps = candidate->plan.steps_count,
-           apart = steps > view->steps_count ? steps - view->steps_count : view->steps_count - steps;
-    if (apart <= steps / 64 && view->bad_share <= UNPLANNED_MAX)
+           difference = steps > view->steps_count ? steps - view->steps_count : view->steps_count - steps;
+    if (difference <= steps / 64 && view->bad_share <= UNPLANNED_MAX)
         return false;
     return view->bad_share > 2 * unplanned_share(candidate) + 10;
 }
@@ -57,11 +57,11 @@ static bool is_affordable(const struct zr_learner *learner, const struct zr_cand
                           const struct zr_learner_view *view, uint64_t plan_bytes)
 {
     return plan_bytes + candidate->rest_bytes + view->others_bytes <=
-           zr_learner_allowed_bytes(learner, view->most_reserved_bytes, candidate->plan.unplanned_count > 0);
+           zr_learner_allowed_bytes(learner, view->peak_reserved_bytes, candidate->plan.unplanned_count > 0);
 }
 
-/* Unplanned allocations at bad positions of two occurrences make a bad plan of a good period; half a period
- * later they are elsewhere. Lock held. */
+/* Schedules another attempt half a period later. A plan of a good period can be bad if unplanned allocations
+ * fell on bad positions of the two occurrences. Lock held. */
 static void try_later(struct zr_learner *learner, const struct zr_learner_view *view)
 {
     for (size_t i = 0; i < view->sequences_count && learner->forgotten_count == view->forgotten_count; i++) {
@@ -74,8 +74,8 @@ static void try_later(struct zr_learner *learner, const struct zr_learner_view *
     }
 }
 
-/* Rejects a plan that takes too much memory. It is retried later, and as soon as the dynamic path has taken
- * as much. */
+/* Rejects a plan that takes too much memory. The learner tries again later, and as soon as the dynamic path
+ * has taken as much. */
 static zr_result reject(struct zr_learner *learner, const struct zr_learner_view *view, uint64_t plan_bytes)
 {
     zr_arena_hold(learner->arena);
@@ -88,13 +88,13 @@ static zr_result reject(struct zr_learner *learner, const struct zr_learner_view
                    (size_t)plan_bytes);
 }
 
-/* A plan that is about to take effect, and its origin. */
+/* A plan that is about to come into force, and its origin. */
 struct beginning {
     struct zr_learner *learner;
     const struct zr_learner_view *view;
 };
 
-/* See struct zr_plan. The view's cursors are valid for the time of the view; if recording restarted since
+/* See struct zr_plan. The view's cursors are correct for the time of the view. If recording restarted since
  * then, the arena finds its position itself. Lock held. */
 static bool begin_plan(void *state)
 {
@@ -120,17 +120,17 @@ static bool begin_plan(void *state)
     return true;
 }
 
-/* Packs the candidate, and installs it if it is worth its memory. */
+/* Packs the candidate, and installs the plan if it is affordable. */
 static zr_result pack_and_install(struct zr_learner *learner, const struct zr_learner_view *view,
                                   struct zr_plan_rules rules)
 {
     struct zr_candidate *candidate = &learner->candidate;
     struct beginning beginning = {learner, view};
-    /* Each unused plan of the period halves the budget. */
+    /* each plan of this period that was not used halves the budget */
     uint64_t work = zr_candidate_part(learner->options.work, 1u << view->refusals), least_bytes;
     zr_result result = zr_candidate_measure(candidate, rules, &least_bytes);
     if (result == ZR_OK && !is_affordable(learner, candidate, view, least_bytes))
-        return reject(learner, view, least_bytes); /* too large for any placement */
+        return reject(learner, view, least_bytes); /* no placement is affordable */
     if (result == ZR_OK)
         result = zr_candidate_pack(candidate, rules, work);
     if (result == ZR_OK && !is_affordable(learner, candidate, view, candidate->memory_bytes))
@@ -142,18 +142,19 @@ static zr_result pack_and_install(struct zr_learner *learner, const struct zr_le
     candidate->plan.begin = begin_plan;
     candidate->plan.state = &beginning;
     candidate->plan.start_bytes =
-        zr_learner_allowed_bytes(learner, view->most_reserved_bytes, candidate->plan.unplanned_count > 0);
+        zr_learner_allowed_bytes(learner, view->peak_reserved_bytes, candidate->plan.unplanned_count > 0);
     return zr_arena_install_plan(learner->arena, &candidate->plan);
 }
 
-static zr_result plan_it(struct zr_learner *learner, struct zr_learner_view *view)
+static zr_result make_plan(struct zr_learner *learner, struct zr_learner_view *view)
 {
     struct zr_candidate *candidate = &learner->candidate;
-    zr_result result = zr_learner_look(learner, view);
+    zr_result result = zr_learner_copy_view(learner, view);
     if (result == ZR_OK)
-        result = zr_candidate_make(candidate, view->sequences, view->sequences_count,
-                                   (struct zr_pack_here){.cancelled = &learner->helper.cancelled,
-                                                         .stack_bytes = zr_helper_room(&learner->helper)});
+        result =
+            zr_candidate_make(candidate, view->sequences, view->sequences_count,
+                              (struct zr_pack_here){.cancelled = &learner->helper.cancelled,
+                                                    .stack_bytes = zr_helper_stack_bytes(&learner->helper)});
     bool joint = learner->split && view->sequences_count > 0 && view->sequences[0].any;
     bool loose = joint && (result == ZR_ERR_UNAVAILABLE ||
                            (result == ZR_OK && unplanned_share(candidate) > LOOSE_MAX));
@@ -182,7 +183,7 @@ void zr_learner_work(struct zr_learner *learner)
     uint64_t start_ns = zr_os_now_ns();
     struct zr_learner_view view = {0};
     zr_arena_hold(learner->arena);
-    atomic_store(&learner->helper.asked, 0);
+    atomic_store(&learner->helper.requested, 0);
     bool due = learner->due, commit = learner->commit_due;
     learner->commit_due = false;
     learner->at_work = true;
@@ -190,7 +191,7 @@ void zr_learner_work(struct zr_learner *learner)
     if (commit)
         zr_arena_commit_plan(learner->arena);
     if (due)
-        plan_it(learner, &view);
+        make_plan(learner, &view);
     zr_scratch_end(&view.scratch);
     zr_candidate_end(&learner->candidate);
     zr_arena_hold(learner->arena);
@@ -227,7 +228,7 @@ static void release(struct zr_learner *learner)
     for (size_t i = 0; i < SEQUENCES_MAX; i++)
         zr_recording_end(&learner->recordings[i]);
     zr_recording_end(&learner->all);
-    zr_pages_give(learner->live, learner->live_room * sizeof *learner->live);
+    zr_pages_give(learner->live, learner->live_capacity * sizeof *learner->live);
     zr_pages_give(learner->records, RECORDS_MAX * sizeof *learner->records);
     zr_pages_give(learner, sizeof *learner);
 }

@@ -16,16 +16,16 @@ struct zr_seen {
     uint32_t alignment;
     uint32_t thread;
     uint32_t hash;  /* of all fields above and the tag */
-    uint32_t upper; /* freed before the allocation with this number; ZR_SEEN_LIVE */
+    uint32_t upper; /* freed before the allocation with this number; ZR_SEEN_LIVE: not freed yet */
     uint8_t tag;
 };
 
-/* A recorded sequence: lead_count allocations before the period; one occurrence of the period, about
- * first_count long; the next, about second_count long; and the allocations after these. */
+/* A recorded sequence: lead_count allocations before the period, one occurrence of the period of about
+ * first_count allocations, the next occurrence of about second_count, and the later allocations. */
 struct zr_seen_sequence {
     struct zr_seen *seen;
-    uint32_t position; /* in the sequence, of the first recorded allocation */
-    size_t lead_count, first_count, second_count, count; /* count: of all records */
+    uint32_t position; /* position in the sequence of the first recorded allocation */
+    size_t lead_count, first_count, second_count, count; /* count: all records */
     uint64_t rest_bytes;                                 /* bytes that were live at the start */
     bool any;
     uint32_t thread;
@@ -33,44 +33,45 @@ struct zr_seen_sequence {
     bool any_stream;
 };
 
-/* A plan in progress. Its arrays belong to the scratch. */
+/* A plan in progress. The scratch owns its arrays. */
 struct zr_candidate {
     struct zr_scratch scratch;
-    struct zr_pack_here here; /* the thread that makes it */
+    struct zr_pack_here here; /* for the thread that makes the plan */
     struct zr_plan_step *steps;
     struct zr_plan_sequence sequences[ZR_PLAN_SEQUENCES];
     struct zr_plan plan;
     struct zr_lifetimes lifetimes[ZR_PLAN_SEQUENCES]; /* of the sequences' placed steps; ids are steps */
-    uint64_t seen_count; /* allocations in second occurrences: the plan's steps and unplanned allocations */
-    uint64_t outlive_bytes, step_bytes; /* of steps that stay dynamic; of all steps */
+    uint64_t seen_count; /* allocations in second occurrences: steps and unplanned allocations */
+    uint64_t outlive_bytes, step_bytes; /* outlive: of steps that stay dynamic; step: of all steps */
     uint64_t rest_bytes;                /* outside the plan */
-    uint64_t memory_bytes;              /* of the plan: zr_plan_memory_bytes() */
+    uint64_t memory_bytes;              /* the plan's memory: zr_plan_memory_bytes() */
 };
 
 /* Aligns the two occurrences of each sequence, and derives the steps and lifetimes of their common part.
- * ZR_ERR_UNAVAILABLE: they differ too much, or the second one is incomplete. The caller ends the candidate in
- * any case. */
+ * ZR_ERR_UNAVAILABLE: the occurrences differ too much, or the second one is incomplete. The caller ends the
+ * candidate in any case. */
 zr_result zr_candidate_make(struct zr_candidate *out, const struct zr_seen_sequence *sequences,
                             size_t sequences_count, struct zr_pack_here here);
-/* The least memory that any placement of the steps can take. */
+/* Computes the least memory that a placement of the steps can take. */
 zr_result zr_candidate_measure(struct zr_candidate *candidate, struct zr_plan_rules rules,
                                uint64_t *least_bytes);
-/* Places the steps within `work` (see struct zr_pack_options), plus the rest of a round that has begun, and
- * fills in the plan. If the rules allow aliases, blocks of whole granules get their own pages at several
- * addresses where this takes less memory. */
+/* Places the steps within `work` (see struct zr_pack_options) and fills in the plan. A round that has begun
+ * is completed beyond `work`. If the rules allow aliases, blocks of whole granules get pages of their own at
+ * several addresses where this takes less memory. */
 zr_result zr_candidate_pack(struct zr_candidate *candidate, struct zr_plan_rules rules, uint64_t work);
-/* A fraction of a work above 0; at least 1. */
+/* The fraction 1/parts of `work`, at least 1. `work` is above 0. */
 static inline uint64_t zr_candidate_part(uint64_t work, unsigned parts)
 {
     return (work - 1) / parts + 1;
 }
-/* Checks a plan independently of its construction: no two blocks that may be live at the same time share a
- * byte of memory, and no two sequences do at any time. ZR_ERR_CORRUPT names two that do. */
+/* Checks a plan independently of its construction. No two blocks that may be live at the same time share a
+ * byte of memory, and no two sequences share a byte at any time. ZR_ERR_CORRUPT names two blocks or sequences
+ * that do. */
 zr_result zr_candidate_check(const struct zr_candidate *candidate, struct zr_plan_rules rules);
 void zr_candidate_end(struct zr_candidate *candidate);
 
-/* Makes the learner's thread start work only in zr_learner_wait(), so that the result of a replay or test
- * does not depend on thread timing. */
+/* Makes the helper start work only in zr_learner_wait(), so that the result of a replay or a test does not
+ * depend on thread timing. */
 void zr_learner_hold(zr_learner *learner);
 
 #endif

@@ -1,21 +1,22 @@
-/* learner_check.c: checks a finished plan. Uses zr_pack_check() and the plan as the arena gets it, and none
- * of the data that the plan was made from.
+/* learner_check.c: checks a finished plan. Uses zr_pack_check() and the plan in the form that the arena
+ * receives, and no data from which the plan was made.
  *
- * A block is alive for the steps in the plan, also across the end of its sequence. If granules have pages, a
- * block has one piece for each run of consecutive pages, at the pages' places. */
+ * A block is live for the steps in the plan, also across the end of its sequence. If granules have pages, a
+ * block consists of one piece for each run of consecutive pages, at the place of those pages. */
 #include "defrag/learn/learner.h"
 
 #include "alloc/base/error.h"
 
 enum { UNIT_BYTES = 256 };
 
-/* The pieces of a plan's memory, as buffers. Counted first, with buffers NULL, then filled in. */
+/* The pieces of a plan's memory, as buffers. A first pass with buffers NULL counts them, a second fills them
+ * in. */
 struct pieces {
     struct zr_buffer *buffers;
     size_t count;
 };
 
-/* The memory at the region's byte `offset`; *bytes is reduced to the contiguous part. */
+/* The memory under the region's byte `offset`. Reduces *bytes to the contiguous part. */
 static uint64_t memory_at(const struct zr_plan *plan, size_t granule_bytes, uint64_t offset, uint64_t *bytes)
 {
     uint64_t first = offset / granule_bytes, last = first;
@@ -56,7 +57,7 @@ static void add_sequence(struct pieces *pieces, const struct zr_plan *plan, stru
             add_block(pieces, plan, rules, sequence, i);
 }
 
-/* The memory from a sequence's first byte to its last, as one buffer, which no other sequence may use at any
+/* The memory from a sequence's first byte to its last, as one buffer. No other sequence may use it at any
  * time. */
 static struct zr_buffer extent_of(const struct pieces *pieces, size_t number)
 {

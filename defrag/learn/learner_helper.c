@@ -1,9 +1,9 @@
 /* learner_helper.c: the learner's thread. Uses only os.h.
  *
- * A caller with work sets `asked`, then `go`, on which the thread sleeps; they differ only while the learner
- * is held. Until the thread takes the work, `asked` stays set, and other callers do nothing more. The thread
- * blocks all signals. Its stack belongs to the learner: private pages, mostly untouched, so that a child
- * after fork() can start a thread on its copy. */
+ * A caller with work sets `requested`, then `go`, on which the thread sleeps. The two differ only while the
+ * learner is held. Until the thread takes the work, `requested` stays set, and other callers do nothing more.
+ * The thread blocks all signals. Its stack belongs to the learner and is made of private pages, mostly
+ * untouched, so that a child after fork() can start a thread on its copy. */
 #include "defrag/learn/learner_state.h"
 
 #include "alloc/base/error.h"
@@ -15,7 +15,7 @@
 #else
 #define STACK_BYTES ((size_t)32 << 20)
 #endif
-#define LINGER_NS UINT64_C(1000000000) /* without work, before the thread exits */
+#define LINGER_NS UINT64_C(1000000000) /* idle time after which the thread exits */
 #define LOOK_NS   UINT64_C(1000000)    /* polling interval of a thread that waits for another to start */
 
 zr_result zr_helper_begin(struct zr_learner_helper *helper)
@@ -24,7 +24,7 @@ zr_result zr_helper_begin(struct zr_learner_helper *helper)
     return helper->stack.pages ? ZR_OK : ZR_ERR_HOST_MEMORY;
 }
 
-size_t zr_helper_room(const struct zr_learner_helper *helper)
+size_t zr_helper_stack_bytes(const struct zr_learner_helper *helper)
 {
     return helper->stack.bytes - ((size_t)1 << 20);
 }
@@ -49,15 +49,15 @@ static void *run(void *argument)
             continue;
         }
         atomic_store(&helper->state, HELPER_ENDED);
-        /* A caller that sets `go` from now on starts another thread; an earlier caller may have relied on
-         * this one. */
+        /* A caller that sets `go` after this store starts another thread. An earlier caller may rely on this
+         * one. */
         if (zr_learner_cancelled(learner) || !atomic_load(&helper->go) ||
             !change(&helper->state, HELPER_ENDED, HELPER_WORKING))
             return NULL;
     }
 }
 
-/* The system refused a thread: recorded once, and learning stops. */
+/* Records that the system refused a thread; learning stops. */
 static void note_refused(struct zr_learner *learner)
 {
     atomic_store(&learner->helper.state, HELPER_REFUSED);
@@ -71,7 +71,7 @@ static void note_refused(struct zr_learner *learner)
 static void begin_thread(struct zr_learner *learner)
 {
     struct zr_learner_helper *helper = &learner->helper;
-    zr_thread_join(&helper->thread); /* at its exit, if there was one */
+    zr_thread_join(&helper->thread); /* the previous thread, if any, is exiting */
     if (zr_thread_start_on(&helper->thread, helper->stack, run, learner) != ZR_OK)
         note_refused(learner);
 }
@@ -100,14 +100,14 @@ static void set_going(struct zr_learner *learner)
 void zr_helper_wake(struct zr_learner *learner)
 {
     struct zr_learner_helper *helper = &learner->helper;
-    if (!atomic_exchange(&helper->asked, 1) && !atomic_load(&helper->held))
+    if (!atomic_exchange(&helper->requested, 1) && !atomic_load(&helper->held))
         set_going(learner);
 }
 
 void zr_helper_wait(struct zr_learner *learner)
 {
     struct zr_learner_helper *helper = &learner->helper;
-    if (atomic_load(&helper->held) && atomic_load(&helper->asked))
+    if (atomic_load(&helper->held) && atomic_load(&helper->requested))
         set_going(learner);
     for (;;) {
         uint32_t state = atomic_load(&helper->state);
@@ -132,6 +132,6 @@ void zr_helper_forked(struct zr_learner_helper *helper)
 {
     helper->thread = (struct zr_thread){0};
     atomic_store(&helper->state, HELPER_NONE);
-    atomic_store(&helper->asked, 0);
+    atomic_store(&helper->requested, 0);
     atomic_store(&helper->go, 0);
 }

@@ -1,9 +1,10 @@
 /* learner_place.c: places the steps of a plan. Uses the packer and colour.c.
  *
  * First, all blocks of a sequence are packed into one address range. If the result is above the lower bound
- * and the backend has aliases, blocks of whole granules are coloured instead, with as many pages as are live
- * at once, and only the other blocks are packed; coloured blocks also use packed pages while these are free.
- * The plan without aliases is kept unless the other takes less memory, because it needs fewer mappings. */
+ * and the backend has aliases, blocks of whole granules are coloured instead: they get as many pages as are
+ * live at once. Only the other blocks are then packed; coloured blocks also use packed pages while those are
+ * free. The plan without aliases needs fewer mappings, so it is kept unless the other plan takes less memory.
+ */
 #include "defrag/learn/learner.h"
 
 #include "alloc/base/error.h"
@@ -12,10 +13,10 @@
 
 enum {
     MIN_BYTES = 256,         /* alignment of blocks */
-    WASTE_DIVISOR = 256,     /* max waste of a block of whole granules: one part of its last */
+    WASTE_DIVISOR = 256,     /* a block of whole granules may waste one part in 256 of its bytes */
     ADDRESSES_MAX = 1 << 22, /* of a sequence, in granules */
-    ADDRESSES_FACTOR = 16,   /* per page */
-    TARGET_DIVISOR = 8,      /* part of the work that is spent on the lower bound */
+    ADDRESSES_FACTOR = 16,   /* addresses per page */
+    TARGET_DIVISOR = 8,      /* one part in 8 of the work is for reaching the lower bound */
 };
 
 static inline uint64_t round_up(uint64_t bytes, uint64_t unit)
@@ -23,22 +24,22 @@ static inline uint64_t round_up(uint64_t bytes, uint64_t unit)
     return (bytes + unit - 1) & ~(unit - 1);
 }
 
-/* A sequence in progress. */
+/* The placement of one sequence. */
 struct sequence_place {
     struct zr_lifetimes *lifetimes;   /* of all blocks */
-    const struct zr_plan_step *steps; /* by the lifetimes' ids */
+    const struct zr_plan_step *steps; /* indexed by the lifetimes' ids */
     struct zr_plan_rules rules;
     struct zr_pack_here here;
     uint64_t work;
-    struct zr_lifetimes rest; /* blocks that are packed beside coloured ones; ids: numbers of buffers */
+    struct zr_lifetimes rest; /* blocks that are packed beside coloured blocks; ids: indices of buffers */
     struct zr_colouring colouring;
     size_t unit_granules; /* granules per page of the colouring */
 };
 
 /* ---- Packing ------------------------------------------------------------------------------------------- */
 
-/* Packs to the lower bound in whole granules, for an eighth of the work, which is enough if the bound is
- * reachable. */
+/* Packs to the lower bound in whole granules, with an eighth of the work. That is enough if the bound can be
+ * reached. */
 static zr_result pack_to_target(struct sequence_place *place, struct zr_lifetimes *lifetimes,
                                 struct zr_pack_report *report)
 {
@@ -65,8 +66,8 @@ static size_t granules_of(const struct sequence_place *place, uint64_t bytes)
     return (size_t)(round_up(bytes, place->rules.granule_bytes) / place->rules.granule_bytes);
 }
 
-/* The granules of a block of whole granules; 0: the block is not one. It needs no room for alignment, because
- * its place begins with a granule. */
+/* The number of granules of a block that fills whole granules; 0: the block does not. Its place begins with a
+ * granule, so it needs no bytes for alignment. */
 static size_t whole_granules(const struct sequence_place *place, size_t buffer)
 {
     const struct zr_request *request = &place->steps[place->lifetimes->buffers[buffer].id].request;
@@ -75,7 +76,7 @@ static size_t whole_granules(const struct sequence_place *place, size_t buffer)
     return granules * place->rules.granule_bytes - bytes <= bytes / WASTE_DIVISOR ? granules : 0;
 }
 
-/* Extracts the other blocks and packs them. */
+/* Extracts the blocks that do not fill whole granules, and packs them. */
 static zr_result pack_rest(struct sequence_place *place, struct zr_scratch *scratch)
 {
     const struct zr_lifetimes *all = place->lifetimes;
@@ -90,14 +91,14 @@ static zr_result pack_rest(struct sequence_place *place, struct zr_scratch *scra
             rest->buffers[rest->count] = all->buffers[i];
             rest->buffers[rest->count++].id = i;
         }
-    /* If all blocks are in the rest, the packing exists already. */
+    /* if the rest contains all blocks, they are packed already */
     if (rest->count == 0 || rest->count == all->count)
         return ZR_OK;
     zr_result result = pack_to_target(place, rest, &report);
     return result == ZR_OK ? zr_pack_round(rest, MIN_BYTES, &report.height_bytes) : result;
 }
 
-/* The largest page size that divides all blocks; one granule if there is a rest. */
+/* The largest page size that divides all blocks; one granule if some blocks are packed. */
 static size_t unit_of(const struct sequence_place *place)
 {
     size_t unit = 0;
@@ -106,7 +107,8 @@ static size_t unit_of(const struct sequence_place *place)
     return unit ? unit : 1;
 }
 
-/* The colouring has no period: a block that is alive across the boundary keeps its pages all the time. */
+/* The colouring has no period: a block that is live across the boundary keeps its pages for the whole period.
+ */
 static struct zr_colour_block block_of(const struct sequence_place *place, const struct zr_buffer *buffer)
 {
     bool crosses = buffer->upper > place->lifetimes->period;
@@ -114,7 +116,7 @@ static struct zr_colour_block block_of(const struct sequence_place *place, const
                                     .upper = (uint32_t)(crosses ? place->lifetimes->period : buffer->upper)};
 }
 
-/* Lists the rest, fixed at its packed places, then the whole blocks in their order. */
+/* Lists the packed blocks, fixed at their places, then the blocks of whole granules in their order. */
 static void list_blocks(struct sequence_place *place)
 {
     const struct zr_lifetimes *all = place->lifetimes;
@@ -138,15 +140,15 @@ static void list_blocks(struct sequence_place *place)
         }
 }
 
-/* Max addresses of the sequence, in pages of the colouring. */
+/* The limit of the sequence's addresses, in pages of the colouring. */
 static size_t addresses_max(const struct sequence_place *place)
 {
-    size_t most = granules_of(place, place->lifetimes->lower_bound_bytes) * ADDRESSES_FACTOR;
-    if (most > ADDRESSES_MAX)
-        most = ADDRESSES_MAX;
-    if (place->rules.mappings_max && most > place->rules.mappings_max)
-        most = place->rules.mappings_max;
-    return most / place->unit_granules;
+    size_t count = granules_of(place, place->lifetimes->lower_bound_bytes) * ADDRESSES_FACTOR;
+    if (count > ADDRESSES_MAX)
+        count = ADDRESSES_MAX;
+    if (place->rules.mappings_max && count > place->rules.mappings_max)
+        count = place->rules.mappings_max;
+    return count / place->unit_granules;
 }
 
 /* Converts the colouring's pages to granules, in memory that outlives the call. */
@@ -194,12 +196,12 @@ static zr_result colour_sequence(struct sequence_place *place, struct zr_scratch
             result = note_colours(place, lasting, out);
     }
     zr_scratch_end(&scratch);
-    return result == ZR_ERR_UNAVAILABLE ? ZR_OK : result; /* too many addresses: the packing is used */
+    return result == ZR_ERR_UNAVAILABLE ? ZR_OK : result; /* too many addresses: keep the packing */
 }
 
 /* ---- Sequences ----------------------------------------------------------------------------------------- */
 
-/* Places a sequence, by addresses only or with pages; *granules receives its size. Exact sizes pack better
+/* Places a sequence, by addresses only or with pages, and sets *granules to its size. Exact sizes pack better
  * than sizes rounded to the arena's grain, so rounding follows packing. */
 static zr_result place_sequence(struct sequence_place *place, struct zr_scratch *lasting,
                                 struct coloured *out, size_t *granules)
@@ -208,7 +210,7 @@ static zr_result place_sequence(struct sequence_place *place, struct zr_scratch 
     struct zr_pack_report report = {0};
     uint64_t left = place->work;
     struct coloured coloured = {0};
-    struct zr_pack_here on = place->here; /* with the rest of the work for the target */
+    struct zr_pack_here on = place->here; /* continues the packing with the work that the target left */
     on.placed = true;
     zr_result result = pack_to_target(place, lifetimes, &report);
     size_t target = granules_of(place, lifetimes->lower_bound_bytes);
@@ -238,7 +240,7 @@ static void identity(uint32_t *pages, size_t count, size_t first)
         pages[i] = (uint32_t)(first + i);
 }
 
-/* Makes one table of pages for the region; none if every sequence is packed. */
+/* Makes one table of pages for the region; no table if every sequence is packed. */
 static zr_result join_pages(struct zr_candidate *candidate, const struct coloured *sequences,
                             const size_t *granules)
 {
@@ -269,7 +271,7 @@ static zr_result join_pages(struct zr_candidate *candidate, const struct coloure
     return ZR_OK;
 }
 
-/* The arena's size for each block, with room for alignments above the grain. */
+/* Sets each block's size as the arena rounds it, plus bytes for alignments above the grain. */
 static void size_blocks(struct zr_candidate *candidate, size_t sequence, struct zr_plan_rules rules)
 {
     struct zr_lifetimes *lifetimes = &candidate->lifetimes[sequence];
@@ -319,7 +321,7 @@ zr_result zr_candidate_pack(struct zr_candidate *candidate, struct zr_plan_rules
             uint64_t offset = coloured[l].pages ? coloured[l].offsets[i] : lifetimes->buffers[i].offset_bytes;
             step->offset_bytes = round_up(base_bytes + offset, step->request.alignment);
         }
-        /* Sequences never share a granule, because their order varies. */
+        /* Sequences share no granule, because their relative order varies. */
         base_bytes +=
             (uint64_t)(coloured[l].pages ? coloured[l].addresses_count : granules[l]) * rules.granule_bytes;
         granules_count += granules[l];

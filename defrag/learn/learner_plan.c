@@ -1,8 +1,8 @@
 /* learner_plan.c: derives the steps of a plan from two occurrences of a period.
  *
- * The common subsequence of both occurrences is the steps; other allocations are unplanned. A step's lifetime
- * is the longer of its two. The steps begin where the fewest bytes are alive across the boundary of the
- * period. A step that lives longer than a period stays dynamic. */
+ * The steps are the common subsequence of both occurrences; other allocations are unplanned. A step's
+ * lifetime is the longer of its two lifetimes. The first step is the one before which the fewest bytes are
+ * live. A step that lives longer than a period stays dynamic. */
 #include "defrag/learn/learner.h"
 
 #include <string.h>
@@ -11,9 +11,9 @@
 #include "defrag/trace/lifetimes.h"
 
 enum {
-    EDITS_MIN = 4,     /* edits that two occurrences may differ in, whatever their length */
-    COMMON_PART = 4,   /* of five: occurrences with a smaller common part are no period */
-    EDITS_MAX = 2048,  /* between two occurrences, for the exact algorithm */
+    EDITS_MIN = 4,     /* edits allowed for occurrences of any length */
+    COMMON_PART = 4,   /* of five parts: occurrences with a smaller common part are no period */
+    EDITS_MAX = 2048,  /* edits between two occurrences for the exact algorithm */
     WORK_MAX = 1 << 24 /* comparisons of the exact algorithm: some tens of milliseconds */
 };
 
@@ -33,7 +33,7 @@ struct range {
     const struct zr_seen *seen;
     size_t count;
     size_t start, end; /* in the sequence: its start, and the end of the records */
-    bool by_lifetime;  /* elements match only if their lifetimes do, too */
+    bool by_lifetime;  /* elements match only if their lifetimes match */
     const _Atomic bool *cancelled;
 };
 
@@ -49,13 +49,14 @@ static inline size_t lifetime(struct range in, size_t at, bool *ended)
     return (*ended ? in.seen[at].upper : in.end) - (in.start + at);
 }
 
-/* Unplanned allocations lengthen lifetimes, which count allocations, so equal blocks differ slightly. */
+/* Whether two lifetimes are similar. Lifetimes count allocations, so unplanned allocations lengthen them
+ * slightly. */
 static bool as_long(struct range a, size_t i, struct range b, size_t k)
 {
     bool a_ended, b_ended;
     size_t one = lifetime(a, i, &a_ended), other = lifetime(b, k, &b_ended);
     if (one > other ? !b_ended : !a_ended)
-        return true; /* as far as recorded */
+        return true; /* equal as far as recorded */
     size_t more = one > other ? one : other, less = one > other ? other : one;
     return more - less <= more / 8 + 8;
 }
@@ -65,14 +66,14 @@ static inline bool alike(struct range a, size_t i, struct range b, size_t k)
     return same(&a.seen[i], &b.seen[k]) && (!a.by_lifetime || as_long(a, i, b, k));
 }
 
-/* How far into `a` that many edits reach on each diagonal (position in `a` minus position in `b`, of the
- * edits' parity): Myers's shortest edit script. Rows are in one array. */
+/* The furthest index in `a` that a number of edits reaches on a diagonal (index in `a` minus index in `b`;
+ * its parity is that of the edits). Myers's shortest edit script. All rows lie in one array. */
 static inline int32_t *reach_of(int32_t *rows, int32_t edits, int32_t diagonal)
 {
     return &rows[(size_t)edits * ((size_t)edits + 1) / 2 + (size_t)(diagonal + edits) / 2];
 }
 
-/* Whether the furthest path to the diagonal comes from the one above: an element of `b` is skipped. */
+/* Whether the furthest path to the diagonal comes from the one above, by skipping an element of `b`. */
 static bool comes_down(int32_t *rows, int32_t edits, int32_t diagonal)
 {
     return diagonal == -edits || (diagonal != edits && *reach_of(rows, edits - 1, diagonal - 1) <
@@ -87,17 +88,17 @@ static int32_t begin_snake(int32_t *rows, int32_t edits, int32_t diagonal)
                                              : *reach_of(rows, edits - 1, diagonal - 1) + 1;
 }
 
-/* Where the path through both ranges ends, and its edits; -1: more than `most`, or too much work. */
+/* The end of the path through both ranges, and its edits. edits -1: above edits_max, or too much work. */
 struct reached {
     int32_t edits, i, k;
 };
 
-/* Follows both until one ends: all of `a` with a prefix of `b`, or the reverse. */
-static struct reached follow_both(struct range a, struct range b, int32_t *rows, int32_t most)
+/* Advances through both ranges until one ends: all of `a` and a prefix of `b`, or the reverse. */
+static struct reached walk_both(struct range a, struct range b, int32_t *rows, int32_t edits_max)
 {
     struct reached short_of = {.edits = -1};
     size_t work = 0;
-    for (int32_t edits = 0; edits <= most; edits++) {
+    for (int32_t edits = 0; edits <= edits_max; edits++) {
         for (int32_t diagonal = -edits; diagonal <= edits; diagonal += 2) {
             int32_t i = begin_snake(rows, edits, diagonal), k = i - diagonal;
             while (i < (int32_t)a.count && k >= 0 && k < (int32_t)b.count &&
@@ -118,7 +119,7 @@ static struct reached follow_both(struct range a, struct range b, int32_t *rows,
     return short_of;
 }
 
-static void turn_round(struct pair *pairs, size_t count)
+static void reverse_pairs(struct pair *pairs, size_t count)
 {
     for (size_t low = 0, high = count; low + 1 < high; low++) {
         struct pair swap = pairs[low];
@@ -127,20 +128,20 @@ static void turn_round(struct pair *pairs, size_t count)
     }
 }
 
-/* Two occurrences: the end of the second, and the part of the first that has not recurred yet. */
+/* The end of the second occurrence, and the part of the first one that has not recurred yet. */
 struct split {
     size_t second_count, left_count;
 };
 
-/* The longest common subsequence; the second occurrence ends where it is most similar to the first. Returns
- * the number of pairs; SIZE_MAX: too many differences for this algorithm. */
+/* Finds the longest common subsequence. The second occurrence ends where it is most similar to the first.
+ * Returns the number of pairs. SIZE_MAX: too many differences for this algorithm. */
 static size_t align_exactly(struct range a, struct range b, struct split *split, struct pair *out)
 {
     struct zr_scratch scratch = {0};
-    size_t most = (a.count + b.count) / 8 + EDITS_MIN, count = 0;
-    most = most < EDITS_MAX ? most : EDITS_MAX;
-    int32_t *rows = zr_scratch_take(&scratch, (most + 1) * (most + 2) / 2, sizeof *rows);
-    struct reached reached = rows ? follow_both(a, b, rows, (int32_t)most) : (struct reached){.edits = -1};
+    size_t edits_max = (a.count + b.count) / 8 + EDITS_MIN, count = 0;
+    edits_max = edits_max < EDITS_MAX ? edits_max : EDITS_MAX;
+    int32_t *rows = zr_scratch_take(&scratch, (edits_max + 1) * (edits_max + 2) / 2, sizeof *rows);
+    struct reached reached = rows ? walk_both(a, b, rows, (int32_t)edits_max) : (struct reached){.edits = -1};
     int32_t i = reached.i, k = reached.k;
     for (int32_t edits = reached.edits; edits >= 0; edits--) {
         bool down = edits > 0 && comes_down(rows, edits, i - k);
@@ -149,7 +150,7 @@ static size_t align_exactly(struct range a, struct range b, struct split *split,
         k -= down;
         i -= edits > 0 && !down;
     }
-    turn_round(out, count);
+    reverse_pairs(out, count);
     zr_scratch_end(&scratch);
     if (reached.edits < 0)
         return SIZE_MAX;
@@ -158,10 +159,10 @@ static size_t align_exactly(struct range a, struct range b, struct split *split,
     return count;
 }
 
-/* Adds pairs for steps whose lifetimes vary: elements between two pairs that are equal counted from either
- * side. Others are unplanned allocations in at least one occurrence. */
-static size_t fill_free_extents(struct range a, struct range b, const struct pair *pairs, size_t count,
-                                struct pair *out)
+/* Adds pairs for steps whose lifetimes vary: equal elements between two pairs, counted from either side.
+ * Other elements are unplanned allocations in at least one occurrence. */
+static size_t fill_gaps(struct range a, struct range b, const struct pair *pairs, size_t count,
+                        struct pair *out)
 {
     size_t filled = 0, i = 0, k = 0;
     for (size_t p = 0; p <= count; p++) {
@@ -182,20 +183,22 @@ static size_t fill_free_extents(struct range a, struct range b, const struct pai
     return filled;
 }
 
-/* A sequence while its steps are made. */
+/* The work on one sequence. */
 struct sequence_work {
     const struct zr_seen_sequence *sequence;
-    const _Atomic bool *cancelled; /* the helper */
+    const _Atomic bool *cancelled; /* of the helper */
     struct pair *pairs;
     size_t count;                   /* steps */
     uint32_t *in_first, *in_second; /* by position in an occurrence: the number of steps before it */
-    uint32_t *upper; /* by step: freed before that step, above `count` in the next period; 0: dynamic */
-    size_t cut;      /* the plan's first step: the fewest bytes are alive before it */
-    uint64_t crossing_bytes; /* alive before the first step */
+    uint32_t *upper; /* by step: the step before which the block is freed, above `count` in the next period;
+                        0: dynamic */
+    size_t cut;      /* the first step of the plan, before which the fewest bytes are live */
+    uint64_t crossing_bytes; /* live before the first step */
 };
 
-/* Aligns by lifetimes, too, so that an unplanned allocation among equal sizes does not shift the others;
- * otherwise by requests. The first occurrence begins `lead` allocations into the records. */
+/* Aligns by requests and lifetimes, so that an unplanned allocation among equal sizes does not shift the
+ * others. If the lifetimes differ too much, aligns by requests only. The first occurrence begins at record
+ * `lead`. */
 static size_t align_from(const struct sequence_work *work, size_t lead, struct split *split, struct pair *out,
                          struct pair *pairs)
 {
@@ -207,14 +210,14 @@ static size_t align_from(const struct sequence_work *work, size_t lead, struct s
     size_t count = align_exactly(a, b, split, pairs);
     if (count != SIZE_MAX) {
         b.count = split->second_count;
-        return fill_free_extents(a, b, pairs, count, out);
+        return fill_gaps(a, b, pairs, count, out);
     }
     a.by_lifetime = false;
     count = align_exactly(a, b, split, out);
     return count != SIZE_MAX ? count : 0;
 }
 
-/* Aligns the two occurrences, and drops the allocations before them from the sequence. */
+/* Aligns the two occurrences, and removes the allocations before them from the sequence. */
 static size_t align(struct sequence_work *work, struct zr_seen_sequence *sequence, struct split *split)
 {
     struct zr_scratch scratch = {0};
@@ -248,8 +251,8 @@ static void count_steps(uint32_t *before, size_t positions, const struct sequenc
     }
 }
 
-/* The free of a block recorded at `at`, in steps from the start of its own period; UINT32_MAX: later than is
- * known. */
+/* The free of the block recorded at `at`, in steps from the start of its period. UINT32_MAX: after the known
+ * part. */
 static uint32_t upper_in_first(const struct sequence_work *work, uint32_t at)
 {
     uint32_t upper = work->sequence->seen[at].upper;
@@ -380,12 +383,12 @@ static zr_result add_sequence(struct zr_candidate *candidate, const struct zr_se
     if (result == ZR_OK) {
         struct split split = {.second_count = sequence.second_count};
         work.count = align(&work, &sequence, &split);
-        size_t most =
+        size_t longer =
             sequence.first_count > sequence.second_count ? sequence.first_count : sequence.second_count;
         if (split.left_count > 0) {
             result = zr_fail(ZR_ERR_UNAVAILABLE, "%zu of %zu allocations have not recurred yet",
                              split.left_count, sequence.first_count);
-        } else if (work.count == 0 || work.count * 5 < most * COMMON_PART) {
+        } else if (work.count == 0 || work.count * 5 < longer * COMMON_PART) {
             result = zr_fail(ZR_ERR_UNAVAILABLE, "two ranges of %zu and %zu allocations have %zu in common",
                              sequence.first_count, sequence.second_count, work.count);
         }
@@ -399,11 +402,11 @@ static zr_result add_sequence(struct zr_candidate *candidate, const struct zr_se
 zr_result zr_candidate_make(struct zr_candidate *out, const struct zr_seen_sequence *sequences,
                             size_t sequences_count, struct zr_pack_here here)
 {
-    size_t most = 0;
+    size_t steps_max = 0;
     *out = (struct zr_candidate){.here = here};
     for (size_t i = 0; i < sequences_count; i++)
-        most += sequences[i].lead_count + sequences[i].first_count;
-    out->steps = zr_scratch_take(&out->scratch, most, sizeof *out->steps);
+        steps_max += sequences[i].lead_count + sequences[i].first_count;
+    out->steps = zr_scratch_take(&out->scratch, steps_max, sizeof *out->steps);
     zr_result result = out->scratch.result;
     for (size_t i = 0; i < sequences_count && result == ZR_OK; i++)
         result = add_sequence(out, &sequences[i]);

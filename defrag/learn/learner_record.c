@@ -11,23 +11,23 @@
 
 static inline size_t live_home(const struct zr_learner *learner, uint64_t key)
 {
-    return (size_t)((key * UINT64_C(0x9e3779b97f4a7c15)) >> 20) & (learner->live_room - 1);
+    return (size_t)((key * UINT64_C(0x9e3779b97f4a7c15)) >> 20) & (learner->live_capacity - 1);
 }
 
 bool zr_learner_grow_live(struct zr_learner *learner)
 {
-    size_t before = learner->live_room, room = before ? before * 2 : LIVE_FIRST;
-    struct zr_learner_live_entry *old = learner->live, *entries = zr_pages_take(room * sizeof *entries);
+    size_t before = learner->live_capacity, capacity = before ? before * 2 : LIVE_FIRST;
+    struct zr_learner_live_entry *old = learner->live, *entries = zr_pages_take(capacity * sizeof *entries);
     if (!entries)
         return false;
     learner->live = entries;
-    learner->live_room = room;
+    learner->live_capacity = capacity;
     for (size_t i = 0; i < before; i++) {
         if (old[i].key == 0)
             continue;
         size_t at = live_home(learner, old[i].key);
         while (entries[at].key)
-            at = (at + 1) & (room - 1);
+            at = (at + 1) & (capacity - 1);
         entries[at] = old[i];
     }
     zr_pages_give(old, before * sizeof *old);
@@ -37,30 +37,30 @@ bool zr_learner_grow_live(struct zr_learner *learner)
 static bool live_put(struct zr_learner *learner, size_t offset_bytes, uint32_t record)
 {
     uint64_t key = offset_bytes / 256 + 1;
-    if (2 * (learner->live_count + 1) > learner->live_room && !zr_learner_grow_live(learner))
+    if (2 * (learner->live_count + 1) > learner->live_capacity && !zr_learner_grow_live(learner))
         return false;
     size_t at = live_home(learner, key);
     while (learner->live[at].key && learner->live[at].key != key)
-        at = (at + 1) & (learner->live_room - 1);
+        at = (at + 1) & (learner->live_capacity - 1);
     learner->live_count += learner->live[at].key == 0;
     learner->live[at] = (struct zr_learner_live_entry){key, record};
     return true;
 }
 
-/* Removes a block and returns its record's number; ZR_SEEN_LIVE: not recorded. */
+/* Removes a block and returns the number of its record; ZR_SEEN_LIVE: the block was not recorded. */
 static uint32_t live_take(struct zr_learner *learner, size_t offset_bytes)
 {
     uint64_t key = offset_bytes / 256 + 1;
     if (learner->live_count == 0)
         return ZR_SEEN_LIVE;
-    size_t mask = learner->live_room - 1, at = live_home(learner, key);
+    size_t mask = learner->live_capacity - 1, at = live_home(learner, key);
     while (learner->live[at].key != key) {
         if (learner->live[at].key == 0)
             return ZR_SEEN_LIVE;
         at = (at + 1) & mask;
     }
     uint32_t record = learner->live[at].record;
-    /* Later entries move up, so that no search ends early. */
+    /* Later entries move up, so that no search stops early at the empty slot. */
     for (size_t next = (at + 1) & mask; learner->live[next].key; next = (next + 1) & mask) {
         size_t home = live_home(learner, learner->live[next].key);
         if (((next - home) & mask) >= ((next - at) & mask)) {
@@ -83,7 +83,7 @@ bool zr_recording_begin(struct zr_learner_recording *recording)
     char *pages = zr_pages_take(recording_bytes);
     if (!pages)
         return false;
-    zr_pages_touch(pages, recording_bytes); /* later recording never faults on a page */
+    zr_pages_touch(pages, recording_bytes); /* so that recording causes no page fault */
     recording->places = (struct zr_learner_place *)pages;
     recording->positions = (struct zr_learner_position *)(pages + PLACES * sizeof(struct zr_learner_place));
     return true;
@@ -114,21 +114,22 @@ const struct zr_learner_record *zr_recording_record(const struct zr_learner *lea
     return &learner->records[recording->positions[position].record];
 }
 
-/* Whether almost nothing allocated between two positions is still live: a few unplanned allocations may be; a
- * layer leaves its activations. */
-static bool alike_at(const struct zr_learner *learner, const struct zr_learner_recording *recording,
-                     uint32_t at, uint32_t before)
+/* Whether nearly all bytes allocated between two positions were freed. Unplanned allocations may leave a few
+ * bytes live; a layer leaves its activations. */
+static bool is_same_level(const struct zr_learner *learner, const struct zr_learner_recording *recording,
+                          uint32_t at, uint32_t before)
 {
     const struct zr_learner_record *now = zr_recording_record(learner, recording, at),
                                    *then = zr_recording_record(learner, recording, before);
     bool all = recording == &learner->all;
     struct zr_learner_level a = all ? now->arena : now->sequence, b = all ? then->arena : then->sequence;
-    uint64_t apart = a.live_bytes > b.live_bytes ? a.live_bytes - b.live_bytes : b.live_bytes - a.live_bytes;
-    return apart <= (a.total_bytes - b.total_bytes) / 16;
+    uint64_t difference =
+        a.live_bytes > b.live_bytes ? a.live_bytes - b.live_bytes : b.live_bytes - a.live_bytes;
+    return difference <= (a.total_bytes - b.total_bytes) / 16;
 }
 
-/* The level of live bytes, to about a sixteenth: distinguishes a position in a step from the same layer
- * elsewhere. */
+/* The level of live bytes, in steps of a sixteenth. It distinguishes positions of a step that have the same
+ * last allocations. */
 static inline uint32_t level_of(const struct zr_learner *learner,
                                 const struct zr_learner_recording *recording, uint32_t at)
 {
@@ -139,43 +140,43 @@ static inline uint32_t level_of(const struct zr_learner *learner,
     return power * 16 + (unsigned)(bytes >> (power - 4) & 15);
 }
 
-static inline bool was_there(const struct zr_learner *learner, const struct zr_learner_recording *recording,
+static inline bool recurs_at(const struct zr_learner *learner, const struct zr_learner_recording *recording,
                              uint32_t at, uint32_t before)
 {
     return recording->positions[before].ngram == recording->positions[at].ngram &&
-           alike_at(learner, recording, at, before);
+           is_same_level(learner, recording, at, before);
 }
 
-/* The earlier position of the sequence's last few allocations: at the run's distance or, after an unplanned
- * allocation, close to it; else the last one remembered at this level. ZR_SEEN_LIVE: none. */
-static uint32_t look_back(const struct zr_learner *learner, struct zr_learner_recording *recording,
-                          uint32_t at)
+/* The earlier position with the same last allocations: at the run's distance, or close to it after an
+ * unplanned allocation, or the last one remembered at this level. ZR_SEEN_LIVE: none. */
+static uint32_t find_recurrence(const struct zr_learner *learner, struct zr_learner_recording *recording,
+                                uint32_t at)
 {
     uint32_t key = recording->positions[at].ngram ^ level_of(learner, recording, at) * UINT32_C(0x85ebca6b);
     struct zr_learner_place *place = &recording->places[(key ^ key >> 15) & (PLACES - 1)];
     bool expects = recording->running && at >= recording->distance;
     uint32_t expected = at - recording->distance;
-    if (expects && was_there(learner, recording, at, expected)) {
-        *place = (struct zr_learner_place){
-            key, at + 1}; /* overwritten unread, because the old entry is not cached */
+    if (expects && recurs_at(learner, recording, at, expected)) {
+        /* Written without a read, because the old entry is not cached. */
+        *place = (struct zr_learner_place){key, at + 1};
         return expected;
     }
     struct zr_learner_place last = *place;
     *place = (struct zr_learner_place){key, at + 1};
     if (expects && recording->misses > 0) {
         for (uint32_t off = 1; off <= SHIFT_MAX; off++) {
-            if (expected >= off + NGRAM && was_there(learner, recording, at, expected - off))
+            if (expected >= off + NGRAM && recurs_at(learner, recording, at, expected - off))
                 return expected - off;
-            if (expected + off < at && was_there(learner, recording, at, expected + off))
+            if (expected + off < at && recurs_at(learner, recording, at, expected + off))
                 return expected + off;
         }
     }
-    return last.ngram == key && last.at && was_there(learner, recording, at, last.at - 1) ? last.at - 1
+    return last.ngram == key && last.at && recurs_at(learner, recording, at, last.at - 1) ? last.at - 1
                                                                                           : ZR_SEEN_LIVE;
 }
 
-/* The number of allocations that a run must cover a good part of: those since the current plan failed, and
- * some of all. */
+/* The number of allocations of which a run must cover half: those since the current plan failed, at least an
+ * eighth of all. */
 static uint32_t history_of(const struct zr_learner *learner, const struct zr_learner_recording *recording)
 {
     uint32_t since = learner->records_count - learner->changed_at, least = recording->count / 8;
@@ -183,7 +184,7 @@ static uint32_t history_of(const struct zr_learner *learner, const struct zr_lea
     return since > least ? since : least;
 }
 
-/* The run continues at `at`, which recurs from `before`: does a third occurrence begin? */
+/* Continues the run at `at`, which recurs from `before`, and checks whether a third occurrence begins. */
 static void note_hit(const struct zr_learner *learner, struct zr_learner_recording *recording, uint32_t at,
                      uint32_t before)
 {
@@ -197,11 +198,11 @@ static void note_hit(const struct zr_learner *learner, struct zr_learner_recordi
     uint32_t run = at - recording->run_start + recording->distance, history = history_of(learner, recording);
     if (first < lead || (run < RUN_ENOUGH && run < history / 2))
         return;
-    /* A run that began a layer off has found its distance by the second occurrence. The code waits for equal
-     * lengths, but not for long, because unplanned allocations change the lengths slightly. */
+    /* A run that began with a similar layer has found its true distance by the second occurrence. The check
+     * waits for equal lengths, but not long, because unplanned allocations change the lengths slightly. */
     uint32_t length = before - first, now = recording->distance;
-    uint32_t apart = length > now ? length - now : now - length;
-    if (apart > now / 64 + 2 || (apart > 0 && at - recording->run_start < now + now / 4))
+    uint32_t difference = length > now ? length - now : now - length;
+    if (difference > now / 64 + 2 || (difference > 0 && at - recording->run_start < now + now / 4))
         return;
     recording->first = first - lead;
     recording->second = before - lead;
@@ -230,8 +231,8 @@ static void start_run(struct zr_learner_recording *recording, uint32_t at, uint3
     recording->distance = distance;
 }
 
-/* A rolling hash of the last NGRAM allocations: the sum of their hashes, each times a power of an odd number.
- */
+/* A rolling hash of the last NGRAM allocations: the sum of their hashes, each multiplied by a power of an odd
+ * number. */
 static uint32_t ngram_with(struct zr_learner_recording *recording, uint32_t hash)
 {
     static const uint32_t odd = UINT32_C(0x9e3779b1), odd_2 = odd * odd, odd_4 = odd_2 * odd_2;
@@ -249,13 +250,13 @@ static void note_position(const struct zr_learner *learner, struct zr_learner_re
     recording->positions[at].ngram = ngram_with(recording, hash);
     if (recording->count < NGRAM)
         return;
-    uint32_t before = look_back(learner, recording, at);
+    uint32_t before = find_recurrence(learner, recording, at);
     if (!recording->running) {
         if (before == ZR_SEEN_LIVE)
             return;
         start_run(recording, at, at - before);
     }
-    /* Layers resemble each other: a match away from the run's distance is another layer, unless the run is
+    /* Layers resemble each other, so a match away from the run's distance is another layer, unless the run is
      * lost. */
     uint32_t slack = recording->misses < ASTRAY ? SHIFT_MAX : slack_of(recording), distance = at - before;
     bool steady = before != ZR_SEEN_LIVE && distance + slack >= recording->distance &&
@@ -273,9 +274,9 @@ static void forget(struct zr_learner *learner)
     learner->records_count = 0;
     learner->forgotten_count++;
     if (learner->live_count > 0)
-        memset(learner->live, 0, learner->live_room * sizeof *learner->live);
+        memset(learner->live, 0, learner->live_capacity * sizeof *learner->live);
     learner->live_count = 0;
-    learner->most_reserved_bytes = learner->total_bytes = learner->refused_bytes = 0;
+    learner->peak_reserved_bytes = learner->total_bytes = learner->refused_bytes = 0;
     learner->changed_at = 0;
     learner->recordings_count = 0;
     learner->too_many = learner->due = false;
@@ -331,13 +332,12 @@ static inline void push(const struct zr_learner *learner, struct zr_learner_reco
 }
 
 /* Whether one sequence for all threads is allowed. */
-/* Whether one sequence for all threads is allowed. */
 static bool may_join(const struct zr_learner *learner)
 {
     return (learner->rules.synchronous && !learner->all.loose) || !learner->split;
 }
 
-/* Whether a plan may be made. */
+/* Whether the helper may make a plan now. */
 static bool is_due(const struct zr_learner *learner)
 {
     if (learner->all.found && may_join(learner))
@@ -356,9 +356,9 @@ static bool is_due(const struct zr_learner *learner)
 }
 
 /* Whether to wake the helper. */
-static bool is_unasked(const struct zr_learner *learner)
+static bool must_wake_helper(const struct zr_learner *learner)
 {
-    return atomic_load_explicit(&learner->helper.asked, memory_order_relaxed) == 0;
+    return atomic_load_explicit(&learner->helper.requested, memory_order_relaxed) == 0;
 }
 
 static void note_found(struct zr_learner_recording *recording, bool due)
@@ -367,8 +367,8 @@ static void note_found(struct zr_learner_recording *recording, bool due)
     recording->planned |= due;
 }
 
-/* Notes for the helper that a plan may be made, of all threads together or of each significant one. Returns
- * whether to wake the helper. */
+/* Marks for the helper that a plan may be made, of the sequence of all threads or of each sequence with a
+ * period. Returns whether to wake the helper. */
 static bool note_due(struct zr_learner *learner)
 {
     if (!learner->due && is_due(learner)) {
@@ -378,13 +378,14 @@ static bool note_due(struct zr_learner *learner)
         for (size_t i = 0; i < learner->recordings_count; i++)
             note_found(&learner->recordings[i], !joint && learner->recordings[i].found);
     }
-    return learner->due && is_unasked(learner);
+    return learner->due && must_wake_helper(learner);
 }
 
-/* Reserved memory is at a new peak: does the refused plan fit now? */
+/* Records a new peak of reserved bytes. If the refused plan is affordable now, its sequences are planned
+ * again. */
 static void note_max(struct zr_learner *learner, uint64_t reserved_bytes)
 {
-    learner->most_reserved_bytes = reserved_bytes;
+    learner->peak_reserved_bytes = reserved_bytes;
     if (learner->refused_bytes == 0 ||
         learner->refused_bytes >
             zr_learner_allowed_bytes(learner, reserved_bytes, learner->refused_unplanned))
@@ -405,7 +406,7 @@ unsigned zr_learner_allocated(void *state, const struct zr_observation *what)
     struct zr_learner_recording *recording = recording_of(learner, what); /* may clear the records */
     uint32_t number = learner->records_count;
     if (!live_put(learner, what->offset_bytes, number))
-        return ZR_OBSERVER_SLEEP; /* the system has no memory: do not learn now */
+        return ZR_OBSERVER_SLEEP; /* no memory for records: stop learning */
     learner->total_bytes += what->request->bytes;
     learner->live_bytes = what->live_bytes;
     if (recording) {
@@ -425,7 +426,7 @@ unsigned zr_learner_allocated(void *state, const struct zr_observation *what)
         .tag = (uint8_t)what->request->tag};
     learner->records_count = number + 1;
     __builtin_prefetch(&learner->records[number] + FETCHED_AHEAD, 1);
-    if (what->reserved_bytes > learner->most_reserved_bytes)
+    if (what->reserved_bytes > learner->peak_reserved_bytes)
         note_max(learner, what->reserved_bytes);
     push(learner, &learner->all, number);
     if (recording)
@@ -451,7 +452,7 @@ static unsigned share_of(size_t part, size_t all)
     return all ? (unsigned)(part * 1000 / all) : 0;
 }
 
-/* A planned allocation that finds its place taken is not unplanned: its step was known. */
+/* Unplanned and refused allocations. A conflict does not count, because its step was known. */
 static size_t bad_count(const struct zr_pass *pass)
 {
     return pass->unplanned_count + pass->refused_count;
@@ -465,9 +466,9 @@ unsigned zr_learner_bad_share(const struct zr_learner *learner)
     return last > all ? last : all;
 }
 
-/* A period may be a part of a longer one: the learner sleeps once the plan has held for about as long as it
- * took to find, plus the records dropped when it slept too early before. */
-static bool may_rest(const struct zr_learner *learner)
+/* Whether the learner may sleep. A period may be a part of a longer one, so the plan must have held for about
+ * as long as it took to find, and for the records dropped when the learner slept too early before. */
+static bool may_sleep(const struct zr_learner *learner)
 {
     size_t enough = learner->planned_at - learner->planned_at / 8;
     if (enough < learner->lost_count)
@@ -475,8 +476,8 @@ static bool may_rest(const struct zr_learner *learner)
     return learner->good_count >= (enough > RUN_ENOUGH ? enough : RUN_ENOUGH);
 }
 
-/* Whether to stop driver calls now. A new plan's first pass maps its granules; at its end, older memory is
- * returned. */
+/* Whether the pass ran as planned, without driver calls. The first pass of a plan may call the driver to map
+ * its granules; after it, idle memory is returned. */
 static bool judge(struct zr_learner *learner, const struct zr_pass *pass)
 {
     size_t all = pass->allocations_count;
@@ -502,21 +503,21 @@ unsigned zr_learner_passed(void *state, const struct zr_pass *pass)
     learner->bad_sum += bad_count(pass);
     learner->all_sum += pass->allocations_count;
     learner->good_count = good ? learner->good_count + pass->allocations_count : 0;
-    bool rest = good && (learner->asleep || may_rest(learner));
-    if (!rest && learner->asleep) {
+    bool sleeps = good && (learner->asleep || may_sleep(learner));
+    if (!sleeps && learner->asleep) {
         if (learner->lost_count < learner->records_count)
             learner->lost_count = learner->records_count;
         forget(learner); /* the records have a gap */
     }
-    learner->asleep = rest;
-    unsigned wish = rest ? ZR_OBSERVER_SLEEP : ZR_OBSERVER_NOTHING;
-    return learner->commit_due && is_unasked(learner) ? wish | ZR_OBSERVER_WORK : wish;
+    learner->asleep = sleeps;
+    unsigned wish = sleeps ? ZR_OBSERVER_SLEEP : ZR_OBSERVER_NOTHING;
+    return learner->commit_due && must_wake_helper(learner) ? wish | ZR_OBSERVER_WORK : wish;
 }
 
 void zr_learner_forked(void *state)
 {
     struct zr_learner *learner = state;
-    /* The child has neither the helper nor its pages: its work is due again. */
+    /* The child has no helper and no helper pages: work that was in progress is due again. */
     learner->due |= learner->at_work && learner->records_count > 0;
     learner->at_work = false;
     learner->candidate = (struct zr_candidate){0};

@@ -1,8 +1,6 @@
 /* learner_state.h: the learner's state, shared by its files. Private to defrag/learn/.
  *
- * learner_record.c records and finds recurrences; learner_helper.c runs the thread; learner_view.c copies
- * records for the thread; learner.c decides about plans; learner_plan.c aligns, learner_place.c packs,
- * learner_check.c checks. Functions require the watched arena's lock unless they say otherwise. */
+ * Functions require the watched arena's lock unless they say otherwise. */
 #ifndef ZR_LEARNER_STATE_H
 #define ZR_LEARNER_STATE_H
 
@@ -14,16 +12,16 @@
 enum {
     RECORDS_MAX = 1 << 18, /* allocations */
     NGRAM = 8,             /* allocations that identify a position */
-    LIVE_FIRST = 1 << 14,  /* capacity for live blocks, twice their number; grows */
+    LIVE_FIRST = 1 << 14,  /* initial capacity for live blocks, twice their number */
     FETCHED_AHEAD = 16,    /* records that are prefetched before they are written */
     PLACES = 1 << 15,      /* remembered positions, per sequence */
     SEQUENCES_MAX = 16,    /* sequences beside the one of all threads */
-    SHIFT_MAX = 16,        /* unplanned allocations that a run survives at one place */
+    SHIFT_MAX = 16,        /* unplanned allocations at one place that a run tolerates */
     ASTRAY = 3 * NGRAM,    /* consecutive misses after which a run may continue at another place */
-    MISSES_MAX = 64,       /* consecutive, within a run */
-    RUN_ENOUGH = 4096,     /* allocations: a run this long is worth a plan whatever preceded it */
-    RETRIES_MAX = 4,       /* with later occurrences, for a plan that took too much memory */
-    LOOSE_MAX = 20,        /* per thousand: allocations that two joint occurrences need not share */
+    MISSES_MAX = 64,       /* consecutive misses that end a run, plus one part in 64 of its distance */
+    RUN_ENOUGH = 4096,     /* allocations: a run of this length gets a plan whatever preceded it */
+    RETRIES_MAX = 4,       /* attempts with later occurrences, after a plan that took too much memory */
+    LOOSE_MAX = 20,        /* per thousand: allocations in which two occurrences of `all` may differ */
     UNPLANNED_MAX = 50,    /* per thousand: unplanned allocations in a pass that counts as planned */
     CONFLICTS_MAX = 250,
     COPIED_MAX = 64, /* records per hold of the lock */
@@ -38,8 +36,8 @@ struct zr_learner_record {
     uint64_t bytes, stream;
     struct zr_learner_level arena, sequence; /* after this allocation */
     uint32_t alignment, thread, hash;
-    uint32_t free_at;       /* freed before the record with this number; ZR_SEEN_LIVE */
-    uint8_t tag, recording; /* recording: index; SEQUENCES_MAX: none */
+    uint32_t free_at;       /* the number of the first record after the free; ZR_SEEN_LIVE: not freed */
+    uint8_t tag, recording; /* index of its recording; SEQUENCES_MAX: none */
 };
 
 struct zr_learner_place {
@@ -48,7 +46,7 @@ struct zr_learner_place {
 
 /* An allocation of a sequence. */
 struct zr_learner_position {
-    uint32_t record; /* number */
+    uint32_t record; /* number of its record */
     uint32_t ngram;  /* hash of the last NGRAM allocations */
     uint32_t match;  /* its earlier position + 1; 0: none within the run */
 };
@@ -61,43 +59,42 @@ struct zr_learner_recording {
     struct zr_learner_place *places;
     uint32_t count;
     struct zr_learner_level level; /* of its recorded blocks */
-    uint32_t recent[NGRAM], sum;   /* hashes of its last allocations, and their combination */
+    uint32_t recent[NGRAM], sum;   /* recent: hashes of the last allocations; sum: their combination */
 
     bool running, found, planned;
-    bool loose; /* the sequence of all threads: a period exists, but the interleaving varies too much for one
-                   plan */
+    bool loose; /* only for `all`: a period exists, but its interleaving varies too much for one plan */
     uint32_t run_start, distance, hits, misses;
-    uint32_t first, second, third; /* start of the three occurrences, if found */
+    uint32_t first, second, third; /* start of each of the three occurrences, if found */
     struct zr_learner_found {
         bool due;
         uint32_t first, second, third;
-    } due;                      /* the state when the helper was asked: the run may have ended since */
+    } due;                      /* the state when the helper was requested; the run may have ended since */
     uint32_t retries, retry_at; /* after a refused plan: position of the next attempt; 0: none */
-    uint32_t refusals;          /* of the retries: packed plans of this period that were not used */
+    uint32_t refusals;          /* plans of this period that were packed and not used */
 };
 
 struct zr_learner_live_entry {
     uint64_t key;    /* 1 + offset in units; 0: none */
-    uint32_t record; /* number */
+    uint32_t record; /* number of its record */
 };
 
-/* The learner's thread. It starts when there is work, and exits after a time without work. Atomic fields are
- * accessible to any thread. */
+/* The learner's thread. It starts when there is work, and exits after a time without work. Any thread may
+ * access atomic fields. */
 enum zr_learner_helper_state {
     HELPER_NONE = 0,
     HELPER_STARTING,
     HELPER_WORKING,
     HELPER_IDLE,
-    HELPER_ENDED,   /* to be joined */
+    HELPER_ENDED,   /* the thread must be joined */
     HELPER_REFUSED, /* the system refused a thread */
 };
 struct zr_learner_helper {
-    _Atomic uint32_t state;  /* enum zr_learner_helper_state */
-    _Atomic uint32_t asked;  /* 1: work is due, and no thread has taken it */
-    _Atomic uint32_t go;     /* futex: 1: the helper has work */
-    _Atomic bool held;       /* starts work only in zr_learner_wait() */
-    _Atomic bool cancelled;  /* stop at once */
-    struct zr_thread thread; /* owned by the thread that set the state to STARTING */
+    _Atomic uint32_t state;     /* enum zr_learner_helper_state */
+    _Atomic uint32_t requested; /* 1: work is due, and no thread has taken it */
+    _Atomic uint32_t go;        /* futex: 1: the helper has work */
+    _Atomic bool held;          /* starts work only in zr_learner_wait() */
+    _Atomic bool cancelled;     /* stop at once */
+    struct zr_thread thread;    /* owned by the thread that set the state to STARTING */
     struct zr_stack stack;
 };
 
@@ -108,8 +105,8 @@ struct zr_learner_stats {
     uint64_t refused_plans_count; /* plans not installed because they would take more memory than no plan */
     uint64_t passes_count;        /* repetitions of plans */
     uint64_t overruns_count;      /* times that RECORDS_MAX allocations were recorded without a period */
-    uint64_t most_copied_count;   /* max records copied while an allocation had to wait */
-    uint64_t spent_ns;            /* time that the learner's thread worked */
+    uint64_t max_copied_count;    /* max records copied while an allocation had to wait */
+    uint64_t spent_ns;            /* time that the helper worked */
     bool no_thread;               /* the system refused to create a thread, so nothing is learned */
 };
 
@@ -118,35 +115,35 @@ struct zr_learner {
     struct zr_learner_options options;
     struct zr_plan_rules rules;
     struct zr_learner_helper helper;
-    struct zr_candidate candidate; /* owned by the helper */
+    struct zr_candidate candidate; /* used by the helper only */
 
     /* Fields below: the watched arena's lock. */
     struct zr_learner_record *records;
     uint32_t records_count;
     struct zr_learner_live_entry *live;
-    size_t live_count, live_room;
-    uint64_t most_reserved_bytes, total_bytes; /* since recording began; total: allocated */
-    uint64_t live_bytes;                       /* of the arena now, recorded or not */
-    uint64_t refused_bytes; /* memory that the last refused plan, with all blocks beside it, would have taken;
-                               0: none was refused */
-    bool refused_unplanned; /* there were unplanned allocations beside that plan */
+    size_t live_count, live_capacity;
+    uint64_t peak_reserved_bytes, total_bytes; /* since recording began; total: allocated */
+    uint64_t live_bytes;                       /* the arena's live bytes, recorded or not */
+    uint64_t refused_bytes; /* memory that the last refused plan and all blocks beside it would have taken; 0:
+                               no plan was refused */
+    bool refused_unplanned; /* the refused plan was made from sequences with unplanned allocations */
     struct zr_learner_recording all, recordings[SEQUENCES_MAX];
     size_t recordings_count;
-    uint32_t forgotten_count; /* times that recording started again */
-    uint32_t only_thread;     /* before `split` */
+    uint32_t forgotten_count; /* times that recording was restarted */
+    uint32_t only_thread;     /* valid until `split` is set */
     uint64_t only_stream;
     bool split;    /* several threads or streams allocate: each has a sequence */
-    bool too_many; /* sequences */
-    bool due;      /* for the helper: copies of the recordings' fields of the same names */
+    bool too_many; /* more than SEQUENCES_MAX sequences */
+    bool due;      /* a plan may be made, from the recordings whose `due` is set */
     struct zr_pass last_pass;
-    uint32_t changed_at;     /* record number: from here on, allocations differ from the plan */
-    size_t planned_at;       /* records when the current plan was made */
-    size_t lost_count;       /* records when recording restarted after resting too early */
-    size_t good_count;       /* consecutive allocations in good passes */
-    size_t bad_sum, all_sum; /* allocations of passes under the current plan */
+    uint32_t changed_at; /* number of the record from which on allocations differ from the plan */
+    size_t planned_at;   /* number of records when the current plan was made */
+    size_t lost_count;   /* number of records when recording restarted after the learner slept too early */
+    size_t good_count;   /* consecutive allocations in good passes */
+    size_t bad_sum, all_sum; /* bad and all allocations in passes of the current plan */
     bool asleep;
     bool fresh;      /* the plan has not completed a pass */
-    bool commit_due; /* it has: its idle memory can be returned */
+    bool commit_due; /* the first pass ended: idle memory may be returned */
     bool at_work;    /* the helper is working */
     struct zr_learner_stats stats;
 };
@@ -157,12 +154,12 @@ struct zr_learner_view {
     struct zr_seen_sequence sequences[ZR_PLAN_SEQUENCES];
     struct zr_learner_recording *recordings[ZR_PLAN_SEQUENCES]; /* of the sequences */
     size_t sequences_count;
-    uint64_t others_bytes; /* max live bytes in sequences without a period, and in no sequence */
-    uint64_t most_reserved_bytes;
-    bool following;
+    uint64_t others_bytes; /* peak of sequences without a period, plus bytes outside all sequences */
+    uint64_t peak_reserved_bytes;
+    bool has_plan;
     uint32_t records_count, forgotten_count;
     size_t steps_count;           /* of the current plan */
-    unsigned bad_share, refusals; /* refusals: packed plans for these sequences that were not used */
+    unsigned bad_share, refusals; /* refusals: plans for these sequences that were packed and not used */
 };
 
 /* ---- learner.c ----------------------------------------------------------------------------------------- */
@@ -178,13 +175,13 @@ static inline bool zr_learner_cancelled(const struct zr_learner *learner)
 
 /* Copies the sequences that have a period, a few records per hold of the lock. ZR_ERR_UNAVAILABLE: the period
  * is gone. */
-zr_result zr_learner_look(struct zr_learner *learner, struct zr_learner_view *view);
+zr_result zr_learner_copy_view(struct zr_learner *learner, struct zr_learner_view *view);
 
 /* ---- learner_helper.c: no lock held -------------------------------------------------------------------- */
 
 zr_result zr_helper_begin(struct zr_learner_helper *helper);
 /* Stack bytes reserved for the packer. */
-size_t zr_helper_room(const struct zr_learner_helper *helper);
+size_t zr_helper_stack_bytes(const struct zr_learner_helper *helper);
 /* Announces work and returns at once. The first call, and the first after a fork, creates the thread. */
 void zr_helper_wake(struct zr_learner *learner);
 /* Waits until the helper has done all due work. */
@@ -196,30 +193,30 @@ void zr_helper_forked(struct zr_learner_helper *helper);
 
 /* ---- learner_record.c ---------------------------------------------------------------------------------- */
 
-/* Doubles the table of live blocks. False, with ZR_ERR_HOST_MEMORY's message: no memory. */
+/* Doubles the table of live blocks. False: no memory; sets a ZR_ERR_HOST_MEMORY message. */
 bool zr_learner_grow_live(struct zr_learner *learner);
-/* Takes or frees the pages of a sequence; false, with a message: no memory. */
+/* Take and free the pages of a sequence. False: no memory; sets a message. */
 bool zr_recording_begin(struct zr_learner_recording *recording);
 void zr_recording_end(struct zr_learner_recording *recording);
 /* The record of the allocation at a position. */
 const struct zr_learner_record *zr_recording_record(const struct zr_learner *learner,
                                                     const struct zr_learner_recording *recording,
                                                     uint32_t position);
-/* The memory that a plan and all blocks beside it may take: no more than the dynamic path took. If unplanned
- * allocations come in each step, the dynamic path keeps calling the driver, so the plan may take a
- * sixty-fourth more. */
+/* The memory that a plan and all blocks beside it may take: as much as the dynamic path took, plus one
+ * granule. If each step has unplanned allocations, the dynamic path keeps calling the driver, so the plan may
+ * take a sixty-fourth more. */
 static inline uint64_t zr_learner_allowed_bytes(const struct zr_learner *learner,
-                                                uint64_t most_reserved_bytes, bool unplanned)
+                                                uint64_t peak_reserved_bytes, bool unplanned)
 {
-    return most_reserved_bytes + learner->rules.granule_bytes + (unplanned ? most_reserved_bytes / 64 : 0);
+    return peak_reserved_bytes + learner->rules.granule_bytes + (unplanned ? peak_reserved_bytes / 64 : 0);
 }
 /* The observer's callbacks; see alloc/plan/plan.h. */
 unsigned zr_learner_allocated(void *state, const struct zr_observation *what);
 void zr_learner_freed(void *state, size_t offset_bytes, size_t live_bytes);
-/* Unplanned allocations per thousand, of the last pass, or of all passes under the current plan if those are
+/* Unplanned allocations per thousand: of the last pass or of all passes under the current plan, whichever is
  * more. */
 unsigned zr_learner_bad_share(const struct zr_learner *learner);
-/* Called after a pass. A new plan's first pass maps its granules; at its end, older memory is returned. */
+/* Called after a pass; see judge() in learner_record.c. */
 unsigned zr_learner_passed(void *state, const struct zr_pass *pass);
 void zr_learner_forked(void *state);
 

@@ -2,13 +2,12 @@
  *
  * New records are appended, and records never move; only the free of an existing record changes. So a copy in
  * small parts, with the lock released in between, is consistent as of its start: a block that was freed later
- * counts as live. If the records are cleared in between, there is no view. */
+ * counts as live. If recording restarts in between, the copy fails. */
 #include "defrag/learn/learner_state.h"
 
 #include "alloc/base/error.h"
 
-/* Converts the number of a record to the sequence's first position at or after it, from `low` on. Lock held.
- */
+/* The sequence's first position at or after the record, searched from `low` on. Lock held. */
 static uint32_t position_of(const struct zr_learner_recording *recording, uint32_t record, uint32_t low)
 {
     uint32_t high = recording->count;
@@ -22,7 +21,8 @@ static uint32_t position_of(const struct zr_learner_recording *recording, uint32
     return low;
 }
 
-/* An occurrence may have begun slightly before the position where it was recognised. */
+/* The allocations to copy before an occurrence, which may have begun slightly before the position where the
+ * period was recognised. */
 static uint32_t lead_of(const struct zr_learner_recording *recording)
 {
     uint32_t lead = (recording->due.second - recording->due.first) / 32 + NGRAM;
@@ -33,12 +33,12 @@ static uint32_t lead_of(const struct zr_learner_recording *recording)
 struct part {
     struct zr_learner_recording *recording;
     uint32_t start, end;
-    uint32_t most; /* records below that number exist, and their frees before it are known */
+    uint32_t records_end; /* records below this number exist, and their frees before it are known */
 };
 
-/* Takes the lock for the next few positions of the part from `at` on, up to the result. 0: the records were
- * cleared, or the helper must stop. */
-static uint32_t hold_few(struct zr_learner *learner, const struct zr_learner_view *view,
+/* Acquires the lock for the next few positions from `at` on, and returns their end. 0, without the lock:
+ * recording restarted, or the helper must stop. */
+static uint32_t lock_few(struct zr_learner *learner, const struct zr_learner_view *view,
                          const struct part *part, uint32_t at)
 {
     zr_arena_hold(learner->arena);
@@ -47,8 +47,8 @@ static uint32_t hold_few(struct zr_learner *learner, const struct zr_learner_vie
         return 0;
     }
     uint32_t end = part->end - at > COPIED_MAX ? at + COPIED_MAX : part->end;
-    if (learner->stats.most_copied_count < end - at)
-        learner->stats.most_copied_count = end - at;
+    if (learner->stats.max_copied_count < end - at)
+        learner->stats.max_copied_count = end - at;
     return end;
 }
 
@@ -56,7 +56,7 @@ static bool copy_part(struct zr_learner *learner, const struct zr_learner_view *
                       struct zr_seen *seen, struct zr_learner_position *positions)
 {
     for (uint32_t at = part->start, end; at < part->end; at = end) {
-        if ((end = hold_few(learner, view, part, at)) == 0)
+        if ((end = lock_few(learner, view, part, at)) == 0)
             return false;
         for (uint32_t i = at; i < end; i++) {
             const struct zr_learner_record *record = zr_recording_record(learner, part->recording, i);
@@ -80,42 +80,44 @@ static void place_frees(const struct part *part, struct zr_seen *seen, struct zr
     size_t count = part->end - part->start;
     const struct zr_learner_recording copied = {.positions = positions, .count = (uint32_t)count};
     for (size_t i = 0; i < count; i++)
-        seen[i].upper =
-            seen[i].upper > part->most ? ZR_SEEN_LIVE : position_of(&copied, seen[i].upper, (uint32_t)i);
+        seen[i].upper = seen[i].upper > part->records_end ? ZR_SEEN_LIVE
+                                                          : position_of(&copied, seen[i].upper, (uint32_t)i);
 }
 
 /* Finds the peak of the sequence's live bytes in the part. */
 static bool measure_part(struct zr_learner *learner, const struct zr_learner_view *view,
-                         const struct part *part, uint64_t *most_bytes)
+                         const struct part *part, uint64_t *peak_bytes)
 {
     for (uint32_t at = part->start, end; at < part->end; at = end) {
-        if ((end = hold_few(learner, view, part, at)) == 0)
+        if ((end = lock_few(learner, view, part, at)) == 0)
             return false;
         for (uint32_t i = at; i < end; i++) {
             uint64_t live_bytes = zr_recording_record(learner, part->recording, i)->sequence.live_bytes;
-            *most_bytes = live_bytes > *most_bytes ? live_bytes : *most_bytes;
+            *peak_bytes = live_bytes > *peak_bytes ? live_bytes : *peak_bytes;
         }
         zr_arena_unhold(learner->arena);
     }
     return true;
 }
 
-/* The ranges to read, found under one hold of the lock, without a scan of any array. */
+/* The parts to read, found in one hold of the lock without scanning an array. */
 struct parts {
     struct part copied[ZR_PLAN_SEQUENCES], measured[SEQUENCES_MAX];
     size_t copied_count, measured_count;
-    uint64_t most_bytes[SEQUENCES_MAX]; /* of the measured ones */
+    uint64_t peak_bytes[SEQUENCES_MAX]; /* of the measured parts */
 };
 
-/* Notes a period, a short lead before it, and the records of the next period, up to a whole one. */
+/* Adds a sequence: a short lead before its period, two occurrences, and the records of the next one, up to a
+ * whole period. */
 static void note_sequence(struct zr_learner *learner, struct zr_learner_view *view, struct parts *parts,
                           struct zr_learner_recording *recording)
 {
     uint32_t first_count = recording->due.second - recording->due.first,
              second_count = recording->due.third - recording->due.second;
-    uint32_t most = recording->due.third + (first_count > second_count ? first_count : second_count) + NGRAM;
+    uint32_t end_max =
+        recording->due.third + (first_count > second_count ? first_count : second_count) + NGRAM;
     uint32_t start = recording->due.first - lead_of(recording),
-             end = recording->count < most ? recording->count : most;
+             end = recording->count < end_max ? recording->count : end_max;
     const struct zr_learner_record *first = zr_recording_record(learner, recording, recording->due.first);
     bool any = recording == &learner->all;
     parts->copied[parts->copied_count++] = (struct part){recording, start, end, learner->records_count};
@@ -134,8 +136,8 @@ static void note_sequence(struct zr_learner *learner, struct zr_learner_view *vi
     view->refusals = recording->refusals > view->refusals ? recording->refusals : view->refusals;
 }
 
-/* Notes memory outside the planned sequences: blocks from before the recording or of excess sequences, and
- * the sequences without a period, which are measured from record `start` on. */
+/* Adds memory outside the planned sequences: blocks that no sequence recorded, and the sequences without a
+ * period, which are measured from record `start` on. */
 static void note_others(struct zr_learner *learner, struct zr_learner_view *view, struct parts *parts,
                         uint32_t start)
 {
@@ -146,7 +148,7 @@ static void note_others(struct zr_learner *learner, struct zr_learner_view *view
         bytes -= live_bytes < bytes ? live_bytes : bytes;
         if (recording->due.due)
             continue;
-        parts->most_bytes[parts->measured_count] = live_bytes;
+        parts->peak_bytes[parts->measured_count] = live_bytes;
         parts->measured[parts->measured_count++] =
             (struct part){recording, position_of(recording, start, 0), recording->count, 0};
     }
@@ -159,7 +161,7 @@ static void note_all(struct zr_learner *learner, struct zr_learner_view *view, s
     zr_arena_hold(learner->arena);
     view->forgotten_count = learner->forgotten_count;
     view->records_count = learner->records_count;
-    view->most_reserved_bytes = learner->most_reserved_bytes;
+    view->peak_reserved_bytes = learner->peak_reserved_bytes;
     view->bad_share = zr_learner_bad_share(learner);
     if (learner->due && learner->all.due.due)
         note_sequence(learner, view, parts, &learner->all);
@@ -196,22 +198,22 @@ static bool copy_all(struct zr_learner *learner, struct zr_learner_view *view, s
             return false;
     }
     for (size_t i = 0; i < parts->measured_count; i++) {
-        if (!measure_part(learner, view, &parts->measured[i], &parts->most_bytes[i]))
+        if (!measure_part(learner, view, &parts->measured[i], &parts->peak_bytes[i]))
             return false;
-        view->others_bytes += parts->most_bytes[i];
+        view->others_bytes += parts->peak_bytes[i];
     }
     return true;
 }
 
-zr_result zr_learner_look(struct zr_learner *learner, struct zr_learner_view *view)
+zr_result zr_learner_copy_view(struct zr_learner *learner, struct zr_learner_view *view)
 {
-    struct zr_follow_counts counts;
+    struct zr_executor_counts counts;
     struct parts parts = {0};
     note_all(learner, view, &parts);
     if (view->sequences_count == 0 || !copy_all(learner, view, &parts))
         return zr_fail(ZR_ERR_UNAVAILABLE, "the period is gone");
-    zr_arena_follow_counts(learner->arena, &counts);
-    view->following = counts.region_bytes > 0;
+    zr_arena_executor_counts(learner->arena, &counts);
+    view->has_plan = counts.region_bytes > 0;
     view->steps_count = counts.steps_count;
     return ZR_OK;
 }

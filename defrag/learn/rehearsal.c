@@ -1,9 +1,9 @@
 /* rehearsal.c: records a step, places each block of a pass, and installs the places as a plan. Uses the
  * packer and alloc/plan/plan.h.
  *
- * Time is periodic: each allocation of a pass is a point in time, followed by the allocations of the step's
- * end. A block that a pass leaves to the next one (such as gradients on their way to their owners) is alive
- * across the boundary. */
+ * Time is periodic: its points are the allocations of a pass. Those of the step's end follow the last pass. A
+ * block that a pass leaves to the next one, such as a gradient that is being reduced, is live across the
+ * boundary. */
 #include <string.h>
 
 #include "alloc/base/error.h"
@@ -12,38 +12,38 @@
 #include "defrag/pack/pack_internal.h"
 
 enum {
-    PLACED_MAX = 1 << 19, /* allocations of a pass; each keeps a record of a hundred bytes */
-    GRAIN_BYTES = 256,    /* alignment of blocks; higher alignments take extra room */
-    PACK_WORK = 1 << 24   /* a tenth of a second, for which ranks wait */
+    PLACED_MAX = 1 << 19, /* allocations of a pass; each has a record of a hundred bytes */
+    GRAIN_BYTES = 256,    /* alignment of blocks; higher alignments take extra bytes */
+    PACK_WORK = 1 << 24   /* a tenth of a second, during which ranks wait */
 };
 
-struct moment {
-    struct zr_request request; /* with the kept alignment */
-    uint32_t left; /* 1 + the time of the next pass at which it was freed; 0: freed in its own pass */
+struct time_point {
+    struct zr_request request; /* with the effective alignment */
+    uint32_t left; /* 1 + the time in the next pass at which it was freed; 0: freed in its own pass */
 };
 
 struct live {
     size_t block_offset_bytes; /* identifies the block in the arena */
-    uint32_t moment, pass;
+    uint32_t time_point, pass;
     uint32_t next; /* 1 + the next one in its bucket or in the free list; 0: none */
 };
 
 struct zr_rehearsal {
-    zr_arena *arena;           /* NULL: the watch is over */
+    zr_arena *arena;           /* NULL: the observation has ended */
     struct zr_scratch scratch; /* owns all arrays */
     size_t granule_bytes;      /* of the arena */
-    uint32_t most;
-    struct moment *moments; /* [most] */
-    struct live *live;      /* [2 most]: of this pass, and left by the previous one */
+    uint32_t time_points_max;
+    struct time_point *time_points; /* [time_points_max] */
+    struct live *live;              /* [2 time_points_max]: blocks of this pass, and of the previous one */
     size_t live_count, live_used;
     uint32_t live_free; /* 1 + first of the unused elements of live[0 .. live_used) */
     uint32_t *buckets;  /* [1 << buckets_bits]: 1 + the first live block of each offset's hash */
     unsigned buckets_bits;
     uint32_t passes_count;
-    uint32_t pass_length; /* of every pass but the last */
-    uint32_t now;         /* allocations of the current pass */
+    uint32_t pass_length; /* of every pass except the last */
+    uint32_t now;         /* allocations so far in this pass */
     bool differs;
-    struct zr_lifetimes lifetimes; /* of the moments, within their pass; later with places */
+    struct zr_lifetimes lifetimes; /* of the time points, within their pass; later with places */
     size_t region_bytes;           /* address bytes of the places */
 };
 
@@ -55,7 +55,7 @@ static uint32_t *bucket_of(struct zr_rehearsal *rehearsal, size_t block_offset_b
     return &rehearsal->buckets[hash >> (64 - rehearsal->buckets_bits)];
 }
 
-/* Requires room: see note_allocation(). */
+/* The caller has checked that an element is free: see note_allocation(). */
 static void add_live(struct zr_rehearsal *rehearsal, const struct live *live)
 {
     uint32_t *bucket = bucket_of(rehearsal, live->block_offset_bytes);
@@ -70,7 +70,7 @@ static void add_live(struct zr_rehearsal *rehearsal, const struct live *live)
     rehearsal->live_count++;
 }
 
-/* False: the block is from before the step. */
+/* False: the block was allocated before the step. */
 static bool remove_live(struct zr_rehearsal *rehearsal, size_t block_offset_bytes, struct live *out)
 {
     uint32_t *link = bucket_of(rehearsal, block_offset_bytes), place;
@@ -88,9 +88,9 @@ static bool remove_live(struct zr_rehearsal *rehearsal, size_t block_offset_byte
 
 /* ---- Recording ----------------------------------------------------------------------------------------- */
 
-static bool is_same(const struct moment *moment, const struct zr_observation *what)
+static bool is_same(const struct time_point *time_point, const struct zr_observation *what)
 {
-    const struct zr_request *request = &moment->request;
+    const struct zr_request *request = &time_point->request;
     return request->bytes == what->request->bytes && request->tag == what->request->tag &&
            request->stream == what->request->stream && request->alignment == what->alignment;
 }
@@ -102,20 +102,20 @@ static unsigned note_allocation(void *state, const struct zr_observation *what)
 
     if (rehearsal->passes_count == 0 || rehearsal->differs)
         return ZR_OBSERVER_NOTHING;
-    if (rehearsal->live_count == 2 * (size_t)rehearsal->most || at == rehearsal->most) {
+    if (rehearsal->live_count == 2 * (size_t)rehearsal->time_points_max || at == rehearsal->time_points_max) {
         rehearsal->differs = true;
         return ZR_OBSERVER_NOTHING;
     }
     if (at == rehearsal->lifetimes.count) {
-        rehearsal->moments[at].request = *what->request;
-        rehearsal->moments[at].request.alignment = what->alignment;
+        rehearsal->time_points[at].request = *what->request;
+        rehearsal->time_points[at].request.alignment = what->alignment;
         rehearsal->lifetimes.buffers[at] =
             (struct zr_buffer){.id = at, .lower = at, .upper = (uint64_t)at + 1, .bytes = what->bytes};
         rehearsal->lifetimes.count++;
     }
-    rehearsal->differs |= !is_same(&rehearsal->moments[at], what);
+    rehearsal->differs |= !is_same(&rehearsal->time_points[at], what);
     add_live(rehearsal, &(struct live){.block_offset_bytes = what->offset_bytes,
-                                       .moment = at,
+                                       .time_point = at,
                                        .pass = rehearsal->passes_count});
     return ZR_OBSERVER_NOTHING;
 }
@@ -127,13 +127,13 @@ static void note_free(void *state, size_t offset_bytes, size_t live_bytes)
 
     (void)live_bytes;
     if (rehearsal->differs || !remove_live(rehearsal, offset_bytes, &gone))
-        return; /* a block from before the step, or the watch is over */
-    struct moment *moment = &rehearsal->moments[gone.moment];
-    struct zr_buffer *buffer = &rehearsal->lifetimes.buffers[gone.moment];
+        return; /* allocated before the step, or the observation has ended */
+    struct time_point *time_point = &rehearsal->time_points[gone.time_point];
+    struct zr_buffer *buffer = &rehearsal->lifetimes.buffers[gone.time_point];
     if (gone.pass == rehearsal->passes_count && rehearsal->now > buffer->upper)
         buffer->upper = rehearsal->now;
-    if (gone.pass + 1 == rehearsal->passes_count && rehearsal->now >= moment->left)
-        moment->left = rehearsal->now + 1;
+    if (gone.pass + 1 == rehearsal->passes_count && rehearsal->now >= time_point->left)
+        time_point->left = rehearsal->now + 1;
     rehearsal->differs |= gone.pass + 1 < rehearsal->passes_count;
 }
 
@@ -154,13 +154,13 @@ zr_result zr_rehearsal_create(zr_rehearsal **out, zr_arena *arena, size_t alloca
         return zr_fail(ZR_ERR_INVALID,
                        "a rehearsal requires an arena to watch, an arena for records, and an output pointer");
     struct zr_scratch scratch = {.arena = host_arena};
-    size_t most = allocations_max < PLACED_MAX ? allocations_max : PLACED_MAX;
+    size_t count_max = allocations_max < PLACED_MAX ? allocations_max : PLACED_MAX;
     struct zr_rehearsal *rehearsal = zr_scratch_take(&scratch, 1, sizeof *rehearsal);
-    struct moment *moments = zr_scratch_take(&scratch, most, sizeof *moments);
-    struct live *live = zr_scratch_take(&scratch, 2 * most, sizeof *live);
-    struct zr_buffer *buffers = zr_scratch_take(&scratch, most, sizeof *buffers);
+    struct time_point *time_points = zr_scratch_take(&scratch, count_max, sizeof *time_points);
+    struct live *live = zr_scratch_take(&scratch, 2 * count_max, sizeof *live);
+    struct zr_buffer *buffers = zr_scratch_take(&scratch, count_max, sizeof *buffers);
     unsigned buckets_bits = 1;
-    while (((size_t)1 << buckets_bits) < most)
+    while (((size_t)1 << buckets_bits) < count_max)
         buckets_bits++;
     uint32_t *buckets = zr_scratch_take(&scratch, (size_t)1 << buckets_bits, sizeof *buckets);
     zr_result result = scratch.result;
@@ -169,8 +169,8 @@ zr_result zr_rehearsal_create(zr_rehearsal **out, zr_arena *arena, size_t alloca
         *rehearsal = (struct zr_rehearsal){.arena = arena,
                                            .scratch = scratch,
                                            .granule_bytes = zr_arena_plan_rules(arena).granule_bytes,
-                                           .most = (uint32_t)most,
-                                           .moments = moments,
+                                           .time_points_max = (uint32_t)count_max,
+                                           .time_points = time_points,
                                            .live = live,
                                            .buckets = buckets,
                                            .buckets_bits = buckets_bits,
@@ -196,21 +196,21 @@ void zr_rehearsal_pass(zr_rehearsal *rehearsal)
 
 /* ---- Places -------------------------------------------------------------------------------------------- */
 
-/* Extends blocks that a pass leaves to the next one across the boundary. False: one lives longer than a
+/* Extends blocks that a pass leaves to the next one across the boundary. False: a block lives longer than a
  * period. */
 static bool extend_left(struct zr_rehearsal *rehearsal)
 {
     uint64_t period = rehearsal->lifetimes.period = rehearsal->lifetimes.count;
     for (size_t i = 0; i < period; i++) {
-        if (rehearsal->moments[i].left > 0)
-            rehearsal->lifetimes.buffers[i].upper = period + rehearsal->moments[i].left - 1;
+        if (rehearsal->time_points[i].left > 0)
+            rehearsal->lifetimes.buffers[i].upper = period + rehearsal->time_points[i].left - 1;
         if (rehearsal->lifetimes.buffers[i].upper > i + period)
             return false;
     }
     return true;
 }
 
-/* Packs to the granules of the lower bound, within the work. */
+/* Packs to the lower bound in whole granules, within the work. */
 static zr_result pack(struct zr_rehearsal *rehearsal)
 {
     struct zr_lifetimes *lifetimes = &rehearsal->lifetimes;
@@ -220,7 +220,7 @@ static zr_result pack(struct zr_rehearsal *rehearsal)
     if (result != ZR_OK)
         return result;
     for (size_t i = 0; i < lifetimes->count; i++)
-        lifetimes->buffers[i].bytes += rehearsal->moments[i].request.alignment - GRAIN_BYTES;
+        lifetimes->buffers[i].bytes += rehearsal->time_points[i].request.alignment - GRAIN_BYTES;
     const struct zr_pack_options options = {.capacity_bytes = (lifetimes->lower_bound_bytes + granule - 1) /
                                                               granule * granule,
                                             .alignment_bytes = GRAIN_BYTES,
@@ -242,7 +242,7 @@ zr_result zr_rehearsal_place(zr_rehearsal *rehearsal, bool *found)
     return *found ? pack(rehearsal) : ZR_OK;
 }
 
-/* ---- Following ----------------------------------------------------------------------------------------- */
+/* ---- Installing ---------------------------------------------------------------------------------------- */
 
 zr_result zr_rehearsal_install(const zr_rehearsal *rehearsal, zr_arena *arena)
 {
@@ -256,8 +256,8 @@ zr_result zr_rehearsal_install(const zr_rehearsal *rehearsal, zr_arena *arena)
 
     for (size_t i = 0; result == ZR_OK && i < count; i++) {
         const struct zr_buffer *buffer = &rehearsal->lifetimes.buffers[i];
-        size_t alignment = rehearsal->moments[i].request.alignment;
-        steps[i] = (struct zr_plan_step){.request = rehearsal->moments[i].request,
+        size_t alignment = rehearsal->time_points[i].request.alignment;
+        steps[i] = (struct zr_plan_step){.request = rehearsal->time_points[i].request,
                                          .thread = zr_thread_number(),
                                          .offset_bytes =
                                              (buffer->offset_bytes + alignment - 1) / alignment * alignment,

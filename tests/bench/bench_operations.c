@@ -456,9 +456,9 @@ static void measure(const struct allocator *allocator, const struct zr_sequence 
     double each = (double)operations * threads;
     for (size_t i = 0; i < samples; i++)
         mean += (double)ns[i] / (double)samples;
-    struct zr_follow_counts followed = {0};
+    struct zr_executor_counts followed = {0};
     if (arena)
-        zr_arena_follow_counts(arena, &followed);
+        zr_arena_executor_counts(arena, &followed);
     if (followed.plans_count)
         printf("unplanned %llu ", (unsigned long long)(followed.unplanned_count + followed.unplaced_count +
                                                        followed.conflicts_count + followed.refused_count));

@@ -93,14 +93,14 @@ static inline uint64_t calls(void)
 
 struct learned {
     struct zr_learner_stats of_learner;
-    struct zr_follow_counts of_arena;
+    struct zr_executor_counts of_arena;
     bool asleep;
 };
 
 static inline struct learned learned(void)
 {
     struct learned out;
-    zr_arena_follow_counts(arena, &out.of_arena);
+    zr_arena_executor_counts(arena, &out.of_arena);
     zr_arena_hold(arena);
     out.of_learner = learner->stats;
     out.asleep = learner->asleep;

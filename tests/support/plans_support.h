@@ -9,10 +9,10 @@
 #define KIB ((size_t)1 << 10)
 #define MIB ((size_t)1 << 20)
 
-static inline struct zr_follow_counts counts(void)
+static inline struct zr_executor_counts counts(void)
 {
-    struct zr_follow_counts out;
-    zr_arena_follow_counts(arena, &out);
+    struct zr_executor_counts out;
+    zr_arena_executor_counts(arena, &out);
     return out;
 }
 

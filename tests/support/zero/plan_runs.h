@@ -8,7 +8,7 @@
 
 #include "alloc/base/fault.h"
 #include "alloc/core/arena.h"
-#include "alloc/plan/follow.h"
+#include "alloc/plan/executor.h"
 #include "tests/support/draws.h"
 #include "tests/support/plans_support.h"
 #include "tests/support/tap.h"
@@ -213,7 +213,7 @@ static void test_random(const char *name, uint64_t seed, unsigned rounds)
             return;
         }
         bool good = install_random() == ZR_OK && run_random(rounds, disorders[i], false);
-        struct zr_follow_counts got = counts();
+        struct zr_executor_counts got = counts();
         if (disorders[i] == 0)
             good &= got.unplanned_count + got.conflicts_count + got.refused_count == 0 &&
                     stats().reserved_bytes >= got.memory_bytes;

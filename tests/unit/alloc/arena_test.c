@@ -334,7 +334,7 @@ static void test_planned_canary(void)
                 {"the byte before a block", 2, -1, 1 << 1},
                 {"nothing, after all that", 0, 0, 0}};
     struct zr_plan_step steps[PLANNED];
-    struct zr_follow_counts counts;
+    struct zr_executor_counts counts;
     char *blocks[PLANNED];
     zr_option_set("check:3,poison:off");
     struct pair pair = make_pair(&(struct setting){"host", true, GRANULE, 0, 0, false});
@@ -366,7 +366,7 @@ static void test_planned_canary(void)
         tap_is(free_planned(pair.arena, blocks), rows[i].damaged, "planned blocks, written: %s",
                rows[i].what);
     }
-    zr_arena_follow_counts(pair.arena, &counts);
+    zr_arena_executor_counts(pair.arena, &counts);
     tap_is(counts.planned_count, PLANNED * (3 + sizeof rows / sizeof *rows), "all of them as planned");
     tap_is(stats_of(pair.arena).live_bytes, 0, "and gone");
     tap_result(zr_arena_check(pair.arena), ZR_OK, "sound: %s", zr_last_error());

@@ -89,7 +89,7 @@ static void take_planned(char **blocks)
 {
     struct zr_plan_step steps[3];
     const struct zr_plan_sequence sequence = {.count = 3, .any = true};
-    struct zr_follow_counts counts;
+    struct zr_executor_counts counts;
     for (unsigned i = 0; i < 3; i++)
         steps[i] = (struct zr_plan_step){.request = {.bytes = 1000, .alignment = 256, .tag = ZR_TAG_GRAD},
                                          .thread = zr_thread_number(),
@@ -108,7 +108,7 @@ static void take_planned(char **blocks)
                 memset(blocks[i] = take(1000), 1, 1000);
             else if (round < 3 && zr_arena_free(arena, blocks[i - 3]) != ZR_OK)
                 abort();
-    zr_arena_follow_counts(arena, &counts);
+    zr_arena_executor_counts(arena, &counts);
     if (counts.planned_count != 12)
         _exit(125);
 }

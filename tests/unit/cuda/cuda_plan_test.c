@@ -43,10 +43,10 @@ static void install_two(zr_cu_stream stream)
                ZR_OK, "a plan");
 }
 
-static struct zr_follow_counts counts(void)
+static struct zr_executor_counts counts(void)
 {
-    struct zr_follow_counts now;
-    zr_arena_follow_counts(arena, &now);
+    struct zr_executor_counts now;
+    zr_arena_executor_counts(arena, &now);
     return now;
 }
 

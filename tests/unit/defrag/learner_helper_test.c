@@ -90,9 +90,9 @@ static void test_who(void)
                atomic_load(&looks_of_others) > 2,
            "a period is found and packed");
     tap_is(atomic_load(&looks_of_program), 0, "in no thread of the program's");
-    tap_ok(stats.of_learner.most_copied_count > 0 && stats.of_learner.most_copied_count <= 64,
+    tap_ok(stats.of_learner.max_copied_count > 0 && stats.of_learner.max_copied_count <= 64,
            "of its %u records no more than %llu are copied in one hold of the lock", steps.blocks,
-           (unsigned long long)stats.of_learner.most_copied_count);
+           (unsigned long long)stats.of_learner.max_copied_count);
     end();
 }
 

@@ -110,7 +110,7 @@ static void test_period(void)
 static void test_lifetimes(void)
 {
     enum { TEMPORARIES = 40, BLOCKS = TEMPORARIES + 4 };
-    struct zr_follow_counts early = {0}, late;
+    struct zr_executor_counts early = {0}, late;
     begin(0, 0);
     for (unsigned round = 0; round < 16; round++) {
         get(0, 9 * MIB);
@@ -129,10 +129,10 @@ static void test_lifetimes(void)
         give(BLOCKS - 1);
         zr_learner_wait(learner);
         if (round == 7)
-            zr_arena_follow_counts(arena, &early);
+            zr_arena_executor_counts(arena, &early);
     }
     give(BLOCKS - 2);
-    zr_arena_follow_counts(arena, &late);
+    zr_arena_executor_counts(arena, &late);
     tap_ok(early.plans_count > 0 && late.conflicts_count == early.conflicts_count,
            "a block that lives longer in every other step has its place for that long (%llu conflicts)",
            (unsigned long long)late.conflicts_count);

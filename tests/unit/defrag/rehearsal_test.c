@@ -97,7 +97,7 @@ static void test_sequences(void)
     unsigned found = 0, clashes = 0, unplanned = 0, calls = 0, high = 0, leaked = 0;
     for (unsigned n = 0; n < SEQUENCES; n++) {
         struct bench watched = bench_open(GRANULE), followed = bench_open(GRANULE);
-        struct zr_follow_counts counts;
+        struct zr_executor_counts counts;
         zr_rehearsal *rehearsal = NULL;
         struct pass pass = {.count = 2 + random_below(BLOCKS_MAX - 2)};
         size_t passes = 3 + random_below(3);
@@ -118,7 +118,7 @@ static void test_sequences(void)
         for (unsigned step = 1; step <= 4; step++)
             clashes += run_step(followed.arena, &pass, step == 2 ? 1 : passes, NULL);
         calls += stats_of(followed.arena).backend_calls_count > before;
-        zr_arena_follow_counts(followed.arena, &counts);
+        zr_arena_executor_counts(followed.arena, &counts);
         unplanned += (unsigned)(counts.unplanned_count + counts.conflicts_count + counts.unplaced_count);
         zr_rehearsal_destroy(rehearsal);
         leaked += bench_close(&watched) + bench_close(&followed) > 0;

@@ -1,8 +1,8 @@
-/* follow_memory.c: granules that regions hold and do not need. Uses supply.c. */
+/* executor_memory.c: finds and releases unused granules of regions. Uses supply.c. */
 #include <string.h>
 
 #include "alloc/base/error.h"
-#include "alloc/plan/follow_internal.h"
+#include "alloc/plan/executor_internal.h"
 #include "alloc/core/arena.h"
 #include "alloc/core/calls.h"
 #include "alloc/core/supply.h"
@@ -10,14 +10,15 @@
 
 /* ---- What regions can spare ---------------------------------------------------------------------------- */
 
-static struct zr_stretch region_of(const struct zr_arena *arena, const struct zr_follow_plan *plan)
+static struct zr_stretch region_of(const struct zr_arena *arena, const struct zr_executor_plan *plan)
 {
     return (struct zr_stretch){plan->region->offset_bytes / arena->granule_bytes,
                                zr_extent_end(plan->region) / arena->granule_bytes};
 }
 
-/* The next mapping that touches granules of `where`, that was never notified: no step has it. NULL: none. */
-static const struct zr_mapping *next_owed(const struct zr_arena *arena, struct zr_stretch where)
+/* The next mapping in `where` that the callbacks were never notified of, so that no step can use it. NULL:
+ * none. */
+static const struct zr_mapping *next_incomplete(const struct zr_arena *arena, struct zr_stretch where)
 {
     size_t at = where.first;
     while ((at = zr_granules_next(arena->granules, at, where.end, true)) < where.end) {
@@ -35,40 +36,40 @@ static struct zr_stretch granules_of(const struct zr_arena *arena, const struct 
     return (struct zr_stretch){first, first + mapping->handle->bytes / arena->granule_bytes};
 }
 
-bool zr_follow_collect(struct zr_arena *arena, struct zr_follow_plan *plan, struct zr_stretch where)
+bool zr_executor_collect(struct zr_arena *arena, struct zr_executor_plan *plan, struct zr_stretch where)
 {
-    const struct zr_mapping *owed;
+    const struct zr_mapping *incomplete;
     struct zr_handle_list list = {0};
     struct zr_handle *handle;
     bool all = true;
-    while ((owed = next_owed(arena, where))) {
-        struct zr_bounds extent = {owed->offset_bytes, owed->handle->bytes};
+    while ((incomplete = next_incomplete(arena, where))) {
+        struct zr_bounds extent = {incomplete->offset_bytes, incomplete->handle->bytes};
         size_t bytes;
-        where.first = granules_of(arena, owed).end;
+        where.first = granules_of(arena, incomplete).end;
         all &= zr_unmap(arena, extent, extent.bytes, &list, &bytes) == ZR_OK;
     }
     while ((handle = zr_handle_list_pop(&list)))
         zr_granule_cache_put(&arena->granule_cache, handle);
-    plan->owed = next_owed(arena, region_of(arena, plan)) != NULL;
+    plan->must_remap = next_incomplete(arena, region_of(arena, plan)) != NULL;
     return all;
 }
 
-bool zr_follow_owes(const struct zr_arena *arena, size_t offset_bytes)
+bool zr_executor_must_remap(const struct zr_arena *arena, size_t offset_bytes)
 {
-    const struct zr_follow *follow = arena->follow;
-    const struct zr_follow_plan *plan = follow ? follow->plan : NULL;
-    if (follow && !plan)
-        plan = follow->retired;
-    for (; plan; plan = plan == follow->plan ? follow->retired : plan->next)
-        if ((plan->pages_count > 0 || plan->owed) && offset_bytes >= plan->region->offset_bytes &&
+    const struct zr_executor *executor = arena->executor;
+    const struct zr_executor_plan *plan = executor ? executor->plan : NULL;
+    if (executor && !plan)
+        plan = executor->retired;
+    for (; plan; plan = plan == executor->plan ? executor->retired : plan->next)
+        if ((plan->pages_count > 0 || plan->must_remap) && offset_bytes >= plan->region->offset_bytes &&
             offset_bytes < zr_extent_end(plan->region))
             return true;
     return false;
 }
 
-/* Marks the granules of the region that blocks touch, those that the driver kept, and those that are not
- * movable, in plan->busy. */
-static void mark_busy(const struct zr_arena *arena, struct zr_follow_plan *plan)
+/* Marks in plan->busy the granules of the region that live blocks touch, granules that the driver kept
+ * without access, and granules that are not movable. */
+static void mark_busy(const struct zr_arena *arena, struct zr_executor_plan *plan)
 {
     if (plan->pages_count > 0) {
         zr_pages_mark_busy(arena, plan);
@@ -77,14 +78,14 @@ static void mark_busy(const struct zr_arena *arena, struct zr_follow_plan *plan)
     struct zr_stretch region = region_of(arena, plan);
     size_t first = region.first, count = region.end - region.first;
     memset(plan->busy, 0, (count + 63) / 64 * sizeof *plan->busy);
-    for (size_t i = zr_follow_live_from(plan, 0); i < plan->slots_count;
-         i = zr_follow_live_from(plan, i + 1)) {
+    for (size_t i = zr_executor_live_from(plan, 0); i < plan->slots_count;
+         i = zr_executor_live_from(plan, i + 1)) {
         struct zr_stretch under = zr_granules_under(arena, &plan->slots[i].extent);
         zr_granules_set(plan->busy, under.first - first, under.end - first, true);
     }
-    const struct zr_mapping *owed;
-    while (plan->owed && (owed = next_owed(arena, region))) {
-        struct zr_stretch under = granules_of(arena, owed);
+    const struct zr_mapping *incomplete;
+    while (plan->must_remap && (incomplete = next_incomplete(arena, region))) {
+        struct zr_stretch under = granules_of(arena, incomplete);
         zr_granules_set(plan->busy, under.first - first, under.end - first, true);
         region.first = under.end;
     }
@@ -96,9 +97,9 @@ static void mark_busy(const struct zr_arena *arena, struct zr_follow_plan *plan)
     }
 }
 
-/* The next stretch of mapped granules from granule `at` of the range on that no block touches; empty at the
- * end. */
-static struct zr_stretch next_idle(const struct zr_arena *arena, const struct zr_follow_plan *plan, size_t at)
+/* The next range of mapped granules that no block touches, from granule `at` on; empty at the end. */
+static struct zr_stretch next_idle(const struct zr_arena *arena, const struct zr_executor_plan *plan,
+                                   size_t at)
 {
     size_t first = plan->region->offset_bytes / arena->granule_bytes,
            end = zr_extent_end(plan->region) / arena->granule_bytes;
@@ -115,8 +116,9 @@ static struct zr_stretch next_idle(const struct zr_arena *arena, const struct zr
     return (struct zr_stretch){end, end};
 }
 
-/* Waiting for the device does not wait for another device's streams. */
-static bool used_elsewhere(const struct zr_arena *arena, const struct zr_follow_plan *plan)
+/* Whether a step's stream belongs to another device, whose work synchronizing this device does not wait for.
+ */
+static bool used_elsewhere(const struct zr_arena *arena, const struct zr_executor_plan *plan)
 {
     for (size_t i = 0; i < plan->slots_count; i++)
         if (plan->slots[i].placed && zr_backend_stream_elsewhere(arena->backend, plan->steps[i].stream))
@@ -124,15 +126,16 @@ static bool used_elsewhere(const struct zr_arena *arena, const struct zr_follow_
     return false;
 }
 
-/* A block that others than its step's stream use is live until they have passed. */
-bool zr_follow_wait(struct zr_arena *arena, const struct zr_follow_plan *plan)
+/* Waiting for the steps' own streams suffices: a block that other streams use stays live until they have
+ * finished. */
+bool zr_executor_wait(struct zr_arena *arena, const struct zr_executor_plan *plan)
 {
-    struct zr_stream_point points[ZR_FOLLOW_STREAMS];
+    struct zr_stream_point points[ZR_EXECUTOR_STREAMS];
     size_t count = plan->streams_count;
-    bool recorded[ZR_FOLLOW_STREAMS], all = true;
+    bool recorded[ZR_EXECUTOR_STREAMS], all = true;
     if (!arena->asynchronous)
         return true;
-    if (count > ZR_FOLLOW_STREAMS)
+    if (count > ZR_EXECUTOR_STREAMS)
         return !used_elsewhere(arena, plan) && zr_backend_synchronize(arena->backend) == ZR_OK;
     arena->backend_calls_count += count;
     zr_arena_open(arena);
@@ -146,24 +149,25 @@ bool zr_follow_wait(struct zr_arena *arena, const struct zr_follow_plan *plan)
     return all;
 }
 
-size_t zr_follow_give_back_of(struct zr_arena *arena, struct zr_follow_plan *plan, size_t wanted_bytes)
+size_t zr_executor_give_back_of(struct zr_arena *arena, struct zr_executor_plan *plan, size_t wanted_bytes)
 {
     struct zr_handle_list list = {0};
     struct zr_handle *handle;
     size_t all_bytes = 0, granule = arena->granule_bytes;
     struct zr_stretch idle = {0, plan->region->offset_bytes / granule};
-    if (plan->owed)
-        zr_follow_collect(arena, plan, region_of(arena, plan));
+    if (plan->must_remap)
+        zr_executor_collect(arena, plan, region_of(arena, plan));
     mark_busy(arena, plan);
     if (next_idle(arena, plan, idle.end).first == zr_extent_end(plan->region) / granule)
         return 0;
-    plan->epoch++; /* from here on no step has a place that is idle without the supply */
-    /* Streams may still work on what was freed here: no free extent has them as its owner. */
-    if (!zr_follow_wait(arena, plan))
+    /* Steps now take the slow path to their places, which waits for the supply lock. */
+    plan->epoch++;
+    /* Streams may still work on blocks freed here, because a region records no owner for free space. */
+    if (!zr_executor_wait(arena, plan))
         return 0;
     for (idle = next_idle(arena, plan, idle.end); idle.first < idle.end;
          idle = next_idle(arena, plan, idle.end)) {
-        size_t left = (wanted_bytes - all_bytes - 1) / granule + 1, bytes = 0; /* granules */
+        size_t left = (wanted_bytes - all_bytes - 1) / granule + 1, bytes = 0; /* in granules */
         struct zr_bounds extent = {idle.first * granule, (idle.end - idle.first) * granule};
         if (left > idle.end - idle.first)
             left = idle.end - idle.first;
@@ -173,7 +177,7 @@ size_t zr_follow_give_back_of(struct zr_arena *arena, struct zr_follow_plan *pla
             result = zr_pages_unmap(arena, plan, idle, &bytes);
         } else {
             result = zr_unmap(arena, extent, left * granule, &list, &bytes);
-            if (result == ZR_OK && bytes == 0) /* runs, longer than what is wanted */
+            if (result == ZR_OK && bytes == 0) /* the handle is larger than the bytes left to unmap */
                 result = zr_unmap(arena, extent, extent.bytes, &list, &bytes);
         }
         all_bytes += bytes;
@@ -185,37 +189,39 @@ size_t zr_follow_give_back_of(struct zr_arena *arena, struct zr_follow_plan *pla
     return all_bytes;
 }
 
-size_t zr_follow_give_back(struct zr_arena *arena)
+size_t zr_executor_give_back(struct zr_arena *arena)
 {
-    size_t bytes = arena->follow->plan ? zr_follow_give_back_of(arena, arena->follow->plan, SIZE_MAX) : 0;
-    for (struct zr_follow_plan *plan = arena->follow->retired; plan; plan = plan->next)
-        bytes += zr_follow_give_back_of(arena, plan, SIZE_MAX);
+    size_t bytes =
+        arena->executor->plan ? zr_executor_give_back_of(arena, arena->executor->plan, SIZE_MAX) : 0;
+    for (struct zr_executor_plan *plan = arena->executor->retired; plan; plan = plan->next)
+        bytes += zr_executor_give_back_of(arena, plan, SIZE_MAX);
     return bytes;
 }
 
-void zr_follow_spare(struct zr_arena *arena, size_t missing_bytes, size_t mapped_bytes, bool dynamic)
+void zr_executor_spare(struct zr_arena *arena, size_t missing_bytes, size_t mapped_bytes, bool dynamic)
 {
-    struct zr_follow *follow = arena->follow;
-    bool over = dynamic && follow->plan && arena->reserved_bytes + missing_bytes > follow->allowed_bytes;
+    struct zr_executor *executor = arena->executor;
+    bool over = dynamic && executor->plan && arena->reserved_bytes + missing_bytes > executor->allowed_bytes;
     size_t have_bytes = SIZE_MAX, idle_bytes = zr_space_idle_bytes(arena);
-    /* What is idle under the place itself is there already. */
-    if (follow->retired || over)
+    /* Idle granules under the place itself are not missing. */
+    if (executor->retired || over)
         have_bytes =
             arena->granule_cache.bytes + idle_bytes - (idle_bytes < mapped_bytes ? idle_bytes : mapped_bytes);
-    for (struct zr_follow_plan *plan = follow->retired; plan && have_bytes < missing_bytes; plan = plan->next)
-        have_bytes += zr_follow_give_back_of(arena, plan, missing_bytes - have_bytes);
+    for (struct zr_executor_plan *plan = executor->retired; plan && have_bytes < missing_bytes;
+         plan = plan->next)
+        have_bytes += zr_executor_give_back_of(arena, plan, missing_bytes - have_bytes);
     if (over && have_bytes < missing_bytes)
-        zr_follow_give_back_of(arena, follow->plan, missing_bytes - have_bytes);
+        zr_executor_give_back_of(arena, executor->plan, missing_bytes - have_bytes);
 }
 
-void zr_follow_allow(struct zr_arena *arena, size_t bytes)
+void zr_executor_allow(struct zr_arena *arena, size_t bytes)
 {
-    bytes += arena->granule_bytes + (arena->follow->unplanned ? bytes / 64 : 0);
-    if (arena->follow->allowed_bytes < bytes)
-        arena->follow->allowed_bytes = bytes;
+    bytes += arena->granule_bytes + (arena->executor->unplanned ? bytes / 64 : 0);
+    if (arena->executor->allowed_bytes < bytes)
+        arena->executor->allowed_bytes = bytes;
 }
 
-static size_t idle_bytes_of(const struct zr_arena *arena, struct zr_follow_plan *plan)
+static size_t idle_bytes_of(const struct zr_arena *arena, struct zr_executor_plan *plan)
 {
     struct zr_stretch idle = {0, plan->region->offset_bytes / arena->granule_bytes};
     size_t count = 0;
@@ -228,18 +234,19 @@ static size_t idle_bytes_of(const struct zr_arena *arena, struct zr_follow_plan 
     return count * arena->granule_bytes;
 }
 
-size_t zr_follow_retired_idle_bytes(struct zr_arena *arena)
+size_t zr_executor_retired_idle_bytes(struct zr_arena *arena)
 {
     size_t bytes = 0;
-    for (struct zr_follow_plan *plan = arena->follow->retired; plan; plan = plan->next)
+    for (struct zr_executor_plan *plan = arena->executor->retired; plan; plan = plan->next)
         bytes += idle_bytes_of(arena, plan);
     return bytes;
 }
 
-size_t zr_follow_idle_bytes(struct zr_arena *arena)
+size_t zr_executor_idle_bytes(struct zr_arena *arena)
 {
-    struct zr_follow *follow = arena->follow;
-    if (!follow)
+    struct zr_executor *executor = arena->executor;
+    if (!executor)
         return 0;
-    return zr_follow_retired_idle_bytes(arena) + (follow->plan ? idle_bytes_of(arena, follow->plan) : 0);
+    return zr_executor_retired_idle_bytes(arena) +
+           (executor->plan ? idle_bytes_of(arena, executor->plan) : 0);
 }

@@ -1,88 +1,86 @@
-/* follow_plan.c: plans come into force and go, the observer is told, the counters are checked. Uses
- * region.c and index.c. */
+/* executor_plan.c: installs and retires plans, calls the observer, checks the records. Uses region.c and
+ * index.c. */
 #include <string.h>
 
 #include "alloc/base/error.h"
 #include "alloc/core/index.h"
-#include "alloc/plan/follow_internal.h"
+#include "alloc/plan/executor_internal.h"
 #include "alloc/core/arena.h"
 #include "alloc/core/calls.h"
 #include "alloc/core/space.h"
 
 /* ---- Installing ---------------------------------------------------------------------------------------- */
 
-/* The region becomes free space; the records wait for readers. */
-void zr_follow_retire(struct zr_arena *arena, struct zr_follow_plan *plan)
+void zr_executor_retire(struct zr_arena *arena, struct zr_executor_plan *plan)
 {
     /* Streams may still use blocks freed in the region, and a free extent without a stream is reusable at
      * once. */
     zr_places_close(arena, plan);
-    bool passed = zr_follow_wait(arena, plan);
-    if (plan->owed)
-        zr_follow_give_back_of(arena, plan, SIZE_MAX);
-    if (passed && !plan->owed && (plan->pages_count == 0 || zr_pages_leave(arena, plan)))
+    bool passed = zr_executor_wait(arena, plan);
+    if (plan->must_remap)
+        zr_executor_give_back_of(arena, plan, SIZE_MAX);
+    if (passed && !plan->must_remap && (plan->pages_count == 0 || zr_pages_leave(arena, plan)))
         zr_region_release(arena, plan->region);
     else
-        plan->region->kind =
-            ZR_EXTENT_DEFERRED; /* never used again: the arena's end asks the driver once more */
+        plan->region->kind = ZR_EXTENT_DEFERRED; /* never reused; destroying the arena unmaps again */
     plan->region = NULL;
-    plan->next = arena->follow->dead;
-    arena->follow->dead = plan;
+    plan->next = arena->executor->dead;
+    arena->executor->dead = plan;
 }
 
 static void spare(struct zr_arena *arena, size_t missing_bytes)
 {
-    zr_follow_spare(arena, missing_bytes, 0, true);
+    zr_executor_spare(arena, missing_bytes, 0, true);
 }
 
 static void forked(struct zr_arena *arena)
 {
-    if (arena->follow->observer && arena->follow->observer->forked)
-        arena->follow->observer->forked(arena->follow->state);
+    if (arena->executor->observer && arena->executor->observer->forked)
+        arena->executor->observer->forked(arena->executor->state);
 }
 
-static const struct zr_plan_calls calls = {.freed = zr_follow_free,
-                                           .requesting = spare,
-                                           .give_back = zr_follow_give_back,
-                                           .retire_gone = zr_follow_retire_gone,
-                                           .idle_bytes = zr_follow_idle_bytes,
+static const struct zr_plan_calls calls = {.freed = zr_executor_free,
+                                           .spare = spare,
+                                           .give_back = zr_executor_give_back,
+                                           .retire_gone = zr_executor_retire_gone,
+                                           .idle_bytes = zr_executor_idle_bytes,
                                            .forked = forked};
 
-static zr_result make_follow(struct zr_arena *arena)
+static zr_result create_executor(struct zr_arena *arena)
 {
-    if (arena->follow)
+    if (arena->executor)
         return ZR_OK;
-    struct zr_follow *follow = zr_pages_take(sizeof *follow);
-    if (!follow)
+    struct zr_executor *executor = zr_pages_take(sizeof *executor);
+    if (!executor)
         return ZR_ERR_HOST_MEMORY;
     zr_lock_acquire(&arena->lock);
-    bool lost = arena->follow != NULL;
+    bool lost = arena->executor != NULL;
     if (!lost) {
-        follow->pass_left = follow->pass_count = SIZE_MAX;
-        arena->follow = follow;
+        executor->pass_left = executor->pass_count = SIZE_MAX;
+        arena->executor = executor;
         arena->plan_calls = &calls;
         zr_arena_note_debug(arena);
     }
     zr_lock_release(&arena->lock);
     if (lost)
-        zr_pages_give(follow, sizeof *follow);
+        zr_pages_give(executor, sizeof *executor);
     return ZR_OK;
 }
 
-/* While a plan or an observer is active, all threads allocate from the first stripe, the only one that they
- * see. With the lock. */
-static void note_total(struct zr_arena *arena)
+/* Derives `unstriped`. While a plan or an observer is active, all threads allocate from the first stripe,
+ * because the executor sees no other stripe. With the lock. */
+static void update_unstriped(struct zr_arena *arena)
 {
-    struct zr_follow *follow = arena->follow;
-    bool unstriped = follow->plan || follow->observer;
-    if (unstriped && !follow->unstriped)
+    struct zr_executor *executor = arena->executor;
+    bool unstriped = executor->plan || executor->observer;
+    if (unstriped && !executor->unstriped)
         atomic_fetch_add(&arena->unstriped, 1);
-    else if (!unstriped && follow->unstriped)
+    else if (!unstriped && executor->unstriped)
         atomic_fetch_sub(&arena->unstriped, 1);
-    follow->unstriped = unstriped;
+    executor->unstriped = unstriped;
 }
 
-/* A block is gone before its step comes again. */
+/* Whether each planned block is freed before its step comes again. */
 static bool lifetimes_are_good(const struct zr_plan *plan, const struct zr_plan_sequence *sequence)
 {
     const struct zr_plan_step *steps = plan->steps + sequence->first;
@@ -101,7 +99,7 @@ static bool sequence_is_good(const struct zr_plan *plan, const struct zr_plan_se
            lifetimes_are_good(plan, sequence);
 }
 
-/* Of each granule of the region, one of those counted. */
+/* Whether each granule of the region has a valid page number. */
 static bool pages_are_good(const struct zr_arena *arena, const struct zr_plan *plan)
 {
     if (!plan->pages)
@@ -153,13 +151,14 @@ static zr_result check_plan(const struct zr_arena *arena, const struct zr_plan *
     return ZR_OK;
 }
 
-/* `ngrams` is scratch: the last slot of a hash, and 1. */
-static void link_alike(struct zr_follow_plan *made)
+/* Links the slots of equal hash. Uses `ngrams` as scratch: the number of the last slot with a hash, plus 1.
+ */
+static void link_alike(struct zr_executor_plan *made)
 {
-    for (struct zr_follow_sequence *sequence = made->sequences;
+    for (struct zr_executor_sequence *sequence = made->sequences;
          sequence < made->sequences + made->sequences_count; sequence++) {
         memset(made->ngrams, 0, made->ngrams_count * sizeof *made->ngrams);
-        /* Twice round: the first of a hash comes after the last. */
+        /* Two rounds, so that the first slot of a hash is linked to the last one. */
         for (unsigned round = 0; round < 2; round++)
             for (struct zr_plan_slot *slot = sequence->slots; slot < sequence->end; slot++) {
                 uint32_t *last = &made->ngrams[slot->hash & (made->ngrams_count - 1)];
@@ -172,19 +171,19 @@ static void link_alike(struct zr_follow_plan *made)
     memset(made->ngrams, 0, made->ngrams_count * sizeof *made->ngrams);
 }
 
-static void index_ngrams(struct zr_follow_plan *made)
+static void index_ngrams(struct zr_executor_plan *made)
 {
-    for (struct zr_follow_sequence *sequence = made->sequences;
+    for (struct zr_executor_sequence *sequence = made->sequences;
          sequence < made->sequences + made->sequences_count; sequence++) {
-        if (sequence->end - sequence->slots < ZR_FOLLOW_RECENT)
+        if (sequence->end - sequence->slots < ZR_EXECUTOR_RECENT)
             continue;
         for (struct zr_plan_slot *slot = sequence->slots; slot < sequence->end; slot++) {
-            uint32_t hashes[ZR_FOLLOW_RECENT];
+            uint32_t hashes[ZR_EXECUTOR_RECENT];
             struct zr_plan_slot *back = slot;
-            for (unsigned i = ZR_FOLLOW_RECENT; i-- > 0; back = zr_step_back(sequence, back))
+            for (unsigned i = ZR_EXECUTOR_RECENT; i-- > 0; back = zr_step_previous(sequence, back))
                 hashes[i] = back->hash;
-            uint32_t ngram = zr_follow_ngram(hashes);
-            for (size_t probe = 0; probe < ZR_FOLLOW_PROBES; probe++) {
+            uint32_t ngram = zr_executor_ngram(hashes);
+            for (size_t probe = 0; probe < ZR_EXECUTOR_PROBES; probe++) {
                 uint32_t *entry = &made->ngrams[(ngram + probe) & (made->ngrams_count - 1)];
                 if (*entry == 0) {
                     *entry = (uint32_t)(slot - made->slots) + 1;
@@ -195,22 +194,22 @@ static void index_ngrams(struct zr_follow_plan *made)
     }
 }
 
-/* How the copy is laid out, in one piece of pages: offsets of the arrays. */
+/* Offsets of the arrays in the one allocation of a copied plan. */
 struct layout {
     size_t steps, slots, places, sequences, live, busy, handles, busy_pages, due_counts, due, ngrams, pages,
-        late_counts, end;
+        overdue_counts, end;
     size_t ngrams_count;
 };
 
 static struct layout lay_out(const struct zr_arena *arena, const struct zr_plan *plan)
 {
-    struct layout at = {.steps = zr_round_up(sizeof(struct zr_follow_plan), 64), .ngrams_count = 16};
+    struct layout at = {.steps = zr_round_up(sizeof(struct zr_executor_plan), 64), .ngrams_count = 16};
     while (at.ngrams_count < 2 * plan->steps_count)
         at.ngrams_count *= 2;
     at.places = at.steps + plan->steps_count * sizeof(struct zr_step);
     at.slots = zr_round_up(at.places + zr_places_lay_out(plan->steps_count).end, 64);
     at.sequences = at.slots + plan->steps_count * sizeof(struct zr_plan_slot);
-    at.live = zr_round_up(at.sequences + plan->sequences_count * sizeof(struct zr_follow_sequence), 64);
+    at.live = zr_round_up(at.sequences + plan->sequences_count * sizeof(struct zr_executor_sequence), 64);
     at.busy = at.live + zr_round_up(plan->steps_count, sizeof(uint64_t));
     size_t granules = plan->region_bytes / arena->granule_bytes + 1;
     at.handles = at.busy + (granules / 64 + 1) * sizeof(uint64_t);
@@ -219,8 +218,8 @@ static struct layout lay_out(const struct zr_arena *arena, const struct zr_plan 
     at.due = at.due_counts + zr_round_up(plan->steps_count, 2) * sizeof(uint32_t);
     at.ngrams = at.due + zr_round_up(plan->steps_count, 2) * sizeof(uint32_t);
     at.pages = at.ngrams + at.ngrams_count * sizeof(uint32_t);
-    at.late_counts = at.pages + (plan->pages ? granules : 0) * sizeof(uint32_t);
-    at.end = at.late_counts + plan->pages_count * sizeof(uint32_t);
+    at.overdue_counts = at.pages + (plan->pages ? granules : 0) * sizeof(uint32_t);
+    at.end = at.overdue_counts + plan->pages_count * sizeof(uint32_t);
     return at;
 }
 
@@ -238,7 +237,7 @@ static struct zr_step step_of(const struct zr_arena *arena, const struct zr_plan
 }
 
 static struct zr_plan_slot slot_of(const struct zr_arena *arena, const struct zr_plan_step *step,
-                                   struct zr_follow_plan *plan)
+                                   struct zr_executor_plan *plan)
 {
     const struct zr_request *request = &step->request;
     size_t bytes = zr_round_up(request->bytes + arena->canary_bytes, ZR_UNIT_BYTES);
@@ -250,27 +249,27 @@ static struct zr_plan_slot slot_of(const struct zr_arena *arena, const struct zr
                                             .zone = ZR_ZONE_COUNT},
                                  .plan = plan,
                                  .requested_bytes = request->bytes,
-                                 .hash = zr_follow_hash(request, request->alignment, step->thread),
+                                 .hash = zr_executor_hash(request, request->alignment, step->thread),
                                  .alive_count = step->alive_count,
                                  .placed = step->offset_bytes != ZR_PLAN_NOWHERE};
 }
 
-static void note_stream(struct zr_follow_plan *made, uint64_t stream)
+static void note_stream(struct zr_executor_plan *made, uint64_t stream)
 {
-    size_t i = 0, most = made->streams_count;
-    while (i < most && i < ZR_FOLLOW_STREAMS && made->streams[i] != stream)
+    size_t i = 0, count = made->streams_count;
+    while (i < count && i < ZR_EXECUTOR_STREAMS && made->streams[i] != stream)
         i++;
-    if (i < most)
-        return; /* known, or one of too many */
-    if (i < ZR_FOLLOW_STREAMS)
+    if (i < count)
+        return; /* already listed, or the list has overflowed */
+    if (i < ZR_EXECUTOR_STREAMS)
         made->streams[i] = stream;
     made->streams_count++;
 }
 
-/* Sorts the placed steps of each sequence by the step at which they are to be gone. */
-static void find_due(struct zr_follow_plan *made)
+/* Sorts the placed steps of each sequence by the step at which their blocks must be free. */
+static void find_due(struct zr_executor_plan *made)
 {
-    for (struct zr_follow_sequence *sequence = made->sequences;
+    for (struct zr_executor_sequence *sequence = made->sequences;
          sequence < made->sequences + made->sequences_count; sequence++) {
         size_t count = (size_t)(sequence->end - sequence->slots);
         for (struct zr_plan_slot *slot = sequence->slots; slot < sequence->end; slot++) {
@@ -280,7 +279,7 @@ static void find_due(struct zr_follow_plan *made)
             at->due_end += slot->placed;
         }
     }
-    /* From counts to where each one's end is, then down to where it begins. */
+    /* Turn the counts into ends of ranges. Filling then moves due_first down to each start. */
     uint32_t sum = 0;
     for (size_t i = 0; i < made->slots_count; i++)
         made->slots[i].due_first = made->slots[i].due_end = sum += made->slots[i].due_end;
@@ -289,33 +288,33 @@ static void find_due(struct zr_follow_plan *made)
             made->due[--made->slots[made->steps[i].due_at].due_first] = (uint32_t)i;
 }
 
-static struct zr_follow_plan *copy_plan(const struct zr_arena *arena, const struct zr_plan *plan)
+static struct zr_executor_plan *copy_plan(const struct zr_arena *arena, const struct zr_plan *plan)
 {
     struct layout at = lay_out(arena, plan);
     char *pages = zr_pages_take(at.end);
     if (!pages)
         return NULL;
-    struct zr_follow_plan *made = (struct zr_follow_plan *)pages;
-    *made = (struct zr_follow_plan){.pages_bytes = at.end,
-                                    .start_bytes = plan->start_bytes,
-                                    .epoch = 1,
-                                    .slots_count = plan->steps_count,
-                                    .steps = (struct zr_step *)(pages + at.steps),
-                                    .slots = (struct zr_plan_slot *)(pages + at.slots),
-                                    .places = (struct zr_plan_start *)(pages + at.places),
-                                    .live = (uint8_t *)(pages + at.live),
-                                    .due_counts = (uint32_t *)(pages + at.due_counts),
-                                    .due = (uint32_t *)(pages + at.due),
-                                    .sequences = (struct zr_follow_sequence *)(pages + at.sequences),
-                                    .sequences_count = plan->sequences_count,
-                                    .ngrams = (uint32_t *)(pages + at.ngrams),
-                                    .ngrams_count = at.ngrams_count,
-                                    .busy = (uint64_t *)(pages + at.busy),
-                                    .pages_count = plan->pages_count,
-                                    .pages = (uint32_t *)(pages + at.pages),
-                                    .handles = (struct zr_handle **)(pages + at.handles),
-                                    .late_counts = (uint32_t *)(pages + at.late_counts),
-                                    .busy_pages = (uint64_t *)(pages + at.busy_pages)};
+    struct zr_executor_plan *made = (struct zr_executor_plan *)pages;
+    *made = (struct zr_executor_plan){.pages_bytes = at.end,
+                                      .start_bytes = plan->start_bytes,
+                                      .epoch = 1,
+                                      .slots_count = plan->steps_count,
+                                      .steps = (struct zr_step *)(pages + at.steps),
+                                      .slots = (struct zr_plan_slot *)(pages + at.slots),
+                                      .places = (struct zr_plan_start *)(pages + at.places),
+                                      .live = (uint8_t *)(pages + at.live),
+                                      .due_counts = (uint32_t *)(pages + at.due_counts),
+                                      .due = (uint32_t *)(pages + at.due),
+                                      .sequences = (struct zr_executor_sequence *)(pages + at.sequences),
+                                      .sequences_count = plan->sequences_count,
+                                      .ngrams = (uint32_t *)(pages + at.ngrams),
+                                      .ngrams_count = at.ngrams_count,
+                                      .busy = (uint64_t *)(pages + at.busy),
+                                      .pages_count = plan->pages_count,
+                                      .pages = (uint32_t *)(pages + at.pages),
+                                      .handles = (struct zr_handle **)(pages + at.handles),
+                                      .overdue_counts = (uint32_t *)(pages + at.overdue_counts),
+                                      .busy_pages = (uint64_t *)(pages + at.busy_pages)};
     if (plan->pages)
         memcpy(made->pages, plan->pages, plan->region_bytes / arena->granule_bytes * sizeof *plan->pages);
     made->last_sequence = made->sequences;
@@ -329,13 +328,13 @@ static struct zr_follow_plan *copy_plan(const struct zr_arena *arena, const stru
     for (size_t i = 0; i < plan->sequences_count; i++) {
         const struct zr_plan_sequence *sequence = &plan->sequences[i];
         struct zr_plan_slot *first = made->slots + sequence->first;
-        made->sequences[i] = (struct zr_follow_sequence){.slots = first,
-                                                         .end = first + sequence->count,
-                                                         .cursor = first,
-                                                         .thread = sequence->thread,
-                                                         .any = sequence->any,
-                                                         .any_stream = sequence->any_stream,
-                                                         .stream = sequence->stream};
+        made->sequences[i] = (struct zr_executor_sequence){.slots = first,
+                                                           .end = first + sequence->count,
+                                                           .cursor = first,
+                                                           .thread = sequence->thread,
+                                                           .any = sequence->any,
+                                                           .any_stream = sequence->any_stream,
+                                                           .stream = sequence->stream};
     }
     zr_places_make(made, plan);
     find_due(made);
@@ -344,19 +343,19 @@ static struct zr_follow_plan *copy_plan(const struct zr_arena *arena, const stru
     return made;
 }
 
-/* Each sequence begins where the plan's maker says. */
-static void set_cursors(struct zr_follow_plan *made, const struct zr_plan *plan)
+/* Sets each sequence's cursor to the position that the plan's maker gives. */
+static void set_cursors(struct zr_executor_plan *made, const struct zr_plan *plan)
 {
     for (size_t i = 0; i < made->sequences_count; i++) {
-        struct zr_follow_sequence *sequence = &made->sequences[i];
+        struct zr_executor_sequence *sequence = &made->sequences[i];
         sequence->cursor = sequence->slots + plan->sequences[i].cursor;
         sequence->deferred = plan->begin != NULL;
     }
 }
 
-/* Reserves the plan's addresses and sets what depends on them. Acquires the lock only for the reservation: a
- * region has no other user. */
-static zr_result reserve(struct zr_arena *arena, struct zr_follow_plan *made, const struct zr_plan *plan)
+/* Reserves the plan's addresses and sets the fields that depend on them. Acquires the lock only for the
+ * reservation: the region has no other user. */
+static zr_result reserve(struct zr_arena *arena, struct zr_executor_plan *made, const struct zr_plan *plan)
 {
     size_t bytes = zr_round_up(plan->region_bytes, arena->granule_bytes);
     zr_arena_take(arena);
@@ -375,11 +374,12 @@ static zr_result reserve(struct zr_arena *arena, struct zr_follow_plan *made, co
                : zr_fail(ZR_ERR_INVALID, "a step of the plan uses one page at two addresses");
 }
 
-/* Puts the plan in force, which needs no memory any more. With the lock. */
-static zr_result put_in_force(struct zr_arena *arena, struct zr_follow_plan *made, const struct zr_plan *plan)
+/* Puts the plan in force. With the lock. */
+static zr_result put_in_force(struct zr_arena *arena, struct zr_executor_plan *made,
+                              const struct zr_plan *plan)
 {
-    struct zr_follow *follow = arena->follow;
-    struct zr_follow_plan *old = follow->plan;
+    struct zr_executor *executor = arena->executor;
+    struct zr_executor_plan *old = executor->plan;
     if (made && !zr_index_reserve(&arena->index))
         return ZR_ERR_HOST_MEMORY;
     if (made && plan->begin && !plan->begin(plan->state))
@@ -388,37 +388,38 @@ static zr_result put_in_force(struct zr_arena *arena, struct zr_follow_plan *mad
         zr_places_open(arena, made);
         set_cursors(made, plan);
     }
-    follow->plan = made;
+    executor->plan = made;
     if (made)
-        follow->unplanned = plan->unplanned_count > 0;
-    follow->committed = false;
-    follow->allowed_bytes = 0;
-    zr_follow_allow(arena, arena->reserved_bytes);
-    zr_follow_allow(arena, arena->peak_reserved_bytes);
-    follow->counts.plans_count += made != NULL;
-    follow->counts.region_bytes = made ? made->region->bytes : 0;
-    follow->counts.memory_bytes = made ? zr_plan_memory_bytes(plan, arena->granule_bytes) : 0;
-    follow->counts.steps_count = made ? made->slots_count : 0;
-    if (old && (old->live_count = zr_follow_live_count(old)) > 0) {
-        old->next = follow->retired;
-        follow->retired = old;
+        executor->unplanned = plan->unplanned_count > 0;
+    executor->committed = false;
+    executor->allowed_bytes = 0;
+    zr_executor_allow(arena, arena->reserved_bytes);
+    zr_executor_allow(arena, arena->peak_reserved_bytes);
+    executor->counts.plans_count += made != NULL;
+    executor->counts.region_bytes = made ? made->region->bytes : 0;
+    executor->counts.memory_bytes = made ? zr_plan_memory_bytes(plan, arena->granule_bytes) : 0;
+    executor->counts.steps_count = made ? made->slots_count : 0;
+    if (old && (old->live_count = zr_executor_live_count(old)) > 0) {
+        old->next = executor->retired;
+        executor->retired = old;
     } else if (old) {
-        zr_follow_retire(arena, old);
+        zr_executor_retire(arena, old);
     }
-    /* Granules under the new region and of the old region go to the first request that needs them. */
-    zr_follow_give_back(arena);
-    zr_follow_begin_pass(arena);
-    note_total(arena);
+    /* Unused granules of the new and the retired regions move to the cache, for the first request that needs
+     * them. */
+    zr_executor_give_back(arena);
+    zr_executor_begin_pass(arena);
+    update_unstriped(arena);
     return ZR_OK;
 }
 
-/* Frees the records of plans that are gone once their readers are. */
-static void free_dead(struct zr_follow_plan *dead)
+/* Frees the records of dead plans after their readers have finished. */
+static void free_dead(struct zr_executor_plan *dead)
 {
     if (dead)
         zr_readers_wait();
     while (dead) {
-        struct zr_follow_plan *next = dead->next;
+        struct zr_executor_plan *next = dead->next;
         zr_pages_give(dead, dead->pages_bytes);
         dead = next;
     }
@@ -426,12 +427,12 @@ static void free_dead(struct zr_follow_plan *dead)
 
 zr_result zr_arena_install_plan(zr_arena *arena, const struct zr_plan *plan)
 {
-    struct zr_follow_plan *made = NULL, *dead;
+    struct zr_executor_plan *made = NULL, *dead;
     if (!arena)
         return zr_fail(ZR_ERR_INVALID, "installing a plan: arena is NULL");
     zr_result result = plan ? check_plan(arena, plan) : ZR_OK;
     if (result == ZR_OK)
-        result = make_follow(arena);
+        result = create_executor(arena);
     if (result == ZR_OK && plan && !(made = copy_plan(arena, plan)))
         result = ZR_ERR_HOST_MEMORY;
     if (result == ZR_OK && made)
@@ -442,8 +443,8 @@ zr_result zr_arena_install_plan(zr_arena *arena, const struct zr_plan *plan)
             result = put_in_force(arena, made, plan);
         if (result != ZR_OK)
             zr_region_release(arena, made->region);
-        dead = arena->follow->dead;
-        arena->follow->dead = NULL;
+        dead = arena->executor->dead;
+        arena->executor->dead = NULL;
         zr_arena_give(arena);
         free_dead(dead);
     }
@@ -452,22 +453,22 @@ zr_result zr_arena_install_plan(zr_arena *arena, const struct zr_plan *plan)
     return result;
 }
 
-void zr_follow_end(struct zr_arena *arena)
+void zr_executor_end(struct zr_arena *arena)
 {
-    struct zr_follow *follow = arena->follow;
-    if (!follow)
+    struct zr_executor *executor = arena->executor;
+    if (!executor)
         return;
-    struct zr_follow_plan *lists[3] = {follow->plan, follow->retired, follow->dead};
+    struct zr_executor_plan *lists[3] = {executor->plan, executor->retired, executor->dead};
     if (lists[0])
         lists[0]->next = NULL;
     for (unsigned i = 0; i < 3; i++)
         while (lists[i]) {
-            struct zr_follow_plan *next = lists[i]->next;
+            struct zr_executor_plan *next = lists[i]->next;
             zr_pages_give(lists[i], lists[i]->pages_bytes);
             lists[i] = next;
         }
-    zr_pages_give(follow, sizeof *follow);
-    arena->follow = NULL;
+    zr_pages_give(executor, sizeof *executor);
+    arena->executor = NULL;
     arena->plan_calls = NULL;
     zr_arena_note_debug(arena);
 }
@@ -478,17 +479,17 @@ zr_result zr_arena_observe(zr_arena *arena, const struct zr_observer *observer, 
 {
     if (!arena)
         return zr_fail(ZR_ERR_INVALID, "observing an arena: arena is NULL");
-    zr_result result = make_follow(arena);
+    zr_result result = create_executor(arena);
     if (result != ZR_OK)
         return result;
     zr_lock_acquire(&arena->lock);
-    if (observer && arena->follow->observer) {
+    if (observer && arena->executor->observer) {
         result = zr_fail(ZR_ERR_INVALID, "arena \"%s\" already has an observer", arena->name);
     } else {
-        arena->follow->observer = observer;
-        arena->follow->state = state;
-        arena->follow->awake = observer != NULL;
-        note_total(arena);
+        arena->executor->observer = observer;
+        arena->executor->state = state;
+        arena->executor->awake = observer != NULL;
+        update_unstriped(arena);
     }
     zr_lock_release(&arena->lock);
     return result;
@@ -506,53 +507,54 @@ void zr_arena_unhold(zr_arena *arena)
 
 void zr_arena_observe_awake(zr_arena *arena, bool awake)
 {
-    arena->follow->awake = awake && arena->follow->observer;
+    arena->executor->awake = awake && arena->executor->observer;
 }
 
-bool zr_follow_note_alloc(struct zr_arena *arena, const struct zr_request *request, struct zr_extent *block,
-                          size_t alignment)
+bool zr_executor_note_alloc(struct zr_arena *arena, const struct zr_request *request, struct zr_extent *block,
+                            size_t alignment)
 {
-    struct zr_follow *follow = arena->follow;
-    bool due = follow->work_due;
-    follow->work_due = false;
-    if (!follow->awake)
+    struct zr_executor *executor = arena->executor;
+    bool due = executor->work_due;
+    executor->work_due = false;
+    if (!executor->awake)
         return due;
-    unsigned wish = follow->observer->allocated(
-        follow->state, &(struct zr_observation){.request = request,
-                                                .offset_bytes = block->offset_bytes,
-                                                .bytes = block->bytes,
-                                                .alignment = alignment,
-                                                .live_bytes = arena->live_bytes,
-                                                .reserved_bytes = arena->reserved_bytes,
-                                                .thread = zr_thread_number(),
-                                                .planned = block->kind == ZR_EXTENT_PLANNED});
-    follow->awake = !(wish & ZR_OBSERVER_SLEEP);
+    unsigned wish = executor->observer->allocated(
+        executor->state, &(struct zr_observation){.request = request,
+                                                  .offset_bytes = block->offset_bytes,
+                                                  .bytes = block->bytes,
+                                                  .alignment = alignment,
+                                                  .live_bytes = arena->live_bytes,
+                                                  .reserved_bytes = arena->reserved_bytes,
+                                                  .thread = zr_thread_number(),
+                                                  .planned = block->kind == ZR_EXTENT_PLANNED});
+    executor->awake = !(wish & ZR_OBSERVER_SLEEP);
     return due || (wish & ZR_OBSERVER_WORK);
 }
 
-void zr_follow_note_free(struct zr_arena *arena, struct zr_extent *block)
+void zr_executor_note_free(struct zr_arena *arena, struct zr_extent *block)
 {
-    struct zr_follow *follow = arena->follow;
-    if (__builtin_expect(follow->awake, 0))
-        follow->observer->freed(follow->state, block->offset_bytes, arena->live_bytes);
+    struct zr_executor *executor = arena->executor;
+    if (__builtin_expect(executor->awake, 0))
+        executor->observer->freed(executor->state, block->offset_bytes, arena->live_bytes);
 }
 
-void zr_follow_work(struct zr_arena *arena)
+void zr_executor_work(struct zr_arena *arena)
 {
-    /* Observers come and go only while no other thread is in a call, so this needs no lock. */
-    if (arena->follow->observer && arena->follow->observer->work)
-        arena->follow->observer->work(arena->follow->state);
+    /* Observers are set and removed only while no other thread calls the arena, so this needs no lock. */
+    if (arena->executor->observer && arena->executor->observer->work)
+        arena->executor->observer->work(arena->executor->state);
 }
 
-void zr_arena_follow_counts(zr_arena *arena, struct zr_follow_counts *out)
+void zr_arena_executor_counts(zr_arena *arena, struct zr_executor_counts *out)
 {
-    *out = (struct zr_follow_counts){0};
+    *out = (struct zr_executor_counts){0};
     zr_lock_acquire(&arena->lock);
-    if (arena->follow) {
-        *out = arena->follow->counts;
-        /* Of all that were asked for under a plan, what the others do not count. */
-        out->planned_count += arena->follow->pass_count - arena->follow->pass_left - out->unplanned_count -
-                              out->unplaced_count - out->conflicts_count - out->refused_count;
+    if (arena->executor) {
+        *out = arena->executor->counts;
+        /* All allocations of the current pass that have no other counter. */
+        out->planned_count += arena->executor->pass_count - arena->executor->pass_left -
+                              out->unplanned_count - out->unplaced_count - out->conflicts_count -
+                              out->refused_count;
     }
     zr_lock_release(&arena->lock);
 }
@@ -567,14 +569,14 @@ struct zr_plan_rules zr_arena_plan_rules(const zr_arena *arena)
                                   .mappings_max = (can->vma_budget + 1) / 2};
 }
 
-struct zr_extent *zr_follow_next_block(struct zr_arena *arena, const struct zr_extent *block)
+struct zr_extent *zr_executor_next_block(struct zr_arena *arena, const struct zr_extent *block)
 {
-    struct zr_follow *follow = arena->follow;
+    struct zr_executor *executor = arena->executor;
     const struct zr_plan_slot *slot = (const struct zr_plan_slot *)block;
-    struct zr_follow_plan *plan = slot ? slot->plan : follow ? follow->plan : NULL;
-    bool in_force = follow && plan == follow->plan;
-    if (!slot && follow && !plan) {
-        plan = follow->retired;
+    struct zr_executor_plan *plan = slot ? slot->plan : executor ? executor->plan : NULL;
+    bool in_force = executor && plan == executor->plan;
+    if (!slot && executor && !plan) {
+        plan = executor->retired;
         in_force = false;
     }
     while (plan) {
@@ -583,7 +585,7 @@ struct zr_extent *zr_follow_next_block(struct zr_arena *arena, const struct zr_e
             if (zr_slot_live(plan, next) && next->extent.kind == ZR_EXTENT_PLANNED)
                 return &next->extent;
         slot = NULL;
-        plan = in_force ? follow->retired : plan->next;
+        plan = in_force ? executor->retired : plan->next;
         in_force = false;
     }
     return NULL;
@@ -591,22 +593,22 @@ struct zr_extent *zr_follow_next_block(struct zr_arena *arena, const struct zr_e
 
 /* ---- Checking ------------------------------------------------------------------------------------------ */
 
-/* Every live block of the sequence is late, or was allocated no more steps ago than its lifetime: the checks
- * of a step rely on this. */
-static bool in_time(const struct zr_follow_plan *plan, const struct zr_follow_sequence *sequence)
+/* Whether each live block of the sequence is overdue or within its planned lifetime. zr_executor_alloc()
+ * relies on this. */
+static bool in_time(const struct zr_executor_plan *plan, const struct zr_executor_sequence *sequence)
 {
     ptrdiff_t count = sequence->end - sequence->slots;
     for (const struct zr_plan_slot *slot = sequence->slots; slot < sequence->end; slot++) {
         ptrdiff_t age = sequence->cursor - slot + (sequence->cursor <= slot ? count : 0); /* 1 to count */
-        if (zr_slot_live(plan, slot) && !slot->late && (size_t)age > slot->alive_count)
+        if (zr_slot_live(plan, slot) && !slot->overdue && (size_t)age > slot->alive_count)
             return false;
     }
     return true;
 }
 
-static zr_result check_one(struct zr_arena *arena, const struct zr_follow_plan *plan)
+static zr_result check_one(struct zr_arena *arena, const struct zr_executor_plan *plan)
 {
-    size_t live_count = 0, late_count = 0;
+    size_t live_count = 0, overdue_count = 0;
     for (size_t i = 0; i < plan->slots_count; i++) {
         const struct zr_plan_slot *slot = &plan->slots[i];
         bool freed, live = zr_slot_live(plan, slot);
@@ -617,8 +619,8 @@ static zr_result check_one(struct zr_arena *arena, const struct zr_follow_plan *
             return zr_fail(ZR_ERR_CORRUPT, "%u blocks due at step %zu are live; the counter has %u",
                            due_count, i, plan->due_counts[i]);
         live_count += live;
-        late_count += slot->late;
-        if (slot->late && !live)
+        overdue_count += slot->overdue;
+        if (slot->overdue && !live)
             return zr_fail(ZR_ERR_CORRUPT, "the planned block of step %zu is overdue and not live", i);
         if (live && slot->extent.kind == ZR_EXTENT_PLANNED &&
             (!slot->placed || zr_block_exact(arena, slot->extent.offset_bytes, &freed) != &slot->extent))
@@ -631,7 +633,7 @@ static zr_result check_one(struct zr_arena *arena, const struct zr_follow_plan *
         struct zr_stretch under = zr_granules_under(arena, &slot->extent);
         if (!zr_granules_all_mapped(arena->granules, under.first, under.end))
             return zr_fail(ZR_ERR_CORRUPT, "step %zu is marked as mapped and is not mapped", i);
-        for (size_t at = under.first; plan->owed && at < under.end; at++)
+        for (size_t at = under.first; plan->must_remap && at < under.end; at++)
             if (!zr_range_mapping(arena->range, at * arena->granule_bytes)->notified)
                 return zr_fail(ZR_ERR_CORRUPT, "step %zu is marked as mapped and has no access", i);
     }
@@ -640,28 +642,29 @@ static zr_result check_one(struct zr_arena *arena, const struct zr_follow_plan *
         if (result != ZR_OK)
             return result;
     }
-    for (const struct zr_follow_sequence *sequence = plan->sequences;
+    for (const struct zr_executor_sequence *sequence = plan->sequences;
          sequence < plan->sequences + plan->sequences_count; sequence++) {
-        if (plan == arena->follow->plan && !in_time(plan, sequence))
+        if (plan == arena->executor->plan && !in_time(plan, sequence))
             return zr_fail(ZR_ERR_CORRUPT,
                            "a planned block outlives its lifetime and is not in the overdue list");
-        late_count -= sequence->late_count;
+        overdue_count -= sequence->overdue_count;
     }
-    if (late_count != 0)
+    if (overdue_count != 0)
         return zr_fail(ZR_ERR_CORRUPT, "the overdue blocks of a plan differ from its lists");
-    if (plan != arena->follow->plan && live_count != plan->live_count)
+    if (plan != arena->executor->plan && live_count != plan->live_count)
         return zr_fail(ZR_ERR_CORRUPT, "%zu planned blocks are live; the counter has %zu", live_count,
                        plan->live_count);
     return ZR_OK;
 }
 
-zr_result zr_follow_check(struct zr_arena *arena)
+zr_result zr_executor_check(struct zr_arena *arena)
 {
-    struct zr_follow *follow = arena->follow;
-    zr_result result = follow && follow->plan ? check_one(arena, follow->plan) : ZR_OK;
-    for (struct zr_follow_plan *plan = follow ? follow->retired : NULL; plan && result == ZR_OK;
+    struct zr_executor *executor = arena->executor;
+    zr_result result = executor && executor->plan ? check_one(arena, executor->plan) : ZR_OK;
+    for (struct zr_executor_plan *plan = executor ? executor->retired : NULL; plan && result == ZR_OK;
          plan = plan->next)
-        result = plan->live_count || follow->gone ? check_one(arena, plan)
-                                                  : zr_fail(ZR_ERR_CORRUPT, "a plan without blocks is kept");
+        result = plan->live_count || executor->gone
+                     ? check_one(arena, plan)
+                     : zr_fail(ZR_ERR_CORRUPT, "a plan without blocks is kept");
     return result;
 }

@@ -1,4 +1,4 @@
-/* follow_test.c: an arena under plans made by hand: places as planned, whatever the program does instead,
+/* executor_test.c: an arena under plans made by hand: places as planned, whatever the program does instead,
  * blocks by address, plans that come and go while blocks live and others look, memory taken back, refusals,
  * fork; and random departures from random plans, and faults, beside a model of what is live. */
 #include <pthread.h>
@@ -16,8 +16,8 @@
 static void begin(size_t limit_bytes)
 {
     zr_backend_sim_create(&backend, &(struct zr_sim_options){.granule_bytes = 2 * MIB});
-    zr_arena_create(
-        &arena, &(struct zr_arena_options){.backend = backend, .name = "follow", .limit_bytes = limit_bytes});
+    zr_arena_create(&arena, &(struct zr_arena_options){
+                                .backend = backend, .name = "executor", .limit_bytes = limit_bytes});
 }
 
 static bool begin_run(void)

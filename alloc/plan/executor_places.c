@@ -1,14 +1,15 @@
-/* follow_places.c: blocks of plans by address. Uses index.c.
+/* executor_places.c: finds blocks of plans by address. Uses index.c.
  *
- * The index has one entry for a plan, its whole region, and within that the plan knows by itself which
- * addresses its blocks can have: fewer cache lines than the tree's path to each of them. A free finds its
- * address in a hash table whose entries say which slot has its block there now. A reader, who may ask for any
- * byte, finds the last address that begins at or before it among all of them in order, then goes back to the
- * last one that is occupied. Why it is right while writers work is what index.h says: for as long as a block
- * is live its bit is set, and between it and any byte in it no other block starts. The plan's records outlast
+ * The index has one entry for the whole region of a plan. Within the region, the plan's own table lists the
+ * addresses at which blocks can begin, which touches fewer cache lines than the tree's path to each block.
+ *
+ * A free finds its address in a hash table; the entry holds the slot whose block lies there now. A reader may
+ * ask for any byte: it finds the last address at or before the byte in the sorted list, then goes back to the
+ * last occupied address. Readers are safe beside writers by the rule in index.h: while a block is live its
+ * bit is set, and no other block begins between its first byte and any byte in it. The plan's records outlast
  * its readers. */
 #include "alloc/base/error.h"
-#include "alloc/plan/follow_internal.h"
+#include "alloc/plan/executor_internal.h"
 #include "alloc/base/sort.h"
 
 /* ---- Making the table ---------------------------------------------------------------------------------- */
@@ -29,8 +30,8 @@ static bool lies_before(const void *a, const void *b)
     return ((const struct zr_plan_rank *)a)->offset_bytes < ((const struct zr_plan_rank *)b)->offset_bytes;
 }
 
-/* A new entry of the table for the address. */
-static uint32_t add_place(struct zr_follow_plan *plan, size_t offset_bytes)
+/* Adds an entry for the address to the table. */
+static uint32_t add_place(struct zr_executor_plan *plan, size_t offset_bytes)
 {
     size_t unit = offset_bytes >> ZR_UNIT_SHIFT, mask = ~UINT64_C(0) >> plan->places_shift;
     size_t at = zr_place_hash(plan, unit);
@@ -41,7 +42,7 @@ static uint32_t add_place(struct zr_follow_plan *plan, size_t offset_bytes)
     return (uint32_t)at;
 }
 
-void zr_places_make(struct zr_follow_plan *plan, const struct zr_plan *from)
+void zr_places_make(struct zr_executor_plan *plan, const struct zr_plan *from)
 {
     struct zr_places_layout at = zr_places_lay_out(from->steps_count);
     size_t count = 0, last = 0;
@@ -54,7 +55,8 @@ void zr_places_make(struct zr_follow_plan *plan, const struct zr_plan *from)
     zr_sort_in_place(&(struct zr_sort_records){plan->ranks, count, sizeof *plan->ranks, lies_before});
     for (size_t i = 0; i < count; i++)
         plan->ranks_count += i == 0 || plan->ranks[i].offset_bytes != plan->ranks[i - 1].offset_bytes;
-    /* As dense as half of it: what is not used is not touched. */
+    /* At most half of the entries are used. The table may be smaller than its memory, and the rest is never
+     * touched. */
     for (plan->places_shift = 60; UINT64_C(1) << (64 - plan->places_shift) < 2 * plan->ranks_count;)
         plan->places_shift--;
     for (size_t i = 0; i < count; i++) {
@@ -70,7 +72,7 @@ void zr_places_make(struct zr_follow_plan *plan, const struct zr_plan *from)
 
 /* ---- In force ------------------------------------------------------------------------------------------ */
 
-void zr_places_open(struct zr_arena *arena, struct zr_follow_plan *plan)
+void zr_places_open(struct zr_arena *arena, struct zr_executor_plan *plan)
 {
     plan->cover = (struct zr_extent){.offset_bytes = plan->region->offset_bytes,
                                      .bytes = plan->region->bytes,
@@ -79,7 +81,7 @@ void zr_places_open(struct zr_arena *arena, struct zr_follow_plan *plan)
     zr_index_insert(&arena->index, &plan->cover);
 }
 
-void zr_places_close(struct zr_arena *arena, struct zr_follow_plan *plan)
+void zr_places_close(struct zr_arena *arena, struct zr_executor_plan *plan)
 {
     bool freed;
     struct zr_extent *cover = zr_index_take(&arena->index, plan->cover.offset_bytes, &freed);
@@ -92,37 +94,37 @@ void zr_places_close(struct zr_arena *arena, struct zr_follow_plan *plan)
     }
 }
 
-struct zr_follow_plan *zr_follow_plan_at(const struct zr_arena *arena, size_t offset_bytes)
+struct zr_executor_plan *zr_executor_plan_at(const struct zr_arena *arena, size_t offset_bytes)
 {
-    const struct zr_follow *follow = arena->follow;
-    if (!follow)
+    const struct zr_executor *executor = arena->executor;
+    if (!executor)
         return NULL;
-    if (follow->plan && zr_plan_holds(follow->plan, offset_bytes))
-        return follow->plan;
-    struct zr_follow_plan *plan = follow->retired;
+    if (executor->plan && zr_plan_holds(executor->plan, offset_bytes))
+        return executor->plan;
+    struct zr_executor_plan *plan = executor->retired;
     while (plan && !zr_plan_holds(plan, offset_bytes))
         plan = plan->next;
     return plan;
 }
 
-void zr_follow_note_use(struct zr_extent *block)
+void zr_executor_note_use(struct zr_extent *block)
 {
-    zr_step_of((const struct zr_plan_slot *)block)->apart = true;
+    zr_step_of((const struct zr_plan_slot *)block)->special_free = true;
 }
 
 /* ---- Finding ------------------------------------------------------------------------------------------- */
 
 struct zr_extent *zr_block_exact(const struct zr_arena *arena, size_t offset_bytes, bool *freed)
 {
-    const struct zr_follow_plan *plan = zr_follow_plan_at(arena, offset_bytes);
+    const struct zr_executor_plan *plan = zr_executor_plan_at(arena, offset_bytes);
     if (!plan)
         return zr_index_exact(&arena->index, offset_bytes, freed);
     size_t number = zr_plan_exact(plan, offset_bytes, freed);
     return number < plan->slots_count ? &plan->slots[number].extent : NULL;
 }
 
-/* The last block of the plan that starts at or before the offset, which lies in its region. */
-static struct zr_extent *block_of_plan(const struct zr_follow_plan *plan, size_t offset_bytes)
+/* The last block of the plan that begins at or before the offset, which lies in the region. */
+static struct zr_extent *block_of_plan(const struct zr_executor_plan *plan, size_t offset_bytes)
 {
     size_t place_bytes = offset_bytes - plan->cover.offset_bytes, low = 0, high = plan->ranks_count;
     while (low < high) {
@@ -147,9 +149,9 @@ struct zr_extent *zr_block_before(const struct zr_arena *arena, size_t offset_by
     struct zr_extent *block = zr_index_before(&arena->index, offset_bytes, copy);
     if (!block || copy->zone != ZR_ZONE_REGION)
         return block;
-    const struct zr_follow_plan *plan = (const struct zr_follow_plan *)block;
+    const struct zr_executor_plan *plan = (const struct zr_executor_plan *)block;
     block = zr_plan_holds(plan, offset_bytes) ? block_of_plan(plan, offset_bytes) : NULL;
-    if (block) /* these of it stay as they are while the plan is there */
+    if (block) /* these fields do not change while the plan exists */
         *copy = (struct zr_extent){.offset_bytes = block->offset_bytes,
                                    .bytes = block->bytes,
                                    .slack_bytes = block->slack_bytes,

@@ -1,31 +1,34 @@
-/* follow_pages.c: plans in which a granule of memory, a page, lies at several addresses of the region. Uses
+/* executor_pages.c: plans in which a granule of memory, a page, lies at several addresses of the region. Uses
  * supply.c and backend.c.
  *
- * Blocks of whole granules whose lifetimes do not overlap have the same pages at addresses of their own, so
- * that as many pages do as are live at once, wherever the blocks lie. A page is mapped at an address when a
- * step first needs it there, and stays, at all its addresses, until the region gives it back. CUDA promises
- * that what an operation wrote at one address is seen at another once that operation is complete, which the
- * order of a sequence's one stream makes certain; a block that a second stream uses is live until that has
- * passed. A page is counted once, in mapped_bytes; its further addresses are counted in alias_bytes. Only
- * the plan maps, unmaps or takes a page, since regions are no free extents. poison.h marks free space by
- * address, which is right for each address of a page: at most one of them has a block. */
+ * Blocks of whole granules whose lifetimes do not overlap share pages, each at an address of its own. So the
+ * plan needs only as many pages as are live at once, wherever the blocks lie. A page is mapped at an address
+ * when a step first needs it there, and stays mapped at all its addresses until the region returns it.
+ *
+ * CUDA makes a write through one address visible through another address after the writing operation is
+ * complete. The order of a sequence's one stream guarantees this; a block that a second stream uses stays
+ * live until that stream has finished.
+ *
+ * A page counts once in mapped_bytes; its further addresses count in alias_bytes. Regions are not free
+ * extents, so only the plan maps, unmaps or releases a page. poison.h marks free space by address, which is
+ * correct for each address of a page, because at most one of them has a live block. */
 #include <string.h>
 
 #include "alloc/base/error.h"
-#include "alloc/plan/follow_internal.h"
+#include "alloc/plan/executor_internal.h"
 #include "alloc/base/poison.h"
 #include "alloc/core/arena.h"
 #include "alloc/core/calls.h"
 #include "alloc/core/supply.h"
 #include "alloc/core/registry.h"
 
-static inline size_t region_first(const struct zr_arena *arena, const struct zr_follow_plan *plan)
+static inline size_t region_first(const struct zr_arena *arena, const struct zr_executor_plan *plan)
 {
     return plan->region->offset_bytes / arena->granule_bytes;
 }
 
 /* The page under a granule of the range. */
-static inline uint32_t page_at(const struct zr_arena *arena, const struct zr_follow_plan *plan,
+static inline uint32_t page_at(const struct zr_arena *arena, const struct zr_executor_plan *plan,
                                size_t granule)
 {
     return plan->pages[granule - region_first(arena, plan)];
@@ -33,32 +36,33 @@ static inline uint32_t page_at(const struct zr_arena *arena, const struct zr_fol
 
 /* ---- Late blocks --------------------------------------------------------------------------------------- */
 
-void zr_pages_count_late(const struct zr_arena *arena, const struct zr_plan_slot *slot, bool late)
+void zr_pages_count_overdue(const struct zr_arena *arena, const struct zr_plan_slot *slot, bool overdue)
 {
     struct zr_stretch under = zr_granules_under(arena, &slot->extent);
     for (size_t at = under.first; at < under.end; at++)
-        slot->plan->late_counts[page_at(arena, slot->plan, at)] += late ? 1u : UINT32_MAX;
+        slot->plan->overdue_counts[page_at(arena, slot->plan, at)] += overdue ? 1u : UINT32_MAX;
 }
 
-/* Late blocks that touch this very granule of the region: beside the place, since they do not touch it. */
-static uint32_t beside_count(const struct zr_arena *arena, const struct zr_follow_sequence *sequence,
+/* Overdue blocks on this granule of the region. The caller has checked that they do not overlap the place, so
+ * they lie beside it on the granule. */
+static uint32_t beside_count(const struct zr_arena *arena, const struct zr_executor_sequence *sequence,
                              size_t granule)
 {
     uint32_t count = 0;
-    for (const struct zr_plan_slot *late = sequence->late; late;
-         late = (const struct zr_plan_slot *)late->extent.next) {
-        struct zr_stretch under = zr_granules_under(arena, &late->extent);
+    for (const struct zr_plan_slot *overdue = sequence->overdue; overdue;
+         overdue = (const struct zr_plan_slot *)overdue->extent.next) {
+        struct zr_stretch under = zr_granules_under(arena, &overdue->extent);
         count += under.first <= granule && granule < under.end;
     }
     return count;
 }
 
-bool zr_pages_clear_of_late(const struct zr_arena *arena, const struct zr_follow_sequence *sequence,
-                            const struct zr_plan_slot *slot)
+bool zr_pages_clear_of_overdue(const struct zr_arena *arena, const struct zr_executor_sequence *sequence,
+                               const struct zr_plan_slot *slot)
 {
     struct zr_stretch under = zr_granules_under(arena, &slot->extent);
     for (size_t at = under.first; at < under.end; at++) {
-        uint32_t count = slot->plan->late_counts[page_at(arena, slot->plan, at)];
+        uint32_t count = slot->plan->overdue_counts[page_at(arena, slot->plan, at)];
         if (count > 0 && count > beside_count(arena, sequence, at))
             return false;
     }
@@ -67,16 +71,16 @@ bool zr_pages_clear_of_late(const struct zr_arena *arena, const struct zr_follow
 
 /* ---- Mapping ------------------------------------------------------------------------------------------- */
 
-/* Mapped there, with access, and notified. */
+/* Whether the granule is mapped with access and its mapping was notified. */
 static bool is_ready(const struct zr_arena *arena, size_t granule)
 {
     return zr_granules_all_mapped(arena->granules, granule, granule + 1) &&
            zr_range_mapping(arena->range, granule * arena->granule_bytes)->notified;
 }
 
-/* Counts a granule of the region that was mapped or unmapped. The handle of a page that is mapped nowhere any
- * more is returned, the caller's again. */
-static struct zr_handle *count_page(struct zr_arena *arena, struct zr_follow_plan *plan, size_t granule,
+/* Counts a granule of the region that was mapped, or unmapped if `mapped` is NULL. Returns the handle of a
+ * page without another mapping; the caller then owns it. */
+static struct zr_handle *count_page(struct zr_arena *arena, struct zr_executor_plan *plan, size_t granule,
                                     struct zr_handle *mapped)
 {
     struct zr_handle **handle = &plan->handles[page_at(arena, plan, granule)], *left = NULL;
@@ -96,8 +100,8 @@ static struct zr_handle *count_page(struct zr_arena *arena, struct zr_follow_pla
     return left;
 }
 
-/* Maps one page; its handle comes from the list if it has none. */
-static zr_result map_page(struct zr_arena *arena, struct zr_follow_plan *plan, size_t granule,
+/* Maps one page. A page without a handle takes one from the list. */
+static zr_result map_page(struct zr_arena *arena, struct zr_executor_plan *plan, size_t granule,
                           struct zr_handle_list *list)
 {
     struct zr_handle *handle = plan->handles[page_at(arena, plan, granule)];
@@ -114,8 +118,8 @@ static zr_result map_page(struct zr_arena *arena, struct zr_follow_plan *plan, s
     return ZR_OK;
 }
 
-/* Gives access to what this request has mapped, stretch by stretch, and to what an earlier one could not, and
- * announces both. */
+/* Gives access to granules that were not notified, range by range, and notifies the callbacks: granules that
+ * this request mapped, and granules that an earlier failed request left. */
 static zr_result open_pages(struct zr_arena *arena, struct zr_stretch under)
 {
     size_t granule = arena->granule_bytes;
@@ -126,7 +130,9 @@ static zr_result open_pages(struct zr_arena *arena, struct zr_stretch under)
             struct zr_mapping *mapping = zr_range_mapping(arena->range, run.end * granule);
             if (mapping->notified)
                 break;
-            mapping->handle->serial = arena->serial; /* here at one address only, so none else is notified */
+            /* The serial selects the mapping for the notification. No other mapping under this block has the
+             * handle. */
+            mapping->handle->serial = arena->serial;
         }
         if (run.end == run.first)
             continue;
@@ -139,9 +145,9 @@ static zr_result open_pages(struct zr_arena *arena, struct zr_stretch under)
     return result == ZR_OK ? arena->map_calls->mapped(arena, under) : result;
 }
 
-/* Unmaps a granule that the failed request had mapped. What the driver keeps stays in the counters, for the
- * next step on it. */
-static void unmap_again(struct zr_arena *arena, struct zr_follow_plan *plan, size_t granule,
+/* Unmaps a granule that a failed request mapped. A granule that the driver keeps stays in the counters, and
+ * the next step there maps it again. */
+static void unmap_again(struct zr_arena *arena, struct zr_executor_plan *plan, size_t granule,
                         struct zr_handle_list *list)
 {
     struct zr_bounds extent = {granule * arena->granule_bytes, arena->granule_bytes};
@@ -155,8 +161,8 @@ static void unmap_again(struct zr_arena *arena, struct zr_follow_plan *plan, siz
         zr_handle_list_push(list, left);
 }
 
-/* Pages under the stretch that have no memory. No page is there twice. */
-static size_t count_missing(const struct zr_arena *arena, const struct zr_follow_plan *plan,
+/* The number of pages under the granules that have no memory. No page occurs twice there. */
+static size_t count_missing(const struct zr_arena *arena, const struct zr_executor_plan *plan,
                             struct zr_stretch under)
 {
     size_t count = 0;
@@ -167,7 +173,7 @@ static size_t count_missing(const struct zr_arena *arena, const struct zr_follow
 
 zr_result zr_pages_map(struct zr_arena *arena, const struct zr_plan_slot *slot)
 {
-    struct zr_follow_plan *plan = slot->plan;
+    struct zr_executor_plan *plan = slot->plan;
     struct zr_stretch under = zr_granules_under(arena, &slot->extent);
     struct zr_handle_list list = {0};
     size_t first = region_first(arena, plan), at = under.first;
@@ -177,7 +183,8 @@ zr_result zr_pages_map(struct zr_arena *arena, const struct zr_plan_slot *slot)
         return ZR_OK;
     zr_result result =
         zr_granules_gather(arena, count_missing(arena, plan, under) * arena->granule_bytes, &list);
-    zr_granules_set(plan->busy, under.first - first, under.end - first, false); /* what this request mapped */
+    /* plan->busy marks the granules that this request maps. */
+    zr_granules_set(plan->busy, under.first - first, under.end - first, false);
     struct zr_zone *zone = arena->zones;
     while (zone->end_bytes <= slot->extent.offset_bytes)
         zone++;
@@ -205,13 +212,13 @@ zr_result zr_pages_map(struct zr_arena *arena, const struct zr_plan_slot *slot)
 
 /* ---- Unmapping ----------------------------------------------------------------------------------------- */
 
-size_t zr_pages_mark_busy(const struct zr_arena *arena, struct zr_follow_plan *plan)
+size_t zr_pages_mark_busy(const struct zr_arena *arena, struct zr_executor_plan *plan)
 {
     size_t count = plan->region->bytes / arena->granule_bytes, idle_count = 0;
     memset(plan->busy_pages, 0, (plan->pages_count + 63) / 64 * sizeof *plan->busy_pages);
     memset(plan->busy, 0, (count + 63) / 64 * sizeof *plan->busy);
-    for (size_t i = zr_follow_live_from(plan, 0); i < plan->slots_count;
-         i = zr_follow_live_from(plan, i + 1)) {
+    for (size_t i = zr_executor_live_from(plan, 0); i < plan->slots_count;
+         i = zr_executor_live_from(plan, i + 1)) {
         struct zr_stretch under = zr_granules_under(arena, &plan->slots[i].extent);
         for (size_t at = under.first; at < under.end; at++) {
             uint32_t page = page_at(arena, plan, at);
@@ -229,8 +236,8 @@ size_t zr_pages_mark_busy(const struct zr_arena *arena, struct zr_follow_plan *p
     return idle_count * arena->granule_bytes;
 }
 
-/* The granules of a stretch that are notified, or that are not. */
-static zr_result unmap_alike(struct zr_arena *arena, struct zr_follow_plan *plan, struct zr_stretch where,
+/* Unmaps granules of which all or none are notified. */
+static zr_result unmap_alike(struct zr_arena *arena, struct zr_executor_plan *plan, struct zr_stretch where,
                              bool notified, size_t *bytes)
 {
     struct zr_bounds extent = {where.first * arena->granule_bytes,
@@ -261,7 +268,7 @@ static zr_result unmap_alike(struct zr_arena *arena, struct zr_follow_plan *plan
     return ZR_OK;
 }
 
-zr_result zr_pages_unmap(struct zr_arena *arena, struct zr_follow_plan *plan, struct zr_stretch where,
+zr_result zr_pages_unmap(struct zr_arena *arena, struct zr_executor_plan *plan, struct zr_stretch where,
                          size_t *bytes)
 {
     zr_result result = ZR_OK;
@@ -275,7 +282,7 @@ zr_result zr_pages_unmap(struct zr_arena *arena, struct zr_follow_plan *plan, st
     return result;
 }
 
-bool zr_pages_leave(struct zr_arena *arena, struct zr_follow_plan *plan)
+bool zr_pages_leave(struct zr_arena *arena, struct zr_executor_plan *plan)
 {
     struct zr_stretch run = {.end = region_first(arena, plan)};
     size_t end = zr_extent_end(plan->region) / arena->granule_bytes, bytes = 0;
@@ -294,7 +301,7 @@ bool zr_pages_leave(struct zr_arena *arena, struct zr_follow_plan *plan)
 
 /* ---- Checking ------------------------------------------------------------------------------------------ */
 
-bool zr_pages_are_good(const struct zr_arena *arena, const struct zr_follow_plan *plan)
+bool zr_pages_are_good(const struct zr_arena *arena, const struct zr_executor_plan *plan)
 {
     bool good = true;
     for (size_t i = 0; i < plan->slots_count && good; i++) {
@@ -302,16 +309,16 @@ bool zr_pages_are_good(const struct zr_arena *arena, const struct zr_follow_plan
             continue;
         struct zr_stretch under = zr_granules_under(arena, &plan->slots[i].extent);
         for (size_t at = under.first; at < under.end; at++) {
-            uint32_t *seen = &plan->late_counts[page_at(arena, plan, at)];
+            uint32_t *seen = &plan->overdue_counts[page_at(arena, plan, at)];
             good &= *seen != (uint32_t)i + 1;
             *seen = (uint32_t)i + 1;
         }
     }
-    memset(plan->late_counts, 0, plan->pages_count * sizeof *plan->late_counts);
+    memset(plan->overdue_counts, 0, plan->pages_count * sizeof *plan->overdue_counts);
     return good;
 }
 
-zr_result zr_pages_check(const struct zr_arena *arena, const struct zr_follow_plan *plan)
+zr_result zr_pages_check(const struct zr_arena *arena, const struct zr_executor_plan *plan)
 {
     size_t first = region_first(arena, plan), end = zr_extent_end(plan->region) / arena->granule_bytes;
     size_t mappings_count = 0, pages_count = 0, counted = 0;
