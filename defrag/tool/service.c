@@ -273,9 +273,9 @@ static void table_client(struct zr_text *text, const struct zr_service_message *
                   client->flags & ZR_SERVICE_IDLE_KNOWN ? zr_tool_bytes(number[3], client->idle_bytes) : "-",
                   client->soft_bytes ? zr_tool_bytes(number[4], client->soft_bytes) : "-",
                   client->hard_bytes ? zr_tool_bytes(number[5], client->hard_bytes) : "-",
-                  client->bytes                                   ? "  waits for more"
-                  : plan && !(client->flags & ZR_SERVICE_IN_TURN) ? "  waits for its time slice"
-                                                                  : "",
+                  client->bytes                                    ? "  waits for more"
+                  : plan && !(client->flags & ZR_SERVICE_IN_SLICE) ? "  waits for its time slice"
+                                                                   : "",
                   client->flags & ZR_SERVICE_LEFT ? "  exited; a child of it holds this" : "");
 }
 

@@ -26,12 +26,12 @@ struct rehearsal {
     size_t granule_bytes; /* of the arena */
     struct zr_mesh mesh;  /* its world belongs to the rehearsal */
     struct zr_trainer_state state;
-    zr_rehearsal *places;          /* placement plan to follow, or NULL */
-    struct zr_plan_claims *claims; /* reservations to find in a separate step; NULL: not needed */
-    zr_rehearsal **found_places;   /* NULL: not needed; *found_places NULL: none */
-    uint64_t sent_by_step;         /* elements of the last step */
-    uint64_t sent_by_middle;       /* elements of that step's last micro-batch but one */
-    uint64_t moved_by_step;        /* bytes to and from the host tier in the last step */
+    zr_rehearsal *places;                      /* placement plan to follow, or NULL */
+    struct zr_plan_reservations *reservations; /* reservations to find in a separate step; NULL: not needed */
+    zr_rehearsal **found_places;               /* NULL: not needed; *found_places NULL: none */
+    uint64_t sent_by_step;                     /* elements of the last step */
+    uint64_t sent_by_middle;                   /* elements of that step's last micro-batch but one */
+    uint64_t moved_by_step;                    /* bytes to and from the host tier in the last step */
     uint64_t moved_by_middle;
     uint64_t file_moved_by_step; /* bytes to and from the offload files */
     uint64_t file_moved_by_middle;
@@ -97,24 +97,24 @@ static uint64_t allocations_of(const struct rehearsal *rehearsal)
 /* The current step. */
 struct step {
     struct rehearsal *rehearsal;
-    zr_rehearsal *watch;              /* records its allocations; NULL: none */
-    struct zr_plan_claims *claims;    /* reservations of the last micro-batch; NULL: not needed */
-    struct zr_timeline_mark marks[3]; /* at the last three starts of micro-batches */
-    uint64_t begun;                   /* elements sent at the last start of a micro-batch */
-    uint64_t moved, file_moved;       /* bytes moved at that start */
-    uint64_t allocated;               /* number of allocations at that start */
-    zr_result claimed;                /* result of recording reservations */
-    bool one_pass, begun_once;        /* a pipeline's step is one pass, which begins once */
+    zr_rehearsal *watch;                       /* records its allocations; NULL: none */
+    struct zr_plan_reservations *reservations; /* reservations of the last micro-batch; NULL: not needed */
+    struct zr_timeline_mark marks[3];          /* at the last three starts of micro-batches */
+    uint64_t begun;                            /* elements sent at the last start of a micro-batch */
+    uint64_t moved, file_moved;                /* bytes moved at that start */
+    uint64_t allocated;                        /* number of allocations at that start */
+    zr_result reserved;                        /* result of recording reservations */
+    bool one_pass, begun_once;                 /* a pipeline's step is one pass, which begins once */
 };
 
-static void note_claim(struct step *step, const struct zr_action *action, bool done)
+static void note_reservation(struct step *step, const struct zr_action *action, bool done)
 {
     const struct zr_schedule *list = &step->rehearsal->state.trainer->step;
-    size_t place = zr_plan_claims_place(list, action);
+    size_t place = zr_plan_reservations_place(list, action);
     if (done)
-        zr_plan_claims_note(step->claims, step->rehearsal->arena, place);
+        zr_plan_reservations_note(step->reservations, step->rehearsal->arena, place);
     else if (action->kind == ZR_ACTION_LOAD && action->micro_batch + 1 == step->rehearsal->micro_batches)
-        step->claimed = zr_plan_claims_begin(step->claims, step->rehearsal->arena, place + 1);
+        step->reserved = zr_plan_reservations_begin(step->reservations, step->rehearsal->arena, place + 1);
 }
 
 /* Called by the executor. */
@@ -144,8 +144,8 @@ static void observe(void *state, const struct zr_action *action, bool done)
     }
     if (timeline)
         zr_timeline_action(timeline, action, done);
-    if (step->claims)
-        note_claim(step, action, done);
+    if (step->reservations)
+        note_reservation(step, action, done);
 }
 
 static zr_result load_nothing(void *state, unsigned micro_batch)
@@ -165,7 +165,7 @@ static zr_result rate_zero(void *state, double loss, float *rate)
 
 /* Rehearses a step. *last_pass: number of allocations of the last micro-batch and the step's end. */
 static zr_result rehearse_step(struct rehearsal *rehearsal, zr_rehearsal *watch,
-                               struct zr_plan_claims *claims, uint64_t *last_pass)
+                               struct zr_plan_reservations *reservations, uint64_t *last_pass)
 {
     zr_trainer *trainer = rehearsal->state.trainer;
     struct zr_timeline *timeline = rehearsal->request->timeline;
@@ -173,7 +173,7 @@ static zr_result rehearse_step(struct rehearsal *rehearsal, zr_rehearsal *watch,
              file_moved = file_report(rehearsal).moved_bytes;
     struct step step = {.rehearsal = rehearsal,
                         .watch = watch,
-                        .claims = claims,
+                        .reservations = reservations,
                         .begun = before,
                         .moved = moved,
                         .file_moved = file_moved,
@@ -192,7 +192,7 @@ static zr_result rehearse_step(struct rehearsal *rehearsal, zr_rehearsal *watch,
         result = zr_trainer_step(trainer, &(struct zr_step_calls){.load = load_nothing, .update = rate_zero},
                                  &report);
     trainer->observe = NULL;
-    result = result == ZR_OK ? step.claimed : result;
+    result = result == ZR_OK ? step.reserved : result;
     if (result == ZR_OK && timeline)
         result = end_timed_step(rehearsal, step.marks);
     rehearsal->sent_by_step = sent_elements(rehearsal) - before;
@@ -240,24 +240,24 @@ static void observe_evaluation(void *state, const struct zr_action *action, bool
     struct rehearsal *rehearsal = state;
     (void)action;
     if (done)
-        zr_plan_claims_note_after(rehearsal->claims, rehearsal->arena);
+        zr_plan_reservations_note_after(rehearsal->reservations, rehearsal->arena);
 }
 
 /* Finds the reservations. Runs after all measurements, because it trims idle memory after each action, which
  * a step without other runs does not do. */
-static zr_result rehearse_claims(struct rehearsal *rehearsal)
+static zr_result rehearse_reservations(struct rehearsal *rehearsal)
 {
     zr_trainer *trainer = rehearsal->state.trainer;
     uint64_t last_pass;
     double loss;
-    zr_result result = rehearse_step(rehearsal, NULL, rehearsal->claims, &last_pass);
+    zr_result result = rehearse_step(rehearsal, NULL, rehearsal->reservations, &last_pass);
     trainer->observe = observe_evaluation;
     trainer->observe_state = rehearsal;
     if (result == ZR_OK)
         result = zr_trainer_evaluate(trainer, trainer->model->rows, &loss);
     trainer->observe = NULL;
     if (result == ZR_OK)
-        zr_plan_claims_close(rehearsal->claims);
+        zr_plan_reservations_close(rehearsal->reservations);
     return result;
 }
 
@@ -367,8 +367,8 @@ static zr_result rehearse(struct zr_byte_plan *out, struct rehearsal *rehearsal)
         note(out, rehearsal, &stats);
     if (result == ZR_OK && rehearsal->host_tier)
         result = note_host_tier(out, rehearsal->host_tier);
-    if (result == ZR_OK && rehearsal->claims)
-        result = rehearse_claims(rehearsal);
+    if (result == ZR_OK && rehearsal->reservations)
+        result = rehearse_reservations(rehearsal);
     zr_trainer_state_close(&rehearsal->state);
     return result;
 }
@@ -493,15 +493,15 @@ static zr_result rehearse_placed(struct zr_byte_plan *out, struct rehearsal *reh
 {
     struct zr_byte_plan placed;
     rehearsal->places = *places;
-    rehearsal->claims = rehearsal->request->claims;
+    rehearsal->reservations = rehearsal->request->reservations;
     zr_result result = rehearse_alone(&placed, rehearsal);
     if (result == ZR_OK && zr_plan_prefers_places(placed.peak_reserved_bytes, out->peak_reserved_bytes,
                                                   rehearsal->granule_bytes)) {
         *out = placed;
         return ZR_OK;
     }
-    if (rehearsal->claims) /* incomplete if memory has run out */
-        zr_plan_claims_end(rehearsal->claims);
+    if (rehearsal->reservations) /* incomplete if memory has run out */
+        zr_plan_reservations_end(rehearsal->reservations);
     if (result != ZR_OK && result != ZR_ERR_ADDRESSES)
         return result;
     zr_rehearsal_destroy(*places);

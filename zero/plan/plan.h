@@ -5,7 +5,7 @@
 
 #include "defrag/zr_defrag.h"
 #include "zero/model/transformer.h"
-#include "zero/plan/claims.h"
+#include "zero/plan/reservations.h"
 
 struct zr_plan_request {
     struct zr_shape shape;
@@ -39,7 +39,7 @@ struct zr_plan_request {
     zr_rehearsal **places;
     /* Receives the reservations if there is a placement plan; owned by the caller, who has set its arena.
      * NULL: not needed. */
-    struct zr_plan_claims *claims;
+    struct zr_plan_reservations *reservations;
 };
 
 struct zr_byte_plan {

@@ -196,7 +196,7 @@ static zr_result before_update(void *state, double loss, float *rate)
     struct message agreed, mine = {.loss = loss,
                                    .request = own_request(loop),
                                    .end_signal = zr_local_end_signal(loop->rank.local),
-                                   .yields = zr_turns_wanted(&loop->rank),
+                                   .yields = zr_slices_wanted(&loop->rank),
                                    .refusals = loop->rank.state.context.refusals};
     zr_result result = gather_message(loop->rank.config, loop->rank.comm, &mine, &agreed);
     if (result != ZR_OK)
@@ -384,7 +384,7 @@ static zr_result run_steps(struct loop *loop)
         if (result != ZR_OK)
             return result;
         if (loop->yields && step < config->steps && !loop->ended)
-            result = zr_turns_next(&loop->rank);
+            result = zr_slices_next(&loop->rank);
         if (result != ZR_OK)
             return result;
         if (loop->yields || pauses_after(loop, step, request.kind))

@@ -74,6 +74,9 @@ void *zr_cuda_thunk(const char *name, void *function, bool per_thread_form, void
 /* Makes thunks jump to the driver's functions without checks. */
 void zr_cuda_thunks_done(void);
 void zr_cuda_thunks_forked(void);
+/* Whether a library of the process that was loaded since the last call is linked with the per-thread form of
+ * a driver function. Any thread. */
+bool zr_cuda_imports_per_thread_forms(void);
 
 /* ---- Devices (device.c) -------------------------------------------------------------------------------- */
 
@@ -124,9 +127,6 @@ bool zr_cuda_many_streams(void);
 /* Records that the program uses more than the default stream. The first call waits for the default streams of
  * all devices: memory that was reused in their order must not be in use when other streams get it. */
 void zr_cuda_set_many_streams(void);
-/* Calls zr_cuda_set_many_streams() if a library of the process is linked with per-thread forms of the
- * driver's functions. Reads the libraries that were loaded since the last call. Any thread, no lock held. */
-void zr_cuda_check_imports(void);
 /* Called with a call's stream, before zr_cuda_enter(): a per-thread default stream counts as a second stream.
  */
 static inline void zr_cuda_note_stream(zr_cu_stream stream)

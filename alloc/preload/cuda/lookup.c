@@ -1,5 +1,4 @@
-/* lookup.c: the ways in which a program finds the driver's functions: dlsym, cuGetProcAddress and the dynamic
- * linker. See cuda.h.
+/* lookup.c: the ways in which a program finds the driver's functions: dlsym and cuGetProcAddress. See cuda.h.
  *
  * A lookup by name calls the real dlsym or cuGetProcAddress first. If the result is a function that this
  * library replaces, the program gets the replacement, so that it always gets the version that it requested.
@@ -8,8 +7,6 @@
 #include "alloc/preload/cuda/cuda.h"
 
 #include <dlfcn.h>
-#include <link.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -192,70 +189,4 @@ zr_cu_result cuGetProcAddress_v2(const char *symbol, void **function, int versio
 {
     return substitute(ZR_CUDA_PASS(proc_address_v2, symbol, function, version, flags, status), symbol,
                       function, version, flags);
-}
-
-/* ---- The dynamic linker -------------------------------------------------------------------------------- */
-
-/* The parts of a loaded library's dynamic section that name its imports. */
-struct imports {
-    const ElfW(Sym) * symbols;
-    const char *strings;
-    size_t count; /* of `symbols`, the imports among them */
-};
-
-static struct imports imports_of(const struct dl_phdr_info *library)
-{
-    struct imports found = {0};
-    const ElfW(Dyn) *entry = NULL;
-    for (size_t i = 0; i < library->dlpi_phnum; i++)
-        if (library->dlpi_phdr[i].p_type == PT_DYNAMIC)
-            entry = (const ElfW(Dyn) *)(library->dlpi_addr + library->dlpi_phdr[i].p_vaddr);
-    for (; entry && entry->d_tag != DT_NULL; entry++) {
-        /* The dynamic linker has relocated the addresses, except in objects that it may not write to. */
-        uintptr_t value =
-            entry->d_un.d_ptr + (entry->d_un.d_ptr < library->dlpi_addr ? library->dlpi_addr : 0);
-        if (entry->d_tag == DT_SYMTAB)
-            found.symbols = (const ElfW(Sym) *)value;
-        else if (entry->d_tag == DT_STRTAB)
-            found.strings = (const char *)value;
-        else if (entry->d_tag == DT_GNU_HASH) /* imports precede the first hashed symbol */
-            found.count = ((const uint32_t *)value)[1];
-        else if (entry->d_tag == DT_HASH && found.count == 0)
-            found.count = ((const uint32_t *)value)[1]; /* all symbols */
-    }
-    return found;
-}
-
-/* Whether the library imports a per-thread form that this library does not replace. */
-static int imports_per_thread_form(struct dl_phdr_info *library, size_t bytes, void *argument)
-{
-    (void)bytes;
-    (void)argument;
-    struct imports imports = imports_of(library);
-    for (size_t i = 0; imports.symbols && imports.strings && i < imports.count; i++) {
-        const char *name = imports.strings + imports.symbols[i].st_name;
-        if (imports.symbols[i].st_shndx == SHN_UNDEF && strncmp(name, "cu", 2) == 0 &&
-            (ends_with(name, "_ptsz") || ends_with(name, "_ptds")) && !is_own_name(name))
-            return 1;
-    }
-    return 0;
-}
-
-static int count_loads(struct dl_phdr_info *library, size_t bytes, void *argument)
-{
-    (void)bytes;
-    *(unsigned long long *)argument = library->dlpi_adds;
-    return 1;
-}
-
-void zr_cuda_check_imports(void)
-{
-    static _Atomic unsigned long long seen;
-    unsigned long long loads = 0;
-    dl_iterate_phdr(count_loads, &loads);
-    if (atomic_load(&seen) == loads)
-        return;
-    if (dl_iterate_phdr(imports_per_thread_form, NULL))
-        zr_cuda_set_many_streams();
-    atomic_store(&seen, loads);
 }

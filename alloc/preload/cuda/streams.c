@@ -143,8 +143,8 @@ static bool follow_primary(struct zr_cuda_device *device, zr_arena *arena, void 
     if (zr_cuda_stream_capturing(LEGACY) || /* includes blocking streams */
         (streams_lost && !zr_cuda_wait_is_over(device->driver->context_synchronize())))
         return false;
-    if (!zr_cuda_many_streams())
-        zr_cuda_check_imports();
+    if (!zr_cuda_many_streams() && zr_cuda_imports_per_thread_forms())
+        zr_cuda_set_many_streams();
     if (!zr_cuda_many_streams())
         return true;
     bool followed = wait_for_stream(device, arena, block, NULL);

@@ -1,12 +1,17 @@
 /* thunks.c: detects whether the program uses per-thread default streams. See cuda.h.
  *
+ * A program that is linked with per-thread forms names them in its imports. All other programs look them up.
+ *
  * NVIDIA's runtime looks up the per-thread form of each function in every process, so a lookup does not show
  * that the program uses the form. The lookup returns a thunk: code that detects the first use and then jumps
  * to the driver's function with unchanged arguments. Functions in the legacy form get a thunk, too, because a
  * program may pass CU_STREAM_PER_THREAD as the stream. After the first use a thunk is a comparison and a
  * jump. */
+#define _GNU_SOURCE
 #include "alloc/preload/cuda/cuda.h"
 
+#include <link.h>
+#include <stdatomic.h>
 #include <string.h>
 
 #include "alloc/base/system/lock.h"
@@ -182,3 +187,88 @@ void zr_cuda_thunks_forked(void)
 }
 
 #endif
+
+/* ---- Imports that the dynamic linker binds ------------------------------------------------------------- */
+
+#define NAME(member, name, suffix, parameters) #name #suffix,
+static const char *const replaced[] = {ZR_CUDA_REPLACED(NAME)};
+#undef NAME
+
+/* The parts of a loaded library's dynamic section that name its imports. */
+struct imports {
+    const ElfW(Sym) * symbols;
+    const char *strings;
+    size_t count; /* of `symbols`, the imports among them */
+};
+
+static struct imports imports_of(const struct dl_phdr_info *library)
+{
+    struct imports found = {0};
+    const ElfW(Dyn) *entry = NULL;
+    for (size_t i = 0; i < library->dlpi_phnum; i++)
+        if (library->dlpi_phdr[i].p_type == PT_DYNAMIC)
+            entry = (const ElfW(Dyn) *)(library->dlpi_addr + library->dlpi_phdr[i].p_vaddr);
+    for (; entry && entry->d_tag != DT_NULL; entry++) {
+        /* The dynamic linker has relocated the addresses, except in objects that it may not write to. */
+        uintptr_t value =
+            entry->d_un.d_ptr + (entry->d_un.d_ptr < library->dlpi_addr ? library->dlpi_addr : 0);
+        if (entry->d_tag == DT_SYMTAB)
+            found.symbols = (const ElfW(Sym) *)value;
+        else if (entry->d_tag == DT_STRTAB)
+            found.strings = (const char *)value;
+        else if (entry->d_tag == DT_GNU_HASH) /* imports precede the first hashed symbol */
+            found.count = ((const uint32_t *)value)[1];
+        else if (entry->d_tag == DT_HASH && found.count == 0)
+            found.count = ((const uint32_t *)value)[1]; /* all symbols */
+    }
+    return found;
+}
+
+static bool is_per_thread_form(const char *name)
+{
+    size_t length = strlen(name);
+    return length > 5 && (strcmp(name + length - 5, "_ptsz") == 0 || strcmp(name + length - 5, "_ptds") == 0);
+}
+
+/* Whether this library replaces the function, so that it sees each call. */
+static bool is_replaced(const char *name)
+{
+    bool is = false;
+    for (size_t i = 0; i < sizeof replaced / sizeof *replaced; i++)
+        is |= strcmp(replaced[i], name) == 0;
+    return is;
+}
+
+/* Whether the library imports a per-thread form that this library does not replace. */
+static int imports_per_thread_form(struct dl_phdr_info *library, size_t bytes, void *argument)
+{
+    (void)bytes;
+    (void)argument;
+    struct imports imports = imports_of(library);
+    for (size_t i = 0; imports.symbols && imports.strings && i < imports.count; i++) {
+        const char *name = imports.strings + imports.symbols[i].st_name;
+        if (imports.symbols[i].st_shndx == SHN_UNDEF && strncmp(name, "cu", 2) == 0 &&
+            is_per_thread_form(name) && !is_replaced(name))
+            return 1;
+    }
+    return 0;
+}
+
+static int count_loads(struct dl_phdr_info *library, size_t bytes, void *argument)
+{
+    (void)bytes;
+    *(unsigned long long *)argument = library->dlpi_adds;
+    return 1;
+}
+
+bool zr_cuda_imports_per_thread_forms(void)
+{
+    static _Atomic unsigned long long seen;
+    unsigned long long loads = 0;
+    dl_iterate_phdr(count_loads, &loads);
+    if (atomic_load(&seen) == loads)
+        return false;
+    bool imports = dl_iterate_phdr(imports_per_thread_form, NULL);
+    atomic_store(&seen, loads);
+    return imports;
+}

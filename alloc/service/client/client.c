@@ -67,9 +67,9 @@ struct zr_service {
     struct zr_service_plan plan;   /* valid if `admitted` */
     zr_service_deferral *deferral; /* request_lock */
     void *deferral_state;          /* request_lock */
-    bool admitted, in_turn;
-    uint64_t turn, claim_bytes;   /* the time slice's number, and the max held until its end */
-    _Atomic uint64_t yield_bytes; /* bytes that a waiting run lacks */
+    bool admitted, in_slice;
+    uint64_t slice, reservation_bytes; /* the time slice's number, and the max held until its end */
+    _Atomic uint64_t yield_bytes;      /* bytes that a waiting run lacks */
     int files[ZR_SERVICE_FILES_MAX];
     unsigned files_count;
     char words[ZR_SERVICE_WORDS_BYTES]; /* reason of NO_ZRD or ENDED */
@@ -177,7 +177,7 @@ static void reset_in_child(struct zr_service *client)
     client->state = NOT_TRIED;
     client->held_bytes = 0;
     client->gathering_count = 0;
-    client->admitted = client->in_turn = false;
+    client->admitted = client->in_slice = false;
     atomic_store(&client->yield_bytes, 0);
     atomic_store(&client->waiting, false);
     client->files_count = 0;
@@ -350,9 +350,9 @@ static zr_result send_hello(struct zr_service *client, int requests, struct zr_s
     hello.flags = atomic_load(&listens) ? ZR_SERVICE_LISTENS : 0;
     if (client->admitted) {
         write_plan(client, &hello);
-        hello.flags |= client->in_turn ? ZR_SERVICE_IN_TURN : 0;
-        hello.turn = client->turn;
-        hello.claim_bytes = client->claim_bytes;
+        hello.flags |= client->in_slice ? ZR_SERVICE_IN_SLICE : 0;
+        hello.slice = client->slice;
+        hello.reservation_bytes = client->reservation_bytes;
     }
     snprintf(hello.program, sizeof hello.program, "%s", program_invocation_short_name);
     for (char *at = hello.program; *at; at++)
@@ -614,9 +614,9 @@ static zr_result request_and_wait(struct zr_service *client, struct zr_service_m
         if (result == ZR_OK && (no_zrd || answer.message.kind == ZR_SERVICE_GRANTED)) {
             pthread_mutex_lock(&client->send_lock);
             client->admitted = true;
-            client->in_turn = client->in_turn || message->kind == ZR_SERVICE_TURN || no_zrd;
-            client->turn = no_zrd ? 0 : answer.message.turn;
-            client->claim_bytes = client->plan.peak_bytes;
+            client->in_slice = client->in_slice || message->kind == ZR_SERVICE_SLICE || no_zrd;
+            client->slice = no_zrd ? 0 : answer.message.slice;
+            client->reservation_bytes = client->plan.peak_bytes;
             pthread_mutex_unlock(&client->send_lock);
         }
         pthread_mutex_unlock(&client->request_lock);
@@ -646,23 +646,23 @@ uint64_t zr_service_yield_bytes(const struct zr_service *client)
     return atomic_load_explicit(&client->yield_bytes, memory_order_relaxed);
 }
 
-void zr_service_claim(struct zr_service *client, size_t bytes)
+void zr_service_reserve(struct zr_service *client, size_t bytes)
 {
-    struct zr_service_message message = zr_service_message_of(ZR_SERVICE_CLAIM);
-    message.claim_bytes = bytes;
+    struct zr_service_message message = zr_service_message_of(ZR_SERVICE_RESERVE);
+    message.reservation_bytes = bytes;
     pthread_mutex_lock(&client->send_lock);
-    client->claim_bytes = bytes;
+    client->reservation_bytes = bytes;
     send_or_break(client, &message);
     pthread_mutex_unlock(&client->send_lock);
 }
 
-zr_result zr_service_turn(struct zr_service *client, zr_service_waits *waits, void *state)
+zr_result zr_service_slice(struct zr_service *client, zr_service_waits *waits, void *state)
 {
-    struct zr_service_message message = zr_service_message_of(ZR_SERVICE_TURN);
+    struct zr_service_message message = zr_service_message_of(ZR_SERVICE_SLICE);
     if (!is_own_process())
         return ZR_OK;
     pthread_mutex_lock(&client->send_lock);
-    client->in_turn = false;
+    client->in_slice = false;
     atomic_store(&client->yield_bytes, 0);
     pthread_mutex_unlock(&client->send_lock);
     return request_and_wait(client, &message, waits, state);

@@ -70,7 +70,7 @@ struct zr_service_plan {
     uint64_t peak_bytes;  /* peak of a step, including the base */
     uint64_t spill_bytes; /* part of the base that zr_helper_set_spill()'s function can swap out */
     uint32_t run, run_count;
-    uint32_t threads; /* computing threads, if steps call zr_service_claim(); else 0 */
+    uint32_t threads; /* computing threads, if steps call zr_service_reserve(); else 0 */
     bool waits;       /* wait for admission if the plan does not fit now */
 };
 /* Called periodically during a wait, with the reason for the wait. False ends the wait. */
@@ -84,13 +84,13 @@ zr_result zr_service_plan(struct zr_service *service, const struct zr_service_pl
                           zr_service_waits *waits, void *state);
 /* Bytes that a run waiting for the end of this time slice needs; 0: no run waits. */
 uint64_t zr_service_yield_bytes(const struct zr_service *service);
-/* Reserves at most `bytes` for the rest of the step, until the next zr_service_turn(); memory beyond was
+/* Reserves at most `bytes` for the rest of the step, until the next zr_service_slice(); memory beyond was
  * returned before the call. zrd may lend the rest to another run. */
-void zr_service_claim(struct zr_service *service, size_t bytes);
+void zr_service_reserve(struct zr_service *service, size_t bytes);
 /* Ends this process's part of the time slice, between two steps or before the first, and waits for the next
  * time slice, which begins after all processes of the run have called this. Meanwhile zrd may reclaim idle
  * memory. ZR_ERR_INTERRUPTED: `waits` returned false. */
-zr_result zr_service_turn(struct zr_service *service, zr_service_waits *waits, void *state);
+zr_result zr_service_slice(struct zr_service *service, zr_service_waits *waits, void *state);
 
 /* The reasons why the process runs without a zrd it wanted; "" while it is a client, or without
  * ZR_CONF=service. */

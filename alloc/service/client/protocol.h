@@ -6,14 +6,14 @@
  * message and closes the connection.
  *
  * The first socket carries requests. A client sends HELLO first and receives a second socket, on which
- * only zrd sends notifications. Each request gets one answer, in order, except RETURN, GIVEN, CLAIM,
+ * only zrd sends notifications. Each request gets one answer, in order, except RETURN, GIVEN, RESERVE,
  * IDLE and LISTEN, which get none. A tool sends no HELLO, only STATUS, LIMIT, DRAIN or STOP.
  *
  * A run is one process, or several that compute together. A run with a byte plan announces it (PLAN) before
  * it allocates: the bytes kept between steps, and the peak of a step. zrd admits or refuses the run. The run
- * then requests its time slice (TURN), in which it may hold its peak. It keeps the time slice until zrd
+ * then requests its time slice (SLICE), in which it may hold its peak. It keeps the time slice until zrd
  * requests its end (YIELD), and ends it between two steps by requesting the next one. In a step the run may
- * reserve less (CLAIM): the max bytes that it will hold until the step ends. Another run's time slice may
+ * reserve less (RESERVE): the max bytes that it will hold until the step ends. Another run's time slice may
  * then begin early.
  *
  * zrd counts bytes and does not place them. A host client's memory lies in its own files (memfd), which zrd
@@ -44,7 +44,7 @@ enum zr_service_kind {
     /* From a client. */
     ZR_SERVICE_HELLO = 1, /* held_bytes: bytes held already; group ("": the control group's), program, flags:
                              ZR_SERVICE_LISTENS; if another zrd admitted the plan: the fields of PLAN, and
-                             with ZR_SERVICE_IN_TURN: turn and claim_bytes */
+                             with ZR_SERVICE_IN_SLICE: slice and reservation_bytes */
     ZR_SERVICE_FILE,      /* requests a file for granules; device: a descriptor of piece `count` */
     ZR_SERVICE_ADOPT,     /* + file: an existing file of the client, sent to a new zrd */
     ZR_SERVICE_LEASE,     /* bytes, serial */
@@ -54,10 +54,10 @@ enum zr_service_kind {
     ZR_SERVICE_LISTEN, /* a thread now reads notifications; before this zrd requests nothing. No answer */
     ZR_SERVICE_PLAN,   /* plan_base_bytes, plan_peak_bytes of this process; run, run_count; bytes: the part of
                           the base that can be swapped out while the run is paused; count: computing threads
-                          of a run that sends CLAIM, else 0 */
-    ZR_SERVICE_TURN,   /* the process is between two steps and requests the next time slice */
-    ZR_SERVICE_CLAIM,  /* claim_bytes: the max bytes held until the next TURN. No answer */
-    ZR_SERVICE_IDLE,   /* answers INQUIRE; bytes: idle now. No answer */
+                          of a run that sends RESERVE, else 0 */
+    ZR_SERVICE_SLICE,  /* the process is between two steps and requests the next time slice */
+    ZR_SERVICE_RESERVE, /* reservation_bytes: the max bytes held until the next SLICE. No answer */
+    ZR_SERVICE_IDLE,    /* answers INQUIRE; bytes: idle now. No answer */
     /* From a tool. */
     ZR_SERVICE_STATUS, /* serial: number of the last client received, 0 for the first; flags: ZR_SERVICE_FRESH
                         */
@@ -68,14 +68,14 @@ enum zr_service_kind {
     ZR_SERVICE_WELCOME, /* + the notification socket; within_ms: the deadline of a lease */
     ZR_SERVICE_DONE,    /* to FILE: + the file; to STATUS: end of the list, with the totals */
     ZR_SERVICE_GRANTED, /* to LEASE: bytes, serial; device: + the piece, count: its number; to PLAN: the run
-                           is admitted; to TURN: the time slice has begun, turn: its number */
-    ZR_SERVICE_LATER,   /* to PLAN, TURN and LEASE: not yet, repeat the request; words: the reason */
+                           is admitted; to SLICE: the time slice has begun, slice: its number */
+    ZR_SERVICE_LATER,   /* to PLAN, SLICE and LEASE: not yet, repeat the request; words: the reason */
     ZR_SERVICE_REFUSED, /* result (enum zr_result), words */
-    ZR_SERVICE_CLIENT,  /* to STATUS: one client; serial: its number; turn, claim_bytes: of its run's time
-                           slice */
+    ZR_SERVICE_CLIENT,  /* to STATUS: one client; serial: its number; slice, reservation_bytes: of its run's
+                           time  slice */
     /* Notifications. */
     ZR_SERVICE_RECLAIM, /* requests bytes back within_ms; serial; flags: ZR_SERVICE_SPILL */
-    ZR_SERVICE_YIELD,   /* another run waits: after the step, return bytes and send TURN */
+    ZR_SERVICE_YIELD,   /* another run waits: after the step, return bytes and send SLICE */
     ZR_SERVICE_INQUIRE, /* requests IDLE */
     ZR_SERVICE_ENDED,   /* the leases have ended; words: the reason */
     ZR_SERVICE_KIND_COUNT
@@ -93,7 +93,7 @@ enum zr_service_flags {
     ZR_SERVICE_LISTENS = 128,    /* HELLO, CLIENT: a thread reads notifications */
     ZR_SERVICE_FRESH = 512,      /* STATUS: send INQUIRE to all clients, for the next STATUS */
     ZR_SERVICE_INQUIRING = 1024, /* DONE to STATUS: an INQUIRE is pending */
-    ZR_SERVICE_IN_TURN = 2048,   /* HELLO, CLIENT: its run has the time slice */
+    ZR_SERVICE_IN_SLICE = 2048,  /* HELLO, CLIENT: its run has the time slice */
     ZR_SERVICE_IDLE_KNOWN = 4096, /* CLIENT: idle_bytes is the last reported value */
     ZR_SERVICE_SPILL = 8192,      /* RECLAIM: includes memory in use between steps, to be swapped out */
     ZR_SERVICE_WAITS = 16384,     /* PLAN: answer LATER instead of REFUSED while the plan does not fit */
@@ -108,7 +108,7 @@ struct zr_service_message {
     uint64_t hard_bytes, soft_bytes;           /* 0: none */
     uint64_t count;                            /* CLIENT: messages sent; DONE: clients */
     uint64_t plan_base_bytes, plan_peak_bytes; /* kept between steps; peak of a step; 0: no plan */
-    uint64_t claim_bytes, turn;
+    uint64_t reservation_bytes, slice;
     uint64_t idle_bytes, reclaim_ns; /* CLIENT: idle, and the expected time to return it (0: unknown) */
     int32_t pid;
     uint32_t shares, within_ms, files_count;

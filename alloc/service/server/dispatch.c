@@ -12,7 +12,9 @@
 #include "alloc/service/server/connection.h"
 #include "alloc/service/server/runs.h"
 
-#define TURN_MAX (UINT64_C(1) << 62) /* limit of a reported number: later time slices need larger numbers */
+#define SLICE_MAX                                                                                            \
+    (UINT64_C(1) << 62) /* limit of a reported number: later time slices need larger numbers                 \
+                         */
 
 static void refuse(struct zr_connection *connection, zr_result result)
 {
@@ -56,11 +58,11 @@ static struct zr_run_plan plan_of(const struct zr_service_message *message, bool
                                 .key = message->run,
                                 .count = message->run_count,
                                 .threads = message->count < UINT32_MAX ? (unsigned)message->count : 0,
-                                .turn = admitted && message->turn < TURN_MAX ? message->turn : 0,
-                                .claim_bytes = admitted ? message->claim_bytes : 0,
+                                .slice = admitted && message->slice < SLICE_MAX ? message->slice : 0,
+                                .reservation_bytes = admitted ? message->reservation_bytes : 0,
                                 .admitted = admitted,
                                 .waits = !admitted && message->flags & ZR_SERVICE_WAITS,
-                                .in_turn = admitted && message->flags & ZR_SERVICE_IN_TURN};
+                                .in_slice = admitted && message->flags & ZR_SERVICE_IN_SLICE};
 }
 
 /* Restores the plan of a client that an earlier zrd admitted. Time slices wait until other clients of that
@@ -178,12 +180,12 @@ static void dispatch_client(struct zr_server *server, struct zr_connection *conn
         zr_ledger_serve(ledger, now_ns);
         break;
     }
-    case ZR_SERVICE_TURN:
-        result = zr_run_turn(ledger, &connection->client, now_ns);
+    case ZR_SERVICE_SLICE:
+        result = zr_run_slice(ledger, &connection->client, now_ns);
         zr_ledger_serve(ledger, now_ns);
         break;
-    case ZR_SERVICE_CLAIM:
-        result = zr_run_claim(&connection->client, message->claim_bytes);
+    case ZR_SERVICE_RESERVE:
+        result = zr_run_reserve(&connection->client, message->reservation_bytes);
         zr_ledger_serve(ledger, now_ns);
         break;
     case ZR_SERVICE_IDLE:
@@ -207,9 +209,9 @@ static void show_client(const struct zr_connection *connection, struct zr_servic
     *out = zr_service_message_of(ZR_SERVICE_CLIENT);
     out->flags = (client->left ? ZR_SERVICE_LEFT : 0) | (client->listens ? ZR_SERVICE_LISTENS : 0) |
                  (client->idle_known ? ZR_SERVICE_IDLE_KNOWN : 0) |
-                 (client->run && client->run->in_turn ? ZR_SERVICE_IN_TURN : 0);
-    out->turn = client->run && client->run->in_turn ? client->run->turn : 0;
-    out->claim_bytes = out->turn ? client->run->claim_bytes : 0;
+                 (client->run && client->run->in_slice ? ZR_SERVICE_IN_SLICE : 0);
+    out->slice = client->run && client->run->in_slice ? client->run->slice : 0;
+    out->reservation_bytes = out->slice ? client->run->reservation_bytes : 0;
     out->plan_base_bytes = client->plan_base_bytes;
     out->plan_peak_bytes = client->plan_peak_bytes;
     out->idle_bytes = client->idle_bytes;

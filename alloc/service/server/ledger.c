@@ -286,7 +286,7 @@ bool zr_ledger_reclaim(struct zr_ledger *ledger, const struct zr_client *wanting
 /* Whether the client's request fits once runs that compute beside others have finished their steps. */
 static bool comes_back(const struct zr_ledger *ledger, const struct zr_client *client)
 {
-    return zr_runs_beside(ledger) && !(client->run && client->run->in_turn) &&
+    return zr_runs_beside(ledger) && !(client->run && client->run->in_slice) &&
            client->wanted_bytes <= zr_runs_spare(ledger);
 }
 

@@ -27,7 +27,7 @@ struct zr_group {
 };
 
 /* A client's pending request besides a lease; see runs.h. */
-enum zr_awaited { ZR_AWAITS_NOTHING = 0, ZR_AWAITS_ADMISSION, ZR_AWAITS_TURN };
+enum zr_awaited { ZR_AWAITS_NOTHING = 0, ZR_AWAITS_ADMISSION, ZR_AWAITS_SLICE };
 
 struct zr_client {
     struct zr_client *next; /* by number */
@@ -99,10 +99,10 @@ struct zr_ledger {
     struct zr_slab group_records, run_records;
     /* See runs.h. */
     struct zr_run *runs;
-    uint64_t turn_ns;    /* length of a time slice while others wait */
+    uint64_t slice_ns;   /* length of a time slice while others wait */
     uint64_t settled_ns; /* no time slice begins before: clients of an earlier zrd reconnect one by one */
     bool settling;       /* settled_ns is in the future */
-    uint64_t queue_number, turn_number;
+    uint64_t queue_number, slice_number;
     unsigned processors;   /* available to runs that compute at once */
     uint64_t again_ns;     /* when all clients may be asked again; 0: not needed */
     char unmet_words[160]; /* the error of the last `unmet` lease */

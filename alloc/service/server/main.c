@@ -26,7 +26,7 @@ enum {
     EXIT_INPUT = 3,
     WITHIN_MS = 5000,
     WITHIN_MAX_MS = 600000,
-    TURN_MS = 500,
+    SLICE_MS = 500,
     PROCESSORS_MAX = 1 << 20
 };
 
@@ -43,8 +43,8 @@ static const char help[] =
     "  --capacity BYTES      what may be lent in all, from a granule to all that there is; 7/8 of the machine, control group\n"
     "                        or GPU by itself\n"
     "  --within MS           how long a program has to give back what is asked for; 5000\n"
-    "  --turn MS             how long a run with a plan keeps its turn while another waits; 500\n"
-    "  --processors N        what runs that compute at once may use; the machine's by itself, 1: they take turns\n"
+    "  --turn MS             length of a time slice while another run waits; 500\n"
+    "  --processors N        processors that runs may use at once; all by default, 1: time slices\n"
     "  --process-hard BYTES  what each process may hold; no limit by itself\n"
     "  --log FILE            standard error by itself\n"
     "  --version, -V         the version\n"
@@ -53,7 +53,7 @@ static const char help[] =
     "what they have, and register again with the next zrd.\n";
 
 struct settings {
-    uint64_t capacity_bytes, within_ms, turn_ms, process_hard_bytes, processors;
+    uint64_t capacity_bytes, within_ms, slice_ms, process_hard_bytes, processors;
     const char *log, *device;
 };
 
@@ -120,7 +120,7 @@ static int read_arguments(struct settings *settings, int argc, char **argv)
         else if (strcmp(name, "--within") == 0)
             good = good && read_milliseconds(value, &settings->within_ms);
         else if (strcmp(name, "--turn") == 0)
-            good = good && read_milliseconds(value, &settings->turn_ms);
+            good = good && read_milliseconds(value, &settings->slice_ms);
         else if (strcmp(name, "--processors") == 0)
             good = good && read_count(value, &settings->processors) && settings->processors > 0 &&
                    settings->processors <= PROCESSORS_MAX;
@@ -239,7 +239,7 @@ static zr_result serve(struct zr_server *server, const char *device, struct zr_s
 int main(int argc, char **argv)
 {
     static struct zr_server server;
-    struct settings settings = {.within_ms = WITHIN_MS, .turn_ms = TURN_MS};
+    struct settings settings = {.within_ms = WITHIN_MS, .slice_ms = SLICE_MS};
     struct zr_service_log log;
     int code = read_arguments(&settings, argc, argv);
     if (code >= 0)
@@ -257,7 +257,7 @@ int main(int argc, char **argv)
     server.ledger.capacity_bytes = settings.capacity_bytes;
     server.ledger.process_hard_bytes = settings.process_hard_bytes;
     server.ledger.within_ns = settings.within_ms * 1000000;
-    server.ledger.turn_ns = settings.turn_ms * 1000000;
+    server.ledger.slice_ns = settings.slice_ms * 1000000;
     server.ledger.processors = settings.processors ? (unsigned)settings.processors : processors_of_machine();
     zr_result result = serve(&server, settings.device, &log);
     if (result != ZR_OK)

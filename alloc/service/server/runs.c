@@ -27,7 +27,7 @@ static uint64_t max_of(uint64_t one, uint64_t other)
 /* The bytes that zrd reserves for the run now. */
 static uint64_t reserved_bytes_of(const struct zr_run *run)
 {
-    return run->in_turn       ? run->claim_bytes
+    return run->in_slice      ? run->reservation_bytes
            : !run->begun      ? 0
            : run->spill_bytes ? run->held_bytes
                               : run->base_bytes;
@@ -56,38 +56,38 @@ static struct sums sum_runs(const struct zr_ledger *ledger, const struct zr_run 
 /* Whether the run's time slice ends with its step, because the run computes beside others. */
 static bool ends_with_step(const struct zr_run *run)
 {
-    return run->in_turn && run->threads > 0 && run->yields;
+    return run->in_slice && run->threads > 0 && run->yields;
 }
 
-/* The bytes that the run holds when the run with time slice `turn` holds its peak. A run with an earlier
+/* The bytes that the run holds when the run with time slice `slice` holds its peak. A run with an earlier
  * slice has finished its step by then; a run with a later slice holds as much as now. */
-static uint64_t held_beside(const struct zr_run *run, uint64_t turn)
+static uint64_t held_beside(const struct zr_run *run, uint64_t slice)
 {
-    if (ends_with_step(run) && run->turn < turn)
+    if (ends_with_step(run) && run->slice < slice)
         return run->base_bytes;
-    bool follows = ends_with_step(run) && run->turn > turn;
+    bool follows = ends_with_step(run) && run->slice > slice;
     return max_of(follows ? run->base_bytes : reserved_bytes_of(run), run->held_bytes);
 }
 
-static uint64_t held_in_turn(const struct zr_ledger *ledger, uint64_t turn)
+static uint64_t held_in_slice(const struct zr_ledger *ledger, uint64_t slice)
 {
     uint64_t bytes = 0;
     for (const struct zr_run *run = ledger->runs; run; run = run->next)
-        bytes += run->admitted ? held_beside(run, turn) : 0;
+        bytes += run->admitted ? held_beside(run, slice) : 0;
     return bytes;
 }
 
-/* The maximum of held_in_turn() over all time slices before `turn`. */
-static uint64_t max_held_bytes(const struct zr_ledger *ledger, uint64_t turn)
+/* The maximum of held_in_slice() over all time slices before `slice`. */
+static uint64_t max_held_bytes(const struct zr_ledger *ledger, uint64_t slice)
 {
     uint64_t max_bytes = 0;
-    bool any_in_turn = false;
+    bool any_in_slice = false;
     for (const struct zr_run *run = ledger->runs; run; run = run->next)
-        if (run->admitted && run->in_turn && run->turn < turn) {
-            max_bytes = max_of(max_bytes, held_in_turn(ledger, run->turn));
-            any_in_turn = true;
+        if (run->admitted && run->in_slice && run->slice < slice) {
+            max_bytes = max_of(max_bytes, held_in_slice(ledger, run->slice));
+            any_in_slice = true;
         }
-    return any_in_turn ? max_bytes : held_in_turn(ledger, 0);
+    return any_in_slice ? max_bytes : held_in_slice(ledger, 0);
 }
 
 uint64_t zr_run_allows(const struct zr_client *client)
@@ -95,17 +95,17 @@ uint64_t zr_run_allows(const struct zr_client *client)
     const struct zr_run *run = client->run;
     if (!run || !run->begun)
         return 0;
-    return !run->in_turn  ? client->plan_base_bytes
-           : run->threads ? run->claim_bytes
+    return !run->in_slice ? client->plan_base_bytes
+           : run->threads ? run->reservation_bytes
                           : client->plan_peak_bytes;
 }
 
 bool zr_run_follows(const struct zr_ledger *ledger, const struct zr_client *client)
 {
-    if (!client->run || !client->run->in_turn || !client->run->threads)
+    if (!client->run || !client->run->in_slice || !client->run->threads)
         return false;
     const struct zr_run *run = ledger->runs;
-    while (run && !(run->in_turn && run->turn < client->run->turn))
+    while (run && !(run->in_slice && run->slice < client->run->slice))
         run = run->next;
     return run || ledger->settling; /* a reconnecting run may have an earlier slice */
 }
@@ -117,7 +117,7 @@ uint64_t zr_run_free(const struct zr_ledger *ledger, const struct zr_client *cli
     const struct zr_run *run = client->run;
     uint64_t own = held_beside(run, 0) - run->held_bytes; /* counted in `max_bytes` */
     uint64_t all = free_bytes + sum_runs(ledger, NULL).held_bytes + own,
-             max_bytes = max_held_bytes(ledger, run->turn);
+             max_bytes = max_held_bytes(ledger, run->slice);
     uint64_t free = ledger->settling || max_bytes > all ? 0 : all - max_bytes;
     return free < free_bytes ? free : free_bytes;
 }
@@ -184,7 +184,8 @@ void zr_run_leave(struct zr_ledger *ledger, struct zr_client *client)
     run->base_bytes -= client->plan_base_bytes;
     run->spill_bytes -= client->plan_spill_bytes;
     run->peak_bytes -= client->plan_peak_bytes;
-    run->claim_bytes = run->claim_bytes < run->peak_bytes ? run->claim_bytes : run->peak_bytes;
+    run->reservation_bytes =
+        run->reservation_bytes < run->peak_bytes ? run->reservation_bytes : run->peak_bytes;
     run->held_bytes -= client->held_bytes;
     client->run = NULL;
     client->plan_base_bytes = client->plan_peak_bytes = client->plan_spill_bytes = 0;
@@ -240,10 +241,10 @@ static void reply(struct zr_ledger *ledger, struct zr_client *client, enum zr_se
     ledger->calls->reply(ledger, client, kind, words);
 }
 
-static bool is_slice_taken(const struct zr_ledger *ledger, uint64_t turn)
+static bool is_slice_taken(const struct zr_ledger *ledger, uint64_t slice)
 {
     const struct zr_run *run = ledger->runs;
-    while (run && !(run->in_turn && run->turn == turn))
+    while (run && !(run->in_slice && run->slice == slice))
         run = run->next;
     return run != NULL;
 }
@@ -262,15 +263,15 @@ static void add_member(struct zr_ledger *ledger, struct zr_run *run, struct zr_c
     run->held_bytes += client->held_bytes;
     run->waits = run->waits || plan->waits;
     run->admitted = run->begun = run->admitted || plan->admitted;
-    run->in_turn = run->in_turn || plan->in_turn;
+    run->in_slice = run->in_slice || plan->in_slice;
     run->threads = plan->count == 1 ? plan->threads : 0;
-    if (plan->turn > run->turn &&
-        !is_slice_taken(ledger, plan->turn)) /* a reconnecting rank may report an older slice */
-        run->turn = plan->turn;
-    run->claim_bytes = run->threads && plan->claim_bytes < run->peak_bytes
-                           ? max_of(plan->claim_bytes, run->base_bytes)
-                           : run->peak_bytes;
-    ledger->turn_number = max_of(ledger->turn_number, plan->turn);
+    if (plan->slice > run->slice &&
+        !is_slice_taken(ledger, plan->slice)) /* a reconnecting rank may report an older slice */
+        run->slice = plan->slice;
+    run->reservation_bytes = run->threads && plan->reservation_bytes < run->peak_bytes
+                                 ? max_of(plan->reservation_bytes, run->base_bytes)
+                                 : run->peak_bytes;
+    ledger->slice_number = max_of(ledger->slice_number, plan->slice);
 }
 
 zr_result zr_run_join(struct zr_ledger *ledger, struct zr_client *client, const struct zr_run_plan *plan,
@@ -294,7 +295,7 @@ zr_result zr_run_join(struct zr_ledger *ledger, struct zr_client *client, const 
         if (result != ZR_OK)
             return ZR_OK;
         add_member(ledger, run, client, plan);
-        run->turn_since_ns = now_ns;
+        run->slice_since_ns = now_ns;
     }
     ledger->round++; /* clients may have more idle memory than at the last request */
     if (!plan->admitted)
@@ -302,7 +303,7 @@ zr_result zr_run_join(struct zr_ledger *ledger, struct zr_client *client, const 
     return ZR_OK;
 }
 
-zr_result zr_run_turn(struct zr_ledger *ledger, struct zr_client *client, uint64_t now_ns)
+zr_result zr_run_slice(struct zr_ledger *ledger, struct zr_client *client, uint64_t now_ns)
 {
     struct zr_run *run = client->run;
     if (!run || !run->admitted || client->awaits != ZR_AWAITS_NOTHING)
@@ -312,21 +313,21 @@ zr_result zr_run_turn(struct zr_ledger *ledger, struct zr_client *client, uint64
         reply(ledger, client, ZR_SERVICE_GRANTED, "");
         return ZR_OK;
     }
-    start_awaiting(ledger, client, ZR_AWAITS_TURN, now_ns);
+    start_awaiting(ledger, client, ZR_AWAITS_SLICE, now_ns);
     run->paused_count += !client->paused;
     client->spill_exhausted = client->paused && client->spill_exhausted;
     client->paused = true;
     return ZR_OK;
 }
 
-zr_result zr_run_claim(struct zr_client *client, uint64_t bytes)
+zr_result zr_run_reserve(struct zr_client *client, uint64_t bytes)
 {
     struct zr_run *run = client->run;
-    if (!run || !run->threads || !run->in_turn)
+    if (!run || !run->threads || !run->in_slice)
         return zr_fail(ZR_ERR_INVALID, "a reservation without a time slice, or of a run that makes none");
     bytes = max_of(bytes, run->base_bytes); /* the run holds its base after the step */
-    if (bytes < run->claim_bytes)
-        run->claim_bytes = bytes;
+    if (bytes < run->reservation_bytes)
+        run->reservation_bytes = bytes;
     return ZR_OK;
 }
 
@@ -413,19 +414,19 @@ static struct zr_run *first_queued(const struct zr_ledger *ledger)
     return first;
 }
 
-static void begin_turn(struct zr_ledger *ledger, struct zr_run *run, uint64_t now_ns)
+static void begin_slice(struct zr_ledger *ledger, struct zr_run *run, uint64_t now_ns)
 {
-    run->in_turn = run->begun = true;
+    run->in_slice = run->begun = true;
     run->queued = run->paused_count = 0;
-    run->turn_since_ns = now_ns;
-    run->turn = ++ledger->turn_number;
-    run->claim_bytes = run->peak_bytes;
+    run->slice_since_ns = now_ns;
+    run->slice = ++ledger->slice_number;
+    run->reservation_bytes = run->peak_bytes;
     for (struct zr_client *client = ledger->clients; client; client = client->next)
         if (client->run == run) {
             client->paused = client->spill_exhausted = false;
-            client->slice_unreported = client->awaits != ZR_AWAITS_TURN;
+            client->slice_unreported = client->awaits != ZR_AWAITS_SLICE;
         }
-    reply_all(ledger, run, ZR_AWAITS_TURN, ZR_SERVICE_GRANTED, "");
+    reply_all(ledger, run, ZR_AWAITS_SLICE, ZR_SERVICE_GRANTED, "");
 }
 
 static void send_yield(struct zr_ledger *ledger, struct zr_run *run, uint64_t lacks)
@@ -446,18 +447,18 @@ static void yield_expired_slices(struct zr_ledger *ledger, const struct zr_run *
                                  uint64_t now_ns)
 {
     for (const struct zr_run *run = ledger->runs; run; run = run->next)
-        if (run->in_turn && run->yields)
+        if (run->in_slice && run->yields)
             missing -=
                 missing < run->peak_bytes - run->base_bytes ? missing : run->peak_bytes - run->base_bytes;
     while (missing > 0) {
         struct zr_run *oldest = NULL;
         for (struct zr_run *run = ledger->runs; run; run = run->next)
-            if (run->admitted && run->in_turn && !run->yields && run->peak_bytes > floor_of(run) &&
-                (!oldest || run->turn_since_ns < oldest->turn_since_ns))
+            if (run->admitted && run->in_slice && !run->yields && run->peak_bytes > floor_of(run) &&
+                (!oldest || run->slice_since_ns < oldest->slice_since_ns))
                 oldest = run;
-        if (oldest && now_ns < oldest->turn_since_ns + ledger->turn_ns)
-            zr_ledger_due(ledger, oldest->turn_since_ns + ledger->turn_ns);
-        if (!oldest || now_ns < oldest->turn_since_ns + ledger->turn_ns)
+        if (oldest && now_ns < oldest->slice_since_ns + ledger->slice_ns)
+            zr_ledger_due(ledger, oldest->slice_since_ns + ledger->slice_ns);
+        if (!oldest || now_ns < oldest->slice_since_ns + ledger->slice_ns)
             return;
         send_yield(ledger, oldest, lacking_bytes(waits));
         uint64_t step = oldest->peak_bytes - oldest->base_bytes;
@@ -473,20 +474,20 @@ static bool can_follow(const struct zr_ledger *ledger, const struct zr_run *run)
     uint64_t threads = run->threads;
     for (const struct zr_run *other = ledger->runs; other; other = other->next) {
         possible = possible && (other->spill_bytes == 0 || !other->admitted) &&
-                   (other->threads > 0 || !other->in_turn);
-        threads += other->in_turn ? other->threads : 0;
+                   (other->threads > 0 || !other->in_slice);
+        threads += other->in_slice ? other->threads : 0;
     }
     return possible && threads <= ledger->processors;
 }
 
 /* Begins a time slice beside others and sends YIELD to all runs in a slice: their slices now end with their
- * steps, and they send CLAIM. */
+ * steps, and they send RESERVE. */
 static void begin_beside(struct zr_ledger *ledger, struct zr_run *run, uint64_t now_ns)
 {
     uint64_t lacks = lacking_bytes(run);
-    begin_turn(ledger, run, now_ns);
+    begin_slice(ledger, run, now_ns);
     for (struct zr_run *other = ledger->runs; other; other = other->next)
-        if (other->in_turn && !other->yields)
+        if (other->in_slice && !other->yields)
             send_yield(ledger, other, lacks ? lacks : 1);
 }
 
@@ -494,7 +495,7 @@ bool zr_run_ask_before(struct zr_ledger *ledger, const struct zr_client *client)
 {
     bool asked = false;
     for (struct zr_run *run = ledger->runs; run; run = run->next)
-        if (run->in_turn && !run->yields && run->turn <= client->run->turn) {
+        if (run->in_slice && !run->yields && run->slice <= client->run->slice) {
             send_yield(ledger, run, lacking_bytes(client->run) + 1);
             asked = true;
         }
@@ -503,15 +504,15 @@ bool zr_run_ask_before(struct zr_ledger *ledger, const struct zr_client *client)
 
 /* The bytes beyond the capacity that the run's time slice needs beside the reservations of other runs.
  * *no_other_in_turn: no other run is in a time slice. */
-static uint64_t missing_for(const struct zr_ledger *ledger, const struct zr_run *run, bool *no_other_in_turn)
+static uint64_t missing_for(const struct zr_ledger *ledger, const struct zr_run *run, bool *no_other_in_slice)
 {
     struct sums sums = sum_runs(ledger, NULL);
     uint64_t need = ledger->held_bytes - sums.held_bytes + run->peak_bytes;
-    *no_other_in_turn = true;
+    *no_other_in_slice = true;
     for (const struct zr_run *other = ledger->runs; other; other = other->next)
         if (other != run && other->admitted) {
             need += max_of(reserved_bytes_of(other), other->begun ? 0 : other->held_bytes);
-            *no_other_in_turn = *no_other_in_turn && !other->in_turn;
+            *no_other_in_slice = *no_other_in_slice && !other->in_slice;
         }
     return need > ledger->capacity_bytes ? need - ledger->capacity_bytes : 0;
 }
@@ -551,15 +552,15 @@ static bool request_swap_outs(struct zr_ledger *ledger, const struct zr_run *wai
 static struct zr_run *first_that_fits(const struct zr_ledger *ledger)
 {
     struct zr_run *first = NULL;
-    bool no_other_in_turn;
+    bool no_other_in_slice;
     for (struct zr_run *run = ledger->runs; run; run = run->next)
         if (run->queued && (!first || run->queued < first->queued) &&
-            missing_for(ledger, run, &no_other_in_turn) == 0)
+            missing_for(ledger, run, &no_other_in_slice) == 0)
             first = run;
     return first;
 }
 
-static void begin_turns(struct zr_ledger *ledger, uint64_t now_ns)
+static void begin_slices(struct zr_ledger *ledger, uint64_t now_ns)
 {
     struct zr_run *run;
     if (now_ns < ledger->settled_ns) {
@@ -568,13 +569,13 @@ static void begin_turns(struct zr_ledger *ledger, uint64_t now_ns)
         return;
     }
     while ((run = first_queued(ledger))) {
-        bool no_other_in_turn;
-        uint64_t missing = missing_for(ledger, run, &no_other_in_turn);
-        if (missing > 0 && !no_other_in_turn && can_follow(ledger, run)) {
+        bool no_other_in_slice;
+        uint64_t missing = missing_for(ledger, run, &no_other_in_slice);
+        if (missing > 0 && !no_other_in_slice && can_follow(ledger, run)) {
             begin_beside(ledger, run, now_ns);
             continue;
         }
-        if (missing > 0 && !no_other_in_turn) {
+        if (missing > 0 && !no_other_in_slice) {
             yield_expired_slices(ledger, run, missing, now_ns);
             return;
         }
@@ -583,7 +584,7 @@ static void begin_turns(struct zr_ledger *ledger, uint64_t now_ns)
         /* A run whose disk has failed keeps its memory and continues, and the other waits until it exits. If
          * no run fits, waiting longer does not help. */
         struct zr_run *other = missing > 0 ? first_that_fits(ledger) : NULL;
-        begin_turn(ledger, other ? other : run, now_ns);
+        begin_slice(ledger, other ? other : run, now_ns);
     }
 }
 
@@ -593,20 +594,20 @@ void zr_runs_serve(struct zr_ledger *ledger, uint64_t now_ns)
     if (ledger->settling && ledger->first_waiting)
         zr_ledger_due(ledger, ledger->settled_ns);
     for (struct zr_run *run = ledger->runs; run && !ledger->settling; run = run->next)
-        if (run->in_turn && run->turn == 0) /* no zrd granted the slice: the run comes last */
-            run->turn = ++ledger->turn_number;
+        if (run->in_slice && run->slice == 0) /* no zrd granted the slice: the run comes last */
+            run->slice = ++ledger->slice_number;
     for (struct zr_run *run = ledger->runs, *next; run; run = next) {
         next = run->next;
         if (!run->admitted && run->members_count == run->expected_count) {
             decide(ledger, run, now_ns);
         } else if (run->admitted && !run->queued && run->paused_count == run->expected_count &&
                    run->members_count == run->expected_count) {
-            run->in_turn = run->yields = false;
+            run->in_slice = run->yields = false;
             run->queued = ++ledger->queue_number;
         }
     }
     if (ledger->runs)
-        begin_turns(ledger, now_ns);
+        begin_slices(ledger, now_ns);
 }
 
 void zr_runs_tick(struct zr_ledger *ledger, uint64_t now_ns)
@@ -622,12 +623,12 @@ void zr_runs_tick(struct zr_ledger *ledger, uint64_t now_ns)
             zr_ledger_due(ledger, client->awaits_until_ns);
             continue;
         }
-        while (other && !(other->run && other->run->in_turn))
+        while (other && !(other->run && other->run->in_slice))
             other = other->next;
-        if (client->awaits == ZR_AWAITS_TURN && other)
+        if (client->awaits == ZR_AWAITS_SLICE && other)
             snprintf(words, sizeof words, "waits for its time slice: pid %d (%s) has the current time slice",
                      (int)other->pid, other->program);
-        else if (client->awaits == ZR_AWAITS_TURN)
+        else if (client->awaits == ZR_AWAITS_SLICE)
             snprintf(words, sizeof words, "waits for its time slice");
         else
             describe_wait(client->run, words, sizeof words);

@@ -10,9 +10,9 @@
  * sends YIELD after turn_ns. zrd then reclaims idle memory of the other runs, so no run waits within a step
  * for memory that another run needs to end its own step.
  *
- * A run that sends CLAIM and its number of threads can compute beside others: if the processors suffice, the
- * next run's time slice begins at once, and that run follows. The bytes that a run reserves are kept from all
- * runs that follow it, so the run whose time slice began first always finishes its step; a following run
+ * A run that sends RESERVE and its number of threads can compute beside others: if the processors suffice,
+ * the next run's time slice begins at once, and that run follows. The bytes that a run reserves are kept from
+ * all runs that follow it, so the run whose time slice began first always finishes its step; a following run
  * waits within its step for other memory. Finishing a step moves the run to the end of the queue.
  *
  * A part of some bases can be swapped out to a disk while the run is paused (spill). Admission counts only
@@ -29,25 +29,25 @@ struct zr_run {
     uint32_t key;        /* the members' run number; 0: one member */
     unsigned expected_count, members_count, paused_count;
     uint64_t base_bytes, peak_bytes, held_bytes, spill_bytes; /* sums over its members */
-    bool admitted, in_turn, yields;                           /* yields: YIELD was sent */
+    bool admitted, in_slice, yields;                          /* yields: YIELD was sent */
     bool waits;    /* for admission: it fits the capacity, but not now */
     bool reported; /* LATER was sent */
     bool begun;    /* it had a time slice, so its base is allocated */
-    uint64_t turn_since_ns;
-    uint64_t turn;        /* its time slice's number; lower numbers have precedence */
-    uint64_t claim_bytes; /* the max bytes it will hold until the time slice ends */
-    unsigned threads;     /* computing threads of a run with one member that sends CLAIM; else 0 */
-    uint64_t queued;      /* its position in the queue for a time slice; 0: not queued */
+    uint64_t slice_since_ns;
+    uint64_t slice;             /* its time slice's number; lower numbers have precedence */
+    uint64_t reservation_bytes; /* the max bytes it will hold until the time slice ends */
+    unsigned threads;           /* computing threads of a run with one member that sends RESERVE; else 0 */
+    uint64_t queued;            /* its position in the queue for a time slice; 0: not queued */
 };
 
 struct zr_run_plan {
-    uint64_t base_bytes, peak_bytes; /* of the client */
-    uint64_t spill_bytes;            /* part of the base that can be swapped out */
-    uint32_t key, count;             /* of the run */
-    unsigned threads;                /* see struct zr_run */
-    bool waits;                      /* wait for admission without a deadline */
-    bool admitted, in_turn;          /* by an earlier zrd: counted without a new admission */
-    uint64_t turn, claim_bytes;      /* of a time slice that the earlier zrd granted */
+    uint64_t base_bytes, peak_bytes;   /* of the client */
+    uint64_t spill_bytes;              /* part of the base that can be swapped out */
+    uint32_t key, count;               /* of the run */
+    unsigned threads;                  /* see struct zr_run */
+    bool waits;                        /* wait for admission without a deadline */
+    bool admitted, in_slice;           /* by an earlier zrd: counted without a new admission */
+    uint64_t slice, reservation_bytes; /* of a time slice that the earlier zrd granted */
 };
 
 /* Registers the plan of a client in the ledger, or repeats the request. The answer comes after all members of
@@ -55,10 +55,10 @@ struct zr_run_plan {
 zr_result zr_run_join(struct zr_ledger *ledger, struct zr_client *client, const struct zr_run_plan *plan,
                       uint64_t now_ns);
 /* Pauses the client and requests its run's next time slice. ZR_ERR_INVALID: the run is not admitted. */
-zr_result zr_run_turn(struct zr_ledger *ledger, struct zr_client *client, uint64_t now_ns);
+zr_result zr_run_slice(struct zr_ledger *ledger, struct zr_client *client, uint64_t now_ns);
 /* Reserves at most `bytes` for the rest of the client's step. ZR_ERR_INVALID: no time slice, or a plan
  * without threads. */
-zr_result zr_run_claim(struct zr_client *client, uint64_t bytes);
+zr_result zr_run_reserve(struct zr_client *client, uint64_t bytes);
 /* Removes the client from its run; its bytes count as held without a plan. */
 void zr_run_leave(struct zr_ledger *ledger, struct zr_client *client);
 

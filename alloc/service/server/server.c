@@ -105,7 +105,7 @@ static void reply(struct zr_ledger *ledger, struct zr_client *client, enum zr_se
     struct zr_service_message message = zr_service_message_of(kind);
     (void)ledger;
     message.result = kind == ZR_SERVICE_REFUSED ? ZR_ERR_MEMORY : ZR_OK;
-    message.turn = client->run ? client->run->turn : 0;
+    message.slice = client->run ? client->run->slice : 0;
     snprintf(message.words, sizeof message.words, "%s", kind == ZR_SERVICE_REFUSED ? zr_last_error() : words);
     zr_connection_send(connection_of(client), connection_of(client)->requests, &message, -1);
 }

@@ -134,8 +134,9 @@ void zr_client_json(struct zr_text *text, const struct zr_service_message *clien
                   client->held_bytes, client->resident_bytes, client->peak_bytes, client->bytes,
                   client->hard_bytes, client->soft_bytes, client->idle_bytes, client->reclaim_ns,
                   client->plan_base_bytes, client->plan_peak_bytes,
-                  client->flags & ZR_SERVICE_IN_TURN ? "true" : "false", client->turn, client->claim_bytes,
-                  client->shares, client->count, client->flags & ZR_SERVICE_LISTENS ? "true" : "false",
+                  client->flags & ZR_SERVICE_IN_SLICE ? "true" : "false", client->slice,
+                  client->reservation_bytes, client->shares, client->count,
+                  client->flags & ZR_SERVICE_LISTENS ? "true" : "false",
                   client->flags & ZR_SERVICE_LEFT ? "true" : "false");
 }
 

@@ -16,7 +16,7 @@
 #include "alloc/base/system/os.h"
 #include "defrag/tool/input.h"
 
-enum { SILENT_TURNS = 10, LOOK_NOW_MS = 10000, LOOK_MS = 60000, LOOK_SHARE = 50 };
+enum { SILENT_SLICES = 10, LOOK_NOW_MS = 10000, LOOK_MS = 60000, LOOK_SHARE = 50 };
 #define LOOK_MIN_NS UINT64_C(2000000000)
 
 /* ---- Processes ----------------------------------------------------------------------------------------- */
@@ -93,7 +93,7 @@ static void take_rate(struct zr_top_process *process, const struct zr_live *befo
 /* Whether this refresh queries the process: a silent process is queried in one of SILENT_TURNS refreshes. */
 static bool is_due(struct zr_top_process *process)
 {
-    return process->state != ZR_TOP_SILENT || ++process->silent_turns % SILENT_TURNS == 0;
+    return process->state != ZR_TOP_SILENT || ++process->silent_slices % SILENT_SLICES == 0;
 }
 
 /* Reads current figures. False: none are available, and the old figures remain. */
@@ -110,7 +110,7 @@ static bool read_process(struct zr_top_process *process, bool ask, int patience_
     before = process->live;
     process->live = now;
     if (ask) {
-        process->silent_turns = answered == ZR_OK ? 0 : process->silent_turns;
+        process->silent_slices = answered == ZR_OK ? 0 : process->silent_slices;
         process->state = answered == ZR_OK ? ZR_TOP_LIVE : ZR_TOP_SILENT;
     }
     take_rate(process, &before);

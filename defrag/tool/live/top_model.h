@@ -25,7 +25,7 @@ struct zr_top_process {
     bool seen;             /* found by the current refresh */
     bool has_rate;         /* two sets of figures exist */
     double allocations_hz; /* between the last two sets of figures */
-    unsigned silent_turns;
+    unsigned silent_slices;
 };
 
 /* Blocks of one tag and one size. */

@@ -73,7 +73,7 @@ static inline void fuzz_speak(struct fuzz_speaker *speaker, const unsigned char 
         message.bytes = step[3] & 128 ? number : step[1] & 4 ? number / 2 : 0;
     message.run = 1;
     message.run_count = step[1] & 8 ? 2 : 1;
-    message.claim_bytes = message.turn = number;
+    message.reservation_bytes = message.slice = number;
     message.serial = step[3] & 64 ? speaker->asked : number;
     message.count = step[3] & 128 ? number : speaker->piece;
     message.flags = step[3];

@@ -57,8 +57,8 @@ static void start(void)
     static const struct zr_ledger_calls calls = {answer, ask, end, reply, yield};
     if (ledger.calls)
         zr_ledger_end(&ledger);
-    ledger =
-        (struct zr_ledger){.calls = &calls, .capacity_bytes = CAPACITY, .within_ns = WITHIN, .turn_ns = TURN};
+    ledger = (struct zr_ledger){
+        .calls = &calls, .capacity_bytes = CAPACITY, .within_ns = WITHIN, .slice_ns = TURN};
     zr_ledger_start(&ledger);
     memset(said, 0, sizeof said);
 }
@@ -90,10 +90,10 @@ static enum zr_service_kind plan(unsigned which, uint64_t base, uint64_t peak, u
     return result == ZR_OK ? said[which].last : ZR_SERVICE_ENDED;
 }
 
-static enum zr_service_kind turn(unsigned which, uint64_t now)
+static enum zr_service_kind slice(unsigned which, uint64_t now)
 {
     said[which].last = 0;
-    zr_result result = zr_run_turn(&ledger, &clients[which], now);
+    zr_result result = zr_run_slice(&ledger, &clients[which], now);
     zr_ledger_serve(&ledger, now);
     return result == ZR_OK ? said[which].last : ZR_SERVICE_ENDED;
 }
@@ -111,9 +111,9 @@ static void test_newcomer(void)
     for (unsigned i = 0; i < 3; i++)
         add(i, 0);
     plan(0, 10, 60, 1, 0);
-    turn(0, 0);
+    slice(0, 0);
     plan(1, 10, 60, 1, 0);
-    turn(1, 0);
+    slice(1, 0);
     lease(0, 60, 0);
     lease(1, 40, 0);
     lease(2, 41, 0);
@@ -123,11 +123,11 @@ static void test_newcomer(void)
     tap_ok(said[2].refused == 1 && said[2].granted == 0, "within that it waits");
     lease(1, 10, 0);
     zr_ledger_return(&ledger, &clients[0], 10, 0);
-    zr_run_claim(&clients[0], 50);
+    zr_run_reserve(&clients[0], 50);
     zr_ledger_serve(&ledger, 0);
     tap_ok(said[2].granted == 0 && said[1].granted == 1, "who follows does not have what it waits for");
     zr_ledger_return(&ledger, &clients[0], 40, 0);
-    zr_run_claim(&clients[0], 10);
+    zr_run_reserve(&clients[0], 10);
     zr_ledger_serve(&ledger, 0);
     tap_ok(said[2].granted == 1 && said[1].granted == 2,
            "has what comes back first, and who follows the rest");
@@ -147,7 +147,7 @@ static void test_beyond(void)
     for (unsigned i = 0; i < 2; i++) {
         add(i, 0);
         plan(i, 10, i == 0 ? 60 : 50, 1, 0);
-        turn(i, 0);
+        slice(i, 0);
         lease(i, 10, 0);
     }
     lease(1, 41, 0);
@@ -165,7 +165,7 @@ static void test_fitting(void)
             add(i, 0);
         for (unsigned i = 0; i < 2; i++) {
             plan(i, 10, 45, 1, 0);
-            tap_is(turn(i, 0), ZR_SERVICE_GRANTED, "%u threads: run %u has its turn", threads, i);
+            tap_is(slice(i, 0), ZR_SERVICE_GRANTED, "%u threads: run %u has its turn", threads, i);
         }
         lease(2, 11, 0);
         lease(2, 10, 0);
@@ -191,9 +191,9 @@ static void test_back(void)
                                           .count = 1,
                                           .threads = 1,
                                           .admitted = true,
-                                          .in_turn = true,
-                                          .turn = i < 2 ? 5 + i : 0,
-                                          .claim_bytes = i < 2 ? 45 : 50},
+                                          .in_slice = true,
+                                          .slice = i < 2 ? 5 + i : 0,
+                                          .reservation_bytes = i < 2 ? 45 : 50},
                     0);
     }
     lease(0, 10, 0);
@@ -203,9 +203,9 @@ static void test_back(void)
     tap_ok(said[0].granted == 1 && said[1].granted == 0, "then who came first, within its claim");
     tap_ok(said[0].yielded == 1 && said[1].yielded == 1, "both are to say what they need no more");
     lease(2, 20, 100 * MS);
-    tap_ok(said[2].granted == 0 && clients[2].run->turn == 7, "who had a turn of nobody's comes last");
+    tap_ok(said[2].granted == 0 && clients[2].run->slice == 7, "who had a turn of nobody's comes last");
     zr_ledger_return(&ledger, &clients[0], 20, 100 * MS);
-    zr_run_claim(&clients[0], 10);
+    zr_run_reserve(&clients[0], 10);
     zr_ledger_serve(&ledger, 100 * MS);
     tap_ok(said[1].granted == 1 && said[2].granted == 1, "the others have what it claims no more");
     lease(2, 31, 100 * MS);
@@ -223,8 +223,8 @@ static void test_back(void)
  * one came. */
 static void test_ranks_back(void)
 {
-    static const uint64_t turns[][2] = {{5, 5}, {3, 5}, {5, 3}, {0, 5}};
-    for (size_t at = 0; at < sizeof turns / sizeof *turns; at++) {
+    static const uint64_t slices[][2] = {{5, 5}, {3, 5}, {5, 3}, {0, 5}};
+    for (size_t at = 0; at < sizeof slices / sizeof *slices; at++) {
         start();
         for (unsigned i = 0; i < 2; i++) {
             add(i, 10);
@@ -234,13 +234,13 @@ static void test_ranks_back(void)
                                               .key = 8,
                                               .count = 2,
                                               .admitted = true,
-                                              .in_turn = turns[at][i] == 5,
-                                              .turn = turns[at][i]},
+                                              .in_slice = slices[at][i] == 5,
+                                              .slice = slices[at][i]},
                         0);
         }
-        tap_ok(clients[0].run == clients[1].run && clients[0].run->in_turn && clients[0].run->turn == 5,
+        tap_ok(clients[0].run == clients[1].run && clients[0].run->in_slice && clients[0].run->slice == 5,
                "ranks of one run that come back with turns %llu and %llu keep the latest",
-               (unsigned long long)turns[at][0], (unsigned long long)turns[at][1]);
+               (unsigned long long)slices[at][0], (unsigned long long)slices[at][1]);
     }
 }
 
@@ -253,14 +253,14 @@ static void test_beside(void)
     for (unsigned i = 0; i < 4; i++)
         add(i, 0);
     plan(0, 10, 70, 1, 0);
-    turn(0, 0);
+    slice(0, 0);
     plan(1, 20, 80, 1, 0);
     plan(2, 5, 15, 1, 0);
     lease(0, 40, 0);
-    tap_is(turn(1, 0), ZR_SERVICE_GRANTED,
+    tap_is(slice(1, 0), ZR_SERVICE_GRANTED,
            "where there are processors for both, the second's turn begins at once");
     tap_ok(said[0].yielded == 1 && said[1].yielded == 1, "both are to end it with their steps");
-    tap_is(turn(2, 0), 0, "there are none for the third");
+    tap_is(slice(2, 0), 0, "there are none for the third");
     lease(1, 25, 0);
     tap_is(said[1].granted, 1, "who follows has what is beyond the first's claim");
     lease(1, 20, 0);
@@ -273,21 +273,21 @@ static void test_beside(void)
                said[1].last == ZR_SERVICE_LATER,
            "who follows is not refused at the deadline, but to ask again");
     lease(1, 20, WITHIN);
-    turn(2, WITHIN);
-    tap_is(zr_run_claim(&clients[2], 5), ZR_ERR_INVALID, "no claim without a turn");
+    slice(2, WITHIN);
+    tap_is(zr_run_reserve(&clients[2], 5), ZR_ERR_INVALID, "no claim without a turn");
     zr_ledger_return(&ledger, &clients[0], 20, WITHIN);
     tap_is(said[1].granted, 1, "what comes back is still the first's");
-    zr_run_claim(&clients[0], 50);
+    zr_run_reserve(&clients[0], 50);
     zr_ledger_serve(&ledger, WITHIN);
     tap_is(said[1].granted, 2, "until it claims it no more");
-    zr_run_claim(&clients[0], 90);
+    zr_run_reserve(&clients[0], 90);
     lease(0, 6, WITHIN);
     tap_ok(said[0].granted == 2 && said[0].refused == 1,
            "a claim never grows: beyond it a run is one of many");
     zr_ledger_return(&ledger, &clients[0], 40, WITHIN);
     lease(1, 35, WITHIN);
     tap_is(said[1].granted, 2, "its next claim is not beyond what the first keeps");
-    tap_is(turn(0, WITHIN), 0, "the first rests: the third has waited for longer");
+    tap_is(slice(0, WITHIN), 0, "the first rests: the third has waited for longer");
     tap_ok(said[2].last == ZR_SERVICE_GRANTED && said[1].granted == 3,
            "and follows the second, which has all now");
     lease(2, 15, WITHIN);
@@ -309,9 +309,9 @@ static void test_two(void)
         add(i, 0);
     clients[3].listens = false;
     tap_is(plan(0, 20, 60, 1, 0), ZR_SERVICE_GRANTED, "a run is let in");
-    tap_is(turn(0, 0), ZR_SERVICE_GRANTED, "and has its turn");
+    tap_is(slice(0, 0), ZR_SERVICE_GRANTED, "and has its turn");
     tap_is(plan(1, 30, 70, 1, 0), ZR_SERVICE_GRANTED, "another, whose steps fit by turns alone");
-    tap_is(turn(1, 0), 0, "it waits for its turn");
+    tap_is(slice(1, 0), 0, "it waits for its turn");
     tap_ok(plan(2, 15, 16, 1, 0) == ZR_SERVICE_REFUSED && !clients[2].run &&
                strstr(zr_last_error(), "keep 50 B "),
            "a third does not fit: %s", zr_last_error());
@@ -328,7 +328,7 @@ static void test_two(void)
     zr_ledger_tick(&ledger, TURN + 1);
     tap_ok(said[0].yielded == 1 && said[1].yielded == 0, "then its run is asked for it, once");
     said[1].last = 0;
-    tap_is(turn(0, TURN + 10), 0, "at its next rest");
+    tap_is(slice(0, TURN + 10), 0, "at its next rest");
     tap_is(said[1].last, ZR_SERVICE_GRANTED, "the other has its turn");
     zr_ledger_tick(&ledger, TURN + 10 + 500 * MS);
     tap_ok(said[0].last == ZR_SERVICE_LATER && said[1].yielded == 1, "who waits hears so now and then");
@@ -343,7 +343,7 @@ static void test_two(void)
     zr_ledger_return(&ledger, &clients[0], 40, 2022 * MS);
     tap_is(said[1].granted, 2, "and its memory goes to the step");
     zr_ledger_remove(&ledger, &clients[1], 2023 * MS);
-    tap_is(turn(0, 2023 * MS), ZR_SERVICE_GRANTED, "who has gone keeps nobody waiting");
+    tap_is(slice(0, 2023 * MS), ZR_SERVICE_GRANTED, "who has gone keeps nobody waiting");
     zr_ledger_given(&ledger, &clients[0], clients[0].reclaim_serial, 2023 * MS);
     lease(0, 41, 2024 * MS);
     tap_is(said[0].refused, 0, "beyond its plan a run is one of many");
@@ -359,11 +359,11 @@ static void test_kept(void)
     start();
     for (unsigned i = 0; i < 3; i++)
         add(i, 0);
-    tap_ok(plan(0, 10, 10, 1, 0) == ZR_SERVICE_GRANTED && turn(0, 0) == ZR_SERVICE_GRANTED,
+    tap_ok(plan(0, 10, 10, 1, 0) == ZR_SERVICE_GRANTED && slice(0, 0) == ZR_SERVICE_GRANTED,
            "a run that keeps all");
-    tap_ok(plan(1, 20, 60, 1, 0) == ZR_SERVICE_GRANTED && turn(1, 0) == ZR_SERVICE_GRANTED,
+    tap_ok(plan(1, 20, 60, 1, 0) == ZR_SERVICE_GRANTED && slice(1, 0) == ZR_SERVICE_GRANTED,
            "one that does not");
-    tap_ok(plan(2, 20, 60, 1, 0) == ZR_SERVICE_GRANTED && turn(2, 0) == 0, "a third waits for its turn");
+    tap_ok(plan(2, 20, 60, 1, 0) == ZR_SERVICE_GRANTED && slice(2, 0) == 0, "a third waits for its turn");
     zr_ledger_tick(&ledger, TURN);
     tap_ok(said[0].yielded == 0 && said[1].yielded == 1, "for which the second is asked alone");
 }
@@ -375,7 +375,7 @@ static void test_deadline(void)
     add(0, 0), add(1, 60);
     clients[1].listens = false;
     plan(0, 10, 40, 1, 0);
-    turn(0, 0);
+    slice(0, 0);
     clients[1].held_bytes += 5; /* as a child of fork() may */
     ledger.held_bytes += 5, clients[1].group->held_bytes += 5;
     lease(0, 40, 0);
@@ -402,24 +402,24 @@ static void test_members(void)
     zr_ledger_return(&ledger, &clients[3], 10, 503 * MS);
     zr_ledger_given(&ledger, &clients[3], clients[3].reclaim_serial, 503 * MS);
     tap_ok(said[0].last == ZR_SERVICE_GRANTED && said[1].last == ZR_SERVICE_GRANTED, "then both are let in");
-    tap_is(turn(0, 504 * MS), 0, "one rests");
-    tap_is(turn(1, 504 * MS), ZR_SERVICE_GRANTED, "both do");
+    tap_is(slice(0, 504 * MS), 0, "one rests");
+    tap_is(slice(1, 504 * MS), ZR_SERVICE_GRANTED, "both do");
     tap_is(said[0].last, ZR_SERVICE_GRANTED, "and have their turn");
     tap_is(plan(2, 0, 35, 1, 504 * MS), ZR_SERVICE_GRANTED, "another run");
-    turn(2, 504 * MS);
+    slice(2, 504 * MS);
     zr_ledger_tick(&ledger, 504 * MS + TURN);
     tap_is(said[0].yielded + said[1].yielded, 2, "both are asked for their turn");
-    tap_is(turn(0, 800 * MS) + (int)said[2].last, 0, "one rank's rest ends nothing");
+    tap_is(slice(0, 800 * MS) + (int)said[2].last, 0, "one rank's rest ends nothing");
     zr_ledger_tick(&ledger, 1300 * MS);
     tap_is(said[0].last, ZR_SERVICE_LATER, "it is to ask again");
-    turn(1, 1301 * MS);
-    tap_is(turn(2, 1301 * MS), ZR_SERVICE_GRANTED, "both ranks' does");
+    slice(1, 1301 * MS);
+    tap_is(slice(2, 1301 * MS), ZR_SERVICE_GRANTED, "both ranks' does");
     zr_ledger_remove(&ledger, &clients[2], 1302 * MS);
     tap_ok(said[1].last == ZR_SERVICE_GRANTED && said[0].last == ZR_SERVICE_LATER,
            "their turn comes while one was away");
-    tap_is(turn(0, 1303 * MS), ZR_SERVICE_GRANTED, "who hears of it when it asks");
-    tap_ok(clients[0].run->in_turn && !clients[0].paused, "and rests no more");
-    tap_is(turn(0, 1304 * MS), 0, "the next one has not come yet");
+    tap_is(slice(0, 1303 * MS), ZR_SERVICE_GRANTED, "who hears of it when it asks");
+    tap_ok(clients[0].run->in_slice && !clients[0].paused, "and rests no more");
+    tap_is(slice(0, 1304 * MS), 0, "the next one has not come yet");
     zr_ledger_leave(&ledger, &clients[1], 1305 * MS);
     tap_ok(clients[0].run->members_count == 1 && said[0].last == ZR_SERVICE_GRANTED,
            "a rank that is gone is not waited for");
@@ -427,11 +427,11 @@ static void test_members(void)
     for (unsigned i = 0; i < 3; i++)
         add(i, 0), plan(i, 5, 20, 3, 0);
     for (unsigned i = 0; i < 3; i++)
-        turn(i, 0);
-    tap_is(turn(0, 1), 0, "of three ranks one rests");
+        slice(i, 0);
+    tap_is(slice(0, 1), 0, "of three ranks one rests");
     zr_ledger_leave(&ledger, &clients[0], 2);
-    tap_is(turn(1, 3), 0, "and goes, so that of two one rests");
-    tap_is(turn(2, 3), ZR_SERVICE_GRANTED, "and both do");
+    tap_is(slice(1, 3), 0, "and goes, so that of two one rests");
+    tap_is(slice(2, 3), ZR_SERVICE_GRANTED, "and both do");
 }
 
 /* 0 rests, 1 has its turn, 2 has to wait for the bases of both. */
@@ -444,8 +444,8 @@ static void test_three(void)
     zr_run_join(&ledger, &clients[0], &before, 0);
     for (unsigned i = 1; i < 3; i++)
         tap_is(plan(i, 20, 50, 1, 0), ZR_SERVICE_GRANTED, "run %u is let in", i);
-    tap_is(turn(1, 0), ZR_SERVICE_GRANTED, "one has its turn");
-    tap_is(turn(2, 0), 0, "another does not fit beside it and what stays of a third");
+    tap_is(slice(1, 0), ZR_SERVICE_GRANTED, "one has its turn");
+    tap_is(slice(2, 0), 0, "another does not fit beside it and what stays of a third");
     zr_ledger_remove(&ledger, &clients[0], 1);
     tap_is(said[2].last, ZR_SERVICE_GRANTED, "when that is gone it does");
 }
@@ -472,11 +472,11 @@ static void test_spill(void)
     spills = 30;
     tap_is(plan(0, 50, 70, 1, 0) + plan(1, 50, 70, 1, 0), 2 * ZR_SERVICE_GRANTED,
            "where they can spill they do");
-    turn(0, 0);
+    slice(0, 0);
     lease(0, 70, 0);
-    tap_is(turn(1, 0), 0, "one waits for the other's turn");
+    tap_is(slice(1, 0), 0, "one waits for the other's turn");
     zr_ledger_return(&ledger, &clients[0], 22, TURN); /* it keeps 48 */
-    tap_ok(turn(0, TURN) == 0 && said[1].last == 0 && clients[0].reclaim_spills &&
+    tap_ok(slice(0, TURN) == 0 && said[1].last == 0 && clients[0].reclaim_spills &&
                clients[0].reclaim_bytes == 18,
            "and for what the other has in use");
     give(0, 10, TURN + 1);
@@ -488,7 +488,7 @@ static void test_spill(void)
     lease(2, 1, TURN + 2);
     tap_ok(said[1].granted == 1 && said[2].granted == 0, "with its peak, which nobody else gets");
     zr_ledger_return(&ledger, &clients[1], 20, TURN + 3);
-    turn(1, TURN + 3);
+    slice(1, TURN + 3);
     tap_ok(said[0].last == 0 && clients[1].reclaim_spills && clients[1].reclaim_bytes == 20,
            "the other's part comes next");
     give(1, 0, TURN + 4);
@@ -508,7 +508,7 @@ static void test_waits(void)
     for (unsigned i = 0; i < 3; i++)
         add(i, 0);
     plan(0, 50, 60, 1, 0);
-    turn(0, 0);
+    slice(0, 0);
     waits = true;
     tap_is(plan(1, 50, 60, 1, 0), ZR_SERVICE_LATER, "a run that does not fit now waits to be let in");
     tap_is(plan(1, 50, 60, 1, 0), 0, "it asks again, and hears for some time nothing");
@@ -538,9 +538,9 @@ static void test_rest(void)
     for (unsigned i = 0; i < 3; i++)
         add(i, 0);
     plan(0, 10, 30, 2, 0), plan(1, 10, 30, 2, 0);
-    turn(0, 0), turn(1, 0);
+    slice(0, 0), slice(1, 0);
     plan(2, 0, 65, 1, 0);
-    tap_is(turn(2, 0), 0, "a run that does not fit beside two ranks");
+    tap_is(slice(2, 0), 0, "a run that does not fit beside two ranks");
     zr_ledger_remove(&ledger, &clients[1], 0);
     tap_is(said[2].last, ZR_SERVICE_GRANTED, "fits beside the one that is left");
     start();
@@ -549,11 +549,11 @@ static void test_rest(void)
     zr_run_join(&ledger, &clients[0], &before, 0), zr_run_join(&ledger, &clients[1], &before, 0);
     spills = 30;
     plan(2, 30, 60, 1, 0);
-    turn(2, 0);
+    slice(2, 0);
     lease(2, 40, 0);
-    turn(0, 1), turn(1, 2);
+    slice(0, 1), slice(1, 2);
     zr_ledger_return(&ledger, &clients[2], 10, 3);
-    turn(2, 3);
+    slice(2, 3);
     tap_ok(said[1].asked == 0 && said[2].asked == 1 && clients[2].reclaim_spills,
            "of two that can swap out the last in the queue is asked");
     spills = 0;
@@ -566,8 +566,8 @@ static void test_rest(void)
     ledger.processors = 2;
     threads = 1;
     add(0, 0), add(1, 0);
-    plan(0, 10, 60, 1, 0), turn(0, 0);
-    plan(1, 10, 60, 1, 0), turn(1, 0);
+    plan(0, 10, 60, 1, 0), slice(0, 0);
+    plan(1, 10, 60, 1, 0), slice(1, 0);
     lease(0, 60, 0), lease(1, 50, 0);
     said[1].last = 0;
     zr_ledger_drain(&ledger, true, 0);
@@ -582,7 +582,7 @@ static void test_mistakes(void)
     start();
     for (unsigned i = 0; i < 3; i++)
         add(i, 0);
-    tap_is(turn(0, 0), ZR_SERVICE_ENDED, "a turn without a plan");
+    tap_is(slice(0, 0), ZR_SERVICE_ENDED, "a turn without a plan");
     clients[0].hard_bytes = 59;
     tap_ok(plan(0, 20, 60, 1, 0) == ZR_SERVICE_REFUSED && strstr(zr_last_error(), "--pid 1"),
            "a process's quota");
@@ -594,33 +594,33 @@ static void test_mistakes(void)
     add(0, 20), add(1, 60);
     ledger.settled_ns = 100;
     zr_run_join(&ledger, &clients[0], &before, 0);
-    before.in_turn = true;
-    tap_is(turn(0, 50), 0, "clients of a zrd that has ended come back one by one");
+    before.in_slice = true;
+    tap_is(slice(0, 50), 0, "clients of a zrd that has ended come back one by one");
     zr_run_join(&ledger, &clients[1], &before, 60);
     zr_ledger_tick(&ledger, 100);
-    tap_ok(said[0].last == 0 && clients[1].run->in_turn, "and one of them may be in its turn");
+    tap_ok(said[0].last == 0 && clients[1].run->in_slice, "and one of them may be in its turn");
 }
 
 /* What plans come to at most while the run with this turn ends its step, by the rules of runs.h; what is held
  * beyond a plan is asked back. */
-static uint64_t most_in(const struct zr_run *turn)
+static uint64_t most_in(const struct zr_run *slice)
 {
     uint64_t bytes = 0;
     for (const struct zr_run *run = ledger.runs; run; run = run->next) {
         uint64_t floor = run->base_bytes - run->spill_bytes;
-        bool spilled = run->spill_bytes > 0 && !run->in_turn;
+        bool spilled = run->spill_bytes > 0 && !run->in_slice;
         uint64_t paused = !run->begun                          ? 0
                           : spilled && run->held_bytes < floor ? run->held_bytes
                           : spilled                            ? floor
                                                                : run->base_bytes;
-        uint64_t has = run->held_bytes < run->claim_bytes ? run->held_bytes : run->claim_bytes;
-        bool ends = run->in_turn && run->threads > 0 && run->yields; /* with its step */
+        uint64_t has = run->held_bytes < run->reservation_bytes ? run->held_bytes : run->reservation_bytes;
+        bool ends = run->in_slice && run->threads > 0 && run->yields; /* with its step */
         if (!run->admitted)
             continue;
-        if (run == turn || (run->in_turn && !ends))
-            bytes += run->claim_bytes;
+        if (run == slice || (run->in_slice && !ends))
+            bytes += run->reservation_bytes;
         else
-            bytes += ends && run->turn > turn->turn && has > paused ? has : paused;
+            bytes += ends && run->slice > slice->slice && has > paused ? has : paused;
     }
     return bytes;
 }
@@ -628,7 +628,7 @@ static uint64_t most_in(const struct zr_run *turn)
 /* Nobody's plan is passed by what all hold, whatever comes. */
 static void test_random(void)
 {
-    uint64_t now = 0, state = run_seed(), wrong = 0, turns = 0, claims = 0, beside = 0;
+    uint64_t now = 0, state = run_seed(), wrong = 0, slices = 0, reservations = 0, beside = 0;
     start();
     ledger.processors = 4;
     for (unsigned i = 0; i < HOLDERS; i++)
@@ -646,9 +646,9 @@ static void test_random(void)
             plan(i, number / 2, number + 1, i < 4 ? 2 : 1, now);
         } else if (what == 2 && client->run && client->run->admitted && !client->awaits &&
                    !client->wanted_bytes) {
-            turns += turn(i, now) == ZR_SERVICE_GRANTED;
-        } else if (what == 2 && client->run && client->run->in_turn && client->run->threads) {
-            claims += zr_run_claim(client, client->held_bytes + number / 2) == ZR_OK;
+            slices += slice(i, now) == ZR_SERVICE_GRANTED;
+        } else if (what == 2 && client->run && client->run->in_slice && client->run->threads) {
+            reservations += zr_run_reserve(client, client->held_bytes + number / 2) == ZR_OK;
             zr_ledger_serve(&ledger, now);
         } else if (what == 3 && client->reclaim_bytes) {
             zr_ledger_given(&ledger, client, client->reclaim_serial, now);
@@ -660,20 +660,21 @@ static void test_random(void)
         zr_ledger_tick(&ledger, now);
         wrong += zr_ledger_tick(&ledger, now) <= now; /* zrd would not sleep */
         uint64_t held = 0;
-        unsigned in_turn = 0;
+        unsigned in_slice = 0;
         for (const struct zr_run *run = ledger.runs; run; run = run->next) {
-            in_turn += run->in_turn && run->threads > 0;
-            wrong += run->in_turn && most_in(run) > CAPACITY;
+            in_slice += run->in_slice && run->threads > 0;
+            wrong += run->in_slice && most_in(run) > CAPACITY;
             wrong += run->paused_count > run->members_count || run->members_count == 0;
         }
         for (unsigned h = 0; h < HOLDERS; h++)
             held += clients[h].held_bytes;
         wrong += held != ledger.held_bytes || held > CAPACITY;
-        beside += in_turn > 1;
+        beside += in_slice > 1;
     }
     tap_is(wrong, 0, "20,000 steps at random: plans and what is held stay within the capacity");
-    tap_ok(turns > 100 && claims > 100 && beside > 100, "%llu turns, %llu claims, %llu times several at once",
-           (unsigned long long)turns, (unsigned long long)claims, (unsigned long long)beside);
+    tap_ok(slices > 100 && reservations > 100 && beside > 100,
+           "%llu turns, %llu claims, %llu times several at once", (unsigned long long)slices,
+           (unsigned long long)reservations, (unsigned long long)beside);
     threads = 0;
 }
 

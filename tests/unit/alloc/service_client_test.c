@@ -142,8 +142,8 @@ static void note_heard(const struct zr_service_packet *packet)
         note(zrd.heard, "%u", (unsigned)message->serial);
     if (message->kind == ZR_SERVICE_IDLE)
         note(zrd.heard, "%u", mib(message->bytes));
-    if (message->kind == ZR_SERVICE_CLAIM)
-        note(zrd.heard, "%u", mib(message->claim_bytes));
+    if (message->kind == ZR_SERVICE_RESERVE)
+        note(zrd.heard, "%u", mib(message->reservation_bytes));
     if (message->kind == ZR_SERVICE_PLAN)
         note(zrd.heard, "%u/%u", mib(message->plan_base_bytes), mib(message->plan_peak_bytes));
     if (message->kind != ZR_SERVICE_HELLO)
@@ -151,8 +151,8 @@ static void note_heard(const struct zr_service_packet *packet)
     note(zrd.heard, "%u%s", mib(message->held_bytes), message->flags & ZR_SERVICE_LISTENS ? "n" : "");
     if (message->plan_peak_bytes > 0)
         note(zrd.heard, "p%u/%u", mib(message->plan_base_bytes), mib(message->plan_peak_bytes));
-    if (message->flags & ZR_SERVICE_IN_TURN)
-        note(zrd.heard, "t%u/%u", (unsigned)message->turn, mib(message->claim_bytes));
+    if (message->flags & ZR_SERVICE_IN_SLICE)
+        note(zrd.heard, "t%u/%u", (unsigned)message->slice, mib(message->reservation_bytes));
 }
 
 static void ring(enum zr_service_kind kind, const char *words)
@@ -199,7 +199,7 @@ static void answer(const struct zr_service_message *request)
         message.version++;
     message.result = how == 'u' ? ZR_OK : how == 'U' ? (uint32_t)ZR_RESULT_COUNT : (uint32_t)ZR_ERR_MEMORY;
     message.within_ms = 5000;
-    message.turn = 7;
+    message.slice = 7;
     message.bytes = request->bytes;
     strcpy(message.words, how == 'l' ? "it waits" : "a refusal");
     if (strchr("wv", how) && socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) == 0) {
@@ -237,7 +237,7 @@ static void hear(void)
         return;
     note_heard(&packet);
     enum zr_service_kind kind = packet.message.kind;
-    if (kind <= ZR_SERVICE_LEASE || kind == ZR_SERVICE_PLAN || kind == ZR_SERVICE_TURN)
+    if (kind <= ZR_SERVICE_LEASE || kind == ZR_SERVICE_PLAN || kind == ZR_SERVICE_SLICE)
         answer(&packet.message);
     zr_service_packet_close(&packet);
 }
@@ -398,10 +398,10 @@ static void make_call(char letter)
         note_result(zr_service_plan(own.service, &plan, wait_on, NULL));
         break;
     case 'T':
-        note_result(zr_service_turn(own.service, wait_on, NULL));
+        note_result(zr_service_slice(own.service, wait_on, NULL));
         break;
     case 'c':
-        zr_service_claim(own.service, 2 * MIB);
+        zr_service_reserve(own.service, 2 * MIB);
         break;
     case 'N':
         zr_service_listen();

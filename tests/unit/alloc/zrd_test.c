@@ -192,8 +192,8 @@ static void say(struct speaker *speaker, char letter, char with)
         message.plan_base_bytes = with == 'q' ? 3 * MIB : MIB;
         message.plan_peak_bytes = 2 * MIB;
         message.bytes = message.held_bytes = 0;
-        message.flags = ZR_SERVICE_IN_TURN;
-        message.turn = with == 'u' ? UINT64_MAX : 7;
+        message.flags = ZR_SERVICE_IN_SLICE;
+        message.slice = with == 'u' ? UINT64_MAX : 7;
     }
     strcpy(message.group, "a");
     message.version = (uint16_t)(message.version + (letter == 'V'));
@@ -285,7 +285,7 @@ static void test_rows(void)
         }
         if (server.stop)
             strcat(came, "S");
-        bool same = strcmp(came, row->came) == 0 && server.ledger.turn_number < 100,
+        bool same = strcmp(came, row->came) == 0 && server.ledger.slice_number < 100,
              clean = end_server(descriptors);
         if (!tap_ok(same && clean, "%s", row->name))
             tap_note("came %s, %u clients, %d descriptors, were %d", came, server.connections_count,

@@ -261,9 +261,9 @@ static void test_trainable(void)
 }
 
 /* Holds a step to its claims. */
-struct claimed {
+struct reserved {
     struct rig *rig;
-    const struct zr_plan_claims *claims;
+    const struct zr_plan_reservations *reservations;
     size_t most_bytes;
     unsigned said, beyond;
 };
@@ -277,17 +277,17 @@ static size_t reserved_in(struct rig *rig)
 
 static void hold(void *state, const struct zr_action *action, bool done)
 {
-    struct claimed *claimed = state;
-    claimed->beyond += reserved_in(claimed->rig) > claimed->most_bytes;
+    struct reserved *reserved = state;
+    reserved->beyond += reserved_in(reserved->rig) > reserved->most_bytes;
     if (done)
-        zr_arena_trim(claimed->rig->arena, 0, NULL);
+        zr_arena_trim(reserved->rig->arena, 0, NULL);
     if (!done || action->kind != ZR_ACTION_BACKWARD)
         return;
-    size_t place = zr_plan_claims_place(&claimed->rig->state.trainer->step, action);
-    size_t most = claimed->claims->most_bytes[place];
-    claimed->beyond += reserved_in(claimed->rig) > most;
-    claimed->said += most < claimed->most_bytes;
-    claimed->most_bytes = most;
+    size_t place = zr_plan_reservations_place(&reserved->rig->state.trainer->step, action);
+    size_t most = reserved->reservations->most_bytes[place];
+    reserved->beyond += reserved_in(reserved->rig) > most;
+    reserved->said += most < reserved->most_bytes;
+    reserved->most_bytes = most;
 }
 
 /* A step, and an evaluation after it, take no more than what each backward says. */
@@ -297,17 +297,17 @@ static void test_claims(void)
         struct rig rig;
         struct zr_byte_plan plan = {0};
         struct zr_shape deep = shape;
-        struct zr_plan_claims claims = {0};
+        struct zr_plan_reservations reservations = {0};
         zr_rehearsal *places = NULL;
         double loss, gradient_norm;
         deep.layers = 8;
         deep.recompute = recompute;
         zr_result result = rig_open(&rig, &deep);
-        claims.host_arena = rig.host_arena;
+        reservations.host_arena = rig.host_arena;
         if (result == ZR_OK)
             result = zr_plan_make(&plan, &(struct zr_plan_request){.shape = deep,
                                                                    .places = &places,
-                                                                   .claims = &claims,
+                                                                   .reservations = &reservations,
                                                                    .world = 1,
                                                                    .threads = 1,
                                                                    .bucket_bytes = 4096,
@@ -318,22 +318,24 @@ static void test_claims(void)
             result = zr_rehearsal_install(places, rig.arena);
         zr_rehearsal_destroy(places);
         const struct zr_schedule *list = &rig.state.trainer->step;
-        tap_ok(list->actions[0].kind == ZR_ACTION_LOAD && claims.count == list->count,
+        tap_ok(list->actions[0].kind == ZR_ACTION_LOAD && reservations.count == list->count,
                "recompute %d: claims from the micro-batch that is loaded on", recompute);
         for (unsigned step = 1; step <= 3 && result == ZR_OK; step++)
             result = rig_train(&rig, step, &loss, &gradient_norm);
-        struct claimed claimed = {.rig = &rig, .claims = &claims, .most_bytes = plan.peak_reserved_bytes};
+        struct reserved reserved = {
+            .rig = &rig, .reservations = &reservations, .most_bytes = plan.peak_reserved_bytes};
         rig.state.trainer->observe = hold;
-        rig.state.trainer->observe_state = &claimed;
+        rig.state.trainer->observe_state = &reserved;
         if (result == ZR_OK)
             result = rig_train(&rig, 4, &loss, &gradient_norm);
         if (result == ZR_OK)
             result = zr_trainer_evaluate(rig.state.trainer, ROWS, &loss);
-        claimed.beyond += reserved_in(&rig) > claimed.most_bytes;
-        tap_ok(result == ZR_OK && claimed.beyond == 0 && (claimed.said > 2 || recompute == ZR_RECOMPUTE_FULL),
+        reserved.beyond += reserved_in(&rig) > reserved.most_bytes;
+        tap_ok(result == ZR_OK && reserved.beyond == 0 &&
+                   (reserved.said > 2 || recompute == ZR_RECOMPUTE_FULL),
                "recompute %d: %u times a step takes less from there on, and does (%u times not)", recompute,
-               claimed.said, claimed.beyond);
-        zr_plan_claims_end(&claims);
+               reserved.said, reserved.beyond);
+        zr_plan_reservations_end(&reservations);
         tap_is(rig_close(&rig), 0, "recompute %d: nothing is left behind", recompute);
     }
 }
@@ -354,32 +356,34 @@ struct claiming {
 static zr_result claim(struct claiming *claiming)
 {
     struct rig *rig = claiming->rig;
-    struct zr_plan_claims claims = {0};
+    struct zr_plan_reservations reservations = {0};
     struct zr_byte_plan plan;
     struct zr_arena_stats before, after;
     zr_rehearsal *places = NULL;
-    zr_result result = zr_arena_create(
-        &claims.host_arena, &(struct zr_arena_options){.backend = rig->backend, .reserve_bytes = 1 << 20});
+    zr_result result =
+        zr_arena_create(&reservations.host_arena,
+                        &(struct zr_arena_options){.backend = rig->backend, .reserve_bytes = 1 << 20});
     if (result != ZR_OK)
         return result;
     zr_arena_get_stats(rig->host_arena, &before);
     zr_fault_set(claiming->site, claiming->nth);
-    result = zr_plan_make(&plan, &(struct zr_plan_request){.shape = shape,
-                                                           .places = &places,
-                                                           .claims = claiming->wants_claims ? &claims : NULL,
-                                                           .world = 1,
-                                                           .threads = 1,
-                                                           .bucket_bytes = 4096,
-                                                           .granule_bytes = GRANULE,
-                                                           .isa = zr_isa_best(),
-                                                           .host_arena = rig->host_arena});
+    result = zr_plan_make(
+        &plan, &(struct zr_plan_request){.shape = shape,
+                                         .places = &places,
+                                         .reservations = claiming->wants_claims ? &reservations : NULL,
+                                         .world = 1,
+                                         .threads = 1,
+                                         .bucket_bytes = 4096,
+                                         .granule_bytes = GRANULE,
+                                         .isa = zr_isa_best(),
+                                         .host_arena = rig->host_arena});
     claiming->passes = zr_fault_set(claiming->site, 0);
     claiming->placed = places != NULL;
-    claiming->claims_count = claims.count;
-    claiming->most_bytes = claims.count > 0 ? claims.most_bytes[claims.count - 1] : 0;
+    claiming->claims_count = reservations.count;
+    claiming->most_bytes = reservations.count > 0 ? reservations.most_bytes[reservations.count - 1] : 0;
     zr_rehearsal_destroy(places);
-    zr_plan_claims_end(&claims);
-    zr_arena_destroy(claims.host_arena, &claiming->left_bytes);
+    zr_plan_reservations_end(&reservations);
+    zr_arena_destroy(reservations.host_arena, &claiming->left_bytes);
     zr_arena_get_stats(rig->host_arena, &after);
     claiming->left_bytes += after.live_bytes - before.live_bytes;
     return result;

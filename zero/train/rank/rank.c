@@ -61,8 +61,8 @@ static zr_result open_memory(struct zr_rank *rank)
     if (result == ZR_OK)
         result = zr_rank_request(&request, rank->config, rank->rank, rank->host_arena);
     request.places = &rank->places;
-    rank->claims.host_arena = rank->host_arena;
-    request.claims = zr_turns_can_overlap(rank) ? &rank->claims : NULL;
+    rank->reservations.host_arena = rank->host_arena;
+    request.reservations = zr_slices_can_overlap(rank) ? &rank->reservations : NULL;
     if (result == ZR_OK)
         result = zr_plan_make(&rank->plan, &request);
     if (result == ZR_OK)
@@ -74,7 +74,7 @@ static zr_result open_memory(struct zr_rank *rank)
     if (result == ZR_OK)
         result = zr_rank_check_plan_fits(rank);
     if (result == ZR_OK)
-        result = zr_turns_begin(rank);
+        result = zr_slices_begin(rank);
     if (result != ZR_OK)
         return result;
     /* Twice the plan in addresses: best fit moves holes, and unmapped addresses are cheap. */
@@ -268,7 +268,7 @@ zr_result zr_rank_open(struct zr_rank *out, const struct zr_train_config *config
     if (result == ZR_OK)
         result = install_places(out);
     if (result == ZR_OK)
-        zr_turns_claim(out);
+        zr_slices_reserve(out);
     if (result == ZR_OK && config->cuda_graph)
         result = zr_step_graph_want(out->state.trainer, true);
     return result == ZR_OK ? zr_spill_open(out) : result;
@@ -289,7 +289,7 @@ zr_result zr_rank_close(struct zr_rank *rank)
     zr_heap_free(rank->reports);
     zr_timeline_end(&rank->timeline);
     zr_service_on_deferral(zr_service_host(), NULL, NULL);
-    zr_plan_claims_end(&rank->claims);
+    zr_plan_reservations_end(&rank->reservations);
     zr_rehearsal_destroy(rank->places);
     if (rank->traced)
         zr_trace_stop(rank->arena);

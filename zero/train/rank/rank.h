@@ -28,11 +28,12 @@ struct zr_rank {
     struct zr_offload_file offload_file, parameters_file; /* folder NULL: none */
     bool heap_started;
     struct zr_byte_plan plan;
-    struct zr_spill *spill;       /* NULL: no --spill; see spill.h */
-    zr_rehearsal *places;         /* placement plan; NULL: none, or passed to the arena */
-    struct zr_plan_claims claims; /* reservations of a step, see zr_turns_claim(); count 0: none */
-    uint64_t told_peak_bytes;     /* peak of the plan that was reported to zrd */
-    bool claimed;                 /* in this time slice the run has reported a reservation, which binds it */
+    struct zr_spill *spill; /* NULL: no --spill; see spill.h */
+    zr_rehearsal *places;   /* placement plan; NULL: none, or passed to the arena */
+    struct zr_plan_reservations
+        reservations;             /* reservations of a step, see zr_slices_reserve(); count 0: none */
+    uint64_t reported_peak_bytes; /* peak of the plan that was reported to zrd */
+    bool reserved;                /* in this time slice the run has reported a reservation, which binds it */
     struct zr_timeline timeline;  /* of rank 0 with --flops; else clock.flops_per_second is 0 */
     zr_comm *comm;                /* all ranks */
     struct zr_mesh mesh;
@@ -110,16 +111,16 @@ zr_result zr_rank_check_addresses_left(const struct zr_rank *rank);
 
 /* Whether the run may compute while another run with which it shares memory computes, so that its plan needs
  * reservations. Called before the plan is made. */
-bool zr_turns_can_overlap(const struct zr_rank *rank);
+bool zr_slices_can_overlap(const struct zr_rank *rank);
 /* Makes steps report their reservations while another run needs memory. Called after the trainer exists. */
-void zr_turns_claim(struct zr_rank *rank);
+void zr_slices_reserve(struct zr_rank *rank);
 /* Sends the plan to zrd and waits for the first time slice, before the rank allocates. Called by all ranks
  * of a machine, without a communicator. ZR_ERR_MEMORY: the plan does not fit beside other clients and
  * reservations; the machine's first rank prints them. */
-zr_result zr_turns_begin(struct zr_rank *rank);
+zr_result zr_slices_begin(struct zr_rank *rank);
 /* Whether another run waits for this run's time slice. */
-bool zr_turns_wanted(const struct zr_rank *rank);
+bool zr_slices_wanted(const struct zr_rank *rank);
 /* Between two steps, after the ranks have agreed: trims idle memory and waits for the next time slice. */
-zr_result zr_turns_next(struct zr_rank *rank);
+zr_result zr_slices_next(struct zr_rank *rank);
 
 #endif

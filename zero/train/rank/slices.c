@@ -1,4 +1,4 @@
-/* turns.c: see rank.h. Uses alloc/service/client/client.c. */
+/* slices.c: see rank.h. Uses alloc/service/client/client.c. */
 #include "zero/train/rank/rank.h"
 
 #include <unistd.h>
@@ -99,7 +99,7 @@ static bool say_waits(void *state, const char *message)
 /* Whether the run may compute while another run computes. False if a peer that waits for memory in its step
  * would look dead to others, if --spill could not swap in in time, or for --prove, whose memory no plan
  * includes. */
-bool zr_turns_can_overlap(const struct zr_rank *rank)
+bool zr_slices_can_overlap(const struct zr_rank *rank)
 {
     return zr_service_wanted() && rank->config->world == 1 && rank->config->backend == ZR_TRAIN_HOST &&
            !rank->config->prove && rank->config->over_plan == ZR_OVER_PLAN_FAIL &&
@@ -111,22 +111,22 @@ bool zr_turns_can_overlap(const struct zr_rank *rank)
 static void report_reservation(void *state, const struct zr_action *action, bool done)
 {
     struct zr_rank *rank = state;
-    const struct zr_plan_claims *claims = &rank->claims;
+    const struct zr_plan_reservations *reservations = &rank->reservations;
     size_t peak = rank->plan.peak_reserved_bytes, max_bytes = peak;
-    if (!done || !(rank->claimed || zr_turns_wanted(rank)))
+    if (!done || !(rank->reserved || zr_slices_wanted(rank)))
         return;
     if (action->kind == ZR_ACTION_BACKWARD) {
-        size_t place = zr_plan_claims_place(&rank->state.trainer->step, action);
-        max_bytes = place < claims->count ? claims->most_bytes[place] : peak;
+        size_t place = zr_plan_reservations_place(&rank->state.trainer->step, action);
+        max_bytes = place < reservations->count ? reservations->most_bytes[place] : peak;
     }
-    if (!rank->claimed && max_bytes >= peak)
+    if (!rank->reserved && max_bytes >= peak)
         return;
     zr_service_gather_begin();
     zr_result result = zr_arena_trim(rank->arena, 0, NULL);
     zr_service_gather_end();
-    rank->claimed = true;
+    rank->reserved = true;
     if (result == ZR_OK && max_bytes < peak)
-        zr_service_claim(zr_service_host(), rank->told_peak_bytes - (peak - max_bytes));
+        zr_service_reserve(zr_service_host(), rank->reported_peak_bytes - (peak - max_bytes));
 }
 
 static void note_deferred(void *state, bool waits)
@@ -135,9 +135,9 @@ static void note_deferred(void *state, bool waits)
     zr_local_busy(rank->local, rank->rank, waits);
 }
 
-void zr_turns_claim(struct zr_rank *rank)
+void zr_slices_reserve(struct zr_rank *rank)
 {
-    if (rank->claims.count == 0)
+    if (rank->reservations.count == 0)
         return;
     zr_service_on_deferral(zr_service_host(), note_deferred, rank);
     rank->state.trainer->observe = report_reservation;
@@ -168,7 +168,7 @@ static zr_result await_admission(struct zr_rank *rank, struct zr_service *servic
 static zr_result await_slice(struct zr_rank *rank, struct zr_service *service, struct wait *wait)
 {
     zr_local_busy(rank->local, rank->rank, true);
-    zr_result result = zr_service_turn(service, say_waits, wait);
+    zr_result result = zr_service_slice(service, say_waits, wait);
     zr_local_busy(rank->local, rank->rank, false);
     return result;
 }
@@ -190,12 +190,12 @@ static zr_result admit(struct zr_rank *rank)
     if (result != ZR_OK)
         return result;
     plan = plan_on_host(rank, granule_bytes);
-    plan.threads = rank->claims.count > 0 ? rank->config->threads : 0;
-    rank->told_peak_bytes = plan.peak_bytes;
+    plan.threads = rank->reservations.count > 0 ? rank->config->threads : 0;
+    rank->reported_peak_bytes = plan.peak_bytes;
     return await_admission(rank, zr_service_host(), ZR_SERVICE_HOST, &plan);
 }
 
-zr_result zr_turns_begin(struct zr_rank *rank)
+zr_result zr_slices_begin(struct zr_rank *rank)
 {
     struct wait wait = {.rank = rank};
     struct zr_service *card = gpu_service(rank);
@@ -208,15 +208,15 @@ zr_result zr_turns_begin(struct zr_rank *rank)
     return result == ZR_OK ? await_slice(rank, slice_service(rank), &wait) : result;
 }
 
-bool zr_turns_wanted(const struct zr_rank *rank)
+bool zr_slices_wanted(const struct zr_rank *rank)
 {
     return zr_service_yield_bytes(slice_service(rank)) > 0;
 }
 
-zr_result zr_turns_next(struct zr_rank *rank)
+zr_result zr_slices_next(struct zr_rank *rank)
 {
     struct wait wait = {.rank = rank, .begun = true};
-    rank->claimed = false;
+    rank->reserved = false;
     zr_step_graph_drop(rank->state.trainer); /* frees the graph's memory */
     zr_result result = zr_engine_synchronize(rank->state.engine);
     zr_service_gather_begin();
