@@ -2,9 +2,9 @@
  *
  * The arena's lock covers all fields unless a field says otherwise. A thread that requests memory from the
  * driver, or reads what is mapped where, acquires arena->supply before the lock. Driver calls run with the
- * lock released (zr_arena_open()), so frees, and allocations that need no memory, continue meanwhile. Lock
- * order: arenas, supply, arena, backend. No thread holds the locks of two arenas, except those of all stripes
- * of one arena. */
+ * lock released (zr_arena_begin_driver_call()), so frees, and allocations that need no memory, continue
+ * meanwhile. Lock order: arenas, supply, arena, backend. No thread holds the locks of two arenas, except
+ * those of all stripes of one arena. */
 #ifndef ZR_CORE_ARENA_H
 #define ZR_CORE_ARENA_H
 
@@ -156,13 +156,13 @@ struct zr_arena {
 };
 
 /* Acquires and releases both locks. */
-static inline void zr_arena_take(struct zr_arena *arena)
+static inline void zr_arena_acquire(struct zr_arena *arena)
 {
     zr_lock_acquire(&arena->supply);
     zr_lock_acquire(&arena->lock);
 }
 
-static inline void zr_arena_give(struct zr_arena *arena)
+static inline void zr_arena_release(struct zr_arena *arena)
 {
     zr_lock_release(&arena->lock);
     zr_lock_release(&arena->supply);
@@ -172,12 +172,12 @@ static inline void zr_arena_give(struct zr_arena *arena)
  * maps and unmaps nothing. State under the lock may change meanwhile, except granules, mappings, handles in
  * the caller's lists and plans' regions, which change only under the supply lock. A block that is not in the
  * index yet belongs to its creator. */
-static inline void zr_arena_open(struct zr_arena *arena)
+static inline void zr_arena_begin_driver_call(struct zr_arena *arena)
 {
     zr_lock_release(&arena->lock);
 }
 
-static inline void zr_arena_close(struct zr_arena *arena)
+static inline void zr_arena_end_driver_call(struct zr_arena *arena)
 {
     zr_lock_acquire(&arena->lock);
 }

@@ -8,7 +8,7 @@
 #include "alloc/zr.h"
 
 /* Granules by number: [first, end). */
-struct zr_stretch {
+struct zr_granule_range {
     size_t first, end;
 };
 
@@ -18,7 +18,7 @@ struct zr_extent;
 struct zr_map_calls {
     /* The current request has mapped these granules, with access. If a callback fails, its error is the
      * result, and every callback has forgotten the memory. */
-    zr_result (*mapped)(struct zr_arena *arena, struct zr_stretch where);
+    zr_result (*mapped)(struct zr_arena *arena, struct zr_granule_range where);
     /* Whole mappings in the part: are about to be unmapped; were unmapped; remain, because the unmap failed.
      */
     void (*unmapping)(struct zr_arena *arena, struct zr_bounds part);

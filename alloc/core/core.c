@@ -36,9 +36,9 @@ static __attribute__((noinline)) bool wait_for_stream(struct zr_arena *arena, co
 {
     uint64_t stream = block->stream;
     arena->backend_calls_count++;
-    zr_arena_open(arena);
+    zr_arena_begin_driver_call(arena);
     bool passed = zr_backend_stream_wait(arena->backend, stream) == ZR_OK;
-    zr_arena_close(arena);
+    zr_arena_end_driver_call(arena);
     return passed;
 }
 
@@ -292,7 +292,7 @@ zr_result zr_core_try(struct zr_arena *arena, const struct zr_request *request, 
 /* The bytes of idle granules that a block at the place would use. */
 static size_t idle_within(const struct zr_arena *arena, struct zr_place place, struct zr_need need)
 {
-    struct zr_stretch whole = zr_free_extent_granules(arena, place.gap);
+    struct zr_granule_range whole = zr_free_extent_granules(arena, place.gap);
     size_t first = place.offset_bytes >> arena->granule_shift;
     size_t end = (place.offset_bytes + need.bytes + arena->granule_bytes - 1) >> arena->granule_shift;
     first = first > whole.first ? first : whole.first;

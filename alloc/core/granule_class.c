@@ -19,7 +19,7 @@ void zr_handle_set_class(struct zr_arena *arena, struct zr_handle *handle,
         arena->unmovable_bytes += handle->bytes;
 }
 
-size_t zr_unmovable_bytes(const struct zr_arena *arena, struct zr_stretch where)
+size_t zr_unmovable_bytes(const struct zr_arena *arena, struct zr_granule_range where)
 {
     size_t granule = arena->granule_bytes, bytes = 0;
     for (size_t at = zr_granules_next(arena->granules, where.first, where.end, true); at < where.end;
@@ -57,9 +57,9 @@ zr_result zr_arena_set_granule_class(zr_arena *arena, const void *address, size_
     if (offset_bytes >= arena->range->bytes || bytes > arena->range->bytes - offset_bytes)
         return zr_fail(ZR_ERR_FOREIGN, "%zu bytes at %p do not belong to arena \"%s\"", bytes, address,
                        arena->name);
-    zr_arena_take(arena);
+    zr_arena_acquire(arena);
     zr_result result = set_class(arena, (struct zr_bounds){offset_bytes, bytes}, granule_class);
-    zr_arena_give(arena);
+    zr_arena_release(arena);
     return result;
 }
 
@@ -71,7 +71,7 @@ zr_result zr_arena_fix(zr_arena *arena, bool fixed)
         return zr_fail(ZR_ERR_INVALID, "%s",
                        arena ? "zr_arena_fix: an arena of several stripes is not supported"
                              : "zr_arena_fix: arena is NULL");
-    zr_arena_take(arena);
+    zr_arena_acquire(arena);
     size_t granule = arena->granule_bytes, end = arena->range->bytes / granule;
     for (size_t at = zr_granules_next(arena->granules, 0, end, true); at < end;
          at = zr_granules_next(arena->granules, at + 1, end, true)) {
@@ -79,6 +79,6 @@ zr_result zr_arena_fix(zr_arena *arena, bool fixed)
         if (handle->granule_class == from)
             zr_handle_set_class(arena, handle, to);
     }
-    zr_arena_give(arena);
+    zr_arena_release(arena);
     return ZR_OK;
 }

@@ -41,7 +41,7 @@ static size_t trim_one(struct zr_arena *arena, size_t bytes, bool *busy)
 size_t zr_reclaim(size_t bytes, const struct zr_lender *of, bool *busy)
 {
     size_t released = 0;
-    zr_arenas_close();
+    zr_arenas_acquire();
     for (struct zr_arena *arena = NULL; released < bytes && (arena = zr_arenas_next(arena));) {
         if (of && arena->backend->lender != of)
             continue;
@@ -50,7 +50,7 @@ size_t zr_reclaim(size_t bytes, const struct zr_lender *of, bool *busy)
         for (unsigned i = 0; i < count && released < bytes; i++)
             released += trim_one(arena->stripes[i], bytes - released, busy);
     }
-    zr_arenas_unlock();
+    zr_arenas_release();
     return released;
 }
 
@@ -67,7 +67,7 @@ static size_t idle_of(struct zr_arena *arena)
 size_t zr_reclaim_idle_bytes(const struct zr_lender *of)
 {
     size_t idle = 0;
-    zr_arenas_close();
+    zr_arenas_acquire();
     for (struct zr_arena *arena = NULL; (arena = zr_arenas_next(arena));) {
         unsigned count = atomic_load(&arena->stripes_count);
         if (arena->backend->lender != of)
@@ -76,6 +76,6 @@ size_t zr_reclaim_idle_bytes(const struct zr_lender *of)
         for (unsigned i = 0; i < count; i++)
             idle += idle_of(arena->stripes[i]);
     }
-    zr_arenas_unlock();
+    zr_arenas_release();
     return idle;
 }

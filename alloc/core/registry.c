@@ -24,7 +24,7 @@ void zr_arenas_remove(struct zr_arena *arena)
     pthread_mutex_unlock(&arenas_lock);
 }
 
-struct zr_arena *zr_arenas_lock(unsigned number)
+struct zr_arena *zr_arenas_acquire_arena(unsigned number)
 {
     for (;;) {
         pthread_mutex_lock(&arenas_lock);
@@ -43,7 +43,7 @@ struct zr_arena *zr_arenas_lock(unsigned number)
     }
 }
 
-void zr_arenas_close(void)
+void zr_arenas_acquire(void)
 {
     pthread_mutex_lock(&arenas_lock);
 }
@@ -53,7 +53,7 @@ struct zr_arena *zr_arenas_next(const struct zr_arena *arena)
     return arena ? arena->next : arenas;
 }
 
-void zr_arenas_unlock(void)
+void zr_arenas_release(void)
 {
     pthread_mutex_unlock(&arenas_lock);
 }

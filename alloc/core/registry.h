@@ -8,12 +8,12 @@
 #include "alloc/core/arena.h"
 
 /* The arena with that number, with its locks held; NULL if none. The caller releases the arena's locks, then
- * calls zr_arenas_unlock(). A thread that holds the list's lock only tries to acquire an arena's locks. */
-struct zr_arena *zr_arenas_lock(unsigned number);
-void zr_arenas_unlock(void);
-/* Locks the list: until zr_arenas_unlock() no arena or stripe is added. */
-void zr_arenas_close(void);
-/* The next arena by number (NULL: the first); NULL at the end. The caller has locked the list. */
+ * calls zr_arenas_release(). A thread that holds the list's lock only tries to acquire an arena's locks. */
+struct zr_arena *zr_arenas_acquire_arena(unsigned number);
+void zr_arenas_release(void);
+/* Acquires the lock of the list: until zr_arenas_release() no arena or stripe is added. */
+void zr_arenas_acquire(void);
+/* The next arena by number (NULL: the first); NULL at the end. The caller holds the lock of the list. */
 struct zr_arena *zr_arenas_next(const struct zr_arena *arena);
 /* Adds an arena with the lowest free number. */
 void zr_arenas_add(struct zr_arena *arena);

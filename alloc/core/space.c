@@ -352,13 +352,13 @@ void zr_space_disown(struct zr_arena *arena, struct zr_extent *gap)
 
 /* ---- What lies in free extents ------------------------------------------------------------------------- */
 
-struct zr_stretch zr_free_extent_granules(const struct zr_arena *arena, const struct zr_extent *gap)
+struct zr_granule_range zr_free_extent_granules(const struct zr_arena *arena, const struct zr_extent *gap)
 {
     size_t first = (gap->offset_bytes + arena->granule_bytes - 1) >> arena->granule_shift;
     size_t end = zr_extent_end(gap) >> arena->granule_shift;
     if (end > arena->zones[gap->zone].mapped_end)
         end = arena->zones[gap->zone].mapped_end;
-    return (struct zr_stretch){first, end > first ? end : first};
+    return (struct zr_granule_range){first, end > first ? end : first};
 }
 
 struct zr_extent *zr_space_next_free(const struct zr_arena *arena, const struct zr_extent *gap)
@@ -388,7 +388,7 @@ size_t zr_space_idle_up_to(const struct zr_arena *arena, size_t max_bytes)
     size_t bytes = 0;
     for (struct zr_extent *gap = zr_space_next_free(arena, NULL); gap && bytes < max_bytes;
          gap = zr_space_next_free(arena, gap)) {
-        struct zr_stretch whole = zr_free_extent_granules(arena, gap);
+        struct zr_granule_range whole = zr_free_extent_granules(arena, gap);
         bytes += zr_granules_mapped(arena->granules, whole.first, whole.end) << arena->granule_shift;
         if (__builtin_expect(arena->unmovable_bytes > 0, 0))
             bytes -= zr_unmovable_bytes(arena, whole);

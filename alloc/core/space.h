@@ -63,7 +63,7 @@ void zr_space_disown(struct zr_arena *arena, struct zr_extent *gap);
 size_t zr_space_pending_bytes(const struct zr_arena *arena);
 
 /* The whole granules within a free extent, without those that were never mapped. */
-struct zr_stretch zr_free_extent_granules(const struct zr_arena *arena, const struct zr_extent *gap);
+struct zr_granule_range zr_free_extent_granules(const struct zr_arena *arena, const struct zr_extent *gap);
 /* Iterates over free extents without an owner: the open ends, then by zone from the largest on. Start with
  * NULL; NULL ends the iteration. Extents smaller than a granule are skipped. */
 struct zr_extent *zr_space_next_free(const struct zr_arena *arena, const struct zr_extent *gap);

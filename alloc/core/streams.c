@@ -365,9 +365,9 @@ bool zr_streams_wait(struct zr_arena *arena)
         zr_result result = ZR_ERR_UNAVAILABLE;
         if (first.point) {
             point = *first.point; /* other threads may query and remove the point meanwhile */
-            zr_arena_open(arena);
+            zr_arena_begin_driver_call(arena);
             result = zr_backend_event_wait(arena->backend, &point);
-            zr_arena_close(arena);
+            zr_arena_end_driver_call(arena);
         }
         if (result != ZR_OK)
             return zr_space_pending_bytes(arena) > 0 && wait_without_points(arena);

@@ -41,10 +41,10 @@ void zr_handle_destroy(struct zr_arena *arena, struct zr_handle *handle)
     arena->reserved_bytes -= handle->bytes;
     zr_limit_release(arena, handle->bytes);
     arena->backend_calls_count++;
-    zr_arena_open(arena);
+    zr_arena_begin_driver_call(arena);
     zr_result result = zr_backend_destroy_handle(arena->backend, handle);
     zr_assert(result == ZR_OK);
-    zr_arena_close(arena);
+    zr_arena_end_driver_call(arena);
 }
 
 static void destroy_list(struct zr_arena *arena, struct zr_handle_list *list)
@@ -66,7 +66,7 @@ static zr_result create_handles(struct zr_arena *arena, size_t bytes, size_t lon
         return ZR_ERR_MEMORY;
     size_t run = run_bytes(arena, bytes);
     run = run < longest ? run : longest;
-    zr_arena_open(arena);
+    zr_arena_begin_driver_call(arena);
     while (bytes > created_bytes) {
         while (run > bytes - created_bytes)
             run /= 2;
@@ -79,7 +79,7 @@ static zr_result create_handles(struct zr_arena *arena, size_t bytes, size_t lon
         zr_handle_list_push(&created, handle);
         created_bytes += run;
     }
-    zr_arena_close(arena);
+    zr_arena_end_driver_call(arena);
     arena->backend_calls_count += calls_count;
     arena->reserved_bytes += created_bytes;
     if (result != ZR_OK) {
@@ -143,9 +143,9 @@ static zr_result finish_unmap(struct zr_arena *arena, struct unmapping *unmappin
     struct zr_bounds part = unmapping->part;
     struct zr_handle *handle;
     arena->backend_calls_count++;
-    zr_arena_open(arena);
+    zr_arena_begin_driver_call(arena);
     zr_result result = zr_backend_unmap(arena->range, part);
-    zr_arena_close(arena);
+    zr_arena_end_driver_call(arena);
     if (result != ZR_OK) {
         undo_unmap(arena, unmapping);
         return result;
@@ -171,8 +171,8 @@ struct want {
 
 /* Returns adjacent whole mappings at the high end of granules [first, end), up to the wanted bytes, all
  * notified or all not; empty: none. *rest gets the end of the part that is not searched yet. */
-static struct zr_bounds last_mappings(const struct zr_arena *arena, struct zr_stretch where, struct want want,
-                                      size_t *rest)
+static struct zr_bounds last_mappings(const struct zr_arena *arena, struct zr_granule_range where,
+                                      struct want want, size_t *rest)
 {
     size_t granule = arena->granule_bytes, at = where.end * granule, low = where.first * granule;
     size_t max_bytes = want.bytes;
@@ -205,8 +205,8 @@ static struct zr_bounds last_mappings(const struct zr_arena *arena, struct zr_st
 zr_result zr_unmap(struct zr_arena *arena, struct zr_bounds extent, size_t max_bytes,
                    struct zr_handle_list *list, size_t *bytes)
 {
-    struct zr_stretch where = {extent.offset_bytes >> arena->granule_shift,
-                               (extent.offset_bytes + extent.bytes) >> arena->granule_shift};
+    struct zr_granule_range where = {extent.offset_bytes >> arena->granule_shift,
+                                     (extent.offset_bytes + extent.bytes) >> arena->granule_shift};
     zr_result result = ZR_OK;
     *bytes = 0;
     while (result == ZR_OK && *bytes < max_bytes) {
@@ -252,7 +252,7 @@ static unsigned choose_in_free_extents(struct zr_arena *arena, struct want want,
     unsigned count = 0;
     for (struct zr_extent *gap = zr_space_next_free(arena, NULL);
          gap && chosen_bytes < want.bytes && count < max_count; gap = zr_space_next_free(arena, gap)) {
-        struct zr_stretch where = zr_free_extent_granules(arena, gap);
+        struct zr_granule_range where = zr_free_extent_granules(arena, gap);
         while (chosen_bytes < want.bytes && count < max_count && where.first < where.end) {
             where.end = zr_granules_last(arena->granules, where.first, where.end);
             if (where.end == where.first)
@@ -343,7 +343,7 @@ static size_t break_up(struct zr_arena *arena)
         return bytes;
     }
     for (struct zr_extent *gap = zr_space_next_free(arena, NULL); gap; gap = zr_space_next_free(arena, gap)) {
-        struct zr_stretch whole = zr_free_extent_granules(arena, gap);
+        struct zr_granule_range whole = zr_free_extent_granules(arena, gap);
         while ((whole.first = zr_granules_next(arena->granules, whole.first, whole.end, true)) < whole.end) {
             const struct zr_mapping *mapping = zr_range_mapping(arena->range, whole.first * granule);
             struct zr_bounds run = {mapping->offset_bytes, mapping->handle->bytes};
@@ -432,28 +432,28 @@ static zr_result gather(struct zr_arena *arena, struct want want, struct zr_hand
 /* ---- Mapping ------------------------------------------------------------------------------------------- */
 
 /* The addresses of the granules, as offsets. */
-static inline struct zr_bounds extent_of(const struct zr_arena *arena, struct zr_stretch where)
+static inline struct zr_bounds extent_of(const struct zr_arena *arena, struct zr_granule_range where)
 {
     return (struct zr_bounds){where.first * arena->granule_bytes,
                               (where.end - where.first) * arena->granule_bytes};
 }
 
 /* The next range of unmapped granules from `at` on; empty at the end. */
-static struct zr_stretch next_unmapped(const struct zr_arena *arena, size_t at, size_t end)
+static struct zr_granule_range next_unmapped(const struct zr_arena *arena, size_t at, size_t end)
 {
-    struct zr_stretch run;
+    struct zr_granule_range run;
     run.first = zr_granules_next(arena->granules, at, end, false);
     run.end = zr_granules_next(arena->granules, run.first, end, true);
     return run;
 }
 
 /* Maps handles from the list over the whole range and sets access. */
-static zr_result map_range(struct zr_arena *arena, struct zr_stretch run, struct zr_handle_list *list)
+static zr_result map_range(struct zr_arena *arena, struct zr_granule_range run, struct zr_handle_list *list)
 {
     struct zr_bounds extent = extent_of(arena, run);
     zr_result result = ZR_OK;
     size_t done = 0, calls_count = 0;
-    zr_arena_open(arena);
+    zr_arena_begin_driver_call(arena);
     while (done < extent.bytes && result == ZR_OK) {
         struct zr_handle *handle = list->first;
         calls_count++;
@@ -467,7 +467,7 @@ static zr_result map_range(struct zr_arena *arena, struct zr_stretch run, struct
         calls_count++;
         result = zr_backend_set_access(arena->range, extent);
     }
-    zr_arena_close(arena);
+    zr_arena_end_driver_call(arena);
     arena->backend_calls_count += calls_count;
     arena->mapped_bytes += done;
     zr_granules_set(arena->granules, run.first, run.first + (done >> arena->granule_shift), true);
@@ -479,7 +479,7 @@ static zr_result map_range(struct zr_arena *arena, struct zr_stretch run, struct
 }
 
 /* Unmaps what the failed request has mapped. *stuck gets what the driver refuses to unmap. */
-static void unmap_again(struct zr_arena *arena, struct zr_stretch where, struct zr_bounds *stuck)
+static void unmap_again(struct zr_arena *arena, struct zr_granule_range where, struct zr_bounds *stuck)
 {
     size_t granule = arena->granule_bytes;
     struct zr_handle_list list = {0};
@@ -499,8 +499,9 @@ static void unmap_again(struct zr_arena *arena, struct zr_stretch where, struct 
 zr_result zr_map(struct zr_arena *arena, struct zr_bounds extent, struct zr_bounds *stuck)
 {
     size_t granule = arena->granule_bytes;
-    struct zr_stretch where = {extent.offset_bytes >> arena->granule_shift,
-                               (extent.offset_bytes + extent.bytes + granule - 1) >> arena->granule_shift};
+    struct zr_granule_range where = {extent.offset_bytes >> arena->granule_shift,
+                                     (extent.offset_bytes + extent.bytes + granule - 1) >>
+                                         arena->granule_shift};
     struct zr_handle_list list = {0};
     zr_result result = ZR_OK;
     if (stuck)
@@ -511,11 +512,11 @@ zr_result zr_map(struct zr_arena *arena, struct zr_bounds extent, struct zr_boun
         zone++;
     if (where.end > zone->mapped_end)
         zone->mapped_end = where.end;
-    for (struct zr_stretch run = next_unmapped(arena, where.first, where.end);
+    for (struct zr_granule_range run = next_unmapped(arena, where.first, where.end);
          run.first < run.end && result == ZR_OK; run = next_unmapped(arena, run.end, where.end))
         result = gather(
             arena, (struct want){(run.end - run.first) * granule, (run.end - run.first) * granule}, &list);
-    for (struct zr_stretch run = next_unmapped(arena, where.first, where.end);
+    for (struct zr_granule_range run = next_unmapped(arena, where.first, where.end);
          run.first < run.end && result == ZR_OK; run = next_unmapped(arena, run.end, where.end))
         result = map_range(arena, run, &list);
     if (result == ZR_OK)
@@ -637,7 +638,7 @@ zr_result zr_release_all(struct zr_arena *arena)
                   zr_backend_synchronize(arena->backend) == ZR_OK;
     for (unsigned i = 0; i < ZR_ZONE_COUNT; i++) {
         const struct zr_zone *zone = &arena->zones[i];
-        struct zr_stretch run = {.end = zone->first_bytes / arena->granule_bytes};
+        struct zr_granule_range run = {.end = zone->first_bytes / arena->granule_bytes};
         for (;;) {
             run.first = zr_granules_next(arena->granules, run.end, zone->mapped_end, true);
             run.end = zr_granules_next(arena->granules, run.first, zone->mapped_end, false);

@@ -47,6 +47,6 @@ static inline bool zr_is_movable(const struct zr_mapping *mapping)
 void zr_handle_set_class(struct zr_arena *arena, struct zr_handle *handle,
                          enum zr_granule_class granule_class);
 /* Bytes of granules [first, end) whose class is not movable. */
-size_t zr_unmovable_bytes(const struct zr_arena *arena, struct zr_stretch where);
+size_t zr_unmovable_bytes(const struct zr_arena *arena, struct zr_granule_range where);
 
 #endif

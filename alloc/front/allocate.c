@@ -114,7 +114,7 @@ static inline struct zr_arena *enter(struct zr_arena *arena)
 {
     if (unlikely(arena->shared)) {
         struct zr_arena *own = zr_stripes_try(arena);
-        return likely(own != NULL) ? own : zr_stripes_take(arena);
+        return likely(own != NULL) ? own : zr_stripes_acquire(arena);
     }
     zr_lock_acquire(&arena->lock);
     return arena;
@@ -188,10 +188,10 @@ static __attribute__((noinline)) zr_result note_failure(struct zr_arena *arena, 
 static __attribute__((noinline)) void note_tag_limit(struct zr_arena *arena, const struct zr_request *request,
                                                      struct zr_need need)
 {
-    zr_arena_take(arena);
+    zr_arena_acquire(arena);
     struct zr_refusal refusal = zr_tag_limit_refusal(arena, request, need.bytes);
     zr_recorder_refused(arena, ZR_ERR_TAG_LIMIT, request, &refusal);
-    zr_arena_give(arena);
+    zr_arena_release(arena);
 }
 
 /* Slow path: acquires the supply lock and maps memory, or reports the earlier failure. Called with the lock,
@@ -200,7 +200,7 @@ static __attribute__((noinline)) zr_result grow(struct zr_arena *arena, const st
                                                 struct zr_need need, zr_result before, struct zr_extent **out)
 {
     zr_lock_release(&arena->lock);
-    zr_arena_take(arena);
+    zr_arena_acquire(arena);
     if (unlikely(arena->executor != NULL) && unlikely(arena->executor->gone))
         zr_executor_retire_gone(arena);
     zr_result result = likely(!arena->bounded) ? ZR_OK : zr_tag_limit_check(arena, request, need.bytes);
@@ -407,9 +407,9 @@ zr_result zr_arena_free(zr_arena *arena, void *address)
     bool gone = unlikely(arena->hooked) && arena->executor && arena->executor->gone;
     leave(arena);
     if (unlikely(gone)) {
-        zr_arena_take(arena);
+        zr_arena_acquire(arena);
         zr_executor_retire_gone(arena);
-        zr_arena_give(arena);
+        zr_arena_release(arena);
     }
     return result;
 }

@@ -154,7 +154,7 @@ unsigned zr_arena_add_stripe(struct zr_arena *first_stripe, unsigned count)
 {
     struct zr_arena *arena = NULL;
     unsigned made = 0;
-    zr_arenas_close();
+    zr_arenas_acquire();
     if (1 + atomic_load(&first_stripe->stripes_count) != count || first_stripe->unstriped ||
         first_stripe->no_more)
         goto unlock; /* another thread has added one */
@@ -176,7 +176,7 @@ unsigned zr_arena_add_stripe(struct zr_arena *first_stripe, unsigned count)
         first_stripe->no_more = true;
     }
 unlock:
-    zr_arenas_unlock();
+    zr_arenas_release();
     return made;
 }
 
@@ -184,7 +184,7 @@ static zr_result end_stripe(struct zr_arena *arena, size_t *leaked_bytes)
 {
     if (leaked_bytes)
         *leaked_bytes += arena->live_bytes;
-    zr_arena_take(arena); /* never released: the locks end with the arena */
+    zr_arena_acquire(arena); /* never released: the locks end with the arena */
     zr_result result = zr_release_all(arena);
     tear_down(arena);
     return result;
@@ -230,7 +230,7 @@ zr_backend *zr_arena_backend(const zr_arena *arena)
 
 static size_t trim_stripe(struct zr_arena *arena, size_t keep_bytes)
 {
-    zr_arena_take(arena);
+    zr_arena_acquire(arena);
     zr_arena_flush_size_cache(arena);
     if (arena->asynchronous)
         zr_streams_poll(arena);
@@ -241,7 +241,7 @@ static size_t trim_stripe(struct zr_arena *arena, size_t keep_bytes)
     size_t released = zr_trim(arena, keep_bytes);
     if (arena->check >= ZR_CHECK_ARENA)
         zr_assert(zr_check_arena(arena) == ZR_OK);
-    zr_arena_give(arena);
+    zr_arena_release(arena);
     return released;
 }
 
@@ -259,11 +259,11 @@ zr_result zr_arena_trim(zr_arena *arena, size_t keep_bytes, size_t *released_byt
 
 void zr_arena_commit_plan(zr_arena *arena)
 {
-    zr_arena_take(arena);
+    zr_arena_acquire(arena);
     zr_executor_commit(arena);
     if (arena->check >= ZR_CHECK_ARENA)
         zr_assert(zr_check_arena(arena) == ZR_OK);
-    zr_arena_give(arena);
+    zr_arena_release(arena);
 }
 
 /* ---- Search -------------------------------------------------------------------------------------------- */

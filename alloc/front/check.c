@@ -224,9 +224,9 @@ zr_result zr_arena_check(zr_arena *arena)
     unsigned count = 1 + atomic_load(&arena->stripes_count);
     for (unsigned i = 0; i < count && result == ZR_OK; i++) {
         struct zr_arena *stripe = i ? arena->stripes[i - 1] : arena;
-        zr_arena_take(stripe);
+        zr_arena_acquire(stripe);
         result = zr_check_arena(stripe);
-        zr_arena_give(stripe);
+        zr_arena_release(stripe);
     }
     return result;
 }

@@ -10,7 +10,7 @@
 zr_result zr_granules_take(struct zr_arena *arena, size_t bytes, struct zr_handle_list *out)
 {
     *out = (struct zr_handle_list){0};
-    zr_arena_take(arena);
+    zr_arena_acquire(arena);
     zr_result result = zr_granules_gather(arena, bytes, out);
     /* The last resorts are the same as for a block. */
     while (result == ZR_ERR_MEMORY && arena->asynchronous && zr_streams_wait(arena))
@@ -23,7 +23,7 @@ zr_result zr_granules_take(struct zr_arena *arena, size_t bytes, struct zr_handl
         arena->lent_bytes += bytes;
         zr_limit_note_peak(arena);
     }
-    zr_arena_give(arena);
+    zr_arena_release(arena);
     return result;
 }
 
@@ -42,12 +42,12 @@ size_t zr_granules_abandon(struct zr_arena *arena, struct zr_handle_list *list)
 {
     struct zr_handle *handle;
     size_t bytes = 0;
-    zr_arena_take(arena);
+    zr_arena_acquire(arena);
     while ((handle = zr_handle_list_pop(list))) {
         bytes += handle->bytes;
         arena->lent_bytes -= handle->bytes;
         zr_handle_destroy(arena, handle); /* the handle lives until its last mapping is unmapped */
     }
-    zr_arena_give(arena);
+    zr_arena_release(arena);
     return bytes;
 }

@@ -98,7 +98,7 @@ static void set_notified(struct zr_arena *arena, struct zr_bounds run, bool noti
 
 /* ---- For the arena; lock: the stripe's ----------------------------------------------------------------- */
 
-static zr_result notify(struct zr_arena *arena, struct zr_stretch where)
+static zr_result notify(struct zr_arena *arena, struct zr_granule_range where)
 {
     zr_result result = ZR_OK;
     struct zr_bounds run;
@@ -157,17 +157,17 @@ static unsigned lock_stripes(struct zr_arena *first_stripe)
 {
     zr_arena_hold_unstriped(first_stripe, 1);
     unsigned count = atomic_load_explicit(&first_stripe->stripes_count, memory_order_acquire);
-    zr_arena_take(first_stripe);
+    zr_arena_acquire(first_stripe);
     for (unsigned i = 0; i < count; i++)
-        zr_arena_take(first_stripe->stripes[i]);
+        zr_arena_acquire(first_stripe->stripes[i]);
     return count;
 }
 
 static void unlock_stripes(struct zr_arena *first_stripe, unsigned count)
 {
     for (unsigned i = count; i-- > 0;)
-        zr_arena_give(first_stripe->stripes[i]);
-    zr_arena_give(first_stripe);
+        zr_arena_release(first_stripe->stripes[i]);
+    zr_arena_release(first_stripe);
     zr_arena_hold_unstriped(first_stripe, -1);
 }
 

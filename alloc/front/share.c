@@ -59,7 +59,7 @@ zr_result zr_block_segments(zr_arena *arena, const void *block, bool exports, st
     arena = zr_arena_stripe_of(arena, block);
     size_t offset = (size_t)((const char *)block - arena->base);
     struct zr_extent *extent = NULL;
-    zr_arena_take(arena);
+    zr_arena_acquire(arena);
     if (offset < arena->range->bytes && offset % ZR_UNIT_BYTES == 0)
         extent = zr_block_exact(arena, offset, &freed);
     zr_result result;
@@ -71,7 +71,7 @@ zr_result zr_block_segments(zr_arena *arena, const void *block, bool exports, st
     } else {
         result = zr_fail(ZR_ERR_FOREIGN, "no block of arena \"%s\" begins at %p", arena->name, block);
     }
-    zr_arena_give(arena);
+    zr_arena_release(arena);
     return result;
 }
 
@@ -89,7 +89,7 @@ zr_result zr_block_export_end(zr_arena *arena, const void *block)
     arena = zr_arena_stripe_of(arena, block);
     size_t offset = (size_t)((const char *)block - arena->base);
     const struct zr_extent *extent = NULL;
-    zr_arena_take(arena);
+    zr_arena_acquire(arena);
     if (offset < arena->range->bytes && offset % ZR_UNIT_BYTES == 0)
         extent = zr_block_exact(arena, offset, &freed);
     for (size_t at = offset; extent && at < zr_extent_end(extent);) {
@@ -97,7 +97,7 @@ zr_result zr_block_export_end(zr_arena *arena, const void *block)
         zr_backend_export_end(arena->backend, mapping->handle);
         at = mapping->offset_bytes + mapping->handle->bytes;
     }
-    zr_arena_give(arena);
+    zr_arena_release(arena);
     return extent ? ZR_OK
                   : zr_fail(ZR_ERR_FOREIGN, "no block of arena \"%s\" begins at %p", arena->name, block);
 }

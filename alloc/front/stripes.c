@@ -50,7 +50,7 @@ static inline unsigned own_stripe_index(struct zr_arena *first_stripe, unsigned 
     return zr_own_stripe.number <= count ? zr_own_stripe.number - 1 : (zr_own_stripe.number - 1) % count;
 }
 
-struct zr_arena *zr_stripes_take(struct zr_arena *first_stripe)
+struct zr_arena *zr_stripes_acquire(struct zr_arena *first_stripe)
 {
     unsigned count = 1 + atomic_load_explicit(&first_stripe->stripes_count, memory_order_acquire);
     bool striped = atomic_load_explicit(&first_stripe->unstriped, memory_order_relaxed) == 0;
@@ -80,12 +80,12 @@ size_t zr_stripes_trim(struct zr_arena *arena)
         struct zr_arena *other = stripe_in(first_stripe, i);
         if (other == arena)
             continue;
-        zr_arena_take(other);
+        zr_arena_acquire(other);
         zr_arena_flush_size_cache(other);
         if (other->asynchronous)
             zr_streams_poll(other);
         released += zr_trim(other, 0);
-        zr_arena_give(other);
+        zr_arena_release(other);
     }
     return released;
 }
@@ -102,22 +102,22 @@ bool zr_stripes_fetch(struct zr_arena *arena, size_t bytes)
     size_t wanted = zr_round_up(bytes, granule) + granule;
     size_t idle = arena->granule_cache.bytes + zr_space_idle_bytes(arena);
     wanted = wanted > idle + granule ? wanted - idle : granule;
-    zr_arena_give(arena);
+    zr_arena_release(arena);
     for (unsigned i = 0; got < wanted && i < 2 * count; i++) {
         struct zr_arena *other = stripe_in(first_stripe, i % count);
         bool wait = i >= count; /* second round: no stripe had idle memory */
         if (other == arena || (wait && (got > 0 || !other->asynchronous)))
             continue;
-        zr_arena_take(other);
+        zr_arena_acquire(other);
         zr_arena_flush_size_cache(other);
         if (other->asynchronous)
             zr_streams_poll(other);
         do
             got += zr_idle_take(other, wanted - got, &list);
         while (wait && got == 0 && zr_streams_wait(other));
-        zr_arena_give(other);
+        zr_arena_release(other);
     }
-    zr_arena_take(arena);
+    zr_arena_acquire(arena);
     zr_idle_add(arena, &list);
     return got > 0;
 }

@@ -13,9 +13,9 @@ struct zr_thread_stripe {
 };
 extern __thread struct zr_thread_stripe zr_own_stripe __attribute__((tls_model("initial-exec")));
 /* The stripe that serves the calling thread, with its lock acquired. */
-struct zr_arena *zr_stripes_take(struct zr_arena *first_stripe);
-/* The inlined common case of zr_stripes_take(). NULL: the thread has no stripe yet, or another thread holds
- * its lock. */
+struct zr_arena *zr_stripes_acquire(struct zr_arena *first_stripe);
+/* The inlined common case of zr_stripes_acquire(). NULL: the thread has no stripe yet, or another thread
+ * holds its lock. */
 static inline struct zr_arena *zr_stripes_try(struct zr_arena *first_stripe)
 {
     unsigned index = zr_own_stripe.number - 1;

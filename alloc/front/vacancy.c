@@ -43,7 +43,7 @@ bool zr_vacancy_find(zr_arena *arena, const zr_tag *order, unsigned order_count,
                      const char *from, struct zr_vacancy *out)
 {
     bool found = false;
-    zr_arena_take(arena);
+    zr_arena_acquire(arena);
     const struct zr_extent *extent = arena->first;
     size_t at = from ? (size_t)(from - arena->base) >> arena->granule_shift : 0;
     size_t end = arena->range_bytes >> arena->granule_shift;
@@ -56,7 +56,7 @@ bool zr_vacancy_find(zr_arena *arena, const zr_tag *order, unsigned order_count,
         *out = (struct zr_vacancy){arena->base + part.offset_bytes, part.bytes};
         at = (part.offset_bytes + part.bytes) >> arena->granule_shift;
     }
-    zr_arena_give(arena);
+    zr_arena_release(arena);
     return found;
 }
 

@@ -324,7 +324,7 @@ static bool clear_of_overdue(const struct zr_arena *arena, const struct zr_execu
 /* Maps the unmapped granules under the step's place. False: mapping failed. */
 static bool map_slot(struct zr_arena *arena, struct zr_plan_slot *slot)
 {
-    struct zr_stretch under = zr_granules_under(arena, &slot->extent);
+    struct zr_granule_range under = zr_granules_under(arena, &slot->extent);
     struct zr_bounds extent = {under.first * arena->granule_bytes,
                                (under.end - under.first) * arena->granule_bytes};
     if (arena->executor->retired && !zr_granules_all_mapped(arena->granules, under.first, under.end))

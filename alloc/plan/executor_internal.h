@@ -331,7 +331,7 @@ zr_result zr_pages_map(struct zr_arena *arena, const struct zr_plan_slot *slot);
 size_t zr_pages_mark_busy(const struct zr_arena *arena, struct zr_executor_plan *plan);
 /* Unmaps granules of the region. Pages without another mapping go to the cache; their bytes are added to
  * *bytes. */
-zr_result zr_pages_unmap(struct zr_arena *arena, struct zr_executor_plan *plan, struct zr_stretch where,
+zr_result zr_pages_unmap(struct zr_arena *arena, struct zr_executor_plan *plan, struct zr_granule_range where,
                          size_t *bytes);
 /* Unmaps the whole region, before it becomes free space. False: some granules stay mapped, so the region
  * cannot be released. */
@@ -345,7 +345,8 @@ uint32_t zr_executor_ngram(const uint32_t *hashes);
 void zr_executor_begin_pass(struct zr_arena *arena);
 /* Moves granules in `where` that the driver kept without access into the cache. False: the driver still keeps
  * some, and no step may use them. */
-bool zr_executor_collect(struct zr_arena *arena, struct zr_executor_plan *plan, struct zr_stretch where);
+bool zr_executor_collect(struct zr_arena *arena, struct zr_executor_plan *plan,
+                         struct zr_granule_range where);
 /* Waits for the work that the plan's streams were given before the call. False: waiting failed, and memory
  * freed in the region may still be in use. */
 bool zr_executor_wait(struct zr_arena *arena, const struct zr_executor_plan *plan);
@@ -361,11 +362,11 @@ void zr_executor_retire(struct zr_arena *arena, struct zr_executor_plan *plan);
 void zr_executor_allow(struct zr_arena *arena, size_t bytes);
 
 /* The granules under an extent. */
-static inline struct zr_stretch zr_granules_under(const struct zr_arena *arena,
-                                                  const struct zr_extent *extent)
+static inline struct zr_granule_range zr_granules_under(const struct zr_arena *arena,
+                                                        const struct zr_extent *extent)
 {
-    return (struct zr_stretch){extent->offset_bytes / arena->granule_bytes,
-                               (zr_extent_end(extent) - 1) / arena->granule_bytes + 1};
+    return (struct zr_granule_range){extent->offset_bytes / arena->granule_bytes,
+                                     (zr_extent_end(extent) - 1) / arena->granule_bytes + 1};
 }
 
 #endif

@@ -10,15 +10,15 @@
 
 /* ---- What regions can spare ---------------------------------------------------------------------------- */
 
-static struct zr_stretch region_of(const struct zr_arena *arena, const struct zr_executor_plan *plan)
+static struct zr_granule_range region_of(const struct zr_arena *arena, const struct zr_executor_plan *plan)
 {
-    return (struct zr_stretch){plan->region->offset_bytes / arena->granule_bytes,
-                               zr_extent_end(plan->region) / arena->granule_bytes};
+    return (struct zr_granule_range){plan->region->offset_bytes / arena->granule_bytes,
+                                     zr_extent_end(plan->region) / arena->granule_bytes};
 }
 
 /* The next mapping in `where` that the callbacks were never notified of, so that no step can use it. NULL:
  * none. */
-static const struct zr_mapping *next_incomplete(const struct zr_arena *arena, struct zr_stretch where)
+static const struct zr_mapping *next_incomplete(const struct zr_arena *arena, struct zr_granule_range where)
 {
     size_t at = where.first;
     while ((at = zr_granules_next(arena->granules, at, where.end, true)) < where.end) {
@@ -30,13 +30,13 @@ static const struct zr_mapping *next_incomplete(const struct zr_arena *arena, st
     return NULL;
 }
 
-static struct zr_stretch granules_of(const struct zr_arena *arena, const struct zr_mapping *mapping)
+static struct zr_granule_range granules_of(const struct zr_arena *arena, const struct zr_mapping *mapping)
 {
     size_t first = mapping->offset_bytes / arena->granule_bytes;
-    return (struct zr_stretch){first, first + mapping->handle->bytes / arena->granule_bytes};
+    return (struct zr_granule_range){first, first + mapping->handle->bytes / arena->granule_bytes};
 }
 
-bool zr_executor_collect(struct zr_arena *arena, struct zr_executor_plan *plan, struct zr_stretch where)
+bool zr_executor_collect(struct zr_arena *arena, struct zr_executor_plan *plan, struct zr_granule_range where)
 {
     const struct zr_mapping *incomplete;
     struct zr_handle_list list = {0};
@@ -75,17 +75,17 @@ static void mark_busy(const struct zr_arena *arena, struct zr_executor_plan *pla
         zr_pages_mark_busy(arena, plan);
         return;
     }
-    struct zr_stretch region = region_of(arena, plan);
+    struct zr_granule_range region = region_of(arena, plan);
     size_t first = region.first, count = region.end - region.first;
     memset(plan->busy, 0, (count + 63) / 64 * sizeof *plan->busy);
     for (size_t i = zr_executor_live_from(plan, 0); i < plan->slots_count;
          i = zr_executor_live_from(plan, i + 1)) {
-        struct zr_stretch under = zr_granules_under(arena, &plan->slots[i].extent);
+        struct zr_granule_range under = zr_granules_under(arena, &plan->slots[i].extent);
         zr_granules_set(plan->busy, under.first - first, under.end - first, true);
     }
     const struct zr_mapping *incomplete;
     while (plan->must_remap && (incomplete = next_incomplete(arena, region))) {
-        struct zr_stretch under = granules_of(arena, incomplete);
+        struct zr_granule_range under = granules_of(arena, incomplete);
         zr_granules_set(plan->busy, under.first - first, under.end - first, true);
         region.first = under.end;
     }
@@ -98,12 +98,12 @@ static void mark_busy(const struct zr_arena *arena, struct zr_executor_plan *pla
 }
 
 /* The next range of mapped granules that no block touches, from granule `at` on; empty at the end. */
-static struct zr_stretch next_idle(const struct zr_arena *arena, const struct zr_executor_plan *plan,
-                                   size_t at)
+static struct zr_granule_range next_idle(const struct zr_arena *arena, const struct zr_executor_plan *plan,
+                                         size_t at)
 {
     size_t first = plan->region->offset_bytes / arena->granule_bytes,
            end = zr_extent_end(plan->region) / arena->granule_bytes;
-    struct zr_stretch idle = {at, at};
+    struct zr_granule_range idle = {at, at};
     while (idle.first < end) {
         idle.first = zr_granules_next(arena->granules, idle.first, end, true);
         size_t mapped_end = zr_granules_next(arena->granules, idle.first, end, false);
@@ -113,7 +113,7 @@ static struct zr_stretch next_idle(const struct zr_arena *arena, const struct zr
             return idle;
         idle.first = mapped_end;
     }
-    return (struct zr_stretch){end, end};
+    return (struct zr_granule_range){end, end};
 }
 
 /* Whether a step's stream belongs to another device, whose work synchronizing this device does not wait for.
@@ -138,12 +138,12 @@ bool zr_executor_wait(struct zr_arena *arena, const struct zr_executor_plan *pla
     if (count > ZR_EXECUTOR_STREAMS)
         return !used_elsewhere(arena, plan) && zr_backend_synchronize(arena->backend) == ZR_OK;
     arena->backend_calls_count += count;
-    zr_arena_open(arena);
+    zr_arena_begin_driver_call(arena);
     for (size_t i = 0; i < count; i++)
         recorded[i] = zr_backend_event_record(arena->backend, plan->streams[i], &points[i]) == ZR_OK;
     for (size_t i = 0; i < count; i++)
         recorded[i] = recorded[i] && zr_backend_event_wait(arena->backend, &points[i]) == ZR_OK;
-    zr_arena_close(arena);
+    zr_arena_end_driver_call(arena);
     for (size_t i = 0; i < count && all; i++)
         all = recorded[i] || zr_arena_stream_wait(arena, plan->streams[i]) == ZR_OK;
     return all;
@@ -154,7 +154,7 @@ size_t zr_executor_give_back_of(struct zr_arena *arena, struct zr_executor_plan 
     struct zr_handle_list list = {0};
     struct zr_handle *handle;
     size_t all_bytes = 0, granule = arena->granule_bytes;
-    struct zr_stretch idle = {0, plan->region->offset_bytes / granule};
+    struct zr_granule_range idle = {0, plan->region->offset_bytes / granule};
     if (plan->must_remap)
         zr_executor_collect(arena, plan, region_of(arena, plan));
     mark_busy(arena, plan);
@@ -223,7 +223,7 @@ void zr_executor_allow(struct zr_arena *arena, size_t bytes)
 
 static size_t idle_bytes_of(const struct zr_arena *arena, struct zr_executor_plan *plan)
 {
-    struct zr_stretch idle = {0, plan->region->offset_bytes / arena->granule_bytes};
+    struct zr_granule_range idle = {0, plan->region->offset_bytes / arena->granule_bytes};
     size_t count = 0;
     if (plan->pages_count > 0)
         return zr_pages_mark_busy(arena, plan);

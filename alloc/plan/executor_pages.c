@@ -38,7 +38,7 @@ static inline uint32_t page_at(const struct zr_arena *arena, const struct zr_exe
 
 void zr_pages_count_overdue(const struct zr_arena *arena, const struct zr_plan_slot *slot, bool overdue)
 {
-    struct zr_stretch under = zr_granules_under(arena, &slot->extent);
+    struct zr_granule_range under = zr_granules_under(arena, &slot->extent);
     for (size_t at = under.first; at < under.end; at++)
         slot->plan->overdue_counts[page_at(arena, slot->plan, at)] += overdue ? 1u : UINT32_MAX;
 }
@@ -51,7 +51,7 @@ static uint32_t beside_count(const struct zr_arena *arena, const struct zr_execu
     uint32_t count = 0;
     for (const struct zr_plan_slot *overdue = sequence->overdue; overdue;
          overdue = (const struct zr_plan_slot *)overdue->extent.next) {
-        struct zr_stretch under = zr_granules_under(arena, &overdue->extent);
+        struct zr_granule_range under = zr_granules_under(arena, &overdue->extent);
         count += under.first <= granule && granule < under.end;
     }
     return count;
@@ -60,7 +60,7 @@ static uint32_t beside_count(const struct zr_arena *arena, const struct zr_execu
 bool zr_pages_clear_of_overdue(const struct zr_arena *arena, const struct zr_executor_sequence *sequence,
                                const struct zr_plan_slot *slot)
 {
-    struct zr_stretch under = zr_granules_under(arena, &slot->extent);
+    struct zr_granule_range under = zr_granules_under(arena, &slot->extent);
     for (size_t at = under.first; at < under.end; at++) {
         uint32_t count = slot->plan->overdue_counts[page_at(arena, slot->plan, at)];
         if (count > 0 && count > beside_count(arena, sequence, at))
@@ -120,10 +120,10 @@ static zr_result map_page(struct zr_arena *arena, struct zr_executor_plan *plan,
 
 /* Gives access to granules that were not notified, range by range, and notifies the callbacks: granules that
  * this request mapped, and granules that an earlier failed request left. */
-static zr_result open_pages(struct zr_arena *arena, struct zr_stretch under)
+static zr_result open_pages(struct zr_arena *arena, struct zr_granule_range under)
 {
     size_t granule = arena->granule_bytes;
-    struct zr_stretch run = under;
+    struct zr_granule_range run = under;
     zr_result result = ZR_OK;
     for (; run.first < under.end && result == ZR_OK; run.first = run.end + 1) {
         for (run.end = run.first; run.end < under.end; run.end++) {
@@ -163,7 +163,7 @@ static void unmap_again(struct zr_arena *arena, struct zr_executor_plan *plan, s
 
 /* The number of pages under the granules that have no memory. No page occurs twice there. */
 static size_t count_missing(const struct zr_arena *arena, const struct zr_executor_plan *plan,
-                            struct zr_stretch under)
+                            struct zr_granule_range under)
 {
     size_t count = 0;
     for (size_t at = under.first; at < under.end; at++)
@@ -174,7 +174,7 @@ static size_t count_missing(const struct zr_arena *arena, const struct zr_execut
 zr_result zr_pages_map(struct zr_arena *arena, const struct zr_plan_slot *slot)
 {
     struct zr_executor_plan *plan = slot->plan;
-    struct zr_stretch under = zr_granules_under(arena, &slot->extent);
+    struct zr_granule_range under = zr_granules_under(arena, &slot->extent);
     struct zr_handle_list list = {0};
     size_t first = region_first(arena, plan), at = under.first;
     while (at < under.end && is_ready(arena, at))
@@ -219,7 +219,7 @@ size_t zr_pages_mark_busy(const struct zr_arena *arena, struct zr_executor_plan 
     memset(plan->busy, 0, (count + 63) / 64 * sizeof *plan->busy);
     for (size_t i = zr_executor_live_from(plan, 0); i < plan->slots_count;
          i = zr_executor_live_from(plan, i + 1)) {
-        struct zr_stretch under = zr_granules_under(arena, &plan->slots[i].extent);
+        struct zr_granule_range under = zr_granules_under(arena, &plan->slots[i].extent);
         for (size_t at = under.first; at < under.end; at++) {
             uint32_t page = page_at(arena, plan, at);
             plan->busy_pages[page / 64] |= UINT64_C(1) << (page % 64);
@@ -237,8 +237,8 @@ size_t zr_pages_mark_busy(const struct zr_arena *arena, struct zr_executor_plan 
 }
 
 /* Unmaps granules of which all or none are notified. */
-static zr_result unmap_alike(struct zr_arena *arena, struct zr_executor_plan *plan, struct zr_stretch where,
-                             bool notified, size_t *bytes)
+static zr_result unmap_alike(struct zr_arena *arena, struct zr_executor_plan *plan,
+                             struct zr_granule_range where, bool notified, size_t *bytes)
 {
     struct zr_bounds extent = {where.first * arena->granule_bytes,
                                (where.end - where.first) * arena->granule_bytes};
@@ -268,11 +268,12 @@ static zr_result unmap_alike(struct zr_arena *arena, struct zr_executor_plan *pl
     return ZR_OK;
 }
 
-zr_result zr_pages_unmap(struct zr_arena *arena, struct zr_executor_plan *plan, struct zr_stretch where,
+zr_result zr_pages_unmap(struct zr_arena *arena, struct zr_executor_plan *plan, struct zr_granule_range where,
                          size_t *bytes)
 {
     zr_result result = ZR_OK;
-    for (struct zr_stretch part = where; part.first < where.end && result == ZR_OK; part.first = part.end) {
+    for (struct zr_granule_range part = where; part.first < where.end && result == ZR_OK;
+         part.first = part.end) {
         bool notified = is_ready(arena, part.first);
         for (part.end = part.first + 1; part.end < where.end; part.end++)
             if (is_ready(arena, part.end) != notified)
@@ -284,7 +285,7 @@ zr_result zr_pages_unmap(struct zr_arena *arena, struct zr_executor_plan *plan, 
 
 bool zr_pages_leave(struct zr_arena *arena, struct zr_executor_plan *plan)
 {
-    struct zr_stretch run = {.end = region_first(arena, plan)};
+    struct zr_granule_range run = {.end = region_first(arena, plan)};
     size_t end = zr_extent_end(plan->region) / arena->granule_bytes, bytes = 0;
     bool all = true;
     for (;;) {
@@ -307,7 +308,7 @@ bool zr_pages_are_good(const struct zr_arena *arena, const struct zr_executor_pl
     for (size_t i = 0; i < plan->slots_count && good; i++) {
         if (!plan->slots[i].placed)
             continue;
-        struct zr_stretch under = zr_granules_under(arena, &plan->slots[i].extent);
+        struct zr_granule_range under = zr_granules_under(arena, &plan->slots[i].extent);
         for (size_t at = under.first; at < under.end; at++) {
             uint32_t *seen = &plan->overdue_counts[page_at(arena, plan, at)];
             good &= *seen != (uint32_t)i + 1;
@@ -345,7 +346,7 @@ zr_result zr_pages_check(const struct zr_arena *arena, const struct zr_executor_
     for (size_t i = 0; i < plan->slots_count; i++) {
         if (!plan->slots[i].placed || !zr_slot_live(plan, &plan->slots[i]))
             continue;
-        struct zr_stretch under = zr_granules_under(arena, &plan->slots[i].extent);
+        struct zr_granule_range under = zr_granules_under(arena, &plan->slots[i].extent);
         for (size_t at = under.first; at < under.end; at++)
             if (!is_ready(arena, at))
                 return zr_fail(ZR_ERR_CORRUPT, "the planned block of step %zu lies on a page without access",

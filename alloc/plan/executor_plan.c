@@ -358,11 +358,11 @@ static void set_cursors(struct zr_executor_plan *made, const struct zr_plan *pla
 static zr_result reserve(struct zr_arena *arena, struct zr_executor_plan *made, const struct zr_plan *plan)
 {
     size_t bytes = zr_round_up(plan->region_bytes, arena->granule_bytes);
-    zr_arena_take(arena);
+    zr_arena_acquire(arena);
     zr_result result = plan->begin             ? zr_region_reserve_unused(arena, bytes, &made->region)
                        : made->pages_count > 0 ? zr_region_reserve_clear(arena, bytes, &made->region)
                                                : zr_region_reserve(arena, bytes, &made->region);
-    zr_arena_give(arena);
+    zr_arena_release(arena);
     if (result != ZR_OK)
         return result;
     for (size_t i = 0; i < made->slots_count; i++)
@@ -438,14 +438,14 @@ zr_result zr_arena_install_plan(zr_arena *arena, const struct zr_plan *plan)
     if (result == ZR_OK && made)
         result = reserve(arena, made, plan);
     if (result == ZR_OK || (made && made->region)) {
-        zr_arena_take(arena);
+        zr_arena_acquire(arena);
         if (result == ZR_OK)
             result = put_in_force(arena, made, plan);
         if (result != ZR_OK)
             zr_region_release(arena, made->region);
         dead = arena->executor->dead;
         arena->executor->dead = NULL;
-        zr_arena_give(arena);
+        zr_arena_release(arena);
         free_dead(dead);
     }
     if (result != ZR_OK && made)
@@ -630,7 +630,7 @@ static zr_result check_one(struct zr_arena *arena, const struct zr_executor_plan
             return zr_fail(ZR_ERR_CORRUPT, "step %zu lies outside its region", i);
         if (!slot->placed || (!live && zr_step_of(slot)->seen_epoch != plan->epoch))
             continue;
-        struct zr_stretch under = zr_granules_under(arena, &slot->extent);
+        struct zr_granule_range under = zr_granules_under(arena, &slot->extent);
         if (!zr_granules_all_mapped(arena->granules, under.first, under.end))
             return zr_fail(ZR_ERR_CORRUPT, "step %zu is marked as mapped and is not mapped", i);
         for (size_t at = under.first; plan->must_remap && at < under.end; at++)

@@ -63,9 +63,9 @@ static void release_addresses(zr_arena *arena, struct zr_span span, size_t keep_
         }
         munmap(block, bytes);
         zr_large_free_marks(block, bytes);
-        zr_arena_take(arena);
+        zr_arena_acquire(arena);
         zr_recorder_end(arena); /* later reports must not count the released addresses */
-        zr_arena_give(arena);
+        zr_arena_release(arena);
     }
 }
 

@@ -131,7 +131,7 @@ static void read_device(struct zr_arena *arena, struct zr_published_arena *out)
 static unsigned copy_arenas(struct zr_published *shown, enum zr_refresh what)
 {
     unsigned count = 0;
-    zr_arenas_close();
+    zr_arenas_acquire();
     for (struct zr_arena *arena = NULL; (arena = zr_arenas_next(arena)); count++) {
         if (count >= ZR_PUBLISHED_ARENAS)
             continue;
@@ -150,7 +150,7 @@ static unsigned copy_arenas(struct zr_published *shown, enum zr_refresh what)
         if (what >= ZR_REFRESH_DEVICES)
             read_device(arena, slot);
     }
-    zr_arenas_unlock();
+    zr_arenas_release();
     return count;
 }
 

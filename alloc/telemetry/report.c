@@ -77,7 +77,7 @@ static void survey_run(const struct zr_arena *arena, const struct zr_extent *gap
     out->free_bytes += run.bytes;
     if (run.bytes > out->largest_bytes)
         out->largest_bytes = run.bytes;
-    struct zr_stretch inner = {zr_round_up(low, granule) / granule, high / granule};
+    struct zr_granule_range inner = {zr_round_up(low, granule) / granule, high / granule};
     size_t unmovable_bytes = inner.first < inner.end ? zr_unmovable_bytes(arena, inner) : 0;
     out->unmovable_bytes += unmovable_bytes;
     if (unmovable_bytes > 0)
@@ -136,16 +136,16 @@ static void survey_all(struct zr_arena *arena, struct survey *out)
     if (stripes == 0)
         return;
     size_t addresses_bytes = out->addresses_bytes;
-    zr_arena_give(arena);
+    zr_arena_release(arena);
     for (unsigned i = 0; i <= stripes; i++) {
         struct zr_arena *other = i < stripes ? first_stripe->stripes[i] : first_stripe;
         if (other == arena)
             continue;
-        zr_arena_take(other);
+        zr_arena_acquire(other);
         survey_stripe(other, out);
-        zr_arena_give(other);
+        zr_arena_release(other);
     }
-    zr_arena_take(arena);
+    zr_arena_acquire(arena);
     out->addresses_bytes = addresses_bytes;
 }
 

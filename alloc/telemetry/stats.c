@@ -70,9 +70,9 @@ static void add_stripes(struct zr_arena *first_stripe, struct zr_arena_stats *ou
     unsigned count = atomic_load_explicit(&first_stripe->stripes_count, memory_order_acquire);
     for (unsigned i = 0; i < count; i++) {
         struct zr_arena_stats one;
-        zr_arena_take(first_stripe->stripes[i]);
+        zr_arena_acquire(first_stripe->stripes[i]);
         zr_stats_fill(first_stripe->stripes[i], &one);
-        zr_arena_give(first_stripe->stripes[i]);
+        zr_arena_release(first_stripe->stripes[i]);
         add_stats(out, &one);
     }
     if (count == 0)
@@ -87,9 +87,9 @@ zr_result zr_stats_of(zr_arena *arena, struct zr_arena_stats *out)
 {
     if (!arena || !out)
         return zr_fail(ZR_ERR_INVALID, "zr_arena_get_stats: arena or out is NULL");
-    zr_arena_take(arena);
+    zr_arena_acquire(arena);
     zr_stats_fill(arena, out);
-    zr_arena_give(arena);
+    zr_arena_release(arena);
     add_stripes(arena, out);
     return ZR_OK;
 }
@@ -176,13 +176,13 @@ static bool numbered_arena(const char *name, uint64_t *out)
         number = number * 10 + (unsigned)(name[digits] - '0');
     if (digits == 0 || name[digits] != '.')
         return false;
-    struct zr_arena *arena = zr_arenas_lock(number);
+    struct zr_arena *arena = zr_arenas_acquire_arena(number);
     if (!arena)
         return false;
     zr_stats_fill(arena, &stats);
-    zr_arena_give(arena);
+    zr_arena_release(arena);
     add_stripes(arena, &stats);
-    zr_arenas_unlock();
+    zr_arenas_release();
     return arena_number(&stats, name + digits + 1, out);
 }
 

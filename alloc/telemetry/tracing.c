@@ -88,11 +88,11 @@ zr_result zr_trace_start(zr_arena *arena, const char *path)
             "arena '%s' already has several stripes: start its trace before threads allocate, or create it with threads 1",
             arena->name);
     }
-    zr_arena_take(arena);
+    zr_arena_acquire(arena);
     if (arena->trace_is_foreign) /* the program's trace has precedence */
         foreign = detach(arena);
     result = start(arena, path, false);
-    zr_arena_give(arena);
+    zr_arena_release(arena);
     if (result != ZR_OK)
         zr_arena_hold_unstriped(arena, -1);
     if (foreign) {
@@ -116,9 +116,9 @@ zr_result zr_trace_stop(zr_arena *arena)
 {
     if (!arena)
         return zr_fail(ZR_ERR_INVALID, "zr_trace_stop: arena is NULL");
-    zr_arena_take(arena);
+    zr_arena_acquire(arena);
     struct zr_trace *trace = arena->trace_is_foreign ? NULL : detach(arena);
-    zr_arena_give(arena);
+    zr_arena_release(arena);
     if (!trace)
         return zr_fail(ZR_ERR_INVALID, "arena '%s' has no trace", arena->name);
     zr_arena_hold_unstriped(arena, -1);
@@ -129,7 +129,7 @@ zr_result zr_trace_stop(zr_arena *arena)
 
 static struct zr_arena *lock_numbered(unsigned number)
 {
-    struct zr_arena *arena = zr_arenas_lock(number);
+    struct zr_arena *arena = zr_arenas_acquire_arena(number);
     if (!arena)
         zr_fail(ZR_ERR_INVALID, "this process has no arena %u", number);
     return arena;
@@ -137,8 +137,8 @@ static struct zr_arena *lock_numbered(unsigned number)
 
 static void unlock_numbered(struct zr_arena *arena)
 {
-    zr_arena_give(arena);
-    zr_arenas_unlock();
+    zr_arena_release(arena);
+    zr_arenas_release();
 }
 
 zr_result zr_trace_start_foreign(unsigned number, const char *path)
@@ -163,14 +163,14 @@ zr_result zr_trace_start_foreign(unsigned number, const char *path)
 static bool has_foreign_trace(void)
 {
     bool found = false;
-    zr_arenas_close();
+    zr_arenas_acquire();
     for (struct zr_arena *arena = NULL; !found && (arena = zr_arenas_next(arena));) {
         bool locked = zr_lock_acquire_within(&arena->lock, 100000000);
         found = !locked || arena->trace_is_foreign;
         if (locked)
             zr_lock_release(&arena->lock);
     }
-    zr_arenas_unlock();
+    zr_arenas_release();
     return found;
 }
 
@@ -207,7 +207,7 @@ bool zr_arenas_set_stacks(uint32_t every)
 {
     bool all = true;
     zr_stacks_set(every);
-    zr_arenas_close();
+    zr_arenas_acquire();
     for (struct zr_arena *arena = NULL; (arena = zr_arenas_next(arena));) {
         unsigned count = atomic_load_explicit(&arena->stripes_count, memory_order_acquire);
         for (unsigned i = 0; i <= count; i++) {
@@ -220,21 +220,21 @@ bool zr_arenas_set_stacks(uint32_t every)
             all = all && locked;
         }
     }
-    zr_arenas_unlock();
+    zr_arenas_release();
     return all;
 }
 
 unsigned zr_trace_mark_all(const char *label)
 {
     unsigned count = 0;
-    zr_arenas_close();
+    zr_arenas_acquire();
     for (struct zr_arena *arena = NULL; (arena = zr_arenas_next(arena));)
         if (zr_lock_acquire_within(&arena->lock, 100000000)) {
             count += arena->trace != NULL;
             zr_trace_event(arena->trace, mark, label);
             zr_lock_release(&arena->lock);
         }
-    zr_arenas_unlock();
+    zr_arenas_release();
     return count;
 }
 

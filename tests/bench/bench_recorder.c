@@ -36,13 +36,13 @@ static double processor_ns(void)
 /* The ring is hidden, or there again without what it had. */
 static void set_recorder(const struct zr_recorder *ring, bool on)
 {
-    zr_arena_take(arena);
+    zr_arena_acquire(arena);
     struct zr_recorder *recorder = &arena->recorder;
     uint64_t count = zr_recorder_count(recorder);
     recorder->events = recorder->next = recorder->stop = on ? ring->events : NULL;
     recorder->stop_count = recorder->first = count;
     zr_arena_note_debug(arena);
-    zr_arena_give(arena);
+    zr_arena_release(arena);
 }
 
 /* The processor's time of replacing blocks at random: largest sizes above one granule, or one size alone. */

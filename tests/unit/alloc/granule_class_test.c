@@ -221,13 +221,13 @@ static void test_last_addresses(void)
     char *held = take(HELD * GRANULE), *wall = take(GRANULE);
     set(held, ZR_GRANULE_FIXED);
     zr_arena_free(arena, held);
-    zr_arena_take(arena);
+    zr_arena_acquire(arena);
     tap_result(zr_region_reserve_clear(arena, HELD * GRANULE, &region), ZR_OK, "the last addresses do");
     tap_is(region ? region->offset_bytes : 0, (size_t)(wall - arena->base) + GRANULE, "where they begin");
     zr_region_release(arena, region);
     tap_result(zr_region_reserve_clear(arena, (HELD + 1) * GRANULE, &region), ZR_ERR_ADDRESSES,
                "there are no more of them");
-    zr_arena_give(arena);
+    zr_arena_release(arena);
     zr_arena_free(arena, wall);
     end();
 }
@@ -241,10 +241,10 @@ static void test_runs_in_cache(void)
     if (!tap_ok(begin_with(4 * ALL_OF_IT, ALL_OF_IT), "an arena whose backend has 512 granules"))
         return;
     zr_arena_free(arena, take(ALL_OF_IT * GRANULE));
-    zr_arena_take(arena);
+    zr_arena_acquire(arena);
     zr_region_reserve_clear(arena, ALL_OF_IT * GRANULE, &region);
     zr_region_release(arena, region);
-    zr_arena_give(arena);
+    zr_arena_release(arena);
     tap_is(stats().cached_bytes, ALL_OF_IT * GRANULE, "all of them are in cache");
     tap_result(zr_granules_take(arena, GRANULE, &list), ZR_OK, "a run is broken up for one");
     tap_is(stats().reserved_bytes, (ALL_OF_IT - 1) * GRANULE, "and the rest of it is the backend's");
