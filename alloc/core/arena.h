@@ -1,7 +1,7 @@
 /* arena.h: the arena's state and its locks. Private to alloc/.
  *
  * The arena's lock covers all fields unless a field says otherwise. A thread that requests memory from the
- * driver, or reads what is mapped where, acquires arena->supply before the lock. Driver calls run with the
+ * driver, or reads the mappings, acquires arena->supply before the lock. Driver calls run with the
  * lock released (zr_arena_begin_driver_call()), so frees, and allocations that need no memory, continue
  * meanwhile. Lock order: arenas, supply, arena, backend. No thread holds the locks of two arenas, except
  * those of all stripes of one arena. */

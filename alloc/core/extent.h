@@ -1,9 +1,9 @@
 /* extent.h: one range of an arena's addresses: a block, or a free extent between blocks. Private to alloc/.
  *
  * The extents of an arena are linked in address order without gaps and cover the whole reservation. The
- * bitmap of granules says what is mapped under a free extent, so the size by which a free extent is found
- * does not change when granules move. Free extents of one zone and owner never touch. Offsets are from the
- * start of the reservation. */
+ * bitmap of granules, not the extent, records the mappings under a free extent. The size by which a free
+ * extent is found therefore does not change when granules move. Free extents of one zone and owner never
+ * touch. Offsets are from the start of the reservation. */
 #ifndef ZR_EXTENT_H
 #define ZR_EXTENT_H
 

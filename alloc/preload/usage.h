@@ -81,7 +81,7 @@ struct zr_usage_table {
     _Alignas(4096) struct zr_usage records[ZR_USAGE_COUNT];
 };
 _Static_assert(offsetof(struct zr_usage_table, records) == 4096,
-               "what is before the records is always there");
+               "the part before the records always has pages");
 
 /* The first index from `from` on whose bit is set; ZR_USAGE_COUNT: none. */
 static inline unsigned zr_usage_next(const _Atomic uint64_t bits[ZR_USAGE_COUNT / 64], unsigned from)
