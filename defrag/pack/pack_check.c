@@ -1,7 +1,7 @@
 /* pack_check.c: checks a placement independently of the packer; the two share only the sort. Uses the arena
  * and sort.h.
  *
- * A sweep through time keeps the set of live buffers in order of offset. As long as these are disjoint, a new
+ * A sweep through time keeps the set of live buffers in order of offset. While these are disjoint, a new
  * buffer overlaps one of them only if it overlaps its neighbour below or above. */
 #include <inttypes.h>
 
