@@ -121,7 +121,8 @@ static zr_result place(struct sweep *sweep, struct zr_colour_block *block)
     }
     while (window.end - window.first < block->pages_count) {
         if (sweep->addresses_count == sweep->addresses_max)
-            return zr_fail(ZR_ERR_UNAVAILABLE, "pages at %zu addresses are not enough", sweep->addresses_max);
+            return zr_fail(ZR_ERR_UNAVAILABLE, "the colouring needs more than %zu addresses",
+                           sweep->addresses_max);
         zr_granules_set(sweep->free, sweep->pages_count, sweep->pages_count + 1, true);
         add_address(sweep, (uint32_t)sweep->pages_count++);
         window.end = sweep->addresses_count;
