@@ -484,7 +484,9 @@ zr_result zr_arena_observe(zr_arena *arena, const struct zr_observer *observer, 
         return result;
     zr_lock_acquire(&arena->lock);
     if (observer && arena->executor->observer) {
-        result = zr_fail(ZR_ERR_INVALID, "arena \"%s\" already has an observer", arena->name);
+        result =
+            zr_fail(ZR_ERR_INVALID,
+                    "arena \"%s\" already has a learner or a rehearsal: destroy that one first", arena->name);
     } else {
         arena->executor->observer = observer;
         arena->executor->state = state;

@@ -312,7 +312,7 @@ zr_result zr_candidate_pack(struct zr_candidate *candidate, struct zr_plan_rules
         size_blocks(candidate, l, rules);
         zr_result result = place_sequence(&place, &candidate->scratch, &coloured[l], &granules[l]);
         if (result == ZR_OK && candidate->here.cancelled && atomic_load(candidate->here.cancelled))
-            result = zr_fail(ZR_ERR_UNAVAILABLE, "the plan is no longer wanted");
+            result = zr_fail(ZR_ERR_UNAVAILABLE, "packing the plan was cancelled");
         if (result != ZR_OK)
             return result;
         for (size_t i = 0; i < lifetimes->count; i++) {

@@ -389,7 +389,8 @@ static zr_result add_sequence(struct zr_candidate *candidate, const struct zr_se
             result = zr_fail(ZR_ERR_UNAVAILABLE, "%zu of %zu allocations have not recurred yet",
                              split.left_count, sequence.first_count);
         } else if (work.count == 0 || work.count * 5 < longer * COMMON_PART) {
-            result = zr_fail(ZR_ERR_UNAVAILABLE, "two ranges of %zu and %zu allocations have %zu in common",
+            result = zr_fail(ZR_ERR_UNAVAILABLE,
+                             "two occurrences of %zu and %zu allocations have only %zu in common",
                              sequence.first_count, sequence.second_count, work.count);
         }
     }

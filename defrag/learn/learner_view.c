@@ -211,7 +211,7 @@ zr_result zr_learner_copy_view(struct zr_learner *learner, struct zr_learner_vie
     struct parts parts = {0};
     note_all(learner, view, &parts);
     if (view->sequences_count == 0 || !copy_all(learner, view, &parts))
-        return zr_fail(ZR_ERR_UNAVAILABLE, "the period is gone");
+        return zr_fail(ZR_ERR_UNAVAILABLE, "the recorded period was discarded before it was copied");
     zr_arena_executor_counts(learner->arena, &counts);
     view->has_plan = counts.region_bytes > 0;
     view->steps_count = counts.steps_count;

@@ -234,7 +234,9 @@ static zr_result pack(struct zr_rehearsal *rehearsal)
 zr_result zr_rehearsal_place(zr_rehearsal *rehearsal, bool *found)
 {
     if (!rehearsal || !found || !rehearsal->arena)
-        return zr_fail(ZR_ERR_INVALID, "places can be found once per rehearsal");
+        return zr_fail(
+            ZR_ERR_INVALID,
+            "zr_rehearsal_place() requires a rehearsal that has no places yet, and an output pointer");
     zr_arena_observe(rehearsal->arena, NULL, NULL);
     rehearsal->arena = NULL;
     *found = !rehearsal->differs && rehearsal->live_count == 0 && rehearsal->lifetimes.count > 0 &&

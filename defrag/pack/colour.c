@@ -1,6 +1,6 @@
 /* colour.c: colours by a sweep over time. Each new block gets addresses whose pages are all free: existing
- * addresses if possible, else new addresses of free pages, else new pages. New pages are added only if too
- * few are free, so their number is the largest number in use at once. Uses sort.c. */
+ * addresses if possible, else new addresses of free pages, else new pages. A page is added only if too few
+ * are free, so the number of pages is the largest number in use at once. Uses sort.c. */
 #include "defrag/pack/colour.h"
 
 #include "alloc/base/error.h"
@@ -11,7 +11,7 @@ struct sweep {
     const struct zr_colouring *of;
     uint32_t *table, *next; /* by address: its page; 1 + the next address of that page, 0: none */
     uint64_t *ready;        /* bit per address: its page is free */
-    size_t addresses_count, room;
+    size_t addresses_count, addresses_max;
 
     uint32_t *heads; /* by page: 1 + its last address, 0: none */
     uint32_t *users; /* by page: number of blocks that use the page now */
@@ -33,13 +33,13 @@ static void set_ready(struct sweep *sweep, uint32_t page, bool ready)
         zr_granules_set(sweep->ready, at - 1, at, ready);
 }
 
-static void take_page(struct sweep *sweep, uint32_t page)
+static void acquire_page(struct sweep *sweep, uint32_t page)
 {
     if (sweep->users[page]++ == 0)
         set_ready(sweep, page, false);
 }
 
-static void leave_page(struct sweep *sweep, uint32_t page)
+static void release_page(struct sweep *sweep, uint32_t page)
 {
     if (--sweep->users[page] == 0)
         set_ready(sweep, page, true);
@@ -68,8 +68,8 @@ struct window {
     size_t first, end;
 };
 
-/* The first consecutive addresses with enough different free pages for the block. If no window is long
- * enough, a shorter one at the end of the addresses. */
+/* Finds the first consecutive addresses with enough different free pages for the block. If no window is long
+ * enough, returns a shorter one at the end of the addresses. */
 static struct window find_window(struct sweep *sweep, const struct zr_colour_block *block)
 {
     struct window window = {0, 0};
@@ -103,7 +103,7 @@ static void add_free(struct sweep *sweep, struct window *window, const struct zr
         if (!is_free_until(sweep, page, block->upper) ||
             (sweep->seen[page] > window->first && sweep->seen[page] <= window->end))
             continue;
-        if (sweep->addresses_count == sweep->room)
+        if (sweep->addresses_count == sweep->addresses_max)
             return;
         add_address(sweep, page);
         window->end = sweep->addresses_count;
@@ -120,8 +120,9 @@ static zr_result place(struct sweep *sweep, struct zr_colour_block *block)
         add_free(sweep, &window, block, 0, fixed);
     }
     while (window.end - window.first < block->pages_count) {
-        if (sweep->addresses_count == sweep->room)
-            return zr_fail(ZR_ERR_UNAVAILABLE, "pages at %zu addresses are not enough", sweep->room);
+        if (sweep->addresses_count == sweep->addresses_max)
+            return zr_fail(ZR_ERR_UNAVAILABLE, "the colouring needs more than %zu addresses",
+                           sweep->addresses_max);
         zr_granules_set(sweep->free, sweep->pages_count, sweep->pages_count + 1, true);
         add_address(sweep, (uint32_t)sweep->pages_count++);
         window.end = sweep->addresses_count;
@@ -137,10 +138,10 @@ static bool counts(const struct zr_colour_block *block)
     return block->pages_count > 0 && block->upper > block->lower;
 }
 
-static void take_pages(struct sweep *sweep, const struct zr_colour_block *block, bool fixed)
+static void acquire_pages(struct sweep *sweep, const struct zr_colour_block *block, bool fixed)
 {
     for (size_t at = block->first; at < (size_t)block->first + block->pages_count; at++) {
-        take_page(sweep, sweep->table[at]);
+        acquire_page(sweep, sweep->table[at]);
         if (fixed)
             sweep->next_use[sweep->table[at]]++;
     }
@@ -209,18 +210,18 @@ static uint64_t max_at_once(const struct zr_colouring *of, const struct zr_sort_
 static zr_result make_sweep(struct sweep *sweep, uint64_t pages_max, struct zr_scratch *scratch)
 {
     const struct zr_colouring *of = sweep->of;
-    uint64_t room = of->fixed_pages_count;
+    uint64_t addresses_max = of->fixed_pages_count;
     for (size_t i = of->fixed_count; i < of->blocks_count; i++)
-        room += counts(&of->blocks[i]) ? of->blocks[i].pages_count : 0;
-    if (room > of->addresses_max)
-        room = of->addresses_max;
-    if (room >= UINT32_MAX || pages_max > room || of->fixed_pages_count > room)
+        addresses_max += counts(&of->blocks[i]) ? of->blocks[i].pages_count : 0;
+    if (addresses_max > of->addresses_max)
+        addresses_max = of->addresses_max;
+    if (addresses_max >= UINT32_MAX || pages_max > addresses_max || of->fixed_pages_count > addresses_max)
         return zr_fail(ZR_ERR_UNAVAILABLE, "%llu pages cannot lie at %llu addresses",
-                       (unsigned long long)pages_max, (unsigned long long)room);
-    sweep->room = room;
-    sweep->table = zr_scratch_take(scratch, room, sizeof *sweep->table);
-    sweep->next = zr_scratch_take(scratch, room, sizeof *sweep->next);
-    sweep->ready = zr_scratch_take(scratch, room / 64 + 1, sizeof *sweep->ready);
+                       (unsigned long long)pages_max, (unsigned long long)addresses_max);
+    sweep->addresses_max = addresses_max;
+    sweep->table = zr_scratch_take(scratch, addresses_max, sizeof *sweep->table);
+    sweep->next = zr_scratch_take(scratch, addresses_max, sizeof *sweep->next);
+    sweep->ready = zr_scratch_take(scratch, addresses_max / 64 + 1, sizeof *sweep->ready);
     sweep->heads = zr_scratch_take(scratch, pages_max, sizeof *sweep->heads);
     sweep->users = zr_scratch_take(scratch, pages_max, sizeof *sweep->users);
     sweep->seen = zr_scratch_take(scratch, pages_max, sizeof *sweep->seen);
@@ -251,7 +252,7 @@ zr_result zr_colour(struct zr_colouring *colouring, struct zr_scratch *scratch)
         for (; gone < colouring->blocks_count && by_upper[gone].key <= block->lower; gone++) {
             const struct zr_colour_block *old = &colouring->blocks[by_upper[gone].value];
             for (size_t at = 0; counts(old) && at < old->pages_count; at++)
-                leave_page(&sweep, sweep.table[old->first + at]);
+                release_page(&sweep, sweep.table[old->first + at]);
         }
         if (!counts(block))
             continue;
@@ -259,7 +260,7 @@ zr_result zr_colour(struct zr_colouring *colouring, struct zr_scratch *scratch)
         if (!fixed)
             result = place(&sweep, block);
         if (result == ZR_OK)
-            take_pages(&sweep, block, fixed);
+            acquire_pages(&sweep, block, fixed);
     }
     colouring->pages = sweep.table;
     colouring->addresses_count = sweep.addresses_count;

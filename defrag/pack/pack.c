@@ -14,10 +14,10 @@
 
 #define MAX_THREADS 16
 #define DEFAULT_NS  UINT64_C(10000000000)
-/* Work of an improving round: about that many placements of single items per chain. */
+/* work of an improving round: about this many placements of single items per chain */
 #define ROUND_PLACEMENTS 150000
 
-/* The chains of orders, the most promising first. */
+/* The starts of the chains, the most promising first. */
 static const struct zr_improve_start starts[] = {
     {ZR_FIT_BY_HEAT, true, false},     {ZR_FIT_BY_HEAT_THEN_SIZE, false, true},
     {ZR_FIT_BY_HEAT, false, false},    {ZR_FIT_BY_SIZE, false, true},
@@ -26,7 +26,7 @@ static const struct zr_improve_start starts[] = {
 };
 #define COMPARED       8 /* pairs of items per unit of work, when items are placed one after the other */
 #define STARTS_COUNT   (sizeof starts / sizeof *starts)
-#define CHAINS_COUNT   3 /* chains that continue after the first placement */
+#define CHAINS_COUNT   3 /* chains that continue after their first placement */
 #define LEADER_SHARE   3 /* factor for the trials of the leading chain */
 #define SEARCHES_COUNT 4 /* per round, for any number of threads */
 #define JOBS_MAX       STARTS_COUNT
@@ -36,8 +36,8 @@ struct packer {
     struct zr_scratch scratch;
     struct zr_pack_budget budget, budgets[JOBS_MAX]; /* of all jobs; of each job of the current round */
     unsigned threads;
-    size_t stack_bytes; /* the caller's stack, if the caller is the only thread; 0: own threads */
-    bool able;          /* a search is possible */
+    size_t stack_bytes; /* the caller's stack, if no thread is needed; 0: the packer starts threads */
+    bool can_search;    /* searches are allowed, and the problem is small enough */
     uint64_t start_ns;
 
     struct zr_pack_best best;
@@ -55,7 +55,7 @@ struct packer {
 
 /* ---- Rounds -------------------------------------------------------------------------------------------- */
 
-/* A round calls `run` once for each job from `next` on, below `count`. */
+/* A round calls `run` once for each job in [next, count). */
 struct round {
     struct packer *packer;
     void (*run)(struct packer *packer, unsigned job);
@@ -73,8 +73,9 @@ static void *work(void *argument)
     return NULL;
 }
 
-/* Divides the remaining work evenly, so that a round does not depend on thread timing. */
-static void hand_out_work(struct packer *packer, unsigned count)
+/* Gives each job the whole remaining budget, so that a job does not depend on the others or on thread timing.
+ * charge_work() subtracts the work of all jobs afterwards. */
+static void assign_budgets(struct packer *packer, unsigned count)
 {
     zr_assert(count <= JOBS_MAX);
     for (unsigned j = 0; j < count; j++)
@@ -88,8 +89,8 @@ static void charge_work(struct packer *packer, unsigned count)
         zr_pack_spend(&packer->budget, before - packer->budgets[j].work_left);
 }
 
-/* Uses own threads, because the caller's stack may be too short for a search. If a thread cannot be started,
- * the others do its jobs. */
+/* Runs the jobs in new threads, unless the caller's stack is long enough. If a thread cannot be started, the
+ * others do its jobs. */
 static zr_result run_round(struct round *round)
 {
     struct packer *packer = round->packer;
@@ -97,7 +98,7 @@ static zr_result run_round(struct round *round)
     unsigned wanted = round->count < packer->threads ? round->count : packer->threads, started = 0;
     zr_result result = ZR_OK;
 
-    hand_out_work(packer, round->count);
+    assign_budgets(packer, round->count);
     if (round->stack_bytes <= packer->stack_bytes) {
         work(round);
         started = 1;
@@ -108,7 +109,7 @@ static zr_result run_round(struct round *round)
         started += !result;
     }
     for (unsigned t = 0; t < started; t++)
-        zr_thread_join(&threads[t]); /* none if the caller ran the jobs */
+        zr_thread_join(&threads[t]); /* does nothing if the caller ran the jobs */
     charge_work(packer, round->count);
     return started ? ZR_OK : result;
 }
@@ -149,8 +150,9 @@ static zr_result run_chains(struct packer *packer, void (*run)(struct packer *, 
     return result;
 }
 
-/* The first stage, fast for any number of items, and the result if there is no budget for more. A chain
- * compares every item with every other one; if the work is not enough for that, packing ends here. */
+/* The first stage. It is fast for any number of items, and it is the result if the budget allows no more. A
+ * chain compares every item with every other one; if the remaining work is not enough for that, packing ends
+ * here. */
 static zr_result place_from_ends(struct packer *packer)
 {
     uint64_t count = packer->problem.count, compared = count * count / COMPARED;
@@ -194,8 +196,9 @@ static uint64_t luby(uint64_t i)
     }
 }
 
-/* Attempts are short, with longer ones in between (the Luby sequence): some orders of choices find the answer
- * directly. The length of every sixteenth attempt doubles, so that one finally enumerates all placements. */
+/* Most attempts are short, with longer ones in between (the Luby sequence), because some orders of choices
+ * find the answer directly. The length of every sixteenth attempt doubles, so that one finally enumerates all
+ * placements. */
 static uint64_t nodes_of(const struct packer *packer, uint64_t attempt)
 {
     uint64_t base = 2 * (uint64_t)packer->problem.count + 100;
@@ -207,7 +210,7 @@ static uint64_t nodes_of(const struct packer *packer, uint64_t attempt)
 static void search_once(struct packer *packer, unsigned job)
 {
     unsigned decided = atomic_load(&packer->decided);
-    /* An earlier job has a verdict, so the verdict of this job is not needed. If results depend only on work,
+    /* An earlier job has a verdict, so the verdict of this job is not needed. If results depend on work only,
      * the job still runs, because later rounds use the states that it marks as failed. */
     if (job > decided && packer->budget.until_ns != UINT64_MAX)
         return;
@@ -217,7 +220,8 @@ static void search_once(struct packer *packer, unsigned job)
         ;
 }
 
-/* Each search takes megabytes, which some machines allocate slowly, so the loop stops when the time is up. */
+/* Each search takes megabytes, which some machines allocate slowly, so the loop stops when the budget is
+ * spent. */
 static zr_result make_searches(struct packer *packer)
 {
     zr_result result = ZR_OK;
@@ -273,8 +277,8 @@ static zr_result improve(struct packer *packer, uint64_t rounds)
     return result;
 }
 
-/* Searches the lowest height: at the bound first, then half way between the highest impossible and the lowest
- * known height, with twice the effort in each pass. */
+/* Searches for the lowest height: at the bound first, then half way between the highest impossible and the
+ * lowest known height, with twice the effort in each pass. */
 static zr_result search_lowest(struct packer *packer)
 {
     uint64_t proved = packer->problem.bound_units; /* no placement is lower */
@@ -305,22 +309,22 @@ static zr_result meet_capacity(struct packer *packer, uint64_t capacity, enum zr
     packer->target = capacity;
     *verdict = packer->best.height <= capacity ? ZR_SEARCH_FOUND : ZR_SEARCH_UNDECIDED;
     while (!result && !*verdict && !zr_pack_time_up(&packer->budget)) {
-        result = improve(packer, packer->able ? 1 : 0);
+        result = improve(packer, packer->can_search ? 1 : 0);
         if (packer->best.height <= capacity)
             *verdict = ZR_SEARCH_FOUND;
-        else if (!result && packer->able)
+        else if (!result && packer->can_search)
             result = search_within(packer, capacity, 16, verdict);
     }
     return result;
 }
 
-static zr_result go_lowest(struct packer *packer)
+static zr_result pack_lowest(struct packer *packer)
 {
-    return packer->able ? search_lowest(packer) : improve(packer, 0);
+    return packer->can_search ? search_lowest(packer) : improve(packer, 0);
 }
 
-/* Takes over an existing placement. */
-static void take_placed(struct packer *packer, const struct zr_lifetimes *lifetimes)
+/* Adopts an existing placement as the best one. */
+static void adopt_placement(struct packer *packer, const struct zr_lifetimes *lifetimes)
 {
     packer->best.height = 0;
     for (uint32_t i = 0; i < packer->problem.count; i++) {
@@ -347,10 +351,10 @@ static uint64_t write_back(const struct packer *packer, struct zr_lifetimes *lif
     return height_bytes;
 }
 
-/* Sizes are rounded up to units and a capacity may end within a unit, so there are two capacities: a
- * placement within the lower one fits; if none exists within the higher one, none fits. They are equal if all
- * sizes are whole units. */
-static uint64_t surely_within(const struct packer *packer, const struct zr_pack_options *options)
+/* Sizes are rounded up to units and a capacity may end within a unit, so there are two capacities. A
+ * placement within the lower one fits; if no placement exists within the higher one, none fits. The two are
+ * equal if all sizes are whole units. */
+static uint64_t capacity_low_of(const struct packer *packer, const struct zr_pack_options *options)
 {
     return options->capacity_bytes / packer->problem.unit_bytes;
 }
@@ -359,19 +363,20 @@ static zr_result pack_within(struct packer *packer, struct zr_lifetimes *lifetim
                              const struct zr_pack_options *options, enum zr_pack_verdict *out)
 {
     uint64_t alignment = options->alignment_bytes ? options->alignment_bytes : 1;
-    uint64_t divisor = packer->problem.unit_bytes / alignment, surely = surely_within(packer, options);
-    uint64_t at_most =
+    uint64_t divisor = packer->problem.unit_bytes / alignment,
+             capacity_low = capacity_low_of(packer, options);
+    uint64_t capacity_high =
         (options->capacity_bytes / alignment + (options->capacity_bytes % alignment != 0)) / divisor;
     enum zr_search_verdict verdict = ZR_SEARCH_IMPOSSIBLE;
     zr_result result = ZR_OK;
 
     *out = ZR_PACK_IMPOSSIBLE;
-    if (lifetimes->lower_bound_bytes > options->capacity_bytes || packer->problem.bound_units > at_most)
+    if (lifetimes->lower_bound_bytes > options->capacity_bytes || packer->problem.bound_units > capacity_high)
         return ZR_OK;
-    if (surely >= packer->problem.bound_units)
-        result = meet_capacity(packer, surely, &verdict);
-    if (!result && at_most > surely && verdict == ZR_SEARCH_IMPOSSIBLE)
-        result = meet_capacity(packer, at_most, &verdict);
+    if (capacity_low >= packer->problem.bound_units)
+        result = meet_capacity(packer, capacity_low, &verdict);
+    if (!result && capacity_high > capacity_low && verdict == ZR_SEARCH_IMPOSSIBLE)
+        result = meet_capacity(packer, capacity_high, &verdict);
     if (verdict != ZR_SEARCH_IMPOSSIBLE)
         *out = write_back(packer, lifetimes) <= options->capacity_bytes ? ZR_PACK_FOUND : ZR_PACK_OUT_OF_TIME;
     return result;
@@ -425,15 +430,15 @@ zr_result zr_pack_in(struct zr_lifetimes *lifetimes, const struct zr_pack_option
     result = result ? result : packer.scratch.result;
     if (!result && packer.problem.count > 0) {
         packer.target =
-            options->capacity_bytes ? surely_within(&packer, options) : packer.problem.bound_units;
-        packer.able = !here->no_search && zr_search_able(&packer.problem);
+            options->capacity_bytes ? capacity_low_of(&packer, options) : packer.problem.bound_units;
+        packer.can_search = !here->no_search && zr_search_able(&packer.problem);
         if (here->placed)
-            take_placed(&packer, lifetimes);
+            adopt_placement(&packer, lifetimes);
         result = place_quickly(&packer);
         if (!result && options->capacity_bytes)
             result = pack_within(&packer, lifetimes, options, &verdict);
         else if (!result)
-            result = go_lowest(&packer);
+            result = pack_lowest(&packer);
     }
     if (!result) {
         report->height_bytes = write_back(&packer, lifetimes);

@@ -1,7 +1,7 @@
 /* pack_check.c: checks a placement independently of the packer; the two share only the sort. Uses the arena
  * and sort.h.
  *
- * A sweep through time keeps the set of live buffers in order of offset. As long as these are disjoint, a new
+ * A sweep through time keeps the set of live buffers in order of offset. While these are disjoint, a new
  * buffer overlaps one of them only if it overlaps its neighbour below or above. */
 #include <inttypes.h>
 
@@ -168,7 +168,7 @@ zr_result zr_pack_check(const struct zr_lifetimes *lifetimes, uint64_t height_by
     size_t count = lifetimes->count, ends = (lifetimes->period ? 4 : 2) * count;
 
     if (count >= (size_t)1 << 30)
-        return zr_fail(ZR_ERR_INVALID, "%zu buffers exceed the checker's limit", count);
+        return zr_fail(ZR_ERR_INVALID, "%zu buffers exceed the checker's limit of 2^30 - 1", count);
     zr_result result = check_heights(lifetimes, height_bytes);
     if (result)
         return result;

@@ -1,9 +1,9 @@
 /* pack_edge.c: a lower bound for an item that crosses from one section of time into the next. Uses
  * pack_internal.h.
  *
- * Below the lowest item that both sections contain, the left section has only items that end at the edge, the
- * right one only items that begin there, and each has a limited amount of empty space. So both must reach the
- * same height by sums of few sizes. In full sections few heights are possible. */
+ * Below the lowest item that both sections contain, the left section has only items that end at the edge, and
+ * the right section has only items that begin there. Each section has a limited amount of empty space. So
+ * both must reach the same height by sums of few sizes. In full sections few heights are possible. */
 #include <string.h>
 
 #include "defrag/pack/pack_internal.h"

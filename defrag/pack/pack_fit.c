@@ -1,8 +1,8 @@
 /* pack_fit.c: places items one after the other, each in the lowest or the tightest gap among the items that
  * overlap it in time. Uses pack_internal.h and sort.h.
  *
- * The placed items are in order of offset in tiles of 256. A placement scans all of them: with the lifetimes
- * of a training step most neighbours have to be read anyway, and sixteen are compared at once. */
+ * The placed items lie in tiles of 256, in order of offset. A placement scans all of them: with the lifetimes
+ * of a training step most neighbours have to be read in any case, and sixteen are compared at once. */
 #include <string.h>
 #if defined(__SSE2__)
 #include <emmintrin.h>
@@ -12,7 +12,7 @@
 #include "defrag/pack/pack_internal.h"
 #include "alloc/base/sort.h"
 
-#define TILE_FILL (ZR_FIT_TILE * 3 / 4) /* fill of new tiles, which leaves room for insertions */
+#define TILE_FILL (ZR_FIT_TILE * 3 / 4) /* fill of new tiles, which leaves space for insertions */
 
 zr_result zr_fit_make(struct zr_fit *out, const struct zr_pack_problem *problem, struct zr_scratch *scratch)
 {
@@ -167,13 +167,13 @@ static inline uint32_t neighbours(const struct zr_fit_tile *tile, uint32_t at, u
 #endif
 }
 
-/* Finds an offset for `item`; ZR_FIT_FAILED: none lets it end within `limit`. Adds the steps to *work. */
-static uint64_t find_free_extent(const struct zr_fit *fit, uint32_t item, uint64_t limit, uint64_t *work)
+/* Finds an offset for `item`. ZR_FIT_FAILED: no offset lets it end within `limit`. Adds the steps to *work.
+ */
+static uint64_t find_gap(const struct zr_fit *fit, uint32_t item, uint64_t limit, uint64_t *work)
 {
     const struct zr_pack_problem *problem = fit->problem;
     struct part own = before(fit, item), around = behind(fit, item);
-    uint64_t units = problem->units[item], top = 0, best = ZR_FIT_FAILED, best_free_extent = UINT64_MAX,
-             steps = 0;
+    uint64_t units = problem->units[item], top = 0, best = ZR_FIT_FAILED, best_gap = UINT64_MAX, steps = 0;
 
     for (uint32_t r = 0; r < fit->row_count; r++) {
         const struct zr_fit_tile *tile = &fit->tiles[fit->row[r]];
@@ -186,9 +186,9 @@ static uint64_t find_free_extent(const struct zr_fit *fit, uint32_t item, uint64
             for (; bits; bits &= bits - 1, steps++) {
                 uint32_t other = tile->item[at + (uint32_t)__builtin_ctz(bits)];
                 uint64_t offset = fit->offset[other], end = offset + problem->units[other];
-                if (offset >= top + units && offset - top < best_free_extent) {
+                if (offset >= top + units && offset - top < best_gap) {
                     best = top;
-                    best_free_extent = offset - top;
+                    best_gap = offset - top;
                     if (!fit->tightest)
                         goto end;
                 }
@@ -225,7 +225,7 @@ uint64_t zr_fit_run(struct zr_fit *fit, uint32_t from, uint64_t limit, struct zr
             if (zr_pack_time_up(budget))
                 return ZR_FIT_FAILED;
         }
-        fit->offset[item] = find_free_extent(fit, item, limit, &work);
+        fit->offset[item] = find_gap(fit, item, limit, &work);
         if (fit->offset[item] == ZR_FIT_FAILED) {
             height = ZR_FIT_FAILED;
             break;
@@ -266,7 +266,7 @@ void zr_fit_order(struct zr_fit *fit, enum zr_fit_key key)
     }
     bool by_duration =
         key == ZR_FIT_BY_DURATION || key == ZR_FIT_BY_SIZE_THEN_DURATION || key == ZR_FIT_BY_HEAT;
-    zr_pack_sort_falling(fit->order, count, problem->units, fit->pairs); /* resolves ties of the keys below */
+    zr_pack_sort_falling(fit->order, count, problem->units, fit->pairs); /* decides ties of the keys below */
     if (by_duration)
         zr_pack_sort_falling(fit->order, count, problem->duration, fit->pairs);
     if (key != ZR_FIT_BY_SIZE && key != ZR_FIT_BY_DURATION)

@@ -2,9 +2,9 @@
  *
  * Below the highest item there are gaps, usually in the section with the highest load. The item above a gap
  * lies on another item, its support, which it overlaps in another section. If the item preceded its support
- * in the order, it might have filled the gap. So a trial moves a few such items before their supports (or the
- * supports behind the items), places again from the first changed item on, and is accepted if it is no higher
- * than the placement of sixteen trials ago. */
+ * in the order, it might have filled the gap. So a trial moves a few such items before their supports, or the
+ * supports behind the items, and places again from the first changed item on. It is accepted if it is no
+ * higher than the current placement or the one of sixteen trials ago. */
 #include <string.h>
 
 #include "defrag/pack/pack_internal.h"
@@ -19,8 +19,8 @@ zr_result zr_improve_make(struct zr_improve *out, const struct zr_pack_problem *
     out->sorted = zr_scratch_take(scratch, count, sizeof *out->sorted);
     out->offset = zr_scratch_take(scratch, count, sizeof *out->offset);
     out->best_offset = zr_scratch_take(scratch, count, sizeof *out->best_offset);
-    out->free_item = zr_scratch_take(scratch, count, sizeof *out->free_item);
-    out->free_units = zr_scratch_take(scratch, count, sizeof *out->free_units);
+    out->gap_item = zr_scratch_take(scratch, count, sizeof *out->gap_item);
+    out->gap_units = zr_scratch_take(scratch, count, sizeof *out->gap_units);
     return scratch->result;
 }
 
@@ -80,7 +80,7 @@ static uint32_t choose_section(struct zr_improve *chain, uint32_t top)
 }
 
 /* Lists the gaps in a section, from below; returns their number and their sum. */
-static uint32_t list_free_extents(struct zr_improve *chain, uint32_t section, uint64_t *sum_units)
+static uint32_t list_gaps(struct zr_improve *chain, uint32_t section, uint64_t *sum_units)
 {
     const struct zr_pack_problem *problem = chain->fit.problem;
     uint32_t gaps = 0;
@@ -91,8 +91,8 @@ static uint32_t list_free_extents(struct zr_improve *chain, uint32_t section, ui
         if (!zr_pack_alive_in(problem, item, section, section + 1))
             continue;
         if (chain->offset[item] > top) {
-            chain->free_item[gaps] = item;
-            chain->free_units[gaps++] = chain->offset[item] - top;
+            chain->gap_item[gaps] = item;
+            chain->gap_units[gaps++] = chain->offset[item] - top;
             *sum_units += chain->offset[item] - top;
         }
         top = chain->offset[item] + problem->units[item];
@@ -100,7 +100,7 @@ static uint32_t list_free_extents(struct zr_improve *chain, uint32_t section, ui
     return gaps;
 }
 
-/* The earliest item, in the trial's order, that `item` lies on; `item` if none precedes it. */
+/* The earliest item in the trial's order on which `item` lies; `item` if none precedes it. */
 static uint32_t find_support(const struct zr_improve *chain, uint32_t item)
 {
     const struct zr_pack_problem *problem = chain->fit.problem;
@@ -130,13 +130,13 @@ static uint32_t reorder(struct zr_improve *chain, uint32_t from, uint32_t to)
     return first;
 }
 
-/* Moves an item above a gap; returns the first changed index, or the number of items if none. */
+/* Moves an item above a gap. Returns the first changed index, or the number of items if nothing changed. */
 static uint32_t move_item(struct zr_improve *chain, uint32_t item)
 {
     uint32_t *rank = chain->fit.rank, support = find_support(chain, item);
     uint64_t kind = zr_pack_random(&chain->random) % 24;
     if (chain->wander && kind < 6 &&
-        rank[item] > 0) /* anywhere earlier, with equal probability for near and far */
+        rank[item] > 0) /* moves to any earlier index; near and far are equally likely */
         return reorder(chain, rank[item], rank[item] >> (1 + zr_pack_random(&chain->random) % 8));
     if (support == item)
         return chain->fit.problem->count;
@@ -145,21 +145,21 @@ static uint32_t move_item(struct zr_improve *chain, uint32_t item)
     return reorder(chain, rank[item], rank[support]);
 }
 
-/* Changes the trial's order at one to three gaps; returns the first changed index, or the number of items if
- * none. */
+/* Changes the trial's order at one to three gaps. Returns the first changed index, or the number of items if
+ * nothing changed. */
 static uint32_t change_order(struct zr_improve *chain)
 {
     uint32_t from = chain->fit.problem->count;
     uint64_t sum_units;
-    uint32_t top = find_top(chain), gaps = list_free_extents(chain, choose_section(chain, top), &sum_units);
+    uint32_t top = find_top(chain), gaps = list_gaps(chain, choose_section(chain, top), &sum_units);
     uint64_t moves = 1 + zr_pack_random(&chain->random) % 3;
     while (gaps > 0 && moves-- > 0) {
         uint32_t gap = 0;
         uint64_t units = zr_pack_random(&chain->random) % sum_units;
-        for (; units >= chain->free_units[gap]; gap++)
-            units -= chain->free_units[gap];
+        for (; units >= chain->gap_units[gap]; gap++)
+            units -= chain->gap_units[gap];
         uint32_t place = move_item(
-            chain, chain->wander && zr_pack_random(&chain->random) % 8 == 0 ? top : chain->free_item[gap]);
+            chain, chain->wander && zr_pack_random(&chain->random) % 8 == 0 ? top : chain->gap_item[gap]);
         from = place < from ? place : from;
     }
     return from;

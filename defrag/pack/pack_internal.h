@@ -1,9 +1,4 @@
-/* pack_internal.h: the parts of the packer. Private to defrag/pack/.
- *
- * pack_problem.c converts lifetimes to items over few sections of time. pack_ends.c places nested lifetimes
- * from both ends of the addresses, cheaply. pack_fit.c places items in a given order, each where it fits.
- * pack_improve.c changes the order where a placement wastes memory. pack_search.c enumerates placements,
- * pruned with pack_edge.c. pack.c runs these and writes the result.
+/* pack_internal.h: the parts of the packer. Private to defrag/pack/. README.md lists the files.
  *
  * Heights, offsets and sizes are in units: the greatest common divisor of the aligned sizes. */
 #ifndef ZR_PACK_INTERNAL_H
@@ -17,13 +12,13 @@
 
 /* ---- In a caller's thread ------------------------------------------------------------------------------ */
 
-/* zr_pack() in the caller's thread, within its stack, until cancelled. A cancelled run leaves a valid
- * placement, not a good one. The lifetimes may have no host arena: see trace/vector.h. */
+/* zr_pack() in the caller's thread, within its stack, until cancelled. The placement of a cancelled run is
+ * valid but may be high. The lifetimes may have no host arena: see trace/vector.h. */
 struct zr_pack_here {
     const _Atomic bool *cancelled;
-    size_t stack_bytes; /* for the packer: ZR_PACK_STACK_BYTES, or more for searches */
-    bool no_search;     /* a search takes megabytes */
-    bool placed; /* the offsets are already a placement of the same sizes; it is the result if no lower one is
+    size_t stack_bytes; /* stack for the packer: ZR_PACK_STACK_BYTES, or more for searches */
+    bool no_search;     /* do not search: a search takes megabytes */
+    bool placed; /* the offsets are a placement of the same sizes, which is the result unless a lower one is
                     found */
 };
 /* Stack for everything except searches; instrumented builds keep their own data on it. */
@@ -40,10 +35,10 @@ zr_result zr_pack_in(struct zr_lifetimes *lifetimes, const struct zr_pack_option
  * above the number of sections, as a buffer has `upper` above the period. The boundary is where the fewest
  * bytes cross; if none cross, the problem is linear. */
 struct zr_pack_problem {
-    uint32_t count;          /* items */
+    uint32_t count;          /* number of items */
     uint32_t sections_count; /* at most `count` + 1 */
     uint32_t crossing_count; /* items alive across the boundary */
-    uint32_t *first, *last;  /* by item: alive in sections [first, last), at most all of them */
+    uint32_t *first, *last;  /* by item: alive in sections [first, last), at most sections_count of them */
     uint64_t *units;         /* by item: size, above 0 */
     uint64_t *hottest;       /* by item: the highest load of its sections */
     uint64_t *duration;      /* by item: last - first */
@@ -58,8 +53,8 @@ struct zr_pack_problem {
 zr_result zr_pack_problem_make(struct zr_pack_problem *out, const struct zr_lifetimes *lifetimes,
                                uint64_t alignment_bytes, struct zr_scratch *scratch);
 
-/* The sections of an item up to the boundary end at zr_pack_last(); those after it are the first
- * zr_pack_around() sections, or none. */
+/* An item that crosses the boundary has two ranges of sections: [first, zr_pack_last()) and [0,
+ * zr_pack_around()). For other items zr_pack_around() is 0. */
 static inline uint32_t zr_pack_last(const struct zr_pack_problem *problem, uint32_t item)
 {
     return problem->last[item] < problem->sections_count ? problem->last[item] : problem->sections_count;
@@ -122,20 +117,21 @@ void zr_pack_sort_falling(uint32_t *order, uint32_t count, const uint64_t *key, 
 
 /* ---- From both ends ------------------------------------------------------------------------------------ */
 
-/* The height so far at each point in time. A range that passes the last point continues at the first. */
+/* The current height at each point in time. A range that passes the last point continues at the first. */
 struct zr_skyline {
-    size_t moments, leaves;    /* leaves: a power of two */
-    uint64_t *highest, *whole; /* by tree node: the max height within it; a lower bound over all of it */
+    size_t points_count, leaves; /* leaves: a power of two */
+    uint64_t *highest, *whole;   /* by tree node: the max height within its range; a lower bound of the height
+                                    at each point of its range */
 };
-zr_result zr_skyline_make(struct zr_skyline *out, size_t moments, struct zr_scratch *scratch);
+zr_result zr_skyline_make(struct zr_skyline *out, size_t points_count, struct zr_scratch *scratch);
 void zr_skyline_clear(struct zr_skyline *sky);
-/* The max over [first, end), not empty; first < moments, end <= first + moments. */
+/* The max over [first, end), not empty; first < points_count, end <= first + points_count. */
 uint64_t zr_skyline_highest(const struct zr_skyline *sky, size_t first, size_t end);
 void zr_skyline_raise(struct zr_skyline *sky, size_t first, size_t end, uint64_t height);
 
-/* Makes several placements from both ends until one is at most `target`, and stores the lowest in `best` if
- * it improves it. The first placement ignores the budget. Work: count x log count; scratch: some hundred
- * bytes an item. */
+/* Makes several placements from both ends until one is at most `target`, and stores the lowest one in `best`
+ * if it is lower than `best`. The first placement ignores the budget. Work: count x log count; scratch: some
+ * hundred bytes per item. */
 zr_result zr_pack_from_ends(const struct zr_pack_problem *problem, uint64_t target,
                             struct zr_pack_budget *budget, struct zr_pack_best *best, zr_arena *arena);
 
@@ -187,7 +183,7 @@ void zr_fit_order(struct zr_fit *fit, enum zr_fit_key key);
 
 /* ---- Improving the order ------------------------------------------------------------------------------- */
 
-/* A chain of changed orders, each judged by the height of its placement. One thread. */
+/* A sequence of changed orders, each judged by the height of its placement. One thread. */
 #define ZR_IMPROVE_MEMORY 16
 struct zr_improve {
     struct zr_fit fit;        /* the trial */
@@ -196,17 +192,17 @@ struct zr_improve {
     uint64_t height;
     uint64_t *best_offset;
     uint64_t best_height;
-    uint64_t past_heights[ZR_IMPROVE_MEMORY]; /* a trial is accepted if it is no worse than the height of that
-                                                 many trials ago */
+    uint64_t past_heights[ZR_IMPROVE_MEMORY]; /* heights after the last trials; a trial is accepted if it is
+                                                 no higher than the oldest of these or the current height */
     uint64_t random, trials;
     bool wander;
-    uint32_t *free_item; /* scratch: the item above a gap, and the height of the gap */
-    uint64_t *free_units;
+    uint32_t *gap_item; /* scratch: the item above a gap, and the height of the gap */
+    uint64_t *gap_units;
 };
 
 zr_result zr_improve_make(struct zr_improve *out, const struct zr_pack_problem *problem,
                           struct zr_scratch *scratch);
-/* The start of the chain: the placement of an order. */
+/* The start of a chain: the placement of an order. */
 struct zr_improve_start {
     enum zr_fit_key key;
     bool tightest;
@@ -246,7 +242,7 @@ struct zr_search;
 bool zr_search_able(const struct zr_pack_problem *problem);
 zr_result zr_search_make(struct zr_search **out, const struct zr_pack_problem *problem,
                          struct zr_scratch *scratch);
-/* Searches a placement within `capacity` units, in at most `nodes` steps, with the preferences numbered
+/* One run of a search: within `capacity` units, in at most `nodes` steps, with the preferences of number
  * `attempt`. */
 struct zr_search_task {
     uint64_t capacity, nodes, attempt;

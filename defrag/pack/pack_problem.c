@@ -46,8 +46,8 @@ static void end_section(struct zr_pack_problem *problem, uint64_t live)
     problem->bound_units = live > problem->bound_units ? live : problem->bound_units;
 }
 
-/* Scans births and deaths, starting where the fewest bytes are alive; a section ends with the first death
- * after a birth. An item whose death comes first is alive across the boundary. */
+/* Scans births and deaths from the point where the fewest bytes are alive. A section ends with the first
+ * death after a birth. An item whose death comes first is alive across the boundary. */
 static void cut_sections(struct zr_pack_problem *problem, const struct zr_lifetimes_sweep *sweep,
                          const uint32_t *items, uint64_t crossing_units)
 {
@@ -79,8 +79,8 @@ static void cut_sections(struct zr_pack_problem *problem, const struct zr_lifeti
         end_section(problem, live);
 }
 
-/* Items that are alive across the boundary end above the number of sections; an item in all sections needs no
- * boundary. */
+/* Sets `last` of items that are alive across the boundary to more than the number of sections. An item in all
+ * sections does not need the boundary. */
 static void extend_crossing(struct zr_pack_problem *problem)
 {
     for (uint32_t i = 0; problem->crossing_count > 0 && i < problem->count; i++) {

@@ -37,15 +37,16 @@ zr_result zr_pack_round(struct zr_lifetimes *lifetimes, uint64_t grain_bytes, ui
         result = zr_lifetimes_measure(lifetimes);
     if (result != ZR_OK)
         return result;
-    uint64_t moments = lifetimes->period;
+    uint64_t points_count = lifetimes->period;
     for (size_t i = 0; lifetimes->period == 0 && i < lifetimes->count; i++)
-        moments = lifetimes->buffers[i].upper > moments ? lifetimes->buffers[i].upper : moments;
-    if (moments >> 32 != 0)
+        points_count =
+            lifetimes->buffers[i].upper > points_count ? lifetimes->buffers[i].upper : points_count;
+    if (points_count >> 32 != 0)
         return zr_fail(ZR_ERR_INVALID, "rounding requires times below 2^32, not %llu",
-                       (unsigned long long)moments);
+                       (unsigned long long)points_count);
     struct zr_sort_pair *order = zr_scratch_take(&scratch, lifetimes->count, sizeof *order);
     struct zr_sort_pair *spare = zr_scratch_take(&scratch, lifetimes->count, sizeof *spare);
-    result = zr_skyline_make(&sky, moments, &scratch);
+    result = zr_skyline_make(&sky, points_count, &scratch);
     if (result == ZR_OK) {
         for (size_t i = 0; i < lifetimes->count; i++)
             order[i] = (struct zr_sort_pair){lifetimes->buffers[i].offset_bytes, (uint32_t)i};

@@ -4,13 +4,14 @@
  * lowest `lowest` of its items. An item is grounded if the level of all its sections equals its own `lowest`:
  * placed there, it has no unplaced item below it.
  *
- * The search chooses a section whose lowest items are all grounded. In any placement that is pushed down as
- * far as possible, the section's first item either lies at the section's level, and is one of these (one
- * branch for each), or lies higher: on an item outside the section, or at its own `lowest`. That is the last
- * branch, which raises the level; in a nearly full section it fails at once. So every relevant placement is
- * visited once, for any choice of sections; the search chooses the section with the fewest branches.
+ * The search chooses a section whose lowest items are all grounded. Consider a placement that is pushed down
+ * as far as possible. Either the section's first item lies at the section's level: then it is one of the
+ * grounded items, and each of these is a branch. Or it lies higher, on an item outside the section or at its
+ * own `lowest`: the last branch raises the level. In a nearly full section the last branch fails at once. So
+ * every relevant placement is visited once for any choice of sections; the search chooses the section with
+ * the fewest branches.
  *
- * A step fails if some section, with its items as jobs that become available at `lowest`, ends above the
+ * A step fails if the items of some section, taken as jobs that become available at `lowest`, end above the
  * capacity. Items that cross an edge between two sections are raised to a height that both sections can reach
  * (pack_edge.c). The remainder is divided into parts that share no section, and the parts are solved one by
  * one. A table of 128-bit hashes remembers failed states.
@@ -22,13 +23,13 @@
 #include "alloc/base/error.h"
 #include "defrag/pack/pack_internal.h"
 
-#define MAX_ITEMS    8192
-#define MAX_LIVES    (UINT64_C(1) << 20)
-#define FRAME_BYTES  512 /* of solve() and the functions that it calls, rounded up generously */
-#define LOOKS        4   /* units of work at each item of a part, per step */
-#define TABLE_BITS   17
-#define TRAIL_ROOM   (UINT64_C(1) << 19) /* at entries_max */
-#define CHOICES_ROOM (UINT64_C(1) << 18)
+#define MAX_ITEMS     8192
+#define MAX_LIVES     (UINT64_C(1) << 20)
+#define FRAME_BYTES   512 /* of solve() and the functions that it calls, with a margin */
+#define WORK_PER_ITEM 4   /* units of work per item of a part, in each step */
+#define TABLE_BITS    17
+#define TRAIL_MAX     (UINT64_C(1) << 19) /* max entries */
+#define CHOICES_MAX   (UINT64_C(1) << 18)
 
 struct dead_state {
     uint64_t hash[2];
@@ -53,13 +54,13 @@ struct zr_search {
         *rest; /* by section, in the current step: the level, and the sum of the unplaced items' sizes */
     uint32_t *weight;              /* by section: steps that failed there, in all attempts */
     uint32_t *begin_start, *begin; /* by section: the items that begin with it */
-    uint32_t *end_start, *end;     /* and those that end there */
+    uint32_t *end_start, *end;     /* by section: the items that end with it */
 
     uint32_t *placed_stack, placed_count;
-    struct trail_entry *trail; /* old values of `lowest`, for undoing */
+    struct trail_entry *trail; /* replaced values of `lowest` */
     uint32_t trail_count;
-    uint64_t trail_room, choices_room;
-    uint32_t *choices, choices_count; /* the branches of all steps above the current one */
+    uint64_t trail_max, choices_max;
+    uint32_t *choices, choices_count; /* the branches of all steps on the path to the current one */
     struct dead_state *table;
 };
 
@@ -67,7 +68,7 @@ struct zr_search {
 struct part {
     uint32_t first, last;
 };
-struct stand {
+struct checkpoint {
     uint32_t placed_count, trail_count, choices_count;
 };
 
@@ -122,8 +123,8 @@ zr_result zr_search_make(struct zr_search **out, const struct zr_pack_problem *p
         return scratch->result;
     *search = (struct zr_search){.problem = problem, .max_depth = depth_for(problem)};
     uint64_t entries_max = (search->max_depth + 2) * (uint64_t)count;
-    search->trail_room = entries_max < TRAIL_ROOM ? entries_max : TRAIL_ROOM;
-    search->choices_room = entries_max < CHOICES_ROOM ? entries_max : CHOICES_ROOM;
+    search->trail_max = entries_max < TRAIL_MAX ? entries_max : TRAIL_MAX;
+    search->choices_max = entries_max < CHOICES_MAX ? entries_max : CHOICES_MAX;
     search->list_start = zr_scratch_take(scratch, sections + 2, sizeof *search->list_start);
     search->list = zr_scratch_take(scratch, problem->lives_count, sizeof *search->list);
     search->lowest = zr_scratch_take(scratch, count, sizeof *search->lowest);
@@ -139,8 +140,8 @@ zr_result zr_search_make(struct zr_search **out, const struct zr_pack_problem *p
     search->end_start = zr_scratch_take(scratch, sections + 3, sizeof *search->end_start);
     search->end = zr_scratch_take(scratch, count, sizeof *search->end);
     search->placed_stack = zr_scratch_take(scratch, count, sizeof *search->placed_stack);
-    search->trail = zr_scratch_take(scratch, search->trail_room, sizeof *search->trail);
-    search->choices = zr_scratch_take(scratch, search->choices_room, sizeof *search->choices);
+    search->trail = zr_scratch_take(scratch, search->trail_max, sizeof *search->trail);
+    search->choices = zr_scratch_take(scratch, search->choices_max, sizeof *search->choices);
     search->table = zr_scratch_take(scratch, (size_t)1 << TABLE_BITS, sizeof *search->table);
     if (!scratch->result) {
         fill_lists(search);
@@ -158,25 +159,25 @@ const uint64_t *zr_search_offsets(const struct zr_search *search)
 
 /* ---- Doing and undoing --------------------------------------------------------------------------------- */
 
-static struct stand stand_of(const struct zr_search *search)
+static struct checkpoint checkpoint_of(const struct zr_search *search)
 {
-    return (struct stand){search->placed_count, search->trail_count, search->choices_count};
+    return (struct checkpoint){search->placed_count, search->trail_count, search->choices_count};
 }
 
-static void go_back(struct zr_search *search, const struct stand *stand)
+static void restore(struct zr_search *search, const struct checkpoint *checkpoint)
 {
-    while (search->placed_count > stand->placed_count)
+    while (search->placed_count > checkpoint->placed_count)
         search->placed[search->placed_stack[--search->placed_count]] = false;
-    while (search->trail_count > stand->trail_count) {
+    while (search->trail_count > checkpoint->trail_count) {
         const struct trail_entry *entry = &search->trail[--search->trail_count];
         search->lowest[entry->item] = entry->lowest;
     }
 }
 
 /* Whether the trail has space for the entries of one step, besides those of its survey. */
-static bool has_room(const struct zr_search *search)
+static bool trail_has_space(const struct zr_search *search)
 {
-    return search->trail_count + 2 * (uint64_t)search->problem->count < search->trail_room;
+    return search->trail_count + 2 * (uint64_t)search->problem->count < search->trail_max;
 }
 
 /* Raises an item's lower bound; false if the item cannot lie that high. */
@@ -191,7 +192,7 @@ static bool lift(struct zr_search *search, uint32_t item, uint64_t lowest)
     return true;
 }
 
-/* Places an item at its lowest; false if another item then has no place above it. */
+/* Places an item at its lowest offset. False: another item then has no place above it. */
 static bool place(struct zr_search *search, uint32_t item)
 {
     const struct zr_pack_problem *problem = search->problem;
@@ -269,7 +270,7 @@ static uint64_t slack_of(const struct zr_search *search, uint32_t section)
     return search->capacity - search->level[section] - search->rest[section];
 }
 
-/* Describes a section as a side of an edge, with its unplaced items; false if they are too many. */
+/* Describes a section as a side of an edge, with its unplaced items. False: too many items. */
 static bool fill_side(const struct zr_search *search, uint32_t section, const uint32_t *items, uint32_t count,
                       struct zr_edge_side *out)
 {
@@ -300,7 +301,7 @@ static uint64_t lowest_crossing(const struct zr_search *search, uint32_t edge)
     return zr_edge_meeting(&left, &right);
 }
 
-/* Raises the items that cross edges. False if one of them has no place left. */
+/* Raises the items that cross edges. False: one of them has no place left. */
 static bool lift_crossing(struct zr_search *search, const struct part *part, bool *lifted)
 {
     for (uint32_t edge = part->first + 1; edge < part->last; edge++) {
@@ -312,8 +313,8 @@ static bool lift_crossing(struct zr_search *search, const struct part *part, boo
             if (search->placed[item] || search->problem->first[item] == edge ||
                 search->lowest[item] >= lowest)
                 continue;
-            if (!has_room(search))
-                return true; /* gives up a possible improvement */
+            if (!trail_has_space(search))
+                return true; /* without space, a possible improvement is skipped */
             if (lowest > search->capacity || !lift(search, item, lowest)) {
                 search->weight[edge - 1]++;
                 search->weight[edge]++;
@@ -325,15 +326,15 @@ static bool lift_crossing(struct zr_search *search, const struct part *part, boo
     return true;
 }
 
-/* Raises bounds in a part until nothing changes; false if the part has no placement. */
+/* Raises bounds in a part until nothing changes. False: the part has no placement. */
 static bool lift_all(struct zr_search *search, const struct part *part, struct dead_state *state)
 {
     bool lifted = true;
     while (lifted) {
         lifted = false;
-        zr_pack_spend(search->budget,
-                      (uint64_t)LOOKS * (search->list_start[part->last] - search->list_start[part->first]) +
-                          1);
+        zr_pack_spend(
+            search->budget,
+            (uint64_t)WORK_PER_ITEM * (search->list_start[part->last] - search->list_start[part->first]) + 1);
         if (!survey(search, part, state) || !lift_crossing(search, part, &lifted))
             return false;
     }
@@ -363,7 +364,7 @@ static uint32_t count_choices(const struct zr_search *search, uint32_t section)
         if (search->placed[item])
             continue;
         if (search->lowest[item] > search->level[section])
-            break; /* sorted */
+            break; /* later items are higher: the list is sorted */
         if (!search->grounded[item])
             return 0;
         count++;
@@ -371,8 +372,8 @@ static uint32_t count_choices(const struct zr_search *search, uint32_t section)
     return count;
 }
 
-/* Chooses the section to decide next: a section without a choice, else the section with the fewest choices
- * for its weight. The smallest slack decides ties. */
+/* Chooses the section to decide next: a section without a choice, else the section with the fewest choices in
+ * proportion to its weight. The smallest slack decides ties. */
 static uint32_t choose_section(const struct zr_search *search, const struct part *part)
 {
     uint32_t best = part->last;
@@ -388,11 +389,12 @@ static uint32_t choose_section(const struct zr_search *search, const struct part
             best_slack = slack;
         }
     }
-    zr_assert(best < part->last); /* the lowest items overall are grounded */
+    zr_assert(best < part->last); /* the lowest of all items are grounded */
     return best;
 }
 
-/* An item that covers all sections of a part without decisions can lie at the bottom. UINT32_MAX: none. */
+/* An item that covers all sections of a part in which every item has the same lowest offset. Such an item can
+ * lie at the bottom. UINT32_MAX: none. */
 static uint32_t find_bottom(const struct zr_search *search, const struct part *part)
 {
     const struct zr_pack_problem *problem = search->problem;
@@ -417,8 +419,8 @@ static uint32_t find_bottom(const struct zr_search *search, const struct part *p
 
 static enum zr_search_verdict solve(struct zr_search *search, struct part part);
 
-/* Pushes the choices of a section, the entries_max preferred first, one of each kind; returns their number.
- */
+/* Pushes the choices of a section, the most preferred first. Of items with equal sections and sizes, only one
+ * is pushed. Returns their number. */
 static uint32_t push_choices(struct zr_search *search, uint32_t section)
 {
     const struct zr_pack_problem *problem = search->problem;
@@ -459,8 +461,8 @@ static uint64_t lowest_on_top(const struct zr_search *search, uint32_t item, uin
     return best;
 }
 
-/* The last branch: no item of `section` lies at its level. False if that is impossible. */
-static bool leave_level(struct zr_search *search, uint32_t section, uint64_t level)
+/* The last branch: no item of `section` lies at its level. False: impossible. */
+static bool raise_level(struct zr_search *search, uint32_t section, uint64_t level)
 {
     const struct zr_pack_problem *problem = search->problem;
     uint64_t next = UINT64_MAX, smallest = UINT64_MAX, rest = 0;
@@ -493,7 +495,7 @@ static bool leave_level(struct zr_search *search, uint32_t section, uint64_t lev
 /* Tries the branches of one step. */
 static enum zr_search_verdict branch(struct zr_search *search, const struct part *part)
 {
-    struct stand stand = stand_of(search);
+    struct checkpoint checkpoint = checkpoint_of(search);
     uint32_t bottom = find_bottom(search, part);
     uint32_t section = bottom == UINT32_MAX ? choose_section(search, part) : part->first;
     uint64_t level = search->level[section], slack = slack_of(search, section);
@@ -505,18 +507,18 @@ static enum zr_search_verdict branch(struct zr_search *search, const struct part
     else
         search->choices[search->choices_count++] = bottom;
     for (uint32_t c = 0; c < count && verdict == ZR_SEARCH_IMPOSSIBLE; c++) {
-        if (place(search, search->choices[stand.choices_count + c]))
+        if (place(search, search->choices[checkpoint.choices_count + c]))
             verdict = solve(search, *part);
         if (verdict != ZR_SEARCH_FOUND)
-            go_back(search, &stand);
+            restore(search, &checkpoint);
     }
     if (verdict == ZR_SEARCH_IMPOSSIBLE && bottom == UINT32_MAX && slack > 0) {
-        if (leave_level(search, section, level))
+        if (raise_level(search, section, level))
             verdict = solve(search, *part);
         if (verdict != ZR_SEARCH_FOUND)
-            go_back(search, &stand);
+            restore(search, &checkpoint);
     }
-    search->choices_count = stand.choices_count;
+    search->choices_count = checkpoint.choices_count;
     return verdict;
 }
 
@@ -549,9 +551,10 @@ static bool cut_part(const struct zr_search *search, struct part *part)
 static enum zr_search_verdict solve_part(struct zr_search *search, const struct part *part)
 {
     struct dead_state state;
-    bool room = has_room(search) && search->choices_count + search->problem->count < search->choices_room &&
-                search->depth < search->max_depth;
-    if (search->nodes_left == 0 || !room)
+    bool space = trail_has_space(search) &&
+                 search->choices_count + search->problem->count < search->choices_max &&
+                 search->depth < search->max_depth;
+    if (search->nodes_left == 0 || !space)
         return ZR_SEARCH_UNDECIDED;
     search->nodes_left--;
     if (search->nodes_left % 64 == 0 && zr_pack_time_up(search->budget))
@@ -573,12 +576,12 @@ static enum zr_search_verdict solve_part(struct zr_search *search, const struct 
 /* Places all remaining items of a range of sections, or restores the previous state. */
 static enum zr_search_verdict solve(struct zr_search *search, struct part range)
 {
-    struct stand stand = stand_of(search);
+    struct checkpoint checkpoint = checkpoint_of(search);
     struct part part = range;
     while (cut_part(search, &part)) {
         enum zr_search_verdict verdict = solve_part(search, &part);
         if (verdict != ZR_SEARCH_FOUND) {
-            go_back(search, &stand);
+            restore(search, &checkpoint);
             return verdict;
         }
         part = (struct part){part.last, range.last};
@@ -588,7 +591,7 @@ static enum zr_search_verdict solve(struct zr_search *search, struct part range)
 
 /* ---- Attempts ------------------------------------------------------------------------------------------ */
 
-/* Preferences of an attempt: six exact ones, then the same with noise. */
+/* Sets the preferences of an attempt: six exact ones, then the same with noise. */
 static void set_preferences(struct zr_search *search, uint64_t attempt)
 {
     const struct zr_pack_problem *problem = search->problem;

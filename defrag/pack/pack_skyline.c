@@ -6,10 +6,10 @@
 
 #include <string.h>
 
-zr_result zr_skyline_make(struct zr_skyline *out, size_t moments, struct zr_scratch *scratch)
+zr_result zr_skyline_make(struct zr_skyline *out, size_t points_count, struct zr_scratch *scratch)
 {
-    *out = (struct zr_skyline){.moments = moments, .leaves = 1};
-    while (out->leaves < moments)
+    *out = (struct zr_skyline){.points_count = points_count, .leaves = 1};
+    while (out->leaves < points_count)
         out->leaves *= 2;
     out->highest = zr_scratch_take(scratch, 2 * out->leaves, sizeof *out->highest);
     out->whole = zr_scratch_take(scratch, 2 * out->leaves, sizeof *out->whole);
@@ -29,9 +29,9 @@ static inline uint64_t larger(uint64_t a, uint64_t b)
 
 uint64_t zr_skyline_highest(const struct zr_skyline *sky, size_t first, size_t end)
 {
-    if (end > sky->moments)
-        return larger(zr_skyline_highest(sky, first, sky->moments),
-                      zr_skyline_highest(sky, 0, end - sky->moments));
+    if (end > sky->points_count)
+        return larger(zr_skyline_highest(sky, first, sky->points_count),
+                      zr_skyline_highest(sky, 0, end - sky->points_count));
     size_t low = first + sky->leaves, high = end - 1 + sky->leaves;
     uint64_t max = 0;
     for (size_t node = low / 2; node > 0; node /= 2)
@@ -53,9 +53,9 @@ static void raise_whole(struct zr_skyline *sky, size_t node, uint64_t height)
 
 void zr_skyline_raise(struct zr_skyline *sky, size_t first, size_t end, uint64_t height)
 {
-    if (end > sky->moments) {
-        zr_skyline_raise(sky, 0, end - sky->moments, height);
-        end = sky->moments;
+    if (end > sky->points_count) {
+        zr_skyline_raise(sky, 0, end - sky->points_count, height);
+        end = sky->points_count;
     }
     size_t begin = first + sky->leaves, last = end - 1 + sky->leaves;
     for (size_t low = begin, high = last + 1; low < high; low /= 2, high /= 2) {

@@ -145,7 +145,7 @@ static void test_by_hand(void)
     zr_arena_free(arena, take(2 * granule));
     char *c = take(2 * granule);
     tap_ok(c && (c < first || c >= first + 6 * granule) && counts().conflicts_count == 1,
-           "%s: a page under a late block goes to nobody else", name);
+           "%s: a page under an overdue block goes to no other block", name);
     size_t released = 0;
     tap_ok(zr_arena_trim(arena, 0, &released) == ZR_OK && released == 2 * granule &&
                stats().reserved_bytes == 4 * granule && zr_arena_check(arena) == ZR_OK,

@@ -156,14 +156,14 @@ static void test_departures(void)
     char *a = take(3 * MIB), *b = take(MIB);
     zr_arena_free(arena, b);
     char *c = take(2 * MIB);
-    tap_ok(is_outside(c, 2 * MIB, first), "what would lie on a late block goes elsewhere");
+    tap_ok(is_outside(c, 2 * MIB, first), "a block planned on an overdue block goes elsewhere");
     tap_is(counts().conflicts_count, 1, "which is counted");
     zr_arena_free(arena, c);
     zr_arena_free(arena, take(MIB + 1)); /* so does the next one on it */
     char *e = take(3 * MIB);
     tap_ok(e && e != first, "a step whose last block still lives is no match");
     char *f = take(MIB);
-    tap_ok(f == first + 3 * MIB, "one that lies clear of what is late has its place");
+    tap_ok(f == first + 3 * MIB, "a block planned clear of overdue blocks has its place");
     zr_arena_free(arena, a);
     zr_arena_free(arena, e);
     zr_arena_free(arena, f);
