@@ -31,6 +31,7 @@ static zr_result open_buffer(struct zr_engine *engine, size_t unit, const struct
 {
     (void)owned;
     out->values = updated_parameters(engine, unit);
+    out->stale = true;
     return ZR_OK;
 }
 
@@ -111,8 +112,7 @@ void zr_engine_delay(struct zr_engine *engine, struct zr_engine_actions *list)
             zr_engine_actions_add(engine, &step, action.kind, action.unit);
         }
     }
-    zr_engine_actions_drop(engine, list);
-    *list = step;
+    zr_engine_actions_replace(engine, list, &step);
     if (list->result == ZR_OK)
         list->result = update->result != ZR_OK ? update->result : publishing->result;
 }
@@ -126,7 +126,7 @@ static void drop_late(struct zr_engine *engine, size_t unit)
 zr_result zr_engine_late_open(struct zr_engine *engine)
 {
     const struct zr_engine_options *o = &engine->options;
-    struct zr_compute compute = zr_engine_compute(engine, o->offload.host);
+    struct zr_compute compute = engine->state_tier->compute;
     struct zr_late *late = &engine->late;
     const struct zr_state_tier *tier = engine->state_tier;
     if (!o->offload.delayed)
@@ -203,7 +203,7 @@ zr_result zr_engine_late_start(struct zr_engine *engine, const struct zr_engine_
             return copied;
     }
     /* A copy of the context: the update uses only its constant fields. */
-    late->context = *zr_engine_compute(engine, engine->options.offload.host).context;
+    late->context = *engine->state_tier->compute.context;
     late->context.parallel = (struct zr_parallel){.threads = 1};
     late->context.flops = NULL;
     late->update = *update;

@@ -25,21 +25,20 @@ static zr_result add_shared(struct zr_engine *engine, struct zr_numbers numbers,
     return result == ZR_OK ? zr_comm_wait(sharing, ticket) : result;
 }
 
-/* Sums the reduced gradients of a unit over the pipeline ranks that share it. */
-static zr_result sum_over_sharing(struct zr_engine *engine, size_t unit)
+zr_result zr_engine_share_shard(struct zr_engine *engine, size_t unit)
 {
-    const struct zr_layout_unit *u = &engine->layout.units[unit];
-    struct zr_numbers shard = engine->units[unit].reduced;
+    return add_shared(engine, engine->units[unit].reduced, engine->layout.units[unit].shard_elements);
+}
+
+/* The whole gradients, and the shard for the norm if it is not among them. */
+zr_result zr_engine_share_whole(struct zr_engine *engine, size_t unit)
+{
+    size_t elements = engine->layout.units[unit].padded_elements;
     struct zr_numbers whole = {engine->units[unit].kept, engine->options.precision};
-    char *begin = whole.at, *end = begin + u->padded_elements * engine->gradient_bytes;
-    bool updates_all = engine->units[unit].updates_kept,
-         apart = !updates_all || (char *)shard.at < begin || (char *)shard.at >= end;
-    zr_result result = ZR_OK;
-    if (!engine->layout.parameters[u->first_parameter].parameter.part.shared)
-        return ZR_OK;
-    if (updates_all)
-        result = add_shared(engine, whole, u->padded_elements);
-    return result == ZR_OK && apart ? add_shared(engine, shard, u->shard_elements) : result;
+    char *begin = whole.at, *end = begin + elements * engine->gradient_bytes,
+         *shard = engine->units[unit].reduced.at;
+    zr_result result = add_shared(engine, whole, elements);
+    return result == ZR_OK && (shard < begin || shard >= end) ? zr_engine_share_shard(engine, unit) : result;
 }
 
 static zr_result wait_for_gradients(struct zr_engine *engine)
@@ -52,8 +51,8 @@ static zr_result wait_for_gradients(struct zr_engine *engine)
             return zr_fail(ZR_ERR_INVALID, "unit %s has %u of %u gradients at the end of the step",
                            engine->layout.units[u].unit.name, state->accumulated, state->steps);
         zr_result result = zr_engine_end_reduction(engine, u);
-        if (result == ZR_OK && engine->options.sharing)
-            result = sum_over_sharing(engine, u);
+        if (result == ZR_OK && zr_engine_is_shared(engine, u))
+            result = state->path->share(engine, u);
         if (result != ZR_OK)
             return result;
     }
@@ -175,8 +174,6 @@ zr_result zr_engine_all_squares(struct zr_engine *engine)
     zr_result result = ZR_OK;
     for (size_t u = 0; u < engine->layout.units_count && result == ZR_OK; u++)
         result = zr_gradient_do(engine->units[u].place->squares, engine, u);
-    if (result == ZR_OK && !zr_engine_is_part(engine) && !zr_engine_defers(engine))
-        result = zr_engine_squares_read(engine, engine->squares);
     return result;
 }
 
@@ -217,6 +214,8 @@ static zr_result gradient_norm(struct zr_engine *engine, double *norm)
     double *mine = engine->squares, *all = mine + units, total = 0;
     struct exact exact = {0};
     zr_result result = zr_engine_all_squares(engine);
+    if (result == ZR_OK && !zr_engine_is_part(engine))
+        result = zr_engine_squares_read(engine, engine->squares);
     if (result == ZR_OK)
         result = zr_comm_host_all_gather(engine->options.comm, mine, units * sizeof *mine, all);
     for (size_t u = 0; u < units && result == ZR_OK; u++)

@@ -211,9 +211,8 @@ static zr_result replica_checksum(struct zr_engine *engine, uint64_t *sum)
         result = add_masters(engine, u, sum);
     for (size_t u = 0; u < engine->layout.units_count && result == ZR_OK; u++)
         if (engine->units[u].resident)
-            result =
-                add_checksum(engine, zr_engine_compute(engine, engine->options.arena), engine->units[u].whole,
-                             engine->layout.units[u].padded_elements * engine->parameter_bytes, sum);
+            result = add_checksum(engine, engine->tiers[0].compute, engine->units[u].whole,
+                                  engine->layout.units[u].padded_elements * engine->parameter_bytes, sum);
     return result;
 }
 

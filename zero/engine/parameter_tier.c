@@ -56,6 +56,7 @@ static zr_result open_bounce(struct zr_engine *engine, size_t unit, const struct
     if (out->count > engine->bounce_elements)
         out->count = engine->bounce_elements;
     unsigned turn = engine->bounce_turn++ % ZR_BOUNCE_BUFFERS;
+    out->stale = true;
     out->values.at = engine->bounce + turn * engine->bounce_elements * engine->parameter_bytes;
     return zr_engine_host_waits_for(engine, &engine->bounce_tickets[turn]);
 }
@@ -83,7 +84,7 @@ const struct zr_parameter_tier zr_parameters_uploaded = {
 zr_result zr_engine_copy_masters(struct zr_engine *engine, const struct zr_owned *owned,
                                  const struct zr_window *window, void *to)
 {
-    struct zr_compute compute = zr_engine_compute(engine, engine->options.offload.host);
+    struct zr_compute compute = engine->state_tier->compute;
     return window->values.at
                ? ZR_OK
                : compute.kernels->convert(

@@ -21,9 +21,7 @@ size_t zr_engine_old_bytes(const struct zr_engine *engine, size_t unit)
 
 bool zr_engine_may_speculate(const struct zr_engine *engine, size_t unit)
 {
-    const struct zr_layout *layout = &engine->layout;
-    return engine->units[unit].tier->offloaded &&
-           !layout->parameters[layout->units[unit].first_parameter].parameter.part.shared;
+    return engine->units[unit].tier->offloaded && !zr_engine_is_shared(engine, unit);
 }
 
 /* ---- In the thread of the update ----------------------------------------------------------------------- */
@@ -67,7 +65,7 @@ zr_result zr_engine_speculation_open(struct zr_engine *engine)
                        "--speculative-update: a log of %zu bytes is too small; unit %s needs %zu bytes",
                        o->offload.speculative_bytes, engine->layout.units[last - 1].unit.name,
                        zr_engine_old_bytes(engine, last - 1));
-    struct zr_compute compute = zr_engine_compute(engine, o->offload.host);
+    struct zr_compute compute = engine->state_tier->compute;
     return zr_copies_create(&speculation->worker,
                             &(struct zr_comm_options){.arena = o->arena,
                                                       .host_arena = o->host_arena,
@@ -102,8 +100,7 @@ void zr_engine_anticipate(struct zr_engine *engine, struct zr_engine_actions *li
         if (action.kind == ZR_ENGINE_NORM)
             zr_engine_actions_add(engine, &step, ZR_ENGINE_UNDO, 0);
     }
-    zr_engine_actions_drop(engine, list);
-    *list = step;
+    zr_engine_actions_replace(engine, list, &step);
 }
 
 zr_result zr_engine_speculate(zr_engine *engine, float rate)
@@ -117,7 +114,7 @@ zr_result zr_engine_speculate(zr_engine *engine, float rate)
         return result;
     struct zr_speculation *speculation = &engine->speculation;
     /* A copy of the context: the update uses only its constant fields. */
-    speculation->context = *zr_engine_compute(engine, engine->options.offload.host).context;
+    speculation->context = *engine->state_tier->compute.context;
     speculation->context.parallel = (struct zr_parallel){.threads = 1};
     speculation->context.flops = NULL;
     speculation->update = zr_engine_update_of(engine, rate, 1 / zr_engine_loss_scale(engine));
@@ -180,7 +177,6 @@ zr_result zr_engine_speculation_settle(struct zr_engine *engine, const struct zr
                                        bool *rolled_back)
 {
     struct zr_speculation *speculation = &engine->speculation;
-    *rolled_back = false;
     if (!speculation->armed)
         return ZR_OK;
     speculation->armed = false;

@@ -130,7 +130,8 @@ static zr_result open_ahead(struct zr_engine *engine, size_t unit, const struct 
                             struct zr_window *out)
 {
     (void)unit;
-    if (zr_engine_is_low_precision(engine))
+    out->stale = zr_engine_is_low_precision(engine);
+    if (out->stale)
         out->values = owned->parameters;
     return ZR_OK;
 }

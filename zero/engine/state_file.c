@@ -62,17 +62,6 @@ static void view(const struct zr_state_store *store, size_t unit, void *at, stru
     }
 }
 
-static size_t align_of(const struct zr_state_store *store)
-{
-    size_t align_bytes = store->options.file->align_bytes;
-    return align_bytes ? align_bytes : ZR_STATE_FILE_ALIGN_BYTES;
-}
-
-static size_t round_up(size_t bytes, size_t align_bytes)
-{
-    return (bytes + align_bytes - 1) / align_bytes * align_bytes;
-}
-
 /* ---- Simulated clock ----------------------------------------------------------------------------------- */
 
 double zr_state_file_count(struct zr_state_store *store, uint64_t bytes)
@@ -114,7 +103,7 @@ static void lay_out(struct zr_state_store *store, size_t align_bytes)
 {
     struct zr_nvme_state *file = store->file;
     for (size_t u = 0; u < file->units_count; u++) {
-        size_t bytes = round_up(bytes_of(store, u), align_bytes);
+        size_t bytes = zr_state_file_round_up(bytes_of(store, u), align_bytes);
         file->units[u] = (struct zr_nvme_unit){file->bytes, bytes};
         file->bytes += bytes;
         file->pipeline.buffer_bytes =
@@ -152,7 +141,7 @@ static zr_result take_buffers(struct zr_state_store *store, size_t align_bytes)
 static zr_result nvme_open(struct zr_state_store *store)
 {
     const struct zr_state_store_options *o = &store->options;
-    size_t align_bytes = align_of(store);
+    size_t align_bytes = zr_state_file_align(o->file);
     zr_result result = zr_take(o->host_arena, ZR_TAG_OTHER, 1, sizeof *store->file, (void **)&store->file);
     if (result != ZR_OK)
         return result;

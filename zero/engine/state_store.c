@@ -92,15 +92,14 @@ const struct zr_state_store_table zr_state_store_memory = {
 
 /* ---- Interface ----------------------------------------------------------------------------------------- */
 
-zr_result zr_state_store_open(struct zr_state_store *out, const struct zr_state_store_table *table,
-                              const struct zr_state_store_options *options)
+zr_result zr_state_store_open(struct zr_state_store *out, const struct zr_state_store_options *options)
 {
     memset(out, 0, sizeof *out);
-    out->table = table;
+    out->table = options->file ? &zr_state_store_nvme : &zr_state_store_memory;
     out->options = *options;
     size_t stay = elements_before(options, options->stay.end) - elements_before(options, options->stay.first);
     out->elements = options->staying ? stay : elements_before(options, options->layout->units_count) - stay;
-    zr_result result = table->open(out);
+    zr_result result = out->table->open(out);
     if (result != ZR_OK)
         zr_state_store_close(out);
     return result;

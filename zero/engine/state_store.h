@@ -32,7 +32,7 @@ struct zr_state_store_options {
     bool staying;
     bool master;          /* masters are separate from the parameters */
     zr_arena *host_arena; /* for records */
-    /* File store only; must outlive the store. Its buffers are in `arena`, tag offload. */
+    /* NULL: a memory store. Must outlive the store. Its buffers are in `arena`, tag offload. */
     const struct zr_offload_file *file;
     bool simulated; /* no file; only sizes and transfers are counted */
     /* File store only: limit in bytes for units with a second place in the file, from the last unit on,
@@ -77,8 +77,7 @@ struct zr_state_store {
 extern const struct zr_state_store_table zr_state_store_memory, zr_state_store_nvme;
 
 /* Allocates the state with undefined contents. On failure everything is released. */
-zr_result zr_state_store_open(struct zr_state_store *out, const struct zr_state_store_table *table,
-                              const struct zr_state_store_options *options);
+zr_result zr_state_store_open(struct zr_state_store *out, const struct zr_state_store_options *options);
 void zr_state_store_close(struct zr_state_store *store); /* allowed for a struct of zeros */
 
 /* Number of a unit's elements in the store (0: not in this store) / offset of the unit in the store, in
@@ -118,6 +117,14 @@ void zr_state_file_wait_by_clock(struct zr_state_store *store, double end_second
 static inline unsigned zr_state_file_buffers(const struct zr_offload_file *file)
 {
     return file->buffers ? file->buffers : ZR_NVME_BUFFERS_MIN;
+}
+static inline size_t zr_state_file_align(const struct zr_offload_file *file)
+{
+    return file->align_bytes ? file->align_bytes : ZR_STATE_FILE_ALIGN_BYTES;
+}
+static inline size_t zr_state_file_round_up(size_t bytes, size_t align_bytes)
+{
+    return (bytes + align_bytes - 1) / align_bytes * align_bytes;
 }
 bool zr_state_file_is_twice(const struct zr_state_store *store, size_t unit);
 zr_result zr_state_file_begin_ahead(struct zr_state_store *store, const unsigned *order, size_t count);

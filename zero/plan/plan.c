@@ -274,7 +274,7 @@ static void note_whole(struct zr_byte_plan *out, const struct zr_engine *engine)
 {
     if (engine->world == 1)
         return;
-    if (engine->options.stage >= 2 && !engine->units[0].path->staged)
+    if (engine->options.stage >= 2 && engine->units[0].kept_elements > engine->layout.units[0].shard_elements)
         out->whole_gradients =
             engine->layout.pool_elements < out->elements ? engine->layout.pool_elements : out->elements;
     for (size_t u = 0; u < engine->layout.units_count && engine->options.stage == 3; u++)

@@ -89,9 +89,8 @@ static zr_result inspect_values(const struct zr_list_run *run, size_t module, co
     if (!values || count == 0)
         return ZR_OK;
     enum zr_precision precision = slot->type == ZR_SLOT_FLOATS ? ZR_PRECISION_FP32 : o->precision;
-    zr_result result = zr_engine_find_nonfinite(
-        trainer->engine, zr_engine_compute(trainer->engine, trainer->engine->options.arena), count,
-        (struct zr_numbers){(void *)values, precision}, &at);
+    zr_result result = zr_engine_find_nonfinite(trainer->engine, trainer->engine->tiers[0].compute, count,
+                                                (struct zr_numbers){(void *)values, precision}, &at);
     if (result != ZR_OK || at == count)
         return result;
     row = at / slot->columns;
