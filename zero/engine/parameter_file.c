@@ -228,4 +228,5 @@ const struct zr_parameter_tier zr_parameters_filed = {.on_host = true,
                                                       .get = read_shard,
                                                       .open = open_slot,
                                                       .close = close_slot,
-                                                      .put = put_shard};
+                                                      .put = put_shard,
+                                                      .confirm = put_shard};

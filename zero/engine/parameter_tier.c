@@ -3,6 +3,7 @@
 
 #include "zero/comm/copies.h"
 #include "zero/engine/offload.h"
+#include "zero/engine/update.h"
 
 static zr_result get_shard(struct zr_engine *engine, size_t unit, struct zr_parameter_source *out)
 {
@@ -76,8 +77,11 @@ static zr_result upload(struct zr_engine *engine, size_t unit, const struct zr_o
     return result;
 }
 
-const struct zr_parameter_tier zr_parameters_uploaded = {
-    .get = get_shard, .open = open_bounce, .close = upload, .put = put_shard};
+const struct zr_parameter_tier zr_parameters_uploaded = {.get = get_shard,
+                                                         .open = open_bounce,
+                                                         .close = upload,
+                                                         .put = put_shard,
+                                                         .restore = zr_engine_round_masters};
 
 /* ---- On the host --------------------------------------------------------------------------------------- */
 
@@ -101,5 +105,9 @@ static zr_result close_hosted(struct zr_engine *engine, size_t unit, const struc
     return zr_engine_copy_masters(engine, owned, window, zr_numbers_at(owned->parameters, window->from).at);
 }
 
-const struct zr_parameter_tier zr_parameters_hosted = {
-    .on_host = true, .get = get_shard, .open = open_in_place, .close = close_hosted, .put = put_shard};
+const struct zr_parameter_tier zr_parameters_hosted = {.on_host = true,
+                                                       .get = get_shard,
+                                                       .open = open_in_place,
+                                                       .close = close_hosted,
+                                                       .put = put_shard,
+                                                       .restore = zr_engine_round_masters};

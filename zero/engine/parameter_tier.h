@@ -33,6 +33,10 @@ struct zr_parameter_tier {
                        const struct zr_window *window);
     /* Starts to copy a whole shard of new parameters from host memory. */
     zr_result (*put)(struct zr_engine *engine, size_t unit, const void *from);
+    /* After a speculative update of state in a file: writes the parameters that the norm confirms, which are
+     * at `from`; NULL: they are in place / writes the old parameters again; NULL: they are in place. */
+    zr_result (*confirm)(struct zr_engine *engine, size_t unit, const void *from);
+    zr_result (*restore)(struct zr_engine *engine, size_t unit);
 };
 
 /* In device memory where the update writes them; in device memory, copied from the update on the host; as

@@ -92,7 +92,7 @@ void zr_engine_anticipate(struct zr_engine *engine, struct zr_engine_actions *li
     struct zr_engine_actions step = {.count = 0};
     for (size_t i = 0; i < list->count; i++) {
         struct zr_engine_action action = list->actions[i];
-        if (action.kind == ZR_ENGINE_NORM && engine->speculation.kind->before_norm)
+        if (action.kind == engine->speculation.kind->awaited_by)
             zr_engine_actions_add(engine, &step, ZR_ENGINE_AWAIT, 0);
         if (action.kind == ZR_ENGINE_UPDATE)
             action.kind = ZR_ENGINE_CONFIRM;
@@ -182,6 +182,7 @@ zr_result zr_engine_speculation_settle(struct zr_engine *engine, const struct zr
     speculation->armed = false;
     zr_result first = zr_engine_speculation_await_all(engine);
     bool right = first == ZR_OK && is_assumed(speculation, update);
+    zr_gradient_call *undo = update ? speculation->kind->undo : speculation->kind->cancel;
     if (speculation->kind->end)
         speculation->kind->end(engine);
     for (size_t u = 0; u < engine->layout.units_count; u++) {
@@ -192,7 +193,7 @@ zr_result zr_engine_speculation_settle(struct zr_engine *engine, const struct zr
             speculation->kind->keep(engine, u);
         if (right)
             continue;
-        zr_result back = first == ZR_OK ? speculation->kind->undo(engine, u, update != NULL) : ZR_OK;
+        zr_result back = first == ZR_OK ? zr_gradient_do(undo, engine, u) : ZR_OK;
         first = first == ZR_OK ? back : first;
         *rolled_back = true;
         own->begun = false;
@@ -282,9 +283,8 @@ static zr_result store_logged(struct zr_engine_run *run, size_t unit)
     return zr_engine_give_owned(run->engine, unit, run->changed);
 }
 
-static zr_result undo_logged(struct zr_engine *engine, size_t unit, bool repeats)
+static zr_result undo_logged(struct zr_engine *engine, size_t unit)
 {
-    (void)repeats;
     return engine->speculation.units[unit].logged ? copy_old_values(engine, unit, FROM_LOG) : ZR_OK;
 }
 
@@ -294,5 +294,7 @@ const struct zr_speculation_kind zr_speculation_logged = {.way = &logged,
                                                           .open = open_log,
                                                           .begins = begins_logged,
                                                           .await = await_logged,
+                                                          .awaited_by = ZR_ENGINE_UNDO,
                                                           .undo = undo_logged,
+                                                          .cancel = undo_logged,
                                                           .publish = zr_engine_round_masters};
