@@ -215,7 +215,7 @@ static zr_result settle(struct zr_engine_run *run)
     bool skipped = run->report->skipped, usable = !skipped || engine->options.precision == ZR_PRECISION_FP16;
     zr_result result = ZR_OK;
     if (!engine->simulated && (!usable || !zr_engine_follow_scaling(engine, !skipped)))
-        result = zr_engine_report_bad_gradient(engine);
+        result = engine->report_bad_gradient(engine);
     clear_all(engine);
     return result;
 }
@@ -340,11 +340,10 @@ zr_result zr_engine_actions_make(struct zr_engine *engine)
     zr_engine_actions_add(engine, step, ZR_ENGINE_COUNT, 0);
     if (zr_engine_defers(engine))
         defer(engine, step);
-    if (engine->options.offload.delayed)
-        zr_engine_delay(engine, step);
+    zr_result result = engine->options.offload.delayed ? zr_engine_delay(engine, step) : ZR_OK;
     if (engine->speculation.worker)
         zr_engine_anticipate(engine, step);
-    return step->result;
+    return result == ZR_OK ? step->result : result;
 }
 
 void zr_engine_actions_end(struct zr_engine *engine)
@@ -383,7 +382,7 @@ zr_result zr_engine_step_begin(struct zr_engine *engine, float rate, struct zr_s
     zr_result result = start_report(engine, rate, report);
     if (result != ZR_OK)
         return result;
-    engine->again = false;
+    engine->report_bad_gradient = zr_engine_report_bad_gradient;
     return run_list(engine, &engine->step, rate, report);
 }
 
@@ -394,7 +393,7 @@ zr_result zr_engine_step_again(struct zr_engine *engine, float rate, struct zr_s
         return result;
     struct zr_engine_update repeated = zr_engine_update_of(engine, rate, 1);
     zr_engine_rates_set(engine, &repeated);
-    engine->again = true;
+    engine->report_bad_gradient = zr_engine_report_bad_graph;
     return ZR_OK;
 }
 

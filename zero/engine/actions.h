@@ -79,8 +79,8 @@ void zr_engine_actions_drop(struct zr_engine *engine, struct zr_engine_actions *
 void zr_engine_actions_replace(struct zr_engine *engine, struct zr_engine_actions *list,
                                const struct zr_engine_actions *by);
 
-/* late.c: moves the update of a list to the thread that runs during the next step. */
-void zr_engine_delay(struct zr_engine *engine, struct zr_engine_actions *list);
+/* late.c: moves the update of a list to a thread that runs during the next step, and opens the thread. */
+zr_result zr_engine_delay(struct zr_engine *engine, struct zr_engine_actions *list);
 /* speculate.c: lets the updates of a list confirm what was updated before the norm was known. */
 void zr_engine_anticipate(struct zr_engine *engine, struct zr_engine_actions *list);
 
@@ -92,7 +92,8 @@ zr_result zr_engine_direct(struct zr_engine_run *run, size_t unit);
 zr_result zr_engine_norm(struct zr_engine *engine, struct zr_step_report *report, float *scale);
 /* Computes the squares of all units in engine->squares, or queues it. */
 zr_result zr_engine_all_squares(struct zr_engine *engine);
-/* Fails with the first gradient that is not finite. Collective. */
+/* Values of zr_engine.report_bad_gradient. Collective. */
 zr_result zr_engine_report_bad_gradient(struct zr_engine *engine);
+zr_result zr_engine_report_bad_graph(struct zr_engine *engine);
 
 #endif

@@ -89,8 +89,6 @@ static zr_result take_pools(struct zr_engine *engine)
         result = zr_engine_parameter_file_open(engine);
     if (result == ZR_OK)
         result = zr_engine_offload_open(engine);
-    if (result == ZR_OK)
-        result = zr_engine_late_open(engine);
     if (result == ZR_OK && engine->apart)
         result = zr_take(o->arena, ZR_TAG_WORKSPACE, zr_engine_results_count(engine), sizeof *engine->results,
                          (void **)&engine->results);

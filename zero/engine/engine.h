@@ -103,9 +103,11 @@ struct zr_unit_state {
     unsigned next_staged; /* next unit in the queue */
     void *late_gradients; /* gradients that a delayed update reads; NULL: it reads a pool */
     float *late_sum_shard;
-    float *sum_shard;                    /* sums without a pool; exists within a step */
-    unsigned accumulated;                /* calls of zr_engine_reduce() in this step */
-    zr_ticket reduce_ticket;             /* reduction in progress */
+    float *sum_shard;        /* sums without a pool; exists within a step */
+    unsigned accumulated;    /* calls of zr_engine_reduce() in this step */
+    zr_ticket reduce_ticket; /* reduction in progress */
+    /* Starts the unit's update after its last reduction, before the norm is known; NULL: it waits. */
+    zr_result (*ahead)(struct zr_engine *engine, size_t unit);
     struct zr_copies_task gradient_task; /* addition to sums on the host */
     struct zr_engine *engine;            /* for gradient_task */
     bool adds;                           /* gradient_task adds to the sum instead of overwriting it */
@@ -140,7 +142,6 @@ struct zr_late {
     zr_ticket ticket;
     bool pending;                        /* an update was started and its parameters are not published */
     struct zr_comm_clock *clock;         /* simulated clock; NULL: none */
-    uint64_t waited_ns;                  /* waits for the update, with state in a file */
     _Atomic uint64_t busy_ns, behind_ns; /* the thread's total time / its waits for the disk */
 };
 
@@ -247,7 +248,9 @@ struct zr_engine {
     /* Caller's pinned memory, from which updates copy their rates in stream order, so that a CUDA graph of a
      * step can be launched again. NULL: rates are arguments. Only with deferred results. */
     struct zr_step_rates *rates;
-    bool again;      /* the current step launches a CUDA graph, and the step's blocks do not exist now */
+    /* Fails with the step's first gradient that is not finite. Not found in a step that launches a CUDA
+     * graph, whose blocks do not exist now. */
+    zr_result (*report_bad_gradient)(struct zr_engine *engine);
     float *wide;     /* [ZR_NARROW_ELEMENTS], for two-byte parameters of frozen units and for state in
                       blocks; NULL: there are none */
     double *squares; /* [units_count] of this rank, then [world][units_count]; NULL in a dry run */

@@ -30,7 +30,7 @@ zr_result zr_engine_gradient_file_open(struct zr_engine *engine)
     const struct zr_engine_options *o = &engine->options;
     const struct zr_offload_file *where = engine->state_tier->file;
     struct zr_gradient_file *file = &engine->gradient_file;
-    size_t units = engine->layout.units_count, all_bytes;
+    size_t units = engine->layout.units_count;
     zr_result result;
     if (!where)
         return ZR_OK;
@@ -51,15 +51,11 @@ zr_result zr_engine_gradient_file_open(struct zr_engine *engine)
     file->pipeline.buffers_count = zr_state_file_buffers(where);
     for (unsigned i = 0; i < file->pipeline.buffers_count; i++)
         file->owner[i] = file->used[i] = ZR_NO_UNIT;
-    if (file->bytes == 0)
-        return ZR_OK;
-    if (__builtin_mul_overflow(file->slot_bytes, (size_t)file->pipeline.buffers_count, &all_bytes))
-        return zr_fail(ZR_ERR_INVALID, "slots of %zu bytes overflow the address space", file->slot_bytes);
-    result = zr_name_call(
-        zr_arena_alloc(o->offload.host,
-                       &(struct zr_request){.bytes = all_bytes, .alignment = align, .tag = ZR_TAG_OFFLOAD},
-                       &file->slots),
-        __func__, "the slots of gradients");
+    result = zr_state_file_take_slots(o->offload.host,
+                                      &(struct zr_file_slots){file->slot_bytes, align,
+                                                              file->pipeline.buffers_count,
+                                                              "the slots of gradients"},
+                                      &file->slots);
     file->pipeline.buffers = file->slots;
     file->pipeline.buffer_bytes = file->slot_bytes;
     file->pipeline.units = file->pass;

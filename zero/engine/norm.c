@@ -139,15 +139,19 @@ static zr_result find_bad_element(struct zr_engine *engine, struct bad_element *
     return result;
 }
 
+zr_result zr_engine_report_bad_graph(struct zr_engine *engine)
+{
+    (void)engine;
+    return zr_fail(ZR_ERR_CORRUPT,
+                   "the norm of the gradients is not finite; nothing was updated; run without "
+                   "--cuda-graph to find the gradient");
+}
+
 /* Sets the error message with the first gradient that is not finite. Collective: the norm is the same on all
  * ranks. */
 zr_result zr_engine_report_bad_gradient(struct zr_engine *engine)
 {
     struct bad_element bad;
-    if (engine->again)
-        return zr_fail(ZR_ERR_CORRUPT,
-                       "the norm of the gradients is not finite; nothing was updated; run without "
-                       "--cuda-graph to find the gradient");
     zr_result result = find_bad_element(engine, &bad);
     if (result != ZR_OK)
         return result;

@@ -63,7 +63,7 @@ void zr_engine_get_file_report(const struct zr_engine *engine, struct zr_state_f
     out->file_bytes += file->bytes;
     out->buffers_bytes += file->slots_count * file->slot_bytes;
     out->moved_bytes += file->moved_bytes;
-    out->waited_ns += file->waited_ns + engine->speculation.waited_ns + engine->late.waited_ns;
+    out->waited_ns += file->waited_ns + engine->speculation.waited_ns;
 }
 
 void zr_engine_get_late_report(const struct zr_engine *engine, struct zr_late_report *out)

@@ -21,23 +21,6 @@ static void lay_out(struct zr_engine *engine, size_t align_bytes)
     }
 }
 
-static zr_result take_slots(struct zr_engine *engine, size_t align_bytes)
-{
-    struct zr_parameter_file *file = &engine->parameter_file;
-    size_t all_bytes;
-    file->slots_count = engine->gathered_max;
-    for (unsigned i = 0; i < file->slots_count; i++)
-        file->slots[i] = (struct zr_parameter_slot){.unit = ZR_NO_UNIT, .file = file};
-    if (__builtin_mul_overflow(file->slot_bytes, (size_t)file->slots_count, &all_bytes))
-        return zr_fail(ZR_ERR_INVALID, "slots of %zu bytes overflow the address space", file->slot_bytes);
-    return zr_name_call(
-        zr_arena_alloc(
-            engine->options.offload.host,
-            &(struct zr_request){.bytes = all_bytes, .alignment = align_bytes, .tag = ZR_TAG_OFFLOAD},
-            &file->memory),
-        __func__, "the slots of parameters");
-}
-
 zr_result zr_engine_parameter_file_open(struct zr_engine *engine)
 {
     const struct zr_engine_options *o = &engine->options;
@@ -53,7 +36,13 @@ zr_result zr_engine_parameter_file_open(struct zr_engine *engine)
     lay_out(engine, align_bytes);
     if (file->bytes == 0)
         return ZR_OK;
-    result = take_slots(engine, align_bytes);
+    file->slots_count = engine->gathered_max;
+    for (unsigned i = 0; i < file->slots_count; i++)
+        file->slots[i] = (struct zr_parameter_slot){.unit = ZR_NO_UNIT, .file = file};
+    result = zr_state_file_take_slots(
+        o->offload.host,
+        &(struct zr_file_slots){file->slot_bytes, align_bytes, file->slots_count, "the slots of parameters"},
+        &file->memory);
     if (result != ZR_OK || engine->simulated)
         return result;
     const struct zr_nvme_buffer buffer = {file->memory, file->slots_count * file->slot_bytes};
@@ -210,9 +199,10 @@ static zr_result open_slot(struct zr_engine *engine, size_t unit, const struct z
 {
     (void)owned;
     zr_result result = take_slot(engine, unit, &out->slot);
-    out->stale = zr_engine_is_low_precision(engine);
-    if (out->stale)
+    if (zr_engine_is_low_precision(engine)) {
         out->values = (struct zr_numbers){out->slot, engine->options.precision};
+        out->stale = true;
+    }
     return result;
 }
 

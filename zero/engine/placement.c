@@ -40,8 +40,7 @@ static size_t staging_limit(const struct zr_layout *layout, bool with_small)
 struct gradient_plan {
     bool adds;   /* micro-batches are summed in place and reduced after the last one */
     bool shards; /* whole gradients are staged, and shards are kept */
-    bool sums;   /* several gradients of a step have separate sums */
-    bool pools;  /* sums are in a pool; otherwise in blocks that exist within a step */
+    bool pools;  /* sums over micro-batches have a pool; otherwise sums are blocks that exist within a step */
 };
 
 /* Two-byte micro-batches are summed in fp32 instead of in place, because small addends would be lost in
@@ -75,50 +74,51 @@ static bool shards_gradients(struct zr_engine *engine, bool adds)
     return shard_bytes + engine->staging_limit * engine->gradient_bytes <= below_bytes;
 }
 
-/* Paths of gradients that are kept whole, by ranks, state and gradients of a step. */
+/* The ranks and the state that gradients update; the gradients of a step. */
 enum { ONE_RANK, WHOLE_STATE, SHARDED_STATE, RANKS_KINDS };
 enum { ONCE, SUMMED, SUMMED_NARROW, STEPS_KINDS };
-static const struct zr_gradient_path *const kept_paths[RANKS_KINDS][STEPS_KINDS] = {
-    [ONE_RANK] = {&zr_path_alone, &zr_path_sum_alone, &zr_path_sum_alone},
-    [WHOLE_STATE] = {&zr_path_all_reduce, &zr_path_sum_gather, &zr_path_sum_used},
-    [SHARDED_STATE] = {&zr_path_scatter, &zr_path_sum, &zr_path_sum}};
 
-static const struct zr_gradient_path *gradient_path(const struct zr_engine *engine,
-                                                    const struct gradient_plan *plan, size_t unit)
+static unsigned ranks_kind(const struct zr_engine *engine, size_t unit)
 {
-    const struct zr_unit_state *state = &engine->units[unit];
-    size_t shard = engine->layout.units[unit].shard_elements;
-    unsigned ranks = engine->world == 1             ? ONE_RANK
-                     : zr_unit_owned(state) > shard ? WHOLE_STATE
-                                                    : SHARDED_STATE;
-    unsigned steps = state->steps <= 1 || plan->adds      ? ONCE
-                     : zr_engine_is_low_precision(engine) ? SUMMED_NARROW
-                                                          : SUMMED;
-    if (!plan->shards)
-        return kept_paths[ranks][steps];
-    return engine->world > 1 ? &zr_path_staged : plan->adds ? &zr_path_copied : &zr_path_added;
+    bool whole = zr_unit_owned(&engine->units[unit]) > engine->layout.units[unit].shard_elements;
+    return engine->world == 1 ? ONE_RANK : whole ? WHOLE_STATE : SHARDED_STATE;
 }
+
+static unsigned steps_kind(const struct zr_engine *engine, const struct gradient_plan *plan, size_t unit)
+{
+    if (engine->units[unit].steps <= 1 || plan->adds)
+        return ONCE;
+    return zr_engine_is_low_precision(engine) ? SUMMED_NARROW : SUMMED;
+}
+
+/* Gradients that are kept whole, or as shards: their paths, and their sums if these have no pool. */
+enum { KEPT_WHOLE, KEPT_SHARDS, KEPT_KINDS };
+static const struct zr_gradient_path *const paths[KEPT_KINDS][RANKS_KINDS][STEPS_KINDS] = {
+    [KEPT_WHOLE] = {[ONE_RANK] = {&zr_path_alone, &zr_path_sum_alone, &zr_path_sum_alone},
+                    [WHOLE_STATE] = {&zr_path_all_reduce, &zr_path_sum_gather, &zr_path_sum_used},
+                    [SHARDED_STATE] = {&zr_path_scatter, &zr_path_sum, &zr_path_sum}},
+    [KEPT_SHARDS] = {[ONE_RANK] = {&zr_path_copied, &zr_path_added, &zr_path_added},
+                     [SHARDED_STATE] = {&zr_path_staged, &zr_path_staged, &zr_path_staged}}};
+static zr_gradient_call *const sums[KEPT_KINDS][STEPS_KINDS] = {
+    [KEPT_WHOLE] = {NULL, zr_engine_take_sums, zr_engine_take_sums},
+    [KEPT_SHARDS] = {NULL, NULL, zr_engine_take_sums}};
 
 /* Gradients in the offload file: units with one gradient per step, because a sum would be read and written
  * for each gradient. If the host cannot access tensors, reductions into the file would make it wait for each
  * of them. */
-static bool is_filed(const struct zr_engine *engine, size_t unit)
-{
-    const struct zr_unit_state *state = &engine->units[unit];
-    return state->tier->file && !engine->options.offload.delayed && !engine->apart && state->steps == 1 &&
-           !zr_engine_is_shared(engine, unit);
-}
-
 static const struct zr_gradient_place *gradient_place(const struct zr_engine *engine,
                                                       const struct gradient_plan *plan, size_t unit)
 {
-    if (engine->units[unit].steps == 0)
+    const struct zr_unit_state *state = &engine->units[unit];
+    if (state->steps == 0)
         return &zr_gradients_none;
-    if (!engine->options.scattered_gradients)
-        return is_filed(engine, unit) ? &zr_gradients_filed : &zr_gradients_pooled;
-    return !plan->shards ? &zr_gradients_of_step
-           : plan->pools ? &zr_gradients_pooled
-                         : &zr_gradient_shards_of_step;
+    if (engine->options.scattered_gradients)
+        return !plan->shards ? &zr_gradients_of_step
+               : plan->pools ? &zr_gradients_pooled
+                             : &zr_gradient_shards_of_step;
+    bool filed = state->tier->file && !engine->options.offload.delayed && !engine->apart &&
+                 state->steps == 1 && !zr_engine_is_shared(engine, unit);
+    return filed ? &zr_gradients_filed : &zr_gradients_pooled;
 }
 
 static void place_gradients(struct zr_engine *engine)
@@ -126,16 +126,17 @@ static void place_gradients(struct zr_engine *engine)
     const struct zr_layout *layout = &engine->layout;
     struct gradient_plan plan = {.adds = adds_in_place(engine)};
     plan.shards = shards_gradients(engine, plan.adds);
-    plan.sums = !plan.adds && (zr_engine_is_low_precision(engine) || !plan.shards);
-    plan.pools = plan.sums && engine->options.micro_batches > 1;
+    plan.pools = engine->options.micro_batches > 1 && !plan.adds &&
+                 (zr_engine_is_low_precision(engine) || !plan.shards);
     for (size_t u = 0; u < layout->units_count; u++) {
         const struct zr_layout_unit *unit = &layout->units[u];
         struct zr_unit_state *state = &engine->units[u];
         struct zr_state_tier *tier = state->tier;
         state->steps = unit->unit.gradient_uses * engine->options.micro_batches;
-        state->path = gradient_path(engine, &plan, u);
+        unsigned steps = steps_kind(engine, &plan, u);
+        state->path = paths[plan.shards][ranks_kind(engine, u)][steps];
         state->place = gradient_place(engine, &plan, u);
-        state->take_sums = plan.sums && !plan.pools && state->steps > 1 ? zr_engine_take_sums : NULL;
+        state->take_sums = plan.pools ? NULL : sums[plan.shards][steps];
         state->kept_elements = plan.shards ? unit->shard_elements : unit->padded_elements;
         state->reduced_at = plan.shards ? 0 : engine->rank * unit->shard_elements;
         if (state->steps == 0)
@@ -179,10 +180,10 @@ static size_t saved_elements(const struct zr_engine *engine, size_t limit)
 {
     const struct zr_layout *layout = &engine->layout;
     size_t saved = 0, space = largest_units(layout, limit, engine->gathered_max, false);
+    size_t stays = !engine->options.offload.parameters; /* shards are kept on the device */
     for (size_t u = 0; u < layout->units_count; u++)
         if (layout->units[u].padded_elements <= limit)
-            saved += layout->units[u].padded_elements -
-                     (engine->options.offload.parameters ? 0 : layout->units[u].shard_elements);
+            saved += layout->units[u].padded_elements - stays * layout->units[u].shard_elements;
     return saved > space ? saved - space : 0;
 }
 
@@ -217,24 +218,27 @@ static void place_parameters(struct zr_engine *engine)
 {
     const struct zr_layout *layout = &engine->layout;
     const struct zr_offload *offload = &engine->options.offload;
-    bool shards = engine->options.stage >= 3 && (engine->world > 1 || offload->parameters);
-    size_t limit = shards ? resident_limit(engine) : 0;
+    /* With one rank sharding saves nothing, unless shards leave the device. */
+    size_t limit = engine->options.stage >= 3 ? resident_limit(engine) : 0;
     const struct zr_parameter_tier *away =
         offload->parameters_file ? &zr_parameters_filed : &zr_parameters_hosted;
 
     for (size_t u = 0; u < layout->units_count; u++) {
         const struct zr_layout_unit *unit = &layout->units[u];
         struct zr_unit_state *state = &engine->units[u];
-        bool stays = state->steps > 0 && state->tier != engine->state_tier;
-        state->resident = unit->padded_elements > limit || (stays && engine->world == 1);
-        bool leaves = offload->parameters && !state->resident && !stays;
-        state->parameters_from = state->resident ? 0 : engine->rank * unit->shard_elements;
-        state->parameters_count = state->resident ? unit->padded_elements : unit->shard_elements;
+        bool stays = state->steps > 0 && state->tier != engine->state_tier,
+             whole = unit->padded_elements > limit || (stays && engine->world == 1),
+             leaves = offload->parameters && !whole && !stays;
+        const size_t parts[][2] = {{engine->rank * unit->shard_elements, unit->shard_elements},
+                                   {0, unit->padded_elements}};
+        state->resident = whole;
+        state->parameters_from = parts[whole][0];
+        state->parameters_count = parts[whole][1];
         state->parameters = leaves ? away : state->tier->written;
         state->parameters_in = &engine->tiers[leaves];
         state->parameters_at = state->parameters_in->parameters_elements;
         state->parameters_in->parameters_elements += !state->parameters->in_file * state->parameters_count;
-        engine->shards_parameters |= !state->resident;
+        engine->shards_parameters |= !whole;
     }
 }
 

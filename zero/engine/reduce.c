@@ -87,7 +87,7 @@ zr_result zr_engine_end_reduction(struct zr_engine *engine, size_t unit)
     if (result == ZR_OK)
         state->reduce_ticket = 0;
     if (result == ZR_OK) /* the gradients remain in the slot until they are written */
-        result = zr_engine_speculation_begin(engine, unit);
+        result = zr_gradient_do(state->ahead, engine, unit);
     if (result == ZR_OK)
         result = zr_gradient_do(state->place->put, engine, unit);
     if (state->staged) {

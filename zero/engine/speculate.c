@@ -47,7 +47,7 @@ zr_result zr_engine_speculation_open(struct zr_engine *engine)
     size_t units = engine->layout.units_count, last = units;
     if (o->offload.speculative_bytes == 0)
         return ZR_OK;
-    speculation->kind = o->offload.file ? &zr_speculation_filed : &zr_speculation_logged;
+    speculation->kind = engine->state_tier->file ? &zr_speculation_filed : &zr_speculation_logged;
     zr_result result =
         zr_take(o->host_arena, ZR_TAG_OTHER, units, sizeof *speculation->units, (void **)&speculation->units);
     if (result != ZR_OK)
@@ -74,19 +74,6 @@ zr_result zr_engine_speculation_open(struct zr_engine *engine)
                             compute.context);
 }
 
-void zr_engine_speculation_close(struct zr_engine *engine)
-{
-    struct zr_speculation *speculation = &engine->speculation;
-    speculation->armed = false;
-    if (speculation->worker)
-        zr_comm_destroy(speculation->worker); /* waits for its operations */
-    speculation->worker = NULL;
-    zr_drop(engine->options.offload.host, &speculation->parameters);
-    zr_drop(engine->options.offload.host, &speculation->log);
-    zr_drop(engine->options.host_arena, &speculation->order);
-    zr_drop(engine->options.host_arena, &speculation->units);
-}
-
 void zr_engine_anticipate(struct zr_engine *engine, struct zr_engine_actions *list)
 {
     struct zr_engine_actions step = {.count = 0};
@@ -101,6 +88,49 @@ void zr_engine_anticipate(struct zr_engine *engine, struct zr_engine_actions *li
             zr_engine_actions_add(engine, &step, ZR_ENGINE_UNDO, 0);
     }
     zr_engine_actions_replace(engine, list, &step);
+}
+
+/* After a unit's reduction: starts its update if its gradients are complete and the unit is logged. */
+static zr_result begin(struct zr_engine *engine, size_t unit)
+{
+    struct zr_speculation *speculation = &engine->speculation;
+    if (engine->units[unit].accumulated != engine->units[unit].steps)
+        return ZR_OK;
+    struct zr_speculated_unit *own = &speculation->units[unit];
+    if (own->begun || !speculation->kind->begins(engine, unit))
+        return ZR_OK;
+    zr_result result = zr_engine_await_masters(engine, unit);
+    if (result != ZR_OK)
+        return result;
+    own->engine = engine;
+    own->gradients = engine->units[unit].reduced;
+    own->logged = false;
+    own->task = (struct zr_copies_task){
+        .run = update_unit, .state = own, .bytes = own->log ? zr_engine_old_bytes(engine, unit) : 0};
+    result = zr_copies_run(speculation->worker, &own->task, &own->ticket);
+    own->begun = result == ZR_OK;
+    return result;
+}
+
+/* Lets units be updated ahead by `call`; NULL: not any more. */
+static void arm(struct zr_engine *engine, zr_gradient_call *call)
+{
+    engine->speculation.armed = call != NULL;
+    for (size_t u = 0; engine->units && u < engine->layout.units_count; u++)
+        engine->units[u].ahead = call;
+}
+
+void zr_engine_speculation_close(struct zr_engine *engine)
+{
+    struct zr_speculation *speculation = &engine->speculation;
+    arm(engine, NULL);
+    if (speculation->worker)
+        zr_comm_destroy(speculation->worker); /* waits for its operations */
+    speculation->worker = NULL;
+    zr_drop(engine->options.offload.host, &speculation->parameters);
+    zr_drop(engine->options.offload.host, &speculation->log);
+    zr_drop(engine->options.host_arena, &speculation->order);
+    zr_drop(engine->options.host_arena, &speculation->units);
 }
 
 zr_result zr_engine_speculate(zr_engine *engine, float rate)
@@ -119,7 +149,7 @@ zr_result zr_engine_speculate(zr_engine *engine, float rate)
     speculation->context.flops = NULL;
     speculation->update = zr_engine_update_of(engine, rate, 1 / zr_engine_loss_scale(engine));
     speculation->update.context = &speculation->context;
-    speculation->armed = true;
+    arm(engine, begin);
     return speculation->kind->arm ? speculation->kind->arm(engine) : ZR_OK;
 }
 
@@ -145,27 +175,6 @@ zr_result zr_engine_speculation_await_all(struct zr_engine *engine)
     return first;
 }
 
-zr_result zr_engine_speculation_begin(struct zr_engine *engine, size_t unit)
-{
-    struct zr_speculation *speculation = &engine->speculation;
-    if (!speculation->armed || engine->units[unit].accumulated != engine->units[unit].steps)
-        return ZR_OK;
-    struct zr_speculated_unit *own = &speculation->units[unit];
-    if (own->begun || !speculation->kind->begins(engine, unit))
-        return ZR_OK;
-    zr_result result = zr_engine_await_masters(engine, unit);
-    if (result != ZR_OK)
-        return result;
-    own->engine = engine;
-    own->gradients = engine->units[unit].reduced;
-    own->logged = false;
-    own->task = (struct zr_copies_task){
-        .run = update_unit, .state = own, .bytes = own->log ? zr_engine_old_bytes(engine, unit) : 0};
-    result = zr_copies_run(speculation->worker, &own->task, &own->ticket);
-    own->begun = result == ZR_OK;
-    return result;
-}
-
 static bool is_assumed(const struct zr_speculation *speculation, const struct zr_engine_update *update)
 {
     const struct zr_engine_update *assumed = &speculation->update;
@@ -179,7 +188,7 @@ zr_result zr_engine_speculation_settle(struct zr_engine *engine, const struct zr
     struct zr_speculation *speculation = &engine->speculation;
     if (!speculation->armed)
         return ZR_OK;
-    speculation->armed = false;
+    arm(engine, NULL);
     zr_result first = zr_engine_speculation_await_all(engine);
     bool right = first == ZR_OK && is_assumed(speculation, update);
     zr_gradient_call *undo = update ? speculation->kind->undo : speculation->kind->cancel;
@@ -275,7 +284,8 @@ static zr_result fetch_logged(struct zr_engine_run *run, size_t unit)
 
 static zr_result await_logged(struct zr_engine *engine, size_t unit)
 {
-    return zr_comm_wait(engine->speculation.worker, engine->speculation.units[unit].ticket);
+    const struct zr_speculation *speculation = &engine->speculation;
+    return zr_comm_wait(speculation->worker, speculation->units[unit].ticket);
 }
 
 static zr_result store_logged(struct zr_engine_run *run, size_t unit)

@@ -68,8 +68,6 @@ void zr_engine_speculation_close(struct zr_engine *engine);
 /* Wait for a unit's update, if any / for all updates. */
 zr_result zr_engine_speculation_await(struct zr_engine *engine, size_t unit);
 zr_result zr_engine_speculation_await_all(struct zr_engine *engine);
-/* After a unit's reduction: starts its update if its gradients are complete and the unit is logged. */
-zr_result zr_engine_speculation_begin(struct zr_engine *engine, size_t unit);
 /* The norm is known. Waits for all updates. If `update` (NULL: the step is skipped) differs from the assumed
  * one, rolls them back and sets *rolled_back, which is otherwise not changed. */
 zr_result zr_engine_speculation_settle(struct zr_engine *engine, const struct zr_engine_update *update,

@@ -17,9 +17,9 @@ static zr_result open_order(struct zr_engine *engine)
     if (result != ZR_OK)
         return result;
     speculation->seen = speculation->order + units;
-    for (size_t u = units; u-- > 0; speculation->units[u].ended = true)
-        if (zr_state_file_is_twice(&engine->state_tier->store, u))
-            speculation->order[speculation->units_count++] = (unsigned)u;
+    for (size_t u = 0; u < units; u++)
+        speculation->units[u].ended = true; /* the units of `order` begin with each step */
+    speculation->units_count = zr_state_file_order(&engine->state_tier->store, speculation->order);
     if (o->offload.parameters_file && speculation->units_count > 0)
         result = zr_take(o->offload.host, ZR_TAG_PARAM, engine->layout.shards_elements,
                          engine->parameter_bytes, &speculation->parameters);
@@ -122,9 +122,10 @@ static zr_result open_ahead(struct zr_engine *engine, size_t unit, const struct 
                             struct zr_window *out)
 {
     (void)unit;
-    out->stale = zr_engine_is_low_precision(engine);
-    if (out->stale)
+    if (zr_engine_is_low_precision(engine)) {
         out->values = owned->parameters;
+        out->stale = true;
+    }
     return ZR_OK;
 }
 

@@ -87,8 +87,12 @@ static zr_result memory_take(struct zr_state_store *store, size_t unit, struct z
     return ZR_OK;
 }
 
-const struct zr_state_store_table zr_state_store_memory = {
-    .name = "memory", .random = true, .open = memory_open, .take = memory_take, .close = memory_close};
+const struct zr_state_store_table zr_state_store_memory = {.name = "memory",
+                                                           .random = true,
+                                                           .open = memory_open,
+                                                           .take = memory_take,
+                                                           .close = memory_close,
+                                                           .wait_by_clock = zr_comm_clock_wait_until};
 
 /* ---- Interface ----------------------------------------------------------------------------------------- */
 

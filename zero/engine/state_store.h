@@ -57,6 +57,10 @@ struct zr_state_store_table {
     zr_result (*give)(struct zr_state_store *store, size_t unit, bool changed);
     zr_result (*end)(struct zr_state_store *store);
     void (*close)(struct zr_state_store *store);
+    /* After a wait of the step's thread for a pass in another thread: counts it; NULL: not counted / waits by
+     * the simulated clock. */
+    void (*waited)(struct zr_state_store *store, uint64_t ns);
+    double (*wait_by_clock)(struct zr_comm_clock *clock, double end_seconds);
 };
 
 struct zr_state_store {
@@ -126,7 +130,16 @@ static inline size_t zr_state_file_round_up(size_t bytes, size_t align_bytes)
 {
     return (bytes + align_bytes - 1) / align_bytes * align_bytes;
 }
-bool zr_state_file_is_twice(const struct zr_state_store *store, size_t unit);
+/* Slots of memory for the transfers of an offload file; 0 bytes: NULL. `what` names them if a tag limit
+ * refuses. */
+struct zr_file_slots {
+    size_t bytes, align_bytes; /* of each slot */
+    unsigned count;
+    const char *what;
+};
+zr_result zr_state_file_take_slots(zr_arena *arena, const struct zr_file_slots *slots, void **out);
+/* Lists the units with two places, from the last one on, in `order`; returns their number. */
+unsigned zr_state_file_order(const struct zr_state_store *store, unsigned *order);
 zr_result zr_state_file_begin_ahead(struct zr_state_store *store, const unsigned *order, size_t count);
 bool zr_state_file_runs_ahead(const struct zr_state_store *store);
 zr_result zr_state_file_take_ahead(struct zr_state_store *store, size_t unit, struct zr_state_view *out);

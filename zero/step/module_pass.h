@@ -13,9 +13,9 @@
 struct zr_list_run;
 
 /* The losses and the end of a training step; trainer.c chooses one of a few before the step. */
-enum { ZR_STEP_END_CALLS = 7 };
+enum { ZR_STEP_END_CALLS = 8 };
 struct zr_step_end {
-    zr_result (*begin)(zr_trainer *trainer); /* before the step */
+    zr_result (*run)(const struct zr_list_run *run); /* the step */
     zr_result (*add_loss)(const struct zr_list_run *run,
                           unsigned micro_batch); /* after backward of the loss */
     /* The action UPDATE, up to NULL; `rate` is set by the first call that knows the learning rate. */

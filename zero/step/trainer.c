@@ -96,54 +96,30 @@ static zr_result repeat_engine(const struct zr_list_run *run, float *rate)
     return zr_engine_step_again(run->trainer->engine, *rate, run->report);
 }
 
-static zr_result launch(const struct zr_list_run *run, float *rate)
+static zr_result record_graph(const struct zr_list_run *run, float *rate)
 {
-    zr_trainer *trainer = run->trainer;
-    zr_result result = zr_step_graph_launch(trainer);
     (void)rate;
-    trainer->host_waits = host_waits(trainer) - trainer->host_waits;
-    return result;
+    return zr_step_graph_record(run->trainer);
+}
+
+static zr_result launch_graph(const struct zr_list_run *run, float *rate)
+{
+    (void)rate;
+    return zr_step_graph_launch(run->trainer);
 }
 
 static zr_result read_engine(const struct zr_list_run *run, float *rate)
 {
+    zr_trainer *trainer = run->trainer;
     (void)rate;
-    return zr_engine_step_read(run->trainer->engine, run->report);
+    trainer->host_waits = host_waits(trainer) - trainer->host_waits;
+    return zr_engine_step_read(trainer->engine, run->report);
 }
 
 static zr_result end_engine(const struct zr_list_run *run, float *rate)
 {
     (void)rate;
     return zr_engine_step_end(run->trainer->engine, run->report);
-}
-
-static zr_result begin_nothing(zr_trainer *trainer)
-{
-    (void)trainer;
-    return ZR_OK;
-}
-
-/* Losses reach the host with each micro-batch; with the gradients; with the norm, after the whole step is
- * queued and the host has waited once; the same in a step that launches a graph. */
-static const struct zr_step_end at_once = {begin_nothing, zr_list_run_add_loss, {drain, agree, step_engine}},
-                                with_gradients = {begin_nothing,
-                                                  zr_list_run_bring_loss,
-                                                  {drain, bring_gradients, count_losses, agree, step_engine}},
-                                deferred = {zr_step_graph_begin,
-                                            zr_list_run_bring_loss,
-                                            {ask_rate, begin_engine, launch, read_engine, count_losses, agree,
-                                             end_engine}},
-                                repeated = {zr_step_graph_begin,
-                                            zr_list_run_bring_loss,
-                                            {ask_rate, repeat_engine, launch, read_engine, count_losses,
-                                             agree, end_engine}};
-
-static const struct zr_step_end *end_of(const zr_trainer *trainer, const struct zr_step_calls *calls)
-{
-    const struct zr_engine *engine = trainer->engine;
-    if (calls->rate && zr_engine_defers(engine))
-        return &deferred;
-    return engine->apart && engine->state_tier->offloaded ? &with_gradients : &at_once;
 }
 
 static zr_result update(const struct zr_list_run *run)
@@ -222,8 +198,13 @@ static zr_result run_list(const struct zr_list_run *run, const struct zr_schedul
     return result;
 }
 
+static zr_result run_step(const struct zr_list_run *run)
+{
+    return run_list(run, &run->trainer->step);
+}
+
 /* A step from the graph: copies its inputs and launches it. */
-static zr_result repeat_step(struct zr_list_run *run)
+static zr_result repeat_step(const struct zr_list_run *run)
 {
     zr_trainer *trainer = run->trainer;
     unsigned micro_batches = trainer->engine->options.micro_batches;
@@ -232,8 +213,41 @@ static zr_result repeat_step(struct zr_list_run *run)
         trainer->staging.micro_batch = m;
         result = run->calls->load(run->calls->state, m);
     }
-    run->end = &repeated;
     return result == ZR_OK ? update(run) : result;
+}
+
+/* Losses reach the host with each micro-batch; with the gradients; with the norm, after the whole step is
+ * queued and the host has waited once; the same in a step that is captured as a graph, or launches the graph.
+ */
+static const struct zr_step_end at_once = {run_step, zr_list_run_add_loss, {drain, agree, step_engine}},
+                                with_gradients = {run_step,
+                                                  zr_list_run_bring_loss,
+                                                  {drain, bring_gradients, count_losses, agree, step_engine}},
+                                deferred[] = {
+                                    [ZR_GRAPH_NONE] = {run_step,
+                                                       zr_list_run_bring_loss,
+                                                       {ask_rate, begin_engine, read_engine, count_losses,
+                                                        agree, end_engine}},
+                                    [ZR_GRAPH_RECORDS] = {run_step,
+                                                          zr_list_run_bring_loss,
+                                                          {ask_rate, begin_engine, record_graph, launch_graph,
+                                                           read_engine, count_losses, agree, end_engine}},
+                                    [ZR_GRAPH_REPEATS] = {repeat_step,
+                                                          NULL,
+                                                          {ask_rate, repeat_engine, launch_graph, read_engine,
+                                                           count_losses, agree, end_engine}}};
+
+/* Chooses the end of the step that begins. */
+static zr_result begin_step(zr_trainer *trainer, struct zr_list_run *run)
+{
+    const struct zr_engine *engine = trainer->engine;
+    zr_result result = ZR_OK;
+    run->end = engine->apart && engine->state_tier->offloaded ? &with_gradients : &at_once;
+    if (run->calls->rate && zr_engine_defers(engine)) {
+        result = zr_step_graph_begin(trainer);
+        run->end = &deferred[trainer->graph.now];
+    }
+    return result;
 }
 
 /* The loss is not finite: repeats the pass, checking every result, to find the first bad one. */
@@ -293,18 +307,14 @@ zr_result zr_trainer_step(zr_trainer *trainer, const struct zr_step_calls *calls
 {
     if (!trainer || !calls || !calls->load || !calls->update || !report)
         return zr_fail(ZR_ERR_INVALID, "%s(): the trainer, a callback or the report is NULL", __func__);
-    struct zr_list_run run = {.trainer = trainer,
-                              .calls = calls,
-                              .end = end_of(trainer, calls),
-                              .report = report,
-                              .rows = trainer->model->rows,
-                              .keeps = true};
+    struct zr_list_run run = {
+        .trainer = trainer, .calls = calls, .report = report, .rows = trainer->model->rows, .keeps = true};
     trainer->loss_sum = 0;
     trainer->together = false;
-    zr_result result = run.end->begin(trainer);
+    zr_result result = begin_step(trainer, &run);
     trainer->host_waits = host_waits(trainer);
     if (result == ZR_OK)
-        result = trainer->graph.repeats ? repeat_step(&run) : run_list(&run, &trainer->step);
+        result = run.end->run(&run);
     zr_step_graph_end(trainer, result == ZR_OK);
     trainer->staging.micro_batch = 0; /* evaluations and answers use the first places */
     if (result == ZR_ERR_CORRUPT && !isfinite(trainer->loss_sum))
