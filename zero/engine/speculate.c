@@ -91,7 +91,7 @@ void zr_engine_anticipate(struct zr_engine *engine, struct zr_engine_actions *li
 }
 
 /* After a unit's reduction: starts its update if its gradients are complete and the unit is logged. */
-static zr_result begin(struct zr_engine *engine, size_t unit)
+static zr_result update_ahead(struct zr_engine *engine, size_t unit)
 {
     struct zr_speculation *speculation = &engine->speculation;
     if (engine->units[unit].accumulated != engine->units[unit].steps)
@@ -149,7 +149,7 @@ zr_result zr_engine_speculate(zr_engine *engine, float rate)
     speculation->context.flops = NULL;
     speculation->update = zr_engine_update_of(engine, rate, 1 / zr_engine_loss_scale(engine));
     speculation->update.context = &speculation->context;
-    arm(engine, begin);
+    arm(engine, update_ahead);
     return speculation->kind->arm ? speculation->kind->arm(engine) : ZR_OK;
 }
 
