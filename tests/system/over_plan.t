@@ -27,7 +27,7 @@ CASES = [
     ("free:activation:0:2", 1, 2, {}, "take_slot|zr_activations_take_gradient", ".*"),
     ("more:checkpoint:0:2", 1, 1, dict(no_contiguous=True), "take_part", "kept->part"),
     ("free:activation:1:2", 2, 0, {}, "take_slot|zr_activations_take_gradient", ".*"),
-    ("more:grad:1:2", 2, 0, {}, "take_sums", "state->sum_shard"),
+    ("more:grad:1:2", 2, 0, {}, "zr_engine_take_sums", "state->sum_shard"),
     ("more:optimizer:1:0", 2, 1, {}, "memory_open", "(momentum|variance)"),
     ("more:comm:0:0", 2, 1, {}, "zr_local_prepare", "comm->slots"),
     ("free:checkpoint:1:2", 2, 1, dict(recompute="full", no_contiguous=True), ".*", ".*"),
