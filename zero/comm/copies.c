@@ -140,6 +140,7 @@ zr_result zr_copies_run(zr_comm *copies, struct zr_copies_task *task, zr_ticket 
         copies,
         &(struct zr_comm_item){
             .kind = ZR_COMM_ALL_GATHER,
+            .bytes = task->bytes,
             .all_gather = {.source = task, .shard_bytes = task->bytes, .host_bytes = task->bytes}},
         ticket);
 }

@@ -81,7 +81,7 @@ static void dequeue(struct zr_engine *engine, unsigned unit)
 zr_result zr_engine_end_reduction(struct zr_engine *engine, size_t unit)
 {
     struct zr_unit_state *state = &engine->units[unit];
-    zr_result copied = zr_engine_await_gradients(engine, unit);
+    zr_result copied = state->gradient_copy > 0 ? zr_engine_await_gradients(engine, unit) : ZR_OK;
     zr_result result = zr_comm_wait(engine->options.comm, state->reduce_ticket);
     result = copied != ZR_OK ? copied : result;
     if (result == ZR_OK)
