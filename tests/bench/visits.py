@@ -49,14 +49,32 @@ walk(lambda frame: frame.name() == "visits_end")
 """
 ENGINE = r"""
 LOCKING = "on"
-gdb.execute("break zr_engine_reduce if unit == %(unit)d && !engine->simulated && engine->steps_done == 1"); gdb.execute("run")
+UNIT = %d
+def queue_thread():
+    for thread in gdb.selected_inferior().threads():
+        thread.switch()
+        frame = gdb.newest_frame()
+        while frame and frame.name() != "empty_queue":
+            frame = frame.older()
+        if frame:
+            return
+gdb.execute(f"break zr_engine_reduce if unit == {UNIT} && !engine->simulated && engine->steps_done == 1"); gdb.execute("run")
 gdb.execute("delete"); call()
-for place in ("run_item if item->kind == ZR_COMM_REDUCE_SCATTER && item->reduce_scatter.label == zr_engine_label(%(unit)d, ZR_LABEL_GRADIENTS)",
-              "zr_engine_end_reduction if unit == %(unit)d && engine->units[%(unit)d].reduce_ticket > 0"):
-    gdb.execute("tbreak " + place.replace("zr_engine_label(%(unit)d, ZR_LABEL_GRADIENTS)", str(2 * %(unit)d + 1))); gdb.execute("continue"); call()
-gdb.execute("tbreak actions.c:act if action.kind == ZR_ENGINE_FETCH && action.unit == %(unit)d"); gdb.execute("continue")
+gdb.execute(f"tbreak run_item if item->kind == ZR_COMM_REDUCE_SCATTER && item->reduce_scatter.label == {2 * UNIT + 1}")
+gdb.execute(f"tbreak zr_engine_end_reduction if unit == {UNIT} && engine->units[{UNIT}].reduce_ticket > 0")
+gdb.execute("continue")
+waits = gdb.selected_thread() if gdb.newest_frame().name() == "zr_engine_end_reduction" else None
+if waits: # the step waits before the communicator's thread has begun
+    queue_thread(); gdb.execute("set scheduler-locking on"); gdb.execute("continue")
+call()
+if waits:
+    waits.switch()
+else:
+    gdb.execute("continue")
+call()
+gdb.execute(f"tbreak actions.c:act if action.kind == ZR_ENGINE_FETCH && action.unit == {UNIT}"); gdb.execute("continue")
 walk(lambda frame: frame.name() == "update_adamw")
-""" % {"unit": UNIT}
+""" % UNIT
 LAST = r"""
 print("@@" + json.dumps(visits))
 gdb.execute("kill")

@@ -97,41 +97,6 @@ static zr_result close_pass(struct zr_engine_run *run)
     return read != ZR_OK ? read : ended;
 }
 
-/* Starts to gather a unit's fp32 sums. There are two blocks, one in use and one for the next unit. */
-zr_result zr_engine_gather_sums(struct zr_engine_run *run, size_t unit)
-{
-    struct zr_engine *engine = run->engine;
-    const struct zr_layout_unit *u = &engine->layout.units[unit];
-    zr_result result = zr_take(engine->options.arena, ZR_TAG_GRAD, u->padded_elements, sizeof(float),
-                               (void **)&run->sums[unit % 2]);
-    if (result != ZR_OK)
-        return zr_name_unit(result, u->unit.name);
-    return zr_comm_all_gather(engine->options.comm,
-                              &(struct zr_all_gather){.source = engine->units[unit].reduced.at,
-                                                      .destination = run->sums[unit % 2],
-                                                      .shard_bytes = u->shard_elements * sizeof(float),
-                                                      .label = zr_engine_label(unit, ZR_LABEL_GRADIENTS)},
-                              &run->sums_tickets[unit % 2]);
-}
-
-zr_result zr_engine_find_sums(struct zr_engine_run *run, size_t unit)
-{
-    run->gradients = (struct zr_numbers){run->sums[unit % 2], ZR_PRECISION_FP32};
-    return zr_comm_wait(run->engine->options.comm, run->sums_tickets[unit % 2]);
-}
-
-zr_result zr_engine_find_reduced(struct zr_engine_run *run, size_t unit)
-{
-    run->gradients = run->engine->units[unit].reduced;
-    return ZR_OK;
-}
-
-zr_result zr_engine_find_kept(struct zr_engine_run *run, size_t unit)
-{
-    run->gradients = (struct zr_numbers){run->engine->units[unit].kept, run->engine->options.precision};
-    return ZR_OK;
-}
-
 static zr_result fetch_here(struct zr_engine_run *run, size_t unit)
 {
     struct zr_engine *engine = run->engine;

@@ -7,13 +7,12 @@
 
 /* How gradients become this rank's reduced shard, and what the update reads. */
 typedef zr_result zr_gradient_call(struct zr_engine *engine, size_t unit);
-enum { ZR_GRADIENT_CALLS_MAX = 5 };
 struct zr_gradient_path {
     bool adds; /* backward adds to the gradients of the step's earlier micro-batches */
     /* Sets zr_unit_state.written: kept gradients, or a staging block that the gradients pass through. */
     zr_gradient_call *acquire;
     /* Calls after each gradient of a step but the last, and after the last one, up to NULL. */
-    zr_gradient_call *each[ZR_GRADIENT_CALLS_MAX], *last[ZR_GRADIENT_CALLS_MAX];
+    zr_gradient_call *const *each, *const *last;
     zr_gradient_call *share; /* sums the reduced gradients over the pipeline ranks that share the unit */
     /* Sets run->gradients, the input of the update / starts to gather it ahead; NULL: nothing to gather. */
     zr_result (*find)(struct zr_engine_run *run, size_t unit);
@@ -53,15 +52,6 @@ extern const struct zr_gradient_place zr_gradients_none /* of a frozen unit */, 
     zr_gradients_of_step, zr_gradient_shards_of_step, zr_gradients_filed;
 /* zr_unit_state.take_sums: allocates sums that exist within a step. */
 zr_result zr_engine_take_sums(struct zr_engine *engine, size_t unit);
-
-/* Functions of paths: zr_gradient_path.share of units whose update reads this rank's shard, or the whole kept
- * gradients (norm.c); find and gather (actions.c). */
-zr_result zr_engine_share_shard(struct zr_engine *engine, size_t unit);
-zr_result zr_engine_share_whole(struct zr_engine *engine, size_t unit);
-zr_result zr_engine_find_reduced(struct zr_engine_run *run, size_t unit);
-zr_result zr_engine_find_kept(struct zr_engine_run *run, size_t unit);
-zr_result zr_engine_find_sums(struct zr_engine_run *run, size_t unit);
-zr_result zr_engine_gather_sums(struct zr_engine_run *run, size_t unit);
 
 /* Sets a unit's kept gradients, and its reduced gradients: among them, or its sums if it has sums. */
 void zr_engine_set_kept(struct zr_engine *engine, size_t unit, void *kept);

@@ -8,39 +8,6 @@
 #include <stdio.h>
 #include <string.h>
 
-/* All-reduces in place over the ranks that share a unit. */
-static zr_result add_shared(struct zr_engine *engine, struct zr_numbers numbers, size_t count)
-{
-    zr_comm *sharing = engine->options.sharing;
-    zr_ticket ticket;
-    zr_result result = zr_comm_all_reduce(
-        sharing,
-        &(struct zr_all_reduce){.buffer = numbers.at,
-                                .shard_elements = count / zr_comm_world(sharing),
-                                .scale = 1,
-                                .type = numbers.precision == ZR_PRECISION_FP32 ? ZR_COMM_FP32
-                                                                               : zr_engine_comm_type(engine),
-                                .label = ZR_COMM_LABEL_NONE},
-        &ticket);
-    return result == ZR_OK ? zr_comm_wait(sharing, ticket) : result;
-}
-
-zr_result zr_engine_share_shard(struct zr_engine *engine, size_t unit)
-{
-    return add_shared(engine, engine->units[unit].reduced, engine->layout.units[unit].shard_elements);
-}
-
-/* The whole gradients, and the shard for the norm if it is not among them. */
-zr_result zr_engine_share_whole(struct zr_engine *engine, size_t unit)
-{
-    size_t elements = engine->layout.units[unit].padded_elements;
-    struct zr_numbers whole = {engine->units[unit].kept, engine->options.precision};
-    char *begin = whole.at, *end = begin + elements * engine->gradient_bytes,
-         *shard = engine->units[unit].reduced.at;
-    zr_result result = add_shared(engine, whole, elements);
-    return result == ZR_OK && (shard < begin || shard >= end) ? zr_engine_share_shard(engine, unit) : result;
-}
-
 static zr_result wait_for_gradients(struct zr_engine *engine)
 {
     for (size_t u = engine->layout.units_count; u-- > 0;) {

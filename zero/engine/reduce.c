@@ -11,9 +11,9 @@
  * place return to staging first.
  *
  * Every element is the sum of the same addends in the same order at every stage. */
+#include "zero/engine/actions.h"
 #include "zero/engine/gradients.h"
 #include "zero/engine/offload.h"
-#include "zero/engine/speculate.h"
 
 /* ---- Addresses ----------------------------------------------------------------------------------------- */
 
@@ -356,62 +356,102 @@ static zr_result sum_over_tensor(struct zr_engine *engine, size_t unit)
     return result == ZR_OK && ticket > 0 ? zr_comm_wait(engine->options.tensor, ticket) : result;
 }
 
-/* Gradients that are summed in place are summed over the tensor ranks once. */
-const struct zr_gradient_path zr_path_alone = {.adds = true,
-                                               .acquire = write_kept,
-                                               .last = {sum_over_tensor},
-                                               .share = zr_engine_share_shard,
-                                               .find = zr_engine_find_reduced},
-                              zr_path_all_reduce = {.adds = true,
-                                                    .acquire = write_kept,
-                                                    .last = {sum_over_tensor, all_reduce},
-                                                    .share = zr_engine_share_whole,
-                                                    .find = zr_engine_find_kept},
-                              zr_path_scatter = {.adds = true,
-                                                 .acquire = write_kept,
-                                                 .last = {sum_over_tensor, scatter},
-                                                 .share = zr_engine_share_shard,
-                                                 .find = zr_engine_find_reduced},
-                              zr_path_sum_alone = {.acquire = write_kept,
-                                                   .each = {sum_over_tensor, reserve, add_single_rank},
-                                                   .last = {sum_over_tensor, reserve, add_single_rank},
-                                                   .share = zr_engine_share_shard,
-                                                   .find = zr_engine_find_reduced},
-                              zr_path_sum = {.acquire = write_kept,
-                                             .each = {sum_over_tensor, reserve, reduce_to_sum},
-                                             .last = {sum_over_tensor, reserve, reduce_to_sum},
-                                             .share = zr_engine_share_shard,
-                                             .find = zr_engine_find_reduced},
-                              zr_path_sum_gather = {.acquire = write_kept,
-                                                    .each = {sum_over_tensor, reserve, reduce_to_sum},
-                                                    .last = {sum_over_tensor, reserve, reduce_to_sum,
-                                                             gather_sums},
-                                                    .share = zr_engine_share_whole,
-                                                    .find = zr_engine_find_kept},
-                              zr_path_sum_used = {.acquire = write_kept,
-                                                  .each = {sum_over_tensor, reserve, reduce_to_sum},
-                                                  .last = {sum_over_tensor, reserve, reduce_to_sum},
-                                                  .share = zr_engine_share_shard,
-                                                  .find = zr_engine_find_sums,
-                                                  .gather = zr_engine_gather_sums},
-                              zr_path_staged = {.acquire = stage,
-                                                .each = {sum_over_tensor, reserve, reduce_to_sum, enqueue},
-                                                .last = {sum_over_tensor, reserve, reduce_to_sum, enqueue},
-                                                .share = zr_engine_share_shard,
-                                                .find = zr_engine_find_reduced},
-                              zr_path_copied = {.adds = true,
-                                                .acquire = stage_and_return,
-                                                .each = {zr_engine_gradients_leave, enqueue},
-                                                .last = {sum_over_tensor, reserve, zr_engine_gradients_leave,
-                                                         enqueue},
-                                                .share = zr_engine_share_shard,
-                                                .find = zr_engine_find_reduced},
-                              zr_path_added = {
-                                  .acquire = stage,
-                                  .each = {sum_over_tensor, reserve, zr_engine_gradients_add, enqueue},
-                                  .last = {sum_over_tensor, reserve, zr_engine_gradients_add, enqueue},
-                                  .share = zr_engine_share_shard,
-                                  .find = zr_engine_find_reduced};
+/* ---- What the update reads ----------------------------------------------------------------------------- */
+
+/* All-reduces in place over the ranks that share a unit. */
+static zr_result add_shared(struct zr_engine *engine, struct zr_numbers numbers, size_t count)
+{
+    zr_comm *sharing = engine->options.sharing;
+    zr_ticket ticket;
+    zr_result result = zr_comm_all_reduce(
+        sharing,
+        &(struct zr_all_reduce){.buffer = numbers.at,
+                                .shard_elements = count / zr_comm_world(sharing),
+                                .scale = 1,
+                                .type = numbers.precision == ZR_PRECISION_FP32 ? ZR_COMM_FP32
+                                                                               : zr_engine_comm_type(engine),
+                                .label = ZR_COMM_LABEL_NONE},
+        &ticket);
+    return result == ZR_OK ? zr_comm_wait(sharing, ticket) : result;
+}
+
+static zr_result share_shard(struct zr_engine *engine, size_t unit)
+{
+    return add_shared(engine, engine->units[unit].reduced, engine->layout.units[unit].shard_elements);
+}
+
+/* The whole gradients, and the shard for the norm if it is not among them. */
+static zr_result share_whole(struct zr_engine *engine, size_t unit)
+{
+    size_t elements = engine->layout.units[unit].padded_elements;
+    struct zr_numbers whole = {engine->units[unit].kept, engine->options.precision};
+    char *begin = whole.at, *end = begin + elements * engine->gradient_bytes,
+         *shard = engine->units[unit].reduced.at;
+    zr_result result = add_shared(engine, whole, elements);
+    return result == ZR_OK && (shard < begin || shard >= end) ? share_shard(engine, unit) : result;
+}
+
+/* Starts to gather a unit's fp32 sums. There are two blocks, one in use and one for the next unit. */
+static zr_result gather_whole_sums(struct zr_engine_run *run, size_t unit)
+{
+    struct zr_engine *engine = run->engine;
+    const struct zr_layout_unit *u = &engine->layout.units[unit];
+    zr_result result = zr_take(engine->options.arena, ZR_TAG_GRAD, u->padded_elements, sizeof(float),
+                               (void **)&run->sums[unit % 2]);
+    if (result != ZR_OK)
+        return zr_name_unit(result, u->unit.name);
+    return zr_comm_all_gather(engine->options.comm,
+                              &(struct zr_all_gather){.source = engine->units[unit].reduced.at,
+                                                      .destination = run->sums[unit % 2],
+                                                      .shard_bytes = u->shard_elements * sizeof(float),
+                                                      .label = zr_engine_label(unit, ZR_LABEL_GRADIENTS)},
+                              &run->sums_tickets[unit % 2]);
+}
+
+static zr_result find_sums(struct zr_engine_run *run, size_t unit)
+{
+    run->gradients = (struct zr_numbers){run->sums[unit % 2], ZR_PRECISION_FP32};
+    return zr_comm_wait(run->engine->options.comm, run->sums_tickets[unit % 2]);
+}
+
+static zr_result find_reduced(struct zr_engine_run *run, size_t unit)
+{
+    run->gradients = run->engine->units[unit].reduced;
+    return ZR_OK;
+}
+
+static zr_result find_kept(struct zr_engine_run *run, size_t unit)
+{
+    run->gradients = (struct zr_numbers){run->engine->units[unit].kept, run->engine->options.precision};
+    return ZR_OK;
+}
+
+/* Calls after a gradient. Gradients that are summed in place are summed over the tensor ranks once. */
+static zr_gradient_call *const none[] = {NULL}, *const alone[] = {sum_over_tensor, NULL},
+                               *const reduced[] = {sum_over_tensor, all_reduce, NULL},
+                               *const scattered[] = {sum_over_tensor, scatter, NULL},
+                               *const added[] = {sum_over_tensor, reserve, add_single_rank, NULL},
+                               *const summed[] = {sum_over_tensor, reserve, reduce_to_sum, NULL},
+                               *const gathered[] = {sum_over_tensor, reserve, reduce_to_sum, gather_sums,
+                                                    NULL},
+                               *const staged[] = {sum_over_tensor, reserve, reduce_to_sum, enqueue, NULL},
+                               *const left[] = {zr_engine_gradients_leave, enqueue, NULL},
+                               *const left_last[] = {sum_over_tensor, reserve, zr_engine_gradients_leave,
+                                                     enqueue, NULL},
+                               *const added_on_host[] = {sum_over_tensor, reserve, zr_engine_gradients_add,
+                                                         enqueue, NULL};
+
+const struct zr_gradient_path
+    zr_path_alone = {true, write_kept, none, alone, share_shard, find_reduced, NULL},
+    zr_path_all_reduce = {true, write_kept, none, reduced, share_whole, find_kept, NULL},
+    zr_path_scatter = {true, write_kept, none, scattered, share_shard, find_reduced, NULL},
+    zr_path_sum_alone = {false, write_kept, added, added, share_shard, find_reduced, NULL},
+    zr_path_sum = {false, write_kept, summed, summed, share_shard, find_reduced, NULL},
+    zr_path_sum_gather = {false, write_kept, summed, gathered, share_whole, find_kept, NULL},
+    zr_path_sum_used = {false, write_kept, summed, summed, share_shard, find_sums, gather_whole_sums},
+    zr_path_staged = {false, stage, staged, staged, share_shard, find_reduced, NULL},
+    zr_path_copied = {true, stage_and_return, left, left_last, share_shard, find_reduced, NULL},
+    zr_path_added = {false, stage, added_on_host, added_on_host, share_shard, find_reduced, NULL};
 
 zr_result zr_engine_reduce(zr_engine *engine, unsigned unit)
 {

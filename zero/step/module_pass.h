@@ -17,9 +17,8 @@ enum { ZR_STEP_END_CALLS = 8 };
 struct zr_step_end {
     zr_result (*run)(const struct zr_list_run *run); /* the step */
     zr_result (*add_loss)(const struct zr_list_run *run,
-                          unsigned micro_batch); /* after backward of the loss */
-    /* The action UPDATE, up to NULL; `rate` is set by the first call that knows the learning rate. */
-    zr_result (*calls[ZR_STEP_END_CALLS])(const struct zr_list_run *run, float *rate);
+                          unsigned micro_batch);                          /* after backward of the loss */
+    zr_result (*calls[ZR_STEP_END_CALLS])(const struct zr_list_run *run); /* the action UPDATE, up to NULL */
 };
 
 /* One execution of a list. The caller owns everything that it points to. */
@@ -27,6 +26,7 @@ struct zr_list_run {
     zr_trainer *trainer;
     const struct zr_step_calls *calls; /* NULL unless a training step */
     const struct zr_step_end *end;     /* likewise */
+    float *rate;                       /* likewise: the learning rate, once it is known */
     struct zr_step_report *report;     /* NULL unless a training step */
     size_t rows;
     bool keeps;    /* keep activations for backward */

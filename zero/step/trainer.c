@@ -42,93 +42,85 @@ static uint64_t host_waits(const zr_trainer *trainer)
 
 /* ---- The end of a step --------------------------------------------------------------------------------- */
 
-static zr_result drain(const struct zr_list_run *run, float *rate)
+static zr_result drain(const struct zr_list_run *run)
 {
-    (void)rate;
     return zr_channels_drain(&run->trainer->channels);
 }
 
-static zr_result bring_gradients(const struct zr_list_run *run, float *rate)
+static zr_result bring_gradients(const struct zr_list_run *run)
 {
-    (void)rate;
     return zr_engine_bring_gradients(run->trainer->engine);
 }
 
 /* Adds losses that were copied to the host during the step, after the host has waited. */
-static zr_result count_losses(const struct zr_list_run *run, float *rate)
+static zr_result count_losses(const struct zr_list_run *run)
 {
     zr_result result = ZR_OK;
     unsigned count = computes_losses(run->trainer) ? run->trainer->engine->options.micro_batches : 0;
-    (void)rate;
     for (unsigned m = 0; m < count && result == ZR_OK; m++)
         result = zr_list_run_count_loss(run, zr_staging_mean_loss(&run->trainer->staging, m, run->rows));
     return result;
 }
 
 /* The caller agrees on the loss with other ranks. */
-static zr_result agree(const struct zr_list_run *run, float *rate)
+static zr_result agree(const struct zr_list_run *run)
 {
     const zr_trainer *trainer = run->trainer;
     return run->calls->update(run->calls->state, trainer->loss_sum / trainer->engine->options.micro_batches,
-                              rate);
+                              run->rate);
 }
 
-static zr_result step_engine(const struct zr_list_run *run, float *rate)
+static zr_result step_engine(const struct zr_list_run *run)
 {
     zr_trainer *trainer = run->trainer;
-    zr_result result = zr_engine_step(trainer->engine, *rate, run->report);
+    zr_result result = zr_engine_step(trainer->engine, *run->rate, run->report);
     trainer->host_waits = host_waits(trainer) - trainer->host_waits;
     return result;
 }
 
-static zr_result ask_rate(const struct zr_list_run *run, float *rate)
+static zr_result ask_rate(const struct zr_list_run *run)
 {
-    return run->calls->rate(run->calls->state, rate);
+    return run->calls->rate(run->calls->state, run->rate);
 }
 
-static zr_result begin_engine(const struct zr_list_run *run, float *rate)
+static zr_result begin_engine(const struct zr_list_run *run)
 {
-    return zr_engine_step_begin(run->trainer->engine, *rate, run->report);
+    return zr_engine_step_begin(run->trainer->engine, *run->rate, run->report);
 }
 
-static zr_result repeat_engine(const struct zr_list_run *run, float *rate)
+static zr_result repeat_engine(const struct zr_list_run *run)
 {
-    return zr_engine_step_again(run->trainer->engine, *rate, run->report);
+    return zr_engine_step_again(run->trainer->engine, *run->rate, run->report);
 }
 
-static zr_result record_graph(const struct zr_list_run *run, float *rate)
+static zr_result record_graph(const struct zr_list_run *run)
 {
-    (void)rate;
     return zr_step_graph_record(run->trainer);
 }
 
-static zr_result launch_graph(const struct zr_list_run *run, float *rate)
+static zr_result launch_graph(const struct zr_list_run *run)
 {
-    (void)rate;
     return zr_step_graph_launch(run->trainer);
 }
 
-static zr_result read_engine(const struct zr_list_run *run, float *rate)
+static zr_result read_engine(const struct zr_list_run *run)
 {
     zr_trainer *trainer = run->trainer;
-    (void)rate;
     trainer->host_waits = host_waits(trainer) - trainer->host_waits;
     return zr_engine_step_read(trainer->engine, run->report);
 }
 
-static zr_result end_engine(const struct zr_list_run *run, float *rate)
+static zr_result end_engine(const struct zr_list_run *run)
 {
-    (void)rate;
     return zr_engine_step_end(run->trainer->engine, run->report);
 }
 
 static zr_result update(const struct zr_list_run *run)
 {
-    float rate = 0;
     zr_result result = ZR_OK;
     run->trainer->together = true; /* failures after this point occur on all ranks */
     for (unsigned i = 0; i < ZR_STEP_END_CALLS && run->end->calls[i] && result == ZR_OK; i++)
-        result = run->end->calls[i](run, &rate);
+        result = run->end->calls[i](run);
     return result;
 }
 
@@ -307,8 +299,13 @@ zr_result zr_trainer_step(zr_trainer *trainer, const struct zr_step_calls *calls
 {
     if (!trainer || !calls || !calls->load || !calls->update || !report)
         return zr_fail(ZR_ERR_INVALID, "%s(): the trainer, a callback or the report is NULL", __func__);
-    struct zr_list_run run = {
-        .trainer = trainer, .calls = calls, .report = report, .rows = trainer->model->rows, .keeps = true};
+    float rate = 0;
+    struct zr_list_run run = {.trainer = trainer,
+                              .calls = calls,
+                              .rate = &rate,
+                              .report = report,
+                              .rows = trainer->model->rows,
+                              .keeps = true};
     trainer->loss_sum = 0;
     trainer->together = false;
     zr_result result = begin_step(trainer, &run);
