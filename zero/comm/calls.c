@@ -107,7 +107,7 @@ void zr_calls_begin(struct zr_comm *comm, const struct zr_comm_item *item, zr_ti
     struct zr_local_call *call = channel_of(comm, item);
     uint64_t number = atomic_load_explicit(&call->begun, memory_order_relaxed) + 1;
     uint32_t kind = (uint32_t)item->kind | (meets(comm, item) ? (uint32_t)ZR_LOCAL_MEETS : 0);
-    size_t bytes = !is_transfer(item->kind)        ? zr_comm_item_bytes(item)
+    size_t bytes = !is_transfer(item->kind)        ? item->bytes
                    : item->kind == ZR_COMM_RECEIVE ? item->transfer.receive_bytes
                                                    : item->transfer.send_bytes;
     atomic_store_explicit(&call->bytes[number & 1], bytes, memory_order_relaxed);

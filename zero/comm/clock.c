@@ -50,11 +50,12 @@ double zr_comm_clock_wait_until(struct zr_comm_clock *clock, double end_seconds)
     return left;
 }
 
-void zr_comm_clock_wait_disk(struct zr_comm_clock *clock, double end_seconds)
+double zr_comm_clock_wait_disk(struct zr_comm_clock *clock, double end_seconds)
 {
     double waited = zr_comm_clock_wait_until(clock, end_seconds);
     if (clock)
         clock->nvme_waited_seconds += waited;
+    return waited;
 }
 
 double zr_comm_clock_update_ahead(struct zr_comm_clock *clock, double ready_seconds, size_t elements)

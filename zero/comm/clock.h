@@ -63,8 +63,8 @@ static inline double zr_comm_clock_disk_idle(const struct zr_comm_clock *clock)
 }
 /* Makes the caller wait until `end_seconds`. Returns the seconds waited; 0 without a clock. */
 double zr_comm_clock_wait_until(struct zr_comm_clock *clock, double end_seconds);
-/* Makes the caller wait for the disk until `end_seconds`, and counts the time as a wait for the disk. */
-void zr_comm_clock_wait_disk(struct zr_comm_clock *clock, double end_seconds);
+/* The same for the disk: counts the time as a wait for the disk. */
+double zr_comm_clock_wait_disk(struct zr_comm_clock *clock, double end_seconds);
 
 /* The caller, which is the thread of a delayed update, updates this many elements. NULL: no effect. */
 void zr_comm_clock_update(struct zr_comm_clock *clock, size_t elements);

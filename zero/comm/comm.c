@@ -38,7 +38,7 @@ static void count_item(struct zr_comm *comm, const struct zr_comm_item *item, ui
         return;
     comm->counters.operations_count++;
     comm->counters.received_bytes += received_bytes;
-    comm->counters.sent_elements += bytes / zr_comm_type_bytes(zr_comm_item_type(item));
+    comm->counters.sent_elements += bytes / zr_comm_type_bytes(item->type);
 }
 
 /* Runs one operation with lock released; with a stream of operations, queues it there. */
@@ -166,7 +166,8 @@ zr_result zr_comm_run_host(struct zr_comm *comm, const struct zr_all_gather *op)
     if (result != ZR_OK)
         return result;
     uint64_t before_bytes = comm->host_received_bytes;
-    const struct zr_comm_item item = {.kind = ZR_COMM_HOST, .all_gather = *op};
+    const struct zr_comm_item item = {
+        .kind = ZR_COMM_HOST, .type = op->type, .bytes = op->shard_bytes, .all_gather = *op};
     result = zr_comm_drain(comm);
     if (result == ZR_OK) {
         zr_calls_begin(comm, &item, 0);

@@ -14,6 +14,8 @@ enum { ZR_COMM_QUEUE_COUNT = 64, ZR_COMM_MESSAGE_BYTES = 256 };
 /* An operation in the queue. */
 struct zr_comm_item {
     enum zr_comm_kind kind;
+    enum zr_comm_type type;
+    size_t bytes; /* of a shard or of the whole buffer; 0 for a transfer */
     union {
         struct zr_reduce_scatter reduce_scatter;
         struct zr_all_gather all_gather; /* also for ZR_COMM_HOST */
@@ -105,15 +107,12 @@ zr_result zr_comm_submit(struct zr_comm *comm, const struct zr_comm_item *item, 
 zr_result zr_comm_run_host(struct zr_comm *comm, const struct zr_all_gather *op);
 /* Bytes that this rank sends to others with direct transfers, host messages included. */
 uint64_t zr_comm_direct_bytes(const struct zr_comm *comm, const struct zr_comm_item *item);
-enum zr_comm_type zr_comm_item_type(const struct zr_comm_item *item);
 /* Earliest start on a clock. */
 static inline double zr_comm_ready_seconds(const struct zr_comm_item *item)
 {
     bool waits = item->kind == ZR_COMM_ALL_GATHER && item->all_gather.before;
     return waits ? item->all_gather.before->ready_seconds : 0;
 }
-/* Bytes of a shard or of the whole buffer; 0 for a transfer. */
-size_t zr_comm_item_bytes(const struct zr_comm_item *item);
 
 /* sum.c: to[count] = base + scale * (from[0] + from[1] + ...), in this order for each element. `to` may be
  * one of the sources. */

@@ -119,7 +119,8 @@ zr_result zr_copies_create(zr_comm **out, const struct zr_comm_options *options,
 
 void zr_copies_set_clock(zr_comm *copies, struct zr_comm_clock *clock)
 {
-    ((struct copies *)copies)->clock = clock->host_bytes_per_second > 0 ? clock : NULL;
+    if (copies)
+        ((struct copies *)copies)->clock = clock->host_bytes_per_second > 0 ? clock : NULL;
 }
 
 zr_result zr_copies_start(zr_comm *copies, const struct zr_host_copy *copy, zr_ticket *ticket)
@@ -139,6 +140,7 @@ zr_result zr_copies_run(zr_comm *copies, struct zr_copies_task *task, zr_ticket 
         copies,
         &(struct zr_comm_item){
             .kind = ZR_COMM_ALL_GATHER,
+            .bytes = task->bytes,
             .all_gather = {.source = task, .shard_bytes = task->bytes, .host_bytes = task->bytes}},
         ticket);
 }

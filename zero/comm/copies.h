@@ -13,7 +13,7 @@
  * context of the caller's kernels, borrowed; on a GPU it has the caller's stream. */
 zr_result zr_copies_create(zr_comm **out, const struct zr_comm_options *options,
                            const struct zr_kernel_context *behind);
-/* Makes the copies of a rehearsal use a clock at its host bandwidth. */
+/* Makes the copies of a rehearsal use a clock at its host bandwidth. NULL: no effect. */
 void zr_copies_set_clock(zr_comm *copies, struct zr_comm_clock *clock);
 
 /* Source and destination are borrowed until the ticket has been waited for. */

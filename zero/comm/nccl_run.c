@@ -81,8 +81,8 @@ static zr_result exchange_part(struct nccl_comm *self, const struct zr_comm_item
     for (unsigned p = 0; p < self->base.world && code == 0; p++) {
         if (p == self->base.rank)
             continue;
-        code = nccl->send(source_of(item) + p * zr_comm_item_bytes(item) + part.first, part.bytes,
-                          ZR_NCCL_UINT8, (int)p, self->comm, self->stream);
+        code = nccl->send(source_of(item) + p * item->bytes + part.first, part.bytes, ZR_NCCL_UINT8, (int)p,
+                          self->comm, self->stream);
         if (code == 0)
             code =
                 nccl->receive(slot_of(self, p), part.bytes, ZR_NCCL_UINT8, (int)p, self->comm, self->stream);
@@ -111,7 +111,7 @@ static zr_result run_transfer(struct nccl_comm *self, const struct zr_comm_item 
 static zr_result add_in_order(struct nccl_comm *self, const struct zr_comm_item *item)
 {
     struct zr_comm_sum sum = zr_comm_sum_of(&self->base, item);
-    size_t shard = zr_comm_item_bytes(item);
+    size_t shard = item->bytes;
     zr_result result = ZR_OK;
     sum.from = self->from;
     for (size_t first = 0; first < shard && result == ZR_OK; first += self->each_bytes) {
@@ -173,13 +173,12 @@ static zr_result run_all_reduce(struct nccl_comm *self, const struct zr_comm_ite
             self->nccl->sum_destroy(sum, self->comm);
         return result;
     }
-    char *own = (char *)op->buffer + self->base.rank * zr_comm_item_bytes(item);
+    char *own = (char *)op->buffer + self->base.rank * item->bytes;
     zr_result result = add_in_order(self, item);
     if (result != ZR_OK)
         return result;
-    return run_all_gather(self, &(struct zr_all_gather){.source = own,
-                                                        .destination = op->buffer,
-                                                        .shard_bytes = zr_comm_item_bytes(item)});
+    return run_all_gather(
+        self, &(struct zr_all_gather){.source = own, .destination = op->buffer, .shard_bytes = item->bytes});
 }
 
 static zr_result begin(struct nccl_comm *self, const struct zr_comm_item *item)

@@ -35,7 +35,7 @@ static zr_result sum_single_rank(struct zr_comm *comm, const struct zr_comm_item
                                                                 : item->all_reduce.buffer};
     struct zr_comm_sum sum = zr_comm_sum_of(comm, item);
     sum.from = from;
-    return zr_comm_sum_part(comm, &sum, (struct zr_comm_part){0, zr_comm_item_bytes(item)});
+    return zr_comm_sum_part(comm, &sum, (struct zr_comm_part){0, item->bytes});
 }
 
 static zr_result null_run(struct zr_comm *comm, const struct zr_comm_item *item)

@@ -105,14 +105,18 @@ zr_result zr_comm_reduce_scatter(zr_comm *comm, const struct zr_reduce_scatter *
     if (wide_in_place(operation, comm->world))
         return zr_fail(ZR_ERR_INVALID, "a wide %s cannot overwrite its source",
                        zr_comm_kind_name(request.kind));
-    return submit_checked(&request,
-                          &(struct shape){.type = operation->type,
-                                          .shard = operation->shard_elements,
-                                          .unit_bytes = sizeof(float),
-                                          .shards = comm->world,
-                                          .source = operation->source,
-                                          .destination = operation->destination},
-                          &(struct zr_comm_item){.kind = request.kind, .reduce_scatter = *operation});
+    return submit_checked(
+        &request,
+        &(struct shape){.type = operation->type,
+                        .shard = operation->shard_elements,
+                        .unit_bytes = sizeof(float),
+                        .shards = comm->world,
+                        .source = operation->source,
+                        .destination = operation->destination},
+        &(struct zr_comm_item){.kind = request.kind,
+                               .type = operation->type,
+                               .bytes = operation->shard_elements * zr_comm_type_bytes(operation->type),
+                               .reduce_scatter = *operation});
 }
 
 zr_result zr_comm_all_reduce(zr_comm *comm, const struct zr_all_reduce *operation, zr_ticket *ticket)
@@ -121,14 +125,18 @@ zr_result zr_comm_all_reduce(zr_comm *comm, const struct zr_all_reduce *operatio
     zr_result result = begin(&request);
     if (result != ZR_OK)
         return result;
-    return submit_checked(&request,
-                          &(struct shape){.type = operation->type,
-                                          .shard = operation->shard_elements,
-                                          .unit_bytes = sizeof(float),
-                                          .shards = comm->world,
-                                          .source = operation->buffer,
-                                          .destination = operation->buffer},
-                          &(struct zr_comm_item){.kind = request.kind, .all_reduce = *operation});
+    return submit_checked(
+        &request,
+        &(struct shape){.type = operation->type,
+                        .shard = operation->shard_elements,
+                        .unit_bytes = sizeof(float),
+                        .shards = comm->world,
+                        .source = operation->buffer,
+                        .destination = operation->buffer},
+        &(struct zr_comm_item){.kind = request.kind,
+                               .type = operation->type,
+                               .bytes = operation->shard_elements * zr_comm_type_bytes(operation->type),
+                               .all_reduce = *operation});
 }
 
 /* ---- Data ---------------------------------------------------------------------------------------------- */
@@ -146,7 +154,10 @@ zr_result zr_comm_all_gather(zr_comm *comm, const struct zr_all_gather *operatio
                                           .shards = comm->world,
                                           .source = operation->source,
                                           .destination = operation->destination},
-                          &(struct zr_comm_item){.kind = request.kind, .all_gather = *operation});
+                          &(struct zr_comm_item){.kind = request.kind,
+                                                 .type = operation->type,
+                                                 .bytes = operation->shard_bytes,
+                                                 .all_gather = *operation});
 }
 
 zr_result zr_comm_broadcast(zr_comm *comm, const struct zr_broadcast *operation, zr_ticket *ticket)
@@ -163,7 +174,10 @@ zr_result zr_comm_broadcast(zr_comm *comm, const struct zr_broadcast *operation,
                                           .shards = 1,
                                           .source = operation->buffer,
                                           .destination = operation->buffer},
-                          &(struct zr_comm_item){.kind = request.kind, .broadcast = *operation});
+                          &(struct zr_comm_item){.kind = request.kind,
+                                                 .type = operation->type,
+                                                 .bytes = operation->bytes,
+                                                 .broadcast = *operation});
 }
 
 /* Checks one direction of a transfer; an empty one is skipped on both sides. */
@@ -197,7 +211,8 @@ static zr_result transfer(const struct request *request, const struct zr_transfe
         result = check_direction(request, both.receive_bytes, both.receive, both.from);
     if (result != ZR_OK || (both.send_bytes == 0 && both.receive_bytes == 0))
         return result;
-    return zr_comm_submit(request->comm, &(struct zr_comm_item){.kind = request->kind, .transfer = both},
+    return zr_comm_submit(request->comm,
+                          &(struct zr_comm_item){.kind = request->kind, .type = both.type, .transfer = both},
                           request->ticket);
 }
 

@@ -151,8 +151,8 @@ zr_result zr_comm_sum(struct zr_comm *comm, const struct zr_comm_sum *sum)
 
 struct zr_comm_sum zr_comm_sum_of(const struct zr_comm *comm, const struct zr_comm_item *item)
 {
-    struct zr_comm_sum sum = {.ranks = comm->world, .type = zr_comm_item_type(item)};
-    size_t own = comm->rank * zr_comm_item_bytes(item);
+    struct zr_comm_sum sum = {.ranks = comm->world, .type = item->type};
+    size_t own = comm->rank * item->bytes;
     if (item->kind == ZR_COMM_REDUCE_SCATTER) {
         const struct zr_reduce_scatter *op = &item->reduce_scatter;
         sum.to = op->destination;

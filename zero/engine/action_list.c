@@ -28,3 +28,10 @@ void zr_engine_actions_drop(struct zr_engine *engine, struct zr_engine_actions *
     zr_drop(engine->options.host_arena, &list->actions);
     *list = (struct zr_engine_actions){.count = 0};
 }
+
+void zr_engine_actions_replace(struct zr_engine *engine, struct zr_engine_actions *list,
+                               const struct zr_engine_actions *by)
+{
+    zr_engine_actions_drop(engine, list);
+    *list = *by;
+}

@@ -7,30 +7,26 @@
 
 /* ---- Lists --------------------------------------------------------------------------------------------- */
 
-/* Whether a unit's new parameters are all-gathered. */
-static bool gathers_new_parameters(const struct zr_engine *engine, size_t unit)
-{
-    return engine->options.stage > 0 && engine->world > 1 && engine->units[unit].resident &&
-           engine->units[unit].steps > 0;
-}
-
 /* Updates units in order; the all-gather of a unit overlaps with the next update. If parameters are copied
  * from the host, the all-gather starts one unit later, after the copy. */
 static void add_update(struct zr_engine *engine, struct zr_engine_actions *list)
 {
-    size_t behind = zr_engine_offloads(engine), count = engine->layout.units_count;
+    size_t behind = engine->tiers_count - 1, count = engine->layout.units_count, sums = 0;
     zr_engine_actions_add(engine, list, ZR_ENGINE_OPEN, 0);
     for (size_t u = 0; u < count + behind; u++) {
         if (u < count && engine->units[u].steps > 0) {
+            for (; sums < count && sums <= u + 1; sums++) /* those of the next unit arrive meanwhile */
+                if (engine->units[sums].path->gather)
+                    zr_engine_actions_add(engine, list, ZR_ENGINE_GATHER, sums);
             zr_engine_actions_add(engine, list, ZR_ENGINE_FETCH, u);
             if (zr_engine_needs_directions(engine, u))
                 zr_engine_actions_add(engine, list, ZR_ENGINE_DIRECT, u);
             zr_engine_actions_add(engine, list, ZR_ENGINE_UPDATE, u);
             zr_engine_actions_add(engine, list, ZR_ENGINE_STORE, u);
         }
-        if (u < count && !zr_engine_defers(engine)) /* deferred: kept to find a value that is not finite */
+        if (u < count)
             zr_engine_actions_add(engine, list, ZR_ENGINE_CLEAR, u);
-        if (u >= behind && gathers_new_parameters(engine, u - behind))
+        if (u >= behind && zr_engine_gathers_new(engine, u - behind))
             zr_engine_actions_add(engine, list, ZR_ENGINE_PUBLISH, u - behind);
     }
     zr_engine_actions_add(engine, list, ZR_ENGINE_CLOSE, 0);
@@ -101,50 +97,12 @@ static zr_result close_pass(struct zr_engine_run *run)
     return read != ZR_OK ? read : ended;
 }
 
-/* Starts to gather a unit's fp32 sums. */
-static zr_result start_sums(struct zr_engine_run *run, size_t unit)
-{
-    struct zr_engine *engine = run->engine;
-    const struct zr_layout_unit *u = &engine->layout.units[unit];
-    if (unit == engine->layout.units_count || !engine->units[unit].gathers_sums || run->sums[unit % 2])
-        return ZR_OK;
-    zr_result result = zr_take(engine->options.arena, ZR_TAG_GRAD, u->padded_elements, sizeof(float),
-                               (void **)&run->sums[unit % 2]);
-    if (result != ZR_OK)
-        return zr_name_unit(result, u->unit.name);
-    return zr_comm_all_gather(engine->options.comm,
-                              &(struct zr_all_gather){.source = engine->units[unit].reduced.at,
-                                                      .destination = run->sums[unit % 2],
-                                                      .shard_bytes = u->shard_elements * sizeof(float),
-                                                      .label = zr_engine_label(unit, ZR_LABEL_GRADIENTS)},
-                              &run->sums_tickets[unit % 2]);
-}
-
-/* Gradients of this rank's part of a unit. Whole sums are gathered into two blocks, one in use and one for
- * the next unit. */
-static zr_result find_gradients(struct zr_engine_run *run, size_t unit)
-{
-    struct zr_engine *engine = run->engine;
-    const struct zr_unit_state *state = &engine->units[unit];
-    run->gradients =
-        state->updates_kept ? (struct zr_numbers){state->kept, engine->options.precision} : state->reduced;
-    if (!state->gathers_sums)
-        return ZR_OK;
-    zr_result result = start_sums(run, unit);
-    if (result == ZR_OK)
-        result = start_sums(run, unit + 1);
-    if (result == ZR_OK)
-        result = zr_comm_wait(engine->options.comm, run->sums_tickets[unit % 2]);
-    run->gradients = (struct zr_numbers){run->sums[unit % 2], ZR_PRECISION_FP32};
-    return result;
-}
-
 static zr_result fetch_here(struct zr_engine_run *run, size_t unit)
 {
     struct zr_engine *engine = run->engine;
     zr_result result = zr_gradient_do(engine->units[unit].place->take, engine, unit);
     if (result == ZR_OK)
-        result = find_gradients(run, unit);
+        result = engine->units[unit].path->find(run, unit);
     return result == ZR_OK ? zr_engine_take_owned(engine, unit, &run->owned) : result;
 }
 
@@ -222,7 +180,7 @@ static zr_result settle(struct zr_engine_run *run)
     bool skipped = run->report->skipped, usable = !skipped || engine->options.precision == ZR_PRECISION_FP16;
     zr_result result = ZR_OK;
     if (!engine->simulated && (!usable || !zr_engine_follow_scaling(engine, !skipped)))
-        result = zr_engine_report_bad_gradient(engine);
+        result = engine->report_bad_gradient(engine);
     clear_all(engine);
     return result;
 }
@@ -254,6 +212,8 @@ static zr_result act(struct zr_engine_run *run, struct zr_engine_action action)
         return ZR_OK;
     case ZR_ENGINE_OPEN:
         return open_pass(run);
+    case ZR_ENGINE_GATHER:
+        return engine->units[unit].path->gather(run, unit);
     case ZR_ENGINE_FETCH:
         run->changed = false;
         return run->way->fetch(run, unit);
@@ -302,31 +262,53 @@ static zr_result run_actions(struct zr_engine_run *run, const struct zr_engine_a
 
 /* ---- The step ------------------------------------------------------------------------------------------ */
 
+/* Deferred results: the host reads the norm and ends the step after all work is queued. Until then gradients
+ * are kept, to find a value that is not finite. */
+static void defer(struct zr_engine *engine, struct zr_engine_actions *list)
+{
+    struct zr_engine_actions step = {.count = 0}, *end = &engine->step_end;
+    for (size_t i = 0; i < list->count; i++) {
+        struct zr_engine_action action = list->actions[i];
+        switch (action.kind) {
+        case ZR_ENGINE_NORM:
+            zr_engine_actions_add(engine, &step, ZR_ENGINE_WEIGH, 0);
+            break;
+        case ZR_ENGINE_SKIP:
+            zr_engine_actions_add(engine, &engine->step_read, ZR_ENGINE_READ, 0);
+            break;
+        case ZR_ENGINE_CLEAR:
+            break;
+        case ZR_ENGINE_COUNT:
+            zr_engine_actions_add(engine, end, ZR_ENGINE_SETTLE, 0);
+            zr_engine_actions_add(engine, end, action.kind, 0);
+            break;
+        default:
+            zr_engine_actions_add(engine, &step, action.kind, action.unit);
+        }
+    }
+    zr_engine_actions_replace(engine, list, &step);
+    zr_result more = engine->step_read.result != ZR_OK ? engine->step_read.result : end->result;
+    list->result = list->result == ZR_OK ? more : list->result;
+}
+
 zr_result zr_engine_actions_make(struct zr_engine *engine)
 {
-    struct zr_engine_actions *step = &engine->step, *end = &engine->step_end;
-    bool deferred = zr_engine_defers(engine);
+    struct zr_engine_actions *step = &engine->step;
     engine->late.run = run_actions;
     engine->speculation.run = run_unit;
     zr_engine_actions_add(engine, step, ZR_ENGINE_COLLECT, 0);
-    zr_engine_actions_add(engine, step, deferred ? ZR_ENGINE_WEIGH : ZR_ENGINE_NORM, 0);
+    zr_engine_actions_add(engine, step, ZR_ENGINE_NORM, 0);
     if (engine->options.stage == 3) /* peers gather parameters that the update changes */
         zr_engine_actions_add(engine, step, ZR_ENGINE_READERS, 0);
-    if (!deferred)
-        zr_engine_actions_add(engine, step, ZR_ENGINE_SKIP, 0);
+    zr_engine_actions_add(engine, step, ZR_ENGINE_SKIP, 0);
     add_update(engine, step);
-    if (deferred) {
-        zr_engine_actions_add(engine, &engine->step_read, ZR_ENGINE_READ, 0);
-        zr_engine_actions_add(engine, end, ZR_ENGINE_SETTLE, 0);
-    }
-    zr_engine_actions_add(engine, deferred ? end : step, ZR_ENGINE_COUNT, 0);
-    if (engine->options.offload.delayed)
-        zr_engine_delay(engine, step);
+    zr_engine_actions_add(engine, step, ZR_ENGINE_COUNT, 0);
+    if (zr_engine_defers(engine))
+        defer(engine, step);
+    zr_result result = engine->options.offload.delayed ? zr_engine_delay(engine, step) : ZR_OK;
     if (engine->speculation.worker)
         zr_engine_anticipate(engine, step);
-    return step->result != ZR_OK               ? step->result
-           : engine->step_read.result != ZR_OK ? engine->step_read.result
-                                               : end->result;
+    return result == ZR_OK ? step->result : result;
 }
 
 void zr_engine_actions_end(struct zr_engine *engine)
@@ -353,7 +335,7 @@ static zr_result run_list(struct zr_engine *engine, const struct zr_engine_actio
 {
     struct zr_engine_run run = {.engine = engine, .way = &here, .rate = rate, .report = report};
     zr_result result = run_actions(&run, list);
-    if (result != ZR_OK && engine->speculation.armed) /* the norm is not known, or not finite */
+    if (result != ZR_OK) /* the norm is not known, or not finite */
         zr_engine_speculation_settle(engine, NULL, &report->rolled_back);
     if (run.ended || (result != ZR_OK && report->skipped))
         clear_all(engine);
@@ -365,7 +347,7 @@ zr_result zr_engine_step_begin(struct zr_engine *engine, float rate, struct zr_s
     zr_result result = start_report(engine, rate, report);
     if (result != ZR_OK)
         return result;
-    engine->again = false;
+    engine->report_bad_gradient = zr_engine_report_bad_gradient;
     return run_list(engine, &engine->step, rate, report);
 }
 
@@ -376,7 +358,7 @@ zr_result zr_engine_step_again(struct zr_engine *engine, float rate, struct zr_s
         return result;
     struct zr_engine_update repeated = zr_engine_update_of(engine, rate, 1);
     zr_engine_rates_set(engine, &repeated);
-    engine->again = true;
+    engine->report_bad_gradient = zr_engine_report_bad_graph;
     return ZR_OK;
 }
 

@@ -1,6 +1,7 @@
 /* actions.h: the end of a step as a list of actions. zr_engine_actions_make() builds the lists when the
- * engine is created: a base list, changed by the transforms of an update that is delayed (late.c) or
- * speculative (speculate.c). One executor runs them; it knows actions and no modes. Private to engine/. */
+ * engine is created: a base list, changed by the transforms of results that are deferred (actions.c), and of
+ * an update that is delayed (late.c) or speculative (speculate.c). One executor runs them; it knows actions
+ * and no modes. Private to engine/. */
 #ifndef ZR_ENGINE_ACTIONS_H
 #define ZR_ENGINE_ACTIONS_H
 
@@ -13,6 +14,7 @@ enum zr_engine_action_kind {
     ZR_ENGINE_READERS,     /* wait for peers that gather parameters of this rank */
     ZR_ENGINE_SKIP,        /* a skipped step ends here */
     ZR_ENGINE_OPEN,        /* begin a pass over the units in order; files are read ahead */
+    ZR_ENGINE_GATHER,      /* start to gather a unit's sums of gradients, which the update reads whole */
     ZR_ENGINE_FETCH,       /* take a unit's gradients and state */
     ZR_ENGINE_DIRECT,      /* make the directions of a unit's matrices, which all ranks share */
     ZR_ENGINE_UPDATE,      /* update a unit */
@@ -73,9 +75,12 @@ void zr_engine_actions_end(struct zr_engine *engine);
 void zr_engine_actions_add(struct zr_engine *engine, struct zr_engine_actions *list,
                            enum zr_engine_action_kind kind, size_t unit);
 void zr_engine_actions_drop(struct zr_engine *engine, struct zr_engine_actions *list);
+/* Frees `list`, which becomes `by`. */
+void zr_engine_actions_replace(struct zr_engine *engine, struct zr_engine_actions *list,
+                               const struct zr_engine_actions *by);
 
-/* late.c: moves the update of a list to the thread that runs during the next step. */
-void zr_engine_delay(struct zr_engine *engine, struct zr_engine_actions *list);
+/* late.c: moves the update of a list to a thread that runs during the next step, and opens the thread. */
+zr_result zr_engine_delay(struct zr_engine *engine, struct zr_engine_actions *list);
 /* speculate.c: lets the updates of a list confirm what was updated before the norm was known. */
 void zr_engine_anticipate(struct zr_engine *engine, struct zr_engine_actions *list);
 
@@ -87,7 +92,8 @@ zr_result zr_engine_direct(struct zr_engine_run *run, size_t unit);
 zr_result zr_engine_norm(struct zr_engine *engine, struct zr_step_report *report, float *scale);
 /* Computes the squares of all units in engine->squares, or queues it. */
 zr_result zr_engine_all_squares(struct zr_engine *engine);
-/* Fails with the first gradient that is not finite. Collective. */
+/* Values of zr_engine.report_bad_gradient. Collective. */
 zr_result zr_engine_report_bad_gradient(struct zr_engine *engine);
+zr_result zr_engine_report_bad_graph(struct zr_engine *engine);
 
 #endif

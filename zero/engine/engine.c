@@ -6,6 +6,7 @@
 
 #include "zero/engine/gradients.h"
 #include "zero/engine/parameter_file.h"
+#include "zero/engine/parameter_tier.h"
 #include "zero/engine/offload.h"
 #include "zero/engine/speculate.h"
 
@@ -15,12 +16,11 @@
 static zr_result open_store(struct zr_engine *engine, struct zr_state_tier *tier)
 {
     const struct zr_engine_options *o = &engine->options;
-    const struct zr_offload_file *file = tier->offloaded ? o->offload.file : NULL;
     bool staying = tier != engine->state_tier;
     if (staying && engine->stay.first == engine->stay.end)
         return ZR_OK;
     return zr_state_store_open(
-        &tier->store, file ? &zr_state_store_nvme : &zr_state_store_memory,
+        &tier->store,
         &(struct zr_state_store_options){.arena = tier->arena,
                                          .layout = &engine->layout,
                                          .whole = o->stage == 0,
@@ -28,26 +28,26 @@ static zr_result open_store(struct zr_engine *engine, struct zr_state_tier *tier
                                          .staying = staying,
                                          .master = tier->masters,
                                          .host_arena = o->host_arena,
-                                         .file = file,
+                                         .file = tier->file,
                                          .more_bytes = engine->gradient_file.bytes,
                                          .more_memory = engine->gradient_file.slots,
                                          .more_memory_bytes = engine->gradient_file.pipeline.buffers_count *
                                                               engine->gradient_file.slot_bytes,
                                          .simulated = engine->simulated,
-                                         .twice_bytes = file ? o->offload.speculative_bytes : 0});
+                                         .twice_bytes = o->offload.speculative_bytes});
 }
 
-/* Addresses of parameters in their pools. */
+/* Addresses of parameters in their pools; parameters in a file have no pool. */
 static void find_parameters(struct zr_engine *engine)
 {
     for (size_t u = 0; u < engine->layout.units_count; u++) {
         struct zr_unit_state *state = &engine->units[u];
-        char *pool = state->parameters->on_host ? engine->host_parameters : engine->parameters;
-        char *at = pool ? pool + state->parameters_at * engine->parameter_bytes : NULL;
-        if (state->parameters == &zr_parameters_filed)
+        char *pool = state->parameters_in->parameters;
+        if (!pool)
             continue;
-        state->whole = state->resident ? at : NULL;
-        state->shard = at + (state->owned_from - state->parameters_from) * engine->parameter_bytes;
+        state->shard = pool + (state->parameters_at + state->owned_from - state->parameters_from) *
+                                  engine->parameter_bytes;
+        state->whole = state->resident ? pool + state->parameters_at * engine->parameter_bytes : NULL;
     }
 }
 
@@ -62,14 +62,15 @@ static bool has_frozen_units(const struct zr_engine *engine)
 static zr_result take_pools(struct zr_engine *engine)
 {
     const struct zr_engine_options *o = &engine->options;
-    zr_result result = zr_take(o->arena, ZR_TAG_PARAM, engine->parameters_elements, engine->parameter_bytes,
-                               (void **)&engine->parameters);
-    if (result == ZR_OK)
-        result = zr_take(o->offload.host, ZR_TAG_PARAM, engine->host_parameters_elements,
-                         engine->parameter_bytes, (void **)&engine->host_parameters);
+    zr_result result = ZR_OK;
+    for (unsigned t = 0; t < engine->tiers_count && result == ZR_OK; t++) {
+        struct zr_state_tier *tier = &engine->tiers[t];
+        result = zr_take(tier->arena, ZR_TAG_PARAM, tier->parameters_elements, engine->parameter_bytes,
+                         (void **)&tier->parameters);
+    }
     if (result == ZR_OK)
         find_parameters(engine);
-    for (unsigned t = engine->tiers_count; t-- > 0 && result == ZR_OK && !o->scattered_gradients;) {
+    for (unsigned t = engine->tiers_count; t-- > 0 && result == ZR_OK;) {
         struct zr_state_tier *tier = &engine->tiers[t];
         result = zr_take(tier->arena, ZR_TAG_GRAD, tier->gradients_elements, engine->gradient_bytes,
                          (void **)&tier->gradients);
@@ -88,8 +89,6 @@ static zr_result take_pools(struct zr_engine *engine)
         result = zr_engine_parameter_file_open(engine);
     if (result == ZR_OK)
         result = zr_engine_offload_open(engine);
-    if (result == ZR_OK)
-        result = zr_engine_late_open(engine);
     if (result == ZR_OK && engine->apart)
         result = zr_take(o->arena, ZR_TAG_WORKSPACE, zr_engine_results_count(engine), sizeof *engine->results,
                          (void **)&engine->results);
@@ -162,11 +161,11 @@ static zr_result initialise_frozen(struct zr_engine *engine, size_t index)
     size_t from = state->parameters_from, to = from + state->parameters_count;
     char *base = (char *)state->shard - (state->owned_from - from) * engine->parameter_bytes;
     float *beside = NULL; /* a block that the host can access */
-    bool elsewhere = state->parameters_arena != engine->options.arena;
+    zr_arena *arena = state->parameters_in->arena;
+    bool elsewhere = arena != engine->options.arena;
     zr_result result = ZR_OK;
     if (elsewhere && engine->wide)
-        result = zr_take(state->parameters_arena, ZR_TAG_WORKSPACE, ZR_NARROW_ELEMENTS, sizeof *beside,
-                         (void **)&beside);
+        result = zr_take(arena, ZR_TAG_WORKSPACE, ZR_NARROW_ELEMENTS, sizeof *beside, (void **)&beside);
     float *chunk = elsewhere ? beside : engine->wide;
     for (size_t i = 0; i < unit->parameters_count; i++) {
         const struct zr_layout_parameter *p = &engine->layout.parameters[unit->first_parameter + i];
@@ -176,7 +175,7 @@ static zr_result initialise_frozen(struct zr_engine *engine, size_t index)
                                       base + (piece.offset - from) * engine->parameter_bytes);
         }
     }
-    zr_drop(state->parameters_arena, &beside);
+    zr_drop(arena, &beside);
     return result;
 }
 
@@ -193,10 +192,10 @@ static zr_result initialise_unit(struct zr_engine *engine, size_t index)
 
     if (result == ZR_OK)
         result = clear_states(engine, index, &owned);
-    if (!state->tier->masters && state->resident) { /* no communication needed */
-        from = 0;
-        to = unit->padded_elements;
-        base = state->whole;
+    if (!state->tier->masters) { /* no communication needed: all that is kept */
+        base -= from - state->parameters_from;
+        from = state->parameters_from;
+        to = from + state->parameters_count;
     }
 
     for (size_t i = 0; i < unit->parameters_count && result == ZR_OK; i++) {
@@ -217,26 +216,22 @@ static zr_result initialise_unit(struct zr_engine *engine, size_t index)
     return result == ZR_OK ? zr_engine_round_masters(engine, index) : result;
 }
 
-static zr_result clear_pool(const struct zr_engine *engine, zr_arena *arena, void *pool, size_t bytes)
+static zr_result clear_pool(const struct zr_state_tier *tier, void *pool, size_t bytes)
 {
-    struct zr_compute compute = zr_engine_compute(engine, arena);
-    return pool ? compute.kernels->clear(compute.context, &(struct zr_clear){bytes, pool}) : ZR_OK;
+    return pool ? tier->compute.kernels->clear(tier->compute.context, &(struct zr_clear){bytes, pool})
+                : ZR_OK;
 }
 
 static zr_result clear_pools(struct zr_engine *engine)
 {
-    zr_result result = clear_pool(engine, engine->options.arena, engine->parameters,
-                                  engine->parameters_elements * engine->parameter_bytes);
-    if (result == ZR_OK && engine->results) /* squares of frozen units remain 0 */
-        result = clear_pool(engine, engine->options.arena, engine->results,
-                            zr_engine_results_count(engine) * sizeof *engine->results);
-    if (result == ZR_OK)
-        result = clear_pool(engine, engine->options.offload.host, engine->host_parameters,
-                            engine->host_parameters_elements * engine->parameter_bytes);
+    /* squares of frozen units remain 0 */
+    zr_result result = clear_pool(&engine->tiers[0], engine->results,
+                                  zr_engine_results_count(engine) * sizeof *engine->results);
     for (unsigned t = engine->tiers_count; t-- > 0 && result == ZR_OK;) {
         struct zr_state_tier *tier = &engine->tiers[t];
-        result = clear_pool(engine, tier->arena, tier->gradients,
-                            tier->gradients_elements * engine->gradient_bytes);
+        result = clear_pool(tier, tier->parameters, tier->parameters_elements * engine->parameter_bytes);
+        if (result == ZR_OK)
+            result = clear_pool(tier, tier->gradients, tier->gradients_elements * engine->gradient_bytes);
     }
     return result;
 }
@@ -245,15 +240,13 @@ static zr_result clear_pools(struct zr_engine *engine)
  * precision a rank rounds its own masters, and the other ranks send the other parts of whole parameters. */
 static zr_result initialise(struct zr_engine *engine)
 {
-    bool gathers = engine->options.stage > 0 && engine->world > 1;
     zr_result result = clear_pools(engine);
 
     zr_engine_start_scaling(engine);
     for (size_t u = 0; u < engine->layout.units_count && result == ZR_OK; u++) {
         bool frozen = zr_engine_is_frozen(engine, u);
         result = frozen ? initialise_frozen(engine, u) : initialise_unit(engine, u);
-        if (result == ZR_OK && gathers && !frozen && engine->units[u].tier->masters &&
-            engine->units[u].resident)
+        if (result == ZR_OK && engine->units[u].tier->masters && zr_engine_gathers_new(engine, u))
             result = zr_engine_all_gather_parameters(engine, u);
     }
     return result;
@@ -275,16 +268,22 @@ static void number_segments(struct zr_engine *engine)
 
 static void open_tiers(struct zr_engine *engine)
 {
-    bool offloads = zr_engine_offloads(engine);
-    engine->tiers_count = offloads ? 2 : 1;
-    engine->state_tier = &engine->tiers[offloads];
-    for (unsigned t = 0; t < engine->tiers_count; t++) {
-        struct zr_state_tier *tier = &engine->tiers[t];
-        tier->arena = t == 0 ? engine->options.arena : engine->options.offload.host;
-        tier->compute = zr_engine_compute(engine, tier->arena);
-        tier->offloaded = t > 0;
-        tier->masters = tier->offloaded || zr_engine_is_low_precision(engine);
-    }
+    const struct zr_engine_options *o = &engine->options;
+    struct zr_compute device = {o->kernels, o->context, engine->apart}, host = device;
+    if (o->host_kernels)
+        host = (struct zr_compute){o->host_kernels, o->host_context, !o->host_kernels->host_visible};
+    engine->tiers[0] = (struct zr_state_tier){.arena = o->arena,
+                                              .compute = device,
+                                              .masters = zr_engine_is_low_precision(engine),
+                                              .written = &zr_parameters_in_place};
+    engine->tiers[1] = (struct zr_state_tier){.arena = o->offload.host,
+                                              .compute = host,
+                                              .offloaded = true,
+                                              .masters = true,
+                                              .file = o->offload.file,
+                                              .written = &zr_parameters_uploaded};
+    engine->tiers_count = 1 + o->offload.optimizer;
+    engine->state_tier = &engine->tiers[o->offload.optimizer];
 }
 
 /* Copies the options and fills in defaults. */
@@ -397,9 +396,8 @@ void zr_engine_destroy(zr_engine *engine)
     for (unsigned t = 0; t < engine->tiers_count; t++) {
         zr_drop(engine->tiers[t].arena, &engine->tiers[t].sums);
         zr_drop(engine->tiers[t].arena, &engine->tiers[t].gradients);
+        zr_drop(engine->tiers[t].arena, &engine->tiers[t].parameters);
     }
-    zr_drop(engine->options.offload.host, &engine->host_parameters);
-    zr_drop(arena, &engine->parameters);
     zr_drop(host_arena, &engine->units);
     if (engine->layout.units)
         zr_layout_end(&engine->layout);

@@ -30,17 +30,22 @@ struct zr_compute {
     bool apart; /* the host cannot access the tensors */
 };
 
-/* Memory of optimizer state, masters, kept gradients and their fp32 sums over micro-batches: the device, or
- * the tier of an offloaded optimizer. Every unit is in one tier, chosen by placement.c. */
+/* Memory of parameters, optimizer state, masters, kept gradients and their fp32 sums over micro-batches: the
+ * device, or the tier of an offloaded optimizer. The state of every unit is in one tier, and its parameters
+ * in the same or in the other one, chosen by placement.c. */
 struct zr_state_tier {
     zr_arena *arena;
-    struct zr_compute compute;   /* for tensors in `arena` */
-    bool offloaded;              /* gradients and new parameters are copied from and to the device */
-    bool masters;                /* masters are separate from the parameters */
-    struct zr_state_store store; /* not open: the tier has no units */
-    char *gradients;             /* whole units or shards, at zr_unit_state.gradients_at */
-    float *sums;                 /* at zr_unit_state.sums_at, beside whole gradients or instead of two-byte
-                                    shards; NULL: none */
+    struct zr_compute compute;          /* for tensors in `arena` */
+    bool offloaded;                     /* gradients and new parameters are copied from and to the device */
+    bool masters;                       /* masters are separate from the parameters */
+    const struct zr_offload_file *file; /* of the state; NULL: it is in memory */
+    const struct zr_parameter_tier *written; /* of parameters on the device that this tier's units update */
+    struct zr_state_store store;             /* not open: the tier has no units */
+    char *parameters;                        /* units or shards, at zr_unit_state.parameters_at */
+    size_t parameters_elements;
+    char *gradients; /* whole units or shards, at zr_unit_state.gradients_at */
+    float *sums;     /* at zr_unit_state.sums_at, beside whole gradients or instead of two-byte
+                        shards; NULL: none */
     size_t gradients_elements, sums_elements;
 };
 
@@ -75,7 +80,7 @@ struct zr_unit_state {
     const struct zr_parameter_tier *parameters; /* see parameter_tier.h */
     /* The part of the unit that is kept, and its place in the pool, in elements. */
     size_t parameters_from, parameters_count, parameters_at;
-    zr_arena *parameters_arena;          /* of kept parameters */
+    struct zr_state_tier *parameters_in; /* tier of kept parameters */
     void *whole;                         /* parameters of the whole unit: kept, or gathered; NULL: neither */
     void *shard;                         /* kept parameters from owned_from on; NULL: in a file */
     void *gathered;                      /* block of temporarily whole parameters; NULL: none */
@@ -85,7 +90,11 @@ struct zr_unit_state {
                                          /* Gradients. */
     const struct zr_gradient_path *path; /* see gradients.h */
     const struct zr_gradient_place *place; /* likewise */
+    size_t kept_elements;                  /* of kept gradients: the whole unit or this rank's shard */
+    size_t reduced_at;                     /* element of kept gradients where this rank's shard begins */
+    zr_result (*take_sums)(struct zr_engine *engine, size_t unit); /* before a reduction; NULL: in a pool */
     void *kept;                /* kept gradients, whole or this rank's shard; NULL: not in memory */
+    void *written;             /* whole gradients that backward writes: kept or staged */
     struct zr_numbers reduced; /* this rank's shard after the last reduction of a step */
     bool awaited;         /* zr_engine_gradients() was called, zr_engine_reduce() was not; at every stage */
     void *staging;        /* whole gradients before their reduction; NULL: none, or they are kept whole */
@@ -94,12 +103,11 @@ struct zr_unit_state {
     unsigned next_staged; /* next unit in the queue */
     void *late_gradients; /* gradients that a delayed update reads; NULL: it reads a pool */
     float *late_sum_shard;
-    bool sums_in_step;       /* sums without a pool */
-    bool gathers_sums;       /* the update reads whole sums, which are gathered from shards */
-    bool updates_kept;       /* the update reads the kept gradients, which are whole; else `reduced` */
     float *sum_shard;        /* sums without a pool; exists within a step */
     unsigned accumulated;    /* calls of zr_engine_reduce() in this step */
     zr_ticket reduce_ticket; /* reduction in progress */
+    /* Starts the unit's update after its last reduction, before the norm is known; NULL: it waits. */
+    zr_result (*ahead)(struct zr_engine *engine, size_t unit);
     struct zr_copies_task gradient_task; /* addition to sums on the host */
     struct zr_engine *engine;            /* for gradient_task */
     bool adds;                           /* gradient_task adds to the sum instead of overwriting it */
@@ -109,6 +117,11 @@ struct zr_unit_state {
 
     size_t first_segment; /* index of the unit's first segment on this rank; see zr_engine_segment() */
 };
+
+static inline size_t zr_unit_owned(const struct zr_unit_state *state)
+{
+    return state->owned_to - state->owned_from;
+}
 
 /* State of the delayed update; see update.h. */
 struct zr_late_unit {
@@ -129,7 +142,6 @@ struct zr_late {
     zr_ticket ticket;
     bool pending;                        /* an update was started and its parameters are not published */
     struct zr_comm_clock *clock;         /* simulated clock; NULL: none */
-    uint64_t waited_ns;                  /* waits for the update, with state in a file */
     _Atomic uint64_t busy_ns, behind_ns; /* the thread's total time / its waits for the disk */
 };
 
@@ -202,17 +214,14 @@ struct zr_engine {
     struct zr_unit_state *units;            /* [layout.units_count] */
     size_t parameter_bytes, gradient_bytes; /* per element */
 
-    char *parameters; /* [parameters_elements]: units or shards at zr_unit_state.parameters_at */
-    size_t parameters_elements;
-    char *host_parameters; /* shards of parameters on the host, in use order */
-    size_t host_parameters_elements;
     struct zr_state_tier tiers[2]; /* the device, then the tier of an offloaded optimizer */
     unsigned tiers_count;
     struct zr_state_tier *state_tier; /* the last tier */
     struct zr_gradient_file gradient_file;
     struct zr_parameter_file parameter_file;
-    struct zr_unit_range stay; /* units of an offloaded optimizer that are in the device tier */
-    bool shards_parameters;    /* some unit's parameters are sharded */
+    struct zr_unit_range stay;    /* units of an offloaded optimizer that are in the device tier */
+    struct zr_unit_range squared; /* units whose squares are computed in device memory */
+    bool shards_parameters;       /* some unit's parameters are sharded */
 
     /* Offload only; see offload.h. */
     zr_comm *copies;
@@ -239,7 +248,9 @@ struct zr_engine {
     /* Caller's pinned memory, from which updates copy their rates in stream order, so that a CUDA graph of a
      * step can be launched again. NULL: rates are arguments. Only with deferred results. */
     struct zr_step_rates *rates;
-    bool again;      /* the current step launches a CUDA graph, and the step's blocks do not exist now */
+    /* Fails with the step's first gradient that is not finite. Not found in a step that launches a CUDA
+     * graph, whose blocks do not exist now. */
+    zr_result (*report_bad_gradient)(struct zr_engine *engine);
     float *wide;     /* [ZR_NARROW_ELEMENTS], for two-byte parameters of frozen units and for state in
                       blocks; NULL: there are none */
     double *squares; /* [units_count] of this rank, then [world][units_count]; NULL in a dry run */
@@ -341,9 +352,22 @@ static inline bool zr_engine_is_frozen(const struct zr_engine *engine, size_t un
     return zr_unit_is_frozen(&engine->layout.units[unit].unit);
 }
 
+/* Whether pipeline ranks share a unit. */
+static inline bool zr_engine_is_shared(const struct zr_engine *engine, size_t unit)
+{
+    return engine->layout.parameters[engine->layout.units[unit].first_parameter].parameter.part.shared;
+}
+
 static inline bool zr_engine_is_low_precision(const struct zr_engine *engine)
 {
     return engine->options.precision != ZR_PRECISION_FP32;
+}
+
+/* Whether a rank keeps more of a unit's new parameters than it updates: the others come from its peers. */
+static inline bool zr_engine_gathers_new(const struct zr_engine *engine, size_t unit)
+{
+    const struct zr_unit_state *state = &engine->units[unit];
+    return !zr_engine_is_frozen(engine, unit) && zr_unit_owned(state) < state->parameters_count;
 }
 
 /* Communicator type of gradients and parameters. */
@@ -354,25 +378,10 @@ static inline enum zr_comm_type zr_engine_comm_type(const struct zr_engine *engi
                                                             : ZR_COMM_FP32;
 }
 
-/* Whether optimizer state, masters and shards of gradients are on the host. */
-static inline bool zr_engine_offloads(const struct zr_engine *engine)
-{
-    return engine->options.offload.optimizer;
-}
-
-/* Kernels and context for tensors in an arena of the engine. */
-static inline struct zr_compute zr_engine_compute(const struct zr_engine *engine, const zr_arena *arena)
-{
-    const struct zr_engine_options *o = &engine->options;
-    if (o->host_kernels && arena == o->offload.host)
-        return (struct zr_compute){o->host_kernels, o->host_context, !o->host_kernels->host_visible};
-    return (struct zr_compute){o->kernels, o->context, engine->apart};
-}
-
 /* Kernels and context for a unit's kept parameters. */
 static inline struct zr_compute zr_engine_parameter_compute(const struct zr_engine *engine, size_t unit)
 {
-    return zr_engine_compute(engine, engine->units[unit].parameters_arena);
+    return engine->units[unit].parameters_in->compute;
 }
 
 /* Kernels and context for a unit's masters, optimizer state and gradient shards. */

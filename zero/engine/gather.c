@@ -34,7 +34,7 @@ static zr_result fill_gathered(struct zr_engine *engine, size_t unit)
     zr_result result = state->parameters->get(engine, unit, &source);
     if (result != ZR_OK)
         return result;
-    if (state->parameters->on_host && engine->world == 1)
+    if (engine->world == 1) /* sharded on one rank: on the host */
         return zr_copies_start(
             engine->copies,
             &(struct zr_host_copy){

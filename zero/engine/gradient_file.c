@@ -4,11 +4,6 @@
 
 #include <string.h>
 
-static bool is_used(const struct zr_engine *engine)
-{
-    return engine->gradient_file.bytes > 0;
-}
-
 static zr_nvme_io *io_of(const struct zr_engine *engine)
 {
     return zr_state_file_io(&engine->state_tier->store);
@@ -33,38 +28,34 @@ static void count_read(void *state, unsigned place)
 zr_result zr_engine_gradient_file_open(struct zr_engine *engine)
 {
     const struct zr_engine_options *o = &engine->options;
+    const struct zr_offload_file *where = engine->state_tier->file;
     struct zr_gradient_file *file = &engine->gradient_file;
-    size_t units = engine->layout.units_count, all_bytes;
+    size_t units = engine->layout.units_count;
     zr_result result;
-    if (!o->offload.file)
+    if (!where)
         return ZR_OK;
-    size_t align = o->offload.file->align_bytes ? o->offload.file->align_bytes : ZR_STATE_FILE_ALIGN_BYTES;
+    size_t align = zr_state_file_align(where);
     result = zr_take(o->host_arena, ZR_TAG_OTHER, units, sizeof *file->extents, (void **)&file->extents);
     if (result == ZR_OK)
         result = zr_take(o->host_arena, ZR_TAG_OTHER, units, sizeof *file->pass, (void **)&file->pass);
     if (result != ZR_OK)
         return result;
     for (size_t u = 0; u < units; u++) {
-        size_t bytes = engine->units[u].place == &zr_gradients_filed
-                           ? engine->layout.units[u].shard_elements * engine->gradient_bytes
-                           : 0;
-        bytes = (bytes + align - 1) / align * align;
+        const struct zr_unit_state *state = &engine->units[u];
+        size_t bytes = zr_state_file_round_up(
+            state->place->in_file * state->kept_elements * engine->gradient_bytes, align);
         file->extents[u] = (struct zr_nvme_unit){file->bytes, bytes};
         file->bytes += bytes;
         file->slot_bytes = bytes > file->slot_bytes ? bytes : file->slot_bytes;
     }
-    file->pipeline.buffers_count = zr_state_file_buffers(o->offload.file);
+    file->pipeline.buffers_count = zr_state_file_buffers(where);
     for (unsigned i = 0; i < file->pipeline.buffers_count; i++)
         file->owner[i] = file->used[i] = ZR_NO_UNIT;
-    if (!is_used(engine))
-        return ZR_OK;
-    if (__builtin_mul_overflow(file->slot_bytes, (size_t)file->pipeline.buffers_count, &all_bytes))
-        return zr_fail(ZR_ERR_INVALID, "slots of %zu bytes overflow the address space", file->slot_bytes);
-    result = zr_name_call(
-        zr_arena_alloc(o->offload.host,
-                       &(struct zr_request){.bytes = all_bytes, .alignment = align, .tag = ZR_TAG_OFFLOAD},
-                       &file->slots),
-        __func__, "the slots of gradients");
+    result = zr_state_file_take_slots(o->offload.host,
+                                      &(struct zr_file_slots){file->slot_bytes, align,
+                                                              file->pipeline.buffers_count,
+                                                              "the slots of gradients"},
+                                      &file->slots);
     file->pipeline.buffers = file->slots;
     file->pipeline.buffer_bytes = file->slot_bytes;
     file->pipeline.units = file->pass;
@@ -171,7 +162,7 @@ static zr_result fetch_shard(struct zr_engine *engine, size_t unit)
 zr_result zr_engine_gradients_begin(struct zr_engine *engine)
 {
     struct zr_gradient_file *file = &engine->gradient_file;
-    if (!is_used(engine))
+    if (file->bytes == 0)
         return ZR_OK;
     zr_result result = await_writes(engine);
     if (result == ZR_OK && io_of(engine) && !file->placed) /* add the store's base to the offsets once */
@@ -212,9 +203,13 @@ static zr_result give_shard(struct zr_engine *engine, size_t unit)
 
 zr_result zr_engine_gradients_end(struct zr_engine *engine)
 {
-    return is_used(engine) ? zr_nvme_pipeline_end(&engine->gradient_file.pipeline) : ZR_OK;
+    return zr_nvme_pipeline_end(&engine->gradient_file.pipeline);
 }
 
 /* No squares: write_slot() has counted them. */
-const struct zr_gradient_place zr_gradients_filed = {
-    .reserve = reserve_slot, .put = write_slot, .take = take_shard, .give = give_shard, .fetch = fetch_shard};
+const struct zr_gradient_place zr_gradients_filed = {.in_file = true,
+                                                     .reserve = reserve_slot,
+                                                     .put = write_slot,
+                                                     .take = take_shard,
+                                                     .give = give_shard,
+                                                     .fetch = fetch_shard};

@@ -5,27 +5,34 @@
 
 #include "zero/engine/engine.h"
 
-/* How gradients become this rank's reduced shard. */
+/* How gradients become this rank's reduced shard, and what the update reads. */
+typedef zr_result zr_gradient_call(struct zr_engine *engine, size_t unit);
 struct zr_gradient_path {
-    bool staged; /* whole gradients pass through a staging block; otherwise they are kept whole */
-    bool adds;   /* backward adds to the gradients of the step's earlier micro-batches */
-    bool every;  /* reduce() runs after every gradient of a step; otherwise only after the last one */
-    zr_result (*reduce)(struct zr_engine *engine, size_t unit);
+    bool adds; /* backward adds to the gradients of the step's earlier micro-batches */
+    /* Sets zr_unit_state.written: kept gradients, or a staging block that the gradients pass through. */
+    zr_gradient_call *acquire;
+    /* Calls after each gradient of a step but the last, and after the last one, up to NULL. */
+    zr_gradient_call *const *each, *const *last;
+    zr_gradient_call *share; /* sums the reduced gradients over the pipeline ranks that share the unit */
+    /* Sets run->gradients, the input of the update / starts to gather it ahead; NULL: nothing to gather. */
+    zr_result (*find)(struct zr_engine_run *run, size_t unit);
+    zr_result (*gather)(struct zr_engine_run *run, size_t unit);
 };
 /* One rank: gradients stay where backward writes them. */
 extern const struct zr_gradient_path zr_path_alone;
 /* Whole gradients, one per step or added in place: all-reduce, or reduce-scatter to this rank's shard. */
 extern const struct zr_gradient_path zr_path_all_reduce, zr_path_scatter;
 /* Whole gradients, added to separate sums: with one rank; to this rank's shard of sums; the same, and the
- * shards of sums are gathered after the last gradient. */
-extern const struct zr_gradient_path zr_path_sum_alone, zr_path_sum, zr_path_sum_gather;
+ * shards of sums are gathered after the last gradient, or when the update reads them. */
+extern const struct zr_gradient_path zr_path_sum_alone, zr_path_sum, zr_path_sum_gather, zr_path_sum_used;
 /* Staged gradients: reduce-scatter to this rank's shard; with one rank copied to the host and back; with one
  * rank added to sums on the host. */
 extern const struct zr_gradient_path zr_path_staged, zr_path_copied, zr_path_added;
 
-/* Where kept gradients are: a pool; a block that exists within a step; the offload file. NULL: nothing to do.
- */
+/* Where kept gradients are: a pool; a block that exists within a step, whole or a shard; the offload file.
+ * NULL: nothing to do. */
 struct zr_gradient_place {
+    bool in_file;
     void *(*home)(const struct zr_engine *engine, size_t unit);  /* kept gradients; NULL: not yet in memory */
     zr_result (*acquire)(struct zr_engine *engine, size_t unit); /* before backward */
     zr_result (*reserve)(struct zr_engine *engine, size_t unit); /* before a reduction */
@@ -42,7 +49,9 @@ static inline zr_result zr_gradient_do(zr_result (*call)(struct zr_engine *, siz
     return call ? call(engine, unit) : ZR_OK;
 }
 extern const struct zr_gradient_place zr_gradients_none /* of a frozen unit */, zr_gradients_pooled,
-    zr_gradients_of_step, zr_gradients_filed;
+    zr_gradients_of_step, zr_gradient_shards_of_step, zr_gradients_filed;
+/* zr_unit_state.take_sums: allocates sums that exist within a step. */
+zr_result zr_engine_take_sums(struct zr_engine *engine, size_t unit);
 
 /* Sets a unit's kept gradients, and its reduced gradients: among them, or its sums if it has sums. */
 void zr_engine_set_kept(struct zr_engine *engine, size_t unit, void *kept);

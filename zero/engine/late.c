@@ -31,6 +31,7 @@ static zr_result open_buffer(struct zr_engine *engine, size_t unit, const struct
 {
     (void)owned;
     out->values = updated_parameters(engine, unit);
+    out->stale = true;
     return ZR_OK;
 }
 
@@ -73,7 +74,43 @@ static zr_result update_all(void *state, struct zr_kernel_context *none)
 
 /* ---- In the thread of the step ------------------------------------------------------------------------- */
 
-void zr_engine_delay(struct zr_engine *engine, struct zr_engine_actions *list)
+static void drop_late(struct zr_engine *engine, size_t unit)
+{
+    zr_drop(engine->state_tier->arena, &engine->units[unit].late_sum_shard);
+    zr_drop(engine->state_tier->arena, &engine->units[unit].late_gradients);
+}
+
+static zr_result open_thread(struct zr_engine *engine)
+{
+    const struct zr_engine_options *o = &engine->options;
+    struct zr_compute compute = engine->state_tier->compute;
+    struct zr_late *late = &engine->late;
+    const struct zr_state_tier *tier = engine->state_tier;
+    zr_result result = zr_take(o->offload.host, ZR_TAG_GRAD, tier->gradients ? tier->gradients_elements : 0,
+                               engine->gradient_bytes, (void **)&late->other_gradients);
+    if (result == ZR_OK && tier->sums)
+        result = zr_take(o->offload.host, ZR_TAG_GRAD, tier->sums_elements, sizeof(float),
+                         (void **)&late->other_sums);
+    if (result == ZR_OK && late->other_gradients)
+        result = compute.kernels->clear(
+            compute.context,
+            &(struct zr_clear){tier->gradients_elements * engine->gradient_bytes, late->other_gradients});
+    if (result == ZR_OK)
+        result = zr_take(o->offload.host, ZR_TAG_PARAM, engine->layout.shards_elements,
+                         engine->parameter_bytes, (void **)&late->parameters);
+    if (result == ZR_OK)
+        result = zr_take(o->host_arena, ZR_TAG_OTHER, engine->layout.units_count, sizeof *late->units,
+                         (void **)&late->units);
+    return result != ZR_OK ? result
+                           : zr_copies_create(&late->worker,
+                                              &(struct zr_comm_options){.arena = o->arena,
+                                                                        .host_arena = o->host_arena,
+                                                                        .kernels = compute.kernels,
+                                                                        .bucket_bytes = ZR_COMM_LINE_BYTES},
+                                              compute.context);
+}
+
+zr_result zr_engine_delay(struct zr_engine *engine, struct zr_engine_actions *list)
 {
     struct zr_engine_actions step = {.count = 0}, *update = &engine->late.actions,
                              *publishing = &engine->late.publishing;
@@ -111,48 +148,10 @@ void zr_engine_delay(struct zr_engine *engine, struct zr_engine_actions *list)
             zr_engine_actions_add(engine, &step, action.kind, action.unit);
         }
     }
-    zr_engine_actions_drop(engine, list);
-    *list = step;
+    zr_engine_actions_replace(engine, list, &step);
     if (list->result == ZR_OK)
         list->result = update->result != ZR_OK ? update->result : publishing->result;
-}
-
-static void drop_late(struct zr_engine *engine, size_t unit)
-{
-    zr_drop(engine->state_tier->arena, &engine->units[unit].late_sum_shard);
-    zr_drop(engine->state_tier->arena, &engine->units[unit].late_gradients);
-}
-
-zr_result zr_engine_late_open(struct zr_engine *engine)
-{
-    const struct zr_engine_options *o = &engine->options;
-    struct zr_compute compute = zr_engine_compute(engine, o->offload.host);
-    struct zr_late *late = &engine->late;
-    const struct zr_state_tier *tier = engine->state_tier;
-    if (!o->offload.delayed)
-        return ZR_OK;
-    zr_result result = zr_take(o->offload.host, ZR_TAG_GRAD, tier->gradients ? tier->gradients_elements : 0,
-                               engine->gradient_bytes, (void **)&late->other_gradients);
-    if (result == ZR_OK && tier->sums)
-        result = zr_take(o->offload.host, ZR_TAG_GRAD, tier->sums_elements, sizeof(float),
-                         (void **)&late->other_sums);
-    if (result == ZR_OK && late->other_gradients)
-        result = compute.kernels->clear(
-            compute.context,
-            &(struct zr_clear){tier->gradients_elements * engine->gradient_bytes, late->other_gradients});
-    if (result == ZR_OK)
-        result = zr_take(o->offload.host, ZR_TAG_PARAM, engine->layout.shards_elements,
-                         engine->parameter_bytes, (void **)&late->parameters);
-    if (result == ZR_OK)
-        result = zr_take(o->host_arena, ZR_TAG_OTHER, engine->layout.units_count, sizeof *late->units,
-                         (void **)&late->units);
-    return result != ZR_OK ? result
-                           : zr_copies_create(&late->worker,
-                                              &(struct zr_comm_options){.arena = o->arena,
-                                                                        .host_arena = o->host_arena,
-                                                                        .kernels = compute.kernels,
-                                                                        .bucket_bytes = ZR_COMM_LINE_BYTES},
-                                              compute.context);
+    return open_thread(engine);
 }
 
 void zr_engine_late_close(struct zr_engine *engine)
@@ -203,7 +202,7 @@ zr_result zr_engine_late_start(struct zr_engine *engine, const struct zr_engine_
             return copied;
     }
     /* A copy of the context: the update uses only its constant fields. */
-    late->context = *zr_engine_compute(engine, engine->options.offload.host).context;
+    late->context = *engine->state_tier->compute.context;
     late->context.parallel = (struct zr_parallel){.threads = 1};
     late->context.flops = NULL;
     late->update = *update;
@@ -232,14 +231,13 @@ zr_result zr_engine_late_start(struct zr_engine *engine, const struct zr_engine_
 zr_result zr_engine_late_await(struct zr_engine *engine)
 {
     struct zr_late *late = &engine->late;
+    const struct zr_state_store_table *table = engine->state_tier->store.table;
     uint64_t start_ns = zr_os_now_ns();
     zr_result result = late->ticket > 0 ? zr_comm_wait(late->worker, late->ticket) : ZR_OK;
-    if (late->ticket > 0 && engine->options.offload.file)
-        late->waited_ns += zr_os_now_ns() - start_ns;
-    if (late->pending && late->clock && engine->options.offload.file)
-        zr_comm_clock_wait_disk(late->clock, late->clock->update_idle_seconds);
-    else if (late->pending && late->clock)
-        zr_comm_clock_wait_until(late->clock, late->clock->update_idle_seconds);
+    if (late->ticket > 0 && table->waited)
+        table->waited(&engine->state_tier->store, zr_os_now_ns() - start_ns);
+    if (late->pending && late->clock)
+        table->wait_by_clock(late->clock, late->clock->update_idle_seconds);
     if (result == ZR_OK) /* a failed update keeps its ticket, so later calls fail too */
         late->ticket = 0;
     return result;

@@ -8,40 +8,6 @@
 #include <stdio.h>
 #include <string.h>
 
-/* All-reduces in place over the ranks that share a unit. */
-static zr_result add_shared(struct zr_engine *engine, struct zr_numbers numbers, size_t count)
-{
-    zr_comm *sharing = engine->options.sharing;
-    zr_ticket ticket;
-    zr_result result = zr_comm_all_reduce(
-        sharing,
-        &(struct zr_all_reduce){.buffer = numbers.at,
-                                .shard_elements = count / zr_comm_world(sharing),
-                                .scale = 1,
-                                .type = numbers.precision == ZR_PRECISION_FP32 ? ZR_COMM_FP32
-                                                                               : zr_engine_comm_type(engine),
-                                .label = ZR_COMM_LABEL_NONE},
-        &ticket);
-    return result == ZR_OK ? zr_comm_wait(sharing, ticket) : result;
-}
-
-/* Sums the reduced gradients of a unit over the pipeline ranks that share it. */
-static zr_result sum_over_sharing(struct zr_engine *engine, size_t unit)
-{
-    const struct zr_layout_unit *u = &engine->layout.units[unit];
-    struct zr_numbers shard = engine->units[unit].reduced;
-    struct zr_numbers whole = {engine->units[unit].kept, engine->options.precision};
-    char *begin = whole.at, *end = begin + u->padded_elements * engine->gradient_bytes;
-    bool updates_all = engine->units[unit].updates_kept,
-         apart = !updates_all || (char *)shard.at < begin || (char *)shard.at >= end;
-    zr_result result = ZR_OK;
-    if (!engine->layout.parameters[u->first_parameter].parameter.part.shared)
-        return ZR_OK;
-    if (updates_all)
-        result = add_shared(engine, whole, u->padded_elements);
-    return result == ZR_OK && apart ? add_shared(engine, shard, u->shard_elements) : result;
-}
-
 static zr_result wait_for_gradients(struct zr_engine *engine)
 {
     for (size_t u = engine->layout.units_count; u-- > 0;) {
@@ -52,8 +18,8 @@ static zr_result wait_for_gradients(struct zr_engine *engine)
             return zr_fail(ZR_ERR_INVALID, "unit %s has %u of %u gradients at the end of the step",
                            engine->layout.units[u].unit.name, state->accumulated, state->steps);
         zr_result result = zr_engine_end_reduction(engine, u);
-        if (result == ZR_OK && engine->options.sharing)
-            result = sum_over_sharing(engine, u);
+        if (result == ZR_OK && zr_engine_is_shared(engine, u))
+            result = state->path->share(engine, u);
         if (result != ZR_OK)
             return result;
     }
@@ -140,15 +106,19 @@ static zr_result find_bad_element(struct zr_engine *engine, struct bad_element *
     return result;
 }
 
+zr_result zr_engine_report_bad_graph(struct zr_engine *engine)
+{
+    (void)engine;
+    return zr_fail(ZR_ERR_CORRUPT,
+                   "the norm of the gradients is not finite; nothing was updated; run without "
+                   "--cuda-graph to find the gradient");
+}
+
 /* Sets the error message with the first gradient that is not finite. Collective: the norm is the same on all
  * ranks. */
 zr_result zr_engine_report_bad_gradient(struct zr_engine *engine)
 {
     struct bad_element bad;
-    if (engine->again)
-        return zr_fail(ZR_ERR_CORRUPT,
-                       "the norm of the gradients is not finite; nothing was updated; run without "
-                       "--cuda-graph to find the gradient");
     zr_result result = find_bad_element(engine, &bad);
     if (result != ZR_OK)
         return result;
@@ -175,8 +145,6 @@ zr_result zr_engine_all_squares(struct zr_engine *engine)
     zr_result result = ZR_OK;
     for (size_t u = 0; u < engine->layout.units_count && result == ZR_OK; u++)
         result = zr_gradient_do(engine->units[u].place->squares, engine, u);
-    if (result == ZR_OK && !zr_engine_is_part(engine) && !zr_engine_defers(engine))
-        result = zr_engine_squares_read(engine, engine->squares);
     return result;
 }
 
@@ -217,6 +185,8 @@ static zr_result gradient_norm(struct zr_engine *engine, double *norm)
     double *mine = engine->squares, *all = mine + units, total = 0;
     struct exact exact = {0};
     zr_result result = zr_engine_all_squares(engine);
+    if (result == ZR_OK && !zr_engine_is_part(engine))
+        result = zr_engine_squares_read(engine, engine->squares);
     if (result == ZR_OK)
         result = zr_comm_host_all_gather(engine->options.comm, mine, units * sizeof *mine, all);
     for (size_t u = 0; u < units && result == ZR_OK; u++)

@@ -29,7 +29,7 @@ zr_result zr_engine_offload_open(struct zr_engine *engine)
 {
     const struct zr_engine_options *o = &engine->options;
     zr_result result = ZR_OK;
-    if (!zr_engine_offloads(engine))
+    if (!engine->state_tier->offloaded)
         return ZR_OK;
     engine->copies_context = *o->context; /* copies constant fields only */
     engine->copies_context.parallel = (struct zr_parallel){.threads = 1};
@@ -63,7 +63,7 @@ void zr_engine_get_file_report(const struct zr_engine *engine, struct zr_state_f
     out->file_bytes += file->bytes;
     out->buffers_bytes += file->slots_count * file->slot_bytes;
     out->moved_bytes += file->moved_bytes;
-    out->waited_ns += file->waited_ns + engine->speculation.waited_ns + engine->late.waited_ns;
+    out->waited_ns += file->waited_ns + engine->speculation.waited_ns;
 }
 
 void zr_engine_get_late_report(const struct zr_engine *engine, struct zr_late_report *out)
@@ -75,14 +75,12 @@ void zr_engine_get_late_report(const struct zr_engine *engine, struct zr_late_re
 
 void zr_engine_set_clock(struct zr_engine *engine, struct zr_comm_clock *clock)
 {
-    if (engine->copies)
-        zr_copies_set_clock(engine->copies, clock);
-    if (engine->speculation.worker)
-        zr_copies_set_clock(engine->speculation.worker, clock);
+    zr_copies_set_clock(engine->copies, clock);
+    zr_copies_set_clock(engine->speculation.worker, clock);
     zr_state_store_set_clock(&engine->state_tier->store, clock);
     if (engine->simulated) {
         engine->parameter_file.clock = clock;
-        engine->late.clock = engine->late.worker ? clock : NULL;
+        engine->late.clock = clock;
     }
 }
 

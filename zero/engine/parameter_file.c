@@ -12,31 +12,13 @@ static void lay_out(struct zr_engine *engine, size_t align_bytes)
 {
     struct zr_parameter_file *file = &engine->parameter_file;
     for (size_t u = 0; u < engine->layout.units_count; u++) {
-        size_t bytes = engine->units[u].parameters == &zr_parameters_filed
-                           ? engine->layout.units[u].shard_elements * engine->parameter_bytes
-                           : 0;
-        bytes = (bytes + align_bytes - 1) / align_bytes * align_bytes;
+        const struct zr_unit_state *state = &engine->units[u];
+        size_t bytes = state->parameters->in_file * state->parameters_count * engine->parameter_bytes;
+        bytes = zr_state_file_round_up(bytes, align_bytes);
         file->extents[u] = (struct zr_parameter_extent){.offset_bytes = file->bytes, .bytes = bytes};
         file->bytes += bytes;
         file->slot_bytes = bytes > file->slot_bytes ? bytes : file->slot_bytes;
     }
-}
-
-static zr_result take_slots(struct zr_engine *engine, size_t align_bytes)
-{
-    struct zr_parameter_file *file = &engine->parameter_file;
-    size_t all_bytes;
-    file->slots_count = engine->gathered_max;
-    for (unsigned i = 0; i < file->slots_count; i++)
-        file->slots[i] = (struct zr_parameter_slot){.unit = ZR_NO_UNIT, .file = file};
-    if (__builtin_mul_overflow(file->slot_bytes, (size_t)file->slots_count, &all_bytes))
-        return zr_fail(ZR_ERR_INVALID, "slots of %zu bytes overflow the address space", file->slot_bytes);
-    return zr_name_call(
-        zr_arena_alloc(
-            engine->options.offload.host,
-            &(struct zr_request){.bytes = all_bytes, .alignment = align_bytes, .tag = ZR_TAG_OFFLOAD},
-            &file->memory),
-        __func__, "the slots of parameters");
 }
 
 zr_result zr_engine_parameter_file_open(struct zr_engine *engine)
@@ -46,7 +28,7 @@ zr_result zr_engine_parameter_file_open(struct zr_engine *engine)
     struct zr_parameter_file *file = &engine->parameter_file;
     if (!where)
         return ZR_OK;
-    size_t align_bytes = where->align_bytes ? where->align_bytes : ZR_STATE_FILE_ALIGN_BYTES;
+    size_t align_bytes = zr_state_file_align(where);
     zr_result result = zr_take(o->host_arena, ZR_TAG_OTHER, engine->layout.units_count, sizeof *file->extents,
                                (void **)&file->extents);
     if (result != ZR_OK)
@@ -54,7 +36,13 @@ zr_result zr_engine_parameter_file_open(struct zr_engine *engine)
     lay_out(engine, align_bytes);
     if (file->bytes == 0)
         return ZR_OK;
-    result = take_slots(engine, align_bytes);
+    file->slots_count = engine->gathered_max;
+    for (unsigned i = 0; i < file->slots_count; i++)
+        file->slots[i] = (struct zr_parameter_slot){.unit = ZR_NO_UNIT, .file = file};
+    result = zr_state_file_take_slots(
+        o->offload.host,
+        &(struct zr_file_slots){file->slot_bytes, align_bytes, file->slots_count, "the slots of parameters"},
+        &file->memory);
     if (result != ZR_OK || engine->simulated)
         return result;
     const struct zr_nvme_buffer buffer = {file->memory, file->slots_count * file->slot_bytes};
@@ -211,8 +199,10 @@ static zr_result open_slot(struct zr_engine *engine, size_t unit, const struct z
 {
     (void)owned;
     zr_result result = take_slot(engine, unit, &out->slot);
-    if (zr_engine_is_low_precision(engine))
+    if (zr_engine_is_low_precision(engine)) {
         out->values = (struct zr_numbers){out->slot, engine->options.precision};
+        out->stale = true;
+    }
     return result;
 }
 
@@ -223,5 +213,10 @@ static zr_result close_slot(struct zr_engine *engine, size_t unit, const struct 
     return copied == ZR_OK ? write_slot(engine, unit) : copied;
 }
 
-const struct zr_parameter_tier zr_parameters_filed = {
-    .on_host = true, .get = read_shard, .open = open_slot, .close = close_slot, .put = put_shard};
+const struct zr_parameter_tier zr_parameters_filed = {.on_host = true,
+                                                      .in_file = true,
+                                                      .get = read_shard,
+                                                      .open = open_slot,
+                                                      .close = close_slot,
+                                                      .put = put_shard,
+                                                      .confirm = put_shard};

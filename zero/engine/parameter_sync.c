@@ -118,15 +118,14 @@ static zr_result broadcast_shares(struct zr_engine *engine, size_t unit, unsigne
     return result;
 }
 
-/* At stage 0 each rank holds the whole state, of which it has loaded only its shard. */
+/* At stage 0 each rank holds the whole state, of which it has loaded only its shard. Operations end in order,
+ * so the ticket of the last one covers all. */
 static zr_result all_gather_states(struct zr_engine *engine, size_t unit)
 {
     struct zr_owned owned;
     size_t shard_elements = engine->layout.units[unit].shard_elements;
     zr_result result = zr_engine_take_owned(engine, unit, &owned);
     const struct zr_optimizer *optimizer = engine->layout.units[unit].optimizer;
-    /* Operations end in order, so the ticket of the last one covers all. */
-    zr_ticket *ticket = &engine->units[unit].parameter_ticket;
 
     for (unsigned s = 0; s < optimizer->slots_count && result == ZR_OK; s++)
         result = optimizer->slots[s].covers
@@ -135,21 +134,27 @@ static zr_result all_gather_states(struct zr_engine *engine, size_t unit)
                                         zr_slot_state_bytes(&optimizer->slots[s], shard_elements));
     if (result == ZR_OK && engine->units[unit].tier->masters)
         result = all_gather_state(engine, unit, owned.master, shard_elements * sizeof(float));
-    if (result == ZR_OK && !engine->state_tier->store.table->random)
-        result = zr_comm_wait(engine->options.comm, *ticket);
     zr_result given = zr_engine_give_owned(engine, unit, true);
     return result == ZR_OK ? given : result;
+}
+
+/* Whether this rank keeps, or updates, more of a unit than its shard. */
+static bool keeps_more(const struct zr_engine *engine, size_t unit)
+{
+    return engine->units[unit].parameters_count > engine->layout.units[unit].shard_elements;
+}
+
+static bool updates_more(const struct zr_engine *engine, size_t unit)
+{
+    return !zr_engine_is_frozen(engine, unit) &&
+           zr_unit_owned(&engine->units[unit]) > engine->layout.units[unit].shard_elements;
 }
 
 /* Gathers a unit's parameters and state that this rank holds beyond its shard. */
 static zr_result all_gather_unit(struct zr_engine *engine, size_t unit)
 {
-    zr_result result = ZR_OK;
-    if (engine->units[unit].resident)
-        result = zr_engine_all_gather_parameters(engine, unit);
-    return result == ZR_OK && engine->options.stage == 0 && !zr_engine_is_frozen(engine, unit)
-               ? all_gather_states(engine, unit)
-               : result;
+    zr_result result = keeps_more(engine, unit) ? zr_engine_all_gather_parameters(engine, unit) : ZR_OK;
+    return result == ZR_OK && updates_more(engine, unit) ? all_gather_states(engine, unit) : result;
 }
 
 zr_result zr_engine_publish(zr_engine *engine, uint64_t steps_done)
@@ -192,7 +197,7 @@ static zr_result add_checksum(const struct zr_engine *engine, struct zr_compute 
 static zr_result add_masters(struct zr_engine *engine, size_t unit, uint64_t *sum)
 {
     struct zr_owned owned;
-    if (!engine->units[unit].tier->masters || zr_engine_is_frozen(engine, unit))
+    if (!engine->units[unit].tier->masters)
         return ZR_OK;
     zr_result result = zr_engine_take_owned(engine, unit, &owned);
     if (result == ZR_OK)
@@ -207,13 +212,13 @@ static zr_result replica_checksum(struct zr_engine *engine, uint64_t *sum)
 {
     zr_result result = ZR_OK;
     *sum = engine->layout.elements * UINT64_C(0x9e3779b97f4a7c15) ^ engine->steps_done;
-    for (size_t u = 0; u < engine->layout.units_count && result == ZR_OK && engine->options.stage == 0; u++)
-        result = add_masters(engine, u, sum);
     for (size_t u = 0; u < engine->layout.units_count && result == ZR_OK; u++)
-        if (engine->units[u].resident)
-            result =
-                add_checksum(engine, zr_engine_compute(engine, engine->options.arena), engine->units[u].whole,
-                             engine->layout.units[u].padded_elements * engine->parameter_bytes, sum);
+        if (updates_more(engine, u))
+            result = add_masters(engine, u, sum);
+    for (size_t u = 0; u < engine->layout.units_count && result == ZR_OK; u++)
+        if (keeps_more(engine, u))
+            result = add_checksum(engine, engine->tiers[0].compute, engine->units[u].whole,
+                                  engine->layout.units[u].padded_elements * engine->parameter_bytes, sum);
     return result;
 }
 
@@ -285,7 +290,8 @@ static zr_result kept_parameters(struct zr_engine *engine, size_t unit, void **o
     if (result == ZR_OK)
         result = zr_engine_parameter_await(engine, unit);
     zr_engine_parameter_let_go(engine, unit);
-    *out = engine->units[unit].resident ? engine->units[unit].whole : source.shard;
+    const struct zr_unit_state *state = &engine->units[unit];
+    *out = (char *)source.shard - (state->owned_from - state->parameters_from) * engine->parameter_bytes;
     return result;
 }
 

@@ -3,6 +3,7 @@
 
 #include "zero/comm/copies.h"
 #include "zero/engine/offload.h"
+#include "zero/engine/update.h"
 
 static zr_result get_shard(struct zr_engine *engine, size_t unit, struct zr_parameter_source *out)
 {
@@ -56,6 +57,7 @@ static zr_result open_bounce(struct zr_engine *engine, size_t unit, const struct
     if (out->count > engine->bounce_elements)
         out->count = engine->bounce_elements;
     unsigned turn = engine->bounce_turn++ % ZR_BOUNCE_BUFFERS;
+    out->stale = true;
     out->values.at = engine->bounce + turn * engine->bounce_elements * engine->parameter_bytes;
     return zr_engine_host_waits_for(engine, &engine->bounce_tickets[turn]);
 }
@@ -75,15 +77,18 @@ static zr_result upload(struct zr_engine *engine, size_t unit, const struct zr_o
     return result;
 }
 
-const struct zr_parameter_tier zr_parameters_uploaded = {
-    .get = get_shard, .open = open_bounce, .close = upload, .put = put_shard};
+const struct zr_parameter_tier zr_parameters_uploaded = {.get = get_shard,
+                                                         .open = open_bounce,
+                                                         .close = upload,
+                                                         .put = put_shard,
+                                                         .restore = zr_engine_round_masters};
 
 /* ---- On the host --------------------------------------------------------------------------------------- */
 
 zr_result zr_engine_copy_masters(struct zr_engine *engine, const struct zr_owned *owned,
                                  const struct zr_window *window, void *to)
 {
-    struct zr_compute compute = zr_engine_compute(engine, engine->options.offload.host);
+    struct zr_compute compute = engine->state_tier->compute;
     return window->values.at
                ? ZR_OK
                : compute.kernels->convert(
@@ -100,5 +105,9 @@ static zr_result close_hosted(struct zr_engine *engine, size_t unit, const struc
     return zr_engine_copy_masters(engine, owned, window, zr_numbers_at(owned->parameters, window->from).at);
 }
 
-const struct zr_parameter_tier zr_parameters_hosted = {
-    .on_host = true, .get = get_shard, .open = open_in_place, .close = close_hosted, .put = put_shard};
+const struct zr_parameter_tier zr_parameters_hosted = {.on_host = true,
+                                                       .get = get_shard,
+                                                       .open = open_in_place,
+                                                       .close = close_hosted,
+                                                       .put = put_shard,
+                                                       .restore = zr_engine_round_masters};

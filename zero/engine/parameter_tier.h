@@ -11,6 +11,7 @@ struct zr_window {
     size_t from, count;       /* elements, relative to owned.from */
     struct zr_numbers values; /* parameters from element `from` on; NULL: the masters or a copy of them */
     void *slot;               /* slot of a shard in an offload file; NULL: not in a file */
+    bool stale;               /* `values` are reused memory: padding must be zeroed */
 };
 
 /* Source of a gather, and the event that the gather waits for. */
@@ -21,6 +22,7 @@ struct zr_parameter_source {
 
 struct zr_parameter_tier {
     bool on_host; /* a gather copies from the host, so that its bytes count as moved */
+    bool in_file; /* not in the pool of a tier */
     /* This rank's shard; from a file, starts to read it. */
     zr_result (*get)(struct zr_engine *engine, size_t unit, struct zr_parameter_source *out);
     /* Opens the window that begins at out->from, which is 0 or the end of the previous window, and extends to
@@ -31,6 +33,10 @@ struct zr_parameter_tier {
                        const struct zr_window *window);
     /* Starts to copy a whole shard of new parameters from host memory. */
     zr_result (*put)(struct zr_engine *engine, size_t unit, const void *from);
+    /* After a speculative update of state in a file: writes the parameters that the norm confirms, which are
+     * at `from`; NULL: they are in place / writes the old parameters again; NULL: they are in place. */
+    zr_result (*confirm)(struct zr_engine *engine, size_t unit, const void *from);
+    zr_result (*restore)(struct zr_engine *engine, size_t unit);
 };
 
 /* In device memory where the update writes them; in device memory, copied from the update on the host; as

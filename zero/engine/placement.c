@@ -40,7 +40,7 @@ static size_t staging_limit(const struct zr_layout *layout, bool with_small)
 struct gradient_plan {
     bool adds;   /* micro-batches are summed in place and reduced after the last one */
     bool shards; /* whole gradients are staged, and shards are kept */
-    bool sums;   /* sums over micro-batches have a pool */
+    bool pools;  /* sums over micro-batches have a pool; otherwise sums are blocks that exist within a step */
 };
 
 /* Two-byte micro-batches are summed in fp32 instead of in place, because small addends would be lost in
@@ -62,7 +62,7 @@ static bool shards_gradients(struct zr_engine *engine, bool adds)
     size_t shard_bytes = layout->shards_elements * (sums ? sizeof(float) : engine->gradient_bytes);
 
     engine->staging_limit = staging_limit(layout, true);
-    if (zr_engine_offloads(engine)) /* gradients are kept on the host, so whole ones are staged */
+    if (engine->state_tier->offloaded) /* gradients are kept on the host, so whole ones are staged */
         return true;
     if (engine->options.stage < 2 || engine->world == 1)
         return false;
@@ -74,20 +74,34 @@ static bool shards_gradients(struct zr_engine *engine, bool adds)
     return shard_bytes + engine->staging_limit * engine->gradient_bytes <= below_bytes;
 }
 
-static const struct zr_gradient_path *gradient_path(const struct zr_engine *engine,
-                                                    const struct gradient_plan *plan, unsigned steps)
+/* The ranks and the state that gradients update; the gradients of a step. */
+enum { ONE_RANK, WHOLE_STATE, SHARDED_STATE, RANKS_KINDS };
+enum { ONCE, SUMMED, SUMMED_NARROW, STEPS_KINDS };
+
+static unsigned ranks_kind(const struct zr_engine *engine, size_t unit)
 {
-    bool one = engine->world == 1, once = steps <= 1 || plan->adds;
-    if (plan->shards)
-        return !one ? &zr_path_staged : plan->adds ? &zr_path_copied : &zr_path_added;
-    if (one)
-        return once ? &zr_path_alone : &zr_path_sum_alone;
-    if (engine->options.stage > 0)
-        return once ? &zr_path_scatter : &zr_path_sum;
-    return once                                 ? &zr_path_all_reduce
-           : zr_engine_is_low_precision(engine) ? &zr_path_sum
-                                                : &zr_path_sum_gather;
+    bool whole = zr_unit_owned(&engine->units[unit]) > engine->layout.units[unit].shard_elements;
+    return engine->world == 1 ? ONE_RANK : whole ? WHOLE_STATE : SHARDED_STATE;
 }
+
+static unsigned steps_kind(const struct zr_engine *engine, const struct gradient_plan *plan, size_t unit)
+{
+    if (engine->units[unit].steps <= 1 || plan->adds)
+        return ONCE;
+    return zr_engine_is_low_precision(engine) ? SUMMED_NARROW : SUMMED;
+}
+
+/* Gradients that are kept whole, or as shards: their paths, and their sums if these have no pool. */
+enum { KEPT_WHOLE, KEPT_SHARDS, KEPT_KINDS };
+static const struct zr_gradient_path *const paths[KEPT_KINDS][RANKS_KINDS][STEPS_KINDS] = {
+    [KEPT_WHOLE] = {[ONE_RANK] = {&zr_path_alone, &zr_path_sum_alone, &zr_path_sum_alone},
+                    [WHOLE_STATE] = {&zr_path_all_reduce, &zr_path_sum_gather, &zr_path_sum_used},
+                    [SHARDED_STATE] = {&zr_path_scatter, &zr_path_sum, &zr_path_sum}},
+    [KEPT_SHARDS] = {[ONE_RANK] = {&zr_path_copied, &zr_path_added, &zr_path_added},
+                     [SHARDED_STATE] = {&zr_path_staged, &zr_path_staged, &zr_path_staged}}};
+static zr_gradient_call *const sums[KEPT_KINDS][STEPS_KINDS] = {
+    [KEPT_WHOLE] = {NULL, zr_engine_take_sums, zr_engine_take_sums},
+    [KEPT_SHARDS] = {NULL, NULL, zr_engine_take_sums}};
 
 /* Gradients in the offload file: units with one gradient per step, because a sum would be read and written
  * for each gradient. If the host cannot access tensors, reductions into the file would make it wait for each
@@ -95,15 +109,15 @@ static const struct zr_gradient_path *gradient_path(const struct zr_engine *engi
 static const struct zr_gradient_place *gradient_place(const struct zr_engine *engine,
                                                       const struct gradient_plan *plan, size_t unit)
 {
-    const struct zr_engine_options *o = &engine->options;
-    const struct zr_layout_unit *u = &engine->layout.units[unit];
-    if (engine->units[unit].steps == 0)
+    const struct zr_unit_state *state = &engine->units[unit];
+    if (state->steps == 0)
         return &zr_gradients_none;
-    if (o->scattered_gradients)
-        return plan->sums && plan->shards ? &zr_gradients_pooled : &zr_gradients_of_step;
-    bool filed = o->offload.file && engine->units[unit].tier->offloaded && !o->offload.delayed &&
-                 !engine->apart && engine->units[unit].steps == 1 &&
-                 !engine->layout.parameters[u->first_parameter].parameter.part.shared;
+    if (engine->options.scattered_gradients)
+        return !plan->shards ? &zr_gradients_of_step
+               : plan->pools ? &zr_gradients_pooled
+                             : &zr_gradient_shards_of_step;
+    bool filed = state->tier->file && !engine->options.offload.delayed && !engine->apart &&
+                 state->steps == 1 && !zr_engine_is_shared(engine, unit);
     return filed ? &zr_gradients_filed : &zr_gradients_pooled;
 }
 
@@ -111,27 +125,27 @@ static void place_gradients(struct zr_engine *engine)
 {
     const struct zr_layout *layout = &engine->layout;
     struct gradient_plan plan = {.adds = adds_in_place(engine)};
-    bool low_precision = zr_engine_is_low_precision(engine);
     plan.shards = shards_gradients(engine, plan.adds);
-    plan.sums = engine->options.micro_batches > 1 && !plan.adds && (low_precision || !plan.shards);
+    plan.pools = engine->options.micro_batches > 1 && !plan.adds &&
+                 (zr_engine_is_low_precision(engine) || !plan.shards);
     for (size_t u = 0; u < layout->units_count; u++) {
         const struct zr_layout_unit *unit = &layout->units[u];
         struct zr_unit_state *state = &engine->units[u];
         struct zr_state_tier *tier = state->tier;
         state->steps = unit->unit.gradient_uses * engine->options.micro_batches;
-        state->path = gradient_path(engine, &plan, state->steps);
+        unsigned steps = steps_kind(engine, &plan, u);
+        state->path = paths[plan.shards][ranks_kind(engine, u)][steps];
         state->place = gradient_place(engine, &plan, u);
-        state->sums_in_step = !plan.sums && !plan.adds && state->steps > 1 && (low_precision || !plan.shards);
-        state->gathers_sums = engine->options.stage == 0 && state->path == &zr_path_sum;
-        state->updates_kept = engine->options.stage == 0 && engine->world > 1 && !state->gathers_sums;
+        state->take_sums = plan.pools ? NULL : sums[plan.shards][steps];
+        state->kept_elements = plan.shards ? unit->shard_elements : unit->padded_elements;
+        state->reduced_at = plan.shards ? 0 : engine->rank * unit->shard_elements;
         if (state->steps == 0)
             continue;
         state->gradients_at = tier->gradients_elements;
         state->sums_at = tier->sums_elements;
-        if (plan.sums)
-            tier->sums_elements += unit->shard_elements;
-        if (state->place != &zr_gradients_filed && !(plan.sums && plan.shards))
-            tier->gradients_elements += plan.shards ? unit->shard_elements : unit->padded_elements;
+        tier->sums_elements += plan.pools ? unit->shard_elements : 0;
+        if (state->place->home && !(plan.pools && plan.shards)) /* shards are summed in their pool of sums */
+            tier->gradients_elements += state->kept_elements;
     }
 }
 
@@ -146,10 +160,8 @@ static size_t state_elements(const struct zr_layout *layout, unsigned unit)
 static void place_device_resident(struct zr_engine *engine)
 {
     const struct zr_layout *layout = &engine->layout;
-    uint64_t space = (uint64_t)(engine->options.offload.stays * (double)layout->pool_elements), sum = 0,
-             best = 0;
-    if (!zr_engine_offloads(engine))
-        return;
+    double ratio = engine->state_tier->offloaded * (double)engine->options.offload.stays;
+    uint64_t space = (uint64_t)(ratio * (double)layout->pool_elements), sum = 0, best = 0;
     for (unsigned first = 0, u = 0; u < layout->units_count; u++) {
         sum += state_elements(layout, u);
         for (; sum > space; first++)
@@ -168,10 +180,10 @@ static size_t saved_elements(const struct zr_engine *engine, size_t limit)
 {
     const struct zr_layout *layout = &engine->layout;
     size_t saved = 0, space = largest_units(layout, limit, engine->gathered_max, false);
+    size_t stays = !engine->options.offload.parameters; /* shards are kept on the device */
     for (size_t u = 0; u < layout->units_count; u++)
         if (layout->units[u].padded_elements <= limit)
-            saved += layout->units[u].padded_elements -
-                     (engine->options.offload.parameters ? 0 : layout->units[u].shard_elements);
+            saved += layout->units[u].padded_elements - stays * layout->units[u].shard_elements;
     return saved > space ? saved - space : 0;
 }
 
@@ -202,42 +214,31 @@ static size_t resident_limit(const struct zr_engine *engine)
     return best;
 }
 
-static const struct zr_parameter_tier *parameter_tier(const struct zr_engine *engine,
-                                                      const struct zr_unit_state *state)
-{
-    const struct zr_offload *offload = &engine->options.offload;
-    bool frozen = zr_engine_is_frozen(engine, (size_t)(state - engine->units)),
-         leaves = offload->parameters && !state->resident;
-    if (frozen || !state->tier->offloaded)
-        return frozen && leaves ? &zr_parameters_hosted : &zr_parameters_in_place;
-    if (!leaves)
-        return &zr_parameters_uploaded;
-    return offload->parameters_file ? &zr_parameters_filed : &zr_parameters_hosted;
-}
-
 static void place_parameters(struct zr_engine *engine)
 {
     const struct zr_layout *layout = &engine->layout;
-    bool shards = engine->options.stage >= 3 && (engine->world > 1 || engine->options.offload.parameters);
-    size_t limit = shards ? resident_limit(engine) : 0;
+    const struct zr_offload *offload = &engine->options.offload;
+    /* With one rank sharding saves nothing, unless shards leave the device. */
+    size_t limit = engine->options.stage >= 3 ? resident_limit(engine) : 0;
+    const struct zr_parameter_tier *away =
+        offload->parameters_file ? &zr_parameters_filed : &zr_parameters_hosted;
 
     for (size_t u = 0; u < layout->units_count; u++) {
         const struct zr_layout_unit *unit = &layout->units[u];
         struct zr_unit_state *state = &engine->units[u];
-        bool stays = state->steps > 0 && state->tier != engine->state_tier;
-        state->resident = unit->padded_elements > limit || (stays && engine->world == 1);
-        state->parameters_from = state->resident ? 0 : engine->rank * unit->shard_elements;
-        state->parameters_count = state->resident ? unit->padded_elements : unit->shard_elements;
-        state->parameters = parameter_tier(engine, state);
-        state->parameters_arena =
-            state->parameters->on_host ? engine->options.offload.host : engine->options.arena;
-        engine->shards_parameters |= !state->resident;
-        if (state->parameters == &zr_parameters_filed)
-            continue;
-        size_t *elements =
-            state->parameters->on_host ? &engine->host_parameters_elements : &engine->parameters_elements;
-        state->parameters_at = *elements;
-        *elements += state->parameters_count;
+        bool stays = state->steps > 0 && state->tier != engine->state_tier,
+             whole = unit->padded_elements > limit || (stays && engine->world == 1),
+             leaves = offload->parameters && !whole && !stays;
+        const size_t parts[][2] = {{engine->rank * unit->shard_elements, unit->shard_elements},
+                                   {0, unit->padded_elements}};
+        state->resident = whole;
+        state->parameters_from = parts[whole][0];
+        state->parameters_count = parts[whole][1];
+        state->parameters = leaves ? away : state->tier->written;
+        state->parameters_in = &engine->tiers[leaves];
+        state->parameters_at = state->parameters_in->parameters_elements;
+        state->parameters_in->parameters_elements += !state->parameters->in_file * state->parameters_count;
+        engine->shards_parameters |= !whole;
     }
 }
 
@@ -256,6 +257,9 @@ void zr_engine_place(struct zr_engine *engine)
             whole ? engine->layout.units[u].padded_elements : (engine->rank + 1) * shard;
     }
     place_device_resident(engine);
+    engine->squared = engine->state_tier->compute.kernels == engine->options.kernels
+                          ? (struct zr_unit_range){0, (unsigned)engine->layout.units_count}
+                          : engine->stay;
     place_gradients(engine);
     place_parameters(engine);
 }

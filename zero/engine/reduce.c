@@ -11,27 +11,21 @@
  * place return to staging first.
  *
  * Every element is the sum of the same addends in the same order at every stage. */
+#include "zero/engine/actions.h"
 #include "zero/engine/gradients.h"
 #include "zero/engine/offload.h"
-#include "zero/engine/speculate.h"
 
 /* ---- Addresses ----------------------------------------------------------------------------------------- */
-
-static void *whole_gradients(const struct zr_engine *engine, size_t unit)
-{
-    return engine->units[unit].path->staged ? engine->units[unit].staging : engine->units[unit].kept;
-}
 
 void zr_engine_set_kept(struct zr_engine *engine, size_t unit, void *kept)
 {
     struct zr_unit_state *state = &engine->units[unit];
-    size_t within = state->path->staged ? 0 : engine->rank * engine->layout.units[unit].shard_elements;
     float *sums = state->tier->sums ? state->tier->sums + state->sums_at : state->sum_shard;
     state->kept = kept;
     state->reduced = sums ? (struct zr_numbers){sums, ZR_PRECISION_FP32}
                           : (struct zr_numbers){kept, engine->options.precision};
     if (!sums && kept)
-        state->reduced = zr_numbers_at(state->reduced, within);
+        state->reduced = zr_numbers_at(state->reduced, state->reduced_at);
 }
 
 /* Zeroes the padding between tensors, which is reduced with them. */
@@ -54,8 +48,10 @@ static zr_result clear_padding(struct zr_engine *engine, size_t unit, char *valu
 
 /* ---- Staging ------------------------------------------------------------------------------------------- */
 
-static void enqueue(struct zr_engine *engine, unsigned unit)
+/* The last call after a gradient that is staged. */
+static zr_result enqueue(struct zr_engine *engine, size_t index)
 {
+    unsigned unit = (unsigned)index;
     struct zr_unit_state *state = &engine->units[unit];
     state->staged = true;
     state->next_staged = ZR_NO_UNIT;
@@ -64,6 +60,7 @@ static void enqueue(struct zr_engine *engine, unsigned unit)
     else
         engine->units[engine->last_staged].next_staged = unit;
     engine->last_staged = unit;
+    return ZR_OK;
 }
 
 static void dequeue(struct zr_engine *engine, unsigned unit)
@@ -84,13 +81,13 @@ static void dequeue(struct zr_engine *engine, unsigned unit)
 zr_result zr_engine_end_reduction(struct zr_engine *engine, size_t unit)
 {
     struct zr_unit_state *state = &engine->units[unit];
-    zr_result copied = zr_engine_await_gradients(engine, unit);
+    zr_result copied = state->gradient_copy > 0 ? zr_engine_await_gradients(engine, unit) : ZR_OK;
     zr_result result = zr_comm_wait(engine->options.comm, state->reduce_ticket);
     result = copied != ZR_OK ? copied : result;
     if (result == ZR_OK)
         state->reduce_ticket = 0;
     if (result == ZR_OK) /* the gradients remain in the slot until they are written */
-        result = zr_engine_speculation_begin(engine, unit);
+        result = zr_gradient_do(state->ahead, engine, unit);
     if (result == ZR_OK)
         result = zr_gradient_do(state->place->put, engine, unit);
     if (state->staged) {
@@ -116,21 +113,40 @@ static bool must_end_oldest(const struct zr_engine *engine, unsigned unit)
 }
 
 /* Allocates a unit's gradients and zeroes their padding. */
-static zr_result stage(struct zr_engine *engine, unsigned unit)
+static zr_result stage(struct zr_engine *engine, size_t unit)
 {
     struct zr_unit_state *state = &engine->units[unit];
     size_t elements = engine->layout.units[unit].padded_elements;
     zr_result result = ZR_OK;
 
-    while (result == ZR_OK && must_end_oldest(engine, unit))
+    if (state->staging)
+        return ZR_OK;
+    while (result == ZR_OK && must_end_oldest(engine, (unsigned)unit))
         result = zr_engine_end_reduction(engine, engine->first_staged);
     if (result == ZR_OK)
         result =
             zr_take(engine->options.arena, ZR_TAG_GRAD, elements, engine->gradient_bytes, &state->staging);
     if (result != ZR_OK)
         return zr_name_unit(result, engine->layout.units[unit].unit.name);
+    state->written = state->staging;
     engine->staging_elements += elements;
     return clear_padding(engine, unit, state->staging);
+}
+
+/* Brings back what earlier micro-batches have left on the host. */
+static zr_result stage_and_return(struct zr_engine *engine, size_t unit)
+{
+    bool absent = !engine->units[unit].staging;
+    zr_result result = stage(engine, unit);
+    return result == ZR_OK && absent && engine->units[unit].accumulated > 0
+               ? zr_engine_gradients_return(engine, unit)
+               : result;
+}
+
+static zr_result write_kept(struct zr_engine *engine, size_t unit)
+{
+    engine->units[unit].written = engine->units[unit].kept;
+    return ZR_OK;
 }
 
 /* The limits of staging apply at every stage, so that a program that runs at one stage runs at all. */
@@ -158,23 +174,19 @@ zr_result zr_engine_gradients(zr_engine *engine, unsigned unit, void **base, boo
     if (result != ZR_OK)
         return result;
     struct zr_unit_state *state = &engine->units[unit];
-    bool adds = state->path->adds && state->accumulated > 0;
     result = zr_engine_end_reduction(engine, unit); /* an earlier reduction of the unit may still run */
     if (result == ZR_OK)
         result = zr_gradient_do(state->place->acquire, engine, unit);
-    if (result == ZR_OK && state->path->staged && !state->staging) {
-        result = stage(engine, unit);
-        if (result == ZR_OK && adds)
-            result = zr_engine_gradients_return(engine, unit);
-    }
+    if (result == ZR_OK)
+        result = state->path->acquire(engine, unit);
     if (result != ZR_OK)
         return result;
     if (!state->awaited) {
         state->awaited = true;
         engine->awaited_units++;
     }
-    *base = whole_gradients(engine, unit);
-    *accumulate = adds;
+    *base = state->written;
+    *accumulate = state->path->adds && state->accumulated > 0;
     return ZR_OK;
 }
 
@@ -192,21 +204,25 @@ static zr_result squares(struct zr_engine *engine, size_t unit)
     return zr_engine_unit_squares(engine, unit, &engine->squares[unit]);
 }
 
-/* Allocates a unit's kept gradients, whole or a shard. */
-static zr_result acquire_block(struct zr_engine *engine, size_t unit)
+/* Allocates a unit's kept gradients. */
+static zr_result take_block(struct zr_engine *engine, size_t unit)
 {
-    const struct zr_layout_unit *u = &engine->layout.units[unit];
     struct zr_unit_state *state = &engine->units[unit];
-    bool staged = state->path->staged;
     if (state->gradients)
         return ZR_OK;
-    zr_result result =
-        zr_take(state->tier->arena, ZR_TAG_GRAD, staged ? u->shard_elements : u->padded_elements,
-                engine->gradient_bytes, &state->gradients);
+    zr_result result = zr_take(state->tier->arena, ZR_TAG_GRAD, state->kept_elements, engine->gradient_bytes,
+                               &state->gradients);
     if (result != ZR_OK)
-        return zr_name_unit(result, u->unit.name);
+        return zr_name_unit(result, engine->layout.units[unit].unit.name);
     zr_engine_set_kept(engine, unit, state->gradients);
-    return staged ? ZR_OK : clear_padding(engine, unit, state->gradients);
+    return ZR_OK;
+}
+
+static zr_result take_whole_block(struct zr_engine *engine, size_t unit)
+{
+    bool absent = !engine->units[unit].gradients;
+    zr_result result = take_block(engine, unit);
+    return result == ZR_OK && absent ? clear_padding(engine, unit, engine->units[unit].gradients) : result;
 }
 
 void zr_engine_drop_gradients(struct zr_engine *engine, size_t unit)
@@ -219,7 +235,8 @@ void zr_engine_drop_gradients(struct zr_engine *engine, size_t unit)
 
 const struct zr_gradient_place zr_gradients_none = {.home = NULL},
                                zr_gradients_pooled = {.home = home_in_pool, .squares = squares},
-                               zr_gradients_of_step = {.acquire = acquire_block, .squares = squares};
+                               zr_gradients_of_step = {.acquire = take_whole_block, .squares = squares},
+                               zr_gradient_shards_of_step = {.acquire = take_block, .squares = squares};
 
 /* ---- Paths --------------------------------------------------------------------------------------------- */
 
@@ -227,7 +244,7 @@ static zr_result all_reduce(struct zr_engine *engine, size_t unit)
 {
     return zr_comm_all_reduce(
         engine->options.comm,
-        &(struct zr_all_reduce){.buffer = whole_gradients(engine, unit),
+        &(struct zr_all_reduce){.buffer = engine->units[unit].written,
                                 .shard_elements = engine->layout.units[unit].shard_elements,
                                 .scale = 1.0f / (float)engine->world,
                                 .type = zr_engine_comm_type(engine),
@@ -239,7 +256,7 @@ static zr_result scatter(struct zr_engine *engine, size_t unit)
 {
     return zr_comm_reduce_scatter(
         engine->options.comm,
-        &(struct zr_reduce_scatter){.source = whole_gradients(engine, unit),
+        &(struct zr_reduce_scatter){.source = engine->units[unit].written,
                                     .destination = engine->units[unit].reduced.at,
                                     .shard_elements = engine->layout.units[unit].shard_elements,
                                     .scale = 1.0f / (float)engine->world,
@@ -251,7 +268,7 @@ static zr_result scatter(struct zr_engine *engine, size_t unit)
 /* With one rank: adds gradients to the fp32 sums. */
 static zr_result add_single_rank(struct zr_engine *engine, size_t unit)
 {
-    const void *own = whole_gradients(engine, unit);
+    const void *own = engine->units[unit].written;
     return engine->options.kernels->sum(engine->options.context,
                                         &(struct zr_sum){.n = engine->layout.units[unit].padded_elements,
                                                          .from = &own,
@@ -262,12 +279,11 @@ static zr_result add_single_rank(struct zr_engine *engine, size_t unit)
                                                          .to = engine->units[unit].reduced});
 }
 
-/* Allocates sums that exist within a step. */
-static zr_result take_sums(struct zr_engine *engine, size_t unit)
+zr_result zr_engine_take_sums(struct zr_engine *engine, size_t unit)
 {
     const struct zr_layout_unit *u = &engine->layout.units[unit];
     struct zr_unit_state *state = &engine->units[unit];
-    if (!state->sums_in_step || state->sum_shard)
+    if (state->sum_shard)
         return ZR_OK;
     zr_result result = zr_take(state->tier->arena, ZR_TAG_GRAD, u->shard_elements, sizeof(float),
                                (void **)&state->sum_shard);
@@ -275,67 +291,48 @@ static zr_result take_sums(struct zr_engine *engine, size_t unit)
     return result == ZR_OK ? ZR_OK : zr_name_unit(result, u->unit.name);
 }
 
+/* Finds the destination of a reduction. */
+static zr_result reserve(struct zr_engine *engine, size_t unit)
+{
+    const struct zr_unit_state *state = &engine->units[unit];
+    zr_result result = zr_gradient_do(state->place->reserve, engine, unit);
+    return result == ZR_OK ? zr_gradient_do(state->take_sums, engine, unit) : result;
+}
+
 /* Reduces to this rank's shard, or adds to its sums. */
 static zr_result reduce_to_sum(struct zr_engine *engine, size_t unit)
 {
     const struct zr_layout_unit *u = &engine->layout.units[unit];
     struct zr_unit_state *state = &engine->units[unit];
-    zr_result result = take_sums(engine, unit);
-    if (result != ZR_OK)
-        return result;
     size_t host_bytes =
         state->tier->offloaded * u->shard_elements * zr_precision_bytes(state->reduced.precision);
     engine->moved_bytes += host_bytes;
     return zr_comm_reduce_scatter(
         engine->options.comm,
-        &(struct zr_reduce_scatter){.source = whole_gradients(engine, unit),
+        &(struct zr_reduce_scatter){.source = state->written,
                                     .destination = state->reduced.at,
                                     .shard_elements = u->shard_elements,
                                     .scale = 1.0f / (float)engine->world,
                                     .accumulate = state->accumulated > 0,
                                     .type = zr_engine_comm_type(engine),
-                                    .wide = zr_engine_is_low_precision(engine) && state->steps > 1,
+                                    .wide = state->reduced.precision != engine->options.precision,
                                     .host_bytes = host_bytes,
                                     .label = zr_engine_label(unit, ZR_LABEL_GRADIENTS)},
         &state->reduce_ticket);
 }
 
-/* The same; gathers the shards of sums after the last gradient, because stage 0 updates whole units. */
-static zr_result reduce_and_gather(struct zr_engine *engine, size_t unit)
+/* Gathers the shards of sums after the last gradient, because stage 0 updates whole units. */
+static zr_result gather_sums(struct zr_engine *engine, size_t unit)
 {
-    const struct zr_layout_unit *u = &engine->layout.units[unit];
     struct zr_unit_state *state = &engine->units[unit];
-    zr_result result = reduce_to_sum(engine, unit);
-    if (result != ZR_OK || state->accumulated + 1 < state->steps)
-        return result;
-    return zr_comm_all_gather(engine->options.comm,
-                              &(struct zr_all_gather){.source = state->reduced.at,
-                                                      .destination = whole_gradients(engine, unit),
-                                                      .shard_bytes = u->shard_elements * sizeof(float),
-                                                      .label = zr_engine_label(unit, ZR_LABEL_GRADIENTS)},
-                              &state->reduce_ticket);
+    return zr_comm_all_gather(
+        engine->options.comm,
+        &(struct zr_all_gather){.source = state->reduced.at,
+                                .destination = state->written,
+                                .shard_bytes = engine->layout.units[unit].shard_elements * sizeof(float),
+                                .label = zr_engine_label(unit, ZR_LABEL_GRADIENTS)},
+        &state->reduce_ticket);
 }
-
-static zr_result add_on_host(struct zr_engine *engine, size_t unit)
-{
-    zr_result result = take_sums(engine, unit);
-    return result == ZR_OK ? zr_engine_gradients_add(engine, unit) : result;
-}
-
-const struct zr_gradient_path zr_path_alone = {.adds = true},
-                              zr_path_all_reduce = {.adds = true, .reduce = all_reduce},
-                              zr_path_scatter = {.adds = true, .reduce = scatter},
-                              zr_path_sum_alone = {.every = true, .reduce = add_single_rank},
-                              zr_path_sum = {.every = true, .reduce = reduce_to_sum},
-                              zr_path_sum_gather = {.every = true, .reduce = reduce_and_gather},
-                              zr_path_staged = {.staged = true, .every = true, .reduce = reduce_to_sum},
-                              zr_path_copied = {.staged = true,
-                                                .adds = true,
-                                                .every = true,
-                                                .reduce = zr_engine_gradients_leave},
-                              zr_path_added = {.staged = true, .every = true, .reduce = add_on_host};
-
-/* ---- Reducing ------------------------------------------------------------------------------------------ */
 
 /* Adds gradients of which each tensor rank has a partial sum. */
 static zr_result sum_over_tensor(struct zr_engine *engine, size_t unit)
@@ -348,7 +345,7 @@ static zr_result sum_over_tensor(struct zr_engine *engine, size_t unit)
         if (p->parameter.part.sum_gradient)
             result = zr_comm_all_reduce(
                 engine->options.tensor,
-                &(struct zr_all_reduce){.buffer = (char *)whole_gradients(engine, unit) +
+                &(struct zr_all_reduce){.buffer = (char *)engine->units[unit].written +
                                                   p->offset * engine->gradient_bytes,
                                         .shard_elements = p->elements / zr_comm_world(engine->options.tensor),
                                         .scale = 1,
@@ -359,14 +356,109 @@ static zr_result sum_over_tensor(struct zr_engine *engine, size_t unit)
     return result == ZR_OK && ticket > 0 ? zr_comm_wait(engine->options.tensor, ticket) : result;
 }
 
+/* ---- What the update reads ----------------------------------------------------------------------------- */
+
+/* All-reduces in place over the ranks that share a unit. */
+static zr_result add_shared(struct zr_engine *engine, struct zr_numbers numbers, size_t count)
+{
+    zr_comm *sharing = engine->options.sharing;
+    zr_ticket ticket;
+    zr_result result = zr_comm_all_reduce(
+        sharing,
+        &(struct zr_all_reduce){.buffer = numbers.at,
+                                .shard_elements = count / zr_comm_world(sharing),
+                                .scale = 1,
+                                .type = numbers.precision == ZR_PRECISION_FP32 ? ZR_COMM_FP32
+                                                                               : zr_engine_comm_type(engine),
+                                .label = ZR_COMM_LABEL_NONE},
+        &ticket);
+    return result == ZR_OK ? zr_comm_wait(sharing, ticket) : result;
+}
+
+static zr_result share_shard(struct zr_engine *engine, size_t unit)
+{
+    return add_shared(engine, engine->units[unit].reduced, engine->layout.units[unit].shard_elements);
+}
+
+/* The whole gradients, and the shard for the norm if it is not among them. */
+static zr_result share_whole(struct zr_engine *engine, size_t unit)
+{
+    size_t elements = engine->layout.units[unit].padded_elements;
+    struct zr_numbers whole = {engine->units[unit].kept, engine->options.precision};
+    char *begin = whole.at, *end = begin + elements * engine->gradient_bytes,
+         *shard = engine->units[unit].reduced.at;
+    zr_result result = add_shared(engine, whole, elements);
+    return result == ZR_OK && (shard < begin || shard >= end) ? share_shard(engine, unit) : result;
+}
+
+/* Starts to gather a unit's fp32 sums. There are two blocks, one in use and one for the next unit. */
+static zr_result gather_whole_sums(struct zr_engine_run *run, size_t unit)
+{
+    struct zr_engine *engine = run->engine;
+    const struct zr_layout_unit *u = &engine->layout.units[unit];
+    zr_result result = zr_take(engine->options.arena, ZR_TAG_GRAD, u->padded_elements, sizeof(float),
+                               (void **)&run->sums[unit % 2]);
+    if (result != ZR_OK)
+        return zr_name_unit(result, u->unit.name);
+    return zr_comm_all_gather(engine->options.comm,
+                              &(struct zr_all_gather){.source = engine->units[unit].reduced.at,
+                                                      .destination = run->sums[unit % 2],
+                                                      .shard_bytes = u->shard_elements * sizeof(float),
+                                                      .label = zr_engine_label(unit, ZR_LABEL_GRADIENTS)},
+                              &run->sums_tickets[unit % 2]);
+}
+
+static zr_result find_sums(struct zr_engine_run *run, size_t unit)
+{
+    run->gradients = (struct zr_numbers){run->sums[unit % 2], ZR_PRECISION_FP32};
+    return zr_comm_wait(run->engine->options.comm, run->sums_tickets[unit % 2]);
+}
+
+static zr_result find_reduced(struct zr_engine_run *run, size_t unit)
+{
+    run->gradients = run->engine->units[unit].reduced;
+    return ZR_OK;
+}
+
+static zr_result find_kept(struct zr_engine_run *run, size_t unit)
+{
+    run->gradients = (struct zr_numbers){run->engine->units[unit].kept, run->engine->options.precision};
+    return ZR_OK;
+}
+
+/* Calls after a gradient. Gradients that are summed in place are summed over the tensor ranks once. */
+static zr_gradient_call *const none[] = {NULL}, *const alone[] = {sum_over_tensor, NULL},
+                               *const reduced[] = {sum_over_tensor, all_reduce, NULL},
+                               *const scattered[] = {sum_over_tensor, scatter, NULL},
+                               *const added[] = {sum_over_tensor, reserve, add_single_rank, NULL},
+                               *const summed[] = {sum_over_tensor, reserve, reduce_to_sum, NULL},
+                               *const gathered[] = {sum_over_tensor, reserve, reduce_to_sum, gather_sums,
+                                                    NULL},
+                               *const staged[] = {sum_over_tensor, reserve, reduce_to_sum, enqueue, NULL},
+                               *const left[] = {zr_engine_gradients_leave, enqueue, NULL},
+                               *const left_last[] = {sum_over_tensor, reserve, zr_engine_gradients_leave,
+                                                     enqueue, NULL},
+                               *const added_on_host[] = {sum_over_tensor, reserve, zr_engine_gradients_add,
+                                                         enqueue, NULL};
+
+const struct zr_gradient_path
+    zr_path_alone = {true, write_kept, none, alone, share_shard, find_reduced, NULL},
+    zr_path_all_reduce = {true, write_kept, none, reduced, share_whole, find_kept, NULL},
+    zr_path_scatter = {true, write_kept, none, scattered, share_shard, find_reduced, NULL},
+    zr_path_sum_alone = {false, write_kept, added, added, share_shard, find_reduced, NULL},
+    zr_path_sum = {false, write_kept, summed, summed, share_shard, find_reduced, NULL},
+    zr_path_sum_gather = {false, write_kept, summed, gathered, share_whole, find_kept, NULL},
+    zr_path_sum_used = {false, write_kept, summed, summed, share_shard, find_sums, gather_whole_sums},
+    zr_path_staged = {false, stage, staged, staged, share_shard, find_reduced, NULL},
+    zr_path_copied = {true, stage_and_return, left, left_last, share_shard, find_reduced, NULL},
+    zr_path_added = {false, stage, added_on_host, added_on_host, share_shard, find_reduced, NULL};
+
 zr_result zr_engine_reduce(zr_engine *engine, unsigned unit)
 {
     zr_result result = zr_engine_check_unit(engine, __func__, unit, engine);
     if (result != ZR_OK)
         return result;
     struct zr_unit_state *state = &engine->units[unit];
-    const struct zr_gradient_path *path = state->path;
-
     if (state->accumulated >= state->steps)
         return zr_fail(ZR_ERR_INVALID, "unit %s was reduced %u times in one step; it has %u gradients",
                        engine->layout.units[unit].unit.name, state->accumulated + 1, state->steps);
@@ -374,20 +466,14 @@ zr_result zr_engine_reduce(zr_engine *engine, unsigned unit)
         return zr_fail(ZR_ERR_INVALID, "unit %s was reduced before its gradients were acquired",
                        engine->layout.units[unit].unit.name);
     bool last = state->accumulated + 1 == state->steps;
-    /* Gradients that are summed in place are summed over the tensor ranks once. */
-    if (last || (path->every && !path->adds))
-        result = sum_over_tensor(engine, unit);
-    if (result == ZR_OK && (last || path->every))
-        result = zr_gradient_do(state->place->reserve, engine, unit);
-    if (result == ZR_OK && (last || path->every))
-        result = zr_gradient_do(path->reduce, engine, unit);
+    zr_gradient_call *const *call = last ? state->path->last : state->path->each;
+    for (; *call && result == ZR_OK; call++)
+        result = (*call)(engine, unit);
     if (result != ZR_OK)
         return result;
     engine->brought = false;
     state->accumulated++;
     state->awaited = false;
     engine->awaited_units--;
-    if (path->staged)
-        enqueue(engine, unit);
     return ZR_OK;
 }

@@ -106,7 +106,7 @@ zr_result zr_engine_put_blocks(const struct zr_engine *engine, const float *from
 
 zr_result zr_engine_drain(const struct zr_engine *engine)
 {
-    return engine->apart && zr_engine_offloads(engine) ? zr_engine_copy(engine, NULL, NULL, 0) : ZR_OK;
+    return engine->apart && engine->state_tier->offloaded ? zr_engine_copy(engine, NULL, NULL, 0) : ZR_OK;
 }
 
 /* Destination of one 8-byte result: host memory or the first word of the block. */
@@ -207,9 +207,7 @@ zr_result zr_engine_unit_squares(struct zr_engine *engine, size_t unit, double *
 /* With offload, only squares of device-resident units are in device memory. */
 zr_result zr_engine_squares_read(const struct zr_engine *engine, double *sums)
 {
-    struct zr_unit_range device_units = {0, (unsigned)engine->layout.units_count};
-    if (zr_engine_offloads(engine) && engine->options.host_kernels)
-        device_units = engine->stay;
+    struct zr_unit_range device_units = engine->squared;
     return engine->apart && device_units.end > device_units.first
                ? zr_engine_copy(engine, sums + device_units.first,
                                 squares_of(engine, engine->rank) + device_units.first,

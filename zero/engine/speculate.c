@@ -21,9 +21,7 @@ size_t zr_engine_old_bytes(const struct zr_engine *engine, size_t unit)
 
 bool zr_engine_may_speculate(const struct zr_engine *engine, size_t unit)
 {
-    const struct zr_layout *layout = &engine->layout;
-    return engine->units[unit].tier->offloaded &&
-           !layout->parameters[layout->units[unit].first_parameter].parameter.part.shared;
+    return engine->units[unit].tier->offloaded && !zr_engine_is_shared(engine, unit);
 }
 
 /* ---- In the thread of the update ----------------------------------------------------------------------- */
@@ -49,7 +47,7 @@ zr_result zr_engine_speculation_open(struct zr_engine *engine)
     size_t units = engine->layout.units_count, last = units;
     if (o->offload.speculative_bytes == 0)
         return ZR_OK;
-    speculation->kind = o->offload.file ? &zr_speculation_filed : &zr_speculation_logged;
+    speculation->kind = engine->state_tier->file ? &zr_speculation_filed : &zr_speculation_logged;
     zr_result result =
         zr_take(o->host_arena, ZR_TAG_OTHER, units, sizeof *speculation->units, (void **)&speculation->units);
     if (result != ZR_OK)
@@ -67,7 +65,7 @@ zr_result zr_engine_speculation_open(struct zr_engine *engine)
                        "--speculative-update: a log of %zu bytes is too small; unit %s needs %zu bytes",
                        o->offload.speculative_bytes, engine->layout.units[last - 1].unit.name,
                        zr_engine_old_bytes(engine, last - 1));
-    struct zr_compute compute = zr_engine_compute(engine, o->offload.host);
+    struct zr_compute compute = engine->state_tier->compute;
     return zr_copies_create(&speculation->worker,
                             &(struct zr_comm_options){.arena = o->arena,
                                                       .host_arena = o->host_arena,
@@ -76,25 +74,12 @@ zr_result zr_engine_speculation_open(struct zr_engine *engine)
                             compute.context);
 }
 
-void zr_engine_speculation_close(struct zr_engine *engine)
-{
-    struct zr_speculation *speculation = &engine->speculation;
-    speculation->armed = false;
-    if (speculation->worker)
-        zr_comm_destroy(speculation->worker); /* waits for its operations */
-    speculation->worker = NULL;
-    zr_drop(engine->options.offload.host, &speculation->parameters);
-    zr_drop(engine->options.offload.host, &speculation->log);
-    zr_drop(engine->options.host_arena, &speculation->order);
-    zr_drop(engine->options.host_arena, &speculation->units);
-}
-
 void zr_engine_anticipate(struct zr_engine *engine, struct zr_engine_actions *list)
 {
     struct zr_engine_actions step = {.count = 0};
     for (size_t i = 0; i < list->count; i++) {
         struct zr_engine_action action = list->actions[i];
-        if (action.kind == ZR_ENGINE_NORM && engine->speculation.kind->before_norm)
+        if (action.kind == engine->speculation.kind->awaited_by)
             zr_engine_actions_add(engine, &step, ZR_ENGINE_AWAIT, 0);
         if (action.kind == ZR_ENGINE_UPDATE)
             action.kind = ZR_ENGINE_CONFIRM;
@@ -102,8 +87,50 @@ void zr_engine_anticipate(struct zr_engine *engine, struct zr_engine_actions *li
         if (action.kind == ZR_ENGINE_NORM)
             zr_engine_actions_add(engine, &step, ZR_ENGINE_UNDO, 0);
     }
-    zr_engine_actions_drop(engine, list);
-    *list = step;
+    zr_engine_actions_replace(engine, list, &step);
+}
+
+/* After a unit's reduction: starts its update if its gradients are complete and the unit is logged. */
+static zr_result update_ahead(struct zr_engine *engine, size_t unit)
+{
+    struct zr_speculation *speculation = &engine->speculation;
+    if (engine->units[unit].accumulated != engine->units[unit].steps)
+        return ZR_OK;
+    struct zr_speculated_unit *own = &speculation->units[unit];
+    if (own->begun || !speculation->kind->begins(engine, unit))
+        return ZR_OK;
+    zr_result result = zr_engine_await_masters(engine, unit);
+    if (result != ZR_OK)
+        return result;
+    own->engine = engine;
+    own->gradients = engine->units[unit].reduced;
+    own->logged = false;
+    own->task = (struct zr_copies_task){
+        .run = update_unit, .state = own, .bytes = own->log ? zr_engine_old_bytes(engine, unit) : 0};
+    result = zr_copies_run(speculation->worker, &own->task, &own->ticket);
+    own->begun = result == ZR_OK;
+    return result;
+}
+
+/* Lets units be updated ahead by `call`; NULL: not any more. */
+static void arm(struct zr_engine *engine, zr_gradient_call *call)
+{
+    engine->speculation.armed = call != NULL;
+    for (size_t u = 0; engine->units && u < engine->layout.units_count; u++)
+        engine->units[u].ahead = call;
+}
+
+void zr_engine_speculation_close(struct zr_engine *engine)
+{
+    struct zr_speculation *speculation = &engine->speculation;
+    arm(engine, NULL);
+    if (speculation->worker)
+        zr_comm_destroy(speculation->worker); /* waits for its operations */
+    speculation->worker = NULL;
+    zr_drop(engine->options.offload.host, &speculation->parameters);
+    zr_drop(engine->options.offload.host, &speculation->log);
+    zr_drop(engine->options.host_arena, &speculation->order);
+    zr_drop(engine->options.host_arena, &speculation->units);
 }
 
 zr_result zr_engine_speculate(zr_engine *engine, float rate)
@@ -117,12 +144,12 @@ zr_result zr_engine_speculate(zr_engine *engine, float rate)
         return result;
     struct zr_speculation *speculation = &engine->speculation;
     /* A copy of the context: the update uses only its constant fields. */
-    speculation->context = *zr_engine_compute(engine, engine->options.offload.host).context;
+    speculation->context = *engine->state_tier->compute.context;
     speculation->context.parallel = (struct zr_parallel){.threads = 1};
     speculation->context.flops = NULL;
     speculation->update = zr_engine_update_of(engine, rate, 1 / zr_engine_loss_scale(engine));
     speculation->update.context = &speculation->context;
-    speculation->armed = true;
+    arm(engine, update_ahead);
     return speculation->kind->arm ? speculation->kind->arm(engine) : ZR_OK;
 }
 
@@ -148,27 +175,6 @@ zr_result zr_engine_speculation_await_all(struct zr_engine *engine)
     return first;
 }
 
-zr_result zr_engine_speculation_begin(struct zr_engine *engine, size_t unit)
-{
-    struct zr_speculation *speculation = &engine->speculation;
-    if (!speculation->armed || engine->units[unit].accumulated != engine->units[unit].steps)
-        return ZR_OK;
-    struct zr_speculated_unit *own = &speculation->units[unit];
-    if (own->begun || !speculation->kind->begins(engine, unit))
-        return ZR_OK;
-    zr_result result = zr_engine_await_masters(engine, unit);
-    if (result != ZR_OK)
-        return result;
-    own->engine = engine;
-    own->gradients = engine->units[unit].reduced;
-    own->logged = false;
-    own->task = (struct zr_copies_task){
-        .run = update_unit, .state = own, .bytes = own->log ? zr_engine_old_bytes(engine, unit) : 0};
-    result = zr_copies_run(speculation->worker, &own->task, &own->ticket);
-    own->begun = result == ZR_OK;
-    return result;
-}
-
 static bool is_assumed(const struct zr_speculation *speculation, const struct zr_engine_update *update)
 {
     const struct zr_engine_update *assumed = &speculation->update;
@@ -180,12 +186,12 @@ zr_result zr_engine_speculation_settle(struct zr_engine *engine, const struct zr
                                        bool *rolled_back)
 {
     struct zr_speculation *speculation = &engine->speculation;
-    *rolled_back = false;
     if (!speculation->armed)
         return ZR_OK;
-    speculation->armed = false;
+    arm(engine, NULL);
     zr_result first = zr_engine_speculation_await_all(engine);
     bool right = first == ZR_OK && is_assumed(speculation, update);
+    zr_gradient_call *undo = update ? speculation->kind->undo : speculation->kind->cancel;
     if (speculation->kind->end)
         speculation->kind->end(engine);
     for (size_t u = 0; u < engine->layout.units_count; u++) {
@@ -196,7 +202,7 @@ zr_result zr_engine_speculation_settle(struct zr_engine *engine, const struct zr
             speculation->kind->keep(engine, u);
         if (right)
             continue;
-        zr_result back = first == ZR_OK ? speculation->kind->undo(engine, u, update != NULL) : ZR_OK;
+        zr_result back = first == ZR_OK ? zr_gradient_do(undo, engine, u) : ZR_OK;
         first = first == ZR_OK ? back : first;
         *rolled_back = true;
         own->begun = false;
@@ -278,7 +284,8 @@ static zr_result fetch_logged(struct zr_engine_run *run, size_t unit)
 
 static zr_result await_logged(struct zr_engine *engine, size_t unit)
 {
-    return zr_comm_wait(engine->speculation.worker, engine->speculation.units[unit].ticket);
+    const struct zr_speculation *speculation = &engine->speculation;
+    return zr_comm_wait(speculation->worker, speculation->units[unit].ticket);
 }
 
 static zr_result store_logged(struct zr_engine_run *run, size_t unit)
@@ -286,9 +293,8 @@ static zr_result store_logged(struct zr_engine_run *run, size_t unit)
     return zr_engine_give_owned(run->engine, unit, run->changed);
 }
 
-static zr_result undo_logged(struct zr_engine *engine, size_t unit, bool repeats)
+static zr_result undo_logged(struct zr_engine *engine, size_t unit)
 {
-    (void)repeats;
     return engine->speculation.units[unit].logged ? copy_old_values(engine, unit, FROM_LOG) : ZR_OK;
 }
 
@@ -298,5 +304,7 @@ const struct zr_speculation_kind zr_speculation_logged = {.way = &logged,
                                                           .open = open_log,
                                                           .begins = begins_logged,
                                                           .await = await_logged,
+                                                          .awaited_by = ZR_ENGINE_UNDO,
                                                           .undo = undo_logged,
+                                                          .cancel = undo_logged,
                                                           .publish = zr_engine_round_masters};

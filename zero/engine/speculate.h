@@ -14,6 +14,7 @@
 #define ZR_ENGINE_SPECULATE_H
 
 #include "zero/engine/actions.h"
+#include "zero/engine/gradients.h"
 
 /* State in an offload file needs no log. Up to the byte limit, units have two places in the file: the update
  * reads a unit from its current place and writes the other one, which becomes current when the norm confirms
@@ -27,16 +28,18 @@
  */
 struct zr_speculation_kind {
     const struct zr_update_way *way; /* of an update before the norm is known */
-    bool before_norm;                /* the step waits for all updates before it computes the norm */
+    /* The step waits for all updates before this action, for example because they use the gradients' slots.
+     */
+    enum zr_engine_action_kind awaited_by;
     /* Memory of the log. Leaves speculation->updated_units 0 if no unit can be speculative; fails if the
      * limit is below the first unit. */
     zr_result (*open)(struct zr_engine *engine);
-    zr_result (*arm)(struct zr_engine *engine);                /* at the beginning of a step */
-    bool (*begins)(struct zr_engine *engine, size_t unit);     /* whether a unit's update may begin now */
-    zr_result (*await)(struct zr_engine *engine, size_t unit); /* its end */
-    void (*keep)(struct zr_engine *engine, size_t unit);       /* the norm confirms the update */
-    /* Undoes an update; it is repeated if `repeats`. */
-    zr_result (*undo)(struct zr_engine *engine, size_t unit, bool repeats);
+    zr_result (*arm)(struct zr_engine *engine);                  /* at the beginning of a step */
+    bool (*begins)(struct zr_engine *engine, size_t unit);       /* whether a unit's update may begin now */
+    zr_result (*await)(struct zr_engine *engine, size_t unit);   /* its end */
+    void (*keep)(struct zr_engine *engine, size_t unit);         /* the norm confirms the update */
+    zr_gradient_call *undo;                                      /* undoes an update that is repeated */
+    zr_gradient_call *cancel;                                    /* undoes an update that is not repeated */
     zr_result (*publish)(struct zr_engine *engine, size_t unit); /* the parameters of a confirmed update */
     void (*end)(struct zr_engine *engine);                       /* all updates of the step have ended */
 };
@@ -46,10 +49,11 @@ struct zr_speculated_unit {
     struct zr_engine *engine;
     struct zr_copies_task task;
     struct zr_numbers gradients;
-    float *log;  /* old values; NULL: not logged */
-    bool begun;  /* update submitted and not rolled back */
-    bool ended;  /* its gradients are complete in this step */
-    bool logged; /* old values are in the log; owned by the worker until its ticket was waited for */
+    float *log;       /* old values; NULL: not logged */
+    void *parameters; /* state in a file: where the update writes parameters */
+    bool begun;       /* update submitted and not rolled back */
+    bool ended;       /* its gradients are complete in this step */
+    bool logged;      /* old values are in the log; owned by the worker until its ticket was waited for */
     zr_ticket ticket;
 };
 
@@ -64,10 +68,8 @@ void zr_engine_speculation_close(struct zr_engine *engine);
 /* Wait for a unit's update, if any / for all updates. */
 zr_result zr_engine_speculation_await(struct zr_engine *engine, size_t unit);
 zr_result zr_engine_speculation_await_all(struct zr_engine *engine);
-/* After a unit's reduction: starts its update if its gradients are complete and the unit is logged. */
-zr_result zr_engine_speculation_begin(struct zr_engine *engine, size_t unit);
 /* The norm is known. Waits for all updates. If `update` (NULL: the step is skipped) differs from the assumed
- * one, rolls them back and sets *rolled_back. */
+ * one, rolls them back and sets *rolled_back, which is otherwise not changed. */
 zr_result zr_engine_speculation_settle(struct zr_engine *engine, const struct zr_engine_update *update,
                                        bool *rolled_back);
 /* Whether a unit has been updated. */

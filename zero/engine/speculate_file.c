@@ -6,17 +6,6 @@
 #include "alloc/base/system/os.h"
 #include "zero/engine/offload.h"
 
-static void *new_parameters(const struct zr_engine *engine, size_t unit)
-{
-    return (char *)engine->speculation.parameters +
-           engine->layout.units[unit].shard_offset * engine->parameter_bytes;
-}
-
-static bool parameters_wait(const struct zr_engine *engine, size_t unit)
-{
-    return engine->units[unit].parameters == &zr_parameters_filed;
-}
-
 /* The store has chosen the units with two places. */
 static zr_result open_order(struct zr_engine *engine)
 {
@@ -28,13 +17,18 @@ static zr_result open_order(struct zr_engine *engine)
     if (result != ZR_OK)
         return result;
     speculation->seen = speculation->order + units;
-    for (size_t u = units; u-- > 0;)
-        if (zr_state_file_is_twice(&engine->state_tier->store, u))
-            speculation->order[speculation->units_count++] = (unsigned)u;
-    return o->offload.parameters_file && speculation->units_count > 0
-               ? zr_take(o->offload.host, ZR_TAG_PARAM, engine->layout.shards_elements,
-                         engine->parameter_bytes, &speculation->parameters)
-               : ZR_OK;
+    for (size_t u = 0; u < units; u++)
+        speculation->units[u].ended = true; /* the units of `order` begin with each step */
+    speculation->units_count = zr_state_file_order(&engine->state_tier->store, speculation->order);
+    if (o->offload.parameters_file && speculation->units_count > 0)
+        result = zr_take(o->offload.host, ZR_TAG_PARAM, engine->layout.shards_elements,
+                         engine->parameter_bytes, &speculation->parameters);
+    for (size_t u = 0; u < units && result == ZR_OK; u++) {
+        size_t at = engine->layout.units[u].shard_offset * engine->parameter_bytes;
+        void *shard = engine->units[u].shard;
+        speculation->units[u].parameters = shard ? shard : (char *)speculation->parameters + at;
+    }
+    return result;
 }
 
 /* Starts to read ahead now, so the disk works during forward. */
@@ -43,8 +37,8 @@ static zr_result begin_reads(struct zr_engine *engine)
     struct zr_speculation *speculation = &engine->speculation;
     if (speculation->disordered && speculation->seen_count == speculation->units_count)
         memcpy(speculation->order, speculation->seen, speculation->units_count * sizeof *speculation->order);
-    for (size_t u = 0; u < engine->layout.units_count; u++)
-        speculation->units[u].ended = false;
+    for (unsigned i = 0; i < speculation->units_count; i++)
+        speculation->units[speculation->order[i]].ended = false;
     speculation->seen_count = 0;
     speculation->disordered = false;
     return zr_state_file_begin_ahead(&engine->state_tier->store, speculation->order,
@@ -55,7 +49,7 @@ static zr_result begin_reads(struct zr_engine *engine)
 static bool is_next(struct zr_engine *engine, size_t unit)
 {
     struct zr_speculation *speculation = &engine->speculation;
-    if (speculation->units[unit].ended) /* the unit has ended before, and was not updated */
+    if (speculation->units[unit].ended) /* has no second place, or has ended before and was not updated */
         return false;
     unsigned place = speculation->seen_count++;
     speculation->units[unit].ended = true;
@@ -67,10 +61,10 @@ static bool is_next(struct zr_engine *engine, size_t unit)
 static bool begins_filed(struct zr_engine *engine, size_t unit)
 {
     const struct zr_unit_state *state = &engine->units[unit];
-    if (!zr_state_file_is_twice(&engine->state_tier->store, unit) || !is_next(engine, unit))
+    if (!is_next(engine, unit))
         return false;
-    if (!state->parameters->on_host) /* the update writes them from the host */
-        engine->moved_bytes += (state->owned_to - state->owned_from) * engine->parameter_bytes;
+    /* The update writes parameters of the device from the host. */
+    engine->moved_bytes += !state->parameters->on_host * zr_unit_owned(state) * engine->parameter_bytes;
     return true;
 }
 
@@ -89,17 +83,16 @@ static void keep_filed(struct zr_engine *engine, size_t unit)
     zr_state_file_keep_ahead(&engine->state_tier->store, unit);
 }
 
-/* If the update is not repeated, restores the parameters from the state's current place. */
-static zr_result undo_filed(struct zr_engine *engine, size_t unit, bool repeats)
+/* Restores the parameters from the state's current place. */
+static zr_result cancel_filed(struct zr_engine *engine, size_t unit)
 {
-    return repeats || parameters_wait(engine, unit) ? ZR_OK : zr_engine_round_masters(engine, unit);
+    return zr_gradient_do(engine->units[unit].parameters->restore, engine, unit);
 }
 
 static zr_result publish_filed(struct zr_engine *engine, size_t unit)
 {
-    return parameters_wait(engine, unit)
-               ? engine->units[unit].parameters->put(engine, unit, new_parameters(engine, unit))
-               : ZR_OK;
+    const struct zr_parameter_tier *tier = engine->units[unit].parameters;
+    return tier->confirm ? tier->confirm(engine, unit, engine->speculation.units[unit].parameters) : ZR_OK;
 }
 
 static void end_filed(struct zr_engine *engine)
@@ -118,8 +111,7 @@ static zr_result fetch_ahead(struct zr_engine_run *run, size_t unit)
     run->owned = (struct zr_owned){
         .from = state->owned_from,
         .to = state->owned_to,
-        .parameters = {parameters_wait(engine, unit) ? new_parameters(engine, unit) : state->shard,
-                       engine->options.precision},
+        .parameters = {engine->speculation.units[unit].parameters, engine->options.precision},
         .master = view.master};
     memcpy(run->owned.slots, view.slots, sizeof view.slots);
     return result;
@@ -130,8 +122,10 @@ static zr_result open_ahead(struct zr_engine *engine, size_t unit, const struct 
                             struct zr_window *out)
 {
     (void)unit;
-    if (zr_engine_is_low_precision(engine))
+    if (zr_engine_is_low_precision(engine)) {
         out->values = owned->parameters;
+        out->stale = true;
+    }
     return ZR_OK;
 }
 
@@ -152,12 +146,12 @@ static zr_result store_ahead(struct zr_engine_run *run, size_t unit)
 
 static const struct zr_update_way ahead = {fetch_ahead, open_ahead, close_ahead, store_ahead};
 const struct zr_speculation_kind zr_speculation_filed = {.way = &ahead,
-                                                         .before_norm = true,
+                                                         .awaited_by = ZR_ENGINE_NORM,
                                                          .open = open_order,
                                                          .arm = begin_reads,
                                                          .begins = begins_filed,
                                                          .await = await_filed,
                                                          .keep = keep_filed,
-                                                         .undo = undo_filed,
+                                                         .cancel = cancel_filed,
                                                          .publish = publish_filed,
                                                          .end = end_filed};

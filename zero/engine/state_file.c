@@ -34,6 +34,7 @@ struct zr_nvme_state {
     unsigned held;                       /* unit in the first buffer outside of a pass */
     unsigned pending;                    /* in a pass: index of the current or next unit in `pass` */
     struct zr_comm_clock *clock;         /* NULL: none */
+    uint64_t waited_ns;                  /* for passes of another thread */
     double read_seconds[ZR_NVME_PLACES]; /* simulated clock: end of a read, by index modulo places */
     /* Units of a pass or of a speculation, in order; 0 bytes: skipped. targets: offsets of speculative
      * writes. */
@@ -60,17 +61,6 @@ static void view(const struct zr_state_store *store, size_t unit, void *at, stru
         out->slots[s] = next;
         next += zr_layout_slot_bytes(store->options.layout, unit, s, store->options.whole);
     }
-}
-
-static size_t align_of(const struct zr_state_store *store)
-{
-    size_t align_bytes = store->options.file->align_bytes;
-    return align_bytes ? align_bytes : ZR_STATE_FILE_ALIGN_BYTES;
-}
-
-static size_t round_up(size_t bytes, size_t align_bytes)
-{
-    return (bytes + align_bytes - 1) / align_bytes * align_bytes;
 }
 
 /* ---- Simulated clock ----------------------------------------------------------------------------------- */
@@ -114,7 +104,7 @@ static void lay_out(struct zr_state_store *store, size_t align_bytes)
 {
     struct zr_nvme_state *file = store->file;
     for (size_t u = 0; u < file->units_count; u++) {
-        size_t bytes = round_up(bytes_of(store, u), align_bytes);
+        size_t bytes = zr_state_file_round_up(bytes_of(store, u), align_bytes);
         file->units[u] = (struct zr_nvme_unit){file->bytes, bytes};
         file->bytes += bytes;
         file->pipeline.buffer_bytes =
@@ -133,26 +123,22 @@ static void lay_out(struct zr_state_store *store, size_t align_bytes)
     }
 }
 
-static zr_result take_buffers(struct zr_state_store *store, size_t align_bytes)
+zr_result zr_state_file_take_slots(zr_arena *arena, const struct zr_file_slots *slots, void **out)
 {
-    struct zr_nvme_state *file = store->file;
-    size_t all_bytes;
-    if (__builtin_mul_overflow(file->pipeline.buffer_bytes, (size_t)file->pipeline.buffers_count, &all_bytes))
-        return zr_fail(ZR_ERR_INVALID, "buffers of %zu bytes overflow the address space",
-                       file->pipeline.buffer_bytes);
-    zr_result result =
-        zr_name_call(zr_arena_alloc(store->options.arena,
-                                    &(struct zr_request){
-                                        .bytes = all_bytes, .alignment = align_bytes, .tag = ZR_TAG_OFFLOAD},
-                                    &file->pipeline.buffers),
-                     __func__, "the buffers of the offload file");
-    return result;
+    struct zr_request request = {.alignment = slots->align_bytes, .tag = ZR_TAG_OFFLOAD};
+    *out = NULL;
+    if (slots->bytes == 0)
+        return ZR_OK;
+    if (__builtin_mul_overflow(slots->bytes, (size_t)slots->count, &request.bytes))
+        return zr_fail(ZR_ERR_INVALID, "%s: %u of %zu bytes overflow the address space", slots->what,
+                       slots->count, slots->bytes);
+    return zr_name_call(zr_arena_alloc(arena, &request, out), __func__, slots->what);
 }
 
 static zr_result nvme_open(struct zr_state_store *store)
 {
     const struct zr_state_store_options *o = &store->options;
-    size_t align_bytes = align_of(store);
+    size_t align_bytes = zr_state_file_align(o->file);
     zr_result result = zr_take(o->host_arena, ZR_TAG_OTHER, 1, sizeof *store->file, (void **)&store->file);
     if (result != ZR_OK)
         return result;
@@ -176,8 +162,11 @@ static zr_result nvme_open(struct zr_state_store *store)
     if (result == ZR_OK) {
         memset(file->ahead, 0, file->units_count * sizeof *file->ahead);
         lay_out(store, align_bytes);
-        if (file->bytes > 0)
-            result = take_buffers(store, align_bytes);
+        result = zr_state_file_take_slots(o->arena,
+                                          &(struct zr_file_slots){file->pipeline.buffer_bytes, align_bytes,
+                                                                  file->pipeline.buffers_count,
+                                                                  "the buffers of the offload file"},
+                                          &file->pipeline.buffers);
     }
     if (result != ZR_OK || o->simulated || file->bytes == 0)
         return result;
@@ -295,9 +284,13 @@ static zr_result nvme_end(struct zr_state_store *store)
 
 /* ---- Speculative updates ------------------------------------------------------------------------------- */
 
-bool zr_state_file_is_twice(const struct zr_state_store *store, size_t unit)
+unsigned zr_state_file_order(const struct zr_state_store *store, unsigned *order)
 {
-    return store->file && store->file->ahead[unit].twice;
+    unsigned count = 0;
+    for (size_t u = store->file->units_count; u-- > 0;)
+        if (store->file->ahead[u].twice)
+            order[count++] = (unsigned)u;
+    return count;
 }
 
 zr_result zr_state_file_begin_ahead(struct zr_state_store *store, const unsigned *order, size_t count)
@@ -397,13 +390,20 @@ static zr_result nvme_give(struct zr_state_store *store, size_t unit, bool chang
     return give_next(store, changed);
 }
 
+static void nvme_waited(struct zr_state_store *store, uint64_t ns)
+{
+    store->file->waited_ns += ns;
+}
+
 const struct zr_state_store_table zr_state_store_nvme = {.name = "nvme",
                                                          .open = nvme_open,
                                                          .begin = nvme_begin,
                                                          .take = nvme_take,
                                                          .give = nvme_give,
                                                          .end = nvme_end,
-                                                         .close = nvme_close};
+                                                         .close = nvme_close,
+                                                         .waited = nvme_waited,
+                                                         .wait_by_clock = zr_comm_clock_wait_disk};
 
 /* ---- Reports ------------------------------------------------------------------------------------------- */
 
@@ -436,7 +436,7 @@ void zr_state_store_get_report(const struct zr_state_store *store, struct zr_sta
                                          .buffers_bytes =
                                              file->pipeline.buffers_count * file->pipeline.buffer_bytes,
                                          .moved_bytes = file->moved_bytes,
-                                         .waited_ns = report.waited_ns,
+                                         .waited_ns = report.waited_ns + file->waited_ns,
                                          .waited_behind_ns = report.waited_behind_ns,
                                          .bytes_per_second = report.bytes_per_second};
 }

@@ -87,20 +87,23 @@ static zr_result memory_take(struct zr_state_store *store, size_t unit, struct z
     return ZR_OK;
 }
 
-const struct zr_state_store_table zr_state_store_memory = {
-    .name = "memory", .random = true, .open = memory_open, .take = memory_take, .close = memory_close};
+const struct zr_state_store_table zr_state_store_memory = {.name = "memory",
+                                                           .random = true,
+                                                           .open = memory_open,
+                                                           .take = memory_take,
+                                                           .close = memory_close,
+                                                           .wait_by_clock = zr_comm_clock_wait_until};
 
 /* ---- Interface ----------------------------------------------------------------------------------------- */
 
-zr_result zr_state_store_open(struct zr_state_store *out, const struct zr_state_store_table *table,
-                              const struct zr_state_store_options *options)
+zr_result zr_state_store_open(struct zr_state_store *out, const struct zr_state_store_options *options)
 {
     memset(out, 0, sizeof *out);
-    out->table = table;
+    out->table = options->file ? &zr_state_store_nvme : &zr_state_store_memory;
     out->options = *options;
     size_t stay = elements_before(options, options->stay.end) - elements_before(options, options->stay.first);
     out->elements = options->staying ? stay : elements_before(options, options->layout->units_count) - stay;
-    zr_result result = table->open(out);
+    zr_result result = out->table->open(out);
     if (result != ZR_OK)
         zr_state_store_close(out);
     return result;

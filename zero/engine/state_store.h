@@ -32,7 +32,7 @@ struct zr_state_store_options {
     bool staying;
     bool master;          /* masters are separate from the parameters */
     zr_arena *host_arena; /* for records */
-    /* File store only; must outlive the store. Its buffers are in `arena`, tag offload. */
+    /* NULL: a memory store. Must outlive the store. Its buffers are in `arena`, tag offload. */
     const struct zr_offload_file *file;
     bool simulated; /* no file; only sizes and transfers are counted */
     /* File store only: limit in bytes for units with a second place in the file, from the last unit on,
@@ -57,6 +57,10 @@ struct zr_state_store_table {
     zr_result (*give)(struct zr_state_store *store, size_t unit, bool changed);
     zr_result (*end)(struct zr_state_store *store);
     void (*close)(struct zr_state_store *store);
+    /* After a wait of the step's thread for a pass in another thread: counts it; NULL: not counted / waits by
+     * the simulated clock. */
+    void (*waited)(struct zr_state_store *store, uint64_t ns);
+    double (*wait_by_clock)(struct zr_comm_clock *clock, double end_seconds);
 };
 
 struct zr_state_store {
@@ -77,8 +81,7 @@ struct zr_state_store {
 extern const struct zr_state_store_table zr_state_store_memory, zr_state_store_nvme;
 
 /* Allocates the state with undefined contents. On failure everything is released. */
-zr_result zr_state_store_open(struct zr_state_store *out, const struct zr_state_store_table *table,
-                              const struct zr_state_store_options *options);
+zr_result zr_state_store_open(struct zr_state_store *out, const struct zr_state_store_options *options);
 void zr_state_store_close(struct zr_state_store *store); /* allowed for a struct of zeros */
 
 /* Number of a unit's elements in the store (0: not in this store) / offset of the unit in the store, in
@@ -119,7 +122,24 @@ static inline unsigned zr_state_file_buffers(const struct zr_offload_file *file)
 {
     return file->buffers ? file->buffers : ZR_NVME_BUFFERS_MIN;
 }
-bool zr_state_file_is_twice(const struct zr_state_store *store, size_t unit);
+static inline size_t zr_state_file_align(const struct zr_offload_file *file)
+{
+    return file->align_bytes ? file->align_bytes : ZR_STATE_FILE_ALIGN_BYTES;
+}
+static inline size_t zr_state_file_round_up(size_t bytes, size_t align_bytes)
+{
+    return (bytes + align_bytes - 1) / align_bytes * align_bytes;
+}
+/* Slots of memory for the transfers of an offload file; 0 bytes: NULL. `what` names them if a tag limit
+ * refuses. */
+struct zr_file_slots {
+    size_t bytes, align_bytes; /* of each slot */
+    unsigned count;
+    const char *what;
+};
+zr_result zr_state_file_take_slots(zr_arena *arena, const struct zr_file_slots *slots, void **out);
+/* Lists the units with two places, from the last one on, in `order`; returns their number. */
+unsigned zr_state_file_order(const struct zr_state_store *store, unsigned *order);
 zr_result zr_state_file_begin_ahead(struct zr_state_store *store, const unsigned *order, size_t count);
 bool zr_state_file_runs_ahead(const struct zr_state_store *store);
 zr_result zr_state_file_take_ahead(struct zr_state_store *store, size_t unit, struct zr_state_view *out);

@@ -93,7 +93,7 @@ struct zr_compute zr_engine_updater(const struct zr_engine *engine, size_t unit,
 static zr_result clear_between(struct zr_engine *engine, struct zr_compute compute,
                                const struct zr_window *window, size_t from, size_t to)
 {
-    if (to <= from || !zr_engine_offloads(engine) || !window->values.at)
+    if (to <= from || !window->stale)
         return ZR_OK;
     return compute.kernels->clear(
         compute.context,

@@ -35,7 +35,6 @@ struct zr_compute zr_engine_updater(const struct zr_engine *engine, size_t unit,
  * last copies overlap with the next forward; the next update waits for a unit's copy before it overwrites the
  * buffer. */
 
-zr_result zr_engine_late_open(struct zr_engine *engine);
 void zr_engine_late_close(struct zr_engine *engine);
 /* Starts an update with the gradients of the step that ends. No update may be pending. */
 zr_result zr_engine_late_start(struct zr_engine *engine, const struct zr_engine_update *update);

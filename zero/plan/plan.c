@@ -104,7 +104,6 @@ struct step {
     uint64_t moved, file_moved;                /* bytes moved at that start */
     uint64_t allocated;                        /* number of allocations at that start */
     zr_result reserved;                        /* result of recording reservations */
-    bool one_pass, begun_once;                 /* a pipeline's step is one pass, which begins once */
 };
 
 static void note_reservation(struct step *step, const struct zr_action *action, bool done)
@@ -123,8 +122,7 @@ static void observe(void *state, const struct zr_action *action, bool done)
     struct step *step = state;
     struct rehearsal *rehearsal = step->rehearsal;
     struct zr_timeline *timeline = rehearsal->request->timeline;
-    if (action->kind == ZR_ACTION_LOAD && !done && !(step->one_pass && step->begun_once)) {
-        step->begun_once = true;
+    if (action->begins && !done) {
         if (timeline) {
             step->marks[0] = step->marks[1];
             step->marks[1] = step->marks[2];
@@ -176,8 +174,7 @@ static zr_result rehearse_step(struct rehearsal *rehearsal, zr_rehearsal *watch,
                         .reservations = reservations,
                         .begun = before,
                         .moved = moved,
-                        .file_moved = file_moved,
-                        .one_pass = trainer->step.one_pass};
+                        .file_moved = file_moved};
     struct zr_step_report report;
 
     if (timeline) {
@@ -274,7 +271,7 @@ static void note_whole(struct zr_byte_plan *out, const struct zr_engine *engine)
 {
     if (engine->world == 1)
         return;
-    if (engine->options.stage >= 2 && !engine->units[0].path->staged)
+    if (engine->options.stage >= 2 && engine->units[0].kept_elements > engine->layout.units[0].shard_elements)
         out->whole_gradients =
             engine->layout.pool_elements < out->elements ? engine->layout.pool_elements : out->elements;
     for (size_t u = 0; u < engine->layout.units_count && engine->options.stage == 3; u++)

@@ -65,7 +65,7 @@ zr_result zr_step_graph_begin(struct zr_trainer *trainer)
     struct zr_step_graph *self = &trainer->graph;
     struct zr_engine *engine = trainer->engine;
     zr_comm *comm = engine->options.comm;
-    self->records = self->repeats = false;
+    self->now = ZR_GRAPH_NONE;
     if (!self->wanted)
         return ZR_OK;
     self->calls_count = calls_of(trainer);
@@ -79,51 +79,52 @@ zr_result zr_step_graph_begin(struct zr_trainer *trainer)
         return result;
     result = zr_engine_join(engine); /* a graph cannot wait for earlier events */
     if (result == ZR_OK && self->graph) {
-        self->repeats = true;
+        self->now = ZR_GRAPH_REPEATS;
         return zr_comm_again(comm);
     }
     if (result == ZR_OK)
         result = streams_of(trainer)->capture_begin(stream_of(trainer));
     if (result == ZR_OK)
         zr_comm_record(comm, ZR_COMM_BEGINS);
-    self->records = result == ZR_OK;
+    self->now = result == ZR_OK ? ZR_GRAPH_RECORDS : ZR_GRAPH_NONE;
     self->loss_scale = zr_engine_loss_scale(engine);
     return result;
 }
 
-static zr_result end_recording(struct zr_trainer *trainer)
+static zr_result drop_failed(struct zr_trainer *trainer, zr_result result)
 {
-    struct zr_step_graph *self = &trainer->graph;
-    zr_result result = zr_engine_join(trainer->engine);
-    self->records = false;
-    zr_result ended = streams_of(trainer)->capture_end(stream_of(trainer), &self->graph);
-    zr_comm_record(trainer->engine->options.comm, ended == ZR_OK ? ZR_COMM_ENDS : ZR_COMM_DROPS);
-    if (result == ZR_OK)
-        result = ended;
-    return result == ZR_OK ? zr_arena_fix(trainer->engine->options.arena, true) : result;
-}
-
-zr_result zr_step_graph_launch(struct zr_trainer *trainer)
-{
-    struct zr_step_graph *self = &trainer->graph;
-    zr_result result = ZR_OK;
-    if (!self->records && !self->repeats)
-        return ZR_OK;
-    if (self->records)
-        result = end_recording(trainer);
-    if (result == ZR_OK)
-        result = streams_of(trainer)->graph_launch(self->graph, stream_of(trainer));
-    self->launches_count += result == ZR_OK;
     if (result == ZR_OK)
         return ZR_OK;
     zr_comm_record(trainer->engine->options.comm, ZR_COMM_DROPS);
     return zr_fail(result, "cannot run the step as a CUDA graph: %s", zr_last_error());
 }
 
+zr_result zr_step_graph_record(struct zr_trainer *trainer)
+{
+    struct zr_step_graph *self = &trainer->graph;
+    zr_result result = zr_engine_join(trainer->engine);
+    self->now = ZR_GRAPH_NONE;
+    zr_result ended = streams_of(trainer)->capture_end(stream_of(trainer), &self->graph);
+    zr_comm_record(trainer->engine->options.comm, ended == ZR_OK ? ZR_COMM_ENDS : ZR_COMM_DROPS);
+    if (result == ZR_OK)
+        result = ended;
+    if (result == ZR_OK)
+        result = zr_arena_fix(trainer->engine->options.arena, true);
+    return drop_failed(trainer, result);
+}
+
+zr_result zr_step_graph_launch(struct zr_trainer *trainer)
+{
+    struct zr_step_graph *self = &trainer->graph;
+    zr_result result = streams_of(trainer)->graph_launch(self->graph, stream_of(trainer));
+    self->launches_count += result == ZR_OK;
+    return drop_failed(trainer, result);
+}
+
 void zr_step_graph_end(struct zr_trainer *trainer, bool well)
 {
     struct zr_step_graph *self = &trainer->graph;
-    if (self->records) {
+    if (self->now == ZR_GRAPH_RECORDS) {
         streams_of(trainer)->capture_end(stream_of(trainer), &self->graph);
         if (self->graph)
             streams_of(trainer)->graph_destroy(self->graph);
@@ -131,5 +132,5 @@ void zr_step_graph_end(struct zr_trainer *trainer, bool well)
         zr_comm_record(trainer->engine->options.comm, ZR_COMM_DROPS);
     }
     self->steady = self->wanted && well && calls_of(trainer) == self->calls_count;
-    self->records = self->repeats = false;
+    self->now = ZR_GRAPH_NONE;
 }

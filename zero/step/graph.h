@@ -15,11 +15,15 @@ struct zr_trainer;
 
 struct zr_step_graph {
     bool wanted;
-    void *graph;           /* NULL: none */
-    float loss_scale;      /* captured loss scale */
-    uint64_t calls_count;  /* driver calls of the arena's backend at the begin of the current step */
-    bool steady;           /* the last step ran without a graph and without driver calls */
-    bool records, repeats; /* the current step is captured / launches the graph */
+    void *graph;          /* NULL: none */
+    float loss_scale;     /* captured loss scale */
+    uint64_t calls_count; /* driver calls of the arena's backend at the begin of the current step */
+    bool steady;          /* the last step ran without a graph and without driver calls */
+    enum {
+        ZR_GRAPH_NONE,
+        ZR_GRAPH_RECORDS,
+        ZR_GRAPH_REPEATS
+    } now; /* the current step is captured / launches the graph */
     uint64_t launches_count;
 };
 
@@ -28,7 +32,8 @@ zr_result zr_step_graph_want(struct zr_trainer *trainer, bool wanted);
 
 /* Before a step: decides whether it is captured or launches the graph. Collective. */
 zr_result zr_step_graph_begin(struct zr_trainer *trainer);
-/* Launches the graph if the step is captured or repeated. */
+/* Ends the capture / launches the graph. */
+zr_result zr_step_graph_record(struct zr_trainer *trainer);
 zr_result zr_step_graph_launch(struct zr_trainer *trainer);
 /* After a step; a failed step (`well` false) drops an unfinished capture. */
 void zr_step_graph_end(struct zr_trainer *trainer, bool well);

@@ -89,9 +89,8 @@ static zr_result inspect_values(const struct zr_list_run *run, size_t module, co
     if (!values || count == 0)
         return ZR_OK;
     enum zr_precision precision = slot->type == ZR_SLOT_FLOATS ? ZR_PRECISION_FP32 : o->precision;
-    zr_result result = zr_engine_find_nonfinite(
-        trainer->engine, zr_engine_compute(trainer->engine, trainer->engine->options.arena), count,
-        (struct zr_numbers){(void *)values, precision}, &at);
+    zr_result result = zr_engine_find_nonfinite(trainer->engine, trainer->engine->tiers[0].compute, count,
+                                                (struct zr_numbers){(void *)values, precision}, &at);
     if (result != ZR_OK || at == count)
         return result;
     row = at / slot->columns;
@@ -151,11 +150,6 @@ zr_result zr_module_pass_forward(const struct zr_list_run *run, const struct zr_
     return result;
 }
 
-bool zr_list_run_defers(const struct zr_list_run *run)
-{
-    return run->calls->rate && zr_engine_defers(run->trainer->engine);
-}
-
 zr_result zr_list_run_mean_loss(const struct zr_list_run *run, double *mean)
 {
     zr_trainer *trainer = run->trainer;
@@ -172,19 +166,17 @@ zr_result zr_list_run_count_loss(const struct zr_list_run *run, double loss)
     return isfinite(loss) ? ZR_OK : ZR_ERR_CORRUPT;
 }
 
-bool zr_list_run_defers_losses(const struct zr_list_run *run)
-{
-    const struct zr_engine *engine = run->trainer->engine;
-    return zr_list_run_defers(run) || (engine->apart && engine->options.offload.optimizer);
-}
-
-static zr_result add_loss(const struct zr_list_run *run, unsigned micro_batch)
+zr_result zr_list_run_add_loss(const struct zr_list_run *run, unsigned micro_batch)
 {
     double loss;
-    if (zr_list_run_defers_losses(run))
-        return zr_staging_bring_losses(&run->trainer->staging, micro_batch, run->rows);
+    (void)micro_batch; /* each passes through the first place */
     zr_result result = zr_list_run_mean_loss(run, &loss);
     return result == ZR_OK ? zr_list_run_count_loss(run, loss) : result;
+}
+
+zr_result zr_list_run_bring_loss(const struct zr_list_run *run, unsigned micro_batch)
+{
+    return zr_staging_bring_losses(&run->trainer->staging, micro_batch, run->rows);
 }
 
 zr_result zr_module_pass_backward(const struct zr_list_run *run, const struct zr_action *action)
@@ -225,7 +217,7 @@ zr_result zr_module_pass_backward(const struct zr_list_run *run, const struct zr
     pass.scale = zr_engine_loss_scale(trainer->engine) / ((float)run->rows * (float)o->micro_batches);
     result = type->backward(&pass);
     if (result == ZR_OK && zr_trainer_is_last(trainer, module) && action->part == 0)
-        result = add_loss(run, action->micro_batch);
+        result = run->end->add_loss(run, action->micro_batch);
     if (result == ZR_OK && action->part == 0) {
         zr_activations_end(store, place);
         zr_frame_leave_gradient(trainer, module, action->micro_batch);

@@ -10,10 +10,23 @@
 #include "zero/model/activations.h"
 #include "zero/step/schedule.h"
 
+struct zr_list_run;
+
+/* The losses and the end of a training step; trainer.c chooses one of a few before the step. */
+enum { ZR_STEP_END_CALLS = 8 };
+struct zr_step_end {
+    zr_result (*run)(const struct zr_list_run *run); /* the step */
+    zr_result (*add_loss)(const struct zr_list_run *run,
+                          unsigned micro_batch);                          /* after backward of the loss */
+    zr_result (*calls[ZR_STEP_END_CALLS])(const struct zr_list_run *run); /* the action UPDATE, up to NULL */
+};
+
 /* One execution of a list. The caller owns everything that it points to. */
 struct zr_list_run {
     zr_trainer *trainer;
     const struct zr_step_calls *calls; /* NULL unless a training step */
+    const struct zr_step_end *end;     /* likewise */
+    float *rate;                       /* likewise: the learning rate, once it is known */
     struct zr_step_report *report;     /* NULL unless a training step */
     size_t rows;
     bool keeps;    /* keep activations for backward */
@@ -34,11 +47,10 @@ zr_result zr_module_pass_backward(const struct zr_list_run *run, const struct zr
 
 /* ---- The loss ------------------------------------------------------------------------------------------ */
 
-/* Whether loss and norm reach the host only at the end of the step. Requires a caller that accepts it. */
-bool zr_list_run_defers(const struct zr_list_run *run);
-/* Whether the losses reach the host when the step waits for all gradients, before the update. */
-bool zr_list_run_defers_losses(const struct zr_list_run *run);
-/* Mean loss of the run's rows; waits for the kernels unless losses are deferred. */
+/* For zr_step_end.add_loss: waits for a micro-batch's loss and adds it / queues its copy to the host. */
+zr_result zr_list_run_add_loss(const struct zr_list_run *run, unsigned micro_batch);
+zr_result zr_list_run_bring_loss(const struct zr_list_run *run, unsigned micro_batch);
+/* Mean loss of the run's rows; waits for the kernels. */
 zr_result zr_list_run_mean_loss(const struct zr_list_run *run, double *mean);
 /* Adds a micro-batch's loss to the step's. ZR_ERR_CORRUPT, without an error message: the loss is not finite.
  */

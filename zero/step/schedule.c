@@ -413,7 +413,9 @@ static zr_result add_item(struct builder *builder, size_t at)
     builder->micro_batch = item->is.micro_batch;
     builder->fetched = stored_end(builder, item);
     if (builder->backward && builder->loaded != item->is.micro_batch)
-        result = add(builder, ZR_ACTION_LOAD, 0);
+        result = append(builder->out, (struct zr_action){.kind = ZR_ACTION_LOAD,
+                                                         .begins = builder->loaded == UINT_MAX,
+                                                         .micro_batch = builder->micro_batch});
     builder->loaded = item->is.micro_batch;
     if (result == ZR_OK)
         result = add_receives(builder, at);
@@ -473,7 +475,7 @@ static zr_result repeat(struct zr_schedule *out, unsigned micro_batches)
 zr_result zr_schedule_step(struct zr_schedule *out, const struct zr_schedule_request *request)
 {
     unsigned micro_batches = request->micro_batches > 0 ? request->micro_batches : 1;
-    *out = (struct zr_schedule){.host_arena = request->host_arena, .one_pass = request->cut != NULL};
+    *out = (struct zr_schedule){.host_arena = request->host_arena};
     zr_result result = add_items(out, request, true);
     if (result == ZR_OK && !request->cut)
         result = repeat(out, micro_batches);
@@ -486,7 +488,7 @@ zr_result zr_schedule_step(struct zr_schedule *out, const struct zr_schedule_req
 
 zr_result zr_schedule_forward(struct zr_schedule *out, const struct zr_schedule_request *request)
 {
-    *out = (struct zr_schedule){.host_arena = request->host_arena, .one_pass = true};
+    *out = (struct zr_schedule){.host_arena = request->host_arena};
     zr_result result = add_items(out, request, false);
     if (result != ZR_OK)
         zr_schedule_end(out);

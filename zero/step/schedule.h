@@ -33,6 +33,8 @@ struct zr_action {
     unsigned index; /* unit (gather, release, reduce) or module (all others) */
     unsigned part;  /* part of the module (forward, recompute, backward) */
     bool backward;  /* send, receive: a gradient */
+    bool begins;    /* load: a pass begins here, which repeats the allocations of every other pass. In a
+                       pipeline, where micro-batches overlap, a step is one pass */
     unsigned micro_batch;
 };
 
@@ -40,7 +42,6 @@ struct zr_schedule {
     zr_arena *host_arena;
     struct zr_action *actions; /* [count] */
     size_t count, capacity;
-    bool one_pass; /* micro-batches overlap (pipeline): only the list as a whole repeats */
 };
 
 struct zr_schedule_request {

@@ -13,15 +13,15 @@
 
 /* ---- Actions ------------------------------------------------------------------------------------------- */
 
-/* Loads the inputs of a micro-batch. A pass begins here: all passes allocate the same blocks in the same
- * order, see zr_rehearsal_create(). In a pipeline a step is one pass. */
-static zr_result load(const struct zr_list_run *run, unsigned micro_batch)
+/* Loads the inputs of a micro-batch. All passes allocate the same blocks in the same order, see
+ * zr_rehearsal_create(). */
+static zr_result load(const struct zr_list_run *run, const struct zr_action *action)
 {
     zr_trainer *trainer = run->trainer;
-    if (!trainer->step.one_pass)
+    if (action->begins)
         zr_rehearsal_rewind(trainer->activations.arena);
-    trainer->staging.micro_batch = micro_batch;
-    zr_result result = run->calls ? run->calls->load(run->calls->state, micro_batch) : ZR_OK;
+    trainer->staging.micro_batch = action->micro_batch;
+    zr_result result = run->calls ? run->calls->load(run->calls->state, action->micro_batch) : ZR_OK;
     return result == ZR_OK ? zr_staging_send_inputs(&trainer->staging) : result;
 }
 
@@ -40,57 +40,91 @@ static uint64_t host_waits(const zr_trainer *trainer)
     return streams ? streams->host_waits() : 0;
 }
 
+/* ---- The end of a step --------------------------------------------------------------------------------- */
+
+static zr_result drain(const struct zr_list_run *run)
+{
+    return zr_channels_drain(&run->trainer->channels);
+}
+
+static zr_result bring_gradients(const struct zr_list_run *run)
+{
+    return zr_engine_bring_gradients(run->trainer->engine);
+}
+
 /* Adds losses that were copied to the host during the step, after the host has waited. */
 static zr_result count_losses(const struct zr_list_run *run)
 {
     zr_result result = ZR_OK;
-    for (unsigned m = 0; m < run->trainer->engine->options.micro_batches && result == ZR_OK; m++)
+    unsigned count = computes_losses(run->trainer) ? run->trainer->engine->options.micro_batches : 0;
+    for (unsigned m = 0; m < count && result == ZR_OK; m++)
         result = zr_list_run_count_loss(run, zr_staging_mean_loss(&run->trainer->staging, m, run->rows));
     return result;
 }
 
-/* Deferred results: queues the whole step, then waits once and reads losses and norm. */
-static zr_result update_deferred(const struct zr_list_run *run)
+/* The caller agrees on the loss with other ranks. */
+static zr_result agree(const struct zr_list_run *run)
+{
+    const zr_trainer *trainer = run->trainer;
+    return run->calls->update(run->calls->state, trainer->loss_sum / trainer->engine->options.micro_batches,
+                              run->rate);
+}
+
+static zr_result step_engine(const struct zr_list_run *run)
 {
     zr_trainer *trainer = run->trainer;
-    unsigned micro_batches = trainer->engine->options.micro_batches;
-    float rate = 0;
-    zr_result result = run->calls->rate(run->calls->state, &rate);
-    if (result == ZR_OK)
-        result = (trainer->graph.repeats ? zr_engine_step_again : zr_engine_step_begin)(trainer->engine, rate,
-                                                                                        run->report);
-    if (result == ZR_OK)
-        result = zr_step_graph_launch(trainer);
+    zr_result result = zr_engine_step(trainer->engine, *run->rate, run->report);
     trainer->host_waits = host_waits(trainer) - trainer->host_waits;
-    if (result == ZR_OK)
-        result = zr_engine_step_read(trainer->engine, run->report);
-    if (result == ZR_OK)
-        result = count_losses(run);
-    if (result == ZR_OK)
-        result = run->calls->update(run->calls->state, trainer->loss_sum / micro_batches, &rate);
-    return result == ZR_OK ? zr_engine_step_end(trainer->engine, run->report) : result;
+    return result;
+}
+
+static zr_result ask_rate(const struct zr_list_run *run)
+{
+    return run->calls->rate(run->calls->state, run->rate);
+}
+
+static zr_result begin_engine(const struct zr_list_run *run)
+{
+    return zr_engine_step_begin(run->trainer->engine, *run->rate, run->report);
+}
+
+static zr_result repeat_engine(const struct zr_list_run *run)
+{
+    return zr_engine_step_again(run->trainer->engine, *run->rate, run->report);
+}
+
+static zr_result record_graph(const struct zr_list_run *run)
+{
+    return zr_step_graph_record(run->trainer);
+}
+
+static zr_result launch_graph(const struct zr_list_run *run)
+{
+    return zr_step_graph_launch(run->trainer);
+}
+
+static zr_result read_engine(const struct zr_list_run *run)
+{
+    zr_trainer *trainer = run->trainer;
+    trainer->host_waits = host_waits(trainer) - trainer->host_waits;
+    return zr_engine_step_read(trainer->engine, run->report);
+}
+
+static zr_result end_engine(const struct zr_list_run *run)
+{
+    return zr_engine_step_end(run->trainer->engine, run->report);
 }
 
 static zr_result update(const struct zr_list_run *run)
 {
-    zr_trainer *trainer = run->trainer;
-    if (zr_list_run_defers(run))
-        return update_deferred(run);
-    float rate = 0;
-    zr_result result = zr_channels_drain(&trainer->channels);
-    if (result == ZR_OK && zr_list_run_defers_losses(run))
-        result = zr_engine_bring_gradients(trainer->engine);
-    if (result == ZR_OK && zr_list_run_defers_losses(run) && computes_losses(trainer))
-        result = count_losses(run);
-    trainer->together = true; /* failures after this point occur on all ranks */
-    if (result == ZR_OK)
-        result = run->calls->update(run->calls->state,
-                                    trainer->loss_sum / trainer->engine->options.micro_batches, &rate);
-    if (result == ZR_OK)
-        result = zr_engine_step(trainer->engine, rate, run->report);
-    trainer->host_waits = host_waits(trainer) - trainer->host_waits;
+    zr_result result = ZR_OK;
+    run->trainer->together = true; /* failures after this point occur on all ranks */
+    for (unsigned i = 0; i < ZR_STEP_END_CALLS && run->end->calls[i] && result == ZR_OK; i++)
+        result = run->end->calls[i](run);
     return result;
 }
+
+/* ---- Lists --------------------------------------------------------------------------------------------- */
 
 static void release(zr_trainer *trainer, unsigned unit)
 {
@@ -103,7 +137,7 @@ static zr_result act(const struct zr_list_run *run, const struct zr_action *acti
 {
     switch (action->kind) {
     case ZR_ACTION_LOAD:
-        return load(run, action->micro_batch);
+        return load(run, action);
     case ZR_ACTION_GATHER:
         return zr_engine_prefetch(run->trainer->engine, action->index);
     case ZR_ACTION_FORWARD:
@@ -156,6 +190,11 @@ static zr_result run_list(const struct zr_list_run *run, const struct zr_schedul
     return result;
 }
 
+static zr_result run_step(const struct zr_list_run *run)
+{
+    return run_list(run, &run->trainer->step);
+}
+
 /* A step from the graph: copies its inputs and launches it. */
 static zr_result repeat_step(const struct zr_list_run *run)
 {
@@ -166,7 +205,41 @@ static zr_result repeat_step(const struct zr_list_run *run)
         trainer->staging.micro_batch = m;
         result = run->calls->load(run->calls->state, m);
     }
-    return result == ZR_OK ? update_deferred(run) : result;
+    return result == ZR_OK ? update(run) : result;
+}
+
+/* Losses reach the host with each micro-batch; with the gradients; with the norm, after the whole step is
+ * queued and the host has waited once; the same in a step that is captured as a graph, or launches the graph.
+ */
+static const struct zr_step_end at_once = {run_step, zr_list_run_add_loss, {drain, agree, step_engine}},
+                                with_gradients = {run_step,
+                                                  zr_list_run_bring_loss,
+                                                  {drain, bring_gradients, count_losses, agree, step_engine}},
+                                deferred[] = {
+                                    [ZR_GRAPH_NONE] = {run_step,
+                                                       zr_list_run_bring_loss,
+                                                       {ask_rate, begin_engine, read_engine, count_losses,
+                                                        agree, end_engine}},
+                                    [ZR_GRAPH_RECORDS] = {run_step,
+                                                          zr_list_run_bring_loss,
+                                                          {ask_rate, begin_engine, record_graph, launch_graph,
+                                                           read_engine, count_losses, agree, end_engine}},
+                                    [ZR_GRAPH_REPEATS] = {repeat_step,
+                                                          NULL,
+                                                          {ask_rate, repeat_engine, launch_graph, read_engine,
+                                                           count_losses, agree, end_engine}}};
+
+/* Chooses the end of the step that begins. */
+static zr_result begin_step(zr_trainer *trainer, struct zr_list_run *run)
+{
+    const struct zr_engine *engine = trainer->engine;
+    zr_result result = ZR_OK;
+    run->end = engine->apart && engine->state_tier->offloaded ? &with_gradients : &at_once;
+    if (run->calls->rate && zr_engine_defers(engine)) {
+        result = zr_step_graph_begin(trainer);
+        run->end = &deferred[trainer->graph.now];
+    }
+    return result;
 }
 
 /* The loss is not finite: repeats the pass, checking every result, to find the first bad one. */
@@ -226,16 +299,19 @@ zr_result zr_trainer_step(zr_trainer *trainer, const struct zr_step_calls *calls
 {
     if (!trainer || !calls || !calls->load || !calls->update || !report)
         return zr_fail(ZR_ERR_INVALID, "%s(): the trainer, a callback or the report is NULL", __func__);
-    struct zr_list_run run = {
-        .trainer = trainer, .calls = calls, .report = report, .rows = trainer->model->rows, .keeps = true};
+    float rate = 0;
+    struct zr_list_run run = {.trainer = trainer,
+                              .calls = calls,
+                              .rate = &rate,
+                              .report = report,
+                              .rows = trainer->model->rows,
+                              .keeps = true};
     trainer->loss_sum = 0;
     trainer->together = false;
-    zr_result result = zr_list_run_defers(&run) ? zr_step_graph_begin(trainer) : ZR_OK;
+    zr_result result = begin_step(trainer, &run);
     trainer->host_waits = host_waits(trainer);
-    if (trainer->step.one_pass)
-        zr_rehearsal_rewind(trainer->activations.arena);
     if (result == ZR_OK)
-        result = trainer->graph.repeats ? repeat_step(&run) : run_list(&run, &trainer->step);
+        result = run.end->run(&run);
     zr_step_graph_end(trainer, result == ZR_OK);
     trainer->staging.micro_batch = 0; /* evaluations and answers use the first places */
     if (result == ZR_ERR_CORRUPT && !isfinite(trainer->loss_sum))

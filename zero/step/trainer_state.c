@@ -154,10 +154,11 @@ uint64_t zr_trainer_state_moved_bytes(const struct zr_trainer_state *state)
 
 uint64_t zr_trainer_state_copies_exposed_ns(const struct zr_trainer_state *state)
 {
-    zr_comm *const copies[] = {state->trainer->activations.checkpoints.copies, state->engine->copies,
+    const struct zr_engine *engine = state->engine;
+    zr_comm *worker = engine->speculation.worker;
+    zr_comm *const copies[] = {state->trainer->activations.checkpoints.copies, engine->copies,
                                /* with state in a file, the file's waits include them */
-                               state->engine->options.offload.file ? NULL
-                                                                   : state->engine->speculation.worker};
+                               engine->state_tier->file ? NULL : worker};
     uint64_t sum = 0;
     for (size_t i = 0; i < sizeof copies / sizeof *copies; i++) {
         struct zr_comm_counters counters = {0};

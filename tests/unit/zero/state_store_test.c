@@ -53,13 +53,15 @@ static zr_result open_store(struct zr_state_store *out, const struct zr_state_st
                             const struct zr_offload_file *file, uint64_t twice_bytes)
 {
     static const struct zr_offload_file none;
-    return zr_state_store_open(out, table,
+    return zr_state_store_open(out,
                                &(struct zr_state_store_options){.arena = arena,
                                                                 .layout = layout,
                                                                 .whole = variant->whole,
                                                                 .master = variant->master,
                                                                 .host_arena = records,
-                                                                .file = file ? file : &none,
+                                                                .file = table == &zr_state_store_memory ? NULL
+                                                                        : file                          ? file
+                                                                               : &none,
                                                                 .twice_bytes = twice_bytes,
                                                                 .simulated = !file});
 }

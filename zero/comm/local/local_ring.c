@@ -376,7 +376,7 @@ static zr_result move_all(struct local_comm *comm, const struct movement *move)
 static struct movement reduction(struct local_comm *comm, const struct zr_comm_item *item)
 {
     struct movement move = {
-        .piece = {.kind = item->kind, .bytes = zr_comm_item_bytes(item)},
+        .piece = {.kind = item->kind, .bytes = item->bytes},
         .part_bytes = comm->each_bytes,
         .source = item->kind == ZR_COMM_ALL_REDUCE ? item->all_reduce.buffer : item->reduce_scatter.source,
         .fills = true,

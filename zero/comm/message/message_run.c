@@ -113,7 +113,7 @@ static zr_result reduce(struct message_comm *self, const struct zr_comm_item *it
 {
     struct reduction reduction = {.source = item->kind == ZR_COMM_ALL_REDUCE ? item->all_reduce.buffer
                                                                              : item->reduce_scatter.source,
-                                  .bytes = zr_comm_item_bytes(item),
+                                  .bytes = item->bytes,
                                   .sum = zr_comm_sum_of(&self->base, item)};
     reduction.sum.from = self->from;
     return run_reduction(self, &reduction);
@@ -205,7 +205,7 @@ static zr_result run_all_gather(struct message_comm *self, const struct zr_all_g
 
 static zr_result run_all_reduce(struct message_comm *self, const struct zr_comm_item *item)
 {
-    size_t bytes = zr_comm_item_bytes(item);
+    size_t bytes = item->bytes;
     char *buffer = item->all_reduce.buffer;
     zr_result result = reduce(self, item);
     if (result != ZR_OK)
