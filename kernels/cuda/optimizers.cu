@@ -333,11 +333,9 @@ KERNEL(factor_move, struct zr_factor_moments, CUDA_THREADS)
     {
         const size_t column = i - a.rows;
         if (i < a.rows)
-            a.row_factors[i] =
-                zr_factor_moved(a.row_factors[i], how.share, a.row_sums + i, a.parts, a.rows, a.columns);
+            a.row_factors[i] = zr_row_moved(&a, &how, i);
         else
-            a.column_factors[column] = zr_factor_moved(a.column_factors[column], how.share,
-                                                       a.column_sums + column, a.parts, a.columns, a.rows);
+            a.column_factors[column] = zr_column_moved(&a, &how, column);
     }
 }
 
@@ -402,13 +400,13 @@ KERNEL(factor_squares, struct cuda_factor_squares, CUDA_THREADS)
     for (; i < end; i += WARP) {
         float gradient = number_get(&u->gradient, i) * how.gradient_scale, variance;
         if (u->variance) {
-            variance = formula_moved(u->variance[i], gradient, how.share);
+            variance = formula_moved(u->variance[i], gradient, how.share, how.epsilon1);
             u->variance[i] = variance;
         } else {
             variance = variance_at(f, &place, how.epsilon1);
             place_advance(&place, WARP, f->columns);
         }
-        double x = (double)formula_factored(gradient, variance, how.epsilon1 * how.epsilon1);
+        double x = (double)formula_factored(gradient, variance, how.epsilon1);
         sum += x * x;
     }
     for (int half = WARP / 2; half > 0; half /= 2)
@@ -440,9 +438,8 @@ KERNEL(update_factored, struct zr_update_factored, CUDA_THREADS)
             float variance = u->variance ? u->variance[i + j] : variance_at(&a.factors, &place, how.epsilon1);
             if (!u->variance)
                 place_advance(&place, 1, a.factors.columns);
-            p.at[j] =
-                p.at[j] * step->keep - step->step * formula_factored(g.at[j] * how.gradient_scale, variance,
-                                                                     how.epsilon1 * how.epsilon1);
+            p.at[j] = p.at[j] * step->keep -
+                      step->step * formula_factored(g.at[j] * how.gradient_scale, variance, how.epsilon1);
         }
         put_parameters(u, i, &p, count);
     }

@@ -114,11 +114,11 @@ static void vector_quotients(const struct zr_quotients *q, size_t from, size_t t
 {
     const struct zr_update *u = q->numbers;
     const vf scale = vf_set(q->how.gradient_scale), share = vf_set(q->how.share),
-             least = vf_set(q->how.epsilon1 * q->how.epsilon1);
+             least = vf_set(q->how.epsilon1);
     for (size_t i = from; i < to; i += VF_LANES) {
         vf gradient = update_gradient(u, i, to - i) * scale, variance = vf_get(u->variance + i, to - i);
         if (q->moves) {
-            variance = formula_moved(variance, gradient, share);
+            variance = formula_moved(variance, gradient, share, least);
             vf_put(u->variance + i, to - i, variance);
         }
         vf_put(out + (i - from), to - i, formula_factored(gradient, variance, least));
@@ -143,7 +143,7 @@ static void factor_quotients(const struct zr_quotients *q, size_t from, size_t t
         for (; i < end; i += VF_LANES, column += VF_LANES) {
             vf gradient = update_gradient(q->numbers, i, end - i) * scale;
             vf variance = row_share * vf_get(f->column_factors + column, end - i);
-            vf_put(out + (i - from), end - i, formula_factored(gradient, variance, vf_set(least * least)));
+            vf_put(out + (i - from), end - i, formula_factored(gradient, variance, vf_set(least)));
         }
         i = end;
     }
