@@ -117,8 +117,11 @@ enum zr_optimizer_kind {
                           * whole on a rank: no tensor parallelism */
     ZR_OPTIMIZER_MUON,   /* momentum, made orthogonal, for matrices of groups without wide_state; AdamW for
                           * the others, with beta1, beta2 and epsilon. Whole tensors, no offload */
+    ZR_OPTIMIZER_ADAFACTOR, /* second moments by row and by column of a matrix, by element of a vector, and
+                             * updates clipped by their root mean square; see zr_adafactor. Whole tensors; no
+                             * delayed or speculative update */
 };
-#define ZR_OPTIMIZER_NAMES "adamw|sgd|adamw8|muon" /* of the kinds, in order */
+#define ZR_OPTIMIZER_NAMES "adamw|sgd|adamw8|muon|adafactor" /* of the kinds, in order */
 
 struct zr_optimizer_options {
     enum zr_optimizer_kind kind;

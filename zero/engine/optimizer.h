@@ -16,6 +16,15 @@ struct zr_optimizer_slot {
     /* Whether a tensor has the slot; NULL: every tensor. Without it, a slot of a unit has the elements of its
      * tensors that have the slot, one after the other. */
     bool (*covers)(const struct zr_parameter *tensor, const struct zr_parameter_group *group);
+    /* Numbers that every rank has for the whole tensor, the same on each; NULL: the slot is by element. */
+    size_t (*whole)(const struct zr_parameter *tensor);
+};
+
+/* Sums over a whole tensor, in the kernels' memory: see zr_update_factored. */
+struct zr_tensor_sums {
+    const float *row_mean; /* of a matrix's factors */
+    const double *squares;
+    size_t parts, stride;
 };
 
 /* The update of consecutive elements of one tensor, from the beginning of a block on. */
@@ -25,7 +34,7 @@ struct zr_optimizer_call {
     struct zr_kernel_context *context;
     float rate, weight_decay,
         gradient_scale;             /* rate and weight_decay with the factors of the tensor's group */
-    float correction1, correction2; /* 1 - beta^step */
+    float correction1, correction2; /* of the step: see struct zr_optimizer */
     const struct zr_gradient_weight *weight; /* replaces gradient_scale, see zr_adamw; NULL: it does not */
     const struct zr_step_rates *rates;       /* replaces rate and corrections, likewise */
     size_t n;
@@ -33,9 +42,13 @@ struct zr_optimizer_call {
     float *master;
     void *slots[ZR_SLOTS_MAX]; /* NULL: the tensor has no such slot */
     const struct zr_parameter *tensor;
-    const float *direction; /* of the elements, if the optimizer makes directions for the tensor; else NULL */
+    size_t first;                /* index in the tensor of the first element */
+    const float *direction;      /* of the elements, if the optimizer prepares directions; else NULL */
+    struct zr_tensor_sums sums;  /* of the tensor, if the optimizer prepares sums; else zeros */
     struct zr_numbers parameter; /* new parameters; `at` NULL: not written */
 };
+
+struct zr_engine_run;
 
 struct zr_optimizer {
     const char *name; /* --optimizer, and in saved files */
@@ -43,16 +56,32 @@ struct zr_optimizer {
     struct zr_optimizer_slot slots[ZR_SLOTS_MAX];
     const struct zr_optimizer *wide; /* of units with a tensor whose group has wide_state; NULL: itself */
     bool whole_tensors;              /* tensors must be whole on a rank */
-    /* Whether the update of a tensor needs a direction made of the whole matrix (directions.c); NULL: none.
-     */
-    bool (*needs_direction)(const struct zr_parameter *tensor, const struct zr_parameter_group *group);
+    /* Why an update cannot be on the host / cannot run in a thread beside a step; NULL: it can. */
+    const char *not_on_host, *not_beside;
+    /* Two numbers that change from step to step, for the updates of step 1, 2 .. */
+    void (*corrections)(const struct zr_optimizer_options *options, double step, float out[2]);
+    /* Whether the update of a tensor needs results for the whole tensor; NULL: none does. Then `prepare`
+     * makes those of the fetched unit in run->prepared, from what all ranks have. Collective. */
+    bool (*needs_whole)(const struct zr_parameter *tensor, const struct zr_parameter_group *group);
+    zr_result (*prepare)(struct zr_engine_run *run, size_t unit);
     zr_result (*update)(const struct zr_optimizer_call *call);
 };
 
-/* Whether a slot is floats by element; otherwise only kernels read its blocks. */
+/* directions.c, Muon: the directions of a unit's matrices. */
+zr_result zr_muon_prepare(struct zr_engine_run *run, size_t unit);
+
+/* adafactor.c: whether a tensor has row and column factors, and their number / sums over whole tensors / the
+ * update. */
+bool zr_adafactor_is_factored(const struct zr_parameter *tensor, const struct zr_parameter_group *group);
+size_t zr_adafactor_factors(const struct zr_parameter *tensor);
+void zr_adafactor_corrections(const struct zr_optimizer_options *options, double step, float out[2]);
+zr_result zr_adafactor_prepare(struct zr_engine_run *run, size_t unit);
+zr_result zr_adafactor_update(const struct zr_optimizer_call *call);
+
+/* Whether a slot is floats by element. */
 static inline bool zr_slot_is_plain(const struct zr_optimizer_slot *slot)
 {
-    return slot->block_elements == 1;
+    return slot->block_elements == 1 && !slot->whole;
 }
 
 /* The row of a kind; NULL: there is none. */

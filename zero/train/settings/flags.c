@@ -158,7 +158,7 @@ const struct zr_flag zr_flags[] = {
     REAL("beta1", optimizing, optimizer.beta1, "0.9", 0, 0.999999, "decay of the momentum"),
     REAL("beta2", optimizing, optimizer.beta2, "0.95", 0, 0.999999, "decay of the variance"),
     CHOICE("optimizer", optimizing, optimizer.kind, "adamw", ZR_OPTIMIZER_NAMES,
-           "AdamW, SGD with momentum, AdamW with 8-bit state, or Muon"),
+           "AdamW, SGD with momentum, AdamW with 8-bit state, Muon, or Adafactor"),
     REAL("momentum", optimizing, optimizer.momentum_factor, "0.9", 0, 0.999999,
          "momentum of --optimizer sgd, or muon (there 0.95)"),
     REAL("lr-embeddings", optimizing, optimizer.groups[ZR_GROUP_EMBEDDINGS].rate_factor, "1", 0, 1000,
