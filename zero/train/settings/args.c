@@ -13,6 +13,7 @@
 #include "alloc/base/error.h"
 #include "alloc/base/system/os.h"
 #include "zero/comm/zr_comm.h"
+#include "zero/engine/optimizer.h"
 #include "zero/train/settings/config.h"
 #include "zero/train/settings/flags.h"
 #include "zero/train/memory_limit.h"
@@ -277,6 +278,7 @@ static void resolve_speculation(struct zr_train_config *config)
     config->speculates_if_room = config->offload_optimizer == ZR_TIER_NVME &&
                                  config->offload_parameters != ZR_TIER_NVME && !config->delayed_update &&
                                  config->backend != ZR_TRAIN_CUDA && !config->finds_max &&
+                                 !zr_optimizer_of(config->optimizer.kind)->not_beside &&
                                  config->start.kind == ZR_START_FORK && !config->by_mpi;
 }
 
