@@ -118,6 +118,12 @@ FORMULA num formula_factored(num gradient, num variance, num least)
     return gradient / num_sqrt(num_max(least, variance));
 }
 
+/* The average of steps with another one. */
+FORMULA num formula_averaged(num momentum, num step, num factor, num rest)
+{
+    return factor * momentum + rest * step;
+}
+
 /* A second moment moved by `share` towards the gradient's square and epsilon1. */
 FORMULA num formula_moved(num variance, num gradient, num share, num epsilon)
 {

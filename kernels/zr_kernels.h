@@ -449,6 +449,7 @@ struct zr_adafactor {
      * correction2 `step_max`. */
     const struct zr_step_rates *rates;
     bool relative; /* steps are relative to the tensor's size; false: step_max and epsilon2 are ignored */
+    float momentum_factor; /* with numbers.momentum: at least 0, below 1 */
 };
 /* Elements [first, first + n) of a matrix of `columns` columns, in row-major order; both end rows may be cut.
  * The squares of the scaled gradients are added to row_sums, by row from the matrix's row 0, and to
@@ -490,11 +491,12 @@ struct zr_factor_norm {
 };
 /* master = master (1 - rate weight_decay) - step u / max(1, rms(u) / threshold), with step = rate, or with
  * `relative` min(rate, step_max) max(epsilon2, rms(master)). The root mean squares are those of the whole
- * tensor before the update. */
+ * tensor before the update. With numbers.momentum the steps are averaged: momentum = momentum_factor momentum
+ * + (1 - momentum_factor) step u / .., and master = master (1 - rate weight_decay) - momentum. */
 struct zr_update_factored {
     struct zr_adafactor how;
     struct zr_factors factors; /* as factor_norm() had them */
-    struct zr_update numbers;  /* momentum: ignored; variance: NULL, or a vector's, only read */
+    struct zr_update numbers;  /* momentum: NULL, or updated; variance: NULL, or a vector's, only read */
     size_t parts, elements;    /* parts and numbers of the whole tensor */
     const double *squares;     /* [parts][2] from factor_norm(), added in order of the parts */
     size_t stride;             /* numbers from a part's squares to the next part's; 0: 2 */

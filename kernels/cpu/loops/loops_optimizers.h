@@ -154,15 +154,21 @@ static void update_factored(const void *args, size_t from, size_t to)
     enum { BLOCK = 1024 };
     const struct zr_factored_work *work = args;
     const struct zr_update *u = work->quotients.numbers;
+    const float factor = work->quotients.how.momentum_factor;
     const vf keep = vf_set(work->step.keep), step = vf_set(work->step.step);
     for (size_t block = from; block < to; block += BLOCK) {
         size_t end = to - block < BLOCK ? to : block + BLOCK;
         float quotients[BLOCK];
         factor_quotients(&work->quotients, block, end, quotients);
-        for (size_t i = block; i < end; i += VF_LANES)
-            update_parameter(u, i, end - i,
-                             vf_get(u->master + i, end - i) * keep -
-                                 step * vf_get(quotients + (i - block), end - i));
+        for (size_t i = block; i < end; i += VF_LANES) {
+            vf change = step * vf_get(quotients + (i - block), end - i);
+            if (u->momentum != NULL) {
+                change = formula_averaged(vf_get(u->momentum + i, end - i), change, vf_set(factor),
+                                          vf_set(1.0f - factor));
+                vf_put(u->momentum + i, end - i, change);
+            }
+            update_parameter(u, i, end - i, vf_get(u->master + i, end - i) * keep - change);
+        }
     }
 }
 

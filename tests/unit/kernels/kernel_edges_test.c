@@ -89,7 +89,7 @@ static zr_result factored(struct zr_kernel_context *c, size_t i, size_t n, bool 
 {
     static const double squares[] = {3, 2};
     struct zr_update_factored update = {
-        .how = {0.1f, 0.1f, 0.3f, 1, 0x1p-23f, 1e-3f, 1, 0.5f, NULL, NULL, true},
+        .how = {0.1f, 0.1f, 0.3f, 1, 0x1p-23f, 1e-3f, 1, 0.5f, NULL, NULL, true, 0.9f},
         .factors = {i, 37, fresh[1]->at, fresh[2]->at, fresh[3]->at},
         .numbers = update_of(i, n),
         .parts = 1,

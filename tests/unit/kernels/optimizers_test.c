@@ -264,7 +264,8 @@ static struct zr_adafactor adafactor_of(int pass)
                                .epsilon2 = 1e-3f,
                                .threshold = 1,
                                .gradient_scale = 0.5f,
-                               .relative = pass > 0};
+                               .relative = pass > 0,
+                               .momentum_factor = 0.8f};
     if (pass == 1)
         how.threshold = 0.3f, how.rate = 1;
     if (pass == 2)
@@ -295,6 +296,7 @@ struct factored {
     struct tensor *narrow, *wide;      /* gradients */
     struct tensor *master, *parameter; /* updated part by part */
     struct tensor *variance;           /* NULL: a matrix */
+    struct tensor *momentum;           /* NULL: in the first pass */
     struct tensor *rows, *columns, *mean, *u;
     size_t n, width, cuts[PARTS + 1];
 };
@@ -325,6 +327,7 @@ static struct zr_update part_of(const struct factored *f, const struct tensor *g
     return (struct zr_update){.n = end - first,
                               .gradient = from(gradient, first),
                               .master = f->master->at + first,
+                              .momentum = f->momentum ? f->momentum->at + first : NULL,
                               .variance = f->variance ? f->variance->at + first : NULL,
                               .parameter = from(f->parameter, first)};
 }
@@ -402,6 +405,8 @@ static double case_factored(struct zr_kernel_context *c, const struct shape *s, 
     bool good = true;
     whole.master = copy_of(f.master), whole.parameter = copy_of(f.parameter);
     for (int pass = 0; pass < 3; pass++) {
+        if (pass == 1)
+            f.momentum = in_out(f.n, 0, 0.01), whole.momentum = copy_of(f.momentum);
         const struct tensor *gradient = pass == 0 ? f.narrow : f.wide;
         const struct zr_adafactor how = adafactor_of(pass);
         double *squares = doubles(2 * PARTS), masters = 0, updates = 0, real[2] = {0};
@@ -427,10 +432,14 @@ static double case_factored(struct zr_kernel_context *c, const struct shape *s, 
         }
         update.factors = factors_of(&whole, 0), update.numbers = part_of(&whole, gradient, 0, f.n);
         kernels->update_factored(c, &update);
-        reference_factored(&how, f.n, f.u->real, f.master->real);
+        reference_factored(&how, f.n, f.u->real, f.master->real, f.momentum ? f.momentum->real : NULL);
         good = good && rounds(f.parameter, f.master) && same(f.master, whole.master) &&
                same(f.parameter, whole.parameter);
         error = worst(error, error_of(f.master) / float_tolerance);
+        if (f.momentum)
+            error = worst(error, same(f.momentum, whole.momentum)
+                                     ? error_beside(f.momentum, f.master) / float_tolerance
+                                     : INFINITY);
         if (is_vector)
             error = worst(error, error_of(f.variance) / float_tolerance);
     }
