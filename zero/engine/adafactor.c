@@ -1,4 +1,5 @@
-/* adafactor.c: Adafactor (Shazeer and Stern 2018), without momentum and with the learning rate of the run.
+/* adafactor.c: Adafactor (Shazeer and Stern 2018) with the learning rate of the run; a momentum of its steps
+ * is optional.
  *
  * A matrix has a second moment by row and by column instead of by element, which every rank keeps whole; a
  * vector has one by element. Each rank sums the squares of the elements that it updates. The sums of a unit
@@ -10,8 +11,8 @@
 #include <math.h>
 #include <string.h>
 
-enum { FACTORS, VARIANCE }; /* slots */
-enum { SQUARES = 2 };       /* sums of zr_factor_norm */
+enum { FACTORS, VARIANCE, MOMENTUM }; /* slots; the last one with momentum_factor only */
+enum { SQUARES = 2 };                 /* sums of zr_factor_norm */
 
 bool zr_adafactor_is_factored(const struct zr_parameter *tensor, const struct zr_parameter_group *group)
 {
@@ -54,6 +55,7 @@ zr_result zr_adafactor_update(const struct zr_optimizer_call *call)
     how.gradient_scale = call->gradient_scale;
     how.weight = call->weight;
     how.rates = call->rates;
+    how.momentum_factor = call->options->momentum_factor;
     return call->kernels->update_factored(
         call->context,
         &(struct zr_update_factored){
@@ -62,6 +64,7 @@ zr_result zr_adafactor_update(const struct zr_optimizer_call *call)
             .numbers = {.n = call->n,
                         .gradient = call->gradient,
                         .master = call->master,
+                        .momentum = call->slots[MOMENTUM],
                         .variance = call->slots[VARIANCE],
                         .parameter = call->parameter},
             .parts = call->sums.parts,

@@ -98,7 +98,8 @@ static zr_result check_optimizer(const struct zr_engine_options *engine_options)
     }
     if (result != ZR_OK)
         return result;
-    if (options->kind == ZR_OPTIMIZER_SGD || options->kind == ZR_OPTIMIZER_MUON)
+    if (options->kind == ZR_OPTIMIZER_SGD || options->kind == ZR_OPTIMIZER_MUON ||
+        options->kind == ZR_OPTIMIZER_ADAFACTOR)
         result = check_numbers(sgd, sizeof sgd / sizeof *sgd);
     return result == ZR_OK && options->kind != ZR_OPTIMIZER_SGD && options->kind != ZR_OPTIMIZER_ADAFACTOR
                ? check_numbers(adamw, sizeof adamw / sizeof *adamw)

@@ -112,6 +112,16 @@ static bool is_not_factored(const struct zr_parameter *tensor, const struct zr_p
     return !zr_adafactor_is_factored(tensor, group);
 }
 
+#define ADAFACTOR                                                                                            \
+    .name = "adafactor",                                                                                     \
+    .slots = {{"factors", 1, sizeof(float), false, zr_adafactor_is_factored, zr_adafactor_factors},          \
+              {"variance", 1, sizeof(float), false, is_not_factored, NULL},                                  \
+              {"momentum", 1, sizeof(float), true, NULL, NULL}},                                             \
+    .whole_tensors = true, .not_beside = "adds the sums of all ranks within an update",                      \
+    .corrections = zr_adafactor_corrections, .needs_whole = is_any, .prepare = zr_adafactor_prepare,         \
+    .update = zr_adafactor_update
+static const struct zr_optimizer averaged_adafactor = {ADAFACTOR, .slots_count = 3};
+
 static const struct zr_optimizer optimizers[5] = {
     [ZR_OPTIMIZER_ADAMW] = {.name = "adamw",
                             .slots_count = 2,
@@ -144,20 +154,16 @@ static const struct zr_optimizer optimizers[5] = {
                            .needs_whole = is_hidden_matrix,
                            .prepare = zr_muon_prepare,
                            .update = update_muon},
-    [ZR_OPTIMIZER_ADAFACTOR] = {.name = "adafactor",
-                                .slots_count = 2,
-                                .slots = {{"factors", 1, sizeof(float), false, zr_adafactor_is_factored,
-                                           zr_adafactor_factors},
-                                          {"variance", 1, sizeof(float), false, is_not_factored, NULL}},
-                                .whole_tensors = true,
-                                .not_beside = "adds the sums of all ranks within an update",
-                                .corrections = zr_adafactor_corrections,
-                                .needs_whole = is_any,
-                                .prepare = zr_adafactor_prepare,
-                                .update = zr_adafactor_update},
+    [ZR_OPTIMIZER_ADAFACTOR] = {ADAFACTOR, .slots_count = 2, .averaged = &averaged_adafactor},
 };
 
 const struct zr_optimizer *zr_optimizer_of(enum zr_optimizer_kind kind)
 {
     return (size_t)kind < sizeof optimizers / sizeof *optimizers ? &optimizers[kind] : NULL;
+}
+
+const struct zr_optimizer *zr_optimizer_with(const struct zr_optimizer_options *options)
+{
+    const struct zr_optimizer *optimizer = zr_optimizer_of(options->kind);
+    return optimizer->averaged && options->momentum_factor > 0 ? optimizer->averaged : optimizer;
 }

@@ -6,7 +6,7 @@
 
 #include "zero/zr_zero.h"
 
-enum { ZR_SLOTS_MAX = 2 };
+enum { ZR_SLOTS_MAX = 3 };
 
 /* State of the elements that the rank updates, in blocks of consecutive elements. */
 struct zr_optimizer_slot {
@@ -54,8 +54,9 @@ struct zr_optimizer {
     const char *name; /* --optimizer, and in saved files */
     unsigned slots_count;
     struct zr_optimizer_slot slots[ZR_SLOTS_MAX];
-    const struct zr_optimizer *wide; /* of units with a tensor whose group has wide_state; NULL: itself */
-    bool whole_tensors;              /* tensors must be whole on a rank */
+    const struct zr_optimizer *wide;     /* of units with a tensor whose group has wide_state; NULL: itself */
+    const struct zr_optimizer *averaged; /* with a momentum_factor above 0; NULL: itself */
+    bool whole_tensors;                  /* tensors must be whole on a rank */
     /* Why an update cannot be on the host / cannot run in a thread beside a step; NULL: it can. */
     const char *not_on_host, *not_beside;
     /* Two numbers that change from step to step, for the updates of step 1, 2 .. */
@@ -84,8 +85,9 @@ static inline bool zr_slot_is_plain(const struct zr_optimizer_slot *slot)
     return slot->block_elements == 1 && !slot->whole;
 }
 
-/* The row of a kind; NULL: there is none. */
+/* The row of a kind; NULL: there is none / of valid options. */
 const struct zr_optimizer *zr_optimizer_of(enum zr_optimizer_kind kind);
+const struct zr_optimizer *zr_optimizer_with(const struct zr_optimizer_options *options);
 
 /* Bytes of a slot for a number of elements, whole blocks. */
 static inline size_t zr_slot_state_bytes(const struct zr_optimizer_slot *slot, size_t elements)

@@ -70,6 +70,7 @@ struct setting {
     enum zr_optimizer_kind kind;
     enum zr_precision precision;
     bool below_clip; /* the gradients' norm: nothing is clipped */
+    bool averages;   /* Adafactor with momentum */
     int (*body)(struct rig *rig, const struct setting *setting);
 };
 
@@ -88,6 +89,8 @@ static zr_result rig_engine(struct rig *rig, const struct setting *setting)
 {
     struct zr_optimizer_options optimizer = adamw;
     optimizer.kind = setting->kind;
+    if (setting->kind == ZR_OPTIMIZER_ADAFACTOR && !setting->averages)
+        optimizer.momentum_factor = 0;
     optimizer.clip = clip_of(setting);
     return zr_engine_create(&rig->engine,
                             &(struct zr_engine_options){.arena = rig->arena,
@@ -295,10 +298,12 @@ static void reference_adafactor(const struct setting *setting, struct model *mod
         squares += u[i] * u[i];
     }
     rate *= (double)group->rate_factor;
-    for (size_t i = 0; i < n; i++)
+    for (size_t i = 0; i < n; i++) {
+        double *m = &model->m[first + i], factor = setting->averages ? (double)adamw.momentum_factor : 0;
+        *m = factor * *m + (1 - factor) * rate * u[i] / fmax(1, sqrt(squares / (double)n));
         model->w[first + i] -=
-            rate * ((double)adamw.weight_decay * (double)group->decay_factor * model->w[first + i] +
-                    u[i] / fmax(1, sqrt(squares / (double)n)));
+            rate * (double)adamw.weight_decay * (double)group->decay_factor * model->w[first + i] + *m;
+    }
     free(u);
 }
 
@@ -849,6 +854,10 @@ static void test_stage(unsigned world, unsigned stage, enum zr_precision precisi
     setting.kind = ZR_OPTIMIZER_ADAFACTOR;
     if (world <= 4)
         tap_is(in_world(&setting), 0, "%u ranks, stage %u, %s: Adafactor", world, stage, name);
+    setting.averages = true;
+    if (world <= 2)
+        tap_is(in_world(&setting), 0, "%u ranks, stage %u, %s: Adafactor with momentum", world, stage, name);
+    setting.averages = false;
     setting.kind = ZR_OPTIMIZER_SGD;
     setting.below_clip = true;
     if (world <= 2)

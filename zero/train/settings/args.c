@@ -350,6 +350,8 @@ static void resolve(struct zr_train_config *config)
         zr_stages_cut_equally(&config->stages, shape->layers);
     if (config->optimizer.kind == ZR_OPTIMIZER_MUON && !zr_flag_given(config, "momentum"))
         config->optimizer.momentum_factor = 0.95f; /* as its authors have it */
+    if (config->optimizer.kind == ZR_OPTIMIZER_ADAFACTOR && !zr_flag_given(config, "momentum"))
+        config->optimizer.momentum_factor = 0;
     resolve_optimizer(&config->optimizer);
     resolve_speculation(config);
     resolve_logits(config);

@@ -160,7 +160,7 @@ const struct zr_flag zr_flags[] = {
     CHOICE("optimizer", optimizing, optimizer.kind, "adamw", ZR_OPTIMIZER_NAMES,
            "AdamW, SGD with momentum, AdamW with 8-bit state, Muon, or Adafactor"),
     REAL("momentum", optimizing, optimizer.momentum_factor, "0.9", 0, 0.999999,
-         "momentum of --optimizer sgd, or muon (there 0.95)"),
+         "momentum of --optimizer sgd, muon (there 0.95) or adafactor (there 0: none)"),
     REAL("lr-embeddings", optimizing, optimizer.groups[ZR_GROUP_EMBEDDINGS].rate_factor, "1", 0, 1000,
          "learning rate of embeddings, as a multiple of --lr"),
     REAL("lr-vectors", optimizing, optimizer.groups[ZR_GROUP_VECTORS].rate_factor, "1", 0, 1000,

@@ -222,10 +222,10 @@ static const char *optimizer_conflict(const struct zr_train_config *config)
         {ZR_OPTIMIZER_ADAFACTOR, beside,
          "--optimizer adafactor adds the sums of all ranks within an update and excludes --delayed-update and "
          "--speculative-update; leave them out, or give --optimizer adamw"},
-        {ZR_OPTIMIZER_ADAMW, momentum, "--momentum requires --optimizer sgd or muon; for AdamW give --beta1"},
+        {ZR_OPTIMIZER_ADAMW, momentum,
+         "--momentum requires --optimizer sgd, muon or adafactor; for AdamW give --beta1"},
         {ZR_OPTIMIZER_ADAMW8, momentum,
-         "--momentum requires --optimizer sgd or muon; for AdamW give --beta1"},
-        {ZR_OPTIMIZER_ADAFACTOR, momentum, "--momentum requires --optimizer sgd or muon; leave it out"},
+         "--momentum requires --optimizer sgd, muon or adafactor; for AdamW give --beta1"},
         {ZR_OPTIMIZER_SGD, betas, "--beta1 and --beta2 require --optimizer adamw; for SGD give --momentum"},
         {ZR_OPTIMIZER_ADAFACTOR, betas,
          "--beta1 and --beta2 require --optimizer adamw, adamw8 or muon; leave them out"},
