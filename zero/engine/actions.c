@@ -89,6 +89,9 @@ static void clear_all(struct zr_engine *engine)
 
 /* ---- The update of a unit ------------------------------------------------------------------------------ */
 
+static zr_result (*const prepare[])(struct zr_engine_run *run, size_t unit) = {
+    [ZR_PREPARES_DIRECTIONS] = zr_engine_direct, [ZR_PREPARES_SUMS] = zr_engine_sum_tensors};
+
 static void drop_prepared(struct zr_engine_run *run)
 {
     zr_drop(run->prepared.arena, &run->prepared.memory);
@@ -274,7 +277,7 @@ static zr_result act(struct zr_engine_run *run, struct zr_engine_action action)
         run->changed = false;
         return run->way->fetch(run, unit);
     case ZR_ENGINE_PREPARE:
-        return engine->layout.units[unit].optimizer->prepare(run, unit);
+        return prepare[engine->layout.units[unit].optimizer->prepares](run, unit);
     case ZR_ENGINE_CONFIRM:
         if (zr_engine_speculation_holds(engine, unit))
             return engine->speculation.kind->publish(engine, unit);

@@ -79,6 +79,11 @@ void zr_engine_delay(struct zr_engine *engine, struct zr_engine_actions *list);
 /* speculate.c: lets the updates of a list confirm what was updated before the norm was known. */
 void zr_engine_anticipate(struct zr_engine *engine, struct zr_engine_actions *list);
 
+/* Make the results for whole tensors of the fetched unit in run->prepared, from what all ranks have:
+ * directions.c, tensor_sums.c. Collective. */
+zr_result zr_engine_direct(struct zr_engine_run *run, size_t unit);
+zr_result zr_engine_sum_tensors(struct zr_engine_run *run, size_t unit);
+
 /* norm.c: computes the norm, and sets the report and the scale of the update. */
 zr_result zr_engine_norm(struct zr_engine *engine, struct zr_step_report *report, float *scale);
 /* Computes the squares of all units in engine->squares, or queues it. */

@@ -57,7 +57,7 @@ static zr_result orthogonalize(struct zr_engine *engine, struct zr_compute compu
     return result;
 }
 
-zr_result zr_muon_prepare(struct zr_engine_run *run, size_t unit)
+zr_result zr_engine_direct(struct zr_engine_run *run, size_t unit)
 {
     struct zr_engine *engine = run->engine;
     const struct zr_layout_unit *u = &engine->layout.units[unit];

@@ -118,7 +118,7 @@ static bool is_not_factored(const struct zr_parameter *tensor, const struct zr_p
               {"variance", 1, sizeof(float), false, is_not_factored, NULL},                                  \
               {"momentum", 1, sizeof(float), true, NULL, NULL}},                                             \
     .whole_tensors = true, .not_beside = "adds the sums of all ranks within an update",                      \
-    .corrections = zr_adafactor_corrections, .needs_whole = is_any, .prepare = zr_adafactor_prepare,         \
+    .corrections = zr_adafactor_corrections, .needs_whole = is_any, .prepares = ZR_PREPARES_SUMS,            \
     .update = zr_adafactor_update
 static const struct zr_optimizer averaged_adafactor = {ADAFACTOR, .slots_count = 3};
 
@@ -152,7 +152,7 @@ static const struct zr_optimizer optimizers[5] = {
                            .not_beside = "gathers matrices where they are updated",
                            .corrections = betas,
                            .needs_whole = is_hidden_matrix,
-                           .prepare = zr_muon_prepare,
+                           .prepares = ZR_PREPARES_DIRECTIONS,
                            .update = update_muon},
     [ZR_OPTIMIZER_ADAFACTOR] = {ADAFACTOR, .slots_count = 2, .averaged = &averaged_adafactor},
 };

@@ -48,7 +48,7 @@ struct zr_optimizer_call {
     struct zr_numbers parameter; /* new parameters; `at` NULL: not written */
 };
 
-struct zr_engine_run;
+enum zr_preparation { ZR_PREPARES_NOTHING = 0, ZR_PREPARES_DIRECTIONS, ZR_PREPARES_SUMS };
 
 struct zr_optimizer {
     const char *name; /* --optimizer, and in saved files */
@@ -61,23 +61,35 @@ struct zr_optimizer {
     const char *not_on_host, *not_beside;
     /* Two numbers that change from step to step, for the updates of step 1, 2 .. */
     void (*corrections)(const struct zr_optimizer_options *options, double step, float out[2]);
-    /* Whether the update of a tensor needs results for the whole tensor; NULL: none does. Then `prepare`
-     * makes those of the fetched unit in run->prepared, from what all ranks have. Collective. */
+    /* Whether the update of a tensor needs results for the whole tensor, which all ranks prepare together;
+     * NULL: none does. */
+    enum zr_preparation prepares;
     bool (*needs_whole)(const struct zr_parameter *tensor, const struct zr_parameter_group *group);
-    zr_result (*prepare)(struct zr_engine_run *run, size_t unit);
     zr_result (*update)(const struct zr_optimizer_call *call);
 };
 
-/* directions.c, Muon: the directions of a unit's matrices. */
-zr_result zr_muon_prepare(struct zr_engine_run *run, size_t unit);
+/* ---- adafactor.c: a second moment by row and by column of a matrix, which every rank keeps whole, and by
+ * element of a vector; tensor_sums.c makes the sums of an update. */
 
-/* adafactor.c: whether a tensor has row and column factors, and their number / sums over whole tensors / the
- * update. */
+/* Slots; the last one with a momentum_factor only. */
+enum { ZR_ADAFACTOR_FACTORS, ZR_ADAFACTOR_VARIANCE, ZR_ADAFACTOR_MOMENTUM };
+
+/* The constants of the paper. The caller sets what an operation needs more. */
+extern const struct zr_adafactor zr_adafactor_paper;
+
+/* Whether a tensor has factors / their number: those of the rows, then those of the columns. */
 bool zr_adafactor_is_factored(const struct zr_parameter *tensor, const struct zr_parameter_group *group);
 size_t zr_adafactor_factors(const struct zr_parameter *tensor);
+/* Factors of a tensor from element `first` on; `factors` NULL: a vector. */
+struct zr_factors zr_adafactor_factors_at(const struct zr_parameter *tensor, size_t first,
+                                          const float *factors, const float *row_mean);
+
+/* Functions of struct zr_optimizer. The first correction is the share of new squares in the second moments.
+ */
 void zr_adafactor_corrections(const struct zr_optimizer_options *options, double step, float out[2]);
-zr_result zr_adafactor_prepare(struct zr_engine_run *run, size_t unit);
 zr_result zr_adafactor_update(const struct zr_optimizer_call *call);
+
+/* ---- The table ----------------------------------------------------------------------------------------- */
 
 /* Whether a slot is floats by element. */
 static inline bool zr_slot_is_plain(const struct zr_optimizer_slot *slot)
