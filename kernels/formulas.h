@@ -112,16 +112,22 @@ FORMULA num formula_adamw(const struct formula_adamw *f, num gradient, num p, nu
     return num_fma(f->rate, step, p);
 }
 
-/* Adafactor's update before clipping; `least` is the square of epsilon1. */
+/* Adafactor's update before clipping. */
 FORMULA num formula_factored(num gradient, num variance, num least)
 {
     return gradient / num_sqrt(num_max(least, variance));
 }
 
-/* A second moment moved by `share` towards the gradient's square. */
-FORMULA num formula_moved(num variance, num gradient, num share)
+/* The average of steps with another one. */
+FORMULA num formula_averaged(num momentum, num step, num factor, num rest)
 {
-    return variance + share * (gradient * gradient - variance);
+    return factor * momentum + rest * step;
+}
+
+/* A second moment moved by `share` towards the gradient's square and epsilon1. */
+FORMULA num formula_moved(num variance, num gradient, num share, num epsilon)
+{
+    return variance + share * (gradient * gradient + epsilon - variance);
 }
 
 /* Muon, with g the scaled gradient. Returns the direction. */

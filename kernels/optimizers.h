@@ -59,14 +59,31 @@ enum {
     ZR_FACTOR_MEAN_SUMS = 256  /* sums of the row factors, by row modulo 256, folded in halves */
 };
 
-/* A factor after it has moved towards the mean of `count` squares, whose sum is the sum of the parts'. */
-ZR_REAL float zr_factor_moved(float factor, float share, const double *sums, size_t parts, size_t stride,
-                              size_t count)
+/* A factor after it has moved towards a mean of squares. */
+ZR_REAL float zr_factor_moved(const struct zr_adafactor *how, float factor, double mean)
 {
+    mean += (double)how->epsilon1;
+    return (float)((double)factor + (double)how->share * (mean - (double)factor));
+}
+
+/* The new factor of a row or a column; `how` is zr_adafactor_now(&args->how). */
+ZR_REAL float zr_row_moved(const struct zr_factor_moments *args, const struct zr_adafactor *how, size_t row)
+{
+    const size_t stride = args->stride ? args->stride : args->rows;
     double sum = 0;
-    for (size_t part = 0; part < parts; part++)
-        sum += sums[part * stride];
-    return (float)((double)factor + (double)share * (sum / (double)count - (double)factor));
+    for (size_t part = 0; part < args->parts; part++)
+        sum += args->row_sums[part * stride + row];
+    return zr_factor_moved(how, args->row_factors[row], sum / (double)args->columns);
+}
+
+ZR_REAL float zr_column_moved(const struct zr_factor_moments *args, const struct zr_adafactor *how,
+                              size_t column)
+{
+    const size_t stride = args->stride ? args->stride : args->columns;
+    double sum = 0;
+    for (size_t part = 0; part < args->parts; part++)
+        sum += args->column_sums[part * stride + column];
+    return zr_factor_moved(how, args->column_factors[column], sum / (double)args->rows);
 }
 
 /* `how` is zr_adafactor_now(&args->how). */
@@ -76,12 +93,14 @@ ZR_REAL struct zr_master_step zr_factored_step_of(const struct zr_adafactor *how
     double updates = 0, masters = 0, largest = (double)how->threshold;
     struct zr_master_step result;
     for (size_t part = 0; part < args->parts; part++) {
-        updates += args->squares[2 * part];
-        masters += args->squares[2 * part + 1];
+        const double *squares = args->squares + part * (args->stride ? args->stride : 2);
+        updates += squares[0];
+        masters += how->relative ? squares[1] : 0;
     }
     double update = sqrt(updates / (double)args->elements), size = sqrt(masters / (double)args->elements);
-    double step = (double)(how->rate < how->step_max ? how->rate : how->step_max);
-    step *= size > (double)how->epsilon2 ? size : (double)how->epsilon2;
+    double step = (double)(how->rate < how->step_max || !how->relative ? how->rate : how->step_max);
+    if (how->relative)
+        step *= size > (double)how->epsilon2 ? size : (double)how->epsilon2;
     result.step = (float)(update > largest ? step * largest / update : step);
     result.keep = (float)(1 - (double)how->rate * (double)how->weight_decay);
     return result;

@@ -432,22 +432,24 @@ struct zr_block8_write {
     struct zr_block8 *blocks;
 };
 
-/* Adafactor (Shazeer, Stern: Adafactor: Adaptive Learning Rates with Sublinear Memory Cost, 2018) as in
- * torch.optim.Adafactor: epsilon1 bounds the mean of the row factors and the root of the variance, the step
- * is relative to the tensor's size, and weight decay is decoupled. A step of a matrix is factor_sums(),
- * factor_moments(), factor_norm() and update_factored(); a vector needs the last two. All sums are doubles,
- * so the parts of a tensor can have different owners. Products and sums of floats are rounded one by one. */
+/* Adafactor (Shazeer, Stern: Adafactor: Adaptive Learning Rates with Sublinear Memory Cost, 2018), with
+ * decoupled weight decay: epsilon1 is added to each square and bounds the second moments, which may
+ * underflow. A step of a matrix is factor_sums(), factor_moments(), factor_norm() and update_factored(); a
+ * vector needs the last two. All sums are doubles, so the parts of a tensor can have different owners.
+ * Products and sums of floats are rounded one by one. */
 struct zr_adafactor {
     float rate, weight_decay;
     float share;              /* 1 - beta2_t = t^-0.8: share of the new squares in the second moments */
     float step_max;           /* t^-0.5, the largest relative step if `rate` is larger */
-    float epsilon1, epsilon2; /* 2^-23 (of fp32), 1e-3 */
+    float epsilon1, epsilon2; /* 1e-30, 1e-3 */
     float threshold;          /* d, the largest root mean square of an update: 1 */
     float gradient_scale;
     const struct zr_gradient_weight *weight; /* see zr_adamw */
     /* If not NULL, in the table's memory: its rate multiplies `rate`, correction1 replaces `share` and
      * correction2 `step_max`. */
     const struct zr_step_rates *rates;
+    bool relative; /* steps are relative to the tensor's size; false: step_max and epsilon2 are ignored */
+    float momentum_factor; /* with numbers.momentum: at least 0, below 1 */
 };
 /* Elements [first, first + n) of a matrix of `columns` columns, in row-major order; both end rows may be cut.
  * The squares of the scaled gradients are added to row_sums, by row from the matrix's row 0, and to
@@ -460,12 +462,13 @@ struct zr_factor_sums {
     const struct zr_gradient_weight *weight;
     double *row_sums, *column_sums; /* added to; a skipped update leaves both unchanged */
 };
-/* Factors of a whole matrix, moved by `share` towards the means of the squares: row_sums [parts][rows] and
- * column_sums [parts][columns], added in order of the parts. row_mean: the mean of the new row factors, whose
- * order of additions depends on `rows` only. */
+/* Factors of a whole matrix, moved by `share` towards the means of the squares, each more by epsilon1:
+ * row_sums [parts][rows] and column_sums [parts][columns], added in order of the parts. row_mean: the mean of
+ * the new row factors, whose order of additions depends on `rows` only. */
 struct zr_factor_moments {
     struct zr_adafactor how;
     size_t rows, columns, parts;
+    size_t stride; /* numbers from a part's sums to the next part's, of both arrays; 0: they are dense */
     const double *row_sums, *column_sums;
     float *row_factors, *column_factors; /* updated: [rows], [columns]; initially 0 */
     float *row_mean;
@@ -475,25 +478,28 @@ struct zr_factors {
     size_t first, columns;
     const float *row_factors, *column_factors, *row_mean; /* of the whole matrix */
 };
-/* squares[0]: the sum of u^2, u = g / max(sqrt(V), epsilon1) with the scaled gradient g and V = row factor *
- * column factor / max(row mean, epsilon1); squares[1]: the sum of the master's squares. The order of
- * additions is sum_of_squares()'s. After a skipped update `squares` has no meaning. If numbers.variance is
- * not NULL the part is of a vector: V is the variance, which is first moved by `share` towards g^2. */
+/* squares[0]: the sum of u^2, u = g / sqrt(max(V, epsilon1)) with the scaled gradient g and V = row factor *
+ * column factor / max(row mean, epsilon1); squares[1], with `relative`: the sum of the master's squares. The
+ * order of additions is sum_of_squares()'s. After a skipped update `squares` has no meaning. If
+ * numbers.variance is not NULL the part is of a vector: V is the variance, which is first moved by `share`
+ * towards g^2 + epsilon1. */
 struct zr_factor_norm {
     struct zr_adafactor how;
     struct zr_factors factors; /* ignored for a vector */
     struct zr_update numbers;  /* momentum and parameter: ignored */
     double *squares;           /* [2] */
 };
-/* master = master (1 - rate weight_decay) - step u / max(1, rms(u) / threshold), with step = min(rate,
- * step_max) max(epsilon2, rms(master)). The root mean squares are those of the whole tensor before the
- * update. */
+/* master = master (1 - rate weight_decay) - step u / max(1, rms(u) / threshold), with step = rate, or with
+ * `relative` min(rate, step_max) max(epsilon2, rms(master)). The root mean squares are those of the whole
+ * tensor before the update. With numbers.momentum the steps are averaged: momentum = momentum_factor momentum
+ * + (1 - momentum_factor) step u / .., and master = master (1 - rate weight_decay) - momentum. */
 struct zr_update_factored {
     struct zr_adafactor how;
     struct zr_factors factors; /* as factor_norm() had them */
-    struct zr_update numbers;  /* momentum: ignored; variance: NULL, or a vector's, only read */
+    struct zr_update numbers;  /* momentum: NULL, or updated; variance: NULL, or a vector's, only read */
     size_t parts, elements;    /* parts and numbers of the whole tensor */
     const double *squares;     /* [parts][2] from factor_norm(), added in order of the parts */
+    size_t stride;             /* numbers from a part's squares to the next part's; 0: 2 */
 };
 
 /* Muon (Jordan et al.: Muon: An optimizer for hidden layers in neural networks, 2024): momentum, then the
@@ -591,7 +597,7 @@ struct zr_sum {
 
 struct zr_kernel_streams;
 
-#define ZR_KERNELS_VERSION 8
+#define ZR_KERNELS_VERSION 9
 
 #define ZR_KERNEL(name) zr_result (*name)(struct zr_kernel_context *, const struct zr_##name *)
 

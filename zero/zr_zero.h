@@ -117,14 +117,17 @@ enum zr_optimizer_kind {
                           * whole on a rank: no tensor parallelism */
     ZR_OPTIMIZER_MUON,   /* momentum, made orthogonal, for matrices of groups without wide_state; AdamW for
                           * the others, with beta1, beta2 and epsilon. Whole tensors, no offload */
+    ZR_OPTIMIZER_ADAFACTOR, /* second moments by row and by column of a matrix, by element of a vector, and
+                             * updates clipped by their root mean square; see zr_update_factored. Whole
+                             * tensors; no delayed or speculative update */
 };
-#define ZR_OPTIMIZER_NAMES "adamw|sgd|adamw8|muon" /* of the kinds, in order */
+#define ZR_OPTIMIZER_NAMES "adamw|sgd|adamw8|muon|adafactor" /* of the kinds, in order */
 
 struct zr_optimizer_options {
     enum zr_optimizer_kind kind;
     float beta1, beta2;    /* AdamW: at least 0, below 1 */
     float epsilon;         /* AdamW: positive */
-    float momentum_factor; /* SGD, Muon: at least 0, below 1 */
+    float momentum_factor; /* SGD, Muon, Adafactor (0: no momentum): at least 0, below 1 */
     float weight_decay;
     float clip; /* maximum gradient norm; 0: no clipping */
     struct zr_parameter_group groups[ZR_GROUPS_MAX];

@@ -148,16 +148,14 @@ static void move_rows(const void *args, size_t from, size_t to)
 {
     const struct zr_factor_moments *a = args;
     for (size_t i = from; i < to; i++)
-        a->row_factors[i] =
-            zr_factor_moved(a->row_factors[i], a->how.share, a->row_sums + i, a->parts, a->rows, a->columns);
+        a->row_factors[i] = zr_row_moved(a, &a->how, i);
 }
 
 static void move_columns(const void *args, size_t from, size_t to)
 {
     const struct zr_factor_moments *a = args;
     for (size_t i = from; i < to; i++)
-        a->column_factors[i] = zr_factor_moved(a->column_factors[i], a->how.share, a->column_sums + i,
-                                               a->parts, a->columns, a->rows);
+        a->column_factors[i] = zr_column_moved(a, &a->how, i);
 }
 
 static void average_rows(const void *args, size_t from, size_t to)
@@ -208,7 +206,7 @@ zr_result zr_cpu_factor_norm(struct zr_kernel_context *context, const struct zr_
                                           {zr_adafactor_now(&args->how), &args->factors, u, true}};
     zr_result result =
         zr_cpu_sum_blocks(context, &(struct zr_block_sums){square_quotients, &work, u->n, &args->squares[0]});
-    return result == ZR_OK
+    return result == ZR_OK && args->how.relative
                ? zr_cpu_sum_of_squares(
                      context,
                      &(struct zr_sum_of_squares){u->n, {u->master, ZR_PRECISION_FP32}, &args->squares[1]})

@@ -955,8 +955,8 @@ static zr_result factor_norm(struct zr_kernel_context *context, const struct zr_
 {
     const struct zr_update *u = &args->numbers;
     const size_t round = (size_t)CUDA_SQUARES_BLOCK * CUDA_SQUARES_BLOCKS;
-    zr_result result = sum_of_squares(
-        context, &(struct zr_sum_of_squares){u->n, {u->master, ZR_PRECISION_FP32}, &args->squares[1]});
+    const struct zr_sum_of_squares masters = {u->n, {u->master, ZR_PRECISION_FP32}, &args->squares[1]};
+    zr_result result = args->how.relative ? sum_of_squares(context, &masters) : must_be_open(context);
     for (size_t first = 0; result == ZR_OK && (first == 0 || first < u->n); first += round) {
         struct cuda_factor_squares quotients = {*args, first, context->workspace};
         struct cuda_squares squares = {{u->n, {0}, &args->squares[0]}, first, context->workspace, first == 0};

@@ -333,11 +333,9 @@ KERNEL(factor_move, struct zr_factor_moments, CUDA_THREADS)
     {
         const size_t column = i - a.rows;
         if (i < a.rows)
-            a.row_factors[i] =
-                zr_factor_moved(a.row_factors[i], how.share, a.row_sums + i, a.parts, a.rows, a.columns);
+            a.row_factors[i] = zr_row_moved(&a, &how, i);
         else
-            a.column_factors[column] = zr_factor_moved(a.column_factors[column], how.share,
-                                                       a.column_sums + column, a.parts, a.columns, a.rows);
+            a.column_factors[column] = zr_column_moved(&a, &how, column);
     }
 }
 
@@ -402,13 +400,13 @@ KERNEL(factor_squares, struct cuda_factor_squares, CUDA_THREADS)
     for (; i < end; i += WARP) {
         float gradient = number_get(&u->gradient, i) * how.gradient_scale, variance;
         if (u->variance) {
-            variance = formula_moved(u->variance[i], gradient, how.share);
+            variance = formula_moved(u->variance[i], gradient, how.share, how.epsilon1);
             u->variance[i] = variance;
         } else {
             variance = variance_at(f, &place, how.epsilon1);
             place_advance(&place, WARP, f->columns);
         }
-        double x = (double)formula_factored(gradient, variance, how.epsilon1 * how.epsilon1);
+        double x = (double)formula_factored(gradient, variance, how.epsilon1);
         sum += x * x;
     }
     for (int half = WARP / 2; half > 0; half /= 2)
@@ -427,12 +425,14 @@ KERNEL(update_factored, struct zr_update_factored, CUDA_THREADS)
     if (threadIdx.x == 0)
         *step = zr_factored_step_of(&how, &a);
     __syncthreads();
-    const struct zr_numbers master = floats_at(u->master);
+    const struct zr_numbers master = floats_at(u->master), momentum = floats_at(u->momentum);
     const size_t width = update_width(u);
     EACH_PACK(i, count, u->n, width)
     {
-        struct four g = four_get(&u->gradient, i, count), p = four_get(&master, i, count);
+        struct four g = four_get(&u->gradient, i, count), p = four_get(&master, i, count), m = {{0}};
         struct place place = {0, 0};
+        if (u->momentum)
+            m = four_get(&momentum, i, count);
         if (!u->variance)
             place = place_of(&a.factors, i);
         EACH_OF_FOUR(j, count)
@@ -440,10 +440,15 @@ KERNEL(update_factored, struct zr_update_factored, CUDA_THREADS)
             float variance = u->variance ? u->variance[i + j] : variance_at(&a.factors, &place, how.epsilon1);
             if (!u->variance)
                 place_advance(&place, 1, a.factors.columns);
-            p.at[j] =
-                p.at[j] * step->keep - step->step * formula_factored(g.at[j] * how.gradient_scale, variance,
-                                                                     how.epsilon1 * how.epsilon1);
+            float change =
+                step->step * formula_factored(g.at[j] * how.gradient_scale, variance, how.epsilon1);
+            if (u->momentum)
+                m.at[j] = change =
+                    formula_averaged(m.at[j], change, how.momentum_factor, 1.0f - how.momentum_factor);
+            p.at[j] = p.at[j] * step->keep - change;
         }
+        if (u->momentum)
+            four_put(&momentum, i, &m, count);
         put_parameters(u, i, &p, count);
     }
 }

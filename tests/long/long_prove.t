@@ -19,7 +19,7 @@ FACTORS = dict(shape=SHAPES, arch=("gpt2", "llama"), tp=(1, 2, 3), data=(1, 2), 
                interleave=(None, None, 2), pipeline_cut=(None, "memory", "equal"), stage=(0, 1, 2, 3),
                sequence_parallel=(None, None, True), partition_activations=(None, None, True), checkpoint_offload=(None, True), offload_optimizer=(None, None, "cpu"), offload_param=(*[None] * 6, "cpu", "nvme:" + DISK), offload_ratio=(None, None, 0.5),
                recompute=("none", "selective", "full", "full:1"), no_contiguous=(None, True), no_constant_buffers=(None, True),
-               precision=("fp32", "bf16", "fp16"), accumulate=(1, 2, 6), reduce=("each", "each", "each", "once"), optimizer=("adamw", "sgd"),
+               precision=("fp32", "bf16", "fp16"), accumulate=(1, 2, 6), reduce=("each", "each", "each", "once"), optimizer=("adamw", "sgd", "adamw8", "muon", "adafactor"),
                batch=(1, 2), layers=(1, 3, 6), bucket_bytes=(4096, 1 << 20), threads=(1, 2), clip=(0, 0.5), tie_embeddings=(None, True),
                tile=(None, None, None, 2, 4), force=(None, True), zero_r=(None, None, "C1", "C2", "C5"))
 

@@ -223,7 +223,7 @@ folder = path("sgd")
 train(ranks=2, stage=2, optimizer="sgd", save=folder, save_every=2, **ODD)
 run = train(ranks=2, stage=1, optimizer="sgd", resume=os.path.join(folder, "step-00000002"), **ODD)
 same(run.losses, train(ranks=2, stage=0, optimizer="sgd", **ODD).losses[2:], "SGD: saved at stage 2, resumed at 1")
-for kind in ("adamw8", "muon"):
+for kind in ("adamw8", "muon", "adafactor"):
     train(ranks=2, stage=2, optimizer=kind, save=path(kind), save_every=2, **ODD)
     rest = train(ranks=2, stage=3, optimizer=kind, **ODD).losses[2:]
     for stage in (0, 1):

@@ -200,7 +200,7 @@ for words, folder, flags, code, needles in (
         ("missing", path("nowhere"), {}, 3, ("No such file", "create the folder")), ("a file", "/etc/passwd", {}, 3, ("not a file",)),
         ("not writable", path("closed"), {}, 3, ("permissions",)), ("memory", "/dev/shm", dict(force=None), 3, ("tmpfs", "--force")),
         ("too small", FOLDER, dict(layers=64, hidden=65536, heads=8, batch=1, threads=1), 3, (FOLDER, "52,777,", "are free", "a larger disk")),
-        ("a limit", FOLDER, dict(nvme_limit="1MiB", layers=8, hidden=256), 4, ("--nvme-limit",)), ("a proof", FOLDER, dict(prove=True), 2, ("--offload-optimizer cpu",)),
+        ("a limit", FOLDER, dict(nvme_limit="1MiB", layers=8, hidden=256), 4, ("--nvme-limit",)),
         ("none", "", {}, 2, ("a folder",)), ("parameters elsewhere", FOLDER, dict(stage=3, offload_param="nvme:" + path("nowhere")), 3, ("No such file", "nowhere")),
         ("parameters too large", FOLDER, dict(stage=3, offload_param="nvme:" + FOLDER, layers=64, hidden=65536, heads=8, batch=1, threads=1), 3, (FOLDER, "65,972,", "a larger disk")),
         ("parameters that are whole", FOLDER, dict(stage=2, offload_param="nvme:" + FOLDER), 2, ("--stage 3",))):

@@ -532,12 +532,23 @@ static zr_result read_values(struct import *import, const struct zr_layout_param
     return result;
 }
 
-/* Clears the blocks of `count` elements; does nothing if the tensor has no such slot. */
-static zr_result clear_slot(struct zr_compute compute, const struct zr_optimizer_slot *slot, void *blocks,
-                            size_t count)
+/* Clears this rank's state of a parameter, of which it updates an overlap, perhaps of no elements. */
+static zr_result clear_state(const struct zr_engine *engine, const struct zr_layout_parameter *p,
+                             const struct zr_owned *owned, struct zr_overlap overlap)
 {
-    size_t bytes = zr_slot_state_bytes(slot, count + slot->block_elements - 1);
-    return blocks ? compute.kernels->clear(compute.context, &(struct zr_clear){bytes, blocks}) : ZR_OK;
+    struct zr_compute compute = zr_engine_unit_compute(engine, p->parameter.unit);
+    const struct zr_optimizer *optimizer = engine->layout.units[p->parameter.unit].optimizer;
+    zr_result result = ZR_OK;
+    for (unsigned s = 0; s < optimizer->slots_count && !result; s++) {
+        const struct zr_optimizer_slot *slot = &optimizer->slots[s];
+        size_t count = slot->whole ? slot->whole(&p->parameter) : overlap.count;
+        void *blocks = zr_owned_slot(engine, p, owned, s, overlap.offset - owned->from);
+        if (blocks && count > 0)
+            result = compute.kernels->clear(
+                compute.context,
+                &(struct zr_clear){zr_slot_state_bytes(slot, count + slot->block_elements - 1), blocks});
+    }
+    return result;
 }
 
 /* Reads into the engine's memory with fresh optimizer state; through host memory if the host cannot read
@@ -547,22 +558,16 @@ static zr_result read_owned(struct import *import, const struct zr_layout_parame
 {
     const struct zr_engine *engine = import->model->engine;
     size_t shard = engine->layout.units[p->parameter.unit].shard_elements, from = engine->rank * shard;
-    struct zr_overlap overlap;
+    struct zr_overlap overlap = {.offset = owned->from};
     float *values;
 
-    if (!zr_layout_overlap(p, from, from + shard, &overlap))
-        return ZR_OK;
-    struct zr_compute compute = zr_engine_unit_compute(engine, p->parameter.unit);
+    bool overlaps = zr_layout_overlap(p, from, from + shard, &overlap);
+    zr_result result = clear_state(engine, p, owned, overlap);
+    if (result || !overlaps)
+        return result;
     size_t skip = overlap.offset - owned->from, bytes = overlap.count * sizeof *values;
     struct zr_numbers there = zr_numbers_at(zr_owned_values(owned), skip);
     bool copies = engine->apart || there.precision != ZR_PRECISION_FP32;
-    const struct zr_optimizer *optimizer = engine->layout.units[p->parameter.unit].optimizer;
-    zr_result result = ZR_OK;
-    for (unsigned s = 0; s < optimizer->slots_count && !result; s++)
-        result = clear_slot(compute, &optimizer->slots[s], zr_owned_slot(engine, p, owned, s, skip),
-                            overlap.count);
-    if (result)
-        return result;
     values = copies ? zr_heap_alloc(bytes) : there.at;
     result = values ? read_values(import, p, overlap, values) : ZR_ERR_HOST_MEMORY;
     if (!result && copies)

@@ -151,6 +151,12 @@ static bool is_frozen(const struct state *state, size_t index)
                         : zr_engine_is_frozen(state->engine, unit);
 }
 
+/* The optimizer's slot of a kind; NULL: the kind is the parameters. */
+static const struct zr_optimizer_slot *slot_of(const struct state *state, unsigned kind)
+{
+    return kind == 0 ? NULL : &state->engine->optimizer->slots[kind - 1];
+}
+
 /* Whether the file has a tensor of a kind for a parameter. */
 static bool has_kind(const struct state *state, size_t index, unsigned kind)
 {
@@ -158,7 +164,7 @@ static bool has_kind(const struct state *state, size_t index, unsigned kind)
     const struct zr_parameter *p = listed(state, index);
     if (kind == 0 || is_frozen(state, index))
         return kind == 0;
-    const struct zr_optimizer_slot *slot = &engine->optimizer->slots[kind - 1];
+    const struct zr_optimizer_slot *slot = slot_of(state, kind);
     return !slot->covers || slot->covers(p, &engine->options.optimizer.groups[p->group]);
 }
 
@@ -170,13 +176,15 @@ static const char *model_name(const struct state *state, const struct zr_paramet
                                               : parameter->name;
 }
 
-/* Elements of parameter `index` in the file, without padding rows. */
-static uint64_t elements_in_file(const struct state *state, size_t index)
+/* Elements of a kind of parameter `index` in the file, without padding rows. */
+static uint64_t elements_in_file(const struct state *state, size_t index, unsigned kind)
 {
     const struct zr_parameter *p = listed(state, index);
     char room[ZR_SAFETENSORS_NAME_MAX];
-    if (!model_name(state, p, room)[0])
+    if (!model_name(state, p, room)[0] || !has_kind(state, index, kind))
         return 0;
+    if (kind > 0 && slot_of(state, kind)->whole)
+        return slot_of(state, kind)->whole(p);
     uint64_t rows = state->model ? state->model->rows(p, index, state->model->whose) : p->shape[0];
     return rows * (p->shape[1] ? p->shape[1] : 1);
 }
@@ -223,7 +231,8 @@ static void say_contents(struct zr_safetensors_header *header, void *whose)
             int length =
                 kind == 0 ? 0 : snprintf(name, sizeof name, "optimizer.%s.", optimizer->slots[kind - 1].name);
             length += snprintf(name + length, sizeof name - (size_t)length, "%s", own);
-            uint64_t elements = elements_in_file(state, i), columns = p->shape[1];
+            bool is_vector = kind > 0 && slot_of(state, kind)->whole;
+            uint64_t elements = elements_in_file(state, i, kind), columns = is_vector ? 0 : p->shape[1];
             zr_assert(length >= 0 && (size_t)length < sizeof name);
             zr_safetensors_tensor(header,
                                   &(struct zr_safetensors_entry){.name = name,
@@ -257,12 +266,12 @@ static void state_start(struct state *out, zr_engine *engine, const struct zr_st
     out->rank = zr_comm_rank(out->comm);
     out->world = zr_comm_world(out->comm);
     for (size_t i = 0; i < out->count; i++)
-        out->elements += elements_in_file(out, i);
+        out->elements += elements_in_file(out, i, 0);
     out->kinds = model ? 1 : 1 + engine->optimizer->slots_count;
     for (unsigned kind = 0; kind < out->kinds; kind++) {
         out->kind_at[kind + 1] = out->kind_at[kind];
         for (size_t i = 0; i < out->count; i++)
-            out->kind_at[kind + 1] += has_kind(out, i, kind) ? elements_in_file(out, i) : 0;
+            out->kind_at[kind + 1] += elements_in_file(out, i, kind);
     }
     out->contents = (struct zr_safetensors_contents){say_contents, out};
     out->data_at_bytes = zr_safetensors_data_at(&out->contents);
@@ -385,7 +394,7 @@ struct cursor {
 static void step(const struct state *state, struct cursor *at)
 {
     for (unsigned kind = 0; kind < state->kinds; kind++)
-        at->first[kind] += has_kind(state, at->index, kind) ? elements_in_file(state, at->index) : 0;
+        at->first[kind] += elements_in_file(state, at->index, kind);
     if (++at->index == state->count)
         *at = (struct cursor){.index = 0};
 }
@@ -401,6 +410,17 @@ static zr_result find(const struct state *state, const char *name, struct cursor
     return zr_fail(ZR_ERR_INVALID, "the engine's parameter %s is not in the model's list", name);
 }
 
+/* Transfers a slot of a whole tensor: the rank with the tensor's first element saves and verifies it, and
+ * every rank loads it. */
+static zr_result transfer_whole(const struct state *state, enum transfer how,
+                                const struct zr_layout_parameter *p, const struct run *run, uint64_t *sum)
+{
+    size_t shard = state->engine->layout.units[run->unit].shard_elements;
+    bool first = p->offset / shard == state->engine->rank;
+    uint64_t others = 0;
+    return first || how == STATE_LOAD ? transfer_run(state, how, run, first ? sum : &others) : ZR_OK;
+}
+
 /* Transfers this rank's part of a parameter to or from its place in the file. */
 static zr_result transfer_parameter(const struct state *state, enum transfer how,
                                     const struct zr_layout_parameter *p, const struct cursor *at,
@@ -411,7 +431,7 @@ static zr_result transfer_parameter(const struct state *state, enum transfer how
     zr_result result = zr_engine_take_owned(state->engine, p->parameter.unit, &owned);
     const struct zr_optimizer *optimizer = engine->layout.units[p->parameter.unit].optimizer;
     size_t shard = engine->layout.units[p->parameter.unit].shard_elements, from = engine->rank * shard;
-    uint64_t there = elements_in_file(state, at->index);
+    uint64_t there = elements_in_file(state, at->index, 0);
 
     for (size_t k = 0, pieces = zr_layout_pieces(p, from, from + shard); k < pieces && result == ZR_OK; k++) {
         struct zr_tensor_piece piece = zr_layout_piece(p, from, from + shard, k);
@@ -424,7 +444,7 @@ static zr_result transfer_parameter(const struct state *state, enum transfer how
             size_t skip = piece.offset - owned.from;
             if (kind == 0) {
                 run.values = zr_numbers_at(zr_owned_values(&owned), skip);
-            } else {
+            } else if (!optimizer->slots[kind - 1].whole) {
                 const struct zr_optimizer_slot *slot = &optimizer->slots[kind - 1];
                 run.slot = zr_slot_is_plain(slot) ? NULL : slot;
                 run.values =
@@ -433,6 +453,14 @@ static zr_result transfer_parameter(const struct state *state, enum transfer how
             if (run.values.at)
                 result = transfer_run(state, how, &run, sum);
         }
+    }
+    for (unsigned s = 0; s < optimizer->slots_count && s + 1 < state->kinds && result == ZR_OK; s++) {
+        struct run run = {.unit = p->parameter.unit,
+                          .count = elements_in_file(state, at->index, s + 1),
+                          .values = {zr_owned_slot(engine, p, &owned, s, 0), ZR_PRECISION_FP32},
+                          .place = state->kind_at[s + 1] + at->first[s + 1]};
+        if (optimizer->slots[s].whole && run.values.at)
+            result = transfer_whole(state, how, p, &run, sum);
     }
     zr_result given = zr_engine_give_owned(state->engine, p->parameter.unit, how == STATE_LOAD);
     return result == ZR_OK ? given : result;

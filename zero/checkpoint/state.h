@@ -2,11 +2,11 @@
  * zr_engine_save(), checkpoints and exported models. Private to zero/.
  *
  * A file has the parameters in fp32 (the masters of two-byte parameters) under their names, then
- * "optimizer.momentum.NAME" and "optimizer.variance.NAME" of those that are not frozen, each kind in list
- * order without padding. The offset of an element therefore depends on neither stage nor number of ranks,
- * each rank writes its own part, and the bytes do not depend on the writers, engines of tensor-parallel parts
- * included. The checksum in the header is a sum of one hash per element, of its position and bits, so ranks
- * sum their parts.
+ * "optimizer.momentum.NAME" and "optimizer.variance.NAME", or other slots of the optimizer, of those that are
+ * not frozen, each kind in list order without padding. The offset of an element therefore depends on neither
+ * stage nor number of ranks, each rank writes its own part, and the bytes do not depend on the writers,
+ * engines of tensor-parallel parts included. The checksum in the header is a sum of one hash per element, of
+ * its position and bits, so ranks sum their parts.
  *
  * Rank 0 creates PATH.partial at its full size, all ranks write and sync their parts, and rank 0 writes
  * the header, syncs and renames. Memory use is constant. */

@@ -7,6 +7,16 @@
 
 /* ---- Lists --------------------------------------------------------------------------------------------- */
 
+/* Whether the update of a unit needs what `prepare` of its optimizer makes. */
+static bool needs_preparation(const struct zr_engine *engine, size_t unit)
+{
+    const struct zr_layout_unit *u = &engine->layout.units[unit];
+    bool needs = false;
+    for (size_t i = 0; i < u->parameters_count; i++)
+        needs |= engine->layout.parameters[u->first_parameter + i].needs_whole;
+    return needs;
+}
+
 /* Updates units in order; the all-gather of a unit overlaps with the next update. If parameters are copied
  * from the host, the all-gather starts one unit later, after the copy. */
 static void add_update(struct zr_engine *engine, struct zr_engine_actions *list)
@@ -19,8 +29,8 @@ static void add_update(struct zr_engine *engine, struct zr_engine_actions *list)
                 if (engine->units[sums].path->gather)
                     zr_engine_actions_add(engine, list, ZR_ENGINE_GATHER, sums);
             zr_engine_actions_add(engine, list, ZR_ENGINE_FETCH, u);
-            if (zr_engine_needs_directions(engine, u))
-                zr_engine_actions_add(engine, list, ZR_ENGINE_DIRECT, u);
+            if (needs_preparation(engine, u))
+                zr_engine_actions_add(engine, list, ZR_ENGINE_PREPARE, u);
             zr_engine_actions_add(engine, list, ZR_ENGINE_UPDATE, u);
             zr_engine_actions_add(engine, list, ZR_ENGINE_STORE, u);
         }
@@ -75,6 +85,15 @@ static void clear_all(struct zr_engine *engine)
 
 /* ---- The update of a unit ------------------------------------------------------------------------------ */
 
+static zr_result (*const prepare[])(struct zr_engine_run *run, size_t unit) = {
+    [ZR_PREPARES_DIRECTIONS] = zr_engine_direct, [ZR_PREPARES_SUMS] = zr_engine_sum_tensors};
+
+static void drop_prepared(struct zr_engine_run *run)
+{
+    zr_drop(run->prepared.arena, &run->prepared.memory);
+    run->prepared = (struct zr_prepared){0};
+}
+
 static zr_result open_pass(struct zr_engine_run *run)
 {
     run->passes = true;
@@ -91,7 +110,7 @@ static zr_result close_pass(struct zr_engine_run *run)
             zr_comm_wait(engine->options.comm, run->sums_tickets[i]);
         zr_drop(engine->options.arena, &run->sums[i]);
     }
-    zr_drop(engine->options.arena, &run->directions);
+    drop_prepared(run);
     zr_result read = zr_engine_gradients_end(engine);
     zr_result ended = zr_state_store_end(&engine->state_tier->store);
     return read != ZR_OK ? read : ended;
@@ -113,7 +132,7 @@ static zr_result store_here(struct zr_engine_run *run, size_t unit)
     if (result == ZR_OK)
         result = zr_gradient_do(engine->units[unit].place->give, engine, unit);
     zr_drop(engine->options.arena, &run->sums[unit % 2]);
-    zr_drop(engine->options.arena, &run->directions);
+    drop_prepared(run);
     return result;
 }
 
@@ -144,7 +163,7 @@ static zr_result update(struct zr_engine_run *run, size_t unit)
         if (run->way->open)
             result = run->way->open(engine, unit, &run->owned, &window);
         if (result == ZR_OK)
-            result = zr_engine_update_window(engine, unit, run->gradients, run->directions, &run->update,
+            result = zr_engine_update_window(engine, unit, run->gradients, &run->prepared, &run->update,
                                              &run->owned, &window);
         if (result == ZR_OK && run->way->close)
             result = run->way->close(engine, unit, &run->owned, &window);
@@ -217,8 +236,8 @@ static zr_result act(struct zr_engine_run *run, struct zr_engine_action action)
     case ZR_ENGINE_FETCH:
         run->changed = false;
         return run->way->fetch(run, unit);
-    case ZR_ENGINE_DIRECT:
-        return zr_engine_direct(run, unit);
+    case ZR_ENGINE_PREPARE:
+        return prepare[engine->layout.units[unit].optimizer->prepares](run, unit);
     case ZR_ENGINE_CONFIRM:
         if (zr_engine_speculation_holds(engine, unit))
             return engine->speculation.kind->publish(engine, unit);

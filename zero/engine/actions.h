@@ -16,7 +16,7 @@ enum zr_engine_action_kind {
     ZR_ENGINE_OPEN,        /* begin a pass over the units in order; files are read ahead */
     ZR_ENGINE_GATHER,      /* start to gather a unit's sums of gradients, which the update reads whole */
     ZR_ENGINE_FETCH,       /* take a unit's gradients and state */
-    ZR_ENGINE_DIRECT,      /* make the directions of a unit's matrices, which all ranks share */
+    ZR_ENGINE_PREPARE,     /* make what the update of a unit needs of all ranks */
     ZR_ENGINE_UPDATE,      /* update a unit */
     ZR_ENGINE_CONFIRM,     /* keep the speculative update of a unit; update a unit that has none */
     ZR_ENGINE_STORE,       /* give a unit's gradients and state back */
@@ -60,7 +60,7 @@ struct zr_engine_run {
     struct zr_engine_update update;
     struct zr_numbers gradients; /* of the fetched unit, from the first element that the rank updates */
     struct zr_owned owned;       /* likewise */
-    float *directions;           /* of the fetched unit, whole; NULL: none */
+    struct zr_prepared prepared; /* likewise */
     bool changed;                /* it was updated */
     bool passes;                 /* between OPEN and CLOSE */
     bool ended;                  /* the step is skipped */
@@ -84,9 +84,10 @@ zr_result zr_engine_delay(struct zr_engine *engine, struct zr_engine_actions *li
 /* speculate.c: lets the updates of a list confirm what was updated before the norm was known. */
 void zr_engine_anticipate(struct zr_engine *engine, struct zr_engine_actions *list);
 
-/* directions.c: whether a unit has tensors that need directions / allocates and makes them. Collective. */
-bool zr_engine_needs_directions(const struct zr_engine *engine, size_t unit);
+/* Make the results for whole tensors of the fetched unit in run->prepared, from what all ranks have:
+ * directions.c, tensor_sums.c. Collective. */
 zr_result zr_engine_direct(struct zr_engine_run *run, size_t unit);
+zr_result zr_engine_sum_tensors(struct zr_engine_run *run, size_t unit);
 
 /* norm.c: computes the norm, and sets the report and the scale of the update. */
 zr_result zr_engine_norm(struct zr_engine *engine, struct zr_step_report *report, float *scale);

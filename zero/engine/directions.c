@@ -2,15 +2,6 @@
  * ranks gather them, and each makes the whole matrices orthogonal, so that all have the same bits. */
 #include "zero/engine/actions.h"
 
-bool zr_engine_needs_directions(const struct zr_engine *engine, size_t unit)
-{
-    const struct zr_layout_unit *u = &engine->layout.units[unit];
-    bool needs = false;
-    for (size_t i = 0; i < u->parameters_count; i++)
-        needs |= engine->layout.parameters[u->first_parameter + i].needs_direction;
-    return needs;
-}
-
 /* The directions of the elements that this rank updates; zeros elsewhere. */
 static zr_result make_own(struct zr_engine_run *run, struct zr_compute compute, size_t unit)
 {
@@ -18,11 +9,11 @@ static zr_result make_own(struct zr_engine_run *run, struct zr_compute compute, 
     const struct zr_layout_unit *u = &engine->layout.units[unit];
     const struct zr_owned *owned = &run->owned;
     zr_result result = compute.kernels->clear(
-        compute.context, &(struct zr_clear){u->padded_elements * sizeof(float), run->directions});
+        compute.context, &(struct zr_clear){u->padded_elements * sizeof(float), run->prepared.directions});
     for (size_t i = 0; i < u->parameters_count && result == ZR_OK; i++) {
         const struct zr_layout_parameter *p = &engine->layout.parameters[u->first_parameter + i];
         struct zr_overlap overlap;
-        if (!p->needs_direction || !zr_layout_overlap(p, owned->from, owned->to, &overlap))
+        if (!p->needs_whole || !zr_layout_overlap(p, owned->from, owned->to, &overlap))
             continue;
         size_t skip = overlap.offset - owned->from;
         result = compute.kernels->muon_direction(
@@ -33,7 +24,7 @@ static zr_result make_own(struct zr_engine_run *run, struct zr_compute compute, 
                                         .momentum_factor = engine->options.optimizer.momentum_factor,
                                         .weight = run->update.weight,
                                         .momentum = zr_owned_slot(engine, p, owned, 0, skip),
-                                        .direction = run->directions + overlap.offset});
+                                        .direction = run->prepared.directions + overlap.offset});
     }
     return result;
 }
@@ -45,8 +36,8 @@ static zr_result gather(struct zr_engine_run *run, size_t unit)
     zr_ticket ticket;
     zr_result result =
         zr_comm_all_gather(engine->options.comm,
-                           &(struct zr_all_gather){.source = run->directions + engine->rank * shard,
-                                                   .destination = run->directions,
+                           &(struct zr_all_gather){.source = run->prepared.directions + engine->rank * shard,
+                                                   .destination = run->prepared.directions,
                                                    .shard_bytes = shard * sizeof(float),
                                                    .label = zr_engine_label(unit, ZR_LABEL_GRADIENTS)},
                            &ticket);
@@ -71,16 +62,19 @@ zr_result zr_engine_direct(struct zr_engine_run *run, size_t unit)
     struct zr_engine *engine = run->engine;
     const struct zr_layout_unit *u = &engine->layout.units[unit];
     struct zr_compute compute = zr_engine_updater(engine, unit, &run->update);
-    zr_result result = zr_take(engine->options.arena, ZR_TAG_WORKSPACE, u->padded_elements, sizeof(float),
-                               (void **)&run->directions);
+    struct zr_prepared *prepared = &run->prepared;
+    prepared->arena = engine->options.arena;
+    zr_result result =
+        zr_take(prepared->arena, ZR_TAG_WORKSPACE, u->padded_elements, sizeof(float), &prepared->memory);
+    prepared->directions = prepared->memory;
     if (result == ZR_OK)
         result = make_own(run, compute, unit);
     if (result == ZR_OK && run->owned.to - run->owned.from < u->padded_elements)
         result = gather(run, unit);
     for (size_t i = 0; i < u->parameters_count && result == ZR_OK; i++) {
         const struct zr_layout_parameter *p = &engine->layout.parameters[u->first_parameter + i];
-        if (p->needs_direction)
-            result = orthogonalize(engine, compute, p, run->directions + p->offset);
+        if (p->needs_whole)
+            result = orthogonalize(engine, compute, p, run->prepared.directions + p->offset);
     }
     return result;
 }

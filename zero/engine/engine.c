@@ -291,7 +291,7 @@ static zr_result keep_options(struct zr_engine *engine, const struct zr_engine_o
 {
     struct zr_optimizer_options *optimizer = &engine->options.optimizer;
     engine->options = *options;
-    engine->optimizer = zr_optimizer_of(options->optimizer.kind);
+    engine->optimizer = zr_optimizer_with(&options->optimizer);
     engine->simulated = !options->kernels->executes;
     engine->apart = !options->kernels->host_visible;
     open_tiers(engine);

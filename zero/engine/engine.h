@@ -423,8 +423,8 @@ struct zr_owned {
     float *master;             /* in fp32 the parameters; NULL: two-byte parameters of a frozen unit */
     void *slots[ZR_SLOTS_MAX]; /* of the optimizer; NULL: a frozen unit */
 };
-/* Element `skip` of the part that a rank updates, a tensor's, in a slot; NULL: the tensor has no such slot.
- */
+/* Element `skip` of the part that a rank updates, a tensor's, in a slot; of a slot of whole tensors, the
+ * tensor's first number. NULL: the tensor has no such slot. */
 static inline void *zr_owned_slot(const struct zr_engine *engine, const struct zr_layout_parameter *tensor,
                                   const struct zr_owned *owned, unsigned slot, size_t skip)
 {
@@ -432,10 +432,12 @@ static inline void *zr_owned_slot(const struct zr_engine *engine, const struct z
     const struct zr_optimizer *optimizer = engine->layout.units[unit].optimizer;
     if (slot >= optimizer->slots_count || !owned->slots[slot] || !tensor->has_slot[slot])
         return NULL;
-    size_t covered = zr_layout_covered(&engine->layout, unit, slot, owned->from, owned->from + skip);
+    bool whole = optimizer->slots[slot].whole;
+    size_t covered = whole ? zr_layout_covered(&engine->layout, unit, slot, 0, tensor->offset)
+                           : zr_layout_covered(&engine->layout, unit, slot, owned->from, owned->from + skip);
     return (char *)owned->slots[slot] + zr_slot_state_bytes(&optimizer->slots[slot], covered);
 }
-/* The same; NULL also for a slot in blocks. */
+/* The same; NULL also for a slot in blocks or of whole tensors. */
 static inline float *zr_owned_floats(const struct zr_engine *engine, const struct zr_layout_parameter *tensor,
                                      const struct zr_owned *owned, unsigned slot, size_t skip)
 {

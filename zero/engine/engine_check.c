@@ -98,9 +98,10 @@ static zr_result check_optimizer(const struct zr_engine_options *engine_options)
     }
     if (result != ZR_OK)
         return result;
-    if (options->kind == ZR_OPTIMIZER_SGD || options->kind == ZR_OPTIMIZER_MUON)
+    if (options->kind == ZR_OPTIMIZER_SGD || options->kind == ZR_OPTIMIZER_MUON ||
+        options->kind == ZR_OPTIMIZER_ADAFACTOR)
         result = check_numbers(sgd, sizeof sgd / sizeof *sgd);
-    return result == ZR_OK && options->kind != ZR_OPTIMIZER_SGD
+    return result == ZR_OK && options->kind != ZR_OPTIMIZER_SGD && options->kind != ZR_OPTIMIZER_ADAFACTOR
                ? check_numbers(adamw, sizeof adamw / sizeof *adamw)
                : result;
 }
@@ -188,11 +189,17 @@ static zr_result check_offload(const struct zr_engine_options *options)
 {
     const struct zr_offload *offload = &options->offload;
     bool several = zr_comm_world(options->comm) > 1;
-    if (offload->optimizer && zr_optimizer_of(options->optimizer.kind)->needs_direction)
-        return zr_fail(
-            ZR_ERR_INVALID,
-            "offload.optimizer excludes the optimizer %s, which gathers matrices where they are updated",
-            zr_optimizer_of(options->optimizer.kind)->name);
+    const struct zr_optimizer *optimizer = zr_optimizer_of(options->optimizer.kind);
+    const struct {
+        bool on;
+        const char *option, *reason;
+    } excluded[] = {{offload->optimizer, "optimizer", optimizer->not_on_host},
+                    {offload->delayed, "delayed", optimizer->not_beside},
+                    {offload->speculative_bytes > 0, "speculative_bytes", optimizer->not_beside}};
+    for (size_t i = 0; i < sizeof excluded / sizeof *excluded; i++)
+        if (excluded[i].on && excluded[i].reason)
+            return zr_fail(ZR_ERR_INVALID, "offload.%s excludes the optimizer %s, which %s; use AdamW",
+                           excluded[i].option, optimizer->name, excluded[i].reason);
     if (offload->delayed && !offload->optimizer)
         return zr_fail(ZR_ERR_INVALID, "offload.delayed requires offload.optimizer");
     if (offload->speculative_bytes > 0 && !offload->optimizer)

@@ -15,13 +15,16 @@ static bool round_up(size_t value, size_t multiple, size_t *out)
 size_t zr_layout_covered(const struct zr_layout *layout, size_t unit, unsigned slot, size_t from, size_t to)
 {
     const struct zr_layout_unit *u = &layout->units[unit];
+    size_t (*whole)(const struct zr_parameter *) = u->optimizer->slots[slot].whole;
     size_t sum = 0;
-    if (!u->optimizer->slots[slot].covers)
+    if (!u->optimizer->slots[slot].covers && !whole)
         return to - from;
     for (size_t i = 0; i < u->parameters_count; i++) {
         const struct zr_layout_parameter *p = &layout->parameters[u->first_parameter + i];
         struct zr_overlap overlap;
-        if (p->has_slot[slot] && zr_layout_overlap(p, from, to, &overlap))
+        if (whole && p->has_slot[slot])
+            sum += p->offset >= from && p->offset < to ? whole(&p->parameter) : 0;
+        else if (p->has_slot[slot] && zr_layout_overlap(p, from, to, &overlap))
             sum += overlap.count;
     }
     return sum;
@@ -30,7 +33,8 @@ size_t zr_layout_covered(const struct zr_layout *layout, size_t unit, unsigned s
 size_t zr_layout_slot_bytes(const struct zr_layout *layout, size_t unit, unsigned slot, bool whole)
 {
     const struct zr_layout_unit *u = &layout->units[unit];
-    size_t part = whole ? u->padded_elements : u->shard_elements, most = 0;
+    bool all = whole || u->optimizer->slots[slot].whole;
+    size_t part = all ? u->padded_elements : u->shard_elements, most = 0;
     for (size_t from = 0; from < u->padded_elements; from += part) {
         size_t covered = zr_layout_covered(layout, unit, slot, from, from + part);
         most = covered > most ? covered : most;
@@ -277,7 +281,7 @@ static bool before(const void *a, const void *b)
 /* The name must be a valid key of a file of zr_engine_save(), and not one of the file's own keys. */
 static zr_result check_name(const struct zr_parameter *parameter)
 {
-    static const char *const taken[] = {ZR_STATE_MOMENTUM, ZR_STATE_VARIANCE};
+    static const char *const taken[] = {ZR_STATE_MOMENTUM, ZR_STATE_VARIANCE, ZR_STATE_FACTORS};
     const char *name = parameter->name;
     if (!memchr(name, '\0', sizeof parameter->name))
         return zr_fail(ZR_ERR_INVALID, "the parameter name '%.*s' is longer than %zu characters",
@@ -326,7 +330,7 @@ static void find_slots(struct zr_layout *layout, const struct zr_layout_request 
             request->groups ? &request->groups[p->parameter.group] : &narrow;
         for (unsigned s = 0; s < optimizer->slots_count; s++)
             p->has_slot[s] = !optimizer->slots[s].covers || optimizer->slots[s].covers(&p->parameter, group);
-        p->needs_direction = optimizer->needs_direction && optimizer->needs_direction(&p->parameter, group);
+        p->needs_whole = optimizer->needs_whole && optimizer->needs_whole(&p->parameter, group);
     }
 }
 

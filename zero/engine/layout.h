@@ -13,6 +13,7 @@ enum {
 /* Prefixes of momentum and variance in a saved state; the parameter's name follows (state.c). */
 #define ZR_STATE_MOMENTUM "optimizer.momentum."
 #define ZR_STATE_VARIANCE "optimizer.variance."
+#define ZR_STATE_FACTORS  "optimizer.factors."
 
 struct zr_layout_parameter {
     struct zr_parameter parameter;
@@ -20,7 +21,7 @@ struct zr_layout_parameter {
     size_t offset;         /* elements from the start of the unit */
     size_t elements;
     bool has_slot[ZR_SLOTS_MAX]; /* of its unit's optimizer */
-    bool needs_direction;        /* likewise */
+    bool needs_whole;            /* likewise */
 };
 
 struct zr_layout_unit {
@@ -72,7 +73,8 @@ void zr_layout_end(struct zr_layout *layout);
  */
 size_t zr_layout_align(const struct zr_layout *layout, size_t unit);
 
-/* Elements of [from, to) of a unit that have a slot. */
+/* Elements of [from, to) of a unit that have a slot; of a slot of whole tensors, the numbers of the tensors
+ * that begin there. */
 size_t zr_layout_covered(const struct zr_layout *layout, size_t unit, unsigned slot, size_t from, size_t to);
 /* Bytes of a unit's slot, or of all slots, on a rank that updates the whole unit or its shard: the most of
  * all ranks, so that every rank has as many. */

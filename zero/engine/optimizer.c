@@ -3,6 +3,12 @@
 
 #include <math.h>
 
+static void betas(const struct zr_optimizer_options *options, double step, float out[2])
+{
+    out[0] = (float)(1 - pow(options->beta1, step));
+    out[1] = (float)(1 - pow(options->beta2, step));
+}
+
 /* AdamW: Loshchilov and Hutter 2019. */
 static struct zr_adamw adamw_of(const struct zr_optimizer_call *call)
 {
@@ -93,34 +99,71 @@ static zr_result update_muon(const struct zr_optimizer_call *call)
                            .numbers = {.n = call->n, .master = call->master, .parameter = call->parameter}});
 }
 
-static const struct zr_optimizer optimizers[4] = {
+/* ---- Adafactor: Shazeer and Stern 2018; adafactor.c ---------------------------------------------------- */
+
+static bool is_any(const struct zr_parameter *tensor, const struct zr_parameter_group *group)
+{
+    (void)tensor, (void)group;
+    return true; /* updates of vectors are clipped too */
+}
+
+static bool is_not_factored(const struct zr_parameter *tensor, const struct zr_parameter_group *group)
+{
+    return !zr_adafactor_is_factored(tensor, group);
+}
+
+#define ADAFACTOR                                                                                            \
+    .name = "adafactor",                                                                                     \
+    .slots = {{"factors", 1, sizeof(float), false, zr_adafactor_is_factored, zr_adafactor_factors},          \
+              {"variance", 1, sizeof(float), false, is_not_factored, NULL},                                  \
+              {"momentum", 1, sizeof(float), true, NULL, NULL}},                                             \
+    .whole_tensors = true, .not_beside = "adds the sums of all ranks within an update",                      \
+    .corrections = zr_adafactor_corrections, .needs_whole = is_any, .prepares = ZR_PREPARES_SUMS,            \
+    .update = zr_adafactor_update
+static const struct zr_optimizer averaged_adafactor = {ADAFACTOR, .slots_count = 3};
+
+static const struct zr_optimizer optimizers[5] = {
     [ZR_OPTIMIZER_ADAMW] = {.name = "adamw",
                             .slots_count = 2,
-                            .slots = {{"momentum", 1, sizeof(float), true, NULL},
-                                      {"variance", 1, sizeof(float), false, NULL}},
+                            .slots = {{"momentum", 1, sizeof(float), true, NULL, NULL},
+                                      {"variance", 1, sizeof(float), false, NULL, NULL}},
+                            .corrections = betas,
                             .update = update_adamw},
     [ZR_OPTIMIZER_SGD] = {.name = "sgd",
                           .slots_count = 1,
-                          .slots = {{"momentum", 1, sizeof(float), true, NULL}},
+                          .slots = {{"momentum", 1, sizeof(float), true, NULL, NULL}},
+                          .corrections = betas,
                           .update = update_sgd},
-    [ZR_OPTIMIZER_ADAMW8] = {.name = "adamw8",
-                             .slots_count = 2,
-                             .slots = {{"momentum", ZR_BLOCK8_NUMBERS, sizeof(struct zr_block8), true, NULL},
-                                       {"variance", ZR_BLOCK8_NUMBERS, sizeof(struct zr_block8), false,
-                                        NULL}},
-                             .wide = &optimizers[ZR_OPTIMIZER_ADAMW],
-                             .whole_tensors = true,
-                             .update = update_adamw8},
+    [ZR_OPTIMIZER_ADAMW8] =
+        {.name = "adamw8",
+         .slots_count = 2,
+         .slots = {{"momentum", ZR_BLOCK8_NUMBERS, sizeof(struct zr_block8), true, NULL, NULL},
+                   {"variance", ZR_BLOCK8_NUMBERS, sizeof(struct zr_block8), false, NULL, NULL}},
+         .wide = &optimizers[ZR_OPTIMIZER_ADAMW],
+         .whole_tensors = true,
+         .corrections = betas,
+         .update = update_adamw8},
     [ZR_OPTIMIZER_MUON] = {.name = "muon",
                            .slots_count = 2,
-                           .slots = {{"momentum", 1, sizeof(float), true, NULL},
-                                     {"variance", 1, sizeof(float), false, is_other}},
+                           .slots = {{"momentum", 1, sizeof(float), true, NULL, NULL},
+                                     {"variance", 1, sizeof(float), false, is_other, NULL}},
                            .whole_tensors = true,
-                           .needs_direction = is_hidden_matrix,
+                           .not_on_host = "gathers matrices where they are updated",
+                           .not_beside = "gathers matrices where they are updated",
+                           .corrections = betas,
+                           .needs_whole = is_hidden_matrix,
+                           .prepares = ZR_PREPARES_DIRECTIONS,
                            .update = update_muon},
+    [ZR_OPTIMIZER_ADAFACTOR] = {ADAFACTOR, .slots_count = 2, .averaged = &averaged_adafactor},
 };
 
 const struct zr_optimizer *zr_optimizer_of(enum zr_optimizer_kind kind)
 {
     return (size_t)kind < sizeof optimizers / sizeof *optimizers ? &optimizers[kind] : NULL;
+}
+
+const struct zr_optimizer *zr_optimizer_with(const struct zr_optimizer_options *options)
+{
+    const struct zr_optimizer *optimizer = zr_optimizer_of(options->kind);
+    return optimizer->averaged && options->momentum_factor > 0 ? optimizer->averaged : optimizer;
 }

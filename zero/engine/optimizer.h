@@ -6,7 +6,7 @@
 
 #include "zero/zr_zero.h"
 
-enum { ZR_SLOTS_MAX = 2 };
+enum { ZR_SLOTS_MAX = 3 };
 
 /* State of the elements that the rank updates, in blocks of consecutive elements. */
 struct zr_optimizer_slot {
@@ -16,6 +16,15 @@ struct zr_optimizer_slot {
     /* Whether a tensor has the slot; NULL: every tensor. Without it, a slot of a unit has the elements of its
      * tensors that have the slot, one after the other. */
     bool (*covers)(const struct zr_parameter *tensor, const struct zr_parameter_group *group);
+    /* Numbers that every rank has for the whole tensor, the same on each; NULL: the slot is by element. */
+    size_t (*whole)(const struct zr_parameter *tensor);
+};
+
+/* Sums over a whole tensor, in the kernels' memory: see zr_update_factored. */
+struct zr_tensor_sums {
+    const float *row_mean; /* of a matrix's factors */
+    const double *squares;
+    size_t parts, stride;
 };
 
 /* The update of consecutive elements of one tensor, from the beginning of a block on. */
@@ -25,7 +34,7 @@ struct zr_optimizer_call {
     struct zr_kernel_context *context;
     float rate, weight_decay,
         gradient_scale;             /* rate and weight_decay with the factors of the tensor's group */
-    float correction1, correction2; /* 1 - beta^step */
+    float correction1, correction2; /* of the step: see struct zr_optimizer */
     const struct zr_gradient_weight *weight; /* replaces gradient_scale, see zr_adamw; NULL: it does not */
     const struct zr_step_rates *rates;       /* replaces rate and corrections, likewise */
     size_t n;
@@ -33,30 +42,64 @@ struct zr_optimizer_call {
     float *master;
     void *slots[ZR_SLOTS_MAX]; /* NULL: the tensor has no such slot */
     const struct zr_parameter *tensor;
-    const float *direction; /* of the elements, if the optimizer makes directions for the tensor; else NULL */
+    size_t first;                /* index in the tensor of the first element */
+    const float *direction;      /* of the elements, if the optimizer prepares directions; else NULL */
+    struct zr_tensor_sums sums;  /* of the tensor, if the optimizer prepares sums; else zeros */
     struct zr_numbers parameter; /* new parameters; `at` NULL: not written */
 };
+
+enum zr_preparation { ZR_PREPARES_NOTHING = 0, ZR_PREPARES_DIRECTIONS, ZR_PREPARES_SUMS };
 
 struct zr_optimizer {
     const char *name; /* --optimizer, and in saved files */
     unsigned slots_count;
     struct zr_optimizer_slot slots[ZR_SLOTS_MAX];
-    const struct zr_optimizer *wide; /* of units with a tensor whose group has wide_state; NULL: itself */
-    bool whole_tensors;              /* tensors must be whole on a rank */
-    /* Whether the update of a tensor needs a direction made of the whole matrix (directions.c); NULL: none.
-     */
-    bool (*needs_direction)(const struct zr_parameter *tensor, const struct zr_parameter_group *group);
+    const struct zr_optimizer *wide;     /* of units with a tensor whose group has wide_state; NULL: itself */
+    const struct zr_optimizer *averaged; /* with a momentum_factor above 0; NULL: itself */
+    bool whole_tensors;                  /* tensors must be whole on a rank */
+    /* Why an update cannot be on the host / cannot run in a thread beside a step; NULL: it can. */
+    const char *not_on_host, *not_beside;
+    /* Two numbers that change from step to step, for the updates of step 1, 2 .. */
+    void (*corrections)(const struct zr_optimizer_options *options, double step, float out[2]);
+    /* Whether the update of a tensor needs results for the whole tensor, which all ranks prepare together;
+     * NULL: none does. */
+    enum zr_preparation prepares;
+    bool (*needs_whole)(const struct zr_parameter *tensor, const struct zr_parameter_group *group);
     zr_result (*update)(const struct zr_optimizer_call *call);
 };
 
-/* Whether a slot is floats by element; otherwise only kernels read its blocks. */
+/* ---- adafactor.c: a second moment by row and by column of a matrix, which every rank keeps whole, and by
+ * element of a vector; tensor_sums.c makes the sums of an update. */
+
+/* Slots; the last one with a momentum_factor only. */
+enum { ZR_ADAFACTOR_FACTORS, ZR_ADAFACTOR_VARIANCE, ZR_ADAFACTOR_MOMENTUM };
+
+/* The constants of the paper. The caller sets what an operation needs more. */
+extern const struct zr_adafactor zr_adafactor_paper;
+
+/* Whether a tensor has factors / their number: those of the rows, then those of the columns. */
+bool zr_adafactor_is_factored(const struct zr_parameter *tensor, const struct zr_parameter_group *group);
+size_t zr_adafactor_factors(const struct zr_parameter *tensor);
+/* Factors of a tensor from element `first` on; `factors` NULL: a vector. */
+struct zr_factors zr_adafactor_factors_at(const struct zr_parameter *tensor, size_t first,
+                                          const float *factors, const float *row_mean);
+
+/* Functions of struct zr_optimizer. The first correction is the share of new squares in the second moments.
+ */
+void zr_adafactor_corrections(const struct zr_optimizer_options *options, double step, float out[2]);
+zr_result zr_adafactor_update(const struct zr_optimizer_call *call);
+
+/* ---- The table ----------------------------------------------------------------------------------------- */
+
+/* Whether a slot is floats by element. */
 static inline bool zr_slot_is_plain(const struct zr_optimizer_slot *slot)
 {
-    return slot->block_elements == 1;
+    return slot->block_elements == 1 && !slot->whole;
 }
 
-/* The row of a kind; NULL: there is none. */
+/* The row of a kind; NULL: there is none / of valid options. */
 const struct zr_optimizer *zr_optimizer_of(enum zr_optimizer_kind kind);
+const struct zr_optimizer *zr_optimizer_with(const struct zr_optimizer_options *options);
 
 /* Bytes of a slot for a number of elements, whole blocks. */
 static inline size_t zr_slot_state_bytes(const struct zr_optimizer_slot *slot, size_t elements)

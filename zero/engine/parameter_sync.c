@@ -128,7 +128,8 @@ static zr_result all_gather_states(struct zr_engine *engine, size_t unit)
     const struct zr_optimizer *optimizer = engine->layout.units[unit].optimizer;
 
     for (unsigned s = 0; s < optimizer->slots_count && result == ZR_OK; s++)
-        result = optimizer->slots[s].covers
+        result = optimizer->slots[s].whole ? ZR_OK /* every rank has loaded all of it */
+                 : optimizer->slots[s].covers
                      ? broadcast_shares(engine, unit, s, owned.slots[s])
                      : all_gather_state(engine, unit, owned.slots[s],
                                         zr_slot_state_bytes(&optimizer->slots[s], shard_elements));

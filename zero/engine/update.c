@@ -1,7 +1,6 @@
 /* update.c: see update.h. */
 #include "zero/engine/update.h"
 
-#include <math.h>
 #include <string.h>
 
 #include "zero/engine/offload.h"
@@ -72,12 +71,12 @@ zr_result zr_engine_round_masters(struct zr_engine *engine, size_t unit)
 
 struct zr_engine_update zr_engine_update_of(const struct zr_engine *engine, float rate, float gradient_scale)
 {
-    const struct zr_optimizer_options *options = &engine->options.optimizer;
-    double step = (double)(engine->steps_done + 1);
+    float corrections[2];
+    engine->optimizer->corrections(&engine->options.optimizer, (double)(engine->steps_done + 1), corrections);
     return (struct zr_engine_update){.rate = rate,
                                      .gradient_scale = gradient_scale,
-                                     .correction1 = (float)(1 - pow(options->beta1, step)),
-                                     .correction2 = (float)(1 - pow(options->beta2, step))};
+                                     .correction1 = corrections[0],
+                                     .correction2 = corrections[1]};
 }
 
 struct zr_compute zr_engine_updater(const struct zr_engine *engine, size_t unit,
@@ -101,7 +100,7 @@ static zr_result clear_between(struct zr_engine *engine, struct zr_compute compu
 }
 
 zr_result zr_engine_update_window(struct zr_engine *engine, size_t unit, struct zr_numbers gradients,
-                                  const float *directions, const struct zr_engine_update *update,
+                                  const struct zr_prepared *prepared, const struct zr_engine_update *update,
                                   const struct zr_owned *owned, const struct zr_window *window)
 {
     const struct zr_layout_unit *u = &engine->layout.units[unit];
@@ -131,9 +130,13 @@ zr_result zr_engine_update_window(struct zr_engine *engine, size_t unit, struct 
                                          .n = overlap.count,
                                          .gradient = zr_numbers_at(gradients, skip),
                                          .master = owned->master + skip,
-                                         .tensor = &p->parameter};
-        if (p->needs_direction)
-            call.direction = directions + overlap.offset;
+                                         .tensor = &p->parameter,
+                                         .first = overlap.offset - p->offset};
+        if (p->needs_whole && prepared->directions)
+            call.direction = prepared->directions + overlap.offset;
+        if (p->needs_whole && prepared->squares)
+            call.sums = (struct zr_tensor_sums){prepared->row_means + i, prepared->squares + 2 * i,
+                                                engine->world, 2 * u->parameters_count};
         for (unsigned s = 0; s < optimizer->slots_count; s++)
             call.slots[s] = zr_owned_slot(engine, p, owned, s, skip);
         if (window->values.at)

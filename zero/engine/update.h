@@ -14,11 +14,19 @@ zr_result zr_engine_round_masters(struct zr_engine *engine, size_t unit);
 
 /* Arguments of the next update; `gradient_scale` contains loss scale and clipping. */
 struct zr_engine_update zr_engine_update_of(const struct zr_engine *engine, float rate, float gradient_scale);
-/* Updates one window of this rank's part of a unit, whose first element `gradients` begin with. `directions`
- * are those of the whole unit; NULL: no tensor needs them. See parameter_tier.h. */
+/* Results for whole tensors of a unit, made by ZR_ENGINE_PREPARE; zeros: none. */
+struct zr_prepared {
+    zr_arena *arena; /* of `memory`, a block of tag workspace that contains all of the following */
+    void *memory;
+    float *directions;      /* of the whole unit */
+    const float *row_means; /* by tensor */
+    const double *squares;  /* [world][tensors][2] */
+};
+/* Updates one window of this rank's part of a unit, whose first element `gradients` begin with. See
+ * parameter_tier.h. */
 struct zr_window;
 zr_result zr_engine_update_window(struct zr_engine *engine, size_t unit, struct zr_numbers gradients,
-                                  const float *directions, const struct zr_engine_update *update,
+                                  const struct zr_prepared *prepared, const struct zr_engine_update *update,
                                   const struct zr_owned *owned, const struct zr_window *window);
 /* Kernels and context that update a unit. */
 struct zr_compute zr_engine_updater(const struct zr_engine *engine, size_t unit,

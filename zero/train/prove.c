@@ -5,12 +5,17 @@
  * for gradients of any size, including gradients that are only rounding errors, such as those of a bias of
  * attention's keys. Therefore a parameter counts only if its momentum is at least the mean of its tensor's
  * momentum; gradients have no such rule and may differ by ten times as much. In sequences of one token all
- * gradients of queries and keys are rounding errors, so momentum below the unit's noise is ignored. */
+ * gradients of queries and keys are rounding errors, so momentum below the unit's noise is ignored.
+ *
+ * Where an optimizer has no momentum in floats, the gradients of the dense run take its place, and parameters
+ * alone are compared. Such a vector does not count if some of its gradients are rounding errors: Adafactor
+ * clips its update by a mean that contains theirs. */
 #include "zero/train/loop.h"
 
 #include <float.h>
 #include <inttypes.h>
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "alloc/base/error.h"
@@ -46,6 +51,7 @@ struct zr_prove {
     size_t largest;              /* elements of the largest tensor */
     float *values[KINDS];        /* [largest]: the dense run's values of one tensor */
     float *own;                  /* [largest]: this rank's part of it, or zero */
+    bool has_momentum;           /* of some tensor, in floats */
     float *chunks;               /* [world][CHUNK_FLOATS] */
     float *noise; /* [units]: maximum root mean square of the momentum that rounding may cause */
     double *far;  /* [world + 1][parameters][KINDS]: relative differences; this rank's first */
@@ -57,9 +63,28 @@ struct zr_prove {
     zr_comm *comm;
     struct zr_mesh mesh;
     struct zr_trainer_state dense;
+    float *gradients; /* [layout.pool_elements] of `dense`, without the loss scale; NULL: not needed */
     uint64_t step;
     double loss;
 };
+
+enum { STATES = 1 + ZR_SLOTS_MAX }; /* parameters and the optimizer's slots */
+
+/* The optimizer's slot of a state; NULL: the state is the parameters. */
+static const struct zr_optimizer_slot *slot_of(const zr_engine *engine, const struct zr_layout_parameter *p,
+                                               unsigned state)
+{
+    return state == 0 ? NULL : &engine->layout.units[p->parameter.unit].optimizer->slots[state - 1];
+}
+
+/* Numbers of a state of the whole model's tensor `index`, if the tensor has the state. */
+static size_t count_of(const struct zr_prove *prove, size_t index, unsigned state)
+{
+    const struct zr_parameter *p = &prove->whole.model.list.parameters[index];
+    const struct zr_optimizer *optimizer = prove->rank->state.engine->optimizer;
+    return state > 0 && optimizer->slots[state - 1].whole ? optimizer->slots[state - 1].whole(p)
+                                                          : zr_parameter_elements(p);
+}
 
 /* ---- The dense run ------------------------------------------------------------------------------------- */
 
@@ -74,12 +99,35 @@ static zr_result load(void *state, unsigned micro_batch)
                          zr_trainer_input(prove->dense.trainer, ZR_INPUT_TARGETS));
 }
 
+/* Keeps the gradients of the dense step. */
+static zr_result keep_gradients(struct zr_prove *prove)
+{
+    zr_engine *engine = prove->dense.engine;
+    float loss_scale = zr_engine_loss_scale(engine);
+    zr_result result = prove->gradients ? zr_engine_bring_gradients(engine) : ZR_OK;
+    for (size_t u = 0; prove->gradients && u < engine->layout.units_count && result == ZR_OK; u++) {
+        const struct zr_layout_unit *unit = &engine->layout.units[u];
+        const struct zr_unit_state *state = &engine->units[u];
+        struct zr_numbers kept = {state->kept, engine->options.precision};
+        float *to = prove->gradients + unit->pool_offset;
+        if (state->steps == 0)
+            continue;
+        result = engine->options.kernels->convert(
+            engine->options.context, &(struct zr_convert){.n = unit->padded_elements,
+                                                          .from = state->updates_kept ? kept : state->reduced,
+                                                          .to = {to, ZR_PRECISION_FP32}});
+        for (size_t i = 0; i < unit->padded_elements; i++)
+            to[i] /= loss_scale;
+    }
+    return result;
+}
+
 static zr_result update(void *state, double loss, float *rate)
 {
     struct zr_prove *prove = state;
     prove->loss = loss;
     *rate = zr_schedule_rate(prove->rank->config, prove->step);
-    return ZR_OK;
+    return keep_gradients(prove);
 }
 
 static zr_result open_dense(struct zr_prove *prove)
@@ -119,19 +167,23 @@ static zr_result open_dense(struct zr_prove *prove)
     prove->mesh = (struct zr_mesh){.world = prove->comm, .data = prove->comm};
     if (result != ZR_OK)
         return result;
-    return zr_trainer_state_open(&prove->dense,
-                                 &(struct zr_trainer_state_options){.arena = prove->arena,
-                                                                    .host_arena = rank->host_arena,
-                                                                    .kernels = zr_kernels_cpu(context->isa),
-                                                                    .isa = context->isa,
-                                                                    .parallel = context->parallel,
-                                                                    .mesh = &prove->mesh,
-                                                                    .shape = config->shape,
-                                                                    .micro_batches = config->micro_batches,
-                                                                    .precision = zr_train_precision(config),
-                                                                    .loss_scaling = config->loss_scaling,
-                                                                    .seed = config->seed,
-                                                                    .optimizer = config->optimizer});
+    result = zr_trainer_state_open(&prove->dense,
+                                   &(struct zr_trainer_state_options){.arena = prove->arena,
+                                                                      .host_arena = rank->host_arena,
+                                                                      .kernels = zr_kernels_cpu(context->isa),
+                                                                      .isa = context->isa,
+                                                                      .parallel = context->parallel,
+                                                                      .mesh = &prove->mesh,
+                                                                      .shape = config->shape,
+                                                                      .micro_batches = config->micro_batches,
+                                                                      .precision = zr_train_precision(config),
+                                                                      .loss_scaling = config->loss_scaling,
+                                                                      .seed = config->seed,
+                                                                      .optimizer = config->optimizer});
+    if (result != ZR_OK || zr_slot_is_plain(&prove->dense.engine->optimizer->slots[0]))
+        return result;
+    prove->gradients = zr_heap_zalloc(prove->dense.engine->layout.pool_elements, sizeof *prove->gradients);
+    return prove->gradients ? ZR_OK : ZR_ERR_HOST_MEMORY;
 }
 
 /* ---- Creation and destruction -------------------------------------------------------------------------- */
@@ -145,8 +197,9 @@ static zr_result open(struct zr_prove *prove)
     if (result != ZR_OK)
         return result;
     for (size_t i = 0; i < list->parameters_count; i++)
-        if (zr_parameter_elements(&list->parameters[i]) > prove->largest)
-            prove->largest = zr_parameter_elements(&list->parameters[i]);
+        for (unsigned state = 0; state < STATES; state++)
+            if (count_of(prove, i, state) > prove->largest)
+                prove->largest = count_of(prove, i, state);
     for (unsigned kind = 0; kind < KINDS; kind++)
         prove->values[kind] = zr_heap_zalloc(prove->largest, sizeof(float));
     prove->own = zr_heap_zalloc(prove->largest, sizeof(float));
@@ -191,6 +244,7 @@ void zr_prove_close(struct zr_prove *prove)
     zr_comm_destroy(prove->comm);
     if (prove->arena)
         zr_arena_destroy(prove->arena, NULL);
+    zr_heap_free(prove->gradients);
     zr_heap_free(prove->noise);
     zr_heap_free(prove->far);
     zr_heap_free(prove->chunks);
@@ -217,12 +271,12 @@ static zr_result broadcast(struct zr_prove *prove, const float *from, size_t cou
     return result;
 }
 
-/* Takes a unit's state. A memory store returns addresses, so the caller releases nothing. */
-static struct zr_owned owned_of(zr_engine *engine, size_t unit)
+/* Takes a unit's state in the dense run. A memory store returns addresses, so the caller releases nothing. */
+static struct zr_owned dense_owned(zr_engine *dense, size_t unit)
 {
     struct zr_owned owned;
-    zr_assert(engine->state_tier->store.table->random);
-    zr_result result = zr_engine_take_owned(engine, unit, &owned);
+    zr_assert(dense->state_tier->store.table->random);
+    zr_result result = zr_engine_take_owned(dense, unit, &owned);
     zr_assert(result == ZR_OK);
     return owned;
 }
@@ -234,6 +288,16 @@ static bool is_frozen(const struct zr_prove *prove, size_t index)
     return zr_unit_is_frozen(&list->units[list->parameters[index].unit]);
 }
 
+/* The dense run's momentum of a tensor, or its gradients. */
+static const float *momentum_of(const struct zr_prove *prove, const struct zr_layout_parameter *p)
+{
+    const zr_engine *engine = prove->dense.engine;
+    struct zr_owned owned = dense_owned(prove->dense.engine, p->parameter.unit);
+    const float *momentum = zr_owned_floats(engine, p, &owned, 0, p->offset);
+    return momentum ? momentum
+                    : prove->gradients + engine->layout.units[p->parameter.unit].pool_offset + p->offset;
+}
+
 /* Sends the dense run's tensor `index` to all ranks. */
 static zr_result broadcast_tensor(struct zr_prove *prove, size_t index)
 {
@@ -242,9 +306,9 @@ static zr_result broadcast_tensor(struct zr_prove *prove, size_t index)
     const float *from[KINDS] = {NULL, NULL};
     if (engine) {
         const struct zr_layout_parameter *p = &engine->layout.parameters[index];
-        struct zr_owned owned = owned_of(engine, p->parameter.unit);
+        struct zr_owned owned = dense_owned(engine, p->parameter.unit);
         from[PARAMETER] = owned.master + p->offset;
-        from[MOMENTUM] = (float *)owned.slots[0] + p->offset;
+        from[MOMENTUM] = momentum_of(prove, p);
     }
     zr_result result = ZR_OK;
     for (unsigned kind = 0; kind < KINDS && result == ZR_OK; kind++)
@@ -273,10 +337,8 @@ static zr_result broadcast_noise(struct zr_prove *prove, const struct zr_prove_s
         const struct zr_layout_parameter *p = &engine->layout.parameters[i];
         if (is_frozen(prove, i))
             continue;
-        struct zr_owned owned = owned_of(engine, p->parameter.unit);
         size_t count = zr_parameter_elements(&list->parameters[i]);
-        double noise =
-            NOISE * size_of((float *)owned.slots[0] + p->offset, count) / sqrt((double)count) + min_noise;
+        double noise = NOISE * size_of(momentum_of(prove, p), count) / sqrt((double)count) + min_noise;
         float *of_unit = &prove->noise[list->parameters[i].unit];
         *of_unit = (double)*of_unit < noise ? (float)noise : *of_unit;
     }
@@ -301,14 +363,16 @@ static zr_result add_squares(struct zr_prove *prove, const struct zr_layout_para
                              double sum[KINDS])
 {
     zr_engine *engine = prove->rank->state.engine;
-    struct zr_owned owned = owned_of(engine, p->parameter.unit);
-    const float *states[KINDS] = {owned.master, owned.slots[0]};
-    zr_result result = ZR_OK;
-    for (size_t k = 0, pieces = zr_layout_pieces(p, owned.from, owned.to); k < pieces; k++) {
+    struct zr_owned owned;
+    zr_result result = zr_engine_take_owned(engine, p->parameter.unit, &owned);
+    for (size_t k = 0, pieces = zr_layout_pieces(p, owned.from, owned.to); result == ZR_OK && k < pieces;
+         k++) {
         struct zr_tensor_piece piece = zr_layout_piece(p, owned.from, owned.to, k);
         size_t whole = piece.global_index - p->global_index, at = piece.offset - owned.from;
-        for (unsigned kind = 0; kind < KINDS && result == ZR_OK; kind++) {
-            result = zr_engine_copy(engine, prove->own, states[kind] + at, piece.count * sizeof *prove->own);
+        const float *states[KINDS] = {owned.master + at, zr_owned_floats(engine, p, &owned, 0, at)};
+        prove->has_momentum |= states[MOMENTUM] != NULL;
+        for (unsigned kind = 0; kind < KINDS && states[kind] && result == ZR_OK; kind++) {
+            result = zr_engine_copy(engine, prove->own, states[kind], piece.count * sizeof *prove->own);
             for (size_t i = 0; i < piece.count && result == ZR_OK; i++) {
                 double difference = (double)prove->own[i] - (double)prove->values[kind][whole + i];
                 if (kind == MOMENTUM || fabs((double)prove->values[MOMENTUM][whole + i]) >= min_momentum)
@@ -316,7 +380,18 @@ static zr_result add_squares(struct zr_prove *prove, const struct zr_layout_para
             }
         }
     }
-    return result;
+    zr_result given = zr_engine_give_owned(engine, p->parameter.unit, false);
+    return result == ZR_OK ? given : result;
+}
+
+/* Whether rounding errors decide on the size of the update of a whole vector. */
+static bool is_clipped_by_noise(const struct zr_prove *prove, size_t index, size_t count, double noise)
+{
+    const struct zr_optimizer *optimizer = prove->rank->state.engine->optimizer;
+    bool clips = optimizer->needs_whole && !zr_slot_is_plain(&optimizer->slots[0]), any = false;
+    for (size_t i = 0; i < count; i++)
+        any |= prove->values[MOMENTUM][i] != 0 && fabs((double)prove->values[MOMENTUM][i]) <= noise;
+    return clips && any && prove->whole.model.list.parameters[index].shape[1] == 0;
 }
 
 /* Difference of this rank's part of a tensor relative to the size of the whole; momentum only beyond the
@@ -330,6 +405,8 @@ static zr_result compare_tensor(struct zr_prove *prove, size_t index, size_t cou
     double noise = (double)prove->noise[prove->whole.model.list.parameters[index].unit];
     if (size[PARAMETER] < MIN_PARAMETER * root)
         size[PARAMETER] = MIN_PARAMETER * root;
+    if (is_clipped_by_noise(prove, index, count, noise))
+        return ZR_OK;
     for (const struct zr_layout_parameter *p = NULL; result == ZR_OK && (p = own_part(prove, index, p));)
         result = add_squares(prove, p, mean > noise ? mean : noise, sum);
     double beyond = sqrt(sum[MOMENTUM]) - noise * root;
@@ -360,59 +437,81 @@ static zr_result compare_tensors(struct zr_prove *prove, const struct zr_prove_s
 
 /* ---- Copying the state --------------------------------------------------------------------------------- */
 
-enum { STATES = 1 + ZR_SLOTS_MAX }; /* parameters and the optimizer's slots */
-
-static void states_of(const struct zr_owned *owned, float *out[STATES])
+/* Copies numbers of a state that this rank has to their positions in the whole tensor. */
+static zr_result lay_out_numbers(struct zr_prove *prove, const struct zr_layout_parameter *p, unsigned state,
+                                 const struct zr_owned *owned, struct zr_tensor_piece piece)
 {
-    out[0] = owned->master;
-    out[1] = owned->slots[0];
-    out[2] = owned->slots[1];
+    zr_engine *engine = prove->rank->state.engine;
+    size_t skip = piece.offset - owned->from;
+    float *to = prove->own + (piece.global_index - p->global_index);
+    const struct zr_optimizer_slot *slot = slot_of(engine, p, state);
+    void *from = state == 0 ? owned->master + skip : zr_owned_slot(engine, p, owned, state - 1, skip);
+    if (!from)
+        return ZR_OK;
+    return slot && slot->block_elements > 1
+               ? zr_engine_get_blocks(
+                     engine, &(struct zr_state_blocks){p->parameter.unit, piece.count, slot, from}, to)
+               : zr_engine_copy(engine, to, from, piece.count * sizeof *to);
 }
 
-/* Places this rank's exclusive elements of a part at their positions in the whole tensor. */
+/* The same for all numbers of a part that are this rank's: of a slot of whole tensors, if the part's first
+ * element is. */
 static zr_result lay_out(struct zr_prove *prove, const struct zr_layout_parameter *p, unsigned state)
 {
-    zr_result result = ZR_OK;
     zr_engine *engine = prove->rank->state.engine;
-    float *states[STATES];
-    struct zr_owned owned = owned_of(engine, p->parameter.unit);
+    const struct zr_optimizer_slot *slot = slot_of(engine, p, state);
     size_t shard = engine->layout.units[p->parameter.unit].shard_elements, from = engine->rank * shard;
-    states_of(&owned, states);
-    for (size_t k = 0, pieces = zr_layout_pieces(p, from, from + shard);
-         k < pieces && result == ZR_OK && !p->parameter.part.copy; k++) {
-        struct zr_tensor_piece piece = zr_layout_piece(p, from, from + shard, k);
+    bool whole = slot && slot->whole, first = p->offset / shard == engine->rank;
+    size_t pieces = whole ? first : zr_layout_pieces(p, from, from + shard);
+    struct zr_owned owned;
+    if (p->parameter.part.copy)
+        return ZR_OK;
+    zr_result result = zr_engine_take_owned(engine, p->parameter.unit, &owned);
+    for (size_t k = 0; k < pieces && result == ZR_OK; k++) {
+        struct zr_tensor_piece all = {p->offset, whole ? slot->whole(&p->parameter) : 0, p->global_index};
         result =
-            zr_engine_copy(engine, prove->own + (piece.global_index - p->global_index),
-                           states[state] + (piece.offset - owned.from), piece.count * sizeof *prove->own);
+            lay_out_numbers(prove, p, state, &owned, whole ? all : zr_layout_piece(p, from, from + shard, k));
     }
-    return result;
+    zr_result given = zr_engine_give_owned(engine, p->parameter.unit, false);
+    return result == ZR_OK ? given : result;
+}
+
+/* Puts the numbers of a whole tensor into the dense run. */
+static zr_result put(zr_engine *engine, const struct zr_layout_parameter *p, unsigned state,
+                     const float *numbers, size_t count)
+{
+    struct zr_owned owned = dense_owned(engine, p->parameter.unit);
+    const struct zr_optimizer_slot *slot = slot_of(engine, p, state);
+    void *to = state == 0 ? owned.master + p->offset : zr_owned_slot(engine, p, &owned, state - 1, p->offset);
+    if (to && slot && slot->block_elements > 1)
+        return zr_engine_put_blocks(engine, numbers,
+                                    &(struct zr_state_blocks){p->parameter.unit, count, slot, to});
+    if (to)
+        memcpy(to, numbers, count * sizeof *numbers);
+    return ZR_OK;
 }
 
 /* Copies a tensor of the run to the dense run: the ranks' parts, padded with zeros, are summed. */
 static zr_result copy_to_dense(struct zr_prove *prove, size_t index, unsigned state)
 {
-    size_t count = zr_parameter_elements(&prove->whole.model.list.parameters[index]);
-    float *to = NULL, *states[STATES];
+    size_t count = count_of(prove, index, state);
+    zr_engine *dense = prove->dense.engine;
+    float *sums = prove->values[PARAMETER];
     zr_result result = ZR_OK;
     memset(prove->own, 0, count * sizeof *prove->own);
+    memset(sums, 0, count * sizeof *sums);
     for (const struct zr_layout_parameter *p = NULL; result == ZR_OK && (p = own_part(prove, index, p));)
         result = lay_out(prove, p, state);
-    if (prove->dense.engine) {
-        const struct zr_layout_parameter *p = &prove->dense.engine->layout.parameters[index];
-        struct zr_owned owned = owned_of(prove->dense.engine, p->parameter.unit);
-        states_of(&owned, states);
-        to = states[state] + p->offset;
-        memset(to, 0, count * sizeof *to);
-    }
     for (size_t at = 0, part; at < count && result == ZR_OK; at += part) {
         part = count - at < CHUNK_FLOATS ? count - at : CHUNK_FLOATS;
         result =
-            zr_comm_host_all_gather(prove->rank->comm, prove->own + at, part * sizeof *to, prove->chunks);
-        for (unsigned r = 0; to && result == ZR_OK && r < prove->rank->config->world; r++)
+            zr_comm_host_all_gather(prove->rank->comm, prove->own + at, part * sizeof *sums, prove->chunks);
+        for (unsigned r = 0; dense && result == ZR_OK && r < prove->rank->config->world; r++)
             for (size_t i = 0; i < part; i++)
-                to[at + i] += prove->chunks[r * part + i];
+                sums[at + i] += prove->chunks[r * part + i];
     }
-    return result;
+    return result == ZR_OK && dense ? put(dense, &dense->layout.parameters[index], state, sums, count)
+                                    : result;
 }
 
 /* Starts the dense step from the run's state, so that rounding does not accumulate. */
@@ -606,12 +705,16 @@ zr_result zr_prove_step(struct zr_prove *prove, const struct zr_prove_step *step
 
 void zr_prove_print(const struct zr_prove *prove)
 {
+    char gradients[64] = " of their size";
+    if (prove->has_momentum)
+        snprintf(gradients, sizeof gradients, ", their gradients by %.1e of their size",
+                 GRADIENTS_MORE * prove->max_difference[2 + MOMENTUM]);
     if (prove->steps > prove->skipped)
         zr_say(
             "proved: beside one dense rank the loss differs by %.1e at most, the norm of the gradients by %.1e, "
-            "tensors by %.1e, their gradients by %.1e of their size",
+            "tensors by %.1e%s",
             prove->max_difference[0], prove->max_difference[1], prove->max_difference[2 + PARAMETER],
-            GRADIENTS_MORE * prove->max_difference[2 + MOMENTUM]);
+            gradients);
     else
         zr_say(
             "proved: beside one dense rank the loss differs by %.1e at most, and nothing more: every step was "

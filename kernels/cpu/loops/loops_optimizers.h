@@ -114,11 +114,11 @@ static void vector_quotients(const struct zr_quotients *q, size_t from, size_t t
 {
     const struct zr_update *u = q->numbers;
     const vf scale = vf_set(q->how.gradient_scale), share = vf_set(q->how.share),
-             least = vf_set(q->how.epsilon1 * q->how.epsilon1);
+             least = vf_set(q->how.epsilon1);
     for (size_t i = from; i < to; i += VF_LANES) {
         vf gradient = update_gradient(u, i, to - i) * scale, variance = vf_get(u->variance + i, to - i);
         if (q->moves) {
-            variance = formula_moved(variance, gradient, share);
+            variance = formula_moved(variance, gradient, share, least);
             vf_put(u->variance + i, to - i, variance);
         }
         vf_put(out + (i - from), to - i, formula_factored(gradient, variance, least));
@@ -143,7 +143,7 @@ static void factor_quotients(const struct zr_quotients *q, size_t from, size_t t
         for (; i < end; i += VF_LANES, column += VF_LANES) {
             vf gradient = update_gradient(q->numbers, i, end - i) * scale;
             vf variance = row_share * vf_get(f->column_factors + column, end - i);
-            vf_put(out + (i - from), end - i, formula_factored(gradient, variance, vf_set(least * least)));
+            vf_put(out + (i - from), end - i, formula_factored(gradient, variance, vf_set(least)));
         }
         i = end;
     }
@@ -154,15 +154,21 @@ static void update_factored(const void *args, size_t from, size_t to)
     enum { BLOCK = 1024 };
     const struct zr_factored_work *work = args;
     const struct zr_update *u = work->quotients.numbers;
+    const float factor = work->quotients.how.momentum_factor;
     const vf keep = vf_set(work->step.keep), step = vf_set(work->step.step);
     for (size_t block = from; block < to; block += BLOCK) {
         size_t end = to - block < BLOCK ? to : block + BLOCK;
         float quotients[BLOCK];
         factor_quotients(&work->quotients, block, end, quotients);
-        for (size_t i = block; i < end; i += VF_LANES)
-            update_parameter(u, i, end - i,
-                             vf_get(u->master + i, end - i) * keep -
-                                 step * vf_get(quotients + (i - block), end - i));
+        for (size_t i = block; i < end; i += VF_LANES) {
+            vf change = step * vf_get(quotients + (i - block), end - i);
+            if (u->momentum != NULL) {
+                change = formula_averaged(vf_get(u->momentum + i, end - i), change, vf_set(factor),
+                                          vf_set(1.0f - factor));
+                vf_put(u->momentum + i, end - i, change);
+            }
+            update_parameter(u, i, end - i, vf_get(u->master + i, end - i) * keep - change);
+        }
     }
 }
 

@@ -411,32 +411,39 @@ static inline void reference_factor_sums(const struct reference_part *part, cons
     }
 }
 
-/* factors += share (sums / count - factors) */
-static inline void reference_factors(size_t n, double share, const double *sums, size_t count,
-                                     double *factors)
+/* factors += share (sums / count + epsilon - factors) */
+static inline void reference_factors(size_t n, const struct zr_adafactor *how, const double *sums,
+                                     size_t count, double *factors)
 {
     for (size_t i = 0; i < n; i++)
-        factors[i] += share * (sums[i] / (double)count - factors[i]);
+        factors[i] += (double)how->share * (sums[i] / (double)count + (double)how->epsilon1 - factors[i]);
 }
 
 static inline double reference_quotient(double gradient, double variance, double epsilon)
 {
-    return gradient / fmax(sqrt(variance), epsilon);
+    return gradient / sqrt(fmax(variance, epsilon));
 }
 
-/* The update from the quotients u of a whole tensor. */
+/* The update from the quotients u of a whole tensor; momentum NULL: none. */
 static inline void reference_factored(const struct zr_adafactor *how, size_t n, const double *u,
-                                      double *master)
+                                      double *master, double *momentum)
 {
+    double factor = momentum ? (double)how->momentum_factor : 0;
     double updates = 0, masters = 0;
     for (size_t i = 0; i < n; i++) {
         updates += u[i] * u[i];
         masters += master[i] * master[i];
     }
-    double alpha = fmin(how->rate, how->step_max) * fmax(how->epsilon2, sqrt(masters / (double)n)),
+    double alpha = how->relative
+                       ? fmin(how->rate, how->step_max) * fmax(how->epsilon2, sqrt(masters / (double)n))
+                       : (double)how->rate,
            clip = fmax(1, sqrt(updates / (double)n) / how->threshold);
-    for (size_t i = 0; i < n; i++)
-        master[i] = master[i] * (1 - (double)how->rate * how->weight_decay) - alpha * u[i] / clip;
+    for (size_t i = 0; i < n; i++) {
+        double change = alpha * u[i] / clip * (1 - factor) + (momentum ? factor * momentum[i] : 0);
+        master[i] = master[i] * (1 - (double)how->rate * how->weight_decay) - change;
+        if (momentum)
+            momentum[i] = change;
+    }
 }
 
 static inline void reference_orthogonalize(size_t rows, size_t columns, double *x, double *scratch)

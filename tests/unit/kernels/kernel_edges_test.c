@@ -88,12 +88,13 @@ OPERATION(direction, kernels->apply_direction(c, &(struct zr_apply_direction){.r
 static zr_result factored(struct zr_kernel_context *c, size_t i, size_t n, bool is_vector)
 {
     static const double squares[] = {3, 2};
-    struct zr_update_factored update = {.how = {0.1f, 0.1f, 0.3f, 1, 0x1p-23f, 1e-3f, 1, 0.5f, NULL, NULL},
-                                        .factors = {i, 37, fresh[1]->at, fresh[2]->at, fresh[3]->at},
-                                        .numbers = update_of(i, n),
-                                        .parts = 1,
-                                        .elements = 1,
-                                        .squares = squares};
+    struct zr_update_factored update = {
+        .how = {0.1f, 0.1f, 0.3f, 1, 0x1p-23f, 1e-3f, 1, 0.5f, NULL, NULL, true, 0.9f},
+        .factors = {i, 37, fresh[1]->at, fresh[2]->at, fresh[3]->at},
+        .numbers = update_of(i, n),
+        .parts = 1,
+        .elements = 1,
+        .squares = squares};
     update.numbers.variance = is_vector ? update.numbers.variance : NULL;
     return kernels->update_factored(c, &update);
 }

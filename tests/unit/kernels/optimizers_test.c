@@ -252,8 +252,8 @@ static double case_adamw8(struct zr_kernel_context *c, const struct shape *s)
 
 enum { PARTS = 3 };
 
-/* Steps of Adafactor whose update is clipped, or not, whose size is the master's, or epsilon2, and whose rate
- * is less than the largest, or not. */
+/* Steps of Adafactor whose update is clipped, or not, whose size is the rate, the master's, or epsilon2, and
+ * whose rate is less than the largest, or not. */
 static struct zr_adafactor adafactor_of(int pass)
 {
     struct zr_adafactor how = {.rate = 0.01f,
@@ -263,7 +263,9 @@ static struct zr_adafactor adafactor_of(int pass)
                                .epsilon1 = 0x1p-23f,
                                .epsilon2 = 1e-3f,
                                .threshold = 1,
-                               .gradient_scale = 0.5f};
+                               .gradient_scale = 0.5f,
+                               .relative = pass > 0,
+                               .momentum_factor = 0.8f};
     if (pass == 1)
         how.threshold = 0.3f, how.rate = 1;
     if (pass == 2)
@@ -294,6 +296,7 @@ struct factored {
     struct tensor *narrow, *wide;      /* gradients */
     struct tensor *master, *parameter; /* updated part by part */
     struct tensor *variance;           /* NULL: a matrix */
+    struct tensor *momentum;           /* NULL: in the first pass */
     struct tensor *rows, *columns, *mean, *u;
     size_t n, width, cuts[PARTS + 1];
 };
@@ -324,6 +327,7 @@ static struct zr_update part_of(const struct factored *f, const struct tensor *g
     return (struct zr_update){.n = end - first,
                               .gradient = from(gradient, first),
                               .master = f->master->at + first,
+                              .momentum = f->momentum ? f->momentum->at + first : NULL,
                               .variance = f->variance ? f->variance->at + first : NULL,
                               .parameter = from(f->parameter, first)};
 }
@@ -341,8 +345,8 @@ static struct zr_factors factors_of(const struct factored *f, size_t first)
 static double move_factors(struct zr_kernel_context *c, const struct factored *f,
                            const struct zr_adafactor *how, const struct tensor *gradient)
 {
-    const size_t rows = f->rows->n, columns = f->width;
-    double *row_sums = doubles(PARTS * rows), *column_sums = doubles(PARTS * columns),
+    const size_t rows = f->rows->n, columns = f->width, stride = rows + columns;
+    double *row_sums = doubles(PARTS * stride), *column_sums = row_sums + rows,
            *real_rows = calloc(rows, sizeof *real_rows), *real_columns = calloc(columns, sizeof *real_rows),
            *of_rows = calloc(rows, sizeof *of_rows), *of_columns = calloc(columns, sizeof *of_rows), sum = 0,
            error = 0;
@@ -354,23 +358,24 @@ static double move_factors(struct zr_kernel_context *c, const struct factored *f
                                       from(gradient, first),
                                       how->gradient_scale,
                                       NULL,
-                                      row_sums + k * rows,
-                                      column_sums + k * columns};
+                                      row_sums + k * stride,
+                                      column_sums + k * stride};
         kernels->factor_sums(c, &sums);
         memset(of_rows, 0, rows * sizeof *of_rows), memset(of_columns, 0, columns * sizeof *of_columns);
         const struct reference_part part = {n, first, columns, how->gradient_scale};
         reference_factor_sums(&part, gradient->real + first, of_rows, of_columns);
-        error = worst(error, difference(rows, row_sums + k * rows, of_rows) / 1e-12);
-        error = worst(error, difference(columns, column_sums + k * columns, of_columns) / 1e-12);
+        error = worst(error, difference(rows, row_sums + k * stride, of_rows) / 1e-12);
+        error = worst(error, difference(columns, column_sums + k * stride, of_columns) / 1e-12);
         for (size_t i = 0; i < rows; i++)
             real_rows[i] += of_rows[i];
         for (size_t i = 0; i < columns; i++)
             real_columns[i] += of_columns[i];
     }
-    kernels->factor_moments(c, &(struct zr_factor_moments){*how, rows, columns, PARTS, row_sums, column_sums,
-                                                           f->rows->at, f->columns->at, f->mean->at});
-    reference_factors(rows, how->share, real_rows, columns, f->rows->real);
-    reference_factors(columns, how->share, real_columns, rows, f->columns->real);
+    kernels->factor_moments(c, &(struct zr_factor_moments){*how, rows, columns, PARTS, stride, row_sums,
+                                                           column_sums, f->rows->at, f->columns->at,
+                                                           f->mean->at});
+    reference_factors(rows, how, real_rows, columns, f->rows->real);
+    reference_factors(columns, how, real_columns, rows, f->columns->real);
     for (size_t i = 0; i < rows; i++)
         sum += f->rows->real[i];
     f->mean->real[0] = sum / (double)rows;
@@ -385,7 +390,7 @@ static void find_quotients(const struct factored *f, const struct zr_adafactor *
     for (size_t i = 0; i < f->n; i++) {
         double g = gradient->real[i] * how->gradient_scale, v;
         if (f->variance)
-            v = f->variance->real[i] += how->share * (g * g - f->variance->real[i]);
+            v = f->variance->real[i] += how->share * (g * g + how->epsilon1 - f->variance->real[i]);
         else
             v = f->rows->real[i / f->width] * f->columns->real[i % f->width] /
                 fmax(f->mean->real[0], how->epsilon1);
@@ -400,6 +405,8 @@ static double case_factored(struct zr_kernel_context *c, const struct shape *s, 
     bool good = true;
     whole.master = copy_of(f.master), whole.parameter = copy_of(f.parameter);
     for (int pass = 0; pass < 3; pass++) {
+        if (pass == 1)
+            f.momentum = in_out(f.n, 0, 0.01), whole.momentum = copy_of(f.momentum);
         const struct tensor *gradient = pass == 0 ? f.narrow : f.wide;
         const struct zr_adafactor how = adafactor_of(pass);
         double *squares = doubles(2 * PARTS), masters = 0, updates = 0, real[2] = {0};
@@ -415,7 +422,8 @@ static double case_factored(struct zr_kernel_context *c, const struct shape *s, 
         for (size_t i = 0; i < f.n; i++)
             real[0] += f.u->real[i] * f.u->real[i], real[1] += f.master->real[i] * f.master->real[i];
         error = worst(error, fabs(updates - real[0]) / real[0] / float_tolerance);
-        error = worst(error, fabs(masters - real[1]) / real[1] / float_tolerance);
+        if (how.relative)
+            error = worst(error, fabs(masters - real[1]) / real[1] / float_tolerance);
         struct zr_update_factored update = {.how = how, .parts = PARTS, .elements = f.n, .squares = squares};
         for (unsigned k = 0; k < PARTS; k++) {
             update.factors = factors_of(&f, f.cuts[k]);
@@ -424,10 +432,14 @@ static double case_factored(struct zr_kernel_context *c, const struct shape *s, 
         }
         update.factors = factors_of(&whole, 0), update.numbers = part_of(&whole, gradient, 0, f.n);
         kernels->update_factored(c, &update);
-        reference_factored(&how, f.n, f.u->real, f.master->real);
+        reference_factored(&how, f.n, f.u->real, f.master->real, f.momentum ? f.momentum->real : NULL);
         good = good && rounds(f.parameter, f.master) && same(f.master, whole.master) &&
                same(f.parameter, whole.parameter);
         error = worst(error, error_of(f.master) / float_tolerance);
+        if (f.momentum)
+            error = worst(error, same(f.momentum, whole.momentum)
+                                     ? error_beside(f.momentum, f.master) / float_tolerance
+                                     : INFINITY);
         if (is_vector)
             error = worst(error, error_of(f.variance) / float_tolerance);
     }
@@ -519,7 +531,8 @@ static void run_updates(struct zr_kernel_context *c, const struct tensor *g, str
                                .threshold = 1,
                                .gradient_scale = adamw.gradient_scale,
                                .weight = adamw.weight,
-                               .rates = adamw.rates};
+                               .rates = adamw.rates,
+                               .relative = true};
     struct zr_update numbers = {
         .n = N, .gradient = from(g, 0), .master = fresh[0]->at, .parameter = from(fresh[1], 0)};
     kernels->update_adamw8(
@@ -527,13 +540,13 @@ static void run_updates(struct zr_kernel_context *c, const struct tensor *g, str
     kernels->factor_sums(c, &(struct zr_factor_sums){N, 0, N / ROWS, from(g, 0), adamw.gradient_scale,
                                                      adamw.weight, sums, sums + ROWS});
     kernels->factor_moments(c,
-                            &(struct zr_factor_moments){how, ROWS, N / ROWS, 1, sums, sums + ROWS,
+                            &(struct zr_factor_moments){how, ROWS, N / ROWS, 1, 0, sums, sums + ROWS,
                                                         fresh[4]->at, fresh[4]->at + ROWS, fresh[4]->at + N});
     const struct zr_factors factors = {0, N / ROWS, fresh[4]->at, fresh[4]->at + ROWS, fresh[4]->at + N};
     for (int is_vector = 0; is_vector < 2; is_vector++) {
         numbers.variance = is_vector ? fresh[5]->at : NULL;
         kernels->factor_norm(c, &(struct zr_factor_norm){how, factors, numbers, squares});
-        kernels->update_factored(c, &(struct zr_update_factored){how, factors, numbers, 1, N, squares});
+        kernels->update_factored(c, &(struct zr_update_factored){how, factors, numbers, 1, N, squares, 0});
     }
     kernels->muon_direction(c, &(struct zr_muon_direction){N, from(g, 0), adamw.gradient_scale, 0.9f,
                                                            adamw.weight, fresh[6]->at, fresh[7]->at});

@@ -280,7 +280,7 @@ static void test_limits(struct rig *rig)
                    {"groups", &o.optimizer.groups_count, ZR_GROUPS_MAX, ZR_GROUPS_MAX + 1},
                    {"precision", (unsigned *)&o.precision, ZR_PRECISION_COUNT - 1, ZR_PRECISION_COUNT},
                    {"reduce", (unsigned *)&o.reduce, ZR_REDUCE_ONCE, ZR_REDUCE_ONCE + 1},
-                   {"optimizer", (unsigned *)&o.optimizer.kind, ZR_OPTIMIZER_MUON, ZR_OPTIMIZER_MUON + 1},
+                   {"optimizer", (unsigned *)&o.optimizer.kind, ZR_OPTIMIZER_ADAFACTOR, ZR_OPTIMIZER_ADAFACTOR + 1},
                    {"gradient_uses", &uses[2].gradient_uses, UINT32_MAX / 3, UINT32_MAX / 3 + 1},
                    {"offload buffers, least", &file.buffers, ZR_NVME_BUFFERS_MIN, ZR_NVME_BUFFERS_MIN - 1},
                    {"offload buffers, most", &file.buffers, ZR_NVME_BUFFERS_MAX, ZR_NVME_BUFFERS_MAX + 1}};

@@ -13,6 +13,7 @@
 #include "alloc/base/error.h"
 #include "alloc/base/system/os.h"
 #include "zero/comm/zr_comm.h"
+#include "zero/engine/optimizer.h"
 #include "zero/train/settings/config.h"
 #include "zero/train/settings/flags.h"
 #include "zero/train/memory_limit.h"
@@ -277,6 +278,7 @@ static void resolve_speculation(struct zr_train_config *config)
     config->speculates_if_room = config->offload_optimizer == ZR_TIER_NVME &&
                                  config->offload_parameters != ZR_TIER_NVME && !config->delayed_update &&
                                  config->backend != ZR_TRAIN_CUDA && !config->finds_max &&
+                                 !zr_optimizer_of(config->optimizer.kind)->not_beside &&
                                  config->start.kind == ZR_START_FORK && !config->by_mpi;
 }
 
@@ -348,6 +350,8 @@ static void resolve(struct zr_train_config *config)
         zr_stages_cut_equally(&config->stages, shape->layers);
     if (config->optimizer.kind == ZR_OPTIMIZER_MUON && !zr_flag_given(config, "momentum"))
         config->optimizer.momentum_factor = 0.95f; /* as its authors have it */
+    if (config->optimizer.kind == ZR_OPTIMIZER_ADAFACTOR && !zr_flag_given(config, "momentum"))
+        config->optimizer.momentum_factor = 0;
     resolve_optimizer(&config->optimizer);
     resolve_speculation(config);
     resolve_logits(config);

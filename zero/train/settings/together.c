@@ -193,12 +193,52 @@ const char *zr_train_device_words(const struct zr_train_config *config)
     return NULL;
 }
 
+/* What an optimizer excludes, and why. */
+static const char *optimizer_conflict(const struct zr_train_config *config)
+{
+    const bool parts = config->shape.tensor > 1 || zr_shape_tiles(&config->shape) > 1,
+               beside = config->delayed_update || config->speculative_bytes > 0,
+               betas = zr_flag_given(config, "beta1") || zr_flag_given(config, "beta2"),
+               momentum = zr_flag_given(config, "momentum");
+    const struct {
+        enum zr_optimizer_kind kind;
+        bool given;
+        const char *message;
+    } excluded[] = {
+        {ZR_OPTIMIZER_ADAMW8, parts,
+         "--optimizer adamw8 keeps state in blocks of whole tensors and excludes --tp and --tile; give "
+         "--optimizer adamw"},
+        {ZR_OPTIMIZER_MUON, parts,
+         "--optimizer muon updates whole matrices and excludes --tp and --tile; give --optimizer adamw"},
+        {ZR_OPTIMIZER_MUON, config->offload_optimizer != ZR_TIER_NONE,
+         "--optimizer muon multiplies whole matrices on every rank, too slowly on the host, and excludes "
+         "--offload-optimizer; give --optimizer adamw or adafactor"},
+        {ZR_OPTIMIZER_MUON, config->trainable.groups.count > 0,
+         "--optimizer muon chooses its matrices by the default groups and excludes --group; give --optimizer "
+         "adamw"},
+        {ZR_OPTIMIZER_ADAFACTOR, parts,
+         "--optimizer adafactor sums the rows and columns of whole matrices and excludes --tp and --tile; give "
+         "--optimizer adamw"},
+        {ZR_OPTIMIZER_ADAFACTOR, beside,
+         "--optimizer adafactor adds the sums of all ranks within an update and excludes --delayed-update and "
+         "--speculative-update; leave them out, or give --optimizer adamw"},
+        {ZR_OPTIMIZER_ADAMW, momentum,
+         "--momentum requires --optimizer sgd, muon or adafactor; for AdamW give --beta1"},
+        {ZR_OPTIMIZER_ADAMW8, momentum,
+         "--momentum requires --optimizer sgd, muon or adafactor; for AdamW give --beta1"},
+        {ZR_OPTIMIZER_SGD, betas, "--beta1 and --beta2 require --optimizer adamw; for SGD give --momentum"},
+        {ZR_OPTIMIZER_ADAFACTOR, betas,
+         "--beta1 and --beta2 require --optimizer adamw, adamw8 or muon; leave them out"},
+    };
+    for (size_t i = 0; i < sizeof excluded / sizeof *excluded; i++)
+        if (config->optimizer.kind == excluded[i].kind && excluded[i].given)
+            return excluded[i].message;
+    return NULL;
+}
+
 /* Message about an option that has no effect or contradicts another; NULL: none. */
 static const char *option_conflict(const struct zr_train_config *config)
 {
-    bool adamw = config->optimizer.kind != ZR_OPTIMIZER_SGD,
-         blocks = config->optimizer.kind == ZR_OPTIMIZER_ADAMW8,
-         muon = config->optimizer.kind == ZR_OPTIMIZER_MUON;
     if (config->shape.architecture == ZR_ARCH_GPT2 &&
         (zr_flag_given(config, "kv-heads") || zr_flag_given(config, "ffn") ||
          zr_flag_given(config, "rope-theta") || zr_flag_given(config, "norm-epsilon") ||
@@ -227,9 +267,6 @@ static const char *option_conflict(const struct zr_train_config *config)
         return "--nvme-bandwidth requires --flops and --bandwidth";
     if (config->spill && (config->backend != ZR_TRAIN_HOST || config->delayed_update))
         return "--spill requires --backend host and cannot be combined with --delayed-update";
-    if (config->prove && config->offload_optimizer == ZR_TIER_NVME)
-        return "--prove compares state in memory and cannot be used with --offload-optimizer nvme:DIR; give "
-               "--offload-optimizer cpu";
     if (config->tolerance > 0 && !config->prove)
         return "--tolerance requires --prove";
     if (config->prove && (config->dry_run || config->resume[0]))
@@ -249,17 +286,8 @@ static const char *option_conflict(const struct zr_train_config *config)
         config->loss_scaling.least > config->loss_scaling.initial)
         return "--min-loss-scale is above the initial scale, two to the power of --loss-scale-power; give a "
                "smaller one";
-    if (blocks && (config->shape.tensor > 1 || zr_shape_tiles(&config->shape) > 1 || config->prove))
-        return "--optimizer adamw8 keeps state in blocks of whole tensors and excludes --tp, --tile and --prove; "
-               "give --optimizer adamw";
-    if (muon && (config->shape.tensor > 1 || zr_shape_tiles(&config->shape) > 1 || config->prove ||
-                 config->offload_optimizer || config->trainable.groups.count > 0))
-        return "--optimizer muon updates whole matrices where they are and excludes --tp, --tile, --prove, "
-               "--offload-optimizer and --group; give --optimizer adamw";
-    if (adamw && !muon && zr_flag_given(config, "momentum"))
-        return "--momentum requires --optimizer sgd or muon; for AdamW give --beta1";
-    if (!adamw && (zr_flag_given(config, "beta1") || zr_flag_given(config, "beta2")))
-        return "--beta1 and --beta2 require --optimizer adamw; for SGD give --momentum";
+    if (optimizer_conflict(config))
+        return optimizer_conflict(config);
     if (config->rate_kind == ZR_RATE_CONSTANT && zr_flag_given(config, "min-lr"))
         return "--min-lr has no effect with --schedule-lr constant; give cosine or linear, or leave it out";
     if (!config->sample && (config->prompt[0] || zr_flag_given(config, "temperature")))

@@ -1,0 +1,42 @@
+#!/usr/bin/env python3
+"""Every optimizer with its state on the device, on the host and in a file, updated after a step, during the next one or before the norm is
+known: --prove agrees, or the settings are refused with the reason. Adafactor at each stage, and the bytes of its state."""
+import itertools
+import os
+import sys
+
+sys.path.insert(0, "tests/support")
+from pairs import logged
+from zrtest import done, note, ok, path, same, train
+
+OPTIMIZERS = ("adamw", "sgd", "adamw8", "muon", "adafactor")
+DISK = "nvme:" + path("disk")
+os.mkdir(path("disk"))
+TIERS = {"resident": {}, "cpu": dict(offload_optimizer="cpu"), "nvme": dict(offload_optimizer=DISK, force=True)}
+MODES = {"plain": {}, "delayed": dict(delayed_update=True), "speculative": dict(speculative_update="1GiB")}
+SHAPE = dict(layers=6, hidden=21, heads=3, seq=11, batch=2, steps=4, eval_every=0, warmup=1)
+for optimizer, tier, mode in itertools.product(OPTIMIZERS, TIERS, MODES):
+    run = train(ranks=2, stage=3, prove=True, optimizer=optimizer, **TIERS[tier], **MODES[mode], **SHAPE)
+    reason = ("requires --offload-optimizer" if mode != "plain" and tier == "resident" else "changes losses" if mode == "delayed" else
+              f"--optimizer {optimizer}" if optimizer == "muon" and tier != "resident" or optimizer == "adafactor" and mode == "speculative" else None)
+    words = f"--optimizer {optimizer}, state {tier}, {mode}"
+    if reason:
+        ok(run.code == 2 and reason in run.err, f"{words}: refused, {run.err.strip()[:150]}") or note(run.err[-600:])
+    else:
+        ok(run.code == 0 and "proved: beside one dense rank" in run.err, f"{words}: --prove agrees") or note(run.err[-600:])
+
+# The factors of a matrix are its rows and columns, on every rank; a vector has a second moment by element, of which a rank has its shard.
+C, LAYERS, ODD = SHAPE["hidden"], SHAPE["layers"], dict(ranks=3, clip=0.5, lr_vectors=2, group="h.0.*:lr=0.5", **SHAPE)
+factors = 4 * (256 + C + SHAPE["seq"] + C + LAYERS * (4 * C + 2 * C + 5 * C + 5 * C))
+vectors = 4 * (2 * C + LAYERS * (4 * C + 9 * C))
+for precision, accumulate in (("fp32", 1), ("bf16", 2)):
+    runs = [logged(stage=stage, optimizer="adafactor", precision=precision, accumulate=accumulate, **ODD) for stage in (0, 1, 2, 3)]
+    ok(runs[0].losses and all(run.bits == runs[0].bits for run in runs), f"adafactor in {precision}, {accumulate} micro-batches: the bits of stage 0 at each stage")
+for stage, run in enumerate(runs):
+    got, least = run.report["ranks"][0]["persistent_bytes"]["optimizer"], factors + vectors / (1 if stage == 0 else 3)
+    ok(least <= got <= least + 64 * 3 * 4 * (LAYERS + 4), f"stage {stage}: {got} bytes of state, of {factors} of factors and {vectors} of vectors")
+    planned, peak = (run.report["ranks"][0][f"{kind}_bytes"]["optimizer"] for kind in ("planned", "peak"))
+    same(planned, peak, "as planned")
+for words in (dict(offload_optimizer="cpu", offload_ratio=0.5), dict(offload_optimizer="cpu", offload_param="cpu"), dict(offload_optimizer=DISK, force=True, offload_param=DISK)):
+    same(logged(stage=3, optimizer="adafactor", precision="bf16", accumulate=2, **words, **ODD).bits, runs[0].bits, f"and with {' '.join(words)}")
+done()
