@@ -12,6 +12,7 @@
 
 #include "alloc/base/error.h"
 #include "alloc/base/sort.h"
+#include "defrag/trace/equal_stacks.h"
 #include "defrag/trace/recording.h"
 #include "defrag/trace/formats/torch_snapshot.h"
 
@@ -48,14 +49,8 @@ struct reading {
     /* Of blocks: see above; of segments: by number + 1, 0: unmapped. */
     struct zr_number_map addresses, places;
     struct clock clock;
+    struct zr_equal_stacks stacks;
 };
-
-static uint32_t stack_of(const struct zr_pickle *pickle, struct zr_pickle_value frames)
-{
-    return frames.kind == ZR_PICKLE_LIST && zr_pickle_count(pickle, frames) > 0 && frames.at < UINT32_MAX
-               ? (uint32_t)frames.at + 1
-               : 0;
-}
 
 /* ---- Segments and blocks at the end -------------------------------------------------------------------- */
 
@@ -78,10 +73,11 @@ static zr_result read_block(struct reading *reading, struct zr_pickle_value valu
     if (!inactive && requested.kind != ZR_PICKLE_ABSENT &&
         (!zr_torch_number(requested, &place->requested_bytes) || place->requested_bytes > place->bytes))
         return zr_torch_wrong(pickle, "a block is smaller than what was requested of it");
-    place->stack = stack_of(pickle, fields[FRAMES].value);
+    zr_result result = zr_equal_stacks_find(&reading->stacks, pickle, fields[FRAMES].value, &place->stack);
     place->pending = zr_pickle_text_is(pickle, fields[STATE].value, "active_awaiting_free") ||
                      zr_pickle_text_is(pickle, fields[STATE].value, "active_pending_free");
-    zr_result result = inactive || place->bytes == 0 ? ZR_OK : zr_vector_add(&reading->blocks, place);
+    if (result == ZR_OK && !inactive && place->bytes > 0)
+        result = zr_vector_add(&reading->blocks, place);
     place->address += place->bytes;
     return result;
 }
@@ -197,7 +193,7 @@ static bool is_map(const struct zr_record *record)
 /* Converts an event to a record; *counts: it is one. A map's pool and a block's true size are unknown here.
  */
 static zr_result read_event(struct zr_pickle *pickle, struct zr_pickle_value event, struct clock *clock,
-                            struct zr_record *record, bool *counts)
+                            struct zr_equal_stacks *stacks, struct zr_record *record, bool *counts)
 {
     struct zr_pickle_field fields[EVENT_FIELDS] = {
         {.key = "action"},  {.key = "addr"},   {.key = "size"},       {.key = "stream"},
@@ -221,7 +217,6 @@ static zr_result read_event(struct zr_pickle *pickle, struct zr_pickle_value eve
     if (refused && !zr_torch_number(fields[FREE].value, &record->free_bytes))
         record->free_bytes = UINT64_MAX;
     record->stream = zr_torch_stream(fields[ON].value);
-    record->stack = stack_of(pickle, fields[WITH].value);
     record->time_ns = time_of(clock, fields[TIME].value);
     if (actions[at].in_parts)
         record->unit_bytes = PAGE_BYTES;
@@ -230,7 +225,7 @@ static zr_result read_event(struct zr_pickle *pickle, struct zr_pickle_value eve
          record->reserved_bytes < record->bytes))
         record->reserved_bytes = zr_torch_round(record->bytes);
     *counts = record->bytes > 0;
-    return ZR_OK;
+    return zr_equal_stacks_find(stacks, pickle, fields[WITH].value, &record->stack);
 }
 
 /* The first pass: what the event reveals about earlier blocks. */
@@ -240,7 +235,7 @@ static zr_result note_event(void *state, struct zr_pickle *pickle, struct zr_pic
     struct zr_record record;
     bool counts;
     (void)stop;
-    zr_result result = read_event(pickle, event, &reading->clock, &record, &counts);
+    zr_result result = read_event(pickle, event, &reading->clock, &reading->stacks, &record, &counts);
     if (result != ZR_OK || !counts)
         return result;
     if (is_map(&record))
@@ -262,6 +257,8 @@ static void start_reading(void *state)
     reading->before.count = reading->recording->maps.count = reading->recording->held_count = 0;
     reading->events_count = 0;
     reading->clock = (struct clock){0};
+    zr_equal_stacks_end(&reading->stacks);
+    zr_equal_stacks_init(&reading->stacks, arena);
 }
 
 /* ---- The state before the window ----------------------------------------------------------------------- */
@@ -402,6 +399,7 @@ struct playing {
     const struct zr_recording *recording;
     const struct zr_recording_sink *sink;
     struct clock clock;
+    struct zr_equal_stacks stacks;
     uint64_t events_count;
     size_t maps_count, sizes_count; /* number of entries used so far */
 };
@@ -464,7 +462,9 @@ zr_result zr_recording_read_torch(struct zr_recording *recording, const struct z
     zr_vector_init(&reading.before, arena, sizeof(struct block));
     zr_number_map_init(&reading.addresses, arena);
     zr_number_map_init(&reading.places, arena);
+    zr_equal_stacks_init(&reading.stacks, arena);
     zr_result result = read_all(&reading, options->device);
+    zr_equal_stacks_end(&reading.stacks);
     zr_number_map_end(&reading.places);
     zr_number_map_end(&reading.addresses);
     zr_vector_end(&reading.before);
@@ -480,7 +480,9 @@ zr_result zr_recording_read_torch(struct zr_recording *recording, const struct z
 static void play_again(void *state)
 {
     struct playing *playing = state;
+    zr_equal_stacks_end(&playing->stacks);
     *playing = (struct playing){.recording = playing->recording, .sink = playing->sink};
+    zr_equal_stacks_init(&playing->stacks, playing->recording->arena);
 }
 
 static zr_result play_event(void *state, struct zr_pickle *pickle, struct zr_pickle_value event, bool *stop)
@@ -488,7 +490,7 @@ static zr_result play_event(void *state, struct zr_pickle *pickle, struct zr_pic
     struct playing *playing = state;
     struct zr_record record;
     bool counts;
-    zr_result result = read_event(pickle, event, &playing->clock, &record, &counts);
+    zr_result result = read_event(pickle, event, &playing->clock, &playing->stacks, &record, &counts);
     if (result != ZR_OK || !counts)
         return result;
     complete(playing, &record);
@@ -503,12 +505,14 @@ zr_result zr_recording_play_torch(struct zr_recording *recording, const struct z
     int device = recording->device;
     if (device < 0)
         return ZR_OK; /* no events */
+    zr_equal_stacks_init(&playing.stacks, recording->arena);
     zr_result result = zr_torch_read(
         &pickle, recording->path,
         &(struct zr_torch_events){play_again, play_event, &playing, recording->pickle.read_whole},
         recording->arena, &device, &segments);
     if (result == ZR_OK)
         zr_pickle_end(&pickle);
+    zr_equal_stacks_end(&playing.stacks);
     return result;
 }
 
