@@ -3,12 +3,13 @@
  * A recording contains more than a sequence: addresses of blocks, mapped ranges, times, refusals, stacks.
  * Blocks from before the window come first, as records with `before` set. A recording can be played any
  * number of times. Each time reads the file again and holds only live blocks (for a snapshot also the data
- * named in pickle.h). A held recording keeps its records, and reads its file once; that of a MiniMalloc CSV,
- * which is unordered, is always held, and that of a .zrt, which is smaller than its records, never is. */
+ * named in pickle.h). A held recording keeps its records, up to two million, and reads its file once; that of
+ * a MiniMalloc CSV, which is unordered, is always held, and that of a .zrt, which is small, never is. */
 #ifndef ZR_RECORDING_H
 #define ZR_RECORDING_H
 
 #include "alloc/base/system/file.h"
+#include "defrag/trace/held_records.h"
 #include "defrag/trace/number_map.h"
 #include "defrag/trace/formats/pickle.h"
 #include "defrag/zr_defrag.h"
@@ -93,12 +94,10 @@ struct zr_recording {
     zr_arena *arena;
     struct zr_pickle pickle;
     bool has_pickle;
-    bool held;
-    struct zr_vector chunks;   /* struct zr_record *: if held, of ZR_HELD_RECORDS each */
-    size_t held_count;         /* of records in the chunks: all but the preface */
-    struct zr_vector labels;   /* char: of held marks; the address of a held mark is its label's index */
-    struct zr_vector preface;  /* struct zr_record: RMM, torch: blocks from before the window */
-    struct zr_vector maps;     /* struct zr_record: torch: maps and unmaps */
+    bool is_held;
+    struct zr_held_records held; /* all but the preface */
+    struct zr_vector preface;    /* struct zr_record: RMM, torch: blocks from before the window */
+    struct zr_vector maps;       /* struct zr_record: torch: maps and unmaps */
     struct zr_vector sizes;    /* struct zr_true_size: torch: of blocks that are live at the end, in order */
     int device;                /* torch */
     struct zrt_reader *reader; /* 64 KiB; NULL for other formats than .zrt */
@@ -131,14 +130,9 @@ struct zr_frames {
 struct zr_frames zr_recording_frames(const struct zr_recording *recording, uint32_t stack);
 bool zr_frames_next(struct zr_frames *frames, struct zr_recording *recording, char out[ZR_FRAME_BYTES]);
 
-/* recording.c; private to defrag/trace/. Adds a record to the held ones; the record at an index. */
-enum { ZR_HELD_RECORDS = 512 };
+/* recording.c; private to defrag/trace/. Holds a record while the file is opened. Beyond a number of records
+ * the recording gives up holding: it frees them, and is read again. */
 zr_result zr_recording_hold(struct zr_recording *recording, const struct zr_record *record);
-static inline struct zr_record *zr_recording_held(const struct zr_recording *recording, size_t index)
-{
-    struct zr_record *const *chunks = recording->chunks.items;
-    return &chunks[index / ZR_HELD_RECORDS][index % ZR_HELD_RECORDS];
-}
 /* recording_torch.c; private to recording*.c. Opening fills `pickle`, `preface`, `maps` and `sizes`; playing
  * reads the events again. */
 struct zr_true_size {

@@ -242,7 +242,7 @@ static zr_result note_event(void *state, struct zr_pickle *pickle, struct zr_pic
         result = zr_vector_add(&reading->recording->maps, &record);
     else if (record.kind != ZR_RECORD_REFUSED)
         result = note_block(reading, &record);
-    if (result == ZR_OK && reading->recording->held)
+    if (result == ZR_OK && reading->recording->is_held)
         result = zr_recording_hold(reading->recording, &record);
     reading->events_count++;
     return result;
@@ -254,7 +254,8 @@ static void start_reading(void *state)
     zr_arena *arena = reading->recording->arena;
     zr_number_map_end(&reading->addresses);
     zr_number_map_init(&reading->addresses, arena);
-    reading->before.count = reading->recording->maps.count = reading->recording->held_count = 0;
+    reading->before.count = reading->recording->maps.count = 0;
+    zr_held_records_end(&reading->recording->held);
     reading->events_count = 0;
     reading->clock = (struct clock){0};
     zr_equal_stacks_end(&reading->stacks);
@@ -445,9 +446,6 @@ static zr_result read_all(struct reading *reading, int device)
         result = match_blocks(reading);
     if (result == ZR_OK)
         result = undo_maps(reading);
-    struct playing held = {.recording = reading->recording};
-    for (size_t i = 0; i < reading->recording->held_count; i++)
-        complete(&held, zr_recording_held(reading->recording, i));
     return result == ZR_OK ? emit(reading) : result;
 }
 
@@ -497,12 +495,28 @@ static zr_result play_event(void *state, struct zr_pickle *pickle, struct zr_pic
     return playing->sink->take(playing->sink->state, &record, stop);
 }
 
+static zr_result play_held(struct playing *playing)
+{
+    const struct zr_held_records *held = &playing->recording->held;
+    struct zr_record record;
+    bool stop = false;
+    zr_result result = ZR_OK;
+    for (size_t i = 0; i < held->count && result == ZR_OK && !stop; i++) {
+        zr_held_records_get(held, i, &record);
+        complete(playing, &record);
+        result = playing->sink->take(playing->sink->state, &record, &stop);
+    }
+    return result;
+}
+
 zr_result zr_recording_play_torch(struct zr_recording *recording, const struct zr_recording_sink *sink)
 {
     struct playing playing = {.recording = recording, .sink = sink};
     struct zr_pickle pickle;
     struct zr_pickle_value segments;
     int device = recording->device;
+    if (recording->is_held)
+        return play_held(&playing);
     if (device < 0)
         return ZR_OK; /* no events */
     zr_equal_stacks_init(&playing.stacks, recording->arena);
