@@ -16,7 +16,7 @@ struct packed {
 
 /* The fields that most records share, without padding. */
 struct rest {
-    uint64_t free_bytes, unit_bytes, stream;
+    uint64_t free_bytes, total_bytes, unit_bytes, stream;
     uint64_t extra_bytes; /* reserved - requested bytes; UINT64_MAX: nothing is reserved */
     uint32_t thread, pool;
     uint8_t kind, tag, before, rounds; /* rounds: reserved bytes are zr_torch_round(bytes) */
@@ -99,6 +99,7 @@ zr_result zr_held_records_add(struct zr_held_records *held, const struct zr_reco
 {
     bool rounds = record->reserved_bytes > 0 && record->reserved_bytes == zr_torch_round(record->bytes);
     struct rest rest = {.free_bytes = record->free_bytes,
+                        .total_bytes = record->total_bytes,
                         .unit_bytes = record->unit_bytes,
                         .stream = record->stream,
                         .extra_bytes = rounds                        ? 0
@@ -142,6 +143,7 @@ void zr_held_records_get(const struct zr_held_records *held, size_t index, struc
                                                     ? 0
                                                     : packed->bytes + rest->extra_bytes,
                               .free_bytes = rest->free_bytes,
+                              .total_bytes = rest->total_bytes,
                               .unit_bytes = rest->unit_bytes,
                               .stream = rest->stream};
     if (rest->kind == ZR_RECORD_MARK) {

@@ -37,6 +37,7 @@ struct zr_record {
     uint64_t address, bytes; /* bytes: requested; in a free 0 if the file has no size */
     uint64_t reserved_bytes; /* alloc: with rounding */
     uint64_t free_bytes;     /* refused: of the device at that time; UINT64_MAX: unknown */
+    uint64_t total_bytes;    /* refused: of the device; 0: unknown */
     uint64_t unit_bytes;     /* map: the unit that can be unmapped; 0: only the whole */
     uint64_t stream;
     const char *label;                 /* mark: valid during the call; else NULL */
@@ -51,6 +52,14 @@ enum zr_recording_kind {
     ZR_RECORDING_RMM,
     ZR_RECORDING_MINIMALLOC,
     ZR_RECORDING_CSV
+};
+
+/* The settings of PyTorch's allocator (PYTORCH_CUDA_ALLOC_CONF) that a snapshot contains. 0: not set. */
+enum { ZR_TORCH_DIVISIONS = 16 };
+struct zr_torch_settings {
+    uint64_t max_split_bytes;               /* larger blocks are not split */
+    uint32_t divisions[ZR_TORCH_DIVISIONS]; /* of a power of two, for sizes from 1, 2, 4, .. MiB on */
+    double garbage_collection_threshold;
 };
 
 /* The location of a code address of a .zrt's stack. */
@@ -77,16 +86,20 @@ struct zr_recording_stacks {
 
 struct zr_recording {
     enum zr_recording_kind kind;
-    const char *format;     /* of the file: "zrt", "torch", "rmm", "minimalloc", "csv" */
-    const char *path;       /* borrowed */
-    bool has_addresses;     /* addresses are positions; otherwise they only distinguish live blocks */
-    bool has_maps;          /* the file contains maps */
-    bool has_pending;       /* the file contains which frees wait for streams */
-    bool has_times;         /* the times come from a clock */
-    bool cut_short;         /* the file is truncated */
-    bool expandable;        /* PyTorch: the allocator used expandable segments */
-    uint64_t granule_bytes; /* .zrt; 0: unknown */
-    uint64_t rounds_bytes;  /* requests are rounded up to multiples of this */
+    const char *format; /* of the file: "zrt", "torch", "rmm", "minimalloc", "csv" */
+    const char *path;   /* borrowed */
+    bool has_addresses; /* addresses are positions; otherwise they only distinguish live blocks */
+    bool has_maps;      /* the file contains maps */
+    bool has_pending;   /* the file contains which frees wait for streams */
+    bool has_times;     /* the times come from a clock */
+    bool cut_short;     /* the file is truncated */
+    bool expandable;    /* PyTorch: the allocator used expandable segments */
+    struct zr_torch_settings settings; /* PyTorch */
+    int device, devices_count;         /* PyTorch: shown, in the file; less than 0: none with events */
+    uint64_t unknown_count;            /* events of unknown kinds, which are not records .. */
+    char unknown[32];                  /* .. the first one's kind */
+    uint64_t granule_bytes;            /* .zrt; 0: unknown */
+    uint64_t rounds_bytes;             /* requests are rounded up to multiples of this */
     /* For a .zrt's stacks; set by the caller after opening. NULL: frames are module and offset. */
     struct zr_frame_namer namer;
 
@@ -99,7 +112,6 @@ struct zr_recording {
     struct zr_vector preface;    /* struct zr_record: RMM, torch: blocks from before the window */
     struct zr_vector maps;       /* struct zr_record: torch: maps and unmaps */
     struct zr_vector sizes;    /* struct zr_true_size: torch: of blocks that are live at the end, in order */
-    int device;                /* torch */
     struct zrt_reader *reader; /* 64 KiB; NULL for other formats than .zrt */
     struct zrt_event *event;   /* of the reader */
     uint64_t before_count;     /* .zrt: events that recreate blocks from before the window */

@@ -5,10 +5,10 @@ import random
 from torch_allocator import MIB, OutOfMemory, Torch, write
 
 GIB = 1 << 30
-FORWARD = "torch/nn/modules/linear.py:125 forward, model.py:40 forward, train.py:50 step"
-BACKWARD = "torch/autograd/graph.py:825 _engine_run_backward, torch/_tensor.py:626 backward, train.py:52 step"
-OPTIMIZER = "torch/optim/adamw.py:150 _init_group, torch/optim/adamw.py:220 step, train.py:53 step"
-INIT = "torch/nn/modules/module.py:1340 convert, torch/nn/modules/module.py:930 _apply, train.py:20 main"
+FORWARD = "/venv/site-packages/torch/nn/modules/linear.py:125 forward, model.py:40 forward, train.py:50 step"
+BACKWARD = "/venv/site-packages/torch/autograd/graph.py:825 _engine_run_backward, /venv/site-packages/torch/_tensor.py:626 backward, train.py:52 step"
+OPTIMIZER = "/venv/site-packages/torch/optim/adamw.py:150 _init_group, /venv/site-packages/torch/optim/adamw.py:220 step, train.py:53 step"
+INIT = "/venv/site-packages/torch/nn/modules/module.py:1340 convert, /venv/site-packages/torch/nn/modules/module.py:930 _apply, train.py:20 main"
 
 
 def weights(torch, count, size, where=INIT):
@@ -40,36 +40,32 @@ def changing_lengths(torch=None):
 
 
 def validation_pins():
-    """Outputs of a validation lie in segments of the training's activations when the next epoch asks for larger ones."""
+    """Outputs of a validation, kept until the next one, lie in segments of the training's activations when a later epoch asks
+    for larger ones."""
     torch, kept = Torch(2 * GIB), []
     weights(torch, 10, 20 * MIB)
-    for epoch in range(8):
+    for epoch in range(9):
         for _ in range(6):
-            step(torch, 24, (30 + epoch) * MIB)
-        blocks = [torch.alloc(18 * MIB, "model.py:40 forward, train.py:71 validate") for _ in range(40)]
+            step(torch, 20, (30 + 6 * epoch) * MIB)
+        blocks = [torch.alloc(12 * MIB, "model.py:40 forward, train.py:71 validate") for _ in range(60)]
+        while kept:
+            torch.free(kept.pop())
         for index, block in enumerate(blocks):
-            if index % 5:
+            if index % 3:
                 torch.free(block)
             else:
                 kept.append(block)
-        while len(kept) > 40:
-            torch.free(kept.pop(0))
-    for _ in range(5):
-        step(torch, 24, 64 * MIB)
     return torch
 
 
 def interleaved_loading():
-    """Weights of two sizes come in turn, each with a copy in another precision that is freed: the holes fit neither."""
+    """Weights of two sizes come in turn, each from a copy in another precision that is freed: the holes fit neither."""
     torch = Torch(2 * GIB)
     for layer in range(400):
-        where = f"torch/serialization.py:1400 load, load.py:{30 + layer % 2} load_weights"
-        copy = torch.alloc((22 + layer // 4) * MIB, where)
-        torch.alloc(3 * MIB + MIB * (layer % 3), where)
-        small = torch.alloc((10 + layer // 6) * MIB, where)
+        where = f"/venv/site-packages/torch/serialization.py:1400 load, load.py:{30 + layer % 2} load_weights"
+        copy = torch.alloc((40 + 4 * layer) * MIB, where)
+        torch.alloc((21 + 2 * layer) * MIB, where)
         torch.free(copy)
-        torch.alloc(2 * MIB + 512 * layer, where)
-        del small
     return torch
 
 
@@ -125,7 +121,7 @@ def checkpoint_kept():
     """A loaded checkpoint stays on the device beside the model."""
     torch = Torch(2 * GIB)
     weights(torch, 40, 20 * MIB)
-    weights(torch, 40, 20 * MIB, "torch/serialization.py:1400 load, train.py:22 main")
+    weights(torch, 40, 20 * MIB, "/venv/site-packages/torch/serialization.py:1400 load, train.py:22 main")
     for _ in range(4):
         step(torch, 30, 20 * MIB)
     return torch
@@ -166,10 +162,10 @@ def split_limit():
     """max_split_size_mb keeps large blocks whole: requests that are a little smaller take all of one."""
     torch = Torch(2 * GIB, max_split=64 * MIB)
     weights(torch, 4, 20 * MIB)
-    for size in (85, 66, 85, 66):
+    for size in (84, 66, 84, 66):
         step(torch, 21, size * MIB)
     held = [torch.alloc(66 * MIB, FORWARD) for _ in range(21)]
-    torch.temporary(300 * MIB, "model.py:44 forward, train.py:50 step")
+    torch.temporary(570 * MIB, "model.py:44 forward, train.py:50 step")
     return torch, held
 
 

@@ -35,5 +35,66 @@ def test_equal_stacks():
     same(report["kind"]["blocks"], kept, "of all blocks of one line")
 
 
+# Shape, options, the first reason, a word of its evidence, a word of its remedy.
+ROWS = [
+    ("changing_lengths", [], "fragmentation", "in pieces", "expandable_segments:True"),
+    ("validation_pins", [], "fragmentation", "in pieces", "expandable_segments:True"),
+    ("interleaved_loading", [], "fragmentation", "in pieces", "expandable_segments:True"),
+    ("side_stream", [], "stream", "796 MiB", "empty_cache()"),
+    ("record_stream", [], "pending", "may still use", "record_stream()"),
+    ("flush_each_step", [], "flush", "360 calls", "leave out torch.cuda.empty_cache()"),
+    ("optimizer_state", [], "shortage", "of 2.00 GiB are live", "smaller batch"),
+    ("checkpoint_kept", [], "shortage", "a checkpoint that torch.load() made", "map_location=\"cpu\""),
+    ("long_logits", [], "spike", "3.00 GiB by cross_entropy (loss.py:9)", "in parts"),
+    ("cached_beside_library", [], "cached", "other libraries", "empty_cache()"),
+    ("weights_twice", [], "shortage", "of 2.00 GiB are live", "smaller batch"),
+    ("split_limit", [], "option", "max_split_size of 64.0 MiB", "max_split_size_mb"),
+    ("losses_kept", [], "leak", "by forward", ".detach()"),
+    ("evaluation_kept", [], "leak", "by forward (model.py:41)", ".detach()"),
+    ("graph_pools", [], "pool", "private pools", "graph_pool_handle()"),
+    ("shared_card", ["--total", "11GiB"], "other process", "10.2 GiB of the device's 11.0 GiB", "nvidia-smi"),
+    ("second_of_three", [], "shortage", "of 1.00 GiB are live", "smaller batch"),
+]
+
+
+def test_events():
+    """Marks, unknown kinds of events, the devices, and the device's size, as later versions of PyTorch write them."""
+    torch, other = Torch(1 << 30), Torch(1 << 30, device=1)
+    torch.trace.append({"action": "user_defined", "addr": 0, "size": 0, "stream": 0, "time_us": 1, "user_metadata": "epoch 3"})
+    torch.trace.append({"action": "teleported", "addr": 0, "size": 0, "stream": 0, "time_us": 1, "frames": []})
+    for _ in range(8):
+        torch_shapes.step(torch, 4, 16 * MIB)
+    try:
+        torch_shapes.weights(other, 90, 20 * MIB)
+    except OutOfMemory:
+        other.trace[-1]["device_total"] = 16 << 30
+    where = write(path("events.pickle"), torch, other)
+    run = subprocess.run([ZR, "why", where], capture_output=True, text=True, timeout=HANG, stdin=subprocess.DEVNULL)
+    ok("on device 1 of 0 to 1 (--device)" in run.stdout.splitlines()[0], "the device with a refusal, and that there are others") or note(run.stdout)
+    ok(run.stdout.splitlines()[1].startswith("reason: other process: 15.0 GiB of the device's 16.0 GiB"), "the device's size is the file's word") or note(run.stdout)
+    run = subprocess.run([ZR, "stats", where, "--device", "0", "--at", "mark:epoch 3"], capture_output=True, text=True, timeout=HANG, stdin=subprocess.DEVNULL)
+    same(run.returncode, 0, "a mark of the program is a moment") or note(run.stderr)
+    ok("1 events of unknown kinds, which are left out; the first is 'teleported'" in run.stderr, "what is unknown is said once") or note(run.stderr)
+
+
+def test_shapes():
+    same([row[0] for row in ROWS], [shape.__name__ for shape in torch_shapes.SHAPES], "a row for each shape")
+    for name, options, reason, evidence, remedy in ROWS:
+        where = path(f"{name}.pickle")
+        refused = torch_shapes.write_shape(getattr(torch_shapes, name), where)
+        same(refused, reason not in ("flush", "cached"), f"{name}: refused, or not")
+        report = why(where, "--no-replay", *options)
+        first = report["reasons"][0]
+        same((report["reason"], first["reason"]), (reason, reason), f"{name}: the first reason")
+        ok(evidence in first["evidence"], f"{name}: its evidence") or note(first["evidence"])
+        ok(remedy in first["remedy"], f"{name}: its remedy") or note(first["remedy"])
+        if name == "graph_pools":
+            same(report["verdict"], "pool", f"{name}: what is free at a refusal was not PyTorch's to return")
+        sizes = [one["bytes"] for one in report["reasons"]]
+        same(sizes, sorted(sizes, reverse=True), f"{name}: the largest first")
+
+
 test_equal_stacks()
+test_events()
+test_shapes()
 done()
