@@ -136,13 +136,32 @@ const char *zr_holder_category(const struct zr_holder *holder)
     return holder->tag != ZR_TAG_OTHER ? zr_tag_name((zr_tag)holder->tag) : zr_role_name(holder->role);
 }
 
-uint64_t zr_holders_checkpoint_bytes(const struct zr_vector *holders)
+static bool is_twin(const struct zr_holder *weights, const struct zr_holder *other)
 {
-    uint64_t file_bytes = 0, beside_bytes = 0;
-    for (size_t i = 0; i < holders->count; i++) {
-        const struct zr_holder *holder = zr_vector_at(holders, i);
-        if (holder->role == ZR_ROLE_LOADING)
-            *(holder->is_file ? &file_bytes : &beside_bytes) += holder->bytes;
-    }
-    return beside_bytes >= file_bytes / 2 ? file_bytes : 0;
+    double size = (double)weights->bytes / (double)weights->blocks_count;
+    double other_size = (double)other->bytes / (double)other->blocks_count;
+    bool may_load = other->role == ZR_ROLE_LOADING || other->role == ZR_ROLE_UNKNOWN;
+    return weights != other && weights->role == ZR_ROLE_LOADING && !weights->is_file && other->stack &&
+           may_load && size < other_size * 1.1 && other_size < size * 1.1 &&
+           weights->blocks_count <= 2 * other->blocks_count &&
+           other->blocks_count <= 2 * weights->blocks_count;
+}
+
+bool zr_holders_twins(const struct zr_vector *holders, struct zr_twins *out)
+{
+    enum { BLOCKS_MIN = 8, SHARE_MIN = 8 };
+    const struct zr_holder *list = holders->items;
+    uint64_t all_bytes = 0;
+    size_t count = 0; /* of holders that are large enough: the first ones */
+    for (size_t i = 0; i < holders->count; i++)
+        all_bytes += list[i].bytes;
+    while (count < holders->count && list[count].bytes >= all_bytes / SHARE_MIN)
+        count++;
+    for (size_t i = 0; i < count; i++)
+        for (size_t j = 0; j < count; j++)
+            if (list[i].blocks_count >= BLOCKS_MIN && is_twin(&list[i], &list[j])) {
+                *out = (struct zr_twins){&list[i], &list[j]};
+                return true;
+            }
+    return false;
 }

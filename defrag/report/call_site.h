@@ -33,7 +33,11 @@ zr_result zr_holders_find(struct zr_vector *holders, const struct zr_memory *mem
                           struct zr_recording *recording);
 /* The category of a holder: its tag, or else its role. */
 const char *zr_holder_category(const struct zr_holder *holder);
-/* The bytes of checkpoints, if weights of at least half as many bytes are held beside them; 0: none. */
-uint64_t zr_holders_checkpoint_bytes(const struct zr_vector *holders);
+/* Weights that are held twice: a holder of at least an eighth of all bytes, with blocks of the same average
+ * size as those of another one that loads weights, and at least half as many. False: none. */
+struct zr_twins {
+    const struct zr_holder *weights, *again; /* again: the checkpoint, or the later one */
+};
+bool zr_holders_twins(const struct zr_vector *holders, struct zr_twins *out);
 
 #endif

@@ -424,6 +424,16 @@ static void put_cause_first(struct zr_reasoning *out, const struct zr_failure *f
     out->culprit_bytes = own.culprit_bytes;
 }
 
+/* If no evidence explains as many bytes as were asked for, the verdict does. */
+static void put_verdict(struct zr_reasoning *out, const struct zr_failure *failure)
+{
+    enum zr_reason reason = of_verdict(failure->answer->verdict);
+    bool explained = out->count > 0 && out->list[0].bytes >= failure->answer->size_bytes;
+    if (reason != ZR_REASON_NONE && failure->answer->size_bytes > 0 && !explained &&
+        !find(out, ZR_REASON_SHORTAGE) && !find(out, reason))
+        put_first(out, reason, failure->answer->size_bytes);
+}
+
 zr_result zr_reason_find(struct zr_reasoning *out, struct zr_growth *growth, const struct zr_failure *failure)
 {
     const struct zrt_refusal *refusal = failure->refusal;
@@ -447,8 +457,8 @@ zr_result zr_reason_find(struct zr_reasoning *out, struct zr_growth *growth, con
     sort(out);
     if (known)
         put_cause_first(out, failure);
-    else if (out->count == 0 && of_verdict(failure->answer->verdict) != ZR_REASON_NONE)
-        put_first(out, of_verdict(failure->answer->verdict), failure->answer->size_bytes);
+    else
+        put_verdict(out, failure);
     out->reason = out->count > 0 ? out->list[0].reason : ZR_REASON_NONE;
     if (!known && (out->reason == ZR_REASON_PENDING || out->reason == ZR_REASON_OTHER_PROCESS ||
                    out->reason == ZR_REASON_POOL))

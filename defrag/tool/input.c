@@ -230,6 +230,12 @@ zr_result zr_tool_input_open(struct zr_tool_input *out, const char *name,
     if (result == ZR_OK && out->recording.unknown_count > 0)
         zr_tool_log("'%s' has %" PRIu64 " events of unknown kinds, which are left out; the first is '%s'",
                     name, out->recording.unknown_count, out->recording.unknown);
+    const struct zr_memory_figures *peak = &out->moments.peak.figures;
+    if (result == ZR_OK && out->recording.has_maps && !out->is_live && peak->reserved_bytes > 0 &&
+        peak->live_bytes + peak->pending_bytes > peak->reserved_bytes)
+        zr_tool_log(
+            "'%s' contradicts itself: more is live at its peak than is reserved; figures of the peak are too high",
+            name);
     if (result == ZR_OK && out->recording.cut_short)
         zr_tool_log("'%s' is truncated: the output covers its first %" PRIu64 " events", name,
                     out->moments.now.records_count);
@@ -273,6 +279,19 @@ void zr_tool_progress_say(const char *words)
         zr_write_all(STDERR_FILENO, ZR_PRESENT_POSITION, line, (size_t)bytes);
 }
 
+/* Cuts a long function's name: templates of C++ have hundreds of characters. The place stays. */
+static void cut_name(char *frame)
+{
+    enum { NAME_MAX_SHOWN = 60 };
+    char *place = NULL;
+    for (char *at = frame; (at = strstr(at, " (")); at++)
+        place = at;
+    if (!place || place - frame <= NAME_MAX_SHOWN)
+        return;
+    memcpy(frame + NAME_MAX_SHOWN - 2, "..", 2);
+    memmove(frame + NAME_MAX_SHOWN, place, strlen(place) + 1);
+}
+
 bool zr_tool_short_stack(struct zr_recording *recording, uint32_t stack, char out[ZR_FRAME_BYTES])
 {
     enum { FRAMES_MAX = 64 };
@@ -287,6 +306,8 @@ bool zr_tool_short_stack(struct zr_recording *recording, uint32_t stack, char ou
             best = good;
         }
     }
+    if (best > 0)
+        cut_name(out);
     return best > 0;
 }
 

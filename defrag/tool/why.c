@@ -41,7 +41,7 @@ static const char help[] =
     "\n"
     "Of a failure, and of a file without one, zr why lists the reasons with their bytes and evidence, the largest first:\n"
     "shortage, fragmentation, stream, pool, pending, leak (call sites that only grow), limit, addresses, unmovable, spike,\n"
-    "other process, option (a setting of the allocator); without a failure also cached and flush (memory returned and mapped again).\n"
+    "other process, option (a setting of the allocator); without a failure also cached and flush (returned and mapped again).\n"
     "The allocator's own cause, which the flight recorder's file (zr run) has, comes first. Leak and spike are guesses from the\n"
     "allocations before the failure.\n";
 

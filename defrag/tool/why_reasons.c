@@ -81,12 +81,22 @@ static void say_option(char *out, const struct zr_reason_scene *scene, const str
                  sizes->of);
 }
 
+static void say_twins(char *out, const struct zr_reason_scene *scene, const struct zr_twins *twins,
+                      const struct sizes *sizes)
+{
+    char again[ZR_TOOL_NUMBER_ROOM], weights[ZR_FRAME_BYTES] = "", stack[ZR_FRAME_BYTES] = "";
+    zr_tool_short_stack(scene->recording, twins->weights->stack, weights);
+    zr_tool_short_stack(scene->recording, twins->again->stack, stack);
+    snprintf(out, WORDS_BYTES, "%s of %s are live, weights twice: %s by %.200s beside those by %.200s",
+             sizes->live, sizes->of, zr_tool_bytes(again, twins->again->bytes), stack, weights);
+}
+
 /* The evidence of a reason, in one line. */
 static void say_evidence(char *out, const struct zr_reason_scene *scene, const struct zr_reason_evidence *one)
 {
     struct sizes sizes = sizes_of(scene, one);
     char site[400];
-    uint64_t checkpoint_bytes;
+    struct zr_twins twins;
     put_site(site, sizeof site, scene, one);
     switch (one->reason) {
     case ZR_REASON_PENDING:
@@ -147,11 +157,8 @@ static void say_evidence(char *out, const struct zr_reason_scene *scene, const s
                  sizes.bytes, one->blocks_count, sizes.of);
         break;
     default:
-        checkpoint_bytes = is_torch(scene) ? zr_holders_checkpoint_bytes(scene->holders) : 0;
-        if (checkpoint_bytes)
-            snprintf(out, WORDS_BYTES,
-                     "%s of %s are live, %s of them a checkpoint that torch.load() made beside the weights",
-                     sizes.live, sizes.of, zr_tool_bytes(sizes.bytes, checkpoint_bytes));
+        if (is_torch(scene) && zr_holders_twins(scene->holders, &twins))
+            say_twins(out, scene, &twins, &sizes);
         else if (one->live_bytes)
             snprintf(out, WORDS_BYTES, "%s of %s are live, %s more is missing; this process has no more%s",
                      sizes.live, sizes.of, sizes.missing,
@@ -166,6 +173,7 @@ static void say_evidence(char *out, const struct zr_reason_scene *scene, const s
 static const char *torch_change(const struct zr_reason_scene *scene, const struct zr_reason_evidence *one)
 {
     const struct zr_recording *recording = scene->recording;
+    struct zr_twins twins;
     switch (one->reason) {
     case ZR_REASON_FRAGMENTATION:
         return recording->expandable ? "let zr serve the blocks (zr run --cuda, or its plug-in)"
@@ -190,9 +198,10 @@ static const char *torch_change(const struct zr_reason_scene *scene, const struc
     case ZR_REASON_FLUSH:
         return "leave out torch.cuda.empty_cache() in the loop";
     case ZR_REASON_SHORTAGE:
-        return zr_holders_checkpoint_bytes(scene->holders) > 0
+        return !zr_holders_twins(scene->holders, &twins) ? NULL
+               : twins.again->is_file
                    ? "torch.load(.., map_location=\"cpu\"), or delete the checkpoint after load_state_dict()"
-                   : NULL;
+                   : "free the first copy before the second is made";
     default:
         return NULL;
     }
@@ -236,26 +245,29 @@ void zr_reasons_print(struct zr_text *text, const struct zr_reason_scene *scene)
     for (unsigned i = 0; i < own->count; i++) {
         const struct zr_reason_evidence *one = &own->list[i];
         say_evidence(words, scene, one);
-        zr_text_print(text, "%s%s: ", i ? "also:   " : "reason: ", zr_reason_name(one->reason));
+        zr_text_print(text, "%s%s: ", i ? "also: " : "reason: ", zr_reason_name(one->reason));
         zr_text_put_plain(text, words);
         if (i == 0 && own->segments)
             zr_text_print(
                 text,
                 "; all live blocks have sizes that are powers of two, as from a caching allocator: free memory inside these blocks is not visible here");
-        zr_text_print(text, "\n%s%s\n", i ? "        change: " : "change: ", change_for(scene, one));
+        zr_text_print(text, "\n");
+        if (i == 0)
+            zr_text_print(text, "change: %s\n", change_for(scene, one));
     }
 }
 
 /* ---- Holders ------------------------------------------------------------------------------------------- */
 
-static void print_categories(struct zr_text *text, const struct zr_vector *holders)
+struct category {
+    const char *name;
+    uint64_t bytes;
+};
+
+/* The sums of categories, the largest first. Returns their number. */
+static unsigned sum_categories(struct category sums[CATEGORIES_MAX], const struct zr_vector *holders)
 {
-    struct {
-        const char *name;
-        uint64_t bytes;
-    } sums[CATEGORIES_MAX];
     unsigned count = 0, at;
-    char room[ZR_TOOL_NUMBER_ROOM];
     for (size_t i = 0; i < holders->count; i++) {
         const struct zr_holder *holder = zr_vector_at(holders, i);
         const char *name = zr_holder_category(holder);
@@ -263,23 +275,28 @@ static void print_categories(struct zr_text *text, const struct zr_vector *holde
             ;
         if (at == CATEGORIES_MAX)
             continue;
-        if (at == count) {
-            sums[count].name = name;
-            sums[count++].bytes = 0;
-        }
+        if (at == count)
+            sums[count++] = (struct category){name, 0};
         sums[at].bytes += holder->bytes;
+        for (; at > 0 && sums[at].bytes > sums[at - 1].bytes; at--) {
+            struct category one = sums[at];
+            sums[at] = sums[at - 1];
+            sums[at - 1] = one;
+        }
     }
-    for (at = 0; at < count; at++)
-        zr_text_print(text, "%s%s %s", at ? ", " : "", sums[at].name, zr_tool_bytes(room, sums[at].bytes));
+    return count;
 }
 
 void zr_holders_print(struct zr_text *text, const struct zr_reason_scene *scene)
 {
+    struct category sums[CATEGORIES_MAX];
     char room[ZR_TOOL_NUMBER_ROOM], stack[ZR_FRAME_BYTES];
     if (scene->holders->count == 0)
         return;
+    unsigned count = sum_categories(sums, scene->holders);
     zr_text_print(text, "\nLive then: ");
-    print_categories(text, scene->holders);
+    for (unsigned i = 0; i < count; i++)
+        zr_text_print(text, "%s%s %s", i ? ", " : "", sums[i].name, zr_tool_bytes(room, sums[i].bytes));
     zr_text_print(text, "\n");
     for (size_t i = 0; i < scene->holders->count && i < HOLDERS_SHOWN; i++) {
         const struct zr_holder *holder = zr_vector_at(scene->holders, i);
@@ -288,6 +305,8 @@ void zr_holders_print(struct zr_text *text, const struct zr_reason_scene *scene)
         zr_text_print(text, "%s  ", zr_holder_category(holder));
         if (zr_tool_short_stack(scene->recording, holder->stack, stack))
             zr_text_put_plain(text, stack);
+        else
+            zr_text_print(text, "(no stack: from before the recording)");
         zr_text_print(text, "\n");
     }
 }
@@ -328,7 +347,12 @@ void zr_reasons_json(struct zr_text *text, const struct zr_reason_scene *scene)
 
 void zr_holders_json(struct zr_text *text, const struct zr_reason_scene *scene)
 {
-    zr_text_print(text, ",\n \"holders\": [");
+    struct category sums[CATEGORIES_MAX];
+    unsigned count = sum_categories(sums, scene->holders);
+    zr_text_print(text, ",\n \"categories\": {");
+    for (unsigned i = 0; i < count; i++)
+        zr_text_print(text, "%s\"%s\": %" PRIu64, i ? ", " : "", sums[i].name, sums[i].bytes);
+    zr_text_print(text, "},\n \"holders\": [");
     for (size_t i = 0; i < scene->holders->count && i < HOLDERS_SHOWN; i++) {
         const struct zr_holder *holder = zr_vector_at(scene->holders, i);
         zr_text_print(

@@ -18,7 +18,8 @@ struct zr_reason_scene {
 
 /* One thread at a time; the text keeps the first error of writing. */
 
-/* "reason: leak: .." and "change: ..", then a line for each other reason; nothing if there is none. */
+/* "reason: leak: .." and "change: ..", then a line for each other reason, whose remedies only JSON has;
+ * nothing if there is none. */
 void zr_reasons_print(struct zr_text *text, const struct zr_reason_scene *scene);
 /* `"reasons": [{"reason", "bytes", "evidence", "stack", "remedy"}]`. */
 void zr_reasons_json(struct zr_text *text, const struct zr_reason_scene *scene);
@@ -26,7 +27,7 @@ void zr_reasons_json(struct zr_text *text, const struct zr_reason_scene *scene);
 /* The ten largest call sites of live blocks, and the sums of categories; nothing if there are no holders. */
 void zr_holders_print(struct zr_text *text, const struct zr_reason_scene *scene);
 /* The ten largest as JSON, with all their frames. A category is the tag of a block, or what its frames tell.
- * `"holders": [{"bytes", "blocks", "category", "stack"}]`. */
+ * `"categories": {"gradients": bytes}, "holders": [{"bytes", "blocks", "category", "stack"}]`. */
 void zr_holders_json(struct zr_text *text, const struct zr_reason_scene *scene);
 
 #endif
