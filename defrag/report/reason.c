@@ -202,15 +202,6 @@ static zr_result share_out(struct shares *shares, const struct zr_growth *growth
     return result == ZR_OK ? end_segment(shares, &segment, failure) : result;
 }
 
-/* Whether a setting makes blocks larger than their requests, or keeps large ones whole. */
-static bool has_option(const struct zr_recording *recording)
-{
-    bool divides = false;
-    for (unsigned i = 0; i < ZR_TORCH_DIVISIONS; i++)
-        divides |= recording->settings.divisions[i] > 1;
-    return divides || recording->settings.max_split_bytes > 0;
-}
-
 static void add_shares(struct zr_reasoning *out, const struct shares *shares, const struct zr_growth *growth,
                        const struct zr_failure *failure)
 {
@@ -236,7 +227,7 @@ static void add_shares(struct zr_reasoning *out, const struct shares *shares, co
     add(out, &(struct zr_reason_evidence){.reason = ZR_REASON_PENDING,
                                           .bytes = growth->memory->pending_bytes,
                                           .of_bytes = growth->memory->reserved_bytes});
-    if (has_option(failure->recording))
+    if (zr_recording_has_options(failure->recording))
         add(out, &(struct zr_reason_evidence){.reason = ZR_REASON_OPTION,
                                               .bytes = shares->option_bytes,
                                               .of_bytes = growth->memory->requested_bytes});

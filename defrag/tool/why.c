@@ -30,6 +30,7 @@ static const char help[] =
     "  --total BYTES     of the device: what is neither reserved nor free at the failure is held by others\n"
     "  --stream S        of the request (default: that of the refused one, or 0)\n"
     "  --device N        of a snapshot of several devices (default: the first with a refusal, or the one with the most events)\n"
+    "  --sweep           what PyTorch's allocator would have reserved with each option of PYTORCH_CUDA_ALLOC_CONF\n"
     "  --no-replay       reasons, blocks in the way, no changes replayed\n"
     "  --unit BYTES      one unit of the sizes in a MiniMalloc CSV (default 1)\n"
     "  --json            JSON instead of text\n"
@@ -52,7 +53,7 @@ struct settings {
     struct zr_tool_reading reading;
     const char *at;
     uint64_t size_bytes, capacity_bytes, stream, total_bytes;
-    bool json, no_replay;
+    bool json, no_replay, sweep;
 };
 
 /* The question and the answer for one file. */
@@ -61,6 +62,7 @@ struct view {
     struct zr_question question;
     struct zr_answer answer;
     struct zr_remedies remedies;
+    struct zr_sweep sweep;         /* with --sweep */
     struct zr_reasoning reasoning; /* of a failure */
     struct zr_vector pins;         /* struct zr_pin */
     struct zr_vector holders;      /* struct zr_holder: of a failure */
@@ -168,6 +170,8 @@ static zr_result answer(struct view *view, struct passing *passing, const struct
     if (result == ZR_OK && !view->of_growth && (!settings->no_replay || !recording->has_maps))
         result = zr_remedies_find(&view->remedies, &passing->requests, memory, &view->question,
                                   zr_tool_progress_say);
+    if (result == ZR_OK && settings->sweep)
+        result = zr_remedies_sweep(&view->sweep, &passing->requests, zr_tool_progress_say);
     if (result != ZR_OK)
         return result;
     if (recording->has_maps)
@@ -267,7 +271,17 @@ static struct zr_reason_scene scene_of(struct view *view)
                                     .question = &view->question,
                                     .cause = view->input.moments.refusal.cause,
                                     .holders = &view->holders,
+                                    .remedies = &view->remedies,
                                     .total_known = view->total_bytes > 0};
+}
+
+static void json_sweep(struct zr_text *text, const struct view *view)
+{
+    zr_text_print(text, ",\n \"sweep\": {");
+    for (unsigned i = 0; i < view->sweep.count; i++)
+        zr_text_print(text, "%s\"%s\": %" PRIu64, i ? ", " : "", view->sweep.list[i].option,
+                      view->sweep.list[i].peak_reserved_bytes);
+    zr_text_print(text, "}");
 }
 
 static void json_clients(struct zr_text *text, const struct view *view)
@@ -312,6 +326,8 @@ static void print_json(struct zr_text *text, struct view *view)
     json_reason(text, &view->reasoning);
     zr_reasons_json(text, &scene);
     zr_holders_json(text, &scene);
+    if (view->sweep.count > 0)
+        json_sweep(text, view);
     json_clients(text, view);
     zr_text_print(text, "}");
 }
@@ -392,6 +408,16 @@ static void print_remedies(struct zr_text *text, const struct view *view)
     }
 }
 
+static void print_sweep(struct zr_text *text, const struct view *view)
+{
+    char room[ZR_TOOL_NUMBER_ROOM];
+    if (view->sweep.count > 0)
+        zr_text_print(text, "\nReserved at most with PYTORCH_CUDA_ALLOC_CONF, replayed without a limit\n");
+    for (unsigned i = 0; i < view->sweep.count; i++)
+        zr_text_print(text, "  %-27s %10s\n", view->sweep.list[i].option,
+                      zr_tool_bytes(room, view->sweep.list[i].peak_reserved_bytes));
+}
+
 /* For a failure: the current clients of the allocator service. */
 static void print_clients(struct zr_text *text, const struct view *view)
 {
@@ -441,6 +467,7 @@ static void print_words(struct zr_text *text, struct view *view)
         zr_text_print(text, ", pending %s", zr_tool_bytes(room[3], answer->pending_bytes));
     zr_text_print(text, "\n");
     print_remedies(text, view);
+    print_sweep(text, view);
     zr_holders_print(text, &scene);
     print_pins(text, view);
     print_clients(text, view);
@@ -512,6 +539,7 @@ int zr_tool_why(int argc, char **argv)
         {"--stream", ZR_TOOL_COUNT, &settings.stream},
         {"--device", ZR_TOOL_COUNT, &settings.reading.device},
         {"--total", ZR_TOOL_BYTES, &settings.total_bytes},
+        {"--sweep", ZR_TOOL_FLAG, &settings.sweep},
         {"--no-replay", ZR_TOOL_FLAG, &settings.no_replay},
         {"--unit", ZR_TOOL_BYTES, &settings.reading.unit_bytes},
         {"--json", ZR_TOOL_FLAG, &settings.json},

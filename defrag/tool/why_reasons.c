@@ -169,6 +169,15 @@ static void say_evidence(char *out, const struct zr_reason_scene *scene, const s
     }
 }
 
+/* Whether a replay with the change has shown that the request fits. */
+static bool fits(const struct zr_reason_scene *scene, const char *change)
+{
+    for (unsigned i = 0; i < scene->remedies->count; i++)
+        if (strcmp(scene->remedies->list[i].change, change) == 0)
+            return scene->remedies->list[i].fits;
+    return false;
+}
+
 /* For PyTorch: what to write where. NULL: the advice for zr. */
 static const char *torch_change(const struct zr_reason_scene *scene, const struct zr_reason_evidence *one)
 {
@@ -176,8 +185,9 @@ static const char *torch_change(const struct zr_reason_scene *scene, const struc
     struct zr_twins twins;
     switch (one->reason) {
     case ZR_REASON_FRAGMENTATION:
-        return recording->expandable ? "let zr serve the blocks (zr run --cuda, or its plug-in)"
-                                     : "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True";
+        return recording->expandable || (fits(scene, "zr") && !fits(scene, "expandable"))
+                   ? "zr's memory: zr run --cuda -- PROGRAM, or the plug-in; expandable segments do not suffice"
+                   : "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True";
     case ZR_REASON_LEAK:
         return "keep numbers, not tensors: .item() or .detach() there, or .cpu() for outputs";
     case ZR_REASON_POOL:
@@ -191,8 +201,9 @@ static const char *torch_change(const struct zr_reason_scene *scene, const struc
     case ZR_REASON_SPIKE:
         return "compute it in parts (chunks of the sequence or the batch), or in 16 bits";
     case ZR_REASON_OPTION:
-        return recording->settings.max_split_bytes > 0 ? "leave out max_split_size_mb"
-                                                       : "leave out roundup_power2_divisions";
+        return recording->settings.max_split_bytes == 0 ? "leave out roundup_power2_divisions"
+               : fits(scene, "no options")              ? "leave out max_split_size_mb"
+                                           : "leave out max_split_size_mb, and set expandable_segments:True";
     case ZR_REASON_CACHED:
         return "torch.cuda.empty_cache() before they allocate, or garbage_collection_threshold:0.8";
     case ZR_REASON_FLUSH:

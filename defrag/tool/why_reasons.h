@@ -4,6 +4,7 @@
 #define ZR_WHY_REASONS_H
 
 #include "defrag/report/reason.h"
+#include "defrag/report/remedies.h"
 #include "defrag/tool/tool.h"
 
 /* What the words need besides the reasons; borrowed. */
@@ -12,8 +13,9 @@ struct zr_reason_scene {
     const struct zr_reasoning *reasoning;
     const struct zr_question *question;
     enum zrt_cause cause;
-    const struct zr_vector *holders; /* struct zr_holder */
-    bool total_known;                /* the size of the device is known */
+    const struct zr_vector *holders;    /* struct zr_holder */
+    const struct zr_remedies *remedies; /* empty: nothing was replayed */
+    bool total_known;                   /* the size of the device is known */
 };
 
 /* One thread at a time; the text keeps the first error of writing. */

@@ -131,6 +131,16 @@ struct zr_recording_sink {
 };
 zr_result zr_recording_play(struct zr_recording *recording, const struct zr_recording_sink *sink);
 
+/* Whether a setting of PyTorch's allocator makes blocks larger than their requests, or keeps large ones
+ * whole. */
+static inline bool zr_recording_has_options(const struct zr_recording *recording)
+{
+    bool divides = false;
+    for (unsigned i = 0; i < ZR_TORCH_DIVISIONS; i++)
+        divides |= recording->settings.divisions[i] > 1;
+    return divides || recording->settings.max_split_bytes > 0;
+}
+
 enum { ZR_FRAME_BYTES = 512 };
 /* Iterates over a stack's frames, innermost first: "name (file:line)", zero-terminated, truncated if longer.
  * After a number of frames in proportion to the file, stacks are empty. */

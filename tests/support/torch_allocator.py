@@ -34,7 +34,7 @@ class Torch:
     def __init__(self, capacity, outside=0, max_split=None, divisions=0, device=0):
         self.capacity, self.outside, self.max_split, self.divisions, self.device = capacity, outside, max_split, divisions, device
         self.segments, self.trace, self.waiting, self.frames, self.time, self.next = [], [], [], {}, 1700000000000000, BASE
-        self.pool, self.kept_pools, self.calls = (0, 0), set(), 0
+        self.pool, self.kept_pools, self.calls, self.peak = (0, 0), set(), 0, 0
 
     # ---- Events
 
@@ -99,6 +99,7 @@ class Torch:
         self.next += up(bytes, 2 * MIB) + 2 * MIB
         bisect.insort(self.segments, segment, key=lambda one: one.address)
         self.calls += 1
+        self.peak = max(self.peak, self.reserved)
         self.note("segment_alloc", segment.address, bytes, stream, frames, self.pool)
         return segment.blocks[0]
 

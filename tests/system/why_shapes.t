@@ -3,6 +3,7 @@
 import json
 import os
 import pickle
+import random
 import subprocess
 import sys
 
@@ -36,25 +37,25 @@ def test_equal_stacks():
     same(report["kind"]["blocks"], kept, "of all blocks of one line")
 
 
-# Shape, options, the first reason, a word of its evidence, a word of its remedy.
+# Shape, options, the first reason, a word of its evidence, a word of its remedy, the replay that proves it.
 ROWS = [
-    ("changing_lengths", [], "fragmentation", "in pieces", "expandable_segments:True"),
-    ("validation_pins", [], "fragmentation", "in pieces", "expandable_segments:True"),
-    ("interleaved_loading", [], "fragmentation", "in pieces", "expandable_segments:True"),
-    ("side_stream", [], "stream", "796 MiB", "empty_cache()"),
-    ("record_stream", [], "pending", "may still use", "record_stream()"),
-    ("flush_each_step", [], "flush", "360 calls", "leave out torch.cuda.empty_cache()"),
-    ("optimizer_state", [], "shortage", "of 2.00 GiB are live", "smaller batch"),
-    ("checkpoint_kept", [], "shortage", "800 MiB by main (train.py:22)", "map_location=\"cpu\""),
-    ("long_logits", [], "spike", "3.00 GiB by cross_entropy (loss.py:9)", "in parts"),
-    ("cached_beside_library", [], "cached", "other libraries", "empty_cache()"),
-    ("weights_twice", [], "shortage", "weights twice: 1.11 GiB by wake_up (engine/worker.py:88)", "free the first copy"),
-    ("split_limit", [], "option", "max_split_size of 64.0 MiB", "max_split_size_mb"),
-    ("losses_kept", [], "leak", "by forward", ".detach()"),
-    ("evaluation_kept", [], "leak", "by forward (model.py:41)", ".detach()"),
-    ("graph_pools", [], "pool", "private pools", "graph_pool_handle()"),
-    ("shared_card", ["--total", "11GiB"], "other process", "10.2 GiB of the device's 11.0 GiB", "nvidia-smi"),
-    ("second_of_three", [], "shortage", "of 1.00 GiB are live", "smaller batch"),
+    ("changing_lengths", [], "fragmentation", "in pieces", "zr run --cuda", "zr"),
+    ("validation_pins", [], "fragmentation", "in pieces", "expandable_segments:True", "expandable"),
+    ("interleaved_loading", [], "fragmentation", "in pieces", "expandable_segments:True", "expandable"),
+    ("side_stream", [], "stream", "796 MiB", "empty_cache()", "one stream"),
+    ("record_stream", [], "pending", "may still use", "record_stream()", "pending"),
+    ("flush_each_step", [], "flush", "360 calls", "leave out torch.cuda.empty_cache()", None),
+    ("optimizer_state", [], "shortage", "of 2.00 GiB are live", "smaller batch", None),
+    ("checkpoint_kept", [], "shortage", "800 MiB by main (train.py:22)", "map_location=\"cpu\"", None),
+    ("long_logits", [], "spike", "3.00 GiB by cross_entropy (loss.py:9)", "in parts", None),
+    ("cached_beside_library", [], "cached", "other libraries", "empty_cache()", None),
+    ("weights_twice", [], "shortage", "weights twice: 1.11 GiB by wake_up (engine/worker.py:88)", "free the first copy", None),
+    ("split_limit", [], "option", "max_split_size of 64.0 MiB", "max_split_size_mb", "expandable"),
+    ("losses_kept", [], "leak", "by forward", ".detach()", None),
+    ("evaluation_kept", [], "leak", "by forward (model.py:41)", ".detach()", None),
+    ("graph_pools", [], "pool", "private pools", "graph_pool_handle()", "caching"),
+    ("shared_card", ["--total", "11GiB"], "other process", "10.2 GiB of the device's 11.0 GiB", "nvidia-smi", None),
+    ("second_of_three", [], "shortage", "of 1.00 GiB are live", "smaller batch", None),
 ]
 
 
@@ -80,11 +81,13 @@ def test_events():
 
 def test_shapes():
     same([row[0] for row in ROWS], [shape.__name__ for shape in torch_shapes.SHAPES], "a row for each shape")
-    for name, options, reason, evidence, remedy in ROWS:
+    for name, options, reason, evidence, remedy, proof in ROWS:
         where = path(f"{name}.pickle")
         refused = torch_shapes.write_shape(getattr(torch_shapes, name), where)
         same(refused, reason not in ("flush", "cached"), f"{name}: refused, or not")
-        report = why(where, "--no-replay", *options)
+        report = why(where, *options)
+        if proof:
+            ok(any(one["change"] == proof and one["fits"] for one in report["remedies"]), f"{name}: {proof} fits, replayed") or note(report["remedies"])
         first = report["reasons"][0]
         same((report["reason"], first["reason"]), (reason, reason), f"{name}: the first reason")
         ok(evidence in first["evidence"], f"{name}: its evidence") or note(first["evidence"])
@@ -113,6 +116,29 @@ def test_categories():
         same(report["categories"], {name: bytes for name, bytes in counted.items() if bytes}, f"context {context}: who holds what")
 
 
+def test_sweep():
+    """What zr why --sweep says of each option is what the model of PyTorch's allocator reserves with it."""
+    def program(torch):
+        rng, held = random.Random(7), []
+        for number in range(300):
+            held.append(torch.alloc(rng.choice((1, 700, 3000, 9000, 30000, 90000)) * (700 + rng.randrange(700)), torch_shapes.FORWARD))
+            if len(held) > 30:
+                torch.free(held.pop(rng.randrange(30)))
+        return torch
+    sweep = why(write(path("sweep.pickle"), program(Torch(1 << 40))), "--sweep")["sweep"]
+    same(sweep["default"], program(Torch(1 << 40)).peak, "--sweep: the default")
+    for split in (32, 64, 128):
+        same(sweep[f"max_split_size_mb:{split}"], program(Torch(1 << 40, max_split=split * MIB)).peak, f"--sweep: max_split_size_mb:{split}")
+    for divisions in (2, 4, 8):
+        same(sweep[f"roundup_power2_divisions:{divisions}"], program(Torch(1 << 40, divisions=divisions)).peak, f"--sweep: {divisions} divisions")
+    # A snapshot made with an option is replayed with it, and without.
+    where = path("split_limit.pickle")
+    torch_shapes.write_shape(torch_shapes.split_limit, where)
+    fits = {one["change"]: one["fits"] for one in why(where)["remedies"]}
+    same((fits["caching"], fits["expandable"]), (False, True), "the file's own option is obeyed")
+    ok("no options" in fits, "and replayed without")
+
+
 def test_words():
     """A C++ name of 300 characters is cut where a person reads, and whole in JSON. More live than reserved is said."""
     torch = Torch(1 << 30)
@@ -130,6 +156,7 @@ def test_words():
 
 test_categories()
 test_equal_stacks()
+test_sweep()
 test_words()
 test_events()
 test_shapes()
