@@ -288,7 +288,7 @@ static void cut_name(char *frame)
         place = at;
     if (!place || place - frame <= NAME_MAX_SHOWN)
         return;
-    memcpy(frame + NAME_MAX_SHOWN - 2, "..", 2);
+    memset(frame + NAME_MAX_SHOWN - 2, '.', 2);
     memmove(frame + NAME_MAX_SHOWN, place, strlen(place) + 1);
 }
 

@@ -160,10 +160,12 @@ static void say_evidence(char *out, const struct zr_reason_scene *scene, const s
         if (is_torch(scene) && zr_holders_twins(scene->holders, &twins))
             say_twins(out, scene, &twins, &sizes);
         else if (one->live_bytes)
-            snprintf(out, WORDS_BYTES, "%s of %s are live, %s more is missing; this process has no more%s",
-                     sizes.live, sizes.of, sizes.missing,
+            snprintf(out, WORDS_BYTES, "%s of %s are live, and %s %s%s", sizes.live, sizes.of,
+                     scene->reasoning->missing_bytes ? sizes.missing : "the request",
+                     scene->reasoning->missing_bytes ? "is missing"
+                                                     : "exceeds what an allocator can use of the rest",
                      scene->total_known || !is_torch(scene) ? ""
-                                                            : " (others may: --total BYTES of the card)");
+                                                            : "; --total BYTES of the card shows others");
         else
             snprintf(out, WORDS_BYTES, "%s more than there is", sizes.missing);
     }
