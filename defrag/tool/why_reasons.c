@@ -115,9 +115,9 @@ static void say_evidence(char *out, const struct zr_reason_scene *scene, const s
         break;
     case ZR_REASON_LEAK:
         snprintf(out, WORDS_BYTES,
-                 "%s came over the recording and stayed: %" PRIu64 " blocks of up to %s, %s%s%s", sizes.bytes,
-                 one->blocks_count, sizes.most, sizes.live, site,
-                 one->sites_count > 1 ? ", and other lines" : "");
+                 "%" PRIu64 " blocks of up to %s%s came over the recording and stayed: %s live%s; growth %s",
+                 one->blocks_count, sizes.most, site, sizes.live,
+                 one->sites_count > 1 ? ", and other lines" : "", sizes.bytes);
         break;
     case ZR_REASON_SPIKE:
         snprintf(out, WORDS_BYTES, "one block of %s%s is %s larger than any other", sizes.most, site,
