@@ -11,7 +11,9 @@ struct zr_model_options {
     zr_arena *host_arena;    /* for the policy's own records; borrowed */
     uint64_t capacity_bytes; /* 0: none */
     uint64_t granule_bytes;  /* a power of two; reserved bytes count in whole granules */
-    bool no_wait;            /* see struct zr_replay_options */
+    bool no_wait;            /* this and the rest: see struct zr_replay_options */
+    uint64_t max_split_bytes;
+    uint32_t roundup_divisions[16];
 };
 
 /* The common part of every policy, at the start of its own state. */

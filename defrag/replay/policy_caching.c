@@ -1,10 +1,10 @@
-/* policy_caching.c: a model of PyTorch's caching allocator with default settings. Uses model_blocks.c.
+/* policy_caching.c: a model of PyTorch's caching allocator. Uses model_blocks.c.
  *
  * Rules and their source (PyTorch, c10/cuda/CUDACachingAllocator.cpp): sizes and pools in torch_rules.h; best
  * fit by (stream, size, address) in BlockComparatorSize and get_free_block; splitting in should_split;
  * merging in try_merge_blocks; if the driver has no more memory, malloc and release_cached_blocks free every
- * segment that is one free block and retry. Garbage collection by age and unsplittable sizes are off by
- * default and not modelled.
+ * segment that is one free block and retry; max_split_size in get_free_block and should_split;
+ * roundup_power2_divisions in round_size. Garbage collection by age is off by default and not modelled.
  *
  * The simulated driver returns increasing addresses and never reuses one. cudaMalloc and cudaFree are one
  * call each. */
@@ -69,10 +69,36 @@ static void release_cached(struct caching *caching, bool small)
 
 /* ---- Blocks -------------------------------------------------------------------------------------------- */
 
-static bool should_split(const struct zr_model_block *block, uint64_t bytes, bool small)
+/* max_split_size; without one no block is as large. */
+static uint64_t max_split(const struct caching *caching)
+{
+    uint64_t bytes = caching->model.options.max_split_bytes;
+    return bytes ? bytes : UINT64_MAX;
+}
+
+static bool should_split(const struct caching *caching, const struct zr_model_block *block, uint64_t bytes)
 {
     uint64_t remaining = block->bytes - bytes;
-    return small ? remaining >= ZR_TORCH_MIN_BLOCK : remaining > ZR_TORCH_SMALL_SIZE;
+    return block->small ? remaining >= ZR_TORCH_MIN_BLOCK
+                        : bytes < max_split(caching) && remaining > ZR_TORCH_SMALL_SIZE;
+}
+
+/* Blocks beyond max_split_size serve only requests of about their size. */
+static bool may_serve(const struct caching *caching, const struct zr_model_block *block, uint64_t bytes)
+{
+    uint64_t most = max_split(caching);
+    return bytes < most ? block->bytes < most : block->bytes - bytes < ZR_TORCH_LARGE_BUFFER;
+}
+
+/* The request with rounding: roundup_power2_divisions, then ZR_TORCH_MIN_BLOCK. */
+static uint64_t rounded(const struct caching *caching, uint64_t bytes)
+{
+    const uint32_t *divisions = caching->model.options.roundup_divisions;
+    unsigned log = bytes ? 63 - (unsigned)__builtin_clzll(bytes) : 0, last = 15;
+    uint32_t division = divisions[log < 20 ? 0 : log - 20 < last ? log - 20 : last];
+    if (division > 1 && bytes > ZR_TORCH_MIN_BLOCK * division && log < 62)
+        bytes = zr_model_round(bytes, (UINT64_C(1) << log) / division);
+    return zr_torch_round(bytes);
 }
 
 /* A free block of at least `bytes`, in no set: from the cache, from the driver, or from the driver after the
@@ -82,7 +108,7 @@ static zr_result find_block(struct caching *caching, uint64_t bytes, uint64_t st
 {
     bool small = zr_torch_is_small(bytes);
     *out = zr_block_set_find(set_of(caching, small), stream, bytes);
-    if (*out) {
+    if (*out && (small || may_serve(caching, *out, bytes))) {
         zr_block_set_remove(set_of(caching, small), *out);
         return ZR_OK;
     }
@@ -100,7 +126,7 @@ static zr_result find_block(struct caching *caching, uint64_t bytes, uint64_t st
 static zr_result caching_alloc(struct zr_policy_model *model, const struct zr_event *event, void **out)
 {
     struct caching *caching = (struct caching *)model;
-    uint64_t bytes = zr_torch_round(event->bytes);
+    uint64_t bytes = rounded(caching, event->bytes);
     struct zr_model_block *block, *front;
     zr_result result = zr_block_take(&caching->model.records, &front);
     if (result != ZR_OK)
@@ -111,7 +137,7 @@ static zr_result caching_alloc(struct zr_policy_model *model, const struct zr_ev
         return result;
     }
     zr_model_use(model, set_of(caching, block->small), block, front, bytes,
-                 should_split(block, bytes, block->small), out);
+                 should_split(caching, block, bytes), out);
     return ZR_OK;
 }
 

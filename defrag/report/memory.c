@@ -258,6 +258,7 @@ static zr_result change_map(struct zr_memory *memory, const struct zr_record *re
                                                           .bytes = record->bytes,
                                                           .stream = record->stream,
                                                           .pool = record->pool,
+                                                          .stack = record->stack,
                                                           .time_ns = record->time_ns,
                                                           .unit_bytes = record->unit_bytes});
     if (result == ZR_OK && record->unit_bytes > 0)

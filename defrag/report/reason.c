@@ -1,188 +1,276 @@
-/* reason.c: finds the reason of a failure. Uses moments.c. See reason.h. */
+/* reason.c: finds and orders the reasons of a failure. Uses growth.c and why.c. See reason.h. */
 #include "defrag/report/reason.h"
 
 #include <string.h>
 
 #include "alloc/base/error.h"
 
-/* PROBES_MAX bounds the search for a kind: after that many probes, colliding kinds count as one. */
-enum { PROBES_MAX = 64, QUARTERS = 4, ALLOCATIONS_MIN = 16, KIND_MIN = 8, SPIKE_FACTOR = 4 };
+/* CACHING_LOSS: a caching allocator loses about a twentieth of the device to pieces: 1.02 to 1.05 times the
+ * live bytes are reserved on recorded training steps. OTHERS_MIN: a CUDA context is less than an eighth of a
+ * device. FLUSHES_MIN: bytes mapped again, in multiples of what was reserved. */
+enum {
+    QUARTERS = 4,
+    ALLOCATIONS_MIN = 16,
+    SPIKE_FACTOR = 4,
+    CACHING_LOSS = 20,
+    OTHERS_MIN = 8,
+    FLUSHES_MIN = 4
+};
 
 const char *zr_reason_name(enum zr_reason reason)
 {
-    static const char *const names[] = {"none",      "shortage",  "fragmentation", "stream",
-                                        "pool",      "pending",   "leak",          "limit",
-                                        "addresses", "unmovable", "spike",         "other process"};
+    static const char *const names[] = {"none",    "shortage",      "fragmentation", "stream",    "pool",
+                                        "pending", "leak",          "limit",         "addresses", "unmovable",
+                                        "spike",   "other process", "option",        "cached",    "flush"};
     _Static_assert(sizeof names / sizeof *names == ZR_REASON_COUNT, "every reason has a name");
     return names[reason];
 }
-
-/* ---- Allocations and frees ----------------------------------------------------------------------------- */
-
-struct kind {
-    struct zr_kind_of_blocks blocks;
-    unsigned size_class;
-    uint64_t allocations_count, frees_count;
-    uint64_t came[QUARTERS], went[QUARTERS]; /* allocations and frees in the recording, by quarter */
-};
-
-void zr_trend_init(struct zr_trend *out, const struct zr_memory *memory, uint64_t records_count,
-                   zr_arena *arena)
-{
-    *out = (struct zr_trend){.memory = memory, .records_count = records_count};
-    zr_vector_init(&out->kinds, arena, sizeof(struct kind));
-    zr_number_map_init(&out->numbers, arena);
-}
-
-void zr_trend_end(struct zr_trend *trend)
-{
-    zr_number_map_end(&trend->numbers);
-    zr_vector_end(&trend->kinds);
-}
-
-static unsigned class_of(uint64_t bytes)
-{
-    return bytes ? 63 - (unsigned)__builtin_clzll(bytes) : 0;
-}
-
-/* Finds or adds the kind of a block. Two kinds may have equal keys, so the fields are compared, and the
- * search continues with the next key. */
-static zr_result find_kind(struct zr_trend *trend, const struct kind *like, struct kind **out)
-{
-    uint64_t key = (like->blocks.stream * UINT64_C(0x9e3779b97f4a7c15) + like->blocks.stack) * 1024;
-    key += like->blocks.tag * 64u + like->size_class;
-    for (unsigned probes = 0;; probes++, key += 1024) {
-        const uint32_t *number = zr_number_map_get(&trend->numbers, key);
-        if (!number) {
-            zr_result result = zr_vector_add(&trend->kinds, like);
-            if (result == ZR_OK)
-                result = zr_number_map_put(&trend->numbers, key, (uint32_t)trend->kinds.count - 1);
-            *out = result == ZR_OK ? zr_vector_at(&trend->kinds, trend->kinds.count - 1) : NULL;
-            return result;
-        }
-        struct kind *kind = zr_vector_at(&trend->kinds, *number);
-        bool same = kind->blocks.tag == like->blocks.tag && kind->blocks.stream == like->blocks.stream &&
-                    kind->blocks.stack == like->blocks.stack && kind->size_class == like->size_class;
-        if (same || probes == PROBES_MAX) {
-            *out = kind;
-            return ZR_OK;
-        }
-    }
-}
-
-static unsigned quarter_of(const struct zr_trend *trend)
-{
-    uint64_t count = trend->records_count - trend->before_count;
-    uint64_t at = trend->seen_count > trend->before_count ? trend->seen_count - trend->before_count - 1 : 0;
-    unsigned quarter = count ? (unsigned)(at * QUARTERS / count) : 0;
-    return quarter < QUARTERS ? quarter : QUARTERS - 1;
-}
-
-static void note_size(struct zr_trend *trend, const struct zr_record *record)
-{
-    if (record->bytes > trend->largest_bytes) {
-        trend->second_bytes = trend->largest_bytes;
-        trend->largest_bytes = record->bytes;
-        trend->largest_address = record->address;
-        trend->largest_seen = trend->seen_count;
-        trend->largest_lives = true;
-    } else if (record->bytes > trend->second_bytes) {
-        trend->second_bytes = record->bytes;
-    }
-}
-
-zr_result zr_trend_take(struct zr_trend *trend, const struct zr_record *record)
-{
-    struct kind like = {0}, *kind;
-    trend->seen_count++;
-    trend->before_count += record->before;
-    if (record->before || (record->kind != ZR_RECORD_ALLOC && record->kind != ZR_RECORD_FREE))
-        return ZR_OK;
-    const struct zr_range_record *block = zr_extents_floor(&trend->memory->blocks, record->address);
-    bool came = record->kind == ZR_RECORD_ALLOC;
-    if (!came && (!block || block->address != record->address))
-        return ZR_OK; /* zr_moment_reach() reports the error */
-    like.blocks.tag = came ? record->tag : block->tag;
-    like.blocks.stream = came ? record->stream : block->stream;
-    like.blocks.stack = came ? record->stack : block->stack;
-    uint64_t bytes = came ? record->bytes : block->requested_bytes;
-    like.size_class = class_of(bytes);
-    zr_result result = find_kind(trend, &like, &kind);
-    if (result != ZR_OK)
-        return result;
-    trend->allocations_count += came;
-    trend->frees_count += !came;
-    kind->allocations_count += came;
-    kind->frees_count += !came;
-    if (bytes > kind->blocks.most_bytes)
-        kind->blocks.most_bytes = bytes;
-    if (came) {
-        kind->came[quarter_of(trend)]++;
-        kind->blocks.live_bytes += bytes;
-        kind->blocks.blocks_count++;
-        note_size(trend, record);
-    } else {
-        kind->went[quarter_of(trend)]++;
-        kind->blocks.live_bytes -= bytes < kind->blocks.live_bytes ? bytes : kind->blocks.live_bytes;
-        kind->blocks.blocks_count -= kind->blocks.blocks_count > 0;
-        trend->largest_lives &= record->address != trend->largest_address;
-    }
-    return ZR_OK;
-}
-
-/* Finds the kind that leaks; NULL: none. Most blocks of other kinds must be freed again; otherwise the
- * program may still be loading. */
-static const struct kind *leak_of(const struct zr_trend *trend, uint64_t live_bytes)
-{
-    const struct kind *worst = NULL;
-    for (size_t i = 0; i < trend->kinds.count; i++) {
-        const struct kind *kind = zr_vector_at(&trend->kinds, i);
-        uint64_t others = trend->allocations_count - kind->allocations_count;
-        bool grows = kind->allocations_count >= KIND_MIN &&
-                     kind->frees_count * 4 <= kind->allocations_count &&
-                     kind->blocks.live_bytes >= live_bytes / 4;
-        for (unsigned quarter = 0; quarter < QUARTERS; quarter++)
-            grows = grows && kind->came[quarter] > kind->went[quarter] &&
-                    kind->came[quarter] * QUARTERS * 2 >= kind->allocations_count;
-        if (grows && others >= KIND_MIN && (trend->frees_count - kind->frees_count) * 4 >= others * 3 &&
-            (!worst || kind->blocks.live_bytes > worst->blocks.live_bytes))
-            worst = kind;
-    }
-    return worst;
-}
-
-/* Whether the request, or a recent block, is far larger than all other blocks of a program that repeats
- * itself. */
-static bool is_spike(const struct zr_trend *trend, const struct zr_failure *failure,
-                     struct zr_kind_of_blocks *out)
-{
-    uint64_t asked = failure->answer->size_bytes;
-    if (trend->allocations_count < ALLOCATIONS_MIN || trend->frees_count * 4 < trend->allocations_count * 3)
-        return false;
-    *out = (struct zr_kind_of_blocks){.tag = failure->tag, .stream = failure->stream, .most_bytes = asked};
-    if (asked / SPIKE_FACTOR >= trend->largest_bytes && trend->largest_bytes > 0)
-        return true;
-    if (!trend->largest_lives || trend->second_bytes == 0 ||
-        trend->largest_bytes / SPIKE_FACTOR < trend->second_bytes || asked > trend->largest_bytes ||
-        trend->largest_seen < trend->records_count - trend->records_count / QUARTERS)
-        return false;
-    const struct zr_range_record *block = zr_extents_floor(&trend->memory->blocks, trend->largest_address);
-    if (block)
-        *out = (struct zr_kind_of_blocks){.tag = block->tag,
-                                          .stream = block->stream,
-                                          .stack = block->stack,
-                                          .most_bytes = trend->largest_bytes,
-                                          .live_bytes = trend->largest_bytes,
-                                          .blocks_count = 1};
-    return block != NULL;
-}
-
-/* ---- The refusal --------------------------------------------------------------------------------------- */
 
 static uint64_t less(uint64_t from, uint64_t bytes)
 {
     return from > bytes ? from - bytes : 0;
 }
+
+static void add(struct zr_reasoning *out, const struct zr_reason_evidence *one)
+{
+    if (one->bytes > 0 && out->count < ZR_REASON_COUNT)
+        out->list[out->count++] = *one;
+}
+
+static const struct zr_reason_evidence *find(const struct zr_reasoning *out, enum zr_reason reason)
+{
+    for (unsigned i = 0; i < out->count; i++)
+        if (out->list[i].reason == reason)
+            return &out->list[i];
+    return NULL;
+}
+
+/* ---- The recording ------------------------------------------------------------------------------------- */
+
+/* The request, or a recent block, if it is far larger than all other blocks of a program that repeats
+ * itself: its excess. */
+static void find_spike(struct zr_reasoning *out, const struct zr_growth *growth,
+                       const struct zr_failure *failure)
+{
+    uint64_t asked = failure->answer->size_bytes;
+    struct zr_reason_evidence one = {.reason = ZR_REASON_SPIKE,
+                                     .tag = failure->tag,
+                                     .stream = failure->question->stream,
+                                     .stack = failure->question->stack,
+                                     .most_bytes = asked};
+    const struct zr_reason_evidence *shortage = find(out, ZR_REASON_SHORTAGE);
+    uint64_t most = failure->refusal->cause != ZRT_CAUSE_UNKNOWN ? UINT64_MAX
+                    : shortage                                   ? shortage->bytes
+                                                                 : 0;
+    if (asked == 0 || growth->allocations_count < ALLOCATIONS_MIN ||
+        growth->frees_count * 2 < growth->allocations_count)
+        return;
+    if (asked / SPIKE_FACTOR >= growth->largest_bytes && growth->largest_bytes > 0) {
+        one.of_bytes = asked - growth->largest_bytes;
+        one.bytes = one.of_bytes < most ? one.of_bytes : most;
+        add(out, &one);
+        return;
+    }
+    if (!growth->largest_lives || growth->second_bytes == 0 ||
+        growth->largest_bytes / SPIKE_FACTOR < growth->second_bytes || asked > growth->largest_bytes ||
+        growth->largest_seen < growth->records_count - growth->records_count / QUARTERS)
+        return;
+    const struct zr_range_record *block = zr_extents_floor(&growth->memory->blocks, growth->largest_address);
+    if (!block)
+        return;
+    one = (struct zr_reason_evidence){.reason = ZR_REASON_SPIKE,
+                                      .of_bytes = growth->largest_bytes - growth->second_bytes,
+                                      .tag = block->tag,
+                                      .stream = block->stream,
+                                      .stack = block->stack,
+                                      .most_bytes = growth->largest_bytes,
+                                      .live_bytes = growth->largest_bytes,
+                                      .blocks_count = 1};
+    one.bytes = one.of_bytes < most ? one.of_bytes : most;
+    add(out, &one);
+}
+
+static void find_leak(struct zr_reasoning *out, const struct zr_growth *growth, uint64_t slack_bytes)
+{
+    struct zr_reason_evidence one = {.reason = ZR_REASON_LEAK, .of_bytes = growth->memory->live_bytes};
+    uint64_t largest = 0;
+    for (size_t i = 0; i < growth->sites.count; i++) {
+        const struct zr_site *site = zr_vector_at(&growth->sites, i);
+        if (!site->grows)
+            continue;
+        one.sites_count++;
+        one.bytes += site->grown_bytes;
+        if (site->grown_bytes <= largest)
+            continue;
+        largest = site->grown_bytes;
+        one.stack = site->stack;
+        one.stream = site->stream;
+        one.tag = site->tag;
+        one.blocks_count = site->blocks_count;
+        one.live_bytes = site->live_bytes;
+        one.most_bytes = site->most_bytes;
+    }
+    one.bytes += one.bytes ? slack_bytes : 0;
+    add(out, &one);
+}
+
+/* ---- The memory ---------------------------------------------------------------------------------------- */
+
+/* A private pool of PyTorch's allocator. */
+struct pool {
+    uint64_t free_bytes;
+    uint32_t pool, stack; /* stack: that mapped its first segment */
+};
+
+/* Free bytes by what keeps the request from them. */
+struct shares {
+    uint64_t own_bytes, stream_bytes, pool_bytes, whole_bytes;
+    uint64_t kept_bytes;    /* in segments of which only growing sites have blocks */
+    uint64_t option_bytes;  /* beyond the request and its rounding to 512 bytes, inside blocks */
+    struct zr_vector pools; /* struct pool */
+};
+
+/* A segment, while its pieces are visited. */
+struct segment {
+    const struct zr_range_record *mapped;
+    uint64_t free_bytes, blocks_count, growing_count;
+};
+
+static zr_result note_pool(struct shares *shares, const struct segment *segment)
+{
+    const struct zr_range_record *mapped = segment->mapped;
+    shares->pool_bytes += segment->free_bytes;
+    for (size_t i = 0; i < shares->pools.count; i++) {
+        struct pool *pool = zr_vector_at(&shares->pools, i);
+        if (pool->pool == mapped->pool >> 1) {
+            pool->free_bytes += segment->free_bytes;
+            return ZR_OK;
+        }
+    }
+    return zr_vector_add(&shares->pools,
+                         &(struct pool){segment->free_bytes, mapped->pool >> 1, mapped->stack});
+}
+
+static zr_result end_segment(struct shares *shares, const struct segment *segment,
+                             const struct zr_failure *failure)
+{
+    const struct zr_range_record *mapped = segment->mapped;
+    bool by_stream = failure->recording->kind == ZR_RECORDING_TORCH;
+    if (!mapped)
+        return ZR_OK;
+    if (by_stream && mapped->pool >> 1 && segment->free_bytes > 0)
+        return note_pool(shares, segment);
+    if (segment->blocks_count == 0 && !failure->question->released)
+        shares->whole_bytes += segment->free_bytes;
+    else if (by_stream && mapped->stream != failure->question->stream)
+        shares->stream_bytes += segment->free_bytes;
+    else
+        shares->own_bytes += segment->free_bytes;
+    if (segment->blocks_count > 0 && segment->growing_count == segment->blocks_count)
+        shares->kept_bytes += segment->free_bytes;
+    return ZR_OK;
+}
+
+static void note_block(struct shares *shares, struct segment *segment, const struct zr_growth *growth,
+                       const struct zr_range_record *block)
+{
+    const uint64_t unit = 512;
+    const struct zr_site *site = zr_growth_site_of(growth, block);
+    uint64_t rounded = (block->requested_bytes + unit - 1) / unit * unit;
+    segment->blocks_count++;
+    segment->growing_count += site && site->grows;
+    shares->option_bytes += block->bytes > rounded ? block->bytes - rounded : 0;
+}
+
+static zr_result share_out(struct shares *shares, const struct zr_growth *growth,
+                           const struct zr_failure *failure)
+{
+    struct zr_memory_walk walk = zr_memory_walk_of(growth->memory);
+    struct zr_memory_piece piece;
+    struct segment segment = {0};
+    zr_result result = ZR_OK;
+    while (result == ZR_OK && zr_memory_next(&walk, &piece)) {
+        if (piece.mapped != segment.mapped) {
+            result = end_segment(shares, &segment, failure);
+            segment = (struct segment){.mapped = piece.mapped};
+        }
+        if (piece.block)
+            note_block(shares, &segment, growth, piece.block);
+        else if (piece.mapped)
+            segment.free_bytes += piece.bytes;
+    }
+    return result == ZR_OK ? end_segment(shares, &segment, failure) : result;
+}
+
+static void add_shares(struct zr_reasoning *out, const struct shares *shares, const struct zr_growth *growth,
+                       const struct zr_failure *failure)
+{
+    uint64_t capacity = failure->question->capacity_bytes, asked = failure->answer->size_bytes;
+    struct zr_reason_evidence pool = {.reason = ZR_REASON_POOL,
+                                      .bytes = shares->pool_bytes,
+                                      .of_bytes = growth->memory->reserved_bytes,
+                                      .blocks_count = shares->pools.count};
+    uint64_t most = 0;
+    for (size_t i = 0; i < shares->pools.count; i++) {
+        const struct pool *one = zr_vector_at(&shares->pools, i);
+        if (one->free_bytes > most) {
+            most = one->free_bytes;
+            pool.pool = one->pool;
+            pool.stack = one->stack;
+        }
+    }
+    add(out, &pool);
+    add(out, &(struct zr_reason_evidence){.reason = ZR_REASON_FRAGMENTATION,
+                                          .bytes = less(shares->own_bytes, capacity / CACHING_LOSS),
+                                          .of_bytes = shares->own_bytes});
+    add(out, &(struct zr_reason_evidence){.reason = ZR_REASON_STREAM, .bytes = shares->stream_bytes});
+    add(out, &(struct zr_reason_evidence){.reason = ZR_REASON_PENDING,
+                                          .bytes = growth->memory->pending_bytes,
+                                          .of_bytes = growth->memory->reserved_bytes});
+    if (zr_recording_has_options(failure->recording))
+        add(out, &(struct zr_reason_evidence){.reason = ZR_REASON_OPTION,
+                                              .bytes = shares->option_bytes,
+                                              .of_bytes = growth->memory->requested_bytes});
+    if (asked > 0) {
+        uint64_t usable = capacity - capacity / CACHING_LOSS, wanted = growth->memory->requested_bytes;
+        wanted = asked > UINT64_MAX - wanted ? UINT64_MAX : wanted + asked;
+        add(out, &(struct zr_reason_evidence){.reason = ZR_REASON_SHORTAGE,
+                                              .bytes = less(wanted, usable),
+                                              .of_bytes = capacity,
+                                              .live_bytes = growth->memory->live_bytes});
+    } else {
+        add(out, &(struct zr_reason_evidence){.reason = ZR_REASON_CACHED,
+                                              .bytes = shares->whole_bytes,
+                                              .of_bytes = growth->memory->reserved_bytes});
+        if (growth->unmapped_bytes / FLUSHES_MIN > failure->peak_reserved_bytes)
+            add(out, &(struct zr_reason_evidence){.reason = ZR_REASON_FLUSH,
+                                                  .bytes = growth->unmapped_bytes,
+                                                  .of_bytes = failure->peak_reserved_bytes,
+                                                  .blocks_count = growth->unmaps_count});
+    }
+}
+
+/* ---- The device ---------------------------------------------------------------------------------------- */
+
+/* The bytes of the device that are neither this process's nor free: from its size, or because this process
+ * itself had more before. */
+static void find_outside(struct zr_reasoning *out, const struct zr_failure *failure)
+{
+    const struct zrt_refusal *refusal = failure->refusal;
+    struct zr_reason_evidence one = {.reason = ZR_REASON_OTHER_PROCESS};
+    if (refusal->has_more && refusal->device_bytes > 0) {
+        one.of_bytes = refusal->device_bytes;
+        one.bytes = less(less(refusal->device_bytes, refusal->device_free_bytes), refusal->process_bytes);
+    } else if (refusal->cause == ZRT_CAUSE_UNKNOWN && failure->answer->size_bytes > 0) {
+        one.of_bytes = failure->total_bytes > failure->peak_reserved_bytes ? failure->total_bytes
+                                                                           : failure->peak_reserved_bytes;
+        one.bytes = less(one.of_bytes, failure->question->capacity_bytes);
+    }
+    if (one.bytes >= one.of_bytes / OTHERS_MIN)
+        add(out, &one);
+}
+
+/* ---- The refusal --------------------------------------------------------------------------------------- */
 
 /* Available memory: idle granules, plus the unused part of the limit or of the device, whichever is smaller.
  */
@@ -216,19 +304,6 @@ static bool blocked(struct zr_reasoning *out, const struct zrt_refusal *refusal)
             return true;
         }
     return false;
-}
-
-/* Whether other processes hold the missing memory and at least an eighth of the device. A CUDA context holds
- * less. */
-static bool is_others(struct zr_reasoning *out, const struct zrt_refusal *refusal)
-{
-    uint64_t used = less(refusal->device_bytes, refusal->device_free_bytes);
-    uint64_t others = less(used, refusal->process_bytes);
-    if (!refusal->has_more || refusal->device_bytes == 0 || others < refusal->device_bytes / 8 ||
-        others < out->missing_bytes)
-        return false;
-    out->culprit_bytes = others;
-    return true;
 }
 
 static enum zr_reason of_verdict(enum zr_verdict verdict)
@@ -275,35 +350,111 @@ static bool are_segments(const struct zr_memory *memory)
     return memory->blocks.count >= SEGMENTS_MIN;
 }
 
-void zr_reason_find(struct zr_reasoning *out, const struct zr_trend *trend, const struct zr_failure *failure)
+/* ---- The list ------------------------------------------------------------------------------------------ */
+
+/* Puts the reason that the allocator itself names first, with its evidence or without. */
+static void put_first(struct zr_reasoning *out, enum zr_reason reason, uint64_t bytes)
+{
+    struct zr_reason_evidence first = {.reason = reason, .bytes = bytes};
+    unsigned at = 0;
+    while (at < out->count && out->list[at].reason != reason)
+        at++;
+    if (at < out->count)
+        first = out->list[at];
+    else if (out->count < ZR_REASON_COUNT)
+        out->count++;
+    else
+        at = ZR_REASON_COUNT - 1;
+    if (bytes > 0)
+        first.bytes = bytes;
+    memmove(&out->list[1], &out->list[0], at * sizeof first);
+    out->list[0] = first;
+}
+
+/* The largest first; a spike before the shortage that it makes up. */
+static bool precedes(const struct zr_reason_evidence *one, const struct zr_reason_evidence *other)
+{
+    return one->bytes != other->bytes ? one->bytes > other->bytes
+                                      : one->reason == ZR_REASON_SPIKE && other->reason == ZR_REASON_SHORTAGE;
+}
+
+static void sort(struct zr_reasoning *out)
+{
+    for (unsigned i = 1; i < out->count; i++)
+        for (unsigned j = i; j > 0 && precedes(&out->list[j], &out->list[j - 1]); j--) {
+            struct zr_reason_evidence one = out->list[j];
+            out->list[j] = out->list[j - 1];
+            out->list[j - 1] = one;
+        }
+}
+
+/* An arena's own word: memory or a limit that is exhausted may have a deeper reason. */
+static void put_cause_first(struct zr_reasoning *out, const struct zr_failure *failure)
+{
+    const struct zrt_refusal *refusal = failure->refusal;
+    bool of_tag = refusal->cause == ZRT_CAUSE_TAG_LIMIT;
+    struct zr_reasoning own = {.reason = of_cause(refusal, failure->answer->verdict)};
+    bool memory = own.reason == ZR_REASON_SHORTAGE || own.reason == ZR_REASON_LIMIT;
+    const struct zr_reason_evidence *leak = find(out, ZR_REASON_LEAK), *spike = find(out, ZR_REASON_SPIKE),
+                                    *others = find(out, ZR_REASON_OTHER_PROCESS);
+    uint64_t live = out->list[0].reason ? failure->answer->live_bytes : 0;
+    if (own.reason == ZR_REASON_LIMIT)
+        own.culprit_bytes = refusal->limit_bytes;
+    if (!of_tag && (memory || own.reason == ZR_REASON_FRAGMENTATION) && blocked(&own, refusal))
+        memory = false;
+    if (memory && leak && leak->bytes >= live / 4)
+        own = (struct zr_reasoning){.reason = ZR_REASON_LEAK};
+    else if (own.reason == ZR_REASON_SHORTAGE && others && others->bytes >= out->missing_bytes)
+        own = (struct zr_reasoning){.reason = ZR_REASON_OTHER_PROCESS, .culprit_bytes = others->bytes};
+    else if (memory && spike)
+        own = (struct zr_reasoning){.reason = ZR_REASON_SPIKE};
+    if (own.reason != ZR_REASON_NONE)
+        put_first(out, own.reason,
+                  own.reason == ZR_REASON_LIMIT || own.reason == ZR_REASON_SHORTAGE ? out->missing_bytes
+                                                                                    : own.culprit_bytes);
+    out->culprit_bytes = own.culprit_bytes;
+}
+
+/* If no evidence explains as many bytes as were asked for, the verdict does. */
+static void put_verdict(struct zr_reasoning *out, const struct zr_failure *failure)
+{
+    enum zr_reason reason = of_verdict(failure->answer->verdict);
+    bool explained = out->count > 0 && out->list[0].bytes >= failure->answer->size_bytes;
+    if (reason != ZR_REASON_NONE && failure->answer->size_bytes > 0 && !explained &&
+        !find(out, ZR_REASON_SHORTAGE) && !find(out, reason))
+        put_first(out, reason, failure->answer->size_bytes);
+}
+
+zr_result zr_reason_find(struct zr_reasoning *out, struct zr_growth *growth, const struct zr_failure *failure)
 {
     const struct zrt_refusal *refusal = failure->refusal;
     bool of_tag = refusal->cause == ZRT_CAUSE_TAG_LIMIT, known = refusal->cause != ZRT_CAUSE_UNKNOWN;
-    struct zr_kind_of_blocks kind;
+    struct shares shares = {0};
     *out = (struct zr_reasoning){0};
-    out->reason = of_cause(refusal, failure->answer->verdict);
+    zr_vector_init(&shares.pools, growth->sites.arena, sizeof(struct pool));
+    zr_growth_find(growth, failure->recording);
+    zr_result result = share_out(&shares, growth, failure);
+    if (result == ZR_OK)
+        add_shares(out, &shares, growth, failure);
+    zr_vector_end(&shares.pools);
+    if (result != ZR_OK)
+        return result;
     out->missing_bytes = of_tag  ? less(refusal->reserved_bytes + refusal->need_bytes, refusal->limit_bytes)
                          : known ? less(refusal->need_bytes, available(refusal))
                                  : less(failure->answer->size_bytes, failure->answer->free_bytes);
-    if (out->reason == ZR_REASON_LIMIT)
-        out->culprit_bytes = refusal->limit_bytes;
-    bool memory = out->reason == ZR_REASON_SHORTAGE || out->reason == ZR_REASON_LIMIT;
-    if (known && !of_tag && (memory || out->reason == ZR_REASON_FRAGMENTATION) && blocked(out, refusal))
-        return;
-    if (!memory)
-        return;
-    const struct kind *leak = leak_of(trend, trend->memory->live_bytes);
-    if (leak) {
-        out->reason = ZR_REASON_LEAK;
-        out->kind = leak->blocks;
-        out->culprit_bytes = 0;
-    } else if (out->reason == ZR_REASON_SHORTAGE && is_others(out, refusal)) {
-        out->reason = ZR_REASON_OTHER_PROCESS;
-    } else if (is_spike(trend, failure, &kind)) {
-        out->reason = ZR_REASON_SPIKE;
-        out->kind = kind;
-        out->culprit_bytes = 0;
-    }
+    find_leak(out, growth, shares.kept_bytes);
+    find_outside(out, failure);
+    find_spike(out, growth, failure);
+    sort(out);
+    if (known)
+        put_cause_first(out, failure);
+    else
+        put_verdict(out, failure);
+    out->reason = out->count > 0 ? out->list[0].reason : ZR_REASON_NONE;
+    if (!known && (out->reason == ZR_REASON_PENDING || out->reason == ZR_REASON_OTHER_PROCESS ||
+                   out->reason == ZR_REASON_POOL))
+        out->culprit_bytes = out->list[0].bytes;
     out->segments = (out->reason == ZR_REASON_SHORTAGE || out->reason == ZR_REASON_LIMIT) &&
-                    trend->memory->recording->kind == ZR_RECORDING_ZRT && are_segments(trend->memory);
+                    growth->memory->recording->kind == ZR_RECORDING_ZRT && are_segments(growth->memory);
+    return ZR_OK;
 }

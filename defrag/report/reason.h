@@ -1,84 +1,87 @@
-/* reason.h: the reason of a failed allocation in one word, from the allocator's own details and the preceding
- * events. Private to defrag/.
+/* reason.h: the reasons of a failed allocation, or of growth, with their evidence. Private to defrag/.
  *
- * A verdict (why.h) is about one state of memory. A reason also considers the limit, the device, other
- * processes and pools, as far as the file contains them (struct zrt_refusal), and how the memory filled up.
- * The first rule that holds decides. Two rules are heuristics:
- *   pending        freed memory that a stream may still use would be enough
- *   unmovable      free granules that are registered, exported or fixed would be enough
- *   pool           idle granules of contiguous pools would be enough
- *   leak           heuristic: most other blocks are freed again, but blocks of one kind are allocated in
- *                  every quarter of the recording, remain, and hold a quarter of the live bytes
- *   other process  other processes hold the missing bytes, and an eighth of the device
- *   spike          heuristic: the program repeats itself, and one temporary block is four times as
- *                  large as any block before it */
+ * A verdict (why.h) is about one state of memory. Reasons also consider the limit, the device, other
+ * processes, pools, settings of the allocator, and how the memory filled up. Each reason has bytes, its
+ * evidence, and the list has the largest first:
+ *   shortage       live requests and this one exceed the capacity less the 5 % that a caching allocator loses
+ *   fragmentation  free bytes in pieces between live blocks, beyond these 5 %
+ *   stream         free bytes in another stream's segments
+ *   pool           free bytes in private pools (CUDA graphs, MemPool), which are not returned; or idle
+ *                  granules of contiguous pools
+ *   pending        freed bytes that a stream may still use
+ *   leak           growth of call sites that only grow (growth.h), with the free bytes beside their blocks in
+ *                  segments that nothing else uses
+ *   limit, addresses, unmovable   as the allocator says
+ *   other process  bytes of the device outside this process, if they are an eighth of the device
+ *   spike          the part of the shortage that one block makes up, which is more than four times as large
+ * as any other, in a program that repeats itself option         bytes that a setting of the allocator adds to
+ * requests cached         free bytes that the allocator keeps, and would return; only without a failure flush
+ * bytes that were returned and mapped again; only without a failure If an arena of zr refused the request,
+ * its own cause comes first. */
 #ifndef ZR_REASON_H
 #define ZR_REASON_H
 
+#include "defrag/report/growth.h"
 #include "defrag/report/why.h"
 
 enum zr_reason {
     ZR_REASON_NONE = 0, /* the request fits, or the reason is unknown */
     ZR_REASON_SHORTAGE,
     ZR_REASON_FRAGMENTATION,
-    ZR_REASON_STREAM, /* a free run belongs to another stream, in an allocator with memory per stream */
-    ZR_REASON_POOL,   /* a pool keeps memory */
+    ZR_REASON_STREAM,
+    ZR_REASON_POOL,
     ZR_REASON_PENDING,
     ZR_REASON_LEAK,
     ZR_REASON_LIMIT,
     ZR_REASON_ADDRESSES,
     ZR_REASON_UNMOVABLE,
     ZR_REASON_SPIKE,
-    ZR_REASON_OTHER_PROCESS, /* others hold the missing memory: processes, contexts, libraries */
+    ZR_REASON_OTHER_PROCESS,
+    ZR_REASON_OPTION,
+    ZR_REASON_CACHED,
+    ZR_REASON_FLUSH,
     ZR_REASON_COUNT
 };
 /* "shortage", "other process". */
 const char *zr_reason_name(enum zr_reason reason);
 
-/* Blocks of one kind: a tag, a stream, a stack, and sizes within a factor of two. */
-struct zr_kind_of_blocks {
-    uint64_t stream, live_bytes,
-        blocks_count;    /* at the failure; only blocks that were allocated in the recording */
-    uint64_t most_bytes; /* the largest */
-    uint32_t stack;
+/* A reason with its evidence; which fields are meaningful depends on the reason. */
+struct zr_reason_evidence {
+    enum zr_reason reason;
+    uint64_t bytes;
+    uint64_t of_bytes;     /* what `bytes` is a part of: the capacity, the device, all live bytes .. */
+    uint64_t blocks_count; /* leak, spike: the blocks of the site; pool: private pools; flush: returns */
+    uint64_t live_bytes;   /* leak, spike: of the site */
+    uint64_t most_bytes;   /* leak, spike: the largest block */
+    uint64_t sites_count;  /* leak: call sites that grow */
+    uint64_t stream;
+    uint32_t stack, pool; /* stack: of the site with the most, 0: unknown; pool: the one with the most */
     uint8_t tag;
 };
 
 struct zr_reasoning {
-    enum zr_reason reason;
-    struct zr_kind_of_blocks kind; /* leak, spike: the blocks */
-    uint64_t missing_bytes;        /* the bytes that the request lacked; limit and shortage */
+    enum zr_reason reason; /* the first of the list; none: the list is empty */
+    struct zr_reason_evidence list[ZR_REASON_COUNT];
+    unsigned count;
+    uint64_t missing_bytes; /* the bytes that the request lacked; limit and shortage */
     bool segments; /* live blocks look like segments of a caching allocator: 8 or more, with powers of two as
                       sizes */
     uint64_t culprit_bytes; /* pending, unmovable, pool, other process, limit: the bytes of the reason */
 };
 
-/* The allocations and frees before a failure. */
-struct zr_trend {
-    const struct zr_memory *memory; /* borrowed: the state before each record */
-    struct zr_vector kinds;         /* reason.c */
-    struct zr_number_map numbers;
-    uint64_t records_count, before_count, seen_count;
-    uint64_t allocations_count, frees_count; /* in the recording */
-    uint64_t largest_bytes, second_bytes;    /* of blocks allocated in the recording */
-    uint64_t largest_address, largest_seen;  /* the largest block, and when it was allocated */
-    bool largest_lives;
-};
-/* `records_count` records will follow. Allocates nothing, so it cannot fail. */
-void zr_trend_init(struct zr_trend *out, const struct zr_memory *memory, uint64_t records_count,
-                   zr_arena *arena);
-void zr_trend_end(struct zr_trend *trend);
-/* Notes a record; the memory applies the record afterwards. Returns the arena's error. */
-zr_result zr_trend_take(struct zr_trend *trend, const struct zr_record *record);
-
-/* A failure, with the result of zr_why_answer(). If the refusal's cause is unknown, the verdict decides. */
+/* A failure, with the result of zr_why_answer(). If the refusal's cause is unknown, evidence decides. A
+ * request of 0 bytes is none: the reasons are those of growth. */
 struct zr_failure {
+    struct zr_recording *recording;
     const struct zrt_refusal *refusal;
+    const struct zr_question *question;
     const struct zr_answer *answer;
-    uint8_t tag; /* of the request */
-    uint64_t stream;
+    uint64_t total_bytes;         /* of the device; 0: unknown */
+    uint64_t peak_reserved_bytes; /* of the recording */
+    uint8_t tag;                  /* of the request */
 };
-/* `trend` and its memory are at the failure. */
-void zr_reason_find(struct zr_reasoning *out, const struct zr_trend *trend, const struct zr_failure *failure);
+/* `growth` and its memory are at the failure. Returns the arena's error. */
+zr_result zr_reason_find(struct zr_reasoning *out, struct zr_growth *growth,
+                         const struct zr_failure *failure);
 
 #endif

@@ -43,18 +43,23 @@ struct trying {
     const struct zr_memory *memory;
     const struct zr_recording *recording;
     uint64_t capacity_bytes;
+    bool no_options; /* without the file's settings */
     void (*say)(const char *words);
 };
 
 static zr_result replay(const struct trying *trying, enum zr_policy policy, uint64_t capacity_bytes,
                         unsigned repeat, struct zr_replay_report *report)
 {
-    return zr_replay(&trying->sequence,
-                     &(struct zr_replay_options){.policy = policy,
-                                                 .capacity_bytes = capacity_bytes,
-                                                 .granule_bytes = trying->recording->granule_bytes,
-                                                 .repeat = repeat},
-                     report);
+    const struct zr_torch_settings *settings = &trying->recording->settings;
+    struct zr_replay_options options = {.policy = policy,
+                                        .capacity_bytes = capacity_bytes,
+                                        .granule_bytes = trying->recording->granule_bytes,
+                                        .repeat = repeat};
+    if (!trying->no_options) {
+        options.max_split_bytes = settings->max_split_bytes;
+        memcpy(options.roundup_divisions, settings->divisions, sizeof settings->divisions);
+    }
+    return zr_replay(&trying->sequence, &options, report);
 }
 
 /* Searches the least capacity, between one that fails and one that suffices, to about 2 MiB or as near as the
@@ -220,6 +225,11 @@ static zr_result try_all(struct trying *trying, const struct zr_record *request,
     }
     if (result == ZR_OK)
         result = add_capacity(trying, out);
+    if (result == ZR_OK && zr_recording_has_options(trying->recording)) {
+        trying->no_options = true;
+        result = try(trying, "no options", ZR_POLICY_CACHING, out);
+        trying->no_options = false;
+    }
     if (result == ZR_OK && has_streams(&trying->sequence))
         result = try_one_stream(trying, out);
     if (result == ZR_OK && trying->memory->pending_bytes > 0)
@@ -249,6 +259,50 @@ zr_result zr_remedies_find(struct zr_remedies *out, struct zr_requests *requests
                                 .say = say,
                                 .sequence = zr_numbering_sequence(&requests->numbering)};
         result = try_all(&trying, &request, out);
+    }
+    if (say)
+        say(NULL);
+    return result;
+}
+
+/* ---- Options ------------------------------------------------------------------------------------------- */
+
+static zr_result sweep_one(struct zr_sweep *out, const struct zr_requests *requests, const char *option,
+                           const struct zr_replay_options *options)
+{
+    struct zr_sequence sequence = zr_numbering_sequence(&requests->numbering);
+    struct zr_replay_report report;
+    zr_result result = zr_replay(&sequence, options, &report);
+    snprintf(out->list[out->count].option, sizeof out->list[0].option, "%s", option);
+    out->list[out->count++].peak_reserved_bytes = report.peak_reserved_bytes;
+    return result;
+}
+
+zr_result zr_remedies_sweep(struct zr_sweep *out, const struct zr_requests *requests,
+                            void (*say)(const char *words))
+{
+    static const unsigned splits_mib[] = {32, 64, 128, 256, 512}, divisions[] = {2, 4, 8, 16};
+    struct zr_replay_options options = {.policy = ZR_POLICY_CACHING};
+    char option[48];
+    *out = (struct zr_sweep){0};
+    if (say)
+        say("replaying with each option");
+    zr_result result = sweep_one(out, requests, "default", &options);
+    options.policy = ZR_POLICY_EXPANDABLE;
+    if (result == ZR_OK)
+        result = sweep_one(out, requests, "expandable_segments:True", &options);
+    options.policy = ZR_POLICY_CACHING;
+    for (size_t i = 0; i < sizeof splits_mib / sizeof *splits_mib && result == ZR_OK; i++) {
+        snprintf(option, sizeof option, "max_split_size_mb:%u", splits_mib[i]);
+        options.max_split_bytes = (uint64_t)splits_mib[i] << 20;
+        result = sweep_one(out, requests, option, &options);
+    }
+    options.max_split_bytes = 0;
+    for (size_t i = 0; i < sizeof divisions / sizeof *divisions && result == ZR_OK; i++) {
+        snprintf(option, sizeof option, "roundup_power2_divisions:%u", divisions[i]);
+        for (unsigned size = 0; size < ZR_TORCH_DIVISIONS; size++)
+            options.roundup_divisions[size] = divisions[i];
+        result = sweep_one(out, requests, option, &options);
     }
     if (say)
         say(NULL);

@@ -9,7 +9,7 @@
 enum { ZR_REMEDIES_MAX = 10, ZR_REMEDY_WHERE_BYTES = 64 };
 
 struct zr_remedy {
-    /* "zr", "plan", "caching", "expandable", "bestfit", "one stream", "pending", "capacity" */
+    /* "zr", "plan", "caching", "expandable", "bestfit", "one stream", "pending", "capacity", "no options" */
     const char *change;
     bool fits;
     uint64_t peak_reserved_bytes; /* if it fits: the peak within the capacity; else: the least that the change
@@ -34,14 +34,28 @@ void zr_requests_end(struct zr_requests *requests);
 /* Errors as zr_numbering_take(). */
 zr_result zr_requests_take(struct zr_requests *requests, const struct zr_record *record);
 
+/* What PyTorch's caching allocator would have reserved with each option, without a limit. */
+enum { ZR_SWEEP_MAX = 12 };
+struct zr_sweep {
+    struct {
+        char option[48]; /* "max_split_size_mb:64" */
+        uint64_t peak_reserved_bytes;
+    } list[ZR_SWEEP_MAX];
+    unsigned count;
+};
+/* Errors as zr_replay(). `say` as below. */
+zr_result zr_remedies_sweep(struct zr_sweep *out, const struct zr_requests *requests,
+                            void (*say)(const char *words));
+
 /* Replays the requests that led to the memory, and then the question's request, under each policy within the
  * capacity:
  *   zr, caching, expandable, bestfit  the policies of zr replay
  *   plan        zr after earlier repeats of the sequence, so that it follows a learned plan
  *   one stream  the file's own policy, with all blocks on one stream; if there are several streams
  *   pending     the file's own policy, with pending blocks freed first; if there are any
- *   capacity    the file's own policy with the least capacity that is enough
- * Adds the request to the requests. say(words), if not NULL, is called with the name of each change. */
+ *   no options  caching without the file's own settings of it (allocator_settings), which caching itself
+ * obeys capacity    the file's own policy with the least capacity that is enough Adds the request to the
+ * requests. say(words), if not NULL, is called with the name of each change. */
 zr_result zr_remedies_find(struct zr_remedies *out, struct zr_requests *requests,
                            const struct zr_memory *memory, const struct zr_question *question,
                            void (*say)(const char *words));

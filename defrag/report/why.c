@@ -23,6 +23,8 @@ struct rules {
     uint64_t stream;
     uint32_t pool;
     bool by_stream; /* runs belong to a stream and a pool */
+    uint64_t
+        stuck_bytes; /* releasable by their look, but not returned: see `released` in struct zr_question */
 };
 
 static uint64_t round_to(uint64_t bytes, uint64_t unit)
@@ -34,7 +36,8 @@ static struct rules rules_of(const struct zr_memory *memory, const struct zr_que
 {
     const struct zr_recording *recording = memory->recording;
     struct rules rules = {.bytes = round_to(question->size_bytes, recording->rounds_bytes),
-                          .stream = question->stream};
+                          .stream = question->stream,
+                          .stuck_bytes = question->released ? memory->releasable_bytes : 0};
     if (recording->kind == ZR_RECORDING_TORCH) {
         bool small = zr_torch_is_small(rules.bytes);
         rules.by_stream = true;
@@ -80,10 +83,16 @@ static uint64_t less(uint64_t from, uint64_t bytes)
     return from > bytes ? from - bytes : 0;
 }
 
+/* Reserved bytes that the allocator keeps if it needs more. */
+static uint64_t held_bytes(const struct zr_memory *memory, const struct rules *rules)
+{
+    return memory->reserved_bytes - less(memory->releasable_bytes, rules->stuck_bytes);
+}
+
 static bool fits(const struct zr_memory *memory, const struct rules *rules, uint64_t capacity_bytes)
 {
     return find_runs(memory, rules).own >= rules->bytes ||
-           less(capacity_bytes, memory->reserved_bytes - memory->releasable_bytes) >= rules->driver_bytes;
+           less(capacity_bytes, held_bytes(memory, rules)) >= rules->driver_bytes;
 }
 
 /* Whether the request would fit if pending memory were free: in a run of free and pending pieces, or in the
@@ -129,7 +138,8 @@ void zr_why_answer(struct zr_answer *out, const struct zr_memory *memory, const 
                               .largest_free_run_bytes = runs.own,
                               .releasable_bytes = memory->releasable_bytes,
                               .unreserved_bytes = less(question->capacity_bytes, memory->reserved_bytes),
-                              .pending_bytes = memory->pending_bytes};
+                              .pending_bytes = memory->pending_bytes,
+                              .live_bytes = memory->live_bytes};
     if (fits(memory, &rules, question->capacity_bytes))
         out->verdict = ZR_VERDICT_FITS;
     else if (runs.other_stream >= rules.bytes)
@@ -262,8 +272,7 @@ static zr_result choose(struct zr_vector *pins, struct choice *choice, const str
                         uint64_t capacity_bytes)
 {
     const struct cluster *clusters = choice->clusters.items;
-    uint64_t have_bytes = less(capacity_bytes, memory->reserved_bytes - memory->releasable_bytes),
-             cost_bytes = 0;
+    uint64_t have_bytes = less(capacity_bytes, held_bytes(memory, choice->rules)), cost_bytes = 0;
     size_t count = 0;
     for (; count < choice->clusters.count && have_bytes < choice->rules->driver_bytes; count++) {
         have_bytes += clusters[count].gain_bytes;

@@ -20,8 +20,11 @@ enum zr_verdict {
 const char *zr_verdict_name(enum zr_verdict verdict);
 
 struct zr_question {
-    uint64_t size_bytes, stream;
-    uint64_t capacity_bytes; /* of the device, or of the limit */
+    uint64_t size_bytes, stream; /* size_bytes 0: no request, growth alone */
+    uint64_t capacity_bytes;     /* of the device, or of the limit */
+    uint32_t stack;              /* of the request; 0: unknown */
+    bool released; /* the allocator has returned what it could: PyTorch at a refusal. Segments that are still
+                      free and whole belong to private pools or wait for something */
 };
 
 struct zr_answer {
@@ -31,7 +34,7 @@ struct zr_answer {
     uint64_t largest_free_run_bytes; /* usable for the request */
     uint64_t releasable_bytes;       /* could be returned to the driver .. */
     uint64_t unreserved_bytes;       /* .. which has these bytes besides */
-    uint64_t pending_bytes;
+    uint64_t pending_bytes, live_bytes;
 };
 
 /* Requires maps. Changes nothing. */

@@ -12,6 +12,7 @@
 
 #include "alloc/base/error.h"
 #include "alloc/base/system/file.h"
+#include "defrag/report/call_site.h"
 #include "defrag/tool/live/live.h"
 
 static void read_from_descriptor(struct zr_tool_source *source, const char *called)
@@ -226,6 +227,15 @@ zr_result zr_tool_input_open(struct zr_tool_input *out, const char *name,
     if (result == ZR_OK && out->is_live)
         note_peaks(out, &arena_shown.stats);
     zr_tool_progress_say(NULL);
+    if (result == ZR_OK && out->recording.unknown_count > 0)
+        zr_tool_log("'%s' has %" PRIu64 " events of unknown kinds, which are left out; the first is '%s'",
+                    name, out->recording.unknown_count, out->recording.unknown);
+    const struct zr_memory_figures *peak = &out->moments.peak.figures;
+    if (result == ZR_OK && out->recording.has_maps && !out->is_live && peak->reserved_bytes > 0 &&
+        peak->live_bytes + peak->pending_bytes > peak->reserved_bytes)
+        zr_tool_log(
+            "'%s' contradicts itself: more is live at its peak than is reserved; figures of the peak are too high",
+            name);
     if (result == ZR_OK && out->recording.cut_short)
         zr_tool_log("'%s' is truncated: the output covers its first %" PRIu64 " events", name,
                     out->moments.now.records_count);
@@ -269,27 +279,17 @@ void zr_tool_progress_say(const char *words)
         zr_write_all(STDERR_FILENO, ZR_PRESENT_POSITION, line, (size_t)bytes);
 }
 
-/* Whether a frame belongs to an allocator or has no information. */
-static bool is_noise(const char *frame)
+/* Cuts a long function's name: templates of C++ have hundreds of characters. The place stays. */
+static void cut_name(char *frame)
 {
-    static const char *const names[] = {"torch::unwind", "torch::Captured",
-                                        "torch::cuda::", "c10::", "at::detail::empty"};
-    /* zr's own frames, and the C library's entry points of malloc */
-    static const char *const places[] = {
-        "(alloc/front/", "(alloc/telemetry/", "(alloc/service/client/", "(alloc/preload/",
-        "(libzr",        "(libc.so",          "(libstdc++.so"};
-    for (unsigned i = 0; i < sizeof names / sizeof *names; i++)
-        if (strncmp(frame, names[i], strlen(names[i])) == 0)
-            return true;
-    const char *place = NULL; /* C++ names contain parentheses, so the last one starts the place */
-    for (const char *at = frame; (at = strstr(at, " (")); at++)
+    enum { NAME_MAX_SHOWN = 60 };
+    char *place = NULL;
+    for (char *at = frame; (at = strstr(at, " (")); at++)
         place = at;
-    if (place && strstr(place, "/include/c++/"))
-        return true;
-    for (unsigned i = 0; place && i < sizeof places / sizeof *places; i++)
-        if (strncmp(place + 1, places[i], strlen(places[i])) == 0)
-            return true;
-    return false;
+    if (!place || place - frame <= NAME_MAX_SHOWN)
+        return;
+    memset(frame + NAME_MAX_SHOWN - 2, '.', 2);
+    memmove(frame + NAME_MAX_SHOWN, place, strlen(place) + 1);
 }
 
 bool zr_tool_short_stack(struct zr_recording *recording, uint32_t stack, char out[ZR_FRAME_BYTES])
@@ -300,12 +300,14 @@ bool zr_tool_short_stack(struct zr_recording *recording, uint32_t stack, char ou
     unsigned best = 0; /* quality of *out */
     for (unsigned i = 0; i < FRAMES_MAX && best < 3 && zr_frames_next(&frames, recording, frame); i++) {
         bool python = strstr(frame, ".py:") != NULL, library = strstr(frame, "-packages/") != NULL;
-        unsigned good = python ? (library ? 2 : 3) : is_noise(frame) ? 0 : 1;
+        unsigned good = python ? (library ? 2 : 3) : zr_frame_is_noise(frame) ? 0 : 1;
         if (good > best) {
             memcpy(out, frame, sizeof frame);
             best = good;
         }
     }
+    if (best > 0)
+        cut_name(out);
     return best > 0;
 }
 

@@ -185,6 +185,7 @@ int zr_tool_report(int argc, char **argv)
     };
     settings.arguments = (struct zr_tool_arguments){.help = help, .options = options, .takes_files = true};
     int code = zr_tool_parse(&settings.arguments, argc, argv);
+    settings.reading.held = settings.arguments.files_count == 1; /* memory for one file, not for many */
     if (code >= 0)
         return code;
     if (!settings.output || !*settings.output) {

@@ -417,5 +417,6 @@ int zr_tool_stats(int argc, char **argv)
     };
     settings.arguments = (struct zr_tool_arguments){.help = help, .options = options, .takes_files = true};
     int code = zr_tool_parse(&settings.arguments, argc, argv);
+    settings.reading.held = settings.arguments.files_count == 1; /* memory for one file, not for many */
     return code >= 0 ? code : zr_tool_with_memory(work, &settings);
 }

@@ -5,16 +5,18 @@
 #include <string.h>
 
 #include "alloc/base/error.h"
-#include "defrag/report/reason.h"
+#include "defrag/report/call_site.h"
 #include "defrag/report/remedies.h"
 #include "defrag/tool/input.h"
 #include "defrag/tool/live/clients.h"
+#include "defrag/tool/why_reasons.h"
 
 static const char help[] =
     "Explains why an allocation found no room, which blocks stand in its way, and what would have helped.\n"
     "\n"
     "Examples\n"
-    "  zr why run.zrt                              the last refused allocation\n"
+    "  zr why run.zrt                              the last refused allocation; if none was refused, what memory went to\n"
+    "  zr why snapshot.pickle --total 24GiB        with the memory that others hold of a card of 24 GiB\n"
     "  zr why snapshot.pickle --size 2GiB          whether 2 GiB would have fitted at the end\n"
     "  zr why snapshot.pickle --size 2GiB --at peak --capacity 24GB\n"
     "\n"
@@ -25,8 +27,11 @@ static const char help[] =
     "  --at MOMENT       " ZR_MOMENT_WORDS " (default: the failure, or else the end)\n"
     "  --capacity BYTES  of the device or the limit (default: reserved plus free memory at the failure, if the snapshot has\n"
     "                    it; else the most that was reserved)\n"
+    "  --total BYTES     of the device: what is neither reserved nor free at the failure is held by others\n"
     "  --stream S        of the request (default: that of the refused one, or 0)\n"
-    "  --device N        of a snapshot of several devices (default: the one with the most events)\n"
+    "  --device N        of a snapshot of several devices (default: the first with a refusal, or the one with the most events)\n"
+    "  --sweep           what PyTorch's allocator would have reserved with each option of PYTORCH_CUDA_ALLOC_CONF\n"
+    "  --no-replay       reasons, blocks in the way, no changes replayed\n"
     "  --unit BYTES      one unit of the sizes in a MiniMalloc CSV (default 1)\n"
     "  --json            JSON instead of text\n"
     "\n"
@@ -35,9 +40,11 @@ static const char help[] =
     "(freed memory that a stream may still use would be enough). Each change is replayed from the file's first event, with\n"
     "zr, with zr after it has learned a plan, with PyTorch's allocator and others.\n"
     "\n"
-    "For a failure, zr why also names the reason: shortage, fragmentation, stream, pool, pending, leak, limit, addresses,\n"
-    "unmovable, spike or other process. The flight recorder's file (zr run) has most of the evidence; leak and spike are\n"
-    "guesses from the allocations before the failure.\n";
+    "Of a failure, and of a file without one, zr why lists the reasons with their bytes and evidence, the largest first:\n"
+    "shortage, fragmentation, stream, pool, pending, leak (call sites that only grow), limit, addresses, unmovable, spike,\n"
+    "other process, option (a setting of the allocator); without a failure also cached and flush (returned and mapped again).\n"
+    "The allocator's own cause, which the flight recorder's file (zr run) has, comes first. Leak and spike are guesses from the\n"
+    "allocations before the failure.\n";
 
 enum { PINS_SHOWN = 16, FRAMES_SHOWN = 48 };
 
@@ -45,8 +52,8 @@ struct settings {
     struct zr_tool_arguments arguments;
     struct zr_tool_reading reading;
     const char *at;
-    uint64_t size_bytes, capacity_bytes, stream;
-    bool json;
+    uint64_t size_bytes, capacity_bytes, stream, total_bytes;
+    bool json, no_replay, sweep;
 };
 
 /* The question and the answer for one file. */
@@ -55,10 +62,13 @@ struct view {
     struct zr_question question;
     struct zr_answer answer;
     struct zr_remedies remedies;
+    struct zr_sweep sweep;         /* with --sweep */
     struct zr_reasoning reasoning; /* of a failure */
     struct zr_vector pins;         /* struct zr_pin */
+    struct zr_vector holders;      /* struct zr_holder: of a failure */
     uint64_t records_count;
-    bool of_failure, capacity_assumed, pins_proved;
+    uint64_t total_bytes; /* of the device; 0: unknown */
+    bool of_failure, of_growth, capacity_assumed, pins_proved;
 };
 
 /* ---- The question -------------------------------------------------------------------------------------- */
@@ -84,8 +94,8 @@ static zr_result ask(struct view *view, const struct settings *settings)
     const struct zr_record *refused = &moments->refused;
     struct zr_question *question = &view->question;
     view->of_failure = moments->has_failure && !settings->at && settings->size_bytes == 0;
-    if (settings->size_bytes == 0 && !moments->has_failure)
-        return zr_fail(ZR_ERR_INVALID, "'%s' has no refused allocation: give --size BYTES", view->input.name);
+    view->of_growth = settings->size_bytes == 0 && !moments->has_failure;
+    view->total_bytes = settings->total_bytes ? settings->total_bytes : moments->refused.total_bytes;
     bool at_failure = moments->has_failure && (!settings->at || strcmp(settings->at, "failure") == 0);
     zr_result result = zr_moment_find(moments, &view->input.recording,
                                       settings->at ? settings->at
@@ -98,6 +108,8 @@ static zr_result ask(struct view *view, const struct settings *settings)
     question->stream = settings->stream != UINT64_MAX ? settings->stream
                        : moments->has_failure         ? refused->stream
                                                       : 0;
+    question->stack = view->of_failure ? refused->stack : 0;
+    question->released = view->of_failure && view->input.recording.kind == ZR_RECORDING_TORCH;
     question->capacity_bytes = settings->capacity_bytes;
     if (question->capacity_bytes > 0)
         return ZR_OK;
@@ -125,7 +137,8 @@ static void answer_by_replay(struct view *view, const struct zr_memory *memory)
     uint64_t used = memory->live_bytes + memory->pending_bytes, capacity = view->question.capacity_bytes;
     *answer = (struct zr_answer){.size_bytes = view->question.size_bytes,
                                  .free_bytes = capacity > used ? capacity - used : 0,
-                                 .unreserved_bytes = capacity > used ? capacity - used : 0};
+                                 .unreserved_bytes = capacity > used ? capacity - used : 0,
+                                 .live_bytes = memory->live_bytes};
     answer->verdict =
         answer->free_bytes >= answer->size_bytes ? ZR_VERDICT_FRAGMENTATION : ZR_VERDICT_SHORTAGE;
     for (unsigned i = 0; i < view->remedies.count; i++)
@@ -137,7 +150,7 @@ static void answer_by_replay(struct view *view, const struct zr_memory *memory)
 struct passing {
     struct zr_memory memory;
     struct zr_requests requests;
-    struct zr_trend trend;
+    struct zr_growth growth;
 };
 
 static zr_result pass(void *state, const struct zr_record *record, bool *stop)
@@ -145,30 +158,40 @@ static zr_result pass(void *state, const struct zr_record *record, bool *stop)
     struct passing *passing = state;
     (void)stop;
     zr_result result = zr_requests_take(&passing->requests, record);
-    return result == ZR_OK ? zr_trend_take(&passing->trend, record) : result;
+    return result == ZR_OK ? zr_growth_take(&passing->growth, record) : result;
 }
 
-static zr_result answer(struct view *view, struct passing *passing)
+static zr_result answer(struct view *view, struct passing *passing, const struct settings *settings)
 {
     const struct zr_recording *recording = &view->input.recording;
     struct zr_memory *memory = &passing->memory;
     zr_result result = zr_moment_reach(memory, &view->input.recording, view->records_count,
                                        &(struct zr_recording_sink){pass, passing});
-    if (result == ZR_OK)
+    if (result == ZR_OK && !view->of_growth && (!settings->no_replay || !recording->has_maps))
         result = zr_remedies_find(&view->remedies, &passing->requests, memory, &view->question,
                                   zr_tool_progress_say);
+    if (result == ZR_OK && settings->sweep)
+        result = zr_remedies_sweep(&view->sweep, &passing->requests, zr_tool_progress_say);
     if (result != ZR_OK)
         return result;
     if (recording->has_maps)
         zr_why_answer(&view->answer, memory, &view->question);
     else
         answer_by_replay(view, memory);
-    if (view->of_failure)
-        zr_reason_find(&view->reasoning, &passing->trend,
-                       &(struct zr_failure){.refusal = &view->input.moments.refusal,
-                                            .answer = &view->answer,
-                                            .tag = view->input.moments.refused.tag,
-                                            .stream = view->question.stream});
+    if (view->of_failure || view->of_growth)
+        result = zr_reason_find(
+            &view->reasoning, &passing->growth,
+            &(struct zr_failure){.recording = &view->input.recording,
+                                 .refusal = &view->input.moments.refusal,
+                                 .question = &view->question,
+                                 .answer = &view->answer,
+                                 .total_bytes = view->total_bytes,
+                                 .peak_reserved_bytes = view->input.moments.peak_reserved_bytes,
+                                 .tag = view->input.moments.refused.tag});
+    if (result == ZR_OK && (view->of_failure || view->of_growth))
+        result = zr_holders_find(&view->holders, memory, &view->input.recording);
+    if (result != ZR_OK || view->of_growth)
+        return result;
     if (recording->has_maps && view->answer.verdict != ZR_VERDICT_FITS) /* removes blocks of the memory */
         result = zr_why_pins(&view->pins, memory, &view->question, view->answer.verdict, &view->pins_proved);
     return result;
@@ -178,15 +201,16 @@ static zr_result look(struct view *view, const char *file, const struct settings
 {
     struct passing passing = {0};
     zr_vector_init(&view->pins, arena, sizeof(struct zr_pin));
+    zr_vector_init(&view->holders, arena, sizeof(struct zr_holder));
     zr_result result = zr_tool_input_open(&view->input, file, &settings->reading, arena);
     if (result == ZR_OK)
         result = ask(view, settings);
     if (result != ZR_OK)
         return result;
     zr_requests_init(&passing.requests, view->input.recording.path, arena);
-    zr_trend_init(&passing.trend, &passing.memory, view->records_count, arena);
-    result = answer(view, &passing);
-    zr_trend_end(&passing.trend);
+    zr_growth_init(&passing.growth, &passing.memory, view->records_count, arena);
+    result = answer(view, &passing, settings);
+    zr_growth_end(&passing.growth);
     zr_requests_end(&passing.requests);
     zr_memory_end(&passing.memory);
     return result;
@@ -231,12 +255,33 @@ static void json_reason(struct zr_text *text, const struct zr_reasoning *own)
     zr_text_print(text, ",\n \"reason\": \"%s\", \"missing_bytes\": %" PRIu64 ", \"culprit_bytes\": %" PRIu64,
                   zr_reason_name(own->reason), own->missing_bytes, own->culprit_bytes);
     zr_text_print(text, ", \"segments\": %s", own->segments ? "true" : "false");
+    const struct zr_reason_evidence *first = own->list;
     if (own->reason == ZR_REASON_LEAK || own->reason == ZR_REASON_SPIKE)
         zr_text_print(text,
                       ", \"kind\": {\"tag\": \"%s\", \"stream\": %" PRIu64 ", \"blocks\": %" PRIu64
                       ", \"live_bytes\": %" PRIu64 ", \"most_bytes\": %" PRIu64 "}",
-                      zr_tag_name((zr_tag)own->kind.tag), own->kind.stream, own->kind.blocks_count,
-                      own->kind.live_bytes, own->kind.most_bytes);
+                      zr_tag_name((zr_tag)first->tag), first->stream, first->blocks_count, first->live_bytes,
+                      first->most_bytes);
+}
+
+static struct zr_reason_scene scene_of(struct view *view)
+{
+    return (struct zr_reason_scene){.recording = &view->input.recording,
+                                    .reasoning = &view->reasoning,
+                                    .question = &view->question,
+                                    .cause = view->input.moments.refusal.cause,
+                                    .holders = &view->holders,
+                                    .remedies = &view->remedies,
+                                    .total_known = view->total_bytes > 0};
+}
+
+static void json_sweep(struct zr_text *text, const struct view *view)
+{
+    zr_text_print(text, ",\n \"sweep\": {");
+    for (unsigned i = 0; i < view->sweep.count; i++)
+        zr_text_print(text, "%s\"%s\": %" PRIu64, i ? ", " : "", view->sweep.list[i].option,
+                      view->sweep.list[i].peak_reserved_bytes);
+    zr_text_print(text, "}");
 }
 
 static void json_clients(struct zr_text *text, const struct view *view)
@@ -277,128 +322,17 @@ static void print_json(struct zr_text *text, struct view *view)
     zr_tool_json_number(text, "releasable_bytes", answer->releasable_bytes, maps);
     zr_text_print(text, ", ");
     zr_tool_json_number(text, "pending_bytes", answer->pending_bytes, view->input.recording.has_pending);
+    struct zr_reason_scene scene = scene_of(view);
     json_reason(text, &view->reasoning);
+    zr_reasons_json(text, &scene);
+    zr_holders_json(text, &scene);
+    if (view->sweep.count > 0)
+        json_sweep(text, view);
     json_clients(text, view);
     zr_text_print(text, "}");
 }
 
 /* ---- Text ---------------------------------------------------------------------------------------------- */
-
-static void print_kind(struct zr_text *text, struct view *view)
-{
-    const struct zr_kind_of_blocks *kind = &view->reasoning.kind;
-    char stack[ZR_FRAME_BYTES];
-    zr_text_print(text, " (%s, stream %" PRIu64, zr_tag_name((zr_tag)kind->tag), kind->stream);
-    if (kind->stack && zr_tool_short_stack(&view->input.recording, kind->stack, stack)) {
-        zr_text_print(text, ", ");
-        zr_text_put_plain(text, stack);
-    }
-    zr_text_print(text, ")");
-}
-
-/* The sizes of a failure as text. */
-struct reason_texts {
-    char culprit[ZR_TOOL_NUMBER_ROOM], missing[ZR_TOOL_NUMBER_ROOM], most[ZR_TOOL_NUMBER_ROOM],
-        live[ZR_TOOL_NUMBER_ROOM];
-};
-
-/* Prints the evidence for the reason. */
-static void print_evidence(struct zr_text *text, struct view *view, const struct reason_texts *texts)
-{
-    const struct zr_reasoning *own = &view->reasoning;
-    enum zrt_cause cause = view->input.moments.refusal.cause;
-    switch (own->reason) {
-    case ZR_REASON_PENDING:
-        zr_text_print(text, "%s are freed, and a stream may still use them", texts->culprit);
-        break;
-    case ZR_REASON_UNMOVABLE:
-        zr_text_print(text, "%s are free on granules that are registered, exported or fixed", texts->culprit);
-        break;
-    case ZR_REASON_POOL:
-        if (own->culprit_bytes > 0)
-            zr_text_print(text, "a contiguous pool keeps %s without blocks", texts->culprit);
-        else
-            zr_text_print(text, "a free run is long enough, but belongs to another pool");
-        break;
-    case ZR_REASON_STREAM:
-        zr_text_print(text, "a free run is long enough, but belongs to another stream");
-        break;
-    case ZR_REASON_LEAK:
-        zr_text_print(text, "%" PRIu64 " blocks of up to %s", own->kind.blocks_count, texts->most);
-        print_kind(text, view);
-        zr_text_print(text, " came in every part of the recording and stayed: %s", texts->live);
-        break;
-    case ZR_REASON_SPIKE:
-        zr_text_print(text, "one temporary block of %s", texts->most);
-        print_kind(text, view);
-        zr_text_print(text, " dwarfs all others");
-        break;
-    case ZR_REASON_LIMIT:
-        zr_text_print(text, "%s more than the %s of %s leaves", texts->missing,
-                      cause == ZRT_CAUSE_TAG_LIMIT ? "tag's limit" : "limit", texts->culprit);
-        break;
-    case ZR_REASON_ADDRESSES:
-        zr_text_print(text, cause == ZRT_CAUSE_MAPPINGS
-                                ? "the system's mappings are exhausted"
-                                : "the arena's addresses are exhausted, not its memory");
-        break;
-    case ZR_REASON_OTHER_PROCESS:
-        zr_text_print(text,
-                      "others (processes, contexts, libraries) hold %s of the device, and %s is missing",
-                      texts->culprit, texts->missing);
-        break;
-    case ZR_REASON_FRAGMENTATION:
-        zr_text_print(text, "enough is free, in pieces between live blocks");
-        break;
-    default:
-        zr_text_print(text, "%s more than there is", texts->missing);
-    }
-}
-
-/* Advice for the reason. */
-static const char *change_for(const struct view *view)
-{
-    static const char *const changes[ZR_REASON_COUNT] = {
-        [ZR_REASON_PENDING] =
-            "let the streams pass before the request: synchronize, or end a capture that holds them",
-        [ZR_REASON_UNMOVABLE] =
-            "deregister buffers that are free (zr_arena_set_granule_class()), or register fewer",
-        [ZR_REASON_POOL] = "trim the pool (zr_contiguous_trim()), or let it keep less (keep_bytes)",
-        [ZR_REASON_STREAM] = "allocate on that stream, or empty the allocator's cache",
-        [ZR_REASON_LEAK] = "find which code keeps them; more memory only delays the failure",
-        [ZR_REASON_SPIKE] = "split it into parts",
-        [ZR_REASON_LIMIT] = "raise the limit by at least that much",
-        [ZR_REASON_ADDRESSES] = "reserve more addresses (reserve_bytes)",
-        [ZR_REASON_OTHER_PROCESS] = "end them, or give each process its share (a limit)",
-        [ZR_REASON_FRAGMENTATION] =
-            "allocate long-lived blocks first, use smaller granules, or make requests that fit below",
-        [ZR_REASON_SHORTAGE] = "a smaller batch, recomputing activations, more ranks or more memory"};
-    const struct zr_reasoning *own = &view->reasoning;
-    if (own->segments)
-        return "let zr serve that allocator's blocks directly (PYTORCH_NO_CUDA_MEMORY_CACHING=1, or its equivalent)";
-    if (own->reason == ZR_REASON_ADDRESSES && view->input.moments.refusal.cause == ZRT_CAUSE_MAPPINGS)
-        return "larger granules (ZR_CONF=granule:BYTES)";
-    return changes[own->reason];
-}
-
-static void print_reason(struct zr_text *text, struct view *view)
-{
-    const struct zr_reasoning *own = &view->reasoning;
-    struct reason_texts texts;
-    if (own->reason == ZR_REASON_NONE)
-        return;
-    zr_tool_bytes(texts.culprit, own->culprit_bytes);
-    zr_tool_bytes(texts.missing, own->missing_bytes);
-    zr_tool_bytes(texts.most, own->kind.most_bytes);
-    zr_tool_bytes(texts.live, own->kind.live_bytes);
-    zr_text_print(text, "reason: %s: ", zr_reason_name(own->reason));
-    print_evidence(text, view, &texts);
-    if (own->segments)
-        zr_text_print(
-            text,
-            "; all live blocks have sizes that are powers of two, as from a caching allocator: free memory inside these blocks is not visible here");
-    zr_text_print(text, "\nchange: %s\n", change_for(view));
-}
 
 static const char *reason(const struct view *view)
 {
@@ -453,6 +387,8 @@ static void print_pins(struct zr_text *text, struct view *view)
 static void print_remedies(struct zr_text *text, const struct view *view)
 {
     char room[ZR_TOOL_NUMBER_ROOM];
+    if (view->remedies.count == 0)
+        return;
     zr_text_print(text, "\nWith a change, replayed from the first event on\n");
     for (unsigned i = 0; i < view->remedies.count; i++) {
         const struct zr_remedy *remedy = &view->remedies.list[i];
@@ -470,6 +406,16 @@ static void print_remedies(struct zr_text *text, const struct view *view)
         }
         zr_text_print(text, "\n");
     }
+}
+
+static void print_sweep(struct zr_text *text, const struct view *view)
+{
+    char room[ZR_TOOL_NUMBER_ROOM];
+    if (view->sweep.count > 0)
+        zr_text_print(text, "\nReserved at most with PYTORCH_CUDA_ALLOC_CONF, replayed without a limit\n");
+    for (unsigned i = 0; i < view->sweep.count; i++)
+        zr_text_print(text, "  %-27s %10s\n", view->sweep.list[i].option,
+                      zr_tool_bytes(room, view->sweep.list[i].peak_reserved_bytes));
 }
 
 /* For a failure: the current clients of the allocator service. */
@@ -495,11 +441,20 @@ static void print_words(struct zr_text *text, struct view *view)
     const struct zr_answer *answer = &view->answer;
     char room[4][ZR_TOOL_NUMBER_ROOM];
     zr_text_put_plain(text, view->input.name);
-    zr_text_print(text, ": %s%s on stream %" PRIu64 ", after %" PRIu64 " events\n",
-                  zr_tool_bytes(room[0], view->question.size_bytes), view->of_failure ? ", refused," : "",
-                  view->question.stream, view->records_count);
-    print_reason(text, view);
-    zr_text_print(text, "%s: %s\n", zr_verdict_name(answer->verdict), reason(view));
+    if (view->of_growth)
+        zr_text_print(text, ": no request was refused; after %" PRIu64 " events", view->records_count);
+    else
+        zr_text_print(text, ": %s%s on stream %" PRIu64 ", after %" PRIu64 " events",
+                      zr_tool_bytes(room[0], view->question.size_bytes), view->of_failure ? ", refused," : "",
+                      view->question.stream, view->records_count);
+    if (view->input.recording.devices_count > 1)
+        zr_text_print(text, ", on device %d of 0 to %d (--device)", view->input.recording.device,
+                      view->input.recording.devices_count - 1);
+    zr_text_print(text, "\n");
+    struct zr_reason_scene scene = scene_of(view);
+    zr_reasons_print(text, &scene);
+    if (!view->of_growth)
+        zr_text_print(text, "%s: %s\n", zr_verdict_name(answer->verdict), reason(view));
     zr_text_print(text, "  free %s of %s%s", zr_tool_bytes(room[0], answer->free_bytes),
                   zr_tool_bytes(room[1], view->question.capacity_bytes),
                   view->capacity_assumed ? " (the most that was reserved; set it with --capacity)" : "");
@@ -511,8 +466,10 @@ static void print_words(struct zr_text *text, struct view *view)
     if (answer->pending_bytes > 0)
         zr_text_print(text, ", pending %s", zr_tool_bytes(room[3], answer->pending_bytes));
     zr_text_print(text, "\n");
-    print_pins(text, view);
     print_remedies(text, view);
+    print_sweep(text, view);
+    zr_holders_print(text, &scene);
+    print_pins(text, view);
     print_clients(text, view);
 }
 
@@ -564,6 +521,7 @@ static zr_result work(void *state, zr_arena *arena, int *code)
     for (size_t i = 0; i < views.count; i++) {
         struct view *view = zr_vector_at(&views, i);
         zr_vector_end(&view->pins);
+        zr_vector_end(&view->holders);
         zr_tool_input_end(&view->input);
     }
     zr_vector_end(&views);
@@ -580,6 +538,9 @@ int zr_tool_why(int argc, char **argv)
         {"--capacity", ZR_TOOL_BYTES, &settings.capacity_bytes},
         {"--stream", ZR_TOOL_COUNT, &settings.stream},
         {"--device", ZR_TOOL_COUNT, &settings.reading.device},
+        {"--total", ZR_TOOL_BYTES, &settings.total_bytes},
+        {"--sweep", ZR_TOOL_FLAG, &settings.sweep},
+        {"--no-replay", ZR_TOOL_FLAG, &settings.no_replay},
         {"--unit", ZR_TOOL_BYTES, &settings.reading.unit_bytes},
         {"--json", ZR_TOOL_FLAG, &settings.json},
         {NULL, ZR_TOOL_FLAG, NULL},

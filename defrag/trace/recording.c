@@ -159,47 +159,25 @@ static zr_result open_zrt(struct zr_recording *recording)
 
 /* ---- Held records -------------------------------------------------------------------------------------- */
 
+/* 64 MB of held records. */
+enum { HELD_MAX = 2000000 };
+
 zr_result zr_recording_hold(struct zr_recording *recording, const struct zr_record *record)
 {
-    struct zr_record held = *record;
-    zr_result result = ZR_OK;
-    if (recording->held_count == recording->chunks.count * ZR_HELD_RECORDS) {
-        size_t bytes = ZR_HELD_RECORDS * sizeof *record;
-        void *chunk;
-        result = zr_arena_alloc(recording->arena, &(struct zr_request){.bytes = bytes, .tag = ZR_TAG_OTHER},
-                                &chunk);
-        if (result != ZR_OK)
-            return result;
-        result = zr_vector_add(&recording->chunks, &chunk);
-        if (result != ZR_OK) {
-            zr_arena_free(recording->arena, chunk);
-            return result;
-        }
-    }
-    if (record->label) {
-        size_t bytes = strlen(record->label) + 1;
-        result = zr_vector_reserve(&recording->labels, bytes);
-        if (result != ZR_OK)
-            return result;
-        held.label = NULL;
-        held.address = recording->labels.count;
-        recording->labels.count += bytes;
-        memcpy(zr_vector_at(&recording->labels, held.address), record->label, bytes);
-    }
-    *zr_recording_held(recording, recording->held_count++) = held;
+    if (recording->held.count < HELD_MAX || recording->kind == ZR_RECORDING_MINIMALLOC)
+        return zr_held_records_add(&recording->held, record);
+    zr_held_records_end(&recording->held);
+    recording->is_held = false;
     return ZR_OK;
 }
 
 static zr_result play_held(const struct zr_recording *recording, const struct zr_recording_sink *sink,
                            bool *stop)
 {
+    struct zr_record record;
     zr_result result = ZR_OK;
-    for (size_t i = 0; i < recording->held_count && result == ZR_OK && !*stop; i++) {
-        struct zr_record record = *zr_recording_held(recording, i);
-        if (record.kind == ZR_RECORD_MARK) {
-            record.label = zr_vector_at(&recording->labels, record.address);
-            record.address = 0;
-        }
+    for (size_t i = 0; i < recording->held.count && result == ZR_OK && !*stop; i++) {
+        zr_held_records_get(&recording->held, i, &record);
         result = sink->take(sink->state, &record, stop);
     }
     return result;
@@ -245,7 +223,7 @@ static zr_result find_before(void *state, const struct zr_record *record, bool *
 {
     struct finding *finding = state;
     struct zr_recording *recording = finding->recording;
-    zr_result result = recording->held ? zr_recording_hold(recording, record) : ZR_OK;
+    zr_result result = recording->is_held ? zr_recording_hold(recording, record) : ZR_OK;
     (void)stop;
     if (record->kind == ZR_RECORD_REFUSED || result != ZR_OK)
         return result;
@@ -291,9 +269,9 @@ static zr_result open_rmm(struct zr_recording *recording)
 
 static zr_result open_minimalloc(struct zr_recording *recording, uint64_t unit_bytes)
 {
-    recording->held = true;
+    recording->is_held = true;
     zr_result result = zr_minimalloc_records(recording, unit_bytes);
-    if (result == ZR_OK && recording->held_count == 0)
+    if (result == ZR_OK && recording->held.count == 0)
         result = zr_fail(ZR_ERR_FORMAT, "'%s' contains no allocation", recording->path);
     return result;
 }
@@ -337,7 +315,7 @@ static zr_result learn(void *state, const struct zr_record *record, bool *stop)
         recording->granule_bytes = record->unit_bytes;
     }
     recording->has_pending |= record->kind == ZR_RECORD_FREE_ASKED;
-    return recording->held ? zr_recording_hold(recording, record) : ZR_OK;
+    return recording->is_held ? zr_recording_hold(recording, record) : ZR_OK;
 }
 
 static zr_result open_events(struct zr_recording *recording)
@@ -408,9 +386,8 @@ static const char *const formats[] = {[ZR_RECORDING_ZRT] = "zrt",
 zr_result zr_recording_open(struct zr_recording *out, const struct zr_read_options *options, bool held,
                             zr_arena *arena)
 {
-    *out = (struct zr_recording){.path = options->path, .arena = arena, .held = held, .rounds_bytes = 1};
-    zr_vector_init(&out->chunks, arena, sizeof(struct zr_record *));
-    zr_vector_init(&out->labels, arena, 1);
+    *out = (struct zr_recording){.path = options->path, .arena = arena, .is_held = held, .rounds_bytes = 1};
+    zr_held_records_init(&out->held, arena);
     zr_vector_init(&out->preface, arena, sizeof(struct zr_record));
     zr_recording_stacks_init(&out->stacks, arena);
     zr_vector_init(&out->maps, arena, sizeof(struct zr_record));
@@ -435,10 +412,7 @@ zr_result zr_recording_open(struct zr_recording *out, const struct zr_read_optio
 
 void zr_recording_close(struct zr_recording *recording)
 {
-    for (size_t i = 0; i < recording->chunks.count; i++)
-        zr_arena_free(recording->arena, *(struct zr_record **)zr_vector_at(&recording->chunks, i));
-    zr_vector_end(&recording->chunks);
-    zr_vector_end(&recording->labels);
+    zr_held_records_end(&recording->held);
     zr_vector_end(&recording->preface);
     zr_vector_end(&recording->maps);
     zr_vector_end(&recording->sizes);
@@ -463,11 +437,11 @@ zr_result zr_recording_play(struct zr_recording *recording, const struct zr_reco
         result = sink->take(sink->state, zr_vector_at(&recording->preface, i), &stop);
     if (result != ZR_OK || stop)
         return result;
-    if (recording->held)
+    if (recording->kind == ZR_RECORDING_TORCH)
+        return zr_recording_play_torch(recording, sink);
+    if (recording->is_held)
         return play_held(recording, sink, &stop);
     switch (recording->kind) {
-    case ZR_RECORDING_TORCH:
-        return zr_recording_play_torch(recording, sink);
     case ZR_RECORDING_RMM:
         return play_rmm(recording, sink);
     default:

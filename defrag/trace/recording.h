@@ -3,12 +3,13 @@
  * A recording contains more than a sequence: addresses of blocks, mapped ranges, times, refusals, stacks.
  * Blocks from before the window come first, as records with `before` set. A recording can be played any
  * number of times. Each time reads the file again and holds only live blocks (for a snapshot also the data
- * named in pickle.h). A held recording keeps its records, and reads its file once; that of a MiniMalloc CSV,
- * which is unordered, is always held, and that of a .zrt, which is smaller than its records, never is. */
+ * named in pickle.h). A held recording keeps its records, up to two million, and reads its file once; that of
+ * a MiniMalloc CSV, which is unordered, is always held, and that of a .zrt, which is small, never is. */
 #ifndef ZR_RECORDING_H
 #define ZR_RECORDING_H
 
 #include "alloc/base/system/file.h"
+#include "defrag/trace/held_records.h"
 #include "defrag/trace/number_map.h"
 #include "defrag/trace/formats/pickle.h"
 #include "defrag/zr_defrag.h"
@@ -36,6 +37,7 @@ struct zr_record {
     uint64_t address, bytes; /* bytes: requested; in a free 0 if the file has no size */
     uint64_t reserved_bytes; /* alloc: with rounding */
     uint64_t free_bytes;     /* refused: of the device at that time; UINT64_MAX: unknown */
+    uint64_t total_bytes;    /* refused: of the device; 0: unknown */
     uint64_t unit_bytes;     /* map: the unit that can be unmapped; 0: only the whole */
     uint64_t stream;
     const char *label;                 /* mark: valid during the call; else NULL */
@@ -50,6 +52,14 @@ enum zr_recording_kind {
     ZR_RECORDING_RMM,
     ZR_RECORDING_MINIMALLOC,
     ZR_RECORDING_CSV
+};
+
+/* The settings of PyTorch's allocator (PYTORCH_CUDA_ALLOC_CONF) that a snapshot contains. 0: not set. */
+enum { ZR_TORCH_DIVISIONS = 16 };
+struct zr_torch_settings {
+    uint64_t max_split_bytes;               /* larger blocks are not split */
+    uint32_t divisions[ZR_TORCH_DIVISIONS]; /* of a power of two, for sizes from 1, 2, 4, .. MiB on */
+    double garbage_collection_threshold;
 };
 
 /* The location of a code address of a .zrt's stack. */
@@ -76,16 +86,20 @@ struct zr_recording_stacks {
 
 struct zr_recording {
     enum zr_recording_kind kind;
-    const char *format;     /* of the file: "zrt", "torch", "rmm", "minimalloc", "csv" */
-    const char *path;       /* borrowed */
-    bool has_addresses;     /* addresses are positions; otherwise they only distinguish live blocks */
-    bool has_maps;          /* the file contains maps */
-    bool has_pending;       /* the file contains which frees wait for streams */
-    bool has_times;         /* the times come from a clock */
-    bool cut_short;         /* the file is truncated */
-    bool expandable;        /* PyTorch: the allocator used expandable segments */
-    uint64_t granule_bytes; /* .zrt; 0: unknown */
-    uint64_t rounds_bytes;  /* requests are rounded up to multiples of this */
+    const char *format; /* of the file: "zrt", "torch", "rmm", "minimalloc", "csv" */
+    const char *path;   /* borrowed */
+    bool has_addresses; /* addresses are positions; otherwise they only distinguish live blocks */
+    bool has_maps;      /* the file contains maps */
+    bool has_pending;   /* the file contains which frees wait for streams */
+    bool has_times;     /* the times come from a clock */
+    bool cut_short;     /* the file is truncated */
+    bool expandable;    /* PyTorch: the allocator used expandable segments */
+    struct zr_torch_settings settings; /* PyTorch */
+    int device, devices_count;         /* PyTorch: shown, in the file; less than 0: none with events */
+    uint64_t unknown_count;            /* events of unknown kinds, which are not records .. */
+    char unknown[32];                  /* .. the first one's kind */
+    uint64_t granule_bytes;            /* .zrt; 0: unknown */
+    uint64_t rounds_bytes;             /* requests are rounded up to multiples of this */
     /* For a .zrt's stacks; set by the caller after opening. NULL: frames are module and offset. */
     struct zr_frame_namer namer;
 
@@ -93,14 +107,11 @@ struct zr_recording {
     zr_arena *arena;
     struct zr_pickle pickle;
     bool has_pickle;
-    bool held;
-    struct zr_vector chunks;   /* struct zr_record *: if held, of ZR_HELD_RECORDS each */
-    size_t held_count;         /* of records in the chunks: all but the preface */
-    struct zr_vector labels;   /* char: of held marks; the address of a held mark is its label's index */
-    struct zr_vector preface;  /* struct zr_record: RMM, torch: blocks from before the window */
-    struct zr_vector maps;     /* struct zr_record: torch: maps and unmaps */
+    bool is_held;
+    struct zr_held_records held; /* all but the preface */
+    struct zr_vector preface;    /* struct zr_record: RMM, torch: blocks from before the window */
+    struct zr_vector maps;       /* struct zr_record: torch: maps and unmaps */
     struct zr_vector sizes;    /* struct zr_true_size: torch: of blocks that are live at the end, in order */
-    int device;                /* torch */
     struct zrt_reader *reader; /* 64 KiB; NULL for other formats than .zrt */
     struct zrt_event *event;   /* of the reader */
     uint64_t before_count;     /* .zrt: events that recreate blocks from before the window */
@@ -120,6 +131,16 @@ struct zr_recording_sink {
 };
 zr_result zr_recording_play(struct zr_recording *recording, const struct zr_recording_sink *sink);
 
+/* Whether a setting of PyTorch's allocator makes blocks larger than their requests, or keeps large ones
+ * whole. */
+static inline bool zr_recording_has_options(const struct zr_recording *recording)
+{
+    bool divides = false;
+    for (unsigned i = 0; i < ZR_TORCH_DIVISIONS; i++)
+        divides |= recording->settings.divisions[i] > 1;
+    return divides || recording->settings.max_split_bytes > 0;
+}
+
 enum { ZR_FRAME_BYTES = 512 };
 /* Iterates over a stack's frames, innermost first: "name (file:line)", zero-terminated, truncated if longer.
  * After a number of frames in proportion to the file, stacks are empty. */
@@ -131,14 +152,9 @@ struct zr_frames {
 struct zr_frames zr_recording_frames(const struct zr_recording *recording, uint32_t stack);
 bool zr_frames_next(struct zr_frames *frames, struct zr_recording *recording, char out[ZR_FRAME_BYTES]);
 
-/* recording.c; private to defrag/trace/. Adds a record to the held ones; the record at an index. */
-enum { ZR_HELD_RECORDS = 512 };
+/* recording.c; private to defrag/trace/. Holds a record while the file is opened. Beyond a number of records
+ * the recording gives up holding: it frees them, and is read again. */
 zr_result zr_recording_hold(struct zr_recording *recording, const struct zr_record *record);
-static inline struct zr_record *zr_recording_held(const struct zr_recording *recording, size_t index)
-{
-    struct zr_record *const *chunks = recording->chunks.items;
-    return &chunks[index / ZR_HELD_RECORDS][index % ZR_HELD_RECORDS];
-}
 /* recording_torch.c; private to recording*.c. Opening fills `pickle`, `preface`, `maps` and `sizes`; playing
  * reads the events again. */
 struct zr_true_size {

@@ -8,6 +8,7 @@
  * The events are read when the file is opened, to find the earlier blocks, and again each time the recording
  * is played, unless it is held. The recording holds earlier blocks, maps and unmaps, and true sizes. */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "alloc/base/error.h"
@@ -20,7 +21,7 @@ enum { SMALL_SEGMENT_BYTES = 2 << 20, PAGE_BYTES = 2 << 20 };
 /* A segment of the snapshot, or a part of an expandable one. */
 struct segment {
     uint64_t address, bytes, stream;
-    uint32_t pool;
+    uint32_t pool, stack;
     bool expandable;
     bool before; /* from before the window */
 };
@@ -48,14 +49,8 @@ struct reading {
     /* Of blocks: see above; of segments: by number + 1, 0: unmapped. */
     struct zr_number_map addresses, places;
     struct clock clock;
+    struct zr_equal_stacks stacks;
 };
-
-static uint32_t stack_of(const struct zr_pickle *pickle, struct zr_pickle_value frames)
-{
-    return frames.kind == ZR_PICKLE_LIST && zr_pickle_count(pickle, frames) > 0 && frames.at < UINT32_MAX
-               ? (uint32_t)frames.at + 1
-               : 0;
-}
 
 /* ---- Segments and blocks at the end -------------------------------------------------------------------- */
 
@@ -78,10 +73,11 @@ static zr_result read_block(struct reading *reading, struct zr_pickle_value valu
     if (!inactive && requested.kind != ZR_PICKLE_ABSENT &&
         (!zr_torch_number(requested, &place->requested_bytes) || place->requested_bytes > place->bytes))
         return zr_torch_wrong(pickle, "a block is smaller than what was requested of it");
-    place->stack = stack_of(pickle, fields[FRAMES].value);
+    zr_result result = zr_equal_stacks_find(&reading->stacks, pickle, fields[FRAMES].value, &place->stack);
     place->pending = zr_pickle_text_is(pickle, fields[STATE].value, "active_awaiting_free") ||
                      zr_pickle_text_is(pickle, fields[STATE].value, "active_pending_free");
-    zr_result result = inactive || place->bytes == 0 ? ZR_OK : zr_vector_add(&reading->blocks, place);
+    if (result == ZR_OK && !inactive && place->bytes > 0)
+        result = zr_vector_add(&reading->blocks, place);
     place->address += place->bytes;
     return result;
 }
@@ -97,14 +93,15 @@ static uint32_t pool_of(struct zr_pickle *pickle, struct zr_pickle_value id, boo
     return pool << 1 | small;
 }
 
-enum { DEVICE = 0, PLACE, TOTAL, STREAM, TYPE, POOL, EXPANDABLE, BLOCKS, SEGMENT_FIELDS };
+enum { DEVICE = 0, PLACE, TOTAL, STREAM, TYPE, POOL, EXPANDABLE, BLOCKS, BY, SEGMENT_FIELDS };
 
 static zr_result read_segment(struct reading *reading, struct zr_pickle_value value, int device)
 {
     struct zr_pickle *pickle = reading->pickle;
     struct zr_pickle_field fields[SEGMENT_FIELDS] = {
-        {.key = "device"},       {.key = "address"},         {.key = "total_size"},    {.key = "stream"},
-        {.key = "segment_type"}, {.key = "segment_pool_id"}, {.key = "is_expandable"}, {.key = "blocks"}};
+        {.key = "device"},        {.key = "address"},      {.key = "total_size"},
+        {.key = "stream"},        {.key = "segment_type"}, {.key = "segment_pool_id"},
+        {.key = "is_expandable"}, {.key = "blocks"},       {.key = "frames"}};
     struct segment segment = {.before = true};
     struct zr_pickle_value item;
     uint64_t of_device;
@@ -122,8 +119,8 @@ static zr_result read_segment(struct reading *reading, struct zr_pickle_value va
         pool_of(pickle, fields[POOL].value, zr_pickle_text_is(pickle, fields[TYPE].value, "small"));
     segment.expandable = fields[EXPANDABLE].value.kind == ZR_PICKLE_BOOL && fields[EXPANDABLE].value.integer;
     reading->recording->expandable |= segment.expandable;
-    zr_result result = ZR_OK;
-    if (segment.bytes > 0) {
+    zr_result result = zr_equal_stacks_find(&reading->stacks, pickle, fields[BY].value, &segment.stack);
+    if (result == ZR_OK && segment.bytes > 0) {
         result = zr_vector_add(&reading->segments, &segment);
         if (result == ZR_OK && !segment.expandable)
             result = zr_number_map_put(&reading->places, segment.address, (uint32_t)reading->segments.count);
@@ -137,7 +134,7 @@ static zr_result read_segment(struct reading *reading, struct zr_pickle_value va
 
 /* ---- Events -------------------------------------------------------------------------------------------- */
 
-enum { ACTION = 0, WHERE, BYTES, ON, TIME, WITH, BLOCK_BYTES, FREE, EVENT_FIELDS };
+enum { ACTION = 0, WHERE, BYTES, ON, TIME, WITH, BLOCK_BYTES, EVENT_FIELDS };
 
 static const struct {
     const char *action;
@@ -146,7 +143,8 @@ static const struct {
 } actions[] = {{"alloc", ZR_RECORD_ALLOC, false},         {"free_requested", ZR_RECORD_FREE_ASKED, false},
                {"free_completed", ZR_RECORD_FREE, false}, {"segment_alloc", ZR_RECORD_MAP, false},
                {"segment_map", ZR_RECORD_MAP, true},      {"segment_free", ZR_RECORD_UNMAP, false},
-               {"segment_unmap", ZR_RECORD_UNMAP, true},  {"oom", ZR_RECORD_REFUSED, false}};
+               {"segment_unmap", ZR_RECORD_UNMAP, true},  {"oom", ZR_RECORD_REFUSED, false},
+               {"annotate", ZR_RECORD_MARK, false},       {"user_defined", ZR_RECORD_MARK, false}};
 
 static uint64_t time_of(struct clock *clock, struct zr_pickle_value value)
 {
@@ -194,14 +192,33 @@ static bool is_map(const struct zr_record *record)
     return record->kind == ZR_RECORD_MAP || record->kind == ZR_RECORD_UNMAP;
 }
 
-/* Converts an event to a record; *counts: it is one. A map's pool and a block's true size are unknown here.
- */
+/* What only some kinds of events have: the device's memory at a refusal, a map's pool, a mark's label. */
+static void read_more(struct zr_pickle *pickle, struct zr_pickle_value event, struct zr_record *record)
+{
+    struct zr_pickle_field fields[] = {{.key = "device_free"},   {.key = "device_total"}, {.key = "pool_id"},
+                                       {.key = "user_metadata"}, {.key = "annotation"},   {.key = "name"}};
+    zr_pickle_fields(pickle, event, fields, sizeof fields / sizeof *fields);
+    if (record->kind == ZR_RECORD_REFUSED) {
+        if (!zr_torch_number(fields[0].value, &record->free_bytes))
+            record->free_bytes = UINT64_MAX;
+        if (!zr_torch_number(fields[1].value, &record->total_bytes))
+            record->total_bytes = 0;
+    } else if (record->kind != ZR_RECORD_MARK) {
+        record->pool = pool_of(pickle, fields[2].value, record->bytes <= SMALL_SEGMENT_BYTES);
+    }
+    for (unsigned i = 3; record->kind == ZR_RECORD_MARK && !record->label && i < 6; i++)
+        if (fields[i].value.kind == ZR_PICKLE_TEXT)
+            record->label = zr_pickle_text(pickle, fields[i].value); /* zeros follow a text */
+}
+
+/* Converts an event to a record; *counts: it is one. The pool of a map is unknown here in older files, and a
+ * block's true size in all. */
 static zr_result read_event(struct zr_pickle *pickle, struct zr_pickle_value event, struct clock *clock,
-                            struct zr_record *record, bool *counts)
+                            struct zr_equal_stacks *stacks, struct zr_record *record, bool *counts)
 {
     struct zr_pickle_field fields[EVENT_FIELDS] = {
-        {.key = "action"},  {.key = "addr"},   {.key = "size"},       {.key = "stream"},
-        {.key = "time_us"}, {.key = "frames"}, {.key = "block_size"}, {.key = "device_free"}};
+        {.key = "action"},  {.key = "addr"},   {.key = "size"},      {.key = "stream"},
+        {.key = "time_us"}, {.key = "frames"}, {.key = "block_size"}};
     unsigned at = 0;
     *record = (struct zr_record){.tag = ZR_TAG_OTHER, .free_bytes = UINT64_MAX};
     *counts = false;
@@ -214,23 +231,36 @@ static zr_result read_event(struct zr_pickle *pickle, struct zr_pickle_value eve
     if (at == sizeof actions / sizeof *actions)
         return ZR_OK;
     record->kind = (uint8_t)actions[at].kind;
-    bool refused = record->kind == ZR_RECORD_REFUSED;
-    if (!zr_torch_number(fields[BYTES].value, &record->bytes) ||
-        (!zr_torch_number(fields[WHERE].value, &record->address) && !refused))
+    bool refused = record->kind == ZR_RECORD_REFUSED, mark = record->kind == ZR_RECORD_MARK;
+    if (!mark && (!zr_torch_number(fields[BYTES].value, &record->bytes) ||
+                  (!zr_torch_number(fields[WHERE].value, &record->address) && !refused)))
         return zr_torch_wrong(pickle, "an event has no address or no size");
-    if (refused && !zr_torch_number(fields[FREE].value, &record->free_bytes))
-        record->free_bytes = UINT64_MAX;
     record->stream = zr_torch_stream(fields[ON].value);
-    record->stack = stack_of(pickle, fields[WITH].value);
     record->time_ns = time_of(clock, fields[TIME].value);
     if (actions[at].in_parts)
         record->unit_bytes = PAGE_BYTES;
-    if (!is_map(record) && !refused &&
-        (!zr_torch_number(fields[BLOCK_BYTES].value, &record->reserved_bytes) ||
-         record->reserved_bytes < record->bytes))
+    if (is_map(record) || refused || mark)
+        read_more(pickle, event, record);
+    else if (!zr_torch_number(fields[BLOCK_BYTES].value, &record->reserved_bytes) ||
+             record->reserved_bytes < record->bytes)
         record->reserved_bytes = zr_torch_round(record->bytes);
-    *counts = record->bytes > 0;
-    return ZR_OK;
+    *counts = mark ? record->label != NULL : record->bytes > 0;
+    return zr_equal_stacks_find(stacks, pickle, fields[WITH].value, &record->stack);
+}
+
+/* Counts an event of an unknown kind. PyTorch's own record of a snapshot means nothing here. */
+static void note_unknown(struct reading *reading, struct zr_pickle_value event)
+{
+    struct zr_pickle_field action = {.key = "action"};
+    zr_pickle_fields(reading->pickle, event, &action, 1);
+    for (unsigned i = 0; i < sizeof actions / sizeof *actions; i++)
+        if (zr_pickle_text_is(reading->pickle, action.value, actions[i].action))
+            return;
+    if (zr_pickle_text_is(reading->pickle, action.value, "snapshot"))
+        return;
+    if (reading->recording->unknown_count++ == 0)
+        snprintf(reading->recording->unknown, sizeof reading->recording->unknown, "%s",
+                 zr_pickle_text(reading->pickle, action.value));
 }
 
 /* The first pass: what the event reveals about earlier blocks. */
@@ -240,14 +270,16 @@ static zr_result note_event(void *state, struct zr_pickle *pickle, struct zr_pic
     struct zr_record record;
     bool counts;
     (void)stop;
-    zr_result result = read_event(pickle, event, &reading->clock, &record, &counts);
+    zr_result result = read_event(pickle, event, &reading->clock, &reading->stacks, &record, &counts);
+    if (result == ZR_OK && !counts)
+        note_unknown(reading, event);
     if (result != ZR_OK || !counts)
         return result;
     if (is_map(&record))
         result = zr_vector_add(&reading->recording->maps, &record);
-    else if (record.kind != ZR_RECORD_REFUSED)
+    else if (record.kind != ZR_RECORD_REFUSED && record.kind != ZR_RECORD_MARK)
         result = note_block(reading, &record);
-    if (result == ZR_OK && reading->recording->held)
+    if (result == ZR_OK && reading->recording->is_held)
         result = zr_recording_hold(reading->recording, &record);
     reading->events_count++;
     return result;
@@ -259,9 +291,12 @@ static void start_reading(void *state)
     zr_arena *arena = reading->recording->arena;
     zr_number_map_end(&reading->addresses);
     zr_number_map_init(&reading->addresses, arena);
-    reading->before.count = reading->recording->maps.count = reading->recording->held_count = 0;
-    reading->events_count = 0;
+    reading->before.count = reading->recording->maps.count = 0;
+    zr_held_records_end(&reading->recording->held);
+    reading->events_count = reading->recording->unknown_count = 0;
     reading->clock = (struct clock){0};
+    zr_equal_stacks_end(&reading->stacks);
+    zr_equal_stacks_init(&reading->stacks, arena);
 }
 
 /* ---- The state before the window ----------------------------------------------------------------------- */
@@ -300,8 +335,12 @@ static zr_result undo_range(struct reading *reading, const struct zr_record *rec
 {
     uint64_t low = record->address, high = record->address + record->bytes;
     if (record->kind == ZR_RECORD_UNMAP) {
-        struct segment part = {low,  record->bytes, record->stream, record->bytes <= SMALL_SEGMENT_BYTES,
-                               true, true};
+        struct segment part = {.address = low,
+                               .bytes = record->bytes,
+                               .stream = record->stream,
+                               .pool = record->pool,
+                               .expandable = true,
+                               .before = true};
         return zr_vector_add(&reading->segments, &part);
     }
     zr_result result = ZR_OK;
@@ -330,7 +369,8 @@ static zr_result undo_maps(struct reading *reading)
         struct zr_record *record = zr_vector_at(maps, i);
         if (record->bytes > UINT64_MAX - record->address)
             return zr_torch_wrong(reading->pickle, "a segment has an invalid range");
-        record->pool = record->bytes <= SMALL_SEGMENT_BYTES;
+        if (record->pool == 0)
+            record->pool = record->bytes <= SMALL_SEGMENT_BYTES;
         if (record->unit_bytes > 0) {
             result = undo_range(reading, record);
             continue;
@@ -344,7 +384,11 @@ static zr_result undo_maps(struct reading *reading)
             segment->bytes = 0;
             *number = 0;
         } else if (!segment) {
-            struct segment one = {record->address, record->bytes, record->stream, record->pool, false, true};
+            struct segment one = {.address = record->address,
+                                  .bytes = record->bytes,
+                                  .stream = record->stream,
+                                  .pool = record->pool,
+                                  .before = true};
             result = zr_vector_add(&reading->segments, &one);
             if (result == ZR_OK)
                 result = zr_number_map_put(&reading->places, one.address, (uint32_t)reading->segments.count);
@@ -371,6 +415,7 @@ static zr_result emit(struct reading *reading)
                                    .bytes = one->bytes,
                                    .stream = one->stream,
                                    .pool = one->pool,
+                                   .stack = one->stack,
                                    .unit_bytes = one->expandable ? PAGE_BYTES : 0};
         if (one->bytes > 0)
             result = zr_vector_add(records, &record);
@@ -402,6 +447,7 @@ struct playing {
     const struct zr_recording *recording;
     const struct zr_recording_sink *sink;
     struct clock clock;
+    struct zr_equal_stacks stacks;
     uint64_t events_count;
     size_t maps_count, sizes_count; /* number of entries used so far */
 };
@@ -424,7 +470,56 @@ static void complete(struct playing *playing, struct zr_record *record)
     playing->events_count++;
 }
 
+/* ---- Settings ------------------------------------------------------------------------------------------ */
+
+/* The number after "key:" in PYTORCH_CUDA_ALLOC_CONF; 0: none. */
+static uint64_t in_words(const char *words, const char *key)
+{
+    const char *at = strstr(words, key);
+    return at ? strtoull(at + strlen(key), NULL, 10) : 0;
+}
+
+static void read_settings(struct reading *reading)
+{
+    struct zr_pickle *pickle = reading->pickle;
+    struct zr_torch_settings *settings = &reading->recording->settings;
+    struct zr_pickle_field all = {.key = "allocator_settings"}, division;
+    struct zr_pickle_field fields[] = {{.key = "max_split_size"},
+                                       {.key = "garbage_collection_threshold"},
+                                       {.key = "expandable_segments"},
+                                       {.key = "roundup_power2_divisions"},
+                                       {.key = "PYTORCH_CUDA_ALLOC_CONF"}};
+    char key[12];
+    uint64_t bytes, count;
+    zr_pickle_fields(pickle, pickle->root, &all, 1);
+    zr_pickle_fields(pickle, all.value, fields, sizeof fields / sizeof *fields);
+    const char *words = zr_pickle_text(pickle, fields[4].value);
+    bool has_bytes = zr_torch_number(fields[0].value, &bytes);
+    if (!has_bytes)
+        bytes = in_words(words, "max_split_size_mb:") << 20;
+    settings->max_split_bytes = bytes >> 50 ? 0 : bytes;
+    if (fields[1].value.kind == ZR_PICKLE_REAL)
+        settings->garbage_collection_threshold = fields[1].value.real;
+    reading->recording->expandable |= fields[2].value.kind == ZR_PICKLE_BOOL && fields[2].value.integer;
+    for (unsigned i = 0; i < ZR_TORCH_DIVISIONS; i++) {
+        snprintf(key, sizeof key, "%u", 1u << i);
+        division = (struct zr_pickle_field){.key = key};
+        zr_pickle_fields(pickle, fields[3].value, &division, 1);
+        if (!zr_torch_number(division.value, &count))
+            count = in_words(words, "roundup_power2_divisions:");
+        settings->divisions[i] = count < 1024 ? (uint32_t)count : 0;
+    }
+}
+
 /* ---- Opening ------------------------------------------------------------------------------------------- */
+
+static int devices_of(struct zr_pickle *pickle)
+{
+    struct zr_pickle_field traces = {.key = "device_traces"};
+    zr_pickle_fields(pickle, pickle->root, &traces, 1);
+    uint64_t count = zr_pickle_count(pickle, traces.value);
+    return count < INT32_MAX ? (int)count : INT32_MAX;
+}
 
 static zr_result read_all(struct reading *reading, int device)
 {
@@ -438,6 +533,8 @@ static zr_result read_all(struct reading *reading, int device)
     reading->recording->has_pickle = true;
     reading->recording->device = device;
     reading->recording->has_times = reading->clock.has_first;
+    reading->recording->devices_count = devices_of(pickle);
+    read_settings(reading);
     struct zr_pickle_cursor cursor = zr_pickle_cursor_of(pickle, segments);
     while (result == ZR_OK && zr_pickle_next(pickle, &cursor, &item))
         result = read_segment(reading, item, device < 0 ? 0 : device);
@@ -447,9 +544,6 @@ static zr_result read_all(struct reading *reading, int device)
         result = match_blocks(reading);
     if (result == ZR_OK)
         result = undo_maps(reading);
-    struct playing held = {.recording = reading->recording};
-    for (size_t i = 0; i < reading->recording->held_count; i++)
-        complete(&held, zr_recording_held(reading->recording, i));
     return result == ZR_OK ? emit(reading) : result;
 }
 
@@ -464,7 +558,9 @@ zr_result zr_recording_read_torch(struct zr_recording *recording, const struct z
     zr_vector_init(&reading.before, arena, sizeof(struct block));
     zr_number_map_init(&reading.addresses, arena);
     zr_number_map_init(&reading.places, arena);
+    zr_equal_stacks_init(&reading.stacks, arena);
     zr_result result = read_all(&reading, options->device);
+    zr_equal_stacks_end(&reading.stacks);
     zr_number_map_end(&reading.places);
     zr_number_map_end(&reading.addresses);
     zr_vector_end(&reading.before);
@@ -480,7 +576,9 @@ zr_result zr_recording_read_torch(struct zr_recording *recording, const struct z
 static void play_again(void *state)
 {
     struct playing *playing = state;
+    zr_equal_stacks_end(&playing->stacks);
     *playing = (struct playing){.recording = playing->recording, .sink = playing->sink};
+    zr_equal_stacks_init(&playing->stacks, playing->recording->arena);
 }
 
 static zr_result play_event(void *state, struct zr_pickle *pickle, struct zr_pickle_value event, bool *stop)
@@ -488,11 +586,25 @@ static zr_result play_event(void *state, struct zr_pickle *pickle, struct zr_pic
     struct playing *playing = state;
     struct zr_record record;
     bool counts;
-    zr_result result = read_event(pickle, event, &playing->clock, &record, &counts);
+    zr_result result = read_event(pickle, event, &playing->clock, &playing->stacks, &record, &counts);
     if (result != ZR_OK || !counts)
         return result;
     complete(playing, &record);
     return playing->sink->take(playing->sink->state, &record, stop);
+}
+
+static zr_result play_held(struct playing *playing)
+{
+    const struct zr_held_records *held = &playing->recording->held;
+    struct zr_record record;
+    bool stop = false;
+    zr_result result = ZR_OK;
+    for (size_t i = 0; i < held->count && result == ZR_OK && !stop; i++) {
+        zr_held_records_get(held, i, &record);
+        complete(playing, &record);
+        result = playing->sink->take(playing->sink->state, &record, &stop);
+    }
+    return result;
 }
 
 zr_result zr_recording_play_torch(struct zr_recording *recording, const struct zr_recording_sink *sink)
@@ -501,14 +613,18 @@ zr_result zr_recording_play_torch(struct zr_recording *recording, const struct z
     struct zr_pickle pickle;
     struct zr_pickle_value segments;
     int device = recording->device;
+    if (recording->is_held)
+        return play_held(&playing);
     if (device < 0)
         return ZR_OK; /* no events */
+    zr_equal_stacks_init(&playing.stacks, recording->arena);
     zr_result result = zr_torch_read(
         &pickle, recording->path,
         &(struct zr_torch_events){play_again, play_event, &playing, recording->pickle.read_whole},
         recording->arena, &device, &segments);
     if (result == ZR_OK)
         zr_pickle_end(&pickle);
+    zr_equal_stacks_end(&playing.stacks);
     return result;
 }
 

@@ -439,7 +439,11 @@ def test_why():
     same((report["capacity_bytes"], report["capacity_assumed"]), (65 * MIB, False), "the capacity is what was reserved and left")
     run = zr("why", small)
     ok(run.returncode == 0 and "refused" in run.stdout and "forward (train.py:12)" in run.stdout, "in words") or note(run.stdout)
-    refused("no failure to ask about", 2, ["--size"], "why", split)
+    # 20 of 64 MiB are free, in pieces; 5 % of 64 is what a caching allocator loses anyway.
+    report = parsed("why", split)
+    same([(one["reason"], one["bytes"]) for one in report["reasons"]], [("fragmentation", 20 * MIB - 64 * MIB // 20)],
+         "without a refusal: why it is as large as it is")
+    same((report["verdict"], report["remedies"], report["pins"]), ("fits", [], []), "and nothing is replayed")
     refused("no idea of the capacity", 2, ["--capacity"], "why", rmm)
     refused("a size that is none", 2, ["--size"], "why", split, "--size", "big")
 

@@ -32,10 +32,29 @@ struct zr_torch_events {
     void *state;
     bool whole; /* read whole in the first pass: pass on read_whole of an earlier pickle */
 };
-/* *device: the device to read, or negative for the one with the most events; receives the device's number, or
+/* *device: the device to read, or negative for the first one with a refusal, or else the one with the most
+ * events; receives the device's number, or
  * stays negative if there is none. The caller owns *out until zr_pickle_end(); after an error there is
  * nothing to end. *segments is a list. ZR_ERR_FORMAT: not a snapshot; no such device. */
 zr_result zr_torch_read(struct zr_pickle *out, const char *path, const struct zr_torch_events *events,
                         zr_arena *arena, int *device, struct zr_pickle_value *segments);
+
+/* ---- Equal stacks -------------------------------------------------------------------------------------- */
+
+/* One number for all stacks with the same frames. A pickle names a list of frames by its identity, and
+ * PyTorch writes one list for each recorded call, so two blocks of one line of code have different lists.
+ * Frames are equal if their name, file and line are. */
+struct zr_equal_stacks {
+    struct zr_number_map numbers;  /* of a list or a frame: the number of the first equal one */
+    struct zr_number_map contents; /* of a hash of content: the first number */
+};
+
+/* Allocates nothing, so it cannot fail. */
+void zr_equal_stacks_init(struct zr_equal_stacks *out, zr_arena *arena);
+void zr_equal_stacks_end(struct zr_equal_stacks *stacks);
+/* *out: the number of the first stack that was asked for and has equal frames, plus 1; 0: no frames. Numbers
+ * are those of one reading of the pickle. Returns the arena's error. */
+zr_result zr_equal_stacks_find(struct zr_equal_stacks *stacks, struct zr_pickle *pickle,
+                               struct zr_pickle_value frames, uint32_t *out);
 
 #endif

@@ -1,0 +1,43 @@
+/* call_site.h: what the frames of a stack tell: which belong to an allocator, and what the code does; which
+ * call sites hold the live blocks. Private to defrag/. */
+#ifndef ZR_CALL_SITE_H
+#define ZR_CALL_SITE_H
+
+#include "defrag/report/memory.h"
+
+/* Whether a frame belongs to an allocator or has no information. */
+bool zr_frame_is_noise(const char *frame);
+
+/* What the innermost telling frame does; from the names of PyTorch's functions and files. */
+enum zr_role {
+    ZR_ROLE_UNKNOWN = 0,
+    ZR_ROLE_LOADING,   /* weights: a checkpoint, or a module's initial values */
+    ZR_ROLE_OPTIMIZER, /* state of an optimizer */
+    ZR_ROLE_BACKWARD,
+    ZR_ROLE_FORWARD,
+};
+enum zr_role zr_role_of(struct zr_recording *recording, uint32_t stack);
+/* "parameters", "optimizer state", "gradients", "activations"; "other" if unknown. */
+const char *zr_role_name(enum zr_role role);
+
+/* The live blocks of one stack and tag. */
+struct zr_holder {
+    uint64_t bytes, blocks_count;
+    uint32_t stack; /* 0: unknown */
+    uint8_t tag;
+    enum zr_role role;
+    bool is_file; /* torch.load() made them: a checkpoint */
+};
+/* Appends to `holders` (struct zr_holder), the largest first. Returns the arena's error. */
+zr_result zr_holders_find(struct zr_vector *holders, const struct zr_memory *memory,
+                          struct zr_recording *recording);
+/* The category of a holder: its tag, or else its role. */
+const char *zr_holder_category(const struct zr_holder *holder);
+/* Weights that are held twice: a holder of at least an eighth of all bytes, with blocks of the same average
+ * size as those of another one that loads weights, and at least half as many. False: none. */
+struct zr_twins {
+    const struct zr_holder *weights, *again; /* again: the checkpoint, or the later one */
+};
+bool zr_holders_twins(const struct zr_vector *holders, struct zr_twins *out);
+
+#endif

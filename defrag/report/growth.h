@@ -1,0 +1,57 @@
+/* growth.h: which call sites hold more and more memory. Private to defrag/.
+ *
+ * The window is divided into intervals of equally many records. A site's floor in an interval is the least
+ * that its blocks held there, and their least number. What a program uses in each step and frees again leaves
+ * the floors as they are; memory that is kept raises both, and larger requests raise the bytes alone. A site
+ * grows if its floors never fall and rise in most intervals, if no one
+ * rise makes up most of the growth (state that is made once), if the program frees as many blocks meanwhile
+ * (it runs, and does not load), and if its frames do not load weights or make an optimizer's state.
+ *
+ * A site is a stack, a tag and a stream; without stacks also sizes within a factor of two. */
+#ifndef ZR_GROWTH_H
+#define ZR_GROWTH_H
+
+#include "defrag/report/memory.h"
+
+enum { ZR_GROWTH_INTERVALS = 16 };
+
+struct zr_site {
+    uint64_t stream, live_bytes, blocks_count; /* now; only blocks that were allocated in the window */
+    uint64_t most_bytes;                       /* the largest */
+    uint32_t stack;
+    uint8_t tag;
+    uint8_t size_class; /* without a stack: the logarithm of the size; else 0 */
+    bool grows;         /* zr_growth_find() */
+    uint64_t grown_bytes;
+
+    /* private: growth.c */
+    uint8_t interval;                                                  /* of the last record */
+    uint32_t came[ZR_GROWTH_INTERVALS], went[ZR_GROWTH_INTERVALS];     /* allocations, frees */
+    uint64_t floors[ZR_GROWTH_INTERVALS], counts[ZR_GROWTH_INTERVALS]; /* bytes, blocks */
+};
+
+struct zr_growth {
+    const struct zr_memory *memory; /* borrowed: the state before each record */
+    struct zr_vector sites;         /* struct zr_site */
+    struct zr_number_map numbers;
+    uint64_t records_count, before_count, seen_count;
+    uint64_t allocations_count, frees_count; /* in the window */
+    uint64_t went[ZR_GROWTH_INTERVALS];      /* frees */
+    uint64_t mapped_bytes, unmapped_bytes;   /* in the window */
+    uint64_t unmaps_count;
+    uint64_t largest_bytes, second_bytes;   /* of blocks allocated in the window */
+    uint64_t largest_address, largest_seen; /* the largest block, and when it was allocated */
+    bool largest_lives;
+};
+/* `records_count` records will follow. Allocates nothing, so it cannot fail. */
+void zr_growth_init(struct zr_growth *out, const struct zr_memory *memory, uint64_t records_count,
+                    zr_arena *arena);
+void zr_growth_end(struct zr_growth *growth);
+/* Notes a record; the memory applies the record afterwards. Returns the arena's error. */
+zr_result zr_growth_take(struct zr_growth *growth, const struct zr_record *record);
+/* After the last record: marks the sites that grow. */
+void zr_growth_find(struct zr_growth *growth, struct zr_recording *recording);
+/* The site of a block; NULL: none of its blocks was allocated in the window. */
+const struct zr_site *zr_growth_site_of(const struct zr_growth *growth, const struct zr_range_record *block);
+
+#endif

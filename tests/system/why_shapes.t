@@ -1,0 +1,163 @@
+#!/usr/bin/env python3
+"""zr why on snapshots of a model of PyTorch's allocator (tests/support/torch_shapes.py): the right reason comes first."""
+import json
+import os
+import pickle
+import random
+import subprocess
+import sys
+
+sys.path.insert(0, "tests/support")
+import torch_shapes
+from torch_allocator import MIB, OutOfMemory, Torch, write
+from zrtest import BUILD, HANG, done, note, ok, path, same, skip
+
+ZR = os.path.abspath(os.path.join(BUILD, "bin", "zr"))
+
+
+def why(*arguments):
+    run = subprocess.run([ZR, "why", *arguments, "--json"], capture_output=True, text=True, timeout=HANG, stdin=subprocess.DEVNULL)
+    if not same(run.returncode, 0, f"zr why {' '.join(map(os.path.basename, arguments))}"):
+        note(run.stderr)
+    return json.loads(run.stdout or "{}")
+
+
+def test_equal_stacks():
+    """PyTorch writes one list of frames for each call. Blocks of one line are of one kind, whichever list they name."""
+    torch = Torch(1 << 30)
+    try:
+        while True:
+            torch_shapes.step(torch, 4, 16 * MIB)
+            torch.alloc(4 * MIB, "model.py:60 remember, train.py:54 step")
+    except OutOfMemory:
+        pass
+    report = why(write(path("remembered.pickle"), torch))
+    same(report["reason"], "leak", "a leak in a snapshot is a leak")
+    kept = sum(event["action"] == "alloc" and event["size"] == 4 * MIB for event in torch.trace)
+    same(report["kind"]["blocks"], kept, "of all blocks of one line")
+
+
+# Shape, options, the first reason, a word of its evidence, a word of its remedy, the replay that proves it.
+ROWS = [
+    ("changing_lengths", [], "fragmentation", "in pieces", "zr run --cuda", "zr"),
+    ("validation_pins", [], "fragmentation", "in pieces", "expandable_segments:True", "expandable"),
+    ("interleaved_loading", [], "fragmentation", "in pieces", "expandable_segments:True", "expandable"),
+    ("side_stream", [], "stream", "796 MiB", "empty_cache()", "one stream"),
+    ("record_stream", [], "pending", "may still use", "record_stream()", "pending"),
+    ("flush_each_step", [], "flush", "360 calls", "leave out torch.cuda.empty_cache()", None),
+    ("optimizer_state", [], "shortage", "of 2.00 GiB are live", "smaller batch", None),
+    ("checkpoint_kept", [], "shortage", "800 MiB by main (train.py:22)", "map_location=\"cpu\"", None),
+    ("long_logits", [], "spike", "3.00 GiB by cross_entropy (loss.py:9)", "in parts", None),
+    ("cached_beside_library", [], "cached", "other libraries", "empty_cache()", None),
+    ("weights_twice", [], "shortage", "weights twice: 1.11 GiB by wake_up (engine/worker.py:88)", "free the first copy", None),
+    ("split_limit", [], "option", "max_split_size of 64.0 MiB", "max_split_size_mb", "expandable"),
+    ("losses_kept", [], "leak", "by forward", ".detach()", None),
+    ("evaluation_kept", [], "leak", "by forward (model.py:41)", ".detach()", None),
+    ("graph_pools", [], "pool", "private pools", "graph_pool_handle()", "caching"),
+    ("shared_card", ["--total", "11GiB"], "other process", "10.2 GiB of the device's 11.0 GiB", "nvidia-smi", None),
+    ("second_of_three", [], "shortage", "of 1.00 GiB are live", "smaller batch", None),
+]
+
+
+def test_events():
+    """Marks, unknown kinds of events, the devices, and the device's size, as later versions of PyTorch write them."""
+    torch, other = Torch(1 << 30), Torch(1 << 30, device=1)
+    torch.trace.append({"action": "user_defined", "addr": 0, "size": 0, "stream": 0, "time_us": 1, "user_metadata": "epoch 3"})
+    torch.trace.append({"action": "teleported", "addr": 0, "size": 0, "stream": 0, "time_us": 1, "frames": []})
+    for _ in range(8):
+        torch_shapes.step(torch, 4, 16 * MIB)
+    try:
+        torch_shapes.weights(other, 90, 20 * MIB)
+    except OutOfMemory:
+        other.trace[-1]["device_total"] = 16 << 30
+    where = write(path("events.pickle"), torch, other)
+    run = subprocess.run([ZR, "why", where], capture_output=True, text=True, timeout=HANG, stdin=subprocess.DEVNULL)
+    ok("on device 1 of 0 to 1 (--device)" in run.stdout.splitlines()[0], "the device with a refusal, and that there are others") or note(run.stdout)
+    ok(run.stdout.splitlines()[1].startswith("reason: other process: 15.0 GiB of the device's 16.0 GiB"), "the device's size is the file's word") or note(run.stdout)
+    run = subprocess.run([ZR, "stats", where, "--device", "0", "--at", "mark:epoch 3"], capture_output=True, text=True, timeout=HANG, stdin=subprocess.DEVNULL)
+    same(run.returncode, 0, "a mark of the program is a moment") or note(run.stderr)
+    ok("1 events of unknown kinds, which are left out; the first is 'teleported'" in run.stderr, "what is unknown is said once") or note(run.stderr)
+
+
+def test_shapes():
+    same([row[0] for row in ROWS], [shape.__name__ for shape in torch_shapes.SHAPES], "a row for each shape")
+    for name, options, reason, evidence, remedy, proof in ROWS:
+        where = path(f"{name}.pickle")
+        refused = torch_shapes.write_shape(getattr(torch_shapes, name), where)
+        same(refused, reason not in ("flush", "cached"), f"{name}: refused, or not")
+        report = why(where, *options)
+        if proof:
+            ok(any(one["change"] == proof and one["fits"] for one in report["remedies"]), f"{name}: {proof} fits, replayed") or note(report["remedies"])
+        first = report["reasons"][0]
+        same((report["reason"], first["reason"]), (reason, reason), f"{name}: the first reason")
+        ok(evidence in first["evidence"], f"{name}: its evidence") or note(first["evidence"])
+        ok(remedy in first["remedy"], f"{name}: its remedy") or note(first["remedy"])
+        if name == "graph_pools":
+            same(report["verdict"], "pool", f"{name}: what is free at a refusal was not PyTorch's to return")
+        sizes = [one["bytes"] for one in report["reasons"]]
+        same(sizes, sorted(sizes, reverse=True), f"{name}: the largest first")
+
+
+def test_categories():
+    """Who holds what in real snapshots, beside a count of their frames."""
+    for context in (128, 512):
+        where = f"../shared/traces/torch_medium_{context}_training.pickle"
+        if not os.path.exists(where):
+            skip(f"context {context}: no such snapshot")
+            continue
+        with open(where, "rb") as file:
+            data = pickle.load(file)
+        counted = {"optimizer state": 0, "gradients": 0, "other": 0}
+        for block in (block for segment in data["segments"] for block in segment["blocks"] if block["state"] == "active_allocated"):
+            words = " ".join(f"{frame['name']} {frame['filename']}" for frame in block["frames"])
+            counted["optimizer state" if "torch/optim/" in words else "gradients" if "backward" in words or "torch::autograd::" in words
+                    else "other"] += block["size"]
+        report = why(where, "--no-replay")
+        same(report["categories"], {name: bytes for name, bytes in counted.items() if bytes}, f"context {context}: who holds what")
+
+
+def test_sweep():
+    """What zr why --sweep says of each option is what the model of PyTorch's allocator reserves with it."""
+    def program(torch):
+        rng, held = random.Random(7), []
+        for number in range(300):
+            held.append(torch.alloc(rng.choice((1, 700, 3000, 9000, 30000, 90000)) * (700 + rng.randrange(700)), torch_shapes.FORWARD))
+            if len(held) > 30:
+                torch.free(held.pop(rng.randrange(30)))
+        return torch
+    sweep = why(write(path("sweep.pickle"), program(Torch(1 << 40))), "--sweep")["sweep"]
+    same(sweep["default"], program(Torch(1 << 40)).peak, "--sweep: the default")
+    for split in (32, 64, 128):
+        same(sweep[f"max_split_size_mb:{split}"], program(Torch(1 << 40, max_split=split * MIB)).peak, f"--sweep: max_split_size_mb:{split}")
+    for divisions in (2, 4, 8):
+        same(sweep[f"roundup_power2_divisions:{divisions}"], program(Torch(1 << 40, divisions=divisions)).peak, f"--sweep: {divisions} divisions")
+    # A snapshot made with an option is replayed with it, and without.
+    where = path("split_limit.pickle")
+    torch_shapes.write_shape(torch_shapes.split_limit, where)
+    fits = {one["change"]: one["fits"] for one in why(where)["remedies"]}
+    same((fits["caching"], fits["expandable"]), (False, True), "the file's own option is obeyed")
+    ok("no options" in fits, "and replayed without")
+
+
+def test_words():
+    """A C++ name of 300 characters is cut where a person reads, and whole in JSON. More live than reserved is said."""
+    torch = Torch(1 << 30)
+    torch_shapes.weights(torch, 20, 20 * MIB, "??:0 " + "at::native::" + "Tensor," * 40)
+    where = write(path("names.pickle"), torch)
+    run = subprocess.run([ZR, "why", where], capture_output=True, text=True, timeout=HANG, stdin=subprocess.DEVNULL)
+    ok(max(map(len, run.stdout.splitlines()[4:])) < 120, "names are cut") or note(run.stdout)
+    ok("Tensor," * 20 in why(where)["holders"][0]["stack"][2], "and whole in JSON")
+    same(run.stderr, "", "a snapshot without contradictions")
+    gone = torch.segments.pop()
+    torch.trace = [event for event in torch.trace if (event["action"], event.get("addr")) != ("segment_alloc", gone.address)]
+    run = subprocess.run([ZR, "why", write(path("short.pickle"), torch)], capture_output=True, text=True, timeout=HANG, stdin=subprocess.DEVNULL)
+    ok("contradicts itself: more is live" in run.stderr, "a segment that is missing is said") or note(run.stdout + run.stderr)
+
+
+test_categories()
+test_equal_stacks()
+test_sweep()
+test_words()
+test_events()
+test_shapes()
+done()
