@@ -108,14 +108,14 @@ static zr_result keep_gradients(struct zr_prove *prove)
     for (size_t u = 0; prove->gradients && u < engine->layout.units_count && result == ZR_OK; u++) {
         const struct zr_layout_unit *unit = &engine->layout.units[u];
         const struct zr_unit_state *state = &engine->units[u];
-        struct zr_numbers kept = {state->kept, engine->options.precision};
         float *to = prove->gradients + unit->pool_offset;
         if (state->steps == 0)
             continue;
         result = engine->options.kernels->convert(
-            engine->options.context, &(struct zr_convert){.n = unit->padded_elements,
-                                                          .from = state->updates_kept ? kept : state->reduced,
-                                                          .to = {to, ZR_PRECISION_FP32}});
+            engine->options.context,
+            &(struct zr_convert){.n = unit->padded_elements,
+                                 .from = state->reduced, /* of all ranks: there is one */
+                                 .to = {to, ZR_PRECISION_FP32}});
         for (size_t i = 0; i < unit->padded_elements; i++)
             to[i] /= loss_scale;
     }
