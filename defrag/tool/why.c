@@ -161,6 +161,14 @@ static zr_result pass(void *state, const struct zr_record *record, bool *stop)
     return result == ZR_OK ? zr_growth_take(&passing->growth, record) : result;
 }
 
+/* The most that this process reserved, which shows others if it is more than the capacity at the failure; a
+ * smaller capacity of the user's shows nothing. */
+static uint64_t most_reserved(const struct view *view, const struct settings *settings)
+{
+    uint64_t most = view->input.moments.peak_reserved_bytes;
+    return settings->capacity_bytes && settings->capacity_bytes < most ? settings->capacity_bytes : most;
+}
+
 static zr_result answer(struct view *view, struct passing *passing, const struct settings *settings)
 {
     const struct zr_recording *recording = &view->input.recording;
@@ -179,15 +187,14 @@ static zr_result answer(struct view *view, struct passing *passing, const struct
     else
         answer_by_replay(view, memory);
     if (view->of_failure || view->of_growth)
-        result = zr_reason_find(
-            &view->reasoning, &passing->growth,
-            &(struct zr_failure){.recording = &view->input.recording,
-                                 .refusal = &view->input.moments.refusal,
-                                 .question = &view->question,
-                                 .answer = &view->answer,
-                                 .total_bytes = view->total_bytes,
-                                 .peak_reserved_bytes = view->input.moments.peak_reserved_bytes,
-                                 .tag = view->input.moments.refused.tag});
+        result = zr_reason_find(&view->reasoning, &passing->growth,
+                                &(struct zr_failure){.recording = &view->input.recording,
+                                                     .refusal = &view->input.moments.refusal,
+                                                     .question = &view->question,
+                                                     .answer = &view->answer,
+                                                     .total_bytes = view->total_bytes,
+                                                     .peak_reserved_bytes = most_reserved(view, settings),
+                                                     .tag = view->input.moments.refused.tag});
     if (result == ZR_OK && (view->of_failure || view->of_growth))
         result = zr_holders_find(&view->holders, memory, &view->input.recording);
     if (result != ZR_OK || view->of_growth)

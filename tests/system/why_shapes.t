@@ -96,6 +96,8 @@ def test_shapes():
             same(report["verdict"], "pool", f"{name}: what is free at a refusal was not PyTorch's to return")
         sizes = [one["bytes"] for one in report["reasons"]]
         same(sizes, sorted(sizes, reverse=True), f"{name}: the largest first")
+    smaller = why(path("shared_card.pickle"), "--capacity", "400MiB")["reasons"]
+    same([one["reason"] for one in smaller], ["shortage"], "what a smaller capacity leaves out is not held by others")
 
 
 def test_categories():
