@@ -2,6 +2,7 @@
  * Uses defrag/report/. */
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "alloc/base/error.h"
@@ -29,7 +30,7 @@ static const char help[] =
     "                    it; else the most that was reserved)\n"
     "  --total BYTES     of the device: what is neither reserved nor free at the failure is held by others\n"
     "  --stream S        of the request (default: that of the refused one, or 0)\n"
-    "  --device N        of a snapshot of several devices (default: the first with a refusal, or the one with the most events)\n"
+    "  --device N        of a snapshot of several devices, or all (default: the first with a refusal, or the most events)\n"
     "  --sweep           what PyTorch's allocator would have reserved with each option of PYTORCH_CUDA_ALLOC_CONF\n"
     "  --no-replay       reasons, blocks in the way, no changes replayed\n"
     "  --unit BYTES      one unit of the sizes in a MiniMalloc CSV (default 1)\n"
@@ -46,14 +47,15 @@ static const char help[] =
     "The allocator's own cause, which the flight recorder's file (zr run) has, comes first. Leak and spike are guesses from the\n"
     "allocations before the failure.\n";
 
-enum { PINS_SHOWN = 16, FRAMES_SHOWN = 48 };
+enum { DEVICES_MAX = 64, PINS_SHOWN = 16, FRAMES_SHOWN = 48 };
 
 struct settings {
     struct zr_tool_arguments arguments;
     struct zr_tool_reading reading;
     const char *at;
     uint64_t size_bytes, capacity_bytes, stream, total_bytes;
-    bool json, no_replay, sweep;
+    const char *device; /* NULL: one of them */
+    bool json, no_replay, sweep, all_devices;
 };
 
 /* The question and the answer for one file. */
@@ -161,6 +163,14 @@ static zr_result pass(void *state, const struct zr_record *record, bool *stop)
     return result == ZR_OK ? zr_growth_take(&passing->growth, record) : result;
 }
 
+/* The most that this process reserved, which shows others if it is more than the capacity at the failure; a
+ * smaller capacity of the user's shows nothing. */
+static uint64_t most_reserved(const struct view *view, const struct settings *settings)
+{
+    uint64_t most = view->input.moments.peak_reserved_bytes;
+    return settings->capacity_bytes && settings->capacity_bytes < most ? settings->capacity_bytes : most;
+}
+
 static zr_result answer(struct view *view, struct passing *passing, const struct settings *settings)
 {
     const struct zr_recording *recording = &view->input.recording;
@@ -179,15 +189,14 @@ static zr_result answer(struct view *view, struct passing *passing, const struct
     else
         answer_by_replay(view, memory);
     if (view->of_failure || view->of_growth)
-        result = zr_reason_find(
-            &view->reasoning, &passing->growth,
-            &(struct zr_failure){.recording = &view->input.recording,
-                                 .refusal = &view->input.moments.refusal,
-                                 .question = &view->question,
-                                 .answer = &view->answer,
-                                 .total_bytes = view->total_bytes,
-                                 .peak_reserved_bytes = view->input.moments.peak_reserved_bytes,
-                                 .tag = view->input.moments.refused.tag});
+        result = zr_reason_find(&view->reasoning, &passing->growth,
+                                &(struct zr_failure){.recording = &view->input.recording,
+                                                     .refusal = &view->input.moments.refusal,
+                                                     .question = &view->question,
+                                                     .answer = &view->answer,
+                                                     .total_bytes = view->total_bytes,
+                                                     .peak_reserved_bytes = most_reserved(view, settings),
+                                                     .tag = view->input.moments.refused.tag});
     if (result == ZR_OK && (view->of_failure || view->of_growth))
         result = zr_holders_find(&view->holders, memory, &view->input.recording);
     if (result != ZR_OK || view->of_growth)
@@ -323,6 +332,9 @@ static void print_json(struct zr_text *text, struct view *view)
     zr_text_print(text, ", ");
     zr_tool_json_number(text, "pending_bytes", answer->pending_bytes, view->input.recording.has_pending);
     struct zr_reason_scene scene = scene_of(view);
+    if (view->input.recording.devices_count > 0)
+        zr_text_print(text, ", \"device\": %d, \"devices\": %d", view->input.recording.device,
+                      view->input.recording.devices_count);
     json_reason(text, &view->reasoning);
     zr_reasons_json(text, &scene);
     zr_holders_json(text, &scene);
@@ -498,6 +510,45 @@ static void print(struct zr_text *text, const struct zr_vector *views, bool json
         zr_text_print(text, is_list ? "\n]}\n" : "\n");
 }
 
+static void end_view(struct view *view)
+{
+    zr_vector_end(&view->pins);
+    zr_vector_end(&view->holders);
+    zr_tool_input_end(&view->input);
+}
+
+/* The room is reserved: a view must not move. */
+static struct view *add_view(struct zr_vector *views)
+{
+    struct view *view = memset(zr_vector_at(views, views->count++), 0, sizeof(struct view));
+    view->input.source.fd = -1;
+    return view;
+}
+
+/* After the first view: the other devices of its file that have events or segments. */
+static zr_result look_at_others(struct zr_vector *views, const char *file, const struct settings *settings,
+                                zr_arena *arena)
+{
+    const struct view *first = zr_vector_at(views, 0);
+    struct settings own = *settings;
+    zr_result result = ZR_OK;
+    for (int device = 0; device < first->input.recording.devices_count && device < DEVICES_MAX; device++) {
+        if (device == first->input.recording.device)
+            continue;
+        own.reading.device = (uint64_t)device;
+        struct view *view = add_view(views);
+        result = look(view, file, &own, arena);
+        if (result != ZR_OK && result != ZR_ERR_FORMAT)
+            break;
+        if (result == ZR_ERR_FORMAT) { /* the file was read before: nothing happened on this device */
+            end_view(view);
+            views->count--;
+            result = ZR_OK;
+        }
+    }
+    return result;
+}
+
 static zr_result work(void *state, zr_arena *arena, int *code)
 {
     const struct settings *settings = state;
@@ -507,23 +558,18 @@ static zr_result work(void *state, zr_arena *arena, int *code)
     zr_vector_init(&views, arena, sizeof(struct view));
     zr_result result = zr_tool_names_make(&names, &settings->arguments, arena);
     if (result == ZR_OK)
-        result = zr_vector_reserve(&views, names.list.count);
-    for (size_t i = 0; i < names.list.count && result == ZR_OK; i++) {
-        struct view *view = memset(zr_vector_at(&views, views.count++), 0, sizeof(struct view));
-        view->input.source.fd = -1;
-        result = look(view, zr_tool_name(&names, i), settings, arena);
-    }
+        result = zr_vector_reserve(&views, names.list.count + (settings->all_devices ? DEVICES_MAX : 0));
+    for (size_t i = 0; i < names.list.count && result == ZR_OK; i++)
+        result = look(add_view(&views), zr_tool_name(&names, i), settings, arena);
+    if (result == ZR_OK && settings->all_devices)
+        result = look_at_others(&views, zr_tool_name(&names, 0), settings, arena);
     if (result == ZR_OK) {
         zr_tool_output_start(&out);
-        print(&out.text, &views, settings->json, names.has_process);
+        print(&out.text, &views, settings->json, names.has_process || settings->all_devices);
         *code = zr_tool_output_end(&out);
     }
-    for (size_t i = 0; i < views.count; i++) {
-        struct view *view = zr_vector_at(&views, i);
-        zr_vector_end(&view->pins);
-        zr_vector_end(&view->holders);
-        zr_tool_input_end(&view->input);
-    }
+    for (size_t i = 0; i < views.count; i++)
+        end_view(zr_vector_at(&views, i));
     zr_vector_end(&views);
     zr_tool_names_end(&names);
     return result;
@@ -537,7 +583,7 @@ int zr_tool_why(int argc, char **argv)
         {"--at", ZR_TOOL_TEXT, &settings.at},
         {"--capacity", ZR_TOOL_BYTES, &settings.capacity_bytes},
         {"--stream", ZR_TOOL_COUNT, &settings.stream},
-        {"--device", ZR_TOOL_COUNT, &settings.reading.device},
+        {"--device", ZR_TOOL_TEXT, &settings.device},
         {"--total", ZR_TOOL_BYTES, &settings.total_bytes},
         {"--sweep", ZR_TOOL_FLAG, &settings.sweep},
         {"--no-replay", ZR_TOOL_FLAG, &settings.no_replay},
@@ -548,5 +594,16 @@ int zr_tool_why(int argc, char **argv)
     settings.arguments =
         (struct zr_tool_arguments){.help = help, .options = options, .takes_files = true, .takes_one = true};
     int code = zr_tool_parse(&settings.arguments, argc, argv);
-    return code >= 0 ? code : zr_tool_with_memory(work, &settings);
+    if (code >= 0)
+        return code;
+    settings.all_devices = settings.device && strcmp(settings.device, "all") == 0;
+    if (settings.device && !settings.all_devices) {
+        char *end;
+        settings.reading.device = strtoull(settings.device, &end, 10);
+        if (end == settings.device || *end || *settings.device == '-') {
+            zr_tool_log("why: --device takes a number or all, not '%.40s'", settings.device);
+            return ZR_TOOL_USAGE;
+        }
+    }
+    return zr_tool_with_memory(work, &settings);
 }

@@ -694,6 +694,8 @@ def test_import():
             for answer in answers:
                 for pin in answer["pins"]:
                     pin.pop("stack")
+                for key in ("device", "devices"):  # of a snapshot
+                    answer.pop(key, None)
             same(answers[1], answers[0], f"{name}: the same verdict, by PyTorch's rules")
     with open(exported("csv", imported(marked)), encoding="utf-8") as data:
         same([row["label"] for row in csv.DictReader(data) if row["event"] == "mark"], ["h.31 forward", 'a, "b" c'], "labels come through")

@@ -74,6 +74,8 @@ def test_events():
     run = subprocess.run([ZR, "why", where], capture_output=True, text=True, timeout=HANG, stdin=subprocess.DEVNULL)
     ok("on device 1 of 0 to 1 (--device)" in run.stdout.splitlines()[0], "the device with a refusal, and that there are others") or note(run.stdout)
     ok(run.stdout.splitlines()[1].startswith("reason: other process: 15.0 GiB of the device's 16.0 GiB"), "the device's size is the file's word") or note(run.stdout)
+    same([(one["device"], one["devices"], one["reason"]) for one in why(where, "--device", "all")["results"]],
+         [(1, 2, "other process"), (0, 2, "cached")], "--device all: each one, that with the refusal first")
     run = subprocess.run([ZR, "stats", where, "--device", "0", "--at", "mark:epoch 3"], capture_output=True, text=True, timeout=HANG, stdin=subprocess.DEVNULL)
     same(run.returncode, 0, "a mark of the program is a moment") or note(run.stderr)
     ok("1 events of unknown kinds, which are left out; the first is 'teleported'" in run.stderr, "what is unknown is said once") or note(run.stderr)
@@ -96,6 +98,8 @@ def test_shapes():
             same(report["verdict"], "pool", f"{name}: what is free at a refusal was not PyTorch's to return")
         sizes = [one["bytes"] for one in report["reasons"]]
         same(sizes, sorted(sizes, reverse=True), f"{name}: the largest first")
+    smaller = why(path("shared_card.pickle"), "--capacity", "400MiB")["reasons"]
+    same([one["reason"] for one in smaller], ["shortage"], "what a smaller capacity leaves out is not held by others")
 
 
 def test_categories():
