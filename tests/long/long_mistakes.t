@@ -19,8 +19,7 @@ SHAPE = dict(data=text_file(), layers=4, hidden=32, heads=4, seq=8, batch=2, ste
 MISTAKES = (
     ("a norm's gradient is not summed over the tensor group", "take_part", "split == ZR_SPLIT_NORM && shape->sequence_parallel",
      "false", dict(ranks=2, tp=2, sequence_parallel=True), r"(ln_|bias|wpe)"),
-    ("a tied embedding is summed once", "sum_over_sharing", "if (!engine->layout.parameters[u->first_parameter].parameter.part.shared)",
-     "if (engine)", dict(ranks=2, pp=2, accumulate=2), r"wte\.weight"),
+    ("a tied embedding is summed once", "add_shared", "zr_ticket ticket;", "zr_ticket ticket; if (count) return ZR_OK;", dict(ranks=2, pp=2, accumulate=2), r"wte\.weight"),
     ("a micro-batch is scaled wrongly", "zr_module_pass_backward", "(float)o->micro_batches)", "(float)(o->micro_batches + (trainer->pipelined && action->micro_batch == 1)))",
      dict(ranks=2, pp=2, accumulate=2), r"weight|bias"),
     ("a gathered buffer is stale", "zr_checkpoints_fetch", "return result == ZR_OK ? gather(c, kept) : result;",
