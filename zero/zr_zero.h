@@ -204,7 +204,7 @@ struct zr_offload {
     const struct zr_offload_file *parameters_file;
     /* Fraction of all elements, 0 to 1, that stays device-resident: optimizer state, gradients and, with
      * `parameters`, parameters of as many consecutive units as fit within it. Excludes `delayed`. */
-    double stays;
+    double resident_share;
     /* Requires `optimizer`, excludes `delayed`; keeps the bits of a run. A thread updates a unit as soon
      * as its gradients are reduced, before the norm is known, and rolls the update back if the norm
      * requires clipping or a skip; see zr_engine_speculate(). The value is the maximum number of bytes for

@@ -567,7 +567,7 @@ static zr_result read_owned(struct import *import, const struct zr_layout_parame
         return result;
     size_t skip = overlap.offset - owned->from, bytes = overlap.count * sizeof *values;
     struct zr_numbers there = zr_numbers_at(zr_owned_values(owned), skip);
-    bool copies = engine->apart || there.precision != ZR_PRECISION_FP32;
+    bool copies = engine->host_invisible || there.precision != ZR_PRECISION_FP32;
     values = copies ? zr_heap_alloc(bytes) : there.at;
     result = values ? read_values(import, p, overlap, values) : ZR_ERR_HOST_MEMORY;
     if (!result && copies)

@@ -367,7 +367,8 @@ static zr_result transfer_run(const struct state *state, enum transfer how, cons
 {
     for (size_t done = 0, part; done < run->count; done += part) {
         uint64_t at_bytes = state->data_at_bytes + (run->place + done) * sizeof(float);
-        bool copies = state->engine->apart || run->slot || run->values.precision != ZR_PRECISION_FP32;
+        bool copies =
+            state->engine->host_invisible || run->slot || run->values.precision != ZR_PRECISION_FP32;
         float *here = how == STATE_VERIFY || copies ? state->piece : (float *)run->values.at + done;
         zr_result result = ZR_OK;
         part = run->count - done < STATE_PIECE_ELEMENTS ? run->count - done : STATE_PIECE_ELEMENTS;
@@ -576,7 +577,8 @@ zr_result zr_state_write(zr_engine *engine, const struct zr_state_file *file, ui
     result = check_same_file(&state, file->path);
     if (result != ZR_OK)
         return result;
-    if (engine->apart || zr_engine_is_low_precision(engine) || zr_optimizer_block(engine->optimizer) > 1)
+    if (engine->host_invisible || zr_engine_is_low_precision(engine) ||
+        zr_optimizer_block(engine->optimizer) > 1)
         result = zr_take(engine->options.host_arena, ZR_TAG_OTHER, STATE_PIECE_ELEMENTS, sizeof(float),
                          (void **)&state.piece);
     result = zr_comm_all_status(state.comm, result);

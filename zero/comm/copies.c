@@ -129,7 +129,7 @@ zr_result zr_copies_start(zr_comm *copies, const struct zr_host_copy *copy, zr_t
                               &(struct zr_all_gather){.source = copy->from,
                                                       .destination = copy->to,
                                                       .shard_bytes = copy->bytes,
-                                                      .host_bytes = copy->stays ? 0 : copy->bytes,
+                                                      .host_bytes = copy->same_memory ? 0 : copy->bytes,
                                                       .before = copy->before},
                               ticket);
 }

@@ -21,7 +21,7 @@ struct zr_host_copy {
     void *to;
     const void *from;
     size_t bytes;
-    bool stays;                          /* both are in the same memory: the copy does not count as moved */
+    bool same_memory;                    /* both are in the same memory: the copy does not count as moved */
     const struct zr_comm_before *before; /* see struct zr_all_gather; NULL: none */
 };
 zr_result zr_copies_start(zr_comm *copies, const struct zr_host_copy *copy, zr_ticket *ticket);

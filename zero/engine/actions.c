@@ -223,7 +223,7 @@ static zr_result act(struct zr_engine_run *run, struct zr_engine_action action)
         return zr_engine_speculation_settle(engine, run->report->skipped ? NULL : &run->update,
                                             &run->report->rolled_back);
     case ZR_ENGINE_LAND:
-        return zr_engine_late_publish(engine);
+        return zr_engine_delayed_publish(engine);
     case ZR_ENGINE_READERS:
         return zr_comm_synchronize(engine->options.comm);
     case ZR_ENGINE_SKIP:
@@ -250,7 +250,7 @@ static zr_result act(struct zr_engine_run *run, struct zr_engine_action action)
         clear(engine, unit);
         return ZR_OK;
     case ZR_ENGINE_PUT:
-        return zr_engine_late_put(engine, unit);
+        return zr_engine_delayed_put(engine, unit);
     case ZR_ENGINE_PUBLISH:
         return zr_engine_all_gather_parameters(engine, unit);
     case ZR_ENGINE_CLOSE:
@@ -260,7 +260,7 @@ static zr_result act(struct zr_engine_run *run, struct zr_engine_action action)
     case ZR_ENGINE_SETTLE:
         return settle(run);
     case ZR_ENGINE_HAND_OVER:
-        return zr_engine_late_start(engine, &run->update);
+        return zr_engine_delayed_start(engine, &run->update);
     case ZR_ENGINE_COUNT:
         engine->steps_done += !run->report->skipped;
         return ZR_OK;
@@ -313,7 +313,7 @@ static void defer(struct zr_engine *engine, struct zr_engine_actions *list)
 zr_result zr_engine_actions_make(struct zr_engine *engine)
 {
     struct zr_engine_actions *step = &engine->step;
-    engine->late.run = run_actions;
+    engine->delayed.run = run_actions;
     engine->speculation.run = run_unit;
     zr_engine_actions_add(engine, step, ZR_ENGINE_COLLECT, 0);
     zr_engine_actions_add(engine, step, ZR_ENGINE_NORM, 0);

@@ -1,7 +1,7 @@
 /* actions.h: the end of a step as a list of actions. zr_engine_actions_make() builds the lists when the
  * engine is created: a base list, changed by the transforms of results that are deferred (actions.c), and of
- * an update that is delayed (late.c) or speculative (speculate.c). One executor runs them; it knows actions
- * and no modes. Private to engine/. */
+ * an update that is delayed (delayed.c) or speculative (speculate.c). One executor runs them; it knows
+ * actions and no modes. Private to engine/. */
 #ifndef ZR_ENGINE_ACTIONS_H
 #define ZR_ENGINE_ACTIONS_H
 
@@ -79,7 +79,7 @@ void zr_engine_actions_drop(struct zr_engine *engine, struct zr_engine_actions *
 void zr_engine_actions_replace(struct zr_engine *engine, struct zr_engine_actions *list,
                                const struct zr_engine_actions *by);
 
-/* late.c: moves the update of a list to a thread that runs during the next step, and opens the thread. */
+/* delayed.c: moves the update of a list to a thread that runs during the next step, and opens the thread. */
 zr_result zr_engine_delay(struct zr_engine *engine, struct zr_engine_actions *list);
 /* speculate.c: lets the updates of a list confirm what was updated before the norm was known. */
 void zr_engine_anticipate(struct zr_engine *engine, struct zr_engine_actions *list);

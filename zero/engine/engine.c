@@ -89,7 +89,7 @@ static zr_result take_pools(struct zr_engine *engine)
         result = zr_engine_parameter_file_open(engine);
     if (result == ZR_OK)
         result = zr_engine_offload_open(engine);
-    if (result == ZR_OK && engine->apart)
+    if (result == ZR_OK && engine->host_invisible)
         result = zr_take(o->arena, ZR_TAG_WORKSPACE, zr_engine_results_count(engine), sizeof *engine->results,
                          (void **)&engine->results);
     if (result == ZR_OK && ((zr_engine_is_low_precision(engine) && has_frozen_units(engine)) ||
@@ -269,7 +269,7 @@ static void number_segments(struct zr_engine *engine)
 static void open_tiers(struct zr_engine *engine)
 {
     const struct zr_engine_options *o = &engine->options;
-    struct zr_compute device = {o->kernels, o->context, engine->apart}, host = device;
+    struct zr_compute device = {o->kernels, o->context, engine->host_invisible}, host = device;
     if (o->host_kernels)
         host = (struct zr_compute){o->host_kernels, o->host_context, !o->host_kernels->host_visible};
     engine->tiers[0] = (struct zr_state_tier){.arena = o->arena,
@@ -293,7 +293,7 @@ static zr_result keep_options(struct zr_engine *engine, const struct zr_engine_o
     engine->options = *options;
     engine->optimizer = zr_optimizer_with(&options->optimizer);
     engine->simulated = !options->kernels->executes;
-    engine->apart = !options->kernels->host_visible;
+    engine->host_invisible = !options->kernels->host_visible;
     open_tiers(engine);
     if (engine->options.micro_batches == 0)
         engine->options.micro_batches = 1;
@@ -391,7 +391,7 @@ void zr_engine_destroy(zr_engine *engine)
         zr_state_store_close(&engine->tiers[t].store);
     zr_engine_gradient_file_close(engine);
     zr_engine_parameter_file_close(engine);
-    zr_engine_late_close(engine);
+    zr_engine_delayed_close(engine);
     zr_engine_offload_close(engine);
     for (unsigned t = 0; t < engine->tiers_count; t++) {
         zr_drop(engine->tiers[t].arena, &engine->tiers[t].sums);

@@ -27,7 +27,7 @@
 struct zr_compute {
     const struct zr_kernels *kernels;
     struct zr_kernel_context *context;
-    bool apart; /* the host cannot access the tensors */
+    bool host_invisible; /* the host cannot access the tensors */
 };
 
 /* Memory of parameters, optimizer state, masters, kept gradients and their fp32 sums over micro-batches: the
@@ -101,8 +101,8 @@ struct zr_unit_state {
     void *gradients;      /* without a pool: a block that exists within a step */
     bool staged;          /* reduced, and in the queue of staging blocks */
     unsigned next_staged; /* next unit in the queue */
-    void *late_gradients; /* gradients that a delayed update reads; NULL: it reads a pool */
-    float *late_sum_shard;
+    void *delayed_gradients; /* gradients that a delayed update reads; NULL: it reads a pool */
+    float *delayed_sum_shard;
     float *sum_shard;        /* sums without a pool; exists within a step */
     unsigned accumulated;    /* calls of zr_engine_reduce() in this step */
     zr_ticket reduce_ticket; /* reduction in progress */
@@ -124,20 +124,20 @@ static inline size_t zr_unit_owned(const struct zr_unit_state *state)
 }
 
 /* State of the delayed update; see update.h. */
-struct zr_late_unit {
+struct zr_delayed_unit {
     struct zr_numbers gradients; /* input of the update */
     zr_ticket copied;            /* ticket of engine->copies: copy of the previous update's parameters */
 };
-struct zr_late {
+struct zr_delayed {
     zr_comm *worker;                              /* the update's thread */
     struct zr_engine_actions actions, publishing; /* of the thread / of the step that follows */
     zr_result (*run)(struct zr_engine_run *run, const struct zr_engine_actions *list); /* the executor */
     struct zr_copies_task task;
     struct zr_kernel_context context;
     struct zr_engine_update update;
-    struct zr_late_unit *units; /* [units_count] */
-    char *parameters;           /* new parameters of this rank's shards, [layout.shards_elements] */
-    char *other_gradients;      /* second buffer of the tier's gradients and sums */
+    struct zr_delayed_unit *units; /* [units_count] */
+    char *parameters;              /* new parameters of this rank's shards, [layout.shards_elements] */
+    char *other_gradients;         /* second buffer of the tier's gradients and sums */
     float *other_sums;
     zr_ticket ticket;
     bool pending;                        /* an update was started and its parameters are not published */
@@ -231,7 +231,7 @@ struct zr_engine {
     zr_ticket bounce_tickets[ZR_BOUNCE_BUFFERS]; /* copies that read the buffers */
     struct zr_kernel_context copies_context;     /* for sums in the thread of copies */
     uint64_t moved_bytes;                        /* copied to the host and back by the communicator */
-    struct zr_late late;                         /* only with offload.delayed */
+    struct zr_delayed delayed;                   /* only with offload.delayed */
     struct zr_speculation speculation;           /* only with offload.speculative_bytes */
     struct zr_engine_actions step, step_read, step_end;
 
@@ -258,9 +258,9 @@ struct zr_engine {
     struct zr_loss_scale scaling;
     size_t segments_count; /* of this rank, see zr_engine_segment() */
     unsigned rank, world;
-    bool brought;   /* zr_engine_bring_gradients() has run in this step */
-    bool simulated; /* the kernels execute nothing: tensors must not be read */
-    bool apart;     /* the host cannot access tensors and copies them; see results.c */
+    bool brought;        /* zr_engine_bring_gradients() has run in this step */
+    bool simulated;      /* the kernels execute nothing: tensors must not be read */
+    bool host_invisible; /* the host cannot access tensors and copies them; see results.c */
 };
 
 /* Whether results are deferred: norm and overflow of a step are computed on the GPU, and the host reads them
@@ -268,7 +268,7 @@ struct zr_engine {
  * engines. */
 static inline bool zr_engine_defers(const struct zr_engine *engine)
 {
-    return engine->apart && !engine->options.tensor && !engine->options.pipeline &&
+    return engine->host_invisible && !engine->options.tensor && !engine->options.pipeline &&
            !engine->options.offload.optimizer;
 }
 
@@ -394,14 +394,14 @@ static inline struct zr_compute zr_engine_unit_compute(const struct zr_engine *e
  * unit may be in use. */
 zr_result zr_engine_catch_up(struct zr_engine *engine);
 /* Whether a delayed update is pending. */
-static inline bool zr_engine_is_late(const struct zr_engine *engine)
+static inline bool zr_engine_is_delayed(const struct zr_engine *engine)
 {
-    return engine->late.pending;
+    return engine->delayed.pending;
 }
 /* Whether the delayed update was started and has not been waited for. */
-static inline bool zr_engine_late_is_under_way(const struct zr_engine *engine)
+static inline bool zr_engine_delayed_is_under_way(const struct zr_engine *engine)
 {
-    return engine->late.ticket > 0;
+    return engine->delayed.ticket > 0;
 }
 
 /* Total of bytes copied to the host and back. */
@@ -409,10 +409,10 @@ uint64_t zr_engine_host_moved_bytes(const struct zr_engine *engine);
 /* Sums over all offload files; zeros without one. */
 void zr_engine_get_file_report(const struct zr_engine *engine, struct zr_state_file_report *out);
 /* Times of the delayed update's thread; zeros without one. */
-struct zr_late_report {
+struct zr_delayed_report {
     double computing_seconds, waiting_seconds; /* waiting: for the disk */
 };
-void zr_engine_get_late_report(const struct zr_engine *engine, struct zr_late_report *out);
+void zr_engine_get_delayed_report(const struct zr_engine *engine, struct zr_delayed_report *out);
 /* Simulates transfers between tiers by `clock`, which must outlive the engine. */
 void zr_engine_set_clock(struct zr_engine *engine, struct zr_comm_clock *clock);
 

@@ -168,7 +168,7 @@ static zr_result check_parameters(const struct zr_engine_options *options)
 }
 
 /* Restrictions of kernels whose tensors the host cannot access. */
-static zr_result check_offload_apart(const struct zr_engine_options *options)
+static zr_result check_offload_host_invisible(const struct zr_engine_options *options)
 {
     const struct zr_offload *offload = &options->offload;
     if (!options->kernels->executes || options->kernels->host_visible)
@@ -216,10 +216,11 @@ static zr_result check_offload(const struct zr_engine_options *options)
         (offload->file->buffers < ZR_NVME_BUFFERS_MIN || offload->file->buffers > ZR_NVME_BUFFERS_MAX))
         return zr_fail(ZR_ERR_INVALID, "offload.file->buffers is %u; its range is %d to %d",
                        offload->file->buffers, ZR_NVME_BUFFERS_MIN, ZR_NVME_BUFFERS_MAX);
-    if (!(offload->stays >= 0 && offload->stays <= 1))
-        return zr_fail(ZR_ERR_INVALID, "offload.stays is %g; its range is 0 to 1", offload->stays);
-    if (offload->stays > 0 && offload->delayed)
-        return zr_fail(ZR_ERR_INVALID, "offload.delayed requires offload.stays 0");
+    if (!(offload->resident_share >= 0 && offload->resident_share <= 1))
+        return zr_fail(ZR_ERR_INVALID, "offload.resident_share is %g; its range is 0 to 1",
+                       offload->resident_share);
+    if (offload->resident_share > 0 && offload->delayed)
+        return zr_fail(ZR_ERR_INVALID, "offload.delayed requires offload.resident_share 0");
     if (offload->parameters_file && (!offload->parameters || !offload->parameters_file->folder))
         return zr_fail(ZR_ERR_INVALID, "offload.parameters_file requires offload.parameters and a folder");
     if (offload->parameters && (!offload->optimizer || options->stage < 3))
@@ -273,6 +274,6 @@ zr_result zr_engine_check_options(const struct zr_engine_options *options)
     if (result == ZR_OK)
         result = check_offload(options);
     if (result == ZR_OK)
-        result = check_offload_apart(options);
+        result = check_offload_host_invisible(options);
     return result == ZR_OK ? check_parameters(options) : result;
 }

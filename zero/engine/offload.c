@@ -66,11 +66,12 @@ void zr_engine_get_file_report(const struct zr_engine *engine, struct zr_state_f
     out->waited_ns += file->waited_ns + engine->speculation.waited_ns;
 }
 
-void zr_engine_get_late_report(const struct zr_engine *engine, struct zr_late_report *out)
+void zr_engine_get_delayed_report(const struct zr_engine *engine, struct zr_delayed_report *out)
 {
-    uint64_t waiting_ns = atomic_load(&engine->late.behind_ns), busy_ns = atomic_load(&engine->late.busy_ns);
-    *out = (struct zr_late_report){.computing_seconds = (double)(busy_ns - waiting_ns) * 1e-9,
-                                   .waiting_seconds = (double)waiting_ns * 1e-9};
+    uint64_t waiting_ns = atomic_load(&engine->delayed.behind_ns),
+             busy_ns = atomic_load(&engine->delayed.busy_ns);
+    *out = (struct zr_delayed_report){.computing_seconds = (double)(busy_ns - waiting_ns) * 1e-9,
+                                      .waiting_seconds = (double)waiting_ns * 1e-9};
 }
 
 void zr_engine_set_clock(struct zr_engine *engine, struct zr_comm_clock *clock)
@@ -80,7 +81,7 @@ void zr_engine_set_clock(struct zr_engine *engine, struct zr_comm_clock *clock)
     zr_state_store_set_clock(&engine->state_tier->store, clock);
     if (engine->simulated) {
         engine->parameter_file.clock = clock;
-        engine->late.clock = clock;
+        engine->delayed.clock = clock;
     }
 }
 
@@ -134,7 +135,7 @@ zr_result zr_engine_gradients_leave(struct zr_engine *engine, size_t unit)
                            &(struct zr_host_copy){.to = engine->units[unit].kept,
                                                   .from = state->staging,
                                                   .bytes = gradient_bytes(engine, unit),
-                                                  .stays = !state->tier->offloaded},
+                                                  .same_memory = !state->tier->offloaded},
                            &state->gradient_copy);
 }
 
@@ -145,7 +146,7 @@ zr_result zr_engine_gradients_return(struct zr_engine *engine, size_t unit)
                                        &(struct zr_host_copy){.to = state->staging,
                                                               .from = engine->units[unit].kept,
                                                               .bytes = gradient_bytes(engine, unit),
-                                                              .stays = !state->tier->offloaded},
+                                                              .same_memory = !state->tier->offloaded},
                                        &state->gradient_copy);
     return result == ZR_OK ? zr_engine_await_gradients(engine, unit) : result;
 }

@@ -68,11 +68,11 @@ zr_result zr_engine_synchronize(zr_engine *engine)
     zr_result first = zr_engine_check_call(engine, __func__, engine);
     if (first != ZR_OK)
         return first;
-    first = zr_engine_late_await(engine);
+    first = zr_engine_delayed_await(engine);
     zr_result ended = end_operations(engine);
     if (first == ZR_OK)
         first = ended;
-    if (first == ZR_OK && engine->apart) /* wait for queued kernels */
+    if (first == ZR_OK && engine->host_invisible) /* wait for queued kernels */
         first = zr_engine_copy(engine, NULL, NULL, 0);
     /* Waits for peers that gather from this rank's shard. */
     return first == ZR_OK && engine->world > 1 ? zr_comm_synchronize(engine->options.comm) : first;
@@ -168,11 +168,12 @@ zr_result zr_engine_publish(zr_engine *engine, uint64_t steps_done)
     if (result != ZR_OK)
         return result;
     result = zr_engine_drop_gathered(engine);
-    zr_result late = zr_engine_late_await(engine);
-    result = result == ZR_OK ? late : result;
+    zr_result delayed = zr_engine_delayed_await(engine);
+    result = result == ZR_OK ? delayed : result;
     if (result == ZR_OK)
         result = zr_engine_drain(engine);
-    engine->late.pending = false; /* the pending parameters are obsolete, because the masters were loaded */
+    engine->delayed.pending =
+        false; /* the pending parameters are obsolete, because the masters were loaded */
     engine->steps_done = steps_done;
     /* At stage 0 the all-gather below brings the other parts. */
     for (size_t u = 0; u < engine->layout.units_count && result == ZR_OK; u++)

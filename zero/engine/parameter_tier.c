@@ -19,7 +19,7 @@ static zr_result put_shard(struct zr_engine *engine, size_t unit, const void *fr
         &(struct zr_host_copy){.to = state->shard,
                                .from = from,
                                .bytes = engine->layout.units[unit].shard_elements * engine->parameter_bytes,
-                               .stays = state->parameters->on_host},
+                               .same_memory = state->parameters->on_host},
         &state->parameter_copy);
 }
 

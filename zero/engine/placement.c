@@ -116,7 +116,7 @@ static const struct zr_gradient_place *gradient_place(const struct zr_engine *en
         return !plan->shards ? &zr_gradients_of_step
                : plan->pools ? &zr_gradients_pooled
                              : &zr_gradient_shards_of_step;
-    bool filed = state->tier->file && !engine->options.offload.delayed && !engine->apart &&
+    bool filed = state->tier->file && !engine->options.offload.delayed && !engine->host_invisible &&
                  state->steps == 1 && !zr_engine_is_shared(engine, unit);
     return filed ? &zr_gradients_filed : &zr_gradients_pooled;
 }
@@ -155,12 +155,12 @@ static size_t state_elements(const struct zr_layout *layout, unsigned unit)
     return zr_unit_is_frozen(&layout->units[unit].unit) ? 0 : layout->units[unit].padded_elements;
 }
 
-/* The range of units with the most elements within offload.stays. The first of equal ranges is chosen,
- * because its gradients come last and its parameters are needed first. */
+/* The range of units with the most elements within offload.resident_share. The first of equal ranges is
+ * chosen, because its gradients come last and its parameters are needed first. */
 static void place_device_resident(struct zr_engine *engine)
 {
     const struct zr_layout *layout = &engine->layout;
-    double ratio = engine->state_tier->offloaded * (double)engine->options.offload.stays;
+    double ratio = engine->state_tier->offloaded * (double)engine->options.offload.resident_share;
     uint64_t space = (uint64_t)(ratio * (double)layout->pool_elements), sum = 0, best = 0;
     for (unsigned first = 0, u = 0; u < layout->units_count; u++) {
         sum += state_elements(layout, u);

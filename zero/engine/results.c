@@ -31,7 +31,7 @@ static zr_result copy_narrow(const struct zr_engine *engine, const struct narrow
 {
     struct zr_compute compute = zr_engine_parameter_compute(engine, copy->unit);
     zr_result result = ZR_OK;
-    if (!compute.apart)
+    if (!compute.host_invisible)
         return convert(compute, copy, 0, copy->count, copy->floats);
     for (size_t done = 0, count; done < copy->count && result == ZR_OK; done += count) {
         count = copy->count - done < ZR_NARROW_ELEMENTS ? copy->count - done : ZR_NARROW_ELEMENTS;
@@ -79,7 +79,7 @@ static zr_result copy_blocks(const struct zr_engine *engine, const struct zr_sta
     _Static_assert(ZR_NARROW_ELEMENTS % ZR_BLOCK8_NUMBERS == 0, "whole blocks");
     struct zr_compute compute = zr_engine_unit_compute(engine, all->unit);
     zr_result result = ZR_OK;
-    if (!compute.apart)
+    if (!compute.host_invisible)
         return convert_blocks(compute, all, 0, all->count, floats, reads);
     for (size_t done = 0, count; done < all->count && result == ZR_OK; done += count) {
         count = all->count - done < ZR_NARROW_ELEMENTS ? all->count - done : ZR_NARROW_ELEMENTS;
@@ -106,13 +106,14 @@ zr_result zr_engine_put_blocks(const struct zr_engine *engine, const float *from
 
 zr_result zr_engine_drain(const struct zr_engine *engine)
 {
-    return engine->apart && engine->state_tier->offloaded ? zr_engine_copy(engine, NULL, NULL, 0) : ZR_OK;
+    return engine->host_invisible && engine->state_tier->offloaded ? zr_engine_copy(engine, NULL, NULL, 0)
+                                                                   : ZR_OK;
 }
 
 /* Destination of one 8-byte result: host memory or the first word of the block. */
 static void *place_of(const struct zr_engine *engine, struct zr_compute compute, void *own)
 {
-    return compute.apart ? engine->results : own;
+    return compute.host_invisible ? engine->results : own;
 }
 
 /* The block has a result, then the squares of all ranks, then the gradients' weight. */
@@ -144,8 +145,9 @@ static zr_result bring(const struct zr_engine *engine, struct zr_compute compute
 {
     _Static_assert(sizeof(double) == sizeof(uint64_t) && sizeof(size_t) == sizeof(uint64_t),
                    "places of one size");
-    return result == ZR_OK && compute.apart ? zr_engine_copy(engine, own, engine->results, sizeof(uint64_t))
-                                            : result;
+    return result == ZR_OK && compute.host_invisible
+               ? zr_engine_copy(engine, own, engine->results, sizeof(uint64_t))
+               : result;
 }
 
 zr_result zr_engine_find_nonfinite(const struct zr_engine *engine, struct zr_compute compute, size_t n,
@@ -179,7 +181,7 @@ zr_result zr_engine_squares_later(const struct zr_engine *engine, size_t unit, s
     return compute.kernels->sum_of_squares(
         compute.context,
         &(struct zr_sum_of_squares){engine->layout.units[unit].shard_elements, x,
-                                    compute.apart ? squares_of(engine, engine->rank) + unit : sum});
+                                    compute.host_invisible ? squares_of(engine, engine->rank) + unit : sum});
 }
 
 zr_result zr_engine_unit_squares(struct zr_engine *engine, size_t unit, double *sum)
@@ -208,7 +210,7 @@ zr_result zr_engine_unit_squares(struct zr_engine *engine, size_t unit, double *
 zr_result zr_engine_squares_read(const struct zr_engine *engine, double *sums)
 {
     struct zr_unit_range device_units = engine->squared;
-    return engine->apart && device_units.end > device_units.first
+    return engine->host_invisible && device_units.end > device_units.first
                ? zr_engine_copy(engine, sums + device_units.first,
                                 squares_of(engine, engine->rank) + device_units.first,
                                 (device_units.end - device_units.first) * sizeof *sums)

@@ -1,5 +1,6 @@
 /* update.h: the update of a unit's masters, momentum and variance by AdamW or SGD: at the end of a step
- * (actions.c), during the next step (late.c) or before the norm is known (speculate.c). Private to engine/.
+ * (actions.c), during the next step (delayed.c) or before the norm is known (speculate.c). Private to
+ * engine/.
  */
 #ifndef ZR_ENGINE_UPDATE_H
 #define ZR_ENGINE_UPDATE_H
@@ -43,15 +44,15 @@ struct zr_compute zr_engine_updater(const struct zr_engine *engine, size_t unit,
  * last copies overlap with the next forward; the next update waits for a unit's copy before it overwrites the
  * buffer. */
 
-void zr_engine_late_close(struct zr_engine *engine);
+void zr_engine_delayed_close(struct zr_engine *engine);
 /* Starts an update with the gradients of the step that ends. No update may be pending. */
-zr_result zr_engine_late_start(struct zr_engine *engine, const struct zr_engine_update *update);
+zr_result zr_engine_delayed_start(struct zr_engine *engine, const struct zr_engine_update *update);
 /* Waits for the update's thread, if it runs. */
-zr_result zr_engine_late_await(struct zr_engine *engine);
+zr_result zr_engine_delayed_await(struct zr_engine *engine);
 /* Copies the new parameters to where they are kept, on all ranks; does nothing if no update is pending.
  * Collective; no unit may be in use. */
-zr_result zr_engine_late_publish(struct zr_engine *engine);
+zr_result zr_engine_delayed_publish(struct zr_engine *engine);
 /* Starts to copy one unit's new parameters to where they are kept. */
-zr_result zr_engine_late_put(struct zr_engine *engine, size_t unit);
+zr_result zr_engine_delayed_put(struct zr_engine *engine, size_t unit);
 
 #endif

@@ -342,7 +342,7 @@ static zr_result rehearse(struct zr_byte_plan *out, struct rehearsal *rehearsal)
                         .optimizer = request->offloads_optimizer,
                         .parameters = request->offloads_parameters,
                         .delayed = request->delays_update,
-                        .stays = request->stays,
+                        .resident_share = request->resident_share,
                         .speculative_bytes = request->speculative_bytes,
                         .file = request->offload_file.folder ? &request->offload_file : NULL,
                         .parameters_file =

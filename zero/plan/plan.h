@@ -23,7 +23,7 @@ struct zr_plan_request {
     bool offloads_optimizer, offloads_parameters, delays_update;
     /* Files of optimizer state and of parameters: only alignment matters; folder NULL: none. */
     struct zr_offload_file offload_file, parameters_file;
-    double stays;             /* see struct zr_offload */
+    double resident_share;    /* see struct zr_offload */
     size_t speculative_bytes; /* see struct zr_offload */
     size_t granule_bytes;
     enum zr_isa isa;

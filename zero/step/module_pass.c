@@ -154,7 +154,7 @@ zr_result zr_list_run_mean_loss(const struct zr_list_run *run, double *mean)
 {
     zr_trainer *trainer = run->trainer;
     zr_result result = zr_staging_bring_losses(&trainer->staging, 0, run->rows);
-    if (result == ZR_OK && trainer->engine->apart && !trainer->engine->simulated)
+    if (result == ZR_OK && trainer->engine->host_invisible && !trainer->engine->simulated)
         result = zr_engine_copy(trainer->engine, NULL, NULL, 0);
     *mean = result == ZR_OK ? zr_staging_mean_loss(&trainer->staging, 0, run->rows) : 0;
     return result;

@@ -36,7 +36,7 @@ zr_result zr_staging_open(struct zr_staging *out, zr_engine *engine, const struc
 {
     const struct zr_kernel_streams *streams = engine->options.kernels->streams;
     *out = (struct zr_staging){.engine = engine, .model = model, .store = store};
-    if (!engine->apart)
+    if (!engine->host_invisible)
         return ZR_OK;
     out->losses_at = place_of_input(out, model->inputs_count);
     out->micro_batch_bytes = (out->losses_at + model->rows * sizeof(float) + 63) / 64 * 64;

@@ -234,7 +234,7 @@ static zr_result begin_step(zr_trainer *trainer, struct zr_list_run *run)
 {
     const struct zr_engine *engine = trainer->engine;
     zr_result result = ZR_OK;
-    run->end = engine->apart && engine->state_tier->offloaded ? &with_gradients : &at_once;
+    run->end = engine->host_invisible && engine->state_tier->offloaded ? &with_gradients : &at_once;
     if (run->calls->rate && zr_engine_defers(engine)) {
         result = zr_step_graph_begin(trainer);
         run->end = &deferred[trainer->graph.now];

@@ -61,7 +61,7 @@ zr_result zr_history_step_begin(const struct zr_history *history, struct zr_hist
     bool delayed = rank->config->delayed_update;
     /* A delayed update sends its results in the step after the one that started it. */
     *out = (struct zr_history_step){.first = !history->counted && history->measured < MEASURED_MAX &&
-                                             (!delayed || zr_engine_is_late(rank->state.engine)),
+                                             (!delayed || zr_engine_is_delayed(rank->state.engine)),
                                     .speculative_updates = history->speculative_updates,
                                     .rolled_back_updates = history->rolled_back_updates,
                                     .moved_bytes = zr_trainer_state_moved_bytes(&rank->state),
@@ -120,7 +120,7 @@ void zr_history_step_end(struct zr_history *history, const struct zr_history_ste
     waits.seconds = line->step_seconds;
     add_waits(&history->all, &waits);
     if (history->count >= WARM_STEPS &&
-        (!rank->config->delayed_update || zr_engine_late_is_under_way(rank->state.engine)))
+        (!rank->config->delayed_update || zr_engine_delayed_is_under_way(rank->state.engine)))
         add_waits(&history->usual, &waits);
     history->count++;
 }
@@ -173,13 +173,13 @@ static void measure_file(const struct zr_history *history, struct zr_rank_report
 {
     struct zr_history_waits waits = waits_of(history);
     struct zr_state_file_report file;
-    struct zr_late_report late;
+    struct zr_delayed_report delayed;
     zr_engine_get_file_report(history->rank->state.engine, &file);
     report->nvme_bytes = file.file_bytes;
     report->nvme_moved_bytes = history->nvme_moved_bytes_per_step;
-    zr_engine_get_late_report(history->rank->state.engine, &late);
-    report->late_computing_seconds = late.computing_seconds;
-    report->late_waiting_seconds = late.waiting_seconds;
+    zr_engine_get_delayed_report(history->rank->state.engine, &delayed);
+    report->delayed_computing_seconds = delayed.computing_seconds;
+    report->delayed_waiting_seconds = delayed.waiting_seconds;
     report->nvme_wait_share = wait_share(waits.nvme_ns, waits.seconds);
 }
 

@@ -288,13 +288,13 @@ static int act_save_faulty(struct stand *stand, const struct scene *scene)
 {
     if (fill(stand, scene, scene->salt))
         return 1;
-    stand->engine->apart = scene->site == ZR_FAULT_CREATE;
+    stand->engine->host_invisible = scene->site == ZR_FAULT_CREATE;
     zr_arena_trim(stand->host_arena, 0, NULL);
     if (zr_comm_rank(stand->comm) == 1)
         zr_fault_set(scene->site, scene->nth);
     zr_result result = zr_checkpoint_save(&stand->checkpoint, scene->step);
     zr_fault_set(scene->site, 0);
-    stand->engine->apart = false;
+    stand->engine->host_invisible = false;
     return result ? 2 : 0;
 }
 

@@ -275,15 +275,16 @@ static void test_limits(struct rig *rig)
         const char *what;
         unsigned *number;
         unsigned last, beyond;
-    } numbers[] = {{"stage", &o.stage, 3, 4},
-                   {"prefetch_distance", &o.prefetch_distance, ZR_PREFETCH_MAX, ZR_PREFETCH_MAX + 1},
-                   {"groups", &o.optimizer.groups_count, ZR_GROUPS_MAX, ZR_GROUPS_MAX + 1},
-                   {"precision", (unsigned *)&o.precision, ZR_PRECISION_COUNT - 1, ZR_PRECISION_COUNT},
-                   {"reduce", (unsigned *)&o.reduce, ZR_REDUCE_ONCE, ZR_REDUCE_ONCE + 1},
-                   {"optimizer", (unsigned *)&o.optimizer.kind, ZR_OPTIMIZER_ADAFACTOR, ZR_OPTIMIZER_ADAFACTOR + 1},
-                   {"gradient_uses", &uses[2].gradient_uses, UINT32_MAX / 3, UINT32_MAX / 3 + 1},
-                   {"offload buffers, least", &file.buffers, ZR_NVME_BUFFERS_MIN, ZR_NVME_BUFFERS_MIN - 1},
-                   {"offload buffers, most", &file.buffers, ZR_NVME_BUFFERS_MAX, ZR_NVME_BUFFERS_MAX + 1}};
+    } numbers[] = {
+        {"stage", &o.stage, 3, 4},
+        {"prefetch_distance", &o.prefetch_distance, ZR_PREFETCH_MAX, ZR_PREFETCH_MAX + 1},
+        {"groups", &o.optimizer.groups_count, ZR_GROUPS_MAX, ZR_GROUPS_MAX + 1},
+        {"precision", (unsigned *)&o.precision, ZR_PRECISION_COUNT - 1, ZR_PRECISION_COUNT},
+        {"reduce", (unsigned *)&o.reduce, ZR_REDUCE_ONCE, ZR_REDUCE_ONCE + 1},
+        {"optimizer", (unsigned *)&o.optimizer.kind, ZR_OPTIMIZER_ADAFACTOR, ZR_OPTIMIZER_ADAFACTOR + 1},
+        {"gradient_uses", &uses[2].gradient_uses, UINT32_MAX / 3, UINT32_MAX / 3 + 1},
+        {"offload buffers, least", &file.buffers, ZR_NVME_BUFFERS_MIN, ZR_NVME_BUFFERS_MIN - 1},
+        {"offload buffers, most", &file.buffers, ZR_NVME_BUFFERS_MAX, ZR_NVME_BUFFERS_MAX + 1}};
     const struct {
         const char *what;
         float *number, last, beyond;
@@ -307,7 +308,8 @@ static void test_limits(struct rig *rig)
         o.micro_batches = 3;
         if (i / 2 >= count) {
             o.offload = (struct zr_offload){.host = rig->arena, .optimizer = reals[row].number == NULL};
-            o.offload.stays = reals[row].number ? 0 : (double)(beyond ? reals[row].beyond : reals[row].last);
+            o.offload.resident_share =
+                reals[row].number ? 0 : (double)(beyond ? reals[row].beyond : reals[row].last);
             if (reals[row].number)
                 *reals[row].number = beyond ? reals[row].beyond : reals[row].last;
         } else {

@@ -51,10 +51,10 @@ static _Atomic bool mistold;
 static uint64_t hasty_clock(void)
 {
     static _Atomic uint64_t now_ns;
-    struct zr_late_report late = {0};
+    struct zr_delayed_report delayed = {0};
     if (timed)
-        zr_engine_get_late_report(timed, &late);
-    mistold |= late.computing_seconds > 1e6;
+        zr_engine_get_delayed_report(timed, &delayed);
+    mistold |= delayed.computing_seconds > 1e6;
     return now_ns += 1000000000;
 }
 
@@ -214,7 +214,7 @@ static int close_rank(struct opened *opened)
 static int time_update(zr_engine *engine)
 {
     struct zr_step_report report;
-    struct zr_late_report late;
+    struct zr_delayed_report delayed;
     timed = engine;
     zr_os_clock_set(hasty_clock);
     zr_fault_set(ZR_FAULT_DISK_STALL, 1);
@@ -223,9 +223,9 @@ static int time_update(zr_engine *engine)
         result = zr_engine_synchronize(engine);
     zr_fault_set(ZR_FAULT_DISK_STALL, 0);
     zr_os_clock_set(NULL);
-    zr_engine_get_late_report(engine, &late);
-    must(result == ZR_OK && late.waiting_seconds >= 1);
-    must(late.computing_seconds >= 1 && late.computing_seconds < 1e6 && !mistold);
+    zr_engine_get_delayed_report(engine, &delayed);
+    must(result == ZR_OK && delayed.waiting_seconds >= 1);
+    must(delayed.computing_seconds >= 1 && delayed.computing_seconds < 1e6 && !mistold);
     timed = NULL;
     return 0;
 }

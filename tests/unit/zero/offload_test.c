@@ -280,7 +280,7 @@ static size_t state_bytes(zr_arena *arena, zr_tag tag)
  * all of it or a part; the last two in other ways; both in files. */
 static const struct way {
     bool offloaded, filed, state_filed;
-    double stays;
+    double resident_share;
     size_t log_bytes;
 } ways[] = {{false, false, false, 0, 0},
             {true, false, false, 0, 0},
@@ -310,7 +310,7 @@ static int check_log(zr_arena *host, size_t most)
 static int check_places(const struct way *way, const struct plan *plan, zr_arena *arena, zr_arena *host)
 {
     zr_arena *has = way->offloaded ? host : arena, *lacks = way->offloaded ? arena : host;
-    bool partly = way->stays > 0;
+    bool partly = way->resident_share > 0;
     if (way->state_filed) {
         must((state_bytes(arena, ZR_TAG_OPTIMIZER) > 0) == partly &&
              state_bytes(host, ZR_TAG_OPTIMIZER) == 0);
@@ -342,12 +342,12 @@ static int compare_ways(struct rig *rig, const struct plan *plan, zr_arena *host
                                               .parameters = way->offloaded && plan->parameters,
                                               .parameters_file = way->filed ? &file : NULL,
                                               .file = way->state_filed ? &file : NULL,
-                                              .stays = way->stays,
+                                              .resident_share = way->resident_share,
                                               .speculative_bytes = way->log_bytes};
         must(zr_engine_create(&rig->engine, &options) == ZR_OK);
         must(check_places(way, plan, rig->arena, host) == 0);
         must(run_steps(rig, plan, &options, digests[i]) == 0);
-        must(state_bytes(rig->arena, ZR_TAG_GRAD) == 0 || !way->offloaded || way->stays > 0);
+        must(state_bytes(rig->arena, ZR_TAG_GRAD) == 0 || !way->offloaded || way->resident_share > 0);
         zr_engine_destroy(rig->engine);
         rig->engine = NULL;
         for (unsigned step = 0; step < STEPS + (way->state_filed ? 0u : 1u); step++) {
@@ -377,7 +377,7 @@ static int compare(struct zr_local_world *local, unsigned rank, void *argument)
 /* ---- The delayed update -------------------------------------------------------------------------------- */
 
 /* Gradients that depend on the parameters: of step k they are read of this rank's view of them. */
-struct late_gradients {
+struct delayed_gradients {
     float values[PARAMETERS][33 * 300];
 };
 
@@ -393,7 +393,8 @@ static float parameter_at(const void *base, size_t at, enum zr_precision precisi
     return precision == ZR_PRECISION_FP16 ? float_of_half(((const uint16_t *)base)[at]) : wide.number;
 }
 
-static zr_result make_gradients(zr_engine *engine, unsigned step, unsigned rank, struct late_gradients *out)
+static zr_result make_gradients(zr_engine *engine, unsigned step, unsigned rank,
+                                struct delayed_gradients *out)
 {
     zr_result result = ZR_OK;
     for (unsigned u = 0; u < UNITS && result == ZR_OK; u++) {
@@ -410,7 +411,7 @@ static zr_result make_gradients(zr_engine *engine, unsigned step, unsigned rank,
     return result;
 }
 
-static zr_result hand_all_over(zr_engine *engine, const struct late_gradients *gradients)
+static zr_result hand_all_over(zr_engine *engine, const struct delayed_gradients *gradients)
 {
     zr_result result = ZR_OK;
     for (unsigned use = 0; use < UNITS + 1 && result == ZR_OK; use++) {
@@ -454,9 +455,9 @@ static float rate_of(unsigned step)
 static int follow_late(struct zr_local_world *local, unsigned rank, void *argument)
 {
     const struct plan *plan = argument;
-    static struct late_gradients held, made;
+    static struct delayed_gradients held, made;
     struct zr_step_report report;
-    zr_engine *late = NULL, *reference = NULL;
+    zr_engine *delayed = NULL, *reference = NULL;
     uint64_t digests[2];
     struct rig rig;
     const char *path = saved_path();
@@ -470,13 +471,13 @@ static int follow_late(struct zr_local_world *local, unsigned rank, void *argume
     must(zr_engine_create(&reference, &options) == ZR_OK);
     options.offload =
         (struct zr_offload){.host = host, .optimizer = true, .parameters = plan->parameters, .delayed = true};
-    must(zr_engine_create(&late, &options) == ZR_OK);
+    must(zr_engine_create(&delayed, &options) == ZR_OK);
     bool holds = false;
     for (unsigned step = 0; step < 6; step++) {
         float rate = rate_of(step), held_rate = rate_of(step - 1);
-        must(make_gradients(late, step, rank, &made) == ZR_OK);
-        must(hand_all_over(late, &made) == ZR_OK && zr_engine_step(late, rate, &report) == ZR_OK);
-        must(zr_engine_steps_done(late) == step + 1);
+        must(make_gradients(delayed, step, rank, &made) == ZR_OK);
+        must(hand_all_over(delayed, &made) == ZR_OK && zr_engine_step(delayed, rate, &report) == ZR_OK);
+        must(zr_engine_steps_done(delayed) == step + 1);
         if (holds) {
             must(hand_all_over(reference, &held) == ZR_OK);
             must(zr_engine_step(reference, held_rate, &report) == ZR_OK);
@@ -484,22 +485,22 @@ static int follow_late(struct zr_local_world *local, unsigned rank, void *argume
         held = made;
         holds = true;
         if (step == 3) {
-            must(zr_engine_save(late, path) == ZR_OK);
+            must(zr_engine_save(delayed, path) == ZR_OK);
             must(hand_all_over(reference, &held) == ZR_OK);
             must(zr_engine_step(reference, rate, &report) == ZR_OK);
             holds = false;
         }
         digests[0] = digests[1] = 1;
-        must(parameters_digest(late, plan, &digests[0]) == ZR_OK);
+        must(parameters_digest(delayed, plan, &digests[0]) == ZR_OK);
         must(parameters_digest(reference, plan, &digests[1]) == ZR_OK);
         must(digests[0] == digests[1]);
     }
-    must(zr_engine_load(late, path) == ZR_OK &&
-         zr_engine_steps_done(late) == 4); /* with an update under way */
-    must(zr_engine_verify_replicas(late) == ZR_OK);
+    must(zr_engine_load(delayed, path) == ZR_OK &&
+         zr_engine_steps_done(delayed) == 4); /* with an update under way */
+    must(zr_engine_verify_replicas(delayed) == ZR_OK);
     must(rank != 0 || remove(path) == 0);
-    must(hand_all_over(late, &made) == ZR_OK && zr_engine_step(late, 0.01f, &report) == ZR_OK);
-    zr_engine_destroy(late); /* likewise */
+    must(hand_all_over(delayed, &made) == ZR_OK && zr_engine_step(delayed, 0.01f, &report) == ZR_OK);
+    zr_engine_destroy(delayed); /* likewise */
     zr_engine_destroy(reference);
     must(zr_arena_destroy(host, &leaked) == ZR_OK && leaked == 0);
     must(rig_close(&rig) == 0);
@@ -747,7 +748,8 @@ static int fill_room(struct rig *rig, const struct plan *plan)
     for (unsigned u = 0; u <= UNITS + 1; u++) { /* the first to learn the sizes */
         struct zr_engine_options options = options_of(rig, plan);
         options.offload = (struct zr_offload){.host = rig->arena, .optimizer = true};
-        options.offload.stays = u == 0 ? 0 : ((double)sizes[u - 1] + (u <= UNITS ? 0.5 : 0)) / (double)all;
+        options.offload.resident_share =
+            u == 0 ? 0 : ((double)sizes[u - 1] + (u <= UNITS ? 0.5 : 0)) / (double)all;
         must(zr_engine_create(&engine, &options) == ZR_OK);
         size_t stays = 0;
         for (unsigned i = engine->stay.first; i < engine->stay.end; i++)
@@ -781,11 +783,11 @@ static int refuse(struct zr_local_world *local, unsigned rank, void *argument)
         {2, ZR_REDUCE_EACH, {.host = rig.arena, .optimizer = true, .parameters = true}, "stage 3"},
         {0, ZR_REDUCE_EACH, {.host = rig.arena, .optimizer = true}, "stage 1"},
         {1, ZR_REDUCE_EACH, {.host = rig.arena, .delayed = true}, "optimizer"},
-        {1, ZR_REDUCE_EACH, {.host = rig.arena, .optimizer = true, .stays = 1.5}, "0 to 1"},
+        {1, ZR_REDUCE_EACH, {.host = rig.arena, .optimizer = true, .resident_share = 1.5}, "0 to 1"},
         {1,
          ZR_REDUCE_EACH,
-         {.host = rig.arena, .optimizer = true, .delayed = true, .stays = 0.5},
-         "offload.stays 0"},
+         {.host = rig.arena, .optimizer = true, .delayed = true, .resident_share = 0.5},
+         "offload.resident_share 0"},
         {3,
          ZR_REDUCE_EACH,
          {.host = rig.arena, .optimizer = true, .parameters_file = &file},

@@ -193,7 +193,7 @@ static struct zr_offload offload_of(struct zr_rank *rank)
                                .parameters_file =
                                    rank->parameters_file.folder ? &rank->parameters_file : NULL,
                                .delayed = rank->config->delayed_update,
-                               .stays = zr_offload_stays(rank->config),
+                               .resident_share = zr_offload_resident_share(rank->config),
                                .speculative_bytes = rank->config->speculative_bytes};
 }
 

@@ -49,7 +49,7 @@ zr_result zr_rank_request(struct zr_plan_request *out, const struct zr_train_con
                                     .offloads_parameters = config->offload_parameters != ZR_TIER_NONE,
                                     .parameters_file = zr_offload_parameters_file_of(config),
                                     .delays_update = config->delayed_update,
-                                    .stays = zr_offload_stays(config),
+                                    .resident_share = zr_offload_resident_share(config),
                                     .speculative_bytes = config->speculative_bytes,
                                     .isa = isa,
                                     .kernels = zr_rank_kernels(config, isa),

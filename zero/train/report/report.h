@@ -36,7 +36,7 @@ struct zr_rank_report {
     uint64_t planned_nvme_bytes, nvme_bytes;             /* of the offload files */
     uint64_t planned_nvme_moved_bytes, nvme_moved_bytes;
     double nvme_wait_share;
-    double late_computing_seconds, late_waiting_seconds; /* of a delayed update's thread */
+    double delayed_computing_seconds, delayed_waiting_seconds; /* of a delayed update's thread */
     double host_wait_share;          /* fraction of the run's seconds that were waits for host copies */
     struct zr_tag_limits tag_limits; /* maximum of each tag at any time of the plan */
     size_t planned_kept_by_tag_bytes[ZR_TAG_COUNT]; /* between steps */

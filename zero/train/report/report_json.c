@@ -240,10 +240,11 @@ static json_t *rank_object(const struct ranks_view *view, const struct zr_rank_r
         json_object_set_new(object, "tiers", tiers(view, rank));
     if (view->measured)
         set_measured(object, view, rank);
-    if (view->measured && rank->late_computing_seconds > 0)
+    if (view->measured && rank->delayed_computing_seconds > 0)
         json_object_set_new(object, "delayed_update",
-                            json_pack("{s:o, s:o}", "computing_seconds", number(rank->late_computing_seconds),
-                                      "waiting_seconds", number(rank->late_waiting_seconds)));
+                            json_pack("{s:o, s:o}", "computing_seconds",
+                                      number(rank->delayed_computing_seconds), "waiting_seconds",
+                                      number(rank->delayed_waiting_seconds)));
     if (view->measured && rank->spill.planned_bytes > 0)
         json_object_set_new(object, "spill", spilled(&rank->spill));
     return object;

@@ -21,7 +21,7 @@ struct zr_offload_file zr_offload_file_of(const struct zr_train_config *config);
 struct zr_offload_file zr_offload_parameters_file_of(const struct zr_train_config *config);
 
 /* The fraction of elements that is not offloaded, 0 to 1; 0 until --offload-ratio auto is resolved. */
-static inline double zr_offload_stays(const struct zr_train_config *config)
+static inline double zr_offload_resident_share(const struct zr_train_config *config)
 {
     return config->offload_optimizer != ZR_TIER_NONE && config->offload_ratio >= 0 ? 1 - config->offload_ratio
                                                                                    : 0;

@@ -1,4 +1,4 @@
-/* late.c: the delayed update. See update.h. */
+/* delayed.c: the delayed update. See update.h. */
 #include "zero/engine/actions.h"
 
 #include <stdatomic.h>
@@ -13,15 +13,15 @@
 static struct zr_numbers updated_parameters(const struct zr_engine *engine, size_t unit)
 {
     size_t at = engine->layout.units[unit].shard_offset;
-    return zr_numbers_at((struct zr_numbers){engine->late.parameters, engine->options.precision}, at);
+    return zr_numbers_at((struct zr_numbers){engine->delayed.parameters, engine->options.precision}, at);
 }
 
 static zr_result fetch(struct zr_engine_run *run, size_t unit)
 {
-    const struct zr_late_unit *late = &run->engine->late.units[unit];
-    run->gradients = late->gradients;
+    const struct zr_delayed_unit *delayed = &run->engine->delayed.units[unit];
+    run->gradients = delayed->gradients;
     zr_result result = zr_engine_take_owned(run->engine, unit, &run->owned);
-    return result == ZR_OK ? zr_comm_wait(run->engine->copies, late->copied)
+    return result == ZR_OK ? zr_comm_wait(run->engine->copies, delayed->copied)
                            : result; /* of the last update */
 }
 
@@ -39,7 +39,7 @@ static zr_result close_buffer(struct zr_engine *engine, size_t unit, const struc
                               const struct zr_window *window)
 {
     (void)unit, (void)owned;
-    zr_comm_clock_update(engine->late.clock, window->count);
+    zr_comm_clock_update(engine->delayed.clock, window->count);
     return ZR_OK;
 }
 
@@ -63,46 +63,46 @@ static zr_result update_all(void *state, struct zr_kernel_context *none)
 {
     struct zr_engine *engine = state;
     (void)none;
-    struct zr_engine_run run = {.engine = engine, .way = &behind, .update = engine->late.update};
+    struct zr_engine_run run = {.engine = engine, .way = &behind, .update = engine->delayed.update};
     uint64_t start_ns = zr_os_now_ns(), before_ns = behind_ns(engine);
-    zr_result result = engine->late.run(&run, &engine->late.actions);
+    zr_result result = engine->delayed.run(&run, &engine->delayed.actions);
     /* The order matters, because a report subtracts the second number from the first. */
-    atomic_fetch_add(&engine->late.busy_ns, zr_os_now_ns() - start_ns);
-    atomic_fetch_add(&engine->late.behind_ns, behind_ns(engine) - before_ns);
+    atomic_fetch_add(&engine->delayed.busy_ns, zr_os_now_ns() - start_ns);
+    atomic_fetch_add(&engine->delayed.behind_ns, behind_ns(engine) - before_ns);
     return result;
 }
 
 /* ---- In the thread of the step ------------------------------------------------------------------------- */
 
-static void drop_late(struct zr_engine *engine, size_t unit)
+static void drop_delayed(struct zr_engine *engine, size_t unit)
 {
-    zr_drop(engine->state_tier->arena, &engine->units[unit].late_sum_shard);
-    zr_drop(engine->state_tier->arena, &engine->units[unit].late_gradients);
+    zr_drop(engine->state_tier->arena, &engine->units[unit].delayed_sum_shard);
+    zr_drop(engine->state_tier->arena, &engine->units[unit].delayed_gradients);
 }
 
 static zr_result open_thread(struct zr_engine *engine)
 {
     const struct zr_engine_options *o = &engine->options;
     struct zr_compute compute = engine->state_tier->compute;
-    struct zr_late *late = &engine->late;
+    struct zr_delayed *delayed = &engine->delayed;
     const struct zr_state_tier *tier = engine->state_tier;
     zr_result result = zr_take(o->offload.host, ZR_TAG_GRAD, tier->gradients ? tier->gradients_elements : 0,
-                               engine->gradient_bytes, (void **)&late->other_gradients);
+                               engine->gradient_bytes, (void **)&delayed->other_gradients);
     if (result == ZR_OK && tier->sums)
         result = zr_take(o->offload.host, ZR_TAG_GRAD, tier->sums_elements, sizeof(float),
-                         (void **)&late->other_sums);
-    if (result == ZR_OK && late->other_gradients)
+                         (void **)&delayed->other_sums);
+    if (result == ZR_OK && delayed->other_gradients)
         result = compute.kernels->clear(
             compute.context,
-            &(struct zr_clear){tier->gradients_elements * engine->gradient_bytes, late->other_gradients});
+            &(struct zr_clear){tier->gradients_elements * engine->gradient_bytes, delayed->other_gradients});
     if (result == ZR_OK)
         result = zr_take(o->offload.host, ZR_TAG_PARAM, engine->layout.shards_elements,
-                         engine->parameter_bytes, (void **)&late->parameters);
+                         engine->parameter_bytes, (void **)&delayed->parameters);
     if (result == ZR_OK)
-        result = zr_take(o->host_arena, ZR_TAG_OTHER, engine->layout.units_count, sizeof *late->units,
-                         (void **)&late->units);
+        result = zr_take(o->host_arena, ZR_TAG_OTHER, engine->layout.units_count, sizeof *delayed->units,
+                         (void **)&delayed->units);
     return result != ZR_OK ? result
-                           : zr_copies_create(&late->worker,
+                           : zr_copies_create(&delayed->worker,
                                               &(struct zr_comm_options){.arena = o->arena,
                                                                         .host_arena = o->host_arena,
                                                                         .kernels = compute.kernels,
@@ -112,8 +112,8 @@ static zr_result open_thread(struct zr_engine *engine)
 
 zr_result zr_engine_delay(struct zr_engine *engine, struct zr_engine_actions *list)
 {
-    struct zr_engine_actions step = {.count = 0}, *update = &engine->late.actions,
-                             *publishing = &engine->late.publishing;
+    struct zr_engine_actions step = {.count = 0}, *update = &engine->delayed.actions,
+                             *publishing = &engine->delayed.publishing;
     for (size_t i = 0; i < list->count; i++) {
         struct zr_engine_action action = list->actions[i];
         switch (action.kind) {
@@ -154,30 +154,30 @@ zr_result zr_engine_delay(struct zr_engine *engine, struct zr_engine_actions *li
     return open_thread(engine);
 }
 
-void zr_engine_late_close(struct zr_engine *engine)
+void zr_engine_delayed_close(struct zr_engine *engine)
 {
-    struct zr_late *late = &engine->late;
-    if (late->worker)
-        zr_comm_destroy(late->worker); /* waits for its operations */
-    late->worker = NULL;
+    struct zr_delayed *delayed = &engine->delayed;
+    if (delayed->worker)
+        zr_comm_destroy(delayed->worker); /* waits for its operations */
+    delayed->worker = NULL;
     for (size_t u = 0; engine->units && u < engine->layout.units_count; u++)
-        drop_late(engine, u);
-    zr_drop(engine->options.offload.host, &late->parameters);
-    zr_drop(engine->options.offload.host, &late->other_sums);
-    zr_drop(engine->options.offload.host, &late->other_gradients);
-    zr_drop(engine->options.host_arena, &late->units);
-    zr_engine_actions_drop(engine, &late->publishing);
-    zr_engine_actions_drop(engine, &late->actions);
+        drop_delayed(engine, u);
+    zr_drop(engine->options.offload.host, &delayed->parameters);
+    zr_drop(engine->options.offload.host, &delayed->other_sums);
+    zr_drop(engine->options.offload.host, &delayed->other_gradients);
+    zr_drop(engine->options.host_arena, &delayed->units);
+    zr_engine_actions_drop(engine, &delayed->publishing);
+    zr_engine_actions_drop(engine, &delayed->actions);
 }
 
 /* With a simulated clock, the update runs in the caller's thread, and its time counts for the step only when
  * the step waits for the update's end. */
-static zr_result run(struct zr_late *late)
+static zr_result run(struct zr_delayed *delayed)
 {
-    struct zr_comm_clock *clock = late->clock;
+    struct zr_comm_clock *clock = delayed->clock;
     double waited = clock ? clock->waited_seconds : 0, disk = clock ? clock->nvme_waited_seconds : 0,
            host = clock ? clock->host_waited_seconds : 0;
-    zr_result result = zr_copies_run(late->worker, &late->task, &late->ticket);
+    zr_result result = zr_copies_run(delayed->worker, &delayed->task, &delayed->ticket);
     if (clock) {
         clock->update_idle_seconds = zr_comm_clock_now(clock);
         clock->waited_seconds = waited;
@@ -187,80 +187,81 @@ static zr_result run(struct zr_late *late)
     return result;
 }
 
-zr_result zr_engine_late_start(struct zr_engine *engine, const struct zr_engine_update *update)
+zr_result zr_engine_delayed_start(struct zr_engine *engine, const struct zr_engine_update *update)
 {
-    struct zr_late *late = &engine->late;
+    struct zr_delayed *delayed = &engine->delayed;
     struct zr_state_tier *tier = engine->state_tier;
     char *gradients = tier->gradients;
     float *sums = tier->sums;
-    zr_assert(!late->pending);
+    zr_assert(!delayed->pending);
     /* The update's thread overwrites the source of earlier copies and cannot wait for streams, so wait here.
      */
-    for (size_t u = 0; u < engine->layout.units_count && engine->apart; u++) {
+    for (size_t u = 0; u < engine->layout.units_count && engine->host_invisible; u++) {
         zr_result copied = zr_engine_await_masters(engine, u);
         if (copied != ZR_OK)
             return copied;
     }
     /* A copy of the context: the update uses only its constant fields. */
-    late->context = *engine->state_tier->compute.context;
-    late->context.parallel = (struct zr_parallel){.threads = 1};
-    late->context.flops = NULL;
-    late->update = *update;
-    late->update.context = &late->context;
+    delayed->context = *engine->state_tier->compute.context;
+    delayed->context.parallel = (struct zr_parallel){.threads = 1};
+    delayed->context.flops = NULL;
+    delayed->update = *update;
+    delayed->update.context = &delayed->context;
     for (size_t u = 0; u < engine->layout.units_count; u++) {
         struct zr_unit_state *state = &engine->units[u];
-        late->units[u] = (struct zr_late_unit){state->reduced, engine->apart ? 0 : state->parameter_copy};
-        drop_late(engine, u);
-        state->late_sum_shard = state->sum_shard;
-        state->late_gradients = state->gradients;
+        delayed->units[u] =
+            (struct zr_delayed_unit){state->reduced, engine->host_invisible ? 0 : state->parameter_copy};
+        drop_delayed(engine, u);
+        state->delayed_sum_shard = state->sum_shard;
+        state->delayed_gradients = state->gradients;
         state->sum_shard = NULL;
         state->gradients = NULL;
         state->accumulated = 0;
     }
-    tier->gradients = late->other_gradients;
-    late->other_gradients = gradients;
-    tier->sums = late->other_sums;
-    late->other_sums = sums;
+    tier->gradients = delayed->other_gradients;
+    delayed->other_gradients = gradients;
+    tier->sums = delayed->other_sums;
+    delayed->other_sums = sums;
     for (size_t u = 0; u < engine->layout.units_count; u++)
         zr_engine_drop_gradients(engine, u); /* finds the gradients of the next step */
-    late->pending = true;
-    late->task = (struct zr_copies_task){.run = update_all, .state = engine};
-    return run(late);
+    delayed->pending = true;
+    delayed->task = (struct zr_copies_task){.run = update_all, .state = engine};
+    return run(delayed);
 }
 
-zr_result zr_engine_late_await(struct zr_engine *engine)
+zr_result zr_engine_delayed_await(struct zr_engine *engine)
 {
-    struct zr_late *late = &engine->late;
+    struct zr_delayed *delayed = &engine->delayed;
     const struct zr_state_store_table *table = engine->state_tier->store.table;
     uint64_t start_ns = zr_os_now_ns();
-    zr_result result = late->ticket > 0 ? zr_comm_wait(late->worker, late->ticket) : ZR_OK;
-    if (late->ticket > 0 && table->waited)
+    zr_result result = delayed->ticket > 0 ? zr_comm_wait(delayed->worker, delayed->ticket) : ZR_OK;
+    if (delayed->ticket > 0 && table->waited)
         table->waited(&engine->state_tier->store, zr_os_now_ns() - start_ns);
-    if (late->pending && late->clock)
-        table->wait_by_clock(late->clock, late->clock->update_idle_seconds);
+    if (delayed->pending && delayed->clock)
+        table->wait_by_clock(delayed->clock, delayed->clock->update_idle_seconds);
     if (result == ZR_OK) /* a failed update keeps its ticket, so later calls fail too */
-        late->ticket = 0;
+        delayed->ticket = 0;
     return result;
 }
 
-zr_result zr_engine_late_put(struct zr_engine *engine, size_t unit)
+zr_result zr_engine_delayed_put(struct zr_engine *engine, size_t unit)
 {
     return engine->units[unit].parameters->put(engine, unit, updated_parameters(engine, unit).at);
 }
 
-zr_result zr_engine_late_publish(struct zr_engine *engine)
+zr_result zr_engine_delayed_publish(struct zr_engine *engine)
 {
     struct zr_engine_run run = {.engine = engine};
-    zr_result result = zr_engine_late_await(engine);
-    if (result != ZR_OK || !engine->late.pending)
+    zr_result result = zr_engine_delayed_await(engine);
+    if (result != ZR_OK || !engine->delayed.pending)
         return result;
-    engine->late.pending = false;
-    return engine->late.run(&run, &engine->late.publishing);
+    engine->delayed.pending = false;
+    return engine->delayed.run(&run, &engine->delayed.publishing);
 }
 
 zr_result zr_engine_catch_up(struct zr_engine *engine)
 {
-    if (!engine->late.pending)
+    if (!engine->delayed.pending)
         return ZR_OK;
     zr_result result = zr_engine_check_unused(engine, __func__);
     if (result == ZR_OK)
@@ -268,6 +269,6 @@ zr_result zr_engine_catch_up(struct zr_engine *engine)
     if (result == ZR_OK)
         result = zr_engine_drain(engine);
     if (result == ZR_OK)
-        result = zr_engine_late_publish(engine);
+        result = zr_engine_delayed_publish(engine);
     return result == ZR_OK ? zr_engine_synchronize(engine) : result;
 }
