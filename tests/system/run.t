@@ -253,7 +253,7 @@ for name in ("jemalloc", "tcmalloc_minimal", "mimalloc"):
     got = run(ZR, "run", "--", linked, "calls")
     same((got.returncode, got.stderr), (0, ""), f"a program linked with {name}: every call")
     got = run(ZR, "doctor", "--", linked)
-    ok(re.search(rf"^fine  lib{name}\S* +taken", got.stdout, re.M), "zr doctor: its malloc comes behind ours")
+    ok(re.search(rf"^fine  lib{name}\S* +replaced", got.stdout, re.M), "zr doctor: its malloc comes behind ours")
 own = path("own-malloc")
 subprocess.run([COMPILER, "-rdynamic", "-x", "c", "-", "-o", own], input="static char room[9]; void *malloc(unsigned long n) { return n ? room : 0; } "
                "int main(void) { return 0; }", text=True, check=True)
