@@ -73,9 +73,17 @@ def killed(command, again):
         return [one for one in glob.glob(path(f"killed-{again}*.zrt")) if os.path.getsize(one) > 0]
 
     wait_for(lambda: len([name for name in os.listdir(folder) if name.endswith(".sock")]) >= 2)  # the launcher's and the rank's
-    attached = subprocess.Popen([ZR, "attach", str(program.pid), "-o", trace], env=ENVIRONMENT, stdout=subprocess.DEVNULL,
-                                stderr=subprocess.DEVNULL)
-    there = bool(wait_for(traces))
+    attached = None
+
+    def recorded():
+        """Attaches, again if the program was not ready for it."""
+        nonlocal attached
+        if not traces() and (not attached or attached.poll() is not None):
+            attached = subprocess.Popen([ZR, "attach", str(program.pid), "-o", trace], env=ENVIRONMENT, stdout=subprocess.DEVNULL,
+                                        stderr=subprocess.DEVNULL)
+        return traces()
+
+    there = bool(wait_for(recorded))
     time.sleep(0.1 * again)
     program.kill()
     program.wait()

@@ -59,6 +59,9 @@ def run(row):
         row["offload_ratio"] = None
     if row["offload_param"] and row["offload_param"] != "cpu":
         row.update(nvme_depth=4, force=True)
+    if row["optimizer"] in ("adamw8", "muon", "adafactor"):  # these are refused with more; train_optimizers.t has the refusals
+        row.update(tp=1, sequence_parallel=None, tile=None)
+        tp = 1
     more = dict(loss_scale_power=6) if row["precision"] == "fp16" else {}
     return train(ranks=tp * data * (row["pp"] or 1), prove=True, steps=3, eval_every=0, warmup=1, **more, **shape, **row)
 
