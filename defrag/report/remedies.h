@@ -53,9 +53,10 @@ zr_result zr_remedies_sweep(struct zr_sweep *out, const struct zr_requests *requ
  *   plan        zr after earlier repeats of the sequence, so that it follows a learned plan
  *   one stream  the file's own policy, with all blocks on one stream; if there are several streams
  *   pending     the file's own policy, with pending blocks freed first; if there are any
- *   no options  caching without the file's own settings of it (allocator_settings), which caching itself
- * obeys capacity    the file's own policy with the least capacity that is enough Adds the request to the
- * requests. say(words), if not NULL, is called with the name of each change. */
+ *   no options  caching without the file's allocator_settings
+ *   capacity    the file's own policy with the least capacity that is enough
+ *
+ * Adds the request to the requests. say(words), if not NULL, is called with the name of each change. */
 zr_result zr_remedies_find(struct zr_remedies *out, struct zr_requests *requests,
                            const struct zr_memory *memory, const struct zr_question *question,
                            void (*say)(const char *words));

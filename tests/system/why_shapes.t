@@ -139,7 +139,7 @@ def test_sweep():
     where = path("split_limit.pickle")
     torch_shapes.write_shape(torch_shapes.split_limit, where)
     fits = {one["change"]: one["fits"] for one in why(where)["remedies"]}
-    same((fits["caching"], fits["expandable"]), (False, True), "the file's own option is obeyed")
+    same((fits["caching"], fits["expandable"]), (False, True), "the replay applies the file's own option")
     ok("no options" in fits, "and replayed without")
 
 

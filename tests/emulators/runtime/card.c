@@ -1,4 +1,4 @@
-/* card.c: the simulated card's properties. See rehearse.h. */
+/* card.c: the emulated card's properties, for the runtime. See runtime.h. */
 #include "tests/emulators/runtime/runtime.h"
 
 #include <stdio.h>

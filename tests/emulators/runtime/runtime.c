@@ -1,7 +1,7 @@
-/* runtime.c: the CUDA runtime (libcudart) on a simulated device. See README.md.
+/* runtime.c: the CUDA runtime (libcudart) above the emulated driver. See runtime.h.
  *
- * Memory, streams, events and capture are the simulated driver's. A kernel launch is checked and does
- * nothing. Functions without a need for arguments are in functions.txt. */
+ * Memory, streams, events and capture are the emulated driver's. A kernel launch is checked and does
+ * nothing. Functions that PyTorch imports and that are in no file here are generated: they return 0. */
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>

@@ -1,4 +1,5 @@
-/* rehearse.h: a simulated device for programs that use CUDA's libraries. Private to alloc/rehearse/. */
+/* runtime.h: the CUDA runtime above the emulated driver, for PyTorch: tests/support/pytorch_check.py builds
+ * it. No kernel runs. */
 #ifndef ZR_EMULATED_RUNTIME_H
 #define ZR_EMULATED_RUNTIME_H
 
@@ -8,9 +9,10 @@
 
 #define ZR_DECLARE(member, name, suffix, parameters) zr_cu_result name##suffix parameters;
 ZR_CUDA_FUNCTIONS(ZR_DECLARE)
-ZR_CUDA_TAKEN(ZR_DECLARE)
+ZR_CUDA_REPLACED(ZR_DECLARE)
 ZR_CUDA_USED(ZR_DECLARE)
 #undef ZR_DECLARE
+zr_cu_result cuEventElapsedTime(float *ms, zr_cu_event start, zr_cu_event end);
 
 /* The version of the runtime that the stand-in libcudart answers for. */
 enum { EMULATED_RUNTIME = 13000 };
@@ -22,8 +24,7 @@ void emulated_properties(void *out, int device);
 /* Checks a launch and lets its time pass; nothing runs. */
 zr_cu_result emulated_launch(unsigned x, unsigned y, unsigned z, unsigned threads, size_t shared_bytes,
                              zr_cu_stream stream);
-/* A driver function that the simulated driver lacks and that does nothing; NULL: no such function is known.
- */
+/* A function that does nothing and returns success, for a driver function that the emulated driver lacks. */
 void *emulated_driver_call(const char *name);
 
 #endif

@@ -241,7 +241,7 @@ static void budget_end(struct budget_run *run)
     look(run);
     tap_is(run->wrong, 0, "%s: contents stay, frees work, and the system itself never refuses", run->name);
     tap_ok(run->most_vmas <= run->budget && run->most_maps < MAPS_MAX,
-           "%s: at most %zu stretches of the %zu allowed, %zu maps of %d", run->name, run->most_vmas,
+           "%s: at most %zu mappings of the %zu allowed, %zu maps of %d", run->name, run->most_vmas,
            run->budget, run->most_maps, MAPS_MAX);
     tap_ok(system_had_room(), "%s: no call at all met the system's end", run->name);
     tap_result(zr_arena_check(run->arena), ZR_OK, "%s: the arena is sound", run->name);

@@ -203,7 +203,8 @@ static void test_back(void)
     tap_ok(said[0].granted == 1 && said[1].granted == 0, "then who came first, within its claim");
     tap_ok(said[0].yielded == 1 && said[1].yielded == 1, "both are to say what they need no more");
     lease(2, 20, 100 * MS);
-    tap_ok(said[2].granted == 0 && clients[2].run->slice == 7, "who had a turn of nobody's comes last");
+    tap_ok(said[2].granted == 0 && clients[2].run->slice == 7,
+           "a run with a time slice that no run had comes last");
     zr_ledger_return(&ledger, &clients[0], 20, 100 * MS);
     zr_run_reserve(&clients[0], 10);
     zr_ledger_serve(&ledger, 100 * MS);
@@ -343,7 +344,7 @@ static void test_two(void)
     zr_ledger_return(&ledger, &clients[0], 40, 2022 * MS);
     tap_is(said[1].granted, 2, "and its memory goes to the step");
     zr_ledger_remove(&ledger, &clients[1], 2023 * MS);
-    tap_is(slice(0, 2023 * MS), ZR_SERVICE_GRANTED, "who has gone keeps nobody waiting");
+    tap_is(slice(0, 2023 * MS), ZR_SERVICE_GRANTED, "a run that has ended delays no other run");
     zr_ledger_given(&ledger, &clients[0], clients[0].reclaim_serial, 2023 * MS);
     lease(0, 41, 2024 * MS);
     tap_is(said[0].refused, 0, "beyond its plan a run is one of many");

@@ -186,7 +186,7 @@ static void test_lingers(void)
     zr_learner_wait(learner);
     uint64_t periods = learned().of_learner.periods_count;
     sigaction(SIGSEGV, &late, &before);
-    alarm(60);      /* nobody learns, and who waits hangs */
+    alarm(60);      /* no thread learns, so a thread that waits hangs */
     usleep(100000); /* until the thread sleeps: a futex wait fails in a page that is read-only */
     mprotect(learner, sizeof *learner, PROT_READ);
     while (!atomic_load(&set_late))
