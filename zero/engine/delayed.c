@@ -16,7 +16,7 @@ static struct zr_numbers updated_parameters(const struct zr_engine *engine, size
     return zr_numbers_at((struct zr_numbers){engine->delayed.parameters, engine->options.precision}, at);
 }
 
-static zr_result fetch(struct zr_engine_run *run, size_t unit)
+static zr_result take(struct zr_engine_run *run, size_t unit)
 {
     const struct zr_delayed_unit *delayed = &run->engine->delayed.units[unit];
     run->gradients = delayed->gradients;
@@ -44,12 +44,12 @@ static zr_result close_buffer(struct zr_engine *engine, size_t unit, const struc
 }
 
 /* Uses the store directly, because the tickets of a unit's copies belong to the step's thread. */
-static zr_result store(struct zr_engine_run *run, size_t unit)
+static zr_result give(struct zr_engine_run *run, size_t unit)
 {
     return zr_state_store_give(&run->engine->state_tier->store, unit, run->changed);
 }
 
-static const struct zr_update_way behind = {fetch, open_buffer, close_buffer, store};
+static const struct zr_update_way behind = {take, open_buffer, close_buffer, give};
 
 /* Time that the update's thread has waited for the store's file; it is the only other thread that waits. */
 static uint64_t behind_ns(const struct zr_engine *engine)
@@ -110,48 +110,36 @@ static zr_result open_thread(struct zr_engine *engine)
                                               compute.context);
 }
 
-zr_result zr_engine_delay(struct zr_engine *engine, struct zr_engine_actions *list)
+zr_result zr_engine_delay(struct zr_engine *engine, struct zr_actions *list)
 {
-    struct zr_engine_actions step = {.count = 0}, *update = &engine->delayed.actions,
-                             *publishing = &engine->delayed.publishing;
-    for (size_t i = 0; i < list->count; i++) {
-        struct zr_engine_action action = list->actions[i];
-        switch (action.kind) {
-        case ZR_ENGINE_READERS:
-            zr_engine_actions_add(engine, publishing, action.kind, 0);
-            zr_engine_actions_add(engine, &step, action.kind, 0);
-            break;
-        case ZR_ENGINE_NORM:
-            zr_engine_actions_add(engine, &step, action.kind, 0);
-            zr_engine_actions_add(engine, &step, ZR_ENGINE_LAND, 0);
-            break;
-        case ZR_ENGINE_OPEN:
-        case ZR_ENGINE_FETCH:
-        case ZR_ENGINE_UPDATE:
-        case ZR_ENGINE_CLOSE:
-            zr_engine_actions_add(engine, update, action.kind, action.unit);
-            break;
-        case ZR_ENGINE_STORE:
-            zr_engine_actions_add(engine, update, action.kind, action.unit);
-            zr_engine_actions_add(engine, publishing, ZR_ENGINE_PUT, action.unit);
-            break;
-        case ZR_ENGINE_PUBLISH:
-            zr_engine_actions_add(engine, publishing, action.kind, action.unit);
-            break;
-        case ZR_ENGINE_CLEAR: /* the thread reads the gradients; the next step writes others */
-            break;
-        case ZR_ENGINE_COUNT:
-            zr_engine_actions_add(engine, &step, ZR_ENGINE_HAND_OVER, 0);
-            zr_engine_actions_add(engine, &step, action.kind, 0);
-            break;
-        default:
-            zr_engine_actions_add(engine, &step, action.kind, action.unit);
-        }
-    }
-    zr_engine_actions_replace(engine, list, &step);
-    if (list->result == ZR_OK)
-        list->result = update->result != ZR_OK ? update->result : publishing->result;
-    return open_thread(engine);
+    /* The thread reads the gradients, and the next step writes others: nothing is cleared. */
+    static const struct zr_action_transform
+        of_thread = {.drops = true,
+                     .rules = {{ZR_ACTION_OPEN, {ZR_ACTION_OPEN}},
+                               {ZR_ACTION_TAKE, {ZR_ACTION_TAKE}},
+                               {ZR_ACTION_UPDATE, {ZR_ACTION_UPDATE}},
+                               {ZR_ACTION_GIVE, {ZR_ACTION_GIVE}},
+                               {ZR_ACTION_CLOSE, {ZR_ACTION_CLOSE}}}},
+        of_publishing = {.drops = true,
+                         .rules = {{ZR_ACTION_READERS, {ZR_ACTION_READERS}},
+                                   {ZR_ACTION_GIVE, {ZR_ACTION_PUT}},
+                                   {ZR_ACTION_PUBLISH, {ZR_ACTION_PUBLISH}}}},
+        of_step = {.rules = {{ZR_ACTION_NORM, {ZR_ACTION_NORM, ZR_ACTION_LAND}},
+                             {ZR_ACTION_OPEN},
+                             {ZR_ACTION_TAKE},
+                             {ZR_ACTION_UPDATE},
+                             {ZR_ACTION_GIVE},
+                             {ZR_ACTION_CLEAR},
+                             {ZR_ACTION_PUBLISH},
+                             {ZR_ACTION_CLOSE},
+                             {ZR_ACTION_COUNT, {ZR_ACTION_HAND_OVER, ZR_ACTION_COUNT}}}};
+    struct zr_actions *actions = &engine->delayed.actions, *publishing = &engine->delayed.publishing;
+    actions->host_arena = publishing->host_arena = list->host_arena;
+    zr_actions_derive(actions, list, &of_thread);
+    zr_actions_derive(publishing, list, &of_publishing);
+    zr_actions_change(list, &of_step);
+    zr_result result = actions->result != ZR_OK ? actions->result : publishing->result;
+    return result == ZR_OK ? open_thread(engine) : result;
 }
 
 void zr_engine_delayed_close(struct zr_engine *engine)
@@ -166,8 +154,8 @@ void zr_engine_delayed_close(struct zr_engine *engine)
     zr_drop(engine->options.offload.host, &delayed->other_sums);
     zr_drop(engine->options.offload.host, &delayed->other_gradients);
     zr_drop(engine->options.host_arena, &delayed->units);
-    zr_engine_actions_drop(engine, &delayed->publishing);
-    zr_engine_actions_drop(engine, &delayed->actions);
+    zr_actions_drop(&delayed->publishing);
+    zr_actions_drop(&delayed->actions);
 }
 
 /* With a simulated clock, the update runs in the caller's thread, and its time counts for the step only when

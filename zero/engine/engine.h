@@ -18,6 +18,7 @@
 #ifndef ZR_ENGINE_H
 #define ZR_ENGINE_H
 
+#include "zero/engine/action_list.h"
 #include "zero/engine/state_store.h"
 #include "zero/comm/copies.h"
 #include "zero/comm/take.h"
@@ -62,14 +63,7 @@ struct zr_engine_update {
 enum { ZR_NARROW_ELEMENTS = 4096 };
 enum { ZR_NO_UNIT = UINT32_MAX, ZR_AWAITED_UNITS_MAX = 2, ZR_BOUNCE_BUFFERS = 2 };
 
-/* The end of a step; see actions.h. */
-struct zr_engine_action;
-struct zr_engine_run;
-struct zr_engine_actions {
-    struct zr_engine_action *actions; /* [count] */
-    size_t count, capacity;
-    zr_result result; /* of adding actions */
-};
+struct zr_engine_run; /* see actions.h */
 
 struct zr_unit_state {
     size_t owned_from, owned_to; /* elements of the unit that this rank updates: all, or its shard */
@@ -129,9 +123,9 @@ struct zr_delayed_unit {
     zr_ticket copied;            /* ticket of engine->copies: copy of the previous update's parameters */
 };
 struct zr_delayed {
-    zr_comm *worker;                              /* the update's thread */
-    struct zr_engine_actions actions, publishing; /* of the thread / of the step that follows */
-    zr_result (*run)(struct zr_engine_run *run, const struct zr_engine_actions *list); /* the executor */
+    zr_comm *worker;                       /* the update's thread */
+    struct zr_actions actions, publishing; /* of the thread / of the step that follows */
+    zr_result (*run)(struct zr_engine_run *run, const struct zr_actions *list); /* zr_engine_run_list() */
     struct zr_copies_task task;
     struct zr_kernel_context context;
     struct zr_engine_update update;
@@ -148,8 +142,7 @@ struct zr_delayed {
 /* State of the speculative update; see speculate.h. Zeros: disabled. */
 struct zr_speculation {
     const struct zr_speculation_kind *kind;
-    zr_result (*run)(struct zr_engine_run *run, size_t unit); /* executes FETCH, UPDATE and STORE */
-    zr_comm *worker;                                          /* the update's thread */
+    zr_comm *worker; /* the update's thread */
     struct zr_kernel_context context;
     struct zr_engine_update update;   /* assumed arguments */
     bool armed;                       /* the current step is speculative */
@@ -233,7 +226,7 @@ struct zr_engine {
     uint64_t moved_bytes;                        /* copied to the host and back by the communicator */
     struct zr_delayed delayed;                   /* only with offload.delayed */
     struct zr_speculation speculation;           /* only with offload.speculative_bytes */
-    struct zr_engine_actions step, step_read, step_end;
+    struct zr_actions step;                      /* the end of a step */
 
     unsigned gathered_max;                  /* maximum of units gathered at a time */
     unsigned used_units;                    /* number of units with references */
@@ -272,21 +265,12 @@ static inline bool zr_engine_defers(const struct zr_engine *engine)
            !engine->options.offload.optimizer;
 }
 
-/* actions.c: zr_engine_step() in three parts: with deferred results, begin queues all work, read waits for
- * its results once, and end finishes the step; otherwise begin does everything. */
-zr_result zr_engine_step_begin(struct zr_engine *engine, float rate, struct zr_step_report *report);
-zr_result zr_engine_step_read(struct zr_engine *engine, struct zr_step_report *report);
-zr_result zr_engine_step_end(struct zr_engine *engine, struct zr_step_report *report);
-
-/* First part of zr_engine_step() without deferred results: brings all gradients to where they are updated.
- * With offload, the host waits for all queued work. */
+/* ZR_ACTION_COLLECT: brings all gradients to where they are updated. With offload, the host waits for all
+ * queued work. */
 zr_result zr_engine_bring_gradients(struct zr_engine *engine);
 
-/* Replaces zr_engine_step_begin() in a step that launches a graph. */
-zr_result zr_engine_step_again(struct zr_engine *engine, float rate, struct zr_step_report *report);
-
 /* parameter_sync.c: makes the kernels' stream wait for all collective operations. Between steps, or after
- * zr_engine_step_begin(). */
+ * ZR_ACTION_CLOSE. */
 zr_result zr_engine_join(struct zr_engine *engine);
 
 /* results.c: synchronous copies between the engine's arena and host memory, and results of kernels for the

@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "zero/engine/actions.h"
 #include "zero/engine/offload.h"
 
 /* ---- The rank's part of a unit ------------------------------------------------------------------------- */
@@ -147,4 +148,33 @@ zr_result zr_engine_update_window(struct zr_engine *engine, size_t unit, struct 
         done = at + overlap.count;
     }
     return result == ZR_OK ? clear_between(engine, compute, window, done, window->count) : result;
+}
+
+zr_result zr_engine_update_unit(struct zr_engine_run *run, size_t unit)
+{
+    struct zr_engine *engine = run->engine;
+    struct zr_window window = {.count = 0};
+    size_t count = run->owned.to - run->owned.from;
+    zr_result result = ZR_OK;
+    run->changed = true;
+    for (size_t at = 0; result == ZR_OK && at < count; at += window.count) {
+        window = (struct zr_window){.from = at, .count = count - at};
+        if (run->way->open)
+            result = run->way->open(engine, unit, &run->owned, &window);
+        if (result == ZR_OK)
+            result = zr_engine_update_window(engine, unit, run->gradients, &run->prepared, &run->update,
+                                             &run->owned, &window);
+        if (result == ZR_OK && run->way->close)
+            result = run->way->close(engine, unit, &run->owned, &window);
+    }
+    return result;
+}
+
+zr_result zr_engine_update_taking(struct zr_engine_run *run, size_t unit)
+{
+    zr_result result = run->way->take(run, unit);
+    if (result == ZR_OK)
+        result = zr_engine_update_unit(run, unit);
+    zr_result given = run->way->give(run, unit);
+    return result == ZR_OK ? given : result;
 }

@@ -15,7 +15,7 @@ zr_result zr_engine_round_masters(struct zr_engine *engine, size_t unit);
 
 /* Arguments of the next update; `gradient_scale` contains loss scale and clipping. */
 struct zr_engine_update zr_engine_update_of(const struct zr_engine *engine, float rate, float gradient_scale);
-/* Results for whole tensors of a unit, made by ZR_ENGINE_PREPARE; zeros: none. */
+/* Results for whole tensors of a unit, made by ZR_ACTION_PREPARE; zeros: none. */
 struct zr_prepared {
     zr_arena *arena; /* of `memory`, a block of tag workspace that contains all of the following */
     void *memory;
