@@ -174,9 +174,13 @@ static zr_result close_pass(struct zr_engine_run *run)
 static zr_result take_here(struct zr_engine_run *run, size_t unit)
 {
     struct zr_engine *engine = run->engine;
-    zr_result result = zr_gradient_do(engine->units[unit].place->take, engine, unit);
-    if (result == ZR_OK)
-        result = engine->units[unit].path->find(run, unit);
+    const struct zr_unit_state *state = &engine->units[unit];
+    zr_result result = state->place->take ? state->place->take(engine, unit) : ZR_OK;
+    run->gradients = state->reduced;
+    run->open = state->parameters->open;
+    run->close = state->parameters->close;
+    if (result == ZR_OK && state->path->find)
+        result = state->path->find(run, unit);
     return result == ZR_OK ? zr_engine_take_owned(engine, unit, &run->owned) : result;
 }
 
@@ -191,19 +195,7 @@ static zr_result give_here(struct zr_engine_run *run, size_t unit)
     return result;
 }
 
-static zr_result open_here(struct zr_engine *engine, size_t unit, const struct zr_owned *owned,
-                           struct zr_window *out)
-{
-    return engine->units[unit].parameters->open(engine, unit, owned, out);
-}
-
-static zr_result close_here(struct zr_engine *engine, size_t unit, const struct zr_owned *owned,
-                            const struct zr_window *window)
-{
-    return engine->units[unit].parameters->close(engine, unit, owned, window);
-}
-
-const struct zr_update_way zr_update_here = {take_here, open_here, close_here, give_here};
+const struct zr_update_way zr_update_here = {take_here, give_here};
 
 /* ---- Deferred results ---------------------------------------------------------------------------------- */
 
@@ -232,7 +224,7 @@ static zr_result settle(struct zr_engine_run *run)
 
 zr_result zr_engine_act(struct zr_action_run *actions, const struct zr_action *action)
 {
-    struct zr_engine_run *run = zr_engine_run_of(actions);
+    struct zr_engine_run *run = (struct zr_engine_run *)actions;
     struct zr_engine *engine = run->engine;
     size_t unit = action->index;
     switch (action->kind) {

@@ -10,18 +10,13 @@
 /* How a unit is taken, written and given back, in the step's thread, in the thread of a delayed update, or
  * ahead of the norm. */
 struct zr_update_way {
-    zr_result (*take)(struct zr_engine_run *run, size_t unit); /* sets run->gradients and run->owned */
-    /* The window of new parameters: see struct zr_parameter_tier; NULL: parameters are not written. */
-    zr_result (*open)(struct zr_engine *engine, size_t unit, const struct zr_owned *owned,
-                      struct zr_window *out);
-    zr_result (*close)(struct zr_engine *engine, size_t unit, const struct zr_owned *owned,
-                       const struct zr_window *window);
+    zr_result (*take)(struct zr_engine_run *run, size_t unit); /* sets the members of the run */
     zr_result (*give)(struct zr_engine_run *run, size_t unit);
 };
 
 /* One execution of a list of the engine's actions. */
 struct zr_engine_run {
-    struct zr_action_run run; /* the first member: see zr_engine_run_of() */
+    struct zr_action_run run; /* the first member: zr_engine_act() casts it */
     struct zr_engine *engine;
     const struct zr_update_way *way;
     float rate;
@@ -30,17 +25,17 @@ struct zr_engine_run {
     struct zr_numbers gradients; /* of the taken unit, from the first element that the rank updates */
     struct zr_owned owned;       /* likewise */
     struct zr_prepared prepared; /* likewise */
-    bool changed;                /* it was updated */
-    bool begun;                  /* BEGIN was carried out */
-    bool passes;                 /* between OPEN and CLOSE */
-    float *sums[2];              /* whole sums of the taken unit and of the next one, by unit modulo 2 */
+    /* Likewise: the window of new parameters, see struct zr_parameter_tier; NULL: they are not written. */
+    zr_result (*open)(struct zr_engine *engine, size_t unit, const struct zr_owned *owned,
+                      struct zr_window *out);
+    zr_result (*close)(struct zr_engine *engine, size_t unit, const struct zr_owned *owned,
+                       const struct zr_window *window);
+    bool changed;   /* it was updated */
+    bool begun;     /* BEGIN was carried out */
+    bool passes;    /* between OPEN and CLOSE */
+    float *sums[2]; /* whole sums of the taken unit and of the next one, by unit modulo 2 */
     zr_ticket sums_tickets[2];
 };
-
-static inline struct zr_engine_run *zr_engine_run_of(struct zr_action_run *run)
-{
-    return (struct zr_engine_run *)run;
-}
 
 /* How the step's thread updates a unit. */
 extern const struct zr_update_way zr_update_here;

@@ -16,15 +16,6 @@ static struct zr_numbers updated_parameters(const struct zr_engine *engine, size
     return zr_numbers_at((struct zr_numbers){engine->delayed.parameters, engine->options.precision}, at);
 }
 
-static zr_result take(struct zr_engine_run *run, size_t unit)
-{
-    const struct zr_delayed_unit *delayed = &run->engine->delayed.units[unit];
-    run->gradients = delayed->gradients;
-    zr_result result = zr_engine_take_owned(run->engine, unit, &run->owned);
-    return result == ZR_OK ? zr_comm_wait(run->engine->copies, delayed->copied)
-                           : result; /* of the last update */
-}
-
 /* The window is the buffer of the whole shard. */
 static zr_result open_buffer(struct zr_engine *engine, size_t unit, const struct zr_owned *owned,
                              struct zr_window *out)
@@ -43,13 +34,24 @@ static zr_result close_buffer(struct zr_engine *engine, size_t unit, const struc
     return ZR_OK;
 }
 
+static zr_result take(struct zr_engine_run *run, size_t unit)
+{
+    const struct zr_delayed_unit *delayed = &run->engine->delayed.units[unit];
+    run->gradients = delayed->gradients;
+    run->open = open_buffer;
+    run->close = close_buffer;
+    zr_result result = zr_engine_take_owned(run->engine, unit, &run->owned);
+    return result == ZR_OK ? zr_comm_wait(run->engine->copies, delayed->copied)
+                           : result; /* of the last update */
+}
+
 /* Uses the store directly, because the tickets of a unit's copies belong to the step's thread. */
 static zr_result give(struct zr_engine_run *run, size_t unit)
 {
     return zr_state_store_give(&run->engine->state_tier->store, unit, run->changed);
 }
 
-static const struct zr_update_way behind = {take, open_buffer, close_buffer, give};
+static const struct zr_update_way behind = {take, give};
 
 /* Time that the update's thread has waited for the store's file; it is the only other thread that waits. */
 static uint64_t behind_ns(const struct zr_engine *engine)

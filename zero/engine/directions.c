@@ -39,7 +39,7 @@ static zr_result gather(struct zr_engine_run *run, size_t unit)
                            &(struct zr_all_gather){.source = run->prepared.directions + engine->rank * shard,
                                                    .destination = run->prepared.directions,
                                                    .shard_bytes = shard * sizeof(float),
-                                                   .label = zr_engine_label(unit, ZR_LABEL_GRADIENTS)},
+                                                   .label = ZR_ENGINE_LABEL(unit, ZR_LABEL_GRADIENTS)},
                            &ticket);
     return result == ZR_OK ? zr_comm_wait(engine->options.comm, ticket) : result;
 }

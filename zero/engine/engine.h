@@ -206,6 +206,7 @@ struct zr_engine {
     struct zr_layout layout;
     struct zr_unit_state *units;            /* [layout.units_count] */
     size_t parameter_bytes, gradient_bytes; /* per element */
+    enum zr_comm_type comm_type;            /* of gradients and parameters */
 
     struct zr_state_tier tiers[2]; /* the device, then the tier of an offloaded optimizer */
     unsigned tiers_count;
@@ -354,14 +355,6 @@ static inline bool zr_engine_gathers_new(const struct zr_engine *engine, size_t 
     return !zr_engine_is_frozen(engine, unit) && zr_unit_owned(state) < state->parameters_count;
 }
 
-/* Communicator type of gradients and parameters. */
-static inline enum zr_comm_type zr_engine_comm_type(const struct zr_engine *engine)
-{
-    return engine->options.precision == ZR_PRECISION_BF16   ? ZR_COMM_BF16
-           : engine->options.precision == ZR_PRECISION_FP16 ? ZR_COMM_FP16
-                                                            : ZR_COMM_FP32;
-}
-
 /* Kernels and context for a unit's kept parameters. */
 static inline struct zr_compute zr_engine_parameter_compute(const struct zr_engine *engine, size_t unit)
 {
@@ -409,18 +402,8 @@ struct zr_owned {
 };
 /* Element `skip` of the part that a rank updates, a tensor's, in a slot; of a slot of whole tensors, the
  * tensor's first number. NULL: the tensor has no such slot. */
-static inline void *zr_owned_slot(const struct zr_engine *engine, const struct zr_layout_parameter *tensor,
-                                  const struct zr_owned *owned, unsigned slot, size_t skip)
-{
-    size_t unit = tensor->parameter.unit;
-    const struct zr_optimizer *optimizer = engine->layout.units[unit].optimizer;
-    if (slot >= optimizer->slots_count || !owned->slots[slot] || !tensor->has_slot[slot])
-        return NULL;
-    bool whole = optimizer->slots[slot].whole;
-    size_t covered = whole ? zr_layout_covered(&engine->layout, unit, slot, 0, tensor->offset)
-                           : zr_layout_covered(&engine->layout, unit, slot, owned->from, owned->from + skip);
-    return (char *)owned->slots[slot] + zr_slot_state_bytes(&optimizer->slots[slot], covered);
-}
+void *zr_owned_slot(const struct zr_engine *engine, const struct zr_layout_parameter *tensor,
+                    const struct zr_owned *owned, unsigned slot, size_t skip);
 /* The same; NULL also for a slot in blocks or of whole tensors. */
 static inline float *zr_owned_floats(const struct zr_engine *engine, const struct zr_layout_parameter *tensor,
                                      const struct zr_owned *owned, unsigned slot, size_t skip)
@@ -430,11 +413,8 @@ static inline float *zr_owned_floats(const struct zr_engine *engine, const struc
                ? zr_owned_slot(engine, tensor, owned, slot, skip)
                : NULL;
 }
-static inline struct zr_numbers zr_numbers_at(struct zr_numbers numbers, size_t index)
-{
-    return (struct zr_numbers){(char *)numbers.at + index * zr_precision_bytes(numbers.precision),
-                               numbers.precision};
-}
+/* Element `index` of numbers. */
+struct zr_numbers zr_numbers_at(struct zr_numbers numbers, size_t index);
 
 /* The values that are saved and loaded: masters, or the parameters of a frozen unit. */
 static inline struct zr_numbers zr_owned_values(const struct zr_owned *owned)
@@ -449,10 +429,7 @@ bool zr_engine_follow_scaling(struct zr_engine *engine, bool finite);
 
 /* Label of a communicator operation on the simulated clock. */
 enum zr_engine_label { ZR_LABEL_PARAMETERS, ZR_LABEL_GRADIENTS };
-static inline unsigned zr_engine_label(size_t unit, enum zr_engine_label what)
-{
-    return 2 * (unsigned)unit + (unsigned)what;
-}
+#define ZR_ENGINE_LABEL(unit, what) (2 * (unsigned)(unit) + (unsigned)(what))
 
 /* Starts an in-place all-gather of a whole unit. */
 zr_result zr_engine_all_gather(struct zr_engine *engine, size_t unit, struct zr_numbers whole,

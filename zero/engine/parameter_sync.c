@@ -18,8 +18,8 @@ zr_result zr_engine_all_gather(struct zr_engine *engine, size_t unit, struct zr_
         &(struct zr_all_gather){.source = (char *)whole.at + engine->rank * shard_bytes,
                                 .destination = whole.at,
                                 .shard_bytes = shard_bytes,
-                                .label = zr_engine_label(unit, ZR_LABEL_PARAMETERS),
-                                .type = low_precision ? zr_engine_comm_type(engine) : ZR_COMM_FP32},
+                                .label = ZR_ENGINE_LABEL(unit, ZR_LABEL_PARAMETERS),
+                                .type = low_precision ? engine->comm_type : ZR_COMM_FP32},
         ticket);
 }
 
@@ -92,7 +92,7 @@ static zr_result all_gather_state(struct zr_engine *engine, size_t unit, void *w
                               &(struct zr_all_gather){.source = (char *)whole + engine->rank * shard_bytes,
                                                       .destination = whole,
                                                       .shard_bytes = shard_bytes,
-                                                      .label = zr_engine_label(unit, ZR_LABEL_PARAMETERS),
+                                                      .label = ZR_ENGINE_LABEL(unit, ZR_LABEL_PARAMETERS),
                                                       .type = ZR_COMM_FP32},
                               &engine->units[unit].parameter_ticket);
 }

@@ -73,7 +73,7 @@ static zr_result gather(const struct work *work, double *numbers, size_t of_part
                            &(struct zr_all_gather){.source = mine,
                                                    .destination = numbers,
                                                    .shard_bytes = bytes,
-                                                   .label = zr_engine_label(work->unit, ZR_LABEL_GRADIENTS)},
+                                                   .label = ZR_ENGINE_LABEL(work->unit, ZR_LABEL_GRADIENTS)},
                            &ticket);
     return result == ZR_OK ? zr_comm_wait(engine->options.comm, ticket) : result;
 }

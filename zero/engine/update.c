@@ -6,6 +6,12 @@
 #include "zero/engine/actions.h"
 #include "zero/engine/offload.h"
 
+struct zr_numbers zr_numbers_at(struct zr_numbers numbers, size_t index)
+{
+    return (struct zr_numbers){(char *)numbers.at + index * zr_precision_bytes(numbers.precision),
+                               numbers.precision};
+}
+
 /* ---- The rank's part of a unit ------------------------------------------------------------------------- */
 
 zr_result zr_engine_take_owned(struct zr_engine *engine, size_t unit, struct zr_owned *out)
@@ -14,8 +20,7 @@ zr_result zr_engine_take_owned(struct zr_engine *engine, size_t unit, struct zr_
     struct zr_state_tier *tier = state->tier;
     struct zr_state_view view = {0};
     /* Device-resident units are taken here too, which keeps the pass in order. */
-    zr_result result =
-        zr_engine_is_frozen(engine, unit) ? ZR_OK : zr_state_store_take(&tier->store, unit, &view);
+    zr_result result = state->steps == 0 ? ZR_OK : zr_state_store_take(&tier->store, unit, &view);
     *out = (struct zr_owned){
         .from = state->owned_from,
         .to = state->owned_to,
@@ -26,11 +31,27 @@ zr_result zr_engine_take_owned(struct zr_engine *engine, size_t unit, struct zr_
     return result;
 }
 
+void *zr_owned_slot(const struct zr_engine *engine, const struct zr_layout_parameter *tensor,
+                    const struct zr_owned *owned, unsigned slot, size_t skip)
+{
+    size_t unit = tensor->parameter.unit;
+    const struct zr_optimizer *optimizer = engine->layout.units[unit].optimizer;
+    if (slot >= optimizer->slots_count || !owned->slots[slot] || !tensor->has_slot[slot])
+        return NULL;
+    bool whole = optimizer->slots[slot].whole;
+    size_t covered = skip;
+    if (whole)
+        covered = zr_layout_covered(&engine->layout, unit, slot, 0, tensor->offset);
+    else if (optimizer->slots[slot].covers)
+        covered = zr_layout_covered(&engine->layout, unit, slot, owned->from, owned->from + skip);
+    return (char *)owned->slots[slot] + zr_slot_state_bytes(&optimizer->slots[slot], covered);
+}
+
 zr_result zr_engine_give_owned(struct zr_engine *engine, size_t unit, bool changed)
 {
     /* In fp32 parameters are copied from the masters, whose memory the next unit may reuse. */
     struct zr_state_store *store = &engine->units[unit].tier->store;
-    if (zr_engine_is_frozen(engine, unit))
+    if (engine->units[unit].steps == 0)
         return ZR_OK;
     bool read_still = !store->table->random && !zr_engine_is_low_precision(engine);
     zr_result copied = read_still ? zr_engine_await_masters(engine, unit) : ZR_OK;
@@ -83,7 +104,7 @@ struct zr_engine_update zr_engine_update_of(const struct zr_engine *engine, floa
 struct zr_compute zr_engine_updater(const struct zr_engine *engine, size_t unit,
                                     const struct zr_engine_update *update)
 {
-    struct zr_compute compute = zr_engine_unit_compute(engine, unit);
+    struct zr_compute compute = engine->units[unit].tier->compute;
     if (update->context)
         compute.context = update->context;
     return compute;
@@ -159,13 +180,13 @@ zr_result zr_engine_update_unit(struct zr_engine_run *run, size_t unit)
     run->changed = true;
     for (size_t at = 0; result == ZR_OK && at < count; at += window.count) {
         window = (struct zr_window){.from = at, .count = count - at};
-        if (run->way->open)
-            result = run->way->open(engine, unit, &run->owned, &window);
+        if (run->open)
+            result = run->open(engine, unit, &run->owned, &window);
         if (result == ZR_OK)
             result = zr_engine_update_window(engine, unit, run->gradients, &run->prepared, &run->update,
                                              &run->owned, &window);
-        if (result == ZR_OK && run->way->close)
-            result = run->way->close(engine, unit, &run->owned, &window);
+        if (result == ZR_OK && run->close)
+            result = run->close(engine, unit, &run->owned, &window);
     }
     return result;
 }
