@@ -237,7 +237,11 @@ static zr_result act(struct zr_engine_run *run, struct zr_engine_action action)
         run->changed = false;
         return run->way->fetch(run, unit);
     case ZR_ENGINE_PREPARE:
+        run->changed = true;
         return prepare[engine->layout.units[unit].optimizer->prepares](run, unit);
+    case ZR_ENGINE_KEEP:
+        zr_engine_delayed_keep(engine, unit, &run->prepared);
+        return ZR_OK;
     case ZR_ENGINE_CONFIRM:
         if (zr_engine_speculation_holds(engine, unit))
             return engine->speculation.kind->publish(engine, unit);

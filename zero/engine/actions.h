@@ -17,6 +17,7 @@ enum zr_engine_action_kind {
     ZR_ENGINE_GATHER,      /* start to gather a unit's sums of gradients, which the update reads whole */
     ZR_ENGINE_FETCH,       /* take a unit's gradients and state */
     ZR_ENGINE_PREPARE,     /* make what the update of a unit needs of all ranks */
+    ZR_ENGINE_KEEP,        /* keep what PREPARE made for a delayed update */
     ZR_ENGINE_UPDATE,      /* update a unit */
     ZR_ENGINE_CONFIRM,     /* keep the speculative update of a unit; update a unit that has none */
     ZR_ENGINE_STORE,       /* give a unit's gradients and state back */

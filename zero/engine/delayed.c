@@ -2,6 +2,7 @@
 #include "zero/engine/actions.h"
 
 #include <stdatomic.h>
+#include <string.h>
 
 #include "zero/comm/copies.h"
 #include "zero/engine/gradients.h"
@@ -20,6 +21,8 @@ static zr_result fetch(struct zr_engine_run *run, size_t unit)
 {
     const struct zr_delayed_unit *delayed = &run->engine->delayed.units[unit];
     run->gradients = delayed->gradients;
+    run->prepared = delayed->prepared;
+    run->prepared.memory = NULL; /* freed by the step's thread */
     zr_result result = zr_engine_take_owned(run->engine, unit, &run->owned);
     return result == ZR_OK ? zr_comm_wait(run->engine->copies, delayed->copied)
                            : result; /* of the last update */
@@ -74,6 +77,26 @@ static zr_result update_all(void *state, struct zr_kernel_context *none)
 
 /* ---- In the thread of the step ------------------------------------------------------------------------- */
 
+static void drop_prepared(struct zr_prepared *prepared)
+{
+    zr_drop(prepared->arena, &prepared->memory);
+    *prepared = (struct zr_prepared){0};
+}
+
+static void drop_all_prepared(struct zr_engine *engine)
+{
+    for (size_t u = 0; engine->delayed.units && u < engine->layout.units_count; u++)
+        drop_prepared(&engine->delayed.units[u].prepared);
+}
+
+void zr_engine_delayed_keep(struct zr_engine *engine, size_t unit, struct zr_prepared *prepared)
+{
+    struct zr_prepared *kept = &engine->delayed.units[unit].prepared;
+    drop_prepared(kept); /* of a step that failed */
+    *kept = *prepared;
+    *prepared = (struct zr_prepared){0};
+}
+
 static void drop_delayed(struct zr_engine *engine, size_t unit)
 {
     zr_drop(engine->state_tier->arena, &engine->units[unit].delayed_sum_shard);
@@ -101,6 +124,8 @@ static zr_result open_thread(struct zr_engine *engine)
     if (result == ZR_OK)
         result = zr_take(o->host_arena, ZR_TAG_OTHER, engine->layout.units_count, sizeof *delayed->units,
                          (void **)&delayed->units);
+    if (result == ZR_OK)
+        memset(delayed->units, 0, engine->layout.units_count * sizeof *delayed->units);
     return result != ZR_OK ? result
                            : zr_copies_create(&delayed->worker,
                                               &(struct zr_comm_options){.arena = o->arena,
@@ -110,10 +135,15 @@ static zr_result open_thread(struct zr_engine *engine)
                                               compute.context);
 }
 
+/* What an update needs of all ranks is prepared in the step's thread, in a pass of its own, because one
+ * thread of a rank communicates. */
 zr_result zr_engine_delay(struct zr_engine *engine, struct zr_engine_actions *list)
 {
     struct zr_engine_actions step = {.count = 0}, *update = &engine->delayed.actions,
                              *publishing = &engine->delayed.publishing;
+    bool prepares = false;
+    for (size_t i = 0; i < list->count; i++)
+        prepares |= list->actions[i].kind == ZR_ENGINE_PREPARE;
     for (size_t i = 0; i < list->count; i++) {
         struct zr_engine_action action = list->actions[i];
         switch (action.kind) {
@@ -125,15 +155,21 @@ zr_result zr_engine_delay(struct zr_engine *engine, struct zr_engine_actions *li
             zr_engine_actions_add(engine, &step, action.kind, 0);
             zr_engine_actions_add(engine, &step, ZR_ENGINE_LAND, 0);
             break;
+        case ZR_ENGINE_STORE:
+            zr_engine_actions_add(engine, publishing, ZR_ENGINE_PUT, action.unit);
+            /* fall through */
         case ZR_ENGINE_OPEN:
         case ZR_ENGINE_FETCH:
-        case ZR_ENGINE_UPDATE:
         case ZR_ENGINE_CLOSE:
+            if (prepares)
+                zr_engine_actions_add(engine, &step, action.kind, action.unit);
+            /* fall through */
+        case ZR_ENGINE_UPDATE:
             zr_engine_actions_add(engine, update, action.kind, action.unit);
             break;
-        case ZR_ENGINE_STORE:
-            zr_engine_actions_add(engine, update, action.kind, action.unit);
-            zr_engine_actions_add(engine, publishing, ZR_ENGINE_PUT, action.unit);
+        case ZR_ENGINE_PREPARE:
+            zr_engine_actions_add(engine, &step, action.kind, action.unit);
+            zr_engine_actions_add(engine, &step, ZR_ENGINE_KEEP, action.unit);
             break;
         case ZR_ENGINE_PUBLISH:
             zr_engine_actions_add(engine, publishing, action.kind, action.unit);
@@ -162,6 +198,7 @@ void zr_engine_delayed_close(struct zr_engine *engine)
     delayed->worker = NULL;
     for (size_t u = 0; engine->units && u < engine->layout.units_count; u++)
         drop_delayed(engine, u);
+    drop_all_prepared(engine);
     zr_drop(engine->options.offload.host, &delayed->parameters);
     zr_drop(engine->options.offload.host, &delayed->other_sums);
     zr_drop(engine->options.offload.host, &delayed->other_gradients);
@@ -209,8 +246,8 @@ zr_result zr_engine_delayed_start(struct zr_engine *engine, const struct zr_engi
     delayed->update.context = &delayed->context;
     for (size_t u = 0; u < engine->layout.units_count; u++) {
         struct zr_unit_state *state = &engine->units[u];
-        delayed->units[u] =
-            (struct zr_delayed_unit){state->reduced, engine->host_invisible ? 0 : state->parameter_copy};
+        delayed->units[u].gradients = state->reduced;
+        delayed->units[u].copied = engine->host_invisible ? 0 : state->parameter_copy;
         drop_delayed(engine, u);
         state->delayed_sum_shard = state->sum_shard;
         state->delayed_gradients = state->gradients;
@@ -256,6 +293,7 @@ zr_result zr_engine_delayed_publish(struct zr_engine *engine)
     if (result != ZR_OK || !engine->delayed.pending)
         return result;
     engine->delayed.pending = false;
+    drop_all_prepared(engine);
     return engine->delayed.run(&run, &engine->delayed.publishing);
 }
 

@@ -123,9 +123,19 @@ static inline size_t zr_unit_owned(const struct zr_unit_state *state)
     return state->owned_to - state->owned_from;
 }
 
+/* Results for whole tensors of a unit, made by ZR_ENGINE_PREPARE; zeros: none. */
+struct zr_prepared {
+    zr_arena *arena; /* of `memory`, a block of tag workspace that contains all of the following */
+    void *memory;
+    float *directions;      /* from the first element that this rank updates */
+    const float *row_means; /* by tensor */
+    const double *squares;  /* [world][tensors][2] */
+};
+
 /* State of the delayed update; see update.h. */
 struct zr_delayed_unit {
     struct zr_numbers gradients; /* input of the update */
+    struct zr_prepared prepared; /* likewise */
     zr_ticket copied;            /* ticket of engine->copies: copy of the previous update's parameters */
 };
 struct zr_delayed {

@@ -4,17 +4,38 @@
 #include <string.h>
 
 #include "zero/engine/offload.h"
+#include "zero/engine/parameter_tier.h"
 
 /* ---- The rank's part of a unit ------------------------------------------------------------------------- */
+
+/* A frozen unit has parameters only. */
+static zr_result take_frozen(struct zr_engine *engine, size_t unit, struct zr_owned *out)
+{
+    const struct zr_unit_state *state = &engine->units[unit];
+    void *shard = state->shard;
+    zr_result result = state->parameters->take ? state->parameters->take(engine, unit, &shard) : ZR_OK;
+    *out = (struct zr_owned){.from = state->owned_from,
+                             .to = state->owned_to,
+                             .parameters = {shard, engine->options.precision},
+                             .master = zr_engine_is_low_precision(engine) ? NULL : shard};
+    return result;
+}
+
+static zr_result give_frozen(struct zr_engine *engine, size_t unit, bool changed)
+{
+    const struct zr_parameter_tier *tier = engine->units[unit].parameters;
+    return tier->give ? tier->give(engine, unit, changed) : ZR_OK;
+}
 
 zr_result zr_engine_take_owned(struct zr_engine *engine, size_t unit, struct zr_owned *out)
 {
     const struct zr_unit_state *state = &engine->units[unit];
     struct zr_state_tier *tier = state->tier;
     struct zr_state_view view = {0};
+    if (zr_engine_is_frozen(engine, unit))
+        return take_frozen(engine, unit, out);
     /* Device-resident units are taken here too, which keeps the pass in order. */
-    zr_result result =
-        zr_engine_is_frozen(engine, unit) ? ZR_OK : zr_state_store_take(&tier->store, unit, &view);
+    zr_result result = zr_state_store_take(&tier->store, unit, &view);
     *out = (struct zr_owned){
         .from = state->owned_from,
         .to = state->owned_to,
@@ -30,7 +51,7 @@ zr_result zr_engine_give_owned(struct zr_engine *engine, size_t unit, bool chang
     /* In fp32 parameters are copied from the masters, whose memory the next unit may reuse. */
     struct zr_state_store *store = &engine->units[unit].tier->store;
     if (zr_engine_is_frozen(engine, unit))
-        return ZR_OK;
+        return give_frozen(engine, unit, changed);
     bool read_still = !store->table->random && !zr_engine_is_low_precision(engine);
     zr_result copied = read_still ? zr_engine_await_masters(engine, unit) : ZR_OK;
     zr_result result = zr_state_store_give(store, unit, changed);
@@ -133,7 +154,7 @@ zr_result zr_engine_update_window(struct zr_engine *engine, size_t unit, struct 
                                          .tensor = &p->parameter,
                                          .first = overlap.offset - p->offset};
         if (p->needs_whole && prepared->directions)
-            call.direction = prepared->directions + overlap.offset;
+            call.direction = prepared->directions + skip;
         if (p->needs_whole && prepared->squares)
             call.sums = (struct zr_tensor_sums){prepared->row_means + i, prepared->squares + 2 * i,
                                                 engine->world, 2 * u->parameters_count};

@@ -171,19 +171,6 @@ static void resolve_loss_scaling(struct zr_train_config *config)
         config->loss_scale > 0 ? config->loss_scale : ldexpf(1, (int)config->loss_scale_power);
 }
 
-/* Sets the optimizer's constants. The table of options sets the groups' rates. */
-static void resolve_optimizer(struct zr_optimizer_options *optimizer)
-{
-    optimizer->epsilon = 1e-8f;
-    optimizer->groups_count = ZR_TRANSFORMER_GROUPS_COUNT;
-    optimizer->groups[ZR_GROUP_MATRICES].rate_factor = 1;
-    optimizer->groups[ZR_GROUP_MATRICES].decay_factor = 1;
-    optimizer->groups[ZR_GROUP_EMBEDDINGS].decay_factor = 1;
-    optimizer->groups[ZR_GROUP_EMBEDDINGS].wide_state = true;
-    optimizer->groups[ZR_GROUP_HEADS] =
-        (struct zr_parameter_group){1, 1, optimizer->kind == ZR_OPTIMIZER_MUON};
-}
-
 /* Whether MPI carries the host messages: NCCL starts up over host messages, and mpirun may have started ranks
  * on several machines. */
 static bool uses_mpi(struct zr_train_config *config)
@@ -278,7 +265,7 @@ static void resolve_speculation(struct zr_train_config *config)
     config->speculates_if_room = config->offload_optimizer == ZR_TIER_NVME &&
                                  config->offload_parameters != ZR_TIER_NVME && !config->delayed_update &&
                                  config->backend != ZR_TRAIN_CUDA && !config->finds_max &&
-                                 !zr_optimizer_of(config->optimizer.kind)->not_beside &&
+                                 !zr_optimizer_of(config->optimizer.kind)->not_ahead &&
                                  config->start.kind == ZR_START_FORK && !config->by_mpi;
 }
 
@@ -348,11 +335,6 @@ static void resolve(struct zr_train_config *config)
         config->bucket_bytes = SIZE_MAX / 8; /* larger than any unit */
     if (config->stages.ranks > 1)
         zr_stages_cut_equally(&config->stages, shape->layers);
-    if (config->optimizer.kind == ZR_OPTIMIZER_MUON && !zr_flag_given(config, "momentum"))
-        config->optimizer.momentum_factor = 0.95f; /* as its authors have it */
-    if (config->optimizer.kind == ZR_OPTIMIZER_ADAFACTOR && !zr_flag_given(config, "momentum"))
-        config->optimizer.momentum_factor = 0;
-    resolve_optimizer(&config->optimizer);
     resolve_speculation(config);
     resolve_logits(config);
     resolve_loss_scaling(config);
@@ -422,6 +404,7 @@ int zr_args_parse(struct zr_train_config *out, int argc, char **argv)
         zr_say("%s", zr_last_error());
         return ZR_EXIT_USAGE;
     }
+    zr_optimizer_resolve(out);
     if (rest.least_ratio >= 0 && !zr_flag_given(out, "min-lr"))
         out->min_rate = (float)(rest.least_ratio * (double)out->rate);
     code = apply_zero_r(out);

@@ -246,6 +246,9 @@ struct zr_args_change {
 void zr_args_print(struct zr_text *text, const struct zr_train_config *config,
                    const struct zr_args_change *changes, size_t changes_count);
 
+/* Writes what the optimizer keeps: "momentum and variance". */
+void zr_optimizer_state_words(struct zr_text *text, const struct zr_optimizer_options *options);
+
 /* ---- Checks before a run ------------------------------------------------------------------------------- */
 
 /* Checks that all ranks have the same settings, since ranks of another launcher each parse a command line.

@@ -12,6 +12,7 @@
 
 #include "alloc/base/error.h"
 #include "alloc/base/slab.h"
+#include "zero/engine/optimizer.h"
 #include "zero/train/settings/flags.h"
 
 enum { FILE_MAX_BYTES = 64 << 10, MEMORY_BYTES = 32 << 20, PATH_ROOM = 160 };
@@ -102,10 +103,10 @@ static const struct config_key keys[] = {
     {"fp16.consecutive_hysteresis", KEY_FALSE, NULL, 0, NULL},
     {"fp16.min_loss_scale", KEY_FLAG, "min-loss-scale", 0, NULL},
     {"optimizer", KEY_OBJECT, NULL, 0, NULL},
-    {"optimizer.type", KEY_WORD, "AdamW|SGD", 0, "--optimizer adamw|sgd"},
+    {"optimizer.type", KEY_WORD, "--optimizer, in letters of either case, as AdamW", 0, NULL},
     {"optimizer.params", KEY_OBJECT, NULL, 0, NULL},
     {"optimizer.params.lr", KEY_FLAG, "lr", 0, NULL},
-    {"optimizer.params.betas", KEY_BETAS, "--beta1 and --beta2 of AdamW", 0, NULL},
+    {"optimizer.params.betas", KEY_BETAS, "--beta1 and --beta2", 0, NULL},
     {"optimizer.params.eps", KEY_NUMBER, NULL, 1e-8, NULL},
     {"optimizer.params.weight_decay", KEY_FLAG, "weight-decay", 0, NULL},
     {"optimizer.params.momentum", KEY_FLAG, "momentum", 0, NULL},
@@ -501,19 +502,31 @@ static zr_result read_precision(const struct reader *reader)
 
 static zr_result read_optimizer(const struct reader *reader)
 {
-    static const char *const not_adamw[] = {"optimizer.params.momentum", "optimizer.params.dampening",
-                                            "optimizer.params.nesterov", NULL};
-    static const char *const not_sgd[] = {"optimizer.params.betas", "optimizer.params.eps", NULL};
-    size_t type;
-    zr_result result = read_word(reader, "optimizer.type", &type);
-    if (result != ZR_OK || !get(reader, "optimizer"))
-        return result;
-    if (!get(reader, "optimizer.type"))
-        return refuse(reader, "optimizer", "has no type; give \"type\": \"AdamW\" or \"SGD\"");
-    result = store(reader, "optimizer.type", "optimizer", type == 0 ? "adamw" : "sgd");
+    static const struct {
+        const char *key;
+        enum zr_number_kind number;
+    } taken[] = {{"optimizer.params.betas", ZR_NUMBER_BETA1},
+                 {"optimizer.params.eps", ZR_NUMBER_EPSILON},
+                 {"optimizer.params.momentum", ZR_NUMBER_MOMENTUM}};
+    static const char *const of_sgd[] = {"optimizer.params.dampening", "optimizer.params.nesterov", NULL};
+    const char *type = json_string_value(get(reader, "optimizer.type"));
+    char name[32] = "";
+    if (!get(reader, "optimizer"))
+        return ZR_OK;
+    if (!type)
+        return refuse(reader, "optimizer", "has no type; give one of " ZR_OPTIMIZER_NAMES);
+    for (size_t i = 0; type[i] && i + 1 < sizeof name; i++)
+        name[i] = (char)(type[i] >= 'A' && type[i] <= 'Z' ? type[i] - 'A' + 'a' : type[i]);
+    zr_result result = store(reader, "optimizer.type", "optimizer", name);
     if (result != ZR_OK)
         return result;
-    return check_absent(reader, type == 0 ? "AdamW" : "SGD", type == 0 ? not_adamw : not_sgd);
+    const struct zr_optimizer *optimizer = zr_optimizer_of(reader->config->optimizer.kind);
+    for (size_t i = 0; i < sizeof taken / sizeof *taken && result == ZR_OK; i++)
+        if (!optimizer->numbers[taken[i].number].taken)
+            result = check_absent(reader, type, (const char *const[]){taken[i].key, NULL});
+    return result == ZR_OK && reader->config->optimizer.kind != ZR_OPTIMIZER_SGD
+               ? check_absent(reader, type, of_sgd)
+               : result;
 }
 
 static zr_result read_scheduler(const struct reader *reader)
@@ -693,11 +706,11 @@ void zr_config_left_out(struct zr_text *text, const struct zr_train_config *conf
         {"scheduler", "warmup"},
         {"scheduler", "min-lr"},
     };
-    const char *not_here = config->optimizer.kind == ZR_OPTIMIZER_ADAMW ? "momentum" : "beta", *last = NULL;
+    const char *last = NULL;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         const struct zr_flag *flag = zr_flag_find(rows[i].option);
         size_t at = zr_flag_index(flag);
-        if (config->given[at] || config->filed[at] || strncmp(flag->name, not_here, strlen(not_here)) == 0 ||
+        if (config->given[at] || config->filed[at] || zr_optimizer_ignores(config, flag->name) ||
             (config->rate_kind == ZR_RATE_CONSTANT && strcmp(flag->name, "min-lr") == 0))
             continue;
         bool more = last && strcmp(last, rows[i].key) == 0;

@@ -69,6 +69,18 @@ bool zr_pipeline_flag_given(const struct zr_train_config *config);
 zr_result zr_help_print(void);
 zr_result zr_version_print(void);
 
+/* ---- Optimizers: optimizers.c -----------------------------------------------------------------------------
+ */
+
+/* Sets the groups, and the numbers that neither command line nor file has, to the optimizer's defaults. */
+void zr_optimizer_resolve(struct zr_train_config *config);
+/* Whether an option is that of a number that the optimizer does not take. */
+bool zr_optimizer_ignores(const struct zr_train_config *config, const char *option);
+/* Message about settings that the optimizer excludes, also in zr_last_error(); NULL: none. */
+const char *zr_optimizer_conflict(const struct zr_train_config *config);
+/* The section of --help. */
+void zr_optimizers_help(struct zr_text *text);
+
 /* ---- Consistency --------------------------------------------------------------------------------------- */
 
 struct zr_config_rest;

@@ -62,6 +62,7 @@ zr_result zr_help_print(void)
         else
             zr_text_print(&text, "  %-28s  %s%s\n", left, flag->help, value);
     }
+    zr_optimizers_help(&text);
     zr_config_help(&text);
     zr_text_print(&text, "%s", ending);
     return zr_text_flush(&text);
