@@ -53,16 +53,51 @@ static const struct {
     {"forward", ZR_ROLE_FORWARD},
 };
 
-enum zr_role zr_role_of(struct zr_recording *recording, uint32_t stack)
+/* What the frames of a stack tell, from one walk through them. */
+struct telling {
+    enum zr_role role;
+    bool is_file;
+    unsigned good; /* quality of the site's frame; 0: none */
+    char site[ZR_FRAME_BYTES];
+};
+
+static void read_stack(struct zr_recording *recording, uint32_t stack, struct telling *out)
 {
+    const size_t rows = sizeof roles / sizeof *roles;
     struct zr_frames frames = zr_recording_frames(recording, stack);
     char frame[ZR_FRAME_BYTES];
-    size_t best = sizeof roles / sizeof *roles;
-    for (unsigned i = 0; i < FRAMES_MAX && stack && zr_frames_next(&frames, recording, frame); i++)
+    size_t best = rows;
+    out->good = 0;
+    out->is_file = false;
+    for (unsigned i = 0; i < FRAMES_MAX && stack && zr_frames_next(&frames, recording, frame); i++) {
+        bool python = strstr(frame, ".py:") != NULL, library = strstr(frame, "-packages/") != NULL;
+        unsigned good = python ? (library ? 2 : 3) : zr_frame_is_noise(frame) ? 0 : 1;
+        out->is_file |= strstr(frame, "torch/serialization.py") != NULL;
         for (size_t row = 0; row < best; row++)
             if (strstr(frame, roles[row].part))
                 best = row;
-    return best < sizeof roles / sizeof *roles ? roles[best].role : ZR_ROLE_UNKNOWN;
+        if (good > out->good) {
+            memcpy(out->site, frame, sizeof frame);
+            out->good = good;
+        }
+    }
+    out->role = best < rows ? roles[best].role : ZR_ROLE_UNKNOWN;
+}
+
+bool zr_site_frame(struct zr_recording *recording, uint32_t stack, char out[ZR_FRAME_BYTES])
+{
+    struct telling telling;
+    read_stack(recording, stack, &telling);
+    if (telling.good > 0)
+        memcpy(out, telling.site, sizeof telling.site);
+    return telling.good > 0;
+}
+
+enum zr_role zr_role_of(struct zr_recording *recording, uint32_t stack)
+{
+    struct telling telling;
+    read_stack(recording, stack, &telling);
+    return telling.role;
 }
 
 const char *zr_role_name(enum zr_role role)
@@ -83,51 +118,66 @@ static bool larger(const void *one, const void *other)
     return a->bytes != b->bytes ? a->bytes > b->bytes : a->stack < b->stack;
 }
 
-static bool has_frame(struct zr_recording *recording, uint32_t stack, const char *part)
+/* Holders by stack and tag, and by what people read of them. */
+struct gathering {
+    struct zr_recording *recording;
+    struct zr_vector *holders;
+    struct zr_number_map stacks, sites;
+};
+
+static uint64_t hash_of(const struct zr_holder *holder, const char *site)
 {
-    struct zr_frames frames = zr_recording_frames(recording, stack);
-    char frame[ZR_FRAME_BYTES];
-    for (unsigned i = 0; i < FRAMES_MAX && stack && zr_frames_next(&frames, recording, frame); i++)
-        if (strstr(frame, part))
-            return true;
-    return false;
+    uint64_t hash = (uint64_t)holder->role << 8 | holder->tag;
+    for (const char *at = site; *at; at++)
+        hash = (hash ^ (unsigned char)*at) * UINT64_C(0x100000001b3);
+    return hash;
 }
 
-static zr_result note_block(struct zr_vector *holders, struct zr_number_map *places,
-                            const struct zr_range_record *block)
+/* The holder of a block whose stack is new. Sites with equal hashes, which are rare, count as one. */
+static zr_result find_holder(struct gathering *own, const struct zr_range_record *block, uint32_t *out)
+{
+    struct telling telling;
+    read_stack(own->recording, block->stack, &telling);
+    struct zr_holder holder = {
+        .stack = block->stack, .tag = block->tag, .role = telling.role, .is_file = telling.is_file};
+    uint64_t key = hash_of(&holder, telling.good > 0 ? telling.site : "");
+    const uint32_t *known = zr_number_map_get(&own->sites, key);
+    *out = known ? *known : (uint32_t)own->holders->count;
+    if (known)
+        return ZR_OK;
+    zr_result result = zr_number_map_put(&own->sites, key, *out);
+    return result == ZR_OK ? zr_vector_add(own->holders, &holder) : result;
+}
+
+static zr_result note_block(struct gathering *own, const struct zr_range_record *block)
 {
     uint64_t key = (uint64_t)block->stack << 8 | block->tag;
-    const uint32_t *known = zr_number_map_get(places, key);
-    if (known) {
-        struct zr_holder *holder = zr_vector_at(holders, *known);
-        holder->bytes += block->bytes;
-        holder->blocks_count++;
-        return ZR_OK;
-    }
-    zr_result result = zr_number_map_put(places, key, (uint32_t)holders->count);
-    return result == ZR_OK ? zr_vector_add(holders, &(struct zr_holder){.bytes = block->bytes,
-                                                                        .blocks_count = 1,
-                                                                        .stack = block->stack,
-                                                                        .tag = block->tag})
-                           : result;
+    const uint32_t *known = zr_number_map_get(&own->stacks, key);
+    uint32_t at = known ? *known : 0;
+    zr_result result = known ? ZR_OK : find_holder(own, block, &at);
+    if (!known && result == ZR_OK)
+        result = zr_number_map_put(&own->stacks, key, at);
+    if (result != ZR_OK)
+        return result;
+    struct zr_holder *holder = zr_vector_at(own->holders, at);
+    holder->bytes += block->bytes;
+    holder->blocks_count++;
+    return ZR_OK;
 }
 
 zr_result zr_holders_find(struct zr_vector *holders, const struct zr_memory *memory,
                           struct zr_recording *recording)
 {
     const struct zr_range_record *block = zr_extents_ceiling(&memory->blocks, 0);
-    struct zr_number_map places;
+    struct gathering own = {.recording = recording, .holders = holders};
     zr_result result = ZR_OK;
-    zr_number_map_init(&places, holders->arena);
+    zr_number_map_init(&own.stacks, holders->arena);
+    zr_number_map_init(&own.sites, holders->arena);
     for (; block && result == ZR_OK; block = zr_extents_next(&memory->blocks, block))
         if (!block->pending)
-            result = note_block(holders, &places, block);
-    zr_number_map_end(&places);
-    for (size_t i = 0; i < holders->count; i++) {
-        struct zr_holder *holder = zr_vector_at(holders, i);
-        holder->role = zr_role_of(recording, holder->stack);
-        holder->is_file = has_frame(recording, holder->stack, "torch/serialization.py");
-    }
+            result = note_block(&own, block);
+    zr_number_map_end(&own.sites);
+    zr_number_map_end(&own.stacks);
     zr_sort_in_place(
         &(struct zr_sort_records){holders->items, holders->count, sizeof(struct zr_holder), larger});
     return result;

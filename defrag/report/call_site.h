@@ -8,6 +8,10 @@
 /* Whether a frame belongs to an allocator or has no information. */
 bool zr_frame_is_noise(const char *frame);
 
+/* The frame that stands for a stack: its innermost one of a program's Python, or else of a library's Python,
+ * or else the innermost that is not noise. False: the stack has no such frame. */
+bool zr_site_frame(struct zr_recording *recording, uint32_t stack, char out[ZR_FRAME_BYTES]);
+
 /* What the innermost telling frame does; from the names of PyTorch's functions and files. */
 enum zr_role {
     ZR_ROLE_UNKNOWN = 0,
@@ -20,10 +24,10 @@ enum zr_role zr_role_of(struct zr_recording *recording, uint32_t stack);
 /* "parameters", "optimizer state", "gradients", "activations"; "other" if unknown. */
 const char *zr_role_name(enum zr_role role);
 
-/* The live blocks of one stack and tag. */
+/* The live blocks of one tag and role, and of stacks with one zr_site_frame(). */
 struct zr_holder {
     uint64_t bytes, blocks_count;
-    uint32_t stack; /* 0: unknown */
+    uint32_t stack; /* one of them; 0: unknown */
     uint8_t tag;
     enum zr_role role;
     bool is_file; /* torch.load() made them: a checkpoint */

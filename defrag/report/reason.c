@@ -19,9 +19,9 @@ enum {
 
 const char *zr_reason_name(enum zr_reason reason)
 {
-    static const char *const names[] = {"none",    "shortage",      "fragmentation", "stream",    "pool",
-                                        "pending", "leak",          "limit",         "addresses", "unmovable",
-                                        "spike",   "other process", "option",        "cached",    "flush"};
+    static const char *const names[] = {
+        "none",      "shortage",  "fragmentation", "stream",        "pool",   "pending", "leak", "limit",
+        "addresses", "unmovable", "spike",         "other process", "option", "cached",  "free", "flush"};
     _Static_assert(sizeof names / sizeof *names == ZR_REASON_COUNT, "every reason has a name");
     return names[reason];
 }
@@ -239,7 +239,8 @@ static void add_shares(struct zr_reasoning *out, const struct shares *shares, co
                                               .of_bytes = capacity,
                                               .live_bytes = growth->memory->live_bytes});
     } else {
-        add(out, &(struct zr_reason_evidence){.reason = ZR_REASON_CACHED,
+        bool caches = failure->recording->kind == ZR_RECORDING_TORCH;
+        add(out, &(struct zr_reason_evidence){.reason = caches ? ZR_REASON_CACHED : ZR_REASON_FREE,
                                               .bytes = shares->whole_bytes,
                                               .of_bytes = growth->memory->reserved_bytes});
         if (growth->unmapped_bytes / FLUSHES_MIN > failure->peak_reserved_bytes)

@@ -279,36 +279,13 @@ void zr_tool_progress_say(const char *words)
         zr_write_all(STDERR_FILENO, ZR_PRESENT_POSITION, line, (size_t)bytes);
 }
 
-/* Cuts a long function's name: templates of C++ have hundreds of characters. The place stays. */
-static void cut_name(char *frame)
+bool zr_tool_short_stack(struct zr_recording *recording, uint32_t stack, size_t columns,
+                         char out[ZR_FRAME_BYTES])
 {
-    enum { NAME_MAX_SHOWN = 60 };
-    char *place = NULL;
-    for (char *at = frame; (at = strstr(at, " (")); at++)
-        place = at;
-    if (!place || place - frame <= NAME_MAX_SHOWN)
-        return;
-    memset(frame + NAME_MAX_SHOWN - 2, '.', 2);
-    memmove(frame + NAME_MAX_SHOWN, place, strlen(place) + 1);
-}
-
-bool zr_tool_short_stack(struct zr_recording *recording, uint32_t stack, char out[ZR_FRAME_BYTES])
-{
-    enum { FRAMES_MAX = 64 };
-    struct zr_frames frames = zr_recording_frames(recording, stack);
-    char frame[ZR_FRAME_BYTES];
-    unsigned best = 0; /* quality of *out */
-    for (unsigned i = 0; i < FRAMES_MAX && best < 3 && zr_frames_next(&frames, recording, frame); i++) {
-        bool python = strstr(frame, ".py:") != NULL, library = strstr(frame, "-packages/") != NULL;
-        unsigned good = python ? (library ? 2 : 3) : zr_frame_is_noise(frame) ? 0 : 1;
-        if (good > best) {
-            memcpy(out, frame, sizeof frame);
-            best = good;
-        }
-    }
-    if (best > 0)
-        cut_name(out);
-    return best > 0;
+    bool has = zr_site_frame(recording, stack, out);
+    if (has)
+        zr_tool_cut_frame(out, columns);
+    return has;
 }
 
 zr_result zr_tool_extents(struct zr_vector *extents, const struct zr_memory *memory)

@@ -73,9 +73,9 @@ bool zr_tool_progress(void);
 /* Shows "zr: WORDS" in place if standard error is a terminal; NULL erases the words. */
 void zr_tool_progress_say(const char *words);
 
-/* One line for a stack: its innermost Python frame, or else the innermost frame that is not the allocator's.
- * False: the stack has no such frame. */
-bool zr_tool_short_stack(struct zr_recording *recording, uint32_t stack, char out[ZR_FRAME_BYTES]);
+/* zr_site_frame(), shortened to `columns`. */
+bool zr_tool_short_stack(struct zr_recording *recording, uint32_t stack, size_t columns,
+                         char out[ZR_FRAME_BYTES]);
 
 /* Appends one struct zr_map_extent for each part of `memory`. */
 zr_result zr_tool_extents(struct zr_vector *extents, const struct zr_memory *memory);

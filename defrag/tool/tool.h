@@ -123,6 +123,15 @@ enum { ZR_TOOL_NUMBER_ROOM = 40 };
 /* zr_size_print() of alloc/base/sizes.h. */
 const char *zr_tool_bytes(char out[ZR_TOOL_NUMBER_ROOM], uint64_t bytes);
 
+/* The width of text that people read. */
+enum { ZR_TOOL_COLUMNS = 80 };
+/* Prints the words of a plain text in lines of at most ZR_TOOL_COLUMNS, each after `indent` spaces, but the
+ * first after `first`. A longer word has a line of its own. */
+void zr_tool_put_wrapped(struct zr_text *text, unsigned first, unsigned indent, const char *words);
+/* Shortens "name (path:line)" to at most `columns` bytes: the first folders become "..", then the name's end.
+ */
+void zr_tool_cut_frame(char *frame, size_t columns);
+
 /* ---- Memory -------------------------------------------------------------------------------------------- */
 
 /* A host arena for the objects of defrag/. */

@@ -33,6 +33,7 @@ static const char help[] =
     "  --device N        of a snapshot of several devices, or all (default: the first with a refusal, or the most events)\n"
     "  --sweep           what PyTorch's allocator would have reserved with each option of PYTORCH_CUDA_ALLOC_CONF\n"
     "  --no-replay       reasons, blocks in the way, no changes replayed\n"
+    "  --replays EVENTS  the most events that all replays run (default 400000000, under a minute)\n"
     "  --unit BYTES      one unit of the sizes in a MiniMalloc CSV (default 1)\n"
     "  --json            JSON instead of text\n"
     "\n"
@@ -43,18 +44,28 @@ static const char help[] =
     "\n"
     "Of a failure, and of a file without one, zr why lists the reasons with their bytes and evidence, the largest first:\n"
     "shortage, fragmentation, stream, pool, pending, leak (call sites that only grow), limit, addresses, unmovable, spike,\n"
-    "other process, option (a setting of the allocator); without a failure also cached and flush (returned and mapped again).\n"
+    "other process, option (a setting of the allocator); without a failure also cached or free, and flush (returned and\n"
+    "mapped again).\n"
     "The allocator's own cause, which the flight recorder's file (zr run) has, comes first. Leak and spike are guesses from the\n"
     "allocations before the failure.\n";
 
-enum { DEVICES_MAX = 64, PINS_SHOWN = 16, FRAMES_SHOWN = 48 };
+/* REPLAYED_EVENTS: about 40 seconds of replays; see try_all() in remedies.c. */
+enum {
+    DEVICES_MAX = 64,
+    PINS_SHOWN = 16,
+    FRAMES_SHOWN = 48,
+    LINE_ROOM = 800,
+    SITE_COLUMNS = 32,
+    REPLAYED_EVENTS = 400000000
+};
 
 struct settings {
     struct zr_tool_arguments arguments;
     struct zr_tool_reading reading;
     const char *at;
     uint64_t size_bytes, capacity_bytes, stream, total_bytes;
-    const char *device; /* NULL: one of them */
+    uint64_t replayed_events; /* the limit on replays */
+    const char *device;       /* NULL: one of them */
     bool json, no_replay, sweep, all_devices;
 };
 
@@ -71,6 +82,8 @@ struct view {
     uint64_t records_count;
     uint64_t total_bytes; /* of the device; 0: unknown */
     bool of_failure, of_growth, capacity_assumed, pins_proved;
+    bool replaying; /* the remedies are not yet known */
+    bool follows;   /* another view */
 };
 
 /* ---- The question -------------------------------------------------------------------------------------- */
@@ -171,58 +184,48 @@ static uint64_t most_reserved(const struct view *view, const struct settings *se
     return settings->capacity_bytes && settings->capacity_bytes < most ? settings->capacity_bytes : most;
 }
 
+static zr_result find_remedies(struct view *view, struct passing *passing, const struct settings *settings,
+                               const struct zr_remedies_watch *watch)
+{
+    return zr_remedies_find(&view->remedies, &passing->requests, &passing->memory, &view->question,
+                            settings->replayed_events, watch);
+}
+
+/* The verdict, the reasons, and who holds what. */
 static zr_result answer(struct view *view, struct passing *passing, const struct settings *settings)
 {
-    const struct zr_recording *recording = &view->input.recording;
-    struct zr_memory *memory = &passing->memory;
-    zr_result result = zr_moment_reach(memory, &view->input.recording, view->records_count,
+    struct zr_recording *recording = &view->input.recording;
+    const struct zr_memory *memory = &passing->memory;
+    zr_result result = zr_moment_reach(&passing->memory, recording, view->records_count,
                                        &(struct zr_recording_sink){pass, passing});
-    if (result == ZR_OK && !view->of_growth && (!settings->no_replay || !recording->has_maps))
-        result = zr_remedies_find(&view->remedies, &passing->requests, memory, &view->question,
-                                  zr_tool_progress_say);
-    if (result == ZR_OK && settings->sweep)
-        result = zr_remedies_sweep(&view->sweep, &passing->requests, zr_tool_progress_say);
+    if (result == ZR_OK && !recording->has_maps && !view->of_growth)
+        result = find_remedies(view, passing, settings, NULL); /* the verdict needs them */
     if (result != ZR_OK)
         return result;
     if (recording->has_maps)
         zr_why_answer(&view->answer, memory, &view->question);
     else
         answer_by_replay(view, memory);
-    if (view->of_failure || view->of_growth)
-        result = zr_reason_find(&view->reasoning, &passing->growth,
-                                &(struct zr_failure){.recording = &view->input.recording,
-                                                     .refusal = &view->input.moments.refusal,
-                                                     .question = &view->question,
-                                                     .answer = &view->answer,
-                                                     .total_bytes = view->total_bytes,
-                                                     .peak_reserved_bytes = most_reserved(view, settings),
-                                                     .tag = view->input.moments.refused.tag});
-    if (result == ZR_OK && (view->of_failure || view->of_growth))
-        result = zr_holders_find(&view->holders, memory, &view->input.recording);
-    if (result != ZR_OK || view->of_growth)
-        return result;
-    if (recording->has_maps && view->answer.verdict != ZR_VERDICT_FITS) /* removes blocks of the memory */
-        result = zr_why_pins(&view->pins, memory, &view->question, view->answer.verdict, &view->pins_proved);
-    return result;
+    if (!view->of_failure && !view->of_growth)
+        return ZR_OK;
+    result = zr_reason_find(&view->reasoning, &passing->growth,
+                            &(struct zr_failure){.recording = recording,
+                                                 .refusal = &view->input.moments.refusal,
+                                                 .question = &view->question,
+                                                 .answer = &view->answer,
+                                                 .total_bytes = view->total_bytes,
+                                                 .peak_reserved_bytes = most_reserved(view, settings),
+                                                 .tag = view->input.moments.refused.tag});
+    return result == ZR_OK ? zr_holders_find(&view->holders, memory, recording) : result;
 }
 
-static zr_result look(struct view *view, const char *file, const struct settings *settings, zr_arena *arena)
+/* The blocks in the way; removes them from the memory. */
+static zr_result find_pins(struct view *view, struct passing *passing)
 {
-    struct passing passing = {0};
-    zr_vector_init(&view->pins, arena, sizeof(struct zr_pin));
-    zr_vector_init(&view->holders, arena, sizeof(struct zr_holder));
-    zr_result result = zr_tool_input_open(&view->input, file, &settings->reading, arena);
-    if (result == ZR_OK)
-        result = ask(view, settings);
-    if (result != ZR_OK)
-        return result;
-    zr_requests_init(&passing.requests, view->input.recording.path, arena);
-    zr_growth_init(&passing.growth, &passing.memory, view->records_count, arena);
-    result = answer(view, &passing, settings);
-    zr_growth_end(&passing.growth);
-    zr_requests_end(&passing.requests);
-    zr_memory_end(&passing.memory);
-    return result;
+    if (view->of_growth || !view->input.recording.has_maps || view->answer.verdict == ZR_VERDICT_FITS)
+        return ZR_OK;
+    return zr_why_pins(&view->pins, &passing->memory, &view->question, view->answer.verdict,
+                       &view->pins_proved);
 }
 
 /* ---- JSON ---------------------------------------------------------------------------------------------- */
@@ -281,6 +284,7 @@ static struct zr_reason_scene scene_of(struct view *view)
                                     .cause = view->input.moments.refusal.cause,
                                     .holders = &view->holders,
                                     .remedies = &view->remedies,
+                                    .replaying = view->replaying,
                                     .total_known = view->total_bytes > 0};
 }
 
@@ -324,6 +328,9 @@ static void print_json(struct zr_text *text, struct view *view)
             zr_text_print(text, "null");
         zr_text_print(text, "}");
     }
+    zr_text_print(text, "],\n \"not_replayed\": [");
+    for (unsigned i = 0; i < view->remedies.left_out_count; i++)
+        zr_text_print(text, "%s\"%s\"", i ? ", " : "", view->remedies.left_out[i]);
     zr_text_print(text, "],\n \"capacity_bytes\": %" PRIu64 ", \"capacity_assumed\": %s",
                   view->question.capacity_bytes, view->capacity_assumed ? "true" : "false");
     zr_text_print(text, ", \"stream\": %" PRIu64 ", \"events\": %" PRIu64 ", \"pins_proved\": %s, ",
@@ -386,7 +393,7 @@ static void print_pins(struct zr_text *text, struct view *view)
         const struct zr_pin *pin = zr_vector_at(&view->pins, i);
         zr_text_print(text, "  0x%-16" PRIx64 " %10s  %s%s", pin->address, zr_tool_bytes(room, pin->bytes),
                       zr_tag_name((zr_tag)pin->tag), pin->pending ? ", pending" : "");
-        if (zr_tool_short_stack(&view->input.recording, pin->stack, stack)) {
+        if (zr_tool_short_stack(&view->input.recording, pin->stack, SITE_COLUMNS, stack)) {
             zr_text_print(text, "  ");
             zr_text_put_plain(text, stack);
         }
@@ -396,28 +403,43 @@ static void print_pins(struct zr_text *text, struct view *view)
         zr_text_print(text, "  and %zu more (--json has them)\n", view->pins.count - PINS_SHOWN);
 }
 
-static void print_remedies(struct zr_text *text, const struct view *view)
+static void print_remedy(struct zr_text *text, const struct zr_remedy *remedy)
 {
     char room[ZR_TOOL_NUMBER_ROOM];
-    if (view->remedies.count == 0)
-        return;
-    zr_text_print(text, "\nWith a change, replayed from the first event on\n");
-    for (unsigned i = 0; i < view->remedies.count; i++) {
-        const struct zr_remedy *remedy = &view->remedies.list[i];
-        zr_text_print(text, "  %-11s ", remedy->change);
-        if (remedy->fits) {
-            zr_text_print(text, "fits%s %s\n",
-                          strcmp(remedy->change, "capacity") == 0 ? " in" : ", reserving",
-                          zr_tool_bytes(room, remedy->peak_reserved_bytes));
-            continue;
-        }
+    zr_text_print(text, "  %-11s ", remedy->change);
+    if (remedy->fits)
+        zr_text_print(text, "fits%s %s", strcmp(remedy->change, "capacity") == 0 ? " in" : ", reserving",
+                      zr_tool_bytes(room, remedy->peak_reserved_bytes));
+    else
         zr_text_print(text, "short by %s", zr_tool_bytes(room, remedy->short_bytes));
-        if (remedy->where[0]) {
-            zr_text_print(text, " in ");
-            zr_text_put_plain(text, remedy->where);
-        }
-        zr_text_print(text, "\n");
+    if (!remedy->fits && remedy->where[0]) {
+        zr_text_print(text, " in ");
+        zr_text_put_plain(text, remedy->where);
     }
+    zr_text_print(text, "\n");
+}
+
+/* Shows each remedy when its replay ends. */
+static void show_remedy(void *state, const struct zr_remedy *remedy)
+{
+    struct zr_text *text = state;
+    zr_tool_progress_say(NULL);
+    print_remedy(text, remedy);
+    zr_text_flush(text);
+}
+
+/* What the limit left out, and the change that the replays decide. */
+static void end_remedies(struct zr_text *text, struct view *view)
+{
+    const struct zr_remedies *all = &view->remedies;
+    for (unsigned i = 0; i < all->left_out_count; i++)
+        zr_text_print(text, "%s%s", i ? ", " : "  not replayed, beyond --replays: ", all->left_out[i]);
+    zr_text_print(text, all->left_out_count ? "\n" : "");
+    if (!view->replaying)
+        return;
+    view->replaying = false;
+    struct zr_reason_scene scene = scene_of(view);
+    zr_reasons_print_replayed(text, &scene);
 }
 
 static void print_sweep(struct zr_text *text, const struct view *view)
@@ -448,57 +470,124 @@ static void print_clients(struct zr_text *text, const struct view *view)
     }
 }
 
-static void print_words(struct zr_text *text, struct view *view)
+static void print_title(struct zr_text *text, const struct view *view)
+{
+    char words[LINE_ROOM], room[ZR_TOOL_NUMBER_ROOM], device[80] = "";
+    const struct zr_recording *recording = &view->input.recording;
+    if (recording->devices_count > 1)
+        snprintf(device, sizeof device, ", on device %d of 0 to %d (--device)", recording->device,
+                 recording->devices_count - 1);
+    if (view->of_growth)
+        snprintf(words, sizeof words, "%.500s: no request was refused; after %" PRIu64 " events%s",
+                 view->input.name, view->records_count, device);
+    else
+        snprintf(words, sizeof words, "%.500s: %s%s on stream %" PRIu64 ", after %" PRIu64 " events%s",
+                 view->input.name, zr_tool_bytes(room, view->question.size_bytes),
+                 view->of_failure ? ", refused," : "", view->question.stream, view->records_count, device);
+    zr_tool_put_wrapped(text, 0, 2, words);
+}
+
+static void print_free(struct zr_text *text, const struct view *view)
 {
     const struct zr_answer *answer = &view->answer;
-    char room[4][ZR_TOOL_NUMBER_ROOM];
-    zr_text_put_plain(text, view->input.name);
-    if (view->of_growth)
-        zr_text_print(text, ": no request was refused; after %" PRIu64 " events", view->records_count);
-    else
-        zr_text_print(text, ": %s%s on stream %" PRIu64 ", after %" PRIu64 " events",
-                      zr_tool_bytes(room[0], view->question.size_bytes), view->of_failure ? ", refused," : "",
-                      view->question.stream, view->records_count);
-    if (view->input.recording.devices_count > 1)
-        zr_text_print(text, ", on device %d of 0 to %d (--device)", view->input.recording.device,
-                      view->input.recording.devices_count - 1);
-    zr_text_print(text, "\n");
-    struct zr_reason_scene scene = scene_of(view);
-    zr_reasons_print(text, &scene);
-    if (!view->of_growth)
-        zr_text_print(text, "%s: %s\n", zr_verdict_name(answer->verdict), reason(view));
-    zr_text_print(text, "  free %s of %s%s", zr_tool_bytes(room[0], answer->free_bytes),
-                  zr_tool_bytes(room[1], view->question.capacity_bytes),
-                  view->capacity_assumed ? " (the most that was reserved; set it with --capacity)" : "");
+    char words[LINE_ROOM], room[5][ZR_TOOL_NUMBER_ROOM];
+    int at = snprintf(words, sizeof words, "free %s of %s%s", zr_tool_bytes(room[0], answer->free_bytes),
+                      zr_tool_bytes(room[1], view->question.capacity_bytes),
+                      view->capacity_assumed ? " (the most that was reserved; set it with --capacity)" : "");
     if (view->input.recording.has_maps)
-        zr_text_print(text, "; the longest free run %s, releasable %s, not reserved %s",
-                      zr_tool_bytes(room[0], answer->largest_free_run_bytes),
-                      zr_tool_bytes(room[1], answer->releasable_bytes),
-                      zr_tool_bytes(room[2], answer->unreserved_bytes));
+        at += snprintf(words + at, sizeof words - (size_t)at,
+                       "; the longest free run %s, releasable %s, not reserved %s",
+                       zr_tool_bytes(room[2], answer->largest_free_run_bytes),
+                       zr_tool_bytes(room[3], answer->releasable_bytes),
+                       zr_tool_bytes(room[4], answer->unreserved_bytes));
     if (answer->pending_bytes > 0)
-        zr_text_print(text, ", pending %s", zr_tool_bytes(room[3], answer->pending_bytes));
-    zr_text_print(text, "\n");
-    print_remedies(text, view);
-    print_sweep(text, view);
+        snprintf(words + at, sizeof words - (size_t)at, ", pending %s",
+                 zr_tool_bytes(room[2], answer->pending_bytes));
+    zr_tool_put_wrapped(text, 2, 2, words);
+}
+
+/* What is known before any replay. */
+static void print_reasons(struct zr_text *text, struct view *view)
+{
+    struct zr_reason_scene scene = scene_of(view);
+    char words[LINE_ROOM];
+    print_title(text, view);
+    zr_reasons_print(text, &scene);
+    snprintf(words, sizeof words, "%s: %s", zr_verdict_name(view->answer.verdict), reason(view));
+    if (!view->of_growth)
+        zr_tool_put_wrapped(text, 0, 2, words);
+    print_free(text, view);
     zr_holders_print(text, &scene);
-    print_pins(text, view);
-    print_clients(text, view);
 }
 
 /* ---- The subcommand ------------------------------------------------------------------------------------ */
 
-/* For a process, the JSON is a list of its arenas. */
-static void print(struct zr_text *text, const struct zr_vector *views, bool json, bool is_list)
+/* What is known before any replay, and the list of remedies' head. */
+static void print_first(struct zr_text *text, struct view *view)
 {
-    if (json)
-        zr_text_print(text, "{\"version\": 1, %s", is_list ? "\"results\": [" : "");
+    zr_text_print(text, view->follows ? "\n" : "");
+    print_reasons(text, view);
+    if (view->replaying || view->remedies.count > 0)
+        zr_text_print(text, "\nWith a change, replayed from the first event on\n");
+    for (unsigned i = 0; i < view->remedies.count; i++)
+        print_remedy(text, &view->remedies.list[i]);
+    zr_text_flush(text);
+}
+
+/* Finds everything; in words (text is not NULL) prints each part when it is known. */
+static zr_result explain(struct view *view, struct passing *passing, const struct settings *settings,
+                         struct zr_text *text)
+{
+    const struct zr_remedies_watch watch = {zr_tool_progress_say, text ? show_remedy : NULL, text};
+    zr_result result = answer(view, passing, settings);
+    if (result != ZR_OK)
+        return result;
+    view->replaying = view->input.recording.has_maps && !view->of_growth && !settings->no_replay;
+    if (text)
+        print_first(text, view);
+    if (view->replaying)
+        result = find_remedies(view, passing, settings, &watch);
+    if (text)
+        end_remedies(text, view);
+    if (result == ZR_OK && settings->sweep)
+        result = zr_remedies_sweep(&view->sweep, &passing->requests, zr_tool_progress_say);
+    if (text && result == ZR_OK)
+        print_sweep(text, view);
+    if (result == ZR_OK)
+        result = find_pins(view, passing);
+    if (text && result == ZR_OK) {
+        print_pins(text, view);
+        print_clients(text, view);
+    }
+    return result;
+}
+
+static zr_result look(struct view *view, const char *file, const struct settings *settings, zr_arena *arena,
+                      struct zr_text *text)
+{
+    struct passing passing = {0};
+    zr_vector_init(&view->pins, arena, sizeof(struct zr_pin));
+    zr_vector_init(&view->holders, arena, sizeof(struct zr_holder));
+    zr_result result = zr_tool_input_open(&view->input, file, &settings->reading, arena);
+    if (result == ZR_OK)
+        result = ask(view, settings);
+    if (result != ZR_OK)
+        return result;
+    zr_requests_init(&passing.requests, view->input.recording.path, arena);
+    zr_growth_init(&passing.growth, &passing.memory, view->records_count, arena);
+    result = explain(view, &passing, settings, text);
+    zr_growth_end(&passing.growth);
+    zr_requests_end(&passing.requests);
+    zr_memory_end(&passing.memory);
+    return result;
+}
+
+/* For a process, the JSON is a list of its arenas. */
+static void print_all_json(struct zr_text *text, const struct zr_vector *views, bool is_list)
+{
+    zr_text_print(text, "{\"version\": 1, %s", is_list ? "\"results\": [" : "");
     for (size_t i = 0; i < views->count; i++) {
         struct view *view = zr_vector_at(views, i);
-        if (!json) {
-            zr_text_print(text, i ? "\n" : "");
-            print_words(text, view);
-            continue;
-        }
         if (is_list) {
             zr_text_print(text, i ? ",\n {" : "\n {");
             zr_tool_json_words(text, "file", view->input.name);
@@ -506,8 +595,7 @@ static void print(struct zr_text *text, const struct zr_vector *views, bool json
         }
         print_json(text, view);
     }
-    if (json)
-        zr_text_print(text, is_list ? "\n]}\n" : "\n");
+    zr_text_print(text, is_list ? "\n]}\n" : "\n");
 }
 
 static void end_view(struct view *view)
@@ -522,12 +610,13 @@ static struct view *add_view(struct zr_vector *views)
 {
     struct view *view = memset(zr_vector_at(views, views->count++), 0, sizeof(struct view));
     view->input.source.fd = -1;
+    view->follows = views->count > 1;
     return view;
 }
 
 /* After the first view: the other devices of its file that have events or segments. */
 static zr_result look_at_others(struct zr_vector *views, const char *file, const struct settings *settings,
-                                zr_arena *arena)
+                                zr_arena *arena, struct zr_text *text)
 {
     const struct view *first = zr_vector_at(views, 0);
     struct settings own = *settings;
@@ -537,7 +626,7 @@ static zr_result look_at_others(struct zr_vector *views, const char *file, const
             continue;
         own.reading.device = (uint64_t)device;
         struct view *view = add_view(views);
-        result = look(view, file, &own, arena);
+        result = look(view, file, &own, arena, text);
         if (result != ZR_OK && result != ZR_ERR_FORMAT)
             break;
         if (result == ZR_ERR_FORMAT) { /* the file was read before: nothing happened on this device */
@@ -555,19 +644,20 @@ static zr_result work(void *state, zr_arena *arena, int *code)
     struct zr_tool_names names;
     struct zr_vector views;
     struct zr_tool_output out;
+    zr_tool_output_start(&out);
+    struct zr_text *text = settings->json ? NULL : &out.text; /* words are printed as they are found */
     zr_vector_init(&views, arena, sizeof(struct view));
     zr_result result = zr_tool_names_make(&names, &settings->arguments, arena);
     if (result == ZR_OK)
         result = zr_vector_reserve(&views, names.list.count + (settings->all_devices ? DEVICES_MAX : 0));
     for (size_t i = 0; i < names.list.count && result == ZR_OK; i++)
-        result = look(add_view(&views), zr_tool_name(&names, i), settings, arena);
+        result = look(add_view(&views), zr_tool_name(&names, i), settings, arena, text);
     if (result == ZR_OK && settings->all_devices)
-        result = look_at_others(&views, zr_tool_name(&names, 0), settings, arena);
-    if (result == ZR_OK) {
-        zr_tool_output_start(&out);
-        print(&out.text, &views, settings->json, names.has_process || settings->all_devices);
+        result = look_at_others(&views, zr_tool_name(&names, 0), settings, arena, text);
+    if (result == ZR_OK && settings->json)
+        print_all_json(&out.text, &views, names.has_process || settings->all_devices);
+    if (result == ZR_OK || !settings->json)
         *code = zr_tool_output_end(&out);
-    }
     for (size_t i = 0; i < views.count; i++)
         end_view(zr_vector_at(&views, i));
     zr_vector_end(&views);
@@ -577,7 +667,9 @@ static zr_result work(void *state, zr_arena *arena, int *code)
 
 int zr_tool_why(int argc, char **argv)
 {
-    struct settings settings = {.reading = {.device = UINT64_MAX, .held = true}, .stream = UINT64_MAX};
+    struct settings settings = {.reading = {.device = UINT64_MAX, .held = true},
+                                .replayed_events = REPLAYED_EVENTS,
+                                .stream = UINT64_MAX};
     const struct zr_tool_option options[] = {
         {"--size", ZR_TOOL_BYTES, &settings.size_bytes},
         {"--at", ZR_TOOL_TEXT, &settings.at},
@@ -587,6 +679,7 @@ int zr_tool_why(int argc, char **argv)
         {"--total", ZR_TOOL_BYTES, &settings.total_bytes},
         {"--sweep", ZR_TOOL_FLAG, &settings.sweep},
         {"--no-replay", ZR_TOOL_FLAG, &settings.no_replay},
+        {"--replays", ZR_TOOL_COUNT, &settings.replayed_events},
         {"--unit", ZR_TOOL_BYTES, &settings.reading.unit_bytes},
         {"--json", ZR_TOOL_FLAG, &settings.json},
         {NULL, ZR_TOOL_FLAG, NULL},

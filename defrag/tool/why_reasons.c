@@ -8,7 +8,15 @@
 #include "defrag/report/call_site.h"
 #include "defrag/tool/input.h"
 
-enum { FRAMES_SHOWN = 48, WORDS_BYTES = 800, HOLDERS_SHOWN = 10, CATEGORIES_MAX = 16 };
+/* HOLDERS_IN_WORDS: so that reasons, holders and first remedies fit on a terminal of 24 lines. */
+enum {
+    FRAMES_SHOWN = 48,
+    WORDS_BYTES = 800,
+    SITE_COLUMNS = 56,
+    HOLDERS_SHOWN = 10,
+    HOLDERS_IN_WORDS = 5,
+    CATEGORIES_MAX = 16
+};
 
 /* The sizes of a reason as text. */
 struct sizes {
@@ -38,7 +46,7 @@ static void put_site(char *out, size_t room, const struct zr_reason_scene *scene
                      const struct zr_reason_evidence *one)
 {
     char stack[ZR_FRAME_BYTES];
-    bool has = one->stack && zr_tool_short_stack(scene->recording, one->stack, stack);
+    bool has = one->stack && zr_tool_short_stack(scene->recording, one->stack, SITE_COLUMNS, stack);
     if (is_torch(scene))
         snprintf(out, room, "%s%.300s", has ? " by " : "", has ? stack : "");
     else
@@ -57,7 +65,7 @@ static void say_pool(char *out, const struct zr_reason_scene *scene, const struc
             snprintf(out, WORDS_BYTES, "a contiguous pool keeps %s without blocks", sizes->bytes);
         return;
     }
-    bool has = one->stack && zr_tool_short_stack(scene->recording, one->stack, stack);
+    bool has = one->stack && zr_tool_short_stack(scene->recording, one->stack, SITE_COLUMNS, stack);
     /* The number is that of (0, N), or of (N, M) in base 65599. */
     snprintf(
         out, WORDS_BYTES,
@@ -85,8 +93,8 @@ static void say_twins(char *out, const struct zr_reason_scene *scene, const stru
                       const struct sizes *sizes)
 {
     char again[ZR_TOOL_NUMBER_ROOM], weights[ZR_FRAME_BYTES] = "", stack[ZR_FRAME_BYTES] = "";
-    zr_tool_short_stack(scene->recording, twins->weights->stack, weights);
-    zr_tool_short_stack(scene->recording, twins->again->stack, stack);
+    zr_tool_short_stack(scene->recording, twins->weights->stack, SITE_COLUMNS, weights);
+    zr_tool_short_stack(scene->recording, twins->again->stack, SITE_COLUMNS, stack);
     snprintf(out, WORDS_BYTES, "%s of %s are live, weights twice: %s by %.200s beside those by %.200s",
              sizes->live, sizes->of, zr_tool_bytes(again, twins->again->bytes), stack, weights);
 }
@@ -149,6 +157,9 @@ static void say_evidence(char *out, const struct zr_reason_scene *scene, const s
         snprintf(out, WORDS_BYTES,
                  "%s of %s reserved are free and cached: other libraries and processes cannot have them",
                  sizes.bytes, sizes.of);
+        break;
+    case ZR_REASON_FREE:
+        snprintf(out, WORDS_BYTES, "%s of %s reserved are free", sizes.bytes, sizes.of);
         break;
     case ZR_REASON_FLUSH:
         snprintf(out, WORDS_BYTES,
@@ -239,7 +250,7 @@ static const char *change_for(const struct zr_reason_scene *scene, const struct 
             "allocate long-lived blocks first, use smaller granules, or make requests that fit below",
         [ZR_REASON_SHORTAGE] = "a smaller batch, recomputing activations, more ranks or more memory",
         [ZR_REASON_OPTION] = "leave out the option",
-        [ZR_REASON_CACHED] = "return free memory before others need it",
+        [ZR_REASON_FREE] = "none: what is free is reused or returned",
         [ZR_REASON_FLUSH] = "keep the memory from step to step"};
     const char *torch = is_torch(scene) ? torch_change(scene, one) : NULL;
     if (torch)
@@ -251,23 +262,44 @@ static const char *change_for(const struct zr_reason_scene *scene, const struct 
     return changes[one->reason];
 }
 
+/* Whether the replays decide the advice for the reason. */
+static bool waits(const struct zr_reason_scene *scene, const struct zr_reason_evidence *one)
+{
+    return scene->replaying && is_torch(scene) &&
+           (one->reason == ZR_REASON_FRAGMENTATION || one->reason == ZR_REASON_OPTION);
+}
+
+static void print_change(struct zr_text *text, const struct zr_reason_scene *scene)
+{
+    char words[WORDS_BYTES];
+    snprintf(words, sizeof words, "change: %s", change_for(scene, scene->reasoning->list));
+    zr_tool_put_wrapped(text, 0, 2, words);
+}
+
 void zr_reasons_print(struct zr_text *text, const struct zr_reason_scene *scene)
 {
     const struct zr_reasoning *own = scene->reasoning;
-    char words[WORDS_BYTES];
+    char words[WORDS_BYTES], line[WORDS_BYTES + 300];
     for (unsigned i = 0; i < own->count; i++) {
         const struct zr_reason_evidence *one = &own->list[i];
         say_evidence(words, scene, one);
-        zr_text_print(text, "%s%s: ", i ? "also: " : "reason: ", zr_reason_name(one->reason));
-        zr_text_put_plain(text, words);
-        if (i == 0 && own->segments)
-            zr_text_print(
-                text,
-                "; all live blocks have sizes that are powers of two, as from a caching allocator: free memory inside these blocks is not visible here");
-        zr_text_print(text, "\n");
-        if (i == 0)
-            zr_text_print(text, "change: %s\n", change_for(scene, one));
+        snprintf(
+            line, sizeof line, "%s%s: %s%s", i ? "also: " : "reason: ", zr_reason_name(one->reason), words,
+            i == 0 && own->segments
+                ? "; all live blocks have sizes that are powers of two, as from a caching allocator: free memory inside these blocks is not visible here"
+                : "");
+        zr_tool_put_wrapped(text, 0, 2, line);
+        if (i == 0 && !waits(scene, one))
+            print_change(text, scene);
     }
+}
+
+void zr_reasons_print_replayed(struct zr_text *text, const struct zr_reason_scene *scene)
+{
+    struct zr_reason_scene before = *scene;
+    before.replaying = true;
+    if (scene->reasoning->count > 0 && waits(&before, scene->reasoning->list))
+        print_change(text, scene);
 }
 
 /* ---- Holders ------------------------------------------------------------------------------------------- */
@@ -303,25 +335,37 @@ static unsigned sum_categories(struct category sums[CATEGORIES_MAX], const struc
 void zr_holders_print(struct zr_text *text, const struct zr_reason_scene *scene)
 {
     struct category sums[CATEGORIES_MAX];
-    char room[ZR_TOOL_NUMBER_ROOM], stack[ZR_FRAME_BYTES];
-    if (scene->holders->count == 0)
+    char room[ZR_TOOL_NUMBER_ROOM], stack[ZR_FRAME_BYTES], line[WORDS_BYTES];
+    const size_t holders_count = scene->holders->count;
+    uint64_t rest_bytes = 0;
+    if (holders_count == 0)
         return;
     unsigned count = sum_categories(sums, scene->holders);
-    zr_text_print(text, "\nLive then: ");
+    int at = snprintf(line, sizeof line, "Live then:");
     for (unsigned i = 0; i < count; i++)
-        zr_text_print(text, "%s%s %s", i ? ", " : "", sums[i].name, zr_tool_bytes(room, sums[i].bytes));
+        at += snprintf(line + at, sizeof line - (size_t)at, "%s %s %s", i ? "," : "", sums[i].name,
+                       zr_tool_bytes(room, sums[i].bytes));
     zr_text_print(text, "\n");
-    for (size_t i = 0; i < scene->holders->count && i < HOLDERS_SHOWN; i++) {
+    zr_tool_put_wrapped(text, 0, 2, line);
+    for (size_t i = 0; i < holders_count; i++) {
         const struct zr_holder *holder = zr_vector_at(scene->holders, i);
-        zr_text_print(text, "  %10s in %" PRIu64 " block%s  ", zr_tool_bytes(room, holder->bytes),
-                      holder->blocks_count, holder->blocks_count == 1 ? "" : "s");
-        zr_text_print(text, "%s  ", zr_holder_category(holder));
-        if (zr_tool_short_stack(scene->recording, holder->stack, stack))
+        if (i >= HOLDERS_IN_WORDS && holders_count > HOLDERS_IN_WORDS + 1) {
+            rest_bytes += holder->bytes;
+            continue;
+        }
+        at = snprintf(line, sizeof line, "  %10s in %" PRIu64 " block%s  %s  ",
+                      zr_tool_bytes(room, holder->bytes), holder->blocks_count,
+                      holder->blocks_count == 1 ? "" : "s", zr_holder_category(holder));
+        zr_text_print(text, "%s", line);
+        if (zr_tool_short_stack(scene->recording, holder->stack, ZR_TOOL_COLUMNS - (size_t)at, stack))
             zr_text_put_plain(text, stack);
         else
-            zr_text_print(text, "(no stack: from before the recording)");
+            zr_text_print(text, "(no stack: earlier)");
         zr_text_print(text, "\n");
     }
+    if (rest_bytes > 0)
+        zr_text_print(text, "  %10s at %zu other call sites (--json has the largest)\n",
+                      zr_tool_bytes(room, rest_bytes), holders_count - HOLDERS_IN_WORDS);
 }
 
 /* ---- JSON ---------------------------------------------------------------------------------------------- */

@@ -16,17 +16,20 @@ struct zr_reason_scene {
     const struct zr_vector *holders;    /* struct zr_holder */
     const struct zr_remedies *remedies; /* empty: nothing was replayed */
     bool total_known;                   /* the size of the device is known */
+    bool replaying;                     /* the remedies are not yet known */
 };
 
 /* One thread at a time; the text keeps the first error of writing. */
 
-/* "reason: leak: .." and "change: ..", then a line for each other reason, whose remedies only JSON has;
- * nothing if there is none. */
+/* "reason: leak: .." and "change: ..", then "also: " for each other reason, whose remedies only JSON has;
+ * nothing if there is none. The change is missing if it depends on remedies that are not yet known .. */
 void zr_reasons_print(struct zr_text *text, const struct zr_reason_scene *scene);
+/* .. which this function prints afterwards. */
+void zr_reasons_print_replayed(struct zr_text *text, const struct zr_reason_scene *scene);
 /* `"reasons": [{"reason", "bytes", "evidence", "stack", "remedy"}]`. */
 void zr_reasons_json(struct zr_text *text, const struct zr_reason_scene *scene);
 
-/* The ten largest call sites of live blocks, and the sums of categories; nothing if there are no holders. */
+/* The five largest call sites of live blocks, and the sums of categories; nothing if there are no holders. */
 void zr_holders_print(struct zr_text *text, const struct zr_reason_scene *scene);
 /* The ten largest as JSON, with all their frames. A category is the tag of a block, or what its frames tell.
  * `"categories": {"gradients": bytes}, "holders": [{"bytes", "blocks", "category", "stack"}]`. */

@@ -270,7 +270,7 @@ def test_shared():
              ("fits", 5822397952, 83886080, 4771020800), "2 GiB on the second")
         report = parsed("why", SHARED[1], "--size", "5GiB")
         same((report["verdict"], report["pins_proved"]), ("fragmentation", True), "5 GiB on it")
-        ok(report["remedies"][0]["change"] == "zr" and report["remedies"][0]["fits"], "which fits with zr")
+        ok(any(one["change"] == "zr" and one["fits"] for one in report["remedies"]), "which fits with zr")
 
 
 def test_opcodes():

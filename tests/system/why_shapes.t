@@ -72,8 +72,9 @@ def test_events():
         other.trace[-1]["device_total"] = 16 << 30
     where = write(path("events.pickle"), torch, other)
     run = subprocess.run([ZR, "why", where], capture_output=True, text=True, timeout=HANG, stdin=subprocess.DEVNULL)
-    ok("on device 1 of 0 to 1 (--device)" in run.stdout.splitlines()[0], "the device with a refusal, and that there are others") or note(run.stdout)
-    ok(run.stdout.splitlines()[1].startswith("reason: other process: 15.0 GiB of the device's 16.0 GiB"), "the device's size is the file's word") or note(run.stdout)
+    first = run.stdout.replace("\n  ", " ").splitlines()
+    ok("on device 1 of 0 to 1 (--device)" in first[0], "the device with a refusal, and that there are others") or note(run.stdout)
+    ok(first[1].startswith("reason: other process: 15.0 GiB of the device's 16.0 GiB"), "the device's size is the file's word") or note(run.stdout)
     same([(one["device"], one["devices"], one["reason"]) for one in why(where, "--device", "all")["results"]],
          [(1, 2, "other process"), (0, 2, "cached")], "--device all: each one, that with the refusal first")
     run = subprocess.run([ZR, "stats", where, "--device", "0", "--at", "mark:epoch 3"], capture_output=True, text=True, timeout=HANG, stdin=subprocess.DEVNULL)
@@ -143,13 +144,30 @@ def test_sweep():
     ok("no options" in fits, "and replayed without")
 
 
+def test_order():
+    """The reasons come before any replay, then the changes, as they are found; what the limit on replays leaves out is named."""
+    where = path("changing.pickle")
+    torch_shapes.write_shape(torch_shapes.changing_lengths, where)
+    run = subprocess.run([ZR, "why", where], capture_output=True, text=True, timeout=HANG, stdin=subprocess.DEVNULL)
+    head = run.stdout.splitlines()[:24]
+    order = [next((at for at, line in enumerate(head) if line.startswith(word)), None) for word in ("reason: ", "Live then", "  bestfit ", "change: ")]
+    ok(None not in order and order == sorted(order), "24 lines have reason, holders, the first changes, and what to do") or note(run.stdout)
+    left = why(where, "--replays", "1")
+    ok(not left["remedies"] and "caching" in left["not_replayed"] and "plan" in left["not_replayed"], "a limit of no replays leaves all out, and names them")
+    half = why(where, "--replays", "10000")
+    ok(half["remedies"] and half["not_replayed"] and half["reason"] == "fragmentation", "a limit leaves out the expensive ones") or note(half["not_replayed"])
+    run = subprocess.run([ZR, "why", where, "--replays", "10000"], capture_output=True, text=True, timeout=HANG, stdin=subprocess.DEVNULL)
+    ok("not replayed, beyond --replays: " in run.stdout, "in words, too") or note(run.stdout)
+
+
 def test_words():
     """A C++ name of 300 characters is cut where a person reads, and whole in JSON. More live than reserved is said."""
     torch = Torch(1 << 30)
     torch_shapes.weights(torch, 20, 20 * MIB, "??:0 " + "at::native::" + "Tensor," * 40)
     where = write(path("names.pickle"), torch)
     run = subprocess.run([ZR, "why", where], capture_output=True, text=True, timeout=HANG, stdin=subprocess.DEVNULL)
-    ok(max(map(len, run.stdout.splitlines()[4:])) < 120, "names are cut") or note(run.stdout)
+    lines = run.stdout.splitlines()
+    ok(max(map(len, lines)) <= 80, "no line is longer than 80 columns, and names are cut") or note(run.stdout)
     ok("Tensor," * 20 in why(where)["holders"][0]["stack"][2], "and whole in JSON")
     same(run.stderr, "", "a snapshot without contradictions")
     gone = torch.segments.pop()
@@ -161,6 +179,7 @@ def test_words():
 test_categories()
 test_equal_stacks()
 test_sweep()
+test_order()
 test_words()
 test_events()
 test_shapes()

@@ -170,7 +170,7 @@ static inline bool fuzz_why(struct zr_recording *recording, const struct zr_mome
         zr_requests_init(&requests, fuzz_path, fuzz_arena);
         if (zr_moment_reach(&again, recording, moments->now.records_count,
                             &(struct zr_recording_sink){fuzz_request, &requests}) == ZR_OK)
-            zr_remedies_find(&remedies, &requests, &again, &question, NULL);
+            zr_remedies_find(&remedies, &requests, &again, &question, 0, NULL);
         zr_requests_end(&requests);
         zr_memory_end(&again);
     }
