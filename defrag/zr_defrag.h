@@ -219,6 +219,8 @@ struct zr_replay_options {
      * roundup_power2_divisions of sizes from 1, 2, 4, .. MiB on, 0 or 1: none. */
     uint64_t max_split_bytes;
     uint32_t roundup_divisions[16];
+    /* garbage_collection_threshold, a share of the capacity; 0, or no capacity: none. */
+    double garbage_collection_threshold;
 };
 
 struct zr_replay_report {

@@ -1,6 +1,7 @@
 /* remedies.c: changes that would make a request fit, each replayed. Uses zr_replay(). */
 #include "defrag/report/remedies.h"
 
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -89,15 +90,12 @@ static zr_result end_change(const struct trying *trying, const struct zr_remedy 
 static zr_result replay(const struct trying *trying, enum zr_policy policy, uint64_t capacity_bytes,
                         unsigned repeat, struct zr_replay_report *report)
 {
-    const struct zr_torch_settings *settings = &trying->recording->settings;
     struct zr_replay_options options = {.policy = policy,
                                         .capacity_bytes = capacity_bytes,
                                         .granule_bytes = trying->recording->granule_bytes,
                                         .repeat = repeat};
-    if (!trying->no_options) {
-        options.max_split_bytes = settings->max_split_bytes;
-        memcpy(options.roundup_divisions, settings->divisions, sizeof settings->divisions);
-    }
+    if (!trying->no_options)
+        zr_torch_settings_apply(&trying->recording->settings, &options);
     return zr_replay(&trying->sequence, &options, report);
 }
 
@@ -266,7 +264,8 @@ static zr_result try_all(struct trying *trying, const struct zr_record *request,
         result = try(trying, zr_policy_name(policies[i]), policies[i], out);
     if (result == ZR_OK)
         result = add_capacity(trying, out);
-    if (result == ZR_OK && zr_recording_has_options(trying->recording)) {
+    if (result == ZR_OK && (zr_recording_has_options(trying->recording) ||
+                            trying->recording->settings.garbage_collection_threshold > 0)) {
         trying->no_options = true;
         result = try(trying, "no options", ZR_POLICY_CACHING, out);
         trying->no_options = false;
@@ -309,43 +308,104 @@ zr_result zr_remedies_find(struct zr_remedies *out, struct zr_requests *requests
 
 /* ---- Options ------------------------------------------------------------------------------------------- */
 
-static zr_result sweep_one(struct zr_sweep *out, const struct zr_requests *requests, const char *option,
-                           const struct zr_replay_options *options)
+struct sweeping {
+    struct zr_sweep *out;
+    struct zr_sequence sequence;
+};
+
+static zr_result sweep_one(struct sweeping *own, const struct zr_replay_options *options, const char *format,
+                           ...) __attribute__((format(printf, 3, 4)));
+static zr_result sweep_one(struct sweeping *own, const struct zr_replay_options *options, const char *format,
+                           ...)
 {
-    struct zr_sequence sequence = zr_numbering_sequence(&requests->numbering);
     struct zr_replay_report report;
-    zr_result result = zr_replay(&sequence, options, &report);
-    snprintf(out->list[out->count].option, sizeof out->list[0].option, "%s", option);
-    out->list[out->count++].peak_reserved_bytes = report.peak_reserved_bytes;
+    zr_result result = zr_replay(&own->sequence, options, &report);
+    unsigned at = own->out->count;
+    va_list values;
+    va_start(values, format);
+    vsnprintf(own->out->list[at].option, sizeof own->out->list[at].option, format, values);
+    va_end(values);
+    own->out->list[at].peak_reserved_bytes = report.peak_reserved_bytes;
+    own->out->list[at].driver_calls = report.driver_calls;
+    own->out->count++;
+    return result;
+}
+
+/* Bit n: requests of at least 2^n bytes and less than 2^(n + 1). */
+static uint64_t powers_of(const struct zr_sequence *sequence)
+{
+    uint64_t powers = 0;
+    for (size_t i = 0; i < sequence->events_count; i++)
+        if (sequence->events[i].kind == ZR_EVENT_ALLOC && sequence->events[i].bytes > 0)
+            powers |= UINT64_C(1) << (63 - __builtin_clzll(sequence->events[i].bytes));
+    return powers;
+}
+
+static zr_result sweep_splits(struct sweeping *own)
+{
+    enum { FIRST = 25, LAST = 50 }; /* PyTorch refuses a max_split_size of less than its segments of 20 MiB */
+    struct zr_replay_options options = {.policy = ZR_POLICY_CACHING};
+    uint64_t powers = powers_of(&own->sequence);
+    zr_result result = ZR_OK;
+    for (unsigned power = FIRST; power < LAST && result == ZR_OK; power++) {
+        options.max_split_bytes = UINT64_C(1) << power;
+        if (powers & options.max_split_bytes)
+            result = sweep_one(own, &options, "max_split_size_mb:%u", 1u << (power - 20));
+    }
+    return result;
+}
+
+static zr_result sweep_divisions(struct sweeping *own)
+{
+    enum { DIVISIONS_MAX = 1024 };
+    struct zr_replay_options options = {.policy = ZR_POLICY_CACHING};
+    const uint64_t default_bytes = own->out->list[0].peak_reserved_bytes;
+    uint64_t bytes = 0;
+    zr_result result = ZR_OK;
+    for (unsigned divisions = 2; divisions < DIVISIONS_MAX && bytes != default_bytes && result == ZR_OK;
+         divisions *= 2) {
+        for (unsigned size = 0; size < ZR_TORCH_DIVISIONS; size++)
+            options.roundup_divisions[size] = divisions;
+        result = sweep_one(own, &options, "roundup_power2_divisions:%u", divisions);
+        bytes = own->out->list[own->out->count - 1].peak_reserved_bytes;
+    }
+    return result;
+}
+
+static zr_result sweep_thresholds(struct sweeping *own, uint64_t capacity_bytes, uint64_t requested_bytes)
+{
+    struct zr_replay_options options = {.policy = ZR_POLICY_CACHING, .capacity_bytes = capacity_bytes};
+    zr_result result = ZR_OK;
+    for (unsigned tenth = 1; tenth < 10 && result == ZR_OK; tenth++) {
+        options.garbage_collection_threshold = tenth / 10.0;
+        if ((double)requested_bytes < options.garbage_collection_threshold * (double)capacity_bytes)
+            result = sweep_one(own, &options, "garbage_collection_threshold:0.%u", tenth);
+    }
     return result;
 }
 
 zr_result zr_remedies_sweep(struct zr_sweep *out, const struct zr_requests *requests,
+                            const struct zr_recording *recording, uint64_t capacity_bytes,
                             void (*say)(const char *words))
 {
-    static const unsigned splits_mib[] = {32, 64, 128, 256, 512}, divisions[] = {2, 4, 8, 16};
+    struct sweeping own = {out, zr_numbering_sequence(&requests->numbering)};
     struct zr_replay_options options = {.policy = ZR_POLICY_CACHING};
-    char option[48];
     *out = (struct zr_sweep){0};
     if (say)
         say("replaying with each option");
-    zr_result result = sweep_one(out, requests, "default", &options);
-    options.policy = ZR_POLICY_EXPANDABLE;
+    zr_result result = sweep_one(&own, &options, "default");
+    zr_torch_settings_apply(&recording->settings, &options);
+    if (result == ZR_OK && zr_recording_has_options(recording))
+        result = sweep_one(&own, &options, "as recorded");
+    options = (struct zr_replay_options){.policy = ZR_POLICY_EXPANDABLE};
     if (result == ZR_OK)
-        result = sweep_one(out, requests, "expandable_segments:True", &options);
-    options.policy = ZR_POLICY_CACHING;
-    for (size_t i = 0; i < sizeof splits_mib / sizeof *splits_mib && result == ZR_OK; i++) {
-        snprintf(option, sizeof option, "max_split_size_mb:%u", splits_mib[i]);
-        options.max_split_bytes = (uint64_t)splits_mib[i] << 20;
-        result = sweep_one(out, requests, option, &options);
-    }
-    options.max_split_bytes = 0;
-    for (size_t i = 0; i < sizeof divisions / sizeof *divisions && result == ZR_OK; i++) {
-        snprintf(option, sizeof option, "roundup_power2_divisions:%u", divisions[i]);
-        for (unsigned size = 0; size < ZR_TORCH_DIVISIONS; size++)
-            options.roundup_divisions[size] = divisions[i];
-        result = sweep_one(out, requests, option, &options);
-    }
+        result = sweep_one(&own, &options, "expandable_segments:True");
+    if (result == ZR_OK)
+        result = sweep_splits(&own);
+    if (result == ZR_OK)
+        result = sweep_divisions(&own);
+    if (result == ZR_OK)
+        result = sweep_thresholds(&own, capacity_bytes, requests->numbering.peak_bytes);
     if (say)
         say(NULL);
     return result;

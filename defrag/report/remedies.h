@@ -43,17 +43,22 @@ void zr_requests_end(struct zr_requests *requests);
 /* Errors as zr_numbering_take(). */
 zr_result zr_requests_take(struct zr_requests *requests, const struct zr_record *record);
 
-/* What PyTorch's caching allocator would have reserved with each option, without a limit. */
-enum { ZR_SWEEP_MAX = 12 };
+/* What PyTorch's caching allocator would have reserved with each option, without a limit on memory; with a
+ * garbage_collection_threshold of the capacity. The options' values come from the requests:
+ *   max_split_size_mb         each power of two, from 32 MiB on, with requests between it and the next
+ *   roundup_power2_divisions  2, 4, .. until the rounding changes nothing
+ *   garbage_collection_threshold  each tenth of the capacity above the most that was requested */
+enum { ZR_SWEEP_MAX = 64 };
 struct zr_sweep {
     struct {
-        char option[48]; /* "max_split_size_mb:64" */
-        uint64_t peak_reserved_bytes;
+        char option[48]; /* "max_split_size_mb:64"; "default", "as recorded" */
+        uint64_t peak_reserved_bytes, driver_calls;
     } list[ZR_SWEEP_MAX];
     unsigned count;
 };
-/* Errors as zr_replay(). `say` as below. */
+/* Errors as zr_replay(). `say` as below; may be NULL. */
 zr_result zr_remedies_sweep(struct zr_sweep *out, const struct zr_requests *requests,
+                            const struct zr_recording *recording, uint64_t capacity_bytes,
                             void (*say)(const char *words));
 
 /* Replays the requests that led to the memory, and then the question's request, under each policy within the

@@ -31,7 +31,8 @@ static const char help[] =
     "  --total BYTES     of the device: what is neither reserved nor free at the failure is held by others\n"
     "  --stream S        of the request (default: that of the refused one, or 0)\n"
     "  --device N        of a snapshot of several devices, or all (default: the first with a refusal, or the most events)\n"
-    "  --sweep           what PyTorch's allocator would have reserved with each option of PYTORCH_CUDA_ALLOC_CONF\n"
+    "  --sweep           what PyTorch's allocator would have reserved with each option of PYTORCH_CUDA_ALLOC_CONF; the options'\n"
+    "                    values come from the sizes of the file's requests\n"
     "  --no-replay       reasons, blocks in the way, no changes replayed\n"
     "  --replays EVENTS  the most events that all replays run (default 400000000, under a minute)\n"
     "  --unit BYTES      one unit of the sizes in a MiniMalloc CSV (default 1)\n"
@@ -294,6 +295,10 @@ static void json_sweep(struct zr_text *text, const struct view *view)
     for (unsigned i = 0; i < view->sweep.count; i++)
         zr_text_print(text, "%s\"%s\": %" PRIu64, i ? ", " : "", view->sweep.list[i].option,
                       view->sweep.list[i].peak_reserved_bytes);
+    zr_text_print(text, "},\n \"sweep_driver_calls\": {");
+    for (unsigned i = 0; i < view->sweep.count; i++)
+        zr_text_print(text, "%s\"%s\": %" PRIu64, i ? ", " : "", view->sweep.list[i].option,
+                      view->sweep.list[i].driver_calls);
     zr_text_print(text, "}");
 }
 
@@ -448,8 +453,9 @@ static void print_sweep(struct zr_text *text, const struct view *view)
     if (view->sweep.count > 0)
         zr_text_print(text, "\nReserved at most with PYTORCH_CUDA_ALLOC_CONF, replayed without a limit\n");
     for (unsigned i = 0; i < view->sweep.count; i++)
-        zr_text_print(text, "  %-27s %10s\n", view->sweep.list[i].option,
-                      zr_tool_bytes(room, view->sweep.list[i].peak_reserved_bytes));
+        zr_text_print(text, "  %-32s %10s  %8" PRIu64 " driver calls\n", view->sweep.list[i].option,
+                      zr_tool_bytes(room, view->sweep.list[i].peak_reserved_bytes),
+                      view->sweep.list[i].driver_calls);
 }
 
 /* For a failure: the current clients of the allocator service. */
@@ -550,7 +556,8 @@ static zr_result explain(struct view *view, struct passing *passing, const struc
     if (text)
         end_remedies(text, view);
     if (result == ZR_OK && settings->sweep)
-        result = zr_remedies_sweep(&view->sweep, &passing->requests, zr_tool_progress_say);
+        result = zr_remedies_sweep(&view->sweep, &passing->requests, &view->input.recording,
+                                   view->question.capacity_bytes, zr_tool_progress_say);
     if (text && result == ZR_OK)
         print_sweep(text, view);
     if (result == ZR_OK)

@@ -131,6 +131,16 @@ struct zr_recording_sink {
 };
 zr_result zr_recording_play(struct zr_recording *recording, const struct zr_recording_sink *sink);
 
+/* Makes a replay of `caching` obey the settings. */
+static inline void zr_torch_settings_apply(const struct zr_torch_settings *settings,
+                                           struct zr_replay_options *options)
+{
+    options->max_split_bytes = settings->max_split_bytes;
+    options->garbage_collection_threshold = settings->garbage_collection_threshold;
+    for (unsigned i = 0; i < ZR_TORCH_DIVISIONS; i++)
+        options->roundup_divisions[i] = settings->divisions[i];
+}
+
 /* Whether a setting of PyTorch's allocator makes blocks larger than their requests, or keeps large ones
  * whole. */
 static inline bool zr_recording_has_options(const struct zr_recording *recording)
@@ -169,6 +179,10 @@ void zr_recording_stacks_end(struct zr_recording_stacks *stacks);
 zr_result zr_recording_stacks_take(struct zr_recording *recording, const struct zrt_event *event,
                                    uint64_t number);
 zr_result zr_recording_play_torch(struct zr_recording *recording, const struct zr_recording_sink *sink);
+
+/* As zr_sequence_read(), also with the settings of the file's allocator. The options are complete. */
+zr_result zr_sequence_read_settings(struct zr_sequence *out, const struct zr_read_options *options,
+                                    zr_arena *host_arena, struct zr_torch_settings *settings);
 
 /* ---- Import -------------------------------------------------------------------------------------------- */
 

@@ -35,10 +35,14 @@ struct block {
 /* The state of an address during the scan of events; values from ALLOCATED on: the record's number. */
 enum { FREED = 0, ALLOCATED };
 
-/* Times relative to the first one, which do not decrease. */
+/* What an event tells by its difference from the one before. Times are relative to the first one, and do not
+ * decrease. A new user_metadata, or the next compiled graph (compile_context), is a mark. */
+enum { CONTEXT_ROOM = 64 };
 struct clock {
     uint64_t first_us, last_ns;
     bool has_first;
+    char user[CONTEXT_ROOM], compiled[CONTEXT_ROOM + 8];
+    const char *mark; /* before this event; NULL: none */
 };
 
 struct reading {
@@ -134,7 +138,7 @@ static zr_result read_segment(struct reading *reading, struct zr_pickle_value va
 
 /* ---- Events -------------------------------------------------------------------------------------------- */
 
-enum { ACTION = 0, WHERE, BYTES, ON, TIME, WITH, BLOCK_BYTES, EVENT_FIELDS };
+enum { ACTION = 0, WHERE, BYTES, ON, TIME, WITH, BLOCK_BYTES, USER, COMPILED, EVENT_FIELDS };
 
 static const struct {
     const char *action;
@@ -158,6 +162,31 @@ static uint64_t time_of(struct clock *clock, struct zr_pickle_value value)
             clock->last_ns = us * 1000;
     }
     return clock->last_ns;
+}
+
+static void note_context(struct zr_pickle *pickle, struct clock *clock, struct zr_pickle_value user,
+                         struct zr_pickle_value compiled)
+{
+    char words[CONTEXT_ROOM + 8];
+    if (compiled.kind == ZR_PICKLE_TEXT && compiled.text_bytes > 0) {
+        snprintf(words, sizeof words, "compile %.*s", CONTEXT_ROOM - 1, zr_pickle_text(pickle, compiled));
+        if (strcmp(words, clock->compiled) != 0)
+            clock->mark = memcpy(clock->compiled, words, sizeof words);
+    }
+    if (user.kind == ZR_PICKLE_TEXT && user.text_bytes > 0) {
+        snprintf(words, sizeof words, "%.*s", CONTEXT_ROOM - 1, zr_pickle_text(pickle, user));
+        if (strcmp(words, clock->user) != 0)
+            clock->mark = memcpy(clock->user, words, sizeof clock->user);
+    }
+}
+
+static struct zr_record mark_of(const struct clock *clock, const struct zr_record *record)
+{
+    return (struct zr_record){.kind = ZR_RECORD_MARK,
+                              .tag = ZR_TAG_OTHER,
+                              .time_ns = record->time_ns,
+                              .free_bytes = UINT64_MAX,
+                              .label = clock->mark};
 }
 
 /* Finds blocks from before the window by their first event. */
@@ -217,8 +246,9 @@ static zr_result read_event(struct zr_pickle *pickle, struct zr_pickle_value eve
                             struct zr_equal_stacks *stacks, struct zr_record *record, bool *counts)
 {
     struct zr_pickle_field fields[EVENT_FIELDS] = {
-        {.key = "action"},  {.key = "addr"},   {.key = "size"},      {.key = "stream"},
-        {.key = "time_us"}, {.key = "frames"}, {.key = "block_size"}};
+        {.key = "action"},     {.key = "addr"},          {.key = "size"},
+        {.key = "stream"},     {.key = "time_us"},       {.key = "frames"},
+        {.key = "block_size"}, {.key = "user_metadata"}, {.key = "compile_context"}};
     unsigned at = 0;
     *record = (struct zr_record){.tag = ZR_TAG_OTHER, .free_bytes = UINT64_MAX};
     *counts = false;
@@ -237,6 +267,9 @@ static zr_result read_event(struct zr_pickle *pickle, struct zr_pickle_value eve
         return zr_torch_wrong(pickle, "an event has no address or no size");
     record->stream = zr_torch_stream(fields[ON].value);
     record->time_ns = time_of(clock, fields[TIME].value);
+    clock->mark = NULL;
+    if (!mark)
+        note_context(pickle, clock, fields[USER].value, fields[COMPILED].value);
     if (actions[at].in_parts)
         record->unit_bytes = PAGE_BYTES;
     if (is_map(record) || refused || mark)
@@ -274,6 +307,13 @@ static zr_result note_event(void *state, struct zr_pickle *pickle, struct zr_pic
     if (result == ZR_OK && !counts)
         note_unknown(reading, event);
     if (result != ZR_OK || !counts)
+        return result;
+    if (reading->clock.mark) {
+        struct zr_record mark = mark_of(&reading->clock, &record);
+        result = reading->recording->is_held ? zr_recording_hold(reading->recording, &mark) : ZR_OK;
+        reading->events_count++;
+    }
+    if (result != ZR_OK)
         return result;
     if (is_map(&record))
         result = zr_vector_add(&reading->recording->maps, &record);
@@ -588,6 +628,13 @@ static zr_result play_event(void *state, struct zr_pickle *pickle, struct zr_pic
     bool counts;
     zr_result result = read_event(pickle, event, &playing->clock, &playing->stacks, &record, &counts);
     if (result != ZR_OK || !counts)
+        return result;
+    if (playing->clock.mark) {
+        struct zr_record mark = mark_of(&playing->clock, &record);
+        complete(playing, &mark);
+        result = playing->sink->take(playing->sink->state, &mark, stop);
+    }
+    if (result != ZR_OK || *stop)
         return result;
     complete(playing, &record);
     return playing->sink->take(playing->sink->state, &record, stop);

@@ -64,7 +64,8 @@ def test_events():
     torch, other = Torch(1 << 30), Torch(1 << 30, device=1)
     torch.trace.append({"action": "user_defined", "addr": 0, "size": 0, "stream": 0, "time_us": 1, "user_metadata": "epoch 3"})
     torch.trace.append({"action": "teleported", "addr": 0, "size": 0, "stream": 0, "time_us": 1, "frames": []})
-    for _ in range(8):
+    for number in range(8):
+        torch.metadata = f"phase {number // 4}"
         torch_shapes.step(torch, 4, 16 * MIB)
     try:
         torch_shapes.weights(other, 90, 20 * MIB)
@@ -79,6 +80,8 @@ def test_events():
          [(1, 2, "other process"), (0, 2, "cached")], "--device all: each one, that with the refusal first")
     run = subprocess.run([ZR, "stats", where, "--device", "0", "--at", "mark:epoch 3"], capture_output=True, text=True, timeout=HANG, stdin=subprocess.DEVNULL)
     same(run.returncode, 0, "a mark of the program is a moment") or note(run.stderr)
+    run = subprocess.run([ZR, "stats", where, "--device", "0", "--at", "mark:phase 1", "--json"], capture_output=True, text=True, timeout=HANG, stdin=subprocess.DEVNULL)
+    same(json.loads(run.stdout or "{}").get("moments", {}).get("at", {}).get("live_bytes"), 0, "and so is a change of user_metadata")
     ok("1 events of unknown kinds, which are left out; the first is 'teleported'" in run.stderr, "what is unknown is said once") or note(run.stderr)
 
 
@@ -132,11 +135,19 @@ def test_sweep():
         return torch
     sweep = why(write(path("sweep.pickle"), program(Torch(1 << 40))), "--sweep")["sweep"]
     same(sweep["default"], program(Torch(1 << 40)).peak, "--sweep: the default")
-    for split in (32, 64, 128):
+    for split in (32, 64):
         same(sweep[f"max_split_size_mb:{split}"], program(Torch(1 << 40, max_split=split * MIB)).peak, f"--sweep: max_split_size_mb:{split}")
     for divisions in (2, 4, 8):
         same(sweep[f"roundup_power2_divisions:{divisions}"], program(Torch(1 << 40, divisions=divisions)).peak, f"--sweep: {divisions} divisions")
+    ok("max_split_size_mb:128" not in sweep, "--sweep: no request has 128 MiB, so that no option of that size is tried")
     # A snapshot made with an option is replayed with it, and without.
+    for settings in ({"max_split": 32 * MIB}, {"divisions": 4}, {"collect": 0.5}):
+        made, words = Torch(2400 * MIB, **settings), " ".join(settings)
+        run = subprocess.run([ZR, "replay", write(path("own.pickle"), program(made)), "--policy", "caching", "--capacity", "2400MiB", "--json"],
+                             capture_output=True, text=True, timeout=HANG, stdin=subprocess.DEVNULL)
+        own = json.loads(run.stdout)["results"][0]
+        same((own["peak_reserved_bytes"], own["driver_calls"]), (made.peak, made.calls), f"zr replay obeys the file's {words}")
+        ok(own["allocator_settings"], "and says so")
     where = path("split_limit.pickle")
     torch_shapes.write_shape(torch_shapes.split_limit, where)
     fits = {one["change"]: one["fits"] for one in why(where)["remedies"]}
