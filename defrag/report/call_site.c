@@ -3,8 +3,6 @@
 
 #include <string.h>
 
-#include "alloc/base/sort.h"
-
 enum { FRAMES_MAX = 64 };
 
 bool zr_frame_is_noise(const char *frame)
@@ -112,80 +110,63 @@ const char *zr_role_name(enum zr_role role)
 
 /* ---- Holders ------------------------------------------------------------------------------------------- */
 
-static bool larger(const void *one, const void *other)
+void zr_holder_finder_init(struct zr_holder_finder *out, struct zr_recording *recording,
+                           struct zr_vector *holders)
 {
-    const struct zr_holder *a = one, *b = other;
-    return a->bytes != b->bytes ? a->bytes > b->bytes : a->stack < b->stack;
+    *out = (struct zr_holder_finder){.recording = recording, .holders = holders};
+    zr_number_map_init(&out->stacks, holders->arena);
+    zr_number_map_init(&out->sites, holders->arena);
 }
 
-/* Holders by stack and tag, and by what people read of them. */
-struct gathering {
-    struct zr_recording *recording;
-    struct zr_vector *holders;
-    struct zr_number_map stacks, sites;
-};
+void zr_holder_finder_end(struct zr_holder_finder *finder)
+{
+    zr_number_map_end(&finder->sites);
+    zr_number_map_end(&finder->stacks);
+}
 
 static uint64_t hash_of(const struct zr_holder *holder, const char *site)
 {
-    uint64_t hash = (uint64_t)holder->role << 8 | holder->tag;
+    uint64_t hash = (uint64_t)holder->role << 9 | (uint64_t)holder->temporary << 8 | holder->tag;
     for (const char *at = site; *at; at++)
         hash = (hash ^ (unsigned char)*at) * UINT64_C(0x100000001b3);
     return hash;
 }
 
-/* The holder of a block whose stack is new. Sites with equal hashes, which are rare, count as one. */
-static zr_result find_holder(struct gathering *own, const struct zr_range_record *block, uint32_t *out)
+/* The number of the holder of a new stack. Sites with equal hashes, which are rare, count as one. */
+static zr_result number_site(struct zr_holder_finder *finder, const struct zr_holder *like, uint32_t *out)
 {
     struct telling telling;
-    read_stack(own->recording, block->stack, &telling);
-    struct zr_holder holder = {
-        .stack = block->stack, .tag = block->tag, .role = telling.role, .is_file = telling.is_file};
+    read_stack(finder->recording, like->stack, &telling);
+    struct zr_holder holder = *like;
+    holder.role = telling.role;
+    holder.is_file = telling.is_file;
     uint64_t key = hash_of(&holder, telling.good > 0 ? telling.site : "");
-    const uint32_t *known = zr_number_map_get(&own->sites, key);
-    *out = known ? *known : (uint32_t)own->holders->count;
+    const uint32_t *known = zr_number_map_get(&finder->sites, key);
+    *out = known ? *known : (uint32_t)finder->holders->count;
     if (known)
         return ZR_OK;
-    zr_result result = zr_number_map_put(&own->sites, key, *out);
-    return result == ZR_OK ? zr_vector_add(own->holders, &holder) : result;
+    zr_result result = zr_number_map_put(&finder->sites, key, *out);
+    return result == ZR_OK ? zr_vector_add(finder->holders, &holder) : result;
 }
 
-static zr_result note_block(struct gathering *own, const struct zr_range_record *block)
+zr_result zr_holder_find(struct zr_holder_finder *finder, const struct zr_holder *like,
+                         struct zr_holder **out)
 {
-    uint64_t key = (uint64_t)block->stack << 8 | block->tag;
-    const uint32_t *known = zr_number_map_get(&own->stacks, key);
-    uint32_t at = known ? *known : 0;
-    zr_result result = known ? ZR_OK : find_holder(own, block, &at);
+    uint64_t key = (uint64_t)like->stack << 9 | (uint64_t)like->temporary << 8 | like->tag;
+    const uint32_t *known = zr_number_map_get(&finder->stacks, key);
+    uint32_t number = known ? *known : 0;
+    zr_result result = known ? ZR_OK : number_site(finder, like, &number);
     if (!known && result == ZR_OK)
-        result = zr_number_map_put(&own->stacks, key, at);
-    if (result != ZR_OK)
-        return result;
-    struct zr_holder *holder = zr_vector_at(own->holders, at);
-    holder->bytes += block->bytes;
-    holder->blocks_count++;
-    return ZR_OK;
-}
-
-zr_result zr_holders_find(struct zr_vector *holders, const struct zr_memory *memory,
-                          struct zr_recording *recording)
-{
-    const struct zr_range_record *block = zr_extents_ceiling(&memory->blocks, 0);
-    struct gathering own = {.recording = recording, .holders = holders};
-    zr_result result = ZR_OK;
-    zr_number_map_init(&own.stacks, holders->arena);
-    zr_number_map_init(&own.sites, holders->arena);
-    for (; block && result == ZR_OK; block = zr_extents_next(&memory->blocks, block))
-        if (!block->pending)
-            result = note_block(&own, block);
-    zr_number_map_end(&own.sites);
-    zr_number_map_end(&own.stacks);
-    zr_sort_in_place(
-        &(struct zr_sort_records){holders->items, holders->count, sizeof(struct zr_holder), larger});
+        result = zr_number_map_put(&finder->stacks, key, number);
+    *out = result == ZR_OK ? zr_vector_at(finder->holders, number) : NULL;
     return result;
 }
 
 const char *zr_holder_category(const struct zr_holder *holder)
 {
-    return holder->tag != ZR_TAG_OTHER ? zr_tag_name((zr_tag)holder->tag) : zr_role_name(holder->role);
+    return holder->tag != ZR_TAG_OTHER ? zr_tag_name((zr_tag)holder->tag)
+           : holder->temporary         ? "temporary"
+                                       : zr_role_name(holder->role);
 }
 
 static bool is_twin(const struct zr_holder *weights, const struct zr_holder *other)

@@ -372,9 +372,14 @@ static void put_first(struct zr_reasoning *out, enum zr_reason reason, uint64_t 
     out->list[0] = first;
 }
 
-/* The largest first; a spike before the shortage that it makes up. */
+/* The largest first; a spike before the shortage that it makes up, and a leak, which grows on, before free
+ * memory, which is used again. */
 static bool precedes(const struct zr_reason_evidence *one, const struct zr_reason_evidence *other)
 {
+    bool idle = one->reason == ZR_REASON_CACHED || one->reason == ZR_REASON_FREE;
+    bool other_idle = other->reason == ZR_REASON_CACHED || other->reason == ZR_REASON_FREE;
+    if ((idle && other->reason == ZR_REASON_LEAK) || (other_idle && one->reason == ZR_REASON_LEAK))
+        return other_idle;
     return one->bytes != other->bytes ? one->bytes > other->bytes
                                       : one->reason == ZR_REASON_SPIKE && other->reason == ZR_REASON_SHORTAGE;
 }
@@ -433,7 +438,7 @@ zr_result zr_reason_find(struct zr_reasoning *out, struct zr_growth *growth, con
     struct shares shares = {0};
     *out = (struct zr_reasoning){0};
     zr_vector_init(&shares.pools, growth->sites.arena, sizeof(struct pool));
-    zr_growth_find(growth, failure->recording);
+    zr_growth_find(growth);
     zr_result result = share_out(&shares, growth, failure);
     if (result == ZR_OK)
         add_shares(out, &shares, growth, failure);

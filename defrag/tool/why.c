@@ -19,6 +19,7 @@ static const char help[] =
     "  zr why run.zrt                              the last refused allocation; if none was refused, what memory went to\n"
     "  zr why snapshot.pickle --total 24GiB        with the memory that others hold of a card of 24 GiB\n"
     "  zr why snapshot.pickle --size 2GiB          whether 2 GiB would have fitted at the end\n"
+    "  zr why run.zrt --growth                     what grew between the marks of the first and of the last step\n"
     "  zr why snapshot.pickle --size 2GiB --at peak --capacity 24GB\n"
     "\n"
     "zr why FILE [options]\n"
@@ -31,6 +32,8 @@ static const char help[] =
     "  --total BYTES     of the device: what is neither reserved nor free at the failure is held by others\n"
     "  --stream S        of the request (default: that of the refused one, or 0)\n"
     "  --device N        of a snapshot of several devices, or all (default: the first with a refusal, or the most events)\n"
+    "  --growth          what grew, by line of code and category: from the first mark to the last (user_metadata, annotate,\n"
+    "                    zr_mark), or over the recording; nothing is replayed\n"
     "  --sweep           what PyTorch's allocator would have reserved with each option of PYTORCH_CUDA_ALLOC_CONF; the options'\n"
     "                    values come from the sizes of the file's requests\n"
     "  --no-replay       reasons, blocks in the way, no changes replayed\n"
@@ -67,7 +70,7 @@ struct settings {
     uint64_t size_bytes, capacity_bytes, stream, total_bytes;
     uint64_t replayed_events; /* the limit on replays */
     const char *device;       /* NULL: one of them */
-    bool json, no_replay, sweep, all_devices;
+    bool json, no_replay, growth, sweep, all_devices;
 };
 
 /* The question and the answer for one file. */
@@ -79,7 +82,9 @@ struct view {
     struct zr_sweep sweep;         /* with --sweep */
     struct zr_reasoning reasoning; /* of a failure */
     struct zr_vector pins;         /* struct zr_pin */
-    struct zr_vector holders;      /* struct zr_holder: of a failure */
+    struct zr_vector holders;      /* struct zr_holder: of a failure, or of growth .. */
+    struct zr_vector growers;      /* .. who holds more and more, */
+    char from[ZR_GROWTH_MARK_BYTES], to[ZR_GROWTH_MARK_BYTES]; /* between these marks; "": none */
     uint64_t records_count;
     uint64_t total_bytes; /* of the device; 0: unknown */
     bool of_failure, of_growth, capacity_assumed, pins_proved;
@@ -217,7 +222,11 @@ static zr_result answer(struct view *view, struct passing *passing, const struct
                                                  .total_bytes = view->total_bytes,
                                                  .peak_reserved_bytes = most_reserved(view, settings),
                                                  .tag = view->input.moments.refused.tag});
-    return result == ZR_OK ? zr_holders_find(&view->holders, memory, recording) : result;
+    memcpy(view->from, passing->growth.from, sizeof view->from);
+    memcpy(view->to, passing->growth.to, sizeof view->to);
+    if (result == ZR_OK)
+        result = zr_growth_list(&passing->growth, &view->growers);
+    return result == ZR_OK ? zr_holders_find(&view->holders, &passing->growth) : result;
 }
 
 /* The blocks in the way; removes them from the memory. */
@@ -284,6 +293,9 @@ static struct zr_reason_scene scene_of(struct view *view)
                                     .question = &view->question,
                                     .cause = view->input.moments.refusal.cause,
                                     .holders = &view->holders,
+                                    .growers = &view->growers,
+                                    .from = view->from,
+                                    .to = view->to,
                                     .remedies = &view->remedies,
                                     .replaying = view->replaying,
                                     .total_known = view->total_bytes > 0};
@@ -350,6 +362,7 @@ static void print_json(struct zr_text *text, struct view *view)
     json_reason(text, &view->reasoning);
     zr_reasons_json(text, &scene);
     zr_holders_json(text, &scene);
+    zr_growth_json(text, &scene);
     if (view->sweep.count > 0)
         json_sweep(text, view);
     json_clients(text, view);
@@ -513,7 +526,7 @@ static void print_free(struct zr_text *text, const struct view *view)
 }
 
 /* What is known before any replay. */
-static void print_reasons(struct zr_text *text, struct view *view)
+static void print_reasons(struct zr_text *text, struct view *view, const struct settings *settings)
 {
     struct zr_reason_scene scene = scene_of(view);
     char words[LINE_ROOM];
@@ -523,16 +536,19 @@ static void print_reasons(struct zr_text *text, struct view *view)
     if (!view->of_growth)
         zr_tool_put_wrapped(text, 0, 2, words);
     print_free(text, view);
-    zr_holders_print(text, &scene);
+    if (!settings->growth)
+        zr_holders_print(text, &scene);
+    if (settings->growth || view->of_growth)
+        zr_growth_print(text, &scene);
 }
 
 /* ---- The subcommand ------------------------------------------------------------------------------------ */
 
 /* What is known before any replay, and the list of remedies' head. */
-static void print_first(struct zr_text *text, struct view *view)
+static void print_first(struct zr_text *text, struct view *view, const struct settings *settings)
 {
     zr_text_print(text, view->follows ? "\n" : "");
-    print_reasons(text, view);
+    print_reasons(text, view, settings);
     if (view->replaying || view->remedies.count > 0)
         zr_text_print(text, "\nWith a change, replayed from the first event on\n");
     for (unsigned i = 0; i < view->remedies.count; i++)
@@ -548,9 +564,10 @@ static zr_result explain(struct view *view, struct passing *passing, const struc
     zr_result result = answer(view, passing, settings);
     if (result != ZR_OK)
         return result;
-    view->replaying = view->input.recording.has_maps && !view->of_growth && !settings->no_replay;
+    view->replaying =
+        view->input.recording.has_maps && !view->of_growth && !settings->no_replay && !settings->growth;
     if (text)
-        print_first(text, view);
+        print_first(text, view, settings);
     if (view->replaying)
         result = find_remedies(view, passing, settings, &watch);
     if (text)
@@ -560,7 +577,7 @@ static zr_result explain(struct view *view, struct passing *passing, const struc
                                    view->question.capacity_bytes, zr_tool_progress_say);
     if (text && result == ZR_OK)
         print_sweep(text, view);
-    if (result == ZR_OK)
+    if (result == ZR_OK && !settings->growth)
         result = find_pins(view, passing);
     if (text && result == ZR_OK) {
         print_pins(text, view);
@@ -575,13 +592,16 @@ static zr_result look(struct view *view, const char *file, const struct settings
     struct passing passing = {0};
     zr_vector_init(&view->pins, arena, sizeof(struct zr_pin));
     zr_vector_init(&view->holders, arena, sizeof(struct zr_holder));
+    zr_vector_init(&view->growers, arena, sizeof(struct zr_holder));
     zr_result result = zr_tool_input_open(&view->input, file, &settings->reading, arena);
     if (result == ZR_OK)
         result = ask(view, settings);
     if (result != ZR_OK)
         return result;
     zr_requests_init(&passing.requests, view->input.recording.path, arena);
-    zr_growth_init(&passing.growth, &passing.memory, view->records_count, arena);
+    zr_growth_init(&passing.growth, &view->input.recording, &passing.memory, view->records_count,
+                   view->of_failure ? view->input.moments.failure_marks_count
+                                    : view->input.moments.marks_count);
     result = explain(view, &passing, settings, text);
     zr_growth_end(&passing.growth);
     zr_requests_end(&passing.requests);
@@ -609,6 +629,7 @@ static void end_view(struct view *view)
 {
     zr_vector_end(&view->pins);
     zr_vector_end(&view->holders);
+    zr_vector_end(&view->growers);
     zr_tool_input_end(&view->input);
 }
 
@@ -685,6 +706,7 @@ int zr_tool_why(int argc, char **argv)
         {"--device", ZR_TOOL_TEXT, &settings.device},
         {"--total", ZR_TOOL_BYTES, &settings.total_bytes},
         {"--sweep", ZR_TOOL_FLAG, &settings.sweep},
+        {"--growth", ZR_TOOL_FLAG, &settings.growth},
         {"--no-replay", ZR_TOOL_FLAG, &settings.no_replay},
         {"--replays", ZR_TOOL_COUNT, &settings.replayed_events},
         {"--unit", ZR_TOOL_BYTES, &settings.reading.unit_bytes},

@@ -322,7 +322,7 @@ static unsigned sum_categories(struct category sums[CATEGORIES_MAX], const struc
             continue;
         if (at == count)
             sums[count++] = (struct category){name, 0};
-        sums[at].bytes += holder->bytes;
+        sums[at].bytes += holder->bytes - holder->before_bytes;
         for (; at > 0 && sums[at].bytes > sums[at - 1].bytes; at--) {
             struct category one = sums[at];
             sums[at] = sums[at - 1];
@@ -366,6 +366,35 @@ void zr_holders_print(struct zr_text *text, const struct zr_reason_scene *scene)
     if (rest_bytes > 0)
         zr_text_print(text, "  %10s at %zu other call sites (--json has the largest)\n",
                       zr_tool_bytes(room, rest_bytes), holders_count - HOLDERS_IN_WORDS);
+}
+
+void zr_growth_print(struct zr_text *text, const struct zr_reason_scene *scene)
+{
+    struct category sums[CATEGORIES_MAX];
+    char room[2][ZR_TOOL_NUMBER_ROOM], stack[ZR_FRAME_BYTES], line[WORDS_BYTES];
+    unsigned count = sum_categories(sums, scene->growers);
+    int at = scene->to[0]
+                 ? snprintf(line, sizeof line, "Growth from mark '%s' to '%s':", scene->from, scene->to)
+                 : snprintf(line, sizeof line, "Growth over the recording:");
+    for (unsigned i = 0; i < count; i++)
+        at += snprintf(line + at, sizeof line - (size_t)at, "%s %s %s", i ? "," : "", sums[i].name,
+                       zr_tool_bytes(room[0], sums[i].bytes));
+    if (count == 0)
+        snprintf(line + at, sizeof line - (size_t)at, " none");
+    zr_text_print(text, "\n");
+    zr_tool_put_wrapped(text, 0, 2, line);
+    for (size_t i = 0; i < scene->growers->count && i < HOLDERS_SHOWN; i++) {
+        const struct zr_holder *one = zr_vector_at(scene->growers, i);
+        at = snprintf(line, sizeof line, "  %10s%s%s in %" PRIu64 " block%s  %s  ",
+                      zr_tool_bytes(room[0], one->bytes - one->before_bytes),
+                      one->before_bytes ? " more than " : "",
+                      one->before_bytes ? zr_tool_bytes(room[1], one->before_bytes) : "", one->blocks_count,
+                      one->blocks_count == 1 ? "" : "s", zr_holder_category(one));
+        zr_text_print(text, "%s", line);
+        if (zr_tool_short_stack(scene->recording, one->stack, ZR_TOOL_COLUMNS - (size_t)at, stack))
+            zr_text_put_plain(text, stack);
+        zr_text_print(text, "\n");
+    }
 }
 
 /* ---- JSON ---------------------------------------------------------------------------------------------- */
@@ -419,4 +448,38 @@ void zr_holders_json(struct zr_text *text, const struct zr_reason_scene *scene)
         zr_text_print(text, "}");
     }
     zr_text_print(text, "]");
+}
+
+static void json_label(struct zr_text *text, const char *key, const char *label)
+{
+    zr_text_print(text, "\"%s\": ", key);
+    if (label[0])
+        zr_text_json_string(text, label, strlen(label));
+    else
+        zr_text_print(text, "null");
+}
+
+void zr_growth_json(struct zr_text *text, const struct zr_reason_scene *scene)
+{
+    struct category sums[CATEGORIES_MAX];
+    unsigned count = sum_categories(sums, scene->growers);
+    zr_text_print(text, ",\n \"growth\": {");
+    json_label(text, "from", scene->from);
+    zr_text_print(text, ", ");
+    json_label(text, "to", scene->to);
+    zr_text_print(text, ", \"categories\": {");
+    for (unsigned i = 0; i < count; i++)
+        zr_text_print(text, "%s\"%s\": %" PRIu64, i ? ", " : "", sums[i].name, sums[i].bytes);
+    zr_text_print(text, "},\n  \"sites\": [");
+    for (size_t i = 0; i < scene->growers->count && i < HOLDERS_SHOWN; i++) {
+        const struct zr_holder *one = zr_vector_at(scene->growers, i);
+        zr_text_print(text, "%s\n  {\"grown_bytes\": %" PRIu64 ", \"before_bytes\": %" PRIu64, i ? "," : "",
+                      one->bytes - one->before_bytes, one->before_bytes);
+        zr_text_print(text, ", \"bytes\": %" PRIu64 ", \"before_blocks\": %" PRIu64 ", \"blocks\": %" PRIu64,
+                      one->bytes, one->before_blocks_count, one->blocks_count);
+        zr_text_print(text, ", \"category\": \"%s\", \"stack\": ", zr_holder_category(one));
+        json_stack(text, scene->recording, one->stack);
+        zr_text_print(text, "}");
+    }
+    zr_text_print(text, "]}");
 }

@@ -14,6 +14,8 @@ struct zr_reason_scene {
     const struct zr_question *question;
     enum zrt_cause cause;
     const struct zr_vector *holders;    /* struct zr_holder */
+    const struct zr_vector *growers;    /* struct zr_holder .. */
+    const char *from, *to;              /* .. between these marks; "": none */
     const struct zr_remedies *remedies; /* empty: nothing was replayed */
     bool total_known;                   /* the size of the device is known */
     bool replaying;                     /* the remedies are not yet known */
@@ -34,5 +36,11 @@ void zr_holders_print(struct zr_text *text, const struct zr_reason_scene *scene)
 /* The ten largest as JSON, with all their frames. A category is the tag of a block, or what its frames tell.
  * `"categories": {"gradients": bytes}, "holders": [{"bytes", "blocks", "category", "stack"}]`. */
 void zr_holders_json(struct zr_text *text, const struct zr_reason_scene *scene);
+
+/* What grew: the ten call sites that grew most, and the growth of categories. */
+void zr_growth_print(struct zr_text *text, const struct zr_reason_scene *scene);
+/* `"growth": {"from": mark or null, "to", "categories": {"activations": bytes}, "sites": [{"grown_bytes",
+ * "before_bytes", "bytes", "before_blocks", "blocks", "category", "stack"}]}`. */
+void zr_growth_json(struct zr_text *text, const struct zr_reason_scene *scene);
 
 #endif

@@ -168,7 +168,8 @@ static void note_context(struct zr_pickle *pickle, struct clock *clock, struct z
                          struct zr_pickle_value compiled)
 {
     char words[CONTEXT_ROOM + 8];
-    if (compiled.kind == ZR_PICKLE_TEXT && compiled.text_bytes > 0) {
+    if (compiled.kind == ZR_PICKLE_TEXT && compiled.text_bytes > 0 &&
+        !zr_pickle_text_is(pickle, compiled, "N/A")) {
         snprintf(words, sizeof words, "compile %.*s", CONTEXT_ROOM - 1, zr_pickle_text(pickle, compiled));
         if (strcmp(words, clock->compiled) != 0)
             clock->mark = memcpy(clock->compiled, words, sizeof words);

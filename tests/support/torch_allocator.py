@@ -54,7 +54,10 @@ class Torch:
         self.time += 10
         place = {"device_free": address} if action == "oom" else {"addr": address}
         self.trace.append({"action": action, **place, "size": size, "stream": stream, "time_us": self.time, "frames": frames,
-                           "pool_id": pool, "user_metadata": self.metadata, "compile_context": "", **more})
+                           "pool_id": pool, "user_metadata": self.metadata, "compile_context": "N/A", **more})
+
+    def mark(self, label):
+        self.trace.append({"action": "user_defined", "addr": 0, "size": 0, "stream": 0, "time_us": self.time, "user_metadata": label})
 
     # ---- Figures
 

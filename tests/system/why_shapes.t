@@ -37,6 +37,33 @@ def test_equal_stacks():
     same(report["kind"]["blocks"], kept, "of all blocks of one line")
 
 
+def test_growth():
+    """What grew between the marks of the first and the last step, by line and category. A workspace that is freed in its phase is
+    temporary; activations live until backward."""
+    torch = Torch(1 << 30)
+    for number in range(20):
+        torch.mark(f"step {number}")
+        blocks = [torch.alloc(16 * MIB, torch_shapes.FORWARD) for _ in range(4)]
+        torch.temporary(8 * MIB, "kernel.py:9 forward, train.py:50 step")
+        for block in blocks:
+            torch.temporary(3 * MIB, torch_shapes.BACKWARD)
+            torch.free(block)
+        torch.alloc(4 * MIB, f"model.py:60 remember, train.py:{54 + number % 2} step")
+    report = why(write(path("grown.pickle"), torch), "--growth")
+    growth = report["growth"]
+    same((growth["from"], growth["to"], growth["categories"]), ("step 0", "step 18", {"other": 72 * MIB}), "20 marks: from the first to the last two")
+    same([(one["grown_bytes"], one["before_bytes"], one["blocks"]) for one in growth["sites"]], [(72 * MIB, 0, 18)],
+         "18 blocks by then, of one line that two lines call")
+    same((report["reason"], report["categories"]), ("leak", {"other": 80 * MIB}), "without a refusal the reason is the leak")
+    same(len(report["holders"]), 1, "blocks of one line have one holder")
+    run = subprocess.run([ZR, "why", path("grown.pickle")], capture_output=True, text=True, timeout=HANG, stdin=subprocess.DEVNULL)
+    ok("Growth from mark 'step 0' to 'step 18': other 72.0 MiB" in run.stdout, "in words, without an option") or note(run.stdout)
+    blocks = [torch.alloc(16 * MIB, torch_shapes.FORWARD) for _ in range(2)]
+    torch.alloc(8 * MIB, "kernel.py:9 forward, train.py:50 step")
+    report = why(write(path("grown.pickle"), torch))
+    same(report["categories"], {"other": 80 * MIB, "activations": 32 * MIB, "temporary": 8 * MIB}, "a workspace is temporary, an activation is not")
+
+
 # Shape, options, the first reason, a word of its evidence, a word of its remedy, the replay that proves it.
 ROWS = [
     ("changing_lengths", [], "fragmentation", "in pieces", "zr run --cuda", "zr"),
@@ -62,7 +89,7 @@ ROWS = [
 def test_events():
     """Marks, unknown kinds of events, the devices, and the device's size, as later versions of PyTorch write them."""
     torch, other = Torch(1 << 30), Torch(1 << 30, device=1)
-    torch.trace.append({"action": "user_defined", "addr": 0, "size": 0, "stream": 0, "time_us": 1, "user_metadata": "epoch 3"})
+    torch.mark("epoch 3")
     torch.trace.append({"action": "teleported", "addr": 0, "size": 0, "stream": 0, "time_us": 1, "frames": []})
     for number in range(8):
         torch.metadata = f"phase {number // 4}"
@@ -189,6 +216,7 @@ def test_words():
 
 test_categories()
 test_equal_stacks()
+test_growth()
 test_sweep()
 test_order()
 test_words()
