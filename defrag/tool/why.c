@@ -7,6 +7,7 @@
 
 #include "alloc/base/error.h"
 #include "defrag/report/call_site.h"
+#include "defrag/report/ranks.h"
 #include "defrag/report/remedies.h"
 #include "defrag/tool/input.h"
 #include "defrag/tool/live/clients.h"
@@ -21,8 +22,9 @@ static const char help[] =
     "  zr why snapshot.pickle --size 2GiB          whether 2 GiB would have fitted at the end\n"
     "  zr why run.zrt --growth                     what grew between the marks of the first and of the last step\n"
     "  zr why snapshot.pickle --size 2GiB --at peak --capacity 24GB\n"
+    "  zr why rank*.pickle                         the reasons of each rank, which is the odd one, and where it parts\n"
     "\n"
-    "zr why FILE [options]\n"
+    "zr why FILE.. [options]\n"
     "  FILE              a .zrt trace, a PyTorch snapshot, an RMM log, a CSV of events or of lifetimes; - is standard input;\n"
     "                    or the number of a process: each of its arenas; 4711/large is one arena\n"
     "  --size BYTES      of the request (default: of the last refused one)\n"
@@ -172,13 +174,17 @@ struct passing {
     struct zr_memory memory;
     struct zr_requests requests;
     struct zr_growth growth;
+    struct zr_curve curve;
+    bool replays; /* the requests are needed */
 };
 
 static zr_result pass(void *state, const struct zr_record *record, bool *stop)
 {
     struct passing *passing = state;
     (void)stop;
-    zr_result result = zr_requests_take(&passing->requests, record);
+    zr_result result = passing->replays ? zr_requests_take(&passing->requests, record) : ZR_OK;
+    if (result == ZR_OK)
+        result = zr_curve_take(&passing->curve, record, &passing->memory);
     return result == ZR_OK ? zr_growth_take(&passing->growth, record) : result;
 }
 
@@ -188,6 +194,11 @@ static uint64_t most_reserved(const struct view *view, const struct settings *se
 {
     uint64_t most = view->input.moments.peak_reserved_bytes;
     return settings->capacity_bytes && settings->capacity_bytes < most ? settings->capacity_bytes : most;
+}
+
+static bool replays(const struct view *view, const struct settings *settings)
+{
+    return view->input.recording.has_maps && !view->of_growth && !settings->no_replay && !settings->growth;
 }
 
 static zr_result find_remedies(struct view *view, struct passing *passing, const struct settings *settings,
@@ -586,10 +597,12 @@ static zr_result explain(struct view *view, struct passing *passing, const struc
     return result;
 }
 
+/* Explains a file, or one device of it; *curve is the caller's to end. */
 static zr_result look(struct view *view, const char *file, const struct settings *settings, zr_arena *arena,
-                      struct zr_text *text)
+                      struct zr_text *text, struct zr_curve *curve)
 {
     struct passing passing = {0};
+    zr_curve_init(curve, 0, arena);
     zr_vector_init(&view->pins, arena, sizeof(struct zr_pin));
     zr_vector_init(&view->holders, arena, sizeof(struct zr_holder));
     zr_vector_init(&view->growers, arena, sizeof(struct zr_holder));
@@ -598,31 +611,18 @@ static zr_result look(struct view *view, const char *file, const struct settings
         result = ask(view, settings);
     if (result != ZR_OK)
         return result;
+    passing.replays = replays(view, settings) || !view->input.recording.has_maps || settings->sweep;
+    zr_curve_init(&passing.curve, view->records_count, arena);
     zr_requests_init(&passing.requests, view->input.recording.path, arena);
     zr_growth_init(&passing.growth, &view->input.recording, &passing.memory, view->records_count,
                    view->of_failure ? view->input.moments.failure_marks_count
                                     : view->input.moments.marks_count);
     result = explain(view, &passing, settings, text);
+    *curve = passing.curve;
     zr_growth_end(&passing.growth);
     zr_requests_end(&passing.requests);
     zr_memory_end(&passing.memory);
     return result;
-}
-
-/* For a process, the JSON is a list of its arenas. */
-static void print_all_json(struct zr_text *text, const struct zr_vector *views, bool is_list)
-{
-    zr_text_print(text, "{\"version\": 1, %s", is_list ? "\"results\": [" : "");
-    for (size_t i = 0; i < views->count; i++) {
-        struct view *view = zr_vector_at(views, i);
-        if (is_list) {
-            zr_text_print(text, i ? ",\n {" : "\n {");
-            zr_tool_json_words(text, "file", view->input.name);
-            zr_text_print(text, ", ");
-        }
-        print_json(text, view);
-    }
-    zr_text_print(text, is_list ? "\n]}\n" : "\n");
 }
 
 static void end_view(struct view *view)
@@ -633,63 +633,153 @@ static void end_view(struct view *view)
     zr_tool_input_end(&view->input);
 }
 
-/* The room is reserved: a view must not move. */
-static struct view *add_view(struct zr_vector *views)
+/* ---- Several files ------------------------------------------------------------------------------------- */
+
+/* What is looked at: ranks, devices of a file, arenas of a process. */
+struct looking {
+    const struct settings *settings;
+    zr_arena *arena;
+    struct zr_tool_names names;
+    struct zr_vector views;    /* struct view; room is reserved, because a view must not move */
+    struct zr_vector curves;   /* struct zr_curve: of each file */
+    struct zr_text *text;      /* NULL: JSON, printed at the end */
+    size_t looked;             /* files or devices so far */
+    int device, devices_count; /* of the last file: shown, in the file */
+    bool is_list, has_ranks, has_odd;
+    struct zr_odd_rank odd;
+};
+
+static zr_result look_at(struct looking *own, const char *file, const struct settings *settings,
+                         zr_result accepted)
 {
-    struct view *view = memset(zr_vector_at(views, views->count++), 0, sizeof(struct view));
+    struct zr_curve curve;
+    bool follows = own->looked++ > 0;
+    struct view *view = memset(zr_vector_at(&own->views, own->views.count), 0, sizeof(struct view));
+    own->views.count++;
     view->input.source.fd = -1;
-    view->follows = views->count > 1;
-    return view;
+    view->follows = follows;
+    zr_result result = look(view, file, settings, own->arena, own->text, &curve);
+    if (result == ZR_OK && own->has_ranks)
+        result = zr_vector_add(&own->curves, &curve);
+    else
+        zr_curve_end(&curve);
+    own->device = view->input.recording.device;
+    own->devices_count = view->input.recording.devices_count;
+    if (own->text || (result == accepted && result != ZR_OK)) { /* it is printed, or there is nothing */
+        end_view(view);
+        own->views.count--;
+    }
+    return result == accepted ? ZR_OK : result;
 }
 
 /* After the first view: the other devices of its file that have events or segments. */
-static zr_result look_at_others(struct zr_vector *views, const char *file, const struct settings *settings,
-                                zr_arena *arena, struct zr_text *text)
+static zr_result look_at_devices(struct looking *own)
 {
-    const struct view *first = zr_vector_at(views, 0);
-    struct settings own = *settings;
-    zr_result result = ZR_OK;
-    for (int device = 0; device < first->input.recording.devices_count && device < DEVICES_MAX; device++) {
-        if (device == first->input.recording.device)
-            continue;
-        own.reading.device = (uint64_t)device;
-        struct view *view = add_view(views);
-        result = look(view, file, &own, arena, text);
-        if (result != ZR_OK && result != ZR_ERR_FORMAT)
-            break;
-        if (result == ZR_ERR_FORMAT) { /* the file was read before: nothing happened on this device */
-            end_view(view);
-            views->count--;
-            result = ZR_OK;
-        }
+    struct settings settings = *own->settings;
+    zr_result result = look_at(own, zr_tool_name(&own->names, 0), &settings, ZR_OK);
+    const int first = own->device, count = own->devices_count;
+    for (int device = 0; device < count && device < DEVICES_MAX && result == ZR_OK; device++) {
+        settings.reading.device = (uint64_t)device;
+        if (device != first)
+            result = look_at(own, zr_tool_name(&own->names, 0), &settings, ZR_ERR_FORMAT);
     }
+    return result;
+}
+
+static void print_ranks(const struct looking *own, struct zr_text *text)
+{
+    const struct zr_odd_rank odd = own->odd;
+    const bool found = own->has_odd;
+    char words[LINE_ROOM], place[160], room[4][ZR_TOOL_NUMBER_ROOM];
+    if (found && odd.by_marks)
+        snprintf(place, sizeof place, "mark '%s'", odd.label);
+    else
+        snprintf(place, sizeof place, "sixteenth %zu of the events", odd.point + 1);
+    if (!own->text) {
+        zr_text_print(text, ",\n \"odd_rank\": ");
+        if (!found) {
+            zr_text_print(text, "null");
+            return;
+        }
+        zr_text_print(text, "{");
+        zr_tool_json_words(text, "file", zr_tool_name(&own->names, odd.rank));
+        zr_text_print(text, ", ");
+        zr_tool_json_words(text, "parted_at", place);
+        zr_text_print(text, ", \"bytes\": %" PRIu64 ", \"others_bytes\": %" PRIu64 "}", odd.most_bytes,
+                      odd.others_bytes);
+        return;
+    }
+    if (found)
+        snprintf(
+            words, sizeof words,
+            "%.400s is the odd one of %zu: it parts at %s, where it has up to %s live and the median is %s; later up to %s beside %s",
+            zr_tool_name(&own->names, odd.rank), own->curves.count, place,
+            zr_tool_bytes(room[0], odd.most_bytes), zr_tool_bytes(room[1], odd.others_bytes),
+            zr_tool_bytes(room[2], odd.largest_bytes), zr_tool_bytes(room[3], odd.usual_bytes));
+    else
+        snprintf(words, sizeof words,
+                 "none of the %zu is the odd one: no distance from the median stands out", own->curves.count);
+    zr_text_print(text, "\n");
+    zr_tool_put_wrapped(text, 0, 2, words);
+}
+
+static void print_all_json(struct looking *own, struct zr_text *text)
+{
+    zr_text_print(text, "{\"version\": 1, %s", own->is_list ? "\"results\": [" : "");
+    for (size_t i = 0; i < own->views.count; i++) {
+        struct view *view = zr_vector_at(&own->views, i);
+        if (own->is_list) {
+            zr_text_print(text, i ? ",\n {" : "\n {");
+            zr_tool_json_words(text, "file", view->input.name);
+            zr_text_print(text, ", ");
+        }
+        print_json(text, view);
+    }
+    zr_text_print(text, own->is_list ? "\n]" : "");
+    if (own->has_ranks)
+        print_ranks(own, text);
+    zr_text_print(text, own->is_list ? "}\n" : "\n");
+}
+
+static zr_result look_at_all(struct looking *own)
+{
+    zr_result result = zr_vector_reserve(&own->views, own->names.list.count + DEVICES_MAX);
+    if (result == ZR_OK && own->settings->all_devices)
+        return look_at_devices(own);
+    for (size_t i = 0; i < own->names.list.count && result == ZR_OK; i++)
+        result = look_at(own, zr_tool_name(&own->names, i), own->settings, ZR_OK);
+    if (result == ZR_OK && own->has_ranks)
+        own->has_odd = zr_ranks_compare(&own->curves, &own->odd, &result);
     return result;
 }
 
 static zr_result work(void *state, zr_arena *arena, int *code)
 {
     const struct settings *settings = state;
-    struct zr_tool_names names;
-    struct zr_vector views;
+    struct looking own = {.settings = settings, .arena = arena};
     struct zr_tool_output out;
     zr_tool_output_start(&out);
-    struct zr_text *text = settings->json ? NULL : &out.text; /* words are printed as they are found */
-    zr_vector_init(&views, arena, sizeof(struct view));
-    zr_result result = zr_tool_names_make(&names, &settings->arguments, arena);
+    own.text = settings->json ? NULL : &out.text; /* words are printed as they are found */
+    zr_vector_init(&own.views, arena, sizeof(struct view));
+    zr_vector_init(&own.curves, arena, sizeof(struct zr_curve));
+    zr_result result = zr_tool_names_make(&own.names, &settings->arguments, arena);
+    own.has_ranks = settings->arguments.files_count > 1 && !own.names.has_process;
+    own.is_list = own.names.has_process || settings->all_devices || own.has_ranks;
     if (result == ZR_OK)
-        result = zr_vector_reserve(&views, names.list.count + (settings->all_devices ? DEVICES_MAX : 0));
-    for (size_t i = 0; i < names.list.count && result == ZR_OK; i++)
-        result = look(add_view(&views), zr_tool_name(&names, i), settings, arena, text);
-    if (result == ZR_OK && settings->all_devices)
-        result = look_at_others(&views, zr_tool_name(&names, 0), settings, arena, text);
+        result = look_at_all(&own);
     if (result == ZR_OK && settings->json)
-        print_all_json(&out.text, &views, names.has_process || settings->all_devices);
+        print_all_json(&own, &out.text);
+    if (result == ZR_OK && !settings->json && own.has_ranks)
+        print_ranks(&own, &out.text);
     if (result == ZR_OK || !settings->json)
         *code = zr_tool_output_end(&out);
-    for (size_t i = 0; i < views.count; i++)
-        end_view(zr_vector_at(&views, i));
-    zr_vector_end(&views);
-    zr_tool_names_end(&names);
+    for (size_t i = 0; i < own.views.count; i++)
+        end_view(zr_vector_at(&own.views, i));
+    for (size_t i = 0; i < own.curves.count; i++)
+        zr_curve_end(zr_vector_at(&own.curves, i));
+    zr_vector_end(&own.curves);
+    zr_vector_end(&own.views);
+    zr_tool_names_end(&own.names);
     return result;
 }
 
@@ -713,12 +803,18 @@ int zr_tool_why(int argc, char **argv)
         {"--json", ZR_TOOL_FLAG, &settings.json},
         {NULL, ZR_TOOL_FLAG, NULL},
     };
-    settings.arguments =
-        (struct zr_tool_arguments){.help = help, .options = options, .takes_files = true, .takes_one = true};
+    settings.arguments = (struct zr_tool_arguments){.help = help, .options = options, .takes_files = true};
     int code = zr_tool_parse(&settings.arguments, argc, argv);
     if (code >= 0)
         return code;
+    settings.no_replay |= settings.arguments.files_count > 1; /* of ranks the reasons are compared */
+    if (settings.arguments.files_count > 1)
+        settings.reading.held = false; /* of many ranks only one is in memory */
     settings.all_devices = settings.device && strcmp(settings.device, "all") == 0;
+    if (settings.all_devices && settings.arguments.files_count > 1) {
+        zr_tool_log("why: --device all takes one file");
+        return ZR_TOOL_USAGE;
+    }
     if (settings.device && !settings.all_devices) {
         char *end;
         settings.reading.device = strtoull(settings.device, &end, 10);

@@ -64,6 +64,26 @@ def test_growth():
     same(report["categories"], {"other": 80 * MIB, "activations": 32 * MIB, "temporary": 8 * MIB}, "a workspace is temporary, an activation is not")
 
 
+def test_ranks():
+    """Four ranks with sequences of other lengths; from step 6 on the third has more live than any of the others ever differ."""
+    def rank(number, marks=True):
+        torch, rng = Torch(2 << 30), random.Random(number)
+        for at in range(12):
+            if marks:
+                torch.mark(f"step {at}")
+            torch_shapes.step(torch, 6 + 3 * (number == 2 and at >= 6), (16 + rng.randrange(3)) * MIB)
+        return write(path(f"rank{number}.pickle"), torch)
+    for marks, place in ((True, "mark 'step 6'"), (False, "sixteenth 8 of the events")):
+        files = [rank(number, marks) for number in range(4)]
+        odd = why(*files)["odd_rank"]
+        same((odd["file"], odd["parted_at"]), (files[2], place), "several ranks: the odd one, and where it parts")
+        ok(odd["bytes"] - odd["others_bytes"] > 40 * MIB, "by what its live bytes exceed the median")
+    run = subprocess.run([ZR, "why", *files], capture_output=True, text=True, timeout=HANG, stdin=subprocess.DEVNULL)
+    ok(run.stdout.count("reason: ") == 4 and "rank2.pickle is the odd one of 4: it parts at sixteenth 8" in run.stdout.replace("\n  ", " "),
+       "each rank's reasons, then the odd one") or note(run.stdout)
+    same(why(*[files[0]] * 3)["odd_rank"], None, "equal ranks have no odd one")
+
+
 # Shape, options, the first reason, a word of its evidence, a word of its remedy, the replay that proves it.
 ROWS = [
     ("changing_lengths", [], "fragmentation", "in pieces", "zr run --cuda", "zr"),
@@ -217,6 +237,7 @@ def test_words():
 test_categories()
 test_equal_stacks()
 test_growth()
+test_ranks()
 test_sweep()
 test_order()
 test_words()
