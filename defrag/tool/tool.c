@@ -90,6 +90,15 @@ static bool set(const struct zr_tool_option *option, const char *text, char prob
             return true;
         want = "a whole number below 2^64";
         break;
+    case ZR_TOOL_TEXTS: {
+        struct zr_tool_texts *texts = option->value;
+        if (text[0] && texts->count < sizeof texts->list / sizeof *texts->list) {
+            texts->list[texts->count++] = text;
+            return true;
+        }
+        want = text[0] ? "at most 16 texts" : want;
+        break;
+    }
     default:
         *(const char **)option->value = text;
         if (text[0])

@@ -74,6 +74,12 @@ enum zr_tool_kind {
     ZR_TOOL_BYTES,    /* uint64_t: a size, as alloc/base/sizes.h reads it */
     ZR_TOOL_COUNT,    /* uint64_t */
     ZR_TOOL_TEXT,     /* const char *: any text */
+    ZR_TOOL_TEXTS,    /* struct zr_tool_texts: any text; the option may be given several times */
+};
+
+struct zr_tool_texts {
+    const char *list[16];
+    unsigned count;
 };
 
 struct zr_tool_option {

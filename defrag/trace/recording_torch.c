@@ -37,12 +37,13 @@ enum { FREED = 0, ALLOCATED };
 
 /* What an event tells by its difference from the one before. Times are relative to the first one, and do not
  * decrease. A new user_metadata, or the next compiled graph (compile_context), is a mark. */
-enum { CONTEXT_ROOM = 64 };
+enum { CONTEXT_ROOM = 64, TEXT_ROOM = 256 };
 struct clock {
     uint64_t first_us, last_ns;
     bool has_first;
-    char user[CONTEXT_ROOM], compiled[CONTEXT_ROOM + 8];
-    const char *mark; /* before this event; NULL: none */
+    char user[CONTEXT_ROOM], compiled[CONTEXT_ROOM];
+    char label[TEXT_ROOM]; /* of the last event that is a mark */
+    const char *mark;      /* before this event; NULL: none */
 };
 
 struct reading {
@@ -164,21 +165,27 @@ static uint64_t time_of(struct clock *clock, struct zr_pickle_value value)
     return clock->last_ns;
 }
 
+/* The text, zero-terminated, cut to the room; "" if it is none. */
+static const char *copy_text(const struct zr_pickle *pickle, struct zr_pickle_value value, char *out,
+                             size_t room)
+{
+    size_t bytes = value.kind == ZR_PICKLE_TEXT ? value.text_bytes : 0;
+    bytes = bytes < room ? bytes : room - 1;
+    memcpy(out, bytes ? zr_pickle_text(pickle, value) : "", bytes);
+    out[bytes] = '\0';
+    return out;
+}
+
 static void note_context(struct zr_pickle *pickle, struct clock *clock, struct zr_pickle_value user,
                          struct zr_pickle_value compiled)
 {
-    char words[CONTEXT_ROOM + 8];
-    if (compiled.kind == ZR_PICKLE_TEXT && compiled.text_bytes > 0 &&
-        !zr_pickle_text_is(pickle, compiled, "N/A")) {
-        snprintf(words, sizeof words, "compile %.*s", CONTEXT_ROOM - 1, zr_pickle_text(pickle, compiled));
-        if (strcmp(words, clock->compiled) != 0)
-            clock->mark = memcpy(clock->compiled, words, sizeof words);
-    }
-    if (user.kind == ZR_PICKLE_TEXT && user.text_bytes > 0) {
-        snprintf(words, sizeof words, "%.*s", CONTEXT_ROOM - 1, zr_pickle_text(pickle, user));
-        if (strcmp(words, clock->user) != 0)
-            clock->mark = memcpy(clock->user, words, sizeof clock->user);
-    }
+    char words[CONTEXT_ROOM];
+    memcpy(words, "compile ", 8);
+    if (*copy_text(pickle, compiled, words + 8, sizeof words - 8) && strcmp(words + 8, "N/A") != 0 &&
+        strcmp(words, clock->compiled) != 0)
+        clock->mark = memcpy(clock->compiled, words, sizeof words);
+    if (*copy_text(pickle, user, words, sizeof words) && strcmp(words, clock->user) != 0)
+        clock->mark = memcpy(clock->user, words, sizeof words);
 }
 
 static struct zr_record mark_of(const struct clock *clock, const struct zr_record *record)
@@ -223,7 +230,8 @@ static bool is_map(const struct zr_record *record)
 }
 
 /* What only some kinds of events have: the device's memory at a refusal, a map's pool, a mark's label. */
-static void read_more(struct zr_pickle *pickle, struct zr_pickle_value event, struct zr_record *record)
+static void read_more(struct zr_pickle *pickle, struct zr_pickle_value event, struct clock *clock,
+                      struct zr_record *record)
 {
     struct zr_pickle_field fields[] = {{.key = "device_free"},   {.key = "device_total"}, {.key = "pool_id"},
                                        {.key = "user_metadata"}, {.key = "annotation"},   {.key = "name"}};
@@ -238,7 +246,7 @@ static void read_more(struct zr_pickle *pickle, struct zr_pickle_value event, st
     }
     for (unsigned i = 3; record->kind == ZR_RECORD_MARK && !record->label && i < 6; i++)
         if (fields[i].value.kind == ZR_PICKLE_TEXT)
-            record->label = zr_pickle_text(pickle, fields[i].value); /* zeros follow a text */
+            record->label = copy_text(pickle, fields[i].value, clock->label, sizeof clock->label);
 }
 
 /* Converts an event to a record; *counts: it is one. The pool of a map is unknown here in older files, and a
@@ -274,7 +282,7 @@ static zr_result read_event(struct zr_pickle *pickle, struct zr_pickle_value eve
     if (actions[at].in_parts)
         record->unit_bytes = PAGE_BYTES;
     if (is_map(record) || refused || mark)
-        read_more(pickle, event, record);
+        read_more(pickle, event, clock, record);
     else if (!zr_torch_number(fields[BLOCK_BYTES].value, &record->reserved_bytes) ||
              record->reserved_bytes < record->bytes)
         record->reserved_bytes = zr_torch_round(record->bytes);
@@ -293,8 +301,8 @@ static void note_unknown(struct reading *reading, struct zr_pickle_value event)
     if (zr_pickle_text_is(reading->pickle, action.value, "snapshot"))
         return;
     if (reading->recording->unknown_count++ == 0)
-        snprintf(reading->recording->unknown, sizeof reading->recording->unknown, "%s",
-                 zr_pickle_text(reading->pickle, action.value));
+        copy_text(reading->pickle, action.value, reading->recording->unknown,
+                  sizeof reading->recording->unknown);
 }
 
 /* The first pass: what the event reveals about earlier blocks. */
@@ -530,11 +538,11 @@ static void read_settings(struct reading *reading)
                                        {.key = "expandable_segments"},
                                        {.key = "roundup_power2_divisions"},
                                        {.key = "PYTORCH_CUDA_ALLOC_CONF"}};
-    char key[12];
+    char key[12], text[1024];
     uint64_t bytes, count;
     zr_pickle_fields(pickle, pickle->root, &all, 1);
     zr_pickle_fields(pickle, all.value, fields, sizeof fields / sizeof *fields);
-    const char *words = zr_pickle_text(pickle, fields[4].value);
+    const char *words = copy_text(pickle, fields[4].value, text, sizeof text);
     bool has_bytes = zr_torch_number(fields[0].value, &bytes);
     if (!has_bytes)
         bytes = in_words(words, "max_split_size_mb:") << 20;

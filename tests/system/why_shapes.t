@@ -84,6 +84,29 @@ def test_ranks():
     same(why(*[files[0]] * 3)["odd_rank"], None, "equal ranks have no odd one")
 
 
+def test_phases():
+    """zr stats: per phase the most that is live, by patterns of call stacks; retries and flushes counted."""
+    torch = Torch(GIB := 1 << 30)
+    for _ in range(3):
+        torch.mark("train")
+        torch_shapes.step(torch, 20, 20 * MIB, grads=4 * MIB)
+        torch.mark("validate")
+        torch_shapes.step(torch, 10, 60 * MIB)
+        if _ == 1:
+            torch.empty_cache()
+    torch.alloc(GIB - 40 * MIB, torch_shapes.FORWARD)  # what is cached goes back first
+    run = subprocess.run([ZR, "stats", write(path("phases.pickle"), torch), "--by", "forward=^forward .*linear", "--by", "back=backward", "--by", "model=model", "--json"],
+                         capture_output=True, text=True, timeout=HANG, stdin=subprocess.DEVNULL)
+    phases = {one["label"]: one for one in json.loads(run.stdout or "{}").get("phases", [])}
+    same({label: (one["marks"], one["live_bytes"] // MIB, one["by"]["forward"] // MIB, one["by"]["back"] // MIB, one["retries"], one["flushes"])
+          for label, one in phases.items()},
+         {"train": (3, 404, 400, 4, 0, 0), "validate": (3, 984, 984, 0, 1, 1)}, "phases, categories, retries and flushes") or note(run.stderr)
+    run = subprocess.run([ZR, "stats", path("phases.pickle"), "--phases"], capture_output=True, text=True, timeout=HANG, stdin=subprocess.DEVNULL)
+    ok(any(line.split()[:3] == ["validate", "984", "MiB"] for line in run.stdout.splitlines()), "as a table") or note(run.stdout)
+    run = subprocess.run([ZR, "stats", path("phases.pickle"), "--by", "a=("], capture_output=True, text=True, timeout=HANG, stdin=subprocess.DEVNULL)
+    ok(run.returncode == 2 and "is no regular expression" in run.stderr, "a pattern that is none") or note(run.stderr)
+
+
 # Shape, options, the first reason, a word of its evidence, a word of its remedy, the replay that proves it.
 ROWS = [
     ("changing_lengths", [], "fragmentation", "in pieces", "zr run --cuda", "zr"),
@@ -238,6 +261,7 @@ test_categories()
 test_equal_stacks()
 test_growth()
 test_ranks()
+test_phases()
 test_sweep()
 test_order()
 test_words()
