@@ -51,10 +51,23 @@ static const struct {
     {"forward", ZR_ROLE_FORWARD},
 };
 
+/* Whether the function of "name (file:line)" runs a model without training it. */
+static bool is_evaluation(const char *frame)
+{
+    static const char *const parts[] = {"validat", "evaluat", "predict", "inference", "test_step", "eval_"};
+    const char *place = strchr(frame, '(');
+    for (unsigned i = 0; i < sizeof parts / sizeof *parts; i++) {
+        const char *at = strstr(frame, parts[i]);
+        if (at && (!place || at < place))
+            return true;
+    }
+    return false;
+}
+
 /* What the frames of a stack tell, from one walk through them. */
 struct telling {
     enum zr_role role;
-    bool is_file;
+    bool is_file, evaluates;
     unsigned good; /* quality of the site's frame; 0: none */
     char site[ZR_FRAME_BYTES];
 };
@@ -66,11 +79,12 @@ static void read_stack(struct zr_recording *recording, uint32_t stack, struct te
     char frame[ZR_FRAME_BYTES];
     size_t best = rows;
     out->good = 0;
-    out->is_file = false;
+    out->is_file = out->evaluates = false;
     for (unsigned i = 0; i < FRAMES_MAX && stack && zr_frames_next(&frames, recording, frame); i++) {
         bool python = strstr(frame, ".py:") != NULL, library = strstr(frame, "-packages/") != NULL;
         unsigned good = python ? (library ? 2 : 3) : zr_frame_is_noise(frame) ? 0 : 1;
         out->is_file |= strstr(frame, "torch/serialization.py") != NULL;
+        out->evaluates |= python && is_evaluation(frame);
         for (size_t row = 0; row < best; row++)
             if (strstr(frame, roles[row].part))
                 best = row;
@@ -126,7 +140,8 @@ void zr_holder_finder_end(struct zr_holder_finder *finder)
 
 static uint64_t hash_of(const struct zr_holder *holder, const char *site)
 {
-    uint64_t hash = (uint64_t)holder->role << 9 | (uint64_t)holder->temporary << 8 | holder->tag;
+    uint64_t hash = (uint64_t)holder->evaluates << 16 | (uint64_t)holder->role << 9 |
+                    (uint64_t)holder->temporary << 8 | holder->tag;
     for (const char *at = site; *at; at++)
         hash = (hash ^ (unsigned char)*at) * UINT64_C(0x100000001b3);
     return hash;
@@ -140,6 +155,7 @@ static zr_result number_site(struct zr_holder_finder *finder, const struct zr_ho
     struct zr_holder holder = *like;
     holder.role = telling.role;
     holder.is_file = telling.is_file;
+    holder.evaluates = telling.evaluates;
     uint64_t key = hash_of(&holder, telling.good > 0 ? telling.site : "");
     const uint32_t *known = zr_number_map_get(&finder->sites, key);
     *out = known ? *known : (uint32_t)finder->holders->count;
@@ -171,6 +187,7 @@ const char *zr_holder_category(const struct zr_holder *holder)
 
 static bool is_twin(const struct zr_holder *weights, const struct zr_holder *other)
 {
+    /* A tenth: sizes with another rounding. A factor of two in number: one copy has some tensors less. */
     double size = (double)weights->bytes / (double)weights->blocks_count;
     double other_size = (double)other->bytes / (double)other->blocks_count;
     bool may_load = other->role == ZR_ROLE_LOADING || other->role == ZR_ROLE_UNKNOWN;
@@ -182,6 +199,7 @@ static bool is_twin(const struct zr_holder *weights, const struct zr_holder *oth
 
 bool zr_holders_twins(const struct zr_vector *holders, struct zr_twins *out)
 {
+    /* Less than eight tensors are no model; an eighth is the least that explains a failure. */
     enum { BLOCKS_MIN = 8, SHARE_MIN = 8 };
     const struct zr_holder *list = holders->items;
     uint64_t all_bytes = 0;

@@ -32,6 +32,7 @@ struct zr_holder {
     uint8_t tag;
     enum zr_role role;
     bool is_file;   /* torch.load() made them: a checkpoint */
+    bool evaluates; /* a function validates, evaluates or predicts */
     bool temporary; /* none lives in two phases of a step: growth.h */
 };
 

@@ -6,7 +6,7 @@
 #include "alloc/base/sort.h"
 
 /* PROBES_MAX bounds the search for a site: after that many probes, colliding sites count as one.
- * INTERVALS_MIN: fewer do not show a trend. */
+ * ALLOCATIONS_MIN: two in each interval of the shortest trend. INTERVALS_MIN: fewer do not show a trend. */
 enum { PROBES_MAX = 64, ALLOCATIONS_MIN = 8, INTERVALS = ZR_GROWTH_INTERVALS, INTERVALS_MIN = 4 };
 
 /* The spans of a comparison. */
@@ -200,11 +200,19 @@ static void note_alloc(struct zr_growth *growth, struct zr_site *site, const str
     note_size(growth, record);
 }
 
+/* Weights and an optimizer's state are made from temporary copies, so that only the frees of forward and
+ * backward are work beside them. */
+static bool is_work(enum zr_role role)
+{
+    return role == ZR_ROLE_FORWARD || role == ZR_ROLE_BACKWARD;
+}
+
 static void note_free(struct zr_growth *growth, struct zr_site *site, const struct zr_range_record *block)
 {
     uint64_t bytes = block->requested_bytes;
     growth->frees_count++;
     growth->went[site->interval]++;
+    growth->worked[site->interval] += is_work(site->role);
     site->went[site->interval]++;
     site->frees_count++;
     site->live_bytes -= bytes < site->live_bytes ? bytes : site->live_bytes;
@@ -287,6 +295,7 @@ static uint64_t rise(const struct floors *floors)
             steepest = now - before;
     }
     uint64_t grown = floors->at[floors->count - 1] - floors->at[floors->first];
+    /* A leak may pause, as in an evaluation, but not most of the time. */
     bool most = rises * 4 >= (floors->count - 1 - floors->first) * 3;
     bool still = floors->at[floors->count - 1] > floors->at[floors->count - 2];
     return most && still && steepest <= grown / 2 ? grown : 0;
@@ -296,10 +305,11 @@ static uint64_t rise(const struct floors *floors)
 static bool is_beside_work(const struct zr_growth *growth, const struct zr_site *site)
 {
     uint64_t went = 0, kept = 0, came = 0;
+    bool is_made_once = site->role == ZR_ROLE_LOADING || site->role == ZR_ROLE_OPTIMIZER;
     for (unsigned i = 0; i < INTERVALS; i++) {
         came += site->came[i];
         kept += site->came[i] > site->went[i] ? site->came[i] - site->went[i] : 0;
-        went += site->came[i] > 0 ? growth->went[i] : 0;
+        went += site->came[i] == 0 ? 0 : is_made_once ? growth->worked[i] : growth->went[i];
     }
     return came >= ALLOCATIONS_MIN && went >= kept;
 }
@@ -317,8 +327,7 @@ void zr_growth_find(struct zr_growth *growth)
                           blocks = merge(site, site->counts, merged);
             site->grown_bytes = rise(&blocks) > 0 ? rise(&bytes) : 0;
         }
-        site->grows = site->grown_bytes > 0 && is_beside_work(growth, site) &&
-                      site->role != ZR_ROLE_LOADING && site->role != ZR_ROLE_OPTIMIZER;
+        site->grows = site->grown_bytes > 0 && is_beside_work(growth, site);
     }
 }
 

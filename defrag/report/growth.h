@@ -3,9 +3,9 @@
  * The window is divided into intervals of equally many records. A site's floor in an interval is the least
  * that its blocks held there, and their least number. What a program uses in each step and frees again leaves
  * the floors as they are; memory that is kept raises both, and larger requests raise the bytes alone. A site
- * grows if its floors never fall and rise in most intervals, if no one
- * rise makes up most of the growth (state that is made once), if the program frees as many blocks meanwhile
- * (it runs, and does not load), and if its frames do not load weights or make an optimizer's state.
+ * grows if its floors never fall and rise in most intervals, if no one rise makes up most of the growth
+ * (state that is made once), and if the program frees as many blocks meanwhile: it runs, and does not load.
+ * If the site's frames load weights or make an optimizer's state, these are blocks of forward and backward.
  *
  * A site is a stack, a tag and a stream; without stacks also sizes within a factor of two.
  *
@@ -59,7 +59,8 @@ struct zr_growth {
     struct zr_number_map numbers;
     uint64_t records_count, before_count, seen_count;
     uint64_t allocations_count, frees_count; /* in the window */
-    uint64_t went[ZR_GROWTH_INTERVALS];      /* frees */
+    uint64_t went[ZR_GROWTH_INTERVALS];      /* frees .. */
+    uint64_t worked[ZR_GROWTH_INTERVALS];    /* .. of blocks of forward and backward */
     uint64_t mapped_bytes, unmapped_bytes;   /* in the window */
     uint64_t unmaps_count;
     uint64_t largest_bytes, second_bytes;   /* of blocks allocated in the window */

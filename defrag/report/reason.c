@@ -5,9 +5,15 @@
 
 #include "alloc/base/error.h"
 
-/* CACHING_LOSS: a caching allocator loses about a twentieth of the device to pieces: 1.02 to 1.05 times the
- * live bytes are reserved on recorded training steps. OTHERS_MIN: a CUDA context is less than an eighth of a
- * device. FLUSHES_MIN: bytes mapped again, in multiples of what was reserved. */
+/* Thresholds of judgement, and why each is where it is:
+ * CACHING_LOSS       a caching allocator loses about a twentieth of the device to pieces: 1.02 to 1.05 times
+ *                    the live bytes are reserved on recorded training steps
+ * OTHERS_MIN         a CUDA context with its libraries takes less than an eighth of any device of 8 GiB or
+ * more FLUSHES_MIN        all memory was mapped again four times: a return before a failure is one time, and
+ * one change of the program's phase another ALLOCATIONS_MIN    fewer are no program that repeats itself
+ * SPIKE_FACTOR       powers of two that a program uses beside each other (halved hidden size, doubled batch)
+ *                    are within a factor of four
+ * QUARTERS           a block from before the last quarter of the recording was there while the program ran */
 enum {
     QUARTERS = 4,
     ALLOCATIONS_MIN = 16,

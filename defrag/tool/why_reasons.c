@@ -191,17 +191,28 @@ static bool fits(const struct zr_reason_scene *scene, const char *change)
     return false;
 }
 
+/* Whether the largest holder is activations of an evaluation, of several blocks. */
+static bool keeps_evaluation(const struct zr_reason_scene *scene)
+{
+    const struct zr_holder *largest = scene->holders->count > 0 ? zr_vector_at(scene->holders, 0) : NULL;
+    return largest && largest->evaluates && largest->role == ZR_ROLE_FORWARD && largest->blocks_count > 1;
+}
+
 /* For PyTorch: what to write where. NULL: the advice for zr. */
 static const char *torch_change(const struct zr_reason_scene *scene, const struct zr_reason_evidence *one)
 {
     const struct zr_recording *recording = scene->recording;
     struct zr_twins twins;
+    enum zr_role role;
     switch (one->reason) {
     case ZR_REASON_FRAGMENTATION:
         return recording->expandable || (fits(scene, "zr") && !fits(scene, "expandable"))
                    ? "zr's memory: zr run --cuda -- PROGRAM, or the plug-in; expandable segments do not suffice"
                    : "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True";
     case ZR_REASON_LEAK:
+        role = zr_role_of(scene->recording, one->stack);
+        if (role == ZR_ROLE_LOADING || role == ZR_ROLE_OPTIMIZER)
+            return "del model and optimizer of a round before the next one makes its own; an exception's traceback keeps them, too";
         return "keep numbers, not tensors: .item() or .detach() there, or .cpu() for outputs";
     case ZR_REASON_POOL:
         return "capture the graphs with one pool (pool=torch.cuda.graph_pool_handle()), or capture fewer shapes";
@@ -222,7 +233,10 @@ static const char *torch_change(const struct zr_reason_scene *scene, const struc
     case ZR_REASON_FLUSH:
         return "leave out torch.cuda.empty_cache() in the loop";
     case ZR_REASON_SHORTAGE:
-        return !zr_holders_twins(scene->holders, &twins) ? NULL
+        return !zr_holders_twins(scene->holders, &twins)
+                   ? keeps_evaluation(scene)
+                         ? "evaluate under torch.no_grad() or inference_mode(): activations are kept for a backward"
+                         : NULL
                : twins.again->is_file
                    ? "torch.load(.., map_location=\"cpu\"), or delete the checkpoint after load_state_dict()"
                    : "free the first copy before the second is made";

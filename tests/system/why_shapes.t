@@ -125,6 +125,10 @@ ROWS = [
     ("evaluation_kept", [], "leak", "by forward (model.py:41)", ".detach()", None),
     ("graph_pools", [], "pool", "private pools", "graph_pool_handle()", "caching"),
     ("shared_card", ["--total", "11GiB"], "other process", "10.2 GiB of the device's 11.0 GiB", "nvidia-smi", None),
+    ("trials_kept", [], "leak", "by main (train.py:20)", "del model", None),
+    ("evaluation_with_gradients", [], "shortage", "of 4.00 GiB are live", "torch.no_grad()", None),
+    ("engine_cache", [], "shortage", "of 8.00 GiB are live", "smaller batch", None),
+    ("hidden_state_kept", [], "leak", "by forward (model.py:40)", ".detach()", None),
     ("second_of_three", [], "shortage", "of 1.00 GiB are live", "smaller batch", None),
 ]
 
