@@ -209,8 +209,6 @@ static void print_json(struct zr_text *text, const void *result)
                   report->lower_bound_bytes);
     zr_text_print(text, ", \"peak_reserved_bytes\": %" PRIu64 ", \"ratio\": %.9g",
                   report->peak_reserved_bytes, ratio(report->peak_reserved_bytes, report->lower_bound_bytes));
-    if (one->policy == ZR_POLICY_CACHING)
-        zr_text_print(text, ", \"allocator_settings\": \"%s\"", settings_words(words, &one->torch));
     zr_text_print(text, ", \"ratio_last_repeat\": %.9g",
                   ratio(report->peak_reserved_last_repeat_bytes, report->lower_bound_last_repeat_bytes));
     zr_text_print(text, ", \"driver_calls\": %" PRIu64 ", \"driver_calls_last_repeat\": %" PRIu64,
@@ -226,6 +224,8 @@ static void print_json(struct zr_text *text, const void *result)
     if (one->settings->unplanned_percent > 0)
         zr_text_print(text, ", \"unplanned_percent\": %" PRIu64 ", \"seed\": %" PRIu64,
                       one->settings->unplanned_percent, one->settings->seed);
+    if (one->policy == ZR_POLICY_CACHING && *settings_words(words, &one->torch))
+        zr_text_print(text, ", \"allocator_settings\": \"%s\"", settings_words(words, &one->torch));
 }
 
 static void print_row(struct zr_text *text, const struct result *one)

@@ -523,7 +523,7 @@ static void print_free(struct zr_text *text, const struct view *view)
     char words[LINE_ROOM], room[5][ZR_TOOL_NUMBER_ROOM];
     int at = snprintf(words, sizeof words, "free %s of %s%s", zr_tool_bytes(room[0], answer->free_bytes),
                       zr_tool_bytes(room[1], view->question.capacity_bytes),
-                      view->capacity_assumed ? " (the most that was reserved; set it with --capacity)" : "");
+                      view->capacity_assumed ? " (most reserved; --capacity sets it)" : "");
     if (view->input.recording.has_maps)
         at += snprintf(words + at, sizeof words - (size_t)at,
                        "; the longest free run %s, releasable %s, not reserved %s",

@@ -133,7 +133,7 @@ def test_recorder():
        "the flight recorder's pins have stacks") or note(found)
     run(FAILING, "leak", env={"TMPDIR": folder, "ZR_CONF": "recorder:1m,stacks:1"})
     trace, = (os.path.join(folder, name) for name in os.listdir(folder) if "leak" in name)
-    words = zr("why", trace).stdout
+    words = zr("why", trace).stdout.replace("\n  ", " ")
     ok("reason: leak: 113 blocks" in words and ", leak (" in words, "a leak is named by its stack") or note(words)
 
 
