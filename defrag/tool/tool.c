@@ -298,7 +298,7 @@ void zr_tool_cut_frame(char *frame, size_t columns)
     for (char *at = frame; (at = strstr(at, " (")); at++)
         place = at; /* the last one: names of C++ contain parentheses */
     while (place && strlen(frame) > columns && strlen(place) > 5 && (slash = strchr(place + 5, '/'))) {
-        memcpy(place + 2, "..", 2);
+        place[2] = place[3] = '.';
         memmove(place + 4, slash, strlen(slash) + 1);
     }
     size_t length = strlen(frame), rest = place ? strlen(place) : 0;
@@ -309,7 +309,7 @@ void zr_tool_cut_frame(char *frame, size_t columns)
     while (kept > 0 && (frame[kept] & 0xC0) == 0x80)
         kept--;
     memmove(frame + kept + 2, frame + length - rest, rest + 1);
-    memcpy(frame + kept, "..", 2);
+    frame[kept] = frame[kept + 1] = '.';
 }
 
 /* ---- Memory -------------------------------------------------------------------------------------------- */
