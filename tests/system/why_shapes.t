@@ -41,6 +41,7 @@ def test_growth():
     """What grew between the marks of the first and the last step, by line and category. A workspace that is freed in its phase is
     temporary; activations live until backward."""
     torch = Torch(1 << 30)
+    torch_shapes.weights(torch, 10, 2 * MIB)
     for number in range(20):
         torch.mark(f"step {number}")
         blocks = [torch.alloc(16 * MIB, torch_shapes.FORWARD) for _ in range(4 + number // 18)]  # larger steps are no growth
@@ -54,14 +55,14 @@ def test_growth():
     same((growth["from"], growth["to"], growth["categories"]), ("step 0", "step 18", {"other": 72 * MIB}), "20 marks: from the first to the last two")
     same([(one["grown_bytes"], one["before_bytes"], one["blocks"]) for one in growth["sites"]], [(72 * MIB, 0, 18)],
          "18 blocks by then, of one line that two lines call")
-    same((report["reason"], report["categories"]), ("leak", {"other": 80 * MIB}), "without a refusal the reason is the leak")
-    same(len(report["holders"]), 1, "blocks of one line have one holder")
+    same((report["reason"], report["categories"]), ("leak", {"other": 80 * MIB, "parameters": 20 * MIB}), "without a refusal the reason is the leak")
+    same(len(report["holders"]), 2, "blocks of one line have one holder")
     run = subprocess.run([ZR, "why", path("grown.pickle")], capture_output=True, text=True, timeout=HANG, stdin=subprocess.DEVNULL)
     ok("Growth from mark 'step 0' to 'step 18': other 72.0 MiB" in run.stdout, "in words, without an option") or note(run.stdout)
     blocks = [torch.alloc(16 * MIB, torch_shapes.FORWARD) for _ in range(2)]
     torch.alloc(8 * MIB, "kernel.py:9 forward, train.py:50 step")
     report = why(write(path("grown.pickle"), torch))
-    same(report["categories"], {"other": 80 * MIB, "activations": 32 * MIB, "temporary": 8 * MIB}, "a workspace is temporary, an activation is not")
+    same(report["categories"], {"other": 80 * MIB, "parameters": 20 * MIB, "activations": 32 * MIB, "temporary": 8 * MIB}, "a workspace is temporary, an activation is not")
 
 
 def test_ranks():
