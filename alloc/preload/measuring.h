@@ -26,11 +26,9 @@ void zr_measuring_first_large(void);
 void zr_measuring_end(void);
 void zr_measuring_after_fork_in_child(void);
 
-/* Record an event of a large block while `on`. The caller owns the block, so events of its address are in
- * order. `block` NULL: the allocation failed. */
-void zr_measuring_alloc(const void *block, size_t bytes, size_t reserved_bytes);
-void zr_measuring_free(const void *block);
-/* Updates the figures. lock: large.c's lock */
+/* Records a failed allocation of a large block. */
+void zr_measuring_failed(size_t bytes);
+/* Updates the figures. lock: the large arena's */
 void zr_measuring_note(size_t live_bytes, size_t held_bytes, size_t large_held_bytes);
 /* Records a failed allocation of a small object. */
 void zr_measuring_refused(size_t bytes);

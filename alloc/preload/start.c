@@ -208,19 +208,16 @@ static void before_fork(void)
 {
     zr_control_before_fork();
     jemalloc_fork.before();
-    zr_large_before_fork();
 }
 
 static void after_fork_parent(void)
 {
-    zr_large_after_fork(false);
     jemalloc_fork.parent();
     zr_control_after_fork(false);
 }
 
 static void after_fork_child(void)
 {
-    zr_large_after_fork(true);
     jemalloc_fork.child();
     zr_control_after_fork(true);
     if (zr_measuring.on)
