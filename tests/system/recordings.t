@@ -7,6 +7,7 @@ import functools
 import glob
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -308,10 +309,10 @@ def figures(running):
     return next(arena for arena in shown["arenas"] if arena["name"] == "large")
 
 
-program = compiled("window.c", [os.environ.get("CC", "gcc")], C)
+program = compiled("window.c", shlex.split(os.environ.get("CC", "gcc")), C)
 compare("C", [program], [("frees_each", 300), ("keeps", 24), ("grows", 12), ("aligned", 1)])
 shown(program)
-compare("C++", [compiled("threads.cc", [os.environ.get("CXX", "g++")], CXX)], [("raw(unsigned long)", 400)])
+compare("C++", [compiled("threads.cc", shlex.split(os.environ.get("CXX", "g++")), CXX)], [("raw(unsigned long)", 400)])
 with open(path("arrays.py"), "w", encoding="ascii") as script:
     script.write(PY % {"mark": MARK})
 if run(PYTHON, "-c", "import numpy").returncode == 0:
