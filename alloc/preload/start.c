@@ -19,6 +19,8 @@
 #include "alloc/base/sizes.h"
 #include "alloc/base/system/file.h"
 #include "alloc/core/arena.h"
+#include "alloc/telemetry/python.h"
+#include "alloc/telemetry/stacks.h"
 #include "alloc/preload/control.h"
 #include "alloc/preload/large.h"
 #include "alloc/preload/pages.h"
@@ -286,6 +288,9 @@ static zr_result start_arenas(void)
 
 static __attribute__((destructor)) void end(void)
 {
+    if (zr_python_is_given_up())
+        zr_say(
+            "call stacks have no Python frames: the memory of this CPython has another layout than its version");
     zr_measuring_end();
 }
 
@@ -319,6 +324,8 @@ static void start(void)
     if (!zr_preload.checked)
         zr_preload.fast = zr_preload.small;
     zr_measuring_start();
+    if (zr_stacks_every() > 0 && zr_python_find() != ZR_OK)
+        zr_say("%s", zr_last_error());
     if (zr_option_get(ZR_OPTION_VERBOSE))
         zr_say("libzr_malloc.so serves process %ld (%s)", (long)getpid(), program_invocation_name);
     /* The first allocation starts jemalloc, which sets its fork handlers. These handlers are registered after

@@ -81,6 +81,7 @@ struct zr_frame_namer {
 struct zr_recording_stacks {
     struct zr_vector modules, module_texts; /* recording_stacks.c; texts: char */
     struct zr_vector stacks, addresses;     /* by number; uint64_t */
+    struct zr_vector frames;                /* by number: offsets of texts of interpreters' frames; 0: none */
     uint64_t events_seen;                   /* events up to here are included */
 };
 

@@ -6,16 +6,16 @@ KINDS = ("extension", "alloc", "free", "map", "unmap", "mark", "refused", "begin
 
 class Trace:
     """`events`: (kind, address, bytes, stack) of allocs and frees, and (kind, label, 0, ()) of others. A stack is a tuple of
-    (module, offset in its file), innermost first; of an alloc without one it is None. `modules`: paths."""
+    (module, offset in its file) or (text of a Python frame, None), innermost first; of an alloc without one it is None. `modules`: paths."""
 
     def __init__(self, path):
         with open(path, "rb") as file:
             self.data = file.read()
         header_bytes, _, _, written, _, self.base = struct.unpack_from("<IIIQQQ", self.data, 4)
         self.at, end = header_bytes, header_bytes + written
-        self.events, self.weights, self._stacks, self._modules = [], [], {}, []
+        self.events, self._stacks, self._modules = [], {}, []
         self._place = self._with = 0
-        self._labels, self._frames = {}, {}
+        self._frames = {}
         while self.at < end:
             self._event()
 
@@ -86,14 +86,19 @@ class Trace:
         elif kind == 2:
             number, address, frames = self._varint(), 0, []
             while self.at < end:
-                address += self._signed()
+                address = address + self._signed() & (1 << 64) - 1
                 frames.append(self._resolve(address))
             self._stacks[number] = tuple(frames)
         elif kind == 3:
             self._with = self._varint()
+        elif kind == 4:
+            number = self._varint()
+            self._frames[(1 << 63) + number] = self.data[self.at:end].decode()
         self.at = end
 
     def _resolve(self, address):
+        if address in self._frames:
+            return self._frames[address], None
         for start, size, offset, path in reversed(self._modules):
             if start <= address < start + size:
                 return path, address - start + offset

@@ -41,7 +41,7 @@ static const char help[] =
     "                  program starts go to FILE.PID. Blocks of device 0 go to FILE.gpu, with --cuda to FILE; blocks of\n"
     "                  device 1 to a FILE with .gpu1\n"
     "  --stacks N      records the call stack of one allocation in N in the traces and in the flight recorder's file, 1: of\n"
-    "                  each; a stack takes some microseconds\n"
+    "                  each; a stack takes some microseconds. It has the frames of C and C++, and of CPython 3.11 to 3.14\n"
     "  --strict        exits with 2 instead of running a program that cannot be preloaded, or whose memory zr doctor finds to\n"
     "                  be missed; libzr_cuda.so stops a program whose CUDA driver has unknown ways to allocate memory\n"
     "\n"

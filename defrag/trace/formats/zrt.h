@@ -44,7 +44,8 @@ struct zrt_event {
     uint32_t stack;                  /* alloc, refused: stack of the request; stack: its number. 0: unknown */
     enum zrt_extension extension;    /* of kind 0; an unknown extension has no more fields */
     unsigned frames_count;           /* stack */
-    struct zrt_module module;        /* valid for the module extension */
+    uint64_t frame_number;           /* frame */
+    struct zrt_module module;        /* valid for the module extension; `path` is the text of a frame */
     uint64_t frames[ZRT_FRAMES_MAX];
 };
 
