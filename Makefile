@@ -266,7 +266,7 @@ tool_obj := $(call obj,$(tool_src) alloc/preload/usage.c $(page_src) $(defrag_sr
 $(BUILD)/bin/zr: $(tool_obj)
 	@mkdir -p $(@D)
 	@echo "  link  $@"
-	@$(CC) -o $@ $^ $(ALL_LDFLAGS) -lz -lncursesw -ldw -lelf -ldl
+	@$(CC) -o $@ $^ $(ALL_LDFLAGS) -lz -lncursesw -ldw -lelf -ldl -lm
 $(manuals): $(BUILD)/bin/zr
 	@mkdir -p $(@D)
 	@echo "  page  $@"

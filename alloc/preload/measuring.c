@@ -82,20 +82,25 @@ void zr_measuring_refused(size_t bytes)
 /* ---- The trace ----------------------------------------------------------------------------------------- */
 
 /* zr run sets ZR_TRACE=PID:FILE: process PID writes FILE, every other process FILE.PID with its own number.
- * Without ZR_TRACE the trace is in the record's folder. */
+ */
+bool zr_measuring_trace_path(const char *suffix, char *out, size_t capacity_bytes)
+{
+    char *file;
+    long writer = own.trace_wanted ? strtol(own.trace_wanted, &file, 10) : 0;
+    if (writer == 0 || *file++ != ':')
+        return false;
+    int length = writer == (long)getpid()
+                     ? snprintf(out, capacity_bytes, "%s%s", file, suffix)
+                     : snprintf(out, capacity_bytes, "%s%s.%ld", file, suffix, (long)getpid());
+    return length > 0 && (size_t)length < capacity_bytes;
+}
+
+/* Without ZR_TRACE the trace is in the record's folder. */
 static zr_result choose_path(char *out, size_t capacity_bytes)
 {
-    if (!own.trace_wanted)
-        return own.record && zr_usage_trace_path(own.record, out, capacity_bytes) ? ZR_OK : ZR_ERR_INVALID;
-    char *file;
-    long writer = strtol(own.trace_wanted, &file, 10);
-    if (*file++ != ':')
-        return zr_fail(ZR_ERR_INVALID, "ZR_TRACE=%s: must be PID:FILE", own.trace_wanted);
-    if (writer == (long)getpid())
-        snprintf(out, capacity_bytes, "%s", file);
-    else
-        snprintf(out, capacity_bytes, "%s.%ld", file, (long)getpid());
-    return ZR_OK;
+    bool good = own.trace_wanted ? zr_measuring_trace_path("", out, capacity_bytes)
+                                 : own.record && zr_usage_trace_path(own.record, out, capacity_bytes);
+    return good ? ZR_OK : zr_fail(ZR_ERR_INVALID, "ZR_TRACE=%s: must be PID:FILE", own.trace_wanted);
 }
 
 void zr_measuring_first_large(void)

@@ -20,6 +20,10 @@ extern struct zr_measuring zr_measuring;
 
 /* Called at the library's start, with or without arenas. */
 void zr_measuring_start(void);
+/* The path of a trace that `zr run --trace` requests, with a suffix. False: none is requested, or it is too
+ * long.
+ */
+bool zr_measuring_trace_path(const char *suffix, char *out, size_t capacity_bytes);
 /* Opens the trace; called before the first large block by any thread. */
 void zr_measuring_first_large(void);
 /* Closes trace and record at exit. */

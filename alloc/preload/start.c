@@ -26,6 +26,7 @@
 #include "alloc/preload/pages.h"
 #include "alloc/preload/usage.h"
 #include "alloc/preload/measuring.h"
+#include "alloc/preload/sampling.h"
 
 struct zr_preload zr_preload;
 
@@ -222,6 +223,8 @@ static void after_fork_child(void)
 {
     jemalloc_fork.child();
     zr_control_after_fork(true);
+    if (zr_sampling.on)
+        zr_sampling_after_fork_in_child();
     if (zr_measuring.on)
         zr_measuring_after_fork_in_child();
 }
@@ -291,6 +294,7 @@ static __attribute__((destructor)) void end(void)
     if (zr_python_is_given_up())
         zr_say(
             "call stacks have no Python frames: the memory of this CPython has another layout than its version");
+    zr_sampling_end();
     zr_measuring_end();
 }
 
@@ -321,9 +325,11 @@ static void start(void)
     if (!zr_preload.passive && reason[0])
         zr_say("%s; process %ld continues without zrd", reason, (long)getpid());
     zr_preload.checked = zr_option_get(ZR_OPTION_CHECK) >= ZR_CHECK_BYTES;
-    if (!zr_preload.checked)
-        zr_preload.fast = zr_preload.small;
     zr_measuring_start();
+    zr_sampling_start();
+    zr_preload.sampled = zr_sampling.on;
+    if (!zr_preload.checked && !zr_preload.sampled)
+        zr_preload.fast = zr_preload.small;
     if (zr_stacks_every() > 0 && zr_python_find() != ZR_OK)
         zr_say("%s", zr_last_error());
     if (zr_option_get(ZR_OPTION_VERBOSE))

@@ -79,7 +79,7 @@ struct walk {
     uint64_t addresses[ZR_STACK_FRAMES];
     unsigned count;
     struct zr_python_walk python;
-    bool inside; /* the first frame, of zr_call_stack_take(), was skipped */
+    bool inside; /* the first frame, of zr_call_stack_take_now(), was skipped */
 };
 
 /* The Python frames that one call of the evaluator runs stand in the place of its own frame. */
@@ -163,13 +163,13 @@ static uint32_t number_of(struct table *table, const struct walk *walk)
     }
 }
 
-__attribute__((noinline)) uint32_t zr_call_stack_take(void)
+__attribute__((noinline)) uint32_t zr_call_stack_take_now(void)
 {
     struct walk walk;
     if (zr_call_stack_number == BUSY)
         return 0;
     zr_call_stack_number = 0;
-    struct table *table = is_due(zr_stacks_every()) ? table_get() : NULL;
+    struct table *table = table_get();
     if (!table)
         return 0;
     zr_call_stack_number = BUSY;
@@ -181,6 +181,16 @@ __attribute__((noinline)) uint32_t zr_call_stack_take(void)
         add_python(&walk); /* calls of the evaluator that were not recognized */
     zr_call_stack_number = number_of(table, &walk);
     return zr_call_stack_number;
+}
+
+uint32_t zr_call_stack_take(void)
+{
+    if (zr_call_stack_number == BUSY)
+        return 0;
+    if (is_due(zr_stacks_every()))
+        return zr_call_stack_take_now();
+    zr_call_stack_number = 0;
+    return 0;
 }
 
 struct zr_call_stack zr_call_stack_get(uint32_t number)

@@ -28,6 +28,8 @@ uint32_t zr_stacks_every(void);
  * holds no lock for which the loader may wait. zr_call_stack_own() returns the number until the thread's next
  * call. */
 uint32_t zr_call_stack_take(void);
+/* Takes the caller's stack in any case. 0: the table is full. */
+uint32_t zr_call_stack_take_now(void);
 extern __thread uint32_t zr_call_stack_number __attribute__((tls_model("initial-exec")));
 static inline uint32_t zr_call_stack_own(void)
 {

@@ -243,6 +243,14 @@ void zr_trace_write_alloc(struct zr_trace *trace, const struct zr_block_info *bl
     event_end(trace, &event);
 }
 
+void zr_trace_write_sample(struct zr_trace *trace, const struct zr_block_info *block, uint32_t stack,
+                           uint64_t mean_bytes)
+{
+    unsigned char data[10];
+    zr_trace_write_extension(trace, ZRT_SAMPLE, data, (size_t)(zrt_put_varint(data, mean_bytes) - data));
+    zr_trace_write_alloc(trace, block, stack);
+}
+
 void zr_trace_write_free(struct zr_trace *trace, const struct zr_block_info *block)
 {
     struct event event;

@@ -34,6 +34,9 @@ zr_result zr_trace_close(struct zr_trace *trace);
 
 /* `stack`: the number of the caller's stack (stacks.h); 0: none. */
 void zr_trace_write_alloc(struct zr_trace *trace, const struct zr_block_info *block, uint32_t stack);
+/* A block that was drawn as a sample, one in `mean_bytes`. */
+void zr_trace_write_sample(struct zr_trace *trace, const struct zr_block_info *block, uint32_t stack,
+                           uint64_t mean_bytes);
 void zr_trace_write_free(struct zr_trace *trace, const struct zr_block_info *block);
 /* `first` and `bytes` are multiples of the granule. */
 void zr_trace_write_map(struct zr_trace *trace, const void *first, size_t bytes);

@@ -15,8 +15,8 @@ bool zr_frame_is_noise(const char *frame)
         "at::detail::empty"};
     /* zr's own frames, and the C library's entry points of malloc */
     static const char *const places[] = {
-        "(alloc/front/", "(alloc/telemetry/", "(alloc/service/client/", "(alloc/preload/",
-        "(libzr",        "(libc.so",          "(libstdc++.so"};
+        "alloc/front/", "alloc/telemetry/", "alloc/service/client/", "alloc/preload/",
+        "libzr",        "libc.so",          "libstdc++.so"};
     for (unsigned i = 0; i < sizeof names / sizeof *names; i++)
         if (strncmp(frame, names[i], strlen(names[i])) == 0)
             return true;
@@ -25,8 +25,10 @@ bool zr_frame_is_noise(const char *frame)
         place = at;
     if (place && strstr(place, "/include/c++/"))
         return true;
-    for (unsigned i = 0; place && i < sizeof places / sizeof *places; i++)
-        if (strncmp(place + 1, places[i], strlen(places[i])) == 0)
+    const char *file = place ? place + strlen(" (") : "";
+    file += strncmp(file, "./", 2) == 0 ? 2 : 0; /* a function of a header */
+    for (unsigned i = 0; i < sizeof places / sizeof *places; i++)
+        if (strncmp(file, places[i], strlen(places[i])) == 0)
             return true;
     return false;
 }

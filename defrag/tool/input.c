@@ -299,7 +299,8 @@ bool zr_tool_short_stack(struct zr_recording *recording, uint32_t stack, char ou
     char frame[ZR_FRAME_BYTES];
     unsigned best = 0; /* quality of *out */
     for (unsigned i = 0; i < FRAMES_MAX && best < 3 && zr_frames_next(&frames, recording, frame); i++) {
-        bool python = strstr(frame, ".py:") != NULL, library = strstr(frame, "-packages/") != NULL;
+        bool python = strstr(frame, ".py:") || strstr(frame, " (<"); /* <string>, <stdin>, <frozen .. */
+        bool library = strstr(frame, "-packages/") || strstr(frame, " (<frozen ");
         unsigned good = python ? (library ? 2 : 3) : zr_frame_is_noise(frame) ? 0 : 1;
         if (good > best) {
             memcpy(out, frame, sizeof frame);

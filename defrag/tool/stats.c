@@ -3,7 +3,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "defrag/tool/input.h"
+#include "defrag/tool/samples.h"
 
 static const char help[] =
     "Shows live, reserved and stranded memory: at the end, at the peak, at the failure, at any moment.\n"
@@ -47,6 +47,7 @@ struct view {
     double unusable[UNUSABLE_SIZES]; /* at --at, else at the failure, else at the end */
     struct zr_moment at;
     struct zr_memory memory; /* at --at, else at the end */
+    struct zr_samples samples;
     bool has_at;
 };
 
@@ -79,11 +80,14 @@ static zr_result look(struct view *view, const char *file, const struct settings
     for (unsigned i = 0; i < UNUSABLE_SIZES && result == ZR_OK; i++)
         view->unusable[i] = zr_unusable_ratio(memory, unusable_sizes[i]);
     zr_memory_end(&failed);
+    if (result == ZR_OK)
+        result = zr_samples_find(&view->samples, &view->input.recording, arena);
     return result;
 }
 
 static void forget(struct view *view)
 {
+    zr_samples_end(&view->samples);
     zr_memory_end(&view->memory);
     zr_tool_input_end(&view->input);
 }
@@ -216,6 +220,7 @@ static void json_view(struct zr_text *text, const struct view *view)
     zr_tool_json_number(text, "peak_reserved_bytes", moments->peak_reserved_bytes, maps);
     if (maps)
         json_segments(text, shown_memory(view));
+    zr_samples_json(text, &view->samples);
 }
 
 /* ---- The table ----------------------------------------------------------------------------------------- */
@@ -349,6 +354,7 @@ static void table(struct zr_text *text, const struct view *view, bool segments)
         table_tags(text, &moments->peak.figures, "at the peak");
     if (segments && recording->has_maps)
         table_segments(text, shown_memory(view));
+    zr_samples_table(text, &view->samples);
 }
 
 /* ---- The subcommand ------------------------------------------------------------------------------------ */

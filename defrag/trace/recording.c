@@ -23,6 +23,7 @@ static struct zr_record record_of(const struct zrt_event *event, uint64_t base_a
                               .reserved_bytes = event->reserved_bytes,
                               .free_bytes = UINT64_MAX,
                               .stack = event->stack,
+                              .sample_bytes = event->sample_bytes,
                               .stream = event->stream};
 }
 

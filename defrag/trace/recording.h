@@ -36,6 +36,7 @@ struct zr_record {
     uint64_t time_ns;        /* since the window's start; does not decrease */
     uint64_t address, bytes; /* bytes: requested; in a free 0 if the file has no size */
     uint64_t reserved_bytes; /* alloc: with rounding */
+    uint64_t sample_bytes;   /* alloc: a sample, drawn one in so many bytes; 0: all are recorded */
     uint64_t free_bytes;     /* refused: of the device at that time; UINT64_MAX: unknown */
     uint64_t total_bytes;    /* refused: of the device; 0: unknown */
     uint64_t unit_bytes;     /* map: the unit that can be unmapped; 0: only the whole */

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """All ways to record see what the program asked for: --trace, zr attach, zr record, the flight recorder and heaptrack have the
-same bytes by function between two marks, and the same live bytes at the second mark, of three programs."""
+same bytes by function between two marks, and the same live bytes at the second mark, of three programs. And samples of small
+objects estimate what the program has."""
 import bisect
 import collections
 import functools
@@ -9,6 +10,7 @@ import json
 import os
 import shlex
 import signal
+import struct
 import subprocess
 import sys
 
@@ -119,6 +121,36 @@ print("done", flush=True)
 sys.stdin.readline()
 malloc(1 << 30)
 """
+
+
+# Four threads: nodes of 200 bytes leak; the rest is freed. Small objects of each kind, in bytes.
+NODES, NODE, SCRATCH, GROWN = 200000, 200, 1000, (500, 3000)
+SMALL = """#include <cstdio>
+#include <cstdlib>
+#include <thread>
+#include <vector>
+#define APART __attribute__((noinline))
+struct node { node *next; char rest[%(node)d - sizeof(node *)]; };
+static thread_local node *head;
+APART node *make_node() { node *n = new node; n->next = head; return head = n; }
+APART char *scratch(size_t n) { char *p = (char *)std::malloc(n); p[0] = 1; return p; }
+APART char *grow(char *p, size_t n) { p = (char *)std::realloc(p, n); p[0] = 1; return p; }
+static void work()
+{
+    for (int i = 0; i < %(nodes)d / 4; i++) {
+        make_node();
+        std::free(scratch(%(scratch)d));
+        if (i %% 10 == 0) std::free(grow(grow(nullptr, %(short)d), %(long)d));
+    }
+}
+int main()
+{
+    std::vector<std::thread> all;
+    for (int i = 0; i < 4; i++) all.emplace_back(work);
+    for (auto &one : all) one.join();
+    return 0;
+}
+""" % {"node": NODE, "nodes": NODES, "scratch": SCRATCH, "short": GROWN[0], "long": GROWN[1], "mark": MARK}
 
 
 def run(*words, **settings):
@@ -240,6 +272,13 @@ def in_memory(trace):
             for kind, address, size, stack in trace.events]
 
 
+def has_begun(where):
+    try:
+        return any(kind == "begin" for kind, *_ in Trace(where).events)
+    except (OSError, struct.error):  # not there yet, or without its header
+        return False
+
+
 def under_zr(name, command):
     """The events by way: of a run with a trace and zr attach beside it, and of a run that zr record records."""
     folder = path(name + "-tmp")
@@ -248,7 +287,7 @@ def under_zr(name, command):
     conf = {"ZR_CONF": "publish:on,recorder:8m", "TMPDIR": folder}
     running = Running(ZR, "run", "--malloc", "--limit", "512MiB", "--stacks", "1", "--trace", traced, "--", *command, **conf)
     attaching = subprocess.Popen([ZR, "attach", str(running.process.pid), "--arena", "large", "--stacks", "1", "-o", attached], env=ENVIRONMENT)
-    wait_for(lambda: os.path.exists(attached) and any(kind == "begin" for kind, *_ in Trace(attached).events))
+    wait_for(lambda: has_begun(attached))
     running.work()
     attaching.send_signal(signal.SIGINT)
     same(attaching.wait(timeout=HANG), 0, f"{name}: zr attach beside a trace")
@@ -287,7 +326,7 @@ def compare(name, command, functions=()):
 
 def compiled(name, compiler, text):
     with open(path(name), "w", encoding="ascii") as file:
-        file.write(text % {"mark": MARK})
+        file.write(text)
     built = run(*compiler, "-g", "-O1", path(name), "-o", path(name.split(".")[0] + "-program"), "-pthread")
     return path(name.split(".")[0] + "-program") if same(built.returncode, 0, f"{name} is built") else note(built.stderr)
 
@@ -303,16 +342,48 @@ def shown(program):
     running.end()
 
 
+def near(estimate, wanted, words):
+    """Within three standard errors, which are printed. A sampled sum of zero has none."""
+    error = 3 * estimate["error_bytes"]
+    ok(abs(estimate["bytes"] - wanted) <= error,
+       f"{words}: {estimate['bytes']} bytes of {estimate['samples']} samples, {wanted} in truth, 3 standard errors are {error}")
+
+
+def sampled():
+    """zr run --trace --small names the function whose small objects leak."""
+    trace = path("small.zrt")
+    program = compiled("small.cc", shlex.split(os.environ.get("CXX", "g++")), SMALL)
+    same(run(ZR, "run", "--malloc", "--trace", trace, "--small", "--", program).returncode, 0, "zr run --trace --small")
+    got = json.loads(run(ZR, "stats", trace + ".small", "--json").stdout)["samples"]
+    sites = {site["of"].split("(")[0].strip(): site for site in got["sites"]}
+    grown = NODES // 10 * sum(GROWN)
+    near(got["live"], NODES * NODE, "what lives")
+    near(got["allocated"], NODES * (NODE + SCRATCH) + grown, "what was allocated")
+    near(sites["make_node"]["live"], NODES * NODE, "the leak of make_node")
+    near(sites["scratch"]["allocated"], NODES * SCRATCH, "what scratch allocated")
+    near(sites["grow"]["allocated"], grown, "what grow reallocated")
+    same([sites[name]["live"]["samples"] for name in ("scratch", "grow")], [0, 0], "what is freed is no leak")
+    words = run(ZR, "stats", trace + ".small").stdout
+    ok("+-: the standard error" in words and "make_node" in words, "zr stats prints it") or note(words)
+    same(run(ZR, "run", "--small", "--", program).returncode, 2, "--small requires --trace")
+    own = path("own.zrt")
+    run(ZR, "run", "--malloc", "--trace", own, "--small", "--", PYTHON, "-c", "import os; x = [str(i) for i in range(10**6)]; os.fork() or os._exit(0)",
+        env=ENVIRONMENT)
+    kept = json.loads(run(ZR, "stats", own + ".small", "--json").stdout)["samples"]["sites"]
+    ok(any("<string>:1" in site["of"] for site in kept), "Python's lines are named, and a fork leaves the trace whole") or note(kept)
+
+
 def figures(running):
     run(ZR, "stats", running.process.pid, env=ENVIRONMENT)
     shown = json.loads(run(ZR, "ps", running.process.pid, "--json", env=ENVIRONMENT).stdout)["processes"][0]
     return next(arena for arena in shown["arenas"] if arena["name"] == "large")
 
 
-program = compiled("window.c", shlex.split(os.environ.get("CC", "gcc")), C)
+program = compiled("window.c", shlex.split(os.environ.get("CC", "gcc")), C % {"mark": MARK})
 compare("C", [program], [("frees_each", 300), ("keeps", 24), ("grows", 12), ("aligned", 1)])
 shown(program)
-compare("C++", [compiled("threads.cc", shlex.split(os.environ.get("CXX", "g++")), CXX)], [("raw(unsigned long)", 400)])
+sampled()
+compare("C++", [compiled("threads.cc", shlex.split(os.environ.get("CXX", "g++")), CXX % {"mark": MARK})], [("raw(unsigned long)", 400)])
 with open(path("arrays.py"), "w", encoding="ascii") as script:
     script.write(PY % {"mark": MARK})
 if run(PYTHON, "-c", "import numpy").returncode == 0:

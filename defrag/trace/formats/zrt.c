@@ -347,6 +347,8 @@ static void get_extension(struct zrt_reader *reader, struct bytes *from, struct 
         reader->with = get_stack_number(&own);
     else if (kind == ZRT_FRAME)
         get_frame(&own, out);
+    else if (kind == ZRT_SAMPLE)
+        reader->sample_bytes = get_varint(&own);
     if (own.fault) /* no field may be cut off within the extension */
         from->fault = own.fault == past_end ? "an extension is too short" : own.fault;
     from->next += length;
@@ -391,7 +393,9 @@ static void get_event(struct zrt_reader *reader, struct bytes *from, struct zrt_
     get_common(reader, from, first, out);
     if (out->kind == ZRT_ALLOC || out->kind == ZRT_REFUSED) {
         out->stack = reader->with;
+        out->sample_bytes = reader->sample_bytes;
         reader->with = 0;
+        reader->sample_bytes = 0;
     }
     switch (out->kind) {
     case ZRT_EXTENSION:
