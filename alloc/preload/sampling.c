@@ -11,8 +11,6 @@
 #include "alloc/base/slab.h"
 #include "alloc/base/system/os.h"
 #include "alloc/core/arena.h"
-#include "alloc/preload/measuring.h"
-#include "alloc/preload/preload.h"
 #include "alloc/preload/usage.h"
 #include "alloc/telemetry/python.h"
 #include "alloc/telemetry/stacks.h"
@@ -122,7 +120,7 @@ __attribute__((noinline)) void zr_sampling_take(void *object, size_t bytes)
         count(object, 1);
         struct zr_block_info info = {.address = object,
                                      .bytes = bytes,
-                                     .reserved_bytes = zr_je_malloc_usable_size(object),
+                                     .reserved_bytes = (bytes + 15) & ~(size_t)15,
                                      .tag = ZR_TAG_OTHER};
         if (own.trace)
             zr_trace_write_sample(own.trace, &info, stack, own.mean_bytes);
@@ -134,23 +132,19 @@ __attribute__((noinline)) void zr_sampling_take(void *object, size_t bytes)
 
 /* ---- Start, fork and end ------------------------------------------------------------------------------- */
 
-void zr_sampling_start(void)
+void zr_sampling_start(const struct zr_arena *arena, const char *path)
 {
-    char path[4096];
-    const struct zr_arena *arena = zr_preload.small_arena;
-    own.mean_bytes = zr_option_get(ZR_OPTION_SMALL);
-    if (zr_preload.passive || own.mean_bytes == 0 || !zr_measuring_trace_path(".small", path, sizeof path))
-        return;
-    zr_slab_init(&own.records, sizeof(struct sample), ZR_POOL_FAULTS);
     struct zr_trace_origin origin = {.name = "objects",
                                      .base = arena->base,
                                      .reserve_bytes = arena->range_bytes,
                                      .granule_bytes = arena->granule_bytes};
+    own.mean_bytes = zr_option_get(ZR_OPTION_SMALL);
+    zr_slab_init(&own.records, sizeof(struct sample), ZR_POOL_FAULTS);
     if (zr_trace_open(&own.trace, path, &origin) == ZR_OK)
         zr_sampling.on = true;
     else
         zr_say("%s: this process writes no trace of small objects", zr_last_error());
-    if (zr_sampling.on && zr_python_find() != ZR_OK && zr_stacks_every() == 0)
+    if (zr_sampling.on && zr_stacks_every() == 0 && zr_python_find() != ZR_OK)
         zr_say("%s", zr_last_error());
 }
 

@@ -29,8 +29,9 @@ extern struct zr_sampling zr_sampling;
 extern __thread int64_t zr_sampling_left
     __attribute__((tls_model("initial-exec"))); /* bytes to the next point */
 
-/* Opens the trace, if one is requested. Called at the library's start, after zr_measuring_start(). */
-void zr_sampling_start(void);
+struct zr_arena;
+/* Opens the trace at the path, of the objects in the arena's range. Called at the library's start. */
+void zr_sampling_start(const struct zr_arena *arena, const char *path);
 /* Closes the trace at exit. */
 void zr_sampling_end(void);
 void zr_sampling_after_fork_in_child(void);

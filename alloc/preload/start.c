@@ -312,6 +312,7 @@ static void check_limit(void)
 
 static void start(void)
 {
+    char path[4096];
     check_limit();
     if (start_arenas() != ZR_OK) {
         zr_say("%s: jemalloc serves this process without zr's arena", zr_last_error());
@@ -326,7 +327,9 @@ static void start(void)
         zr_say("%s; process %ld continues without zrd", reason, (long)getpid());
     zr_preload.checked = zr_option_get(ZR_OPTION_CHECK) >= ZR_CHECK_BYTES;
     zr_measuring_start();
-    zr_sampling_start();
+    if (!zr_preload.passive && zr_option_get(ZR_OPTION_SMALL) &&
+        zr_measuring_trace_path(".small", path, sizeof path))
+        zr_sampling_start(zr_preload.small_arena, path);
     zr_preload.sampled = zr_sampling.on;
     if (!zr_preload.checked && !zr_preload.sampled)
         zr_preload.fast = zr_preload.small;
