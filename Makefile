@@ -52,7 +52,7 @@ ALL_LDFLAGS := -pthread $(if $(SANITIZE),-fsanitize=$(SANITIZE)) $(LDFLAGS)
 
 # ---- packages: each set is installed by the targets that need it ---------------------------------------------
 packages_build := gcc libc6-dev binutils libdnnl-dev libjemalloc-dev libjansson-dev zlib1g-dev \
-	libncurses-dev liburing-dev libdw-dev
+	libzstd-dev libncurses-dev liburing-dev libdw-dev
 packages_demo  := $(packages_build) bible-kjv bible-kjv-text
 packages_check := $(packages_build) perl python3 sqlite3 valgrind strace gdb pkg-config libopenmpi-dev openmpi-bin tmux jq rsync
 # Debian's Python names its suite by its version: to be asked once it is there.
@@ -266,7 +266,7 @@ tool_obj := $(call obj,$(tool_src) alloc/preload/usage.c $(page_src) $(defrag_sr
 $(BUILD)/bin/zr: $(tool_obj)
 	@mkdir -p $(@D)
 	@echo "  link  $@"
-	@$(CC) -o $@ $^ $(ALL_LDFLAGS) -lz -lncursesw -ldw -lelf -ldl
+	@$(CC) -o $@ $^ $(ALL_LDFLAGS) -lz -lzstd -lncursesw -ldw -lelf -ldl
 $(manuals): $(BUILD)/bin/zr
 	@mkdir -p $(@D)
 	@echo "  page  $@"

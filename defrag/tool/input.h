@@ -8,14 +8,15 @@
 #include "defrag/tool/tool.h"
 #include "defrag/trace/recording.h"
 
-/* A file by name, or standard input ("-"), copied so that it can be read several times. */
+/* A file by name, or standard input ("-"). Standard input and compressed files (gzip, zstd) are copied to a
+ * file without a name, so that they can be read several times. */
 struct zr_tool_source {
     const char *path; /* a path that can be opened */
+    bool cut_short;   /* the compressed data ends too early */
 
     /* private */
     int fd; /* below 0: none */
-    const char *called;
-    char room[40];
+    char called[140], room[40];
 };
 /* The caller closes *out in any case. The name is borrowed. The struct must not move. */
 zr_result zr_tool_source_open(struct zr_tool_source *out, const char *name);

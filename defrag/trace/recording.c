@@ -345,6 +345,30 @@ static bool recognise(const char *head, size_t bytes, enum zr_recording_kind *ou
     return *out != ZR_RECORDING_CSV || zr_events_csv_is(head);
 }
 
+/* Files of other programs, and what to do with them. */
+static const char *advice_for(const char *head, size_t bytes)
+{
+    static const struct {
+        const char *magic, *words;
+    } others[] = {
+        {"\x1f\x8b", "compressed by gzip: zr reads it, libzr does not; gunzip it first"},
+        {"\x28\xb5\x2f\xfd", "compressed by zstd: zr reads it, libzr does not; unzstd it first"},
+        {"\xfd"
+         "7zXZ",
+         "compressed by xz; unxz it first"},
+        {"BZh", "compressed by bzip2; bunzip2 it first"},
+        {"PK\x03\x04", "a zip archive; unzip it first"},
+        {"memray",
+         "a file of memray, whose format belongs to its version: write its records as a CSV of events by "
+         "memray's FileReader (zr import --help shows how)"},
+        {"v ", "a file of heaptrack, which has no addresses; record the program by zr run instead"},
+    };
+    for (unsigned i = 0; i < sizeof others / sizeof *others; i++)
+        if (bytes >= strlen(others[i].magic) && memcmp(head, others[i].magic, strlen(others[i].magic)) == 0)
+            return others[i].words;
+    return NULL;
+}
+
 static zr_result detect(const char *path, enum zr_recording_kind *out)
 {
     struct zr_file file;
@@ -365,7 +389,11 @@ static zr_result detect(const char *path, enum zr_recording_kind *out)
     if (result != ZR_OK)
         return result;
     head[got] = '\0';
-    if (!recognise(head, got, out))
+    bool known = recognise(head, got, out);
+    const char *advice = known ? NULL : advice_for(head, got);
+    if (advice)
+        return zr_fail(ZR_ERR_FORMAT, "'%s' is %s", path, advice);
+    if (!known)
         return zr_fail(
             ZR_ERR_FORMAT,
             "'%s' is %s: neither a .zrt trace, nor a PyTorch snapshot (pickle), nor an RMM log "

@@ -95,7 +95,7 @@ struct zr_recording {
     bool cut_short;     /* the file is truncated */
     bool expandable;    /* PyTorch: the allocator used expandable segments */
     struct zr_torch_settings settings; /* PyTorch */
-    int device, devices_count;         /* PyTorch: shown, in the file; less than 0: none with events */
+    int device, devices_count;         /* PyTorch: shown, in the file */
     uint64_t unknown_count;            /* events of unknown kinds, which are not records .. */
     char unknown[32];                  /* .. the first one's kind */
     uint64_t granule_bytes;            /* .zrt; 0: unknown */
@@ -106,7 +106,7 @@ struct zr_recording {
     /* private */
     zr_arena *arena;
     struct zr_pickle pickle;
-    bool has_pickle;
+    bool has_pickle, has_events; /* PyTorch */
     bool is_held;
     struct zr_held_records held; /* all but the preface */
     struct zr_vector preface;    /* struct zr_record: RMM, torch: blocks from before the window */

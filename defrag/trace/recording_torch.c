@@ -16,7 +16,7 @@
 #include "defrag/trace/recording.h"
 #include "defrag/trace/formats/torch_snapshot.h"
 
-enum { SMALL_SEGMENT_BYTES = 2 << 20, PAGE_BYTES = 2 << 20 };
+enum { SMALL_SEGMENT_BYTES = 2 << 20, PAGE_BYTES = 2 << 20, DEVICES_MAX = 64 };
 
 /* A segment of the snapshot, or a part of an expandable one. */
 struct segment {
@@ -110,6 +110,8 @@ static zr_result read_segment(struct reading *reading, struct zr_pickle_value va
         !zr_torch_number(fields[PLACE].value, &segment.address) ||
         fields[BLOCKS].value.kind != ZR_PICKLE_LIST)
         return zr_torch_wrong(pickle, "a segment has no device, no address or no blocks");
+    if (of_device < DEVICES_MAX && (int)of_device >= reading->recording->devices_count)
+        reading->recording->devices_count = (int)of_device + 1;
     if (of_device != (uint64_t)device)
         return ZR_OK;
     if (!zr_torch_number(fields[TOTAL].value, &segment.bytes) || segment.bytes > UINT64_MAX - segment.address)
@@ -521,6 +523,25 @@ static int devices_of(struct zr_pickle *pickle)
     return count < INT32_MAX ? (int)count : INT32_MAX;
 }
 
+/* Without events: the device with the most memory, among the first DEVICES_MAX; 0: there is none. */
+static int device_of_segments(struct zr_pickle *pickle, struct zr_pickle_value segments)
+{
+    struct zr_pickle_cursor cursor = zr_pickle_cursor_of(pickle, segments);
+    struct zr_pickle_value item;
+    uint64_t sums[DEVICES_MAX] = {0}, device, bytes;
+    int most = 0;
+    while (zr_pickle_next(pickle, &cursor, &item)) {
+        struct zr_pickle_field fields[] = {{.key = "device"}, {.key = "total_size"}};
+        zr_pickle_fields(pickle, item, fields, 2);
+        if (zr_torch_number(fields[0].value, &device) && device < DEVICES_MAX &&
+            zr_torch_number(fields[1].value, &bytes) && bytes <= UINT64_MAX - sums[device])
+            sums[device] += bytes;
+    }
+    for (int i = 1; i < DEVICES_MAX; i++)
+        most = sums[i] > sums[most] ? i : most;
+    return most;
+}
+
 static zr_result read_all(struct reading *reading, int device)
 {
     struct zr_pickle *pickle = reading->pickle;
@@ -531,13 +552,13 @@ static zr_result read_all(struct reading *reading, int device)
     if (result != ZR_OK)
         return result;
     reading->recording->has_pickle = true;
-    reading->recording->device = device;
+    reading->recording->device = device = device < 0 ? device_of_segments(pickle, segments) : device;
     reading->recording->has_times = reading->clock.has_first;
     reading->recording->devices_count = devices_of(pickle);
     read_settings(reading);
     struct zr_pickle_cursor cursor = zr_pickle_cursor_of(pickle, segments);
     while (result == ZR_OK && zr_pickle_next(pickle, &cursor, &item))
-        result = read_segment(reading, item, device < 0 ? 0 : device);
+        result = read_segment(reading, item, device);
     if (zr_pickle_exhausted(pickle))
         return zr_torch_wrong(pickle, "it names the same things over and over");
     if (result == ZR_OK)
@@ -560,6 +581,7 @@ zr_result zr_recording_read_torch(struct zr_recording *recording, const struct z
     zr_number_map_init(&reading.places, arena);
     zr_equal_stacks_init(&reading.stacks, arena);
     zr_result result = read_all(&reading, options->device);
+    recording->has_events = reading.events_count > 0;
     zr_equal_stacks_end(&reading.stacks);
     zr_number_map_end(&reading.places);
     zr_number_map_end(&reading.addresses);
@@ -615,8 +637,8 @@ zr_result zr_recording_play_torch(struct zr_recording *recording, const struct z
     int device = recording->device;
     if (recording->is_held)
         return play_held(&playing);
-    if (device < 0)
-        return ZR_OK; /* no events */
+    if (!recording->has_events)
+        return ZR_OK;
     zr_equal_stacks_init(&playing.stacks, recording->arena);
     zr_result result = zr_torch_read(
         &pickle, recording->path,

@@ -284,6 +284,9 @@ static bool start_corpus(const struct fuzz_target *target, const char *folder)
         fuzz_snapshot(&corpus[corpus_count++], 4);
         fuzz_snapshot(&corpus[corpus_count++], 2);
     }
+    if (target->run == fuzz_compressed)
+        for (int gzip = 0; gzip < 2; gzip++)
+            fuzz_compressed_log(&corpus[corpus_count++], gzip);
     if (target->run == fuzz_tokens)
         fuzz_shard(&corpus[corpus_count++]);
     if (target->run == fuzz_log) {
