@@ -284,7 +284,7 @@ $(BUILD)/bin/zrd: $(call obj,$(service_src)) $(BUILD)/lib/libzr.a
 	@echo "  link  $@"
 	@$(CC) -o $@ $^ $(ALL_LDFLAGS)
 # What the assembler puts into it.
-$(BUILD)/obj/defrag/report/page/page.o: $(addprefix defrag/report/page/,page.css page.html page_data.js page_draw.js page_map.js page.js)
+$(BUILD)/obj/defrag/report/page/page.o: $(addprefix defrag/report/page/,page.css page.html page_data.js page_draw.js page_map.js page_flame.js page.js)
 
 # Each example stands on the libraries' archives alone, as a user's own program would be.
 trainers := $(BUILD)/examples/mlp $(BUILD)/examples/lines

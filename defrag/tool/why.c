@@ -485,6 +485,36 @@ static void print_words(struct zr_text *text, struct view *view)
     print_clients(text, view);
 }
 
+/* ---- The page of zr report ----------------------------------------------------------------------------- */
+
+zr_result zr_why_reasons(struct zr_tool_input *input, struct zr_text *text, zr_arena *arena)
+{
+    static const struct settings settings = {.stream = UINT64_MAX, .no_replay = true};
+    struct passing passing = {0};
+    struct view view = {.input = *input}; /* moved there and back: only one of the two is used at a time */
+    if (!input->recording.has_maps)
+        return ZR_OK;
+    zr_vector_init(&view.pins, arena, sizeof(struct zr_pin));
+    zr_vector_init(&view.holders, arena, sizeof(struct zr_holder));
+    zr_result result = ask(&view, &settings);
+    zr_requests_init(&passing.requests, view.input.recording.path, arena);
+    zr_growth_init(&passing.growth, &passing.memory, view.records_count, arena);
+    if (result == ZR_OK)
+        result = answer(&view, &passing, &settings);
+    if (result == ZR_OK) {
+        struct zr_reason_scene scene = scene_of(&view);
+        zr_reasons_json(text, &scene);
+        result = text->result;
+    }
+    zr_growth_end(&passing.growth);
+    zr_requests_end(&passing.requests);
+    zr_memory_end(&passing.memory);
+    zr_vector_end(&view.pins);
+    zr_vector_end(&view.holders);
+    *input = view.input;
+    return result;
+}
+
 /* ---- The subcommand ------------------------------------------------------------------------------------ */
 
 /* For a process, the JSON is a list of its arenas. */

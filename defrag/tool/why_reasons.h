@@ -32,4 +32,9 @@ void zr_holders_print(struct zr_text *text, const struct zr_reason_scene *scene)
  * `"categories": {"gradients": bytes}, "holders": [{"bytes", "blocks", "category", "stack"}]`. */
 void zr_holders_json(struct zr_text *text, const struct zr_reason_scene *scene);
 
+/* why.c: the reasons of a file's failure, or of its growth, as zr_reasons_json() prints them, without
+ * replays; nothing for a file without maps. Returns the arena's error, or the text's. */
+struct zr_tool_input;
+zr_result zr_why_reasons(struct zr_tool_input *input, struct zr_text *text, zr_arena *arena);
+
 #endif

@@ -420,6 +420,7 @@ zr_result zr_recording_open(struct zr_recording *out, const struct zr_read_optio
     zr_recording_stacks_init(&out->stacks, arena);
     zr_vector_init(&out->maps, arena, sizeof(struct zr_record));
     zr_vector_init(&out->sizes, arena, sizeof(struct zr_true_size));
+    zr_vector_init(&out->annotations, arena, sizeof(struct zr_annotation));
     zr_result result = detect(options->path, &out->kind);
     if (result != ZR_OK)
         return result;
@@ -444,6 +445,7 @@ void zr_recording_close(struct zr_recording *recording)
     zr_vector_end(&recording->preface);
     zr_vector_end(&recording->maps);
     zr_vector_end(&recording->sizes);
+    zr_vector_end(&recording->annotations);
     if (recording->reader)
         zr_arena_free(recording->arena, recording->reader);
     if (recording->event)

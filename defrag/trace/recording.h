@@ -111,10 +111,11 @@ struct zr_recording {
     struct zr_held_records held; /* all but the preface */
     struct zr_vector preface;    /* struct zr_record: RMM, torch: blocks from before the window */
     struct zr_vector maps;       /* struct zr_record: torch: maps and unmaps */
-    struct zr_vector sizes;    /* struct zr_true_size: torch: of blocks that are live at the end, in order */
-    struct zrt_reader *reader; /* 64 KiB; NULL for other formats than .zrt */
-    struct zrt_event *event;   /* of the reader */
-    uint64_t before_count;     /* .zrt: events that recreate blocks from before the window */
+    struct zr_vector sizes; /* struct zr_true_size: torch: of blocks that are live at the end, in order */
+    struct zr_vector annotations; /* struct zr_annotation: torch: of the profiler, in order of time */
+    struct zrt_reader *reader;    /* 64 KiB; NULL for other formats than .zrt */
+    struct zrt_event *event;      /* of the reader */
+    uint64_t before_count;        /* .zrt: events that recreate blocks from before the window */
     struct zr_recording_stacks stacks;
 };
 
@@ -157,6 +158,10 @@ bool zr_frames_next(struct zr_frames *frames, struct zr_recording *recording, ch
 zr_result zr_recording_hold(struct zr_recording *recording, const struct zr_record *record);
 /* recording_torch.c; private to recording*.c. Opening fills `pickle`, `preface`, `maps` and `sizes`; playing
  * reads the events again. */
+struct zr_annotation {
+    uint64_t time_ns;
+    const char *label; /* of the pickle */
+};
 struct zr_true_size {
     uint64_t event, bytes; /* the event's number among the window's records */
 };

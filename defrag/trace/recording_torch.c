@@ -451,7 +451,8 @@ struct playing {
     struct clock clock;
     struct zr_equal_stacks stacks;
     uint64_t events_count;
-    size_t maps_count, sizes_count; /* number of entries used so far */
+    size_t maps_count, sizes_count, annotations_count; /* number of entries used so far */
+    bool stopped;
 };
 
 /* Adds what the event does not have. */
@@ -513,6 +514,41 @@ static void read_settings(struct reading *reading)
     }
 }
 
+/* ---- Annotations --------------------------------------------------------------------------------------- */
+
+static bool sooner(const void *one, const void *other)
+{
+    return ((const struct zr_annotation *)one)->time_ns < ((const struct zr_annotation *)other)->time_ns;
+}
+
+/* The starts of the profiler's functions, which PyTorch lists beside the events (record_function()). */
+static zr_result read_annotations(struct reading *reading, int device)
+{
+    struct zr_pickle *pickle = reading->pickle;
+    struct zr_vector *annotations = &reading->recording->annotations;
+    struct zr_pickle_field all = {.key = "external_annotations"};
+    struct zr_pickle_value item;
+    uint64_t us, of_device;
+    zr_result result = ZR_OK;
+    zr_pickle_fields(pickle, pickle->root, &all, 1);
+    struct zr_pickle_cursor cursor = zr_pickle_cursor_of(pickle, all.value);
+    while (result == ZR_OK && zr_pickle_next(pickle, &cursor, &item)) {
+        struct zr_pickle_field fields[] = {
+            {.key = "name"}, {.key = "stage"}, {.key = "time_us"}, {.key = "device"}};
+        zr_pickle_fields(pickle, item, fields, sizeof fields / sizeof *fields);
+        if (fields[0].value.kind != ZR_PICKLE_TEXT || !zr_torch_number(fields[2].value, &us) ||
+            zr_pickle_text_is(pickle, fields[1].value, "END") || us >= UINT64_MAX / 1000 ||
+            (zr_torch_number(fields[3].value, &of_device) && of_device != (uint64_t)device))
+            continue;
+        us = us > reading->clock.first_us ? us - reading->clock.first_us : 0;
+        result = zr_vector_add(annotations,
+                               &(struct zr_annotation){us * 1000, zr_pickle_text(pickle, fields[0].value)});
+    }
+    zr_sort_in_place(&(struct zr_sort_records){annotations->items, annotations->count,
+                                               sizeof(struct zr_annotation), sooner});
+    return result;
+}
+
 /* ---- Opening ------------------------------------------------------------------------------------------- */
 
 static int devices_of(struct zr_pickle *pickle)
@@ -559,6 +595,8 @@ static zr_result read_all(struct reading *reading, int device)
     struct zr_pickle_cursor cursor = zr_pickle_cursor_of(pickle, segments);
     while (result == ZR_OK && zr_pickle_next(pickle, &cursor, &item))
         result = read_segment(reading, item, device);
+    if (result == ZR_OK && reading->clock.has_first)
+        result = read_annotations(reading, device);
     if (zr_pickle_exhausted(pickle))
         return zr_torch_wrong(pickle, "it names the same things over and over");
     if (result == ZR_OK)
@@ -603,30 +641,58 @@ static void play_again(void *state)
     zr_equal_stacks_init(&playing->stacks, playing->recording->arena);
 }
 
+/* Marks of the profiler up to a time. */
+static zr_result play_annotations(struct playing *playing, uint64_t until_ns)
+{
+    const struct zr_vector *all = &playing->recording->annotations;
+    zr_result result = ZR_OK;
+    while (result == ZR_OK && !playing->stopped && playing->annotations_count < all->count) {
+        const struct zr_annotation *one = zr_vector_at(all, playing->annotations_count);
+        if (one->time_ns > until_ns)
+            break;
+        playing->annotations_count++;
+        result = playing->sink->take(playing->sink->state,
+                                     &(struct zr_record){.kind = ZR_RECORD_MARK,
+                                                         .tag = ZR_TAG_OTHER,
+                                                         .free_bytes = UINT64_MAX,
+                                                         .time_ns = one->time_ns,
+                                                         .label = one->label},
+                                     &playing->stopped);
+    }
+    return result;
+}
+
+static zr_result play_record(struct playing *playing, struct zr_record *record)
+{
+    zr_result result = play_annotations(playing, record->time_ns);
+    complete(playing, record);
+    return result == ZR_OK && !playing->stopped
+               ? playing->sink->take(playing->sink->state, record, &playing->stopped)
+               : result;
+}
+
 static zr_result play_event(void *state, struct zr_pickle *pickle, struct zr_pickle_value event, bool *stop)
 {
     struct playing *playing = state;
     struct zr_record record;
     bool counts;
     zr_result result = read_event(pickle, event, &playing->clock, &playing->stacks, &record, &counts);
-    if (result != ZR_OK || !counts)
-        return result;
-    complete(playing, &record);
-    return playing->sink->take(playing->sink->state, &record, stop);
+    if (result == ZR_OK && counts)
+        result = play_record(playing, &record);
+    *stop = playing->stopped;
+    return result;
 }
 
 static zr_result play_held(struct playing *playing)
 {
     const struct zr_held_records *held = &playing->recording->held;
     struct zr_record record;
-    bool stop = false;
     zr_result result = ZR_OK;
-    for (size_t i = 0; i < held->count && result == ZR_OK && !stop; i++) {
+    for (size_t i = 0; i < held->count && result == ZR_OK && !playing->stopped; i++) {
         zr_held_records_get(held, i, &record);
-        complete(playing, &record);
-        result = playing->sink->take(playing->sink->state, &record, &stop);
+        result = play_record(playing, &record);
     }
-    return result;
+    return result == ZR_OK ? play_annotations(playing, UINT64_MAX) : result;
 }
 
 zr_result zr_recording_play_torch(struct zr_recording *recording, const struct zr_recording_sink *sink)
@@ -647,7 +713,7 @@ zr_result zr_recording_play_torch(struct zr_recording *recording, const struct z
     if (result == ZR_OK)
         zr_pickle_end(&pickle);
     zr_equal_stacks_end(&playing.stacks);
-    return result;
+    return result == ZR_OK ? play_annotations(&playing, UINT64_MAX) : result;
 }
 
 /* ---- Stacks -------------------------------------------------------------------------------------------- */
