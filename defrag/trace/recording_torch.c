@@ -210,7 +210,7 @@ static void read_more(struct zr_pickle *pickle, struct zr_pickle_value event, st
     }
     for (unsigned i = 3; record->kind == ZR_RECORD_MARK && !record->label && i < 6; i++)
         if (fields[i].value.kind == ZR_PICKLE_TEXT)
-            record->label = zr_pickle_text(pickle, fields[i].value); /* zeros follow a text */
+            record->label = zr_pickle_text(pickle, fields[i].value);
 }
 
 /* Converts an event to a record; *counts: it is one. The pool of a map is unknown here in older files, and a

@@ -508,7 +508,7 @@ async function start() {
     button.onclick = () => show(i);
     at("files").append(button);
   });
-  at("compare").hidden = recordings.length < 2;
+  at("compare").hidden = names.size < 2;
   document.title = `zr report: ${[...names].map((name) => name.split("/").pop()).join(", ")}`;
   at("search").addEventListener("input", () => { clearTimeout(search.later); search.later = setTimeout(search, 150); });
   at("colour").onchange = () => setColours(at("colour").value);
