@@ -28,13 +28,15 @@ static const char help[] =
     "\n"
     "Perfetto's counters and pprof's sums hold no blocks, so they cannot be imported. heaptrack's files have no addresses:\n"
     "record the program by zr run --trace instead. The format of memray's files belongs to memray's version; its FileReader\n"
-    "writes a CSV of events (without frees by munmap):\n"
+    "writes a CSV of events (of malloc; memory by mmap is left out):\n"
     "  import memray, sys\n"
+    "  live = set()\n"
     "  print(\"event,address,bytes,thread\")\n"
     "  for one in memray.FileReader(sys.argv[1]).get_allocation_records():\n"
     "      kind = memray.AllocatorType(one.allocator).name\n"
-    "      if kind != \"MUNMAP\":\n"
-    "          event = \"free\" if kind in (\"FREE\", \"PYMALLOC_FREE\") else \"alloc\"\n"
+    "      if \"MAP\" not in kind and (one.address in live) == kind.endswith(\"FREE\"):\n"
+    "          live ^= {one.address}\n"
+    "          event = \"free\" if kind.endswith(\"FREE\") else \"alloc\"\n"
     "          print(f\"{event},{one.address},{one.size},{one.tid}\")\n";
 
 static zr_result write_text(void *state, struct zr_text *text)

@@ -358,6 +358,9 @@ static const char *advice_for(const char *head, size_t bytes)
          "compressed by xz; unxz it first"},
         {"BZh", "compressed by bzip2; bunzip2 it first"},
         {"PK\x03\x04", "a zip archive; unzip it first"},
+        {"\x04\x22\x4d\x18",
+         "compressed by lz4, as files of memray are: zr import --help shows how to write a CSV of "
+         "events of those; unlz4 others first"},
         {"memray",
          "a file of memray, whose format belongs to its version: write its records as a CSV of events by "
          "memray's FileReader (zr import --help shows how)"},

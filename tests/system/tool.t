@@ -442,7 +442,7 @@ def test_compressed():
         broken = bytearray(data)
         broken[6 + 1003 * 20:6 + 1003 * 20 + 8] = b"\xff" * 8  # where zstd has a block's header
         refused(f"a broken {name}", 3, ["broken", "damaged near byte", "copy it again"], "stats", write("broken." + name, bytes(broken)))
-    for name, data, words in (("x.xz", b"\xfd7zXZ\0", "unxz"), ("x.bin", b"memray\0\x0b", "memray's FileReader"), ("x.zst", zstd(b"v 10500 3\nX a\n"), "zr run")):
+    for name, data, words in (("x.xz", b"\xfd7zXZ\0", "unxz"), ("x.bin", b"memray\0\x0b", "memray's FileReader"), ("lz4.bin", b"\x04\x22\x4d\x18\x40", "memray"), ("x.zst", zstd(b"v 10500 3\nX a\n"), "zr run")):
         refused(name, 3, [name, words], "import", write(name, data))
 
 
