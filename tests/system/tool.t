@@ -416,10 +416,13 @@ def test_pickles():
         same([row["lower_bound_bytes"] for row in rows], [lower], f"a snapshot pickled by Python, protocol {protocol}")
 
 
-def zstd(data, size=1000):
-    """A frame of raw blocks (RFC 8878), which any version of zstd unpacks."""
-    parts = [data[at:at + size] for at in range(0, len(data), size)]
-    return b"\x28\xb5\x2f\xfd\0\0" + b"".join(((len(part) << 3) + (part is parts[-1])).to_bytes(3, "little") + part for part in parts)
+def zstd(data, size=1000, lines=0):
+    """A frame of raw blocks (RFC 8878), which any version of zstd unpacks; behind the first one `lines` empty lines as a run."""
+    blocks = [(0, len(data[at:at + size]), data[at:at + size]) for at in range(0, len(data), size)]
+    if lines:
+        blocks[1:] = [(1, lines, b"\n"), (0, len(data) - size, data[size:])]
+    return b"\x28\xb5\x2f\xfd\0\x38" + b"".join(((count << 3) + (kind << 1) + (i == len(blocks) - 1)).to_bytes(3, "little") + part
+                                                for i, (kind, count, part) in enumerate(blocks))
 
 
 def test_compressed():
@@ -431,6 +434,15 @@ def test_compressed():
                         ("zstd", zstd(plain)), ("zstd, two frames", zstd(plain[:7000]) + zstd(plain[7000:]))):
         run = zr("stats", write("same.csv", data), "--json")
         ok((run.returncode, run.stdout, run.stderr) == (0, want, ""), f"{words}: the figures are those of the plain file") or note(run)
+    short = plain[:plain.rindex(b"\n", 0, 40000)]
+    want_short = zr("stats", write("plain.csv", short), "--json").stdout
+    first = short.index(b"\n", 900) + 1
+    whole = bytearray(zstd(short, first, lines=100000))
+    same(zr("stats", write("same.csv", bytes(whole)), "--json").stdout, want_short.replace("plain.csv", "same.csv"), "blocks larger than the output has room for")
+    whole[first - len(short) - 3] &= 0xfe  # no longer the last block
+    run = zr("stats", write("same.csv", bytes(whole)), "--json")
+    same(json.loads(run.stdout)["moments"], json.loads(want_short)["moments"], "cut behind a block: the block is read whole")
+    write("same.csv", gzip.compress(plain))
     with open(path("same.csv"), "rb") as file:
         run = subprocess.run([ZR, "stats", "-", "--json"], stdin=file, capture_output=True, text=True, timeout=HANG)
     same(run.stdout.replace('"-"', f'"{path("same.csv")}"'), want, "from standard input too")
