@@ -151,6 +151,7 @@ endif
 include alloc/heap/heap.mk
 include alloc/preload/preload.mk
 include alloc/preload/cuda/cuda.mk
+include alloc/rehearse/rehearse.mk
 
 # The compiler's unwinder, for call stacks: a library has a copy of its own, which knows nothing of code that others make
 # at run time, and so has no locks that a malloc could meet. Programs take the shared one.

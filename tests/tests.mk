@@ -26,9 +26,9 @@ $(BUILD)/tests/%_test: %_test.c $(BUILD)/tests/libzr_test.a $(heap_library)
 	@echo "  link  $@"
 	@$(CC) $(ALL_CFLAGS) $(test_opt) $(OBJ_CFLAGS) -o $@ $< $(BUILD)/tests/libzr_test.a $(test_libs)
 
-# An emulated CUDA driver, on which every line of the CUDA backend runs where there is no GPU.
+# The emulated CUDA driver with kernels that run, on which every line of the CUDA backend runs where there is no GPU.
 emulator := $(BUILD)/tests/emulator/libcuda.so.1
-$(emulator): $(call obj,$(wildcard tests/emulators/cuda/*.c))
+$(emulator): $(call obj,$(wildcard tests/emulators/cuda/*.c) $(rehearse_driver_src))
 	@mkdir -p $(@D)
 	@echo "  link  $@"
 	@$(CC) -shared -Wl,-soname,libcuda.so.1,-Bsymbolic -o $@ $^ $(ALL_LDFLAGS)
@@ -186,7 +186,7 @@ $(own_stream): tests/support/cuda/own_stream.c alloc/preload/cuda/driver_api.h $
 	@$(CC) -std=gnu11 -O1 -g $(WARN) -I. -fPIC -shared -o $@ $< -L$(dir $(emulator)) -l:libcuda.so.1
 # One that allocates as PyTorch does.
 cuda_caching := $(BUILD)/tests/cuda_caching
-$(cuda_caching): tests/support/cuda/cuda_caching.c tests/support/cuda/cudart_calls.h tests/emulators/cuda/emulator.h alloc/preload/cuda/driver_api.h $(emulator) $(BUILD)/config
+$(cuda_caching): tests/support/cuda/cuda_caching.c tests/support/cuda/cudart_calls.h alloc/rehearse/driver/emulator.h alloc/preload/cuda/driver_api.h $(emulator) $(BUILD)/config
 	@mkdir -p $(@D)
 	@echo "  link  $@"
 	@$(CC) -std=gnu11 -O1 -g $(WARN) -I. -o $@ $< -ldl

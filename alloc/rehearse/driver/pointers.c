@@ -1,5 +1,5 @@
 /* pointers.c: what the emulated driver says of a pointer. See emulator.h. */
-#include "tests/emulators/cuda/inside.h"
+#include "alloc/rehearse/driver/inside.h"
 
 enum { HOST_MEMORY = 1, DEVICE_MEMORY = 2 };
 

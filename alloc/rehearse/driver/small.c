@@ -1,6 +1,6 @@
 /* small.c: cuMemAlloc of less than half a granule: parts of a granule that is one context's, on boundaries of
  * 512 bytes. See emulator.h. */
-#include "tests/emulators/cuda/inside.h"
+#include "alloc/rehearse/driver/inside.h"
 
 #include <stdlib.h>
 #include <string.h>

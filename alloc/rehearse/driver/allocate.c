@@ -1,6 +1,6 @@
 /* allocate.c: the emulated driver's allocations: which there are, cuMemAlloc and its kin, managed memory, and
  * the host's. See emulator.h. */
-#include "tests/emulators/cuda/inside.h"
+#include "alloc/rehearse/driver/inside.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 /* share.c: the emulated driver's virtual memory in other processes, by file descriptor. See emulator.h. */
 #define _GNU_SOURCE
-#include "tests/emulators/cuda/inside.h"
+#include "alloc/rehearse/driver/inside.h"
 
 #include <fcntl.h>
 #include <stdlib.h>

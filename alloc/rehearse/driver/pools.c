@@ -1,7 +1,7 @@
 /* pools.c: the emulated driver's memory pools: cuMemAllocAsync, what freed memory waits for before it serves
  * again, and when it goes back to the device. Each device has a default pool; programs create others. Pools
  * that other processes open are not supported, and the device says so. See emulator.h. */
-#include "tests/emulators/cuda/inside.h"
+#include "alloc/rehearse/driver/inside.h"
 
 #include <stdlib.h>
 #include <string.h>

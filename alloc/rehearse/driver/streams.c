@@ -1,5 +1,5 @@
 /* streams.c: the emulated driver's streams and events. See emulator.h. */
-#include "tests/emulators/cuda/inside.h"
+#include "alloc/rehearse/driver/inside.h"
 
 #include <stdlib.h>
 

@@ -1,7 +1,7 @@
 /* memory.c: the emulated driver's virtual memory: reservations, handles, mappings and access. Every rule that
  * NVIDIA states for these calls is enforced here. See emulator.h. */
 #define _GNU_SOURCE
-#include "tests/emulators/cuda/inside.h"
+#include "alloc/rehearse/driver/inside.h"
 
 #include <fcntl.h>
 #include <linux/falloc.h>

@@ -1,6 +1,6 @@
 /* capture.c: streams whose work is recorded and not run, and what else may not be done meanwhile. What is
  * recorded becomes a graph, graphs.c. See emulator.h. */
-#include "tests/emulators/cuda/inside.h"
+#include "alloc/rehearse/driver/inside.h"
 
 #include <stdlib.h>
 

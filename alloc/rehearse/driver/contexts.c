@@ -1,7 +1,7 @@
 /* contexts.c: the emulated driver's devices and contexts. Each device has a primary context, and as many
  * others as programs create; memory from cuMemAlloc, streams and events go with their context, virtual memory
  * and pools are the device's. See emulator.h. */
-#include "tests/emulators/cuda/inside.h"
+#include "alloc/rehearse/driver/inside.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -2,7 +2,7 @@
  * Device addresses come from regions that are reserved without access and kept, so that a pointer that was
  * freed is never taken for the program's own. See emulator.h. */
 #define _GNU_SOURCE
-#include "tests/emulators/cuda/inside.h"
+#include "alloc/rehearse/driver/inside.h"
 
 #include <stdlib.h>
 #include <string.h>

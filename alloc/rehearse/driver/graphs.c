@@ -3,7 +3,7 @@
  * anew, so that a missing wait shows. The lane where the capture began is the stream of the launch, others
  * have streams of their own. Memory that a capture allocates has an address from then on, bytes from the
  * first launch on until the last that could launch it is destroyed. See emulator.h. */
-#include "tests/emulators/cuda/kernels.h"
+#include "alloc/rehearse/driver/inside.h"
 
 #include <stdlib.h>
 #include <string.h>

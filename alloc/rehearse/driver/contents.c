@@ -1,6 +1,6 @@
 /* contents.c: where the bytes of the emulated driver's memory lie, who may use them, and how they are read
  * and written. See emulator.h. */
-#include "tests/emulators/cuda/inside.h"
+#include "alloc/rehearse/driver/inside.h"
 
 #include <stdatomic.h>
 #include <stdlib.h>

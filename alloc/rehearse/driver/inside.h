@@ -1,12 +1,14 @@
-/* inside.h: what the files of the emulated driver know of one another. emulator.h is what tests know of it.
- */
+/* inside.h: the emulated driver from the inside: for its own files, and for those that add kernels to it.
+ * emulator.h is what tests know of it. */
 #ifndef ZR_CUDA_EMULATOR_INSIDE_H
 #define ZR_CUDA_EMULATOR_INSIDE_H
+
+#include <stdio.h>
 
 #include "alloc/preload/cuda/driver_api.h"
 #include "kernels/cuda/driver_launch.h"
 #include "kernels/cuda/driver_streams.h"
-#include "tests/emulators/cuda/emulator.h"
+#include "alloc/rehearse/driver/emulator.h"
 
 #define PUBLIC __attribute__((visibility("default")))
 
@@ -360,8 +362,28 @@ zr_cu_result emu_copy(zr_cu_address to, zr_cu_address from, size_t bytes, zr_cu_
 zr_cu_result emu_fill(zr_cu_address to, unsigned char value, size_t bytes, zr_cu_stream stream, bool now);
 zr_cu_result emu_launch(zr_cu_stream stream, zr_cu_address address, size_t bytes, unsigned char value);
 uint64_t emu_draw(uint64_t end); /* a random number below it */
-/* What a kernel's work comes to; launch.c's. */
+
+/* ---- Kernels: another folder has these, once in a library. tests/emulators/cuda/ runs kernels;
+ * alloc/rehearse/runtime/ lets them do nothing.
+ * -------------------------------------------------------------- */
+
+/* A launch as it was asked for; graphs and submitted work hold it. */
+struct emu_launch;
+/* A range that a kernel may not use although it is in order now: it was unmapped or freed meanwhile. */
+struct emu_gone {
+    struct emu_gone *next;
+    zr_cu_address address;
+    size_t bytes;
+};
+void emu_launch_hold(struct emu_launch *launch);
+void emu_launch_drop(struct emu_launch *launch);
+/* One line about it: its name, shape and argument. */
+void emu_launch_write(const struct emu_launch *launch, FILE *file);
+/* What the work comes to. */
 zr_cu_result emu_kernel_run(struct zr_cu_context_st *context, const struct emu_work *work);
+/* What the last kernel that failed did; "" before one did. */
+const char *emu_launch_report(void);
+void emu_guard(zr_cu_address address, size_t bytes); /* emulator.h: guard() */
 
 /* ---- streams.c ----------------------------------------------------------------------------------------- */
 

@@ -1,6 +1,6 @@
 /* entry.c: what every call of the emulated driver passes first, its start and its control. See emulator.h. */
 #define _GNU_SOURCE
-#include "tests/emulators/cuda/kernels.h"
+#include "alloc/rehearse/driver/inside.h"
 
 #include <pthread.h>
 #include <stdio.h>

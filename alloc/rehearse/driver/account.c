@@ -2,7 +2,7 @@
  * file, by all that name it. What a process that was killed held is given back by the next that asks. See
  * emulator.h. */
 #define _GNU_SOURCE
-#include "tests/emulators/cuda/inside.h"
+#include "alloc/rehearse/driver/inside.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -1,7 +1,7 @@
 /* proc.c: cuGetProcAddress, with all forms of each function and the version of CUDA that each came with
  * (cudaTypedefs.h's numbers), and the private tables, of which there are none. See emulator.h. */
 #define _GNU_SOURCE
-#include "tests/emulators/cuda/inside.h"
+#include "alloc/rehearse/driver/inside.h"
 
 #include <stdio.h>
 #include <stdlib.h>

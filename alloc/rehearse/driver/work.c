@@ -1,6 +1,6 @@
 /* work.c: the emulated driver's copies, fills and kernels. Work is kept until the context's clock has reached
  * its end, and carried out then: see emulator.h. */
-#include "tests/emulators/cuda/kernels.h"
+#include "alloc/rehearse/driver/inside.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,25 +23,16 @@ static bool only_written_down(const struct emu_work *work)
            (work->kind == EMU_KERNEL || work->kind == EMU_FILL || (work->kind == EMU_COPY && !work->staged));
 }
 
-/* "kernel NAME blocks.x .y .z threads.x .y .z shared-bytes argument-in-hexadecimal", "fill BYTES", "copy
- * BYTES". */
+/* "fill BYTES", "copy BYTES", or a kernel's line. */
 static void write_down(const struct emu_work *work)
 {
     FILE *file = fopen(emu.launches_path, "ae");
-    const struct emu_launch *launch = work->launch;
     if (!file)
         return;
-    if (work->kind == EMU_KERNEL) {
-        const unsigned char *argument = launch->arguments;
-        fprintf(file, "kernel %s %u %u %u %u %u %u %zu ", launch->kernel->name, launch->blocks.x,
-                launch->blocks.y, launch->blocks.z, launch->threads.x, launch->threads.y, launch->threads.z,
-                launch->shared_bytes);
-        for (size_t i = 0; i < launch->kernel->arguments_bytes; i++)
-            fprintf(file, "%02x", argument[i]);
-        fputc('\n', file);
-    } else {
+    if (work->kind == EMU_KERNEL)
+        emu_launch_write(work->launch, file);
+    else
         fprintf(file, "%s %zu\n", work->kind == EMU_FILL ? "fill" : "copy", work->bytes);
-    }
     fclose(file);
 }
 

@@ -1,7 +1,7 @@
 /* ipc.c: the emulated driver's legacy IPC: a handle names the process, its file and the place there, and
  * another process of the emulator opens that file. See emulator.h. */
 #define _GNU_SOURCE
-#include "tests/emulators/cuda/inside.h"
+#include "alloc/rehearse/driver/inside.h"
 
 #include <fcntl.h>
 #include <stdio.h>
