@@ -164,7 +164,7 @@ abi := $(firstword $(version_words))$(if $(filter 0.%,$(version)),.$(word 2,$(ve
 comma := ,
 paren := (
 programs := $(BUILD)/bin/zr-train $(BUILD)/bin/zr $(BUILD)/bin/zrd $(BUILD)/examples/arena $(BUILD)/examples/mlp $(BUILD)/examples/lines $(BUILD)/examples/fragment $(modules)
-libraries := $(foreach name,zr zr_zero,$(BUILD)/lib/lib$(name).so $(BUILD)/lib/lib$(name).a) $(preload_library) $(cuda_preload_library)
+libraries := $(foreach name,zr zr_zero,$(BUILD)/lib/lib$(name).so $(BUILD)/lib/lib$(name).a) $(preload_library) $(cuda_preload_library) $(rehearse_libraries)
 # gdb loads it with the library of that name.
 gdb_script := $(BUILD)/lib/libzr.so.$(version)-gdb.py
 

@@ -2,6 +2,7 @@
  * file, by all that name it. What a process that was killed held is given back by the next that asks. See
  * emulator.h. */
 #define _GNU_SOURCE
+#include "alloc/rehearse/account.h"
 #include "alloc/rehearse/driver/inside.h"
 
 #include <errno.h>
@@ -12,32 +13,11 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-enum { PROCESSES_MAX = 64, PIECES_MAX = 16384 };
-
-/* One process's part of the file; pid 0: free. */
-struct part {
-    int pid;
-    uint64_t started; /* its number may serve another process later */
-    uint64_t used_bytes[EMU_DEVICES_MAX];
-};
-
-/* Memory that was exported; 0 bytes: free. */
-struct piece {
-    uint64_t bytes, holders; /* a bit for each process */
-    int device;
-};
-
-struct account {
-    struct part parts[PROCESSES_MAX];
-    struct piece pieces[PIECES_MAX];
-    uint32_t pieces_count; /* that were ever used */
-};
-
-static struct part alone, *own = &alone;
-static struct account *account; /* the file; NULL: nothing is shared */
-static struct part *parts;      /* its own */
+static struct zr_account_part alone, *own = &alone;
+static struct zr_account *account;    /* the file; NULL: nothing is shared */
+static struct zr_account_part *parts; /* its own */
 static int parts_fd = -1;
-static uint16_t holdings[PIECES_MAX]; /* of this process */
+static uint16_t holdings[ZR_ACCOUNT_PIECES_MAX]; /* of this process */
 
 uint64_t emu_process_started(int pid)
 {
@@ -78,7 +58,7 @@ static void unlock_parts(void)
     set_lock(F_UNLCK);
 }
 
-static void drop_holder(struct piece *piece, unsigned process)
+static void drop_holder(struct zr_account_piece *piece, unsigned process)
 {
     piece->holders &= ~(UINT64_C(1) << process);
     if (piece->holders == 0)
@@ -87,7 +67,7 @@ static void drop_holder(struct piece *piece, unsigned process)
 
 static void bury_dead(void)
 {
-    for (unsigned i = 0; i < PROCESSES_MAX; i++) {
+    for (unsigned i = 0; i < ZR_ACCOUNT_PROCESSES_MAX; i++) {
         if (!parts[i].pid || &parts[i] == own || emu_process_started(parts[i].pid) == parts[i].started)
             continue;
         memset(&parts[i], 0, sizeof parts[i]);
@@ -110,11 +90,11 @@ bool emu_account_share(const char *path)
     parts_fd = fd;
     lock_parts();
     bury_dead();
-    struct part *free_part = NULL;
-    for (unsigned i = 0; i < PROCESSES_MAX && !free_part; i++)
+    struct zr_account_part *free_part = NULL;
+    for (unsigned i = 0; i < ZR_ACCOUNT_PROCESSES_MAX && !free_part; i++)
         free_part = parts[i].pid ? NULL : &parts[i];
     if (free_part) {
-        *free_part = (struct part){.pid = getpid(), .started = emu_process_started(getpid())};
+        *free_part = (struct zr_account_part){.pid = getpid(), .started = emu_process_started(getpid())};
         own = free_part;
     }
     unlock_parts();
@@ -125,7 +105,7 @@ bool emu_account_share(const char *path)
 static size_t used_of(int device)
 {
     size_t sum = 0;
-    for (unsigned i = 0; parts && i < PROCESSES_MAX; i++)
+    for (unsigned i = 0; parts && i < ZR_ACCOUNT_PROCESSES_MAX; i++)
         sum += parts[i].used_bytes[device];
     for (uint32_t i = 0; parts && i < account->pieces_count; i++)
         sum += account->pieces[i].device == device ? account->pieces[i].bytes : 0;
@@ -156,14 +136,55 @@ size_t emu_free_bytes(int device)
     return bytes;
 }
 
+/* With the parts' lock. */
+static void note_peak(struct zr_account_device *of, int device)
+{
+    uint64_t used = used_of(device);
+    if (used > of->peak_bytes)
+        of->peak_bytes = used;
+}
+
+/* With the parts' lock: the request that misses the most says how far a card is too small. */
+static void note_refusal(struct zr_account_device *of, int device, size_t bytes)
+{
+    uint64_t used = used_of(device);
+    of->refusals_count++;
+    if (used + bytes > of->refused_used_bytes + of->refused_bytes) {
+        of->refused_bytes = bytes;
+        of->refused_used_bytes = used;
+    }
+}
+
 bool emu_take_bytes(int device, size_t bytes)
 {
     lock_parts();
     bool enough = bytes <= free_or_buried(device, bytes);
     if (enough)
         own->used_bytes[device] += bytes;
+    if (account && enough)
+        note_peak(&account->devices[device], device);
+    else if (account)
+        note_refusal(&account->devices[device], device, bytes);
     unlock_parts();
     return enough;
+}
+
+void emu_account_context(int device, int change)
+{
+    if (!account)
+        return;
+    struct zr_account_device *of = &account->devices[device];
+    lock_parts();
+    of->contexts_count += (uint64_t)change;
+    if (of->contexts_count > of->contexts_peak)
+        of->contexts_peak = of->contexts_count;
+    unlock_parts();
+}
+
+void emu_account_static_runtime(void)
+{
+    if (account)
+        __atomic_add_fetch(&account->static_runtimes_count, 1, __ATOMIC_RELAXED);
 }
 
 void emu_give_bytes(int device, size_t bytes)
@@ -191,21 +212,21 @@ uint32_t emu_share_begin(int device, size_t bytes)
     lock_parts();
     while (i < account->pieces_count && account->pieces[i].bytes)
         i++;
-    if (i < PIECES_MAX) {
+    if (i < ZR_ACCOUNT_PIECES_MAX) {
         account->pieces_count += i == account->pieces_count;
-        account->pieces[i] = (struct piece){bytes, UINT64_C(1) << (own - parts), device};
+        account->pieces[i] = (struct zr_account_piece){bytes, UINT64_C(1) << (own - parts), device};
         own->used_bytes[device] -= bytes;
         holdings[i] = 1;
     }
     unlock_parts();
-    return i < PIECES_MAX ? i + 1 : 0;
+    return i < ZR_ACCOUNT_PIECES_MAX ? i + 1 : 0;
 }
 
 bool emu_share_join(uint32_t number)
 {
     if (!account || number == 0)
         return number == 0;
-    struct piece *piece = &account->pieces[number - 1];
+    struct zr_account_piece *piece = &account->pieces[number - 1];
     lock_parts();
     bool held = piece->bytes;
     if (held) {
@@ -218,7 +239,7 @@ bool emu_share_join(uint32_t number)
 
 bool emu_share_leave(uint32_t number)
 {
-    struct piece *piece = &account->pieces[number - 1];
+    struct zr_account_piece *piece = &account->pieces[number - 1];
     lock_parts();
     if (--holdings[number - 1] == 0)
         drop_holder(piece, (unsigned)(own - parts));

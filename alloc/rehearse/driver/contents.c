@@ -1,7 +1,10 @@
 /* contents.c: where the bytes of the emulated driver's memory lie, who may use them, and how they are read
  * and written. See emulator.h. */
+#define _GNU_SOURCE
 #include "alloc/rehearse/driver/inside.h"
 
+#include <fcntl.h>
+#include <linux/falloc.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -133,6 +136,20 @@ void emu_write(zr_cu_address address, const void *bytes, size_t count)
         if (put <= 0)
             abort();
         done += (size_t)put;
+    }
+}
+
+void emu_clear(zr_cu_address address, size_t bytes)
+{
+    for (size_t done = 0; done < bytes;) {
+        int fd;
+        off_t offset;
+        size_t part = stretch(address + done, bytes - done, &fd, &offset);
+        if (fd < 0)
+            memset((void *)(uintptr_t)(address + done), 0, part);
+        else if (fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, offset, (off_t)part) != 0)
+            abort();
+        done += part;
     }
 }
 

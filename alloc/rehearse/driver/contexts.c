@@ -43,10 +43,10 @@ void emu_contexts_one_way(bool on)
     one_way = on;
 }
 
-/* Neighbours reach one another, unless it is one way only: 0 and 1, 2 and 3. */
+/* Of the tests' card neighbours reach one another, unless it is one way only: 0 and 1, 2 and 3. */
 bool emu_peers(int device, int peer)
 {
-    return device == peer || ((device ^ 1) == peer && (!one_way || device > peer));
+    return device == peer || emu.card || ((device ^ 1) == peer && (!one_way || device > peer));
 }
 
 bool emu_no_device(int device)
@@ -112,6 +112,8 @@ static zr_cu_result attribute(zr_cu_attribute which, int *value)
 {
     if ((unsigned)which >= ATTRIBUTES_MAX)
         return ZR_CU_INVALID_VALUE;
+    if (emu.card && zr_card_attribute(emu.card, (int)which, value))
+        return ZR_CU_SUCCESS;
     switch ((int)which) {
     case ZR_CU_ATTRIBUTE_HOST_NUMA_ID:
     case ZR_CU_ATTRIBUTE_PAGEABLE_MEMORY:
@@ -165,7 +167,7 @@ PUBLIC zr_cu_result cuDeviceGetName(char *name, int bytes, zr_cu_device device)
     if (code == ZR_CU_SUCCESS && (!name || bytes <= 0))
         code = ZR_CU_INVALID_VALUE;
     if (code == ZR_CU_SUCCESS)
-        snprintf(name, (size_t)bytes, "Emulated GPU");
+        snprintf(name, (size_t)bytes, "%s", emu.card ? emu.card->title : "Emulated GPU");
     return emu_leave(code);
 }
 
@@ -212,7 +214,8 @@ PUBLIC zr_cu_result cuDevicePrimaryCtxRetain(zr_cu_context *context, zr_cu_devic
         !emu_take_bytes(device, emu.context_bytes))
         code = ZR_CU_OUT_OF_MEMORY;
     if (code == ZR_CU_SUCCESS) {
-        primaries[device].retained_count++;
+        if (primaries[device].retained_count++ == 0)
+            emu_account_context(device, 1);
         *context = &primaries[device];
     }
     return emu_leave(code);
@@ -249,6 +252,7 @@ PUBLIC zr_cu_result cuDevicePrimaryCtxRelease_v2(zr_cu_device device)
         note_left();
         clear(&primaries[device]);
         emu_give_bytes(device, emu.context_bytes);
+        emu_account_context(device, -1);
     }
     return emu_leave(code);
 }

@@ -17,7 +17,8 @@ struct emu_settings emu = {.devices_count = 2,
                            .granularity_bytes = (size_t)2 << 20,
                            .capacity_bytes = (size_t)16 << 30,
                            .work_ticks = 3,
-                           .random = 1};
+                           .random = 1,
+                           .keep_bytes = SIZE_MAX};
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 /* lock: all of it */
@@ -166,6 +167,9 @@ static void read_environment(void)
     char call[64];
     unsigned long long nth, code;
     const char *text = getenv("ZR_EMULATOR_FAULT"), *loading = getenv("CUDA_MODULE_LOADING");
+    const char *card = getenv("ZR_EMULATOR_CARD");
+    emu.card = card ? zr_card_find(card) : NULL;
+    emu.keep_bytes = setting("ZR_EMULATOR_KEEP", emu.keep_bytes);
     emu.devices_count = (int)setting("ZR_EMULATOR_DEVICES", (uint64_t)emu.devices_count);
     emu.version = (int)setting("ZR_EMULATOR_VERSION", (uint64_t)emu.version);
     emu.granularity_bytes = setting("ZR_EMULATOR_GRANULARITY", emu.granularity_bytes);

@@ -8,6 +8,8 @@
 #include "alloc/preload/cuda/driver_api.h"
 #include "kernels/cuda/driver_launch.h"
 #include "kernels/cuda/driver_streams.h"
+#include "alloc/rehearse/account.h"
+#include "alloc/rehearse/cards.h"
 #include "alloc/rehearse/driver/emulator.h"
 
 #define PUBLIC __attribute__((visibility("default")))
@@ -81,7 +83,7 @@ enum emu_call {
 #undef EMU_CALL
 };
 
-enum { EMU_DEVICES_MAX = 8, EMU_STACK_MAX = 64 };
+enum { EMU_DEVICES_MAX = ZR_ACCOUNT_DEVICES_MAX, EMU_STACK_MAX = 64 };
 
 struct emu_settings {
     int devices_count, nodes_count, version, capability;
@@ -94,9 +96,11 @@ struct emu_settings {
     bool no_races;    /* kernels are not searched for races */
     bool dirty;       /* what cuMemCreate makes is not zeros */
     enum zr_emulator_host host_memory;
-    bool costs;                /* virtual memory calls take their time */
-    bool lazy;                 /* a kernel is loaded by its first launch, which waits for the context */
-    const char *launches_path; /* NULL: work is carried out, and not written down */
+    bool costs;                 /* virtual memory calls take their time */
+    bool lazy;                  /* a kernel is loaded by its first launch, which waits for the context */
+    const char *launches_path;  /* NULL: work is carried out, and not written down */
+    const struct zr_card *card; /* NULL: the tests' card */
+    size_t keep_bytes;          /* longer copies and fills leave zeros; SIZE_MAX: there are none */
 };
 extern struct emu_settings emu;
 int emu_version(void);
@@ -164,6 +168,8 @@ void emu_contexts_state(struct zr_emulator_state *out);
 
 /* From now on the file's processes have one account. False: that cannot be. */
 bool emu_account_share(const char *path);
+void emu_account_context(int device, int change);
+void emu_account_static_runtime(void); /* a program that has the CUDA runtime inside was met */
 /* A device's bytes. False: there are not so many left. */
 bool emu_take_bytes(int device, size_t bytes);
 void emu_give_bytes(int device, size_t bytes);
@@ -303,6 +309,8 @@ enum emu_place emu_place(zr_cu_address address, size_t bytes, const struct zr_cu
 bool emu_backed(zr_cu_address address, size_t bytes, const struct zr_cu_context_st *context, unsigned use);
 void emu_read(zr_cu_address address, void *out, size_t bytes);
 void emu_write(zr_cu_address address, const void *bytes, size_t count);
+/* Zeros from now on, which take no memory. */
+void emu_clear(zr_cu_address address, size_t bytes);
 /* A word that others may look at meanwhile. */
 uint32_t emu_word(zr_cu_address address);
 void emu_word_set(zr_cu_address address, uint32_t word);
@@ -410,6 +418,7 @@ struct zr_cu_event_st {
     struct zr_cu_event_st *next;      /* free ones */
     struct zr_cu_context_st *context; /* NULL: free */
     uint64_t end, number;             /* number: its stream's */
+    uint64_t time;                    /* that the event says: an idle stream records it at once */
     bool blocking;                    /* its stream */
     struct emu_capture *captured;     /* recorded in a stream that was being captured, NULL: else */
     size_t captured_at;

@@ -251,6 +251,7 @@ PUBLIC zr_cu_result cuEventRecord(zr_cu_event event, zr_cu_stream stream)
     if (code == ZR_CU_SUCCESS && !emu_captured_record(event, context, stream, &code)) {
         event->captured = NULL;
         event->end = emu_stream_end(context, stream);
+        event->time = event->end > context->clock ? event->end : context->clock;
         event->number = emu_stream_number(stream);
         event->blocking = emu_stream_blocks(stream);
     }
@@ -331,7 +332,7 @@ PUBLIC zr_cu_result cuEventElapsedTime(float *milliseconds, zr_cu_event begin, z
         !(emu_reached(begin->context, point_of(begin)) && emu_reached(end->context, point_of(end))))
         code = ZR_CU_NOT_READY;
     if (code == ZR_CU_SUCCESS)
-        *milliseconds = end->end > begin->end ? (float)(end->end - begin->end) / 1000 : 0;
+        *milliseconds = end->time > begin->time ? (float)(end->time - begin->time) / 1000 : 0;
     return emu_leave(code);
 }
 

@@ -64,6 +64,20 @@ static void fill_now(zr_cu_address to, unsigned char value, size_t bytes)
     free(piece);
 }
 
+/* What the memory behind the work's destination gets from bytes of the program's or of a device. */
+static void write_now(const struct emu_work *work)
+{
+    bool zeros = work->kind == EMU_FILL && work->value == 0 && !work->host_to;
+    if (work->bytes > emu.keep_bytes || (zeros && emu.keep_bytes != SIZE_MAX))
+        emu_clear(work->to, work->bytes);
+    else if (work->staged)
+        emu_write(work->to, work->staged, work->bytes);
+    else if (work->kind == EMU_COPY)
+        copy_now(work->to, work->from, work->bytes);
+    else
+        fill_now(work->to, work->value, work->bytes);
+}
+
 static bool in_reach(const struct zr_cu_context_st *context, const struct emu_work *work)
 {
     return !work->doomed && (work->host_to || emu_backed(work->to, work->bytes, context, EMU_WRITES)) &&
@@ -82,12 +96,8 @@ static void carry_out(struct zr_cu_context_st *context, const struct emu_work *w
         context->dead = ZR_CU_ILLEGAL_ADDRESS;
     } else if (work->kind == EMU_WRITE_WORD) {
         emu_word_set(work->to, work->word);
-    } else if (work->staged) {
-        emu_write(work->to, work->staged, work->bytes);
-    } else if (work->kind == EMU_COPY) {
-        copy_now(work->to, work->from, work->bytes);
     } else {
-        fill_now(work->to, work->value, work->bytes);
+        write_now(work);
     }
 }
 
@@ -408,8 +418,9 @@ zr_cu_result emu_copy(zr_cu_address to, zr_cu_address from, size_t bytes, zr_cu_
         return code == ZR_CU_SUCCESS ? copy_to_host(context, &work) : code;
     }
     if (work.host_from) {
-        work.staged = emu_must(malloc(bytes));
-        memcpy(work.staged, (void *)(uintptr_t)from, bytes);
+        size_t kept = bytes > emu.keep_bytes ? 1 : bytes;
+        work.staged = emu_must(malloc(kept));
+        memcpy(work.staged, (void *)(uintptr_t)from, kept);
         work.from = 0;
         work.host_from = false;
     }

@@ -1,15 +1,16 @@
 /* runtime.c: the CUDA runtime (libcudart) above the emulated driver. See runtime.h.
  *
- * Memory, streams, events and capture are the emulated driver's. A kernel launch is checked and does
- * nothing. Functions that PyTorch imports and that are in no file here are generated: they return 0. */
+ * Memory, streams, events and capture are the emulated driver's. A kernel launch is checked and does nothing.
+ * Functions that have no answer in alloc/rehearse/runtime/ are stand_ins.c's. */
+#define _GNU_SOURCE
+#include <dlfcn.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "alloc/preload/cuda/driver_api.h"
-#include "tests/emulators/runtime/runtime.h"
+#include "alloc/rehearse/runtime/runtime.h"
 
 /* ---- Types of the runtime ------------------------------------------------------------------------------ */
 
@@ -180,10 +181,25 @@ ANSWER error cudaDeviceGetStreamPriorityRange(int *least, int *greatest)
     return ZR_CU_SUCCESS;
 }
 
+static error properties(void *out, int device, int version)
+{
+    int count = 0;
+    error code = cudaGetDeviceCount(&count);
+    if (code != ZR_CU_SUCCESS || device < 0 || device >= count)
+        return keep(code != ZR_CU_SUCCESS ? code : ZR_CU_INVALID_DEVICE);
+    emulated_properties(out, device, version);
+    return ZR_CU_SUCCESS;
+}
+
 ANSWER error cudaGetDeviceProperties(void *out, int device)
 {
-    emulated_properties(out, device);
-    return ZR_CU_SUCCESS;
+    return properties(out, device, EMULATED_RUNTIME);
+}
+
+/* CUDA 12's. */
+ANSWER error cudaGetDeviceProperties_v2(void *out, int device)
+{
+    return properties(out, device, EMULATED_RUNTIME_OLD);
 }
 
 ANSWER error cudaDriverGetVersion(int *version)
@@ -254,6 +270,11 @@ ANSWER error cudaHostRegister(void *pointer, size_t bytes, unsigned flags)
     CALL(cuMemHostRegister_v2(pointer, bytes, flags & (ZR_CU_REGISTER_PORTABLE | ZR_CU_REGISTER_MAPPED)));
 }
 
+ANSWER error cudaHostGetDevicePointer(void **out, void *pointer, unsigned flags)
+{
+    CALL(cuMemHostGetDevicePointer_v2((zr_cu_address *)out, pointer, flags));
+}
+
 ANSWER error cudaHostUnregister(void *pointer)
 {
     CALL(cuMemHostUnregister(pointer));
@@ -299,6 +320,23 @@ ANSWER error cudaMemsetAsync(void *pointer, int value, size_t bytes, zr_cu_strea
 {
     CALL(bytes > 0 ? cuMemsetD8Async((uintptr_t)pointer, (unsigned char)value, bytes, stream)
                    : ZR_CU_SUCCESS);
+}
+
+/* Not in the driver's list: a few words of a pattern are copied there, which a capture would read too late.
+ */
+ANSWER error cuMemsetD32Async(zr_cu_address to, unsigned value, size_t count, zr_cu_stream stream);
+error cuMemsetD32Async(zr_cu_address to, unsigned value, size_t count, zr_cu_stream stream)
+{
+    enum { PATTERN_WORDS = 1024 };
+    unsigned pattern[PATTERN_WORDS];
+    zr_cu_capture_status capturing = ZR_CU_CAPTURE_NONE;
+    unsigned char byte = (unsigned char)value;
+    cuStreamIsCapturing(stream, &capturing);
+    if (value == byte * 0x01010101u || count > PATTERN_WORDS || capturing != ZR_CU_CAPTURE_NONE)
+        return cuMemsetD8Async(to, value == byte * 0x01010101u ? byte : 0, count * sizeof value, stream);
+    for (size_t i = 0; i < count; i++)
+        pattern[i] = value;
+    return cuMemcpyAsync(to, (zr_cu_address)(uintptr_t)pattern, count * sizeof value, stream);
 }
 
 ANSWER error cudaPointerGetAttributes(struct pointer_attributes *out, const void *pointer)
@@ -420,6 +458,14 @@ ANSWER error cudaStreamGetCaptureInfo(zr_cu_stream stream, zr_cu_capture_status 
     if (count)
         *count = 0;
     CALL(cuStreamIsCapturing(stream, status));
+}
+
+/* CUDA 12's. */
+ANSWER error cudaStreamGetCaptureInfo_v2(zr_cu_stream stream, zr_cu_capture_status *status,
+                                         unsigned long long *number, zr_cu_graph *graph, const void **nodes,
+                                         size_t *count)
+{
+    return cudaStreamGetCaptureInfo(stream, status, number, graph, nodes, NULL, count);
 }
 
 ANSWER error cudaStreamGetPriority(zr_cu_stream stream, int *out)
@@ -581,9 +627,9 @@ ANSWER error __cudaGetKernel(void **out, const void *function)
 ANSWER error cudaLaunchKernel(const void *function, struct extent grid, struct extent block, void **arguments,
                               size_t shared_bytes, zr_cu_stream stream)
 {
-    (void)function;
-    (void)arguments;
-    CALL(emulated_launch(grid.x, grid.y, grid.z, block.x * block.y * block.z, shared_bytes, stream));
+    zr_cu_launch_config config = {grid.x, grid.y, grid.z, block.x, block.y, block.z, (unsigned)shared_bytes,
+                                  stream, NULL,   0};
+    CALL(cuLaunchKernelEx(&config, (zr_cu_function)(uintptr_t)function, arguments, NULL));
 }
 
 ANSWER error cudaLaunchCooperativeKernel(const void *function, struct extent grid, struct extent block,
@@ -644,10 +690,16 @@ ANSWER error cudaGetDriverEntryPointByVersion(const char *symbol, void **out, un
     zr_cu_proc_status found = ZR_CU_PROC_NOT_FOUND;
     error code = cuGetProcAddress_v2(symbol, out, (int)version, flags, &found);
     if (code != ZR_CU_SUCCESS || !*out) {
-        *out = emulated_driver_call(symbol);
+        *out = dlsym(RTLD_DEFAULT, symbol); /* of these libraries, which are preloaded */
         found = *out ? ZR_CU_PROC_FOUND : ZR_CU_PROC_NOT_FOUND;
     }
     if (status)
         *status = (int)found;
     return ZR_CU_SUCCESS;
+}
+
+/* CUDA 12's. */
+ANSWER error cudaGetDriverEntryPoint(const char *symbol, void **out, unsigned long long flags, int *status)
+{
+    return cudaGetDriverEntryPointByVersion(symbol, out, EMULATED_RUNTIME_OLD, flags, status);
 }

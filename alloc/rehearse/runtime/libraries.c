@@ -1,44 +1,13 @@
 /* libraries.c: functions of CUDA's libraries whose answer a program reads. See runtime.h. */
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "tests/emulators/runtime/runtime.h"
+#include "alloc/rehearse/runtime/runtime.h"
 
 #define ANSWER __attribute__((visibility("default")))
-
-/* A handle or descriptor: an address that is not NULL and that nothing reads. */
-static int create(void **out)
-{
-    static char handle[64];
-    *out = handle;
-    return 0;
-}
-
-#define HANDLE(name)                                                                                         \
-    int ANSWER name(void **out);                                                                             \
-    int ANSWER name(void **out)                                                                              \
-    {                                                                                                        \
-        return create(out);                                                                                  \
-    }
-HANDLE(cublasCreate_v2)
-HANDLE(cublasLtCreate)
-HANDLE(cublasLtMatmulDescCreate)
-HANDLE(cublasLtMatrixLayoutCreate)
-HANDLE(cublasLtMatmulPreferenceCreate)
-HANDLE(cudnnCreate)
-HANDLE(cudnnCreateTensorDescriptor)
-HANDLE(cudnnCreateFilterDescriptor)
-HANDLE(cudnnCreateConvolutionDescriptor)
-HANDLE(cudnnCreateActivationDescriptor)
-HANDLE(cudnnCreateDropoutDescriptor)
-HANDLE(cudnnCreateRNNDescriptor)
-HANDLE(cudnnCreateRNNDataDescriptor)
-HANDLE(cudnnCreateCTCLossDescriptor)
-HANDLE(cudnnCreateSpatialTransformerDescriptor)
-HANDLE(cusparseCreate)
-HANDLE(cusolverDnCreate)
 
 /* struct cublasLtMatmulHeuristicResult_t: algorithm of 64 bytes, workspace, state, waves, reserved. */
 struct heuristic {
@@ -61,10 +30,27 @@ int cublasLtMatmulAlgoGetHeuristic(void *handle, void *product, void *a, void *b
     return 0;
 }
 
+/* cuDNN's backend: a plan is one engine without workspace. cudnnBackendAttributeName_t,
+ * cudnnBackendAttributeType_t. */
+enum { CUDNN_HEURISTIC_RESULTS = 202, CUDNN_INT64 = 3, CUDNN_INT32 = 23 };
+
+ANSWER int cudnnBackendGetAttribute(void *descriptor, int name, int type, int64_t most, int64_t *count,
+                                    void *out);
+int cudnnBackendGetAttribute(void *descriptor, int name, int type, int64_t most, int64_t *count, void *out)
+{
+    (void)descriptor;
+    bool number = type == CUDNN_INT64 || type == CUDNN_INT32;
+    if (count)
+        *count = (number || name == CUDNN_HEURISTIC_RESULTS) && (most > 0 || !out);
+    if (out && number && most > 0)
+        memset(out, 0, type == CUDNN_INT64 ? sizeof(int64_t) : sizeof(int32_t));
+    return 0;
+}
+
 ANSWER size_t cudnnGetVersion(void);
 size_t cudnnGetVersion(void)
 {
-    return 91300;
+    return 92600;
 }
 
 ANSWER size_t cudnnGetCudartVersion(void);
@@ -94,8 +80,8 @@ VERSION(cublasGetVersion_v2, 130000)
 VERSION(cusparseGetVersion, 12000)
 
 #define TEXT(name)                                                                                           \
-    ANSWER const char *name(int code);                                                                       \
-    const char *name(int code)                                                                               \
+    ANSWER const char *name(uintptr_t code);                                                                 \
+    const char *name(uintptr_t code)                                                                         \
     {                                                                                                        \
         return code == 0 ? "success" : "error";                                                              \
     }
@@ -103,27 +89,13 @@ TEXT(cublasGetStatusString)
 TEXT(cudnnGetErrorString)
 TEXT(cusparseGetErrorString)
 TEXT(ncclGetErrorString)
+TEXT(ncclGetLastError)
 TEXT(nvrtcGetErrorString)
 
 /* ---- NVML: PyTorch asks for peers over NVLink and for other processes ------------------------------------
  */
 
 enum { NVML_UNSUPPORTED = 3 };
-
-ANSWER int nvmlDeviceGetHandleByPciBusId_v2(const char *bus, void **out);
-int nvmlDeviceGetHandleByPciBusId_v2(const char *bus, void **out)
-{
-    (void)bus;
-    return create(out);
-}
-
-ANSWER int nvmlDeviceGetComputeRunningProcesses(void *device, unsigned *count, void *out);
-int nvmlDeviceGetComputeRunningProcesses(void *device, unsigned *count, void *out)
-{
-    (void)device, (void)out;
-    *count = 0;
-    return 0;
-}
 
 #define UNSUPPORTED(name)                                                                                    \
     ANSWER int name(void);                                                                                   \
@@ -141,20 +113,7 @@ UNSUPPORTED(nvmlDeviceGetNvLinkRemotePciInfo_v2)
         return 0;                                                                                            \
     }
 DONE(nvmlInit_v2)
+DONE(nvmlShutdown)
 DONE(nvmlDeviceGetGpuFabricInfoV) /* leaves the state at "not supported" */
 
 VERSION_OF_ALL(nvmlSystemGetCudaDriverVersion_v2, EMULATED_RUNTIME)
-
-/* ---- The driver's newer functions -----------------------------------------------------------------------
- */
-
-static int nothing(void)
-{
-    return 0;
-}
-
-void *emulated_driver_call(const char *name)
-{
-    (void)name;
-    return (void *)nothing;
-}
