@@ -263,7 +263,7 @@ $(BUILD)/bin/libzr_comm_mpi.so: zero/comm/message/mpi/mpi.c zero/comm/message/tr
 	@$(mpicc) -std=gnu11 $(OPT) -g -fPIC -shared -fvisibility=hidden -I. $(WARN) -o $@ $<
 
 # Of the preloaded library it has what reads the processes' records.
-tool_obj := $(call obj,$(tool_src) alloc/preload/usage.c $(page_src) $(defrag_src) $(alloc_src))
+tool_obj := $(call obj,$(tool_src) alloc/rehearse/cards.c alloc/preload/usage.c $(page_src) $(defrag_src) $(alloc_src))
 $(BUILD)/bin/zr: $(tool_obj)
 	@mkdir -p $(@D)
 	@echo "  link  $@"

@@ -6,7 +6,7 @@ rehearse_driver_src := $(wildcard alloc/rehearse/*.c alloc/rehearse/driver/*.c)
 rehearse_runtime_src := $(filter-out %/stand_ins.c %/launches.c,$(wildcard alloc/rehearse/runtime/*.c))
 rehearse_folder := $(BUILD)/lib/zr-rehearse
 rehearse_names := $(shell awk '/\.so/ { print $$1 }' alloc/rehearse/functions.txt)
-rehearse_libraries := $(addprefix $(rehearse_folder)/,libcuda.so.1 libzr_rehearse.so $(rehearse_names))
+rehearse_libraries := $(addprefix $(rehearse_folder)/,libcuda.so.1 libzr_rehearse.so sitecustomize.py $(rehearse_names))
 rehearse_link = mkdir -p $(@D) && $(CC) -shared -Wl,-soname,$(@F) -Wl,-z,now -Wl,-Bsymbolic -Wl,-rpath,'$$ORIGIN' -o $@
 
 $(rehearse_folder)/libcuda.so.1: $(call obj,$(rehearse_driver_src) alloc/rehearse/runtime/launches.c) alloc/rehearse/rehearse.mk
@@ -35,3 +35,6 @@ $(rehearse_folder)/libzr_rehearse.so: $(call obj,$(rehearse_runtime_src) alloc/r
 		$(addprefix $(rehearse_folder)/,libcuda.so.1 $(rehearse_names))
 	@echo "  link  $@"
 	@$(rehearse_link) -Wl,-z,defs -Wl,--no-as-needed $^ $(ALL_LDFLAGS)
+$(rehearse_folder)/sitecustomize.py: alloc/rehearse/sitecustomize.py
+	@mkdir -p $(@D)
+	@cp $< $@

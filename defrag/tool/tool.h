@@ -22,6 +22,7 @@ enum zr_tool_exit {
 int zr_tool_replay(int argc, char **argv);
 int zr_tool_pack(int argc, char **argv);
 int zr_tool_preload(int argc, char **argv);
+int zr_tool_rehearse(int argc, char **argv);
 int zr_tool_doctor(int argc, char **argv);
 int zr_tool_stats(int argc, char **argv);
 int zr_tool_map(int argc, char **argv);

@@ -8,7 +8,7 @@
 #include "defrag/report/call_site.h"
 #include "defrag/tool/input.h"
 
-enum { FRAMES_SHOWN = 48, WORDS_BYTES = 800, HOLDERS_SHOWN = 10, CATEGORIES_MAX = 16 };
+enum { FRAMES_SHOWN = 48, WORDS_BYTES = 800, HOLDERS_SHOWN = 10 };
 
 /* The sizes of a reason as text. */
 struct sizes {
@@ -272,13 +272,7 @@ void zr_reasons_print(struct zr_text *text, const struct zr_reason_scene *scene)
 
 /* ---- Holders ------------------------------------------------------------------------------------------- */
 
-struct category {
-    const char *name;
-    uint64_t bytes;
-};
-
-/* The sums of categories, the largest first. Returns their number. */
-static unsigned sum_categories(struct category sums[CATEGORIES_MAX], const struct zr_vector *holders)
+unsigned zr_holders_sum(struct zr_category sums[ZR_CATEGORIES_MAX], const struct zr_vector *holders)
 {
     unsigned count = 0, at;
     for (size_t i = 0; i < holders->count; i++) {
@@ -286,13 +280,13 @@ static unsigned sum_categories(struct category sums[CATEGORIES_MAX], const struc
         const char *name = zr_holder_category(holder);
         for (at = 0; at < count && strcmp(sums[at].name, name) != 0; at++)
             ;
-        if (at == CATEGORIES_MAX)
+        if (at == ZR_CATEGORIES_MAX)
             continue;
         if (at == count)
-            sums[count++] = (struct category){name, 0};
+            sums[count++] = (struct zr_category){name, 0};
         sums[at].bytes += holder->bytes;
         for (; at > 0 && sums[at].bytes > sums[at - 1].bytes; at--) {
-            struct category one = sums[at];
+            struct zr_category one = sums[at];
             sums[at] = sums[at - 1];
             sums[at - 1] = one;
         }
@@ -302,11 +296,11 @@ static unsigned sum_categories(struct category sums[CATEGORIES_MAX], const struc
 
 void zr_holders_print(struct zr_text *text, const struct zr_reason_scene *scene)
 {
-    struct category sums[CATEGORIES_MAX];
+    struct zr_category sums[ZR_CATEGORIES_MAX];
     char room[ZR_TOOL_NUMBER_ROOM], stack[ZR_FRAME_BYTES];
     if (scene->holders->count == 0)
         return;
-    unsigned count = sum_categories(sums, scene->holders);
+    unsigned count = zr_holders_sum(sums, scene->holders);
     zr_text_print(text, "\nLive then: ");
     for (unsigned i = 0; i < count; i++)
         zr_text_print(text, "%s%s %s", i ? ", " : "", sums[i].name, zr_tool_bytes(room, sums[i].bytes));
@@ -360,8 +354,8 @@ void zr_reasons_json(struct zr_text *text, const struct zr_reason_scene *scene)
 
 void zr_holders_json(struct zr_text *text, const struct zr_reason_scene *scene)
 {
-    struct category sums[CATEGORIES_MAX];
-    unsigned count = sum_categories(sums, scene->holders);
+    struct zr_category sums[ZR_CATEGORIES_MAX];
+    unsigned count = zr_holders_sum(sums, scene->holders);
     zr_text_print(text, ",\n \"categories\": {");
     for (unsigned i = 0; i < count; i++)
         zr_text_print(text, "%s\"%s\": %" PRIu64, i ? ", " : "", sums[i].name, sums[i].bytes);

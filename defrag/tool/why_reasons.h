@@ -26,6 +26,14 @@ void zr_reasons_print(struct zr_text *text, const struct zr_reason_scene *scene)
 /* `"reasons": [{"reason", "bytes", "evidence", "stack", "remedy"}]`. */
 void zr_reasons_json(struct zr_text *text, const struct zr_reason_scene *scene);
 
+/* The sums of categories, the largest first. Returns their number. */
+enum { ZR_CATEGORIES_MAX = 16 };
+struct zr_category {
+    const char *name;
+    uint64_t bytes;
+};
+unsigned zr_holders_sum(struct zr_category sums[ZR_CATEGORIES_MAX], const struct zr_vector *holders);
+
 /* The ten largest call sites of live blocks, and the sums of categories; nothing if there are no holders. */
 void zr_holders_print(struct zr_text *text, const struct zr_reason_scene *scene);
 /* The ten largest as JSON, with all their frames. A category is the tag of a block, or what its frames tell.

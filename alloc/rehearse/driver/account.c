@@ -30,7 +30,7 @@ uint64_t emu_process_started(int pid)
     line[got] = 0;
     /* The 22nd field; the second one, in brackets, may hold blanks. */
     char *at = strrchr(line, ')');
-    if (at && (at[2] == 'Z' || at[2] == 'X')) /* ended, and nobody has asked for its status yet */
+    if (at && (at[2] == 'Z' || at[2] == 'X')) /* ended, and its parent has not waited for it yet */
         return 0;
     for (unsigned i = 2; at && i < 22; i++)
         at = strchr(at + 1, ' ');

@@ -1,6 +1,6 @@
 /* graphs.c: what captures have recorded, and its replay. A replay is the recorded work in lanes: what was
  * recorded in one stream is in one order, and in others as events said; how long each piece takes is drawn
- * anew, so that a missing wait shows. The lane where the capture began is the stream of the launch, others
+ * again, so that a missing wait shows. The lane where the capture began is the stream of the launch, others
  * have streams of their own. Memory that a capture allocates has an address from then on, bytes from the
  * first launch on until the last that could launch it is destroyed. See emulator.h. */
 #include "alloc/rehearse/driver/inside.h"

@@ -175,10 +175,10 @@ bool emu_take_bytes(int device, size_t bytes);
 void emu_give_bytes(int device, size_t bytes);
 size_t emu_free_bytes(int device);
 size_t emu_used_bytes(void); /* of this process, on all devices */
-/* Memory that other processes may hold: its bytes are in use until nobody does. Begins with bytes of this
- * process's, and is one more holding of it; 0: nobody shares an account, or there is no room. */
+/* Memory that other processes may hold: its bytes are in use until no process does. Begins with bytes of this
+ * process's, and is one more holding of it; 0: no account is shared, or there is no room. */
 uint32_t emu_share_begin(int device, size_t bytes);
-/* One more holding. False: nobody held it any more. */
+/* One more holding. False: no process held it any more. */
 bool emu_share_join(uint32_t number);
 /* One holding less. True: it was the last of all processes. */
 bool emu_share_leave(uint32_t number);
@@ -233,7 +233,7 @@ unsigned emu_mapping_access(zr_cu_address address, const zr_cu_location *locatio
 struct emu_block {
     zr_cu_address address;
     size_t bytes;
-    int device;            /* whose bytes it takes; -1: nobody's */
+    int device;            /* whose bytes it takes; -1: of none */
     int fd;                /* -1: the bytes are where the address says */
     uint64_t offset_bytes; /* in fd */
     bool own_file;         /* and not another process's, whose descriptor is closed at the end */
@@ -401,12 +401,12 @@ struct zr_cu_stream_st {
     struct zr_cu_stream_st *next;
     struct zr_cu_context_st *context;
     uint64_t last, slowness, number;
-    unsigned thread, flags; /* thread: whose default stream it is; 0: nobody's */
+    unsigned thread, flags; /* thread: whose default stream it is; 0: of none */
     int priority;
     bool non_blocking;
     struct emu_capture *capture; /* NULL: none */
     size_t captured_at;          /* how much was recorded when it last worked */
-    bool unjoined;               /* captured, and nobody has waited for it since */
+    bool unjoined;               /* captured, and no stream has waited for it since */
     /* What it has waited for, by events: up to where of which streams. */
     struct {
         uint64_t number, end;

@@ -111,7 +111,7 @@ static void join(struct zr_cu_pool_st *pool)
         }
 }
 
-/* Whole blocks that nobody waits for go back, until the pool holds so much or less. */
+/* Whole blocks without pending work go back, until the pool holds so much or less. */
 static void shrink(struct zr_cu_pool_st *pool, uint64_t keep_bytes)
 {
     join(pool);

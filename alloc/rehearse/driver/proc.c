@@ -179,6 +179,8 @@ PUBLIC zr_cu_result cuGetExportTable(const void **table, const void *identifier)
             memcpy(tables[tables_count], identifier, IDENTIFIER_BYTES);
         tables_count++;
         write_down_table(identifier);
+        if (emu.card) /* the stand-in of the CUDA runtime asks for none */
+            emu_account_static_runtime();
         *table = NULL;
         code = ZR_CU_INVALID_VALUE;
     }

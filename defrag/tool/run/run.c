@@ -69,8 +69,7 @@ struct settings {
 
 /* ---- The environment ----------------------------------------------------------------------------------- */
 
-/* Prepends `first` to the value of the variable. */
-static bool put_before(const char *variable, const char *first, const char *separator)
+bool zr_run_put_before(const char *variable, const char *first, const char *separator)
 {
     const char *old = getenv(variable);
     char value[16384];
@@ -90,7 +89,7 @@ static bool add_to_conf(const char *item)
 static bool preload(const char *library)
 {
     const char *old = getenv("LD_PRELOAD");
-    return (old && strstr(old, library)) || put_before("LD_PRELOAD", library, ":");
+    return (old && strstr(old, library)) || zr_run_put_before("LD_PRELOAD", library, ":");
 }
 
 /* The process with this number writes FILE itself; exec keeps the number. */
@@ -122,7 +121,7 @@ static bool set_environment(void *argument)
     if (settings->folder ? setenv("ZR_RECORD", settings->folder->path, 1) != 0 : unsetenv("ZR_RECORD") != 0)
         return false;
     /* Enables the flight recorder; the user's ZR_CONF follows, and can disable it. */
-    if (!put_before("ZR_CONF", "recorder:1m", ","))
+    if (!zr_run_put_before("ZR_CONF", "recorder:1m", ","))
         return false;
     if ((settings->limit_bytes > 0 && !add_number_to_conf("limit", settings->limit_bytes)) ||
         (settings->stacks > 0 && !add_number_to_conf("stacks", settings->stacks)) ||
