@@ -334,7 +334,7 @@ installed_bin := zr-train zr zrd
 installed_doc := README.md LICENSE $(filter-out %/README.md,$(wildcard examples/*))
 installed := $(addprefix $(BINDIR)/,$(installed_bin)) $(UNITDIR)/zrd.service $(UNITDIR)/zrd@.service $(GDBDIR)/$(notdir $(gdb_script)) $(addprefix $(DOCDIR)/,$(notdir $(installed_doc))) \
 	$(addprefix $(LIBDIR)/,$(installed_libraries) $(call linked,libzr) $(call linked,libzr_zero) \
-	$(notdir $(modules)) pkgconfig/zr.pc pkgconfig/zr_zero.pc) $(manuals:$(BUILD)/share/%=$(MANDIR)/%) \
+	$(addprefix zr-rehearse/,$(notdir $(rehearse_libraries))) $(notdir $(modules)) pkgconfig/zr.pc pkgconfig/zr_zero.pc) $(manuals:$(BUILD)/share/%=$(MANDIR)/%) \
 	$(addprefix $(COMPLETIONDIR)/,$(notdir $(completions))) $(addprefix $(own_include)/,$(zr_headers) $(zr_zero_headers))
 
 # $(call pkgconfig,name,description,what it requires,its own libraries,theirs)
@@ -351,6 +351,7 @@ install-built:
 	for folder in $(sort $(dir $(installed))); do install -d $(call to,)"$$folder" || exit 1; done
 	install -m 755 $(addprefix $(BUILD)/bin/,$(installed_bin)) $(call to,$(BINDIR))
 	install -m 644 $(addprefix $(BUILD)/lib/,$(installed_libraries)) $(modules) $(call to,$(LIBDIR))
+	install -m 644 $(rehearse_libraries) $(call to,$(LIBDIR))/zr-rehearse
 	for name in libzr libzr_zero; do \
 		ln -sf $$name.so.$(version) $(call to,$(LIBDIR))/$$name.so.$(abi) && \
 		ln -sf $$name.so.$(abi) $(call to,$(LIBDIR))/$$name.so || exit 1; done
@@ -370,7 +371,7 @@ install-built:
 uninstall:
 	for file in $(installed); do rm -f $(call to,)"$$file" || exit 1; done
 	-rmdir $(foreach folder,zero/comm zero/launch zero kernels defrag alloc,$(call to,$(own_include)/$(folder))) $(call to,$(own_include)) \
-		$(call to,$(DOCDIR)) 2>/dev/null
+		$(call to,$(DOCDIR)) $(call to,$(LIBDIR)/zr-rehearse) 2>/dev/null
 
 # ---- the main job ----------------------------------------------------------------------------------------------
 bible := $(BUILD)/demo/bible.txt

@@ -69,5 +69,6 @@ def main():
         ok(each and "error" in each, f"full, {way}: a Python exception") and note(each["error"][:200])
 
 
-main()
-done()
+if __name__ == "__main__":
+    main()
+    done()

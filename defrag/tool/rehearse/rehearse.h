@@ -25,6 +25,10 @@ struct zr_rehearse_torch {
 };
 
 enum { ZR_REHEARSE_SITES = 3, ZR_REHEARSE_CATEGORIES = 16 };
+struct zr_rehearse_site {
+    uint64_t bytes;
+    char category[32], words[ZR_FRAME_BYTES]; /* of the innermost frame that tells something */
+};
 /* Of the process and device with the most reserved bytes. */
 struct zr_rehearse_figures {
     int device; /* that needs the most memory */
@@ -32,10 +36,7 @@ struct zr_rehearse_figures {
     unsigned static_runtimes_count;
     struct zr_rehearse_torch torch;
     /* At the peak, by its snapshot; the largest first. */
-    struct {
-        uint64_t bytes;
-        char category[32], site[ZR_FRAME_BYTES];
-    } sites[ZR_REHEARSE_SITES];
+    struct zr_rehearse_site sites[ZR_REHEARSE_SITES];
     struct {
         uint64_t bytes;
         char name[32];

@@ -88,7 +88,7 @@ static void print_live(struct zr_text *text, const struct zr_rehearse_figures *f
     zr_text_print(text, "\n");
     for (unsigned i = 0; i < figures->sites_count; i++)
         zr_text_print(text, "zr: site      %10s of %s: %s\n", zr_tool_bytes(room, figures->sites[i].bytes),
-                      figures->sites[i].category, figures->sites[i].site);
+                      figures->sites[i].category, figures->sites[i].words);
 }
 
 static void print_others(struct zr_text *text, const struct zr_rehearse_figures *figures)
@@ -96,12 +96,13 @@ static void print_others(struct zr_text *text, const struct zr_rehearse_figures 
     char room[3][ZR_TOOL_NUMBER_ROOM];
     if (figures->zr_bytes == 0)
         return;
-    zr_text_print(
-        text,
-        "zr: replays    PyTorch's allocator reserves %s with %s, %s with expandable_segments:True; zr %s\n",
-        zr_tool_bytes(room[0], figures->best_bytes),
-        strcmp(figures->best_option, "default") == 0 ? "its defaults" : figures->best_option,
-        zr_tool_bytes(room[1], figures->expandable_bytes), zr_tool_bytes(room[2], figures->zr_bytes));
+    zr_text_print(text, "zr: replays    %s reserved with zr, %s with expandable_segments:True",
+                  zr_tool_bytes(room[0], figures->zr_bytes),
+                  zr_tool_bytes(room[1], figures->expandable_bytes));
+    if (figures->best_bytes < figures->torch.reserved_bytes && strcmp(figures->best_option, "default") != 0)
+        zr_text_print(text, ", %s with %s", zr_tool_bytes(room[2], figures->best_bytes),
+                      figures->best_option);
+    zr_text_print(text, "\n");
 }
 
 void zr_rehearse_print(struct zr_text *text, const struct zr_rehearse_answer *answer)
@@ -170,7 +171,7 @@ void zr_rehearse_json(struct zr_text *text, const struct zr_rehearse_answer *ans
         zr_text_print(text, "%s{\"bytes\": %" PRIu64 ", ", i ? ", " : "", figures->sites[i].bytes);
         zr_tool_json_words(text, "category", figures->sites[i].category);
         zr_text_print(text, ", ");
-        zr_tool_json_words(text, "site", figures->sites[i].site);
+        zr_tool_json_words(text, "site", figures->sites[i].words);
         zr_text_print(text, "}");
     }
     zr_text_print(text, "]}\n");

@@ -55,12 +55,45 @@ static int fullest(const struct zr_account *account)
 
 /* ---- The snapshot -------------------------------------------------------------------------------------- */
 
+/* Stacks that differ above the line which they show are one site. */
+static zr_result add_site(struct zr_vector *sites, const struct zr_holder *holder,
+                          struct zr_recording *recording)
+{
+    struct zr_rehearse_site one = {.bytes = holder->bytes};
+    if (!zr_tool_short_stack(recording, holder->stack, one.words))
+        strcpy(one.words, "no Python frame, as in PyTorch's backward pass");
+    zr_make_plain(one.words);
+    snprintf(one.category, sizeof one.category, "%s", zr_holder_category(holder));
+    for (size_t i = 0; i < sites->count; i++) {
+        struct zr_rehearse_site *each = zr_vector_at(sites, i);
+        if (strcmp(each->words, one.words) == 0 && strcmp(each->category, one.category) == 0) {
+            each->bytes += one.bytes;
+            return ZR_OK;
+        }
+    }
+    return zr_vector_add(sites, &one);
+}
+
+/* Keeps the largest in order. */
+static void show_site(struct zr_rehearse_figures *out, const struct zr_rehearse_site *one)
+{
+    unsigned at = out->sites_count;
+    while (at > 0 && out->sites[at - 1].bytes < one->bytes)
+        at--;
+    if (at == ZR_REHEARSE_SITES)
+        return;
+    out->sites_count += out->sites_count < ZR_REHEARSE_SITES;
+    memmove(&out->sites[at + 1], &out->sites[at], (out->sites_count - 1 - at) * sizeof *one);
+    out->sites[at] = *one;
+}
+
 static zr_result note_holders(struct zr_rehearse_figures *out, struct zr_tool_input *input, zr_arena *arena)
 {
     struct zr_memory memory = {0};
-    struct zr_vector holders;
+    struct zr_vector holders, sites;
     struct zr_category sums[ZR_CATEGORIES_MAX];
     zr_vector_init(&holders, arena, sizeof(struct zr_holder));
+    zr_vector_init(&sites, arena, sizeof(struct zr_rehearse_site));
     zr_result result = zr_moment_reach(&memory, &input->recording, input->moments.peak.records_count, NULL);
     if (result == ZR_OK)
         result = zr_holders_find(&holders, &memory, &input->recording);
@@ -69,15 +102,11 @@ static zr_result note_holders(struct zr_rehearse_figures *out, struct zr_tool_in
         snprintf(out->categories[i].name, sizeof out->categories[i].name, "%s", sums[i].name);
         out->categories[out->categories_count++].bytes = sums[i].bytes;
     }
-    for (size_t i = 0; result == ZR_OK && i < holders.count && i < ZR_REHEARSE_SITES; i++) {
-        const struct zr_holder *holder = zr_vector_at(&holders, i);
-        char *site = out->sites[i].site;
-        if (!zr_tool_short_stack(&input->recording, holder->stack, site))
-            strcpy(site, "no Python frame, as in PyTorch's backward pass");
-        zr_make_plain(site);
-        snprintf(out->sites[i].category, sizeof out->sites[i].category, "%s", zr_holder_category(holder));
-        out->sites[out->sites_count++].bytes = holder->bytes;
-    }
+    for (size_t i = 0; result == ZR_OK && i < holders.count; i++)
+        result = add_site(&sites, zr_vector_at(&holders, i), &input->recording);
+    for (size_t i = 0; result == ZR_OK && i < sites.count; i++)
+        show_site(out, zr_vector_at(&sites, i));
+    zr_vector_end(&sites);
     zr_vector_end(&holders);
     zr_memory_end(&memory);
     return result;
