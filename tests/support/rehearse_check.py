@@ -40,9 +40,9 @@ def main():
             continue
         note("\n".join(words.splitlines()[-10:]))
         same(answer["peak_bytes"], answer["context_bytes"] + answer["reserved_bytes"], f"{model}: the device has what PyTorch counts, and a context")
-        # Tied and small tensors are rounded, and some parameters are made where frames tell less.
         state = answer["categories"].get("optimizer state", 0) / (4 * parameters)
-        ok(abs(state / STATES[model] - 1) < 0.02, f"{model}: the optimizer's state has {state:.3f} times the parameters' bytes")
+        # A step of AdamW holds one copy more for a while, which is the peak where activations are few.
+        ok(0.98 < state / STATES[model] < 1.52, f"{model}: the optimizer's state has {state:.3f} times the parameters' bytes")
         ok(0.9 < answer["zr_bytes"] / answer["allocated_bytes"] < 1.1, f"{model}: zr reserves what is allocated, {answer['zr_bytes'] / MIB:.0f} MiB")
         memory = answer["context_bytes"] + 4 * parameters * (1 + STATES[model])
         code, answer, _, words = rehearse(python, model, "--memory", str(memory))
