@@ -60,13 +60,13 @@ int main(int argc, char **argv)
     }
     cudaEventCreate(&events[0]);
     cudaEventCreate(&events[1]);
-    cudaEventRecord(events[0], NULL);
     int kept = last_byte(block, 4096, 7), lost = last_byte(block, LONG_BYTES, 7);
     cudaMemset(block, 5, 4096);
     char set;
     cudaMemcpy(&set, block, 1, ANY);
-    cudaEventRecord(events[1], NULL);
     cudaDeviceSynchronize();
+    cudaEventRecord(events[0], NULL);
+    cudaEventRecord(events[1], NULL);
     cudaEventElapsedTime(&ms, events[0], events[1]);
     printf("devices %d kept %d lost %d set %d time %d\n", devices, kept, lost, set, ms > 0);
     return 0;
