@@ -196,7 +196,7 @@ static zr_result find(void *state, zr_arena *arena, int *code)
 static int run(struct settings *settings, const struct zr_program *program, char **command)
 {
     static struct zr_run_folder folder;
-    struct zr_run_end end;
+    struct zr_run_end end = {0};
     zr_result result = zr_run_folder_make(&folder);
     settings->folder = &folder;
     if (result == ZR_OK)

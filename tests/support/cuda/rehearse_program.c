@@ -1,6 +1,7 @@
-/* rehearse_program.c: a program of the CUDA runtime for tests/system/rehearse_device.t: rehearse_program MIB [COUNT]
- * allocates COUNT blocks, half of them on the last device, and copies to and from one; rehearse_program
- * static asks the driver for a private table, as a program with the CUDA runtime inside does. */
+/* rehearse_program.c: a program of the CUDA runtime for tests/system/rehearse_device.t: rehearse_program MIB
+ * [COUNT] allocates COUNT blocks, half of them on the last device, and copies to and from one;
+ * rehearse_program static asks the driver for a private table, as a program with the CUDA runtime inside
+ * does. */
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
