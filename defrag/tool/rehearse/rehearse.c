@@ -40,6 +40,7 @@ static const char help[] =
     "nothing, and what a kernel would have computed reads as 0. PyTorch allocates, caches and fails as on the GPU, so the\n"
     "answer has PyTorch's own figures, the call sites that hold memory at the peak, and what other allocators would have\n"
     "reserved. A program that computes its shapes from results of the device may take another way than on a GPU.\n"
+    "A program that does not fit is short by what the request that failed misses: later requests may need more.\n"
     "\n"
     "The answer goes to standard error. The exit code is the program's; 127: there is no such program, 126: it cannot be run.\n"
     "A program needs libcudart as a shared library: one that has the CUDA runtime inside is refused.\n";
