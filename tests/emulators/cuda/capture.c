@@ -29,7 +29,9 @@ static zr_cu_result break_off(struct emu_capture *capture, zr_cu_result code)
 
 /* ---- What is forbidden --------------------------------------------------------------------------------- */
 
-/* Calls that a capture does not see, and whose effect a graph would miss. */
+/* Calls that a capture does not see, and whose effect a graph would miss: NVIDIA's documents name cudaMalloc.
+ * Reserving, creating, mapping and opening memory is none: PyTorch's expandable segments do so in the mode of
+ * cudaStreamBeginCapture's default (PyTorch #128068, #194767). */
 static const bool unsafe_calls[EMU_CALLS_COUNT] = {
     [EMU_mem_alloc] = true,
     [EMU_mem_alloc_pitch] = true,
@@ -40,12 +42,8 @@ static const bool unsafe_calls[EMU_CALLS_COUNT] = {
     [EMU_host_free] = true,
     [EMU_host_register] = true,
     [EMU_host_unregister] = true,
-    [EMU_create] = true,
     [EMU_release] = true,
-    [EMU_map] = true,
     [EMU_unmap] = true,
-    [EMU_set_access] = true,
-    [EMU_reserve] = true,
     [EMU_address_free] = true,
     [EMU_copy_now] = true,
     [EMU_copy_to_device] = true,
