@@ -54,7 +54,7 @@ ALL_LDFLAGS := -pthread $(if $(SANITIZE),-fsanitize=$(SANITIZE)) $(LDFLAGS)
 packages_build := gcc libc6-dev binutils libdnnl-dev libjemalloc-dev libjansson-dev zlib1g-dev \
 	libncurses-dev liburing-dev libdw-dev
 packages_demo  := $(packages_build) bible-kjv bible-kjv-text
-packages_check := $(packages_build) perl python3 sqlite3 valgrind strace gdb pkg-config libopenmpi-dev openmpi-bin tmux jq rsync
+packages_check := $(packages_build) g++ perl python3 sqlite3 valgrind strace gdb pkg-config libopenmpi-dev openmpi-bin tmux jq rsync
 # Debian's Python names its suite by its version: to be asked once it is there.
 packages_long  = $(packages_check) clang chromium git openssl redis-server postgresql nodejs \
 	libpython$(shell /usr/bin/python3 -c 'import sys; print("%d.%d" % sys.version_info[:2])')-testsuite
