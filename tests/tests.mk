@@ -258,10 +258,10 @@ check-hf: packages-check
 	@$(again) $(BUILD)/bin/zr-train
 	@tests/run --verbose tests/support/hf_check.py
 
-# PyTorch's CUDA wheel from PyPI on the emulated card, with and without libzr_cuda.so: 1.5 GB in $(BUILD)/pytorch.
+# PyTorch's CUDA wheel from PyPI on the emulated card, with libzr_cuda.so below it and by zr's package: 1.5 GB in $(BUILD)/pytorch.
 .PHONY: check-pytorch
 check-pytorch: packages-check
-	@$(again) $(emulator) $(BUILD)/lib/libzr_cuda.so
+	@$(again) $(emulator) $(programs) $(libraries)
 	@tests/run --verbose tests/support/pytorch_check.py
 
 # The figures. Benchmarks are no tests: they print medians, ratios and the machine, and never fail on time.

@@ -3,7 +3,12 @@
 
 PyTorch comes from PyPI into BUILD/pytorch at the first run: 540 MB, without NVIDIA's packages. Their place take libraries that are built
 here: tests/emulators/runtime/ is the CUDA runtime above the emulated driver, with the answers that PyTorch reads; every other function that
-PyTorch's libraries import does nothing and returns 0. No kernel runs. It is not in CI."""
+PyTorch's libraries import does nothing and returns 0. No kernel runs. zr's Python package is installed beside it. It is not in CI.
+
+    pytorch_check.py [SCENARIO..] [--times N] [--library FILE]
+
+--times N runs the plug-in N times, with another libzr_cuda.so if --library names one: one that AddressSanitizer instruments."""
+import argparse
 import glob
 import json
 import os
@@ -32,6 +37,8 @@ def install():
             if subprocess.run([python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *packages], check=False).returncode:
                 return None
         open(os.path.join(HOME, "complete"), "w", encoding="utf-8").close()
+    subprocess.run([python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-index", "--force-reinstall", "--config-settings",
+                    f"built={os.path.abspath(BUILD)}", os.path.dirname(os.path.dirname(HERE))], check=True)
     return python
 
 
@@ -86,41 +93,94 @@ def build(python):
 WAYS = {"native": {}, "expandable": {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}, "preload": {"LD_PRELOAD": ZR_CUDA},
         "preload, caching off": {"LD_PRELOAD": ZR_CUDA, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}, "plug-in": {}}
 
-# The plug-in has no pool for a graph. With expandable segments PyTorch makes a call during the capture that the emulated driver takes for the
-# end of it; which one, and whether a card does, is not known yet.
-LEFT_OUT = {("graphs", "plug-in"), ("graphs", "expandable")}
+SCENARIOS = ("steps", "lengths", "streams", "threads", "graphs")
 
 
-def run(python, library, scenario, way, memory):
-    arguments = ["--plug-in", ZR_CUDA] if way == "plug-in" else []
+def run(python, library, scenario, way, memory, *arguments, **environment):
+    arguments = ["--plug-in", *arguments] if way == "plug-in" else []
     got = subprocess.run([python, os.path.join(HERE, "pytorch_step.py"), *arguments, scenario], capture_output=True, text=True, timeout=600,
                          env={**os.environ, "LD_LIBRARY_PATH": f"{library}:{EMULATOR}", "ZR_EMULATOR_MEMORY": str(memory),
-                              "ZR_EMULATOR_LAUNCHES": "/dev/null", **WAYS[way]})
+                              "ZR_EMULATOR_LAUNCHES": "/dev/null", **WAYS[way], **environment})
     if got.returncode != 0:
         note(f"{scenario}, {way}: exit {got.returncode}\n{(got.stdout + got.stderr)[-1500:]}")
         return None
     return json.loads(got.stdout.splitlines()[-1])
 
 
+def check_scenario(python, library, scenario):
+    found = {way: run(python, library, scenario, way, 80 << 30) for way in WAYS}
+    same([way for way in found if not found[way]], [], f"{scenario}: every way ends")
+    note(f"{scenario}: " + ", ".join(f"{way} {each['card_bytes'] / MIB:,.0f} MiB" for way, each in found.items() if each))
+    if not all(found.values()):
+        return
+    native, preload, plug_in = found["native"], found["preload"], found["plug-in"]
+    more = preload["card_bytes"] - native["card_bytes"]
+    ok(more <= GRANULE * (1 + preload["segments"]), f"{scenario}: the preload takes {more / MIB:.0f} MiB more than native; "
+       f"{preload['segments']} segments of PyTorch, a granule each")
+    same([way for way in ("preload, caching off", "plug-in") if found[way]["card_bytes"] > native["card_bytes"]], [],
+         f"{scenario}: zr as the allocator takes no more than PyTorch's")
+    if "model_bytes" in plug_in:
+        same(plug_in["zr"]["tags"], {"model": plug_in["model_bytes"]}, f"{scenario}: zr.tag() names the model's blocks")
+    for way in [way for way in found if scenario == "steps" and "zr" in found[way]]:
+        held = found[way]["zr"]["peak_reserved_bytes"] / found[way]["zr"]["peak_requested_bytes"]
+        ok(held <= 1.01, f"steps, {way}: the last step holds {held:.4f} times what it asks for")
+
+
+def check_full(python, library):
+    for way in WAYS:
+        each = run(python, library, "full", way, 24 << 30) or {"error": ""}
+        wanted = {"preload, caching off": "RuntimeError: ", "plug-in": "OutOfMemoryError: CUDA out of memory. zr: arena"}.get(way, "OutOfMemoryError: ")
+        ok(each["error"].startswith(wanted), f"full, {way}: a Python exception, and the program goes on")
+        note(each["error"][:200])
+
+
+def check_package(python, library):
+    each = run(python, library, "package", "plug-in", 80 << 30)
+    if not ok(each, "package: it ends"):
+        return
+    kv, two = 4 * MIB, 8 * MIB
+    same(each["zr"]["tags"], {"kv": kv}, "zr.stats() has the bytes of a tag")
+    same((each["live"], each["segments"]), ([0, 0, two, two], two), "memory_allocated(), its peak and a snapshot")
+    ok("CUDA OOMs: 0" in each["summary"] and "8192 KiB" in each["summary"], "memory_summary()")
+    ok("set_per_process_memory_fraction" in each["error"], "beyond the program's own fraction: torch.OutOfMemoryError") or note(each["error"])
+    same(each["left"], [0, 1], "empty_cache() leaves nothing; the failure is counted")
+    ok("1 to 31 bytes" in each["refused"], "a name that is too long is refused")
+    late = subprocess.run([python, "-c", "import torch, zr; x = torch.empty(1, device='cuda'); zr.enable()"], capture_output=True, text=True, timeout=600,
+                          env={**os.environ, "LD_LIBRARY_PATH": f"{library}:{EMULATOR}", "ZR_EMULATOR_LAUNCHES": "/dev/null"})
+    ok("call it before the first" in late.stderr, "zr.enable() after a CUDA tensor is refused") or note(late.stderr[-500:])
+
+
+def sanitizer(library):
+    """What a library that is instrumented needs of a program that is not."""
+    text = subprocess.run(["readelf", "--dynamic", library], capture_output=True, text=True, check=True).stdout
+    name = re.search(r"NEEDED.*\[(libasan[^]]*)\]", text)
+    if not name:
+        return {}
+    path = subprocess.run(["gcc", "-print-file-name=libasan.so"], capture_output=True, text=True, check=True).stdout.strip()
+    return {"LD_PRELOAD": os.path.realpath(path), "ASAN_OPTIONS": "detect_leaks=0:protect_shadow_gap=0:detect_odr_violation=0"}
+
+
 def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("scenarios", nargs="*", default=[*SCENARIOS, "full", "package"])
+    parser.add_argument("--times", type=int)
+    parser.add_argument("--library", default=ZR_CUDA)
+    options = parser.parse_args()
     python = install()
     if not python:
         skip("PyTorch cannot be installed from PyPI")
         return
     library, count, answered = build(python)
     note(f"{count} functions of NVIDIA's libraries are imported by PyTorch: {answered} answer, the others do nothing")
-    for scenario in sys.argv[1:] or ("steps", "lengths", "streams", "graphs"):
-        found = {way: run(python, library, scenario, way, 80 << 30) for way in WAYS if (scenario, way) not in LEFT_OUT}
-        same([way for way in found if not found[way]], [], f"{scenario}: every way ends")
-        note(f"{scenario}: " + ", ".join(f"{way} {each['card_bytes'] / MIB:,.0f} MiB" for way, each in found.items() if each))
-        native, preload = found["native"], found["preload"]
-        if native and preload:
-            more = preload["card_bytes"] - native["card_bytes"]
-            ok(more <= GRANULE * (1 + preload["segments"]), f"{scenario}: the preload takes {more / MIB:.0f} MiB more than native; "
-               f"{preload['segments']} segments of PyTorch, a granule each")
-    full = {way: run(python, library, "full", way, 24 << 30) for way in WAYS}
-    for way, each in full.items():
-        ok(each and "error" in each, f"full, {way}: a Python exception") and note(each["error"][:200])
+    for scenario in options.scenarios:
+        if options.times:
+            file = os.path.abspath(options.library)
+            ends = [bool(run(python, library, scenario, "plug-in", 80 << 30, file, **sanitizer(file))) for _ in range(options.times)]
+            same(ends, [True] * options.times, f"{scenario}, plug-in of {options.library}: all of {options.times} runs end")
+        elif scenario in SCENARIOS:
+            check_scenario(python, library, scenario)
+        else:
+            {"full": check_full, "package": check_package}[scenario](python, library)
 
 
 main()
