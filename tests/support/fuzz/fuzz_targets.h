@@ -241,7 +241,8 @@ static const struct fuzz_target fuzz_targets[] = {
     {"lifetimes", fuzz_lifetimes_file, fuzz_trace_words}, /* defrag/trace/lifetimes.c, csv.c */
     {"zrt", fuzz_zrt, fuzz_trace_words},                  /* defrag/trace/formats/zrt.c */
     {"recording", fuzz_recording, fuzz_trace_words},      /* defrag/trace/recording.c, defrag/report/ */
-    {"tokens", fuzz_tokens, fuzz_setting_words},          /* zero/train/data.c: --vocab V */
+    {"tokens", fuzz_tokens, fuzz_setting_words},          /* zero/train/token_files.c: --vocab V */
+    {"index", fuzz_index, fuzz_setting_words},            /* and Megatron's index */
     {"text", fuzz_text_file, fuzz_setting_words},         /* and --vocab byte */
     {"settings", fuzz_setting, fuzz_setting_words},       /* alloc/base/option.c: ZR_CONF; zr_ctl_get() */
     {"config", fuzz_config, fuzz_config_words},           /* zero/train/settings/config.c: --config */

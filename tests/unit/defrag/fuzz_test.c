@@ -286,6 +286,9 @@ static bool start_corpus(const struct fuzz_target *target, const char *folder)
     }
     if (target->run == fuzz_tokens)
         fuzz_shard(&corpus[corpus_count++]);
+    if (target->run == fuzz_index)
+        for (unsigned wide = 0; wide < 2; wide++)
+            fuzz_indexed(&corpus[corpus_count++], wide);
     if (target->run == fuzz_log) {
         corpus[corpus_count].bytes = 0;
         return fuzz_take(&corpus[corpus_count++], folder, "log");

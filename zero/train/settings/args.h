@@ -10,6 +10,7 @@
 #include "zero/launch/start.h"
 #include "zero/model/transformer.h"
 #include "zero/plan/plan.h"
+#include "zero/train/token_files.h"
 
 #define ZR_TRAIN_PATH_ROOM 4096
 
@@ -68,7 +69,9 @@ enum { ZR_TRAIN_FP8 = ZR_PRECISION_COUNT };
 /* Settings of one run. zr_args_parse() resolves them; afterwards they are final, except for the settings
  * of resolve_options.h. */
 struct zr_train_config {
-    char data[ZR_TRAIN_PATH_ROOM]; /* "" only with --dry-run */
+    char data[ZR_TRAIN_PATH_ROOM]; /* values of --data, separated by line feeds; "" only with --dry-run */
+    enum zr_token_type data_type;
+    unsigned epochs;               /* --data-order: 1 if epochs */
     char save[ZR_TRAIN_PATH_ROOM]; /* "": not given */
     char resume[ZR_TRAIN_PATH_ROOM];
     bool assume_shape; /* the model of --resume may lack a config.json */

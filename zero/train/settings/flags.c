@@ -41,7 +41,12 @@ static const char model[] = "Model", data[] = "Data and steps", memory[] = "Rank
                   other[] = "Other";
 
 const struct zr_flag zr_flags[] = {
-    TEXT("data", data, "FILE", data, "any text file, or an llm.c token shard with --vocab V"),
+    LIST("data", data, ZR_FLAG_SOURCES, data, "FILES[:weight=F]",
+         "text, or with --vocab V tokens; * matches; may be repeated"),
+    CHOICE("data-type", data, data_type, "auto", "auto|uint16|uint32|int64",
+           "numbers of a token file without a header, as nanoGPT's"),
+    CHOICE("data-order", data, epochs, "random", "random|epochs",
+           "windows at random places, or each window once per epoch"),
     {"vocab", data, "byte|V", "tokens are bytes, or V of them in a token shard", "byte", NULL, NULL,
      ZR_FLAG_VOCAB, FIELD(shape.vocabulary), 2, 1 << 24},
     COUNT("steps", data, steps, "200", 1, 1e12, "steps to train, those of a resumed run included"),

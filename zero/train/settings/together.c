@@ -398,6 +398,8 @@ int zr_args_together(const struct zr_train_config *config)
         message =
             "--data FILE is missing; give a text to train on, or --dry-run for the byte plan (examples: "
             "zr-train --help)";
+    else if (config->bytes && config->data_type != ZR_TOKENS_AUTO)
+        message = "--data-type requires --vocab V, the number of tokens; leave it out for text";
     else if (!config->bytes && !prompt_is_tokens(config))
         message = "--prompt must be token numbers below --vocab for a token shard, such as '464 2068 7586'";
     else if (config->reduce == ZR_REDUCE_ONCE && config->stage > 1 && config->stage != ZR_STAGE_AUTO)
