@@ -74,7 +74,7 @@ same(got.losses, want.losses, "one source with a weight is the file")
 for words, flags in [("the same as --data", dict(data=path("part-*.bin"), export=path("part-1.bin"))),
                      ("--data-type requires --vocab", dict(data=whole, vocab="byte", data_type="uint16")),
                      ("the weight must be", dict(data=f"{whole}:weight=x")),
-                     ("has no file", dict(data=":weight=1"))]:
+                     ("only a weight", dict(data=":weight=1"))]:
     got = train(**{**BASE, **flags})
     ok(got.code == 2 and words in got.err and got.err.count("\n") == 1, f"refused: {words}") or note(got.err)
 same(open(path("part-1.bin"), "rb").read()[1024:], numbers("H", TOKENS[1:1234]), "no data is overwritten")

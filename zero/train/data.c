@@ -44,7 +44,7 @@ const char *zr_data_source_problem(const char *source)
     size_t length;
     double weight = weight_of(source, &length);
     return weight < 0    ? "the weight must be a number above 0, at most 1e9"
-           : length == 0 ? "has no file before the weight"
+           : length == 0 ? "empty, or only a weight"
                          : NULL;
 }
 

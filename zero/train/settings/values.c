@@ -266,9 +266,9 @@ static int store_source(const struct zr_flag *flag, struct zr_train_config *conf
     if (problem || strchr(value, '\n'))
         return zr_flag_wrong(flag, value, "%s; give FILE, or FILE:weight=0.5",
                              problem ? problem : "has a line feed");
-    if (used + length + 2 > flag->room_bytes)
+    if (used + (used > 0) + length >= flag->room_bytes)
         return zr_flag_wrong(flag, NULL, "longer than %zu bytes in total; use * in a pattern",
-                             flag->room_bytes - 2);
+                             flag->room_bytes - 1);
     snprintf(field + used, flag->room_bytes - used, "%s%s", used ? "\n" : "", value);
     return -1;
 }
