@@ -154,9 +154,9 @@ static inline bool fuzz_options_hold(const struct zr_train_config *config)
 }
 
 /* An accepted file's batches multiply. */
-static inline bool fuzz_config_holds(struct zr_train_config *config, const struct zr_config_rest *rest)
+static inline bool fuzz_config_holds(struct zr_train_config *config, struct zr_config_rest *rest)
 {
-    if (!fuzz_options_hold(config) || zr_config_resolve_batch(rest, config) != ZR_OK)
+    if (!fuzz_options_hold(config) || zr_config_resolve(rest, config) != ZR_OK)
         return fuzz_options_hold(config) && fuzz_plain_words();
     return rest->train_batch == 0 || rest->train_batch == (uint64_t)config->shape.batch *
                                                               config->micro_batches *
@@ -195,7 +195,8 @@ static inline bool fuzz_config(const unsigned char *data, size_t bytes, zr_resul
     return fuzz_config_again(data, bytes, &other, &other_rest) &&
            memcmp(&config, &other, sizeof config) == 0 && rest.train_batch == other_rest.train_batch &&
            rest.has_batch == other_rest.has_batch && rest.has_accumulate == other_rest.has_accumulate &&
-           rest.least_ratio == other_rest.least_ratio && fuzz_config_holds(&config, &rest);
+           rest.least_ratio == other_rest.least_ratio && rest.start_ratio == other_rest.start_ratio &&
+           fuzz_config_holds(&config, &rest);
 }
 
 /* ---- The command line and the environment -------------------------------------------------------------- */

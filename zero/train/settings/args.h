@@ -139,8 +139,9 @@ struct zr_train_config {
     bool finds_strategy;                        /* --zero-r auto until zr_resolve_strategy() */
 
     enum zr_rate_kind rate_kind;
-    float rate, min_rate;
-    uint64_t warmup; /* steps */
+    float rate, min_rate, start_rate; /* start_rate: before the first step of the warm-up */
+    uint64_t warmup;                  /* steps */
+    unsigned log_warmup;              /* --warmup-type: 1 if log */
     struct zr_optimizer_options optimizer;
     struct zr_trainable trainable; /* --group, --freeze */
 
@@ -294,11 +295,11 @@ zr_result zr_train_cut_stages(struct zr_train_config *config, zr_arena *host_are
 
 /* ---- The learning rate of each step -------------------------------------------------------------------- */
 
-/* A linear warm-up, then cosine or linear decay to the minimum rate, or a constant. A pure function of the
- * step, so a resumed run needs no state. */
+/* A linear or logarithmic warm-up, then cosine or linear decay to the minimum rate, or a constant. A pure
+ * function of the step, so a resumed run needs no state. */
 
-/* The rate of `step`, from 1 to config->steps. It rises over steps 1 to warmup and reaches config->rate at
- * step `warmup`; the last step has config->min_rate (cosine, linear). */
+/* The rate of `step`, from 1 to config->steps. It rises from config->start_rate over steps 1 to warmup and
+ * reaches config->rate at step `warmup`; the last step has config->min_rate (cosine, linear). */
 float zr_schedule_rate(const struct zr_train_config *config, uint64_t step);
 
 #endif

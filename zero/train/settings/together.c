@@ -407,7 +407,9 @@ int zr_args_together(const struct zr_train_config *config)
                   "--reduce each";
     else if (config->min_rate > config->rate)
         message = "--min-lr is above --lr; the rate falls from --lr to --min-lr";
-    else if (config->warmup > config->steps)
+    else if (config->start_rate > config->rate)
+        message = "--warmup-lr is above --lr; the rate rises from --warmup-lr to --lr";
+    else if (config->warmup > config->steps && (zr_flag_given(config, "warmup") || !config->config_file[0]))
         message = "--warmup is longer than --steps; the rate would never reach --lr";
     else if (strcmp(config->log, "-") == 0 || strcmp(config->trace, "-") == 0 ||
              strcmp(config->export, "-") == 0)
