@@ -193,9 +193,9 @@ for stop in (2, 3):  # the second goes on from what the first has saved
     ok(len(got) == 1 and abs(got[0] - want[0]) < 1e-6, f"step {stop} of an older checkpoint has the sequences that it would have had") or \
         note(f"{got} {want}\n{run.err}")
     ok("older zr-train" in run.err, "and that is said") or note(run.err)
-change_manifest(os.path.join(folder, "step-00000003"), lambda manifest: manifest.update(data_order=3))
+change_manifest(os.path.join(folder, "step-00000003"), lambda manifest: manifest.update(data_order=4))
 run = train(**{**still, "accumulate": 3}, resume=folder)
-ok(run.code == 3 and "data order is 3" in run.err, "an order that is not known is refused") or note(f"{run.code} {run.err}")
+ok(run.code == 3 and "data order is 4" in run.err, "an order that is not known is refused") or note(f"{run.code} {run.err}")
 
 # What changes in a run that goes on is said, and nothing of what does not.
 SAID = "learning rate continues with other settings"

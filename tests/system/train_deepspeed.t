@@ -89,7 +89,7 @@ RUNS = [
                           "zero_allow_untested_optimizer": True, **BF16}, {}, dict(batch=2, accumulate=2, clip=1, stage=2, precision="bf16"), constant(1e-3)),
     ("accelerate zero3", {"train_batch_size": "auto", "train_micro_batch_size_per_gpu": "auto", "gradient_accumulation_steps": "auto", **BF16,
                           **zero(3, stage3_gather_16bit_weights_on_model_save=True), "gradient_clipping": "auto", "steps_per_print": 10 ** 9},
-     dict(batch=2, clip=2), dict(batch=2, clip=2, stage=3, precision="bf16"), constant(1e-3)),
+     dict(batch=2), dict(batch=2, clip=1, stage=3, precision="bf16"), constant(1e-3)),
     ("tutorial: getting started", {"train_batch_size": 8, "gradient_accumulation_steps": 1, **adam(lr=0.00015), "fp16": {"enabled": True},
                                    "zero_optimization": {"stage": 0}}, {}, dict(batch=8, precision="fp16"), constant(0.00015)),
     ("tutorial: CIFAR-10", {**SMALL, **adam(lr=0.001, betas=[0.8, 0.999], eps=1e-8, weight_decay=3e-7),

@@ -147,8 +147,9 @@ same(logged(group=["*:lr=0,decay=1"], **GPT2).losses[:1], plain.losses[:1], "a r
 config = path("groups.json")
 with open(config, "w") as file:
     json.dump({"parameter_groups": ["w?e.weight:lr=0.5"], "frozen_parameters": ["h.1.*"], "lora": "2:*c_attn*", "lora_alpha": 3}, file)
+deepspeed = dict(beta2=0.999, weight_decay=0, clip=0, schedule_lr="constant", warmup=0)
 rows = dict(group=["w?e.weight:lr=0.5"], freeze=["h.1.*"], lora="2:*c_attn*", lora_alpha=3)
-same(logged(config=config, **GPT2).bits, logged(**rows, **GPT2).bits, "a file says the same as the options")
+same(logged(config=config, **GPT2).bits, logged(**{**deepspeed, **GPT2, **rows}).bits, "a file says the same as the options")
 for how, code, needle in ((dict(group=["h.9.*:lr=1"]), 2, "no tensor of the model matches 'h.9.*'"), (dict(freeze=["nothing"]), 2, "no tensor of the model matches 'nothing'"),
                           (dict(freeze=["*"]), 2, "leaves no tensor to train"), (dict(lora="4:wte*"), 2, "no matrix of a block matches"),
                           (dict(lora="100"), 2, "give at most 24"), (dict(lora="0"), 2, "not a rank"), (dict(group=["h.*"]), 2, "not a group"),

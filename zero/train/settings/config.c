@@ -809,10 +809,8 @@ void zr_config_say(const struct zr_config_rest *rest, const struct zr_train_conf
 
 void zr_config_help(struct zr_text *text)
 {
-    zr_text_print(text,
-                  "\n"
-                  "Keys of --config FILE, named as in DeepSpeed; command-line options take precedence, and\n"
-                  "\"auto\" leaves a key to its option. Keys without an option change no result\n");
+    zr_text_print(
+        text, "\nKeys of --config FILE, as in DeepSpeed; options take precedence; -: no result changes\n");
     for (size_t i = 0; i < KEYS_COUNT; i++) {
         const struct config_key *key = &keys[i];
         if (key->kind == KEY_OBJECT || key->kind == KEY_LATER)
