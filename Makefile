@@ -52,9 +52,9 @@ ALL_LDFLAGS := -pthread $(if $(SANITIZE),-fsanitize=$(SANITIZE)) $(LDFLAGS)
 
 # ---- packages: each set is installed by the targets that need it ---------------------------------------------
 packages_build := gcc libc6-dev binutils libdnnl-dev libjemalloc-dev libjansson-dev zlib1g-dev \
-	libncurses-dev liburing-dev libdw-dev
+	libzstd-dev libncurses-dev liburing-dev libdw-dev
 packages_demo  := $(packages_build) bible-kjv bible-kjv-text
-packages_check := $(packages_build) perl python3 sqlite3 valgrind strace gdb pkg-config libopenmpi-dev openmpi-bin tmux jq rsync
+packages_check := $(packages_build) g++ perl python3 python3-numpy heaptrack sqlite3 valgrind strace gdb pkg-config libopenmpi-dev openmpi-bin tmux jq rsync
 # Debian's Python names its suite by its version: to be asked once it is there.
 packages_long  = $(packages_check) clang chromium git openssl redis-server postgresql nodejs \
 	libpython$(shell /usr/bin/python3 -c 'import sys; print("%d.%d" % sys.version_info[:2])')-testsuite
@@ -151,6 +151,7 @@ endif
 include alloc/heap/heap.mk
 include alloc/preload/preload.mk
 include alloc/preload/cuda/cuda.mk
+include alloc/rehearse/rehearse.mk
 
 # The compiler's unwinder, for call stacks: a library has a copy of its own, which knows nothing of code that others make
 # at run time, and so has no locks that a malloc could meet. Programs take the shared one.
@@ -163,7 +164,7 @@ abi := $(firstword $(version_words))$(if $(filter 0.%,$(version)),.$(word 2,$(ve
 comma := ,
 paren := (
 programs := $(BUILD)/bin/zr-train $(BUILD)/bin/zr $(BUILD)/bin/zrd $(BUILD)/examples/arena $(BUILD)/examples/mlp $(BUILD)/examples/lines $(BUILD)/examples/fragment $(modules)
-libraries := $(foreach name,zr zr_zero,$(BUILD)/lib/lib$(name).so $(BUILD)/lib/lib$(name).a) $(preload_library) $(cuda_preload_library)
+libraries := $(foreach name,zr zr_zero,$(BUILD)/lib/lib$(name).so $(BUILD)/lib/lib$(name).a) $(preload_library) $(cuda_preload_library) $(rehearse_libraries)
 # gdb loads it with the library of that name.
 gdb_script := $(BUILD)/lib/libzr.so.$(version)-gdb.py
 
@@ -262,11 +263,11 @@ $(BUILD)/bin/libzr_comm_mpi.so: zero/comm/message/mpi/mpi.c zero/comm/message/tr
 	@$(mpicc) -std=gnu11 $(OPT) -g -fPIC -shared -fvisibility=hidden -I. $(WARN) -o $@ $<
 
 # Of the preloaded library it has what reads the processes' records.
-tool_obj := $(call obj,$(tool_src) alloc/preload/usage.c $(page_src) $(defrag_src) $(alloc_src))
+tool_obj := $(call obj,$(tool_src) alloc/rehearse/cards.c alloc/preload/usage.c $(page_src) $(defrag_src) $(alloc_src))
 $(BUILD)/bin/zr: $(tool_obj)
 	@mkdir -p $(@D)
 	@echo "  link  $@"
-	@$(CC) -o $@ $^ $(ALL_LDFLAGS) -lz -lncursesw -ldw -lelf -ldl
+	@$(CC) -o $@ $^ $(ALL_LDFLAGS) -lz -lzstd -lncursesw -ldw -lelf -ldl -lm
 $(manuals): $(BUILD)/bin/zr
 	@mkdir -p $(@D)
 	@echo "  page  $@"
@@ -284,7 +285,7 @@ $(BUILD)/bin/zrd: $(call obj,$(service_src)) $(BUILD)/lib/libzr.a
 	@echo "  link  $@"
 	@$(CC) -o $@ $^ $(ALL_LDFLAGS)
 # What the assembler puts into it.
-$(BUILD)/obj/defrag/report/page/page.o: $(addprefix defrag/report/page/,page.css page.html page_data.js page_draw.js page_map.js page.js)
+$(BUILD)/obj/defrag/report/page/page.o: $(addprefix defrag/report/page/,page.css page.html page_data.js page_draw.js page_map.js page_flame.js page.js)
 
 # Each example stands on the libraries' archives alone, as a user's own program would be.
 trainers := $(BUILD)/examples/mlp $(BUILD)/examples/lines
@@ -333,7 +334,7 @@ installed_bin := zr-train zr zrd
 installed_doc := README.md LICENSE $(filter-out %/README.md,$(wildcard examples/*))
 installed := $(addprefix $(BINDIR)/,$(installed_bin)) $(UNITDIR)/zrd.service $(UNITDIR)/zrd@.service $(GDBDIR)/$(notdir $(gdb_script)) $(addprefix $(DOCDIR)/,$(notdir $(installed_doc))) \
 	$(addprefix $(LIBDIR)/,$(installed_libraries) $(call linked,libzr) $(call linked,libzr_zero) \
-	$(notdir $(modules)) pkgconfig/zr.pc pkgconfig/zr_zero.pc) $(manuals:$(BUILD)/share/%=$(MANDIR)/%) \
+	$(addprefix zr-rehearse/,$(notdir $(rehearse_libraries))) $(notdir $(modules)) pkgconfig/zr.pc pkgconfig/zr_zero.pc) $(manuals:$(BUILD)/share/%=$(MANDIR)/%) \
 	$(addprefix $(COMPLETIONDIR)/,$(notdir $(completions))) $(addprefix $(own_include)/,$(zr_headers) $(zr_zero_headers))
 
 # $(call pkgconfig,name,description,what it requires,its own libraries,theirs)
@@ -350,6 +351,7 @@ install-built:
 	for folder in $(sort $(dir $(installed))); do install -d $(call to,)"$$folder" || exit 1; done
 	install -m 755 $(addprefix $(BUILD)/bin/,$(installed_bin)) $(call to,$(BINDIR))
 	install -m 644 $(addprefix $(BUILD)/lib/,$(installed_libraries)) $(modules) $(call to,$(LIBDIR))
+	install -m 644 $(rehearse_libraries) $(call to,$(LIBDIR))/zr-rehearse
 	for name in libzr libzr_zero; do \
 		ln -sf $$name.so.$(version) $(call to,$(LIBDIR))/$$name.so.$(abi) && \
 		ln -sf $$name.so.$(abi) $(call to,$(LIBDIR))/$$name.so || exit 1; done
@@ -369,7 +371,7 @@ install-built:
 uninstall:
 	for file in $(installed); do rm -f $(call to,)"$$file" || exit 1; done
 	-rmdir $(foreach folder,zero/comm zero/launch zero kernels defrag alloc,$(call to,$(own_include)/$(folder))) $(call to,$(own_include)) \
-		$(call to,$(DOCDIR)) 2>/dev/null
+		$(call to,$(DOCDIR)) $(call to,$(LIBDIR)/zr-rehearse) 2>/dev/null
 
 # ---- the main job ----------------------------------------------------------------------------------------------
 bible := $(BUILD)/demo/bible.txt

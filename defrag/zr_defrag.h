@@ -62,7 +62,7 @@ struct zr_buffer {
     uint64_t lower, upper; /* alive in [lower, upper) */
     uint64_t bytes;
     uint64_t offset_bytes; /* result of zr_pack() */
-    uint64_t id;           /* as the file has it */
+    uint64_t id;           /* as the file has it; of a name: the number of its row, from 0 */
 };
 
 /* Lifetimes on a line or on a circle. With a period P, the placement repeats every P: times are below P, and
@@ -80,8 +80,9 @@ struct zr_lifetimes {
  * ZR_ERR_INVALID: the events contradict each other. */
 ZR_API zr_result zr_lifetimes_of(struct zr_lifetimes *out, const struct zr_sequence *sequence,
                                  zr_arena *host_arena);
-/* Reads a MiniMalloc CSV: id, lower, upper and size in any order of columns; an offset column is ignored.
- * Errors as for zr_sequence_read(). */
+/* Reads a MiniMalloc CSV: id, lower, upper and size in any order of columns. An offset column is ignored, and
+ * so is an alignment: give zr_pack() the least common multiple of all. Errors as for zr_sequence_read(); a
+ * row with a hint or gaps is ZR_ERR_FORMAT. */
 ZR_API zr_result zr_lifetimes_read(struct zr_lifetimes *out, const char *path, zr_arena *host_arena);
 /* Frees the memory of the lifetimes. The call is valid after a failure, too. */
 ZR_API void zr_lifetimes_end(struct zr_lifetimes *lifetimes);
@@ -219,6 +220,8 @@ struct zr_replay_options {
      * roundup_power2_divisions of sizes from 1, 2, 4, .. MiB on, 0 or 1: none. */
     uint64_t max_split_bytes;
     uint32_t roundup_divisions[16];
+    /* garbage_collection_threshold, a share of the capacity; 0, or no capacity: none. */
+    double garbage_collection_threshold;
 };
 
 struct zr_replay_report {

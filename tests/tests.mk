@@ -11,8 +11,8 @@ long_scripts := $(wildcard tests/long/long_*.t)
 
 # What a test program links: all but zr-train's main. Rooms that a test does not use are dropped by the linker.
 test_support_obj = $(call obj,$(filter-out zero/train/main.c,$(train_src)) $(zero_src) $(comm_src) $(kernels_src) \
-	$(filter-out alloc/service/server/main.c,$(service_src)) $(page_src) $(defrag_src) $(heap_src) $(alloc_src))
-test_libs = $(heap_library) $(heap_ldflags) $(ALL_LDFLAGS) $(zero_libs) -ljansson -lz -ldl -lm
+	$(filter-out alloc/service/server/main.c,$(service_src)) defrag/tool/compressed.c $(page_src) $(defrag_src) $(heap_src) $(alloc_src))
+test_libs = $(heap_library) $(heap_ldflags) $(ALL_LDFLAGS) $(zero_libs) -ljansson -lz -lzstd -ldl -lm
 
 $(BUILD)/tests/libzr_test.a: $(test_support_obj)
 	@mkdir -p $(@D)
@@ -26,9 +26,9 @@ $(BUILD)/tests/%_test: %_test.c $(BUILD)/tests/libzr_test.a $(heap_library)
 	@echo "  link  $@"
 	@$(CC) $(ALL_CFLAGS) $(test_opt) $(OBJ_CFLAGS) -o $@ $< $(BUILD)/tests/libzr_test.a $(test_libs)
 
-# An emulated CUDA driver, on which every line of the CUDA backend runs where there is no GPU.
+# The emulated CUDA driver with kernels that run, on which every line of the CUDA backend runs where there is no GPU.
 emulator := $(BUILD)/tests/emulator/libcuda.so.1
-$(emulator): $(call obj,$(wildcard tests/emulators/cuda/*.c))
+$(emulator): $(call obj,$(wildcard tests/emulators/cuda/*.c) $(rehearse_driver_src))
 	@mkdir -p $(@D)
 	@echo "  link  $@"
 	@$(CC) -shared -Wl,-soname,libcuda.so.1,-Bsymbolic -o $@ $^ $(ALL_LDFLAGS)
@@ -184,9 +184,15 @@ $(own_stream): tests/support/cuda/own_stream.c alloc/preload/cuda/driver_api.h $
 	@mkdir -p $(@D)
 	@echo "  link  $@"
 	@$(CC) -std=gnu11 -O1 -g $(WARN) -I. -fPIC -shared -o $@ $< -L$(dir $(emulator)) -l:libcuda.so.1
+# One of the CUDA runtime, for zr rehearse.
+rehearse_program := $(BUILD)/tests/rehearse_program
+$(rehearse_program): tests/support/cuda/rehearse_program.c $(rehearse_libraries) $(BUILD)/config
+	@mkdir -p $(@D)
+	@echo "  link  $@"
+	@$(CC) -std=gnu11 -O1 -g $(WARN) -o $@ $< -L$(rehearse_folder) -l:libzr_rehearse.so -ldl
 # One that allocates as PyTorch does.
 cuda_caching := $(BUILD)/tests/cuda_caching
-$(cuda_caching): tests/support/cuda/cuda_caching.c tests/support/cuda/cudart_calls.h tests/emulators/cuda/emulator.h alloc/preload/cuda/driver_api.h $(emulator) $(BUILD)/config
+$(cuda_caching): tests/support/cuda/cuda_caching.c tests/support/cuda/cudart_calls.h alloc/rehearse/driver/emulator.h alloc/preload/cuda/driver_api.h $(emulator) $(BUILD)/config
 	@mkdir -p $(@D)
 	@echo "  link  $@"
 	@$(CC) -std=gnu11 -O1 -g $(WARN) -I. -o $@ $< -ldl
@@ -201,7 +207,7 @@ longest_first = $(foreach name,$(longest),$(filter %/$(name),$(1))) $(filter-out
 # What scripts run is built before they start: they build nothing, since others run it beside them. Those of
 # check-long share one build with both sanitizers, and one with ThreadSanitizer.
 .PHONY: built-scripts built-check built-long built-soak
-built-scripts: $(programs) $(libraries) $(gdb_script) $(manuals) $(completions) $(mpi_tests) $(leaky) $(preload_calls) $(forbid) $(failing) $(service_client) $(cuda_programs) $(own_stream) $(cuda_caching) $(workloads) $(emulator) $(nccl_emulator) $(BUILD)/tests/emulator/kernels.image
+built-scripts: $(programs) $(libraries) $(gdb_script) $(manuals) $(completions) $(mpi_tests) $(leaky) $(preload_calls) $(forbid) $(failing) $(service_client) $(cuda_programs) $(own_stream) $(cuda_caching) $(rehearse_program) $(workloads) $(emulator) $(nccl_emulator) $(BUILD)/tests/emulator/kernels.image
 built-check: built-scripts built-gpu $(test_bin)
 built-long: built-check
 	@$(again) BUILD=$(BUILD)/both-sanitizers SANITIZE=address,undefined built-check
@@ -258,11 +264,17 @@ check-hf: packages-check
 	@$(again) $(BUILD)/bin/zr-train
 	@tests/run --verbose tests/support/hf_check.py
 
-# PyTorch's CUDA wheel from PyPI on the emulated card, with and without libzr_cuda.so: 1.5 GB in $(BUILD)/pytorch.
+# PyTorch's CUDA wheel from PyPI on the simulated device, with libzr_cuda.so below it and by zr's package: 1.5 GB in $(BUILD)/pytorch.
 .PHONY: check-pytorch
 check-pytorch: packages-check
-	@$(again) $(emulator) $(BUILD)/lib/libzr_cuda.so
+	@$(again) $(rehearse_libraries) $(programs) $(libraries)
 	@tests/run --verbose tests/support/pytorch_check.py
+
+# zr rehearse with models of transformers and torchvision on that wheel.
+.PHONY: check-rehearse
+check-rehearse: packages-check
+	@$(again) $(BUILD)/bin/zr $(rehearse_libraries)
+	@tests/run --verbose tests/support/rehearse_check.py
 
 # The figures. Benchmarks are no tests: they print medians, ratios and the machine, and never fail on time.
 bench_programs := $(patsubst tests/bench/%.c,$(BUILD)/tests/%,$(wildcard tests/bench/bench_*.c))

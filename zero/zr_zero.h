@@ -116,10 +116,11 @@ enum zr_optimizer_kind {
     ZR_OPTIMIZER_ADAMW8, /* AdamW with momentum and variance of 8 bits, see zr_update_adamw8. Tensors must be
                           * whole on a rank: no tensor parallelism */
     ZR_OPTIMIZER_MUON,   /* momentum, made orthogonal, for matrices of groups without wide_state; AdamW for
-                          * the others, with beta1, beta2 and epsilon. Whole tensors, no offload */
+                          * the others, with beta1, beta2 and epsilon. Whole tensors; no speculative update */
     ZR_OPTIMIZER_ADAFACTOR, /* second moments by row and by column of a matrix, by element of a vector, and
                              * updates clipped by their root mean square; see zr_update_factored. Whole
-                             * tensors; no delayed or speculative update */
+                             * tensors; no speculative update */
+    ZR_OPTIMIZERS_COUNT
 };
 #define ZR_OPTIMIZER_NAMES "adamw|sgd|adamw8|muon|adafactor" /* of the kinds, in order */
 
@@ -193,7 +194,7 @@ struct zr_offload {
      * do. zr_engine_segment() returns zeros. */
     const struct zr_offload_file *file;
     bool parameters; /* requires stage 3 and `optimizer`: shards of parameters live in `host` too (tag
-                      * param). Frozen units exclude the files, `delayed` and `speculative_bytes` */
+                      * param) */
     /* Requires `optimizer`; changes the bits of a run. A thread applies a step's gradients while the next
      * step computes. The updated parameters wait in `host` (tag param) and are published when the next
      * step ends. zr_engine_save() waits for the update. */
@@ -348,14 +349,13 @@ ZR_API zr_result zr_engine_set_scaling(zr_engine *engine, const struct zr_loss_s
 
 /* Saves the parameters (in fp32), the optimizer state, the number of steps and the loss scale as one
  * safetensors file, between steps. Tensors are stored under their parameter's name,
- * "optimizer.momentum.NAME" and "optimizer.variance.NAME". The bytes depend on neither stage nor number of
- * ranks. Every rank writes its part, so the path must name the same file on all ranks. The data goes to
- * PATH.partial, is synced and renamed; an existing file stays until then. Memory use is constant.
+ * "optimizer.momentum.NAME", "optimizer.variance.NAME" and so on. The bytes depend on neither stage nor
+ * number of ranks. Every rank writes its part, so the path must name the same file on all ranks. The data
+ * goes to PATH.partial, is synced and renamed; an existing file stays until then. Memory use is constant.
  * Collective, with the same result on every rank. zr_engine_create() rejects parameter names that are
- * empty, "__metadata__", duplicates, or start with "optimizer.momentum." or "optimizer.variance.". A frozen
- * parameter has no optimizer state in the file.
- * ZR_ERR_IO: the message has the cause. ZR_ERR_INVALID, without touching a file: ranks differ in path or
- * state, a step is in progress, or the engine only has parts of tensors. */
+ * empty, "__metadata__", duplicates, or start with "optimizer.". A frozen parameter has no optimizer state in
+ * the file. ZR_ERR_IO: the message has the cause. ZR_ERR_INVALID, without touching a file: ranks differ in
+ * path or state, a step is in progress, or the engine only has parts of tensors. */
 ZR_API zr_result zr_engine_save(zr_engine *engine, const char *path);
 /* Loads a file of zr_engine_save() that was written for the same parameter list and optimizer, at any
  * stage, precision and number of ranks, and publishes it. The file is read and verified before the engine

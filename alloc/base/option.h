@@ -24,6 +24,7 @@ enum zr_option_name {
     ZR_OPTION_PRODUCTS,   /* of two-byte matrices on a card: 0 cuBLASLt's, 1 zr's own where that is missing */
     ZR_OPTION_PUBLISH,    /* 0 auto: above 64 MiB, 1 never, 2 at once; see serve.h */
     ZR_OPTION_RECORDER,   /* bytes of each arena's ring of events; 0: none; see recorder.h */
+    ZR_OPTION_SMALL,      /* mean bytes between two samples of small objects under zr run; 0: none */
     ZR_OPTION_STACKS,     /* one allocation in so many has its call stack taken; 0: none; see stacks.h */
     ZR_OPTION_SERVICE,    /* 0 off, 1 on, 2 required; see client.h of alloc/backend */
     ZR_OPTION_SERVICE_WAIT, /* bool: a plan that zrd does not let in now waits until it does */

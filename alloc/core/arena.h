@@ -41,6 +41,9 @@ enum { ZR_LINE_BYTES = 128 };
 /* The max number of stripes after the first one. */
 enum { ZR_STRIPES_MAX = 7 };
 
+/* An arena's traces by who started them: the program, another process. */
+enum zr_trace_starter { ZR_TRACE_OWN, ZR_TRACE_FOREIGN, ZR_TRACE_COUNT };
+
 /* Which hooks run at each allocation and free. */
 enum zr_hooked {
     ZR_HOOKED_NOT,
@@ -96,9 +99,8 @@ struct zr_arena {
     struct zr_executor *executor; /* plan and observer (executor.c); NULL: neither */
     const struct zr_plan_calls *plan_calls;
     const struct zr_map_calls *map_calls;
-    bool stacks;            /* a block's serial is the number of its stack (telemetry/stacks.h) */
-    struct zr_trace *trace; /* NULL: none */
-    bool trace_is_foreign;  /* started by another process, not by the program */
+    bool stacks; /* a block's serial is the number of its stack (telemetry/stacks.h) */
+    struct zr_trace *traces[ZR_TRACE_COUNT]; /* NULL: none */
     struct zr_recorder recorder;
 
     /* Blocks and peaks. While at_peak, live_bytes is at its peak and peak_by_tag_bytes is stale: the next
@@ -206,12 +208,17 @@ static inline uint32_t zr_extent_stack(const struct zr_arena *arena, const struc
     return __builtin_expect(arena->stacks, 0) ? block->serial : 0;
 }
 
+static inline bool zr_arena_is_traced(const struct zr_arena *arena)
+{
+    return arena->traces[ZR_TRACE_OWN] || arena->traces[ZR_TRACE_FOREIGN];
+}
+
 /* Derives `debug` and `hooked`. Call it after every change of the trace, tag limits, canaries, poison, check
  * level, recorder, stacks, plan or observer. */
 static inline void zr_arena_note_debug(struct zr_arena *arena)
 {
-    arena->debug = arena->trace || arena->canary_bytes || arena->poison || arena->check >= ZR_CHECK_ARENA ||
-                   arena->bounded || arena->stacks;
+    arena->debug = zr_arena_is_traced(arena) || arena->canary_bytes || arena->poison ||
+                   arena->check >= ZR_CHECK_ARENA || arena->bounded || arena->stacks;
     arena->hooked = arena->debug || arena->executor ? ZR_HOOKED_MORE
                     : arena->recorder.events        ? ZR_HOOKED_RECORDER
                                                     : ZR_HOOKED_NOT;

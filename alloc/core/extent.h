@@ -21,6 +21,7 @@ enum zr_extent_kind {
     ZR_EXTENT_REGION,    /* a plan's region: its blocks are in no list */
     ZR_EXTENT_PLANNED,   /* a block in a region; not linked */
     ZR_EXTENT_DEFERRED, /* a freed block that streams still use, or memory that the driver refuses to unmap */
+    ZR_EXTENT_KEPT,     /* a freed block that the arena's owner keeps for reuse: see zr_block_keep() */
 };
 
 /* The part of the addresses that a size goes to (see space.c). */

@@ -40,7 +40,7 @@ class Arena:
         if int(arena["deferred_bytes"]):
             text += f", {int(arena['deferred_bytes'])} pending"
         plan = arena["executor"]["plan"] if arena["executor"] else None
-        return text + (", follows a plan" if plan else "") + (", writes a trace" if arena["trace"] else "")
+        return text + (", follows a plan" if plan else "") + (", writes a trace" if any(arena["traces"][i] for i in range(2)) else "")
 
     def children(self):
         base, extent = int(self.value["base"]), self.value["first"]

@@ -11,6 +11,7 @@
 #include "alloc/core/registry.h"
 #include "alloc/core/space.h"
 #include "alloc/front/front.h"
+#include "alloc/front/keep.h"
 #include "alloc/front/stripes.h"
 #include "alloc/telemetry/report.h"
 
@@ -102,9 +103,10 @@ static inline bool is_request(const struct zr_arena *arena, const struct zr_requ
            likely((unsigned)request->tag < ZR_TAG_COUNT);
 }
 
-static inline struct zr_need need_of(const struct zr_arena *arena, const struct zr_request *request)
+static inline struct zr_need need_of(const struct zr_arena *arena, const struct zr_request *request,
+                                     size_t room_bytes)
 {
-    size_t units = (request->bytes + arena->canary_bytes + ZR_UNIT_BYTES - 1) / ZR_UNIT_BYTES;
+    size_t units = (room_bytes + arena->canary_bytes + ZR_UNIT_BYTES - 1) / ZR_UNIT_BYTES;
     return (struct zr_need){units * ZR_UNIT_BYTES,
                             request->alignment < ZR_UNIT_BYTES ? ZR_UNIT_BYTES : request->alignment};
 }
@@ -172,12 +174,24 @@ static __attribute__((noinline)) bool note_alloc(struct zr_arena *arena, const s
     return work;
 }
 
+/* Counts a new block and runs the hooks. True: see note_alloc(). lock: arena->lock */
+static inline bool begin_block(struct zr_arena *arena, const struct zr_request *request,
+                               struct zr_extent *block, struct zr_need need)
+{
+    count_in(arena, (struct counted){block->bytes, request->bytes, (uint8_t)request->tag});
+    if (likely(!arena->hooked))
+        return false;
+    zr_recorder_put(arena, ZRT_ALLOC, block);
+    return unlikely(arena->hooked == ZR_HOOKED_MORE) && note_alloc(arena, request, block, need);
+}
+
 static __attribute__((noinline)) zr_result note_failure(struct zr_arena *arena, zr_result result,
                                                         const struct zr_request *request, struct zr_need need)
 {
     struct zr_refusal refusal;
     result = zr_report_exhausted(arena, result, request, need, &refusal);
-    zr_trace_event(arena->trace, refused, request, &refusal, arena->stacks ? zr_call_stack_own() : 0);
+    if (!zr_recorder_suppressed)
+        zr_trace_event(arena, refused, request, &refusal, arena->stacks ? zr_call_stack_own() : 0);
     if (refusal.cause != ZRT_CAUSE_UNKNOWN)
         zr_recorder_refused(arena, result, request, &refusal);
     return result;
@@ -232,8 +246,10 @@ static inline bool is_helper_due(const struct zr_arena *arena)
            !atomic_load_explicit(&zr_helper_started, memory_order_relaxed);
 }
 
-/* Serves any request. The caller holds the arena's lock, which is released at the end. */
-static zr_result alloc_any(struct zr_arena *arena, const struct zr_request *request, void **out)
+/* Serves any request by a block of `room_bytes`, at least those requested. The caller holds the arena's lock,
+ * which is released at the end. */
+static zr_result alloc_any(struct zr_arena *arena, const struct zr_request *request, size_t room_bytes,
+                           void **out)
 {
     struct zr_extent *block = NULL;
     bool work = false, grown = false;
@@ -255,7 +271,7 @@ static zr_result alloc_any(struct zr_arena *arena, const struct zr_request *requ
             return result;
         }
     }
-    struct zr_need need = need_of(arena, request);
+    struct zr_need need = need_of(arena, request, room_bytes);
     uint64_t calls = arena->backend_calls_count;
     if (unlikely(arena->bounded))
         result = zr_tag_limit_check(arena, request, need.bytes);
@@ -268,12 +284,8 @@ static zr_result alloc_any(struct zr_arena *arena, const struct zr_request *requ
             result = grow(arena, request, need, result, &block);
     }
     if (likely(result == ZR_OK)) {
-        count_in(arena, (struct counted){block->bytes, request->bytes, (uint8_t)request->tag});
         *out = arena->base + block->offset_bytes;
-        if (unlikely(arena->hooked)) {
-            zr_recorder_put(arena, ZRT_ALLOC, block);
-            work = unlikely(arena->hooked == ZR_HOOKED_MORE) && note_alloc(arena, request, block, need);
-        }
+        work = begin_block(arena, request, block, need);
     }
     if (unlikely(grown) && arena->check >= ZR_CHECK_ARENA && calls != arena->backend_calls_count)
         zr_assert(zr_check_arena(arena) == ZR_OK);
@@ -298,7 +310,7 @@ zr_result zr_arena_alloc(zr_arena *arena, const struct zr_request *request, void
     arena = enter(arena);
     struct zr_step *step = arena->executor ? next_step(arena, request) : NULL;
     if (!step)
-        return alloc_any(arena, request, out);
+        return alloc_any(arena, request, request->bytes, out);
     count_in(arena, (struct counted){step->bytes, step->requested_bytes, step->tag});
     *out = arena->base + step->offset_bytes;
     leave(arena);
@@ -359,16 +371,20 @@ static inline struct zr_extent *free_step(struct zr_arena *arena, struct zr_exec
     return NULL;
 }
 
+/* Counts a block as freed and runs the hooks. lock: arena->lock */
+static inline zr_result end_block(struct zr_arena *arena, struct zr_extent *block)
+{
+    count_out(arena, (struct counted){block->bytes, zr_extent_requested_bytes(block), block->tag});
+    if (likely(!arena->hooked))
+        return ZR_OK;
+    zr_recorder_put(arena, ZRT_FREE, block);
+    return unlikely(arena->hooked == ZR_HOOKED_MORE) ? note_free(arena, block) : ZR_OK;
+}
+
 /* Frees a block that was removed from the index. lock: arena->lock */
 static inline zr_result free_block(struct zr_arena *arena, struct zr_extent *block)
 {
-    count_out(arena, (struct counted){block->bytes, zr_extent_requested_bytes(block), block->tag});
-    zr_result result = ZR_OK;
-    if (unlikely(arena->hooked)) {
-        zr_recorder_put(arena, ZRT_FREE, block);
-        if (unlikely(arena->hooked == ZR_HOOKED_MORE))
-            result = note_free(arena, block);
-    }
+    zr_result result = end_block(arena, block);
     if (unlikely(block->uses != NULL))
         zr_streams_defer(arena, block);
     else if (unlikely(block->kind == ZR_EXTENT_PLANNED))
@@ -412,4 +428,49 @@ zr_result zr_arena_free(zr_arena *arena, void *address)
         zr_arena_release(arena);
     }
     return result;
+}
+
+/* ---- Blocks that the arena's owner keeps for reuse ----------------------------------------------------- */
+
+zr_result zr_arena_alloc_sized(struct zr_arena *arena, const struct zr_request *request, size_t room_bytes,
+                               void **out)
+{
+    struct zr_request named = *request;
+    if (room_bytes > named.bytes && room_bytes - named.bytes > UINT32_MAX)
+        named.bytes = room_bytes - UINT32_MAX; /* the most that a block's slack can tell */
+    zr_lock_acquire(&arena->lock);
+    return alloc_any(arena, &named, room_bytes, out);
+}
+
+struct zr_extent *zr_block_at(struct zr_arena *arena, const void *address)
+{
+    bool freed;
+    return zr_index_exact(&arena->index, (size_t)((const char *)address - arena->base), &freed);
+}
+
+void zr_block_keep(struct zr_arena *arena, struct zr_extent *block)
+{
+    end_block(arena, block); /* the owner's blocks have no canary, the only failure */
+    zr_extent_unpublish(block);
+    block->kind = ZR_EXTENT_KEPT;
+}
+
+void zr_block_reuse(struct zr_arena *arena, struct zr_extent *block, size_t bytes)
+{
+    size_t slack_bytes = block->bytes - bytes;
+    block->slack_bytes = (uint32_t)(slack_bytes < UINT32_MAX ? slack_bytes : UINT32_MAX);
+    struct zr_request request = {.bytes = zr_extent_requested_bytes(block), .tag = (zr_tag)block->tag};
+    if (unlikely(arena->stacks))
+        take_stack(arena);
+    block->kind = ZR_EXTENT_BLOCK;
+    zr_extent_publish(block);
+    begin_block(arena, &request, block, (struct zr_need){block->bytes, ZR_UNIT_BYTES});
+}
+
+void zr_block_release(struct zr_arena *arena, struct zr_extent *block)
+{
+    bool freed;
+    zr_extent_publish(block); /* as zr_index_take() expects */
+    zr_index_take(&arena->index, block->offset_bytes, &freed);
+    zr_core_free(arena, block);
 }

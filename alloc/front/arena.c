@@ -207,9 +207,12 @@ zr_result zr_arena_destroy(zr_arena *arena, size_t *leaked_bytes)
     if (result != ZR_OK)
         return result;
     zr_arenas_remove(arena);
-    if (arena->trace)
-        result = zr_trace_close(arena->trace);
-    arena->trace = NULL;
+    for (unsigned i = 0; i < ZR_TRACE_COUNT; i++) {
+        struct zr_trace *trace = arena->traces[i];
+        arena->traces[i] = NULL;
+        zr_result closed = trace ? zr_trace_close(trace) : ZR_OK;
+        result = result == ZR_OK ? closed : result;
+    }
     zr_backend *backend = arena->backend;
     for (unsigned i = arena->stripes_count; i-- > 0;) {
         zr_result released = end_stripe(arena->stripes[i], leaked_bytes);

@@ -78,7 +78,8 @@ static zr_result check_extent(struct zr_arena *arena, const struct zr_extent *ex
         return check_free_extent(arena, extent, sums);
     size_t first = extent->offset_bytes / arena->granule_bytes;
     size_t end = (zr_extent_end(extent) - 1) / arena->granule_bytes + 1;
-    if (extent->kind == ZR_EXTENT_BLOCK && !zr_granules_all_mapped(arena->granules, first, end))
+    bool kept = extent->kind == ZR_EXTENT_KEPT;
+    if ((kept || extent->kind == ZR_EXTENT_BLOCK) && !zr_granules_all_mapped(arena->granules, first, end))
         return corrupt("the block at %zu lies on a granule that is not mapped", extent->offset_bytes);
     return extent->kind == ZR_EXTENT_BLOCK ? check_block(arena, extent, sums) : ZR_OK;
 }

@@ -44,10 +44,8 @@ void zr_debug_new(struct zr_arena *arena, const struct zr_extent *block)
         write_canary(arena, block);
     if (arena->bounded)
         zr_tag_limit_note(arena, block->tag);
-    if (arena->trace) {
-        struct zr_block_info info = zr_block_info_of(arena, block);
-        zr_trace_write_alloc(arena->trace, &info, zr_extent_stack(arena, block));
-    }
+    struct zr_block_info info = zr_block_info_of(arena, block);
+    zr_trace_event(arena, alloc, &info, zr_extent_stack(arena, block));
 }
 
 zr_result zr_debug_freed(struct zr_arena *arena, const struct zr_extent *block)
@@ -62,10 +60,8 @@ zr_result zr_debug_freed(struct zr_arena *arena, const struct zr_extent *block)
                 "the program wrote past the end of the block of %zu bytes at %p (%s): byte %zu after it",
                 zr_extent_requested_bytes(block), (void *)address, zr_tag_name((zr_tag)block->tag), byte);
     }
-    if (arena->trace) {
-        struct zr_block_info info = zr_block_info_of(arena, block);
-        zr_trace_write_free(arena->trace, &info);
-    }
+    struct zr_block_info info = zr_block_info_of(arena, block);
+    zr_trace_event(arena, free, &info);
     if (arena->poison)
         zr_poison_free(address, block->bytes);
     return result;

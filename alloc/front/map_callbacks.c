@@ -110,14 +110,14 @@ static zr_result notify(struct zr_arena *arena, struct zr_granule_range where)
         if (result == ZR_OK)
             set_notified(arena, run, true);
     }
-    for (size_t at = where.first; result != ZR_OK || arena->trace || arena->recorder.events;
+    for (size_t at = where.first; result != ZR_OK || zr_arena_is_traced(arena) || arena->recorder.events;
          at = run_end(arena, run)) {
         run = next_run(arena, at, where.end, OF_THE_REQUEST);
         if (run.bytes == 0)
             break;
         if (result == ZR_OK) {
             zr_recorder_put_granules(arena, ZRT_MAP, run);
-            zr_trace_event(arena->trace, map, arena->base + run.offset_bytes, run.bytes);
+            zr_trace_event(arena, map, arena->base + run.offset_bytes, run.bytes);
         } else if (zr_range_mapping(arena->range, run.offset_bytes)->notified) {
             call_unmapping(arena, run, arena->first_stripe->map_callbacks_count);
             set_notified(arena, run, false);
@@ -145,7 +145,7 @@ static void notify_kept(struct zr_arena *arena, struct zr_bounds part)
 static void notify_unmapped(struct zr_arena *arena, struct zr_bounds part)
 {
     zr_recorder_put_granules(arena, ZRT_UNMAP, part);
-    zr_trace_event(arena->trace, unmap, arena->base + part.offset_bytes, part.bytes);
+    zr_trace_event(arena, unmap, arena->base + part.offset_bytes, part.bytes);
 }
 
 const struct zr_map_calls zr_map_callback_calls = {notify, notify_unmapping, notify_unmapped, notify_kept};

@@ -59,9 +59,9 @@ static zr_result check(const struct zr_arena *arena, const struct zr_request *re
 zr_result zr_tag_limit_check(struct zr_arena *arena, const struct zr_request *request, size_t bytes)
 {
     zr_result result = check(arena, request, bytes);
-    if (result != ZR_OK && arena->trace) {
+    if (result != ZR_OK && zr_arena_is_traced(arena)) {
         struct zr_refusal refusal = zr_tag_limit_refusal(arena, request, bytes);
-        zr_trace_write_refused(arena->trace, request, &refusal, arena->stacks ? zr_call_stack_own() : 0);
+        zr_trace_event(arena, refused, request, &refusal, arena->stacks ? zr_call_stack_own() : 0);
     }
     return result;
 }

@@ -7,9 +7,9 @@
 #include <sys/mman.h>
 #include <time.h>
 
-#include "alloc/base/system/lock.h"
 #include "alloc/base/option.h"
 #include "alloc/base/slab.h"
+#include "alloc/front/keep.h"
 #include "alloc/telemetry/recorder.h"
 #include "alloc/preload/control.h"
 #include "alloc/preload/pages.h"
@@ -37,29 +37,26 @@ enum {
     LIVE = 1 << 8,
     KEPT = 1 << 9,
     MOVED = 1 << 10, /* pages moved here from elsewhere form a separate mapping */
-    INNER = 1 << 11, /* an aligned address within a block that begins before it */
-    /* Unused sixteenths of the step from the class below, for the counters. */
-    UNUSED_SHIFT = 12,
-    UNUSED_MAX = 15
+    INNER = 1 << 11  /* an aligned address within a block that begins before it */
 };
 
 struct kept {
     struct kept *older, *newer;   /* among all kept blocks */
     struct kept *next, *previous; /* in the class */
-    char *address;
+    struct zr_extent *block;
     uint64_t freed_ms;
-    size_t used_bytes; /* leading bytes that may have pages */
+    size_t used_bytes; /* bytes that may have pages */
     unsigned class;
 };
 
 static struct {
     uint16_t _Atomic *marks; /* one for each page of the range */
-    struct zr_lock lock;     /* for all fields below */
+    /* The fields below: lock of the large arena, so that a block is kept and counted as freed at once. */
     struct zr_slab records;
     struct kept *oldest, *newest;
     struct kept *classes[CLASSES_COUNT];
-    size_t kept_bytes, live_bytes, peak_live_bytes, blocks_count; /* sums of used_bytes() */
-    size_t small_live_bytes, small_held_bytes;                    /* jemalloc's figures at the last sample */
+    size_t kept_bytes;                         /* sum of used_bytes */
+    size_t small_live_bytes, small_held_bytes; /* jemalloc's figures at the last sample */
     /* The limit beyond KEEP_MIN_BYTES, raised when bytes discarded in this round are requested again; and the
      * bytes discarded in this round. */
     size_t extra_keep_bytes, missed_bytes;
@@ -85,20 +82,6 @@ static size_t class_bytes(unsigned class)
 size_t zr_large_class_bytes(size_t bytes)
 {
     return class_bytes(class_of(bytes));
-}
-
-/* The mark of a live block of the class, allocated for `bytes`. */
-static unsigned mark_for(unsigned class, size_t bytes)
-{
-    size_t unused = (class_bytes(class) - bytes) >> (FIRST_SHIFT + class / 4 - 6);
-    return LIVE | class | (unsigned)(unused < UNUSED_MAX ? unused : UNUSED_MAX) << UNUSED_SHIFT;
-}
-
-/* The requested bytes, rounded up to a sixteenth of a step: at most about 1 % more. */
-static size_t used_bytes(unsigned mark)
-{
-    unsigned class = mark & 0xff;
-    return class_bytes(class) - ((size_t)(mark >> UNUSED_SHIFT) << (FIRST_SHIFT + class / 4 - 6));
 }
 
 static uint16_t _Atomic *mark_of(const void *address)
@@ -144,21 +127,24 @@ void zr_large_free_marks(const void *address, size_t bytes)
         munmap((void *)first, end - first);
 }
 
-void zr_large_before_fork(void)
-{
-    zr_lock_acquire(&large.lock);
-}
-
-void zr_large_after_fork(bool child)
-{
-    if (child)
-        zr_lock_forget_sleepers(&large.lock);
-    zr_lock_release(&large.lock);
-}
-
 /* ---- Kept blocks --------------------------------------------------------------------------------------- */
 
-/* lock: large.lock */
+static void lock(void)
+{
+    zr_lock_acquire(&zr_preload.large_arena->lock);
+}
+
+static void unlock(void)
+{
+    zr_lock_release(&zr_preload.large_arena->lock);
+}
+
+static char *address_of(const struct zr_extent *block)
+{
+    return zr_preload.large_arena->base + block->offset_bytes;
+}
+
+/* lock: the arena's */
 static void unlink_kept(struct kept *kept)
 {
     *(kept->older ? &kept->older->newer : &large.oldest) = kept->newer;
@@ -169,7 +155,7 @@ static void unlink_kept(struct kept *kept)
     large.kept_bytes -= kept->used_bytes;
 }
 
-/* lock: large.lock */
+/* lock: the arena's */
 static void link_kept(struct kept *kept)
 {
     kept->newer = kept->previous = NULL;
@@ -183,42 +169,43 @@ static void link_kept(struct kept *kept)
     large.kept_bytes += kept->used_bytes;
 }
 
-/* lock: large.lock */
+/* lock: the arena's */
 static void note(void)
 {
+    size_t live_bytes = zr_preload.large_arena->requested_bytes;
     if (unlikely(zr_measuring.on))
-        zr_measuring_note(large.small_live_bytes + large.live_bytes,
-                          large.small_held_bytes + large.live_bytes + large.kept_bytes,
-                          large.live_bytes + large.kept_bytes);
+        zr_measuring_note(large.small_live_bytes + live_bytes,
+                          large.small_held_bytes + live_bytes + large.kept_bytes,
+                          live_bytes + large.kept_bytes);
 }
 
 void zr_large_note_small(size_t live_bytes, size_t held_bytes)
 {
-    zr_lock_acquire(&large.lock);
+    lock();
     large.small_live_bytes = live_bytes;
     large.small_held_bytes = held_bytes;
     note();
-    zr_lock_release(&large.lock);
+    unlock();
 }
 
-/* Takes a kept block of the class or of the next larger class. NULL: none. lock: large.lock */
-static char *take_kept(unsigned class, size_t alignment, unsigned *got)
+/* Takes a kept block of the class or of the next larger class. NULL: none. lock: the arena's */
+static struct zr_extent *take_kept(unsigned class, size_t alignment, unsigned *got)
 {
     for (unsigned c = class; c <= class + 1 && c < CLASSES_COUNT; c++)
         for (struct kept *kept = large.classes[c]; kept; kept = kept->next) {
-            if (((uintptr_t)kept->address & (alignment - 1)) != 0)
+            if (((uintptr_t)address_of(kept->block) & (alignment - 1)) != 0)
                 continue;
-            char *address = kept->address;
+            struct zr_extent *block = kept->block;
             unlink_kept(kept);
             zr_slab_give(&large.records, kept);
             *got = c;
-            return address;
+            return block;
         }
     return NULL;
 }
 
-/* The max number of bytes to keep now. Once a second (*round is true) the extra part shrinks. lock:
- * large.lock */
+/* The max number of bytes to keep now. Once a second (*round is true) the extra part shrinks. lock: the
+ * arena's */
 static size_t keep_max(uint64_t now, bool *round)
 {
     *round = now - large.round_ms >= KEEP_MS;
@@ -228,7 +215,7 @@ static size_t keep_max(uint64_t now, bool *round)
         large.missed_bytes = 0;
     }
     /* The extra part never exceeds an eighth of the live bytes. */
-    size_t max_bytes = large.live_bytes / 8;
+    size_t max_bytes = zr_preload.large_arena->requested_bytes / 8;
     large.extra_keep_bytes = large.extra_keep_bytes < max_bytes ? large.extra_keep_bytes : max_bytes;
     return KEEP_MIN_BYTES + large.extra_keep_bytes;
 }
@@ -243,20 +230,24 @@ static struct kept *next_to_release(uint64_t now, size_t max_bytes)
     return kept;
 }
 
-/* Discards the block's pages and returns the block to the arena, so that free addresses hold no memory.
- * False: the system did not discard the pages. */
-static bool release_block(char *address, unsigned class)
+/* Returns a block without pages to the arena. */
+static void return_block(struct zr_extent *block, bool moved)
 {
-    bool moved = (read_mark(address) & MOVED) != 0;
-    if (!zr_pages_discard(address, class_bytes(class), moved))
+    write_mark(address_of(block), 0);
+    lock();
+    large.moved_count -= moved;
+    zr_block_release(zr_preload.large_arena, block);
+    unlock();
+}
+
+/* Discards the kept block's pages and returns the block to the arena, so that free addresses hold no memory.
+ * False: the system did not discard the pages. */
+static bool release_block(struct zr_extent *block)
+{
+    bool moved = (read_mark(address_of(block)) & MOVED) != 0;
+    if (!zr_pages_discard(address_of(block), block->bytes, moved))
         return false;
-    if (moved) {
-        zr_lock_acquire(&large.lock);
-        large.moved_count--;
-        zr_lock_release(&large.lock);
-    }
-    write_mark(address, 0);
-    zr_arena_free(zr_preload.large_arena, address);
+    return_block(block, moved);
     return true;
 }
 
@@ -265,14 +256,14 @@ static size_t release_kept(size_t max_bytes, uint64_t now)
 {
     size_t given = 0;
     struct kept *kept;
-    zr_lock_acquire(&large.lock);
+    lock();
     while ((kept = next_to_release(now, max_bytes))) {
         size_t bytes = kept->used_bytes;
         large.missed_bytes += bytes;
-        zr_lock_release(&large.lock);
-        bool gone = release_block(kept->address, kept->class);
+        unlock();
+        bool gone = release_block(kept->block);
         given += gone ? bytes : 0;
-        zr_lock_acquire(&large.lock);
+        lock();
         if (gone) {
             zr_slab_give(&large.records, kept);
         } else {
@@ -282,7 +273,7 @@ static size_t release_kept(size_t max_bytes, uint64_t now)
         }
     }
     note();
-    zr_lock_release(&large.lock);
+    unlock();
     return given;
 }
 
@@ -293,31 +284,19 @@ size_t zr_large_trim(void)
 
 /* ---- Allocation ---------------------------------------------------------------------------------------- */
 
-/* lock: large.lock */
-static void count_live(size_t bytes)
-{
-    large.live_bytes += bytes;
-    large.blocks_count++;
-    if (large.live_bytes > large.peak_live_bytes)
-        large.peak_live_bytes = large.live_bytes;
-    note();
-}
-
-/* lock: large.lock */
-static void count_freed(size_t bytes)
-{
-    large.live_bytes -= bytes;
-    large.blocks_count--;
-}
+/* A request of `bytes`, which gets a block of at least `room_bytes`. */
+struct wanted {
+    size_t bytes, room_bytes, alignment;
+};
 
 /* A block of the arena, whose pages read as zeros. */
-static char *take_fresh(unsigned class, size_t alignment)
+static char *take_fresh(struct wanted wanted, unsigned class)
 {
     size_t bytes = class_bytes(class);
     /* Align to huge pages, unless gaps between blocks count against a limit. */
     bool huge = bytes >= HUGE_BYTES && zr_option_get(ZR_OPTION_LIMIT) == 0;
     struct zr_request request = {
-        .bytes = bytes, .alignment = huge ? HUGE_BYTES : alignment, .tag = ZR_TAG_OTHER};
+        .bytes = wanted.bytes, .alignment = huge ? HUGE_BYTES : wanted.alignment, .tag = ZR_TAG_OTHER};
     void *block = NULL;
     if (bytes > zr_preload.large.bytes)
         return NULL; /* far beyond the machine's memory: no report of live blocks */
@@ -325,43 +304,45 @@ static char *take_fresh(unsigned class, size_t alignment)
     pthread_once(&once, zr_measuring_first_large);
     uint8_t files = zr_recorder_files;
     zr_recorder_suppressed = true; /* no report yet: the request is repeated below */
-    zr_result result = zr_arena_alloc(zr_preload.large_arena, &request, &block);
+    zr_result result = zr_arena_alloc_sized(zr_preload.large_arena, &request, bytes, &block);
     zr_recorder_suppressed = false;
     if (result != ZR_OK) {
         zr_large_trim();
-        result = zr_arena_alloc(zr_preload.large_arena, &request, &block);
+        result = zr_arena_alloc_sized(zr_preload.large_arena, &request, bytes, &block);
     }
     if (files != zr_recorder_files)
         zr_preload_report();
     return result == ZR_OK ? block : NULL;
 }
 
-/* Allocates a block of `bytes`, above ZR_SMALL_BYTES. Not *fresh: reused memory with stale contents. */
-static char *take(size_t bytes, size_t alignment, bool *fresh)
+/* Allocates a block. Not *fresh: reused memory with stale contents. */
+static char *take(struct wanted wanted, bool *fresh)
 {
-    unsigned class = class_of(bytes), got;
-    zr_lock_acquire(&large.lock);
-    char *address = take_kept(class, alignment, &got);
-    *fresh = !address;
-    unsigned mark = mark_for(address ? got : class, bytes);
-    if (address) {
-        count_live(used_bytes(mark));
+    unsigned class = class_of(wanted.room_bytes), got;
+    char *address = NULL;
+    lock();
+    struct zr_extent *block = take_kept(class, wanted.alignment, &got);
+    *fresh = !block;
+    if (block) {
+        address = address_of(block);
+        zr_block_reuse(zr_preload.large_arena, block, wanted.bytes);
+        note();
     } else {
         size_t missed = class_bytes(class) < large.missed_bytes ? class_bytes(class) : large.missed_bytes;
         large.missed_bytes -= missed;
         large.extra_keep_bytes += missed;
     }
-    zr_lock_release(&large.lock);
-    if (address) {
-        write_mark(address, (read_mark(address) & MOVED) | mark);
-    } else if ((address = take_fresh(class, alignment))) {
-        write_mark(address, mark);
-        zr_lock_acquire(&large.lock);
-        count_live(used_bytes(mark));
-        zr_lock_release(&large.lock);
+    unlock();
+    if (block) {
+        write_mark(address, (read_mark(address) & MOVED) | LIVE | got);
+    } else if ((address = take_fresh(wanted, class))) {
+        write_mark(address, LIVE | class);
+        lock();
+        note();
+        unlock();
+    } else if (unlikely(zr_measuring.on)) {
+        zr_measuring_failed(wanted.bytes);
     }
-    if (unlikely(zr_measuring.on))
-        zr_measuring_alloc(address, bytes, class_bytes(mark & 0xff));
     return address;
 }
 
@@ -380,10 +361,23 @@ static void clear(char *address, size_t bytes, unsigned class)
         memset(address, 0, bytes);
 }
 
+/* Allocates a block for the request. With `zero` its room reads as zeros. */
+static char *alloc_block(struct wanted wanted, bool zero)
+{
+    bool fresh;
+    char *address = take(wanted, &fresh);
+    unsigned class = address ? read_mark(address) & 0xff : 0;
+    if (address && !fresh)
+        discard_tail(address, wanted.room_bytes, class);
+    if (address && !fresh && zero)
+        clear(address, wanted.room_bytes, class);
+    return address;
+}
+
 /* Allocates a larger block and returns an aligned address within it. The bytes before are never touched. */
 static void *alloc_aligned(size_t bytes, size_t alignment, bool zero)
 {
-    char *block = zr_large_alloc(bytes + alignment, ZR_PAGE_BYTES, zero);
+    char *block = alloc_block((struct wanted){bytes, bytes + alignment, ZR_PAGE_BYTES}, zero);
     if (!block || ((uintptr_t)block & (alignment - 1)) == 0)
         return block;
     char *inner = (char *)(((uintptr_t)block + alignment - 1) & ~(uintptr_t)(alignment - 1));
@@ -393,19 +387,14 @@ static void *alloc_aligned(size_t bytes, size_t alignment, bool zero)
 
 void *zr_large_alloc(size_t bytes, size_t alignment, bool zero)
 {
-    bool fresh;
     if (bytes > (size_t)1 << 46)
         return NULL;
+    bytes = bytes ? bytes : 1;
     if (alignment > HUGE_BYTES)
         return alignment > (size_t)1 << 40 ? NULL : alloc_aligned(bytes, alignment, zero);
-    bytes = bytes > ZR_SMALL_BYTES ? bytes : ZR_SMALL_BYTES + 1;
-    char *address = take(bytes, alignment < ZR_PAGE_BYTES ? ZR_PAGE_BYTES : alignment, &fresh);
-    unsigned class = address ? read_mark(address) & 0xff : 0;
-    if (address && !fresh)
-        discard_tail(address, bytes, class);
-    if (address && !fresh && zero)
-        clear(address, bytes, class);
-    return address;
+    return alloc_block((struct wanted){bytes, bytes > ZR_SMALL_BYTES ? bytes : ZR_SMALL_BYTES + 1,
+                                       alignment < ZR_PAGE_BYTES ? ZR_PAGE_BYTES : alignment},
+                       zero);
 }
 
 /* ---- Freeing ------------------------------------------------------------------------------------------- */
@@ -445,26 +434,29 @@ const char *zr_large_reason(const void *pointer)
     return read_mark(pointer) & KEPT ? "freed twice" : "not the address of a block, or freed before";
 }
 
-/* Keeps a freed block, already marked KEPT, for reuse, or releases it. */
-static void keep(char *block, unsigned mark)
+/* Keeps a freed block, already marked KEPT, for reuse, or releases it. Not `whole`: only the requested bytes
+ * may have pages. */
+static void keep(char *address, unsigned class, bool whole)
 {
     uint64_t now = now_ms();
-    unsigned class = mark & 0xff;
-    zr_lock_acquire(&large.lock);
-    count_freed(used_bytes(mark));
+    lock();
+    struct zr_extent *block = zr_block_at(zr_preload.large_arena, address);
+    zr_block_keep(zr_preload.large_arena, block);
     struct kept *kept = zr_slab_reserve(&large.records, 1) ? zr_slab_take(&large.records) : NULL;
     if (kept) {
-        *kept =
-            (struct kept){.address = block, .freed_ms = now, .used_bytes = used_bytes(mark), .class = class};
+        *kept = (struct kept){.block = block,
+                              .freed_ms = now,
+                              .used_bytes = whole ? block->bytes : zr_extent_requested_bytes(block),
+                              .class = class};
         link_kept(kept);
     }
     bool round;
     size_t max_bytes = keep_max(now, &round);
     bool due = large.kept_bytes > max_bytes || (large.oldest && now - large.oldest->freed_ms >= KEEP_MS);
     note();
-    zr_lock_release(&large.lock);
-    if (!kept && !release_block(block, class))
-        write_mark(block, class); /* no memory for a record and no discard: the block is lost */
+    unlock();
+    if (!kept && !release_block(block))
+        write_mark(address, class); /* no memory for a record and no discard: the block is lost */
     if (due)
         release_kept(max_bytes, now);
     /* jemalloc decays on its large allocations, which this file serves instead. */
@@ -482,13 +474,22 @@ bool zr_large_free(void *pointer)
         return false;
     if (block != pointer)
         write_mark(pointer, 0);
-    if (unlikely(zr_measuring.on))
-        zr_measuring_free(block);
-    keep(block, mark);
+    keep(block, mark & 0xff, block != pointer);
     return true;
 }
 
 /* ---- Growing ------------------------------------------------------------------------------------------- */
+
+/* Counts the block as freed, without keeping it for a request. */
+static struct zr_extent *end_block(const char *address)
+{
+    lock();
+    struct zr_extent *block = zr_block_at(zr_preload.large_arena, address);
+    zr_block_keep(zr_preload.large_arena, block);
+    note();
+    unlock();
+    return block;
+}
 
 /* Moves the pages of a block to the start of the new block and frees the old block, or leaves both. */
 static enum zr_pages_moved move_pages(char *from, char *to)
@@ -501,58 +502,54 @@ static enum zr_pages_moved move_pages(char *from, char *to)
         zr_pages_move(&(struct zr_pages_move){from, bytes, to, class_bytes(to_mark & 0xff)});
     if (moved != ZR_PAGES_MOVED)
         return moved;
-    if (unlikely(zr_measuring.on))
-        zr_measuring_free(from);
-    zr_lock_acquire(&large.lock);
-    large.moved_count += (mark & MOVED) == 0;
-    large.moved_bytes += bytes;
-    count_freed(used_bytes(mark));
-    note();
-    zr_lock_release(&large.lock);
+    struct zr_extent *block = end_block(from);
     write_mark(to, to_mark | MOVED);
     write_mark(from, 0);
+    lock();
+    large.moved_count += (mark & MOVED) == 0;
+    large.moved_bytes += bytes;
+    unlock();
     if (zr_pages_restore(from, bytes)) /* else another mapping has the addresses, and the block is lost */
-        zr_arena_free(zr_preload.large_arena, from);
+        return_block(block, false);
     return ZR_PAGES_MOVED;
 }
 
 /* Another mapping has the block's addresses: the block is never used again. */
 static void abandon(char *block)
 {
-    unsigned mark = read_mark(block);
-    write_mark(block, mark & 0xff);
-    zr_lock_acquire(&large.lock);
-    count_freed(used_bytes(mark));
-    zr_lock_release(&large.lock);
+    write_mark(block, read_mark(block) & 0xff);
+    end_block(block);
 }
 
-/* Grows a block within its class. */
-static void grow_in_place(char *block, unsigned mark, size_t bytes)
+/* Counts the block as freed and allocated for `bytes`. */
+static void resize_in_place(const char *address, size_t bytes)
 {
-    unsigned more = (mark & MOVED) | mark_for(mark & 0xff, bytes);
-    if (used_bytes(more) <= used_bytes(mark))
-        return;
-    zr_lock_acquire(&large.lock);
-    write_mark(block, more);
-    large.live_bytes += used_bytes(more) - used_bytes(mark);
+    struct zr_arena *arena = zr_preload.large_arena;
+    lock();
+    struct zr_extent *block = zr_block_at(arena, address);
+    zr_block_keep(arena, block);
+    zr_block_reuse(arena, block, bytes);
     note();
-    zr_lock_release(&large.lock);
+    unlock();
 }
 
 void *zr_large_resize(void *pointer, size_t bytes)
 {
     char *block;
-    unsigned mark = find_block(pointer, &block);
+    find_block(pointer, &block);
     size_t old_bytes = zr_large_bytes(pointer);
     if (bytes <= old_bytes && bytes > old_bytes / 2) {
-        if (block == pointer)
-            grow_in_place(block, mark, bytes);
+        resize_in_place(block, bytes);
         return pointer;
     }
     bool fresh;
-    char *to = bytes > (size_t)1 << 46 ? NULL : take(bytes, ZR_PAGE_BYTES, &fresh);
-    if (!to)
-        return bytes <= old_bytes ? pointer : NULL;
+    char *to = bytes > (size_t)1 << 46 ? NULL : take((struct wanted){bytes, bytes, ZR_PAGE_BYTES}, &fresh);
+    if (!to && bytes > old_bytes)
+        return NULL;
+    if (!to) {
+        resize_in_place(block, bytes);
+        return pointer;
+    }
     if (!fresh)
         discard_tail(to, bytes, read_mark(to) & 0xff);
     if (bytes > old_bytes && block == pointer && fresh) {
@@ -564,21 +561,22 @@ void *zr_large_resize(void *pointer, size_t bytes)
     }
     size_t copied = old_bytes < bytes ? old_bytes : bytes;
     memcpy(to, pointer, copied);
-    zr_lock_acquire(&large.lock);
+    lock();
     large.copied_bytes += copied;
-    zr_lock_release(&large.lock);
+    unlock();
     zr_large_free(pointer);
     return to;
 }
 
 void zr_large_get_stats(struct zr_large_stats *out)
 {
-    zr_lock_acquire(&large.lock);
-    *out = (struct zr_large_stats){.live_bytes = large.live_bytes,
-                                   .peak_live_bytes = large.peak_live_bytes,
+    const struct zr_arena *arena = zr_preload.large_arena;
+    lock();
+    *out = (struct zr_large_stats){.live_bytes = arena->requested_bytes,
+                                   .peak_live_bytes = arena->peak_requested_bytes,
                                    .kept_bytes = large.kept_bytes,
-                                   .blocks_count = large.blocks_count,
+                                   .blocks_count = arena->blocks_count,
                                    .moved_bytes = large.moved_bytes,
                                    .copied_bytes = large.copied_bytes};
-    zr_lock_release(&large.lock);
+    unlock();
 }

@@ -16,9 +16,6 @@
 
 /* Called before the first block, with zr_preload.large and its arena set. */
 zr_result zr_large_start(void);
-/* Called around fork(); no other thread is inside large.c meanwhile. */
-void zr_large_before_fork(void);
-void zr_large_after_fork(bool child);
 
 /* Allocates a block. NULL: no memory, no addresses, or the limit is reached. `alignment` is a power of two;
  * blocks are always aligned to a page. With `zero` the bytes read as zeros. */
@@ -42,7 +39,7 @@ void zr_large_note_small(size_t live_bytes, size_t held_bytes);
 size_t zr_large_trim(void);
 
 struct zr_large_stats {
-    size_t live_bytes, peak_live_bytes; /* requested bytes, at most about 1 % more */
+    size_t live_bytes, peak_live_bytes; /* as requested */
     size_t kept_bytes;                  /* freed and not yet discarded */
     size_t blocks_count;
     unsigned long long moved_bytes, copied_bytes; /* by growing, since the start */

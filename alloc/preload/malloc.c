@@ -14,6 +14,7 @@
 
 #include "alloc/preload/large.h"
 #include "alloc/preload/measuring.h"
+#include "alloc/preload/sampling.h"
 
 static void *fail_no_memory(void)
 {
@@ -64,7 +65,9 @@ __attribute__((noinline)) void *zr_object_alloc(size_t bytes, size_t alignment, 
     int flags = zero ? MALLOCX_ZERO : 0;
     if (alignment > 16 || bytes <= 8) /* only jemalloc's class of 8 bytes is not aligned to 16 */
         flags |= MALLOCX_LG_ALIGN(__builtin_ctzl(alignment));
-    return zr_object_fresh(check_result(zr_je_mallocx(bytes ? bytes : 1, flags), bytes));
+    void *object = zr_object_fresh(check_result(zr_je_mallocx(bytes ? bytes : 1, flags), bytes));
+    zr_sampling_alloc(object, bytes);
+    return object;
 }
 
 __attribute__((noinline)) size_t zr_object_bytes(const void *object)
@@ -95,6 +98,7 @@ void *zr_object_fresh(void *object)
 
 static void free_small(void *object)
 {
+    zr_sampling_free(object);
     if (unlikely(zr_preload.checked)) {
         uint64_t word;
         memcpy(&word, object, sizeof word);
@@ -166,7 +170,10 @@ __attribute__((noinline)) void *zr_object_resize(void *object, size_t bytes)
         return zr_next_malloc()->realloc ? zr_next_malloc()->realloc(object, bytes) : fail_no_memory();
     if (is_large(bytes) || zr_preload.checked)
         return resize_by_copy(object, zr_je_malloc_usable_size(object), bytes);
-    return check_result(zr_je_realloc(object, bytes), bytes);
+    zr_sampling_free(object);
+    void *moved = check_result(zr_je_realloc(object, bytes), bytes);
+    zr_sampling_alloc(moved, bytes);
+    return moved;
 }
 
 /* ---- The C family -------------------------------------------------------------------------------------- */

@@ -11,10 +11,7 @@
 #include <unistd.h>
 
 #include "alloc/base/error.h"
-#include "alloc/base/system/lock.h"
 #include "alloc/base/option.h"
-#include "alloc/core/arena.h"
-#include "alloc/telemetry/stacks.h"
 #include "alloc/telemetry/trace.h"
 #include "alloc/preload/control.h"
 #include "alloc/preload/large.h"
@@ -32,8 +29,6 @@ enum { SAMPLE_SHARE = 100 };
 static struct {
     struct zr_usage *record;  /* NULL: none */
     const char *trace_wanted; /* value of ZR_TRACE; NULL: none */
-    struct zr_trace *trace;   /* lock; NULL: no trace is written */
-    struct zr_lock lock;      /* not held across fork: a child writes no trace */
     _Atomic bool is_tracing;  /* the trace is open and below its size limit */
     _Atomic uint64_t sample_next_ns;
 } own;
@@ -86,103 +81,50 @@ void zr_measuring_refused(size_t bytes)
 
 /* ---- The trace ----------------------------------------------------------------------------------------- */
 
-static zr_result write_map(void *argument, void *address, size_t bytes)
-{
-    (void)argument;
-    zr_lock_acquire(&own.lock);
-    if (own.trace)
-        zr_trace_write_map(own.trace, address, bytes);
-    zr_lock_release(&own.lock);
-    return ZR_OK;
-}
-
-static void write_unmap(void *argument, void *address, size_t bytes)
-{
-    (void)argument;
-    zr_lock_acquire(&own.lock);
-    if (own.trace)
-        zr_trace_write_unmap(own.trace, address, bytes);
-    zr_lock_release(&own.lock);
-}
-
-static const struct zr_map_callback callback = {.mapped = write_map, .unmapping = write_unmap};
-
 /* zr run sets ZR_TRACE=PID:FILE: process PID writes FILE, every other process FILE.PID with its own number.
- * Without ZR_TRACE the trace is in the record's folder. */
+ */
+bool zr_measuring_trace_path(const char *suffix, char *out, size_t capacity_bytes)
+{
+    char *file;
+    long writer = own.trace_wanted ? strtol(own.trace_wanted, &file, 10) : 0;
+    if (writer == 0 || *file++ != ':')
+        return false;
+    int length = writer == (long)getpid()
+                     ? snprintf(out, capacity_bytes, "%s%s", file, suffix)
+                     : snprintf(out, capacity_bytes, "%s%s.%ld", file, suffix, (long)getpid());
+    return length > 0 && (size_t)length < capacity_bytes;
+}
+
+/* Without ZR_TRACE the trace is in the record's folder. */
 static zr_result choose_path(char *out, size_t capacity_bytes)
 {
-    if (!own.trace_wanted)
-        return own.record && zr_usage_trace_path(own.record, out, capacity_bytes) ? ZR_OK : ZR_ERR_INVALID;
-    char *file;
-    long writer = strtol(own.trace_wanted, &file, 10);
-    if (*file++ != ':')
-        return zr_fail(ZR_ERR_INVALID, "ZR_TRACE=%s: must be PID:FILE", own.trace_wanted);
-    if (writer == (long)getpid())
-        snprintf(out, capacity_bytes, "%s", file);
-    else
-        snprintf(out, capacity_bytes, "%s.%ld", file, (long)getpid());
-    return ZR_OK;
+    bool good = own.trace_wanted ? zr_measuring_trace_path("", out, capacity_bytes)
+                                 : own.record && zr_usage_trace_path(own.record, out, capacity_bytes);
+    return good ? ZR_OK : zr_fail(ZR_ERR_INVALID, "ZR_TRACE=%s: must be PID:FILE", own.trace_wanted);
 }
 
 void zr_measuring_first_large(void)
 {
     char path[4096];
-    struct zr_trace *trace = NULL;
-    struct zr_arena *arena = zr_preload.large_arena;
     if (!zr_measuring.on)
         return;
     zr_result result = choose_path(path, sizeof path);
-    struct zr_trace_origin origin = {.name = "large",
-                                     .base = arena->base,
-                                     .reserve_bytes = arena->range_bytes,
-                                     .granule_bytes = arena->granule_bytes,
-                                     .max_bytes = own.trace_wanted ? 0 : TRACE_MAX_BYTES};
+    atomic_store(&own.is_tracing, true);
     if (result == ZR_OK)
-        result = zr_trace_open(&trace, path, &origin);
-    if (result == ZR_OK) {
-        own.trace = trace;
-        atomic_store(&own.is_tracing, true);
-        result = zr_arena_add_map_callback(arena, &callback);
-    }
-    if (result != ZR_OK)
-        zr_say("%s: this process writes no trace", zr_last_error());
-    else if (own.record)
-        own.record->traced = true;
-}
-
-void zr_measuring_alloc(const void *block, size_t bytes, size_t reserved_bytes)
-{
-    if (!block && own.record)
-        zr_usage_failure(own.record, ZR_USAGE_HOST, bytes);
-    if (!atomic_load_explicit(&own.is_tracing, memory_order_relaxed))
-        return;
-    uint32_t stack = zr_call_stack_take(); /* before the lock: walking the stack takes long */
-    zr_lock_acquire(&own.lock);
-    if (own.trace && block) {
-        zr_trace_write_alloc(own.trace,
-                             &(struct zr_block_info){.address = (void *)block,
-                                                     .bytes = bytes,
-                                                     .reserved_bytes = reserved_bytes,
-                                                     .tag = ZR_TAG_OTHER},
-                             stack);
-    } else if (own.trace) {
-        zr_trace_write_refused(own.trace, &(struct zr_request){.bytes = bytes, .tag = ZR_TAG_OTHER}, NULL,
-                               stack);
-    }
-    if (own.trace && !zr_trace_is_running(own.trace))
+        result = zr_trace_start_up_to(zr_preload.large_arena, path, own.trace_wanted ? 0 : TRACE_MAX_BYTES,
+                                      &own.is_tracing);
+    if (result != ZR_OK) {
         atomic_store(&own.is_tracing, false);
-    zr_lock_release(&own.lock);
+        zr_say("%s: this process writes no trace", zr_last_error());
+    } else if (own.record) {
+        own.record->traced = true;
+    }
 }
 
-void zr_measuring_free(const void *block)
+void zr_measuring_failed(size_t bytes)
 {
-    if (!atomic_load_explicit(&own.is_tracing, memory_order_relaxed))
-        return;
-    zr_lock_acquire(&own.lock);
-    if (own.trace)
-        zr_trace_write_free(own.trace,
-                            &(struct zr_block_info){.address = (void *)block, .tag = ZR_TAG_OTHER});
-    zr_lock_release(&own.lock);
+    if (own.record)
+        zr_usage_failure(own.record, ZR_USAGE_HOST, bytes);
 }
 
 void zr_measuring_note(size_t live_bytes, size_t held_bytes, size_t large_held_bytes)
@@ -214,9 +156,8 @@ void zr_measuring_start(void)
 
 void zr_measuring_after_fork_in_child(void)
 {
-    own.lock = (struct zr_lock){0};
-    own.trace = NULL; /* the trace's memory is wiped on fork */
-    atomic_store(&own.is_tracing, false);
+    if (atomic_exchange(&own.is_tracing, false))
+        zr_trace_stop(zr_preload.large_arena); /* a child writes no trace */
     own.record = own.record ? zr_usage_in_child(own.record) : NULL;
     zr_measuring.on = own.record != NULL;
 }
@@ -226,17 +167,10 @@ void zr_measuring_end(void)
     if (!zr_measuring.on)
         return;
     zr_measuring_sample();
-    zr_lock_acquire(&own.lock);
-    struct zr_trace *trace = own.trace;
-    own.trace = NULL;
-    atomic_store(&own.is_tracing, false);
-    zr_lock_release(&own.lock);
-    if (trace) {
-        zr_arena_remove_map_callback(zr_preload.large_arena, &callback);
-        zr_trace_close(trace);
-        if (own.record && !own.trace_wanted)
-            zr_usage_keep_best_trace(own.record);
-    }
+    if (zr_preload.large_arena)
+        zr_trace_stop(zr_preload.large_arena);
+    if (own.record && own.record->traced && !own.trace_wanted)
+        zr_usage_keep_best_trace(own.record);
     if (own.record)
         zr_usage_end(own.record);
 }

@@ -20,17 +20,19 @@ extern struct zr_measuring zr_measuring;
 
 /* Called at the library's start, with or without arenas. */
 void zr_measuring_start(void);
+/* The path of a trace that `zr run --trace` requests, with a suffix. False: none is requested, or it is too
+ * long.
+ */
+bool zr_measuring_trace_path(const char *suffix, char *out, size_t capacity_bytes);
 /* Opens the trace; called before the first large block by any thread. */
 void zr_measuring_first_large(void);
 /* Closes trace and record at exit. */
 void zr_measuring_end(void);
 void zr_measuring_after_fork_in_child(void);
 
-/* Record an event of a large block while `on`. The caller owns the block, so events of its address are in
- * order. `block` NULL: the allocation failed. */
-void zr_measuring_alloc(const void *block, size_t bytes, size_t reserved_bytes);
-void zr_measuring_free(const void *block);
-/* Updates the figures. lock: large.c's lock */
+/* Records a failed allocation of a large block. */
+void zr_measuring_failed(size_t bytes);
+/* Updates the figures. lock: the large arena's */
 void zr_measuring_note(size_t live_bytes, size_t held_bytes, size_t large_held_bytes);
 /* Records a failed allocation of a small object. */
 void zr_measuring_refused(size_t bytes);

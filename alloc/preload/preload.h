@@ -38,6 +38,7 @@ struct zr_preload {
     /* The program may have installed hooks in jemalloc: pointers outside all ranges may come from its extent
      * hooks, so jemalloc owns them. */
     _Atomic bool hooked;
+    bool sampled; /* sampling.h: small objects take the path that checks */
     bool counted; /* a limit is set, and `zr run --stats` counts refused small objects */
     zr_arena *small_arena, *large_arena;
 };
@@ -69,7 +70,8 @@ static inline bool zr_preload_ready(void)
 static inline void zr_small_open(void)
 {
     atomic_store_explicit(&zr_preload.small_end,
-                          zr_preload.checked || zr_preload.counted ? 0 : ZR_SMALL_BYTES + 1,
+                          zr_preload.checked || zr_preload.sampled || zr_preload.counted ? 0
+                                                                                         : ZR_SMALL_BYTES + 1,
                           memory_order_release);
 }
 

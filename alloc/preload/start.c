@@ -19,11 +19,14 @@
 #include "alloc/base/sizes.h"
 #include "alloc/base/system/file.h"
 #include "alloc/core/arena.h"
+#include "alloc/telemetry/python.h"
+#include "alloc/telemetry/stacks.h"
 #include "alloc/preload/control.h"
 #include "alloc/preload/large.h"
 #include "alloc/preload/pages.h"
 #include "alloc/preload/usage.h"
 #include "alloc/preload/measuring.h"
+#include "alloc/preload/sampling.h"
 
 struct zr_preload zr_preload;
 
@@ -208,21 +211,20 @@ static void before_fork(void)
 {
     zr_control_before_fork();
     jemalloc_fork.before();
-    zr_large_before_fork();
 }
 
 static void after_fork_parent(void)
 {
-    zr_large_after_fork(false);
     jemalloc_fork.parent();
     zr_control_after_fork(false);
 }
 
 static void after_fork_child(void)
 {
-    zr_large_after_fork(true);
     jemalloc_fork.child();
     zr_control_after_fork(true);
+    if (zr_sampling.on)
+        zr_sampling_after_fork_in_child();
     if (zr_measuring.on)
         zr_measuring_after_fork_in_child();
 }
@@ -289,6 +291,10 @@ static zr_result start_arenas(void)
 
 static __attribute__((destructor)) void end(void)
 {
+    if (zr_python_is_given_up())
+        zr_say(
+            "call stacks have no Python frames: the memory of this CPython has another layout than its version");
+    zr_sampling_end();
     zr_measuring_end();
 }
 
@@ -306,6 +312,7 @@ static void check_limit(void)
 
 static void start(void)
 {
+    char path[4096];
     check_limit();
     if (start_arenas() != ZR_OK) {
         zr_say("%s: jemalloc serves this process without zr's arena", zr_last_error());
@@ -319,9 +326,15 @@ static void start(void)
     if (!zr_preload.passive && reason[0])
         zr_say("%s; process %ld continues without zrd", reason, (long)getpid());
     zr_preload.checked = zr_option_get(ZR_OPTION_CHECK) >= ZR_CHECK_BYTES;
-    if (!zr_preload.checked)
-        zr_preload.fast = zr_preload.small;
     zr_measuring_start();
+    if (!zr_preload.passive && zr_option_get(ZR_OPTION_SMALL) &&
+        zr_measuring_trace_path(".small", path, sizeof path))
+        zr_sampling_start(zr_preload.small_arena, path);
+    zr_preload.sampled = zr_sampling.on;
+    if (!zr_preload.checked && !zr_preload.sampled)
+        zr_preload.fast = zr_preload.small;
+    if (zr_stacks_every() > 0 && zr_python_find() != ZR_OK)
+        zr_say("%s", zr_last_error());
     if (zr_option_get(ZR_OPTION_VERBOSE))
         zr_say("libzr_malloc.so serves process %ld (%s)", (long)getpid(), program_invocation_name);
     /* The first allocation starts jemalloc, which sets its fork handlers. These handlers are registered after

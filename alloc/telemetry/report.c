@@ -314,7 +314,7 @@ static void fill_refusal(struct zr_arena *arena, enum lack lack, struct zr_need 
     };
     zr_arena_pool_counters(arena->first_stripe, &pools);
     out->pool_idle_bytes = pools.idle_bytes;
-    if ((!arena->trace && !arena->recorder.events) ||
+    if ((!zr_arena_is_traced(arena) && !arena->recorder.events) ||
         zr_backend_memory_info(arena->backend, &device) != ZR_OK || device.total_bytes == SIZE_MAX)
         return;
     out->device_bytes = device.total_bytes;

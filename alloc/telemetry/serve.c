@@ -25,6 +25,7 @@
 #include "alloc/base/system/fork.h"
 #include "alloc/base/system/os.h"
 #include "alloc/telemetry/command.h"
+#include "alloc/telemetry/python.h"
 #include "alloc/telemetry/trace.h"
 #include "alloc/core/registry.h"
 #include "alloc/telemetry/report.h"
@@ -233,9 +234,11 @@ static zr_result dispatch(const struct zr_command *command, struct connection *c
         snprintf(message, capacity_bytes, "in %u traces", zr_trace_mark_all(command->text));
         return ZR_OK;
     case ZR_COMMAND_STACKS:
-        return zr_arenas_set_stacks(command->arena)
-                   ? ZR_OK
-                   : zr_fail(ZR_ERR_UNAVAILABLE, "an arena is busy: it has no stacks");
+        if (!zr_arenas_set_stacks(command->arena))
+            return zr_fail(ZR_ERR_UNAVAILABLE, "an arena is busy: it has no stacks");
+        if (command->arena > 0 && zr_python_find() != ZR_OK)
+            snprintf(message, capacity_bytes, "%s", zr_last_error());
+        return ZR_OK;
     default:
         return ZR_ERR_INVALID;
     }

@@ -1,4 +1,4 @@
-/* stacks.c: the table of call stacks (see stacks.h). Uses slab.c and the compiler's unwinder.
+/* stacks.c: the table of call stacks (see stacks.h). Uses slab.c, python.c and the compiler's unwinder.
  *
  * The table has no lock, so that a child after fork() finds it consistent, and a cancelled thread leaves no
  * lock held. A thread that adds a stack reserves words, writes them, and then sets the slot by compare and
@@ -11,6 +11,7 @@
 
 #include "alloc/base/option.h"
 #include "alloc/base/slab.h"
+#include "alloc/telemetry/python.h"
 #include "alloc/telemetry/trace_format.h"
 
 enum { SLOTS = 1 << 17, WORDS = 1 << 20 };
@@ -34,6 +35,8 @@ __thread uint32_t zr_call_stack_number __attribute__((tls_model("initial-exec"))
 
 void zr_stacks_set(uint32_t one_in)
 {
+    if (one_in > 0)
+        zr_python_find();
     atomic_store(&every, one_in);
     atomic_store(&every_set, true);
 }
@@ -75,8 +78,16 @@ static struct table *table_get(void)
 struct walk {
     uint64_t addresses[ZR_STACK_FRAMES];
     unsigned count;
-    bool inside; /* the first frame, of zr_call_stack_take(), was skipped */
+    struct zr_python_walk python;
+    bool inside; /* the first frame, of zr_call_stack_take_now(), was skipped */
 };
+
+/* The Python frames that one call of the evaluator runs stand in the place of its own frame. */
+static void add_python(struct walk *walk)
+{
+    walk->count +=
+        zr_python_frames(&walk->python, walk->addresses + walk->count, ZR_STACK_FRAMES - walk->count);
+}
 
 static _Unwind_Reason_Code step(struct _Unwind_Context *context, void *argument)
 {
@@ -89,6 +100,10 @@ static _Unwind_Reason_Code step(struct _Unwind_Context *context, void *argument)
         return _URC_NO_REASON;
     if (address == 0 || walk->count == ZR_STACK_FRAMES)
         return _URC_END_OF_STACK;
+    if (walk->python.frame && zr_python_is_evaluator(_Unwind_GetRegionStart(context))) {
+        add_python(walk);
+        return _URC_NO_REASON;
+    }
     walk->addresses[walk->count++] =
         before ? address : address - 1; /* a return address may follow the call's function */
     return _URC_NO_REASON;
@@ -148,21 +163,34 @@ static uint32_t number_of(struct table *table, const struct walk *walk)
     }
 }
 
-__attribute__((noinline)) uint32_t zr_call_stack_take(void)
+__attribute__((noinline)) uint32_t zr_call_stack_take_now(void)
 {
     struct walk walk;
     if (zr_call_stack_number == BUSY)
         return 0;
     zr_call_stack_number = 0;
-    struct table *table = is_due(zr_stacks_every()) ? table_get() : NULL;
+    struct table *table = table_get();
     if (!table)
         return 0;
     zr_call_stack_number = BUSY;
     walk.count = 0;
     walk.inside = false;
+    walk.python = zr_python_begin();
     _Unwind_Backtrace(step, &walk);
+    while (walk.python.frame && walk.count < ZR_STACK_FRAMES)
+        add_python(&walk); /* calls of the evaluator that were not recognized */
     zr_call_stack_number = number_of(table, &walk);
     return zr_call_stack_number;
+}
+
+uint32_t zr_call_stack_take(void)
+{
+    if (zr_call_stack_number == BUSY)
+        return 0;
+    if (is_due(zr_stacks_every()))
+        return zr_call_stack_take_now();
+    zr_call_stack_number = 0;
+    return 0;
 }
 
 struct zr_call_stack zr_call_stack_get(uint32_t number)

@@ -37,6 +37,7 @@ struct zr_trace {
     unsigned char *window;                                   /* mapped; NULL once the trace has stopped */
     uint64_t window_start_bytes, position_bytes, file_bytes; /* offsets in the file */
     size_t page_bytes, max_bytes;
+    _Atomic bool *running; /* NULL, or cleared when the trace stops early */
     uint64_t base_address, granule_bytes;
     /* the previous event's values, to which the next event is relative */
     uint64_t last_ns, last_offset_bytes, next_granule, stream;
@@ -157,6 +158,8 @@ static bool slide(struct zr_trace *trace)
     if (error != 0) {
         trace->header->error = (uint32_t)error;
         trace->header->state = ZRT_NO_SPACE;
+        if (trace->running)
+            atomic_store(trace->running, false);
         return false;
     }
     trace->window_start_bytes = start;
@@ -223,11 +226,6 @@ static void put_address(struct zr_trace *trace, struct event *event, const void 
     trace->last_offset_bytes = offset;
 }
 
-bool zr_trace_is_running(const struct zr_trace *trace)
-{
-    return trace->window != NULL;
-}
-
 void zr_trace_write_alloc(struct zr_trace *trace, const struct zr_block_info *block, uint32_t stack)
 {
     struct event event;
@@ -243,6 +241,14 @@ void zr_trace_write_alloc(struct zr_trace *trace, const struct zr_block_info *bl
         put_varint(&event, block->reserved_bytes);
     }
     event_end(trace, &event);
+}
+
+void zr_trace_write_sample(struct zr_trace *trace, const struct zr_block_info *block, uint32_t stack,
+                           uint64_t mean_bytes)
+{
+    unsigned char data[10];
+    zr_trace_write_extension(trace, ZRT_SAMPLE, data, (size_t)(zrt_put_varint(data, mean_bytes) - data));
+    zr_trace_write_alloc(trace, block, stack);
 }
 
 void zr_trace_write_free(struct zr_trace *trace, const struct zr_block_info *block)
@@ -415,6 +421,7 @@ zr_result zr_trace_open(struct zr_trace **out, const char *path, const struct zr
         return ZR_ERR_HOST_MEMORY;
     trace->page_bytes = page_bytes;
     trace->max_bytes = origin->max_bytes;
+    trace->running = origin->running;
     trace->base_address = (uintptr_t)origin->base;
     trace->granule_bytes = origin->granule_bytes;
     result =

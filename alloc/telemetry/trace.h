@@ -19,9 +19,10 @@ struct zr_trace_origin {
     const void *base; /* start of the reservation, which contains all events' addresses */
     size_t reserve_bytes;
     size_t granule_bytes;
-    size_t max_bytes;  /* max size of the file, at which the trace stops as on a full disk; 0: none */
-    uint64_t start_ns; /* time of the first event; 0: now */
-    bool own;          /* the file must not exist; mode 0600 */
+    size_t max_bytes;      /* max size of the file, at which the trace stops as on a full disk; 0: none */
+    uint64_t start_ns;     /* time of the first event; 0: now */
+    bool own;              /* the file must not exist; mode 0600 */
+    _Atomic bool *running; /* cleared when the trace stops early; NULL: nothing is */
 };
 
 /* Creates the file, replacing an existing one. The caller owns *out until zr_trace_close(). ZR_ERR_IO: the
@@ -31,11 +32,11 @@ zr_result zr_trace_open(struct zr_trace **out, const char *path, const struct zr
  * the cause, and the file is valid up to that point. */
 zr_result zr_trace_close(struct zr_trace *trace);
 
-/* False: the trace stopped because the file could not grow. */
-bool zr_trace_is_running(const struct zr_trace *trace);
-
 /* `stack`: the number of the caller's stack (stacks.h); 0: none. */
 void zr_trace_write_alloc(struct zr_trace *trace, const struct zr_block_info *block, uint32_t stack);
+/* A block that was drawn as a sample, one in `mean_bytes`. */
+void zr_trace_write_sample(struct zr_trace *trace, const struct zr_block_info *block, uint32_t stack,
+                           uint64_t mean_bytes);
 void zr_trace_write_free(struct zr_trace *trace, const struct zr_block_info *block);
 /* `first` and `bytes` are multiples of the granule. */
 void zr_trace_write_map(struct zr_trace *trace, const void *first, size_t bytes);
@@ -52,10 +53,13 @@ struct zr_arena;
 /* Marks the end of the blocks and mappings that existed when the trace was started. */
 void zr_trace_write_begin(struct zr_trace *trace);
 
-/* Requests from other processes (tracing.c), by arena number. The caller holds no locks. Such a trace ends
- * when the program starts its own. ZR_ERR_INVALID, with a message: there is no such arena, the arena is
- * striped, or a trace is running already or (stop) is not. A snapshot of a striped arena covers the first
- * stripe. */
+/* zr_trace_start() with a size at which the trace stops, and a flag that says so: see struct zr_trace_origin.
+ */
+zr_result zr_trace_start_up_to(zr_arena *arena, const char *path, size_t max_bytes, _Atomic bool *running);
+
+/* Requests from other processes (tracing.c), by arena number, beside the program's own trace. The caller
+ * holds no locks. ZR_ERR_INVALID, with a message: there is no such arena, the arena is striped, or such a
+ * trace is running already or (stop) is not. A snapshot of a striped arena covers the first stripe. */
 zr_result zr_trace_start_foreign(unsigned number, const char *path);
 zr_result zr_trace_stop_foreign(unsigned number);
 zr_result zr_trace_snapshot(unsigned number, const char *path);
@@ -66,11 +70,12 @@ bool zr_arenas_set_stacks(uint32_t every);
 /* Writes a mark to every running trace; returns the number of traces. */
 unsigned zr_trace_mark_all(const char *label);
 
-/* Writes an event if a trace is on. */
-#define zr_trace_event(trace, kind, ...)                                                                     \
+/* Writes an event to each trace of the arena. */
+#define zr_trace_event(arena, kind, ...)                                                                     \
     do {                                                                                                     \
-        if (__builtin_expect((trace) != NULL, 0))                                                            \
-            zr_trace_write_##kind((trace), __VA_ARGS__);                                                     \
+        for (unsigned starter_ = 0; starter_ < ZR_TRACE_COUNT; starter_++)                                   \
+            if (__builtin_expect((arena)->traces[starter_] != NULL, 0))                                      \
+                zr_trace_write_##kind((arena)->traces[starter_], __VA_ARGS__);                               \
     } while (0)
 
 #endif

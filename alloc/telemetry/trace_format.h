@@ -40,7 +40,10 @@
  *     stack     varint number (from 1), and up to the end frames, innermost first, each as the zigzag difference of
  *               its address from the previous frame's (first: 0). The address lies within the call
  *     with      varint number: the stack of the next alloc or refused event
- * A module precedes the first stack with an address in it, and a stack precedes its first event. A module replaces
+ *     frame     varint number (from 1), and up to the end the text of the frame with the address 2^63 + number, which is
+ *               no code: "function (file:line)" of an interpreter
+ *     sample    varint mean bytes: the next alloc event is a sample, drawn with probability 1 - exp(-requested / mean)
+ * A module or a frame precedes the first stack with an address in it, and a stack precedes its first event. A module replaces
  * earlier modules at overlapping addresses.
  *
  * varint: 7 bits a byte, low ones first, the top bit set on all but the last; at most 10 bytes, no bits
@@ -98,7 +101,9 @@ enum zrt_kind {
 #define ZRT_BUILD_ID_BYTES  20u   /* max length; longer IDs are omitted */
 #define ZRT_HEADER_MAX      4096u /* max bytes of a later release's header */
 
-enum zrt_extension { ZRT_MODULE = 1, ZRT_STACK, ZRT_WITH };
+enum zrt_extension { ZRT_MODULE = 1, ZRT_STACK, ZRT_WITH, ZRT_FRAME, ZRT_SAMPLE };
+#define ZRT_FRAME_ADDRESS (UINT64_C(1) << 63)
+#define ZRT_FRAME_NUMBERS 65535u /* max number of a frame */
 
 /* The missing resource of a failed request. */
 enum zrt_cause {

@@ -11,6 +11,7 @@
 
 #include "alloc/base/system/file.h"
 #include "alloc/base/slab.h"
+#include "alloc/telemetry/python.h"
 #include "alloc/telemetry/stacks.h"
 
 enum { MODULES_MAX = 2048, LINE_BYTES = 4352, ELF_BYTES = 4096, PATH_BYTES_MAX = 800, PAGE_BYTES = 4096 };
@@ -20,8 +21,9 @@ struct range {
 };
 
 struct zr_trace_stacks {
-    unsigned char written[(ZRT_STACKS_MAX + 8) / 8]; /* one bit for each stack number */
-    struct range modules[MODULES_MAX];               /* modules in the trace, the latest last */
+    unsigned char written[(ZRT_STACKS_MAX + 8) / 8];   /* one bit for each stack number */
+    unsigned char frames[(ZRT_FRAME_NUMBERS + 8) / 8]; /* and for each Python frame */
+    struct range modules[MODULES_MAX];                 /* modules in the trace, the latest last */
     unsigned modules_count;
     char line[LINE_BYTES];
     _Alignas(8) unsigned char elf[ELF_BYTES]; /* the first bytes of a module's file */
@@ -145,13 +147,31 @@ static void write_new_modules(struct zr_trace_stacks *stacks, struct zr_trace *t
     zr_file_close(&file);
 }
 
-/* Writes the modules of all addresses. An address outside all files gets a module of one page, so that the
- * next stack does not search for it again. */
+static void write_frame(struct zr_trace_stacks *stacks, struct zr_trace *trace, uint64_t frame)
+{
+    unsigned char data[10 + ZR_PYTHON_TEXT_BYTES];
+    uint64_t number = frame - ZRT_FRAME_ADDRESS;
+    const char *text = zr_python_text(frame);
+    if (!text || number > ZRT_FRAME_NUMBERS || stacks->frames[number / 8] & 1u << number % 8)
+        return;
+    stacks->frames[number / 8] |= (unsigned char)(1u << number % 8);
+    unsigned char *at = zrt_put_varint(data, number);
+    size_t bytes = strlen(text);
+    memcpy(at, text, bytes);
+    zr_trace_write_extension(trace, ZRT_FRAME, data, (size_t)(at - data) + bytes);
+}
+
+/* Writes the modules and Python frames of all addresses. An address outside all files gets a module of one
+ * page, so that the next stack does not search for it again. */
 static void write_modules(struct zr_trace_stacks *stacks, struct zr_trace *trace, struct zr_call_stack stack)
 {
     bool searched = false;
     for (unsigned i = 0; i < stack.count; i++) {
         struct range at = {stack.addresses[i], stack.addresses[i] + 1};
+        if (at.start >= ZRT_FRAME_ADDRESS) {
+            write_frame(stacks, trace, at.start);
+            continue;
+        }
         if (is_known(stacks, at))
             continue;
         if (!searched)

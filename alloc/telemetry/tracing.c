@@ -33,7 +33,7 @@ static void write_present(struct zr_trace *trace, struct zr_arena *arena)
             zr_trace_write_map(trace, arena->base + first * granule, (after - first) * granule);
     }
     for (const struct zr_extent *extent = arena->first; extent; extent = extent->next)
-        if (extent->kind == ZR_EXTENT_BLOCK) /* a deferred block was already freed */
+        if (extent->kind == ZR_EXTENT_BLOCK) /* deferred and kept blocks were already freed */
             write_block(trace, arena, extent);
     for (const struct zr_extent *block = NULL; (block = zr_executor_next_block(arena, block));)
         write_block(trace, arena, block);
@@ -49,36 +49,37 @@ static struct zr_trace_origin origin_of(const struct zr_arena *arena)
 }
 
 /* The caller holds both locks from the check to the start, so that two starts never open one file twice. */
-static zr_result start(struct zr_arena *arena, const char *path, bool foreign)
+static zr_result start(struct zr_arena *arena, const char *path, enum zr_trace_starter starter,
+                       const struct zr_trace_origin *origin)
 {
     struct zr_trace *trace = NULL;
-    struct zr_trace_origin origin = origin_of(arena);
-    if (arena->trace)
+    if (arena->traces[starter])
         return zr_fail(ZR_ERR_INVALID, "arena '%s' already has a trace: stop that trace first", arena->name);
-    zr_result result = zr_trace_open(&trace, path, &origin);
+    zr_result result = zr_trace_open(&trace, path, origin);
     if (result != ZR_OK)
         return result;
     write_present(trace, arena);
-    arena->trace = trace;
-    arena->trace_is_foreign = foreign;
+    arena->traces[starter] = trace;
     zr_arena_note_debug(arena);
     return ZR_OK;
 }
 
-/* Detaches the arena's trace. lock: arena->lock */
-static struct zr_trace *detach(struct zr_arena *arena)
+/* Detaches a trace of the arena. lock: arena->lock */
+static struct zr_trace *detach(struct zr_arena *arena, enum zr_trace_starter starter)
 {
-    struct zr_trace *trace = arena->trace;
-    arena->trace = NULL;
-    arena->trace_is_foreign = false;
+    struct zr_trace *trace = arena->traces[starter];
+    arena->traces[starter] = NULL;
     zr_arena_note_debug(arena);
     return trace;
 }
 
 zr_result zr_trace_start(zr_arena *arena, const char *path)
 {
-    struct zr_trace *foreign = NULL;
-    zr_result result;
+    return zr_trace_start_up_to(arena, path, 0, NULL);
+}
+
+zr_result zr_trace_start_up_to(zr_arena *arena, const char *path, size_t max_bytes, _Atomic bool *running)
+{
     if (!arena || !path)
         return zr_fail(ZR_ERR_INVALID, "zr_trace_start: arena or path is NULL");
     if (!zr_arena_hold_unstriped(arena, 1)) {
@@ -88,17 +89,14 @@ zr_result zr_trace_start(zr_arena *arena, const char *path)
             "arena '%s' already has several stripes: start its trace before threads allocate, or create it with threads 1",
             arena->name);
     }
+    struct zr_trace_origin origin = origin_of(arena);
+    origin.max_bytes = max_bytes;
+    origin.running = running;
     zr_arena_acquire(arena);
-    if (arena->trace_is_foreign) /* the program's trace has precedence */
-        foreign = detach(arena);
-    result = start(arena, path, false);
+    zr_result result = start(arena, path, ZR_TRACE_OWN, &origin);
     zr_arena_release(arena);
     if (result != ZR_OK)
         zr_arena_hold_unstriped(arena, -1);
-    if (foreign) {
-        zr_arena_hold_unstriped(arena, -1);
-        zr_trace_close(foreign);
-    }
     return result;
 }
 
@@ -107,7 +105,7 @@ zr_result zr_trace_mark(zr_arena *arena, const char *label)
     if (!arena || !label)
         return zr_fail(ZR_ERR_INVALID, "zr_trace_mark: arena or label is NULL");
     zr_lock_acquire(&arena->lock);
-    zr_trace_event(arena->trace, mark, label);
+    zr_trace_event(arena, mark, label);
     zr_lock_release(&arena->lock);
     return ZR_OK;
 }
@@ -117,7 +115,7 @@ zr_result zr_trace_stop(zr_arena *arena)
     if (!arena)
         return zr_fail(ZR_ERR_INVALID, "zr_trace_stop: arena is NULL");
     zr_arena_acquire(arena);
-    struct zr_trace *trace = arena->trace_is_foreign ? NULL : detach(arena);
+    struct zr_trace *trace = detach(arena, ZR_TRACE_OWN);
     zr_arena_release(arena);
     if (!trace)
         return zr_fail(ZR_ERR_INVALID, "arena '%s' has no trace", arena->name);
@@ -146,13 +144,14 @@ zr_result zr_trace_start_foreign(unsigned number, const char *path)
     struct zr_arena *arena = lock_numbered(number);
     if (!arena)
         return ZR_ERR_INVALID;
+    struct zr_trace_origin origin = origin_of(arena);
     zr_result result;
     if (atomic_load(&arena->stripes_count) > 0)
         result = zr_fail(ZR_ERR_INVALID,
                          "arena '%s' has several stripes and cannot be recorded: take a snapshot instead",
                          arena->name);
     else
-        result = start(arena, path, true);
+        result = start(arena, path, ZR_TRACE_FOREIGN, &origin);
     if (result == ZR_OK)
         atomic_fetch_add(&arena->unstriped, 1);
     unlock_numbered(arena);
@@ -166,7 +165,7 @@ static bool has_foreign_trace(void)
     zr_arenas_acquire();
     for (struct zr_arena *arena = NULL; !found && (arena = zr_arenas_next(arena));) {
         bool locked = zr_lock_acquire_within(&arena->lock, 100000000);
-        found = !locked || arena->trace_is_foreign;
+        found = !locked || arena->traces[ZR_TRACE_FOREIGN];
         if (locked)
             zr_lock_release(&arena->lock);
     }
@@ -179,7 +178,7 @@ zr_result zr_trace_stop_foreign(unsigned number)
     struct zr_arena *arena = lock_numbered(number);
     if (!arena)
         return ZR_ERR_INVALID;
-    struct zr_trace *trace = arena->trace_is_foreign ? detach(arena) : NULL;
+    struct zr_trace *trace = detach(arena, ZR_TRACE_FOREIGN);
     if (trace)
         atomic_fetch_sub(&arena->unstriped, 1);
     else
@@ -230,8 +229,9 @@ unsigned zr_trace_mark_all(const char *label)
     zr_arenas_acquire();
     for (struct zr_arena *arena = NULL; (arena = zr_arenas_next(arena));)
         if (zr_lock_acquire_within(&arena->lock, 100000000)) {
-            count += arena->trace != NULL;
-            zr_trace_event(arena->trace, mark, label);
+            for (unsigned i = 0; i < ZR_TRACE_COUNT; i++)
+                count += arena->traces[i] != NULL;
+            zr_trace_event(arena, mark, label);
             zr_lock_release(&arena->lock);
         }
     zr_arenas_release();

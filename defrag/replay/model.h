@@ -14,6 +14,7 @@ struct zr_model_options {
     bool no_wait;            /* this and the rest: see struct zr_replay_options */
     uint64_t max_split_bytes;
     uint32_t roundup_divisions[16];
+    double garbage_collection_threshold;
 };
 
 /* The common part of every policy, at the start of its own state. */

@@ -11,6 +11,7 @@ struct zr_model_block {
     struct zr_model_block *children[2];     /* in a set; children[0] of a free record: the next free record */
     uint64_t address, bytes, stream;
     uint64_t segment; /* start address, for models that need it */
+    uint64_t since;   /* when it became free, for models that need it */
     bool allocated;
     bool mapped; /* the range is mapped */
     bool small;  /* of the pool for small requests */

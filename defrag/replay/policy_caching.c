@@ -4,7 +4,8 @@
  * fit by (stream, size, address) in BlockComparatorSize and get_free_block; splitting in should_split;
  * merging in try_merge_blocks; if the driver has no more memory, malloc and release_cached_blocks free every
  * segment that is one free block and retry; max_split_size in get_free_block and should_split;
- * roundup_power2_divisions in round_size. Garbage collection by age is off by default and not modelled.
+ * roundup_power2_divisions in round_size; garbage_collection_threshold in garbage_collect_cached_blocks, of
+ * the capacity, as if the program had called set_per_process_memory_fraction.
  *
  * The simulated driver returns increasing addresses and never reuses one. cudaMalloc and cudaFree are one
  * call each. */
@@ -17,6 +18,7 @@ struct caching {
     struct zr_policy_model model;     /* first */
     struct zr_block_set small, large; /* free blocks */
     uint64_t next_address;
+    uint64_t searches_count; /* for large blocks: the clock of their ages */
 };
 
 static struct zr_block_set *set_of(struct caching *caching, bool small)
@@ -51,6 +53,21 @@ static zr_result add_segment(struct caching *caching, uint64_t bytes, uint64_t s
     return ZR_OK;
 }
 
+/* Whether a free block is a segment of its own. */
+static bool is_whole(const struct zr_model_block *block)
+{
+    return !block->previous && !block->next;
+}
+
+/* Returns a free segment to the driver. */
+static void release(struct caching *caching, struct zr_block_set *set, struct zr_model_block *block)
+{
+    zr_block_set_remove(set, block);
+    zr_model_give(&caching->model, block->bytes);
+    caching->model.driver_calls++;
+    zr_block_give(&caching->model.records, block);
+}
+
 /* Returns every segment that is one free block to the driver. */
 static void release_cached(struct caching *caching, bool small)
 {
@@ -58,12 +75,36 @@ static void release_cached(struct caching *caching, bool small)
     struct zr_model_block *block = zr_block_set_next(set, NULL), *next;
     for (; block; block = next) {
         next = zr_block_set_next(set, block);
-        if (block->previous || block->next)
-            continue;
-        zr_block_set_remove(set, block);
-        zr_model_give(&caching->model, block->bytes);
-        caching->model.driver_calls++;
-        zr_block_give(&caching->model.records, block);
+        if (is_whole(block))
+            release(caching, set, block);
+    }
+}
+
+/* Beyond the threshold: returns large free segments of at least the average age, until reserved memory is
+ * below it. A block's age is the number of searches since it became free. */
+static void collect_garbage(struct caching *caching)
+{
+    const struct zr_model_options *options = &caching->model.options;
+    uint64_t threshold_bytes =
+        (uint64_t)(options->garbage_collection_threshold * (double)options->capacity_bytes);
+    struct zr_model_block *block, *next;
+    if (threshold_bytes == 0)
+        return;
+    for (bool found = true; found && caching->model.reserved_bytes > threshold_bytes;) {
+        double ages = 0, count = 0;
+        for (block = zr_block_set_next(&caching->large, NULL); block;
+             block = zr_block_set_next(&caching->large, block)) {
+            ages += is_whole(block) ? (double)(caching->searches_count - block->since) : 0;
+            count += is_whole(block);
+        }
+        found = false;
+        for (block = zr_block_set_next(&caching->large, NULL); block; block = next) {
+            next = zr_block_set_next(&caching->large, block);
+            if (is_whole(block) && (double)(caching->searches_count - block->since) * count >= ages) {
+                release(caching, &caching->large, block);
+                found = true;
+            }
+        }
     }
 }
 
@@ -107,11 +148,13 @@ static zr_result find_block(struct caching *caching, uint64_t bytes, uint64_t st
                             struct zr_model_block **out)
 {
     bool small = zr_torch_is_small(bytes);
+    caching->searches_count += !small;
     *out = zr_block_set_find(set_of(caching, small), stream, bytes);
     if (*out && (small || may_serve(caching, *out, bytes))) {
         zr_block_set_remove(set_of(caching, small), *out);
         return ZR_OK;
     }
+    collect_garbage(caching);
     zr_result result = add_segment(caching, zr_torch_segment(bytes), stream, out);
     if (result == ZR_ERR_MEMORY) {
         release_cached(caching, false);
@@ -136,6 +179,7 @@ static zr_result caching_alloc(struct zr_policy_model *model, const struct zr_ev
         zr_block_give(&caching->model.records, front);
         return result;
     }
+    block->since = caching->searches_count; /* of the rest, if it is split */
     zr_model_use(model, set_of(caching, block->small), block, front, bytes,
                  should_split(caching, block, bytes), out);
     return ZR_OK;
@@ -157,6 +201,7 @@ static zr_result caching_free(struct zr_policy_model *model, void *handle)
     block->allocated = false;
     join_free(caching, block, block->previous);
     join_free(caching, block, block->next);
+    block->since = caching->searches_count;
     zr_block_set_insert(set_of(caching, block->small), block);
     return ZR_OK;
 }

@@ -281,20 +281,23 @@ zr_result zr_replay_unplanned(const struct zr_sequence *sequence, const struct z
                               unsigned percent, uint64_t seed, struct zr_replay_report *out)
 {
     struct zr_replay_options own;
-    zr_result result = ZR_STRUCT_COPY(zr_replay_options, roundup_divisions, &own, options);
+    zr_result result = ZR_STRUCT_COPY(zr_replay_options, garbage_collection_threshold, &own, options);
     if (result != ZR_OK)
         return result;
     if (!sequence || !options || !out || !sequence->host_arena || (unsigned)own.policy >= ZR_POLICY_COUNT)
         return zr_fail(ZR_ERR_INVALID, "a replay requires a sequence, a policy and an output pointer");
     options = &own;
-    struct zr_model_options model_options = {.host_arena = sequence->host_arena,
-                                             .capacity_bytes = options->capacity_bytes,
-                                             .no_wait = options->no_wait,
-                                             .max_split_bytes = options->max_split_bytes,
-                                             .granule_bytes = options->granule_bytes ? options->granule_bytes
-                                                                                     : GRANULE_DEFAULT_BYTES};
+    struct zr_model_options model_options = {
+        .host_arena = sequence->host_arena,
+        .capacity_bytes = options->capacity_bytes,
+        .no_wait = options->no_wait,
+        .max_split_bytes = options->max_split_bytes,
+        .garbage_collection_threshold = options->garbage_collection_threshold,
+        .granule_bytes = options->granule_bytes ? options->granule_bytes : GRANULE_DEFAULT_BYTES};
     const size_t granule_bytes = model_options.granule_bytes;
     memcpy(model_options.roundup_divisions, options->roundup_divisions, sizeof options->roundup_divisions);
+    if (!(options->garbage_collection_threshold >= 0 && options->garbage_collection_threshold <= 1))
+        return zr_fail(ZR_ERR_INVALID, "a garbage_collection_threshold is between 0 and 1");
     if (granule_bytes < GRANULE_MIN_BYTES || granule_bytes > GRANULE_MAX_BYTES ||
         (granule_bytes & (granule_bytes - 1)) != 0)
         return zr_fail(ZR_ERR_INVALID, "a granule of %zu bytes is not a power of two between 4 KiB and 1 GiB",

@@ -3,8 +3,6 @@
 
 #include <string.h>
 
-#include "alloc/base/sort.h"
-
 enum { FRAMES_MAX = 64 };
 
 bool zr_frame_is_noise(const char *frame)
@@ -15,8 +13,8 @@ bool zr_frame_is_noise(const char *frame)
         "at::detail::empty"};
     /* zr's own frames, and the C library's entry points of malloc */
     static const char *const places[] = {
-        "(alloc/front/", "(alloc/telemetry/", "(alloc/service/client/", "(alloc/preload/",
-        "(libzr",        "(libc.so",          "(libstdc++.so"};
+        "alloc/front/", "alloc/telemetry/", "alloc/service/client/", "alloc/preload/",
+        "libzr",        "libc.so",          "libstdc++.so"};
     for (unsigned i = 0; i < sizeof names / sizeof *names; i++)
         if (strncmp(frame, names[i], strlen(names[i])) == 0)
             return true;
@@ -25,8 +23,10 @@ bool zr_frame_is_noise(const char *frame)
         place = at;
     if (place && strstr(place, "/include/c++/"))
         return true;
-    for (unsigned i = 0; place && i < sizeof places / sizeof *places; i++)
-        if (strncmp(place + 1, places[i], strlen(places[i])) == 0)
+    const char *file = place ? place + strlen(" (") : "";
+    file += strncmp(file, "./", 2) == 0 ? 2 : 0; /* a function of a header */
+    for (unsigned i = 0; i < sizeof places / sizeof *places; i++)
+        if (strncmp(file, places[i], strlen(places[i])) == 0)
             return true;
     return false;
 }
@@ -53,16 +53,66 @@ static const struct {
     {"forward", ZR_ROLE_FORWARD},
 };
 
-enum zr_role zr_role_of(struct zr_recording *recording, uint32_t stack)
+/* Whether the function of "name (file:line)" runs a model without training it. */
+static bool is_evaluation(const char *frame)
 {
+    static const char *const parts[] = {"validat", "evaluat", "predict", "inference", "test_step", "eval_"};
+    const char *place = strchr(frame, '(');
+    for (unsigned i = 0; i < sizeof parts / sizeof *parts; i++) {
+        const char *at = strstr(frame, parts[i]);
+        if (at && (!place || at < place))
+            return true;
+    }
+    return false;
+}
+
+/* What the frames of a stack tell, from one walk through them. */
+struct telling {
+    enum zr_role role;
+    bool is_file, evaluates;
+    unsigned good; /* quality of the site's frame; 0: none */
+    char site[ZR_FRAME_BYTES];
+};
+
+static void read_stack(struct zr_recording *recording, uint32_t stack, struct telling *out)
+{
+    const size_t rows = sizeof roles / sizeof *roles;
     struct zr_frames frames = zr_recording_frames(recording, stack);
     char frame[ZR_FRAME_BYTES];
-    size_t best = sizeof roles / sizeof *roles;
-    for (unsigned i = 0; i < FRAMES_MAX && stack && zr_frames_next(&frames, recording, frame); i++)
+    size_t best = rows;
+    out->good = 0;
+    out->is_file = out->evaluates = false;
+    for (unsigned i = 0; i < FRAMES_MAX && stack && zr_frames_next(&frames, recording, frame); i++) {
+        bool python = strstr(frame, ".py:") || strstr(frame, " (<"); /* <string>, <stdin>, <frozen .. */
+        bool library = strstr(frame, "-packages/") || strstr(frame, " (<frozen ");
+        unsigned good = python ? (library ? 2 : 3) : zr_frame_is_noise(frame) ? 0 : 1;
+        out->is_file |= strstr(frame, "torch/serialization.py") != NULL;
+        out->evaluates |= python && is_evaluation(frame);
         for (size_t row = 0; row < best; row++)
             if (strstr(frame, roles[row].part))
                 best = row;
-    return best < sizeof roles / sizeof *roles ? roles[best].role : ZR_ROLE_UNKNOWN;
+        if (good > out->good) {
+            memcpy(out->site, frame, sizeof frame);
+            out->good = good;
+        }
+    }
+    out->role = best < rows ? roles[best].role : ZR_ROLE_UNKNOWN;
+}
+
+bool zr_site_frame(struct zr_recording *recording, uint32_t stack, char out[ZR_FRAME_BYTES])
+{
+    struct telling telling;
+    read_stack(recording, stack, &telling);
+    if (telling.good > 0)
+        memcpy(out, telling.site, sizeof telling.site);
+    return telling.good > 0;
+}
+
+enum zr_role zr_role_of(struct zr_recording *recording, uint32_t stack)
+{
+    struct telling telling;
+    read_stack(recording, stack, &telling);
+    return telling.role;
 }
 
 const char *zr_role_name(enum zr_role role)
@@ -77,69 +127,70 @@ const char *zr_role_name(enum zr_role role)
 
 /* ---- Holders ------------------------------------------------------------------------------------------- */
 
-static bool larger(const void *one, const void *other)
+void zr_holder_finder_init(struct zr_holder_finder *out, struct zr_recording *recording,
+                           struct zr_vector *holders)
 {
-    const struct zr_holder *a = one, *b = other;
-    return a->bytes != b->bytes ? a->bytes > b->bytes : a->stack < b->stack;
+    *out = (struct zr_holder_finder){.recording = recording, .holders = holders};
+    zr_number_map_init(&out->stacks, holders->arena);
+    zr_number_map_init(&out->sites, holders->arena);
 }
 
-static bool has_frame(struct zr_recording *recording, uint32_t stack, const char *part)
+void zr_holder_finder_end(struct zr_holder_finder *finder)
 {
-    struct zr_frames frames = zr_recording_frames(recording, stack);
-    char frame[ZR_FRAME_BYTES];
-    for (unsigned i = 0; i < FRAMES_MAX && stack && zr_frames_next(&frames, recording, frame); i++)
-        if (strstr(frame, part))
-            return true;
-    return false;
+    zr_number_map_end(&finder->sites);
+    zr_number_map_end(&finder->stacks);
 }
 
-static zr_result note_block(struct zr_vector *holders, struct zr_number_map *places,
-                            const struct zr_range_record *block)
+static uint64_t hash_of(const struct zr_holder *holder, const char *site)
 {
-    uint64_t key = (uint64_t)block->stack << 8 | block->tag;
-    const uint32_t *known = zr_number_map_get(places, key);
-    if (known) {
-        struct zr_holder *holder = zr_vector_at(holders, *known);
-        holder->bytes += block->bytes;
-        holder->blocks_count++;
+    uint64_t hash = (uint64_t)holder->evaluates << 16 | (uint64_t)holder->role << 9 |
+                    (uint64_t)holder->temporary << 8 | holder->tag;
+    for (const char *at = site; *at; at++)
+        hash = (hash ^ (unsigned char)*at) * UINT64_C(0x100000001b3);
+    return hash;
+}
+
+/* The number of the holder of a new stack. Sites with equal hashes, which are rare, count as one. */
+static zr_result number_site(struct zr_holder_finder *finder, const struct zr_holder *like, uint32_t *out)
+{
+    struct telling telling;
+    read_stack(finder->recording, like->stack, &telling);
+    struct zr_holder holder = *like;
+    holder.role = telling.role;
+    holder.is_file = telling.is_file;
+    holder.evaluates = telling.evaluates;
+    uint64_t key = hash_of(&holder, telling.good > 0 ? telling.site : "");
+    const uint32_t *known = zr_number_map_get(&finder->sites, key);
+    *out = known ? *known : (uint32_t)finder->holders->count;
+    if (known)
         return ZR_OK;
-    }
-    zr_result result = zr_number_map_put(places, key, (uint32_t)holders->count);
-    return result == ZR_OK ? zr_vector_add(holders, &(struct zr_holder){.bytes = block->bytes,
-                                                                        .blocks_count = 1,
-                                                                        .stack = block->stack,
-                                                                        .tag = block->tag})
-                           : result;
+    zr_result result = zr_number_map_put(&finder->sites, key, *out);
+    return result == ZR_OK ? zr_vector_add(finder->holders, &holder) : result;
 }
 
-zr_result zr_holders_find(struct zr_vector *holders, const struct zr_memory *memory,
-                          struct zr_recording *recording)
+zr_result zr_holder_find(struct zr_holder_finder *finder, const struct zr_holder *like,
+                         struct zr_holder **out)
 {
-    const struct zr_range_record *block = zr_extents_ceiling(&memory->blocks, 0);
-    struct zr_number_map places;
-    zr_result result = ZR_OK;
-    zr_number_map_init(&places, holders->arena);
-    for (; block && result == ZR_OK; block = zr_extents_next(&memory->blocks, block))
-        if (!block->pending)
-            result = note_block(holders, &places, block);
-    zr_number_map_end(&places);
-    for (size_t i = 0; i < holders->count; i++) {
-        struct zr_holder *holder = zr_vector_at(holders, i);
-        holder->role = zr_role_of(recording, holder->stack);
-        holder->is_file = has_frame(recording, holder->stack, "torch/serialization.py");
-    }
-    zr_sort_in_place(
-        &(struct zr_sort_records){holders->items, holders->count, sizeof(struct zr_holder), larger});
+    uint64_t key = (uint64_t)like->stack << 9 | (uint64_t)like->temporary << 8 | like->tag;
+    const uint32_t *known = zr_number_map_get(&finder->stacks, key);
+    uint32_t number = known ? *known : 0;
+    zr_result result = known ? ZR_OK : number_site(finder, like, &number);
+    if (!known && result == ZR_OK)
+        result = zr_number_map_put(&finder->stacks, key, number);
+    *out = result == ZR_OK ? zr_vector_at(finder->holders, number) : NULL;
     return result;
 }
 
 const char *zr_holder_category(const struct zr_holder *holder)
 {
-    return holder->tag != ZR_TAG_OTHER ? zr_tag_name((zr_tag)holder->tag) : zr_role_name(holder->role);
+    return holder->tag != ZR_TAG_OTHER ? zr_tag_name((zr_tag)holder->tag)
+           : holder->temporary         ? "temporary"
+                                       : zr_role_name(holder->role);
 }
 
 static bool is_twin(const struct zr_holder *weights, const struct zr_holder *other)
 {
+    /* A tenth: sizes with another rounding. A factor of two in number: one copy has some tensors less. */
     double size = (double)weights->bytes / (double)weights->blocks_count;
     double other_size = (double)other->bytes / (double)other->blocks_count;
     bool may_load = other->role == ZR_ROLE_LOADING || other->role == ZR_ROLE_UNKNOWN;
@@ -151,6 +202,7 @@ static bool is_twin(const struct zr_holder *weights, const struct zr_holder *oth
 
 bool zr_holders_twins(const struct zr_vector *holders, struct zr_twins *out)
 {
+    /* Less than eight tensors are no model; an eighth is the least that explains a failure. */
     enum { BLOCKS_MIN = 8, SHARE_MIN = 8 };
     const struct zr_holder *list = holders->items;
     uint64_t all_bytes = 0;

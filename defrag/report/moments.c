@@ -49,10 +49,12 @@ static zr_result measure(void *state, const struct zr_record *record, bool *stop
         out->refusal = record->refusal ? *record->refusal : (struct zrt_refusal){0};
         out->refused.refusal = NULL;
         out->failures_count++;
+        out->failure_marks_count = out->marks_count;
     }
     zr_result result = zr_memory_apply(memory, record);
     if (result != ZR_OK)
         return result;
+    out->marks_count += record->kind == ZR_RECORD_MARK;
     out->before_count += record->before && record->kind == ZR_RECORD_ALLOC;
     if (memory->live_bytes + memory->pending_bytes > own->peak_bytes) {
         own->peak_bytes = memory->live_bytes + memory->pending_bytes;

@@ -21,7 +21,8 @@ struct zr_moments {
     struct zr_record refused;   /* that allocation */
     struct zrt_refusal refusal; /* its details in the file; cause unknown: none */
     uint64_t failures_count;
-    uint64_t allocations_count, before_count; /* before_count: blocks from before the window */
+    uint64_t marks_count, failure_marks_count; /* all, and before the failure */
+    uint64_t allocations_count, before_count;  /* before_count: blocks from before the window */
     uint64_t peak_requested_bytes, peak_reserved_bytes;
     double stranded_time_weighted; /* stranded / reserved, weighted by time; weighted by records if no time
                                       passes; the final value if there is one moment */

@@ -5,9 +5,15 @@
 
 #include "alloc/base/error.h"
 
-/* CACHING_LOSS: a caching allocator loses about a twentieth of the device to pieces: 1.02 to 1.05 times the
- * live bytes are reserved on recorded training steps. OTHERS_MIN: a CUDA context is less than an eighth of a
- * device. FLUSHES_MIN: bytes mapped again, in multiples of what was reserved. */
+/* Thresholds of judgement, and why each is where it is:
+ * CACHING_LOSS       a caching allocator loses about a twentieth of the device to pieces: 1.02 to 1.05 times
+ *                    the live bytes are reserved on recorded training steps
+ * OTHERS_MIN         a CUDA context with its libraries takes less than an eighth of any device of 8 GiB or
+ * more FLUSHES_MIN        all memory was mapped again four times: a return before a failure is one time, and
+ * one change of the program's phase another ALLOCATIONS_MIN    fewer are no program that repeats itself
+ * SPIKE_FACTOR       powers of two that a program uses beside each other (halved hidden size, doubled batch)
+ *                    are within a factor of four
+ * QUARTERS           a block from before the last quarter of the recording was there while the program ran */
 enum {
     QUARTERS = 4,
     ALLOCATIONS_MIN = 16,
@@ -19,9 +25,9 @@ enum {
 
 const char *zr_reason_name(enum zr_reason reason)
 {
-    static const char *const names[] = {"none",    "shortage",      "fragmentation", "stream",    "pool",
-                                        "pending", "leak",          "limit",         "addresses", "unmovable",
-                                        "spike",   "other process", "option",        "cached",    "flush"};
+    static const char *const names[] = {
+        "none",      "shortage",  "fragmentation", "stream",        "pool",   "pending", "leak", "limit",
+        "addresses", "unmovable", "spike",         "other process", "option", "cached",  "free", "flush"};
     _Static_assert(sizeof names / sizeof *names == ZR_REASON_COUNT, "every reason has a name");
     return names[reason];
 }
@@ -239,7 +245,8 @@ static void add_shares(struct zr_reasoning *out, const struct shares *shares, co
                                               .of_bytes = capacity,
                                               .live_bytes = growth->memory->live_bytes});
     } else {
-        add(out, &(struct zr_reason_evidence){.reason = ZR_REASON_CACHED,
+        bool caches = failure->recording->kind == ZR_RECORDING_TORCH;
+        add(out, &(struct zr_reason_evidence){.reason = caches ? ZR_REASON_CACHED : ZR_REASON_FREE,
                                               .bytes = shares->whole_bytes,
                                               .of_bytes = growth->memory->reserved_bytes});
         if (growth->unmapped_bytes / FLUSHES_MIN > failure->peak_reserved_bytes)
@@ -371,9 +378,14 @@ static void put_first(struct zr_reasoning *out, enum zr_reason reason, uint64_t 
     out->list[0] = first;
 }
 
-/* The largest first; a spike before the shortage that it makes up. */
+/* The largest first; a spike before the shortage that it makes up, and a leak, which grows on, before free
+ * memory, which is used again. */
 static bool precedes(const struct zr_reason_evidence *one, const struct zr_reason_evidence *other)
 {
+    bool idle = one->reason == ZR_REASON_CACHED || one->reason == ZR_REASON_FREE;
+    bool other_idle = other->reason == ZR_REASON_CACHED || other->reason == ZR_REASON_FREE;
+    if ((idle && other->reason == ZR_REASON_LEAK) || (other_idle && one->reason == ZR_REASON_LEAK))
+        return other_idle;
     return one->bytes != other->bytes ? one->bytes > other->bytes
                                       : one->reason == ZR_REASON_SPIKE && other->reason == ZR_REASON_SHORTAGE;
 }
@@ -432,7 +444,7 @@ zr_result zr_reason_find(struct zr_reasoning *out, struct zr_growth *growth, con
     struct shares shares = {0};
     *out = (struct zr_reasoning){0};
     zr_vector_init(&shares.pools, growth->sites.arena, sizeof(struct pool));
-    zr_growth_find(growth, failure->recording);
+    zr_growth_find(growth);
     zr_result result = share_out(&shares, growth, failure);
     if (result == ZR_OK)
         add_shares(out, &shares, growth, failure);

@@ -14,10 +14,13 @@
  *   limit, addresses, unmovable   as the allocator says
  *   other process  bytes of the device outside this process, if they are an eighth of the device
  *   spike          the part of the shortage that one block makes up, which is more than four times as large
- * as any other, in a program that repeats itself option         bytes that a setting of the allocator adds to
- * requests cached         free bytes that the allocator keeps, and would return; only without a failure flush
- * bytes that were returned and mapped again; only without a failure If an arena of zr refused the request,
- * its own cause comes first. */
+ *                  as any other, in a program that repeats itself
+ *   option         bytes that a setting of the allocator adds to requests
+ * Only without a failure:
+ *   cached         free segments that PyTorch's allocator keeps, and would return
+ *   free           free granules or ranges of other allocators
+ *   flush          bytes that were returned and mapped again
+ * If an arena of zr refused the request, its own cause comes first. */
 #ifndef ZR_REASON_H
 #define ZR_REASON_H
 
@@ -39,6 +42,7 @@ enum zr_reason {
     ZR_REASON_OTHER_PROCESS,
     ZR_REASON_OPTION,
     ZR_REASON_CACHED,
+    ZR_REASON_FREE,
     ZR_REASON_FLUSH,
     ZR_REASON_COUNT
 };

@@ -1,6 +1,7 @@
 /* remedies.c: changes that would make a request fit, each replayed. Uses zr_replay(). */
 #include "defrag/report/remedies.h"
 
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -43,35 +44,72 @@ struct trying {
     const struct zr_memory *memory;
     const struct zr_recording *recording;
     uint64_t capacity_bytes;
-    bool no_options; /* without the file's settings */
-    void (*say)(const char *words);
+    bool no_options;      /* without the file's settings */
+    uint64_t events_left; /* of the limit on replays */
+    const struct zr_remedies_watch *watch;
 };
+
+static void announce(const struct trying *trying, const char *words)
+{
+    if (trying->watch)
+        trying->watch->say(words);
+}
+
+/* Whether the limit has room for so many replays; takes it. */
+static bool affords(struct trying *trying, unsigned replays)
+{
+    uint64_t events = (uint64_t)trying->sequence.events_count * replays;
+    if (events > trying->events_left)
+        return false;
+    trying->events_left -= events;
+    return true;
+}
+
+/* Adds a change to the list. NULL: the limit leaves it out. */
+static struct zr_remedy *begin_change(struct trying *trying, const char *change, unsigned replays,
+                                      struct zr_remedies *out)
+{
+    char words[80];
+    if (!affords(trying, replays)) {
+        out->left_out[out->left_out_count++] = change;
+        return NULL;
+    }
+    snprintf(words, sizeof words, "replaying with %s", change);
+    announce(trying, words);
+    out->list[out->count] = (struct zr_remedy){.change = change};
+    return &out->list[out->count++];
+}
+
+static zr_result end_change(const struct trying *trying, const struct zr_remedy *remedy, zr_result result)
+{
+    if (result == ZR_OK && trying->watch && trying->watch->found)
+        trying->watch->found(trying->watch->state, remedy);
+    return result;
+}
 
 static zr_result replay(const struct trying *trying, enum zr_policy policy, uint64_t capacity_bytes,
                         unsigned repeat, struct zr_replay_report *report)
 {
-    const struct zr_torch_settings *settings = &trying->recording->settings;
     struct zr_replay_options options = {.policy = policy,
                                         .capacity_bytes = capacity_bytes,
                                         .granule_bytes = trying->recording->granule_bytes,
                                         .repeat = repeat};
-    if (!trying->no_options) {
-        options.max_split_bytes = settings->max_split_bytes;
-        memcpy(options.roundup_divisions, settings->divisions, sizeof settings->divisions);
-    }
+    if (!trying->no_options)
+        zr_torch_settings_apply(&trying->recording->settings, &options);
     return zr_replay(&trying->sequence, &options, report);
 }
 
 /* Searches the least capacity, between one that fails and one that suffices, to about 2 MiB or as near as the
- * number of searches allows. */
-static zr_result find_minimum(const struct trying *trying, enum zr_policy policy, uint64_t most_bytes,
+ * number of searches and the limit on replays allow. */
+static zr_result find_minimum(struct trying *trying, enum zr_policy policy, uint64_t most_bytes,
                               uint64_t *out)
 {
     struct zr_replay_report report;
     uint64_t low = trying->capacity_bytes, high = most_bytes;
     unsigned searches = trying->sequence.events_count > LONG_EVENTS ? SEARCHES_LONG : SEARCHES;
     zr_result result = ZR_OK;
-    while (result == ZR_OK && searches-- > 0 && high > low && high - low > UINT64_C(2) << 20) {
+    while (result == ZR_OK && searches-- > 0 && high > low && high - low > UINT64_C(2) << 20 &&
+           affords(trying, 1)) {
         uint64_t middle = low + (high - low) / 2;
         result = replay(trying, policy, middle, 1, &report);
         if (report.failed_at == UINT64_MAX)
@@ -90,23 +128,22 @@ static void set_where(const struct zr_vector *list, uint64_t failed_at, struct z
         memcpy(remedy->where, marks[i].label, sizeof remedy->where);
 }
 
-static zr_result try(const struct trying *trying, const char *change, enum zr_policy policy,
+static zr_result try(struct trying *trying, const char *change, enum zr_policy policy,
                      struct zr_remedies *out)
 {
-    struct zr_remedy *remedy = &out->list[out->count++];
     struct zr_replay_report within, free_of_limits;
-    char words[80];
-    *remedy = (struct zr_remedy){.change = change};
-    snprintf(words, sizeof words, "replaying with %s", change);
-    if (trying->say)
-        trying->say(words);
+    struct zr_remedy *remedy = begin_change(trying, change, 2, out);
+    if (!remedy)
+        return ZR_OK;
     zr_result result = replay(trying, policy, trying->capacity_bytes, 1, &within);
     if (result != ZR_OK)
         return result;
     remedy->fits = within.failed_at == UINT64_MAX;
     remedy->peak_reserved_bytes = within.peak_reserved_bytes;
-    if (remedy->fits)
-        return ZR_OK;
+    if (remedy->fits) {
+        trying->events_left += trying->sequence.events_count; /* one replay was enough */
+        return end_change(trying, remedy, result);
+    }
     set_where(&trying->requests->marks, within.failed_at, remedy);
     result = replay(trying, policy, 0, 1, &free_of_limits);
     if (result == ZR_OK)
@@ -114,24 +151,23 @@ static zr_result try(const struct trying *trying, const char *change, enum zr_po
             find_minimum(trying, policy, free_of_limits.peak_reserved_bytes, &remedy->peak_reserved_bytes);
     if (result == ZR_OK && remedy->peak_reserved_bytes > trying->capacity_bytes)
         remedy->short_bytes = remedy->peak_reserved_bytes - trying->capacity_bytes;
-    return result;
+    return end_change(trying, remedy, result);
 }
 
 /* Replays several repeats; the last one follows the learned plan. */
-static zr_result try_plan(const struct trying *trying, struct zr_remedies *out)
+static zr_result try_plan(struct trying *trying, struct zr_remedies *out)
 {
-    struct zr_remedy *remedy = &out->list[out->count++];
     struct zr_replay_report report;
-    *remedy = (struct zr_remedy){.change = "plan"};
-    if (trying->say)
-        trying->say("replaying with plan");
+    struct zr_remedy *remedy = begin_change(trying, "plan", PLAN_REPEATS, out);
+    if (!remedy)
+        return ZR_OK;
     zr_result result = replay(trying, ZR_POLICY_ZR, 0, PLAN_REPEATS, &report);
     if (result != ZR_OK)
         return result;
     remedy->peak_reserved_bytes = report.peak_reserved_last_repeat_bytes;
     remedy->fits = remedy->peak_reserved_bytes <= trying->capacity_bytes;
     remedy->short_bytes = remedy->fits ? 0 : remedy->peak_reserved_bytes - trying->capacity_bytes;
-    return ZR_OK;
+    return end_change(trying, remedy, result);
 }
 
 static enum zr_policy own_policy(const struct zr_recording *recording)
@@ -147,22 +183,24 @@ static enum zr_policy own_policy(const struct zr_recording *recording)
 }
 
 /* The file's own policy with the least sufficient capacity. */
-static zr_result add_capacity(const struct trying *trying, struct zr_remedies *out)
+static zr_result add_capacity(struct trying *trying, struct zr_remedies *out)
 {
-    const char *own = zr_policy_name(own_policy(trying->recording));
-    for (unsigned i = 0; i < out->count; i++)
-        if (strcmp(out->list[i].change, own) == 0 && !out->list[i].fits) {
-            struct zr_replay_report report;
-            struct zr_remedy remedy = {.change = "capacity",
-                                       .peak_reserved_bytes = out->list[i].peak_reserved_bytes};
-            zr_result result =
-                replay(trying, own_policy(trying->recording), remedy.peak_reserved_bytes, 1, &report);
-            remedy.fits = result == ZR_OK && report.failed_at == UINT64_MAX;
-            if (remedy.fits)
-                out->list[out->count++] = remedy;
-            return result;
-        }
-    return ZR_OK;
+    enum zr_policy own = own_policy(trying->recording);
+    struct zr_replay_report report;
+    unsigned i = 0;
+    while (i < out->count && strcmp(out->list[i].change, zr_policy_name(own)) != 0)
+        i++;
+    if (i == out->count || out->list[i].fits)
+        return ZR_OK;
+    struct zr_remedy *remedy = begin_change(trying, "capacity", 1, out);
+    if (!remedy)
+        return ZR_OK;
+    remedy->peak_reserved_bytes = out->list[i].peak_reserved_bytes;
+    zr_result result = replay(trying, own, remedy->peak_reserved_bytes, 1, &report);
+    remedy->fits = result == ZR_OK && report.failed_at == UINT64_MAX;
+    if (!remedy->fits)
+        out->count--;
+    return remedy->fits ? end_change(trying, remedy, result) : result;
 }
 
 /* The same requests on one stream. */
@@ -180,6 +218,7 @@ static zr_result try_one_stream(struct trying *trying, struct zr_remedies *out)
     for (size_t i = 0; i < other.sequence.events_count; i++)
         other.sequence.events[i].stream = 0;
     result = try(&other, "one stream", own_policy(trying->recording), out);
+    trying->events_left = other.events_left;
     zr_arena_free(arena, room);
     return result;
 }
@@ -217,29 +256,32 @@ static bool has_streams(const struct zr_sequence *sequence)
 
 static zr_result try_all(struct trying *trying, const struct zr_record *request, struct zr_remedies *out)
 {
+    /* By the time of an event in a replay of 1.5 million: 15, 25, 70 and 100 ns. */
+    static const enum zr_policy policies[] = {ZR_POLICY_BESTFIT, ZR_POLICY_EXPANDABLE, ZR_POLICY_ZR,
+                                              ZR_POLICY_CACHING};
     zr_result result = ZR_OK;
-    for (unsigned i = 0; i < ZR_POLICY_COUNT && result == ZR_OK; i++) {
-        result = try(trying, zr_policy_name((enum zr_policy)i), (enum zr_policy)i, out);
-        if (i == ZR_POLICY_ZR && result == ZR_OK)
-            result = try_plan(trying, out);
-    }
+    for (unsigned i = 0; i < sizeof policies / sizeof *policies && result == ZR_OK; i++)
+        result = try(trying, zr_policy_name(policies[i]), policies[i], out);
     if (result == ZR_OK)
         result = add_capacity(trying, out);
-    if (result == ZR_OK && zr_recording_has_options(trying->recording)) {
+    if (result == ZR_OK && (zr_recording_has_options(trying->recording) ||
+                            trying->recording->settings.garbage_collection_threshold > 0)) {
         trying->no_options = true;
         result = try(trying, "no options", ZR_POLICY_CACHING, out);
         trying->no_options = false;
     }
     if (result == ZR_OK && has_streams(&trying->sequence))
         result = try_one_stream(trying, out);
-    if (result == ZR_OK && trying->memory->pending_bytes > 0)
+    if (result == ZR_OK)
+        result = try_plan(trying, out);
+    if (result == ZR_OK && trying->memory->pending_bytes > 0) /* the last one: it changes the sequence */
         result = try_without_pending(trying, request, out);
     return result;
 }
 
 zr_result zr_remedies_find(struct zr_remedies *out, struct zr_requests *requests,
                            const struct zr_memory *memory, const struct zr_question *question,
-                           void (*say)(const char *words))
+                           uint64_t events_max, const struct zr_remedies_watch *watch)
 {
     /* No block has this address. */
     struct zr_record request = {.kind = ZR_RECORD_ALLOC,
@@ -247,63 +289,123 @@ zr_result zr_remedies_find(struct zr_remedies *out, struct zr_requests *requests
                                 .address = UINT64_MAX,
                                 .bytes = question->size_bytes,
                                 .stream = question->stream};
+    struct trying trying = {.requests = requests,
+                            .memory = memory,
+                            .recording = memory->recording,
+                            .capacity_bytes = question->capacity_bytes,
+                            .events_left = events_max ? events_max : UINT64_MAX / 2,
+                            .watch = watch};
     *out = (struct zr_remedies){0};
     if (question->size_bytes > (UINT64_C(1) << 62) - requests->numbering.live_bytes)
         return zr_fail(ZR_ERR_INVALID, "the request exceeds what a machine can hold");
     zr_result result = zr_numbering_take(&requests->numbering, &request);
-    if (result == ZR_OK) {
-        struct trying trying = {.requests = requests,
-                                .memory = memory,
-                                .recording = memory->recording,
-                                .capacity_bytes = question->capacity_bytes,
-                                .say = say,
-                                .sequence = zr_numbering_sequence(&requests->numbering)};
+    trying.sequence = zr_numbering_sequence(&requests->numbering);
+    if (result == ZR_OK)
         result = try_all(&trying, &request, out);
-    }
-    if (say)
-        say(NULL);
+    announce(&trying, NULL);
     return result;
 }
 
 /* ---- Options ------------------------------------------------------------------------------------------- */
 
-static zr_result sweep_one(struct zr_sweep *out, const struct zr_requests *requests, const char *option,
-                           const struct zr_replay_options *options)
+struct sweeping {
+    struct zr_sweep *out;
+    struct zr_sequence sequence;
+};
+
+static zr_result sweep_one(struct sweeping *own, const struct zr_replay_options *options, const char *format,
+                           ...) __attribute__((format(printf, 3, 4)));
+static zr_result sweep_one(struct sweeping *own, const struct zr_replay_options *options, const char *format,
+                           ...)
 {
-    struct zr_sequence sequence = zr_numbering_sequence(&requests->numbering);
     struct zr_replay_report report;
-    zr_result result = zr_replay(&sequence, options, &report);
-    snprintf(out->list[out->count].option, sizeof out->list[0].option, "%s", option);
-    out->list[out->count++].peak_reserved_bytes = report.peak_reserved_bytes;
+    zr_result result = zr_replay(&own->sequence, options, &report);
+    unsigned at = own->out->count;
+    va_list values;
+    va_start(values, format);
+    vsnprintf(own->out->list[at].option, sizeof own->out->list[at].option, format, values);
+    va_end(values);
+    own->out->list[at].peak_reserved_bytes = report.peak_reserved_bytes;
+    own->out->list[at].driver_calls = report.driver_calls;
+    own->out->count++;
+    return result;
+}
+
+/* Bit n: requests of at least 2^n bytes and less than 2^(n + 1). */
+static uint64_t powers_of(const struct zr_sequence *sequence)
+{
+    uint64_t powers = 0;
+    for (size_t i = 0; i < sequence->events_count; i++)
+        if (sequence->events[i].kind == ZR_EVENT_ALLOC && sequence->events[i].bytes > 0)
+            powers |= UINT64_C(1) << (63 - __builtin_clzll(sequence->events[i].bytes));
+    return powers;
+}
+
+static zr_result sweep_splits(struct sweeping *own)
+{
+    enum { FIRST = 25, LAST = 50 }; /* PyTorch refuses a max_split_size of less than its segments of 20 MiB */
+    struct zr_replay_options options = {.policy = ZR_POLICY_CACHING};
+    uint64_t powers = powers_of(&own->sequence);
+    zr_result result = ZR_OK;
+    for (unsigned power = FIRST; power < LAST && result == ZR_OK; power++) {
+        options.max_split_bytes = UINT64_C(1) << power;
+        if (powers & options.max_split_bytes)
+            result = sweep_one(own, &options, "max_split_size_mb:%u", 1u << (power - 20));
+    }
+    return result;
+}
+
+static zr_result sweep_divisions(struct sweeping *own)
+{
+    enum { DIVISIONS_MAX = 1024 };
+    struct zr_replay_options options = {.policy = ZR_POLICY_CACHING};
+    const uint64_t default_bytes = own->out->list[0].peak_reserved_bytes;
+    uint64_t bytes = 0;
+    zr_result result = ZR_OK;
+    for (unsigned divisions = 2; divisions < DIVISIONS_MAX && bytes != default_bytes && result == ZR_OK;
+         divisions *= 2) {
+        for (unsigned size = 0; size < ZR_TORCH_DIVISIONS; size++)
+            options.roundup_divisions[size] = divisions;
+        result = sweep_one(own, &options, "roundup_power2_divisions:%u", divisions);
+        bytes = own->out->list[own->out->count - 1].peak_reserved_bytes;
+    }
+    return result;
+}
+
+static zr_result sweep_thresholds(struct sweeping *own, uint64_t capacity_bytes, uint64_t requested_bytes)
+{
+    struct zr_replay_options options = {.policy = ZR_POLICY_CACHING, .capacity_bytes = capacity_bytes};
+    zr_result result = ZR_OK;
+    for (unsigned tenth = 1; tenth < 10 && result == ZR_OK; tenth++) {
+        options.garbage_collection_threshold = tenth / 10.0;
+        if ((double)requested_bytes < options.garbage_collection_threshold * (double)capacity_bytes)
+            result = sweep_one(own, &options, "garbage_collection_threshold:0.%u", tenth);
+    }
     return result;
 }
 
 zr_result zr_remedies_sweep(struct zr_sweep *out, const struct zr_requests *requests,
+                            const struct zr_recording *recording, uint64_t capacity_bytes,
                             void (*say)(const char *words))
 {
-    static const unsigned splits_mib[] = {32, 64, 128, 256, 512}, divisions[] = {2, 4, 8, 16};
+    struct sweeping own = {out, zr_numbering_sequence(&requests->numbering)};
     struct zr_replay_options options = {.policy = ZR_POLICY_CACHING};
-    char option[48];
     *out = (struct zr_sweep){0};
     if (say)
         say("replaying with each option");
-    zr_result result = sweep_one(out, requests, "default", &options);
-    options.policy = ZR_POLICY_EXPANDABLE;
+    zr_result result = sweep_one(&own, &options, "default");
+    zr_torch_settings_apply(&recording->settings, &options);
+    if (result == ZR_OK && zr_recording_has_options(recording))
+        result = sweep_one(&own, &options, "as recorded");
+    options = (struct zr_replay_options){.policy = ZR_POLICY_EXPANDABLE};
     if (result == ZR_OK)
-        result = sweep_one(out, requests, "expandable_segments:True", &options);
-    options.policy = ZR_POLICY_CACHING;
-    for (size_t i = 0; i < sizeof splits_mib / sizeof *splits_mib && result == ZR_OK; i++) {
-        snprintf(option, sizeof option, "max_split_size_mb:%u", splits_mib[i]);
-        options.max_split_bytes = (uint64_t)splits_mib[i] << 20;
-        result = sweep_one(out, requests, option, &options);
-    }
-    options.max_split_bytes = 0;
-    for (size_t i = 0; i < sizeof divisions / sizeof *divisions && result == ZR_OK; i++) {
-        snprintf(option, sizeof option, "roundup_power2_divisions:%u", divisions[i]);
-        for (unsigned size = 0; size < ZR_TORCH_DIVISIONS; size++)
-            options.roundup_divisions[size] = divisions[i];
-        result = sweep_one(out, requests, option, &options);
-    }
+        result = sweep_one(&own, &options, "expandable_segments:True");
+    if (result == ZR_OK)
+        result = sweep_splits(&own);
+    if (result == ZR_OK)
+        result = sweep_divisions(&own);
+    if (result == ZR_OK)
+        result = sweep_thresholds(&own, capacity_bytes, requests->numbering.peak_bytes);
     if (say)
         say(NULL);
     return result;

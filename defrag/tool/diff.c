@@ -66,7 +66,7 @@ static zr_result add_block(struct view *view, unsigned side, const struct zr_ran
 {
     struct growth growth = {.label = ""};
     char stack[ZR_FRAME_BYTES];
-    bool framed = zr_tool_short_stack(&view->inputs[side].recording, block->stack, stack);
+    bool framed = zr_tool_short_stack(&view->inputs[side].recording, block->stack, ZR_TOOL_COLUMNS, stack);
     const char *name = framed ? stack : zr_tag_name((zr_tag)block->tag);
     memcpy(growth.label, name, strnlen(name, sizeof growth.label - 1));
     uint64_t hash = zr_hash_text(growth.label);

@@ -23,7 +23,21 @@ static const char help[] =
     "A CSV of events has a line of column names, and one row for each event: event (alloc, free_asked, free, map, unmap,\n"
     "refused, mark), address and bytes; optional columns are time_ns, reserved_bytes, stream, thread, tag, pool, unit_bytes,\n"
     "free_bytes, before, label. Every figure of zr stats is the same before and after. A .zrt has no stacks of snapshots. A\n"
-    "truncated file is read up to the cut. Perfetto's counters and pprof's sums hold no blocks, so they cannot be imported.\n";
+    "truncated file is read up to the cut. A pickled list of torch.cuda.memory_snapshot() is a snapshot without events.\n"
+    "Every subcommand of zr reads files that are compressed by gzip or zstd, too.\n"
+    "\n"
+    "Perfetto's counters and pprof's sums hold no blocks, so they cannot be imported. heaptrack's files have no addresses:\n"
+    "record the program by zr run --trace instead. The format of memray's files belongs to memray's version; its FileReader\n"
+    "writes a CSV of events (of malloc; memory by mmap is left out):\n"
+    "  import memray, sys\n"
+    "  live = set()\n"
+    "  print(\"event,address,bytes,thread\")\n"
+    "  for one in memray.FileReader(sys.argv[1]).get_allocation_records():\n"
+    "      kind = memray.AllocatorType(one.allocator).name\n"
+    "      if \"MAP\" not in kind and (one.address in live) == kind.endswith(\"FREE\"):\n"
+    "          live ^= {one.address}\n"
+    "          event = \"free\" if kind.endswith(\"FREE\") else \"alloc\"\n"
+    "          print(f\"{event},{one.address},{one.size},{one.tid}\")\n";
 
 static zr_result write_text(void *state, struct zr_text *text)
 {

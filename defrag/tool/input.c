@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -13,30 +14,66 @@
 #include "alloc/base/error.h"
 #include "alloc/base/system/file.h"
 #include "defrag/report/call_site.h"
+#include "defrag/tool/compressed.h"
 #include "defrag/tool/live/live.h"
 
 static void read_from_descriptor(struct zr_tool_source *source, const char *called)
 {
-    source->called = called;
+    snprintf(source->called, sizeof source->called, "%s", called);
     snprintf(source->room, sizeof source->room, "/proc/self/fd/%d", source->fd);
     source->path = source->room;
 }
 
-/* Traces are read several times, and a pipe cannot be reread: copy it into a memfd. */
-static zr_result keep_standard_input(struct zr_tool_source *input)
+/* A file without a name where temporary files are, or else in memory. */
+static zr_result create_copy(struct zr_tool_source *source)
 {
-    char buffer[1 << 16];
-    size_t got;
-    struct zr_file from = zr_file_borrow(STDIN_FILENO, "standard input");
-    input->fd = memfd_create("zr-input", MFD_CLOEXEC);
-    if (input->fd < 0)
-        return zr_fail(ZR_ERR_IO, "cannot keep standard input: %s", strerror(errno));
-    struct zr_file to = zr_file_borrow(input->fd, "standard input");
-    zr_result result;
-    while ((result = zr_file_read(&from, buffer, sizeof buffer, &got)) == ZR_OK && got > 0)
-        if ((result = zr_file_write(&to, buffer, got)) != ZR_OK)
-            break;
-    read_from_descriptor(input, "standard input");
+    struct zr_file file;
+    const char *folder = getenv("TMPDIR");
+    if (zr_file_create_nameless(&file, folder && *folder ? folder : "/tmp") == ZR_OK)
+        source->fd = file.fd;
+    else
+        source->fd = memfd_create("zr-input", MFD_CLOEXEC);
+    return source->fd >= 0 ? ZR_OK : zr_fail(ZR_ERR_IO, "cannot keep the input: %s", strerror(errno));
+}
+
+/* Traces are read several times: a pipe and compressed data cannot be, so their content is copied. */
+static zr_result keep_content(struct zr_tool_source *source, const struct zr_file *from, const char *called)
+{
+    zr_result result = create_copy(source);
+    if (result != ZR_OK)
+        return result;
+    struct zr_file to = zr_file_borrow(source->fd, "the temporary copy of the input");
+    result = zr_compressed_copy(from, &to, &source->cut_short);
+    if (result == ZR_OK && source->cut_short)
+        zr_tool_log("%s ends within its compressed data: its content is read up to there", called);
+    read_from_descriptor(source, called);
+    return result;
+}
+
+static bool is_compressed(const char *path)
+{
+    unsigned char head[ZR_COMPRESSED_HEAD_BYTES];
+    struct zr_file file;
+    enum zr_path_kind kind;
+    size_t got = 0;
+    if (zr_path_kind_get(path, &kind) != ZR_OK || kind != ZR_PATH_FILE ||
+        zr_file_open(&file, path) != ZR_OK) /* reading it as a recording reports the error */
+        return false;
+    bool is = zr_file_read(&file, head, sizeof head, &got) == ZR_OK && zr_compressed_is(head, got);
+    zr_file_close(&file);
+    return is;
+}
+
+static zr_result keep_decompressed(struct zr_tool_source *source, const char *path)
+{
+    char called[sizeof source->called];
+    struct zr_file file;
+    zr_result result = zr_file_open(&file, path);
+    if (result != ZR_OK)
+        return result;
+    snprintf(called, sizeof called, "'%s'", file.name);
+    result = keep_content(source, &file, called);
+    zr_file_close(&file);
     return result;
 }
 
@@ -177,7 +214,10 @@ static void note_peaks(struct zr_tool_input *input, const struct zr_arena_stats 
 zr_result zr_tool_source_open(struct zr_tool_source *out, const char *name)
 {
     *out = (struct zr_tool_source){.path = name, .fd = -1};
-    return strcmp(name, "-") == 0 ? keep_standard_input(out) : ZR_OK;
+    if (strcmp(name, "-") != 0)
+        return is_compressed(name) ? keep_decompressed(out, name) : ZR_OK;
+    struct zr_file from = zr_file_borrow(STDIN_FILENO, "standard input");
+    return keep_content(out, &from, "standard input");
 }
 
 /* Replaces the path of a copy by the user's name for the file in the last error. */
@@ -236,7 +276,8 @@ zr_result zr_tool_input_open(struct zr_tool_input *out, const char *name,
         zr_tool_log(
             "'%s' contradicts itself: more is live at its peak than is reserved; figures of the peak are too high",
             name);
-    if (result == ZR_OK && out->recording.cut_short)
+    out->recording.cut_short |= out->source.cut_short;
+    if (result == ZR_OK && out->recording.cut_short && !out->source.cut_short)
         zr_tool_log("'%s' is truncated: the output covers its first %" PRIu64 " events", name,
                     out->moments.now.records_count);
     return result;
@@ -279,36 +320,13 @@ void zr_tool_progress_say(const char *words)
         zr_write_all(STDERR_FILENO, ZR_PRESENT_POSITION, line, (size_t)bytes);
 }
 
-/* Cuts a long function's name: templates of C++ have hundreds of characters. The place stays. */
-static void cut_name(char *frame)
+bool zr_tool_short_stack(struct zr_recording *recording, uint32_t stack, size_t columns,
+                         char out[ZR_FRAME_BYTES])
 {
-    enum { NAME_MAX_SHOWN = 60 };
-    char *place = NULL;
-    for (char *at = frame; (at = strstr(at, " (")); at++)
-        place = at;
-    if (!place || place - frame <= NAME_MAX_SHOWN)
-        return;
-    memset(frame + NAME_MAX_SHOWN - 2, '.', 2);
-    memmove(frame + NAME_MAX_SHOWN, place, strlen(place) + 1);
-}
-
-bool zr_tool_short_stack(struct zr_recording *recording, uint32_t stack, char out[ZR_FRAME_BYTES])
-{
-    enum { FRAMES_MAX = 64 };
-    struct zr_frames frames = zr_recording_frames(recording, stack);
-    char frame[ZR_FRAME_BYTES];
-    unsigned best = 0; /* quality of *out */
-    for (unsigned i = 0; i < FRAMES_MAX && best < 3 && zr_frames_next(&frames, recording, frame); i++) {
-        bool python = strstr(frame, ".py:") != NULL, library = strstr(frame, "-packages/") != NULL;
-        unsigned good = python ? (library ? 2 : 3) : zr_frame_is_noise(frame) ? 0 : 1;
-        if (good > best) {
-            memcpy(out, frame, sizeof frame);
-            best = good;
-        }
-    }
-    if (best > 0)
-        cut_name(out);
-    return best > 0;
+    bool has = zr_site_frame(recording, stack, out);
+    if (has)
+        zr_tool_cut_frame(out, columns);
+    return has;
 }
 
 zr_result zr_tool_extents(struct zr_vector *extents, const struct zr_memory *memory)

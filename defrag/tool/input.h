@@ -8,14 +8,15 @@
 #include "defrag/tool/tool.h"
 #include "defrag/trace/recording.h"
 
-/* A file by name, or standard input ("-"), copied so that it can be read several times. */
+/* A file by name, or standard input ("-"). Standard input and compressed files (gzip, zstd) are copied to a
+ * file without a name, so that they can be read several times. */
 struct zr_tool_source {
     const char *path; /* a path that can be opened */
+    bool cut_short;   /* the compressed data ends too early */
 
     /* private */
     int fd; /* below 0: none */
-    const char *called;
-    char room[40];
+    char called[140], room[40];
 };
 /* The caller closes *out in any case. The name is borrowed. The struct must not move. */
 zr_result zr_tool_source_open(struct zr_tool_source *out, const char *name);
@@ -73,9 +74,9 @@ bool zr_tool_progress(void);
 /* Shows "zr: WORDS" in place if standard error is a terminal; NULL erases the words. */
 void zr_tool_progress_say(const char *words);
 
-/* One line for a stack: its innermost Python frame, or else the innermost frame that is not the allocator's.
- * False: the stack has no such frame. */
-bool zr_tool_short_stack(struct zr_recording *recording, uint32_t stack, char out[ZR_FRAME_BYTES]);
+/* zr_site_frame(), shortened to `columns`. */
+bool zr_tool_short_stack(struct zr_recording *recording, uint32_t stack, size_t columns,
+                         char out[ZR_FRAME_BYTES]);
 
 /* Appends one struct zr_map_extent for each part of `memory`. */
 zr_result zr_tool_extents(struct zr_vector *extents, const struct zr_memory *memory);

@@ -32,6 +32,7 @@ static const char help[] =
     "  replay    runs a recorded sequence under several allocators\n"
     "  pack      places buffers of known lifetimes at fixed offsets\n"
     "  run       runs a program with zr's malloc\n"
+    "  rehearse  runs a CUDA program without a GPU: how much memory it needs, and whether it fits\n"
     "  doctor    checks whether programs can run on zr's malloc here\n"
     "  ps        lists the running processes whose memory zr manages\n"
     "  ledger    accounts for all memory of a process, row by row\n"
@@ -51,6 +52,7 @@ static const struct zr_tool_subcommand subcommands[] = {
     {"replay", zr_tool_replay},
     {"pack", zr_tool_pack},
     {"run", zr_tool_preload},
+    {"rehearse", zr_tool_rehearse},
     {"doctor", zr_tool_doctor},
     {"stats", zr_tool_stats},
     {"map", zr_tool_map},

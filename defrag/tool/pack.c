@@ -9,6 +9,7 @@
 #include "alloc/base/error.h"
 #include "alloc/base/system/os.h"
 #include "defrag/tool/input.h"
+#include "defrag/trace/formats/minimalloc.h"
 #include "defrag/zr_defrag.h"
 
 static const char help[] =
@@ -20,8 +21,8 @@ static const char help[] =
     "  zr pack snapshot.pickle run.zrt --json\n"
     "\n"
     "zr pack FILE.. [options]\n"
-    "  FILE                 a CSV of id,lower,upper,size (alive from lower up to, not including, upper), or a\n"
-    "                       trace: .zrt, PyTorch snapshot, RMM log; - is standard input\n"
+    "  FILE                 a CSV of id,lower,upper,size (alive from lower up to, not including, upper; ids may be\n"
+    "                       names), or a trace: .zrt, PyTorch snapshot, RMM log; - is standard input\n"
     "  --capacity BYTES     stop at the first placement that fits, or at a proof that none fits (exit 1, as at the end\n"
     "                       of the time); default: the lowest placement that is found in the time\n"
     "  --alignment BYTES    of the offsets (default 1)\n"
@@ -30,7 +31,10 @@ static const char help[] =
     "  -o FILE              writes id,lower,upper,size,offset; takes one input\n"
     "  --json               JSON instead of a table\n"
     "\n"
-    "The lower bound is the largest sum of live bytes; the ratio is the height of the placement over it.\n";
+    "The lower bound is the largest sum of live bytes; the ratio is the height of the placement over it. Of a CSV with a\n"
+    "column alignment all offsets are multiples of all alignments; hints and gaps are refused.\n";
+
+#define MAX_ALIGNMENT (UINT64_C(1) << 40)
 
 struct settings {
     struct zr_pack_options pack;
@@ -95,8 +99,46 @@ static int parse(struct settings *settings, struct zr_tool_arguments *arguments,
 
 /* ---- Running ------------------------------------------------------------------------------------------- */
 
+static zr_result take_multiple(uint64_t *bytes, uint64_t alignment)
+{
+    uint64_t a = *bytes, b = alignment;
+    while (b > 0) {
+        uint64_t rest = a % b;
+        a = b;
+        b = rest;
+    }
+    if (__builtin_mul_overflow(*bytes / a, alignment, bytes) || *bytes > MAX_ALIGNMENT)
+        return zr_fail(ZR_ERR_FORMAT, "the alignments have no common multiple up to 2^40; round them up to "
+                                      "powers of two");
+    return ZR_OK;
+}
+
+/* The least common multiple of the given alignment and those of all rows. *differ: for some row it is more
+ * than the row asks for. */
+static zr_result read_alignments(uint64_t *bytes, bool *differ, const char *path)
+{
+    struct zr_minimalloc reader;
+    struct zr_minimalloc_row row;
+    uint64_t first = 0;
+    bool more = true;
+    *differ = false;
+    *bytes = *bytes ? *bytes : 1;
+    zr_result result = zr_minimalloc_open(&reader, path);
+    if (result)
+        return result;
+    while ((result = zr_minimalloc_next(&reader, &row, &more)) == ZR_OK && more) {
+        if (first && row.alignment != first)
+            *differ = true;
+        first = first ? first : row.alignment;
+        if (*bytes % row.alignment && (result = take_multiple(bytes, row.alignment)) != ZR_OK)
+            break;
+    }
+    zr_minimalloc_close(&reader);
+    return result;
+}
+
 /* A CSV of lifetimes keeps its ids and times. Any other file is read as a sequence first. */
-static zr_result read_lifetimes(struct zr_lifetimes *out, const char *path, zr_arena *arena)
+static zr_result read_lifetimes(struct zr_lifetimes *out, bool *has_rows, const char *path, zr_arena *arena)
 {
     struct zr_sequence sequence;
     zr_result result =
@@ -106,7 +148,8 @@ static zr_result read_lifetimes(struct zr_lifetimes *out, const char *path, zr_a
         return result;
     if (sequence.cut_short)
         zr_tool_log("'%s' is truncated: the buffers before the cut are packed", path);
-    if (strcmp(sequence.format, "minimalloc") == 0)
+    *has_rows = strcmp(sequence.format, "minimalloc") == 0;
+    if (*has_rows)
         result = zr_lifetimes_read(out, path, arena);
     else
         result = zr_lifetimes_of(out, &sequence, arena);
@@ -171,19 +214,43 @@ static zr_result check_output(const char *output, const char *input)
     return result == ZR_OK && kind != ZR_PATH_OTHER ? check_folder(output) : result;
 }
 
-static void print_csv(struct zr_text *text, const struct zr_lifetimes *lifetimes)
+/* Quotes a name if it needs quotes. */
+static void print_name(struct zr_text *text, const char *name)
 {
-    zr_text_print(text, "id,lower,upper,size,offset\n");
-    for (size_t i = 0; i < lifetimes->count; i++) {
-        const struct zr_buffer *buffer = &lifetimes->buffers[i];
-        zr_text_print(text, "%" PRIu64 ",%" PRIu64 ",%" PRIu64 ",%" PRIu64 ",%" PRIu64 "\n", buffer->id,
-                      buffer->lower, buffer->upper, buffer->bytes, buffer->offset_bytes);
+    if (!strpbrk(name, ",\"")) {
+        zr_text_put(text, name, strlen(name));
+        return;
     }
+    zr_text_put(text, "\"", 1);
+    for (; *name; name++)
+        zr_text_put(text, *name == '"' ? "\"\"" : name, *name == '"' ? 2 : 1);
+    zr_text_put(text, "\"", 1);
+}
+
+/* Ids are printed as the rows of the file have them; rows is NULL for other files. */
+static zr_result print_csv(struct zr_text *text, const struct zr_lifetimes *lifetimes,
+                           struct zr_minimalloc *rows)
+{
+    struct zr_minimalloc_row row;
+    zr_result result = ZR_OK;
+    bool more = true;
+    zr_text_print(text, "id,lower,upper,size,offset\n");
+    for (size_t i = 0; i < lifetimes->count && result == ZR_OK && more; i++) {
+        const struct zr_buffer *buffer = &lifetimes->buffers[i];
+        result = rows ? zr_minimalloc_next(rows, &row, &more) : ZR_OK;
+        if (rows && result == ZR_OK)
+            print_name(text, row.name);
+        else
+            zr_text_print(text, "%" PRIu64, buffer->id);
+        zr_text_print(text, ",%" PRIu64 ",%" PRIu64 ",%" PRIu64 ",%" PRIu64 "\n", buffer->lower,
+                      buffer->upper, buffer->bytes, buffer->offset_bytes);
+    }
+    return result;
 }
 
 /* Writes a temporary file and renames it, so that no reader sees half a file. Devices and pipes are written
  * directly. */
-static zr_result write_csv(const char *path, const struct zr_lifetimes *lifetimes)
+static zr_result write_csv(const char *path, const struct zr_lifetimes *lifetimes, struct zr_minimalloc *rows)
 {
     struct zr_file file;
     struct zr_text text;
@@ -198,8 +265,9 @@ static zr_result write_csv(const char *path, const struct zr_lifetimes *lifetime
     if (result)
         return result;
     zr_text_start(&text, &file, buffer, sizeof buffer);
-    print_csv(&text, lifetimes);
-    result = zr_text_flush(&text);
+    result = print_csv(&text, lifetimes, rows);
+    zr_result flushed = zr_text_flush(&text);
+    result = result ? result : flushed;
     zr_result closed = zr_file_close(&file);
     result = result ? result : closed;
     if (!result && aside)
@@ -209,36 +277,61 @@ static zr_result write_csv(const char *path, const struct zr_lifetimes *lifetime
     return result;
 }
 
+static zr_result write_placement(const char *path, const struct zr_lifetimes *lifetimes, const char *input)
+{
+    struct zr_minimalloc rows;
+    zr_result result = input ? zr_minimalloc_open(&rows, input) : ZR_OK;
+    if (result)
+        return result;
+    result = write_csv(path, lifetimes, input ? &rows : NULL);
+    if (input)
+        zr_minimalloc_close(&rows);
+    return result;
+}
+
+/* Packs lifetimes, whose rows `input` has if it is not NULL. */
+static zr_result pack_lifetimes(struct result *out, const struct settings *settings,
+                                struct zr_lifetimes *lifetimes, const char *input)
+{
+    struct zr_pack_options pack = settings->pack;
+    char words[160];
+    bool differ = false;
+    zr_result result = input ? read_alignments(&pack.alignment_bytes, &differ, input) : ZR_OK;
+    if (result)
+        return result;
+    if (differ)
+        zr_tool_log("'%s': its alignments differ; all offsets are multiples of %" PRIu64, out->file,
+                    pack.alignment_bytes);
+    snprintf(words, sizeof words, "packing %zu buffers, %.0f s at most", lifetimes->count,
+             (double)pack.time_ns * 1e-9);
+    zr_tool_progress_say(words);
+    result = zr_pack(lifetimes, &pack, &out->report);
+    zr_tool_progress_say(NULL);
+    if (!result)
+        result = zr_pack_check(lifetimes, out->report.height_bytes);
+    if (differ && out->report.verdict == ZR_PACK_IMPOSSIBLE)
+        out->report.verdict = ZR_PACK_OUT_OF_TIME; /* with each row's own alignment it may be possible */
+    return !result && settings->output ? write_placement(settings->output, lifetimes, input) : result;
+}
+
 static zr_result pack_file(const void *state, const char *path, struct zr_vector *results)
 {
     const struct settings *settings = state;
     struct zr_lifetimes lifetimes;
     struct result one = {.file = path};
     struct zr_tool_source source;
+    bool has_rows = false;
     zr_result result = settings->output ? check_output(settings->output, path) : ZR_OK;
     if (result)
         return result;
     result = zr_tool_source_open(&source, path);
-    if (!result)
-        result = read_lifetimes(&lifetimes, source.path, results->arena);
+    if (!result && !(result = read_lifetimes(&lifetimes, &has_rows, source.path, results->arena))) {
+        one.buffers_count = lifetimes.count;
+        result = pack_lifetimes(&one, settings, &lifetimes, has_rows ? source.path : NULL);
+        zr_lifetimes_end(&lifetimes);
+    }
     zr_tool_source_close(&source);
-    if (result)
-        return result;
-    char words[160];
-    one.buffers_count = lifetimes.count;
-    snprintf(words, sizeof words, "packing %zu buffers, %.0f s at most", lifetimes.count,
-             (double)settings->pack.time_ns * 1e-9);
-    zr_tool_progress_say(words);
-    result = zr_pack(&lifetimes, &settings->pack, &one.report);
-    zr_tool_progress_say(NULL);
-    if (!result)
-        result = zr_pack_check(&lifetimes, one.report.height_bytes);
-    if (!result && settings->output)
-        result = write_csv(settings->output, &lifetimes);
-    if (!result)
-        result = zr_vector_add(results, &one);
-    zr_lifetimes_end(&lifetimes);
-    return result;
+    return result ? result : zr_vector_add(results, &one);
 }
 
 /* ---- Showing ------------------------------------------------------------------------------------------- */

@@ -39,7 +39,10 @@ static const char help[] =
     "The columns under \"last\" are for the last repeat: its times are a median and a mean, beside the mean of all repeats.\n"
     "A replay runs a step in milliseconds, so each repeat waits until zr's learner thread has finished, as if a step took\n"
     "its real time: \"waited\" is the total wait. If the repeats differ, the bound is that of the whole run, and the last\n"
-    "repeat's ratio uses the bound of that repeat.\n";
+    "repeat's ratio uses the bound of that repeat. caching obeys a snapshot's allocator_settings; its\n"
+    "garbage_collection_threshold is of --capacity.\n";
+
+enum { SETTINGS_ROOM = 200 };
 
 struct settings {
     struct zr_read_options read;
@@ -54,6 +57,7 @@ struct result {
     enum zr_policy policy;
     struct zr_replay_report report;
     const struct settings *settings;
+    struct zr_torch_settings torch; /* of the file's allocator */
 };
 
 /* ---- Arguments ----------------------------------------------------------------------------------------- */
@@ -140,16 +144,19 @@ static zr_result replay_file(const void *state, const char *path, struct zr_vect
     struct zr_read_options read = settings->read;
     struct zr_replay_options replay = settings->replay;
     struct zr_sequence sequence;
+    struct zr_torch_settings settings_of_file = {0};
     struct zr_tool_source source;
     zr_result result = zr_tool_source_open(&source, path);
     read.path = source.path;
     sequence = (struct zr_sequence){0};
     if (result == ZR_OK)
-        result = zr_sequence_read(&sequence, &read, results->arena);
+        result = zr_sequence_read_settings(&sequence, &read, results->arena, &settings_of_file);
     if (result == ZR_OK && sequence.cut_short)
         zr_tool_log("'%s' is truncated: the replay has its first %zu events", path, sequence.events_count);
+    zr_torch_settings_apply(&settings_of_file, &replay);
     for (unsigned i = 0; i < ZR_POLICY_COUNT && result == ZR_OK; i++) {
-        struct result one = {.file = path, .policy = (enum zr_policy)i, .settings = settings};
+        struct result one = {
+            .file = path, .policy = (enum zr_policy)i, .settings = settings, .torch = settings_of_file};
         if (!settings->policies[i])
             continue;
         char words[160];
@@ -169,6 +176,24 @@ static zr_result replay_file(const void *state, const char *path, struct zr_vect
 
 /* ---- Showing ------------------------------------------------------------------------------------------- */
 
+/* The settings of the file that `caching` obeys, as in PYTORCH_CUDA_ALLOC_CONF; "": none. */
+static const char *settings_words(char out[SETTINGS_ROOM], const struct zr_torch_settings *torch)
+{
+    uint32_t divisions = 0;
+    int at = 0;
+    out[0] = '\0';
+    for (unsigned i = 0; i < ZR_TORCH_DIVISIONS; i++)
+        divisions = torch->divisions[i] > divisions ? torch->divisions[i] : divisions;
+    if (torch->max_split_bytes > 0)
+        at += snprintf(out, SETTINGS_ROOM, ",max_split_size_mb:%" PRIu64, torch->max_split_bytes >> 20);
+    if (divisions > 1)
+        at += snprintf(out + at, SETTINGS_ROOM - (size_t)at, ",roundup_power2_divisions:%u", divisions);
+    if (torch->garbage_collection_threshold > 0)
+        at += snprintf(out + at, SETTINGS_ROOM - (size_t)at, ",garbage_collection_threshold:%g",
+                       torch->garbage_collection_threshold);
+    return at > 0 ? out + 1 : out;
+}
+
 static double ratio(uint64_t bytes, uint64_t lower_bound_bytes)
 {
     return lower_bound_bytes ? (double)bytes / (double)lower_bound_bytes : 0;
@@ -178,6 +203,7 @@ static void print_json(struct zr_text *text, const void *result)
 {
     const struct result *one = result;
     const struct zr_replay_report *report = &one->report;
+    char words[SETTINGS_ROOM];
     zr_tool_json_words(text, "file", one->file);
     zr_text_print(text, ", \"policy\": \"%s\", \"lower_bound_bytes\": %" PRIu64, zr_policy_name(one->policy),
                   report->lower_bound_bytes);
@@ -198,6 +224,8 @@ static void print_json(struct zr_text *text, const void *result)
     if (one->settings->unplanned_percent > 0)
         zr_text_print(text, ", \"unplanned_percent\": %" PRIu64 ", \"seed\": %" PRIu64,
                       one->settings->unplanned_percent, one->settings->seed);
+    if (one->policy == ZR_POLICY_CACHING && *settings_words(words, &one->torch))
+        zr_text_print(text, ", \"allocator_settings\": \"%s\"", settings_words(words, &one->torch));
 }
 
 static void print_row(struct zr_text *text, const struct result *one)
@@ -220,7 +248,7 @@ static void print_row(struct zr_text *text, const struct result *one)
 
 static void print_table(struct zr_text *text, const struct zr_vector *results)
 {
-    char lower[ZR_TOOL_NUMBER_ROOM];
+    char lower[ZR_TOOL_NUMBER_ROOM], room[SETTINGS_ROOM];
     const char *file = NULL;
     for (size_t i = 0; i < results->count; i++) {
         const struct result *one = zr_vector_at(results, i);
@@ -232,6 +260,9 @@ static void print_table(struct zr_text *text, const struct zr_vector *results)
             if (one->settings->unplanned_percent > 0)
                 zr_text_print(text, "  %" PRIu64 " %% of unplanned allocations; seed %" PRIu64 "\n",
                               one->settings->unplanned_percent, one->settings->seed);
+            const char *words = settings_words(room, &one->torch);
+            if (words[0])
+                zr_text_print(text, "  caching obeys the file's %s\n", words);
             zr_text_print(text, "  %-11s %12s  %17s %19s %26s\n", "", "", "over lower bound", "driver calls",
                           "ns per operation");
             zr_text_print(text, "  %-11s %12s  %8s %8s %9s %9s %8s %8s %8s %8s\n", "policy", "peak", "all",

@@ -9,6 +9,7 @@
 #include "alloc/base/error.h"
 #include "defrag/report/page/page.h"
 #include "defrag/tool/input.h"
+#include "defrag/tool/why_reasons.h"
 
 static const char help[] =
     "Writes one HTML page that shows memory over time and every block; a browser needs no other file.\n"
@@ -22,12 +23,13 @@ static const char help[] =
     "zr report FILE.. -o OUT.html [options]\n"
     "  FILE          a .zrt trace, a PyTorch snapshot, an RMM log, a CSV of events or of lifetimes; - is standard input\n"
     "  -o OUT.html   the page, renamed into place when complete; - is standard output\n"
-    "  --device N    of a snapshot of several devices (default: the one with the most events)\n"
+    "  --device N    of a snapshot of several devices (default: all, with the one with the most events first)\n"
     "  --unit BYTES  one unit of the sizes in a MiniMalloc CSV (default 1)\n"
     "\n"
-    "The page loads nothing from the network: it can be mailed, and opened from a disk. It shows live bytes by tag, reserved\n"
-    "bytes, failures, an address x time map, the figures of zr stats and the largest holders at any moment. Several files\n"
-    "make one page. Press ? in the page for its keys.\n";
+    "The page loads nothing from the network: it can be mailed, and opened from a disk. It shows the reasons that zr why\n"
+    "gives, live bytes by category (a block's tag, or what its stack tells), reserved bytes, failures, annotations, an\n"
+    "address x time map, the figures of zr stats, and the largest holders and a flame graph of live bytes at any moment, of\n"
+    "all memory, of a pool or of a segment. Several files make one page. Press ? in the page for its keys.\n";
 
 struct settings {
     struct zr_tool_arguments arguments;
@@ -125,23 +127,74 @@ static void say_progress(void *state, uint64_t done_count, uint64_t all_count)
     zr_tool_progress_say(words);
 }
 
-static zr_result add_file(struct zr_html_page *page, const char *name, const struct settings *settings,
-                          zr_arena *arena)
+enum { REASONS_BYTES = 1 << 18, DEVICES_MAX = 64 };
+
+/* *input is open. */
+static zr_result add_input(struct zr_html_page *page, const char *name, struct zr_tool_input *input,
+                           zr_arena *arena)
+{
+    struct zr_text text;
+    void *room;
+    zr_result result =
+        zr_arena_alloc(arena, &(struct zr_request){.bytes = REASONS_BYTES, .tag = ZR_TAG_OTHER}, &room);
+    if (result != ZR_OK)
+        return result;
+    char *reasons = room;
+    zr_text_start(&text, NULL, reasons, REASONS_BYTES);
+    result = zr_why_reasons(input, &text, arena);
+    if (result != ZR_OK && text.result == result) { /* too long */
+        reasons[0] = '\0';
+        result = ZR_OK;
+    }
+    if (result == ZR_OK)
+        result = zr_page_add(page,
+                             &(struct zr_page_source){.name = name,
+                                                      .recording = &input->recording,
+                                                      .moments = &input->moments,
+                                                      .reasons = reasons,
+                                                      .progress = zr_tool_progress() ? say_progress : NULL,
+                                                      .progress_state = (void *)(uintptr_t)name},
+                             arena);
+    zr_arena_free(arena, room);
+    return result;
+}
+
+/* *device: which device to add, as for struct zr_tool_reading; receives its number. *devices_count: those of
+ * the file. */
+static zr_result add_device(struct zr_html_page *page, const char *name, struct zr_tool_reading *reading,
+                            int *devices_count, zr_arena *arena)
 {
     struct zr_tool_input input;
     char words[120];
     snprintf(words, sizeof words, "%.80s: reading", name);
     zr_tool_progress_say(words);
-    zr_result result = zr_tool_input_open(&input, name, &settings->reading, arena);
+    zr_result result = zr_tool_input_open(&input, name, reading, arena);
+    *devices_count = input.recording.devices_count;
+    reading->device = (uint64_t)input.recording.device;
     if (result == ZR_OK)
-        result = zr_page_add(page,
-                             &(struct zr_page_source){.name = name,
-                                                      .recording = &input.recording,
-                                                      .moments = &input.moments,
-                                                      .progress = zr_tool_progress() ? say_progress : NULL,
-                                                      .progress_state = (void *)(uintptr_t)name},
-                             arena);
+        result = add_input(page, name, &input, arena);
     zr_tool_input_end(&input);
+    return result;
+}
+
+/* A snapshot of several devices is added once for each of them, the one with the most events first. */
+static zr_result add_file(struct zr_html_page *page, const char *name, const struct settings *settings,
+                          zr_arena *arena)
+{
+    struct zr_tool_reading reading = settings->reading;
+    int count, same;
+    zr_result result = add_device(page, name, &reading, &count, arena);
+    uint64_t first = reading.device;
+    for (int device = 0; result == ZR_OK && settings->reading.device == UINT64_MAX && device < count &&
+                         device < DEVICES_MAX && strcmp(name, "-") != 0;
+         device++) {
+        reading.device = (uint64_t)device;
+        if (reading.device == first)
+            continue;
+        result = add_device(page, name, &reading, &same, arena);
+        if (result == ZR_ERR_FORMAT) /* the file was read before: nothing happened on this device */
+            result = ZR_OK;
+    }
     return result;
 }
 

@@ -4,6 +4,8 @@
 #include <string.h>
 
 #include "defrag/tool/input.h"
+#include "defrag/tool/samples.h"
+#include "defrag/tool/stats_phases.h"
 
 static const char help[] =
     "Shows live, reserved and stranded memory: at the end, at the peak, at the failure, at any moment.\n"
@@ -13,6 +15,7 @@ static const char help[] =
     "  zr stats run.zrt --json\n"
     "  zr stats snapshot.pickle --segments\n"
     "  zr stats run.zrt --at 12.5s                 or --at 'mark:epoch 2'\n"
+    "  zr stats snapshot.pickle --by 'forward=forward' --by 'loading=torch/serialization'\n"
     "  zr stats 4711                               each arena of a running process, now\n"
     "  ssh host cat run.zrt | zr stats -\n"
     "\n"
@@ -21,6 +24,10 @@ static const char help[] =
     "                a process, as zr ps shows it: each of its arenas; 4711/large is one arena, by its name or number\n"
     "  --at MOMENT   one more column: " ZR_MOMENT_WORDS "\n"
     "  --segments    each segment (PyTorch) or mapped range (.zrt), at that moment, or else at the end\n"
+    "  --phases      between the marks of one label (user_metadata, annotate, zr_mark): the most live and reserved, retries\n"
+    "                (an allocation that returned cached segments first) and flushes (of the cache, by the program)\n"
+    "  --by NAME=RE  the same, with the live bytes of call stacks that match, in a column NAME; up to 16 of them, each block is\n"
+    "                of the first that matches a frame, \"name (file:line)\"\n"
     "  --device N    of a snapshot of several devices (default: the one with the most events)\n"
     "  --unit BYTES  one unit of the sizes in a MiniMalloc CSV (default 1)\n"
     "  --json        JSON instead of a table\n"
@@ -38,7 +45,9 @@ struct settings {
     struct zr_tool_arguments arguments;
     struct zr_tool_reading reading;
     const char *at; /* NULL: --at was not given */
-    bool segments, json;
+    struct zr_tool_texts by;
+    struct zr_stats_patterns *patterns; /* of --by */
+    bool segments, phases, json;
 };
 
 /* The measured figures of one file. */
@@ -47,7 +56,9 @@ struct view {
     double unusable[UNUSABLE_SIZES]; /* at --at, else at the failure, else at the end */
     struct zr_moment at;
     struct zr_memory memory; /* at --at, else at the end */
-    bool has_at;
+    struct zr_phases phases;
+    struct zr_samples samples;
+    bool has_at, has_phases;
 };
 
 /* ---- Reading ------------------------------------------------------------------------------------------- */
@@ -55,6 +66,30 @@ struct view {
 static const struct zr_memory *shown_memory(const struct view *view)
 {
     return view->has_at ? &view->memory : &view->input.now;
+}
+
+static zr_result note_phases(void *state, const struct zr_record *record, bool *stop)
+{
+    (void)stop;
+    return zr_phases_take(state, record);
+}
+
+/* One more pass over the file. */
+static zr_result find_phases(struct view *view, const struct settings *settings)
+{
+    struct zr_recording *recording = &view->input.recording;
+    struct zr_memory memory = {0};
+    view->has_phases = true;
+    zr_result result = zr_phases_init(&view->phases, recording, &memory, settings->patterns->list,
+                                      settings->patterns->count);
+    if (result == ZR_OK)
+        result = zr_moment_reach(&memory, recording, view->input.moments.now.records_count,
+                                 &(struct zr_recording_sink){note_phases, &view->phases});
+    if (result == ZR_OK)
+        zr_phases_finish(&view->phases);
+    view->phases.memory = NULL;
+    zr_memory_end(&memory);
+    return result;
 }
 
 static zr_result look(struct view *view, const char *file, const struct settings *settings, zr_arena *arena)
@@ -79,11 +114,18 @@ static zr_result look(struct view *view, const char *file, const struct settings
     for (unsigned i = 0; i < UNUSABLE_SIZES && result == ZR_OK; i++)
         view->unusable[i] = zr_unusable_ratio(memory, unusable_sizes[i]);
     zr_memory_end(&failed);
+    if (result == ZR_OK)
+        result = zr_samples_find(&view->samples, &view->input.recording, arena);
+    if (result == ZR_OK && (settings->phases || settings->by.count > 0))
+        result = find_phases(view, settings);
     return result;
 }
 
 static void forget(struct view *view)
 {
+    if (view->has_phases)
+        zr_phases_end(&view->phases);
+    zr_samples_end(&view->samples);
     zr_memory_end(&view->memory);
     zr_tool_input_end(&view->input);
 }
@@ -174,7 +216,7 @@ static void json_segments(struct zr_text *text, const struct zr_memory *memory)
     zr_text_print(text, "]");
 }
 
-static void json_view(struct zr_text *text, const struct view *view)
+static void json_view(struct zr_text *text, const struct view *view, const struct settings *settings)
 {
     const struct zr_recording *recording = &view->input.recording;
     const struct zr_moments *moments = &view->input.moments;
@@ -216,6 +258,9 @@ static void json_view(struct zr_text *text, const struct view *view)
     zr_tool_json_number(text, "peak_reserved_bytes", moments->peak_reserved_bytes, maps);
     if (maps)
         json_segments(text, shown_memory(view));
+    if (view->has_phases)
+        zr_stats_phases_json(text, &view->phases, settings->patterns);
+    zr_samples_json(text, &view->samples);
 }
 
 /* ---- The table ----------------------------------------------------------------------------------------- */
@@ -322,7 +367,7 @@ static void table_segments(struct zr_text *text, const struct zr_memory *memory)
     }
 }
 
-static void table(struct zr_text *text, const struct view *view, bool segments)
+static void table(struct zr_text *text, struct view *view, const struct settings *settings)
 {
     const struct zr_recording *recording = &view->input.recording;
     const struct zr_moments *moments = &view->input.moments;
@@ -347,19 +392,22 @@ static void table(struct zr_text *text, const struct view *view, bool segments)
         table_tags(text, &moments->now.figures, "now");
     else
         table_tags(text, &moments->peak.figures, "at the peak");
-    if (segments && recording->has_maps)
+    if (view->has_phases)
+        zr_stats_phases_print(text, &view->phases, settings->patterns);
+    if (settings->segments && recording->has_maps)
         table_segments(text, shown_memory(view));
+    zr_samples_table(text, &view->samples);
 }
 
 /* ---- The subcommand ------------------------------------------------------------------------------------ */
 
 /* `several`: the JSON is a list, as for the arenas of a process. */
-static void show(struct zr_text *text, const struct view *view, const struct settings *settings, bool first,
+static void show(struct zr_text *text, struct view *view, const struct settings *settings, bool first,
                  bool several)
 {
     if (!settings->json) {
         zr_text_print(text, first ? "" : "\n");
-        table(text, view, settings->segments);
+        table(text, view, settings);
         return;
     }
     if (several) {
@@ -367,7 +415,7 @@ static void show(struct zr_text *text, const struct view *view, const struct set
         zr_tool_json_words(text, "file", view->input.name);
         zr_text_print(text, ", ");
     }
-    json_view(text, view);
+    json_view(text, view, settings);
     zr_text_print(text, several ? "}" : "");
 }
 
@@ -406,10 +454,13 @@ static zr_result work(void *state, zr_arena *arena, int *code)
 
 int zr_tool_stats(int argc, char **argv)
 {
-    struct settings settings = {.reading = {.device = UINT64_MAX}};
+    struct zr_stats_patterns patterns = {.count = 0};
+    struct settings settings = {.reading = {.device = UINT64_MAX}, .patterns = &patterns};
     const struct zr_tool_option options[] = {
         {"--at", ZR_TOOL_TEXT, &settings.at},
         {"--segments", ZR_TOOL_FLAG, &settings.segments},
+        {"--phases", ZR_TOOL_FLAG, &settings.phases},
+        {"--by", ZR_TOOL_TEXTS, &settings.by},
         {"--device", ZR_TOOL_COUNT, &settings.reading.device},
         {"--unit", ZR_TOOL_BYTES, &settings.reading.unit_bytes},
         {"--json", ZR_TOOL_FLAG, &settings.json},
@@ -418,5 +469,9 @@ int zr_tool_stats(int argc, char **argv)
     settings.arguments = (struct zr_tool_arguments){.help = help, .options = options, .takes_files = true};
     int code = zr_tool_parse(&settings.arguments, argc, argv);
     settings.reading.held = settings.arguments.files_count == 1; /* memory for one file, not for many */
-    return code >= 0 ? code : zr_tool_with_memory(work, &settings);
+    if (code < 0)
+        code = zr_stats_patterns_read(&patterns, &settings.by) ? zr_tool_with_memory(work, &settings)
+                                                               : ZR_TOOL_USAGE;
+    zr_stats_patterns_end(&patterns);
+    return code;
 }

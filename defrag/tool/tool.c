@@ -70,7 +70,7 @@ static bool read_count(const char *text, uint64_t *out)
     return at != text && *at == '\0';
 }
 
-enum { PROBLEM_ROOM = 300 };
+enum { PROBLEM_ROOM = 300, WORD_ROOM = 800 };
 
 /* Sets the variable of an option. False: the value is invalid, and `problem` says why. */
 static bool set(const struct zr_tool_option *option, const char *text, char problem[PROBLEM_ROOM])
@@ -90,6 +90,15 @@ static bool set(const struct zr_tool_option *option, const char *text, char prob
             return true;
         want = "a whole number below 2^64";
         break;
+    case ZR_TOOL_TEXTS: {
+        struct zr_tool_texts *texts = option->value;
+        if (text[0] && texts->count < sizeof texts->list / sizeof *texts->list) {
+            texts->list[texts->count++] = text;
+            return true;
+        }
+        want = text[0] ? "at most 16 texts" : want;
+        break;
+    }
     default:
         *(const char **)option->value = text;
         if (text[0])
@@ -259,6 +268,48 @@ int zr_tool_output_end(struct zr_tool_output *out)
 const char *zr_tool_bytes(char out[ZR_TOOL_NUMBER_ROOM], uint64_t bytes)
 {
     return zr_size_print(out, bytes);
+}
+
+void zr_tool_put_wrapped(struct zr_text *text, unsigned first, unsigned indent, const char *words)
+{
+    char word[WORD_ROOM];
+    unsigned column = first, start = first; /* start: of the words of this line */
+    zr_text_print(text, "%*s", (int)first, "");
+    for (size_t bytes; *words; words += bytes + (words[bytes] == ' ')) {
+        unsigned columns = 0;
+        bytes = strcspn(words, " ");
+        snprintf(word, sizeof word, "%.*s", (int)bytes, words);
+        zr_make_plain(word);
+        for (const char *at = word; *at; at++)
+            columns += (*at & 0xC0) != 0x80; /* a character of UTF-8 */
+        if (column > start && column + 1 + columns > ZR_TOOL_COLUMNS) {
+            zr_text_print(text, "\n%*s", (int)indent, "");
+            column = start = indent;
+        }
+        zr_text_print(text, "%s%s", column > start ? " " : "", word);
+        column += columns + (column > start);
+    }
+    zr_text_print(text, "\n");
+}
+
+void zr_tool_cut_frame(char *frame, size_t columns)
+{
+    char *place = NULL, *slash;
+    for (char *at = frame; (at = strstr(at, " (")); at++)
+        place = at; /* the last one: names of C++ contain parentheses */
+    while (place && strlen(frame) > columns && strlen(place) > 5 && (slash = strchr(place + 5, '/'))) {
+        place[2] = place[3] = '.';
+        memmove(place + 4, slash, strlen(slash) + 1);
+    }
+    size_t length = strlen(frame), rest = place ? strlen(place) : 0;
+    if (length <= columns || columns < 2)
+        return;
+    rest = rest + 2 < columns ? rest : 0; /* the place stays if it has room */
+    size_t kept = columns - rest - 2;
+    while (kept > 0 && (frame[kept] & 0xC0) == 0x80)
+        kept--;
+    memmove(frame + kept + 2, frame + length - rest, rest + 1);
+    frame[kept] = frame[kept + 1] = '.';
 }
 
 /* ---- Memory -------------------------------------------------------------------------------------------- */

@@ -22,6 +22,7 @@ enum zr_tool_exit {
 int zr_tool_replay(int argc, char **argv);
 int zr_tool_pack(int argc, char **argv);
 int zr_tool_preload(int argc, char **argv);
+int zr_tool_rehearse(int argc, char **argv);
 int zr_tool_doctor(int argc, char **argv);
 int zr_tool_stats(int argc, char **argv);
 int zr_tool_map(int argc, char **argv);
@@ -74,6 +75,12 @@ enum zr_tool_kind {
     ZR_TOOL_BYTES,    /* uint64_t: a size, as alloc/base/sizes.h reads it */
     ZR_TOOL_COUNT,    /* uint64_t */
     ZR_TOOL_TEXT,     /* const char *: any text */
+    ZR_TOOL_TEXTS,    /* struct zr_tool_texts: any text; the option may be given several times */
+};
+
+struct zr_tool_texts {
+    const char *list[16];
+    unsigned count;
 };
 
 struct zr_tool_option {
@@ -122,6 +129,15 @@ int zr_tool_output_end(struct zr_tool_output *out);
 enum { ZR_TOOL_NUMBER_ROOM = 40 };
 /* zr_size_print() of alloc/base/sizes.h. */
 const char *zr_tool_bytes(char out[ZR_TOOL_NUMBER_ROOM], uint64_t bytes);
+
+/* The width of text that people read. */
+enum { ZR_TOOL_COLUMNS = 80 };
+/* Prints the words of a plain text in lines of at most ZR_TOOL_COLUMNS, each after `indent` spaces, but the
+ * first after `first`. A longer word has a line of its own. */
+void zr_tool_put_wrapped(struct zr_text *text, unsigned first, unsigned indent, const char *words);
+/* Shortens "name (path:line)" to at most `columns` bytes: the first folders become "..", then the name's end.
+ */
+void zr_tool_cut_frame(char *frame, size_t columns);
 
 /* ---- Memory -------------------------------------------------------------------------------------------- */
 

@@ -7,6 +7,7 @@
 
 #include "alloc/base/error.h"
 #include "defrag/report/call_site.h"
+#include "defrag/report/ranks.h"
 #include "defrag/report/remedies.h"
 #include "defrag/tool/input.h"
 #include "defrag/tool/live/clients.h"
@@ -19,9 +20,11 @@ static const char help[] =
     "  zr why run.zrt                              the last refused allocation; if none was refused, what memory went to\n"
     "  zr why snapshot.pickle --total 24GiB        with the memory that others hold of a card of 24 GiB\n"
     "  zr why snapshot.pickle --size 2GiB          whether 2 GiB would have fitted at the end\n"
+    "  zr why run.zrt --growth                     what grew between the marks of the first and of the last step\n"
     "  zr why snapshot.pickle --size 2GiB --at peak --capacity 24GB\n"
+    "  zr why rank*.pickle                         the reasons of each rank, which is the odd one, and where it parts\n"
     "\n"
-    "zr why FILE [options]\n"
+    "zr why FILE.. [options]\n"
     "  FILE              a .zrt trace, a PyTorch snapshot, an RMM log, a CSV of events or of lifetimes; - is standard input;\n"
     "                    or the number of a process: each of its arenas; 4711/large is one arena\n"
     "  --size BYTES      of the request (default: of the last refused one)\n"
@@ -31,8 +34,12 @@ static const char help[] =
     "  --total BYTES     of the device: what is neither reserved nor free at the failure is held by others\n"
     "  --stream S        of the request (default: that of the refused one, or 0)\n"
     "  --device N        of a snapshot of several devices, or all (default: the first with a refusal, or the most events)\n"
-    "  --sweep           what PyTorch's allocator would have reserved with each option of PYTORCH_CUDA_ALLOC_CONF\n"
+    "  --growth          what grew, by line of code and category: from the first mark to the last (user_metadata, annotate,\n"
+    "                    zr_mark), or over the recording; nothing is replayed\n"
+    "  --sweep           what PyTorch's allocator would have reserved with each option of PYTORCH_CUDA_ALLOC_CONF; the options'\n"
+    "                    values come from the sizes of the file's requests\n"
     "  --no-replay       reasons, blocks in the way, no changes replayed\n"
+    "  --replays EVENTS  the most events that all replays run (default 400000000, under a minute)\n"
     "  --unit BYTES      one unit of the sizes in a MiniMalloc CSV (default 1)\n"
     "  --json            JSON instead of text\n"
     "\n"
@@ -43,19 +50,30 @@ static const char help[] =
     "\n"
     "Of a failure, and of a file without one, zr why lists the reasons with their bytes and evidence, the largest first:\n"
     "shortage, fragmentation, stream, pool, pending, leak (call sites that only grow), limit, addresses, unmovable, spike,\n"
-    "other process, option (a setting of the allocator); without a failure also cached and flush (returned and mapped again).\n"
+    "other process, option (a setting of the allocator); without a failure also cached or free, and flush (returned and\n"
+    "mapped again).\n"
     "The allocator's own cause, which the flight recorder's file (zr run) has, comes first. Leak and spike are guesses from the\n"
     "allocations before the failure.\n";
 
-enum { DEVICES_MAX = 64, PINS_SHOWN = 16, FRAMES_SHOWN = 48 };
+/* REPLAYED_EVENTS: about 40 seconds of replays; see try_all() in remedies.c. */
+enum {
+    DEVICES_MAX = 64,
+    PINS_SHOWN = 16,
+    FRAMES_SHOWN = 48,
+    LINE_ROOM = 800,
+    SITE_COLUMNS = 32,
+    REPLAYED_EVENTS = 400000000
+};
 
 struct settings {
     struct zr_tool_arguments arguments;
     struct zr_tool_reading reading;
     const char *at;
     uint64_t size_bytes, capacity_bytes, stream, total_bytes;
-    const char *device; /* NULL: one of them */
-    bool json, no_replay, sweep, all_devices;
+    uint64_t replayed_events; /* the limit on replays */
+    const char *device;       /* NULL: one of them */
+    bool json, no_replay, growth, sweep, all_devices;
+    bool no_pins; /* for the page of zr report */
 };
 
 /* The question and the answer for one file. */
@@ -67,10 +85,14 @@ struct view {
     struct zr_sweep sweep;         /* with --sweep */
     struct zr_reasoning reasoning; /* of a failure */
     struct zr_vector pins;         /* struct zr_pin */
-    struct zr_vector holders;      /* struct zr_holder: of a failure */
+    struct zr_vector holders;      /* struct zr_holder: of a failure, or of growth .. */
+    struct zr_vector growers;      /* .. who holds more and more, */
+    char from[ZR_GROWTH_MARK_BYTES], to[ZR_GROWTH_MARK_BYTES]; /* between these marks; "": none */
     uint64_t records_count;
     uint64_t total_bytes; /* of the device; 0: unknown */
     bool of_failure, of_growth, capacity_assumed, pins_proved;
+    bool replaying; /* the remedies are not yet known */
+    bool follows;   /* another view */
 };
 
 /* ---- The question -------------------------------------------------------------------------------------- */
@@ -153,13 +175,17 @@ struct passing {
     struct zr_memory memory;
     struct zr_requests requests;
     struct zr_growth growth;
+    struct zr_curve curve;
+    bool replays; /* the requests are needed */
 };
 
 static zr_result pass(void *state, const struct zr_record *record, bool *stop)
 {
     struct passing *passing = state;
     (void)stop;
-    zr_result result = zr_requests_take(&passing->requests, record);
+    zr_result result = passing->replays ? zr_requests_take(&passing->requests, record) : ZR_OK;
+    if (result == ZR_OK)
+        result = zr_curve_take(&passing->curve, record, &passing->memory);
     return result == ZR_OK ? zr_growth_take(&passing->growth, record) : result;
 }
 
@@ -171,58 +197,57 @@ static uint64_t most_reserved(const struct view *view, const struct settings *se
     return settings->capacity_bytes && settings->capacity_bytes < most ? settings->capacity_bytes : most;
 }
 
+static bool replays(const struct view *view, const struct settings *settings)
+{
+    return view->input.recording.has_maps && !view->of_growth && !settings->no_replay && !settings->growth;
+}
+
+static zr_result find_remedies(struct view *view, struct passing *passing, const struct settings *settings,
+                               const struct zr_remedies_watch *watch)
+{
+    return zr_remedies_find(&view->remedies, &passing->requests, &passing->memory, &view->question,
+                            settings->replayed_events, watch);
+}
+
+/* The verdict, the reasons, and who holds what. */
 static zr_result answer(struct view *view, struct passing *passing, const struct settings *settings)
 {
-    const struct zr_recording *recording = &view->input.recording;
-    struct zr_memory *memory = &passing->memory;
-    zr_result result = zr_moment_reach(memory, &view->input.recording, view->records_count,
+    struct zr_recording *recording = &view->input.recording;
+    const struct zr_memory *memory = &passing->memory;
+    zr_result result = zr_moment_reach(&passing->memory, recording, view->records_count,
                                        &(struct zr_recording_sink){pass, passing});
-    if (result == ZR_OK && !view->of_growth && (!settings->no_replay || !recording->has_maps))
-        result = zr_remedies_find(&view->remedies, &passing->requests, memory, &view->question,
-                                  zr_tool_progress_say);
-    if (result == ZR_OK && settings->sweep)
-        result = zr_remedies_sweep(&view->sweep, &passing->requests, zr_tool_progress_say);
+    if (result == ZR_OK && !recording->has_maps && !view->of_growth)
+        result = find_remedies(view, passing, settings, NULL); /* the verdict needs them */
     if (result != ZR_OK)
         return result;
     if (recording->has_maps)
         zr_why_answer(&view->answer, memory, &view->question);
     else
         answer_by_replay(view, memory);
-    if (view->of_failure || view->of_growth)
-        result = zr_reason_find(&view->reasoning, &passing->growth,
-                                &(struct zr_failure){.recording = &view->input.recording,
-                                                     .refusal = &view->input.moments.refusal,
-                                                     .question = &view->question,
-                                                     .answer = &view->answer,
-                                                     .total_bytes = view->total_bytes,
-                                                     .peak_reserved_bytes = most_reserved(view, settings),
-                                                     .tag = view->input.moments.refused.tag});
-    if (result == ZR_OK && (view->of_failure || view->of_growth))
-        result = zr_holders_find(&view->holders, memory, &view->input.recording);
-    if (result != ZR_OK || view->of_growth)
-        return result;
-    if (recording->has_maps && view->answer.verdict != ZR_VERDICT_FITS) /* removes blocks of the memory */
-        result = zr_why_pins(&view->pins, memory, &view->question, view->answer.verdict, &view->pins_proved);
-    return result;
+    if (!view->of_failure && !view->of_growth)
+        return ZR_OK;
+    result = zr_reason_find(&view->reasoning, &passing->growth,
+                            &(struct zr_failure){.recording = recording,
+                                                 .refusal = &view->input.moments.refusal,
+                                                 .question = &view->question,
+                                                 .answer = &view->answer,
+                                                 .total_bytes = view->total_bytes,
+                                                 .peak_reserved_bytes = most_reserved(view, settings),
+                                                 .tag = view->input.moments.refused.tag});
+    memcpy(view->from, passing->growth.from, sizeof view->from);
+    memcpy(view->to, passing->growth.to, sizeof view->to);
+    if (result == ZR_OK)
+        result = zr_growth_list(&passing->growth, &view->growers);
+    return result == ZR_OK ? zr_holders_find(&view->holders, &passing->growth) : result;
 }
 
-static zr_result look(struct view *view, const char *file, const struct settings *settings, zr_arena *arena)
+/* The blocks in the way; removes them from the memory. */
+static zr_result find_pins(struct view *view, struct passing *passing)
 {
-    struct passing passing = {0};
-    zr_vector_init(&view->pins, arena, sizeof(struct zr_pin));
-    zr_vector_init(&view->holders, arena, sizeof(struct zr_holder));
-    zr_result result = zr_tool_input_open(&view->input, file, &settings->reading, arena);
-    if (result == ZR_OK)
-        result = ask(view, settings);
-    if (result != ZR_OK)
-        return result;
-    zr_requests_init(&passing.requests, view->input.recording.path, arena);
-    zr_growth_init(&passing.growth, &passing.memory, view->records_count, arena);
-    result = answer(view, &passing, settings);
-    zr_growth_end(&passing.growth);
-    zr_requests_end(&passing.requests);
-    zr_memory_end(&passing.memory);
-    return result;
+    if (view->of_growth || !view->input.recording.has_maps || view->answer.verdict == ZR_VERDICT_FITS)
+        return ZR_OK;
+    return zr_why_pins(&view->pins, &passing->memory, &view->question, view->answer.verdict,
+                       &view->pins_proved);
 }
 
 /* ---- JSON ---------------------------------------------------------------------------------------------- */
@@ -280,7 +305,11 @@ static struct zr_reason_scene scene_of(struct view *view)
                                     .question = &view->question,
                                     .cause = view->input.moments.refusal.cause,
                                     .holders = &view->holders,
+                                    .growers = &view->growers,
+                                    .from = view->from,
+                                    .to = view->to,
                                     .remedies = &view->remedies,
+                                    .replaying = view->replaying,
                                     .total_known = view->total_bytes > 0};
 }
 
@@ -290,6 +319,10 @@ static void json_sweep(struct zr_text *text, const struct view *view)
     for (unsigned i = 0; i < view->sweep.count; i++)
         zr_text_print(text, "%s\"%s\": %" PRIu64, i ? ", " : "", view->sweep.list[i].option,
                       view->sweep.list[i].peak_reserved_bytes);
+    zr_text_print(text, "},\n \"sweep_driver_calls\": {");
+    for (unsigned i = 0; i < view->sweep.count; i++)
+        zr_text_print(text, "%s\"%s\": %" PRIu64, i ? ", " : "", view->sweep.list[i].option,
+                      view->sweep.list[i].driver_calls);
     zr_text_print(text, "}");
 }
 
@@ -324,6 +357,9 @@ static void print_json(struct zr_text *text, struct view *view)
             zr_text_print(text, "null");
         zr_text_print(text, "}");
     }
+    zr_text_print(text, "],\n \"not_replayed\": [");
+    for (unsigned i = 0; i < view->remedies.left_out_count; i++)
+        zr_text_print(text, "%s\"%s\"", i ? ", " : "", view->remedies.left_out[i]);
     zr_text_print(text, "],\n \"capacity_bytes\": %" PRIu64 ", \"capacity_assumed\": %s",
                   view->question.capacity_bytes, view->capacity_assumed ? "true" : "false");
     zr_text_print(text, ", \"stream\": %" PRIu64 ", \"events\": %" PRIu64 ", \"pins_proved\": %s, ",
@@ -338,6 +374,7 @@ static void print_json(struct zr_text *text, struct view *view)
     json_reason(text, &view->reasoning);
     zr_reasons_json(text, &scene);
     zr_holders_json(text, &scene);
+    zr_growth_json(text, &scene);
     if (view->sweep.count > 0)
         json_sweep(text, view);
     json_clients(text, view);
@@ -386,7 +423,7 @@ static void print_pins(struct zr_text *text, struct view *view)
         const struct zr_pin *pin = zr_vector_at(&view->pins, i);
         zr_text_print(text, "  0x%-16" PRIx64 " %10s  %s%s", pin->address, zr_tool_bytes(room, pin->bytes),
                       zr_tag_name((zr_tag)pin->tag), pin->pending ? ", pending" : "");
-        if (zr_tool_short_stack(&view->input.recording, pin->stack, stack)) {
+        if (zr_tool_short_stack(&view->input.recording, pin->stack, SITE_COLUMNS, stack)) {
             zr_text_print(text, "  ");
             zr_text_put_plain(text, stack);
         }
@@ -396,28 +433,43 @@ static void print_pins(struct zr_text *text, struct view *view)
         zr_text_print(text, "  and %zu more (--json has them)\n", view->pins.count - PINS_SHOWN);
 }
 
-static void print_remedies(struct zr_text *text, const struct view *view)
+static void print_remedy(struct zr_text *text, const struct zr_remedy *remedy)
 {
     char room[ZR_TOOL_NUMBER_ROOM];
-    if (view->remedies.count == 0)
-        return;
-    zr_text_print(text, "\nWith a change, replayed from the first event on\n");
-    for (unsigned i = 0; i < view->remedies.count; i++) {
-        const struct zr_remedy *remedy = &view->remedies.list[i];
-        zr_text_print(text, "  %-11s ", remedy->change);
-        if (remedy->fits) {
-            zr_text_print(text, "fits%s %s\n",
-                          strcmp(remedy->change, "capacity") == 0 ? " in" : ", reserving",
-                          zr_tool_bytes(room, remedy->peak_reserved_bytes));
-            continue;
-        }
+    zr_text_print(text, "  %-11s ", remedy->change);
+    if (remedy->fits)
+        zr_text_print(text, "fits%s %s", strcmp(remedy->change, "capacity") == 0 ? " in" : ", reserving",
+                      zr_tool_bytes(room, remedy->peak_reserved_bytes));
+    else
         zr_text_print(text, "short by %s", zr_tool_bytes(room, remedy->short_bytes));
-        if (remedy->where[0]) {
-            zr_text_print(text, " in ");
-            zr_text_put_plain(text, remedy->where);
-        }
-        zr_text_print(text, "\n");
+    if (!remedy->fits && remedy->where[0]) {
+        zr_text_print(text, " in ");
+        zr_text_put_plain(text, remedy->where);
     }
+    zr_text_print(text, "\n");
+}
+
+/* Shows each remedy when its replay ends. */
+static void show_remedy(void *state, const struct zr_remedy *remedy)
+{
+    struct zr_text *text = state;
+    zr_tool_progress_say(NULL);
+    print_remedy(text, remedy);
+    zr_text_flush(text);
+}
+
+/* What the limit left out, and the change that the replays decide. */
+static void end_remedies(struct zr_text *text, struct view *view)
+{
+    const struct zr_remedies *all = &view->remedies;
+    for (unsigned i = 0; i < all->left_out_count; i++)
+        zr_text_print(text, "%s%s", i ? ", " : "  not replayed, beyond --replays: ", all->left_out[i]);
+    zr_text_print(text, all->left_out_count ? "\n" : "");
+    if (!view->replaying)
+        return;
+    view->replaying = false;
+    struct zr_reason_scene scene = scene_of(view);
+    zr_reasons_print_replayed(text, &scene);
 }
 
 static void print_sweep(struct zr_text *text, const struct view *view)
@@ -426,8 +478,9 @@ static void print_sweep(struct zr_text *text, const struct view *view)
     if (view->sweep.count > 0)
         zr_text_print(text, "\nReserved at most with PYTORCH_CUDA_ALLOC_CONF, replayed without a limit\n");
     for (unsigned i = 0; i < view->sweep.count; i++)
-        zr_text_print(text, "  %-27s %10s\n", view->sweep.list[i].option,
-                      zr_tool_bytes(room, view->sweep.list[i].peak_reserved_bytes));
+        zr_text_print(text, "  %-32s %10s  %8" PRIu64 " driver calls\n", view->sweep.list[i].option,
+                      zr_tool_bytes(room, view->sweep.list[i].peak_reserved_bytes),
+                      view->sweep.list[i].driver_calls);
 }
 
 /* For a failure: the current clients of the allocator service. */
@@ -448,136 +501,332 @@ static void print_clients(struct zr_text *text, const struct view *view)
     }
 }
 
-static void print_words(struct zr_text *text, struct view *view)
+static void print_title(struct zr_text *text, const struct view *view)
+{
+    char words[LINE_ROOM], room[ZR_TOOL_NUMBER_ROOM], device[80] = "";
+    const struct zr_recording *recording = &view->input.recording;
+    if (recording->devices_count > 1)
+        snprintf(device, sizeof device, ", on device %d of 0 to %d (--device)", recording->device,
+                 recording->devices_count - 1);
+    if (view->of_growth)
+        snprintf(words, sizeof words, "%.500s: no request was refused; after %" PRIu64 " events%s",
+                 view->input.name, view->records_count, device);
+    else
+        snprintf(words, sizeof words, "%.500s: %s%s on stream %" PRIu64 ", after %" PRIu64 " events%s",
+                 view->input.name, zr_tool_bytes(room, view->question.size_bytes),
+                 view->of_failure ? ", refused," : "", view->question.stream, view->records_count, device);
+    zr_tool_put_wrapped(text, 0, 2, words);
+}
+
+static void print_free(struct zr_text *text, const struct view *view)
 {
     const struct zr_answer *answer = &view->answer;
-    char room[4][ZR_TOOL_NUMBER_ROOM];
-    zr_text_put_plain(text, view->input.name);
-    if (view->of_growth)
-        zr_text_print(text, ": no request was refused; after %" PRIu64 " events", view->records_count);
-    else
-        zr_text_print(text, ": %s%s on stream %" PRIu64 ", after %" PRIu64 " events",
-                      zr_tool_bytes(room[0], view->question.size_bytes), view->of_failure ? ", refused," : "",
-                      view->question.stream, view->records_count);
-    if (view->input.recording.devices_count > 1)
-        zr_text_print(text, ", on device %d of 0 to %d (--device)", view->input.recording.device,
-                      view->input.recording.devices_count - 1);
-    zr_text_print(text, "\n");
-    struct zr_reason_scene scene = scene_of(view);
-    zr_reasons_print(text, &scene);
-    if (!view->of_growth)
-        zr_text_print(text, "%s: %s\n", zr_verdict_name(answer->verdict), reason(view));
-    zr_text_print(text, "  free %s of %s%s", zr_tool_bytes(room[0], answer->free_bytes),
-                  zr_tool_bytes(room[1], view->question.capacity_bytes),
-                  view->capacity_assumed ? " (the most that was reserved; set it with --capacity)" : "");
+    char words[LINE_ROOM], room[5][ZR_TOOL_NUMBER_ROOM];
+    int at = snprintf(words, sizeof words, "free %s of %s%s", zr_tool_bytes(room[0], answer->free_bytes),
+                      zr_tool_bytes(room[1], view->question.capacity_bytes),
+                      view->capacity_assumed ? " (most reserved; --capacity sets it)" : "");
     if (view->input.recording.has_maps)
-        zr_text_print(text, "; the longest free run %s, releasable %s, not reserved %s",
-                      zr_tool_bytes(room[0], answer->largest_free_run_bytes),
-                      zr_tool_bytes(room[1], answer->releasable_bytes),
-                      zr_tool_bytes(room[2], answer->unreserved_bytes));
+        at += snprintf(words + at, sizeof words - (size_t)at,
+                       "; the longest free run %s, releasable %s, not reserved %s",
+                       zr_tool_bytes(room[2], answer->largest_free_run_bytes),
+                       zr_tool_bytes(room[3], answer->releasable_bytes),
+                       zr_tool_bytes(room[4], answer->unreserved_bytes));
     if (answer->pending_bytes > 0)
-        zr_text_print(text, ", pending %s", zr_tool_bytes(room[3], answer->pending_bytes));
-    zr_text_print(text, "\n");
-    print_remedies(text, view);
-    print_sweep(text, view);
-    zr_holders_print(text, &scene);
-    print_pins(text, view);
-    print_clients(text, view);
+        snprintf(words + at, sizeof words - (size_t)at, ", pending %s",
+                 zr_tool_bytes(room[2], answer->pending_bytes));
+    zr_tool_put_wrapped(text, 2, 2, words);
+}
+
+/* What is known before any replay. */
+static void print_reasons(struct zr_text *text, struct view *view, const struct settings *settings)
+{
+    struct zr_reason_scene scene = scene_of(view);
+    char words[LINE_ROOM];
+    print_title(text, view);
+    zr_reasons_print(text, &scene);
+    snprintf(words, sizeof words, "%s: %s", zr_verdict_name(view->answer.verdict), reason(view));
+    if (!view->of_growth)
+        zr_tool_put_wrapped(text, 0, 2, words);
+    print_free(text, view);
+    if (!settings->growth)
+        zr_holders_print(text, &scene);
+    if (settings->growth || view->of_growth)
+        zr_growth_print(text, &scene);
 }
 
 /* ---- The subcommand ------------------------------------------------------------------------------------ */
 
-/* For a process, the JSON is a list of its arenas. */
-static void print(struct zr_text *text, const struct zr_vector *views, bool json, bool is_list)
+/* What is known before any replay, and the list of remedies' head. */
+static void print_first(struct zr_text *text, struct view *view, const struct settings *settings)
 {
-    if (json)
-        zr_text_print(text, "{\"version\": 1, %s", is_list ? "\"results\": [" : "");
-    for (size_t i = 0; i < views->count; i++) {
-        struct view *view = zr_vector_at(views, i);
-        if (!json) {
-            zr_text_print(text, i ? "\n" : "");
-            print_words(text, view);
-            continue;
+    zr_text_print(text, view->follows ? "\n" : "");
+    print_reasons(text, view, settings);
+    if (view->replaying || view->remedies.count > 0)
+        zr_text_print(text, "\nWith a change, replayed from the first event on\n");
+    for (unsigned i = 0; i < view->remedies.count; i++)
+        print_remedy(text, &view->remedies.list[i]);
+    zr_text_flush(text);
+}
+
+/* Finds everything; in words (text is not NULL) prints each part when it is known. */
+static zr_result explain(struct view *view, struct passing *passing, const struct settings *settings,
+                         struct zr_text *text)
+{
+    const struct zr_remedies_watch watch = {zr_tool_progress_say, text ? show_remedy : NULL, text};
+    zr_result result = answer(view, passing, settings);
+    if (result != ZR_OK)
+        return result;
+    view->replaying =
+        view->input.recording.has_maps && !view->of_growth && !settings->no_replay && !settings->growth;
+    if (text)
+        print_first(text, view, settings);
+    if (view->replaying)
+        result = find_remedies(view, passing, settings, &watch);
+    if (text)
+        end_remedies(text, view);
+    if (result == ZR_OK && settings->sweep)
+        result = zr_remedies_sweep(&view->sweep, &passing->requests, &view->input.recording,
+                                   view->question.capacity_bytes, zr_tool_progress_say);
+    if (text && result == ZR_OK)
+        print_sweep(text, view);
+    if (result == ZR_OK && !settings->growth && !settings->no_pins)
+        result = find_pins(view, passing);
+    if (text && result == ZR_OK) {
+        print_pins(text, view);
+        print_clients(text, view);
+    }
+    return result;
+}
+
+/* Explains what was read; *curve is the caller's to end. */
+static zr_result look_at_input(struct view *view, const struct settings *settings, zr_arena *arena,
+                               struct zr_text *text, struct zr_curve *curve)
+{
+    struct passing passing = {0};
+    zr_result result = ask(view, settings);
+    if (result != ZR_OK)
+        return result;
+    passing.replays = replays(view, settings) || !view->input.recording.has_maps || settings->sweep;
+    zr_curve_init(&passing.curve, view->records_count, arena);
+    zr_requests_init(&passing.requests, view->input.recording.path, arena);
+    zr_growth_init(&passing.growth, &view->input.recording, &passing.memory, view->records_count,
+                   view->of_failure ? view->input.moments.failure_marks_count
+                                    : view->input.moments.marks_count);
+    result = explain(view, &passing, settings, text);
+    *curve = passing.curve;
+    zr_growth_end(&passing.growth);
+    zr_requests_end(&passing.requests);
+    zr_memory_end(&passing.memory);
+    return result;
+}
+
+static void begin_view(struct view *view, struct zr_curve *curve, zr_arena *arena)
+{
+    zr_curve_init(curve, 0, arena);
+    zr_vector_init(&view->pins, arena, sizeof(struct zr_pin));
+    zr_vector_init(&view->holders, arena, sizeof(struct zr_holder));
+    zr_vector_init(&view->growers, arena, sizeof(struct zr_holder));
+}
+
+/* Explains a file, or one device of it; *curve is the caller's to end. */
+static zr_result look(struct view *view, const char *file, const struct settings *settings, zr_arena *arena,
+                      struct zr_text *text, struct zr_curve *curve)
+{
+    begin_view(view, curve, arena);
+    zr_result result = zr_tool_input_open(&view->input, file, &settings->reading, arena);
+    return result == ZR_OK ? look_at_input(view, settings, arena, text, curve) : result;
+}
+
+static void end_answer(struct view *view)
+{
+    zr_vector_end(&view->pins);
+    zr_vector_end(&view->holders);
+    zr_vector_end(&view->growers);
+}
+
+static void end_view(struct view *view)
+{
+    end_answer(view);
+    zr_tool_input_end(&view->input);
+}
+
+/* ---- The page of zr report ----------------------------------------------------------------------------- */
+
+zr_result zr_why_reasons(struct zr_tool_input *input, struct zr_text *text, zr_arena *arena)
+{
+    static const struct settings settings = {.stream = UINT64_MAX, .no_replay = true, .no_pins = true};
+    struct view view = {.input = *input}; /* moved there and back: only one of the two is used at a time */
+    struct zr_curve curve;
+    if (!input->recording.has_maps)
+        return ZR_OK;
+    begin_view(&view, &curve, arena);
+    zr_result result = look_at_input(&view, &settings, arena, NULL, &curve);
+    if (result == ZR_OK) {
+        struct zr_reason_scene scene = scene_of(&view);
+        zr_reasons_json(text, &scene);
+        result = text->result;
+    }
+    zr_curve_end(&curve);
+    end_answer(&view);
+    *input = view.input;
+    return result;
+}
+
+/* ---- Several files ------------------------------------------------------------------------------------- */
+
+/* What is looked at: ranks, devices of a file, arenas of a process. */
+struct looking {
+    const struct settings *settings;
+    zr_arena *arena;
+    struct zr_tool_names names;
+    struct zr_vector views;    /* struct view; room is reserved, because a view must not move */
+    struct zr_vector curves;   /* struct zr_curve: of each file */
+    struct zr_text *text;      /* NULL: JSON, printed at the end */
+    size_t looked;             /* files or devices so far */
+    int device, devices_count; /* of the last file: shown, in the file */
+    bool is_list, has_ranks, has_odd;
+    struct zr_odd_rank odd;
+};
+
+static zr_result look_at(struct looking *own, const char *file, const struct settings *settings,
+                         zr_result accepted)
+{
+    struct zr_curve curve;
+    bool follows = own->looked++ > 0;
+    struct view *view = memset(zr_vector_at(&own->views, own->views.count), 0, sizeof(struct view));
+    own->views.count++;
+    view->input.source.fd = -1;
+    view->follows = follows;
+    zr_result result = look(view, file, settings, own->arena, own->text, &curve);
+    if (result == ZR_OK && own->has_ranks)
+        result = zr_vector_add(&own->curves, &curve);
+    else
+        zr_curve_end(&curve);
+    own->device = view->input.recording.device;
+    own->devices_count = view->input.recording.devices_count;
+    if (own->text || (result == accepted && result != ZR_OK)) { /* it is printed, or there is nothing */
+        end_view(view);
+        own->views.count--;
+    }
+    return result == accepted ? ZR_OK : result;
+}
+
+/* After the first view: the other devices of its file that have events or segments. */
+static zr_result look_at_devices(struct looking *own)
+{
+    struct settings settings = *own->settings;
+    zr_result result = look_at(own, zr_tool_name(&own->names, 0), &settings, ZR_OK);
+    const int first = own->device, count = own->devices_count;
+    for (int device = 0; device < count && device < DEVICES_MAX && result == ZR_OK; device++) {
+        settings.reading.device = (uint64_t)device;
+        if (device != first)
+            result = look_at(own, zr_tool_name(&own->names, 0), &settings, ZR_ERR_FORMAT);
+    }
+    return result;
+}
+
+static void print_ranks(const struct looking *own, struct zr_text *text)
+{
+    const struct zr_odd_rank odd = own->odd;
+    const bool found = own->has_odd;
+    char words[LINE_ROOM], place[160], room[4][ZR_TOOL_NUMBER_ROOM];
+    if (found && odd.by_marks)
+        snprintf(place, sizeof place, "mark '%s'", odd.label);
+    else
+        snprintf(place, sizeof place, "sixteenth %zu of the events", odd.point + 1);
+    if (!own->text) {
+        zr_text_print(text, ",\n \"odd_rank\": ");
+        if (!found) {
+            zr_text_print(text, "null");
+            return;
         }
-        if (is_list) {
+        zr_text_print(text, "{");
+        zr_tool_json_words(text, "file", zr_tool_name(&own->names, odd.rank));
+        zr_text_print(text, ", ");
+        zr_tool_json_words(text, "parted_at", place);
+        zr_text_print(text, ", \"bytes\": %" PRIu64 ", \"others_bytes\": %" PRIu64 "}", odd.most_bytes,
+                      odd.others_bytes);
+        return;
+    }
+    if (found)
+        snprintf(
+            words, sizeof words,
+            "%.400s is the odd one of %zu: it parts at %s, where it has up to %s live and the median is %s; later up to %s beside %s",
+            zr_tool_name(&own->names, odd.rank), own->curves.count, place,
+            zr_tool_bytes(room[0], odd.most_bytes), zr_tool_bytes(room[1], odd.others_bytes),
+            zr_tool_bytes(room[2], odd.largest_bytes), zr_tool_bytes(room[3], odd.usual_bytes));
+    else
+        snprintf(words, sizeof words,
+                 "none of the %zu is the odd one: no distance from the median stands out", own->curves.count);
+    zr_text_print(text, "\n");
+    zr_tool_put_wrapped(text, 0, 2, words);
+}
+
+static void print_all_json(struct looking *own, struct zr_text *text)
+{
+    zr_text_print(text, "{\"version\": 1, %s", own->is_list ? "\"results\": [" : "");
+    for (size_t i = 0; i < own->views.count; i++) {
+        struct view *view = zr_vector_at(&own->views, i);
+        if (own->is_list) {
             zr_text_print(text, i ? ",\n {" : "\n {");
             zr_tool_json_words(text, "file", view->input.name);
             zr_text_print(text, ", ");
         }
         print_json(text, view);
     }
-    if (json)
-        zr_text_print(text, is_list ? "\n]}\n" : "\n");
+    zr_text_print(text, own->is_list ? "\n]" : "");
+    if (own->has_ranks)
+        print_ranks(own, text);
+    zr_text_print(text, own->is_list ? "}\n" : "\n");
 }
 
-static void end_view(struct view *view)
+static zr_result look_at_all(struct looking *own)
 {
-    zr_vector_end(&view->pins);
-    zr_vector_end(&view->holders);
-    zr_tool_input_end(&view->input);
-}
-
-/* The room is reserved: a view must not move. */
-static struct view *add_view(struct zr_vector *views)
-{
-    struct view *view = memset(zr_vector_at(views, views->count++), 0, sizeof(struct view));
-    view->input.source.fd = -1;
-    return view;
-}
-
-/* After the first view: the other devices of its file that have events or segments. */
-static zr_result look_at_others(struct zr_vector *views, const char *file, const struct settings *settings,
-                                zr_arena *arena)
-{
-    const struct view *first = zr_vector_at(views, 0);
-    struct settings own = *settings;
-    zr_result result = ZR_OK;
-    for (int device = 0; device < first->input.recording.devices_count && device < DEVICES_MAX; device++) {
-        if (device == first->input.recording.device)
-            continue;
-        own.reading.device = (uint64_t)device;
-        struct view *view = add_view(views);
-        result = look(view, file, &own, arena);
-        if (result != ZR_OK && result != ZR_ERR_FORMAT)
-            break;
-        if (result == ZR_ERR_FORMAT) { /* the file was read before: nothing happened on this device */
-            end_view(view);
-            views->count--;
-            result = ZR_OK;
-        }
-    }
+    zr_result result = zr_vector_reserve(&own->views, own->names.list.count + DEVICES_MAX);
+    if (result == ZR_OK && own->settings->all_devices)
+        return look_at_devices(own);
+    for (size_t i = 0; i < own->names.list.count && result == ZR_OK; i++)
+        result = look_at(own, zr_tool_name(&own->names, i), own->settings, ZR_OK);
+    if (result == ZR_OK && own->has_ranks)
+        own->has_odd = zr_ranks_compare(&own->curves, &own->odd, &result);
     return result;
 }
 
 static zr_result work(void *state, zr_arena *arena, int *code)
 {
     const struct settings *settings = state;
-    struct zr_tool_names names;
-    struct zr_vector views;
+    struct looking own = {.settings = settings, .arena = arena};
     struct zr_tool_output out;
-    zr_vector_init(&views, arena, sizeof(struct view));
-    zr_result result = zr_tool_names_make(&names, &settings->arguments, arena);
+    zr_tool_output_start(&out);
+    own.text = settings->json ? NULL : &out.text; /* words are printed as they are found */
+    zr_vector_init(&own.views, arena, sizeof(struct view));
+    zr_vector_init(&own.curves, arena, sizeof(struct zr_curve));
+    zr_result result = zr_tool_names_make(&own.names, &settings->arguments, arena);
+    own.has_ranks = settings->arguments.files_count > 1 && !own.names.has_process;
+    own.is_list = own.names.has_process || settings->all_devices || own.has_ranks;
     if (result == ZR_OK)
-        result = zr_vector_reserve(&views, names.list.count + (settings->all_devices ? DEVICES_MAX : 0));
-    for (size_t i = 0; i < names.list.count && result == ZR_OK; i++)
-        result = look(add_view(&views), zr_tool_name(&names, i), settings, arena);
-    if (result == ZR_OK && settings->all_devices)
-        result = look_at_others(&views, zr_tool_name(&names, 0), settings, arena);
-    if (result == ZR_OK) {
-        zr_tool_output_start(&out);
-        print(&out.text, &views, settings->json, names.has_process || settings->all_devices);
+        result = look_at_all(&own);
+    if (result == ZR_OK && settings->json)
+        print_all_json(&own, &out.text);
+    if (result == ZR_OK && !settings->json && own.has_ranks)
+        print_ranks(&own, &out.text);
+    if (result == ZR_OK || !settings->json)
         *code = zr_tool_output_end(&out);
-    }
-    for (size_t i = 0; i < views.count; i++)
-        end_view(zr_vector_at(&views, i));
-    zr_vector_end(&views);
-    zr_tool_names_end(&names);
+    for (size_t i = 0; i < own.views.count; i++)
+        end_view(zr_vector_at(&own.views, i));
+    for (size_t i = 0; i < own.curves.count; i++)
+        zr_curve_end(zr_vector_at(&own.curves, i));
+    zr_vector_end(&own.curves);
+    zr_vector_end(&own.views);
+    zr_tool_names_end(&own.names);
     return result;
 }
 
 int zr_tool_why(int argc, char **argv)
 {
-    struct settings settings = {.reading = {.device = UINT64_MAX, .held = true}, .stream = UINT64_MAX};
+    struct settings settings = {.reading = {.device = UINT64_MAX, .held = true},
+                                .replayed_events = REPLAYED_EVENTS,
+                                .stream = UINT64_MAX};
     const struct zr_tool_option options[] = {
         {"--size", ZR_TOOL_BYTES, &settings.size_bytes},
         {"--at", ZR_TOOL_TEXT, &settings.at},
@@ -586,17 +835,25 @@ int zr_tool_why(int argc, char **argv)
         {"--device", ZR_TOOL_TEXT, &settings.device},
         {"--total", ZR_TOOL_BYTES, &settings.total_bytes},
         {"--sweep", ZR_TOOL_FLAG, &settings.sweep},
+        {"--growth", ZR_TOOL_FLAG, &settings.growth},
         {"--no-replay", ZR_TOOL_FLAG, &settings.no_replay},
+        {"--replays", ZR_TOOL_COUNT, &settings.replayed_events},
         {"--unit", ZR_TOOL_BYTES, &settings.reading.unit_bytes},
         {"--json", ZR_TOOL_FLAG, &settings.json},
         {NULL, ZR_TOOL_FLAG, NULL},
     };
-    settings.arguments =
-        (struct zr_tool_arguments){.help = help, .options = options, .takes_files = true, .takes_one = true};
+    settings.arguments = (struct zr_tool_arguments){.help = help, .options = options, .takes_files = true};
     int code = zr_tool_parse(&settings.arguments, argc, argv);
     if (code >= 0)
         return code;
+    settings.no_replay |= settings.arguments.files_count > 1; /* of ranks the reasons are compared */
+    if (settings.arguments.files_count > 1)
+        settings.reading.held = false; /* of many ranks only one is in memory */
     settings.all_devices = settings.device && strcmp(settings.device, "all") == 0;
+    if (settings.all_devices && settings.arguments.files_count > 1) {
+        zr_tool_log("why: --device all takes one file");
+        return ZR_TOOL_USAGE;
+    }
     if (settings.device && !settings.all_devices) {
         char *end;
         settings.reading.device = strtoull(settings.device, &end, 10);

@@ -8,7 +8,8 @@
 #include "defrag/report/call_site.h"
 #include "defrag/tool/input.h"
 
-enum { FRAMES_SHOWN = 48, WORDS_BYTES = 800, HOLDERS_SHOWN = 10, CATEGORIES_MAX = 16 };
+/* HOLDERS_IN_WORDS: so that reasons, holders and first remedies fit on a terminal of 24 lines. */
+enum { FRAMES_SHOWN = 48, WORDS_BYTES = 800, SITE_COLUMNS = 56, HOLDERS_SHOWN = 10, HOLDERS_IN_WORDS = 5 };
 
 /* The sizes of a reason as text. */
 struct sizes {
@@ -38,7 +39,7 @@ static void put_site(char *out, size_t room, const struct zr_reason_scene *scene
                      const struct zr_reason_evidence *one)
 {
     char stack[ZR_FRAME_BYTES];
-    bool has = one->stack && zr_tool_short_stack(scene->recording, one->stack, stack);
+    bool has = one->stack && zr_tool_short_stack(scene->recording, one->stack, SITE_COLUMNS, stack);
     if (is_torch(scene))
         snprintf(out, room, "%s%.300s", has ? " by " : "", has ? stack : "");
     else
@@ -57,7 +58,7 @@ static void say_pool(char *out, const struct zr_reason_scene *scene, const struc
             snprintf(out, WORDS_BYTES, "a contiguous pool keeps %s without blocks", sizes->bytes);
         return;
     }
-    bool has = one->stack && zr_tool_short_stack(scene->recording, one->stack, stack);
+    bool has = one->stack && zr_tool_short_stack(scene->recording, one->stack, SITE_COLUMNS, stack);
     /* The number is that of (0, N), or of (N, M) in base 65599. */
     snprintf(
         out, WORDS_BYTES,
@@ -85,8 +86,8 @@ static void say_twins(char *out, const struct zr_reason_scene *scene, const stru
                       const struct sizes *sizes)
 {
     char again[ZR_TOOL_NUMBER_ROOM], weights[ZR_FRAME_BYTES] = "", stack[ZR_FRAME_BYTES] = "";
-    zr_tool_short_stack(scene->recording, twins->weights->stack, weights);
-    zr_tool_short_stack(scene->recording, twins->again->stack, stack);
+    zr_tool_short_stack(scene->recording, twins->weights->stack, SITE_COLUMNS, weights);
+    zr_tool_short_stack(scene->recording, twins->again->stack, SITE_COLUMNS, stack);
     snprintf(out, WORDS_BYTES, "%s of %s are live, weights twice: %s by %.200s beside those by %.200s",
              sizes->live, sizes->of, zr_tool_bytes(again, twins->again->bytes), stack, weights);
 }
@@ -150,6 +151,9 @@ static void say_evidence(char *out, const struct zr_reason_scene *scene, const s
                  "%s of %s reserved are free and cached: other libraries and processes cannot have them",
                  sizes.bytes, sizes.of);
         break;
+    case ZR_REASON_FREE:
+        snprintf(out, WORDS_BYTES, "%s of %s reserved are free", sizes.bytes, sizes.of);
+        break;
     case ZR_REASON_FLUSH:
         snprintf(out, WORDS_BYTES,
                  "%s were returned to the driver in %" PRIu64
@@ -180,17 +184,28 @@ static bool fits(const struct zr_reason_scene *scene, const char *change)
     return false;
 }
 
+/* Whether the largest holder is activations of an evaluation, of several blocks. */
+static bool keeps_evaluation(const struct zr_reason_scene *scene)
+{
+    const struct zr_holder *largest = scene->holders->count > 0 ? zr_vector_at(scene->holders, 0) : NULL;
+    return largest && largest->evaluates && largest->role == ZR_ROLE_FORWARD && largest->blocks_count > 1;
+}
+
 /* For PyTorch: what to write where. NULL: the advice for zr. */
 static const char *torch_change(const struct zr_reason_scene *scene, const struct zr_reason_evidence *one)
 {
     const struct zr_recording *recording = scene->recording;
     struct zr_twins twins;
+    enum zr_role role;
     switch (one->reason) {
     case ZR_REASON_FRAGMENTATION:
         return recording->expandable || (fits(scene, "zr") && !fits(scene, "expandable"))
                    ? "zr's memory: zr run --cuda -- PROGRAM, or the plug-in; expandable segments do not suffice"
                    : "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True";
     case ZR_REASON_LEAK:
+        role = zr_role_of(scene->recording, one->stack);
+        if (role == ZR_ROLE_LOADING || role == ZR_ROLE_OPTIMIZER)
+            return "del model and optimizer of a round before the next one makes its own; an exception's traceback keeps them, too";
         return "keep numbers, not tensors: .item() or .detach() there, or .cpu() for outputs";
     case ZR_REASON_POOL:
         return "capture the graphs with one pool (pool=torch.cuda.graph_pool_handle()), or capture fewer shapes";
@@ -211,7 +226,10 @@ static const char *torch_change(const struct zr_reason_scene *scene, const struc
     case ZR_REASON_FLUSH:
         return "leave out torch.cuda.empty_cache() in the loop";
     case ZR_REASON_SHORTAGE:
-        return !zr_holders_twins(scene->holders, &twins) ? NULL
+        return !zr_holders_twins(scene->holders, &twins)
+                   ? keeps_evaluation(scene)
+                         ? "evaluate under torch.no_grad() or inference_mode(): activations are kept for a backward"
+                         : NULL
                : twins.again->is_file
                    ? "torch.load(.., map_location=\"cpu\"), or delete the checkpoint after load_state_dict()"
                    : "free the first copy before the second is made";
@@ -239,7 +257,7 @@ static const char *change_for(const struct zr_reason_scene *scene, const struct 
             "allocate long-lived blocks first, use smaller granules, or make requests that fit below",
         [ZR_REASON_SHORTAGE] = "a smaller batch, recomputing activations, more ranks or more memory",
         [ZR_REASON_OPTION] = "leave out the option",
-        [ZR_REASON_CACHED] = "return free memory before others need it",
+        [ZR_REASON_FREE] = "none: what is free is reused or returned",
         [ZR_REASON_FLUSH] = "keep the memory from step to step"};
     const char *torch = is_torch(scene) ? torch_change(scene, one) : NULL;
     if (torch)
@@ -251,34 +269,49 @@ static const char *change_for(const struct zr_reason_scene *scene, const struct 
     return changes[one->reason];
 }
 
+/* Whether the replays decide the advice for the reason. */
+static bool waits(const struct zr_reason_scene *scene, const struct zr_reason_evidence *one)
+{
+    return scene->replaying && is_torch(scene) &&
+           (one->reason == ZR_REASON_FRAGMENTATION || one->reason == ZR_REASON_OPTION);
+}
+
+static void print_change(struct zr_text *text, const struct zr_reason_scene *scene)
+{
+    char words[WORDS_BYTES];
+    snprintf(words, sizeof words, "change: %s", change_for(scene, scene->reasoning->list));
+    zr_tool_put_wrapped(text, 0, 2, words);
+}
+
 void zr_reasons_print(struct zr_text *text, const struct zr_reason_scene *scene)
 {
     const struct zr_reasoning *own = scene->reasoning;
-    char words[WORDS_BYTES];
+    char words[WORDS_BYTES], line[WORDS_BYTES + 300];
     for (unsigned i = 0; i < own->count; i++) {
         const struct zr_reason_evidence *one = &own->list[i];
         say_evidence(words, scene, one);
-        zr_text_print(text, "%s%s: ", i ? "also: " : "reason: ", zr_reason_name(one->reason));
-        zr_text_put_plain(text, words);
-        if (i == 0 && own->segments)
-            zr_text_print(
-                text,
-                "; all live blocks have sizes that are powers of two, as from a caching allocator: free memory inside these blocks is not visible here");
-        zr_text_print(text, "\n");
-        if (i == 0)
-            zr_text_print(text, "change: %s\n", change_for(scene, one));
+        snprintf(
+            line, sizeof line, "%s%s: %s%s", i ? "also: " : "reason: ", zr_reason_name(one->reason), words,
+            i == 0 && own->segments
+                ? "; all live blocks have sizes that are powers of two, as from a caching allocator: free memory inside these blocks is not visible here"
+                : "");
+        zr_tool_put_wrapped(text, 0, 2, line);
+        if (i == 0 && !waits(scene, one))
+            print_change(text, scene);
     }
+}
+
+void zr_reasons_print_replayed(struct zr_text *text, const struct zr_reason_scene *scene)
+{
+    struct zr_reason_scene before = *scene;
+    before.replaying = true;
+    if (scene->reasoning->count > 0 && waits(&before, scene->reasoning->list))
+        print_change(text, scene);
 }
 
 /* ---- Holders ------------------------------------------------------------------------------------------- */
 
-struct category {
-    const char *name;
-    uint64_t bytes;
-};
-
-/* The sums of categories, the largest first. Returns their number. */
-static unsigned sum_categories(struct category sums[CATEGORIES_MAX], const struct zr_vector *holders)
+unsigned zr_holders_sum(struct zr_category sums[ZR_CATEGORIES_MAX], const struct zr_vector *holders)
 {
     unsigned count = 0, at;
     for (size_t i = 0; i < holders->count; i++) {
@@ -286,13 +319,13 @@ static unsigned sum_categories(struct category sums[CATEGORIES_MAX], const struc
         const char *name = zr_holder_category(holder);
         for (at = 0; at < count && strcmp(sums[at].name, name) != 0; at++)
             ;
-        if (at == CATEGORIES_MAX)
+        if (at == ZR_CATEGORIES_MAX)
             continue;
         if (at == count)
-            sums[count++] = (struct category){name, 0};
-        sums[at].bytes += holder->bytes;
+            sums[count++] = (struct zr_category){name, 0};
+        sums[at].bytes += holder->bytes - holder->before_bytes;
         for (; at > 0 && sums[at].bytes > sums[at - 1].bytes; at--) {
-            struct category one = sums[at];
+            struct zr_category one = sums[at];
             sums[at] = sums[at - 1];
             sums[at - 1] = one;
         }
@@ -302,24 +335,65 @@ static unsigned sum_categories(struct category sums[CATEGORIES_MAX], const struc
 
 void zr_holders_print(struct zr_text *text, const struct zr_reason_scene *scene)
 {
-    struct category sums[CATEGORIES_MAX];
-    char room[ZR_TOOL_NUMBER_ROOM], stack[ZR_FRAME_BYTES];
-    if (scene->holders->count == 0)
+    struct zr_category sums[ZR_CATEGORIES_MAX];
+    char room[ZR_TOOL_NUMBER_ROOM], stack[ZR_FRAME_BYTES], line[WORDS_BYTES];
+    const size_t holders_count = scene->holders->count;
+    uint64_t rest_bytes = 0;
+    if (holders_count == 0)
         return;
-    unsigned count = sum_categories(sums, scene->holders);
-    zr_text_print(text, "\nLive then: ");
+    unsigned count = zr_holders_sum(sums, scene->holders);
+    int at = snprintf(line, sizeof line, "Live then:");
     for (unsigned i = 0; i < count; i++)
-        zr_text_print(text, "%s%s %s", i ? ", " : "", sums[i].name, zr_tool_bytes(room, sums[i].bytes));
+        at += snprintf(line + at, sizeof line - (size_t)at, "%s %s %s", i ? "," : "", sums[i].name,
+                       zr_tool_bytes(room, sums[i].bytes));
     zr_text_print(text, "\n");
-    for (size_t i = 0; i < scene->holders->count && i < HOLDERS_SHOWN; i++) {
+    zr_tool_put_wrapped(text, 0, 2, line);
+    for (size_t i = 0; i < holders_count; i++) {
         const struct zr_holder *holder = zr_vector_at(scene->holders, i);
-        zr_text_print(text, "  %10s in %" PRIu64 " block%s  ", zr_tool_bytes(room, holder->bytes),
-                      holder->blocks_count, holder->blocks_count == 1 ? "" : "s");
-        zr_text_print(text, "%s  ", zr_holder_category(holder));
-        if (zr_tool_short_stack(scene->recording, holder->stack, stack))
+        if (i >= HOLDERS_IN_WORDS && holders_count > HOLDERS_IN_WORDS + 1) {
+            rest_bytes += holder->bytes;
+            continue;
+        }
+        at = snprintf(line, sizeof line, "  %10s in %" PRIu64 " block%s  %s  ",
+                      zr_tool_bytes(room, holder->bytes), holder->blocks_count,
+                      holder->blocks_count == 1 ? "" : "s", zr_holder_category(holder));
+        zr_text_print(text, "%s", line);
+        if (zr_tool_short_stack(scene->recording, holder->stack, ZR_TOOL_COLUMNS - (size_t)at, stack))
             zr_text_put_plain(text, stack);
         else
-            zr_text_print(text, "(no stack: from before the recording)");
+            zr_text_print(text, "(no stack: earlier)");
+        zr_text_print(text, "\n");
+    }
+    if (rest_bytes > 0)
+        zr_text_print(text, "  %10s at %zu other call sites (--json has the largest)\n",
+                      zr_tool_bytes(room, rest_bytes), holders_count - HOLDERS_IN_WORDS);
+}
+
+void zr_growth_print(struct zr_text *text, const struct zr_reason_scene *scene)
+{
+    struct zr_category sums[ZR_CATEGORIES_MAX];
+    char room[2][ZR_TOOL_NUMBER_ROOM], stack[ZR_FRAME_BYTES], line[WORDS_BYTES];
+    unsigned count = zr_holders_sum(sums, scene->growers);
+    int at = scene->to[0]
+                 ? snprintf(line, sizeof line, "Growth from mark '%s' to '%s':", scene->from, scene->to)
+                 : snprintf(line, sizeof line, "Growth over the recording:");
+    for (unsigned i = 0; i < count; i++)
+        at += snprintf(line + at, sizeof line - (size_t)at, "%s %s %s", i ? "," : "", sums[i].name,
+                       zr_tool_bytes(room[0], sums[i].bytes));
+    if (count == 0)
+        snprintf(line + at, sizeof line - (size_t)at, " none");
+    zr_text_print(text, "\n");
+    zr_tool_put_wrapped(text, 0, 2, line);
+    for (size_t i = 0; i < scene->growers->count && i < HOLDERS_SHOWN; i++) {
+        const struct zr_holder *one = zr_vector_at(scene->growers, i);
+        at = snprintf(line, sizeof line, "  %10s%s%s in %" PRIu64 " block%s  %s  ",
+                      zr_tool_bytes(room[0], one->bytes - one->before_bytes),
+                      one->before_bytes ? " more than " : "",
+                      one->before_bytes ? zr_tool_bytes(room[1], one->before_bytes) : "", one->blocks_count,
+                      one->blocks_count == 1 ? "" : "s", zr_holder_category(one));
+        zr_text_print(text, "%s", line);
+        if (zr_tool_short_stack(scene->recording, one->stack, ZR_TOOL_COLUMNS - (size_t)at, stack))
+            zr_text_put_plain(text, stack);
         zr_text_print(text, "\n");
     }
 }
@@ -360,8 +434,8 @@ void zr_reasons_json(struct zr_text *text, const struct zr_reason_scene *scene)
 
 void zr_holders_json(struct zr_text *text, const struct zr_reason_scene *scene)
 {
-    struct category sums[CATEGORIES_MAX];
-    unsigned count = sum_categories(sums, scene->holders);
+    struct zr_category sums[ZR_CATEGORIES_MAX];
+    unsigned count = zr_holders_sum(sums, scene->holders);
     zr_text_print(text, ",\n \"categories\": {");
     for (unsigned i = 0; i < count; i++)
         zr_text_print(text, "%s\"%s\": %" PRIu64, i ? ", " : "", sums[i].name, sums[i].bytes);
@@ -375,4 +449,38 @@ void zr_holders_json(struct zr_text *text, const struct zr_reason_scene *scene)
         zr_text_print(text, "}");
     }
     zr_text_print(text, "]");
+}
+
+static void json_label(struct zr_text *text, const char *key, const char *label)
+{
+    zr_text_print(text, "\"%s\": ", key);
+    if (label[0])
+        zr_text_json_string(text, label, strlen(label));
+    else
+        zr_text_print(text, "null");
+}
+
+void zr_growth_json(struct zr_text *text, const struct zr_reason_scene *scene)
+{
+    struct zr_category sums[ZR_CATEGORIES_MAX];
+    unsigned count = zr_holders_sum(sums, scene->growers);
+    zr_text_print(text, ",\n \"growth\": {");
+    json_label(text, "from", scene->from);
+    zr_text_print(text, ", ");
+    json_label(text, "to", scene->to);
+    zr_text_print(text, ", \"categories\": {");
+    for (unsigned i = 0; i < count; i++)
+        zr_text_print(text, "%s\"%s\": %" PRIu64, i ? ", " : "", sums[i].name, sums[i].bytes);
+    zr_text_print(text, "},\n  \"sites\": [");
+    for (size_t i = 0; i < scene->growers->count && i < HOLDERS_SHOWN; i++) {
+        const struct zr_holder *one = zr_vector_at(scene->growers, i);
+        zr_text_print(text, "%s\n  {\"grown_bytes\": %" PRIu64 ", \"before_bytes\": %" PRIu64, i ? "," : "",
+                      one->bytes - one->before_bytes, one->before_bytes);
+        zr_text_print(text, ", \"bytes\": %" PRIu64 ", \"before_blocks\": %" PRIu64 ", \"blocks\": %" PRIu64,
+                      one->bytes, one->before_blocks_count, one->blocks_count);
+        zr_text_print(text, ", \"category\": \"%s\", \"stack\": ", zr_holder_category(one));
+        json_stack(text, scene->recording, one->stack);
+        zr_text_print(text, "}");
+    }
+    zr_text_print(text, "]}");
 }

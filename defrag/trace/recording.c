@@ -23,6 +23,7 @@ static struct zr_record record_of(const struct zrt_event *event, uint64_t base_a
                               .reserved_bytes = event->reserved_bytes,
                               .free_bytes = UINT64_MAX,
                               .stack = event->stack,
+                              .sample_bytes = event->sample_bytes,
                               .stream = event->stream};
 }
 
@@ -345,6 +346,33 @@ static bool recognise(const char *head, size_t bytes, enum zr_recording_kind *ou
     return *out != ZR_RECORDING_CSV || zr_events_csv_is(head);
 }
 
+/* Files of other programs, and what to do with them. */
+static const char *advice_for(const char *head, size_t bytes)
+{
+    static const struct {
+        const char *magic, *words;
+    } others[] = {
+        {"\x1f\x8b", "compressed by gzip: zr reads it, libzr does not; gunzip it first"},
+        {"\x28\xb5\x2f\xfd", "compressed by zstd: zr reads it, libzr does not; unzstd it first"},
+        {"\xfd"
+         "7zXZ",
+         "compressed by xz; unxz it first"},
+        {"BZh", "compressed by bzip2; bunzip2 it first"},
+        {"PK\x03\x04", "a zip archive; unzip it first"},
+        {"\x04\x22\x4d\x18",
+         "compressed by lz4, as files of memray are: zr import --help shows how to write a CSV of "
+         "events of those; unlz4 others first"},
+        {"memray",
+         "a file of memray, whose format belongs to its version: write its records as a CSV of events by "
+         "memray's FileReader (zr import --help shows how)"},
+        {"v ", "a file of heaptrack, which has no addresses; record the program by zr run instead"},
+    };
+    for (unsigned i = 0; i < sizeof others / sizeof *others; i++)
+        if (bytes >= strlen(others[i].magic) && memcmp(head, others[i].magic, strlen(others[i].magic)) == 0)
+            return others[i].words;
+    return NULL;
+}
+
 static zr_result detect(const char *path, enum zr_recording_kind *out)
 {
     struct zr_file file;
@@ -365,7 +393,11 @@ static zr_result detect(const char *path, enum zr_recording_kind *out)
     if (result != ZR_OK)
         return result;
     head[got] = '\0';
-    if (!recognise(head, got, out))
+    bool known = recognise(head, got, out);
+    const char *advice = known ? NULL : advice_for(head, got);
+    if (advice)
+        return zr_fail(ZR_ERR_FORMAT, "'%s' is %s", path, advice);
+    if (!known)
         return zr_fail(
             ZR_ERR_FORMAT,
             "'%s' is %s: neither a .zrt trace, nor a PyTorch snapshot (pickle), nor an RMM log "
@@ -392,6 +424,7 @@ zr_result zr_recording_open(struct zr_recording *out, const struct zr_read_optio
     zr_recording_stacks_init(&out->stacks, arena);
     zr_vector_init(&out->maps, arena, sizeof(struct zr_record));
     zr_vector_init(&out->sizes, arena, sizeof(struct zr_true_size));
+    zr_vector_init(&out->annotations, arena, sizeof(struct zr_annotation));
     zr_result result = detect(options->path, &out->kind);
     if (result != ZR_OK)
         return result;
@@ -416,6 +449,7 @@ void zr_recording_close(struct zr_recording *recording)
     zr_vector_end(&recording->preface);
     zr_vector_end(&recording->maps);
     zr_vector_end(&recording->sizes);
+    zr_vector_end(&recording->annotations);
     if (recording->reader)
         zr_arena_free(recording->arena, recording->reader);
     if (recording->event)

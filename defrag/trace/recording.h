@@ -36,6 +36,7 @@ struct zr_record {
     uint64_t time_ns;        /* since the window's start; does not decrease */
     uint64_t address, bytes; /* bytes: requested; in a free 0 if the file has no size */
     uint64_t reserved_bytes; /* alloc: with rounding */
+    uint64_t sample_bytes;   /* alloc: a sample, drawn one in so many bytes; 0: all are recorded */
     uint64_t free_bytes;     /* refused: of the device at that time; UINT64_MAX: unknown */
     uint64_t total_bytes;    /* refused: of the device; 0: unknown */
     uint64_t unit_bytes;     /* map: the unit that can be unmapped; 0: only the whole */
@@ -81,6 +82,7 @@ struct zr_frame_namer {
 struct zr_recording_stacks {
     struct zr_vector modules, module_texts; /* recording_stacks.c; texts: char */
     struct zr_vector stacks, addresses;     /* by number; uint64_t */
+    struct zr_vector frames;                /* by number: offsets of texts of interpreters' frames; 0: none */
     uint64_t events_seen;                   /* events up to here are included */
 };
 
@@ -95,7 +97,7 @@ struct zr_recording {
     bool cut_short;     /* the file is truncated */
     bool expandable;    /* PyTorch: the allocator used expandable segments */
     struct zr_torch_settings settings; /* PyTorch */
-    int device, devices_count;         /* PyTorch: shown, in the file; less than 0: none with events */
+    int device, devices_count;         /* PyTorch: shown, in the file */
     uint64_t unknown_count;            /* events of unknown kinds, which are not records .. */
     char unknown[32];                  /* .. the first one's kind */
     uint64_t granule_bytes;            /* .zrt; 0: unknown */
@@ -106,15 +108,16 @@ struct zr_recording {
     /* private */
     zr_arena *arena;
     struct zr_pickle pickle;
-    bool has_pickle;
+    bool has_pickle, has_events; /* PyTorch */
     bool is_held;
     struct zr_held_records held; /* all but the preface */
     struct zr_vector preface;    /* struct zr_record: RMM, torch: blocks from before the window */
     struct zr_vector maps;       /* struct zr_record: torch: maps and unmaps */
-    struct zr_vector sizes;    /* struct zr_true_size: torch: of blocks that are live at the end, in order */
-    struct zrt_reader *reader; /* 64 KiB; NULL for other formats than .zrt */
-    struct zrt_event *event;   /* of the reader */
-    uint64_t before_count;     /* .zrt: events that recreate blocks from before the window */
+    struct zr_vector sizes; /* struct zr_true_size: torch: of blocks that are live at the end, in order */
+    struct zr_vector annotations; /* struct zr_annotation: torch: of the profiler, in order of time */
+    struct zrt_reader *reader;    /* 64 KiB; NULL for other formats than .zrt */
+    struct zrt_event *event;      /* of the reader */
+    uint64_t before_count;        /* .zrt: events that recreate blocks from before the window */
     struct zr_recording_stacks stacks;
 };
 
@@ -130,6 +133,16 @@ struct zr_recording_sink {
     void *state;
 };
 zr_result zr_recording_play(struct zr_recording *recording, const struct zr_recording_sink *sink);
+
+/* Makes a replay of `caching` obey the settings. */
+static inline void zr_torch_settings_apply(const struct zr_torch_settings *settings,
+                                           struct zr_replay_options *options)
+{
+    options->max_split_bytes = settings->max_split_bytes;
+    options->garbage_collection_threshold = settings->garbage_collection_threshold;
+    for (unsigned i = 0; i < ZR_TORCH_DIVISIONS; i++)
+        options->roundup_divisions[i] = settings->divisions[i];
+}
 
 /* Whether a setting of PyTorch's allocator makes blocks larger than their requests, or keeps large ones
  * whole. */
@@ -157,6 +170,10 @@ bool zr_frames_next(struct zr_frames *frames, struct zr_recording *recording, ch
 zr_result zr_recording_hold(struct zr_recording *recording, const struct zr_record *record);
 /* recording_torch.c; private to recording*.c. Opening fills `pickle`, `preface`, `maps` and `sizes`; playing
  * reads the events again. */
+struct zr_annotation {
+    uint64_t time_ns;
+    const char *label; /* of the pickle */
+};
 struct zr_true_size {
     uint64_t event, bytes; /* the event's number among the window's records */
 };
@@ -169,6 +186,10 @@ void zr_recording_stacks_end(struct zr_recording_stacks *stacks);
 zr_result zr_recording_stacks_take(struct zr_recording *recording, const struct zrt_event *event,
                                    uint64_t number);
 zr_result zr_recording_play_torch(struct zr_recording *recording, const struct zr_recording_sink *sink);
+
+/* As zr_sequence_read(), also with the settings of the file's allocator. The options are complete. */
+zr_result zr_sequence_read_settings(struct zr_sequence *out, const struct zr_read_options *options,
+                                    zr_arena *host_arena, struct zr_torch_settings *settings);
 
 /* ---- Import -------------------------------------------------------------------------------------------- */
 

@@ -30,6 +30,7 @@ void zr_recording_stacks_init(struct zr_recording_stacks *out, zr_arena *arena)
     zr_vector_init(&out->module_texts, arena, 1);
     zr_vector_init(&out->stacks, arena, sizeof(struct stack));
     zr_vector_init(&out->addresses, arena, sizeof(uint64_t));
+    zr_vector_init(&out->frames, arena, sizeof(uint32_t));
 }
 
 void zr_recording_stacks_end(struct zr_recording_stacks *stacks)
@@ -38,9 +39,34 @@ void zr_recording_stacks_end(struct zr_recording_stacks *stacks)
     zr_vector_end(&stacks->module_texts);
     zr_vector_end(&stacks->stacks);
     zr_vector_end(&stacks->addresses);
+    zr_vector_end(&stacks->frames);
 }
 
 /* ---- Reading ------------------------------------------------------------------------------------------- */
+
+static zr_result take_text(struct zr_recording_stacks *stacks, const char *text)
+{
+    zr_result result = ZR_OK;
+    for (const char *at = text; result == ZR_OK; at++) {
+        result = zr_vector_add(&stacks->module_texts, at);
+        if (*at == '\0')
+            break;
+    }
+    return result;
+}
+
+static zr_result take_frame(struct zr_recording_stacks *stacks, const struct zrt_event *event)
+{
+    zr_result result =
+        stacks->module_texts.count == 0 ? take_text(stacks, "") : ZR_OK; /* offset 0: no text */
+    while (stacks->frames.count < event->frame_number && result == ZR_OK)
+        result = zr_vector_add(&stacks->frames, &(uint32_t){0});
+    uint32_t *frame = result == ZR_OK ? zr_vector_at(&stacks->frames, event->frame_number - 1) : NULL;
+    if (!frame || *frame > 0)
+        return result; /* the first one counts */
+    *frame = (uint32_t)stacks->module_texts.count;
+    return take_text(stacks, event->module.path);
+}
 
 static zr_result take_module(struct zr_recording_stacks *stacks, const struct zrt_module *from)
 {
@@ -49,15 +75,10 @@ static zr_result take_module(struct zr_recording_stacks *stacks, const struct zr
                             .file_offset = from->file_offset,
                             .text = (uint32_t)stacks->module_texts.count,
                             .build_id_bytes = (uint8_t)from->build_id_bytes};
-    zr_result result = ZR_OK;
     if (stacks->modules.count == MODULES_MAX)
         return ZR_OK;
     memcpy(module.build_id, from->build_id, from->build_id_bytes);
-    for (const char *at = from->path; result == ZR_OK; at++) {
-        result = zr_vector_add(&stacks->module_texts, at);
-        if (*at == '\0')
-            break;
-    }
+    zr_result result = take_text(stacks, from->path);
     return result == ZR_OK ? zr_vector_add(&stacks->modules, &module) : result;
 }
 
@@ -88,6 +109,8 @@ zr_result zr_recording_stacks_take(struct zr_recording *recording, const struct 
     stacks->events_seen = number;
     if (event->extension == ZRT_MODULE)
         return take_module(stacks, &event->module);
+    if (event->extension == ZRT_FRAME)
+        return take_frame(stacks, event);
     return event->extension == ZRT_STACK ? take_stack(stacks, event) : ZR_OK;
 }
 
@@ -110,6 +133,16 @@ struct zr_frames zr_recording_frames(const struct zr_recording *recording, uint3
             &recording->pickle, (struct zr_pickle_value){.kind = ZR_PICKLE_LIST, .at = stack - 1});
     }
     return frames;
+}
+
+/* The text of an interpreter's frame; NULL: the address is code. */
+static const char *frame_text(const struct zr_recording_stacks *stacks, uint64_t address)
+{
+    uint64_t index = address - ZRT_FRAME_ADDRESS - 1;
+    const uint32_t *frames = stacks->frames.items;
+    return address > ZRT_FRAME_ADDRESS && index < stacks->frames.count && frames[index]
+               ? (const char *)stacks->module_texts.items + frames[index]
+               : NULL;
 }
 
 static struct zr_frame_place place_of(const struct zr_recording_stacks *stacks, const struct stack *stack,
@@ -138,7 +171,13 @@ bool zr_frames_next(struct zr_frames *frames, struct zr_recording *recording, ch
     if (!stack || frames->next >= stack->count)
         return false;
     const uint64_t *addresses = stacks->addresses.items;
-    struct zr_frame_place place = place_of(stacks, stack, addresses[stack->first + frames->next++]);
+    uint64_t address = addresses[stack->first + frames->next++];
+    const char *text = frame_text(stacks, address);
+    if (text) {
+        snprintf(out, ZR_FRAME_BYTES, "%s", text);
+        return true;
+    }
+    struct zr_frame_place place = place_of(stacks, stack, address);
     if (recording->namer.name && recording->namer.name(recording->namer.state, &place, out, ZR_FRAME_BYTES))
         return true;
     const char *slash = strrchr(place.path, '/'), *file = slash ? slash + 1 : place.path;

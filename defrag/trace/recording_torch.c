@@ -16,7 +16,7 @@
 #include "defrag/trace/recording.h"
 #include "defrag/trace/formats/torch_snapshot.h"
 
-enum { SMALL_SEGMENT_BYTES = 2 << 20, PAGE_BYTES = 2 << 20 };
+enum { SMALL_SEGMENT_BYTES = 2 << 20, PAGE_BYTES = 2 << 20, DEVICES_MAX = 64 };
 
 /* A segment of the snapshot, or a part of an expandable one. */
 struct segment {
@@ -35,10 +35,14 @@ struct block {
 /* The state of an address during the scan of events; values from ALLOCATED on: the record's number. */
 enum { FREED = 0, ALLOCATED };
 
-/* Times relative to the first one, which do not decrease. */
+/* What an event tells by its difference from the one before. Times are relative to the first one, and do not
+ * decrease. A new user_metadata, or the next compiled graph (compile_context), is a mark. */
+enum { CONTEXT_ROOM = 64 };
 struct clock {
     uint64_t first_us, last_ns;
     bool has_first;
+    char user[CONTEXT_ROOM], compiled[CONTEXT_ROOM];
+    const char *mark; /* before this event; NULL: none */
 };
 
 struct reading {
@@ -110,6 +114,8 @@ static zr_result read_segment(struct reading *reading, struct zr_pickle_value va
         !zr_torch_number(fields[PLACE].value, &segment.address) ||
         fields[BLOCKS].value.kind != ZR_PICKLE_LIST)
         return zr_torch_wrong(pickle, "a segment has no device, no address or no blocks");
+    if (of_device < DEVICES_MAX && (int)of_device >= reading->recording->devices_count)
+        reading->recording->devices_count = (int)of_device + 1;
     if (of_device != (uint64_t)device)
         return ZR_OK;
     if (!zr_torch_number(fields[TOTAL].value, &segment.bytes) || segment.bytes > UINT64_MAX - segment.address)
@@ -134,7 +140,7 @@ static zr_result read_segment(struct reading *reading, struct zr_pickle_value va
 
 /* ---- Events -------------------------------------------------------------------------------------------- */
 
-enum { ACTION = 0, WHERE, BYTES, ON, TIME, WITH, BLOCK_BYTES, EVENT_FIELDS };
+enum { ACTION = 0, WHERE, BYTES, ON, TIME, WITH, BLOCK_BYTES, USER, COMPILED, EVENT_FIELDS };
 
 static const struct {
     const char *action;
@@ -158,6 +164,38 @@ static uint64_t time_of(struct clock *clock, struct zr_pickle_value value)
             clock->last_ns = us * 1000;
     }
     return clock->last_ns;
+}
+
+/* The text, zero-terminated, cut to the room; "" if it is none. */
+static const char *copy_text(const struct zr_pickle *pickle, struct zr_pickle_value value, char *out,
+                             size_t room)
+{
+    size_t bytes = value.kind == ZR_PICKLE_TEXT ? value.text_bytes : 0;
+    bytes = bytes < room ? bytes : room - 1;
+    memcpy(out, bytes ? zr_pickle_text(pickle, value) : "", bytes);
+    out[bytes] = '\0';
+    return out;
+}
+
+static void note_context(struct zr_pickle *pickle, struct clock *clock, struct zr_pickle_value user,
+                         struct zr_pickle_value compiled)
+{
+    char words[CONTEXT_ROOM];
+    memcpy(words, "compile ", 8);
+    if (*copy_text(pickle, compiled, words + 8, sizeof words - 8) && strcmp(words + 8, "N/A") != 0 &&
+        strcmp(words, clock->compiled) != 0)
+        clock->mark = memcpy(clock->compiled, words, sizeof words);
+    if (*copy_text(pickle, user, words, sizeof words) && strcmp(words, clock->user) != 0)
+        clock->mark = memcpy(clock->user, words, sizeof words);
+}
+
+static struct zr_record mark_of(const struct clock *clock, const struct zr_record *record)
+{
+    return (struct zr_record){.kind = ZR_RECORD_MARK,
+                              .tag = ZR_TAG_OTHER,
+                              .time_ns = record->time_ns,
+                              .free_bytes = UINT64_MAX,
+                              .label = clock->mark};
 }
 
 /* Finds blocks from before the window by their first event. */
@@ -208,7 +246,7 @@ static void read_more(struct zr_pickle *pickle, struct zr_pickle_value event, st
     }
     for (unsigned i = 3; record->kind == ZR_RECORD_MARK && !record->label && i < 6; i++)
         if (fields[i].value.kind == ZR_PICKLE_TEXT)
-            record->label = zr_pickle_text(pickle, fields[i].value); /* zeros follow a text */
+            record->label = zr_pickle_text(pickle, fields[i].value);
 }
 
 /* Converts an event to a record; *counts: it is one. The pool of a map is unknown here in older files, and a
@@ -217,8 +255,9 @@ static zr_result read_event(struct zr_pickle *pickle, struct zr_pickle_value eve
                             struct zr_equal_stacks *stacks, struct zr_record *record, bool *counts)
 {
     struct zr_pickle_field fields[EVENT_FIELDS] = {
-        {.key = "action"},  {.key = "addr"},   {.key = "size"},      {.key = "stream"},
-        {.key = "time_us"}, {.key = "frames"}, {.key = "block_size"}};
+        {.key = "action"},     {.key = "addr"},          {.key = "size"},
+        {.key = "stream"},     {.key = "time_us"},       {.key = "frames"},
+        {.key = "block_size"}, {.key = "user_metadata"}, {.key = "compile_context"}};
     unsigned at = 0;
     *record = (struct zr_record){.tag = ZR_TAG_OTHER, .free_bytes = UINT64_MAX};
     *counts = false;
@@ -237,6 +276,9 @@ static zr_result read_event(struct zr_pickle *pickle, struct zr_pickle_value eve
         return zr_torch_wrong(pickle, "an event has no address or no size");
     record->stream = zr_torch_stream(fields[ON].value);
     record->time_ns = time_of(clock, fields[TIME].value);
+    clock->mark = NULL;
+    if (!mark)
+        note_context(pickle, clock, fields[USER].value, fields[COMPILED].value);
     if (actions[at].in_parts)
         record->unit_bytes = PAGE_BYTES;
     if (is_map(record) || refused || mark)
@@ -259,8 +301,8 @@ static void note_unknown(struct reading *reading, struct zr_pickle_value event)
     if (zr_pickle_text_is(reading->pickle, action.value, "snapshot"))
         return;
     if (reading->recording->unknown_count++ == 0)
-        snprintf(reading->recording->unknown, sizeof reading->recording->unknown, "%s",
-                 zr_pickle_text(reading->pickle, action.value));
+        copy_text(reading->pickle, action.value, reading->recording->unknown,
+                  sizeof reading->recording->unknown);
 }
 
 /* The first pass: what the event reveals about earlier blocks. */
@@ -274,6 +316,13 @@ static zr_result note_event(void *state, struct zr_pickle *pickle, struct zr_pic
     if (result == ZR_OK && !counts)
         note_unknown(reading, event);
     if (result != ZR_OK || !counts)
+        return result;
+    if (reading->clock.mark) {
+        struct zr_record mark = mark_of(&reading->clock, &record);
+        result = reading->recording->is_held ? zr_recording_hold(reading->recording, &mark) : ZR_OK;
+        reading->events_count++;
+    }
+    if (result != ZR_OK)
         return result;
     if (is_map(&record))
         result = zr_vector_add(&reading->recording->maps, &record);
@@ -449,7 +498,8 @@ struct playing {
     struct clock clock;
     struct zr_equal_stacks stacks;
     uint64_t events_count;
-    size_t maps_count, sizes_count; /* number of entries used so far */
+    size_t maps_count, sizes_count, annotations_count; /* number of entries used so far */
+    bool stopped;
 };
 
 /* Adds what the event does not have. */
@@ -489,11 +539,11 @@ static void read_settings(struct reading *reading)
                                        {.key = "expandable_segments"},
                                        {.key = "roundup_power2_divisions"},
                                        {.key = "PYTORCH_CUDA_ALLOC_CONF"}};
-    char key[12];
+    char key[12], text[1024];
     uint64_t bytes, count;
     zr_pickle_fields(pickle, pickle->root, &all, 1);
     zr_pickle_fields(pickle, all.value, fields, sizeof fields / sizeof *fields);
-    const char *words = zr_pickle_text(pickle, fields[4].value);
+    const char *words = copy_text(pickle, fields[4].value, text, sizeof text);
     bool has_bytes = zr_torch_number(fields[0].value, &bytes);
     if (!has_bytes)
         bytes = in_words(words, "max_split_size_mb:") << 20;
@@ -511,6 +561,41 @@ static void read_settings(struct reading *reading)
     }
 }
 
+/* ---- Annotations --------------------------------------------------------------------------------------- */
+
+static bool sooner(const void *one, const void *other)
+{
+    return ((const struct zr_annotation *)one)->time_ns < ((const struct zr_annotation *)other)->time_ns;
+}
+
+/* The starts of the profiler's functions, which PyTorch lists beside the events (record_function()). */
+static zr_result read_annotations(struct reading *reading, int device)
+{
+    struct zr_pickle *pickle = reading->pickle;
+    struct zr_vector *annotations = &reading->recording->annotations;
+    struct zr_pickle_field all = {.key = "external_annotations"};
+    struct zr_pickle_value item;
+    uint64_t us, of_device;
+    zr_result result = ZR_OK;
+    zr_pickle_fields(pickle, pickle->root, &all, 1);
+    struct zr_pickle_cursor cursor = zr_pickle_cursor_of(pickle, all.value);
+    while (result == ZR_OK && zr_pickle_next(pickle, &cursor, &item)) {
+        struct zr_pickle_field fields[] = {
+            {.key = "name"}, {.key = "stage"}, {.key = "time_us"}, {.key = "device"}};
+        zr_pickle_fields(pickle, item, fields, sizeof fields / sizeof *fields);
+        if (fields[0].value.kind != ZR_PICKLE_TEXT || !zr_torch_number(fields[2].value, &us) ||
+            zr_pickle_text_is(pickle, fields[1].value, "END") || us >= UINT64_MAX / 1000 ||
+            (zr_torch_number(fields[3].value, &of_device) && of_device != (uint64_t)device))
+            continue;
+        us = us > reading->clock.first_us ? us - reading->clock.first_us : 0;
+        result = zr_vector_add(annotations,
+                               &(struct zr_annotation){us * 1000, zr_pickle_text(pickle, fields[0].value)});
+    }
+    zr_sort_in_place(&(struct zr_sort_records){annotations->items, annotations->count,
+                                               sizeof(struct zr_annotation), sooner});
+    return result;
+}
+
 /* ---- Opening ------------------------------------------------------------------------------------------- */
 
 static int devices_of(struct zr_pickle *pickle)
@@ -519,6 +604,25 @@ static int devices_of(struct zr_pickle *pickle)
     zr_pickle_fields(pickle, pickle->root, &traces, 1);
     uint64_t count = zr_pickle_count(pickle, traces.value);
     return count < INT32_MAX ? (int)count : INT32_MAX;
+}
+
+/* Without events: the device with the most memory, among the first DEVICES_MAX; 0: there is none. */
+static int device_of_segments(struct zr_pickle *pickle, struct zr_pickle_value segments)
+{
+    struct zr_pickle_cursor cursor = zr_pickle_cursor_of(pickle, segments);
+    struct zr_pickle_value item;
+    uint64_t sums[DEVICES_MAX] = {0}, device, bytes;
+    int most = 0;
+    while (zr_pickle_next(pickle, &cursor, &item)) {
+        struct zr_pickle_field fields[] = {{.key = "device"}, {.key = "total_size"}};
+        zr_pickle_fields(pickle, item, fields, 2);
+        if (zr_torch_number(fields[0].value, &device) && device < DEVICES_MAX &&
+            zr_torch_number(fields[1].value, &bytes) && bytes <= UINT64_MAX - sums[device])
+            sums[device] += bytes;
+    }
+    for (int i = 1; i < DEVICES_MAX; i++)
+        most = sums[i] > sums[most] ? i : most;
+    return most;
 }
 
 static zr_result read_all(struct reading *reading, int device)
@@ -531,13 +635,15 @@ static zr_result read_all(struct reading *reading, int device)
     if (result != ZR_OK)
         return result;
     reading->recording->has_pickle = true;
-    reading->recording->device = device;
+    reading->recording->device = device = device < 0 ? device_of_segments(pickle, segments) : device;
     reading->recording->has_times = reading->clock.has_first;
     reading->recording->devices_count = devices_of(pickle);
     read_settings(reading);
     struct zr_pickle_cursor cursor = zr_pickle_cursor_of(pickle, segments);
     while (result == ZR_OK && zr_pickle_next(pickle, &cursor, &item))
-        result = read_segment(reading, item, device < 0 ? 0 : device);
+        result = read_segment(reading, item, device);
+    if (result == ZR_OK && reading->clock.has_first)
+        result = read_annotations(reading, device);
     if (zr_pickle_exhausted(pickle))
         return zr_torch_wrong(pickle, "it names the same things over and over");
     if (result == ZR_OK)
@@ -560,6 +666,7 @@ zr_result zr_recording_read_torch(struct zr_recording *recording, const struct z
     zr_number_map_init(&reading.places, arena);
     zr_equal_stacks_init(&reading.stacks, arena);
     zr_result result = read_all(&reading, options->device);
+    recording->has_events = reading.events_count > 0;
     zr_equal_stacks_end(&reading.stacks);
     zr_number_map_end(&reading.places);
     zr_number_map_end(&reading.addresses);
@@ -581,30 +688,62 @@ static void play_again(void *state)
     zr_equal_stacks_init(&playing->stacks, playing->recording->arena);
 }
 
+/* Marks of the profiler up to a time. */
+static zr_result play_annotations(struct playing *playing, uint64_t until_ns)
+{
+    const struct zr_vector *all = &playing->recording->annotations;
+    zr_result result = ZR_OK;
+    while (result == ZR_OK && !playing->stopped && playing->annotations_count < all->count) {
+        const struct zr_annotation *one = zr_vector_at(all, playing->annotations_count);
+        if (one->time_ns > until_ns)
+            break;
+        playing->annotations_count++;
+        result = playing->sink->take(playing->sink->state,
+                                     &(struct zr_record){.kind = ZR_RECORD_MARK,
+                                                         .tag = ZR_TAG_OTHER,
+                                                         .free_bytes = UINT64_MAX,
+                                                         .time_ns = one->time_ns,
+                                                         .label = one->label},
+                                     &playing->stopped);
+    }
+    return result;
+}
+
+static zr_result play_record(struct playing *playing, struct zr_record *record)
+{
+    zr_result result = play_annotations(playing, record->time_ns);
+    complete(playing, record);
+    return result == ZR_OK && !playing->stopped
+               ? playing->sink->take(playing->sink->state, record, &playing->stopped)
+               : result;
+}
+
 static zr_result play_event(void *state, struct zr_pickle *pickle, struct zr_pickle_value event, bool *stop)
 {
     struct playing *playing = state;
     struct zr_record record;
     bool counts;
     zr_result result = read_event(pickle, event, &playing->clock, &playing->stacks, &record, &counts);
-    if (result != ZR_OK || !counts)
-        return result;
-    complete(playing, &record);
-    return playing->sink->take(playing->sink->state, &record, stop);
+    if (result == ZR_OK && counts && playing->clock.mark) {
+        struct zr_record mark = mark_of(&playing->clock, &record);
+        result = play_record(playing, &mark);
+    }
+    if (result == ZR_OK && counts)
+        result = play_record(playing, &record);
+    *stop = playing->stopped;
+    return result;
 }
 
 static zr_result play_held(struct playing *playing)
 {
     const struct zr_held_records *held = &playing->recording->held;
     struct zr_record record;
-    bool stop = false;
     zr_result result = ZR_OK;
-    for (size_t i = 0; i < held->count && result == ZR_OK && !stop; i++) {
+    for (size_t i = 0; i < held->count && result == ZR_OK && !playing->stopped; i++) {
         zr_held_records_get(held, i, &record);
-        complete(playing, &record);
-        result = playing->sink->take(playing->sink->state, &record, &stop);
+        result = play_record(playing, &record);
     }
-    return result;
+    return result == ZR_OK ? play_annotations(playing, UINT64_MAX) : result;
 }
 
 zr_result zr_recording_play_torch(struct zr_recording *recording, const struct zr_recording_sink *sink)
@@ -615,8 +754,8 @@ zr_result zr_recording_play_torch(struct zr_recording *recording, const struct z
     int device = recording->device;
     if (recording->is_held)
         return play_held(&playing);
-    if (device < 0)
-        return ZR_OK; /* no events */
+    if (!recording->has_events)
+        return ZR_OK;
     zr_equal_stacks_init(&playing.stacks, recording->arena);
     zr_result result = zr_torch_read(
         &pickle, recording->path,
@@ -625,7 +764,7 @@ zr_result zr_recording_play_torch(struct zr_recording *recording, const struct z
     if (result == ZR_OK)
         zr_pickle_end(&pickle);
     zr_equal_stacks_end(&playing.stacks);
-    return result;
+    return result == ZR_OK ? play_annotations(&playing, UINT64_MAX) : result;
 }
 
 /* ---- Stacks -------------------------------------------------------------------------------------------- */

@@ -72,7 +72,7 @@ if waits:
 else:
     gdb.execute("continue")
 call()
-gdb.execute(f"tbreak actions.c:act if action.kind == ZR_ENGINE_FETCH && action.unit == {UNIT}"); gdb.execute("continue")
+gdb.execute(f"tbreak zr_engine_act if action->kind == ZR_ACTION_TAKE && action->index == {UNIT}"); gdb.execute("continue")
 walk(lambda frame: frame.name() == "update_adamw")
 """ % UNIT
 LAST = r"""

@@ -26,7 +26,7 @@ MISTAKES = (
      "{ kept->phase = ZR_CHECKPOINT_WHOLE; return result; }", dict(ranks=2, tp=2, recompute="full", partition_activations=True), r"weight|bias"),
     ("and in fp16", "zr_module_pass_backward", "(float)o->micro_batches)", "(float)(o->micro_batches + (trainer->pipelined && action->micro_batch == 1)))",
      dict(ranks=2, pp=2, accumulate=2, precision="fp16", loss_scale_power=6, seq=1), r"weight|bias"),
-    ("what ranks add up is not finite", "scatter", ".scale = 1.0f / (float)engine->world", ".scale = 1e30f",
+    ("what ranks add up is not finite", "reduce_scatter", ".scale = 1.0f / (float)engine->world", ".scale = 1e30f",
      dict(ranks=2, stage=1, precision="fp16", loss_scale_power=6), None),
     ("a send is swapped", "make_ahead", "backward++, true", "backward++ ^ (ahead == 1), true", dict(ranks=2, pp=2, accumulate=2), r"weight|bias"))
 

@@ -8,18 +8,19 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 
 sys.path.insert(0, "tests/support")
-from pairs import hard_to_prove, pairwise
+from pairs import hard_to_prove, optimizers, pairwise
 from zrtest import SEED, arguments, done, leftovers, note, ok, path, same, train
 
 DISK = path("disk")
 os.mkdir(DISK)
 COUNT, HARD = int(os.environ.get("ZR_PROVE", 300)), int(os.environ.get("ZR_PROVE_HARD", 60))
+OPTIMIZERS = optimizers()
 SHAPES = (dict(hidden=48, heads=12, seq=12), dict(hidden=36, heads=6, seq=8), dict(hidden=24, heads=6, seq=6), dict(hidden=24, heads=4, seq=5))
 FACTORS = dict(shape=SHAPES, arch=("gpt2", "llama"), tp=(1, 2, 3), data=(1, 2), pp=(None, None, 2, 3), schedule=(None, "naive", "gpipe", "1f1b", "vhalf"),
                interleave=(None, None, 2), pipeline_cut=(None, "memory", "equal"), stage=(0, 1, 2, 3),
                sequence_parallel=(None, None, True), partition_activations=(None, None, True), checkpoint_offload=(None, True), offload_optimizer=(None, None, "cpu"), offload_param=(*[None] * 6, "cpu", "nvme:" + DISK), offload_ratio=(None, None, 0.5),
                recompute=("none", "selective", "full", "full:1"), no_contiguous=(None, True), no_constant_buffers=(None, True),
-               precision=("fp32", "bf16", "fp16"), accumulate=(1, 2, 6), reduce=("each", "each", "each", "once"), optimizer=("adamw", "sgd", "adamw8", "muon", "adafactor"),
+               precision=("fp32", "bf16", "fp16"), accumulate=(1, 2, 6), reduce=("each", "each", "each", "once"), optimizer=tuple(OPTIMIZERS),
                batch=(1, 2), layers=(1, 3, 6), bucket_bytes=(4096, 1 << 20), threads=(1, 2), clip=(0, 0.5), tie_embeddings=(None, True),
                tile=(None, None, None, 2, 4), force=(None, True), zero_r=(None, None, "C1", "C2", "C5"))
 
@@ -59,7 +60,7 @@ def run(row):
         row["offload_ratio"] = None
     if row["offload_param"] and row["offload_param"] != "cpu":
         row.update(nvme_depth=4, force=True)
-    if row["optimizer"] in ("adamw8", "muon", "adafactor"):  # these are refused with more; train_optimizers.t has the refusals
+    if "--tp" in OPTIMIZERS[row["optimizer"]]:  # train_optimizers.t has the refusals
         row.update(tp=1, sequence_parallel=None, tile=None)
         tp = 1
     more = dict(loss_scale_power=6) if row["precision"] == "fp16" else {}

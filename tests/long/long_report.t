@@ -11,6 +11,7 @@ import time
 
 sys.path.insert(0, "tests/support")
 from browser import PROGRAM, Browser
+from drawn_snapshot import write_devices
 from drawn_trace import GRANULE, Trace
 from zrtest import BUILD, SEED, done, note, ok, path, run_limited, same, skip
 
@@ -121,6 +122,53 @@ def check_page(page, trace):
         browser.close()
 
 
+def check_snapshot(page):
+    """Two devices, pools, annotations: the reason on top, selectors, flame graph, tables; at three widths, light and dark."""
+    browser = Browser()
+    text = "document.getElementById({!r}).textContent".format
+    pick = "(() => {{ const node = document.getElementById({!r}); node.value = {!r}; node.onchange(); listSegments(); holders(); grow(); }})()".format
+    live = "recording.blocksAt(state.moment).reduce((sum, i) => sum + recording.bytes[i], 0)"
+    try:
+        for width, dark in ((1440, False), (800, True), (420, False)):
+            browser.view(width, 1000, dark=dark, phone=width < 500)
+            browser.open(page)
+            same(browser.ask("ready"), "ready", f"at {width} pixels")
+            browser.ask("new Promise((go) => setTimeout(go, 200))")
+            take(browser, f"devices_{width}")
+            same(browser.ask("document.documentElement.scrollWidth <= innerWidth"), True, "nothing is wider than the window")
+            box, curve = (browser.ask(f"(({{top, height}}) => ({{top, height}}))(document.getElementById('{name}').getBoundingClientRect())") for name in ("reason", "curve"))
+            ok(box["height"] > 0 and box["top"] + box["height"] <= curve["top"], "the reason stands above the curve")
+            split = browser.ask("""[...document.querySelectorAll("td.name, td.words, th")].flatMap((cell) => { const out = [], walk = document.createTreeWalker(cell, 4);
+                while (walk.nextNode()) for (const word of walk.currentNode.data.matchAll(/[\\w.]+/g)) { const range = document.createRange();
+                range.setStart(walk.currentNode, word.index); range.setEnd(walk.currentNode, word.index + word[0].length);
+                if (range.getClientRects().length > 1) out.push(word[0]); } return out; })""")
+            same(split, [], "no word of a table is broken")
+        ok("20.0 MiB refused" in browser.ask(text("reason")) and "reason: fragmentation" in browser.ask(text("reason")), "the failure and its reason are named")
+        same(browser.ask("flame.path[0].bytes"), browser.ask(live), "the flame graph has all live bytes")
+        rows = browser.ask("[...document.querySelectorAll('#holders tbody tr')].map((row) => row.cells[2].textContent + row.cells[3].textContent)")
+        same(sorted(set(rows)), sorted(rows), f"{len(rows)} rows of holders, none twice")
+        same(browser.ask("choose(2, false); document.querySelectorAll('#stack li').length"), 200, "a stack is shown whole")
+        ok(browser.ask("(({scrollHeight, clientHeight}) => scrollHeight > clientHeight)(document.getElementById('stack'))"), "in a box that scrolls")
+        pools = browser.ask("[...document.getElementById('pool').options].map((one) => one.textContent)")
+        private = [i - 1 for i, words in enumerate(pools) if "(3, 7)" in words]
+        browser.ask(pick("pool", str(private[0])))
+        same((browser.ask(live), browser.ask("flame.path[0].bytes")), (8 << 20, 8 << 20), f"of the pools {pools} the private one has 8 MiB")
+        browser.ask(pick("pool", "-1"))
+        segment = browser.ask("[...document.getElementById('segment').options].map((one) => one.value)[1]")
+        browser.ask(pick("segment", segment))
+        same((browser.ask(live), browser.ask("[view.y0, view.y1].join(' ')")), (2 << 20, segment), "a segment has its blocks, and fills the map")
+        same(browser.ask("Array.from({length: 3}, (_, i) => recording.marks[i].label)"), ["forward pass", "mine", "after all"], "annotations")
+        said = "(() => { const out = []; const label = canvases.curve.label; canvases.curve.label = (words) => out.push(words); draw(); delete canvases.curve.label; return out; })()"
+        ok({"time", "mine"} <= set(browser.ask(said)), "on an axis that says that it has times")
+        ok({"event"} <= set(browser.ask(pick("axis", "events") + "; " + said)), "or numbers of events")
+        browser.ask("(() => { const node = document.getElementById('device'); node.value = 1; node.onchange(); })()")
+        browser.ask("new Promise((go) => setTimeout(go, 300))")
+        same(browser.ask("recording.meta.device"), 0, "the other device")
+        same((browser.errors, browser.requests[1:]), ([], []), "no error on the console, and nothing asked of a network")
+    finally:
+        browser.close()
+
+
 trace = Trace(EVENTS // 20, SEED, granules=GRANULES)
 trace.repeat(20)
 trace.write(path("million.zrt"))
@@ -137,6 +185,8 @@ note(f"zr report: {seconds:.2f} s, {processor:.2f} of a processor (bar: 5 s), {s
 ok(0 < size < 8e6 and processor < 5 * SLACK, "zr report of them, below 8 MB") or note(run.stderr)
 if PROGRAM:
     check_page(path("million.html"), trace)
+    run = timed("report", write_devices(path("devices.pickle")), "-o", path("devices.html"))[0]
+    ok(run.returncode == 0, "a page of two devices") and check_snapshot(path("devices.html"))
 else:
     skip("no chromium here (Debian's package chromium)")
 done()

@@ -1,5 +1,7 @@
 """drawn_snapshot.py: a PyTorch snapshot of any length, written as Python's pickler writes PyTorch's: every container and
-text kept in the memo, a list of frames of its own for each event, the frames shared."""
+text kept in the memo, a list of frames of its own for each event, the frames shared; and a small one of two devices."""
+import itertools
+import pickle
 import random
 import struct
 
@@ -161,3 +163,53 @@ def write_events(opcodes, events, count):
         if len(opcodes.out) > 1 << 20:
             opcodes.flush()
     opcodes.out += b"e"
+
+
+# ---- Two devices, pools, annotations, a failure ----------------------------------------------------------------------------
+
+MIB = 1 << 20
+CATEGORIES = ["other", "parameters", "activations", "gradients", "optimizer state", "activations"]  # of write_devices(), in order
+
+
+def stack_of(*names):
+    return [{"name": name, "filename": file, "line": 10 + i} for i, (name, file) in enumerate(names)]
+
+
+def write_devices(where):
+    """A snapshot of two devices: the second has two pools and a private one, all kinds of stacks, annotations by PyTorch's
+    profiler and by the program, and refuses 20 MiB of which 24 are free in pieces."""
+    main = ("main", "/home/someone/project/train.py")
+    stacks = [[], stack_of(("__init__", "/home/someone/project/model.py"), main), stack_of(("c10::cuda::malloc", "??"), ("forward", "/home/someone/project/model.py"), *[("step", "/home/someone/project/deep.py")] * 197, main),
+              stack_of(("backward", "/usr/lib/python3/site-packages/torch/_tensor.py"), main), stack_of(("_init_group", "/usr/lib/python3/site-packages/torch/optim/adam.py"), main),
+              stack_of(("forward", "/home/someone/project/other.py"), main)]
+    places = [(0x10000000, 2 * MIB), (0x20000000, 8 * MIB), (0x20000000 + 20 * MIB, 8 * MIB), (0x30000000, 4 * MIB), (0x30000000 + 4 * MIB, 4 * MIB), (0x40000000, 1 * MIB)]
+    time, events = itertools.count(1000, 10), []
+
+    def add(action, address, size, stream=0, frames=(), **more):
+        events.append({"action": action, "device_free" if action == "oom" else "addr": address, "size": size, "stream": stream,
+                       "time_us": next(time), "frames": list(frames), **more})
+    add("segment_alloc", 0x40000000, 2 * MIB)
+    for place, frames in list(zip(places, stacks))[1:]:
+        add("alloc", *place, 5 if place[0] >> 28 == 3 else 0, frames)
+    add("free_requested", *places[1], 0)
+    add("user_defined", 0, 0, user_metadata="mine")
+    add("free_completed", *places[1], 0)
+    add("oom", 3 * MIB, 20 * MIB, 0, stacks[2], device_total=64 * MIB)
+
+    def block(address, size, frames, state="active_allocated"):
+        return {"address": address, "size": size, "requested_size": size if state != "inactive" else 0, "state": state, "frames": frames}
+
+    def segment(device, address, kind, pool, stream, *blocks):
+        return {"device": device, "address": address, "total_size": sum(one["size"] for one in blocks), "stream": stream, "segment_type": kind,
+                "segment_pool_id": pool, "is_expandable": False, "frames": [], "blocks": list(blocks)}
+    segments = [segment(1, 0x10000000, "small", (0, 0), 0, block(*places[0], [])),
+                segment(1, 0x20000000, "large", (0, 0), 0, block(0x20000000, 20 * MIB, [], "inactive"), block(*places[2], stacks[2]),
+                        block(0x20000000 + 28 * MIB, 4 * MIB, [], "inactive")),
+                segment(1, 0x30000000, "large", (3, 7), 5, block(*places[3], stacks[3]), block(*places[4], stacks[4])),
+                segment(1, 0x40000000, "small", (0, 0), 0, block(*places[5], stacks[5]), block(0x40000000 + MIB, MIB, [], "inactive")),
+                segment(0, 0x50000000, "large", (0, 0), 0, block(0x50000000, 2 * MIB, []))]
+    marks = [{"name": name, "stage": stage, "time_us": us, "device": device} for name, stage, us, device in
+             (("forward pass", "START", 1022, 1), ("forward pass", "END", 1055, 1), ("elsewhere", "START", 1030, 0), ("after all", "START", 5000, 1))]
+    with open(where, "wb") as file:
+        pickle.dump({"segments": segments, "device_traces": [[], events], "allocator_settings": {}, "external_annotations": marks}, file)
+    return where

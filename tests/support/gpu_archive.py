@@ -13,7 +13,7 @@ from gpu_steps import FAST, KERNELS, ROOT, VERDICTS, host_losses, key_of, traini
 from zrtest import BUILD
 
 SIZE_MAX = 60_000_000
-SCRIPTS = ("tests/gpu_shot", "tests/bench/bench_gpu.py", "examples/torch_plugin.py",
+SCRIPTS = ("tests/gpu_shot", "tests/bench/bench_gpu.py", "alloc/preload/python/zr/__init__.py",
            *(f"tests/support/{name}" for name in ("gpu_card.py", "gpu_driver.py", "gpu_expected.json", "gpu_pytorch.py", "gpu_pytorch_peaks.json", "gpu_steps.py",
                                                   "gpu_train.py", "sizes.py", "zrtest.py")))
 

@@ -3,7 +3,7 @@
 
 PyTorch trains a small GPT whose sequence length changes with each step, in a process of its own for each allocator:
 its native one, expandable segments, libzr_cuda.so preloaded (PyTorch's own cache off), and libzr_cuda.so as a plug-in
-(examples/torch_plugin.py). Told of each: the most that was reserved, steps per second, the losses, which must be the
+(alloc/preload/python). Told of each: the most that was reserved, steps per second, the losses, which must be the
 same to the last bit. CuPy and JAX, where they are there, do a loop of arrays whose sizes change, with and without the
 preload, and must find the same.
 
@@ -18,7 +18,6 @@ import ctypes
 import json
 import os
 import random
-import runpy
 import subprocess
 import sys
 import tempfile
@@ -61,8 +60,9 @@ def train(mode, steps, device="cuda", width=512, layers=6, batch=8, longest=1024
     if device == "cuda" and not torch.cuda.is_available():
         raise Absent(f"PyTorch {torch.__version__} finds no card")
     if mode == "plug-in":
-        sys.argv = ["torch_plugin.py", LIBRARY]
-        runpy.run_path(os.path.join(ROOT, "examples", "torch_plugin.py"))
+        sys.path.insert(0, os.path.join(ROOT, "alloc", "preload", "python"))
+        import zr
+        zr.enable(LIBRARY)
     from torch import nn
     torch.use_deterministic_algorithms(True)
     torch.backends.cuda.matmul.allow_tf32 = False

@@ -1,13 +1,21 @@
 """pairs.py: what several test scripts need to try many settings: rows in which every two values of every two factors
-meet (most faults need no more), and all the bits that a run shows of its steps."""
+meet (most faults need no more), all the bits that a run shows of its steps, and the optimizers."""
 import itertools
 import json
 import os
 import random
+import re
+import subprocess
 
-from zrtest import path, train
+from zrtest import ZR_TRAIN, path, train
 
 ALL_ROWS = os.environ.get("ZR_TEST_ROWS") == "all"
+
+
+def optimizers():
+    """{name: what --help says of its defaults, and of what it excludes}: a new row of the table is in every sweep."""
+    text = subprocess.run([ZR_TRAIN, "--help"], capture_output=True, text=True, check=True).stdout
+    return dict(re.findall(r"\n  (\w+) .*((?:\n {9}.*)+)", text.split("\nOptimizers, with", 1)[1].split("\n\n", 1)[0]))
 
 
 def hard_to_prove(seed, count):

@@ -1,10 +1,13 @@
 #!/usr/bin/env python3
 """`make check-pytorch`: PyTorch's CUDA wheel on the emulated card, with its own allocator, beside libzr_cuda.so and through the plug-in.
 
-PyTorch comes from PyPI into BUILD/pytorch at the first run: 540 MB, without NVIDIA's packages. Their place take libraries that are built
-here: tests/emulators/runtime/ is the CUDA runtime above the emulated driver, with the answers that PyTorch reads; every other function that
-PyTorch's libraries import does nothing and returns 0. No kernel runs. It is not in CI."""
-import glob
+PyTorch comes from PyPI into BUILD/pytorch at the first run: 540 MB, without NVIDIA's packages. Their place take the stand-ins of
+alloc/rehearse/. No kernel runs. zr's Python package is installed beside it. It is not in CI.
+
+    pytorch_check.py [SCENARIO..] [--times N] [--library FILE]
+
+--times N runs the plug-in N times, with another libzr_cuda.so if --library names one: one that AddressSanitizer instruments."""
+import argparse
 import json
 import os
 import re
@@ -16,8 +19,8 @@ sys.path.insert(0, HERE)
 from zrtest import BUILD, done, note, ok, same, skip  # noqa: E402
 
 HOME = os.path.abspath(os.path.join(BUILD, "pytorch"))
-EMULATOR = os.path.abspath(os.path.join(BUILD, "tests", "emulator"))
-RUNTIME = os.path.join(os.path.dirname(HERE), "emulators", "runtime")
+STAND_INS = os.path.abspath(os.path.join(BUILD, "lib", "zr-rehearse", "libzr_rehearse.so"))
+CARD = {"ZR_EMULATOR_CARD": "h100", "ZR_EMULATOR_KEEP": str(1 << 20), "ZR_EMULATOR_TICKS": "0"}
 ZR_CUDA = os.path.abspath(os.path.join(BUILD, "lib", "libzr_cuda.so"))
 PACKAGES = ["typing_extensions", "filelock", "sympy", "networkx", "jinja2", "fsspec", "numpy", "setuptools>=77"]
 GRANULE, MIB = 2 << 20, 1 << 20
@@ -35,93 +38,102 @@ def install():
     return python
 
 
-def imports(libraries):
-    """{name: the version that an import asks for, "": none} of NVIDIA's functions, and {library: its versions}."""
-    names, needed = {}, {}
-    for library in libraries:
-        for line in subprocess.run(["nm", "-D", "--undefined-only", library], capture_output=True, text=True, check=True).stdout.splitlines():
-            name, _, version = line.split()[-1].partition("@")
-            if re.match(r"cu|__cuda|nccl|nvrtc|nvshmem", name):
-                names[name] = version
-        text = subprocess.run(["readelf", "--dynamic", library], capture_output=True, text=True, check=True).stdout
-        for name in re.findall(r"NEEDED.*\[(lib(?:cu|nv|nccl)[^]]*)\]", text):
-            needed.setdefault(name, set())
-        text = subprocess.run(["readelf", "--version-info", library], capture_output=True, text=True, check=True).stdout
-        for name, rest in re.findall(r"Version: 1  File: (lib(?:cu|nv|nccl)\S+)  Cnt: \d+\n((?:.*Name: .*\n)*)", text):
-            needed.setdefault(name, set()).update(re.findall(r"Name: (\S+)", rest))
-    return names, needed
+def install_zr(python):
+    subprocess.run([python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-index", "--force-reinstall", "--config-settings",
+                    f"built={os.path.abspath(BUILD)}", os.path.dirname(os.path.dirname(HERE))], check=True)
 
 
-def build(python):
-    """The stand-ins, in HOME/lib."""
-    library = os.path.join(HOME, "lib")
-    os.makedirs(library, exist_ok=True)
-    torch = glob.glob(os.path.join(os.path.dirname(os.path.dirname(python)), "lib", "python3*", "site-packages", "torch", "lib", "*.so"))
-    names, needed = imports(torch)
-    sources = sorted(glob.glob(os.path.join(RUNTIME, "*.c")))
-    base = ["gcc", "-O1", "-g", "-fPIC", "-shared", "-I."]
-    core = os.path.join(library, "libemulated_runtime.so")
-    emulator = ["-L" + EMULATOR, "-l:libcuda.so.1"]
-    subprocess.run([*base, "-Wall", "-Wextra", "-o", core, *sources, *emulator], check=True)
-    there = set()
-    for each in (core, os.path.join(EMULATOR, "libcuda.so.1")):
-        text = subprocess.run(["nm", "-D", "--defined-only", each], capture_output=True, text=True, check=True).stdout
-        there |= {line.split()[-1] for line in text.splitlines()}
-    rest = os.path.join(HOME, "rest.c")
-    with open(rest, "w", encoding="utf-8") as file:
-        file.writelines(f"int {name}(void); int {name}(void) {{ return 0; }}\n" for name in sorted(set(names) - there))
-    subprocess.run([*base, "-fno-builtin", "-Wl,-soname,libemulated_runtime.so", "-o", core, *sources, rest, *emulator], check=True)
-    versions = os.path.join(HOME, "versions.map")
-    for name, wanted in {**needed, "libnvidia-ml.so.1": set()}.items():
-        if name == "libcuda.so.1" or "libtorch" in name:
-            continue
-        with open(versions, "w", encoding="utf-8") as file:
-            file.writelines(f"{version} {{ }};\n" for version in sorted(wanted))
-        script = ["-Wl,--version-script=" + versions] if wanted else []
-        subprocess.run([*base, "-o", os.path.join(library, name), "-Wl,-soname," + name, *script, "-Wl,--no-as-needed", "-L" + library,
-                        "-l:libemulated_runtime.so"], check=True)
-    return library, len(names), len(there & set(names))
+WAYS = {"native": {}, "expandable": {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}, "preload": {"LD_PRELOAD": f"{ZR_CUDA}:{STAND_INS}"},
+        "preload, caching off": {"LD_PRELOAD": f"{ZR_CUDA}:{STAND_INS}", "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}, "plug-in": {}}
+
+SCENARIOS = ("steps", "lengths", "streams", "threads", "graphs")
 
 
-WAYS = {"native": {}, "expandable": {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}, "preload": {"LD_PRELOAD": ZR_CUDA},
-        "preload, caching off": {"LD_PRELOAD": ZR_CUDA, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}, "plug-in": {}}
-
-# The plug-in has no pool for a graph. With expandable segments PyTorch makes a call during the capture that the emulated driver takes for the
-# end of it; which one, and whether a card does, is not known yet.
-LEFT_OUT = {("graphs", "plug-in"), ("graphs", "expandable")}
-
-
-def run(python, library, scenario, way, memory):
-    arguments = ["--plug-in", ZR_CUDA] if way == "plug-in" else []
+def run(python, scenario, way, memory, *arguments, **environment):
+    arguments = ["--plug-in", *arguments] if way == "plug-in" else []
     got = subprocess.run([python, os.path.join(HERE, "pytorch_step.py"), *arguments, scenario], capture_output=True, text=True, timeout=600,
-                         env={**os.environ, "LD_LIBRARY_PATH": f"{library}:{EMULATOR}", "ZR_EMULATOR_MEMORY": str(memory),
-                              "ZR_EMULATOR_LAUNCHES": "/dev/null", **WAYS[way]})
+                         env={**os.environ, "LD_PRELOAD": STAND_INS, **CARD, "ZR_EMULATOR_MEMORY": str(memory), **WAYS[way], **environment})
     if got.returncode != 0:
         note(f"{scenario}, {way}: exit {got.returncode}\n{(got.stdout + got.stderr)[-1500:]}")
         return None
     return json.loads(got.stdout.splitlines()[-1])
 
 
+def check_scenario(python, scenario):
+    found = {way: run(python, scenario, way, 80 << 30) for way in WAYS}
+    same([way for way in found if not found[way]], [], f"{scenario}: every way ends")
+    note(f"{scenario}: " + ", ".join(f"{way} {each['card_bytes'] / MIB:,.0f} MiB" for way, each in found.items() if each))
+    if not all(found.values()):
+        return
+    native, preload, plug_in = found["native"], found["preload"], found["plug-in"]
+    more = preload["card_bytes"] - native["card_bytes"]
+    ok(more <= GRANULE * (1 + preload["segments"]), f"{scenario}: the preload takes {more / MIB:.0f} MiB more than native; "
+       f"{preload['segments']} segments of PyTorch, a granule each")
+    same([way for way in ("preload, caching off", "plug-in") if found[way]["card_bytes"] > native["card_bytes"]], [],
+         f"{scenario}: zr as the allocator takes no more than PyTorch's")
+    if "model_bytes" in plug_in:
+        same(plug_in["zr"]["tags"], {"model": plug_in["model_bytes"]}, f"{scenario}: zr.tag() names the model's blocks")
+    for way in [way for way in found if scenario == "steps" and "zr" in found[way]]:
+        held = found[way]["zr"]["peak_reserved_bytes"] / found[way]["zr"]["peak_requested_bytes"]
+        ok(held <= 1.01, f"steps, {way}: the last step holds {held:.4f} times what it asks for")
+
+
+def check_full(python):
+    for way in WAYS:
+        each = run(python, "full", way, 24 << 30) or {"error": ""}
+        wanted = {"preload, caching off": "RuntimeError: ", "plug-in": "OutOfMemoryError: CUDA out of memory. zr: arena"}.get(way, "OutOfMemoryError: ")
+        ok(each["error"].startswith(wanted), f"full, {way}: a Python exception, and the program goes on")
+        note(each["error"][:200])
+
+
+def check_package(python):
+    each = run(python, "package", "plug-in", 80 << 30)
+    if not ok(each, "package: it ends"):
+        return
+    kv, two = 4 * MIB, 8 * MIB
+    same(each["zr"]["tags"], {"kv": kv}, "zr.stats() has the bytes of a tag")
+    same((each["live"], each["segments"]), ([0, 0, two, two], two), "memory_allocated(), its peak and a snapshot")
+    ok("CUDA OOMs: 0" in each["summary"] and "8192 KiB" in each["summary"], "memory_summary()")
+    ok("set_per_process_memory_fraction" in each["error"], "beyond the program's own fraction: torch.OutOfMemoryError") or note(each["error"])
+    same(each["left"], [0, 1], "empty_cache() leaves nothing; the failure is counted")
+    ok("1 to 31 bytes" in each["refused"], "a name that is too long is refused")
+    late = subprocess.run([python, "-c", "import torch, zr; x = torch.empty(1, device='cuda'); zr.enable()"], capture_output=True, text=True, timeout=600,
+                          env={**os.environ, "LD_PRELOAD": STAND_INS, **CARD})
+    ok("call it before the first" in late.stderr, "zr.enable() after a CUDA tensor is refused") or note(late.stderr[-500:])
+
+
+def sanitizer(library):
+    """What a library that is instrumented needs of a program that is not."""
+    text = subprocess.run(["readelf", "--dynamic", library], capture_output=True, text=True, check=True).stdout
+    name = re.search(r"NEEDED.*\[(libasan[^]]*)\]", text)
+    if not name:
+        return {}
+    path = subprocess.run(["gcc", "-print-file-name=libasan.so"], capture_output=True, text=True, check=True).stdout.strip()
+    return {"LD_PRELOAD": f"{os.path.realpath(path)}:{STAND_INS}", "ASAN_OPTIONS": "detect_leaks=0:protect_shadow_gap=0:detect_odr_violation=0"}
+
+
 def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("scenarios", nargs="*", default=[*SCENARIOS, "full", "package"])
+    parser.add_argument("--times", type=int)
+    parser.add_argument("--library", default=ZR_CUDA)
+    options = parser.parse_args()
     python = install()
     if not python:
         skip("PyTorch cannot be installed from PyPI")
         return
-    library, count, answered = build(python)
-    note(f"{count} functions of NVIDIA's libraries are imported by PyTorch: {answered} answer, the others do nothing")
-    for scenario in sys.argv[1:] or ("steps", "lengths", "streams", "graphs"):
-        found = {way: run(python, library, scenario, way, 80 << 30) for way in WAYS if (scenario, way) not in LEFT_OUT}
-        same([way for way in found if not found[way]], [], f"{scenario}: every way ends")
-        note(f"{scenario}: " + ", ".join(f"{way} {each['card_bytes'] / MIB:,.0f} MiB" for way, each in found.items() if each))
-        native, preload = found["native"], found["preload"]
-        if native and preload:
-            more = preload["card_bytes"] - native["card_bytes"]
-            ok(more <= GRANULE * (1 + preload["segments"]), f"{scenario}: the preload takes {more / MIB:.0f} MiB more than native; "
-               f"{preload['segments']} segments of PyTorch, a granule each")
-    full = {way: run(python, library, "full", way, 24 << 30) for way in WAYS}
-    for way, each in full.items():
-        ok(each and "error" in each, f"full, {way}: a Python exception") and note(each["error"][:200])
+    install_zr(python)
+    for scenario in options.scenarios:
+        if options.times:
+            file = os.path.abspath(options.library)
+            ends = [bool(run(python, scenario, "plug-in", 80 << 30, file, **sanitizer(file))) for _ in range(options.times)]
+            same(ends, [True] * options.times, f"{scenario}, plug-in of {options.library}: all of {options.times} runs end")
+        elif scenario in SCENARIOS:
+            check_scenario(python, scenario)
+        else:
+            {"full": check_full, "package": check_package}[scenario](python)
 
 
-main()
-done()
+if __name__ == "__main__":
+    main()
+    done()

@@ -1,13 +1,18 @@
-"""pytorch_step.py [--plug-in LIBRARY] SCENARIO: a PyTorch program on the emulated card, run by pytorch_check.py. The last line is
-JSON: the most bytes of the card that were in use after any forward or backward, and PyTorch's own figures."""
+"""pytorch_step.py [--plug-in [LIBRARY]] SCENARIO: a PyTorch program on the emulated card, run by pytorch_check.py. The last line is
+JSON: the most bytes of the card that were in use after any forward or backward, and the figures of PyTorch and zr."""
+import contextlib
 import json
+import os
 import random
 import sys
+import threading
 
 import torch
 import torch.nn.functional as F
+import zr
 from torch import nn
 
+PLUG_IN, CACHES = "--plug-in" in sys.argv, "PYTORCH_NO_CUDA_MEMORY_CACHING" not in os.environ
 seen = {"card_bytes": 0}
 
 
@@ -44,9 +49,12 @@ class Gpt(nn.Module):
 
 
 def train(lengths, batch=8):
-    model = Gpt().cuda()
+    with zr.tag("model") if PLUG_IN else contextlib.nullcontext():
+        model = Gpt().cuda()
     optimizer = torch.optim.AdamW(model.parameters())
-    for length in lengths:
+    for i, length in enumerate(lengths):
+        if (PLUG_IN or not CACHES) and i == len(lengths) - 1:
+            zr.reset_peaks()
         with torch.autocast("cuda", dtype=torch.bfloat16):
             loss = model(torch.randint(0, 50304, (batch, length), device="cuda"))
         look()
@@ -55,11 +63,14 @@ def train(lengths, batch=8):
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         loss.item()
+    if PLUG_IN or not CACHES:
+        seen["zr"] = zr.stats()
+    seen["model_bytes"] = sum(each.numel() * each.element_size() for each in model.parameters())
 
 
 def steps():
     """GPT-2 124M at one length."""
-    train([1024] * 4)
+    train([1024] * 6)
 
 
 def lengths():
@@ -83,18 +94,72 @@ def streams():
     torch.cuda.synchronize()
 
 
-def graphs():
-    """A captured graph with a pool of its own."""
-    model = nn.Sequential(nn.Linear(512, 2048), nn.GELU(), nn.Linear(2048, 512)).cuda()
-    x = torch.zeros(64, 512, device="cuda")
-    model(x)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        y = model(x)
-    for _ in range(10):
-        graph.replay()
+def threads():
+    """Threads that have no context at first, each with its own stream and backward passes; another thread frees the gradients."""
+    grads = []
+
+    def work(width):
+        with torch.cuda.stream(torch.cuda.Stream()):
+            for _ in range(20):
+                x = torch.empty(width, 1 << 18, device="cuda", requires_grad=True)
+                (x * 2).sum().backward()
+                grads.append(x.grad)
+            torch.cuda.current_stream().synchronize()
+
+    workers = [threading.Thread(target=work, args=(1 + i,)) for i in range(4)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
         look()
-    y.sum().item()
+    grads.clear()
+
+
+def graphs():
+    """Two graphs that share a pool, the second with larger blocks."""
+    model = nn.Sequential(nn.Linear(512, 2048), nn.GELU(), nn.Linear(2048, 512)).cuda()
+    graph, outputs, pool = [], [], torch.cuda.graph_pool_handle()
+    for count in 64, 1024:
+        x = torch.zeros(count, 512, device="cuda")
+        model(x)
+        graph.append(torch.cuda.CUDAGraph())
+        with torch.cuda.graph(graph[-1], pool=pool):
+            outputs.append(model(x))
+    for _ in range(10):
+        for each in graph:
+            each.replay()
+        look()
+    sum(each.sum() for each in outputs).item()
+
+
+def package():
+    """What the package promises, and what PyTorch refuses under another pluggable allocator."""
+    mib = 1 << 20
+    with zr.tag("kv"):
+        x = torch.empty(mib, device="cuda")
+    seen["zr"] = zr.stats()
+    del x
+    zr.enable()
+    torch.cuda.reset_peak_memory_stats()
+    seen["live"] = [torch.cuda.memory_allocated(), torch.cuda.max_memory_allocated()]
+    y = torch.empty(2 * mib, device="cuda")
+    seen["live"] += [torch.cuda.memory_allocated(), torch.cuda.max_memory_allocated()]
+    seen["summary"] = torch.cuda.memory_summary()
+    seen["segments"] = sum(block["requested_size"] for segment in torch.cuda.memory_snapshot() for block in segment["blocks"])
+    torch.cuda.set_per_process_memory_fraction(0.001)
+    try:
+        torch.empty(1 << 30, device="cuda")
+    except torch.OutOfMemoryError as error:
+        seen["error"] = str(error)
+    torch.cuda.set_per_process_memory_fraction(1.0)
+    del y
+    torch.cuda.empty_cache()
+    seen["left"] = zr.stats()["reserved_bytes"], torch.cuda.memory_stats()["num_ooms"]
+    try:
+        with zr.tag("x" * 32):
+            pass
+    except RuntimeError as error:
+        seen["refused"] = str(error)
 
 
 def full():
@@ -105,16 +170,13 @@ def full():
         seen["error"] = f"OutOfMemoryError: {error}"
     except RuntimeError as error:
         seen["error"] = f"RuntimeError: {error}"
+    torch.empty(1 << 28, device="cuda")
 
 
-if sys.argv[1] == "--plug-in":
-    library = sys.argv.pop(2)
-    del sys.argv[1]
-    torch.cuda.memory.change_current_allocator(torch.cuda.memory.CUDAPluggableAllocator(library, "zr_torch_alloc", "zr_torch_free"))
-else:
-    seen["allocated"] = True
-globals()[sys.argv[1]]()
-if seen.pop("allocated", False):
-    seen.update(allocated_bytes=torch.cuda.max_memory_allocated(), reserved_bytes=torch.cuda.max_memory_reserved(),
-                segments=len(torch.cuda.memory_snapshot()))
+if PLUG_IN:
+    zr.enable(*sys.argv[2:-1])
+globals()[sys.argv[-1]]()
+if CACHES:
+    seen.update(allocated_bytes=torch.cuda.max_memory_allocated(), reserved_bytes=torch.cuda.max_memory_reserved())
+    seen.setdefault("segments", len(torch.cuda.memory_snapshot()))
 print(json.dumps(seen))

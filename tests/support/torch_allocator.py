@@ -15,7 +15,7 @@ class OutOfMemory(Exception):
 class Block:
     def __init__(self, segment, address, size):
         self.segment, self.address, self.size = segment, address, size
-        self.requested, self.state, self.frames, self.streams = 0, "inactive", [], set()
+        self.requested, self.state, self.frames, self.streams, self.since = 0, "inactive", [], set(), 0
 
 
 class Segment:
@@ -31,10 +31,11 @@ def up(size, unit):
 class Torch:
     """One device of `capacity` bytes, of which `outside` are not this process's."""
 
-    def __init__(self, capacity, outside=0, max_split=None, divisions=0, device=0):
+    def __init__(self, capacity, outside=0, max_split=None, divisions=0, device=0, collect=0.0):
         self.capacity, self.outside, self.max_split, self.divisions, self.device = capacity, outside, max_split, divisions, device
         self.segments, self.trace, self.waiting, self.frames, self.time, self.next = [], [], [], {}, 1700000000000000, BASE
         self.pool, self.kept_pools, self.calls, self.peak = (0, 0), set(), 0, 0
+        self.collect, self.searches, self.metadata = collect, 0, ""
 
     # ---- Events
 
@@ -53,7 +54,10 @@ class Torch:
         self.time += 10
         place = {"device_free": address} if action == "oom" else {"addr": address}
         self.trace.append({"action": action, **place, "size": size, "stream": stream, "time_us": self.time, "frames": frames,
-                           "pool_id": pool, **more})
+                           "pool_id": pool, "user_metadata": self.metadata, "compile_context": "N/A", **more})
+
+    def mark(self, label):
+        self.trace.append({"action": "user_defined", "addr": 0, "size": 0, "stream": 0, "time_us": self.time, "user_metadata": label})
 
     # ---- Figures
 
@@ -78,6 +82,7 @@ class Torch:
 
     def find(self, size, stream):
         small, best = size <= SMALL, None
+        self.searches += not small
         for segment in self.segments:
             if (segment.stream, segment.small, segment.pool) != (stream, small, self.pool):
                 continue
@@ -103,16 +108,33 @@ class Torch:
         self.note("segment_alloc", segment.address, bytes, stream, frames, self.pool)
         return segment.blocks[0]
 
+    def whole(self):
+        return [segment for segment in self.segments
+                if len(segment.blocks) == 1 and segment.blocks[0].state == "inactive" and segment.pool not in self.kept_pools]
+
+    def release(self, segments, where):
+        for segment in segments:
+            self.segments.remove(segment)
+            self.calls += 1
+            self.note("segment_free", segment.address, segment.size, segment.stream, self.stack(where), segment.pool)
+
     def empty_cache(self, where="train.py:90 main"):
-        for segment in list(self.segments):
-            if len(segment.blocks) == 1 and segment.blocks[0].state == "inactive" and segment.pool not in self.kept_pools:
-                self.segments.remove(segment)
-                self.calls += 1
-                self.note("segment_free", segment.address, segment.size, segment.stream, self.stack(where), segment.pool)
+        self.release(self.whole(), where)
+
+    def collect_garbage(self, where):
+        """Returns large segments that have been free for as long as the average, while more than the threshold is reserved."""
+        found = self.collect > 0
+        while found and self.reserved > int(self.collect * self.capacity):
+            ages = {segment: self.searches - segment.blocks[0].since for segment in self.whole() if not segment.small}
+            found = [segment for segment, age in ages.items() if age * len(ages) >= sum(ages.values())]
+            self.release(found, where)
 
     def alloc(self, size, where, stream=0):
         bytes, frames = self.rounded(size), self.stack(where)
-        block = self.find(bytes, stream) or self.map(bytes, stream, frames)
+        block = self.find(bytes, stream)
+        if not block:
+            self.collect_garbage(where)
+            block = self.map(bytes, stream, frames)
         if not block:
             self.synchronize()
             self.empty_cache(where)
@@ -124,6 +146,7 @@ class Torch:
         if left >= 512 if block.segment.small else left > MIB and (not self.max_split or bytes < self.max_split):
             rest = Block(block.segment, block.address + bytes, left)
             block.segment.blocks.insert(block.segment.blocks.index(block) + 1, rest)
+            rest.since = self.searches
             block.size = bytes
         block.requested, block.state, block.frames, block.streams = size, "active_allocated", frames, set()
         self.note("alloc", block.address, size, stream, frames, block.segment.pool)
@@ -140,10 +163,11 @@ class Torch:
     def complete(self, block):
         self.note("free_completed", block.address, block.requested, block.segment.stream, [], block.segment.pool)
         blocks, at = block.segment.blocks, block.segment.blocks.index(block)
-        block.state, block.requested, block.frames = "inactive", 0, []
+        block.state, block.requested, block.frames, block.since = "inactive", 0, [], self.searches
         for first in (at, at - 1):
             if 0 <= first < len(blocks) - 1 and blocks[first].state == blocks[first + 1].state == "inactive":
                 blocks[first].size += blocks.pop(first + 1).size
+                blocks[first].since = self.searches
 
     def record_stream(self, block, stream):
         block.streams.add(stream)
@@ -170,9 +194,9 @@ class Torch:
                             for b in s.blocks]} for s in self.segments]
 
     def settings(self):
-        return {"PYTORCH_CUDA_ALLOC_CONF": "", "max_split_size": self.max_split or -1, "garbage_collection_threshold": 0.0,
+        return {"PYTORCH_CUDA_ALLOC_CONF": "", "max_split_size": self.max_split or -1, "garbage_collection_threshold": self.collect,
                 "expandable_segments": False, "pinned_num_register_threads": 1, "release_lock_on_cudamalloc": False,
-                "pinned_use_cuda_host_register": False, "roundup_power2_divisions": {"1": self.divisions, ">": self.divisions},
+                "pinned_use_cuda_host_register": False, "roundup_power2_divisions": {str(1 << power): self.divisions for power in range(16)},
                 "graph_capture_record_stream_reuse": False}
 
 

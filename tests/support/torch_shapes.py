@@ -215,6 +215,50 @@ def shared_card():
     return torch
 
 
+def trials_kept():
+    """A search over settings keeps the model and the optimizer of each trial."""
+    torch = Torch(4 * GIB)
+    for _ in range(60):
+        weights(torch, 10, 20 * MIB)
+        step(torch, 8, 20 * MIB, grads=4 * MIB)
+        weights(torch, 10, 20 * MIB, OPTIMIZER)
+        for _ in range(5):
+            step(torch, 8, 20 * MIB, grads=4 * MIB)
+    return torch
+
+
+def evaluation_with_gradients():
+    """The first validation after an epoch keeps its activations: torch.no_grad() is missing."""
+    torch = Torch(4 * GIB)
+    weights(torch, 40, 20 * MIB)
+    for _ in range(30):
+        step(torch, 20, 24 * MIB, grads=20 * MIB)
+    weights(torch, 60, 72 * MIB, FORWARD.replace("train.py:50 step", "train.py:80 validate"))
+    return torch
+
+
+def engine_cache():
+    """An engine has reserved its key-value cache by the memory of a profile run; sampling needs more than that had."""
+    torch = Torch(8 * GIB)
+    weights(torch, 60, 40 * MIB)
+    step(torch, 10, 60 * MIB)
+    torch.alloc(4700 * MIB, "engine/worker.py:310 allocate_kv_cache, engine/core.py:20 start")
+    for _ in range(10):
+        step(torch, 6, 8 * MIB)
+    weights(torch, 40, 30 * MIB, "engine/sampler.py:80 top_p, engine/core.py:60 step")
+    return torch
+
+
+def hidden_state_kept():
+    """A recurrent state is not detached, so that each step keeps the graph of all steps before it."""
+    torch = Torch(2 * GIB)
+    weights(torch, 10, 20 * MIB)
+    for _ in range(300):
+        step(torch, 4, 3 * MIB, kept=2, grads=2 * MIB)
+        torch.temporary(2 * MIB, OPTIMIZER)
+    return torch
+
+
 def second_of_three():
     """Three devices: the second refuses, and has the fewest events."""
     first, third = Torch(2 * GIB), Torch(2 * GIB, device=2)
@@ -232,7 +276,7 @@ def second_of_three():
 
 SHAPES = (changing_lengths, validation_pins, interleaved_loading, side_stream, record_stream, flush_each_step, optimizer_state,
           checkpoint_kept, long_logits, cached_beside_library, weights_twice, split_limit, losses_kept, evaluation_kept,
-          graph_pools, shared_card, second_of_three)
+          graph_pools, shared_card, trials_kept, evaluation_with_gradients, engine_cache, hidden_state_kept, second_of_three)
 
 
 def write_shape(shape, where):

@@ -270,7 +270,7 @@ def test_shared():
              ("fits", 5822397952, 83886080, 4771020800), "2 GiB on the second")
         report = parsed("why", SHARED[1], "--size", "5GiB")
         same((report["verdict"], report["pins_proved"]), ("fragmentation", True), "5 GiB on it")
-        ok(report["remedies"][0]["change"] == "zr" and report["remedies"][0]["fits"], "which fits with zr")
+        ok(any(one["change"] == "zr" and one["fits"] for one in report["remedies"]), "which fits with zr")
 
 
 def test_opcodes():
@@ -597,6 +597,12 @@ def test_export():
     whole = ["live_bytes", "requested_bytes", "reserved_bytes", "pending_bytes", "stranded_bytes", "releasable_bytes"]
     same(moments(exported("torch", small), *whole), moments(small, *whole), "a snapshot comes back as it was")
     same(states(path("small.pickle.torch")), states(small), "and each block's state, as Python reads it")
+    stacks = [[{"name": name, "filename": "train.py", "line": 7}, {"name": "main", "filename": "train.py", "line": 9}] for name in "ab"]
+    framed = snapshot([], [event("alloc", 512 * i, 512, frames=list(map(dict, stacks[i % 2]))) for i in range(1, 7)])
+    with open(exported("torch", write("framed.pickle", pickle.dumps(framed))), "rb") as data:
+        lists = [one["frames"] for one in pickle.load(data)["device_traces"][0]]
+    same(lists, [stacks[i % 2] for i in range(1, 7)], "stacks come back")
+    same((len({id(frames) for frames in lists}), len({id(frames[1]) for frames in lists})), (2, 1), "and are written once, as their frames are")
     zrt_as_torch = exported("torch", holes_file)
     keys = whole[:3] + whole[4:]
     same(moments(zrt_as_torch, *keys), moments(holes_file, *keys), "and a trace as a snapshot has its figures")

@@ -43,7 +43,7 @@ alloc(arenas[1], 1 << 20, 2)
 zr.zr_arena_check(arenas[1])
 """
 COMMANDS = ["set confirm off", "set breakpoint pending on", "set print elements 50", "break zr_arena_check", "run",
-            "print *arena", "print *arena->first", "print *arena->trace", "continue", "print *arena", "print *arena->executor->plan", "kill"]
+            "print *arena", "print *arena->first", "print *arena->traces[0]", "continue", "print *arena", "print *arena->executor->plan", "kill"]
 
 
 def main():

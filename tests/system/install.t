@@ -86,13 +86,18 @@ def check_files():
     same(sorted(wanted - set(pages)), [], "of the programs, of each subcommand, of the libraries and of ZR_CONF")
     if shutil.which("man"):
         got = run(["man", "-M", ROOT + "/share/man", "zr-why"], MANPAGER="cat", LC_ALL="C.UTF-8")
-        ok(got.returncode == 0 and "zr why FILE [options]" in got.stdout, "man finds them") or note(got.stderr)
+        ok(got.returncode == 0 and "zr why FILE.. [options]" in got.stdout, "man finds them") or note(got.stderr)
     version = run(["pkg-config", "--modversion", "zr_zero"]).stdout.strip()
     ok(re.fullmatch(r"0\.\d+\.\d+", version), f"pkg-config knows version {version}")
     want = ["bin/zr", "bin/zr-train", "bin/zrd", "lib/systemd/user/zrd.service", "lib/systemd/user/zrd@.service"]
     want += ["include/zr/" + name for name in ("alloc/zr.h", "defrag/zr_defrag.h", "kernels/zr_kernels.h", "zero/comm/zr_comm.h", "zero/launch/zr_launch.h", "zero/zr_zero.h")]
     want += [f"lib/lib{name}{end}" for name in ("zr", "zr_zero") for end in (".a", ".so", ".so." + version.rpartition(".")[0], ".so." + version)]
     want += [f"lib/libzr.so.{version}-gdb.py", "lib/libzr_cuda.so", "lib/libzr_malloc.so", "lib/pkgconfig/zr.pc", "lib/pkgconfig/zr_zero.pc"]
+    with open("alloc/rehearse/functions.txt", encoding="ascii") as table:
+        stand_ins = [line.split()[0] for line in table if ".so" in line]
+    want += ["lib/zr-rehearse/" + name for name in ("libcuda.so.1", "libzr_rehearse.so", "sitecustomize.py", *stand_ins)]
+    got = run([ROOT + "/bin/zr", "rehearse", "--", os.path.join(os.path.abspath(BUILD), "tests", "rehearse_program"), "1"])
+    ok(got.returncode == 0 and "zr: verdict    fits" in got.stderr, "zr rehearse finds its libraries") or note(got.stderr)
     same(there, sorted(want), "the programs, the public headers, the libraries with their links, and nothing else")
     for name in ("zr", "zr_zero"):
         same(os.path.basename(os.path.realpath(f"{ROOT}/lib/lib{name}.so")), f"lib{name}.so.{version}",

@@ -6,12 +6,13 @@ import glob
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 
 sys.path.insert(0, "tests/support")
 from pairs import ALL_ROWS
-from zrtest import BUILD, HANG, done, note, ok, path, same
+from zrtest import BUILD, HANG, done, note, ok, path, same, skip
 
 LIBRARY = os.path.abspath(os.path.join(BUILD, "lib", "libzr_cuda.so"))
 MALLOC = LIBRARY.replace("libzr_cuda", "libzr_malloc")
@@ -173,8 +174,8 @@ ok(got.returncode == 2 and "preload it first" in got.stderr, "and ends where ano
 
 # ---- zr doctor: the same of files, before anything runs
 
-def build(name, text, *flags):
-    subprocess.run([os.environ.get("CC", "gcc"), "-w", "-x", "c", "-", "-o", path(name), f"-L{path('')}", f"-Wl,-rpath,{path('')}", *flags], input=text,
+def build(name, text, *flags, language="c"):
+    subprocess.run([*(os.environ.get("CC", "gcc").split() if language == "c" else ["g++"]), "-w", "-x", language, "-", "-o", path(name), f"-L{path('')}", f"-Wl,-rpath,{path('')}", *flags], input=text,
                    text=True, check=True)
 
 
@@ -243,6 +244,49 @@ free(inside, 5000)
 zr.zr_torch_memory_fraction(ctypes.c_double(0.001), 0)
 assert alloc(64 << 20) is None
 zr.zr_torch_memory_fraction(ctypes.c_double(1), 0)
+def stat(name):
+    value = ctypes.c_uint64()
+    assert zr.zr_torch_stat(0, name, ctypes.byref(value)) == 0, name
+    return value.value
+assert stat(b"requested_bytes") == (3 << 20) + 6000 and stat(b"blocks_count") == 3 and stat(b"refused_count") == 1
+assert zr.zr_torch_tag(b"kv") == 0
+tagged = alloc(7 << 20)
+assert zr.zr_torch_tag(b"param") == 0
+known = alloc(1 << 20)
+assert zr.zr_torch_tag(b"x" * 32) != 0 and zr.zr_torch_tag(b"") != 0 and zr.zr_torch_stat(0, b"nothing", ctypes.byref(found)) != 0
+assert zr.zr_torch_tag(None) == 0
+plain = alloc(1 << 20)
+assert [stat(b"tag.%s.live_bytes" % name) for name in (b"kv", b"param", b"v", b"other")] == [7 << 20, 1 << 20, 0, 0]
+assert stat(b"tag.param.peak_bytes") >= 1 << 20
+for block, bytes in ((tagged, 7 << 20), (known, 1 << 20), (plain, 1 << 20)): free(block, bytes)
+assert stat(b"tag.kv.live_bytes") == 0 and stat(b"allocated_bytes") == (15 << 20) + 11000 and stat(b"peak_live_bytes") > stat(b"live_bytes")
+zr.zr_torch_reset_peaks(0)
+assert stat(b"peak_live_bytes") == stat(b"live_bytes")
+# A graph uses the memory of blocks that were freed during its capture: a later capture in its pool does not take it.
+captured, other, graph, kind = stream(), stream(), stream(), ctypes.c_uint()
+assert cuda.cuStreamCreate(ctypes.byref(captured), 1) == 0 and cuda.cuStreamCreate(ctypes.byref(other), 1) == 0
+def take(bytes): return zr.zr_torch_alloc(size(bytes), 0, captured)
+def drop(block): zr.zr_torch_free(stream(block), size(1), 0, captured)
+def capture(program):
+    zr.zr_torch_begin_allocate_to_pool(0, Id(8, 1), None)
+    assert cuda.cuStreamBeginCapture_v2(captured, 0) == 0
+    blocks = program()
+    zr.zr_torch_end_allocate_to_pool(0, Id(8, 1))
+    assert cuda.cuStreamEndCapture(captured, ctypes.byref(graph)) == 0 and cuda.cuCtxSynchronize() == 0
+    return blocks
+def first():
+    block, pin = take(32 << 20), take(2 << 20)
+    drop(block)
+    again = take(32 << 20)
+    drop(again)
+    assert again == block, "the graph itself uses it again"
+    return block, pin
+small, pin = capture(first)
+captured = other
+large = capture(lambda: [take(64 << 20) for _ in range(4)])
+assert cuda.cuPointerGetAttribute(ctypes.byref(kind), 2, ctypes.c_uint64(small)) == 0 and kind.value == 2, "its memory is elsewhere"
+for block in pin, *large: drop(block)
+zr.zr_torch_release_pool(0, Id(8, 1))
 for block, bytes in ((one, 1000), (again, 3 << 20), (outside, 5000)): free(block, bytes)
 assert cuda.cuCtxSynchronize() == 0
 zr.zr_torch_reset()
@@ -256,6 +300,77 @@ if got.returncode != 0:
     note(got.stderr[-800:])
 got = run(ZR, "replay", snapshot, "--policy", "zr")
 ok(got.returncode == 0, "the snapshot is read by zr replay")
+
+# PyTorch's exceptions, with stand-ins of its libraries: a class with a constructor, one that inherits it, none, and no way to throw.
+shared = r"""
+#include <exception>
+#include <string>
+namespace c10 {
+struct SourceLocation { const char *function, *file; unsigned line; };
+struct Error : std::exception {
+    std::string text, context[4];
+    Error(SourceLocation, std::string);
+    const char *what() const noexcept override;
+};
+}
+"""
+c10 = shared + r"""
+namespace c10 {
+Error::Error(SourceLocation, std::string words) : text(std::move(words)) {}
+const char *Error::what() const noexcept { return text.c_str(); }
+#ifndef NO_CLASS
+struct OutOfMemoryError : Error {
+#ifdef OWN
+    OutOfMemoryError(SourceLocation, std::string);
+#endif
+    ~OutOfMemoryError() override;
+};
+OutOfMemoryError::~OutOfMemoryError() {}
+#endif
+#ifdef OWN
+OutOfMemoryError::OutOfMemoryError(SourceLocation where, std::string words) : Error(where, std::move(words)) {}
+#endif
+#ifndef NO_THROW
+namespace detail {
+void torchCheckFail(const char *function, const char *file, unsigned line, const char *words) { throw Error({function, file, line}, words); }
+}
+#endif
+}
+"""
+callback = "namespace torch { bool (*collect)(); bool CudaIPCCollect() { return collect(); } }"
+catching = shared + r"""
+#include <cstdio>
+#include <dlfcn.h>
+#include <typeinfo>
+namespace torch { extern bool (*collect)(); }
+static void *(*take)(ssize_t, int, void *);
+static void (*give)(void *, ssize_t, int, void *);
+static void *held;
+static bool give_held() { void *block = held; held = nullptr; give(block, 40 << 20, 0, nullptr); return block != nullptr; }
+int main(int, char **arguments) {
+    void *zr = dlopen(arguments[1], RTLD_NOW);
+    ((int (*)(unsigned))dlsym(dlopen("libcuda.so.1", RTLD_NOW), "cuInit"))(0);
+    take = (void *(*)(ssize_t, int, void *))dlsym(zr, "zr_torch_alloc");
+    give = (void (*)(void *, ssize_t, int, void *))dlsym(zr, "zr_torch_free");
+    torch::collect = give_held;
+    held = take(40 << 20, 0, nullptr);
+    if (!take(40 << 20, 0, nullptr)) return 1;
+    try { std::puts(take(40 << 20, 0, nullptr) ? "memory" : "nothing"); }
+    catch (const c10::Error &error) { std::printf("%s: %s\n", typeid(error).name(), error.what()); }
+    return !take(1 << 20, 0, nullptr);
+}
+"""
+compiler = shutil.which("g++")
+if not compiler:
+    skip("g++ is not installed: nothing catches an exception of C++")
+for flags, caught in ((["-DOWN"], "N3c1016OutOfMemoryErrorE: CUDA out of memory. zr: arena .*"), ([], "N3c1016OutOfMemoryErrorE: CUDA out of memory. zr: arena .*"),
+                      (["-DNO_CLASS"], "N3c105ErrorE: CUDA out of memory. zr: arena .*"), (["-DNO_CLASS", "-DNO_THROW"], "nothing")) if compiler else ():
+    build("libc10.so", c10, *SHARED, *flags, language="c++")
+    build("libtorch_cuda.so", callback, *SHARED, language="c++")
+    build("torch-like", catching, "-l:libc10.so", "-l:libtorch_cuda.so", "-lstdc++", "-ldl", language="c++")
+    got = run(path("torch-like"), LIBRARY, ZR_CONF="limit:64m")
+    ok(got.returncode == 0 and re.fullmatch(caught + "\n", got.stdout) and ("no exception that zr can throw" in got.stderr) == (caught == "nothing"),
+       f"out of memory: PyTorch's callback, then {caught.split(':')[0]}") or note(f"{got.returncode} {got.stdout}{got.stderr}")
 
 # The driver's table of controls has functions alone: the third injects faults.
 threads = r"""

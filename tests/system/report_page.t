@@ -12,6 +12,7 @@ import zlib
 
 sys.path.insert(0, "tests/support")
 from zrtest import BUILD, HANG, SEED, done, made_in, note, ok, path, same, skip
+from drawn_snapshot import CATEGORIES, write_devices
 from drawn_trace import BASE, GRANULE, TAGS, Trace
 
 ZR = os.path.abspath(os.path.join(BUILD, "bin", "zr"))
@@ -103,7 +104,7 @@ class Data:
         values = TAGS + 3
         self.start, self.peak = ([sums(get(name)[k::values], True) for k in range(values)] for name in ("curve_start", "curve_peak"))
         row = get("maps")
-        self.maps = [tuple(row[i:i + 5]) for i in range(0, len(row), 5)]
+        self.maps = [tuple(row[i:i + 7]) for i in range(0, len(row), 7)]
         row = get("refused")
         self.refused = [tuple(row[i:i + 3]) for i in range(0, len(row), 3)]
 
@@ -143,7 +144,7 @@ def test_drawn():
     same(data.blocks, trace.blocks, f"its {len(trace.blocks)} blocks: when, where, how large, of which tag and stream")
     same((meta["moments_count"], meta["axis_bytes"], meta["before_count"]), (trace.moment + 1, 40 * GRANULE, 0), "and the axes")
     same(numbers(page.columns[0, "bands"]), [BASE, 40 * GRANULE], "addresses begin where the trace has them")
-    same((data.refused, data.maps), (trace.refused, [(1, 1, 0, 40 * GRANULE, 40 * GRANULE)]), "failures and maps")
+    same((data.refused, data.maps), (trace.refused, [(1, 1, 0, 40 * GRANULE, 40 * GRANULE, 0, 0)]), "failures and maps")
     stats = json.loads(zr("stats", path("drawn.zrt"), "--json").stdout)["moments"]
     for name in ("now", "peak", "failure"):
         live = sum(trace.blocks[i][3] for i in trace.live_at(meta[name]["moment"]))
@@ -193,6 +194,40 @@ def test_others():
     same(sorted(block[3] for block in data.blocks if block[1] is None), want, "its blocks at the end, as PyTorch lists them")
 
 
+def test_snapshot():
+    """Two devices, a private pool, annotations, what stacks tell, and the reasons of zr why."""
+    where = write_devices(path("devices.pickle"))
+    same(zr("report", where, "-o", path("devices.html")).returncode, 0, "a snapshot of two devices")
+    page, text = read(path("devices.html"))
+    one, other = Data(page, 0), Data(page, 1)
+    same([(data.meta["device"], data.meta["devices"], data.meta["name"]) for data in (one, other)], [(1, 2, where), (0, 2, where)],
+         "is shown once for each, the one that refused first")
+    same(zr("report", where, "--device", "0", "-o", path("zero.html")).returncode, 0, "--device")
+    ok((1, "meta") not in Page(open(path("zero.html")).read()).columns, "shows one alone")
+    for data in (one, other):
+        why = json.loads(zr("why", where, "--json", "--no-replay", "--device", str(data.meta["device"])).stdout)
+        same(data.meta.get("reasons"), why["reasons"], f"device {data.meta['device']}: the reasons are those of zr why, of which there are {len(why['reasons'])}")
+    ok(one.meta["reasons"] and one.meta["failure"], "a failure has reasons")
+    names = [name for name, _ in one.meta["tags"]]
+    same([names[block[5]] for block in one.blocks], CATEGORIES, "categories as the stacks tell them")
+    live = [max(column) for column in one.peak]
+    ok(all((live[names.index(name)] > 0) == (name in CATEGORIES) for name in names[:-1]), "and the curves are of them")
+    same({(row[5], row[6]) for row in one.maps}, {(0, 0), (1, 0), (((3 * 65599) + 7) * 2, 5)}, "pools and streams of the segments")
+    row, at, marks = page.columns[0, "marks"], 0, []
+    while at < len(row):
+        marks.append((row[at], row[at + 2:at + 2 + row[at + 1]].decode()))
+        at += 2 + row[at + 1]
+    before = one.meta["before_count"]
+    same(marks, [(before + 4, "forward pass"), (before + 9, "mine"), (before + 12, "after all")], "annotations: the profiler's by time, and the trace's own")
+    stacks, sizes, noise = numbers(page.columns[0, "stacks"]), [], []
+    while stacks:
+        sizes.append(stacks[0])
+        noise.append(stacks[1])
+        stacks = stacks[2 + stacks[0]:]
+    same((max(sizes), max(noise)), (200, 1), "stacks are whole, and say which frames are the allocator's")
+    ok(all(name in page.ids for name in ("reason", "device", "pool", "segment", "axis", "flame", "stack", "holders")), "the page has a place for each")
+
+
 def test_mistakes():
     ok(zr("report", "--help").stdout.split("\n")[2] == "Examples", "the help begins with examples")
     trace = Trace(2000, SEED + 1, live=100, granules=40)
@@ -226,5 +261,6 @@ def test_mistakes():
 
 test_drawn()
 test_others()
+test_snapshot()
 test_mistakes()
 done()

@@ -5,11 +5,13 @@ import ctypes
 import json
 import os
 import re
+import shutil
 import struct
 import subprocess
 import sys
 
 sys.path.insert(0, "tests/support")
+from zrt import Trace
 from zrtest import BUILD, FOLDER, HANG, done, note, ok, path, same
 
 ZR = os.path.abspath(os.path.join(BUILD, "bin", "zr"))
@@ -133,7 +135,7 @@ def test_recorder():
        "the flight recorder's pins have stacks") or note(found)
     run(FAILING, "leak", env={"TMPDIR": folder, "ZR_CONF": "recorder:1m,stacks:1"})
     trace, = (os.path.join(folder, name) for name in os.listdir(folder) if "leak" in name)
-    words = zr("why", trace).stdout
+    words = zr("why", trace).stdout.replace("\n  ", " ")
     ok("reason: leak: 113 blocks" in words and ", leak (" in words, "a leak is named by its stack") or note(words)
 
 
@@ -167,8 +169,7 @@ def test_attached():
             framed = [of for of in growth if "(" in of]
             counts.append(len(framed))
             if stacks:
-                ok(any("python3" in frame or "libpython" in frame or "Py" in frame for frame in framed),
-                   "the interpreter's frames are there") or note(growth)
+                ok(any("<string>:" in frame or "Py" in frame for frame in framed), "Python's frames are there, or the interpreter's") or note(growth)
         same((counts[0], counts[1] > 0, counts[2]), (0, True, 0), "stacks last as long as the trace that they were asked for")
         same([zr("record", program.pid, *words).returncode for words in (["start", "--stacks", 1, "-o", path("all.zrt")], ["stop", "--arena", "small"])],
              [0, 0], "of two arenas that are recorded with stacks, one is stopped")
@@ -183,6 +184,63 @@ def test_attached():
         program.stdin.close()
         program.wait(timeout=HANG)
         program.stdout.close()
+
+
+# Frames of Python between those of C: sorted() calls key() from C, list() runs gen().
+PYTHON_PROGRAM = """import sys
+class Holder:
+    def keep(self, n):
+        self.rows = bytearray(n)
+def key(n):
+    kept.append(Holder())
+    kept[-1].keep(n)
+    return n
+def gen():
+    yield sorted([200000, 300000], key=key)
+kept = []
+list(gen())
+"""
+
+
+def interpreters():
+    """{version: program} of those on the PATH, and of Debian's."""
+    found = {}
+    for name in ["/usr/bin/python3", "python3"] + [f"python3.{minor}" for minor in range(10, 16)]:
+        got = run(name, "-c", "import sys; print(*sys.version_info[:2], sys.executable)") if shutil.which(name) else None
+        if got and got.returncode == 0:
+            major, minor, program = got.stdout.split()
+            found.setdefault((int(major), int(minor)), program)
+    return found
+
+
+def test_python():
+    """Frames of Python stand in the place of its evaluator's, between those of C."""
+    script, trace = path("rows.py"), path("rows.zrt")
+    with open(script, "w", encoding="ascii") as file:
+        file.write(PYTHON_PROGRAM)
+    wanted = [f"Holder.keep ({script}:4)", f"key ({script}:7)", None, f"gen ({script}:10)", None, f"<module> ({script}:12)"]
+    for version, program in sorted(interpreters().items()):
+        got = zr("run", "--malloc", "--stacks", 1, "--trace", trace, "--", program, script)
+        stacks = {tuple(text for text, _ in stack) for kind, _, size, stack in Trace(trace).events
+                  if kind == "alloc" and size // 10 in (20000, 30000) and stack}
+        if version < (3, 11):
+            ok("no Python frames" in got.stderr and got.returncode == 0, f"Python {version}: one line says that there are no frames") or note(got.stderr)
+            continue
+        shapes = [shape_of(stack) for stack in stacks]
+        same(shapes, [wanted] * len(shapes), f"Python {version}: its frames stand between those of C")
+        ok(shapes and not got.stderr, f"Python {version}: each of the blocks has one, and nothing is said") or note(got.stderr)
+        growth = {one["of"] for one in json.loads(zr("diff", trace, trace, "--json").stdout)["growth"]}
+        ok(wanted[0] in growth, f"Python {version}: zr diff names the function") or note(growth)
+
+
+def shape_of(stack):
+    """The stack's Python frames, with None for one or more of C between them."""
+    shape = []
+    for text in stack:
+        frame = text if text.startswith(("Holder", "key", "gen", "<module>")) else None
+        if shape and (frame or shape[-1]) or frame:
+            shape.append(frame)
+    return shape[:-1] if shape and not shape[-1] else shape
 
 
 # ---- Versions ----------------------------------------------------------------------------------------------------------
@@ -284,6 +342,7 @@ test_terminal()
 test_plus_plus()
 test_recorder()
 test_attached()
+test_python()
 test_versions()
 test_hostile()
 test_many_files()

@@ -79,9 +79,10 @@ def gives(path):
 
 
 def objects(room):
-    """Without those of alloc/preload/, which is a malloc and stands on one; tests/system/preload.t says what it shows."""
+    """Without those of alloc/preload/, which is a malloc and stands on one (tests/system/preload.t says what it shows), and of
+    alloc/rehearse/, which stands for NVIDIA's libraries."""
     return sorted(path for path in glob.glob(f"{BUILD}/obj/{room}/**/*.o", recursive=True)
-                  if not path.startswith(f"{BUILD}/obj/alloc/preload/"))
+                  if not path.startswith((f"{BUILD}/obj/alloc/preload/", f"{BUILD}/obj/alloc/rehearse/")))
 
 
 def refused(path, allowed):
@@ -157,8 +158,8 @@ ENDS = {
 # What a library has from archives that are not zr's. libgcc's unwinder aborts where its own tables are damaged; jemalloc
 # where its options (opt.abort, off) say so or its records are damaged, and its profiler, which is off, exits.
 ARCHIVES_END = {"libzr.so": {"abort"}, "libzr_cuda.so": {"abort"}, "libzr_malloc.so": {"abort", "_exit"}, "libzr_zero.so": set()}
-# Programs, whose own business it is.
-PROGRAMS = ("defrag/tool/", "zero/train/", "alloc/service/", "tests/", "examples/")
+# Programs, whose own business it is, and the simulated device, which serves one rehearsal.
+PROGRAMS = ("defrag/tool/", "zero/train/", "alloc/service/", "alloc/rehearse/", "tests/", "examples/")
 
 
 def ends(names):
@@ -212,7 +213,7 @@ def check_calls():
     found = {}
     for path in listed():
         room = os.path.relpath(path, f"{BUILD}/obj")[:-2]
-        if room.split("/")[0] in ("alloc", "defrag", "kernels", "zero") and os.path.exists(room + ".c") and needs(path) & BROKEN_OFF:
+        if room.split("/")[0] in ("alloc", "defrag", "kernels", "zero") and not room.startswith("alloc/rehearse/") and os.path.exists(room + ".c") and needs(path) & BROKEN_OFF:
             found[room] = " ".join(sorted(needs(path) & BROKEN_OFF))
     del found["alloc/base/system/file"], found["alloc/base/system/socket"]
     same(found, BY_THEMSELVES, "what reads, writes, sends or receives does so through alloc/base/system/file.h or socket.h")

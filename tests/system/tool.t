@@ -2,6 +2,7 @@
 """zr, the program: subcommands, options, exit codes, the table and the JSON; snapshots pickled by Python itself."""
 import csv
 import glob
+import gzip
 import json
 import os
 import pickle
@@ -134,7 +135,7 @@ def test_sizes():
         ok(run.returncode == want and (want == 0 or f"`{form}`" in run.stderr), f"ZR_CONF=granule:{form}") or note(run.stderr)
     config = write("sizes.json", '{"zero_optimization": {"reduce_bucket_size": "16k", "allgather_bucket_size": "16k"}}')
     same(plan(more=["--config", config]).stdout, plan(more=["--bucket-bytes", "16KiB"]).stdout, "and a JSON's string is one")
-    for value, words in (('"16x"', "16GB (of 1000)"), ('"4096"', "its unit"), ("4096.5", "whole number of elements")):
+    for value, words in (('"16x"', "16GB (of 1000)"), ("4096.5", "whole number of elements")):
         run = plan(more=["--config", write("sizes.json", f'{{"bf16": {{"enabled": true}}, "zero_optimization": {{"reduce_bucket_size": {value}}}}}')])
         ok(run.returncode == 2 and words in run.stderr, f"a bucket of {value} is refused") or note(run.stderr)
     for text in ("16X", "-1", "1.1GiB", "99999999999TB"):
@@ -415,6 +416,75 @@ def test_pickles():
         same([row["lower_bound_bytes"] for row in rows], [lower], f"a snapshot pickled by Python, protocol {protocol}")
 
 
+def zstd(data, size=1000, lines=0):
+    """A frame of raw blocks (RFC 8878), which any version of zstd unpacks; behind the first one `lines` empty lines as a run."""
+    blocks = [(0, len(data[at:at + size]), data[at:at + size]) for at in range(0, len(data), size)]
+    if lines:
+        blocks[1:] = [(1, lines, b"\n"), (0, len(data) - size, data[size:])]
+    return b"\x28\xb5\x2f\xfd\0\x38" + b"".join(((count << 3) + (kind << 1) + (i == len(blocks) - 1)).to_bytes(3, "little") + part
+                                                for i, (kind, count, part) in enumerate(blocks))
+
+
+def test_compressed():
+    """gzip and zstd: the same figures, several members, what is cut, what is damaged."""
+    rows = "event,address,bytes\n" + "".join(f"alloc,{i * 64},{i % 64 + 1}\n" for i in range(1, 20000))
+    plain = rows.encode()
+    want = zr("stats", write("plain.csv", plain), "--json").stdout.replace("plain.csv", "same.csv")
+    for words, data in (("gzip", gzip.compress(plain)), ("gzip, two members", gzip.compress(plain[:5000]) + gzip.compress(plain[5000:]) + bytes(100)),
+                        ("zstd", zstd(plain)), ("zstd, two frames", zstd(plain[:7000]) + zstd(plain[7000:]))):
+        run = zr("stats", write("same.csv", data), "--json")
+        ok((run.returncode, run.stdout, run.stderr) == (0, want, ""), f"{words}: the figures are those of the plain file") or note(run)
+    short = plain[:plain.rindex(b"\n", 0, 40000)]
+    want_short = zr("stats", write("plain.csv", short), "--json").stdout
+    first = short.index(b"\n", 900) + 1
+    whole = bytearray(zstd(short, first, lines=100000))
+    same(zr("stats", write("same.csv", bytes(whole)), "--json").stdout, want_short.replace("plain.csv", "same.csv"), "blocks larger than the output has room for")
+    whole[first - len(short) - 3] &= 0xfe  # no longer the last block
+    run = zr("stats", write("same.csv", bytes(whole)), "--json")
+    same(json.loads(run.stdout)["moments"], json.loads(want_short)["moments"], "cut behind a block: the block is read whole")
+    write("same.csv", gzip.compress(plain))
+    with open(path("same.csv"), "rb") as file:
+        run = subprocess.run([ZR, "stats", "-", "--json"], stdin=file, capture_output=True, text=True, timeout=HANG)
+    same(run.stdout.replace('"-"', f'"{path("same.csv")}"'), want, "from standard input too")
+    same(zr("pack", write("packed.csv.gz", gzip.compress(open(lifetimes, "rb").read())), "-o", path("packed.csv")).returncode, 0, "zr pack reads it")
+    for name, data in (("cut.gz", gzip.compress(plain)), ("cut.zst", zstd(plain))):
+        run = zr("stats", write(name, data[:len(data) * 2 // 3]))
+        ok(run.returncode == 0 and name in run.stderr and "ends within its compressed data" in run.stderr and "truncated" in run.stdout,
+           f"{name}: read up to the cut, and said") or note(run)
+        broken = bytearray(data)
+        broken[6 + 1003 * 20:6 + 1003 * 20 + 8] = b"\xff" * 8  # where zstd has a block's header
+        refused(f"a broken {name}", 3, ["broken", "damaged near byte", "copy it again"], "stats", write("broken." + name, bytes(broken)))
+    for name, data, words in (("x.xz", b"\xfd7zXZ\0", "unxz"), ("x.bin", b"memray\0\x0b", "memray's FileReader"), ("lz4.bin", b"\x04\x22\x4d\x18\x40", "memray"), ("x.zst", zstd(b"v 10500 3\nX a\n"), "zr run")):
+        refused(name, 3, [name, words], "import", write(name, data))
+
+
+def test_lists():
+    """torch.cuda.memory_snapshot(): segments alone, of one or several devices."""
+    segment = snapshot()["segments"][0]
+    far = dict(segment, device=3, address=1 << 40, total_size=8 * MIB, blocks=[dict(segment["blocks"][0], address=1 << 40, size=8 * MIB, requested_size=MIB)])
+    where = write("list.pickle", pickle.dumps([segment, far]))
+    for device, live in (((), 8 * MIB), (("--device", "0"), 1024)):
+        run = zr("stats", where, "--json", *device)
+        ok(run.returncode == 0 and json.loads(run.stdout)["moments"]["now"]["live_bytes"] == live, f"a list of segments {device}: {live} bytes live") or note(run)
+    refused("a device without segments", 3, ["neither segments nor events"], "stats", where, "--device", "2")
+
+
+def test_columns():
+    """MiniMalloc's further columns: names, alignments."""
+    rows = [("b1", 0, 3, 4, 8), ("b,2", 3, 9, 3, 4), ('b"3', 0, 9, 4, 1), ("7", 0, 9, 5, 6)]
+    with open(path("named.csv"), "w", newline="") as file:
+        csv.writer(file).writerows([("id", "lower", "upper", "size", "alignment"), *rows])
+    run = zr("pack", path("named.csv"), "-o", path("offsets.csv"), "--time", "5")
+    ok(run.returncode == 0 and "multiples of 24" in run.stderr, "alignments that differ: their common multiple is said") or note(run)
+    with open(path("offsets.csv"), newline="") as file:
+        got = list(csv.reader(file))[1:]
+    same([row[:4] for row in got], [[str(part) for part in row[:4]] for row in rows], "names come back, in order")
+    same([int(one[4]) % row[4] for one, row in zip(got, rows)], [0] * 4, "each offset is aligned")
+    run = zr("pack", path("named.csv"), "--capacity", "40", "--time", "1", "--json")
+    same((run.returncode, json.loads(run.stdout)["results"][0]["verdict"]), (1, "out of time"), "and nothing is called impossible that a row's own alignment allows")
+    refused("alignments without a multiple", 3, ["2^40"], "pack", write("odd.csv", "id,lower,upper,size,alignment\n1,0,1,1,1000000007\n2,0,1,1,998244353\n"))
+
+
 def test_objects():
     """Nothing in defrag/ but its program needs the C library's heap or streams."""
     found = sorted(path for path in glob.glob(f"{BUILD}/obj/defrag/**/*.o", recursive=True) if "/tool/" not in path)
@@ -438,5 +508,8 @@ test_numbers()
 test_unplanned()
 test_pack()
 test_pickles()
+test_compressed()
+test_lists()
+test_columns()
 test_objects()
 done()

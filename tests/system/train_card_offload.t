@@ -32,6 +32,8 @@ ROWS = (
     (dict(stage=2, ranks=2), dict(offload_ratio=0.5, **CPU), 5),  # and before and behind a copy: the squares of what stays
     (dict(stage=1), FILE, 8),
     (dict(stage=3, **HALF), {**FILE, "offload_param": "cpu"}, 3),
+    (dict(stage=1, ranks=2, optimizer="muon"), CPU, 7),  # and for the directions of each layer, there and back
+    (dict(stage=1, ranks=2, freeze=["w?e.weight"]), FILE, 6),
     (dict(stage=2, ranks=2, comm="nccl", deterministic=True, layers=1, **HALF), CPU, 5),
 )
 for number, (flags, offload, waits) in enumerate(ROWS):

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Every key of --config that --help lists: taken, and the same run as with the option that --help says beside it, which
-is another one than without; a key that may have one value alone changes nothing."""
+is another one than without; a key that may have one value alone, or that is passed over, changes nothing."""
 import json
 import os
 import re
@@ -15,15 +15,21 @@ MODEL = dict(layers=1, hidden=32, heads=2, seq=8, batch=1, ranks=2, stage=0, ste
 
 # What a key needs around it, in the file and as options.
 NOTHING = ({}, {})
+DEEPSPEED = dict(beta2=0.999, weight_decay=0, clip=0, schedule_lr="constant", warmup=0)  # what a file omits
 QUIET = ({"fp16": {"enabled": True, "initial_scale_power": 6}}, dict(precision="fp16", loss_scale_power=6))
 LOUD = ({"fp16": {"enabled": True, "initial_scale_power": 24}}, dict(precision="fp16", loss_scale_power=24))
 ADAM = ({"optimizer": {"type": "AdamW"}}, dict(optimizer="adamw"))
-SGD = ({"optimizer": {"type": "SGD"}}, dict(optimizer="sgd"))
+SGD = ({"optimizer": {"type": "SGD"}}, dict(optimizer="sgd", beta2=None, momentum=0))
 WARM = {"warmup_type": "linear", "warmup_num_steps": 1, "total_num_steps": 4}
 LINEAR = ({"scheduler": {"type": "WarmupDecayLR", "params": WARM}},
           dict(schedule_lr="linear", min_lr=0, warmup=1, steps=4))
 COSINE = ({"scheduler": {"type": "WarmupCosineLR", "params": {**WARM, "cos_min_ratio": 0.5}}},
           dict(schedule_lr="cosine", min_lr=0.0005, warmup=1, steps=4))
+SLOW = {key: {"scheduler": {**value["scheduler"], "params": {**value["scheduler"]["params"], "warmup_num_steps": 3}}}
+        for key, value in (("linear", LINEAR[0]), ("cosine", COSINE[0]))}
+CYCLE = ({"scheduler": {"type": "OneCycle", "params": {"cycle_first_step_size": 2, "cycle_second_step_size": 2, "cycle_min_lr": 0,
+                                                       "cycle_max_lr": 1e-3, "cycle_momentum": False}}},
+         dict(schedule_lr="linear", min_lr=0, warmup=2, steps=4))
 
 STAGE3 = ({"zero_optimization": {"stage": 3}}, dict(stage=3))
 DISK = path("disk")
@@ -41,15 +47,17 @@ EQUAL = {
     "zero_optimization.reduce_bucket_size": (2048, dict(bucket_bytes=8192), NOTHING),
     "zero_optimization.allgather_bucket_size": (1024, dict(bucket_bytes=4096), NOTHING),
     "bf16.enabled": (True, dict(precision="bf16"), NOTHING),
+    "bfloat16.enabled": (True, dict(precision="bf16"), NOTHING),
     "fp16.enabled": (True, dict(precision="fp16"), NOTHING),
     "fp16.loss_scale": (1000, dict(loss_scale=1000), QUIET),
     "fp16.initial_scale_power": (9, dict(loss_scale_power=9), QUIET),
     "fp16.loss_scale_window": (1, dict(loss_scale_window=1), QUIET),
     "fp16.hysteresis": (1, dict(loss_scale_hysteresis=1), LOUD),
     "fp16.min_loss_scale": (1e7, dict(min_loss_scale=1e7), LOUD),
-    "optimizer.type": ("SGD", dict(optimizer="sgd"), ADAM),
+    "optimizer.type": ("SGD", SGD[1], ADAM),
     "optimizer.params.lr": (0.004, dict(lr=0.004), ADAM),
     "optimizer.params.betas": ([0.5, 0.6], dict(beta1=0.5, beta2=0.6), ADAM),
+    "optimizer.params.eps": (1e-3, dict(eps=1e-3), ADAM),
     "optimizer.params.weight_decay": (0.5, dict(weight_decay=0.5), ADAM),
     "optimizer.params.momentum": (0.5, dict(momentum=0.5), SGD),
     "parameter_groups": (["wte.*:lr=0.5", "*.bias:lr=2,decay=1"], dict(group=["wte.*:lr=0.5", "*.bias:lr=2,decay=1"]), NOTHING),
@@ -58,6 +66,13 @@ EQUAL = {
     "lora_alpha": (1, dict(lora_alpha=1), ({"lora": "3"}, dict(lora="3"))),
     "scheduler.type": ("WarmupDecayLR", dict(schedule_lr="linear", min_lr=0),
                        ({"scheduler": {"type": "WarmupCosineLR", "params": WARM}}, COSINE[1])),
+    "scheduler.params.warmup_min_lr": (1e-4, dict(warmup_lr=1e-4, min_lr=1e-4), LINEAR),
+    "scheduler.params.warmup_type": ("log", dict(warmup_type="log"), (SLOW["linear"], {**LINEAR[1], "warmup": 3})),
+    "scheduler.params.warmup_min_ratio": (0.5, dict(warmup_lr=0.0005), (SLOW["cosine"], {**COSINE[1], "warmup": 3})),
+    "scheduler.params.cycle_min_lr": (1e-4, dict(warmup_lr=1e-4, min_lr=1e-4), CYCLE),
+    "scheduler.params.cycle_max_lr": (0.004, dict(lr=0.004), CYCLE),
+    "scheduler.params.cycle_first_step_size": (3, dict(warmup=3, steps=5), CYCLE),
+    "scheduler.params.cycle_second_step_size": (3, dict(steps=5), CYCLE),
     "scheduler.params.warmup_max_lr": (0.004, dict(lr=0.004), LINEAR),
     "scheduler.params.warmup_num_steps": (3, dict(warmup=3), LINEAR),
     "scheduler.params.total_num_steps": (3, dict(steps=3), LINEAR),
@@ -68,12 +83,13 @@ EQUAL = {
     "zero_optimization.offload_param.device": ("cpu", dict(offload_param="cpu"), OFFLOADED),
     "activation_checkpointing.cpu_checkpointing": (True, dict(checkpoint_offload=True), NOTHING),
 }
-ELSEWHERE = ("true is --", "false is --", "true or false", "a whole number", "DIR of --")  # what changes no bit: train_checkpoints.t, train_nvme.t
+ELSEWHERE = ("true is --", "false is --", "DIR of --", "true; false if")  # what changes no bit: train_checkpoints.t, train_nvme.t
 ENDS = {"fp16.min_loss_scale": 1}  # with overflow at the least scale the run ends
 # Where keys that have one value stand.
 AROUND = {"fp16": QUIET, "optimizer": ADAM, "scheduler": LINEAR,
           **dict.fromkeys(("optimizer.params.dampening", "optimizer.params.nesterov"), SGD),
-          "scheduler.params.warmup_min_ratio": COSINE}
+          **{f"scheduler.params.{key}": CYCLE for key in ("cycle_momentum", "decay_lr_rate", "cycle_first_stair_count",
+                                                          "cycle_second_stair_count")}}
 
 
 def listed():
@@ -105,7 +121,7 @@ def run(config=None, **flags):
     if config is not None:
         with open(path("config.json"), "w") as file:
             json.dump(config, file)
-    settings = {**MODEL, **flags}
+    settings = {**MODEL, **(DEEPSPEED if config is None else {}), **flags}
     if DISK in json.dumps([config, flags]):
         settings.update(force=True, nvme_depth=4)
     if config is not None:  # options would win
@@ -130,7 +146,7 @@ def alone(key):
 
 
 plain, keys = {}, listed()
-ok(len(keys) > 40, f"--help lists {len(keys)} keys")
+ok(len(keys) > 40 and not any("null" in words for words in keys.values()), f"--help lists {len(keys)} keys")
 same(sorted(set(EQUAL) - set(keys)), [], "all that have an option are among them")
 for key, said in keys.items():
     around, without = alone(key)
@@ -141,9 +157,17 @@ for key, said in keys.items():
         same(got, want, f"{key} {value} is {flags}")
         ok(got[0] == ENDS.get(key, 0) and got[3] and got != without, f"{key} {value} changes the run") or \
             note(f"{got}\n{without}")
-    elif not said.startswith(ELSEWHERE):
-        one = re.fullmatch(r"(none|linear)|(\S+) only", said)
+    elif said != "-" and not said.startswith(ELSEWHERE):
+        one = re.fullmatch(r"(fp32)|(\S+?)(, 0 or not enabled)? only", said)
         value = one and (one[1] or json.loads(one[2]))
         got = run(with_key(around[0], key, value)) if one else None
         ok(got == without and got[0] == 0, f"{key}: {said}, and it changes nothing") or note(f"{got}\n{without}")
+passed, config = [key for key, said in keys.items() if said == "-"], {}
+for key in passed:
+    config = with_key(config, key, True)
+for above in ("optimizer", "scheduler"):  # these need a type, and their keys are in other tests
+    config.pop(above, None)
+without = run({})
+got = run(config)
+ok(len(passed) > 50 and got == without and got[0] == 0, f"{len(passed)} keys are passed over, and change nothing") or note(f"{got}\n{without}")
 done()

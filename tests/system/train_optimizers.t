@@ -1,29 +1,57 @@
 #!/usr/bin/env python3
 """Every optimizer with its state on the device, on the host and in a file, updated after a step, during the next one or before the norm is
-known: --prove agrees, or the settings are refused with the reason. Adafactor at each stage, and the bytes of its state."""
+known: --prove agrees, or the settings are refused with the reason; a delayed update is the update of the step before, and a run resumes at another
+stage and tier. Adafactor at each stage, and the bytes of its state."""
 import itertools
 import os
 import sys
 
 sys.path.insert(0, "tests/support")
-from pairs import logged
+from pairs import logged, optimizers
+from saves import contents
 from zrtest import done, note, ok, path, same, train
 
-OPTIMIZERS = ("adamw", "sgd", "adamw8", "muon", "adafactor")
+OPTIMIZERS = optimizers()
 DISK = "nvme:" + path("disk")
 os.mkdir(path("disk"))
 TIERS = {"resident": {}, "cpu": dict(offload_optimizer="cpu"), "nvme": dict(offload_optimizer=DISK, force=True)}
 MODES = {"plain": {}, "delayed": dict(delayed_update=True), "speculative": dict(speculative_update="1GiB")}
 SHAPE = dict(layers=6, hidden=21, heads=3, seq=11, batch=2, steps=4, eval_every=0, warmup=1)
+
+
+def updated(**flags):
+    """The bytes of the model after one update."""
+    run = train(ranks=2, export=path("model.safetensors"), **{**SHAPE, "steps": 1}, **flags)
+    return contents(path("model.safetensors")) if run.code == 0 else run.err
+
+
+ok(len(OPTIMIZERS) >= 5, f"--help lists {' '.join(OPTIMIZERS)}")
 for optimizer, tier, mode in itertools.product(OPTIMIZERS, TIERS, MODES):
     run = train(ranks=2, stage=3, prove=True, optimizer=optimizer, **TIERS[tier], **MODES[mode], **SHAPE)
     reason = ("requires --offload-optimizer" if mode != "plain" and tier == "resident" else "changes losses" if mode == "delayed" else
-              f"--optimizer {optimizer}" if optimizer == "muon" and tier != "resident" or optimizer == "adafactor" and mode == "speculative" else None)
+              f"--optimizer {optimizer}" if mode == "speculative" and "--speculative-update" in OPTIMIZERS[optimizer] else None)
     words = f"--optimizer {optimizer}, state {tier}, {mode}"
     if reason:
         ok(run.code == 2 and reason in run.err, f"{words}: refused, {run.err.strip()[:150]}") or note(run.err[-600:])
     else:
         ok(run.code == 0 and "proved: beside one dense rank" in run.err, f"{words}: --prove agrees") or note(run.err[-600:])
+for optimizer, excluded in OPTIMIZERS.items():
+    plain, late = (dict(optimizer=optimizer, stage=stage, **more) for stage, more in ((0, {}), (3, MODES["delayed"])))
+    one, *others = [logged(ranks=2, **late, **TIERS[tier], **SHAPE) for tier in ("cpu", "nvme")]
+    ok(one.losses and all(run.bits == one.bits for run in others), f"{optimizer}: a delayed update of state on the host and in a file has the same bits") or note(one.err + others[0].err)
+    want = updated(**plain)
+    for tier in ("cpu", "nvme"):
+        ok(updated(**late, **TIERS[tier]) == want, f"{optimizer}, state {tier}: the first delayed update is that of a plain run")
+    saved, rest = path(optimizer), train(ranks=2, **plain, **SHAPE).losses[2:]
+    train(ranks=2, save=saved, save_every=2, **{**plain, "stage": 2}, **TIERS["nvme"], **SHAPE)
+    for tier, stage in (("resident", 1), ("cpu", 3)):
+        run = train(ranks=2, resume=os.path.join(saved, "step-00000002"), **{**plain, "stage": stage}, **TIERS[tier], **SHAPE)
+        same(run.losses, rest, f"{optimizer}: saved of a file at stage 2, resumed at {stage}, state {tier}") or note(run.err)
+    for more in (dict(ranks=2, tp=2), dict(tile=3)):
+        run = train(prove=True, optimizer=optimizer, **more, **{**SHAPE, "hidden": 24, "heads": 4})
+        refused = "--tp" in excluded
+        ok(run.code == 2 and f"--optimizer {optimizer} " in run.err and "give --optimizer adamw" in run.err if refused else run.code == 0,
+           f"{optimizer} with {' '.join(more)}: {run.err.strip()[:150] if refused else 'proved'}") or note(run.err[-600:])
 
 # The factors of a matrix are its rows and columns, on every rank; a vector has a second moment by element, of which a rank has its shard.
 C, LAYERS, ODD = SHAPE["hidden"], SHAPE["layers"], dict(ranks=3, clip=0.5, lr_vectors=2, group="h.0.*:lr=0.5", **SHAPE)

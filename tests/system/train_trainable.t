@@ -29,6 +29,8 @@ def state_bytes(run):
 
 
 # ---- Stages, micro-batches, precisions, recomputation, pipelines, offload
+DISK = "nvme:" + path("disk")
+os.mkdir(path("disk"))
 bases = {}
 for words, shape, how in KINDS:
     for precision in ("fp32", "bf16", "fp16"):
@@ -38,7 +40,7 @@ for words, shape, how in KINDS:
         ok(want.code == 0 and len(set(want.losses)) == shape["steps"], f"{words}, {precision}: stage 0 trains") or note(want.err[-1500:])
         planned(want, f"{words}, {precision}, stage 0")
         for stage, more in ((1, {}), (2, dict(recompute="full")), (3, dict(recompute="selective")), (3, dict(offload_optimizer="cpu")),
-                            (3, dict(offload_optimizer="cpu", offload_param="cpu"))):
+                            (3, dict(offload_optimizer="cpu", offload_param="cpu", speculative_update="1GiB")), (3, dict(offload_optimizer=DISK, offload_param=DISK, force=True))):
             got = logged(stage=stage, **{**common, **more})
             same(got.bits, want.bits, f"{words}, {precision}, stage {stage} {more}: the same bits") or note(got.err[-1500:])
             planned(got, f"{words}, {precision}, stage {stage} {more}")
@@ -84,6 +86,8 @@ for words, shape, how in KINDS:
         train(stage=first, save=folder, save_every=2, **common)
         run = logged(stage=second, resume=step_folder(folder, 2), **common)
         same(run.bits, whole.bits[2:], f"{words}, {precision}: saved at stage {first}, resumed at {second}") or note(run.err[-1500:])
+        run = logged(stage=3, offload_optimizer=DISK, offload_param=DISK, force=True, resume=step_folder(folder, 2), **common)
+        same(run.bits, whole.bits[2:], "and with all in files") or note(run.err[-1500:])
         again = path(f"again-{words.replace(' ', '-')}-{precision}")
         train(stage=second, resume=folder, save=again, **common)
         name = os.path.join(step_folder("", 5), "state.safetensors")
@@ -147,14 +151,14 @@ same(logged(group=["*:lr=0,decay=1"], **GPT2).losses[:1], plain.losses[:1], "a r
 config = path("groups.json")
 with open(config, "w") as file:
     json.dump({"parameter_groups": ["w?e.weight:lr=0.5"], "frozen_parameters": ["h.1.*"], "lora": "2:*c_attn*", "lora_alpha": 3}, file)
+deepspeed = dict(beta2=0.999, weight_decay=0, clip=0, schedule_lr="constant", warmup=0)
 rows = dict(group=["w?e.weight:lr=0.5"], freeze=["h.1.*"], lora="2:*c_attn*", lora_alpha=3)
-same(logged(config=config, **GPT2).bits, logged(**rows, **GPT2).bits, "a file says the same as the options")
+same(logged(config=config, **GPT2).bits, logged(**{**deepspeed, **GPT2, **rows}).bits, "a file says the same as the options")
 for how, code, needle in ((dict(group=["h.9.*:lr=1"]), 2, "no tensor of the model matches 'h.9.*'"), (dict(freeze=["nothing"]), 2, "no tensor of the model matches 'nothing'"),
                           (dict(freeze=["*"]), 2, "leaves no tensor to train"), (dict(lora="4:wte*"), 2, "no matrix of a block matches"),
                           (dict(lora="100"), 2, "give at most 24"), (dict(lora="0"), 2, "not a rank"), (dict(group=["h.*"]), 2, "not a group"),
                           (dict(group=["h.*:rate=1"]), 2, "not a group"), (dict(group=["h.*:lr=x"]), 2, "not a group"), (dict(lora_alpha=2), 2, "requires --lora"),
                           (dict(lora="2", ranks=2, tp=2), 2, "cannot be combined with --tp"), (dict(freeze=["w*"], tile=2), 2, "cannot be combined with --tile"),
-                          (dict(freeze=["w*"], offload_optimizer="cpu", delayed_update=True), 2, "cannot be combined"),
                           (dict(group=[f"h.{i}.*:lr={i + 2}" for i in range(6)]), 2, "more than 8 pairs")):
     run = train(**{**GPT2, **how})
     ok(run.code == code and needle in run.err, f"{how}: refused: {run.err.strip()[:150]}") or note(f"{run.code} {run.err[-800:]}")

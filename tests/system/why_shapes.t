@@ -37,6 +37,77 @@ def test_equal_stacks():
     same(report["kind"]["blocks"], kept, "of all blocks of one line")
 
 
+def test_growth():
+    """What grew between the marks of the first and the last step, by line and category. A workspace that is freed in its phase is
+    temporary; activations live until backward."""
+    torch = Torch(1 << 30)
+    torch_shapes.weights(torch, 10, 2 * MIB)
+    for number in range(20):
+        torch.mark(f"step {number}")
+        blocks = [torch.alloc(16 * MIB, torch_shapes.FORWARD) for _ in range(4 + number // 18)]  # larger steps are no growth
+        torch.temporary(8 * MIB, "kernel.py:9 forward, train.py:50 step")
+        for block in blocks:
+            torch.temporary(3 * MIB, torch_shapes.BACKWARD)
+            torch.free(block)
+        torch.alloc(4 * MIB, f"model.py:60 remember, train.py:{54 + number % 2} step")
+    report = why(write(path("grown.pickle"), torch), "--growth")
+    growth = report["growth"]
+    same((growth["from"], growth["to"], growth["categories"]), ("step 0", "step 18", {"other": 72 * MIB}), "20 marks: from the first to the last two")
+    same([(one["grown_bytes"], one["before_bytes"], one["blocks"]) for one in growth["sites"]], [(72 * MIB, 0, 18)],
+         "18 blocks by then, of one line that two lines call")
+    same((report["reason"], report["categories"]), ("leak", {"other": 80 * MIB, "parameters": 20 * MIB}), "without a refusal the reason is the leak")
+    same(len(report["holders"]), 2, "blocks of one line have one holder")
+    run = subprocess.run([ZR, "why", path("grown.pickle")], capture_output=True, text=True, timeout=HANG, stdin=subprocess.DEVNULL)
+    ok("Growth from mark 'step 0' to 'step 18': other 72.0 MiB" in run.stdout, "in words, without an option") or note(run.stdout)
+    blocks = [torch.alloc(16 * MIB, torch_shapes.FORWARD) for _ in range(2)]
+    torch.alloc(8 * MIB, "kernel.py:9 forward, train.py:50 step")
+    report = why(write(path("grown.pickle"), torch))
+    same(report["categories"], {"other": 80 * MIB, "parameters": 20 * MIB, "activations": 32 * MIB, "temporary": 8 * MIB}, "a workspace is temporary, an activation is not")
+
+
+def test_ranks():
+    """Four ranks with sequences of other lengths; from step 6 on the third has more live than any of the others ever differ."""
+    def rank(number, marks=True):
+        torch, rng = Torch(2 << 30), random.Random(number)
+        for at in range(12):
+            if marks:
+                torch.mark(f"step {at}")
+            torch_shapes.step(torch, 6 + 3 * (number == 2 and at >= 6), (16 + rng.randrange(3)) * MIB)
+        return write(path(f"rank{number}.pickle"), torch)
+    for marks, place in ((True, "mark 'step 6'"), (False, "sixteenth 8 of the events")):
+        files = [rank(number, marks) for number in range(4)]
+        odd = why(*files)["odd_rank"]
+        same((odd["file"], odd["parted_at"]), (files[2], place), "several ranks: the odd one, and where it parts")
+        ok(odd["bytes"] - odd["others_bytes"] > 40 * MIB, "by what its live bytes exceed the median")
+    run = subprocess.run([ZR, "why", *files], capture_output=True, text=True, timeout=HANG, stdin=subprocess.DEVNULL)
+    ok(run.stdout.count("reason: ") == 4 and "rank2.pickle is the odd one of 4: it parts at sixteenth 8" in run.stdout.replace("\n  ", " "),
+       "each rank's reasons, then the odd one") or note(run.stdout)
+    same(why(*[files[0]] * 3)["odd_rank"], None, "equal ranks have no odd one")
+
+
+def test_phases():
+    """zr stats: per phase the most that is live, by patterns of call stacks; retries and flushes counted."""
+    torch = Torch(GIB := 1 << 30)
+    for _ in range(3):
+        torch.mark("train")
+        torch_shapes.step(torch, 20, 20 * MIB, grads=4 * MIB)
+        torch.mark("validate")
+        torch_shapes.step(torch, 10, 60 * MIB)
+        if _ == 1:
+            torch.empty_cache()
+    torch.alloc(GIB - 40 * MIB, torch_shapes.FORWARD)  # what is cached goes back first
+    run = subprocess.run([ZR, "stats", write(path("phases.pickle"), torch), "--by", "forward=^forward .*linear", "--by", "back=backward", "--by", "model=model", "--json"],
+                         capture_output=True, text=True, timeout=HANG, stdin=subprocess.DEVNULL)
+    phases = {one["label"]: one for one in json.loads(run.stdout or "{}").get("phases", [])}
+    same({label: (one["marks"], one["live_bytes"] // MIB, one["by"]["forward"] // MIB, one["by"]["back"] // MIB, one["retries"], one["flushes"])
+          for label, one in phases.items()},
+         {"train": (3, 404, 400, 4, 0, 0), "validate": (3, 984, 984, 0, 1, 1)}, "phases, categories, retries and flushes") or note(run.stderr)
+    run = subprocess.run([ZR, "stats", path("phases.pickle"), "--phases"], capture_output=True, text=True, timeout=HANG, stdin=subprocess.DEVNULL)
+    ok(any(line.split()[:3] == ["validate", "984", "MiB"] for line in run.stdout.splitlines()), "as a table") or note(run.stdout)
+    run = subprocess.run([ZR, "stats", path("phases.pickle"), "--by", "a=("], capture_output=True, text=True, timeout=HANG, stdin=subprocess.DEVNULL)
+    ok(run.returncode == 2 and "is no regular expression" in run.stderr, "a pattern that is none") or note(run.stderr)
+
+
 # Shape, options, the first reason, a word of its evidence, a word of its remedy, the replay that proves it.
 ROWS = [
     ("changing_lengths", [], "fragmentation", "in pieces", "zr run --cuda", "zr"),
@@ -55,6 +126,10 @@ ROWS = [
     ("evaluation_kept", [], "leak", "by forward (model.py:41)", ".detach()", None),
     ("graph_pools", [], "pool", "private pools", "graph_pool_handle()", "caching"),
     ("shared_card", ["--total", "11GiB"], "other process", "10.2 GiB of the device's 11.0 GiB", "nvidia-smi", None),
+    ("trials_kept", [], "leak", "by main (train.py:20)", "del model", None),
+    ("evaluation_with_gradients", [], "shortage", "of 4.00 GiB are live", "torch.no_grad()", None),
+    ("engine_cache", [], "shortage", "of 8.00 GiB are live", "smaller batch", None),
+    ("hidden_state_kept", [], "leak", "by forward (model.py:40)", ".detach()", None),
     ("second_of_three", [], "shortage", "of 1.00 GiB are live", "smaller batch", None),
 ]
 
@@ -62,9 +137,10 @@ ROWS = [
 def test_events():
     """Marks, unknown kinds of events, the devices, and the device's size, as later versions of PyTorch write them."""
     torch, other = Torch(1 << 30), Torch(1 << 30, device=1)
-    torch.trace.append({"action": "user_defined", "addr": 0, "size": 0, "stream": 0, "time_us": 1, "user_metadata": "epoch 3"})
+    torch.mark("epoch 3")
     torch.trace.append({"action": "teleported", "addr": 0, "size": 0, "stream": 0, "time_us": 1, "frames": []})
-    for _ in range(8):
+    for number in range(8):
+        torch.metadata = f"phase {number // 4}"
         torch_shapes.step(torch, 4, 16 * MIB)
     try:
         torch_shapes.weights(other, 90, 20 * MIB)
@@ -72,12 +148,15 @@ def test_events():
         other.trace[-1]["device_total"] = 16 << 30
     where = write(path("events.pickle"), torch, other)
     run = subprocess.run([ZR, "why", where], capture_output=True, text=True, timeout=HANG, stdin=subprocess.DEVNULL)
-    ok("on device 1 of 0 to 1 (--device)" in run.stdout.splitlines()[0], "the device with a refusal, and that there are others") or note(run.stdout)
-    ok(run.stdout.splitlines()[1].startswith("reason: other process: 15.0 GiB of the device's 16.0 GiB"), "the device's size is the file's word") or note(run.stdout)
+    first = run.stdout.replace("\n  ", " ").splitlines()
+    ok("on device 1 of 0 to 1 (--device)" in first[0], "the device with a refusal, and that there are others") or note(run.stdout)
+    ok(first[1].startswith("reason: other process: 15.0 GiB of the device's 16.0 GiB"), "the device's size is the file's word") or note(run.stdout)
     same([(one["device"], one["devices"], one["reason"]) for one in why(where, "--device", "all")["results"]],
          [(1, 2, "other process"), (0, 2, "cached")], "--device all: each one, that with the refusal first")
     run = subprocess.run([ZR, "stats", where, "--device", "0", "--at", "mark:epoch 3"], capture_output=True, text=True, timeout=HANG, stdin=subprocess.DEVNULL)
     same(run.returncode, 0, "a mark of the program is a moment") or note(run.stderr)
+    run = subprocess.run([ZR, "stats", where, "--device", "0", "--at", "mark:phase 1", "--json"], capture_output=True, text=True, timeout=HANG, stdin=subprocess.DEVNULL)
+    same(json.loads(run.stdout or "{}").get("moments", {}).get("at", {}).get("live_bytes"), 0, "and so is a change of user_metadata")
     ok("1 events of unknown kinds, which are left out; the first is 'teleported'" in run.stderr, "what is unknown is said once") or note(run.stderr)
 
 
@@ -131,16 +210,40 @@ def test_sweep():
         return torch
     sweep = why(write(path("sweep.pickle"), program(Torch(1 << 40))), "--sweep")["sweep"]
     same(sweep["default"], program(Torch(1 << 40)).peak, "--sweep: the default")
-    for split in (32, 64, 128):
+    for split in (32, 64):
         same(sweep[f"max_split_size_mb:{split}"], program(Torch(1 << 40, max_split=split * MIB)).peak, f"--sweep: max_split_size_mb:{split}")
     for divisions in (2, 4, 8):
         same(sweep[f"roundup_power2_divisions:{divisions}"], program(Torch(1 << 40, divisions=divisions)).peak, f"--sweep: {divisions} divisions")
+    ok("max_split_size_mb:128" not in sweep, "--sweep: no request has 128 MiB, so that no option of that size is tried")
     # A snapshot made with an option is replayed with it, and without.
+    for settings in ({"max_split": 32 * MIB}, {"divisions": 4}, {"collect": 0.5}):
+        made, words = Torch(2400 * MIB, **settings), " ".join(settings)
+        run = subprocess.run([ZR, "replay", write(path("own.pickle"), program(made)), "--policy", "caching", "--capacity", "2400MiB", "--json"],
+                             capture_output=True, text=True, timeout=HANG, stdin=subprocess.DEVNULL)
+        own = json.loads(run.stdout)["results"][0]
+        same((own["peak_reserved_bytes"], own["driver_calls"]), (made.peak, made.calls), f"zr replay obeys the file's {words}")
+        ok(own["allocator_settings"], "and says so")
     where = path("split_limit.pickle")
     torch_shapes.write_shape(torch_shapes.split_limit, where)
     fits = {one["change"]: one["fits"] for one in why(where)["remedies"]}
     same((fits["caching"], fits["expandable"]), (False, True), "the replay applies the file's own option")
     ok("no options" in fits, "and replayed without")
+
+
+def test_order():
+    """The reasons come before any replay, then the changes, as they are found; what the limit on replays leaves out is named."""
+    where = path("changing.pickle")
+    torch_shapes.write_shape(torch_shapes.changing_lengths, where)
+    run = subprocess.run([ZR, "why", where], capture_output=True, text=True, timeout=HANG, stdin=subprocess.DEVNULL)
+    head = run.stdout.splitlines()[:24]
+    order = [next((at for at, line in enumerate(head) if line.startswith(word)), None) for word in ("reason: ", "Live then", "  bestfit ", "change: ")]
+    ok(None not in order and order == sorted(order), "24 lines have reason, holders, the first changes, and what to do") or note(run.stdout)
+    left = why(where, "--replays", "1")
+    ok(not left["remedies"] and "caching" in left["not_replayed"] and "plan" in left["not_replayed"], "a limit of no replays leaves all out, and names them")
+    half = why(where, "--replays", "10000")
+    ok(half["remedies"] and half["not_replayed"] and half["reason"] == "fragmentation", "a limit leaves out the expensive ones") or note(half["not_replayed"])
+    run = subprocess.run([ZR, "why", where, "--replays", "10000"], capture_output=True, text=True, timeout=HANG, stdin=subprocess.DEVNULL)
+    ok("not replayed, beyond --replays: " in run.stdout, "in words, too") or note(run.stdout)
 
 
 def test_words():
@@ -149,7 +252,8 @@ def test_words():
     torch_shapes.weights(torch, 20, 20 * MIB, "??:0 " + "at::native::" + "Tensor," * 40)
     where = write(path("names.pickle"), torch)
     run = subprocess.run([ZR, "why", where], capture_output=True, text=True, timeout=HANG, stdin=subprocess.DEVNULL)
-    ok(max(map(len, run.stdout.splitlines()[4:])) < 120, "names are cut") or note(run.stdout)
+    lines = run.stdout.splitlines()
+    ok(max(map(len, lines)) <= 80, "no line is longer than 80 columns, and names are cut") or note(run.stdout)
     ok("Tensor," * 20 in why(where)["holders"][0]["stack"][2], "and whole in JSON")
     same(run.stderr, "", "a snapshot without contradictions")
     gone = torch.segments.pop()
@@ -160,7 +264,11 @@ def test_words():
 
 test_categories()
 test_equal_stacks()
+test_growth()
+test_ranks()
+test_phases()
 test_sweep()
+test_order()
 test_words()
 test_events()
 test_shapes()

@@ -19,8 +19,6 @@
 #define ZR_CHECKPOINT_SUM_KEY ",\n \"manifest_checksum\": \""
 uint64_t zr_checkpoint_text_sum(const char *text, size_t bytes);
 
-/* "adamw" or "sgd", as in the manifest and --optimizer. */
-
 /* Names of a step's folder. */
 enum zr_checkpoint_kind {
     ZR_CHECKPOINT_STEP,     /* complete */

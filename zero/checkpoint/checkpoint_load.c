@@ -364,6 +364,9 @@ static zr_result read_course(struct zr_checkpoint_course *course, json_t *root, 
         !get_checksum(object, "data_checksum", &course->data_checksum) || !json_is_number(rate) ||
         !json_is_number(min_rate) || !schedule || strlen(schedule) >= sizeof course->schedule)
         return damaged(name, "its course is incomplete");
+    if (course->data_order > 2 && (!get_whole(object, "data_rows", &course->data_rows) ||
+                                   !get_whole(object, "data_sequence", &course->data_sequence)))
+        return damaged(name, "its epochs have no place");
     if (products && strlen(products) < sizeof course->products)
         memcpy(course->products, products, strlen(products) + 1);
     memcpy(course->schedule, schedule, strlen(schedule) + 1);

@@ -228,8 +228,9 @@ static void say_contents(struct zr_safetensors_header *header, void *whose)
             const char *own = model_name(state, p, room);
             if (!own[0] || !has_kind(state, i, kind))
                 continue;
-            int length =
-                kind == 0 ? 0 : snprintf(name, sizeof name, "optimizer.%s.", optimizer->slots[kind - 1].name);
+            int length = kind == 0 ? 0
+                                   : snprintf(name, sizeof name, ZR_STATE_PREFIX "%s.",
+                                              optimizer->slots[kind - 1].name);
             length += snprintf(name + length, sizeof name - (size_t)length, "%s", own);
             bool is_vector = kind > 0 && slot_of(state, kind)->whole;
             uint64_t elements = elements_in_file(state, i, kind), columns = is_vector ? 0 : p->shape[1];

@@ -8,6 +8,12 @@
 #include "zero/comm/comm.h"
 #include "zero/comm/local/local.h"
 
+void zr_comm_heartbeat(struct zr_comm *comm)
+{
+    if (comm->local)
+        atomic_fetch_add_explicit(&comm->local->ranks[comm->run_rank].heartbeats, 1, memory_order_relaxed);
+}
+
 /* ---- The thread and the queue -------------------------------------------------------------------------- */
 
 /* Copies the message of the failing thread for the thread that waits. */
@@ -25,6 +31,28 @@ static zr_result repeat_failure(struct zr_comm *comm)
     return comm->failure == ZR_OK ? ZR_OK : zr_fail(comm->failure, "%s", comm->failure_message);
 }
 
+uint64_t zr_comm_direct_bytes(const struct zr_comm *comm, const struct zr_comm_item *item)
+{
+    uint64_t peers = comm->world - 1, bytes = item->bytes;
+    switch (item->kind) {
+    case ZR_COMM_ALL_REDUCE:
+        return 2 * peers * bytes;
+    case ZR_COMM_REDUCE_SCATTER:
+    case ZR_COMM_ALL_GATHER:
+    case ZR_COMM_HOST:
+        return peers * bytes;
+    case ZR_COMM_BROADCAST:
+        return comm->rank == item->broadcast.root ? peers * bytes : 0;
+    case ZR_COMM_SEND:
+    case ZR_COMM_SEND_RECEIVE:
+        return item->transfer.send_bytes;
+    case ZR_COMM_RECEIVE:
+    case ZR_COMM_KIND_COUNT:
+        break;
+    }
+    return 0;
+}
+
 /* Adds an operation to the counters. Caller holds lock. `received_bytes`: bytes received by the operation. */
 static void count_item(struct zr_comm *comm, const struct zr_comm_item *item, uint64_t received_bytes)
 {
@@ -38,29 +66,32 @@ static void count_item(struct zr_comm *comm, const struct zr_comm_item *item, ui
         return;
     comm->counters.operations_count++;
     comm->counters.received_bytes += received_bytes;
-    comm->counters.sent_elements += bytes / zr_comm_type_bytes(item->type);
+    comm->counters.sent_elements += bytes / ZR_COMM_TYPE_BYTES(item->type);
 }
 
-/* Runs one operation with lock released; with a stream of operations, queues it there. */
-static void run_item(struct zr_comm *comm, const struct zr_comm_item *item, zr_ticket ticket)
+/* Runs one operation with lock released; with a stream of operations, queues it there. *since_ns: the start,
+ * then the end. */
+static void run_item(struct zr_comm *comm, const struct zr_comm_item *item, zr_ticket ticket,
+                     uint64_t *since_ns)
 {
     zr_result result = comm->failure;
-    uint64_t start_ns = zr_os_now_ns(), before_bytes = comm->received_bytes;
+    uint64_t start_ns = *since_ns, before_bytes = comm->received_bytes;
     pthread_mutex_unlock(&comm->lock);
     const struct zr_comm_before *before = item->kind == ZR_COMM_ALL_GATHER ? item->all_gather.before : NULL;
     if (result == ZR_OK && before)
         result = before->run(before->state);
-    if (result == ZR_OK)
+    if (result == ZR_OK && comm->options.beside)
         result = zr_comm_stream_begin(comm);
     if (result == ZR_OK) {
         zr_calls_begin(comm, item, ticket);
         result = comm->table->run(comm, item);
         zr_calls_end(comm, item);
     }
-    if (result == ZR_OK)
+    if (result == ZR_OK && comm->options.beside)
         result = zr_comm_stream_end(comm, ticket);
     pthread_mutex_lock(&comm->lock);
-    comm->counters.busy_ns += zr_os_now_ns() - start_ns;
+    *since_ns = zr_os_now_ns();
+    comm->counters.busy_ns += *since_ns - start_ns;
     if (result == ZR_OK)
         count_item(comm, item, comm->received_bytes - before_bytes);
     remember_failure(comm, result);
@@ -69,13 +100,18 @@ static void run_item(struct zr_comm *comm, const struct zr_comm_item *item, zr_t
 static void *empty_queue(void *argument)
 {
     struct zr_comm *comm = argument;
+    uint64_t since_ns = zr_os_now_ns();
     pthread_mutex_lock(&comm->lock);
     for (;;) {
+        bool empty = comm->completed == comm->submitted;
         while (comm->completed == comm->submitted && !comm->stopping)
             pthread_cond_wait(&comm->work, &comm->lock);
         if (comm->completed == comm->submitted)
             break;
-        run_item(comm, &comm->queue[(comm->completed + 1) % ZR_COMM_QUEUE_COUNT], comm->completed + 1);
+        if (empty)
+            since_ns = zr_os_now_ns();
+        run_item(comm, &comm->queue[(comm->completed + 1) % ZR_COMM_QUEUE_COUNT], comm->completed + 1,
+                 &since_ns);
         comm->completed++;
         pthread_cond_broadcast(&comm->progress);
     }
@@ -122,17 +158,17 @@ static void wait_locked(struct zr_comm *comm, zr_ticket ticket)
  * lock. */
 static void run_here(struct zr_comm *comm, const struct zr_comm_item *item)
 {
-    uint64_t start_ns = zr_os_now_ns();
+    uint64_t start_ns = zr_os_now_ns(), since_ns = start_ns;
     zr_calls_wait(comm, comm->submitted + 1);
-    run_item(comm, item, comm->submitted + 1);
+    run_item(comm, item, comm->submitted + 1, &since_ns);
     zr_calls_go_on(comm);
-    comm->counters.exposed_ns += zr_os_now_ns() - start_ns;
+    comm->counters.exposed_ns += since_ns - start_ns;
 }
 
 zr_result zr_comm_submit(struct zr_comm *comm, const struct zr_comm_item *item, zr_ticket *ticket)
 {
     zr_result result;
-    zr_local_heartbeat(comm->local, comm->run_rank);
+    zr_comm_heartbeat(comm);
     pthread_mutex_lock(&comm->lock);
     if (comm->submitted >= ZR_COMM_QUEUE_COUNT)
         wait_locked(comm,
@@ -159,7 +195,7 @@ zr_result zr_comm_submit(struct zr_comm *comm, const struct zr_comm_item *item, 
 /* Runs a host message. Its time is not counted, because a host message never overlaps with work. */
 zr_result zr_comm_run_host(struct zr_comm *comm, const struct zr_all_gather *op)
 {
-    zr_local_heartbeat(comm->local, comm->run_rank);
+    zr_comm_heartbeat(comm);
     pthread_mutex_lock(&comm->lock);
     zr_result result = repeat_failure(comm);
     pthread_mutex_unlock(&comm->lock);
@@ -190,7 +226,7 @@ zr_result zr_comm_wait(zr_comm *comm, zr_ticket ticket)
     if (!comm)
         return zr_fail(ZR_ERR_INVALID, "zr_comm_wait() requires a communicator");
     zr_result result;
-    zr_local_heartbeat(comm->local, comm->run_rank);
+    zr_comm_heartbeat(comm);
     pthread_mutex_lock(&comm->lock);
     if (ticket > comm->submitted) {
         result = zr_fail(ZR_ERR_INVALID, "ticket %llu was never issued", (unsigned long long)ticket);
@@ -199,7 +235,7 @@ zr_result zr_comm_wait(zr_comm *comm, zr_ticket ticket)
         if (comm->table->waited)
             comm->table->waited(comm, ticket);
         result = ticket == 0 ? ZR_OK : repeat_failure(comm);
-        if (result == ZR_OK)
+        if (result == ZR_OK && comm->options.beside)
             result = zr_comm_stream_wait(comm, ticket);
     }
     pthread_mutex_unlock(&comm->lock);

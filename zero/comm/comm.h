@@ -107,6 +107,9 @@ zr_result zr_comm_submit(struct zr_comm *comm, const struct zr_comm_item *item, 
 zr_result zr_comm_run_host(struct zr_comm *comm, const struct zr_all_gather *op);
 /* Bytes that this rank sends to others with direct transfers, host messages included. */
 uint64_t zr_comm_direct_bytes(const struct zr_comm *comm, const struct zr_comm_item *item);
+#define ZR_COMM_TYPE_BYTES(type) ((type) == ZR_COMM_FP32 ? sizeof(float) : sizeof(uint16_t))
+/* Records progress, for a launcher with a deadline. */
+void zr_comm_heartbeat(struct zr_comm *comm);
 /* Earliest start on a clock. */
 static inline double zr_comm_ready_seconds(const struct zr_comm_item *item)
 {
@@ -114,28 +117,14 @@ static inline double zr_comm_ready_seconds(const struct zr_comm_item *item)
     return waits ? item->all_gather.before->ready_seconds : 0;
 }
 
-/* sum.c: to[count] = base + scale * (from[0] + from[1] + ...), in this order for each element. `to` may be
- * one of the sources. */
-struct zr_comm_sum {
-    size_t count;
-    const void *const *from; /* [ranks] */
-    unsigned ranks;
-    enum zr_comm_type type; /* of sources and base, and of the destination unless `wide` (fp32) */
-    bool wide, accumulate;  /* accumulate: use `to` as the base */
-    float scale;
-    void *to;
-    const void *base; /* NULL: none; NULL if accumulate */
-};
-zr_result zr_comm_sum(struct zr_comm *comm, const struct zr_comm_sum *sum);
-
-/* The sum of an operation on this rank, without `from` and `count`. */
-struct zr_comm_sum zr_comm_sum_of(const struct zr_comm *comm, const struct zr_comm_item *item);
 /* A range of every shard, in bytes of the sources. */
 struct zr_comm_part {
     size_t first, bytes;
 };
-/* Computes a range of a sum; `from` points to its start in each source. */
-zr_result zr_comm_sum_part(struct zr_comm *comm, const struct zr_comm_sum *whole, struct zr_comm_part part);
+/* sum.c: computes a range of this rank's sum in a reduction: base + scale * (from[0] + from[1] + ...), in
+ * this order for each element. `from` [world] point to the start of the range in each rank's data. */
+zr_result zr_comm_sum_part(struct zr_comm *comm, const struct zr_comm_item *item, const void *const *from,
+                           struct zr_comm_part part);
 
 /* device.c: copies bytes within tensor memory, in the kernels' stream or at once if the host can read
  * tensors / waits for all copies and sums / the context for sums, NULL if none is needed. */

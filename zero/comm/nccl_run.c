@@ -110,10 +110,8 @@ static zr_result run_transfer(struct nccl_comm *self, const struct zr_comm_item 
 /* A sum in rank order: in the stream, or on the processor after the stream has finished. */
 static zr_result add_in_order(struct nccl_comm *self, const struct zr_comm_item *item)
 {
-    struct zr_comm_sum sum = zr_comm_sum_of(&self->base, item);
     size_t shard = item->bytes;
     zr_result result = ZR_OK;
-    sum.from = self->from;
     for (size_t first = 0; first < shard && result == ZR_OK; first += self->each_bytes) {
         struct zr_comm_part part = {first,
                                     shard - first < self->each_bytes ? shard - first : self->each_bytes};
@@ -123,7 +121,7 @@ static zr_result add_in_order(struct nccl_comm *self, const struct zr_comm_item 
         for (unsigned p = 0; p < self->base.world; p++)
             self->from[p] = p == self->base.rank ? source_of(item) + p * shard + first : slot_of(self, p);
         if (result == ZR_OK)
-            result = zr_comm_sum_part(&self->base, &sum, part);
+            result = zr_comm_sum_part(&self->base, item, self->from, part);
     }
     return result;
 }

@@ -33,9 +33,7 @@ static zr_result sum_single_rank(struct zr_comm *comm, const struct zr_comm_item
 {
     const void *from[1] = {item->kind == ZR_COMM_REDUCE_SCATTER ? item->reduce_scatter.source
                                                                 : item->all_reduce.buffer};
-    struct zr_comm_sum sum = zr_comm_sum_of(comm, item);
-    sum.from = from;
-    return zr_comm_sum_part(comm, &sum, (struct zr_comm_part){0, item->bytes});
+    return zr_comm_sum_part(comm, item, from, (struct zr_comm_part){0, item->bytes});
 }
 
 static zr_result null_run(struct zr_comm *comm, const struct zr_comm_item *item)

@@ -1,7 +1,30 @@
 /* operations.c: the operations of zr_comm.h: checks arguments and submits to comm.c's
- * queue. */
+ * queue; names of operations. */
 #include "alloc/base/error.h"
 #include "zero/comm/comm.h"
+
+/* ---- Kinds and types ----------------------------------------------------------------------------------- */
+
+static const char *const kind_names[ZR_COMM_KIND_COUNT] = {
+    [ZR_COMM_REDUCE_SCATTER] = "reduce-scatter",
+    [ZR_COMM_ALL_GATHER] = "all-gather",
+    [ZR_COMM_ALL_REDUCE] = "all-reduce",
+    [ZR_COMM_HOST] = "host all-gather",
+    [ZR_COMM_BROADCAST] = "broadcast",
+    [ZR_COMM_SEND] = "send",
+    [ZR_COMM_RECEIVE] = "receive",
+    [ZR_COMM_SEND_RECEIVE] = "send-receive",
+};
+
+const char *zr_comm_kind_name(enum zr_comm_kind kind)
+{
+    return (unsigned)kind < ZR_COMM_KIND_COUNT && kind_names[kind] ? kind_names[kind] : "unknown operation";
+}
+
+size_t zr_comm_type_bytes(enum zr_comm_type type)
+{
+    return ZR_COMM_TYPE_BYTES(type);
+}
 
 /* ---- Checks -------------------------------------------------------------------------------------------- */
 

@@ -8,6 +8,18 @@
 #include "alloc/base/error.h"
 #include "zero/comm/comm.h"
 
+/* to[count] = base + scale * (from[0] + from[1] + ...). `to` may be one of the sources. */
+struct sum {
+    size_t count;
+    const void *const *from; /* [ranks] */
+    unsigned ranks;
+    enum zr_comm_type type; /* of sources and base, and of the destination unless `wide` (fp32) */
+    bool wide, accumulate;  /* accumulate: use `to` as the base */
+    float scale;
+    void *to;
+    const void *base; /* NULL: none; NULL if accumulate */
+};
+
 enum { BLOCK = 512 }; /* elements; two blocks of floats fit the first-level cache */
 
 static uint32_t bits_of(float value)
@@ -94,7 +106,7 @@ static enum zr_precision precision_of(enum zr_comm_type type)
 }
 
 /* base + sum of a block of two-byte elements: in fp32, rounded once. */
-static void sum_block_onto_base(const struct zr_kernels *kernels, const struct zr_comm_sum *sum, size_t first,
+static void sum_block_onto_base(const struct zr_kernels *kernels, const struct sum *sum, size_t first,
                                 const void **from)
 {
     float total[BLOCK], base[BLOCK];
@@ -115,12 +127,12 @@ static void sum_block_onto_base(const struct zr_kernels *kernels, const struct z
     (bf16 ? round_bf16 : round_fp16)(to, total, count);
 }
 
-zr_result zr_comm_sum(struct zr_comm *comm, const struct zr_comm_sum *sum)
+static zr_result add(struct zr_comm *comm, const struct sum *sum)
 {
     const struct zr_kernels *kernels = comm->options.kernels;
     const void *from[ZR_MAX_WORLD];
-    struct zr_kernel_context *context;
-    zr_result result = zr_comm_context(comm, &context);
+    struct zr_kernel_context *context = NULL;
+    zr_result result = kernels->host_visible ? ZR_OK : zr_comm_context(comm, &context);
     if (result == ZR_OK && context && sum->base && sum->type != ZR_COMM_FP32)
         result = zr_fail(
             ZR_ERR_INVALID,
@@ -149,31 +161,22 @@ zr_result zr_comm_sum(struct zr_comm *comm, const struct zr_comm_sum *sum)
     return result;
 }
 
-struct zr_comm_sum zr_comm_sum_of(const struct zr_comm *comm, const struct zr_comm_item *item)
+zr_result zr_comm_sum_part(struct zr_comm *comm, const struct zr_comm_item *item, const void *const *from,
+                           struct zr_comm_part part)
 {
-    struct zr_comm_sum sum = {.ranks = comm->world, .type = item->type};
-    size_t own = comm->rank * item->bytes;
+    size_t unit = ZR_COMM_TYPE_BYTES(item->type), own = comm->rank * item->bytes + part.first;
+    struct sum sum = {.count = part.bytes / unit, .from = from, .ranks = comm->world, .type = item->type};
     if (item->kind == ZR_COMM_REDUCE_SCATTER) {
         const struct zr_reduce_scatter *op = &item->reduce_scatter;
-        sum.to = op->destination;
+        sum.wide = op->wide && op->type != ZR_COMM_FP32;
+        sum.to = (char *)op->destination + part.first / unit * (sum.wide ? sizeof(float) : unit);
         sum.scale = op->scale;
         sum.accumulate = op->accumulate;
-        sum.wide = op->wide && op->type != ZR_COMM_FP32;
     } else {
         const struct zr_all_reduce *op = &item->all_reduce;
         sum.to = (char *)op->buffer + own;
         sum.base = op->base ? (const char *)op->base + own : NULL;
         sum.scale = op->scale;
     }
-    return sum;
-}
-
-zr_result zr_comm_sum_part(struct zr_comm *comm, const struct zr_comm_sum *whole, struct zr_comm_part part)
-{
-    struct zr_comm_sum sum = *whole;
-    size_t unit = zr_comm_type_bytes(sum.type), to_unit = sum.wide ? sizeof(float) : unit;
-    sum.count = part.bytes / unit;
-    sum.to = (char *)sum.to + part.first / unit * to_unit;
-    sum.base = sum.base ? (const char *)sum.base + part.first : NULL;
-    return zr_comm_sum(comm, &sum);
+    return add(comm, &sum);
 }

@@ -1,90 +1,63 @@
-/* actions.h: the end of a step as a list of actions. zr_engine_actions_make() builds the lists when the
- * engine is created: a base list, changed by the transforms of results that are deferred (actions.c), and of
- * an update that is delayed (delayed.c) or speculative (speculate.c). One executor runs them; it knows
- * actions and no modes. Private to engine/. */
+/* actions.h: the end of a step as a list of actions. zr_engine_actions_make() makes the list when the engine
+ * is created: a base list, changed by the transforms of results that are deferred (actions.c), and of an
+ * update that is delayed (delayed.c) or speculative (speculate.c). A trainer runs the list behind the passes
+ * of a step, zr_engine_step() runs it by itself. Private to zero/. */
 #ifndef ZR_ENGINE_ACTIONS_H
 #define ZR_ENGINE_ACTIONS_H
 
 #include "zero/engine/update.h"
 
-enum zr_engine_action_kind {
-    ZR_ENGINE_COLLECT = 0, /* wait for all gradients, and sum those that pipeline ranks share */
-    ZR_ENGINE_NORM,        /* norm and clipping: the arguments of the update, or a step that is skipped */
-    ZR_ENGINE_WEIGH,       /* the same in the kernels' queue: the host reads the result with READ */
-    ZR_ENGINE_READERS,     /* wait for peers that gather parameters of this rank */
-    ZR_ENGINE_SKIP,        /* a skipped step ends here */
-    ZR_ENGINE_OPEN,        /* begin a pass over the units in order; files are read ahead */
-    ZR_ENGINE_GATHER,      /* start to gather a unit's sums of gradients, which the update reads whole */
-    ZR_ENGINE_FETCH,       /* take a unit's gradients and state */
-    ZR_ENGINE_PREPARE,     /* make what the update of a unit needs of all ranks */
-    ZR_ENGINE_UPDATE,      /* update a unit */
-    ZR_ENGINE_CONFIRM,     /* keep the speculative update of a unit; update a unit that has none */
-    ZR_ENGINE_STORE,       /* give a unit's gradients and state back */
-    ZR_ENGINE_CLEAR,       /* the next step may write the unit's gradients */
-    ZR_ENGINE_PUT,         /* start to copy a unit's new parameters from the buffer of a delayed update */
-    ZR_ENGINE_PUBLISH,     /* start the all-gather of a unit's new parameters */
-    ZR_ENGINE_CLOSE,       /* end the pass */
-    ZR_ENGINE_COUNT,       /* count the step */
-    ZR_ENGINE_READ,        /* read the results of WEIGH */
-    ZR_ENGINE_SETTLE,      /* skip or fail according to these results */
-    ZR_ENGINE_LAND,        /* wait for the delayed update of the last step, and publish it */
-    ZR_ENGINE_HAND_OVER,   /* start the thread of a delayed update */
-    ZR_ENGINE_AWAIT,       /* wait for speculative updates of state in a file */
-    ZR_ENGINE_UNDO,        /* undo speculative updates that assumed other arguments */
-};
-
-struct zr_engine_action {
-    enum zr_engine_action_kind kind;
-    unsigned unit;
-};
-
-/* How a unit is fetched, written and stored, in the step's thread, in the thread of a delayed update, or
+/* How a unit is taken, written and given back, in the step's thread, in the thread of a delayed update, or
  * ahead of the norm. */
-struct zr_engine_run;
 struct zr_update_way {
-    zr_result (*fetch)(struct zr_engine_run *run, size_t unit); /* sets run->gradients and run->owned */
-    /* The window of new parameters: see struct zr_parameter_tier; NULL: parameters are not written. */
-    zr_result (*open)(struct zr_engine *engine, size_t unit, const struct zr_owned *owned,
-                      struct zr_window *out);
-    zr_result (*close)(struct zr_engine *engine, size_t unit, const struct zr_owned *owned,
-                       const struct zr_window *window);
-    zr_result (*store)(struct zr_engine_run *run, size_t unit);
+    zr_result (*take)(struct zr_engine_run *run, size_t unit); /* sets the members of the run */
+    zr_result (*give)(struct zr_engine_run *run, size_t unit);
 };
 
-/* One execution of a list. */
+/* One execution of a list of the engine's actions. */
 struct zr_engine_run {
+    struct zr_action_run run; /* the first member: zr_engine_act() casts it */
     struct zr_engine *engine;
     const struct zr_update_way *way;
     float rate;
     struct zr_step_report *report;
     struct zr_engine_update update;
-    struct zr_numbers gradients; /* of the fetched unit, from the first element that the rank updates */
+    struct zr_numbers gradients; /* of the taken unit, from the first element that the rank updates */
     struct zr_owned owned;       /* likewise */
     struct zr_prepared prepared; /* likewise */
-    bool changed;                /* it was updated */
-    bool passes;                 /* between OPEN and CLOSE */
-    bool ended;                  /* the step is skipped */
-    float *sums[2];              /* whole sums of the fetched unit and of the next one, by unit modulo 2 */
+    /* Likewise: the window of new parameters, see struct zr_parameter_tier; NULL: they are not written. */
+    zr_result (*open)(struct zr_engine *engine, size_t unit, const struct zr_owned *owned,
+                      struct zr_window *out);
+    zr_result (*close)(struct zr_engine *engine, size_t unit, const struct zr_owned *owned,
+                       const struct zr_window *window);
+    bool changed;   /* it was updated */
+    bool begun;     /* BEGIN was carried out */
+    bool passes;    /* between OPEN and CLOSE */
+    float *sums[2]; /* whole sums of the taken unit and of the next one, by unit modulo 2 */
     zr_ticket sums_tickets[2];
 };
+
+/* How the step's thread updates a unit. */
+extern const struct zr_update_way zr_update_here;
 
 /* Makes the engine's lists; freed by zr_engine_actions_end(). */
 zr_result zr_engine_actions_make(struct zr_engine *engine);
 void zr_engine_actions_end(struct zr_engine *engine);
-/* Appends an action; a failure is kept in list->result. */
-void zr_engine_actions_add(struct zr_engine *engine, struct zr_engine_actions *list,
-                           enum zr_engine_action_kind kind, size_t unit);
-void zr_engine_actions_drop(struct zr_engine *engine, struct zr_engine_actions *list);
-/* Frees `list`, which becomes `by`. */
-void zr_engine_actions_replace(struct zr_engine *engine, struct zr_engine_actions *list,
-                               const struct zr_engine_actions *by);
+/* Carries out one of the engine's actions: zr_action_run.act of a zr_engine_run. */
+zr_result zr_engine_act(struct zr_action_run *run, const struct zr_action *action);
+/* After a list was run with this result: ends a pass that failed, and undoes what the step has begun. */
+void zr_engine_run_end(struct zr_engine_run *run, zr_result result);
+/* Runs a list that has the engine's actions only, with zr_engine_run_end(). */
+zr_result zr_engine_run_list(struct zr_engine_run *run, const struct zr_actions *list);
+/* update.c: updates this rank's part of the taken unit, window by window / TAKE, UPDATE and GIVE of a unit.
+ */
+zr_result zr_engine_update_unit(struct zr_engine_run *run, size_t unit);
+zr_result zr_engine_update_taking(struct zr_engine_run *run, size_t unit);
 
 /* delayed.c: moves the update of a list to a thread that runs during the next step, and opens the thread. */
-zr_result zr_engine_delay(struct zr_engine *engine, struct zr_engine_actions *list);
-/* speculate.c: lets the updates of a list confirm what was updated before the norm was known. */
-void zr_engine_anticipate(struct zr_engine *engine, struct zr_engine_actions *list);
+zr_result zr_engine_delay(struct zr_engine *engine, struct zr_actions *list);
 
-/* Make the results for whole tensors of the fetched unit in run->prepared, from what all ranks have:
+/* Make the results for whole tensors of the taken unit in run->prepared, from what all ranks have:
  * directions.c, tensor_sums.c. Collective. */
 zr_result zr_engine_direct(struct zr_engine_run *run, size_t unit);
 zr_result zr_engine_sum_tensors(struct zr_engine_run *run, size_t unit);

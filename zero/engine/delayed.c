@@ -2,6 +2,7 @@
 #include "zero/engine/actions.h"
 
 #include <stdatomic.h>
+#include <string.h>
 
 #include "zero/comm/copies.h"
 #include "zero/engine/gradients.h"
@@ -14,15 +15,6 @@ static struct zr_numbers updated_parameters(const struct zr_engine *engine, size
 {
     size_t at = engine->layout.units[unit].shard_offset;
     return zr_numbers_at((struct zr_numbers){engine->delayed.parameters, engine->options.precision}, at);
-}
-
-static zr_result fetch(struct zr_engine_run *run, size_t unit)
-{
-    const struct zr_delayed_unit *delayed = &run->engine->delayed.units[unit];
-    run->gradients = delayed->gradients;
-    zr_result result = zr_engine_take_owned(run->engine, unit, &run->owned);
-    return result == ZR_OK ? zr_comm_wait(run->engine->copies, delayed->copied)
-                           : result; /* of the last update */
 }
 
 /* The window is the buffer of the whole shard. */
@@ -43,13 +35,26 @@ static zr_result close_buffer(struct zr_engine *engine, size_t unit, const struc
     return ZR_OK;
 }
 
+static zr_result take(struct zr_engine_run *run, size_t unit)
+{
+    const struct zr_delayed_unit *delayed = &run->engine->delayed.units[unit];
+    run->gradients = delayed->gradients;
+    run->prepared = delayed->prepared;
+    run->prepared.memory = NULL; /* freed by the step's thread */
+    run->open = open_buffer;
+    run->close = close_buffer;
+    zr_result result = zr_engine_take_owned(run->engine, unit, &run->owned);
+    return result == ZR_OK ? zr_comm_wait(run->engine->copies, delayed->copied)
+                           : result; /* of the last update */
+}
+
 /* Uses the store directly, because the tickets of a unit's copies belong to the step's thread. */
-static zr_result store(struct zr_engine_run *run, size_t unit)
+static zr_result give(struct zr_engine_run *run, size_t unit)
 {
     return zr_state_store_give(&run->engine->state_tier->store, unit, run->changed);
 }
 
-static const struct zr_update_way behind = {fetch, open_buffer, close_buffer, store};
+static const struct zr_update_way behind = {take, give};
 
 /* Time that the update's thread has waited for the store's file; it is the only other thread that waits. */
 static uint64_t behind_ns(const struct zr_engine *engine)
@@ -73,6 +78,27 @@ static zr_result update_all(void *state, struct zr_kernel_context *none)
 }
 
 /* ---- In the thread of the step ------------------------------------------------------------------------- */
+
+static void drop_prepared(struct zr_prepared *prepared)
+{
+    zr_drop(prepared->arena, &prepared->memory);
+    *prepared = (struct zr_prepared){0};
+}
+
+void zr_engine_delayed_forget(struct zr_engine *engine)
+{
+    engine->delayed.pending = false;
+    for (size_t u = 0; engine->delayed.units && u < engine->layout.units_count; u++)
+        drop_prepared(&engine->delayed.units[u].prepared);
+}
+
+void zr_engine_delayed_keep(struct zr_engine *engine, size_t unit, struct zr_prepared *prepared)
+{
+    struct zr_prepared *kept = &engine->delayed.units[unit].prepared;
+    drop_prepared(kept); /* of a step that failed */
+    *kept = *prepared;
+    *prepared = (struct zr_prepared){0};
+}
 
 static void drop_delayed(struct zr_engine *engine, size_t unit)
 {
@@ -101,6 +127,8 @@ static zr_result open_thread(struct zr_engine *engine)
     if (result == ZR_OK)
         result = zr_take(o->host_arena, ZR_TAG_OTHER, engine->layout.units_count, sizeof *delayed->units,
                          (void **)&delayed->units);
+    if (result == ZR_OK)
+        memset(delayed->units, 0, engine->layout.units_count * sizeof *delayed->units);
     return result != ZR_OK ? result
                            : zr_copies_create(&delayed->worker,
                                               &(struct zr_comm_options){.arena = o->arena,
@@ -110,48 +138,41 @@ static zr_result open_thread(struct zr_engine *engine)
                                               compute.context);
 }
 
-zr_result zr_engine_delay(struct zr_engine *engine, struct zr_engine_actions *list)
+/* What an update needs of all ranks is prepared in the step's thread, in a pass of its own, because one
+ * thread of a rank communicates. */
+zr_result zr_engine_delay(struct zr_engine *engine, struct zr_actions *list)
 {
-    struct zr_engine_actions step = {.count = 0}, *update = &engine->delayed.actions,
-                             *publishing = &engine->delayed.publishing;
-    for (size_t i = 0; i < list->count; i++) {
-        struct zr_engine_action action = list->actions[i];
-        switch (action.kind) {
-        case ZR_ENGINE_READERS:
-            zr_engine_actions_add(engine, publishing, action.kind, 0);
-            zr_engine_actions_add(engine, &step, action.kind, 0);
-            break;
-        case ZR_ENGINE_NORM:
-            zr_engine_actions_add(engine, &step, action.kind, 0);
-            zr_engine_actions_add(engine, &step, ZR_ENGINE_LAND, 0);
-            break;
-        case ZR_ENGINE_OPEN:
-        case ZR_ENGINE_FETCH:
-        case ZR_ENGINE_UPDATE:
-        case ZR_ENGINE_CLOSE:
-            zr_engine_actions_add(engine, update, action.kind, action.unit);
-            break;
-        case ZR_ENGINE_STORE:
-            zr_engine_actions_add(engine, update, action.kind, action.unit);
-            zr_engine_actions_add(engine, publishing, ZR_ENGINE_PUT, action.unit);
-            break;
-        case ZR_ENGINE_PUBLISH:
-            zr_engine_actions_add(engine, publishing, action.kind, action.unit);
-            break;
-        case ZR_ENGINE_CLEAR: /* the thread reads the gradients; the next step writes others */
-            break;
-        case ZR_ENGINE_COUNT:
-            zr_engine_actions_add(engine, &step, ZR_ENGINE_HAND_OVER, 0);
-            zr_engine_actions_add(engine, &step, action.kind, 0);
-            break;
-        default:
-            zr_engine_actions_add(engine, &step, action.kind, action.unit);
-        }
-    }
-    zr_engine_actions_replace(engine, list, &step);
-    if (list->result == ZR_OK)
-        list->result = update->result != ZR_OK ? update->result : publishing->result;
-    return open_thread(engine);
+    /* The thread reads the gradients, and the next step writes others: nothing is cleared. */
+    static const struct zr_action_transform
+        of_thread = {.drops = true,
+                     .rules = {{ZR_ACTION_OPEN, {ZR_ACTION_OPEN}},
+                               {ZR_ACTION_TAKE, {ZR_ACTION_TAKE}},
+                               {ZR_ACTION_UPDATE, {ZR_ACTION_UPDATE}},
+                               {ZR_ACTION_GIVE, {ZR_ACTION_GIVE}},
+                               {ZR_ACTION_CLOSE, {ZR_ACTION_CLOSE}}}},
+        of_publishing = {.drops = true,
+                         .rules = {{ZR_ACTION_READERS, {ZR_ACTION_READERS}},
+                                   {ZR_ACTION_GIVE, {ZR_ACTION_PUT}},
+                                   {ZR_ACTION_PUBLISH, {ZR_ACTION_PUBLISH}}}},
+        of_step = {.rules = {{ZR_ACTION_NORM, {ZR_ACTION_NORM, ZR_ACTION_LAND}},
+                             {ZR_ACTION_PREPARE, {ZR_ACTION_PREPARE, ZR_ACTION_KEEP}},
+                             {ZR_ACTION_UPDATE},
+                             {ZR_ACTION_CLEAR},
+                             {ZR_ACTION_PUBLISH},
+                             {ZR_ACTION_COUNT, {ZR_ACTION_HAND_OVER, ZR_ACTION_COUNT}}}},
+        of_no_pass = {.rules = {{ZR_ACTION_OPEN}, {ZR_ACTION_TAKE}, {ZR_ACTION_GIVE}, {ZR_ACTION_CLOSE}}};
+    struct zr_actions *actions = &engine->delayed.actions, *publishing = &engine->delayed.publishing;
+    bool prepares = false;
+    for (size_t i = 0; i < list->count; i++)
+        prepares |= list->actions[i].kind == ZR_ACTION_PREPARE;
+    actions->host_arena = publishing->host_arena = list->host_arena;
+    zr_actions_derive(actions, list, &of_thread);
+    zr_actions_derive(publishing, list, &of_publishing);
+    zr_actions_change(list, &of_step);
+    if (!prepares)
+        zr_actions_change(list, &of_no_pass);
+    zr_result result = actions->result != ZR_OK ? actions->result : publishing->result;
+    return result == ZR_OK ? open_thread(engine) : result;
 }
 
 void zr_engine_delayed_close(struct zr_engine *engine)
@@ -162,12 +183,13 @@ void zr_engine_delayed_close(struct zr_engine *engine)
     delayed->worker = NULL;
     for (size_t u = 0; engine->units && u < engine->layout.units_count; u++)
         drop_delayed(engine, u);
+    zr_engine_delayed_forget(engine);
     zr_drop(engine->options.offload.host, &delayed->parameters);
     zr_drop(engine->options.offload.host, &delayed->other_sums);
     zr_drop(engine->options.offload.host, &delayed->other_gradients);
     zr_drop(engine->options.host_arena, &delayed->units);
-    zr_engine_actions_drop(engine, &delayed->publishing);
-    zr_engine_actions_drop(engine, &delayed->actions);
+    zr_actions_drop(&delayed->publishing);
+    zr_actions_drop(&delayed->actions);
 }
 
 /* With a simulated clock, the update runs in the caller's thread, and its time counts for the step only when
@@ -209,8 +231,8 @@ zr_result zr_engine_delayed_start(struct zr_engine *engine, const struct zr_engi
     delayed->update.context = &delayed->context;
     for (size_t u = 0; u < engine->layout.units_count; u++) {
         struct zr_unit_state *state = &engine->units[u];
-        delayed->units[u] =
-            (struct zr_delayed_unit){state->reduced, engine->host_invisible ? 0 : state->parameter_copy};
+        delayed->units[u].gradients = state->reduced;
+        delayed->units[u].copied = engine->host_invisible ? 0 : state->parameter_copy;
         drop_delayed(engine, u);
         state->delayed_sum_shard = state->sum_shard;
         state->delayed_gradients = state->gradients;
@@ -255,7 +277,7 @@ zr_result zr_engine_delayed_publish(struct zr_engine *engine)
     zr_result result = zr_engine_delayed_await(engine);
     if (result != ZR_OK || !engine->delayed.pending)
         return result;
-    engine->delayed.pending = false;
+    zr_engine_delayed_forget(engine);
     return engine->delayed.run(&run, &engine->delayed.publishing);
 }
 

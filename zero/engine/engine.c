@@ -159,15 +159,16 @@ static zr_result initialise_frozen(struct zr_engine *engine, size_t index)
     const struct zr_layout_unit *unit = &engine->layout.units[index];
     const struct zr_unit_state *state = &engine->units[index];
     size_t from = state->parameters_from, to = from + state->parameters_count;
-    char *base = (char *)state->shard - (state->owned_from - from) * engine->parameter_bytes;
     float *beside = NULL; /* a block that the host can access */
     zr_arena *arena = state->parameters_in->arena;
     bool elsewhere = arena != engine->options.arena;
-    zr_result result = ZR_OK;
-    if (elsewhere && engine->wide)
+    struct zr_owned owned;
+    zr_result result = zr_engine_take_owned(engine, index, &owned);
+    char *base = (char *)owned.parameters.at - (state->owned_from - from) * engine->parameter_bytes;
+    if (result == ZR_OK && elsewhere && engine->wide)
         result = zr_take(arena, ZR_TAG_WORKSPACE, ZR_NARROW_ELEMENTS, sizeof *beside, (void **)&beside);
     float *chunk = elsewhere ? beside : engine->wide;
-    for (size_t i = 0; i < unit->parameters_count; i++) {
+    for (size_t i = 0; i < unit->parameters_count && result == ZR_OK; i++) {
         const struct zr_layout_parameter *p = &engine->layout.parameters[unit->first_parameter + i];
         for (size_t k = 0, count = zr_layout_pieces(p, from, to); k < count && result == ZR_OK; k++) {
             struct zr_tensor_piece piece = zr_layout_piece(p, from, to, k);
@@ -176,7 +177,8 @@ static zr_result initialise_frozen(struct zr_engine *engine, size_t index)
         }
     }
     zr_drop(arena, &beside);
-    return result;
+    zr_result given = zr_engine_give_owned(engine, index, true);
+    return result == ZR_OK ? given : result;
 }
 
 /* Initial values of this rank's part of a unit. */

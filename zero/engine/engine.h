@@ -18,6 +18,7 @@
 #ifndef ZR_ENGINE_H
 #define ZR_ENGINE_H
 
+#include "zero/engine/action_list.h"
 #include "zero/engine/state_store.h"
 #include "zero/comm/copies.h"
 #include "zero/comm/take.h"
@@ -62,14 +63,7 @@ struct zr_engine_update {
 enum { ZR_NARROW_ELEMENTS = 4096 };
 enum { ZR_NO_UNIT = UINT32_MAX, ZR_AWAITED_UNITS_MAX = 2, ZR_BOUNCE_BUFFERS = 2 };
 
-/* The end of a step; see actions.h. */
-struct zr_engine_action;
-struct zr_engine_run;
-struct zr_engine_actions {
-    struct zr_engine_action *actions; /* [count] */
-    size_t count, capacity;
-    zr_result result; /* of adding actions */
-};
+struct zr_engine_run; /* see actions.h */
 
 struct zr_unit_state {
     size_t owned_from, owned_to; /* elements of the unit that this rank updates: all, or its shard */
@@ -123,15 +117,25 @@ static inline size_t zr_unit_owned(const struct zr_unit_state *state)
     return state->owned_to - state->owned_from;
 }
 
+/* Results for whole tensors of a unit, made by ZR_ENGINE_PREPARE; zeros: none. */
+struct zr_prepared {
+    zr_arena *arena; /* of `memory`, a block of tag workspace that contains all of the following */
+    void *memory;
+    float *directions;      /* from the first element that this rank updates */
+    const float *row_means; /* by tensor */
+    const double *squares;  /* [world][tensors][2] */
+};
+
 /* State of the delayed update; see update.h. */
 struct zr_delayed_unit {
     struct zr_numbers gradients; /* input of the update */
+    struct zr_prepared prepared; /* likewise */
     zr_ticket copied;            /* ticket of engine->copies: copy of the previous update's parameters */
 };
 struct zr_delayed {
-    zr_comm *worker;                              /* the update's thread */
-    struct zr_engine_actions actions, publishing; /* of the thread / of the step that follows */
-    zr_result (*run)(struct zr_engine_run *run, const struct zr_engine_actions *list); /* the executor */
+    zr_comm *worker;                       /* the update's thread */
+    struct zr_actions actions, publishing; /* of the thread / of the step that follows */
+    zr_result (*run)(struct zr_engine_run *run, const struct zr_actions *list); /* zr_engine_run_list() */
     struct zr_copies_task task;
     struct zr_kernel_context context;
     struct zr_engine_update update;
@@ -148,8 +152,7 @@ struct zr_delayed {
 /* State of the speculative update; see speculate.h. Zeros: disabled. */
 struct zr_speculation {
     const struct zr_speculation_kind *kind;
-    zr_result (*run)(struct zr_engine_run *run, size_t unit); /* executes FETCH, UPDATE and STORE */
-    zr_comm *worker;                                          /* the update's thread */
+    zr_comm *worker; /* the update's thread */
     struct zr_kernel_context context;
     struct zr_engine_update update;   /* assumed arguments */
     bool armed;                       /* the current step is speculative */
@@ -213,6 +216,7 @@ struct zr_engine {
     struct zr_layout layout;
     struct zr_unit_state *units;            /* [layout.units_count] */
     size_t parameter_bytes, gradient_bytes; /* per element */
+    enum zr_comm_type comm_type;            /* of gradients and parameters */
 
     struct zr_state_tier tiers[2]; /* the device, then the tier of an offloaded optimizer */
     unsigned tiers_count;
@@ -233,7 +237,7 @@ struct zr_engine {
     uint64_t moved_bytes;                        /* copied to the host and back by the communicator */
     struct zr_delayed delayed;                   /* only with offload.delayed */
     struct zr_speculation speculation;           /* only with offload.speculative_bytes */
-    struct zr_engine_actions step, step_read, step_end;
+    struct zr_actions step;                      /* the end of a step */
 
     unsigned gathered_max;                  /* maximum of units gathered at a time */
     unsigned used_units;                    /* number of units with references */
@@ -272,21 +276,12 @@ static inline bool zr_engine_defers(const struct zr_engine *engine)
            !engine->options.offload.optimizer;
 }
 
-/* actions.c: zr_engine_step() in three parts: with deferred results, begin queues all work, read waits for
- * its results once, and end finishes the step; otherwise begin does everything. */
-zr_result zr_engine_step_begin(struct zr_engine *engine, float rate, struct zr_step_report *report);
-zr_result zr_engine_step_read(struct zr_engine *engine, struct zr_step_report *report);
-zr_result zr_engine_step_end(struct zr_engine *engine, struct zr_step_report *report);
-
-/* First part of zr_engine_step() without deferred results: brings all gradients to where they are updated.
- * With offload, the host waits for all queued work. */
+/* ZR_ACTION_COLLECT: brings all gradients to where they are updated. With offload, the host waits for all
+ * queued work. */
 zr_result zr_engine_bring_gradients(struct zr_engine *engine);
 
-/* Replaces zr_engine_step_begin() in a step that launches a graph. */
-zr_result zr_engine_step_again(struct zr_engine *engine, float rate, struct zr_step_report *report);
-
 /* parameter_sync.c: makes the kernels' stream wait for all collective operations. Between steps, or after
- * zr_engine_step_begin(). */
+ * ZR_ACTION_CLOSE. */
 zr_result zr_engine_join(struct zr_engine *engine);
 
 /* results.c: synchronous copies between the engine's arena and host memory, and results of kernels for the
@@ -370,14 +365,6 @@ static inline bool zr_engine_gathers_new(const struct zr_engine *engine, size_t 
     return !zr_engine_is_frozen(engine, unit) && zr_unit_owned(state) < state->parameters_count;
 }
 
-/* Communicator type of gradients and parameters. */
-static inline enum zr_comm_type zr_engine_comm_type(const struct zr_engine *engine)
-{
-    return engine->options.precision == ZR_PRECISION_BF16   ? ZR_COMM_BF16
-           : engine->options.precision == ZR_PRECISION_FP16 ? ZR_COMM_FP16
-                                                            : ZR_COMM_FP32;
-}
-
 /* Kernels and context for a unit's kept parameters. */
 static inline struct zr_compute zr_engine_parameter_compute(const struct zr_engine *engine, size_t unit)
 {
@@ -425,18 +412,8 @@ struct zr_owned {
 };
 /* Element `skip` of the part that a rank updates, a tensor's, in a slot; of a slot of whole tensors, the
  * tensor's first number. NULL: the tensor has no such slot. */
-static inline void *zr_owned_slot(const struct zr_engine *engine, const struct zr_layout_parameter *tensor,
-                                  const struct zr_owned *owned, unsigned slot, size_t skip)
-{
-    size_t unit = tensor->parameter.unit;
-    const struct zr_optimizer *optimizer = engine->layout.units[unit].optimizer;
-    if (slot >= optimizer->slots_count || !owned->slots[slot] || !tensor->has_slot[slot])
-        return NULL;
-    bool whole = optimizer->slots[slot].whole;
-    size_t covered = whole ? zr_layout_covered(&engine->layout, unit, slot, 0, tensor->offset)
-                           : zr_layout_covered(&engine->layout, unit, slot, owned->from, owned->from + skip);
-    return (char *)owned->slots[slot] + zr_slot_state_bytes(&optimizer->slots[slot], covered);
-}
+void *zr_owned_slot(const struct zr_engine *engine, const struct zr_layout_parameter *tensor,
+                    const struct zr_owned *owned, unsigned slot, size_t skip);
 /* The same; NULL also for a slot in blocks or of whole tensors. */
 static inline float *zr_owned_floats(const struct zr_engine *engine, const struct zr_layout_parameter *tensor,
                                      const struct zr_owned *owned, unsigned slot, size_t skip)
@@ -446,11 +423,8 @@ static inline float *zr_owned_floats(const struct zr_engine *engine, const struc
                ? zr_owned_slot(engine, tensor, owned, slot, skip)
                : NULL;
 }
-static inline struct zr_numbers zr_numbers_at(struct zr_numbers numbers, size_t index)
-{
-    return (struct zr_numbers){(char *)numbers.at + index * zr_precision_bytes(numbers.precision),
-                               numbers.precision};
-}
+/* Element `index` of numbers. */
+struct zr_numbers zr_numbers_at(struct zr_numbers numbers, size_t index);
 
 /* The values that are saved and loaded: masters, or the parameters of a frozen unit. */
 static inline struct zr_numbers zr_owned_values(const struct zr_owned *owned)
@@ -465,10 +439,7 @@ bool zr_engine_follow_scaling(struct zr_engine *engine, bool finite);
 
 /* Label of a communicator operation on the simulated clock. */
 enum zr_engine_label { ZR_LABEL_PARAMETERS, ZR_LABEL_GRADIENTS };
-static inline unsigned zr_engine_label(size_t unit, enum zr_engine_label what)
-{
-    return 2 * (unsigned)unit + (unsigned)what;
-}
+#define ZR_ENGINE_LABEL(unit, what) (2 * (unsigned)(unit) + (unsigned)(what))
 
 /* Starts an in-place all-gather of a whole unit. */
 zr_result zr_engine_all_gather(struct zr_engine *engine, size_t unit, struct zr_numbers whole,

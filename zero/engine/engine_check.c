@@ -73,17 +73,12 @@ zr_result zr_engine_check_rate(float rate)
 static zr_result check_optimizer(const struct zr_engine_options *engine_options)
 {
     const struct zr_optimizer_options *options = &engine_options->optimizer;
+    const struct zr_optimizer *optimizer = zr_optimizer_of(options->kind);
     const struct number shared[] = {{"weight_decay", options->weight_decay, 0, FLT_MAX, false},
                                     {"clip", options->clip, 0, FLT_MAX, false}};
-    const struct number sgd[] = {{"momentum_factor", options->momentum_factor, 0, 1, true}};
-    /* With epsilon 0 a zero gradient would divide by zero; a dry run computes nothing and may have 0. */
-    float min_epsilon = engine_options->kernels->executes ? FLT_MIN : 0;
-    const struct number adamw[] = {{"beta1", options->beta1, 0, 1, true},
-                                   {"beta2", options->beta2, 0, 1, true},
-                                   {"epsilon", options->epsilon, min_epsilon, FLT_MAX, false}};
     zr_result result;
 
-    if (!zr_optimizer_of(options->kind))
+    if (!optimizer)
         return zr_fail(ZR_ERR_INVALID, "unknown optimizer %d; use a value of enum zr_optimizer_kind",
                        (int)options->kind);
     if (options->groups_count > ZR_GROUPS_MAX)
@@ -96,14 +91,15 @@ static zr_result check_optimizer(const struct zr_engine_options *engine_options)
             {"a group's decay_factor", options->groups[g].decay_factor, 0, FLT_MAX, false}};
         result = check_numbers(factors, sizeof factors / sizeof *factors);
     }
-    if (result != ZR_OK)
-        return result;
-    if (options->kind == ZR_OPTIMIZER_SGD || options->kind == ZR_OPTIMIZER_MUON ||
-        options->kind == ZR_OPTIMIZER_ADAFACTOR)
-        result = check_numbers(sgd, sizeof sgd / sizeof *sgd);
-    return result == ZR_OK && options->kind != ZR_OPTIMIZER_SGD && options->kind != ZR_OPTIMIZER_ADAFACTOR
-               ? check_numbers(adamw, sizeof adamw / sizeof *adamw)
-               : result;
+    for (unsigned i = 0; i < ZR_NUMBERS_COUNT && result == ZR_OK; i++) {
+        const struct zr_optimizer_number *n = &zr_optimizer_numbers[i];
+        /* A dry run computes nothing and may have any number at 0. */
+        const struct number number = {n->name, *(const float *)((const char *)options + n->offset),
+                                      engine_options->kernels->executes ? n->min : 0, n->max,
+                                      n->excludes_max};
+        result = optimizer->numbers[i].taken ? check_numbers(&number, 1) : ZR_OK;
+    }
+    return result;
 }
 
 static zr_result check_scaling(const struct zr_loss_scaling *scaling)
@@ -116,15 +112,8 @@ static zr_result check_scaling(const struct zr_loss_scaling *scaling)
 static zr_result check_gradient_uses(const struct zr_engine_options *options)
 {
     unsigned micro_batches = options->micro_batches > 0 ? options->micro_batches : 1;
-    const struct zr_offload *offload = &options->offload;
     for (size_t u = 0; u < options->list.units_count; u++) {
         const struct zr_unit *unit = &options->list.units[u];
-        if (zr_unit_is_frozen(unit) &&
-            (offload->parameters_file || offload->file || offload->delayed || offload->speculative_bytes > 0))
-            return zr_fail(ZR_ERR_INVALID,
-                           "unit %.*s is frozen (gradient_uses 0), which excludes offload.parameters_file, "
-                           "offload.file, offload.delayed and offload.speculative_bytes",
-                           (int)sizeof unit->name, unit->name);
         if (unit->gradient_uses > UINT32_MAX / micro_batches)
             return zr_fail(ZR_ERR_INVALID, "unit %.*s: %u gradient uses in each of %u micro-batches overflow",
                            (int)sizeof unit->name, unit->name, unit->gradient_uses, micro_batches);
@@ -139,12 +128,11 @@ static zr_result check_parameters(const struct zr_engine_options *options)
     for (size_t i = 0; i < list->parameters_count; i++) {
         const struct zr_parameter *p = &list->parameters[i];
         const struct zr_optimizer *optimizer = zr_optimizer_of(options->optimizer.kind);
-        if (p->part.whole[0] > 0 && optimizer->whole_tensors)
+        if (p->part.whole[0] > 0 && optimizer->not_in_parts)
             return zr_fail(
                 ZR_ERR_INVALID,
-                "parameter %.*s is only partly on a rank, and the optimizer %s requires whole tensors; "
-                "use AdamW",
-                (int)sizeof p->name, p->name, optimizer->name);
+                "parameter %.*s is only partly on a rank, which excludes the optimizer %s, which %s; use AdamW",
+                (int)sizeof p->name, p->name, optimizer->name, optimizer->not_in_parts);
         if (p->part.sum_gradient && (tensor == 0 || zr_parameter_elements(p) % tensor))
             return zr_fail(
                 ZR_ERR_INVALID,
@@ -190,16 +178,10 @@ static zr_result check_offload(const struct zr_engine_options *options)
     const struct zr_offload *offload = &options->offload;
     bool several = zr_comm_world(options->comm) > 1;
     const struct zr_optimizer *optimizer = zr_optimizer_of(options->optimizer.kind);
-    const struct {
-        bool on;
-        const char *option, *reason;
-    } excluded[] = {{offload->optimizer, "optimizer", optimizer->not_on_host},
-                    {offload->delayed, "delayed", optimizer->not_beside},
-                    {offload->speculative_bytes > 0, "speculative_bytes", optimizer->not_beside}};
-    for (size_t i = 0; i < sizeof excluded / sizeof *excluded; i++)
-        if (excluded[i].on && excluded[i].reason)
-            return zr_fail(ZR_ERR_INVALID, "offload.%s excludes the optimizer %s, which %s; use AdamW",
-                           excluded[i].option, optimizer->name, excluded[i].reason);
+    if (offload->speculative_bytes > 0 && optimizer->not_ahead)
+        return zr_fail(ZR_ERR_INVALID,
+                       "offload.speculative_bytes excludes the optimizer %s, which %s; use AdamW",
+                       optimizer->name, optimizer->not_ahead);
     if (offload->delayed && !offload->optimizer)
         return zr_fail(ZR_ERR_INVALID, "offload.delayed requires offload.optimizer");
     if (offload->speculative_bytes > 0 && !offload->optimizer)

@@ -55,8 +55,8 @@ static zr_result fill_gathered(struct zr_engine *engine, size_t unit)
                                    update; a slot is reused earlier. */
                                 .source_stays = !source.before,
                                 .before = source.before,
-                                .label = zr_engine_label((unsigned)unit, ZR_LABEL_PARAMETERS),
-                                .type = zr_engine_comm_type(engine)},
+                                .label = ZR_ENGINE_LABEL((unsigned)unit, ZR_LABEL_PARAMETERS),
+                                .type = engine->comm_type},
         &state->parameter_ticket);
     return result;
 }

@@ -14,7 +14,8 @@ struct zr_gradient_path {
     /* Calls after each gradient of a step but the last, and after the last one, up to NULL. */
     zr_gradient_call *const *each, *const *last;
     zr_gradient_call *share; /* sums the reduced gradients over the pipeline ranks that share the unit */
-    /* Sets run->gradients, the input of the update / starts to gather it ahead; NULL: nothing to gather. */
+    /* Sets run->gradients, the input of the update; NULL: the reduced gradients / starts to gather it ahead;
+     * NULL: nothing to gather. */
     zr_result (*find)(struct zr_engine_run *run, size_t unit);
     zr_result (*gather)(struct zr_engine_run *run, size_t unit);
 };

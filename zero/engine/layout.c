@@ -281,18 +281,16 @@ static bool before(const void *a, const void *b)
 /* The name must be a valid key of a file of zr_engine_save(), and not one of the file's own keys. */
 static zr_result check_name(const struct zr_parameter *parameter)
 {
-    static const char *const taken[] = {ZR_STATE_MOMENTUM, ZR_STATE_VARIANCE, ZR_STATE_FACTORS};
     const char *name = parameter->name;
     if (!memchr(name, '\0', sizeof parameter->name))
         return zr_fail(ZR_ERR_INVALID, "the parameter name '%.*s' is longer than %zu characters",
                        (int)sizeof parameter->name, name, sizeof parameter->name - 1);
     if (!name[0])
         return zr_fail(ZR_ERR_INVALID, "a parameter of unit %u has no name", parameter->unit);
-    for (size_t i = 0; i < sizeof taken / sizeof *taken; i++)
-        if (strncmp(name, taken[i], strlen(taken[i])) == 0 || strcmp(name, "__metadata__") == 0)
-            return zr_fail(ZR_ERR_INVALID, "the parameter name %s is reserved for the file of a saved state",
-                           name);
-    return ZR_OK;
+    return strncmp(name, ZR_STATE_PREFIX, strlen(ZR_STATE_PREFIX)) == 0 || strcmp(name, "__metadata__") == 0
+               ? zr_fail(ZR_ERR_INVALID, "the parameter name %s is reserved for the file of a saved state",
+                         name)
+               : ZR_OK;
 }
 
 /* Uses layout->parameters as scratch for sorting; the caller refills it in the list's order. */

@@ -10,10 +10,8 @@ enum {
     ZR_SHARD_ALIGN_BYTES = 256, /* the arena's alignment, so blocks are not padded */
 };
 
-/* Prefixes of momentum and variance in a saved state; the parameter's name follows (state.c). */
-#define ZR_STATE_MOMENTUM "optimizer.momentum."
-#define ZR_STATE_VARIANCE "optimizer.variance."
-#define ZR_STATE_FACTORS  "optimizer.factors."
+/* Prefix of the optimizer's slots in a saved state; slot and parameter follow (state.c). */
+#define ZR_STATE_PREFIX "optimizer."
 
 struct zr_layout_parameter {
     struct zr_parameter parameter;

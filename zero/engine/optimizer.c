@@ -1,7 +1,16 @@
 /* optimizer.c: the table of optimizers: see optimizer.h. */
 #include "zero/engine/optimizer.h"
 
+#include <float.h>
 #include <math.h>
+
+#define NAMED(field) .name = #field, .offset = offsetof(struct zr_optimizer_options, field)
+/* With epsilon 0 a zero gradient would divide by zero. */
+const struct zr_optimizer_number zr_optimizer_numbers[ZR_NUMBERS_COUNT] = {
+    [ZR_NUMBER_BETA1] = {NAMED(beta1), .option = "beta1", .max = 1, .excludes_max = true},
+    [ZR_NUMBER_BETA2] = {NAMED(beta2), .option = "beta2", .max = 1, .excludes_max = true},
+    [ZR_NUMBER_EPSILON] = {NAMED(epsilon), .option = "eps", .min = FLT_MIN, .max = FLT_MAX},
+    [ZR_NUMBER_MOMENTUM] = {NAMED(momentum_factor), .option = "momentum", .max = 1, .excludes_max = true}};
 
 static void betas(const struct zr_optimizer_options *options, double step, float out[2])
 {
@@ -113,43 +122,59 @@ static bool is_not_factored(const struct zr_parameter *tensor, const struct zr_p
 }
 
 #define ADAFACTOR                                                                                            \
-    .name = "adafactor",                                                                                     \
+    .name = "adafactor", .help = "second moments by row and by column of a matrix, clipped updates",         \
+    .rate = 1e-3f, .numbers = {[ZR_NUMBER_MOMENTUM] = {true, 0}},                                            \
     .slots = {{"factors", 1, sizeof(float), false, zr_adafactor_is_factored, zr_adafactor_factors},          \
               {"variance", 1, sizeof(float), false, is_not_factored, NULL},                                  \
               {"momentum", 1, sizeof(float), true, NULL, NULL}},                                             \
-    .whole_tensors = true, .not_beside = "adds the sums of all ranks within an update",                      \
-    .corrections = zr_adafactor_corrections, .needs_whole = is_any, .prepares = ZR_PREPARES_SUMS,            \
-    .update = zr_adafactor_update
+    .not_in_parts = "sums the rows and columns of whole matrices",                                           \
+    .not_ahead = "adds the sums of all ranks within an update", .corrections = zr_adafactor_corrections,     \
+    .needs_whole = is_any, .prepares = ZR_PREPARES_SUMS, .update = zr_adafactor_update
 static const struct zr_optimizer averaged_adafactor = {ADAFACTOR, .slots_count = 3};
 
-static const struct zr_optimizer optimizers[5] = {
+#define ADAM_NUMBERS                                                                                         \
+    [ZR_NUMBER_BETA1] = {true, 0.9f}, [ZR_NUMBER_BETA2] = {true, 0.95f}, [ZR_NUMBER_EPSILON] = {true, 1e-8f}
+
+static const struct zr_optimizer optimizers[ZR_OPTIMIZERS_COUNT] = {
     [ZR_OPTIMIZER_ADAMW] = {.name = "adamw",
+                            .help = "Adam with decoupled weight decay",
+                            .rate = 1e-3f,
+                            .numbers = {ADAM_NUMBERS},
                             .slots_count = 2,
                             .slots = {{"momentum", 1, sizeof(float), true, NULL, NULL},
                                       {"variance", 1, sizeof(float), false, NULL, NULL}},
                             .corrections = betas,
                             .update = update_adamw},
     [ZR_OPTIMIZER_SGD] = {.name = "sgd",
+                          .help = "stochastic gradient descent with momentum",
+                          .rate = 1e-3f,
+                          .numbers = {[ZR_NUMBER_MOMENTUM] = {true, 0.9f}},
                           .slots_count = 1,
                           .slots = {{"momentum", 1, sizeof(float), true, NULL, NULL}},
                           .corrections = betas,
                           .update = update_sgd},
     [ZR_OPTIMIZER_ADAMW8] =
         {.name = "adamw8",
+         .help = "AdamW with momentum and variance in 8 bits",
+         .rate = 1e-3f,
+         .numbers = {ADAM_NUMBERS},
          .slots_count = 2,
          .slots = {{"momentum", ZR_BLOCK8_NUMBERS, sizeof(struct zr_block8), true, NULL, NULL},
                    {"variance", ZR_BLOCK8_NUMBERS, sizeof(struct zr_block8), false, NULL, NULL}},
          .wide = &optimizers[ZR_OPTIMIZER_ADAMW],
-         .whole_tensors = true,
+         .not_in_parts = "keeps state in blocks of whole tensors",
          .corrections = betas,
          .update = update_adamw8},
     [ZR_OPTIMIZER_MUON] = {.name = "muon",
+                           .help = "orthogonal momentum for the matrices of layers, AdamW for all else",
+                           .rate = 1e-3f,
+                           .numbers = {ADAM_NUMBERS, [ZR_NUMBER_MOMENTUM] = {true, 0.95f}},
+                           .wide_heads = true,
                            .slots_count = 2,
                            .slots = {{"momentum", 1, sizeof(float), true, NULL, NULL},
                                      {"variance", 1, sizeof(float), false, is_other, NULL}},
-                           .whole_tensors = true,
-                           .not_on_host = "gathers matrices where they are updated",
-                           .not_beside = "gathers matrices where they are updated",
+                           .not_in_parts = "updates whole matrices",
+                           .not_ahead = "gathers matrices of all ranks within an update",
                            .corrections = betas,
                            .needs_whole = is_hidden_matrix,
                            .prepares = ZR_PREPARES_DIRECTIONS,

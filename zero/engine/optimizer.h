@@ -1,12 +1,37 @@
-/* optimizer.h: the optimizers as a table: the state that each one keeps beside the masters, and its update. A
- * new optimizer is a value of enum zr_optimizer_kind with its name in ZR_OPTIMIZER_NAMES, a row of
- * optimizer.c and, if need be, a kernel. Private to engine/ and to those who save its state. */
+/* optimizer.h: the optimizers as a table: the numbers that each one takes, the state that it keeps beside the
+ * masters, what it needs of tensors and ranks, and its update. A new optimizer is a value of enum
+ * zr_optimizer_kind with its name in ZR_OPTIMIZER_NAMES, a row of optimizer.c and, if need be, a kernel:
+ * checks, options, help, refusals, reports and tests read the row. Private to engine/, checkpoint/ and
+ * train/. */
 #ifndef ZR_ENGINE_OPTIMIZER_H
 #define ZR_ENGINE_OPTIMIZER_H
 
 #include "zero/zr_zero.h"
 
 enum { ZR_SLOTS_MAX = 3 };
+
+/* Numbers of struct zr_optimizer_options that an optimizer may take. */
+enum zr_number_kind {
+    ZR_NUMBER_BETA1 = 0,
+    ZR_NUMBER_BETA2,
+    ZR_NUMBER_EPSILON,
+    ZR_NUMBER_MOMENTUM,
+    ZR_NUMBERS_COUNT
+};
+struct zr_optimizer_number {
+    const char *name;   /* of the field: "momentum_factor" */
+    const char *option; /* of zr-train, without dashes: "momentum"; NULL: none */
+    size_t offset;      /* of a float in struct zr_optimizer_options */
+    float min, max;
+    bool excludes_max; /* `max` itself is excluded */
+};
+extern const struct zr_optimizer_number zr_optimizer_numbers[ZR_NUMBERS_COUNT];
+
+/* A number as an optimizer takes it. */
+struct zr_taken_number {
+    bool taken;
+    float fallback; /* default of zr-train */
+};
 
 /* State of the elements that the rank updates, in blocks of consecutive elements. */
 struct zr_optimizer_slot {
@@ -51,14 +76,18 @@ struct zr_optimizer_call {
 enum zr_preparation { ZR_PREPARES_NOTHING = 0, ZR_PREPARES_DIRECTIONS, ZR_PREPARES_SUMS };
 
 struct zr_optimizer {
-    const char *name; /* --optimizer, and in saved files */
+    const char *name; /* --optimizer, and in saved files; as in ZR_OPTIMIZER_NAMES */
+    const char *help; /* a line without final period, of at most 78 characters */
+    float rate;       /* default of --lr */
+    struct zr_taken_number numbers[ZR_NUMBERS_COUNT];
+    bool wide_heads; /* zr-train's group of heads has wide_state */
     unsigned slots_count;
     struct zr_optimizer_slot slots[ZR_SLOTS_MAX];
     const struct zr_optimizer *wide;     /* of units with a tensor whose group has wide_state; NULL: itself */
     const struct zr_optimizer *averaged; /* with a momentum_factor above 0; NULL: itself */
-    bool whole_tensors;                  /* tensors must be whole on a rank */
-    /* Why an update cannot be on the host / cannot run in a thread beside a step; NULL: it can. */
-    const char *not_on_host, *not_beside;
+    /* Why tensors must be whole on a rank / an update cannot run before the norm is known, as a verb and its
+     * object: "updates whole matrices"; NULL: no reason. */
+    const char *not_in_parts, *not_ahead;
     /* Two numbers that change from step to step, for the updates of step 1, 2 .. */
     void (*corrections)(const struct zr_optimizer_options *options, double step, float out[2]);
     /* Whether the update of a tensor needs results for the whole tensor, which all ranks prepare together;

@@ -213,10 +213,27 @@ static zr_result close_slot(struct zr_engine *engine, size_t unit, const struct 
     return copied == ZR_OK ? write_slot(engine, unit) : copied;
 }
 
+static zr_result take_shard(struct zr_engine *engine, size_t unit, void **out)
+{
+    struct zr_parameter_source source = {NULL, NULL};
+    zr_result result = read_shard(engine, unit, &source);
+    *out = source.shard;
+    return result == ZR_OK ? zr_engine_parameter_await(engine, unit) : result;
+}
+
+static zr_result give_shard(struct zr_engine *engine, size_t unit, bool changed)
+{
+    zr_result result = changed ? write_slot(engine, unit) : ZR_OK;
+    zr_engine_parameter_let_go(engine, unit);
+    return result;
+}
+
 const struct zr_parameter_tier zr_parameters_filed = {.on_host = true,
                                                       .in_file = true,
                                                       .get = read_shard,
                                                       .open = open_slot,
                                                       .close = close_slot,
                                                       .put = put_shard,
+                                                      .take = take_shard,
+                                                      .give = give_shard,
                                                       .confirm = put_shard};

@@ -18,8 +18,8 @@ zr_result zr_engine_all_gather(struct zr_engine *engine, size_t unit, struct zr_
         &(struct zr_all_gather){.source = (char *)whole.at + engine->rank * shard_bytes,
                                 .destination = whole.at,
                                 .shard_bytes = shard_bytes,
-                                .label = zr_engine_label(unit, ZR_LABEL_PARAMETERS),
-                                .type = low_precision ? zr_engine_comm_type(engine) : ZR_COMM_FP32},
+                                .label = ZR_ENGINE_LABEL(unit, ZR_LABEL_PARAMETERS),
+                                .type = low_precision ? engine->comm_type : ZR_COMM_FP32},
         ticket);
 }
 
@@ -92,7 +92,7 @@ static zr_result all_gather_state(struct zr_engine *engine, size_t unit, void *w
                               &(struct zr_all_gather){.source = (char *)whole + engine->rank * shard_bytes,
                                                       .destination = whole,
                                                       .shard_bytes = shard_bytes,
-                                                      .label = zr_engine_label(unit, ZR_LABEL_PARAMETERS),
+                                                      .label = ZR_ENGINE_LABEL(unit, ZR_LABEL_PARAMETERS),
                                                       .type = ZR_COMM_FP32},
                               &engine->units[unit].parameter_ticket);
 }
@@ -172,8 +172,7 @@ zr_result zr_engine_publish(zr_engine *engine, uint64_t steps_done)
     result = result == ZR_OK ? delayed : result;
     if (result == ZR_OK)
         result = zr_engine_drain(engine);
-    engine->delayed.pending =
-        false; /* the pending parameters are obsolete, because the masters were loaded */
+    zr_engine_delayed_forget(engine); /* its parameters are obsolete, because the masters were loaded */
     engine->steps_done = steps_done;
     /* At stage 0 the all-gather below brings the other parts. */
     for (size_t u = 0; u < engine->layout.units_count && result == ZR_OK; u++)
@@ -354,8 +353,9 @@ void zr_engine_segment(const zr_engine *engine, size_t index, struct zr_shard_se
     const struct zr_layout_unit *unit = &engine->layout.units[u];
     size_t from = engine->rank * unit->shard_elements, to = from + unit->shard_elements;
     struct zr_owned owned;
-    /* A memory store returns addresses and does not read. */
+    /* A memory store returns addresses and does not read; a frozen unit may be in a file. */
     if (!engine->state_tier->store.table->random ||
+        (zr_engine_is_frozen(engine, u) && engine->units[u].parameters->take) ||
         zr_engine_take_owned((struct zr_engine *)engine, u, &owned) != ZR_OK)
         return;
     for (size_t i = 0; i < unit->parameters_count; i++) {

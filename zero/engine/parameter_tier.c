@@ -28,9 +28,9 @@ static zr_result put_shard(struct zr_engine *engine, size_t unit, const void *fr
 static zr_result open_in_place(struct zr_engine *engine, size_t unit, const struct zr_owned *owned,
                                struct zr_window *out)
 {
-    if (zr_engine_is_low_precision(engine))
+    if (owned->parameters.precision != ZR_PRECISION_FP32)
         out->values = zr_numbers_at(owned->parameters, out->from);
-    else if (out->from == 0)
+    else if (out->from == 0 && engine->units[unit].parameter_copy > 0)
         return zr_engine_await_masters(engine, unit);
     return ZR_OK;
 }

@@ -33,6 +33,10 @@ struct zr_parameter_tier {
                        const struct zr_window *window);
     /* Starts to copy a whole shard of new parameters from host memory. */
     zr_result (*put)(struct zr_engine *engine, size_t unit, const void *from);
+    /* Between steps, of a frozen unit: this rank's shard in memory / the end of its use; `changed`: it is
+     * written. NULL: it is in memory. */
+    zr_result (*take)(struct zr_engine *engine, size_t unit, void **out);
+    zr_result (*give)(struct zr_engine *engine, size_t unit, bool changed);
     /* After a speculative update of state in a file: writes the parameters that the norm confirms, which are
      * at `from`; NULL: they are in place / writes the old parameters again; NULL: they are in place. */
     zr_result (*confirm)(struct zr_engine *engine, size_t unit, const void *from);

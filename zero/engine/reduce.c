@@ -86,10 +86,10 @@ zr_result zr_engine_end_reduction(struct zr_engine *engine, size_t unit)
     result = copied != ZR_OK ? copied : result;
     if (result == ZR_OK)
         state->reduce_ticket = 0;
-    if (result == ZR_OK) /* the gradients remain in the slot until they are written */
-        result = zr_gradient_do(state->ahead, engine, unit);
-    if (result == ZR_OK)
-        result = zr_gradient_do(state->place->put, engine, unit);
+    if (result == ZR_OK && state->ahead) /* the gradients remain in the slot until they are written */
+        result = state->ahead(engine, unit);
+    if (result == ZR_OK && state->place->put)
+        result = state->place->put(engine, unit);
     if (state->staged) {
         dequeue(engine, (unsigned)unit);
         engine->staging_elements -= engine->layout.units[unit].padded_elements;
@@ -247,22 +247,37 @@ static zr_result all_reduce(struct zr_engine *engine, size_t unit)
         &(struct zr_all_reduce){.buffer = engine->units[unit].written,
                                 .shard_elements = engine->layout.units[unit].shard_elements,
                                 .scale = 1.0f / (float)engine->world,
-                                .type = zr_engine_comm_type(engine),
-                                .label = zr_engine_label(unit, ZR_LABEL_GRADIENTS)},
+                                .type = engine->comm_type,
+                                .label = ZR_ENGINE_LABEL(unit, ZR_LABEL_GRADIENTS)},
         &engine->units[unit].reduce_ticket);
+}
+
+/* Reduces to this rank's shard, or adds to it. */
+static zr_result reduce_scatter(struct zr_engine *engine, size_t unit, bool accumulate)
+{
+    const struct zr_layout_unit *u = &engine->layout.units[unit];
+    struct zr_unit_state *state = &engine->units[unit];
+    bool wide = state->reduced.precision != engine->options.precision;
+    size_t element_bytes = wide ? sizeof(float) : engine->gradient_bytes;
+    size_t host_bytes = state->tier->offloaded * u->shard_elements * element_bytes;
+    engine->moved_bytes += host_bytes;
+    return zr_comm_reduce_scatter(
+        engine->options.comm,
+        &(struct zr_reduce_scatter){.source = state->written,
+                                    .destination = state->reduced.at,
+                                    .shard_elements = u->shard_elements,
+                                    .scale = 1.0f / (float)engine->world,
+                                    .accumulate = accumulate,
+                                    .type = engine->comm_type,
+                                    .wide = wide,
+                                    .host_bytes = host_bytes,
+                                    .label = ZR_ENGINE_LABEL(unit, ZR_LABEL_GRADIENTS)},
+        &state->reduce_ticket);
 }
 
 static zr_result scatter(struct zr_engine *engine, size_t unit)
 {
-    return zr_comm_reduce_scatter(
-        engine->options.comm,
-        &(struct zr_reduce_scatter){.source = engine->units[unit].written,
-                                    .destination = engine->units[unit].reduced.at,
-                                    .shard_elements = engine->layout.units[unit].shard_elements,
-                                    .scale = 1.0f / (float)engine->world,
-                                    .label = zr_engine_label(unit, ZR_LABEL_GRADIENTS),
-                                    .type = zr_engine_comm_type(engine)},
-        &engine->units[unit].reduce_ticket);
+    return reduce_scatter(engine, unit, false);
 }
 
 /* With one rank: adds gradients to the fp32 sums. */
@@ -299,26 +314,9 @@ static zr_result reserve(struct zr_engine *engine, size_t unit)
     return result == ZR_OK ? zr_gradient_do(state->take_sums, engine, unit) : result;
 }
 
-/* Reduces to this rank's shard, or adds to its sums. */
 static zr_result reduce_to_sum(struct zr_engine *engine, size_t unit)
 {
-    const struct zr_layout_unit *u = &engine->layout.units[unit];
-    struct zr_unit_state *state = &engine->units[unit];
-    size_t host_bytes =
-        state->tier->offloaded * u->shard_elements * zr_precision_bytes(state->reduced.precision);
-    engine->moved_bytes += host_bytes;
-    return zr_comm_reduce_scatter(
-        engine->options.comm,
-        &(struct zr_reduce_scatter){.source = state->written,
-                                    .destination = state->reduced.at,
-                                    .shard_elements = u->shard_elements,
-                                    .scale = 1.0f / (float)engine->world,
-                                    .accumulate = state->accumulated > 0,
-                                    .type = zr_engine_comm_type(engine),
-                                    .wide = state->reduced.precision != engine->options.precision,
-                                    .host_bytes = host_bytes,
-                                    .label = zr_engine_label(unit, ZR_LABEL_GRADIENTS)},
-        &state->reduce_ticket);
+    return reduce_scatter(engine, unit, engine->units[unit].accumulated > 0);
 }
 
 /* Gathers the shards of sums after the last gradient, because stage 0 updates whole units. */
@@ -330,7 +328,7 @@ static zr_result gather_sums(struct zr_engine *engine, size_t unit)
         &(struct zr_all_gather){.source = state->reduced.at,
                                 .destination = state->written,
                                 .shard_bytes = engine->layout.units[unit].shard_elements * sizeof(float),
-                                .label = zr_engine_label(unit, ZR_LABEL_GRADIENTS)},
+                                .label = ZR_ENGINE_LABEL(unit, ZR_LABEL_GRADIENTS)},
         &state->reduce_ticket);
 }
 
@@ -349,7 +347,7 @@ static zr_result sum_over_tensor(struct zr_engine *engine, size_t unit)
                                                   p->offset * engine->gradient_bytes,
                                         .shard_elements = p->elements / zr_comm_world(engine->options.tensor),
                                         .scale = 1,
-                                        .type = zr_engine_comm_type(engine),
+                                        .type = engine->comm_type,
                                         .label = ZR_COMM_LABEL_NONE},
                 &ticket);
     }
@@ -368,8 +366,8 @@ static zr_result add_shared(struct zr_engine *engine, struct zr_numbers numbers,
         &(struct zr_all_reduce){.buffer = numbers.at,
                                 .shard_elements = count / zr_comm_world(sharing),
                                 .scale = 1,
-                                .type = numbers.precision == ZR_PRECISION_FP32 ? ZR_COMM_FP32
-                                                                               : zr_engine_comm_type(engine),
+                                .type =
+                                    numbers.precision == ZR_PRECISION_FP32 ? ZR_COMM_FP32 : engine->comm_type,
                                 .label = ZR_COMM_LABEL_NONE},
         &ticket);
     return result == ZR_OK ? zr_comm_wait(sharing, ticket) : result;
@@ -404,7 +402,7 @@ static zr_result gather_whole_sums(struct zr_engine_run *run, size_t unit)
                               &(struct zr_all_gather){.source = engine->units[unit].reduced.at,
                                                       .destination = run->sums[unit % 2],
                                                       .shard_bytes = u->shard_elements * sizeof(float),
-                                                      .label = zr_engine_label(unit, ZR_LABEL_GRADIENTS)},
+                                                      .label = ZR_ENGINE_LABEL(unit, ZR_LABEL_GRADIENTS)},
                               &run->sums_tickets[unit % 2]);
 }
 
@@ -412,12 +410,6 @@ static zr_result find_sums(struct zr_engine_run *run, size_t unit)
 {
     run->gradients = (struct zr_numbers){run->sums[unit % 2], ZR_PRECISION_FP32};
     return zr_comm_wait(run->engine->options.comm, run->sums_tickets[unit % 2]);
-}
-
-static zr_result find_reduced(struct zr_engine_run *run, size_t unit)
-{
-    run->gradients = run->engine->units[unit].reduced;
-    return ZR_OK;
 }
 
 static zr_result find_kept(struct zr_engine_run *run, size_t unit)
@@ -442,16 +434,16 @@ static zr_gradient_call *const none[] = {NULL}, *const alone[] = {sum_over_tenso
                                                          enqueue, NULL};
 
 const struct zr_gradient_path
-    zr_path_alone = {true, write_kept, none, alone, share_shard, find_reduced, NULL},
+    zr_path_alone = {true, write_kept, none, alone, share_shard, NULL, NULL},
     zr_path_all_reduce = {true, write_kept, none, reduced, share_whole, find_kept, NULL},
-    zr_path_scatter = {true, write_kept, none, scattered, share_shard, find_reduced, NULL},
-    zr_path_sum_alone = {false, write_kept, added, added, share_shard, find_reduced, NULL},
-    zr_path_sum = {false, write_kept, summed, summed, share_shard, find_reduced, NULL},
+    zr_path_scatter = {true, write_kept, none, scattered, share_shard, NULL, NULL},
+    zr_path_sum_alone = {false, write_kept, added, added, share_shard, NULL, NULL},
+    zr_path_sum = {false, write_kept, summed, summed, share_shard, NULL, NULL},
     zr_path_sum_gather = {false, write_kept, summed, gathered, share_whole, find_kept, NULL},
     zr_path_sum_used = {false, write_kept, summed, summed, share_shard, find_sums, gather_whole_sums},
-    zr_path_staged = {false, stage, staged, staged, share_shard, find_reduced, NULL},
-    zr_path_copied = {true, stage_and_return, left, left_last, share_shard, find_reduced, NULL},
-    zr_path_added = {false, stage, added_on_host, added_on_host, share_shard, find_reduced, NULL};
+    zr_path_staged = {false, stage, staged, staged, share_shard, NULL, NULL},
+    zr_path_copied = {true, stage_and_return, left, left_last, share_shard, NULL, NULL},
+    zr_path_added = {false, stage, added_on_host, added_on_host, share_shard, NULL, NULL};
 
 zr_result zr_engine_reduce(zr_engine *engine, unsigned unit)
 {

@@ -35,7 +35,7 @@ static zr_result update_unit(void *task_state, struct zr_kernel_context *none)
                                 .update = engine->speculation.update,
                                 .gradients = own->gradients};
     (void)none;
-    return engine->speculation.run(&run, (size_t)(own - engine->speculation.units));
+    return zr_engine_update_taking(&run, (size_t)(own - engine->speculation.units));
 }
 
 /* ---- In the thread of the step ------------------------------------------------------------------------- */
@@ -72,22 +72,6 @@ zr_result zr_engine_speculation_open(struct zr_engine *engine)
                                                       .kernels = compute.kernels,
                                                       .bucket_bytes = ZR_COMM_LINE_BYTES},
                             compute.context);
-}
-
-void zr_engine_anticipate(struct zr_engine *engine, struct zr_engine_actions *list)
-{
-    struct zr_engine_actions step = {.count = 0};
-    for (size_t i = 0; i < list->count; i++) {
-        struct zr_engine_action action = list->actions[i];
-        if (action.kind == engine->speculation.kind->awaited_by)
-            zr_engine_actions_add(engine, &step, ZR_ENGINE_AWAIT, 0);
-        if (action.kind == ZR_ENGINE_UPDATE)
-            action.kind = ZR_ENGINE_CONFIRM;
-        zr_engine_actions_add(engine, &step, action.kind, action.unit);
-        if (action.kind == ZR_ENGINE_NORM)
-            zr_engine_actions_add(engine, &step, ZR_ENGINE_UNDO, 0);
-    }
-    zr_engine_actions_replace(engine, list, &step);
 }
 
 /* After a unit's reduction: starts its update if its gradients are complete and the unit is logged. */
@@ -274,7 +258,7 @@ static bool begins_logged(struct zr_engine *engine, size_t unit)
     return engine->speculation.units[unit].log;
 }
 
-static zr_result fetch_logged(struct zr_engine_run *run, size_t unit)
+static zr_result take_logged(struct zr_engine_run *run, size_t unit)
 {
     struct zr_engine *engine = run->engine;
     zr_result result = copy_old_values(engine, unit, TO_LOG);
@@ -288,7 +272,7 @@ static zr_result await_logged(struct zr_engine *engine, size_t unit)
     return zr_comm_wait(speculation->worker, speculation->units[unit].ticket);
 }
 
-static zr_result store_logged(struct zr_engine_run *run, size_t unit)
+static zr_result give_logged(struct zr_engine_run *run, size_t unit)
 {
     return zr_engine_give_owned(run->engine, unit, run->changed);
 }
@@ -298,13 +282,15 @@ static zr_result undo_logged(struct zr_engine *engine, size_t unit)
     return engine->speculation.units[unit].logged ? copy_old_values(engine, unit, FROM_LOG) : ZR_OK;
 }
 
+static const struct zr_action_transform of_step = {
+    .rules = {{ZR_ACTION_NORM, {ZR_ACTION_NORM, ZR_ACTION_UNDO}}, {ZR_ACTION_UPDATE, {ZR_ACTION_CONFIRM}}}};
 /* No window: when the norm confirms an update, the step rounds the masters to parameters. */
-static const struct zr_update_way logged = {.fetch = fetch_logged, .store = store_logged};
+static const struct zr_update_way logged = {.take = take_logged, .give = give_logged};
 const struct zr_speculation_kind zr_speculation_logged = {.way = &logged,
                                                           .open = open_log,
                                                           .begins = begins_logged,
                                                           .await = await_logged,
-                                                          .awaited_by = ZR_ENGINE_UNDO,
+                                                          .step = &of_step,
                                                           .undo = undo_logged,
                                                           .cancel = undo_logged,
                                                           .publish = zr_engine_round_masters};

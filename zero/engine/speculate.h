@@ -27,10 +27,8 @@
 /* The two ways to undo an update: a log of old values of state in memory, and two places of state in a file.
  */
 struct zr_speculation_kind {
-    const struct zr_update_way *way; /* of an update before the norm is known */
-    /* The step waits for all updates before this action, for example because they use the gradients' slots.
-     */
-    enum zr_engine_action_kind awaited_by;
+    const struct zr_update_way *way;        /* of an update before the norm is known */
+    const struct zr_action_transform *step; /* of the list of actions */
     /* Memory of the log. Leaves speculation->updated_units 0 if no unit can be speculative; fails if the
      * limit is below the first unit. */
     zr_result (*open)(struct zr_engine *engine);

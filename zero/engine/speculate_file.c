@@ -102,21 +102,6 @@ static void end_filed(struct zr_engine *engine)
 
 /* ---- In the thread of the update ----------------------------------------------------------------------- */
 
-static zr_result fetch_ahead(struct zr_engine_run *run, size_t unit)
-{
-    struct zr_engine *engine = run->engine;
-    const struct zr_unit_state *state = &engine->units[unit];
-    struct zr_state_view view;
-    zr_result result = zr_state_file_take_ahead(&engine->state_tier->store, unit, &view);
-    run->owned = (struct zr_owned){
-        .from = state->owned_from,
-        .to = state->owned_to,
-        .parameters = {engine->speculation.units[unit].parameters, engine->options.precision},
-        .master = view.master};
-    memcpy(run->owned.slots, view.slots, sizeof view.slots);
-    return result;
-}
-
 /* New parameters are written to their place, or to memory if their place is a file. */
 static zr_result open_ahead(struct zr_engine *engine, size_t unit, const struct zr_owned *owned,
                             struct zr_window *out)
@@ -138,15 +123,36 @@ static zr_result close_ahead(struct zr_engine *engine, size_t unit, const struct
     return ZR_OK;
 }
 
-static zr_result store_ahead(struct zr_engine_run *run, size_t unit)
+static zr_result take_ahead(struct zr_engine_run *run, size_t unit)
+{
+    struct zr_engine *engine = run->engine;
+    const struct zr_unit_state *state = &engine->units[unit];
+    struct zr_state_view view;
+    zr_result result = zr_state_file_take_ahead(&engine->state_tier->store, unit, &view);
+    run->open = open_ahead;
+    run->close = close_ahead;
+    run->owned = (struct zr_owned){
+        .from = state->owned_from,
+        .to = state->owned_to,
+        .parameters = {engine->speculation.units[unit].parameters, engine->options.precision},
+        .master = view.master};
+    memcpy(run->owned.slots, view.slots, sizeof view.slots);
+    return result;
+}
+
+static zr_result give_ahead(struct zr_engine_run *run, size_t unit)
 {
     (void)unit;
     return run->changed ? zr_state_file_give_ahead(&run->engine->state_tier->store) : ZR_OK;
 }
 
-static const struct zr_update_way ahead = {fetch_ahead, open_ahead, close_ahead, store_ahead};
+/* The norm uses the gradients' slots, so it waits for the updates. */
+static const struct zr_action_transform of_step = {
+    .rules = {{ZR_ACTION_NORM, {ZR_ACTION_AWAIT, ZR_ACTION_NORM, ZR_ACTION_UNDO}},
+              {ZR_ACTION_UPDATE, {ZR_ACTION_CONFIRM}}}};
+static const struct zr_update_way ahead = {take_ahead, give_ahead};
 const struct zr_speculation_kind zr_speculation_filed = {.way = &ahead,
-                                                         .awaited_by = ZR_ENGINE_NORM,
+                                                         .step = &of_step,
                                                          .open = open_order,
                                                          .arm = begin_reads,
                                                          .begins = begins_filed,

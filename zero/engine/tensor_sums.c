@@ -36,13 +36,15 @@ static zr_result make_room(struct work *work)
     for (size_t i = 0; i < tensors; i++)
         work->factors += sums_of(tensor_of(work, i));
     work->squares = SQUARES * tensors;
-    size_t doubles = parts * (work->factors + work->squares);
     prepared->arena = work->run->engine->units[work->unit].tier->arena;
-    zr_result result = zr_take(prepared->arena, ZR_TAG_WORKSPACE,
-                               doubles * sizeof(double) + tensors * sizeof(float), 1, &prepared->memory);
-    work->sums = prepared->memory;
-    work->all_squares = work->sums + parts * work->factors;
-    work->means = (float *)(work->sums + doubles);
+    zr_result result = zr_take(prepared->arena, ZR_TAG_WORKSPACE, parts * work->factors, sizeof *work->sums,
+                               (void **)&work->sums);
+    if (result == ZR_OK)
+        result =
+            zr_take(prepared->arena, ZR_TAG_WORKSPACE,
+                    parts * work->squares * sizeof(double) + tensors * sizeof(float), 1, &prepared->memory);
+    work->all_squares = prepared->memory;
+    work->means = (float *)(work->all_squares + parts * work->squares);
     prepared->row_means = work->means;
     prepared->squares = work->all_squares;
     return result;
@@ -73,7 +75,7 @@ static zr_result gather(const struct work *work, double *numbers, size_t of_part
                            &(struct zr_all_gather){.source = mine,
                                                    .destination = numbers,
                                                    .shard_bytes = bytes,
-                                                   .label = zr_engine_label(work->unit, ZR_LABEL_GRADIENTS)},
+                                                   .label = ZR_ENGINE_LABEL(work->unit, ZR_LABEL_GRADIENTS)},
                            &ticket);
     return result == ZR_OK ? zr_comm_wait(engine->options.comm, ticket) : result;
 }
@@ -193,5 +195,8 @@ zr_result zr_engine_sum_tensors(struct zr_engine_run *run, size_t unit)
         result = sum_squares(&work);
     if (result == ZR_OK)
         result = move_factors(&work);
-    return result == ZR_OK ? sum_updates(&work) : result;
+    if (result == ZR_OK)
+        result = sum_updates(&work);
+    zr_drop(run->prepared.arena, &work.sums);
+    return result;
 }

@@ -15,14 +15,6 @@ zr_result zr_engine_round_masters(struct zr_engine *engine, size_t unit);
 
 /* Arguments of the next update; `gradient_scale` contains loss scale and clipping. */
 struct zr_engine_update zr_engine_update_of(const struct zr_engine *engine, float rate, float gradient_scale);
-/* Results for whole tensors of a unit, made by ZR_ENGINE_PREPARE; zeros: none. */
-struct zr_prepared {
-    zr_arena *arena; /* of `memory`, a block of tag workspace that contains all of the following */
-    void *memory;
-    float *directions;      /* of the whole unit */
-    const float *row_means; /* by tensor */
-    const double *squares;  /* [world][tensors][2] */
-};
 /* Updates one window of this rank's part of a unit, whose first element `gradients` begin with. See
  * parameter_tier.h. */
 struct zr_window;
@@ -45,8 +37,12 @@ struct zr_compute zr_engine_updater(const struct zr_engine *engine, size_t unit,
  * buffer. */
 
 void zr_engine_delayed_close(struct zr_engine *engine);
+/* Keeps what was prepared for a unit's next update, which owns it / frees it. */
+void zr_engine_delayed_keep(struct zr_engine *engine, size_t unit, struct zr_prepared *prepared);
 /* Starts an update with the gradients of the step that ends. No update may be pending. */
 zr_result zr_engine_delayed_start(struct zr_engine *engine, const struct zr_engine_update *update);
+/* After zr_engine_delayed_await(): the update is not published. */
+void zr_engine_delayed_forget(struct zr_engine *engine);
 /* Waits for the update's thread, if it runs. */
 zr_result zr_engine_delayed_await(struct zr_engine *engine);
 /* Copies the new parameters to where they are kept, on all ranks; does nothing if no update is pending.

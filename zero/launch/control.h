@@ -173,13 +173,6 @@ void zr_local_read_status(const struct zr_local_rank *rank, char *out);
 /* Stands for any rank. */
 #define ZR_LOCAL_ALL UINT32_MAX
 
-/* Records progress, for a launcher with a deadline. */
-static inline void zr_local_heartbeat(struct zr_local_world *local, unsigned rank)
-{
-    if (local)
-        atomic_fetch_add_explicit(&local->ranks[rank].heartbeats, 1, memory_order_relaxed);
-}
-
 /* control.c: creates and destroys the control block of a run with `world` ranks. */
 struct zr_local_control {
     zr_backend *backend;

@@ -108,7 +108,7 @@ struct step {
 
 static void note_reservation(struct step *step, const struct zr_action *action, bool done)
 {
-    const struct zr_schedule *list = &step->rehearsal->state.trainer->step;
+    const struct zr_actions *list = &step->rehearsal->state.trainer->step;
     size_t place = zr_plan_reservations_place(list, action);
     if (done)
         zr_plan_reservations_note(step->reservations, step->rehearsal->arena, place);

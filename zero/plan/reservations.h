@@ -21,8 +21,7 @@ struct zr_plan_reservations {
 };
 
 /* Number of actions after an action in its list. */
-static inline size_t zr_plan_reservations_place(const struct zr_schedule *step,
-                                                const struct zr_action *action)
+static inline size_t zr_plan_reservations_place(const struct zr_actions *step, const struct zr_action *action)
 {
     return step->count - 1 - (size_t)(action - step->actions);
 }

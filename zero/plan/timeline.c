@@ -122,14 +122,15 @@ static const char *name_of(const struct zr_model *model, const struct zr_action 
 
 void zr_timeline_action(struct zr_timeline *timeline, const struct zr_action *action, bool done)
 {
-    bool update = action->kind == ZR_ACTION_UPDATE;
+    bool update = action->kind == ZR_ACTION_COUNT, passes = action->kind == ZR_ACTION_FORWARD ||
+                                                            action->kind == ZR_ACTION_RECOMPUTE ||
+                                                            action->kind == ZR_ACTION_BACKWARD;
     timeline->micro_batch = action->micro_batch;
-    if (!done) {
+    if (!done && (passes || action->kind == ZR_ACTION_BEGIN)) {
         timeline->action_flops = timeline->clock.flops;
         timeline->action_begin_seconds = zr_comm_clock_now(&timeline->clock);
     }
-    if (!done || (!update && action->kind != ZR_ACTION_FORWARD && action->kind != ZR_ACTION_RECOMPUTE &&
-                  action->kind != ZR_ACTION_BACKWARD))
+    if (!done || (!update && !passes))
         return;
     double now = zr_comm_clock_now(&timeline->clock);
     if (timeline->cut && !update)
@@ -138,8 +139,9 @@ void zr_timeline_action(struct zr_timeline *timeline, const struct zr_action *ac
             now - timeline->action_begin_seconds;
     double computing = (timeline->clock.flops - timeline->action_flops) / timeline->clock.flops_per_second;
     note(timeline,
-         (struct zr_timeline_event){
-             .kind = action->kind, .begin_seconds = now - computing, .end_seconds = now},
+         (struct zr_timeline_event){.kind = update ? ZR_ACTION_UPDATE : action->kind,
+                                    .begin_seconds = now - computing,
+                                    .end_seconds = now},
          update ? "" : name_of(timeline->model, action));
 }
 
@@ -232,7 +234,7 @@ static void repeat_events(struct zr_timeline *timeline, const struct zr_timeline
 static void repeat_phases(struct zr_timeline *timeline, const struct zr_timeline_repeat *repeat)
 {
     double later = repeat->times * (repeat->end.seconds - repeat->begin.seconds);
-    for (unsigned kind = 0; kind < ZR_ACTION_KINDS; kind++) {
+    for (unsigned kind = 0; kind < ZR_TIMELINE_KINDS; kind++) {
         struct zr_timeline_phase *phase = &timeline->phases[kind];
         const struct zr_timeline_phase *begin = &repeat->begin.phases[kind], *end = &repeat->end.phases[kind];
         if (phase->count > begin->count)
@@ -271,7 +273,7 @@ zr_result zr_timeline_step_end(struct zr_timeline *timeline, const struct zr_tim
         repeat_events(timeline, repeat);
     }
     timeline->left_out = 0;
-    for (unsigned kind = 0; kind < ZR_ACTION_KINDS; kind++)
+    for (unsigned kind = 0; kind < ZR_TIMELINE_KINDS; kind++)
         timeline->left_out += timeline->phases[kind].count;
     timeline->left_out -= timeline->events_count;
     zr_sort_in_place(&(struct zr_sort_records){timeline->events, timeline->events_count,

@@ -4,8 +4,9 @@
  * therefore those of the schedule, including prefetches and the communicator's queue. A collective sends S
  * (N - 1) / N of its S bytes at `bytes_per_second`.
  *
- * Events are the computing actions (forward, recompute, backward, update; each starts after its waits) and
- * the gathers and reductions of the communicator, including those that an update starts. */
+ * Events are the computing actions (forward, recompute, backward; the end of the step from BEGIN to COUNT as
+ * one update; each starts after its waits) and the gathers and reductions of the communicator, including
+ * those that an update starts. */
 #ifndef ZR_TIMELINE_H
 #define ZR_TIMELINE_H
 
@@ -27,7 +28,7 @@ struct zr_timeline_phase {
     double busy_seconds; /* sum over the events */
 };
 
-enum { ZR_TIMELINE_EVENTS_MAX = 1 << 16 };
+enum { ZR_TIMELINE_EVENTS_MAX = 1 << 16, ZR_TIMELINE_KINDS = ZR_ACTION_RECEIVE + 1 };
 
 struct zr_timeline {
     struct zr_comm_clock clock;
@@ -44,7 +45,7 @@ struct zr_timeline {
     /* Bytes to and from the tiers, and the part of waited_seconds for them. */
     uint64_t host_moved_bytes, nvme_moved_bytes;
     double host_waited_seconds, nvme_waited_seconds;
-    struct zr_timeline_phase phases[ZR_ACTION_KINDS];
+    struct zr_timeline_phase phases[ZR_TIMELINE_KINDS];
     struct zr_timeline_event *events; /* [events_count]; sorted by start after step_end */
     size_t events_count, events_capacity;
     size_t events_max; /* maximum events to keep; at most ZR_TIMELINE_EVENTS_MAX */
@@ -84,7 +85,7 @@ struct zr_timeline_mark {
     double update_behind_seconds;   /* work of a delayed update still pending */
     double flops, comm_seconds, waited_seconds, host_waited_seconds, nvme_waited_seconds;
     uint64_t sent_bytes;
-    struct zr_timeline_phase phases[ZR_ACTION_KINDS];
+    struct zr_timeline_phase phases[ZR_TIMELINE_KINDS];
 };
 struct zr_timeline_mark zr_timeline_mark_now(const struct zr_timeline *timeline);
 /* Whether the micro-batch that starts at `b` takes the same time as the one that starts at `a`; the marks

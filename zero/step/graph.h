@@ -22,7 +22,8 @@ struct zr_step_graph {
     enum {
         ZR_GRAPH_NONE,
         ZR_GRAPH_RECORDS,
-        ZR_GRAPH_REPEATS
+        ZR_GRAPH_REPEATS,
+        ZR_GRAPH_STATES
     } now; /* the current step is captured / launches the graph */
     uint64_t launches_count;
 };

@@ -217,7 +217,7 @@ zr_result zr_module_pass_backward(const struct zr_list_run *run, const struct zr
     pass.scale = zr_engine_loss_scale(trainer->engine) / ((float)run->rows * (float)o->micro_batches);
     result = type->backward(&pass);
     if (result == ZR_OK && zr_trainer_is_last(trainer, module) && action->part == 0)
-        result = run->end->add_loss(run, action->micro_batch);
+        result = run->add_loss(run, action->micro_batch);
     if (result == ZR_OK && action->part == 0) {
         zr_activations_end(store, place);
         zr_frame_leave_gradient(trainer, module, action->micro_batch);

@@ -7,31 +7,24 @@
 #ifndef ZR_STEP_MODULE_PASS_H
 #define ZR_STEP_MODULE_PASS_H
 
+#include "zero/engine/actions.h"
 #include "zero/model/activations.h"
 #include "zero/step/schedule.h"
 
 struct zr_list_run;
 
-/* The losses and the end of a training step; trainer.c chooses one of a few before the step. */
-enum { ZR_STEP_END_CALLS = 8 };
-struct zr_step_end {
-    zr_result (*run)(const struct zr_list_run *run); /* the step */
-    zr_result (*add_loss)(const struct zr_list_run *run,
-                          unsigned micro_batch);                          /* after backward of the loss */
-    zr_result (*calls[ZR_STEP_END_CALLS])(const struct zr_list_run *run); /* the action UPDATE, up to NULL */
-};
-
 /* One execution of a list. The caller owns everything that it points to. */
 struct zr_list_run {
+    struct zr_engine_run engine; /* the first member; its rate and report: of a training step */
     zr_trainer *trainer;
     const struct zr_step_calls *calls; /* NULL unless a training step */
-    const struct zr_step_end *end;     /* likewise */
-    float *rate;                       /* likewise: the learning rate, once it is known */
-    struct zr_step_report *report;     /* NULL unless a training step */
+    zr_result (*add_loss)(const struct zr_list_run *run,
+                          unsigned micro_batch); /* after backward of the loss */
     size_t rows;
     bool keeps;    /* keep activations for backward */
     float *answer; /* not NULL: the last module writes its answer after `answer_row` here instead of losses */
     size_t answer_row;
+    uint64_t waits; /* of the host for the GPU, before the step */
 };
 
 /* Fills in *out except outputs, units and gradients. Allocates nothing. */
@@ -47,7 +40,7 @@ zr_result zr_module_pass_backward(const struct zr_list_run *run, const struct zr
 
 /* ---- The loss ------------------------------------------------------------------------------------------ */
 
-/* For zr_step_end.add_loss: waits for a micro-batch's loss and adds it / queues its copy to the host. */
+/* For zr_list_run.add_loss: waits for a micro-batch's loss and adds it / queues its copy to the host. */
 zr_result zr_list_run_add_loss(const struct zr_list_run *run, unsigned micro_batch);
 zr_result zr_list_run_bring_loss(const struct zr_list_run *run, unsigned micro_batch);
 /* Mean loss of the run's rows; waits for the kernels. */

@@ -8,33 +8,6 @@
 
 enum { SMALL_DIVISOR = 16, GATHERED_MAX = ZR_PREFETCH_MAX + 1 + ZR_MODULE_UNITS_MAX };
 
-const char *zr_action_kind_name(enum zr_action_kind kind)
-{
-    static const char *const names[ZR_ACTION_KINDS] = {"load",   "gather",    "forward",  "store",
-                                                       "fetch",  "recompute", "backward", "release",
-                                                       "reduce", "update",    "send",     "receive"};
-    return names[kind];
-}
-
-static zr_result append(struct zr_schedule *schedule, struct zr_action action)
-{
-    if (schedule->count == schedule->capacity) {
-        size_t capacity = schedule->capacity > 0 ? 2 * schedule->capacity : 64;
-        struct zr_action *more;
-        zr_result result =
-            zr_take(schedule->host_arena, ZR_TAG_OTHER, capacity, sizeof *more, (void **)&more);
-        if (result != ZR_OK)
-            return result;
-        if (schedule->count > 0)
-            memcpy(more, schedule->actions, schedule->count * sizeof *more);
-        zr_drop(schedule->host_arena, &schedule->actions);
-        schedule->actions = more;
-        schedule->capacity = capacity;
-    }
-    schedule->actions[schedule->count++] = action;
-    return ZR_OK;
-}
-
 /* ---- The order of modules ------------------------------------------------------------------------------ */
 
 /* One forward or backward of a module's part. */
@@ -177,7 +150,7 @@ static bool reads_unit(const struct zr_model *model, struct use use, unsigned un
 /* ---- Gathering ----------------------------------------------------------------------------------------- */
 
 struct builder {
-    struct zr_schedule *out;
+    struct zr_actions *out;
     const struct zr_schedule_request *request;
     struct use_list use_list;
     bool backward;                                   /* the list contains backward */
@@ -190,10 +163,10 @@ struct builder {
     unsigned backward_done[ZR_PIPELINE_PARTS_MAX]; /* number of micro-batches by part */
 };
 
-static zr_result add(struct builder *builder, enum zr_action_kind kind, unsigned index)
+static void add(struct builder *builder, enum zr_action_kind kind, unsigned index)
 {
-    return append(builder->out,
-                  (struct zr_action){.kind = kind, .index = index, .micro_batch = builder->micro_batch});
+    zr_actions_add(builder->out,
+                   (struct zr_action){.kind = kind, .index = index, .micro_batch = builder->micro_batch});
 }
 
 static bool is_gathered(const struct builder *builder, unsigned unit)
@@ -204,12 +177,12 @@ static bool is_gathered(const struct builder *builder, unsigned unit)
     return false;
 }
 
-static zr_result gather(struct builder *builder, unsigned unit)
+static void gather(struct builder *builder, unsigned unit)
 {
     if (is_gathered(builder, unit))
-        return ZR_OK;
+        return;
     builder->gathered[builder->gathered_count++] = unit;
-    return add(builder, ZR_ACTION_GATHER, unit);
+    add(builder, ZR_ACTION_GATHER, unit);
 }
 
 /* Index of the next use after `at` that reads parameters; uses_count() if none. */
@@ -235,23 +208,21 @@ static uint64_t elements_at(const struct builder *builder, size_t at)
 }
 
 /* Gathers the next units ahead, up to the limit. */
-static zr_result gather_ahead(struct builder *builder, size_t at)
+static void gather_ahead(struct builder *builder, size_t at)
 {
     const struct zr_model *model = builder->request->model;
-    zr_result result = ZR_OK;
     while ((at = next_reading(builder, at)) < builder->use_list.uses_count) {
         struct use use = builder->use_list.uses[at];
         if (elements_at(builder, at) * SMALL_DIVISOR < elements_at(builder, next_reading(builder, at)))
             continue;
-        for (unsigned i = 0; i < reads_count(model, use) && result == ZR_OK; i++) {
+        for (unsigned i = 0; i < reads_count(model, use); i++) {
             if (builder->gathered_count >= builder->gathered_max)
-                return ZR_OK;
-            result = gather(builder, unit_of(model, use, i));
+                return;
+            gather(builder, unit_of(model, use, i));
         }
-        if (result != ZR_OK || builder->gathered_count >= builder->gathered_max)
-            return result;
+        if (builder->gathered_count >= builder->gathered_max)
+            return;
     }
-    return ZR_OK;
 }
 
 /* Whether the next use that reads parameters reads `unit`. */
@@ -262,13 +233,13 @@ static bool is_next(const struct builder *builder, size_t at, unsigned unit)
            reads_unit(builder->request->model, builder->use_list.uses[at], unit);
 }
 
-static zr_result release(struct builder *builder, unsigned unit)
+static void release(struct builder *builder, unsigned unit)
 {
     unsigned i = 0;
     while (builder->gathered[i] != unit)
         i++;
     builder->gathered[i] = builder->gathered[--builder->gathered_count];
-    return add(builder, ZR_ACTION_RELEASE, unit);
+    add(builder, ZR_ACTION_RELEASE, unit);
 }
 
 /* ---- Items --------------------------------------------------------------------------------------------- */
@@ -294,26 +265,23 @@ static bool turns_backward(const struct builder *builder, size_t at)
 }
 
 /* After forward of a module: stores its input, which only backward reads. */
-static zr_result store(struct builder *builder, const struct item *item, size_t at)
+static void store(struct builder *builder, const struct item *item, size_t at)
 {
     size_t input = input_of(item, builder->use_list.uses[at].module);
-    if (!builder->backward || builder->request->fetch_distance == 0 || input == ZR_NO_MODULE ||
-        !is_checkpoint(builder, input) || turns_backward(builder, at))
-        return ZR_OK;
-    return add(builder, ZR_ACTION_STORE, (unsigned)input);
+    if (builder->backward && builder->request->fetch_distance > 0 && input != ZR_NO_MODULE &&
+        is_checkpoint(builder, input) && !turns_backward(builder, at))
+        add(builder, ZR_ACTION_STORE, (unsigned)input);
 }
 
 /* Before backward of a module: fetches its input and those of the next modules in backward. */
-static zr_result fetch(struct builder *builder, const struct item *item, size_t module)
+static void fetch(struct builder *builder, const struct item *item, size_t module)
 {
     size_t distance = builder->request->fetch_distance,
            lowest = item->part.first - zr_cut_part_has_input(&item->part);
-    zr_result result = ZR_OK;
     size_t first = module > lowest + distance ? module - 1 - distance : lowest;
-    while (distance > 0 && builder->fetched > first && result == ZR_OK)
+    while (distance > 0 && builder->fetched > first)
         if (is_checkpoint(builder, --builder->fetched))
-            result = add(builder, ZR_ACTION_FETCH, (unsigned)builder->fetched);
-    return result;
+            add(builder, ZR_ACTION_FETCH, (unsigned)builder->fetched);
 }
 
 static enum zr_action_kind kind_of(const struct zr_module *module, struct use use)
@@ -323,15 +291,15 @@ static enum zr_action_kind kind_of(const struct zr_module *module, struct use us
                                                                           : ZR_ACTION_BACKWARD;
 }
 
-static zr_result add_run(struct builder *builder, enum zr_action_kind kind, struct use use)
+static void add_run(struct builder *builder, enum zr_action_kind kind, struct use use)
 {
-    return append(builder->out, (struct zr_action){.kind = kind,
-                                                   .index = (unsigned)use.module,
-                                                   .part = use.part,
-                                                   .micro_batch = builder->micro_batch});
+    zr_actions_add(builder->out, (struct zr_action){.kind = kind,
+                                                    .index = (unsigned)use.module,
+                                                    .part = use.part,
+                                                    .micro_batch = builder->micro_batch});
 }
 
-static zr_result add_use(struct builder *builder, const struct item *item, size_t at)
+static void add_use(struct builder *builder, const struct item *item, size_t at)
 {
     const struct zr_schedule_request *request = builder->request;
     const struct zr_model *model = request->model;
@@ -339,40 +307,34 @@ static zr_result add_use(struct builder *builder, const struct item *item, size_
     const struct zr_module *module = &model->modules[use.module];
     unsigned count = reads_count(model, use);
     bool in_parts = zr_module_parts(module) > 1, gives = use.backward && !use.recomputes;
-    zr_result result = ZR_OK;
 
-    for (unsigned i = 0; i < count && result == ZR_OK; i++)
-        result = gather(builder, unit_of(model, use, i));
-    if (result == ZR_OK)
-        result = gather_ahead(builder, at);
-    if (result == ZR_OK && use.backward)
-        result = fetch(builder, item, use.module);
-    if (result == ZR_OK && !in_parts && use.backward && request->recomputes &&
-        request->recomputes[use.module])
-        result = add_run(builder, ZR_ACTION_RECOMPUTE, use);
-    if (result == ZR_OK)
-        result = add_run(builder, kind_of(module, use), use);
-    if (result == ZR_OK && !use.backward && use.part + 1 == zr_module_parts(module))
-        result = store(builder, item, at);
-    for (unsigned i = count; i-- > 0 && result == ZR_OK;)
+    for (unsigned i = 0; i < count; i++)
+        gather(builder, unit_of(model, use, i));
+    gather_ahead(builder, at);
+    if (use.backward)
+        fetch(builder, item, use.module);
+    if (!in_parts && use.backward && request->recomputes && request->recomputes[use.module])
+        add_run(builder, ZR_ACTION_RECOMPUTE, use);
+    add_run(builder, kind_of(module, use), use);
+    if (!use.backward && use.part + 1 == zr_module_parts(module))
+        store(builder, item, at);
+    for (unsigned i = count; i-- > 0;)
         if (!is_next(builder, at, unit_of(model, use, i)))
-            result = release(builder, unit_of(model, use, i));
-    for (unsigned i = module->units_count; gives && i-- > 0 && result == ZR_OK;)
+            release(builder, unit_of(model, use, i));
+    for (unsigned i = module->units_count; gives && i-- > 0;)
         if (!zr_unit_is_frozen(&model->list.units[unit_of(model, use, i)]))
-            result = add(builder, ZR_ACTION_REDUCE, unit_of(model, use, i));
-    return result;
+            add(builder, ZR_ACTION_REDUCE, unit_of(model, use, i));
 }
 
-static zr_result add_port(struct builder *builder, enum zr_action_kind kind, const struct item *item)
+static void add_port(struct builder *builder, enum zr_action_kind kind, const struct item *item)
 {
     bool inward = kind == ZR_ACTION_RECEIVE;
     size_t port = inward != item->is.backward ? item->part.entry : item->part.exit;
-    if (port == ZR_NO_MODULE)
-        return ZR_OK;
-    return append(builder->out, (struct zr_action){.kind = kind,
-                                                   .index = (unsigned)port,
-                                                   .micro_batch = item->is.micro_batch,
-                                                   .backward = item->is.backward});
+    if (port != ZR_NO_MODULE)
+        zr_actions_add(builder->out, (struct zr_action){.kind = kind,
+                                                        .index = (unsigned)port,
+                                                        .micro_batch = item->is.micro_batch,
+                                                        .backward = item->is.backward});
 }
 
 /* Whether an item's tensor can be received early. A gradient always can; an input only if its frame is free.
@@ -387,14 +349,11 @@ static bool has_place(const struct builder *builder, const struct item *item, bo
 }
 
 /* Emits RECEIVE for the current item and the next one. */
-static zr_result add_receives(struct builder *builder, size_t at)
+static void add_receives(struct builder *builder, size_t at)
 {
-    zr_result result = ZR_OK;
-    while (result == ZR_OK && builder->receives_end < builder->use_list.items_count &&
-           builder->receives_end <= at + 1 &&
+    while (builder->receives_end < builder->use_list.items_count && builder->receives_end <= at + 1 &&
            has_place(builder, &builder->use_list.items[builder->receives_end], builder->receives_end > at))
-        result = add_port(builder, ZR_ACTION_RECEIVE, &builder->use_list.items[builder->receives_end++]);
-    return result;
+        add_port(builder, ZR_ACTION_RECEIVE, &builder->use_list.items[builder->receives_end++]);
 }
 
 /* First module whose output was not stored, because no forward reads it or backward follows directly. */
@@ -406,23 +365,21 @@ static size_t stored_end(const struct builder *builder, const struct item *item)
     return item->part.end > others ? item->part.end - others : 0;
 }
 
-static zr_result add_item(struct builder *builder, size_t at)
+static void add_item(struct builder *builder, size_t at)
 {
     const struct item *item = &builder->use_list.items[at];
-    zr_result result = ZR_OK;
     builder->micro_batch = item->is.micro_batch;
     builder->fetched = stored_end(builder, item);
     if (builder->backward && builder->loaded != item->is.micro_batch)
-        result = append(builder->out, (struct zr_action){.kind = ZR_ACTION_LOAD,
-                                                         .begins = builder->loaded == UINT_MAX,
-                                                         .micro_batch = builder->micro_batch});
+        zr_actions_add(builder->out, (struct zr_action){.kind = ZR_ACTION_LOAD,
+                                                        .begins = builder->loaded == UINT_MAX,
+                                                        .micro_batch = builder->micro_batch});
     builder->loaded = item->is.micro_batch;
-    if (result == ZR_OK)
-        result = add_receives(builder, at);
-    for (size_t use = item->first_use; use < item->end_use && result == ZR_OK; use++)
-        result = add_use(builder, item, use);
+    add_receives(builder, at);
+    for (size_t use = item->first_use; use < item->end_use; use++)
+        add_use(builder, item, use);
     builder->backward_done[item->is.part] += item->is.backward;
-    return result == ZR_OK ? add_port(builder, ZR_ACTION_SEND, item) : result;
+    add_port(builder, ZR_ACTION_SEND, item);
 }
 
 static zr_result measure_units(struct builder *builder, const struct zr_model *model)
@@ -438,7 +395,7 @@ static zr_result measure_units(struct builder *builder, const struct zr_model *m
     return ZR_OK;
 }
 
-static zr_result add_items(struct zr_schedule *out, const struct zr_schedule_request *request, bool backward)
+static zr_result add_items(struct zr_actions *out, const struct zr_schedule_request *request, bool backward)
 {
     struct builder builder = {.out = out,
                               .request = request,
@@ -450,54 +407,76 @@ static zr_result add_items(struct zr_schedule *out, const struct zr_schedule_req
     if (result == ZR_OK)
         result = measure_units(&builder, request->model);
     for (size_t at = 0; at < builder.use_list.items_count && result == ZR_OK; at++)
-        result = add_item(&builder, at);
+        add_item(&builder, at);
     zr_drop(out->host_arena, &builder.unit_elements);
     close_use_list(&builder.use_list, request->host_arena);
-    return result;
+    return result == ZR_OK ? out->result : result;
 }
 
 /* ---- Schedules ----------------------------------------------------------------------------------------- */
 
 /* All micro-batches repeat the first one's actions. */
-static zr_result repeat(struct zr_schedule *out, unsigned micro_batches)
+static void repeat(struct zr_actions *out, unsigned micro_batches)
 {
     size_t length = out->count;
-    zr_result result = ZR_OK;
     for (unsigned m = 1; m < micro_batches; m++)
-        for (size_t i = 0; i < length && result == ZR_OK; i++) {
+        for (size_t i = 0; i < length && out->result == ZR_OK; i++) {
             struct zr_action action = out->actions[i];
             action.micro_batch = m;
-            result = append(out, action);
+            zr_actions_add(out, action);
         }
-    return result;
 }
 
-zr_result zr_schedule_step(struct zr_schedule *out, const struct zr_schedule_request *request)
+static void add_end(struct zr_actions *out, const struct zr_actions *end, unsigned micro_batch)
+{
+    zr_actions_add(out, (struct zr_action){.kind = ZR_ACTION_DRAIN, .micro_batch = micro_batch});
+    zr_actions_add(out, (struct zr_action){.kind = ZR_ACTION_AGREE, .micro_batch = micro_batch});
+    for (size_t i = 0; end && i < end->count; i++) {
+        struct zr_action action = end->actions[i];
+        action.micro_batch = micro_batch;
+        zr_actions_add(out, action);
+    }
+}
+
+zr_result zr_schedule_step(struct zr_actions *out, const struct zr_schedule_request *request)
 {
     unsigned micro_batches = request->micro_batches > 0 ? request->micro_batches : 1;
-    *out = (struct zr_schedule){.host_arena = request->host_arena};
+    *out = (struct zr_actions){.host_arena = request->host_arena};
     zr_result result = add_items(out, request, true);
     if (result == ZR_OK && !request->cut)
-        result = repeat(out, micro_batches);
+        repeat(out, micro_batches);
     if (result == ZR_OK)
-        result = append(out, (struct zr_action){.kind = ZR_ACTION_UPDATE, .micro_batch = micro_batches - 1});
+        add_end(out, request->end, micro_batches - 1);
+    result = result == ZR_OK ? out->result : result;
     if (result != ZR_OK)
-        zr_schedule_end(out);
+        zr_actions_drop(out);
     return result;
 }
 
-zr_result zr_schedule_forward(struct zr_schedule *out, const struct zr_schedule_request *request)
+zr_result zr_schedule_forward(struct zr_actions *out, const struct zr_schedule_request *request)
 {
-    *out = (struct zr_schedule){.host_arena = request->host_arena};
+    *out = (struct zr_actions){.host_arena = request->host_arena};
     zr_result result = add_items(out, request, false);
     if (result != ZR_OK)
-        zr_schedule_end(out);
+        zr_actions_drop(out);
     return result;
 }
 
-void zr_schedule_end(struct zr_schedule *schedule)
-{
-    if (schedule->host_arena)
-        zr_drop(schedule->host_arena, &schedule->actions);
-    schedule->count = schedule->capacity = 0;
-}
+const struct zr_action_transform
+    zr_schedule_with_gradients = {.rules = {{ZR_ACTION_AGREE,
+                                             {ZR_ACTION_COLLECT, ZR_ACTION_LOSSES, ZR_ACTION_AGREE}},
+                                            {ZR_ACTION_COLLECT}}},
+    zr_schedule_deferred = {.rules = {{ZR_ACTION_DRAIN},
+                                      {ZR_ACTION_AGREE, {ZR_ACTION_RATE}},
+                                      {ZR_ACTION_READ, {ZR_ACTION_READ, ZR_ACTION_LOSSES, ZR_ACTION_AGREE}}}},
+    zr_schedule_captured = {.rules = {{ZR_ACTION_READ,
+                                       {ZR_ACTION_RECORD, ZR_ACTION_LAUNCH, ZR_ACTION_READ}}}},
+    zr_schedule_launched = {.drops = true,
+                            .rules = {{ZR_ACTION_LOAD, {ZR_ACTION_INPUTS}},
+                                      {ZR_ACTION_RATE, {ZR_ACTION_RATE}},
+                                      {ZR_ACTION_BEGIN, {ZR_ACTION_BEGIN, ZR_ACTION_REPEAT}},
+                                      {ZR_ACTION_READ, {ZR_ACTION_LAUNCH, ZR_ACTION_READ}},
+                                      {ZR_ACTION_LOSSES, {ZR_ACTION_LOSSES}},
+                                      {ZR_ACTION_AGREE, {ZR_ACTION_AGREE}},
+                                      {ZR_ACTION_SETTLE, {ZR_ACTION_SETTLE}},
+                                      {ZR_ACTION_COUNT, {ZR_ACTION_COUNT}}}};

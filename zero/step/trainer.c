@@ -42,16 +42,6 @@ static uint64_t host_waits(const zr_trainer *trainer)
 
 /* ---- The end of a step --------------------------------------------------------------------------------- */
 
-static zr_result drain(const struct zr_list_run *run)
-{
-    return zr_channels_drain(&run->trainer->channels);
-}
-
-static zr_result bring_gradients(const struct zr_list_run *run)
-{
-    return zr_engine_bring_gradients(run->trainer->engine);
-}
-
 /* Adds losses that were copied to the host during the step, after the host has waited. */
 static zr_result count_losses(const struct zr_list_run *run)
 {
@@ -63,65 +53,18 @@ static zr_result count_losses(const struct zr_list_run *run)
 }
 
 /* The caller agrees on the loss with other ranks. */
-static zr_result agree(const struct zr_list_run *run)
+static zr_result agree(struct zr_list_run *run)
 {
     const zr_trainer *trainer = run->trainer;
     return run->calls->update(run->calls->state, trainer->loss_sum / trainer->engine->options.micro_batches,
-                              run->rate);
+                              &run->engine.rate);
 }
 
-static zr_result step_engine(const struct zr_list_run *run)
+/* Inputs of a step from the graph, which sends them. */
+static zr_result load_inputs(const struct zr_list_run *run, unsigned micro_batch)
 {
-    zr_trainer *trainer = run->trainer;
-    zr_result result = zr_engine_step(trainer->engine, *run->rate, run->report);
-    trainer->host_waits = host_waits(trainer) - trainer->host_waits;
-    return result;
-}
-
-static zr_result ask_rate(const struct zr_list_run *run)
-{
-    return run->calls->rate(run->calls->state, run->rate);
-}
-
-static zr_result begin_engine(const struct zr_list_run *run)
-{
-    return zr_engine_step_begin(run->trainer->engine, *run->rate, run->report);
-}
-
-static zr_result repeat_engine(const struct zr_list_run *run)
-{
-    return zr_engine_step_again(run->trainer->engine, *run->rate, run->report);
-}
-
-static zr_result record_graph(const struct zr_list_run *run)
-{
-    return zr_step_graph_record(run->trainer);
-}
-
-static zr_result launch_graph(const struct zr_list_run *run)
-{
-    return zr_step_graph_launch(run->trainer);
-}
-
-static zr_result read_engine(const struct zr_list_run *run)
-{
-    zr_trainer *trainer = run->trainer;
-    trainer->host_waits = host_waits(trainer) - trainer->host_waits;
-    return zr_engine_step_read(trainer->engine, run->report);
-}
-
-static zr_result end_engine(const struct zr_list_run *run)
-{
-    return zr_engine_step_end(run->trainer->engine, run->report);
-}
-
-static zr_result update(const struct zr_list_run *run)
-{
-    zr_result result = ZR_OK;
-    run->trainer->together = true; /* failures after this point occur on all ranks */
-    for (unsigned i = 0; i < ZR_STEP_END_CALLS && run->end->calls[i] && result == ZR_OK; i++)
-        result = run->end->calls[i](run);
-    return result;
+    run->trainer->staging.micro_batch = micro_batch;
+    return run->calls->load(run->calls->state, micro_batch);
 }
 
 /* ---- Lists --------------------------------------------------------------------------------------------- */
@@ -133,8 +76,9 @@ static void release(zr_trainer *trainer, unsigned unit)
     trainer->parameters[unit] = NULL;
 }
 
-static zr_result act(const struct zr_list_run *run, const struct zr_action *action)
+static zr_result act(struct zr_action_run *actions, const struct zr_action *action)
 {
+    struct zr_list_run *run = (struct zr_list_run *)actions;
     switch (action->kind) {
     case ZR_ACTION_LOAD:
         return load(run, action);
@@ -161,10 +105,27 @@ static zr_result act(const struct zr_list_run *run, const struct zr_action *acti
         return ZR_OK;
     case ZR_ACTION_REDUCE:
         return zr_engine_reduce(run->trainer->engine, action->index);
-    case ZR_ACTION_UPDATE:
-        return update(run);
+    case ZR_ACTION_DRAIN:
+        run->trainer->together = true;
+        return zr_channels_drain(&run->trainer->channels);
+    case ZR_ACTION_INPUTS:
+        return load_inputs(run, action->micro_batch);
+    case ZR_ACTION_RATE:
+        run->trainer->together = true;
+        return run->calls->rate(run->calls->state, &run->engine.rate);
+    case ZR_ACTION_LOSSES:
+        return count_losses(run);
+    case ZR_ACTION_AGREE:
+        return agree(run);
+    case ZR_ACTION_RECORD:
+        return zr_step_graph_record(run->trainer);
+    case ZR_ACTION_LAUNCH:
+        return zr_step_graph_launch(run->trainer);
+    case ZR_ACTION_READ: /* the host waits only now */
+        run->trainer->host_waits = host_waits(run->trainer) - run->waits;
+        return zr_engine_act(actions, action);
     default:
-        return zr_fail(ZR_ERR_INVALID, "unknown action %d", (int)action->kind);
+        return zr_engine_act(actions, action);
     }
 }
 
@@ -176,69 +137,27 @@ void zr_trainer_drop_pass(zr_trainer *trainer)
     zr_activations_drop(&trainer->activations);
 }
 
-static zr_result run_list(const struct zr_list_run *run, const struct zr_schedule *schedule)
+static zr_result run_list(struct zr_list_run *run, const struct zr_actions *list)
 {
-    zr_trainer *trainer = run->trainer;
-    zr_result result = ZR_OK;
-    for (size_t i = 0; i < schedule->count && result == ZR_OK; i++) {
-        if (trainer->observe)
-            trainer->observe(trainer->observe_state, &schedule->actions[i], false);
-        result = act(run, &schedule->actions[i]);
-        if (trainer->observe && result == ZR_OK)
-            trainer->observe(trainer->observe_state, &schedule->actions[i], true);
-    }
+    run->engine.engine = run->trainer->engine;
+    run->engine.way = &zr_update_here;
+    run->engine.run = (struct zr_action_run){
+        .act = act, .observe = run->trainer->observe, .observe_state = run->trainer->observe_state};
+    zr_result result = zr_actions_run(list, &run->engine.run);
+    zr_engine_run_end(&run->engine, result);
     return result;
 }
 
-static zr_result run_step(const struct zr_list_run *run)
+/* Chooses the list of the step that begins. */
+static zr_result begin_step(zr_trainer *trainer, struct zr_list_run *run, const struct zr_actions **list)
 {
-    return run_list(run, &run->trainer->step);
-}
-
-/* A step from the graph: copies its inputs and launches it. */
-static zr_result repeat_step(const struct zr_list_run *run)
-{
-    zr_trainer *trainer = run->trainer;
-    unsigned micro_batches = trainer->engine->options.micro_batches;
-    zr_result result = ZR_OK;
-    for (unsigned m = 0; m < micro_batches && result == ZR_OK; m++) {
-        trainer->staging.micro_batch = m;
-        result = run->calls->load(run->calls->state, m);
-    }
-    return result == ZR_OK ? update(run) : result;
-}
-
-/* Losses reach the host with each micro-batch; with the gradients; with the norm, after the whole step is
- * queued and the host has waited once; the same in a step that is captured as a graph, or launches the graph.
- */
-static const struct zr_step_end at_once = {run_step, zr_list_run_add_loss, {drain, agree, step_engine}},
-                                with_gradients = {run_step,
-                                                  zr_list_run_bring_loss,
-                                                  {drain, bring_gradients, count_losses, agree, step_engine}},
-                                deferred[] = {
-                                    [ZR_GRAPH_NONE] = {run_step,
-                                                       zr_list_run_bring_loss,
-                                                       {ask_rate, begin_engine, read_engine, count_losses,
-                                                        agree, end_engine}},
-                                    [ZR_GRAPH_RECORDS] = {run_step,
-                                                          zr_list_run_bring_loss,
-                                                          {ask_rate, begin_engine, record_graph, launch_graph,
-                                                           read_engine, count_losses, agree, end_engine}},
-                                    [ZR_GRAPH_REPEATS] = {repeat_step,
-                                                          NULL,
-                                                          {ask_rate, repeat_engine, launch_graph, read_engine,
-                                                           count_losses, agree, end_engine}}};
-
-/* Chooses the end of the step that begins. */
-static zr_result begin_step(zr_trainer *trainer, struct zr_list_run *run)
-{
-    const struct zr_engine *engine = trainer->engine;
-    zr_result result = ZR_OK;
-    run->end = engine->host_invisible && engine->state_tier->offloaded ? &with_gradients : &at_once;
-    if (run->calls->rate && zr_engine_defers(engine)) {
-        result = zr_step_graph_begin(trainer);
-        run->end = &deferred[trainer->graph.now];
-    }
+    *list = &trainer->step;
+    run->add_loss = trainer->add_loss;
+    if (!run->calls->rate || trainer->deferred[ZR_GRAPH_NONE].count == 0)
+        return ZR_OK;
+    zr_result result = zr_step_graph_begin(trainer);
+    *list = &trainer->deferred[trainer->graph.now];
+    run->add_loss = zr_list_run_bring_loss;
     return result;
 }
 
@@ -299,19 +218,21 @@ zr_result zr_trainer_step(zr_trainer *trainer, const struct zr_step_calls *calls
 {
     if (!trainer || !calls || !calls->load || !calls->update || !report)
         return zr_fail(ZR_ERR_INVALID, "%s(): the trainer, a callback or the report is NULL", __func__);
-    float rate = 0;
-    struct zr_list_run run = {.trainer = trainer,
+    const struct zr_actions *list;
+    struct zr_list_run run = {.engine.report = report,
+                              .trainer = trainer,
                               .calls = calls,
-                              .rate = &rate,
-                              .report = report,
                               .rows = trainer->model->rows,
                               .keeps = true};
     trainer->loss_sum = 0;
     trainer->together = false;
-    zr_result result = begin_step(trainer, &run);
-    trainer->host_waits = host_waits(trainer);
+    zr_result result = begin_step(trainer, &run, &list);
+    run.waits = host_waits(trainer);
+    trainer->host_waits = UINT64_MAX;
     if (result == ZR_OK)
-        result = run.end->run(&run);
+        result = run_list(&run, list);
+    if (trainer->host_waits == UINT64_MAX)
+        trainer->host_waits = host_waits(trainer) - run.waits;
     zr_step_graph_end(trainer, result == ZR_OK);
     trainer->staging.micro_batch = 0; /* evaluations and answers use the first places */
     if (result == ZR_ERR_CORRUPT && !isfinite(trainer->loss_sum))

@@ -1,4 +1,4 @@
-/* trainer.h: struct zr_trainer, the executor of a step's actions over an engine and an activation store.
+/* trainer.h: struct zr_trainer, which runs a step's actions over an engine and an activation store.
  * Private to zero/; trainer_create.c and trainer.c implement the public functions of zr_zero.h.
  *
  * All functions are called by the thread that called zr_trainer_create(). */
@@ -12,6 +12,7 @@
 #include "zero/step/schedule.h"
 #include "zero/step/staging.h"
 
+struct zr_list_run;
 struct zr_trainer {
     const struct zr_model *model; /* the caller's model or the cut's */
     bool pipelined;
@@ -24,7 +25,10 @@ struct zr_trainer {
 
     zr_engine *engine;
     struct zr_activations activations;
-    struct zr_schedule step, forward;
+    struct zr_actions step, forward;
+    /* Steps whose results are deferred, by graph.now; empty: this engine's are not. */
+    struct zr_actions deferred[ZR_GRAPH_STATES];
+    zr_result (*add_loss)(const struct zr_list_run *run, unsigned micro_batch); /* of `step` */
     const void **parameters; /* [units_count]: parameters of units in use, else NULL */
     struct zr_staging staging;
     double loss_sum;     /* over the step's micro-batches */

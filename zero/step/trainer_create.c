@@ -7,6 +7,22 @@
 #include "zero/step/frames.h"
 #include "zero/step/module_pass.h"
 
+/* Makes the steps whose results are deferred. */
+static zr_result defer(zr_trainer *trainer)
+{
+    static const struct zr_action_transform *const more[ZR_GRAPH_STATES] = {
+        [ZR_GRAPH_RECORDS] = &zr_schedule_captured, [ZR_GRAPH_REPEATS] = &zr_schedule_launched};
+    struct zr_actions *lists = trainer->deferred;
+    zr_result result = ZR_OK;
+    for (unsigned i = 0; i < ZR_GRAPH_STATES && result == ZR_OK; i++) {
+        lists[i].host_arena = trainer->step.host_arena;
+        zr_actions_derive(&lists[i], more[i] ? &lists[ZR_GRAPH_NONE] : &trainer->step,
+                          more[i] ? more[i] : &zr_schedule_deferred);
+        result = lists[i].result;
+    }
+    return result;
+}
+
 static zr_result make_lists(zr_trainer *trainer)
 {
     const struct zr_engine_options *o = &trainer->engine->options;
@@ -18,10 +34,19 @@ static zr_result make_lists(zr_trainer *trainer)
                                               zr_checkpoints_distance(&trainer->activations.checkpoints),
                                           .cut = trainer->pipelined ? &trainer->cut : NULL,
                                           .order = &trainer->order,
+                                          .end = &trainer->engine->step,
                                           .host_arena = o->host_arena};
     zr_result result = zr_schedule_step(&trainer->step, &request);
     if (result == ZR_OK)
         result = zr_schedule_forward(&trainer->forward, &request);
+    trainer->add_loss = zr_list_run_add_loss;
+    if (result == ZR_OK && zr_engine_defers(trainer->engine))
+        return defer(trainer);
+    if (result == ZR_OK && trainer->engine->host_invisible && trainer->engine->state_tier->offloaded) {
+        trainer->add_loss = zr_list_run_bring_loss;
+        zr_actions_change(&trainer->step, &zr_schedule_with_gradients);
+        result = trainer->step.result;
+    }
     return result;
 }
 
@@ -137,8 +162,10 @@ static void destroy(zr_trainer *trainer, zr_arena *host_arena)
         zr_trainer_drop_pass(trainer);
     if (trainer->engine)
         zr_step_graph_drop(trainer);
-    zr_schedule_end(&trainer->forward);
-    zr_schedule_end(&trainer->step);
+    for (unsigned i = 0; i < ZR_GRAPH_STATES; i++)
+        zr_actions_drop(&trainer->deferred[i]);
+    zr_actions_drop(&trainer->forward);
+    zr_actions_drop(&trainer->step);
     zr_activations_close(&trainer->activations);
     zr_staging_close(&trainer->staging);
     zr_drop(host_arena, &trainer->gradients);

@@ -544,7 +544,7 @@ static bool ended_before_admission(const struct loop *loop, zr_result result)
 
 int zr_train_rank(struct zr_local_world *local, unsigned rank, void *argument)
 {
-    struct loop loop = {.rank = {.config = argument, .rank = rank, .data = {.file = {.fd = -1}}},
+    struct loop loop = {.rank = {.config = argument, .rank = rank},
                         .history = {.rank = &loop.rank, .started_ns = zr_os_now_ns()},
                         .saves = {.rank = &loop.rank, .progress = &loop.progress, .saved_step = UINT64_MAX},
                         .log = {.file = {.fd = -1}}};

@@ -35,15 +35,8 @@ static void clean_up(void *argument)
 static zr_result check_data(void)
 {
     struct zr_data data;
-    zr_result result =
-        zr_data_open(&data, &(struct zr_data_options){.path = config.data,
-                                                      .bytes = config.bytes,
-                                                      .vocabulary = config.shape.vocabulary,
-                                                      .sequence = config.shape.sequence,
-                                                      .batch = config.shape.batch,
-                                                      .data_ranks = zr_train_data_ranks(&config),
-                                                      .micro_batches = config.micro_batches,
-                                                      .seed = config.seed});
+    struct zr_data_options options = zr_rank_data_options(&config);
+    zr_result result = zr_data_open(&data, &options);
     if (result != ZR_OK)
         return result;
     result = zr_data_scan(&data);

@@ -22,7 +22,7 @@ static const char *products_of(const struct zr_saves *saves)
     return kernels->products ? kernels->products(&saves->rank->state.context) : "";
 }
 
-static struct zr_checkpoint_course course_of(const struct zr_saves *saves)
+static struct zr_checkpoint_course course_of(const struct zr_saves *saves, uint64_t step)
 {
     const struct zr_train_config *config = saves->rank->config;
     const struct zr_data *data = &saves->rank->data;
@@ -31,6 +31,8 @@ static struct zr_checkpoint_course course_of(const struct zr_saves *saves)
                                           .rate = (double)config->rate,
                                           .min_rate = (double)config->min_rate,
                                           .data_order = data->order,
+                                          .data_rows = zr_data_rows_after(data, step),
+                                          .data_sequence = config->shape.sequence,
                                           .data_tokens = data->tokens_count,
                                           .data_checksum = data->checksum};
     snprintf(course.schedule, sizeof course.schedule, "%s", schedules[config->rate_kind]);
@@ -38,7 +40,7 @@ static struct zr_checkpoint_course course_of(const struct zr_saves *saves)
     return course;
 }
 
-static struct zr_checkpoint checkpoint_of(const struct zr_saves *saves, const char *folder)
+static struct zr_checkpoint checkpoint_of(const struct zr_saves *saves, const char *folder, uint64_t step)
 {
     const struct zr_train_config *config = saves->rank->config;
     return (struct zr_checkpoint){.folder = folder,
@@ -48,7 +50,7 @@ static struct zr_checkpoint checkpoint_of(const struct zr_saves *saves, const ch
                                   .seed = config->seed,
                                   .stage = config->stage,
                                   .micro_batches = config->micro_batches,
-                                  .course = course_of(saves),
+                                  .course = course_of(saves, step),
                                   .keep = config->keep};
 }
 
@@ -78,7 +80,7 @@ bool zr_saves_due(const struct zr_saves *saves)
 
 zr_result zr_saves_save(struct zr_saves *saves, uint64_t step)
 {
-    struct zr_checkpoint checkpoint = checkpoint_of(saves, saves->rank->config->save);
+    struct zr_checkpoint checkpoint = checkpoint_of(saves, saves->rank->config->save, step);
     zr_result result;
 
     if (!saves->rank->config->save[0] || saves->saved_step == step)
@@ -131,7 +133,7 @@ static void say_other_batches(const struct zr_saves *saves, const struct zr_chec
         zr_say("the checkpoint was made with --accumulate %" PRIu64 ", this run has %u%s",
                origin->micro_batches, config->micro_batches,
                origin->step_tokens != ours ? ""
-               : saves->rank->data.order == ZR_DATA_ORDER_LATEST
+               : saves->rank->data.order != ZR_DATA_ORDER_BATCHES
                    ? ": a step has the same sequences, and the same loss up to rounding"
                    : ": in the data order of the older zr-train that saved it, a step has other sequences");
     if (origin->step_tokens != ours)
@@ -199,17 +201,17 @@ static void say_other_rate(const struct zr_saves *saves, const struct zr_checkpo
 static void say_other_data(const struct zr_saves *saves, const struct zr_checkpoint_course *course)
 {
     const struct zr_data *data = &saves->rank->data;
-    if (data->order != ZR_DATA_ORDER_LATEST)
+    if (data->order == ZR_DATA_ORDER_BATCHES)
         zr_say("%s was saved by an older zr-train, whose data order continues: with another --accumulate, "
                "steps of the same number of tokens have other sequences",
                saves->rank->config->resume);
     if (course->data_tokens == 0 ||
         (course->data_tokens == data->tokens_count && course->data_checksum == data->checksum))
         return;
-    zr_say("--data '%s' is not the data of the checkpoint (which had %" PRIu64 " tokens, this has %" PRIu64
+    zr_say("--data '%s'%s is not the data of the checkpoint (which had %" PRIu64 " tokens, this has %" PRIu64
            "%s): steps have other sequences, and validation text may have been trained on",
-           saves->rank->config->data, course->data_tokens, data->tokens_count,
-           course->data_tokens == data->tokens_count ? ", with other values" : "");
+           data->files.files[0].path, data->files.files_count > 1 ? " with others" : "", course->data_tokens,
+           data->tokens_count, course->data_tokens == data->tokens_count ? ", with other values" : "");
 }
 
 /* Prints another library or GPU. The library chooses an algorithm by GPU and version, and another algorithm
@@ -227,40 +229,68 @@ static void say_other_products(const struct zr_saves *saves, const struct zr_che
                : "");
 }
 
-/* Continues in the order of the data that the checkpoint used. */
-static zr_result set_data_order(struct zr_saves *saves, const struct zr_checkpoint_course *course)
+/* Continues in the order of the data that the checkpoint used, or starts the order of --data-order. Of an
+ * epoch that the checkpoint left in the middle the rest is read, each window once, whatever the ranks and
+ * batches. */
+static zr_result set_data_order(struct zr_saves *saves, const struct zr_checkpoint_origin *origin)
 {
+    const struct zr_checkpoint_course *course = &origin->course;
+    struct zr_data *data = &saves->rank->data;
+    uint64_t sequence = data->options.sequence, rows = course->data_rows;
     if (course->data_order > ZR_DATA_ORDER_LATEST || (saves->resumed_step && course->data_order == 0))
         return zr_fail(ZR_ERR_FORMAT,
                        "--resume '%s': its data order is %" PRIu64
                        ", but this zr-train supports 1 to %d; resume it with the zr-train that saved it",
                        saves->rank->config->resume, course->data_order, ZR_DATA_ORDER_LATEST);
-    if (course->data_order)
-        zr_data_set_order(&saves->rank->data, (enum zr_data_order)course->data_order);
+    bool was_epochs = course->data_order == ZR_DATA_ORDER_EPOCHS,
+         changes = zr_flag_given(saves->rank->config, "data-order") &&
+                   was_epochs != (data->order == ZR_DATA_ORDER_EPOCHS);
+    if (course->data_order && !changes)
+        zr_data_set_order(data, (enum zr_data_order)course->data_order);
+    if (was_epochs && course->data_sequence && course->data_sequence != sequence)
+        rows = (uint64_t)((unsigned __int128)rows * course->data_sequence / sequence);
+    zr_data_resume(data, saves->resumed_step, changes ? 0 : rows);
     return ZR_OK;
+}
+
+/* Prints the place in the epochs. */
+static void say_epochs(const struct zr_saves *saves)
+{
+    const struct zr_data *data = &saves->rank->data;
+    uint64_t rows = zr_data_rows_after(data, saves->resumed_step);
+    if (data->order == ZR_DATA_ORDER_EPOCHS)
+        zr_say("an epoch is %" PRIu64 " windows of %zu tokens%s; the next step begins at window %" PRIu64
+               " of epoch %" PRIu64,
+               data->windows, data->options.sequence,
+               data->sources[0].slots ? ", those of the largest source" : "", rows % data->windows + 1,
+               rows / data->windows + 1);
 }
 
 zr_result zr_saves_resume(struct zr_saves *saves)
 {
-    struct zr_checkpoint checkpoint = checkpoint_of(saves, saves->rank->config->resume);
+    struct zr_checkpoint checkpoint = checkpoint_of(saves, saves->rank->config->resume, 0);
     struct zr_checkpoint_origin origin = {0};
     bool same_place = false;
     zr_result result;
-    if (!saves->rank->config->resume[0])
+    if (!saves->rank->config->resume[0]) {
+        if (zr_rank_logs(saves->rank))
+            say_epochs(saves);
         return ZR_OK;
+    }
     checkpoint.origin = &origin;
     checkpoint.assumed_shape = saves->rank->config->assume_shape;
     result = zr_checkpoint_resume(&checkpoint, &saves->resumed_step);
     if (result == ZR_OK)
         result = saves_to_resumed_folder(saves, &same_place);
     if (result == ZR_OK)
-        result = set_data_order(saves, &origin.course);
+        result = set_data_order(saves, &origin);
     if (result != ZR_OK)
         return result;
     if (same_place)
         saves->saved_step = saves->resumed_step;
     if (!zr_rank_logs(saves->rank))
         return ZR_OK;
+    say_epochs(saves);
     if (saves->resumed_step == 0) {
         zr_say("starts from the parameters in %s", saves->rank->config->resume);
         if (origin.dropout > 0)

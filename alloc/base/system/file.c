@@ -335,6 +335,11 @@ zr_result zr_file_read_at(const struct zr_file *file, uint64_t offset_bytes, voi
     return result;
 }
 
+void zr_file_prefetch(const struct zr_file *file, uint64_t offset_bytes, uint64_t bytes)
+{
+    (void)posix_fadvise(file->fd, (off_t)offset_bytes, (off_t)bytes, POSIX_FADV_WILLNEED);
+}
+
 zr_result zr_file_read(const struct zr_file *file, void *data, size_t bytes, size_t *got_bytes)
 {
     return read_all(file, -1, data, bytes, got_bytes);

@@ -54,6 +54,8 @@ ZR_PRIVATE_API zr_result zr_file_resize(const struct zr_file *file, uint64_t byt
 /* Reads exactly `bytes` at `offset_bytes`. ZR_ERR_FORMAT: the file ends before. */
 ZR_PRIVATE_API zr_result zr_file_read_at(const struct zr_file *file, uint64_t offset_bytes, void *data,
                                          size_t bytes);
+/* Asks the system to read these bytes into its cache meanwhile, without waiting; no effect if it cannot. */
+void zr_file_prefetch(const struct zr_file *file, uint64_t offset_bytes, uint64_t bytes);
 /* Reads up to `bytes` from the present position; fewer (*got_bytes, maybe 0) only at the end. Pipes too. */
 zr_result zr_file_read(const struct zr_file *file, void *data, size_t bytes, size_t *got_bytes);
 /* Writes all of `bytes` at `offset_bytes`. Not on files in append mode. */

@@ -78,8 +78,10 @@ void zr_cuda_blocks_put(const struct zr_cuda_block *block)
     reserved_count--;
     *own = *block;
     own->id = ++last_id;
-    if (block->arena)
+    if (block->arena) {
         atomic_fetch_add_explicit(&block->device->live_bytes, block->bytes, memory_order_relaxed);
+        atomic_fetch_add_explicit(&block->device->allocated_bytes, block->bytes, memory_order_relaxed);
+    }
     zr_tree_insert(by_address, &root, own);
     zr_lock_release(&lock);
 }

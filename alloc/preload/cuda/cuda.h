@@ -96,7 +96,9 @@ struct zr_cuda_device {
     zr_cu_stream idle; /* the library's stream without work; NULL before it is created */
     zr_cu_stream _Atomic
         gather; /* the library's stream that waits for streams unknown to the arena; NULL: none yet */
-    _Atomic size_t live_bytes; /* requested bytes of the program's blocks; updated by blocks.c */
+    /* Requested bytes of the program's blocks that are live, and of all so far; updated by blocks.c. */
+    _Atomic size_t live_bytes, allocated_bytes;
+    _Atomic uint64_t refused_count; /* requests that failed */
 };
 
 /* A call of the program that may use an arena, between zr_cuda_enter() and zr_cuda_leave(). */
@@ -180,6 +182,19 @@ void zr_cuda_streams_forked(void);
 bool zr_cuda_context_known(zr_cu_context context);
 void zr_cuda_context_forget(zr_cu_context context);
 
+/* ---- Names of blocks (tags.c) -------------------------------------------------------------------------- */
+
+/* Sets the calling thread's tag: the number of a name; NULL: none. Names are kept until the process ends.
+ * ZR_ERR_INVALID: the name is too long or empty, or there are too many names. */
+zr_result zr_cuda_tag_set(const char *name);
+/* The calling thread's tag; 0: none. */
+uint8_t zr_cuda_tag(void);
+/* The name of a tag; NULL: none. */
+const char *zr_cuda_tag_name(uint8_t tag);
+/* The arena's tag of that name; ZR_TAG_OTHER: the arena has none of that name. */
+zr_tag zr_cuda_tag_of_arena(uint8_t tag);
+void zr_cuda_tags_forked(void);
+
 /* ---- Blocks (blocks.c, memory.c) ----------------------------------------------------------------------- */
 
 struct zr_cuda_pool;
@@ -194,6 +209,7 @@ struct zr_cuda_block {
     zr_arena *arena;           /* NULL: the block is imported */
     struct zr_cuda_pool *pool; /* NULL: the block is in no pool */
     uint64_t stream;           /* the requested stream */
+    uint8_t tag;               /* zr_cuda_tag() of the thread that allocated the block */
     bool everywhere;           /* used in a stream without events: a free waits for all work */
     uint64_t secret;           /* names the block to other processes; 0: not exported */
     /* An imported block has these fields and the secret. */

@@ -10,3 +10,6 @@ $(cuda_preload_library): $(call obj,$(cuda_preload_src)) $(BUILD)/lib/libzr.a al
 	@$(CC) -shared -Wl,-soname,libzr_cuda.so -Wl,-z,defs -Wl,-z,now -Wl,-z,nodelete -Wl,-Bsymbolic-functions -Wl,--gc-sections \
 		-Wl,--exclude-libs,ALL -Wl,--wrap=dlsym -Wl,--wrap=zr_cuda_driver_get -Wl,--version-script=alloc/preload/cuda/cuda.map \
 		-o $@ $(call obj,$(cuda_preload_src)) $(BUILD)/lib/libzr.a $(ALL_LDFLAGS) $(unwind_libs)
+
+# PyTorch's exceptions pass through these files' functions.
+$(BUILD)/obj/alloc/preload/cuda/torch.o $(BUILD)/obj/alloc/preload/cuda/torch_throw.o: private ALL_CFLAGS += -fexceptions

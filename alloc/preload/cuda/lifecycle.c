@@ -65,6 +65,7 @@ static void in_child(void)
 {
     zr_cuda_devices_forked();
     zr_cuda_thunks_forked();
+    zr_cuda_tags_forked();
     zr_cuda_blocks_forked();
     zr_cuda_pools_forked();
     zr_cuda_streams_forked();

@@ -114,8 +114,11 @@ zr_cu_result zr_cuda_block_new(struct zr_cuda_device *device, const struct zr_cu
 {
     void *address = NULL;
     zr_arena *arena = request->arena ? request->arena : device->arena;
-    struct zr_request wanted = {
-        .bytes = request->bytes, .alignment = ALIGNMENT, .tag = ZR_TAG_OTHER, .stream = request->stream};
+    uint8_t tag = zr_cuda_tag();
+    struct zr_request wanted = {.bytes = request->bytes,
+                                .alignment = ALIGNMENT,
+                                .tag = zr_cuda_tag_of_arena(tag),
+                                .stream = request->stream};
     if (!zr_cuda_blocks_reserve())
         return ZR_CU_OUT_OF_MEMORY;
     free_deferred();
@@ -133,6 +136,7 @@ zr_cu_result zr_cuda_block_new(struct zr_cuda_device *device, const struct zr_cu
     if (result != ZR_OK) {
         zr_cuda_blocks_unreserve();
         zr_cuda_log("an allocation");
+        atomic_fetch_add_explicit(&device->refused_count, 1, memory_order_relaxed);
         zr_cuda_figures_refused(device, request->bytes);
         return zr_cuda_code(result);
     }
@@ -142,6 +146,7 @@ zr_cu_result zr_cuda_block_new(struct zr_cuda_device *device, const struct zr_cu
                                                .device = device,
                                                .arena = arena,
                                                .stream = wanted.stream,
+                                               .tag = tag,
                                                .pool = request->pool});
     if (request->pool)
         zr_cuda_pool_count(request->pool, request->bytes, true);

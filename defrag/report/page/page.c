@@ -122,12 +122,17 @@ static void change_cells(struct passing *own, uint64_t address, uint64_t bytes, 
                                                                   .comes = comes});
 }
 
-static zr_result take_alloc(struct passing *own, const struct zr_record *record, uint64_t moment)
+/* A block without a tag gets the one that its stack tells. */
+static zr_result take_alloc(struct passing *own, struct zr_record *record, uint64_t moment)
 {
     struct zr_column *columns = own->columns;
     uint64_t bytes = block_bytes(record);
     uint32_t stack;
     zr_result result = zr_page_stack_number(&own->stacks, record->stack, &stack);
+    if (result != ZR_OK)
+        return result;
+    if (record->tag == ZR_TAG_OTHER)
+        record->tag = (uint8_t)zr_page_stack_tag(&own->stacks, stack);
     count_moment(&columns[ALLOC_MOMENT], moment);
     if (own->source->recording->has_addresses)
         zr_column_difference(&columns[ALLOC_PLACE], place_of(own, record->address));
@@ -137,7 +142,7 @@ static zr_result take_alloc(struct passing *own, const struct zr_record *record,
     zr_column_number(&columns[ALLOC_STACK], stack);
     zr_column_number(&columns[ALLOC_STREAM], record->stream);
     change_cells(own, record->address, bytes, record->tag, true);
-    return result;
+    return ZR_OK;
 }
 
 static void take_free(struct passing *own, const struct zr_record *record, uint64_t moment)
@@ -165,6 +170,8 @@ static void take_map(struct passing *own, const struct zr_record *record, uint64
         zr_column_number(column, part.place);
         zr_column_number(column, part.bytes);
         zr_column_number(column, own->memory.reserved_bytes);
+        zr_column_number(column, record->pool);
+        zr_column_number(column, record->stream);
         own->maps_count++;
     }
 }
@@ -192,9 +199,10 @@ static void measure_unusable(struct passing *own)
         own->unusable[i] = zr_unusable_ratio(&own->memory, unusable_sizes[i]);
 }
 
-static zr_result take(void *state, const struct zr_record *record, bool *stop)
+static zr_result take(void *state, const struct zr_record *from, bool *stop)
 {
     struct passing *own = state;
+    struct zr_record copy = *from, *record = &copy;
     const struct zr_moments *moments = own->source->moments;
     uint64_t moment = own->memory.records_count + 1;
     zr_result result = ZR_OK;
@@ -249,12 +257,12 @@ static void say_number(struct zr_text *text, const char *key, uint64_t number)
     zr_text_print(text, "\"%s\": %" PRIu64 ", ", key, number);
 }
 
-static void say_tags(struct zr_text *text)
+static void say_tags(struct zr_text *text, const struct zr_recording *recording)
 {
     zr_text_print(text, "\"tags\": [");
     for (unsigned i = 0; i <= ZR_TAG_COUNT; i++)
         zr_text_print(text, "%s[\"%s\", \"#%06" PRIx32 "\"]", i ? ", " : "",
-                      i < ZR_TAG_COUNT ? zr_tag_name((zr_tag)i) : "pending",
+                      i < ZR_TAG_COUNT ? zr_page_tag_name(recording, (zr_tag)i) : "pending",
                       zr_map_colour(i < ZR_TAG_COUNT ? ZR_MAP_LIVE : ZR_MAP_PENDING, i));
     zr_text_print(text, "], ");
 }
@@ -274,6 +282,9 @@ static zr_result put_meta(struct passing *own)
     say_flag(&text, "has_pending", recording->has_pending);
     say_flag(&text, "has_times", recording->has_times);
     say_flag(&text, "cut_short", recording->cut_short);
+    zr_text_print(&text, "\"pools\": \"%s\", \"device\": %d, \"devices\": %d, ",
+                  recording->kind == ZR_RECORDING_TORCH ? "torch" : "", recording->device,
+                  recording->devices_count);
     say_number(&text, "moments_count", moments->now.records_count + 1);
     say_number(&text, "before_count", own->before_count);
     say_number(&text, "allocations_count", own->memory.allocations_count);
@@ -293,13 +304,15 @@ static zr_result put_meta(struct passing *own)
     say_moment(&text, "peak", &moments->peak);
     if (moments->has_failure)
         say_moment(&text, "failure", &moments->failure);
-    say_tags(&text);
+    say_tags(&text, recording);
     zr_text_print(&text, "\"unusable\": [");
     for (unsigned i = 0; i < UNUSABLE_SIZES; i++)
         zr_text_print(&text, "%s[%" PRIu64 ", %.9g]", i ? ", " : "", unusable_sizes[i], own->unusable[i]);
-    zr_text_print(&text, "], \"gmlake_ratio\": %.9g, \"stranded_time_weighted\": %.9g}",
-                  moments->gmlake_ratio, moments->stranded_time_weighted);
+    zr_text_print(&text, "], \"gmlake_ratio\": %.9g, \"stranded_time_weighted\": %.9g", moments->gmlake_ratio,
+                  moments->stranded_time_weighted);
     zr_column_put(&own->columns[META], own->meta, text.used_bytes);
+    zr_column_put(&own->columns[META], own->source->reasons, strlen(own->source->reasons));
+    zr_column_put(&own->columns[META], "}", 1);
     return text.result;
 }
 
@@ -391,6 +404,7 @@ zr_result zr_page_finish(struct zr_html_page *page)
     put(page, zr_page_data_js);
     put(page, zr_page_draw_js);
     put(page, zr_page_map_js);
+    put(page, zr_page_flame_js);
     put(page, zr_page_js);
     put(page, "</script>\n</body>\n</html>\n");
     return zr_text_flush(&page->text);
@@ -414,4 +428,5 @@ EMBED(zr_page_html, "defrag/report/page/page.html");
 EMBED(zr_page_data_js, "defrag/report/page/page_data.js");
 EMBED(zr_page_draw_js, "defrag/report/page/page_draw.js");
 EMBED(zr_page_map_js, "defrag/report/page/page_map.js");
+EMBED(zr_page_flame_js, "defrag/report/page/page_flame.js");
 EMBED(zr_page_js, "defrag/report/page/page.js");

@@ -1,10 +1,11 @@
 /* page.js: the page: selection, keys, wheel, fingers, tables. */
 
 const at = (id) => document.getElementById(id);
-const state = { index: 0, moment: 0, by: "tag", colouring: null, found: null, matches: [], block: -1, compare: false, others: [] };
+const state = { index: 0, moment: 0, axis: "time", by: "tag", colouring: null, found: null, matches: [], block: -1, compare: false, others: [] };
 const recordings = [];
 let recording = null, view = null, waiting = false, lastMode = "";
-const canvases = { curve: new Canvas("curve"), map: new Canvas("map") };
+const canvases = { curve: new Canvas("curve"), map: new Canvas("map"), flame: new Canvas("flame") };
+const flame = { path: [], boxes: [] };
 
 function colours() {
   const style = getComputedStyle(document.documentElement);
@@ -31,6 +32,7 @@ function draw() {
   const own = colours();
   drawCurve(canvases.curve, recording, view, state, own);
   lastMode = drawMap(canvases.map, recording, view, state, own);
+  if (flame.path.length) drawFlame(canvases.flame, flame, own);
 }
 
 function request() {
@@ -72,9 +74,43 @@ function blockWords(i) {
   const meta = recording.meta, to = recording.to[i];
   const life = to >= recording.end ? "to the end" : `to event ${to}`;
   const where = meta.has_addresses ? ` at ${recording.addressAt(recording.place[i])}` : "";
-  const frames = recording.stacks[recording.stack[i]].slice(0, 8).map((n) => "\n  " + recording.frames[n]).join("");
-  return `${meta.tags[recording.tag[i]][0]} ${bytesWords(recording.bytes[i])} (${recording.requested[i]} asked for)${where}, ` +
-    `event ${recording.from[i]} ${life}${recording.stream[i] ? `, stream ${recording.stream[i]}` : ""}${frames}`;
+  const frame = recording.stack[i] ? `, ${shortFrame(recording.frameOf(recording.stack[i]))}` : "";
+  return `${meta.tags[recording.tag[i]][0]} ${bytesWords(recording.bytes[i])} (${recording.requested[i]} requested)${where}, ` +
+    `event ${recording.from[i]} ${life}${recording.stream[i] ? `, stream ${recording.stream[i]}` : ""}${frame}`;
+}
+
+/* Shows all frames of a block's stack, the innermost first; -1: none. */
+function showStack(i) {
+  const frames = i < 0 ? [] : recording.stacks[recording.stack[i]].map((n, k) => make("li", recording.frames[n], k < recording.noise[recording.stack[i]] ? "noise" : ""));
+  at("stack").hidden = frames.length === 0;
+  at("stack").replaceChildren(...frames);
+  at("stack").scrollTop = 0;
+}
+
+/* The reasons that zr why gives, on top. */
+function reasons() {
+  const { meta } = recording, list = meta.reasons || [], box = at("reason");
+  const row = (head, words) => {
+    const line = make("p");
+    line.append(make("strong", head), words);
+    return line;
+  };
+  box.hidden = list.length === 0 && !meta.failure;
+  box.classList.toggle("bad", Boolean(meta.failure));
+  const refused = meta.failure && recording.refused.find((one) => one.moment === meta.failure.moment);
+  const rows = [row(refused ? `${bytesWords(refused.bytes)} refused after event ${refused.moment}` : "No request was refused", list.length ? "; as zr why explains it:" : "")];
+  if (list.length) rows.push(row(`reason: ${list[0].reason}: `, list[0].evidence));
+  if (list.length && list[0].remedy) rows.push(row("change: ", list[0].remedy));
+  const more = make("details"), frames = list.length ? list[0].stack : [];
+  more.append(make("summary", list.length > 1 ? `${list.length - 1} more reason${list.length > 2 ? "s" : ""}${frames.length ? ", and the stack" : ""}` : "the stack"));
+  for (const one of list.slice(1)) more.append(row(`${one.reason}: `, `${one.evidence}${one.remedy ? `; change: ${one.remedy}` : ""}`));
+  if (frames.length) {
+    const all = make("ol", undefined, "stack");
+    all.append(...frames.map((frame) => make("li", frame)));
+    more.append(all);
+  }
+  if (list.length > 1 || frames.length) rows.push(more);
+  box.replaceChildren(...rows);
 }
 
 function blockAt(moment, place) {
@@ -95,36 +131,67 @@ function momentWords(moment) {
     parts.push(`live ${bytesWords(sums.reduce((a, b) => a + b, 0) - pending)}`);
     if (meta.has_pending) parts.push(`pending ${bytesWords(pending)}`);
   }
-  if (meta.has_maps) parts.push(`reserved ${bytesWords(recording.reservedAt(moment))}`);
+  if (meta.has_maps && !recording.scope) parts.push(`reserved ${bytesWords(recording.reservedAt(moment))}`);
+  const mark = recording.markAt(moment);
+  if (mark) parts.push(`after '${mark.label}'`);
   const refused = recording.refused.find((one) => one.moment === moment);
   if (refused) parts.push(`an allocation of ${bytesWords(refused.bytes)} was refused here`);
   return parts.join(", ");
 }
 
+/* Paths may break behind their slashes, and nowhere inside a word. */
+function breakable(words, className) {
+  const cell = make("td", undefined, className);
+  words.split(/(?<=\/)/).forEach((part, i) => cell.append(...(i ? [make("wbr"), part] : [part])));
+  return cell;
+}
+
+/* The largest holders, one row for each call site and category, or for each size of blocks without a stack. */
 function holders() {
   const table = at("holders"), groups = new Map(), blocks = at("group").value === "block";
   table.textContent = "";
   at("holders_title").textContent = `Largest holders after event ${state.moment}`;
   if (!recording.ready) return;
-  for (let n = 0, count = recording.collect(state.moment, state.moment + 1); n < count; n++) {
-    const i = recording.there[n];
-    const stack = recording.stack[i];
-    const key = blocks ? i : stack ? `${recording.tag[i]} ${stack}` : `${recording.tag[i]} of ${recording.bytes[i]}`;
-    const group = groups.get(key) || { bytes: 0, count: 0, block: i };
+  const site = (i) => recording.stack[i] ? shortFrame(recording.frameOf(recording.stack[i])) : `no stack, ${bytesWords(recording.bytes[i])} each`;
+  const sites = new Map(), own = (i) => { // by stack, so that a site is found once
+    const key = recording.stack[i] || `of ${recording.bytes[i]}`;
+    if (!sites.has(key)) sites.set(key, site(i));
+    return sites.get(key);
+  };
+  for (const i of recording.blocksAt(state.moment)) {
+    const what = own(i), key = blocks ? i : `${recording.tag[i]} ${what}`, group = groups.get(key) || { bytes: 0, count: 0, block: i, stacks: new Set(), what };
     group.bytes += recording.bytes[i];
     group.count++;
+    group.stacks.add(recording.stack[i]);
     groups.set(key, group);
   }
-  const head = table.createTHead().insertRow();
-  for (const [text, className] of [["bytes"], ["blocks"], ["tag", "words"], [blocks ? "address" : "what", "words"]]) head.append(make("th", text, className));
+  const head = table.createTHead().insertRow(), placed = blocks && recording.meta.has_addresses;
+  for (const [text, className] of [["bytes"], ["blocks"], ["category", "name"], ...(placed ? [["address", "name"]] : []), ["what", "words"]]) head.append(make("th", text, className));
   const body = table.createTBody();
-  for (const group of [...groups.values()].sort((a, b) => b.bytes - a.bytes).slice(0, 25)) {
-    const row = body.insertRow(), i = group.block, frame = recording.stack[i] ? recording.frameOf(recording.stack[i]) : `of ${bytesWords(recording.bytes[i])} each`;
+  for (const { bytes, count, block: i, stacks, what } of [...groups.values()].sort((a, b) => b.bytes - a.bytes).slice(0, 25)) {
+    const row = body.insertRow();
     row.className = "pick";
-    for (const [text, className] of [[bytesWords(group.bytes)], [group.count], [recording.meta.tags[recording.tag[i]][0], "words"],
-      [blocks && recording.meta.has_addresses ? recording.addressAt(recording.place[i]) : frame, "words"]]) row.append(make("td", text, className));
+    row.append(make("td", bytesWords(bytes)), make("td", count), make("td", recording.meta.tags[recording.tag[i]][0], "name"));
+    if (placed) row.append(make("td", recording.addressAt(recording.place[i]), "name"));
+    row.append(breakable(what + (stacks.size > 1 ? `, ${stacks.size} stacks` : ""), "words"));
     row.onclick = () => choose(i, false);
   }
+}
+
+/* The flame graph of the chosen moment. */
+function grow() {
+  at("flame_title").textContent = `Flame graph of live bytes after event ${state.moment}`;
+  if (!recording.ready) return;
+  at("python_label").hidden = !recording.frames.some(isPython);
+  flame.path = [flameTree(recording, recording.blocksAt(state.moment), at("python").checked && !at("python_label").hidden)];
+  flame.path[0].words = `all live blocks: ${bytesWords(flame.path[0].bytes)}`;
+  sayFlame(flame.path[0]);
+  request();
+}
+
+function sayFlame(node) {
+  const all = flame.path[0].bytes;
+  at("flame_words").textContent = node === flame.path[0] ? "" : `${node.words}: ${bytesWords(node.bytes)}, ${(100 * node.bytes / Math.max(1, all)).toFixed(1)} % of live bytes, ${node.count} block${node.count === 1 ? "" : "s"}`;
 }
 
 function figures() {
@@ -132,7 +199,7 @@ function figures() {
   table.textContent = "";
   const row = (name, cells, title) => {
     const line = table.insertRow();
-    line.append(make(title ? "th" : "td", name));
+    line.append(make(title ? "th" : "td", name, "name"));
     for (const text of cells) line.append(make(title ? "th" : "td", text));
   };
   const show = (meta, moments) => {
@@ -145,8 +212,9 @@ function figures() {
     if (!meta.has_maps) return;
     const ratio = (moment) => moment.reserved_bytes ? `${(100 * moment.stranded_bytes / moment.reserved_bytes).toFixed(1)} %` : "0";
     row("stranded of reserved", moments.map((moment) => ratio(meta[moment])));
-    row(`over time ${(100 * meta.stranded_time_weighted).toFixed(1)} %, GMLake's ${(100 * meta.gmlake_ratio).toFixed(1)} %`, []);
-    row("free in runs too short for " + meta.unusable.map(([bytes, part]) => `${bytesWords(bytes)}: ${(100 * part).toFixed(0)} %`).join(", "), []);
+    row("the same over time", [`${(100 * meta.stranded_time_weighted).toFixed(1)} %`]);
+    row("1 - peak live / peak reserved", [`${(100 * meta.gmlake_ratio).toFixed(1)} %`]);
+    for (const [bytes, part] of meta.unusable) row(`free in runs below ${bytesWords(bytes)}`, [`${(100 * part).toFixed(0)} %`]);
   };
   for (const one of several) show(one.meta, one.meta.failure ? ["now", "peak", "failure"] : ["now", "peak"]);
 }
@@ -175,7 +243,7 @@ function setMoment(moment) {
   state.moment = Math.max(0, Math.min(recording.end - 1, Math.floor(moment)));
   at("under").textContent = momentWords(state.moment);
   clearTimeout(later);
-  later = setTimeout(holders, 30);
+  later = setTimeout(() => { listSegments(); holders(); grow(); }, 30);
   request();
 }
 
@@ -188,7 +256,47 @@ function choose(i, near) {
   }
   if (recording.from[i] > state.moment || recording.to[i] <= state.moment) setMoment(recording.from[i]);
   at("under").textContent = momentWords(state.moment) + "\n" + blockWords(i);
+  showStack(i);
   request();
+}
+
+/* ---- Pools and segments ------------------------------------------------------------------------------------------ */
+
+const SEGMENTS_MAX = 2000;
+
+function options(id, list) {
+  at(id).replaceChildren(...list.map(([value, words]) => {
+    const option = make("option", words);
+    option.value = value;
+    return option;
+  }));
+}
+
+function listPools() {
+  options("pool", [[-1, "all pools"], ...recording.pools.map((pool, i) => [i, recording.poolWords(pool)])]);
+  at("pool").hidden = recording.pools.length < 2;
+  at("segment").replaceChildren();
+  recording.setScope(-1, null);
+}
+
+/* The segments of the chosen pool and moment; the chosen one stays, if it is still there. */
+function listSegments() {
+  const chosen = at("segment").value, all = recording.ready ? recording.segmentsAt(state.moment, Number(at("pool").value)) : [];
+  const rows = all.slice(0, SEGMENTS_MAX).map((one) => [`${one.place} ${one.end}`, `${recording.addressAt(one.place)}, ${bytesWords(one.end - one.place)}`]);
+  options("segment", [["", `all ${all.length} segments`], ...rows]);
+  at("segment").value = rows.some(([value]) => value === chosen) ? chosen : "";
+  at("segment").hidden = all.length < 2;
+  if (at("segment").value !== chosen) limit(false);
+}
+
+/* Shows only what is in the chosen pool and segment; with `near` in full height. */
+function limit(near) {
+  const [place, end] = at("segment").value.split(" ").map(Number), segment = at("segment").value ? { place, end } : null;
+  recording.setScope(Number(at("pool").value), segment);
+  if (near) setView({ ...view, ...(segment ? { y0: place, y1: end } : { y0: 0, y1: whole().y1 }) });
+  at("under").textContent = momentWords(state.moment);
+  holders();
+  grow();
 }
 
 function search() {
@@ -228,6 +336,14 @@ function setColours(by) {
   request();
 }
 
+/* Recordings of one file are its devices. */
+function listDevices() {
+  const own = recordings.map((one, i) => [i, one]).filter(([, one]) => one.meta && one.meta.name === recording.meta.name);
+  options("device", own.map(([i, one]) => [i, `device ${one.meta.device}`]));
+  at("device").value = state.index;
+  at("device").hidden = own.length < 2;
+}
+
 async function show(index) {
   if (!recordings[index]) return;
   state.index = index;
@@ -236,13 +352,19 @@ async function show(index) {
   if (state.index !== index) return;
   state.block = -1;
   state.found = null;
+  showStack(-1);
+  listPools();
+  listDevices();
+  at("axis").hidden = !recording.meta.has_times || !recording.meta.now.time_ns;
+  state.axis = at("axis").hidden ? "events" : at("axis").value;
   state.others = recordings.filter((one) => one !== recording && one.meta);
-  [...at("files").children].forEach((button, i) => button.setAttribute("aria-pressed", String(i === index)));
+  [...at("files").children].forEach((button) => button.setAttribute("aria-pressed", String(button.title === recording.meta.name)));
   setView(whole());
   const tags = recording.meta.tags.filter((_, i) => i < recording.kinds - 1 && used(i)).length;
   setColours(tags > 1 || !recording.meta.has_addresses ? "tag" : recording.stacks.length > 2 ? "stack" : "tag");
   setMoment(recording.meta.failure ? recording.meta.failure.moment : recording.meta.peak.moment);
   introduce();
+  reasons();
   figures();
   await new Promise((go) => setTimeout(go)); // lets the browser paint first
   if (!recording.ready && !recording.reading) recording.reading = recording.readBlocks();
@@ -286,7 +408,7 @@ document.addEventListener("keydown", (event) => {
   if (event.key === "Escape" && typing) { at("search").value = ""; search(); event.target.blur(); return; }
   if (event.key === "Enter" && event.target === at("search")) { step(1); event.target.blur(); return; }
   if (typing || event.ctrlKey || event.metaKey || event.altKey || at("help").open || !view) return;
-  const run = keys[event.key] || (/^[1-9]$/.test(event.key) ? () => show(Number(event.key) - 1) : null);
+  const run = keys[event.key] || (/^[1-9]$/.test(event.key) && at("files").children[event.key - 1] ? () => at("files").children[event.key - 1].click() : null);
   if (run) { event.preventDefault(); run(event.shiftKey); }
 });
 
@@ -337,6 +459,7 @@ function listen(canvas, isMap) {
     if (!here || event.type === "pointercancel" || moved > 0.008) return;
     const i = isMap ? blockAt(moments(here), places(here)) : -1;
     state.block = -1;
+    showStack(-1);
     setMoment(moments(here));
     if (i >= 0) choose(i, false);
   };
@@ -351,6 +474,25 @@ function listen(canvas, isMap) {
   }, { passive: false });
 }
 
+/* The flame graph: what is pointed at is described; a click makes it as wide as the whole. */
+function listenFlame(node) {
+  const boxAt = (event) => {
+    const box = node.getBoundingClientRect();
+    return flameBoxAt(flame, (event.clientX - box.left) / box.width, Math.floor((event.clientY - box.top) / FLAME_ROW));
+  };
+  node.addEventListener("pointermove", (event) => {
+    const box = boxAt(event);
+    if (box) sayFlame(box.node);
+  });
+  node.addEventListener("click", (event) => {
+    const box = boxAt(event);
+    if (!box) return;
+    flame.path = box.path;
+    sayFlame(box.node);
+    request();
+  });
+}
+
 /* ---- Start ------------------------------------------------------------------------------------------------------- */
 
 async function start() {
@@ -358,23 +500,31 @@ async function start() {
   if (typeof DecompressionStream === "undefined") throw new Error("this browser is too old to unpack the data: it lacks DecompressionStream");
   for (let i = 0; element(i, "meta"); i++) recordings.push(new Recording(i));
   await Promise.all(recordings.map((one) => one.readFirst()));
+  const names = new Set(recordings.map((one) => one.meta.name));
   recordings.forEach((one, i) => {
+    if (names.size < 2 || recordings.findIndex((other) => other.meta.name === one.meta.name) !== i) return;
     const button = make("button", one.meta.name.split("/").pop());
     button.title = one.meta.name;
     button.onclick = () => show(i);
     at("files").append(button);
   });
-  at("compare").hidden = recordings.length < 2;
-  document.title = `zr report: ${recordings.map((one) => one.meta.name.split("/").pop()).join(", ")}`;
+  at("compare").hidden = names.size < 2;
+  document.title = `zr report: ${[...names].map((name) => name.split("/").pop()).join(", ")}`;
   at("search").addEventListener("input", () => { clearTimeout(search.later); search.later = setTimeout(search, 150); });
   at("colour").onchange = () => setColours(at("colour").value);
   at("group").onchange = holders;
+  at("python").onchange = grow;
+  at("device").onchange = () => show(Number(at("device").value));
+  at("pool").onchange = () => { at("segment").value = ""; limit(true); listSegments(); };
+  at("segment").onchange = () => limit(true);
+  at("axis").onchange = () => { state.axis = at("axis").value; request(); };
   at("compare").onclick = compare;
   at("home").onclick = () => setView(whole());
   at("theme").onclick = turnTheme;
   at("keys").onclick = () => at("help").showModal();
   listen(canvases.curve, false);
   listen(canvases.map, true);
+  listenFlame(canvases.flame.node);
   new ResizeObserver(request).observe(at("map"));
   await show(0);
 }

@@ -5,7 +5,7 @@
 
 #include "alloc/base/error.h"
 
-enum { LEVEL = 6 };
+enum { LEVEL = 4 };
 
 static void *give(void *arena, uInt count, uInt bytes)
 {

@@ -66,6 +66,33 @@ function fill(array, bytes, read) {
   return array;
 }
 
+/* Mapped ranges {place, end, from, pool} of a moment: in order of place, disjoint. */
+class Ranges {
+  constructor() { this.now = []; }
+  /* The index of the first range that ends after a place. */
+  find(place) {
+    let low = 0, high = this.now.length;
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      if (this.now[middle].end > place) high = middle; else low = middle + 1;
+    }
+    return low;
+  }
+  /* A map or an unmap; parts that end with it go to `done`, if that is not null. */
+  apply({ moment, maps, place, end, pool }, done) {
+    const { now } = this, low = this.find(place), instead = [];
+    let last = low;
+    for (; last < now.length && now[last].place < end; last++) {
+      const one = now[last];
+      if (done && one.from < moment) done.push({ ...one, to: moment });
+      if (one.place < place) instead.push({ ...one, end: place, from: moment });
+      if (one.end > end) instead.push({ ...one, place: end, from: moment });
+    }
+    if (maps) instead.splice(instead.length && instead[0].place < place ? 1 : 0, 0, { place, end, from: moment, pool });
+    now.splice(low, last - low, ...instead);
+  }
+}
+
 class Recording {
   constructor(index) { this.index = index; }
 
@@ -109,43 +136,84 @@ class Recording {
       const moment = from.next();
       this.marks.push({ moment, label: from.text(from.next()) });
     }
-    this.mapped = this.mappedRanges(new Numbers(await get("maps")));
+    this.readMaps(new Numbers(await get("maps")));
+    this.mapped = this.mappedRanges();
+    this.scope = null;
     this.frames = [];
     for (const from = new Numbers(await get("frames")); from.more();) this.frames.push(from.text(from.next()));
     this.stacks = [[]];
-    for (const from = new Numbers(await get("stacks")); from.more();)
-      this.stacks.push(Array.from({ length: from.next() }, () => from.next()));
+    this.noise = [0]; // of a stack: the innermost frames that are the allocator's own
+    for (const from = new Numbers(await get("stacks")); from.more();) {
+      const count = from.next();
+      this.noise.push(from.next());
+      this.stacks.push(Array.from({ length: count }, () => from.next()));
+    }
+  }
+
+  readMaps(from) {
+    const pools = new Map();
+    this.pools = [];
+    this.maps = [];
+    while (from.more()) {
+      const moment = from.next(), maps = from.next() === 1, place = from.next(), end = place + from.next(), reserved = from.next();
+      const number = from.next(), stream = from.next(), key = `${number} ${stream}`;
+      if (maps && !pools.has(key)) {
+        pools.set(key, this.pools.length);
+        this.pools.push({ number, stream });
+      }
+      this.maps.push({ moment, maps, place, end, reserved, pool: maps ? pools.get(key) : -1 });
+    }
   }
 
   /* Maps and unmaps as rectangles of moments and places. */
-  mappedRanges(from) {
-    const done = [], now = []; // now: in order of place, disjoint
-    this.reserved = { moments: [], bytes: [] };
-    while (from.more()) {
-      const moment = from.next(), maps = from.next() === 1, place = from.next(), end = place + from.next();
-      this.reserved.moments.push(moment);
-      this.reserved.bytes.push(from.next());
-      let low = 0, high = now.length;
-      while (low < high) {
-        const middle = (low + high) >> 1;
-        if (now[middle].end > place) high = middle; else low = middle + 1;
-      }
-      let last = low;
-      const instead = [];
-      for (; last < now.length && now[last].place < end; last++) {
-        const one = now[last];
-        if (one.from < moment) done.push({ ...one, to: moment });
-        if (one.place < place) instead.push({ place: one.place, end: place, from: moment });
-        if (one.end > end) instead.push({ place: end, end: one.end, from: moment });
-      }
-      if (maps) {
-        const at = instead.length && instead[0].place < place ? 1 : 0;
-        instead.splice(at, 0, { place, end, from: moment });
-      }
-      now.splice(low, last - low, ...instead);
-    }
-    for (const one of now) done.push({ ...one, to: this.end });
+  mappedRanges() {
+    const done = [], ranges = new Ranges();
+    for (const one of this.maps) ranges.apply(one, done);
+    for (const one of ranges.now) done.push({ ...one, to: this.end });
     return done;
+  }
+
+  /* "large blocks, stream 0": PyTorch's pools have a number of two parts, and small and large blocks. */
+  poolWords({ number, stream }) {
+    const id = number >>> 1;
+    return this.meta.pools === "torch"
+      ? `${id ? `private pool (${Math.floor(id / 65599)}, ${id % 65599}), ` : ""}${number & 1 ? "small" : "large"} blocks, stream ${stream}`
+      : `pool ${number}, stream ${stream}`;
+  }
+
+  /* Segments that are mapped at a moment, in order of place; parts of one pool side by side are one. */
+  segmentsAt(moment, pool) {
+    const ranges = new Ranges(), out = [];
+    for (const one of this.maps) if (one.moment <= moment) ranges.apply(one, null);
+    for (const one of ranges.now) {
+      const last = out[out.length - 1];
+      if (pool >= 0 && one.pool !== pool) continue;
+      if (last && last.end === one.place && last.pool === one.pool && this.meta.format !== "torch") last.end = one.end;
+      else out.push({ ...one });
+    }
+    return out;
+  }
+
+  /* The pool of each block: that of the segment around it when it was allocated. */
+  poolsOfBlocks() {
+    if (this.poolOf) return this.poolOf;
+    const ranges = new Ranges(), { maps } = this;
+    this.poolOf = new Int16Array(this.count).fill(-1);
+    for (let i = 0, next = 0; i < this.count; i++) {
+      for (; next < maps.length && maps[next].moment <= this.from[i]; next++) ranges.apply(maps[next], null);
+      const range = ranges.now[ranges.find(this.place[i])];
+      if (range && range.place <= this.place[i]) this.poolOf[i] = range.pool;
+    }
+    return this.poolOf;
+  }
+
+  /* Limits queries to the blocks of a pool (-1: all) and of a segment (null: all). */
+  setScope(pool, segment) {
+    this.scope = null;
+    if (pool < 0 && !segment) return;
+    const pools = pool < 0 ? null : this.poolsOfBlocks(), { place } = this;
+    this.scope = Uint8Array.from({ length: this.count }, (_, i) =>
+      (!pools || pools[i] === pool) && (!segment || (segment.place <= place[i] && place[i] < segment.end)) ? 1 : 0);
   }
 
   async readBlocks() {
@@ -218,24 +286,36 @@ class Recording {
     return count;
   }
 
-  /* Live bytes by tag and pending bytes at a moment. */
+  /* Blocks of the scope that exist at a moment. */
+  blocksAt(moment) {
+    const some = this.there.subarray(0, this.collect(moment, moment + 1));
+    return this.scope ? some.filter((i) => this.scope[i]) : some;
+  }
+
+  /* Live bytes by tag and pending bytes at a moment, of the scope. */
   liveAt(moment) {
     const out = new Float64Array(this.kinds);
-    for (let n = 0, count = this.collect(moment, moment + 1); n < count; n++) {
-      const i = this.there[n];
+    for (const i of this.blocksAt(moment)) {
       out[this.asked[i] <= moment ? this.kinds - 1 : this.tag[i]] += this.bytes[i];
     }
     return out;
   }
 
   reservedAt(moment) {
-    const { moments, bytes } = this.reserved;
-    let low = 0, high = moments.length;
+    const { maps } = this;
+    let low = 0, high = maps.length;
     while (low < high) {
       const middle = (low + high) >> 1;
-      if (moments[middle] > moment) high = middle; else low = middle + 1;
+      if (maps[middle].moment > moment) high = middle; else low = middle + 1;
     }
-    return low ? bytes[low - 1] : 0;
+    return low ? maps[low - 1].reserved : 0;
+  }
+
+  /* The last annotation up to a moment; undefined: none. */
+  markAt(moment) {
+    let found;
+    for (const one of this.marks) if (one.moment <= moment) found = one;
+    return found;
   }
 
   timeAt(moment) {
@@ -257,8 +337,8 @@ class Recording {
   /* The most informative frame: the innermost one of the program itself. */
   frameOf(stack) {
     const frames = this.stacks[stack].map((i) => this.frames[i]);
-    return frames.find((text) => /\.py:\d+\)$/.test(text) && !/site-packages|\/torch\//.test(text)) ||
-      frames.find((text) => /\.py:\d+\)$/.test(text)) || frames.find((text) => !text.startsWith("??")) || frames[0] || "";
+    return frames.find((text) => isPython(text) && !/site-packages|\/torch\//.test(text)) || frames.find(isPython) ||
+      frames.slice(this.noise[stack]).find((text) => !text.startsWith("??")) || frames[0] || "";
   }
 
   /* Compiles a search text to a predicate on blocks, or null for an empty search. */

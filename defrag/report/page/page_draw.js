@@ -1,7 +1,7 @@
 /* page_draw.js: a canvas, and the curve. A drawing is a function of a view: {t0, t1} moments, {y0, y1} places. */
 
 const EXACT_MAX = 100000;  // moments in a view: larger views use the steps of the curves
-const MARGIN = 58, FOOT = 18;
+const MARGIN = 58, FOOT = 18, MARKS_FOOT = 15, MARK_LETTERS = 28;
 
 const palette = ["#4e79a7", "#f28e2b", "#59a14f", "#e15759", "#b07aa1", "#76b7b2", "#edc948", "#ff9da7", "#9c755f", "#8cd17d", "#499894",
   "#d37295", "#6b8fc9", "#b6992d"];
@@ -39,6 +39,7 @@ class Canvas {
   constructor(id) {
     this.node = document.getElementById(id);
     this.context = this.node.getContext("2d");
+    this.more = 0; // pixels below the axis
   }
   /* Fits the canvas to its size on the screen. */
   fit() {
@@ -48,7 +49,7 @@ class Canvas {
     this.scale = scale;
     this.left = Math.round(MARGIN * scale);
     this.width = Math.max(1, width - this.left);
-    this.height = Math.max(1, height - Math.round(FOOT * scale));
+    this.height = Math.max(1, height - Math.round((FOOT + this.more) * scale));
     this.context.font = `${11 * scale}px system-ui, sans-serif`;
   }
   clear(colours) {
@@ -96,15 +97,16 @@ class Canvas {
   }
   /* The place of a moment, in pixels of the canvas. */
   x(view, moment) { return this.left + (moment - view.t0) / (view.t1 - view.t0) * this.width; }
-  moments(recording, view, colours) {
+  /* The axis: every event is equally wide; its label is the event's number or its time. */
+  moments(recording, view, colours, axis) {
     const steps = Math.max(2, Math.floor(this.width / (110 * this.scale)));
     const step_ns = (recording.timeAt(view.t1) - recording.timeAt(Math.max(0, view.t0))) / steps;
     for (let i = 0; i <= steps; i++) {
       const moment = view.t0 + (view.t1 - view.t0) * i / steps, x = this.x(view, moment);
-      const text = recording.meta.has_times && recording.meta.now.time_ns ? timeWords(recording.timeAt(Math.max(0, moment)), step_ns)
-        : `${Math.floor(moment)}`;
+      const text = axis === "time" ? timeWords(recording.timeAt(Math.max(0, moment)), step_ns) : `${Math.floor(moment)}`;
       this.label(text, x, this.height + 13 * this.scale, colours.soft, i === 0 ? "left" : i === steps ? "right" : "center");
     }
+    this.label(axis === "time" ? "time" : "event", this.left - 4 * this.scale, this.height + 13 * this.scale, colours.fore, "right");
   }
 }
 
@@ -119,7 +121,7 @@ function curveOf(recording, view, width) {
     best[x] = total;
     for (let k = 0; k < kinds; k++) sums[x * kinds + k] = values[at + k];
   };
-  if (recording.ready && view.t1 - view.t0 <= EXACT_MAX) {
+  if (recording.ready && (recording.scope || view.t1 - view.t0 <= EXACT_MAX)) {
     exactCurve(recording, view, (first, last, values, total) => {
       const from = Math.max(0, Math.floor((first - view.t0) / per)), to = Math.min(width - 1, Math.ceil((last - view.t0) / per) - 1);
       for (let x = from, end = Math.min(width - 1, Math.max(from, to)); x <= end; x++) put(x, values, 0, total);
@@ -151,7 +153,8 @@ function exactCurve(recording, view, put) {
     }
     return low;
   };
-  const { from, to, asked, freed, askedOrder, tag, bytes } = recording;
+  const { from, to, asked, freed, askedOrder, tag, scope } = recording;
+  const size = scope ? (i) => scope[i] * recording.bytes[i] : (i) => recording.bytes[i];
   let a = recording.firstFrom(begin + 1), f = after(freed, to), q = after(askedOrder, asked), moment = begin;
   let total = values.reduce((sum, value) => sum + value, 0);
   for (;;) {
@@ -161,16 +164,16 @@ function exactCurve(recording, view, put) {
     if (next >= end) return;
     moment = next;
     for (; a < recording.count && from[a] === next; a++) {
-      values[tag[a]] += bytes[a];
-      total += bytes[a];
+      values[tag[a]] += size(a);
+      total += size(a);
     }
     for (; q < askedOrder.length && asked[askedOrder[q]] === next; q++) {
-      values[tag[askedOrder[q]]] -= bytes[askedOrder[q]];
-      values[pending] += bytes[askedOrder[q]];
+      values[tag[askedOrder[q]]] -= size(askedOrder[q]);
+      values[pending] += size(askedOrder[q]);
     }
     for (; f < freed.length && to[freed[f]] === next; f++) {
-      values[asked[freed[f]] < next ? pending : tag[freed[f]]] -= bytes[freed[f]];
-      total -= bytes[freed[f]];
+      values[asked[freed[f]] < next ? pending : tag[freed[f]]] -= size(freed[f]);
+      total -= size(freed[f]);
     }
   }
 }
@@ -207,34 +210,35 @@ function plot(canvas, values, most, colour, dash) {
 }
 
 function drawCurve(canvas, recording, view, state, colours) {
+  canvas.more = recording.marks.length ? MARKS_FOOT : 0;
   canvas.fit();
   canvas.clear(colours);
   const { context, left, width, height, scale } = canvas, meta = recording.meta, { image, pixels } = canvas.picture();
   const others = state.compare ? state.others : [];
-  if (canvas.changes(recording, view.t0, view.t1, colours.back, ...[recording, ...others].map((one) => one.ready))) {
+  if (canvas.changes(recording, recording.scope, view.t0, view.t1, colours.back, ...[recording, ...others].map((one) => one.ready))) {
     canvas.theirs = others.map((other) => {
       const moment = (m) => other.first + (m - recording.first) / (recording.end - recording.first) * (other.end - other.first);
       return curveOf(other, { t0: moment(view.t0), t1: moment(view.t1) }, width);
     });
     const curve = canvas.curve = curveOf(recording, view, width);
     let most = 1;
-    for (let x = 0; x < width; x++) most = Math.max(most, curve.best[x], curve.reserved[x]);
+    for (let x = 0; x < width; x++) most = Math.max(most, curve.best[x], recording.scope ? 0 : curve.reserved[x]);
     for (const other of others) most = Math.max(most, other.meta.peak.live_bytes + other.meta.peak.pending_bytes);
     canvas.most = most * 1.08;
     drawBands(pixels, width, height, curve, canvas.most, meta.tags.map(([, hex]) => word(rgb(hex))), word(rgb(colours.back)));
   }
   const most = canvas.most;
   context.putImageData(image, left, 0);
-  if (meta.has_maps) plot(canvas, canvas.curve.reserved, most, colours.fore);
+  if (meta.has_maps && !recording.scope) plot(canvas, canvas.curve.reserved, most, colours.fore);
   canvas.theirs.forEach(({ best }, i) => plot(canvas, best, most, palette[(i * 5 + 3) % palette.length], true));
   for (let i = 0; i <= 3; i++)
     canvas.label(bytesWords(most * i / 3), left - 4 * scale, Math.max(10 * scale, height - height * i / 3), colours.soft, "right");
-  canvas.moments(recording, view, colours);
+  canvas.moments(recording, view, colours, state.axis);
   canvas.line(canvas.x(view, meta.peak.moment + 0.5), colours.axis, true);
   drawEvents(canvas, recording, view, colours);
   const marker = canvas.x(view, meta.peak.moment + 0.5), words = `peak ${bytesWords(meta.peak.live_bytes + meta.peak.pending_bytes)}`;
   const before = marker + 4 * scale + context.measureText(words).width > left + width;
-  if (marker >= left && marker <= left + width)
+  if (marker >= left && marker <= left + width && !recording.scope)
     canvas.label(words, marker + (before ? -4 : 4) * scale, 26 * scale, colours.fore, before ? "right" : "left", colours.back);
   canvas.line(canvas.x(view, state.moment + 0.5), colours.accent);
 }
@@ -252,16 +256,31 @@ function drawFailures(canvas, recording, view, colours, dash) {
   }
 }
 
-/* Failures and marks, as far as they fit. */
+/* Failures; annotations as ticks on the axis, and their labels below it, as far as they fit. */
 function drawEvents(canvas, recording, view, colours) {
   drawFailures(canvas, recording, view, colours, false);
+  drawMarks(canvas, recording, view, colours);
   let free = -1e9;
   for (const one of recording.marks) {
-    const x = canvas.x(view, one.moment);
+    const x = canvas.x(view, one.moment), words = one.label.length > MARK_LETTERS ? one.label.slice(0, MARK_LETTERS - 1) + "…" : one.label;
+    const wide = canvas.context.measureText(words).width;
     if (x < canvas.left || x < free || x > canvas.left + canvas.width) continue;
-    const wide = canvas.context.measureText("▾" + one.label).width;
-    if (x + wide > canvas.left + canvas.width) continue;
-    canvas.label("▾" + one.label, x, canvas.height - 4 * canvas.scale, colours.fore, "left", colours.back);
-    free = x + wide + 24 * canvas.scale;
+    const over = Math.max(0, x + wide - canvas.left - canvas.width);
+    if (x - over < free) continue;
+    canvas.label(words, x - over, canvas.height + (FOOT + 8) * canvas.scale, colours.fore);
+    free = x + wide + 14 * canvas.scale;
+  }
+}
+
+/* A tick on the axis for each annotation, at most one per pixel. */
+function drawMarks(canvas, recording, view, colours) {
+  const { context, scale, height } = canvas;
+  let last = -1;
+  context.fillStyle = colours.fore;
+  for (const one of recording.marks) {
+    const x = Math.round(canvas.x(view, one.moment));
+    if (x === last || x < canvas.left || x > canvas.left + canvas.width) continue;
+    context.fillRect(x, height - 5 * scale, scale, 8 * scale);
+    last = x;
   }
 }

@@ -30,14 +30,15 @@ function drawMap(canvas, recording, view, state, colours) {
     return "none";
   }
   const { image } = canvas.picture();
-  if (canvas.changes(recording, recording.ready, view.t0, view.t1, view.y0, view.y1, state.by, state.found, colours.back))
+  if (canvas.changes(recording, recording.ready, recording.scope, view.t0, view.t1, view.y0, view.y1, state.by, state.found, colours.back))
     canvas.mode = fillMap(canvas, recording, view, state, colours);
   context.putImageData(image, left, 0);
   for (let i = 0; i <= 4; i++) {
     const text = "+" + bytesWords(view.y0 + (view.y1 - view.y0) * i / 4);
     canvas.label(text, left - 4 * scale, Math.max(10 * scale, height - height * i / 4), colours.soft, "right");
   }
-  canvas.moments(recording, view, colours);
+  canvas.moments(recording, view, colours, state.axis);
+  drawMarks(canvas, recording, view, colours);
   drawFailures(canvas, recording, view, colours, true);
   canvas.line(canvas.x(view, state.moment + 0.5), colours.accent);
   if (state.block >= 0) {
@@ -58,7 +59,7 @@ function fillMap(canvas, recording, view, state, colours) {
     const { x0, y0, x1, y1 } = boxOf(view, width, height, one.from, one.to, one.place, one.end);
     fillPixels(pixels, width, height, x0, y0, x1, y1, free);
   }
-  const most = state.by === "tag" && !state.found ? BLOCKS_MAX : Infinity;
+  const most = state.by === "tag" && !state.found && !recording.scope ? BLOCKS_MAX : Infinity;
   const count = recording.ready ? recording.collect(view.t0, view.t1, most) : Infinity;
   if (count > most || !recording.ready) {
     drawCells(canvas, recording, view);
@@ -89,7 +90,7 @@ function kindsOf(recording, colouring) {
 /* Draws the first `count` results of collect(). */
 function drawBlocks(canvas, recording, view, state, back, count) {
   const { from, to, place, bytes, asked, there } = recording, { pixels, width, height } = canvas, { t0, t1, y0, y1 } = view;
-  const sx = width / (t1 - t0), sy = height / (y1 - y0), found = state.found, colours = state.colouring.colours;
+  const sx = width / (t1 - t0), sy = height / (y1 - y0), found = state.found, scope = recording.scope, colours = state.colouring.colours;
   const shades = shadesOf(colours, back), pending = word(rgb(recording.meta.tags[recording.kinds - 1][1])), waits = asked !== to;
   const kinds = kindsOf(recording, state.colouring);
   for (let n = 0; n < count; n++) {
@@ -97,7 +98,7 @@ function drawBlocks(canvas, recording, view, state, back, count) {
     if (begin >= y1 || end <= y0 || begin === end) continue;
     const left = Math.floor((from[i] - t0) * sx), right = Math.max(left + 1, Math.floor((to[i] - t0) * sx));
     const top = Math.floor(height - (end - y0) * sy), low = Math.max(top + 1, Math.floor(height - (begin - y0) * sy));
-    const dim = found !== null && found[i] === 0, shade = 4 * kinds[i];
+    const dim = (found !== null && found[i] === 0) || (scope !== null && scope[i] === 0), shade = 4 * kinds[i];
     fillPixels(pixels, width, height, left, top, right, low, shades[shade + (dim ? 2 : i & 1)]);
     if (dim) continue;
     if (waits && asked[i] < to[i]) {

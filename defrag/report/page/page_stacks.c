@@ -1,9 +1,11 @@
-/* page_stacks.c: identifies stacks by content, because snapshots repeat equal frames for each event. */
+/* page_stacks.c: identifies stacks by content, because snapshots repeat equal frames for each event; the
+ * category of each. Uses call_site.c. */
 #include "defrag/report/page/page.h"
 
 #include <string.h>
 
 #include "alloc/base/hash.h"
+#include "defrag/report/call_site.h"
 
 void zr_page_stacks_init(struct zr_page_stacks *stacks, struct zr_recording *recording, zr_arena *arena)
 {
@@ -11,6 +13,7 @@ void zr_page_stacks_init(struct zr_page_stacks *stacks, struct zr_recording *rec
     zr_number_map_init(&stacks->by_stack, arena);
     zr_number_map_init(&stacks->by_frame, arena);
     zr_number_map_init(&stacks->by_frames, arena);
+    zr_vector_init(&stacks->tags, arena, sizeof(uint8_t));
 }
 
 void zr_page_stacks_end(struct zr_page_stacks *stacks)
@@ -18,7 +21,41 @@ void zr_page_stacks_end(struct zr_page_stacks *stacks)
     zr_number_map_end(&stacks->by_stack);
     zr_number_map_end(&stacks->by_frame);
     zr_number_map_end(&stacks->by_frames);
+    zr_vector_end(&stacks->tags);
 }
+
+/* ---- Categories ---------------------------------------------------------------------------------------- */
+
+static const struct {
+    enum zr_role role;
+    zr_tag tag;
+} categories[] = {{ZR_ROLE_LOADING, ZR_TAG_PARAM},
+                  {ZR_ROLE_OPTIMIZER, ZR_TAG_OPTIMIZER},
+                  {ZR_ROLE_BACKWARD, ZR_TAG_GRAD},
+                  {ZR_ROLE_FORWARD, ZR_TAG_ACTIVATION}};
+
+static uint8_t tag_of(enum zr_role role)
+{
+    for (unsigned i = 0; i < sizeof categories / sizeof *categories; i++)
+        if (categories[i].role == role)
+            return (uint8_t)categories[i].tag;
+    return ZR_TAG_OTHER;
+}
+
+zr_tag zr_page_stack_tag(const struct zr_page_stacks *stacks, uint32_t number)
+{
+    return number ? (zr_tag) * (const uint8_t *)zr_vector_at(&stacks->tags, number - 1) : ZR_TAG_OTHER;
+}
+
+const char *zr_page_tag_name(const struct zr_recording *recording, zr_tag tag)
+{
+    for (unsigned i = 0; i < sizeof categories / sizeof *categories; i++)
+        if (categories[i].tag == tag && recording->kind == ZR_RECORDING_TORCH)
+            return zr_role_name(categories[i].role);
+    return zr_tag_name(tag);
+}
+
+/* ---- Numbers ------------------------------------------------------------------------------------------- */
 
 static zr_result frame_number(struct zr_page_stacks *stacks, const char *text, uint32_t *number)
 {
@@ -38,11 +75,14 @@ static zr_result read_stack(struct zr_page_stacks *stacks, uint32_t stack, uint3
 {
     uint32_t list[ZR_PAGE_FRAMES_MAX];
     char text[ZR_FRAME_BYTES];
-    unsigned count = 0;
+    unsigned count = 0, noise = 0;
     zr_result result = ZR_OK;
     struct zr_frames frames = zr_recording_frames(stacks->recording, stack);
-    while (count < ZR_PAGE_FRAMES_MAX && result == ZR_OK && zr_frames_next(&frames, stacks->recording, text))
+    while (count < ZR_PAGE_FRAMES_MAX && result == ZR_OK &&
+           zr_frames_next(&frames, stacks->recording, text)) {
+        noise += noise == count && zr_frame_is_noise(text);
         result = frame_number(stacks, text, &list[count++]);
+    }
     *number = 0;
     if (result != ZR_OK || count == 0)
         return result;
@@ -53,9 +93,12 @@ static zr_result read_stack(struct zr_page_stacks *stacks, uint32_t stack, uint3
         return ZR_OK;
     stacks->stacks_count++;
     zr_column_number(stacks->stacks, count);
+    zr_column_number(stacks->stacks, noise);
     for (unsigned i = 0; i < count; i++)
         zr_column_number(stacks->stacks, list[i]);
-    return zr_number_map_put(&stacks->by_frames, key, *number);
+    uint8_t tag = tag_of(zr_role_of(stacks->recording, stack));
+    result = zr_vector_add(&stacks->tags, &tag);
+    return result == ZR_OK ? zr_number_map_put(&stacks->by_frames, key, *number) : result;
 }
 
 zr_result zr_page_stack_number(struct zr_page_stacks *stacks, uint32_t stack, uint32_t *number)

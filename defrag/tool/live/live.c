@@ -66,7 +66,8 @@ static const char attach_help[] =
     "  -o FILE       the process writes FILE and replaces an ordinary file of that name\n"
     "  --seconds N   stops after N seconds\n"
     "  --arena NAME  only this arena, by the name or number that zr ps shows\n"
-    "  --stacks N    with the call stack of one allocation in N, 1: of each; a stack takes some microseconds\n"
+    "  --stacks N    with the call stack of one allocation in N, 1: of each; a stack takes some microseconds. It has the\n"
+    "                frames of C and C++, and of CPython 3.11 to 3.14\n"
     "\n"
     "A process with several arenas writes one file for each: step-large.zrt and step-small.zrt for step.zrt. Arenas that are\n"
     "created meanwhile get a file, too. The process keeps running, without the fast path of its plan. The recording ends when\n"
@@ -525,6 +526,8 @@ static zr_result start(struct request *request, const char *word, int *connectio
     snprintf(command, sizeof command, "stacks %" PRIu64, request->stacks);
     if (request->stacks > 0)
         result = zr_live_ask(request->pid, command, &zr_tool_patience, words, NULL);
+    if (request->stacks > 0 && result == ZR_OK && words[0])
+        zr_tool_log("process %ld: %s", request->pid, words);
     return result == ZR_OK ? send_to_all(request, word, connection) : result;
 }
 

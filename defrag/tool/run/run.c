@@ -41,7 +41,9 @@ static const char help[] =
     "                  program starts go to FILE.PID. Blocks of device 0 go to FILE.gpu, with --cuda to FILE; blocks of\n"
     "                  device 1 to a FILE with .gpu1\n"
     "  --stacks N      records the call stack of one allocation in N in the traces and in the flight recorder's file, 1: of\n"
-    "                  each; a stack takes some microseconds\n"
+    "                  each; a stack takes some microseconds. It has the frames of C and C++, and of CPython 3.11 to 3.14\n"
+    "  --small         with --trace: samples objects of up to 32 KiB, too, one in 512 KiB, with call stacks, to FILE.small;\n"
+    "                  zr stats FILE.small estimates what they hold\n"
     "  --strict        exits with 2 instead of running a program that cannot be preloaded, or whose memory zr doctor finds to\n"
     "                  be missed; libzr_cuda.so stops a program whose CUDA driver has unknown ways to allocate memory\n"
     "\n"
@@ -61,7 +63,7 @@ static const char help[] =
 enum { NOT_FOUND = 127, NOT_RUN = 126 };
 
 struct settings {
-    bool malloc, cuda, strict, stats, service, wait;
+    bool malloc, cuda, small, strict, stats, service, wait;
     uint64_t limit_bytes, stacks;
     const char *trace, *json, *device, *malloc_library, *cuda_library;
     const struct zr_run_folder *folder; /* NULL: no figures are wanted */
@@ -69,8 +71,7 @@ struct settings {
 
 /* ---- The environment ----------------------------------------------------------------------------------- */
 
-/* Prepends `first` to the value of the variable. */
-static bool put_before(const char *variable, const char *first, const char *separator)
+bool zr_run_put_before(const char *variable, const char *first, const char *separator)
 {
     const char *old = getenv(variable);
     char value[16384];
@@ -90,7 +91,7 @@ static bool add_to_conf(const char *item)
 static bool preload(const char *library)
 {
     const char *old = getenv("LD_PRELOAD");
-    return (old && strstr(old, library)) || put_before("LD_PRELOAD", library, ":");
+    return (old && strstr(old, library)) || zr_run_put_before("LD_PRELOAD", library, ":");
 }
 
 /* The process with this number writes FILE itself; exec keeps the number. */
@@ -122,10 +123,11 @@ static bool set_environment(void *argument)
     if (settings->folder ? setenv("ZR_RECORD", settings->folder->path, 1) != 0 : unsetenv("ZR_RECORD") != 0)
         return false;
     /* Enables the flight recorder; the user's ZR_CONF follows, and can disable it. */
-    if (!put_before("ZR_CONF", "recorder:1m", ","))
+    if (!zr_run_put_before("ZR_CONF", "recorder:1m", ","))
         return false;
     if ((settings->limit_bytes > 0 && !add_number_to_conf("limit", settings->limit_bytes)) ||
         (settings->stacks > 0 && !add_number_to_conf("stacks", settings->stacks)) ||
+        (settings->small && !add_to_conf("small:512k")) ||
         (settings->service && !add_to_conf("service:on")) ||
         (settings->wait && !add_to_conf("service_wait:true")))
         return false;
@@ -156,12 +158,19 @@ static bool has_room(const struct settings *settings)
 static int parse(struct settings *settings, struct zr_tool_arguments *arguments, int argc, char **argv)
 {
     const struct zr_tool_option options[] = {
-        {"--malloc", ZR_TOOL_FLAG, &settings->malloc},   {"--cuda", ZR_TOOL_FLAG, &settings->cuda},
-        {"--strict", ZR_TOOL_FLAG, &settings->strict},   {"--limit", ZR_TOOL_BYTES, &settings->limit_bytes},
-        {"--trace", ZR_TOOL_TEXT, &settings->trace},     {"--stats", ZR_TOOL_FLAG, &settings->stats},
-        {"--json", ZR_TOOL_TEXT, &settings->json},       {"--stacks", ZR_TOOL_COUNT, &settings->stacks},
-        {"--service", ZR_TOOL_FLAG, &settings->service}, {"--device", ZR_TOOL_TEXT, &settings->device},
-        {"--wait", ZR_TOOL_FLAG, &settings->wait},       {NULL, ZR_TOOL_FLAG, NULL},
+        {"--malloc", ZR_TOOL_FLAG, &settings->malloc},
+        {"--cuda", ZR_TOOL_FLAG, &settings->cuda},
+        {"--strict", ZR_TOOL_FLAG, &settings->strict},
+        {"--limit", ZR_TOOL_BYTES, &settings->limit_bytes},
+        {"--trace", ZR_TOOL_TEXT, &settings->trace},
+        {"--stats", ZR_TOOL_FLAG, &settings->stats},
+        {"--json", ZR_TOOL_TEXT, &settings->json},
+        {"--stacks", ZR_TOOL_COUNT, &settings->stacks},
+        {"--service", ZR_TOOL_FLAG, &settings->service},
+        {"--device", ZR_TOOL_TEXT, &settings->device},
+        {"--wait", ZR_TOOL_FLAG, &settings->wait},
+        {"--small", ZR_TOOL_FLAG, &settings->small},
+        {NULL, ZR_TOOL_FLAG, NULL},
     };
     *arguments = (struct zr_tool_arguments){.help = help, .options = options, .stops_at_file = true};
     int code = zr_tool_parse(arguments, argc, argv);
@@ -177,6 +186,10 @@ static int parse(struct settings *settings, struct zr_tool_arguments *arguments,
     }
     if (!settings->malloc && !settings->cuda)
         settings->malloc = settings->cuda = true;
+    if (settings->small && (!settings->trace || !settings->malloc)) {
+        zr_tool_log("run: --small requires --trace, and excludes --cuda without --malloc");
+        return ZR_TOOL_USAGE;
+    }
     return has_room(settings) ? -1 : ZR_TOOL_USAGE;
 }
 

@@ -19,6 +19,9 @@ struct zr_run_folder {
 zr_result zr_run_folder_make(struct zr_run_folder *out);
 void zr_run_folder_remove(struct zr_run_folder *folder);
 
+/* Prepends `first` to the value of an environment variable. False: too long. */
+bool zr_run_put_before(const char *variable, const char *first, const char *separator);
+
 /* How the program ended. */
 struct zr_run_end {
     int status; /* as waitpid() returns it */

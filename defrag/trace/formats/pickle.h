@@ -122,7 +122,7 @@ struct zr_pickle_field {
 };
 void zr_pickle_fields(struct zr_pickle *pickle, struct zr_pickle_value dict, struct zr_pickle_field *fields,
                       unsigned count);
-/* A text's bytes, not zero-terminated, valid until the next read or zr_pickle_end(). */
+/* A text's bytes and a zero, valid until the next read or zr_pickle_end(). */
 const char *zr_pickle_text(const struct zr_pickle *pickle, struct zr_pickle_value text);
 bool zr_pickle_text_is(const struct zr_pickle *pickle, struct zr_pickle_value text, const char *words);
 

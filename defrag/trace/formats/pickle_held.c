@@ -45,7 +45,7 @@ zr_result zr_pickle_text_add(struct zr_pickle *pickle, uint64_t bytes, struct zr
         }
     }
     memset(place + TEXT_UNIT + bytes, 0, TEXT_UNIT); /* reserved */
-    pickle->texts.count = (at + TEXT_UNIT + bytes + TEXT_UNIT - 1) / TEXT_UNIT * TEXT_UNIT;
+    pickle->texts.count = (at + TEXT_UNIT + bytes + TEXT_UNIT) / TEXT_UNIT * TEXT_UNIT;
     out->at = at + TEXT_UNIT;
     return known ? ZR_OK : zr_number_map_put(&pickle->known_texts, hash, (uint32_t)(at / TEXT_UNIT));
 }

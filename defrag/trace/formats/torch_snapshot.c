@@ -93,8 +93,14 @@ static zr_result check(struct zr_pickle *pickle, int *device, struct zr_pickle_v
     *segments = fields[0].value;
     if (pickle->stopped)
         return ZR_OK;
+    if (pickle->root.kind == ZR_PICKLE_LIST) { /* torch.cuda.memory_snapshot(): segments, and no events */
+        *segments = pickle->root;
+        return ZR_OK;
+    }
     if (fields[0].value.kind != ZR_PICKLE_LIST || fields[1].value.kind != ZR_PICKLE_LIST)
-        return zr_torch_wrong(pickle, "it is not a dict with the lists 'segments' and 'device_traces'");
+        return zr_torch_wrong(
+            pickle, "it is neither a dict with the lists 'segments' and 'device_traces' nor a list of "
+                    "segments");
     zr_result result = find_device(pickle, fields[1].value, device);
     return result == ZR_OK && zr_pickle_exhausted(pickle) ? zr_torch_wrong(pickle, over_and_over) : result;
 }

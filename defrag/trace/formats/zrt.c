@@ -265,6 +265,17 @@ static void get_refusal(struct bytes *from, struct zrt_refusal *out)
 
 /* ---- Extensions ---------------------------------------------------------------------------------------- */
 
+/* The text up to the end of an extension, whose length is at most the text's capacity. */
+static void get_text(struct bytes *from, char out[ZRT_EXTENSION_BYTES + 1])
+{
+    size_t bytes = (size_t)(from->end - from->next);
+    memcpy(out, from->next, bytes);
+    out[bytes] = '\0';
+    from->next += bytes;
+    if (strlen(out) != bytes)
+        from->fault = "a text has a zero in it";
+}
+
 static void get_module(struct bytes *from, struct zrt_module *out)
 {
     out->address = get_varint(from);
@@ -280,12 +291,16 @@ static void get_module(struct bytes *from, struct zrt_module *out)
     if (from->fault)
         return;
     out->build_id_bytes = (unsigned)length;
-    size_t path_bytes = (size_t)(from->end - from->next); /* at most the path's capacity */
-    memcpy(out->path, from->next, path_bytes);
-    out->path[path_bytes] = '\0';
-    from->next += path_bytes;
-    if (strlen(out->path) != path_bytes)
-        from->fault = "a module's path has a zero in it";
+    get_text(from, out->path);
+}
+
+static void get_frame(struct bytes *from, struct zrt_event *out)
+{
+    out->frame_number = get_varint(from);
+    if (!from->fault && (out->frame_number == 0 || out->frame_number > ZRT_FRAME_NUMBERS))
+        from->fault = "the number of a frame is invalid";
+    if (!from->fault)
+        get_text(from, out->module.path);
 }
 
 static uint32_t get_stack_number(struct bytes *from)
@@ -330,6 +345,10 @@ static void get_extension(struct zrt_reader *reader, struct bytes *from, struct 
         get_frames(&own, out);
     else if (kind == ZRT_WITH)
         reader->with = get_stack_number(&own);
+    else if (kind == ZRT_FRAME)
+        get_frame(&own, out);
+    else if (kind == ZRT_SAMPLE)
+        reader->sample_bytes = get_varint(&own);
     if (own.fault) /* no field may be cut off within the extension */
         from->fault = own.fault == past_end ? "an extension is too short" : own.fault;
     from->next += length;
@@ -374,7 +393,9 @@ static void get_event(struct zrt_reader *reader, struct bytes *from, struct zrt_
     get_common(reader, from, first, out);
     if (out->kind == ZRT_ALLOC || out->kind == ZRT_REFUSED) {
         out->stack = reader->with;
+        out->sample_bytes = reader->sample_bytes;
         reader->with = 0;
+        reader->sample_bytes = 0;
     }
     switch (out->kind) {
     case ZRT_EXTENSION:

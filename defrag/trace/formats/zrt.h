@@ -44,7 +44,9 @@ struct zrt_event {
     uint32_t stack;                  /* alloc, refused: stack of the request; stack: its number. 0: unknown */
     enum zrt_extension extension;    /* of kind 0; an unknown extension has no more fields */
     unsigned frames_count;           /* stack */
-    struct zrt_module module;        /* valid for the module extension */
+    uint64_t frame_number;           /* frame */
+    uint64_t sample_bytes;           /* alloc: a sample, drawn one in so many bytes; 0: all are recorded */
+    struct zrt_module module;        /* valid for the module extension; `path` is the text of a frame */
     uint64_t frames[ZRT_FRAMES_MAX];
 };
 
@@ -62,6 +64,7 @@ struct zrt_reader {
     uint64_t left_bytes; /* of events that are readable */
     uint64_t time_ns, place_bytes, granule, stream;
     uint32_t thread, with; /* with: the stack of the next alloc or refused */
+    uint64_t sample_bytes; /* of the next alloc */
     zr_tag tag;
     unsigned char buffer[1 << 16];
 };

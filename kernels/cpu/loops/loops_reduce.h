@@ -161,15 +161,16 @@ VF_INLINE void sum_sources(const struct zr_sum *s, size_t begin, size_t end, con
 static void sum(const void *args, size_t begin, size_t end)
 {
     const struct zr_sum *s = args;
-    size_t bytes = zr_precision_bytes(s->to.precision);
     const void *from[8];
     for (unsigned k = 0; k < s->count && k < 8; k++)
         from[k] = s->from[k];
     switch (s->count) {
-    case 0:
+    case 0: {
+        size_t bytes = zr_precision_bytes(s->to.precision);
         if (!s->accumulate)
             memset((char *)s->to.at + begin * bytes, 0, (end - begin) * bytes);
         return;
+    }
     case 1:
         sum_sources(s, begin, end, from, 1);
         return;

@@ -6,9 +6,8 @@
 #define ZR_CUDA_EMULATOR_KERNELS_H
 
 #include "kernels/cuda/device_processor.h"
-#include "tests/emulators/cuda/inside.h"
+#include "alloc/rehearse/driver/inside.h"
 
-/* A launch as it was asked for; graphs and submitted work hold it. */
 struct emu_launch {
     size_t users_count;
     struct zr_cu_module_st *module; /* held, too */
@@ -16,13 +15,6 @@ struct emu_launch {
     struct zr_device_dim blocks, threads;
     size_t shared_bytes;
     void *arguments;
-};
-
-/* A range that a kernel may not use although it is in order now: it was unmapped or freed meanwhile. */
-struct emu_gone {
-    struct emu_gone *next;
-    zr_cu_address address;
-    size_t bytes;
 };
 
 /* One that runs. There is one at a time, under the emulator's lock. */
@@ -42,17 +34,12 @@ struct emu_reach {
 };
 
 /* ---- launch.c */
-void emu_launch_hold(struct emu_launch *launch);
-void emu_launch_drop(struct emu_launch *launch);
-/* What the last kernel that failed did; "" before one did. */
-const char *emu_launch_report(void);
 void emu_report(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 /* ---- reach.c: NULL, or why the address may not be used so. Opens what it finds to the processor. */
 const char *emu_reach(const struct emu_execution *e, uintptr_t address, bool writes, struct emu_reach *out);
 void emu_reach_end(void); /* closes all of it */
 enum { EMU_GUARDS_MAX = 512 };
-void emu_guard(zr_cu_address address, size_t bytes); /* emulator.h: guard() */
 
 /* ---- threads.c: compiled without sanitizers, for it changes stacks. What the context comes to; the report
  * is made where it is not ZR_CU_SUCCESS. */

@@ -236,6 +236,18 @@ void emu_launch_drop(struct emu_launch *launch)
     free(launch);
 }
 
+/* "kernel NAME blocks.x .y .z threads.x .y .z shared-bytes argument-in-hexadecimal" */
+void emu_launch_write(const struct emu_launch *launch, FILE *file)
+{
+    const unsigned char *argument = launch->arguments;
+    fprintf(file, "kernel %s %u %u %u %u %u %u %zu ", launch->kernel->name, launch->blocks.x,
+            launch->blocks.y, launch->blocks.z, launch->threads.x, launch->threads.y, launch->threads.z,
+            launch->shared_bytes);
+    for (size_t i = 0; i < launch->kernel->arguments_bytes; i++)
+        fprintf(file, "%02x", argument[i]);
+    fputc('\n', file);
+}
+
 static bool odd_shape(const zr_cu_launch_config *c, const struct zr_cu_function_st *function)
 {
     uint64_t threads = (uint64_t)c->block_x * c->block_y;

@@ -27,7 +27,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "tests/emulators/cuda/emulator.h"
+#include "alloc/rehearse/driver/emulator.h"
 #include "tests/emulators/nccl/nccl_emulator.h"
 
 #define PUBLIC __attribute__((visibility("default")))

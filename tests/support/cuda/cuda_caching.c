@@ -12,7 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "tests/emulators/cuda/emulator.h"
+#include "alloc/rehearse/driver/emulator.h"
 #include "tests/support/cuda/cudart_calls.h"
 
 enum { MIB = 1 << 20, SMALL = MIB, MIDDLE = 10 * MIB, LAYERS = 12, STREAMS_MAX = 64, WORK_TICKS = 20 };

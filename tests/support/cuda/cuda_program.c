@@ -16,7 +16,7 @@
 #include <unistd.h>
 
 #include "alloc/preload/cuda/driver_api.h"
-#include "tests/emulators/cuda/emulator.h"
+#include "alloc/rehearse/driver/emulator.h"
 
 #define MEMBER(member, name, suffix, parameters) zr_cu_result(*member) parameters;
 static struct {

@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "alloc/backend/cuda_driver.h"
-#include "tests/emulators/cuda/emulator.h"
+#include "alloc/rehearse/driver/emulator.h"
 #include "tests/support/tap.h"
 
 /* Which of a walk's driver calls fail in turn. ThreadSanitizer clears its shadow of every range that is

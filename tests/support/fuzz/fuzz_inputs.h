@@ -10,6 +10,8 @@
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include <zlib.h>
+#include <zstd.h>
 
 #include "alloc/zr.h"
 
@@ -164,6 +166,24 @@ static const char fuzz_lifetimes[] =
     "\xef\xbb\xbfupper, size ,offset,lower,id\r\n9,10,77,5,7\r\n5,20,0,0,3\r\n"
     "12,4096,0,2,4\r\n3,1,0,1,5";
 static const char fuzz_settings[] = "check:3,granule:256k,huge_pages:false,isa:avx2,vma_budget:1000";
+
+/* A log, compressed by gzip or zstd. */
+static inline void fuzz_compressed_log(struct fuzz_input *input, bool gzip)
+{
+    z_stream stream = {.next_in = (unsigned char *)(uintptr_t)fuzz_rmm,
+                       .avail_in = sizeof fuzz_rmm - 1,
+                       .next_out = input->data,
+                       .avail_out = FUZZ_MAX};
+    if (!gzip) {
+        input->bytes = ZSTD_compress(input->data, FUZZ_MAX, fuzz_rmm, sizeof fuzz_rmm - 1, 3);
+        return;
+    }
+    if (deflateInit2(&stream, 6, Z_DEFLATED, 16 + MAX_WBITS, 8, Z_DEFAULT_STRATEGY) != Z_OK ||
+        deflate(&stream, Z_FINISH) != Z_STREAM_END)
+        abort();
+    input->bytes = stream.total_out;
+    deflateEnd(&stream);
+}
 
 static inline void fuzz_shard(struct fuzz_input *input)
 {

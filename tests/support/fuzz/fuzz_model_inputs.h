@@ -154,6 +154,25 @@ static inline void fuzz_foreign_model(struct fuzz_input *input, const struct fuz
 
 /* ---- Texts --------------------------------------------------------------------------------------------- */
 
+/* Megatron's index of three sequences in two documents, and their tokens. */
+static inline void fuzz_indexed(struct fuzz_input *input, bool wide)
+{
+    static const uint32_t lengths[] = {50, 100, 30};
+    unsigned each = wide ? 4 : 2;
+    uint64_t counts[2] = {3, 3}, places[] = {0, 50 * each, 150 * each}, documents[] = {0, 1, 3};
+    char head[18] = "MMIDIDX\0\0\1";
+    head[17] = wide ? 4 : 8;
+    input->bytes = 0;
+    fuzz_put(input, head, sizeof head);
+    fuzz_put(input, counts, sizeof counts);
+    fuzz_put(input, lengths, sizeof lengths);
+    fuzz_put(input, places, sizeof places);
+    fuzz_put(input, documents, sizeof documents);
+    fuzz_put(input, FUZZ_END, sizeof FUZZ_END - 1);
+    for (uint32_t i = 0; i < 180; i++)
+        fuzz_put(input, &(uint32_t){i * 977 % 50257}, each);
+}
+
 static const char fuzz_adamw_config[] =
     "{\"train_batch_size\": 6, \"train_micro_batch_size_per_gpu\": 3, \"gradient_accumulation_steps\": 2,\n"
     " \"gradient_clipping\": 0.5, \"zero_optimization\": {\"stage\": 2, \"reduce_bucket_size\": 4096,\n"

@@ -23,16 +23,15 @@ enum { FUZZ_LENGTH = 8, FUZZ_BATCH = 2, FUZZ_VOCABULARY = 50257 };
 static inline bool fuzz_window(const struct zr_data *data, const unsigned char *part, size_t part_bytes,
                                const int32_t *tokens, const int32_t *targets)
 {
-    unsigned char raw[2 * (FUZZ_LENGTH + 1)];
-    size_t each = data->token_bytes;
+    unsigned char raw[8 * (FUZZ_LENGTH + 1)] = {0};
+    size_t each = data->files.files[0].token_bytes;
     for (unsigned i = 0; i <= FUZZ_LENGTH; i++) {
         int32_t token = i < FUZZ_LENGTH ? tokens[i] : targets[FUZZ_LENGTH - 1];
         if (token < 0 || (size_t)token >= data->options.vocabulary ||
             (i > 0 && i < FUZZ_LENGTH && targets[i - 1] != token))
             return false;
-        raw[each * i] = (unsigned char)token;
-        if (each == 2)
-            raw[2 * i + 1] = (unsigned char)(token >> 8);
+        for (size_t b = 0; b < each && b < sizeof token; b++)
+            raw[each * i + b] = (unsigned char)(token >> 8 * b);
     }
     for (size_t at = 0; at + each * (FUZZ_LENGTH + 1) <= part_bytes; at += each)
         if (memcmp(part + at, raw, each * (FUZZ_LENGTH + 1)) == 0)
@@ -41,12 +40,13 @@ static inline bool fuzz_window(const struct zr_data *data, const unsigned char *
 }
 
 /* Windows of three steps from the part for training, and all of validation from the part held out. */
-static inline bool fuzz_windows(const struct zr_data *file, const unsigned char *data, bool scanned)
+static inline bool fuzz_windows(struct zr_data *file, const unsigned char *data, bool scanned)
 {
     int32_t tokens[FUZZ_LENGTH * FUZZ_BATCH], targets[FUZZ_LENGTH * FUZZ_BATCH];
-    const unsigned char *train = data + file->lead_bytes;
-    size_t train_bytes = (size_t)(file->train_count * file->token_bytes), count = FUZZ_BATCH;
-    size_t held_bytes = (size_t)((file->tokens_count - file->train_count) * file->token_bytes);
+    const struct zr_token_file *first = &file->files.files[0];
+    const unsigned char *train = data + first->lead_bytes;
+    size_t train_bytes = (size_t)(file->train_count * first->token_bytes), count = FUZZ_BATCH;
+    size_t held_bytes = (size_t)((file->tokens_count - file->train_count) * first->token_bytes);
     uint64_t rounds = zr_data_validation_rounds(file), seen = 0;
     bool good = true;
     for (uint64_t step = 1; step < 4 + rounds && good; step++) {
@@ -63,12 +63,15 @@ static inline bool fuzz_windows(const struct zr_data *file, const unsigned char 
     return good && (!scanned || seen == file->validation_windows);
 }
 
-static inline bool fuzz_data(const unsigned char *data, size_t bytes, zr_result *result, bool text)
+/* Megatron's two files, NAME.bin and NAME.idx. */
+static char fuzz_dataset[64];
+
+static inline bool fuzz_data(const char *path, const struct fuzz_part *part, zr_result *result, bool text)
 {
+    const unsigned char *data = part->data;
+    size_t bytes = part->bytes;
     struct zr_data file;
-    if (!fuzz_write(data, bytes))
-        return false;
-    *result = zr_data_open(&file, &(struct zr_data_options){.path = fuzz_path,
+    *result = zr_data_open(&file, &(struct zr_data_options){.sources = path,
                                                             .bytes = text,
                                                             .vocabulary = text ? 256 : FUZZ_VOCABULARY,
                                                             .sequence = FUZZ_LENGTH,
@@ -76,9 +79,10 @@ static inline bool fuzz_data(const unsigned char *data, size_t bytes, zr_result 
                                                             .data_ranks = 1,
                                                             .seed = 3});
     if (*result != ZR_OK)
-        return fuzz_answer(*result) && file.file.fd == -1;
-    bool good = file.lead_bytes + file.tokens_count * file.token_bytes <= bytes &&
-                file.train_count < file.tokens_count;
+        return fuzz_answer(*result) && !file.files.files;
+    bool good =
+        file.files.files[0].lead_bytes + file.tokens_count * file.files.files[0].token_bytes <= bytes &&
+        file.train_count < file.tokens_count;
     *result = zr_data_scan(&file);
     good = good && fuzz_answer(*result) && fuzz_windows(&file, data, *result == ZR_OK);
     zr_data_close(&file);
@@ -87,12 +91,20 @@ static inline bool fuzz_data(const unsigned char *data, size_t bytes, zr_result 
 
 static inline bool fuzz_tokens(const unsigned char *data, size_t bytes, zr_result *result)
 {
-    return fuzz_data(data, bytes, result, false);
+    return fuzz_write(data, bytes) && fuzz_data(fuzz_path, &(struct fuzz_part){data, bytes}, result, false);
 }
 
 static inline bool fuzz_text_file(const unsigned char *data, size_t bytes, zr_result *result)
 {
-    return fuzz_data(data, bytes, result, true);
+    return fuzz_write(data, bytes) && fuzz_data(fuzz_path, &(struct fuzz_part){data, bytes}, result, true);
+}
+
+static inline bool fuzz_index(const unsigned char *data, size_t bytes, zr_result *result)
+{
+    struct fuzz_part parts[2];
+    fuzz_split(data, bytes, parts, 2);
+    return fuzz_write_place(1, parts[0].data, parts[0].bytes) && fuzz_write(parts[1].data, parts[1].bytes) &&
+           fuzz_data(fuzz_dataset, &parts[1], result, false);
 }
 
 /* ---- Settings ------------------------------------------------------------------------------------------ */
@@ -142,9 +154,9 @@ static inline bool fuzz_options_hold(const struct zr_train_config *config)
 }
 
 /* An accepted file's batches multiply. */
-static inline bool fuzz_config_holds(struct zr_train_config *config, const struct zr_config_rest *rest)
+static inline bool fuzz_config_holds(struct zr_train_config *config, struct zr_config_rest *rest)
 {
-    if (!fuzz_options_hold(config) || zr_config_resolve_batch(rest, config) != ZR_OK)
+    if (!fuzz_options_hold(config) || zr_config_resolve(rest, config) != ZR_OK)
         return fuzz_options_hold(config) && fuzz_plain_words();
     return rest->train_batch == 0 || rest->train_batch == (uint64_t)config->shape.batch *
                                                               config->micro_batches *
@@ -183,7 +195,8 @@ static inline bool fuzz_config(const unsigned char *data, size_t bytes, zr_resul
     return fuzz_config_again(data, bytes, &other, &other_rest) &&
            memcmp(&config, &other, sizeof config) == 0 && rest.train_batch == other_rest.train_batch &&
            rest.has_batch == other_rest.has_batch && rest.has_accumulate == other_rest.has_accumulate &&
-           rest.least_ratio == other_rest.least_ratio && fuzz_config_holds(&config, &rest);
+           rest.least_ratio == other_rest.least_ratio && rest.start_ratio == other_rest.start_ratio &&
+           fuzz_config_holds(&config, &rest);
 }
 
 /* ---- The command line and the environment -------------------------------------------------------------- */
@@ -347,6 +360,11 @@ static inline bool fuzz_settings_start(void)
         snprintf(path, sizeof path, "%s%s", fuzz_machine_root, fuzz_machine_folders[i]);
         good = mkdir(path, 0700) == 0;
     }
+    for (unsigned i = 0; i < 2 && good; i++) {
+        snprintf(path, sizeof path, "%s/data.%s", fuzz_machine_root, i ? "idx" : "bin");
+        good = symlink(fuzz_places[i].path, path) == 0;
+    }
+    snprintf(fuzz_dataset, sizeof fuzz_dataset, "%s/data.bin", fuzz_machine_root);
     for (unsigned i = 0; i < FUZZ_MACHINE_FILES && good; i++) {
         snprintf(path, sizeof path, "%s%s", fuzz_machine_root, fuzz_machine_files[i]);
         good = symlink(fuzz_places[FUZZ_MACHINE_PLACE + i].path, path) == 0;

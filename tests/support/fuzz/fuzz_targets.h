@@ -6,6 +6,7 @@
 
 #include "defrag/report/export.h"
 #include "defrag/report/remedies.h"
+#include "defrag/tool/compressed.h"
 #include "defrag/zr_defrag.h"
 #include "defrag/trace/formats/zrt.h"
 #include "tests/support/fuzz/fuzz_ground.h"
@@ -170,7 +171,7 @@ static inline bool fuzz_why(struct zr_recording *recording, const struct zr_mome
         zr_requests_init(&requests, fuzz_path, fuzz_arena);
         if (zr_moment_reach(&again, recording, moments->now.records_count,
                             &(struct zr_recording_sink){fuzz_request, &requests}) == ZR_OK)
-            zr_remedies_find(&remedies, &requests, &again, &question, NULL);
+            zr_remedies_find(&remedies, &requests, &again, &question, 0, NULL);
         zr_requests_end(&requests);
         zr_memory_end(&again);
     }
@@ -225,6 +226,25 @@ static inline bool fuzz_recording(const unsigned char *data, size_t bytes, zr_re
     return good && fuzz_live_bytes() == before;
 }
 
+/* ---- Compressed files ---------------------------------------------------------------------------------- */
+
+/* A file that is not compressed comes out as it is. */
+static inline bool fuzz_compressed(const unsigned char *data, size_t bytes, zr_result *result)
+{
+    unsigned char copied[FUZZ_MAX];
+    struct zr_file from, to = zr_file_borrow(fuzz_places[1].fd, "the content");
+    bool cut_short = false;
+    if (!fuzz_write(data, bytes) || !fuzz_write_place(1, "", 0) || lseek(to.fd, 0, SEEK_SET) != 0 ||
+        zr_file_open(&from, fuzz_path) != ZR_OK)
+        return false;
+    *result = zr_compressed_copy(&from, &to, &cut_short);
+    zr_file_close(&from);
+    if (zr_compressed_is(data, bytes) || *result != ZR_OK)
+        return fuzz_answer(*result);
+    return !cut_short && lseek(to.fd, 0, SEEK_CUR) == (off_t)bytes &&
+           pread(to.fd, copied, bytes, 0) == (ssize_t)bytes && memcmp(copied, data, bytes) == 0;
+}
+
 /* ---- All of them --------------------------------------------------------------------------------------- */
 
 struct fuzz_target {
@@ -241,7 +261,9 @@ static const struct fuzz_target fuzz_targets[] = {
     {"lifetimes", fuzz_lifetimes_file, fuzz_trace_words}, /* defrag/trace/lifetimes.c, csv.c */
     {"zrt", fuzz_zrt, fuzz_trace_words},                  /* defrag/trace/formats/zrt.c */
     {"recording", fuzz_recording, fuzz_trace_words},      /* defrag/trace/recording.c, defrag/report/ */
-    {"tokens", fuzz_tokens, fuzz_setting_words},          /* zero/train/data.c: --vocab V */
+    {"compressed", fuzz_compressed, fuzz_trace_words},    /* defrag/tool/compressed.c */
+    {"tokens", fuzz_tokens, fuzz_setting_words},          /* zero/train/token_files.c: --vocab V */
+    {"index", fuzz_index, fuzz_setting_words},            /* and Megatron's index */
     {"text", fuzz_text_file, fuzz_setting_words},         /* and --vocab byte */
     {"settings", fuzz_setting, fuzz_setting_words},       /* alloc/base/option.c: ZR_CONF; zr_ctl_get() */
     {"config", fuzz_config, fuzz_config_words},           /* zero/train/settings/config.c: --config */

@@ -22,6 +22,7 @@ static const char *const fuzz_service_words[] = {
 static const char *const fuzz_trace_words[] = {"alloc",
                                                "free_requested",
                                                "free_completed",
+                                               "external_annotations",
                                                "segment_alloc",
                                                "segment_unmap",
                                                "snapshot",

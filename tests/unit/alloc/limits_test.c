@@ -134,6 +134,7 @@ static const struct limit base[] = {
     {"check", option, 0, 3, 0, INVALID, 0, 0},
     {"granule", option, 1, GIB, 0, INVALID, LIMIT_DOUBLES, 0},
     {"recorder", option, 0, GIB, 0, INVALID, 0, 0},
+    {"small", option, 0, 1 << 30, 0, INVALID, 0, 0},
     {"stacks", option, 0, UINT32_MAX, 0, INVALID, 0, 0},
     {"vma_budget", option, 0, UINT32_MAX, 0, INVALID, 0, 0},
     {"limit", option, 0, SIZE_MAX, 0, 0, 0, 0},

@@ -19,6 +19,7 @@
 #include "alloc/base/system/os.h"
 #include "alloc/core/arena.h"
 #include "alloc/telemetry/report.h"
+#include "alloc/front/keep.h"
 #include "alloc/telemetry/trace.h"
 #include "defrag/trace/formats/zrt.h"
 #include "tests/support/draws.h"
@@ -710,7 +711,53 @@ static zr_result write_and_read(void *nothing)
     return result == ZR_OK && count < FEW ? ZR_ERR_CORRUPT : result;
 }
 
-/* Traces that are begun from outside, as `zr attach` does: the program's own comes first. */
+/* A block that its owner keeps is freed for all that look, until it is used again. */
+static void test_kept(void)
+{
+    zr_backend *backend;
+    zr_arena *arena;
+    zr_result result = ZR_OK;
+    struct zr_block_info info;
+    struct zr_arena_stats stats;
+    void *address;
+    zr_backend_sim_create(&backend, &(struct zr_sim_options){.granule_bytes = GRANULE});
+    zr_arena_create(&arena, &(struct zr_arena_options){.backend = backend});
+    tap_ok(zr_arena_alloc_sized(arena, &(struct zr_request){.bytes = 5000}, 8192, &address) == ZR_OK &&
+               zr_arena_find(arena, address, &info) == ZR_OK && info.bytes == 5000 &&
+               info.reserved_bytes == 8192,
+           "a block with more room than was requested");
+    zr_trace_start(arena, trace_path);
+    struct zr_extent *block = zr_block_at(arena, address);
+    zr_arena_acquire(arena);
+    zr_block_keep(arena, block);
+    zr_arena_release(arena);
+    zr_arena_get_stats(arena, &stats);
+    tap_ok(stats.blocks_count == 0 && stats.requested_bytes == 0 && zr_arena_check(arena) == ZR_OK,
+           "it is kept, and not live");
+    tap_result(zr_arena_find(arena, address, &info), ZR_ERR_FOREIGN, "nor found");
+    zr_trace_snapshot(arena->number, other_path);
+    tap_is(count_events(other_path, &result), 2, "a snapshot has its granule, and not the block");
+    zr_arena_acquire(arena);
+    zr_block_reuse(arena, block, 7000);
+    zr_arena_release(arena);
+    zr_arena_get_stats(arena, &stats);
+    tap_ok(stats.requested_bytes == 7000 && stats.allocations_count == 2 && zr_arena_check(arena) == ZR_OK &&
+               zr_arena_find(arena, address, &info) == ZR_OK && info.bytes == 7000,
+           "it is used again, for other bytes");
+    zr_arena_acquire(arena);
+    zr_block_keep(arena, block);
+    zr_block_release(arena, block);
+    zr_arena_release(arena);
+    tap_result(zr_arena_free(arena, address), ZR_ERR_DOUBLE_FREE, "released, its addresses are free");
+    tap_result(zr_arena_check(arena), ZR_OK, "and the arena is consistent");
+    zr_trace_stop(arena);
+    tap_is(count_events(trace_path, &result), 6,
+           "the trace has a granule, the block, two frees and an alloc");
+    zr_arena_destroy(arena, NULL);
+    zr_backend_destroy(backend);
+}
+
+/* Traces that are begun from outside, as `zr attach` does, beside the program's own. */
 static void test_foreign(void)
 {
     zr_backend *backend;
@@ -740,15 +787,17 @@ static void test_foreign(void)
            "has a granule, a block, and its begin");
     tap_result(zr_trace_stop_foreign(arena->number), ZR_OK, "and ended");
     tap_ok(count_events(trace_path, &result) == 4 && result == ZR_OK, "whole, with its mark");
-    for (unsigned fails = 0; fails < 2; fails++) {
-        zr_trace_start_foreign(arena->number, trace_path);
-        tap_result(zr_trace_start(arena, fails ? "/nonexistent/x" : other_path), fails ? ZR_ERR_IO : ZR_OK,
-                   "the program begins its own");
-        tap_result(zr_trace_stop_foreign(arena->number), ZR_ERR_INVALID, "that of others has ended");
-        tap_ok(count_events(trace_path, &result) == 3 && result == ZR_OK, "whole");
-        tap_result(zr_trace_stop(arena), fails ? ZR_ERR_INVALID : ZR_OK, "and then the program's own");
-        tap_ok(arena->unstriped == 0 && open_descriptors() == before, "nothing is held any more");
-    }
+    zr_trace_start_foreign(arena->number, trace_path);
+    tap_result(zr_trace_start(arena, "/nonexistent/x"), ZR_ERR_IO, "the program begins none of its own");
+    tap_result(zr_trace_start(arena, other_path), ZR_OK, "it begins its own beside it");
+    tap_is(zr_trace_mark_all("both"), 2, "both are marked");
+    tap_result(zr_trace_stop_foreign(arena->number), ZR_OK, "that of others ends first");
+    zr_trace_mark_all("one");
+    tap_result(zr_trace_stop(arena), ZR_OK, "and then the program's own");
+    tap_ok(count_events(trace_path, &result) == 4 && count_events(other_path, &result) == 5 &&
+               result == ZR_OK,
+           "each has the marks of its time");
+    tap_ok(arena->unstriped == 0 && open_descriptors() == before, "nothing is held any more");
     zr_arena_destroy(arena, NULL);
     zr_backend_destroy(backend);
 }
@@ -786,6 +835,7 @@ int main(void)
     test_killed();
     test_arena();
     test_half_way();
+    test_kept();
     test_foreign();
     test_faults();
     tap_result(zr_path_remove_folder(scratch), ZR_OK, "the scratch folder is gone");

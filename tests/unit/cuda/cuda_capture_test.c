@@ -245,8 +245,7 @@ static zr_cu_result modes(const struct world *w)
 static zr_cu_result unsafe(const struct world *w)
 {
     zr_cu_event event;
-    zr_cu_memory memory = memory_of(w, 1);
-    zr_cu_address address = plain(w, 4096);
+    zr_cu_address address = plain(w, 4096), other;
     zr_cu_graph graph;
     void *host;
     int i = 0;
@@ -262,7 +261,7 @@ static zr_cu_result unsafe(const struct world *w)
             code = w->all.host_alloc(&host, 4096, 0);
             break;
         case 2:
-            code = map_at(w, 0, 1, memory);
+            code = w->all.mem_alloc(&other, 4096);
             break;
         case 3:
             code = w->cu->event_query(event);
@@ -278,6 +277,17 @@ static zr_cu_result unsafe(const struct world *w)
     }
     tap_note("call %d is not refused", i - 1);
     return VERDICT_BROKEN;
+}
+
+static zr_cu_result mapped_meanwhile(const struct world *w)
+{
+    zr_cu_graph_exec graph;
+    zr_cu_stream stream = capturing(w, ZR_CU_CAPTURE_GLOBAL);
+    ONE_MAPPED;
+    MUST(w->cu->fill(w->base, 7, w->g, stream));
+    MUST(ended(w, stream, &graph));
+    MUST(w->all.graph_launch(graph, stream));
+    return good(byte_at(w, w->base) == 7);
 }
 
 static zr_cu_result watched(const struct world *w)
@@ -567,8 +577,10 @@ static const struct rule rules[] = {
      0},
     {"who may call what meanwhile is a matter of both modes", "STREAM cuThreadExchangeStreamCaptureMode",
      modes, ZR_CU_SUCCESS, 0},
-    {"to free, allocate on the host, map, ask and wait are such calls (some unstated)",
+    {"to free, allocate, ask and wait are such calls (some unstated)",
      "STREAM cuThreadExchangeStreamCaptureMode; PyTorch #87794", unsafe, ZR_CU_STREAM_CAPTURE_UNSUPPORTED, 0},
+    {"to map memory is none, in the strictest mode", "PyTorch #128068, #194767", mapped_meanwhile,
+     ZR_CU_SUCCESS, 0},
     {"in other threads too", "PyTorch's capture_error_mode", watched, ZR_CU_STREAM_CAPTURE_UNSUPPORTED, 0},
     {"a capture ends in its thread", "STREAM cuStreamBeginCapture", ended_elsewhere, SAME_THREAD, 0},
     {"unless it is relaxed", "STREAM cuStreamBeginCapture", relaxed_ended_elsewhere, ZR_CU_SUCCESS, 0},

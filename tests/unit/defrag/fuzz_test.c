@@ -284,8 +284,14 @@ static bool start_corpus(const struct fuzz_target *target, const char *folder)
         fuzz_snapshot(&corpus[corpus_count++], 4);
         fuzz_snapshot(&corpus[corpus_count++], 2);
     }
+    if (target->run == fuzz_compressed)
+        for (int gzip = 0; gzip < 2; gzip++)
+            fuzz_compressed_log(&corpus[corpus_count++], gzip);
     if (target->run == fuzz_tokens)
         fuzz_shard(&corpus[corpus_count++]);
+    if (target->run == fuzz_index)
+        for (unsigned wide = 0; wide < 2; wide++)
+            fuzz_indexed(&corpus[corpus_count++], wide);
     if (target->run == fuzz_log) {
         corpus[corpus_count].bytes = 0;
         return fuzz_take(&corpus[corpus_count++], folder, "log");

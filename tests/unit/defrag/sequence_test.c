@@ -132,6 +132,12 @@ static void test_minimalloc(void)
             "columns in any order, one more, spaces, CR LF and a byte order mark");
     is_read(read_in_units(MINIMALLOC "1,0,1,3", 65536), "minimalloc", "a0:196608 f0", 0, 196608,
             "a unit multiplies the sizes; the last line needs no end");
+    is_read(read_text("id,lower,upper,size,alignment,hint,gaps\nb,0,2,3,8,-1,\na,0,1,4,,,\n"), "minimalloc",
+            "a0:3 a1:4 f1 f0", 0, 7, "ids that are names come in order of their rows");
+    refused(read_text(MINIMALLOC ",0,1,3\n"), "a number or a name", "a buffer without an id");
+    refused(read_text("id,lower,upper,size,gaps\n1,0,9,3,4-5\n"), "gaps is '4-5'", "gaps");
+    refused(read_text("id,lower,upper,size,hint\n1,0,9,3,64\n"), "hint is '64'", "a hint");
+    refused(read_text("id,lower,upper,size,alignment\n1,0,9,3,0\n"), "1 or more", "an alignment of 0");
     refused(read_in_units(MINIMALLOC "1,0,1,281474976710657", 65536), "more than 64 bits",
             "a size that is too large in that unit");
 }
@@ -323,6 +329,7 @@ static void test_programs(void)
     PROGRAM("\x80\x04NN.", "other than one value", "stopping with two values");
     PROGRAM("\x80\x04(N.", "other than one value", "stopping with an open mark");
     PROGRAM("\x80\x04N.N", "before the end of the file", "bytes after the end");
+    PROGRAM("\x80\x04].", "neither segments nor events", "a list of no segments");
     PROGRAM("\x80\x04N.", "'segments' and 'device_traces'", "a program that gives something else");
     PROGRAM("\x80\4a.", "too few values", "appending without a list");
     PROGRAM("\x80\x04]a.", "too few values", "appending nothing");

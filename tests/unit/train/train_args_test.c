@@ -8,11 +8,12 @@
 
 #include "alloc/base/error.h"
 #include "tests/support/tap.h"
+#include "zero/engine/optimizer.h"
 #include "zero/file_io/nvme_io.h"
 #include "zero/file_io/nvme_pipeline.h"
 #include "zero/train/settings/flags.h"
 
-static char words[16384]; /* what the last parse said on stdout and stderr */
+static char words[32768]; /* what the last parse said on stdout and stderr */
 static struct zr_train_config config;
 
 /* Splits `line` at single spaces and parses it, with both outputs going to a file. */
@@ -230,6 +231,34 @@ static void test_defaults(void)
     for (size_t i = 0; i < zr_flags_count; i++)
         if (!zr_flags[i].help || !zr_flags[i].group)
             tap_ok(false, "--%s has help and a group", zr_flags[i].name);
+}
+
+/* Each row of the optimizers: its name, its defaults, and the options that it does not take. */
+static void test_optimizers(void)
+{
+    const char *name = ZR_OPTIMIZER_NAMES;
+    for (unsigned kind = 0; kind < ZR_OPTIMIZERS_COUNT; kind++, name += strcspn(name, "|") + 1) {
+        const struct zr_optimizer *row = zr_optimizer_of(kind);
+        char line[128];
+        bool right =
+            strlen(row->name) == strcspn(name, "|") && strncmp(row->name, name, strlen(row->name)) == 0;
+        snprintf(line, sizeof line, "--data x --optimizer %s", row->name);
+        right &= parse(line) == -1 && config.optimizer.kind == kind && config.rate == row->rate;
+        for (unsigned n = 0; n < ZR_NUMBERS_COUNT; n++) {
+            const struct zr_optimizer_number *number = &zr_optimizer_numbers[n];
+            const float value = *(const float *)((const char *)&config.optimizer + number->offset);
+            right &= value == row->numbers[n].fallback && (row->numbers[n].taken || value == 0);
+        }
+        for (unsigned n = 0; n < ZR_NUMBERS_COUNT; n++) {
+            if (!zr_optimizer_numbers[n].option)
+                continue;
+            snprintf(line, sizeof line, "--data x --optimizer %s --%s 0.25", row->name,
+                     zr_optimizer_numbers[n].option);
+            right &= parse(line) == (row->numbers[n].taken ? -1 : 2);
+            right &= row->numbers[n].taken || strstr(words, "requires --optimizer ");
+        }
+        tap_ok(right, "--optimizer %s: its defaults, and the options that it takes", row->name);
+    }
 }
 
 static void test_every_option(void)
@@ -471,6 +500,7 @@ int main(void)
 {
     test_refusals();
     test_defaults();
+    test_optimizers();
     test_every_option();
     test_limits();
     test_help();

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -42,7 +43,7 @@ static void write_text(size_t bytes)
 
 static struct zr_data_options bytes_options(size_t sequence, size_t batch, unsigned data_ranks)
 {
-    return (struct zr_data_options){.path = path,
+    return (struct zr_data_options){.sources = path,
                                     .bytes = true,
                                     .vocabulary = 256,
                                     .sequence = sequence,
@@ -55,8 +56,8 @@ static void refused(const struct zr_data_options *options, zr_result want, const
 {
     struct zr_data data;
     zr_result got = zr_data_open(&data, options);
-    bool good = got == want && strstr(zr_last_error(), word) && strstr(zr_last_error(), options->path);
-    if (!tap_ok(good && data.file.fd == -1, "refused: %s", what))
+    bool good = got == want && strstr(zr_last_error(), word) && strstr(zr_last_error(), options->sources);
+    if (!tap_ok(good && !data.files.files, "refused: %s", what))
         tap_note("%s: %s", zr_result_name(got), got ? zr_last_error() : "");
     if (!got)
         zr_data_close(&data);
@@ -70,11 +71,11 @@ static void test_odd_files(void)
     struct zr_data data;
 
     refused(&options, ZR_ERR_IO, "No such file", "no file");
-    options.path = folder;
+    options.sources = folder;
     refused(&options, ZR_ERR_IO, "folder", "a folder");
-    options.path = "/dev/zero";
+    options.sources = "/dev/zero";
     refused(&options, ZR_ERR_FORMAT, "not a regular file", "a device");
-    options.path = path;
+    options.sources = path;
     write_file("", 0);
     refused(&options, ZR_ERR_FORMAT, "empty", "an empty file");
     write_file("x", 1);
@@ -107,7 +108,7 @@ struct shard {
 static struct zr_data_options shard_options(void)
 {
     return (struct zr_data_options){
-        .path = path, .vocabulary = 50257, .sequence = 16, .batch = 4, .data_ranks = 1, .seed = 7};
+        .sources = path, .vocabulary = 50257, .sequence = 16, .batch = 4, .data_ranks = 1, .seed = 7};
 }
 
 static void make_shard(struct shard *shard)
@@ -146,7 +147,7 @@ static void test_shards(void)
     } bad[] = {{0, 20240521, "not a token shard", "another magic"},
                {0, 0, "not a token shard", "no magic"},
                {1, 2, "version 2", "another version"},
-               {0, 20240801, "four bytes", "tokens of four bytes"},
+               {0, 20240801, "version 7", "version 1 with the magic of version 7"},
                {2, 4001, "damaged", "a count above the size"},
                {2, 3999, "damaged", "a count below the size"},
                {2, -1, "damaged", "a negative count"},
@@ -192,8 +193,8 @@ static void test_binary(void)
     shard.header[0] = 20240801;
     shard.header[1] = 7;
     write_file(&shard, sizeof shard);
-    refused(&text, ZR_ERR_FORMAT, "four bytes", "llm.c's shard for Llama 3, as text");
-    refused(&tokens, ZR_ERR_FORMAT, "version 7", "the same as tokens");
+    refused(&text, ZR_ERR_FORMAT, "128256", "llm.c's shard for Llama 3, as text");
+    refused(&tokens, ZR_ERR_FORMAT, "holds 2000", "half as many tokens of four bytes");
     shard.header[0] = 20240520;
     write_file(&shard, sizeof shard);
     refused(&text, ZR_ERR_FORMAT, "version 7", "a shard of another version, as text");
@@ -465,6 +466,320 @@ static void test_validation(void)
     tap_ok(apart, "from the first place of the tail to its last, not overlapping");
 }
 
+/* ---- Several files ------------------------------------------------------------------------------------- */
+
+/* Numbers from `first` on, of `bytes` each, after a header; with the last one `last`. */
+static void write_numbers(const char *name, const void *head, size_t head_bytes, unsigned first,
+                          unsigned count, unsigned bytes)
+{
+    unsigned char *text = calloc(head_bytes + (size_t)count * bytes, 1), *at = text + head_bytes;
+    char *end = strrchr(path, '/') + 1;
+    memcpy(text, head, head_bytes);
+    for (unsigned i = 0; i < count; i++)
+        for (unsigned b = 0; b < bytes; b++)
+            at[i * bytes + b] = (unsigned char)((uint64_t)(first + i) >> 8 * b);
+    strcpy(end, name);
+    write_file(text, head_bytes + (size_t)count * bytes);
+    free(text);
+}
+
+/* Megatron's index of `sequences` sequences of `length` tokens each, in one document per sequence; one byte
+ * of it is changed if at >= 0. */
+static size_t make_index(unsigned char *out, unsigned type, unsigned sequences, unsigned length,
+                         unsigned bytes)
+{
+    unsigned char *at = out;
+    memcpy(at, "MMIDIDX\0\0\1\0\0\0\0\0\0\0", 17);
+    at[17] = (unsigned char)type;
+    at += 18;
+    uint64_t counts[2] = {sequences, sequences + 1};
+    memcpy(at, counts, 16);
+    at += 16;
+    for (uint32_t i = 0; i < sequences; i++, at += 4)
+        memcpy(at, &length, 4);
+    for (uint64_t i = 0, place; i < sequences; i++, at += 8)
+        memcpy(at, (place = i * length * bytes, &place), 8);
+    for (uint64_t i = 0; i <= sequences; i++, at += 8)
+        memcpy(at, &i, 8);
+    return (size_t)(at - out);
+}
+
+static struct zr_data_options number_options(const char *sources)
+{
+    return (struct zr_data_options){
+        .sources = sources, .vocabulary = 50257, .sequence = 10, .batch = 1, .data_ranks = 1, .seed = 7};
+}
+
+/* The formats hold the numbers from 1000 to 1999 each. */
+static void test_formats(void)
+{
+    static unsigned char index[4096];
+    int32_t head[256] = {20240801, 7, 1000}, tokens[1000];
+    static const struct {
+        const char *name, *given;
+        unsigned bytes;
+        enum zr_token_type type;
+        unsigned index_type;
+    } rows[] = {
+        {"wide.bin", "wide.bin", 4, ZR_TOKENS_AUTO, 0},   {"raw2", "raw2", 2, ZR_TOKENS_UINT16, 0},
+        {"raw4", "raw4", 4, ZR_TOKENS_UINT32, 0},         {"raw8", "raw8", 8, ZR_TOKENS_INT64, 0},
+        {"mega2.bin", "mega2", 2, ZR_TOKENS_AUTO, 8},     {"mega4.bin", "mega4.bin", 4, ZR_TOKENS_AUTO, 4},
+        {"mega8.bin", "mega8.idx", 8, ZR_TOKENS_AUTO, 5}, {"mega2b.bin", "mega2b.b*", 2, ZR_TOKENS_AUTO, 3}};
+    struct zr_data data;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct zr_data_options options = number_options(path);
+        options.type = rows[i].type;
+        options.vocabulary = rows[i].bytes == 2 ? 2000 : 100000; /* the two-byte files have the largest */
+        if (rows[i].index_type) {
+            char name[16];
+            snprintf(name, sizeof name, "%.*s.idx", (int)strcspn(rows[i].name, "."), rows[i].name);
+            write_numbers(name, index, make_index(index, rows[i].index_type, 50, 20, rows[i].bytes), 0, 0, 1);
+        }
+        write_numbers(rows[i].name, head, i == 0 ? sizeof head : 0, 1000, 1000, rows[i].bytes);
+        strcpy(strrchr(path, '/') + 1, rows[i].given);
+        zr_result result = zr_data_open(&data, &options);
+        bool good = !result && data.tokens_count == 1000 && zr_data_scan(&data) == ZR_OK &&
+                    zr_token_files_read(&data.files, 0, 1000, tokens) == ZR_OK;
+        for (int t = 0; t < 1000 && good; t++)
+            good = tokens[t] == 1000 + t;
+        if (!tap_ok(good, "%s, tokens of %u bytes", rows[i].given, rows[i].bytes))
+            tap_note("%s", zr_last_error());
+        zr_data_close(&data);
+    }
+    /* An index that does not describe its data. */
+    static const struct {
+        unsigned at;
+        unsigned char value;
+        const char *word;
+    } bad[] = {{0, 'x', "MMIDIDX"},     {9, 2, "version"},      {17, 6, "whole numbers"},
+               {17, 4, "whole .bin"},   {18, 51, "counts"},     {26, 255, "counts"},
+               {230, 19, "whole .bin"}, {234, 2, "whole .bin"}, {634, 1, "whole .bin"}};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        struct zr_data_options options = number_options(path);
+        size_t bytes = make_index(index, 8, 50, 20, 2);
+        index[bad[i].at] = bad[i].value;
+        write_numbers("mega2.idx", index, bytes, 0, 0, 1);
+        strcpy(strrchr(path, '/') + 1, "mega2.bin");
+        zr_result result = zr_data_open(&data, &options);
+        tap_ok(result == ZR_ERR_FORMAT && strstr(zr_last_error(), bad[i].word) && !data.files.files,
+               "an index with byte %u changed: %s", bad[i].at, bad[i].word);
+    }
+    struct zr_data_options options = number_options(path);
+    options.type = ZR_TOKENS_UINT32;
+    strcpy(strrchr(path, '/') + 1, "wide.bin");
+    refused(&options, ZR_ERR_FORMAT, "leave --data-type out", "a header where none is said to be");
+    write_numbers("raw4", head, 3, 0, 1000, 4);
+    refused(&options, ZR_ERR_FORMAT, "multiple", "a part of a number");
+}
+
+/* ---- Epochs -------------------------------------------------------------------------------------------- */
+
+enum { FILE_TOKENS = 401, EPOCH_WINDOWS = 3 * FILE_TOKENS / 10 };
+
+/* Counts the windows that the rows of steps first .. last read; each must be in the training part, at a
+ * multiple of its length. False: one is not. */
+static bool count_windows(struct zr_data *data, uint64_t first, uint64_t last, unsigned *seen)
+{
+    int32_t tokens[64 * 10], targets[64 * 10];
+    bool good = true;
+    for (uint64_t step = first; step <= last; step++)
+        for (unsigned m = 0; m < data->options.micro_batches; m++)
+            for (unsigned r = 0; r < data->options.data_ranks; r++) {
+                struct zr_data_place place = {.step = step, .data_rank = r, .micro_batch = m};
+                good &= zr_data_train(data, &place, tokens, targets) == ZR_OK;
+                for (size_t row = 0; row < data->options.batch; row++) {
+                    uint64_t at = (uint64_t)tokens[row * 10];
+                    const struct zr_data_source *source = data->sources;
+                    while (at >= source->first + source->tokens_count)
+                        source++;
+                    good &= at >= source->first && at - source->first + 10 < source->train_count &&
+                            (at - source->first) % 10 == 0 && targets[row * 10 + 9] == (int32_t)at + 10;
+                    seen[at / 10]++;
+                }
+            }
+    return good;
+}
+
+/* Three files, one after the other the numbers from 0 on, read in epochs: the shapes of ranks before and
+ * after row `cut` read each window once per epoch. */
+static void test_epochs(void)
+{
+    static const struct {
+        unsigned ranks, batch, micro;
+    } meshes[] = {{1, 1, 1}, {2, 3, 2}, {5, 1, 4}, {1, 7, 1}, {3, 2, 3}, {1, 64, 1}};
+    enum { MESHES = sizeof meshes / sizeof *meshes };
+    char sources[2][320];
+    int32_t head[256] = {20240520, 1, FILE_TOKENS};
+    struct zr_data data;
+
+    for (unsigned i = 0; i < 3; i++) {
+        char name[16];
+        snprintf(name, sizeof name, "part-%u.bin", i);
+        write_numbers(name, head, sizeof head, i * FILE_TOKENS, FILE_TOKENS, 2);
+    }
+    *strrchr(path, '/') = '\0';
+    snprintf(sources[0], sizeof *sources, "%s/part-*.bin", path);
+    snprintf(sources[1], sizeof *sources, "%.90s/part-0.bin\n%.90s/part-1.bin\n%.90s/*-2.*", path, path,
+             path);
+    path[strlen(path)] = '/';
+    for (unsigned s = 0; s < 2; s++)
+        for (unsigned i = 0; i < MESHES; i++) {
+            unsigned j = (i + 1) % MESHES;
+            unsigned seen[EPOCH_WINDOWS + 1] = {0},
+                                          each[2] = {meshes[i].ranks * meshes[i].batch * meshes[i].micro,
+                                                     meshes[j].ranks * meshes[j].batch * meshes[j].micro};
+            struct zr_data_options options = number_options(sources[s]);
+            options.order = ZR_DATA_ORDER_EPOCHS;
+            options.data_ranks = meshes[i].ranks;
+            options.batch = meshes[i].batch;
+            options.micro_batches = meshes[i].micro;
+            bool good = zr_data_open(&data, &options) == ZR_OK;
+            uint64_t windows = data.windows, steps = windows / 2 / each[0], rows = steps * each[0];
+            good = good && count_windows(&data, 1, steps, seen) && zr_data_rows_after(&data, steps) == rows;
+            zr_data_close(&data);
+            /* As many rows as end the second epoch or pass its end. */
+            options.data_ranks = meshes[j].ranks;
+            options.batch = meshes[j].batch;
+            options.micro_batches = meshes[j].micro;
+            good = good && zr_data_open(&data, &options) == ZR_OK;
+            zr_data_resume(&data, steps, rows);
+            uint64_t more = (2 * windows - rows) / each[1];
+            good = good && count_windows(&data, steps + 1, steps + more, seen);
+            unsigned most = 0, twice = 0, none = 0;
+            for (unsigned w = 0; w < EPOCH_WINDOWS + 1; w++) {
+                most = seen[w] > most ? seen[w] : most;
+                twice += seen[w] == 2;
+                none += seen[w] == 0;
+            }
+            rows += more * each[1]; /* at least the first epoch is whole */
+            tap_ok(good && most == 2 && twice == rows - windows && none == EPOCH_WINDOWS + 1 - windows,
+                   "%u sources, %u x %u x %u, resumed as %u x %u x %u: each of %llu windows once per epoch",
+                   s ? 3 : 1, meshes[i].ranks, meshes[i].batch, meshes[i].micro, meshes[j].ranks,
+                   meshes[j].batch, meshes[j].micro, (unsigned long long)windows);
+            if (!good || most != 2)
+                tap_note("%s most %u twice %u none %u", zr_last_error(), most, twice, none);
+            zr_data_close(&data);
+        }
+}
+
+/* The order of the windows changes from epoch to epoch. */
+static void test_orders_of_epochs(void)
+{
+    struct zr_data_options options = bytes_options(16, 1, 1);
+    struct zr_data data;
+    int32_t first[16], second[16], targets[16];
+    unsigned other = 0;
+    write_text(1000);
+    options.order = ZR_DATA_ORDER_EPOCHS;
+    zr_data_open(&data, &options);
+    for (uint64_t step = 1; step <= data.windows; step++) {
+        zr_data_train(&data, &(struct zr_data_place){.step = step}, first, targets);
+        zr_data_train(&data, &(struct zr_data_place){.step = step + data.windows}, second, targets);
+        other += memcmp(first, second, sizeof first) != 0;
+    }
+    tap_ok(other > data.windows / 2, "%u of %llu windows are elsewhere in the second epoch", other,
+           (unsigned long long)data.windows);
+    zr_data_close(&data);
+}
+
+/* Sources with weights 3 and 1: of 65,536 rows a quarter is the second's, each of whose windows comes as
+ * often as another. The same shares, about, in the order of random places. */
+static void test_weights(void)
+{
+    static const enum zr_data_order orders[] = {ZR_DATA_ORDER_EPOCHS, ZR_DATA_ORDER_ROWS};
+    char sources[300];
+    struct zr_data data;
+    *strrchr(path, '/') = '\0';
+    snprintf(sources, sizeof sources, "%.99s/part-0.bin:weight=0.75\n%.99s/part-1.bin:weight=.25", path,
+             path);
+    path[strlen(path)] = '/';
+    for (unsigned o = 0; o < 2; o++) {
+        unsigned count[2 * FILE_TOKENS] = {0}, sum[2] = {0}, least = UINT32_MAX, most = 0;
+        int32_t tokens[640], targets[640];
+        struct zr_data_options options = number_options(sources);
+        options.order = orders[o];
+        options.batch = 64;
+        bool good = zr_data_open(&data, &options) == ZR_OK;
+        for (uint64_t step = 1; step <= 1024 && good; step++) {
+            good = zr_data_train(&data, &(struct zr_data_place){.step = step}, tokens, targets) == ZR_OK;
+            for (unsigned row = 0; row < 64; row++) {
+                count[tokens[10 * row]]++;
+                sum[tokens[10 * row] >= FILE_TOKENS]++;
+            }
+        }
+        for (unsigned w = 0; w < data.sources[1].windows; w++) {
+            unsigned n = count[FILE_TOKENS + 10 * w];
+            least = n < least ? n : least;
+            most = n > most ? n : most;
+        }
+        good &= o ? sum[1] > 15800 && sum[1] < 16950 : sum[1] == 16384 && most - least <= 1;
+        tap_ok(good, "order %u: %u rows of weight 3/4, %u of 1/4, its windows %u to %u times", orders[o],
+               sum[0], sum[1], least, most);
+        zr_data_close(&data);
+    }
+    static const char *const bad[] = {":weight=1",    "x:weight=0",  "x:weight=-1",
+                                      "x:weight=nan", "x:weight=1x", "x:weight="};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+        tap_ok(zr_data_source_problem(bad[i]) != NULL, "no source: %s", bad[i]);
+    strcat(strcpy(sources, path), "\n");
+    strcpy(strrchr(sources, '/') + 1, "part-0.bin:weight=1\n");
+    strcat(sources, path);
+    strcpy(strrchr(sources, '/') + 1, "part-1.bin");
+    struct zr_data_options options = number_options(sources);
+    tap_result(zr_data_open(&data, &options), ZR_ERR_INVALID, "a weight for one of two sources");
+    strcpy(strrchr(path, '/') + 1, "none-*");
+    options.sources = path;
+    refused(&options, ZR_ERR_IO, "no file matches", "a pattern that matches nothing");
+}
+
+/* The pages of a file that are in memory; false: the file system keeps them all. */
+enum { BIG_PAGES = 16384, PAGE = 4096 };
+static bool read_step(const char *sources, uint64_t step, int fd, void *map, unsigned char *resident)
+{
+    struct zr_data_options options = bytes_options(PAGE, 1, 1);
+    int32_t tokens[PAGE], targets[PAGE];
+    struct zr_data data;
+    size_t kept = 0;
+    options.sources = sources;
+    if (zr_data_open(&data, &options) != ZR_OK)
+        return false;
+    posix_fadvise(fd, 0, (off_t)BIG_PAGES * PAGE, POSIX_FADV_DONTNEED);
+    mincore(map, (size_t)BIG_PAGES * PAGE, resident);
+    for (size_t i = 0; i < BIG_PAGES; i++)
+        kept += resident[i] & 1;
+    zr_data_train(&data, &(struct zr_data_place){.step = step}, tokens, targets);
+    zr_data_close(&data);
+    return kept == 0;
+}
+
+/* While a step computes, the system reads the windows of the next one. */
+static void test_prefetch(void)
+{
+    static unsigned char both[2][BIG_PAGES];
+    char file[] = "build/zr-data-XXXXXX";
+    int fd = mkstemp(file);
+    size_t bytes = (size_t)BIG_PAGES * PAGE, common = 0;
+    char *text = malloc(bytes);
+    memset(text, 'x', bytes);
+    bool written = fd >= 0 && pwrite(fd, text, bytes, 0) == (ssize_t)bytes && fdatasync(fd) == 0;
+    void *map = written ? mmap(NULL, bytes, PROT_READ, MAP_SHARED, fd, 0) : MAP_FAILED;
+    free(text);
+    if (map == MAP_FAILED || !read_step(file, 2, fd, map, both[0]) || mincore(map, bytes, both[0]) != 0 ||
+        !read_step(file, 1, fd, map, both[1])) {
+        tap_skip("the file system of build/ does not drop pages");
+    } else {
+        for (int wait = 0; wait < 2000 && common == 0; wait++) {
+            mincore(map, bytes, both[1]);
+            for (size_t i = 0; i < BIG_PAGES; i++)
+                common += both[0][i] & both[1][i] & 1;
+            usleep(1000);
+        }
+        tap_ok(common > 0, "step 1 has the system read the window of step 2");
+    }
+    unlink(file);
+    close(fd);
+}
+
 int main(void)
 {
     if (!mkdtemp(folder))
@@ -480,7 +795,13 @@ int main(void)
     test_orders();
     test_checksum();
     test_validation();
-    unlink(path);
-    rmdir(folder);
+    test_formats();
+    test_epochs();
+    test_weights();
+    test_orders_of_epochs();
+    test_prefetch();
+    snprintf(path, sizeof path, "rm -r %s", folder);
+    if (system(path) != 0)
+        return 1;
     return tap_done();
 }

@@ -317,7 +317,7 @@ static void test_claims(void)
         if (result == ZR_OK)
             result = zr_rehearsal_install(places, rig.arena);
         zr_rehearsal_destroy(places);
-        const struct zr_schedule *list = &rig.state.trainer->step;
+        const struct zr_actions *list = &rig.state.trainer->step;
         tap_ok(list->actions[0].kind == ZR_ACTION_LOAD && reservations.count == list->count,
                "recompute %d: claims from the micro-batch that is loaded on", recompute);
         for (unsigned step = 1; step <= 3 && result == ZR_OK; step++)

@@ -125,7 +125,7 @@ static void test_orders(const char *words, const struct zr_pipeline *pipeline)
 struct walker {
     struct zr_cut cut;
     struct zr_pipeline_order order;
-    struct zr_schedule schedule;
+    struct zr_actions schedule;
     size_t at;
 };
 
@@ -156,7 +156,7 @@ static zr_result open_walker(struct walker *w, const struct zr_model *model,
 
 static void close_walker(struct walker *w)
 {
-    zr_schedule_end(&w->schedule);
+    zr_actions_drop(&w->schedule);
     zr_pipeline_order_end(&w->order);
     zr_cut_close(&w->cut);
 }

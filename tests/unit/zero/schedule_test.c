@@ -11,20 +11,19 @@
 
 enum { TEXT_BYTES = 1 << 16 };
 
-/* One word per action: G gather, F forward, K store (keep), Q fetch, C recompute, B backward, R release, S
- * reduce (send), P pass on, V receive, and the unit or the module; L load, U update. */
+/* One word per action of the passes: G gather, F forward, K store (keep), Q fetch, C recompute, B backward, R
+ * release, S reduce (send), U update, P pass on, V receive, and the unit or the module; L load. */
 static void append(char *text, const struct zr_action *action)
 {
-    static const char letters[ZR_ACTION_KINDS + 1] = "LGFKQCBRSUPV";
+    static const char letters[] = " LGFKQCBRSUPV";
     size_t used = strlen(text);
-    bool bare = action->kind == ZR_ACTION_LOAD || action->kind == ZR_ACTION_UPDATE;
-    if (bare)
-        snprintf(text + used, TEXT_BYTES - used, "%c ", letters[action->kind]);
-    else
+    if (action->kind == ZR_ACTION_LOAD)
+        snprintf(text + used, TEXT_BYTES - used, "L ");
+    else if (action->kind <= ZR_ACTION_RECEIVE)
         snprintf(text + used, TEXT_BYTES - used, "%c%u ", letters[action->kind], action->index);
 }
 
-static void print(char *text, const struct zr_schedule *schedule)
+static void print(char *text, const struct zr_actions *schedule)
 {
     text[0] = '\0';
     for (size_t i = 0; i < schedule->count; i++)
@@ -68,35 +67,34 @@ static const struct {
     unsigned fetch; /* distance */
 } written[] = {
     {"GPT-2", &gpt2, 1, 1, false, false,
-     "L G0 G1 F0 R1 R0 G2 G3 F1 R2 G0 F2 R3 G4 F3 R4 G3 B4 R0 S0 G4 B3 R4 S4 G2 B2 R3 S3 B1 R2 S2 B0 S1 S0 "
-     "U ",
+     "L G0 G1 F0 R1 R0 G2 G3 F1 R2 G0 F2 R3 G4 F3 R4 G3 B4 R0 S0 G4 B3 R4 S4 G2 B2 R3 S3 B1 R2 S2 B0 S1 S0 ",
      0},
     {"GPT-2, full recomputation", &gpt2, 1, 1, true, false,
      "L G0 G1 F0 R1 R0 G2 G3 F1 R2 G0 F2 R3 G4 F3 R4 G3 B4 R0 S0 G4 B3 R4 S4 G2 C2 B2 R3 S3 C1 B1 R2 S2 B0 "
-     "S1 S0 U ",
+     "S1 S0 ",
      0},
     {"GPT-2, full recomputation, inputs stored and fetched", &gpt2, 1, 1, true, false,
      "L G0 G1 F0 R1 R0 G2 G3 F1 K0 R2 G0 F2 K1 R3 G4 F3 R4 G3 B4 R0 S0 G4 Q1 B3 R4 S4 G2 Q0 C2 B2 R3 S3 C1 B1 "
-     "R2 S2 B0 S1 S0 U ",
+     "R2 S2 B0 S1 S0 ",
      1},
     {"LLaMA, inputs fetched two modules ahead", &llama, 1, 1, false, false,
-     "L G0 G1 F0 R0 G2 F1 K0 R1 G4 F2 K1 R2 G3 F3 R3 G2 Q1 B4 R4 S4 G3 Q0 B3 R3 S3 G1 B2 R2 S2 B1 R1 S1 B0 S0 U ",
+     "L G0 G1 F0 R0 G2 F1 K0 R1 G4 F2 K1 R2 G3 F3 R3 G2 Q1 B4 R4 S4 G3 Q0 B3 R3 S3 G1 B2 R2 S2 B1 R1 S1 B0 S0 ",
      2},
     {"LLaMA", &llama, 1, 1, false, false,
-     "L G0 G1 F0 R0 G2 F1 R1 G4 F2 R2 G3 F3 R3 G2 B4 R4 S4 G3 B3 R3 S3 G1 B2 R2 S2 B1 R1 S1 B0 S0 U ", 0},
+     "L G0 G1 F0 R0 G2 F1 R1 G4 F2 R2 G3 F3 R3 G2 B4 R4 S4 G3 B3 R3 S3 G1 B2 R2 S2 B1 R1 S1 B0 S0 ", 0},
     {"LLaMA, two units ahead", &llama, 1, 2, false, false,
-     "L G0 G1 G2 F0 R0 G4 F1 R1 G1 F2 R2 G3 F3 R3 G2 B4 R4 S4 G3 B3 R3 S3 B2 R2 S2 B1 R1 S1 B0 S0 U ", 0},
+     "L G0 G1 G2 F0 R0 G4 F1 R1 G1 F2 R2 G3 F3 R3 G2 B4 R4 S4 G3 B3 R3 S3 B2 R2 S2 B1 R1 S1 B0 S0 ", 0},
     {"an evaluation", &gpt2, 1, 1, false, true, "G0 G1 F0 R1 R0 G2 G3 F1 R2 G0 F2 R3 G4 F3 R4 F4 R0 ", 0},
     {"tiles", &tiled, 1, 1, false, false,
      "L G0 G1 F0 R0 G2 F0 R1 G3 F0 R2 G4 F1 R3 G5 F1 R4 G6 F1 R5 G7 F1 R6 G8 F1 R7 G9 F1 R8 G10 F1 R9 G0 F1 "
      "R10 G11 F2 R11 G1 F3 R0 G0 F3 B3 R1 S1 G10 B3 R0 S0 G11 B2 R11 S11 G9 B1 R10 S10 G8 B1 R9 S9 G7 B1 R8 "
-     "S8 G6 B1 R7 S7 G5 B1 R6 S6 G4 B1 R5 S5 G3 B1 R4 S4 B1 R3 S3 B0 S2 B0 S1 B0 S0 U ",
+     "S8 G6 B1 R7 S7 G5 B1 R6 S6 G4 B1 R5 S5 G3 B1 R4 S4 B1 R3 S3 B0 S2 B0 S1 B0 S0 ",
      0},
     {"tiles, full recomputation, inputs stored and fetched", &tiled, 1, 1, true, false,
      "L G0 G1 F0 R0 G2 F0 R1 G3 F0 R2 G4 F1 R3 G5 F1 R4 G6 F1 R5 G7 F1 R6 G8 F1 R7 G9 F1 R8 G10 F1 R9 G0 F1 "
      "K0 R10 G11 F2 R11 G1 F3 R0 G0 F3 B3 R1 S1 G3 B3 R0 S0 G11 Q0 B2 R11 S11 G4 C1 R3 G5 C1 R4 G6 C1 R5 G7 "
      "C1 R6 G8 C1 R7 G10 C1 R8 G9 B1 R10 S10 G8 B1 R9 S9 G7 B1 R8 S8 G6 B1 R7 S7 G5 B1 R6 S6 G4 B1 R5 S5 G3 "
-     "B1 R4 S4 B1 R3 S3 B0 S2 B0 S1 B0 S0 U ",
+     "B1 R4 S4 B1 R3 S3 B0 S2 B0 S1 B0 S0 ",
      1},
     {"tiles, an evaluation two units ahead", &tiled, 1, 2, false, true,
      "G0 G1 G2 F0 R0 G3 F0 R1 G4 F0 R2 G5 F1 R3 G6 F1 R4 G7 F1 R5 G8 F1 R6 G9 F1 R7 G10 F1 R8 G0 F1 R9 G1 "
@@ -104,7 +102,7 @@ static const struct {
      0},
     {"two micro-batches", &llama, 2, 1, false, false,
      "L G0 G1 F0 R0 G2 F1 R1 G4 F2 R2 G3 F3 R3 G2 B4 R4 S4 G3 B3 R3 S3 G1 B2 R2 S2 B1 R1 S1 B0 S0 "
-     "L G0 G1 F0 R0 G2 F1 R1 G4 F2 R2 G3 F3 R3 G2 B4 R4 S4 G3 B3 R3 S3 G1 B2 R2 S2 B1 R1 S1 B0 S0 U ",
+     "L G0 G1 F0 R0 G2 F1 R1 G4 F2 R2 G3 F3 R3 G2 B4 R4 S4 G3 B3 R3 S3 G1 B2 R2 S2 B1 R1 S1 B0 S0 ",
      0},
 };
 
@@ -113,7 +111,7 @@ static void test_written(void)
     static char text[TEXT_BYTES];
     for (size_t i = 0; i < sizeof written / sizeof *written; i++) {
         struct zr_transformer transformer;
-        struct zr_schedule schedule;
+        struct zr_actions schedule;
         zr_result result = zr_transformer_open(&transformer, written[i].shape, NULL, host_arena);
         bool recomputes[16];
         for (size_t m = 0; m < transformer.model.modules_count; m++)
@@ -132,7 +130,62 @@ static void test_written(void)
         if (!tap_ok(result == ZR_OK && strcmp(text, written[i].want) == 0, "%s: as written",
                     written[i].words))
             tap_note("got  %s\nwant %s", text, written[i].want);
-        zr_schedule_end(&schedule);
+        zr_actions_drop(&schedule);
+        zr_transformer_close(&transformer);
+    }
+}
+
+/* ---- The end of a step --------------------------------------------------------------------------------- */
+
+/* What transforms make of a step with two micro-batches and of the end that a list of the engine's gives it.
+ */
+struct end_row {
+    const char *words;
+    const struct zr_action_transform *by[2];
+    const char *want;
+};
+static const struct end_row ends[] = {
+    {"losses at once", {NULL}, "load load drain agree begin collect weigh update read settle count "},
+    {"losses with the gradients",
+     {&zr_schedule_with_gradients},
+     "load load drain collect losses agree begin weigh update read settle count "},
+    {"deferred results",
+     {&zr_schedule_deferred},
+     "load load rate begin collect weigh update read losses agree settle count "},
+    {"a graph is captured",
+     {&zr_schedule_deferred, &zr_schedule_captured},
+     "load load rate begin collect weigh update record launch read losses agree settle count "},
+    {"a graph is launched",
+     {&zr_schedule_deferred, &zr_schedule_launched},
+     "inputs inputs rate begin repeat launch read losses agree settle count "},
+};
+
+static void test_ends(void)
+{
+    static const enum zr_action_kind of_engine[] = {ZR_ACTION_BEGIN,  ZR_ACTION_COLLECT, ZR_ACTION_WEIGH,
+                                                    ZR_ACTION_UPDATE, ZR_ACTION_READ,    ZR_ACTION_SETTLE,
+                                                    ZR_ACTION_COUNT};
+    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) {
+        struct zr_transformer transformer;
+        struct zr_actions end = {.host_arena = host_arena}, step;
+        char text[512] = "";
+        for (size_t k = 0; k < sizeof of_engine / sizeof *of_engine; k++)
+            zr_actions_add(&end, (struct zr_action){.kind = of_engine[k]});
+        zr_assert(zr_transformer_open(&transformer, &gpt2, NULL, host_arena) == ZR_OK &&
+                  zr_schedule_step(&step, &(struct zr_schedule_request){.model = &transformer.model,
+                                                                        .micro_batches = 2,
+                                                                        .end = &end,
+                                                                        .host_arena = host_arena}) == ZR_OK);
+        for (unsigned k = 0; k < 2 && ends[i].by[k]; k++)
+            zr_actions_change(&step, ends[i].by[k]);
+        for (size_t k = 0; k < step.count; k++)
+            if (step.actions[k].kind == ZR_ACTION_LOAD || step.actions[k].kind == ZR_ACTION_UPDATE ||
+                step.actions[k].kind > ZR_ACTION_RECEIVE)
+                strcat(strcat(text, zr_action_kind_name(step.actions[k].kind)), " ");
+        if (!tap_ok(strcmp(text, ends[i].want) == 0, "%s: as written", ends[i].words))
+            tap_note("got  %s\nwant %s", text, ends[i].want);
+        zr_actions_drop(&step);
+        zr_actions_drop(&end);
         zr_transformer_close(&transformer);
     }
 }
@@ -166,7 +219,7 @@ static void test_rules(unsigned seed)
     unsigned distance = 1 + (unsigned)(nrand48(state) % 4), held = 0, wrong = 0;
     unsigned uses[UNITS] = {0}, reduced[UNITS] = {0};
     bool is_held[UNITS] = {false}, recomputes[MODULES];
-    struct zr_schedule schedule;
+    struct zr_actions schedule;
 
     for (unsigned u = 0; u < UNITS; u++)
         parameters[u] = (struct zr_parameter){.unit = u, .shape = {(size_t)1 << nrand48(state) % 12}};
@@ -212,7 +265,7 @@ static void test_rules(unsigned seed)
         result == ZR_OK && wrong == 0 && held == 0,
         "seed %u: what is read is held, at most %u units, and every gradient of what is not frozen is handed over",
         seed, distance + 1 + ZR_MODULE_UNITS_MAX);
-    zr_schedule_end(&schedule);
+    zr_actions_drop(&schedule);
 }
 
 /* ---- A plan and a run ---------------------------------------------------------------------------------- */
@@ -301,6 +354,7 @@ int main(void)
 {
     tap_result(records_begin(), ZR_OK, "memory for records");
     test_written();
+    test_ends();
     for (unsigned seed = 1; seed <= 20; seed++)
         test_rules(seed);
     test_plan("GPT-2", gpt2);

@@ -32,7 +32,7 @@ static bool same_events(const struct zr_timeline *a, const struct zr_timeline *b
 static bool same_phases(const struct zr_timeline *a, const struct zr_timeline *b)
 {
     bool same = true;
-    for (unsigned kind = 0; kind < ZR_ACTION_KINDS; kind++) {
+    for (unsigned kind = 0; kind < ZR_TIMELINE_KINDS; kind++) {
         const struct zr_timeline_phase *x = &a->phases[kind], *y = &b->phases[kind];
         same &= x->count == y->count && close_to(x->busy_seconds, y->busy_seconds) &&
                 fabs(x->begin_seconds - y->begin_seconds) <= 1e-9 * a->step_seconds &&

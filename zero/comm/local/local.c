@@ -98,7 +98,7 @@ static void abandon(struct zr_comm *comm, const char *why)
 
 static zr_result look(struct zr_comm *comm, uint64_t waited_ns)
 {
-    zr_local_heartbeat(comm->local, comm->run_rank);
+    zr_comm_heartbeat(comm);
     zr_result result = zr_local_check(comm->local, ZR_LOCAL_ALL);
     return result == ZR_OK && waited_ns > comm->options.timeout_ns
                ? zr_local_lost(comm->local, ZR_LOCAL_ALL, waited_ns)

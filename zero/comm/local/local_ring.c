@@ -23,6 +23,8 @@
 #include <string.h>
 
 #include "alloc/base/error.h"
+#include "alloc/base/system/os.h"
+#include "kernels/streams.h"
 #include "zero/comm/local/local_ring.h"
 #include "zero/comm/local/local_mapping.h"
 
@@ -30,6 +32,53 @@
 #define DIRECT_BYTES ((size_t)64 << 10)
 /* Size of the block that is summed at a time, so that the next addends find the block in the cache. */
 #define BLOCK_BYTES ((size_t)128 << 10)
+
+/* ---- Words and copies ---------------------------------------------------------------------------------- */
+
+static bool has_reached(_Atomic uint32_t *word, uint32_t target)
+{
+    return (int32_t)(atomic_load(word) - target) >= 0;
+}
+
+/* Waits for a counter of peer p / advances one: at once, or with `queues` in stream order. */
+static zr_result await_word(const struct local_comm *comm, unsigned p, _Atomic uint32_t *word,
+                            _Atomic uint32_t *sleepers, uint32_t target)
+{
+    const struct zr_comm_options *o = &comm->base.options;
+    if (comm->queues)
+        return o->kernels->streams->word_wait(o->beside, word, target);
+    return has_reached(word, target) ? ZR_OK : zr_local_wait_for_peer(comm, p, word, sleepers, target);
+}
+
+static zr_result move_word(const struct local_comm *comm, _Atomic uint32_t *word, uint32_t value,
+                           _Atomic uint32_t *sleepers)
+{
+    const struct zr_comm_options *o = &comm->base.options;
+    if (comm->queues)
+        return o->kernels->streams->word_write(o->beside, word, value);
+    zr_local_advance(word, value, sleepers);
+    return ZR_OK;
+}
+
+void zr_local_advance(_Atomic uint32_t *word, uint32_t value, _Atomic uint32_t *sleepers)
+{
+    atomic_store(word, value);
+    if (!sleepers || atomic_load(sleepers) > 0)
+        zr_word_wake_all(word);
+}
+
+static zr_result copy(struct local_comm *comm, void *to, const void *from, size_t bytes)
+{
+    if (!comm->base.options.kernels->host_visible)
+        return zr_comm_copy(&comm->base, to, from, bytes);
+    memmove(to, from, bytes);
+    return ZR_OK;
+}
+
+static zr_result end_copies(struct local_comm *comm)
+{
+    return comm->base.options.kernels->host_visible ? ZR_OK : zr_comm_end_copies(&comm->base);
+}
 
 /* ---- Slots --------------------------------------------------------------------------------------------- */
 
@@ -40,8 +89,8 @@ static zr_result wait_for_readers(struct local_comm *comm, uint32_t left)
     for (unsigned p = 0; p < comm->base.world && result == ZR_OK; p++) {
         struct zr_local_peer *peer = &comm->peers[p];
         if (p != comm->base.rank)
-            result = zr_local_await_word(comm, p, &peer->ring->consumed, &peer->ring->consumed_sleepers,
-                                         peer->posted + comm->filled - left);
+            result = await_word(comm, p, &peer->ring->consumed, &peer->ring->consumed_sleepers,
+                                peer->posted + comm->filled - left);
     }
     return result;
 }
@@ -60,14 +109,14 @@ static zr_result fill_begin(struct local_comm *comm, char **slot)
 
 static zr_result fill_end(struct local_comm *comm, struct zr_local_piece piece)
 {
-    zr_result result = comm->queues ? ZR_OK : zr_comm_end_copies(&comm->base);
+    zr_result result = comm->queues ? ZR_OK : end_copies(comm);
     if (result != ZR_OK)
         return result;
     if (!comm->queues)
         comm->ring->pieces[comm->filled & 1] = piece;
     comm->filled++;
-    return zr_local_move_word(comm, &comm->ring->posted, comm->peers[comm->base.rank].posted + comm->filled,
-                              &comm->ring->posted_sleepers);
+    return move_word(comm, &comm->ring->posted, comm->peers[comm->base.rank].posted + comm->filled,
+                     &comm->ring->posted_sleepers);
 }
 
 /* Waits until rank p has posted the next piece, and returns its slot for reading. */
@@ -75,8 +124,8 @@ static zr_result peer_slot(struct local_comm *comm, unsigned p, struct zr_local_
                            const char **slot)
 {
     const struct zr_local_peer *peer = &comm->peers[p];
-    zr_result result = zr_local_await_word(comm, p, &peer->ring->posted, &peer->ring->posted_sleepers,
-                                           peer->posted + comm->read + 1);
+    zr_result result =
+        await_word(comm, p, &peer->ring->posted, &peer->ring->posted_sleepers, peer->posted + comm->read + 1);
     if (result != ZR_OK)
         return result;
     *slot = peer->slots + (comm->read & 1) * comm->slot_bytes;
@@ -100,12 +149,12 @@ static zr_result peer_slot(struct local_comm *comm, unsigned p, struct zr_local_
 static zr_result read_end(struct local_comm *comm)
 {
     uint32_t read = comm->peers[comm->base.rank].posted + comm->read + 1;
-    zr_result ended = comm->queues ? ZR_OK : zr_comm_end_copies(&comm->base);
+    zr_result ended = comm->queues ? ZR_OK : end_copies(comm);
     if (ended != ZR_OK)
         return ended;
     if (comm->queues) {
         comm->read++;
-        return zr_local_move_word(comm, &comm->ring->consumed, read, &comm->ring->consumed_sleepers);
+        return move_word(comm, &comm->ring->consumed, read, &comm->ring->consumed_sleepers);
     }
     atomic_thread_fence(memory_order_acquire); /* the data was read before the checks below */
     for (unsigned p = 0; p < comm->base.world; p++)
@@ -140,11 +189,12 @@ struct movement {
     size_t part_bytes;           /* of a shard per piece */
     const char *source;
     char *destination;
-    bool fills, reads;      /* writes to the slot / reads the peers' slots */
-    bool adds;              /* writes different data for each peer, and sums the peers' data for this rank */
-    bool source_stays;      /* the source is unchanged until all ranks have met again */
-    unsigned only;          /* the rank to read from, or world: all ranks */
-    struct zr_comm_sum sum; /* of one part; valid with `adds` */
+    bool fills, reads; /* writes to the slot / reads the peers' slots */
+    bool source_stays; /* the source is unchanged until all ranks have met again */
+    unsigned only;     /* the rank to read from, or world: all ranks */
+    /* Writes different data for each peer, and sums the peers' data for this rank in this operation; NULL:
+     * copies. */
+    const struct zr_comm_item *adds;
 };
 
 static struct zr_comm_part part_of(const struct movement *move, size_t index)
@@ -169,10 +219,10 @@ static zr_result fill(struct local_comm *comm, const struct movement *move, size
         return result;
     for (unsigned p = 0; move->adds && p < comm->base.world && result == ZR_OK; p++)
         if (p != comm->base.rank)
-            result = zr_comm_copy(&comm->base, slot + place_of(comm->base.rank, p) * move->part_bytes,
-                                  move->source + p * move->piece.bytes + part.first, part.bytes);
+            result = copy(comm, slot + place_of(comm->base.rank, p) * move->part_bytes,
+                          move->source + p * move->piece.bytes + part.first, part.bytes);
     if (move->fills && !move->adds)
-        result = zr_comm_copy(&comm->base, slot, move->source + part.first, part.bytes);
+        result = copy(comm, slot, move->source + part.first, part.bytes);
     return result == ZR_OK ? fill_end(comm, move->piece) : result;
 }
 
@@ -192,7 +242,7 @@ static zr_result read_sum(struct local_comm *comm, const struct movement *move, 
         comm->from[p] = slot + place_of(p, rank) * move->part_bytes;
         comm->base.received_bytes += part.bytes;
     }
-    return zr_comm_sum_part(&comm->base, &move->sum, part);
+    return zr_comm_sum_part(&comm->base, move->adds, comm->from, part);
 }
 
 /* Copies one part of each peer's shard. Each rank starts with the next rank, so that they do not all read
@@ -208,9 +258,8 @@ static zr_result read_copy(struct local_comm *comm, const struct movement *move,
         zr_result result = peer_slot(comm, p, move->piece, &slot);
         if (result != ZR_OK)
             return result;
-        result = zr_comm_copy(
-            &comm->base, move->destination + (move->only < world ? 0 : p * move->piece.bytes) + part.first,
-            slot, part.bytes);
+        result = copy(comm, move->destination + (move->only < world ? 0 : p * move->piece.bytes) + part.first,
+                      slot, part.bytes);
         if (result != ZR_OK)
             return result;
         comm->base.received_bytes += part.bytes;
@@ -249,9 +298,8 @@ static zr_result copy_own(struct local_comm *comm, const struct movement *move)
 {
     size_t own = comm->base.rank * move->piece.bytes;
     char *to = move->destination + own;
-    return move->fills && move->reads && move->source != to
-               ? zr_comm_copy(&comm->base, to, move->source, move->piece.bytes)
-               : ZR_OK;
+    return move->fills && move->reads && move->source != to ? copy(comm, to, move->source, move->piece.bytes)
+                                                            : ZR_OK;
 }
 
 /* ---- Direct reads -------------------------------------------------------------------------------------- */
@@ -302,7 +350,8 @@ static zr_result sum_directly(struct local_comm *comm, const struct movement *mo
             comm->from[p] = view.at;
             bytes = smaller(bytes, view.bytes);
         }
-        zr_result summed = zr_comm_sum_part(&comm->base, &move->sum, (struct zr_comm_part){first, bytes});
+        zr_result summed =
+            zr_comm_sum_part(&comm->base, move->adds, comm->from, (struct zr_comm_part){first, bytes});
         if (summed != ZR_OK)
             return summed;
         comm->base.received_bytes += (comm->base.world - 1) * bytes;
@@ -373,24 +422,20 @@ static zr_result move_all(struct local_comm *comm, const struct movement *move)
 }
 
 /* The movement of a reduction: a sum for each rank. */
-static struct movement reduction(struct local_comm *comm, const struct zr_comm_item *item)
+static struct movement reduction(const struct local_comm *comm, const struct zr_comm_item *item)
 {
-    struct movement move = {
-        .piece = {.kind = item->kind, .bytes = item->bytes},
-        .part_bytes = comm->each_bytes,
-        .source = item->kind == ZR_COMM_ALL_REDUCE ? item->all_reduce.buffer : item->reduce_scatter.source,
-        .fills = true,
-        .adds = true,
-        .only = comm->base.world,
-        .sum = zr_comm_sum_of(&comm->base, item),
-    };
-    move.sum.from = comm->from;
-    return move;
+    return (struct movement){.piece = {.kind = item->kind, .bytes = item->bytes},
+                             .part_bytes = comm->each_bytes,
+                             .source = item->kind == ZR_COMM_ALL_REDUCE ? item->all_reduce.buffer
+                                                                        : item->reduce_scatter.source,
+                             .fills = true,
+                             .adds = item,
+                             .only = comm->base.world};
 }
 
 static zr_result run_reduction(struct local_comm *comm, const struct zr_comm_item *item)
 {
-    struct movement move = reduction(comm, item);
+    const struct movement move = reduction(comm, item);
     return move_all(comm, &move);
 }
 
@@ -448,7 +493,7 @@ static zr_result run_all_reduce(struct local_comm *comm, const struct zr_comm_it
     const struct movement reduce = reduction(comm, item);
     const struct movement gather = {.piece = reduce.piece,
                                     .part_bytes = reduce.part_bytes,
-                                    .source = reduce.sum.to,
+                                    .source = (char *)item->all_reduce.buffer + comm->base.rank * item->bytes,
                                     .destination = item->all_reduce.buffer,
                                     .fills = true,
                                     .reads = true,
@@ -490,10 +535,10 @@ static zr_result send_part(struct local_comm *comm, const struct zr_transfer *op
     zr_result result = wait_until_taken(comm, comm->base.rank, comm->lent - 1, op->to);
     if (result != ZR_OK)
         return result;
-    result = zr_comm_copy(&comm->base, comm->slots + (comm->lent & 1) * comm->slot_bytes,
-                          (const char *)op->send + first, bytes);
+    result =
+        copy(comm, comm->slots + (comm->lent & 1) * comm->slot_bytes, (const char *)op->send + first, bytes);
     if (result == ZR_OK)
-        result = zr_comm_end_copies(&comm->base);
+        result = end_copies(comm);
     if (result != ZR_OK)
         return result;
     comm->ring->parcels[comm->lent & 1] = (struct zr_local_parcel){.bytes = op->send_bytes, .to = op->to};
@@ -529,10 +574,10 @@ static zr_result receive_part(struct local_comm *comm, const struct zr_transfer 
                     op->receive_bytes);
             return zr_local_out_of_step(comm->base.local, comm->base.run_rank);
         }
-        result = zr_comm_copy(&comm->base, (char *)op->receive + first,
-                              comm->peers[op->from].slots + (next & 1) * comm->slot_bytes, bytes);
+        result = copy(comm, (char *)op->receive + first,
+                      comm->peers[op->from].slots + (next & 1) * comm->slot_bytes, bytes);
         if (result == ZR_OK)
-            result = zr_comm_end_copies(&comm->base);
+            result = end_copies(comm);
         if (result != ZR_OK)
             return result;
         comm->base.received_bytes += bytes;

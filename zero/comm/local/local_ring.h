@@ -48,11 +48,6 @@ void zr_local_calls_open(struct local_comm *comm);
 /* Waits for a counter of peer p. */
 zr_result zr_local_wait_for_peer(const struct local_comm *comm, unsigned p, _Atomic uint32_t *word,
                                  _Atomic uint32_t *sleepers, uint32_t target);
-/* Waits for a counter of peer p / advances one: at once, or with `queues` in stream order. */
-zr_result zr_local_await_word(const struct local_comm *comm, unsigned p, _Atomic uint32_t *word,
-                              _Atomic uint32_t *sleepers, uint32_t target);
-zr_result zr_local_move_word(const struct local_comm *comm, _Atomic uint32_t *word, uint32_t value,
-                             _Atomic uint32_t *sleepers);
 
 /* Entries of struct zr_comm_table. */
 zr_result zr_local_run(struct zr_comm *comm, const struct zr_comm_item *item);

@@ -1,7 +1,6 @@
 /* local_wait.c: how ranks of one machine wait for one another's words in shared memory. See local.h and
  * local_ring.h. */
 #include "alloc/base/error.h"
-#include "kernels/streams.h"
 #include "zero/comm/calls.h"
 #include "zero/comm/local/local_ring.h"
 #include "zero/comm/local/spin.h"
@@ -96,29 +95,4 @@ zr_result zr_local_wait_for_peer(const struct local_comm *comm, unsigned p, _Ato
                                                      .timeout_ns = comm->base.options.timeout_ns,
                                                      .looks = true,
                                                      .rank = comm->base.run_rank});
-}
-
-zr_result zr_local_await_word(const struct local_comm *comm, unsigned p, _Atomic uint32_t *word,
-                              _Atomic uint32_t *sleepers, uint32_t target)
-{
-    const struct zr_comm_options *o = &comm->base.options;
-    return comm->queues ? o->kernels->streams->word_wait(o->beside, word, target)
-                        : zr_local_wait_for_peer(comm, p, word, sleepers, target);
-}
-
-zr_result zr_local_move_word(const struct local_comm *comm, _Atomic uint32_t *word, uint32_t value,
-                             _Atomic uint32_t *sleepers)
-{
-    const struct zr_comm_options *o = &comm->base.options;
-    if (comm->queues)
-        return o->kernels->streams->word_write(o->beside, word, value);
-    zr_local_advance(word, value, sleepers);
-    return ZR_OK;
-}
-
-void zr_local_advance(_Atomic uint32_t *word, uint32_t value, _Atomic uint32_t *sleepers)
-{
-    atomic_store(word, value);
-    if (!sleepers || atomic_load(sleepers) > 0)
-        zr_word_wake_all(word);
 }

@@ -51,7 +51,7 @@ static zr_result post_pair(struct message_comm *self, struct zr_message_operatio
 struct reduction {
     const char *source;
     size_t bytes; /* of a shard */
-    struct zr_comm_sum sum;
+    const struct zr_comm_item *item;
 };
 
 static size_t part_bytes(const struct message_comm *self, const struct reduction *op, size_t index)
@@ -89,7 +89,7 @@ static zr_result add_part(struct message_comm *self, const struct reduction *op,
     for (unsigned p = 0; p < self->base.world; p++)
         self->from[p] =
             p == rank ? op->source + rank * op->bytes + part.first : place_in_slot(self, index, p);
-    return zr_comm_sum_part(&self->base, &op->sum, part);
+    return zr_comm_sum_part(&self->base, op->item, self->from, part);
 }
 
 /* Adds part i while part i + 1 arrives. */
@@ -114,8 +114,7 @@ static zr_result reduce(struct message_comm *self, const struct zr_comm_item *it
     struct reduction reduction = {.source = item->kind == ZR_COMM_ALL_REDUCE ? item->all_reduce.buffer
                                                                              : item->reduce_scatter.source,
                                   .bytes = item->bytes,
-                                  .sum = zr_comm_sum_of(&self->base, item)};
-    reduction.sum.from = self->from;
+                                  .item = item};
     return run_reduction(self, &reduction);
 }
 

@@ -197,9 +197,23 @@ static struct zr_offload offload_of(struct zr_rank *rank)
                                .speculative_bytes = rank->config->speculative_bytes};
 }
 
+struct zr_data_options zr_rank_data_options(const struct zr_train_config *config)
+{
+    return (struct zr_data_options){.sources = config->data,
+                                    .bytes = config->bytes,
+                                    .type = config->data_type,
+                                    .vocabulary = config->shape.vocabulary,
+                                    .sequence = config->shape.sequence,
+                                    .batch = config->shape.batch,
+                                    .data_ranks = zr_train_data_ranks(config),
+                                    .micro_batches = config->micro_batches,
+                                    .order = config->epochs ? ZR_DATA_ORDER_EPOCHS : ZR_DATA_ORDER_ROWS,
+                                    .seed = config->seed};
+}
+
 zr_result zr_rank_open_records(struct zr_rank *out, const struct zr_train_config *config)
 {
-    *out = (struct zr_rank){.config = config, .data = {.file = {.fd = -1}}};
+    *out = (struct zr_rank){.config = config};
     return open_host_memory(out, REHEARSAL_RESERVE_MIB * MIB);
 }
 
@@ -208,6 +222,7 @@ zr_result zr_rank_open(struct zr_rank *out, const struct zr_train_config *config
 {
     enum zr_isa isa = ZR_ISA_PLAIN;
     struct zr_checkpoint_policy checkpoints = config->checkpoints;
+    struct zr_data_options data = zr_rank_data_options(config);
     zr_result result;
 
     memset(out, 0, sizeof *out);
@@ -215,7 +230,6 @@ zr_result zr_rank_open(struct zr_rank *out, const struct zr_train_config *config
     out->local = local;
     out->rank = rank;
     out->place = zr_mesh_place_of(zr_train_mesh(config), rank);
-    out->data.file.fd = -1;
     result = zr_rank_choose_isa(&isa);
     out->kernels = zr_rank_kernels(config, isa);
     if (result == ZR_OK)
@@ -225,14 +239,7 @@ zr_result zr_rank_open(struct zr_rank *out, const struct zr_train_config *config
     if (result == ZR_OK)
         result = open_peers(out);
     if (result == ZR_OK)
-        result = zr_data_open(&out->data, &(struct zr_data_options){.path = config->data,
-                                                                    .bytes = config->bytes,
-                                                                    .vocabulary = config->shape.vocabulary,
-                                                                    .sequence = config->shape.sequence,
-                                                                    .batch = config->shape.batch,
-                                                                    .data_ranks = zr_train_data_ranks(config),
-                                                                    .micro_batches = config->micro_batches,
-                                                                    .seed = config->seed});
+        result = zr_data_open(&out->data, &data);
     if (result == ZR_OK)
         result = zr_thread_pool_create(&out->pool,
                                        &(struct zr_thread_pool_options){.host_arena = out->host_arena,

@@ -55,6 +55,8 @@ static inline bool zr_rank_logs(const struct zr_rank *rank)
  * *out also on failure. */
 zr_result zr_rank_open(struct zr_rank *out, const struct zr_train_config *config,
                        struct zr_local_world *local, unsigned rank);
+/* The options of the run's data. */
+struct zr_data_options zr_rank_data_options(const struct zr_train_config *config);
 /* Opens memory for records only, for work without ranks. Close *out also on failure. */
 zr_result zr_rank_open_records(struct zr_rank *out, const struct zr_train_config *config);
 /* Releases everything. ZR_ERR_CORRUPT: blocks were left; the message names them. */

@@ -50,7 +50,7 @@ static const char *tag_description(int tag)
     static const char *const descriptions[ZR_TAG_COUNT] = {
         [ZR_TAG_PARAM] = "the model",
         [ZR_TAG_GRAD] = "gradients",
-        [ZR_TAG_OPTIMIZER] = "momentum and variance",
+        [ZR_TAG_OPTIMIZER] = "", /* see zr_optimizer_state_words() */
         [ZR_TAG_MASTER] = "fp32 copies",
         [ZR_TAG_GATHERED] = "parameters gathered for use",
         [ZR_TAG_CHECKPOINT] = "inputs of the blocks, for backward",
@@ -191,9 +191,12 @@ zr_result zr_report_plan(const struct zr_train_config *config, uint64_t paramete
         size_t bytes = rank->planned_by_tag_bytes[tag];
         if (bytes == 0)
             continue;
-        zr_text_print(&page.text, "  %-11s %10s  %18s  %s\n", zr_tag_name((zr_tag)tag),
+        zr_text_print(&page.text, "  %-11s %10s  %18s  %s", zr_tag_name((zr_tag)tag),
                       zr_number_bytes(number[0], bytes), zr_number_grouped(number[1], bytes),
                       tag_description(tag));
+        if (tag == ZR_TAG_OPTIMIZER)
+            zr_optimizer_state_words(&page.text, &config->optimizer);
+        zr_text_print(&page.text, "\n");
     }
     zr_text_print(&page.text, "  %-11s %10s  %18s  at the peak of a step\n", "total",
                   zr_number_bytes(number[0], rank->planned_bytes),

@@ -99,11 +99,11 @@ static void print_bar(struct zr_text_page *page, const struct zr_timeline_phase 
 static void print_phases(struct zr_text_page *page, const struct zr_timeline *t)
 {
     double scale_seconds = t->step_seconds;
-    for (int kind = 0; kind < ZR_ACTION_KINDS; kind++)
+    for (int kind = ZR_ACTION_LOAD; kind < ZR_TIMELINE_KINDS; kind++)
         if (t->phases[kind].end_seconds > scale_seconds)
             scale_seconds = t->phases[kind].end_seconds;
     zr_text_print(&page->text, "  %-9s %12s  %12s  %12s   milliseconds\n", "", "begin", "end", "busy");
-    for (int kind = 0; kind < ZR_ACTION_KINDS; kind++) {
+    for (int kind = ZR_ACTION_LOAD; kind < ZR_TIMELINE_KINDS; kind++) {
         const struct zr_timeline_phase *phase = &t->phases[kind];
         if (phase->count == 0)
             continue;
@@ -238,7 +238,7 @@ zr_result zr_report_timeline(const struct zr_train_config *config, const struct 
 static json_t *phases_object(const struct zr_timeline *t)
 {
     json_t *phases = json_object();
-    for (int kind = 0; kind < ZR_ACTION_KINDS; kind++) {
+    for (int kind = ZR_ACTION_LOAD; kind < ZR_TIMELINE_KINDS; kind++) {
         const struct zr_timeline_phase *phase = &t->phases[kind];
         if (kind != ZR_ACTION_LOAD && kind != ZR_ACTION_RELEASE) /* these take no time */
             json_object_set_new(phases, zr_action_kind_name((enum zr_action_kind)kind),

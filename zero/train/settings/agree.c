@@ -35,7 +35,7 @@ static uint32_t hash(const struct zr_flag *flag, const struct zr_train_config *c
         sum = (sum ^ ((const unsigned char *)config->stages.layers)[i]) * UINT32_C(0x01000193);
     if (strcmp(flag->name, "prompt") == 0) {
         bytes = strlen(config->prompt);
-    } else if (flag->kind == ZR_FLAG_TEXT) {
+    } else if (flag->kind == ZR_FLAG_TEXT || flag->kind == ZR_FLAG_SOURCES) {
         field = &given;
         bytes = 1;
     }

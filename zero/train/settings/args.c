@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "alloc/base/error.h"
 #include "alloc/base/system/os.h"
@@ -171,19 +172,6 @@ static void resolve_loss_scaling(struct zr_train_config *config)
         config->loss_scale > 0 ? config->loss_scale : ldexpf(1, (int)config->loss_scale_power);
 }
 
-/* Sets the optimizer's constants. The table of options sets the groups' rates. */
-static void resolve_optimizer(struct zr_optimizer_options *optimizer)
-{
-    optimizer->epsilon = 1e-8f;
-    optimizer->groups_count = ZR_TRANSFORMER_GROUPS_COUNT;
-    optimizer->groups[ZR_GROUP_MATRICES].rate_factor = 1;
-    optimizer->groups[ZR_GROUP_MATRICES].decay_factor = 1;
-    optimizer->groups[ZR_GROUP_EMBEDDINGS].decay_factor = 1;
-    optimizer->groups[ZR_GROUP_EMBEDDINGS].wide_state = true;
-    optimizer->groups[ZR_GROUP_HEADS] =
-        (struct zr_parameter_group){1, 1, optimizer->kind == ZR_OPTIMIZER_MUON};
-}
-
 /* Whether MPI carries the host messages: NCCL starts up over host messages, and mpirun may have started ranks
  * on several machines. */
 static bool uses_mpi(struct zr_train_config *config)
@@ -278,7 +266,7 @@ static void resolve_speculation(struct zr_train_config *config)
     config->speculates_if_room = config->offload_optimizer == ZR_TIER_NVME &&
                                  config->offload_parameters != ZR_TIER_NVME && !config->delayed_update &&
                                  config->backend != ZR_TRAIN_CUDA && !config->finds_max &&
-                                 !zr_optimizer_of(config->optimizer.kind)->not_beside &&
+                                 !zr_optimizer_of(config->optimizer.kind)->not_ahead &&
                                  config->start.kind == ZR_START_FORK && !config->by_mpi;
 }
 
@@ -348,11 +336,6 @@ static void resolve(struct zr_train_config *config)
         config->bucket_bytes = SIZE_MAX / 8; /* larger than any unit */
     if (config->stages.ranks > 1)
         zr_stages_cut_equally(&config->stages, shape->layers);
-    if (config->optimizer.kind == ZR_OPTIMIZER_MUON && !zr_flag_given(config, "momentum"))
-        config->optimizer.momentum_factor = 0.95f; /* as its authors have it */
-    if (config->optimizer.kind == ZR_OPTIMIZER_ADAFACTOR && !zr_flag_given(config, "momentum"))
-        config->optimizer.momentum_factor = 0;
-    resolve_optimizer(&config->optimizer);
     resolve_speculation(config);
     resolve_logits(config);
     resolve_loss_scaling(config);
@@ -367,6 +350,17 @@ static void start(struct zr_train_config *out, int argc, char **argv)
     store_defaults(out);
 }
 
+/* Prints the problems of the file of --config. */
+static void say_problems(const char *path, const struct zr_config_rest *rest)
+{
+    if (rest->problems_count < 2) {
+        zr_say("%s", zr_last_error());
+        return;
+    }
+    zr_say("--config '%.200s': %u problems:", path, rest->problems_count);
+    zr_show(STDERR_FILENO, rest->problems, strlen(rest->problems));
+}
+
 /* Reads the file. Its settings replace the defaults; the command line is then parsed again and overrides
  * them. */
 static int read_config_file(struct zr_train_config *out, struct zr_config_rest *rest, int argc, char **argv)
@@ -378,28 +372,15 @@ static int read_config_file(struct zr_train_config *out, struct zr_config_rest *
     start(out, argc, argv);
     result = zr_config_read(path, out, rest);
     if (result != ZR_OK) {
-        zr_say("%s", zr_last_error());
+        say_problems(path, rest);
         return (int)zr_exit_of(result);
     }
     return read_arguments(out, argc, argv);
 }
 
-static void say_left_out(const struct zr_train_config *config)
-{
-    struct zr_text text;
-    char message[1024];
-    zr_text_start(&text, NULL, message, sizeof message - 1);
-    zr_config_left_out(&text, config);
-    message[text.used_bytes] = '\0';
-    if (text.used_bytes)
-        zr_say(
-            "--config: the file omits these keys, for which zr-train's defaults differ from DeepSpeed's:%s",
-            message);
-}
-
 int zr_args_parse(struct zr_train_config *out, int argc, char **argv)
 {
-    struct zr_config_rest rest = {.least_ratio = -1};
+    struct zr_config_rest rest = {.least_ratio = -1, .start_ratio = -1};
     int code;
 
     start(out, argc, argv);
@@ -418,12 +399,13 @@ int zr_args_parse(struct zr_train_config *out, int argc, char **argv)
         zr_say("%s", message);
         return ZR_EXIT_USAGE;
     }
-    if (zr_config_resolve_batch(&rest, out) != ZR_OK) {
+    if (out->config_file[0])
+        zr_config_assume(&rest, out);
+    zr_optimizer_resolve(out);
+    if (zr_config_resolve(&rest, out) != ZR_OK) {
         zr_say("%s", zr_last_error());
         return ZR_EXIT_USAGE;
     }
-    if (rest.least_ratio >= 0 && !zr_flag_given(out, "min-lr"))
-        out->min_rate = (float)(rest.least_ratio * (double)out->rate);
     code = apply_zero_r(out);
     if (code >= 0)
         return code;
@@ -432,7 +414,7 @@ int zr_args_parse(struct zr_train_config *out, int argc, char **argv)
     if (code < 0)
         code = zr_args_check_bucket(out);
     if (code < 0 && out->config_file[0] && zr_train_leads(out))
-        say_left_out(out);
+        zr_config_say(&rest, out);
     return code;
 }
 
@@ -442,9 +424,12 @@ int zr_args_parse(struct zr_train_config *out, int argc, char **argv)
 float zr_schedule_rate(const struct zr_train_config *config, uint64_t step)
 {
     double rate = (double)config->rate, min_rate = (double)config->min_rate, share;
+    double start_rate = (double)config->start_rate, warmup = (double)config->warmup, at = (double)step;
 
+    if (step < config->warmup && config->log_warmup)
+        return (float)(start_rate + (rate - start_rate) * log2(at) / log2(warmup));
     if (step < config->warmup)
-        return (float)(rate * (double)step / (double)config->warmup);
+        return (float)(start_rate + (rate - start_rate) * at / warmup);
     if (config->rate_kind == ZR_RATE_CONSTANT || step <= config->warmup)
         return config->rate;
     if (step >= config->steps)

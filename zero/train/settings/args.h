@@ -10,6 +10,7 @@
 #include "zero/launch/start.h"
 #include "zero/model/transformer.h"
 #include "zero/plan/plan.h"
+#include "zero/train/token_files.h"
 
 #define ZR_TRAIN_PATH_ROOM 4096
 
@@ -68,7 +69,9 @@ enum { ZR_TRAIN_FP8 = ZR_PRECISION_COUNT };
 /* Settings of one run. zr_args_parse() resolves them; afterwards they are final, except for the settings
  * of resolve_options.h. */
 struct zr_train_config {
-    char data[ZR_TRAIN_PATH_ROOM]; /* "" only with --dry-run */
+    char data[ZR_TRAIN_PATH_ROOM]; /* values of --data, separated by line feeds; "" only with --dry-run */
+    enum zr_token_type data_type;
+    unsigned epochs;               /* --data-order: 1 if epochs */
     char save[ZR_TRAIN_PATH_ROOM]; /* "": not given */
     char resume[ZR_TRAIN_PATH_ROOM];
     bool assume_shape; /* the model of --resume may lack a config.json */
@@ -136,8 +139,9 @@ struct zr_train_config {
     bool finds_strategy;                        /* --zero-r auto until zr_resolve_strategy() */
 
     enum zr_rate_kind rate_kind;
-    float rate, min_rate;
-    uint64_t warmup; /* steps */
+    float rate, min_rate, start_rate; /* start_rate: before the first step of the warm-up */
+    uint64_t warmup;                  /* steps */
+    unsigned log_warmup;              /* --warmup-type: 1 if log */
     struct zr_optimizer_options optimizer;
     struct zr_trainable trainable; /* --group, --freeze */
 
@@ -246,6 +250,9 @@ struct zr_args_change {
 void zr_args_print(struct zr_text *text, const struct zr_train_config *config,
                    const struct zr_args_change *changes, size_t changes_count);
 
+/* Writes what the optimizer keeps: "momentum and variance". */
+void zr_optimizer_state_words(struct zr_text *text, const struct zr_optimizer_options *options);
+
 /* ---- Checks before a run ------------------------------------------------------------------------------- */
 
 /* Checks that all ranks have the same settings, since ranks of another launcher each parse a command line.
@@ -291,11 +298,11 @@ zr_result zr_train_cut_stages(struct zr_train_config *config, zr_arena *host_are
 
 /* ---- The learning rate of each step -------------------------------------------------------------------- */
 
-/* A linear warm-up, then cosine or linear decay to the minimum rate, or a constant. A pure function of the
- * step, so a resumed run needs no state. */
+/* A linear or logarithmic warm-up, then cosine or linear decay to the minimum rate, or a constant. A pure
+ * function of the step, so a resumed run needs no state. */
 
-/* The rate of `step`, from 1 to config->steps. It rises over steps 1 to warmup and reaches config->rate at
- * step `warmup`; the last step has config->min_rate (cosine, linear). */
+/* The rate of `step`, from 1 to config->steps. It rises from config->start_rate over steps 1 to warmup and
+ * reaches config->rate at step `warmup`; the last step has config->min_rate (cosine, linear). */
 float zr_schedule_rate(const struct zr_train_config *config, uint64_t step);
 
 #endif

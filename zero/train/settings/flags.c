@@ -16,6 +16,11 @@
     {                                                                                                        \
         option, group_, "F", help_, fallback_, NULL, NULL, ZR_FLAG_REAL, FIELD(field), least_, most_         \
     }
+#define BY_OPTIMIZER(option, field, least_, most_, help_)                                                    \
+    {                                                                                                        \
+        option, optimizing, "F", help_, NULL, "by --optimizer", NULL, ZR_FLAG_REAL, FIELD(field), least_,    \
+            most_                                                                                            \
+    }
 #define CHOICE(option, group_, field, fallback_, choices_, help_)                                            \
     {                                                                                                        \
         option, group_, NULL, help_, fallback_, NULL, choices_, ZR_FLAG_CHOICE, FIELD(field), 0, 0           \
@@ -41,7 +46,12 @@ static const char model[] = "Model", data[] = "Data and steps", memory[] = "Rank
                   other[] = "Other";
 
 const struct zr_flag zr_flags[] = {
-    TEXT("data", data, "FILE", data, "any text file, or an llm.c token shard with --vocab V"),
+    LIST("data", data, ZR_FLAG_SOURCES, data, "FILES[:weight=F]",
+         "text, or with --vocab V tokens; * matches; may be repeated"),
+    CHOICE("data-type", data, data_type, "auto", "auto|uint16|uint32|int64",
+           "numbers of a token file without a header, as nanoGPT's"),
+    CHOICE("data-order", data, epochs, "random", "random|epochs",
+           "windows at random places, or each window once per epoch"),
     {"vocab", data, "byte|V", "tokens are bytes, or V of them in a token shard", "byte", NULL, NULL,
      ZR_FLAG_VOCAB, FIELD(shape.vocabulary), 2, 1 << 24},
     COUNT("steps", data, steps, "200", 1, 1e12, "steps to train, those of a resumed run included"),
@@ -147,20 +157,24 @@ const struct zr_flag zr_flags[] = {
     COUNT("comm-timeout", memory, comm_timeout, "600", 1, 1000000,
           "seconds of silence after which a rank counts as lost"),
 
-    {"lr", optimizing, "F", "maximum learning rate", "1e-3", NULL, NULL, ZR_FLAG_REAL, FIELD(rate), 0, 10},
+    CHOICE("optimizer", optimizing, optimizer.kind, "adamw", ZR_OPTIMIZER_NAMES,
+           "update of parameters, see below"),
+    BY_OPTIMIZER("lr", rate, 0, 10, "maximum learning rate"),
     {"min-lr", optimizing, "F", "learning rate of the last step", NULL, "a tenth of --lr", NULL, ZR_FLAG_REAL,
      FIELD(min_rate), 0, 10},
     {"warmup", optimizing, "N", "steps in which the learning rate rises", NULL, "--steps/10, but 20 to 100",
      NULL, ZR_FLAG_COUNT, FIELD(warmup), 0, 1e12},
+    CHOICE("warmup-type", optimizing, log_warmup, "linear", "linear|log", "how the learning rate rises"),
+    REAL("warmup-lr", optimizing, start_rate, "0", 0, 10,
+         "learning rate before the first step of the warm-up"),
     CHOICE("schedule-lr", optimizing, rate_kind, "cosine", "cosine|linear|constant",
            "learning rate after the warm-up"),
     REAL("weight-decay", optimizing, optimizer.weight_decay, "0.1", 0, 10, "decay of matrices"),
-    REAL("beta1", optimizing, optimizer.beta1, "0.9", 0, 0.999999, "decay of the momentum"),
-    REAL("beta2", optimizing, optimizer.beta2, "0.95", 0, 0.999999, "decay of the variance"),
-    CHOICE("optimizer", optimizing, optimizer.kind, "adamw", ZR_OPTIMIZER_NAMES,
-           "AdamW, SGD with momentum, 8-bit AdamW, Muon or Adafactor"),
-    REAL("momentum", optimizing, optimizer.momentum_factor, "0.9", 0, 0.999999,
-         "momentum of --optimizer sgd, muon (0.95) or adafactor (0: none)"),
+    BY_OPTIMIZER("beta1", optimizer.beta1, 0, 0.999999, "decay of the momentum"),
+    BY_OPTIMIZER("beta2", optimizer.beta2, 0, 0.999999, "decay of the variance"),
+    BY_OPTIMIZER("eps", optimizer.epsilon, 1e-30, 1, "added to the root of the variance"),
+    BY_OPTIMIZER("momentum", optimizer.momentum_factor, 0, 0.999999,
+                 "share of the last momentum in the next; 0: none"),
     REAL("lr-embeddings", optimizing, optimizer.groups[ZR_GROUP_EMBEDDINGS].rate_factor, "1", 0, 1000,
          "learning rate of embeddings, as a multiple of --lr"),
     REAL("lr-vectors", optimizing, optimizer.groups[ZR_GROUP_VECTORS].rate_factor, "1", 0, 1000,

@@ -18,6 +18,7 @@ enum zr_flag_kind {
     ZR_FLAG_RATIO,     /* a number from min to max, or auto */
     ZR_FLAG_EVERY,     /* a number of steps, or a time in seconds, minutes or hours */
     ZR_FLAG_RECOMPUTE, /* one of `choices`; the last one also as "full:N" */
+    ZR_FLAG_SOURCES,   /* text, may be repeated; the values are stored in a char array with line feeds */
     ZR_FLAG_LIST,      /* text, may be repeated; the values are stored in a struct zr_patterns */
     ZR_FLAG_GROUP,     /* likewise; each value is a rule of a parameter group */
     ZR_FLAG_LORA,      /* a rank, or RANK:PATTERN; stored in a struct zr_lora */
@@ -59,7 +60,7 @@ int zr_flag_store(const char *name, struct zr_train_config *config, const char *
 /* Whether an option may be repeated. */
 static inline bool zr_flag_repeats(const struct zr_flag *flag)
 {
-    return flag->kind == ZR_FLAG_LIST || flag->kind == ZR_FLAG_GROUP;
+    return flag->kind == ZR_FLAG_SOURCES || flag->kind == ZR_FLAG_LIST || flag->kind == ZR_FLAG_GROUP;
 }
 /* Whether the command line has the option. */
 bool zr_flag_given(const struct zr_train_config *config, const char *name);
@@ -68,6 +69,18 @@ bool zr_pipeline_flag_given(const struct zr_train_config *config);
 
 zr_result zr_help_print(void);
 zr_result zr_version_print(void);
+
+/* ---- Optimizers: optimizers.c -----------------------------------------------------------------------------
+ */
+
+/* Sets the groups, and the numbers that neither command line nor file has, to the optimizer's defaults. */
+void zr_optimizer_resolve(struct zr_train_config *config);
+/* Whether an option is that of a number that the optimizer does not take. */
+bool zr_optimizer_ignores(const struct zr_train_config *config, const char *option);
+/* Message about settings that the optimizer excludes, also in zr_last_error(); NULL: none. */
+const char *zr_optimizer_conflict(const struct zr_train_config *config);
+/* The section of --help. */
+void zr_optimizers_help(struct zr_text *text);
 
 /* ---- Consistency --------------------------------------------------------------------------------------- */
 

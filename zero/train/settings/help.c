@@ -25,8 +25,8 @@ static const char examples[] =
 
 static const char ending[] =
     "\n"
-    "Keys of optimizer, scheduler and gradient_clipping that the file omits have zr-train's defaults, not\n"
-    "DeepSpeed's; the run prints them.\n"
+    "Keys of optimizer, scheduler and gradient_clipping that the file omits have DeepSpeed's defaults, and\n"
+    "\"auto\" leaves a key to its option; the run prints both.\n"
     "\n" ZR_SIZE_HELP
     "Exit codes: 0 success, 1 a check failed, 2 usage, 3 bad input or output, 4 out of memory,\n"
     "128 + n: signal n ended the run or killed a rank.\n";
@@ -62,6 +62,7 @@ zr_result zr_help_print(void)
         else
             zr_text_print(&text, "  %-28s  %s%s\n", left, flag->help, value);
     }
+    zr_optimizers_help(&text);
     zr_config_help(&text);
     zr_text_print(&text, "%s", ending);
     return zr_text_flush(&text);

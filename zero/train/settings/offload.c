@@ -8,11 +8,12 @@
 #include "alloc/base/error.h"
 #include "alloc/base/system/os.h"
 #include "zero/comm/take.h"
+#include "zero/engine/optimizer.h"
 #include "zero/file_io/nvme_io.h"
 #include "zero/train/report/number.h"
 
 #define MEASURED_BYTES ((size_t)32 << 20)
-enum { TURNS = 5, STATES = 3 };
+enum { TURNS = 5, STATES = 1 + ZR_SLOTS_MAX };
 
 /* A folder of nvme:DIR and its option; path NULL: option not given. */
 struct folder {
@@ -159,24 +160,30 @@ static void close_update(struct update *update, zr_arena *host_arena)
     zr_drop(host_arena, &update->context.workspace);
 }
 
-static zr_result update_once(struct update *update, enum zr_optimizer_kind kind)
+/* The update of a vector. */
+static zr_result update_once(struct update *update, const struct zr_optimizer_options *options)
 {
+    static const struct zr_parameter_group group = {1, 1, false};
     enum zr_precision precision = update->context.precision;
-    float *states = update->states;
+    const struct zr_optimizer *optimizer = zr_optimizer_with(options);
+    const struct zr_parameter tensor = {.shape = {update->count}};
     char *parameters = (char *)update->others + update->count * zr_precision_bytes(precision);
-    struct zr_update numbers = {.n = update->count,
-                                .gradient = {update->others, precision},
-                                .master = states,
-                                .momentum = states + update->count,
-                                .parameter = {parameters, precision}};
-    if (kind == ZR_OPTIMIZER_SGD)
-        return update->kernels->update_sgd(&update->context,
-                                           &(struct zr_update_sgd){.how = {.rate = 1}, .numbers = numbers});
-    numbers.variance = states + 2 * update->count;
-    return update->kernels->update_adamw(
-        &update->context,
-        &(struct zr_update_adamw){.how = {.rate = 1, .epsilon = 1, .correction1 = 1, .correction2 = 1},
-                                  .numbers = numbers});
+    float *next = update->states;
+    struct zr_optimizer_call call = {.options = options,
+                                     .kernels = update->kernels,
+                                     .context = &update->context,
+                                     .rate = 1,
+                                     .correction1 = 1,
+                                     .correction2 = 1,
+                                     .n = update->count,
+                                     .gradient = {update->others, precision},
+                                     .master = next,
+                                     .tensor = &tensor,
+                                     .parameter = {parameters, precision}};
+    for (unsigned s = 0; s < optimizer->slots_count; s++)
+        if (!optimizer->slots[s].covers || optimizer->slots[s].covers(&tensor, &group))
+            call.slots[s] = next += update->count;
+    return optimizer->update(&call);
 }
 
 /* Measures updates: the best of several. */
@@ -187,7 +194,7 @@ static zr_result measure_updates(struct zr_tiers_found *out, const struct zr_tra
     zr_result result = open_update(&update, config, isa, host_arena);
     for (unsigned i = 0; i < TURNS && result == ZR_OK; i++) {
         uint64_t start_ns = zr_os_now_ns();
-        result = update_once(&update, config->optimizer.kind);
+        result = update_once(&update, &config->optimizer);
         double rate = (double)update.count / ((double)(zr_os_now_ns() - start_ns + 1) * 1e-9);
         out->updates_per_second = rate > out->updates_per_second ? rate : out->updates_per_second;
     }

@@ -152,13 +152,34 @@ static zr_result check_traces(const struct zr_train_config *config, const struct
     return ZR_OK;
 }
 
+/* Whether a file or folder of the run is also its data. */
+static bool is_data(const struct zr_train_config *config, const char *path)
+{
+    char source[ZR_TRAIN_PATH_ROOM];
+    bool found = false;
+    for (const char *at = config->data; *at && !found; at += *at == '\n') {
+        size_t length = strcspn(at, "\n");
+        snprintf(source, sizeof source, "%.*s", (int)length, at);
+        char *weight = strstr(source, ":weight=");
+        if (weight)
+            *weight = '\0';
+        found = path[0] && (same_place(source, path) || zr_pattern_matches(source, path));
+        at += length;
+    }
+    return found;
+}
+
 zr_result zr_outputs_apart(const struct zr_train_config *config)
 {
-    const struct named files[] = {{"data", config->data},     {"config", config->config_file},
-                                  {"save", config->save},     {"json", config->json},
-                                  {"log", config->log},       {"trace", config->trace},
-                                  {"resume", config->resume}, {"export", config->export}};
+    const struct named files[] = {{"config", config->config_file}, {"save", config->save},
+                                  {"json", config->json},          {"log", config->log},
+                                  {"trace", config->trace},        {"resume", config->resume},
+                                  {"export", config->export}};
     size_t count = sizeof files / sizeof *files;
+    for (size_t i = 0; i < count; i++)
+        if (is_data(config, files[i].path))
+            return zr_fail(ZR_ERR_INVALID, "--%s '%s' is the same as --data; give another file",
+                           files[i].option, files[i].path);
     for (size_t i = 1; i < count; i++)
         for (size_t j = 0; j < i; j++) {
             bool folder = files[i].path == config->resume && files[j].path == config->save;

@@ -133,9 +133,6 @@ static const char *trainable_conflict(const struct zr_train_config *config)
     if (adapts && config->shape.tensor > 1)
         return "--lora cannot be combined with --tp, where each adapter would need a sum over the ranks; give "
                "data ranks (--ranks) and --stage 3 instead";
-    if (zr_train_has_file(config) || config->delayed_update || config->speculative_bytes)
-        return "--freeze and --lora cannot be combined with nvme:DIR, --delayed-update and "
-               "--speculative-update; give --offload-optimizer cpu and --offload-param cpu, or leave them out";
     return NULL;
 }
 
@@ -187,52 +184,11 @@ const char *zr_train_device_words(const struct zr_train_config *config)
         return "--cuda-graph cannot be combined with --offload-optimizer, --offload-param or "
                "--checkpoint-offload, whose host work is not part of a graph; leave one of them out";
     if (config->offload_parameters == ZR_TIER_NVME)
-        return "--offload-param nvme:DIR requires --backend host; with --backend cuda give --offload-param cpu";
+        return "--offload-param nvme:DIR requires --backend host: on a GPU a gather runs in a stream, which cannot "
+               "wait for a file; give --offload-param cpu";
     if (config->speculative_bytes)
-        return "--speculative-update requires --backend host; leave one of the two out";
-    return NULL;
-}
-
-/* What an optimizer excludes, and why. */
-static const char *optimizer_conflict(const struct zr_train_config *config)
-{
-    const bool parts = config->shape.tensor > 1 || zr_shape_tiles(&config->shape) > 1,
-               beside = config->delayed_update || config->speculative_bytes > 0,
-               betas = zr_flag_given(config, "beta1") || zr_flag_given(config, "beta2"),
-               momentum = zr_flag_given(config, "momentum");
-    const struct {
-        enum zr_optimizer_kind kind;
-        bool given;
-        const char *message;
-    } excluded[] = {
-        {ZR_OPTIMIZER_ADAMW8, parts,
-         "--optimizer adamw8 keeps state in blocks of whole tensors and excludes --tp and --tile; give "
-         "--optimizer adamw"},
-        {ZR_OPTIMIZER_MUON, parts,
-         "--optimizer muon updates whole matrices and excludes --tp and --tile; give --optimizer adamw"},
-        {ZR_OPTIMIZER_MUON, config->offload_optimizer != ZR_TIER_NONE,
-         "--optimizer muon multiplies whole matrices on every rank, too slowly on the host, and excludes "
-         "--offload-optimizer; give --optimizer adamw or adafactor"},
-        {ZR_OPTIMIZER_MUON, config->trainable.groups.count > 0,
-         "--optimizer muon chooses its matrices by the default groups and excludes --group; give --optimizer "
-         "adamw"},
-        {ZR_OPTIMIZER_ADAFACTOR, parts,
-         "--optimizer adafactor sums the rows and columns of whole matrices and excludes --tp and --tile; give "
-         "--optimizer adamw"},
-        {ZR_OPTIMIZER_ADAFACTOR, beside,
-         "--optimizer adafactor adds the sums of all ranks within an update and excludes --delayed-update and "
-         "--speculative-update; leave them out, or give --optimizer adamw"},
-        {ZR_OPTIMIZER_ADAMW, momentum,
-         "--momentum requires --optimizer sgd, muon or adafactor; for AdamW give --beta1"},
-        {ZR_OPTIMIZER_ADAMW8, momentum,
-         "--momentum requires --optimizer sgd, muon or adafactor; for AdamW give --beta1"},
-        {ZR_OPTIMIZER_SGD, betas, "--beta1 and --beta2 require --optimizer adamw; for SGD give --momentum"},
-        {ZR_OPTIMIZER_ADAFACTOR, betas,
-         "--beta1 and --beta2 require --optimizer adamw, adamw8 or muon; leave them out"},
-    };
-    for (size_t i = 0; i < sizeof excluded / sizeof *excluded; i++)
-        if (config->optimizer.kind == excluded[i].kind && excluded[i].given)
-            return excluded[i].message;
+        return "--speculative-update requires --backend host: on a GPU gradients arrive in a stream, for which the "
+               "thread of the update cannot wait; leave it out, or give --delayed-update";
     return NULL;
 }
 
@@ -286,8 +242,8 @@ static const char *option_conflict(const struct zr_train_config *config)
         config->loss_scaling.least > config->loss_scaling.initial)
         return "--min-loss-scale is above the initial scale, two to the power of --loss-scale-power; give a "
                "smaller one";
-    if (optimizer_conflict(config))
-        return optimizer_conflict(config);
+    if (zr_optimizer_conflict(config))
+        return zr_last_error();
     if (config->rate_kind == ZR_RATE_CONSTANT && zr_flag_given(config, "min-lr"))
         return "--min-lr has no effect with --schedule-lr constant; give cosine or linear, or leave it out";
     if (!config->sample && (config->prompt[0] || zr_flag_given(config, "temperature")))
@@ -398,6 +354,8 @@ int zr_args_together(const struct zr_train_config *config)
         message =
             "--data FILE is missing; give a text to train on, or --dry-run for the byte plan (examples: "
             "zr-train --help)";
+    else if (config->bytes && config->data_type != ZR_TOKENS_AUTO)
+        message = "--data-type requires --vocab V, the number of tokens; leave it out for text";
     else if (!config->bytes && !prompt_is_tokens(config))
         message = "--prompt must be token numbers below --vocab for a token shard, such as '464 2068 7586'";
     else if (config->reduce == ZR_REDUCE_ONCE && config->stage > 1 && config->stage != ZR_STAGE_AUTO)
@@ -405,7 +363,9 @@ int zr_args_together(const struct zr_train_config *config)
                   "--reduce each";
     else if (config->min_rate > config->rate)
         message = "--min-lr is above --lr; the rate falls from --lr to --min-lr";
-    else if (config->warmup > config->steps)
+    else if (config->start_rate > config->rate)
+        message = "--warmup-lr is above --lr; the rate rises from --warmup-lr to --lr";
+    else if (config->warmup > config->steps && (zr_flag_given(config, "warmup") || !config->config_file[0]))
         message = "--warmup is longer than --steps; the rate would never reach --lr";
     else if (strcmp(config->log, "-") == 0 || strcmp(config->trace, "-") == 0 ||
              strcmp(config->export, "-") == 0)

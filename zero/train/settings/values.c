@@ -9,6 +9,7 @@
 
 #include "alloc/base/error.h"
 #include "alloc/base/sizes.h"
+#include "zero/train/data.h"
 #include "zero/train/report/terminal.h"
 #include "zero/train/settings/flags.h"
 
@@ -256,6 +257,22 @@ static int store_vocab(const struct zr_flag *flag, struct zr_train_config *confi
     return store_count(flag, config, value);
 }
 
+/* Appends a line to the sources of the data. */
+static int store_source(const struct zr_flag *flag, struct zr_train_config *config, const char *value)
+{
+    char *field = (char *)config + flag->offset;
+    size_t used = strlen(field), length = strlen(value);
+    const char *problem = zr_data_source_problem(value);
+    if (problem || strchr(value, '\n'))
+        return zr_flag_wrong(flag, value, "%s; give FILE, or FILE:weight=0.5",
+                             problem ? problem : "has a line feed");
+    if (used + (used > 0) + length >= flag->room_bytes)
+        return zr_flag_wrong(flag, NULL, "longer than %zu bytes in total; use * in a pattern",
+                             flag->room_bytes - 1);
+    snprintf(field + used, flag->room_bytes - used, "%s%s", used ? "\n" : "", value);
+    return -1;
+}
+
 /* Appends a value to a list. */
 static int store_list(const struct zr_flag *flag, struct zr_train_config *config, const char *value)
 {
@@ -311,6 +328,8 @@ int zr_flag_store_in(const struct zr_flag *flag, struct zr_train_config *config,
     switch (flag->kind) {
     case ZR_FLAG_TEXT:
         return store_text(flag, config, value);
+    case ZR_FLAG_SOURCES:
+        return store_source(flag, config, value);
     case ZR_FLAG_LIST:
     case ZR_FLAG_GROUP:
         return store_list(flag, config, value);
@@ -420,6 +439,18 @@ static void print_float(struct zr_text *text, float value)
     zr_text_print(text, " %s", number);
 }
 
+static void print_sources(struct zr_text *text, const struct zr_flag *flag, const char *at)
+{
+    char source[ZR_TRAIN_PATH_ROOM];
+    for (size_t length; *at; at += length + (at[length] != '\0')) {
+        length = strcspn(at, "\n");
+        snprintf(source, sizeof source, "%.*s", (int)length, at);
+        print_quoted(text, source);
+        if (at[length])
+            zr_text_print(text, " --%s", flag->name);
+    }
+}
+
 void zr_flag_print(struct zr_text *text, const struct zr_flag *flag, const struct zr_train_config *config)
 {
     const char *choice = flag->choices;
@@ -448,6 +479,8 @@ void zr_flag_print(struct zr_text *text, const struct zr_flag *flag, const struc
         char lora[ZR_PATTERN_ROOM + 16];
         snprintf(lora, sizeof lora, "%u:%s", config->trainable.lora.rank, config->trainable.lora.pattern);
         print_quoted(text, lora);
+    } else if (flag->kind == ZR_FLAG_SOURCES) {
+        print_sources(text, flag, (const char *)config + flag->offset);
     } else if (zr_flag_repeats(flag)) {
         const struct zr_patterns *list = (const void *)((const char *)config + flag->offset);
         for (unsigned i = 0; i < list->count; i++) {

@@ -1,0 +1,39 @@
+/* account.h: the bytes of each device that are in use, in a file that all processes of a simulated machine
+ * share (ZR_EMULATOR_SHARED). zr rehearse makes the file and reads it when they have ended. */
+#ifndef ZR_REHEARSE_ACCOUNT_H
+#define ZR_REHEARSE_ACCOUNT_H
+
+#include <stdint.h>
+
+enum { ZR_ACCOUNT_DEVICES_MAX = 8, ZR_ACCOUNT_PROCESSES_MAX = 64, ZR_ACCOUNT_PIECES_MAX = 16384 };
+
+struct zr_account_device {
+    uint64_t peak_bytes;    /* in use by all processes at one time, with their contexts */
+    uint64_t contexts_peak; /* at one time */
+    uint64_t contexts_count;
+    /* The requests that found too few bytes: how many, the last one, unless it was granted later, and the one
+     * before it that found the most missing. */
+    uint64_t refusals_count;
+    struct zr_account_refusal {
+        uint64_t bytes, used_bytes;
+    } last, largest;
+};
+
+/* lock: the file's first byte (fcntl), but for the lists' own process */
+struct zr_account {
+    struct zr_account_part {
+        int pid;          /* 0: free */
+        uint64_t started; /* its number may serve another process later */
+        uint64_t used_bytes[ZR_ACCOUNT_DEVICES_MAX];
+    } parts[ZR_ACCOUNT_PROCESSES_MAX];
+    /* Memory that was exported; 0 bytes: free. */
+    struct zr_account_piece {
+        uint64_t bytes, holders; /* a bit for each process */
+        int device;
+    } pieces[ZR_ACCOUNT_PIECES_MAX];
+    uint32_t pieces_count;          /* that were ever used */
+    uint32_t static_runtimes_count; /* programs that have the CUDA runtime inside, and were refused */
+    struct zr_account_device devices[ZR_ACCOUNT_DEVICES_MAX];
+};
+
+#endif

@@ -1,0 +1,119 @@
+/* libraries.c: functions of CUDA's libraries whose answer a program reads. See runtime.h. */
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "alloc/rehearse/runtime/runtime.h"
+
+#define ANSWER __attribute__((visibility("default")))
+
+/* struct cublasLtMatmulHeuristicResult_t: algorithm of 64 bytes, workspace, state, waves, reserved. */
+struct heuristic {
+    uint64_t algorithm[8];
+    size_t workspace_bytes;
+    int state;
+    float waves;
+    int reserved[4];
+};
+
+ANSWER int cublasLtMatmulAlgoGetHeuristic(void *handle, void *product, void *a, void *b, void *c, void *d,
+                                          void *preference, int most, struct heuristic *out, int *count);
+int cublasLtMatmulAlgoGetHeuristic(void *handle, void *product, void *a, void *b, void *c, void *d,
+                                   void *preference, int most, struct heuristic *out, int *count)
+{
+    (void)handle, (void)product, (void)a, (void)b, (void)c, (void)d, (void)preference;
+    *count = most > 0;
+    if (most > 0)
+        *out = (struct heuristic){.waves = 1};
+    return 0;
+}
+
+/* cuDNN's backend: a plan is one engine without workspace. cudnnBackendAttributeName_t,
+ * cudnnBackendAttributeType_t. */
+enum { CUDNN_HEURISTIC_RESULTS = 202, CUDNN_INT64 = 3, CUDNN_INT32 = 23 };
+
+ANSWER int cudnnBackendGetAttribute(void *descriptor, int name, int type, int64_t most, int64_t *count,
+                                    void *out);
+int cudnnBackendGetAttribute(void *descriptor, int name, int type, int64_t most, int64_t *count, void *out)
+{
+    (void)descriptor;
+    bool number = type == CUDNN_INT64 || type == CUDNN_INT32;
+    if (count)
+        *count = (number || name == CUDNN_HEURISTIC_RESULTS) && (most > 0 || !out);
+    if (out && number && most > 0)
+        memset(out, 0, type == CUDNN_INT64 ? sizeof(int64_t) : sizeof(int32_t));
+    return 0;
+}
+
+ANSWER size_t cudnnGetVersion(void);
+size_t cudnnGetVersion(void)
+{
+    return 92600;
+}
+
+ANSWER size_t cudnnGetCudartVersion(void);
+size_t cudnnGetCudartVersion(void)
+{
+    return EMULATED_RUNTIME;
+}
+
+#define VERSION_OF_ALL(name, value)                                                                          \
+    ANSWER int name(int *out);                                                                               \
+    int name(int *out)                                                                                       \
+    {                                                                                                        \
+        *out = value;                                                                                        \
+        return 0;                                                                                            \
+    }
+VERSION_OF_ALL(ncclGetVersion, 22800)
+
+#define VERSION(name, value)                                                                                 \
+    ANSWER int name(void *handle, int *out);                                                                 \
+    int name(void *handle, int *out)                                                                         \
+    {                                                                                                        \
+        (void)handle;                                                                                        \
+        *out = value;                                                                                        \
+        return 0;                                                                                            \
+    }
+VERSION(cublasGetVersion_v2, 130000)
+VERSION(cusparseGetVersion, 12000)
+
+#define TEXT(name)                                                                                           \
+    ANSWER const char *name(uintptr_t code);                                                                 \
+    const char *name(uintptr_t code)                                                                         \
+    {                                                                                                        \
+        return code == 0 ? "success" : "error";                                                              \
+    }
+TEXT(cublasGetStatusString)
+TEXT(cudnnGetErrorString)
+TEXT(cusparseGetErrorString)
+TEXT(ncclGetErrorString)
+TEXT(ncclGetLastError)
+TEXT(nvrtcGetErrorString)
+
+/* ---- NVML: PyTorch asks for peers over NVLink and for other processes ------------------------------------
+ */
+
+enum { NVML_UNSUPPORTED = 3 };
+
+#define UNSUPPORTED(name)                                                                                    \
+    ANSWER int name(void);                                                                                   \
+    int name(void)                                                                                           \
+    {                                                                                                        \
+        return NVML_UNSUPPORTED;                                                                             \
+    }
+UNSUPPORTED(nvmlDeviceGetNvLinkRemoteDeviceType)
+UNSUPPORTED(nvmlDeviceGetNvLinkRemotePciInfo_v2)
+
+#define DONE(name)                                                                                           \
+    ANSWER int name(void);                                                                                   \
+    int name(void)                                                                                           \
+    {                                                                                                        \
+        return 0;                                                                                            \
+    }
+DONE(nvmlInit_v2)
+DONE(nvmlShutdown)
+DONE(nvmlDeviceGetGpuFabricInfoV) /* leaves the state at "not supported" */
+
+VERSION_OF_ALL(nvmlSystemGetCudaDriverVersion_v2, EMULATED_RUNTIME)

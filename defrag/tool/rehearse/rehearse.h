@@ -1,0 +1,65 @@
+/* rehearse.h: `zr rehearse` in parts: the device and the program (rehearse.c), the figures of a rehearsal
+ * (rehearse_figures.c) and their words (rehearse_answer.c). Private to defrag/tool/. */
+#ifndef ZR_TOOL_REHEARSE_H
+#define ZR_TOOL_REHEARSE_H
+
+#include <limits.h>
+
+#include "alloc/rehearse/account.h"
+#include "alloc/rehearse/cards.h"
+#include "defrag/report/call_site.h"
+#include "defrag/tool/tool.h"
+
+/* What is simulated. */
+struct zr_rehearse_device {
+    const struct zr_card *card;
+    uint64_t memory_bytes, context_bytes; /* of each device */
+    uint64_t devices_count;
+};
+
+/* PyTorch's own count of a process on a device. */
+struct zr_rehearse_torch {
+    int process, device; /* process 0: there is no PyTorch */
+    uint64_t allocated_bytes, reserved_bytes, failures_count;
+    char snapshot[PATH_MAX];
+};
+
+enum { ZR_REHEARSE_SITES = 3, ZR_REHEARSE_CATEGORIES = 16 };
+struct zr_rehearse_site {
+    uint64_t bytes;
+    char category[32], words[ZR_FRAME_BYTES]; /* of the innermost frame that tells something */
+};
+/* Of the process and device with the most reserved bytes. */
+struct zr_rehearse_figures {
+    int device; /* that needs the most memory */
+    struct zr_account_device use;
+    unsigned static_runtimes_count;
+    struct zr_rehearse_torch torch;
+    /* At the peak, by its snapshot; the largest first. */
+    struct zr_rehearse_site sites[ZR_REHEARSE_SITES];
+    struct {
+        uint64_t bytes;
+        char name[32];
+    } categories[ZR_REHEARSE_CATEGORIES];
+    unsigned sites_count, categories_count;
+    /* That other allocators would have reserved for the same requests; 0: unknown. */
+    uint64_t expandable_bytes, best_bytes, zr_bytes;
+    char best_option[48];
+    char unread[256]; /* why the snapshot gives no sites and replays; "": it does */
+};
+
+/* Reads the account, and the lines of sitecustomize.py in `folder`, and analyzes the snapshot. */
+zr_result zr_rehearse_read(struct zr_rehearse_figures *out, const struct zr_account *account,
+                           const char *folder, zr_arena *arena);
+
+struct zr_rehearse_answer {
+    const struct zr_rehearse_device *device;
+    const struct zr_rehearse_figures *figures;
+    char **command;
+    int status; /* of the program, as waitpid() returns it */
+};
+/* At most ten lines, each begins with "zr: ". */
+void zr_rehearse_print(struct zr_text *text, const struct zr_rehearse_answer *answer);
+void zr_rehearse_json(struct zr_text *text, const struct zr_rehearse_answer *answer);
+
+#endif
