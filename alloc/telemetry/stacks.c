@@ -94,7 +94,9 @@ static _Unwind_Reason_Code step(struct _Unwind_Context *context, void *argument)
     struct walk *walk = argument;
     int before = 0;
     uint64_t address = _Unwind_GetIPInfo(context, &before);
-    bool own = !walk->inside;
+    /* zr_call_stack_take() has a frame where the compiler keeps its call apart from a jump. */
+    bool own = !walk->inside ||
+               (walk->count == 0 && _Unwind_GetRegionStart(context) == (uintptr_t)zr_call_stack_take);
     walk->inside = true;
     if (own)
         return _URC_NO_REASON;
