@@ -49,7 +49,7 @@ static const struct {
     {"reset_parameters", ZR_ROLE_LOADING},
     {"__init__ (", ZR_ROLE_LOADING},
     {"backward", ZR_ROLE_BACKWARD},
-    {"torch::autograd::", ZR_ROLE_BACKWARD},
+    {"torch::autograd::Engine", ZR_ROLE_BACKWARD}, /* forward has other frames of torch::autograd */
     {"forward", ZR_ROLE_FORWARD},
 };
 

@@ -190,11 +190,11 @@ def test_categories():
             continue
         with open(where, "rb") as file:
             data = pickle.load(file)
-        counted = {"optimizer state": 0, "gradients": 0, "other": 0}
+        counted = {"optimizer state": 0, "gradients": 0, "activations": 0, "other": 0}
         for block in (block for segment in data["segments"] for block in segment["blocks"] if block["state"] == "active_allocated"):
             words = " ".join(f"{frame['name']} {frame['filename']}" for frame in block["frames"])
-            counted["optimizer state" if "torch/optim/" in words else "gradients" if "backward" in words or "torch::autograd::" in words
-                    else "other"] += block["size"]
+            counted["optimizer state" if "torch/optim/" in words else "gradients" if "backward" in words or "torch::autograd::Engine" in words
+                    else "activations" if "forward" in words else "other"] += block["size"]
         report = why(where, "--no-replay")
         same(report["categories"], {name: bytes for name, bytes in counted.items() if bytes}, f"context {context}: who holds what")
 
