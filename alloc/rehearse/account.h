@@ -10,7 +10,7 @@ enum { ZR_ACCOUNT_DEVICES_MAX = 8, ZR_ACCOUNT_PROCESSES_MAX = 64, ZR_ACCOUNT_PIE
 struct zr_account_device {
     uint64_t peak_bytes;    /* in use by all processes at one time, with their contexts */
     uint64_t contexts_peak; /* at one time */
-    uint64_t contexts_count;
+    uint64_t nccl_peak_bytes, nccl_refusals_count; /* of the others: those of NCCL's own buffers */
     /* The requests that found too few bytes: how many, the last one, unless it was granted later, and the one
      * before it that found the most missing. */
     uint64_t refusals_count;
@@ -25,6 +25,7 @@ struct zr_account {
         int pid;          /* 0: free */
         uint64_t started; /* its number may serve another process later */
         uint64_t used_bytes[ZR_ACCOUNT_DEVICES_MAX];
+        uint64_t contexts_count[ZR_ACCOUNT_DEVICES_MAX], nccl_bytes[ZR_ACCOUNT_DEVICES_MAX];
     } parts[ZR_ACCOUNT_PROCESSES_MAX];
     /* Memory that was exported; 0 bytes: free. */
     struct zr_account_piece {

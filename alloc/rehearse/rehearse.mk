@@ -5,14 +5,15 @@
 rehearse_driver_src := $(wildcard alloc/rehearse/*.c alloc/rehearse/driver/*.c)
 rehearse_runtime_src := $(filter-out %/stand_ins.c %/launches.c,$(wildcard alloc/rehearse/runtime/*.c))
 rehearse_folder := $(BUILD)/lib/zr-rehearse
+rehearse_python := $(notdir $(wildcard alloc/rehearse/*.py))
 rehearse_names := $(shell awk '/\.so/ { print $$1 }' alloc/rehearse/functions.txt)
-rehearse_libraries := $(addprefix $(rehearse_folder)/,libcuda.so.1 libzr_rehearse.so sitecustomize.py $(rehearse_names))
+rehearse_libraries := $(addprefix $(rehearse_folder)/,libcuda.so.1 libzr_rehearse.so $(rehearse_python) $(rehearse_names))
 rehearse_link = mkdir -p $(@D) && $(CC) -shared -Wl,-soname,$(@F) -Wl,-z,now -Wl,-Bsymbolic -Wl,-rpath,'$$ORIGIN' -o $@
 
 $(rehearse_folder)/libcuda.so.1: $(call obj,$(rehearse_driver_src) alloc/rehearse/runtime/launches.c) alloc/rehearse/rehearse.mk
 	@echo "  link  $@"
 	@mkdir -p $(@D)
-	@echo '{ global: cu*; local: *; };' > $(BUILD)/rehearse.map
+	@echo '{ global: cu*; zr_emulator; local: *; };' > $(BUILD)/rehearse.map
 	@$(rehearse_link) -Wl,-z,defs -Wl,--version-script=$(BUILD)/rehearse.map $(filter %.o,$^) $(ALL_LDFLAGS)
 
 # What has an answer, or another form with one in the driver, is no stand-in.
@@ -35,6 +36,6 @@ $(rehearse_folder)/libzr_rehearse.so: $(call obj,$(rehearse_runtime_src) alloc/r
 		$(addprefix $(rehearse_folder)/,libcuda.so.1 $(rehearse_names))
 	@echo "  link  $@"
 	@$(rehearse_link) -Wl,-z,defs -Wl,--no-as-needed $^ $(ALL_LDFLAGS)
-$(rehearse_folder)/sitecustomize.py: alloc/rehearse/sitecustomize.py
+$(addprefix $(rehearse_folder)/,$(rehearse_python)): $(rehearse_folder)/%.py: alloc/rehearse/%.py
 	@mkdir -p $(@D)
 	@cp $< $@

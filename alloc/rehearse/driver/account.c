@@ -7,6 +7,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -101,12 +102,19 @@ bool emu_account_share(const char *path)
     return free_part;
 }
 
-/* With the parts' lock. */
+/* Of a number that each part has at that offset. With the parts' lock. */
+static uint64_t sum_of(size_t field)
+{
+    uint64_t sum = 0;
+    for (unsigned i = 0; parts && i < ZR_ACCOUNT_PROCESSES_MAX; i++)
+        sum += *(uint64_t *)((char *)&parts[i] + field);
+    return sum;
+}
+
+/* Devices have the machine's numbers here. With the parts' lock. */
 static size_t used_of(int device)
 {
-    size_t sum = 0;
-    for (unsigned i = 0; parts && i < ZR_ACCOUNT_PROCESSES_MAX; i++)
-        sum += parts[i].used_bytes[device];
+    size_t sum = sum_of(offsetof(struct zr_account_part, used_bytes[device]));
     for (uint32_t i = 0; parts && i < account->pieces_count; i++)
         sum += account->pieces[i].device == device ? account->pieces[i].bytes : 0;
     return parts ? sum : own->used_bytes[device];
@@ -131,7 +139,7 @@ static size_t free_or_buried(int device, size_t wanted)
 size_t emu_free_bytes(int device)
 {
     lock_parts();
-    size_t bytes = free_or_buried(device, emu.capacity_bytes);
+    size_t bytes = free_or_buried(emu.machine_device[device], emu.capacity_bytes);
     unlock_parts();
     return bytes;
 }
@@ -162,6 +170,7 @@ static void note_refusal(struct zr_account_device *of, int device, size_t bytes)
 
 bool emu_take_bytes(int device, size_t bytes)
 {
+    device = emu.machine_device[device];
     lock_parts();
     bool enough = bytes <= free_or_buried(device, bytes);
     if (enough)
@@ -176,16 +185,35 @@ bool emu_take_bytes(int device, size_t bytes)
     return enough;
 }
 
+/* A process that was killed has no contexts, and its NCCL no buffers. */
+static void change_number(size_t field, int64_t change, uint64_t *peak)
+{
+    lock_parts();
+    *(uint64_t *)((char *)own + field) += (uint64_t)change;
+    if (sum_of(field) > *peak)
+        bury_dead();
+    uint64_t sum = sum_of(field);
+    if (sum > *peak)
+        *peak = sum;
+    unlock_parts();
+}
+
 void emu_account_context(int device, int change)
 {
-    if (!account)
-        return;
-    struct zr_account_device *of = &account->devices[device];
-    lock_parts();
-    of->contexts_count += (uint64_t)change;
-    if (of->contexts_count > of->contexts_peak)
-        of->contexts_peak = of->contexts_count;
-    unlock_parts();
+    device = emu.machine_device[device];
+    if (account)
+        change_number(offsetof(struct zr_account_part, contexts_count[device]), change,
+                      &account->devices[device].contexts_peak);
+}
+
+void emu_account_nccl(int device, int64_t bytes, bool refused)
+{
+    device = emu.machine_device[device];
+    if (account && refused)
+        __atomic_add_fetch(&account->devices[device].nccl_refusals_count, 1, __ATOMIC_RELAXED);
+    else if (account)
+        change_number(offsetof(struct zr_account_part, nccl_bytes[device]), bytes,
+                      &account->devices[device].nccl_peak_bytes);
 }
 
 void emu_account_static_runtime(void)
@@ -197,7 +225,7 @@ void emu_account_static_runtime(void)
 void emu_give_bytes(int device, size_t bytes)
 {
     lock_parts();
-    own->used_bytes[device] -= bytes;
+    own->used_bytes[emu.machine_device[device]] -= bytes;
     unlock_parts();
 }
 
@@ -216,6 +244,7 @@ uint32_t emu_share_begin(int device, size_t bytes)
     uint32_t i = 0;
     if (!account)
         return 0;
+    device = emu.machine_device[device];
     lock_parts();
     while (i < account->pieces_count && account->pieces[i].bytes)
         i++;

@@ -54,6 +54,14 @@ bool emu_no_device(int device)
     return device < 0 || device >= emu.devices_count;
 }
 
+int emu_device_here(int machine_device)
+{
+    for (int i = 0; i < emu.devices_count; i++)
+        if (emu.machine_device[i] == machine_device)
+            return i;
+    return EMU_DEVICES_MAX;
+}
+
 bool emu_no_context(const struct zr_cu_context_st *context)
 {
     const struct zr_cu_context_st *each = emu_contexts;
@@ -103,8 +111,8 @@ PUBLIC zr_cu_result cuDeviceGetUuid_v2(unsigned char out[16], zr_cu_device devic
     zr_cu_result code = emu_enter(EMU_device_name, EMU_INIT);
     if (code == ZR_CU_SUCCESS && emu_no_device(device))
         code = ZR_CU_INVALID_DEVICE;
-    for (int i = 0; code == ZR_CU_SUCCESS && i < 16; i++)
-        out[i] = (unsigned char)(i < 15 ? 0xe0 + i : device);
+    if (code == ZR_CU_SUCCESS)
+        emu_device_uuid(emu.machine_device[device], out);
     return emu_leave(code);
 }
 
@@ -155,7 +163,7 @@ PUBLIC zr_cu_result cuDeviceGetAttribute(int *value, zr_cu_attribute which, zr_c
     if (code == ZR_CU_SUCCESS)
         code = attribute(which, value);
     if (code == ZR_CU_SUCCESS && which == ZR_CU_ATTRIBUTE_PCI_BUS)
-        *value += device;
+        *value += emu.machine_device[device];
     return emu_leave(code);
 }
 

@@ -114,6 +114,11 @@ struct zr_emulator {
     const char *(*reach)(zr_cu_address address, size_t bytes, bool writes);
     void (*read)(zr_cu_address address, void *out, size_t bytes);
     void (*write)(zr_cu_address address, const void *bytes, size_t count);
+    void (*clear)(zr_cu_address address, size_t bytes); /* zeros, which take no memory of the host */
+    void (*poll)(void);                                 /* lets work of libraries go on; no time passes */
+    /* NCCL's buffers on the current context's device: so many bytes more, or a request that was refused. */
+    void (*nccl)(int64_t bytes, bool refused);
+    uint64_t (*started)(int pid); /* what no later process of that number has; 0: there is none */
     /* Bytes that no kernel may touch although the program has them, at most 512 ranges; 0 bytes: forgets all.
      */
     void (*guard)(const void *address, size_t bytes);

@@ -60,6 +60,8 @@ static bool injected(enum emu_call call)
 /* Lets so much time pass in every context. */
 static void tick(uint64_t ticks)
 {
+    if (owner != getpid()) /* work that a parent has submitted is the parent's */
+        return;
     for (struct zr_cu_context_st *each = emu_contexts; each; each = each->next) {
         each->clock += ticks;
         emu_run(each);
@@ -189,11 +191,24 @@ static void read_environment(void)
     emu.launches_path = getenv("ZR_EMULATOR_LAUNCHES");
     if (emu.devices_count > EMU_DEVICES_MAX)
         emu.devices_count = EMU_DEVICES_MAX;
+    emu.devices_count =
+        emu_visible_devices(getenv("CUDA_VISIBLE_DEVICES"), emu.devices_count, emu.machine_device);
     for (unsigned i = 0; i < EMU_CALLS_COUNT; i++)
         delay_ns[i] = setting("ZR_EMULATOR_DELAY_NS", delay_ns[i]);
     if (text && sscanf(text, "%63[^:]:%llu:%llu", call, &nth, &code) == 3) {
         fault = (struct zr_emulator_fault){.call = known(call), .nth = nth, .code = (zr_cu_result)code};
     }
+}
+
+/* A child finds the lock free: other threads do not exist there. */
+static void before_fork(void)
+{
+    pthread_mutex_lock(&lock);
+}
+
+static void after_fork(void)
+{
+    pthread_mutex_unlock(&lock);
 }
 
 PUBLIC zr_cu_result cuInit(unsigned int flags)
@@ -217,8 +232,10 @@ PUBLIC zr_cu_result cuInit(unsigned int flags)
             waitpid(child, NULL, 0);
         if (emu.devices_count == 0)
             code = ZR_CU_NO_DEVICE;
-        if (code == ZR_CU_SUCCESS)
+        if (code == ZR_CU_SUCCESS) {
             owner = getpid();
+            pthread_atfork(before_fork, after_fork, after_fork);
+        }
     }
     return emu_leave(code);
 }
@@ -363,6 +380,8 @@ CONTROL(host_memory, (enum zr_emulator_host refused), emu.host_memory = refused)
 CONTROL(late_loading, (bool on), emu.lazy = on)
 CONTROL(costs, (bool on), emu.costs = on)
 CONTROL(capacity, (size_t bytes), emu.capacity_bytes = bytes)
+CONTROL(poll, (void), tick(0))
+CONTROL(nccl, (int64_t bytes, bool refused), emu_account_nccl(emu_current()->device, bytes, refused))
 #undef CONTROL
 
 static struct zr_emulator_state control_state(void)
@@ -454,6 +473,10 @@ PUBLIC const struct zr_emulator zr_emulator = {
     .reach = emu_library_reach,
     .read = emu_read,
     .write = emu_write,
+    .clear = emu_clear,
+    .poll = control_poll,
+    .nccl = control_nccl,
+    .started = emu_process_started,
     .pass = control_pass,
     .guard = control_guard,
     .mapped = control_mapped,

@@ -87,6 +87,8 @@ enum { EMU_DEVICES_MAX = ZR_ACCOUNT_DEVICES_MAX, EMU_STACK_MAX = 64 };
 
 struct emu_settings {
     int devices_count, nodes_count, version, capability;
+    int machine_device[ZR_ACCOUNT_DEVICES_MAX]; /* CUDA_VISIBLE_DEVICES: the machine's number of each device
+                                                 */
     size_t granularity_bytes, capacity_bytes;
     size_t context_bytes; /* of a device, for its primary context */
     uint64_t work_ticks;
@@ -157,6 +159,8 @@ extern struct zr_cu_context_st *emu_contexts;
 void emu_contexts_begin(void);              /* with the settings read */
 struct zr_cu_context_st *emu_current(void); /* NULL: none */
 bool emu_no_device(int device);
+/* The number here of a device of the machine, which other processes name; EMU_DEVICES_MAX: not visible. */
+int emu_device_here(int machine_device);
 bool emu_no_context(const struct zr_cu_context_st *context);
 bool emu_peers(int device, int peer);
 void emu_contexts_one_way(bool on);
@@ -164,11 +168,21 @@ void emu_attribute_set(zr_cu_attribute which, int value);
 int emu_attribute_of(zr_cu_attribute which); /* of every device; 0: there is no such */
 void emu_contexts_state(struct zr_emulator_state *out);
 
+/* ---- visible.c ----------------------------------------------------------------------------------------- */
+
+/* CUDA_VISIBLE_DEVICES (NULL: not set): writes the machine's numbers of the devices that a program sees, of
+ * `devices_count` at most, and returns how many there are. */
+int emu_visible_devices(const char *text, int devices_count, int *out);
+/* The identifier of a device of the machine, the same in every process. */
+void emu_device_uuid(int machine_device, unsigned char out[16]);
+
 /* ---- account.c ----------------------------------------------------------------------------------------- */
 
 /* From now on the file's processes have one account. False: that cannot be. */
 bool emu_account_share(const char *path);
 void emu_account_context(int device, int change);
+/* So much more of what NCCL has allocated for itself; refused: the device had too few bytes for it. */
+void emu_account_nccl(int device, int64_t bytes, bool refused);
 void emu_account_static_runtime(void); /* a program that has the CUDA runtime inside was met */
 /* A device's bytes. False: there are not so many left. */
 bool emu_take_bytes(int device, size_t bytes);

@@ -45,7 +45,7 @@ PUBLIC zr_cu_result cuIpcGetMemHandle(zr_cu_ipc_handle *out, zr_cu_address addre
                                   .started = emu_process_started(getpid()),
                                   .pid = getpid(),
                                   .fd = found->block->fd,
-                                  .device = found->context->device};
+                                  .device = emu.machine_device[found->context->device]};
         memset(out, 0, sizeof *out);
         memcpy(out, &content, sizeof content);
     }
@@ -88,13 +88,13 @@ static zr_cu_result open_handle(zr_cu_address *out, const zr_cu_ipc_handle *hand
     memcpy(&content, handle, sizeof content);
     if (!out || flags != LAZY_PEER_ACCESS)
         return ZR_CU_INVALID_VALUE;
-    if (content.magic != EMU_HEADER_MAGIC || emu_no_device(content.device))
+    if (content.magic != EMU_HEADER_MAGIC || content.device < 0 || content.device >= EMU_DEVICES_MAX)
         return ZR_CU_INVALID_HANDLE;
     if (content.pid == getpid())
         return ZR_CU_INVALID_CONTEXT;
     if (content.started != emu_process_started(content.pid))
         return ZR_CU_INVALID_HANDLE;
-    if (!emu_peers(emu_current()->device, content.device))
+    if (!emu_peers(emu_current()->device, emu_device_here(content.device)))
         return EMU_PEER_UNSUPPORTED;
     for (struct opened *each = all_opened; each; each = each->next) {
         if (memcmp(&each->content, &content, sizeof content) != 0)

@@ -16,7 +16,8 @@ static bool share(struct emu_memory *memory)
     if (memory->shared || memory->imported || memory->location.type != ZR_CU_LOCATION_DEVICE)
         return true;
     memory->shared = emu_share_begin(memory->location.id, memory->bytes);
-    struct emu_header header = {EMU_HEADER_MAGIC, memory->bytes, memory->location, memory->shared};
+    const zr_cu_location location = {memory->location.type, emu.machine_device[memory->location.id]};
+    struct emu_header header = {EMU_HEADER_MAGIC, memory->bytes, location, memory->shared};
     return pwrite(memory->file->fd, &header, sizeof header,
                   (off_t)(memory->offset_bytes - EMU_HEADER_BYTES)) == sizeof header;
 }
@@ -66,6 +67,8 @@ static zr_cu_result import_memory(zr_cu_memory *out, int fd)
         close(own);
         return ZR_CU_INVALID_VALUE;
     }
+    if (header.location.type == ZR_CU_LOCATION_DEVICE)
+        header.location.id = emu_device_here(header.location.id);
     struct emu_file *file = emu_must(calloc(1, sizeof *file));
     struct emu_memory *memory = emu_must(calloc(1, sizeof *memory));
     *file = (struct emu_file){.fd = own, .users_count = 1};
