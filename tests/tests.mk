@@ -184,9 +184,9 @@ $(own_stream): tests/support/cuda/own_stream.c alloc/preload/cuda/driver_api.h $
 	@mkdir -p $(@D)
 	@echo "  link  $@"
 	@$(CC) -std=gnu11 -O1 -g $(WARN) -I. -fPIC -shared -o $@ $< -L$(dir $(emulator)) -l:libcuda.so.1
-# One of the CUDA runtime, for zr rehearse.
-rehearse_program := $(BUILD)/tests/rehearse_program
-$(rehearse_program): tests/support/cuda/rehearse_program.c $(rehearse_libraries) $(BUILD)/config
+# Of the CUDA runtime and NCCL, for zr rehearse.
+rehearse_programs := $(BUILD)/tests/rehearse_program $(BUILD)/tests/rehearse_ranks
+$(rehearse_programs): $(BUILD)/tests/%: tests/support/cuda/%.c $(rehearse_libraries) $(BUILD)/config
 	@mkdir -p $(@D)
 	@echo "  link  $@"
 	@$(CC) -std=gnu11 -O1 -g $(WARN) -o $@ $< -L$(rehearse_folder) -l:libzr_rehearse.so -ldl
@@ -207,7 +207,7 @@ longest_first = $(foreach name,$(longest),$(filter %/$(name),$(1))) $(filter-out
 # What scripts run is built before they start: they build nothing, since others run it beside them. Those of
 # check-long share one build with both sanitizers, and one with ThreadSanitizer.
 .PHONY: built-scripts built-check built-long built-soak
-built-scripts: $(programs) $(libraries) $(gdb_script) $(manuals) $(completions) $(mpi_tests) $(leaky) $(preload_calls) $(forbid) $(failing) $(service_client) $(cuda_programs) $(own_stream) $(cuda_caching) $(rehearse_program) $(workloads) $(emulator) $(nccl_emulator) $(BUILD)/tests/emulator/kernels.image
+built-scripts: $(programs) $(libraries) $(gdb_script) $(manuals) $(completions) $(mpi_tests) $(leaky) $(preload_calls) $(forbid) $(failing) $(service_client) $(cuda_programs) $(own_stream) $(cuda_caching) $(rehearse_programs) $(workloads) $(emulator) $(nccl_emulator) $(BUILD)/tests/emulator/kernels.image
 built-check: built-scripts built-gpu $(test_bin)
 built-long: built-check
 	@$(again) BUILD=$(BUILD)/both-sanitizers SANITIZE=address,undefined built-check

@@ -7,6 +7,8 @@ import importlib.util
 import os
 import sys
 
+import zr_rehearse_ranks
+
 EVENTS_MAX = 500_000  # of the history, whose beginning is dropped then: it lies in the host's memory
 FOLDER, HERE = os.environ.get("ZR_REHEARSE_FOLDER"), os.path.dirname(os.path.abspath(__file__))
 
@@ -17,6 +19,7 @@ def write(torch):
         return
     name = os.path.join(FOLDER, f"snapshot.{os.getpid()}.pickle")
     torch.cuda.memory._dump_snapshot(name)
+    zr_rehearse_ranks.note(torch, FOLDER, name)
     with open(os.path.join(FOLDER, "torch"), "a", encoding="utf-8") as file:
         for device in range(torch.cuda.device_count()):
             stats = torch.cuda.memory_stats(device)
@@ -28,6 +31,7 @@ def begin(torch):
     if hasattr(torch, "cuda") and torch.backends.cuda.is_built():
         torch.cuda._lazy_call(lambda: torch.cuda.memory._record_memory_history(stacks="python", max_entries=EVENTS_MAX))
         atexit.register(write, torch)
+        zr_rehearse_ranks.prepare(torch)
 
 
 class Finder(importlib.abc.MetaPathFinder):

@@ -66,8 +66,6 @@ size_t cudnnGetCudartVersion(void)
         *out = value;                                                                                        \
         return 0;                                                                                            \
     }
-VERSION_OF_ALL(ncclGetVersion, 22800)
-
 #define VERSION(name, value)                                                                                 \
     ANSWER int name(void *handle, int *out);                                                                 \
     int name(void *handle, int *out)                                                                         \
@@ -88,8 +86,6 @@ VERSION(cusparseGetVersion, 12000)
 TEXT(cublasGetStatusString)
 TEXT(cudnnGetErrorString)
 TEXT(cusparseGetErrorString)
-TEXT(ncclGetErrorString)
-TEXT(ncclGetLastError)
 TEXT(nvrtcGetErrorString)
 
 /* ---- NVML: PyTorch asks for peers over NVLink and for other processes ------------------------------------

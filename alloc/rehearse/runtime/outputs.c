@@ -54,7 +54,6 @@ typedef size_t SIZE;
     f(cusparseSpMatGetSize, SIZE, 1, 2, 3) \
     f(cublasGetMathMode, INT, 1, 1, 1) \
     f(cublasGetPointerMode_v2, INT, 1, 1, 1) \
-    f(ncclCommGetAsyncError, INT, 1, 1, 1) \
     f(nvmlDeviceGetComputeRunningProcesses, INT, 1, 1, 1) \
     f(cufftCreate, INT, 0, 0, 0) \
     f(cudaLibraryGetKernelCount, INT, 0, 0, 0) \

@@ -61,7 +61,7 @@ void emulated_properties(void *out, int device, int version)
     memset(out, 0, old ? ALL_12 : ALL_13);
     cuDeviceGetName(head.name, sizeof head.name, device);
     cuDeviceTotalMem_v2(&head.memory_bytes, device);
-    head.uuid[0] = (unsigned char)(1 + device);
+    cuDeviceGetUuid_v2(head.uuid, device);
     head.shared_bytes = (size_t)emulated_attribute(8, device);
     head.registers = emulated_attribute(12, device);
     head.pitch_max = (size_t)emulated_attribute(11, device);

@@ -14,7 +14,13 @@ ZR_CUDA_REPLACED(ZR_DECLARE)
 ZR_CUDA_USED(ZR_DECLARE)
 ZR_CUDA_LAUNCHING(ZR_DECLARE)
 #undef ZR_DECLARE
+zr_cu_result cuDeviceGetUuid_v2(unsigned char out[16], zr_cu_device device);
 zr_cu_result cuEventElapsedTime(float *ms, zr_cu_event start, zr_cu_event end);
+
+zr_cu_result cudaMalloc(void **out, size_t bytes);
+zr_cu_result cudaFree(void *pointer);
+zr_cu_result cudaGetDevice(int *device);
+zr_cu_result cudaSetDevice(int device);
 
 /* The newest version of CUDA that the stand-ins answer for. */
 enum { EMULATED_RUNTIME = 13000, EMULATED_RUNTIME_OLD = 12000 };

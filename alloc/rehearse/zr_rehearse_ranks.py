@@ -1,0 +1,76 @@
+"""zr_rehearse_ranks.py: what `zr rehearse` adds to PyTorch programs of several processes: the figures of each rank, and collectives of Python
+objects. PyTorch computes the sizes of those messages by kernels on the device (cat, sum, max), which do nothing here, so their tensors are
+kept in the host's memory and go through the device for each transfer."""
+import ctypes
+import functools
+import os
+import threading
+
+OBJECTS = ("all_gather_object", "gather_object", "broadcast_object_list", "scatter_object_list", "send_object_list", "recv_object_list")
+TRANSFERS = ("all_gather", "all_gather_single", "all_gather_into_tensor", "gather", "broadcast", "scatter", "send", "recv")
+
+
+def note(torch, folder, snapshot):
+    """A line for each device: process, rank, the device's number here and in the machine, PyTorch's peaks, failed requests, and the snapshot."""
+    uuid = ctypes.create_string_buffer(16)
+    with open(os.path.join(folder, "ranks"), "a", encoding="utf-8") as file:
+        for device in range(torch.cuda.device_count()):
+            stats = torch.cuda.memory_stats(device)
+            if stats.get("reserved_bytes.all.peak", 0):
+                ctypes.CDLL("libcuda.so.1").cuDeviceGetUuid_v2(uuid, device)
+                print(os.getpid(), os.environ.get("RANK", -1), device, uuid.raw[15], stats["allocated_bytes.all.peak"], stats["reserved_bytes.all.peak"],
+                      stats["num_ooms"], snapshot, file=file)
+
+
+def prepare(torch):
+    """Replaces the functions in torch.distributed, if it is there."""
+    c10d = getattr(getattr(torch, "distributed", None), "distributed_c10d", None)
+    if not c10d:
+        return
+    state = threading.local()
+    device_of = c10d._get_object_coll_device
+
+    def on_host(call):
+        @functools.wraps(call)
+        def run(*arguments, **named):
+            named.pop("device", None)
+            outer, state.on = getattr(state, "on", False), True
+            try:
+                return call(*arguments, **named)
+            finally:
+                state.on = outer
+        return run
+
+    def by_device(call):
+        @functools.wraps(call)
+        def run(*arguments, **named):
+            if not getattr(state, "on", False):
+                return call(*arguments, **named)
+            pairs = []
+
+            def there(value):
+                if isinstance(value, (list, tuple)):
+                    return [there(each) for each in value]
+                if not isinstance(value, torch.Tensor) or value.is_cuda:
+                    return value
+                pairs.append((value, value.cuda()))
+                return pairs[-1][1]
+
+            result = call(*[there(each) for each in arguments], **{name: there(each) for name, each in named.items()})
+            for host, device in pairs:
+                host.copy_(device)
+            return result
+        return run
+
+    def object_device(group=None):
+        device = device_of(group)
+        return torch.device("cpu") if torch.device(device).type == "cuda" and getattr(state, "on", False) else device
+
+    c10d._get_object_coll_device = object_device
+    for names, wrap in ((OBJECTS, on_host), (TRANSFERS, by_device)):
+        for name in names:
+            if hasattr(c10d, name):
+                before, after = getattr(c10d, name), wrap(getattr(c10d, name))
+                for module in (c10d, torch.distributed):
+                    if getattr(module, name, None) is before:
+                        setattr(module, name, after)
