@@ -24,6 +24,7 @@ static const char help[] =
     "  zr rehearse -- python3 train.py                       does it fit an H100?\n"
     "  zr rehearse --device rtx4090 -- python3 train.py\n"
     "  zr rehearse --memory 24GiB --devices 2 -- ./program\n"
+    "  zr rehearse --devices 4 -- torchrun --nproc-per-node 4 train.py\n"
     "\n"
     "zr rehearse [options] -- PROGRAM ARGUMENT..\n"
     "  --device NAME    the GPU: h100 (default), h200, gh200, b200, a100, a100-40gb, v100, l4, l40s, a10g, a6000, t4,\n"
@@ -41,6 +42,10 @@ static const char help[] =
     "answer has PyTorch's own figures, the call sites that hold memory at the peak, and what other allocators would have\n"
     "reserved. A program that computes its shapes from results of the device may take another way than on a GPU.\n"
     "A program that does not fit is short by what the request that failed misses: later requests may need more.\n"
+    "\n"
+    "Several ranks: NCCL carries messages of at most --keep and 1 MiB between the processes of the machine and leaves zeros of\n"
+    "longer ones. Its own buffers are counted, an estimate. CUDA_VISIBLE_DEVICES chooses among the devices. The answer is that\n"
+    "of the rank that failed or reserved the most; --json and the snapshots have all.\n"
     "\n"
     "The answer goes to standard error. The exit code is the program's; 127: there is no such program, 126: it cannot be run.\n"
     "A program needs libcudart as a shared library: one that has the CUDA runtime inside is refused.\n";

@@ -1,5 +1,5 @@
 /* rehearse.h: `zr rehearse` in parts: the device and the program (rehearse.c), the figures of a rehearsal
- * (rehearse_figures.c) and their words (rehearse_answer.c). Private to defrag/tool/. */
+ * (rehearse_figures.c, rehearse_ranks.c) and their words (rehearse_answer.c). Private to defrag/tool/. */
 #ifndef ZR_TOOL_REHEARSE_H
 #define ZR_TOOL_REHEARSE_H
 
@@ -24,6 +24,19 @@ struct zr_rehearse_torch {
     char snapshot[PATH_MAX];
 };
 
+/* PyTorch processes and their devices, each with its device's use, in the order of ranks and devices. */
+enum { ZR_REHEARSE_RANKS_MAX = ZR_ACCOUNT_PROCESSES_MAX };
+struct zr_rehearse_ranks {
+    unsigned count;
+    struct zr_rehearse_rank {
+        int process, rank; /* rank: -1: none */
+        int device, machine_device;
+        uint64_t allocated_bytes, reserved_bytes, failures_count; /* PyTorch's peaks and failed requests */
+        char snapshot[PATH_MAX];
+    } each[ZR_REHEARSE_RANKS_MAX];
+    uint64_t peak_bytes[ZR_ACCOUNT_DEVICES_MAX], nccl_bytes[ZR_ACCOUNT_DEVICES_MAX]; /* of the machine's */
+};
+
 enum { ZR_REHEARSE_SITES = 3, ZR_REHEARSE_CATEGORIES = 16 };
 struct zr_rehearse_site {
     uint64_t bytes;
@@ -45,12 +58,24 @@ struct zr_rehearse_figures {
     /* That other allocators would have reserved for the same requests; 0: unknown. */
     uint64_t expandable_bytes, best_bytes, zr_bytes;
     char best_option[48];
+    struct zr_rehearse_ranks ranks;
     char unread[256]; /* why the snapshot gives no sites and replays; "": it does */
 };
 
 /* Reads the account, and the lines of sitecustomize.py in `folder`, and analyzes the snapshot. */
 zr_result zr_rehearse_read(struct zr_rehearse_figures *out, const struct zr_account *account,
                            const char *folder, zr_arena *arena);
+
+/* Reads the lines of zr_rehearse_ranks.py in `folder`. */
+void zr_rehearse_ranks_read(struct zr_rehearse_ranks *out, const struct zr_account *account,
+                            const char *folder);
+/* The machine's number of a process's device. */
+int zr_rehearse_ranks_device(const struct zr_rehearse_ranks *ranks, int process, int device);
+/* A line, if there are several. */
+void zr_rehearse_ranks_print(struct zr_text *text, const struct zr_rehearse_ranks *ranks);
+/* "ranks": [..], "peaks": [..] */
+void zr_rehearse_ranks_json(struct zr_text *text, const struct zr_rehearse_ranks *ranks,
+                            uint64_t devices_count);
 
 struct zr_rehearse_answer {
     const struct zr_rehearse_device *device;

@@ -17,7 +17,8 @@ static enum verdict verdict_of(const struct zr_rehearse_answer *answer)
     const struct zr_rehearse_figures *figures = answer->figures;
     bool failed = answer->status != 0;
     if (failed &&
-        (figures->torch.process ? figures->torch.failures_count > 0 : figures->use.refusals_count > 0))
+        ((figures->torch.process ? figures->torch.failures_count : figures->use.refusals_count) > 0 ||
+         figures->use.nccl_refusals_count > 0))
         return SHORT;
     if (failed && figures->static_runtimes_count)
         return REFUSED;
@@ -132,6 +133,10 @@ void zr_rehearse_print(struct zr_text *text, const struct zr_rehearse_answer *an
     if (answer->figures->use.contexts_peak)
         zr_text_print(text, "zr: contexts   %" PRIu64 " of %s on the device, an estimate (--context)\n",
                       answer->figures->use.contexts_peak, zr_tool_bytes(room[0], device->context_bytes));
+    if (answer->figures->use.nccl_peak_bytes)
+        zr_text_print(text, "zr: NCCL       %s of the device for its own buffers, an estimate\n",
+                      zr_tool_bytes(room[0], answer->figures->use.nccl_peak_bytes));
+    zr_rehearse_ranks_print(text, &answer->figures->ranks);
     print_live(text, answer->figures);
     print_others(text, answer->figures);
     if (answer->figures->unread[0])
@@ -164,6 +169,7 @@ void zr_rehearse_json(struct zr_text *text, const struct zr_rehearse_answer *ans
     json_bytes(text, "context_bytes", device->context_bytes, true);
     json_bytes(text, "contexts", figures->use.contexts_peak, true);
     json_bytes(text, "peak_bytes", figures->use.peak_bytes, true);
+    json_bytes(text, "nccl_bytes", figures->use.nccl_peak_bytes, true);
     json_bytes(text, "short_bytes", short_bytes(answer), is_short);
     json_bytes(text, "allocated_bytes", torch->allocated_bytes, torch->process);
     json_bytes(text, "reserved_bytes", torch->reserved_bytes, torch->process);
@@ -174,6 +180,8 @@ void zr_rehearse_json(struct zr_text *text, const struct zr_rehearse_answer *ans
     zr_tool_json_words(text, "best_option", figures->best_option);
     zr_text_print(text, ", ");
     zr_tool_json_words(text, "snapshot", torch->snapshot);
+    zr_text_print(text, ",\n ");
+    zr_rehearse_ranks_json(text, &figures->ranks, device->devices_count);
     zr_text_print(text, ",\n \"categories\": {");
     for (unsigned i = 0; i < figures->categories_count; i++)
         zr_text_print(text, "%s\"%s\": %" PRIu64, i ? ", " : "", figures->categories[i].name,

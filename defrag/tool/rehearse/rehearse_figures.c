@@ -175,8 +175,9 @@ zr_result zr_rehearse_read(struct zr_rehearse_figures *out, const struct zr_acco
     *out = (struct zr_rehearse_figures){.device = fullest(account),
                                         .static_runtimes_count = account->static_runtimes_count};
     read_torch(&out->torch, folder);
+    zr_rehearse_ranks_read(&out->ranks, account, folder);
     if (out->torch.process)
-        out->device = out->torch.device;
+        out->device = zr_rehearse_ranks_device(&out->ranks, out->torch.process, out->torch.device);
     out->use = account->devices[out->device];
     if (!out->torch.process)
         return ZR_OK;
