@@ -17,14 +17,33 @@ PACKAGES = (["--no-deps", "torchvision>=0.29,<0.30", "accelerate"], ["transforme
 STATES = {"gpt2": 2, "llama": 2, "bert": 2, "resnet": 1}
 
 
-def rehearse(python, model, *options):
+# Ways to train on four ranks (rehearse_ranks.py): the share of the optimizer's state, in ranks, that the first one has.
+RANKS, WAYS = 4, {"ddp": 1, "fsdp": 4, "fsdp1": 4, "zero": 4}
+ONE, ALL = ["rehearse_models.py"], ["-m", "torch.distributed.run", f"--nproc-per-node={RANKS}", "rehearse_ranks.py"]
+
+
+def rehearse(python, model, *options, program=ONE):
     """The exit code, the JSON, the number of parameters, and the words."""
     answer = path("answer")
     got = subprocess.run([os.path.join(os.path.abspath(BUILD), "bin", "zr"), "rehearse", "--output", path("snapshots"), "--json", answer, *options, "--", python,
-                          os.path.join(HERE, "rehearse_models.py"), model], capture_output=True, text=True, timeout=900, cwd=os.path.dirname(answer))
+                          *program[:-1], os.path.join(HERE, program[-1]), model], capture_output=True, text=True, timeout=900, cwd=os.path.dirname(answer))
     with open(answer, encoding="utf-8") as file:
         parameters = re.search(rf"{model}: (\d+) parameters", got.stdout)
         return got.returncode, json.load(file), int(parameters[1]) if parameters else 0, got.stderr
+
+
+def check_ranks(python, way):
+    code, answer, parameters, words = rehearse(python, way, "--devices", str(RANKS), program=ALL)
+    if not same((code, answer["verdict"], [each["rank"] for each in answer["ranks"]]), (0, "fits", list(range(RANKS))), f"{way} on {RANKS} ranks"):
+        note(words[-3000:])
+        return
+    note("\n".join(words.splitlines()[-12:]))
+    for each in answer["ranks"]:
+        same(each["peak_bytes"], answer["context_bytes"] + each["nccl_bytes"] + each["reserved_bytes"],
+             f"{way}: the device of rank {each['rank']} has what PyTorch and NCCL count, and a context")
+    # FSDP1 and ZeRO by hand have whole tensors in one rank; FSDP1 counts the parameters of a rank.
+    share = WAYS[way] * answer["categories"]["optimizer state"] / (8 * parameters * (RANKS if way == "fsdp1" else 1))
+    ok(0.98 < share < 1.25, f"{way}: the optimizer's state of a rank is {share:.3f} times its share")
 
 
 def main():
@@ -33,7 +52,9 @@ def main():
                          for packages in PACKAGES):
         skip(f"PyTorch and its libraries cannot be installed from PyPI into {HOME}")
         return
-    for model in sys.argv[1:] or STATES:
+    for way in [name for name in sys.argv[1:] if name in WAYS] or ([] if sys.argv[1:] else WAYS):
+        check_ranks(python, way)
+    for model in [name for name in sys.argv[1:] if name in STATES] or ([] if sys.argv[1:] else STATES):
         code, answer, parameters, words = rehearse(python, model)
         if not same((code, answer["verdict"]), (0, "fits"), f"{model} is trained"):
             note(words[-3000:])

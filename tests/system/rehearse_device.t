@@ -9,7 +9,7 @@ import sys
 sys.path.insert(0, "tests/support")
 from zrtest import BUILD, HANG, done, note, path, same
 
-ZR, PROGRAM = (os.path.abspath(os.path.join(BUILD, *names)) for names in (("bin", "zr"), ("tests", "rehearse_program")))
+ZR, PROGRAM, RANKS = (os.path.abspath(os.path.join(BUILD, *names)) for names in (("bin", "zr"), ("tests", "rehearse_program"), ("tests", "rehearse_ranks")))
 MIB = 1 << 20
 
 
@@ -44,6 +44,34 @@ row("a program without CUDA", (), (), 0, "", "no device used", peak_bytes=0)
 said = row("the CUDA runtime inside", (), ("static",), 1, "", "refused")
 same("link it with -cudart shared" in said, True, "in words") or note(said)
 same(rehearse(program=("false",))[3].get("verdict"), "failed", "a program that fails for another reason")
+# Processes that share devices. A ring of 24 channels has 12 MiB each, a peer 32 channels of as many.
+os.mkdir(path("shared"))
+os.environ["TMPDIR"] = path("shared")
+SUMS = "broadcast 7 sum 7 product 12 max 4 average 3.5 scaled 3 half 4000 brain 4000 minimum -6 -6 scattered {} received {} split 1\n"
+for what, mode, code, out, nccl_bytes, words in (
+        ("messages of NCCL arrive", "carry", 0, SUMS.format(2 << 60, 1) + SUMS.format(1, 0), (24 + 32) * 12 * MIB, "zr: NCCL       672 MiB of the device"),
+        ("a message beyond a mebibyte carries nothing", "long", 0, "broadcast 0, then 7\nbroadcast 7, then 7\n", 24 * 12 * MIB, ""),
+        ("a rank that waits for a dead one gets an error", "dead", 0, "error 6, then 0\n", 24 * 12 * MIB, "NCCL: rank 0 waits in an all-reduce for rank 1, whose process"),
+        ("two ranks on one device", "twice", 1, "rank 0: error 5\nrank 1: error 5\n", 0, ""),
+        ("a child of a process with CUDA has none", "fork", 0, "child 3\nparent 0\n", 0, ""),
+        ("a process that was killed holds nothing", "killed", 0, "in use 100 MiB\n", 0, "contexts   1 of 100 MiB")):
+    got = rehearse("--context", "100MiB", "--devices", "2", program=(RANKS, mode))
+    same((got[0], "".join(sorted(got[1].splitlines(True))), got[3].get("nccl_bytes")), (code, "".join(sorted(out.splitlines(True))), nccl_bytes), what) or note(got[2])
+    same(words in got[2], True, f"{what}: in words") or note(got[2])
+same(os.listdir(path("shared")), [], "no shared file is left")
+del os.environ["TMPDIR"]
+same(rehearse("--memory", "250MiB", "--context", "100MiB", "--devices", "2", program=(RANKS, "carry"))[3].get("verdict"), "does not fit", "NCCL's own memory may not fit")
+for visible, out, peaks in (("2,0,9,1", "code 0 0000:03:00.0 0000:01:00.0", [300, 0, 200, 0]), ("", "code 100", [0] * 4), ("-1", "code 100", [0] * 4),
+                            ("1,1", "code 100", [0] * 4), ("GPU-e0e1e2e3-e4e5-e6e7-e8e9-eaebecedee03", "code 0 0000:04:00.0", [0, 0, 0, 200]),
+                            ("GPU-e0e1", "code 100", [0] * 4)):
+    got = rehearse("--context", "100MiB", "--devices", "4", program=("env", f"CUDA_VISIBLE_DEVICES={visible}", RANKS, "visible"))
+    same((got[1], [peak // MIB for peak in got[3].get("peaks", [])]), (out + "\n", peaks), f"CUDA_VISIBLE_DEVICES={visible}") or note(got[2])
+# The lines that zr_rehearse_ranks.py writes for two ranks of PyTorch.
+LINES = "12 1 0 1 5 3145728 0 s 1\\n11 0 0 0 5 2097152 0 s0\\nno line\\n"
+got = rehearse("--devices", "2", program=(sys.executable, "-c", f"import os; open(os.environ['ZR_REHEARSE_FOLDER'] + '/ranks', 'w').write('{LINES}')"))
+same([(rank["rank"], rank["process"], rank["device"], rank["reserved_bytes"], rank["snapshot"]) for rank in got[3].get("ranks", [])],
+     [(0, 11, 0, 2 * MIB, "s0"), (1, 12, 1, 3 * MIB, "s 1")], "the ranks in their order") or note(got[2])
+same("zr: ranks      2: rank 1 on device 1 has 0, of which PyTorch reserved 3.00 MiB, the most;" in got[2], True, "the rank with the most in words") or note(got[2])
 # A program looks for torch and imports it later, as transformers does.
 os.mkdir(path("site"))
 with open(path("site/torch.py"), "w", encoding="utf-8") as file:
