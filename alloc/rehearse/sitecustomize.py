@@ -1,6 +1,5 @@
 """sitecustomize.py: what `zr rehearse` adds to a Python program: PyTorch's history of allocations is recorded from the start of CUDA on,
 and written with PyTorch's own figures when the program ends. The program's own sitecustomize, if there is one, runs as well."""
-import atexit
 import importlib.abc
 import importlib.machinery
 import importlib.util
@@ -30,7 +29,7 @@ def write(torch):
 def begin(torch):
     if hasattr(torch, "cuda") and torch.backends.cuda.is_built():
         torch.cuda._lazy_call(lambda: torch.cuda.memory._record_memory_history(stacks="python", max_entries=EVENTS_MAX))
-        atexit.register(write, torch)
+        torch.cuda._lazy_call(lambda: zr_rehearse_ranks.at_end(lambda: write(torch)))
         zr_rehearse_ranks.prepare(torch)
 
 

@@ -1,6 +1,7 @@
 """zr_rehearse_ranks.py: what `zr rehearse` adds to PyTorch programs of several processes: the figures of each rank, and collectives of Python
 objects. PyTorch computes the sizes of those messages by kernels on the device (cat, sum, max), which do nothing here, so their tensors are
 kept in the host's memory and go through the device for each transfer."""
+import atexit
 import ctypes
 import functools
 import os
@@ -8,6 +9,20 @@ import threading
 
 OBJECTS = ("all_gather_object", "gather_object", "broadcast_object_list", "scatter_object_list", "send_object_list", "recv_object_list")
 TRANSFERS = ("all_gather", "all_gather_single", "all_gather_into_tensor", "gather", "broadcast", "scatter", "send", "recv")
+
+
+def at_end(call):
+    """Calls once when the process ends. A child of multiprocessing does not run atexit's functions but its own, and forgets those that were
+    there before its work."""
+    from multiprocessing import util
+    pending = [call]
+
+    def end():
+        while pending:
+            pending.pop()()
+
+    atexit.register(end)
+    util.Finalize(None, end, exitpriority=0)
 
 
 def note(torch, folder, snapshot):
