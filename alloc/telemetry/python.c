@@ -166,13 +166,16 @@ const char *zr_python_text(uint64_t frame)
                : NULL;
 }
 
-/* Adds a text and returns its number; 0: the table is full. */
+static bool is_full(struct texts *texts)
+{
+    return atomic_load(&texts->used_bytes) > TEXTS_BYTES - ZR_PYTHON_TEXT_BYTES ||
+           atomic_load(&texts->numbers_count) >= FRAMES_MAX;
+}
+
+/* Adds a text and returns its number; 0: the table became full. */
 static uint32_t add_text(struct texts *texts, uint64_t hash, const char *text)
 {
     size_t bytes = strlen(text) + 1;
-    if (atomic_load(&texts->used_bytes) > TEXTS_BYTES - ZR_PYTHON_TEXT_BYTES ||
-        atomic_load(&texts->numbers_count) >= FRAMES_MAX)
-        return 0;
     uint32_t place = atomic_fetch_add(&texts->used_bytes, (uint32_t)bytes);
     uint32_t number = atomic_fetch_add(&texts->numbers_count, 1) + 1;
     if (place > TEXTS_BYTES - bytes || number > FRAMES_MAX)
@@ -280,7 +283,8 @@ static uint32_t make_text(struct texts *texts, const struct code *code, size_t i
     return add_text(texts, hash, text);
 }
 
-/* The number of the frame's text, which exists once; 0: no memory. */
+/* The number of the frame's text, which exists once; 0: no memory, or a new text and a full table. The system
+ * calls that make a text are not paid again for each frame of a full table. */
 static uint32_t number_of(const struct code *code, size_t instruction)
 {
     const uint64_t key[] = {code->object, code->file, code->name, code->lines, (uint64_t)code->first_line,
@@ -295,7 +299,8 @@ static uint32_t number_of(const struct code *code, size_t instruction)
     for (size_t at = hash % SLOTS; texts; at = (at + 1) % SLOTS) {
         uint32_t found = atomic_load_explicit(&texts->slots[at], memory_order_acquire);
         if (found == 0) {
-            added = added ? added : make_text(texts, code, instruction, hash);
+            if (added == 0 && !is_full(texts))
+                added = make_text(texts, code, instruction, hash);
             if (added == 0 || atomic_compare_exchange_strong(&texts->slots[at], &found, added))
                 return added;
         }
