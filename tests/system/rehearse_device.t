@@ -32,7 +32,7 @@ def row(what, options, arguments, code, out, verdict, **figures):
     return got[2]
 
 
-ENDS = "devices {} kept 7 lost 0 set 5 time 1\n"
+ENDS = "devices {} kept 7 lost 0 set 5 time 1 handles 2\n"
 row("blocks that fit", ("--context", "100MiB"), ("1000", "3"), 0, ENDS.format(1), "fits", peak_bytes=3100 * MIB, contexts=1, memory_bytes=81009 * MIB)
 row("memory that no host has", ("--device", "b200", "--devices", "8", "--context", "1GiB"), ("51200", "6"), 0, ENDS.format(8), "fits",
     peak_bytes=(3 * 51200 + 1024) * MIB)

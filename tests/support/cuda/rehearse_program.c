@@ -17,6 +17,7 @@ int cudaEventRecord(void *event, void *stream);
 int cudaEventElapsedTime(float *ms, void *begin, void *end);
 int cudaDeviceSynchronize(void);
 const char *cudaGetErrorString(int code);
+int cublasCreate_v2(void **out);
 
 enum { ANY = 4, LONG_BYTES = 4 << 20 };
 
@@ -44,7 +45,7 @@ int main(int argc, char **argv)
 {
     size_t bytes = argc > 1 ? strtoull(argv[1], NULL, 10) << 20 : 0;
     int count = argc > 2 ? atoi(argv[2]) : 1, devices = 0;
-    void *events[2], *block = NULL;
+    void *events[2], *handles[2], *block = NULL;
     float ms = 0;
     if (argc > 1 && strcmp(argv[1], "static") == 0)
         return private_table();
@@ -69,6 +70,9 @@ int main(int argc, char **argv)
     cudaEventRecord(events[0], NULL);
     cudaEventRecord(events[1], NULL);
     cudaEventElapsedTime(&ms, events[0], events[1]);
-    printf("devices %d kept %d lost %d set %d time %d\n", devices, kept, lost, set, ms > 0);
+    cublasCreate_v2(&handles[0]);
+    cublasCreate_v2(&handles[1]);
+    printf("devices %d kept %d lost %d set %d time %d handles %d\n", devices, kept, lost, set, ms > 0,
+           1 + (handles[0] != handles[1]));
     return 0;
 }
