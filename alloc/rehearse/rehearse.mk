@@ -12,7 +12,7 @@ rehearse_link = mkdir -p $(@D) && $(CC) -shared -Wl,-soname,$(@F) -Wl,-z,now -Wl
 $(rehearse_folder)/libcuda.so.1: $(call obj,$(rehearse_driver_src) alloc/rehearse/runtime/launches.c) alloc/rehearse/rehearse.mk
 	@echo "  link  $@"
 	@mkdir -p $(@D)
-	@echo '{ global: cu*; local: *; };' > $(BUILD)/rehearse.map
+	@echo '{ global: cu*; zr_emulator; local: *; };' > $(BUILD)/rehearse.map
 	@$(rehearse_link) -Wl,-z,defs -Wl,--version-script=$(BUILD)/rehearse.map $(filter %.o,$^) $(ALL_LDFLAGS)
 
 # What has an answer, or another form with one in the driver, is no stand-in.

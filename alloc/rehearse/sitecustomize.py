@@ -28,6 +28,8 @@ def begin(torch):
     if hasattr(torch, "cuda") and torch.backends.cuda.is_built():
         torch.cuda._lazy_call(lambda: torch.cuda.memory._record_memory_history(stacks="python", max_entries=EVENTS_MAX))
         atexit.register(write, torch)
+        # Its checks of values read what kernels compute, and find it invalid.
+        torch.distributions.Distribution.set_default_validate_args(False)
 
 
 class Finder(importlib.abc.MetaPathFinder):

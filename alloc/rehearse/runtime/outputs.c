@@ -46,6 +46,8 @@ typedef size_t SIZE;
     f(cusparseXcsrsort_bufferSizeExt, SIZE, 6, 6, 6) \
     f(cudnnGetRNNTempSpaceSizes, SIZE, 4, 5, 4) \
     f(cudnnGetRNNWeightSpaceSize, SIZE, 2, 2, 2) \
+    f(cufftXtMakePlanMany, SIZE, 12, 12, 12) \
+    f(cuCtxGetLimit, SIZE, 0, 0, 0) \
     f(cudnnGetStream, SIZE, 1, 1, 1) \
     f(cusolverDnXgeqrf_bufferSize, SIZE, 10, 11, 10) \
     f(cusolverDnXpotrf_bufferSize, SIZE, 8, 9, 8) \
@@ -70,7 +72,6 @@ typedef size_t SIZE;
     f(cufftCreate, INT, 0, 0, 0) \
     f(cudaLibraryGetKernelCount, INT, 0, 0, 0) \
     f(cuptiGetVersion, INT, 0, 0, 0) \
-    f(nvrtcVersion, INT, 0, 1, 0) \
     f(cusolverDnSgeqrf_bufferSize, INT, 5, 5, 5) \
     f(cusolverDnDgeqrf_bufferSize, INT, 5, 5, 5) \
     f(cusolverDnCgeqrf_bufferSize, INT, 5, 5, 5) \

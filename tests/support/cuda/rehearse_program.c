@@ -18,6 +18,8 @@ int cudaEventElapsedTime(float *ms, void *begin, void *end);
 int cudaDeviceSynchronize(void);
 const char *cudaGetErrorString(int code);
 int cublasCreate_v2(void **out);
+/* What PyTorch's allocator tells of a block: its address, its bytes, two sums, and the kind of the device. */
+void _ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE(void *block, long bytes, size_t, size_t, int kind);
 
 enum { ANY = 4, LONG_BYTES = 4 << 20 };
 
@@ -64,15 +66,20 @@ int main(int argc, char **argv)
     cudaEventCreate(&events[1]);
     int kept = last_byte(block, 4096, 7), lost = last_byte(block, LONG_BYTES, 7);
     cudaMemset(block, 5, 4096);
-    char set;
+    char set, freed, reused;
     cudaMemcpy(&set, block, 1, ANY);
     cudaDeviceSynchronize();
     cudaEventRecord(events[0], NULL);
     cudaEventRecord(events[1], NULL);
     cudaEventElapsedTime(&ms, events[0], events[1]);
+    last_byte(block, 4096, 7);
+    _ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE(block, -4096, 0, 0, 1);
+    cudaMemcpy(&freed, block, 1, ANY);
+    _ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE(block, 512, 0, 0, 1);
+    cudaMemcpy(&reused, block, 1, ANY);
     cublasCreate_v2(&handles[0]);
     cublasCreate_v2(&handles[1]);
-    printf("devices %d kept %d lost %d set %d time %d handles %d\n", devices, kept, lost, set, ms > 0,
-           1 + (handles[0] != handles[1]));
+    printf("devices %d kept %d lost %d set %d time %d freed %d reused %d handles %d\n", devices, kept, lost,
+           set, ms > 0, freed, reused, 1 + (handles[0] != handles[1]));
     return 0;
 }
