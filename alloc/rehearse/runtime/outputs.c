@@ -20,11 +20,12 @@ static void *new_handle(void)
 
 typedef void *MADE, *HANDLE;
 typedef int INT;
-typedef size_t SIZE;
+typedef size_t SIZE, BYTE;
 #define VALUE_OF_MADE   made
 #define VALUE_OF_HANDLE new_handle()
 #define VALUE_OF_INT    0
 #define VALUE_OF_SIZE   0
+#define VALUE_OF_BYTE   1 /* an image that nothing loads */
 
 /* f(name, what is written, to which parameters: up to three, counted from 0 among those that are no floating
  * point) */
@@ -36,16 +37,14 @@ typedef size_t SIZE;
     f(cudnnGetBatchNormalizationTrainingExReserveSpaceSize, SIZE, 5, 5, 5) \
     f(cudnnGetCTCLossWorkspaceSize_v8, SIZE, 5, 5, 5) \
     f(cudnnDropoutGetStatesSize, SIZE, 1, 1, 1) \
-    f(nvrtcGetPTXSize, SIZE, 1, 1, 1) \
-    f(nvrtcGetCUBINSize, SIZE, 1, 1, 1) \
+    f(nvrtcGetPTXSize, BYTE, 1, 1, 1) \
+    f(nvrtcGetCUBINSize, BYTE, 1, 1, 1) \
     f(nvrtcGetProgramLogSize, SIZE, 1, 1, 1) \
     f(cudnnGetConvolutionForwardWorkspaceSize, SIZE, 6, 6, 6) \
     f(cudnnGetConvolutionBackwardDataWorkspaceSize, SIZE, 6, 6, 6) \
     f(cudnnGetConvolutionBackwardFilterWorkspaceSize, SIZE, 6, 6, 6) \
     f(cusparseXcoosort_bufferSizeExt, SIZE, 6, 6, 6) \
     f(cusparseXcsrsort_bufferSizeExt, SIZE, 6, 6, 6) \
-    f(cudnnGetRNNTempSpaceSizes, SIZE, 4, 5, 4) \
-    f(cudnnGetRNNWeightSpaceSize, SIZE, 2, 2, 2) \
     f(cufftXtMakePlanMany, SIZE, 12, 12, 12) \
     f(cuCtxGetLimit, SIZE, 0, 0, 0) \
     f(cudnnGetStream, SIZE, 1, 1, 1) \
@@ -140,13 +139,10 @@ typedef size_t SIZE;
     f(cublasLtMatrixLayoutCreate, MADE, 0, 0, 0) \
     f(cublasLtMatmulPreferenceCreate, MADE, 0, 0, 0) \
     f(cudnnCreate, HANDLE, 0, 0, 0) \
-    f(cudnnCreateTensorDescriptor, MADE, 0, 0, 0) \
     f(cudnnCreateFilterDescriptor, MADE, 0, 0, 0) \
     f(cudnnCreateConvolutionDescriptor, MADE, 0, 0, 0) \
     f(cudnnCreateActivationDescriptor, MADE, 0, 0, 0) \
     f(cudnnCreateDropoutDescriptor, MADE, 0, 0, 0) \
-    f(cudnnCreateRNNDescriptor, MADE, 0, 0, 0) \
-    f(cudnnCreateRNNDataDescriptor, MADE, 0, 0, 0) \
     f(cudnnCreateCTCLossDescriptor, MADE, 0, 0, 0) \
     f(cudnnCreateSpatialTransformerDescriptor, MADE, 0, 0, 0) \
     f(cudnnCreatePoolingDescriptor, MADE, 0, 0, 0) \
@@ -166,7 +162,6 @@ typedef size_t SIZE;
     f(cusolverDnCreateParams, MADE, 0, 0, 0) \
     f(cusolverDnCreateSyevjInfo, MADE, 0, 0, 0) \
     f(nvrtcCreateProgram, MADE, 0, 0, 0) \
-    f(cuModuleLoad, MADE, 0, 0, 0) \
     f(cuModuleLoadDataEx, MADE, 0, 0, 0) \
     f(cudaLibraryLoadData, MADE, 0, 0, 0) \
     f(cudaLibraryGetKernel, MADE, 0, 0, 0) \
