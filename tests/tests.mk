@@ -270,11 +270,11 @@ check-pytorch: packages-check
 	@$(again) $(rehearse_libraries) $(programs) $(libraries)
 	@tests/run --verbose tests/support/pytorch_check.py
 
-# zr rehearse with models of transformers and torchvision on that wheel.
+# zr rehearse beside steps that were recorded on a GPU, and with models of transformers and torchvision on that wheel.
 .PHONY: check-rehearse
 check-rehearse: packages-check
 	@$(again) $(BUILD)/bin/zr $(rehearse_libraries)
-	@tests/run --verbose tests/support/rehearse_check.py
+	@tests/run --verbose tests/support/rehearse_truth.py tests/support/rehearse_check.py
 
 # The figures. Benchmarks are no tests: they print medians, ratios and the machine, and never fail on time.
 bench_programs := $(patsubst tests/bench/%.c,$(BUILD)/tests/%,$(wildcard tests/bench/bench_*.c))

@@ -7,10 +7,16 @@ enum { FRAMES_MAX = 64 };
 
 bool zr_frame_is_noise(const char *frame)
 {
-    static const char *const names[] = {
-        "torch::unwind",      "torch::Captured", "at::native::empty", "at::(anonymous namespace)::",
-        "at::TensorIterator", "at::meta::",      "torch::cuda::",     "c10::",
-        "at::detail::empty"};
+    static const char *const names[] = {"?? (",
+                                        "torch::unwind",
+                                        "torch::Captured",
+                                        "at::native::empty",
+                                        "at::(anonymous namespace)::",
+                                        "at::TensorIterator",
+                                        "at::meta::",
+                                        "torch::cuda::",
+                                        "c10::",
+                                        "at::detail::empty"};
     /* zr's own frames, and the C library's entry points of malloc */
     static const char *const places[] = {
         "alloc/front/", "alloc/telemetry/", "alloc/service/client/", "alloc/preload/",

@@ -14,7 +14,7 @@ from zrtest import BUILD, done, note, ok, path, same, skip  # noqa: E402
 
 PACKAGES = (["--no-deps", "torchvision>=0.29,<0.30", "accelerate"], ["transformers>=5,<6", "psutil", "pillow"])
 # Bytes of optimizer state for each of parameter.
-STATES = {"gpt2": 2, "llama": 2, "bert": 2, "resnet": 1}
+STATES = {"gpt2": 2, "llama": 2, "bert": 2, "t5": 2, "vit": 2, "lengths": 2, "lstm": 2, "resnet": 1, "detection": 1, "graph": 1}
 
 
 # Ways to train on four ranks (rehearse_ranks.py): the share of the optimizer's state, in ranks, that the first one has.

@@ -12,13 +12,16 @@ OURS = r"lib(?:cu(?!da\.so)|nv|nccl)(?![^]\s]*-[0-9a-f]{8}\.so)"
 # Functions of the driver by name: what cudaGetDriverEntryPoint is asked for.
 DRIVER = re.compile(rb"\0(cu(?:Mem|Multicast|Ctx|GreenCtx|Stream|Logs|Device|Tensor|Kernel|Library|Module|Func|Graph|Event|Launch|Link|Occupancy|Pointer)\w+)(?=\0)")
 
+# What Triton's modules link, which it compiles on the machine.
+TRITON = {"cuCtxGetLimit", "cuCtxSetLimit", "cuFuncSetCacheConfig", "cuOccupancyMaxActiveClusters"}
+
 
 def output(*command):
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
 def main():
-    names, libraries = set(), dict(LIBRARIES)
+    names, libraries = set(TRITON), dict(LIBRARIES)
     for library in sys.argv[1:]:
         for line in output("nm", "-D", "--undefined-only", library).splitlines():
             name = line.split()[-1].partition("@")[0]

@@ -45,6 +45,99 @@ def bert():
     return model
 
 
+def t5():
+    from transformers import T5Config, T5ForConditionalGeneration
+    model = T5ForConditionalGeneration(T5Config(decoder_start_token_id=0)).cuda()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+    for _ in range(3):
+        source, target = (torch.randint(1, 32000, (16, length), device="cuda") for length in (256, 64))
+        loss = model(input_ids=source, labels=target).loss
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        loss.item()
+    return model
+
+
+def vit():
+    """By transformers' Trainer, with gradient checkpointing."""
+    from transformers import Trainer, TrainingArguments, ViTConfig, ViTForImageClassification
+    data = [{"pixel_values": torch.randn(3, 224, 224), "labels": i % 10} for i in range(32)]
+    model = ViTForImageClassification(ViTConfig(num_labels=10))
+    Trainer(model=model, train_dataset=data, eval_dataset=data,
+            args=TrainingArguments(output_dir="vit", num_train_epochs=2, per_device_train_batch_size=16, report_to=[], bf16=True, gradient_checkpointing=True,
+                                   eval_strategy="epoch", save_strategy="no", dataloader_num_workers=2)).train()
+    return model
+
+
+def lengths():
+    """GPT-2 on batches of changing length."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+    model = GPT2LMHeadModel(GPT2Config(n_layer=6)).cuda()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+    for length in (128, 900, 333, 1024, 77, 512):
+        ids = torch.randint(0, 50257, (8, length), device="cuda")
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            loss = model(input_ids=ids, labels=ids).loss
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return model
+
+
+def graph():
+    """A step as a CUDA graph."""
+    model = torch.nn.Sequential(*[torch.nn.Sequential(torch.nn.Linear(2048, 2048), torch.nn.ReLU(), torch.nn.Dropout(0.1)) for _ in range(8)]).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    images, labels = torch.randn(512, 2048, device="cuda"), torch.randn(512, 2048, device="cuda")
+
+    def step():
+        optimizer.zero_grad(set_to_none=True)
+        torch.nn.functional.mse_loss(model(images), labels).backward()
+        optimizer.step()
+
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            step()
+    torch.cuda.current_stream().wait_stream(side)
+    captured = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(captured):
+        step()
+    for _ in range(3):
+        images.copy_(torch.randn(512, 2048))
+        captured.replay()
+    torch.cuda.synchronize()
+    return model
+
+
+def lstm():
+    model = torch.nn.LSTM(512, 1024, num_layers=2, bidirectional=True, dropout=0.1, batch_first=True).cuda()
+    optimizer = torch.optim.Adam(model.parameters())
+    for length in (100, 150, 80):
+        output, _ = model(torch.randn(32, length, 512, device="cuda"))
+        output.square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return model
+
+
+def detection():
+    """Counts of boxes are results of kernels."""
+    from torchvision.models.detection import fasterrcnn_resnet50_fpn
+    model = fasterrcnn_resnet50_fpn(weights=None, weights_backbone=None).cuda().train()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+    for _ in range(2):
+        images = [torch.rand(3, 400, 500).cuda() for _ in range(2)]
+        targets = [{"boxes": torch.tensor([[10.0, 10.0, 100.0, 100.0]]).cuda(), "labels": torch.tensor([1]).cuda()} for _ in images]
+        loss = sum(model(images, targets).values())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return model
+
+
 def resnet():
     """With GradScaler."""
     from torchvision.models import resnet50

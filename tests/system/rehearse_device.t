@@ -32,7 +32,7 @@ def row(what, options, arguments, code, out, verdict, **figures):
     return got[2]
 
 
-ENDS = "devices {} kept 7 lost 0 set 5 time 1\n"
+ENDS = "devices {} kept 7 lost 0 set 5 time 1 freed 7 reused 0 handles 2\n"
 row("blocks that fit", ("--context", "100MiB"), ("1000", "3"), 0, ENDS.format(1), "fits", peak_bytes=3100 * MIB, contexts=1, memory_bytes=81009 * MIB)
 row("memory that no host has", ("--device", "b200", "--devices", "8", "--context", "1GiB"), ("51200", "6"), 0, ENDS.format(8), "fits",
     peak_bytes=(3 * 51200 + 1024) * MIB)
@@ -77,10 +77,11 @@ os.mkdir(path("site"))
 with open(path("site/torch.py"), "w", encoding="utf-8") as file:
     file.write("""from types import SimpleNamespace as named
 memory = named(_record_memory_history=lambda stacks, max_entries: print(stacks, max_entries > 0))
+distributions = named(Distribution=named(set_default_validate_args=lambda on: print(on)))
 cuda = named(memory=memory, _lazy_call=lambda call: call(), is_initialized=lambda: False)
 backends = named(cuda=named(is_built=lambda: True))""")
 probes = "import sys; sys.path.append('site'); import importlib.util; importlib.util.find_spec('torch'); import torch; print('ran')"
-same(rehearse(program=(sys.executable, "-c", probes))[:2], (0, "python True\nran\n"), "PyTorch's history begins although it was looked for before")
+same(rehearse(program=(sys.executable, "-c", probes))[:2], (0, "python True\nFalse\nran\n"), "PyTorch's history begins although it was looked for before")
 for what, options, program, code, words in (
         ("an unknown device", ("--device", "h1000"), ("true",), 2, "zr: rehearse: there is no device 'h1000'; give one of h100, h200"),
         ("too little memory for a context", ("--memory", "100MiB"), ("true",), 2, "zr: rehearse: a device of 100 MiB has no room beside a context of 520 MiB"),

@@ -105,6 +105,22 @@ static size_t stretch(zr_cu_address address, size_t bytes, int *fd, off_t *offse
     return bytes < whole - (address - base) ? bytes : whole - (address - base);
 }
 
+/* Whether bytes may have been written in a piece of addresses; some pieces share an entry. lock: the
+ * emulator's. */
+enum { PIECE_BYTES = 2 << 20, PIECES = 1 << 16 };
+static bool written[PIECES];
+
+static bool *written_at(zr_cu_address address)
+{
+    return &written[address / PIECE_BYTES % PIECES];
+}
+
+static size_t end_of_piece(zr_cu_address address, size_t most)
+{
+    size_t left = PIECE_BYTES - address % PIECE_BYTES;
+    return left < most ? left : most;
+}
+
 void emu_read(zr_cu_address address, void *out, size_t bytes)
 {
     for (size_t done = 0; done < bytes;) {
@@ -127,8 +143,9 @@ void emu_write(zr_cu_address address, const void *bytes, size_t count)
     for (size_t done = 0; done < count;) {
         int fd;
         off_t offset;
-        size_t part = stretch(address + done, count - done, &fd, &offset);
+        size_t part = stretch(address + done, end_of_piece(address + done, count - done), &fd, &offset);
         ssize_t put = (ssize_t)part;
+        *written_at(address + done) = true;
         if (fd < 0)
             memcpy((void *)(uintptr_t)(address + done), (const char *)bytes + done, part);
         else
@@ -149,6 +166,18 @@ void emu_clear(zr_cu_address address, size_t bytes)
             memset((void *)(uintptr_t)(address + done), 0, part);
         else if (fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, offset, (off_t)part) != 0)
             abort();
+        done += part;
+    }
+}
+
+void emu_forget(zr_cu_address address, size_t bytes)
+{
+    for (size_t done = 0; done < bytes;) {
+        int fd;
+        off_t offset;
+        size_t part = stretch(address + done, end_of_piece(address + done, bytes - done), &fd, &offset);
+        if (*written_at(address + done) && fd >= 0)
+            emu_clear(address + done, part);
         done += part;
     }
 }

@@ -128,6 +128,8 @@ struct zr_emulator {
     int (*device)(void);                         /* of the current context; -1: there is none */
     bool (*stream_is_here)(zr_cu_stream stream); /* of the current context */
     uint64_t (*ticks)(void);                     /* of the current context's clock */
+    /* The program has given the memory another use: it reads as zeros until a copy or fill writes there. */
+    void (*forget)(zr_cu_address address, size_t bytes);
 };
 extern const struct zr_emulator zr_emulator;
 

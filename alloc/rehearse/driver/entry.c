@@ -340,6 +340,13 @@ static void control_fail(const struct zr_emulator_fault *wanted)
     pthread_mutex_unlock(&lock);
 }
 
+static void control_forget(zr_cu_address address, size_t bytes)
+{
+    pthread_mutex_lock(&lock);
+    emu_forget(address, bytes);
+    pthread_mutex_unlock(&lock);
+}
+
 static void control_delay(const char *call, uint64_t ns)
 {
     for (unsigned i = 0; i < EMU_CALLS_COUNT; i++)
@@ -483,4 +490,5 @@ PUBLIC const struct zr_emulator zr_emulator = {
     .device = control_device,
     .stream_is_here = control_stream_is_here,
     .ticks = control_ticks,
+    .forget = control_forget,
 };

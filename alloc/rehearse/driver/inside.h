@@ -325,6 +325,8 @@ void emu_read(zr_cu_address address, void *out, size_t bytes);
 void emu_write(zr_cu_address address, const void *bytes, size_t count);
 /* Zeros from now on, which take no memory. */
 void emu_clear(zr_cu_address address, size_t bytes);
+/* The same where something may have been written, of a device's memory. */
+void emu_forget(zr_cu_address address, size_t bytes);
 /* A word that others may look at meanwhile. */
 uint32_t emu_word(zr_cu_address address);
 void emu_word_set(zr_cu_address address, uint32_t word);

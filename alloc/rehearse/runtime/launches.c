@@ -54,6 +54,12 @@ PUBLIC zr_cu_result cuModuleLoadData(zr_cu_module *out, const void *image)
     return make(EMU_module_load, EMU_CONTEXT, (void **)out, image);
 }
 
+PUBLIC zr_cu_result cuModuleLoad(zr_cu_module *out, const char *path);
+PUBLIC zr_cu_result cuModuleLoad(zr_cu_module *out, const char *path)
+{
+    return make(EMU_module_load, EMU_CONTEXT, (void **)out, path);
+}
+
 PUBLIC zr_cu_result cuModuleUnload(zr_cu_module module)
 {
     return make(EMU_module_unload, EMU_CONTEXT, &(void *){NULL}, module);

@@ -47,10 +47,28 @@ int cudnnBackendGetAttribute(void *descriptor, int name, int type, int64_t most,
     return 0;
 }
 
+enum { CUDNN_MAJOR = 9, CUDNN_MINOR = 26 };
+
 ANSWER size_t cudnnGetVersion(void);
 size_t cudnnGetVersion(void)
 {
-    return 92600;
+    return CUDNN_MAJOR * 10000 + CUDNN_MINOR * 100;
+}
+
+/* libraryPropertyType: MAJOR_VERSION, MINOR_VERSION, PATCH_LEVEL. */
+ANSWER int cudnnGetProperty(unsigned which, int *out);
+int cudnnGetProperty(unsigned which, int *out)
+{
+    *out = which == 0 ? CUDNN_MAJOR : which == 1 ? CUDNN_MINOR : 0;
+    return 0;
+}
+
+ANSWER int nvrtcVersion(int *major, int *minor);
+int nvrtcVersion(int *major, int *minor)
+{
+    *major = EMULATED_RUNTIME / 1000;
+    *minor = EMULATED_RUNTIME % 1000 / 10;
+    return 0;
 }
 
 ANSWER size_t cudnnGetCudartVersion(void);

@@ -1,19 +1,31 @@
 /* outputs.c: functions of NVIDIA's libraries that do nothing and whose outputs a program reads: a handle, a
  * size of a workspace, a number. A real library may want a workspace where these want none. See runtime.h. */
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
 
 #define ANSWER __attribute__((visibility("default")))
 
-/* A handle or descriptor: an address that is not NULL, and an empty string. */
+/* A descriptor: an address that is not NULL, and an empty string. */
 static char made[64];
 
-typedef void *MADE;
+/* A handle of a library is an address of its own: PyTorch keeps a workspace for each pair of handle and
+ * stream. */
+static void *new_handle(void)
+{
+    static char handles[1 << 16];
+    static atomic_size_t made_count;
+    return &handles[atomic_fetch_add_explicit(&made_count, 1, memory_order_relaxed) % sizeof handles];
+}
+
+typedef void *MADE, *HANDLE;
 typedef int INT;
-typedef size_t SIZE;
-#define VALUE_OF_MADE made
-#define VALUE_OF_INT  0
-#define VALUE_OF_SIZE 0
+typedef size_t SIZE, BYTE;
+#define VALUE_OF_MADE   made
+#define VALUE_OF_HANDLE new_handle()
+#define VALUE_OF_INT    0
+#define VALUE_OF_SIZE   0
+#define VALUE_OF_BYTE   1 /* an image that nothing loads */
 
 /* f(name, what is written, to which parameters: up to three, counted from 0 among those that are no floating
  * point) */
@@ -25,16 +37,16 @@ typedef size_t SIZE;
     f(cudnnGetBatchNormalizationTrainingExReserveSpaceSize, SIZE, 5, 5, 5) \
     f(cudnnGetCTCLossWorkspaceSize_v8, SIZE, 5, 5, 5) \
     f(cudnnDropoutGetStatesSize, SIZE, 1, 1, 1) \
-    f(nvrtcGetPTXSize, SIZE, 1, 1, 1) \
-    f(nvrtcGetCUBINSize, SIZE, 1, 1, 1) \
+    f(nvrtcGetPTXSize, BYTE, 1, 1, 1) \
+    f(nvrtcGetCUBINSize, BYTE, 1, 1, 1) \
     f(nvrtcGetProgramLogSize, SIZE, 1, 1, 1) \
     f(cudnnGetConvolutionForwardWorkspaceSize, SIZE, 6, 6, 6) \
     f(cudnnGetConvolutionBackwardDataWorkspaceSize, SIZE, 6, 6, 6) \
     f(cudnnGetConvolutionBackwardFilterWorkspaceSize, SIZE, 6, 6, 6) \
     f(cusparseXcoosort_bufferSizeExt, SIZE, 6, 6, 6) \
     f(cusparseXcsrsort_bufferSizeExt, SIZE, 6, 6, 6) \
-    f(cudnnGetRNNTempSpaceSizes, SIZE, 4, 5, 4) \
-    f(cudnnGetRNNWeightSpaceSize, SIZE, 2, 2, 2) \
+    f(cufftXtMakePlanMany, SIZE, 12, 12, 12) \
+    f(cuCtxGetLimit, SIZE, 0, 0, 0) \
     f(cudnnGetStream, SIZE, 1, 1, 1) \
     f(cusolverDnXgeqrf_bufferSize, SIZE, 10, 11, 10) \
     f(cusolverDnXpotrf_bufferSize, SIZE, 8, 9, 8) \
@@ -58,7 +70,6 @@ typedef size_t SIZE;
     f(cufftCreate, INT, 0, 0, 0) \
     f(cudaLibraryGetKernelCount, INT, 0, 0, 0) \
     f(cuptiGetVersion, INT, 0, 0, 0) \
-    f(nvrtcVersion, INT, 0, 1, 0) \
     f(cusolverDnSgeqrf_bufferSize, INT, 5, 5, 5) \
     f(cusolverDnDgeqrf_bufferSize, INT, 5, 5, 5) \
     f(cusolverDnCgeqrf_bufferSize, INT, 5, 5, 5) \
@@ -122,22 +133,19 @@ typedef size_t SIZE;
     f(cudnnGetConvolutionForwardAlgorithm_v7, INT, 6, 6, 6) \
     f(cudnnGetConvolutionBackwardDataAlgorithm_v7, INT, 6, 6, 6) \
     f(cudnnGetConvolutionBackwardFilterAlgorithm_v7, INT, 6, 6, 6) \
-    f(cublasCreate_v2, MADE, 0, 0, 0) \
+    f(cublasCreate_v2, HANDLE, 0, 0, 0) \
     f(cublasLtMatmulDescCreate, MADE, 0, 0, 0) \
     f(cublasLtMatrixLayoutCreate, MADE, 0, 0, 0) \
     f(cublasLtMatmulPreferenceCreate, MADE, 0, 0, 0) \
-    f(cudnnCreate, MADE, 0, 0, 0) \
-    f(cudnnCreateTensorDescriptor, MADE, 0, 0, 0) \
+    f(cudnnCreate, HANDLE, 0, 0, 0) \
     f(cudnnCreateFilterDescriptor, MADE, 0, 0, 0) \
     f(cudnnCreateConvolutionDescriptor, MADE, 0, 0, 0) \
     f(cudnnCreateActivationDescriptor, MADE, 0, 0, 0) \
     f(cudnnCreateDropoutDescriptor, MADE, 0, 0, 0) \
-    f(cudnnCreateRNNDescriptor, MADE, 0, 0, 0) \
-    f(cudnnCreateRNNDataDescriptor, MADE, 0, 0, 0) \
     f(cudnnCreateCTCLossDescriptor, MADE, 0, 0, 0) \
     f(cudnnCreateSpatialTransformerDescriptor, MADE, 0, 0, 0) \
     f(cudnnCreatePoolingDescriptor, MADE, 0, 0, 0) \
-    f(cusparseCreate, MADE, 0, 0, 0) \
+    f(cusparseCreate, HANDLE, 0, 0, 0) \
     f(cusparseCreateBsrsm2Info, MADE, 0, 0, 0) \
     f(cusparseCreateBsrsv2Info, MADE, 0, 0, 0) \
     f(cusparseCreateCoo, MADE, 0, 0, 0) \
@@ -148,12 +156,11 @@ typedef size_t SIZE;
     f(cusparseSpGEMM_createDescr, MADE, 0, 0, 0) \
     f(cusparseSpSM_createDescr, MADE, 0, 0, 0) \
     f(cusparseSpSV_createDescr, MADE, 0, 0, 0) \
-    f(cusolverDnCreate, MADE, 0, 0, 0) \
+    f(cusolverDnCreate, HANDLE, 0, 0, 0) \
     f(cusolverDnCreateGesvdjInfo, MADE, 0, 0, 0) \
     f(cusolverDnCreateParams, MADE, 0, 0, 0) \
     f(cusolverDnCreateSyevjInfo, MADE, 0, 0, 0) \
     f(nvrtcCreateProgram, MADE, 0, 0, 0) \
-    f(cuModuleLoad, MADE, 0, 0, 0) \
     f(cuModuleLoadDataEx, MADE, 0, 0, 0) \
     f(cudaLibraryLoadData, MADE, 0, 0, 0) \
     f(cudaLibraryGetKernel, MADE, 0, 0, 0) \
@@ -178,9 +185,10 @@ enum { PARAMETERS_MAX = 20 };
     {                                                                                                        \
         const uintptr_t all[PARAMETERS_MAX] = {a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r, s, t};  \
         kind *const out[] = {(kind *)all[first], (kind *)all[second], (kind *)all[third]};                   \
+        const kind value = VALUE_OF_##kind;                                                                  \
         for (unsigned each = 0; each < sizeof out / sizeof *out; each++)                                     \
             if (out[each])                                                                                   \
-                *out[each] = VALUE_OF_##kind;                                                                \
+                *out[each] = value;                                                                          \
         return 0;                                                                                            \
     }
 OUTPUTS(DEFINE)

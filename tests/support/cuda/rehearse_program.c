@@ -17,6 +17,9 @@ int cudaEventRecord(void *event, void *stream);
 int cudaEventElapsedTime(float *ms, void *begin, void *end);
 int cudaDeviceSynchronize(void);
 const char *cudaGetErrorString(int code);
+int cublasCreate_v2(void **out);
+/* What PyTorch's allocator tells of a block: its address, its bytes, two sums, and the kind of the device. */
+void _ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE(void *block, long bytes, size_t, size_t, int kind);
 
 enum { ANY = 4, LONG_BYTES = 4 << 20 };
 
@@ -44,7 +47,7 @@ int main(int argc, char **argv)
 {
     size_t bytes = argc > 1 ? strtoull(argv[1], NULL, 10) << 20 : 0;
     int count = argc > 2 ? atoi(argv[2]) : 1, devices = 0;
-    void *events[2], *block = NULL;
+    void *events[2], *handles[2], *block = NULL;
     float ms = 0;
     if (argc > 1 && strcmp(argv[1], "static") == 0)
         return private_table();
@@ -63,12 +66,20 @@ int main(int argc, char **argv)
     cudaEventCreate(&events[1]);
     int kept = last_byte(block, 4096, 7), lost = last_byte(block, LONG_BYTES, 7);
     cudaMemset(block, 5, 4096);
-    char set;
+    char set, freed, reused;
     cudaMemcpy(&set, block, 1, ANY);
     cudaDeviceSynchronize();
     cudaEventRecord(events[0], NULL);
     cudaEventRecord(events[1], NULL);
     cudaEventElapsedTime(&ms, events[0], events[1]);
-    printf("devices %d kept %d lost %d set %d time %d\n", devices, kept, lost, set, ms > 0);
+    last_byte(block, 4096, 7);
+    _ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE(block, -4096, 0, 0, 1);
+    cudaMemcpy(&freed, block, 1, ANY);
+    _ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE(block, 512, 0, 0, 1);
+    cudaMemcpy(&reused, block, 1, ANY);
+    cublasCreate_v2(&handles[0]);
+    cublasCreate_v2(&handles[1]);
+    printf("devices %d kept %d lost %d set %d time %d freed %d reused %d handles %d\n", devices, kept, lost,
+           set, ms > 0, freed, reused, 1 + (handles[0] != handles[1]));
     return 0;
 }
