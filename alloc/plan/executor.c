@@ -71,16 +71,20 @@ uint32_t zr_executor_ngram(const uint32_t *hashes)
     return ngram ^ ngram >> 15;
 }
 
+static inline bool serves(const struct zr_executor_sequence *sequence, uint32_t thread, uint64_t stream)
+{
+    return sequence->any || ((sequence->any_thread || sequence->thread == thread) &&
+                             (sequence->any_stream || sequence->stream == stream));
+}
+
 struct zr_executor_sequence *zr_executor_sequence_of(struct zr_executor_plan *plan, uint32_t thread,
                                                      uint64_t stream)
 {
     struct zr_executor_sequence *sequence = plan->last_sequence;
-    if (__builtin_expect(sequence->any || (sequence->thread == thread &&
-                                           (sequence->any_stream || sequence->stream == stream)),
-                         1))
+    if (__builtin_expect(serves(sequence, thread, stream), 1))
         return sequence;
     for (sequence = plan->sequences; sequence < plan->sequences + plan->sequences_count; sequence++)
-        if (sequence->thread == thread && (sequence->any_stream || sequence->stream == stream))
+        if (serves(sequence, thread, stream))
             return plan->last_sequence = sequence;
     return NULL;
 }

@@ -27,10 +27,9 @@ struct zr_seen_sequence {
     uint32_t position; /* position in the sequence of the first recorded allocation */
     size_t lead_count, first_count, second_count, count; /* count: all records */
     uint64_t rest_bytes;                                 /* bytes that were live at the start */
-    bool any;
+    bool any, any_thread, any_stream;                    /* as in struct zr_plan_sequence */
     uint32_t thread;
     uint64_t stream;
-    bool any_stream;
 };
 
 /* A plan in progress. The scratch owns its arrays. */

@@ -338,6 +338,7 @@ static zr_result make_sequence(struct zr_candidate *candidate, struct sequence_w
                                      .count = count,
                                      .cursor = (count - cut + passed) % count,
                                      .any = work->sequence->any,
+                                     .any_thread = work->sequence->any_thread,
                                      .any_stream = work->sequence->any_stream,
                                      .thread = work->sequence->thread,
                                      .stream = work->sequence->stream};

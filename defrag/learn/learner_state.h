@@ -53,7 +53,7 @@ struct zr_learner_position {
 
 /* A sequence during recording. Positions count its allocations. */
 struct zr_learner_recording {
-    uint32_t thread;
+    uint32_t thread; /* `all`: the only one until `split` is set */
     uint64_t stream;
     struct zr_learner_position *positions;
     struct zr_learner_place *places;
@@ -127,14 +127,14 @@ struct zr_learner {
     uint64_t refused_bytes; /* memory that the last refused plan and all blocks beside it would have taken; 0:
                                no plan was refused */
     bool refused_unplanned; /* the refused plan was made from sequences with unplanned allocations */
+    /* all: of all threads. If streams are asynchronous, its requests are those of the stream that was used
+     * first: memory that another stream has freed can be reused only after an event. */
     struct zr_learner_recording all, recordings[SEQUENCES_MAX];
     size_t recordings_count;
     uint32_t forgotten_count; /* times that recording was restarted */
-    uint32_t only_thread;     /* valid until `split` is set */
-    uint64_t only_stream;
-    bool split;    /* several threads or streams allocate: each has a sequence */
-    bool too_many; /* more than SEQUENCES_MAX sequences */
-    bool due;      /* a plan may be made, from the recordings whose `due` is set */
+    bool split;               /* several threads or streams allocate: each has a sequence */
+    bool too_many;            /* more than SEQUENCES_MAX sequences */
+    bool due;                 /* a plan may be made, from the recordings whose `due` is set */
     struct zr_pass last_pass;
     uint32_t changed_at; /* number of the record from which on allocations differ from the plan */
     size_t planned_at;   /* number of records when the current plan was made */

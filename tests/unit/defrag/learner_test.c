@@ -189,6 +189,37 @@ static void test_setup(void)
     end();
 }
 
+/* A backward pass in a thread of its own, as PyTorch has it, on a stream that runs behind the program. Its
+ * layers repeat, too, and free what the other thread allocated. */
+static void test_backward(void)
+{
+    enum { LAYERS = 40, FORWARD = 1 + 6 * LAYERS };
+    uint32_t thread = zr_thread_number(), backward = thread + 1000;
+    uint64_t before = 0;
+    begin(0, 1000);
+    make_step(&one, 6, LAYERS);
+    for (unsigned i = 0; i < 7; i++) {
+        zr_arena_reset_peaks(arena);
+        before = calls();
+        for (size_t e = 0; e < one.count; e++) {
+            zr_thread_become(e >= FORWARD && e + 1 < one.count ? backward : thread);
+            do_event(&one.events[e]);
+            if (e % 20 == 0)
+                zr_learner_wait(learner);
+        }
+        before = calls() - before;
+    }
+    struct learned now = learned();
+    struct zr_arena_stats last = stats();
+    tap_ok(now.of_arena.plans_count == 1 && now.of_arena.steps_count == one.blocks,
+           "a backward pass in its own thread: one plan, of all %zu steps", now.of_arena.steps_count);
+    tap_ok(before == 0 &&
+               last.peak_reserved_bytes <= last.peak_live_bytes + last.peak_live_bytes / 100 + 2 * MIB,
+           "which calls no driver and reserves %zu bytes for %zu", last.peak_reserved_bytes,
+           last.peak_live_bytes);
+    end();
+}
+
 /* ---- Otherwise ----------------------------------------------------------------------------------------- */
 
 /* An unplanned allocation that is larger than any before it costs driver calls now and then: nearly all steps
@@ -433,6 +464,7 @@ int main(void)
     test_lifetimes();
     test_boundary();
     test_setup();
+    test_backward();
     test_strays(seed);
     test_changed();
     test_threads(seed);
