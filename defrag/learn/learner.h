@@ -36,6 +36,7 @@ struct zr_seen_sequence {
 struct zr_candidate {
     struct zr_scratch scratch;
     struct zr_pack_here here; /* for the thread that makes the plan */
+    size_t granule_bytes;
     struct zr_plan_step *steps;
     struct zr_plan_sequence sequences[ZR_PLAN_SEQUENCES];
     struct zr_plan plan;
@@ -50,7 +51,7 @@ struct zr_candidate {
  * ZR_ERR_UNAVAILABLE: the occurrences differ too much, or the second one is incomplete. The caller ends the
  * candidate in any case. */
 zr_result zr_candidate_make(struct zr_candidate *out, const struct zr_seen_sequence *sequences,
-                            size_t sequences_count, struct zr_pack_here here);
+                            size_t sequences_count, size_t granule_bytes, struct zr_pack_here here);
 /* Computes the least memory that a placement of the steps can take. */
 zr_result zr_candidate_measure(struct zr_candidate *candidate, struct zr_plan_rules rules,
                                uint64_t *least_bytes);

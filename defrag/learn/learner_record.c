@@ -345,9 +345,19 @@ static inline bool is_part_of_all(const struct zr_learner *learner, uint64_t str
     return learner->rules.synchronous || stream == learner->all.stream;
 }
 
+/* Whether the sequence of all threads has a run in progress that may become a period, which is better than a
+ * period of each thread. A run that lasts for two periods without becoming one does not count. */
+static bool may_become_joint(const struct zr_learner *learner)
+{
+    const struct zr_learner_recording *all = &learner->all;
+    return all->running && !all->loose && !all->found && all->count - all->run_start < 2 * all->distance;
+}
+
 /* Whether the helper may make a plan now. */
 static bool is_due(const struct zr_learner *learner)
 {
+    if (may_become_joint(learner))
+        return false;
     bool joint = is_joint(learner), any = joint, planned = !joint || learner->all.planned;
     for (size_t i = 0; i < learner->recordings_count; i++) {
         const struct zr_learner_recording *recording = &learner->recordings[i];

@@ -203,12 +203,13 @@ const struct zr_learner_record *zr_recording_record(const struct zr_learner *lea
                                                     const struct zr_learner_recording *recording,
                                                     uint32_t position);
 /* The memory that a plan and all blocks beside it may take: as much as the dynamic path took, plus one
- * granule. If each step has unplanned allocations, the dynamic path keeps calling the driver, so the plan may
- * take a sixty-fourth more. */
+ * granule and one part in 128, because blocks beside the plan cannot fill its gaps. If each step has
+ * unplanned allocations, the dynamic path keeps calling the driver, so the plan may take one part in 64 more.
+ */
 static inline uint64_t zr_learner_allowed_bytes(const struct zr_learner *learner,
                                                 uint64_t peak_reserved_bytes, bool unplanned)
 {
-    return peak_reserved_bytes + learner->rules.granule_bytes + (unplanned ? peak_reserved_bytes / 64 : 0);
+    return peak_reserved_bytes + learner->rules.granule_bytes + peak_reserved_bytes / (unplanned ? 64 : 128);
 }
 /* The observer's callbacks; see alloc/plan/plan.h. */
 unsigned zr_learner_allocated(void *state, const struct zr_observation *what);
