@@ -1,7 +1,9 @@
 /* learner_test.c: an arena that is watched learns what it serves: generated training steps, by themselves and
  * with unplanned allocations, from two threads, in another shape later, with marks, under limits and faults;
  * what must not be planned; and the traces of others where they are at hand. */
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "alloc/base/fault.h"
@@ -226,6 +228,57 @@ static void test_backward(void)
                last.peak_reserved_bytes <= last.peak_live_bytes + last.peak_live_bytes / 100 + 2 * MIB,
            "which calls no driver and reserves %zu bytes for %zu", last.peak_reserved_bytes,
            last.peak_live_bytes);
+    end();
+}
+
+/* A recorded step of PyTorch, seven times: one plan, of all of the step, within a hundredth of what it asks
+ * for. */
+static void test_recorded(const char *path, unsigned periods, size_t weights_bytes, size_t state_bytes)
+{
+    enum { STEPS = 7, STEP_MAX = 2048 };
+    static struct recorded {
+        size_t bytes;
+        unsigned thread, life;
+    } step[STEP_MAX];
+    static uint32_t free_at[2 * STEP_MAX];
+    uint32_t count = 0, threads[2] = {zr_thread_number(), zr_thread_number() + 1000};
+    uint64_t before = 0;
+    char line[128];
+    FILE *file = fopen(path, "r");
+    while (file && count < STEP_MAX && fgets(line, sizeof line, file))
+        count += sscanf(line, "%zu %u %u", &step[count].bytes, &step[count].thread, &step[count].life) == 3;
+    tap_ok(file && fclose(file) == 0 && count > 0, "%s has %u allocations", path, count);
+    memset(free_at, 0, sizeof free_at);
+    begin(0, 1000);
+    get(2 * count, weights_bytes);
+    for (uint32_t n = 0; n < STEPS * count; n++) {
+        const struct recorded *now = &step[n % count];
+        zr_thread_become(threads[now->thread]);
+        for (uint32_t block = 0; block < 2 * count; block++)
+            if (n > 0 && free_at[block] == n)
+                give(block);
+        if (n == count) /* the optimizer's state */
+            get(2 * count + 1, state_bytes);
+        if (n == (STEPS - 1) * count) {
+            zr_arena_reset_peaks(arena);
+            before = calls();
+        }
+        get(n % (2 * count), now->bytes);
+        free_at[n % (2 * count)] = n + now->life;
+        if (n % 50 == 0)
+            zr_learner_wait(learner);
+    }
+    struct zr_arena_stats last = stats();
+    struct learned now = learned();
+    tap_ok(now.of_arena.plans_count == 1 && now.of_arena.steps_count == periods * count,
+           "one plan, of %zu steps", now.of_arena.steps_count);
+    tap_ok(calls() == before && last.peak_reserved_bytes <= last.peak_live_bytes + last.peak_live_bytes / 100,
+           "no driver call in the seventh step, %zu MiB for %zu", last.peak_reserved_bytes / MIB,
+           last.peak_live_bytes / MIB);
+    zr_thread_become(threads[0]);
+    for (uint32_t block = 0; block < 2 * count + 2; block++)
+        if (block >= 2 * count || free_at[block] >= STEPS * count)
+            give(block);
     end();
 }
 
@@ -474,6 +527,8 @@ int main(void)
     test_boundary();
     test_setup();
     test_backward();
+    test_recorded("tests/support/steps/gpt2.txt", 1, 475 * MIB, 950 * MIB);
+    test_recorded("tests/support/steps/resnet50.txt", 2, 98 * MIB, 98 * MIB);
     test_strays(seed);
     test_changed();
     test_threads(seed);
