@@ -71,16 +71,20 @@ uint32_t zr_executor_ngram(const uint32_t *hashes)
     return ngram ^ ngram >> 15;
 }
 
+static inline bool serves(const struct zr_executor_sequence *sequence, uint32_t thread, uint64_t stream)
+{
+    return sequence->any || ((sequence->any_thread || sequence->thread == thread) &&
+                             (sequence->any_stream || sequence->stream == stream));
+}
+
 struct zr_executor_sequence *zr_executor_sequence_of(struct zr_executor_plan *plan, uint32_t thread,
                                                      uint64_t stream)
 {
     struct zr_executor_sequence *sequence = plan->last_sequence;
-    if (__builtin_expect(sequence->any || (sequence->thread == thread &&
-                                           (sequence->any_stream || sequence->stream == stream)),
-                         1))
+    if (__builtin_expect(serves(sequence, thread, stream), 1))
         return sequence;
     for (sequence = plan->sequences; sequence < plan->sequences + plan->sequences_count; sequence++)
-        if (sequence->thread == thread && (sequence->any_stream || sequence->stream == stream))
+        if (serves(sequence, thread, stream))
             return plan->last_sequence = sequence;
     return NULL;
 }
@@ -321,6 +325,17 @@ static bool clear_of_overdue(const struct zr_arena *arena, const struct zr_execu
     return slot->plan->pages_count == 0 || zr_pages_clear_of_overdue(arena, sequence, slot);
 }
 
+/* Waits for memory that streams have freed while mapping the bytes would reserve more than the plan may take.
+ * A plan that starts needs granules of the dynamic path, whose blocks were freed a moment ago. */
+static void avoid_growth(struct zr_arena *arena, size_t bytes)
+{
+    zr_arena_flush_size_cache(arena);
+    while (arena->asynchronous && arena->reserved_bytes + bytes > arena->executor->allowed_bytes &&
+           arena->granule_cache.bytes + zr_space_idle_up_to(arena, bytes) < bytes &&
+           zr_space_pending_bytes(arena) > 0 && zr_streams_wait(arena))
+        continue;
+}
+
 /* Maps the unmapped granules under the step's place. False: mapping failed. */
 static bool map_slot(struct zr_arena *arena, struct zr_plan_slot *slot)
 {
@@ -336,6 +351,7 @@ static bool map_slot(struct zr_arena *arena, struct zr_plan_slot *slot)
         return false;
     } else if (!zr_granules_all_mapped(arena->granules, under.first, under.end)) {
         struct zr_bounds stuck;
+        avoid_growth(arena, extent.bytes);
         zr_result result = zr_map(arena, extent, &stuck);
         slot->plan->must_remap |= stuck.bytes > 0;
         if (result != ZR_OK)
@@ -413,12 +429,23 @@ static struct zr_extent *allocate_step(struct zr_arena *arena, struct zr_executo
     return block;
 }
 
+/* The bytes of the blocks that the plan expects to be live before the sequence's first step. */
+static size_t crossing_bytes(const struct zr_executor_sequence *sequence)
+{
+    size_t bytes = 0;
+    for (const struct zr_plan_slot *slot = sequence->slots; slot < sequence->end; slot++)
+        if (slot->placed && slot->alive_count > (size_t)(sequence->end - slot))
+            bytes += slot->extent.bytes;
+    return bytes;
+}
+
 /* Whether the plan's memory fits beside the memory in use. Memory that streams may still use counts as free,
- * because zr_streams_poll() records the events that release it. */
-static bool has_room(struct zr_arena *arena, const struct zr_executor_plan *plan)
+ * because zr_streams_poll() records the events that release it. So does the memory of `crossing` bytes: these
+ * blocks are freed before the steps at their places. */
+static bool has_room(struct zr_arena *arena, const struct zr_executor_plan *plan, size_t crossing)
 {
     size_t limit_bytes = arena->first_stripe->peak_reserved_bytes;
-    limit_bytes = limit_bytes > plan->start_bytes ? limit_bytes : plan->start_bytes;
+    limit_bytes = (limit_bytes > plan->start_bytes ? limit_bytes : plan->start_bytes) + crossing;
     if (arena->live_bytes + arena->executor->counts.memory_bytes > limit_bytes)
         return false; /* live bytes alone exceed the limit */
     zr_arena_flush_size_cache(arena);
@@ -435,7 +462,8 @@ static bool has_room(struct zr_arena *arena, const struct zr_executor_plan *plan
 static bool start_sequence(struct zr_arena *arena, struct zr_executor_plan *plan,
                            struct zr_executor_sequence *sequence, const struct zr_plan_slot *slot)
 {
-    if (plan->sequences_count > 1 ? slot != sequence->slots : !has_room(arena, plan))
+    bool first = slot == sequence->slots;
+    if (plan->sequences_count > 1 ? !first : !has_room(arena, plan, first ? crossing_bytes(sequence) : 0))
         return false;
     sequence->deferred = false;
     zr_executor_begin_pass(arena);

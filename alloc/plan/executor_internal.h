@@ -76,7 +76,7 @@ struct zr_executor_sequence {
     struct zr_plan_slot *overdue;
     size_t overdue_count;
     uint32_t thread;
-    bool any, any_stream;
+    bool any, any_thread, any_stream;
     bool deferred; /* no places used yet: the sequence waits for memory, or for its first step */
     uint64_t stream;
     uint32_t recent[ZR_EXECUTOR_RECENT]; /* hashes of the last consecutive requests that matched no step */

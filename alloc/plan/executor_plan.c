@@ -333,6 +333,7 @@ static struct zr_executor_plan *copy_plan(const struct zr_arena *arena, const st
                                                            .cursor = first,
                                                            .thread = sequence->thread,
                                                            .any = sequence->any,
+                                                           .any_thread = sequence->any_thread,
                                                            .any_stream = sequence->any_stream,
                                                            .stream = sequence->stream};
     }

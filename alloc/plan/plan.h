@@ -32,12 +32,14 @@ struct zr_plan_step {
     uint32_t alive_count;
 };
 
-/* One circular sequence of requests, of all threads, or of one thread and one stream. */
+/* One circular sequence of requests: of all threads, of one stream in all threads, or of one thread and one
+ * stream. */
 struct zr_plan_sequence {
     size_t first,
         count; /* index of the first step, and the number of steps, above 0; sequences follow one another */
     size_t cursor;   /* the next step, relative to `first` */
     bool any;        /* serves all threads and streams; allowed only as the only sequence */
+    bool any_thread; /* serves the stream in every thread */
     bool any_stream; /* serves every stream of the thread */
     uint32_t thread;
     uint64_t stream;

@@ -152,10 +152,10 @@ static zr_result make_plan(struct zr_learner *learner, struct zr_learner_view *v
     zr_result result = zr_learner_copy_view(learner, view);
     if (result == ZR_OK)
         result =
-            zr_candidate_make(candidate, view->sequences, view->sequences_count,
+            zr_candidate_make(candidate, view->sequences, view->sequences_count, learner->rules.granule_bytes,
                               (struct zr_pack_here){.cancelled = &learner->helper.cancelled,
                                                     .stack_bytes = zr_helper_stack_bytes(&learner->helper)});
-    bool joint = learner->split && view->sequences_count > 0 && view->sequences[0].any;
+    bool joint = learner->split && view->sequences_count > 0 && view->sequences[0].any_thread;
     bool loose = joint && (result == ZR_ERR_UNAVAILABLE ||
                            (result == ZR_OK && unplanned_share(candidate) > LOOSE_MAX));
     zr_arena_hold(learner->arena);

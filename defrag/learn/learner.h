@@ -27,16 +27,16 @@ struct zr_seen_sequence {
     uint32_t position; /* position in the sequence of the first recorded allocation */
     size_t lead_count, first_count, second_count, count; /* count: all records */
     uint64_t rest_bytes;                                 /* bytes that were live at the start */
-    bool any;
+    bool any, any_thread, any_stream;                    /* as in struct zr_plan_sequence */
     uint32_t thread;
     uint64_t stream;
-    bool any_stream;
 };
 
 /* A plan in progress. The scratch owns its arrays. */
 struct zr_candidate {
     struct zr_scratch scratch;
     struct zr_pack_here here; /* for the thread that makes the plan */
+    size_t granule_bytes;
     struct zr_plan_step *steps;
     struct zr_plan_sequence sequences[ZR_PLAN_SEQUENCES];
     struct zr_plan plan;
@@ -51,7 +51,7 @@ struct zr_candidate {
  * ZR_ERR_UNAVAILABLE: the occurrences differ too much, or the second one is incomplete. The caller ends the
  * candidate in any case. */
 zr_result zr_candidate_make(struct zr_candidate *out, const struct zr_seen_sequence *sequences,
-                            size_t sequences_count, struct zr_pack_here here);
+                            size_t sequences_count, size_t granule_bytes, struct zr_pack_here here);
 /* Computes the least memory that a placement of the steps can take. */
 zr_result zr_candidate_measure(struct zr_candidate *candidate, struct zr_plan_rules rules,
                                uint64_t *least_bytes);

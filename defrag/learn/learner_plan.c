@@ -2,7 +2,9 @@
  *
  * The steps are the common subsequence of both occurrences; other allocations are unplanned. A step's
  * lifetime is the longer of its two lifetimes. The first step is the one before which the fewest bytes are
- * live. A step that lives longer than a period stays dynamic. */
+ * live. A training loop replaces a batch by the next one after it has allocated it, so such blocks live a
+ * little longer than a period: if they have a granule in all, the plan has two periods. A step that lives
+ * longer than the plan stays dynamic. */
 #include "defrag/learn/learner.h"
 
 #include <string.h>
@@ -192,6 +194,7 @@ struct sequence_work {
     uint32_t *in_first, *in_second; /* by position in an occurrence: the number of steps before it */
     uint32_t *upper; /* by step: the step before which the block is freed, above `count` in the next period;
                         0: dynamic */
+    size_t repeats;  /* periods in the plan */
     size_t cut;      /* the first step of the plan, before which the fewest bytes are live */
     uint64_t crossing_bytes; /* live before the first step */
 };
@@ -279,6 +282,7 @@ static uint32_t upper_in_second(const struct sequence_work *work, uint32_t at)
 
 static void find_lifetimes(struct zr_candidate *candidate, struct sequence_work *work)
 {
+    uint64_t longer_bytes = 0; /* of blocks that live for one to two periods */
     for (size_t step = 0; step < work->count; step++) {
         const struct zr_seen *seen = &work->sequence->seen[work->pairs[step].first];
         uint32_t upper = upper_in_first(work, work->pairs[step].first);
@@ -287,22 +291,30 @@ static void find_lifetimes(struct zr_candidate *candidate, struct sequence_work 
         candidate->step_bytes += seen->bytes;
         bool outlives = upper == UINT32_MAX || upper - step > work->count;
         candidate->outlive_bytes += outlives ? seen->bytes : 0;
-        work->upper[step] = outlives ? 0 : upper;
+        work->upper[step] = upper == UINT32_MAX || upper - step > 2 * work->count ? 0 : upper;
+        longer_bytes += outlives && work->upper[step] ? seen->bytes : 0;
     }
+    work->repeats = longer_bytes >= candidate->granule_bytes ? 2 : 1;
+    for (size_t step = 0; step < work->count; step++)
+        if (work->upper[step] > step + work->repeats * work->count)
+            work->upper[step] = 0;
 }
 
 static zr_result find_cut(struct sequence_work *work, struct zr_scratch *scratch)
 {
-    struct zr_lifetimes lifetimes = {.count = work->count, .period = work->count};
+    size_t count = work->count * work->repeats;
+    struct zr_lifetimes lifetimes = {.count = count, .period = count};
     struct zr_lifetimes_sweep sweep;
-    lifetimes.buffers = zr_scratch_take(scratch, work->count, sizeof *lifetimes.buffers);
-    for (size_t step = 0; lifetimes.buffers && step < work->count; step++)
-        lifetimes.buffers[step] =
-            (struct zr_buffer){.lower = step,
-                               .upper = work->upper[step] ? work->upper[step] : step,
+    lifetimes.buffers = zr_scratch_take(scratch, count, sizeof *lifetimes.buffers);
+    for (size_t i = 0; lifetimes.buffers && i < count; i++) {
+        size_t step = i % work->count;
+        lifetimes.buffers[i] =
+            (struct zr_buffer){.lower = i,
+                               .upper = work->upper[step] ? i - step + work->upper[step] : i,
                                .bytes = work->sequence->seen[work->pairs[step].first].bytes};
+    }
     zr_result result = zr_lifetimes_sweep(&sweep, &lifetimes, scratch);
-    work->cut = result == ZR_OK && sweep.count > 0 ? sweep.ends[sweep.least_at].key : 0;
+    work->cut = result == ZR_OK && sweep.count > 0 ? sweep.ends[sweep.least_at].key % work->count : 0;
     work->crossing_bytes = sweep.crossing_bytes;
     return result;
 }
@@ -312,13 +324,13 @@ static zr_result find_cut(struct sequence_work *work, struct zr_scratch *scratch
 static zr_result make_sequence(struct zr_candidate *candidate, struct sequence_work *work,
                                struct zr_plan_sequence *out, struct zr_lifetimes *lifetimes)
 {
-    size_t cut = work->cut, count = work->count, placed = 0;
+    size_t cut = work->cut, count = work->count * work->repeats, placed = 0;
     struct zr_plan_step *steps = candidate->steps + candidate->plan.steps_count;
     struct zr_buffer *buffers = zr_scratch_take(&candidate->scratch, count, sizeof *buffers);
     if (!buffers)
         return candidate->scratch.result;
     for (size_t i = 0; i < count; i++) {
-        size_t step = cut + i < count ? cut + i : cut + i - count;
+        size_t step = (cut + i) % work->count;
         const struct zr_seen *seen = &work->sequence->seen[work->pairs[step].first];
         steps[i] = (struct zr_plan_step){.request = {.bytes = seen->bytes,
                                                      .alignment = seen->alignment,
@@ -338,16 +350,17 @@ static zr_result make_sequence(struct zr_candidate *candidate, struct sequence_w
                                      .count = count,
                                      .cursor = (count - cut + passed) % count,
                                      .any = work->sequence->any,
+                                     .any_thread = work->sequence->any_thread,
                                      .any_stream = work->sequence->any_stream,
                                      .thread = work->sequence->thread,
                                      .stream = work->sequence->stream};
     *lifetimes = (struct zr_lifetimes){.buffers = buffers, .count = placed, .period = count};
     if (work->sequence->rest_bytes > work->crossing_bytes)
         candidate->rest_bytes += work->sequence->rest_bytes - work->crossing_bytes;
-    candidate->seen_count += work->sequence->second_count;
+    candidate->seen_count += work->sequence->second_count * work->repeats;
     size_t longer = work->sequence->first_count > work->sequence->second_count ? work->sequence->first_count
                                                                                : work->sequence->second_count;
-    candidate->plan.unplanned_count += longer - count;
+    candidate->plan.unplanned_count += (longer - work->count) * work->repeats;
     candidate->plan.steps_count += count;
     return ZR_OK;
 }
@@ -401,12 +414,12 @@ static zr_result add_sequence(struct zr_candidate *candidate, const struct zr_se
 }
 
 zr_result zr_candidate_make(struct zr_candidate *out, const struct zr_seen_sequence *sequences,
-                            size_t sequences_count, struct zr_pack_here here)
+                            size_t sequences_count, size_t granule_bytes, struct zr_pack_here here)
 {
     size_t steps_max = 0;
-    *out = (struct zr_candidate){.here = here};
+    *out = (struct zr_candidate){.here = here, .granule_bytes = granule_bytes};
     for (size_t i = 0; i < sequences_count; i++)
-        steps_max += sequences[i].lead_count + sequences[i].first_count;
+        steps_max += 2 * (sequences[i].lead_count + sequences[i].first_count);
     out->steps = zr_scratch_take(&out->scratch, steps_max, sizeof *out->steps);
     zr_result result = out->scratch.result;
     for (size_t i = 0; i < sequences_count && result == ZR_OK; i++)

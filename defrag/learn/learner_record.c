@@ -115,13 +115,15 @@ const struct zr_learner_record *zr_recording_record(const struct zr_learner *lea
 }
 
 /* Whether nearly all bytes allocated between two positions were freed. Unplanned allocations may leave a few
- * bytes live; a layer leaves its activations. */
+ * bytes live; a layer leaves its activations. If only this sequence allocates between the positions, the
+ * level is the arena's, because a backward pass frees activations that another thread allocated. */
 static bool is_same_level(const struct zr_learner *learner, const struct zr_learner_recording *recording,
                           uint32_t at, uint32_t before)
 {
     const struct zr_learner_record *now = zr_recording_record(learner, recording, at),
                                    *then = zr_recording_record(learner, recording, before);
-    bool all = recording == &learner->all;
+    bool all = recording == &learner->all ||
+               recording->positions[at].record - recording->positions[before].record == at - before;
     struct zr_learner_level a = all ? now->arena : now->sequence, b = all ? then->arena : then->sequence;
     uint64_t difference =
         a.live_bytes > b.live_bytes ? a.live_bytes - b.live_bytes : b.live_bytes - a.live_bytes;
@@ -289,10 +291,10 @@ static struct zr_learner_recording *recording_of(struct zr_learner *learner,
     uint64_t stream = learner->rules.synchronous ? 0 : what->request->stream;
     if (!learner->split) {
         if (learner->records_count == 0) {
-            learner->only_thread = what->thread;
-            learner->only_stream = stream;
+            learner->all.thread = what->thread;
+            learner->all.stream = stream;
         }
-        if (learner->only_thread == what->thread && learner->only_stream == stream)
+        if (learner->all.thread == what->thread && learner->all.stream == stream)
             return NULL;
         learner->split = true;
         forget(learner);
@@ -331,22 +333,36 @@ static inline void push(const struct zr_learner *learner, struct zr_learner_reco
     note_position(learner, recording, learner->records[record].hash);
 }
 
-/* Whether one sequence for all threads is allowed. */
-static bool may_join(const struct zr_learner *learner)
+/* Whether the sequence of all threads has a period and is not loose. */
+static bool is_joint(const struct zr_learner *learner)
 {
-    return (learner->rules.synchronous && !learner->all.loose) || !learner->split;
+    return learner->all.found && (!learner->split || !learner->all.loose);
+}
+
+/* Whether the sequence of all threads contains the sequence. */
+static inline bool is_part_of_all(const struct zr_learner *learner, uint64_t stream)
+{
+    return learner->rules.synchronous || stream == learner->all.stream;
+}
+
+/* Whether the sequence of all threads has a run in progress that may become a period, which is better than a
+ * period of each thread. A run that lasts for two periods without becoming one does not count. */
+static bool may_become_joint(const struct zr_learner *learner)
+{
+    const struct zr_learner_recording *all = &learner->all;
+    return all->running && !all->loose && !all->found && all->count - all->run_start < 2 * all->distance;
 }
 
 /* Whether the helper may make a plan now. */
 static bool is_due(const struct zr_learner *learner)
 {
-    if (learner->all.found && may_join(learner))
-        return !learner->all.planned;
-    if (!learner->split)
+    if (may_become_joint(learner))
         return false;
-    bool any = false, planned = true;
+    bool joint = is_joint(learner), any = joint, planned = !joint || learner->all.planned;
     for (size_t i = 0; i < learner->recordings_count; i++) {
         const struct zr_learner_recording *recording = &learner->recordings[i];
+        if (joint && is_part_of_all(learner, recording->stream))
+            continue;
         if (!recording->found && recording->count >= learner->records_count / 16 + NGRAM)
             return false;
         any |= recording->found;
@@ -372,11 +388,14 @@ static void note_found(struct zr_learner_recording *recording, bool due)
 static bool note_due(struct zr_learner *learner)
 {
     if (!learner->due && is_due(learner)) {
-        bool joint = learner->all.found && may_join(learner);
+        bool joint = is_joint(learner);
         learner->due = true;
         note_found(&learner->all, joint);
-        for (size_t i = 0; i < learner->recordings_count; i++)
-            note_found(&learner->recordings[i], !joint && learner->recordings[i].found);
+        for (size_t i = 0; i < learner->recordings_count; i++) {
+            struct zr_learner_recording *recording = &learner->recordings[i];
+            bool part = joint && is_part_of_all(learner, recording->stream);
+            note_found(recording, recording->found && !part);
+        }
     }
     return learner->due && must_wake_helper(learner);
 }
@@ -428,7 +447,8 @@ unsigned zr_learner_allocated(void *state, const struct zr_observation *what)
     __builtin_prefetch(&learner->records[number] + FETCHED_AHEAD, 1);
     if (what->reserved_bytes > learner->peak_reserved_bytes)
         note_max(learner, what->reserved_bytes);
-    push(learner, &learner->all, number);
+    if (!learner->split || is_part_of_all(learner, what->request->stream))
+        push(learner, &learner->all, number);
     if (recording)
         push(learner, recording, number);
     return note_due(learner) ? ZR_OBSERVER_WORK : ZR_OBSERVER_NOTHING;

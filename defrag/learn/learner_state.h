@@ -53,7 +53,7 @@ struct zr_learner_position {
 
 /* A sequence during recording. Positions count its allocations. */
 struct zr_learner_recording {
-    uint32_t thread;
+    uint32_t thread; /* `all`: the only one until `split` is set */
     uint64_t stream;
     struct zr_learner_position *positions;
     struct zr_learner_place *places;
@@ -127,14 +127,14 @@ struct zr_learner {
     uint64_t refused_bytes; /* memory that the last refused plan and all blocks beside it would have taken; 0:
                                no plan was refused */
     bool refused_unplanned; /* the refused plan was made from sequences with unplanned allocations */
+    /* all: of all threads. If streams are asynchronous, its requests are those of the stream that was used
+     * first: memory that another stream has freed can be reused only after an event. */
     struct zr_learner_recording all, recordings[SEQUENCES_MAX];
     size_t recordings_count;
     uint32_t forgotten_count; /* times that recording was restarted */
-    uint32_t only_thread;     /* valid until `split` is set */
-    uint64_t only_stream;
-    bool split;    /* several threads or streams allocate: each has a sequence */
-    bool too_many; /* more than SEQUENCES_MAX sequences */
-    bool due;      /* a plan may be made, from the recordings whose `due` is set */
+    bool split;               /* several threads or streams allocate: each has a sequence */
+    bool too_many;            /* more than SEQUENCES_MAX sequences */
+    bool due;                 /* a plan may be made, from the recordings whose `due` is set */
     struct zr_pass last_pass;
     uint32_t changed_at; /* number of the record from which on allocations differ from the plan */
     size_t planned_at;   /* number of records when the current plan was made */
@@ -203,12 +203,13 @@ const struct zr_learner_record *zr_recording_record(const struct zr_learner *lea
                                                     const struct zr_learner_recording *recording,
                                                     uint32_t position);
 /* The memory that a plan and all blocks beside it may take: as much as the dynamic path took, plus one
- * granule. If each step has unplanned allocations, the dynamic path keeps calling the driver, so the plan may
- * take a sixty-fourth more. */
+ * granule and one part in 128, because blocks beside the plan cannot fill its gaps. If each step has
+ * unplanned allocations, the dynamic path keeps calling the driver, so the plan may take one part in 64 more.
+ */
 static inline uint64_t zr_learner_allowed_bytes(const struct zr_learner *learner,
                                                 uint64_t peak_reserved_bytes, bool unplanned)
 {
-    return peak_reserved_bytes + learner->rules.granule_bytes + (unplanned ? peak_reserved_bytes / 64 : 0);
+    return peak_reserved_bytes + learner->rules.granule_bytes + peak_reserved_bytes / (unplanned ? 64 : 128);
 }
 /* The observer's callbacks; see alloc/plan/plan.h. */
 unsigned zr_learner_allocated(void *state, const struct zr_observation *what);

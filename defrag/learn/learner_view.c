@@ -119,20 +119,25 @@ static void note_sequence(struct zr_learner *learner, struct zr_learner_view *vi
     uint32_t start = recording->due.first - lead_of(recording),
              end = recording->count < end_max ? recording->count : end_max;
     const struct zr_learner_record *first = zr_recording_record(learner, recording, recording->due.first);
-    bool any = recording == &learner->all;
+    bool all = recording == &learner->all, synchronous = learner->rules.synchronous;
+    /* What is live beside `all` includes the blocks of other sequences. */
+    uint64_t rest_bytes = all                    ? first->arena.live_bytes - first->bytes
+                          : learner->all.due.due ? 0
+                                                 : first->sequence.live_bytes - first->bytes;
     parts->copied[parts->copied_count++] = (struct part){recording, start, end, learner->records_count};
     view->recordings[view->sequences_count] = recording;
-    view->sequences[view->sequences_count++] = (struct zr_seen_sequence){
-        .position = start,
-        .lead_count = recording->due.first - start,
-        .first_count = first_count,
-        .second_count = second_count,
-        .count = end - start,
-        .rest_bytes = (any ? first->arena : first->sequence).live_bytes - first->bytes,
-        .any = any,
-        .any_stream = learner->rules.synchronous,
-        .thread = recording->thread,
-        .stream = recording->stream};
+    view->sequences[view->sequences_count++] =
+        (struct zr_seen_sequence){.position = start,
+                                  .lead_count = recording->due.first - start,
+                                  .first_count = first_count,
+                                  .second_count = second_count,
+                                  .count = end - start,
+                                  .rest_bytes = rest_bytes,
+                                  .any = all && synchronous,
+                                  .any_thread = all,
+                                  .any_stream = synchronous,
+                                  .thread = recording->thread,
+                                  .stream = recording->stream};
     view->refusals = recording->refusals > view->refusals ? recording->refusals : view->refusals;
 }
 
@@ -165,7 +170,7 @@ static void note_all(struct zr_learner *learner, struct zr_learner_view *view, s
     view->bad_share = zr_learner_bad_share(learner);
     if (learner->due && learner->all.due.due)
         note_sequence(learner, view, parts, &learner->all);
-    for (size_t i = 0; learner->due && !learner->all.due.due && i < learner->recordings_count; i++) {
+    for (size_t i = 0; learner->due && i < learner->recordings_count; i++) {
         struct zr_learner_recording *recording = &learner->recordings[i];
         if (!recording->due.due)
             continue;
@@ -174,7 +179,7 @@ static void note_all(struct zr_learner *learner, struct zr_learner_view *view, s
                     ? recording->positions[recording->due.first].record
                     : start;
     }
-    if (view->sequences_count > 0 && !view->sequences[0].any)
+    if (view->sequences_count > 0 && !view->sequences[0].any_thread)
         note_others(learner, view, parts, start);
     learner->due = false;
     zr_arena_unhold(learner->arena);

@@ -7,6 +7,7 @@ import random
 import sys
 import threading
 
+import rehearse_models
 import torch
 import torch.nn.functional as F
 import zr
@@ -173,9 +174,34 @@ def full():
     torch.empty(1 << 28, device="cuda")
 
 
+def model(name):
+    """A model of rehearse_models.py: the figures of each step, from one zero_grad() to the next."""
+    rehearse_models.STEPS, of_zr = 10, PLUG_IN or "libzr_cuda" in os.environ["LD_PRELOAD"]
+    seen["calls"], seen["most_bytes"], before = [], 0, 0
+
+    def note_step():
+        nonlocal before
+        figures = zr.stats() if of_zr else torch.cuda.memory_stats()
+        calls = figures["backend_calls_count"] if of_zr else figures["num_device_alloc"] + figures["num_device_free"]
+        seen["asked_bytes"] = figures["peak_requested_bytes"] if PLUG_IN or not CACHES else torch.cuda.memory_stats()["requested_bytes.all.peak"]
+        seen["last_bytes"] = figures["peak_reserved_bytes"] if of_zr else figures["reserved_bytes.all.peak"]
+        seen["most_bytes"] = max(seen["most_bytes"], seen["last_bytes"])
+        seen["calls"].append(calls - before)
+        before = calls
+        if of_zr:
+            zr.reset_peaks()
+
+    for each in nn.Module, torch.optim.Optimizer:
+        each.zero_grad = lambda *a, zero_grad=each.zero_grad, **k: (note_step(), zero_grad(*a, **k))[1]
+    getattr(rehearse_models, name)()
+
+
 if PLUG_IN:
     zr.enable(*sys.argv[2:-1])
-globals()[sys.argv[-1]]()
+if hasattr(rehearse_models, sys.argv[-1]):
+    model(sys.argv[-1])
+else:
+    globals()[sys.argv[-1]]()
 if CACHES:
     seen.update(allocated_bytes=torch.cuda.max_memory_allocated(), reserved_bytes=torch.cuda.max_memory_reserved())
     seen.setdefault("segments", len(torch.cuda.memory_snapshot()))

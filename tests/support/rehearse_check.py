@@ -9,10 +9,9 @@ import sys
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, HERE)
-from pytorch_check import HOME, MIB, install  # noqa: E402
+from pytorch_check import HOME, MIB, install, install_models  # noqa: E402
 from zrtest import BUILD, done, note, ok, path, same, skip  # noqa: E402
 
-PACKAGES = (["--no-deps", "torchvision>=0.29,<0.30", "accelerate"], ["transformers>=5,<6", "psutil", "pillow"])
 # Bytes of optimizer state for each of parameter.
 STATES = {"gpt2": 2, "llama": 2, "bert": 2, "t5": 2, "vit": 2, "lengths": 2, "lstm": 2, "resnet": 1, "detection": 1, "graph": 1}
 
@@ -48,8 +47,7 @@ def check_ranks(python, way):
 
 def main():
     python = install()
-    if not python or any(subprocess.run([python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *packages], check=False).returncode
-                         for packages in PACKAGES):
+    if not python or not install_models(python):
         skip(f"PyTorch and its libraries cannot be installed from PyPI into {HOME}")
         return
     for way in [name for name in sys.argv[1:] if name in WAYS] or ([] if sys.argv[1:] else WAYS):

@@ -1,17 +1,19 @@
-"""rehearse_models.py MODEL: an unmodified training program for tests/support/rehearse_check.py: models of transformers and torchvision with
+"""rehearse_models.py MODEL: an unmodified training program for rehearse_check.py and pytorch_check.py: models of transformers and torchvision with
 random weights, as their documentation trains them. The last line says what was trained."""
 import sys
 
 import torch
 
+STEPS = 3
 
-def text(config, model_class, batch, length, steps=3, checkpointing=False):
+
+def text(config, model_class, batch, length, checkpointing=False):
     model = model_class(config).cuda()
     if checkpointing:
         model.gradient_checkpointing_enable()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
     model.train()
-    for _ in range(steps):
+    for _ in range(STEPS):
         ids = torch.randint(0, config.vocab_size, (batch, length), device="cuda")
         with torch.autocast("cuda", dtype=torch.bfloat16):
             loss = model(input_ids=ids, labels=ids).loss
@@ -41,7 +43,7 @@ def bert():
     data = [{"input_ids": torch.randint(0, 30000, (128,)), "labels": torch.tensor(i % 2)} for i in range(64)]
     model = BertForSequenceClassification(BertConfig())
     Trainer(model=model, train_dataset=data,
-            args=TrainingArguments(output_dir="bert", max_steps=4, per_device_train_batch_size=16, report_to=[], save_strategy="no", fp16=True)).train()
+            args=TrainingArguments(output_dir="bert", max_steps=STEPS, per_device_train_batch_size=16, report_to=[], save_strategy="no", fp16=True)).train()
     return model
 
 
@@ -143,7 +145,7 @@ def resnet():
     from torchvision.models import resnet50
     model = resnet50().cuda()
     optimizer, scaler = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9), torch.amp.GradScaler("cuda")
-    for _ in range(3):
+    for _ in range(STEPS):
         images, labels = torch.randn(64, 3, 224, 224).cuda(non_blocking=True), torch.randint(0, 1000, (64,)).cuda()
         with torch.autocast("cuda", dtype=torch.float16):
             loss = torch.nn.functional.cross_entropy(model(images), labels)
@@ -155,5 +157,6 @@ def resnet():
     return model
 
 
-trained = globals()[sys.argv[1]]()
-print(f"{sys.argv[1]}: {sum(p.numel() for p in trained.parameters())} parameters")
+if __name__ == "__main__":
+    trained = globals()[sys.argv[1]]()
+    print(f"{sys.argv[1]}: {sum(p.numel() for p in trained.parameters())} parameters")
