@@ -11,6 +11,8 @@ struct zr_account_device {
     uint64_t peak_bytes;    /* in use by all processes at one time, with their contexts */
     uint64_t contexts_peak; /* at one time */
     uint64_t contexts_count;
+    uint64_t libraries_bytes; /* that libraries took for themselves, at most; in use is libraries_now_bytes */
+    uint64_t libraries_now_bytes;
     /* The requests that found too few bytes: how many, the last one, unless it was granted later, and the one
      * before it that found the most missing. */
     uint64_t refusals_count;
@@ -34,6 +36,7 @@ struct zr_account {
     uint32_t pieces_count;          /* that were ever used */
     uint32_t static_runtimes_count; /* programs that have the CUDA runtime inside, and were refused */
     struct zr_account_device devices[ZR_ACCOUNT_DEVICES_MAX];
+    uint64_t reads_count, reads_bytes; /* copies to the host of what kernels may have made */
 };
 
 #endif

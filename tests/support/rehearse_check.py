@@ -14,7 +14,7 @@ from zrtest import BUILD, done, note, ok, path, same, skip  # noqa: E402
 
 PACKAGES = (["--no-deps", "torchvision>=0.29,<0.30", "accelerate"], ["transformers>=5,<6", "psutil", "pillow"])
 # Bytes of optimizer state for each of parameter.
-STATES = {"gpt2": 2, "llama": 2, "bert": 2, "resnet": 1}
+STATES = {"gpt2": 2, "llama": 2, "bert": 2, "resnet": 1, "recurrent": 2, "compiled": 2}
 
 
 def rehearse(python, model, *options):
@@ -33,13 +33,16 @@ def main():
                          for packages in PACKAGES):
         skip(f"PyTorch and its libraries cannot be installed from PyPI into {HOME}")
         return
+    if not sys.argv[1:]:
+        experts(python)
     for model in sys.argv[1:] or STATES:
         code, answer, parameters, words = rehearse(python, model)
         if not same((code, answer["verdict"]), (0, "fits"), f"{model} is trained"):
             note(words[-3000:])
             continue
         note("\n".join(words.splitlines()[-10:]))
-        same(answer["peak_bytes"], answer["context_bytes"] + answer["reserved_bytes"], f"{model}: the device has what PyTorch counts, and a context")
+        same(answer["peak_bytes"], answer["context_bytes"] + answer["libraries_bytes"] + answer["reserved_bytes"],
+             f"{model}: the device has what PyTorch counts, a context and workspaces of libraries")
         state = answer["categories"].get("optimizer state", 0) / (4 * parameters)
         # A step of AdamW holds one copy more for a while, which is the peak where activations are few.
         ok(0.98 < state / STATES[model] < 1.52, f"{model}: the optimizer's state has {state:.3f} times the parameters' bytes")
@@ -48,6 +51,15 @@ def main():
         code, answer, _, words = rehearse(python, model, "--memory", str(memory))
         same((code, answer["verdict"]), (1, "does not fit"), f"{model} does not fit where there is no byte for activations") or note(words[-3000:])
         ok(answer["short_bytes"] > 0 and answer["allocated_bytes"] < memory, f"{model}: short by {answer['short_bytes'] / MIB:.0f} MiB")
+
+
+def experts(python):
+    """Without --nonzero no expert gets a token, and none has gradients or optimizer state."""
+    answers = [rehearse(python, "experts", "--nonzero", share)[1] for share in ("0", "0.25")]
+    same([answer["certain"] for answer in answers], [False, False], "experts: sizes follow from results")
+    ok(any(read["operator"] == "nonzero" and "mixtral" in read["place"] for read in answers[0]["reads"]), "experts: the line of the router is named")
+    state = [answer["categories"].get("optimizer state", 0) / MIB for answer in answers]
+    ok(state[0] < 0.5 * state[1], f"experts: {state[0]:.0f} MiB of optimizer state if none is chosen, {state[1]:.0f} MiB if a quarter is")
 
 
 main()

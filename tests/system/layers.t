@@ -20,7 +20,7 @@ ROOMS = ["zero/train", "zero/checkpoint", "zero/plan", "zero/step", "zero/engine
          "alloc/base"]
 # The most files of a module that use one another in a circle. A driver's calls are one state under one lock: inside.h has its parts.
 CIRCLE_MAX = 4
-CIRCLES = {"alloc/rehearse": 17}
+CIRCLES = {"alloc/rehearse": 19}
 # A file is as long as its noun: a shorter file belongs into the header or source that has the noun. Excepted are:
 LINES_MIN = 30
 EXCEPTED = {
@@ -31,8 +31,6 @@ EXCEPTED = {
     "alloc/base/compiler.h": "attributes of every other header",
     "alloc/base/sort.h": "the whole contract of a noun without another header, as the rest",
     "alloc/heap/heap.h": "",
-    "alloc/rehearse/cards.h": "",
-    "alloc/rehearse/runtime/runtime.h": "",
     "kernels/cuda/cuda.h": "",
     "zero/engine/parameter_file.h": "",
     "zero/train/rank/thread_pool.h": "",

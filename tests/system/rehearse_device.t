@@ -3,6 +3,7 @@
 is copied and what is read back, programs that cannot be rehearsed, and options that cannot be."""
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -44,18 +45,34 @@ row("a program without CUDA", (), (), 0, "", "no device used", peak_bytes=0)
 said = row("the CUDA runtime inside", (), ("static",), 1, "", "refused")
 same("link it with -cudart shared" in said, True, "in words") or note(said)
 same(rehearse(program=("false",))[3].get("verdict"), "failed", "a program that fails for another reason")
+# An H100 has 989 TFLOPS and a link of 64 GB/s: 1112 and 65 microseconds, and 2 for the start of each. The calls take one each.
+EXACT = rehearse(program=(PROGRAM, "clock"))
+same(re.match(r"product 111[2-9] us copy (6[6-9]|7[0-4]) us order 99999999", EXACT[1]) is not None, True, "work takes its time, and no event waits") or note(EXACT[1])
+same(EXACT[3].get("libraries_bytes"), 32 * MIB, "cuBLAS has its workspace")
+ORDERS = {seed: rehearse("--clock", seed, program=(PROGRAM, "clock")) for seed in ("1", "2")}
+for seed, (code, out, _, answer) in ORDERS.items():
+    order = out.split()[-1]
+    same((code, set(order), answer.get("clock")), (0, {"0", "1"}, int(seed)), f"--clock {seed}: events wait, and either stream may end first") or note(out)
+same(ORDERS["1"][1] != ORDERS["2"][1], True, "two seeds give two orders")
+same(rehearse("--clock", "1", program=(PROGRAM, "clock"))[1], ORDERS["1"][1], "one seed gives one order")
+for options, out in ((), "whole 0 single 0 kept 7 again 8 count 5 locked 6\n"), (("--fill", "3"), "whole 3 single 3 kept 7 again 8 count 5 locked 6\n"):
+    got = rehearse(*options, program=(PROGRAM, "read"))
+    same((got[1], got[3].get("reads_count"), got[3].get("reads_bytes"), got[3].get("certain", 0)), (out, 5, 28, None), f"what kernels made is counted, and read {options}")
 # A program looks for torch and imports it later, as transformers does.
 os.mkdir(path("site"))
 with open(path("site/torch.py"), "w", encoding="utf-8") as file:
     file.write("""from types import SimpleNamespace as named
 memory = named(_record_memory_history=lambda stacks, max_entries: print(stacks, max_entries > 0))
-cuda = named(memory=memory, _lazy_call=lambda call: call(), is_initialized=lambda: False)
+cuda = named(memory=memory, get_allocator_backend=lambda: "native", _lazy_call=lambda call: call(), is_initialized=lambda: False)
 backends = named(cuda=named(is_built=lambda: True))""")
 probes = "import sys; sys.path.append('site'); import importlib.util; importlib.util.find_spec('torch'); import torch; print('ran')"
 same(rehearse(program=(sys.executable, "-c", probes))[:2], (0, "python True\nran\n"), "PyTorch's history begins although it was looked for before")
 for what, options, program, code, words in (
         ("an unknown device", ("--device", "h1000"), ("true",), 2, "zr: rehearse: there is no device 'h1000'; give one of h100, h200"),
         ("too little memory for a context", ("--memory", "100MiB"), ("true",), 2, "zr: rehearse: a device of 100 MiB has no room beside a context of 520 MiB"),
+        ("a seed that is no number", ("--clock", "1.5"), ("true",), 2, "zr: rehearse: --clock takes a whole number, not '1.5'"),
+        ("a fill that is no number", ("--fill", "all"), ("true",), 2, "zr: rehearse: --fill takes a number, not 'all'"),
+        ("more than all elements", ("--nonzero", "1.5"), ("true",), 2, "zr: rehearse: --nonzero takes a number from 0 to 1, not '1.5'"),
         ("nine devices", ("--devices", "9"), ("true",), 2, "zr: rehearse: --devices takes 1 to 8, not 9"),
         ("no program", (), (), 2, "zr: rehearse: the program is missing"),
         ("an unknown program", (), ("no-such-program",), 127, "zr: rehearse: no-such-program: No such file")):

@@ -194,6 +194,26 @@ void emu_account_static_runtime(void)
         __atomic_add_fetch(&account->static_runtimes_count, 1, __ATOMIC_RELAXED);
 }
 
+void emu_account_read(size_t bytes)
+{
+    if (!account)
+        return;
+    __atomic_add_fetch(&account->reads_count, 1, __ATOMIC_RELAXED);
+    __atomic_add_fetch(&account->reads_bytes, bytes, __ATOMIC_RELAXED);
+}
+
+void emu_account_library(int device, int64_t change)
+{
+    if (!account)
+        return;
+    struct zr_account_device *of = &account->devices[device];
+    lock_parts();
+    of->libraries_now_bytes += (uint64_t)change;
+    if (of->libraries_now_bytes > of->libraries_bytes)
+        of->libraries_bytes = of->libraries_now_bytes;
+    unlock_parts();
+}
+
 void emu_give_bytes(int device, size_t bytes)
 {
     lock_parts();

@@ -47,10 +47,20 @@ int cudnnBackendGetAttribute(void *descriptor, int name, int type, int64_t most,
     return 0;
 }
 
+enum { CUDNN_VERSION = 92600 };
+
 ANSWER size_t cudnnGetVersion(void);
 size_t cudnnGetVersion(void)
 {
-    return 92600;
+    return CUDNN_VERSION;
+}
+
+/* libraryPropertyType: 0 major, 1 minor, 2 patch. */
+ANSWER int cudnnGetProperty(int which, int *out);
+int cudnnGetProperty(int which, int *out)
+{
+    *out = which == 0 ? CUDNN_VERSION / 10000 : which == 1 ? CUDNN_VERSION / 100 % 100 : CUDNN_VERSION % 100;
+    return 0;
 }
 
 ANSWER size_t cudnnGetCudartVersion(void);

@@ -34,7 +34,6 @@ typedef size_t SIZE;
     f(cusparseXcoosort_bufferSizeExt, SIZE, 6, 6, 6) \
     f(cusparseXcsrsort_bufferSizeExt, SIZE, 6, 6, 6) \
     f(cudnnGetRNNTempSpaceSizes, SIZE, 4, 5, 4) \
-    f(cudnnGetRNNWeightSpaceSize, SIZE, 2, 2, 2) \
     f(cudnnGetStream, SIZE, 1, 1, 1) \
     f(cusolverDnXgeqrf_bufferSize, SIZE, 10, 11, 10) \
     f(cusolverDnXpotrf_bufferSize, SIZE, 8, 9, 8) \
@@ -51,8 +50,9 @@ typedef size_t SIZE;
     f(cusparseDcsrgeam2_bufferSizeExt, SIZE, 19, 19, 19) \
     f(cusparseCcsrgeam2_bufferSizeExt, SIZE, 19, 19, 19) \
     f(cusparseZcsrgeam2_bufferSizeExt, SIZE, 19, 19, 19) \
+    f(cufftXtMakePlanMany, SIZE, 12, 12, 12) \
     f(cusparseSpMatGetSize, SIZE, 1, 2, 3) \
-    f(cublasGetMathMode, INT, 1, 1, 1) \
+    f(cuCtxGetLimit, SIZE, 0, 0, 0) \
     f(cublasGetPointerMode_v2, INT, 1, 1, 1) \
     f(ncclCommGetAsyncError, INT, 1, 1, 1) \
     f(nvmlDeviceGetComputeRunningProcesses, INT, 1, 1, 1) \
@@ -123,17 +123,13 @@ typedef size_t SIZE;
     f(cudnnGetConvolutionForwardAlgorithm_v7, INT, 6, 6, 6) \
     f(cudnnGetConvolutionBackwardDataAlgorithm_v7, INT, 6, 6, 6) \
     f(cudnnGetConvolutionBackwardFilterAlgorithm_v7, INT, 6, 6, 6) \
-    f(cublasCreate_v2, MADE, 0, 0, 0) \
     f(cublasLtMatmulDescCreate, MADE, 0, 0, 0) \
-    f(cublasLtMatrixLayoutCreate, MADE, 0, 0, 0) \
     f(cublasLtMatmulPreferenceCreate, MADE, 0, 0, 0) \
     f(cudnnCreate, MADE, 0, 0, 0) \
-    f(cudnnCreateTensorDescriptor, MADE, 0, 0, 0) \
     f(cudnnCreateFilterDescriptor, MADE, 0, 0, 0) \
     f(cudnnCreateConvolutionDescriptor, MADE, 0, 0, 0) \
     f(cudnnCreateActivationDescriptor, MADE, 0, 0, 0) \
     f(cudnnCreateDropoutDescriptor, MADE, 0, 0, 0) \
-    f(cudnnCreateRNNDescriptor, MADE, 0, 0, 0) \
     f(cudnnCreateRNNDataDescriptor, MADE, 0, 0, 0) \
     f(cudnnCreateCTCLossDescriptor, MADE, 0, 0, 0) \
     f(cudnnCreateSpatialTransformerDescriptor, MADE, 0, 0, 0) \

@@ -1,6 +1,7 @@
 /* rehearse_answer.c: the answer of `zr rehearse` in words and as JSON. See rehearse.h. */
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 
@@ -132,11 +133,15 @@ void zr_rehearse_print(struct zr_text *text, const struct zr_rehearse_answer *an
     if (answer->figures->use.contexts_peak)
         zr_text_print(text, "zr: contexts   %" PRIu64 " of %s on the device, an estimate (--context)\n",
                       answer->figures->use.contexts_peak, zr_tool_bytes(room[0], device->context_bytes));
+    if (answer->figures->use.libraries_bytes)
+        zr_text_print(text, "zr: libraries  %s of workspaces that cuBLAS took for itself\n",
+                      zr_tool_bytes(room[0], answer->figures->use.libraries_bytes));
     print_live(text, answer->figures);
+    zr_rehearse_reads_print(text, answer->figures);
     print_others(text, answer->figures);
     if (answer->figures->unread[0])
         zr_text_print(text, "zr: no sites   %s\n", answer->figures->unread);
-    if (torch->process) {
+    if (torch->snapshot[0]) {
         zr_text_print(text, "zr: next       zr why ");
         zr_text_put_plain(text, torch->snapshot);
         zr_text_print(text, "\n");
@@ -163,6 +168,7 @@ void zr_rehearse_json(struct zr_text *text, const struct zr_rehearse_answer *ans
     json_bytes(text, "memory_bytes", device->memory_bytes, true);
     json_bytes(text, "context_bytes", device->context_bytes, true);
     json_bytes(text, "contexts", figures->use.contexts_peak, true);
+    json_bytes(text, "libraries_bytes", figures->use.libraries_bytes, true);
     json_bytes(text, "peak_bytes", figures->use.peak_bytes, true);
     json_bytes(text, "short_bytes", short_bytes(answer), is_short);
     json_bytes(text, "allocated_bytes", torch->allocated_bytes, torch->process);
@@ -186,5 +192,9 @@ void zr_rehearse_json(struct zr_text *text, const struct zr_rehearse_answer *ans
         zr_tool_json_words(text, "site", figures->sites[i].words);
         zr_text_print(text, "}");
     }
-    zr_text_print(text, "]}\n");
+    zr_text_print(text, "],\n ");
+    zr_rehearse_reads_json(text, figures);
+    zr_text_print(text, ", ");
+    zr_tool_json_number(text, "clock", answer->clock ? strtoull(answer->clock, NULL, 10) : 0, answer->clock);
+    zr_text_print(text, "}\n");
 }
