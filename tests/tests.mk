@@ -189,7 +189,7 @@ rehearse_programs := $(BUILD)/tests/rehearse_program $(BUILD)/tests/rehearse_ran
 $(rehearse_programs): $(BUILD)/tests/%: tests/support/cuda/%.c $(rehearse_libraries) $(BUILD)/config
 	@mkdir -p $(@D)
 	@echo "  link  $@"
-	@$(CC) -std=gnu11 -O1 -g $(WARN) -o $@ $< -L$(rehearse_folder) -l:libzr_rehearse.so -ldl
+	@$(CC) -std=gnu11 -O1 -g $(WARN) -o $@ $< -L$(rehearse_folder) -l:libzr_rehearse.so -l:libcuda.so.1 -ldl
 # One that allocates as PyTorch does.
 cuda_caching := $(BUILD)/tests/cuda_caching
 $(cuda_caching): tests/support/cuda/cuda_caching.c tests/support/cuda/cudart_calls.h alloc/rehearse/driver/emulator.h alloc/preload/cuda/driver_api.h $(emulator) $(BUILD)/config

@@ -11,6 +11,7 @@ struct zr_account_device {
     uint64_t peak_bytes;    /* in use by all processes at one time, with their contexts */
     uint64_t contexts_peak; /* at one time */
     uint64_t nccl_peak_bytes, nccl_refusals_count; /* of the others: those of NCCL's own buffers */
+    uint64_t libraries_peak_bytes; /* of the others: those that cuBLAS took for itself */
     /* The requests that found too few bytes: how many, the last one, unless it was granted later, and the one
      * before it that found the most missing. */
     uint64_t refusals_count;
@@ -25,7 +26,8 @@ struct zr_account {
         int pid;          /* 0: free */
         uint64_t started; /* its number may serve another process later */
         uint64_t used_bytes[ZR_ACCOUNT_DEVICES_MAX];
-        uint64_t contexts_count[ZR_ACCOUNT_DEVICES_MAX], nccl_bytes[ZR_ACCOUNT_DEVICES_MAX];
+        uint64_t contexts_count[ZR_ACCOUNT_DEVICES_MAX], nccl_bytes[ZR_ACCOUNT_DEVICES_MAX],
+            libraries_bytes[ZR_ACCOUNT_DEVICES_MAX];
     } parts[ZR_ACCOUNT_PROCESSES_MAX];
     /* Memory that was exported; 0 bytes: free. */
     struct zr_account_piece {
@@ -35,6 +37,7 @@ struct zr_account {
     uint32_t pieces_count;          /* that were ever used */
     uint32_t static_runtimes_count; /* programs that have the CUDA runtime inside, and were refused */
     struct zr_account_device devices[ZR_ACCOUNT_DEVICES_MAX];
+    uint64_t reads_count, reads_bytes; /* copies to the host of what kernels may have made */
 };
 
 #endif

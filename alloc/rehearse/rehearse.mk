@@ -8,13 +8,16 @@ rehearse_folder := $(BUILD)/lib/zr-rehearse
 rehearse_python := $(notdir $(wildcard alloc/rehearse/*.py))
 rehearse_names := $(shell awk '/\.so/ { print $$1 }' alloc/rehearse/functions.txt)
 rehearse_libraries := $(addprefix $(rehearse_folder)/,libcuda.so.1 libzr_rehearse.so $(rehearse_python) $(rehearse_names))
+# All of them need libzr_rehearse.so, which needs them: what a program looks up in libcudart.so.13 or libcuda.so.1 alone is there.
+rehearse_core = $(CC) -shared -Wl,-soname,libzr_rehearse.so -o $@.core -x c /dev/null
 rehearse_link = mkdir -p $(@D) && $(CC) -shared -Wl,-soname,$(@F) -Wl,-z,now -Wl,-Bsymbolic -Wl,-rpath,'$$ORIGIN' -o $@
 
 $(rehearse_folder)/libcuda.so.1: $(call obj,$(rehearse_driver_src) alloc/rehearse/runtime/launches.c) alloc/rehearse/rehearse.mk
 	@echo "  link  $@"
 	@mkdir -p $(@D)
 	@echo '{ global: cu*; zr_emulator; local: *; };' > $(BUILD)/rehearse.map
-	@$(rehearse_link) -Wl,-z,defs -Wl,--version-script=$(BUILD)/rehearse.map $(filter %.o,$^) $(ALL_LDFLAGS)
+	@$(rehearse_core)
+	@$(rehearse_link) -Wl,-z,defs -Wl,--version-script=$(BUILD)/rehearse.map $(filter %.o,$^) -Wl,--no-as-needed $@.core $(ALL_LDFLAGS) && rm $@.core
 
 # What has an answer, or another form with one in the driver, is no stand-in.
 $(BUILD)/rehearse/stand_ins.h: alloc/rehearse/functions.txt $(call obj,$(rehearse_runtime_src)) $(rehearse_folder)/libcuda.so.1
@@ -26,10 +29,9 @@ $(BUILD)/rehearse/stand_ins.h: alloc/rehearse/functions.txt $(call obj,$(rehears
 $(BUILD)/obj/alloc/rehearse/runtime/stand_ins.o: OBJ_CFLAGS := -I$(BUILD) -fno-builtin
 $(BUILD)/obj/alloc/rehearse/runtime/stand_ins.o: $(BUILD)/rehearse/stand_ins.h
 
-# The two kinds need each other: what a program looks up in libcudart.so.13 alone is in libzr_rehearse.so.
 $(addprefix $(rehearse_folder)/,$(rehearse_names)): alloc/rehearse/functions.txt alloc/rehearse/rehearse.mk
 	@mkdir -p $(@D)
-	@$(CC) -shared -Wl,-soname,libzr_rehearse.so -o $@.core -x c /dev/null
+	@$(rehearse_core)
 	@awk '$$1 == "$(@F)" { for (i = 2; i <= NF; i++) print $$i " { };" }' $< > $@.map
 	@$(rehearse_link) $$(if [ -s $@.map ]; then echo -Wl,--version-script=$@.map; fi) -Wl,--no-as-needed $@.core && rm $@.core $@.map
 $(rehearse_folder)/libzr_rehearse.so: $(call obj,$(rehearse_runtime_src) alloc/rehearse/runtime/stand_ins.c) \

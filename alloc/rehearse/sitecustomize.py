@@ -1,5 +1,7 @@
 """sitecustomize.py: what `zr rehearse` adds to a Python program: PyTorch's history of allocations is recorded from the start of CUDA on,
-and written with PyTorch's own figures when the program ends. The program's own sitecustomize, if there is one, runs as well."""
+and written with PyTorch's own figures when the program ends, as are the lines that read what kernels would have made. The program's own
+sitecustomize, if there is one, runs as well."""
+import ctypes
 import importlib.abc
 import importlib.machinery
 import importlib.util
@@ -9,15 +11,90 @@ import sys
 import zr_rehearse_ranks
 
 EVENTS_MAX = 500_000  # of the history, whose beginning is dropped then: it lies in the host's memory
+NONZERO = os.environ.get("ZR_REHEARSE_NONZERO")  # the share of elements that operators with outputs of an unknown size find
 FOLDER, HERE = os.environ.get("ZR_REHEARSE_FOLDER"), os.path.dirname(os.path.abspath(__file__))
+
+# Operators that hand a value to the program; another one that reads from the device makes a tensor whose size it has read.
+VALUES = {"", "item", "_local_scalar_dense", "is_nonzero", "equal", "allclose", "_to_copy", "copy_", "cpu", "print"}
+COUNTED = {"nonzero", "_unique2", "unique_dim", "unique_consecutive", "unique_dim_consecutive"}
+reads = {}  # [count, bytes] of (operator, file, line)
+
+
+def place_of(torch):
+    """The innermost frame of the program's own, and whether PyTorch prints a tensor for it."""
+    frame, printed = sys._getframe(2), False
+    folder = os.path.dirname(torch.__file__) + os.sep
+    while frame and (frame.f_code.co_filename.startswith((folder, "<")) or frame.f_code.co_filename == __file__):
+        printed |= os.path.basename(frame.f_code.co_filename) == "_tensor_str.py"
+        frame = frame.f_back
+    return (frame.f_code.co_filename.rpartition("-packages/")[2], frame.f_lineno, printed) if frame else ("backward", 0, printed)
+
+
+def watch_reads(torch, device):
+    """reads.c calls the function in the thread that reads."""
+
+    @ctypes.CFUNCTYPE(None, ctypes.c_char_p, ctypes.c_size_t)
+    def on_read(operator, size):
+        file, line, printed = place_of(torch)
+        row = reads.setdefault(("print" if printed else operator.decode(), file, line), [0, 0])
+        row[0] += 1
+        row[1] += size
+
+    device.zr_rehearse_on_read(on_read)
+
+    def stop():
+        device.zr_rehearse_on_read(None)
+        with open(os.path.join(FOLDER, "reads"), "a", encoding="utf-8") as file:
+            for (operator, name, line), (count, size) in reads.items():
+                sizes = int(operator not in VALUES and not operator.startswith("to_"))
+                file.write(f"{count} {size} {sizes} {operator or 'copy'} {name}:{line}\n")
+        return on_read  # lives until now
+
+    zr_rehearse_ranks.at_end(stop)
+
+
+def elements_of(name, tensor, arguments):
+    if not name.startswith("unique_dim"):
+        return tensor.numel()
+    return tensor.size(arguments[0]) if tensor.dim() else 1
+
+
+def assume_share(torch, device, share):
+    """The counts that these operators read back are a share of their input's elements. Their kernels are called as before: BackendSelect
+    comes behind autograd and before CUDA."""
+    library = torch.library.Library("aten", "IMPL")
+    behind = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
+    device.cuRehearseCount.argtypes = [ctypes.c_int64]
+
+    def replace(name, operator):
+        def run(keys, tensor, *arguments, **others):
+            if tensor.is_cuda:
+                count = round(share * elements_of(name, tensor, arguments))
+                device.cuRehearseCount(count if name == "nonzero" else max(count, int(tensor.numel() > 0)))
+            try:
+                return operator.redispatch(keys & behind, tensor, *arguments, **others)
+            finally:
+                device.cuRehearseCount(-1)
+
+        library.impl(name, run, "BackendSelect", with_keyset=True)
+
+    for name in COUNTED:
+        replace(name, getattr(torch.ops.aten, name).default)
+    return library
+
+
+def has_history(torch):
+    """PyTorch's cudaMallocAsync backend and pluggable allocators record none."""
+    return torch.cuda.get_allocator_backend() == "native"
 
 
 def write(torch):
     """One line for each device: the peaks of allocated and reserved bytes, how many requests failed for good, and the snapshot."""
     if not torch.cuda.is_initialized():
         return
-    name = os.path.join(FOLDER, f"snapshot.{os.getpid()}.pickle")
-    torch.cuda.memory._dump_snapshot(name)
+    name = os.path.join(FOLDER, f"snapshot.{os.getpid()}.pickle") if has_history(torch) else "-"
+    if name != "-":
+        torch.cuda.memory._dump_snapshot(name)
     zr_rehearse_ranks.note(torch, FOLDER, name)
     with open(os.path.join(FOLDER, "torch"), "a", encoding="utf-8") as file:
         for device in range(torch.cuda.device_count()):
@@ -28,11 +105,16 @@ def write(torch):
 
 def begin(torch):
     if hasattr(torch, "cuda") and torch.backends.cuda.is_built():
-        torch.cuda._lazy_call(lambda: torch.cuda.memory._record_memory_history(stacks="python", max_entries=EVENTS_MAX))
+        torch.cuda._lazy_call(lambda: has_history(torch) and torch.cuda.memory._record_memory_history(stacks="python", max_entries=EVENTS_MAX))
         torch.cuda._lazy_call(lambda: zr_rehearse_ranks.at_end(lambda: write(torch)))
         zr_rehearse_ranks.prepare(torch)
         # Its checks of values read what kernels compute, and find it invalid.
         torch.distributions.Distribution.set_default_validate_args(False)
+        device = ctypes.CDLL(None)
+        if hasattr(device, "zr_rehearse_on_read"):
+            watch_reads(torch, device)
+            if NONZERO:
+                torch._zr_rehearse = assume_share(torch, device, float(NONZERO))  # lives as long as torch
 
 
 class Finder(importlib.abc.MetaPathFinder):

@@ -90,7 +90,8 @@ static void read_stack(struct zr_recording *recording, uint32_t stack, struct te
     out->is_file = out->evaluates = false;
     for (unsigned i = 0; i < FRAMES_MAX && stack && zr_frames_next(&frames, recording, frame); i++) {
         bool python = strstr(frame, ".py:") || strstr(frame, " (<"); /* <string>, <stdin>, <frozen .. */
-        bool library = strstr(frame, "-packages/") || strstr(frame, " (<frozen ");
+        bool library =
+            strstr(frame, "-packages/") || strstr(frame, " (<frozen ") || strstr(frame, "/zr-rehearse/");
         unsigned good = python ? (library ? 2 : 3) : zr_frame_is_noise(frame) ? 0 : 1;
         out->is_file |= strstr(frame, "torch/serialization.py") != NULL;
         out->evaluates |= python && is_evaluation(frame);

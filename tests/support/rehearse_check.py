@@ -13,7 +13,7 @@ from pytorch_check import HOME, MIB, install, install_models  # noqa: E402
 from zrtest import BUILD, done, note, ok, path, same, skip  # noqa: E402
 
 # Bytes of optimizer state for each of parameter.
-STATES = {"gpt2": 2, "llama": 2, "bert": 2, "t5": 2, "vit": 2, "lengths": 2, "lstm": 2, "resnet": 1, "detection": 1, "graph": 1}
+STATES = {"gpt2": 2, "llama": 2, "bert": 2, "t5": 2, "vit": 2, "lengths": 2, "lstm": 2, "resnet": 1, "detection": 1, "graph": 1, "compiled": 2}
 
 
 # Ways to train on four ranks (rehearse_ranks.py): the share of the optimizer's state, in ranks, that the first one has.
@@ -52,13 +52,16 @@ def main():
         return
     for way in [name for name in sys.argv[1:] if name in WAYS] or ([] if sys.argv[1:] else WAYS):
         check_ranks(python, way)
+    if not sys.argv[1:]:
+        experts(python)
     for model in [name for name in sys.argv[1:] if name in STATES] or ([] if sys.argv[1:] else STATES):
         code, answer, parameters, words = rehearse(python, model)
         if not same((code, answer["verdict"]), (0, "fits"), f"{model} is trained"):
             note(words[-3000:])
             continue
         note("\n".join(words.splitlines()[-10:]))
-        same(answer["peak_bytes"], answer["context_bytes"] + answer["reserved_bytes"], f"{model}: the device has what PyTorch counts, and a context")
+        same(answer["peak_bytes"], answer["context_bytes"] + answer["libraries_bytes"] + answer["reserved_bytes"],
+             f"{model}: the device has what PyTorch counts, a context and workspaces of libraries")
         state = answer["categories"].get("optimizer state", 0) / (4 * parameters)
         # A step of AdamW holds one copy more for a while, which is the peak where activations are few.
         ok(0.98 < state / STATES[model] < 1.52, f"{model}: the optimizer's state has {state:.3f} times the parameters' bytes")
@@ -67,6 +70,15 @@ def main():
         code, answer, _, words = rehearse(python, model, "--memory", str(memory))
         same((code, answer["verdict"]), (1, "does not fit"), f"{model} does not fit where there is no byte for activations") or note(words[-3000:])
         ok(answer["short_bytes"] > 0 and answer["allocated_bytes"] < memory, f"{model}: short by {answer['short_bytes'] / MIB:.0f} MiB")
+
+
+def experts(python):
+    """Without --nonzero no expert gets a token, and none has gradients or optimizer state."""
+    answers = [rehearse(python, "experts", "--nonzero", share)[1] for share in ("0", "0.25")]
+    same([answer["certain"] for answer in answers], [False, False], "experts: sizes follow from results")
+    ok(any(read["operator"] == "nonzero" and "mixtral" in read["place"] for read in answers[0]["reads"]), "experts: the line of the router is named")
+    state = [answer["categories"].get("optimizer state", 0) / MIB for answer in answers]
+    ok(state[0] < 0.5 * state[1], f"experts: {state[0]:.0f} MiB of optimizer state if none is chosen, {state[1]:.0f} MiB if a quarter is")
 
 
 main()

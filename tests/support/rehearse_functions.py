@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """rehearse_functions.py LIBRARY..: prints alloc/rehearse/functions.txt: the libraries of NVIDIA that programs link, each with the versions of
-its symbols, and their functions, of the libraries of PyTorch's wheels (torch/lib/*.so of each) and of others that use CUDA."""
+its symbols, and their functions, of the libraries of PyTorch's wheels (torch/lib/*.so of each) and of others that use CUDA. A .c file, as
+Triton's backends/nvidia/driver.c, is compiled by the program: the functions of the driver that it calls or looks up."""
 import re
 import subprocess
 import sys
@@ -23,6 +24,10 @@ def output(*command):
 def main():
     names, libraries = set(TRITON), dict(LIBRARIES)
     for library in sys.argv[1:]:
+        if library.endswith(".c"):
+            with open(library, encoding="utf-8") as file:
+                names.update(re.findall(r"\bcu[A-Z]\w+(?=\()", file.read()))
+            continue
         for line in output("nm", "-D", "--undefined-only", library).splitlines():
             name = line.split()[-1].partition("@")[0]
             if re.match(r"cu|__cuda|nccl|nvrtc|nvshmem|nvtx|nvml|nvJitLink|nvjpeg", name):

@@ -37,6 +37,20 @@ def llama():
     return text(config, LlamaForCausalLM, 4, 1024, checkpointing=True)
 
 
+def compiled():
+    """By torch.compile, as nanoGPT: Triton's kernels are compiled and launched by the driver."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+    return text(GPT2Config(n_layer=4, use_cache=False), lambda config: torch.compile(GPT2LMHeadModel(config)), 8, 512)
+
+
+def experts():
+    """Each expert gets the tokens that the router's results choose for it: --nonzero."""
+    from transformers import MixtralConfig, MixtralForCausalLM
+    config = MixtralConfig(hidden_size=512, intermediate_size=1024, num_hidden_layers=4, num_attention_heads=8, num_key_value_heads=8, use_cache=False,
+                           experts_implementation="eager")
+    return text(config, MixtralForCausalLM, 4, 512)
+
+
 def bert():
     """By transformers' Trainer."""
     from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainingArguments

@@ -20,7 +20,7 @@ ROOMS = ["zero/train", "zero/checkpoint", "zero/plan", "zero/step", "zero/engine
          "alloc/base"]
 # The most files of a module that use one another in a circle. A driver's calls are one state under one lock: inside.h has its parts.
 CIRCLE_MAX = 4
-CIRCLES = {"alloc/rehearse": 17}
+CIRCLES = {"alloc/rehearse": 19}
 # A file is as long as its noun: a shorter file belongs into the header or source that has the noun. Excepted are:
 LINES_MIN = 30
 EXCEPTED = {

@@ -3,6 +3,7 @@
 is copied and what is read back, programs that cannot be rehearsed, and options that cannot be."""
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -72,19 +73,41 @@ got = rehearse("--devices", "2", program=(sys.executable, "-c", f"import os; ope
 same([(rank["rank"], rank["process"], rank["device"], rank["reserved_bytes"], rank["snapshot"]) for rank in got[3].get("ranks", [])],
      [(0, 11, 0, 2 * MIB, "s0"), (1, 12, 1, 3 * MIB, "s 1")], "the ranks in their order") or note(got[2])
 same("zr: ranks      2: rank 1 on device 1 has 0, of which PyTorch reserved 3.00 MiB, the most;" in got[2], True, "the rank with the most in words") or note(got[2])
+# An H100 has 989 TFLOPS and a link of 64 GB/s: 1112 and 65 microseconds, and 2 for the start of each. The calls take one each.
+EXACT = rehearse(program=(PROGRAM, "clock"))
+same(re.match(r"product 111[2-9] us copy (6[6-9]|7[0-4]) us order 99999999", EXACT[1]) is not None, True, "work takes its time, and no event waits") or note(EXACT[1])
+same(EXACT[3].get("libraries_bytes"), 32 * MIB, "cuBLAS has its workspace")
+ORDERS = {seed: rehearse("--clock", seed, program=(PROGRAM, "clock")) for seed in ("1", "2")}
+for seed, (code, out, _, answer) in ORDERS.items():
+    order = out.split()[-1]
+    same((code, set(order), answer.get("clock")), (0, {"0", "1"}, int(seed)), f"--clock {seed}: events wait, and either stream may end first") or note(out)
+same(ORDERS["1"][1] != ORDERS["2"][1], True, "two seeds give two orders")
+same(rehearse("--clock", "1", program=(PROGRAM, "clock"))[1], ORDERS["1"][1], "one seed gives one order")
+for options, out in ((), "whole 0 single 0 kept 7 again 8 count 5 locked 6\n"), (("--fill", "3"), "whole 3 single 3 kept 7 again 8 count 5 locked 6\n"):
+    got = rehearse(*options, program=(PROGRAM, "read"))
+    same((got[1], got[3].get("reads_count"), got[3].get("reads_bytes"), got[3].get("certain", 0)), (out, 5, 28, None), f"what kernels made is counted, and read {options}")
 # A program looks for torch and imports it later, as transformers does.
 os.mkdir(path("site"))
 with open(path("site/torch.py"), "w", encoding="utf-8") as file:
     file.write("""from types import SimpleNamespace as named
 memory = named(_record_memory_history=lambda stacks, max_entries: print(stacks, max_entries > 0))
-distributions = named(Distribution=named(set_default_validate_args=lambda on: print(on)))
-cuda = named(memory=memory, _lazy_call=lambda call: call(), is_initialized=lambda: False)
+* Without PyTorch's allocator, memory that is reused keeps what a copy wrote there.
+* A check of values fails: `torch.isfinite(x).all()` reads as false. `torch.distributions` does not check them in a rehearsal.
+* NCCL's own buffers are an estimate by the card's channels (`runtime/nccl_memory.c`), without those of trees and NVLS.
+* A graph that captured a collective carries nothing when it runs. `ncclCommShrink()`, one-sided calls and device communicators
+  are an error.
+* Without PyTorch's history (cudaMallocAsync, a pluggable allocator) there are figures and no call sites.
+* Not yet: a recording (`.zrt`) of the device, ranks of several machines, times of collectives and of cuDNN, functions that the host
+  runs in stream order (they run at once), an event of another process (it is reached at once).
 backends = named(cuda=named(is_built=lambda: True))""")
 probes = "import sys; sys.path.append('site'); import importlib.util; importlib.util.find_spec('torch'); import torch; print('ran')"
 same(rehearse(program=(sys.executable, "-c", probes))[:2], (0, "python True\nFalse\nran\n"), "PyTorch's history begins although it was looked for before")
 for what, options, program, code, words in (
         ("an unknown device", ("--device", "h1000"), ("true",), 2, "zr: rehearse: there is no device 'h1000'; give one of h100, h200"),
         ("too little memory for a context", ("--memory", "100MiB"), ("true",), 2, "zr: rehearse: a device of 100 MiB has no room beside a context of 520 MiB"),
+        ("a seed that is no number", ("--clock", "1.5"), ("true",), 2, "zr: rehearse: --clock takes a whole number, not '1.5'"),
+        ("a fill that is no number", ("--fill", "all"), ("true",), 2, "zr: rehearse: --fill takes a number, not 'all'"),
+        ("more than all elements", ("--nonzero", "1.5"), ("true",), 2, "zr: rehearse: --nonzero takes a number from 0 to 1, not '1.5'"),
         ("nine devices", ("--devices", "9"), ("true",), 2, "zr: rehearse: --devices takes 1 to 8, not 9"),
         ("no program", (), (), 2, "zr: rehearse: the program is missing"),
         ("an unknown program", (), ("no-such-program",), 127, "zr: rehearse: no-such-program: No such file")):

@@ -185,7 +185,7 @@ bool emu_take_bytes(int device, size_t bytes)
     return enough;
 }
 
-/* A process that was killed has no contexts, and its NCCL no buffers. */
+/* A process that was killed has no contexts, and its libraries no buffers. */
 static void change_number(size_t field, int64_t change, uint64_t *peak)
 {
     lock_parts();
@@ -220,6 +220,22 @@ void emu_account_static_runtime(void)
 {
     if (account)
         __atomic_add_fetch(&account->static_runtimes_count, 1, __ATOMIC_RELAXED);
+}
+
+void emu_account_read(size_t bytes)
+{
+    if (!account)
+        return;
+    __atomic_add_fetch(&account->reads_count, 1, __ATOMIC_RELAXED);
+    __atomic_add_fetch(&account->reads_bytes, bytes, __ATOMIC_RELAXED);
+}
+
+void emu_account_library(int device, int64_t change)
+{
+    device = emu.machine_device[device];
+    if (account)
+        change_number(offsetof(struct zr_account_part, libraries_bytes[device]), change,
+                      &account->devices[device].libraries_peak_bytes);
 }
 
 void emu_give_bytes(int device, size_t bytes)

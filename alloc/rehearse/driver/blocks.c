@@ -98,6 +98,12 @@ struct emu_block *emu_block_at(zr_cu_address address)
     return place < blocks_count && blocks[place]->address <= address ? blocks[place] : NULL;
 }
 
+bool emu_host_block(zr_cu_address address)
+{
+    const struct emu_block *block = emu_block_at(address);
+    return block && block->fd < 0 && !block->unmapped;
+}
+
 static struct emu_block *add(struct emu_block block)
 {
     struct emu_block *made = emu_must(malloc(sizeof *made));

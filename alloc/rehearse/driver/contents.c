@@ -172,6 +172,7 @@ void emu_clear(zr_cu_address address, size_t bytes)
 
 void emu_forget(zr_cu_address address, size_t bytes)
 {
+    emu_known_forget(address, bytes);
     for (size_t done = 0; done < bytes;) {
         int fd;
         off_t offset;

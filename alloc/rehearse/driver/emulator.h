@@ -31,13 +31,14 @@
  * _HOST=1 to 3 refuses kinds of host memory (enum zr_emulator_host), and _COSTS=1 lets virtual memory calls
  * take the time that they take on a card. _DIRTY=1 fills what cuMemCreate makes, which a card does not
  * promise to clear. _RACES=0 does not search kernels for races between threads, which takes about half of
- * their time. _CARD names a row of cards.c, and _KEEP the longest copy or fill that is carried out; both are
- * zr rehearse's. _LAUNCHES names a file that gets a line for each kernel, fill and copy on a device, of which
- * none is carried out: what a program of any size would do, in no time and next to no memory. _WAITS names a
- * file that gets a line each time that the program waits for a device: process, call, launches so far. _LEFT
- * names a file that gets a line when a primary context ends: what was not given back. All but these two are
- * read by cuInit. With its folder in LD_LIBRARY_PATH any program loads it. _ASKED, read at each question,
- * names a file that gets a line for every function and private table that was asked for.
+ * their time. _CARD names a row of cards.c, _KEEP the longest copy or fill that is carried out, _CLOCK a seed
+ * of the card's times (none: the host waits for each piece of work), and _FILL what results of kernels read
+ * as; these are zr rehearse's. _LAUNCHES names a file that gets a line for each kernel, fill and copy on a
+ * device, of which none is carried out: what a program of any size would do, in no time and next to no
+ * memory. _WAITS names a file that gets a line each time that the program waits for a device: process, call,
+ * launches so far. _LEFT names a file that gets a line when a primary context ends: what was not given back.
+ * All but these two are read by cuInit. With its folder in LD_LIBRARY_PATH any program loads it. _ASKED, read
+ * at each question, names a file that gets a line for every function and private table that was asked for.
  *
  * Device memory lies in a memfd. Its addresses are reserved without access: a processor that touches them
  * dies, as it would with a card. */

@@ -187,6 +187,12 @@ static void read_environment(void)
     emu.capability = (int)setting("ZR_EMULATOR_CAPABILITY", (uint64_t)emu.capability);
     emu.host_memory = (enum zr_emulator_host)setting("ZR_EMULATOR_HOST", emu.host_memory);
     emu.costs |= setting("ZR_EMULATOR_COSTS", 0) != 0;
+    const char *clock = getenv("ZR_EMULATOR_CLOCK"), *fill = getenv("ZR_EMULATOR_FILL");
+    emu.timed = emu.card && !emu.exact_ticks;
+    emu.clocked = emu.timed && clock;
+    if (emu.clocked)
+        emu.random = strtoull(clock, NULL, 0) * UINT64_C(0x9e3779b97f4a7c15) | 1;
+    emu.fill = fill ? strtod(fill, NULL) : 0;
     emu.lazy = !loading || strcmp(loading, "EAGER") != 0;
     emu.launches_path = getenv("ZR_EMULATOR_LAUNCHES");
     if (emu.devices_count > EMU_DEVICES_MAX)

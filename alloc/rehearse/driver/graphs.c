@@ -46,6 +46,7 @@ struct zr_cu_graph_exec_st {
     struct emu_point before;          /* of the launch under way */
     struct zr_cu_context_st *context; /* of the last launch; NULL: there was none */
     struct emu_point end;             /* of it */
+    bool frees_first; /* a launch first frees what the launch before it has allocated and left */
 };
 
 static struct memory *memories;
@@ -295,12 +296,18 @@ static zr_cu_result instantiate(zr_cu_graph_exec *out, struct zr_cu_graph_st *gr
     return ZR_CU_SUCCESS;
 }
 
+/* CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH */
+enum { AUTO_FREE_ON_LAUNCH = 1 };
+
 PUBLIC zr_cu_result cuGraphInstantiateWithFlags(zr_cu_graph_exec *out, zr_cu_graph graph,
                                                 unsigned long long flags)
 {
     zr_cu_result code = emu_enter(EMU_graph_instantiate, EMU_CONTEXT);
-    (void)flags;
-    return emu_leave(code == ZR_CU_SUCCESS ? instantiate(out, graph) : code);
+    if (code == ZR_CU_SUCCESS)
+        code = instantiate(out, graph);
+    if (code == ZR_CU_SUCCESS)
+        (*out)->frees_first = flags & AUTO_FREE_ON_LAUNCH;
+    return emu_leave(code);
 }
 
 PUBLIC zr_cu_result cuGraphExecDestroy(zr_cu_graph_exec exec)
@@ -327,10 +334,12 @@ PUBLIC zr_cu_result cuGraphExecDestroy(zr_cu_graph_exec exec)
 }
 
 /* Memory that the last launch left allocated is not allocated again; all else gets its bytes. */
-static zr_cu_result prepare(const struct zr_cu_graph_st *graph)
+static zr_cu_result prepare(const struct zr_cu_graph_exec_st *exec)
 {
-    for (const struct node *each = graph->first; each; each = each->next)
-        if (each->allocated && each->allocated->live)
+    for (const struct node *each = exec->nodes->first; each; each = each->next)
+        if (each->allocated && each->allocated->live && exec->frees_first)
+            die(each->allocated);
+        else if (each->allocated && each->allocated->live)
             return ZR_CU_INVALID_VALUE;
         else if (each->allocated && each->allocated->block->unmapped &&
                  !emu_block_map(each->allocated->block, each->allocated->context->device))
@@ -396,7 +405,7 @@ static void replay(struct zr_cu_graph_exec_st *exec, struct zr_cu_stream_st *str
 static zr_cu_result launch(struct zr_cu_graph_exec_st *exec, struct zr_cu_context_st *context,
                            struct zr_cu_stream_st *stream)
 {
-    zr_cu_result code = prepare(exec->nodes);
+    zr_cu_result code = prepare(exec);
     if (code != ZR_CU_SUCCESS)
         return code;
     if (exec->context == context)

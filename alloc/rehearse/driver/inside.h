@@ -103,6 +103,9 @@ struct emu_settings {
     const char *launches_path;  /* NULL: work is carried out, and not written down */
     const struct zr_card *card; /* NULL: the tests' card */
     size_t keep_bytes;          /* longer copies and fills leave zeros; SIZE_MAX: there are none */
+    bool timed;                 /* work takes what it takes on the card */
+    bool clocked;               /* and ends later than the call that submits it */
+    double fill;                /* what a kernel's results read as */
 };
 extern struct emu_settings emu;
 int emu_version(void);
@@ -139,6 +142,9 @@ void emu_spend(uint64_t ns);
 
 /* ---- contexts.c ---------------------------------------------------------------------------------------- */
 
+/* Launches that a card's queue holds: a launch waits until it has room. */
+enum { EMU_QUEUED_MAX = 1024 };
+
 struct zr_cu_context_st {
     struct zr_cu_context_st *next; /* of all that ever were */
     int device;
@@ -152,6 +158,9 @@ struct zr_cu_context_st {
     uint64_t null_last, blocking_last; /* of the NULL stream; of those that wait for it */
     uint64_t null_slowness;            /* of the NULL stream; 0: not drawn yet */
     struct emu_work *pending;          /* by their end */
+    struct emu_work *latest;           /* of the pending, the last submitted; NULL: it has ended */
+    uint64_t queued[EMU_QUEUED_MAX];   /* the ends of the last launches */
+    uint64_t queued_count;             /* of launches, ever */
     bool running;                      /* emu_run() is at it */
 };
 
@@ -183,7 +192,9 @@ bool emu_account_share(const char *path);
 void emu_account_context(int device, int change);
 /* So much more of what NCCL has allocated for itself; refused: the device had too few bytes for it. */
 void emu_account_nccl(int device, int64_t bytes, bool refused);
-void emu_account_static_runtime(void); /* a program that has the CUDA runtime inside was met */
+void emu_account_read(size_t bytes);                  /* a copy to the host of what kernels may have made */
+void emu_account_library(int device, int64_t change); /* in bytes that a library took for itself */
+void emu_account_static_runtime(void);                /* a program that has the CUDA runtime inside was met */
 /* A device's bytes. False: there are not so many left. */
 bool emu_take_bytes(int device, size_t bytes);
 void emu_give_bytes(int device, size_t bytes);
@@ -264,6 +275,7 @@ bool emu_block_map(struct emu_block *block,
                    int device); /* ...that get their bytes; false: too few are left */
 void emu_block_destroy(struct emu_block *block);
 struct emu_block *emu_block_at(zr_cu_address address);
+bool emu_host_block(zr_cu_address address); /* page-locked, registered or managed memory of this process */
 bool emu_device_address(zr_cu_address address); /* is, was or may become device memory */
 
 /* ---- allocate.c, small.c ------------------------------------------------------------------------------- */
@@ -360,6 +372,11 @@ struct emu_work {
     void *state;                                /* of it */
     struct emu_gone *gone;                      /* what it may not use any more, owned */
     uint64_t start;                             /* by the context's clock */
+    /* Of a kernel or a library's work, for its time on a card: bytes in the device's memory, operations, and
+     * on numbers of how many bits; 0: unknown. */
+    double moved_bytes, operations;
+    int operand_bits;
+    int64_t count; /* of a copy to the host: emu_count_expected when it was submitted */
 };
 
 void emu_submit(struct zr_cu_context_st *context, struct zr_cu_stream_st *stream, struct emu_work work);
@@ -385,7 +402,27 @@ void emu_work_state(struct zr_emulator_state *out);
 zr_cu_result emu_copy(zr_cu_address to, zr_cu_address from, size_t bytes, zr_cu_stream stream, bool now);
 zr_cu_result emu_fill(zr_cu_address to, unsigned char value, size_t bytes, zr_cu_stream stream, bool now);
 zr_cu_result emu_launch(zr_cu_stream stream, zr_cu_address address, size_t bytes, unsigned char value);
+
+/* ---- durations.c --------------------------------------------------------------------------------------- */
+
 uint64_t emu_draw(uint64_t end); /* a random number below it */
+uint64_t emu_work_ticks(struct zr_cu_context_st *context, struct zr_cu_stream_st *stream,
+                        const struct emu_work *work);
+/* A launch that ends at `end` was submitted: waits until the queue has room for it. */
+zr_cu_result emu_launch_queued(struct zr_cu_context_st *context, uint64_t end);
+
+/* ---- known.c ------------------------------------------------------------------------------------------- */
+
+void emu_known_add(zr_cu_address address, size_t bytes);
+void emu_known_forget(zr_cu_address address, size_t bytes); /* a kernel may write them, or they go */
+void emu_known_launch(void);
+bool emu_known(zr_cu_address address, size_t bytes);       /* the program has written all of them */
+bool emu_known_still(zr_cu_address address, size_t bytes); /* and no kernel was launched since */
+/* Writes to `out`, a copy of the bytes at the address, emu.fill in the place of those that are not known;
+ * `count` in the place of all of them unless it is below 0. */
+void emu_known_fill(zr_cu_address address, unsigned char *out, size_t bytes, int64_t count);
+/* How many elements this thread's operation finds, by zr rehearse --nonzero; -1: unknown. */
+extern __thread int64_t emu_count_expected;
 
 /* ---- Kernels: another folder has these, once in a library. tests/emulators/cuda/ runs kernels;
  * alloc/rehearse/runtime/ lets them do nothing.

@@ -64,6 +64,15 @@ static void fill_now(zr_cu_address to, unsigned char value, size_t bytes)
     free(piece);
 }
 
+/* A copy to the program's memory. */
+static void read_back(const struct emu_work *work)
+{
+    unsigned char *to = (unsigned char *)(uintptr_t)work->to;
+    emu_read(work->from, to, work->bytes);
+    if (emu.card && emu_device_address(work->from))
+        emu_known_fill(work->from, to, work->bytes, work->count);
+}
+
 /* What the memory behind the work's destination gets from bytes of the program's or of a device. */
 static void write_now(const struct emu_work *work)
 {
@@ -72,6 +81,8 @@ static void write_now(const struct emu_work *work)
         emu_clear(work->to, work->bytes);
     else if (work->staged)
         emu_write(work->to, work->staged, work->bytes);
+    else if (emu.card && work->kind == EMU_COPY && emu_host_block(work->to))
+        read_back(work);
     else if (work->kind == EMU_COPY)
         copy_now(work->to, work->from, work->bytes);
     else
@@ -203,6 +214,8 @@ void emu_run(struct zr_cu_context_st *context)
             continue;
         }
         *link = work->next;
+        if (context->latest == work)
+            context->latest = NULL;
         if (!context->dead)
             carry_out(context, work);
         else
@@ -218,7 +231,7 @@ void emu_drop_work(struct zr_cu_context_st *context)
         next = work->next;
         end_work(work);
     }
-    context->pending = NULL;
+    context->pending = context->latest = NULL;
     if (context->clock < context->last)
         context->clock = context->last;
 }
@@ -244,6 +257,8 @@ static void add_gone(struct emu_work *work, zr_cu_address address, size_t bytes)
 
 void emu_unmapped_after(zr_cu_address address, size_t bytes, struct zr_cu_context_st *context, uint64_t end)
 {
+    if (emu.card)
+        emu_known_forget(address, bytes);
     for (struct zr_cu_context_st *each = emu_contexts; each; each = each->next)
         for (struct emu_work *work = each->pending; work; work = work->next)
             if (left(each, work->end) <= left(context, end) && !work->stalled)
@@ -289,31 +304,6 @@ zr_cu_result emu_wait_until(struct zr_cu_context_st *context, uint64_t end)
     return context->dead;
 }
 
-/* ---- How long work takes ------------------------------------------------------------------------------- */
-
-enum { SLOWNESS_MAX = 8 };
-
-/* xorshift64* */
-uint64_t emu_draw(uint64_t end)
-{
-    emu.random ^= emu.random >> 12;
-    emu.random ^= emu.random << 25;
-    emu.random ^= emu.random >> 27;
-    return (emu.random * UINT64_C(0x2545f4914f6cdd1d) >> 32) % end;
-}
-
-/* Streams are slow or quick, and their work is long or short: what is submitted first may end last, but in
- * one stream. */
-static uint64_t length_of_work(struct zr_cu_context_st *context, struct zr_cu_stream_st *stream)
-{
-    uint64_t *slowness = stream ? &stream->slowness : &context->null_slowness;
-    if (emu.exact_ticks)
-        return emu.work_ticks;
-    if (*slowness == 0)
-        *slowness = 1 + emu_draw(SLOWNESS_MAX);
-    return 1 + emu_draw(2 * emu.work_ticks * *slowness);
-}
-
 /* ---- Submitting ---------------------------------------------------------------------------------------- */
 
 /* Memory of a pool is there when its stream is, and for others once they have waited for that. */
@@ -340,50 +330,76 @@ static void insert(struct zr_cu_context_st *context, const struct emu_work *work
     *made = *work;
     if (made->launch)
         emu_launch_hold(made->launch);
+    if (context->latest && context->latest->end <= made->end)
+        link = &context->latest->next;
+    context->latest = made;
     while (*link && (*link)->end <= made->end)
         link = &(*link)->next;
     made->next = *link;
     *link = made;
 }
 
-void emu_submit(struct zr_cu_context_st *context, struct zr_cu_stream_st *stream, struct emu_work work)
+/* Gives the work its place in the stream. */
+static void schedule(struct zr_cu_context_st *context, struct zr_cu_stream_st *stream, struct emu_work *work)
 {
     uint64_t start = emu_stream_end(context, stream);
-    if (only_written_down(&work))
-        write_down(&work);
-    work.number = emu_stream_number(stream);
-    work.blocking = emu_stream_blocks(stream);
+    work->number = emu_stream_number(stream);
+    work->blocking = emu_stream_blocks(stream);
     if (start < context->clock)
         start = context->clock;
-    if (work.kind == EMU_WAIT) {
-        uint64_t other = context->clock + left(work.awaits, work.awaits_end);
-        work.end = start > other ? start : other;
+    if (work->kind == EMU_WAIT) {
+        uint64_t other = context->clock + left(work->awaits, work->awaits_end);
+        work->end = start > other ? start : other;
     } else {
-        work.start = start;
-        work.end = start + length_of_work(context, stream);
-        work.doomed = too_early(context, work.to, start) || too_early(context, work.from, start) ||
-                      nowhere(context, &work);
+        work->start = start;
+        work->end = start + emu_work_ticks(context, stream, work);
+        work->doomed = too_early(context, work->to, start) || too_early(context, work->from, start) ||
+                       nowhere(context, work);
     }
     if (!stream)
-        context->null_last = work.end;
+        context->null_last = work->end;
     else
-        stream->last = work.end;
-    if (stream && !stream->non_blocking && work.end > context->blocking_last)
-        context->blocking_last = work.end;
-    if (work.end > context->last)
-        context->last = work.end;
-    insert(context, &work);
+        stream->last = work->end;
+    if (stream && !stream->non_blocking && work->end > context->blocking_last)
+        context->blocking_last = work->end;
+    if (work->end > context->last)
+        context->last = work->end;
+}
+
+void emu_submit(struct zr_cu_context_st *context, struct zr_cu_stream_st *stream, struct emu_work work)
+{
+    if (only_written_down(&work))
+        write_down(&work);
+    schedule(context, stream, &work);
+    if (work.kind == EMU_KERNEL || work.kind == EMU_LIBRARY)
+        emu_known_launch();
+    if (work.kind != EMU_KERNEL || work.launch)
+        insert(context, &work);
+    if (emu.timed && !emu.clocked)
+        move_on(context, work.end);
 }
 
 /* Between two places of the program's, or to one: done when the call returns. */
 static zr_cu_result copy_to_host(const struct zr_cu_context_st *context, const struct emu_work *work)
 {
-    void *to = (void *)(uintptr_t)work->to;
     if (work->host_from)
-        memmove(to, (void *)(uintptr_t)work->from, work->bytes);
+        memmove((void *)(uintptr_t)work->to, (void *)(uintptr_t)work->from, work->bytes);
     else if (emu_place(work->from, work->bytes, context, EMU_READS | EMU_COPIES) == EMU_MAPPED)
-        emu_read(work->from, to, work->bytes);
+        read_back(work);
     return ZR_CU_SUCCESS;
+}
+
+/* What is known of the destination's contents once the copy has been made. */
+static void note_contents(const struct emu_work *work)
+{
+    bool known = work->bytes <= emu.keep_bytes &&
+                 (!emu_device_address(work->from) || emu_known(work->from, work->bytes));
+    if (!emu.card || !emu_device_address(work->to))
+        return;
+    if (known)
+        emu_known_add(work->to, work->bytes);
+    else
+        emu_known_forget(work->to, work->bytes);
 }
 
 /* Whether a synchronous copy or fill is behind when the call returns: not between two places on devices. */
@@ -397,7 +413,8 @@ static bool ends_at_once(zr_cu_address address)
 zr_cu_result emu_copy(zr_cu_address to, zr_cu_address from, size_t bytes, zr_cu_stream stream, bool now)
 {
     struct zr_cu_context_st *context = emu_current();
-    struct emu_work work = {.kind = EMU_COPY, .to = to, .from = from, .bytes = bytes};
+    struct emu_work work = {
+        .kind = EMU_COPY, .to = to, .from = from, .bytes = bytes, .count = emu_count_expected};
     zr_cu_result code;
     if (emu_no_stream(&stream, context))
         return ZR_CU_INVALID_HANDLE;
@@ -414,9 +431,12 @@ zr_cu_result emu_copy(zr_cu_address to, zr_cu_address from, size_t bytes, zr_cu_
     if (!now && (work.host_to || work.host_from))
         emu_host_waits(EMU_copy);
     if (work.host_to) {
+        if (emu.timed)
+            schedule(context, stream, &work);
         code = emu_wait_for(context, emu_stream_point(context, stream));
         return code == ZR_CU_SUCCESS ? copy_to_host(context, &work) : code;
     }
+    note_contents(&work);
     if (work.host_from) {
         size_t kept = bytes > emu.keep_bytes ? 1 : bytes;
         work.staged = emu_must(malloc(kept));
@@ -449,6 +469,8 @@ zr_cu_result emu_fill(zr_cu_address to, unsigned char value, size_t bytes, zr_cu
         return ZR_CU_INVALID_VALUE;
     if (emu_captured(context, stream, &work, &code))
         return code;
+    if (emu.card)
+        emu_known_add(to, bytes);
     emu_submit(context, stream, work);
     if (now && ends_at_once(to))
         return emu_wait_for(context, emu_stream_point(context, stream));

@@ -110,7 +110,24 @@ PUBLIC zr_cu_result cuFuncSetAttribute(zr_cu_function function, zr_cu_function_a
     return make(EMU_function_set, EMU_CONTEXT, &(void *){NULL}, function);
 }
 
-/* A graph that is being captured has no record of the launch: its kernels do nothing either. */
+/* An estimate: each thread of a kernel that is not known reads and writes 16 bytes, the widest access there
+ * is. */
+#define BYTES_OF_THREAD 32.0
+
+/* Nothing is carried out, but the stream has the work's time. */
+static zr_cu_result work_in(zr_cu_stream stream, struct emu_work work)
+{
+    struct zr_cu_context_st *context = emu_current();
+    zr_cu_result code;
+    work.kind = EMU_KERNEL;
+    if (emu_no_stream(&stream, context))
+        return ZR_CU_INVALID_HANDLE;
+    if (emu_captured(context, stream, &work, &code))
+        return code;
+    emu_submit(context, stream, work);
+    return emu_launch_queued(context, emu_stream_end(context, stream));
+}
+
 static zr_cu_result launch(enum emu_call call, const zr_cu_launch_config *c, zr_cu_function function)
 {
     const zr_cu_attribute threads_max = 1, shared_optin = 97;
@@ -118,14 +135,55 @@ static zr_cu_result launch(enum emu_call call, const zr_cu_launch_config *c, zr_
     if (code != ZR_CU_SUCCESS)
         return emu_leave(code);
     zr_cu_stream stream = c ? c->stream : NULL;
+    double blocks = c ? (double)c->grid_x * c->grid_y * c->grid_z : 0;
     uint64_t threads = c ? (uint64_t)c->block_x * c->block_y * c->block_z : 0;
     if (!function || !c || !c->grid_x || !c->grid_y || !c->grid_z || threads == 0 ||
         threads > (uint64_t)emu_attribute_of(threads_max) ||
         c->shared_bytes > (unsigned)emu_attribute_of(shared_optin))
         code = ZR_CU_INVALID_VALUE;
-    else if (emu_no_stream(&stream, emu_current()))
-        code = ZR_CU_INVALID_HANDLE;
-    return emu_leave(code);
+    return emu_leave(
+        code == ZR_CU_SUCCESS
+            ? work_in(stream, (struct emu_work){.moved_bytes = BYTES_OF_THREAD * (double)threads * blocks})
+            : code);
+}
+
+/* Work of a library: see runtime.h. */
+zr_cu_result cuRehearseWork(zr_cu_stream stream, double moved_bytes, double operations, int operand_bits);
+PUBLIC zr_cu_result cuRehearseWork(zr_cu_stream stream, double moved_bytes, double operations,
+                                   int operand_bits)
+{
+    zr_cu_result code = emu_enter(EMU_launch, EMU_CONTEXT);
+    return emu_leave(code == ZR_CU_SUCCESS ? work_in(stream, (struct emu_work){.moved_bytes = moved_bytes,
+                                                                               .operations = operations,
+                                                                               .operand_bits = operand_bits})
+                                           : code);
+}
+
+/* See runtime.h. */
+bool cuRehearseMade(zr_cu_address to, zr_cu_address from, size_t bytes);
+PUBLIC bool cuRehearseMade(zr_cu_address to, zr_cu_address from, size_t bytes)
+{
+    zr_cu_result code = emu_enter(EMU_pointer_attribute, EMU_NOTHING);
+    bool made = code == ZR_CU_SUCCESS && emu_device_address(from) && !emu_device_address(to) &&
+                !emu_known_still(from, bytes);
+    if (made)
+        emu_account_read(bytes);
+    emu_leave(code);
+    return made;
+}
+
+void cuRehearseLibrary(int64_t change);
+PUBLIC void cuRehearseLibrary(int64_t change)
+{
+    if (emu_enter(EMU_context_get, EMU_CONTEXT) == ZR_CU_SUCCESS)
+        emu_account_library(emu_current()->device, change);
+    emu_leave(ZR_CU_SUCCESS);
+}
+
+void cuRehearseCount(int64_t count);
+PUBLIC void cuRehearseCount(int64_t count)
+{
+    emu_count_expected = count;
 }
 
 PUBLIC zr_cu_result cuLaunchKernelEx(const zr_cu_launch_config *config, zr_cu_function function,

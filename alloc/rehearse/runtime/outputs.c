@@ -45,8 +45,6 @@ typedef size_t SIZE, BYTE;
     f(cudnnGetConvolutionBackwardFilterWorkspaceSize, SIZE, 6, 6, 6) \
     f(cusparseXcoosort_bufferSizeExt, SIZE, 6, 6, 6) \
     f(cusparseXcsrsort_bufferSizeExt, SIZE, 6, 6, 6) \
-    f(cufftXtMakePlanMany, SIZE, 12, 12, 12) \
-    f(cuCtxGetLimit, SIZE, 0, 0, 0) \
     f(cudnnGetStream, SIZE, 1, 1, 1) \
     f(cusolverDnXgeqrf_bufferSize, SIZE, 10, 11, 10) \
     f(cusolverDnXpotrf_bufferSize, SIZE, 8, 9, 8) \
@@ -63,8 +61,9 @@ typedef size_t SIZE, BYTE;
     f(cusparseDcsrgeam2_bufferSizeExt, SIZE, 19, 19, 19) \
     f(cusparseCcsrgeam2_bufferSizeExt, SIZE, 19, 19, 19) \
     f(cusparseZcsrgeam2_bufferSizeExt, SIZE, 19, 19, 19) \
+    f(cufftXtMakePlanMany, SIZE, 12, 12, 12) \
     f(cusparseSpMatGetSize, SIZE, 1, 2, 3) \
-    f(cublasGetMathMode, INT, 1, 1, 1) \
+    f(cuCtxGetLimit, SIZE, 0, 0, 0) \
     f(cublasGetPointerMode_v2, INT, 1, 1, 1) \
     f(nvmlDeviceGetComputeRunningProcesses, INT, 1, 1, 1) \
     f(cufftCreate, INT, 0, 0, 0) \
@@ -133,9 +132,7 @@ typedef size_t SIZE, BYTE;
     f(cudnnGetConvolutionForwardAlgorithm_v7, INT, 6, 6, 6) \
     f(cudnnGetConvolutionBackwardDataAlgorithm_v7, INT, 6, 6, 6) \
     f(cudnnGetConvolutionBackwardFilterAlgorithm_v7, INT, 6, 6, 6) \
-    f(cublasCreate_v2, HANDLE, 0, 0, 0) \
     f(cublasLtMatmulDescCreate, MADE, 0, 0, 0) \
-    f(cublasLtMatrixLayoutCreate, MADE, 0, 0, 0) \
     f(cublasLtMatmulPreferenceCreate, MADE, 0, 0, 0) \
     f(cudnnCreate, HANDLE, 0, 0, 0) \
     f(cudnnCreateFilterDescriptor, MADE, 0, 0, 0) \

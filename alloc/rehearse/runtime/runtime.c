@@ -282,14 +282,24 @@ ANSWER error cudaHostUnregister(void *pointer)
 
 ANSWER error cudaMemcpy(void *to, const void *from, size_t bytes, int kind)
 {
+    error code = begin();
     (void)kind;
-    CALL(bytes > 0 ? cuMemcpy((uintptr_t)to, (uintptr_t)from, bytes) : ZR_CU_SUCCESS);
+    if (code == ZR_CU_SUCCESS && bytes > 0)
+        code = cuMemcpy((uintptr_t)to, (uintptr_t)from, bytes);
+    if (code == ZR_CU_SUCCESS)
+        emulated_read(to, from, bytes);
+    return keep(code);
 }
 
 ANSWER error cudaMemcpyAsync(void *to, const void *from, size_t bytes, int kind, zr_cu_stream stream)
 {
+    error code = begin();
     (void)kind;
-    CALL(bytes > 0 ? cuMemcpyAsync((uintptr_t)to, (uintptr_t)from, bytes, stream) : ZR_CU_SUCCESS);
+    if (code == ZR_CU_SUCCESS && bytes > 0)
+        code = cuMemcpyAsync((uintptr_t)to, (uintptr_t)from, bytes, stream);
+    if (code == ZR_CU_SUCCESS)
+        emulated_read(to, from, bytes);
+    return keep(code);
 }
 
 ANSWER error cudaMemcpyPeerAsync(void *to, int to_device, const void *from, int from_device, size_t bytes,
@@ -308,6 +318,8 @@ ANSWER error cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size
     for (size_t row = 0; code == ZR_CU_SUCCESS && row < height; row++)
         code =
             cuMemcpyAsync((uintptr_t)to + row * to_pitch, (uintptr_t)from + row * from_pitch, width, stream);
+    if (code == ZR_CU_SUCCESS && height > 0)
+        emulated_read(to, from, (height - 1) * from_pitch + width);
     return keep(code);
 }
 
@@ -401,6 +413,19 @@ ANSWER error cudaIpcOpenMemHandle(void **out, zr_cu_ipc_handle handle, unsigned 
 ANSWER error cudaIpcCloseMemHandle(void *pointer)
 {
     CALL(cuIpcCloseMemHandle((uintptr_t)pointer));
+}
+
+/* An event of another process: that process's work before it has ended. */
+ANSWER error cudaIpcGetEventHandle(zr_cu_ipc_handle *out, zr_cu_event event)
+{
+    *out = (zr_cu_ipc_handle){0};
+    CALL(event ? ZR_CU_SUCCESS : ZR_CU_INVALID_HANDLE);
+}
+
+ANSWER error cudaIpcOpenEventHandle(zr_cu_event *out, zr_cu_ipc_handle handle)
+{
+    (void)handle;
+    CALL(cuEventCreate(out, 0));
 }
 
 /* ---- Streams and events -------------------------------------------------------------------------------- */

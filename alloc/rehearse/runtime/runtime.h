@@ -3,7 +3,9 @@
 #ifndef ZR_REHEARSE_RUNTIME_H
 #define ZR_REHEARSE_RUNTIME_H
 
+#include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #include "alloc/preload/cuda/driver_api.h"
 #include "kernels/cuda/driver_launch.h"
@@ -17,13 +19,32 @@ ZR_CUDA_LAUNCHING(ZR_DECLARE)
 zr_cu_result cuDeviceGetUuid_v2(unsigned char out[16], zr_cu_device device);
 zr_cu_result cuEventElapsedTime(float *ms, zr_cu_event start, zr_cu_event end);
 
+/* ---- launches.c, of the driver's library --------------------------------------------------------------- */
+
+/* Work of a library in the stream, which takes the time of so many bytes in the device's memory or of so many
+ * operations on numbers of so many bits, whichever is longer. */
+zr_cu_result cuRehearseWork(zr_cu_stream stream, double moved_bytes, double operations, int operand_bits);
+/* Whether the copy is from a device to the program's memory, and kernels may have made its bytes. */
+bool cuRehearseMade(zr_cu_address to, zr_cu_address from, size_t bytes);
+/* Counts bytes that a library took of the current context's device for itself. */
+void cuRehearseLibrary(int64_t change);
+/* From now on this thread reads numbers that kernels made as `count`, until it is called with -1: zr rehearse
+ * --nonzero. */
+void cuRehearseCount(int64_t count);
+
+/* ---- reads.c ------------------------------------------------------------------------------------------- */
+
+/* After a copy: tells the program's sitecustomize.py if kernels may have made what was copied to the host. */
+void emulated_read(const void *to, const void *from, size_t bytes);
+
+/* The newest version of CUDA that the stand-ins answer for. */
+enum { EMULATED_RUNTIME = 13000, EMULATED_RUNTIME_OLD = 12000 };
+
+/* Of runtime.c. */
 zr_cu_result cudaMalloc(void **out, size_t bytes);
 zr_cu_result cudaFree(void *pointer);
 zr_cu_result cudaGetDevice(int *device);
 zr_cu_result cudaSetDevice(int device);
-
-/* The newest version of CUDA that the stand-ins answer for. */
-enum { EMULATED_RUNTIME = 13000, EMULATED_RUNTIME_OLD = 12000 };
 
 /* A value of enum cudaDeviceAttr, whose numbers are the driver's; 0: unknown. */
 int emulated_attribute(int which, int device);

@@ -33,14 +33,19 @@ static const char help[] =
     "  --devices N      how many devices there are, 1 (default) to 8\n"
     "  --context BYTES  memory that each process takes of a device beside its allocations (default: an estimate for the GPU)\n"
     "  --keep BYTES     the longest copy to the device whose bytes can be read back (default 1MiB)\n"
+    "  --clock SEED     work takes an estimate of its time on the GPU, varied by the seed, and no call waits for it: memory\n"
+    "                   that another stream uses is reused as late as on a GPU (default: each call waits for its work)\n"
+    "  --fill NUMBER    results of kernels read as NUMBER (default 0): 8 bytes as an integer, 4 as fp32, 2 as bf16\n"
+    "  --nonzero SHARE  PyTorch's nonzero, unique and masks find this share of their elements, 0 (default) to 1\n"
     "  --output FOLDER  where PyTorch's snapshots go, for zr why and others (default: zr-rehearse.PID), and the file calls:\n"
     "                   functions of NVIDIA's libraries that the program called and that have no answer\n"
     "  --json FILE      the answer as JSON, too\n"
     "\n"
     "The program is not changed. Stand-ins for NVIDIA's libraries are preloaded: memory is counted and not there, kernels do\n"
-    "nothing, and what a kernel would have computed reads as 0. PyTorch allocates, caches and fails as on the GPU, so the\n"
+    "nothing, and their results read as 0. PyTorch allocates, caches and fails as on the GPU, so the\n"
     "answer has PyTorch's own figures, the call sites that hold memory at the peak, and what other allocators would have\n"
-    "reserved. A program that computes its shapes from results of the device may take another way than on a GPU.\n"
+    "reserved. The answer is uncertain if sizes follow from results of kernels: it names the lines of the program that read\n"
+    "such results. Another --fill or --nonzero shows what depends on them.\n"
     "A program that does not fit is short by what the request that failed misses: later requests may need more.\n"
     "\n"
     "Several ranks: NCCL carries messages of at most --keep and 1 MiB between the processes of the machine and leaves zeros of\n"
@@ -54,7 +59,7 @@ enum { NOT_FOUND = 127, NOT_RUN = 126, DEVICES_MAX = ZR_ACCOUNT_DEVICES_MAX };
 
 struct settings {
     struct zr_rehearse_device device;
-    const char *device_name, *output, *json;
+    const char *device_name, *output, *json, *clock, *fill, *nonzero;
     uint64_t keep_bytes;
     char library[PATH_MAX], output_path[PATH_MAX];
     const struct zr_run_folder *folder;
@@ -92,6 +97,28 @@ static int choose_device(struct settings *settings)
     return -1;
 }
 
+static int check_numbers(const struct settings *settings)
+{
+    const struct {
+        const char *option, *text, *what;
+        double least, most;
+        bool whole;
+    } rows[] = {{"--clock", settings->clock, "a whole number", 0, UINT32_MAX, true},
+                {"--fill", settings->fill, "a number", -1e15, 1e15, false},
+                {"--nonzero", settings->nonzero, "a number from 0 to 1", 0, 1, false}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char *end = NULL;
+        double number = rows[i].text ? strtod(rows[i].text, &end) : 0;
+        if (!rows[i].text ||
+            (end != rows[i].text && *end == '\0' && number >= rows[i].least && number <= rows[i].most &&
+             (!rows[i].whole || strspn(rows[i].text, "0123456789") == strlen(rows[i].text))))
+            continue;
+        zr_tool_log("rehearse: %s takes %s, not '%.40s'", rows[i].option, rows[i].what, rows[i].text);
+        return ZR_TOOL_USAGE;
+    }
+    return -1;
+}
+
 /* ---- The environment of the program -------------------------------------------------------------------- */
 
 static bool set_number(const char *variable, uint64_t number)
@@ -99,6 +126,11 @@ static bool set_number(const char *variable, uint64_t number)
     char text[24];
     snprintf(text, sizeof text, "%" PRIu64, number);
     return setenv(variable, text, 1) == 0;
+}
+
+static bool set_or_not(const char *variable, const char *text)
+{
+    return (text ? setenv(variable, text, 1) : unsetenv(variable)) == 0;
 }
 
 static bool set_path(const char *variable, const char *folder, const char *file)
@@ -122,7 +154,10 @@ static bool set_environment(void *argument)
            set_number("ZR_EMULATOR_MEMORY", device->memory_bytes) &&
            set_number("ZR_EMULATOR_CONTEXT", device->context_bytes) &&
            set_number("ZR_EMULATOR_DEVICES", device->devices_count) &&
-           set_number("ZR_EMULATOR_KEEP", settings->keep_bytes) && set_number("ZR_EMULATOR_TICKS", 0) &&
+           set_number("ZR_EMULATOR_KEEP", settings->keep_bytes) &&
+           set_or_not("ZR_EMULATOR_CLOCK", settings->clock) &&
+           set_or_not("ZR_EMULATOR_FILL", settings->fill) &&
+           set_or_not("ZR_REHEARSE_NONZERO", settings->nonzero) &&
            set_path("ZR_EMULATOR_SHARED", settings->folder->path, "account") &&
            (!settings->output || set_path("ZR_REHEARSE_CALLS", settings->output_path, "calls")) &&
            setenv("ZR_REHEARSE_FOLDER", settings->output_path, 1) == 0;
@@ -217,7 +252,7 @@ static int run(struct settings *settings, const struct zr_program *program, char
                                               &end)
                                : zr_tool_fail(result);
     if (code < 0) {
-        struct finding finding = {settings, {&settings->device, NULL, command, end.status}};
+        struct finding finding = {settings, {&settings->device, NULL, command, end.status, settings->clock}};
         code = zr_tool_with_memory(find, &finding);
         code = code == ZR_TOOL_FINE ? zr_run_end_alike(end.status) : code;
     }
@@ -241,12 +276,17 @@ int zr_tool_rehearse(int argc, char **argv)
         {"--devices", ZR_TOOL_COUNT, &settings.device.devices_count},
         {"--context", ZR_TOOL_BYTES, &settings.device.context_bytes},
         {"--keep", ZR_TOOL_BYTES, &settings.keep_bytes},
+        {"--clock", ZR_TOOL_TEXT, &settings.clock},
+        {"--fill", ZR_TOOL_TEXT, &settings.fill},
+        {"--nonzero", ZR_TOOL_TEXT, &settings.nonzero},
         {"--output", ZR_TOOL_TEXT, &settings.output},
         {"--json", ZR_TOOL_TEXT, &settings.json},
         {NULL, ZR_TOOL_FLAG, NULL},
     };
     struct zr_tool_arguments arguments = {.help = help, .options = options, .stops_at_file = true};
     int code = zr_tool_parse(&arguments, argc, argv);
+    if (code < 0)
+        code = check_numbers(&settings);
     if (code < 0)
         code = choose_device(&settings);
     if (code >= 0)

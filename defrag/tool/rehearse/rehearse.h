@@ -42,6 +42,14 @@ struct zr_rehearse_site {
     uint64_t bytes;
     char category[32], words[ZR_FRAME_BYTES]; /* of the innermost frame that tells something */
 };
+/* Lines of the program that read what kernels would have made. */
+enum { ZR_REHEARSE_READS = 32 };
+struct zr_rehearse_read {
+    uint64_t count, bytes;
+    int sizes; /* 1: the operator makes a tensor of a size that it reads; 0: the program gets a value */
+    char operator_name[64], place[ZR_FRAME_BYTES]; /* place: "FILE:LINE" */
+};
+
 /* Of the process and device with the most reserved bytes. */
 struct zr_rehearse_figures {
     int device; /* that needs the most memory */
@@ -55,6 +63,10 @@ struct zr_rehearse_figures {
         char name[32];
     } categories[ZR_REHEARSE_CATEGORIES];
     unsigned sites_count, categories_count;
+    /* Those that make sizes first, then those with the most reads. */
+    struct zr_rehearse_read reads[ZR_REHEARSE_READS];
+    unsigned reads_count, size_reads_count;    /* lines; of them those that make sizes */
+    uint64_t all_reads_count, all_reads_bytes; /* of all processes, PyTorch or not */
     /* That other allocators would have reserved for the same requests; 0: unknown. */
     uint64_t expandable_bytes, best_bytes, zr_bytes;
     char best_option[48];
@@ -81,9 +93,16 @@ struct zr_rehearse_answer {
     const struct zr_rehearse_device *device;
     const struct zr_rehearse_figures *figures;
     char **command;
-    int status; /* of the program, as waitpid() returns it */
+    int status;        /* of the program, as waitpid() returns it */
+    const char *clock; /* the seed; NULL: none */
 };
-/* At most ten lines, each begins with "zr: ". */
+/* rehearse_reads.c: reads the lines of sitecustomize.py, and removes them. */
+void zr_rehearse_reads_read(struct zr_rehearse_figures *out, const struct zr_account *account,
+                            const char *folder);
+void zr_rehearse_reads_print(struct zr_text *text, const struct zr_rehearse_figures *figures);
+void zr_rehearse_reads_json(struct zr_text *text, const struct zr_rehearse_figures *figures);
+
+/* At most twelve lines, each begins with "zr: ". */
 void zr_rehearse_print(struct zr_text *text, const struct zr_rehearse_answer *answer);
 void zr_rehearse_json(struct zr_text *text, const struct zr_rehearse_answer *answer);
 

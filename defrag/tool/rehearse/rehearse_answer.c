@@ -1,6 +1,7 @@
 /* rehearse_answer.c: the answer of `zr rehearse` in words and as JSON. See rehearse.h. */
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 
@@ -136,12 +137,16 @@ void zr_rehearse_print(struct zr_text *text, const struct zr_rehearse_answer *an
     if (answer->figures->use.nccl_peak_bytes)
         zr_text_print(text, "zr: NCCL       %s of the device for its own buffers, an estimate\n",
                       zr_tool_bytes(room[0], answer->figures->use.nccl_peak_bytes));
+    if (answer->figures->use.libraries_peak_bytes)
+        zr_text_print(text, "zr: libraries  %s of workspaces that cuBLAS took for itself\n",
+                      zr_tool_bytes(room[0], answer->figures->use.libraries_peak_bytes));
     zr_rehearse_ranks_print(text, &answer->figures->ranks);
     print_live(text, answer->figures);
+    zr_rehearse_reads_print(text, answer->figures);
     print_others(text, answer->figures);
     if (answer->figures->unread[0])
         zr_text_print(text, "zr: no sites   %s\n", answer->figures->unread);
-    if (torch->process) {
+    if (torch->snapshot[0]) {
         zr_text_print(text, "zr: next       zr why ");
         zr_text_put_plain(text, torch->snapshot);
         zr_text_print(text, "\n");
@@ -168,6 +173,7 @@ void zr_rehearse_json(struct zr_text *text, const struct zr_rehearse_answer *ans
     json_bytes(text, "memory_bytes", device->memory_bytes, true);
     json_bytes(text, "context_bytes", device->context_bytes, true);
     json_bytes(text, "contexts", figures->use.contexts_peak, true);
+    json_bytes(text, "libraries_bytes", figures->use.libraries_peak_bytes, true);
     json_bytes(text, "peak_bytes", figures->use.peak_bytes, true);
     json_bytes(text, "nccl_bytes", figures->use.nccl_peak_bytes, true);
     json_bytes(text, "short_bytes", short_bytes(answer), is_short);
@@ -194,5 +200,9 @@ void zr_rehearse_json(struct zr_text *text, const struct zr_rehearse_answer *ans
         zr_tool_json_words(text, "site", figures->sites[i].words);
         zr_text_print(text, "}");
     }
-    zr_text_print(text, "]}\n");
+    zr_text_print(text, "],\n ");
+    zr_rehearse_reads_json(text, figures);
+    zr_text_print(text, ", ");
+    zr_tool_json_number(text, "clock", answer->clock ? strtoull(answer->clock, NULL, 10) : 0, answer->clock);
+    zr_text_print(text, "}\n");
 }

@@ -176,10 +176,16 @@ zr_result zr_rehearse_read(struct zr_rehearse_figures *out, const struct zr_acco
                                         .static_runtimes_count = account->static_runtimes_count};
     read_torch(&out->torch, folder);
     zr_rehearse_ranks_read(&out->ranks, account, folder);
+    zr_rehearse_reads_read(out, account, folder);
     if (out->torch.process)
         out->device = zr_rehearse_ranks_device(&out->ranks, out->torch.process, out->torch.device);
     out->use = account->devices[out->device];
-    if (!out->torch.process)
+    if (strcmp(out->torch.snapshot, "-") == 0) {
+        out->torch.snapshot[0] = '\0';
+        snprintf(out->unread, sizeof out->unread,
+                 "PyTorch's caching allocator alone records its memory, and the program chose another one");
+    }
+    if (!out->torch.snapshot[0])
         return ZR_OK;
     struct zr_tool_input input;
     struct zr_tool_reading reading = {.device = (uint64_t)out->torch.device, .held = true};

@@ -1,7 +1,8 @@
 /* rehearse_program.c: a program of the CUDA runtime for tests/system/rehearse_device.t: rehearse_program MIB
  * [COUNT] allocates COUNT blocks, half of them on the last device, and copies to and from one;
  * rehearse_program static asks the driver for a private table, as a program with the CUDA runtime inside
- * does. */
+ * does; rehearse_program clock says how long work takes, rehearse_program read what a kernel's results read
+ * as. */
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,8 +19,24 @@ int cudaEventElapsedTime(float *ms, void *begin, void *end);
 int cudaDeviceSynchronize(void);
 const char *cudaGetErrorString(int code);
 int cublasCreate_v2(void **out);
+int cudnnCreate(void **out);
 /* What PyTorch's allocator tells of a block: its address, its bytes, two sums, and the kind of the device. */
 void _ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE(void *block, long bytes, size_t, size_t, int kind);
+int cudaMallocHost(void **out, size_t bytes);
+int cudaEventQuery(void *event);
+int cudaEventSynchronize(void *event);
+int cudaStreamCreateWithFlags(void **out, unsigned flags);
+int cudaMemsetAsync(void *pointer, int value, size_t bytes, void *stream);
+int cudaMemcpyAsync(void *to, const void *from, size_t bytes, int kind, void *stream);
+struct extent {
+    unsigned x, y, z;
+};
+int cudaLaunchKernel(const void *function, struct extent grid, struct extent block, void **arguments,
+                     size_t shared_bytes, void *stream);
+void cuRehearseCount(long long count);
+int cublasSetStream_v2(void *handle, void *stream);
+int cublasGemmEx(void *handle, int, int, int m, int n, int k, const void *, const void *, int, int,
+                 const void *, int, int, const void *, void *, int, int, int, int);
 
 enum { ANY = 4, LONG_BYTES = 4 << 20 };
 
@@ -43,6 +60,81 @@ static int last_byte(char *device, size_t bytes, int byte)
     return host[bytes - 1];
 }
 
+static int elapsed_us(void **events)
+{
+    float ms = 0;
+    cudaEventRecord(events[1], NULL);
+    cudaEventSynchronize(events[1]);
+    cudaEventElapsedTime(&ms, events[0], events[1]);
+    return (int)(ms * 1000 + 0.5f);
+}
+
+/* How long a product and a copy take, whether an event waits, and which of two streams ends first, eight
+ * times. */
+static int clock_mode(void)
+{
+    enum { SIZE = 8192, BF16 = 14, COMPUTE_32F = 68, FILLED = 256 << 20 };
+    void *events[2], *streams[2], *block = NULL, *handle = NULL;
+    static char host[LONG_BYTES];
+    cudaMalloc(&block, 2 * (size_t)FILLED);
+    for (int i = 0; i < 2; i++) {
+        cudaEventCreate(&events[i]);
+        cudaStreamCreateWithFlags(&streams[i], 1);
+    }
+    cublasCreate_v2(&handle);
+    cudaEventRecord(events[0], NULL);
+    cublasGemmEx(handle, 0, 0, SIZE, SIZE, SIZE, NULL, block, BF16, SIZE, block, BF16, SIZE, NULL, block,
+                 BF16, SIZE, COMPUTE_32F, 0);
+    int product = elapsed_us(events);
+    cudaEventRecord(events[0], NULL);
+    cudaMemcpy(block, host, LONG_BYTES, ANY);
+    int copy = elapsed_us(events);
+    printf("product %d us copy %d us order ", product, copy);
+    for (int round = 0; round < 8; round++) {
+        for (int i = 0; i < 2; i++) {
+            cudaMemsetAsync((char *)block + (size_t)i * FILLED, 1, FILLED, streams[i]);
+            cudaEventRecord(events[i], streams[i]);
+        }
+        int busy = cudaEventQuery(events[0]) != 0, first = 0;
+        while (cudaEventQuery(events[first]) != 0)
+            first = !first;
+        cudaDeviceSynchronize();
+        printf("%d", busy && cudaEventQuery(events[0]) == 0 ? first : 9);
+    }
+    printf("\n");
+    return 0;
+}
+
+/* What reads in the place of a kernel's results, and what the program has written itself. */
+static int read_mode(void)
+{
+    const struct extent one = {1, 1, 1};
+    long long whole = 0, kept = 7, again = 8;
+    float single = 0;
+    int count = 0, *pinned = NULL, locked;
+    char *block = NULL;
+    cudaMalloc((void **)&block, 4096);
+    cudaMallocHost((void **)&pinned, sizeof *pinned);
+    *pinned = 6;
+    cudaMemcpyAsync(block + 256, pinned, sizeof *pinned, ANY, NULL);
+    cudaMemcpy(block + 64, &kept, sizeof kept, ANY);
+    kept = 0;
+    cudaLaunchKernel(&one, one, one, NULL, 0, NULL);
+    cudaMemcpy(&whole, block, sizeof whole, ANY);
+    cudaMemcpy(&single, block + 60, sizeof single, ANY);
+    cudaMemcpy(&kept, block + 64, sizeof kept, ANY);
+    cudaMemcpy(block + 128, &again, sizeof again, ANY);
+    cudaMemcpy(&again, block + 128, sizeof again, ANY); /* no kernel can have made it */
+    cudaMemcpy(pinned, block + 256, sizeof *pinned, ANY);
+    cudaMemcpy(&locked, pinned, sizeof locked, ANY);
+    cuRehearseCount(5);
+    cudaMemcpy(&count, block + 64, sizeof count, ANY);
+    cuRehearseCount(-1);
+    printf("whole %lld single %g kept %lld again %lld count %d locked %d\n", whole, single, kept, again,
+           count, locked);
+    return 0;
+}
+
 int main(int argc, char **argv)
 {
     size_t bytes = argc > 1 ? strtoull(argv[1], NULL, 10) << 20 : 0;
@@ -51,6 +143,10 @@ int main(int argc, char **argv)
     float ms = 0;
     if (argc > 1 && strcmp(argv[1], "static") == 0)
         return private_table();
+    if (argc > 1 && strcmp(argv[1], "clock") == 0)
+        return clock_mode();
+    if (argc > 1 && strcmp(argv[1], "read") == 0)
+        return read_mode();
     if (argc == 1)
         return 0;
     cudaGetDeviceCount(&devices);
@@ -77,8 +173,8 @@ int main(int argc, char **argv)
     cudaMemcpy(&freed, block, 1, ANY);
     _ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE(block, 512, 0, 0, 1);
     cudaMemcpy(&reused, block, 1, ANY);
-    cublasCreate_v2(&handles[0]);
-    cublasCreate_v2(&handles[1]);
+    cudnnCreate(&handles[0]);
+    cudnnCreate(&handles[1]);
     printf("devices %d kept %d lost %d set %d time %d freed %d reused %d handles %d\n", devices, kept, lost,
            set, ms > 0, freed, reused, 1 + (handles[0] != handles[1]));
     return 0;

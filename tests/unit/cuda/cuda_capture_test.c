@@ -32,12 +32,18 @@ static int byte_at(const struct world *w, zr_cu_address address)
 }
 
 /* Ends the capture and makes a graph of it. */
-static zr_cu_result ended(const struct world *w, zr_cu_stream stream, zr_cu_graph_exec *out)
+static zr_cu_result ended_with(const struct world *w, zr_cu_stream stream, unsigned long long flags,
+                               zr_cu_graph_exec *out)
 {
     zr_cu_graph graph;
     MUST(w->all.capture_end(stream, &graph));
-    MUST(w->all.graph_instantiate(out, graph, 0));
+    MUST(w->all.graph_instantiate(out, graph, flags));
     return w->all.graph_destroy(graph);
+}
+
+static zr_cu_result ended(const struct world *w, zr_cu_stream stream, zr_cu_graph_exec *out)
+{
+    return ended_with(w, stream, 0, out);
 }
 
 /* ---- Recording and replay ------------------------------------------------------------------------------ */
@@ -116,14 +122,14 @@ static zr_cu_result allocated_in_capture(const struct world *w)
     return w->all.graph_exec_destroy(graph);
 }
 
-static zr_cu_result left_allocated(const struct world *w, bool freed)
+static zr_cu_result left_allocated(const struct world *w, bool freed, unsigned long long flags)
 {
     zr_cu_address address;
     zr_cu_graph_exec graph;
     zr_cu_stream stream = capturing(w, ZR_CU_CAPTURE_GLOBAL);
     MUST(w->all.alloc_async(&address, w->g, stream));
     MUST(w->cu->fill(address, 7, w->g, stream));
-    MUST(ended(w, stream, &graph));
+    MUST(ended_with(w, stream, flags, &graph));
     MUST(w->all.graph_launch(graph, stream));
     if (byte_at(w, address) != 7)
         return VERDICT_BROKEN;
@@ -134,12 +140,18 @@ static zr_cu_result left_allocated(const struct world *w, bool freed)
 
 static zr_cu_result left_and_freed(const struct world *w)
 {
-    return left_allocated(w, true);
+    return left_allocated(w, true, 0);
 }
 
 static zr_cu_result left_and_launched(const struct world *w)
 {
-    return left_allocated(w, false);
+    return left_allocated(w, false, 0);
+}
+
+static zr_cu_result left_and_freed_by_launch(const struct world *w)
+{
+    const unsigned long long auto_free_on_launch = 1;
+    return left_allocated(w, false, auto_free_on_launch);
 }
 
 static zr_cu_result before_the_launch(const struct world *w)
@@ -571,6 +583,8 @@ static const struct rule rules[] = {
      ZR_CU_SUCCESS, 0},
     {"and must, before the next launch", "guide, Graph Memory Nodes", left_and_launched, ZR_CU_INVALID_VALUE,
      0},
+    {"or the launch frees it, if the graph was made so", "guide, Graph Memory Nodes",
+     left_and_freed_by_launch, ZR_CU_SUCCESS, 0},
     {"it is not there before the first", "guide, Graph Memory Nodes", before_the_launch, ZR_CU_INVALID_VALUE,
      EMULATOR_ONLY},
     {"a capture frees no pool's memory", "GRAPH cuGraphAddMemFreeNode", freed_in_capture, ZR_CU_INVALID_VALUE,
