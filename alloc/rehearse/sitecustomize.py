@@ -8,7 +8,14 @@ import os
 import sys
 
 EVENTS_MAX = 500_000  # of the history, whose beginning is dropped then: it lies in the host's memory
-FOLDER, HERE = os.environ.get("ZR_REHEARSE_FOLDER"), os.path.dirname(os.path.abspath(__file__))
+# Where snapshots go, and the file for the lines below, which zr rehearse reads.
+FOLDER, LINES = os.environ.get("ZR_REHEARSE_FOLDER"), os.environ.get("ZR_REHEARSE_LINES")
+HERE = os.path.dirname(os.path.abspath(__file__))
+
+
+def put(line):
+    with open(LINES, "a", encoding="utf-8") as file:
+        file.write(line + "\n")
 
 
 def write(torch):
@@ -17,14 +24,15 @@ def write(torch):
         return
     name = os.path.join(FOLDER, f"snapshot.{os.getpid()}.pickle")
     torch.cuda.memory._dump_snapshot(name)
-    with open(os.path.join(FOLDER, "torch"), "a", encoding="utf-8") as file:
-        for device in range(torch.cuda.device_count()):
-            stats = torch.cuda.memory_stats(device)
-            if stats.get("reserved_bytes.all.peak", 0):
-                file.write(f"{os.getpid()} {device} {stats['allocated_bytes.all.peak']} {stats['reserved_bytes.all.peak']} {stats['num_ooms']} {name}\n")
+    for device in range(torch.cuda.device_count()):
+        stats = torch.cuda.memory_stats(device)
+        if stats.get("reserved_bytes.all.peak") or stats.get("num_ooms"):
+            put(f"{os.getpid()} {device} {stats['allocated_bytes.all.peak']} {stats['reserved_bytes.all.peak']} {stats['num_ooms']} {name}")
 
 
 def begin(torch):
+    if hasattr(torch, "version"):
+        put(f"torch {torch.__version__} {torch.version.cuda}")
     if hasattr(torch, "cuda") and torch.backends.cuda.is_built():
         torch.cuda._lazy_call(lambda: torch.cuda.memory._record_memory_history(stacks="python", max_entries=EVENTS_MAX))
         atexit.register(write, torch)
@@ -56,6 +64,6 @@ def run_next():
         spec.loader.exec_module(importlib.util.module_from_spec(spec))
 
 
-if FOLDER:
+if FOLDER and LINES:
     sys.meta_path.insert(0, Finder())
 run_next()

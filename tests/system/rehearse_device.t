@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
 """zr rehearse: a program of the CUDA runtime on simulated devices: its memory beside what it allocated, a card that is too small, what
-is copied and what is read back, programs that cannot be rehearsed, and options that cannot be."""
+is copied and what is read back, several runs in a row, programs that cannot be rehearsed, and options that cannot be."""
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 
 sys.path.insert(0, "tests/support")
 from zrtest import BUILD, HANG, done, note, path, same
@@ -44,19 +46,72 @@ row("a program without CUDA", (), (), 0, "", "no device used", peak_bytes=0)
 said = row("the CUDA runtime inside", (), ("static",), 1, "", "refused")
 same("link it with -cudart shared" in said, True, "in words") or note(said)
 same(rehearse(program=("false",))[3].get("verdict"), "failed", "a program that fails for another reason")
-# A program looks for torch and imports it later, as transformers does.
+# A program looks for torch and imports it later, as transformers does. The module takes memory as PyTorch does, and fails once.
 os.mkdir(path("site"))
 with open(path("site/torch.py"), "w", encoding="utf-8") as file:
-    file.write("""from types import SimpleNamespace as named
-memory = named(_record_memory_history=lambda stacks, max_entries: print(stacks, max_entries > 0))
-cuda = named(memory=memory, _lazy_call=lambda call: call(), is_initialized=lambda: False)
+    file.write("""import ctypes, os
+from types import SimpleNamespace as named
+__version__, version, used = "9.9", named(cuda=os.environ.get("CUDA_VERSION")), os.environ.get("USED")
+if used:
+    ctypes.CDLL(None).cudaMalloc(ctypes.byref(ctypes.c_void_p()), ctypes.c_size_t(int(used)))
+memory = named(_record_memory_history=lambda stacks, max_entries: print(stacks, max_entries > 0), _dump_snapshot=lambda name: None)
+cuda = named(memory=memory, _lazy_call=lambda call: call(), is_initialized=lambda: used, device_count=lambda: 1,
+             memory_stats=lambda device: {"allocated_bytes.all.peak": 1, "reserved_bytes.all.peak": 2, "num_ooms": 1})
 backends = named(cuda=named(is_built=lambda: True))""")
 probes = "import sys; sys.path.append('site'); import importlib.util; importlib.util.find_spec('torch'); import torch; print('ran')"
-same(rehearse(program=(sys.executable, "-c", probes))[:2], (0, "python True\nran\n"), "PyTorch's history begins although it was looked for before")
+for what, environment, verdict, words in (
+        ("a PyTorch without CUDA", {}, "no device used", "PyTorch 9.9 is a build for the CPU"),
+        ("a PyTorch that is not used", {"CUDA_VERSION": "13.2"}, "no device used", "PyTorch 9.9 was imported, and the program put nothing on"),
+        ("a request that failed", {"CUDA_VERSION": "13.2", "USED": str(1 << 50)}, "went on", "went on after 1 request that failed: device 0 is short by")):
+    os.environ.update(environment)
+    got = rehearse(program=(sys.executable, "-c", probes))
+    same((got[:2], got[3].get("verdict"), words in got[2]), ((0, "python True\nran\n"), verdict, True), f"{what}, looked for and imported") or note(got[2])
+got = rehearse("--find-max", "n=2:4", program=(sys.executable, "-c", probes, "{n}"))
+same((got[0], [row["values"] for row in got[3]["rows"]]), (1, [{"n": "2"}]), "a size at which a request failed does not fit, although the program went on")
+
+got = rehearse("--context", "100MiB", "--output", path("kept"), "--verbose", program=(PROGRAM, "1"))
+with open(path("kept/calls"), encoding="utf-8") as file:
+    same((file.read(), got[3]["unanswered"], "zr: no answer  cudaFuncSetAttribute: called 1 times" in got[2]),
+         ("cudaFuncSetAttribute 1\n", {"cudaFuncSetAttribute": 1}, True), "functions without an answer are named")
+os.mkdir(path("empty"))
+rehearse("--output", path("empty"), program=("true",))
+same(os.path.isdir(path("empty")), True, "a folder of the user's stays")
+
+SMALL = ("--memory", "4GiB", "--context", "96MiB")
+got = rehearse(*SMALL, "--sweep", "mib=100,1000", "--sweep", "n=4,5", program=(PROGRAM, "{mib}", "{n}"))
+same((got[0], [(row["values"], row["verdict"], row["peak_bytes"] // MIB, row["short_bytes"]) for row in got[3]["rows"]]),
+     (1, [({"mib": "100", "n": "4"}, "fits", 496, None), ({"mib": "100", "n": "5"}, "fits", 596, None), ({"mib": "1000", "n": "4"}, "fits", 4096, None),
+          ({"mib": "1000", "n": "5"}, "does not fit", 4096, 1000 * MIB)]), "each combination of two sweeps is run") or note(got[1] + got[2])
+same(got[1].splitlines()[4].split()[:6], ["1000", "5", "no", "-1000", "MiB", "4.00"], "in rows") or note(got[1])
+for given, arguments, code, tried, largest in (
+        ("n", ("100", "{n}"), 0, [1, 2, 4, 8, 16, 32, 64, 48, 40, 44, 42, 41], {"values": {"n": "40"}, "fits": True, "too_large": 41}),
+        ("n=30:40", ("100", "{n}"), 0, [30, 40], {"values": {"n": "40"}, "fits": True, "too_large": None}),
+        ("n=41:", ("100", "{n}"), 1, [41], {"values": {"n": "41"}, "fits": False, "too_large": 41})):
+    got = rehearse(*SMALL, "--find-max", given, program=(PROGRAM, *arguments))
+    same((got[0], [int(row["values"]["n"]) for row in got[3]["rows"]], got[3]["largest"]), (code, tried, [largest]), f"--find-max {given}") or note(got[1] + got[2])
+got = rehearse(*SMALL, "--find-max", "n", "--sweep", "mib=500,1000", program=(PROGRAM, "{mib}", "{n}"))
+same([row["values"]["n"] for row in got[3]["largest"]], ["8", "4"], "the largest for each value of a sweep")
+got = rehearse("--sweep", "x=1,2", program=("sh", "-c", "echo out {x} {y}; echo err >&2; exit 7"))
+same((got[0], len(got[3]["rows"]), got[3]["rows"][0]["exit_code"], got[2].splitlines()[1:]), (3, 1, 7, ["  out 1 {y}", "  err"]),
+     "a failure for another reason ends a sweep with the program's last lines") or note(got[2])
+running = subprocess.Popen([ZR, "rehearse", "--json", path("answer"), "--sweep", "s=60,61", "--", "sh", "-c", "echo $$ > pid; exec sleep {s}"],
+                           stdout=subprocess.PIPE, cwd=os.path.dirname(path("answer")))
+while not (os.path.exists(path("pid")) and os.path.getsize(path("pid"))):
+    time.sleep(0.01)
+running.send_signal(signal.SIGINT)
+same(running.wait(HANG), 130, "an interrupt ends a sweep")
+with open(path("pid"), encoding="utf-8") as pid, open(path("answer"), encoding="utf-8") as file:
+    same((os.path.exists(f"/proc/{int(pid.read())}"), json.load(file)), (False, {"version": 1, "rows": [], "largest": [], "interrupted": True}), "and its program")
+os.remove(path("answer"))
 for what, options, program, code, words in (
         ("an unknown device", ("--device", "h1000"), ("true",), 2, "zr: rehearse: there is no device 'h1000'; give one of h100, h200"),
         ("too little memory for a context", ("--memory", "100MiB"), ("true",), 2, "zr: rehearse: a device of 100 MiB has no room beside a context of 520 MiB"),
         ("nine devices", ("--devices", "9"), ("true",), 2, "zr: rehearse: --devices takes 1 to 8, not 9"),
+        ("a key that no argument has", ("--sweep", "batch=1"), ("true",), 2, "zr: rehearse: --sweep batch=1: no argument of the program has that name in braces"),
+        ("a sweep without values", ("--sweep", "batch"), ("true", "{batch}"), 2, "zr: rehearse: --sweep batch: it takes NAME=VALUE,VALUE.."),
+        ("a key twice", ("--sweep", "b=1", "--find-max", "b"), ("true", "{b}"), 2, "zr: rehearse: --find-max b: the name is there already"),
+        ("a range from above", ("--find-max", "b=9:1"), ("true", "{b}"), 2, "zr: rehearse: --find-max b=9:1: it takes NAME or NAME=LOW:HIGH"),
+        ("allocators of a sweep", ("--allocators", "--sweep", "b=1"), ("true", "{b}"), 2, "zr: rehearse: --allocators cannot be used with --sweep"),
         ("no program", (), (), 2, "zr: rehearse: the program is missing"),
         ("an unknown program", (), ("no-such-program",), 127, "zr: rehearse: no-such-program: No such file")):
     got = rehearse(*options, program=program)

@@ -7,6 +7,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <link.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -76,6 +77,13 @@ static void bury_dead(void)
     }
 }
 
+static int is_torch(struct dl_phdr_info *library, size_t bytes, void *unused)
+{
+    (void)bytes;
+    (void)unused;
+    return strstr(library->dlpi_name, "/libc10_cuda.so") != NULL;
+}
+
 bool emu_account_share(const char *path)
 {
     size_t bytes = sizeof *account;
@@ -98,6 +106,8 @@ bool emu_account_share(const char *path)
         own = free_part;
     }
     unlock_parts();
+    if (dl_iterate_phdr(is_torch, NULL))
+        __atomic_add_fetch(&account->torches_count, 1, __ATOMIC_RELAXED);
     return free_part;
 }
 
