@@ -33,7 +33,11 @@ def main():
                          for packages in PACKAGES):
         skip(f"PyTorch and its libraries cannot be installed from PyPI into {HOME}")
         return
-    for model in sys.argv[1:] or STATES:
+    models = sys.argv[1:] or ["readme", *STATES]
+    if "readme" in models:
+        got = subprocess.run([sys.executable, "tests/system/readme.t"], capture_output=True, text=True, env={**os.environ, "ZR_README_PYTHON": python})
+        same((got.returncode, got.stdout.count("\nok ")), (0, 3), "README.md's first example is what the commands print") or note(got.stdout + got.stderr)
+    for model in [model for model in models if model != "readme"]:
         code, answer, parameters, words = rehearse(python, model)
         if not same((code, answer["verdict"]), (0, "fits"), f"{model} is trained"):
             note(words[-3000:])
