@@ -3,17 +3,17 @@
 # the functions of all other libraries; it is preloaded, and beside it each library of functions.txt is a file of that
 # soname and those versions without a function, so that none of NVIDIA's is loaded.
 rehearse_driver_src := $(wildcard alloc/rehearse/*.c alloc/rehearse/driver/*.c)
-rehearse_runtime_src := $(filter-out %/stand_ins.c %/launches.c,$(wildcard alloc/rehearse/runtime/*.c))
+rehearse_runtime_src := $(filter-out %/stand_ins.c %/launches.c %/trace.c,$(wildcard alloc/rehearse/runtime/*.c))
 rehearse_folder := $(BUILD)/lib/zr-rehearse
 rehearse_names := $(shell awk '/\.so/ { print $$1 }' alloc/rehearse/functions.txt)
 rehearse_libraries := $(addprefix $(rehearse_folder)/,libcuda.so.1 libzr_rehearse.so sitecustomize.py $(rehearse_names))
 rehearse_link = mkdir -p $(@D) && $(CC) -shared -Wl,-soname,$(@F) -Wl,-z,now -Wl,-Bsymbolic -Wl,-rpath,'$$ORIGIN' -o $@
 
-$(rehearse_folder)/libcuda.so.1: $(call obj,$(rehearse_driver_src) alloc/rehearse/runtime/launches.c) alloc/rehearse/rehearse.mk
+$(rehearse_folder)/libcuda.so.1: $(call obj,$(rehearse_driver_src) alloc/rehearse/runtime/launches.c alloc/rehearse/runtime/trace.c) $(BUILD)/lib/libzr.a alloc/rehearse/rehearse.mk
 	@echo "  link  $@"
 	@mkdir -p $(@D)
 	@echo '{ global: cu*; local: *; };' > $(BUILD)/rehearse.map
-	@$(rehearse_link) -Wl,-z,defs -Wl,--version-script=$(BUILD)/rehearse.map $(filter %.o,$^) $(ALL_LDFLAGS)
+	@$(rehearse_link) -Wl,-z,defs -Wl,--version-script=$(BUILD)/rehearse.map $(filter %.o %.a,$^) $(ALL_LDFLAGS)
 
 # What has an answer, or another form with one in the driver, is no stand-in.
 $(BUILD)/rehearse/stand_ins.h: alloc/rehearse/functions.txt $(call obj,$(rehearse_runtime_src)) $(rehearse_folder)/libcuda.so.1

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """zr rehearse: a program of the CUDA runtime on simulated devices: its memory beside what it allocated, a card that is too small, what
 is copied and what is read back, several runs in a row, programs that cannot be rehearsed, and options that cannot be."""
+import glob
 import json
 import os
 import signal
@@ -73,6 +74,14 @@ got = rehearse("--context", "100MiB", "--output", path("kept"), "--verbose", pro
 with open(path("kept/calls"), encoding="utf-8") as file:
     same((file.read(), got[3]["unanswered"], "zr: no answer  cudaFuncSetAttribute: called 1 times" in got[2]),
          ("cudaFuncSetAttribute 1\n", {"cudaFuncSetAttribute": 1}, True), "functions without an answer are named")
+os.mkdir(path("refused"))
+got = rehearse("--memory", "4GiB", "--context", "96MiB", "--devices", "2", "--output", path("refused"), program=(PROGRAM, "1000", "9"))
+traces = sorted(glob.glob(path("refused/device?.*.zrt")))
+said = f"zr: next       zr why {os.path.realpath(path('refused'))}/device0.*.zrt\n"
+same((len(traces), said in got[2]), (2, True), "each device has a trace, which is named") or note(got[2])
+why = subprocess.run([ZR, "why", traces[0]], capture_output=True, text=True, timeout=HANG).stdout
+same([words in why for words in ("1000 MiB, refused", "reason: shortage: 3.91 GiB of 3.91 GiB are live", "3.91 GiB in 4 blocks  other  main (")], [True] * 3,
+     "zr why tells what was refused and which line holds what") or note(why)
 os.mkdir(path("empty"))
 rehearse("--output", path("empty"), program=("true",))
 same(os.path.isdir(path("empty")), True, "a folder of the user's stays")

@@ -173,7 +173,8 @@ static void note_refusal(struct zr_account_device *of, int device, size_t bytes)
 bool emu_take_bytes(int device, size_t bytes)
 {
     lock_parts();
-    bool enough = bytes <= free_or_buried(device, bytes);
+    const size_t free_bytes = free_or_buried(device, bytes);
+    const bool enough = bytes <= free_bytes;
     if (enough)
         own->used_bytes[device] += bytes;
     if (account && enough) {
@@ -183,6 +184,8 @@ bool emu_take_bytes(int device, size_t bytes)
     } else if (account)
         note_refusal(&account->devices[device], device, bytes);
     unlock_parts();
+    if (!enough)
+        emu_trace_refused(device, bytes, free_bytes);
     return enough;
 }
 

@@ -88,7 +88,8 @@ struct zr_rehearse_answer {
     int interrupted; /* as in struct zr_run_end */
     uint64_t ns;     /* that the program ran */
     bool verbose;
-    char tail[2048]; /* of the log, if the run has one */
+    char traces[PATH_MAX]; /* the folder of the devices' traces; "": none */
+    char tail[2048];       /* of the log, if the run has one */
 };
 enum zr_rehearse_verdict zr_rehearse_verdict(const struct zr_rehearse_answer *answer);
 const char *zr_rehearse_verdict_name(const struct zr_rehearse_answer *answer);

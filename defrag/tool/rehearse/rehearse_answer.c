@@ -149,8 +149,9 @@ static void print_others(struct zr_text *text, const struct zr_rehearse_figures 
 }
 
 /* The snapshot's place, or why there is none. */
-static void print_next(struct zr_text *text, const struct zr_rehearse_figures *figures)
+static void print_next(struct zr_text *text, const struct zr_rehearse_answer *answer)
 {
+    const struct zr_rehearse_figures *figures = answer->figures;
     if (figures->unread[0])
         zr_text_print(text, "zr: no sites   %s\n", figures->unread);
     if (figures->torch.process) {
@@ -164,6 +165,11 @@ static void print_next(struct zr_text *text, const struct zr_rehearse_figures *f
         zr_text_print(
             text,
             "zr: no sites   no Python with sitecustomize ran PyTorch: leave out -I, -S, -E of python\n");
+    }
+    if (!figures->torch.process && figures->use.contexts_peak && answer->traces[0]) {
+        zr_text_print(text, "zr: next       zr why ");
+        zr_text_put_plain(text, answer->traces);
+        zr_text_print(text, "/device%d.*.zrt\n", figures->device);
     }
 }
 
@@ -193,7 +199,7 @@ void zr_rehearse_print(struct zr_text *text, const struct zr_rehearse_answer *an
                       answer->figures->use.contexts_peak, zr_tool_bytes(room[0], device->context_bytes));
     print_live(text, answer->figures);
     print_others(text, answer->figures);
-    print_next(text, answer->figures);
+    print_next(text, answer);
     if (answer->verbose)
         print_calls(text, answer->figures);
 }

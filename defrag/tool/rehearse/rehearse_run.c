@@ -79,6 +79,7 @@ static bool set_environment(void *argument)
            set_path("ZR_REHEARSE_CALLS", settings->folder.path, "calls") &&
            set_path("ZR_REHEARSE_LINES", settings->folder.path, "torch") &&
            setenv("ZR_REHEARSE_FOLDER", settings->output_path, 1) == 0 &&
+           (!rehearse->output || setenv("ZR_REHEARSE_TRACES", settings->output_path, 1) == 0) &&
            (!settings->run->allocator || set_allocator(settings->run->allocator)) &&
            (!settings->run->logged || redirect(settings->output_path));
 }
@@ -174,8 +175,10 @@ static int watch(struct settings *settings, struct zr_rehearse_answer *out)
                                        .verbose = rehearse->verbose};
     if (run->logged)
         read_tail(out, settings->output_path);
-    if (run->output && rehearse->output)
+    if (run->output && rehearse->output) {
         write_calls(&figures, settings->output_path);
+        memcpy(out->traces, settings->output_path, sizeof out->traces);
+    }
     return -1;
 }
 
