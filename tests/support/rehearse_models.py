@@ -1,12 +1,24 @@
 """rehearse_models.py MODEL: an unmodified training program for tests/support/rehearse_check.py: models of transformers and torchvision with
-random weights, as their documentation trains them. The last line says what was trained."""
+random weights, as their documentation trains them. The last line says what was trained, how much memory the imports took and how long the
+steps of text() computed."""
+import resource
 import sys
+import time
 
 import torch
 
+spent = {}  # seconds, and KiB
+
+
+def note_imports():
+    spent["imports"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
 
 def text(config, model_class, batch, length, steps=3, checkpointing=False):
+    note_imports()
     model = model_class(config).cuda()
+    begun = time.process_time()
     if checkpointing:
         model.gradient_checkpointing_enable()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
@@ -20,12 +32,13 @@ def text(config, model_class, batch, length, steps=3, checkpointing=False):
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         loss.item()
+    spent["steps"] = time.process_time() - begun
     return model
 
 
 def gpt2():
     from transformers import GPT2Config, GPT2LMHeadModel
-    return text(GPT2Config(), GPT2LMHeadModel, 8, 1024)
+    return text(GPT2Config(), GPT2LMHeadModel, 8, 1024, steps=30)
 
 
 def llama():
@@ -63,4 +76,4 @@ def resnet():
 
 
 trained = globals()[sys.argv[1]]()
-print(f"{sys.argv[1]}: {sum(p.numel() for p in trained.parameters())} parameters")
+print(f"{sys.argv[1]}: {sum(p.numel() for p in trained.parameters())} parameters, {spent}")

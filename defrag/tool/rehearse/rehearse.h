@@ -84,9 +84,10 @@ enum zr_rehearse_verdict {
 struct zr_rehearse_answer {
     const struct zr_rehearse_device *device;
     const struct zr_rehearse_figures *figures;
-    int status;      /* of the program, as waitpid() returns it */
-    int interrupted; /* as in struct zr_run_end */
-    uint64_t ns;     /* that the program ran */
+    int status;          /* of the program, as waitpid() returns it */
+    int interrupted;     /* as in struct zr_run_end */
+    uint64_t ns;         /* that the program ran */
+    uint64_t host_bytes; /* the most of the host's memory in its process, or in one that it waited for */
     bool verbose;
     char traces[PATH_MAX]; /* the folder of the devices' traces; "": none */
     char tail[2048];       /* of the log, if the run has one */

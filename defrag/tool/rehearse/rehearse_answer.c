@@ -248,6 +248,7 @@ void zr_rehearse_json(struct zr_text *text, const struct zr_rehearse_answer *ans
                   (double)answer->ns / 1e9);
     zr_tool_json_words(text, "card", device->card->name);
     zr_text_print(text, ", \"devices\": %" PRIu64 ", \"device\": %d", device->devices_count, figures->device);
+    json_bytes(text, "host_bytes", answer->host_bytes, true);
     json_bytes(text, "memory_bytes", device->memory_bytes, true);
     json_bytes(text, "context_bytes", device->context_bytes, true);
     json_bytes(text, "contexts", figures->use.contexts_peak, true);

@@ -172,6 +172,7 @@ static int watch(struct settings *settings, struct zr_rehearse_answer *out)
                                        .status = end.status,
                                        .interrupted = end.interrupted,
                                        .ns = end.ns,
+                                       .host_bytes = end.peak_resident_bytes,
                                        .verbose = rehearse->verbose};
     if (run->logged)
         read_tail(out, settings->output_path);
