@@ -103,6 +103,11 @@ same([row["values"]["n"] for row in got[3]["largest"]], ["8", "4"], "the largest
 got = rehearse("--sweep", "x=1,2", program=("sh", "-c", "echo out {x} {y}; echo err >&2; exit 7"))
 same((got[0], len(got[3]["rows"]), got[3]["rows"][0]["exit_code"], got[2].splitlines()[1:]), (3, 1, 7, ["  out 1 {y}", "  err"]),
      "a failure for another reason ends a sweep with the program's last lines") or note(got[2])
+got = rehearse("--allocators", program=("sh", "-c", "echo $PYTORCH_CUDA_ALLOC_CONF >> confs"))
+with open(path("confs"), encoding="utf-8") as file:
+    confs = file.read().splitlines()
+same((confs[0], confs[1:]), ("", [one["conf"] for one in got[3]["allocators"]]), f"--allocators runs the program again with {confs[1:]}") or note(got[2])
+same(len(confs), 3, "of a program without PyTorch's history the options that have no sizes")
 running = subprocess.Popen([ZR, "rehearse", "--json", path("answer"), "--sweep", "s=60,61", "--", "sh", "-c", "echo $$ > pid; exec sleep {s}"],
                            stdout=subprocess.PIPE, cwd=os.path.dirname(path("answer")))
 while not (os.path.exists(path("pid")) and os.path.getsize(path("pid"))):
