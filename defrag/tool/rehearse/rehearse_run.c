@@ -117,7 +117,7 @@ static void write_calls(const struct zr_rehearse_figures *figures, const char *f
 {
     char path[PATH_MAX + 8];
     snprintf(path, sizeof path, "%s/calls", folder);
-    FILE *file = fopen(path, "we");
+    FILE *file = figures->calls_count > 0 ? fopen(path, "we") : NULL;
     for (unsigned i = 0; file && i < figures->calls_count; i++)
         fprintf(file, "%s %" PRIu64 "\n", figures->calls[i].name, figures->calls[i].count);
     if (file)
