@@ -36,6 +36,7 @@ struct zr_account {
     } pieces[ZR_ACCOUNT_PIECES_MAX];
     uint32_t pieces_count;          /* that were ever used */
     uint32_t static_runtimes_count; /* programs that have the CUDA runtime inside, and were refused */
+    uint32_t torches_count;         /* processes with PyTorch's CUDA libraries */
     struct zr_account_device devices[ZR_ACCOUNT_DEVICES_MAX];
     uint64_t reads_count, reads_bytes; /* copies to the host of what kernels may have made */
 };

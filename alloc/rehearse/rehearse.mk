@@ -3,7 +3,7 @@
 # the functions of all other libraries; it is preloaded, and beside it each library of functions.txt is a file of that
 # soname and those versions without a function, so that none of NVIDIA's is loaded.
 rehearse_driver_src := $(wildcard alloc/rehearse/*.c alloc/rehearse/driver/*.c)
-rehearse_runtime_src := $(filter-out %/stand_ins.c %/launches.c,$(wildcard alloc/rehearse/runtime/*.c))
+rehearse_runtime_src := $(filter-out %/stand_ins.c %/launches.c %/trace.c,$(wildcard alloc/rehearse/runtime/*.c))
 rehearse_folder := $(BUILD)/lib/zr-rehearse
 rehearse_python := $(notdir $(wildcard alloc/rehearse/*.py))
 rehearse_names := $(shell awk '/\.so/ { print $$1 }' alloc/rehearse/functions.txt)
@@ -12,12 +12,12 @@ rehearse_libraries := $(addprefix $(rehearse_folder)/,libcuda.so.1 libzr_rehears
 rehearse_core = $(CC) -shared -Wl,-soname,libzr_rehearse.so -o $@.core -x c /dev/null
 rehearse_link = mkdir -p $(@D) && $(CC) -shared -Wl,-soname,$(@F) -Wl,-z,now -Wl,-Bsymbolic -Wl,-rpath,'$$ORIGIN' -o $@
 
-$(rehearse_folder)/libcuda.so.1: $(call obj,$(rehearse_driver_src) alloc/rehearse/runtime/launches.c) alloc/rehearse/rehearse.mk
+$(rehearse_folder)/libcuda.so.1: $(call obj,$(rehearse_driver_src) alloc/rehearse/runtime/launches.c alloc/rehearse/runtime/trace.c) $(BUILD)/lib/libzr.a alloc/rehearse/rehearse.mk
 	@echo "  link  $@"
 	@mkdir -p $(@D)
 	@echo '{ global: cu*; zr_emulator; local: *; };' > $(BUILD)/rehearse.map
 	@$(rehearse_core)
-	@$(rehearse_link) -Wl,-z,defs -Wl,--version-script=$(BUILD)/rehearse.map $(filter %.o,$^) -Wl,--no-as-needed $@.core $(ALL_LDFLAGS) && rm $@.core
+	@$(rehearse_link) -Wl,-z,defs -Wl,--version-script=$(BUILD)/rehearse.map $(filter %.o %.a,$^) -Wl,--no-as-needed $@.core $(ALL_LDFLAGS) && rm $@.core
 
 # What has an answer, or another form with one in the driver, is no stand-in.
 $(BUILD)/rehearse/stand_ins.h: alloc/rehearse/functions.txt $(call obj,$(rehearse_runtime_src)) $(rehearse_folder)/libcuda.so.1

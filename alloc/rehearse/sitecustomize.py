@@ -12,7 +12,15 @@ import zr_rehearse_ranks
 
 EVENTS_MAX = 500_000  # of the history, whose beginning is dropped then: it lies in the host's memory
 NONZERO = os.environ.get("ZR_REHEARSE_NONZERO")  # the share of elements that operators with outputs of an unknown size find
-FOLDER, HERE = os.environ.get("ZR_REHEARSE_FOLDER"), os.path.dirname(os.path.abspath(__file__))
+# Where snapshots go, and the folder of the files below, which zr rehearse reads.
+FOLDER, LINES = os.environ.get("ZR_REHEARSE_FOLDER"), os.environ.get("ZR_REHEARSE_LINES")
+HERE = os.path.dirname(os.path.abspath(__file__))
+
+
+def put(line, name="torch"):
+    with open(os.path.join(LINES, name), "a", encoding="utf-8") as file:
+        file.write(line + "\n")
+
 
 # Operators that hand a value to the program; another one that reads from the device makes a tensor whose size it has read.
 VALUES = {"", "item", "_local_scalar_dense", "is_nonzero", "equal", "allclose", "_to_copy", "copy_", "cpu", "print"}
@@ -44,10 +52,9 @@ def watch_reads(torch, device):
 
     def stop():
         device.zr_rehearse_on_read(None)
-        with open(os.path.join(FOLDER, "reads"), "a", encoding="utf-8") as file:
-            for (operator, name, line), (count, size) in reads.items():
-                sizes = int(operator not in VALUES and not operator.startswith("to_"))
-                file.write(f"{count} {size} {sizes} {operator or 'copy'} {name}:{line}\n")
+        for (operator, name, line), (count, size) in reads.items():
+            sizes = int(operator not in VALUES and not operator.startswith("to_"))
+            put(f"{count} {size} {sizes} {operator or 'copy'} {name}:{line}", "reads")
         return on_read  # lives until now
 
     zr_rehearse_ranks.at_end(stop)
@@ -95,15 +102,16 @@ def write(torch):
     name = os.path.join(FOLDER, f"snapshot.{os.getpid()}.pickle") if has_history(torch) else "-"
     if name != "-":
         torch.cuda.memory._dump_snapshot(name)
-    zr_rehearse_ranks.note(torch, FOLDER, name)
-    with open(os.path.join(FOLDER, "torch"), "a", encoding="utf-8") as file:
-        for device in range(torch.cuda.device_count()):
-            stats = torch.cuda.memory_stats(device)
-            if stats.get("reserved_bytes.all.peak", 0):
-                file.write(f"{os.getpid()} {device} {stats['allocated_bytes.all.peak']} {stats['reserved_bytes.all.peak']} {stats['num_ooms']} {name}\n")
+    zr_rehearse_ranks.note(torch, LINES, name)
+    for device in range(torch.cuda.device_count()):
+        stats = torch.cuda.memory_stats(device)
+        if stats.get("reserved_bytes.all.peak") or stats.get("num_ooms"):
+            put(f"{os.getpid()} {device} {stats['allocated_bytes.all.peak']} {stats['reserved_bytes.all.peak']} {stats['num_ooms']} {name}")
 
 
 def begin(torch):
+    if hasattr(torch, "version"):
+        put(f"torch {torch.__version__} {torch.version.cuda}")
     if hasattr(torch, "cuda") and torch.backends.cuda.is_built():
         torch.cuda._lazy_call(lambda: has_history(torch) and torch.cuda.memory._record_memory_history(stacks="python", max_entries=EVENTS_MAX))
         torch.cuda._lazy_call(lambda: zr_rehearse_ranks.at_end(lambda: write(torch)))
@@ -143,6 +151,6 @@ def run_next():
         spec.loader.exec_module(importlib.util.module_from_spec(spec))
 
 
-if FOLDER:
+if FOLDER and LINES:
     sys.meta_path.insert(0, Finder())
 run_next()

@@ -17,10 +17,10 @@ bool zr_frame_is_noise(const char *frame)
                                         "torch::cuda::",
                                         "c10::",
                                         "at::detail::empty"};
-    /* zr's own frames, and the C library's entry points of malloc */
-    static const char *const places[] = {
-        "alloc/front/", "alloc/telemetry/", "alloc/service/client/", "alloc/preload/",
-        "libzr",        "libc.so",          "libstdc++.so"};
+    /* zr's own frames, the driver's, and the C library's entry points of malloc */
+    static const char *const places[] = {"alloc/front/",   "alloc/telemetry/", "alloc/service/client/",
+                                         "alloc/preload/", "alloc/rehearse/",  "libzr",
+                                         "libcuda.so",     "libc.so",          "libstdc++.so"};
     for (unsigned i = 0; i < sizeof names / sizeof *names; i++)
         if (strncmp(frame, names[i], strlen(names[i])) == 0)
             return true;

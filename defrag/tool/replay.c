@@ -39,7 +39,7 @@ static const char help[] =
     "The columns under \"last\" are for the last repeat: its times are a median and a mean, beside the mean of all repeats.\n"
     "A replay runs a step in milliseconds, so each repeat waits until zr's learner thread has finished, as if a step took\n"
     "its real time: \"waited\" is the total wait. If the repeats differ, the bound is that of the whole run, and the last\n"
-    "repeat's ratio uses the bound of that repeat. caching obeys a snapshot's allocator_settings; its\n"
+    "repeat's ratio uses the bound of that repeat. caching applies a snapshot's allocator_settings; its\n"
     "garbage_collection_threshold is of --capacity.\n";
 
 enum { SETTINGS_ROOM = 200 };
@@ -176,7 +176,7 @@ static zr_result replay_file(const void *state, const char *path, struct zr_vect
 
 /* ---- Showing ------------------------------------------------------------------------------------------- */
 
-/* The settings of the file that `caching` obeys, as in PYTORCH_CUDA_ALLOC_CONF; "": none. */
+/* The settings of the file that `caching` applies, as in PYTORCH_CUDA_ALLOC_CONF; "": none. */
 static const char *settings_words(char out[SETTINGS_ROOM], const struct zr_torch_settings *torch)
 {
     uint32_t divisions = 0;
@@ -262,7 +262,7 @@ static void print_table(struct zr_text *text, const struct zr_vector *results)
                               one->settings->unplanned_percent, one->settings->seed);
             const char *words = settings_words(room, &one->torch);
             if (words[0])
-                zr_text_print(text, "  caching obeys the file's %s\n", words);
+                zr_text_print(text, "  caching applies the file's %s\n", words);
             zr_text_print(text, "  %-11s %12s  %17s %19s %26s\n", "", "", "over lower bound", "driver calls",
                           "ns per operation");
             zr_text_print(text, "  %-11s %12s  %8s %8s %9s %9s %8s %8s %8s %8s\n", "policy", "peak", "all",

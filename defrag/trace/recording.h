@@ -134,7 +134,7 @@ struct zr_recording_sink {
 };
 zr_result zr_recording_play(struct zr_recording *recording, const struct zr_recording_sink *sink);
 
-/* Makes a replay of `caching` obey the settings. */
+/* Makes a replay of `caching` apply the settings. */
 static inline void zr_torch_settings_apply(const struct zr_torch_settings *settings,
                                            struct zr_replay_options *options)
 {

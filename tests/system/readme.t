@@ -4,7 +4,9 @@ what it shows. Bytes and losses are compared exactly; times, process numbers and
 or `...` stands for any number of lines, one that ends in `..` for the rest of its line. The tables and the paragraph of
 numbers that commands print are compared too.
 
-    tests/system/readme.t --write    puts what the programs print now into README.md, and leaves what matches as it is"""
+    tests/system/readme.t --write    puts what the programs print now into README.md, and leaves what matches as it is
+
+ZR_README_PYTHON names a Python with PyTorch: then only the blocks that need it are run."""
 import difflib
 import glob
 import json
@@ -22,7 +24,8 @@ from zrtest import BUILD, FOLDER, done, note, ok, path, same, skip, text_file
 
 WRITE = "--write" in sys.argv[1:]
 TRACES, SCRATCH = os.path.abspath("../shared/traces"), path("scratch")
-SECONDS = 120  # by which a command hangs
+PYTHON = os.environ.get("ZR_README_PYTHON")
+SECONDS = 600 if PYTHON else 120  # by which a command hangs
 with open("README.md", encoding="utf-8") as file:
     README = file.read().splitlines()
 with open("tests/bench/RESULTS.md", encoding="utf-8") as file:
@@ -37,6 +40,9 @@ NS_COLUMNS = r"( +[\d.]+){3} +TIME$"  # of zr replay: nanoseconds, and the pause
 # Not run, with the reason. The first word of a pair is how the command begins, behind "$ ".
 NOT_RUN = [
     ("build/bin/zr doctor -- chromium", "chromium is no package of make check"),
+    ("build/bin/zr rehearse", "PyTorch: make check-rehearse runs it"),
+    ("build/bin/zr why run1/", "the snapshot is zr rehearse's"),
+    ("PYTORCH_CUDA_ALLOC_CONF=", "PyTorch: make check-rehearse runs it"),
     ("build/bin/zr attach 4711", "4711 stands for a process of the reader's: live.t has one"),
 ]
 # Blocks without commands, by their first line.
@@ -57,6 +63,8 @@ def trainers_are_there():
 # how far apart numbers may be, its exit code, and what is awaited before.
 SIZE = r"(0|[\d.]+ [KMGT]?i?B)"
 AS = [
+    ("build/bin/zr rehearse", dict(put={"python3": PYTHON}, code=1)),
+    ("PYTORCH_CUDA_ALLOC_CONF=", dict(put={"python3": PYTHON})),
     ("build/bin/zr replay", dict(vary=[(NS_COLUMNS, " COLUMNS")])),
     ("build/bin/zr-train --data build/demo/bible.txt", dict(put={"build/demo/bible.txt": "bible.txt", "--steps 900": "--steps 2 --eval-every 0"})),
     # What Python itself holds is another version's elsewhere.
@@ -246,8 +254,8 @@ def run_block(number, lines):
         return lines
     shell, names, out = Shell(), {}, []
     for command, typed, shown in all_of_it:
-        reason = next((reason for begin, reason in NOT_RUN if command.startswith(begin)), None)
-        missing = [word for word in command.split() if word.endswith((".pickle", ".csv")) and not os.path.exists(os.path.join(SCRATCH, word))]
+        reason = next((reason for begin, reason in NOT_RUN if command.startswith(begin) and not PYTHON), None)
+        missing = [word for word in command.split() if not PYTHON and word.endswith((".pickle", ".csv")) and not os.path.exists(os.path.join(SCRATCH, word))]
         if reason or missing:
             check_options(command)
             skip(f"{command:.70}: {reason or f'there is no ../shared/traces/{missing[0]}'}")
@@ -311,7 +319,10 @@ def check_text(lines, begin, end, printed):
 prepare()
 changes = []
 for number, lines in list(blocks()):
-    changes.append((number, len(lines), run_block(number, lines)))
+    if not PYTHON or any("zr rehearse" in line for line in lines):
+        changes.append((number, len(lines), run_block(number, lines)))
+if PYTHON:
+    done()
 check_table()
 holes = subprocess.run(["/usr/bin/env", "python3", "tests/bench/bench_holes.py"], capture_output=True, text=True, timeout=SECONDS).stdout
 check_text(RESULTS, "The model of PyTorch's caching allocator reserves", "`tests/bench/bench_holes.py` prints this", holes)

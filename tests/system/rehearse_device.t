@@ -1,11 +1,14 @@
 #!/usr/bin/env python3
 """zr rehearse: a program of the CUDA runtime on simulated devices: its memory beside what it allocated, a card that is too small, what
-is copied and what is read back, programs that cannot be rehearsed, and options that cannot be."""
+is copied and what is read back, several runs in a row, programs that cannot be rehearsed, and options that cannot be."""
+import glob
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
+import time
 
 sys.path.insert(0, "tests/support")
 from zrtest import BUILD, HANG, done, note, path, same
@@ -69,7 +72,7 @@ for visible, out, peaks in (("2,0,9,1", "code 0 0000:03:00.0 0000:01:00.0", [300
     same((got[1], [peak // MIB for peak in got[3].get("peaks", [])]), (out + "\n", peaks), f"CUDA_VISIBLE_DEVICES={visible}") or note(got[2])
 # The lines that zr_rehearse_ranks.py writes for two ranks of PyTorch.
 LINES = "12 1 0 1 5 3145728 0 s 1\\n11 0 0 0 5 2097152 0 s0\\nno line\\n"
-got = rehearse("--devices", "2", program=(sys.executable, "-c", f"import os; open(os.environ['ZR_REHEARSE_FOLDER'] + '/ranks', 'w').write('{LINES}')"))
+got = rehearse("--devices", "2", program=(sys.executable, "-c", f"import os; open(os.environ['ZR_REHEARSE_LINES'] + '/ranks', 'w').write('{LINES}')"))
 same([(rank["rank"], rank["process"], rank["device"], rank["reserved_bytes"], rank["snapshot"]) for rank in got[3].get("ranks", [])],
      [(0, 11, 0, 2 * MIB, "s0"), (1, 12, 1, 3 * MIB, "s 1")], "the ranks in their order") or note(got[2])
 same("zr: ranks      2: rank 1 on device 1 has 0, of which PyTorch reserved 3.00 MiB, the most;" in got[2], True, "the rank with the most in words") or note(got[2])
@@ -86,22 +89,77 @@ same(rehearse("--clock", "1", program=(PROGRAM, "clock"))[1], ORDERS["1"][1], "o
 for options, out in ((), "whole 0 single 0 kept 7 again 8 count 5 locked 6\n"), (("--fill", "3"), "whole 3 single 3 kept 7 again 8 count 5 locked 6\n"):
     got = rehearse(*options, program=(PROGRAM, "read"))
     same((got[1], got[3].get("reads_count"), got[3].get("reads_bytes"), got[3].get("certain", 0)), (out, 5, 28, None), f"what kernels made is counted, and read {options}")
-# A program looks for torch and imports it later, as transformers does.
+# A program looks for torch and imports it later, as transformers does. The module takes memory as PyTorch does, and fails once.
 os.mkdir(path("site"))
 with open(path("site/torch.py"), "w", encoding="utf-8") as file:
-    file.write("""from types import SimpleNamespace as named
-memory = named(_record_memory_history=lambda stacks, max_entries: print(stacks, max_entries > 0))
-* Without PyTorch's allocator, memory that is reused keeps what a copy wrote there.
-* A check of values fails: `torch.isfinite(x).all()` reads as false. `torch.distributions` does not check them in a rehearsal.
-* NCCL's own buffers are an estimate by the card's channels (`runtime/nccl_memory.c`), without those of trees and NVLS.
-* A graph that captured a collective carries nothing when it runs. `ncclCommShrink()`, one-sided calls and device communicators
-  are an error.
-* Without PyTorch's history (cudaMallocAsync, a pluggable allocator) there are figures and no call sites.
-* Not yet: a recording (`.zrt`) of the device, ranks of several machines, times of collectives and of cuDNN, functions that the host
-  runs in stream order (they run at once), an event of another process (it is reached at once).
+    file.write("""import ctypes, os
+from types import SimpleNamespace as named
+__version__, version, used = "9.9", named(cuda=os.environ.get("CUDA_VERSION")), os.environ.get("USED")
+if used:
+    ctypes.CDLL(None).cudaMalloc(ctypes.byref(ctypes.c_void_p()), ctypes.c_size_t(int(used)))
+memory = named(_record_memory_history=lambda stacks, max_entries: print(stacks, max_entries > 0), _dump_snapshot=lambda name: None)
+distributions = named(Distribution=named(set_default_validate_args=lambda on: print(on)))
+cuda = named(memory=memory, get_allocator_backend=lambda: "native", _lazy_call=lambda call: call(), is_initialized=lambda: used, device_count=lambda: 1,
+             memory_stats=lambda device: {"allocated_bytes.all.peak": 1, "reserved_bytes.all.peak": 2, "num_ooms": 1})
 backends = named(cuda=named(is_built=lambda: True))""")
 probes = "import sys; sys.path.append('site'); import importlib.util; importlib.util.find_spec('torch'); import torch; print('ran')"
-same(rehearse(program=(sys.executable, "-c", probes))[:2], (0, "python True\nFalse\nran\n"), "PyTorch's history begins although it was looked for before")
+for what, environment, verdict, words in (
+        ("a PyTorch without CUDA", {}, "no device used", "PyTorch 9.9 is a build for the CPU"),
+        ("a PyTorch that is not used", {"CUDA_VERSION": "13.2"}, "no device used", "PyTorch 9.9 was imported, and the program put nothing on"),
+        ("a request that failed", {"CUDA_VERSION": "13.2", "USED": str(1 << 50)}, "went on", "went on after 1 request that failed: device 0 is short by")):
+    os.environ.update(environment)
+    got = rehearse(program=(sys.executable, "-c", probes))
+    same((got[:2], got[3].get("verdict"), words in got[2]), ((0, "python True\nFalse\nran\n"), verdict, True), f"{what}, looked for and imported") or note(got[2])
+got = rehearse("--find-max", "n=2:4", program=(sys.executable, "-c", probes, "{n}"))
+same((got[0], [row["values"] for row in got[3]["rows"]]), (1, [{"n": "2"}]), "a size at which a request failed does not fit, although the program went on")
+
+got = rehearse("--context", "100MiB", "--output", path("kept"), "--verbose", program=(PROGRAM, "1"))
+with open(path("kept/calls"), encoding="utf-8") as file:
+    same((file.read(), got[3]["unanswered"], "zr: no answer  cudaFuncSetAttribute: called 1 times" in got[2]),
+         ("cudaFuncSetAttribute 1\n", {"cudaFuncSetAttribute": 1}, True), "functions without an answer are named")
+os.mkdir(path("refused"))
+got = rehearse("--memory", "4GiB", "--context", "96MiB", "--devices", "2", "--output", path("refused"), program=(PROGRAM, "1000", "9"))
+traces = sorted(glob.glob(path("refused/device?.*.zrt")))
+said = f"zr: next       zr why {os.path.realpath(path('refused'))}/device0.*.zrt\n"
+same((len(traces), said in got[2]), (2, True), "each device has a trace, which is named") or note(got[2])
+why = subprocess.run([ZR, "why", traces[0]], capture_output=True, text=True, timeout=HANG).stdout
+same([words in why for words in ("1000 MiB, refused", "reason: shortage: 3.91 GiB of 3.91 GiB are live", "3.91 GiB in 4 blocks  other  main (")], [True] * 3,
+     "zr why tells what was refused and which line holds what") or note(why)
+os.mkdir(path("empty"))
+rehearse("--output", path("empty"), program=("true",))
+same(os.path.isdir(path("empty")), True, "a folder of the user's stays")
+
+SMALL = ("--memory", "4GiB", "--context", "96MiB")
+got = rehearse(*SMALL, "--sweep", "mib=100,1000", "--sweep", "n=4,5", program=(PROGRAM, "{mib}", "{n}"))
+same((got[0], [(row["values"], row["verdict"], row["peak_bytes"] // MIB, row["short_bytes"]) for row in got[3]["rows"]]),
+     (1, [({"mib": "100", "n": "4"}, "fits", 496, None), ({"mib": "100", "n": "5"}, "fits", 596, None), ({"mib": "1000", "n": "4"}, "fits", 4096, None),
+          ({"mib": "1000", "n": "5"}, "does not fit", 4096, 1000 * MIB)]), "each combination of two sweeps is run") or note(got[1] + got[2])
+same(got[1].splitlines()[4].split()[:6], ["1000", "5", "no", "-1000", "MiB", "4.00"], "in rows") or note(got[1])
+for given, arguments, code, tried, largest in (
+        ("n", ("100", "{n}"), 0, [1, 2, 4, 8, 16, 32, 64, 48, 40, 44, 42, 41], {"values": {"n": "40"}, "fits": True, "too_large": 41}),
+        ("n=30:40", ("100", "{n}"), 0, [30, 40], {"values": {"n": "40"}, "fits": True, "too_large": None}),
+        ("n=41:", ("100", "{n}"), 1, [41], {"values": {"n": "41"}, "fits": False, "too_large": 41})):
+    got = rehearse(*SMALL, "--find-max", given, program=(PROGRAM, *arguments))
+    same((got[0], [int(row["values"]["n"]) for row in got[3]["rows"]], got[3]["largest"]), (code, tried, [largest]), f"--find-max {given}") or note(got[1] + got[2])
+got = rehearse(*SMALL, "--find-max", "n", "--sweep", "mib=500,1000", program=(PROGRAM, "{mib}", "{n}"))
+same([row["values"]["n"] for row in got[3]["largest"]], ["8", "4"], "the largest for each value of a sweep")
+got = rehearse("--sweep", "x=1,2", program=("sh", "-c", "echo out {x} {y}; echo err >&2; exit 7"))
+same((got[0], len(got[3]["rows"]), got[3]["rows"][0]["exit_code"], got[2].splitlines()[1:]), (3, 1, 7, ["  out 1 {y}", "  err"]),
+     "a failure for another reason ends a sweep with the program's last lines") or note(got[2])
+got = rehearse("--allocators", program=("sh", "-c", "echo $PYTORCH_CUDA_ALLOC_CONF >> confs"))
+with open(path("confs"), encoding="utf-8") as file:
+    confs = file.read().splitlines()
+same((confs[0], confs[1:]), ("", [one["conf"] for one in got[3]["allocators"]]), f"--allocators runs the program again with {confs[1:]}") or note(got[2])
+same(len(confs), 3, "of a program without PyTorch's history the options that have no sizes")
+running = subprocess.Popen([ZR, "rehearse", "--json", path("answer"), "--sweep", "s=60,61", "--", "sh", "-c", "echo $$ > pid; exec sleep {s}"],
+                           stdout=subprocess.PIPE, cwd=os.path.dirname(path("answer")))
+while not (os.path.exists(path("pid")) and os.path.getsize(path("pid"))):
+    time.sleep(0.01)
+running.send_signal(signal.SIGINT)
+same(running.wait(HANG), 130, "an interrupt ends a sweep")
+with open(path("pid"), encoding="utf-8") as pid, open(path("answer"), encoding="utf-8") as file:
+    same((os.path.exists(f"/proc/{int(pid.read())}"), json.load(file)), (False, {"version": 1, "rows": [], "largest": [], "interrupted": True}), "and its program")
+os.remove(path("answer"))
 for what, options, program, code, words in (
         ("an unknown device", ("--device", "h1000"), ("true",), 2, "zr: rehearse: there is no device 'h1000'; give one of h100, h200"),
         ("too little memory for a context", ("--memory", "100MiB"), ("true",), 2, "zr: rehearse: a device of 100 MiB has no room beside a context of 520 MiB"),
@@ -109,6 +167,11 @@ for what, options, program, code, words in (
         ("a fill that is no number", ("--fill", "all"), ("true",), 2, "zr: rehearse: --fill takes a number, not 'all'"),
         ("more than all elements", ("--nonzero", "1.5"), ("true",), 2, "zr: rehearse: --nonzero takes a number from 0 to 1, not '1.5'"),
         ("nine devices", ("--devices", "9"), ("true",), 2, "zr: rehearse: --devices takes 1 to 8, not 9"),
+        ("a key that no argument has", ("--sweep", "batch=1"), ("true",), 2, "zr: rehearse: --sweep batch=1: no argument of the program has that name in braces"),
+        ("a sweep without values", ("--sweep", "batch"), ("true", "{batch}"), 2, "zr: rehearse: --sweep batch: it takes NAME=VALUE,VALUE.."),
+        ("a key twice", ("--sweep", "b=1", "--find-max", "b"), ("true", "{b}"), 2, "zr: rehearse: --find-max b: the name is there already"),
+        ("a range from above", ("--find-max", "b=9:1"), ("true", "{b}"), 2, "zr: rehearse: --find-max b=9:1: it takes NAME or NAME=LOW:HIGH"),
+        ("allocators of a sweep", ("--allocators", "--sweep", "b=1"), ("true", "{b}"), 2, "zr: rehearse: --allocators cannot be used with --sweep"),
         ("no program", (), (), 2, "zr: rehearse: the program is missing"),
         ("an unknown program", (), ("no-such-program",), 127, "zr: rehearse: no-such-program: No such file")):
     got = rehearse(*options, program=program)

@@ -221,7 +221,7 @@ def test_sweep():
         run = subprocess.run([ZR, "replay", write(path("own.pickle"), program(made)), "--policy", "caching", "--capacity", "2400MiB", "--json"],
                              capture_output=True, text=True, timeout=HANG, stdin=subprocess.DEVNULL)
         own = json.loads(run.stdout)["results"][0]
-        same((own["peak_reserved_bytes"], own["driver_calls"]), (made.peak, made.calls), f"zr replay obeys the file's {words}")
+        same((own["peak_reserved_bytes"], own["driver_calls"]), (made.peak, made.calls), f"zr replay applies the file's {words}")
         ok(own["allocator_settings"], "and says so")
     where = path("split_limit.pickle")
     torch_shapes.write_shape(torch_shapes.split_limit, where)

@@ -7,6 +7,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <link.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -77,6 +78,13 @@ static void bury_dead(void)
     }
 }
 
+static int is_torch(struct dl_phdr_info *library, size_t bytes, void *unused)
+{
+    (void)bytes;
+    (void)unused;
+    return strstr(library->dlpi_name, "/libc10_cuda.so") != NULL;
+}
+
 bool emu_account_share(const char *path)
 {
     size_t bytes = sizeof *account;
@@ -99,6 +107,8 @@ bool emu_account_share(const char *path)
         own = free_part;
     }
     unlock_parts();
+    if (dl_iterate_phdr(is_torch, NULL))
+        __atomic_add_fetch(&account->torches_count, 1, __ATOMIC_RELAXED);
     return free_part;
 }
 
@@ -172,7 +182,8 @@ bool emu_take_bytes(int device, size_t bytes)
 {
     device = emu.machine_device[device];
     lock_parts();
-    bool enough = bytes <= free_or_buried(device, bytes);
+    const size_t free_bytes = free_or_buried(device, bytes);
+    const bool enough = bytes <= free_bytes;
     if (enough)
         own->used_bytes[device] += bytes;
     if (account && enough) {
@@ -182,6 +193,8 @@ bool emu_take_bytes(int device, size_t bytes)
     } else if (account)
         note_refusal(&account->devices[device], device, bytes);
     unlock_parts();
+    if (!enough)
+        emu_trace_refused(device, bytes, free_bytes);
     return enough;
 }
 

@@ -40,6 +40,12 @@ static struct emu_allocation *beginning(zr_cu_address address)
     return found && found->address == address ? found : NULL;
 }
 
+static void trace(enum emu_traced what, const struct emu_allocation *allocation)
+{
+    emu_trace(what, allocation->block ? allocation->block->device : -1, allocation->address,
+              allocation->bytes);
+}
+
 struct emu_allocation *emu_allocation_add(struct emu_allocation allocation)
 {
     struct emu_allocation *made = emu_must(malloc(sizeof *made));
@@ -52,7 +58,13 @@ struct emu_allocation *emu_allocation_add(struct emu_allocation allocation)
             (allocations_count++ - place) * sizeof *allocations);
     *made = allocation;
     made->id = ++last_id;
+    trace(EMU_TRACE_ALLOC, made);
     return allocations[place] = made;
+}
+
+void emu_allocation_freed(const struct emu_allocation *allocation)
+{
+    trace(EMU_TRACE_FREE, allocation);
 }
 
 void emu_allocation_remove(struct emu_allocation *allocation)
@@ -66,6 +78,7 @@ void emu_allocation_remove(struct emu_allocation *allocation)
 /* The record, and what it stands for. */
 static void end(struct emu_allocation *allocation)
 {
+    emu_allocation_freed(allocation);
     if (allocation->kind == EMU_POOLED)
         emu_pool_give(allocation, allocation->context, 0, 0);
     else if (allocation->kind == EMU_GRAPH)

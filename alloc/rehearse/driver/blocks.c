@@ -135,6 +135,7 @@ struct emu_block *emu_block_create(int device, size_t bytes)
         return NULL;
     }
     block.fd = emu_own_file.fd;
+    emu_trace(EMU_TRACE_MAP, device, block.address, block.bytes);
     return add(block);
 }
 
@@ -180,6 +181,7 @@ bool emu_block_map(struct emu_block *block, int device)
     block->fd = emu_own_file.fd;
     block->own_file = true;
     block->unmapped = false;
+    emu_trace(EMU_TRACE_MAP, device, block->address, block->bytes);
     return true;
 }
 
@@ -190,6 +192,7 @@ void emu_block_destroy(struct emu_block *block)
     memmove(&blocks[place], &blocks[place + 1], (--blocks_count - place) * sizeof *blocks);
     if (block->device >= 0)
         emu_give_bytes(block->device, block->bytes);
+    emu_trace(EMU_TRACE_UNMAP, block->device, block->address, block->bytes);
     if (region)
         memset(&region->taken[(block->address - region->address) / g], 0, whole_granules(block->bytes) / g);
     if (block->own_file)

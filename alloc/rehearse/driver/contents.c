@@ -79,8 +79,8 @@ bool emu_backed(zr_cu_address address, size_t bytes, const struct zr_cu_context_
            place_in_mappings(address, bytes, base, whole, context, use) == EMU_MAPPED;
 }
 
-/* One stretch that lies in one piece, and how long it is: in a file, or (fd -1) where the address says. */
-static size_t stretch(zr_cu_address address, size_t bytes, int *fd, off_t *offset)
+/* One range that lies in one piece, and how long it is: in a file, or (fd -1) where the address says. */
+static size_t range_at(zr_cu_address address, size_t bytes, int *fd, off_t *offset)
 {
     const struct emu_block *block = emu_block_at(address);
     zr_cu_address base;
@@ -126,7 +126,7 @@ void emu_read(zr_cu_address address, void *out, size_t bytes)
     for (size_t done = 0; done < bytes;) {
         int fd;
         off_t offset;
-        size_t part = stretch(address + done, bytes - done, &fd, &offset);
+        size_t part = range_at(address + done, bytes - done, &fd, &offset);
         ssize_t got = (ssize_t)part;
         if (fd < 0)
             memcpy((char *)out + done, (void *)(uintptr_t)(address + done), part);
@@ -143,7 +143,7 @@ void emu_write(zr_cu_address address, const void *bytes, size_t count)
     for (size_t done = 0; done < count;) {
         int fd;
         off_t offset;
-        size_t part = stretch(address + done, end_of_piece(address + done, count - done), &fd, &offset);
+        size_t part = range_at(address + done, end_of_piece(address + done, count - done), &fd, &offset);
         ssize_t put = (ssize_t)part;
         *written_at(address + done) = true;
         if (fd < 0)
@@ -161,7 +161,7 @@ void emu_clear(zr_cu_address address, size_t bytes)
     for (size_t done = 0; done < bytes;) {
         int fd;
         off_t offset;
-        size_t part = stretch(address + done, bytes - done, &fd, &offset);
+        size_t part = range_at(address + done, bytes - done, &fd, &offset);
         if (fd < 0)
             memset((void *)(uintptr_t)(address + done), 0, part);
         else if (fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, offset, (off_t)part) != 0)
@@ -176,7 +176,7 @@ void emu_forget(zr_cu_address address, size_t bytes)
     for (size_t done = 0; done < bytes;) {
         int fd;
         off_t offset;
-        size_t part = stretch(address + done, end_of_piece(address + done, bytes - done), &fd, &offset);
+        size_t part = range_at(address + done, end_of_piece(address + done, bytes - done), &fd, &offset);
         if (*written_at(address + done) && fd >= 0)
             emu_clear(address + done, part);
         done += part;
@@ -188,7 +188,7 @@ static _Atomic uint32_t *place_of_word(zr_cu_address address)
 {
     int fd;
     off_t offset;
-    stretch(address, sizeof(uint32_t), &fd, &offset);
+    range_at(address, sizeof(uint32_t), &fd, &offset);
     return fd < 0 ? (_Atomic uint32_t *)(uintptr_t)address : NULL;
 }
 

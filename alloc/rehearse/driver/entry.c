@@ -226,6 +226,7 @@ PUBLIC zr_cu_result cuInit(unsigned int flags)
         code = ZR_CU_NOT_INITIALIZED; /* a child of a process that has used CUDA */
     if (code == ZR_CU_SUCCESS && !owner) {
         read_environment();
+        emu_trace_begin(&emu);
         emu_contexts_begin();
         const char *shared = getenv("ZR_EMULATOR_SHARED");
         if (shared && *shared && !emu_account_share(shared))

@@ -186,8 +186,11 @@ void emu_graph_memory_give(struct emu_allocation *allocation)
 /* The record of a live one goes. */
 static void die(struct memory *memory)
 {
-    if (memory->live)
-        emu_allocation_remove(emu_allocation_at(memory->block->address));
+    struct emu_allocation *allocation = memory->live ? emu_allocation_at(memory->block->address) : NULL;
+    if (allocation) {
+        emu_allocation_freed(allocation);
+        emu_allocation_remove(allocation);
+    }
     memory->live = false;
 }
 

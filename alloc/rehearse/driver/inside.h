@@ -236,7 +236,7 @@ struct emu_header {
     uint64_t shared; /* as emu_memory's; so wide that nothing unsaid lies behind it */
 };
 
-/* A stretch of the emulator's file, zeros behind a header of its own. */
+/* A range of the emulator's file, zeros behind a header of its own. */
 zr_cu_result emu_file_take(size_t bytes, zr_cu_location location, uint64_t *offset_bytes);
 void emu_file_give(uint64_t offset_bytes, size_t bytes);
 extern struct emu_file emu_own_file;
@@ -305,6 +305,8 @@ struct emu_allocation {
 
 struct emu_allocation *emu_allocation_add(struct emu_allocation allocation);
 void emu_allocation_remove(struct emu_allocation *allocation);
+void emu_allocation_freed(
+    const struct emu_allocation *allocation);                    /* into the trace, before its block goes */
 struct emu_allocation *emu_allocation_at(zr_cu_address address); /* that holds the address */
 zr_cu_result emu_free_imported(zr_cu_address address);
 void emu_allocations_state(struct zr_emulator_state *out);
@@ -445,6 +447,16 @@ zr_cu_result emu_kernel_run(struct zr_cu_context_st *context, const struct emu_w
 /* What the last kernel that failed did; "" before one did. */
 const char *emu_launch_report(void);
 void emu_guard(zr_cu_address address, size_t bytes); /* emulator.h: guard() */
+
+/* ---- The trace of what a device's memory is used for: alloc/rehearse/runtime/trace.c writes one, the tests'
+ * emulator none. With the lock.
+ * -------------------------------------------------------------- */
+
+enum emu_traced { EMU_TRACE_MAP, EMU_TRACE_UNMAP, EMU_TRACE_ALLOC, EMU_TRACE_FREE };
+void emu_trace_begin(const struct emu_settings *settings);
+/* A device below 0 is none, and nothing is written. */
+void emu_trace(enum emu_traced what, int device, zr_cu_address address, size_t bytes);
+void emu_trace_refused(int device, size_t bytes, size_t free_bytes);
 
 /* ---- streams.c ----------------------------------------------------------------------------------------- */
 

@@ -77,7 +77,7 @@ void emu_known_forget(zr_cu_address address, size_t bytes)
 }
 
 /* The bytes from the address on, at most so many, that are alike: known, or not. */
-static size_t stretch(zr_cu_address address, size_t bytes, const struct range **in)
+static size_t range_at(zr_cu_address address, size_t bytes, const struct range **in)
 {
     size_t at = place_of(address);
     const struct range *next = at < ranges_count ? &ranges[at] : NULL;
@@ -92,7 +92,7 @@ static bool known_since(zr_cu_address address, size_t bytes, uint64_t since)
 {
     const struct range *in;
     for (size_t done = 0; done < bytes;) {
-        size_t part = stretch(address + done, bytes - done, &in);
+        size_t part = range_at(address + done, bytes - done, &in);
         if (!in || in->launches_count < since)
             return false;
         done += part;
@@ -137,7 +137,7 @@ void emu_known_fill(zr_cu_address address, unsigned char *out, size_t bytes, int
         return;
     const size_t element_bytes = set_element(element, bytes, count);
     for (size_t done = 0, part; done < bytes; done += part) {
-        part = stretch(address + done, bytes - done, &in);
+        part = range_at(address + done, bytes - done, &in);
         for (size_t i = done; (!in || count >= 0) && i < done + part; i++)
             out[i] = element[i % element_bytes];
     }

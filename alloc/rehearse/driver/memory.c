@@ -352,6 +352,15 @@ static struct mapping *mapping_at(struct reservation *reservation, zr_cu_address
     return index ? &mappings[index - 1] : NULL;
 }
 
+/* A program that maps memory itself has each mapping as a block. */
+static void trace(const struct mapping *mapping, enum emu_traced first, enum emu_traced then)
+{
+    const zr_cu_location *of = &mapping->memory->location;
+    const int device = of->type == ZR_CU_LOCATION_DEVICE ? of->id : -1;
+    emu_trace(first, device, mapping->address, mapping->bytes);
+    emu_trace(then, device, mapping->address, mapping->bytes);
+}
+
 static zr_cu_result map(zr_cu_address address, size_t bytes, struct emu_memory *memory)
 {
     struct reservation *reservation = containing(address, bytes);
@@ -368,6 +377,7 @@ static zr_cu_result map(zr_cu_address address, size_t bytes, struct emu_memory *
     memory->mappings_count++;
     reservation->mappings_count++;
     live_mappings_count++;
+    trace(&mappings[index], EMU_TRACE_MAP, EMU_TRACE_ALLOC);
     emu_spend(EMU_MAP_NS);
     return ZR_CU_SUCCESS;
 }
@@ -399,6 +409,7 @@ static bool whole_mappings(zr_cu_address address, size_t bytes)
 static void forget(struct reservation *reservation, struct mapping *mapping)
 {
     struct emu_memory *memory = mapping->memory;
+    trace(mapping, EMU_TRACE_FREE, EMU_TRACE_UNMAP);
     for (size_t done = 0; done < mapping->bytes; done += emu.granularity_bytes)
         *slot_of(reservation, mapping->address + done) = 0;
     if (mapping->host_access &&

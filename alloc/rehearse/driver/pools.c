@@ -326,6 +326,7 @@ static zr_cu_result free_in_order(zr_cu_address address, zr_cu_stream stream)
         return ZR_CU_INVALID_VALUE;
     uint64_t end = emu_stream_end(context, stream);
     emu_unmapped_after(address, found->bytes, context, end);
+    emu_allocation_freed(found);
     if (found->kind == EMU_GRAPH)
         emu_graph_memory_give(found);
     else

@@ -1,4 +1,4 @@
-/* rehearse_figures.c: the figures of a rehearsal: of the device's account, of PyTorch's own count, and of its
+/* rehearse_figures.c: the figures of a run: of the device's account, of PyTorch's own count, and of its
  * snapshot. See rehearse.h. */
 #include <inttypes.h>
 #include <stdio.h>
@@ -24,25 +24,57 @@ static bool comes_before(const struct zr_rehearse_torch *one, const struct zr_re
     return other->process == 0 || one->reserved_bytes > other->reserved_bytes;
 }
 
-static void read_torch(struct zr_rehearse_torch *out, const char *folder)
+/* Opens a file that processes of the program may have written, and removes its name. */
+static FILE *take_file(const char *folder, const char *name)
 {
-    char path[2 * PATH_MAX], line[2 * PATH_MAX];
-    snprintf(path, sizeof path, "%s/torch", folder);
+    char path[PATH_MAX + 32];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
     FILE *file = fopen(path, "re");
+    if (file)
+        unlink(path);
+    return file;
+}
+
+/* A line is "torch VERSION CUDA" when PyTorch has been imported, and the rest at the end. */
+static void read_torch(struct zr_rehearse_figures *out, const char *folder)
+{
+    char line[2 * PATH_MAX], cuda[32];
+    FILE *file = take_file(folder, "torch");
     while (file && fgets(line, sizeof line, file)) {
         struct zr_rehearse_torch one;
         int at = 0;
+        if (sscanf(line, "torch %47s %31s", out->version, cuda) == 2)
+            out->is_cpu = strcmp(cuda, "None") == 0;
         if (sscanf(line, "%d %d %" SCNu64 " %" SCNu64 " %" SCNu64 " %n", &one.process, &one.device,
                    &one.allocated_bytes, &one.reserved_bytes, &one.failures_count, &at) < 5)
             continue;
         snprintf(one.snapshot, sizeof one.snapshot, "%.*s", (int)strcspn(line + at, "\n"), line + at);
-        if (comes_before(&one, out))
-            *out = one;
+        if (comes_before(&one, &out->torch))
+            out->torch = one;
     }
-    if (file) {
+    zr_make_plain(out->version);
+    if (file)
         fclose(file);
-        unlink(path);
+}
+
+/* Sums the lines "NAME COUNT" of all processes. */
+static void read_calls(struct zr_rehearse_figures *out, const char *folder)
+{
+    char name[sizeof out->calls[0].name];
+    uint64_t count;
+    FILE *file = take_file(folder, "calls");
+    while (file && fscanf(file, "%63s %" SCNu64, name, &count) == 2) {
+        unsigned i = 0;
+        while (i < out->calls_count && strcmp(out->calls[i].name, name) != 0)
+            i++;
+        if (i == ZR_REHEARSE_CALLS)
+            continue;
+        out->calls_count += i == out->calls_count;
+        strcpy(out->calls[i].name, name);
+        out->calls[i].count += count;
     }
+    if (file)
+        fclose(file);
 }
 
 static int fullest(const struct zr_account *account)
@@ -130,18 +162,23 @@ static zr_result take(void *state, const struct zr_record *record, bool *stop)
     return zr_requests_take(state, record);
 }
 
+/* Of each option the value that reserves the least. */
 static void note_sweep(struct zr_rehearse_figures *out, const struct zr_sweep *sweep)
 {
     for (unsigned i = 0; i < sweep->count; i++) {
-        uint64_t bytes = sweep->list[i].peak_reserved_bytes;
-        if (strstr(sweep->list[i].option, "expandable_segments")) {
-            out->expandable_bytes = bytes;
-        } else if (strcmp(sweep->list[i].option, "default") != 0 &&
-                   strcmp(sweep->list[i].option, "as recorded") != 0 &&
-                   (out->best_bytes == 0 || bytes < out->best_bytes)) {
-            out->best_bytes = bytes;
-            snprintf(out->best_option, sizeof out->best_option, "%s", sweep->list[i].option);
-        }
+        const char *conf = sweep->list[i].option;
+        const size_t length = strcspn(conf, ":") + 1;
+        unsigned at = 0;
+        if (!strchr(conf, ':'))
+            continue;
+        while (at < out->options_count && strncmp(out->options[at].conf, conf, length) != 0)
+            at++;
+        if (at == ZR_REHEARSE_OPTIONS ||
+            (at < out->options_count && out->options[at].bytes <= sweep->list[i].peak_reserved_bytes))
+            continue;
+        out->options_count += at == out->options_count;
+        out->options[at].bytes = sweep->list[i].peak_reserved_bytes;
+        snprintf(out->options[at].conf, sizeof out->options[at].conf, "%s", conf);
     }
 }
 
@@ -173,10 +210,12 @@ zr_result zr_rehearse_read(struct zr_rehearse_figures *out, const struct zr_acco
                            const char *folder, zr_arena *arena)
 {
     *out = (struct zr_rehearse_figures){.device = fullest(account),
+                                        .torches_count = account->torches_count,
                                         .static_runtimes_count = account->static_runtimes_count};
-    read_torch(&out->torch, folder);
+    read_torch(out, folder);
     zr_rehearse_ranks_read(&out->ranks, account, folder);
     zr_rehearse_reads_read(out, account, folder);
+    read_calls(out, folder);
     if (out->torch.process)
         out->device = zr_rehearse_ranks_device(&out->ranks, out->torch.process, out->torch.device);
     out->use = account->devices[out->device];

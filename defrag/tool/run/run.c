@@ -71,14 +71,6 @@ struct settings {
 
 /* ---- The environment ----------------------------------------------------------------------------------- */
 
-bool zr_run_put_before(const char *variable, const char *first, const char *separator)
-{
-    const char *old = getenv(variable);
-    char value[16384];
-    int length = snprintf(value, sizeof value, "%s%s%s", first, old && *old ? separator : "", old ? old : "");
-    return length < (int)sizeof value && setenv(variable, value, 1) == 0;
-}
-
 /* Appends to ZR_CONF, where the later of two values wins. */
 static bool add_to_conf(const char *item)
 {

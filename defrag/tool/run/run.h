@@ -24,7 +24,8 @@ bool zr_run_put_before(const char *variable, const char *first, const char *sepa
 
 /* How the program ended. */
 struct zr_run_end {
-    int status; /* as waitpid() returns it */
+    int status;      /* as waitpid() returns it */
+    int interrupted; /* SIGINT, SIGTERM or SIGHUP, if zr got one meanwhile */
     uint64_t ns, peak_resident_bytes;
 };
 /* Runs the program. Forwards signals that a process sends to zr (a terminal sends its signals to the program

@@ -1,4 +1,4 @@
-/* run_watch.c: see run.h: the folder of a run, and the wait for the program. */
+/* run_watch.c: see run.h: the folder and the environment of a run, and the wait for the program. */
 #define _GNU_SOURCE
 #include "defrag/tool/run/run.h"
 
@@ -123,6 +123,16 @@ void zr_run_folder_remove(struct zr_run_folder *folder)
     *folder = (struct zr_run_folder){.fd = -1};
 }
 
+/* ---- The environment ----------------------------------------------------------------------------------- */
+
+bool zr_run_put_before(const char *variable, const char *first, const char *separator)
+{
+    const char *old = getenv(variable);
+    char value[16384];
+    int length = snprintf(value, sizeof value, "%s%s%s", first, old && *old ? separator : "", old ? old : "");
+    return length < (int)sizeof value && setenv(variable, value, 1) == 0;
+}
+
 /* ---- Signals ------------------------------------------------------------------------------------------- */
 
 enum { LOOK_MS = 200 };
@@ -134,6 +144,12 @@ static void choose_signals(sigset_t *out)
     sigfillset(out);
     for (size_t i = 0; i < sizeof own / sizeof *own; i++)
         sigdelset(out, own[i]);
+}
+
+static void note_interruption(struct zr_run_end *out, int number)
+{
+    if (number == SIGINT || number == SIGTERM || number == SIGHUP)
+        out->interrupted = number;
 }
 
 /* Forwards a signal that a process sent; a terminal sends its signals to the whole group, including the
@@ -208,6 +224,7 @@ static void wait_for(pid_t child, const sigset_t *signals, struct zr_usage_table
         siginfo_t info;
         int number = sigtimedwait(signals, &info, &pause);
         if (number > 0 && number != SIGCHLD) {
+            note_interruption(out, number);
             pass_on(child, &info);
             continue;
         }
@@ -244,6 +261,8 @@ int zr_run_watch(const struct zr_run_start *start, struct zr_run_end *out)
     start->folder->table->root = child;
     wait_for(child, &signals, start->folder->table, out);
     look_after(start->folder->table);
+    for (int number; (number = sigtimedwait(&signals, NULL, &(struct timespec){0})) > 0;)
+        note_interruption(out, number); /* a terminal's, which came after the program's end */
     out->ns = zr_os_now_ns() - started_ns;
     return -1;
 }

@@ -30,7 +30,7 @@ zr_result zr_minimalloc_open(struct zr_minimalloc *out, const char *path);
 void zr_minimalloc_close(struct zr_minimalloc *reader);
 /* Reads the next row; *more is false at the end. ZR_ERR_FORMAT, with file and line: a field is missing or no
  * number, the buffer ends before it begins, its alignment is 0, or it has a hint or gaps, which no packer
- * here obeys. Empty lifetimes and sizes of 0 are valid. */
+ * here applies. Empty lifetimes and sizes of 0 are valid. */
 zr_result zr_minimalloc_next(struct zr_minimalloc *reader, struct zr_minimalloc_row *out, bool *more);
 /* Reads the file as records in order of time; sizes are multiplied by `unit_bytes` (0: 1). */
 zr_result zr_minimalloc_records(struct zr_recording *recording, uint64_t unit_bytes);

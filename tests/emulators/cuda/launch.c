@@ -342,3 +342,18 @@ zr_cu_result emu_kernel_run(struct zr_cu_context_st *context, const struct emu_w
     emu_reach_end();
     return code;
 }
+
+void emu_trace_begin(const struct emu_settings *settings)
+{
+    (void)settings;
+}
+
+void emu_trace(enum emu_traced what, int device, zr_cu_address address, size_t bytes)
+{
+    (void)what, (void)device, (void)address, (void)bytes;
+}
+
+void emu_trace_refused(int device, size_t bytes, size_t free_bytes)
+{
+    (void)device, (void)bytes, (void)free_bytes;
+}
