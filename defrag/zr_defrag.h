@@ -216,11 +216,11 @@ struct zr_replay_options {
     /* True: the replay does not wait for the learner's thread, and the result depends on the machine. False:
      * after each repeat the replay waits until the thread has no work, as in a program with longer steps. */
     bool no_wait;
-    /* For `caching`, as in PYTORCH_CUDA_ALLOC_CONF: max_split_size_mb in bytes, 0: none; and
+    /* For `caching` and `expandable`, as in PYTORCH_CUDA_ALLOC_CONF: max_split_size_mb in bytes, 0: none; and
      * roundup_power2_divisions of sizes from 1, 2, 4, .. MiB on, 0 or 1: none. */
     uint64_t max_split_bytes;
     uint32_t roundup_divisions[16];
-    /* garbage_collection_threshold, a share of the capacity; 0, or no capacity: none. */
+    /* For `caching`: garbage_collection_threshold, a share of the capacity; 0, or no capacity: none. */
     double garbage_collection_threshold;
 };
 

@@ -264,11 +264,12 @@ check-hf: packages-check
 	@$(again) $(BUILD)/bin/zr-train
 	@tests/run --verbose tests/support/hf_check.py
 
-# PyTorch's CUDA wheel from PyPI on the simulated device, with libzr_cuda.so below it and by zr's package: 1.5 GB in $(BUILD)/pytorch.
+# PyTorch's CUDA wheel from PyPI on the simulated device, with libzr_cuda.so below it and by zr's package, and its
+# allocator beside the models of zr replay: 1.5 GB in $(BUILD)/pytorch.
 .PHONY: check-pytorch
 check-pytorch: packages-check
-	@$(again) $(rehearse_libraries) $(programs) $(libraries)
-	@tests/run --verbose tests/support/pytorch_check.py
+	@$(again) $(rehearse_libraries) $(programs) $(libraries) $(BUILD)/tests/policies_test
+	@tests/run --verbose tests/support/pytorch_check.py tests/support/allocator_check.py
 
 # zr rehearse beside steps that were recorded on a GPU, and with models of transformers and torchvision on that wheel.
 .PHONY: check-rehearse

@@ -2,10 +2,10 @@
  *
  * Rules and their source (PyTorch, c10/cuda/CUDACachingAllocator.cpp): sizes and pools in torch_rules.h; best
  * fit by (stream, size, address) in BlockComparatorSize and get_free_block; splitting in should_split;
- * merging in try_merge_blocks; if the driver has no more memory, malloc and release_cached_blocks free every
- * segment that is one free block and retry; max_split_size in get_free_block and should_split;
- * roundup_power2_divisions in round_size; garbage_collection_threshold in garbage_collect_cached_blocks, of
- * the capacity, as if the program had called set_per_process_memory_fraction.
+ * merging in try_merge_blocks; if the driver has no more memory, malloc retries after
+ * release_available_cached_blocks, then after release_cached_blocks, which frees every segment that is one
+ * free block; garbage_collection_threshold in garbage_collect_cached_blocks, of the capacity, as if the
+ * program had called set_per_process_memory_fraction.
  *
  * The simulated driver returns increasing addresses and never reuses one. cudaMalloc and cudaFree are one
  * call each. */
@@ -80,6 +80,27 @@ static void release_cached(struct caching *caching, bool small)
     }
 }
 
+/* With max_split_size: returns the smallest free segment of at least that size and the request's, or else the
+ * largest ones of at least that size. True if they are as large as the request. */
+static bool release_oversize(struct caching *caching, struct zr_block_set *set, uint64_t bytes,
+                             uint64_t stream)
+{
+    uint64_t oversize = zr_torch_max_split(&caching->model.options), released_bytes = 0;
+    bytes = bytes > oversize ? bytes : oversize;
+    struct zr_model_block *block = zr_block_set_find(set, stream, bytes), *next;
+    while (released_bytes < bytes) {
+        for (next = block ? NULL : zr_block_set_find(set, stream, oversize); next && next->stream == stream;
+             next = zr_block_set_next(set, next))
+            block = next;
+        if (!block || !is_whole(block))
+            return false;
+        released_bytes += block->bytes;
+        release(caching, set, block);
+        block = NULL;
+    }
+    return true;
+}
+
 /* Beyond the threshold: returns large free segments of at least the average age, until reserved memory is
  * below it. A block's age is the number of searches since it became free. */
 static void collect_garbage(struct caching *caching)
@@ -110,52 +131,30 @@ static void collect_garbage(struct caching *caching)
 
 /* ---- Blocks -------------------------------------------------------------------------------------------- */
 
-/* max_split_size; without one no block is as large. */
-static uint64_t max_split(const struct caching *caching)
-{
-    uint64_t bytes = caching->model.options.max_split_bytes;
-    return bytes ? bytes : UINT64_MAX;
-}
-
 static bool should_split(const struct caching *caching, const struct zr_model_block *block, uint64_t bytes)
 {
     uint64_t remaining = block->bytes - bytes;
-    return block->small ? remaining >= ZR_TORCH_MIN_BLOCK
-                        : bytes < max_split(caching) && remaining > ZR_TORCH_SMALL_SIZE;
+    return block->small
+               ? remaining >= ZR_TORCH_MIN_BLOCK
+               : bytes < zr_torch_max_split(&caching->model.options) && remaining > ZR_TORCH_SMALL_SIZE;
 }
 
-/* Blocks beyond max_split_size serve only requests of about their size. */
-static bool may_serve(const struct caching *caching, const struct zr_model_block *block, uint64_t bytes)
-{
-    uint64_t most = max_split(caching);
-    return bytes < most ? block->bytes < most : block->bytes - bytes < ZR_TORCH_LARGE_BUFFER;
-}
-
-/* The request with rounding: roundup_power2_divisions, then ZR_TORCH_MIN_BLOCK. */
-static uint64_t rounded(const struct caching *caching, uint64_t bytes)
-{
-    const uint32_t *divisions = caching->model.options.roundup_divisions;
-    unsigned log = bytes ? 63 - (unsigned)__builtin_clzll(bytes) : 0, last = 15;
-    uint32_t division = divisions[log < 20 ? 0 : log - 20 < last ? log - 20 : last];
-    if (division > 1 && bytes > ZR_TORCH_MIN_BLOCK * division && log < 62)
-        bytes = zr_model_round(bytes, (UINT64_C(1) << log) / division);
-    return zr_torch_round(bytes);
-}
-
-/* A free block of at least `bytes`, in no set: from the cache, from the driver, or from the driver after the
- * cache was released. */
+/* A free block of at least `bytes`, in no set: from the cache, from the driver, or from the driver after
+ * parts of the cache or all of it were released. */
 static zr_result find_block(struct caching *caching, uint64_t bytes, uint64_t stream,
                             struct zr_model_block **out)
 {
     bool small = zr_torch_is_small(bytes);
     caching->searches_count += !small;
     *out = zr_block_set_find(set_of(caching, small), stream, bytes);
-    if (*out && (small || may_serve(caching, *out, bytes))) {
+    if (*out && zr_torch_may_serve(&caching->model.options, (*out)->bytes, bytes)) {
         zr_block_set_remove(set_of(caching, small), *out);
         return ZR_OK;
     }
     collect_garbage(caching);
     zr_result result = add_segment(caching, zr_torch_segment(bytes), stream, out);
+    if (result == ZR_ERR_MEMORY && release_oversize(caching, set_of(caching, small), bytes, stream))
+        result = add_segment(caching, zr_torch_segment(bytes), stream, out);
     if (result == ZR_ERR_MEMORY) {
         release_cached(caching, false);
         release_cached(caching, true);
@@ -169,7 +168,7 @@ static zr_result find_block(struct caching *caching, uint64_t bytes, uint64_t st
 static zr_result caching_alloc(struct zr_policy_model *model, const struct zr_event *event, void **out)
 {
     struct caching *caching = (struct caching *)model;
-    uint64_t bytes = rounded(caching, event->bytes);
+    uint64_t bytes = zr_torch_rounded(&model->options, event->bytes);
     struct zr_model_block *block, *front;
     zr_result result = zr_block_take(&caching->model.records, &front);
     if (result != ZR_OK)

@@ -2,14 +2,15 @@
  *
  * Rules and their source (PyTorch, c10/cuda/CUDACachingAllocator.cpp): one segment per stream and pool, with
  * addresses for 9/8 of the device's memory, which grows by handles of 2 MiB (small pool) or 20 MiB (large
- * pool) (Note [Expandable Segments], ExpandableSegment::map); the place of growth in find_expandable_block
- * and try_allocate_expandable_block; best fit counts a free block at the growing end with the addresses after
- * it (get_free_block); splitting down to 512 bytes (should_split); if the driver has no more memory, whole
- * handles under free blocks are unmapped, segments without handles are released, and the request is retried
- * (release_blocks, unmap_block, release_expandable_segment).
+ * pool) (Note [Expandable Segments], ExpandableSegment::map); sizes and max_split_size in torch_rules.h; the
+ * place of growth in find_expandable_block and try_allocate_expandable_block; best fit counts a free block at
+ * the growing end with the addresses after it (get_free_block); splitting down to 512 bytes (should_split);
+ * if the driver has no more memory, whole handles under free blocks are unmapped, segments without handles
+ * are released, and the request is retried (release_blocks, unmap_block, release_expandable_segment).
  *
  * Driver calls: reserve and release of a segment's addresses; create and map per handle and one set access
- * per growth; unmap and release per handle. */
+ * per growth; unmap and release per handle. A new segment lies above the others; the driver may decide
+ * otherwise. */
 #include "alloc/base/error.h"
 #include "defrag/replay/torch_rules.h"
 
@@ -259,6 +260,8 @@ static struct zr_model_block *find_cached(struct expandable *own, uint64_t bytes
     while ((next = zr_block_set_next(&pool->free, block)) && next->stream == stream &&
            expandable_bytes(next) < expandable_bytes(block))
         block = next;
+    if (!zr_torch_may_serve(&own->model.options, block->bytes, bytes))
+        return NULL;
     zr_block_set_remove(&pool->free, block);
     return block;
 }
@@ -283,7 +286,7 @@ static zr_result find_block(struct expandable *own, uint64_t bytes, uint64_t str
 static zr_result expandable_alloc(struct zr_policy_model *model, const struct zr_event *event, void **out)
 {
     struct expandable *own = (struct expandable *)model;
-    uint64_t bytes = zr_torch_round(event->bytes);
+    uint64_t bytes = zr_torch_rounded(&model->options, event->bytes);
     struct zr_model_block *block, *front;
     zr_result result = zr_block_take(&own->model.records, &front);
     if (result != ZR_OK)

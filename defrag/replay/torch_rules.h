@@ -2,8 +2,8 @@
  * defrag/.
  *
  * Source: PyTorch, c10/cuda/CUDACachingAllocator.cpp (kMinBlockSize, kSmallSize, kSmallBuffer, kLargeBuffer,
- * kMinLargeAlloc, kRoundLarge; round_size, get_pool, get_allocation_size) with default settings, and the
- * notes "CUDA semantics, Memory management" of its documentation. */
+ * kMinLargeAlloc, kRoundLarge; round_size, get_pool, get_allocation_size, get_free_block), and the "CUDA
+ * semantics, Memory management" of its documentation. */
 #ifndef ZR_TORCH_RULES_H
 #define ZR_TORCH_RULES_H
 
@@ -16,9 +16,28 @@
 #define ZR_TORCH_MIN_LARGE    (UINT64_C(10) << 20) /* .. this */
 #define ZR_TORCH_ROUND_LARGE  (UINT64_C(2) << 20)  /* all other segments are a multiple of this */
 
-static inline uint64_t zr_torch_round(uint64_t bytes)
+/* A request with rounding: roundup_power2_divisions, then ZR_TORCH_MIN_BLOCK. */
+static inline uint64_t zr_torch_rounded(const struct zr_model_options *options, uint64_t bytes)
 {
+    unsigned log = bytes ? 63 - (unsigned)__builtin_clzll(bytes) : 0, last = 15;
+    uint32_t division = options->roundup_divisions[log < 20 ? 0 : log - 20 < last ? log - 20 : last];
+    if (division > 1 && bytes > ZR_TORCH_MIN_BLOCK * division && log < 62)
+        bytes = zr_model_round(bytes, (UINT64_C(1) << log) / division);
     return bytes < ZR_TORCH_MIN_BLOCK ? ZR_TORCH_MIN_BLOCK : zr_model_round(bytes, ZR_TORCH_MIN_BLOCK);
+}
+
+/* max_split_size; without one no block is as large. */
+static inline uint64_t zr_torch_max_split(const struct zr_model_options *options)
+{
+    return options->max_split_bytes ? options->max_split_bytes : UINT64_MAX;
+}
+
+/* Free blocks beyond max_split_size serve only requests of about their size. */
+static inline bool zr_torch_may_serve(const struct zr_model_options *options, uint64_t free_bytes,
+                                      uint64_t bytes)
+{
+    uint64_t most = zr_torch_max_split(options);
+    return bytes < most ? free_bytes < most : free_bytes - bytes < ZR_TORCH_LARGE_BUFFER;
 }
 
 /* Whether a rounded size belongs to the small pool. */

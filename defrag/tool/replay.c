@@ -39,10 +39,10 @@ static const char help[] =
     "The columns under \"last\" are for the last repeat: its times are a median and a mean, beside the mean of all repeats.\n"
     "A replay runs a step in milliseconds, so each repeat waits until zr's learner thread has finished, as if a step took\n"
     "its real time: \"waited\" is the total wait. If the repeats differ, the bound is that of the whole run, and the last\n"
-    "repeat's ratio uses the bound of that repeat. caching applies a snapshot's allocator_settings; its\n"
-    "garbage_collection_threshold is of --capacity.\n";
+    "repeat's ratio uses the bound of that repeat. caching and expandable apply a snapshot's\n"
+    "allocator_settings; garbage_collection_threshold is caching's, and of --capacity.\n";
 
-enum { SETTINGS_ROOM = 200 };
+enum { SETTINGS_ROOM = 400 };
 
 struct settings {
     struct zr_read_options read;
@@ -176,18 +176,29 @@ static zr_result replay_file(const void *state, const char *path, struct zr_vect
 
 /* ---- Showing ------------------------------------------------------------------------------------------- */
 
-/* The settings of the file that `caching` applies, as in PYTORCH_CUDA_ALLOC_CONF; "": none. */
+/* ",roundup_power2_divisions:" with one number, or a list if sizes differ; nothing if nothing is divided. */
+static int divisions_words(char out[SETTINGS_ROOM], const uint32_t divisions[ZR_TORCH_DIVISIONS])
+{
+    unsigned last = ZR_TORCH_DIVISIONS - 1;
+    for (; last > 0 && divisions[last] == divisions[last - 1]; last--)
+        ;
+    if (last == 0 && divisions[0] <= 1)
+        return 0;
+    int at = snprintf(out, SETTINGS_ROOM, ",roundup_power2_divisions:%s", last > 0 ? "[" : "");
+    for (unsigned i = 0; i < last; i++)
+        at += snprintf(out + at, SETTINGS_ROOM - (size_t)at, "%u:%u,", 1u << i, divisions[i]);
+    return at + snprintf(out + at, SETTINGS_ROOM - (size_t)at, last > 0 ? ">:%u]" : "%u", divisions[last]);
+}
+
+/* The settings of the file that the models of PyTorch's allocator apply, as in PYTORCH_CUDA_ALLOC_CONF; "":
+ * none. */
 static const char *settings_words(char out[SETTINGS_ROOM], const struct zr_torch_settings *torch)
 {
-    uint32_t divisions = 0;
-    int at = 0;
-    out[0] = '\0';
-    for (unsigned i = 0; i < ZR_TORCH_DIVISIONS; i++)
-        divisions = torch->divisions[i] > divisions ? torch->divisions[i] : divisions;
+    int at = divisions_words(out, torch->divisions);
+    out[at] = '\0';
     if (torch->max_split_bytes > 0)
-        at += snprintf(out, SETTINGS_ROOM, ",max_split_size_mb:%" PRIu64, torch->max_split_bytes >> 20);
-    if (divisions > 1)
-        at += snprintf(out + at, SETTINGS_ROOM - (size_t)at, ",roundup_power2_divisions:%u", divisions);
+        at += snprintf(out + at, SETTINGS_ROOM - (size_t)at, ",max_split_size_mb:%" PRIu64,
+                       torch->max_split_bytes >> 20);
     if (torch->garbage_collection_threshold > 0)
         at += snprintf(out + at, SETTINGS_ROOM - (size_t)at, ",garbage_collection_threshold:%g",
                        torch->garbage_collection_threshold);
@@ -224,7 +235,8 @@ static void print_json(struct zr_text *text, const void *result)
     if (one->settings->unplanned_percent > 0)
         zr_text_print(text, ", \"unplanned_percent\": %" PRIu64 ", \"seed\": %" PRIu64,
                       one->settings->unplanned_percent, one->settings->seed);
-    if (one->policy == ZR_POLICY_CACHING && *settings_words(words, &one->torch))
+    if ((one->policy == ZR_POLICY_CACHING || one->policy == ZR_POLICY_EXPANDABLE) &&
+        *settings_words(words, &one->torch))
         zr_text_print(text, ", \"allocator_settings\": \"%s\"", settings_words(words, &one->torch));
 }
 
@@ -262,7 +274,7 @@ static void print_table(struct zr_text *text, const struct zr_vector *results)
                               one->settings->unplanned_percent, one->settings->seed);
             const char *words = settings_words(room, &one->torch);
             if (words[0])
-                zr_text_print(text, "  caching applies the file's %s\n", words);
+                zr_text_print(text, "  caching and expandable apply the file's %s\n", words);
             zr_text_print(text, "  %-11s %12s  %17s %19s %26s\n", "", "", "over lower bound", "driver calls",
                           "ns per operation");
             zr_text_print(text, "  %-11s %12s  %8s %8s %9s %9s %8s %8s %8s %8s\n", "policy", "peak", "all",

@@ -62,6 +62,8 @@ struct zr_torch_settings {
     uint32_t divisions[ZR_TORCH_DIVISIONS]; /* of a power of two, for sizes from 1, 2, 4, .. MiB on */
     double garbage_collection_threshold;
 };
+/* Reads the settings that a text in the form of PYTORCH_CUDA_ALLOC_CONF has; others keep their values. */
+void zr_torch_settings_read(const char *words, struct zr_torch_settings *settings);
 
 /* The location of a code address of a .zrt's stack. */
 struct zr_frame_place {

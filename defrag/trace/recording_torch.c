@@ -522,13 +522,6 @@ static void complete(struct playing *playing, struct zr_record *record)
 
 /* ---- Settings ------------------------------------------------------------------------------------------ */
 
-/* The number after "key:" in PYTORCH_CUDA_ALLOC_CONF; 0: none. */
-static uint64_t in_words(const char *words, const char *key)
-{
-    const char *at = strstr(words, key);
-    return at ? strtoull(at + strlen(key), NULL, 10) : 0;
-}
-
 static void read_settings(struct reading *reading)
 {
     struct zr_pickle *pickle = reading->pickle;
@@ -543,11 +536,9 @@ static void read_settings(struct reading *reading)
     uint64_t bytes, count;
     zr_pickle_fields(pickle, pickle->root, &all, 1);
     zr_pickle_fields(pickle, all.value, fields, sizeof fields / sizeof *fields);
-    const char *words = copy_text(pickle, fields[4].value, text, sizeof text);
-    bool has_bytes = zr_torch_number(fields[0].value, &bytes);
-    if (!has_bytes)
-        bytes = in_words(words, "max_split_size_mb:") << 20;
-    settings->max_split_bytes = bytes >> 50 ? 0 : bytes;
+    zr_torch_settings_read(copy_text(pickle, fields[4].value, text, sizeof text), settings);
+    if (zr_torch_number(fields[0].value, &bytes))
+        settings->max_split_bytes = bytes >> 50 ? 0 : bytes;
     if (fields[1].value.kind == ZR_PICKLE_REAL)
         settings->garbage_collection_threshold = fields[1].value.real;
     reading->recording->expandable |= fields[2].value.kind == ZR_PICKLE_BOOL && fields[2].value.integer;
@@ -555,9 +546,8 @@ static void read_settings(struct reading *reading)
         snprintf(key, sizeof key, "%u", 1u << i);
         division = (struct zr_pickle_field){.key = key};
         zr_pickle_fields(pickle, fields[3].value, &division, 1);
-        if (!zr_torch_number(division.value, &count))
-            count = in_words(words, "roundup_power2_divisions:");
-        settings->divisions[i] = count < 1024 ? (uint32_t)count : 0;
+        if (zr_torch_number(division.value, &count))
+            settings->divisions[i] = count < 1024 ? (uint32_t)count : 0;
     }
 }
 

@@ -223,6 +223,13 @@ def test_sweep():
         own = json.loads(run.stdout)["results"][0]
         same((own["peak_reserved_bytes"], own["driver_calls"]), (made.peak, made.calls), f"zr replay applies the file's {words}")
         ok(own["allocator_settings"], "and says so")
+    # Divisions that differ by size, in numbers or only in the text of the settings.
+    made, listed = Torch(1 << 40), "roundup_power2_divisions:[1:2,2:4,>:0]"
+    for settings in ({"roundup_power2_divisions": {"1": 2, "2": 4}}, {"PYTORCH_CUDA_ALLOC_CONF": listed}):
+        made.settings = lambda settings=settings: settings
+        run = subprocess.run([ZR, "replay", write(path("own.pickle"), program(made)), "--policy", "expandable", "--json"],
+                             capture_output=True, text=True, timeout=HANG, stdin=subprocess.DEVNULL)
+        same(json.loads(run.stdout)["results"][0].get("allocator_settings"), listed, f"zr replay reads {list(settings)[0]}")
     where = path("split_limit.pickle")
     torch_shapes.write_shape(torch_shapes.split_limit, where)
     fits = {one["change"]: one["fits"] for one in why(where)["remedies"]}

@@ -24,9 +24,10 @@ static size_t blocks_count, blocks_room;
 
 /* ---- Device addresses ---------------------------------------------------------------------------------- */
 
+/* A region has addresses for the whole device, so that addresses rise from the first allocation on. */
 static struct region *add_region(size_t bytes)
 {
-    size_t g = emu.granularity_bytes, all = (bytes > REGION_BYTES ? bytes : REGION_BYTES) + g;
+    size_t g = emu.granularity_bytes, all = bytes + REGION_BYTES + emu.capacity_bytes;
     char *raw = mmap(NULL, all, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (raw == MAP_FAILED)
         return NULL;

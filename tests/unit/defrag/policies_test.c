@@ -1,6 +1,11 @@
 /* policies_test.c: the policies that replay compares ours with, each by cases worked out by hand from the
  * rules it follows. A case is a few allocations and frees, what is reserved at the peak, and how many driver
- * calls that takes. */
+ * calls that takes. Then the two models of PyTorch's allocator call by call beside the answers of PyTorch's
+ * own, in torch_answers.txt, which tests/support/allocator_check.py makes.
+ *
+ *   policies_test FILE   compares FILE with the models and prints a line for each sequence, without TAP:
+ *                        NAME, PyTorch's peak, the model's, the number of the first call that differs or -1
+ */
 #include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,6 +13,7 @@
 #include "alloc/zr.h"
 #include "defrag/replay/model.h"
 #include "defrag/replay/model_blocks.h"
+#include "defrag/trace/recording.h"
 #include "tests/support/draws.h"
 #include "tests/support/records.h"
 #include "tests/support/tap.h"
@@ -133,6 +139,125 @@ static const struct a_case bestfit[] = {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)                                                \
     run_case(policy, &cases[i])
 
+/* ---- Answers of PyTorch's allocator -------------------------------------------------------------------- */
+
+/* A line of the file: NAME SETTINGS CAPACITY_MIB STEP=RESERVED/ALLOCATED[!] .. [calls=CALLS]. RESERVED is in
+ * MiB, ALLOCATED in units of 512 bytes, both after the step; "!" means that there was no memory. */
+struct answers {
+    uint64_t peak_bytes, model_peak_bytes;
+    long differs_at; /* -1: nowhere */
+};
+
+enum { ANSWERS_BLOCKS_MAX = 100000 };
+
+static void *given[ANSWERS_BLOCKS_MAX];
+
+/* The model's part of a step. Returns whether there was memory. */
+static bool take_step(struct zr_policy_model *model, const struct zr_event *event, uint64_t *live_bytes)
+{
+    void **block = &given[event->block % ANSWERS_BLOCKS_MAX];
+    bool freed = event->kind == ZR_EVENT_FREE;
+    if (freed && *block) {
+        *live_bytes -= ((struct zr_model_block *)*block)->bytes;
+        model->ops->free(model, *block);
+    }
+    *block = NULL;
+    if (!freed && model->ops->alloc(model, event, block) != ZR_OK)
+        return false;
+    *live_bytes += *block ? ((struct zr_model_block *)*block)->bytes : 0;
+    return true;
+}
+
+static struct answers compare(struct zr_policy_model *model, char *steps)
+{
+    struct answers answers = {.differs_at = -1};
+    uint32_t blocks_count = 0;
+    uint64_t live_bytes = 0;
+    char *rest, *at;
+    long count = 0;
+    memset(given, 0, sizeof given);
+    for (char *step = strtok_r(steps, " \n", &rest); step; step = strtok_r(NULL, " \n", &rest), count++) {
+        uint64_t reserved_bytes = model->reserved_bytes, allocated_bytes = live_bytes;
+        bool same = strncmp(step, "calls=", 6) != 0 || strtoull(step + 6, NULL, 10) == model->driver_calls;
+        if (*step != 'c') {
+            struct zr_event event = event_of(step, &at, &blocks_count);
+            bool found = take_step(model, &event, &live_bytes);
+            reserved_bytes = strtoull(at + 1, &at, 10) * MIB;
+            allocated_bytes = strtoull(at + 1, &at, 10) * 512;
+            same = found == (*at != '!');
+        }
+        if (reserved_bytes > answers.peak_bytes)
+            answers.peak_bytes = reserved_bytes;
+        if (answers.differs_at < 0 &&
+            (!same || reserved_bytes != model->reserved_bytes || allocated_bytes != live_bytes))
+            answers.differs_at = count;
+    }
+    answers.model_peak_bytes = model->peak_reserved_bytes;
+    return answers;
+}
+
+/* A line that begins with "settings": SETTINGS MAX_SPLIT THRESHOLD DIVISIONS,.. */
+static void check_settings(const char *words, char *rest)
+{
+    struct zr_torch_settings settings = {0};
+    zr_torch_settings_read(words, &settings);
+    bool good = strtoull(rest, &rest, 10) == settings.max_split_bytes &&
+                strtod(rest, &rest) == settings.garbage_collection_threshold;
+    for (unsigned i = 0; i < ZR_TORCH_DIVISIONS; i++)
+        good = good && strtoul(rest + 1, &rest, 10) == settings.divisions[i];
+    tap_ok(good, "the settings in %s", words);
+}
+
+static void check_sequence(const char *name, const char *words, char *rest, bool prints)
+{
+    struct zr_torch_settings settings = {0};
+    struct zr_replay_options replay = {0};
+    struct zr_policy_model *model = NULL;
+    zr_torch_settings_read(words, &settings);
+    zr_torch_settings_apply(&settings, &replay);
+    struct zr_model_options options = {.host_arena = host_arena,
+                                       .capacity_bytes = strtoull(rest, &rest, 10) * MIB,
+                                       .granule_bytes = 2 * MIB,
+                                       .max_split_bytes = replay.max_split_bytes,
+                                       .garbage_collection_threshold = replay.garbage_collection_threshold};
+    memcpy(options.roundup_divisions, replay.roundup_divisions, sizeof options.roundup_divisions);
+    bool grows = strstr(words, "expandable_segments:True");
+    if (zr_model_begin(&model, grows ? &zr_model_expandable : &zr_model_caching, &options) != ZR_OK) {
+        tap_ok(false, "%s: %s", name, zr_last_error());
+        return;
+    }
+    struct answers answers = compare(model, rest);
+    zr_model_end(model);
+    if (prints)
+        printf("%s %llu %llu %ld\n", name, (unsigned long long)answers.peak_bytes,
+               (unsigned long long)answers.model_peak_bytes, answers.differs_at);
+    else if (!tap_ok(answers.differs_at < 0, "%s, as PyTorch: %s", words, name))
+        tap_note("call %ld differs; peak %llu, in the model %llu", answers.differs_at,
+                 (unsigned long long)answers.peak_bytes, (unsigned long long)answers.model_peak_bytes);
+}
+
+static void check_answers(const char *path, bool prints)
+{
+    char *line = NULL, *rest;
+    size_t room = 0;
+    FILE *file = fopen(path, "re");
+    if (!file) {
+        tap_ok(false, "%s can be opened", path);
+        return;
+    }
+    while (getline(&line, &room, file) > 0) {
+        const char *name = strtok_r(line, " \n", &rest), *words = strtok_r(NULL, " ", &rest);
+        if (!words || *name == '#')
+            continue;
+        if (strcmp(name, "settings") == 0)
+            check_settings(words, rest);
+        else
+            check_sequence(name, words, rest, prints);
+    }
+    free(line);
+    fclose(file);
+}
+
 /* ---- Properties that hold for every model -------------------------------------------------------------- */
 
 enum { SLOTS = 300, OPERATIONS = 60000 };
@@ -184,12 +309,15 @@ static void soak(const struct zr_model_ops *ops, const char *name, uint64_t capa
         zr_model_end(model);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
     if (records_begin() != ZR_OK) {
         tap_ok(false, "an arena for the test: %s", zr_last_error());
         return tap_done();
     }
+    check_answers(argc > 1 ? argv[1] : "tests/unit/defrag/torch_answers.txt", argc > 1);
+    if (argc > 1)
+        return tap_failed;
     RUN(ZR_POLICY_CACHING, caching);
     RUN(ZR_POLICY_EXPANDABLE, expandable);
     RUN(ZR_POLICY_BESTFIT, bestfit);
