@@ -181,7 +181,8 @@ static zr_result take_here(struct zr_engine_run *run, size_t unit)
     run->close = state->parameters->close;
     if (result == ZR_OK && state->path->find)
         result = state->path->find(run, unit);
-    return result == ZR_OK ? zr_engine_take_owned(engine, unit, &run->owned) : result;
+    run->owned = state->owned;
+    return result == ZR_OK && state->take ? state->take(engine, unit, &run->owned) : result;
 }
 
 static zr_result give_here(struct zr_engine_run *run, size_t unit)

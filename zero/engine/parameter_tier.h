@@ -26,7 +26,8 @@ struct zr_parameter_tier {
     /* This rank's shard; from a file, starts to read it. */
     zr_result (*get)(struct zr_engine *engine, size_t unit, struct zr_parameter_source *out);
     /* Opens the window that begins at out->from, which is 0 or the end of the previous window, and extends to
-     * the end of `owned` or less / brings its new parameters to their place. */
+     * the end of `owned` or less; NULL: the parameters are the masters / brings its new parameters to their
+     * place; NULL: they are there. */
     zr_result (*open)(struct zr_engine *engine, size_t unit, const struct zr_owned *owned,
                       struct zr_window *out);
     zr_result (*close)(struct zr_engine *engine, size_t unit, const struct zr_owned *owned,
@@ -43,9 +44,9 @@ struct zr_parameter_tier {
     zr_result (*restore)(struct zr_engine *engine, size_t unit);
 };
 
-/* In device memory where the update writes them; in device memory, copied from the update on the host; as
- * shards in host memory; as shards in an offload file (parameter_file.c). */
-extern const struct zr_parameter_tier zr_parameters_in_place, zr_parameters_uploaded, zr_parameters_hosted,
-    zr_parameters_filed;
+/* In device memory where the update writes them, as the masters or beside them; in device memory, copied from
+ * the update on the host; as shards in host memory; as shards in an offload file (parameter_file.c). */
+extern const struct zr_parameter_tier zr_parameters_masters, zr_parameters_in_place, zr_parameters_uploaded,
+    zr_parameters_hosted, zr_parameters_filed;
 
 #endif
