@@ -198,7 +198,7 @@ struct zr_gradient_file {
         read_seconds[ZR_NVME_PLACES]; /* simulated clock: end of a read, by place in the pass modulo places */
 };
 
-/* Parameters in an offload file; see parameter_file.h. Zeros: disabled. */
+/* Parameters in an offload file; see parameter_tier.h. Zeros: disabled. */
 struct zr_parameter_extent {
     uint64_t offset_bytes;
     size_t bytes; /* 0: the unit is not in the file */

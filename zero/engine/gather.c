@@ -1,7 +1,7 @@
 /* gather.c: whole parameters of units in use. For parameters that are kept whole, waits for the all-gather
  * after an update. A sharded unit is gathered into a block (tag gathered), at most two units at a time or as
  * many as the prefetch distance allows, and freed after its last release. */
-#include "zero/engine/parameter_file.h"
+#include "zero/engine/parameter_tier.h"
 #include "zero/engine/offload.h"
 #include "zero/comm/copies.h"
 

@@ -3,7 +3,7 @@
 #include "zero/engine/gradients.h"
 #include "zero/engine/update.h"
 #include "zero/engine/speculate.h"
-#include "zero/engine/parameter_file.h"
+#include "zero/engine/parameter_tier.h"
 #include "zero/engine/offload.h"
 
 #include <inttypes.h>

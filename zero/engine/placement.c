@@ -266,9 +266,7 @@ static void place_parameters(struct zr_engine *engine)
 void zr_engine_place(struct zr_engine *engine)
 {
     engine->parameter_bytes = engine->gradient_bytes = zr_precision_bytes(engine->options.precision);
-    engine->comm_type = engine->options.precision == ZR_PRECISION_BF16   ? ZR_COMM_BF16
-                        : engine->options.precision == ZR_PRECISION_FP16 ? ZR_COMM_FP16
-                                                                         : ZR_COMM_FP32;
+    engine->comm_type = (enum zr_comm_type)engine->options.precision;
     engine->gathered_max =
         1 + (engine->options.prefetch_distance > 0 ? engine->options.prefetch_distance : 1);
     engine->first_staged = engine->last_staged = ZR_NO_UNIT;

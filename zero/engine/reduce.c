@@ -359,15 +359,14 @@ static zr_result add_shared(struct zr_engine *engine, struct zr_numbers numbers,
 {
     zr_comm *sharing = engine->options.sharing;
     zr_ticket ticket;
-    zr_result result = zr_comm_all_reduce(
-        sharing,
-        &(struct zr_all_reduce){.buffer = numbers.at,
-                                .shard_elements = count / zr_comm_world(sharing),
-                                .scale = 1,
-                                .type =
-                                    numbers.precision == ZR_PRECISION_FP32 ? ZR_COMM_FP32 : engine->comm_type,
-                                .label = ZR_COMM_LABEL_NONE},
-        &ticket);
+    zr_result result =
+        zr_comm_all_reduce(sharing,
+                           &(struct zr_all_reduce){.buffer = numbers.at,
+                                                   .shard_elements = count / zr_comm_world(sharing),
+                                                   .scale = 1,
+                                                   .type = (enum zr_comm_type)numbers.precision,
+                                                   .label = ZR_COMM_LABEL_NONE},
+                           &ticket);
     return result == ZR_OK ? zr_comm_wait(sharing, ticket) : result;
 }
 
