@@ -93,7 +93,7 @@ zr_result zr_actions_run(const struct zr_actions *list, struct zr_action_run *ru
         const struct zr_action *action = &list->actions[i];
         if (run->observe)
             run->observe(run->observe_state, action, false);
-        result = (action->kind < ZR_ACTION_BEGIN ? run->act : zr_engine_act)(run, action);
+        result = run->act[action->kind >= ZR_ACTION_BEGIN](run, action);
         if (run->observe && result == ZR_OK)
             run->observe(run->observe_state, action, true);
     }

@@ -100,16 +100,13 @@ void zr_actions_change(struct zr_actions *list, const struct zr_action_transform
 
 /* One execution of a list; the first member of a struct zr_engine_run. Observers may be NULL. */
 struct zr_action_run {
-    /* Carries out the actions before ZR_ACTION_BEGIN; zr_engine_act() carries out the others. */
-    zr_result (*act)(struct zr_action_run *run, const struct zr_action *action);
+    /* Carry out the actions before ZR_ACTION_BEGIN / from there on. */
+    zr_result (*act[2])(struct zr_action_run *run, const struct zr_action *action);
     /* Called before and after each action. */
     void (*observe)(void *state, const struct zr_action *action, bool done);
     void *observe_state;
     bool ended; /* set by an action: no other follows */
 };
-
-/* Carries out one of the engine's actions, and READ (actions.c). */
-zr_result zr_engine_act(struct zr_action_run *run, const struct zr_action *action);
 
 /* Runs a list up to its end, to an action that ends it or to a failure. */
 zr_result zr_actions_run(const struct zr_actions *list, struct zr_action_run *run);

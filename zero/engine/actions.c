@@ -310,7 +310,7 @@ void zr_engine_run_end(struct zr_engine_run *run, zr_result result)
 
 zr_result zr_engine_run_list(struct zr_engine_run *run, const struct zr_actions *list)
 {
-    run->run.act = zr_engine_act;
+    run->run.act[0] = run->run.act[1] = zr_engine_act;
     zr_result result = zr_actions_run(list, &run->run);
     zr_engine_run_end(run, result);
     return result;

@@ -45,6 +45,8 @@ extern const struct zr_update_way zr_update_here;
 /* Makes the engine's lists; freed by zr_engine_actions_end(). */
 zr_result zr_engine_actions_make(struct zr_engine *engine);
 void zr_engine_actions_end(struct zr_engine *engine);
+/* Carries out one of the engine's actions, or READ: zr_action_run.act of a zr_engine_run. */
+zr_result zr_engine_act(struct zr_action_run *run, const struct zr_action *action);
 /* After a list was run with this result: ends a pass that failed, and undoes what the step has begun. */
 void zr_engine_run_end(struct zr_engine_run *run, zr_result result);
 /* Runs a list that has the engine's actions only, with zr_engine_run_end(). */

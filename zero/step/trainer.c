@@ -141,8 +141,9 @@ static zr_result run_list(struct zr_list_run *run, const struct zr_actions *list
 {
     run->engine.engine = run->trainer->engine;
     run->engine.way = &zr_update_here;
-    run->engine.run = (struct zr_action_run){
-        .act = act, .observe = run->trainer->observe, .observe_state = run->trainer->observe_state};
+    run->engine.run = (struct zr_action_run){.act = {act, zr_engine_act},
+                                             .observe = run->trainer->observe,
+                                             .observe_state = run->trainer->observe_state};
     zr_result result = zr_actions_run(list, &run->engine.run);
     zr_engine_run_end(&run->engine, result);
     return result;
