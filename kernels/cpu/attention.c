@@ -29,7 +29,7 @@ static void attention_part(void *argument, unsigned part, unsigned parts)
 static zr_result attention_run(struct zr_kernel_context *context, const struct zr_attention *shape,
                                struct attention_job *job)
 {
-    job->loops = zr_loops_of(context->isa, context->precision);
+    job->loops = zr_loops_of[context->isa][context->precision];
     job->scratch_floats = zr_attention_scratch_floats(shape->sequence, shape->channels / shape->heads);
     zr_result result = zr_context_scratch(
         context, zr_context_threads(context) * job->scratch_floats * sizeof(float), (void **)&job->scratch);

@@ -12,7 +12,7 @@
 
 static const struct zr_loops *loops_of(const struct zr_kernel_context *context)
 {
-    return zr_loops_of(context->isa, context->precision);
+    return zr_loops_of[context->isa][context->precision];
 }
 
 /* ---- Operations by rows or elements -------------------------------------------------------------------- */
@@ -293,7 +293,7 @@ zr_result zr_cpu_linear_backward(struct zr_kernel_context *context, const struct
 #define SUM(isa)                                                                                             \
     static zr_result sum_##isa(struct zr_kernel_context *context, const struct zr_sum *args)                 \
     {                                                                                                        \
-        zr_loop *loop = zr_loops_of(isa, args->precision)->sum;                                              \
+        zr_loop *loop = zr_loops_of[isa][args->precision]->sum;                                              \
         if (context != NULL)                                                                                 \
             return zr_loop_run(context, loop, args, args->n, ZR_GRAIN);                                      \
         loop(args, 0, args->n);                                                                              \

@@ -41,18 +41,12 @@ extern const struct zr_loops zr_loops_plain_fp32, zr_loops_plain_bf16, zr_loops_
     zr_loops_avx2_fp32, zr_loops_avx2_bf16, zr_loops_avx2_fp16, zr_loops_avx512_fp32, zr_loops_avx512_bf16,
     zr_loops_avx512_fp16;
 
-const struct zr_loops *zr_loops_of(enum zr_isa isa, enum zr_precision precision)
-{
-    static const struct zr_loops *const plain[] = {&zr_loops_plain_fp32, &zr_loops_plain_bf16,
-                                                   &zr_loops_plain_fp16};
-    static const struct zr_loops *const avx2[] = {&zr_loops_avx2_fp32, &zr_loops_avx2_bf16,
-                                                  &zr_loops_avx2_fp16};
-    static const struct zr_loops *const avx512[] = {&zr_loops_avx512_fp32, &zr_loops_avx512_bf16,
-                                                    &zr_loops_avx512_fp16};
-    if ((unsigned)precision >= ZR_PRECISION_COUNT || (unsigned)isa >= ZR_ISA_COUNT)
-        return NULL;
-    return (isa >= ZR_ISA_AVX512 ? avx512 : isa == ZR_ISA_AVX2 ? avx2 : plain)[precision];
-}
+#define LOOPS(isa)                                                                                           \
+    {                                                                                                        \
+        &zr_loops_##isa##_fp32, &zr_loops_##isa##_bf16, &zr_loops_##isa##_fp16                               \
+    }
+const struct zr_loops *const zr_loops_of[ZR_ISA_COUNT][ZR_PRECISION_COUNT] = {
+    LOOPS(plain), LOOPS(avx2), LOOPS(avx512), LOOPS(avx512), LOOPS(avx512)};
 
 const struct zr_panels *zr_panels_of(enum zr_isa isa, enum zr_precision precision)
 {

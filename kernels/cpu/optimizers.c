@@ -14,10 +14,10 @@
 static const struct zr_loops *update_loops(const struct zr_kernel_context *context,
                                            const struct zr_update *update)
 {
-    return zr_loops_of(context->isa,
-                       update->parameter.at != NULL && update->gradient.precision == ZR_PRECISION_FP32
+    return zr_loops_of[context->isa]
+                      [update->parameter.at != NULL && update->gradient.precision == ZR_PRECISION_FP32
                            ? update->parameter.precision
-                           : update->gradient.precision);
+                           : update->gradient.precision];
 }
 
 zr_result zr_cpu_weigh_gradients(struct zr_kernel_context *context, const struct zr_weigh_gradients *args)
@@ -132,7 +132,7 @@ static void sum_rows(const void *args, size_t from, size_t to)
 
 zr_result zr_cpu_factor_sums(struct zr_kernel_context *context, const struct zr_factor_sums *args)
 {
-    const struct zr_loops *loops = zr_loops_of(context->isa, args->gradient.precision);
+    const struct zr_loops *loops = zr_loops_of[context->isa][args->gradient.precision];
     struct zr_factor_sums own = *args;
     if (zr_update_skips(args->weight) || args->n == 0)
         return ZR_OK;
@@ -202,7 +202,7 @@ zr_result zr_cpu_factor_norm(struct zr_kernel_context *context, const struct zr_
     if (zr_update_skips(args->how.weight))
         return ZR_OK;
     const struct quotient_squares work = {update_loops(context, u),
-                                          zr_loops_of(context->isa, ZR_PRECISION_FP32),
+                                          zr_loops_of[context->isa][ZR_PRECISION_FP32],
                                           {zr_adafactor_now(&args->how), &args->factors, u, true}};
     zr_result result =
         zr_cpu_sum_blocks(context, &(struct zr_block_sums){square_quotients, &work, u->n, &args->squares[0]});
@@ -232,7 +232,7 @@ zr_result zr_cpu_muon_direction(struct zr_kernel_context *context, const struct 
     if (zr_update_skips(args->weight))
         return ZR_OK;
     own.gradient_scale = zr_scale_now(args->gradient_scale, args->weight);
-    return zr_loop_run(context, zr_loops_of(context->isa, args->gradient.precision)->muon_direction, &own,
+    return zr_loop_run(context, zr_loops_of[context->isa][args->gradient.precision]->muon_direction, &own,
                        args->n, ZR_GRAIN);
 }
 

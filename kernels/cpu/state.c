@@ -10,7 +10,7 @@
 
 static const struct zr_loops *loops_of(const struct zr_kernel_context *context, enum zr_precision precision)
 {
-    return zr_loops_of(context->isa, precision);
+    return zr_loops_of[context->isa][precision];
 }
 
 /* ---- Conversions --------------------------------------------------------------------------------------- */

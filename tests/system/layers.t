@@ -34,7 +34,6 @@ EXCEPTED = {
     "alloc/rehearse/cards.h": "",
     "alloc/rehearse/runtime/nccl_sum.h": "",
     "kernels/cuda/cuda.h": "",
-    "zero/engine/parameter_file.h": "",
     "zero/train/rank/thread_pool.h": "",
 }
 

@@ -75,11 +75,6 @@ static bool meets(const struct zr_comm *comm, const struct zr_comm_item *item)
     return item->kind != ZR_COMM_BROADCAST;
 }
 
-static struct zr_local_call *channel_of(const struct zr_comm *comm, const struct zr_comm_item *item)
-{
-    return &comm->calls->channels[item->kind == ZR_COMM_HOST ? ZR_LOCAL_HOST : ZR_LOCAL_DATA];
-}
-
 /* Records the submitting thread. A waiting thread blocks the rank only if no other thread submits. */
 static void note_thread(struct zr_local_record *record)
 {
@@ -104,7 +99,8 @@ void zr_calls_begin(struct zr_comm *comm, const struct zr_comm_item *item, zr_ti
 {
     if (!is_followed(comm, item))
         return;
-    struct zr_local_call *call = channel_of(comm, item);
+    bool host = item->kind == ZR_COMM_HOST;
+    struct zr_local_call *call = &comm->calls->channels[host ? ZR_LOCAL_HOST : ZR_LOCAL_DATA];
     uint64_t number = atomic_load_explicit(&call->begun, memory_order_relaxed) + 1;
     uint32_t kind = (uint32_t)item->kind | (meets(comm, item) ? (uint32_t)ZR_LOCAL_MEETS : 0);
     size_t bytes = !is_transfer(item->kind)        ? item->bytes
@@ -116,11 +112,12 @@ void zr_calls_begin(struct zr_comm *comm, const struct zr_comm_item *item, zr_ti
     atomic_store_explicit(&call->begun, number, memory_order_release);
 }
 
-void zr_calls_end(struct zr_comm *comm, const struct zr_comm_item *item)
+/* A later operation's beginning shows the end of the earlier ones, so a queue calls this once it is empty. */
+void zr_calls_end(struct zr_comm *comm, bool host)
 {
-    if (!is_followed(comm, item))
+    if (!comm->calls)
         return;
-    struct zr_local_call *call = channel_of(comm, item);
+    struct zr_local_call *call = &comm->calls->channels[host ? ZR_LOCAL_HOST : ZR_LOCAL_DATA];
     atomic_store_explicit(&call->ended, atomic_load_explicit(&call->begun, memory_order_relaxed),
                           memory_order_release);
 }

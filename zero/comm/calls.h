@@ -39,10 +39,10 @@ void zr_calls_close(struct zr_comm *comm);
 /* Sets the group's name in messages, such as "data"; at most 15 bytes. */
 void zr_calls_name(struct zr_comm *comm, const char *group);
 
-/* The caller submits an operation / the thread that runs it begins and ends it. */
+/* The caller submits an operation / the thread that runs it begins it / has ended all that it has begun. */
 void zr_calls_submit(struct zr_comm *comm, const struct zr_comm_item *item);
 void zr_calls_begin(struct zr_comm *comm, const struct zr_comm_item *item, zr_ticket ticket);
-void zr_calls_end(struct zr_comm *comm, const struct zr_comm_item *item);
+void zr_calls_end(struct zr_comm *comm, bool host);
 /* The caller begins and ends a wait for a ticket; ticket 0: for its current host message. */
 void zr_calls_wait(struct zr_comm *comm, zr_ticket ticket);
 void zr_calls_go_on(struct zr_comm *comm);

@@ -69,13 +69,11 @@ static void count_item(struct zr_comm *comm, const struct zr_comm_item *item, ui
     comm->counters.sent_elements += bytes / ZR_COMM_TYPE_BYTES(item->type);
 }
 
-/* Runs one operation with lock released; with a stream of operations, queues it there. *since_ns: the start,
- * then the end. */
-static void run_item(struct zr_comm *comm, const struct zr_comm_item *item, zr_ticket ticket,
-                     uint64_t *since_ns)
+/* Runs one operation with lock released; with a stream of operations, queues it there. */
+static void run_item(struct zr_comm *comm, const struct zr_comm_item *item, zr_ticket ticket)
 {
     zr_result result = comm->failure;
-    uint64_t start_ns = *since_ns, before_bytes = comm->received_bytes;
+    uint64_t before_bytes = comm->received_bytes;
     pthread_mutex_unlock(&comm->lock);
     const struct zr_comm_before *before = item->kind == ZR_COMM_ALL_GATHER ? item->all_gather.before : NULL;
     if (result == ZR_OK && before)
@@ -85,13 +83,10 @@ static void run_item(struct zr_comm *comm, const struct zr_comm_item *item, zr_t
     if (result == ZR_OK) {
         zr_calls_begin(comm, item, ticket);
         result = comm->table->run(comm, item);
-        zr_calls_end(comm, item);
     }
     if (result == ZR_OK && comm->options.beside)
         result = zr_comm_stream_end(comm, ticket);
     pthread_mutex_lock(&comm->lock);
-    *since_ns = zr_os_now_ns();
-    comm->counters.busy_ns += *since_ns - start_ns;
     if (result == ZR_OK)
         count_item(comm, item, comm->received_bytes - before_bytes);
     remember_failure(comm, result);
@@ -100,20 +95,21 @@ static void run_item(struct zr_comm *comm, const struct zr_comm_item *item, zr_t
 static void *empty_queue(void *argument)
 {
     struct zr_comm *comm = argument;
-    uint64_t since_ns = zr_os_now_ns();
     pthread_mutex_lock(&comm->lock);
     for (;;) {
-        bool empty = comm->completed == comm->submitted;
         while (comm->completed == comm->submitted && !comm->stopping)
             pthread_cond_wait(&comm->work, &comm->lock);
         if (comm->completed == comm->submitted)
             break;
-        if (empty)
-            since_ns = zr_os_now_ns();
-        run_item(comm, &comm->queue[(comm->completed + 1) % ZR_COMM_QUEUE_COUNT], comm->completed + 1,
-                 &since_ns);
-        comm->completed++;
-        pthread_cond_broadcast(&comm->progress);
+        uint64_t start_ns = zr_os_now_ns();
+        while (comm->completed < comm->submitted) {
+            zr_ticket ticket = comm->completed + 1;
+            run_item(comm, &comm->queue[ticket % ZR_COMM_QUEUE_COUNT], ticket);
+            comm->completed = ticket;
+            pthread_cond_broadcast(&comm->progress);
+        }
+        zr_calls_end(comm, false);
+        comm->counters.busy_ns += zr_os_now_ns() - start_ns;
     }
     pthread_mutex_unlock(&comm->lock);
     return NULL;
@@ -158,11 +154,14 @@ static void wait_locked(struct zr_comm *comm, zr_ticket ticket)
  * lock. */
 static void run_here(struct zr_comm *comm, const struct zr_comm_item *item)
 {
-    uint64_t start_ns = zr_os_now_ns(), since_ns = start_ns;
+    uint64_t start_ns = zr_os_now_ns();
     zr_calls_wait(comm, comm->submitted + 1);
-    run_item(comm, item, comm->submitted + 1, &since_ns);
+    run_item(comm, item, comm->submitted + 1);
+    zr_calls_end(comm, false);
     zr_calls_go_on(comm);
-    comm->counters.exposed_ns += since_ns - start_ns;
+    uint64_t took_ns = zr_os_now_ns() - start_ns;
+    comm->counters.busy_ns += took_ns;
+    comm->counters.exposed_ns += took_ns;
 }
 
 zr_result zr_comm_submit(struct zr_comm *comm, const struct zr_comm_item *item, zr_ticket *ticket)
@@ -204,12 +203,12 @@ zr_result zr_comm_run_host(struct zr_comm *comm, const struct zr_all_gather *op)
     uint64_t before_bytes = comm->host_received_bytes;
     const struct zr_comm_item item = {
         .kind = ZR_COMM_HOST, .type = op->type, .bytes = op->shard_bytes, .all_gather = *op};
-    result = zr_comm_drain(comm);
+    result = comm->table->talks ? ZR_OK : zr_comm_drain(comm);
     if (result == ZR_OK) {
         zr_calls_begin(comm, &item, 0);
         zr_calls_wait(comm, 0);
         result = comm->table->host(comm, op);
-        zr_calls_end(comm, &item);
+        zr_calls_end(comm, true);
         zr_calls_go_on(comm);
     }
     pthread_mutex_lock(&comm->lock);

@@ -44,6 +44,7 @@ enum zr_comm_recording { ZR_COMM_BEGINS, ZR_COMM_ENDS, ZR_COMM_DROPS };
 struct zr_comm_table {
     const char *name;
     bool meets; /* an operation ends on no rank before all ranks have begun it */
+    bool talks; /* host messages have a transport of their own and do not wait for the stream */
     /* Bytes that this rank sends for an operation; NULL: as many as direct transfers between all pairs. */
     uint64_t (*sent_bytes)(const struct zr_comm *comm, const struct zr_comm_item *item);
     zr_result (*run)(struct zr_comm *comm, const struct zr_comm_item *item);
@@ -88,6 +89,7 @@ struct zr_comm {
     /* Kernels with streams: the event of the caller's stream at submission, and the end events of
      * operations by ticket modulo the count. Used by the submitting thread. */
     void *begun, *ended[ZR_COMM_QUEUE_COUNT];
+    _Atomic zr_ticket queued;  /* the last operation with an end event */
     struct zr_timeout timeout; /* of waits for the GPU since the last submission */
 
     pthread_mutex_t lock;

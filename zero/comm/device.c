@@ -1,6 +1,6 @@
 /* device.c: copies and sums of tensors that the host cannot read, by the kernels. Operations are queued by
  * the submitting call, in a stream ordered with the engine's stream by events. Without such a stream they
- * run in the engine's. Used by local.c and null.c. */
+ * run in the engine's. Used by local.c, null.c and nccl.c. */
 #include <string.h>
 
 #include "alloc/base/error.h"
@@ -88,9 +88,12 @@ zr_result zr_comm_stream_begin(struct zr_comm *comm)
 
 zr_result zr_comm_stream_end(struct zr_comm *comm, zr_ticket ticket)
 {
-    return zr_comm_by_stream(comm)
-               ? record(comm, &comm->ended[ticket % ZR_COMM_QUEUE_COUNT], comm->options.beside)
-               : ZR_OK;
+    if (!zr_comm_by_stream(comm))
+        return ZR_OK;
+    zr_result result = record(comm, &comm->ended[ticket % ZR_COMM_QUEUE_COUNT], comm->options.beside);
+    if (result == ZR_OK)
+        atomic_store(&comm->queued, ticket);
+    return result;
 }
 
 /* If a later ticket has reused the element, its event is later and sufficient. */

@@ -10,6 +10,7 @@
 #include "alloc/base/error.h"
 #include "alloc/base/system/os.h"
 #include "alloc/base/option.h"
+#include "kernels/streams.h"
 #include "zero/launch/start.h"
 #include "zero/comm/take.h"
 
@@ -94,7 +95,9 @@ static void nccl_close(struct zr_comm *comm)
         self->nccl->destroy(self->comm);
     else if (self->comm)
         self->nccl->abort(self->comm);
-    zr_nccl_stream_close(&self->beside);
+    if (comm->options.beside)
+        comm->options.kernels->streams->destroy(comm->options.beside);
+    comm->options.beside = NULL;
     if (self->talk)
         zr_comm_destroy(self->talk);
     if (self->ring)
@@ -105,23 +108,6 @@ static zr_result nccl_host(struct zr_comm *comm, const struct zr_all_gather *op)
 {
     struct zr_comm *talk = ((struct nccl_comm *)comm)->talk;
     return zr_comm_run_host(talk, op);
-}
-
-/* Makes the caller's stream wait for the operation; the host does not wait. Caller holds lock. */
-static void nccl_waited(struct zr_comm *comm, zr_ticket ticket)
-{
-    struct nccl_comm *self = (struct nccl_comm *)comm;
-    zr_result result = self->beside.driver ? zr_nccl_stream_join(&self->beside, ticket) : ZR_OK;
-    if (result == ZR_OK || comm->failure != ZR_OK)
-        return;
-    comm->failure = result;
-    snprintf(comm->failure_message, sizeof(comm->failure_message), "%s", zr_last_error());
-}
-
-static zr_result nccl_synchronize(struct zr_comm *comm)
-{
-    struct nccl_comm *self = (struct nccl_comm *)comm;
-    return self->beside.driver ? zr_nccl_stream_join(&self->beside, atomic_load(&self->beside.last)) : ZR_OK;
 }
 
 /* Ends the run through the communicator of host messages. */
@@ -139,8 +125,7 @@ static zr_result nccl_group(struct zr_comm **out, struct zr_comm *base, const st
     struct nccl_comm *parent = (struct nccl_comm *)base;
     struct zr_nccl_options options = {.comm = members->options,
                                       .local = base->local,
-                                      .stream =
-                                          parent->beside.driver ? parent->beside.caller : parent->stream,
+                                      .stream = base->options.stream,
                                       .deterministic = parent->deterministic};
     struct zr_comm *talk;
     char message[ZR_COMM_MESSAGE_BYTES];
@@ -164,11 +149,10 @@ static zr_result take_memory(struct nccl_comm **out, const struct zr_nccl_option
                              unsigned world)
 {
     static const struct zr_comm_table table = {.name = "nccl",
+                                               .talks = true,
                                                .run = zr_nccl_run,
                                                .host = nccl_host,
                                                .group = nccl_group,
-                                               .waited = nccl_waited,
-                                               .synchronize = nccl_synchronize,
                                                .abandon = nccl_abandon,
                                                .close = nccl_close};
     void *block;
@@ -263,9 +247,10 @@ static zr_result open_beside(struct nccl_comm *self, const struct nccl_origin *o
 {
     if (self->base.options.kernels->host_visible)
         return ZR_OK;
-    zr_result result = zr_nccl_stream_open(&self->beside, self->stream);
-    self->stream = self->beside.own;
-    self->base.options.stream = self->beside.own; /* the sums run in this stream */
+    zr_result result = zr_cuda_driver_get(&self->driver);
+    if (result == ZR_OK)
+        result = self->base.options.kernels->streams->create(&self->base.options.beside, true);
+    self->stream = self->base.options.beside;
     if (result != ZR_OK || !origin->parent)
         return result == ZR_OK ? zr_nccl_watch_start(self) : result;
     self->watch = origin->parent->watch;
@@ -292,6 +277,7 @@ static zr_result create(zr_comm **out, const struct zr_nccl_options *options, zr
     zr_result result = ZR_STRUCT_COPY(zr_nccl_options, deterministic, &own, options);
     if (result == ZR_OK)
         result = ZR_STRUCT_COPY(zr_comm_options, algorithm, &own_comm, own.comm);
+    own_comm.stream = own.stream;
     own_comm.beside = NULL; /* see open_beside() */
     own.comm = &own_comm;
     options = &own;

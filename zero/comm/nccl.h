@@ -69,30 +69,6 @@ zr_result zr_nccl_get(const struct zr_nccl **out);
 /* For tests: path of the library to load instead of libnccl.so.2, a constant, set before the first use. */
 void zr_nccl_path_set(const char *path);
 
-/* nccl_stream.c: the stream of operations and the caller's stream, ordered by events without waits on the
- * host. The caller's context is current. */
-struct nccl_stream {
-    const struct zr_cuda_driver *driver; /* NULL: not open */
-    zr_cu_result (*wait_event)(zr_cu_stream stream, zr_cu_event event, unsigned int flags);
-    zr_cu_result (*destroy)(zr_cu_stream stream);
-    zr_cu_stream own, caller;
-    zr_cu_event before;                     /* marks the caller's work at submission */
-    zr_cu_event ended[ZR_COMM_QUEUE_COUNT]; /* end of operation n in element n modulo the count */
-    _Atomic zr_ticket last;                 /* last operation queued */
-    zr_ticket waited;                       /* last operation that the caller's stream waits for; used by
-                                             * the caller's thread */
-};
-zr_result zr_nccl_stream_open(struct nccl_stream *stream, void *caller);
-/* Call it after the queued work has ended or the context is dead. Accepts a stream that is not open. */
-void zr_nccl_stream_close(struct nccl_stream *stream);
-/* Makes later work wait for the caller's stream / marks the work queued since then as operation `ticket`. */
-zr_result zr_nccl_stream_begin(struct nccl_stream *stream);
-zr_result zr_nccl_stream_end(struct nccl_stream *stream, zr_ticket ticket);
-/* Makes the caller's stream wait for the operation. */
-zr_result zr_nccl_stream_join(struct nccl_stream *stream, zr_ticket ticket);
-/* Whether the operation has ended or can no longer end. Any thread. */
-bool zr_nccl_stream_done(const struct nccl_stream *stream, zr_ticket ticket);
-
 struct nccl_comm;
 
 /* nccl_watch.c: a thread that aborts the operations of a communicator and its groups when a rank is lost,
@@ -120,10 +96,10 @@ struct nccl_comm {
     zr_comm *talk;       /* carries host messages; owned */
     zr_backend *backend; /* of the arena: copies and stream events */
     zr_nccl_comm comm;   /* NULL before its creation and after an abort */
-    void *stream;        /* cudaStream_t of all operations */
-    /* For memory that the host cannot read; operations are then asynchronous. */
-    struct nccl_stream beside;
+    void *stream;        /* cudaStream_t of all operations: options.beside, or the caller's */
+    /* For memory that the host cannot read: operations are asynchronous, options.beside is owned. */
     struct nccl_watch *watch, own_watch; /* watch: own_watch, or the watch of the root communicator */
+    const struct zr_cuda_driver *driver;
     struct nccl_comm *watched_next;
     zr_ticket stuck; /* the oldest pending operation and its time, for the watch */
     uint64_t stuck_ns;

@@ -116,7 +116,7 @@ static zr_result add_in_order(struct nccl_comm *self, const struct zr_comm_item 
         struct zr_comm_part part = {first,
                                     shard - first < self->each_bytes ? shard - first : self->each_bytes};
         result = exchange_part(self, item, part);
-        if (result == ZR_OK && !self->beside.driver)
+        if (result == ZR_OK && !self->watch)
             result = wait_for_stream(self, item->kind);
         for (unsigned p = 0; p < self->base.world; p++)
             self->from[p] = p == self->base.rank ? source_of(item) + p * shard + first : slot_of(self, p);
@@ -201,17 +201,12 @@ static zr_result begin(struct nccl_comm *self, const struct zr_comm_item *item)
     return zr_fail(ZR_ERR_INVALID, "unknown operation %d", (int)item->kind);
 }
 
-/* Queues an operation after the caller's work. An operation that the watch aborted fails with the watch's
- * message. */
+/* Queues an operation. An operation that the watch aborted fails with the watch's message. */
 static zr_result run_beside(struct nccl_comm *self, const struct zr_comm_item *item)
 {
     pthread_mutex_lock(&self->watch->lock);
-    zr_result result = self->comm ? zr_nccl_stream_begin(&self->beside)
-                                  : zr_fail(ZR_ERR_PEER, "the communicator has been aborted");
-    if (result == ZR_OK)
-        result = begin(self, item);
-    if (result == ZR_OK)
-        result = zr_nccl_stream_end(&self->beside, self->base.submitted + 1);
+    zr_result result =
+        self->comm ? begin(self, item) : zr_fail(ZR_ERR_PEER, "the communicator has been aborted");
     pthread_mutex_unlock(&self->watch->lock);
     return result;
 }
@@ -220,7 +215,7 @@ zr_result zr_nccl_run(struct zr_comm *comm, const struct zr_comm_item *item)
 {
     struct nccl_comm *self = (struct nccl_comm *)comm;
     zr_result result;
-    if (self->beside.driver)
+    if (self->watch)
         return run_beside(self, item);
     result = begin(self, item);
     return result == ZR_OK ? wait_for_stream(self, item->kind) : result;

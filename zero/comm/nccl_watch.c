@@ -21,20 +21,28 @@ void zr_nccl_fail(struct nccl_comm *self, zr_result result, const char *words)
     self->comm = NULL;
 }
 
+/* Whether an operation has ended or can no longer end. If a later operation has reused the event, it is
+ * sufficient. */
+static bool is_done(const struct nccl_comm *self, zr_ticket ticket)
+{
+    return ticket == 0 ||
+           self->driver->event_query(self->base.ended[ticket % ZR_COMM_QUEUE_COUNT]) != ZR_CU_NOT_READY;
+}
+
 /* Whether an operation is pending, and for how long. */
 static bool is_under_way(struct nccl_comm *self, uint64_t *waited_ns)
 {
-    zr_ticket last = atomic_load(&self->beside.last);
+    zr_ticket last = atomic_load(&self->base.queued);
     zr_ticket oldest = last >= ZR_COMM_QUEUE_COUNT ? last - ZR_COMM_QUEUE_COUNT + 1 : 1;
     uint64_t now_ns = zr_os_now_ns();
     bool first = self->stuck == 0;
     self->stuck = self->stuck > oldest ? self->stuck : oldest;
-    if (last == 0 || zr_nccl_stream_done(&self->beside, last)) {
+    if (is_done(self, last)) {
         self->stuck = 0;
         return false;
     }
     bool moved = first;
-    while (self->stuck < last && zr_nccl_stream_done(&self->beside, self->stuck)) {
+    while (self->stuck < last && is_done(self, self->stuck)) {
         self->stuck++;
         moved = true;
     }
@@ -118,7 +126,7 @@ void zr_nccl_watch_remove(struct nccl_comm *self)
 {
     _Atomic uint32_t unused = 0;
     struct nccl_comm **link = &self->watch->comms;
-    while (!zr_nccl_stream_done(&self->beside, atomic_load(&self->beside.last)))
+    while (!is_done(self, atomic_load(&self->base.queued)))
         zr_word_wait(&unused, 0, ZR_NCCL_LOOK_NS / 1000);
     pthread_mutex_lock(&self->watch->lock);
     while (*link && *link != self)

@@ -98,12 +98,8 @@ LOOPS static void round_fp16(uint16_t *restrict to, const float *restrict from, 
         to[i] = fp16_of(from[i]);
 }
 
-static enum zr_precision precision_of(enum zr_comm_type type)
-{
-    return type == ZR_COMM_FP32   ? ZR_PRECISION_FP32
-           : type == ZR_COMM_BF16 ? ZR_PRECISION_BF16
-                                  : ZR_PRECISION_FP16;
-}
+_Static_assert((int)ZR_COMM_BF16 == ZR_PRECISION_BF16 && (int)ZR_COMM_FP16 == ZR_PRECISION_FP16,
+               "types of elements are precisions");
 
 /* base + sum of a block of two-byte elements: in fp32, rounded once. */
 static void sum_block_onto_base(const struct zr_kernels *kernels, const struct sum *sum, size_t first,
@@ -118,7 +114,7 @@ static void sum_block_onto_base(const struct zr_kernels *kernels, const struct s
     kernels->sum(NULL, &(struct zr_sum){.n = count,
                                         .from = from,
                                         .count = sum->ranks,
-                                        .precision = precision_of(sum->type),
+                                        .precision = (enum zr_precision)sum->type,
                                         .scale = sum->scale,
                                         .to = {total, ZR_PRECISION_FP32}});
     (bf16 ? set_bf16 : set_fp16)(base, (const uint16_t *)sum->base + first, count);
@@ -145,10 +141,10 @@ static zr_result add(struct zr_comm *comm, const struct sum *sum)
             &(struct zr_sum){.n = sum->count,
                              .from = sum->from,
                              .count = sum->ranks,
-                             .precision = precision_of(sum->type),
+                             .precision = (enum zr_precision)sum->type,
                              .scale = sum->scale,
                              .accumulate = sum->accumulate,
-                             .to = {sum->to, sum->wide ? ZR_PRECISION_FP32 : precision_of(sum->type)}});
+                             .to = {sum->to, sum->wide ? ZR_PRECISION_FP32 : (enum zr_precision)sum->type}});
     else
         for (size_t first = 0; first < sum->count; first += BLOCK)
             sum_block_onto_base(kernels, sum, first, from);

@@ -43,7 +43,8 @@ typedef uint64_t zr_ticket; /* 0 is always complete; waiting for it reports no f
  * noticed within a second regardless of the timeout. */
 #define ZR_COMM_TIMEOUT_NS 600000000000ull
 
-/* Element type. Two-byte elements are summed in fp32, and the sum is rounded once. */
+/* Element type, as in enum zr_precision. Two-byte elements are summed in fp32, and the sum is rounded once.
+ */
 enum zr_comm_type { ZR_COMM_FP32 = 0, ZR_COMM_BF16, ZR_COMM_FP16, ZR_COMM_TYPE_COUNT };
 ZR_API size_t zr_comm_type_bytes(enum zr_comm_type type);
 

@@ -9,50 +9,29 @@ enum { FIRST_CAPACITY = 64 };
 
 const char *zr_action_kind_name(enum zr_action_kind kind)
 {
-    static const char *const names[ZR_ACTION_KINDS] = {[ZR_ACTION_LOAD] = "load",
-                                                       [ZR_ACTION_GATHER] = "gather",
-                                                       [ZR_ACTION_FORWARD] = "forward",
-                                                       [ZR_ACTION_STORE] = "store",
-                                                       [ZR_ACTION_FETCH] = "fetch",
-                                                       [ZR_ACTION_RECOMPUTE] = "recompute",
-                                                       [ZR_ACTION_BACKWARD] = "backward",
-                                                       [ZR_ACTION_RELEASE] = "release",
-                                                       [ZR_ACTION_REDUCE] = "reduce",
-                                                       [ZR_ACTION_UPDATE] = "update",
-                                                       [ZR_ACTION_SEND] = "send",
-                                                       [ZR_ACTION_RECEIVE] = "receive",
-                                                       [ZR_ACTION_DRAIN] = "drain",
-                                                       [ZR_ACTION_RATE] = "rate",
-                                                       [ZR_ACTION_LOSSES] = "losses",
-                                                       [ZR_ACTION_AGREE] = "agree",
-                                                       [ZR_ACTION_INPUTS] = "inputs",
-                                                       [ZR_ACTION_RECORD] = "record",
-                                                       [ZR_ACTION_LAUNCH] = "launch",
-                                                       [ZR_ACTION_BEGIN] = "begin",
-                                                       [ZR_ACTION_COLLECT] = "collect",
-                                                       [ZR_ACTION_NORM] = "norm",
-                                                       [ZR_ACTION_WEIGH] = "weigh",
-                                                       [ZR_ACTION_REPEAT] = "repeat",
-                                                       [ZR_ACTION_READERS] = "readers",
-                                                       [ZR_ACTION_SKIP] = "skip",
-                                                       [ZR_ACTION_OPEN] = "open",
-                                                       [ZR_ACTION_GATHER_SUMS] = "gather-sums",
-                                                       [ZR_ACTION_TAKE] = "take",
-                                                       [ZR_ACTION_PREPARE] = "prepare",
-                                                       [ZR_ACTION_KEEP] = "keep",
-                                                       [ZR_ACTION_CONFIRM] = "confirm",
-                                                       [ZR_ACTION_GIVE] = "give",
-                                                       [ZR_ACTION_CLEAR] = "clear",
-                                                       [ZR_ACTION_PUT] = "put",
-                                                       [ZR_ACTION_PUBLISH] = "publish",
-                                                       [ZR_ACTION_CLOSE] = "close",
-                                                       [ZR_ACTION_COUNT] = "count",
-                                                       [ZR_ACTION_READ] = "read",
-                                                       [ZR_ACTION_SETTLE] = "settle",
-                                                       [ZR_ACTION_LAND] = "land",
-                                                       [ZR_ACTION_HAND_OVER] = "hand-over",
-                                                       [ZR_ACTION_AWAIT] = "await",
-                                                       [ZR_ACTION_UNDO] = "undo"};
+    static const char *const names[ZR_ACTION_KINDS] = {
+        [ZR_ACTION_LOAD] = "load",         [ZR_ACTION_GATHER] = "gather",
+        [ZR_ACTION_FORWARD] = "forward",   [ZR_ACTION_STORE] = "store",
+        [ZR_ACTION_FETCH] = "fetch",       [ZR_ACTION_RECOMPUTE] = "recompute",
+        [ZR_ACTION_BACKWARD] = "backward", [ZR_ACTION_RELEASE] = "release",
+        [ZR_ACTION_REDUCE] = "reduce",     [ZR_ACTION_SEND] = "send",
+        [ZR_ACTION_RECEIVE] = "receive",   [ZR_ACTION_DRAIN] = "drain",
+        [ZR_ACTION_RATE] = "rate",         [ZR_ACTION_LOSSES] = "losses",
+        [ZR_ACTION_AGREE] = "agree",       [ZR_ACTION_INPUTS] = "inputs",
+        [ZR_ACTION_RECORD] = "record",     [ZR_ACTION_LAUNCH] = "launch",
+        [ZR_ACTION_READ] = "read",         [ZR_ACTION_BEGIN] = "begin",
+        [ZR_ACTION_COLLECT] = "collect",   [ZR_ACTION_NORM] = "norm",
+        [ZR_ACTION_WEIGH] = "weigh",       [ZR_ACTION_REPEAT] = "repeat",
+        [ZR_ACTION_READERS] = "readers",   [ZR_ACTION_SKIP] = "skip",
+        [ZR_ACTION_OPEN] = "open",         [ZR_ACTION_GATHER_SUMS] = "gather-sums",
+        [ZR_ACTION_TAKE] = "take",         [ZR_ACTION_UPDATE] = "update",
+        [ZR_ACTION_PREPARE] = "prepare",   [ZR_ACTION_KEEP] = "keep",
+        [ZR_ACTION_CONFIRM] = "confirm",   [ZR_ACTION_GIVE] = "give",
+        [ZR_ACTION_CLEAR] = "clear",       [ZR_ACTION_PUT] = "put",
+        [ZR_ACTION_PUBLISH] = "publish",   [ZR_ACTION_CLOSE] = "close",
+        [ZR_ACTION_COUNT] = "count",       [ZR_ACTION_SETTLE] = "settle",
+        [ZR_ACTION_LAND] = "land",         [ZR_ACTION_HAND_OVER] = "hand-over",
+        [ZR_ACTION_AWAIT] = "await",       [ZR_ACTION_UNDO] = "undo"};
     return names[kind];
 }
 
@@ -114,7 +93,7 @@ zr_result zr_actions_run(const struct zr_actions *list, struct zr_action_run *ru
         const struct zr_action *action = &list->actions[i];
         if (run->observe)
             run->observe(run->observe_state, action, false);
-        result = run->act(run, action);
+        result = run->act[action->kind >= ZR_ACTION_BEGIN](run, action);
         if (run->observe && result == ZR_OK)
             run->observe(run->observe_state, action, true);
     }

@@ -20,7 +20,6 @@ enum zr_action_kind {
     ZR_ACTION_BACKWARD,  /* backward of a module; for the last module also forward */
     ZR_ACTION_RELEASE,   /* release a unit's parameters */
     ZR_ACTION_REDUCE,    /* start to reduce a unit's gradients */
-    ZR_ACTION_UPDATE,    /* update a unit */
     ZR_ACTION_SEND,      /* send a port's tensor */
     ZR_ACTION_RECEIVE,   /* start to receive a port's tensor */
     /* The trainer's part of the end of a step. */
@@ -31,7 +30,8 @@ enum zr_action_kind {
     ZR_ACTION_INPUTS, /* load the inputs of a micro-batch of a step that launches a graph */
     ZR_ACTION_RECORD, /* end the capture of a graph */
     ZR_ACTION_LAUNCH, /* launch the graph */
-    /* The engine's part. */
+    ZR_ACTION_READ,   /* read the results of WEIGH; the host waits only now */
+    /* The engine's part, from here on. */
     ZR_ACTION_BEGIN,       /* begin the end of a step: the rate is known */
     ZR_ACTION_COLLECT,     /* wait for all gradients, and sum those that pipeline ranks share */
     ZR_ACTION_NORM,        /* norm and clipping: the arguments of the update, or a step that is skipped */
@@ -42,6 +42,7 @@ enum zr_action_kind {
     ZR_ACTION_OPEN,        /* begin a pass over the units in order; files are read ahead */
     ZR_ACTION_GATHER_SUMS, /* start to gather a unit's sums of gradients, which the update reads whole */
     ZR_ACTION_TAKE,        /* take a unit's gradients and state */
+    ZR_ACTION_UPDATE,      /* update a unit */
     ZR_ACTION_PREPARE,     /* make what the update of a unit needs of all ranks */
     ZR_ACTION_KEEP,        /* keep what PREPARE made for a delayed update */
     ZR_ACTION_CONFIRM,     /* keep the speculative update of a unit; update a unit that has none */
@@ -51,7 +52,6 @@ enum zr_action_kind {
     ZR_ACTION_PUBLISH,     /* start the all-gather of a unit's new parameters */
     ZR_ACTION_CLOSE,       /* end the pass */
     ZR_ACTION_COUNT,       /* count the step */
-    ZR_ACTION_READ,        /* read the results of WEIGH */
     ZR_ACTION_SETTLE,      /* skip or fail according to these results */
     ZR_ACTION_LAND,        /* wait for the delayed update of the last step, and publish it */
     ZR_ACTION_HAND_OVER,   /* start the thread of a delayed update */
@@ -98,9 +98,10 @@ void zr_actions_derive(struct zr_actions *out, const struct zr_actions *from,
                        const struct zr_action_transform *by);
 void zr_actions_change(struct zr_actions *list, const struct zr_action_transform *by);
 
-/* One execution of a list; the first member of what `act` needs to know. Observers may be NULL. */
+/* One execution of a list; the first member of a struct zr_engine_run. Observers may be NULL. */
 struct zr_action_run {
-    zr_result (*act)(struct zr_action_run *run, const struct zr_action *action);
+    /* Carry out the actions before ZR_ACTION_BEGIN / from there on. */
+    zr_result (*act[2])(struct zr_action_run *run, const struct zr_action *action);
     /* Called before and after each action. */
     void (*observe)(void *state, const struct zr_action *action, bool done);
     void *observe_state;

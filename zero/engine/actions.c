@@ -181,7 +181,8 @@ static zr_result take_here(struct zr_engine_run *run, size_t unit)
     run->close = state->parameters->close;
     if (result == ZR_OK && state->path->find)
         result = state->path->find(run, unit);
-    return result == ZR_OK ? zr_engine_take_owned(engine, unit, &run->owned) : result;
+    run->owned = state->owned;
+    return result == ZR_OK && state->take ? state->take(engine, unit, &run->owned) : result;
 }
 
 static zr_result give_here(struct zr_engine_run *run, size_t unit)
@@ -309,7 +310,7 @@ void zr_engine_run_end(struct zr_engine_run *run, zr_result result)
 
 zr_result zr_engine_run_list(struct zr_engine_run *run, const struct zr_actions *list)
 {
-    run->run.act = zr_engine_act;
+    run->run.act[0] = run->run.act[1] = zr_engine_act;
     zr_result result = zr_actions_run(list, &run->run);
     zr_engine_run_end(run, result);
     return result;

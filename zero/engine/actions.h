@@ -7,6 +7,8 @@
 
 #include "zero/engine/update.h"
 
+struct zr_window; /* see parameter_tier.h */
+
 /* How a unit is taken, written and given back, in the step's thread, in the thread of a delayed update, or
  * ahead of the norm. */
 struct zr_update_way {
@@ -43,7 +45,7 @@ extern const struct zr_update_way zr_update_here;
 /* Makes the engine's lists; freed by zr_engine_actions_end(). */
 zr_result zr_engine_actions_make(struct zr_engine *engine);
 void zr_engine_actions_end(struct zr_engine *engine);
-/* Carries out one of the engine's actions: zr_action_run.act of a zr_engine_run. */
+/* Carries out one of the engine's actions, or READ: zr_action_run.act of a zr_engine_run. */
 zr_result zr_engine_act(struct zr_action_run *run, const struct zr_action *action);
 /* After a list was run with this result: ends a pass that failed, and undoes what the step has begun. */
 void zr_engine_run_end(struct zr_engine_run *run, zr_result result);

@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "zero/engine/gradients.h"
-#include "zero/engine/parameter_file.h"
 #include "zero/engine/parameter_tier.h"
 #include "zero/engine/offload.h"
 #include "zero/engine/speculate.h"
@@ -43,10 +42,12 @@ static void find_parameters(struct zr_engine *engine)
     for (size_t u = 0; u < engine->layout.units_count; u++) {
         struct zr_unit_state *state = &engine->units[u];
         char *pool = state->parameters_in->parameters;
+        state->owned.parameters.precision = engine->options.precision;
         if (!pool)
             continue;
-        state->shard = pool + (state->parameters_at + state->owned_from - state->parameters_from) *
-                                  engine->parameter_bytes;
+        state->owned.parameters.at =
+            pool +
+            (state->parameters_at + state->owned.from - state->parameters_from) * engine->parameter_bytes;
         state->whole = state->resident ? pool + state->parameters_at * engine->parameter_bytes : NULL;
     }
 }
@@ -85,6 +86,8 @@ static zr_result take_pools(struct zr_engine *engine)
         result = zr_engine_gradient_file_open(engine);
     for (unsigned t = engine->tiers_count; t-- > 0 && result == ZR_OK;)
         result = open_store(engine, &engine->tiers[t]);
+    for (size_t u = 0; u < engine->layout.units_count && result == ZR_OK; u++)
+        result = zr_engine_find_owned(engine, u);
     if (result == ZR_OK)
         result = zr_engine_parameter_file_open(engine);
     if (result == ZR_OK)
@@ -164,7 +167,7 @@ static zr_result initialise_frozen(struct zr_engine *engine, size_t index)
     bool elsewhere = arena != engine->options.arena;
     struct zr_owned owned;
     zr_result result = zr_engine_take_owned(engine, index, &owned);
-    char *base = (char *)owned.parameters.at - (state->owned_from - from) * engine->parameter_bytes;
+    char *base = (char *)owned.parameters.at - (state->owned.from - from) * engine->parameter_bytes;
     if (result == ZR_OK && elsewhere && engine->wide)
         result = zr_take(arena, ZR_TAG_WORKSPACE, ZR_NARROW_ELEMENTS, sizeof *beside, (void **)&beside);
     float *chunk = elsewhere ? beside : engine->wide;
@@ -274,10 +277,11 @@ static void open_tiers(struct zr_engine *engine)
     struct zr_compute device = {o->kernels, o->context, engine->host_invisible}, host = device;
     if (o->host_kernels)
         host = (struct zr_compute){o->host_kernels, o->host_context, !o->host_kernels->host_visible};
-    engine->tiers[0] = (struct zr_state_tier){.arena = o->arena,
-                                              .compute = device,
-                                              .masters = zr_engine_is_low_precision(engine),
-                                              .written = &zr_parameters_in_place};
+    engine->tiers[0] = (struct zr_state_tier){
+        .arena = o->arena,
+        .compute = device,
+        .masters = zr_engine_is_low_precision(engine),
+        .written = zr_engine_is_low_precision(engine) ? &zr_parameters_in_place : &zr_parameters_masters};
     engine->tiers[1] = (struct zr_state_tier){.arena = o->offload.host,
                                               .compute = host,
                                               .offloaded = true,

@@ -65,9 +65,21 @@ enum { ZR_NO_UNIT = UINT32_MAX, ZR_AWAITED_UNITS_MAX = 2, ZR_BOUNCE_BUFFERS = 2 
 
 struct zr_engine_run; /* see actions.h */
 
+/* The part of a unit that this rank updates: all of it at stage 0, else its shard. */
+struct zr_owned {
+    size_t from, to; /* range of elements in the unit; the pointers below point to element `from` */
+    struct zr_numbers parameters;
+    float *master;             /* in fp32 the parameters; NULL: two-byte parameters of a frozen unit */
+    void *slots[ZR_SLOTS_MAX]; /* of the optimizer; NULL: a frozen unit */
+};
+
 struct zr_unit_state {
-    size_t owned_from, owned_to; /* elements of the unit that this rank updates: all, or its shard */
-    unsigned steps;              /* gradients per step */
+    struct zr_owned owned; /* NULL in it: in a file */
+    /* Complete a copy of `owned` from a file / end its use; `changed`: it is written. NULL: it is in memory.
+     */
+    zr_result (*take)(struct zr_engine *engine, size_t unit, struct zr_owned *out);
+    zr_result (*give)(struct zr_engine *engine, size_t unit, bool changed);
+    unsigned steps; /* gradients per step */
     /* Parameters. */
     bool resident; /* parameters are kept whole */
     struct zr_state_tier *tier;
@@ -76,7 +88,6 @@ struct zr_unit_state {
     size_t parameters_from, parameters_count, parameters_at;
     struct zr_state_tier *parameters_in; /* tier of kept parameters */
     void *whole;                         /* parameters of the whole unit: kept, or gathered; NULL: neither */
-    void *shard;                         /* kept parameters from owned_from on; NULL: in a file */
     void *gathered;                      /* block of temporarily whole parameters; NULL: none */
     unsigned references;                 /* gathers without release, at every stage */
     zr_ticket parameter_ticket;          /* gather in progress */
@@ -86,6 +97,7 @@ struct zr_unit_state {
     const struct zr_gradient_place *place; /* likewise */
     size_t kept_elements;                  /* of kept gradients: the whole unit or this rank's shard */
     size_t reduced_at;                     /* element of kept gradients where this rank's shard begins */
+    size_t input_bytes;                    /* of an element of the gradients that the update reads */
     zr_result (*take_sums)(struct zr_engine *engine, size_t unit); /* before a reduction; NULL: in a pool */
     void *kept;                /* kept gradients, whole or this rank's shard; NULL: not in memory */
     void *written;             /* whole gradients that backward writes: kept or staged */
@@ -114,7 +126,7 @@ struct zr_unit_state {
 
 static inline size_t zr_unit_owned(const struct zr_unit_state *state)
 {
-    return state->owned_to - state->owned_from;
+    return state->owned.to - state->owned.from;
 }
 
 /* Results for whole tensors of a unit, made by ZR_ENGINE_PREPARE; zeros: none. */
@@ -186,7 +198,7 @@ struct zr_gradient_file {
         read_seconds[ZR_NVME_PLACES]; /* simulated clock: end of a read, by place in the pass modulo places */
 };
 
-/* Parameters in an offload file; see parameter_file.h. Zeros: disabled. */
+/* Parameters in an offload file; see parameter_tier.h. Zeros: disabled. */
 struct zr_parameter_extent {
     uint64_t offset_bytes;
     size_t bytes; /* 0: the unit is not in the file */
@@ -330,10 +342,10 @@ zr_result zr_engine_weight_read(const struct zr_engine *engine, struct zr_gradie
 void zr_engine_place(struct zr_engine *engine);
 
 /* engine_check.c: argument checks, ZR_ERR_INVALID; `call` is the name of the public function. check_call: the
- * engine or `other` is NULL. check_unit: also, there is no such unit. */
+ * engine or `other` is NULL. refuse_unit: the message for a call that check_call refuses, or without unit. */
 zr_result zr_engine_check_call(const struct zr_engine *engine, const char *call, const void *other);
-zr_result zr_engine_check_unit(const struct zr_engine *engine, const char *call, unsigned unit,
-                               const void *other);
+zr_result zr_engine_refuse_unit(const struct zr_engine *engine, const char *call, unsigned unit,
+                                const void *other);
 /* Fails if gradients of the current step were acquired or reduced. */
 zr_result zr_engine_check_between_steps(const struct zr_engine *engine, const char *call);
 /* Fails if a unit is in use; for callers that change parameters. */
@@ -403,13 +415,6 @@ void zr_engine_get_delayed_report(const struct zr_engine *engine, struct zr_dela
 /* Simulates transfers between tiers by `clock`, which must outlive the engine. */
 void zr_engine_set_clock(struct zr_engine *engine, struct zr_comm_clock *clock);
 
-/* The part of a unit that this rank updates: all of it at stage 0, else its shard. */
-struct zr_owned {
-    size_t from, to; /* range of elements in the unit; the pointers below point to element `from` */
-    struct zr_numbers parameters;
-    float *master;             /* in fp32 the parameters; NULL: two-byte parameters of a frozen unit */
-    void *slots[ZR_SLOTS_MAX]; /* of the optimizer; NULL: a frozen unit */
-};
 /* Element `skip` of the part that a rank updates, a tensor's, in a slot; of a slot of whole tensors, the
  * tensor's first number. NULL: the tensor has no such slot. */
 void *zr_owned_slot(const struct zr_engine *engine, const struct zr_layout_parameter *tensor,

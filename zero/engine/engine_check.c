@@ -15,11 +15,11 @@ zr_result zr_engine_check_call(const struct zr_engine *engine, const char *call,
         engine ? "%s(): the argument that it reads or fills in is NULL" : "%s(): the engine is NULL", call);
 }
 
-zr_result zr_engine_check_unit(const struct zr_engine *engine, const char *call, unsigned unit,
-                               const void *other)
+zr_result zr_engine_refuse_unit(const struct zr_engine *engine, const char *call, unsigned unit,
+                                const void *other)
 {
     zr_result result = zr_engine_check_call(engine, call, other);
-    if (result != ZR_OK || unit < engine->layout.units_count)
+    if (result != ZR_OK)
         return result;
     return zr_fail(ZR_ERR_INVALID, "%s(): there is no unit %u; this engine has units 0 to %zu", call, unit,
                    engine->layout.units_count - 1);

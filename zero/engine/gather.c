@@ -1,7 +1,7 @@
 /* gather.c: whole parameters of units in use. For parameters that are kept whole, waits for the all-gather
  * after an update. A sharded unit is gathered into a block (tag gathered), at most two units at a time or as
  * many as the prefetch distance allows, and freed after its last release. */
-#include "zero/engine/parameter_file.h"
+#include "zero/engine/parameter_tier.h"
 #include "zero/engine/offload.h"
 #include "zero/comm/copies.h"
 
@@ -106,9 +106,8 @@ zr_result zr_engine_drop_gathered(struct zr_engine *engine)
 
 zr_result zr_engine_prefetch(zr_engine *engine, unsigned unit)
 {
-    zr_result result = zr_engine_check_unit(engine, __func__, unit, engine);
-    if (result != ZR_OK)
-        return result;
+    if (!engine || unit >= engine->layout.units_count)
+        return zr_engine_refuse_unit(engine, __func__, unit, engine);
     const struct zr_unit_state *state = &engine->units[unit];
     if (state->whole || engine->gathered_units >= engine->gathered_max)
         return ZR_OK;
@@ -123,10 +122,10 @@ static zr_result make_space(struct zr_engine *engine)
 
 zr_result zr_engine_gather(zr_engine *engine, unsigned unit, const void **base)
 {
-    zr_result result = zr_engine_check_unit(engine, __func__, unit, base);
-    if (result != ZR_OK)
-        return result;
+    if (!engine || !base || unit >= engine->layout.units_count)
+        return zr_engine_refuse_unit(engine, __func__, unit, base);
     struct zr_unit_state *state = &engine->units[unit];
+    zr_result result = ZR_OK;
     if (state->references == 0 && engine->used_units >= engine->gathered_max)
         return zr_fail(ZR_ERR_INVALID, "cannot gather unit %s: %u other units are in use; release one first",
                        engine->layout.units[unit].unit.name, engine->gathered_max);
@@ -148,8 +147,10 @@ zr_result zr_engine_gather(zr_engine *engine, unsigned unit, const void **base)
 
 void zr_engine_release(zr_engine *engine, unsigned unit)
 {
-    if (zr_engine_check_unit(engine, __func__, unit, engine) != ZR_OK)
+    if (!engine || unit >= engine->layout.units_count) {
+        zr_engine_refuse_unit(engine, __func__, unit, engine);
         return;
+    }
     struct zr_unit_state *state = &engine->units[unit];
     if (state->references == 0) {
         zr_fail(ZR_ERR_INVALID, "unit %s is released more often than it was gathered",

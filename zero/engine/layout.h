@@ -20,6 +20,9 @@ struct zr_layout_parameter {
     size_t elements;
     bool has_slot[ZR_SLOTS_MAX]; /* of its unit's optimizer */
     bool needs_whole;            /* likewise */
+    /* Set by placement.c: the elements of the unit that this rank updates, none if both are equal, and where
+     * the first of them is in this rank's part of each slot, in bytes. */
+    size_t owned_from, owned_to, slots_at[ZR_SLOTS_MAX];
 };
 
 struct zr_layout_unit {

@@ -1,5 +1,5 @@
-/* parameter_file.c: see parameter_file.h. */
-#include "zero/engine/parameter_file.h"
+/* parameter_file.c: parameters in an offload file: see parameter_tier.h. */
+#include "zero/engine/parameter_tier.h"
 
 #include <string.h>
 

@@ -3,7 +3,7 @@
 #include "zero/engine/gradients.h"
 #include "zero/engine/update.h"
 #include "zero/engine/speculate.h"
-#include "zero/engine/parameter_file.h"
+#include "zero/engine/parameter_tier.h"
 #include "zero/engine/offload.h"
 
 #include <inttypes.h>
@@ -292,7 +292,7 @@ static zr_result kept_parameters(struct zr_engine *engine, size_t unit, void **o
         result = zr_engine_parameter_await(engine, unit);
     zr_engine_parameter_let_go(engine, unit);
     const struct zr_unit_state *state = &engine->units[unit];
-    *out = (char *)source.shard - (state->owned_from - state->parameters_from) * engine->parameter_bytes;
+    *out = (char *)source.shard - (state->owned.from - state->parameters_from) * engine->parameter_bytes;
     return result;
 }
 
@@ -352,11 +352,8 @@ void zr_engine_segment(const zr_engine *engine, size_t index, struct zr_shard_se
     size_t u = unit_of_segment(engine, index), left = index - engine->units[u].first_segment;
     const struct zr_layout_unit *unit = &engine->layout.units[u];
     size_t from = engine->rank * unit->shard_elements, to = from + unit->shard_elements;
-    struct zr_owned owned;
-    /* A memory store returns addresses and does not read; a frozen unit may be in a file. */
-    if (!engine->state_tier->store.table->random ||
-        (zr_engine_is_frozen(engine, u) && engine->units[u].parameters->take) ||
-        zr_engine_take_owned((struct zr_engine *)engine, u, &owned) != ZR_OK)
+    const struct zr_owned *owned = &engine->units[u].owned;
+    if (!engine->state_tier->store.table->random || engine->units[u].take) /* in a file */
         return;
     for (size_t i = 0; i < unit->parameters_count; i++) {
         const struct zr_layout_parameter *p = &engine->layout.parameters[unit->first_parameter + i];
@@ -366,13 +363,13 @@ void zr_engine_segment(const zr_engine *engine, size_t index, struct zr_shard_se
             continue;
         }
         struct zr_tensor_piece piece = zr_layout_piece(p, from, to, left);
-        size_t skip = piece.offset - owned.from;
+        size_t skip = piece.offset - owned->from;
         *out = (struct zr_shard_segment){
             .global_index = piece.global_index,
             .count = piece.count,
-            .parameter = owned.master ? owned.master + skip : NULL,
-            .momentum = zr_owned_floats(engine, p, &owned, 0, skip),
-            .variance = zr_owned_floats(engine, p, &owned, 1, skip),
+            .parameter = owned->master ? owned->master + skip : NULL,
+            .momentum = zr_owned_floats(engine, p, owned, 0, skip),
+            .variance = zr_owned_floats(engine, p, owned, 1, skip),
         };
         return;
     }

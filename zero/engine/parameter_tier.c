@@ -7,7 +7,7 @@
 
 static zr_result get_shard(struct zr_engine *engine, size_t unit, struct zr_parameter_source *out)
 {
-    *out = (struct zr_parameter_source){engine->units[unit].shard, NULL};
+    *out = (struct zr_parameter_source){engine->units[unit].owned.parameters.at, NULL};
     return ZR_OK;
 }
 
@@ -16,15 +16,17 @@ static zr_result put_shard(struct zr_engine *engine, size_t unit, const void *fr
     struct zr_unit_state *state = &engine->units[unit];
     return zr_copies_start(
         engine->copies,
-        &(struct zr_host_copy){.to = state->shard,
+        &(struct zr_host_copy){.to = state->owned.parameters.at,
                                .from = from,
                                .bytes = engine->layout.units[unit].shard_elements * engine->parameter_bytes,
                                .same_memory = state->parameters->on_host},
         &state->parameter_copy);
 }
 
-/* In two bytes the window is the parameters' own place. In fp32 the parameters are the masters or a copy of
- * them, which an earlier copy may still read. */
+const struct zr_parameter_tier zr_parameters_masters = {.get = get_shard, .put = put_shard};
+
+/* In two bytes the window is the parameters' own place. In fp32 the parameters are a copy of the masters,
+ * which an earlier copy may still read. */
 static zr_result open_in_place(struct zr_engine *engine, size_t unit, const struct zr_owned *owned,
                                struct zr_window *out)
 {
@@ -35,15 +37,8 @@ static zr_result open_in_place(struct zr_engine *engine, size_t unit, const stru
     return ZR_OK;
 }
 
-static zr_result close_in_place(struct zr_engine *engine, size_t unit, const struct zr_owned *owned,
-                                const struct zr_window *window)
-{
-    (void)engine, (void)unit, (void)owned, (void)window;
-    return ZR_OK;
-}
-
 const struct zr_parameter_tier zr_parameters_in_place = {
-    .get = get_shard, .open = open_in_place, .close = close_in_place, .put = put_shard};
+    .get = get_shard, .open = open_in_place, .put = put_shard};
 
 /* ---- Uploaded ------------------------------------------------------------------------------------------ */
 

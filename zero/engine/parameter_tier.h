@@ -26,7 +26,8 @@ struct zr_parameter_tier {
     /* This rank's shard; from a file, starts to read it. */
     zr_result (*get)(struct zr_engine *engine, size_t unit, struct zr_parameter_source *out);
     /* Opens the window that begins at out->from, which is 0 or the end of the previous window, and extends to
-     * the end of `owned` or less / brings its new parameters to their place. */
+     * the end of `owned` or less; NULL: the parameters are the masters / brings its new parameters to their
+     * place; NULL: they are there. */
     zr_result (*open)(struct zr_engine *engine, size_t unit, const struct zr_owned *owned,
                       struct zr_window *out);
     zr_result (*close)(struct zr_engine *engine, size_t unit, const struct zr_owned *owned,
@@ -43,9 +44,27 @@ struct zr_parameter_tier {
     zr_result (*restore)(struct zr_engine *engine, size_t unit);
 };
 
-/* In device memory where the update writes them; in device memory, copied from the update on the host; as
- * shards in host memory; as shards in an offload file (parameter_file.c). */
-extern const struct zr_parameter_tier zr_parameters_in_place, zr_parameters_uploaded, zr_parameters_hosted,
-    zr_parameters_filed;
+/* In device memory where the update writes them, as the masters or beside them; in device memory, copied from
+ * the update on the host; as shards in host memory; as shards in an offload file (parameter_file.c). */
+extern const struct zr_parameter_tier zr_parameters_masters, zr_parameters_in_place, zr_parameters_uploaded,
+    zr_parameters_hosted, zr_parameters_filed;
+
+/* ---- parameter_file.c ----------------------------------------------------------------------------------
+ *
+ * Memory has one slot of the size of the largest shard for each unit that may be gathered at a time. A gather
+ * takes a slot and starts to read; the communicator waits for the read before it starts the gather, so the
+ * caller is not blocked. The slot is free when the gather has ended. The update writes a shard to a slot and
+ * the slot to the file, overlapping with the update of the next unit. Slots are used round-robin. One thread
+ * uses the file, except for the waits of gathers. */
+
+/* Opens the file and allocates slots; does nothing without units in the file. */
+zr_result zr_engine_parameter_file_open(struct zr_engine *engine);
+/* No gather may be in progress. */
+void zr_engine_parameter_file_close(struct zr_engine *engine);
+
+/* Waits until a shard has been read / frees its slot after the gather. Both do nothing for units that are not
+ * in the file. */
+zr_result zr_engine_parameter_await(struct zr_engine *engine, size_t unit);
+void zr_engine_parameter_let_go(struct zr_engine *engine, size_t unit);
 
 #endif

@@ -137,6 +137,7 @@ static void place_gradients(struct zr_engine *engine)
         state->path = paths[plan.shards][ranks_kind(engine, u)][steps];
         state->place = gradient_place(engine, &plan, u);
         state->take_sums = plan.pools ? NULL : sums[plan.shards][steps];
+        state->input_bytes = plan.pools || state->take_sums ? sizeof(float) : engine->gradient_bytes;
         state->kept_elements = plan.shards ? unit->shard_elements : unit->padded_elements;
         state->reduced_at = plan.shards ? 0 : engine->rank * unit->shard_elements;
         if (state->steps == 0)
@@ -146,6 +147,26 @@ static void place_gradients(struct zr_engine *engine)
         tier->sums_elements += plan.pools ? unit->shard_elements : 0;
         if (state->place->home && !(plan.pools && plan.shards)) /* shards are summed in their pool of sums */
             tier->gradients_elements += state->kept_elements;
+    }
+}
+
+/* The part of each tensor that this rank updates, and its state. */
+static void place_tensors(struct zr_engine *engine)
+{
+    for (size_t i = 0; i < engine->layout.parameters_count; i++) {
+        struct zr_layout_parameter *p = &engine->layout.parameters[i];
+        size_t unit = p->parameter.unit, from = engine->units[unit].owned.from;
+        const struct zr_optimizer *optimizer = engine->layout.units[unit].optimizer;
+        struct zr_overlap overlap = {.offset = p->offset};
+        zr_layout_overlap(p, from, engine->units[unit].owned.to, &overlap);
+        p->owned_from = overlap.offset;
+        p->owned_to = overlap.offset + overlap.count;
+        for (unsigned s = 0; s < optimizer->slots_count; s++) {
+            bool whole = optimizer->slots[s].whole;
+            p->slots_at[s] = zr_slot_state_bytes(&optimizer->slots[s],
+                                                 zr_layout_covered(&engine->layout, unit, s, whole ? 0 : from,
+                                                                   whole ? p->offset : p->owned_from));
+        }
     }
 }
 
@@ -245,9 +266,7 @@ static void place_parameters(struct zr_engine *engine)
 void zr_engine_place(struct zr_engine *engine)
 {
     engine->parameter_bytes = engine->gradient_bytes = zr_precision_bytes(engine->options.precision);
-    engine->comm_type = engine->options.precision == ZR_PRECISION_BF16   ? ZR_COMM_BF16
-                        : engine->options.precision == ZR_PRECISION_FP16 ? ZR_COMM_FP16
-                                                                         : ZR_COMM_FP32;
+    engine->comm_type = (enum zr_comm_type)engine->options.precision;
     engine->gathered_max =
         1 + (engine->options.prefetch_distance > 0 ? engine->options.prefetch_distance : 1);
     engine->first_staged = engine->last_staged = ZR_NO_UNIT;
@@ -255,10 +274,11 @@ void zr_engine_place(struct zr_engine *engine)
         size_t shard = engine->layout.units[u].shard_elements;
         bool whole = engine->options.stage == 0;
         engine->units[u].tier = zr_engine_is_frozen(engine, u) ? &engine->tiers[0] : engine->state_tier;
-        engine->units[u].owned_from = whole ? 0 : engine->rank * shard;
-        engine->units[u].owned_to =
+        engine->units[u].owned.from = whole ? 0 : engine->rank * shard;
+        engine->units[u].owned.to =
             whole ? engine->layout.units[u].padded_elements : (engine->rank + 1) * shard;
     }
+    place_tensors(engine);
     place_device_resident(engine);
     engine->squared = engine->state_tier->compute.kernels == engine->options.kernels
                           ? (struct zr_unit_range){0, (unsigned)engine->layout.units_count}

@@ -168,13 +168,12 @@ static zr_result check_acquire(const struct zr_engine *engine, unsigned unit)
 
 zr_result zr_engine_gradients(zr_engine *engine, unsigned unit, void **base, bool *accumulate)
 {
-    zr_result result = zr_engine_check_unit(engine, __func__, unit, base && accumulate ? base : NULL);
-    if (result == ZR_OK)
-        result = check_acquire(engine, unit);
-    if (result != ZR_OK)
-        return result;
+    if (!engine || !base || !accumulate || unit >= engine->layout.units_count)
+        return zr_engine_refuse_unit(engine, __func__, unit, base && accumulate ? base : NULL);
     struct zr_unit_state *state = &engine->units[unit];
-    result = zr_engine_end_reduction(engine, unit); /* an earlier reduction of the unit may still run */
+    zr_result result = check_acquire(engine, unit);
+    if (result == ZR_OK)
+        result = zr_engine_end_reduction(engine, unit); /* an earlier reduction of the unit may still run */
     if (result == ZR_OK)
         result = zr_gradient_do(state->place->acquire, engine, unit);
     if (result == ZR_OK)
@@ -258,8 +257,7 @@ static zr_result reduce_scatter(struct zr_engine *engine, size_t unit, bool accu
     const struct zr_layout_unit *u = &engine->layout.units[unit];
     struct zr_unit_state *state = &engine->units[unit];
     bool wide = state->reduced.precision != engine->options.precision;
-    size_t element_bytes = wide ? sizeof(float) : engine->gradient_bytes;
-    size_t host_bytes = state->tier->offloaded * u->shard_elements * element_bytes;
+    size_t host_bytes = state->tier->offloaded * u->shard_elements * state->input_bytes;
     engine->moved_bytes += host_bytes;
     return zr_comm_reduce_scatter(
         engine->options.comm,
@@ -361,15 +359,14 @@ static zr_result add_shared(struct zr_engine *engine, struct zr_numbers numbers,
 {
     zr_comm *sharing = engine->options.sharing;
     zr_ticket ticket;
-    zr_result result = zr_comm_all_reduce(
-        sharing,
-        &(struct zr_all_reduce){.buffer = numbers.at,
-                                .shard_elements = count / zr_comm_world(sharing),
-                                .scale = 1,
-                                .type =
-                                    numbers.precision == ZR_PRECISION_FP32 ? ZR_COMM_FP32 : engine->comm_type,
-                                .label = ZR_COMM_LABEL_NONE},
-        &ticket);
+    zr_result result =
+        zr_comm_all_reduce(sharing,
+                           &(struct zr_all_reduce){.buffer = numbers.at,
+                                                   .shard_elements = count / zr_comm_world(sharing),
+                                                   .scale = 1,
+                                                   .type = (enum zr_comm_type)numbers.precision,
+                                                   .label = ZR_COMM_LABEL_NONE},
+                           &ticket);
     return result == ZR_OK ? zr_comm_wait(sharing, ticket) : result;
 }
 
@@ -447,9 +444,9 @@ const struct zr_gradient_path
 
 zr_result zr_engine_reduce(zr_engine *engine, unsigned unit)
 {
-    zr_result result = zr_engine_check_unit(engine, __func__, unit, engine);
-    if (result != ZR_OK)
-        return result;
+    if (!engine || unit >= engine->layout.units_count)
+        return zr_engine_refuse_unit(engine, __func__, unit, engine);
+    zr_result result = ZR_OK;
     struct zr_unit_state *state = &engine->units[unit];
     if (state->accumulated >= state->steps)
         return zr_fail(ZR_ERR_INVALID, "unit %s was reduced %u times in one step; it has %u gradients",

@@ -7,14 +7,9 @@
 
 /* ---- Units --------------------------------------------------------------------------------------------- */
 
-static size_t owned_elements(const struct zr_engine *engine, size_t unit)
-{
-    return engine->units[unit].owned_to - engine->units[unit].owned_from;
-}
-
 size_t zr_engine_old_bytes(const struct zr_engine *engine, size_t unit)
 {
-    size_t elements = owned_elements(engine, unit);
+    size_t elements = zr_unit_owned(&engine->units[unit]);
     return elements * sizeof(float) +
            zr_layout_state_bytes(&engine->layout, unit, engine->state_tier->store.options.whole);
 }
@@ -210,7 +205,7 @@ static zr_result copy_old_values(struct zr_engine *engine, size_t unit, enum dir
     const struct zr_optimizer *optimizer = engine->layout.units[unit].optimizer;
     struct zr_owned owned;
     char *old = (char *)engine->speculation.units[unit].log;
-    size_t count = owned_elements(engine, unit);
+    size_t count = zr_unit_owned(&engine->units[unit]);
     zr_result result = zr_engine_take_owned(engine, unit, &owned);
     for (unsigned s = 0; s <= optimizer->slots_count && result == ZR_OK && !engine->simulated; s++) {
         bool master = s == optimizer->slots_count;

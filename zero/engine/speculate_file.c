@@ -25,7 +25,7 @@ static zr_result open_order(struct zr_engine *engine)
                          engine->parameter_bytes, &speculation->parameters);
     for (size_t u = 0; u < units && result == ZR_OK; u++) {
         size_t at = engine->layout.units[u].shard_offset * engine->parameter_bytes;
-        void *shard = engine->units[u].shard;
+        void *shard = engine->units[u].owned.parameters.at;
         speculation->units[u].parameters = shard ? shard : (char *)speculation->parameters + at;
     }
     return result;
@@ -126,16 +126,13 @@ static zr_result close_ahead(struct zr_engine *engine, size_t unit, const struct
 static zr_result take_ahead(struct zr_engine_run *run, size_t unit)
 {
     struct zr_engine *engine = run->engine;
-    const struct zr_unit_state *state = &engine->units[unit];
     struct zr_state_view view;
     zr_result result = zr_state_file_take_ahead(&engine->state_tier->store, unit, &view);
     run->open = open_ahead;
     run->close = close_ahead;
-    run->owned = (struct zr_owned){
-        .from = state->owned_from,
-        .to = state->owned_to,
-        .parameters = {engine->speculation.units[unit].parameters, engine->options.precision},
-        .master = view.master};
+    run->owned = engine->units[unit].owned;
+    run->owned.parameters.at = engine->speculation.units[unit].parameters;
+    run->owned.master = view.master;
     memcpy(run->owned.slots, view.slots, sizeof view.slots);
     return result;
 }

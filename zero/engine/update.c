@@ -18,67 +18,68 @@ struct zr_numbers zr_numbers_at(struct zr_numbers numbers, size_t index)
 /* A frozen unit has parameters only. */
 static zr_result take_frozen(struct zr_engine *engine, size_t unit, struct zr_owned *out)
 {
-    const struct zr_unit_state *state = &engine->units[unit];
-    void *shard = state->shard;
-    zr_result result = state->parameters->take ? state->parameters->take(engine, unit, &shard) : ZR_OK;
-    *out = (struct zr_owned){.from = state->owned_from,
-                             .to = state->owned_to,
-                             .parameters = {shard, engine->options.precision},
-                             .master = zr_engine_is_low_precision(engine) ? NULL : shard};
+    zr_result result = engine->units[unit].parameters->take(engine, unit, &out->parameters.at);
+    out->master = zr_engine_is_low_precision(engine) ? NULL : out->parameters.at;
     return result;
 }
 
-static zr_result give_frozen(struct zr_engine *engine, size_t unit, bool changed)
+static zr_result take_state(struct zr_engine *engine, size_t unit, struct zr_owned *out)
 {
-    const struct zr_parameter_tier *tier = engine->units[unit].parameters;
-    return tier->give ? tier->give(engine, unit, changed) : ZR_OK;
+    struct zr_state_view view = {0};
+    zr_result result = zr_state_store_take(&engine->units[unit].tier->store, unit, &view);
+    out->master = engine->units[unit].tier->masters ? view.master : out->parameters.at;
+    memcpy(out->slots, view.slots, sizeof out->slots);
+    return result;
+}
+
+/* In fp32 parameters are copied from the masters, whose memory the next unit may reuse. */
+static zr_result give_state(struct zr_engine *engine, size_t unit, bool changed)
+{
+    zr_result copied = zr_engine_is_low_precision(engine) ? ZR_OK : zr_engine_await_masters(engine, unit);
+    zr_result result = zr_state_store_give(&engine->units[unit].tier->store, unit, changed);
+    return copied == ZR_OK ? result : copied;
+}
+
+zr_result zr_engine_find_owned(struct zr_engine *engine, size_t unit)
+{
+    struct zr_unit_state *state = &engine->units[unit];
+    if (zr_engine_is_frozen(engine, unit)) {
+        state->take = state->parameters->take ? take_frozen : NULL;
+        state->give = state->parameters->give;
+        state->owned.master = zr_engine_is_low_precision(engine) ? NULL : state->owned.parameters.at;
+        return ZR_OK;
+    }
+    if (state->tier->store.table->random)
+        return take_state(engine, unit, &state->owned);
+    state->take = take_state;
+    state->give = give_state;
+    return ZR_OK;
 }
 
 zr_result zr_engine_take_owned(struct zr_engine *engine, size_t unit, struct zr_owned *out)
 {
     const struct zr_unit_state *state = &engine->units[unit];
-    struct zr_state_tier *tier = state->tier;
-    struct zr_state_view view = {0};
-    if (zr_engine_is_frozen(engine, unit))
-        return take_frozen(engine, unit, out);
-    /* Device-resident units are taken here too, which keeps the pass in order. */
-    zr_result result = zr_state_store_take(&tier->store, unit, &view);
-    *out = (struct zr_owned){
-        .from = state->owned_from,
-        .to = state->owned_to,
-        .parameters = {state->shard, engine->options.precision},
-        .master = tier->masters ? view.master : state->shard,
-    };
-    memcpy(out->slots, view.slots, sizeof out->slots);
-    return result;
+    *out = state->owned;
+    return state->take ? state->take(engine, unit, out) : ZR_OK;
+}
+
+zr_result zr_engine_give_owned(struct zr_engine *engine, size_t unit, bool changed)
+{
+    const struct zr_unit_state *state = &engine->units[unit];
+    return state->give ? state->give(engine, unit, changed) : ZR_OK;
 }
 
 void *zr_owned_slot(const struct zr_engine *engine, const struct zr_layout_parameter *tensor,
                     const struct zr_owned *owned, unsigned slot, size_t skip)
 {
-    size_t unit = tensor->parameter.unit;
-    const struct zr_optimizer *optimizer = engine->layout.units[unit].optimizer;
+    const struct zr_optimizer *optimizer = engine->layout.units[tensor->parameter.unit].optimizer;
     if (slot >= optimizer->slots_count || !owned->slots[slot] || !tensor->has_slot[slot])
         return NULL;
-    bool whole = optimizer->slots[slot].whole;
-    size_t covered = skip;
-    if (whole)
-        covered = zr_layout_covered(&engine->layout, unit, slot, 0, tensor->offset);
-    else if (optimizer->slots[slot].covers)
-        covered = zr_layout_covered(&engine->layout, unit, slot, owned->from, owned->from + skip);
-    return (char *)owned->slots[slot] + zr_slot_state_bytes(&optimizer->slots[slot], covered);
-}
-
-zr_result zr_engine_give_owned(struct zr_engine *engine, size_t unit, bool changed)
-{
-    /* In fp32 parameters are copied from the masters, whose memory the next unit may reuse. */
-    struct zr_state_store *store = &engine->units[unit].tier->store;
-    if (zr_engine_is_frozen(engine, unit))
-        return give_frozen(engine, unit, changed);
-    bool read_still = !store->table->random && !zr_engine_is_low_precision(engine);
-    zr_result copied = read_still ? zr_engine_await_masters(engine, unit) : ZR_OK;
-    zr_result result = zr_state_store_give(store, unit, changed);
-    return copied == ZR_OK ? result : copied;
+    char *first = (char *)owned->slots[slot] + tensor->slots_at[slot];
+    size_t before = owned->from + skip - tensor->owned_from;
+    return before == 0 || optimizer->slots[slot].whole
+               ? first
+               : first + zr_slot_state_bytes(&optimizer->slots[slot], before);
 }
 
 /* Opens the window of parameters that begins at `from`. */
@@ -104,7 +105,7 @@ zr_result zr_engine_round_masters(struct zr_engine *engine, size_t unit)
                 compute.context, &(struct zr_convert){.n = window.count,
                                                       .from = {owned.master + at, ZR_PRECISION_FP32},
                                                       .to = window.values});
-        if (result == ZR_OK)
+        if (result == ZR_OK && engine->units[unit].parameters->close)
             result = engine->units[unit].parameters->close(engine, unit, &owned, &window);
     }
     zr_result given = zr_engine_give_owned(engine, unit, false);
@@ -143,23 +144,25 @@ static zr_result clear_between(struct zr_engine *engine, struct zr_compute compu
         &(struct zr_clear){(to - from) * engine->parameter_bytes, zr_numbers_at(window->values, from).at});
 }
 
-zr_result zr_engine_update_window(struct zr_engine *engine, size_t unit, struct zr_numbers gradients,
-                                  const struct zr_prepared *prepared, const struct zr_engine_update *update,
-                                  const struct zr_owned *owned, const struct zr_window *window)
+/* Updates one window of this rank's part of a unit. */
+static zr_result update_window(struct zr_engine_run *run, size_t unit, const struct zr_window *window)
 {
+    struct zr_engine *engine = run->engine;
     const struct zr_layout_unit *u = &engine->layout.units[unit];
+    const struct zr_engine_update *update = &run->update;
+    const struct zr_owned *owned = &run->owned;
     struct zr_compute compute = zr_engine_updater(engine, unit, update);
     const struct zr_optimizer *optimizer = u->optimizer;
     const struct zr_optimizer_options *o = &engine->options.optimizer;
-    size_t from = owned->from + window->from, done = 0;
+    size_t from = owned->from + window->from, to = from + window->count, done = 0;
     zr_result result = ZR_OK;
 
     for (size_t i = 0; i < u->parameters_count && result == ZR_OK; i++) {
         const struct zr_layout_parameter *p = &engine->layout.parameters[u->first_parameter + i];
-        struct zr_overlap overlap;
-        if (!zr_layout_overlap(p, from, from + window->count, &overlap))
+        size_t first = p->owned_from > from ? p->owned_from : from, end = p->owned_to < to ? p->owned_to : to;
+        if (first >= end)
             continue;
-        size_t skip = overlap.offset - owned->from, at = overlap.offset - from;
+        size_t skip = first - owned->from, at = first - from;
         const struct zr_parameter_group *group = &o->groups[p->parameter.group];
         struct zr_optimizer_call call = {.options = o,
                                          .kernels = compute.kernels,
@@ -171,15 +174,16 @@ zr_result zr_engine_update_window(struct zr_engine *engine, size_t unit, struct 
                                          .correction2 = update->correction2,
                                          .weight = update->weight,
                                          .rates = update->rates,
-                                         .n = overlap.count,
-                                         .gradient = zr_numbers_at(gradients, skip),
+                                         .n = end - first,
+                                         .gradient = run->gradients,
                                          .master = owned->master + skip,
                                          .tensor = &p->parameter,
-                                         .first = overlap.offset - p->offset};
-        if (p->needs_whole && prepared->directions)
-            call.direction = prepared->directions + skip;
-        if (p->needs_whole && prepared->squares)
-            call.sums = (struct zr_tensor_sums){prepared->row_means + i, prepared->squares + 2 * i,
+                                         .first = first - p->offset};
+        call.gradient.at = (char *)call.gradient.at + skip * engine->units[unit].input_bytes;
+        if (p->needs_whole && run->prepared.directions)
+            call.direction = run->prepared.directions + skip;
+        if (p->needs_whole && run->prepared.squares)
+            call.sums = (struct zr_tensor_sums){run->prepared.row_means + i, run->prepared.squares + 2 * i,
                                                 engine->world, 2 * u->parameters_count};
         for (unsigned s = 0; s < optimizer->slots_count; s++)
             call.slots[s] = zr_owned_slot(engine, p, owned, s, skip);
@@ -188,7 +192,7 @@ zr_result zr_engine_update_window(struct zr_engine *engine, size_t unit, struct 
         result = clear_between(engine, compute, window, done, at);
         if (result == ZR_OK)
             result = optimizer->update(&call);
-        done = at + overlap.count;
+        done = end - from;
     }
     return result == ZR_OK ? clear_between(engine, compute, window, done, window->count) : result;
 }
@@ -205,8 +209,7 @@ zr_result zr_engine_update_unit(struct zr_engine_run *run, size_t unit)
         if (run->open)
             result = run->open(engine, unit, &run->owned, &window);
         if (result == ZR_OK)
-            result = zr_engine_update_window(engine, unit, run->gradients, &run->prepared, &run->update,
-                                             &run->owned, &window);
+            result = update_window(run, unit, &window);
         if (result == ZR_OK && run->close)
             result = run->close(engine, unit, &run->owned, &window);
     }

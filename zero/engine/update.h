@@ -7,6 +7,8 @@
 
 #include "zero/engine/engine.h"
 
+/* When the stores are open: sets zr_unit_state.owned, as far as it is in memory. */
+zr_result zr_engine_find_owned(struct zr_engine *engine, size_t unit);
 /* Take and give this rank's part of a unit: see state_store.h. */
 zr_result zr_engine_take_owned(struct zr_engine *engine, size_t unit, struct zr_owned *out);
 zr_result zr_engine_give_owned(struct zr_engine *engine, size_t unit, bool changed);
@@ -15,12 +17,6 @@ zr_result zr_engine_round_masters(struct zr_engine *engine, size_t unit);
 
 /* Arguments of the next update; `gradient_scale` contains loss scale and clipping. */
 struct zr_engine_update zr_engine_update_of(const struct zr_engine *engine, float rate, float gradient_scale);
-/* Updates one window of this rank's part of a unit, whose first element `gradients` begin with. See
- * parameter_tier.h. */
-struct zr_window;
-zr_result zr_engine_update_window(struct zr_engine *engine, size_t unit, struct zr_numbers gradients,
-                                  const struct zr_prepared *prepared, const struct zr_engine_update *update,
-                                  const struct zr_owned *owned, const struct zr_window *window);
 /* Kernels and context that update a unit. */
 struct zr_compute zr_engine_updater(const struct zr_engine *engine, size_t unit,
                                     const struct zr_engine_update *update);

@@ -87,7 +87,7 @@ struct zr_local_opening {
 
 /* Operations on one channel of a communicator. */
 struct zr_local_call {
-    _Atomic uint64_t begun, ended; /* number of the last operation, from 1 */
+    _Atomic uint64_t begun, ended; /* number of the last operation, from 1; `ended`: once none is queued */
     _Atomic uint64_t ticket;       /* ticket of the operation that has begun; 0: a host message */
     /* Operation n in element n % 2. Kind: enum zr_comm_kind, plus ZR_LOCAL_MEETS if it ends on no rank
      * before all members have begun it. */

@@ -11,14 +11,6 @@ struct zr_slot zr_slot_all_rows(const struct zr_shape *shape, const char *name)
         .name = name, .columns = shape->sequence_parallel ? shape->hidden : 0, .life = ZR_SLOT_TEMPORARY};
 }
 
-static enum zr_comm_type comm_type(const struct zr_module_pass *pass)
-{
-    enum zr_precision precision = pass->context->precision;
-    return precision == ZR_PRECISION_BF16   ? ZR_COMM_BF16
-           : precision == ZR_PRECISION_FP16 ? ZR_COMM_FP16
-                                            : ZR_COMM_FP32;
-}
-
 zr_result zr_pass_all_rows(struct zr_module_pass *pass, const void *own, unsigned slot, const void **all)
 {
     zr_ticket ticket;
@@ -35,7 +27,7 @@ zr_result zr_pass_all_rows(struct zr_module_pass *pass, const void *own, unsigne
                                 .destination = pass->slots[slot],
                                 .shard_bytes = pass->own_rows * zr_pass_shape(pass)->hidden *
                                                zr_precision_bytes(pass->context->precision),
-                                .type = comm_type(pass),
+                                .type = (enum zr_comm_type)pass->context->precision,
                                 .label = ZR_COMM_LABEL_NONE},
         &ticket);
     return result == ZR_OK ? zr_comm_wait(pass->tensor, ticket) : result;
@@ -64,19 +56,20 @@ zr_result zr_pass_start_sum(struct zr_module_pass *pass, struct zr_pass_sum *sum
     if (zr_shape_tensor(shape) == 1 || !zr_pass_closes(pass))
         return ZR_OK;
     if (shape->sequence_parallel)
-        return zr_comm_reduce_scatter(pass->tensor,
-                                      &(struct zr_reduce_scatter){.source = sum->part,
-                                                                  .destination = sum->own,
-                                                                  .shard_elements = elements,
-                                                                  .scale = 1,
-                                                                  .type = comm_type(pass),
-                                                                  .label = ZR_COMM_LABEL_NONE},
-                                      &sum->ticket);
+        return zr_comm_reduce_scatter(
+            pass->tensor,
+            &(struct zr_reduce_scatter){.source = sum->part,
+                                        .destination = sum->own,
+                                        .shard_elements = elements,
+                                        .scale = 1,
+                                        .type = (enum zr_comm_type)pass->context->precision,
+                                        .label = ZR_COMM_LABEL_NONE},
+            &sum->ticket);
     return zr_comm_all_reduce(pass->tensor,
                               &(struct zr_all_reduce){.buffer = sum->own,
                                                       .shard_elements = elements,
                                                       .scale = 1,
-                                                      .type = comm_type(pass),
+                                                      .type = (enum zr_comm_type)pass->context->precision,
                                                       .label = ZR_COMM_LABEL_NONE},
                               &sum->ticket);
 }

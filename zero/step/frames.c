@@ -46,9 +46,7 @@ static struct zr_channel_block block_of(const struct zr_list_run *run, size_t ou
     return (struct zr_channel_block){.block = block,
                                      .bytes = rows * trainer->model->modules[output].type->output_columns *
                                               zr_precision_bytes(precision),
-                                     .type = precision == ZR_PRECISION_FP32   ? ZR_COMM_FP32
-                                             : precision == ZR_PRECISION_BF16 ? ZR_COMM_BF16
-                                                                              : ZR_COMM_FP16};
+                                     .type = (enum zr_comm_type)precision};
 }
 
 zr_result zr_frame_send(const struct zr_list_run *run, const struct zr_action *action)

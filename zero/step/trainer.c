@@ -121,11 +121,11 @@ static zr_result act(struct zr_action_run *actions, const struct zr_action *acti
         return zr_step_graph_record(run->trainer);
     case ZR_ACTION_LAUNCH:
         return zr_step_graph_launch(run->trainer);
-    case ZR_ACTION_READ: /* the host waits only now */
+    case ZR_ACTION_READ:
         run->trainer->host_waits = host_waits(run->trainer) - run->waits;
         return zr_engine_act(actions, action);
     default:
-        return zr_engine_act(actions, action);
+        return zr_fail(ZR_ERR_INVALID, "unknown action %s", zr_action_kind_name(action->kind));
     }
 }
 
@@ -141,8 +141,9 @@ static zr_result run_list(struct zr_list_run *run, const struct zr_actions *list
 {
     run->engine.engine = run->trainer->engine;
     run->engine.way = &zr_update_here;
-    run->engine.run = (struct zr_action_run){
-        .act = act, .observe = run->trainer->observe, .observe_state = run->trainer->observe_state};
+    run->engine.run = (struct zr_action_run){.act = {act, zr_engine_act},
+                                             .observe = run->trainer->observe,
+                                             .observe_state = run->trainer->observe_state};
     zr_result result = zr_actions_run(list, &run->engine.run);
     zr_engine_run_end(&run->engine, result);
     return result;

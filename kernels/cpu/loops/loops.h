@@ -91,8 +91,7 @@ struct zr_loops {
     zr_loop *sum; /* sources have the table's precision; `to` too, or float */
 };
 
-/* NULL: unknown instruction set or precision. */
-const struct zr_loops *zr_loops_of(enum zr_isa isa, enum zr_precision precision);
+extern const struct zr_loops *const zr_loops_of[ZR_ISA_COUNT][ZR_PRECISION_COUNT];
 
 /* Floats of scratch per thread for a head of `sequence` tokens and `width` channels. */
 size_t zr_attention_scratch_floats(size_t sequence, size_t width);

@@ -457,7 +457,7 @@ zr_result zr_gemm(struct zr_kernel_context *context, const struct zr_gemm *asked
     if (strided.c_stride == 0)
         strided.c_stride = strided.n;
     struct job job = {.product = product,
-                      .loops = zr_loops_of(context->isa, ZR_PRECISION_FP32),
+                      .loops = zr_loops_of[context->isa][ZR_PRECISION_FP32],
                       .state = context->library,
                       .by_rows = product->a_turned,
                       .tiled = product->b_turned && !product->accumulate};

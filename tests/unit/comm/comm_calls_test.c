@@ -108,7 +108,7 @@ static bool step_caller(struct model *model, struct model_rank *r)
         if (action.verb == WAIT ? r->ended[c] < r->handed_in[c] : !all_began(model, c, r->hosts[c], true))
             return false;
         if (action.verb == HOST)
-            zr_calls_end(comm, &item);
+            zr_calls_end(comm, true);
         zr_calls_go_on(comm);
         r->waits = false;
     }
@@ -128,7 +128,7 @@ static bool step_thread(struct model *model, struct model_rank *r, unsigned c)
     }
     if (!all_began(model, c, r->begun[c], false))
         return false;
-    zr_calls_end(&r->comms[c], &item);
+    zr_calls_end(&r->comms[c], false);
     r->ended[c]++;
     return true;
 }

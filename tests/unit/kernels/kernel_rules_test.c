@@ -218,14 +218,14 @@ static void check_exponential(enum zr_isa isa)
     double most = 0;
     for (int i = 0; i < COUNT; i++)
         x[i] = (float)(random_unit() * 87.0 * (i % 3 == 0 ? 0.01 : 1.0));
-    zr_loops_of(isa, ZR_PRECISION_FP32)->exponential(COUNT, x, y);
+    zr_loops_of[isa][ZR_PRECISION_FP32]->exponential(COUNT, x, y);
     for (int i = 0; i < COUNT; i++) {
         double exact = exp((double)x[i]), unit = ldexp(1, ilogb(exact) - 23);
         most = worst(most, fabs((double)y[i] - exact) / unit);
     }
     tap_ok(most < 2, "%s: the exponential is within 2 ulp (%.2f)", zr_isa_name(isa), most);
     float ends[6] = {-100, -INFINITY, 0, 100, INFINITY, NAN};
-    zr_loops_of(isa, ZR_PRECISION_FP32)->exponential(6, ends, y);
+    zr_loops_of[isa][ZR_PRECISION_FP32]->exponential(6, ends, y);
     tap_ok(y[0] == 0 && y[1] == 0 && y[2] == 1 && y[3] > 1e38f && y[4] > 1e38f && isnan(y[5]),
            "%s: it ends in 0, in 2e38, and keeps NaN", zr_isa_name(isa));
 }
