@@ -43,7 +43,7 @@ static double case_embedding(struct zr_kernel_context *c, const struct shape *s)
 
 static double case_layernorm(struct zr_kernel_context *c, const struct shape *s)
 {
-    struct zr_layernorm l = {rows_of(s), s->channels};
+    struct zr_layernorm l = {rows_of(s), s->channels, 0};
     size_t n = l.rows * l.channels;
     struct tensor *x = input(n, 0.5, 2), *w = input(l.channels, 1, 0.5), *b = input(l.channels, 0, 1);
     struct tensor *y = output(n), *mean = output(l.rows), *rstd = output(l.rows), *dy = input(n, 0, 1);
@@ -92,7 +92,7 @@ static double case_linear(struct zr_kernel_context *c, const struct shape *s)
 
 static double attention_with(struct zr_kernel_context *c, const struct shape *s, size_t kv_heads)
 {
-    struct zr_attention a = {s->batch, s->sequence, s->channels, s->heads, kv_heads};
+    struct zr_attention a = {s->batch, s->sequence, s->channels, s->heads, kv_heads, 0, 0};
     size_t rows = rows_of(s), square = s->batch * s->heads * s->sequence * s->sequence;
     struct tensor *qkv = attention_input(&a), *dout = input(rows * s->channels, 0, 1);
     struct tensor *out = output(rows * s->channels), *lse = output(s->batch * s->heads * s->sequence);
@@ -124,13 +124,13 @@ static double case_elements(struct zr_kernel_context *c, const struct shape *s)
     struct tensor *x = input(n, 0, 6), *dy = input(n, 0, 1), *y = output(n), *dx = output(n),
                   *sum = output(n);
     struct tensor *in_place = in_out(n, 0, 1), *filled = output(n), *zeroed = output(n), *copied = output(n);
-    kernels->gelu_forward(c, &(struct zr_gelu_forward){n, x->at, y->at});
-    kernels->gelu_backward(c, &(struct zr_gelu_backward){n, x->at, dy->at, dx->at});
+    kernels->gelu_forward(c, &(struct zr_gelu_forward){n, x->at, y->at, ZR_GELU_TANH});
+    kernels->gelu_backward(c, &(struct zr_gelu_backward){n, x->at, dy->at, dx->at, ZR_GELU_TANH});
     bool late_alike = true;
 #ifdef ZR_TEST_ON_CARD /* elements that do not begin on 16 bytes */
     struct tensor *late = output(n);
     float *to = (float *)late->at + 1;
-    kernels->gelu_forward(c, &(struct zr_gelu_forward){n - 1, (float *)x->at + 1, to});
+    kernels->gelu_forward(c, &(struct zr_gelu_forward){n - 1, (float *)x->at + 1, to, ZR_GELU_TANH});
     late_alike = memcmp(to, (float *)y->at + 1, tensor_bytes(y) - sizeof *to) == 0;
 #endif
     kernels->add(c, &(struct zr_add){n, x->at, dy->at, sum->at});
