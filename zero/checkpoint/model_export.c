@@ -31,6 +31,12 @@ static void say_notes(struct zr_safetensors_header *header, const void *whose)
     const struct zr_shape *shape = whose;
     zr_safetensors_note(header, "format", "pt");
     zr_safetensors_note(header, "n_head", "%zu", shape->heads);
+    char variant[ZR_VARIANT_ROOM];
+    zr_variant_print(&shape->variant, variant);
+    if (variant[0])
+        zr_safetensors_note(header, ZR_MODEL_VARIANT, "%.255s", variant);
+    if (shape->architecture == ZR_ARCH_GPT2 && shape->norm_epsilon > 0)
+        zr_safetensors_note(header, "norm_epsilon", "%.17g", shape->norm_epsilon);
     if (shape->architecture == ZR_ARCH_LLAMA) {
         zr_safetensors_note(header, "n_kv_head", "%zu", shape->kv_heads);
         zr_safetensors_note(header, "rope_theta", "%.17g", shape->rope_theta);

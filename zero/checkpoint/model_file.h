@@ -9,6 +9,8 @@
 
 #include "zero/model/transformer.h"
 
+#define ZR_MODEL_VARIANT "variant" /* note of a file: zr_variant_print() of its model */
+
 struct zr_model_file {
     const char *path;
     zr_engine *engine; /* borrowed */
@@ -43,22 +45,27 @@ void zr_model_export_clean_up(const char *path);
 
 /* ---- config.json (model_config.c) ---------------------------------------------------------------------- */
 
-/* Compares a config.json of Hugging Face's transformers with the shape of a run, by an allow list: a key's
- * value must be what this run computes, or the key has no effect on training; all other keys are refused by
- * name. */
+/* A config.json of Hugging Face's transformers as a shape, by an allow list: a key has a place in the shape,
+ * or no effect on training; all others are refused, together, by name. Models: gpt2, llama, mistral, qwen2,
+ * qwen3, with transformers' defaults for missing keys. */
 
 struct json_t;
 
 struct zr_model_config {
-    const char *path;             /* path of the model, for messages */
-    const struct json_t *root;    /* an object, untrusted; borrowed */
-    const struct zr_shape *shape; /* shape of the whole model, completed; borrowed */
-    bool has_head;                /* the files have an lm_head.weight */
+    const char *path;          /* path of the model, for messages */
+    const struct json_t *root; /* an object, untrusted; borrowed */
+    bool has_head;             /* zr_model_config_check(): the files have an lm_head.weight */
 };
 
-/* Compares the file, with transformers' defaults for missing keys, with the shape. *dropout is the largest
- * dropout rate in the file; zr trains without dropout. ZR_ERR_FORMAT: the message names the key, the
- * reason, and the option or fix. */
-zr_result zr_model_config_check(const struct zr_model_config *config, double *dropout);
+/* Sets the fields of the model in *shape, which it completes; `sequence` is read, and sizes that the file
+ * lacks remain, if they are not 0. *dropout is the largest dropout rate in the file; zr trains without
+ * dropout. ZR_ERR_FORMAT: the message names all keys that zr cannot train with, and the reason of the first
+ * one. */
+zr_result zr_model_config_read(const struct zr_model_config *config, struct zr_shape *shape, double *dropout);
+
+/* Compares the file with the completed shape of a whole model. ZR_ERR_FORMAT: the message names the first key
+ * that differs, and the option or fix. */
+zr_result zr_model_config_check(const struct zr_model_config *config, const struct zr_shape *run,
+                                double *dropout);
 
 #endif

@@ -65,6 +65,8 @@ const struct zr_flag zr_flags[] = {
 
     {"params", model, "N", "number of parameters, as 124e6: chooses a shape; without --data for GPT-2 text",
      NULL, NULL, NULL, ZR_FLAG_REAL, FIELD(parameters), 1000, 1e15},
+    TEXT("model", model, "DIR", model,
+         "model of transformers: shape of its config.json, values of its files, if any"),
     COUNT("layers", model, shape.layers, "4", 1, 65536, "transformer blocks"),
     COUNT("hidden", model, shape.hidden, "128", 1, 1 << 20, "channels; a multiple of --heads"),
     COUNT("heads", model, shape.heads, "4", 1, 65536, "attention heads"),
