@@ -16,12 +16,17 @@ struct zr_model_file {
     zr_engine *engine; /* borrowed */
     zr_comm *comm;
     struct zr_shape shape;
-    bool assumed;    /* for importing: without a config.json, assume the shape */
-    double *dropout; /* for importing: largest dropout rate of config.json; NULL: not needed */
+    bool assumed; /* for importing: without a config.json, assume the shape */
+    const char
+        *source; /* for exporting a folder: folder of --model, whose files are copied; NULL or "": none */
+    uint64_t part_bytes; /* for exporting a folder: maximum size of a file */
+    double *dropout;     /* for importing: largest dropout rate of config.json; NULL: not needed */
 };
 
-/* Writes the parameters in fp32 without padding rows; see zr_state_write(). Of a model with adapters, writes
- * only these, in PEFT's names, and adapter_config.json into the same folder. Collective. */
+/* Writes the parameters in fp32 without padding rows; see zr_state_write(). A path that ends in '/' or is a
+ * folder becomes a folder that transformers loads: model.safetensors, or several files with an index,
+ * config.json, generation_config.json and the tokenizer's files. Of a model with adapters, writes only these,
+ * in PEFT's names, and adapter_config.json into the same folder. Collective. */
 zr_result zr_model_export(const struct zr_model_file *file);
 
 /* Loads a model's parameters into the engine, with momentum and variance zero, and publishes it as after
@@ -39,6 +44,13 @@ static inline bool zr_model_file_pads(const struct zr_parameter *parameter, size
 {
     return index == 0 || strcmp(parameter->name, "lm_head.weight") == 0;
 }
+
+/* Whether an export to this path is a folder. */
+bool zr_model_is_folder(const char *path);
+
+/* Reads a JSON object of at most 100 MiB, which the caller frees with json_decref(). ZR_ERR_FORMAT: none. */
+struct json_t;
+zr_result zr_model_json_read(const char *path, struct json_t **out);
 
 /* Removes the remains of an unfinished export next to `path` ("": none). Async-signal-safe. */
 void zr_model_export_clean_up(const char *path);

@@ -52,8 +52,7 @@ static zr_result beside(const struct import *import, const char *name, char out[
     return zr_fail(ZR_ERR_INVALID, "a path is longer than %d bytes", ZR_SAFETENSORS_PATH_ROOM - 1);
 }
 
-/* Reads a JSON object, which the caller frees. */
-static zr_result read_json(const char *path, json_t **out)
+zr_result zr_model_json_read(const char *path, json_t **out)
 {
     struct zr_file file = {.fd = -1};
     json_error_t error;
@@ -114,7 +113,7 @@ static zr_result open_part(struct import *import, const char *name)
 static zr_result open_index(struct import *import)
 {
     json_t *index = NULL;
-    zr_result result = read_json(import->model->path, &index);
+    zr_result result = zr_model_json_read(import->model->path, &index);
     if (result)
         return result;
     json_t *map = json_object_get(index, "weight_map");
@@ -177,7 +176,7 @@ static zr_result open_files(struct import *import)
     if (!result)
         result = beside(import, "config.json", path);
     if (!result && zr_path_kind_get(path, &kind) == ZR_OK && kind == ZR_PATH_FILE)
-        result = read_json(path, &import->config);
+        result = zr_model_json_read(path, &import->config);
     return result;
 }
 

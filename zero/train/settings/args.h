@@ -76,7 +76,8 @@ struct zr_train_config {
     char resume[ZR_TRAIN_PATH_ROOM];
     bool assume_shape;              /* the model of --resume may lack a config.json */
     char model[ZR_TRAIN_PATH_ROOM]; /* --model: the shape is that of its config.json */
-    char export[ZR_TRAIN_PATH_ROOM];
+    char export[ZR_TRAIN_PATH_ROOM]; /* a file, or a folder: zr_model_is_folder() */
+    uint64_t export_part_bytes;      /* maximum size of a file in the folder */
     char log[ZR_TRAIN_PATH_ROOM];
     char json[ZR_TRAIN_PATH_ROOM]; /* "-": standard output */
     char trace[ZR_TRAIN_PATH_ROOM];
