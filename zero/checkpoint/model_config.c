@@ -637,6 +637,8 @@ static void normalize(struct zr_shape *shape)
         shape->norm_epsilon = 0;
     if (variant->positions == shape->sequence)
         variant->positions = 0;
+    if (variant->window >= shape->sequence)
+        variant->window = 0;
     if (shape->heads && variant->head_width * shape->heads == shape->hidden)
         variant->head_width = 0;
 }

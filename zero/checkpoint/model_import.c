@@ -16,6 +16,7 @@
 #include "zero/checkpoint/model_file.h"
 #include "zero/checkpoint/model_names.h"
 #include "zero/checkpoint/safetensors_read.h"
+#include "zero/checkpoint/torch_file.h"
 
 enum { FILES_MAX = 1024 };
 #define PIECE_ELEMENTS (((size_t)256 << 10) / sizeof(float))
@@ -82,19 +83,20 @@ zr_result zr_model_json_read(const char *path, json_t **out)
     return result;
 }
 
+static zr_result open_file(const struct import *import, struct zr_safetensors *out, const char *path)
+{
+    return zr_torch_file_is(path) ? zr_torch_file_open(out, path, import->model->engine->options.host_arena)
+                                  : zr_safetensors_open(out, path);
+}
+
 /* Opens a file that an index names, unless it is open. */
 static zr_result open_part(struct import *import, const char *name)
 {
     char path[ZR_SAFETENSORS_PATH_ROOM];
-    if (name && (ends_with(name, ".bin") || ends_with(name, ".pth")))
-        return zr_fail(
-            ZR_ERR_FORMAT,
-            "'%s' names PyTorch files, such as '%.100s', but no safetensors files; load the model in "
-            "transformers and save it with model.save_pretrained(DIR, safe_serialization=True)",
-            import->model->path, name);
     /* Only plain names are allowed: files outside the folder are never opened. */
-    if (!name || name[0] == '.' || strchr(name, '/') || !ends_with(name, ".safetensors"))
-        return zr_fail(ZR_ERR_FORMAT, "'%s' names a file that is not a safetensors file beside it: '%.100s'",
+    if (!name || name[0] == '.' || strchr(name, '/') ||
+        (!ends_with(name, ".safetensors") && !ends_with(name, ".bin")))
+        return zr_fail(ZR_ERR_FORMAT, "'%s' names a file that is no .safetensors or .bin beside it: '%.100s'",
                        import->model->path, name ? name : "");
     zr_result result = beside(import, name, path);
     if (result)
@@ -105,7 +107,7 @@ static zr_result open_part(struct import *import, const char *name)
     if (import->files_count == FILES_MAX)
         return zr_fail(ZR_ERR_FORMAT, "'%s' names more than %d files; save the model in fewer files",
                        import->model->path, FILES_MAX);
-    result = zr_safetensors_open(&import->files[import->files_count], path);
+    result = open_file(import, &import->files[import->files_count], path);
     import->files_count += result == ZR_OK;
     return result;
 }
@@ -136,13 +138,13 @@ static unsigned long count_files(const char *path)
     for (const char *at = name ? name : path; (at = strstr(at, "-of-")); at++)
         of = at;
     unsigned long count = of && of[4] >= '0' && of[4] <= '9' ? strtoul(of + 4, &end, 10) : 1;
-    return count > 1 && strcmp(end, ".safetensors") == 0 ? count : 1;
+    return count > 1 && (strcmp(end, ".safetensors") == 0 || strcmp(end, ".bin") == 0) ? count : 1;
 }
 
 static zr_result open_one(struct import *import)
 {
     const char *path = import->model->path;
-    zr_result result = zr_safetensors_open(&import->files[0], path);
+    zr_result result = open_file(import, &import->files[0], path);
     if (result)
         return result;
     import->files_count = 1;
@@ -261,7 +263,7 @@ static zr_result check_notes(const struct import *import)
     const char *theirs = note_of(import, ZR_MODEL_VARIANT);
     zr_variant_print(&shape->variant, ours);
     theirs = theirs || !is_noted(import) ? theirs : "";
-    if (theirs && strncmp(theirs, ours, 255) != 0) /* the longest note */
+    if (theirs && !import->config && strncmp(theirs, ours, 255) != 0) /* the longest note */
         return zr_fail(
             ZR_ERR_FORMAT,
             "'%s' is a model with %.100s, and this run has %.100s; give --model with the folder of the "

@@ -240,9 +240,9 @@ static const struct {
      " 'rope_theta': 500000.0}",
      "biases 7, angle factor 8, offset -0.333333333333333, slope 434.599097936269, scale 1", 4, 4, 40, 5e5},
     {"{'model_type': 'mistral', 'hidden_size': 24, 'num_attention_heads': 16, 'num_hidden_layers': 2,"
-     " 'intermediate_size': 40, 'vocab_size': 60, 'head_dim': 128, 'sliding_window': 4096,"
+     " 'intermediate_size': 40, 'vocab_size': 60, 'head_dim': 128, 'sliding_window': 12,"
      " 'rope_theta': 1000000.0}",
-     "head width 128, window 4096", 16, 8, 40, 1e6},
+     "head width 128, window 12", 16, 8, 40, 1e6},
     {"{'model_type': 'qwen2', 'hidden_size': 24, 'num_attention_heads': 2, 'num_key_value_heads': 1,"
      " 'num_hidden_layers': 2, 'intermediate_size': 40, 'vocab_size': 60, 'use_sliding_window': false,"
      " 'sliding_window': 131072, 'max_window_layers': 28, 'rope_theta': 1000000.0, 'rope_scaling':"
