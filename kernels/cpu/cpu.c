@@ -8,8 +8,8 @@
 #include "kernels/cpu/products/gemm.h"
 #include "kernels/fp8.h"
 #include "kernels/real.h"
-#include "kernels/rotary.h"
 #include "kernels/sizes.h"
+#include "kernels/state.h"
 
 static const struct zr_loops *loops_of(const struct zr_kernel_context *context)
 {

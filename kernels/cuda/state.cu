@@ -3,7 +3,6 @@
 #include "kernels/cuda/arguments.h"
 #include "kernels/cuda/element.h"
 
-#include "kernels/rotary.h"
 #include "kernels/state.h"
 
 /* ---- Sums and searches --------------------------------------------------------------------------------- */

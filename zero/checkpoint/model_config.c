@@ -494,7 +494,7 @@ static void set_yarn(struct zr_rotary_scaling *out, const double value[ANGLE_KEY
         if (value[TRUNCATE] != 0)
             ends[i] = i == 0 ? floor(ends[i]) : ceil(ends[i]);
     }
-    double low = fmax(ends[0], 0), high = fmin(ends[1], width - 1);
+    double low = fmax(ends[0], 0), high = ends[1] < width - 1 ? ends[1] : width - 1;
     high += low == high ? 0.001 : 0;
     double plain = factor <= 1 ? 1 : 0.1 * log(factor) + 1,
            first = factor <= 1 ? 1 : 0.1 * value[MSCALE] * log(factor) + 1,

@@ -8,7 +8,6 @@
 
 #include "zero/checkpoint/checkpoint_inside.h"
 #include "zero/comm/mesh.h"
-#include "zero/checkpoint/model_folder.h"
 #include "zero/engine/engine.h"
 
 void zr_model_export_clean_up(const char *path)

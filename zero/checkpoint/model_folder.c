@@ -1,6 +1,6 @@
 /* model_folder.c: what transformers reads beside the parameters of an exported model: config.json,
- * generation_config.json, the index of several files, and the tokenizer's files. See model_file.h. Rank 0
- * only. */
+ * generation_config.json, the index of several files, and the tokenizer's files. See checkpoint_inside.h.
+ * Rank 0 only. */
 #include <inttypes.h>
 #include <jansson.h>
 #include <stdio.h>
@@ -10,7 +10,6 @@
 #include "alloc/base/system/file.h"
 #include "alloc/heap/heap.h"
 #include "zero/checkpoint/checkpoint_inside.h"
-#include "zero/checkpoint/model_folder.h"
 #include "zero/checkpoint/state.h"
 
 /* Files that are copied from the model's folder as they are. */
@@ -73,19 +72,21 @@ static zr_result close_output(struct output *out, zr_result result)
     return result == ZR_OK ? zr_path_sync_name(out->path) : result;
 }
 
+/* json_dump_callback() */
+static int put_json(const char *data, size_t bytes, void *text)
+{
+    return zr_text_put(text, data, bytes) == ZR_OK ? 0 : -1;
+}
+
 static zr_result write_json(const char *folder, const char *name, const json_t *root)
 {
     struct output out;
-    char *text = json_dumps(root, JSON_INDENT(2));
-    zr_result result = text ? open_output(&out, folder, name) : ZR_ERR_HOST_MEMORY;
-    if (text && result == ZR_OK)
-        result = zr_text_put(&out.text, text, strlen(text));
-    if (text && result == ZR_OK)
+    zr_result result = open_output(&out, folder, name);
+    if (result == ZR_OK && json_dump_callback(root, put_json, &out.text, JSON_INDENT(2)) != 0)
+        result = out.text.result ? out.text.result : ZR_ERR_HOST_MEMORY;
+    if (result == ZR_OK)
         result = zr_text_put(&out.text, "\n", 1);
-    if (text)
-        result = close_output(&out, result);
-    zr_heap_free(text);
-    return result;
+    return close_output(&out, result);
 }
 
 static zr_result copy_file(const char *from, const char *folder, const char *name)

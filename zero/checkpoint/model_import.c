@@ -16,7 +16,6 @@
 #include "zero/checkpoint/model_file.h"
 #include "zero/checkpoint/model_names.h"
 #include "zero/checkpoint/safetensors_read.h"
-#include "zero/checkpoint/torch_file.h"
 
 enum { FILES_MAX = 1024 };
 #define PIECE_ELEMENTS (((size_t)256 << 10) / sizeof(float))

@@ -1,7 +1,7 @@
-/* torch_file.c: see torch_file.h. The archive is a zip file whose entries are stored, as torch.save() writes
- * it: NAME/data.pkl and NAME/data/KEY for each storage. Formats: PKWARE's APPNOTE.TXT 4.3; PyTorch's
+/* torch_file.c: see safetensors_read.h. The archive is a zip file whose entries are stored, as torch.save()
+ * writes it: NAME/data.pkl and NAME/data/KEY for each storage. Formats: PKWARE's APPNOTE.TXT 4.3; PyTorch's
  * torch/serialization.py and torch/_utils.py. Everything in the file is untrusted until checked. */
-#include "zero/checkpoint/torch_file.h"
+#include "zero/checkpoint/safetensors_read.h"
 
 #include <inttypes.h>
 #include <jansson.h>
@@ -148,7 +148,9 @@ static zr_result add_entry(struct archive *archive, const unsigned char *entry)
     if (json_object_get(archive->storages, own))
         return damaged(archive, "an entry is there twice");
     json_t *place = json_pack("[I, I]", (json_int_t)at, (json_int_t)size[0]);
-    return json_object_set_new_nocheck(archive->storages, own, place) == 0 ? ZR_OK : ZR_ERR_HOST_MEMORY;
+    return json_object_set_new(archive->storages, own, place) == 0
+               ? ZR_OK
+               : damaged(archive, "the name of an entry is not UTF-8");
 }
 
 static zr_result read_directory(struct archive *archive)
@@ -266,7 +268,7 @@ static zr_result read_tensor(const struct tensors *tensors, const struct zr_pick
     struct zr_pickle_value size[DIMENSIONS_MAX], stride[DIMENSIONS_MAX];
     struct zr_pickle_part place;
     unsigned type = 0, count = items_of(tensors->pickle, argument[2], size, DIMENSIONS_MAX),
-                   strides = items_of(tensors->pickle, argument[3], stride, DIMENSIONS_MAX);
+             strides = items_of(tensors->pickle, argument[3], stride, DIMENSIONS_MAX);
     uint64_t offset, elements = 1, dimension, step, from = 0, bytes;
     zr_result result = read_storage(tensors, argument[0], &place, &type);
     if (result != ZR_OK)
@@ -281,9 +283,10 @@ static zr_result read_tensor(const struct tensors *tensors, const struct zr_pick
             result = refuse(tensors, "is a view with other strides; save a copy of it: tensor.contiguous()");
         else if (__builtin_mul_overflow(elements, dimension, &elements))
             result = refuse(tensors, "has an invalid shape");
-        if (result == ZR_OK && json_array_insert_new(shape, 0, json_integer((json_int_t)dimension)) != 0)
-            result = ZR_ERR_HOST_MEMORY;
     }
+    for (unsigned d = 0; d < count && result == ZR_OK; d++)
+        if (json_array_append_new(shape, json_integer((json_int_t)size[d].integer)) != 0)
+            result = ZR_ERR_HOST_MEMORY;
     if (result == ZR_OK && (__builtin_mul_overflow(elements, storages[type].bytes, &bytes) ||
                             __builtin_mul_overflow(offset, storages[type].bytes, &from) ||
                             from > place.bytes || bytes > place.bytes - from))

@@ -559,7 +559,10 @@ bool zr_block_has(const struct zr_shape *shape, unsigned tensor)
 unsigned zr_block_index(const struct zr_shape *shape, unsigned first, unsigned tensor)
 {
     uint32_t before = (UINT32_C(1) << tensor) - (UINT32_C(1) << first);
-    return tensor - first - (unsigned)__builtin_popcount(absent_of(shape) & before);
+    unsigned count = tensor - first;
+    for (uint32_t missing = absent_of(shape) & before; missing; missing &= missing - 1)
+        count--;
+    return count;
 }
 
 unsigned zr_pass_parameter(const struct zr_module_pass *pass, unsigned tensor)

@@ -72,8 +72,8 @@ static double case_rotary(struct zr_kernel_context *c, const struct shape *s)
                              .x = (char *)x->at + BEFORE * zr_precision_bytes(precision)};
     memcpy(kept->at, x->at, tensor_bytes(x));
     tensor_follow(kept);
-    kernels->rotary_table(c,
-                          &(struct zr_rotary_table){s->sequence, width, theta, cosines->at, sines->at, {0, 0, 0, 0, 0}});
+    kernels->rotary_table(
+        c, &(struct zr_rotary_table){s->sequence, width, theta, cosines->at, sines->at, {0, 0, 0, 0, 0}});
     for (size_t i = 0; i < cosines->n; i++) {
         double angle = (double)(i / half) * pow(theta, -2.0 * (double)(i % half) / (double)width);
         cosines->real[i] = cos(angle);
@@ -214,10 +214,19 @@ static bool norms_alike(struct zr_kernel_context *c, size_t rows, size_t channel
     for (int more = 0; more < 2; more++) {
         struct tensor *y = output_of(precision, n), *dx = in_out_of(precision, n, 0, 1);
         void *late_y = late(y), *late_dx = late(dx);
-        struct zr_layernorm_forward layer = {{rows, channels}, x->at,   w->at, b->at, y->at,
-                                             mean->at,         rstd->at};
-        struct zr_layernorm_backward back = {{rows, channels}, x->at,  w->at,  mean->at, rstd->at, dy->at,
-                                             dx->at,           dw->at, db->at, more,     false};
+        struct zr_layernorm_forward layer = {
+            {rows, channels, 0}, x->at, w->at, b->at, y->at, mean->at, rstd->at};
+        struct zr_layernorm_backward back = {{rows, channels, 0},
+                                             x->at,
+                                             w->at,
+                                             mean->at,
+                                             rstd->at,
+                                             dy->at,
+                                             dx->at,
+                                             dw->at,
+                                             db->at,
+                                             more,
+                                             false};
         kernels->layernorm_forward(c, &layer);
         kernels->layernorm_backward(c, &back);
         layer.x = back.x = late_x, layer.w = back.w = late_w, layer.b = late_b, layer.y = late_y;
