@@ -121,8 +121,7 @@ static zr_result backward_layer(struct trainer *t, unsigned l)
     float *g = gradient;
     const struct zr_linear_backward back = {linears[l], t->x[l],  w + weight, t->dz, l > 0 ? t->dx : NULL,
                                             g + weight, g + bias, false,      add,   false};
-    TRY(t->kernels->gelu_backward(&t->context,
-                                  &(struct zr_gelu_backward){EACH, t->z[l], t->dx, t->dz, ZR_GELU_TANH}));
+    TRY(t->kernels->gelu_backward(&t->context, &(struct zr_gelu_backward){EACH, t->z[l], t->dx, t->dz, 0}));
     TRY(t->kernels->linear_backward(&t->context, &back));
     zr_engine_release(t->engine, l);
     return zr_engine_reduce(t->engine, l);
