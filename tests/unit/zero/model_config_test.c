@@ -247,8 +247,7 @@ static const struct {
      " 'num_hidden_layers': 2, 'intermediate_size': 40, 'vocab_size': 60, 'use_sliding_window': false,"
      " 'sliding_window': 131072, 'max_window_layers': 28, 'rope_theta': 1000000.0, 'rope_scaling':"
      " {'type': 'yarn', 'factor': 4.0, 'original_max_position_embeddings': 32768}}",
-     "biases 1, angle factor 4, offset 2, slope -0.5, scale 1.13862943611199, by pair 1", 2, 1,
-     40, 1e6},
+     "biases 1, angle factor 4, offset 2, slope -0.5, scale 1.13862943611199, by pair 1", 2, 1, 40, 1e6},
     {"{'model_type': 'qwen3', 'hidden_size': 24, 'num_attention_heads': 2, 'num_key_value_heads': 1,"
      " 'num_hidden_layers': 2, 'intermediate_size': 40, 'vocab_size': 60, 'attention_bias': false,"
      " 'layer_types': ['full_attention', 'full_attention'], 'sliding_window': null,"
