@@ -790,9 +790,10 @@ static zr_result check_fields(const struct zr_model_config *config, const struct
             return differs(config, rule, key, value, both);
         }
     }
-    if (memcmp(&theirs->variant.rotary, &ours->variant.rotary, sizeof ours->variant.rotary) == 0 &&
-        theirs->variant.head_norms == ours->variant.head_norms &&
-        theirs->variant.biases == ours->variant.biases)
+    char kinds[2][ZR_VARIANT_ROOM]; /* also of angles, and of what the type of a model means */
+    zr_variant_print(&theirs->variant, kinds[0]);
+    zr_variant_print(&ours->variant, kinds[1]);
+    if (strcmp(kinds[0], kinds[1]) == 0 || theirs->variant.untied != ours->variant.untied)
         return ZR_OK;
     return zr_fail(
         ZR_ERR_FORMAT,

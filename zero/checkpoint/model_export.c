@@ -19,7 +19,7 @@ void zr_model_export_clean_up(const char *path)
         unlink(partial);
     if (length + sizeof name > sizeof file)
         return;
-    memcpy(file, path, length);
+    memcpy(file, path, length + 1);
     memcpy(file + length, name, sizeof name);
     if (path[0] && zr_state_partial(file, partial))
         unlink(partial);

@@ -295,9 +295,9 @@ static zr_result read_tensor(const struct tensors *tensors, const struct zr_pick
         json_decref(shape);
         return result;
     }
-    from += place.at_bytes;
+    json_int_t begin = (json_int_t)place.at_bytes + (json_int_t)from, stored = (json_int_t)bytes;
     json_t *entry = json_pack("{s:s, s:o, s:[I, I]}", "dtype", storages[type].type, "shape", shape,
-                              "data_offsets", (json_int_t)from, (json_int_t)(from + bytes));
+                              "data_offsets", begin, begin + stored);
     return json_object_set_new(root, tensors->name, entry) == 0
                ? ZR_OK
                : refuse(tensors, "has a name that is not UTF-8, or there is no memory");
