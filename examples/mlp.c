@@ -78,7 +78,7 @@ static zr_result forward_layer(struct trainer *t, unsigned l)
     TRY(zr_engine_prefetch(t->engine, l + 1)); /* the gather overlaps with this layer's computation */
     const float *w = base;                     /* with a bf16 engine, parameters have two bytes */
     const struct zr_linear_forward linear = {linears[l], t->x[l], w + weight, w + bias, t->z[l], true};
-    const struct zr_gelu_forward gelu = {EACH, t->z[l], t->x[l + 1]};
+    const struct zr_gelu_forward gelu = {EACH, t->z[l], t->x[l + 1], ZR_GELU_TANH};
     TRY(t->kernels->linear_forward(&t->context, &linear));
     TRY(t->kernels->gelu_forward(&t->context, &gelu));
     zr_engine_release(t->engine, l);
@@ -121,7 +121,7 @@ static zr_result backward_layer(struct trainer *t, unsigned l)
     float *g = gradient;
     const struct zr_linear_backward back = {linears[l], t->x[l],  w + weight, t->dz, l > 0 ? t->dx : NULL,
                                             g + weight, g + bias, false,      add,   false};
-    TRY(t->kernels->gelu_backward(&t->context, &(struct zr_gelu_backward){EACH, t->z[l], t->dx, t->dz}));
+    TRY(t->kernels->gelu_backward(&t->context, &(struct zr_gelu_backward){EACH, t->z[l], t->dx, t->dz, 0}));
     TRY(t->kernels->linear_backward(&t->context, &back));
     zr_engine_release(t->engine, l);
     return zr_engine_reduce(t->engine, l);

@@ -35,6 +35,53 @@ FORMULA num formula_gelu_slope(num x)
     return num_fma(x * slope, gate * (num_of(1.0f) - gate), gate);
 }
 
+/* ---- Other activations --------------------------------------------------------------------------------- */
+
+/* 1 for x above 0, else 0; between the two for x below 1e-37 */
+FORMULA num formula_step(num x)
+{
+    return num_max(num_of(0.0f) - num_max(num_of(-1.0f), x * num_of(-1e37f)), num_of(0.0f));
+}
+
+/* (1 + erf(x / sqrt(2))) / 2: Abramowitz and Stegun, 7.1.26, with an error below 1e-7. `density` is
+ * exp(-x^2 / 2). */
+FORMULA num formula_normal_share(num x, num density)
+{
+    num size = num_max(x, num_of(0.0f) - x),
+        t = num_of(1.0f) / num_fma(size, num_of(0.3275911f * 0.7071067812f), num_of(1.0f));
+    num sum = num_fma(t, num_of(1.061405429f), num_of(-1.453152027f));
+    sum = num_fma(sum, t, num_of(1.421413741f));
+    sum = num_fma(sum, t, num_of(-0.284496736f));
+    sum = num_fma(sum, t, num_of(0.254829592f));
+    num tail = num_of(0.5f) * sum * t * density; /* beyond |x| */
+    num half = num_of(0.5f) - tail, positive = formula_step(x);
+    return num_of(0.5f) + half * (positive + positive - num_of(1.0f));
+}
+
+FORMULA num formula_gelu_density(num x)
+{
+    return num_exp(num_of(-0.5f) * x * x);
+}
+
+FORMULA num formula_activate(enum zr_activation activation, num x)
+{
+    if (activation == ZR_RELU)
+        return num_max(x, num_of(0.0f));
+    if (activation == ZR_GELU_ERF)
+        return x * formula_normal_share(x, formula_gelu_density(x));
+    return x * formula_gelu_gate(x);
+}
+
+FORMULA num formula_activation_slope(enum zr_activation activation, num x)
+{
+    if (activation == ZR_GELU_TANH)
+        return formula_gelu_slope(x);
+    if (activation == ZR_RELU)
+        return formula_step(x);
+    num density = formula_gelu_density(x);
+    return num_fma(x * density, num_of(0.3989422804f), formula_normal_share(x, density));
+}
+
 /* ---- SwiGLU -------------------------------------------------------------------------------------------- */
 
 FORMULA num formula_sigmoid(num x)

@@ -139,9 +139,10 @@ struct zr_positions_backward {
     bool accumulate;
 };
 
-/* Layer norm by row, with epsilon 1e-5. Backward reads the mean and rstd [rows] that forward wrote. */
+/* Layer norm by row. Backward reads the mean and rstd [rows] that forward wrote. */
 struct zr_layernorm {
     size_t rows, channels;
+    float epsilon; /* 0: 1e-5 */
 };
 struct zr_layernorm_forward {
     struct zr_layernorm shape;
@@ -159,14 +160,20 @@ struct zr_layernorm_backward {
     bool accumulate_dx, accumulate; /* accumulate: dw and db */
 };
 
+/* Rows of a norm inside wider rows: row r of the norm is head r % heads of row r / heads. Strides are those
+ * of the wider rows, in elements, also of the gradients. heads 0: the rows are dense. */
+struct zr_norm_heads {
+    size_t heads, x_stride, y_stride;
+};
 /* Root mean square norm by row: y = w x / sqrt(mean of x^2 + epsilon). Backward reads the rstd [rows] that
- * forward wrote. */
+ * forward wrote. A GPU supports dense rows only. */
 struct zr_rmsnorm_forward {
     size_t rows, channels;
     float epsilon;
     const void *x, *w;
     void *y;
     float *rstd;
+    struct zr_norm_heads heads;
 };
 struct zr_rmsnorm_backward {
     size_t rows, channels;
@@ -175,6 +182,7 @@ struct zr_rmsnorm_backward {
     void *dx; /* not dy; accumulate_dx adds to it */
     void *dw; /* NULL: not computed */
     bool accumulate_dx, accumulate;
+    struct zr_norm_heads heads;
 };
 
 /* Residual sum and the norm after it: sum = a + b, y = norm(sum); norm.x is ignored. Same bits as add()
@@ -211,11 +219,19 @@ struct zr_linear_backward {
     bool dw_floats; /* dw is float at every precision; requires a table with narrow_logits */
 };
 
-/* Cosines and sines [T, D / 2] of t / theta^(2 i / D), inputs of rotary(). */
+/* Frequencies for sequences longer than those of pretraining: frequency f of pair i becomes
+ * f (m + (1 - m) / factor), m = offset + slope x within [0, 1], where x is f or, with by_pair, i. Cosines and
+ * sines are multiplied by `scale`. factor 0: unchanged frequencies, scale 1. */
+struct zr_rotary_scaling {
+    double factor, offset, slope, scale;
+    uint64_t by_pair;
+};
+/* Cosines and sines [T, D / 2] of t / theta^(2 i / D), or of scaled frequencies; inputs of rotary(). */
 struct zr_rotary_table {
     size_t sequence, width; /* T, D */
     double theta;
     float *cosines, *sines;
+    struct zr_rotary_scaling scaling;
 };
 /* Rotary position embedding (Su et al., 2021): rotates the pairs (i, i + D / 2) of each head in place by the
  * angle of the token. The pairing is that of Hugging Face's LLaMA. `inverse` computes backward. */
@@ -227,11 +243,14 @@ struct zr_rotary {
     bool inverse;
 };
 
-/* Causal attention, scaled by 1 / sqrt(D). qkv [B, T, (A + 2 K) D] holds q, k and v side by side, each by
+/* Causal attention. qkv [B, T, (A + 2 K) D] holds q, k and v side by side, each by
  * head. */
 struct zr_attention {
     size_t batch, sequence, channels, heads;
     size_t kv_heads; /* K, a divisor of A: A / K query heads share one head of keys and values; 0: A */
+    float scale;     /* of the scores; 0: 1 / sqrt(D). A GPU: 0 */
+    size_t window;   /* tokens that a token attends to, itself and those before it; 0: all. A GPU: 0, or T and
+                        more */
 };
 /* The bits of `out` are the same with and without p. Backward reads p only in tables with
  * reads_probabilities. */
@@ -251,16 +270,20 @@ struct zr_attention_backward {
     void *dqkv; /* overwritten */
 };
 
-/* y = gelu(x), tanh form */
+/* GELU in its tanh form or exact, or max(x, 0). The fused operations below have the tanh form. */
+enum zr_activation { ZR_GELU_TANH = 0, ZR_GELU_ERF, ZR_RELU };
+/* y = gelu(x) */
 struct zr_gelu_forward {
     size_t n;
     const void *x;
     void *y;
+    enum zr_activation activation;
 };
 struct zr_gelu_backward {
     size_t n;
     const void *x, *dy;
     void *dx; /* may be dy */
+    enum zr_activation activation;
 };
 /* Backward of GELU and of the bias before it, in one pass: dx as in gelu_backward(), and db (+)= the sums of
  * dx over the rows as in linear_backward(). Same bits as the two operations. */
@@ -597,7 +620,7 @@ struct zr_sum {
 
 struct zr_kernel_streams;
 
-#define ZR_KERNELS_VERSION 9
+#define ZR_KERNELS_VERSION 10
 
 #define ZR_KERNEL(name) zr_result (*name)(struct zr_kernel_context *, const struct zr_##name *)
 

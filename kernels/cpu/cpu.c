@@ -9,6 +9,7 @@
 #include "kernels/fp8.h"
 #include "kernels/real.h"
 #include "kernels/sizes.h"
+#include "kernels/state.h"
 
 static const struct zr_loops *loops_of(const struct zr_kernel_context *context)
 {
@@ -71,12 +72,12 @@ static void rotary_table_pairs(const void *args, size_t from, size_t to)
     const struct zr_rotary_table *table = args;
     size_t half = table->width / 2;
     for (size_t i = from; i < to; i++) {
-        double frequency = zr_real_exp(-2.0 * (double)i / (double)table->width * zr_real_log(table->theta));
+        double scale, frequency = zr_rotary_frequency(table, i, &scale);
         for (size_t t = 0; t < table->sequence; t++) {
             double sine, cosine;
             zr_real_sine_cosine((double)t * frequency, &sine, &cosine);
-            table->cosines[t * half + i] = (float)cosine;
-            table->sines[t * half + i] = (float)sine;
+            table->cosines[t * half + i] = (float)(cosine * scale);
+            table->sines[t * half + i] = (float)(sine * scale);
         }
     }
 }

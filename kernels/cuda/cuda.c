@@ -396,11 +396,19 @@ static zr_result residual_layernorm(struct zr_kernel_context *context,
     return launch(context, kernel, BY_WARP(args->norm.shape.rows), args);
 }
 
+static zr_result check_dense(const struct zr_norm_heads *heads)
+{
+    return heads->heads == 0
+               ? ZR_OK
+               : zr_fail(ZR_ERR_INVALID, "norms of heads inside wider rows are not supported on a GPU");
+}
+
 static zr_result rmsnorm_forward(struct zr_kernel_context *context, const struct zr_rmsnorm_forward *args)
 {
+    zr_result result = check_dense(&args->heads);
     enum kernel kernel = for_rows(context, KERNEL_rmsnorm_forward, args->channels,
                                   ADDRESS(args->x) | ADDRESS(args->w) | ADDRESS(args->y));
-    return launch(context, kernel, BY_WARP(args->rows), args);
+    return result == ZR_OK ? launch(context, kernel, BY_WARP(args->rows), args) : result;
 }
 
 static zr_result residual_rmsnorm(struct zr_kernel_context *context, const struct zr_residual_rmsnorm *args)
@@ -493,8 +501,8 @@ static zr_result rmsnorm_backward(struct zr_kernel_context *context, const struc
     enum kernel kernel =
         for_rows(context, KERNEL_rmsnorm_backward, args->channels,
                  ADDRESS(args->x) | ADDRESS(args->w) | ADDRESS(args->dy) | ADDRESS(args->dx));
-    zr_result result = ZR_OK;
-    if (args->dw)
+    zr_result result = check_dense(&args->heads);
+    if (result == ZR_OK && args->dw)
         result = sum_columns(context, KERNEL_rmsnorm_backward_columns,
                              (struct cuda_columns){.rows = args->rows,
                                                    .columns = args->channels,
@@ -620,7 +628,7 @@ static zr_result linear_gelu_forward(struct zr_kernel_context *context,
     result = linear_forward(context, linear);
     return result == ZR_OK
                ? gelu_forward(context, &(struct zr_gelu_forward){linear->shape.rows * linear->shape.out,
-                                                                 linear->y, args->gelu})
+                                                                 linear->y, args->gelu, ZR_GELU_TANH})
                : result;
 }
 
@@ -717,10 +725,20 @@ static zr_result linear_gelu_backward(struct zr_kernel_context *context,
                                   &(struct zr_gelu_bias_backward){rows, columns, args->pre, dx, dx,
                                                                   args->pre_bias, linear.accumulate});
     return done ? ZR_OK
-                : gelu_backward(context, &(struct zr_gelu_backward){rows * columns, args->pre, dx, dx});
+                : gelu_backward(context,
+                                &(struct zr_gelu_backward){rows * columns, args->pre, dx, dx, ZR_GELU_TANH});
 }
 
 /* ---- Attention ----------------------------------------------------------------------------------------- */
+
+/* The kernels see all tokens before, and divide scores by the root of the width. */
+static zr_result check_plain(const struct zr_attention *s)
+{
+    return s->scale == 0 && (s->window == 0 || s->window >= s->sequence)
+               ? ZR_OK
+               : zr_fail(ZR_ERR_INVALID,
+                         "attention with a window or a scale of its own is not supported on a GPU");
+}
 
 /* Launches one block per tile, with `tiles` tiles in shared memory. */
 static zr_result tiles_of(const struct zr_attention *s, size_t heads, size_t tiles, struct grid *out)
@@ -788,7 +806,9 @@ static zr_result attention_forward(struct zr_kernel_context *context, const stru
 {
     struct grid grid;
     int narrow = narrow_kernel(context, &args->shape, (uintptr_t)args->qkv | (uintptr_t)args->out);
-    zr_result result = tiles_of(&args->shape, args->shape.heads, 3, &grid);
+    zr_result result = check_plain(&args->shape);
+    if (result == ZR_OK)
+        result = tiles_of(&args->shape, args->shape.heads, 3, &grid);
     if (result == ZR_OK)
         result = narrow >= 0 ? narrow_forward(context, args, narrow)
                              : launch(context, KERNEL_attention_forward, grid, args);
@@ -807,9 +827,11 @@ static zr_result attention_backward(struct zr_kernel_context *context,
     int narrow = narrow_kernel(context, s,
                                (uintptr_t)args->qkv | (uintptr_t)args->out | (uintptr_t)args->dout |
                                    (uintptr_t)args->dqkv);
-    if (narrow >= 0)
+    zr_result result = check_plain(s);
+    if (result == ZR_OK && narrow >= 0)
         return narrow_backward(context, args, narrow);
-    zr_result result = tiles_of(s, s->kv_heads ? s->kv_heads : s->heads, 4, &keys);
+    if (result == ZR_OK)
+        result = tiles_of(s, s->kv_heads ? s->kv_heads : s->heads, 4, &keys);
     if (result == ZR_OK)
         result = tiles_of(s, s->heads, 4, &queries);
     if (result == ZR_OK)

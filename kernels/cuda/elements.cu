@@ -99,7 +99,7 @@ KERNEL(K(gelu_forward), struct zr_gelu_forward, CUDA_THREADS)
     EACH_PACK(i, count, a.n, width)
     {
         struct pack x = pack_get(a.x, i, count);
-        EACH_OF_PACK(j, count) x.at[j] *= formula_gelu_gate(x.at[j]);
+        EACH_OF_PACK(j, count) x.at[j] = formula_activate(a.activation, x.at[j]);
         pack_put(a.y, i, &x, count);
     }
 }
@@ -110,7 +110,7 @@ KERNEL(K(gelu_backward), struct zr_gelu_backward, CUDA_THREADS)
     EACH_PACK(i, count, a.n, width)
     {
         struct pack x = pack_get(a.x, i, count), dy = pack_get(a.dy, i, count);
-        EACH_OF_PACK(j, count) dy.at[j] *= formula_gelu_slope(x.at[j]);
+        EACH_OF_PACK(j, count) dy.at[j] *= formula_activation_slope(a.activation, x.at[j]);
         pack_put(a.dx, i, &dy, count);
     }
 }

@@ -126,7 +126,7 @@ DEVICE void layernorm_row(const struct zr_layernorm_forward *a, size_t row, cons
             squares = fmaf(d, d, squares);
         }
     }
-    float rstd = 1.0f / sqrtf(warp_sum(squares) / (float)n + 1e-5f);
+    float rstd = 1.0f / sqrtf(warp_sum(squares) / (float)n + (a->shape.epsilon > 0 ? a->shape.epsilon : 1e-5f));
     EACH_PACK_OF_ROW(p, i, n, packs)
     {
         struct pack v = row_again(&kept, p, x, i, n, packs), w = row_get((const el *)a->w, i, n, packs),

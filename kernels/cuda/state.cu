@@ -154,12 +154,12 @@ KERNEL(sum, struct cuda_sum, CUDA_THREADS)
 KERNEL(rotary_table, struct zr_rotary_table, CUDA_THREADS)
 {
     size_t half = a.width / 2, i = blockIdx.x;
-    double frequency = zr_real_exp(-2.0 * (double)i / (double)a.width * zr_real_log(a.theta));
+    double scale, frequency = zr_rotary_frequency(&a, i, &scale);
     for (size_t t = threadIdx.x; t < a.sequence; t += blockDim.x) {
         double sine, cosine;
         zr_real_sine_cosine((double)t * frequency, &sine, &cosine);
-        a.cosines[t * half + i] = (float)cosine;
-        a.sines[t * half + i] = (float)sine;
+        a.cosines[t * half + i] = (float)(cosine * scale);
+        a.sines[t * half + i] = (float)(sine * scale);
     }
 }
 

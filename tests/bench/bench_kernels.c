@@ -146,7 +146,8 @@ static void op_down_back(void)
     kernels->linear_backward(&context, &(struct zr_linear_backward){down_shape, m.wide, m.w, m.y, m.dwide,
                                                                     m.dw, m.bias, false, false, false});
 }
-static const struct zr_attention attention_shape = {B, T, C, A, 0}, long_shape = {1, 1024, C, A, 0};
+static const struct zr_attention attention_shape = {B, T, C, A, 0, 0, 0},
+                                 long_shape = {1, 1024, C, A, 0, 0, 0};
 static void op_attention(void)
 {
     kernels->attention_forward(&context,
@@ -166,7 +167,7 @@ static void op_long_back(void)
     kernels->attention_backward(
         &context, &(struct zr_attention_backward){long_shape, m.qkv, m.y, m.lse, NULL, m.x, m.dqkv});
 }
-static const struct zr_layernorm norm_shape = {ROWS, C};
+static const struct zr_layernorm norm_shape = {ROWS, C, 0};
 static void op_norm(void)
 {
     kernels->layernorm_forward(
@@ -180,11 +181,13 @@ static void op_norm_back(void)
 }
 static void op_gelu(void)
 {
-    kernels->gelu_forward(&context, &(struct zr_gelu_forward){(size_t)ROWS * WIDE, m.wide, m.dwide});
+    kernels->gelu_forward(&context,
+                          &(struct zr_gelu_forward){(size_t)ROWS * WIDE, m.wide, m.dwide, ZR_GELU_TANH});
 }
 static void op_gelu_back(void)
 {
-    kernels->gelu_backward(&context, &(struct zr_gelu_backward){(size_t)ROWS * WIDE, m.wide, m.qkv, m.dwide});
+    kernels->gelu_backward(
+        &context, &(struct zr_gelu_backward){(size_t)ROWS * WIDE, m.wide, m.qkv, m.dwide, ZR_GELU_TANH});
 }
 static struct zr_add residual_add(void)
 {

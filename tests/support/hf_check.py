@@ -1,9 +1,12 @@
 #!/usr/bin/env python3
-"""`make check-hf`: models that transformers 4 and 5 save, imported by zr-train. Each row of the table is a configuration; each
-is either imported, and its loss is transformers' on the same tokens to within 1e-5, or refused by the name of a key.
+"""`make check-hf`: models that transformers 4 and 5 save, taken up by zr-train --model. Each row of the table is a
+configuration; each is either imported, with transformers' loss on the same tokens to within 1e-5, or refused by the name
+of a key. An imported model trains ten steps on two meshes and is exported as a folder; there from_pretrained() finds the
+loss that zr-train has, and both meshes' logits are within 1e-4.
 
-    tests/support/hf_check.py              needs a network at first: transformers and torch come from PyPI, 6 GB in BUILD/hf
+    tests/support/hf_check.py [4|5 ..]     needs a network at first: transformers and torch come from PyPI, 6 GB in BUILD/hf
     tests/support/hf_check.py --save DIR   what the virtual environment's Python runs: saves the models and their losses
+    tests/support/hf_check.py --load DIR   likewise: loads the exported models
 
 It is not in CI."""
 import json
@@ -13,34 +16,37 @@ import subprocess
 import sys
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-LAYERS, HIDDEN, HEADS, SEQ, VOCAB, FFN = 2, 24, 3, 16, 60, 40
-CLOSE = 1e-5
+OPEN = dict(layers=None, hidden=None, heads=None)  # the options that train() gives by default
+LAYERS, HIDDEN, HEADS, SEQ, VOCAB, FFN = 2, 24, 3, 16, 60, 42
+CLOSE, CLOSE_LOGITS, STEPS = 1e-5, 1e-4, 10
+MESHES = [dict(ranks=2, stage=3), dict(ranks=3, tp=3), dict(ranks=2, pp=2, accumulate=2)]
 GPT2 = dict(n_layer=LAYERS, n_embd=HIDDEN, n_head=HEADS, n_positions=SEQ, vocab_size=VOCAB, bos_token_id=0, eos_token_id=0)
-LLAMA = dict(num_hidden_layers=LAYERS, hidden_size=HIDDEN, num_attention_heads=HEADS, intermediate_size=FFN, vocab_size=VOCAB,
-             max_position_embeddings=64, bos_token_id=0, eos_token_id=0)
+LLAMA = dict(num_hidden_layers=LAYERS, hidden_size=HIDDEN, num_attention_heads=HEADS, num_key_value_heads=HEADS, intermediate_size=FFN,
+             vocab_size=VOCAB, max_position_embeddings=64, bos_token_id=0, eos_token_id=0)
 SCALED = dict(factor=2.0, original_max_position_embeddings=8)
 
 # Name: architecture, what differs from GPT2 or LLaMA, and the key that refuses it (None: imported). "rope" is written as the
-# version does; "class" is another model of transformers; "own_head" is put into the file beside a tied embedding.
+# version does; "own_head" is put into the file beside a tied embedding.
 ROWS = {
     "gpt2": ("gpt2", {}, None),
+    "gpt2-positions": ("gpt2", dict(n_positions=1024), None),
     "gpt2-heads": ("gpt2", dict(n_head=6), None),
     "gpt2-tanh": ("gpt2", dict(activation_function="gelu_pytorch_tanh"), None),
     "gpt2-fast": ("gpt2", dict(activation_function="gelu_fast"), None),
-    "gpt2-inner-4": ("gpt2", dict(n_inner=4 * HIDDEN), None),
+    "gpt2-erf": ("gpt2", dict(activation_function="gelu"), None),
+    "gpt2-relu": ("gpt2", dict(activation_function="relu"), None),
+    "gpt2-inner": ("gpt2", dict(n_inner=66), None),
+    "gpt2-epsilon": ("gpt2", dict(layer_norm_epsilon=1e-3), None),
+    "gpt2-unscaled": ("gpt2", dict(scale_attn_weights=False), None),
+    "gpt2-by-layer": ("gpt2", dict(scale_attn_by_inverse_layer_idx=True), None),
+    "gpt2-untied": ("gpt2", dict(tie_word_embeddings=False), None),
     "gpt2-upcast": ("gpt2", dict(reorder_and_upcast_attn=True, attn_implementation="eager"), None),
     "gpt2-dropout": ("gpt2", dict(resid_pdrop=0.5, embd_pdrop=0.5, attn_pdrop=0.5), None),
     "gpt2-bf16": ("gpt2", dict(half=True), None),
     "gpt2-parts": ("gpt2", dict(parts=True), None),
-    "gpt2-erf": ("gpt2", dict(activation_function="gelu"), "activation_function"),
-    "gpt2-relu": ("gpt2", dict(activation_function="relu"), "activation_function"),
-    "gpt2-epsilon": ("gpt2", dict(layer_norm_epsilon=1e-3), "layer_norm_epsilon"),
-    "gpt2-epsilon-near": ("gpt2", dict(layer_norm_epsilon=1e-6), "layer_norm_epsilon"),
-    "gpt2-inner": ("gpt2", dict(n_inner=64), "n_inner"),
-    "gpt2-unscaled": ("gpt2", dict(scale_attn_weights=False), "scale_attn_weights"),
-    "gpt2-by-layer": ("gpt2", dict(scale_attn_by_inverse_layer_idx=True), "scale_attn_by_inverse_layer_idx"),
+    "gpt2-bin": ("gpt2", dict(bin=1), None),
+    "gpt2-silu": ("gpt2", dict(activation_function="silu"), "activation_function"),
     "gpt2-cross": ("gpt2", dict(add_cross_attention=True), "add_cross_attention"),
-    "gpt2-untied": ("gpt2", dict(tie_word_embeddings=False), "tie_word_embeddings"),
     "gpt2-unknown": ("gpt2", dict(attention_temperature=2.0), "attention_temperature"),
     "llama": ("llama", {}, None),
     "llama-kv": ("llama", dict(num_key_value_heads=1), None),
@@ -48,29 +54,33 @@ ROWS = {
     "llama-theta": ("llama", dict(rope=dict(rope_type="default", rope_theta=123.0)), None),
     "llama-tied": ("llama", dict(tie_word_embeddings=True), None),
     "llama-swish": ("llama", dict(hidden_act="swish"), None),
-    "llama-head-dim": ("llama", dict(head_dim=8), None),
+    "llama-head-dim": ("llama", dict(head_dim=16), None),
+    "llama-bias": ("llama", dict(attention_bias=True), None),
+    "llama-mlp-bias": ("llama", dict(mlp_bias=True), None),
     "llama-limit": ("llama", dict(max_position_embeddings=8), None),
     "llama-dropout": ("llama", dict(attention_dropout=0.5), None),
     "llama-parts": ("llama", dict(parts=True), None),
-    "llama-wide-heads": ("llama", dict(head_dim=16), "head_dim"),
+    "llama-llama3": ("llama", dict(rope=dict(SCALED, rope_type="llama3", low_freq_factor=1.0, high_freq_factor=4.0)), None),
+    "llama-linear": ("llama", dict(rope=dict(rope_type="linear", factor=2.0)), None),
+    "llama-dynamic": ("llama", dict(max_position_embeddings=8, rope=dict(rope_type="dynamic", factor=2.0)), None),
+    "llama-yarn": ("llama", dict(rope=dict(SCALED, rope_type="yarn", beta_fast=4.0)), None),
     "llama-gelu": ("llama", dict(hidden_act="gelu"), "hidden_act"),
-    "llama-bias": ("llama", dict(attention_bias=True), "attention_bias"),
-    "llama-mlp-bias": ("llama", dict(mlp_bias=True), "mlp_bias"),
-    "llama-llama3": ("llama", dict(rope=dict(SCALED, rope_type="llama3", low_freq_factor=1.0, high_freq_factor=4.0)), "rope_type"),
-    "llama-linear": ("llama", dict(rope=dict(rope_type="linear", factor=2.0)), "rope_type"),
-    "llama-dynamic": ("llama", dict(rope=dict(SCALED, rope_type="dynamic")), "rope_type"),
-    "llama-yarn": ("llama", dict(rope=dict(SCALED, rope_type="yarn")), "rope_type"),
     "llama-partial": ("llama", dict(partial_rotary_factor=0.5), "partial_rotary_factor"),
     "llama-window": ("llama", dict(sliding_window=8), "sliding_window"),
     "llama-own-head": ("llama", dict(tie_word_embeddings=True, own_head=True), "tie_word_embeddings"),
-    "mistral": ("llama", {"class": "mistral"}, "model_type"),
-    "qwen2": ("llama", {"class": "qwen2"}, "model_type"),
+    "llama-bin": ("llama", dict(bin=3, half=True, tie_word_embeddings=True), None),
+    "mistral": ("mistral", dict(sliding_window=5), None),
+    "qwen2": ("qwen2", dict(tie_word_embeddings=True), None),
+    "qwen2-yarn": ("qwen2", dict(rope=dict(SCALED, rope_type="yarn")), None),
+    "qwen2-window": ("qwen2", dict(use_sliding_window=True, max_window_layers=1, sliding_window=5), "use_sliding_window"),
+    "qwen3": ("qwen3", dict(head_dim=12), None),
+    "phi": ("phi", {}, "model_type"),
 }
 
 
 # ---- In the virtual environment
 def settings_of(arch, changes, version):
-    settings = dict(GPT2 if arch == "gpt2" else LLAMA, **changes)
+    settings = {**(GPT2 if arch == "gpt2" else LLAMA), **changes}
     rope = settings.pop("rope", None)
     if rope and version >= 5:
         settings["rope_parameters"] = dict({"rope_theta": 10000.0}, **rope)
@@ -78,6 +88,19 @@ def settings_of(arch, changes, version):
         theta = rope.get("rope_theta", 10000.0)
         settings.update(rope_theta=theta, rope_scaling={key: value for key, value in rope.items() if key != "rope_theta"})
     return settings
+
+
+def save_as_pickles(model, where, count):
+    """The older form, pytorch_model.bin or several with an index; a tied head shares its storage."""
+    import torch
+    os.unlink(os.path.join(where, "model.safetensors"))
+    tensors = model.state_dict()
+    files = {name: f"pytorch_model-{i % count + 1:05}-of-{count:05}.bin" if count > 1 else "pytorch_model.bin" for i, name in enumerate(tensors)}
+    for file in set(files.values()):
+        torch.save(type(tensors)((name, tensors[name]) for name in tensors if files[name] == file), os.path.join(where, file))
+    if count > 1:
+        with open(os.path.join(where, "pytorch_model.bin.index.json"), "w") as out:
+            json.dump({"weight_map": files}, out)
 
 
 def save_models(folder):
@@ -92,10 +115,10 @@ def save_models(folder):
     losses = {"version": transformers.__version__}
     for row, (arch, changes, refused_by) in ROWS.items():
         settings = settings_of(arch, changes, version)
-        half, parts, own_head = (settings.pop(name, False) for name in ("half", "parts", "own_head"))
+        half, parts, own_head, bins = (settings.pop(name, False) for name in ("half", "parts", "own_head", "bin"))
         eager = settings.pop("attn_implementation", None)
         torch.manual_seed(1)
-        config = transformers.AutoConfig.for_model(settings.pop("class", arch), **settings)
+        config = transformers.AutoConfig.for_model(arch, **settings)
         model = transformers.AutoModelForCausalLM.from_config(config, **({"attn_implementation": eager} if eager else {})).eval()
         with torch.no_grad():
             for name, tensor in model.named_parameters():
@@ -110,6 +133,8 @@ def save_models(folder):
             tensors = load_file(file)
             tensors["lm_head.weight"] = torch.randn(VOCAB, HIDDEN)
             save_file(tensors, file, metadata={"format": "pt"})
+        if bins:
+            save_as_pickles(model, where, bins)
         if refused_by:  # transformers itself cannot run each of them
             continue
         model = model.float()
@@ -118,6 +143,25 @@ def save_models(folder):
         losses[row] = torch.nn.functional.cross_entropy(logits[0], tokens[0, 1:]).item()
     with open(os.path.join(folder, "losses.json"), "w") as file:
         json.dump(losses, file)
+
+
+def load_models(folder):
+    """The loss of each exported model, and how far its logits are from those of the row's first mesh."""
+    import torch
+    import transformers
+    transformers.logging.set_verbosity_error()
+    with open(os.path.join(folder, "tokens.json")) as file:
+        tokens = torch.tensor([json.load(file)])
+    found, first = {}, {}
+    for name in sorted(name for name in os.listdir(folder) if ".mesh" in name):
+        model, report = transformers.AutoModelForCausalLM.from_pretrained(os.path.join(folder, name), output_loading_info=True)
+        with torch.no_grad():
+            logits = model.eval()(tokens[:, :-1]).logits.double()[0]
+        far = (logits - first.setdefault(name.split(".mesh")[0], logits)).abs().max().item()
+        missing = [len(report[kind]) for kind in ("missing_keys", "unexpected_keys", "mismatched_keys")]
+        found[name] = [torch.nn.functional.cross_entropy(logits, tokens[0, 1:]).item(), far, sum(missing)]
+    with open(os.path.join(folder, "loaded.json"), "w") as file:
+        json.dump(found, file)
 
 
 # ---- zr-train
@@ -135,14 +179,20 @@ def environment(version, home):
     return python, packages
 
 
-def options_of(arch, changes):
-    """What a user gives zr-train for such a model."""
-    options = dict(layers=LAYERS, hidden=HIDDEN, heads=changes.get("n_head", HEADS), seq=SEQ, vocab=VOCAB, arch=arch)
-    if arch == "llama":
-        options.update(ffn=FFN, kv_heads=changes.get("num_key_value_heads", HEADS), norm_epsilon=changes.get("rms_norm_eps", 1e-6),
-                       rope_theta=changes.get("rope", {}).get("rope_theta", 10000.0),
-                       tie_embeddings=changes.get("tie_word_embeddings") or None)
-    return options
+def export(row, model, folder, tokens, last):
+    """Trains on meshes that the row's sizes allow, and exports; returns {folder: loss} on the tokens of `last`."""
+    from zrtest import note, token_shard, train
+    losses = {}
+    for at, mesh in enumerate(MESHES):
+        where = os.path.join(folder, f"{row}.mesh{at}")
+        run = train(data=token_shard(tokens), model=model, **OPEN, seq=SEQ, steps=STEPS, batch=12 // mesh["ranks"] if "stage" in mesh else
+                    12 // mesh.get("accumulate", 1), lr=1e-3, eval_every=0, export=where + "/", export_part=10000 if at else "5GB", **mesh)
+        if run.code == 0:
+            again = train(data=token_shard(last), model=where, **OPEN, seq=SEQ, steps=1, batch=1, lr=0, eval_every=1)
+            losses[os.path.basename(where)] = again.report["val_loss"] if again.code == 0 else 0
+        elif "do not divide" not in run.err:
+            note(f"{row}: {mesh}: exit {run.code}: {run.err[-300:]}")
+    return losses
 
 
 def check(version, home):
@@ -155,34 +205,50 @@ def check(version, home):
     with open(os.path.join(folder, "tokens.json"), "w") as file:
         json.dump(tokens[-SEQ - 1:], file)
     python, packages = environment(version, home)
-    subprocess.run([python, os.path.abspath(__file__), "--save", folder], check=True, stdout=subprocess.DEVNULL,
-                   env={**os.environ, "PYTHONPATH": packages, "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""})
+
+    def in_python(what):
+        subprocess.run([python, os.path.abspath(__file__), what, folder], check=True, stdout=subprocess.DEVNULL,
+                       env={**os.environ, "PYTHONPATH": packages, "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""})
+
+    in_python("--save")
     with open(os.path.join(folder, "losses.json")) as file:
         losses = json.load(file)
-    for row, (arch, changes, refused_by) in ROWS.items():
-        model = os.path.join(folder, row, "model.safetensors.index.json" if changes.get("parts") else "model.safetensors")
-        run = train(data=token_shard(tokens), resume=model, steps=1, batch=1, lr=0, eval_every=1, **options_of(arch, changes))
+    trained = [rng.randrange(VOCAB) for _ in range(2000)]
+    exported = {}
+    for row, (_, _, refused_by) in ROWS.items():
+        model = os.path.join(folder, row)
+        run = train(data=token_shard(tokens), model=model, **OPEN, seq=SEQ, steps=1, batch=1, lr=0, eval_every=1)
         if run.code == 0 and refused_by:
             good, words = False, f"{row}: imported, and {refused_by} ought to refuse it"
         elif run.code == 0:
             error = abs(run.report["val_loss"] / losses[row] - 1)
             good = error <= CLOSE
             words = f"{row}: loss {losses[row]:.6f}, off by {error:.1e}"
+            exported.update(export(row, model, folder, trained, tokens))
         else:
             good = run.code == 3 and refused_by is not None and refused_by in run.err
             words = f"{row}: refused by {refused_by}" if good else f"{row}: refused, and not by {refused_by}"
         ok(good, f"transformers {losses['version']}: {words}") or note(f"exit {run.code}: {run.err[-600:]}")
+    in_python("--load")
+    with open(os.path.join(folder, "loaded.json")) as file:
+        loaded = json.load(file)
+    for row in (row for row, (_, _, refused_by) in ROWS.items() if not refused_by):
+        meshes = [name for name in exported if name.startswith(row + ".mesh")]
+        far = [max([abs(loaded[name][0] / exported[name] - 1) if exported[name] else 1 for name in meshes], default=1),
+               max([loaded[name][1] for name in meshes], default=1)]
+        ok(len(meshes) >= 2 and far[0] <= CLOSE and far[1] <= CLOSE_LOGITS and not any(loaded[name][2] for name in meshes),
+           f"{row}: {len(meshes)} meshes, {STEPS} steps: exported losses off by {far[0]:.1e}, logits by {far[1]:.1e}")
 
 
 def main():
-    if sys.argv[1:2] == ["--save"]:
-        save_models(sys.argv[2])
+    if sys.argv[1:2] in (["--save"], ["--load"]):
+        (save_models if sys.argv[1] == "--save" else load_models)(sys.argv[2])
         return
     sys.path.insert(0, HERE)
     from zrtest import BUILD, done
     home = os.path.abspath(os.path.join(BUILD, "hf"))
     os.makedirs(home, exist_ok=True)
-    for version in (4, 5):
+    for version in [int(version) for version in sys.argv[1:]] or (4, 5):
         check(version, home)
     done()
 

@@ -2,11 +2,17 @@
 """Checkpoints and exported models: the same bytes from every world size and stage, read back by a reader that shares
 no code with zr-train; GPT-2 files of other makers taken up; files of other shapes and damaged ones refused by name."""
 import array
+import collections
+import io
 import json
+import math
 import os
+import pickle
 import random
 import struct
 import sys
+import types
+import zipfile
 
 sys.path.insert(0, "tests/support")
 from saves import contents, read_checkpoint, read_safetensors, step_folder, write_safetensors
@@ -251,7 +257,8 @@ write_index("hf", {"wte.weight": "pytorch_model-00001-of-00002.bin"})
 os.mkdir(path("torch"))
 os.link(path("pytorch_model.bin"), path("torch/pytorch_model.bin"))
 refused("a folder of PyTorch's files", path("torch"), ["'pytorch_model.bin'", "save_pretrained"])
-refused("an index of PyTorch's files", index, ["PyTorch files", "save_pretrained"])
+run = train(**BASE, ranks=2, resume=index)
+ok(run.code == 3 and "00001-of-00002.bin" in run.err, "an index of PyTorch's files: the one that is gone is named") or note(run.err[-800:])
 write_index("hf", {"wte.weight": "gone.safetensors"})
 run = train(**BASE, ranks=2, resume=index)
 ok(run.code == 3 and "gone.safetensors" in run.err, "a file that is gone is named") or note(run.err[-800:])
@@ -327,7 +334,7 @@ run = train(**BASE, ranks=1, stage=0, resume=path("llama-saved"))
 ok(run.code == 3 and "--arch llama" in run.err, "a checkpoint of a LLaMA for a GPT-2: the words say it") or note(run.err[-500:])
 for words, changes, needle in (("heads", dict(num_attention_heads=4), "--heads"), ("a base", dict(rope_theta=10000.0), "rope_theta"),
                                ("norms", dict(rms_norm_eps=1e-6), "--norm-epsilon"), ("scaled angles", dict(rope_scaling={"factor": 8}), "rope_scaling"),
-                               ("another kind", dict(model_type="mistral"), "mistral")):
+                               ("another kind", dict(model_type="phi"), "phi")):
     config_in("llama", **{**LLAMA_CONFIG, **changes})
     refused(f"a config.json of other {words}", index, [needle], **LLAMA)
 
@@ -374,4 +381,138 @@ for a, b in zip(plain["ranks"], exported["ranks"]):
          f"rank {a['rank']}: an export takes no tensor memory")
     more = b["peak_bytes"]["other"] - a["peak_bytes"]["other"]
     ok(more < layer_bytes, f"rank {a['rank']}: and {more} bytes of the heap, less than a layer's {layer_bytes}")
+# ---- --model: folders of transformers
+def config_of(folder, **keys):
+    config_in(folder, **keys)
+    return path(folder)
+
+
+tokens = token_shard([rng.randrange(VOCAB) for _ in range(4000)])
+open_sizes = dict(layers=None, hidden=None, heads=None, data=tokens, seq=8, batch=2, eval_every=0)
+long = dict(GPT2_CONFIG, n_positions=40, n_inner=48, activation_function="relu", tie_word_embeddings=False, bos_token_id=3)
+start = config_of("positions", **long)
+with open(path("positions/tokenizer.json"), "w") as file:
+    file.write("{}")
+run = train(**open_sizes, model=start, steps=2, export=path("parts/"), export_part=4000)
+ok(run.code == 0, "a folder with a config.json alone: initial values are random") or note(run.err[-500:])
+names = sorted(os.listdir(path("parts")))
+with open(path("parts/model.safetensors.index.json")) as file:
+    index = json.load(file)
+parts = {name: read_safetensors(path(f"parts/{name}"))[0] for name in names if name.endswith(".safetensors")}
+same({name: part for part in parts for name in parts[part]}, index["weight_map"], f"{len(parts)} files with an index")
+ok(len(parts) > 3 and max(len(parts[part]) for part in parts) > 1, "of several tensors each")
+with open(path("parts/config.json")) as file:
+    same(json.load(file), dict(long, torch_dtype="float32"), "the config.json of --model, with the type of the values")
+with open(path("parts/generation_config.json")) as file:
+    same(json.load(file).get("bos_token_id"), 3, "a generation_config.json")
+ok("tokenizer.json" in names, "the tokenizer's files are copied")
+whole = {name: tensor for part in parts.values() for name, tensor in part.items()}
+same(whole["wpe.weight"][1], [40, HIDDEN], "positions beyond --seq are exported")
+for flags in (dict(ranks=2, stage=3), dict(ranks=2, tp=2), dict(ranks=2, pp=2)):
+    run = train(**open_sizes, model=path("parts"), steps=1, lr=0, export=path("anew/"), **flags)
+    ok(run.code == 0, f"{flags}: taken up from the index") or note(run.err[-500:])
+    same(read_safetensors(path("anew/model.safetensors"))[0], whole, "and exported as one file, with the same values")
+ok(not os.path.exists(path("anew/model.safetensors.index.json")), "without an index")
+for words, flags, needles in (
+        ("options that contradict the file", dict(layers=9, heads=4), [f"--layers {LAYERS}", f"--heads {HEADS}", "leave them out"]),
+        ("--params", dict(params=1e6), ["--params"]), ("more tokens than positions", dict(seq=41), ["40", "--seq"])):
+    run = train(**{**open_sizes, **flags}, model=start, steps=1)
+    ok(run.code == 2 and all(needle in run.err for needle in needles), f"{words}: refused") or note(run.err[-500:])
+config_in("odd", **dict(long, first_key=1, second_key="x"))
+run = train(**open_sizes, model=path("odd"), steps=1)
+ok(run.code == 3 and "first_key 1" in run.err and "second_key 'x'" in run.err, "unknown keys: refused, both of them") or note(run.err)
+run = train(**open_sizes, model=path("nowhere"), steps=1)
+ok(run.code == 3 and "config.json" in run.err, "a folder that does not exist: refused") or note(run.err)
+qwen = config_of("qwen", model_type="qwen3", hidden_size=HIDDEN, num_attention_heads=4, num_key_value_heads=2, head_dim=8, intermediate_size=36,
+                 num_hidden_layers=2, vocab_size=VOCAB, rope_parameters=dict(rope_type="linear", factor=2, rope_theta=500))
+mistral = config_of("mistral", model_type="mistral", hidden_size=HIDDEN, num_attention_heads=4, num_key_value_heads=2, intermediate_size=36,
+                    num_hidden_layers=2, vocab_size=VOCAB, sliding_window=3)
+for folder in (start, qwen, mistral):
+    for flags in (dict(ranks=2, stage=3, recompute="full"), dict(ranks=2, tp=2, sequence_parallel=True), dict(ranks=2, pp=2)):
+        run = train(**open_sizes, model=folder, steps=3, prove=True, **flags)
+        ok(run.code == 0, f"{os.path.basename(folder)} {flags}: one dense rank's values") or note(run.err[-500:])
+run = train(**open_sizes, model=qwen, steps=2, save=path("qwen-saved"), save_every=1)
+run = train(**open_sizes, model=qwen, steps=3, resume=path("qwen-saved"))
+ok(run.code == 0 and len(run.losses) == 1, "a checkpoint of --model is resumed with it") or note(run.err[-500:])
+run = train(**{**open_sizes, "layers": 2, "hidden": HIDDEN, "heads": 4}, arch="llama", kv_heads=2, ffn=36, vocab=VOCAB, rope_theta=500,
+            norm_epsilon=1e-6, steps=3, resume=path("qwen-saved"))
+ok(run.code == 3 and "--model" in run.err, "and not without") or note(run.err[-500:])
+
+
+# ---- pytorch_model.bin: the archive and the pickle of torch.save(), made without torch
+def torch_module(name, **members):
+    module = types.ModuleType(name)
+    for member, value in members.items():
+        value.__module__, value.__qualname__ = name, member
+        setattr(module, member, value)
+    sys.modules.setdefault(name, module)
+
+
+def _rebuild_tensor_v2(*arguments):
+    return arguments
+
+
+class FloatStorage:
+    pass
+
+
+class Tensor:
+    def __init__(self, key, offset, size, stride):
+        self.storage, self.arguments = ("storage", FloatStorage, key, "cpu", 0), (offset, size, stride, False, collections.OrderedDict())
+
+
+class Pickler(pickle._Pickler):  # Python's own, which a class can change
+    def persistent_id(self, value):
+        return value if isinstance(value, tuple) and value[:1] == ("storage",) else None
+
+    def reducer_override(self, value):
+        return (_rebuild_tensor_v2, (value.storage, *value.arguments)) if isinstance(value, Tensor) else NotImplemented
+
+
+torch_module("torch", FloatStorage=FloatStorage)
+torch_module("torch._utils", _rebuild_tensor_v2=_rebuild_tensor_v2)
+
+
+def write_bin(folder, tensors, method=zipfile.ZIP_STORED):
+    """The tensors, all in one storage, with config.json beside them."""
+    config_in(folder, **long)
+    data, state = b"", collections.OrderedDict()
+    for name, (_, shape, values) in tensors.items():
+        state[name] = values if shape is None else Tensor("0", len(data) // 4, tuple(shape), tuple(strides_of.get(name, strides(shape))))
+        data += values if shape else b""
+    out = io.BytesIO()
+    Pickler(out, 2).dump(state)
+    with zipfile.ZipFile(path(f"{folder}/pytorch_model.bin"), "w", method) as archive:
+        for entry, content in (("data.pkl", out.getvalue()), ("byteorder", b"little"), ("data/0", data)):
+            archive.writestr("model/" + entry, content)
+
+
+def strides(shape):
+    return [math.prod(shape[d + 1:]) for d in range(len(shape))]
+
+
+strides_of = {}
+write_bin("bin", whole)
+run = train(**open_sizes, model=path("bin"), steps=1, lr=0, ranks=2, stage=3, export=path("anew/"))
+ok(run.code == 0, "pytorch_model.bin is taken up") or note(run.err[-500:])
+same(read_safetensors(path("anew/model.safetensors"))[0], whole, "with its values")
+strides_of["h.0.attn.c_proj.weight"] = [1, HIDDEN]
+for words, tensors, method, needle in (
+        ("a view with other strides", whole, zipfile.ZIP_STORED, "strides"), ("a compressed archive", whole, zipfile.ZIP_DEFLATED, "compressed"),
+        ("a call of another function", dict(whole, x=(None, None, os.getcwd)), zipfile.ZIP_STORED, "tensor x")):
+    write_bin("bad", tensors, method)
+    run = train(**open_sizes, model=path("bad"), steps=1)
+    ok(run.code == 3 and needle in run.err, f"{words}: refused") or note(run.err[-500:])
+    strides_of.clear()
+with open(path("bin/pytorch_model.bin"), "rb") as file:
+    archive = file.read()
+for i in range(ROUNDS):
+    data = bytearray(archive)
+    for _ in range(rng.randint(1, 3)):
+        data[rng.choice((rng.randrange(2000), -rng.randrange(1, 400)))] = rng.randrange(256)
+    with open(path("bad/pytorch_model.bin"), "wb") as file:
+        file.write(data)
+    run = train(**open_sizes, model=path("bad"), steps=1)
+    ok(run.code in (0, 3), f"an archive with wrong bytes: exit {run.code}") or note(run.err[-500:])
+
 done()

@@ -248,6 +248,16 @@ static zr_result check_architecture(const struct zr_shape *shape, json_t *object
                            reals[i].option, json_number_value(theirs), reals[i].ours, reals[i].option,
                            json_number_value(theirs));
     }
+    char kind[ZR_VARIANT_ROOM];
+    const char *variant = json_string_value(json_object_get(object, ZR_MODEL_VARIANT));
+    zr_variant_print(&shape->variant, kind);
+    if (strcmp(variant ? variant : "", kind) != 0)
+        return zr_fail(
+            ZR_ERR_FORMAT,
+            "'%s' was saved with another --model: it has %.200s, but this run has %.200s; resume with "
+            "the same --model",
+            name, variant && variant[0] ? variant : "none of its differences",
+            kind[0] ? kind : "none of its differences");
     if (json_is_true(tied) != shape->tied)
         return zr_fail(ZR_ERR_FORMAT, "'%s' was saved %s --tie-embeddings; resume %s it", name,
                        json_is_true(tied) ? "with" : "without", json_is_true(tied) ? "with" : "without");

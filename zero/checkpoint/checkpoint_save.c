@@ -12,6 +12,7 @@
 #include "alloc/base/fault.h"
 #include "alloc/heap/heap.h"
 #include "zero/checkpoint/checkpoint_inside.h"
+#include "zero/checkpoint/model_file.h"
 #include "zero/engine/engine.h"
 
 #ifndef RENAME_EXCHANGE
@@ -56,7 +57,13 @@ static json_t *shape_of(const struct save *save)
         (json_int_t)shape.ffn, "vocabulary", (json_int_t)shape.vocabulary, "vocabulary_padded",
         (json_int_t)shape.vocabulary_padded, "sequence", (json_int_t)shape.sequence, "batch",
         (json_int_t)shape.batch, "recompute", recompute[shape.recompute]);
+    char variant[ZR_VARIANT_ROOM];
     const struct zr_lora *lora = shape.trainable ? &shape.trainable->lora : NULL;
+    zr_variant_print(&shape.variant, variant);
+    if (object && variant[0] && json_object_set_new(object, ZR_MODEL_VARIANT, json_string(variant)) != 0) {
+        json_decref(object);
+        return NULL;
+    }
     if (!object || !lora || lora->rank == 0)
         return object;
     if (json_object_set_new(object, ZR_CHECKPOINT_LORA, json_integer((json_int_t)lora->rank)) == 0 &&

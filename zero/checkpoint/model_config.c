@@ -1,10 +1,10 @@
-/* model_config.c: see model_file.h. Two lists hold all keys: rules[] has the keys that are checked,
- * unused[] the keys without effect on training. Keys that an option of zr-train can correct are compared
- * last, so that a model that cannot be trained is refused for that reason. */
+/* model_config.c: see model_file.h. Two lists hold all keys: rules[] has the keys that describe a model, with
+ * the place of each in struct zr_shape, unused[] the keys without effect on training. */
 #include "zero/checkpoint/model_file.h"
 
 #include <jansson.h>
 #include <math.h>
+#include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -12,32 +12,48 @@
 
 #include "alloc/base/error.h"
 
-enum { GPT2 = 1 << ZR_ARCH_GPT2, LLAMA = 1 << ZR_ARCH_LLAMA, BOTH = GPT2 | LLAMA };
+/* Values of model_type. */
+enum { GPT2 = 1, LLAMA = 2, MISTRAL = 4, QWEN2 = 8, QWEN3 = 16 };
+enum { QWEN = QWEN2 | QWEN3, LLAMAS = LLAMA | MISTRAL | QWEN, ALL = GPT2 | LLAMAS };
+static const struct family {
+    const char *type;
+    unsigned of;
+    enum zr_architecture architecture;
+    uint64_t biases, head_norms;
+} families[] = {{"gpt2", GPT2, ZR_ARCH_GPT2, 0, 0},
+                {"llama", LLAMA, ZR_ARCH_LLAMA, 0, 0},
+                {"mistral", MISTRAL, ZR_ARCH_LLAMA, 0, 0},
+                {"qwen2", QWEN2, ZR_ARCH_LLAMA, ZR_BIASES_QKV, 0},
+                {"qwen3", QWEN3, ZR_ARCH_LLAMA, 0, 1}};
+#define TYPES "gpt2, llama, mistral, qwen2 or qwen3"
 
 enum meaning {
-    VALUES,   /* one of `values`, or refused for `reason` */
-    DROPOUT,  /* a rate; zr has no dropout */
-    SIZE,     /* a whole number that must equal the value of `option` */
-    REAL,     /* a number that must equal the value of `option` */
-    KV_HEADS, /* SIZE; null and missing: as many as heads */
-    FFN,      /* four times hidden, or null */
-    HEAD_DIM, /* hidden / heads, or null */
-    TIED,     /* whether the head is the embedding */
-    ANGLES,   /* an object of rope_rules[], or null */
-    CHECKED,  /* checked elsewhere */
+    VALUES,  /* one of `values`, or refused for `reason` */
+    DROPOUT, /* a rate; zr has no dropout */
+    SIZE,    /* a whole number from 1 */
+    PERHAPS, /* SIZE, or null, which is stored as 0 */
+    REAL,    /* a number above 0 */
+    CHOICE,  /* the index of one of `values`, or refused for `reason` */
+    BITS,    /* true: adds the bits `absent` to a field of 64 bits */
+    TIED,    /* whether the head is the embedding */
+    ANGLES,  /* an object of angle_keys[], or null */
+    LAYERS,  /* a list with "full_attention" for each layer, or null */
+    IGNORED, /* without effect in these models, or read elsewhere */
 };
 
 struct rule {
     const char *key;
-    unsigned of; /* architectures */
+    unsigned of; /* of the types of models */
     enum meaning meaning;
-    const char *values; /* VALUES: accepted values, each between two spaces, strings in single quotes; the key
-                           may be missing */
-    const char *reason; /* VALUES: the feature that zr lacks, and a fix */
-    const char *option; /* SIZE, REAL: option of zr-train */
-    size_t at;          /* SIZE, REAL: offset of the field of struct zr_shape */
-    double absent;      /* SIZE, REAL: value of a missing key; 0: the tensors determine it */
+    const char *values; /* accepted values, each between two spaces, strings in single quotes; the key may be
+                           missing */
+    const char *reason; /* the feature that zr lacks, and a fix */
+    const char *option; /* option of zr-train with the same value; NULL: none */
+    size_t at;          /* offset of the field in struct zr_shape */
+    double absent;      /* SIZE, PERHAPS, REAL: value of a missing key; BITS: the bits, -1: false adds 1 */
 };
+#define REQUIRED (-1.0) /* a missing key leaves the field as it is */
+#define SAME     0.0    /* zero, which stands for another field's value */
 
 #define FIXED(key, of, values, reason)                                                                       \
     {                                                                                                        \
@@ -47,82 +63,124 @@ struct rule {
     {                                                                                                        \
         key, of, meaning, NULL, NULL, option, offsetof(struct zr_shape, field), absent                       \
     }
+#define FIELD(key, of, meaning, field, absent) OPTION(key, of, meaning, NULL, variant.field, absent)
 #define KNOWN(key, of, meaning)                                                                              \
     {                                                                                                        \
         key, of, meaning, NULL, NULL, NULL, 0, 0                                                             \
     }
 
+static const char activations[] = " 'gelu_new' 'gelu' 'relu' ", /* in the order of enum zr_activation */
+    tanh_names[] = " 'gelu_pytorch_tanh' 'gelu_fast' ";
+static const char heads_apart[] = "zr-train turns all of a head; give a model that does";
+
 static const struct rule rules[] = {
-    KNOWN("model_type", BOTH, CHECKED),
+    KNOWN("model_type", ALL, IGNORED),
 
     /* GPT-2, which also accepts LLaMA's names of sizes */
     OPTION("n_head", GPT2, SIZE, "--heads", heads, 12),
-    OPTION("n_embd", GPT2, SIZE, "--hidden", hidden, 0),
-    OPTION("n_layer", GPT2, SIZE, "--layers", layers, 0),
-    OPTION("n_positions", GPT2, SIZE, "--seq", sequence, 0),
-    OPTION("max_position_embeddings", GPT2, SIZE, "--seq", sequence, 0),
-    KNOWN("n_inner", GPT2, FFN),
-    FIXED("layer_norm_epsilon", GPT2, " 1e-05 ",
-          "zr-train's GPT-2 has 1e-05 in its norms; give a model with that"),
-    FIXED("activation_function", GPT2, " 'gelu_new' 'gelu_pytorch_tanh' 'gelu_fast' ",
-          "zr-train's GPT-2 computes gelu_new, the tanh form; give a model with that"),
-    FIXED("scale_attn_weights", GPT2, " true ",
-          "zr-train divides scores by the root of a head's width; give a model that does"),
-    FIXED("scale_attn_by_inverse_layer_idx", GPT2, " false null ",
-          "zr-train scales every layer alike; give a model that does"),
+    OPTION("n_embd", GPT2, SIZE, "--hidden", hidden, REQUIRED),
+    OPTION("n_layer", GPT2, SIZE, "--layers", layers, REQUIRED),
+    FIELD("n_positions", GPT2, SIZE, positions, REQUIRED),
+    FIELD("max_position_embeddings", GPT2, SIZE, positions, REQUIRED),
+    OPTION("n_inner", GPT2, PERHAPS, NULL, ffn, SAME),
+    OPTION("layer_norm_epsilon", GPT2, REAL, NULL, norm_epsilon, 1e-5),
+    {"activation_function", GPT2, CHOICE, activations,
+     "zr-train's GPT-2 computes gelu_new, gelu or relu; give a model with one of these", NULL,
+     offsetof(struct zr_shape, variant.activation), 0},
+    FIELD("scale_attn_weights", GPT2, BITS, unscaled, -1),
+    FIELD("scale_attn_by_inverse_layer_idx", GPT2, BITS, scaled_by_layer, 1),
+    FIELD("tie_word_embeddings", GPT2, BITS, untied, -1),
     FIXED("add_cross_attention", GPT2, " false null ",
           "zr-train has no cross-attention; give a model without"),
-    FIXED("tie_word_embeddings", GPT2, " true ",
-          "the head of zr-train's GPT-2 is its embedding; give a model whose head is"),
     KNOWN("attn_pdrop", GPT2, DROPOUT),
     KNOWN("embd_pdrop", GPT2, DROPOUT),
     KNOWN("resid_pdrop", GPT2, DROPOUT),
 
-    /* LLaMA */
-    FIXED("hidden_act", LLAMA, " 'silu' 'swish' ", "zr-train's LLaMA computes silu; give a model with that"),
-    FIXED("attention_bias", LLAMA, " false null ",
-          "zr-train's LLaMA has no biases; give a model without them"),
-    FIXED("mlp_bias", LLAMA, " false null ", "zr-train's LLaMA has no biases; give a model without them"),
-    FIXED("partial_rotary_factor", LLAMA, " 1 null ", "zr-train turns all of a head; give a model that does"),
-    KNOWN("rope_scaling", LLAMA, ANGLES),
-    KNOWN("rope_parameters", LLAMA, ANGLES),
-    KNOWN("head_dim", LLAMA, HEAD_DIM),
-    KNOWN("attention_dropout", LLAMA, DROPOUT),
-    OPTION("num_key_value_heads", LLAMA, KV_HEADS, "--kv-heads", kv_heads, 0),
-    OPTION("intermediate_size", LLAMA, SIZE, "--ffn", ffn, 0),
-    OPTION("rope_theta", LLAMA, REAL, "--rope-theta", rope_theta, 10000),
-    OPTION("rms_norm_eps", LLAMA, REAL, "--norm-epsilon", norm_epsilon, 1e-6),
-    KNOWN("tie_word_embeddings", LLAMA, TIED),
+    /* LLaMA and models like it */
+    FIXED("hidden_act", LLAMAS, " 'silu' 'swish' ", "zr-train's LLaMA computes silu; give a model with that"),
+    FIELD("attention_bias", LLAMA | QWEN3, BITS, biases, ZR_BIASES_QKV | ZR_BIASES_OUT),
+    FIELD("mlp_bias", LLAMA, BITS, biases, ZR_BIASES_FFN),
+    FIXED("partial_rotary_factor", LLAMAS, " 1 null ", heads_apart),
+    FIELD("head_dim", LLAMA | MISTRAL | QWEN2, PERHAPS, head_width, SAME),
+    FIELD("head_dim", QWEN3, PERHAPS, head_width, 128),
+    FIELD("sliding_window", MISTRAL, PERHAPS, window, 4096),
+    FIXED("sliding_window", LLAMA, " null ",
+          "transformers ignores a window in a LLaMA; remove it from config.json"),
+    FIXED("use_sliding_window", LLAMA | QWEN, " false null ",
+          "zr-train has the same attention in every layer; give a model without a window"),
+    KNOWN("layer_types", QWEN, LAYERS),
+    KNOWN("sliding_window", QWEN, IGNORED), /* of use_sliding_window */
+    KNOWN("max_window_layers", QWEN, IGNORED),
+    KNOWN("max_position_embeddings", LLAMAS, IGNORED), /* a limit for users of the model */
+    KNOWN("attention_dropout", LLAMAS, DROPOUT),
+    OPTION("num_attention_heads", GPT2, SIZE, "--heads", heads, REQUIRED),
+    OPTION("num_attention_heads", LLAMAS, SIZE, "--heads", heads, 32),
+    OPTION("num_key_value_heads", LLAMA, PERHAPS, "--kv-heads", kv_heads, SAME),
+    OPTION("num_key_value_heads", MISTRAL, PERHAPS, "--kv-heads", kv_heads, 8),
+    OPTION("num_key_value_heads", QWEN, PERHAPS, "--kv-heads", kv_heads, 32),
+    OPTION("intermediate_size", LLAMAS, SIZE, "--ffn", ffn, REQUIRED),
+    OPTION("rope_theta", LLAMAS, REAL, "--rope-theta", rope_theta, 10000),
+    OPTION("rms_norm_eps", LLAMAS, REAL, "--norm-epsilon", norm_epsilon, 1e-6),
+    OPTION("tie_word_embeddings", LLAMAS, TIED, "--tie-embeddings", tied, 0),
+    OPTION("hidden_size", ALL, SIZE, "--hidden", hidden, REQUIRED),
+    OPTION("num_hidden_layers", ALL, SIZE, "--layers", layers, REQUIRED),
+    OPTION("vocab_size", ALL, SIZE, "--vocab", vocabulary, REQUIRED),
+    FIELD("rope_parameters", LLAMAS, ANGLES, rotary, 0),
+    FIELD("rope_scaling", LLAMAS, ANGLES, rotary, 0),
 
-    OPTION("num_attention_heads", GPT2, SIZE, "--heads", heads, 0),
-    OPTION("num_attention_heads", LLAMA, SIZE, "--heads", heads, 32),
-    OPTION("hidden_size", BOTH, SIZE, "--hidden", hidden, 0),
-    OPTION("num_hidden_layers", BOTH, SIZE, "--layers", layers, 0),
-    OPTION("vocab_size", BOTH, SIZE, "--vocab", vocabulary, 0),
-
-    /* Keys of other models, and keys of both models for unsupported changes */
-    FIXED("quantization_config", BOTH, " null ",
+    /* Keys of other models, and keys of all models for unsupported changes */
+    FIXED("quantization_config", ALL, " null ",
           "its weights are quantized; give the model that they were made from"),
-    FIXED("auto_map", BOTH, " null {} ", "the model is code of its own; give one of transformers' own code"),
-    FIXED("pruned_heads", BOTH, " {} null ", "zr-train has the same heads in every layer; give such a model"),
-    FIXED("is_encoder_decoder", BOTH, " false null ", "zr-train has decoders alone; give one"),
-    FIXED("cross_attention_hidden_size", BOTH, " null ",
+    FIXED("auto_map", ALL, " null {} ", "the model is code of its own; give one of transformers' own code"),
+    FIXED("pruned_heads", ALL, " {} null ", "zr-train has the same heads in every layer; give such a model"),
+    FIXED("is_encoder_decoder", ALL, " false null ", "zr-train has decoders alone; give one"),
+    FIXED("cross_attention_hidden_size", ALL, " null ",
           "zr-train has no cross-attention; give a model without"),
-    FIXED("sliding_window", BOTH, " null ",
-          "zr-train attends to all tokens before; give a model without a window"),
-    FIXED("use_sliding_window", BOTH, " false null ",
-          "zr-train attends to all tokens before; give a model without a window"),
 };
 
-/* Keys of rope_parameters (transformers 5) and rope_scaling (4). */
-#define DEFAULT_ANGLES " 'default' null "
-static const char scaled_angles[] =
-    "zr-train does not scale rotary angles; give a model whose rope_type is default";
-static const struct rule rope_rules[] = {
-    FIXED("rope_type", LLAMA, DEFAULT_ANGLES, scaled_angles),
-    FIXED("type", LLAMA, DEFAULT_ANGLES, scaled_angles),
-    FIXED("partial_rotary_factor", LLAMA, " 1 null ", "zr-train turns all of a head; give a model that does"),
-    OPTION("rope_theta", LLAMA, REAL, "--rope-theta", rope_theta, 0),
+/* Kinds of scaled angles, and the keys of rope_parameters (transformers 5) and rope_scaling (4): a number
+ * that a kind needs, takes, or ignores as transformers does. */
+enum { PLAIN = 1, LINEAR = 2, DYNAMIC = 4, LLAMA3 = 8, YARN = 16 };
+static const struct {
+    const char *type;
+    unsigned of;
+} angle_types[] = {
+    {"default", PLAIN}, {"linear", LINEAR}, {"dynamic", DYNAMIC}, {"llama3", LLAMA3}, {"yarn", YARN}};
+enum angle_key {
+    FACTOR,
+    ORIGINAL,
+    LOW,
+    HIGH,
+    ATTENTION,
+    FAST,
+    SLOW,
+    MSCALE,
+    MSCALE_ALL,
+    TRUNCATE,
+    THETA,
+    PARTIAL,
+    ROPE_TYPE,
+    TYPE,
+    ANGLE_KEYS
+};
+static const struct {
+    const char *key;
+    unsigned needed, taken;
+} angle_keys[ANGLE_KEYS] = {
+    [FACTOR] = {"factor", LINEAR | DYNAMIC | LLAMA3 | YARN, 0},
+    [ORIGINAL] = {"original_max_position_embeddings", 0, DYNAMIC | LLAMA3 | YARN},
+    [LOW] = {"low_freq_factor", LLAMA3, 0},
+    [HIGH] = {"high_freq_factor", LLAMA3, 0},
+    [ATTENTION] = {"attention_factor", 0, YARN},
+    [FAST] = {"beta_fast", 0, YARN},
+    [SLOW] = {"beta_slow", 0, YARN},
+    [MSCALE] = {"mscale", 0, YARN},
+    [MSCALE_ALL] = {"mscale_all_dim", 0, YARN},
+    [TRUNCATE] = {"truncate", 0, YARN},
+    [THETA] = {"rope_theta", 0, ~0u},
+    [PARTIAL] = {"partial_rotary_factor", 0, ~0u},
+    [ROPE_TYPE] = {"rope_type", 0, ~0u},
+    [TYPE] = {"type", 0, ~0u},
 };
 
 /* Keys without effect on the loss and its gradients: how transformers finds, stores, runs and decodes the
@@ -140,7 +198,6 @@ static const char *const unused[] = {
     "gradient_checkpointing",
     "initializer_range",
     "is_decoder",
-    "max_position_embeddings", /* in LLaMA a limit for users of the model */
     "max_sequence_length",
     "n_ctx",
     "name_or_path",
@@ -212,7 +269,19 @@ static const char *const unused[] = {
 
 #define COUNT_OF(array) (sizeof(array) / sizeof *(array))
 
-/* ---- Messages ------------------------------------------------------------------------------------------ */
+/* A pass over a file. */
+struct reading {
+    const struct zr_model_config *config;
+    const struct family *family;
+    struct zr_shape *shape;
+    double dropout;
+    unsigned problems;
+    size_t used;
+    char keys[600];   /* and values of the problems */
+    char reason[200]; /* of the first one */
+};
+
+/* ---- Problems ------------------------------------------------------------------------------------------ */
 
 /* Prints a value in the form of messages and rule.values; "..." replaces long values. */
 static void print_value(const json_t *value, char out[64])
@@ -234,20 +303,36 @@ struct key {
     const char *inside, *name; /* inside: "" or the object's key */
 };
 
-static zr_result refuse(const struct zr_model_config *config, struct key key, const json_t *value,
-                        const char *reason)
+/* Adds a problem. `value` NULL: the key is missing. */
+static void refuse(struct reading *reading, struct key key, const json_t *value, const char *reason)
 {
-    char text[64];
-    print_value(value, text);
-    return zr_fail(ZR_ERR_FORMAT, "'%s': its config.json has %s%s%.64s %s; %s", config->path, key.inside,
-                   key.inside[0] ? "." : "", key.name, text, reason);
+    char text[64] = "missing";
+    size_t room = sizeof reading->keys - reading->used;
+    if (value)
+        print_value(value, text);
+    if (reading->problems == 0)
+        snprintf(reading->reason, sizeof reading->reason, "%s", reason);
+    int length =
+        snprintf(reading->keys + reading->used, room, "%s%s%s%.64s %s", reading->problems ? ", " : "",
+                 key.inside, key.inside[0] ? "." : "", key.name, text);
+    reading->used += length < (int)room ? (size_t)length : room - 1;
+    reading->problems++;
 }
 
-static const struct rule *find_rule(const struct rule *list, size_t count, const char *key, unsigned of)
+static zr_result result_of(const struct reading *reading)
 {
-    for (size_t i = 0; i < count; i++)
-        if (list[i].of & of && strcmp(list[i].key, key) == 0)
-            return &list[i];
+    if (reading->problems == 0)
+        return ZR_OK;
+    return zr_fail(ZR_ERR_FORMAT, "'%.300s': its config.json has %s; %s%s", reading->config->path,
+                   reading->keys, reading->problems > 1 ? "each of these is refused, the first because " : "",
+                   reading->reason);
+}
+
+static const struct rule *find_rule(const char *key, unsigned of)
+{
+    for (size_t i = 0; i < COUNT_OF(rules); i++)
+        if (rules[i].of & of && strcmp(rules[i].key, key) == 0)
+            return &rules[i];
     return NULL;
 }
 
@@ -259,68 +344,373 @@ static bool is_unused(const char *key)
     return false;
 }
 
-/* ---- Keys without an option ---------------------------------------------------------------------------- */
+/* ---- Fields -------------------------------------------------------------------------------------------- */
 
-/* A size in the file; if the file has none, the run's size. */
-static double size_of(const struct zr_model_config *config, const char *key, const char *other, size_t ours)
+static bool is_number(const struct rule *rule)
 {
-    const json_t *value = json_object_get(config->root, key);
-    if (!value && other)
-        value = json_object_get(config->root, other);
-    return json_is_integer(value) ? json_number_value(value) : (double)ours;
+    return rule->meaning == SIZE || rule->meaning == PERHAPS || rule->meaning == REAL;
 }
 
-static zr_result check_value(const struct zr_model_config *config, const struct rule *rule, struct key key,
-                             const json_t *value)
+/* Whether a rule's field is a double. */
+static bool is_real(const struct rule *rule)
+{
+    return rule->meaning == REAL;
+}
+
+static double field_of(const struct zr_shape *shape, const struct rule *rule)
+{
+    const char *at = (const char *)shape + rule->at;
+    double real;
+    uint64_t whole;
+    if (rule->meaning == TIED)
+        return shape->tied;
+    memcpy(&real, at, sizeof real);
+    memcpy(&whole, at, sizeof whole);
+    if (rule->meaning == BITS)
+        whole &= rule->absent < 0 ? 1 : (uint64_t)rule->absent;
+    return is_real(rule) ? real : (double)whole;
+}
+_Static_assert(sizeof(size_t) == sizeof(uint64_t), "sizes and fields of a variant are read alike");
+
+static void set_field(struct zr_shape *shape, const struct rule *rule, double value)
+{
+    uint64_t whole = (uint64_t)value;
+    if (is_real(rule))
+        memcpy((char *)shape + rule->at, &value, sizeof value);
+    else
+        memcpy((char *)shape + rule->at, &whole, sizeof whole);
+}
+
+/* Index of a value in a list; -1: not in it. */
+static int index_in(const char *values, const json_t *value)
 {
     char text[64], word[72];
+    int index = 0;
     print_value(value, text);
     snprintf(word, sizeof word, " %s ", text);
-    bool fits = !strchr(text, ' ') && strstr(rule->values, word);
-    return fits ? ZR_OK : refuse(config, key, value, rule->reason);
+    const char *found = strchr(text, ' ') ? NULL : strstr(values, word);
+    for (const char *at = values; found && at <= found; at++)
+        index += at > values && *at == ' ';
+    return found ? index : -1;
 }
 
-static zr_result check_width(const struct zr_model_config *config, enum meaning meaning, struct key key,
-                             const json_t *value)
+static void read_number(struct reading *reading, const struct rule *rule, const json_t *value)
 {
-    bool head = meaning == HEAD_DIM;
-    const struct zr_shape *shape = config->shape;
-    double hidden = head ? size_of(config, "hidden_size", NULL, shape->hidden)
-                         : size_of(config, "n_embd", "hidden_size", shape->hidden),
-           heads = size_of(config, "num_attention_heads", NULL, shape->heads);
-    char reason[200];
+    bool missing = !value || (json_is_null(value) && rule->meaning == PERHAPS);
+    double number = json_number_value(value);
+    bool fits = rule->meaning == REAL ? json_is_number(value) && isfinite(number) && number > 0
+                                      : json_is_integer(value) && number >= 1 && number <= 4294967295.0;
+    if (missing && rule->absent == REQUIRED)
+        return;
+    for (const struct rule *other = rules; other < rule && fits; other++)
+        if (other->of & reading->family->of && other->at == rule->at && is_number(other) &&
+            json_object_get(reading->config->root, other->key) && field_of(reading->shape, other) != number) {
+            refuse(reading, (struct key){"", rule->key}, value, "another name of the key has another value");
+            return;
+        }
+    if (!missing && !fits)
+        refuse(reading, (struct key){"", rule->key}, value, "it is no such number; correct config.json");
+    else /* null is "none", and a missing key has a default */
+        set_field(reading->shape, rule, !missing ? number : value ? 0 : rule->absent);
+}
 
-    if (json_is_null(value) ||
-        (json_is_integer(value) && json_number_value(value) == (head ? hidden / heads : 4 * hidden)))
-        return ZR_OK;
-    if (head)
-        snprintf(
-            reason, sizeof reason,
-            "zr-train's heads share the channels, %.15g / %.15g for each; no option changes that: give a "
-            "model whose head_dim is hidden_size / num_attention_heads",
-            hidden, heads);
-    else
-        snprintf(reason, sizeof reason,
-                 "zr-train's GPT-2 has a feed-forward layer of 4 x %.15g; give a model with that", hidden);
-    return refuse(config, key, value, reason);
+static void read_bits(struct reading *reading, const struct rule *rule, const json_t *value)
+{
+    uint64_t *field = (uint64_t *)(void *)((char *)reading->shape + rule->at);
+    bool inverse = rule->absent < 0;
+    if (!json_is_boolean(value) && !json_is_null(value))
+        refuse(reading, (struct key){"", rule->key}, value, "it is true or false; correct config.json");
+    else if (json_is_boolean(value) && json_is_true(value) != inverse)
+        *field |= inverse ? 1 : (uint64_t)rule->absent;
+}
+
+static void read_layers(struct reading *reading, const struct rule *rule, const json_t *value)
+{
+    bool fits = json_is_null(value) || json_is_array(value);
+    for (size_t i = 0; i < json_array_size(value); i++) {
+        const char *type = json_string_value(json_array_get(value, i));
+        fits &= type && strcmp(type, "full_attention") == 0;
+    }
+    if (!fits)
+        refuse(reading, (struct key){"", rule->key}, value,
+               "zr-train has the same attention, over all tokens, in every layer; give such a model");
+}
+
+static void read_key(struct reading *reading, const char *name, const json_t *value)
+{
+    const struct rule *rule = find_rule(name, reading->family->of);
+    struct key key = {"", name};
+    int index;
+    if (!rule) {
+        if (!is_unused(name))
+            refuse(reading, key, value,
+                   "zr-train does not know this key; if it changes no number in training, remove it from "
+                   "config.json, else give a model without it");
+        return;
+    }
+    switch (rule->meaning) {
+    case VALUES:
+        if (index_in(rule->values, value) < 0)
+            refuse(reading, key, value, rule->reason);
+        return;
+    case CHOICE:
+        index = index_in(tanh_names, value) >= 0 ? 0 : index_in(rule->values, value);
+        if (index < 0)
+            refuse(reading, key, value, rule->reason);
+        else
+            set_field(reading->shape, rule, index);
+        return;
+    case DROPOUT:
+        if (!json_is_number(value) && !json_is_null(value))
+            refuse(reading, key, value, "it is a rate; correct config.json");
+        reading->dropout = fmax(reading->dropout, json_number_value(value));
+        return;
+    case BITS:
+        read_bits(reading, rule, value);
+        return;
+    case TIED:
+        if (!json_is_boolean(value))
+            refuse(reading, key, value, "it is true or false; correct config.json");
+        reading->shape->tied = json_is_true(value);
+        return;
+    case LAYERS:
+        read_layers(reading, rule, value);
+        return;
+    default:
+        return; /* numbers and angles are read in order of the rules */
+    }
+}
+
+/* ---- Angles -------------------------------------------------------------------------------------------- */
+
+/* YaRN (Peng et al., 2023), as transformers computes it: pairs that turn often keep their frequency. */
+static void set_yarn(struct zr_rotary_scaling *out, const double value[ANGLE_KEYS], double width,
+                     double theta)
+{
+    double turns[2] = {value[FAST] > 0 ? value[FAST] : 32, value[SLOW] > 0 ? value[SLOW] : 1}, ends[2];
+    const double full = 6.283185307179586, factor = value[FACTOR];
+    for (int i = 0; i < 2; i++) {
+        ends[i] = width * log(value[ORIGINAL] / (turns[i] * full)) / (2 * log(theta));
+        if (value[TRUNCATE] != 0)
+            ends[i] = i == 0 ? floor(ends[i]) : ceil(ends[i]);
+    }
+    double low = fmax(ends[0], 0), high = ends[1] < width - 1 ? ends[1] : width - 1;
+    high += low == high ? 0.001 : 0;
+    double plain = factor <= 1 ? 1 : 0.1 * log(factor) + 1,
+           first = factor <= 1 ? 1 : 0.1 * value[MSCALE] * log(factor) + 1,
+           second = factor <= 1 ? 1 : 0.1 * value[MSCALE_ALL] * log(factor) + 1;
+    out->by_pair = 1;
+    out->offset = 1 + low / (high - low);
+    out->slope = -1 / (high - low);
+    out->scale = value[ATTENTION] > 0                         ? value[ATTENTION]
+                 : value[MSCALE] > 0 && value[MSCALE_ALL] > 0 ? first / second
+                                                              : plain;
+}
+
+/* Sets the frequencies. */
+static void set_angles(struct reading *reading, unsigned type, const double value[ANGLE_KEYS])
+{
+    struct zr_shape *shape = reading->shape;
+    struct zr_rotary_scaling *out = &shape->variant.rotary;
+    double width = shape->heads ? (double)zr_shape_head(shape) : 1, limit = value[ORIGINAL],
+           tokens = (double)shape->sequence;
+    if (type == PLAIN)
+        return;
+    if (type == DYNAMIC) { /* another base, for sequences beyond the limit */
+        if (tokens > limit && width > 2)
+            shape->rope_theta *=
+                pow(value[FACTOR] * tokens / limit - (value[FACTOR] - 1), width / (width - 2));
+        return;
+    }
+    *out = (struct zr_rotary_scaling){.factor = value[FACTOR], .scale = 1};
+    if (type == LLAMA3) {
+        double between = value[HIGH] - value[LOW];
+        out->offset = -value[LOW] / between;
+        out->slope = limit / (6.283185307179586 * between);
+    } else if (type == YARN) {
+        set_yarn(out, value, width, shape->rope_theta);
+    }
+}
+
+static unsigned angle_type(struct reading *reading, const char *inside, const json_t *object)
+{
+    unsigned found = 0;
+    const char *key = json_object_get(object, "rope_type") ? "rope_type" : "type";
+    const json_t *value = json_object_get(object, key);
+    for (size_t i = 0; i < COUNT_OF(angle_types); i++)
+        if (json_is_string(value) && strcmp(json_string_value(value), angle_types[i].type) == 0)
+            found = angle_types[i].of;
+    if (!value || json_is_null(value))
+        return PLAIN;
+    if (!found)
+        refuse(reading, (struct key){inside, key}, value,
+               "zr-train has default, linear, dynamic, llama3 and yarn; give a model with one of these");
+    return found;
+}
+
+/* Whether the value of a key fits; stores numbers, and truth values as 0 and 1. */
+static bool read_angle(enum angle_key key, const json_t *value, double out[ANGLE_KEYS])
+{
+    if (key == ROPE_TYPE || key == TYPE)
+        return true;
+    if (json_is_null(value))
+        return key != FACTOR && key != LOW && key != HIGH;
+    out[key] = json_is_boolean(value) ? json_is_true(value) : json_number_value(value);
+    if (key == TRUNCATE)
+        return json_is_boolean(value);
+    return json_is_number(value) && isfinite(out[key]) && out[key] > 0 && (key != PARTIAL || out[key] == 1) &&
+           (key != FACTOR || out[key] >= 1);
+}
+
+static void read_angles(struct reading *reading, const char *inside, json_t *object)
+{
+    double value[ANGLE_KEYS] = {[ORIGINAL] = 0, [TRUNCATE] = 1};
+    unsigned before = reading->problems, type;
+    if (json_is_null(object))
+        return;
+    if (!json_is_object(object)) {
+        refuse(reading, (struct key){"", inside}, object, "it is an object or null; correct config.json");
+        return;
+    }
+    type = angle_type(reading, inside, object);
+    for (void *at = json_object_iter(object); at && type; at = json_object_iter_next(object, at)) {
+        const json_t *given = json_object_iter_value(at);
+        struct key key = {inside, json_object_iter_key(at)};
+        unsigned k = 0;
+        while (k < ANGLE_KEYS && strcmp(angle_keys[k].key, key.name) != 0)
+            k++;
+        if (k == ANGLE_KEYS || !((angle_keys[k].needed | angle_keys[k].taken) & type))
+            refuse(reading, key, given,
+                   "zr-train does not know this key for this rope_type; give a model without it");
+        else if (!read_angle((enum angle_key)k, given, value))
+            refuse(reading, key, given,
+                   k == PARTIAL ? heads_apart : "it is no such number; correct config.json");
+    }
+    for (unsigned k = 0; k < ANGLE_KEYS && type; k++)
+        if (angle_keys[k].needed & type && !json_object_get(object, angle_keys[k].key))
+            refuse(reading, (struct key){inside, angle_keys[k].key}, NULL,
+                   "this rope_type needs it; correct config.json");
+    if (type == LLAMA3 && value[HIGH] <= value[LOW] && reading->problems == before)
+        refuse(reading, (struct key){inside, "high_freq_factor"}, json_object_get(object, "high_freq_factor"),
+               "it is at most low_freq_factor; correct config.json");
+    const json_t *limit = json_object_get(reading->config->root, "max_position_embeddings"),
+                 *beside = json_object_get(reading->config->root, "rope_theta");
+    if (value[THETA] > 0 && json_is_number(beside) && json_number_value(beside) != value[THETA])
+        refuse(reading, (struct key){"", "rope_theta"}, beside,
+               "it is another one inside; correct config.json");
+    if (value[ORIGINAL] == 0 || type == DYNAMIC)
+        value[ORIGINAL] = json_number_value(limit);
+    if (type & (DYNAMIC | LLAMA3 | YARN) && !(value[ORIGINAL] > 0))
+        refuse(reading, (struct key){"", "max_position_embeddings"}, limit,
+               "this rope_type needs it; correct config.json");
+    if (value[THETA] > 0)
+        reading->shape->rope_theta = value[THETA];
+    if (reading->problems == before)
+        set_angles(reading, type, value);
+}
+
+/* ---- The file ------------------------------------------------------------------------------------------ */
+
+static void read_numbers(struct reading *reading)
+{
+    const struct json_t *root = reading->config->root;
+    for (size_t i = 0; i < COUNT_OF(rules); i++)
+        if (rules[i].of & reading->family->of && is_number(&rules[i]))
+            read_number(reading, &rules[i], json_object_get(root, rules[i].key));
+    for (size_t i = 0; i < COUNT_OF(rules); i++) {
+        const struct rule *rule = &rules[i];
+        bool missing = rule->of & reading->family->of && rule->option && rule->absent == REQUIRED &&
+                       field_of(reading->shape, rule) == 0;
+        if (missing && !json_object_get(root, rule->key)) {
+            refuse(reading, (struct key){"", rule->key}, NULL,
+                   "the model's size is needed; correct config.json");
+            set_field(reading->shape, rule, 1); /* once per field */
+        }
+    }
+}
+
+/* Zeros in place of values that are the plain form's, so that equal models have equal fields. */
+static void normalize(struct zr_shape *shape)
+{
+    struct zr_variant *variant = &shape->variant;
+    if (shape->architecture == ZR_ARCH_GPT2 && fabs(shape->norm_epsilon - 1e-5) < 1e-14)
+        shape->norm_epsilon = 0;
+    if (variant->positions == shape->sequence)
+        variant->positions = 0;
+    if (variant->window >= shape->sequence)
+        variant->window = 0;
+    if (shape->heads && variant->head_width * shape->heads == shape->hidden)
+        variant->head_width = 0;
+}
+
+/* The family of a file; NULL: none of these. */
+static const struct family *find_family(const struct zr_model_config *config)
+{
+    const char *type = json_string_value(json_object_get(config->root, "model_type"));
+    for (size_t i = 0; type && i < COUNT_OF(families); i++)
+        if (strcmp(type, families[i].type) == 0)
+            return &families[i];
+    return NULL;
+}
+
+zr_result zr_model_config_read(const struct zr_model_config *config, struct zr_shape *shape, double *dropout)
+{
+    json_t *root = (json_t *)(uintptr_t)config->root; /* jansson's iterators take no const */
+    const json_t *type = json_object_get(root, "model_type");
+    struct reading reading = {.config = config, .shape = shape, .family = find_family(config)};
+
+    *dropout = 0;
+    if (!type)
+        return zr_fail(ZR_ERR_FORMAT,
+                       "'%s': its config.json has no model_type; give the config.json that transformers "
+                       "saved with the model",
+                       config->path);
+    if (!reading.family) {
+        refuse(&reading, (struct key){"", "model_type"}, type, "give a model of " TYPES);
+        return result_of(&reading);
+    }
+    shape->architecture = reading.family->architecture;
+    shape->tied = false;
+    shape->variant = (struct zr_variant){.biases = reading.family->biases,
+                                         .head_norms = reading.family->head_norms,
+                                         .positions = shape->variant.positions};
+    read_numbers(&reading);
+    for (void *at = json_object_iter(root); at; at = json_object_iter_next(root, at))
+        read_key(&reading, json_object_iter_key(at), json_object_iter_value(at));
+    for (size_t i = 0; i < COUNT_OF(rules); i++)
+        if (rules[i].of & reading.family->of && rules[i].meaning == ANGLES &&
+            json_object_get(root, rules[i].key))
+            read_angles(&reading, rules[i].key, json_object_get(root, rules[i].key));
+    *dropout = reading.dropout;
+    normalize(shape);
+    zr_shape_complete(shape);
+    return result_of(&reading);
+}
+
+/* ---- Comparison with a run ----------------------------------------------------------------------------- */
+
+static bool is_close(double a, double b)
+{
+    return fabs(a - b) <= 1e-9 * fabs(b);
 }
 
 /* Checks whether the head is tied. transformers 4 and 5 read a head from the files only if it is not tied. */
-static zr_result check_tied(const struct zr_model_config *config)
+static zr_result check_tied(const struct zr_model_config *config, bool tied, const struct zr_shape *ours)
 {
     const json_t *value = json_object_get(config->root, "tie_word_embeddings");
-    bool tied = json_is_true(value);
-    if (value && !json_is_boolean(value))
-        return refuse(config, (struct key){"", "tie_word_embeddings"}, value,
-                      "it is true or false; correct config.json");
     if (!tied && !config->has_head)
         return zr_fail(
             ZR_ERR_FORMAT,
             "'%s' is not whole: tie_word_embeddings is %s its config.json, and there is no lm_head.weight; "
             "fetch it again, or, if its head is the embedding, make tie_word_embeddings true",
             config->path, value ? "false in" : "missing in");
-    if (tied == config->shape->tied)
+    if (tied == ours->tied)
         return ZR_OK;
+    if (ours->architecture == ZR_ARCH_GPT2)
+        return zr_fail(ZR_ERR_FORMAT,
+                       "'%s': its config.json has tie_word_embeddings %s, which no option sets; give --model "
+                       "with the folder of the model",
+                       config->path, tied ? "true" : "false");
     return zr_fail(ZR_ERR_FORMAT,
                    "'%s': its config.json has tie_word_embeddings %s, and this run has %s; resume %s "
                    "--tie-embeddings",
@@ -331,167 +721,104 @@ static zr_result check_tied(const struct zr_model_config *config)
                    tied ? "a head of its own" : "--tie-embeddings", tied ? "with" : "without");
 }
 
-static zr_result check_angles(const struct zr_model_config *config, const char *inside, json_t *object)
+/* The key that the file has for a rule's field, or the rule's; *value: its value, NULL if it is missing. */
+static struct key key_of(const struct zr_model_config *config, const struct rule *rule, unsigned of,
+                         const json_t **value)
 {
-    zr_result result = ZR_OK;
-    if (json_is_null(object))
-        return ZR_OK;
-    if (!json_is_object(object))
-        return refuse(config, (struct key){"", inside}, object,
-                      "it is an object or null; correct config.json");
-    /* Check values first: a wrong rope_type explains more than an unknown key. */
-    for (size_t i = 0; i < COUNT_OF(rope_rules) && !result; i++) {
-        json_t *value = json_object_get(object, rope_rules[i].key);
-        if (value && rope_rules[i].meaning == VALUES)
-            result = check_value(config, &rope_rules[i], (struct key){inside, rope_rules[i].key}, value);
+    static const char *const objects[] = {"rope_parameters", "rope_scaling"};
+    for (size_t i = 0; i < COUNT_OF(rules); i++) {
+        *value = json_object_get(config->root, rules[i].key);
+        bool names =
+            &rules[i] == rule || (rules[i].at == rule->at && is_number(rule) && is_number(&rules[i]));
+        if (rules[i].of & of && names && *value)
+            return (struct key){"", rules[i].key};
     }
-    for (void *at = json_object_iter(object); at && !result; at = json_object_iter_next(object, at)) {
-        const char *name = json_object_iter_key(at);
-        if (!find_rule(rope_rules, COUNT_OF(rope_rules), name, LLAMA))
-            result = refuse(config, (struct key){inside, name}, json_object_iter_value(at), scaled_angles);
+    for (size_t i = 0; i < COUNT_OF(objects); i++) {
+        *value = json_object_get(json_object_get(config->root, objects[i]), rule->key);
+        if (*value)
+            return (struct key){objects[i], rule->key};
     }
-    return result;
+    return (struct key){"", rule->key};
 }
 
-static zr_result take_dropout(const struct zr_model_config *config, struct key key, const json_t *value,
-                              double *dropout)
+/* Message about a field that differs. */
+static zr_result differs(const struct zr_model_config *config, const struct rule *rule, struct key key,
+                         const json_t *value, const struct zr_shape *both[2])
 {
-    double rate = json_number_value(value);
-    if (!json_is_number(value) && !json_is_null(value))
-        return refuse(config, key, value, "it is a rate; correct config.json");
-    *dropout = rate > *dropout ? rate : *dropout;
-    return ZR_OK;
-}
-
-static zr_result check_key(const struct zr_model_config *config, const char *name, json_t *value,
-                           double *dropout)
-{
-    const struct rule *rule = find_rule(rules, COUNT_OF(rules), name, 1u << config->shape->architecture);
-    struct key key = {"", name};
-    if (!rule)
-        return is_unused(name)
-                   ? ZR_OK
-                   : refuse(config, key, value,
-                            "zr-train does not know this key; if it changes no number in training, remove it "
-                            "from config.json, else give a model without it");
-    switch (rule->meaning) {
-    case VALUES:
-        return check_value(config, rule, key, value);
-    case DROPOUT:
-        return take_dropout(config, key, value, dropout);
-    case FFN:
-    case HEAD_DIM:
-        return check_width(config, rule->meaning, key, value);
-    case ANGLES:
-        return check_angles(config, name, value);
-    default:
-        return ZR_OK; /* see zr_model_config_check() */
-    }
-}
-
-/* ---- Keys with an option ------------------------------------------------------------------------------- */
-
-static double ours_of(const struct zr_model_config *config, const struct rule *rule)
-{
-    const char *field = (const char *)config->shape + rule->at;
-    double real;
-    size_t size;
-    if (rule->meaning == REAL) {
-        memcpy(&real, field, sizeof real);
-        return real;
-    }
-    memcpy(&size, field, sizeof size);
-    return (double)size;
-}
-
-static bool is_close(double a, double b)
-{
-    return fabs(a - b) <= 1e-9 * fabs(b);
-}
-
-/* Compares a key's value with the run's. `value` NULL: the key is missing. */
-static zr_result check_option(const struct zr_model_config *config, const struct rule *rule, struct key key,
-                              const json_t *value)
-{
-    bool missing = !value || (json_is_null(value) && rule->meaning != SIZE);
-    double theirs = missing ? rule->absent : json_number_value(value), ours = ours_of(config, rule);
-
-    if (missing && rule->meaning == KV_HEADS)
-        theirs = size_of(config, "num_attention_heads", NULL, config->shape->heads);
-    else if (missing && theirs == 0)
-        return ZR_OK;
-    if (!missing && !(rule->meaning == REAL ? json_is_number(value) : json_is_integer(value)))
-        return refuse(config, key, value, "it is no such number; correct config.json");
-    if (is_close(theirs, ours))
-        return ZR_OK;
-    return zr_fail(ZR_ERR_FORMAT,
-                   "'%s' is another model: its config.json has %s%s%s %.15g%s, this run has %s %.15g; resume "
-                   "with %s %.15g",
-                   config->path, key.inside, key.inside[0] ? "." : "", key.name, theirs,
-                   missing ? " (the default of a missing key)" : "", rule->option, ours, rule->option,
-                   theirs);
-}
-
-/* Checks the base of the rotary angles. The key is in rope_parameters (transformers 5), next to it (4), or
- * missing. */
-static zr_result check_base(const struct zr_model_config *config, const struct rule *rule)
-{
-    static const char *const inside[] = {"rope_parameters", "rope_scaling"};
-    const json_t *beside = json_object_get(config->root, rule->key);
-    bool found = false;
-    zr_result result = ZR_OK;
-    for (size_t i = 0; i < COUNT_OF(inside) && !result; i++) {
-        const json_t *value = json_object_get(json_object_get(config->root, inside[i]), rule->key);
-        if (!value)
-            continue;
-        result = check_option(config, rule, (struct key){inside[i], rule->key}, value);
-        found = true;
-    }
-    return result || (found && !beside) ? result
-                                        : check_option(config, rule, (struct key){"", rule->key}, beside);
-}
-
-static zr_result check_options(const struct zr_model_config *config)
-{
-    unsigned of = 1u << config->shape->architecture;
-    zr_result result = ZR_OK;
-    for (size_t i = 0; i < COUNT_OF(rules) && !result; i++) {
-        const struct rule *rule = &rules[i];
-        struct key key = {"", rule->key};
-        if (!(rule->of & of) || !rule->option)
-            continue;
-        result = strcmp(rule->key, "rope_theta") == 0
-                     ? check_base(config, rule)
-                     : check_option(config, rule, key, json_object_get(config->root, rule->key));
-    }
-    return result;
-}
-
-zr_result zr_model_config_check(const struct zr_model_config *config, double *dropout)
-{
-    json_t *root = (json_t *)(uintptr_t)config->root; /* jansson's iterators take no const */
-    const char *type = json_string_value(json_object_get(root, "model_type")),
-               *ours = zr_architecture_name(config->shape->architecture);
-    zr_result result = ZR_OK;
-
-    *dropout = 0;
-    if (!type)
-        return zr_fail(ZR_ERR_FORMAT,
-                       "'%s': its config.json has no model_type; give the config.json that transformers "
-                       "saved with the model",
-                       config->path);
-    if (strcmp(type, ours) != 0)
+    double theirs = field_of(both[0], rule), ours = field_of(both[1], rule);
+    const char *inside = key.inside, *dot = inside[0] ? "." : "",
+               *missing = value ? "" : " (the default of a missing key)";
+    if (rule->at == offsetof(struct zr_shape, variant.positions))
         return zr_fail(
-            ZR_ERR_FORMAT, "'%s': its config.json has model_type '%.32s', and this run has --arch %s; %s%s",
-            config->path, type, ours,
-            strcmp(type, "gpt2") == 0 || strcmp(type, "llama") == 0 ? "resume with --arch "
-                                                                    : "give a model of gpt2 or llama",
-            strcmp(type, "gpt2") == 0 || strcmp(type, "llama") == 0 ? type : "");
-    for (void *at = json_object_iter(root); at && !result; at = json_object_iter_next(root, at))
-        result = check_key(config, json_object_iter_key(at), json_object_iter_value(at), dropout);
+            ZR_ERR_FORMAT,
+            "'%s' is another model: its config.json has %s %zu, this run has %zu; give --model with the "
+            "folder of the model, or resume with --seq %zu",
+            config->path, key.name, zr_shape_positions(both[0]), zr_shape_positions(both[1]),
+            zr_shape_positions(both[0]));
+    if (rule->option)
+        return zr_fail(
+            ZR_ERR_FORMAT,
+            "'%s' is another model: its config.json has %s%s%s %.15g%s, this run has %s %.15g; resume "
+            "with %s %.15g, or give --model with the folder of the model",
+            config->path, inside, dot, key.name, theirs, missing, rule->option, ours, rule->option, theirs);
+    char text[64] = "missing";
+    if (value)
+        print_value(value, text);
+    return zr_fail(
+        ZR_ERR_FORMAT,
+        "'%s' is another model: its config.json has %s%s%s %s, which no option sets; give --model with "
+        "the folder of the model",
+        config->path, inside, dot, key.name, text);
+}
+
+static bool is_compared(const struct rule *rule)
+{
+    return (is_number(rule) || rule->meaning == CHOICE || rule->meaning == BITS) &&
+           rule->at != offsetof(struct zr_shape, variant.untied); /* see check_tied() */
+}
+
+static zr_result check_fields(const struct zr_model_config *config, const struct zr_shape *theirs,
+                              const struct zr_shape *ours)
+{
+    const struct zr_shape *both[2] = {theirs, ours};
+    unsigned of = find_family(config)->of;
+    const json_t *value;
+    for (size_t i = 0; i < COUNT_OF(rules); i++) {
+        const struct rule *rule = &rules[i];
+        if (rule->of & of && is_compared(rule) && !is_close(field_of(theirs, rule), field_of(ours, rule))) {
+            struct key key = key_of(config, rule, of, &value);
+            return differs(config, rule, key, value, both);
+        }
+    }
+    char kinds[2][ZR_VARIANT_ROOM]; /* also of angles, and of what the type of a model means */
+    zr_variant_print(&theirs->variant, kinds[0]);
+    zr_variant_print(&ours->variant, kinds[1]);
+    if (strcmp(kinds[0], kinds[1]) == 0 || theirs->variant.untied != ours->variant.untied)
+        return ZR_OK;
+    return zr_fail(
+        ZR_ERR_FORMAT,
+        "'%s' is another model: its config.json has %s, which no option sets; give --model with the "
+        "folder of the model",
+        config->path,
+        json_object_get(config->root, "rope_scaling")      ? "rope_scaling"
+        : json_object_get(config->root, "rope_parameters") ? "rope_parameters"
+                                                           : "model_type");
+}
+
+zr_result zr_model_config_check(const struct zr_model_config *config, const struct zr_shape *run,
+                                double *dropout)
+{
+    struct zr_shape theirs = *run, ours = *run;
+    const struct family *family = find_family(config);
+    normalize(&ours);
+    if (family && family->architecture != ours.architecture)
+        return zr_fail(ZR_ERR_FORMAT,
+                       "'%s': its config.json has model_type '%s', and this run has --arch %s; resume with "
+                       "--arch %s, or give --model with the folder of the model",
+                       config->path, family->type, zr_architecture_name(ours.architecture),
+                       zr_architecture_name(family->architecture));
+    zr_result result = zr_model_config_read(config, &theirs, dropout);
     if (!result)
-        result = check_options(config);
-    if (!result && config->shape->architecture == ZR_ARCH_LLAMA)
-        result = check_tied(config);
-    return result;
+        result = check_fields(config, &theirs, &ours);
+    return result ? result : check_tied(config, theirs.tied, &ours);
 }

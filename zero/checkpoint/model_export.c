@@ -8,13 +8,20 @@
 
 #include "zero/checkpoint/checkpoint_inside.h"
 #include "zero/comm/mesh.h"
-#include "zero/checkpoint/model_file.h"
 #include "zero/engine/engine.h"
 
 void zr_model_export_clean_up(const char *path)
 {
-    char partial[ZR_STATE_PATH_ROOM];
+    static const char name[] = "/model.safetensors";
+    char file[ZR_STATE_PATH_ROOM], partial[ZR_STATE_PATH_ROOM];
+    size_t length = strlen(path);
     if (path[0] && zr_state_partial(path, partial))
+        unlink(partial);
+    if (length + sizeof name > sizeof file)
+        return;
+    memcpy(file, path, length + 1);
+    memcpy(file + length, name, sizeof name);
+    if (path[0] && zr_state_partial(file, partial))
         unlink(partial);
 }
 
@@ -31,6 +38,12 @@ static void say_notes(struct zr_safetensors_header *header, const void *whose)
     const struct zr_shape *shape = whose;
     zr_safetensors_note(header, "format", "pt");
     zr_safetensors_note(header, "n_head", "%zu", shape->heads);
+    char variant[ZR_VARIANT_ROOM];
+    zr_variant_print(&shape->variant, variant);
+    if (variant[0])
+        zr_safetensors_note(header, ZR_MODEL_VARIANT, "%.255s", variant);
+    if (shape->architecture == ZR_ARCH_GPT2 && shape->norm_epsilon > 0)
+        zr_safetensors_note(header, "norm_epsilon", "%.17g", shape->norm_epsilon);
     if (shape->architecture == ZR_ARCH_LLAMA) {
         zr_safetensors_note(header, "n_kv_head", "%zu", shape->kv_heads);
         zr_safetensors_note(header, "rope_theta", "%.17g", shape->rope_theta);
@@ -124,24 +137,126 @@ static zr_result export_config(const struct zr_model_file *file)
     return result;
 }
 
-zr_result zr_model_export(const struct zr_model_file *file)
+/* ---- Files --------------------------------------------------------------------------------------------- */
+
+bool zr_model_is_folder(const char *path)
 {
-    struct zr_shape shape = file->shape;
-    zr_shape_complete(&shape);
-    bool adapts = shape.trainable && shape.trainable->lora.rank > 0;
-    const struct zr_state_model whole_model = {.rows = rows, .say = say_notes, .whose = &shape},
-                                adapters = {
-                                    .rows = rows, .name = adapter_name, .say = say_adapters, .whose = &shape};
-    const struct zr_state_model *model = adapts ? &adapters : &whole_model;
-    struct zr_whole whole;
-    zr_result result =
-        zr_comm_all_status(file->comm, zr_whole_open(&whole, file->engine, &file->shape, file->comm));
+    enum zr_path_kind kind;
+    size_t length = strlen(path);
+    return length > 0 &&
+           (path[length - 1] == '/' || (zr_path_kind_get(path, &kind) == ZR_OK && kind == ZR_PATH_FOLDER));
+}
+
+/* The parameters of one file of several. */
+struct part {
+    const struct zr_shape *shape;
+    const struct zr_transformer *whole;
+    size_t first, end;
+};
+
+static const char *part_name(const struct zr_parameter *parameter, char room[ZR_SAFETENSORS_NAME_MAX],
+                             const void *whose)
+{
+    const struct part *part = whose;
+    (void)room;
+    for (size_t i = part->first; i < part->end; i++)
+        if (strcmp(part->whole->parameters[i].name, parameter->name) == 0)
+            return parameter->name;
+    return "";
+}
+
+static uint64_t part_rows(const struct zr_parameter *parameter, size_t index, const void *whose)
+{
+    return rows(parameter, index, ((const struct part *)whose)->shape);
+}
+
+static void say_part(struct zr_safetensors_header *header, const void *whose)
+{
+    say_notes(header, ((const struct part *)whose)->shape);
+}
+
+/* Writes the parameters as files of a folder. */
+static zr_result export_parts(const struct zr_model_file *file, const struct zr_whole *whole,
+                              const struct zr_transformer *model)
+{
+    struct part part = {&file->shape, model, 0, 0};
+    const struct zr_state_model written = {
+        .rows = part_rows, .name = part_name, .say = say_part, .whose = &part};
+    char path[ZR_STATE_PATH_ROOM], name[ZR_MODEL_PART_ROOM];
+    size_t parameters = model->model.list.parameters_count;
+    unsigned count = 0;
+    zr_result result = ZR_OK;
+    for (size_t first = 0; first < parameters; count++)
+        first = zr_model_part_end(model, first, file->part_bytes);
+    for (unsigned i = 0; i < count && result == ZR_OK; i++, part.first = part.end) {
+        part.end = zr_model_part_end(model, part.first, file->part_bytes);
+        zr_model_part_name(name, i, count);
+        result = zr_model_folder_path(path, file->path, name);
+        if (result == ZR_OK)
+            result = zr_state_write(
+                file->engine, &(struct zr_state_file){.path = path, .model = &written, .parts = whole->given},
+                NULL);
+    }
+    bool first_rank = zr_comm_rank(file->comm) == 0;
+    return result != ZR_OK ? result
+           : first_rank    ? zr_model_folder_index(file->path, model, file->part_bytes, count)
+                           : ZR_OK;
+}
+
+static zr_result export_folder(const struct zr_model_file *file, const struct zr_whole *whole)
+{
+    struct zr_shape dense = zr_shape_dense(&file->shape);
+    struct zr_transformer model;
+    dense.trainable = NULL;
+    zr_result result = zr_comm_all_status(
+        file->comm, zr_transformer_open(&model, &dense, NULL, file->engine->options.host_arena));
+    if (result != ZR_OK)
+        return result;
+    result = zr_comm_all_status(file->comm, export_parts(file, whole, &model));
     if (result == ZR_OK)
-        result = zr_state_write(
-            file->engine, &(struct zr_state_file){.path = file->path, .model = model, .parts = whole.given},
-            NULL);
-    zr_whole_close(&whole);
+        result = zr_comm_all_status(
+            file->comm, zr_comm_rank(file->comm) == 0 ? zr_model_folder_finish(file, &model.shape) : ZR_OK);
+    zr_transformer_close(&model);
+    return result;
+}
+
+static zr_result export_file(const struct zr_model_file *file, const struct zr_whole *whole)
+{
+    bool adapts = file->shape.trainable && file->shape.trainable->lora.rank > 0;
+    const struct zr_state_model whole_model = {.rows = rows, .say = say_notes, .whose = &file->shape},
+                                adapters = {.rows = rows,
+                                            .name = adapter_name,
+                                            .say = say_adapters,
+                                            .whose = &file->shape};
+    zr_result result = zr_state_write(file->engine,
+                                      &(struct zr_state_file){.path = file->path,
+                                                              .model = adapts ? &adapters : &whole_model,
+                                                              .parts = whole->given},
+                                      NULL);
     if (result == ZR_OK && adapts)
         result = zr_comm_all_status(file->comm, zr_comm_rank(file->comm) == 0 ? export_config(file) : ZR_OK);
+    return result;
+}
+
+zr_result zr_model_export(const struct zr_model_file *given)
+{
+    struct zr_model_file file = *given;
+    bool adapts = file.shape.trainable && file.shape.trainable->lora.rank > 0,
+         folder = zr_model_is_folder(file.path);
+    char path[ZR_STATE_PATH_ROOM];
+    struct zr_whole whole;
+    zr_result result = ZR_OK;
+    zr_shape_complete(&file.shape);
+    if (folder && zr_comm_rank(file.comm) == 0)
+        result = zr_checkpoint_make_folder(file.path);
+    if (result == ZR_OK && folder && adapts)
+        result = zr_model_folder_path(path, file.path, "adapter_model.safetensors");
+    zr_result opened = zr_whole_open(&whole, file.engine, &given->shape, file.comm);
+    result = zr_comm_all_status(file.comm, result ? result : opened);
+    if (folder && adapts)
+        file.path = path;
+    if (result == ZR_OK)
+        result = folder && !adapts ? export_folder(&file, &whole) : export_file(&file, &whole);
+    zr_whole_close(&whole);
     return result;
 }

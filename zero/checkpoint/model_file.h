@@ -9,17 +9,24 @@
 
 #include "zero/model/transformer.h"
 
+#define ZR_MODEL_VARIANT "variant" /* note of a file: zr_variant_print() of its model */
+
 struct zr_model_file {
     const char *path;
     zr_engine *engine; /* borrowed */
     zr_comm *comm;
     struct zr_shape shape;
-    bool assumed;    /* for importing: without a config.json, assume the shape */
-    double *dropout; /* for importing: largest dropout rate of config.json; NULL: not needed */
+    bool assumed; /* for importing: without a config.json, assume the shape */
+    const char
+        *source; /* for exporting a folder: folder of --model, whose files are copied; NULL or "": none */
+    uint64_t part_bytes; /* for exporting a folder: maximum size of a file */
+    double *dropout;     /* for importing: largest dropout rate of config.json; NULL: not needed */
 };
 
-/* Writes the parameters in fp32 without padding rows; see zr_state_write(). Of a model with adapters, writes
- * only these, in PEFT's names, and adapter_config.json into the same folder. Collective. */
+/* Writes the parameters in fp32 without padding rows; see zr_state_write(). A path that ends in '/' or is a
+ * folder becomes a folder that transformers loads: model.safetensors, or several files with an index,
+ * config.json, generation_config.json and the tokenizer's files. Of a model with adapters, writes only these,
+ * in PEFT's names, and adapter_config.json into the same folder. Collective. */
 zr_result zr_model_export(const struct zr_model_file *file);
 
 /* Loads a model's parameters into the engine, with momentum and variance zero, and publishes it as after
@@ -38,27 +45,39 @@ static inline bool zr_model_file_pads(const struct zr_parameter *parameter, size
     return index == 0 || strcmp(parameter->name, "lm_head.weight") == 0;
 }
 
+/* Whether an export to this path is a folder. */
+bool zr_model_is_folder(const char *path);
+
+/* Reads a JSON object of at most 100 MiB, which the caller frees with json_decref(). ZR_ERR_FORMAT: none. */
+struct json_t;
+zr_result zr_model_json_read(const char *path, struct json_t **out);
+
 /* Removes the remains of an unfinished export next to `path` ("": none). Async-signal-safe. */
 void zr_model_export_clean_up(const char *path);
 
 /* ---- config.json (model_config.c) ---------------------------------------------------------------------- */
 
-/* Compares a config.json of Hugging Face's transformers with the shape of a run, by an allow list: a key's
- * value must be what this run computes, or the key has no effect on training; all other keys are refused by
- * name. */
+/* A config.json of Hugging Face's transformers as a shape, by an allow list: a key has a place in the shape,
+ * or no effect on training; all others are refused, together, by name. Models: gpt2, llama, mistral, qwen2,
+ * qwen3, with transformers' defaults for missing keys. */
 
 struct json_t;
 
 struct zr_model_config {
-    const char *path;             /* path of the model, for messages */
-    const struct json_t *root;    /* an object, untrusted; borrowed */
-    const struct zr_shape *shape; /* shape of the whole model, completed; borrowed */
-    bool has_head;                /* the files have an lm_head.weight */
+    const char *path;          /* path of the model, for messages */
+    const struct json_t *root; /* an object, untrusted; borrowed */
+    bool has_head;             /* zr_model_config_check(): the files have an lm_head.weight */
 };
 
-/* Compares the file, with transformers' defaults for missing keys, with the shape. *dropout is the largest
- * dropout rate in the file; zr trains without dropout. ZR_ERR_FORMAT: the message names the key, the
- * reason, and the option or fix. */
-zr_result zr_model_config_check(const struct zr_model_config *config, double *dropout);
+/* Sets the fields of the model in *shape, which it completes; `sequence` is read, and sizes that the file
+ * lacks remain, if they are not 0. *dropout is the largest dropout rate in the file; zr trains without
+ * dropout. ZR_ERR_FORMAT: the message names all keys that zr cannot train with, and the reason of the first
+ * one. */
+zr_result zr_model_config_read(const struct zr_model_config *config, struct zr_shape *shape, double *dropout);
+
+/* Compares the file with the completed shape of a whole model. ZR_ERR_FORMAT: the message names the first key
+ * that differs, and the option or fix. */
+zr_result zr_model_config_check(const struct zr_model_config *config, const struct zr_shape *run,
+                                double *dropout);
 
 #endif

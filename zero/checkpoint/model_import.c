@@ -52,8 +52,7 @@ static zr_result beside(const struct import *import, const char *name, char out[
     return zr_fail(ZR_ERR_INVALID, "a path is longer than %d bytes", ZR_SAFETENSORS_PATH_ROOM - 1);
 }
 
-/* Reads a JSON object, which the caller frees. */
-static zr_result read_json(const char *path, json_t **out)
+zr_result zr_model_json_read(const char *path, json_t **out)
 {
     struct zr_file file = {.fd = -1};
     json_error_t error;
@@ -83,19 +82,20 @@ static zr_result read_json(const char *path, json_t **out)
     return result;
 }
 
+static zr_result open_file(const struct import *import, struct zr_safetensors *out, const char *path)
+{
+    return zr_torch_file_is(path) ? zr_torch_file_open(out, path, import->model->engine->options.host_arena)
+                                  : zr_safetensors_open(out, path);
+}
+
 /* Opens a file that an index names, unless it is open. */
 static zr_result open_part(struct import *import, const char *name)
 {
     char path[ZR_SAFETENSORS_PATH_ROOM];
-    if (name && (ends_with(name, ".bin") || ends_with(name, ".pth")))
-        return zr_fail(
-            ZR_ERR_FORMAT,
-            "'%s' names PyTorch files, such as '%.100s', but no safetensors files; load the model in "
-            "transformers and save it with model.save_pretrained(DIR, safe_serialization=True)",
-            import->model->path, name);
     /* Only plain names are allowed: files outside the folder are never opened. */
-    if (!name || name[0] == '.' || strchr(name, '/') || !ends_with(name, ".safetensors"))
-        return zr_fail(ZR_ERR_FORMAT, "'%s' names a file that is not a safetensors file beside it: '%.100s'",
+    if (!name || name[0] == '.' || strchr(name, '/') ||
+        (!ends_with(name, ".safetensors") && !ends_with(name, ".bin")))
+        return zr_fail(ZR_ERR_FORMAT, "'%s' names a file that is no .safetensors or .bin beside it: '%.100s'",
                        import->model->path, name ? name : "");
     zr_result result = beside(import, name, path);
     if (result)
@@ -106,7 +106,7 @@ static zr_result open_part(struct import *import, const char *name)
     if (import->files_count == FILES_MAX)
         return zr_fail(ZR_ERR_FORMAT, "'%s' names more than %d files; save the model in fewer files",
                        import->model->path, FILES_MAX);
-    result = zr_safetensors_open(&import->files[import->files_count], path);
+    result = open_file(import, &import->files[import->files_count], path);
     import->files_count += result == ZR_OK;
     return result;
 }
@@ -114,7 +114,7 @@ static zr_result open_part(struct import *import, const char *name)
 static zr_result open_index(struct import *import)
 {
     json_t *index = NULL;
-    zr_result result = read_json(import->model->path, &index);
+    zr_result result = zr_model_json_read(import->model->path, &index);
     if (result)
         return result;
     json_t *map = json_object_get(index, "weight_map");
@@ -137,13 +137,13 @@ static unsigned long count_files(const char *path)
     for (const char *at = name ? name : path; (at = strstr(at, "-of-")); at++)
         of = at;
     unsigned long count = of && of[4] >= '0' && of[4] <= '9' ? strtoul(of + 4, &end, 10) : 1;
-    return count > 1 && strcmp(end, ".safetensors") == 0 ? count : 1;
+    return count > 1 && (strcmp(end, ".safetensors") == 0 || strcmp(end, ".bin") == 0) ? count : 1;
 }
 
 static zr_result open_one(struct import *import)
 {
     const char *path = import->model->path;
-    zr_result result = zr_safetensors_open(&import->files[0], path);
+    zr_result result = open_file(import, &import->files[0], path);
     if (result)
         return result;
     import->files_count = 1;
@@ -177,7 +177,7 @@ static zr_result open_files(struct import *import)
     if (!result)
         result = beside(import, "config.json", path);
     if (!result && zr_path_kind_get(path, &kind) == ZR_OK && kind == ZR_PATH_FILE)
-        result = read_json(path, &import->config);
+        result = zr_model_json_read(path, &import->config);
     return result;
 }
 
@@ -217,12 +217,11 @@ static bool has_head(const struct import *import)
  * file, for example a file of --config. */
 static zr_result check_config(const struct import *import)
 {
-    const struct zr_model_config config = {import->model->path, import->config, &import->transformer.shape,
-                                           has_head(import)};
+    const struct zr_model_config config = {import->model->path, import->config, has_head(import)};
     double dropout = 0;
     if (!import->config || (is_noted(import) && !json_object_get(import->config, "model_type")))
         return ZR_OK;
-    zr_result result = zr_model_config_check(&config, &dropout);
+    zr_result result = zr_model_config_check(&config, &import->transformer.shape, &dropout);
     if (!result && import->model->dropout)
         *import->model->dropout = dropout;
     return result;
@@ -259,6 +258,16 @@ static zr_result check_notes(const struct import *import)
                            import->model->path, kinds[i].option, strtod(theirs, NULL), kinds[i].ours,
                            kinds[i].option, strtod(theirs, NULL));
     }
+    char ours[ZR_VARIANT_ROOM];
+    const char *theirs = note_of(import, ZR_MODEL_VARIANT);
+    zr_variant_print(&shape->variant, ours);
+    theirs = theirs || !is_noted(import) ? theirs : "";
+    if (theirs && !import->config && strncmp(theirs, ours, 255) != 0) /* the longest note */
+        return zr_fail(
+            ZR_ERR_FORMAT,
+            "'%s' is a model with %.100s, and this run has %.100s; give --model with the folder of the "
+            "model",
+            import->model->path, theirs, ours[0] ? ours : "none of these");
     return ZR_OK;
 }
 
@@ -272,14 +281,12 @@ static zr_result check_llama(const struct import *import)
     const struct zr_model_place *k = zr_model_names_matrix(names, "model.layers.0.self_attn.k_proj.weight"),
                                 *gate = zr_model_names_matrix(names, "model.layers.0.mlp.gate_proj.weight");
     const struct zr_model_place *q = zr_model_names_matrix(names, "model.layers.0.self_attn.q_proj.weight");
-    size_t width = shape->hidden / shape->heads;
-    if (q && q->tensor.shape[0] != shape->hidden)
-        return zr_fail(
-            ZR_ERR_FORMAT,
-            "'%s': its queries have %" PRIu64
-            " channels, but zr-train divides the %zu of --hidden among the heads; give a model with "
-            "head_dim = hidden_size / num_attention_heads",
-            import->model->path, q->tensor.shape[0], shape->hidden);
+    size_t width = zr_shape_head(shape);
+    if (q && q->tensor.shape[0] != zr_shape_queries(shape))
+        return zr_fail(ZR_ERR_FORMAT,
+                       "'%s': its queries have %" PRIu64
+                       " channels, but those of this run have %zu; give --model with the folder of the model",
+                       import->model->path, q->tensor.shape[0], zr_shape_queries(shape));
     if (k && k->tensor.shape[0] != width * shape->kv_heads && k->tensor.shape[0] % width == 0)
         return other_size(import, "--kv-heads", k->tensor.shape[0] / width, shape->kv_heads);
     if (gate && gate->tensor.shape[0] != shape->ffn)
@@ -299,7 +306,7 @@ static zr_result check_sizes(const struct import *import)
     bool gpt2 = shape->architecture == ZR_ARCH_GPT2;
     const struct zr_model_place *embedding = zr_model_names_matrix(names, names->parameters[0].name),
                                 *positions = gpt2 ? zr_model_names_matrix(names, "wpe.weight") : embedding;
-    size_t last = names->count - (gpt2 || shape->tied ? 1 : 2);
+    size_t last = names->count - (shape->tied ? 1 : 2);
 
     if (!embedding || !positions)
         return zr_fail(
@@ -313,8 +320,8 @@ static zr_result check_sizes(const struct import *import)
     if (embedding->tensor.shape[0] != shape->vocabulary &&
         embedding->tensor.shape[0] != shape->vocabulary_padded)
         return other_size(import, "--vocab", embedding->tensor.shape[0], shape->vocabulary);
-    if (gpt2 && positions->tensor.shape[0] != shape->sequence)
-        return other_size(import, "--seq", positions->tensor.shape[0], shape->sequence);
+    if (gpt2 && positions->tensor.shape[0] != zr_shape_positions(shape))
+        return other_size(import, "--seq", positions->tensor.shape[0], zr_shape_positions(shape));
     if (names->layers < shape->layers && !names->places[last].found)
         return zr_fail(ZR_ERR_FORMAT,
                        "'%s' is a part of a model: it ends after %" PRIu64
@@ -335,7 +342,7 @@ static bool has_shape(const struct zr_safetensors_tensor *tensor, uint64_t rows,
 static bool is_turned(const struct import *import, size_t index)
 {
     const struct zr_parameter *p = &import->names.parameters[index];
-    return import->linear && p->shape[1] && (p->group == ZR_GROUP_MATRICES || p->group == ZR_GROUP_HEADS);
+    return import->linear && p->shape[1] && p->group == ZR_GROUP_MATRICES;
 }
 
 /* Conv1D stores [in, out], Linear [out, in]: the shape of c_attn, which is not square, decides for all. */

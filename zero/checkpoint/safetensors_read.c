@@ -122,15 +122,14 @@ static zr_result check_extents(const struct zr_safetensors *file)
 static const char *other_format(const unsigned char *head, size_t bytes)
 {
     static const char pytorch[] =
-        "a PyTorch file (such as pytorch_model.bin or .pth), not a safetensors file; load it in "
-        "transformers and save it with model.save_pretrained(DIR, safe_serialization=True)";
+        "a PyTorch file of torch before 1.6 or of protocol 0, which is no archive; load it with "
+        "torch.load(), save it with torch.save()";
     static const struct {
         const char *begins;
         size_t bytes;
         const char *words;
     } formats[] = {
-        {"PK\x03\x04", 4, pytorch}, /* a zip archive */
-        {"\x80\x02", 2, pytorch},   /* pickles, the second and later protocols */
+        {"\x80\x02", 2, pytorch}, /* pickles, the second and later protocols */
         {"\x80\x03", 2, pytorch},
         {"\x80\x04", 2, pytorch},
         {"\x80\x05", 2, pytorch},

@@ -5,6 +5,7 @@
 #ifndef ZR_SAFETENSORS_READ_H
 #define ZR_SAFETENSORS_READ_H
 
+#include "alloc/zr.h"
 #include "zero/checkpoint/safetensors.h"
 
 #define ZR_SAFETENSORS_PATH_ROOM 4608
@@ -49,5 +50,19 @@ struct zr_safetensors_part {
 };
 zr_result zr_safetensors_read(const struct zr_safetensors *file, const struct zr_safetensors_tensor *tensor,
                               const struct zr_safetensors_part *part, float *out);
+
+/* ---- PyTorch's archives (torch_file.c) ----------------------------------------------------------------- */
+
+/* What torch.save() wrote of a state_dict, such as pytorch_model.bin, is read as if it were a safetensors
+ * file: the header is made from the archive's pickle, which is evaluated as data. Files of torch before 1.6,
+ * which are no archives, are refused. */
+
+/* Whether a file begins as an archive. */
+bool zr_torch_file_is(const char *path);
+
+/* Opens an archive; tensors may share storages, and are contiguous. The file is then used, and closed, by the
+ * functions of safetensors_read.h. Memory for the pickle comes from the arena until this returns.
+ * ZR_ERR_FORMAT: the message names the tensor, or what is wrong. On failure *out is closed. */
+zr_result zr_torch_file_open(struct zr_safetensors *out, const char *path, zr_arena *arena);
 
 #endif

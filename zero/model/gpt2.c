@@ -3,10 +3,11 @@
  *   embedding   y = wte[token] + wpe[position]
  *   block       middle = x + proj(attention(qkv(ln_1(x))))     y = middle + fc2(gelu(fc(ln_2(middle))))
  *   final       y = ln_f(x)
- *   head        tied to wte, which therefore has two gradients per micro-batch
+ *   head        wte, which therefore has two gradients per micro-batch; or lm_head, where it is not tied
  *
  * Weights are [in, out], the layout of GPT-2's Conv1D. */
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "zero/model/transformer.h"
@@ -64,7 +65,7 @@ static zr_result embed_backward(struct zr_module_pass *pass)
                                                                     .channels = shape->hidden,
                                                                     .dy = pass->dy,
                                                                     .dw = pass->gradients[now.wpe][0],
-                                                                    .w_rows = shape->sequence,
+                                                                    .w_rows = zr_shape_positions(shape),
                                                                     .accumulate = pass->accumulate[now.wpe]})
                : result;
 }
@@ -100,7 +101,8 @@ enum {
 static void describe_slots(struct zr_transformer *t)
 {
     size_t tensor = zr_shape_tensor(&t->shape), c = t->shape.hidden, a = t->shape.heads / tensor,
-           l = c / tensor; /* channels of this tensor rank's heads */
+           l = c / tensor, /* channels of this tensor rank's heads */
+        wide = t->shape.ffn / tensor;
     const struct zr_slot slots[BLOCK_SLOTS] = {
         [LN1] = {"ln_1", c, 0, 0, true},
         [LN1_MEAN] = {"ln_1 mean", 1, ZR_SLOT_FLOATS, 0, true},
@@ -113,9 +115,9 @@ static void describe_slots(struct zr_transformer *t)
         [LN2] = {"ln_2", c, 0, 0, true},
         [LN2_MEAN] = {"ln_2 mean", 1, ZR_SLOT_FLOATS, 0, true},
         [LN2_RSTD] = {"ln_2 rstd", 1, ZR_SLOT_FLOATS, 0, true},
-        [FC] = {"mlp.c_fc", 4 * l, 0, 0, false},
-        [GELU] = {"mlp.gelu", 4 * l, 0, 0, false},
-        [D_WIDE] = {"gradient of mlp.c_fc", 4 * l, 0, ZR_SLOT_TEMPORARY, false},
+        [FC] = {"mlp.c_fc", wide, 0, 0, false},
+        [GELU] = {"mlp.gelu", wide, 0, 0, false},
+        [D_WIDE] = {"gradient of mlp.c_fc", wide, 0, ZR_SLOT_TEMPORARY, false},
         [D_NORM] = {"gradient of a norm", c, 0, ZR_SLOT_TEMPORARY, true},
         [D_QKV] = {"gradient of attn.c_attn", 3 * l, 0, ZR_SLOT_TEMPORARY, false},
         [X_ROWS] = zr_slot_all_rows(&t->shape, "all rows"),
@@ -126,17 +128,18 @@ static void describe_slots(struct zr_transformer *t)
     memcpy(t->slots[ZR_TYPE_BLOCK], slots, sizeof slots);
 }
 
+static struct zr_layernorm norm_shape(const struct zr_module_pass *pass)
+{
+    const struct zr_shape *shape = zr_pass_shape(pass);
+    return (struct zr_layernorm){pass->own_rows, shape->hidden, (float)shape->norm_epsilon};
+}
+
 /* Parameters w and w + 1 are weight and bias; slots `mean` and mean + 1 are the statistics. */
 static struct zr_layernorm_forward norm_of(struct zr_module_pass *pass, unsigned w, const void *x, void *y,
                                            unsigned mean)
 {
     void *const *p = &pass->parameters[0][zr_pass_parameter(pass, w)];
-    return (struct zr_layernorm_forward){{pass->own_rows, zr_pass_shape(pass)->hidden},
-                                         x,
-                                         p[0],
-                                         p[1],
-                                         y,
-                                         pass->slots[mean],
+    return (struct zr_layernorm_forward){norm_shape(pass),     x, p[0], p[1], y, pass->slots[mean],
                                          pass->slots[mean + 1]};
 }
 
@@ -151,8 +154,13 @@ static struct zr_adapter_place adapter_of(unsigned matrix)
     return zr_block_adapter(&zr_architecture_gpt2, matrix);
 }
 
-/* Which operations are fused: the residual sum after attention with the norm; GELU, or its gradient, with a
- * product; GELU's gradient with the gradient of the bias before it. */
+static enum zr_activation activation_of(const struct zr_module_pass *pass)
+{
+    return (enum zr_activation)zr_pass_shape(pass)->variant.activation;
+}
+
+/* Which operations are fused: the residual sum after attention with the norm; GELU in its tanh form, or its
+ * gradient, with a product; GELU's gradient with the gradient of the bias before it. */
 static bool sums_in_norm(const struct zr_module_pass *pass)
 {
     return zr_pass_is_whole(pass) && pass->kernels->residual_layernorm && !zr_pass_adds_in_product(pass);
@@ -160,20 +168,20 @@ static bool sums_in_norm(const struct zr_module_pass *pass)
 
 static bool gelu_in_product(const struct zr_module_pass *pass)
 {
-    return zr_pass_is_whole(pass) && pass->kernels->linear_gelu_forward &&
+    return zr_pass_is_whole(pass) && !activation_of(pass) && pass->kernels->linear_gelu_forward &&
            !zr_pass_is_adapted(pass, adapter_of(FC_W));
 }
 
 static bool slope_in_product(const struct zr_module_pass *pass)
 {
-    return zr_pass_is_whole(pass) && pass->kernels->linear_gelu_backward &&
+    return zr_pass_is_whole(pass) && !activation_of(pass) && pass->kernels->linear_gelu_backward &&
            !zr_pass_is_adapted(pass, adapter_of(FC2_W));
 }
 
 static bool gelu_makes_bias(const struct zr_module_pass *pass)
 {
-    return slope_in_product(pass) ||
-           (zr_pass_is_whole(pass) && pass->kernels->gelu_bias_backward && pass->gradients[0][FC_B]);
+    return slope_in_product(pass) || (zr_pass_is_whole(pass) && !activation_of(pass) &&
+                                      pass->kernels->gelu_bias_backward && pass->gradients[0][FC_B]);
 }
 
 static zr_result norm_backward(struct zr_module_pass *pass, unsigned w, const void *x, const void *dy,
@@ -183,7 +191,7 @@ static zr_result norm_backward(struct zr_module_pass *pass, unsigned w, const vo
     void *const *g = &pass->gradients[0][at];
     return pass->kernels->layernorm_backward(
         pass->context, &(struct zr_layernorm_backward){
-                           .shape = {pass->own_rows, zr_pass_shape(pass)->hidden},
+                           .shape = norm_shape(pass),
                            .x = x,
                            .w = pass->parameters[0][at],
                            .mean = pass->slots[mean],
@@ -196,23 +204,27 @@ static zr_result norm_backward(struct zr_module_pass *pass, unsigned w, const vo
                            .accumulate = pass->accumulate[0]});
 }
 
-/* A matrix [in, out] in multiples of the channels. split_in: tensor ranks divide rows, otherwise columns. */
+/* A matrix [in, out] in multiples of the channels; WIDE: the width of the feed-forward layer. split_in:
+ * tensor ranks divide rows, otherwise columns. */
+enum { WIDE = 0 };
 struct matrix {
     unsigned w, in, out;
     bool split_in;
 };
 static const struct matrix matrices[ZR_BLOCK_PRODUCTS] = {[ZR_PRODUCT_QKV] = {QKV_W, 1, 3, false},
                                                           [ZR_PRODUCT_OUT] = {PROJ_W, 1, 1, true},
-                                                          [ZR_PRODUCT_WIDE] = {FC_W, 1, 4, false},
-                                                          [ZR_PRODUCT_NARROW] = {FC2_W, 4, 1, true}};
+                                                          [ZR_PRODUCT_WIDE] = {FC_W, 1, WIDE, false},
+                                                          [ZR_PRODUCT_NARROW] = {FC2_W, WIDE, 1, true}};
 
 static struct zr_linear linear_of(const struct zr_module_pass *pass, const struct matrix *m)
 {
-    size_t c = zr_pass_shape(pass)->hidden, l = c / zr_shape_tensor(zr_pass_shape(pass));
+    const struct zr_shape *shape = zr_pass_shape(pass);
+    size_t c = shape->hidden, tensor = zr_shape_tensor(shape), in = m->in == WIDE ? shape->ffn : m->in * c,
+           out = m->out == WIDE ? shape->ffn : m->out * c;
     return (struct zr_linear){.rows = pass->rows,
-                              .in = m->in * (m->split_in ? l : c),
-                              .out = m->out * (m->split_in ? c : l),
-                              .fp8 = zr_pass_shape(pass)->fp8};
+                              .in = m->split_in ? in / tensor : in,
+                              .out = m->split_in ? out : out / tensor,
+                              .fp8 = shape->fp8};
 }
 
 /* With tiles and several tensor ranks, a tile of q, k and v consists of three pieces, which are separate
@@ -376,18 +388,31 @@ static zr_result multiply(struct zr_module_pass *pass, unsigned product)
                                         : multiply_rows(pass, m, s[GELU], s[MIDDLE], pass->y);
 }
 
+/* Attention with the scale of the layer, whose number is in the name of its module. */
+static struct zr_attention attention_of(const struct zr_module_pass *pass)
+{
+    const struct zr_shape *shape = zr_pass_shape(pass);
+    struct zr_attention attention = zr_pass_attention(pass);
+    unsigned long layer = strtoul(pass->model->modules[pass->module].name + strlen("h."), NULL, 10);
+    double scale = shape->variant.unscaled ? 1 : 1 / sqrt((double)zr_shape_head(shape));
+    if (shape->variant.unscaled || shape->variant.scaled_by_layer)
+        attention.scale = (float)(shape->variant.scaled_by_layer ? scale / (double)(layer + 1) : scale);
+    return attention;
+}
+
 static zr_result after(struct zr_module_pass *pass, unsigned product)
 {
     const struct zr_kernels *k = pass->kernels;
     void **s = pass->slots;
     if (product == ZR_PRODUCT_QKV)
         return k->attention_forward(pass->context,
-                                    &(struct zr_attention_forward){zr_pass_attention(pass), s[QKV],
-                                                                   s[ATTENTION], s[LSE], s[PROBABILITIES]});
+                                    &(struct zr_attention_forward){attention_of(pass), s[QKV], s[ATTENTION],
+                                                                   s[LSE], s[PROBABILITIES]});
     if (product == ZR_PRODUCT_WIDE)
         return gelu_in_product(pass)
                    ? ZR_OK
-                   : k->gelu_forward(pass->context, &(struct zr_gelu_forward){wide(pass), s[FC], s[GELU]});
+                   : k->gelu_forward(pass->context, &(struct zr_gelu_forward){wide(pass), s[FC], s[GELU],
+                                                                              activation_of(pass)});
     if (zr_pass_adds_in_product(pass))
         return ZR_OK;
     if (product == ZR_PRODUCT_OUT && sums_in_norm(pass))
@@ -437,12 +462,12 @@ static zr_result go_back(struct zr_module_pass *pass, unsigned product)
                                             .db = pass->gradients[0][FC_B],
                                             .accumulate = pass->accumulate[0]});
     if (product == ZR_PRODUCT_NARROW)
-        return k->gelu_backward(pass->context,
-                                &(struct zr_gelu_backward){wide(pass), s[FC], s[D_WIDE], s[D_WIDE]});
+        return k->gelu_backward(pass->context, &(struct zr_gelu_backward){wide(pass), s[FC], s[D_WIDE],
+                                                                          s[D_WIDE], activation_of(pass)});
     if (product == ZR_PRODUCT_OUT)
         return k->attention_backward(
-            pass->context, &(struct zr_attention_backward){zr_pass_attention(pass), s[QKV], s[ATTENTION],
-                                                           s[LSE], s[PROBABILITIES], s[D_NORM], s[D_QKV]});
+            pass->context, &(struct zr_attention_backward){attention_of(pass), s[QKV], s[ATTENTION], s[LSE],
+                                                           s[PROBABILITIES], s[D_NORM], s[D_QKV]});
     zr_module_drop(pass, is_wide ? D_WIDE : D_QKV);
     zr_result result = is_wide ? norm_backward(pass, LN2_W, s[MIDDLE], s[D_NORM], LN2_MEAN)
                                : norm_backward(pass, LN1_W, pass->x, s[D_NORM], LN1_MEAN);
@@ -502,14 +527,14 @@ static void describe_types(struct zr_transformer *t)
 static void describe(struct zr_transformer *t)
 {
     const struct zr_shape *shape = &t->shape;
-    size_t c = shape->hidden;
+    size_t c = shape->hidden, ffn = shape->ffn;
     float deviation = 0.02f; /* the value of GPT-2 */
     float residual =
         deviation / sqrtf(2.0f * (float)shape->layers); /* scaled by the depth of the residual path */
     const struct zr_tensor wte = {
         "wte.weight", shape->vocabulary_padded, c, 0, deviation, ZR_GROUP_EMBEDDINGS, ZR_SPLIT_FIRST};
-    const struct zr_tensor wpe = {"wpe.weight",        shape->sequence, c, 0, deviation,
-                                  ZR_GROUP_EMBEDDINGS, ZR_SPLIT_NORM};
+    const struct zr_tensor wpe = {
+        "wpe.weight", zr_shape_positions(shape), c, 0, deviation, ZR_GROUP_EMBEDDINGS, ZR_SPLIT_NORM};
     const enum zr_transformer_group vectors = ZR_GROUP_VECTORS, decay = ZR_GROUP_MATRICES;
     const struct zr_tensor tensors[BLOCK_PARAMETERS] = {
         [LN1_W] = {"ln_1.weight", c, 0, 1, 0, vectors, ZR_SPLIT_NORM},
@@ -520,17 +545,19 @@ static void describe(struct zr_transformer *t)
         [PROJ_B] = {"attn.c_proj.bias", c, 0, 0, 0, vectors, ZR_SPLIT_NONE},
         [LN2_W] = {"ln_2.weight", c, 0, 1, 0, vectors, ZR_SPLIT_NORM},
         [LN2_B] = {"ln_2.bias", c, 0, 0, 0, vectors, ZR_SPLIT_NORM},
-        [FC_W] = {"mlp.c_fc.weight", c, 4 * c, 0, deviation, decay, ZR_SPLIT_LAST},
-        [FC_B] = {"mlp.c_fc.bias", 4 * c, 0, 0, 0, vectors, ZR_SPLIT_LAST},
-        [FC2_W] = {"mlp.c_proj.weight", 4 * c, c, 0, residual, decay, ZR_SPLIT_FIRST},
+        [FC_W] = {"mlp.c_fc.weight", c, ffn, 0, deviation, decay, ZR_SPLIT_LAST},
+        [FC_B] = {"mlp.c_fc.bias", ffn, 0, 0, 0, vectors, ZR_SPLIT_LAST},
+        [FC2_W] = {"mlp.c_proj.weight", ffn, c, 0, residual, decay, ZR_SPLIT_FIRST},
         [FC2_B] = {"mlp.c_proj.bias", c, 0, 0, 0, vectors, ZR_SPLIT_NONE},
     };
+    const struct zr_tensor lm_head = {
+        "weight", shape->vocabulary_padded, c, 0, deviation, ZR_GROUP_HEADS, ZR_SPLIT_FIRST};
     const struct zr_tensor ln_f[] = {{"weight", c, 0, 1, 0, vectors, ZR_SPLIT_NORM},
                                      {"bias", c, 0, 0, 0, vectors, ZR_SPLIT_NORM}};
     unsigned embedding[] = {WTE, WPE}, unit;
 
     describe_types(t);
-    zr_transformer_add_vocabulary(t, &(struct zr_unit_tensors){"wte", "", 0, 2, &wte, 1});
+    zr_transformer_add_vocabulary(t, &(struct zr_unit_tensors){"wte", "", 0, shape->tied ? 2 : 1, &wte, 1});
     zr_transformer_add_unit(t, &(struct zr_unit_tensors){"wpe", "", 0, 1, &wpe, 1});
     zr_transformer_add_module(t, ZR_TYPE_EMBEDDING, embedding, zr_shape_tiles(shape) > 1 ? 1 : 2);
     for (size_t l = 0; l < shape->layers; l++)
@@ -539,25 +566,35 @@ static void describe(struct zr_transformer *t)
     unit = (unsigned)t->model.list.units_count;
     zr_transformer_add_unit(t, &(struct zr_unit_tensors){"ln_f", "ln_f.", 0, 1, ln_f, 2});
     zr_transformer_add_module(t, ZR_TYPE_FINAL, &unit, 1);
+    if (!shape->tied)
+        embedding[0] = zr_transformer_add_vocabulary(
+            t, &(struct zr_unit_tensors){"lm_head", "lm_head.", 0, 1, &lm_head, 1});
     zr_transformer_add_module(t, ZR_TYPE_HEAD, embedding, 1);
+}
+
+static double wide_of(const struct zr_shape *shape)
+{
+    return shape->ffn ? (double)shape->ffn : 4 * (double)shape->hidden;
 }
 
 static double elements(const struct zr_shape *shape)
 {
-    double c = (double)shape->hidden, tables = (double)shape->vocabulary_padded + (double)shape->sequence;
-    return (double)shape->layers * (12 * c * c + 13 * c) + (tables + 2) * c;
+    double c = (double)shape->hidden, wide = wide_of(shape),
+           tables = (shape->variant.untied ? 2 : 1) * (double)shape->vocabulary_padded +
+                    (double)zr_shape_positions(shape);
+    return (double)shape->layers * (4 * c * c + 2 * c * wide + 9 * c + wide) + (tables + 2) * c;
 }
 
 static double block_flops(const struct zr_shape *shape)
 {
     double c = (double)shape->hidden;
-    return 24 * c * c + 4 * c * (double)shape->sequence;
+    return 8 * c * c + 4 * c * wide_of(shape) + 4 * c * (double)shape->sequence;
 }
 
 const struct zr_architecture_table zr_architecture_gpt2 = {
     .name = "gpt2",
-    .units = 3,
-    .parameters = 4,
+    .units = 4,
+    .parameters = 5,
     .block_parameters = BLOCK_PARAMETERS + 4, /* q, k and v separate */
     .products = {{"qkv", LN1_W, QKV_W}, {"proj", PROJ_W, PROJ_W}, {"fc", LN2_W, FC_W}, {"fc2", FC2_W, FC2_W}},
     .matrices = {QKV_W, PROJ_W, FC_W, FC2_W},

@@ -31,7 +31,40 @@ static zr_result embed_backward(struct zr_module_pass *pass)
 
 /* ---- Block --------------------------------------------------------------------------------------------- */
 
-enum { NORM1_W, Q_W, K_W, V_W, O_W, NORM2_W, GATE_W, UP_W, DOWN_W, BLOCK_PARAMETERS };
+enum {
+    NORM1_W,
+    Q_W,
+    K_W,
+    V_W,
+    Q_B,
+    K_B,
+    V_B,
+    Q_NORM,
+    K_NORM,
+    O_W,
+    O_B,
+    NORM2_W,
+    GATE_W,
+    UP_W,
+    GATE_B,
+    UP_B,
+    DOWN_W,
+    DOWN_B,
+    BLOCK_PARAMETERS
+};
+
+/* The bias of a matrix. */
+static const unsigned char bias_of[BLOCK_PARAMETERS] = {
+    [Q_W] = Q_B, [K_W] = K_B, [V_W] = V_B, [O_W] = O_B, [GATE_W] = GATE_B, [UP_W] = UP_B, [DOWN_W] = DOWN_B};
+
+static uint32_t absent(const struct zr_shape *shape)
+{
+    static const uint32_t qkv = 1 << Q_B | 1 << K_B | 1 << V_B, ffn = 1 << GATE_B | 1 << UP_B | 1 << DOWN_B;
+    const struct zr_variant *variant = &shape->variant;
+    return (variant->biases & ZR_BIASES_QKV ? 0 : qkv) | (variant->biases & ZR_BIASES_OUT ? 0 : 1 << O_B) |
+           (variant->biases & ZR_BIASES_FFN ? 0 : ffn) |
+           (variant->head_norms ? 0 : 1 << Q_NORM | 1 << K_NORM);
+}
 
 enum {
     NORM1,
@@ -50,6 +83,9 @@ enum {
     D_UP,   /* first used for the gradient of PRODUCT */
     D_NORM, /* gradient of attention's output, then of a norm's output */
     D_QKV,
+    HEADS, /* q and k before the norms of their heads */
+    HEADS_RSTD,
+    D_HEADS,
     X_ROWS, /* all rows of a product's input; Y_ROWS: of its output and gradients */
     Y_ROWS,
     XA, /* of an adapter, see lora.c */
@@ -60,15 +96,17 @@ enum {
 /* Numbers of columns; q, kv and ffn: of this tensor rank. */
 struct widths {
     size_t c, head, q, kv, qkv, ffn;
+    size_t heads; /* q and k, where their heads have norms; else 0 */
 };
 
 static struct widths widths_of(const struct zr_shape *shape)
 {
     size_t tensor = zr_shape_tensor(shape);
-    struct widths w = {.c = shape->hidden, .head = shape->hidden / shape->heads, .ffn = shape->ffn / tensor};
-    w.q = shape->hidden / tensor;
+    struct widths w = {.c = shape->hidden, .head = zr_shape_head(shape), .ffn = shape->ffn / tensor};
+    w.q = shape->heads / tensor * w.head;
     w.kv = shape->kv_heads / tensor * w.head;
     w.qkv = w.q + 2 * w.kv;
+    w.heads = shape->variant.head_norms ? w.q + w.kv : 0;
     return w;
 }
 
@@ -76,6 +114,8 @@ static void describe_slots(struct zr_transformer *t)
 {
     const struct widths w = widths_of(&t->shape);
     size_t a = t->shape.heads / zr_shape_tensor(&t->shape);
+    /* Columns of own rows with room for the queries' of all rows. */
+    size_t gathered = t->shape.sequence_parallel ? zr_shape_queries(&t->shape) : w.q;
     const enum zr_slot_life temporary = ZR_SLOT_TEMPORARY;
     const struct zr_slot slots[BLOCK_SLOTS] = {
         [NORM1] = {"input_layernorm", w.c, 0, 0, true},
@@ -92,8 +132,11 @@ static void describe_slots(struct zr_transformer *t)
         [PRODUCT] = {"mlp.act_fn", w.ffn, 0, 0, false},
         [D_GATE] = {"gradient of mlp.gate_proj", w.ffn, 0, temporary, false},
         [D_UP] = {"gradient of mlp.up_proj", w.ffn, 0, temporary, false},
-        [D_NORM] = {"gradient of a norm", w.c, 0, temporary, true},
+        [D_NORM] = {"gradient of a norm", w.c > gathered ? w.c : gathered, 0, temporary, true},
         [D_QKV] = {"gradient of self_attn q, k and v", w.qkv, 0, temporary, false},
+        [HEADS] = {"self_attn q and k before their norms", w.heads, 0, 0, false},
+        [HEADS_RSTD] = {"self_attn q and k rstd", w.heads / w.head, ZR_SLOT_FLOATS, 0, false},
+        [D_HEADS] = {"gradient of self_attn q and k", w.heads, 0, temporary, false},
         [X_ROWS] = zr_slot_all_rows(&t->shape, "all rows"),
         [Y_ROWS] = zr_slot_all_rows(&t->shape, "sums of all rows"),
         [XA] = {"adapter", 0, 0, temporary, false}, /* trainable.c sets the columns */
@@ -153,13 +196,24 @@ static struct zr_adapter_place adapter_of(unsigned matrix)
     return zr_block_adapter(&zr_architecture_llama, matrix);
 }
 
-/* The arguments of a product. Weights are [out, in] and have no bias. */
+/* The bias of a matrix in a table of parameters or gradients; NULL: none. */
+static void *find_bias(const struct zr_module_pass *pass, void *const *table, unsigned w)
+{
+    return zr_block_has(zr_pass_shape(pass), bias_of[w]) ? table[zr_pass_parameter(pass, bias_of[w])] : NULL;
+}
+
+/* The arguments of a product. Weights are [out, in]. */
 static struct zr_linear_forward product_of(const struct zr_module_pass *pass, struct zr_linear linear,
                                            const void *x, unsigned w, void *y)
 {
+    void *const *p = pass->parameters[0];
+    const void *bias = find_bias(pass, p, w);
     y = zr_pass_columns(pass, &linear, y);
-    return (struct zr_linear_forward){
-        .shape = linear, .x = x, .w = pass->parameters[0][zr_pass_parameter(pass, w)], .y = y};
+    return (struct zr_linear_forward){.shape = linear,
+                                      .x = x,
+                                      .w = p[zr_pass_parameter(pass, w)],
+                                      .bias = w == O_W || w == DOWN_W ? zr_pass_bias_once(pass, bias) : bias,
+                                      .y = y};
 }
 
 static zr_result multiply(struct zr_module_pass *pass, struct zr_linear linear, const void *x, unsigned w,
@@ -176,13 +230,65 @@ static struct zr_linear linear_of(const struct zr_module_pass *pass, size_t in, 
         .rows = pass->rows, .in = in, .out = out, .turned = true, .fp8 = zr_pass_shape(pass)->fp8};
 }
 
-/* Product to q, k or v, which are columns of wider rows. */
-static struct zr_linear column_linear(const struct zr_module_pass *pass, size_t out)
+/* Product to q, k or v, which are columns of rows of `stride`. */
+static struct zr_linear column_linear(const struct zr_module_pass *pass, size_t out, size_t stride)
+{
+    struct zr_linear linear = linear_of(pass, zr_pass_shape(pass)->hidden, out);
+    linear.y_stride = stride;
+    return linear;
+}
+
+/* Where the products to q and k write, or read their gradients. */
+struct heads {
+    void *at;
+    size_t stride;
+};
+
+static struct heads heads_of(const struct zr_module_pass *pass, unsigned slot, unsigned normed)
 {
     const struct widths w = widths_of(zr_pass_shape(pass));
-    struct zr_linear linear = linear_of(pass, w.c, out);
-    linear.y_stride = w.qkv;
-    return linear;
+    return w.heads ? (struct heads){pass->slots[normed], w.heads} : (struct heads){pass->slots[slot], w.qkv};
+}
+
+/* Norms of the heads of q and k, between the slots HEADS and QKV, or back between their gradients. */
+static zr_result norm_heads(struct zr_module_pass *pass, bool backward)
+{
+    const struct zr_shape *shape = zr_pass_shape(pass);
+    const struct widths w = widths_of(shape);
+    void **s = pass->slots;
+    size_t before = 0; /* columns */
+    zr_result result = ZR_OK;
+    for (unsigned i = 0; i < 2 && w.heads && result == ZR_OK; i++) {
+        unsigned at = zr_pass_parameter(pass, i == 0 ? Q_NORM : K_NORM);
+        size_t columns = i == 0 ? w.q : w.kv, rows = pass->rows * (columns / w.head);
+        float *rstd = (float *)s[HEADS_RSTD] + pass->rows * (before / w.head);
+        const void *x = column_of(pass, s[HEADS], before), *weight = pass->parameters[0][at];
+        struct zr_norm_heads heads = {columns / w.head, w.heads, w.qkv};
+        result =
+            backward
+                ? pass->kernels->rmsnorm_backward(
+                      pass->context, &(struct zr_rmsnorm_backward){.rows = rows,
+                                                                   .channels = w.head,
+                                                                   .x = x,
+                                                                   .w = weight,
+                                                                   .dy = column_of(pass, s[D_QKV], before),
+                                                                   .rstd = rstd,
+                                                                   .dx = column_of(pass, s[D_HEADS], before),
+                                                                   .dw = pass->gradients[0][at],
+                                                                   .accumulate = pass->accumulate[0],
+                                                                   .heads = heads})
+                : pass->kernels->rmsnorm_forward(
+                      pass->context, &(struct zr_rmsnorm_forward){.rows = rows,
+                                                                  .channels = w.head,
+                                                                  .epsilon = (float)shape->norm_epsilon,
+                                                                  .x = x,
+                                                                  .w = weight,
+                                                                  .y = column_of(pass, s[QKV], before),
+                                                                  .rstd = rstd,
+                                                                  .heads = heads});
+        before += columns;
+    }
+    return result;
 }
 
 /* Row-parallel product: the rank's rows of y from the rank's columns of x; adds the residual if
@@ -213,16 +319,17 @@ static zr_result add(struct zr_module_pass *pass, const void *residual, void *y)
 static zr_result multiply_qkv(struct zr_module_pass *pass)
 {
     const struct widths w = widths_of(zr_pass_shape(pass));
-    struct zr_linear q = column_linear(pass, w.q), kv = column_linear(pass, w.kv);
-    void *qkv = pass->slots[QKV];
+    struct heads to = heads_of(pass, QKV, HEADS);
+    struct zr_linear q = column_linear(pass, w.q, to.stride), k = column_linear(pass, w.kv, to.stride),
+                     v = column_linear(pass, w.kv, w.qkv);
     const void *x;
     zr_result result = zr_pass_all_rows(pass, pass->slots[NORM1], X_ROWS, &x);
     if (result == ZR_OK)
-        result = multiply(pass, q, x, Q_W, qkv);
+        result = multiply(pass, q, x, Q_W, to.at);
     if (result == ZR_OK)
-        result = multiply(pass, kv, x, K_W, column_of(pass, qkv, w.q));
+        result = multiply(pass, k, x, K_W, column_of(pass, to.at, w.q));
     if (result == ZR_OK)
-        result = multiply(pass, kv, x, V_W, column_of(pass, qkv, w.q + w.kv));
+        result = multiply(pass, v, x, V_W, column_of(pass, pass->slots[QKV], w.q + w.kv));
     zr_pass_drop_rows(pass, X_ROWS);
     return result;
 }
@@ -268,7 +375,9 @@ static zr_result after(struct zr_module_pass *pass, unsigned product)
     const struct zr_kernels *k = pass->kernels;
     void **s = pass->slots;
     if (product == ZR_PRODUCT_QKV) {
-        zr_result result = rotate(pass, s[QKV], false);
+        zr_result result = norm_heads(pass, false);
+        if (result == ZR_OK)
+            result = rotate(pass, s[QKV], false);
         return result == ZR_OK ? k->attention_forward(
                                      pass->context,
                                      &(struct zr_attention_forward){zr_pass_attention(pass), s[QKV],
@@ -285,7 +394,8 @@ static zr_result after(struct zr_module_pass *pass, unsigned product)
         return k->residual_rmsnorm(
             pass->context,
             &(struct zr_residual_rmsnorm){
-                .norm = norm_of(pass, NULL, pass->parameters[0][NORM2_W], s[NORM2], s[NORM2_RSTD]),
+                .norm = norm_of(pass, NULL, pass->parameters[0][zr_pass_parameter(pass, NORM2_W)], s[NORM2],
+                                s[NORM2_RSTD]),
                 .a = pass->x,
                 .b = s[MIDDLE],
                 .sum = s[MIDDLE]});
@@ -306,14 +416,16 @@ static zr_result multiply_backward(struct zr_module_pass *pass, struct zr_linear
     unsigned at = zr_pass_parameter(pass, parameter);
     const void *dy = zr_pass_columns(pass, &linear, step.dy);
     zr_result result = pass->kernels->linear_backward(
-        pass->context, &(struct zr_linear_backward){.shape = linear,
-                                                    .x = step.x,
-                                                    .w = pass->parameters[0][at],
-                                                    .dy = dy,
-                                                    .dx = step.dx,
-                                                    .dw = step.keeps_w ? NULL : pass->gradients[0][at],
-                                                    .accumulate_dx = step.adds || !zr_pass_opens(pass),
-                                                    .accumulate = pass->accumulate[0]});
+        pass->context, &(struct zr_linear_backward){
+                           .shape = linear,
+                           .x = step.x,
+                           .w = pass->parameters[0][at],
+                           .dy = dy,
+                           .dx = step.dx,
+                           .dw = step.keeps_w ? NULL : pass->gradients[0][at],
+                           .db = step.keeps_w ? NULL : find_bias(pass, pass->gradients[0], parameter),
+                           .accumulate_dx = step.adds || !zr_pass_opens(pass),
+                           .accumulate = pass->accumulate[0]});
     return result == ZR_OK ? zr_pass_adapt_backward(pass, adapter_of(parameter),
                                                     &(struct zr_adapt_backward){linear, step.x, dy, step.dx})
                            : result;
@@ -395,8 +507,8 @@ static zr_result multiply_back(struct zr_module_pass *pass, unsigned product)
 {
     const struct widths w = widths_of(zr_pass_shape(pass));
     void **s = pass->slots;
-    struct zr_linear wide = linear_of(pass, w.c, w.ffn), q = column_linear(pass, w.q),
-                     kv = column_linear(pass, w.kv);
+    struct zr_linear wide = linear_of(pass, w.c, w.ffn);
+    struct heads from = heads_of(pass, D_QKV, D_HEADS);
     if (product == ZR_PRODUCT_NARROW)
         return rows_backward(pass, linear_of(pass, w.ffn, w.c), DOWN_W,
                              (struct step_back){.x = s[PRODUCT], .dx = s[D_UP]});
@@ -406,11 +518,12 @@ static zr_result multiply_back(struct zr_module_pass *pass, unsigned product)
     if (product == ZR_PRODUCT_WIDE)
         return products_backward(pass, (struct product[]){{wide, GATE_W, s[D_GATE]}, {wide, UP_W, s[D_UP]}},
                                  2, s[NORM2], s[D_NORM]);
-    return products_backward(pass,
-                             (struct product[]){{q, Q_W, s[D_QKV]},
-                                                {kv, K_W, column_of(pass, s[D_QKV], w.q)},
-                                                {kv, V_W, column_of(pass, s[D_QKV], w.q + w.kv)}},
-                             3, s[NORM1], s[D_NORM]);
+    return products_backward(
+        pass,
+        (struct product[]){{column_linear(pass, w.q, from.stride), Q_W, from.at},
+                           {column_linear(pass, w.kv, from.stride), K_W, column_of(pass, from.at, w.q)},
+                           {column_linear(pass, w.kv, w.qkv), V_W, column_of(pass, s[D_QKV], w.q + w.kv)}},
+        3, s[NORM1], s[D_NORM]);
 }
 
 /* Backward of the operations before a product. */
@@ -427,8 +540,14 @@ static zr_result go_back(struct zr_module_pass *pass, unsigned product)
         zr_result result = k->attention_backward(
             pass->context, &(struct zr_attention_backward){zr_pass_attention(pass), s[QKV], s[ATTENTION],
                                                            s[LSE], s[PROBABILITIES], s[D_NORM], s[D_QKV]});
-        return result == ZR_OK ? rotate(pass, s[D_QKV], true) : result;
+        if (result == ZR_OK)
+            result = rotate(pass, s[D_QKV], true);
+        if (result == ZR_OK && zr_pass_shape(pass)->variant.head_norms)
+            result = zr_module_take(pass, D_HEADS);
+        return result == ZR_OK ? norm_heads(pass, true) : result;
     }
+    if (!is_wide && zr_pass_shape(pass)->variant.head_norms)
+        zr_module_drop(pass, D_HEADS);
     zr_module_drop(pass, is_wide ? D_GATE : D_QKV);
     if (is_wide)
         zr_module_drop(pass, D_UP);
@@ -461,8 +580,9 @@ static zr_result prepare(struct zr_module_pass *pass)
     const struct zr_shape *shape = zr_pass_shape(pass);
     return pass->kernels->rotary_table(pass->context,
                                        &(struct zr_rotary_table){.sequence = shape->sequence,
-                                                                 .width = shape->hidden / shape->heads,
+                                                                 .width = zr_shape_head(shape),
                                                                  .theta = shape->rope_theta,
+                                                                 .scaling = shape->variant.rotary,
                                                                  .cosines = pass->inputs[COSINES],
                                                                  .sines = pass->inputs[SINES]});
 }
@@ -504,24 +624,36 @@ static void describe(struct zr_transformer *t)
     const struct widths w = widths_of(shape);
     float deviation = 0.02f, residual = deviation / sqrtf(2.0f * (float)shape->layers); /* as in GPT-2 */
     const enum zr_transformer_group matrices = ZR_GROUP_MATRICES, vectors = ZR_GROUP_VECTORS;
-    const size_t ffn = shape->ffn, kv = shape->kv_heads * w.head; /* of all tensor ranks */
+    const size_t ffn = shape->ffn, kv = shape->kv_heads * w.head,
+                 q = zr_shape_queries(shape); /* of all tensor ranks */
     const struct zr_tensor embed_tokens = {"weight",  shape->vocabulary_padded, w.c,           0,
                                            deviation, ZR_GROUP_EMBEDDINGS,      ZR_SPLIT_FIRST};
     const struct zr_tensor lm_head = {"weight",  shape->vocabulary_padded, w.c,           0,
                                       deviation, ZR_GROUP_HEADS,           ZR_SPLIT_FIRST};
     const struct zr_tensor final = {"weight", w.c, 0, 1, 0, vectors, ZR_SPLIT_NORM};
-    const struct zr_tensor tensors[BLOCK_PARAMETERS] = {
+    struct zr_tensor tensors[BLOCK_PARAMETERS] = {
         [NORM1_W] = {"input_layernorm.weight", w.c, 0, 1, 0, vectors, ZR_SPLIT_NORM},
-        [Q_W] = {"self_attn.q_proj.weight", w.c, w.c, 0, deviation, matrices, ZR_SPLIT_FIRST},
+        [Q_W] = {"self_attn.q_proj.weight", q, w.c, 0, deviation, matrices, ZR_SPLIT_FIRST},
         [K_W] = {"self_attn.k_proj.weight", kv, w.c, 0, deviation, matrices, ZR_SPLIT_FIRST},
         [V_W] = {"self_attn.v_proj.weight", kv, w.c, 0, deviation, matrices, ZR_SPLIT_FIRST},
-        [O_W] = {"self_attn.o_proj.weight", w.c, w.c, 0, residual, matrices, ZR_SPLIT_LAST},
+        [Q_B] = {"self_attn.q_proj.bias", q, 0, 0, 0, vectors, ZR_SPLIT_FIRST},
+        [K_B] = {"self_attn.k_proj.bias", kv, 0, 0, 0, vectors, ZR_SPLIT_FIRST},
+        [V_B] = {"self_attn.v_proj.bias", kv, 0, 0, 0, vectors, ZR_SPLIT_FIRST},
+        [Q_NORM] = {"self_attn.q_norm.weight", w.head, 0, 1, 0, vectors, ZR_SPLIT_HEADS},
+        [K_NORM] = {"self_attn.k_norm.weight", w.head, 0, 1, 0, vectors, ZR_SPLIT_HEADS},
+        [O_W] = {"self_attn.o_proj.weight", w.c, q, 0, residual, matrices, ZR_SPLIT_LAST},
+        [O_B] = {"self_attn.o_proj.bias", w.c, 0, 0, 0, vectors, ZR_SPLIT_NONE},
         [NORM2_W] = {"post_attention_layernorm.weight", w.c, 0, 1, 0, vectors, ZR_SPLIT_NORM},
         [GATE_W] = {"mlp.gate_proj.weight", ffn, w.c, 0, deviation, matrices, ZR_SPLIT_FIRST},
         [UP_W] = {"mlp.up_proj.weight", ffn, w.c, 0, deviation, matrices, ZR_SPLIT_FIRST},
+        [GATE_B] = {"mlp.gate_proj.bias", ffn, 0, 0, 0, vectors, ZR_SPLIT_FIRST},
+        [UP_B] = {"mlp.up_proj.bias", ffn, 0, 0, 0, vectors, ZR_SPLIT_FIRST},
         [DOWN_W] = {"mlp.down_proj.weight", w.c, ffn, 0, residual, matrices, ZR_SPLIT_LAST},
+        [DOWN_B] = {"mlp.down_proj.bias", w.c, 0, 0, 0, vectors, ZR_SPLIT_NONE},
     };
     unsigned first, unit;
+    for (unsigned i = 0; i < BLOCK_PARAMETERS; i++)
+        tensors[i].rows = absent(shape) >> i & 1 ? 0 : tensors[i].rows;
 
     describe_types(t);
     t->model.inputs[COSINES] =
@@ -546,24 +678,42 @@ static void describe(struct zr_transformer *t)
     zr_transformer_add_module(t, ZR_TYPE_HEAD, &first, 1);
 }
 
+/* Channels of q, and of k or v; in double, without the checks of a shape. */
+static double queries_of(const struct zr_shape *shape)
+{
+    return shape->variant.head_width ? (double)(shape->heads * shape->variant.head_width)
+                                     : (double)shape->hidden;
+}
+
+static double keys_of(const struct zr_shape *shape)
+{
+    return queries_of(shape) / (double)shape->heads *
+           (double)(shape->kv_heads ? shape->kv_heads : shape->heads);
+}
+
 /* Elements of the matrices of a block. */
 static double block_matrices(const struct zr_shape *shape)
 {
-    double c = (double)shape->hidden,
-           kv = c / (double)shape->heads * (double)(shape->kv_heads ? shape->kv_heads : shape->heads);
-    double ffn = shape->ffn ? (double)shape->ffn : 8 * c / 3;
-    return 2 * c * c + 2 * c * kv + 3 * c * ffn;
+    double c = (double)shape->hidden, ffn = shape->ffn ? (double)shape->ffn : 8 * c / 3;
+    return 2 * c * (queries_of(shape) + keys_of(shape)) + 3 * c * ffn;
 }
 
 static double elements(const struct zr_shape *shape)
 {
-    double c = (double)shape->hidden, tables = (shape->tied ? 1 : 2) * (double)shape->vocabulary_padded;
-    return (double)shape->layers * (block_matrices(shape) + 2 * c) + (tables + 1) * c;
+    const struct zr_variant *variant = &shape->variant;
+    double c = (double)shape->hidden, tables = (shape->tied ? 1 : 2) * (double)shape->vocabulary_padded,
+           vectors = 2 * c;
+    vectors += variant->biases & ZR_BIASES_QKV ? queries_of(shape) + 2 * keys_of(shape) : 0;
+    vectors += variant->biases & ZR_BIASES_OUT ? c : 0;
+    vectors += variant->biases & ZR_BIASES_FFN ? c + 2 * (double)shape->ffn : 0;
+    vectors += variant->head_norms ? 2 * queries_of(shape) / (double)shape->heads : 0;
+    return (double)shape->layers * (block_matrices(shape) + vectors) + (tables + 1) * c;
 }
 
+/* Attention counts all tokens, with a window too. */
 static double block_flops(const struct zr_shape *shape)
 {
-    return 2 * block_matrices(shape) + 4 * (double)shape->hidden * (double)shape->sequence;
+    return 2 * block_matrices(shape) + 4 * queries_of(shape) * (double)shape->sequence;
 }
 
 const struct zr_architecture_table zr_architecture_llama = {
@@ -582,5 +732,6 @@ const struct zr_architecture_table zr_architecture_llama = {
     .adapter_slot = XA,
     .block = {before, multiply_product, after, take_gradients, multiply_back, go_back},
     .describe = describe,
+    .absent = absent,
     .elements = elements,
     .block_flops = block_flops};

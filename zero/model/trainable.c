@@ -267,7 +267,8 @@ static unsigned add_half(struct split *split, struct unit_range range, bool froz
     }
     for (unsigned i = 0; i < table->matrices_count && trainable->lora.rank > 0; i++)
         if (split->halves[range.unit].block)
-            add_adapter(split, &t->parameters[range.first + table->matrices[i]], i, frozen);
+            add_adapter(split, &t->parameters[range.first + zr_block_index(&t->shape, 0, table->matrices[i])],
+                        i, frozen);
     if (split->parameters_count == before)
         return NO_UNIT;
     *half = t->units[range.unit];

@@ -29,8 +29,8 @@ void zr_shape_complete(struct zr_shape *shape)
     enum { FFN_MULTIPLE = 64 };
     if (shape->architecture == ZR_ARCH_GPT2) {
         shape->kv_heads = shape->heads;
-        shape->ffn = 4 * shape->hidden;
-        shape->tied = true;
+        shape->ffn = shape->ffn ? shape->ffn : 4 * shape->hidden;
+        shape->tied = !shape->variant.untied;
         return;
     }
     if (shape->kv_heads == 0)
@@ -43,18 +43,67 @@ void zr_shape_complete(struct zr_shape *shape)
         shape->norm_epsilon = 1e-5;
 }
 
+void zr_variant_print(const struct zr_variant *variant, char out[ZR_VARIANT_ROOM])
+{
+    const struct {
+        const char *name;
+        double value;
+    } parts[] = {{"positions", (double)variant->positions},
+                 {"head width", (double)variant->head_width},
+                 {"window", (double)variant->window},
+                 {"biases", (double)variant->biases},
+                 {"head norms", (double)variant->head_norms},
+                 {"activation", (double)variant->activation},
+                 {"untied", (double)variant->untied},
+                 {"unscaled", (double)variant->unscaled},
+                 {"scaled by layer", (double)variant->scaled_by_layer},
+                 {"angle factor", variant->rotary.factor},
+                 {"offset", variant->rotary.offset},
+                 {"slope", variant->rotary.slope},
+                 {"scale", variant->rotary.scale},
+                 {"by pair", (double)variant->rotary.by_pair}};
+    int used = 0;
+    out[0] = '\0';
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+        if (parts[i].value != 0)
+            used += snprintf(out + used, (size_t)(ZR_VARIANT_ROOM - used), "%s%s %.15g", used ? ", " : "",
+                             parts[i].name, parts[i].value);
+}
+
+/* Checks what tiles, or the sequence, exclude of a variant. */
+static zr_result check_variant(const struct zr_shape *shape)
+{
+    const struct zr_variant *variant = &shape->variant;
+    if (shape->architecture == ZR_ARCH_GPT2 && shape->sequence > zr_shape_positions(shape))
+        return zr_fail(ZR_ERR_INVALID,
+                       "the model has %zu positions, fewer than the %zu tokens of --seq; give --seq %zu",
+                       zr_shape_positions(shape), shape->sequence, zr_shape_positions(shape));
+    if (variant->head_norms && zr_shape_head(shape) % zr_shape_tensor(shape))
+        return zr_fail(
+            ZR_ERR_INVALID,
+            "--tp %zu does not divide the %zu channels of a head, whose norms are summed over the ranks; "
+            "give a --tp that does",
+            zr_shape_tensor(shape), zr_shape_head(shape));
+    if (variant->head_norms && zr_shape_tiles(shape) > 1)
+        return zr_fail(
+            ZR_ERR_INVALID,
+            "norms of the heads of q and k exclude --tile, which computes parts of heads; leave --tile "
+            "out");
+    return ZR_OK;
+}
+
 static zr_result check_llama(const struct zr_shape *shape)
 {
     if (shape->kv_heads == 0 || shape->heads % shape->kv_heads)
         return zr_fail(ZR_ERR_INVALID,
                        "%zu heads of keys and values do not divide %zu heads; use a divisor of %zu",
                        shape->kv_heads, shape->heads, shape->heads);
-    if (shape->hidden / shape->heads % 2)
+    if (zr_shape_head(shape) % 2)
         return zr_fail(
             ZR_ERR_INVALID,
             "rotary embedding requires heads of even size, and theirs is %zu; use a hidden size that is a multiple "
             "of %zu",
-            shape->hidden / shape->heads, 2 * shape->heads);
+            zr_shape_head(shape), 2 * shape->heads);
     if (shape->ffn == 0)
         return zr_fail(ZR_ERR_INVALID, "the model's feed-forward width must be at least 1");
     if (!(shape->rope_theta >= 1 && shape->rope_theta <= 1e12))
@@ -117,13 +166,14 @@ static zr_result check_tensor(const struct zr_shape *shape)
 }
 
 /* Dimensions that the number of tiles must divide. */
-enum { TILED = 3 };
+enum { TILED = 4 };
 
 /* The first dimension that `tiles` do not divide; TILED: none. */
 static size_t first_untiled(const struct zr_shape *shape, size_t tiles, struct shared out[TILED])
 {
-    size_t kv = shape->hidden / shape->heads * shape->kv_heads;
+    size_t kv = zr_shape_head(shape) * shape->kv_heads;
     const struct shared tiled[TILED] = {{"channels", "hidden", shape->hidden},
+                                        {"channels of queries", "heads", zr_shape_queries(shape)},
                                         {"channels of keys and values", "kv-heads", kv},
                                         {"channels of the feed-forward layer", "ffn", shape->ffn}};
     size_t i = 0;
@@ -215,7 +265,7 @@ zr_result zr_shape_check(const struct zr_shape *shape)
             return zr_fail(ZR_ERR_INVALID, "the model's %s must be at least 1", sizes[i].name);
     if ((unsigned)shape->architecture >= ZR_ARCH_COUNT)
         return zr_fail(ZR_ERR_INVALID, "unknown architecture %d", (int)shape->architecture);
-    if (shape->hidden % shape->heads)
+    if (shape->variant.head_width == 0 && shape->hidden % shape->heads)
         return zr_fail(ZR_ERR_INVALID, "%zu heads do not divide a hidden size of %zu; use a multiple of %zu",
                        shape->heads, shape->hidden, shape->heads);
     if (shape->vocabulary_padded < shape->vocabulary)
@@ -233,6 +283,9 @@ zr_result zr_shape_check(const struct zr_shape *shape)
         __builtin_mul_overflow(rows, shape->sequence, &product) ||
         __builtin_mul_overflow(product, shape->heads, &product) || product > SIZE_MAX / 16 ||
         __builtin_mul_overflow(rows, shape->hidden, &product) || product > SIZE_MAX / 64 ||
+        __builtin_mul_overflow(shape->heads, zr_shape_head(shape), &product) ||
+        __builtin_mul_overflow(product, rows > shape->hidden ? rows : shape->hidden, &elements) ||
+        __builtin_mul_overflow(elements, shape->layers, &elements) || elements > SIZE_MAX / 1024 ||
         __builtin_mul_overflow(rows, shape->ffn, &product) || product > SIZE_MAX / 16 ||
         __builtin_mul_overflow(shape->hidden, shape->hidden, &elements) ||
         __builtin_mul_overflow(elements, shape->layers, &elements) || elements > SIZE_MAX / 1024 ||
@@ -241,7 +294,9 @@ zr_result zr_shape_check(const struct zr_shape *shape)
         __builtin_mul_overflow(shape->hidden, shape->vocabulary_padded, &elements) ||
         elements > SIZE_MAX / 64)
         return zr_fail(ZR_ERR_INVALID, "the number of bytes of a model of this shape overflows");
-    zr_result result = check_tensor(shape);
+    zr_result result = check_variant(shape);
+    if (result == ZR_OK)
+        result = check_tensor(shape);
     if (result == ZR_OK)
         result = check_tiles(shape);
     return result == ZR_OK ? check_trainable(shape) : result;
@@ -252,7 +307,8 @@ enum { MATRICES_MAX = 5 };
 static unsigned matrices_of(const struct zr_shape *shape, struct zr_linear out[MATRICES_MAX])
 {
     size_t tensor = zr_shape_tensor(shape), tiles = zr_shape_tiles(shape), c = shape->hidden,
-           own = c / tensor, kv = c / shape->heads * shape->kv_heads / tensor, ffn = shape->ffn / tensor;
+           own = zr_shape_queries(shape) / tensor, kv = zr_shape_head(shape) * shape->kv_heads / tensor,
+           ffn = shape->ffn / tensor;
     bool llama = shape->architecture == ZR_ARCH_LLAMA, apart = llama || (tiles > 1 && tensor > 1);
     const size_t sizes[MATRICES_MAX][2] = {{c, apart ? own : 3 * own}, {own, c}, {c, ffn}, {ffn, c}, {c, kv}};
     unsigned count = llama ? MATRICES_MAX : MATRICES_MAX - 1;
@@ -295,7 +351,7 @@ void zr_shape_limits(const struct zr_shape *shape, unsigned threads, struct zr_k
     *out = (struct zr_kernel_limits){
         .rows = shape->batch * shape->sequence,
         .sequence = shape->sequence,
-        .channels = shape->hidden,
+        .channels = larger(shape->hidden, zr_shape_queries(shape)),
         .heads = shape->heads,
         .threads = threads,
     };
@@ -356,9 +412,10 @@ static void take_part(const struct zr_shape *shape, enum zr_split split, struct 
 {
     size_t tensor = zr_shape_tensor(shape), blocks = split == ZR_SPLIT_QKV ? 3 : 1;
     unsigned dimension = split != ZR_SPLIT_FIRST && p->shape[1] > 0;
-    if (split == ZR_SPLIT_NONE || split == ZR_SPLIT_NORM) {
+    if (split == ZR_SPLIT_NONE || split == ZR_SPLIT_NORM || split == ZR_SPLIT_HEADS) {
         p->part.copy = shape->tensor_rank > 0;
-        p->part.sum_gradient = split == ZR_SPLIT_NORM && shape->sequence_parallel;
+        p->part.sum_gradient =
+            split == ZR_SPLIT_HEADS || (split == ZR_SPLIT_NORM && shape->sequence_parallel);
         return;
     }
     size_t block = p->shape[dimension] / blocks, share = (block + tensor - 1) / tensor;
@@ -400,7 +457,8 @@ void zr_transformer_add_unit(struct zr_transformer *transformer, const struct zr
 {
     begin_unit(transformer, unit);
     for (size_t i = 0; i < unit->count; i++)
-        add_tensor(transformer, unit, i);
+        if (unit->tensors[i].rows)
+            add_tensor(transformer, unit, i);
     transformer->model.list.units_count++;
 }
 
@@ -440,7 +498,7 @@ static void add_tile(struct zr_transformer *transformer, const struct zr_unit_te
     for (size_t i = tile > 0 ? product->tiled : product->first; i < end; i++) {
         unsigned blocks =
             zr_shape_tensor(&transformer->shape) > 1 && unit->tensors[i].split == ZR_SPLIT_QKV ? 3 : 1;
-        for (unsigned block = 0; block < blocks; block++) {
+        for (unsigned block = 0; block < blocks && unit->tensors[i].rows; block++) {
             struct zr_parameter *p = add_tensor(transformer, unit, i);
             if (i >= product->tiled)
                 take_tile(&transformer->shape, tile, block, p);
@@ -487,13 +545,32 @@ unsigned zr_transformer_add_vocabulary(struct zr_transformer *transformer, const
 
 /* ---- A block ------------------------------------------------------------------------------------------- */
 
+static uint32_t absent_of(const struct zr_shape *shape)
+{
+    const struct zr_architecture_table *table = table_of(shape);
+    return table->absent ? table->absent(shape) : 0;
+}
+
+bool zr_block_has(const struct zr_shape *shape, unsigned tensor)
+{
+    return !(absent_of(shape) >> tensor & 1);
+}
+
+unsigned zr_block_index(const struct zr_shape *shape, unsigned first, unsigned tensor)
+{
+    uint32_t before = (UINT32_C(1) << tensor) - (UINT32_C(1) << first);
+    unsigned count = tensor - first;
+    for (uint32_t missing = absent_of(shape) & before; missing; missing &= missing - 1)
+        count--;
+    return count;
+}
+
 unsigned zr_pass_parameter(const struct zr_module_pass *pass, unsigned tensor)
 {
     const struct zr_shape *shape = zr_pass_shape(pass);
     const struct zr_block_product *product = &table_of(shape)->products[pass->part / zr_shape_tiles(shape)];
-    if (zr_pass_is_whole(pass))
-        return tensor;
-    return tensor - (zr_pass_tile(pass) > 0 ? product->tiled : product->first);
+    unsigned first = zr_pass_is_whole(pass) ? 0 : zr_pass_tile(pass) > 0 ? product->tiled : product->first;
+    return zr_block_index(shape, first, tensor);
 }
 
 /* Range of products that a pass runs: all of them, or one. */

@@ -10,11 +10,32 @@
 enum zr_architecture { ZR_ARCH_GPT2 = 0, ZR_ARCH_LLAMA, ZR_ARCH_COUNT };
 const char *zr_architecture_name(enum zr_architecture architecture); /* "gpt2", "llama" */
 
+/* Tensors of biases of a LLaMA: of q, k and v; of attention's output; of the feed-forward layer. */
+enum zr_biases { ZR_BIASES_QKV = 1, ZR_BIASES_OUT = 2, ZR_BIASES_FFN = 4 };
+
+/* Differences of a model from the plain form of its architecture; zeros: none. A config.json has them, and no
+ * option. */
+struct zr_variant {
+    uint64_t positions;       /* GPT-2: rows of wpe; 0: as many as --seq */
+    uint64_t head_width;      /* LLaMA: channels of a head; 0: hidden / heads */
+    uint64_t window;          /* LLaMA: tokens that a token attends to, itself included; 0: all before */
+    uint64_t biases;          /* LLaMA: of enum zr_biases */
+    uint64_t head_norms;      /* LLaMA: 1: root mean square norms of each head of q and k */
+    uint64_t activation;      /* GPT-2: enum zr_activation */
+    uint64_t untied;          /* GPT-2: 1: the head has a matrix of its own */
+    uint64_t unscaled;        /* GPT-2: 1: scores are not divided by the root of a head's width */
+    uint64_t scaled_by_layer; /* GPT-2: 1: scores of layer i, from 1, are divided by i */
+    struct zr_rotary_scaling rotary; /* LLaMA */
+};
+/* Writes the differences as text, "window 8, biases 1"; "" if there are none. */
+enum { ZR_VARIANT_ROOM = 400 };
+void zr_variant_print(const struct zr_variant *variant, char out[ZR_VARIANT_ROOM]);
+
 struct zr_shape {
     size_t layers, hidden, heads;
     size_t vocabulary;        /* entries that can be predicted */
     size_t vocabulary_padded; /* rows stored */
-    size_t sequence;          /* tokens per sequence; in GPT-2 also the positions in wpe */
+    size_t sequence;          /* tokens per sequence */
     size_t batch;             /* sequences per rank and micro-batch */
     enum zr_recompute recompute;
     unsigned recompute_layers;    /* ZR_RECOMPUTE_FULL: number of first layers that recompute; 0: all */
@@ -26,16 +47,18 @@ struct zr_shape {
     bool fp8;           /* products of blocks round their operands to fp8: kernels/zr_kernels.h */
     size_t logits_rows; /* maximum rows of a chunk of the head; 0: 64 MiB of floats */
     enum zr_architecture architecture;
+    size_t ffn;          /* width of the feed-forward layer */
+    double norm_epsilon; /* added to the mean square before the root; GPT-2: to the variance, 0: 1e-5 */
     /* LLaMA only. */
-    size_t kv_heads;                      /* heads of keys and values; divides heads */
-    size_t ffn;                           /* width of the feed-forward layer */
-    double rope_theta;                    /* base of the rotary angles */
-    double norm_epsilon;                  /* added to the mean square before the root */
-    bool tied;                            /* the head shares the embedding's matrix; always true for GPT-2 */
+    size_t kv_heads;   /* heads of keys and values; divides heads */
+    double rope_theta; /* base of the rotary angles */
+    bool tied;         /* the head shares the embedding's matrix; GPT-2: !variant.untied */
+    struct zr_variant variant;
     const struct zr_trainable *trainable; /* borrowed; NULL: everything is trained */
 };
 
-/* ZR_ERR_INVALID: a size is zero or overflows, heads do not divide hidden, or tensor ranks or tiles do not
+/* ZR_ERR_INVALID: a size is zero or overflows, heads do not divide hidden, the variant has something that the
+ * architecture, tiles or the sequence exclude, or tensor ranks or tiles do not
  * divide the dimension that they split, or exclude what is trained (trainable.h). */
 zr_result zr_shape_check(const struct zr_shape *shape);
 /* The same model on one tensor rank, without tiles, with default chunks of the head. */
@@ -43,6 +66,20 @@ struct zr_shape zr_shape_dense(const struct zr_shape *shape);
 static inline size_t zr_shape_tensor(const struct zr_shape *shape)
 {
     return shape->tensor > 1 ? shape->tensor : 1;
+}
+/* Channels of a head, and of all heads of queries. */
+static inline size_t zr_shape_head(const struct zr_shape *shape)
+{
+    return shape->variant.head_width ? shape->variant.head_width : shape->hidden / shape->heads;
+}
+static inline size_t zr_shape_queries(const struct zr_shape *shape)
+{
+    return shape->heads * zr_shape_head(shape);
+}
+/* GPT-2: rows of wpe. */
+static inline size_t zr_shape_positions(const struct zr_shape *shape)
+{
+    return shape->variant.positions ? shape->variant.positions : shape->sequence;
 }
 static inline unsigned zr_shape_tiles(const struct zr_shape *shape)
 {
@@ -124,12 +161,13 @@ void zr_transformer_close(struct zr_transformer *transformer);
 /* A tensor of a unit in an architecture's table. A vector has columns 0. */
 struct zr_tensor {
     const char *name;     /* appended to the unit's prefix */
-    size_t rows, columns; /* of the whole tensor */
+    size_t rows, columns; /* of the whole tensor; rows 0: the model lacks it */
     float mean, deviation;
     unsigned group;
     enum zr_split {
         ZR_SPLIT_NONE = 0, /* each tensor rank has the whole tensor and gradient */
         ZR_SPLIT_NORM,     /* each tensor rank has the whole tensor and the gradient of its own rows */
+        ZR_SPLIT_HEADS,    /* each tensor rank has the whole tensor and the gradient of its own heads */
         ZR_SPLIT_FIRST,    /* by rows */
         ZR_SPLIT_LAST,     /* by columns, or by the elements of a vector */
         ZR_SPLIT_QKV,      /* like ZR_SPLIT_LAST, separately for the q, k and v blocks */
@@ -199,9 +237,16 @@ struct zr_architecture_table {
     unsigned matrices_count, block_tensors;
     unsigned adapter_slot; /* the slot for x A of an adapter; the next one is for its gradient */
     void (*describe)(struct zr_transformer *transformer);
+    /* Tensors of a block's table that a model lacks, a bit each; NULL: none. */
+    uint32_t (*absent)(const struct zr_shape *shape);
     double (*elements)(const struct zr_shape *shape);
     double (*block_flops)(const struct zr_shape *shape); /* forward, per row */
 };
+/* Number of tensors from `first` to `tensor` of a block's table that the model has: the index of `tensor` in
+ * a unit that begins with `first`. */
+unsigned zr_block_index(const struct zr_shape *shape, unsigned first, unsigned tensor);
+/* Whether the model has a tensor of a block's table. */
+bool zr_block_has(const struct zr_shape *shape, unsigned tensor);
 /* Index among the matrices of a block of its tensor `tensor`; matrices_count: not a matrix. */
 static inline unsigned zr_block_matrix(const struct zr_architecture_table *table, unsigned tensor)
 {
@@ -285,12 +330,13 @@ zr_result zr_pass_embed_backward(struct zr_module_pass *pass, unsigned slot);
 static inline struct zr_attention zr_pass_attention(const struct zr_module_pass *pass)
 {
     const struct zr_shape *shape = zr_pass_shape(pass);
-    size_t tensor = zr_shape_tensor(shape);
+    size_t tensor = zr_shape_tensor(shape), window = shape->variant.window;
     return (struct zr_attention){.batch = pass->rows / shape->sequence,
                                  .sequence = shape->sequence,
-                                 .channels = shape->hidden / tensor,
+                                 .channels = zr_shape_queries(shape) / tensor,
                                  .heads = shape->heads / tensor,
-                                 .kv_heads = shape->kv_heads / tensor};
+                                 .kv_heads = shape->kv_heads / tensor,
+                                 .window = window < shape->sequence ? window : 0};
 }
 
 /* ---- Between tensor ranks ------------------------------------------------------------------------------ */

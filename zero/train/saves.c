@@ -113,6 +113,8 @@ zr_result zr_saves_export(struct zr_saves *saves)
     result = zr_model_export(&(struct zr_model_file){.path = config->export,
                                                      .engine = saves->rank->state.engine,
                                                      .comm = saves->rank->comm,
+                                                     .source = config->model,
+                                                     .part_bytes = config->export_part_bytes,
                                                      .shape = saves->rank->state.transformer.shape});
     zr_local_busy(saves->rank->local, saves->rank->rank, false);
     if (result == ZR_OK && zr_rank_logs(saves->rank)) {

@@ -17,6 +17,10 @@ enum opcode {
     OP_EMPTY_TUPLE = ')',
     OP_STOP = '.',
     OP_BINFLOAT = 'G',
+    OP_BINPERSID = 'Q',
+    OP_REDUCE = 'R',
+    OP_BUILD = 'b',
+    OP_GLOBAL = 'c',
     OP_BININT = 'J',
     OP_BININT1 = 'K',
     OP_BININT2 = 'M',
@@ -123,7 +127,15 @@ static zr_result fill(struct zr_pickle *pickle, size_t bytes)
 {
     size_t left = pickle->window_bytes - pickle->window_next, got = 0;
     memmove(pickle->window, pickle->window + pickle->window_next, left);
-    zr_result result = zr_file_read(&pickle->file, pickle->window + left, WINDOW_BYTES - left, &got);
+    zr_result result;
+    if (pickle->part) {
+        uint64_t rest = pickle->data_bytes - pickle->next_bytes - left;
+        got = rest < WINDOW_BYTES - left ? (size_t)rest : WINDOW_BYTES - left;
+        result = zr_file_read_at(&pickle->file, pickle->part->at_bytes + pickle->next_bytes + left,
+                                 pickle->window + left, got);
+    } else {
+        result = zr_file_read(&pickle->file, pickle->window + left, WINDOW_BYTES - left, &got);
+    }
     pickle->window_next = 0;
     pickle->window_bytes = left + got;
     if (result == ZR_OK && left + got < bytes)
@@ -374,6 +386,64 @@ static zr_result put_numbered(struct zr_pickle *pickle, unsigned number_bytes)
     return result == ZR_OK ? put(pickle, number) : result;
 }
 
+/* ---- Calls as data ------------------------------------------------------------------------------------- */
+
+/* Pushes "module name" of the two lines. */
+static zr_result push_function(struct zr_pickle *pickle)
+{
+    enum { ROOM = 128 };
+    char name[ROOM], *room = NULL;
+    size_t used = 0;
+    struct zr_pickle_value value;
+    for (unsigned lines = 0; lines < 2;) {
+        const unsigned char *byte = take(pickle, 1);
+        if (!byte)
+            return ZR_ERR_FORMAT;
+        lines += *byte == '\n';
+        if (lines == 2)
+            break;
+        if (used == sizeof name)
+            return wrong(pickle, "the name of a function is too long");
+        name[used++] = *byte == '\n' ? ' ' : (char)*byte;
+    }
+    zr_result result = zr_pickle_text_room(pickle, used, &room);
+    if (result == ZR_OK) {
+        memcpy(room, name, used);
+        result = zr_pickle_text_add(pickle, used, &value);
+    }
+    return result == ZR_OK ? push(pickle, value) : result;
+}
+
+/* Function and arguments become a tuple; OrderedDict() a dict. */
+static zr_result call(struct zr_pickle *pickle)
+{
+    zr_result result = need(pickle, 2);
+    if (result != ZR_OK)
+        return result;
+    size_t first = pickle->stack.count - 2;
+    const struct zr_pickle_value *function = zr_vector_at(&pickle->stack, first);
+    if (!zr_pickle_text_is(pickle, *function, "collections OrderedDict"))
+        return collect(pickle, ZR_PICKLE_TUPLE, first);
+    if (zr_pickle_count(pickle, *top(pickle)) > 0)
+        return wrong(pickle, "an OrderedDict has arguments");
+    pickle->stack.count = first;
+    return push_container(pickle, ZR_PICKLE_DICT);
+}
+
+static zr_result run_call(struct zr_pickle *pickle, unsigned opcode)
+{
+    zr_result result = ZR_OK;
+    if (opcode == OP_GLOBAL)
+        return push_function(pickle);
+    if (opcode == OP_REDUCE)
+        return call(pickle);
+    if (opcode == OP_BINPERSID)
+        return need(pickle, 1);
+    result = need(pickle, 2);
+    pickle->stack.count -= result == ZR_OK;
+    return result;
+}
+
 /* ---- Opcodes ------------------------------------------------------------------------------------------- */
 
 /* Opcodes with a number of `number_bytes`. */
@@ -434,6 +504,11 @@ static zr_result run_on_stack(struct zr_pickle *pickle, unsigned opcode)
         return collect_marked(pickle, ZR_PICKLE_TUPLE);
     case OP_MEMOIZE:
         return put(pickle, pickle->memo.count);
+    case OP_GLOBAL:
+    case OP_REDUCE:
+    case OP_BINPERSID:
+    case OP_BUILD:
+        return pickle->part ? run_call(pickle, opcode) : refuse(pickle, opcode);
     default:
         return refuse(pickle, opcode);
     }
@@ -509,6 +584,11 @@ static zr_result start(struct zr_pickle *pickle, const char *path)
     zr_result result = zr_file_open(&pickle->file, path);
     if (result == ZR_OK)
         result = zr_file_size(&pickle->file, &pickle->data_bytes);
+    if (result == ZR_OK && pickle->part) {
+        bool inside = pickle->part->at_bytes <= pickle->data_bytes &&
+                      pickle->part->bytes <= pickle->data_bytes - pickle->part->at_bytes;
+        pickle->data_bytes = inside ? pickle->part->bytes : 0;
+    }
     if (result == ZR_OK && (pickle->data_bytes == 0 || pickle->data_bytes >= UINT32_MAX))
         result = zr_fail(ZR_ERR_FORMAT, "'%s' has %llu bytes: a snapshot has more than 0 and less than 4 GiB",
                          path, (unsigned long long)pickle->data_bytes);
@@ -539,10 +619,10 @@ static void end_reading(struct zr_pickle *pickle)
     zr_file_close(&pickle->file);
 }
 
-zr_result zr_pickle_read(struct zr_pickle *out, const char *path, const struct zr_pickle_stream *stream,
-                         zr_arena *arena)
+static zr_result read_pickle(struct zr_pickle *out)
 {
-    *out = (struct zr_pickle){.name = path, .arena = arena, .stream = stream, .file = {.fd = -1}};
+    zr_arena *arena = out->arena;
+    const char *path = out->name;
     zr_vector_init(&out->stack, arena, sizeof(struct zr_pickle_value));
     zr_vector_init(&out->marks, arena, sizeof(uint32_t));
     zr_vector_init(&out->memo, arena, sizeof(uint32_t));
@@ -562,6 +642,22 @@ zr_result zr_pickle_read(struct zr_pickle *out, const char *path, const struct z
     end_reading(out);
     if (result != ZR_OK)
         zr_pickle_end(out);
+    return result;
+}
+
+zr_result zr_pickle_read(struct zr_pickle *out, const char *path, const struct zr_pickle_stream *stream,
+                         zr_arena *arena)
+{
+    *out = (struct zr_pickle){.name = path, .arena = arena, .stream = stream, .file = {.fd = -1}};
+    return read_pickle(out);
+}
+
+zr_result zr_pickle_read_calls(struct zr_pickle *out, const char *path, const struct zr_pickle_part *part,
+                               zr_arena *arena)
+{
+    *out = (struct zr_pickle){.name = path, .arena = arena, .part = part, .file = {.fd = -1}};
+    zr_result result = read_pickle(out);
+    out->part = NULL;
     return result;
 }
 

@@ -1,4 +1,4 @@
-/* pickle.h: reads Python pickles that contain only data. Private to defrag/.
+/* pickle.h: reads Python pickles that contain only data. Private to defrag/ and zero/checkpoint/.
  *
  * A pickle is a program for a stack machine. This reader supports the opcodes that build numbers, strings,
  * tuples, lists and dicts, and rejects all others: it imports, calls and executes nothing. The reader does
@@ -76,6 +76,7 @@ struct zr_pickle {
     unsigned char *window;            /* of the file; NULL after reading */
     size_t window_next, window_bytes; /* bytes consumed, bytes present */
     const struct zr_pickle_stream *stream;
+    const struct zr_pickle_part *part; /* NULL: the whole file */
     struct zr_pickle_place place;
     bool stopped;
     bool read_whole;  /* for a second read */
@@ -100,6 +101,16 @@ struct zr_pickle {
 zr_result zr_pickle_read(struct zr_pickle *out, const char *path, const struct zr_pickle_stream *stream,
                          zr_arena *arena);
 void zr_pickle_end(struct zr_pickle *pickle);
+
+/* A pickle inside a file, with calls as data: a function is the text "module name"; a call is the tuple
+ * (function, arguments); OrderedDict() is an empty dict; an object outside the pickle is the value that names
+ * it; a change of an object by BUILD has no effect. Nothing is imported or called here either: the caller
+ * checks the functions. */
+struct zr_pickle_part {
+    uint64_t at_bytes, bytes;
+};
+zr_result zr_pickle_read_calls(struct zr_pickle *out, const char *path, const struct zr_pickle_part *part,
+                               zr_arena *arena);
 
 /* Number of items of a list or tuple, including delivered ones; of pairs of a dict; 0 for anything else. */
 uint64_t zr_pickle_count(const struct zr_pickle *pickle, struct zr_pickle_value container);

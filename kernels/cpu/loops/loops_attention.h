@@ -113,9 +113,22 @@ static size_t heads_per_kv(const struct zr_attention *shape)
 
 struct head {
     size_t tokens, width, padded_width, padded_tokens;
+    size_t window; /* tokens that a token attends to */
     float scale;
     struct head_view q, k, v;
 };
+
+/* First token that token t attends to. */
+static size_t first_seen(const struct head *h, size_t t)
+{
+    return t < h->window ? 0 : t + 1 - h->window;
+}
+
+/* The same for the first query of a block, rounded down to whole vectors. */
+static size_t first_of_block(const struct head *h, size_t t0)
+{
+    return first_seen(h, t0) / 16 * 16;
+}
 
 static struct head head_of(const struct zr_attention *shape, const el *all, size_t unit)
 {
@@ -128,7 +141,8 @@ static struct head head_of(const struct zr_attention *shape, const el *all, size
                      width,
                      round_up(width, 16),
                      round_up(shape->sequence, 16),
-                     1.0f / sqrtf((float)width),
+                     shape->window ? shape->window : shape->sequence,
+                     shape->scale > 0 ? shape->scale : 1.0f / sqrtf((float)width),
                      view,
                      view,
                      view};
@@ -162,12 +176,19 @@ static float score_lse(const float *row, size_t n)
     return largest + (float)zr_real_log((double)total);
 }
 
-/* Scores to probabilities, rounded as stored; zero from n to `end`. */
-static void probabilities(float *row, size_t n, size_t end, float lse)
+/* The scores that are seen, of a row from `begin` to `end`. */
+struct seen {
+    size_t begin, first, n, end;
+};
+
+/* Scores to probabilities, rounded as stored; zero for tokens that are not seen. */
+static void probabilities(float *row, struct seen seen, float lse)
 {
-    for (size_t i = 0; i < n; i += VF_LANES)
+    size_t n = seen.n;
+    for (size_t i = seen.first; i < n; i += VF_LANES)
         vf_put(row + i, n - i, el_round(vf_exp(vf_get(row + i, n - i) - vf_set(lse))));
-    memset(row + n, 0, (end - n) * sizeof *row);
+    memset(row + seen.begin, 0, (seen.first - seen.begin) * sizeof *row);
+    memset(row + n, 0, (seen.end - n) * sizeof *row);
 }
 
 static void attention_forward(const struct zr_attention_forward *work, size_t unit, float *scratch)
@@ -183,38 +204,40 @@ static void attention_forward(const struct zr_attention_forward *work, size_t un
     gather_turned(&h.k, keys, h.padded_tokens);
     gather(&h.v, 1.0f, v, h.padded_width);
     for (size_t t0 = 0; t0 < h.tokens; t0 += QUERY_BLOCK) {
-        size_t rows = h.tokens - t0 < QUERY_BLOCK ? h.tokens - t0 : QUERY_BLOCK, seen = t0 + rows;
+        size_t rows = h.tokens - t0 < QUERY_BLOCK ? h.tokens - t0 : QUERY_BLOCK, seen = t0 + rows,
+               from = first_of_block(&h, t0);
         struct head_view block = {h.q.at + t0 * h.q.stride, rows, h.width, h.q.stride};
         gather(&block, h.scale, q, h.padded_width);
         small_product(&(struct zr_small_product){.m = rows,
-                                                 .n = seen,
+                                                 .n = seen - from,
                                                  .k = h.width,
                                                  .a = q,
                                                  .a_row_stride = h.padded_width,
                                                  .a_k_stride = 1,
-                                                 .b = keys,
+                                                 .b = keys + from,
                                                  .b_stride = h.padded_tokens,
-                                                 .c = p,
+                                                 .c = p + from,
                                                  .c_stride = h.padded_tokens});
         for (size_t r = 0; r < rows; r++) {
             float *row = p + r * h.padded_tokens;
-            size_t t = t0 + r;
-            float lse = score_lse(row, t + 1);
-            probabilities(row, t + 1, seen, lse);
+            size_t t = t0 + r, first = first_seen(&h, t);
+            float lse = score_lse(row + first, t + 1 - first);
+            probabilities(row, (struct seen){from, first, t + 1, seen}, lse);
             work->lse[unit * h.tokens + t] = lse;
             if (work->p != NULL) {
                 el *kept = (el *)work->p + (unit * h.tokens + t) * h.tokens;
-                narrow(seen, row, kept);
+                memset(kept, 0, from * sizeof *kept);
+                narrow(seen - from, row + from, kept + from);
                 memset(kept + seen, 0, (h.tokens - seen) * sizeof *kept);
             }
         }
         small_product(&(struct zr_small_product){.m = rows,
                                                  .n = h.width,
-                                                 .k = seen,
-                                                 .a = p,
+                                                 .k = seen - from,
+                                                 .a = p + from,
                                                  .a_row_stride = h.padded_tokens,
                                                  .a_k_stride = 1,
-                                                 .b = v,
+                                                 .b = v + from * h.padded_width,
                                                  .b_stride = h.padded_width,
                                                  .c = mixed,
                                                  .c_stride = h.padded_width});
@@ -229,36 +252,38 @@ struct backward_scratch {
     float *q, *k, *k_turned, *v_turned, *dout, *dk, *dv, *p, *dp, *dq;
 };
 
-/* p[rows, seen] of the query rows from t0: stored by forward or recomputed, with the same bits. */
+/* p[rows, from to seen] of the query rows from t0: stored by forward or recomputed, with the same bits. */
 static void backward_probabilities(const struct zr_attention_backward *work, const struct head *h,
                                    const struct backward_scratch *s, size_t unit, size_t t0, size_t rows)
 {
-    size_t seen = t0 + rows;
+    size_t seen = t0 + rows, from = first_of_block(h, t0);
     if (work->p != NULL) {
         for (size_t r = 0; r < rows; r++)
-            widen(seen, (const el *)work->p + (unit * h->tokens + t0 + r) * h->tokens,
-                  s->p + r * h->padded_tokens);
+            widen(seen - from, (const el *)work->p + (unit * h->tokens + t0 + r) * h->tokens + from,
+                  s->p + r * h->padded_tokens + from);
         return;
     }
     small_product(&(struct zr_small_product){.m = rows,
-                                             .n = seen,
+                                             .n = seen - from,
                                              .k = h->width,
                                              .a = s->q + t0 * h->padded_width,
                                              .a_row_stride = h->padded_width,
                                              .a_k_stride = 1,
-                                             .b = s->k_turned,
+                                             .b = s->k_turned + from,
                                              .b_stride = h->padded_tokens,
-                                             .c = s->p,
+                                             .c = s->p + from,
                                              .c_stride = h->padded_tokens});
     for (size_t r = 0; r < rows; r++)
-        probabilities(s->p + r * h->padded_tokens, t0 + r + 1, seen, work->lse[unit * h->tokens + t0 + r]);
+        probabilities(s->p + r * h->padded_tokens,
+                      (struct seen){from, first_seen(h, t0 + r), t0 + r + 1, seen},
+                      work->lse[unit * h->tokens + t0 + r]);
 }
 
 /* ds = p (dp - sum of dout . out), overwriting dp. */
 static void backward_scores(const struct head *h, const struct backward_scratch *s, const el *out,
                             size_t out_stride, size_t t0, size_t rows)
 {
-    size_t seen = t0 + rows;
+    size_t seen = t0 + rows, from = first_of_block(h, t0);
     for (size_t r = 0; r < rows; r++) {
         const el *o = out + (t0 + r) * out_stride;
         const float *d = s->dout + (t0 + r) * h->padded_width;
@@ -267,7 +292,7 @@ static void backward_scores(const struct head *h, const struct backward_scratch 
         for (size_t i = 0; i < h->width; i += VF_LANES)
             sum = vf_fma(el_get(o + i, h->width - i), vf_get(d + i, h->width - i), sum);
         vf delta = vf_set(vf_sum(sum));
-        for (size_t i = 0; i < seen; i += VF_LANES)
+        for (size_t i = from; i < seen; i += VF_LANES)
             vf_put(dp + i, seen - i, vf_get(p + i, seen - i) * (vf_get(dp + i, seen - i) - delta));
     }
 }
@@ -275,37 +300,38 @@ static void backward_scores(const struct head *h, const struct backward_scratch 
 /* One block of query rows: computes dq and adds to dk and dv. */
 static void backward_block(const struct head *h, const struct backward_scratch *s, size_t t0, size_t rows)
 {
-    size_t seen = t0 + rows, wide = h->padded_width, line = h->padded_tokens;
+    size_t from = first_of_block(h, t0), seen = t0 + rows - from, wide = h->padded_width,
+           line = h->padded_tokens;
     small_product(&(struct zr_small_product){.m = rows,
                                              .n = h->width,
                                              .k = seen,
-                                             .a = s->dp,
+                                             .a = s->dp + from,
                                              .a_row_stride = line,
                                              .a_k_stride = 1,
-                                             .b = s->k,
+                                             .b = s->k + from * wide,
                                              .b_stride = wide,
                                              .c = s->dq,
                                              .c_stride = wide});
     small_product(&(struct zr_small_product){.m = seen,
                                              .n = h->width,
                                              .k = rows,
-                                             .a = s->dp,
+                                             .a = s->dp + from,
                                              .a_row_stride = 1,
                                              .a_k_stride = line,
                                              .b = s->q + t0 * wide,
                                              .b_stride = wide,
-                                             .c = s->dk,
+                                             .c = s->dk + from * wide,
                                              .c_stride = wide,
                                              .accumulate = true});
     small_product(&(struct zr_small_product){.m = seen,
                                              .n = h->width,
                                              .k = rows,
-                                             .a = s->p,
+                                             .a = s->p + from,
                                              .a_row_stride = 1,
                                              .a_k_stride = line,
                                              .b = s->dout + t0 * wide,
                                              .b_stride = wide,
-                                             .c = s->dv,
+                                             .c = s->dv + from * wide,
                                              .c_stride = wide,
                                              .accumulate = true});
 }
@@ -348,17 +374,18 @@ static void backward_queries(const struct zr_attention_backward *work, const str
     gather(&h.q, h.scale, s.q, h.padded_width);
     gather(&dout, 1.0f, s.dout, h.padded_width);
     for (size_t t0 = 0; t0 < h.tokens; t0 += QUERY_BLOCK) {
-        size_t rows = h.tokens - t0 < QUERY_BLOCK ? h.tokens - t0 : QUERY_BLOCK, seen = t0 + rows;
+        size_t rows = h.tokens - t0 < QUERY_BLOCK ? h.tokens - t0 : QUERY_BLOCK, seen = t0 + rows,
+               from = first_of_block(&h, t0);
         backward_probabilities(work, &h, &s, unit, t0, rows);
         small_product(&(struct zr_small_product){.m = rows,
-                                                 .n = seen,
+                                                 .n = seen - from,
                                                  .k = h.width,
                                                  .a = s.dout + t0 * h.padded_width,
                                                  .a_row_stride = h.padded_width,
                                                  .a_k_stride = 1,
-                                                 .b = s.v_turned,
+                                                 .b = s.v_turned + from,
                                                  .b_stride = h.padded_tokens,
-                                                 .c = s.dp,
+                                                 .c = s.dp + from,
                                                  .c_stride = h.padded_tokens});
         backward_scores(&h, &s, (const el *)work->out + at, channels, t0, rows);
         backward_block(&h, &s, t0, rows);

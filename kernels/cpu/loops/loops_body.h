@@ -47,7 +47,7 @@ static void gelu_forward(const void *args, size_t from, size_t to)
     const struct zr_gelu_forward *a = args;
     for (size_t i = from; i < to; i += VF_LANES) {
         vf v = el_get((const el *)a->x + i, to - i);
-        el_put((el *)a->y + i, to - i, v * formula_gelu_gate(v));
+        el_put((el *)a->y + i, to - i, formula_activate(a->activation, v));
     }
 }
 
@@ -55,7 +55,7 @@ static void gelu_backward(const void *args, size_t from, size_t to)
 {
     const struct zr_gelu_backward *a = args;
     for (size_t i = from; i < to; i += VF_LANES) {
-        vf slope = formula_gelu_slope(el_get((const el *)a->x + i, to - i));
+        vf slope = formula_activation_slope(a->activation, el_get((const el *)a->x + i, to - i));
         el_put((el *)a->dx + i, to - i, el_get((const el *)a->dy + i, to - i) * slope);
     }
 }
@@ -222,7 +222,7 @@ static void layernorm_forward(const void *args, size_t from_row, size_t to_row)
         for (size_t i = whole; i < n; i++)
             variance += (el_one(x + i) - mean) * (el_one(x + i) - mean);
         variance /= (float)n;
-        float rstd = 1.0f / sqrtf(variance + 1e-5f);
+        float rstd = 1.0f / sqrtf(variance + (work->shape.epsilon > 0 ? work->shape.epsilon : 1e-5f));
         for (size_t i = 0; i < n; i += VF_LANES) {
             vf d = (el_get(x + i, n - i) - vf_set(mean)) * vf_set(rstd);
             el_put(y + i, n - i, vf_fma(d, el_get(w + i, n - i), el_get(b + i, n - i)));

@@ -2,13 +2,20 @@
 
 /* ---- Root mean square norm ----------------------------------------------------------------------------- */
 
+/* Offset of a norm's row. */
+VF_INLINE size_t norm_row(const struct zr_norm_heads *heads, size_t stride, size_t row, size_t channels)
+{
+    return heads->heads ? row / heads->heads * stride + row % heads->heads * channels : row * channels;
+}
+
 static void rmsnorm_forward(const void *args, size_t from_row, size_t to_row)
 {
     const struct zr_rmsnorm_forward *work = args;
     size_t n = work->channels;
     for (size_t row = from_row; row < to_row; row++) {
-        const el *x = (const el *)work->x + row * n, *w = work->w;
-        el *y = (el *)work->y + row * n;
+        const el *x = (const el *)work->x + norm_row(&work->heads, work->heads.x_stride, row, n),
+                 *w = work->w;
+        el *y = (el *)work->y + norm_row(&work->heads, work->heads.y_stride, row, n);
         vf squares = vf_set(0.0f);
         for (size_t i = 0; i < n; i += VF_LANES) {
             vf v = el_get(x + i, n - i);
@@ -39,8 +46,10 @@ static void rmsnorm_backward(const void *args, size_t from_row, size_t to_row)
     const struct zr_rmsnorm_backward *work = args;
     size_t n = work->channels;
     for (size_t row = from_row; row < to_row; row++) {
-        const el *x = (const el *)work->x + row * n, *dy = (const el *)work->dy + row * n, *w = work->w;
-        el *dx = (el *)work->dx + row * n;
+        size_t at = norm_row(&work->heads, work->heads.x_stride, row, n);
+        const el *x = (const el *)work->x + at, *w = work->w,
+                 *dy = (const el *)work->dy + norm_row(&work->heads, work->heads.y_stride, row, n);
+        el *dx = (el *)work->dx + at;
         vf rstd = vf_set(work->rstd[row]), along = vf_set(0.0f);
         for (size_t i = 0; i < n; i += VF_LANES)
             along = vf_fma(el_get(dy + i, n - i) * el_get(w + i, n - i), el_get(x + i, n - i) * rstd, along);
@@ -68,8 +77,9 @@ static void rmsnorm_backward_columns(const void *args, size_t from, size_t to)
             size_t end = work->rows - block < BLOCK ? work->rows : block + BLOCK;
             vf sum = vf_set(0.0f);
             for (size_t row = block; row < end; row++) {
-                size_t at = row * work->channels + c;
-                sum = vf_fma(el_get(dy + at, left), el_get(x + at, left) * vf_set(work->rstd[row]), sum);
+                size_t at = c + norm_row(&work->heads, work->heads.x_stride, row, work->channels),
+                       d = c + norm_row(&work->heads, work->heads.y_stride, row, work->channels);
+                sum = vf_fma(el_get(dy + d, left), el_get(x + at, left) * vf_set(work->rstd[row]), sum);
             }
             dw += sum;
         }

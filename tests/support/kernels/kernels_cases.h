@@ -107,7 +107,7 @@ static inline double cancelled(const struct zr_attention *a, const struct tensor
 /* Scores near 200 to either side of zero, whose exponentials no float holds. */
 static inline double steep_attention(struct zr_kernel_context *c, const struct shape *s, double tolerance)
 {
-    struct zr_attention a = {s->batch, s->sequence, s->channels, s->heads, 0};
+    struct zr_attention a = {s->batch, s->sequence, s->channels, s->heads, 0, 0, 0};
     size_t rows = rows_of(s), width = s->channels / s->heads;
     struct tensor *qkv = signed_rows(3 * rows * s->channels, width, sqrt(STEEP / sqrt((double)width)));
     struct tensor *dout = input_of(precision, rows * s->channels, 0, 1), *out = output_of(precision, dout->n);

@@ -256,13 +256,24 @@ static inline size_t reference_keys(const struct zr_attention *s, size_t head)
     return s->channels + head / group * (s->channels / s->heads);
 }
 
+/* First token that token t attends to. */
+static inline size_t reference_first(const struct zr_attention *s, size_t t)
+{
+    return s->window && t + 1 > s->window ? t + 1 - s->window : 0;
+}
+
+static inline double reference_scale(const struct zr_attention *s)
+{
+    return s->scale > 0 ? (double)s->scale : 1 / sqrt((double)(s->channels / s->heads));
+}
+
 static inline void reference_attention(const struct zr_attention *s, const double *qkv, double *out,
                                        double *lse, double *p)
 {
     if (!reference_wanted)
         return;
     size_t width = s->channels / s->heads, line = reference_line(s), tokens = s->sequence;
-    double scale = 1 / sqrt((double)width);
+    double scale = reference_scale(s);
     memset(p, 0, s->batch * s->heads * tokens * tokens * sizeof *p);
     for (size_t unit = 0; unit < s->batch * s->heads; unit++) {
         size_t b = unit / s->heads, head = unit % s->heads;
@@ -271,15 +282,16 @@ static inline void reference_attention(const struct zr_attention *s, const doubl
         for (size_t t = 0; t < tokens; t++) {
             double *row = p + (unit * tokens + t) * tokens, largest = -INFINITY, sum = 0;
             double *to = out + (b * tokens + t) * s->channels + head * width;
-            for (size_t j = 0; j <= t; j++) {
+            size_t first = reference_first(s, t);
+            for (size_t j = first; j <= t; j++) {
                 for (size_t d = 0; d < width; d++)
                     row[j] += q[t * line + d] * k[j * line + d] * scale;
                 largest = row[j] > largest ? row[j] : largest;
             }
-            for (size_t j = 0; j <= t; j++)
+            for (size_t j = first; j <= t; j++)
                 sum += exp(row[j] - largest);
             lse[unit * tokens + t] = largest + log(sum);
-            for (size_t j = 0; j <= t; j++)
+            for (size_t j = first; j <= t; j++)
                 row[j] = exp(row[j] - lse[unit * tokens + t]);
             for (size_t d = 0; d < width; d++) {
                 to[d] = 0;
@@ -297,7 +309,7 @@ static inline void reference_attention_backward(const struct zr_attention *s, co
     if (!reference_wanted)
         return;
     size_t width = s->channels / s->heads, line = reference_line(s), tokens = s->sequence;
-    double scale = 1 / sqrt((double)width);
+    double scale = reference_scale(s);
     memset(dqkv, 0, s->batch * tokens * line * sizeof *dqkv);
     for (size_t unit = 0; unit < s->batch * s->heads; unit++) {
         size_t b = unit / s->heads, head = unit % s->heads, at = b * tokens * line;

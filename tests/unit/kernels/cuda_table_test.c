@@ -61,7 +61,7 @@ static void test_stream(void)
 {
     float host[NUMBERS], ones[CHANNELS], zeros[CHANNELS], mean[ROWS], rstd[ROWS];
     static double x[NUMBERS], y[NUMBERS], w[CHANNELS], b[CHANNELS], stats[2 * ROWS];
-    struct zr_layernorm shape = {ROWS, CHANNELS};
+    struct zr_layernorm shape = {ROWS, CHANNELS, 0};
     void *in = device(sizeof host), *out = device(sizeof host), *weights = device(sizeof ones),
          *bias = device(sizeof zeros), *means = device(sizeof mean), *rstds = device(sizeof rstd);
     double most = 0;
@@ -249,10 +249,10 @@ static void test_rounds(void)
 
 static void test_refusals(void)
 {
-    struct zr_attention wide = {1, 4, 257, 1, 0};
+    struct zr_attention wide = {1, 4, 257, 1, 0, 0, 0};
     tap_result(table->attention_forward(&context, &(struct zr_attention_forward){.shape = wide}),
                ZR_ERR_INVALID, "heads of more than 256 numbers");
-    wide = (struct zr_attention){0, 4, 256, 1, 0};
+    wide = (struct zr_attention){0, 4, 256, 1, 0, 0, 0};
     tap_result(table->attention_forward(&context, &(struct zr_attention_forward){.shape = wide}), ZR_OK,
                "of 256 they are possible");
     static const void *none[129];
@@ -277,7 +277,8 @@ static void test_refusals(void)
 static void test_wrong_memory(void)
 {
     float *whole = device(NUMBERS * sizeof(float)), *short_one = device((NUMBERS - 1) * sizeof(float));
-    zr_result queued = table->gelu_forward(&context, &(struct zr_gelu_forward){NUMBERS, whole, short_one});
+    zr_result queued =
+        table->gelu_forward(&context, &(struct zr_gelu_forward){NUMBERS, whole, short_one, ZR_GELU_TANH});
     zr_cu_result code = cu->stream_synchronize(context.stream);
     tap_ok(queued == ZR_OK && code == ZR_CU_ILLEGAL_ADDRESS &&
                strstr(emulator->report(), "kernel gelu_forward_fp32, thread ("),
@@ -339,7 +340,8 @@ static void test_columns(void)
         }
         struct zr_layernorm_backward layer = {
             .shape = {rows, n}, x + skipped, w, mean, rstd, dy + skipped, dx, dw, db};
-        struct zr_rmsnorm_backward rms = {rows, n, x + skipped, w, dy + skipped, rstd, dx, dw, false, false};
+        struct zr_rmsnorm_backward rms = {rows, n,  x + skipped, w,     dy + skipped, rstd,
+                                          dx,   dw, false,       false, {0}};
         struct zr_linear_backward linear = {
             .shape = {.rows = rows, .in = 1, .out = n}, .dy = dy + skipped, .db = db};
         bool right = table->layernorm_backward(&context, &layer) == ZR_OK && sums_right(dw, normal, n) &&

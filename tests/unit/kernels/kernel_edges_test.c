@@ -47,9 +47,10 @@ static const struct zr_adamw adamw = {3e-4f, 0.9f, 0.95f, 1e-8f, 0.1f, 0.5f, 0.1
     {                                                                                                        \
         return __VA_ARGS__;                                                                                  \
     }
-OPERATION(gelu, kernels->gelu_forward(c, &(struct zr_gelu_forward){n, at(in[0], i), at(out[0], i)}))
-OPERATION(gelu_back,
-          kernels->gelu_backward(c, &(struct zr_gelu_backward){n, at(in[0], i), at(in[1], i), at(out[0], i)}))
+OPERATION(gelu,
+          kernels->gelu_forward(c, &(struct zr_gelu_forward){n, at(in[0], i), at(out[0], i), ZR_GELU_TANH}))
+OPERATION(gelu_back, kernels->gelu_backward(c, &(struct zr_gelu_backward){n, at(in[0], i), at(in[1], i),
+                                                                          at(out[0], i), ZR_GELU_TANH}))
 OPERATION(swiglu, kernels->swiglu_forward(c, &(struct zr_swiglu_forward){n, at(in[0], i), at(in[1], i),
                                                                          at(out[0], i)}))
 OPERATION(swiglu_gate, kernels->swiglu_backward(c, &(struct zr_swiglu_backward){n, at(in[0], i), at(in[1], i),

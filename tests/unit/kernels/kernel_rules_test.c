@@ -275,8 +275,8 @@ static void check_addresses(struct zr_kernel_context *c, const struct zr_kernels
         same = same && memcmp(y2->at + shift, first->at, first->n * 4) == 0;
         same = same && squares_of(kernels, c, x->n, (struct zr_numbers){x2->at + shift, ZR_PRECISION_FP32}) ==
                            squares;
-        kernels->gelu_forward(c, &(struct zr_gelu_forward){x->n, x->at, x2->at + shift});
-        kernels->gelu_forward(c, &(struct zr_gelu_forward){x->n, x->at, y2->at});
+        kernels->gelu_forward(c, &(struct zr_gelu_forward){x->n, x->at, x2->at + shift, ZR_GELU_TANH});
+        kernels->gelu_forward(c, &(struct zr_gelu_forward){x->n, x->at, y2->at, ZR_GELU_TANH});
         same = same && memcmp(y2->at, x2->at + shift, x->n * 4) == 0;
     }
     tap_ok(same, "%s: bits do not depend on addresses", zr_isa_name(c->isa));
@@ -288,10 +288,10 @@ static void check_mode(struct zr_kernel_context *c, const struct zr_kernels *ker
     unsigned before = _mm_getcsr(), odd = (before & ~0x6000u) | 0x2000; /* round down */
     for (int i = 0; i < 20; i++)
         x[i] = 1.0f + (float)i * 0.1f;
-    kernels->gelu_forward(c, &(struct zr_gelu_forward){20, x, y});
+    kernels->gelu_forward(c, &(struct zr_gelu_forward){20, x, y, ZR_GELU_TANH});
     uint64_t usual = checksum_of(kernels, c, sizeof y, y);
     _mm_setcsr(odd);
-    kernels->gelu_forward(c, &(struct zr_gelu_forward){20, x, y});
+    kernels->gelu_forward(c, &(struct zr_gelu_forward){20, x, y, ZR_GELU_TANH});
     bool kept = (_mm_getcsr() & ~0x3fu) == (odd & ~0x3fu);
     _mm_setcsr(before);
     tap_ok(kept && checksum_of(kernels, c, sizeof y, y) == usual,

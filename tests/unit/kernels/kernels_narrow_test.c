@@ -186,7 +186,7 @@ static double case_embedding(struct zr_kernel_context *c, const struct shape *s)
 
 static double case_layernorm(struct zr_kernel_context *c, const struct shape *s)
 {
-    struct zr_layernorm l = {rows_of(s), s->channels};
+    struct zr_layernorm l = {rows_of(s), s->channels, 0};
     size_t n = l.rows * l.channels;
     struct tensor *x = narrow_input(n, 0.5, 2), *w = narrow_input(l.channels, 1, 0.5),
                   *b = narrow_input(l.channels, 0, 1);
@@ -240,7 +240,7 @@ static double case_linear(struct zr_kernel_context *c, const struct shape *s)
 
 static double attention_with(struct zr_kernel_context *c, const struct shape *s, size_t kv_heads)
 {
-    struct zr_attention a = {s->batch, s->sequence, s->channels, s->heads, kv_heads};
+    struct zr_attention a = {s->batch, s->sequence, s->channels, s->heads, kv_heads, 0, 0};
     size_t rows = rows_of(s), square = s->batch * s->heads * s->sequence * s->sequence;
     struct tensor *qkv = attention_input(&a), *dout = narrow_input(rows * s->channels, 0, 1);
     struct tensor *out = narrow_output(rows * s->channels), *lse = output(s->batch * s->heads * s->sequence);
@@ -308,13 +308,13 @@ static double case_elements(struct zr_kernel_context *c, const struct shape *s)
     struct tensor *sum = narrow_output(n), *in_place = in_out_of(precision, n, 0, 1),
                   *zeroed = narrow_output(n);
     struct tensor *copied = narrow_output(n);
-    kernels->gelu_forward(c, &(struct zr_gelu_forward){n, x->at, y->at});
-    kernels->gelu_backward(c, &(struct zr_gelu_backward){n, x->at, dy->at, dx->at});
+    kernels->gelu_forward(c, &(struct zr_gelu_forward){n, x->at, y->at, ZR_GELU_TANH});
+    kernels->gelu_backward(c, &(struct zr_gelu_backward){n, x->at, dy->at, dx->at, ZR_GELU_TANH});
     bool late_alike = true;
 #ifdef ZR_TEST_ON_CARD /* elements that do not begin on 16 bytes */
     struct tensor *late = narrow_output(n);
     uint16_t *to = (uint16_t *)late->at + 1;
-    kernels->gelu_forward(c, &(struct zr_gelu_forward){n - 1, (uint16_t *)x->at + 1, to});
+    kernels->gelu_forward(c, &(struct zr_gelu_forward){n - 1, (uint16_t *)x->at + 1, to, ZR_GELU_TANH});
     late_alike = memcmp(to, (uint16_t *)y->at + 1, tensor_bytes(y) - sizeof *to) == 0;
 #endif
     kernels->add(c, &(struct zr_add){n, x->at, dy->at, sum->at});

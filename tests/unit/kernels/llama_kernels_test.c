@@ -37,9 +37,10 @@ static double case_rmsnorm(struct zr_kernel_context *c, const struct shape *s)
     struct tensor *x = any_input(n, 0.5, 2), *w = any_input(s->channels, 1, 0.5), *dy = any_input(n, 0, 1);
     struct tensor *y = output_of(precision, n), *rstd = output(rows), *dx = output_of(precision, n);
     struct tensor *dw = output_of(precision, s->channels);
-    struct zr_rmsnorm_forward forward = {rows, s->channels, (float)epsilon, x->at, w->at, y->at, rstd->at};
-    struct zr_rmsnorm_backward backward = {rows,     s->channels, x->at,  w->at, dy->at,
-                                           rstd->at, dx->at,      dw->at, false, false};
+    struct zr_rmsnorm_forward forward = {rows,  s->channels, (float)epsilon, x->at,
+                                         w->at, y->at,       rstd->at,       {0}};
+    struct zr_rmsnorm_backward backward = {rows,   s->channels, x->at, w->at, dy->at, rstd->at,
+                                           dx->at, dw->at,      false, false, {0}};
     kernels->rmsnorm_forward(c, &forward);
     reference_rmsnorm(&forward, x->real, w->real, y->real, rstd->real);
     kernels->rmsnorm_backward(c, &backward);
@@ -71,7 +72,8 @@ static double case_rotary(struct zr_kernel_context *c, const struct shape *s)
                              .x = (char *)x->at + BEFORE * zr_precision_bytes(precision)};
     memcpy(kept->at, x->at, tensor_bytes(x));
     tensor_follow(kept);
-    kernels->rotary_table(c, &(struct zr_rotary_table){s->sequence, width, theta, cosines->at, sines->at});
+    kernels->rotary_table(
+        c, &(struct zr_rotary_table){s->sequence, width, theta, cosines->at, sines->at, {0, 0, 0, 0, 0}});
     for (size_t i = 0; i < cosines->n; i++) {
         double angle = (double)(i / half) * pow(theta, -2.0 * (double)(i % half) / (double)width);
         cosines->real[i] = cos(angle);
@@ -118,8 +120,8 @@ static double case_residual(struct zr_kernel_context *c, const struct shape *s)
     kernels->add(c, &(struct zr_add){n, a->at, b->at, apart->at});
     for (int fused = 0; fused < 2; fused++) { /* y, mean, rstd; the second of a norm alone */
         t[fused][0] = output_of(precision, n), t[fused][1] = output(rows), t[fused][2] = output(rows);
-        struct zr_layernorm_forward norm = {{rows, channels}, apart->at,       w->at,          bias->at,
-                                            t[fused][0]->at,  t[fused][1]->at, t[fused][2]->at};
+        struct zr_layernorm_forward norm = {{rows, channels, 0}, apart->at,       w->at,          bias->at,
+                                            t[fused][0]->at,     t[fused][1]->at, t[fused][2]->at};
         struct tensor *sum = in_out_of(precision, n, 0, 1);
         memcpy(sum->at, b->at, tensor_bytes(b));
         if (fused)
@@ -136,8 +138,8 @@ static double case_residual(struct zr_kernel_context *c, const struct shape *s)
     errors = worst(errors, worst(share_of(t[1][0], 1.01), share_of(t[1][2], 1)));
     for (int fused = 0; fused < 2; fused++) {
         t[fused][0] = output_of(precision, n), t[fused][1] = output(rows);
-        struct zr_rmsnorm_forward norm = {rows,  channels,        (float)epsilon, apart->at,
-                                          w->at, t[fused][0]->at, t[fused][1]->at};
+        struct zr_rmsnorm_forward norm = {rows,  channels,        (float)epsilon,  apart->at,
+                                          w->at, t[fused][0]->at, t[fused][1]->at, {0}};
         struct tensor *sum = output_of(precision, n);
         if (fused)
             kernels->residual_rmsnorm(c, &(struct zr_residual_rmsnorm){norm, a->at, b->at, sum->at});
@@ -166,7 +168,7 @@ static double case_gelu_bias(struct zr_kernel_context *c, const struct shape *s)
         void *d = more ? apart->at : dx->at;
         kernels->gelu_bias_backward(
             c, &(struct zr_gelu_bias_backward){rows, columns, x->at, more ? dy->at : d, d, db->at, more});
-        kernels->gelu_backward(c, &(struct zr_gelu_backward){n, x->at, dy->at, apart->at});
+        kernels->gelu_backward(c, &(struct zr_gelu_backward){n, x->at, dy->at, apart->at, ZR_GELU_TANH});
         kernels->linear_backward(
             c, &(struct zr_linear_backward){.shape = {.rows = rows, .in = 1, .out = columns},
                                             .dy = apart->at,
@@ -212,10 +214,19 @@ static bool norms_alike(struct zr_kernel_context *c, size_t rows, size_t channel
     for (int more = 0; more < 2; more++) {
         struct tensor *y = output_of(precision, n), *dx = in_out_of(precision, n, 0, 1);
         void *late_y = late(y), *late_dx = late(dx);
-        struct zr_layernorm_forward layer = {{rows, channels}, x->at,   w->at, b->at, y->at,
-                                             mean->at,         rstd->at};
-        struct zr_layernorm_backward back = {{rows, channels}, x->at,  w->at,  mean->at, rstd->at, dy->at,
-                                             dx->at,           dw->at, db->at, more,     false};
+        struct zr_layernorm_forward layer = {
+            {rows, channels, 0}, x->at, w->at, b->at, y->at, mean->at, rstd->at};
+        struct zr_layernorm_backward back = {{rows, channels, 0},
+                                             x->at,
+                                             w->at,
+                                             mean->at,
+                                             rstd->at,
+                                             dy->at,
+                                             dx->at,
+                                             dw->at,
+                                             db->at,
+                                             more,
+                                             false};
         kernels->layernorm_forward(c, &layer);
         kernels->layernorm_backward(c, &back);
         layer.x = back.x = late_x, layer.w = back.w = late_w, layer.b = late_b, layer.y = late_y;
@@ -227,9 +238,9 @@ static bool norms_alike(struct zr_kernel_context *c, size_t rows, size_t channel
     for (int more = 0; more < 2; more++) {
         struct tensor *y = output_of(precision, n), *dx = in_out_of(precision, n, 0, 1);
         void *late_y = late(y), *late_dx = late(dx);
-        struct zr_rmsnorm_forward root = {rows, channels, (float)epsilon, x->at, w->at, y->at, rstd->at};
-        struct zr_rmsnorm_backward back = {rows,     channels, x->at,  w->at, dy->at,
-                                           rstd->at, dx->at,   dw->at, more,  false};
+        struct zr_rmsnorm_forward root = {rows, channels, (float)epsilon, x->at, w->at, y->at, rstd->at, {0}};
+        struct zr_rmsnorm_backward back = {rows,   channels, x->at, w->at, dy->at, rstd->at,
+                                           dx->at, dw->at,   more,  false, {0}};
         kernels->rmsnorm_forward(c, &root);
         kernels->rmsnorm_backward(c, &back);
         root.x = back.x = late_x, root.w = back.w = late_w, root.y = late_y;
@@ -514,7 +525,7 @@ static const struct zr_rmsnorm_forward norm = {.rows = ROWS, .channels = CHANNEL
 static const struct zr_rotary rotation = {
     .rows = ROWS, .sequence = ROWS, .heads = 2, .width = CHANNELS / 2, .stride = CHANNELS};
 static const struct zr_attention grouped = {1, TOKENS, CHANNELS, HEADS,
-                                            2}; /* two heads of queries share one */
+                                            2, 0,      0}; /* two heads of queries share one */
 
 static double norm_of(const double *in)
 {

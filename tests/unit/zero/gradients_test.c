@@ -182,7 +182,7 @@ static void check_gelu(struct zr_kernel_context *c)
 {
     struct one o = {.x = model_input(333, 0, 5), .dy = model_input(333, 0, 1), .scratch = model_output(333)};
     struct tensor *dx = model_output(333);
-    kernels->gelu_backward(c, &(struct zr_gelu_backward){333, o.x->at, o.dy->at, dx->at});
+    kernels->gelu_backward(c, &(struct zr_gelu_backward){333, o.x->at, o.dy->at, dx->at, ZR_GELU_TANH});
     report(gradient_error((struct scalar){gelu_value, &o}, o.x, dx), 1.1, "gelu, dx", c->isa);
 }
 
@@ -239,12 +239,12 @@ enum {
 
 static int32_t tokens[ROWS], targets[ROWS];
 static const struct embedding_shape embedding = {tokens, B, T, C};
-static const struct zr_layernorm norm = {ROWS, C};
+static const struct zr_layernorm norm = {ROWS, C, 0};
 static const struct zr_linear qkv_shape = {.rows = ROWS, .in = C, .out = 3 * C},
                               proj_shape = {.rows = ROWS, .in = C, .out = C},
                               fc_shape = {.rows = ROWS, .in = C, .out = WIDE},
                               down_shape = {.rows = ROWS, .in = WIDE, .out = C};
-static const struct zr_attention attention = {B, T, C, A, 0};
+static const struct zr_attention attention = {B, T, C, A, 0, 0, 0};
 static const struct head_shape head = {targets, ROWS, C, V, VP};
 
 /* The mean loss, in double. state: the parameters' tensor. */
@@ -316,7 +316,8 @@ static void layer_forward(struct zr_kernel_context *c, const struct kept *k, con
                                                               k->normal2->at, k->mean2->at, k->rstd2->at});
     kernels->linear_forward(c, &(struct zr_linear_forward){fc_shape, k->normal2->at, at(w, FC_W), at(w, FC_B),
                                                            k->wide->at, false});
-    kernels->gelu_forward(c, &(struct zr_gelu_forward){ROWS * WIDE, k->wide->at, k->active->at});
+    kernels->gelu_forward(c,
+                          &(struct zr_gelu_forward){ROWS * WIDE, k->wide->at, k->active->at, ZR_GELU_TANH});
     kernels->linear_forward(
         c, &(struct zr_linear_forward){down_shape, k->active->at, at(w, DOWN_W), at(w, DOWN_B), out, false});
     kernels->add(c, &(struct zr_add){N, k->middle->at, out, out});
@@ -332,7 +333,8 @@ static void layer_backward(struct zr_kernel_context *c, const struct kept *k, co
     kernels->linear_backward(c, &(struct zr_linear_backward){down_shape, k->active->at, at(w, DOWN_W), d,
                                                              wide->at, off(g, DOWN_W), off(g, DOWN_B), false,
                                                              false, false});
-    kernels->gelu_backward(c, &(struct zr_gelu_backward){ROWS * WIDE, k->wide->at, wide->at, before->at});
+    kernels->gelu_backward(
+        c, &(struct zr_gelu_backward){ROWS * WIDE, k->wide->at, wide->at, before->at, ZR_GELU_TANH});
     kernels->linear_backward(c, &(struct zr_linear_backward){fc_shape, k->normal2->at, at(w, FC_W),
                                                              before->at, normal->at, off(g, FC_W),
                                                              off(g, FC_B), false, false, false});

@@ -99,14 +99,22 @@ static void norm(number w, const number *x, size_t n, double epsilon, number *y)
         y[i] = multiply(w + (number)i, multiply(x[i], factor));
 }
 
-/* The pair (i, i + D / 2) of a head turns by t theta^(-2 i / D). */
-static void rotate(number *x, size_t width, size_t t, double theta)
+/* The pair (i, i + D / 2) of a head turns by t theta^(-2 i / D), or by a scaled angle. */
+static void rotate(const struct zr_shape *shape, number *x, size_t width, size_t t)
 {
+    const struct zr_rotary_scaling *scaling = &shape->variant.rotary;
     for (size_t i = 0; i < width / 2; i++) {
-        double angle = (double)t * pow(theta, -2 * (double)i / (double)width);
+        double frequency = pow(shape->rope_theta, -2 * (double)i / (double)width), angle, kept, size = 1;
+        if (scaling->factor > 0) {
+            kept = fmin(
+                1, fmax(0, scaling->offset + scaling->slope * (scaling->by_pair ? (double)i : frequency)));
+            frequency = kept * frequency + (1 - kept) * frequency / scaling->factor;
+            size = scaling->scale;
+        }
+        angle = (double)t * frequency;
         number a = x[i], b = x[i + width / 2];
-        x[i] = add(times(a, cos(angle)), times(b, -sin(angle)));
-        x[i + width / 2] = add(times(a, sin(angle)), times(b, cos(angle)));
+        x[i] = add(times(a, size * cos(angle)), times(b, -size * sin(angle)));
+        x[i + width / 2] = add(times(a, size * sin(angle)), times(b, size * cos(angle)));
     }
 }
 
@@ -118,19 +126,19 @@ static number dot(const number *a, const number *b, size_t n)
     return sum;
 }
 
-/* One query over the keys and values of `count` tokens. */
+/* One query over the keys and values of the tokens from `begin` to `count`. */
 static void attend(const number *q, number k[][WIDE], number v[][WIDE], size_t first, size_t width,
-                   size_t count, number *out)
+                   size_t begin, size_t count, number *out)
 {
     number weights[TOKENS], sum = constant(0);
-    for (size_t t = 0; t < count; t++) {
+    for (size_t t = begin; t < count; t++) {
         weights[t] = exponential(times(dot(q, k[t] + first, width), 1 / sqrt((double)width)));
         sum = add(sum, weights[t]);
     }
     sum = power(sum, -1);
     for (size_t i = 0; i < width; i++) {
         out[i] = constant(0);
-        for (size_t t = 0; t < count; t++)
+        for (size_t t = begin; t < count; t++)
             out[i] = add(out[i], multiply(multiply(weights[t], sum), v[t][first + i]));
     }
 }
@@ -143,35 +151,62 @@ static number take(number *w, size_t elements)
     return first;
 }
 
+static void add_bias(number bias, size_t count, number *y)
+{
+    for (size_t i = 0; bias && i < count; i++)
+        y[i] = add(y[i], bias + (number)i);
+}
+
+/* Norms of `count` heads, in place. */
+static void norm_heads(const struct zr_shape *shape, number w, size_t width, size_t count, number *x)
+{
+    for (size_t h = 0; w && h < count; h++)
+        norm(w, x + h * width, width, shape->norm_epsilon, x + h * width);
+}
+
 static void block(const struct zr_shape *shape, number *w, number x[][WIDE])
 {
     static number k[TOKENS][WIDE], v[TOKENS][WIDE];
-    size_t c = shape->hidden, width = c / shape->heads, kv = width * shape->kv_heads, f = shape->ffn;
-    number norm1 = take(w, c), wq = take(w, c * c), wk = take(w, kv * c), wv = take(w, kv * c),
-           wo = take(w, c * c), norm2 = take(w, c), gate = take(w, f * c), up = take(w, f * c),
-           down = take(w, c * f);
+    const struct zr_variant *variant = &shape->variant;
+    size_t c = shape->hidden, width = variant->head_width ? variant->head_width : c / shape->heads,
+           queries = width * shape->heads, kv = width * shape->kv_heads, f = shape->ffn,
+           window = variant->window ? variant->window : TOKENS;
+    bool qkv = variant->biases & ZR_BIASES_QKV, out = variant->biases & ZR_BIASES_OUT,
+         ffn = variant->biases & ZR_BIASES_FFN, normed = variant->head_norms;
+    number norm1 = take(w, c), wq = take(w, queries * c), wk = take(w, kv * c), wv = take(w, kv * c),
+           bq = qkv ? take(w, queries) : 0, bk = qkv ? take(w, kv) : 0, bv = qkv ? take(w, kv) : 0,
+           nq = normed ? take(w, width) : 0, nk = normed ? take(w, width) : 0, wo = take(w, c * queries),
+           bo = out ? take(w, c) : 0, norm2 = take(w, c), gate = take(w, f * c), up = take(w, f * c),
+           b_gate = ffn ? take(w, f) : 0, b_up = ffn ? take(w, f) : 0, down = take(w, c * f),
+           b_down = ffn ? take(w, c) : 0;
     for (size_t t = 0; t < shape->sequence; t++) {
         number y[WIDE], q[WIDE], mixed[WIDE], g[WIDE], u[WIDE];
         norm(norm1, x[t], c, shape->norm_epsilon, y);
-        linear(wq, y, c, c, q);
+        linear(wq, y, c, queries, q);
         linear(wk, y, c, kv, k[t]);
         linear(wv, y, c, kv, v[t]);
+        add_bias(bq, queries, q), add_bias(bk, kv, k[t]), add_bias(bv, kv, v[t]);
+        norm_heads(shape, nq, width, shape->heads, q), norm_heads(shape, nk, width, shape->kv_heads, k[t]);
         for (size_t h = 0; h < shape->kv_heads; h++)
-            rotate(k[t] + h * width, width, t, shape->rope_theta);
+            rotate(shape, k[t] + h * width, width, t);
         for (size_t h = 0; h < shape->heads; h++) {
             size_t shared = h / (shape->heads / shape->kv_heads);
-            rotate(q + h * width, width, t, shape->rope_theta);
-            attend(q + h * width, k, v, shared * width, width, t + 1, mixed + h * width);
+            rotate(shape, q + h * width, width, t);
+            attend(q + h * width, k, v, shared * width, width, t < window ? 0 : t + 1 - window, t + 1,
+                   mixed + h * width);
         }
-        linear(wo, mixed, c, c, y);
+        linear(wo, mixed, queries, c, y);
+        add_bias(bo, c, y);
         for (size_t i = 0; i < c; i++)
             x[t][i] = add(x[t][i], y[i]);
         norm(norm2, x[t], c, shape->norm_epsilon, y);
         linear(gate, y, c, f, g);
         linear(up, y, c, f, u);
+        add_bias(b_gate, f, g), add_bias(b_up, f, u);
         for (size_t i = 0; i < f; i++) /* g sigmoid(g) u */
             u[i] = multiply(multiply(g[i], power(add(constant(1), exponential(times(g[i], -1))), -1)), u[i]);
         linear(down, u, f, c, y);
+        add_bias(b_down, c, y);
         for (size_t i = 0; i < c; i++)
             x[t][i] = add(x[t][i], y[i]);
     }
@@ -264,6 +299,32 @@ static const struct {
      {.layers = 2, .hidden = 16, .heads = 4, .kv_heads = 2, .ffn = 20, .sequence = 7, .batch = 2}},
     {"one head of keys and values, tied",
      {.layers = 1, .hidden = 24, .heads = 4, .kv_heads = 1, .ffn = 33, .sequence = 5, .tied = true}},
+    {"a window, biases, wide heads with norms, angles scaled by frequency",
+     {.layers = 2,
+      .hidden = 16,
+      .heads = 4,
+      .kv_heads = 2,
+      .ffn = 20,
+      .sequence = 7,
+      .variant = {.window = 3,
+                  .biases = 7,
+                  .head_width = 6,
+                  .head_norms = 1,
+                  .rotary = {.factor = 4, .offset = -0.5, .slope = 2, .scale = 1.25}}}},
+    {"narrow heads, biases of q, k and v, angles scaled by pair, adapters",
+     {.layers = 2,
+      .hidden = 18,
+      .heads = 4,
+      .kv_heads = 2,
+      .ffn = 20,
+      .sequence = 7,
+      .tied = true,
+      .recompute = ZR_RECOMPUTE_FULL,
+      .trainable = &everything,
+      .variant = {.biases = ZR_BIASES_QKV,
+                  .head_width = 4,
+                  .head_norms = 1,
+                  .rotary = {.factor = 2, .offset = 1.5, .slope = -1, .scale = 1, .by_pair = 1}}}},
     {"as many as heads, another base, all recomputed",
      {.layers = 3,
       .hidden = 8,

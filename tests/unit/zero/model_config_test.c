@@ -82,8 +82,8 @@ static void check_row(const char *base, const struct zr_shape *shape, bool has_h
         json_object_update(root, changes);
     else
         json_object_del(root, row->changes + 1);
-    zr_result result = zr_model_config_check(
-        &(struct zr_model_config){"model.safetensors", root, shape, has_head}, &dropout);
+    zr_result result = zr_model_config_check(&(struct zr_model_config){"model.safetensors", root, has_head},
+                                             shape, &dropout);
     bool good = row->words ? result == ZR_ERR_FORMAT && names_all(zr_last_error(), row->words) &&
                                  strstr(zr_last_error(), "model.safetensors")
                            : result == ZR_OK;
@@ -112,10 +112,10 @@ static void test_gpt2(void)
         {"{'n_positions': 32}", "n_positions 32;--seq 32;"},
         {"{'vocab_size': 64}", "vocab_size 64;--vocab 64;"}, /* those of padding are no tokens */
         {"{'n_inner': 96}", NULL},
-        {"{'n_inner': 64}", "n_inner 64;4 x 24;"},
+        {"{'n_inner': 64}", "n_inner 64;--model;"},
         {"{'activation_function': 'gelu_pytorch_tanh'}", NULL},
-        {"{'activation_function': 'gelu'}", "activation_function 'gelu';gelu_new;"},
-        {"{'activation_function': 'relu'}", "activation_function 'relu';"},
+        {"{'activation_function': 'gelu'}", "activation_function 'gelu';--model;"},
+        {"{'activation_function': 'silu'}", "activation_function 'silu';gelu_new;"},
         {"{'activation_function': 'gelu_new gelu'}", "activation_function;"},
         {"#activation_function", NULL},
         {"{'layer_norm_epsilon': 1e-6}", "layer_norm_epsilon 1e-06;"},
@@ -127,7 +127,7 @@ static void test_gpt2(void)
         {"{'reorder_and_upcast_attn': true}", NULL}, /* the same products in another order */
         {"{'add_cross_attention': true}", "add_cross_attention;"},
         {"{'tie_word_embeddings': true}", NULL},
-        {"{'tie_word_embeddings': false}", "tie_word_embeddings false;"},
+        {"{'tie_word_embeddings': false}", "tie_word_embeddings;lm_head.weight;"},
         {"{'quantization_config': {'quant_method': 'gptq'}}", "quantization_config;quantized;"},
         {"{'quantization_config': null}", NULL},
         {"{'pruned_heads': {'0': [1]}}", "pruned_heads;"},
@@ -138,12 +138,12 @@ static void test_gpt2(void)
         {"{'rope_theta': 500.0}", "rope_theta;remove it;"}, /* of a LLaMA */
         {"{'text_config': {'n_head': 3}}", "text_config;"},
         {"{'no_such_key': 1}", "no_such_key 1;remove it;"},
-        {"{'hidden_size': 32}", "hidden_size 32;--hidden 32;"}, /* transformers takes these names too */
+        {"{'hidden_size': 32}", "hidden_size 32;another name;"}, /* transformers takes these names too */
     };
     double dropout = 0;
     json_t *root = parse(gpt2);
     CHECK(gpt2, &gpt2_shape, false, rows);
-    tap_result(zr_model_config_check(&(struct zr_model_config){"m", root, &gpt2_shape, false}, &dropout),
+    tap_result(zr_model_config_check(&(struct zr_model_config){"m", root, false}, &gpt2_shape, &dropout),
                ZR_OK, "as saved");
     tap_ok(dropout == 0.2, "the largest dropout is told");
     json_decref(root);
@@ -155,21 +155,21 @@ static void test_llama(void)
         {"{}", NULL},
         {"{'hidden_size': 32, 'head_dim': null}", "--hidden 32;"},
         {"{'num_attention_heads': 6, 'head_dim': null}", "--heads 6;"},
-        {"{'num_attention_heads': 0}", "head_dim;"},
+        {"{'num_attention_heads': 0}", "num_attention_heads 0;"},
         {"{'num_key_value_heads': 3}", "--kv-heads 3;"},
         {"{'num_key_value_heads': null}", "--kv-heads 3;"},
         {"#num_key_value_heads", "--kv-heads 3;"},
         {"{'intermediate_size': 48}", "--ffn 48;"},
         {"{'num_hidden_layers': 3}", "--layers 3;"},
         {"{'vocab_size': 61}", "--vocab 61;"},
-        {"{'head_dim': 16}", "head_dim 16;no option;"}, /* whatever --hidden and --heads are */
+        {"{'head_dim': 16}", "head_dim 16;--model;"},
         {"#head_dim", NULL},
         {"{'hidden_act': 'swish'}", NULL},
         {"{'hidden_act': 'gelu'}", "hidden_act 'gelu';silu;"},
         {"{'rms_norm_eps': 1e-5}", "rms_norm_eps 1e-05;--norm-epsilon 1e-05;"},
         {"#rms_norm_eps", NULL}, /* transformers' own is 1e-6 */
-        {"{'attention_bias': true}", "attention_bias true;"},
-        {"{'mlp_bias': true}", "mlp_bias true;"},
+        {"{'attention_bias': true}", "attention_bias true;--model;"},
+        {"{'mlp_bias': true}", "mlp_bias true;--model;"},
         {"{'max_position_embeddings': 8}", NULL},
         {"{'pretraining_tp': 2}", NULL},
         {"{'partial_rotary_factor': 1.0}", NULL},
@@ -179,26 +179,29 @@ static void test_llama(void)
         {"{'tie_word_embeddings': true}", "tie_word_embeddings true;resume with --tie-embeddings;"},
         {"#tie_word_embeddings", NULL},
         {"{'attention_multiplier': 0.5}", "attention_multiplier 0.5;"},
+        {"{'logit_scale': 2, 'embedding_multiplier': 12, 'hidden_act': 'relu'}", /* all in one message */
+         "logit_scale 2;embedding_multiplier 12;hidden_act 'relu';"},
         /* transformers 5 */
         {"{'rope_parameters': {'rope_theta': 1234567.0, 'rope_type': 'default'}}",
          "rope_parameters.rope_theta 1234567;--rope-theta 1234567;"},
         {"{'rope_parameters': {'rope_theta': 500, 'rope_type': 'llama3', 'factor': 8}}",
-         "rope_parameters.rope_type 'llama3';"},
+         "rope_parameters.low_freq_factor missing;rope_parameters.high_freq_factor missing;"},
         {"{'rope_parameters': {'rope_theta': 500, 'rope_type': 'linear', 'factor': 2}}",
-         "rope_type 'linear';"},
-        {"{'rope_parameters': {'rope_theta': 500, 'rope_type': 'yarn'}}", "rope_type 'yarn';"},
-        {"{'rope_parameters': {'rope_theta': 500, 'rope_type': 'dynamic'}}", "rope_type 'dynamic';"},
+         "rope_parameters;--model;"},
+        {"{'rope_parameters': {'rope_theta': 500, 'rope_type': 'yarn'}}", "rope_parameters.factor missing;"},
+        {"{'rope_parameters': {'rope_theta': 500, 'rope_type': 'dynamic'}}",
+         "rope_parameters.factor missing;"},
         {"{'rope_parameters': {'rope_theta': 500, 'factor': 2}}", "rope_parameters.factor 2;"},
         {"{'rope_parameters': {'rope_theta': 500, 'partial_rotary_factor': 0.5}}",
          "partial_rotary_factor 0.5;"},
         {"{'rope_parameters': {'full_attention': {'rope_theta': 500}}}", "rope_parameters.full_attention;"},
         {"{'rope_parameters': 3}", "rope_parameters 3;"},
-        {"{'rope_theta': 10000}", "rope_theta 10000;--rope-theta 10000;"}, /* beside the other */
+        {"{'rope_theta': 10000}", "rope_theta 10000;another one;"}, /* beside the other */
         /* transformers 4 */
         {"{'rope_parameters': null, 'rope_theta': 500, 'rope_scaling': null}", NULL},
         {"{'rope_parameters': null, 'rope_theta': 500, 'rope_scaling': {'rope_type': 'default'}}", NULL},
         {"{'rope_parameters': null, 'rope_theta': 500, 'rope_scaling': {'type': 'linear', 'factor': 2}}",
-         "rope_scaling.type 'linear';"},
+         "rope_scaling;--model;"},
         {"{'rope_parameters': null, 'rope_theta': 10000}", "rope_theta 10000;--rope-theta 10000;"},
         {"#rope_parameters", "rope_theta 10000;missing key;--rope-theta 10000;"},
         {"{'rope_parameters': null, 'rope_theta': '500'}", "rope_theta '500';"},
@@ -220,8 +223,102 @@ static void test_llama(void)
     CHECK(llama, &shape, true, tied);
 }
 
+/* A model of each family, and what it has beyond its architecture. */
+static const struct {
+    const char *text, *variant;
+    size_t heads, kv_heads, ffn;
+    double theta;
+} families[] = {
+    {"{'model_type': 'gpt2', 'n_embd': 24, 'n_head': 3, 'n_layer': 2, 'n_positions': 1024, 'vocab_size': 60,"
+     " 'n_inner': 40, 'activation_function': 'relu', 'scale_attn_weights': false,"
+     " 'scale_attn_by_inverse_layer_idx': true, 'tie_word_embeddings': false}",
+     "positions 1024, activation 2, untied 1, unscaled 1, scaled by layer 1", 3, 3, 40, 0},
+    {"{'model_type': 'llama', 'hidden_size': 24, 'num_attention_heads': 4, 'num_hidden_layers': 2,"
+     " 'intermediate_size': 40, 'vocab_size': 60, 'attention_bias': true, 'mlp_bias': true,"
+     " 'max_position_embeddings': 131072, 'rope_scaling': {'factor': 8.0, 'low_freq_factor': 1.0,"
+     " 'high_freq_factor': 4.0, 'original_max_position_embeddings': 8192, 'rope_type': 'llama3'},"
+     " 'rope_theta': 500000.0}",
+     "biases 7, angle factor 8, offset -0.333333333333333, slope 434.599097936269, scale 1", 4, 4, 40, 5e5},
+    {"{'model_type': 'mistral', 'hidden_size': 24, 'num_attention_heads': 16, 'num_hidden_layers': 2,"
+     " 'intermediate_size': 40, 'vocab_size': 60, 'head_dim': 128, 'sliding_window': 12,"
+     " 'rope_theta': 1000000.0}",
+     "head width 128, window 12", 16, 8, 40, 1e6},
+    {"{'model_type': 'qwen2', 'hidden_size': 24, 'num_attention_heads': 2, 'num_key_value_heads': 1,"
+     " 'num_hidden_layers': 2, 'intermediate_size': 40, 'vocab_size': 60, 'use_sliding_window': false,"
+     " 'sliding_window': 131072, 'max_window_layers': 28, 'rope_theta': 1000000.0, 'rope_scaling':"
+     " {'type': 'yarn', 'factor': 4.0, 'original_max_position_embeddings': 32768}}",
+     "biases 1, angle factor 4, offset 2, slope -0.5, scale 1.13862943611199, by pair 1", 2, 1, 40, 1e6},
+    {"{'model_type': 'qwen3', 'hidden_size': 24, 'num_attention_heads': 2, 'num_key_value_heads': 1,"
+     " 'num_hidden_layers': 2, 'intermediate_size': 40, 'vocab_size': 60, 'attention_bias': false,"
+     " 'layer_types': ['full_attention', 'full_attention'], 'sliding_window': null,"
+     " 'rope_parameters': {'rope_type': 'linear', 'factor': 2, 'rope_theta': 5000}}",
+     "head width 128, head norms 1, angle factor 2, scale 1", 2, 1, 40, 5000},
+};
+
+static zr_result read_text(const json_t *root, struct zr_shape *shape)
+{
+    double dropout;
+    *shape = (struct zr_shape){.sequence = 16};
+    return zr_model_config_read(&(struct zr_model_config){"m", root, false}, shape, &dropout);
+}
+
+/* The file with a key's value or name changed is refused, and the message has the key. */
+static bool refuses_change(const json_t *root, const char *key, bool renames)
+{
+    char name[64];
+    struct zr_shape shape;
+    json_t *changed = json_deep_copy(root);
+    snprintf(name, sizeof name, "%s%s", key, renames ? "_2" : "");
+    json_object_set_new(changed, name, json_pack("[i]", 1));
+    zr_result result = read_text(changed, &shape);
+    bool refused = result == ZR_ERR_FORMAT && strstr(zr_last_error(), name);
+    json_decref(changed);
+    return refused;
+}
+
+static void test_families(void)
+{
+    unsigned refused = 0, changes = 0;
+    for (size_t i = 0; i < sizeof families / sizeof *families; i++) {
+        static const char *const ignored[] = {"sliding_window", "max_window_layers",
+                                              "max_position_embeddings"};
+        json_t *root = parse(families[i].text);
+        char variant[ZR_VARIANT_ROOM] = "";
+        struct zr_shape shape;
+        const char *key;
+        json_t *value;
+        tap_result(read_text(root, &shape), ZR_OK, "a %s",
+                   json_string_value(json_object_get(root, "model_type")));
+        zr_variant_print(&shape.variant, variant);
+        if (!tap_ok(strcmp(variant, families[i].variant) == 0, "%s", families[i].variant))
+            tap_note("%s", variant);
+        tap_ok(shape.layers == 2 && shape.hidden == 24 && shape.vocabulary == 60 &&
+                   shape.heads == families[i].heads && shape.kv_heads == families[i].kv_heads &&
+                   shape.ffn == families[i].ffn && shape.rope_theta == families[i].theta,
+               "its sizes");
+        json_object_foreach(root, key, value)
+        {
+            bool has_effect = true;
+            for (size_t k = 0; k < 3; k++)
+                has_effect &= strcmp(key, ignored[k]) != 0 || (k == 0 && shape.variant.window);
+            for (int renames = !has_effect; renames < 2; renames++, changes++)
+                if (refuses_change(root, key, renames))
+                    refused++;
+                else
+                    tap_note("%s of family %zu", key, i);
+        }
+        json_object_del(root, i == 0 ? "n_embd" : "hidden_size");
+        tap_ok(read_text(root, &shape) == ZR_ERR_FORMAT && strstr(zr_last_error(), "missing"),
+               "a size that is missing is refused");
+        json_decref(root);
+    }
+    tap_ok(changes > 80 && refused == changes, "%u of %u changed files are refused by the key", refused,
+           changes);
+}
+
 int main(void)
 {
+    test_families();
     test_gpt2();
     test_llama();
     return tap_done();

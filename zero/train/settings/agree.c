@@ -33,6 +33,8 @@ static uint32_t hash(const struct zr_flag *flag, const struct zr_train_config *c
     /* Each process cuts the pipeline by its own plan, so the resulting cut is hashed too. */
     for (size_t i = 0; strcmp(flag->name, "pipeline-cut") == 0 && i < sizeof config->stages.layers; i++)
         sum = (sum ^ ((const unsigned char *)config->stages.layers)[i]) * UINT32_C(0x01000193);
+    for (size_t i = 0; strcmp(flag->name, "model") == 0 && i < sizeof config->shape.variant; i++)
+        sum = (sum ^ ((const unsigned char *)&config->shape.variant)[i]) * UINT32_C(0x01000193);
     if (strcmp(flag->name, "prompt") == 0) {
         bytes = strlen(config->prompt);
     } else if (flag->kind == ZR_FLAG_TEXT || flag->kind == ZR_FLAG_SOURCES) {

@@ -409,6 +409,9 @@ int zr_args_parse(struct zr_train_config *out, int argc, char **argv)
     code = apply_zero_r(out);
     if (code >= 0)
         return code;
+    code = zr_train_read_model(out);
+    if (code >= 0)
+        return code;
     resolve(out);
     code = zr_args_together(out);
     if (code < 0)

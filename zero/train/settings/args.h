@@ -74,8 +74,10 @@ struct zr_train_config {
     unsigned epochs;               /* --data-order: 1 if epochs */
     char save[ZR_TRAIN_PATH_ROOM]; /* "": not given */
     char resume[ZR_TRAIN_PATH_ROOM];
-    bool assume_shape; /* the model of --resume may lack a config.json */
-    char export[ZR_TRAIN_PATH_ROOM];
+    bool assume_shape;              /* the model of --resume may lack a config.json */
+    char model[ZR_TRAIN_PATH_ROOM]; /* --model: the shape is that of its config.json */
+    char export[ZR_TRAIN_PATH_ROOM]; /* a file, or a folder: zr_model_is_folder() */
+    uint64_t export_part_bytes;      /* maximum size of a file in the folder */
     char log[ZR_TRAIN_PATH_ROOM];
     char json[ZR_TRAIN_PATH_ROOM]; /* "-": standard output */
     char trace[ZR_TRAIN_PATH_ROOM];
@@ -241,6 +243,11 @@ static inline bool zr_train_leads(const struct zr_train_config *config)
 /* Parses the command line. Returns -1 to continue, else the exit code: 0 after printing help or version on
  * stdout; 2, or 3 for the file of --config, after printing a message on stderr. */
 int zr_args_parse(struct zr_train_config *out, int argc, char **argv);
+
+/* Reads the config.json of --model into the shape, and sets --resume to the folder's parameters unless it was
+ * given. Returns -1, or an exit code after printing a message: 2 for an option that contradicts the file, 3
+ * for a file that zr-train cannot train with. Does nothing without --model. */
+int zr_train_read_model(struct zr_train_config *config);
 
 /* Writes a shell-quoted command line with the given options in table order, without --json and --trace,
  * and with the values of `changes`. A change with value NULL removes its option. */

@@ -724,7 +724,7 @@ zr_result zr_config_read(const char *path, struct zr_train_config *config, struc
     *rest = (struct zr_config_rest){.least_ratio = -1, .start_ratio = -1};
     zr_text_start(&reader.passed, NULL, rest->passed, sizeof rest->passed);
     zr_text_start(&reader.reduced, NULL, rest->reduced, sizeof rest->reduced);
-    zr_result result = zr_json_file_open(&reader.file, path);
+    zr_result result = zr_json_file_open(&reader.file, "--config", path);
     if (result == ZR_OK) {
         walk(&reader, "", reader.file.root);
         read_tier(&reader, ZERO "offload_optimizer", "offload-optimizer");

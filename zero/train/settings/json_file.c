@@ -124,8 +124,8 @@ zr_result zr_json_file_result(const struct zr_json_file *file)
     const char *first = file->problems.buffer;
     if (file->problems_count == 0)
         return ZR_OK;
-    return zr_fail(ZR_ERR_INVALID, "--config '%.200s' %.*s", file->name, (int)strcspn(first, "\n") - 2,
-                   first + 2);
+    return zr_fail(ZR_ERR_INVALID, "%s '%.200s' %.*s", file->option, file->name,
+                   (int)strcspn(first, "\n") - 2, first + 2);
 }
 
 /* ---- Values -------------------------------------------------------------------------------------------- */
@@ -163,29 +163,29 @@ bool zr_json_number(const json_t *value, double *out)
 
 /* ---- The file ------------------------------------------------------------------------------------------ */
 
-static zr_result load(const char *name, char *text, size_t *bytes)
+static zr_result load(const struct zr_json_file *out, char *text, size_t *bytes)
 {
     struct zr_file file;
-    zr_result result = zr_file_open(&file, name);
+    zr_result result = zr_file_open(&file, out->name);
     if (result != ZR_OK)
         return result;
     result = zr_file_read(&file, text, FILE_MAX_BYTES + 1, bytes);
     zr_result closed = zr_file_close(&file);
     if (result == ZR_OK && *bytes > FILE_MAX_BYTES)
-        return zr_fail(ZR_ERR_FORMAT, "--config '%.200s' line 1: longer than %d KiB; give a file of settings",
-                       name, FILE_MAX_BYTES >> 10);
+        return zr_fail(ZR_ERR_FORMAT, "%s '%.200s' line 1: longer than %d KiB; give a file of settings",
+                       out->option, out->name, FILE_MAX_BYTES >> 10);
     return result ? result : closed;
 }
 
-zr_result zr_json_file_open(struct zr_json_file *out, const char *name)
+zr_result zr_json_file_open(struct zr_json_file *out, const char *option, const char *name)
 {
     json_error_t error = {0};
     size_t bytes = 0;
-    *out = (struct zr_json_file){.name = name, .text = zr_pages_take(PAGES_BYTES)};
+    *out = (struct zr_json_file){.option = option, .name = name, .text = zr_pages_take(PAGES_BYTES)};
     if (!out->text)
         return ZR_ERR_HOST_MEMORY;
     zr_text_start(&out->problems, NULL, out->text + TEXT_BYTES, PROBLEMS_BYTES);
-    zr_result result = load(name, out->text, &bytes);
+    zr_result result = load(out, out->text, &bytes);
     if (result != ZR_OK)
         return result;
     out->text[bytes] = '\0';
@@ -195,10 +195,10 @@ zr_result zr_json_file_open(struct zr_json_file *out, const char *name)
     out->root = json_loadb(out->text, bytes, JSON_REJECT_DUPLICATES, &error);
     zr_make_plain(error.text);
     if (!out->root)
-        return zr_fail(ZR_ERR_FORMAT, "--config '%.200s' line %d: not JSON: %.200s", name,
+        return zr_fail(ZR_ERR_FORMAT, "%s '%.200s' line %d: not JSON: %.200s", option, name,
                        error.line > 0 ? error.line : 1, error.text);
     if (!json_is_object(out->root))
-        return zr_fail(ZR_ERR_FORMAT, "--config '%.200s' line 1: must be an object: {...}", name);
+        return zr_fail(ZR_ERR_FORMAT, "%s '%.200s' line 1: must be an object: {...}", option, name);
     return ZR_OK;
 }
 

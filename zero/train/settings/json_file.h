@@ -1,5 +1,6 @@
 /* json_file.h: a JSON file of settings that is read by paths of keys, such as "optimizer.params.lr", and the
- * problems found in it, each with its line. Private to config.c. One thread; one file at a time. */
+ * problems found in it, each with its line. Private to config.c and model.c. One thread; one file at a time.
+ */
 #ifndef ZR_TRAIN_JSON_FILE_H
 #define ZR_TRAIN_JSON_FILE_H
 
@@ -10,6 +11,7 @@
 enum { ZR_JSON_PATH_ROOM = 160 };
 
 struct zr_json_file {
+    const char *option;      /* "--config", for messages; borrowed */
     const char *name;        /* borrowed */
     char *text;              /* pages with the file, its values and the problems */
     json_t *root;            /* an object; borrowed */
@@ -19,7 +21,7 @@ struct zr_json_file {
 
 /* Reads and parses a file. ZR_ERR_IO, ZR_ERR_FORMAT: the message names file and line. Close it in any case.
  */
-zr_result zr_json_file_open(struct zr_json_file *out, const char *name);
+zr_result zr_json_file_open(struct zr_json_file *out, const char *option, const char *name);
 /* Releases all values. */
 void zr_json_file_close(struct zr_json_file *file);
 

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "alloc/base/error.h"
+#include "zero/checkpoint/model_file.h"
 
 /* Shortens a path to its parent folder. */
 static void cut_last_part(char *path)
@@ -40,7 +41,7 @@ static zr_result check_folder(const char *option, const char *path, const char *
 }
 
 /* Checks a folder that may be created, by its nearest existing ancestor. */
-static zr_result check_save(const char *path)
+static zr_result check_save(const char *option, const char *path)
 {
     char folder[ZR_TRAIN_PATH_ROOM + 2];
     enum zr_path_kind kind;
@@ -49,7 +50,7 @@ static zr_result check_save(const char *path)
     memcpy(folder, path, strlen(path) + 1);
     while ((result = zr_path_kind_get(folder, &kind)) == ZR_OK && kind == ZR_PATH_NONE)
         cut_last_part(folder);
-    return result ? result : check_folder("save", path, folder);
+    return result ? result : check_folder(option, path, folder);
 }
 
 /* Checks a file. `written_over`: an existing file is opened and overwritten instead of being replaced. */
@@ -174,7 +175,7 @@ zr_result zr_outputs_apart(const struct zr_train_config *config)
     const struct named files[] = {{"config", config->config_file}, {"save", config->save},
                                   {"json", config->json},          {"log", config->log},
                                   {"trace", config->trace},        {"resume", config->resume},
-                                  {"export", config->export}};
+                                  {"model", config->model},        {"export", config->export}};
     size_t count = sizeof files / sizeof *files;
     for (size_t i = 0; i < count; i++)
         if (is_data(config, files[i].path))
@@ -192,7 +193,7 @@ zr_result zr_outputs_apart(const struct zr_train_config *config)
 
 zr_result zr_outputs_check(const struct zr_train_config *config)
 {
-    zr_result result = config->save[0] ? check_save(config->save) : ZR_OK;
+    zr_result result = config->save[0] ? check_save("save", config->save) : ZR_OK;
     if (!result)
         result = check_file("json", config->json, false);
     if (!result)
@@ -200,6 +201,7 @@ zr_result zr_outputs_check(const struct zr_train_config *config)
     if (!result)
         result = check_ordinary("trace", config->trace);
     if (!result)
-        result = check_ordinary("export", config->export);
+        result = zr_model_is_folder(config->export) ? check_save("export", config->export)
+                                                    : check_ordinary("export", config->export);
     return result;
 }

@@ -173,6 +173,12 @@ const char *zr_train_device_words(const struct zr_train_config *config)
                : config->comm == ZR_TRAIN_COMM_NCCL && !config->dry_run
                    ? "--comm nccl requires --backend cuda; for --backend host give --comm local or mpi"
                    : NULL;
+    const struct zr_variant *variant = &config->shape.variant;
+    if ((variant->window && variant->window < config->shape.sequence) || variant->head_norms ||
+        variant->unscaled || variant->scaled_by_layer)
+        return "--model with --backend cuda requires attention over all tokens with the usual scale, and no norms "
+               "of q and k, whose kernels are for --backend host; for a model with a window, give at most the "
+               "window as --seq";
     if (config->stages.ranks > 1 && config->comm != ZR_TRAIN_COMM_NCCL && !config->dry_run)
         return "--pp with --backend cuda requires --comm nccl, one GPU per rank: with the other transports "
                "a rank cannot receive before it sends; or give --tp";
@@ -195,7 +201,7 @@ const char *zr_train_device_words(const struct zr_train_config *config)
 /* Message about an option that has no effect or contradicts another; NULL: none. */
 static const char *option_conflict(const struct zr_train_config *config)
 {
-    if (config->shape.architecture == ZR_ARCH_GPT2 &&
+    if (config->shape.architecture == ZR_ARCH_GPT2 && !config->model[0] &&
         (zr_flag_given(config, "kv-heads") || zr_flag_given(config, "ffn") ||
          zr_flag_given(config, "rope-theta") || zr_flag_given(config, "norm-epsilon") ||
          zr_flag_given(config, "tie-embeddings")))
@@ -336,7 +342,7 @@ int zr_args_together(const struct zr_train_config *config)
         zr_say("--find-max layers cannot be combined with --params; give --hidden and --heads instead");
         return ZR_EXIT_USAGE;
     }
-    if (shape->hidden % shape->heads != 0) {
+    if (shape->hidden % shape->heads != 0 && shape->variant.head_width == 0) {
         size_t below = shape->hidden - shape->hidden % shape->heads;
         zr_say("--heads %zu does not divide --hidden %zu; give --hidden %zu, for example", shape->heads,
                shape->hidden, below ? below : shape->heads);
