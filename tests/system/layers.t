@@ -31,7 +31,6 @@ EXCEPTED = {
     "alloc/base/compiler.h": "attributes of every other header",
     "alloc/base/sort.h": "the whole contract of a noun without another header, as the rest",
     "alloc/heap/heap.h": "",
-    "alloc/rehearse/cards.h": "",
     "alloc/rehearse/runtime/nccl_sum.h": "",
     "kernels/cuda/cuda.h": "",
     "zero/train/rank/thread_pool.h": "",
