@@ -7,16 +7,10 @@ enum { FRAMES_MAX = 64 };
 
 bool zr_frame_is_noise(const char *frame)
 {
-    static const char *const names[] = {"?? (",
-                                        "torch::unwind",
-                                        "torch::Captured",
-                                        "at::native::empty",
-                                        "at::(anonymous namespace)::",
-                                        "at::TensorIterator",
-                                        "at::meta::",
-                                        "torch::cuda::",
-                                        "c10::",
-                                        "at::detail::empty"};
+    static const char *const names[] = {
+        "torch::unwind",      "torch::Captured", "at::native::empty", "at::(anonymous namespace)::",
+        "at::TensorIterator", "at::meta::",      "torch::cuda::",     "c10::",
+        "at::detail::empty"};
     /* zr's own frames, the driver's, and the C library's entry points of malloc */
     static const char *const places[] = {"alloc/front/",   "alloc/telemetry/", "alloc/service/client/",
                                          "alloc/preload/", "alloc/rehearse/",  "libzr",
@@ -76,7 +70,7 @@ static bool is_evaluation(const char *frame)
 struct telling {
     enum zr_role role;
     bool is_file, evaluates;
-    unsigned good; /* quality of the site's frame; 0: none */
+    unsigned good; /* quality of the site's frame; 0: none, 1: it has no name */
     char site[ZR_FRAME_BYTES];
 };
 
@@ -92,7 +86,8 @@ static void read_stack(struct zr_recording *recording, uint32_t stack, struct te
         bool python = strstr(frame, ".py:") || strstr(frame, " (<"); /* <string>, <stdin>, <frozen .. */
         bool library =
             strstr(frame, "-packages/") || strstr(frame, " (<frozen ") || strstr(frame, "/zr-rehearse/");
-        unsigned good = python ? (library ? 2 : 3) : zr_frame_is_noise(frame) ? 0 : 1;
+        bool named = strncmp(frame, "?? (", strlen("?? (")) != 0;
+        unsigned good = python ? (library ? 3 : 4) : zr_frame_is_noise(frame) ? 0 : 1 + named;
         out->is_file |= strstr(frame, "torch/serialization.py") != NULL;
         out->evaluates |= python && is_evaluation(frame);
         for (size_t row = 0; row < best; row++)

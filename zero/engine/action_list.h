@@ -20,6 +20,7 @@ enum zr_action_kind {
     ZR_ACTION_BACKWARD,  /* backward of a module; for the last module also forward */
     ZR_ACTION_RELEASE,   /* release a unit's parameters */
     ZR_ACTION_REDUCE,    /* start to reduce a unit's gradients */
+    ZR_ACTION_UPDATE,    /* update a unit: the engine's part */
     ZR_ACTION_SEND,      /* send a port's tensor */
     ZR_ACTION_RECEIVE,   /* start to receive a port's tensor */
     /* The trainer's part of the end of a step. */
@@ -31,7 +32,7 @@ enum zr_action_kind {
     ZR_ACTION_RECORD, /* end the capture of a graph */
     ZR_ACTION_LAUNCH, /* launch the graph */
     ZR_ACTION_READ,   /* read the results of WEIGH; the host waits only now */
-    /* The engine's part, from here on. */
+    /* The engine's part. */
     ZR_ACTION_BEGIN,       /* begin the end of a step: the rate is known */
     ZR_ACTION_COLLECT,     /* wait for all gradients, and sum those that pipeline ranks share */
     ZR_ACTION_NORM,        /* norm and clipping: the arguments of the update, or a step that is skipped */
@@ -42,7 +43,6 @@ enum zr_action_kind {
     ZR_ACTION_OPEN,        /* begin a pass over the units in order; files are read ahead */
     ZR_ACTION_GATHER_SUMS, /* start to gather a unit's sums of gradients, which the update reads whole */
     ZR_ACTION_TAKE,        /* take a unit's gradients and state */
-    ZR_ACTION_UPDATE,      /* update a unit */
     ZR_ACTION_PREPARE,     /* make what the update of a unit needs of all ranks */
     ZR_ACTION_KEEP,        /* keep what PREPARE made for a delayed update */
     ZR_ACTION_CONFIRM,     /* keep the speculative update of a unit; update a unit that has none */
@@ -100,7 +100,7 @@ void zr_actions_change(struct zr_actions *list, const struct zr_action_transform
 
 /* One execution of a list; the first member of a struct zr_engine_run. Observers may be NULL. */
 struct zr_action_run {
-    /* Carry out the actions before ZR_ACTION_BEGIN / from there on. */
+    /* Carry out the trainer's part / the engine's part. */
     zr_result (*act[2])(struct zr_action_run *run, const struct zr_action *action);
     /* Called before and after each action. */
     void (*observe)(void *state, const struct zr_action *action, bool done);

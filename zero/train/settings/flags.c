@@ -215,7 +215,7 @@ const struct zr_flag zr_flags[] = {
     SWITCH("assume-shape", files, assume_shape,
            "--resume FILE without a config.json: the options are its shape"),
     TEXT("export", files, "FILE|DIR/", export,
-         "write the model after the last step: one safetensors file, or a folder for transformers"),
+         "write the model at the end: a safetensors file, or a folder for transformers"),
     {"export-part", files, "BYTES", "maximum safetensors file in the folder of --export", "5GB", NULL, NULL,
      ZR_FLAG_BYTES, FIELD(export_part_bytes), 1, 1e18},
     TEXT("log", files, "FILE.jsonl", log, "write a line of JSON per step"),
