@@ -394,7 +394,7 @@ CONTROL(host_memory, (enum zr_emulator_host refused), emu.host_memory = refused)
 CONTROL(late_loading, (bool on), emu.lazy = on)
 CONTROL(costs, (bool on), emu.costs = on)
 CONTROL(capacity, (size_t bytes), emu.capacity_bytes = bytes)
-CONTROL(poll, (void), tick(0))
+CONTROL(poll, (uint64_t ticks), tick(ticks))
 CONTROL(nccl, (int64_t bytes, bool refused), emu_account_nccl(emu_current()->device, bytes, refused))
 #undef CONTROL
 
@@ -488,6 +488,8 @@ PUBLIC const struct zr_emulator zr_emulator = {
     .read = emu_read,
     .write = emu_write,
     .clear = emu_clear,
+    .known = emu_known,
+    .note = emu_known_note,
     .poll = control_poll,
     .nccl = control_nccl,
     .started = emu_process_started,

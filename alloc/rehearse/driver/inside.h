@@ -417,6 +417,7 @@ zr_cu_result emu_launch_queued(struct zr_cu_context_st *context, uint64_t end);
 
 void emu_known_add(zr_cu_address address, size_t bytes);
 void emu_known_forget(zr_cu_address address, size_t bytes); /* a kernel may write them, or they go */
+void emu_known_note(zr_cu_address address, size_t bytes, bool known); /* either, on a card of the table */
 void emu_known_launch(void);
 bool emu_known(zr_cu_address address, size_t bytes);       /* the program has written all of them */
 bool emu_known_still(zr_cu_address address, size_t bytes); /* and no kernel was launched since */

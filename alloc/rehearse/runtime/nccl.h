@@ -76,6 +76,7 @@ struct nccl_work {
     unsigned char *all;
     zr_cu_address result;
     size_t elements;
+    bool known; /* no kernel of any rank made its part, so far */
     struct nccl_reduction reduction;
 };
 
