@@ -12,13 +12,13 @@ TRANSFERS = ("all_gather", "all_gather_single", "all_gather_into_tensor", "gathe
 
 
 def at_end(call):
-    """Calls once when the process ends. A child of multiprocessing does not run atexit's functions but its own, and forgets those that were
+    """Calls once when the process ends, and in no child of it. A child of multiprocessing does not run atexit's functions but its own, and forgets those that were
     there before its work."""
     from multiprocessing import util
-    pending = [call]
+    pending, process = [call], os.getpid()
 
     def end():
-        while pending:
+        while pending and os.getpid() == process:
             pending.pop()()
 
     atexit.register(end)
@@ -31,7 +31,7 @@ def note(torch, folder, snapshot):
     with open(os.path.join(folder, "ranks"), "a", encoding="utf-8") as file:
         for device in range(torch.cuda.device_count()):
             stats = torch.cuda.memory_stats(device)
-            if stats.get("reserved_bytes.all.peak", 0):
+            if stats.get("reserved_bytes.all.peak") or stats.get("num_ooms"):
                 ctypes.CDLL("libcuda.so.1").cuDeviceGetUuid_v2(uuid, device)
                 print(os.getpid(), os.environ.get("RANK", -1), device, uuid.raw[15], stats["allocated_bytes.all.peak"], stats["reserved_bytes.all.peak"],
                       stats["num_ooms"], snapshot, file=file)
