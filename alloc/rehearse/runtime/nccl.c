@@ -176,11 +176,11 @@ static struct nccl_communicator *allocate(const struct config *config)
 /* Takes a seat; others are waited for later. NULL on error. The device is the current one. */
 static struct nccl_communicator *join(int ranks, const char *name, int rank, const struct config *config)
 {
-    int device = 0;
     struct nccl_communicator *comm = allocate(config);
     if (cudaFree(NULL) == 0 && cuCtxGetCurrent(&comm->context) == ZR_CU_SUCCESS &&
-        cuCtxGetDevice(&device) == ZR_CU_SUCCESS &&
-        nccl_board_open(&comm->board, name, ranks, rank, emulated_attribute(ZR_CU_ATTRIBUTE_PCI_BUS, device)))
+        cuCtxGetDevice(&comm->device) == ZR_CU_SUCCESS &&
+        nccl_board_open(&comm->board, name, ranks, rank,
+                        emulated_attribute(ZR_CU_ATTRIBUTE_PCI_BUS, comm->device)))
         return comm;
     nccl_fail(NCCL_SYSTEM_ERROR, "a communicator needs a device and the rehearsal's folder: %s",
               strerror(errno));

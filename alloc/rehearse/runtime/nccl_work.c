@@ -292,12 +292,11 @@ static int connect(struct nccl_communicator *comm, int peer)
     size_t bytes =
         peer < 0 ? nccl_memory_of_ring(comm->channels_max) : nccl_memory_of_peer(comm->channels_max);
     zr_cu_properties properties = {.type = ZR_CU_ALLOCATION_PINNED,
-                                   .location = {.type = ZR_CU_LOCATION_DEVICE}};
+                                   .location = {.type = ZR_CU_LOCATION_DEVICE, .id = comm->device}};
     if (*buffers || bytes == 0 || comm->shared || comm->board.ranks == 1 || peer == comm->board.rank)
         return NCCL_SUCCESS;
-    cuCtxGetDevice(&properties.location.id);
     zr_cu_result code = cuMemCreate(buffers, bytes, &properties, 0);
-    zr_emulator.nccl((int64_t)bytes, code != ZR_CU_SUCCESS);
+    zr_emulator.nccl(comm->device, (int64_t)bytes, code != ZR_CU_SUCCESS);
     if (code != ZR_CU_SUCCESS)
         return nccl_fail(NCCL_CUDA_ERROR, "Failed to CUDA calloc %zu bytes", bytes);
     comm->buffers_bytes += bytes;
@@ -306,13 +305,14 @@ static int connect(struct nccl_communicator *comm, int peer)
 
 void nccl_comm_release_buffers(struct nccl_communicator *comm)
 {
-    cuCtxPushCurrent_v2(comm->context);
+    const bool current = cuCtxPushCurrent_v2(comm->context) == ZR_CU_SUCCESS;
     for (int i = 0; i < 1 + NCCL_RANKS_MAX; i++)
         if (comm->buffers[i] && cuMemRelease(comm->buffers[i]) == ZR_CU_SUCCESS)
             comm->buffers[i] = 0;
-    zr_emulator.nccl(-(int64_t)comm->buffers_bytes, false);
+    zr_emulator.nccl(comm->device, -(int64_t)comm->buffers_bytes, false);
     comm->buffers_bytes = 0;
-    cuCtxPopCurrent_v2(NULL);
+    if (current)
+        cuCtxPopCurrent_v2(NULL);
 }
 
 /* ---- Submitting ---------------------------------------------------------------------------------------- */
