@@ -42,7 +42,7 @@ def prepare(torch):
     c10d = getattr(getattr(torch, "distributed", None), "distributed_c10d", None)
     if not c10d:
         return
-    state = threading.local()
+    state, driver = threading.local(), ctypes.CDLL("libcuda.so.1")
     device_of = c10d._get_object_coll_device
 
     def on_host(call):
@@ -68,12 +68,13 @@ def prepare(torch):
                     return [there(each) for each in value]
                 if not isinstance(value, torch.Tensor) or value.is_cuda:
                     return value
-                pairs.append((value, value.cuda()))
+                pairs.append((value, value.contiguous().cuda()))
                 return pairs[-1][1]
 
             result = call(*[there(each) for each in arguments], **{name: there(each) for name, each in named.items()})
-            for host, device in pairs:
-                host.copy_(device)
+            torch.cuda.current_stream().synchronize()
+            for host, device in pairs:  # by the driver: no read of the program's
+                driver.cuMemcpyDtoH_v2(ctypes.c_void_p(host.data_ptr()), ctypes.c_uint64(device.data_ptr()), ctypes.c_size_t(host.nbytes))
             return result
         return run
 

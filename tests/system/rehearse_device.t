@@ -63,7 +63,7 @@ for what, mode, code, out, nccl_bytes, words in (
     same((got[0], "".join(sorted(got[1].splitlines(True))), got[3].get("nccl_bytes")), (code, "".join(sorted(out.splitlines(True))), nccl_bytes), what) or note(got[2])
     same(words in got[2], True, f"{what}: in words") or note(got[2])
 for what, mode, option, out in (("what a rank has sent is known", "carry", ("--fill", "3"), SUMS.format(2 << 60, 1) + SUMS.format(1, 0)),
-                                ("a rank that waits has its time", "late", ("--clock", "1"), "in time\n" * 2)):
+                                ("a rank that waits has its time", "late", ("--clock", "1", "--fill", "3"), "in time 7\nin time 0\n")):
     got = rehearse(*option, "--devices", "2", program=(RANKS, mode))
     same((got[0], sorted(got[1].splitlines(True))), (0, sorted(out.splitlines(True))), f"{what}: {' '.join(option)}") or note(got[2])
 same(os.listdir(path("shared")), [], "no shared file is left")

@@ -95,6 +95,14 @@ static bool in_reach(const struct zr_cu_context_st *context, const struct emu_wo
            (!work->from || work->host_from || emu_backed(work->from, work->bytes, context, EMU_READS));
 }
 
+/* What a library's work has brought since the copy was submitted. */
+static void note_arrival(const struct emu_work *work)
+{
+    if (emu.card && work->kind == EMU_COPY && work->bytes <= emu.keep_bytes && emu_device_address(work->to) &&
+        !emu_known(work->to, work->bytes) && emu_known(work->from, work->bytes))
+        emu_known_add(work->to, work->bytes);
+}
+
 static void carry_out(struct zr_cu_context_st *context, const struct emu_work *work)
 {
     if (work->kind == EMU_WAIT || work->kind == EMU_AWAIT_WORD) { /* it was not held up */
@@ -109,6 +117,7 @@ static void carry_out(struct zr_cu_context_st *context, const struct emu_work *w
         emu_word_set(work->to, work->word);
     } else if (!work->written) {
         write_now(work);
+        note_arrival(work);
     }
 }
 
