@@ -219,7 +219,7 @@ zr_result zr_rehearse_read(struct zr_rehearse_figures *out, const struct zr_acco
         out->device = zr_rehearse_ranks_device(&out->ranks, out->torch.process, out->torch.device);
     for (int i = 0; out->torch.failures_count == 0 && i < ZR_ACCOUNT_DEVICES_MAX; i++)
         if (account->devices[i].nccl_refusals_count || account->devices[i].libraries_refusals_count)
-            out->device = i; /* a library found too few bytes there, whoever reserved the most */
+            out->device = i; /* a library found too few bytes there; another device may have more reserved */
     out->use = account->devices[out->device];
     if (strcmp(out->torch.snapshot, "-") == 0) {
         out->torch.snapshot[0] = '\0';
