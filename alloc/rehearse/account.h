@@ -11,7 +11,9 @@ struct zr_account_device {
     uint64_t peak_bytes;    /* in use by all processes at one time, with their contexts */
     uint64_t contexts_peak; /* at one time */
     uint64_t nccl_peak_bytes, nccl_refusals_count; /* of the others: those of NCCL's own buffers */
-    uint64_t libraries_peak_bytes; /* of the others: those that cuBLAS took for itself */
+    /* Of the others: those that cuBLAS took for itself; its requests that were refused since the last one
+     * that was granted. */
+    uint64_t libraries_peak_bytes, libraries_refusals_count;
     /* The requests that found too few bytes: how many, the last one, unless it was granted later, and the one
      * before it that found the most missing. */
     uint64_t refusals_count;

@@ -30,7 +30,7 @@ reads = {}  # [count, bytes] of (operator, file, line)
 
 def place_of(torch):
     """The innermost frame of the program's own, and whether PyTorch prints a tensor for it."""
-    frame, printed = sys._getframe(2), False
+    frame, printed = sys._getframe(1).f_back, False
     folder = os.path.dirname(torch.__file__) + os.sep
     while frame and (frame.f_code.co_filename.startswith((folder, "<")) or frame.f_code.co_filename == __file__):
         printed |= os.path.basename(frame.f_code.co_filename) == "_tensor_str.py"

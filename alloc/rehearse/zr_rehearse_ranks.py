@@ -12,13 +12,13 @@ TRANSFERS = ("all_gather", "all_gather_single", "all_gather_into_tensor", "gathe
 
 
 def at_end(call):
-    """Calls once when the process ends. A child of multiprocessing does not run atexit's functions but its own, and forgets those that were
+    """Calls once when the process ends, and in no child of it. A child of multiprocessing does not run atexit's functions but its own, and forgets those that were
     there before its work."""
     from multiprocessing import util
-    pending = [call]
+    pending, process = [call], os.getpid()
 
     def end():
-        while pending:
+        while pending and os.getpid() == process:
             pending.pop()()
 
     atexit.register(end)
@@ -31,7 +31,7 @@ def note(torch, folder, snapshot):
     with open(os.path.join(folder, "ranks"), "a", encoding="utf-8") as file:
         for device in range(torch.cuda.device_count()):
             stats = torch.cuda.memory_stats(device)
-            if stats.get("reserved_bytes.all.peak", 0):
+            if stats.get("reserved_bytes.all.peak") or stats.get("num_ooms"):
                 ctypes.CDLL("libcuda.so.1").cuDeviceGetUuid_v2(uuid, device)
                 print(os.getpid(), os.environ.get("RANK", -1), device, uuid.raw[15], stats["allocated_bytes.all.peak"], stats["reserved_bytes.all.peak"],
                       stats["num_ooms"], snapshot, file=file)
@@ -42,7 +42,7 @@ def prepare(torch):
     c10d = getattr(getattr(torch, "distributed", None), "distributed_c10d", None)
     if not c10d:
         return
-    state = threading.local()
+    state, driver = threading.local(), ctypes.CDLL("libcuda.so.1")
     device_of = c10d._get_object_coll_device
 
     def on_host(call):
@@ -68,12 +68,13 @@ def prepare(torch):
                     return [there(each) for each in value]
                 if not isinstance(value, torch.Tensor) or value.is_cuda:
                     return value
-                pairs.append((value, value.cuda()))
+                pairs.append((value, value.contiguous().cuda()))
                 return pairs[-1][1]
 
             result = call(*[there(each) for each in arguments], **{name: there(each) for name, each in named.items()})
-            for host, device in pairs:
-                host.copy_(device)
+            torch.cuda.current_stream().synchronize()
+            for host, device in pairs:  # by the driver: no read of the program's
+                driver.cuMemcpyDtoH_v2(ctypes.c_void_p(host.data_ptr()), ctypes.c_uint64(device.data_ptr()), ctypes.c_size_t(host.nbytes))
             return result
         return run
 

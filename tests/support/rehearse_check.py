@@ -41,8 +41,8 @@ def check_ranks(python, way):
         return
     note("\n".join(words.splitlines()[-12:]))
     for each in answer["ranks"]:
-        same(each["peak_bytes"], answer["context_bytes"] + each["nccl_bytes"] + each["reserved_bytes"],
-             f"{way}: the device of rank {each['rank']} has what PyTorch and NCCL count, and a context")
+        same(each["peak_bytes"], answer["context_bytes"] + each["nccl_bytes"] + each["libraries_bytes"] + each["reserved_bytes"],
+             f"{way}: the device of rank {each['rank']} has what PyTorch, NCCL and cuBLAS count, and a context")
     # FSDP1 and ZeRO by hand have whole tensors in one rank; FSDP1 counts the parameters of a rank.
     share = WAYS[way] * answer["categories"]["optimizer state"] / (8 * parameters * (RANKS if way == "fsdp1" else 1))
     ok(0.98 < share < 1.25, f"{way}: the optimizer's state of a rank is {share:.3f} times its share")

@@ -62,6 +62,10 @@ for what, mode, code, out, nccl_bytes, words in (
     got = rehearse("--context", "100MiB", "--devices", "2", program=(RANKS, mode))
     same((got[0], "".join(sorted(got[1].splitlines(True))), got[3].get("nccl_bytes")), (code, "".join(sorted(out.splitlines(True))), nccl_bytes), what) or note(got[2])
     same(words in got[2], True, f"{what}: in words") or note(got[2])
+for what, mode, option, out in (("what a rank has sent is known", "carry", ("--fill", "3"), SUMS.format(2 << 60, 1) + SUMS.format(1, 0)),
+                                ("a rank that waits has its time", "late", ("--clock", "1", "--fill", "3"), "in time 7\nin time 0\n")):
+    got = rehearse(*option, "--devices", "2", program=(RANKS, mode))
+    same((got[0], sorted(got[1].splitlines(True))), (0, sorted(out.splitlines(True))), f"{what}: {' '.join(option)}") or note(got[2])
 same(os.listdir(path("shared")), [], "no shared file is left")
 del os.environ["TMPDIR"]
 same(rehearse("--memory", "250MiB", "--context", "100MiB", "--devices", "2", program=(RANKS, "carry"))[3].get("verdict"), "does not fit", "NCCL's own memory may not fit")
@@ -89,6 +93,9 @@ same(rehearse("--clock", "1", program=(PROGRAM, "clock"))[1], ORDERS["1"][1], "o
 for options, out in ((), "whole 0 single 0 kept 7 again 8 count 5 locked 6\n"), (("--fill", "3"), "whole 3 single 3 kept 7 again 8 count 5 locked 6\n"):
     got = rehearse(*options, program=(PROGRAM, "read"))
     same((got[1], got[3].get("reads_count"), got[3].get("reads_bytes"), got[3].get("certain", 0)), (out, 5, 28, None), f"what kernels made is counted, and read {options}")
+for options in ((), ("--clock", "1")):
+    same(rehearse(*options, program=(PROGRAM, "reuse"))[1], "copied 7 reused 0\n", f"memory that is used again while copies are under way, {options}")
+row("a handle of another device", ("--devices", "2", "--context", "100MiB"), ("handle",), 0, "", "fits", peak_bytes=200 * MIB, libraries_bytes=0, device=1)
 # A program looks for torch and imports it later, as transformers does. The module takes memory as PyTorch does, and fails once.
 os.mkdir(path("site"))
 with open(path("site/torch.py"), "w", encoding="utf-8") as file:
@@ -100,7 +107,7 @@ if used:
 memory = named(_record_memory_history=lambda stacks, max_entries: print(stacks, max_entries > 0), _dump_snapshot=lambda name: None)
 distributions = named(Distribution=named(set_default_validate_args=lambda on: print(on)))
 cuda = named(memory=memory, get_allocator_backend=lambda: "native", _lazy_call=lambda call: call(), is_initialized=lambda: used, device_count=lambda: 1,
-             memory_stats=lambda device: {"allocated_bytes.all.peak": 1, "reserved_bytes.all.peak": 2, "num_ooms": 1})
+             memory_stats=lambda device: {"allocated_bytes.all.peak": 1, "reserved_bytes.all.peak": 2, "num_ooms": int(os.environ.get("FAILED", 1))})
 backends = named(cuda=named(is_built=lambda: True))""")
 probes = "import sys; sys.path.append('site'); import importlib.util; importlib.util.find_spec('torch'); import torch; print('ran')"
 for what, environment, verdict, words in (
@@ -110,6 +117,10 @@ for what, environment, verdict, words in (
     os.environ.update(environment)
     got = rehearse(program=(sys.executable, "-c", probes))
     same((got[:2], got[3].get("verdict"), words in got[2]), ((0, "python True\nFalse\nran\n"), verdict, True), f"{what}, looked for and imported") or note(got[2])
+os.environ.update({"USED": "1", "FAILED": "0"})
+got = rehearse("--memory", "540MiB", program=(sys.executable, "-c", f"{probes}; import ctypes; sys.exit(ctypes.CDLL(None).cublasCreate_v2(ctypes.byref(ctypes.c_void_p())))"))
+same((got[0], got[3].get("verdict"), got[3].get("failures")), (3, "does not fit", 0), "a workspace of cuBLAS's that finds no room") or note(got[2])
+os.environ.update({"USED": str(1 << 50), "FAILED": "1"})
 got = rehearse("--find-max", "n=2:4", program=(sys.executable, "-c", probes, "{n}"))
 same((got[0], [row["values"] for row in got[3]["rows"]]), (1, [{"n": "2"}]), "a size at which a request failed does not fit, although the program went on")
 
@@ -125,6 +136,8 @@ same((len(traces), said in got[2]), (2, True), "each device has a trace, which i
 why = subprocess.run([ZR, "why", traces[0]], capture_output=True, text=True, timeout=HANG).stdout
 same([words in why for words in ("1000 MiB, refused", "reason: shortage: 3.91 GiB of 3.91 GiB are live", "3.91 GiB in 4 blocks  other  main (")], [True] * 3,
      "zr why tells what was refused and which line holds what") or note(why)
+rehearse("--output", path("visible"), "--devices", "2", "--memory", "4GiB", program=("env", "CUDA_VISIBLE_DEVICES=1", PROGRAM, "1000", "9"))
+same([os.path.basename(file)[:8] for file in glob.glob(path("visible/*.zrt"))], ["device1."], "a trace has the machine's number of its device")
 os.mkdir(path("empty"))
 rehearse("--output", path("empty"), program=("true",))
 same(os.path.isdir(path("empty")), True, "a folder of the user's stays")

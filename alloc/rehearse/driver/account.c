@@ -243,12 +243,18 @@ void emu_account_read(size_t bytes)
     __atomic_add_fetch(&account->reads_bytes, bytes, __ATOMIC_RELAXED);
 }
 
-void emu_account_library(int device, int64_t change)
+void emu_account_library(int device, int64_t bytes, bool refused)
 {
     device = emu.machine_device[device];
-    if (account)
-        change_number(offsetof(struct zr_account_part, libraries_bytes[device]), change,
-                      &account->devices[device].libraries_peak_bytes);
+    if (!account)
+        return;
+    struct zr_account_device *of = &account->devices[device];
+    if (bytes > 0)
+        __atomic_store_n(&of->libraries_refusals_count, refused ? of->libraries_refusals_count + 1 : 0,
+                         __ATOMIC_RELAXED);
+    if (!refused)
+        change_number(offsetof(struct zr_account_part, libraries_bytes[device]), bytes,
+                      &of->libraries_peak_bytes);
 }
 
 void emu_give_bytes(int device, size_t bytes)

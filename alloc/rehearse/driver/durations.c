@@ -78,5 +78,9 @@ zr_cu_result emu_launch_queued(struct zr_cu_context_st *context, uint64_t end)
 {
     uint64_t *slot = &context->queued[context->queued_count++ % EMU_QUEUED_MAX], before = *slot;
     *slot = end;
-    return emu.clocked && context->clock < before ? emu_wait_until(context, before) : ZR_CU_SUCCESS;
+    if (emu.clocked && context->clock < before) {
+        context->clock = before;
+        emu_run(context);
+    }
+    return context->dead;
 }

@@ -116,9 +116,13 @@ struct zr_emulator {
     void (*read)(zr_cu_address address, void *out, size_t bytes);
     void (*write)(zr_cu_address address, const void *bytes, size_t count);
     void (*clear)(zr_cu_address address, size_t bytes); /* zeros, which take no memory of the host */
-    void (*poll)(void);                                 /* lets work of libraries go on; no time passes */
-    /* NCCL's buffers on the current context's device: so many bytes more, or a request that was refused. */
-    void (*nccl)(int64_t bytes, bool refused);
+    /* Within a step: whether the program, and no kernel, made the bytes; and that it did or did not make what
+     * the step has written. */
+    bool (*known)(zr_cu_address address, size_t bytes);
+    void (*note)(zr_cu_address address, size_t bytes, bool known);
+    void (*poll)(uint64_t ticks); /* lets work of libraries go on, and so much time pass */
+    /* NCCL's buffers on the device: so many bytes more, or a request that was refused. */
+    void (*nccl)(int device, int64_t bytes, bool refused);
     uint64_t (*started)(int pid); /* what no later process of that number has; 0: there is none */
     /* Bytes that no kernel may touch although the program has them, at most 512 ranges; 0 bytes: forgets all.
      */

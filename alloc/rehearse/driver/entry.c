@@ -350,6 +350,7 @@ static void control_fail(const struct zr_emulator_fault *wanted)
 static void control_forget(zr_cu_address address, size_t bytes)
 {
     pthread_mutex_lock(&lock);
+    emu_write_early(address, bytes);
     emu_forget(address, bytes);
     pthread_mutex_unlock(&lock);
 }
@@ -394,8 +395,8 @@ CONTROL(host_memory, (enum zr_emulator_host refused), emu.host_memory = refused)
 CONTROL(late_loading, (bool on), emu.lazy = on)
 CONTROL(costs, (bool on), emu.costs = on)
 CONTROL(capacity, (size_t bytes), emu.capacity_bytes = bytes)
-CONTROL(poll, (void), tick(0))
-CONTROL(nccl, (int64_t bytes, bool refused), emu_account_nccl(emu_current()->device, bytes, refused))
+CONTROL(poll, (uint64_t ticks), tick(ticks))
+CONTROL(nccl, (int device, int64_t bytes, bool refused), emu_account_nccl(device, bytes, refused))
 #undef CONTROL
 
 static struct zr_emulator_state control_state(void)
@@ -488,6 +489,8 @@ PUBLIC const struct zr_emulator zr_emulator = {
     .read = emu_read,
     .write = emu_write,
     .clear = emu_clear,
+    .known = emu_known,
+    .note = emu_known_note,
     .poll = control_poll,
     .nccl = control_nccl,
     .started = emu_process_started,

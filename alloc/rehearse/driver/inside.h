@@ -192,9 +192,10 @@ bool emu_account_share(const char *path);
 void emu_account_context(int device, int change);
 /* So much more of what NCCL has allocated for itself; refused: the device had too few bytes for it. */
 void emu_account_nccl(int device, int64_t bytes, bool refused);
-void emu_account_read(size_t bytes);                  /* a copy to the host of what kernels may have made */
-void emu_account_library(int device, int64_t change); /* in bytes that a library took for itself */
-void emu_account_static_runtime(void);                /* a program that has the CUDA runtime inside was met */
+void emu_account_read(size_t bytes); /* a copy to the host of what kernels may have made */
+void emu_account_library(int device, int64_t bytes,
+                         bool refused); /* in bytes that a library took for itself */
+void emu_account_static_runtime(void);  /* a program that has the CUDA runtime inside was met */
 /* A device's bytes. False: there are not so many left. */
 bool emu_take_bytes(int device, size_t bytes);
 void emu_give_bytes(int device, size_t bytes);
@@ -356,6 +357,7 @@ struct emu_work {
     enum emu_work_kind kind;
     bool doomed;            /* out of order with its memory's allocation */
     bool unchecked;         /* its addresses were not looked at */
+    bool written;           /* a copy or fill before its time, or not at all: emu_write_early() */
     zr_cu_address to, from; /* from: 0 for what was staged */
     size_t bytes;
     unsigned char value;
@@ -383,6 +385,9 @@ struct emu_work {
 
 void emu_submit(struct zr_cu_context_st *context, struct zr_cu_stream_st *stream, struct emu_work work);
 zr_cu_result emu_wait_until(struct zr_cu_context_st *context, uint64_t end);
+/* The program has given the memory another use, in the order of its streams: the contents of copies and fills
+ * under way to and from it are made now, and those that come behind a library's work are not made there. */
+void emu_write_early(zr_cu_address address, size_t bytes);
 void emu_run(struct zr_cu_context_st *context); /* what has ended by the context's clock */
 /* A place in a stream. */
 struct emu_point {
@@ -417,6 +422,7 @@ zr_cu_result emu_launch_queued(struct zr_cu_context_st *context, uint64_t end);
 
 void emu_known_add(zr_cu_address address, size_t bytes);
 void emu_known_forget(zr_cu_address address, size_t bytes); /* a kernel may write them, or they go */
+void emu_known_note(zr_cu_address address, size_t bytes, bool known); /* either, on a card of the table */
 void emu_known_launch(void);
 bool emu_known(zr_cu_address address, size_t bytes);       /* the program has written all of them */
 bool emu_known_still(zr_cu_address address, size_t bytes); /* and no kernel was launched since */
@@ -454,9 +460,9 @@ void emu_guard(zr_cu_address address, size_t bytes); /* emulator.h: guard() */
 
 enum emu_traced { EMU_TRACE_MAP, EMU_TRACE_UNMAP, EMU_TRACE_ALLOC, EMU_TRACE_FREE };
 void emu_trace_begin(const struct emu_settings *settings);
-/* A device below 0 is none, and nothing is written. */
+/* Nothing is written of a device that is not visible here, as -1. */
 void emu_trace(enum emu_traced what, int device, zr_cu_address address, size_t bytes);
-void emu_trace_refused(int device, size_t bytes, size_t free_bytes);
+void emu_trace_refused(int machine_device, size_t bytes, size_t free_bytes);
 
 /* ---- streams.c ----------------------------------------------------------------------------------------- */
 

@@ -76,6 +76,12 @@ void emu_known_forget(zr_cu_address address, size_t bytes)
     put(address, bytes, false);
 }
 
+void emu_known_note(zr_cu_address address, size_t bytes, bool known)
+{
+    if (emu.card)
+        put(address, bytes, known);
+}
+
 /* The bytes from the address on, at most so many, that are alike: known, or not. */
 static size_t range_at(zr_cu_address address, size_t bytes, const struct range **in)
 {

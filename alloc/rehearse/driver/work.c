@@ -95,6 +95,14 @@ static bool in_reach(const struct zr_cu_context_st *context, const struct emu_wo
            (!work->from || work->host_from || emu_backed(work->from, work->bytes, context, EMU_READS));
 }
 
+/* What a library's work has brought since the copy was submitted. */
+static void note_arrival(const struct emu_work *work)
+{
+    if (emu.card && work->kind == EMU_COPY && work->bytes <= emu.keep_bytes && emu_device_address(work->to) &&
+        !emu_known(work->to, work->bytes) && emu_known(work->from, work->bytes))
+        emu_known_add(work->to, work->bytes);
+}
+
 static void carry_out(struct zr_cu_context_st *context, const struct emu_work *work)
 {
     if (work->kind == EMU_WAIT || work->kind == EMU_AWAIT_WORD) { /* it was not held up */
@@ -107,8 +115,9 @@ static void carry_out(struct zr_cu_context_st *context, const struct emu_work *w
         context->dead = ZR_CU_ILLEGAL_ADDRESS;
     } else if (work->kind == EMU_WRITE_WORD) {
         emu_word_set(work->to, work->word);
-    } else {
+    } else if (!work->written) {
         write_now(work);
+        note_arrival(work);
     }
 }
 
@@ -240,6 +249,30 @@ static bool meets(const struct emu_work *work, zr_cu_address address, size_t byt
 {
     return (work->to < address + bytes && address < work->to + work->bytes) ||
            (work->from && work->from < address + bytes && address < work->from + work->bytes);
+}
+
+static bool has_contents(const struct emu_work *work)
+{
+    return (work->kind == EMU_COPY || work->kind == EMU_FILL) && !work->written;
+}
+
+void emu_write_early(zr_cu_address address, size_t bytes)
+{
+    for (struct zr_cu_context_st *each = emu_contexts; each; each = each->next) {
+        struct emu_work *end = each->pending;
+        bool held = false;
+        for (struct emu_work *work = each->pending; work; work = work->next)
+            if (has_contents(work) && meets(work, address, bytes))
+                end = work->next;
+        for (struct emu_work *work = each->pending; work != end; work = work->next) {
+            held = held || work->kind == EMU_LIBRARY || work->kind == EMU_AWAIT_WORD;
+            if (!has_contents(work))
+                continue;
+            if (!held && in_reach(each, work))
+                write_now(work);
+            work->written = !held || (work->to < address + bytes && address < work->to + work->bytes);
+        }
+    }
 }
 
 static uint64_t left(const struct zr_cu_context_st *context, uint64_t end)

@@ -172,11 +172,11 @@ PUBLIC bool cuRehearseMade(zr_cu_address to, zr_cu_address from, size_t bytes)
     return made;
 }
 
-void cuRehearseLibrary(int64_t change);
-PUBLIC void cuRehearseLibrary(int64_t change)
+void cuRehearseLibrary(zr_cu_device device, int64_t bytes, bool refused);
+PUBLIC void cuRehearseLibrary(zr_cu_device device, int64_t bytes, bool refused)
 {
-    if (emu_enter(EMU_context_get, EMU_CONTEXT) == ZR_CU_SUCCESS)
-        emu_account_library(emu_current()->device, change);
+    if (emu_enter(EMU_context_get, EMU_INIT) == ZR_CU_SUCCESS && !emu_no_device(device))
+        emu_account_library(device, bytes, refused);
     emu_leave(ZR_CU_SUCCESS);
 }
 

@@ -176,11 +176,11 @@ static struct nccl_communicator *allocate(const struct config *config)
 /* Takes a seat; others are waited for later. NULL on error. The device is the current one. */
 static struct nccl_communicator *join(int ranks, const char *name, int rank, const struct config *config)
 {
-    int device = 0;
     struct nccl_communicator *comm = allocate(config);
     if (cudaFree(NULL) == 0 && cuCtxGetCurrent(&comm->context) == ZR_CU_SUCCESS &&
-        cuCtxGetDevice(&device) == ZR_CU_SUCCESS &&
-        nccl_board_open(&comm->board, name, ranks, rank, emulated_attribute(ZR_CU_ATTRIBUTE_PCI_BUS, device)))
+        cuCtxGetDevice(&comm->device) == ZR_CU_SUCCESS &&
+        nccl_board_open(&comm->board, name, ranks, rank,
+                        emulated_attribute(ZR_CU_ATTRIBUTE_PCI_BUS, comm->device)))
         return comm;
     nccl_fail(NCCL_SYSTEM_ERROR, "a communicator needs a device and the rehearsal's folder: %s",
               strerror(errno));
@@ -331,8 +331,12 @@ NCCL_ANSWER int ncclCommFinalize(struct nccl_communicator *comm)
 {
     if (!comm)
         return nccl_fail(NCCL_INVALID_ARGUMENT, "an end without a communicator");
-    while (atomic_load(&comm->works_count) > 0 && !atomic_load(&comm->aborted) && context_lives(comm)) {
-        zr_emulator.poll();
+    /* The device's clock may be far behind: ever more time passes. */
+    const uint64_t most_ticks = 1 << 20;
+    for (uint64_t ticks = 1;
+         atomic_load(&comm->works_count) > 0 && !atomic_load(&comm->aborted) && context_lives(comm);
+         ticks = ticks < most_ticks ? 2 * ticks : ticks) {
+        zr_emulator.poll(ticks);
         nap();
     }
     return NCCL_SUCCESS;
@@ -350,7 +354,7 @@ NCCL_ANSWER int ncclCommAbort(struct nccl_communicator *comm)
     if (!comm)
         return NCCL_SUCCESS;
     atomic_store(&comm->aborted, 1);
-    zr_emulator.poll(); /* no step is under way afterwards, and none looks at the board */
+    zr_emulator.poll(0); /* no step is under way afterwards, and none looks at the board */
     return end(comm);
 }
 

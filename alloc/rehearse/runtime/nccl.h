@@ -37,6 +37,7 @@ struct nccl_communicator {
     struct nccl_board board;
     struct nccl_communicator *next; /* of a group that starts */
     zr_cu_context context;
+    int device; /* of the context */
     int channels_max;
     bool shared;                                   /* its parent's buffers are its own */
     uint64_t turns[NCCL_KINDS][2][NCCL_RANKS_MAX]; /* of the next message from and to each rank */
@@ -76,6 +77,7 @@ struct nccl_work {
     unsigned char *all;
     zr_cu_address result;
     size_t elements;
+    bool known; /* no kernel of any rank made its part, so far */
     struct nccl_reduction reduction;
 };
 

@@ -30,6 +30,7 @@ struct nccl_mailbox {
     _Atomic uint64_t sent, received;
     size_t bytes;
     bool zeros; /* the data are, and are not there */
+    bool known; /* the sender's program made them, and no kernel */
     _Alignas(NCCL_PAGE_BYTES) unsigned char data[NCCL_MAIL_BYTES];
 };
 

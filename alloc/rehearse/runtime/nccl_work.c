@@ -72,12 +72,18 @@ static struct {
 static void *work_on(void *unused)
 {
     (void)unused;
-    for (;;) {
+    /* Time passes in a program that calls nothing, as when it waits for another rank on the host. */
+    enum { IDLE_LOOKS = 50, TICKS = 1000 };
+    uint64_t calls_count = 0;
+    for (unsigned idle = 0;;) {
         pthread_mutex_lock(&engine.lock);
         while (engine.works_count == 0)
             pthread_cond_wait(&engine.wanted, &engine.lock);
         pthread_mutex_unlock(&engine.lock);
-        zr_emulator.poll();
+        const uint64_t count = zr_emulator.calls(NULL);
+        idle = count == calls_count ? idle + 1 : 0;
+        calls_count = count;
+        zr_emulator.poll(idle > IDLE_LOOKS ? TICKS : 0);
         nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
     }
     return NULL;
@@ -141,9 +147,10 @@ static bool is_zero(const unsigned char *data, size_t bytes)
 }
 
 /* Zeros take no memory of the host. */
-static void put(zr_cu_address to, const unsigned char *data, size_t bytes)
+static void put(zr_cu_address to, const unsigned char *data, size_t bytes, bool zeros, bool known)
 {
-    if (is_zero(data, bytes))
+    zr_emulator.note(to, bytes, known);
+    if (zeros)
         zr_emulator.clear(to, bytes);
     else
         zr_emulator.write(to, data, bytes);
@@ -174,17 +181,18 @@ static bool all_in_reach(const struct nccl_work *work)
 static void begin_work(struct nccl_work *work)
 {
     work->begun = true;
+    work->known = zr_emulator.known(work->own_from, work->own_bytes);
     if (work->all) {
         zr_emulator.read(work->own_from, work->all + (size_t)work->comm->board.rank * work->own_bytes,
                          work->own_bytes);
     } else if (work->own_from != work->own_to && work->own_bytes > nccl_longest_bytes()) {
-        zr_emulator.clear(work->own_to, work->own_bytes);
+        put(work->own_to, NULL, work->own_bytes, true, false);
     } else if (work->own_from != work->own_to && work->own_bytes > 0) {
         unsigned char *copy = malloc(work->own_bytes);
         if (!copy)
             abort();
         zr_emulator.read(work->own_from, copy, work->own_bytes);
-        put(work->own_to, copy, work->own_bytes);
+        put(work->own_to, copy, work->own_bytes, is_zero(copy, work->own_bytes), work->known);
         free(copy);
     }
 }
@@ -197,12 +205,12 @@ static bool send_now(const struct nccl_message *message, struct nccl_mailbox *bo
     zr_emulator.read(message->at, box->data, message->bytes);
     box->bytes = message->bytes;
     box->zeros = is_zero(box->data, message->bytes);
+    box->known = zr_emulator.known(message->at, message->bytes);
     atomic_store(&box->sent, message->turn + 1);
     return true;
 }
 
-static bool receive_now(const struct nccl_work *work, const struct nccl_message *message,
-                        struct nccl_mailbox *box)
+static bool receive_now(struct nccl_work *work, const struct nccl_message *message, struct nccl_mailbox *box)
 {
     if (atomic_load(&box->sent) != message->turn + 1 || atomic_load(&box->received) != message->turn)
         return false;
@@ -212,12 +220,12 @@ static bool receive_now(const struct nccl_work *work, const struct nccl_message 
                 work->comm->board.rank, message->bytes, message->peer, work->name, box->bytes);
         atomic_store(&work->comm->error, NCCL_INVALID_USAGE);
     }
-    if (message->stage)
+    if (message->stage) {
         memcpy(message->stage, box->data, bytes);
-    else if (box->zeros)
-        zr_emulator.clear(message->at, bytes);
-    else
-        zr_emulator.write(message->at, box->data, bytes);
+        work->known = work->known && box->known;
+    } else {
+        put(message->at, box->data, bytes, box->zeros, box->known);
+    }
     atomic_store(&box->received, message->turn + 1);
     return true;
 }
@@ -235,7 +243,7 @@ static size_t carry(struct nccl_work *work)
             to = message->sends ? message->peer : board->rank;
         struct nccl_mailbox *box = nccl_board_box(board, work->kind, from, to);
         if (message->lost && !message->sends)
-            zr_emulator.clear(message->at, message->bytes);
+            put(message->at, NULL, message->bytes, true, false);
         message->done =
             message->lost || (message->sends ? send_now(message, box) : receive_now(work, message, box));
         left += !message->done;
@@ -245,8 +253,9 @@ static size_t carry(struct nccl_work *work)
 
 static void finish_reduction(const struct nccl_work *work)
 {
+    const size_t bytes = work->elements * nccl_type_bytes(work->reduction.type);
     nccl_reduce(&work->reduction, work->all, work->all, work->comm->board.ranks, work->elements);
-    put(work->result, work->all, work->elements * nccl_type_bytes(work->reduction.type));
+    put(work->result, work->all, bytes, is_zero(work->all, bytes), work->known);
 }
 
 static enum zr_emulator_step step(void *state)
@@ -283,12 +292,11 @@ static int connect(struct nccl_communicator *comm, int peer)
     size_t bytes =
         peer < 0 ? nccl_memory_of_ring(comm->channels_max) : nccl_memory_of_peer(comm->channels_max);
     zr_cu_properties properties = {.type = ZR_CU_ALLOCATION_PINNED,
-                                   .location = {.type = ZR_CU_LOCATION_DEVICE}};
+                                   .location = {.type = ZR_CU_LOCATION_DEVICE, .id = comm->device}};
     if (*buffers || bytes == 0 || comm->shared || comm->board.ranks == 1 || peer == comm->board.rank)
         return NCCL_SUCCESS;
-    cuCtxGetDevice(&properties.location.id);
     zr_cu_result code = cuMemCreate(buffers, bytes, &properties, 0);
-    zr_emulator.nccl((int64_t)bytes, code != ZR_CU_SUCCESS);
+    zr_emulator.nccl(comm->device, (int64_t)bytes, code != ZR_CU_SUCCESS);
     if (code != ZR_CU_SUCCESS)
         return nccl_fail(NCCL_CUDA_ERROR, "Failed to CUDA calloc %zu bytes", bytes);
     comm->buffers_bytes += bytes;
@@ -297,13 +305,14 @@ static int connect(struct nccl_communicator *comm, int peer)
 
 void nccl_comm_release_buffers(struct nccl_communicator *comm)
 {
-    cuCtxPushCurrent_v2(comm->context);
+    const bool current = cuCtxPushCurrent_v2(comm->context) == ZR_CU_SUCCESS;
     for (int i = 0; i < 1 + NCCL_RANKS_MAX; i++)
         if (comm->buffers[i] && cuMemRelease(comm->buffers[i]) == ZR_CU_SUCCESS)
             comm->buffers[i] = 0;
-    zr_emulator.nccl(-(int64_t)comm->buffers_bytes, false);
+    zr_emulator.nccl(comm->device, -(int64_t)comm->buffers_bytes, false);
     comm->buffers_bytes = 0;
-    cuCtxPopCurrent_v2(NULL);
+    if (current)
+        cuCtxPopCurrent_v2(NULL);
 }
 
 /* ---- Submitting ---------------------------------------------------------------------------------------- */

@@ -18,7 +18,7 @@ enum { MATH_TF32 = 3, COMPUTE_TF32 = 77 };
 
 struct handle {
     zr_cu_stream stream;
-    int math;
+    int math, device;
     size_t workspace_bytes;
     void *workspace; /* the library's own, which it takes when the handle is created */
 };
@@ -27,17 +27,16 @@ struct handle {
 
 /* CUBLAS_WORKSPACE_CONFIG=:KIB:COUNT[:KIB:COUNT].., or the size that the documentation gives for the device.
  */
-static size_t default_workspace(void)
+static size_t default_workspace(int device)
 {
     const char *text = getenv("CUBLAS_WORKSPACE_CONFIG");
     unsigned long kib, count;
     size_t sum = 0;
-    int device = 0, used;
+    int used;
     for (; text && sscanf(text, ":%lu:%lu%n", &kib, &count, &used) == 2; text += used)
         sum += (size_t)kib * count << 10;
     if (sum)
         return sum;
-    cudaGetDevice(&device);
     switch (emulated_attribute(ZR_CU_CAPABILITY_MAJOR, device)) {
     case 9:
     case 10:
@@ -55,12 +54,14 @@ int cublasCreate_v2(struct handle **out)
     struct handle *made = calloc(1, sizeof *made);
     if (!made)
         return NO_MEMORY;
-    made->workspace_bytes = default_workspace();
-    if (cudaMalloc(&made->workspace, made->workspace_bytes) != ZR_CU_SUCCESS) {
+    cudaGetDevice(&made->device);
+    made->workspace_bytes = default_workspace(made->device);
+    const bool refused = cudaMalloc(&made->workspace, made->workspace_bytes) != ZR_CU_SUCCESS;
+    cuRehearseLibrary(made->device, (int64_t)made->workspace_bytes, refused);
+    if (refused) {
         free(made);
         return NO_MEMORY;
     }
-    cuRehearseLibrary((int64_t)made->workspace_bytes);
     *out = made;
     return DONE;
 }
@@ -71,7 +72,7 @@ int cublasDestroy_v2(struct handle *handle)
     if (!handle)
         return WRONG;
     if (cudaFree(handle->workspace) == ZR_CU_SUCCESS)
-        cuRehearseLibrary(-(int64_t)handle->workspace_bytes);
+        cuRehearseLibrary(handle->device, -(int64_t)handle->workspace_bytes, false);
     free(handle);
     return DONE;
 }

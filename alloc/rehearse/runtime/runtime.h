@@ -26,8 +26,8 @@ zr_cu_result cuEventElapsedTime(float *ms, zr_cu_event start, zr_cu_event end);
 zr_cu_result cuRehearseWork(zr_cu_stream stream, double moved_bytes, double operations, int operand_bits);
 /* Whether the copy is from a device to the program's memory, and kernels may have made its bytes. */
 bool cuRehearseMade(zr_cu_address to, zr_cu_address from, size_t bytes);
-/* Counts bytes that a library took of the current context's device for itself. */
-void cuRehearseLibrary(int64_t change);
+/* Counts bytes that a library took of the device for itself, gave back (less than 0), or was refused. */
+void cuRehearseLibrary(zr_cu_device device, int64_t bytes, bool refused);
 /* From now on this thread reads numbers that kernels made as `count`, until it is called with -1: zr rehearse
  * --nonzero. */
 void cuRehearseCount(int64_t count);

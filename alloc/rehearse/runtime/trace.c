@@ -1,6 +1,6 @@
 /* trace.c: the traces of a rehearsal, one of each process and device that it uses, in the folder that
- * ZR_REHEARSE_TRACES names: device N.PID.zrt. Blocks are the program's allocations, granules those that the
- * driver gave for them. See alloc/telemetry/trace.h. */
+ * ZR_REHEARSE_TRACES names: deviceN.PID.zrt, by the machine's number. Blocks are the program's allocations,
+ * granules those that the driver gave for them. See alloc/telemetry/trace.h. */
 #include "alloc/rehearse/driver/inside.h"
 #include "alloc/telemetry/stacks.h"
 #include "alloc/telemetry/trace.h"
@@ -20,12 +20,13 @@ static struct {
     uint64_t reserved_bytes;
 } devices[EMU_DEVICES_MAX];
 
+/* The machine's device. */
 static struct zr_trace *trace_of(int device)
 {
     const char *folder = getenv("ZR_REHEARSE_TRACES");
     char path[4096], name[32];
-    if (device < 0 || devices[device].tried)
-        return device < 0 ? NULL : devices[device].trace;
+    if (devices[device].tried)
+        return devices[device].trace;
     devices[device].tried = true;
     snprintf(name, sizeof name, "device%d.%d.zrt", device, (int)getpid());
     if (!folder || snprintf(path, sizeof path, "%s/%s", folder, name) >= (int)sizeof path)
@@ -43,15 +44,15 @@ void emu_trace_begin(const struct emu_settings *of)
     settings = of;
 }
 
-void emu_trace_refused(int device, size_t bytes, size_t free_bytes)
+void emu_trace_refused(int machine_device, size_t bytes, size_t free_bytes)
 {
-    struct zr_trace *trace = trace_of(device);
+    struct zr_trace *trace = trace_of(machine_device);
     const struct zr_refusal refusal = {.cause = ZRT_CAUSE_SHORTAGE,
                                        .need_bytes = bytes,
-                                       .reserved_bytes = devices[device].reserved_bytes,
+                                       .reserved_bytes = devices[machine_device].reserved_bytes,
                                        .device_bytes = settings->capacity_bytes,
                                        .device_free_bytes = free_bytes,
-                                       .process_bytes = devices[device].reserved_bytes};
+                                       .process_bytes = devices[machine_device].reserved_bytes};
     if (trace)
         zr_trace_write_refused(trace, &(struct zr_request){.bytes = bytes, .tag = ZR_TAG_OTHER}, &refusal,
                                zr_call_stack_take_now());
@@ -59,7 +60,9 @@ void emu_trace_refused(int device, size_t bytes, size_t free_bytes)
 
 void emu_trace(enum emu_traced what, int device, zr_cu_address address, size_t bytes)
 {
-    struct zr_trace *trace = trace_of(device);
+    const bool here = device >= 0 && device < settings->devices_count;
+    device = here ? settings->machine_device[device] : 0;
+    struct zr_trace *trace = here ? trace_of(device) : NULL;
     void *first = (void *)(uintptr_t)address;
     const struct zr_block_info block = {.address = first,
                                         .bytes = bytes,

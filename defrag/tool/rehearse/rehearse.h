@@ -6,6 +6,7 @@
 
 #include <limits.h>
 #include <signal.h>
+#include <stdio.h>
 
 #include "alloc/rehearse/account.h"
 #include "alloc/rehearse/cards.h"
@@ -37,7 +38,9 @@ struct zr_rehearse_ranks {
         uint64_t allocated_bytes, reserved_bytes, failures_count; /* PyTorch's peaks and failed requests */
         char snapshot[PATH_MAX];
     } each[ZR_REHEARSE_RANKS_MAX];
-    uint64_t peak_bytes[ZR_ACCOUNT_DEVICES_MAX], nccl_bytes[ZR_ACCOUNT_DEVICES_MAX]; /* of the machine's */
+    /* Of the machine's devices. */
+    uint64_t peak_bytes[ZR_ACCOUNT_DEVICES_MAX], nccl_bytes[ZR_ACCOUNT_DEVICES_MAX],
+        libraries_bytes[ZR_ACCOUNT_DEVICES_MAX];
 };
 
 enum {
@@ -58,7 +61,7 @@ struct zr_rehearse_read {
     char operator_name[64], place[ZR_FRAME_BYTES]; /* place: "FILE:LINE" */
 };
 
-/* Of the process and device with the most reserved bytes. */
+/* Of the process and device whose request failed, or with the most reserved bytes. */
 struct zr_rehearse_figures {
     int device; /* that needs the most memory */
     struct zr_account_device use;
@@ -98,6 +101,9 @@ struct zr_rehearse_figures {
  * snapshot. */
 zr_result zr_rehearse_read(struct zr_rehearse_figures *out, const struct zr_account *account,
                            const char *folder, zr_arena *arena);
+
+/* Opens a file that processes of the program may have written, and removes its name. NULL: there is none. */
+FILE *zr_rehearse_take_file(const char *folder, const char *name);
 
 /* Reads the lines of zr_rehearse_ranks.py in `folder`. */
 void zr_rehearse_ranks_read(struct zr_rehearse_ranks *out, const struct zr_account *account,
@@ -141,7 +147,7 @@ enum zr_rehearse_verdict zr_rehearse_verdict(const struct zr_rehearse_answer *an
 const char *zr_rehearse_verdict_name(const struct zr_rehearse_answer *answer);
 /* What the request that failed misses; 0: the device refused none. */
 uint64_t zr_rehearse_short_bytes(const struct zr_rehearse_answer *answer);
-/* At most twelve lines, each begins with "zr: "; `verbose` adds the calls without an answer. */
+/* At most 17 lines, each begins with "zr: "; `verbose` adds the calls without an answer. */
 void zr_rehearse_print(struct zr_text *text, const struct zr_rehearse_answer *answer);
 /* The members of a JSON object. */
 void zr_rehearse_json(struct zr_text *text, const struct zr_rehearse_answer *answer);

@@ -16,7 +16,7 @@ enum zr_rehearse_verdict zr_rehearse_verdict(const struct zr_rehearse_answer *an
     bool failed = answer->status != 0, unused = figures->use.contexts_peak == 0;
     if (failed &&
         ((figures->torch.process ? figures->torch.failures_count : figures->use.refusals_count) > 0 ||
-         figures->use.nccl_refusals_count > 0))
+         figures->use.nccl_refusals_count > 0 || figures->use.libraries_refusals_count > 0))
         return ZR_REHEARSE_SHORT;
     if (figures->static_runtimes_count && (failed || unused))
         return ZR_REHEARSE_REFUSED;

@@ -24,8 +24,7 @@ static bool comes_before(const struct zr_rehearse_torch *one, const struct zr_re
     return other->process == 0 || one->reserved_bytes > other->reserved_bytes;
 }
 
-/* Opens a file that processes of the program may have written, and removes its name. */
-static FILE *take_file(const char *folder, const char *name)
+FILE *zr_rehearse_take_file(const char *folder, const char *name)
 {
     char path[PATH_MAX + 32];
     snprintf(path, sizeof path, "%s/%s", folder, name);
@@ -39,7 +38,7 @@ static FILE *take_file(const char *folder, const char *name)
 static void read_torch(struct zr_rehearse_figures *out, const char *folder)
 {
     char line[2 * PATH_MAX], cuda[32];
-    FILE *file = take_file(folder, "torch");
+    FILE *file = zr_rehearse_take_file(folder, "torch");
     while (file && fgets(line, sizeof line, file)) {
         struct zr_rehearse_torch one;
         int at = 0;
@@ -62,7 +61,7 @@ static void read_calls(struct zr_rehearse_figures *out, const char *folder)
 {
     char name[sizeof out->calls[0].name];
     uint64_t count;
-    FILE *file = take_file(folder, "calls");
+    FILE *file = zr_rehearse_take_file(folder, "calls");
     while (file && fscanf(file, "%63s %" SCNu64, name, &count) == 2) {
         unsigned i = 0;
         while (i < out->calls_count && strcmp(out->calls[i].name, name) != 0)
@@ -218,6 +217,9 @@ zr_result zr_rehearse_read(struct zr_rehearse_figures *out, const struct zr_acco
     read_calls(out, folder);
     if (out->torch.process)
         out->device = zr_rehearse_ranks_device(&out->ranks, out->torch.process, out->torch.device);
+    for (int i = 0; out->torch.failures_count == 0 && i < ZR_ACCOUNT_DEVICES_MAX; i++)
+        if (account->devices[i].nccl_refusals_count || account->devices[i].libraries_refusals_count)
+            out->device = i; /* a library found too few bytes there; another device may have more reserved */
     out->use = account->devices[out->device];
     if (strcmp(out->torch.snapshot, "-") == 0) {
         out->torch.snapshot[0] = '\0';

@@ -4,7 +4,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "defrag/tool/input.h"
 #include "defrag/tool/rehearse/rehearse.h"
@@ -34,20 +33,18 @@ static bool parse(struct zr_rehearse_rank *out, const char *line)
 void zr_rehearse_ranks_read(struct zr_rehearse_ranks *out, const struct zr_account *account,
                             const char *folder)
 {
-    char path[2 * PATH_MAX], line[2 * PATH_MAX];
-    snprintf(path, sizeof path, "%s/ranks", folder);
-    FILE *file = fopen(path, "re");
+    char line[2 * PATH_MAX];
+    FILE *file = zr_rehearse_take_file(folder, "ranks");
     out->count = 0;
     while (file && out->count < ZR_REHEARSE_RANKS_MAX && fgets(line, sizeof line, file))
         out->count += parse(&out->each[out->count], line);
-    if (file) {
+    if (file)
         fclose(file);
-        unlink(path);
-    }
     qsort(out->each, out->count, sizeof *out->each, in_order);
     for (int i = 0; i < ZR_ACCOUNT_DEVICES_MAX; i++) {
         out->peak_bytes[i] = account->devices[i].peak_bytes;
         out->nccl_bytes[i] = account->devices[i].nccl_peak_bytes;
+        out->libraries_bytes[i] = account->devices[i].libraries_peak_bytes;
     }
 }
 
@@ -115,6 +112,7 @@ void zr_rehearse_ranks_json(struct zr_text *text, const struct zr_rehearse_ranks
         put_number(text, "reserved_bytes", rank->reserved_bytes);
         put_number(text, "peak_bytes", ranks->peak_bytes[rank->machine_device]);
         put_number(text, "nccl_bytes", ranks->nccl_bytes[rank->machine_device]);
+        put_number(text, "libraries_bytes", ranks->libraries_bytes[rank->machine_device]);
         put_number(text, "failures", rank->failures_count);
         zr_tool_json_words(text, "snapshot", rank->snapshot);
         zr_text_print(text, "}");

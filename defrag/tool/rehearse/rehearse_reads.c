@@ -3,7 +3,6 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "defrag/tool/input.h"
 #include "defrag/tool/rehearse/rehearse.h"
@@ -39,9 +38,8 @@ static void add(struct zr_rehearse_figures *out, struct zr_rehearse_read one)
 void zr_rehearse_reads_read(struct zr_rehearse_figures *out, const struct zr_account *account,
                             const char *folder)
 {
-    char path[2 * PATH_MAX], line[2 * PATH_MAX];
-    snprintf(path, sizeof path, "%s/reads", folder);
-    FILE *file = fopen(path, "re");
+    char line[2 * PATH_MAX];
+    FILE *file = zr_rehearse_take_file(folder, "reads");
     out->all_reads_count = account->reads_count;
     out->all_reads_bytes = account->reads_bytes;
     while (file && fgets(line, sizeof line, file)) {
@@ -56,10 +54,8 @@ void zr_rehearse_reads_read(struct zr_rehearse_figures *out, const struct zr_acc
     }
     for (unsigned i = 0; i < out->reads_count; i++)
         out->size_reads_count += out->reads[i].sizes == 1;
-    if (file) {
+    if (file)
         fclose(file);
-        unlink(path);
-    }
 }
 
 /* At most three lines of the program. */

@@ -353,7 +353,7 @@ void emu_trace(enum emu_traced what, int device, zr_cu_address address, size_t b
     (void)what, (void)device, (void)address, (void)bytes;
 }
 
-void emu_trace_refused(int device, size_t bytes, size_t free_bytes)
+void emu_trace_refused(int machine_device, size_t bytes, size_t free_bytes)
 {
-    (void)device, (void)bytes, (void)free_bytes;
+    (void)machine_device, (void)bytes, (void)free_bytes;
 }

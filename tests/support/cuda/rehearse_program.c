@@ -2,7 +2,8 @@
  * [COUNT] allocates COUNT blocks, half of them on the last device, and copies to and from one;
  * rehearse_program static asks the driver for a private table, as a program with the CUDA runtime inside
  * does; rehearse_program clock says how long work takes, rehearse_program read what a kernel's results read
- * as. */
+ * as, rehearse_program reuse what memory has that is used again while copies are under way; rehearse_program
+ * handle destroys a handle of cuBLAS with another device current. */
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,6 +21,7 @@ int cudaDeviceSynchronize(void);
 int cudaFuncSetAttribute(const void *function, int which, int value); /* without an answer */
 const char *cudaGetErrorString(int code);
 int cublasCreate_v2(void **out);
+int cublasDestroy_v2(void *handle);
 int cudnnCreate(void **out);
 /* What PyTorch's allocator tells of a block: its address, its bytes, two sums, and the kind of the device. */
 void _ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE(void *block, long bytes, size_t, size_t, int kind);
@@ -136,6 +138,32 @@ static int read_mode(void)
     return 0;
 }
 
+/* What PyTorch's allocator hands out again while copies to it and from it are under way. */
+static int reuse_mode(void)
+{
+    const struct extent one = {1, 1, 1}, many = {1 << 20, 1, 1};
+    int *pinned = NULL, copied = 0, reused = 1;
+    char *block = NULL;
+    cudaMalloc((void **)&block, 8192);
+    cudaMallocHost((void **)&pinned, sizeof *pinned);
+    *pinned = 7;
+    cudaLaunchKernel(&one, many, one, NULL, 0, NULL);
+    cudaMemcpyAsync(block, pinned, sizeof *pinned, ANY, NULL);
+    cudaMemcpyAsync(block + 4096, block, sizeof *pinned, ANY, NULL);
+    _ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE(block, 4096, 0, 0, 1);
+    cudaMemcpy(&copied, block + 4096, sizeof copied, ANY);
+    cudaMemcpy(&reused, block, sizeof reused, ANY);
+    printf("copied %d reused %d\n", copied, reused);
+    return 0;
+}
+
+static int handle_mode(void)
+{
+    void *handle = NULL, *block = NULL;
+    return cublasCreate_v2(&handle) || cudaSetDevice(1) || cudaMalloc(&block, 100 << 20) ||
+           cublasDestroy_v2(handle);
+}
+
 int main(int argc, char **argv)
 {
     size_t bytes = argc > 1 ? strtoull(argv[1], NULL, 10) << 20 : 0;
@@ -148,6 +176,10 @@ int main(int argc, char **argv)
         return clock_mode();
     if (argc > 1 && strcmp(argv[1], "read") == 0)
         return read_mode();
+    if (argc > 1 && strcmp(argv[1], "reuse") == 0)
+        return reuse_mode();
+    if (argc > 1 && strcmp(argv[1], "handle") == 0)
+        return handle_mode();
     if (argc == 1)
         return 0;
     cudaGetDeviceCount(&devices);

@@ -1,6 +1,6 @@
 /* rehearse_ranks.c: processes that share simulated devices, for tests/system/rehearse_device.t.
- * rehearse_ranks MODE: two ranks of NCCL on two devices ("carry", "long", "dead", "twice"), a program that
- * forks ("fork"), one whose child is killed ("killed"), or the devices that it sees ("visible"). */
+ * rehearse_ranks MODE: two ranks of NCCL on two devices ("carry", "long", "late", "dead", "twice"), a program
+ * that forks ("fork"), one whose child is killed ("killed"), or the devices that it sees ("visible"). */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,10 +17,16 @@ int cudaSetDevice(int device);
 int cudaMalloc(void **out, size_t bytes);
 int cudaFree(void *pointer);
 int cudaMemcpy(void *to, const void *from, size_t bytes, int kind);
+int cudaMemcpyAsync(void *to, const void *from, size_t bytes, int kind, void *stream);
 int cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes);
 int cudaStreamCreate(void **out);
 int cudaStreamQuery(void *stream);
 int cudaStreamSynchronize(void *stream);
+struct extent {
+    unsigned x, y, z;
+};
+int cudaLaunchKernel(const void *function, struct extent grid, struct extent block, void **arguments,
+                     size_t shared_bytes, void *stream);
 int ncclGetUniqueId(struct id *out);
 int ncclCommInitRank(void **out, int ranks, struct id id, int rank);
 int ncclCommSplit(void *comm, int colour, int key, void **out, void *config);
@@ -46,8 +52,8 @@ enum { ROOM = 4 << 20, OUT = 2 << 20 }; /* of the buffer; where results go */
 
 static struct {
     void *comm, *stream;
-    char *buffer; /* on the device */
-    int rank;
+    char *buffer;      /* on the device */
+    int rank, ends[2]; /* ends: of a pipe */
 } own;
 
 static void put(size_t at, const void *data, size_t bytes)
@@ -122,6 +128,34 @@ static void carry(void)
     printf(" received %lld split %d\n", scattered, count);
 }
 
+/* Rank 0 waits for a message in one stream and launches much in another before it sends what rank 1 waits
+ * for; rank 1 waits for rank 0 on the host. */
+static void be_late(void)
+{
+    enum { LAUNCHES = 2000, BLOCKS = 1 << 24, THREADS = 1024 };
+    const struct extent threads = {THREADS, 1, 1};
+    const long long sent = 7;
+    long long arrived = 0;
+    void *stream;
+    char byte = 0;
+    put(OUT, &sent, sizeof sent);
+    cudaStreamCreate(&stream);
+    cudaLaunchKernel((void *)be_late, (struct extent){BLOCKS, 1, 1}, threads, NULL, 0, stream);
+    if (own.rank == 0)
+        ncclRecv(own.buffer, 1, INT64, 1, own.comm, own.stream);
+    for (int i = 0; own.rank == 0 && i < LAUNCHES; i++)
+        cudaLaunchKernel((void *)be_late, (struct extent){1, 1, 1}, threads, NULL, 0, stream);
+    if (own.rank == 1)
+        ncclRecv(own.buffer, 1, INT64, 0, own.comm, stream);
+    ncclSend(own.buffer + OUT, 1, INT64, !own.rank, own.comm, stream);
+    cudaMemcpyAsync(own.buffer + ANY * sizeof sent, own.buffer, sizeof sent, ANY,
+                    own.rank ? stream : own.stream);
+    if (own.rank == 0)
+        get(&arrived, ANY * sizeof sent, sizeof arrived);
+    if ((own.rank ? read(own.ends[0], &byte, 1) : write(own.ends[1], &byte, 1)) == 1)
+        printf("in time %lld\n", arrived);
+}
+
 /* Rank 1 dies; rank 0 asks for the error instead of waiting for its stream. */
 static void die(void)
 {
@@ -150,7 +184,9 @@ static int be_rank(const char *mode, int rank, struct id id)
         die();
         return 0;
     }
-    if (strcmp(mode, "long") == 0)
+    if (strcmp(mode, "late") == 0)
+        be_late();
+    else if (strcmp(mode, "long") == 0)
         printf("broadcast %d, then %d\n", broadcast((1 << 20) + 1), broadcast(1 << 20));
     else
         carry();
@@ -163,6 +199,8 @@ static int start_ranks(const char *mode)
     int status, code = 0;
     struct id id;
     ncclGetUniqueId(&id);
+    if (pipe(own.ends) != 0)
+        return 1;
     pid_t child = fork();
     if (child == 0)
         exit(be_rank(mode, 1, id));
