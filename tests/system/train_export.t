@@ -9,6 +9,7 @@ import math
 import os
 import pickle
 import random
+import shutil
 import struct
 import sys
 import types
@@ -413,6 +414,13 @@ for flags in (dict(ranks=2, stage=3), dict(ranks=2, tp=2), dict(ranks=2, pp=2)):
     ok(run.code == 0, f"{flags}: taken up from the index") or note(run.err[-500:])
     same(read_safetensors(path("anew/model.safetensors"))[0], whole, "and exported as one file, with the same values")
 ok(not os.path.exists(path("anew/model.safetensors.index.json")), "without an index")
+for name in ("model-00007-of-00009.safetensors.partial", "tokenizer.json.partial", "mine.partial"):
+    shutil.copy(path("parts/config.json"), path(f"parts/{name}"))
+run = train(**open_sizes, model=start, steps=1, export=path("parts/"), export_part=4000, environment={"ZR_FAULT": "rename:1"})
+left = [name for name in os.listdir(path("parts")) if name.endswith(".partial") or "index" in name]
+same((run.code, left), (3, ["mine.partial"]), "an export that fails leaves no index of old and new files, nothing half written")
+run = train(**open_sizes, model=start, steps=1, export=path("anew/"), export_part=4000, environment={"ZR_FAULT": "rename:1"})
+same((run.code, os.path.exists(path("anew/model.safetensors"))), (3, True), "and the older model, if it was one file")
 for words, flags, needles in (
         ("options that contradict the file", dict(layers=9, heads=4), [f"--layers {LAYERS}", f"--heads {HEADS}", "leave them out"]),
         ("--params", dict(params=1e6), ["--params"]), ("more tokens than positions", dict(seq=41), ["40", "--seq"])):

@@ -147,7 +147,7 @@ static size_t hidden_step(const char *name, const char *tail)
 
 /* Lists a folder by the system call and passes each name to `visit`. Everything here is async-signal-safe:
  * no stdio, no allocation, no messages. */
-static void walk(int fd, void (*visit)(int fd, const char *name))
+void zr_checkpoint_walk(int fd, void (*visit)(int fd, const char *name))
 {
     _Alignas(8) char records[2048];
     long got;
@@ -170,7 +170,7 @@ static void remove_hidden(int fd, const char *name)
     int inner = openat(fd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     if (inner < 0)
         return;
-    walk(inner, remove_file);
+    zr_checkpoint_walk(inner, remove_file);
     close(inner);
     unlinkat(fd, name, AT_REMOVEDIR);
 }
@@ -223,7 +223,7 @@ void zr_checkpoint_clean_up(const char *folder)
     int fd = folder[0] ? open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
     if (fd < 0)
         return;
-    walk(fd, remove_unfinished);
+    zr_checkpoint_walk(fd, remove_unfinished);
     close(fd);
 }
 

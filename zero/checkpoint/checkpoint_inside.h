@@ -65,14 +65,22 @@ size_t zr_model_part_end(const struct zr_transformer *whole, size_t first, uint6
 enum { ZR_MODEL_PART_ROOM = 64 };
 void zr_model_part_name(char out[ZR_MODEL_PART_ROOM], unsigned part, unsigned count);
 
-/* All of these are called on rank 0 only, after every rank has written its part of the parameters, and
- * replace each file at once, after its contents are synced.
+/* All of these are called on rank 0 only. Those that write are called after every rank has written its part
+ * of the parameters, and replace each file at once, after its contents are synced.
  *
- * Writes the index of `count` files, and removes what an earlier export with another number of files would
- * leave in its place. */
+ * Before the first of `count` files: removes what an interrupted export left, and an index, which would make
+ * a model of old and new files. */
+zr_result zr_model_folder_begin(const char *folder, unsigned count);
+/* Writes the index of `count` files, then removes what loaders would prefer of an earlier export with another
+ * number of files. */
 zr_result zr_model_folder_index(const char *folder, const struct zr_transformer *whole, uint64_t limit_bytes,
                                 unsigned count);
 /* Writes config.json and generation_config.json, and copies the tokenizer's files from file->source. */
 zr_result zr_model_folder_finish(const struct zr_model_file *file, const struct zr_shape *shape);
+/* Whether an export writes a file of this name, before ".partial". Async-signal-safe. */
+bool zr_model_folder_writes(const char *name, size_t length);
+
+/* Calls `visit` for each entry of an open folder. Async-signal-safe. */
+void zr_checkpoint_walk(int fd, void (*visit)(int fd, const char *name));
 
 #endif

@@ -228,7 +228,9 @@ static zr_result check_architecture(const struct zr_shape *shape, json_t *object
         const char *key, *option;
         double ours;
     } reals[] = {{"rope_theta", "--rope-theta", shape->rope_theta},
-                 {"norm_epsilon", "--norm-epsilon", shape->norm_epsilon}};
+                 {"norm_epsilon",
+                  shape->architecture == ZR_ARCH_GPT2 ? "a --model of layer_norm_epsilon" : "--norm-epsilon",
+                  shape->norm_epsilon}};
 
     if (!arch || !json_is_boolean(tied))
         return damaged(name, "its shape is incomplete");

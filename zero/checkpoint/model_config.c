@@ -394,6 +394,8 @@ static int index_in(const char *values, const json_t *value)
     return found ? index : -1;
 }
 
+static const char another_name[] = "another name of the key has another value";
+
 static void read_number(struct reading *reading, const struct rule *rule, const json_t *value)
 {
     bool missing = !value || (json_is_null(value) && rule->meaning == PERHAPS);
@@ -405,7 +407,7 @@ static void read_number(struct reading *reading, const struct rule *rule, const 
     for (const struct rule *other = rules; other < rule && fits; other++)
         if (other->of & reading->family->of && other->at == rule->at && is_number(other) &&
             json_object_get(reading->config->root, other->key) && field_of(reading->shape, other) != number) {
-            refuse(reading, (struct key){"", rule->key}, value, "another name of the key has another value");
+            refuse(reading, (struct key){"", rule->key}, value, another_name);
             return;
         }
     if (!missing && !fits)
@@ -605,8 +607,28 @@ static void read_angles(struct reading *reading, const char *inside, json_t *obj
                "this rope_type needs it; correct config.json");
     if (value[THETA] > 0)
         reading->shape->rope_theta = value[THETA];
-    if (reading->problems == before)
-        set_angles(reading, type, value);
+    if (reading->problems != before)
+        return;
+    set_angles(reading, type, value);
+    const struct zr_rotary_scaling *set = &reading->shape->variant.rotary;
+    if (!isfinite((float)set->scale) || !isfinite(set->offset) || !isfinite(set->slope))
+        refuse(reading, (struct key){"", inside}, object,
+               "its numbers give angles that are not finite; correct config.json");
+}
+
+/* Both names have the same meaning. */
+static void read_both_angles(struct reading *reading)
+{
+    json_t *now = json_object_get(reading->config->root, "rope_parameters"),
+           *before = json_object_get(reading->config->root, "rope_scaling");
+    if (reading->family->architecture != ZR_ARCH_LLAMA)
+        return;
+    if (now && !json_is_null(now))
+        read_angles(reading, "rope_parameters", now);
+    else if (before)
+        read_angles(reading, "rope_scaling", before);
+    if (now && before && !json_is_null(now) && !json_is_null(before) && !json_equal(now, before))
+        refuse(reading, (struct key){"", "rope_scaling"}, before, another_name);
 }
 
 /* ---- The file ------------------------------------------------------------------------------------------ */
@@ -677,10 +699,7 @@ zr_result zr_model_config_read(const struct zr_model_config *config, struct zr_s
     read_numbers(&reading);
     for (void *at = json_object_iter(root); at; at = json_object_iter_next(root, at))
         read_key(&reading, json_object_iter_key(at), json_object_iter_value(at));
-    for (size_t i = 0; i < COUNT_OF(rules); i++)
-        if (rules[i].of & reading.family->of && rules[i].meaning == ANGLES &&
-            json_object_get(root, rules[i].key))
-            read_angles(&reading, rules[i].key, json_object_get(root, rules[i].key));
+    read_both_angles(&reading);
     *dropout = reading.dropout;
     normalize(shape);
     zr_shape_complete(shape);

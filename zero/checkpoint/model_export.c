@@ -1,4 +1,5 @@
 /* model_export.c: writes a model as one file, all ranks at once; see model_file.h. */
+#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -10,19 +11,24 @@
 #include "zero/comm/mesh.h"
 #include "zero/engine/engine.h"
 
+static void remove_partial(int fd, const char *name)
+{
+    static const char tail[] = ".partial";
+    size_t length = strlen(name), stem = length - (sizeof tail - 1);
+    if (length >= sizeof tail && strcmp(name + stem, tail) == 0 && zr_model_folder_writes(name, stem))
+        unlinkat(fd, name, 0);
+}
+
 void zr_model_export_clean_up(const char *path)
 {
-    static const char name[] = "/model.safetensors";
-    char file[ZR_STATE_PATH_ROOM], partial[ZR_STATE_PATH_ROOM];
-    size_t length = strlen(path);
-    if (path[0] && zr_state_partial(path, partial))
+    char partial[ZR_STATE_PATH_ROOM];
+    int fd = path[0] ? open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
+    if (fd >= 0) {
+        zr_checkpoint_walk(fd, remove_partial);
+        close(fd);
+    } else if (path[0] && zr_state_partial(path, partial)) {
         unlink(partial);
-    if (length + sizeof name > sizeof file)
-        return;
-    memcpy(file, path, length + 1);
-    memcpy(file + length, name, sizeof name);
-    if (path[0] && zr_state_partial(file, partial))
-        unlink(partial);
+    }
 }
 
 /* zr_state_model.rows: rows without padding of the vocabulary. */
@@ -185,9 +191,11 @@ static zr_result export_parts(const struct zr_model_file *file, const struct zr_
     char path[ZR_STATE_PATH_ROOM], name[ZR_MODEL_PART_ROOM];
     size_t parameters = model->model.list.parameters_count;
     unsigned count = 0;
-    zr_result result = ZR_OK;
+    bool first_rank = zr_comm_rank(file->comm) == 0;
     for (size_t first = 0; first < parameters; count++)
         first = zr_model_part_end(model, first, file->part_bytes);
+    zr_result result =
+        zr_comm_all_status(file->comm, first_rank ? zr_model_folder_begin(file->path, count) : ZR_OK);
     for (unsigned i = 0; i < count && result == ZR_OK; i++, part.first = part.end) {
         part.end = zr_model_part_end(model, part.first, file->part_bytes);
         zr_model_part_name(name, i, count);
@@ -197,7 +205,6 @@ static zr_result export_parts(const struct zr_model_file *file, const struct zr_
                 file->engine, &(struct zr_state_file){.path = path, .model = &written, .parts = whole->given},
                 NULL);
     }
-    bool first_rank = zr_comm_rank(file->comm) == 0;
     return result != ZR_OK ? result
            : first_rank    ? zr_model_folder_index(file->path, model, file->part_bytes, count)
                            : ZR_OK;

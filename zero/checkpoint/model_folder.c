@@ -22,6 +22,27 @@ static const char *const copied[] = {"tokenizer.json",
                                      "merges.txt",
                                      "chat_template.jinja"};
 
+/* Other files of an export. */
+#define INDEX "model.safetensors.index.json"
+static const char *const written[] = {
+    "model.safetensors",  INDEX, "config.json", "generation_config.json", "adapter_model.safetensors",
+    "adapter_config.json"};
+
+static bool is_among(const char *const *names, size_t count, const char *name, size_t length)
+{
+    size_t i = 0;
+    while (i < count && (strlen(names[i]) != length || strncmp(names[i], name, length) != 0))
+        i++;
+    return i < count;
+}
+
+bool zr_model_folder_writes(const char *name, size_t length)
+{
+    return strncmp(name, "model-", strlen("model-")) == 0 ||
+           is_among(copied, sizeof copied / sizeof *copied, name, length) ||
+           is_among(written, sizeof written / sizeof *written, name, length);
+}
+
 zr_result zr_model_folder_path(char out[ZR_STATE_PATH_ROOM], const char *folder, const char *name)
 {
     size_t length = strlen(folder);
@@ -228,23 +249,24 @@ void zr_model_part_name(char out[ZR_MODEL_PART_ROOM], unsigned part, unsigned co
         snprintf(out, ZR_MODEL_PART_ROOM, "model-%05u-of-%05u.safetensors", part + 1, count);
 }
 
-#define INDEX "model.safetensors.index.json"
+zr_result zr_model_folder_begin(const char *folder, unsigned count)
+{
+    char path[ZR_STATE_PATH_ROOM];
+    zr_result result = count > 1 ? zr_model_folder_path(path, folder, INDEX) : ZR_OK;
+    zr_model_export_clean_up(folder);
+    return result == ZR_OK && count > 1 && is_file(path) ? zr_path_unlink(path) : result;
+}
 
-zr_result zr_model_folder_index(const char *folder, const struct zr_transformer *whole, uint64_t limit_bytes,
-                                unsigned count)
+static zr_result write_index(const char *folder, const struct zr_transformer *whole, uint64_t limit_bytes,
+                             unsigned count)
 {
     struct output out;
-    char name[ZR_MODEL_PART_ROOM], path[ZR_STATE_PATH_ROOM];
+    char name[ZR_MODEL_PART_ROOM];
     uint64_t bytes = 0;
     size_t parameters = whole->model.list.parameters_count;
-    zr_result result = zr_model_folder_path(path, folder, count > 1 ? "model.safetensors" : INDEX);
-    if (result == ZR_OK && is_file(path)) /* loaders would prefer the other form of an earlier export */
-        result = zr_path_unlink(path);
-    if (result != ZR_OK || count == 1)
-        return result;
+    zr_result result = open_output(&out, folder, INDEX);
     for (size_t i = 0; i < parameters; i++)
         bytes += bytes_of(&whole->shape, &whole->parameters[i], i);
-    result = open_output(&out, folder, INDEX);
     zr_text_print(&out.text, "{\n \"metadata\": {\"total_size\": %" PRIu64 "},\n \"weight_map\": {", bytes);
     unsigned part = 0;
     for (size_t first = 0, end; first < parameters; first = end) {
@@ -255,4 +277,14 @@ zr_result zr_model_folder_index(const char *folder, const struct zr_transformer 
     }
     zr_text_print(&out.text, "\n }\n}\n");
     return close_output(&out, result);
+}
+
+zr_result zr_model_folder_index(const char *folder, const struct zr_transformer *whole, uint64_t limit_bytes,
+                                unsigned count)
+{
+    char path[ZR_STATE_PATH_ROOM];
+    zr_result result = zr_model_folder_path(path, folder, count > 1 ? "model.safetensors" : INDEX);
+    if (result == ZR_OK && count > 1)
+        result = write_index(folder, whole, limit_bytes, count);
+    return result == ZR_OK && is_file(path) ? zr_path_unlink(path) : result;
 }

@@ -251,15 +251,25 @@ static zr_result check_notes(const struct import *import)
                  {"n_kv_head", "--kv-heads", (double)shape->kv_heads},
                  {"rope_theta", "--rope-theta", shape->rope_theta},
                  {"norm_epsilon", "--norm-epsilon", shape->norm_epsilon}};
+    bool gpt2 =
+        shape->architecture == ZR_ARCH_GPT2; /* whose epsilon has no option, and a note if it is rare */
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
         const char *theirs = note_of(import, kinds[i].key);
-        if (theirs && strtod(theirs, NULL) != kinds[i].ours)
+        if (theirs && !(gpt2 && i == 3) && strtod(theirs, NULL) != kinds[i].ours)
             return zr_fail(ZR_ERR_FORMAT, "'%s' is a model with %s %.15g, but this run has %g; give %s %.15g",
                            import->model->path, kinds[i].option, strtod(theirs, NULL), kinds[i].ours,
                            kinds[i].option, strtod(theirs, NULL));
     }
     char ours[ZR_VARIANT_ROOM];
-    const char *theirs = note_of(import, ZR_MODEL_VARIANT);
+    const char *theirs = note_of(import, "norm_epsilon");
+    double epsilon = theirs ? strtod(theirs, NULL) : 0;
+    if (gpt2 && is_noted(import) && !import->config && epsilon != shape->norm_epsilon)
+        return zr_fail(ZR_ERR_FORMAT,
+                       "'%s' is a model with layer_norm_epsilon %.15g, but this run has %.15g; give --model "
+                       "with the folder of the model",
+                       import->model->path, epsilon > 0 ? epsilon : 1e-5,
+                       shape->norm_epsilon > 0 ? shape->norm_epsilon : 1e-5);
+    theirs = note_of(import, ZR_MODEL_VARIANT);
     zr_variant_print(&shape->variant, ours);
     theirs = theirs || !is_noted(import) ? theirs : "";
     if (theirs && !import->config && strncmp(theirs, ours, 255) != 0) /* the longest note */

@@ -55,7 +55,8 @@ zr_result zr_safetensors_read(const struct zr_safetensors *file, const struct zr
 
 /* What torch.save() wrote of a state_dict, such as pytorch_model.bin, is read as if it were a safetensors
  * file: the header is made from the archive's pickle, which is evaluated as data. Files of torch before 1.6,
- * which are no archives, are refused. */
+ * which are no archives, are refused. The sums (CRC-32) of its entries are not checked: torch.save() may
+ * leave them out (torch.serialization.set_crc32_options()), and torch.load() ignores them. */
 
 /* Whether a file begins as an archive. */
 bool zr_torch_file_is(const char *path);

@@ -27,7 +27,8 @@ struct archive {
     struct zr_safetensors *file;
     unsigned char *directory; /* zr_heap */
     uint64_t directory_at, directory_bytes;
-    json_t *storages; /* name in the archive, without its first part -> [offset, bytes] */
+    json_t *storages; /* name in the archive, without its first part -> [offset, bytes], and the index of the
+                         type once a tensor has named it */
 };
 
 static zr_result damaged(const struct archive *archive, const char *what)
@@ -251,8 +252,14 @@ static zr_result read_storage(const struct tensors *tensors, struct zr_pickle_va
     if (*type == sizeof storages / sizeof *storages)
         return refuse(tensors, "has numbers of an unknown type; convert it first");
     snprintf(name, sizeof name, "data/%s", zr_pickle_text(tensors->pickle, part[2]));
-    return find_entry(tensors->archive, name, place) ? ZR_OK
-                                                     : refuse(tensors, "has a storage that is missing");
+    if (!find_entry(tensors->archive, name, place))
+        return refuse(tensors, "has a storage that is missing");
+    json_t *types = json_object_get(tensors->archive->storages, name), *before = json_array_get(types, 2);
+    if (before)
+        return json_integer_value(before) == *type
+                   ? ZR_OK
+                   : refuse(tensors, "has a storage that is of another type in another tensor");
+    return json_array_append_new(types, json_integer(*type)) == 0 ? ZR_OK : ZR_ERR_HOST_MEMORY;
 }
 
 static bool read_whole(const struct zr_pickle_value *value, uint64_t *out)
@@ -275,11 +282,14 @@ static zr_result read_tensor(const struct tensors *tensors, const struct zr_pick
         return result;
     if (!read_whole(&argument[1], &offset) || count != strides)
         return refuse(tensors, "has an invalid shape");
+    bool empty = false; /* then strides have no meaning */
+    for (unsigned d = 0; d < count; d++)
+        empty |= size[d].kind == ZR_PICKLE_INTEGER && size[d].integer == 0;
     json_t *shape = json_array();
     for (unsigned d = count; d-- > 0 && result == ZR_OK;) {
         if (!read_whole(&size[d], &dimension) || !read_whole(&stride[d], &step))
             result = refuse(tensors, "has an invalid shape");
-        else if (dimension > 1 && step != elements)
+        else if (dimension > 1 && step != elements && !empty)
             result = refuse(tensors, "is a view with other strides; save a copy of it: tensor.contiguous()");
         else if (__builtin_mul_overflow(elements, dimension, &elements))
             result = refuse(tensors, "has an invalid shape");

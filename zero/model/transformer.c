@@ -92,6 +92,13 @@ static zr_result check_variant(const struct zr_shape *shape)
     return ZR_OK;
 }
 
+static zr_result check_epsilon(double epsilon)
+{
+    return epsilon >= 1e-12 && epsilon <= 1
+               ? ZR_OK
+               : zr_fail(ZR_ERR_INVALID, "the epsilon of the norms is %g; its range is 1e-12 to 1", epsilon);
+}
+
 static zr_result check_llama(const struct zr_shape *shape)
 {
     if (shape->kv_heads == 0 || shape->heads % shape->kv_heads)
@@ -108,10 +115,7 @@ static zr_result check_llama(const struct zr_shape *shape)
         return zr_fail(ZR_ERR_INVALID, "the model's feed-forward width must be at least 1");
     if (!(shape->rope_theta >= 1 && shape->rope_theta <= 1e12))
         return zr_fail(ZR_ERR_INVALID, "the rotary base is %g; its range is 1 to 1e12", shape->rope_theta);
-    if (!(shape->norm_epsilon >= 1e-12 && shape->norm_epsilon <= 1))
-        return zr_fail(ZR_ERR_INVALID, "the epsilon of the norms is %g; its range is 1e-12 to 1",
-                       shape->norm_epsilon);
-    return ZR_OK;
+    return check_epsilon(shape->norm_epsilon);
 }
 
 /* Dimensions that the number of tensor ranks must divide, with zr-train's flags. */
@@ -274,11 +278,11 @@ zr_result zr_shape_check(const struct zr_shape *shape)
     if (shape->vocabulary > INT32_MAX || shape->layers > UINT32_MAX - 4)
         return zr_fail(ZR_ERR_INVALID, "a vocabulary of %zu or %zu layers overflow", shape->vocabulary,
                        shape->layers);
-    if (shape->architecture == ZR_ARCH_LLAMA) {
-        zr_result result = check_llama(shape);
-        if (result != ZR_OK)
-            return result;
-    }
+    zr_result result = shape->architecture == ZR_ARCH_LLAMA ? check_llama(shape)
+                       : shape->norm_epsilon != 0           ? check_epsilon(shape->norm_epsilon)
+                                                            : ZR_OK;
+    if (result != ZR_OK)
+        return result;
     if (__builtin_mul_overflow(shape->batch, shape->sequence, &rows) ||
         __builtin_mul_overflow(rows, shape->sequence, &product) ||
         __builtin_mul_overflow(product, shape->heads, &product) || product > SIZE_MAX / 16 ||
@@ -294,7 +298,7 @@ zr_result zr_shape_check(const struct zr_shape *shape)
         __builtin_mul_overflow(shape->hidden, shape->vocabulary_padded, &elements) ||
         elements > SIZE_MAX / 64)
         return zr_fail(ZR_ERR_INVALID, "the number of bytes of a model of this shape overflows");
-    zr_result result = check_variant(shape);
+    result = check_variant(shape);
     if (result == ZR_OK)
         result = check_tensor(shape);
     if (result == ZR_OK)

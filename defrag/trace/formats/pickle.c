@@ -590,8 +590,9 @@ static zr_result start(struct zr_pickle *pickle, const char *path)
         pickle->data_bytes = inside ? pickle->part->bytes : 0;
     }
     if (result == ZR_OK && (pickle->data_bytes == 0 || pickle->data_bytes >= UINT32_MAX))
-        result = zr_fail(ZR_ERR_FORMAT, "'%s' has %llu bytes: a snapshot has more than 0 and less than 4 GiB",
-                         path, (unsigned long long)pickle->data_bytes);
+        result = zr_fail(ZR_ERR_FORMAT,
+                         "'%s' has %llu bytes of a pickle: it must be more than 0 and less than 4 GiB", path,
+                         (unsigned long long)pickle->data_bytes);
     if (result == ZR_OK)
         result = zr_arena_alloc(pickle->arena,
                                 &(struct zr_request){.bytes = WINDOW_BYTES, .tag = ZR_TAG_OTHER}, &window);

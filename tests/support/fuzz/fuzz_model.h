@@ -274,6 +274,29 @@ static inline bool fuzz_safetensors(const unsigned char *data, size_t bytes, zr_
     return good && file.file.fd == -1 && fuzz_watch_end(&watch, bytes);
 }
 
+/* An archive of torch.save(). */
+static inline bool fuzz_torch(const unsigned char *data, size_t bytes, zr_result *result)
+{
+    static struct zr_safetensors file;
+    struct zr_safetensors_tensor tensor;
+    const char *name;
+    json_t *entry;
+    struct fuzz_watch watch = fuzz_watch_start(fuzz_arena);
+    if (!fuzz_write(data, bytes))
+        return false;
+    *result = zr_torch_file_open(&file, fuzz_path, fuzz_arena);
+    bool good = fuzz_answer(*result);
+    if (*result == ZR_OK) {
+        json_object_foreach(file.root, name, entry)
+        {
+            if (zr_safetensors_describe(&file, name, entry, &tensor) == ZR_OK)
+                good &= fuzz_tensor_read(&file, &tensor, data, bytes);
+        }
+        zr_safetensors_close(&file);
+    }
+    return good && file.file.fd == -1 && fuzz_watch_end(&watch, bytes);
+}
+
 /* ---- A GPT-2 in one file ------------------------------------------------------------------------------- */
 
 static inline bool fuzz_name_ends(const char *name, const char *tail)

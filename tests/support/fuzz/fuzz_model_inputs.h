@@ -152,6 +152,74 @@ static inline void fuzz_foreign_model(struct fuzz_input *input, const struct fuz
         fuzz_put(input, &(uint16_t){(uint16_t)(i < 6 || i + 6 >= at / 2 ? 0x3c00 : 0x3c00 + i)}, 2);
 }
 
+/* ---- An archive of torch.save() ------------------------------------------------------------------------ */
+
+static inline void fuzz_torch_tensor(struct fuzz_input *pickle, const char *name, unsigned offset)
+{
+    static const char rebuild[] = "ctorch._utils\n_rebuild_tensor_v2\n((", type[] = "ctorch\nFloatStorage\n",
+                      shape[] = "tQK",
+                      rest[] = "K\2K\3\x86K\3K\1\x86\x89"
+                               "ccollections\nOrderedDict\n)RtR";
+    fuzz_text(pickle, name, 2);
+    fuzz_put(pickle, rebuild, sizeof rebuild - 1);
+    fuzz_text(pickle, "storage", 2);
+    fuzz_put(pickle, type, sizeof type - 1);
+    fuzz_text(pickle, "0", 2);
+    fuzz_text(pickle, "cpu", 2);
+    fuzz_number(pickle, 8);
+    fuzz_put(pickle, shape, sizeof shape - 1);
+    fuzz_op(pickle, (int)offset);
+    fuzz_put(pickle, rest, sizeof rest - 1);
+}
+
+/* Two tensors of one storage; `wide`: offsets in records of 64 bits. */
+static inline void fuzz_torch_model(struct fuzz_input *input, bool wide)
+{
+    static struct fuzz_input pickle, directory;
+    static const char start[] = "\x80\2"
+                                "ccollections\nOrderedDict\n)R(",
+                      names[3][12] = {"m/data.pkl", "m/byteorder", "m/data/0"};
+    const float values[8] = {1, 2, 3, 4, 5, 6, 7, 8};
+    pickle.bytes = directory.bytes = input->bytes = 0;
+    fuzz_put(&pickle, start, sizeof start - 1);
+    fuzz_torch_tensor(&pickle, "a", 0);
+    fuzz_torch_tensor(&pickle, "b", 2);
+    fuzz_put(&pickle, "u.", 2);
+    const void *data[] = {pickle.data, "little", values};
+    const uint32_t sizes[] = {(uint32_t)pickle.bytes, 6, sizeof values};
+    for (unsigned i = 0; i < 3; i++) {
+        uint16_t length = (uint16_t)strnlen(names[i], sizeof names[i]);
+        uint64_t at = input->bytes;
+        uint32_t place = wide ? UINT32_MAX : (uint32_t)at;
+        unsigned char local[30] = "PK\3\4", entry[46] = "PK\1\2", extra[12] = "\1\0\x08";
+        for (unsigned both = 0; both < 2; both++) {
+            memcpy(local + 18 + 4 * both, &sizes[i], 4);
+            memcpy(entry + 20 + 4 * both, &sizes[i], 4);
+        }
+        memcpy(local + 26, &length, 2);
+        memcpy(entry + 28, &length, 2);
+        entry[30] = wide ? sizeof extra : 0;
+        memcpy(entry + 42, &place, 4);
+        memcpy(extra + 4, &at, 8);
+        fuzz_put(input, local, sizeof local);
+        fuzz_put(input, names[i], length);
+        fuzz_put(input, data[i], sizes[i]);
+        fuzz_put(&directory, entry, sizeof entry);
+        fuzz_put(&directory, names[i], length);
+        fuzz_put(&directory, extra, wide ? sizeof extra : 0);
+    }
+    uint64_t place[] = {directory.bytes, input->bytes}, end_at = input->bytes + directory.bytes;
+    uint32_t narrow[] = {wide ? UINT32_MAX : (uint32_t)place[0], wide ? UINT32_MAX : (uint32_t)place[1]};
+    unsigned char end64[56] = "PK\6\6", locator[20] = "PK\6\7", end[22] = "PK\5\6";
+    memcpy(end64 + 40, place, sizeof place);
+    memcpy(locator + 8, &end_at, 8);
+    memcpy(end + 12, narrow, sizeof narrow);
+    fuzz_put(input, directory.data, directory.bytes);
+    fuzz_put(input, end64, wide ? sizeof end64 : 0);
+    fuzz_put(input, locator, wide ? sizeof locator : 0);
+    fuzz_put(input, end, sizeof end);
+}
+
 /* ---- Texts --------------------------------------------------------------------------------------------- */
 
 /* Megatron's index of three sequences in two documents, and their tokens. */

@@ -272,6 +272,7 @@ static const struct fuzz_target fuzz_targets[] = {
     {"log", fuzz_log, fuzz_log_words},                         /* zero/train/report/log.c: --log, resumed */
     {"machine", fuzz_machine, fuzz_machine_words},        /* alloc/base/system/machine.c: /proc and cgroups */
     {"safetensors", fuzz_safetensors, fuzz_tensor_words}, /* zero/checkpoint/safetensors_read.c */
+    {"torch", fuzz_torch, fuzz_torch_words},              /* zero/checkpoint/torch_file.c */
     {"gpt", fuzz_gpt, fuzz_tensor_words},                 /* zero/checkpoint/model_import.c */
     {"checkpoint", fuzz_checkpoint, fuzz_manifest_words}, /* zero/checkpoint/checkpoint_load.c */
     {"state", fuzz_state, fuzz_manifest_words},           /* zero/checkpoint/state.c: zr_engine_load() */

@@ -18,6 +18,37 @@ static const char *const fuzz_service_words[] = {
     "L1\x02\x05", "M0  ",       "M0 \x10",    "P0\x07 ",    "V0\x02 ",    "H \x28\x14", "H!\x28\x14",
     "I   ",       "I!  ",       "H*\x04\x14", "H+\x04\x14", "I*  ",       "I+  ",       NULL};
 
+/* Archives of torch.save(): records of a zip file, and calls. */
+static const char *const fuzz_torch_words[] = {"PK\1\2",
+                                               "PK\3\4",
+                                               "PK\5\6",
+                                               "PK\6\6",
+                                               "PK\6\7",
+                                               "\xff\xff\xff\xff",
+                                               "m/data/0",
+                                               "m/data/1",
+                                               "ctorch\nHalfStorage\n",
+                                               "ctorch\nFloatStorage\n",
+                                               "ctorch._utils\n_rebuild_parameter\n",
+                                               "ccollections\nOrderedDict\n)R",
+                                               "storage",
+                                               "little",
+                                               "(",
+                                               "t",
+                                               "Q",
+                                               "R",
+                                               "b",
+                                               ")",
+                                               "}",
+                                               "u",
+                                               "\x85",
+                                               "\x86",
+                                               "K\1",
+                                               "K\2",
+                                               "q\1",
+                                               "h\1",
+                                               NULL};
+
 /* Snapshots of PyTorch, logs of RMM, lifetimes, and traces of our own. */
 static const char *const fuzz_trace_words[] = {"alloc",
                                                "free_requested",

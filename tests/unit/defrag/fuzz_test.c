@@ -256,6 +256,9 @@ static bool start_model_corpus(const struct fuzz_target *target, const char *fol
     if (target->run == fuzz_state)
         good = fuzz_saved_state(&corpus[corpus_count++], folder, 1) &&
                fuzz_saved_state(&corpus[corpus_count++], folder, 2);
+    if (target->run == fuzz_torch)
+        for (unsigned wide = 0; wide < 2; wide++)
+            fuzz_torch_model(&corpus[corpus_count++], wide);
     if (target->run == fuzz_safetensors || target->run == fuzz_gpt) {
         good = fuzz_saved_model(&corpus[corpus_count++], folder);
         fuzz_foreign_model(&corpus[corpus_count++],
@@ -355,6 +358,9 @@ static const struct known known[] = {
      "bytes that nobody owns"},
     {"safetensors", 1, "[1,1,2,2]", "[1,1,2,4]", "extends beyond it", "a mask of another shape"},
     {"safetensors", 1, "\"BOOL\"", "\"F4_2\"", NULL, "a kind of number that is not known"},
+    {"torch", 0, "ctorch\nFloat", "ctorch\nShort", "another type", "a storage of two types"},
+    {"torch", 0, "tQK\2", "tQK\3", "beyond its storage", "a tensor beyond its storage"},
+    {"torch", 1, "0X\3", "1X\3", "missing", "a storage that is missing"},
     {"gpt", 0, "\"wpe.weight\"", "\"\\u001b[2Jpe.weight\"", "?[2Jpe.weight",
      "a command to the terminal as a name"},
     {"gpt", 0, "\"wpe.weight\"", "\"\\u009bpe.weight\"", "??pe.weight", "and one in UTF-8"},

@@ -527,7 +527,7 @@ static const struct {
     {"shape", "tied", "false", "--tie-embeddings"},
     {"shape", "tied", "1", "incomplete"},
     {"shape", "rope_theta", "500", "--rope-theta 500"},
-    {"shape", "norm_epsilon", "0.5", "--norm-epsilon 0.5"},
+    {"shape", "norm_epsilon", "0.5", "layer_norm_epsilon 0.5"},
     {"shape", "norm_epsilon", "[]", "incomplete"},
     {"shape", "kv_heads", "1", "--kv-heads 1"},
     {"shape", "ffn", "8", "--ffn 8"},
