@@ -346,11 +346,16 @@ static inline bool is_part_of_all(const struct zr_learner *learner, uint64_t str
 }
 
 /* Whether the sequence of all threads has a run in progress that may become a period, which is better than a
- * period of each thread. A run that lasts for two periods without becoming one does not count. */
+ * period of each thread. A run that lasts for two periods without becoming one does not count, nor does one
+ * whose stream has been idle for as long as the run has lasted with its first period. */
 static bool may_become_joint(const struct zr_learner *learner)
 {
     const struct zr_learner_recording *all = &learner->all;
-    return all->running && !all->loose && !all->found && all->count - all->run_start < 2 * all->distance;
+    if (!all->running || all->loose || all->found || all->count - all->run_start >= 2 * all->distance)
+        return false;
+    uint32_t before = all->run_start > all->distance ? all->run_start - all->distance : 0,
+             last = all->positions[all->count - 1].record;
+    return learner->records_count - last <= last - all->positions[before].record;
 }
 
 /* Whether the helper may make a plan now. */

@@ -539,7 +539,7 @@ static void read_settings(struct reading *reading)
     zr_torch_settings_read(copy_text(pickle, fields[4].value, text, sizeof text), settings);
     if (zr_torch_number(fields[0].value, &bytes))
         settings->max_split_bytes = bytes >> 50 ? 0 : bytes;
-    if (fields[1].value.kind == ZR_PICKLE_REAL)
+    if (fields[1].value.kind == ZR_PICKLE_REAL && fields[1].value.real >= 0 && fields[1].value.real < 1)
         settings->garbage_collection_threshold = fields[1].value.real;
     reading->recording->expandable |= fields[2].value.kind == ZR_PICKLE_BOOL && fields[2].value.integer;
     for (unsigned i = 0; i < ZR_TORCH_DIVISIONS; i++) {

@@ -50,10 +50,11 @@ void zr_torch_settings_read(const char *words, struct zr_torch_settings *setting
                *divisions = value_of(words, "roundup_power2_divisions:"),
                *threshold = value_of(words, "garbage_collection_threshold:");
     uint64_t mib = split ? strtoull(split, NULL, 10) : 0;
+    double share = threshold ? strtod(threshold, NULL) : 0;
     if (mib > 0 && mib < UINT64_C(1) << 30)
         settings->max_split_bytes = mib << 20;
     if (divisions)
         read_divisions(divisions, settings->divisions);
-    if (threshold)
-        settings->garbage_collection_threshold = strtod(threshold, NULL);
+    if (share > 0 && share < 1) /* else PyTorch does not start */
+        settings->garbage_collection_threshold = share;
 }

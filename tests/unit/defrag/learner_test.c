@@ -231,6 +231,28 @@ static void test_backward(void)
     end();
 }
 
+/* The stream that was used first repeats something while the program is set up, and is idle from then on. */
+static void test_idle_stream(void)
+{
+    enum { SETUP = 45, BLOCKS = 40 };
+    begin(0, 1000);
+    for (uint32_t i = 0; i < SETUP; i++) {
+        void *block = take_as(arena, (1 + i % 20) * 100 * KIB, ZR_TAG_OTHER, 1);
+        failed |= !block || zr_arena_free(arena, block) != ZR_OK;
+        if (i == 0)
+            failed |= zr_arena_free(arena, take_as(arena, KIB, ZR_TAG_OTHER, 2)) != ZR_OK;
+    }
+    for (unsigned round = 0; round < 20; round++) {
+        for (uint32_t i = 0; i < BLOCKS; i++)
+            failed |= !(blocks[i] = take_as(arena, (1 + i) * 64 * KIB, ZR_TAG_OTHER, 2));
+        for (uint32_t i = 0; i < BLOCKS; i++)
+            give(i);
+        zr_learner_wait(learner);
+    }
+    tap_is(learned().of_arena.steps_count, BLOCKS, "an idle stream does not delay the plan of another one");
+    end();
+}
+
 /* A recorded step of PyTorch, seven times: one plan, of all of the step, within a hundredth of what it asks
  * for. */
 static void test_recorded(const char *path, unsigned periods, size_t weights_bytes, size_t state_bytes)
@@ -527,6 +549,7 @@ int main(void)
     test_boundary();
     test_setup();
     test_backward();
+    test_idle_stream();
     test_recorded("tests/support/steps/gpt2.txt", 1, 475 * MIB, 950 * MIB);
     test_recorded("tests/support/steps/resnet50.txt", 2, 98 * MIB, 98 * MIB);
     test_strays(seed);
