@@ -355,7 +355,7 @@ struct emu_work {
     struct emu_work *next; /* of the context, by end; of a graph, in order */
     uint64_t end;          /* by the context's clock */
     enum emu_work_kind kind;
-    bool doomed;            /* out of order with its memory's allocation */
+    bool invalid;           /* out of order with its memory's allocation */
     bool unchecked;         /* its addresses were not looked at */
     bool written;           /* a copy or fill before its time, or not at all: emu_write_early() */
     zr_cu_address to, from; /* from: 0 for what was staged */

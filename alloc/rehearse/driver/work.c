@@ -91,7 +91,7 @@ static void write_now(const struct emu_work *work)
 
 static bool in_reach(const struct zr_cu_context_st *context, const struct emu_work *work)
 {
-    return !work->doomed && (work->host_to || emu_backed(work->to, work->bytes, context, EMU_WRITES)) &&
+    return !work->invalid && (work->host_to || emu_backed(work->to, work->bytes, context, EMU_WRITES)) &&
            (!work->from || work->host_from || emu_backed(work->from, work->bytes, context, EMU_READS));
 }
 
@@ -386,8 +386,8 @@ static void schedule(struct zr_cu_context_st *context, struct zr_cu_stream_st *s
     } else {
         work->start = start;
         work->end = start + emu_work_ticks(context, stream, work);
-        work->doomed = too_early(context, work->to, start) || too_early(context, work->from, start) ||
-                       nowhere(context, work);
+        work->invalid = too_early(context, work->to, start) || too_early(context, work->from, start) ||
+                        nowhere(context, work);
     }
     if (!stream)
         context->null_last = work->end;

@@ -38,7 +38,7 @@ static _Thread_local int depth;
 
 static int wait_for_ranks(struct nccl_communicator *comm);
 
-/* What a group has put off: starts, and messages of pairs. */
+/* What a group defers to its end: starts, and messages of pairs. */
 static int submit_group(void)
 {
     int code = NCCL_SUCCESS;
