@@ -95,13 +95,26 @@ def has_history(torch):
     return torch.cuda.get_allocator_backend() == "native"
 
 
+def write_snapshot(torch):
+    """The name of the file; "-": PyTorch has no history; "": the file cannot be written, and the figures are there all the same."""
+    name = os.path.join(FOLDER, f"snapshot.{os.getpid()}.pickle")
+    if not has_history(torch):
+        return "-"
+    try:
+        torch.cuda.memory._dump_snapshot(name)
+        return name
+    except OSError as error:
+        print(f"zr: rehearse: cannot write {name}: {error.strerror}; give another --output", file=sys.stderr)
+        if os.path.exists(name):
+            os.remove(name)
+        return ""
+
+
 def write(torch):
     """One line for each device: the peaks of allocated and reserved bytes, how many requests failed for good, and the snapshot."""
     if not torch.cuda.is_initialized():
         return
-    name = os.path.join(FOLDER, f"snapshot.{os.getpid()}.pickle") if has_history(torch) else "-"
-    if name != "-":
-        torch.cuda.memory._dump_snapshot(name)
+    name = write_snapshot(torch)
     zr_rehearse_ranks.note(torch, LINES, name)
     for device in range(torch.cuda.device_count()):
         stats = torch.cuda.memory_stats(device)

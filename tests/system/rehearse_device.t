@@ -104,7 +104,8 @@ from types import SimpleNamespace as named
 __version__, version, used = "9.9", named(cuda=os.environ.get("CUDA_VERSION")), os.environ.get("USED")
 if used:
     ctypes.CDLL(None).cudaMalloc(ctypes.byref(ctypes.c_void_p()), ctypes.c_size_t(int(used)))
-memory = named(_record_memory_history=lambda stacks, max_entries: print(stacks, max_entries > 0), _dump_snapshot=lambda name: None)
+memory = named(_record_memory_history=lambda stacks, max_entries: print(stacks, max_entries > 0), 
+               _dump_snapshot=lambda name: os.environ.get("FULL") and os.write(os.open("/dev/full", os.O_WRONLY), b"0"))
 distributions = named(Distribution=named(set_default_validate_args=lambda on: print(on)))
 cuda = named(memory=memory, get_allocator_backend=lambda: "native", _lazy_call=lambda call: call(), is_initialized=lambda: used, device_count=lambda: 1,
              memory_stats=lambda device: {"allocated_bytes.all.peak": 1, "reserved_bytes.all.peak": 2, "num_ooms": int(os.environ.get("FAILED", 1))})
@@ -113,10 +114,12 @@ probes = "import sys; sys.path.append('site'); import importlib.util; importlib.
 for what, environment, verdict, words in (
         ("a PyTorch without CUDA", {}, "no device used", "PyTorch 9.9 is a build for the CPU"),
         ("a PyTorch that is not used", {"CUDA_VERSION": "13.2"}, "no device used", "PyTorch 9.9 was imported, and the program put nothing on"),
-        ("a request that failed", {"CUDA_VERSION": "13.2", "USED": str(1 << 50)}, "went on", "went on after 1 request that failed: device 0 is short by")):
+        ("a request that failed", {"CUDA_VERSION": "13.2", "USED": str(1 << 50)}, "went on", "went on after 1 request that failed: device 0 is short by"),
+        ("a snapshot for which there is no space", {"FULL": "1"}, "went on", ".pickle: No space left on device; give another --output")):
     os.environ.update(environment)
     got = rehearse(program=(sys.executable, "-c", probes))
     same((got[:2], got[3].get("verdict"), words in got[2]), ((0, "python True\nFalse\nran\n"), verdict, True), f"{what}, looked for and imported") or note(got[2])
+del os.environ["FULL"]
 os.environ.update({"USED": "1", "FAILED": "0"})
 got = rehearse("--memory", "540MiB", program=(sys.executable, "-c", f"{probes}; import ctypes; sys.exit(ctypes.CDLL(None).cublasCreate_v2(ctypes.byref(ctypes.c_void_p())))"))
 same((got[0], got[3].get("verdict"), got[3].get("failures")), (3, "does not fit", 0), "a workspace of cuBLAS's that finds no room") or note(got[2])
@@ -138,6 +141,8 @@ same([words in why for words in ("1000 MiB, refused", "reason: shortage: 3.91 Gi
      "zr why tells what was refused and which line holds what") or note(why)
 rehearse("--output", path("visible"), "--devices", "2", "--memory", "4GiB", program=("env", "CUDA_VISIBLE_DEVICES=1", PROGRAM, "1000", "9"))
 same([os.path.basename(file)[:8] for file in glob.glob(path("visible/*.zrt"))], ["device1."], "a trace has the machine's number of its device")
+got = rehearse("--output", "/proc/sys", program=(PROGRAM, "1"))
+same((got[0], "zr: rehearse: cannot " in got[2], "zr: next" in got[2]), (0, True, False), "a trace that cannot be written is not named as the next") or note(got[2])
 os.mkdir(path("empty"))
 rehearse("--output", path("empty"), program=("true",))
 same(os.path.isdir(path("empty")), True, "a folder of the user's stays")

@@ -1,6 +1,7 @@
 /* rehearse_run.c: one run of `zr rehearse`: the program with its environment, and what is left of it. See
  * rehearse.h. */
 #define _GNU_SOURCE
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -132,6 +133,20 @@ static void write_calls(const struct zr_rehearse_figures *figures, const char *f
         fclose(file);
 }
 
+/* A trace could not be made, on a full disk for example. */
+static bool has_trace(const char *folder, int device)
+{
+    char prefix[24];
+    bool found = false;
+    DIR *names = opendir(folder);
+    snprintf(prefix, sizeof prefix, "device%d.", device);
+    for (struct dirent *each; names && !found && (each = readdir(names));)
+        found = strncmp(each->d_name, prefix, strlen(prefix)) == 0 && strstr(each->d_name, ".zrt");
+    if (names)
+        closedir(names);
+    return found;
+}
+
 static void read_tail(struct zr_rehearse_answer *out, const char *folder)
 {
     char path[PATH_MAX + 8];
@@ -187,7 +202,8 @@ static int watch(struct settings *settings, struct zr_rehearse_answer *out)
         read_tail(out, settings->output_path);
     if (run->output && rehearse->output) {
         write_calls(&figures, settings->output_path);
-        memcpy(out->traces, settings->output_path, sizeof out->traces);
+        if (has_trace(settings->output_path, figures.device))
+            memcpy(out->traces, settings->output_path, sizeof out->traces);
     }
     return -1;
 }
