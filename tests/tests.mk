@@ -185,8 +185,15 @@ $(own_stream): tests/support/cuda/own_stream.c alloc/preload/cuda/driver_api.h $
 	@echo "  link  $@"
 	@$(CC) -std=gnu11 -O1 -g $(WARN) -I. -fPIC -shared -o $@ $< -L$(dir $(emulator)) -l:libcuda.so.1
 # Of the CUDA runtime and NCCL, for zr rehearse.
-rehearse_programs := $(BUILD)/tests/rehearse_program $(BUILD)/tests/rehearse_ranks
-$(rehearse_programs): $(BUILD)/tests/%: tests/support/cuda/%.c $(rehearse_libraries) $(BUILD)/config
+rehearse_linked := $(BUILD)/tests/rehearse_program $(BUILD)/tests/rehearse_ranks
+rehearse_static := $(BUILD)/tests/rehearse_static $(BUILD)/tests/rehearse_static.so
+rehearse_programs := $(rehearse_linked) $(rehearse_static)
+# -O0: its functions are called, as those of a library.
+$(rehearse_static): tests/support/cuda/rehearse_static.c $(BUILD)/config
+	@mkdir -p $(@D)
+	@echo "  link  $@"
+	@$(CC) -std=gnu11 -O0 -g $(WARN) -fPIC $(if $(filter %.so,$@),-shared) -o $@ $< -ldl
+$(rehearse_linked): $(BUILD)/tests/%: tests/support/cuda/%.c $(rehearse_libraries) $(BUILD)/config
 	@mkdir -p $(@D)
 	@echo "  link  $@"
 	@$(CC) -std=gnu11 -O1 -g $(WARN) -o $@ $< -L$(rehearse_folder) -l:libzr_rehearse.so -l:libcuda.so.1 -ldl

@@ -2,6 +2,7 @@
 and written with PyTorch's own figures when the program ends, as are the lines that read what kernels would have made. The program's own
 sitecustomize, if there is one, runs as well."""
 import ctypes
+import functools
 import importlib.abc
 import importlib.machinery
 import importlib.util
@@ -156,6 +157,22 @@ class Finder(importlib.abc.MetaPathFinder):
         return spec
 
 
+def replace_runtimes():
+    """The CUDA runtime inside of an extension module or of a library of ctypes, as CuPy's, gives way to the stand-in: static_runtime.c."""
+    replace = getattr(ctypes.CDLL(None), "zr_rehearse_replace_runtimes", lambda: None)
+
+    def after(load):
+        @functools.wraps(load)
+        def run(*arguments, **named):
+            loaded = load(*arguments, **named)
+            replace()
+            return loaded
+        return run
+
+    loader = importlib.machinery.ExtensionFileLoader
+    loader.create_module, ctypes.CDLL.__init__ = after(loader.create_module), after(ctypes.CDLL.__init__)
+
+
 def run_next():
     """The sitecustomize that this one hides."""
     rest = [folder for folder in sys.path if os.path.abspath(folder or ".") != HERE]
@@ -166,4 +183,5 @@ def run_next():
 
 if FOLDER and LINES:
     sys.meta_path.insert(0, Finder())
+    replace_runtimes()
 run_next()

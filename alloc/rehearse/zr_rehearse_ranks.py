@@ -8,6 +8,7 @@ import os
 import threading
 
 OBJECTS = ("all_gather_object", "gather_object", "broadcast_object_list", "scatter_object_list", "send_object_list", "recv_object_list")
+DEVICE_OF = ("_get_object_coll_device", "_get_pg_default_device")  # of PyTorch 2.6 and of earlier ones
 TRANSFERS = ("all_gather", "all_gather_single", "all_gather_into_tensor", "gather", "broadcast", "scatter", "send", "recv")
 
 
@@ -40,10 +41,11 @@ def note(torch, folder, snapshot):
 def prepare(torch):
     """Replaces the functions in torch.distributed, if it is there."""
     c10d = getattr(getattr(torch, "distributed", None), "distributed_c10d", None)
-    if not c10d:
+    device_of_name = next((name for name in DEVICE_OF if hasattr(c10d, name)), None)
+    if not device_of_name:
         return
     state, driver = threading.local(), ctypes.CDLL("libcuda.so.1")
-    device_of = c10d._get_object_coll_device
+    device_of = getattr(c10d, device_of_name)
 
     def on_host(call):
         @functools.wraps(call)
@@ -82,7 +84,7 @@ def prepare(torch):
         device = device_of(group)
         return torch.device("cpu") if torch.device(device).type == "cuda" and getattr(state, "on", False) else device
 
-    c10d._get_object_coll_device = object_device
+    setattr(c10d, device_of_name, object_device)
     for names, wrap in ((OBJECTS, on_host), (TRANSFERS, by_device)):
         for name in names:
             if hasattr(c10d, name):

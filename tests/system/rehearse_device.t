@@ -9,12 +9,14 @@ import signal
 import subprocess
 import sys
 import time
+import zipfile
 
 sys.path.insert(0, "tests/support")
 from zrtest import BUILD, HANG, done, note, path, same
 
 ZR, PROGRAM, RANKS = (os.path.abspath(os.path.join(BUILD, *names)) for names in (("bin", "zr"), ("tests", "rehearse_program"), ("tests", "rehearse_ranks")))
 MIB = 1 << 20
+ROWS_MIB = 2 + 4 + 16 + 64
 
 
 def rehearse(*options, program=(PROGRAM,)):
@@ -46,7 +48,25 @@ same("device 0 is short by 404 MiB: 3.42 GiB of 4.00 GiB were in use when 1000 M
 row("all of a card", ("--memory", "4GiB", "--context", "96MiB"), ("1000", "4"), 0, ENDS.format(1), "fits", peak_bytes=4096 * MIB)
 row("a program without CUDA", (), (), 0, "", "no device used", peak_bytes=0)
 said = row("the CUDA runtime inside", (), ("static",), 1, "", "refused")
-same("link it with -cudart shared" in said, True, "in words") or note(said)
+same("link it with -cudart shared, or do not strip it" in said, True, "in words") or note(said)
+row("memory in rows, arrays and pools", ("--context", "100MiB"), ("rows",), 0, "failed 0 pitch 1024 1024 set 5 5 0 behind 7 type 2\n", "fits",
+    peak_bytes=(100 + ROWS_MIB) * MIB)
+STATIC = os.path.abspath(os.path.join(BUILD, "tests", "rehearse_static"))
+subprocess.run(["strip", "-o", path("stripped"), STATIC], check=True)
+for what, program, code, out, verdict, peak in (
+        ("the functions of a runtime inside are replaced", (STATIC,), 0, "code 0\n", "fits", 200),
+        ("and those of a module that Python loads", (sys.executable, "-c", f"import ctypes; print('code', ctypes.CDLL('{STATIC}.so').module_run())"), 0, "code 0\n",
+         "fits", 200),
+        ("a stripped one has none to replace", (path("stripped"),), 1, "code 1\n", "refused", 0)):
+    got = rehearse("--context", "100MiB", program=program)
+    same(got[:2] + (got[3].get("verdict"), got[3].get("peak_bytes")), (code, out, verdict, peak * MIB), what) or note(got[2])
+same(rehearse(program=("sh", "-c", "echo $USE_PYTORCH_KERNEL_CACHE $CUPY_CACHE_IN_MEMORY"))[1], "0 1\n", "kernels that do nothing are kept in no cache")
+with zipfile.ZipFile(path("any.whl"), "w") as wheel:
+    wheel.write(PROGRAM, "any.so")
+lacks = subprocess.run([sys.executable, "tests/support/rehearse_functions.py", "--beyond", "alloc/rehearse/functions.txt", path("any.whl")],
+                       capture_output=True, text=True, timeout=HANG)
+same((lacks.returncode, [line.rpartition("/")[2] for line in lacks.stdout.splitlines()]), (1, ["any.so: cuRehearseCount"]),
+     "what a wheel needs and the table lacks is named") or note(lacks.stdout + lacks.stderr)
 same(rehearse(program=("false",))[3].get("verdict"), "failed", "a program that fails for another reason")
 # Processes that share devices. A ring of 24 channels has 12 MiB each, a peer 32 channels of as many.
 os.mkdir(path("shared"))
@@ -106,6 +126,7 @@ if used:
     ctypes.CDLL(None).cudaMalloc(ctypes.byref(ctypes.c_void_p()), ctypes.c_size_t(int(used)))
 memory = named(_record_memory_history=lambda stacks, max_entries: print(stacks, max_entries > 0), 
                _dump_snapshot=lambda name: os.environ.get("FULL") and os.write(os.open("/dev/full", os.O_WRONLY), b"0"))
+distributed = named(distributed_c10d=named(_get_pg_default_device=lambda group: "cuda"))  # as of PyTorch 2.5 and before
 distributions = named(Distribution=named(set_default_validate_args=lambda on: print(on)))
 cuda = named(memory=memory, get_allocator_backend=lambda: "native", _lazy_call=lambda call: call(), is_initialized=lambda: used, device_count=lambda: 1,
              memory_stats=lambda device: {"allocated_bytes.all.peak": 1, "reserved_bytes.all.peak": 2, "num_ooms": int(os.environ.get("FAILED", 1))})

@@ -19,13 +19,13 @@ static void *new_handle(void)
 }
 
 typedef void *MADE, *HANDLE;
-typedef int INT;
-typedef size_t SIZE, BYTE;
-#define VALUE_OF_MADE   made
-#define VALUE_OF_HANDLE new_handle()
-#define VALUE_OF_INT    0
-#define VALUE_OF_SIZE   0
-#define VALUE_OF_BYTE   1 /* an image that nothing loads */
+typedef int INT, NOWHERE;
+typedef size_t SIZE;
+#define VALUE_OF_MADE    made
+#define VALUE_OF_HANDLE  new_handle()
+#define VALUE_OF_INT     0
+#define VALUE_OF_NOWHERE (-1)
+#define VALUE_OF_SIZE    0
 
 /* f(name, what is written, to which parameters: up to three, counted from 0 among those that are no floating
  * point) */
@@ -37,8 +37,6 @@ typedef size_t SIZE, BYTE;
     f(cudnnGetBatchNormalizationTrainingExReserveSpaceSize, SIZE, 5, 5, 5) \
     f(cudnnGetCTCLossWorkspaceSize_v8, SIZE, 5, 5, 5) \
     f(cudnnDropoutGetStatesSize, SIZE, 1, 1, 1) \
-    f(nvrtcGetPTXSize, BYTE, 1, 1, 1) \
-    f(nvrtcGetCUBINSize, BYTE, 1, 1, 1) \
     f(nvrtcGetProgramLogSize, SIZE, 1, 1, 1) \
     f(cudnnGetConvolutionForwardWorkspaceSize, SIZE, 6, 6, 6) \
     f(cudnnGetConvolutionBackwardDataWorkspaceSize, SIZE, 6, 6, 6) \
@@ -166,7 +164,111 @@ typedef size_t SIZE, BYTE;
     f(nvmlDeviceGetHandleByIndex_v2, MADE, 1, 1, 1) \
     f(cuLinkComplete, MADE, 1, 1, 1) \
     f(nvrtcGetLoweredName, MADE, 2, 2, 2) \
-    f(cuLinkCreate_v2, MADE, 3, 3, 3)
+    f(cuLinkCreate_v2, MADE, 3, 3, 3) \
+    f(cufftMakePlan1d, SIZE, 4, 4, 4) \
+    f(cufftMakePlanMany, SIZE, 11, 11, 11) \
+    f(cufftGetVersion, INT, 0, 0, 0) \
+    f(curandCreateGenerator, HANDLE, 0, 0, 0) \
+    f(curandGetVersion, INT, 0, 0, 0) \
+    f(cusolverSpCreate, HANDLE, 0, 0, 0) \
+    f(cusparseCreateBsric02Info, MADE, 0, 0, 0) \
+    f(cusparseCreateBsrilu02Info, MADE, 0, 0, 0) \
+    f(cusparseCreateCsric02Info, MADE, 0, 0, 0) \
+    f(cusparseCreateCsrilu02Info, MADE, 0, 0, 0) \
+    f(cusparseCreateSpVec, MADE, 0, 0, 0) \
+    f(cusparseSnnz, INT, 8, 8, 8) \
+    f(cusparseSnnz_compress, INT, 6, 6, 6) \
+    f(cusparseSgtsv2_bufferSizeExt, SIZE, 8, 8, 8) \
+    f(cusparseSgtsv2_nopivot_bufferSizeExt, SIZE, 8, 8, 8) \
+    f(cusparseSgtsv2StridedBatch_bufferSizeExt, SIZE, 8, 8, 8) \
+    f(cusparseSgtsvInterleavedBatch_bufferSizeExt, SIZE, 8, 8, 8) \
+    f(cusparseSgpsvInterleavedBatch_bufferSizeExt, SIZE, 10, 10, 10) \
+    f(cusparseScsric02_bufferSize, INT, 8, 8, 8) \
+    f(cusparseScsrilu02_bufferSize, INT, 8, 8, 8) \
+    f(cusparseSbsric02_bufferSize, INT, 10, 10, 10) \
+    f(cusparseSbsrilu02_bufferSize, INT, 10, 10, 10) \
+    f(cusolverDnSgebrd_bufferSize, INT, 3, 3, 3) \
+    f(cusparseDnnz, INT, 8, 8, 8) \
+    f(cusparseDnnz_compress, INT, 6, 6, 6) \
+    f(cusparseDgtsv2_bufferSizeExt, SIZE, 8, 8, 8) \
+    f(cusparseDgtsv2_nopivot_bufferSizeExt, SIZE, 8, 8, 8) \
+    f(cusparseDgtsv2StridedBatch_bufferSizeExt, SIZE, 8, 8, 8) \
+    f(cusparseDgtsvInterleavedBatch_bufferSizeExt, SIZE, 8, 8, 8) \
+    f(cusparseDgpsvInterleavedBatch_bufferSizeExt, SIZE, 10, 10, 10) \
+    f(cusparseDcsric02_bufferSize, INT, 8, 8, 8) \
+    f(cusparseDcsrilu02_bufferSize, INT, 8, 8, 8) \
+    f(cusparseDbsric02_bufferSize, INT, 10, 10, 10) \
+    f(cusparseDbsrilu02_bufferSize, INT, 10, 10, 10) \
+    f(cusolverDnDgebrd_bufferSize, INT, 3, 3, 3) \
+    f(cusparseCnnz, INT, 8, 8, 8) \
+    f(cusparseCnnz_compress, INT, 6, 6, 6) \
+    f(cusparseCgtsv2_bufferSizeExt, SIZE, 8, 8, 8) \
+    f(cusparseCgtsv2_nopivot_bufferSizeExt, SIZE, 8, 8, 8) \
+    f(cusparseCgtsv2StridedBatch_bufferSizeExt, SIZE, 8, 8, 8) \
+    f(cusparseCgtsvInterleavedBatch_bufferSizeExt, SIZE, 8, 8, 8) \
+    f(cusparseCgpsvInterleavedBatch_bufferSizeExt, SIZE, 10, 10, 10) \
+    f(cusparseCcsric02_bufferSize, INT, 8, 8, 8) \
+    f(cusparseCcsrilu02_bufferSize, INT, 8, 8, 8) \
+    f(cusparseCbsric02_bufferSize, INT, 10, 10, 10) \
+    f(cusparseCbsrilu02_bufferSize, INT, 10, 10, 10) \
+    f(cusolverDnCgebrd_bufferSize, INT, 3, 3, 3) \
+    f(cusparseZnnz, INT, 8, 8, 8) \
+    f(cusparseZnnz_compress, INT, 6, 6, 6) \
+    f(cusparseZgtsv2_bufferSizeExt, SIZE, 8, 8, 8) \
+    f(cusparseZgtsv2_nopivot_bufferSizeExt, SIZE, 8, 8, 8) \
+    f(cusparseZgtsv2StridedBatch_bufferSizeExt, SIZE, 8, 8, 8) \
+    f(cusparseZgtsvInterleavedBatch_bufferSizeExt, SIZE, 8, 8, 8) \
+    f(cusparseZgpsvInterleavedBatch_bufferSizeExt, SIZE, 10, 10, 10) \
+    f(cusparseZcsric02_bufferSize, INT, 8, 8, 8) \
+    f(cusparseZcsrilu02_bufferSize, INT, 8, 8, 8) \
+    f(cusparseZbsric02_bufferSize, INT, 10, 10, 10) \
+    f(cusparseZbsrilu02_bufferSize, INT, 10, 10, 10) \
+    f(cusolverDnZgebrd_bufferSize, INT, 3, 3, 3) \
+    f(cusparseXcsric02_zeroPivot, NOWHERE, 2, 2, 2) \
+    f(cusparseXcsrilu02_zeroPivot, NOWHERE, 2, 2, 2) \
+    f(cusparseXbsric02_zeroPivot, NOWHERE, 2, 2, 2) \
+    f(cusparseXbsrilu02_zeroPivot, NOWHERE, 2, 2, 2) \
+    f(cusparseCsr2cscEx2_bufferSize, SIZE, 14, 14, 14) \
+    f(cusparseSpVV_bufferSize, SIZE, 6, 6, 6) \
+    f(cusolverDnCCgels_bufferSize, SIZE, 12, 12, 12) \
+    f(cusolverDnCCgesv_bufferSize, SIZE, 11, 11, 11) \
+    f(cusolverDnCKgels_bufferSize, SIZE, 12, 12, 12) \
+    f(cusolverDnCKgesv_bufferSize, SIZE, 11, 11, 11) \
+    f(cusolverDnCYgels_bufferSize, SIZE, 12, 12, 12) \
+    f(cusolverDnCYgesv_bufferSize, SIZE, 11, 11, 11) \
+    f(cusolverDnDDgels_bufferSize, SIZE, 12, 12, 12) \
+    f(cusolverDnDDgesv_bufferSize, SIZE, 11, 11, 11) \
+    f(cusolverDnDHgels_bufferSize, SIZE, 12, 12, 12) \
+    f(cusolverDnDHgesv_bufferSize, SIZE, 11, 11, 11) \
+    f(cusolverDnDSgels_bufferSize, SIZE, 12, 12, 12) \
+    f(cusolverDnDSgesv_bufferSize, SIZE, 11, 11, 11) \
+    f(cusolverDnDXgels_bufferSize, SIZE, 12, 12, 12) \
+    f(cusolverDnDXgesv_bufferSize, SIZE, 11, 11, 11) \
+    f(cusolverDnSHgels_bufferSize, SIZE, 12, 12, 12) \
+    f(cusolverDnSHgesv_bufferSize, SIZE, 11, 11, 11) \
+    f(cusolverDnSSgels_bufferSize, SIZE, 12, 12, 12) \
+    f(cusolverDnSSgesv_bufferSize, SIZE, 11, 11, 11) \
+    f(cusolverDnSXgels_bufferSize, SIZE, 12, 12, 12) \
+    f(cusolverDnSXgesv_bufferSize, SIZE, 11, 11, 11) \
+    f(cusolverDnZCgels_bufferSize, SIZE, 12, 12, 12) \
+    f(cusolverDnZCgesv_bufferSize, SIZE, 11, 11, 11) \
+    f(cusolverDnZKgels_bufferSize, SIZE, 12, 12, 12) \
+    f(cusolverDnZKgesv_bufferSize, SIZE, 11, 11, 11) \
+    f(cusolverDnZYgels_bufferSize, SIZE, 12, 12, 12) \
+    f(cusolverDnZYgesv_bufferSize, SIZE, 11, 11, 11) \
+    f(cusolverDnZZgels_bufferSize, SIZE, 12, 12, 12) \
+    f(cusolverDnZZgesv_bufferSize, SIZE, 11, 11, 11) \
+    f(cudaStreamGetFlags, INT, 1, 1, 1) \
+    f(cudaStreamGetId, SIZE, 1, 1, 1) \
+    f(cudaStreamGetDevice, INT, 1, 1, 1) \
+    f(cudaGetDeviceFlags, INT, 0, 0, 0) \
+    f(cudaChooseDevice, INT, 0, 0, 0) \
+    f(cudaHostGetFlags, INT, 0, 0, 0) \
+    f(cudaDeviceGetLimit, SIZE, 0, 0, 0) \
+    f(cudaCreateTextureObject, MADE, 0, 0, 0) \
+    f(cudaCreateSurfaceObject, MADE, 0, 0, 0) \
+    f(cudaGetKernel, MADE, 0, 0, 0) \
+    f(cudaGetFuncBySymbol, MADE, 0, 0, 0)
 // clang-format on
 
 enum { PARAMETERS_MAX = 20 };

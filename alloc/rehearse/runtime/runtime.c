@@ -24,10 +24,10 @@ struct extent {
 /* enum cudaMemoryType, cudaMemcpyKind */
 enum { TYPE_UNREGISTERED = 0, TYPE_HOST = 1, TYPE_DEVICE = 2, TYPE_MANAGED = 3 };
 
+/* CUDA 13 has eight reserved numbers behind these, which CUDA 12's callers have no space for. */
 struct pointer_attributes {
     int type, device;
     void *device_pointer, *host_pointer;
-    long reserved[8];
 };
 
 struct function_attributes {
@@ -245,6 +245,12 @@ ANSWER error cudaFreeAsync(void *pointer, zr_cu_stream stream)
     CALL(cuMemFreeAsync((uintptr_t)pointer, stream));
 }
 
+ANSWER error cudaMallocPitch(void **out, size_t *pitch, size_t width, size_t height)
+{
+    enum { ELEMENT_BYTES = 4 };
+    CALL(cuMemAllocPitch_v2((zr_cu_address *)out, pitch, width, height, ELEMENT_BYTES));
+}
+
 ANSWER error cudaMallocManaged(void **out, size_t bytes, unsigned flags)
 {
     CALL(cuMemAllocManaged((zr_cu_address *)out, bytes, flags));
@@ -323,6 +329,12 @@ ANSWER error cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size
     return keep(code);
 }
 
+ANSWER error cudaMemcpyPeer(void *to, int to_device, const void *from, int from_device, size_t bytes)
+{
+    (void)to_device, (void)from_device;
+    CALL(bytes > 0 ? cuMemcpy((uintptr_t)to, (uintptr_t)from, bytes) : ZR_CU_SUCCESS);
+}
+
 ANSWER error cudaMemset(void *pointer, int value, size_t bytes)
 {
     CALL(bytes > 0 ? cuMemsetD8_v2((uintptr_t)pointer, (unsigned char)value, bytes) : ZR_CU_SUCCESS);
@@ -396,6 +408,37 @@ ANSWER error cudaMemPoolSetAccess(zr_cu_pool pool, const zr_cu_access *access, s
 ANSWER error cudaMemPoolTrimTo(zr_cu_pool pool, size_t keep_bytes)
 {
     CALL(cuMemPoolTrimTo(pool, keep_bytes));
+}
+
+/* The runtime's structures are the driver's. */
+ANSWER error cudaMemPoolCreate(zr_cu_pool *out, const zr_cu_pool_properties *properties)
+{
+    CALL(cuMemPoolCreate(out, properties));
+}
+
+ANSWER error cudaMemPoolDestroy(zr_cu_pool pool)
+{
+    CALL(cuMemPoolDestroy(pool));
+}
+
+ANSWER error cudaDeviceGetMemPool(zr_cu_pool *out, int device)
+{
+    CALL(cuDeviceGetMemPool(out, device));
+}
+
+ANSWER error cudaDeviceSetMemPool(int device, zr_cu_pool pool)
+{
+    CALL(cuDeviceSetMemPool(device, pool));
+}
+
+ANSWER error cudaMallocFromPoolAsync(void **out, size_t bytes, zr_cu_pool pool, zr_cu_stream stream)
+{
+    zr_cu_address address = 0;
+    error code = begin();
+    if (code == ZR_CU_SUCCESS)
+        code = cuMemAllocFromPoolAsync(&address, bytes, pool, stream);
+    *out = (void *)(uintptr_t)address;
+    return keep(code);
 }
 
 /* ---- Memory of other processes ------------------------------------------------------------------------- */

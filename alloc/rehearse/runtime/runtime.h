@@ -42,9 +42,14 @@ enum { EMULATED_RUNTIME = 13000, EMULATED_RUNTIME_OLD = 12000 };
 
 /* Of runtime.c. */
 zr_cu_result cudaMalloc(void **out, size_t bytes);
+zr_cu_result cudaMallocPitch(void **out, size_t *pitch, size_t width, size_t height);
 zr_cu_result cudaFree(void *pointer);
 zr_cu_result cudaGetDevice(int *device);
 zr_cu_result cudaSetDevice(int device);
+zr_cu_result cudaStreamSynchronize(zr_cu_stream stream);
+zr_cu_result cudaMemsetAsync(void *pointer, int value, size_t bytes, zr_cu_stream stream);
+zr_cu_result cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width,
+                               size_t height, int kind, zr_cu_stream stream);
 
 /* A value of enum cudaDeviceAttr, whose numbers are the driver's; 0: unknown. */
 int emulated_attribute(int which, int device);

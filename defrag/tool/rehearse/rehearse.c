@@ -54,7 +54,7 @@ static const char help[] =
     "A program that does not fit is short by what the request that failed misses: later requests may need more. A program\n"
     "that catches such a failure and ends well went on; --find-max counts that as no fit.\n"
     "A Python program needs zr's sitecustomize for call sites, which -I, -S and -E of python leave out.\n"
-    "A program needs libcudart as a shared library: one that has the CUDA runtime inside is refused.\n"
+    "A program that has the CUDA runtime inside, nvcc's default, needs its symbols: a stripped one is refused.\n"
     "\n"
     "Several ranks: NCCL carries messages of at most --keep and 1 MiB between the processes of the machine and leaves zeros of\n"
     "longer ones. Its own buffers are counted, an estimate. CUDA_VISIBLE_DEVICES chooses among the devices. The answer is that\n"

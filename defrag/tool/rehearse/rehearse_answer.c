@@ -113,7 +113,9 @@ static void print_verdict(struct zr_text *text, const struct zr_rehearse_answer 
                       zr_tool_bytes(room[0], use->peak_bytes), zr_tool_bytes(room[1], there));
         break;
     case ZR_REHEARSE_REFUSED:
-        zr_text_print(text, ": the program has the CUDA runtime inside; link it with -cudart shared");
+        zr_text_print(
+            text,
+            ": the program has the CUDA runtime inside; link it with -cudart shared, or do not strip it");
         break;
     case ZR_REHEARSE_UNUSED:
         print_unused(text, answer->figures);

@@ -65,6 +65,13 @@ static bool set_allocator(const char *options)
     return unsetenv("PYTORCH_ALLOC_CONF") == 0 && setenv("PYTORCH_CUDA_ALLOC_CONF", options, 1) == 0;
 }
 
+/* Kernels that PyTorch and CuPy compile at run time are no kernels here, and a later run on a GPU would load
+ * them. */
+static bool keep_no_kernels(void)
+{
+    return setenv("USE_PYTORCH_KERNEL_CACHE", "0", 1) == 0 && setenv("CUPY_CACHE_IN_MEMORY", "1", 1) == 0;
+}
+
 /* Runs in the process that becomes the program. */
 static bool set_environment(void *argument)
 {
@@ -83,7 +90,7 @@ static bool set_environment(void *argument)
            set_number("ZR_EMULATOR_KEEP", rehearse->keep_bytes) &&
            set_or_not("ZR_EMULATOR_CLOCK", rehearse->clock) &&
            set_or_not("ZR_EMULATOR_FILL", rehearse->fill) &&
-           set_or_not("ZR_REHEARSE_NONZERO", rehearse->nonzero) &&
+           set_or_not("ZR_REHEARSE_NONZERO", rehearse->nonzero) && keep_no_kernels() &&
            set_path("ZR_EMULATOR_SHARED", settings->folder.path, "account") &&
            set_path("ZR_REHEARSE_CALLS", settings->folder.path, "calls") &&
            setenv("ZR_REHEARSE_LINES", settings->folder.path, 1) == 0 &&

@@ -3,7 +3,8 @@
  * rehearse_program static asks the driver for a private table, as a program with the CUDA runtime inside
  * does; rehearse_program clock says how long work takes, rehearse_program read what a kernel's results read
  * as, rehearse_program reuse what memory has that is used again while copies are under way; rehearse_program
- * handle destroys a handle of cuBLAS with another device current. */
+ * handle destroys a handle of cuBLAS with another device current, rehearse_program rows allocates and copies
+ * in rows, in an array and in a pool. */
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,6 +14,7 @@ int cudaGetDeviceCount(int *count);
 int cudaSetDevice(int device);
 int cudaMalloc(void **out, size_t bytes);
 int cudaMemcpy(void *to, const void *from, size_t bytes, int kind);
+int cudaFree(void *pointer);
 int cudaMemset(void *to, int value, size_t bytes);
 int cudaEventCreate(void **out);
 int cudaEventRecord(void *event, void *stream);
@@ -40,6 +42,29 @@ void cuRehearseCount(long long count);
 int cublasSetStream_v2(void *handle, void *stream);
 int cublasGemmEx(void *handle, int, int, int m, int n, int k, const void *, const void *, int, int,
                  const void *, int, int, const void *, void *, int, int, int, int);
+
+struct sizes {
+    size_t width, height, depth;
+};
+struct pitched {
+    char *pointer;
+    size_t pitch, width, height;
+};
+struct pool {
+    int kind, handles, location, device;
+    size_t rest[10];
+};
+int cudaMallocPitch(void **out, size_t *pitch, size_t width, size_t height);
+int cudaMalloc3D(struct pitched *out, struct sizes sizes);
+int cudaMallocArray(void **out, const int channels[5], size_t width, size_t height, unsigned flags);
+int cudaFreeArray(void *array);
+int cudaMemset2D(void *to, size_t pitch, int value, size_t width, size_t height);
+int cudaMemcpy2D(void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width, size_t height,
+                 int kind);
+int cudaMemPoolCreate(void **out, const struct pool *pool);
+int cudaMemPoolDestroy(void *pool);
+int cudaMallocFromPoolAsync(void **out, size_t bytes, void *pool, void *stream);
+int cudaPointerGetAttributes(void *out, const void *pointer);
 
 enum { ANY = 4, LONG_BYTES = 4 << 20 };
 
@@ -164,6 +189,34 @@ static int handle_mode(void)
            cublasDestroy_v2(handle);
 }
 
+/* CUDA 12's attributes of a pointer end before `behind`. */
+static int rows_mode(void)
+{
+    enum { WIDTH = 1000, ROWS = 2048, SIDE = 2048 };
+    const int floats[5] = {32, 0, 0, 0, 2};
+    const struct pool pinned = {.kind = 1, .location = 1};
+    struct {
+        int type, device;
+        void *there, *here;
+        long behind;
+    } attributes = {.behind = 7};
+    struct pitched volume;
+    char *block = NULL, read[2][3] = {{1, 1, 1}, {1, 1, 1}};
+    void *array = NULL, *pool = NULL, *pooled = NULL;
+    size_t pitch = 0;
+    int failed = cudaMallocPitch((void **)&block, &pitch, WIDTH, ROWS) ||
+                 cudaMalloc3D(&volume, (struct sizes){WIDTH, ROWS, 2}) ||
+                 cudaMallocArray(&array, floats, SIDE, SIDE, 0) || cudaMemset2D(block, pitch, 5, 2, 2) ||
+                 cudaMemcpy2D(read, sizeof *read, block, pitch, sizeof *read, 2, ANY) ||
+                 cudaPointerGetAttributes(&attributes, block) || cudaFreeArray(array) ||
+                 cudaMallocArray(&array, floats, SIDE, SIDE, 0) || cudaMemPoolCreate(&pool, &pinned) ||
+                 cudaMallocFromPoolAsync(&pooled, (size_t)64 << 20, pool, NULL) || cudaFree(pooled) ||
+                 cudaMemPoolDestroy(pool);
+    printf("failed %d pitch %zu %zu set %d %d %d behind %ld type %d\n", failed, pitch, volume.pitch,
+           read[0][0], read[1][1], read[1][2], attributes.behind, attributes.type);
+    return failed;
+}
+
 int main(int argc, char **argv)
 {
     size_t bytes = argc > 1 ? strtoull(argv[1], NULL, 10) << 20 : 0;
@@ -180,6 +233,8 @@ int main(int argc, char **argv)
         return reuse_mode();
     if (argc > 1 && strcmp(argv[1], "handle") == 0)
         return handle_mode();
+    if (argc > 1 && strcmp(argv[1], "rows") == 0)
+        return rows_mode();
     if (argc == 1)
         return 0;
     cudaGetDeviceCount(&devices);
