@@ -351,7 +351,8 @@ static bool map_slot(struct zr_arena *arena, struct zr_plan_slot *slot)
         return false;
     } else if (!zr_granules_all_mapped(arena->granules, under.first, under.end)) {
         struct zr_bounds stuck;
-        avoid_growth(arena, extent.bytes);
+        avoid_growth(arena, extent.bytes - zr_granules_mapped(arena->granules, under.first, under.end) *
+                                               arena->granule_bytes);
         zr_result result = zr_map(arena, extent, &stuck);
         slot->plan->must_remap |= stuck.bytes > 0;
         if (result != ZR_OK)

@@ -357,8 +357,7 @@ size_t zr_executor_give_back_of(struct zr_arena *arena, struct zr_executor_plan 
 size_t zr_executor_retired_idle_bytes(struct zr_arena *arena);
 /* Retires a plan without live blocks: the region becomes free space; the records wait for readers. */
 void zr_executor_retire(struct zr_arena *arena, struct zr_executor_plan *plan);
-/* Raises allowed_bytes to `bytes` plus one granule, and plus 1/64 if the plan was made from a sequence with
- * unplanned requests. */
+/* Raises allowed_bytes to what a plan may take where the dynamic path took `bytes`. */
 void zr_executor_allow(struct zr_arena *arena, size_t bytes);
 
 /* The granules under an extent. */

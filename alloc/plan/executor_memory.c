@@ -216,7 +216,7 @@ void zr_executor_spare(struct zr_arena *arena, size_t missing_bytes, size_t mapp
 
 void zr_executor_allow(struct zr_arena *arena, size_t bytes)
 {
-    bytes += arena->granule_bytes + (arena->executor->unplanned ? bytes / 64 : 0);
+    bytes = zr_plan_allowed_bytes(bytes, arena->granule_bytes, arena->executor->unplanned);
     if (arena->executor->allowed_bytes < bytes)
         arena->executor->allowed_bytes = bytes;
 }

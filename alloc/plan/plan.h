@@ -68,6 +68,14 @@ struct zr_plan {
     size_t start_bytes;
 };
 
+/* The memory that a plan and all blocks beside it may take, if the dynamic path took `bytes`: one granule and
+ * one part in 128 more, because blocks beside the plan cannot fill its gaps. If each step has unplanned
+ * allocations, the dynamic path keeps calling the driver, so the plan may take one part in 64 more. */
+static inline size_t zr_plan_allowed_bytes(size_t bytes, size_t granule_bytes, bool unplanned)
+{
+    return bytes + granule_bytes + bytes / (unplanned ? 64 : 128);
+}
+
 /* The physical memory of the plan when all of it is mapped. */
 static inline size_t zr_plan_memory_bytes(const struct zr_plan *plan, size_t granule_bytes)
 {

@@ -202,14 +202,11 @@ void zr_recording_end(struct zr_learner_recording *recording);
 const struct zr_learner_record *zr_recording_record(const struct zr_learner *learner,
                                                     const struct zr_learner_recording *recording,
                                                     uint32_t position);
-/* The memory that a plan and all blocks beside it may take: as much as the dynamic path took, plus one
- * granule and one part in 128, because blocks beside the plan cannot fill its gaps. If each step has
- * unplanned allocations, the dynamic path keeps calling the driver, so the plan may take one part in 64 more.
- */
+/* See zr_plan_allowed_bytes(). */
 static inline uint64_t zr_learner_allowed_bytes(const struct zr_learner *learner,
                                                 uint64_t peak_reserved_bytes, bool unplanned)
 {
-    return peak_reserved_bytes + learner->rules.granule_bytes + peak_reserved_bytes / (unplanned ? 64 : 128);
+    return zr_plan_allowed_bytes(peak_reserved_bytes, learner->rules.granule_bytes, unplanned);
 }
 /* The observer's callbacks; see alloc/plan/plan.h. */
 unsigned zr_learner_allocated(void *state, const struct zr_observation *what);

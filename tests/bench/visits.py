@@ -60,7 +60,7 @@ def queue_thread():
             return
 gdb.execute(f"break zr_engine_reduce if unit == {UNIT} && !engine->simulated && engine->steps_done == 1"); gdb.execute("run")
 gdb.execute("delete"); call()
-gdb.execute(f"tbreak run_item if item->kind == ZR_COMM_REDUCE_SCATTER && item->reduce_scatter.label == {2 * UNIT + 1}")
+gdb.execute(f"tbreak run_item if item->kind == ZR_COMM_REDUCE_SCATTER && item->label == {2 * UNIT + 1}")
 gdb.execute(f"tbreak zr_engine_end_reduction if unit == {UNIT} && engine->units[{UNIT}].reduce_ticket > 0")
 gdb.execute("continue")
 waits = gdb.selected_thread() if gdb.newest_frame().name() == "zr_engine_end_reduction" else None

@@ -11,15 +11,25 @@
 
 enum { ZR_COMM_QUEUE_COUNT = 64, ZR_COMM_MESSAGE_BYTES = 256 };
 
+/* A sum over the ranks: a reduce-scatter, or the first half of an all-reduce. `sum` is the sum of this rank's
+ * shard, without `from`. The part of the shard at byte `first` of the addends has its own n, and is stored
+ * first * widens bytes behind `to`. */
+struct zr_comm_reduction {
+    const char *source; /* [world * bytes]: this rank's addends; of an all-reduce, the buffer */
+    struct zr_sum sum;
+    unsigned widens; /* 2: sums of two-byte elements are stored in fp32; else 1 */
+};
+
 /* An operation in the queue. */
 struct zr_comm_item {
     enum zr_comm_kind kind;
     enum zr_comm_type type;
     size_t bytes; /* of a shard or of the whole buffer; 0 for a transfer */
+    unsigned label;
+    size_t host_bytes;
     union {
-        struct zr_reduce_scatter reduce_scatter;
-        struct zr_all_gather all_gather; /* also for ZR_COMM_HOST */
-        struct zr_all_reduce all_reduce;
+        struct zr_comm_reduction reduction; /* for REDUCE_SCATTER and ALL_REDUCE */
+        struct zr_all_gather all_gather;    /* also for ZR_COMM_HOST */
         struct zr_broadcast broadcast;
         struct zr_transfer transfer; /* for SEND, RECEIVE and SEND_RECEIVE */
     };
@@ -123,10 +133,6 @@ static inline double zr_comm_ready_seconds(const struct zr_comm_item *item)
 struct zr_comm_part {
     size_t first, bytes;
 };
-/* sum.c: computes a range of this rank's sum in a reduction: base + scale * (from[0] + from[1] + ...), in
- * this order for each element. `from` [world] point to the start of the range in each rank's data. */
-zr_result zr_comm_sum_part(struct zr_comm *comm, const struct zr_comm_item *item, const void *const *from,
-                           struct zr_comm_part part);
 
 /* device.c: copies bytes within tensor memory, in the kernels' stream or at once if the host can read
  * tensors / waits for all copies and sums / the context for sums, NULL if none is needed. */

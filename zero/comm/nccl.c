@@ -95,6 +95,7 @@ static void nccl_close(struct zr_comm *comm)
         self->nccl->destroy(self->comm);
     else if (self->comm)
         self->nccl->abort(self->comm);
+    zr_comm_context_close(comm); /* before the stream that it uses */
     if (comm->options.beside)
         comm->options.kernels->streams->destroy(comm->options.beside);
     comm->options.beside = NULL;

@@ -1,7 +1,7 @@
 /* nccl_run.c: operations over NCCL. Used by nccl.c.
  *
  * Gathers use NCCL's own operation or groups of sends and receives. Sums use NCCL's own, in NCCL's order,
- * unless the communicator is deterministic or NCCL lacks the sum (with a base, or wide). Then each rank
+ * unless the communicator is deterministic or NCCL lacks the sum (wide, or accumulated). Then each rank
  * receives the others' parts in the ring and adds them in rank order. */
 #include <stdio.h>
 #include <string.h>
@@ -62,11 +62,6 @@ static zr_result run_broadcast(struct nccl_comm *self, const struct zr_broadcast
     return settle(self, code, ZR_COMM_BROADCAST);
 }
 
-static const char *source_of(const struct zr_comm_item *item)
-{
-    return item->kind == ZR_COMM_ALL_REDUCE ? item->all_reduce.buffer : item->reduce_scatter.source;
-}
-
 static char *slot_of(const struct nccl_comm *self, unsigned peer)
 {
     return self->ring + (peer < self->base.rank ? peer : peer - 1) * self->each_bytes;
@@ -81,8 +76,8 @@ static zr_result exchange_part(struct nccl_comm *self, const struct zr_comm_item
     for (unsigned p = 0; p < self->base.world && code == 0; p++) {
         if (p == self->base.rank)
             continue;
-        code = nccl->send(source_of(item) + p * item->bytes + part.first, part.bytes, ZR_NCCL_UINT8, (int)p,
-                          self->comm, self->stream);
+        code = nccl->send(item->reduction.source + p * item->bytes + part.first, part.bytes, ZR_NCCL_UINT8,
+                          (int)p, self->comm, self->stream);
         if (code == 0)
             code =
                 nccl->receive(slot_of(self, p), part.bytes, ZR_NCCL_UINT8, (int)p, self->comm, self->stream);
@@ -111,7 +106,8 @@ static zr_result run_transfer(struct nccl_comm *self, const struct zr_comm_item 
 static zr_result add_in_order(struct nccl_comm *self, const struct zr_comm_item *item)
 {
     size_t shard = item->bytes;
-    zr_result result = ZR_OK;
+    struct zr_kernel_context *context;
+    zr_result result = zr_comm_context(&self->base, &context);
     for (size_t first = 0; first < shard && result == ZR_OK; first += self->each_bytes) {
         struct zr_comm_part part = {first,
                                     shard - first < self->each_bytes ? shard - first : self->each_bytes};
@@ -119,73 +115,64 @@ static zr_result add_in_order(struct nccl_comm *self, const struct zr_comm_item 
         if (result == ZR_OK && !self->watch)
             result = wait_for_stream(self, item->kind);
         for (unsigned p = 0; p < self->base.world; p++)
-            self->from[p] = p == self->base.rank ? source_of(item) + p * shard + first : slot_of(self, p);
+            self->from[p] =
+                p == self->base.rank ? item->reduction.source + p * shard + first : slot_of(self, p);
+        struct zr_sum sum = item->reduction.sum;
+        sum.n = part.bytes / ZR_COMM_TYPE_BYTES(item->type);
+        sum.from = self->from;
+        sum.to.at = (char *)sum.to.at + first * item->reduction.widens;
         if (result == ZR_OK)
-            result = zr_comm_sum_part(&self->base, item, self->from, part);
+            result = self->base.options.kernels->sum(context, &sum);
     }
     return result;
 }
 
 /* NCCL's operator for scale * sum, if NCCL has an equivalent one; *made: the operator must be destroyed. */
-static bool own_sum(const struct nccl_comm *self, enum zr_comm_type type, float scale, int *sum, bool *made)
+static bool own_sum(const struct nccl_comm *self, const struct zr_sum *in_order, int *sum, bool *made)
 {
+    float scale = in_order->scale;
     *made = false;
     *sum = scale == 1.0f ? ZR_NCCL_SUM : ZR_NCCL_AVERAGE;
-    if (self->deterministic)
+    if (self->deterministic || in_order->accumulate || in_order->to.precision != in_order->precision)
         return false;
     if (scale == 1.0f || scale == 1.0f / (float)self->base.world)
         return true;
-    if (type != ZR_COMM_FP32) /* the scale would be rounded to two bytes */
+    if (in_order->precision != ZR_PRECISION_FP32) /* the scale would be rounded to two bytes */
         return false;
     *made = self->nccl->scaled_sum(sum, &scale, ZR_NCCL_FP32, ZR_NCCL_SCALAR_ON_HOST, self->comm) == 0;
     return *made;
 }
 
-static zr_result run_reduce_scatter(struct nccl_comm *self, const struct zr_comm_item *item)
+static zr_result run_reduction(struct nccl_comm *self, const struct zr_comm_item *item)
 {
-    const struct zr_reduce_scatter *op = &item->reduce_scatter;
-    bool wide = op->wide && op->type != ZR_COMM_FP32, made = false;
-    int sum;
-    if (!op->accumulate && !wide && own_sum(self, op->type, op->scale, &sum, &made)) {
-        zr_nccl_result code = self->nccl->reduce_scatter(op->source, op->destination, op->shard_elements,
-                                                         type_of(op->type), sum, self->comm, self->stream);
-        zr_result result = settle(self, code, ZR_COMM_REDUCE_SCATTER);
+    const struct zr_sum *shard = &item->reduction.sum;
+    char *buffer = (char *)item->reduction.source; /* written by an all-reduce only */
+    bool whole = item->kind == ZR_COMM_ALL_REDUCE, made = false;
+    int sum, type = type_of(item->type);
+    if (own_sum(self, shard, &sum, &made)) {
+        zr_nccl_result code = whole ? self->nccl->all_reduce(buffer, buffer, shard->n * self->base.world,
+                                                             type, sum, self->comm, self->stream)
+                                    : self->nccl->reduce_scatter(buffer, shard->to.at, shard->n, type, sum,
+                                                                 self->comm, self->stream);
+        zr_result result = settle(self, code, item->kind);
         if (made)
             self->nccl->sum_destroy(sum, self->comm);
         return result;
     }
-    return add_in_order(self, item);
-}
-
-static zr_result run_all_reduce(struct nccl_comm *self, const struct zr_comm_item *item)
-{
-    const struct zr_all_reduce *op = &item->all_reduce;
-    bool made = false;
-    int sum;
-    if (!op->base && own_sum(self, op->type, op->scale, &sum, &made)) {
-        zr_nccl_result code =
-            self->nccl->all_reduce(op->buffer, op->buffer, op->shard_elements * self->base.world,
-                                   type_of(op->type), sum, self->comm, self->stream);
-        zr_result result = settle(self, code, ZR_COMM_ALL_REDUCE);
-        if (made)
-            self->nccl->sum_destroy(sum, self->comm);
-        return result;
-    }
-    char *own = (char *)op->buffer + self->base.rank * item->bytes;
     zr_result result = add_in_order(self, item);
-    if (result != ZR_OK)
-        return result;
-    return run_all_gather(
-        self, &(struct zr_all_gather){.source = own, .destination = op->buffer, .shard_bytes = item->bytes});
+    return result == ZR_OK && whole
+               ? run_all_gather(self, &(struct zr_all_gather){.source = shard->to.at,
+                                                              .destination = buffer,
+                                                              .shard_bytes = item->bytes})
+               : result;
 }
 
 static zr_result begin(struct nccl_comm *self, const struct zr_comm_item *item)
 {
     switch (item->kind) {
     case ZR_COMM_REDUCE_SCATTER:
-        return run_reduce_scatter(self, item);
     case ZR_COMM_ALL_REDUCE:
-        return run_all_reduce(self, item);
+        return run_reduction(self, item);
     case ZR_COMM_ALL_GATHER:
         return run_all_gather(self, &item->all_gather);
     case ZR_COMM_BROADCAST:

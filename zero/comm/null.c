@@ -31,9 +31,12 @@ static zr_result null_host(struct zr_comm *comm, const struct zr_all_gather *op)
 /* A sum over one rank: a scaled copy. */
 static zr_result sum_single_rank(struct zr_comm *comm, const struct zr_comm_item *item)
 {
-    const void *from[1] = {item->kind == ZR_COMM_REDUCE_SCATTER ? item->reduce_scatter.source
-                                                                : item->all_reduce.buffer};
-    return zr_comm_sum_part(comm, item, from, (struct zr_comm_part){0, item->bytes});
+    struct zr_kernel_context *context;
+    const void *source = item->reduction.source;
+    struct zr_sum sum = item->reduction.sum;
+    sum.from = &source;
+    zr_result result = zr_comm_context(comm, &context);
+    return result == ZR_OK ? comm->options.kernels->sum(context, &sum) : result;
 }
 
 static zr_result null_run(struct zr_comm *comm, const struct zr_comm_item *item)
@@ -64,27 +67,11 @@ static void null_waited(struct zr_comm *comm, zr_ticket ticket)
         zr_comm_clock_wait(self->clock, &self->queue, ticket, comm->submitted);
 }
 
-static unsigned label_of(const struct zr_comm_item *item)
-{
-    switch (item->kind) {
-    case ZR_COMM_REDUCE_SCATTER:
-        return item->reduce_scatter.label;
-    case ZR_COMM_ALL_REDUCE:
-        return item->all_reduce.label;
-    case ZR_COMM_ALL_GATHER:
-        return item->all_gather.label;
-    default:
-        return ZR_COMM_LABEL_NONE;
-    }
-}
-
 /* Traffic between ranks that also crosses the host link takes as long as the slower of the two. */
 static double rate_of(const struct zr_comm_clock *clock, const struct zr_comm_item *item, uint64_t bytes)
 {
-    size_t host_bytes = item->kind == ZR_COMM_REDUCE_SCATTER ? item->reduce_scatter.host_bytes
-                        : item->kind == ZR_COMM_ALL_GATHER   ? item->all_gather.host_bytes
-                                                             : 0;
-    double seconds = clock->host_bytes_per_second > 0 ? (double)host_bytes / clock->host_bytes_per_second : 0;
+    double seconds =
+        clock->host_bytes_per_second > 0 ? (double)item->host_bytes / clock->host_bytes_per_second : 0;
     return bytes > 0 && seconds * clock->bytes_per_second > (double)bytes ? (double)bytes / seconds
                                                                           : clock->bytes_per_second;
 }
@@ -100,7 +87,7 @@ static void null_submitted(struct zr_comm *comm, const struct zr_comm_item *item
                                               .bytes = bytes,
                                               .bytes_per_second = rate_of(self->clock, item, bytes),
                                               .ready_seconds = zr_comm_ready_seconds(item),
-                                              .label = label_of(item)});
+                                              .label = item->label});
 }
 
 static zr_result null_group(struct zr_comm **out, struct zr_comm *parent,

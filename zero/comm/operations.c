@@ -107,6 +107,9 @@ static zr_result submit_checked(const struct request *request, const struct shap
 
 /* ---- Sums ---------------------------------------------------------------------------------------------- */
 
+_Static_assert((int)ZR_COMM_BF16 == ZR_PRECISION_BF16 && (int)ZR_COMM_FP16 == ZR_PRECISION_FP16,
+               "types of elements are precisions");
+
 /* Wide sums are twice as long as their operands and would overwrite later ones. */
 static bool wide_in_place(const struct zr_reduce_scatter *operation, unsigned world)
 {
@@ -128,6 +131,8 @@ zr_result zr_comm_reduce_scatter(zr_comm *comm, const struct zr_reduce_scatter *
     if (wide_in_place(operation, comm->world))
         return zr_fail(ZR_ERR_INVALID, "a wide %s cannot overwrite its source",
                        zr_comm_kind_name(request.kind));
+    enum zr_precision precision = (enum zr_precision)operation->type,
+                      stored = operation->wide ? ZR_PRECISION_FP32 : precision;
     return submit_checked(
         &request,
         &(struct shape){.type = operation->type,
@@ -139,7 +144,16 @@ zr_result zr_comm_reduce_scatter(zr_comm *comm, const struct zr_reduce_scatter *
         &(struct zr_comm_item){.kind = request.kind,
                                .type = operation->type,
                                .bytes = operation->shard_elements * zr_comm_type_bytes(operation->type),
-                               .reduce_scatter = *operation});
+                               .label = operation->label,
+                               .host_bytes = operation->host_bytes,
+                               .reduction = {.source = operation->source,
+                                             .sum = {.n = operation->shard_elements,
+                                                     .count = comm->world,
+                                                     .precision = precision,
+                                                     .scale = operation->scale,
+                                                     .accumulate = operation->accumulate,
+                                                     .to = {operation->destination, stored}},
+                                             .widens = stored == precision ? 1 : 2}});
 }
 
 zr_result zr_comm_all_reduce(zr_comm *comm, const struct zr_all_reduce *operation, zr_ticket *ticket)
@@ -148,18 +162,27 @@ zr_result zr_comm_all_reduce(zr_comm *comm, const struct zr_all_reduce *operatio
     zr_result result = begin(&request);
     if (result != ZR_OK)
         return result;
-    return submit_checked(
-        &request,
-        &(struct shape){.type = operation->type,
-                        .shard = operation->shard_elements,
-                        .unit_bytes = sizeof(float),
-                        .shards = comm->world,
-                        .source = operation->buffer,
-                        .destination = operation->buffer},
-        &(struct zr_comm_item){.kind = request.kind,
-                               .type = operation->type,
-                               .bytes = operation->shard_elements * zr_comm_type_bytes(operation->type),
-                               .all_reduce = *operation});
+    enum zr_precision precision = (enum zr_precision)operation->type;
+    size_t bytes = operation->shard_elements * zr_comm_type_bytes(operation->type);
+    void *own = (void *)((uintptr_t)operation->buffer + comm->rank * bytes); /* not checked yet */
+    return submit_checked(&request,
+                          &(struct shape){.type = operation->type,
+                                          .shard = operation->shard_elements,
+                                          .unit_bytes = sizeof(float),
+                                          .shards = comm->world,
+                                          .source = operation->buffer,
+                                          .destination = operation->buffer},
+                          &(struct zr_comm_item){.kind = request.kind,
+                                                 .type = operation->type,
+                                                 .bytes = bytes,
+                                                 .label = operation->label,
+                                                 .reduction = {.source = operation->buffer,
+                                                               .sum = {.n = operation->shard_elements,
+                                                                       .count = comm->world,
+                                                                       .precision = precision,
+                                                                       .scale = operation->scale,
+                                                                       .to = {own, precision}},
+                                                               .widens = 1}});
 }
 
 /* ---- Data ---------------------------------------------------------------------------------------------- */
@@ -180,6 +203,8 @@ zr_result zr_comm_all_gather(zr_comm *comm, const struct zr_all_gather *operatio
                           &(struct zr_comm_item){.kind = request.kind,
                                                  .type = operation->type,
                                                  .bytes = operation->shard_bytes,
+                                                 .label = operation->label,
+                                                 .host_bytes = operation->host_bytes,
                                                  .all_gather = *operation});
 }
 
@@ -200,6 +225,7 @@ zr_result zr_comm_broadcast(zr_comm *comm, const struct zr_broadcast *operation,
                           &(struct zr_comm_item){.kind = request.kind,
                                                  .type = operation->type,
                                                  .bytes = operation->bytes,
+                                                 .label = ZR_COMM_LABEL_NONE,
                                                  .broadcast = *operation});
 }
 
@@ -234,9 +260,11 @@ static zr_result transfer(const struct request *request, const struct zr_transfe
         result = check_direction(request, both.receive_bytes, both.receive, both.from);
     if (result != ZR_OK || (both.send_bytes == 0 && both.receive_bytes == 0))
         return result;
-    return zr_comm_submit(request->comm,
-                          &(struct zr_comm_item){.kind = request->kind, .type = both.type, .transfer = both},
-                          request->ticket);
+    return zr_comm_submit(
+        request->comm,
+        &(struct zr_comm_item){
+            .kind = request->kind, .type = both.type, .label = ZR_COMM_LABEL_NONE, .transfer = both},
+        request->ticket);
 }
 
 zr_result zr_comm_send(zr_comm *comm, const struct zr_transfer *operation, zr_ticket *ticket)

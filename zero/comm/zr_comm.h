@@ -115,11 +115,9 @@ struct zr_reduce_scatter {
 ZR_API zr_result zr_comm_reduce_scatter(zr_comm *comm, const struct zr_reduce_scatter *operation,
                                         zr_ticket *ticket);
 
-/* A reduce-scatter and an all-gather, piece by piece: buffer[world * shard_elements] = scale * sum. With
- * `base` ([world * shard_elements] or NULL): base + scale * sum. */
+/* A reduce-scatter and an all-gather, piece by piece: buffer[world * shard_elements] = scale * sum. */
 struct zr_all_reduce {
     void *buffer;
-    const void *base;
     size_t shard_elements;
     float scale;
     enum zr_comm_type type;
@@ -266,7 +264,7 @@ struct zr_nccl_options {
      * zr_comm_wait() and zr_comm_synchronize() make this stream wait instead of the host. If the host can
      * read the memory, operations run in this stream and the host waits. */
     void *stream;
-    bool deterministic; /* sum in rank order; else NCCL sums, except with a base or `wide` */
+    bool deterministic; /* sum in rank order; else NCCL sums, except with `accumulate` or `wide` */
 };
 
 /* Creates a communicator that moves data with NCCL (libnccl.so.2, loaded at run time) and host messages

@@ -85,18 +85,3 @@ void zr_actions_change(struct zr_actions *list, const struct zr_action_transform
     zr_actions_drop(list);
     *list = changed;
 }
-
-zr_result zr_actions_run(const struct zr_actions *list, struct zr_action_run *run)
-{
-    zr_result result = ZR_OK;
-    for (size_t i = 0; i < list->count && result == ZR_OK && !run->ended; i++) {
-        const struct zr_action *action = &list->actions[i];
-        const bool of_engine = action->kind >= ZR_ACTION_BEGIN || action->kind == ZR_ACTION_UPDATE;
-        if (run->observe)
-            run->observe(run->observe_state, action, false);
-        result = run->act[of_engine](run, action);
-        if (run->observe && result == ZR_OK)
-            run->observe(run->observe_state, action, true);
-    }
-    return result;
-}

@@ -1,4 +1,4 @@
-/* action_list.h: a step as a list of actions, and the executor of lists. The engine makes the end of a step
+/* action_list.h: a step as a list of actions. The engine makes the end of a step and runs lists
  * (actions.c); zero/step puts the passes of the micro-batches before it (schedule.c). A mode is a transform,
  * which makes one list from another. Private to zero/. */
 #ifndef ZR_ENGINE_ACTION_LIST_H
@@ -97,18 +97,5 @@ struct zr_action_transform {
 void zr_actions_derive(struct zr_actions *out, const struct zr_actions *from,
                        const struct zr_action_transform *by);
 void zr_actions_change(struct zr_actions *list, const struct zr_action_transform *by);
-
-/* One execution of a list; the first member of a struct zr_engine_run. Observers may be NULL. */
-struct zr_action_run {
-    /* Carry out the trainer's part / the engine's part. */
-    zr_result (*act[2])(struct zr_action_run *run, const struct zr_action *action);
-    /* Called before and after each action. */
-    void (*observe)(void *state, const struct zr_action *action, bool done);
-    void *observe_state;
-    bool ended; /* set by an action: no other follows */
-};
-
-/* Runs a list up to its end, to an action that ends it or to a failure. */
-zr_result zr_actions_run(const struct zr_actions *list, struct zr_action_run *run);
 
 #endif

@@ -223,9 +223,8 @@ static zr_result settle(struct zr_engine_run *run)
 
 /* ---- The executor -------------------------------------------------------------------------------------- */
 
-zr_result zr_engine_act(struct zr_action_run *actions, const struct zr_action *action)
+zr_result zr_engine_act(struct zr_engine_run *run, const struct zr_action *action)
 {
-    struct zr_engine_run *run = (struct zr_engine_run *)actions;
     struct zr_engine *engine = run->engine;
     size_t unit = action->index;
     switch (action->kind) {
@@ -250,7 +249,7 @@ zr_result zr_engine_act(struct zr_action_run *actions, const struct zr_action *a
     case ZR_ACTION_READERS:
         return zr_comm_synchronize(engine->options.comm);
     case ZR_ACTION_SKIP:
-        run->run.ended = run->report->skipped;
+        run->ended = run->report->skipped;
         return ZR_OK;
     case ZR_ACTION_OPEN:
         return open_pass(run);
@@ -296,7 +295,7 @@ zr_result zr_engine_act(struct zr_action_run *actions, const struct zr_action *a
     }
 }
 
-void zr_engine_run_end(struct zr_engine_run *run, zr_result result)
+static void end_run(struct zr_engine_run *run, zr_result result)
 {
     if (run->passes)
         close_pass(run); /* waits for the transfers of a pass that failed */
@@ -304,15 +303,23 @@ void zr_engine_run_end(struct zr_engine_run *run, zr_result result)
         return;
     if (result != ZR_OK) /* the norm is not known, or not finite */
         zr_engine_speculation_settle(run->engine, NULL, &run->report->rolled_back);
-    if (run->run.ended || (result != ZR_OK && run->report->skipped))
+    if (run->ended || (result != ZR_OK && run->report->skipped))
         clear_all(run->engine);
 }
 
 zr_result zr_engine_run_list(struct zr_engine_run *run, const struct zr_actions *list)
 {
-    run->run.act[0] = run->run.act[1] = zr_engine_act;
-    zr_result result = zr_actions_run(list, &run->run);
-    zr_engine_run_end(run, result);
+    zr_result result = ZR_OK;
+    for (size_t i = 0; i < list->count && result == ZR_OK && !run->ended; i++) {
+        const struct zr_action *action = &list->actions[i];
+        bool of_engine = !run->act || action->kind >= ZR_ACTION_BEGIN || action->kind == ZR_ACTION_UPDATE;
+        if (run->observe)
+            run->observe(run->observe_state, action, false);
+        result = of_engine ? zr_engine_act(run, action) : run->act(run, action);
+        if (run->observe && result == ZR_OK)
+            run->observe(run->observe_state, action, true);
+    }
+    end_run(run, result);
     return result;
 }
 

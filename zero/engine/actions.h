@@ -18,8 +18,12 @@ struct zr_update_way {
 
 /* One execution of a list of the engine's actions. */
 struct zr_engine_run {
-    struct zr_action_run run; /* the first member: zr_engine_act() casts it */
     struct zr_engine *engine;
+    /* Carries out the trainer's part of a list; NULL: the list has the engine's actions only, and READ. */
+    zr_result (*act)(struct zr_engine_run *run, const struct zr_action *action);
+    /* Called before and after each action; NULL: not. */
+    void (*observe)(void *state, const struct zr_action *action, bool done);
+    void *observe_state;
     const struct zr_update_way *way;
     float rate;
     struct zr_step_report *report;
@@ -34,6 +38,7 @@ struct zr_engine_run {
                        const struct zr_window *window);
     bool changed;   /* it was updated */
     bool begun;     /* BEGIN was carried out */
+    bool ended;     /* set by an action: no other follows */
     bool passes;    /* between OPEN and CLOSE */
     float *sums[2]; /* whole sums of the taken unit and of the next one, by unit modulo 2 */
     zr_ticket sums_tickets[2];
@@ -45,11 +50,9 @@ extern const struct zr_update_way zr_update_here;
 /* Makes the engine's lists; freed by zr_engine_actions_end(). */
 zr_result zr_engine_actions_make(struct zr_engine *engine);
 void zr_engine_actions_end(struct zr_engine *engine);
-/* Carries out one of the engine's actions, or READ: zr_action_run.act of a zr_engine_run. */
-zr_result zr_engine_act(struct zr_action_run *run, const struct zr_action *action);
-/* After a list was run with this result: ends a pass that failed, and undoes what the step has begun. */
-void zr_engine_run_end(struct zr_engine_run *run, zr_result result);
-/* Runs a list that has the engine's actions only, with zr_engine_run_end(). */
+/* Carries out one of the engine's actions, or READ. */
+zr_result zr_engine_act(struct zr_engine_run *run, const struct zr_action *action);
+/* Runs a list up to its end, to an action that ends it or to a failure, and cleans up. */
 zr_result zr_engine_run_list(struct zr_engine_run *run, const struct zr_actions *list);
 /* update.c: updates this rank's part of the taken unit, window by window / TAKE, UPDATE and GIVE of a unit.
  */

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "alloc/base/error.h"
 #include "alloc/base/sort.h"
 #include "zero/comm/take.h"
 #include "zero/engine/engine.h"
@@ -60,6 +61,7 @@ static zr_result grow_events(struct zr_timeline *timeline)
 
 static void count_event(struct zr_timeline *timeline, const struct zr_timeline_event *event)
 {
+    zr_assert((size_t)event->kind < ZR_TIMELINE_KINDS);
     struct zr_timeline_phase *phase = &timeline->phases[event->kind];
     if (phase->count == 0 || event->begin_seconds < phase->begin_seconds)
         phase->begin_seconds = event->begin_seconds;

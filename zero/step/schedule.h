@@ -1,5 +1,5 @@
 /* schedule.h: a training step, an evaluation or an answer as a list of actions: the passes of its
- * micro-batches, then the end of the step, which the engine has made. One executor (engine/action_list.c)
+ * micro-batches, then the end of the step, which the engine has made. One executor (engine/actions.c)
  * runs the list, in training as well as for the byte plan and the timeline. The list fully determines the
  * order of a step.
  *

@@ -76,9 +76,9 @@ static void release(zr_trainer *trainer, unsigned unit)
     trainer->parameters[unit] = NULL;
 }
 
-static zr_result act(struct zr_action_run *actions, const struct zr_action *action)
+static zr_result act(struct zr_engine_run *engine, const struct zr_action *action)
 {
-    struct zr_list_run *run = (struct zr_list_run *)actions;
+    struct zr_list_run *run = (struct zr_list_run *)engine;
     switch (action->kind) {
     case ZR_ACTION_LOAD:
         return load(run, action);
@@ -123,7 +123,7 @@ static zr_result act(struct zr_action_run *actions, const struct zr_action *acti
         return zr_step_graph_launch(run->trainer);
     case ZR_ACTION_READ:
         run->trainer->host_waits = host_waits(run->trainer) - run->waits;
-        return zr_engine_act(actions, action);
+        return zr_engine_act(engine, action);
     default:
         return zr_fail(ZR_ERR_INVALID, "unknown action %s", zr_action_kind_name(action->kind));
     }
@@ -141,12 +141,10 @@ static zr_result run_list(struct zr_list_run *run, const struct zr_actions *list
 {
     run->engine.engine = run->trainer->engine;
     run->engine.way = &zr_update_here;
-    run->engine.run = (struct zr_action_run){.act = {act, zr_engine_act},
-                                             .observe = run->trainer->observe,
-                                             .observe_state = run->trainer->observe_state};
-    zr_result result = zr_actions_run(list, &run->engine.run);
-    zr_engine_run_end(&run->engine, result);
-    return result;
+    run->engine.act = act;
+    run->engine.observe = run->trainer->observe;
+    run->engine.observe_state = run->trainer->observe_state;
+    return zr_engine_run_list(&run->engine, list);
 }
 
 /* Chooses the list of the step that begins. */

@@ -236,19 +236,25 @@ NCCL_ANSWER int ncclCommInitRankScalable(struct nccl_communicator **out, int ran
 /* All ranks are this process's. */
 NCCL_ANSWER int ncclCommInitAll(struct nccl_communicator **out, int count, const int *devices)
 {
-    int before = 0, code = NCCL_SUCCESS;
+    int before = 0, made = 0, code = NCCL_SUCCESS;
+    struct nccl_communicator *outer = starting;
     struct id id;
     ncclGetUniqueId(&id);
     cudaGetDevice(&before);
     ncclGroupStart();
-    for (int i = 0; i < count && code == NCCL_SUCCESS; i++) {
-        if (cudaSetDevice(devices ? devices[i] : i) != 0)
-            code = nccl_fail(NCCL_INVALID_ARGUMENT, "there is no device %d", devices ? devices[i] : i);
+    for (; made < count && code == NCCL_SUCCESS; made += code == NCCL_SUCCESS) {
+        int device = devices ? devices[made] : made;
+        if (cudaSetDevice(device) != 0)
+            code = nccl_fail(NCCL_INVALID_ARGUMENT, "there is no device %d", device);
         else
-            code = ncclCommInitRank(&out[i], count, id, i);
+            code = ncclCommInitRank(&out[made], count, id, made);
     }
     if (code != NCCL_SUCCESS)
-        starting = NULL;
+        starting = outer;
+    while (code != NCCL_SUCCESS && made > 0) {
+        end(out[--made]);
+        out[made] = NULL;
+    }
     int ended = ncclGroupEnd();
     cudaSetDevice(before);
     return code == NCCL_SUCCESS ? ended : code;

@@ -226,6 +226,19 @@ static zr_result fill(struct local_comm *comm, const struct movement *move, size
     return result == ZR_OK ? fill_end(comm, move->piece) : result;
 }
 
+/* Sums a part of the data at comm->from. */
+static zr_result sum(struct local_comm *comm, const struct zr_comm_item *item, struct zr_comm_part part)
+{
+    const struct zr_kernels *kernels = comm->base.options.kernels;
+    struct zr_kernel_context *context = NULL;
+    struct zr_sum sum = item->reduction.sum;
+    sum.n = part.bytes / ZR_COMM_TYPE_BYTES(item->type);
+    sum.from = comm->from;
+    sum.to.at = (char *)sum.to.at + part.first * item->reduction.widens;
+    zr_result result = kernels->host_visible ? ZR_OK : zr_comm_context(&comm->base, &context);
+    return result == ZR_OK ? kernels->sum(context, &sum) : result;
+}
+
 /* Sums one part of all ranks' data for this rank, in rank order, directly from the slots. */
 static zr_result read_sum(struct local_comm *comm, const struct movement *move, struct zr_comm_part part)
 {
@@ -242,7 +255,7 @@ static zr_result read_sum(struct local_comm *comm, const struct movement *move, 
         comm->from[p] = slot + place_of(p, rank) * move->part_bytes;
         comm->base.received_bytes += part.bytes;
     }
-    return zr_comm_sum_part(&comm->base, move->adds, comm->from, part);
+    return sum(comm, move->adds, part);
 }
 
 /* Copies one part of each peer's shard. Each rank starts with the next rank, so that they do not all read
@@ -350,8 +363,7 @@ static zr_result sum_directly(struct local_comm *comm, const struct movement *mo
             comm->from[p] = view.at;
             bytes = smaller(bytes, view.bytes);
         }
-        zr_result summed =
-            zr_comm_sum_part(&comm->base, move->adds, comm->from, (struct zr_comm_part){first, bytes});
+        zr_result summed = sum(comm, move->adds, (struct zr_comm_part){first, bytes});
         if (summed != ZR_OK)
             return summed;
         comm->base.received_bytes += (comm->base.world - 1) * bytes;
@@ -426,8 +438,7 @@ static struct movement reduction(const struct local_comm *comm, const struct zr_
 {
     return (struct movement){.piece = {.kind = item->kind, .bytes = item->bytes},
                              .part_bytes = comm->each_bytes,
-                             .source = item->kind == ZR_COMM_ALL_REDUCE ? item->all_reduce.buffer
-                                                                        : item->reduce_scatter.source,
+                             .source = item->reduction.source,
                              .fills = true,
                              .adds = item,
                              .only = comm->base.world};
@@ -493,8 +504,8 @@ static zr_result run_all_reduce(struct local_comm *comm, const struct zr_comm_it
     const struct movement reduce = reduction(comm, item);
     const struct movement gather = {.piece = reduce.piece,
                                     .part_bytes = reduce.part_bytes,
-                                    .source = (char *)item->all_reduce.buffer + comm->base.rank * item->bytes,
-                                    .destination = item->all_reduce.buffer,
+                                    .source = item->reduction.sum.to.at,
+                                    .destination = (char *)item->reduction.source,
                                     .fills = true,
                                     .reads = true,
                                     .only = comm->base.world};

@@ -48,13 +48,7 @@ static zr_result post_pair(struct message_comm *self, struct zr_message_operatio
 
 /* ---- Sums ---------------------------------------------------------------------------------------------- */
 
-struct reduction {
-    const char *source;
-    size_t bytes; /* of a shard */
-    const struct zr_comm_item *item;
-};
-
-static size_t part_bytes(const struct message_comm *self, const struct reduction *op, size_t index)
+static size_t part_bytes(const struct message_comm *self, const struct zr_comm_item *op, size_t index)
 {
     return smaller(op->bytes - index * self->each_bytes, self->each_bytes);
 }
@@ -65,14 +59,14 @@ static char *place_in_slot(const struct message_comm *self, size_t index, unsign
     return self->ring + (index & 1) * self->slot_bytes + place * self->each_bytes;
 }
 
-static zr_result post_part(struct message_comm *self, const struct reduction *op, size_t index)
+static zr_result post_part(struct message_comm *self, const struct zr_comm_item *op, size_t index)
 {
     size_t bytes = part_bytes(self, op, index), first = index * self->each_bytes;
     zr_result result = ZR_OK;
     for (unsigned i = 1; i < self->base.world && result == ZR_OK; i++) {
         unsigned to = neighbour(self, i), from = neighbour(self, self->base.world - i);
         result = post_pair(self, &self->under_way[index & 1],
-                           &(struct pair){.out = op->source + to * op->bytes + first,
+                           &(struct pair){.out = op->reduction.source + to * op->bytes + first,
                                           .in = place_in_slot(self, index, from),
                                           .out_bytes = bytes,
                                           .in_bytes = bytes,
@@ -82,18 +76,24 @@ static zr_result post_part(struct message_comm *self, const struct reduction *op
     return result;
 }
 
-static zr_result add_part(struct message_comm *self, const struct reduction *op, size_t index)
+static zr_result add_part(struct message_comm *self, const struct zr_comm_item *op, size_t index)
 {
     unsigned rank = self->base.rank;
-    struct zr_comm_part part = {index * self->each_bytes, part_bytes(self, op, index)};
+    size_t first = index * self->each_bytes;
+    struct zr_kernel_context *context;
+    struct zr_sum sum = op->reduction.sum;
     for (unsigned p = 0; p < self->base.world; p++)
         self->from[p] =
-            p == rank ? op->source + rank * op->bytes + part.first : place_in_slot(self, index, p);
-    return zr_comm_sum_part(&self->base, op->item, self->from, part);
+            p == rank ? op->reduction.source + rank * op->bytes + first : place_in_slot(self, index, p);
+    sum.n = part_bytes(self, op, index) / ZR_COMM_TYPE_BYTES(op->type);
+    sum.from = self->from;
+    sum.to.at = (char *)sum.to.at + first * op->reduction.widens;
+    zr_result result = zr_comm_context(&self->base, &context);
+    return result == ZR_OK ? self->base.options.kernels->sum(context, &sum) : result;
 }
 
 /* Adds part i while part i + 1 arrives. */
-static zr_result run_reduction(struct message_comm *self, const struct reduction *op)
+static zr_result run_reduction(struct message_comm *self, const struct zr_comm_item *op)
 {
     size_t count = op->bytes / self->each_bytes + (op->bytes % self->each_bytes != 0);
     zr_result result = post_part(self, op, 0);
@@ -106,16 +106,6 @@ static zr_result run_reduction(struct message_comm *self, const struct reduction
             result = add_part(self, op, i);
     }
     return result;
-}
-
-/* The part of an operation that computes sums. */
-static zr_result reduce(struct message_comm *self, const struct zr_comm_item *item)
-{
-    struct reduction reduction = {.source = item->kind == ZR_COMM_ALL_REDUCE ? item->all_reduce.buffer
-                                                                             : item->reduce_scatter.source,
-                                  .bytes = item->bytes,
-                                  .item = item};
-    return run_reduction(self, &reduction);
 }
 
 /* ---- Gathers ------------------------------------------------------------------------------------------- */
@@ -204,14 +194,12 @@ static zr_result run_all_gather(struct message_comm *self, const struct zr_all_g
 
 static zr_result run_all_reduce(struct message_comm *self, const struct zr_comm_item *item)
 {
-    size_t bytes = item->bytes;
-    char *buffer = item->all_reduce.buffer;
-    zr_result result = reduce(self, item);
+    zr_result result = run_reduction(self, item);
     if (result != ZR_OK)
         return result;
-    return run_all_gather(self, &(struct zr_all_gather){.source = buffer + self->base.rank * bytes,
-                                                        .destination = buffer,
-                                                        .shard_bytes = bytes});
+    return run_all_gather(self, &(struct zr_all_gather){.source = item->reduction.sum.to.at,
+                                                        .destination = (char *)item->reduction.source,
+                                                        .shard_bytes = item->bytes});
 }
 
 /* ---- Broadcast and transfers --------------------------------------------------------------------------- */
@@ -317,7 +305,7 @@ zr_result zr_message_run(struct zr_comm *comm, const struct zr_comm_item *item)
     struct message_comm *self = (struct message_comm *)comm;
     switch (item->kind) {
     case ZR_COMM_REDUCE_SCATTER:
-        return reduce(self, item);
+        return run_reduction(self, item);
     case ZR_COMM_ALL_GATHER:
         return run_all_gather(self, &item->all_gather);
     case ZR_COMM_ALL_REDUCE:
