@@ -129,6 +129,7 @@ struct zr_positions_forward {
     size_t first_row; /* index of the first of these rows in the batch */
     const void *w;
     void *y;
+    const int32_t *positions; /* [rows]: other rows of w; backward is embedding_backward(). NULL: none */
 };
 struct zr_positions_backward {
     size_t rows, sequence, channels;
@@ -241,6 +242,7 @@ struct zr_rotary {
     const float *cosines, *sines;        /* [T, D / 2] */
     void *x;
     bool inverse;
+    const int32_t *positions; /* [rows]: the tokens whose angles are used; NULL: row % T */
 };
 
 /* Causal attention. qkv [B, T, (A + 2 K) D] holds q, k and v side by side, each by
@@ -251,6 +253,9 @@ struct zr_attention {
     float scale;     /* of the scores; 0: 1 / sqrt(D). A GPU: 0 */
     size_t window;   /* tokens that a token attends to, itself and those before it; 0: all. A GPU: 0, or T and
                         more */
+    /* [B, T]: position of each token in its document: 0, or 1 more than that of the token before. A token
+     * attends to its document only. NULL: a sequence is a document. */
+    const int32_t *positions;
 };
 /* The bits of `out` are the same with and without p. Backward reads p only in tables with
  * reads_probabilities. */
@@ -620,7 +625,7 @@ struct zr_sum {
 
 struct zr_kernel_streams;
 
-#define ZR_KERNELS_VERSION 10
+#define ZR_KERNELS_VERSION 11
 
 #define ZR_KERNEL(name) zr_result (*name)(struct zr_kernel_context *, const struct zr_##name *)
 

@@ -43,13 +43,29 @@ static zr_result embed(struct zr_module_pass *pass)
     zr_result result = now.tokens ? zr_pass_embed(pass, ROWS) : ZR_OK;
     return result == ZR_OK && now.positions
                ? pass->kernels->positions_forward(
-                     pass->context, &(struct zr_positions_forward){.rows = pass->own_rows,
-                                                                   .first_row = first_row(pass),
-                                                                   .sequence = shape->sequence,
-                                                                   .channels = shape->hidden,
-                                                                   .w = pass->parameters[now.wpe][0],
-                                                                   .y = pass->y})
+                     pass->context,
+                     &(struct zr_positions_forward){.rows = pass->own_rows,
+                                                    .first_row = first_row(pass),
+                                                    .sequence = shape->sequence,
+                                                    .channels = shape->hidden,
+                                                    .w = pass->parameters[now.wpe][0],
+                                                    .y = pass->y,
+                                                    .positions = zr_pass_positions(pass, first_row(pass))})
                : result;
+}
+
+/* Gradient of wpe by documents, whose rows have any order. */
+static zr_result positions_backward(struct zr_module_pass *pass, unsigned wpe)
+{
+    const struct zr_shape *shape = zr_pass_shape(pass);
+    return pass->kernels->embedding_backward(
+        pass->context, &(struct zr_embedding_backward){.rows = pass->own_rows,
+                                                       .channels = shape->hidden,
+                                                       .tokens = zr_pass_positions(pass, first_row(pass)),
+                                                       .dy = pass->dy,
+                                                       .dw = pass->gradients[wpe][0],
+                                                       .w_rows = zr_shape_positions(shape),
+                                                       .accumulate = pass->accumulate[wpe]});
 }
 
 static zr_result embed_backward(struct zr_module_pass *pass)
@@ -57,8 +73,11 @@ static zr_result embed_backward(struct zr_module_pass *pass)
     const struct zr_shape *shape = zr_pass_shape(pass);
     struct embedded now = embedded(pass);
     zr_result result = now.tokens ? zr_pass_embed_backward(pass, ROWS) : ZR_OK;
-    return result == ZR_OK && now.positions && pass->gradients[now.wpe][0]
-               ? pass->kernels->positions_backward(
+    if (result != ZR_OK || !now.positions || !pass->gradients[now.wpe][0])
+        return result;
+    return zr_pass_positions(pass, 0)
+               ? positions_backward(pass, now.wpe)
+               : pass->kernels->positions_backward(
                      pass->context, &(struct zr_positions_backward){.rows = pass->own_rows,
                                                                     .first_row = first_row(pass),
                                                                     .sequence = shape->sequence,
@@ -66,8 +85,7 @@ static zr_result embed_backward(struct zr_module_pass *pass)
                                                                     .dy = pass->dy,
                                                                     .dw = pass->gradients[now.wpe][0],
                                                                     .w_rows = zr_shape_positions(shape),
-                                                                    .accumulate = pass->accumulate[now.wpe]})
-               : result;
+                                                                    .accumulate = pass->accumulate[now.wpe]});
 }
 
 /* ---- Block --------------------------------------------------------------------------------------------- */

@@ -188,7 +188,8 @@ static zr_result rotate(struct zr_module_pass *pass, void *qkv, bool inverse)
                                                                     .cosines = pass->inputs[COSINES],
                                                                     .sines = pass->inputs[SINES],
                                                                     .x = qkv,
-                                                                    .inverse = inverse});
+                                                                    .inverse = inverse,
+                                                                    .positions = zr_pass_positions(pass, 0)});
 }
 
 static struct zr_adapter_place adapter_of(unsigned matrix)

@@ -241,6 +241,13 @@ static zr_result check_trainable(const struct zr_shape *shape)
     return ZR_OK;
 }
 
+void zr_shape_find_positions(const struct zr_shape *shape, const int32_t *tokens, size_t count,
+                             int32_t *positions)
+{
+    for (size_t i = 0; i < count * shape->sequence; i++)
+        positions[i] = i % shape->sequence == 0 || tokens[i - 1] == shape->eos ? 0 : positions[i - 1] + 1;
+}
+
 struct zr_shape zr_shape_dense(const struct zr_shape *shape)
 {
     struct zr_shape dense = *shape;
@@ -666,6 +673,8 @@ zr_result zr_transformer_open(struct zr_transformer *out, const struct zr_shape 
                                    .shape = shape};
     out->model.inputs[ZR_INPUT_TOKENS] = (struct zr_input){"tokens", out->model.rows, ZR_SLOT_INTEGERS};
     out->model.inputs[ZR_INPUT_TARGETS] = (struct zr_input){"targets", out->model.rows, ZR_SLOT_INTEGERS};
+    out->model.inputs[ZR_INPUT_POSITIONS] =
+        (struct zr_input){"positions", shape->documents ? out->model.rows : 0, ZR_SLOT_INTEGERS};
     out->model.inputs_count = ZR_INPUTS_COMMON;
     size_t tiles = zr_shape_tiles(shape), block_units = tiles > 1 ? ZR_BLOCK_PRODUCTS * tiles : 1;
     result = zr_take(host_arena, ZR_TAG_OTHER,

@@ -1,6 +1,6 @@
 /* transformer.h: the bundled models: a shape and the struct zr_model built from it. An architecture (gpt2.c,
  * llama.c) is a table with its tensors, its modules and slots, forward and backward. A row is a token; the
- * inputs are tokens and targets, [batch, sequence] each. */
+ * inputs are tokens, targets and, with documents, positions, [batch, sequence] each. */
 #ifndef ZR_MODEL_TRANSFORMER_H
 #define ZR_MODEL_TRANSFORMER_H
 
@@ -36,7 +36,9 @@ struct zr_shape {
     size_t vocabulary;        /* entries that can be predicted */
     size_t vocabulary_padded; /* rows stored */
     size_t sequence;          /* tokens per sequence */
-    size_t batch;             /* sequences per rank and micro-batch */
+    bool documents;           /* attention stays inside of documents, each of which ends with token `eos` */
+    int32_t eos;
+    size_t batch; /* sequences per rank and micro-batch */
     enum zr_recompute recompute;
     unsigned recompute_layers;    /* ZR_RECOMPUTE_FULL: number of first layers that recompute; 0: all */
     unsigned tensor, tensor_rank; /* number of tensor-parallel ranks (0 and 1: none) and this rank */
@@ -87,6 +89,10 @@ static inline unsigned zr_shape_tiles(const struct zr_shape *shape)
 }
 /* Rows of logits of this tensor rank's largest tile that fit into `bytes`; from 1 to all rows. */
 size_t zr_shape_logits_rows(const struct zr_shape *shape, size_t bytes, size_t logit_bytes);
+/* Position of each token in its document, from 0 on: `tokens` and `positions` are [count, sequence]. A
+ * document begins with a sequence or after its token `eos`. */
+void zr_shape_find_positions(const struct zr_shape *shape, const int32_t *tokens, size_t count,
+                             int32_t *positions);
 /* The largest valid number of tiles below `below`; at least 1. */
 unsigned zr_shape_tiles_below(const struct zr_shape *shape, unsigned below);
 /* Replaces zeros in kv_heads, ffn, rope_theta and norm_epsilon by the architecture's defaults. */
@@ -101,8 +107,9 @@ enum zr_transformer_group {
     ZR_TRANSFORMER_GROUPS_COUNT
 };
 
-/* Inputs of every architecture; an architecture may append inputs. */
-enum { ZR_INPUT_TOKENS = 0, ZR_INPUT_TARGETS, ZR_INPUTS_COMMON };
+/* Inputs of every architecture; an architecture may append inputs. Positions exist with shape.documents: see
+ * zr_shape_find_positions(). */
+enum { ZR_INPUT_TOKENS = 0, ZR_INPUT_TARGETS, ZR_INPUT_POSITIONS, ZR_INPUTS_COMMON };
 
 /* Pipeline stages of a bundled model. The first stage also has the embedding, the last one the final norm and
  * the head. */
@@ -326,6 +333,12 @@ struct zr_vocabulary_share zr_pass_vocabulary(const struct zr_module_pass *pass)
  * hidden]. `slot` holds all rows, see below. */
 zr_result zr_pass_embed(struct zr_module_pass *pass, unsigned slot);
 zr_result zr_pass_embed_backward(struct zr_module_pass *pass, unsigned slot);
+/* Positions of the rows from `first` on; NULL: row r is token r modulo the sequence. */
+static inline const int32_t *zr_pass_positions(const struct zr_module_pass *pass, size_t first)
+{
+    const int32_t *positions = pass->inputs[ZR_INPUT_POSITIONS];
+    return positions ? positions + first : NULL;
+}
 /* Attention over this tensor rank's heads. */
 static inline struct zr_attention zr_pass_attention(const struct zr_module_pass *pass)
 {
@@ -336,7 +349,8 @@ static inline struct zr_attention zr_pass_attention(const struct zr_module_pass 
                                  .channels = zr_shape_queries(shape) / tensor,
                                  .heads = shape->heads / tensor,
                                  .kv_heads = shape->kv_heads / tensor,
-                                 .window = window < shape->sequence ? window : 0};
+                                 .window = window < shape->sequence ? window : 0,
+                                 .positions = zr_pass_positions(pass, 0)};
 }
 
 /* ---- Between tensor ranks ------------------------------------------------------------------------------ */

@@ -95,6 +95,7 @@ static zr_result validate(struct loop *loop)
     struct zr_rank *rank = &loop->rank;
     zr_trainer *trainer = rank->state.trainer;
     struct message mean;
+    const struct zr_batch batch = zr_rank_batch(rank);
     double sum = 0;
     zr_result result;
 
@@ -102,8 +103,7 @@ static zr_result validate(struct loop *loop)
         struct zr_data_place place = {.step = round, .data_rank = rank->place.data};
         size_t count;
         double loss;
-        result = zr_data_validation(&rank->data, &place, zr_trainer_input(trainer, ZR_INPUT_TOKENS),
-                                    zr_trainer_input(trainer, ZR_INPUT_TARGETS), &count);
+        result = zr_batch_validation(&batch, &place, &count);
         if (result != ZR_OK)
             return result;
         /* A rank without a window evaluates one row of the current batch: all ranks take part, because
@@ -165,11 +165,10 @@ static zr_result load_batch(void *state, unsigned micro_batch)
 {
     const struct step *step = state;
     struct zr_rank *rank = &step->loop->rank;
-    zr_trainer *trainer = rank->state.trainer;
+    const struct zr_batch batch = zr_rank_batch(rank);
     struct zr_data_place place = {
         .step = step->number, .data_rank = rank->place.data, .micro_batch = micro_batch};
-    return zr_data_train(&rank->data, &place, zr_trainer_input(trainer, ZR_INPUT_TOKENS),
-                         zr_trainer_input(trainer, ZR_INPUT_TARGETS));
+    return zr_batch_train(&batch, &place);
 }
 
 static zr_result rate_of_step(void *state, float *rate)
@@ -408,7 +407,7 @@ static zr_result make_sample(struct loop *loop, struct zr_text *text)
     if (config->sample == 0 || loop->ended)
         return ZR_OK;
     return zr_sample_make(&(struct zr_sample_options){.trainer = loop->rank.state.trainer,
-                                                      .shape = config->shape,
+                                                      .shape = loop->rank.state.transformer.shape,
                                                       .bytes = config->bytes,
                                                       .prompt = config->prompt,
                                                       .count = config->sample,

@@ -95,8 +95,8 @@ static zr_result load(void *state, unsigned micro_batch)
     unsigned data_ranks = zr_train_data_ranks(prove->rank->config);
     struct zr_data_place place = {
         .step = prove->step, .data_rank = micro_batch % data_ranks, .micro_batch = micro_batch / data_ranks};
-    return zr_data_train(&prove->rank->data, &place, zr_trainer_input(prove->dense.trainer, ZR_INPUT_TOKENS),
-                         zr_trainer_input(prove->dense.trainer, ZR_INPUT_TARGETS));
+    const struct zr_batch batch = {&prove->rank->data, prove->dense.trainer, &prove->config.shape};
+    return zr_batch_train(&batch, &place);
 }
 
 /* Keeps the gradients of the dense step. */

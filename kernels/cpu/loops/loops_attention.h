@@ -113,7 +113,8 @@ static size_t heads_per_kv(const struct zr_attention *shape)
 
 struct head {
     size_t tokens, width, padded_width, padded_tokens;
-    size_t window; /* tokens that a token attends to */
+    size_t window;            /* tokens that a token attends to */
+    const int32_t *positions; /* of the sequence's tokens in their documents; NULL: it is one document */
     float scale;
     struct head_view q, k, v;
 };
@@ -121,7 +122,9 @@ struct head {
 /* First token that token t attends to. */
 static size_t first_seen(const struct head *h, size_t t)
 {
-    return t < h->window ? 0 : t + 1 - h->window;
+    size_t of_window = t < h->window ? 0 : t + 1 - h->window,
+           of_document = h->positions ? t - (size_t)h->positions[t] : 0;
+    return of_window > of_document ? of_window : of_document;
 }
 
 /* The same for the first query of a block, rounded down to whole vectors. */
@@ -142,6 +145,7 @@ static struct head head_of(const struct zr_attention *shape, const el *all, size
                      round_up(width, 16),
                      round_up(shape->sequence, 16),
                      shape->window ? shape->window : shape->sequence,
+                     shape->positions ? shape->positions + sequence * shape->sequence : NULL,
                      shape->scale > 0 ? shape->scale : 1.0f / sqrtf((float)width),
                      view,
                      view,

@@ -92,6 +92,9 @@ static void print_model(struct zr_text_page *page, const struct zr_train_config 
                       "losses differ\n");
     zr_text_print(&page->text, "%s tokens a step, in sequences of %zu\n",
                   zr_number_grouped(number, zr_train_step_tokens(config)), shape->sequence);
+    if (shape->documents)
+        zr_text_print(&page->text, "documents end with token %d; attention stays inside of each\n",
+                      (int)shape->eos);
     if (config->plans_vocabulary || config->plans_sequence || config->plans_threads) {
         zr_text_print(&page->text, "taken where not given:");
         if (config->plans_vocabulary)

@@ -206,6 +206,11 @@ static const char *option_conflict(const struct zr_train_config *config)
          zr_flag_given(config, "rope-theta") || zr_flag_given(config, "norm-epsilon") ||
          zr_flag_given(config, "tie-embeddings")))
         return "--kv-heads, --ffn, --rope-theta, --norm-epsilon and --tie-embeddings require --arch llama";
+    if (config->shape.documents != zr_flag_given(config, "eos"))
+        return "--mask-documents requires --eos N, the token that ends a document, and --eos requires "
+               "--mask-documents";
+    if (config->shape.documents && (size_t)config->shape.eos >= config->shape.vocabulary)
+        return "--eos is no token of --vocab; give a smaller number";
     const char *pipeline = pipeline_conflict(config);
     if (pipeline)
         return pipeline;
