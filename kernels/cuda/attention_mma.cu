@@ -34,6 +34,9 @@ enum {
 /* A row's running maximum is raised only if it would grow by more than RISE, as an exponent of two. Until
  * then the exponentials are at max_score 2^8, and a rescaling is saved. */
 #define RISE 8.0f
+/* The maximum before the first score. It is finite, because a row's first tile may have no key of the row's
+ * document, and then exponentials of masked scores must be 0. */
+#define LEAST_SCORE (-1e30f)
 
 /* Statistics of a query for backward: the dot product of dout and out, and the log-sum-exp to base 2. */
 struct ALIGNED(8) row_statistics {
@@ -197,10 +200,6 @@ DEVICE void find_scores(scores s, shared_el q_row, shared_el k_column, const int
     }
 }
 
-/* A score of a masked key. It is finite: a tile may have no key of a row's document, and the first tile that
- * has one raises the maximum so far that the sums of the earlier tiles become 0. */
-#define MASKED (-1e30f)
-
 /* Masks the keys after each row's query. `ahead`: tokens from the tile's first key to the warp's first query.
  */
 DEVICE void mask_scores(scores s, int ahead, const int keys)
@@ -213,7 +212,7 @@ DEVICE void mask_scores(scores s, int ahead, const int keys)
         UNROLL
     for (int i = 0; i < 4; i++)
         if (n * 8 + column + i % 2 > row + m * 16 + i / 2 * 8)
-            s[m][n][i] = MASKED;
+            s[m][n][i] = -INFINITY;
 }
 
 /* Masks the keys before the document of each row's query. The tile's first key is token `at`, and the warp's
@@ -232,7 +231,7 @@ DEVICE void mask_documents(scores s, const struct head *h, unsigned at, unsigned
                 UNROLL
             for (int i = 0; i < 2; i++)
                 if (column + (unsigned)(n * 8 + i) < from)
-                    s[m][n][half * 2 + i] = MASKED;
+                    s[m][n][half * 2 + i] = -INFINITY;
         }
     }
 }
@@ -356,7 +355,7 @@ DEVICE void forward(const struct zr_attention_forward *a, const int keys, const 
     for (int m = 0; m < STRIPS; m++) {
         UNROLL
         for (int half = 0; half < 2; half++) {
-            r.max_score[m][half] = -INFINITY;
+            r.max_score[m][half] = LEAST_SCORE;
             r.sum[m][half] = 0;
         }
         clear_sums(r.values[m], width / 8);
