@@ -113,7 +113,8 @@ enum {
     Y_ROWS,
     XA, /* of an adapter, see lora.c */
     D_XA,
-    BLOCK_SLOTS
+    RING, /* ring.c */
+    BLOCK_SLOTS = RING + ZR_RING_SLOTS
 };
 
 static void describe_slots(struct zr_transformer *t)
@@ -144,6 +145,7 @@ static void describe_slots(struct zr_transformer *t)
         [D_XA] = {"gradient of an adapter", 0, 0, ZR_SLOT_TEMPORARY, false},
     };
     memcpy(t->slots[ZR_TYPE_BLOCK], slots, sizeof slots);
+    zr_slots_ring(&t->shape, &t->slots[ZR_TYPE_BLOCK][RING]);
 }
 
 static struct zr_layernorm norm_shape(const struct zr_module_pass *pass)
@@ -423,9 +425,9 @@ static zr_result after(struct zr_module_pass *pass, unsigned product)
     const struct zr_kernels *k = pass->kernels;
     void **s = pass->slots;
     if (product == ZR_PRODUCT_QKV)
-        return k->attention_forward(pass->context,
-                                    &(struct zr_attention_forward){attention_of(pass), s[QKV], s[ATTENTION],
-                                                                   s[LSE], s[PROBABILITIES]});
+        return zr_pass_attend(pass, RING,
+                              &(struct zr_attention_forward){attention_of(pass), s[QKV], s[ATTENTION], s[LSE],
+                                                             s[PROBABILITIES]});
     if (product == ZR_PRODUCT_WIDE)
         return gelu_in_product(pass)
                    ? ZR_OK
@@ -483,9 +485,10 @@ static zr_result go_back(struct zr_module_pass *pass, unsigned product)
         return k->gelu_backward(pass->context, &(struct zr_gelu_backward){wide(pass), s[FC], s[D_WIDE],
                                                                           s[D_WIDE], activation_of(pass)});
     if (product == ZR_PRODUCT_OUT)
-        return k->attention_backward(
-            pass->context, &(struct zr_attention_backward){attention_of(pass), s[QKV], s[ATTENTION], s[LSE],
-                                                           s[PROBABILITIES], s[D_NORM], s[D_QKV]});
+        return zr_pass_attend_backward(pass, RING,
+                                       &(struct zr_attention_backward){attention_of(pass), s[QKV],
+                                                                       s[ATTENTION], s[LSE], s[PROBABILITIES],
+                                                                       s[D_NORM], s[D_QKV]});
     zr_module_drop(pass, is_wide ? D_WIDE : D_QKV);
     zr_result result = is_wide ? norm_backward(pass, LN2_W, s[MIDDLE], s[D_NORM], LN2_MEAN)
                                : norm_backward(pass, LN1_W, pass->x, s[D_NORM], LN1_MEAN);

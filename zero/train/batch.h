@@ -17,5 +17,7 @@ zr_result zr_batch_train(const struct zr_batch *batch, const struct zr_data_plac
 zr_result zr_batch_validation(const struct zr_batch *batch, const struct zr_data_place *place, size_t *count);
 /* Gives the trainer a sequence of tokens without targets. */
 void zr_batch_give(const struct zr_batch *batch, const int32_t *tokens);
+/* The row of token `token` of that sequence; ZR_ROW_ELSEWHERE: another context rank has it. */
+size_t zr_batch_row(const struct zr_batch *batch, size_t token);
 
 #endif

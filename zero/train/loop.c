@@ -43,7 +43,7 @@ static zr_result gather_message(const struct zr_train_config *config, zr_comm *c
     for (unsigned r = 0; r < config->world; r++) {
         if (zr_mesh_place_of(mesh, r).tensor == 0) /* ranks of one tensor group have the same loss; other
                                                     * pipeline ranks have 0 */
-            out->loss += all[r].loss;
+            out->loss += all[r].loss;              /* of as many tokens on each */
         if (all[r].request > out->request)
             out->request = all[r].request;
         if (out->end_signal == 0)
@@ -54,7 +54,7 @@ static zr_result gather_message(const struct zr_train_config *config, zr_comm *c
             out->refusals = all[r].refusals;
         }
     }
-    out->loss /= mesh.data;
+    out->loss /= zr_mesh_shards(mesh);
     return ZR_OK;
 }
 
@@ -108,7 +108,8 @@ static zr_result validate(struct loop *loop)
             return result;
         /* A rank without a window evaluates one row of the current batch: all ranks take part, because
          * whether an evaluation is a collective differs between pipeline stages. */
-        result = zr_trainer_evaluate(trainer, (count ? count : 1) * rank->config->shape.sequence, &loss);
+        result = zr_trainer_evaluate(
+            trainer, (count ? count : 1) * zr_shape_own_sequence(&rank->config->shape), &loss);
         if (result != ZR_OK)
             return result;
         sum += count ? loss * (double)count : 0;

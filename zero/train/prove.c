@@ -538,13 +538,13 @@ struct dense_step {
 };
 
 /* The dense rank's step at `factor` times the run's loss scale. It has the micro-batches of all data
- * ranks, each with a smaller share of the loss, so a scale larger by this factor keeps gradients at the
- * run's size. */
+ * and context ranks, each with a smaller share of the loss, so a scale larger by this factor keeps gradients
+ * at the run's size. */
 static zr_result step_dense(struct zr_prove *prove, const struct zr_prove_step *step, double factor,
                             struct dense_step *out)
 {
     struct zr_step_report report = {0};
-    double scale = step->loss_scale * zr_train_data_ranks(prove->rank->config) * factor;
+    double scale = step->loss_scale * zr_train_shards(prove->rank->config) * factor;
     zr_result result = ZR_OK;
     if (step->loss_scale > 0)
         result = zr_engine_set_scaling(

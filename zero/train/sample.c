@@ -196,7 +196,8 @@ zr_result zr_sample_make(const struct zr_sample_options *options, struct zr_text
         /* Later positions do not affect earlier ones, but must be valid tokens. */
         memset(window.tokens + window.count, 0, (window.capacity - window.count) * sizeof *window.tokens);
         zr_batch_give(&batch, window.tokens);
-        result = zr_trainer_answer(options->trainer, window.capacity, window.count - 1, logits);
+        result = zr_trainer_answer(options->trainer, zr_shape_own_sequence(&options->shape),
+                                   zr_batch_row(&batch, window.count - 1), logits);
         if (result)
             break;
         token = choose(logits, options->shape.vocabulary, options->temperature, uniform(options->seed, i));

@@ -147,6 +147,85 @@ static double attention_alone(struct zr_kernel_context *c, const struct shape *s
                : 0;
 }
 
+enum { RANKS_MAX = 4 };
+
+/* Rows of a context rank, [batch, own tokens, line], from those of whole sequences, or to them. */
+static void copy_part(const struct shape *s, struct zr_context_part part, size_t line, float *whole,
+                      float *own, bool back)
+{
+    for (size_t i = 0; i < s->batch * part.tokens; i++) {
+        size_t token = zr_context_token(part, i % part.tokens);
+        float *there = whole + (i / part.tokens * s->sequence + token) * line;
+        memcpy(back ? there : own + i * line, back ? own + i * line : there, line * sizeof *own);
+    }
+}
+
+/* A ring of ranks, one after the other, has the attention of whole sequences, with documents and a window. */
+static double attention_ring(struct zr_kernel_context *c, const struct shape *each, unsigned ranks,
+                             size_t window)
+{
+    size_t own = 2 * ((each->sequence + 3) / 4), channels = each->channels, heads = each->heads;
+    const struct shape s = {.batch = each->batch, .sequence = own * ranks};
+    struct zr_attention a = {.batch = s.batch,
+                             .sequence = s.sequence,
+                             .channels = channels,
+                             .heads = heads,
+                             .kv_heads = 1,
+                             .window = window,
+                             .positions = positions_of(&s, 0)};
+    size_t line = reference_line(&a), keys = line - channels, rows = s.batch * own,
+           all = s.batch * s.sequence;
+    struct tensor *qkv = attention_input(&a), *dout = input(all * channels, 0, 1), *out = output(dout->n),
+                  *lse = output(all * heads), *p = output(lse->n * s.sequence), *dqkv = output(qkv->n);
+    float *x[RANKS_MAX], *kv[RANKS_MAX], *d[RANKS_MAX], *o[RANKS_MAX], *l[RANKS_MAX], *dq[RANKS_MAX],
+        *dkv[RANKS_MAX], *positions[RANKS_MAX];
+    for (unsigned r = 0; r < ranks; r++) {
+        struct zr_context_part part = {ranks, r, own};
+        float **const parts[] = {&x[r], &kv[r], &d[r], &o[r], &l[r], &dq[r], &dkv[r], &positions[r]};
+        const size_t columns[] = {line, keys, channels, channels, heads, channels, keys, 1};
+        for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+            *parts[i] = output(rows * columns[i])->at;
+            memset(*parts[i], 0, rows * columns[i] * sizeof(float));
+        }
+        copy_part(&s, part, line, qkv->at, x[r], false);
+        copy_part(&s, part, channels, dout->at, d[r], false);
+        copy_part(&s, part, 1, (float *)(uintptr_t)a.positions, positions[r], false);
+        for (size_t i = 0; i < rows; i++)
+            memcpy(kv[r] + i * keys, x[r] + i * line + channels, keys * sizeof(float));
+    }
+    for (unsigned r = 0; r < 2 * ranks; r++) { /* forward of each rank, then backward */
+        unsigned rank = r % ranks;
+        struct zr_context_part part = {ranks, rank, own};
+        struct zr_attention step = a;
+        step.sequence = own;
+        step.positions = (const int32_t *)(const void *)positions[rank];
+        for (unsigned i = 0; i < ranks; i++) {
+            unsigned from = (rank + ranks - i) % ranks;
+            step.ring = (struct zr_attention_ring){ranks, rank, from, kv[from], i > 0, dq[rank], dkv[from]};
+            if (r < ranks)
+                kernels->attention_forward(
+                    c, &(struct zr_attention_forward){step, x[rank], o[rank], l[rank], NULL});
+            else
+                kernels->attention_backward(c, &(struct zr_attention_backward){
+                                                   step, x[rank], o[rank], l[rank], NULL, d[rank], x[rank]});
+        }
+        copy_part(&s, part, channels, out->at, o[rank], true);
+        for (size_t unit = 0; unit < s.batch * heads; unit++)
+            copy_part(&(struct shape){.batch = 1}, part, 1, (float *)lse->at + unit * s.sequence,
+                      l[rank] + unit * own, true);
+    }
+    for (unsigned r = 0; r < ranks; r++) {
+        for (size_t i = 0; i < rows; i++) {
+            memcpy(x[r] + i * line, dq[r] + i * channels, channels * sizeof(float));
+            memcpy(x[r] + i * line + channels, dkv[r] + i * keys, keys * sizeof(float));
+        }
+        copy_part(&s, (struct zr_context_part){ranks, r, own}, line, dqkv->at, x[r], true);
+    }
+    reference_attention(&a, qkv->real, out->real, lse->real, p->real);
+    reference_attention_backward(&a, qkv->real, p->real, dout->real, dqkv->real);
+    return worst(worst(error_of(out), error_of(lse)), error_of(dqkv)) / tolerance;
+}
+
 /* Each head with keys and values of its own, and all with those of one. */
 static double case_attention(struct zr_kernel_context *c, const struct shape *s)
 {
@@ -156,6 +235,8 @@ static double case_attention(struct zr_kernel_context *c, const struct shape *s)
     return plain;
 #endif
     size_t window = 1 + s->sequence / 3; /* ends inside of blocks of queries and of vectors */
+    if (s->sequence > 1)
+        plain = worst(plain, worst(attention_ring(c, s, 2, 0), attention_ring(c, s, RANKS_MAX, window)));
     return worst(worst(plain, attention_with(c, s, 0, 0.25f, window, random_positions(s))),
                  attention_alone(c, s));
 }

@@ -92,6 +92,8 @@ const struct zr_flag zr_flags[] = {
 
     COUNT("ranks", memory, world, "1", 1, 256, "processes that train together"),
     COUNT("tp", memory, shape.tensor, "1", 1, 256, "ranks that divide each layer (tensor parallel)"),
+    COUNT("cp", memory, shape.context, "1", 1, 256,
+          "ranks that divide each sequence (context parallel, ring attention)"),
     COUNT("pp", memory, stages.ranks, "1", 1, 256, "ranks that divide the layers (pipeline parallel)"),
     CHOICE("schedule", memory, stages.schedule, "1f1b", "1f1b|naive|gpipe|vhalf",
            "order of micro-batches in the pipeline stages"),
