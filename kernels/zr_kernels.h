@@ -129,6 +129,7 @@ struct zr_positions_forward {
     size_t first_row; /* index of the first of these rows in the batch */
     const void *w;
     void *y;
+    const int32_t *positions; /* [rows]: other rows of w; backward is embedding_backward(). NULL: none */
 };
 struct zr_positions_backward {
     size_t rows, sequence, channels;
@@ -241,6 +242,44 @@ struct zr_rotary {
     const float *cosines, *sines;        /* [T, D / 2] */
     void *x;
     bool inverse;
+    const int32_t *positions; /* [rows]: the tokens whose angles are used; NULL: row % T */
+};
+
+/* The tokens of a sequence that a context rank has: of 2 N chunks of equal length, chunk r and, because later
+ * tokens attend to more, chunk 2 N - 1 - r. */
+struct zr_context_part {
+    unsigned ranks, rank; /* N, r; ranks 0 and 1: the rank has all tokens */
+    size_t tokens;        /* of the rank; even if there are several ranks */
+};
+/* Token of the sequence that is the rank's token `t`. */
+static inline size_t zr_context_token(struct zr_context_part part, size_t t)
+{
+    size_t chunk = part.tokens / 2;
+    return part.ranks <= 1 ? t
+           : t < chunk     ? part.rank * chunk + t
+                           : (2 * part.ranks - 1 - part.rank) * chunk + t - chunk;
+}
+/* Number of the rank's tokens before token `token` of the sequence. */
+static inline size_t zr_context_before(struct zr_context_part part, size_t token)
+{
+    size_t chunk = part.tokens / 2, low = part.rank * chunk, high = (2 * part.ranks - 1 - part.rank) * chunk;
+    if (part.ranks <= 1)
+        return token;
+    low = token < low ? 0 : token - low;
+    high = token < high ? 0 : token - high;
+    return (low < chunk ? low : chunk) + (high < chunk ? high : chunk);
+}
+
+/* A step of ring attention (Liu et al., 2023): queries of context rank `queries`, with the keys and values of
+ * rank `keys`. T is the number of tokens of a rank; window and documents are those of the sequence. */
+struct zr_attention_ring {
+    unsigned ranks, queries, keys;
+    const void *kv; /* [B, T, 2 K D]: keys and values; NULL: no ring, they are in qkv. A GPU: NULL */
+    /* Forward: `out` is float. With `merge`, out and lse have the results of other keys, with which those of
+     * kv are merged; the first step has the queries' own keys. */
+    bool merge;
+    /* Backward: sums [B, T, C] and [B, T, 2 K D], to which the gradients are added; dqkv is not used. */
+    float *dq, *dkv;
 };
 
 /* Causal attention. qkv [B, T, (A + 2 K) D] holds q, k and v side by side, each by
@@ -251,6 +290,10 @@ struct zr_attention {
     float scale;     /* of the scores; 0: 1 / sqrt(D). A GPU: 0 */
     size_t window;   /* tokens that a token attends to, itself and those before it; 0: all. A GPU: 0, or T and
                         more */
+    /* [B, T]: position of each token in its document: 0, or 1 more than that of the token before. A token
+     * attends to its document only. NULL: a sequence is a document. */
+    const int32_t *positions;
+    struct zr_attention_ring ring;
 };
 /* The bits of `out` are the same with and without p. Backward reads p only in tables with
  * reads_probabilities. */
@@ -620,7 +663,7 @@ struct zr_sum {
 
 struct zr_kernel_streams;
 
-#define ZR_KERNELS_VERSION 10
+#define ZR_KERNELS_VERSION 11
 
 #define ZR_KERNEL(name) zr_result (*name)(struct zr_kernel_context *, const struct zr_##name *)
 

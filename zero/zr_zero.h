@@ -375,7 +375,7 @@ ZR_API zr_result zr_engine_load(zr_engine *engine, const char *path);
 
 enum {
     ZR_MODULE_UNITS_MAX = 2,
-    ZR_MODULE_SLOTS_MAX = 24,
+    ZR_MODULE_SLOTS_MAX = 32,
     ZR_UNIT_PARAMETERS_MAX = 32,
     ZR_MODEL_INPUTS_MAX = 8
 };
@@ -431,6 +431,7 @@ struct zr_module_pass {
     float scale;    /* last module: the gradients are those of scale * sum of losses */
     float *losses;  /* last module, forward and backward: [rows] */
     struct zr_activations *activations; /* used by zr_module_take() */
+    zr_comm *ring;                      /* zr_trainer_options.ring */
 };
 
 /* Allocates and frees a temporary slot of all rows. Every pass makes the same calls in the same order. */
@@ -558,6 +559,9 @@ struct zr_trainer_options {
     size_t recompute_modules;
     struct zr_checkpoint_policy checkpoints;
     struct zr_pipeline pipeline;
+    /* The context ranks, each of which has a part of every sequence; borrowed. The model's passes use it.
+     * NULL: one. They are also ranks of the engine's `comm`. */
+    zr_comm *ring;
 };
 /* Creates a trainer. Collective, with the errors of zr_engine_create(). ZR_ERR_INVALID: inconsistent
  * model; the message names the module or field. On success *out owns the trainer until
@@ -590,8 +594,10 @@ ZR_API zr_result zr_trainer_step(zr_trainer *trainer, const struct zr_step_calls
 /* Mean loss of the first `rows` rows of the inputs, forward only. Collective at stage 3. ZR_ERR_INVALID:
  * `rows` is 0, too large, or not a multiple of the model's rows_together. */
 ZR_API zr_result zr_trainer_evaluate(zr_trainer *trainer, size_t rows, double *loss);
-/* The model's answer for row `row` of the first `rows` rows: [answer_count]. Collective at stage 3.
+/* The model's answer for row `row` of the first `rows` rows: [answer_count]. Collective at stage 3. With
+ * several context ranks every rank calls it and has the answer; `row` is ZR_ROW_ELSEWHERE on all but one.
  * ZR_ERR_INVALID: as zr_trainer_evaluate(), or a model without answers. */
+#define ZR_ROW_ELSEWHERE SIZE_MAX
 ZR_API zr_result zr_trainer_answer(zr_trainer *trainer, size_t rows, size_t row, float *out);
 
 #ifdef __cplusplus

@@ -96,7 +96,7 @@ KERNEL(K(attention_forward), struct zr_attention_forward, CUDA_THREADS)
             rows[r].values[i] = 0;
     }
     load_rows(q_tile, &h, h.q, h.line, first);
-    for (size_t keys = 0; keys <= first; keys += TILE) {
+    for (size_t keys = first_seen(&h, first) / TILE * TILE; keys <= first; keys += TILE) {
         __syncthreads();
         load_rows(k_tile, &h, h.k, h.line, keys);
         load_rows(v_tile, &h, h.v, h.line, keys);
@@ -105,8 +105,9 @@ KERNEL(K(attention_forward), struct zr_attention_forward, CUDA_THREADS)
         for (int r = 0; r < ROWS; r++) {
             const float *q = q_tile + (own + r - first) * row_stride_of(&h),
                         *k = k_tile + lane_of_thread() * row_stride_of(&h);
-            bool seen = keys + lane_of_thread() <= own + r;
-            if (own + r < h.tokens) /* uniform over the warp */
+            size_t from = own + r < h.tokens ? first_seen(&h, own + r) : 0, key = keys + lane_of_thread();
+            bool seen = from <= key && key <= own + r;
+            if (own + r < h.tokens && from < keys + TILE) /* uniform over the warp */
                 take_scores(&rows[r], seen ? dot(q, k, h.width) * h.scale : -INFINITY, v_tile, &h);
         }
     }
@@ -129,11 +130,12 @@ KERNEL(K(attention_probabilities), struct zr_attention_forward, CUDA_THREADS)
     struct head h = head_of(&a.shape, (const el *)a.qkv, blockIdx.z, blockIdx.y);
     size_t t = blockIdx.x, row = (blockIdx.z * a.shape.heads + blockIdx.y) * h.tokens + t;
     el *p = (el *)a.p + row * h.tokens;
+    size_t from = first_seen(&h, t);
     for (size_t j = threadIdx.x; j < h.tokens; j += blockDim.x) {
         float score = 0;
-        for (size_t d = 0; j <= t && d < h.width; d++)
+        for (size_t d = 0; from <= j && j <= t && d < h.width; d++)
             score = fmaf(el_get(h.q + t * h.line + d), el_get(h.k + j * h.line + d), score);
-        el_put(p + j, j <= t ? expf(score * h.scale - a.lse[row]) : 0);
+        el_put(p + j, from <= j && j <= t ? expf(score * h.scale - a.lse[row]) : 0);
     }
 }
 
@@ -187,14 +189,16 @@ KERNEL(K(attention_backward_keys), struct zr_attention_backward, CUDA_THREADS)
     for (size_t g = 0; g < group; g++) {
         size_t number = blockIdx.y * group + g;
         h = head_of(&a.shape, (const el *)a.qkv, blockIdx.z, number);
-        for (size_t queries = first; queries < h.tokens; queries += TILE) {
+        for (size_t queries = first; queries < h.tokens && first_seen(&h, queries) < first + TILE;
+             queries += TILE) {
             load_queries(&all, &h, &a, blockIdx.z, number, queries);
             UNROLL
             for (int r = 0; r < ROWS; r++) {
                 unsigned lane = lane_of_thread();
                 const float *k = k_tile + (own + r) * row_stride_of(&h),
                             *v = v_tile + (own + r) * row_stride_of(&h);
-                bool seen = first + own + r <= queries + lane && queries + lane < h.tokens;
+                size_t key = first + own + r, query = queries + lane;
+                bool seen = key <= query && query < h.tokens && first_seen(&h, query) <= key;
                 float p =
                     seen ? expf(dot(all.q + lane * row_stride_of(&h), k, h.width) * h.scale - lse[lane]) : 0;
                 float dp = dot(all.dout + lane * row_stride_of(&h), v, h.width);
@@ -227,7 +231,7 @@ KERNEL(K(attention_backward_queries), struct zr_attention_backward, CUDA_THREADS
                           delta};
     float dq[ROWS][PARTS] = {{0}};
     load_queries(&all, &h, &a, blockIdx.z, blockIdx.y, first);
-    for (size_t keys = 0; keys <= first; keys += TILE) {
+    for (size_t keys = first_seen(&h, first) / TILE * TILE; keys <= first; keys += TILE) {
         __syncthreads();
         load_rows(k_tile, &h, h.k, h.line, keys);
         load_rows(v_tile, &h, h.v, h.line, keys);
@@ -235,7 +239,8 @@ KERNEL(K(attention_backward_queries), struct zr_attention_backward, CUDA_THREADS
         UNROLL
         for (int r = 0; r < ROWS; r++) {
             unsigned lane = lane_of_thread(), row = (unsigned)own + (unsigned)r;
-            bool seen = keys + lane <= first + row && first + row < h.tokens;
+            size_t key = keys + lane, query = first + row;
+            bool seen = key <= query && query < h.tokens && first_seen(&h, query) <= key;
             const float *k = k_tile + lane * row_stride_of(&h), *v = v_tile + lane * row_stride_of(&h);
             float p = seen ? expf(dot(all.q + row * row_stride_of(&h), k, h.width) * h.scale - lse[row]) : 0;
             float dp = dot(all.dout + row * row_stride_of(&h), v, h.width);

@@ -34,6 +34,9 @@ enum {
 /* A row's running maximum is raised only if it would grow by more than RISE, as an exponent of two. Until
  * then the exponentials are at max_score 2^8, and a rescaling is saved. */
 #define RISE 8.0f
+/* The maximum before the first score. It is finite, because a row's first tile may have no key of the row's
+ * document, and then exponentials of masked scores must be 0. */
+#define LEAST_SCORE (-1e30f)
 
 /* Statistics of a query for backward: the dot product of dout and out, and the log-sum-exp to base 2. */
 struct ALIGNED(8) row_statistics {
@@ -212,6 +215,27 @@ DEVICE void mask_scores(scores s, int ahead, const int keys)
             s[m][n][i] = -INFINITY;
 }
 
+/* Masks the keys before the document of each row's query. The tile's first key is token `at`, and the warp's
+ * first query token `own`. */
+DEVICE void mask_documents(scores s, const struct head *h, unsigned at, unsigned own, const int keys)
+{
+    unsigned column = at + lane_of_thread() % 4 * 2;
+    UNROLL
+    for (int m = 0; m < STRIPS; m++) {
+        UNROLL
+        for (int half = 0; half < 2; half++) {
+            unsigned t = own + lane_of_thread() / 4 + (unsigned)(m * 16 + half * 8);
+            unsigned from = t < h->tokens ? (unsigned)first_seen(h, t) : 0;
+            UNROLL
+            for (int n = 0; n < keys / 8; n++)
+                UNROLL
+            for (int i = 0; i < 2; i++)
+                if (column + (unsigned)(n * 8 + i) < from)
+                    s[m][n][half * 2 + i] = -INFINITY;
+        }
+    }
+}
+
 /* Raises the running maxima and rescales the sums accordingly. */
 DEVICE void rescale(struct running *r, float (*max_score)[2], float scale2, const int width)
 {
@@ -331,18 +355,20 @@ DEVICE void forward(const struct zr_attention_forward *a, const int keys, const 
     for (int m = 0; m < STRIPS; m++) {
         UNROLL
         for (int half = 0; half < 2; half++) {
-            r.max_score[m][half] = -INFINITY;
+            r.max_score[m][half] = LEAST_SCORE;
             r.sum[m][half] = 0;
         }
         clear_sums(r.values[m], width / 8);
     }
     const unsigned line = (unsigned)h.line;
-    const el *k_at = copy_from(h.k, line, 0); /* the next keys; their values are `values` elements further */
+    const unsigned begin = (unsigned)first_seen(&h, first) / (unsigned)keys * (unsigned)keys;
+    const el *k_at = copy_from(h.k, line, begin); /* the next keys; their values are `values` further */
     const unsigned values = (unsigned)kv_heads_of(&a->shape) * (unsigned)width;
     copy_tile(q_tile, h.q, line, first, tokens, CUDA_MMA_QUERIES, width);
-    copy_part(k_tile, k_at, line, 0, tokens, keys, width);
-    for (unsigned at = 0; at < end; at += keys) {
-        bool seen = at < own + STRIPS * 16 && own < tokens; /* uniform over the warp */
+    copy_part(k_tile, k_at, line, begin, tokens, keys, width);
+    for (unsigned at = begin; at < end; at += keys) {
+        bool seen = at < own + STRIPS * 16 && own < tokens && /* uniform over the warp */
+                    first_seen(&h, own) < at + (unsigned)keys;
         scores s;
         copies_wait();
         __syncthreads(); /* the keys have arrived, and the tile of values is free */
@@ -357,6 +383,9 @@ DEVICE void forward(const struct zr_attention_forward *a, const int keys, const 
         if (seen) {
             if (at + keys - 1 > own)
                 mask_scores(s, (int)(own - at), keys);
+            if (h.positions &&
+                at < first_seen(&h, (own + STRIPS * 16 < tokens ? own + STRIPS * 16 : tokens) - 1))
+                mask_documents(s, &h, at, own, keys);
             take_largest(&r, s, scale2, keys, width);
             add_values(&r, s, v_row, scale2, keys, width);
         }
@@ -453,14 +482,34 @@ DEVICE void copy_queries(el *q_tile, struct row_statistics *statistics, const st
         copy_8_bytes(&statistics[threadIdx.x], dq + (size_t)token * (unsigned)h->line, token < tokens);
 }
 
+/* Positions in their documents of tokens from a query on, of which `left` remain. NULL: one document. */
+struct positions {
+    const int32_t *at;
+    int left;
+};
+
+DEVICE struct positions positions_from(const struct head *h, unsigned query)
+{
+    struct positions from = {h->positions ? h->positions + query : NULL,
+                             (int)(unsigned)h->tokens - (int)query};
+    return from;
+}
+
+/* Whether query `query` of these attends to the key that is `distance` tokens before it. */
+DEVICE bool attends(const struct positions *from, int query, int distance)
+{
+    return distance >= 0 && (!from->at || query >= from->left || distance <= from->at[query]);
+}
+
 /* Addresses of a lane's loads from a stage, for 16 queries. */
 struct stage_lane {
     shared_el row, column;
     const struct row_statistics_pair *statistics;
+    struct positions positions;
 };
 
 /* Adds 16 queries of a stage. `ahead`: tokens from the warp's first key to the first of the queries.
- * `masked`: some queries precede a key. */
+ * `masked`: some queries precede a key, or are of another document. */
 DEVICE void take_chunk_of_queries(struct key_rows *r, const struct stage_lane *from, int ahead, bool masked,
                                   float scale2, const int width)
 {
@@ -480,7 +529,8 @@ DEVICE void take_chunk_of_queries(struct key_rows *r, const struct stage_lane *f
         UNROLL
         for (int i = 0; i < 4; i++)
             find_gradient(&p[n][i], &ds[n][i], &queries.of[i % 2], scale2,
-                          !masked || row + i / 2 * 8 <= ahead + n * 8 + column + i % 2);
+                          !masked || attends(&from->positions, n * 8 + column + i % 2,
+                                             ahead + n * 8 + column + i % 2 - row - i / 2 * 8));
     }
     struct matrices p_part = fragment_of(p), ds_part = fragment_of(ds);
     UNROLL
@@ -497,18 +547,20 @@ DEVICE void next_chunk(struct stage_lane *at, const int width)
     at->row = shared_el_behind(at->row, CHUNK * row_stride(width));
     at->column = shared_el_behind(at->column, CHUNK * row_stride(width));
     at->statistics += CHUNK / 2;
+    at->positions.at += at->positions.at ? CHUNK : 0;
+    at->positions.left -= CHUNK;
 }
 
 /* Adds `chunks` chunks of a tile of queries. `ahead`: tokens from the warp's first key to the tile's first
  * query. */
 DEVICE void take_queries(struct key_rows *r, const el *q_tile, const struct row_statistics *statistics,
-                         int chunks, int ahead, const int width)
+                         const struct positions *positions, int chunks, int ahead, const int width)
 {
-    struct stage_lane at = {lane_row(q_tile, width), lane_column(q_tile, width),
-                            (const struct row_statistics_pair *)(const void *)statistics +
-                                lane_of_thread() % 4};
+    struct stage_lane at = {
+        lane_row(q_tile, width), lane_column(q_tile, width),
+        (const struct row_statistics_pair *)(const void *)statistics + lane_of_thread() % 4, *positions};
     const float scale2 = scale_of(width) * LOG2_E;
-    if (ahead >= 15) {
+    if (ahead >= 15 && !positions->at) {
         ROLLED
         for (int c = 0; c < chunks; c++, next_chunk(&at, width))
             take_chunk_of_queries(r, &at, 0, false, scale2, width);
@@ -573,6 +625,7 @@ DEVICE void backward_keys(const struct zr_attention_backward *a, const int width
     copy_queries(tiles, statistics, &next, a, &h, width);
     for (unsigned parity = 0; next.heads > 0; parity ^= 1) {
         int ahead = (int)(next.queries - own), chunks = chunks_of(tokens - next.queries);
+        struct positions positions = positions_from(&h, next.queries);
         next.queries += TILE;
         if (next.queries >= tokens) {
             next.queries = first;
@@ -583,7 +636,8 @@ DEVICE void backward_keys(const struct zr_attention_backward *a, const int width
         __syncthreads(); /* the current queries have arrived, and the other stage is free */
         if (next.heads > 0)
             copy_queries(tiles + (parity ^ 1) * stage, statistics + (parity ^ 1) * TILE, &next, a, &h, width);
-        take_queries(&r, tiles + parity * stage, statistics + parity * TILE, chunks, ahead, width);
+        take_queries(&r, tiles + parity * stage, statistics + parity * TILE, &positions, chunks, ahead,
+                     width);
     }
     put_keys(a, &r, tiles, first, width);
 }
@@ -608,9 +662,11 @@ struct query_rows {
 };
 
 /* Adds 16 keys of a stage, whose tile of keys is followed by the tile of their values. `ahead`: tokens from
- * the first of the keys to the warp's first query. `masked`: some keys come after a query. */
-DEVICE void take_chunk_of_keys(struct query_rows *r, shared_el k_row, shared_el k_column, int ahead,
-                               bool masked, float scale2, const int strips, const int width)
+ * the first of the keys to the warp's first query. `masked`: some keys come after a query, or are of another
+ * document. */
+DEVICE void take_chunk_of_keys(struct query_rows *r, shared_el k_row, shared_el k_column,
+                               const struct positions *positions, int ahead, bool masked, float scale2,
+                               const int strips, const int width)
 {
     const int values = TILE * row_stride(width); /* offset of the values from their keys */
     int column = (int)(lane_of_thread() % 4) * 2, row = (int)(lane_of_thread() / 4);
@@ -633,7 +689,8 @@ DEVICE void take_chunk_of_keys(struct query_rows *r, shared_el k_row, shared_el 
             UNROLL
         for (int i = 0; i < 4; i++)
             find_gradient(&p[m][n][i], &ds[m][n][i], &r->statistics[m][i / 2], scale2,
-                          !masked || n * 8 + column + i % 2 <= ahead + row + m * 16 + i / 2 * 8);
+                          !masked || attends(positions, row + m * 16 + i / 2 * 8,
+                                             ahead + row + m * 16 + i / 2 * 8 - n * 8 - column - i % 2));
         ds_part[m] = fragment_of(ds[m]);
     }
     UNROLL
@@ -647,23 +704,23 @@ DEVICE void take_chunk_of_keys(struct query_rows *r, shared_el k_row, shared_el 
 
 /* Adds `chunks` chunks of a tile of keys. `ahead`: tokens from the tile's first key to the warp's first
  * query. */
-DEVICE void take_keys(struct query_rows *r, const el *k_tile, int chunks, int ahead, const int strips,
-                      const int width)
+DEVICE void take_keys(struct query_rows *r, const el *k_tile, const struct positions *positions, int chunks,
+                      int ahead, const int strips, const int width)
 {
     const float scale2 = scale_of(width) * LOG2_E;
     const int step = CHUNK * row_stride(width);
     shared_el k_row = lane_row(k_tile, width), k_column = lane_column(k_tile, width);
-    if (ahead >= TILE - 1) {
+    if (ahead >= TILE - 1 && !positions->at) {
         ROLLED
         for (int c = 0; c < chunks; c++) {
-            take_chunk_of_keys(r, k_row, k_column, 0, false, scale2, strips, width);
+            take_chunk_of_keys(r, k_row, k_column, positions, 0, false, scale2, strips, width);
             k_row = shared_el_behind(k_row, step), k_column = shared_el_behind(k_column, step);
         }
         return;
     }
     ROLLED
     for (int c = 0; c < chunks && c * CHUNK < ahead + strips * 16; c++) {
-        take_chunk_of_keys(r, k_row, k_column, ahead - c * CHUNK, true, scale2, strips, width);
+        take_chunk_of_keys(r, k_row, k_column, positions, ahead - c * CHUNK, true, scale2, strips, width);
         k_row = shared_el_behind(k_row, step), k_column = shared_el_behind(k_column, step);
     }
 }
@@ -720,14 +777,17 @@ DEVICE void backward_queries(const struct zr_attention_backward *a, const int st
     unsigned mine = uniform_warp() * (unsigned)strips * 16, own = first + mine;
     unsigned end = first + rows < tokens ? first + rows : tokens;
     struct query_rows r;
+    const struct positions positions = positions_from(&h, own);
+    const unsigned begin = (unsigned)first_seen(&h, first) / TILE * TILE;
     load_queries(&r, a, tiles, &h, first, strips, width);
-    copy_keys(tiles, &h, 0, width);
-    for (unsigned keys = 0, parity = 0; keys < end; keys += TILE, parity ^= 1) {
+    copy_keys(tiles, &h, begin, width);
+    for (unsigned keys = begin, parity = 0; keys < end; keys += TILE, parity ^= 1) {
         copies_wait();
         __syncthreads(); /* the current keys have arrived, and the other stage is free */
         if (keys + TILE < end)
             copy_keys(tiles + (parity ^ 1) * stage, &h, keys + TILE, width);
-        take_keys(&r, tiles + parity * stage, chunks_of(end - keys), (int)(own - keys), strips, width);
+        take_keys(&r, tiles + parity * stage, &positions, chunks_of(end - keys), (int)(own - keys), strips,
+                  width);
     }
     el *own_tile = tiles + mine * (unsigned)row_stride(width);
     __syncthreads(); /* all warps have used the stages */

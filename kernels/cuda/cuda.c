@@ -734,10 +734,12 @@ static zr_result linear_gelu_backward(struct zr_kernel_context *context,
 /* The kernels see all tokens before, and divide scores by the root of the width. */
 static zr_result check_plain(const struct zr_attention *s)
 {
-    return s->scale == 0 && (s->window == 0 || s->window >= s->sequence)
+    return s->scale == 0 && (s->window == 0 || s->window >= s->sequence) && !s->ring.kv
                ? ZR_OK
-               : zr_fail(ZR_ERR_INVALID,
-                         "attention with a window or a scale of its own is not supported on a GPU");
+               : zr_fail(
+                     ZR_ERR_INVALID,
+                     "attention in a ring, with a window or with a scale of its own is not supported on a "
+                     "GPU");
 }
 
 /* Launches one block per tile, with `tiles` tiles in shared memory. */

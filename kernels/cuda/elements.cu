@@ -70,7 +70,8 @@ KERNEL(K(embedding_backward), struct zr_embedding_backward, CUDA_THREADS)
 KERNEL(K(positions_forward), struct zr_positions_forward, CUDA_THREADS)
 {
     size_t row = blockIdx.x;
-    const el *w = (const el *)a.w + (a.first_row + row) % a.sequence * a.channels;
+    size_t position = a.positions ? (size_t)a.positions[row] : (a.first_row + row) % a.sequence;
+    const el *w = (const el *)a.w + position * a.channels;
     el *y = (el *)a.y + row * a.channels;
     for (size_t c = threadIdx.x; c < a.channels; c += blockDim.x)
         el_put(y + c, el_get(y + c) + el_get(w + c));
@@ -160,7 +161,8 @@ KERNEL(K(add), struct zr_add, CUDA_THREADS)
 /* A block handles one row, and a thread some pairs of the row. */
 KERNEL(K(rotary), struct zr_rotary, CUDA_THREADS)
 {
-    size_t half = a.width / 2, angles = blockIdx.x % a.sequence * half;
+    size_t position = a.positions ? (size_t)a.positions[blockIdx.x] : blockIdx.x % a.sequence;
+    size_t half = a.width / 2, angles = position * half;
     for (size_t pair = threadIdx.x; pair < a.heads * half; pair += blockDim.x) {
         size_t i = pair % half;
         el *x = (el *)a.x + blockIdx.x * a.stride + pair / half * a.width + i;

@@ -146,8 +146,8 @@ static void op_down_back(void)
     kernels->linear_backward(&context, &(struct zr_linear_backward){down_shape, m.wide, m.w, m.y, m.dwide,
                                                                     m.dw, m.bias, false, false, false});
 }
-static const struct zr_attention attention_shape = {B, T, C, A, 0, 0, 0},
-                                 long_shape = {1, 1024, C, A, 0, 0, 0};
+static const struct zr_attention attention_shape = {.batch = B, .sequence = T, .channels = C, .heads = A},
+                                 long_shape = {.batch = 1, .sequence = 1024, .channels = C, .heads = A};
 static void op_attention(void)
 {
     kernels->attention_forward(&context,

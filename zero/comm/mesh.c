@@ -32,25 +32,30 @@ static zr_result open_group(zr_comm **out, zr_comm *world, struct row row, size_
 
 zr_result zr_mesh_open(struct zr_mesh *out, zr_comm *world, struct zr_mesh_shape shape, size_t bucket_bytes)
 {
-    unsigned rank = zr_comm_rank(world), layer = shape.data * shape.tensor; /* ranks of a pipeline rank */
+    unsigned rank = zr_comm_rank(world), shards = zr_mesh_shards(shape),
+             layer = shards * shape.tensor; /* ranks of a pipeline rank */
     struct zr_mesh_place place = zr_mesh_place_of(shape, rank);
-    const struct row data = {place.pipeline * layer + place.tensor, shape.tensor, shape.data},
+    const struct row data = {place.pipeline * layer + place.tensor, shape.tensor, shards},
                      tensor = {rank - place.tensor, 1, shape.tensor},
+                     ring = {rank - place.context * shape.tensor, shape.tensor, shape.context},
                      pipeline = {rank % layer, layer, shape.pipeline};
     zr_result result = ZR_OK;
     *out = (struct zr_mesh){.world = world};
     zr_assert(zr_comm_world(world) == zr_mesh_world(shape));
-    if (shape.data == zr_mesh_world(shape))
+    if (shards == zr_mesh_world(shape))
         out->data = world;
     else
         result = open_group(&out->data, world, data, bucket_bytes);
     if (result == ZR_OK && shape.tensor > 1)
         result = open_group(&out->tensor, world, tensor, bucket_bytes);
+    if (result == ZR_OK && shape.context > 1)
+        result = open_group(&out->ring, world, ring, bucket_bytes);
     if (result == ZR_OK && shape.pipeline > 1)
         result = open_group(&out->pipeline, world, pipeline, ZR_COMM_LINE_BYTES);
     if (out->data != world)
         zr_calls_name(out->data, "data");
     zr_calls_name(out->tensor, "tensor");
+    zr_calls_name(out->ring, "ring");
     zr_calls_name(out->pipeline, "pipeline");
     if (result != ZR_OK)
         zr_mesh_close(out);
@@ -59,10 +64,11 @@ zr_result zr_mesh_open(struct zr_mesh *out, zr_comm *world, struct zr_mesh_shape
 
 zr_result zr_mesh_close(struct zr_mesh *mesh)
 {
-    zr_result pipeline = zr_comm_destroy(mesh->pipeline), tensor = zr_comm_destroy(mesh->tensor),
+    zr_result pipeline = zr_comm_destroy(mesh->pipeline), ring = zr_comm_destroy(mesh->ring),
+              tensor = zr_comm_destroy(mesh->tensor),
               data = mesh->data == mesh->world ? ZR_OK : zr_comm_destroy(mesh->data);
     *mesh = (struct zr_mesh){.world = mesh->world};
-    return pipeline != ZR_OK ? pipeline : tensor != ZR_OK ? tensor : data;
+    return pipeline != ZR_OK ? pipeline : ring != ZR_OK ? ring : tensor != ZR_OK ? tensor : data;
 }
 
 void zr_comm_counters_add(zr_comm *comm, struct zr_comm_counters *sum)
@@ -90,5 +96,6 @@ void zr_mesh_counters_get(const struct zr_mesh *mesh, struct zr_comm_counters *o
     if (mesh->data != mesh->world)
         zr_comm_counters_add(mesh->data, out);
     zr_comm_counters_add(mesh->tensor, out);
+    zr_comm_counters_add(mesh->ring, out);
     zr_comm_counters_add(mesh->pipeline, out);
 }

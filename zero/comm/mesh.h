@@ -1,9 +1,10 @@
 /* mesh.h: the ranks of a run: their mesh, their agreement, and their start by MPI. Private to zero/.
  *
- * The mesh is data x tensor x pipeline; tensor varies fastest, then data. A
- * tensor group holds parts of the same tensors and sees the same batch. A data group holds the same parts
- * and sees different batches. A pipeline group holds different layers, and the same batch passes through
- * them. */
+ * The mesh is data x context x tensor x pipeline; tensor varies fastest, then context, then data. A
+ * tensor group holds parts of the same tensors and sees the same tokens. A ring of context ranks holds the
+ * same parts and divides the tokens of each sequence. Rings see different batches; ZeRO shards and sums of
+ * gradients run over all ranks of all rings with the same parts. A pipeline group holds different layers, and
+ * the same batch passes through them. */
 #ifndef ZR_MESH_H
 #define ZR_MESH_H
 
@@ -11,31 +12,45 @@
 
 struct zr_mesh_shape {
     unsigned data, tensor, pipeline; /* at least 1 each */
+    unsigned context;                /* 0: 1 */
 };
+static inline unsigned zr_mesh_context(struct zr_mesh_shape shape)
+{
+    return shape.context > 1 ? shape.context : 1;
+}
+/* Ranks with the same parts, which ZeRO divides state among. */
+static inline unsigned zr_mesh_shards(struct zr_mesh_shape shape)
+{
+    return shape.data * zr_mesh_context(shape);
+}
 static inline unsigned zr_mesh_world(struct zr_mesh_shape shape)
 {
-    return shape.data * shape.tensor * shape.pipeline;
+    return zr_mesh_shards(shape) * shape.tensor * shape.pipeline;
 }
 
 struct zr_mesh_place {
-    unsigned data, tensor, pipeline;
+    unsigned data, tensor, pipeline, context;
 };
 static inline struct zr_mesh_place zr_mesh_place_of(struct zr_mesh_shape shape, unsigned rank)
 {
-    return (struct zr_mesh_place){.data = rank / shape.tensor % shape.data,
+    unsigned shard = rank / shape.tensor % zr_mesh_shards(shape);
+    return (struct zr_mesh_place){.data = shard / zr_mesh_context(shape),
                                   .tensor = rank % shape.tensor,
-                                  .pipeline = rank / (shape.tensor * shape.data)};
+                                  .pipeline = rank / (shape.tensor * zr_mesh_shards(shape)),
+                                  .context = shard % zr_mesh_context(shape)};
 }
 static inline unsigned zr_mesh_rank(struct zr_mesh_shape shape, struct zr_mesh_place place)
 {
-    return (place.pipeline * shape.data + place.data) * shape.tensor + place.tensor;
+    unsigned shard = place.data * zr_mesh_context(shape) + place.context;
+    return (place.pipeline * zr_mesh_shards(shape) + shard) * shape.tensor + place.tensor;
 }
 
 /* Communicators of this rank. */
 struct zr_mesh {
     zr_comm *world;    /* borrowed */
-    zr_comm *data;     /* the world itself if there are only data ranks */
+    zr_comm *data;     /* the shards; the world itself if these are all ranks */
     zr_comm *tensor;   /* NULL: one tensor rank */
+    zr_comm *ring;     /* NULL: one context rank */
     zr_comm *pipeline; /* for host messages, and parent of the groups that carry data; NULL: one pipeline
                         * rank */
 };

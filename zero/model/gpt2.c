@@ -43,13 +43,29 @@ static zr_result embed(struct zr_module_pass *pass)
     zr_result result = now.tokens ? zr_pass_embed(pass, ROWS) : ZR_OK;
     return result == ZR_OK && now.positions
                ? pass->kernels->positions_forward(
-                     pass->context, &(struct zr_positions_forward){.rows = pass->own_rows,
-                                                                   .first_row = first_row(pass),
-                                                                   .sequence = shape->sequence,
-                                                                   .channels = shape->hidden,
-                                                                   .w = pass->parameters[now.wpe][0],
-                                                                   .y = pass->y})
+                     pass->context,
+                     &(struct zr_positions_forward){.rows = pass->own_rows,
+                                                    .first_row = first_row(pass),
+                                                    .sequence = shape->sequence,
+                                                    .channels = shape->hidden,
+                                                    .w = pass->parameters[now.wpe][0],
+                                                    .y = pass->y,
+                                                    .positions = zr_pass_positions(pass, first_row(pass))})
                : result;
+}
+
+/* Gradient of wpe by documents, whose rows have any order. */
+static zr_result positions_backward(struct zr_module_pass *pass, unsigned wpe)
+{
+    const struct zr_shape *shape = zr_pass_shape(pass);
+    return pass->kernels->embedding_backward(
+        pass->context, &(struct zr_embedding_backward){.rows = pass->own_rows,
+                                                       .channels = shape->hidden,
+                                                       .tokens = zr_pass_positions(pass, first_row(pass)),
+                                                       .dy = pass->dy,
+                                                       .dw = pass->gradients[wpe][0],
+                                                       .w_rows = zr_shape_positions(shape),
+                                                       .accumulate = pass->accumulate[wpe]});
 }
 
 static zr_result embed_backward(struct zr_module_pass *pass)
@@ -57,8 +73,11 @@ static zr_result embed_backward(struct zr_module_pass *pass)
     const struct zr_shape *shape = zr_pass_shape(pass);
     struct embedded now = embedded(pass);
     zr_result result = now.tokens ? zr_pass_embed_backward(pass, ROWS) : ZR_OK;
-    return result == ZR_OK && now.positions && pass->gradients[now.wpe][0]
-               ? pass->kernels->positions_backward(
+    if (result != ZR_OK || !now.positions || !pass->gradients[now.wpe][0])
+        return result;
+    return zr_pass_positions(pass, 0)
+               ? positions_backward(pass, now.wpe)
+               : pass->kernels->positions_backward(
                      pass->context, &(struct zr_positions_backward){.rows = pass->own_rows,
                                                                     .first_row = first_row(pass),
                                                                     .sequence = shape->sequence,
@@ -66,8 +85,7 @@ static zr_result embed_backward(struct zr_module_pass *pass)
                                                                     .dy = pass->dy,
                                                                     .dw = pass->gradients[now.wpe][0],
                                                                     .w_rows = zr_shape_positions(shape),
-                                                                    .accumulate = pass->accumulate[now.wpe]})
-               : result;
+                                                                    .accumulate = pass->accumulate[now.wpe]});
 }
 
 /* ---- Block --------------------------------------------------------------------------------------------- */
@@ -95,7 +113,8 @@ enum {
     Y_ROWS,
     XA, /* of an adapter, see lora.c */
     D_XA,
-    BLOCK_SLOTS
+    RING, /* ring.c */
+    BLOCK_SLOTS = RING + ZR_RING_SLOTS
 };
 
 static void describe_slots(struct zr_transformer *t)
@@ -126,6 +145,7 @@ static void describe_slots(struct zr_transformer *t)
         [D_XA] = {"gradient of an adapter", 0, 0, ZR_SLOT_TEMPORARY, false},
     };
     memcpy(t->slots[ZR_TYPE_BLOCK], slots, sizeof slots);
+    zr_slots_ring(&t->shape, &t->slots[ZR_TYPE_BLOCK][RING]);
 }
 
 static struct zr_layernorm norm_shape(const struct zr_module_pass *pass)
@@ -405,9 +425,9 @@ static zr_result after(struct zr_module_pass *pass, unsigned product)
     const struct zr_kernels *k = pass->kernels;
     void **s = pass->slots;
     if (product == ZR_PRODUCT_QKV)
-        return k->attention_forward(pass->context,
-                                    &(struct zr_attention_forward){attention_of(pass), s[QKV], s[ATTENTION],
-                                                                   s[LSE], s[PROBABILITIES]});
+        return zr_pass_attend(pass, RING,
+                              &(struct zr_attention_forward){attention_of(pass), s[QKV], s[ATTENTION], s[LSE],
+                                                             s[PROBABILITIES]});
     if (product == ZR_PRODUCT_WIDE)
         return gelu_in_product(pass)
                    ? ZR_OK
@@ -465,9 +485,10 @@ static zr_result go_back(struct zr_module_pass *pass, unsigned product)
         return k->gelu_backward(pass->context, &(struct zr_gelu_backward){wide(pass), s[FC], s[D_WIDE],
                                                                           s[D_WIDE], activation_of(pass)});
     if (product == ZR_PRODUCT_OUT)
-        return k->attention_backward(
-            pass->context, &(struct zr_attention_backward){attention_of(pass), s[QKV], s[ATTENTION], s[LSE],
-                                                           s[PROBABILITIES], s[D_NORM], s[D_QKV]});
+        return zr_pass_attend_backward(pass, RING,
+                                       &(struct zr_attention_backward){attention_of(pass), s[QKV],
+                                                                       s[ATTENTION], s[LSE], s[PROBABILITIES],
+                                                                       s[D_NORM], s[D_QKV]});
     zr_module_drop(pass, is_wide ? D_WIDE : D_QKV);
     zr_result result = is_wide ? norm_backward(pass, LN2_W, s[MIDDLE], s[D_NORM], LN2_MEAN)
                                : norm_backward(pass, LN1_W, pass->x, s[D_NORM], LN1_MEAN);

@@ -19,7 +19,8 @@ static size_t tile_rows(const struct zr_shape *shape)
 
 size_t zr_shape_logits_rows(const struct zr_shape *shape, size_t bytes, size_t logit_bytes)
 {
-    size_t max_rows = bytes / (tile_rows(shape) * logit_bytes), all = shape->batch * shape->sequence;
+    size_t max_rows = bytes / (tile_rows(shape) * logit_bytes),
+           all = shape->batch * zr_shape_own_sequence(shape);
     return max_rows == 0 ? 1 : max_rows < all ? max_rows : all;
 }
 

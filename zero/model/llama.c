@@ -90,7 +90,8 @@ enum {
     Y_ROWS,
     XA, /* of an adapter, see lora.c */
     D_XA,
-    BLOCK_SLOTS
+    RING, /* ring.c */
+    BLOCK_SLOTS = RING + ZR_RING_SLOTS
 };
 
 /* Numbers of columns; q, kv and ffn: of this tensor rank. */
@@ -143,6 +144,7 @@ static void describe_slots(struct zr_transformer *t)
         [D_XA] = {"gradient of an adapter", 0, 0, temporary, false},
     };
     memcpy(t->slots[ZR_TYPE_BLOCK], slots, sizeof slots);
+    zr_slots_ring(&t->shape, &t->slots[ZR_TYPE_BLOCK][RING]);
 }
 
 /* Address of column `column` of the rows at `base`. */
@@ -188,7 +190,8 @@ static zr_result rotate(struct zr_module_pass *pass, void *qkv, bool inverse)
                                                                     .cosines = pass->inputs[COSINES],
                                                                     .sines = pass->inputs[SINES],
                                                                     .x = qkv,
-                                                                    .inverse = inverse});
+                                                                    .inverse = inverse,
+                                                                    .positions = zr_pass_positions(pass, 0)});
 }
 
 static struct zr_adapter_place adapter_of(unsigned matrix)
@@ -378,11 +381,11 @@ static zr_result after(struct zr_module_pass *pass, unsigned product)
         zr_result result = norm_heads(pass, false);
         if (result == ZR_OK)
             result = rotate(pass, s[QKV], false);
-        return result == ZR_OK ? k->attention_forward(
-                                     pass->context,
-                                     &(struct zr_attention_forward){zr_pass_attention(pass), s[QKV],
-                                                                    s[ATTENTION], s[LSE], s[PROBABILITIES]})
-                               : result;
+        return result == ZR_OK
+                   ? zr_pass_attend(pass, RING,
+                                    &(struct zr_attention_forward){zr_pass_attention(pass), s[QKV],
+                                                                   s[ATTENTION], s[LSE], s[PROBABILITIES]})
+                   : result;
     }
     if (product == ZR_PRODUCT_WIDE)
         return k->swiglu_forward(pass->context,
@@ -537,9 +540,10 @@ static zr_result go_back(struct zr_module_pass *pass, unsigned product)
             pass->context, &(struct zr_swiglu_backward){pass->rows * widths_of(zr_pass_shape(pass)).ffn,
                                                         s[GATE], s[UP], s[D_UP], s[D_GATE], s[D_UP]});
     if (product == ZR_PRODUCT_OUT) {
-        zr_result result = k->attention_backward(
-            pass->context, &(struct zr_attention_backward){zr_pass_attention(pass), s[QKV], s[ATTENTION],
-                                                           s[LSE], s[PROBABILITIES], s[D_NORM], s[D_QKV]});
+        zr_result result = zr_pass_attend_backward(
+            pass, RING,
+            &(struct zr_attention_backward){zr_pass_attention(pass), s[QKV], s[ATTENTION], s[LSE],
+                                            s[PROBABILITIES], s[D_NORM], s[D_QKV]});
         if (result == ZR_OK)
             result = rotate(pass, s[D_QKV], true);
         if (result == ZR_OK && zr_pass_shape(pass)->variant.head_norms)

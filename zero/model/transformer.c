@@ -229,6 +229,25 @@ static zr_result check_tiles(const struct zr_shape *shape)
                          zr_shape_tiles_below(shape, shape->tiles));
 }
 
+static zr_result check_context(const struct zr_shape *shape)
+{
+    size_t context = zr_shape_context(shape), chunks = 2 * context,
+           ranks = shape->sequence_parallel ? zr_shape_tensor(shape) : 1;
+    if (shape->context_rank >= context)
+        return zr_fail(ZR_ERR_INVALID, "there is no context rank %u of %zu", shape->context_rank, context);
+    if (context > 1 && (shape->sequence % chunks || shape->sequence / context % ranks))
+        return zr_fail(ZR_ERR_INVALID,
+                       "--cp %zu divides a sequence into %zu chunks%s, which do not divide --seq %zu; give "
+                       "--seq %zu",
+                       context, chunks, ranks > 1 ? " for --tp ranks each" : "", shape->sequence,
+                       (shape->sequence / (chunks * ranks) + 1) * chunks * ranks);
+    return context > 1 && zr_shape_tiles(shape) > 1
+               ? zr_fail(ZR_ERR_INVALID,
+                         "--cp cannot be combined with --tile, whose parts of a block have no "
+                         "place in a ring; leave one of the two out")
+               : ZR_OK;
+}
+
 static zr_result check_trainable(const struct zr_shape *shape)
 {
     if (zr_trainable_splits(shape->trainable) && zr_shape_tiles(shape) > 1)
@@ -241,10 +260,31 @@ static zr_result check_trainable(const struct zr_shape *shape)
     return ZR_OK;
 }
 
+void zr_shape_share_tokens(const struct zr_shape *shape, const int32_t *whole, size_t count, int32_t *own)
+{
+    struct zr_context_part part = zr_shape_part(shape);
+    for (size_t i = 0; i < count; i++)
+        for (size_t t = 0; t < part.tokens; t++)
+            own[i * part.tokens + t] = whole[i * shape->sequence + zr_context_token(part, t)];
+}
+
+void zr_shape_share_positions(const struct zr_shape *shape, const int32_t *tokens, size_t count,
+                              int32_t *positions)
+{
+    struct zr_context_part part = zr_shape_part(shape);
+    for (size_t i = 0; i < count; i++, tokens += shape->sequence)
+        for (size_t t = 0, next = 0, begin = 0; t < part.tokens; t++) {
+            size_t token = zr_context_token(part, t);
+            for (; next < token; next++)
+                begin = shape->documents && tokens[next] == shape->eos ? next + 1 : begin;
+            positions[i * part.tokens + t] = (int32_t)(token - begin);
+        }
+}
+
 struct zr_shape zr_shape_dense(const struct zr_shape *shape)
 {
     struct zr_shape dense = *shape;
-    dense.tensor = dense.tensor_rank = dense.tiles = 0;
+    dense.tensor = dense.tensor_rank = dense.tiles = dense.context = dense.context_rank = 0;
     dense.logits_rows = 0;
     dense.sequence_parallel = false;
     return dense;
@@ -302,6 +342,8 @@ zr_result zr_shape_check(const struct zr_shape *shape)
     if (result == ZR_OK)
         result = check_tensor(shape);
     if (result == ZR_OK)
+        result = check_context(shape);
+    if (result == ZR_OK)
         result = check_tiles(shape);
     return result == ZR_OK ? check_trainable(shape) : result;
 }
@@ -317,8 +359,9 @@ static unsigned matrices_of(const struct zr_shape *shape, struct zr_linear out[M
     const size_t sizes[MATRICES_MAX][2] = {{c, apart ? own : 3 * own}, {own, c}, {c, ffn}, {ffn, c}, {c, kv}};
     unsigned count = llama ? MATRICES_MAX : MATRICES_MAX - 1;
     for (unsigned i = 0; i < count; i++)
-        out[i] = (struct zr_linear){
-            .rows = shape->batch * shape->sequence, .in = sizes[i][0], .out = sizes[i][1] / tiles};
+        out[i] = (struct zr_linear){.rows = shape->batch * zr_shape_own_sequence(shape),
+                                    .in = sizes[i][0],
+                                    .out = sizes[i][1] / tiles};
     return count;
 }
 
@@ -353,8 +396,8 @@ static void limit_fp8(const struct zr_shape *shape, struct zr_kernel_limits *lim
 void zr_shape_limits(const struct zr_shape *shape, unsigned threads, struct zr_kernel_limits *out)
 {
     *out = (struct zr_kernel_limits){
-        .rows = shape->batch * shape->sequence,
-        .sequence = shape->sequence,
+        .rows = shape->batch * zr_shape_own_sequence(shape),
+        .sequence = zr_shape_own_sequence(shape),
         .channels = larger(shape->hidden, zr_shape_queries(shape)),
         .heads = shape->heads,
         .threads = threads,
@@ -370,7 +413,7 @@ double zr_shape_elements(const struct zr_shape *shape)
 
 double zr_shape_flops(const struct zr_shape *shape)
 {
-    double rows = (double)shape->batch * (double)shape->sequence, c = (double)shape->hidden;
+    double rows = (double)shape->batch * (double)zr_shape_own_sequence(shape), c = (double)shape->hidden;
     double head = 2 * c * (double)shape->vocabulary; /* forward, per row */
     double blocks = (double)shape->layers * table_of(shape)->block_flops(shape);
     return 3 * rows * (blocks + head); /* backward takes twice the operations of forward */
@@ -636,7 +679,7 @@ static void describe_blocks(struct zr_transformer *transformer)
 struct zr_slot zr_slot_probabilities(const struct zr_transformer *transformer, const char *name)
 {
     const struct zr_shape *shape = &transformer->shape;
-    bool read = !transformer->kernels || transformer->kernels->reads_probabilities;
+    bool read = shape->context <= 1 && (!transformer->kernels || transformer->kernels->reads_probabilities);
     return (struct zr_slot){.name = name,
                             .columns = read ? shape->heads / zr_shape_tensor(shape) * shape->sequence : 0,
                             .life = ZR_SLOT_RECOMPUTED};
@@ -659,13 +702,15 @@ zr_result zr_transformer_open(struct zr_transformer *out, const struct zr_shape 
     out->kernels = kernels;
     out->host_arena = host_arena;
     out->table = table;
-    out->model = (struct zr_model){.rows = shape->batch * shape->sequence,
-                                   .rows_together = shape->sequence,
+    out->model = (struct zr_model){.rows = shape->batch * zr_shape_own_sequence(shape),
+                                   .rows_together = zr_shape_own_sequence(shape),
                                    .row_ranks = shape->sequence_parallel ? shape->tensor : 1,
                                    .answer_count = shape->vocabulary,
                                    .shape = shape};
     out->model.inputs[ZR_INPUT_TOKENS] = (struct zr_input){"tokens", out->model.rows, ZR_SLOT_INTEGERS};
     out->model.inputs[ZR_INPUT_TARGETS] = (struct zr_input){"targets", out->model.rows, ZR_SLOT_INTEGERS};
+    out->model.inputs[ZR_INPUT_POSITIONS] =
+        (struct zr_input){"positions", zr_shape_has_positions(shape) ? out->model.rows : 0, ZR_SLOT_INTEGERS};
     out->model.inputs_count = ZR_INPUTS_COMMON;
     size_t tiles = zr_shape_tiles(shape), block_units = tiles > 1 ? ZR_BLOCK_PRODUCTS * tiles : 1;
     result = zr_take(host_arena, ZR_TAG_OTHER,

@@ -1,6 +1,6 @@
 /* transformer.h: the bundled models: a shape and the struct zr_model built from it. An architecture (gpt2.c,
  * llama.c) is a table with its tensors, its modules and slots, forward and backward. A row is a token; the
- * inputs are tokens and targets, [batch, sequence] each. */
+ * inputs are tokens, targets and, with documents, positions, [batch, sequence] each. */
 #ifndef ZR_MODEL_TRANSFORMER_H
 #define ZR_MODEL_TRANSFORMER_H
 
@@ -36,11 +36,14 @@ struct zr_shape {
     size_t vocabulary;        /* entries that can be predicted */
     size_t vocabulary_padded; /* rows stored */
     size_t sequence;          /* tokens per sequence */
-    size_t batch;             /* sequences per rank and micro-batch */
+    bool documents;           /* attention stays inside of documents, each of which ends with token `eos` */
+    int32_t eos;
+    size_t batch; /* sequences per rank and micro-batch */
     enum zr_recompute recompute;
-    unsigned recompute_layers;    /* ZR_RECOMPUTE_FULL: number of first layers that recompute; 0: all */
-    unsigned tensor, tensor_rank; /* number of tensor-parallel ranks (0 and 1: none) and this rank */
-    bool sequence_parallel;       /* tensor ranks also divide the rows of norms and residuals */
+    unsigned recompute_layers;      /* ZR_RECOMPUTE_FULL: number of first layers that recompute; 0: all */
+    unsigned tensor, tensor_rank;   /* number of tensor-parallel ranks (0 and 1: none) and this rank */
+    unsigned context, context_rank; /* number of context ranks, which divide each sequence (0 and 1: none) */
+    bool sequence_parallel;         /* tensor ranks also divide the rows of norms and residuals */
     /* Number of tiles (0 and 1: none) that divide a block's products by columns, and embedding and head by
      * vocabulary entries. Each tile is a part of its module and has its own unit. */
     unsigned tiles;
@@ -67,6 +70,24 @@ static inline size_t zr_shape_tensor(const struct zr_shape *shape)
 {
     return shape->tensor > 1 ? shape->tensor : 1;
 }
+static inline size_t zr_shape_context(const struct zr_shape *shape)
+{
+    return shape->context > 1 ? shape->context : 1;
+}
+/* Tokens of a sequence on a context rank. */
+static inline size_t zr_shape_own_sequence(const struct zr_shape *shape)
+{
+    return shape->sequence / zr_shape_context(shape);
+}
+static inline struct zr_context_part zr_shape_part(const struct zr_shape *shape)
+{
+    return (struct zr_context_part){shape->context, shape->context_rank, zr_shape_own_sequence(shape)};
+}
+/* Whether the model has the input ZR_INPUT_POSITIONS. */
+static inline bool zr_shape_has_positions(const struct zr_shape *shape)
+{
+    return shape->documents || shape->context > 1;
+}
 /* Channels of a head, and of all heads of queries. */
 static inline size_t zr_shape_head(const struct zr_shape *shape)
 {
@@ -87,6 +108,13 @@ static inline unsigned zr_shape_tiles(const struct zr_shape *shape)
 }
 /* Rows of logits of this tensor rank's largest tile that fit into `bytes`; from 1 to all rows. */
 size_t zr_shape_logits_rows(const struct zr_shape *shape, size_t bytes, size_t logit_bytes);
+/* Copies this context rank's part of `count` sequences. `whole`: [count, sequence]; `own`: [count, own
+ * sequence]. */
+void zr_shape_share_tokens(const struct zr_shape *shape, const int32_t *whole, size_t count, int32_t *own);
+/* The same of each token's position in its document, from 0 on. A document begins with a sequence and, with
+ * shape->documents, after its token `eos`. */
+void zr_shape_share_positions(const struct zr_shape *shape, const int32_t *tokens, size_t count,
+                              int32_t *positions);
 /* The largest valid number of tiles below `below`; at least 1. */
 unsigned zr_shape_tiles_below(const struct zr_shape *shape, unsigned below);
 /* Replaces zeros in kv_heads, ffn, rope_theta and norm_epsilon by the architecture's defaults. */
@@ -101,8 +129,8 @@ enum zr_transformer_group {
     ZR_TRANSFORMER_GROUPS_COUNT
 };
 
-/* Inputs of every architecture; an architecture may append inputs. */
-enum { ZR_INPUT_TOKENS = 0, ZR_INPUT_TARGETS, ZR_INPUTS_COMMON };
+/* Inputs of every architecture; an architecture may append inputs. Positions: zr_shape_has_positions(). */
+enum { ZR_INPUT_TOKENS = 0, ZR_INPUT_TARGETS, ZR_INPUT_POSITIONS, ZR_INPUTS_COMMON };
 
 /* Pipeline stages of a bundled model. The first stage also has the embedding, the last one the final norm and
  * the head. */
@@ -326,18 +354,35 @@ struct zr_vocabulary_share zr_pass_vocabulary(const struct zr_module_pass *pass)
  * hidden]. `slot` holds all rows, see below. */
 zr_result zr_pass_embed(struct zr_module_pass *pass, unsigned slot);
 zr_result zr_pass_embed_backward(struct zr_module_pass *pass, unsigned slot);
+/* Positions of the rows from `first` on; NULL: row r is token r modulo the sequence. */
+static inline const int32_t *zr_pass_positions(const struct zr_module_pass *pass, size_t first)
+{
+    const int32_t *positions = pass->inputs[ZR_INPUT_POSITIONS];
+    return positions ? positions + first : NULL;
+}
 /* Attention over this tensor rank's heads. */
 static inline struct zr_attention zr_pass_attention(const struct zr_module_pass *pass)
 {
     const struct zr_shape *shape = zr_pass_shape(pass);
     size_t tensor = zr_shape_tensor(shape), window = shape->variant.window;
-    return (struct zr_attention){.batch = pass->rows / shape->sequence,
-                                 .sequence = shape->sequence,
+    return (struct zr_attention){.batch = pass->rows / zr_shape_own_sequence(shape),
+                                 .sequence = zr_shape_own_sequence(shape),
                                  .channels = zr_shape_queries(shape) / tensor,
                                  .heads = shape->heads / tensor,
                                  .kv_heads = shape->kv_heads / tensor,
-                                 .window = window < shape->sequence ? window : 0};
+                                 .window = window < shape->sequence ? window : 0,
+                                 .positions = shape->documents ? zr_pass_positions(pass, 0) : NULL};
 }
+
+/* ---- Ring attention (ring.c) --------------------------------------------------------------------------- */
+
+/* Attention, over the keys of all context ranks if there are several. `slots`: the first of ZR_RING_SLOTS
+ * slots of the block. `p` is not used by a ring. */
+enum { ZR_RING_SLOTS = 3 };
+void zr_slots_ring(const struct zr_shape *shape, struct zr_slot *slots);
+zr_result zr_pass_attend(struct zr_module_pass *pass, unsigned slots, const struct zr_attention_forward *op);
+zr_result zr_pass_attend_backward(struct zr_module_pass *pass, unsigned slots,
+                                  const struct zr_attention_backward *op);
 
 /* ---- Between tensor ranks ------------------------------------------------------------------------------ */
 

@@ -375,14 +375,15 @@ static zr_result rehearse_on_mesh(struct zr_byte_plan *out, struct rehearsal *re
 {
     const struct zr_plan_request *request = rehearsal->request;
     unsigned tensor = (unsigned)zr_shape_tensor(&request->shape),
+             context = (unsigned)zr_shape_context(&request->shape),
              pipeline = request->stages.ranks > 1 ? request->stages.ranks : 1;
-    struct zr_mesh_shape shape = {request->world / tensor / pipeline, tensor, pipeline};
+    struct zr_mesh_shape shape = {request->world / tensor / pipeline / context, tensor, pipeline, context};
     zr_comm *world;
     size_t bucket_bytes;
     zr_result result =
         zr_trainer_state_bucket_bytes(&(struct zr_bucket_request){.shape = &request->shape,
                                                                   .precision = request->precision,
-                                                                  .data = shape.data,
+                                                                  .data = zr_mesh_shards(shape),
                                                                   .cap_bytes = request->bucket_bytes,
                                                                   .optimizer = request->optimizer.kind},
                                       request->host_arena, &bucket_bytes);

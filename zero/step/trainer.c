@@ -176,6 +176,11 @@ static zr_result diagnose(zr_trainer *trainer, size_t rows)
             ZR_ERR_CORRUPT,
             "the loss is not finite, although this rank's parameters are; run with --pp 1, which has the "
             "same losses, to find the operation");
+    if (trainer->ring)
+        return zr_fail(
+            ZR_ERR_CORRUPT,
+            "the loss is not finite, although this rank's parameters are; run with --cp 1, which has "
+            "the same losses up to rounding, to find the operation");
     if (zr_engine_gathers(trainer->engine)) /* other ranks may continue, so a gather is not possible */
         return zr_fail(
             ZR_ERR_CORRUPT,
@@ -274,22 +279,21 @@ zr_result zr_trainer_evaluate(zr_trainer *trainer, size_t rows, double *loss)
     return ZR_OK;
 }
 
-/* Broadcasts the result of the last stage to all pipeline ranks. */
-static zr_result share_answer(zr_trainer *trainer, float *out)
+/* Copies the answer of the rank that has it, `mine`, to all ranks of `comm`. */
+static zr_result share_answer(zr_trainer *trainer, zr_comm *comm, bool mine, float *out)
 {
-    zr_comm *pipeline = trainer->engine->options.pipeline;
     zr_arena *host_arena = trainer->engine->options.host_arena;
-    unsigned ranks = zr_comm_world(pipeline);
+    unsigned ranks = zr_comm_world(comm);
     size_t count = trainer->model->answer_count;
-    bool mine = computes_losses(trainer), *ends = NULL;
+    bool *ends = NULL;
     float *all = NULL;
     zr_result result = zr_take(host_arena, ZR_TAG_OTHER, ranks * count, sizeof *all, (void **)&all);
     if (result == ZR_OK)
         result = zr_take(host_arena, ZR_TAG_OTHER, ranks, sizeof *ends, (void **)&ends);
     if (result == ZR_OK)
-        result = zr_comm_host_all_gather(pipeline, &mine, sizeof mine, ends);
+        result = zr_comm_host_all_gather(comm, &mine, sizeof mine, ends);
     if (result == ZR_OK)
-        result = zr_comm_host_all_gather(pipeline, out, count * sizeof *out, all);
+        result = zr_comm_host_all_gather(comm, out, count * sizeof *out, all);
     for (unsigned r = 0; r < ranks && result == ZR_OK; r++)
         if (ends[r])
             memcpy(out, all + r * count, count * sizeof *out);
@@ -304,16 +308,21 @@ zr_result zr_trainer_answer(zr_trainer *trainer, size_t rows, size_t row, float 
     if (result != ZR_OK)
         return result;
     const struct zr_model *model = trainer->model;
-    if (row >= rows || (computes_losses(trainer) && !model->modules[model->modules_count - 1].type->answer))
+    bool elsewhere = trainer->ring && row == ZR_ROW_ELSEWHERE;
+    if ((row >= rows && !elsewhere) ||
+        (computes_losses(trainer) && !model->modules[model->modules_count - 1].type->answer))
         return zr_fail(ZR_ERR_INVALID, "%s() after row %zu of %zu, of a model that answers %zu numbers",
                        __func__, row, rows, model->answer_count);
-    struct zr_list_run run = {.trainer = trainer, .rows = rows, .answer = out, .answer_row = row};
+    struct zr_list_run run = {
+        .trainer = trainer, .rows = rows, .answer = out, .answer_row = elsewhere ? 0 : row};
     zr_rehearsal_rewind(trainer->activations.arena);
     result = zr_staging_send_inputs(&trainer->staging);
     if (result == ZR_OK)
         result = run_list(&run, &trainer->forward);
     zr_trainer_drop_pass(trainer);
-    return result == ZR_OK && trainer->pipelined ? share_answer(trainer, out) : result;
+    if (result == ZR_OK && trainer->pipelined)
+        result = share_answer(trainer, trainer->engine->options.pipeline, computes_losses(trainer), out);
+    return result == ZR_OK && trainer->ring ? share_answer(trainer, trainer->ring, !elsewhere, out) : result;
 }
 
 zr_engine *zr_trainer_engine(zr_trainer *trainer)

@@ -23,6 +23,7 @@ struct zr_trainer {
     unsigned first_frame[ZR_PIPELINE_PARTS_MAX]; /* by part; a part has order.held_max frames */
     zr_ticket *inputs, *gradients;               /* [frames]: transfers that a part receives */
 
+    zr_comm *ring; /* of context ranks; NULL: one */
     zr_engine *engine;
     struct zr_activations activations;
     struct zr_actions step, forward;

@@ -202,6 +202,7 @@ zr_result zr_trainer_create(zr_trainer **out, const struct zr_trainer_options *o
         return result;
     memset(trainer, 0, sizeof *trainer);
     trainer->model = own.model;
+    trainer->ring = own.ring;
     engine.pipeline = own.pipeline.comm;
     engine.scattered_gradients |= own.checkpoints.scattered;
     if (engine.micro_batches == 0)

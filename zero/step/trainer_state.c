@@ -105,6 +105,7 @@ zr_result zr_trainer_state_open(struct zr_trainer_state *out, const struct zr_tr
         result = zr_trainer_create(
             &out->trainer,
             &(struct zr_trainer_options){
+                .struct_bytes = sizeof(struct zr_trainer_options),
                 .engine = &(struct zr_engine_options){.struct_bytes = sizeof(struct zr_engine_options),
                                                       .arena = options->arena,
                                                       .host_arena = options->host_arena,
@@ -126,7 +127,8 @@ zr_result zr_trainer_state_open(struct zr_trainer_state *out, const struct zr_tr
                 .recompute = options->shape.recompute,
                 .recompute_modules = options->shape.recompute_layers,
                 .checkpoints = options->checkpoints,
-                .pipeline = pipeline});
+                .pipeline = pipeline,
+                .ring = options->mesh->ring});
     if (result == ZR_OK) {
         zr_comm *copies = out->trainer->activations.checkpoints.copies;
         out->engine = zr_trainer_engine(out->trainer);

@@ -43,7 +43,7 @@ static zr_result gather_message(const struct zr_train_config *config, zr_comm *c
     for (unsigned r = 0; r < config->world; r++) {
         if (zr_mesh_place_of(mesh, r).tensor == 0) /* ranks of one tensor group have the same loss; other
                                                     * pipeline ranks have 0 */
-            out->loss += all[r].loss;
+            out->loss += all[r].loss;              /* of as many tokens on each */
         if (all[r].request > out->request)
             out->request = all[r].request;
         if (out->end_signal == 0)
@@ -54,7 +54,7 @@ static zr_result gather_message(const struct zr_train_config *config, zr_comm *c
             out->refusals = all[r].refusals;
         }
     }
-    out->loss /= mesh.data;
+    out->loss /= zr_mesh_shards(mesh);
     return ZR_OK;
 }
 
@@ -95,6 +95,7 @@ static zr_result validate(struct loop *loop)
     struct zr_rank *rank = &loop->rank;
     zr_trainer *trainer = rank->state.trainer;
     struct message mean;
+    const struct zr_batch batch = zr_rank_batch(rank);
     double sum = 0;
     zr_result result;
 
@@ -102,13 +103,13 @@ static zr_result validate(struct loop *loop)
         struct zr_data_place place = {.step = round, .data_rank = rank->place.data};
         size_t count;
         double loss;
-        result = zr_data_validation(&rank->data, &place, zr_trainer_input(trainer, ZR_INPUT_TOKENS),
-                                    zr_trainer_input(trainer, ZR_INPUT_TARGETS), &count);
+        result = zr_batch_validation(&batch, &place, &count);
         if (result != ZR_OK)
             return result;
         /* A rank without a window evaluates one row of the current batch: all ranks take part, because
          * whether an evaluation is a collective differs between pipeline stages. */
-        result = zr_trainer_evaluate(trainer, (count ? count : 1) * rank->config->shape.sequence, &loss);
+        result = zr_trainer_evaluate(
+            trainer, (count ? count : 1) * zr_shape_own_sequence(&rank->config->shape), &loss);
         if (result != ZR_OK)
             return result;
         sum += count ? loss * (double)count : 0;
@@ -165,11 +166,10 @@ static zr_result load_batch(void *state, unsigned micro_batch)
 {
     const struct step *step = state;
     struct zr_rank *rank = &step->loop->rank;
-    zr_trainer *trainer = rank->state.trainer;
+    const struct zr_batch batch = zr_rank_batch(rank);
     struct zr_data_place place = {
         .step = step->number, .data_rank = rank->place.data, .micro_batch = micro_batch};
-    return zr_data_train(&rank->data, &place, zr_trainer_input(trainer, ZR_INPUT_TOKENS),
-                         zr_trainer_input(trainer, ZR_INPUT_TARGETS));
+    return zr_batch_train(&batch, &place);
 }
 
 static zr_result rate_of_step(void *state, float *rate)
@@ -408,7 +408,7 @@ static zr_result make_sample(struct loop *loop, struct zr_text *text)
     if (config->sample == 0 || loop->ended)
         return ZR_OK;
     return zr_sample_make(&(struct zr_sample_options){.trainer = loop->rank.state.trainer,
-                                                      .shape = config->shape,
+                                                      .shape = loop->rank.state.transformer.shape,
                                                       .bytes = config->bytes,
                                                       .prompt = config->prompt,
                                                       .count = config->sample,

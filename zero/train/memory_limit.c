@@ -198,7 +198,7 @@ zr_result zr_limit_find(struct zr_limit_found *out, const struct zr_train_config
 zr_result zr_limit_logits(size_t *out, const struct zr_train_config *config, zr_arena *host_arena)
 {
     struct zr_train_config changed = *config;
-    size_t rows = config->shape.batch * config->shape.sequence, bytes = SIZE_MAX;
+    size_t rows = config->shape.batch * zr_shape_own_sequence(&config->shape), bytes = SIZE_MAX;
     zr_result result = ZR_OK;
     changed.logits_bytes = ZR_LOGITS_BYTES_MIN;
     while (changed.logits_bytes < ZR_LOGITS_BYTES_MAX && zr_train_shape(&changed, 0).logits_rows < rows)
@@ -259,9 +259,9 @@ static zr_result try_out(struct search *search, const struct zr_train_config *co
  * gradients. */
 static unsigned highest_stage(const struct zr_train_config *config)
 {
-    unsigned highest = zr_train_data_ranks(config) == 1 && !config->offload_parameters ? 0
-                       : config->reduce == ZR_REDUCE_ONCE                              ? 1
-                                                                                       : 3;
+    unsigned highest = zr_train_shards(config) == 1 && !config->offload_parameters ? 0
+                       : config->reduce == ZR_REDUCE_ONCE                          ? 1
+                                                                                   : 3;
     return highest > config->stage ? highest : config->stage;
 }
 
@@ -317,7 +317,7 @@ static zr_result try_recompute(struct search *search, struct zr_train_config cha
 static bool passes_through(const struct zr_train_config *config)
 {
     return zr_shape_tensor(&config->shape) == 1 &&
-           (config->offload_optimizer || (config->stage >= 2 && zr_train_data_ranks(config) > 1));
+           (config->offload_optimizer || (config->stage >= 2 && zr_train_shards(config) > 1));
 }
 
 /* Finds the minimum number of tiles that fits, above the given number. */

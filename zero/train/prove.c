@@ -95,8 +95,8 @@ static zr_result load(void *state, unsigned micro_batch)
     unsigned data_ranks = zr_train_data_ranks(prove->rank->config);
     struct zr_data_place place = {
         .step = prove->step, .data_rank = micro_batch % data_ranks, .micro_batch = micro_batch / data_ranks};
-    return zr_data_train(&prove->rank->data, &place, zr_trainer_input(prove->dense.trainer, ZR_INPUT_TOKENS),
-                         zr_trainer_input(prove->dense.trainer, ZR_INPUT_TARGETS));
+    const struct zr_batch batch = {&prove->rank->data, prove->dense.trainer, &prove->config.shape};
+    return zr_batch_train(&batch, &place);
 }
 
 /* Keeps the gradients of the dense step. */
@@ -538,13 +538,13 @@ struct dense_step {
 };
 
 /* The dense rank's step at `factor` times the run's loss scale. It has the micro-batches of all data
- * ranks, each with a smaller share of the loss, so a scale larger by this factor keeps gradients at the
- * run's size. */
+ * and context ranks, each with a smaller share of the loss, so a scale larger by this factor keeps gradients
+ * at the run's size. */
 static zr_result step_dense(struct zr_prove *prove, const struct zr_prove_step *step, double factor,
                             struct dense_step *out)
 {
     struct zr_step_report report = {0};
-    double scale = step->loss_scale * zr_train_data_ranks(prove->rank->config) * factor;
+    double scale = step->loss_scale * zr_train_shards(prove->rank->config) * factor;
     zr_result result = ZR_OK;
     if (step->loss_scale > 0)
         result = zr_engine_set_scaling(

@@ -15,7 +15,7 @@ static unsigned highest_stage(const struct zr_train_config *config)
 {
     if (config->offload_parameters != ZR_TIER_NONE)
         return 3;
-    return zr_train_data_ranks(config) == 1 ? 0 : config->reduce == ZR_REDUCE_ONCE ? 1 : 3;
+    return zr_train_shards(config) == 1 ? 0 : config->reduce == ZR_REDUCE_ONCE ? 1 : 3;
 }
 
 /* Sends the stage with the smallest plan to the parent; of equal stages the lowest, which has the least

@@ -9,6 +9,7 @@
 
 #include "alloc/base/error.h"
 #include "alloc/heap/heap.h"
+#include "zero/train/batch.h"
 
 enum { TOP_K = 40 };
 
@@ -174,7 +175,8 @@ static void show(struct shown *shown, int32_t token)
 
 zr_result zr_sample_make(const struct zr_sample_options *options, struct zr_text *out)
 {
-    struct window window = {.tokens = zr_trainer_input(options->trainer, ZR_INPUT_TOKENS),
+    const struct zr_batch batch = {.trainer = options->trainer, .shape = &options->shape};
+    struct window window = {.tokens = zr_heap_zalloc(options->shape.sequence, sizeof(int32_t)),
                             .capacity = options->shape.sequence};
     struct shown shown = {.out = out, .bytes = options->bytes};
     const char *prompt = options->prompt;
@@ -182,18 +184,20 @@ zr_result zr_sample_make(const struct zr_sample_options *options, struct zr_text
     int32_t token;
     zr_result result = ZR_OK;
 
-    if (!logits)
-        return ZR_ERR_HOST_MEMORY;
-    while (prompt_token(options, &prompt, &token)) {
+    if (!logits || !window.tokens)
+        result = ZR_ERR_HOST_MEMORY;
+    while (!result && prompt_token(options, &prompt, &token)) {
         window_push(&window, token);
         show(&shown, token);
     }
-    if (window.count == 0)
+    if (!result && window.count == 0)
         window_push(&window, options->bytes ? '\n' : 0); /* a start token, not shown */
     for (size_t i = 0; i < options->count && !result; i++) {
         /* Later positions do not affect earlier ones, but must be valid tokens. */
         memset(window.tokens + window.count, 0, (window.capacity - window.count) * sizeof *window.tokens);
-        result = zr_trainer_answer(options->trainer, window.capacity, window.count - 1, logits);
+        zr_batch_give(&batch, window.tokens);
+        result = zr_trainer_answer(options->trainer, zr_shape_own_sequence(&options->shape),
+                                   zr_batch_row(&batch, window.count - 1), logits);
         if (result)
             break;
         token = choose(logits, options->shape.vocabulary, options->temperature, uniform(options->seed, i));
@@ -201,6 +205,7 @@ zr_result zr_sample_make(const struct zr_sample_options *options, struct zr_text
         show(&shown, token);
     }
     show_escaped(&shown);
+    zr_heap_free(window.tokens);
     zr_heap_free(logits);
     return result ? result : out->result;
 }

@@ -99,7 +99,7 @@ static bool configure(const struct search *search, const struct zr_strategy *str
     zr_strategy_apply(out, strategy);
     if (out->reduce == ZR_REDUCE_ONCE && strategy->stage > 1)
         return false;
-    return (zr_train_data_ranks(out) > 1 || strategy->stage == 0 || out->offload_parameters) &&
+    return (zr_train_shards(out) > 1 || strategy->stage == 0 || out->offload_parameters) &&
            !zr_train_offload_words(out) && !zr_train_device_words(out) && zr_train_check_stages(out) == ZR_OK;
 }
 
@@ -186,7 +186,8 @@ zr_result zr_strategy_search(struct zr_strategies *out, const struct zr_train_co
     struct zr_train_config timed = *config;
     struct search search = {out, &timed, host_arena};
     char number[ZR_NUMBER_ROOM];
-    unsigned world = config->world;
+    unsigned world = config->world,
+             divided = world / (unsigned)zr_shape_context(&config->shape); /* by the search; --cp is fixed */
     zr_result result = ZR_OK;
 
     memset(out, 0, sizeof *out);
@@ -196,9 +197,9 @@ zr_result zr_strategy_search(struct zr_strategies *out, const struct zr_train_co
     }
     if (timed.host_bytes_per_second <= 0)
         timed.host_bytes_per_second = timed.bytes_per_second;
-    for (unsigned tensor = 1; tensor <= world && tensor <= TENSOR_MAX; tensor++)
-        for (unsigned pipeline = 1; pipeline <= world / tensor && result == ZR_OK; pipeline++) {
-            if (world % (tensor * pipeline) != 0)
+    for (unsigned tensor = 1; tensor <= divided && tensor <= TENSOR_MAX; tensor++)
+        for (unsigned pipeline = 1; pipeline <= divided / tensor && result == ZR_OK; pipeline++) {
+            if (divided % (tensor * pipeline) != 0)
                 continue;
             say_progress(&search, tensor, pipeline);
             result = try_mesh(&search, tensor, pipeline);

@@ -113,15 +113,26 @@ static size_t heads_per_kv(const struct zr_attention *shape)
 
 struct head {
     size_t tokens, width, padded_width, padded_tokens;
-    size_t window; /* tokens that a token attends to */
+    struct zr_context_part queries, keys;
+    size_t window;            /* tokens that a token attends to */
+    const int32_t *positions; /* of the sequence's tokens in their documents; NULL: it is one document */
     float scale;
     struct head_view q, k, v;
 };
 
-/* First token that token t attends to. */
-static size_t first_seen(const struct head *h, size_t t)
+/* First key that query t attends to. */
+static size_t first_seen(const struct head *h, size_t query)
 {
-    return t < h->window ? 0 : t + 1 - h->window;
+    size_t t = zr_context_token(h->queries, query);
+    size_t of_window = t < h->window ? 0 : t + 1 - h->window,
+           of_document = h->positions ? t - (size_t)h->positions[query] : 0;
+    return zr_context_before(h->keys, of_window > of_document ? of_window : of_document);
+}
+
+/* The key after the last one that query t attends to. */
+static size_t end_seen(const struct head *h, size_t query)
+{
+    return zr_context_before(h->keys, zr_context_token(h->queries, query) + 1);
 }
 
 /* The same for the first query of a block, rounded down to whole vectors. */
@@ -132,23 +143,29 @@ static size_t first_of_block(const struct head *h, size_t t0)
 
 static struct head head_of(const struct zr_attention *shape, const el *all, size_t unit)
 {
+    const el *kv = shape->ring.kv;
     size_t width = shape->channels / shape->heads, sequence = unit / shape->heads, head = unit % shape->heads,
            shared = head / heads_per_kv(shape), kv_channels = shape->channels / heads_per_kv(shape),
-           stride = shape->channels + 2 * kv_channels;
-    const el *qkv = all + sequence * shape->sequence * stride;
-    struct head_view view = {qkv, shape->sequence, width, stride};
-    struct head h = {shape->sequence,
-                     width,
-                     round_up(width, 16),
-                     round_up(shape->sequence, 16),
-                     shape->window ? shape->window : shape->sequence,
-                     shape->scale > 0 ? shape->scale : 1.0f / sqrtf((float)width),
-                     view,
-                     view,
-                     view};
-    h.q.at += head * width;
-    h.k.at += shape->channels + shared * width;
-    h.v.at += shape->channels + kv_channels + shared * width;
+           stride = shape->channels + 2 * kv_channels, tokens = shape->sequence;
+    const el *qkv = all + sequence * tokens * stride;
+    struct head_view q = {qkv + head * width, tokens, width, stride},
+                     k = {qkv + shape->channels, tokens, width, stride};
+    if (kv)
+        k = (struct head_view){kv + sequence * tokens * 2 * kv_channels, tokens, width, 2 * kv_channels};
+    struct head h = {.tokens = tokens,
+                     .width = width,
+                     .padded_width = round_up(width, 16),
+                     .padded_tokens = round_up(tokens, 16),
+                     .queries = {shape->ring.ranks, shape->ring.queries, tokens},
+                     .keys = {shape->ring.ranks, shape->ring.keys, tokens},
+                     .window = shape->window ? shape->window : SIZE_MAX,
+                     .positions = shape->positions ? shape->positions + sequence * tokens : NULL,
+                     .scale = shape->scale > 0 ? shape->scale : 1.0f / sqrtf((float)width),
+                     .q = q,
+                     .k = k,
+                     .v = k};
+    h.k.at += shared * width;
+    h.v.at += kv_channels + shared * width;
     return h;
 }
 
@@ -191,21 +208,53 @@ static void probabilities(float *row, struct seen seen, float lse)
     memset(row + n, 0, (seen.end - n) * sizeof *row);
 }
 
+/* Merges a row of results of some keys, `from`, into those of other keys. Results without keys have an lse of
+ * minus infinity and weigh nothing. */
+static void merge_row(float *to, float *lse, const float *from, float from_lse, size_t width)
+{
+    double largest = *lse > from_lse ? *lse : from_lse, before = zr_real_exp((double)*lse - largest),
+           now = from_lse > -INFINITY ? zr_real_exp((double)from_lse - largest) : 0, sum = before + now;
+    for (size_t i = 0; i < width; i += VF_LANES)
+        vf_put(to + i, width - i,
+               vf_get(to + i, width - i) * vf_set((float)(before / sum)) +
+                   vf_get(from + i, width - i) * vf_set((float)(now / sum)));
+    *lse = (float)(largest + zr_real_log(sum));
+}
+
+/* Stores the results of query rows from t0 on. */
+static void put_results(const struct zr_attention_forward *work, const struct head *h, size_t unit, size_t t0,
+                        size_t rows, const float *mixed, const float *row_lse)
+{
+    size_t channels = work->shape.channels,
+           at = (unit / work->shape.heads * h->tokens + t0) * channels + unit % work->shape.heads * h->width;
+    float *lse = work->lse + unit * h->tokens + t0;
+    for (size_t r = 0; r < rows && work->shape.ring.merge; r++)
+        merge_row((float *)work->out + at + r * channels, &lse[r], mixed + r * h->padded_width, row_lse[r],
+                  h->width);
+    if (work->shape.ring.merge)
+        return;
+    memcpy(lse, row_lse, rows * sizeof *lse);
+    for (size_t r = 0; r < rows && work->shape.ring.kv; r++)
+        memcpy((float *)work->out + at + r * channels, mixed + r * h->padded_width, h->width * sizeof *mixed);
+    if (!work->shape.ring.kv)
+        scatter(mixed, h->padded_width, &(struct head_view){(el *)work->out + at, rows, h->width, channels},
+                1.0f);
+}
+
 static void attention_forward(const struct zr_attention_forward *work, size_t unit, float *scratch)
 {
     struct head h = head_of(&work->shape, work->qkv, unit);
-    size_t sequence = unit / work->shape.heads, channels = work->shape.channels;
+    float row_lse[QUERY_BLOCK];
     float *q = take(&scratch, QUERY_BLOCK * h.padded_width);
     float *keys = take(&scratch, h.width * h.padded_tokens);
     float *v = take(&scratch, h.tokens * h.padded_width);
     float *p = take(&scratch, QUERY_BLOCK * h.padded_tokens);
     float *mixed = take(&scratch, QUERY_BLOCK * h.padded_width);
-    el *out = (el *)work->out + sequence * h.tokens * channels + unit % work->shape.heads * h.width;
     gather_turned(&h.k, keys, h.padded_tokens);
     gather(&h.v, 1.0f, v, h.padded_width);
     for (size_t t0 = 0; t0 < h.tokens; t0 += QUERY_BLOCK) {
-        size_t rows = h.tokens - t0 < QUERY_BLOCK ? h.tokens - t0 : QUERY_BLOCK, seen = t0 + rows,
-               from = first_of_block(&h, t0);
+        size_t rows = h.tokens - t0 < QUERY_BLOCK ? h.tokens - t0 : QUERY_BLOCK,
+               seen = end_seen(&h, t0 + rows - 1), from = first_of_block(&h, t0);
         struct head_view block = {h.q.at + t0 * h.q.stride, rows, h.width, h.q.stride};
         gather(&block, h.scale, q, h.padded_width);
         small_product(&(struct zr_small_product){.m = rows,
@@ -220,10 +269,9 @@ static void attention_forward(const struct zr_attention_forward *work, size_t un
                                                  .c_stride = h.padded_tokens});
         for (size_t r = 0; r < rows; r++) {
             float *row = p + r * h.padded_tokens;
-            size_t t = t0 + r, first = first_seen(&h, t);
-            float lse = score_lse(row + first, t + 1 - first);
-            probabilities(row, (struct seen){from, first, t + 1, seen}, lse);
-            work->lse[unit * h.tokens + t] = lse;
+            size_t t = t0 + r, first = first_seen(&h, t), end = end_seen(&h, t);
+            row_lse[r] = score_lse(row + first, end - first);
+            probabilities(row, (struct seen){from, first, end, seen}, row_lse[r]);
             if (work->p != NULL) {
                 el *kept = (el *)work->p + (unit * h.tokens + t) * h.tokens;
                 memset(kept, 0, from * sizeof *kept);
@@ -241,8 +289,7 @@ static void attention_forward(const struct zr_attention_forward *work, size_t un
                                                  .b_stride = h.padded_width,
                                                  .c = mixed,
                                                  .c_stride = h.padded_width});
-        scatter(mixed, h.padded_width, &(struct head_view){out + t0 * channels, rows, h.width, channels},
-                1.0f);
+        put_results(work, &h, unit, t0, rows, mixed, row_lse);
     }
 }
 
@@ -256,7 +303,7 @@ struct backward_scratch {
 static void backward_probabilities(const struct zr_attention_backward *work, const struct head *h,
                                    const struct backward_scratch *s, size_t unit, size_t t0, size_t rows)
 {
-    size_t seen = t0 + rows, from = first_of_block(h, t0);
+    size_t seen = end_seen(h, t0 + rows - 1), from = first_of_block(h, t0);
     if (work->p != NULL) {
         for (size_t r = 0; r < rows; r++)
             widen(seen - from, (const el *)work->p + (unit * h->tokens + t0 + r) * h->tokens + from,
@@ -275,7 +322,7 @@ static void backward_probabilities(const struct zr_attention_backward *work, con
                                              .c_stride = h->padded_tokens});
     for (size_t r = 0; r < rows; r++)
         probabilities(s->p + r * h->padded_tokens,
-                      (struct seen){from, first_seen(h, t0 + r), t0 + r + 1, seen},
+                      (struct seen){from, first_seen(h, t0 + r), end_seen(h, t0 + r), seen},
                       work->lse[unit * h->tokens + t0 + r]);
 }
 
@@ -283,7 +330,7 @@ static void backward_probabilities(const struct zr_attention_backward *work, con
 static void backward_scores(const struct head *h, const struct backward_scratch *s, const el *out,
                             size_t out_stride, size_t t0, size_t rows)
 {
-    size_t seen = t0 + rows, from = first_of_block(h, t0);
+    size_t seen = end_seen(h, t0 + rows - 1), from = first_of_block(h, t0);
     for (size_t r = 0; r < rows; r++) {
         const el *o = out + (t0 + r) * out_stride;
         const float *d = s->dout + (t0 + r) * h->padded_width;
@@ -300,7 +347,7 @@ static void backward_scores(const struct head *h, const struct backward_scratch 
 /* One block of query rows: computes dq and adds to dk and dv. */
 static void backward_block(const struct head *h, const struct backward_scratch *s, size_t t0, size_t rows)
 {
-    size_t from = first_of_block(h, t0), seen = t0 + rows - from, wide = h->padded_width,
+    size_t from = first_of_block(h, t0), seen = end_seen(h, t0 + rows - 1) - from, wide = h->padded_width,
            line = h->padded_tokens;
     small_product(&(struct zr_small_product){.m = rows,
                                              .n = h->width,
@@ -361,6 +408,16 @@ static struct head_view gradient_of(const struct zr_attention_backward *work, co
     return d;
 }
 
+/* Adds rows of one head, multiplied by `scale`, to rows of `line` floats. */
+static void add_floats(const float *from, const struct head *h, float *to, size_t line, size_t rows,
+                       float scale)
+{
+    for (size_t r = 0; r < rows; r++, from += h->padded_width, to += line)
+        for (size_t i = 0; i < h->width; i += VF_LANES)
+            vf_put(to + i, h->width - i,
+                   vf_fma(vf_get(from + i, h->width - i), vf_set(scale), vf_get(to + i, h->width - i)));
+}
+
 /* One query head: computes dq and adds to dk and dv. */
 static void backward_queries(const struct zr_attention_backward *work, const struct head *of,
                              const struct backward_scratch *scratch, size_t unit)
@@ -374,8 +431,8 @@ static void backward_queries(const struct zr_attention_backward *work, const str
     gather(&h.q, h.scale, s.q, h.padded_width);
     gather(&dout, 1.0f, s.dout, h.padded_width);
     for (size_t t0 = 0; t0 < h.tokens; t0 += QUERY_BLOCK) {
-        size_t rows = h.tokens - t0 < QUERY_BLOCK ? h.tokens - t0 : QUERY_BLOCK, seen = t0 + rows,
-               from = first_of_block(&h, t0);
+        size_t rows = h.tokens - t0 < QUERY_BLOCK ? h.tokens - t0 : QUERY_BLOCK,
+               seen = end_seen(&h, t0 + rows - 1), from = first_of_block(&h, t0);
         backward_probabilities(work, &h, &s, unit, t0, rows);
         small_product(&(struct zr_small_product){.m = rows,
                                                  .n = seen - from,
@@ -390,7 +447,10 @@ static void backward_queries(const struct zr_attention_backward *work, const str
         backward_scores(&h, &s, (const el *)work->out + at, channels, t0, rows);
         backward_block(&h, &s, t0, rows);
         struct head_view dq = {dqkv.at + t0 * dqkv.stride, rows, h.width, dqkv.stride};
-        scatter(s.dq, h.padded_width, &dq, h.scale);
+        if (work->shape.ring.kv)
+            add_floats(s.dq, &h, work->shape.ring.dq + at + t0 * channels, channels, rows, h.scale);
+        else
+            scatter(s.dq, h.padded_width, &dq, h.scale);
     }
 }
 
@@ -399,7 +459,6 @@ static void attention_backward(const struct zr_attention_backward *work, size_t 
     size_t group = heads_per_kv(&work->shape);
     struct head h = head_of(&work->shape, work->qkv, unit * group);
     struct backward_scratch s = backward_take(&h, scratch);
-    struct head_view dk = gradient_of(work, &h.k), dv = gradient_of(work, &h.v);
     gather(&h.k, 1.0f, s.k, h.padded_width);
     gather_turned(&h.k, s.k_turned, h.padded_tokens);
     gather_turned(&h.v, s.v_turned, h.padded_tokens);
@@ -409,6 +468,15 @@ static void attention_backward(const struct zr_attention_backward *work, size_t 
         h = head_of(&work->shape, work->qkv, unit * group + i);
         backward_queries(work, &h, &s, unit * group + i);
     }
+    if (work->shape.ring.kv) {
+        size_t line = h.k.stride;
+        add_floats(s.dk, &h, work->shape.ring.dkv + (h.k.at - (const el *)work->shape.ring.kv), line,
+                   h.tokens, 1.0f);
+        add_floats(s.dv, &h, work->shape.ring.dkv + (h.v.at - (const el *)work->shape.ring.kv), line,
+                   h.tokens, 1.0f);
+        return;
+    }
+    struct head_view dk = gradient_of(work, &h.k), dv = gradient_of(work, &h.v);
     scatter(s.dk, h.padded_width, &dk, 1.0f);
     scatter(s.dv, h.padded_width, &dv, 1.0f);
 }

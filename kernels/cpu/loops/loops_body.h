@@ -181,8 +181,9 @@ static void positions_forward(const void *args, size_t from, size_t to)
 {
     const struct zr_positions_forward *a = args;
     for (size_t row = from; row < to; row++) {
+        size_t position = a->positions ? (size_t)a->positions[row] : (a->first_row + row) % a->sequence;
         el *y = (el *)a->y + row * a->channels;
-        add_elements(a->channels, y, (const el *)a->w + (a->first_row + row) % a->sequence * a->channels, y);
+        add_elements(a->channels, y, (const el *)a->w + position * a->channels, y);
     }
 }
 

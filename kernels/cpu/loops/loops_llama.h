@@ -107,7 +107,8 @@ static void rotary(const void *args, size_t from_row, size_t to_row)
     const struct zr_rotary *work = args;
     size_t half = work->width / 2;
     for (size_t row = from_row; row < to_row; row++) {
-        size_t angles = row % work->sequence * half;
+        size_t position = work->positions ? (size_t)work->positions[row] : row % work->sequence,
+               angles = position * half;
         for (size_t head = 0; head < work->heads; head++) {
             el *x = (el *)work->x + row * work->stride + head * work->width;
             turn(x, x + half, half, work->cosines + angles, work->sines + angles, work->inverse);

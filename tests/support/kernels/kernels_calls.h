@@ -39,8 +39,11 @@ static inline bool embed(const struct zr_kernels *k, struct zr_kernel_context *c
     size_t rows = s->batch * s->sequence;
     return k->embedding_forward(c, &(struct zr_embedding_forward){rows, s->channels, s->tokens, 0, 0, wte,
                                                                   out, false}) == ZR_OK &&
-           k->positions_forward(
-               c, &(struct zr_positions_forward){rows, s->sequence, s->channels, 0, wpe, out}) == ZR_OK;
+           k->positions_forward(c, &(struct zr_positions_forward){.rows = rows,
+                                                                  .sequence = s->sequence,
+                                                                  .channels = s->channels,
+                                                                  .w = wpe,
+                                                                  .y = out}) == ZR_OK;
 }
 
 struct embedding_gradients {

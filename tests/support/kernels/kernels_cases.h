@@ -36,6 +36,25 @@ static inline const int32_t *random_tokens(size_t n, size_t count)
     return tokens;
 }
 
+/* Positions of tokens in documents: of random lengths, or a second one from token `cut` of each sequence on.
+ */
+static inline const int32_t *positions_of(const struct shape *s, size_t cut)
+{
+    struct tensor *t = input(rows_of(s), 0, 0);
+    int32_t *positions = (int32_t *)t->at;
+    for (size_t i = 0; i < t->n; i++) {
+        bool begins = cut ? i % s->sequence == cut : random_bits() % (1 + s->sequence / 3) == 0;
+        positions[i] = i % s->sequence == 0 || begins ? 0 : positions[i - 1] + 1;
+    }
+    memcpy(t->before, t->at, tensor_bytes(t));
+    return positions;
+}
+
+static inline const int32_t *random_positions(const struct shape *s)
+{
+    return positions_of(s, 0);
+}
+
 /* An input of attention. The last token asks for what it is itself, so that in its rows of scores the largest
  * comes last, behind all that was added up with smaller ones. */
 static inline struct tensor *attention_input(const struct zr_attention *a)
@@ -107,7 +126,8 @@ static inline double cancelled(const struct zr_attention *a, const struct tensor
 /* Scores near 200 to either side of zero, whose exponentials no float holds. */
 static inline double steep_attention(struct zr_kernel_context *c, const struct shape *s, double tolerance)
 {
-    struct zr_attention a = {s->batch, s->sequence, s->channels, s->heads, 0, 0, 0};
+    struct zr_attention a = {
+        .batch = s->batch, .sequence = s->sequence, .channels = s->channels, .heads = s->heads};
     size_t rows = rows_of(s), width = s->channels / s->heads;
     struct tensor *qkv = signed_rows(3 * rows * s->channels, width, sqrt(STEEP / sqrt((double)width)));
     struct tensor *dout = input_of(precision, rows * s->channels, 0, 1), *out = output_of(precision, dout->n);

@@ -162,7 +162,8 @@ static inline void reference_rotary(const struct zr_rotary *s, double theta, dou
     for (size_t row = 0; row < s->rows; row++)
         for (size_t head = 0; head < s->heads; head++)
             for (size_t i = 0; i < s->width / 2; i++) {
-                double angle = (double)(row % s->sequence) * pow(theta, -2.0 * (double)i / (double)s->width);
+                size_t position = s->positions ? (size_t)s->positions[row] : row % s->sequence;
+                double angle = (double)position * pow(theta, -2.0 * (double)i / (double)s->width);
                 double *a = x + row * s->stride + head * s->width + i, *b = a + s->width / 2;
                 double sine = s->inverse ? -sin(angle) : sin(angle), first = *a;
                 *a = first * cos(angle) - *b * sine;
@@ -256,10 +257,12 @@ static inline size_t reference_keys(const struct zr_attention *s, size_t head)
     return s->channels + head / group * (s->channels / s->heads);
 }
 
-/* First token that token t attends to. */
-static inline size_t reference_first(const struct zr_attention *s, size_t t)
+/* First token that token t of sequence b attends to. */
+static inline size_t reference_first(const struct zr_attention *s, size_t b, size_t t)
 {
-    return s->window && t + 1 > s->window ? t + 1 - s->window : 0;
+    size_t window = s->window && t + 1 > s->window ? t + 1 - s->window : 0,
+           document = s->positions ? t - (size_t)s->positions[b * s->sequence + t] : 0;
+    return window > document ? window : document;
 }
 
 static inline double reference_scale(const struct zr_attention *s)
@@ -282,7 +285,7 @@ static inline void reference_attention(const struct zr_attention *s, const doubl
         for (size_t t = 0; t < tokens; t++) {
             double *row = p + (unit * tokens + t) * tokens, largest = -INFINITY, sum = 0;
             double *to = out + (b * tokens + t) * s->channels + head * width;
-            size_t first = reference_first(s, t);
+            size_t first = reference_first(s, b, t);
             for (size_t j = first; j <= t; j++) {
                 for (size_t d = 0; d < width; d++)
                     row[j] += q[t * line + d] * k[j * line + d] * scale;

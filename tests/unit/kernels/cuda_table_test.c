@@ -249,10 +249,10 @@ static void test_rounds(void)
 
 static void test_refusals(void)
 {
-    struct zr_attention wide = {1, 4, 257, 1, 0, 0, 0};
+    struct zr_attention wide = {.batch = 1, .sequence = 4, .channels = 257, .heads = 1};
     tap_result(table->attention_forward(&context, &(struct zr_attention_forward){.shape = wide}),
                ZR_ERR_INVALID, "heads of more than 256 numbers");
-    wide = (struct zr_attention){0, 4, 256, 1, 0, 0, 0};
+    wide = (struct zr_attention){.sequence = 4, .channels = 256, .heads = 1};
     tap_result(table->attention_forward(&context, &(struct zr_attention_forward){.shape = wide}), ZR_OK,
                "of 256 they are possible");
     static const void *none[129];

@@ -112,7 +112,8 @@ static void check_null(void)
     tap_ok(whole, "the null table has all %zu operations", count);
     struct zr_linear_forward linear = {.shape = {.rows = 3, .in = 5, .out = 7}};
     struct zr_linear_backward backward = {.shape = linear.shape, .dw = &backward};
-    struct zr_attention_forward attention = {.shape = {2, 3, 10, 5, 0}};
+    struct zr_attention_forward attention = {
+        .shape = {.batch = 2, .sequence = 3, .channels = 10, .heads = 5}};
     double flops = 0, sum = 5;
     size_t index = 5;
     struct zr_kernel_context silent = {0}, counting = {.flops = &flops};
@@ -146,7 +147,8 @@ static void check_errors(struct zr_kernel_context *c, const struct zr_kernels *k
                kernels->linear_forward(&closed, &linear) == ZR_ERR_INVALID &&
                strstr(zr_last_error(), "not open"),
            "%s: what is not open refuses, in words", zr_isa_name(c->isa));
-    struct zr_attention_forward attention = {.shape = {1, 1 << 20, 64, 1, 0}};
+    struct zr_attention_forward attention = {
+        .shape = {.batch = 1, .sequence = 1 << 20, .channels = 64, .heads = 1}};
     struct zr_embedding_backward embedding = {.rows = 1 << 30, .channels = 1};
     tap_ok(kernels->attention_forward(c, &attention) == ZR_ERR_INVALID && strstr(zr_last_error(), "limits") &&
                kernels->embedding_backward(c, &embedding) == ZR_ERR_INVALID,

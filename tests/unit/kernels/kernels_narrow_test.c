@@ -238,9 +238,15 @@ static double case_linear(struct zr_kernel_context *c, const struct shape *s)
     return worst(worst(first, second), worst(close_to(y), close_to(bare)));
 }
 
-static double attention_with(struct zr_kernel_context *c, const struct shape *s, size_t kv_heads)
+static double attention_with(struct zr_kernel_context *c, const struct shape *s, size_t kv_heads,
+                             const int32_t *positions)
 {
-    struct zr_attention a = {s->batch, s->sequence, s->channels, s->heads, kv_heads, 0, 0};
+    struct zr_attention a = {.batch = s->batch,
+                             .sequence = s->sequence,
+                             .channels = s->channels,
+                             .heads = s->heads,
+                             .kv_heads = kv_heads,
+                             .positions = positions};
     size_t rows = rows_of(s), square = s->batch * s->heads * s->sequence * s->sequence;
     struct tensor *qkv = attention_input(&a), *dout = narrow_input(rows * s->channels, 0, 1);
     struct tensor *out = narrow_output(rows * s->channels), *lse = output(s->batch * s->heads * s->sequence);
@@ -265,7 +271,8 @@ static double attention_with(struct zr_kernel_context *c, const struct shape *s,
 /* Each head with keys and values of its own, and all with those of one. */
 static double case_attention(struct zr_kernel_context *c, const struct shape *s)
 {
-    return worst(attention_with(c, s, 0), s->heads > 1 ? attention_with(c, s, 1) : 0);
+    return worst(attention_with(c, s, 0, NULL),
+                 s->heads > 1 ? attention_with(c, s, 1, random_positions(s)) : 0);
 }
 
 #ifdef ZR_TEST_ON_CARD
@@ -273,7 +280,7 @@ static double case_attention(struct zr_kernel_context *c, const struct shape *s)
  * fragments; a shape's last number is how many heads of keys there are (0: as many as of queries). */
 static double case_tensor_cores(struct zr_kernel_context *c, const struct shape *s)
 {
-    return attention_with(c, s, s->padded);
+    return worst(attention_with(c, s, s->padded, NULL), attention_with(c, s, s->padded, random_positions(s)));
 }
 
 static double case_steep_attention(struct zr_kernel_context *c, const struct shape *s)

@@ -91,9 +91,16 @@ static double case_linear(struct zr_kernel_context *c, const struct shape *s)
 }
 
 static double attention_with(struct zr_kernel_context *c, const struct shape *s, size_t kv_heads, float scale,
-                             size_t window)
+                             size_t window, const int32_t *positions)
 {
-    struct zr_attention a = {s->batch, s->sequence, s->channels, s->heads, kv_heads, scale, window};
+    struct zr_attention a = {.batch = s->batch,
+                             .sequence = s->sequence,
+                             .channels = s->channels,
+                             .heads = s->heads,
+                             .kv_heads = kv_heads,
+                             .scale = scale,
+                             .window = window,
+                             .positions = positions};
     size_t rows = rows_of(s), square = s->batch * s->heads * s->sequence * s->sequence;
     struct tensor *qkv = attention_input(&a), *dout = input(rows * s->channels, 0, 1);
     struct tensor *out = output(rows * s->channels), *lse = output(s->batch * s->heads * s->sequence);
@@ -113,15 +120,125 @@ static double attention_with(struct zr_kernel_context *c, const struct shape *s,
     return worst(worst(error_of(out), error_of(lse)), worst(error_of(p), error_of(dqkv))) / tolerance;
 }
 
+/* A sequence of two documents has the bits of each document alone. */
+static double attention_alone(struct zr_kernel_context *c, const struct shape *s)
+{
+    size_t t = s->sequence, cut = t * 2 / 5, line = 3 * s->channels;
+    struct zr_attention a = {.batch = 1, .sequence = t, .channels = s->channels, .heads = s->heads};
+    struct tensor *qkv = attention_input(&a), *dout = input(t * s->channels, 0, 1),
+                  *lse = output(t * s->heads);
+    struct tensor *out = output(dout->n), *dqkv = output(qkv->n), *lone = output(dout->n),
+                  *d = output(qkv->n);
+    a.positions = cut ? positions_of(&(struct shape){.batch = 1, .sequence = t}, cut) : NULL;
+    kernels->attention_forward(c, &(struct zr_attention_forward){a, qkv->at, out->at, lse->at, NULL});
+    kernels->attention_backward(
+        c, &(struct zr_attention_backward){a, qkv->at, out->at, lse->at, NULL, dout->at, dqkv->at});
+    a.positions = NULL;
+    for (size_t from = 0; from < t; from += a.sequence) {
+        a.sequence = from < cut ? cut : t - from;
+        float *x = (float *)qkv->at + from * line, *y = (float *)lone->at + from * s->channels;
+        kernels->attention_forward(c, &(struct zr_attention_forward){a, x, y, lse->at, NULL});
+        kernels->attention_backward(c, &(struct zr_attention_backward){a, x, y, lse->at, NULL,
+                                                                       (float *)dout->at + from * s->channels,
+                                                                       (float *)d->at + from * line});
+    }
+    return memcmp(out->at, lone->at, tensor_bytes(out)) || memcmp(dqkv->at, d->at, tensor_bytes(dqkv))
+               ? INFINITY
+               : 0;
+}
+
+enum { RANKS_MAX = 4 };
+
+/* Rows of a context rank, [batch, own tokens, line], from those of whole sequences, or to them. */
+static void copy_part(const struct shape *s, struct zr_context_part part, size_t line, float *whole,
+                      float *own, bool back)
+{
+    for (size_t i = 0; i < s->batch * part.tokens; i++) {
+        size_t token = zr_context_token(part, i % part.tokens);
+        float *there = whole + (i / part.tokens * s->sequence + token) * line;
+        memcpy(back ? there : own + i * line, back ? own + i * line : there, line * sizeof *own);
+    }
+}
+
+/* A ring of ranks, one after the other, has the attention of whole sequences, with documents and a window. */
+static double attention_ring(struct zr_kernel_context *c, const struct shape *each, unsigned ranks,
+                             size_t window)
+{
+    size_t own = 2 * ((each->sequence + 3) / 4), channels = each->channels, heads = each->heads;
+    const struct shape s = {.batch = each->batch, .sequence = own * ranks};
+    struct zr_attention a = {.batch = s.batch,
+                             .sequence = s.sequence,
+                             .channels = channels,
+                             .heads = heads,
+                             .kv_heads = 1,
+                             .window = window,
+                             .positions = positions_of(&s, 0)};
+    size_t line = reference_line(&a), keys = line - channels, rows = s.batch * own,
+           all = s.batch * s.sequence;
+    struct tensor *qkv = attention_input(&a), *dout = input(all * channels, 0, 1), *out = output(dout->n),
+                  *lse = output(all * heads), *p = output(lse->n * s.sequence), *dqkv = output(qkv->n);
+    float *x[RANKS_MAX], *kv[RANKS_MAX], *d[RANKS_MAX], *o[RANKS_MAX], *l[RANKS_MAX], *dq[RANKS_MAX],
+        *dkv[RANKS_MAX], *positions[RANKS_MAX];
+    for (unsigned r = 0; r < ranks; r++) {
+        struct zr_context_part part = {ranks, r, own};
+        float **const parts[] = {&x[r], &kv[r], &d[r], &o[r], &l[r], &dq[r], &dkv[r], &positions[r]};
+        const size_t columns[] = {line, keys, channels, channels, heads, channels, keys, 1};
+        for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+            *parts[i] = output(rows * columns[i])->at;
+            memset(*parts[i], 0, rows * columns[i] * sizeof(float));
+        }
+        copy_part(&s, part, line, qkv->at, x[r], false);
+        copy_part(&s, part, channels, dout->at, d[r], false);
+        copy_part(&s, part, 1, (float *)(uintptr_t)a.positions, positions[r], false);
+        for (size_t i = 0; i < rows; i++)
+            memcpy(kv[r] + i * keys, x[r] + i * line + channels, keys * sizeof(float));
+    }
+    for (unsigned r = 0; r < 2 * ranks; r++) { /* forward of each rank, then backward */
+        unsigned rank = r % ranks;
+        struct zr_context_part part = {ranks, rank, own};
+        struct zr_attention step = a;
+        step.sequence = own;
+        step.positions = (const int32_t *)(const void *)positions[rank];
+        for (unsigned i = 0; i < ranks; i++) {
+            unsigned from = (rank + ranks - i) % ranks;
+            step.ring = (struct zr_attention_ring){ranks, rank, from, kv[from], i > 0, dq[rank], dkv[from]};
+            if (r < ranks)
+                kernels->attention_forward(
+                    c, &(struct zr_attention_forward){step, x[rank], o[rank], l[rank], NULL});
+            else
+                kernels->attention_backward(c, &(struct zr_attention_backward){
+                                                   step, x[rank], o[rank], l[rank], NULL, d[rank], x[rank]});
+        }
+        copy_part(&s, part, channels, out->at, o[rank], true);
+        for (size_t unit = 0; unit < s.batch * heads; unit++)
+            copy_part(&(struct shape){.batch = 1}, part, 1, (float *)lse->at + unit * s.sequence,
+                      l[rank] + unit * own, true);
+    }
+    for (unsigned r = 0; r < ranks; r++) {
+        for (size_t i = 0; i < rows; i++) {
+            memcpy(x[r] + i * line, dq[r] + i * channels, channels * sizeof(float));
+            memcpy(x[r] + i * line + channels, dkv[r] + i * keys, keys * sizeof(float));
+        }
+        copy_part(&s, (struct zr_context_part){ranks, r, own}, line, dqkv->at, x[r], true);
+    }
+    reference_attention(&a, qkv->real, out->real, lse->real, p->real);
+    reference_attention_backward(&a, qkv->real, p->real, dout->real, dqkv->real);
+    return worst(worst(error_of(out), error_of(lse)), error_of(dqkv)) / tolerance;
+}
+
 /* Each head with keys and values of its own, and all with those of one. */
 static double case_attention(struct zr_kernel_context *c, const struct shape *s)
 {
-    double plain = worst(attention_with(c, s, 0, 0, 0), s->heads > 1 ? attention_with(c, s, 1, 0, 0) : 0);
+    double plain = worst(attention_with(c, s, 0, 0, 0, NULL),
+                         s->heads > 1 ? attention_with(c, s, 1, 0, 0, random_positions(s)) : 0);
 #ifdef ZR_TEST_ON_CARD
     return plain;
 #endif
     size_t window = 1 + s->sequence / 3; /* ends inside of blocks of queries and of vectors */
-    return worst(plain, attention_with(c, s, 0, 0.25f, window));
+    if (s->sequence > 1)
+        plain = worst(plain, worst(attention_ring(c, s, 2, 0), attention_ring(c, s, RANKS_MAX, window)));
+    return worst(worst(plain, attention_with(c, s, 0, 0.25f, window, random_positions(s))),
+                 attention_alone(c, s));
 }
 
 static double case_elements(struct zr_kernel_context *c, const struct shape *s)

@@ -69,7 +69,8 @@ static double case_rotary(struct zr_kernel_context *c, const struct shape *s)
                              .stride = stride,
                              .cosines = cosines->at,
                              .sines = sines->at,
-                             .x = (char *)x->at + BEFORE * zr_precision_bytes(precision)};
+                             .x = (char *)x->at + BEFORE * zr_precision_bytes(precision),
+                             .positions = s->batch > 1 ? random_positions(s) : NULL};
     memcpy(kept->at, x->at, tensor_bytes(x));
     tensor_follow(kept);
     kernels->rotary_table(
@@ -524,8 +525,11 @@ static double weighted(const double *results, size_t n)
 static const struct zr_rmsnorm_forward norm = {.rows = ROWS, .channels = CHANNELS, .epsilon = 1e-5f};
 static const struct zr_rotary rotation = {
     .rows = ROWS, .sequence = ROWS, .heads = 2, .width = CHANNELS / 2, .stride = CHANNELS};
-static const struct zr_attention grouped = {1, TOKENS, CHANNELS, HEADS,
-                                            2, 0,      0}; /* two heads of queries share one */
+static const struct zr_attention grouped = {.batch = 1,
+                                            .sequence = TOKENS,
+                                            .channels = CHANNELS,
+                                            .heads = HEADS,
+                                            .kv_heads = 2}; /* two heads of queries share one */
 
 static double norm_of(const double *in)
 {

@@ -60,7 +60,7 @@ static const struct zr_linear qkv_shape = {.rows = ROWS, .in = C, .out = 3 * C},
                               proj_shape = {.rows = ROWS, .in = C, .out = C},
                               fc_shape = {.rows = ROWS, .in = C, .out = WIDE},
                               down_shape = {.rows = ROWS, .in = WIDE, .out = C};
-static const struct zr_attention attention = {B, T, C, A, 0, 0, 0};
+static const struct zr_attention attention = {.batch = B, .sequence = T, .channels = C, .heads = A};
 
 static void block_forward(struct kept *k, const double *w, size_t first, double *x)
 {

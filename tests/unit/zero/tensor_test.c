@@ -64,7 +64,10 @@ static void body(struct environment *rank)
     shape.tensor = run->tensor;
     shape.tensor_rank = rank->rank % run->tensor;
     shape.sequence_parallel = run->sequence_parallel;
-    check_ok(rank, zr_mesh_open(&rig.mesh, comm, (struct zr_mesh_shape){run->data, run->tensor, 1}, 4096));
+    check_ok(rank,
+             zr_mesh_open(&rig.mesh, comm,
+                          (struct zr_mesh_shape){.data = run->data, .tensor = run->tensor, .pipeline = 1},
+                          4096));
     shape.recompute = run->recompute;
     check_ok(rank, rig_open_trainer(&rig, &shape, &rig.mesh, run->stage,
                                     (struct zr_checkpoint_policy){.partition = run->partition,

@@ -115,7 +115,7 @@ static zr_result open_peers(struct zr_rank *rank)
     zr_result result =
         zr_trainer_state_bucket_bytes(&(struct zr_bucket_request){.shape = &shape,
                                                                   .precision = zr_train_precision(config),
-                                                                  .data = mesh.data,
+                                                                  .data = zr_mesh_shards(mesh),
                                                                   .cap_bytes = config->bucket_bytes,
                                                                   .optimizer = config->optimizer.kind},
                                       rank->host_arena, &bucket_bytes);

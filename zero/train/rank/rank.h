@@ -7,7 +7,7 @@
 #include "zero/train/rank/thread_pool.h"
 #include "zero/plan/timeline.h"
 #include "zero/train/settings/args.h"
-#include "zero/train/data.h"
+#include "zero/train/batch.h"
 #include "zero/train/report/report.h"
 
 struct zr_rank {
@@ -49,6 +49,12 @@ struct zr_rank {
 static inline bool zr_rank_logs(const struct zr_rank *rank)
 {
     return rank->rank == 0;
+}
+
+/* The rank's data and trainer. */
+static inline struct zr_batch zr_rank_batch(struct zr_rank *rank)
+{
+    return (struct zr_batch){&rank->data, rank->state.trainer, &rank->state.transformer.shape};
 }
 
 /* Opens everything, prints the byte plan (rank 0) and refuses a plan that does not fit. Collective. Close

@@ -11,7 +11,7 @@ static void note_times(const struct zr_train_config *config, unsigned r, const s
                        struct zr_pipeline_times times[])
 {
     const struct zr_pipeline pipeline = zr_stages_pipeline(&config->stages, NULL);
-    double rows = (double)config->shape.batch * (double)config->shape.sequence;
+    double rows = (double)config->shape.batch * (double)zr_shape_own_sequence(&config->shape);
     double bytes =
         rows * (double)config->shape.hidden * (double)zr_precision_bytes(zr_train_precision(config));
     if (config->shape.sequence_parallel)

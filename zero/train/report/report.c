@@ -75,6 +75,8 @@ static void print_model(struct zr_text_page *page, const struct zr_train_config 
     if (zr_shape_tensor(shape) > 1)
         zr_text_print(&page->text, "%u of them to a layer%s, ", shape->tensor,
                       shape->sequence_parallel ? ", sequence parallel" : "");
+    if (shape->context > 1)
+        zr_text_print(&page->text, "%u of them to a sequence, ", shape->context);
     if (config->stages.ranks > 1)
         zr_text_print(&page->text, "%u pipeline stages, ", zr_stages_count(&config->stages));
     zr_text_print(&page->text, "ZeRO stage %u, %s; %u %s each\n", config->stage,
@@ -92,6 +94,9 @@ static void print_model(struct zr_text_page *page, const struct zr_train_config 
                       "losses differ\n");
     zr_text_print(&page->text, "%s tokens a step, in sequences of %zu\n",
                   zr_number_grouped(number, zr_train_step_tokens(config)), shape->sequence);
+    if (shape->documents)
+        zr_text_print(&page->text, "documents end with token %d; attention stays inside of each\n",
+                      (int)shape->eos);
     if (config->plans_vocabulary || config->plans_sequence || config->plans_threads) {
         zr_text_print(&page->text, "taken where not given:");
         if (config->plans_vocabulary)
@@ -160,7 +165,7 @@ static void print_whole(struct zr_text_page *page, const struct zr_train_config 
                         const struct zr_rank_report *rank, uint64_t parameters)
 {
     char share[32] = "all";
-    if ((zr_train_data_ranks(config) - 1) * (size_t)ZR_COMM_LINE_BYTES > config->bucket_bytes)
+    if ((zr_train_shards(config) - 1) * (size_t)ZR_COMM_LINE_BYTES > config->bucket_bytes)
         zr_text_print(&page->text, "  comm has more than --bucket-bytes: %d bytes for each other rank\n",
                       ZR_COMM_LINE_BYTES);
     if (rank->whole_gradients)

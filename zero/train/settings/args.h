@@ -74,8 +74,8 @@ struct zr_train_config {
     unsigned epochs;               /* --data-order: 1 if epochs */
     char save[ZR_TRAIN_PATH_ROOM]; /* "": not given */
     char resume[ZR_TRAIN_PATH_ROOM];
-    bool assume_shape;              /* the model of --resume may lack a config.json */
-    char model[ZR_TRAIN_PATH_ROOM]; /* --model: the shape is that of its config.json */
+    bool assume_shape;               /* the model of --resume may lack a config.json */
+    char model[ZR_TRAIN_PATH_ROOM];  /* --model: the shape is that of its config.json */
     char export[ZR_TRAIN_PATH_ROOM]; /* a file, or a folder: zr_model_is_folder() */
     uint64_t export_part_bytes;      /* maximum size of a file in the folder */
     char log[ZR_TRAIN_PATH_ROOM];
@@ -190,9 +190,12 @@ static inline const char *zr_train_precision_name(const struct zr_train_config *
 static inline struct zr_mesh_shape zr_train_mesh(const struct zr_train_config *config)
 {
     unsigned tensor = (unsigned)zr_shape_tensor(&config->shape),
+             context = (unsigned)zr_shape_context(&config->shape),
              pipeline = config->stages.ranks > 1 ? config->stages.ranks : 1;
-    return (struct zr_mesh_shape){
-        .data = config->world / tensor / pipeline, .tensor = tensor, .pipeline = pipeline};
+    return (struct zr_mesh_shape){.data = config->world / tensor / context / pipeline,
+                                  .tensor = tensor,
+                                  .pipeline = pipeline,
+                                  .context = context};
 }
 
 /* Number of ranks with different batches: a step has this many times a rank's sequences. */
@@ -201,11 +204,19 @@ static inline unsigned zr_train_data_ranks(const struct zr_train_config *config)
     return zr_train_mesh(config).data;
 }
 
+/* Number of ranks that ZeRO divides state among. */
+static inline unsigned zr_train_shards(const struct zr_train_config *config)
+{
+    return zr_mesh_shards(zr_train_mesh(config));
+}
+
 /* The model's shape on rank `rank`. */
 static inline struct zr_shape zr_train_shape(const struct zr_train_config *config, unsigned rank)
 {
     struct zr_shape shape = config->shape;
-    shape.tensor_rank = zr_mesh_place_of(zr_train_mesh(config), rank).tensor;
+    struct zr_mesh_place place = zr_mesh_place_of(zr_train_mesh(config), rank);
+    shape.tensor_rank = place.tensor;
+    shape.context_rank = place.context;
     if (config->logits_bytes)
         shape.logits_rows = zr_shape_logits_rows(&shape, config->logits_bytes,
                                                  zr_precision_bytes(zr_train_precision(config)));

@@ -103,7 +103,7 @@ const char *zr_train_offload_words(const struct zr_train_config *config)
         return "--offload-buffers requires --offload-optimizer nvme:DIR";
     if (config->delayed_update && config->prove)
         return "--delayed-update changes losses and cannot be used with --prove; leave one of the two out";
-    bool several = zr_train_data_ranks(config) > 1, automatic = config->stage == ZR_STAGE_AUTO;
+    bool several = zr_train_shards(config) > 1, automatic = config->stage == ZR_STAGE_AUTO;
     if (config->offload_parameters && !config->offload_optimizer)
         return "--offload-param requires --offload-optimizer cpu or nvme:DIR, which updates the parameters "
                "there";
@@ -173,6 +173,9 @@ const char *zr_train_device_words(const struct zr_train_config *config)
                : config->comm == ZR_TRAIN_COMM_NCCL && !config->dry_run
                    ? "--comm nccl requires --backend cuda; for --backend host give --comm local or mpi"
                    : NULL;
+    if (config->shape.context > 1)
+        return "--cp requires --backend host: the ring's attention has no GPU kernel yet; on a GPU divide "
+               "sequences by --tp with --sequence-parallel";
     const struct zr_variant *variant = &config->shape.variant;
     if ((variant->window && variant->window < config->shape.sequence) || variant->head_norms ||
         variant->unscaled || variant->scaled_by_layer)
@@ -206,6 +209,11 @@ static const char *option_conflict(const struct zr_train_config *config)
          zr_flag_given(config, "rope-theta") || zr_flag_given(config, "norm-epsilon") ||
          zr_flag_given(config, "tie-embeddings")))
         return "--kv-heads, --ffn, --rope-theta, --norm-epsilon and --tie-embeddings require --arch llama";
+    if (config->shape.documents != zr_flag_given(config, "eos"))
+        return "--mask-documents requires --eos N, the token that ends a document, and --eos requires "
+               "--mask-documents";
+    if (config->shape.documents && (size_t)config->shape.eos >= config->shape.vocabulary)
+        return "--eos is no token of --vocab; give a smaller number";
     const char *pipeline = pipeline_conflict(config);
     if (pipeline)
         return pipeline;
@@ -284,7 +292,7 @@ int zr_args_check_bucket(struct zr_train_config *config)
 {
     struct zr_mesh_shape mesh = zr_train_mesh(config);
     unsigned max_ranks =
-        mesh.data > mesh.tensor ? mesh.data : mesh.tensor; /* ranks of the largest communicator */
+        zr_mesh_shards(mesh) > mesh.tensor ? zr_mesh_shards(mesh) : mesh.tensor; /* of the largest group */
     size_t min_bytes = (size_t)(max_ranks - 1) * ZR_COMM_LINE_BYTES;
 
     config->bucket_bytes -= config->bucket_bytes % ZR_COMM_LINE_BYTES;
@@ -311,9 +319,16 @@ static const char *fp8_conflict(const struct zr_train_config *config)
 static bool divides_ranks(const struct zr_train_config *config)
 {
     unsigned tensor = (unsigned)zr_shape_tensor(&config->shape), pipeline = config->stages.ranks,
-             each = tensor * pipeline, below = tensor;
+             context = (unsigned)zr_shape_context(&config->shape), each = tensor * pipeline * context,
+             below = tensor;
     if (config->world % each == 0)
         return true;
+    if (context > 1) {
+        zr_say("--cp %u times --tp %u times --pp %u does not divide %u ranks; give --%s %u", context, tensor,
+               pipeline, config->world, config->dry_run && config->world_size ? "world-size" : "ranks",
+               (config->world / each + 1) * each);
+        return false;
+    }
     while (config->world % below != 0)
         below--;
     if (pipeline > 1)

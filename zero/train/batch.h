@@ -1,0 +1,23 @@
+/* batch.h: windows of tokens as the inputs of a trainer of a bundled model. */
+#ifndef ZR_TRAIN_BATCH_H
+#define ZR_TRAIN_BATCH_H
+
+#include "zero/model/transformer.h"
+#include "zero/train/data.h"
+
+/* Everything is borrowed. */
+struct zr_batch {
+    struct zr_data *data; /* NULL: only zr_batch_give() is called */
+    zr_trainer *trainer;
+    const struct zr_shape *shape; /* the trainer's */
+};
+
+/* zr_data_train() and zr_data_validation() into the inputs of the trainer, with positions. */
+zr_result zr_batch_train(const struct zr_batch *batch, const struct zr_data_place *place);
+zr_result zr_batch_validation(const struct zr_batch *batch, const struct zr_data_place *place, size_t *count);
+/* Gives the trainer a sequence of tokens without targets. */
+void zr_batch_give(const struct zr_batch *batch, const int32_t *tokens);
+/* The row of token `token` of that sequence; ZR_ROW_ELSEWHERE: another context rank has it. */
+size_t zr_batch_row(const struct zr_batch *batch, size_t token);
+
+#endif
