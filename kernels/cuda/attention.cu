@@ -79,6 +79,12 @@ DEVICE void take_scores(struct running *r, float score, const float *v_tile, con
     add_rows(r->values, v_tile, h, p);
 }
 
+/* First key of the first tile that a tile of queries attends to. */
+DEVICE size_t first_keys(const struct head *h, size_t first)
+{
+    return first < h->window ? 0 : (first + 1 - h->window) / TILE * TILE;
+}
+
 /* A block computes one tile of queries: tile blockIdx.x of head blockIdx.y of sequence blockIdx.z. */
 KERNEL(K(attention_forward), struct zr_attention_forward, CUDA_THREADS)
 {
@@ -96,7 +102,7 @@ KERNEL(K(attention_forward), struct zr_attention_forward, CUDA_THREADS)
             rows[r].values[i] = 0;
     }
     load_rows(q_tile, &h, h.q, h.line, first);
-    for (size_t keys = 0; keys <= first; keys += TILE) {
+    for (size_t keys = first_keys(&h, first); keys <= first; keys += TILE) {
         __syncthreads();
         load_rows(k_tile, &h, h.k, h.line, keys);
         load_rows(v_tile, &h, h.v, h.line, keys);
@@ -105,8 +111,8 @@ KERNEL(K(attention_forward), struct zr_attention_forward, CUDA_THREADS)
         for (int r = 0; r < ROWS; r++) {
             const float *q = q_tile + (own + r - first) * row_stride_of(&h),
                         *k = k_tile + lane_of_thread() * row_stride_of(&h);
-            bool seen = keys + lane_of_thread() <= own + r;
-            if (own + r < h.tokens) /* uniform over the warp */
+            bool seen = attends(&h, own + r, keys + lane_of_thread());
+            if (own + r < h.tokens && own + r < keys + TILE - 1 + h.window) /* uniform over the warp */
                 take_scores(&rows[r], seen ? dot(q, k, h.width) * h.scale : -INFINITY, v_tile, &h);
         }
     }
@@ -131,9 +137,9 @@ KERNEL(K(attention_probabilities), struct zr_attention_forward, CUDA_THREADS)
     el *p = (el *)a.p + row * h.tokens;
     for (size_t j = threadIdx.x; j < h.tokens; j += blockDim.x) {
         float score = 0;
-        for (size_t d = 0; j <= t && d < h.width; d++)
+        for (size_t d = 0; attends(&h, t, j) && d < h.width; d++)
             score = fmaf(el_get(h.q + t * h.line + d), el_get(h.k + j * h.line + d), score);
-        el_put(p + j, j <= t ? expf(score * h.scale - a.lse[row]) : 0);
+        el_put(p + j, attends(&h, t, j) ? expf(score * h.scale - a.lse[row]) : 0);
     }
 }
 
@@ -187,14 +193,15 @@ KERNEL(K(attention_backward_keys), struct zr_attention_backward, CUDA_THREADS)
     for (size_t g = 0; g < group; g++) {
         size_t number = blockIdx.y * group + g;
         h = head_of(&a.shape, (const el *)a.qkv, blockIdx.z, number);
-        for (size_t queries = first; queries < h.tokens; queries += TILE) {
+        for (size_t queries = first; queries < h.tokens && queries < first + TILE - 1 + h.window;
+             queries += TILE) {
             load_queries(&all, &h, &a, blockIdx.z, number, queries);
             UNROLL
             for (int r = 0; r < ROWS; r++) {
                 unsigned lane = lane_of_thread();
                 const float *k = k_tile + (own + r) * row_stride_of(&h),
                             *v = v_tile + (own + r) * row_stride_of(&h);
-                bool seen = first + own + r <= queries + lane && queries + lane < h.tokens;
+                bool seen = attends(&h, queries + lane, first + own + r) && queries + lane < h.tokens;
                 float p =
                     seen ? expf(dot(all.q + lane * row_stride_of(&h), k, h.width) * h.scale - lse[lane]) : 0;
                 float dp = dot(all.dout + lane * row_stride_of(&h), v, h.width);
@@ -227,7 +234,7 @@ KERNEL(K(attention_backward_queries), struct zr_attention_backward, CUDA_THREADS
                           delta};
     float dq[ROWS][PARTS] = {{0}};
     load_queries(&all, &h, &a, blockIdx.z, blockIdx.y, first);
-    for (size_t keys = 0; keys <= first; keys += TILE) {
+    for (size_t keys = first_keys(&h, first); keys <= first; keys += TILE) {
         __syncthreads();
         load_rows(k_tile, &h, h.k, h.line, keys);
         load_rows(v_tile, &h, h.v, h.line, keys);
@@ -235,7 +242,7 @@ KERNEL(K(attention_backward_queries), struct zr_attention_backward, CUDA_THREADS
         UNROLL
         for (int r = 0; r < ROWS; r++) {
             unsigned lane = lane_of_thread(), row = (unsigned)own + (unsigned)r;
-            bool seen = keys + lane <= first + row && first + row < h.tokens;
+            bool seen = attends(&h, first + row, keys + lane) && first + row < h.tokens;
             const float *k = k_tile + lane * row_stride_of(&h), *v = v_tile + lane * row_stride_of(&h);
             float p = seen ? expf(dot(all.q + row * row_stride_of(&h), k, h.width) * h.scale - lse[row]) : 0;
             float dp = dot(all.dout + row * row_stride_of(&h), v, h.width);

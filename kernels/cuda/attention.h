@@ -8,6 +8,7 @@ struct head {
     size_t width, tokens, line, out_line; /* line: stride of tokens in q, k and v, in elements */
     const el *q, *k, *v;                  /* at the sequence's first token */
     float scale;
+    size_t window; /* tokens that a token attends to */
 };
 
 DEVICE size_t kv_heads_of(const struct zr_attention *s)
@@ -32,8 +33,14 @@ DEVICE struct head head_of(const struct zr_attention *s, const el *qkv, size_t b
     h.q = qkv + batch * h.tokens * h.line + number * h.width;
     h.k = qkv + batch * h.tokens * h.line + s->channels + kv * h.width;
     h.v = h.k + kv_heads * h.width;
-    h.scale = scale_of(h.width);
+    h.scale = s->scale > 0 ? s->scale : scale_of(h.width);
+    h.window = s->window ? s->window : s->sequence;
     return h;
+}
+
+DEVICE bool attends(const struct head *h, size_t query, size_t key)
+{
+    return key <= query && query - key < h->window;
 }
 
 #endif

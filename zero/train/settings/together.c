@@ -173,12 +173,6 @@ const char *zr_train_device_words(const struct zr_train_config *config)
                : config->comm == ZR_TRAIN_COMM_NCCL && !config->dry_run
                    ? "--comm nccl requires --backend cuda; for --backend host give --comm local or mpi"
                    : NULL;
-    const struct zr_variant *variant = &config->shape.variant;
-    if ((variant->window && variant->window < config->shape.sequence) || variant->head_norms ||
-        variant->unscaled || variant->scaled_by_layer)
-        return "--model with --backend cuda requires attention over all tokens with the usual scale, and no norms "
-               "of q and k, whose kernels are for --backend host; for a model with a window, give at most the "
-               "window as --seq";
     if (config->stages.ranks > 1 && config->comm != ZR_TRAIN_COMM_NCCL && !config->dry_run)
         return "--pp with --backend cuda requires --comm nccl, one GPU per rank: with the other transports "
                "a rank cannot receive before it sends; or give --tp";
