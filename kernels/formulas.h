@@ -89,17 +89,18 @@ FORMULA num formula_sigmoid(num x)
     return num_of(1.0f) / (num_of(1.0f) + num_exp(num_of(0.0f) - x));
 }
 
-FORMULA num formula_swiglu(num gate, num up)
+FORMULA num formula_swiglu(bool gelu, num gate, num up)
 {
-    return gate * formula_sigmoid(gate) * up;
+    return gate * (gelu ? formula_gelu_gate(gate) : formula_sigmoid(gate)) * up;
 }
 
 /* Gradients of gate and up. */
-FORMULA void formula_swiglu_backward(num gate, num up, num d, num *dgate, num *dup)
+FORMULA void formula_swiglu_backward(bool gelu, num gate, num up, num d, num *dgate, num *dup)
 {
-    num s = formula_sigmoid(gate);
+    num s = gelu ? formula_gelu_gate(gate) : formula_sigmoid(gate);
     *dup = d * gate * s;
-    *dgate = d * up * s * num_fma(gate, num_of(1.0f) - s, num_of(1.0f));
+    *dgate =
+        gelu ? d * up * formula_gelu_slope(gate) : d * up * s * num_fma(gate, num_of(1.0f) - s, num_of(1.0f));
 }
 
 /* ---- Norms --------------------------------------------------------------------------------------------- */

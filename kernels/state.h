@@ -15,7 +15,8 @@ ZR_REAL double zr_rotary_frequency(const struct zr_rotary_table *table, size_t p
     double m = s->offset + s->slope * (s->by_pair ? (double)pair : plain);
     m = m < 0 ? 0 : m > 1 ? 1 : m;
     *scale = s->factor > 0 ? s->scale : 1;
-    return s->factor > 0 ? plain * (m + (1 - m) / s->factor) : plain;
+    plain = s->factor > 0 ? plain * (m + (1 - m) / s->factor) : plain;
+    return s->divisors[0] > 0 ? plain / (double)s->divisors[pair] : plain;
 }
 
 /* ---- Checksums ----------------------------------------------------------------------------------------- */

@@ -166,8 +166,8 @@ struct zr_layernorm_backward {
 struct zr_norm_heads {
     size_t heads, x_stride, y_stride;
 };
-/* Root mean square norm by row: y = w x / sqrt(mean of x^2 + epsilon). Backward reads the rstd [rows] that
- * forward wrote. A GPU supports dense rows only. */
+/* Root mean square norm by row: y = (w + w_offset) x / sqrt(mean of x^2 + epsilon). Backward reads the rstd
+ * [rows] that forward wrote. */
 struct zr_rmsnorm_forward {
     size_t rows, channels;
     float epsilon;
@@ -175,6 +175,7 @@ struct zr_rmsnorm_forward {
     void *y;
     float *rstd;
     struct zr_norm_heads heads;
+    float w_offset;
 };
 struct zr_rmsnorm_backward {
     size_t rows, channels;
@@ -184,6 +185,7 @@ struct zr_rmsnorm_backward {
     void *dw; /* NULL: not computed */
     bool accumulate_dx, accumulate;
     struct zr_norm_heads heads;
+    float w_offset;
 };
 
 /* Residual sum and the norm after it: sum = a + b, y = norm(sum); norm.x is ignored. Same bits as add()
@@ -221,11 +223,14 @@ struct zr_linear_backward {
 };
 
 /* Frequencies for sequences longer than those of pretraining: frequency f of pair i becomes
- * f (m + (1 - m) / factor), m = offset + slope x within [0, 1], where x is f or, with by_pair, i. Cosines and
- * sines are multiplied by `scale`. factor 0: unchanged frequencies, scale 1. */
+ * f (m + (1 - m) / factor), m = offset + slope x within [0, 1], where x is f or, with by_pair, i; with
+ * divisors, that over divisors[i]. Cosines and sines are multiplied by `scale`. factor 0: unchanged
+ * frequencies, scale 1. */
+enum { ZR_ROTARY_DIVISORS = 64 };
 struct zr_rotary_scaling {
     double factor, offset, slope, scale;
     uint64_t by_pair;
+    float divisors[ZR_ROTARY_DIVISORS]; /* divisors[0] 0: none; else there are at most so many pairs */
 };
 /* Cosines and sines [T, D / 2] of t / theta^(2 i / D), or of scaled frequencies; inputs of rotary(). */
 struct zr_rotary_table {
@@ -237,7 +242,8 @@ struct zr_rotary_table {
 /* Rotary position embedding (Su et al., 2021): rotates the pairs (i, i + D / 2) of each head in place by the
  * angle of the token. The pairing is that of Hugging Face's LLaMA. `inverse` computes backward. */
 struct zr_rotary {
-    size_t rows, sequence, heads, width; /* `x` points to `heads` adjacent heads of D = width numbers */
+    size_t rows, sequence, heads, width; /* rotates the first D = width numbers of each head */
+    size_t head_stride;                  /* numbers of a head; 0: D */
     size_t stride;                       /* row stride in elements */
     const float *cosines, *sines;        /* [T, D / 2] */
     void *x;
@@ -287,13 +293,12 @@ struct zr_attention_ring {
 struct zr_attention {
     size_t batch, sequence, channels, heads;
     size_t kv_heads; /* K, a divisor of A: A / K query heads share one head of keys and values; 0: A */
-    float scale;     /* of the scores; 0: 1 / sqrt(D). A GPU: 0 */
-    size_t window;   /* tokens that a token attends to, itself and those before it; 0: all. A GPU: 0, or T and
-                        more */
+    float scale;     /* of the scores; 0: 1 / sqrt(D) */
+    size_t window;   /* tokens that a token attends to, itself and those before it; 0: all */
     /* [B, T]: position of each token in its document: 0, or 1 more than that of the token before. A token
      * attends to its document only. NULL: a sequence is a document. */
     const int32_t *positions;
-    struct zr_attention_ring ring;
+    struct zr_attention_ring ring; /* a GPU: none */
 };
 /* The bits of `out` are the same with and without p. Backward reads p only in tables with
  * reads_probabilities. */
@@ -357,16 +362,18 @@ struct zr_linear_gelu_backward {
     const void *pre; /* [rows, in] */
     void *pre_bias;  /* [in] (+)= sums over the rows of dx as stored; NULL: not computed */
 };
-/* y = gate sigmoid(gate) up, element by element */
+/* y = gate sigmoid(gate) up, element by element; with `gelu`, GELU's tanh form of the gate times up */
 struct zr_swiglu_forward {
     size_t n;
     const void *gate, *up;
     void *y;
+    bool gelu;
 };
 struct zr_swiglu_backward {
     size_t n;
     const void *gate, *up, *dy;
     void *dgate, *dup; /* may be gate and up, or dy */
+    bool gelu;
 };
 /* out = a + b; out may be a or b */
 struct zr_add {
@@ -769,7 +776,8 @@ ZR_API const struct zr_kernels *zr_kernels_null_of(const struct zr_kernels *tabl
  * context's stream; asynchronous errors are reported by a later driver call. `parallel` is ignored, and sum()
  * requires a context. A context without a workspace can be opened, but refuses sum_of_squares() and some
  * products. Attention supports heads of up to 256 numbers; two-byte heads 64, 96 and 128 wide in tensors
- * aligned to 16 bytes use tensor cores and round probabilities, other heads keep them as floats. cuBLASLt
+ * aligned to 16 bytes use tensor cores and round probabilities; other heads, and attention with a window or a
+ * scale, keep them as floats. cuBLASLt
  * computes products of at least 64 x 64 x 64 whose rows are aligned to 16 bytes, if it can be loaded; see
  * products(). open() returns ZR_ERR_UNAVAILABLE without a driver, with a driver older than CUDA 12.0, in a
  * build without GPU kernels, and where 16 contexts of the process are open. */

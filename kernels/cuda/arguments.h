@@ -103,7 +103,8 @@ struct cuda_columns {
     size_t rows, columns, stride, part_rows; /* stride: row stride in elements */
     unsigned parts, width;                   /* width: columns per thread, 1 or a pack */
     const void *x, *dy;
-    const float *mean, *rstd; /* [rows] */
+    const float *mean, *rstd;   /* [rows] */
+    struct zr_norm_heads heads; /* of rmsnorm */
     void *dx;
     void *sums[2];  /* [columns] */
     float *partial; /* [sums][parts][columns]; unused with one part */

@@ -8,13 +8,16 @@ struct head {
     size_t width, tokens, line, out_line; /* line: stride of tokens in q, k and v, in elements */
     const el *q, *k, *v;                  /* at the sequence's first token */
     float scale;
+    size_t window;            /* tokens that a token attends to */
     const int32_t *positions; /* of the sequence's tokens in their documents; NULL: it is one document */
 };
 
 /* First token that token t of the sequence attends to. */
 DEVICE size_t first_seen(const struct head *h, size_t t)
 {
-    return h->positions ? t - (size_t)h->positions[t] : 0;
+    size_t window = t < h->window ? 0 : t + 1 - h->window,
+           document = h->positions ? t - (size_t)h->positions[t] : 0;
+    return window > document ? window : document;
 }
 
 DEVICE size_t kv_heads_of(const struct zr_attention *s)
@@ -39,7 +42,8 @@ DEVICE struct head head_of(const struct zr_attention *s, const el *qkv, size_t b
     h.q = qkv + batch * h.tokens * h.line + number * h.width;
     h.k = qkv + batch * h.tokens * h.line + s->channels + kv * h.width;
     h.v = h.k + kv_heads * h.width;
-    h.scale = scale_of(h.width);
+    h.scale = s->scale > 0 ? s->scale : scale_of(h.width);
+    h.window = s->window ? s->window : s->sequence;
     h.positions = s->positions ? s->positions + batch * h.tokens : NULL;
     return h;
 }

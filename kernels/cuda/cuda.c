@@ -396,19 +396,18 @@ static zr_result residual_layernorm(struct zr_kernel_context *context,
     return launch(context, kernel, BY_WARP(args->norm.shape.rows), args);
 }
 
-static zr_result check_dense(const struct zr_norm_heads *heads)
+/* Bytes between heads inside wider rows, in place of an address. */
+static uintptr_t strides_of(const struct zr_kernel_context *context, const struct zr_norm_heads *heads)
 {
-    return heads->heads == 0
-               ? ZR_OK
-               : zr_fail(ZR_ERR_INVALID, "norms of heads inside wider rows are not supported on a GPU");
+    return heads->heads ? (heads->x_stride | heads->y_stride) * zr_precision_bytes(context->precision) : 0;
 }
 
 static zr_result rmsnorm_forward(struct zr_kernel_context *context, const struct zr_rmsnorm_forward *args)
 {
-    zr_result result = check_dense(&args->heads);
-    enum kernel kernel = for_rows(context, KERNEL_rmsnorm_forward, args->channels,
-                                  ADDRESS(args->x) | ADDRESS(args->w) | ADDRESS(args->y));
-    return result == ZR_OK ? launch(context, kernel, BY_WARP(args->rows), args) : result;
+    enum kernel kernel =
+        for_rows(context, KERNEL_rmsnorm_forward, args->channels,
+                 ADDRESS(args->x) | ADDRESS(args->w) | ADDRESS(args->y) | strides_of(context, &args->heads));
+    return launch(context, kernel, BY_WARP(args->rows), args);
 }
 
 static zr_result residual_rmsnorm(struct zr_kernel_context *context, const struct zr_residual_rmsnorm *args)
@@ -435,7 +434,8 @@ static zr_result take_workspace(const struct zr_kernel_context *context, void **
 static zr_result sum_columns(struct zr_kernel_context *context, enum kernel which, struct cuda_columns a)
 {
     const size_t bytes = zr_precision_bytes(context->precision), pack = 16 / bytes, sums = a.sums[1] ? 2 : 1;
-    const uintptr_t addresses = (uintptr_t)a.x | (uintptr_t)a.dy | (uintptr_t)a.dx | a.stride * bytes;
+    const uintptr_t addresses =
+        (uintptr_t)a.x | (uintptr_t)a.dy | (uintptr_t)a.dx | a.stride * bytes | strides_of(context, &a.heads);
     size_t wanted = parts(a.rows, CUDA_COLUMN_ROWS);
     void *workspace = NULL;
     zr_result result = take_workspace(context, &workspace);
@@ -498,10 +498,11 @@ static zr_result layernorm_backward(struct zr_kernel_context *context,
 
 static zr_result rmsnorm_backward(struct zr_kernel_context *context, const struct zr_rmsnorm_backward *args)
 {
+    uintptr_t strides = strides_of(context, &args->heads);
     enum kernel kernel =
         for_rows(context, KERNEL_rmsnorm_backward, args->channels,
-                 ADDRESS(args->x) | ADDRESS(args->w) | ADDRESS(args->dy) | ADDRESS(args->dx));
-    zr_result result = check_dense(&args->heads);
+                 ADDRESS(args->x) | ADDRESS(args->w) | ADDRESS(args->dy) | ADDRESS(args->dx) | strides);
+    zr_result result = ZR_OK;
     if (result == ZR_OK && args->dw)
         result = sum_columns(context, KERNEL_rmsnorm_backward_columns,
                              (struct cuda_columns){.rows = args->rows,
@@ -510,6 +511,7 @@ static zr_result rmsnorm_backward(struct zr_kernel_context *context, const struc
                                                    .x = args->x,
                                                    .dy = args->dy,
                                                    .rstd = args->rstd,
+                                                   .heads = args->heads,
                                                    .sums = {args->dw},
                                                    .accumulate = args->accumulate});
     return result == ZR_OK ? launch(context, kernel, BY_WARP(args->rows), args) : result;
@@ -731,17 +733,6 @@ static zr_result linear_gelu_backward(struct zr_kernel_context *context,
 
 /* ---- Attention ----------------------------------------------------------------------------------------- */
 
-/* The kernels see all tokens before, and divide scores by the root of the width. */
-static zr_result check_plain(const struct zr_attention *s)
-{
-    return s->scale == 0 && (s->window == 0 || s->window >= s->sequence) && !s->ring.kv
-               ? ZR_OK
-               : zr_fail(
-                     ZR_ERR_INVALID,
-                     "attention in a ring, with a window or with a scale of its own is not supported on a "
-                     "GPU");
-}
-
 /* Launches one block per tile, with `tiles` tiles in shared memory. */
 static zr_result tiles_of(const struct zr_attention *s, size_t heads, size_t tiles, struct grid *out)
 {
@@ -749,6 +740,8 @@ static zr_result tiles_of(const struct zr_attention *s, size_t heads, size_t til
     if (width == 0 || width > CUDA_ATTENTION_WIDTH)
         return zr_fail(ZR_ERR_INVALID, "heads of %zu numbers are not supported on a GPU; use 1 to %d", width,
                        CUDA_ATTENTION_WIDTH);
+    if (s->ring.kv)
+        return zr_fail(ZR_ERR_INVALID, "attention in a ring is not supported on a GPU");
     *out = (struct grid){.x = s->batch && heads ? parts(s->sequence, CUDA_ATTENTION_TILE) : 0,
                          .y = heads,
                          .z = s->batch,
@@ -757,13 +750,14 @@ static zr_result tiles_of(const struct zr_attention *s, size_t heads, size_t til
 }
 
 /* Index of the tensor-core kernel for the head width; -1: not supported. They require two-byte heads of three
- * widths and rows aligned to 16 bytes. All GPUs of the images have tensor cores. */
+ * widths, rows aligned to 16 bytes, attention to all tokens before and the usual scale. All GPUs of the
+ * images have tensor cores. */
 static int narrow_kernel(const struct zr_kernel_context *context, const struct zr_attention *s,
                          uintptr_t addresses)
 {
     size_t width = s->heads ? s->channels / s->heads : 0;
     if (context->precision == ZR_PRECISION_FP32 || addresses % 16 != 0 || s->sequence > INT_MAX / 2 ||
-        s->channels > INT_MAX / 4)
+        s->channels > INT_MAX / 4 || s->ring.kv || s->scale > 0 || (s->window && s->window < s->sequence))
         return -1;
     return width == 64 ? 0 : width == 96 ? 1 : width == 128 ? 2 : -1;
 }
@@ -808,9 +802,7 @@ static zr_result attention_forward(struct zr_kernel_context *context, const stru
 {
     struct grid grid;
     int narrow = narrow_kernel(context, &args->shape, (uintptr_t)args->qkv | (uintptr_t)args->out);
-    zr_result result = check_plain(&args->shape);
-    if (result == ZR_OK)
-        result = tiles_of(&args->shape, args->shape.heads, 3, &grid);
+    zr_result result = tiles_of(&args->shape, args->shape.heads, 3, &grid);
     if (result == ZR_OK)
         result = narrow >= 0 ? narrow_forward(context, args, narrow)
                              : launch(context, KERNEL_attention_forward, grid, args);
@@ -829,11 +821,9 @@ static zr_result attention_backward(struct zr_kernel_context *context,
     int narrow = narrow_kernel(context, s,
                                (uintptr_t)args->qkv | (uintptr_t)args->out | (uintptr_t)args->dout |
                                    (uintptr_t)args->dqkv);
-    zr_result result = check_plain(s);
-    if (result == ZR_OK && narrow >= 0)
+    if (narrow >= 0)
         return narrow_backward(context, args, narrow);
-    if (result == ZR_OK)
-        result = tiles_of(s, s->kv_heads ? s->kv_heads : s->heads, 4, &keys);
+    zr_result result = tiles_of(s, s->kv_heads ? s->kv_heads : s->heads, 4, &keys);
     if (result == ZR_OK)
         result = tiles_of(s, s->heads, 4, &queries);
     if (result == ZR_OK)

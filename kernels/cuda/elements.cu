@@ -122,7 +122,7 @@ KERNEL(K(swiglu_forward), struct zr_swiglu_forward, CUDA_THREADS)
     EACH_PACK(i, count, a.n, width)
     {
         struct pack gate = pack_get(a.gate, i, count), up = pack_get(a.up, i, count);
-        EACH_OF_PACK(j, count) up.at[j] = formula_swiglu(gate.at[j], up.at[j]);
+        EACH_OF_PACK(j, count) up.at[j] = formula_swiglu(a.gelu, gate.at[j], up.at[j]);
         pack_put(a.y, i, &up, count);
     }
 }
@@ -138,7 +138,7 @@ KERNEL(K(swiglu_backward), struct zr_swiglu_backward, CUDA_THREADS)
         EACH_OF_PACK(j, count)
         {
             float dgate, dup;
-            formula_swiglu_backward(gate.at[j], up.at[j], dy.at[j], &dgate, &dup);
+            formula_swiglu_backward(a.gelu, gate.at[j], up.at[j], dy.at[j], &dgate, &dup);
             gate.at[j] = dgate;
             up.at[j] = dup;
         }
@@ -162,10 +162,10 @@ KERNEL(K(add), struct zr_add, CUDA_THREADS)
 KERNEL(K(rotary), struct zr_rotary, CUDA_THREADS)
 {
     size_t position = a.positions ? (size_t)a.positions[blockIdx.x] : blockIdx.x % a.sequence;
-    size_t half = a.width / 2, angles = position * half;
+    size_t half = a.width / 2, angles = position * half, head_stride = a.head_stride ? a.head_stride : a.width;
     for (size_t pair = threadIdx.x; pair < a.heads * half; pair += blockDim.x) {
         size_t i = pair % half;
-        el *x = (el *)a.x + blockIdx.x * a.stride + pair / half * a.width + i;
+        el *x = (el *)a.x + blockIdx.x * a.stride + pair / half * head_stride + i;
         float first = el_get(x), second = el_get(x + half), sine = a.sines[angles + i];
         formula_turn(&first, &second, a.cosines[angles + i], a.inverse ? -sine : sine);
         el_put(x, first);

@@ -140,12 +140,19 @@ DEVICE void layernorm_row(const struct zr_layernorm_forward *a, size_t row, cons
     }
 }
 
+/* Offset of a norm's row. */
+DEVICE size_t norm_row(const struct zr_norm_heads *heads, size_t stride, size_t row, size_t channels)
+{
+    return heads->heads ? row / heads->heads * stride + row % heads->heads * channels : row * channels;
+}
+
 DEVICE void rmsnorm_row(const struct zr_rmsnorm_forward *a, size_t row, const struct residual *residual,
                         const unsigned packs)
 {
     size_t n = a->channels;
-    const el *x = residual->sum ? residual->sum : (const el *)a->x + row * n;
-    el *y = (el *)a->y + row * n;
+    const el *x = residual->sum ? residual->sum
+                                : (const el *)a->x + norm_row(&a->heads, a->heads.x_stride, row, n);
+    el *y = (el *)a->y + norm_row(&a->heads, a->heads.y_stride, row, n);
     struct kept kept;
     float squares = 0;
     EACH_PACK_OF_ROW(p, i, n, packs)
@@ -157,7 +164,7 @@ DEVICE void rmsnorm_row(const struct zr_rmsnorm_forward *a, size_t row, const st
     EACH_PACK_OF_ROW(p, i, n, packs)
     {
         struct pack v = row_again(&kept, p, x, i, n, packs), w = row_get((const el *)a->w, i, n, packs);
-        EACH_OF_ROW(j, i, n, packs) v.at[j] = v.at[j] * rstd * w.at[j];
+        EACH_OF_ROW(j, i, n, packs) v.at[j] = v.at[j] * rstd * (w.at[j] + a->w_offset);
         row_put(y, i, n, packs, &v);
     }
     if (lane_of_thread() == 0)
@@ -219,9 +226,10 @@ DEVICE void layernorm_row_backward(const struct zr_layernorm_backward *a, size_t
 
 DEVICE void rmsnorm_row_backward(const struct zr_rmsnorm_backward *a, size_t row, const unsigned packs)
 {
-    size_t n = a->channels;
-    const el *x = (const el *)a->x + row * n, *dy = (const el *)a->dy + row * n, *w = (const el *)a->w;
-    el *dx = (el *)a->dx + row * n;
+    size_t n = a->channels, at = norm_row(&a->heads, a->heads.x_stride, row, n);
+    const el *x = (const el *)a->x + at, *w = (const el *)a->w,
+             *dy = (const el *)a->dy + norm_row(&a->heads, a->heads.y_stride, row, n);
+    el *dx = (el *)a->dx + at;
     float rstd = a->rstd[row], along = 0;
     struct kept_pair kept;
     EACH_PACK_OF_ROW(p, i, n, packs)
@@ -229,7 +237,7 @@ DEVICE void rmsnorm_row_backward(const struct zr_rmsnorm_backward *a, size_t row
         pair_first(&kept, p, x, dy, i, packs);
         struct pack v = row_again(&kept.x, p, x, i, n, packs), g = row_again(&kept.dy, p, dy, i, n, packs),
                     factor = row_get(w, i, n, packs);
-        EACH_OF_ROW(j, i, n, packs) along = fmaf(g.at[j] * factor.at[j], v.at[j] * rstd, along);
+        EACH_OF_ROW(j, i, n, packs) along = fmaf(g.at[j] * (factor.at[j] + a->w_offset), v.at[j] * rstd, along);
     }
     along = warp_sum(along) / (float)n;
     EACH_PACK_OF_ROW(p, i, n, packs)
@@ -240,7 +248,7 @@ DEVICE void rmsnorm_row_backward(const struct zr_rmsnorm_backward *a, size_t row
             sum = row_get(dx, i, n, packs);
         EACH_OF_ROW(j, i, n, packs)
         {
-            float own = formula_rmsnorm_backward(rstd, g.at[j] * factor.at[j], v.at[j] * rstd, along);
+            float own = formula_rmsnorm_backward(rstd, g.at[j] * (factor.at[j] + a->w_offset), v.at[j] * rstd, along);
             sum.at[j] = a->accumulate_dx ? sum.at[j] + own : own;
         }
         row_put(dx, i, n, packs, &sum);
@@ -357,8 +365,8 @@ KERNEL(K(rmsnorm_backward_columns), struct cuda_columns, CUDA_THREADS)
     size_t first, count = own_columns(&a, &first);
     EACH_OWN_ROW(row, count)
     {
-        struct pack x = pack_get(a.x, row * a.stride + first, count),
-                    dy = pack_get(a.dy, row * a.stride + first, count);
+        struct pack x = pack_get(a.x, norm_row(&a.heads, a.heads.x_stride, row, a.stride) + first, count),
+                    dy = pack_get(a.dy, norm_row(&a.heads, a.heads.y_stride, row, a.stride) + first, count);
         float rstd = a.rstd[row];
         EACH_OF_PACK(j, count) dw.at[j] = fmaf(dy.at[j], x.at[j] * rstd, dw.at[j]);
     }

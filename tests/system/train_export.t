@@ -435,7 +435,39 @@ qwen = config_of("qwen", model_type="qwen3", hidden_size=HIDDEN, num_attention_h
                  num_hidden_layers=2, vocab_size=VOCAB, rope_parameters=dict(rope_type="linear", factor=2, rope_theta=500))
 mistral = config_of("mistral", model_type="mistral", hidden_size=HIDDEN, num_attention_heads=4, num_key_value_heads=2, intermediate_size=36,
                     num_hidden_layers=2, vocab_size=VOCAB, sliding_window=3)
-for folder in (start, qwen, mistral):
+phi = config_of("phi", model_type="phi3", hidden_size=HIDDEN, num_attention_heads=4, num_key_value_heads=2, intermediate_size=36,
+                num_hidden_layers=2, vocab_size=VOCAB, original_max_position_embeddings=4, max_position_embeddings=16,
+                rope_scaling=dict(type="longrope", short_factor=[1] * (HIDDEN // 8), long_factor=[2] * (HIDDEN // 8)))
+gemma = config_of("gemma", model_type="gemma", hidden_size=HIDDEN, num_attention_heads=4, num_key_value_heads=2, head_dim=8,
+                  intermediate_size=36, num_hidden_layers=2, vocab_size=VOCAB)
+neox = config_of("neox", model_type="gpt_neox", hidden_size=HIDDEN, num_attention_heads=2, intermediate_size=36, num_hidden_layers=2,
+                 vocab_size=VOCAB, rotary_pct=0.5)
+for words, changes, needles in (("too many layers", dict(num_hidden_layers=70000), ["70000", "--layers"]),
+                                ("too wide a layer", dict(intermediate_size=1 << 30), [str(1 << 30), "--ffn"])):
+    run = train(**open_sizes, model=config_of("huge", **{**json.load(open(f"{phi}/config.json")), **changes}), steps=1)
+    ok(run.code == 3 and all(needle in run.err for needle in needles), f"{words}: refused") or note(run.err[-500:])
+# Tensors of several matrices, written by ranks that have parts of each.
+for folder, names in ((phi, {"model.layers.1.self_attn.qkv_proj.weight": [2 * HIDDEN, HIDDEN], "model.layers.0.mlp.gate_up_proj.weight": [72, HIDDEN]}),
+                      (neox, {"gpt_neox.layers.1.attention.query_key_value.weight": [3 * HIDDEN, HIDDEN], "embed_out.weight": [VOCAB, HIDDEN],
+                              "gpt_neox.layers.0.attention.query_key_value.bias": [3 * HIDDEN]})):
+    name, losses, files = os.path.basename(folder), [], []
+    for at, flags in enumerate((dict(), dict(ranks=3, stage=3), dict(ranks=4, tp=2, stage=1), dict(ranks=2, pp=2))):
+        where = path(f"{name}-{at}.safetensors")
+        run = train(**open_sizes, model=folder, steps=1, lr=0, export=where, **flags)
+        with open(where, "rb") as file:
+            files.append(file.read())
+        header = json.loads(files[-1][8:8 + int.from_bytes(files[-1][:8], "little")])
+        ok(run.code == 0 and all(header[key]["shape"] == shape for key, shape in names.items()) and
+           not any("q_proj" in key or "up_proj.b" in key for key in header), f"{name} {flags}: the tensors of its family") or note(header)
+    ok(all(file == files[0] for file in files), f"{name}: one file of four meshes")
+    run = train(**open_sizes, model=folder, steps=1, lr=0, export=path(f"{name}-parts/"), export_part=4000)
+    for at, (flags, model) in enumerate(((dict(), path(f"{name}-parts")), (dict(ranks=2, tp=2), path(f"{name}-parts")), (dict(ranks=3, stage=3), path(f"{name}-parts")))):
+        run = train(**open_sizes, model=model, steps=1, lr=0, export=path(f"{name}-again-{at}.safetensors"), **flags)
+        with open(path(f"{name}-again-{at}.safetensors"), "rb") as file:
+            ok(run.code == 0 and file.read() == files[0], f"{name} {flags}: read again from a folder, it is the same file") or note(run.err[-500:])
+    run = train(**open_sizes, model=folder, steps=1, lora="2:*q_proj*")
+    ok(run.code == 2 and "q_proj" in run.err and "o_proj" in run.err, f"{name}: adapters of a part of a tensor: refused") or note(run.err[-500:])
+for folder in (start, qwen, mistral, phi, gemma, neox):
     for flags in (dict(ranks=2, stage=3, recompute="full"), dict(ranks=2, tp=2, sequence_parallel=True), dict(ranks=2, pp=2)):
         run = train(**open_sizes, model=folder, steps=3, prove=True, **flags)
         ok(run.code == 0, f"{os.path.basename(folder)} {flags}: one dense rank's values") or note(run.err[-500:])

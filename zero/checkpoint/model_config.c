@@ -13,19 +13,39 @@
 #include "alloc/base/error.h"
 
 /* Values of model_type. */
-enum { GPT2 = 1, LLAMA = 2, MISTRAL = 4, QWEN2 = 8, QWEN3 = 16 };
-enum { QWEN = QWEN2 | QWEN3, LLAMAS = LLAMA | MISTRAL | QWEN, ALL = GPT2 | LLAMAS };
+enum { GPT2 = 1, LLAMA = 2, MISTRAL = 4, QWEN2 = 8, QWEN3 = 16, PHI3 = 32, GEMMA = 64, NEOX = 128 };
+enum {
+    QWEN = QWEN2 | QWEN3,
+    SILU = LLAMA | MISTRAL | QWEN | PHI3, /* a gate of silu */
+    RMS = SILU | GEMMA,                   /* root mean square norms */
+    LLAMAS = RMS | NEOX,                  /* of the architecture LLaMA */
+    ALL = GPT2 | LLAMAS
+};
 static const struct family {
     const char *type;
     unsigned of;
     enum zr_architecture architecture;
-    uint64_t biases, head_norms;
-} families[] = {{"gpt2", GPT2, ZR_ARCH_GPT2, 0, 0},
-                {"llama", LLAMA, ZR_ARCH_LLAMA, 0, 0},
-                {"mistral", MISTRAL, ZR_ARCH_LLAMA, 0, 0},
-                {"qwen2", QWEN2, ZR_ARCH_LLAMA, ZR_BIASES_QKV, 0},
-                {"qwen3", QWEN3, ZR_ARCH_LLAMA, 0, 1}};
-#define TYPES "gpt2, llama, mistral, qwen2 or qwen3"
+    bool tied; /* without the key */
+    struct zr_variant variant;
+} families[] = {
+    {"gpt2", GPT2, ZR_ARCH_GPT2, true, {.positions = 0}},
+    {"llama", LLAMA, ZR_ARCH_LLAMA, false, {.positions = 0}},
+    {"mistral", MISTRAL, ZR_ARCH_LLAMA, false, {.positions = 0}},
+    {"qwen2", QWEN2, ZR_ARCH_LLAMA, false, {.biases = ZR_BIASES_QKV}},
+    {"qwen3", QWEN3, ZR_ARCH_LLAMA, false, {.head_norms = 1}},
+    {"phi3", PHI3, ZR_ARCH_LLAMA, false, {.names = ZR_NAMES_PHI3}},
+    {"gemma", GEMMA, ZR_ARCH_LLAMA, true, {.norms_add_one = 1, .scaled_tokens = 1, .activation = 1}},
+    {"gpt_neox",
+     NEOX,
+     ZR_ARCH_LLAMA,
+     false,
+     {.layer_norms = 1,
+      .parallel = 1,
+      .ungated = 1,
+      .activation = ZR_GELU_ERF,
+      .biases = ZR_BIASES_QKV | ZR_BIASES_OUT | ZR_BIASES_FFN,
+      .names = ZR_NAMES_NEOX}}};
+#define TYPES "gpt2, llama, mistral, qwen2, qwen3, phi3, gemma or gpt_neox"
 
 enum meaning {
     VALUES,  /* one of `values`, or refused for `reason` */
@@ -35,9 +55,9 @@ enum meaning {
     REAL,    /* a number above 0 */
     CHOICE,  /* the index of one of `values`, or refused for `reason` */
     BITS,    /* true: adds the bits `absent` to a field of 64 bits */
+    CLEARS,  /* false: removes the bits `absent` from a field of 64 bits */
     TIED,    /* whether the head is the embedding */
     ANGLES,  /* an object of angle_keys[], or null */
-    LAYERS,  /* a list with "full_attention" for each layer, or null */
     IGNORED, /* without effect in these models, or read elsewhere */
 };
 
@@ -50,7 +70,9 @@ struct rule {
     const char *reason; /* the feature that zr lacks, and a fix */
     const char *option; /* option of zr-train with the same value; NULL: none */
     size_t at;          /* offset of the field in struct zr_shape */
-    double absent;      /* SIZE, PERHAPS, REAL: value of a missing key; BITS: the bits, -1: false adds 1 */
+    double
+        absent; /* SIZE, PERHAPS, REAL: value of a missing key; BITS, CLEARS: the bits; BITS, -1: false adds
+                   1 */
 };
 #define REQUIRED (-1.0) /* a missing key leaves the field as it is */
 #define SAME     0.0    /* zero, which stands for another field's value */
@@ -71,6 +93,7 @@ struct rule {
 
 static const char activations[] = " 'gelu_new' 'gelu' 'relu' ", /* in the order of enum zr_activation */
     tanh_names[] = " 'gelu_pytorch_tanh' 'gelu_fast' ";
+static const char gemma_gate[] = "zr-train's Gemma computes gelu_pytorch_tanh; give a model with that";
 static const char heads_apart[] = "zr-train turns all of a head; give a model that does";
 
 static const struct rule rules[] = {
@@ -93,34 +116,56 @@ static const struct rule rules[] = {
     FIXED("add_cross_attention", GPT2, " false null ",
           "zr-train has no cross-attention; give a model without"),
     KNOWN("attn_pdrop", GPT2, DROPOUT),
-    KNOWN("embd_pdrop", GPT2, DROPOUT),
-    KNOWN("resid_pdrop", GPT2, DROPOUT),
+    KNOWN("embd_pdrop", GPT2 | PHI3, DROPOUT),
+    KNOWN("resid_pdrop", GPT2 | PHI3, DROPOUT),
 
     /* LLaMA and models like it */
-    FIXED("hidden_act", LLAMAS, " 'silu' 'swish' ", "zr-train's LLaMA computes silu; give a model with that"),
-    FIELD("attention_bias", LLAMA | QWEN3, BITS, biases, ZR_BIASES_QKV | ZR_BIASES_OUT),
+    FIXED("hidden_act", SILU, " 'silu' 'swish' ", "zr-train's LLaMA computes silu; give a model with that"),
+    FIXED("hidden_act", GEMMA, " 'gelu_pytorch_tanh' 'gelu' 'gelu_new' 'gelu_fast' ", gemma_gate),
+    FIXED("hidden_activation", GEMMA, " null 'gelu_pytorch_tanh' 'gelu_new' 'gelu_fast' ", gemma_gate),
+    {"hidden_act", NEOX, CHOICE, activations,
+     "zr-train's GPT-NeoX computes gelu, gelu_new or relu; give a model with one of these", NULL,
+     offsetof(struct zr_shape, variant.activation), 0},
+    FIELD("attention_bias", LLAMA | QWEN3 | GEMMA, BITS, biases, ZR_BIASES_QKV | ZR_BIASES_OUT),
+    FIELD("attention_bias", NEOX, CLEARS, biases, ZR_BIASES_QKV | ZR_BIASES_OUT),
     FIELD("mlp_bias", LLAMA, BITS, biases, ZR_BIASES_FFN),
-    FIXED("partial_rotary_factor", LLAMAS, " 1 null ", heads_apart),
-    FIELD("head_dim", LLAMA | MISTRAL | QWEN2, PERHAPS, head_width, SAME),
+    FIELD("use_parallel_residual", NEOX, CLEARS, parallel, 1),
+    FIXED("use_bidirectional_attention", GEMMA, " false null ",
+          "zr-train's attention is causal; give a model with that"),
+    FIXED("partial_rotary_factor", RMS & ~PHI3, " 1 null ", heads_apart),
+    FIELD("partial_rotary_factor", PHI3, REAL, rotary_share, SAME),
+    FIELD("rotary_pct", NEOX, REAL, rotary_share, 0.25),
+    FIELD("head_dim", SILU & ~QWEN3, PERHAPS, head_width, SAME),
     FIELD("head_dim", QWEN3, PERHAPS, head_width, 128),
+    FIELD("head_dim", GEMMA, PERHAPS, head_width, 256),
     FIELD("sliding_window", MISTRAL, PERHAPS, window, 4096),
+    FIELD("sliding_window", PHI3, PERHAPS, window, SAME),
     FIXED("sliding_window", LLAMA, " null ",
           "transformers ignores a window in a LLaMA; remove it from config.json"),
-    FIXED("use_sliding_window", LLAMA | QWEN, " false null ",
-          "zr-train has the same attention in every layer; give a model without a window"),
-    KNOWN("layer_types", QWEN, LAYERS),
-    KNOWN("sliding_window", QWEN, IGNORED), /* of use_sliding_window */
+    FIXED("use_sliding_window", LLAMA, " false null ",
+          "transformers ignores a window in a LLaMA; remove it from config.json"),
+    KNOWN("use_sliding_window", QWEN, IGNORED), /* see read_windows() */
+    KNOWN("sliding_window", QWEN, IGNORED),
     KNOWN("max_window_layers", QWEN, IGNORED),
+    KNOWN("layer_types", QWEN, IGNORED),
     KNOWN("max_position_embeddings", LLAMAS, IGNORED), /* a limit for users of the model */
+    KNOWN("original_max_position_embeddings", PHI3, IGNORED),
     KNOWN("attention_dropout", LLAMAS, DROPOUT),
+    KNOWN("hidden_dropout", NEOX, DROPOUT),
     OPTION("num_attention_heads", GPT2, SIZE, "--heads", heads, REQUIRED),
-    OPTION("num_attention_heads", LLAMAS, SIZE, "--heads", heads, 32),
-    OPTION("num_key_value_heads", LLAMA, PERHAPS, "--kv-heads", kv_heads, SAME),
+    OPTION("num_attention_heads", SILU, SIZE, "--heads", heads, 32),
+    OPTION("num_attention_heads", GEMMA, SIZE, "--heads", heads, 16),
+    OPTION("num_attention_heads", NEOX, SIZE, "--heads", heads, 64),
+    OPTION("num_key_value_heads", LLAMA | PHI3, PERHAPS, "--kv-heads", kv_heads, SAME),
+    OPTION("num_key_value_heads", GEMMA, PERHAPS, "--kv-heads", kv_heads, 16),
     OPTION("num_key_value_heads", MISTRAL, PERHAPS, "--kv-heads", kv_heads, 8),
     OPTION("num_key_value_heads", QWEN, PERHAPS, "--kv-heads", kv_heads, 32),
     OPTION("intermediate_size", LLAMAS, SIZE, "--ffn", ffn, REQUIRED),
-    OPTION("rope_theta", LLAMAS, REAL, "--rope-theta", rope_theta, 10000),
-    OPTION("rms_norm_eps", LLAMAS, REAL, "--norm-epsilon", norm_epsilon, 1e-6),
+    OPTION("rope_theta", RMS, REAL, "--rope-theta", rope_theta, 10000),
+    OPTION("rotary_emb_base", NEOX, REAL, "--rope-theta", rope_theta, 10000),
+    OPTION("rms_norm_eps", RMS & ~PHI3, REAL, "--norm-epsilon", norm_epsilon, 1e-6),
+    OPTION("rms_norm_eps", PHI3, REAL, "--norm-epsilon", norm_epsilon, 1e-5),
+    OPTION("layer_norm_eps", NEOX, REAL, "--norm-epsilon", norm_epsilon, 1e-5),
     OPTION("tie_word_embeddings", LLAMAS, TIED, "--tie-embeddings", tied, 0),
     OPTION("hidden_size", ALL, SIZE, "--hidden", hidden, REQUIRED),
     OPTION("num_hidden_layers", ALL, SIZE, "--layers", layers, REQUIRED),
@@ -140,12 +185,12 @@ static const struct rule rules[] = {
 
 /* Kinds of scaled angles, and the keys of rope_parameters (transformers 5) and rope_scaling (4): a number
  * that a kind needs, takes, or ignores as transformers does. */
-enum { PLAIN = 1, LINEAR = 2, DYNAMIC = 4, LLAMA3 = 8, YARN = 16 };
+enum { PLAIN = 1, LINEAR = 2, DYNAMIC = 4, LLAMA3 = 8, YARN = 16, LONG = 32 };
 static const struct {
     const char *type;
     unsigned of;
-} angle_types[] = {
-    {"default", PLAIN}, {"linear", LINEAR}, {"dynamic", DYNAMIC}, {"llama3", LLAMA3}, {"yarn", YARN}};
+} angle_types[] = {{"default", PLAIN}, {"linear", LINEAR}, {"dynamic", DYNAMIC}, {"llama3", LLAMA3},
+                   {"yarn", YARN},     {"longrope", LONG}, {"su", LONG}};
 enum angle_key {
     FACTOR,
     ORIGINAL,
@@ -157,6 +202,8 @@ enum angle_key {
     MSCALE,
     MSCALE_ALL,
     TRUNCATE,
+    SHORT,
+    LONGER,
     THETA,
     PARTIAL,
     ROPE_TYPE,
@@ -168,15 +215,17 @@ static const struct {
     unsigned needed, taken;
 } angle_keys[ANGLE_KEYS] = {
     [FACTOR] = {"factor", LINEAR | DYNAMIC | LLAMA3 | YARN, 0},
-    [ORIGINAL] = {"original_max_position_embeddings", 0, DYNAMIC | LLAMA3 | YARN},
+    [ORIGINAL] = {"original_max_position_embeddings", 0, DYNAMIC | LLAMA3 | YARN | LONG},
     [LOW] = {"low_freq_factor", LLAMA3, 0},
     [HIGH] = {"high_freq_factor", LLAMA3, 0},
-    [ATTENTION] = {"attention_factor", 0, YARN},
+    [ATTENTION] = {"attention_factor", 0, YARN | LONG},
     [FAST] = {"beta_fast", 0, YARN},
     [SLOW] = {"beta_slow", 0, YARN},
     [MSCALE] = {"mscale", 0, YARN},
     [MSCALE_ALL] = {"mscale_all_dim", 0, YARN},
     [TRUNCATE] = {"truncate", 0, YARN},
+    [SHORT] = {"short_factor", LONG, 0},
+    [LONGER] = {"long_factor", LONG, 0},
     [THETA] = {"rope_theta", 0, ~0u},
     [PARTIAL] = {"partial_rotary_factor", 0, ~0u},
     [ROPE_TYPE] = {"rope_type", 0, ~0u},
@@ -366,7 +415,7 @@ static double field_of(const struct zr_shape *shape, const struct rule *rule)
         return shape->tied;
     memcpy(&real, at, sizeof real);
     memcpy(&whole, at, sizeof whole);
-    if (rule->meaning == BITS)
+    if (rule->meaning == BITS || rule->meaning == CLEARS)
         whole &= rule->absent < 0 ? 1 : (uint64_t)rule->absent;
     return is_real(rule) ? real : (double)whole;
 }
@@ -422,20 +471,69 @@ static void read_bits(struct reading *reading, const struct rule *rule, const js
     bool inverse = rule->absent < 0;
     if (!json_is_boolean(value) && !json_is_null(value))
         refuse(reading, (struct key){"", rule->key}, value, "it is true or false; correct config.json");
+    else if (rule->meaning == CLEARS)
+        *field &= json_is_false(value) ? ~(uint64_t)rule->absent : UINT64_MAX;
     else if (json_is_boolean(value) && json_is_true(value) != inverse)
         *field |= inverse ? 1 : (uint64_t)rule->absent;
 }
 
-static void read_layers(struct reading *reading, const struct rule *rule, const json_t *value)
+/* Whether a list names the attention of each layer as the shape has it. */
+static bool has_windows(const struct zr_shape *shape, const json_t *types)
 {
-    bool fits = json_is_null(value) || json_is_array(value);
-    for (size_t i = 0; i < json_array_size(value); i++) {
-        const char *type = json_string_value(json_array_get(value, i));
-        fits &= type && strcmp(type, "full_attention") == 0;
+    bool same = json_array_size(types) == shape->layers;
+    for (size_t i = 0; i < shape->layers && same; i++) {
+        const char *type = json_string_value(json_array_get(types, i));
+        same =
+            type && strcmp(type, zr_shape_has_window(shape, i) ? "sliding_attention" : "full_attention") == 0;
     }
-    if (!fits)
-        refuse(reading, (struct key){"", rule->key}, value,
-               "zr-train has the same attention, over all tokens, in every layer; give such a model");
+    return same;
+}
+
+/* The first layer with a window, and which of the later ones are without: none, or each n-th. */
+static void read_layer_types(struct reading *reading, const json_t *types)
+{
+    struct zr_variant *variant = &reading->shape->variant;
+    size_t layers = reading->shape->layers, first = 0;
+    const char *type;
+    while (first < layers && (type = json_string_value(json_array_get(types, first))) &&
+           strcmp(type, "full_attention") == 0)
+        first++;
+    variant->window_first = first;
+    while (!has_windows(reading->shape, types) && variant->window_period <= layers)
+        variant->window_period += variant->window_period ? 1 : 2;
+    if (!has_windows(reading->shape, types))
+        refuse(
+            reading, (struct key){"", "layer_types"}, types,
+            "zr-train has windows of use_sliding_window in all layers from one on, or in all but each n-th; give "
+            "such a model");
+}
+
+/* Qwen's windows. */
+static void read_windows(struct reading *reading)
+{
+    const json_t *root = reading->config->root, *uses = json_object_get(root, "use_sliding_window"),
+                 *window = json_object_get(root, "sliding_window"),
+                 *first = json_object_get(root, "max_window_layers"),
+                 *types = json_object_get(root, "layer_types");
+    struct zr_variant *variant = &reading->shape->variant;
+    bool fits = !window || json_is_null(window) || json_integer_value(window) > 0;
+    if (!(reading->family->of & QWEN))
+        return;
+    if (uses && !json_is_boolean(uses) && !json_is_null(uses))
+        refuse(reading, (struct key){"", "use_sliding_window"}, uses,
+               "it is true or false; correct config.json");
+    if (!fits && json_is_true(uses))
+        refuse(reading, (struct key){"", "sliding_window"}, window,
+               "it is no such number; correct config.json");
+    if (json_is_true(uses) && !json_is_null(window))
+        variant->window = window ? (uint64_t)json_integer_value(window) : 4096;
+    if (variant->window && first && (!json_is_integer(first) || json_integer_value(first) < 0))
+        refuse(reading, (struct key){"", "max_window_layers"}, first,
+               "it is no such number; correct config.json");
+    if (variant->window)
+        variant->window_first = first ? (uint64_t)json_integer_value(first) : 28;
+    if (types && !json_is_null(types))
+        read_layer_types(reading, types);
 }
 
 static void read_key(struct reading *reading, const char *name, const json_t *value)
@@ -468,15 +566,13 @@ static void read_key(struct reading *reading, const char *name, const json_t *va
         reading->dropout = fmax(reading->dropout, json_number_value(value));
         return;
     case BITS:
+    case CLEARS:
         read_bits(reading, rule, value);
         return;
     case TIED:
         if (!json_is_boolean(value))
             refuse(reading, key, value, "it is true or false; correct config.json");
         reading->shape->tied = json_is_true(value);
-        return;
-    case LAYERS:
-        read_layers(reading, rule, value);
         return;
     default:
         return; /* numbers and angles are read in order of the rules */
@@ -514,7 +610,7 @@ static void set_angles(struct reading *reading, unsigned type, const double valu
 {
     struct zr_shape *shape = reading->shape;
     struct zr_rotary_scaling *out = &shape->variant.rotary;
-    double width = shape->heads ? (double)zr_shape_head(shape) : 1, limit = value[ORIGINAL],
+    double width = shape->heads ? (double)zr_shape_rotary(shape) : 1, limit = value[ORIGINAL],
            tokens = (double)shape->sequence;
     if (type == PLAIN)
         return;
@@ -524,14 +620,39 @@ static void set_angles(struct reading *reading, unsigned type, const double valu
                 pow(value[FACTOR] * tokens / limit - (value[FACTOR] - 1), width / (width - 2));
         return;
     }
-    *out = (struct zr_rotary_scaling){.factor = value[FACTOR], .scale = 1};
+    *out = (struct zr_rotary_scaling){.factor = type == LONG ? 1 : value[FACTOR], .scale = 1};
     if (type == LLAMA3) {
         double between = value[HIGH] - value[LOW];
         out->offset = -value[LOW] / between;
         out->slope = limit / (6.283185307179586 * between);
     } else if (type == YARN) {
         set_yarn(out, value, width, shape->rope_theta);
+    } else if (type == LONG) {
+        double factor =
+            json_number_value(json_object_get(reading->config->root, "max_position_embeddings")) / limit;
+        out->scale = value[ATTENTION] > 0 ? value[ATTENTION]
+                     : factor > 1         ? sqrt(1 + log(factor) / log(limit))
+                                          : 1;
     }
+}
+
+/* LongRoPE (Ding et al., 2024): divisors of the frequencies, of sequences beyond the limit or within. */
+static void read_divisors(struct reading *reading, const char *inside, const json_t *object, double limit)
+{
+    struct zr_shape *shape = reading->shape;
+    const char *name = angle_keys[(double)shape->sequence > limit ? LONGER : SHORT].key;
+    const json_t *list = json_object_get(object, name);
+    size_t pairs = shape->heads ? zr_shape_rotary(shape) / 2 : 0;
+    bool fits = json_array_size(list) == pairs && pairs <= ZR_ROTARY_DIVISORS;
+    for (size_t i = 0; i < pairs && fits; i++) {
+        shape->variant.rotary.divisors[i] = (float)json_number_value(json_array_get(list, i));
+        fits = shape->variant.rotary.divisors[i] > 0 && isfinite(shape->variant.rotary.divisors[i]);
+    }
+    if (!fits)
+        refuse(
+            reading, (struct key){inside, name}, list,
+            "it is a list of numbers above 0, one for each of at most 64 pairs of a head's channels; correct "
+            "config.json");
 }
 
 static unsigned angle_type(struct reading *reading, const char *inside, const json_t *object)
@@ -545,22 +666,24 @@ static unsigned angle_type(struct reading *reading, const char *inside, const js
     if (!value || json_is_null(value))
         return PLAIN;
     if (!found)
-        refuse(reading, (struct key){inside, key}, value,
-               "zr-train has default, linear, dynamic, llama3 and yarn; give a model with one of these");
+        refuse(
+            reading, (struct key){inside, key}, value,
+            "zr-train has default, linear, dynamic, llama3, yarn and longrope; give a model with one of these");
     return found;
 }
 
 /* Whether the value of a key fits; stores numbers, and truth values as 0 and 1. */
-static bool read_angle(enum angle_key key, const json_t *value, double out[ANGLE_KEYS])
+static bool read_angle(enum angle_key key, unsigned of, const json_t *value, double out[ANGLE_KEYS])
 {
-    if (key == ROPE_TYPE || key == TYPE)
+    if (key == ROPE_TYPE || key == TYPE || key == SHORT || key == LONGER)
         return true;
     if (json_is_null(value))
         return key != FACTOR && key != LOW && key != HIGH;
     out[key] = json_is_boolean(value) ? json_is_true(value) : json_number_value(value);
     if (key == TRUNCATE)
         return json_is_boolean(value);
-    return json_is_number(value) && isfinite(out[key]) && out[key] > 0 && (key != PARTIAL || out[key] == 1) &&
+    return json_is_number(value) && isfinite(out[key]) && out[key] > 0 &&
+           (key != PARTIAL || out[key] == 1 || (out[key] < 1 && of & (PHI3 | NEOX))) &&
            (key != FACTOR || out[key] >= 1);
 }
 
@@ -584,7 +707,7 @@ static void read_angles(struct reading *reading, const char *inside, json_t *obj
         if (k == ANGLE_KEYS || !((angle_keys[k].needed | angle_keys[k].taken) & type))
             refuse(reading, key, given,
                    "zr-train does not know this key for this rope_type; give a model without it");
-        else if (!read_angle((enum angle_key)k, given, value))
+        else if (!read_angle((enum angle_key)k, reading->family->of, given, value))
             refuse(reading, key, given,
                    k == PARTIAL ? heads_apart : "it is no such number; correct config.json");
     }
@@ -595,21 +718,37 @@ static void read_angles(struct reading *reading, const char *inside, json_t *obj
     if (type == LLAMA3 && value[HIGH] <= value[LOW] && reading->problems == before)
         refuse(reading, (struct key){inside, "high_freq_factor"}, json_object_get(object, "high_freq_factor"),
                "it is at most low_freq_factor; correct config.json");
+    const char *base = reading->family->of & NEOX ? "rotary_emb_base" : "rope_theta",
+               *share = reading->family->of & NEOX ? "rotary_pct" : "partial_rotary_factor";
     const json_t *limit = json_object_get(reading->config->root, "max_position_embeddings"),
-                 *beside = json_object_get(reading->config->root, "rope_theta");
+                 *first = json_object_get(reading->config->root, "original_max_position_embeddings"),
+                 *beside = json_object_get(reading->config->root, base),
+                 *part = json_object_get(reading->config->root, share);
     if (value[THETA] > 0 && json_is_number(beside) && json_number_value(beside) != value[THETA])
-        refuse(reading, (struct key){"", "rope_theta"}, beside,
-               "it is another one inside; correct config.json");
+        refuse(reading, (struct key){"", base}, beside, "it is another one inside; correct config.json");
+    if (value[PARTIAL] > 0 && json_is_number(part) && json_number_value(part) != value[PARTIAL])
+        refuse(reading, (struct key){"", share}, part, "it is another one inside; correct config.json");
+    if (value[ORIGINAL] == 0 && type == LONG && first && !(json_number_value(first) > 0))
+        refuse(reading, (struct key){"", "original_max_position_embeddings"}, first,
+               "it is no such number; correct config.json");
+    if (value[ORIGINAL] == 0 && type == LONG)
+        value[ORIGINAL] = json_number_value(first);
     if (value[ORIGINAL] == 0 || type == DYNAMIC)
         value[ORIGINAL] = json_number_value(limit);
-    if (type & (DYNAMIC | LLAMA3 | YARN) && !(value[ORIGINAL] > 0))
+    if (type & (DYNAMIC | LLAMA3 | YARN | LONG) && !(value[ORIGINAL] > 0))
         refuse(reading, (struct key){"", "max_position_embeddings"}, limit,
                "this rope_type needs it; correct config.json");
     if (value[THETA] > 0)
         reading->shape->rope_theta = value[THETA];
+    if (value[PARTIAL] > 0)
+        reading->shape->variant.rotary_share = value[PARTIAL];
+    if (type == LONG && reading->problems == before)
+        read_divisors(reading, inside, object, value[ORIGINAL]);
     if (reading->problems != before)
         return;
+    const struct zr_rotary_scaling divided = reading->shape->variant.rotary;
     set_angles(reading, type, value);
+    memcpy(reading->shape->variant.rotary.divisors, divided.divisors, sizeof divided.divisors);
     const struct zr_rotary_scaling *set = &reading->shape->variant.rotary;
     if (!isfinite((float)set->scale) || !isfinite(set->offset) || !isfinite(set->slope))
         refuse(reading, (struct key){"", inside}, object,
@@ -659,8 +798,12 @@ static void normalize(struct zr_shape *shape)
         shape->norm_epsilon = 0;
     if (variant->positions == shape->sequence)
         variant->positions = 0;
-    if (variant->window >= shape->sequence)
+    if (variant->window >= shape->sequence || variant->window_first >= shape->layers)
         variant->window = 0;
+    if (variant->window == 0)
+        variant->window_first = variant->window_period = 0;
+    if (variant->rotary_share == 1)
+        variant->rotary_share = 0;
     if (shape->heads && variant->head_width * shape->heads == shape->hidden)
         variant->head_width = 0;
 }
@@ -692,14 +835,15 @@ zr_result zr_model_config_read(const struct zr_model_config *config, struct zr_s
         return result_of(&reading);
     }
     shape->architecture = reading.family->architecture;
-    shape->tied = false;
-    shape->variant = (struct zr_variant){.biases = reading.family->biases,
-                                         .head_norms = reading.family->head_norms,
-                                         .positions = shape->variant.positions};
+    shape->tied = reading.family->tied;
+    uint64_t positions = shape->variant.positions;
+    shape->variant = reading.family->variant;
+    shape->variant.positions = positions;
     read_numbers(&reading);
     for (void *at = json_object_iter(root); at; at = json_object_iter_next(root, at))
         read_key(&reading, json_object_iter_key(at), json_object_iter_value(at));
     read_both_angles(&reading);
+    read_windows(&reading);
     *dropout = reading.dropout;
     normalize(shape);
     zr_shape_complete(shape);
@@ -792,7 +936,7 @@ static zr_result differs(const struct zr_model_config *config, const struct rule
 
 static bool is_compared(const struct rule *rule)
 {
-    return (is_number(rule) || rule->meaning == CHOICE || rule->meaning == BITS) &&
+    return (is_number(rule) || rule->meaning == CHOICE || rule->meaning == BITS || rule->meaning == CLEARS) &&
            rule->at != offsetof(struct zr_shape, variant.untied); /* see check_tied() */
 }
 
@@ -819,7 +963,8 @@ static zr_result check_fields(const struct zr_model_config *config, const struct
         "'%s' is another model: its config.json has %s, which no option sets; give --model with the "
         "folder of the model",
         config->path,
-        json_object_get(config->root, "rope_scaling")      ? "rope_scaling"
+        theirs->variant.window != ours->variant.window     ? "use_sliding_window"
+        : json_object_get(config->root, "rope_scaling")    ? "rope_scaling"
         : json_object_get(config->root, "rope_parameters") ? "rope_parameters"
                                                            : "model_type");
 }

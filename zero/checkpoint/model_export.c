@@ -8,8 +8,11 @@
 #include "alloc/base/system/file.h"
 
 #include "zero/checkpoint/checkpoint_inside.h"
+#include "zero/checkpoint/model_names.h"
 #include "zero/comm/mesh.h"
 #include "zero/engine/engine.h"
+
+#define ADAPTER_CONFIG "adapter_config.json"
 
 static void remove_partial(int fd, const char *name)
 {
@@ -27,7 +30,12 @@ void zr_model_export_clean_up(const char *path)
         zr_checkpoint_walk(fd, remove_partial);
         close(fd);
     } else if (path[0] && zr_state_partial(path, partial)) {
+        char *slash = strrchr(partial, '/'), *name = slash ? slash + 1 : partial;
         unlink(partial);
+        if ((size_t)(name - partial) + sizeof ADAPTER_CONFIG ".partial" <= sizeof partial) {
+            memcpy(name, ADAPTER_CONFIG ".partial", sizeof ADAPTER_CONFIG ".partial");
+            unlink(partial);
+        }
     }
 }
 
@@ -36,6 +44,31 @@ static uint64_t rows(const struct zr_parameter *parameter, size_t index, const v
 {
     const struct zr_shape *shape = whose;
     return zr_model_file_pads(parameter, index) ? shape->vocabulary : parameter->shape[0];
+}
+
+/* zr_state_model.name */
+static const char *file_name(const struct zr_parameter *parameter, char room[ZR_SAFETENSORS_NAME_MAX],
+                             const void *whose)
+{
+    struct zr_model_file_name file;
+    zr_model_file_name(whose, parameter, &file);
+    memcpy(room, file.name, ZR_SAFETENSORS_NAME_MAX);
+    return room;
+}
+
+static bool joins(const struct zr_parameter *parameter, const void *whose)
+{
+    return zr_model_file_joins(whose, parameter);
+}
+
+static int64_t place(const struct zr_parameter *parameter, uint64_t element, uint64_t *adjacent,
+                     const void *whose)
+{
+    struct zr_model_file_name file;
+    uint64_t columns = parameter->shape[1] ? parameter->shape[1] : 1;
+    zr_model_file_name(whose, parameter, &file);
+    return (int64_t)(zr_model_rows_place(&file.rows, columns, element, adjacent) -
+                     file.rows.before * columns);
 }
 
 /* zr_state_model.say */
@@ -69,9 +102,11 @@ static const char *prefix_of(const struct zr_shape *shape)
 static const char *adapter_name(const struct zr_parameter *parameter, char room[ZR_SAFETENSORS_NAME_MAX],
                                 const void *whose)
 {
+    struct zr_model_file_name file;
     if (!zr_is_adapter(parameter->name))
         return "";
-    snprintf(room, ZR_SAFETENSORS_NAME_MAX, "base_model.model.%s%s", prefix_of(whose), parameter->name);
+    zr_model_file_name(whose, parameter, &file);
+    snprintf(room, ZR_SAFETENSORS_NAME_MAX, "base_model.model.%s%.90s", prefix_of(whose), file.name);
     return room;
 }
 
@@ -94,10 +129,13 @@ static zr_result print_adapters(const struct zr_transformer *transformer, struct
                   " \"fan_in_fan_out\": %s,\n \"target_modules\": [",
                   lora->rank, (double)lora->alpha, shape->architecture == ZR_ARCH_GPT2 ? "true" : "false");
     for (size_t i = 0; i < transformer->model.list.parameters_count; i++) {
-        const char *name = transformer->parameters[i].name, *end = strstr(name, ".lora_A.");
+        struct zr_model_file_name file;
+        zr_model_file_name(shape, &transformer->parameters[i], &file);
+        const char *end = strstr(file.name, ".lora_A.");
         if (!end)
             continue;
-        zr_text_print(text, "%s\n  \"%s%.*s\"", separator, prefix_of(shape), (int)(end - name), name);
+        zr_text_print(text, "%s\n  \"%s%.*s\"", separator, prefix_of(shape), (int)(end - file.name),
+                      file.name);
         separator = ",";
     }
     zr_text_print(text, "\n ]\n}\n");
@@ -107,7 +145,7 @@ static zr_result print_adapters(const struct zr_transformer *transformer, struct
 /* Writes adapter_config.json into the folder of the exported file. */
 static zr_result write_config(const struct zr_model_file *file, const struct zr_transformer *transformer)
 {
-    static const char name[] = "adapter_config.json";
+    static const char name[] = ADAPTER_CONFIG;
     const char *slash = strrchr(file->path, '/');
     char path[ZR_STATE_PATH_ROOM], partial[ZR_STATE_PATH_ROOM], space[1024];
     struct zr_file out = {.fd = -1};
@@ -164,11 +202,21 @@ static const char *part_name(const struct zr_parameter *parameter, char room[ZR_
                              const void *whose)
 {
     const struct part *part = whose;
-    (void)room;
     for (size_t i = part->first; i < part->end; i++)
         if (strcmp(part->whole->parameters[i].name, parameter->name) == 0)
-            return parameter->name;
+            return file_name(parameter, room, part->shape);
     return "";
+}
+
+static bool part_joins(const struct zr_parameter *parameter, const void *whose)
+{
+    return joins(parameter, ((const struct part *)whose)->shape);
+}
+
+static int64_t part_place(const struct zr_parameter *parameter, uint64_t element, uint64_t *adjacent,
+                          const void *whose)
+{
+    return place(parameter, element, adjacent, ((const struct part *)whose)->shape);
 }
 
 static uint64_t part_rows(const struct zr_parameter *parameter, size_t index, const void *whose)
@@ -186,8 +234,12 @@ static zr_result export_parts(const struct zr_model_file *file, const struct zr_
                               const struct zr_transformer *model)
 {
     struct part part = {&file->shape, model, 0, 0};
-    const struct zr_state_model written = {
-        .rows = part_rows, .name = part_name, .say = say_part, .whose = &part};
+    const struct zr_state_model written = {.rows = part_rows,
+                                           .name = part_name,
+                                           .joins = part_joins,
+                                           .place = part_place,
+                                           .say = say_part,
+                                           .whose = &part};
     char path[ZR_STATE_PATH_ROOM], name[ZR_MODEL_PART_ROOM];
     size_t parameters = model->model.list.parameters_count;
     unsigned count = 0;
@@ -230,7 +282,12 @@ static zr_result export_folder(const struct zr_model_file *file, const struct zr
 static zr_result export_file(const struct zr_model_file *file, const struct zr_whole *whole)
 {
     bool adapts = file->shape.trainable && file->shape.trainable->lora.rank > 0;
-    const struct zr_state_model whole_model = {.rows = rows, .say = say_notes, .whose = &file->shape},
+    const struct zr_state_model whole_model = {.rows = rows,
+                                               .name = file_name,
+                                               .joins = joins,
+                                               .place = place,
+                                               .say = say_notes,
+                                               .whose = &file->shape},
                                 adapters = {.rows = rows,
                                             .name = adapter_name,
                                             .say = say_adapters,

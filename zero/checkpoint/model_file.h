@@ -1,7 +1,8 @@
 /* model_file.h: a bundled model as safetensors, in the names and layouts of Hugging Face's transformers.
  * GPT-2: wte.weight, h.0.attn.c_attn.weight [in, out], ..., head tied to wte. LLaMA:
  * model.embed_tokens.weight, model.layers.0.self_attn.q_proj.weight [out, in], ..., and lm_head.weight
- * unless the head is tied. */
+ * unless the head is tied; GPT-NeoX and Phi-3, which are LLaMAs here, have their own names in files
+ * (model_names.h). */
 #ifndef ZR_MODEL_FILE_H
 #define ZR_MODEL_FILE_H
 
@@ -59,7 +60,7 @@ void zr_model_export_clean_up(const char *path);
 
 /* A config.json of Hugging Face's transformers as a shape, by an allow list: a key has a place in the shape,
  * or no effect on training; all others are refused, together, by name. Models: gpt2, llama, mistral, qwen2,
- * qwen3, with transformers' defaults for missing keys. */
+ * qwen3, phi3, gemma, gpt_neox, with transformers' defaults for missing keys. */
 
 struct json_t;
 

@@ -10,6 +10,7 @@
 #include "alloc/base/system/file.h"
 #include "alloc/heap/heap.h"
 #include "zero/checkpoint/checkpoint_inside.h"
+#include "zero/checkpoint/model_names.h"
 #include "zero/checkpoint/state.h"
 
 /* Files that are copied from the model's folder as they are. */
@@ -234,7 +235,8 @@ size_t zr_model_part_end(const struct zr_transformer *whole, size_t first, uint6
     size_t count = whole->model.list.parameters_count, end = first;
     while (end < count) {
         bytes += bytes_of(&whole->shape, &whole->parameters[end], end);
-        if (end > first && bytes > limit_bytes)
+        if (end > first && bytes > limit_bytes &&
+            !zr_model_file_joins(&whole->shape, &whole->parameters[end]))
             break;
         end++;
     }
@@ -272,8 +274,12 @@ static zr_result write_index(const char *folder, const struct zr_transformer *wh
     for (size_t first = 0, end; first < parameters; first = end) {
         end = zr_model_part_end(whole, first, limit_bytes);
         zr_model_part_name(name, part++, count);
-        for (size_t i = first; i < end; i++)
-            zr_text_print(&out.text, "%s\n  \"%s\": \"%s\"", i ? "," : "", whole->parameters[i].name, name);
+        for (size_t i = first; i < end; i++) {
+            struct zr_model_file_name file;
+            zr_model_file_name(&whole->shape, &whole->parameters[i], &file);
+            if (file.rows.before == 0)
+                zr_text_print(&out.text, "%s\n  \"%s\": \"%s\"", i ? "," : "", file.name, name);
+        }
     }
     zr_text_print(&out.text, "\n }\n}\n");
     return close_output(&out, result);

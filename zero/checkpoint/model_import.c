@@ -209,7 +209,8 @@ static bool has_head(const struct import *import)
 {
     bool has = false;
     for (size_t f = 0; f < import->files_count; f++)
-        has |= json_object_get(import->files[f].root, "lm_head.weight") != NULL;
+        has |= json_object_get(import->files[f].root, "lm_head.weight") != NULL ||
+               json_object_get(import->files[f].root, "embed_out.weight") != NULL;
     return has;
 }
 
@@ -371,7 +372,8 @@ static zr_result check_shapes(struct import *import)
         uint64_t rows = p->shape[turned], columns = p->shape[!turned];
 
         if (!place->found)
-            return zr_fail(ZR_ERR_FORMAT, "'%s' has no tensor %s", import->model->path, p->name);
+            return zr_fail(ZR_ERR_FORMAT, "'%s' has no tensor %s", import->model->path,
+                           place->file_name.name);
         place->filled = place->tensor.elements;
         if (zr_model_file_pads(p, i)) /* the file may have fewer rows */
             rows = embedding->shape[0];
@@ -379,7 +381,9 @@ static zr_result check_shapes(struct import *import)
             return zr_fail(ZR_ERR_FORMAT,
                            "'%s': tensor %s does not have the shape [%" PRIu64 "%s%.0" PRIu64
                            "] of this run's --layers, --hidden, --vocab and --seq",
-                           place->file->path, p->name, rows, columns ? ", " : "", columns);
+                           place->file->path, place->file_name.name,
+                           place->file_name.rows.whole ? place->file_name.rows.whole : rows,
+                           columns ? ", " : "", columns);
     }
     if (names->head.found && !has_shape(&names->head.tensor, embedding->shape[0], embedding->shape[1]))
         return zr_fail(ZR_ERR_FORMAT, "'%s': lm_head.weight has another shape than %s",
@@ -505,20 +509,28 @@ static zr_result check_finite(const struct import *import, size_t index, const f
     return ZR_OK;
 }
 
-/* Reads elements of a parameter; those missing in the file are zero. */
-static zr_result read_part(struct import *import, size_t index, const struct zr_safetensors_part *part,
-                           float *out)
+/* Reads elements of a parameter; those missing in the file are zero. Adds to *sum the hashes of what was
+ * read. */
+static zr_result read_part(const struct import *import, size_t index, const struct zr_safetensors_part *part,
+                           float *out, uint64_t *sum)
 {
     const struct zr_model_place *place = &import->names.places[index];
-    uint64_t there = place->filled > part->first ? place->filled - part->first : 0;
-    struct zr_safetensors_part filled = {part->first, there < part->count ? (size_t)there : part->count};
-    zr_result result;
+    uint64_t columns = place->tensor.dimensions == 2 ? place->tensor.shape[1] : 1, adjacent,
+             there = place->filled > part->first ? place->filled - part->first : 0,
+             first = (place->tensor.at_bytes - place->file->data_bytes) / sizeof(float);
+    size_t filled = there < part->count ? (size_t)there : part->count;
+    zr_result result = ZR_OK;
 
-    memset(out + filled.count, 0, (part->count - filled.count) * sizeof *out);
-    if (filled.count == 0)
-        return ZR_OK;
-    result = zr_safetensors_read(place->file, &place->tensor, &filled, out);
-    return result ? result : check_finite(import, index, out, filled.count);
+    memset(out + filled, 0, (part->count - filled) * sizeof *out);
+    for (size_t done = 0; done < filled && !result;) {
+        uint64_t at = zr_model_rows_place(&place->file_name.rows, columns, part->first + done, &adjacent);
+        struct zr_safetensors_part run = {at, filled - done < adjacent ? filled - done : (size_t)adjacent};
+        result = zr_safetensors_read(place->file, &place->tensor, &run, out + done);
+        if (!result && import->summed)
+            *sum += zr_state_checksum(first + at, out + done, run.count);
+        done += run.count;
+    }
+    return result ? result : check_finite(import, index, out, filled);
 }
 
 /* Reads this rank's shard of a parameter into `values`. */
@@ -529,6 +541,7 @@ static zr_result read_values(struct import *import, const struct zr_layout_param
     size_t shard = engine->layout.units[p->parameter.unit].shard_elements, from = engine->rank * shard;
     size_t index = zr_model_names_find(&import->names, p->parameter.name);
     const struct zr_model_place *place = &import->names.places[index];
+    uint64_t copied = 0; /* counted by another rank */
     zr_result result = ZR_OK;
 
     if (is_turned(import, index)) {
@@ -539,12 +552,7 @@ static zr_result read_values(struct import *import, const struct zr_layout_param
         struct zr_tensor_piece piece = zr_layout_piece(p, from, from + shard, k);
         struct zr_safetensors_part part = {piece.global_index - p->global_index, piece.count};
         float *out = values + (piece.offset - overlap.offset);
-        result = read_part(import, index, &part, out);
-        uint64_t there = place->filled > part.first ? place->filled - part.first : 0;
-        if (!result && import->summed && !p->parameter.part.copy)
-            import->sum += zr_state_checksum(
-                (place->tensor.at_bytes - place->file->data_bytes) / sizeof(float) + part.first, out,
-                there < part.count ? (size_t)there : part.count);
+        result = read_part(import, index, &part, out, p->parameter.part.copy ? &copied : &import->sum);
     }
     return result;
 }

@@ -1,5 +1,8 @@
 /* model_names.h: maps each parameter to its tensor in a model's files, by the names of Hugging Face's
- * transformers. Private to zero/checkpoint/. One thread per struct. */
+ * transformers. Private to zero/checkpoint/. One thread per struct.
+ *
+ * Some families store several matrices of a LLaMA as one tensor: Phi-3 q, k and v one after the other,
+ * GPT-NeoX q, k and v of each head. */
 #ifndef ZR_MODEL_NAMES_H
 #define ZR_MODEL_NAMES_H
 
@@ -8,20 +11,43 @@
 
 /* Names that transformers uses for an architecture. */
 struct zr_model_convention {
-    const char *model_type; /* in config.json */
-    const char *prefix;     /* optional prefix of all names */
-    const char *layer;      /* prefix of a layer's tensors, before its number */
-    const char *masks[2];   /* tensors of a layer without parameters; or NULL */
-    const char *conv1d;     /* tensor of layer 0 whose shape distinguishes [in, out] from [out, in]; NULL: the
-                               layout is that of the list */
+    const char *prefix;   /* optional prefix of all names */
+    const char *layer;    /* prefix of a layer's tensors, before its number */
+    const char *masks[3]; /* tensors of a layer without parameters; or NULL */
+    const char *conv1d;   /* tensor of layer 0 whose shape distinguishes [in, out] from [out, in]; NULL: the
+                             layout is that of the list */
 };
+
+/* The rows of a parameter in its file's tensor. */
+struct zr_model_rows {
+    uint64_t before;        /* rows of the parameters before it in the tensor */
+    uint64_t whole;         /* rows of the tensor; 0: the parameter's */
+    uint64_t run;           /* rows that are adjacent; 0: all */
+    uint64_t first, stride; /* with `run`: row of the first run, and rows from run to run */
+};
+
+/* Name of a parameter's tensor in files, which may have only some of the tensor's rows. */
+struct zr_model_file_name {
+    char name[ZR_SAFETENSORS_NAME_MAX];
+    struct zr_model_rows rows;
+};
+void zr_model_file_name(const struct zr_shape *shape, const struct zr_parameter *parameter,
+                        struct zr_model_file_name *out);
+
+/* Whether a parameter's rows follow those of the parameter before it in one tensor. */
+bool zr_model_file_joins(const struct zr_shape *shape, const struct zr_parameter *parameter);
+
+/* Place of a parameter's element in the file's tensor, and how many elements are adjacent from there. */
+uint64_t zr_model_rows_place(const struct zr_model_rows *rows, uint64_t columns, uint64_t element,
+                             uint64_t *adjacent);
 
 /* A parameter and the place of its values. */
 struct zr_model_place {
+    struct zr_model_file_name file_name;
     uint64_t filled; /* elements in the file; the others are zero */
     bool found;
     const struct zr_safetensors *file;
-    struct zr_safetensors_tensor tensor;
+    struct zr_safetensors_tensor tensor; /* the shape is that of the parameter's rows */
 };
 
 struct zr_model_name {
@@ -34,7 +60,7 @@ struct zr_model_names {
     const struct zr_model_convention *convention;
     const struct zr_parameter *parameters; /* [count], owned by the transformer */
     struct zr_model_place *places;         /* [count], zr_heap */
-    struct zr_model_name *sorted;          /* [count], zr_heap: sorted by name */
+    struct zr_model_name *sorted, *filed;  /* [count], zr_heap: sorted by name, by name in files */
     size_t count;
     uint64_t layers;            /* layers with tensors in the files */
     struct zr_model_place head; /* the head's tensor in a model with a tied head */

@@ -189,6 +189,13 @@ static uint64_t elements_in_file(const struct state *state, size_t index, unsign
     return rows * (p->shape[1] ? p->shape[1] : 1);
 }
 
+/* Whether parameter `index` is in the tensor of the one before it. */
+static bool joins(const struct state *state, size_t index)
+{
+    return state->model && state->model->joins && index < state->count &&
+           state->model->joins(listed(state, index), state->model->whose);
+}
+
 /* The text has the same length for all numbers. */
 static void say_notes(struct zr_safetensors_header *header, struct state *state)
 {
@@ -226,7 +233,7 @@ static void say_contents(struct zr_safetensors_header *header, void *whose)
         for (size_t i = 0; i < state->count; i++) {
             const struct zr_parameter *p = listed(state, i);
             const char *own = model_name(state, p, room);
-            if (!own[0] || !has_kind(state, i, kind))
+            if (!own[0] || !has_kind(state, i, kind) || joins(state, i))
                 continue;
             int length = kind == 0 ? 0
                                    : snprintf(name, sizeof name, ZR_STATE_PREFIX "%s.",
@@ -234,6 +241,8 @@ static void say_contents(struct zr_safetensors_header *header, void *whose)
             length += snprintf(name + length, sizeof name - (size_t)length, "%s", own);
             bool is_vector = kind > 0 && slot_of(state, kind)->whole;
             uint64_t elements = elements_in_file(state, i, kind), columns = is_vector ? 0 : p->shape[1];
+            for (size_t next = i + 1; joins(state, next); next++)
+                elements += elements_in_file(state, next, kind);
             zr_assert(length >= 0 && (size_t)length < sizeof name);
             zr_safetensors_tensor(header,
                                   &(struct zr_safetensors_entry){.name = name,
@@ -423,6 +432,27 @@ static zr_result transfer_whole(const struct state *state, enum transfer how,
     return first || how == STATE_LOAD ? transfer_run(state, how, run, first ? sum : &others) : ZR_OK;
 }
 
+/* Transfers a run of a parameter from element `first` on, in as many parts as the file has it in. */
+static zr_result transfer_values(const struct state *state, enum transfer how, const struct zr_parameter *p,
+                                 uint64_t first, const struct run *run, uint64_t *sum)
+{
+    const struct zr_state_model *model = state->model;
+    zr_result result = ZR_OK;
+    if (!model || !model->place)
+        return transfer_run(state, how, run, sum);
+    for (size_t done = 0; done < run->count && result == ZR_OK;) {
+        struct run part = *run;
+        uint64_t adjacent;
+        int64_t place = model->place(p, first + done, &adjacent, model->whose);
+        part.count = adjacent < run->count - done ? (size_t)adjacent : run->count - done;
+        part.values = zr_numbers_at(run->values, done);
+        part.place = run->place - first + (uint64_t)place;
+        result = transfer_run(state, how, &part, sum);
+        done += part.count;
+    }
+    return result;
+}
+
 /* Transfers this rank's part of a parameter to or from its place in the file. */
 static zr_result transfer_parameter(const struct state *state, enum transfer how,
                                     const struct zr_layout_parameter *p, const struct cursor *at,
@@ -453,7 +483,7 @@ static zr_result transfer_parameter(const struct state *state, enum transfer how
                     (struct zr_numbers){zr_owned_slot(engine, p, &owned, kind - 1, skip), ZR_PRECISION_FP32};
             }
             if (run.values.at)
-                result = transfer_run(state, how, &run, sum);
+                result = transfer_values(state, how, listed(state, at->index), first, &run, sum);
         }
     }
     for (unsigned s = 0; s < optimizer->slots_count && s + 1 < state->kinds && result == ZR_OK; s++) {

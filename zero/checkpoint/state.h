@@ -24,6 +24,12 @@ struct zr_state_model {
      * the parameters. */
     const char *(*name)(const struct zr_parameter *parameter, char room[ZR_SAFETENSORS_NAME_MAX],
                         const void *whose);
+    /* Whether a parameter's rows belong to the tensor of the parameter before it in the list, and the place
+     * of one of its elements, counted from its first place in list order, with the number of elements
+     * adjacent from there. NULL: each parameter is a tensor. */
+    bool (*joins)(const struct zr_parameter *parameter, const void *whose);
+    int64_t (*place)(const struct zr_parameter *parameter, uint64_t element, uint64_t *adjacent,
+                     const void *whose);
     /* Adds metadata, equal on every rank. The checksum is added to it. */
     void (*say)(struct zr_safetensors_header *header, const void *whose);
     const void *whose;

@@ -7,7 +7,6 @@
  *
  * Weights are [in, out], the layout of GPT-2's Conv1D. */
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "zero/model/transformer.h"
@@ -408,15 +407,15 @@ static zr_result multiply(struct zr_module_pass *pass, unsigned product)
                                         : multiply_rows(pass, m, s[GELU], s[MIDDLE], pass->y);
 }
 
-/* Attention with the scale of the layer, whose number is in the name of its module. */
+/* Attention with the scale of the layer. */
 static struct zr_attention attention_of(const struct zr_module_pass *pass)
 {
     const struct zr_shape *shape = zr_pass_shape(pass);
     struct zr_attention attention = zr_pass_attention(pass);
-    unsigned long layer = strtoul(pass->model->modules[pass->module].name + strlen("h."), NULL, 10);
     double scale = shape->variant.unscaled ? 1 : 1 / sqrt((double)zr_shape_head(shape));
     if (shape->variant.unscaled || shape->variant.scaled_by_layer)
-        attention.scale = (float)(shape->variant.scaled_by_layer ? scale / (double)(layer + 1) : scale);
+        attention.scale =
+            (float)(shape->variant.scaled_by_layer ? scale / (double)(zr_pass_layer(pass) + 1) : scale);
     return attention;
 }
 

@@ -6,8 +6,10 @@
  *   final       y = norm(x)
  *   head        lm_head, or embed_tokens where it is tied
  *
- * Norms are root mean square norms. Weights are [out, in], as torch.nn.Linear has them; names are Hugging
- * Face's. q, k and v are adjacent in one slot, the layout that attention requires. */
+ * Models of other families differ by switches of struct zr_variant: GPT-NeoX has layer norms, which both read
+ * x, rotates a part of each head, and has no gate. Norms are root mean square norms otherwise. Weights are
+ * [out, in], as torch.nn.Linear has them; names are Hugging Face's. q, k and v are adjacent in one slot, the
+ * layout that attention requires. */
 #include <math.h>
 #include <string.h>
 
@@ -19,20 +21,38 @@ enum { COSINES = ZR_INPUTS_COMMON, SINES, INPUTS };
 
 enum { ROWS, EMBEDDING_SLOTS };
 
-static zr_result embed(struct zr_module_pass *pass)
+/* Multiplies embeddings, or their gradient, by the root of hidden, if the model does. */
+static zr_result scale_tokens(struct zr_module_pass *pass, void *rows)
 {
-    return zr_pass_embed(pass, ROWS);
+    const struct zr_shape *shape = zr_pass_shape(pass);
+    const void *from = rows;
+    const struct zr_sum op = {.n = pass->own_rows * shape->hidden,
+                              .from = &from,
+                              .count = 1,
+                              .precision = pass->context->precision,
+                              .scale = sqrtf((float)shape->hidden),
+                              .to = {rows, pass->context->precision}};
+    return shape->variant.scaled_tokens ? pass->kernels->sum(pass->context, &op) : ZR_OK;
 }
 
+static zr_result embed(struct zr_module_pass *pass)
+{
+    zr_result result = zr_pass_embed(pass, ROWS);
+    return result == ZR_OK && zr_pass_closes(pass) ? scale_tokens(pass, pass->y) : result;
+}
+
+/* No other module reads the gradient of the first one's output. */
 static zr_result embed_backward(struct zr_module_pass *pass)
 {
-    return zr_pass_embed_backward(pass, ROWS);
+    zr_result result = zr_pass_opens(pass) ? scale_tokens(pass, (void *)(uintptr_t)pass->dy) : ZR_OK;
+    return result == ZR_OK ? zr_pass_embed_backward(pass, ROWS) : result;
 }
 
 /* ---- Block --------------------------------------------------------------------------------------------- */
 
 enum {
     NORM1_W,
+    NORM1_B,
     Q_W,
     K_W,
     V_W,
@@ -44,13 +64,15 @@ enum {
     O_W,
     O_B,
     NORM2_W,
+    NORM2_B,
     GATE_W,
     UP_W,
     GATE_B,
     UP_B,
     DOWN_W,
     DOWN_B,
-    BLOCK_PARAMETERS
+    BLOCK_PARAMETERS,
+    PRESENT_MAX = BLOCK_PARAMETERS - 2 /* norms of heads exclude biases of norms */
 };
 
 /* The bias of a matrix. */
@@ -63,7 +85,9 @@ static uint32_t absent(const struct zr_shape *shape)
     const struct zr_variant *variant = &shape->variant;
     return (variant->biases & ZR_BIASES_QKV ? 0 : qkv) | (variant->biases & ZR_BIASES_OUT ? 0 : 1 << O_B) |
            (variant->biases & ZR_BIASES_FFN ? 0 : ffn) |
-           (variant->head_norms ? 0 : 1 << Q_NORM | 1 << K_NORM);
+           (variant->head_norms ? 0 : 1 << Q_NORM | 1 << K_NORM) |
+           (variant->layer_norms ? 0 : 1 << NORM1_B | 1 << NORM2_B) |
+           (variant->ungated ? 1 << GATE_W | 1 << GATE_B : 0);
 }
 
 enum {
@@ -86,6 +110,7 @@ enum {
     HEADS, /* q and k before the norms of their heads */
     HEADS_RSTD,
     D_HEADS,
+    D_SIDE, /* gradient of x by post_attention_layernorm, where that reads x */
     X_ROWS, /* all rows of a product's input; Y_ROWS: of its output and gradients */
     Y_ROWS,
     XA, /* of an adapter, see lora.c */
@@ -98,6 +123,7 @@ enum {
 struct widths {
     size_t c, head, q, kv, qkv, ffn;
     size_t heads; /* q and k, where their heads have norms; else 0 */
+    size_t gate, side;
 };
 
 static struct widths widths_of(const struct zr_shape *shape)
@@ -108,6 +134,8 @@ static struct widths widths_of(const struct zr_shape *shape)
     w.kv = shape->kv_heads / tensor * w.head;
     w.qkv = w.q + 2 * w.kv;
     w.heads = shape->variant.head_norms ? w.q + w.kv : 0;
+    w.gate = shape->variant.ungated ? 0 : w.ffn;
+    w.side = shape->variant.parallel ? w.c : 0;
     return w;
 }
 
@@ -117,27 +145,29 @@ static void describe_slots(struct zr_transformer *t)
     size_t a = t->shape.heads / zr_shape_tensor(&t->shape);
     /* Columns of own rows with room for the queries' of all rows. */
     size_t gathered = t->shape.sequence_parallel ? zr_shape_queries(&t->shape) : w.q;
+    size_t moments = t->shape.variant.layer_norms ? 2 : 1; /* rstd, mean */
     const enum zr_slot_life temporary = ZR_SLOT_TEMPORARY;
     const struct zr_slot slots[BLOCK_SLOTS] = {
         [NORM1] = {"input_layernorm", w.c, 0, 0, true},
-        [NORM1_RSTD] = {"input_layernorm rstd", 1, ZR_SLOT_FLOATS, 0, true},
+        [NORM1_RSTD] = {"input_layernorm rstd", moments, ZR_SLOT_FLOATS, 0, true},
         [QKV] = {"self_attn q, k and v", w.qkv, 0, 0, false},
         [LSE] = {"self_attn log-sums", a, ZR_SLOT_FLOATS, 0, false},
         [PROBABILITIES] = zr_slot_probabilities(t, "self_attn probabilities"),
         [ATTENTION] = {"self_attn", w.q, 0, 0, false},
         [MIDDLE] = {"self_attn.o_proj", w.c, 0, 0, true},
         [NORM2] = {"post_attention_layernorm", w.c, 0, 0, true},
-        [NORM2_RSTD] = {"post_attention_layernorm rstd", 1, ZR_SLOT_FLOATS, 0, true},
-        [GATE] = {"mlp.gate_proj", w.ffn, 0, 0, false},
+        [NORM2_RSTD] = {"post_attention_layernorm rstd", moments, ZR_SLOT_FLOATS, 0, true},
+        [GATE] = {"mlp.gate_proj", w.gate, 0, 0, false},
         [UP] = {"mlp.up_proj", w.ffn, 0, 0, false},
         [PRODUCT] = {"mlp.act_fn", w.ffn, 0, 0, false},
-        [D_GATE] = {"gradient of mlp.gate_proj", w.ffn, 0, temporary, false},
+        [D_GATE] = {"gradient of mlp.gate_proj", w.gate, 0, temporary, false},
         [D_UP] = {"gradient of mlp.up_proj", w.ffn, 0, temporary, false},
         [D_NORM] = {"gradient of a norm", w.c > gathered ? w.c : gathered, 0, temporary, true},
         [D_QKV] = {"gradient of self_attn q, k and v", w.qkv, 0, temporary, false},
         [HEADS] = {"self_attn q and k before their norms", w.heads, 0, 0, false},
         [HEADS_RSTD] = {"self_attn q and k rstd", w.heads / w.head, ZR_SLOT_FLOATS, 0, false},
         [D_HEADS] = {"gradient of self_attn q and k", w.heads, 0, temporary, false},
+        [D_SIDE] = {"gradient of x by the second norm", w.side, 0, temporary, true},
         [X_ROWS] = zr_slot_all_rows(&t->shape, "all rows"),
         [Y_ROWS] = zr_slot_all_rows(&t->shape, "sums of all rows"),
         [XA] = {"adapter", 0, 0, temporary, false}, /* trainable.c sets the columns */
@@ -153,28 +183,73 @@ static void *column_of(const struct zr_module_pass *pass, const void *base, size
     return (char *)base + column * zr_precision_bytes(pass->context->precision);
 }
 
-static struct zr_rmsnorm_forward norm_of(struct zr_module_pass *pass, const void *x, const void *w, void *y,
-                                         float *rstd)
+/* A norm: the place of its weight, which its bias follows, and its statistics: rstd, then means. */
+struct norm {
+    unsigned w;
+    const void *x;
+    void *y;
+    float *rstd;
+};
+
+static struct zr_layernorm norm_shape(const struct zr_module_pass *pass)
 {
-    return (struct zr_rmsnorm_forward){.rows = pass->own_rows,
-                                       .channels = zr_pass_shape(pass)->hidden,
-                                       .epsilon = (float)zr_pass_shape(pass)->norm_epsilon,
-                                       .x = x,
-                                       .w = w,
-                                       .y = y,
-                                       .rstd = rstd};
+    const struct zr_shape *shape = zr_pass_shape(pass);
+    return (struct zr_layernorm){pass->own_rows, shape->hidden, (float)shape->norm_epsilon};
 }
 
-static zr_result norm(struct zr_module_pass *pass, const void *x, const void *w, void *y, float *rstd)
+static struct zr_layernorm_forward layer_norm_of(const struct zr_module_pass *pass, struct norm n)
 {
-    const struct zr_rmsnorm_forward op = norm_of(pass, x, w, y, rstd);
+    void *const *p = &pass->parameters[0][n.w];
+    return (struct zr_layernorm_forward){norm_shape(pass),        n.x,   p[0], p[1], n.y,
+                                         n.rstd + pass->own_rows, n.rstd};
+}
+
+static struct zr_rmsnorm_forward norm_of(const struct zr_module_pass *pass, struct norm n)
+{
+    const struct zr_shape *shape = zr_pass_shape(pass);
+    return (struct zr_rmsnorm_forward){.rows = pass->own_rows,
+                                       .channels = shape->hidden,
+                                       .epsilon = (float)shape->norm_epsilon,
+                                       .x = n.x,
+                                       .w = pass->parameters[0][n.w],
+                                       .y = n.y,
+                                       .rstd = n.rstd,
+                                       .w_offset = (float)shape->variant.norms_add_one};
+}
+
+static zr_result norm(struct zr_module_pass *pass, struct norm n)
+{
+    if (zr_pass_shape(pass)->variant.layer_norms) {
+        const struct zr_layernorm_forward op = layer_norm_of(pass, n);
+        return pass->kernels->layernorm_forward(pass->context, &op);
+    }
+    const struct zr_rmsnorm_forward op = norm_of(pass, n);
     return pass->kernels->rmsnorm_forward(pass->context, &op);
+}
+
+/* The second norm of a block. */
+static struct norm norm2_of(const struct zr_module_pass *pass)
+{
+    void **s = pass->slots;
+    return (struct norm){zr_pass_parameter(pass, NORM2_W),
+                         zr_pass_shape(pass)->variant.parallel ? pass->x : s[MIDDLE], s[NORM2],
+                         s[NORM2_RSTD]};
 }
 
 /* Whether the residual sum after attention is fused with the norm. */
 static bool sums_in_norm(const struct zr_module_pass *pass)
 {
-    return zr_pass_is_whole(pass) && pass->kernels->residual_rmsnorm && !zr_pass_adds_in_product(pass);
+    return zr_pass_is_whole(pass) && pass->kernels->residual_rmsnorm && pass->kernels->residual_layernorm &&
+           !zr_pass_adds_in_product(pass) && !zr_pass_shape(pass)->variant.parallel;
+}
+
+static zr_result add_and_norm(struct zr_module_pass *pass)
+{
+    void *middle = pass->slots[MIDDLE];
+    const struct zr_residual_layernorm layer = {layer_norm_of(pass, norm2_of(pass)), pass->x, middle, middle};
+    const struct zr_residual_rmsnorm root = {norm_of(pass, norm2_of(pass)), pass->x, middle, middle};
+    return zr_pass_shape(pass)->variant.layer_norms ? pass->kernels->residual_layernorm(pass->context, &layer)
+                                                    : pass->kernels->residual_rmsnorm(pass->context, &root);
 }
 
 /* Rotates q and k, which are adjacent, or rotates their gradients back. */
@@ -185,7 +260,8 @@ static zr_result rotate(struct zr_module_pass *pass, void *qkv, bool inverse)
     return pass->kernels->rotary(pass->context, &(struct zr_rotary){.rows = pass->rows,
                                                                     .sequence = shape->sequence,
                                                                     .heads = (w.q + w.kv) / w.head,
-                                                                    .width = w.head,
+                                                                    .width = zr_shape_rotary(shape),
+                                                                    .head_stride = w.head,
                                                                     .stride = w.qkv,
                                                                     .cosines = pass->inputs[COSINES],
                                                                     .sines = pass->inputs[SINES],
@@ -343,7 +419,7 @@ static zr_result multiply_wide(struct zr_module_pass *pass)
     struct zr_linear wide = linear_of(pass, w.c, w.ffn);
     const void *x;
     zr_result result = zr_pass_all_rows(pass, pass->slots[NORM2], X_ROWS, &x);
-    if (result == ZR_OK)
+    if (result == ZR_OK && w.gate)
         result = multiply(pass, wide, x, GATE_W, pass->slots[GATE]);
     if (result == ZR_OK)
         result = multiply(pass, wide, x, UP_W, pass->slots[UP]);
@@ -351,15 +427,27 @@ static zr_result multiply_wide(struct zr_module_pass *pass)
     return result;
 }
 
+/* From q, k and v to attention's output. */
+static zr_result attend(struct zr_module_pass *pass)
+{
+    void **s = pass->slots;
+    const struct zr_attention_forward op = {zr_pass_attention(pass), s[QKV], s[ATTENTION], s[LSE],
+                                            s[PROBABILITIES]};
+    zr_result result = norm_heads(pass, false);
+    if (result == ZR_OK)
+        result = rotate(pass, s[QKV], false);
+    return result == ZR_OK ? zr_pass_attend(pass, RING, &op) : result;
+}
+
 /* Steps before and after a product. */
 static zr_result before(struct zr_module_pass *pass, unsigned product)
 {
-    void **s = pass->slots, *const *p = pass->parameters[0];
-    return product == ZR_PRODUCT_QKV
-               ? norm(pass, pass->x, p[zr_pass_parameter(pass, NORM1_W)], s[NORM1], s[NORM1_RSTD])
-           : product == ZR_PRODUCT_WIDE && !sums_in_norm(pass)
-               ? norm(pass, s[MIDDLE], p[zr_pass_parameter(pass, NORM2_W)], s[NORM2], s[NORM2_RSTD])
-               : ZR_OK;
+    void **s = pass->slots;
+    if (product == ZR_PRODUCT_QKV)
+        return norm(pass, (struct norm){zr_pass_parameter(pass, NORM1_W), pass->x, s[NORM1], s[NORM1_RSTD]});
+    if (product == ZR_PRODUCT_OUT)
+        return attend(pass);
+    return product == ZR_PRODUCT_WIDE && !sums_in_norm(pass) ? norm(pass, norm2_of(pass)) : ZR_OK;
 }
 
 static zr_result multiply_product(struct zr_module_pass *pass, unsigned product)
@@ -377,31 +465,19 @@ static zr_result after(struct zr_module_pass *pass, unsigned product)
 {
     const struct zr_kernels *k = pass->kernels;
     void **s = pass->slots;
-    if (product == ZR_PRODUCT_QKV) {
-        zr_result result = norm_heads(pass, false);
-        if (result == ZR_OK)
-            result = rotate(pass, s[QKV], false);
-        return result == ZR_OK
-                   ? zr_pass_attend(pass, RING,
-                                    &(struct zr_attention_forward){zr_pass_attention(pass), s[QKV],
-                                                                   s[ATTENTION], s[LSE], s[PROBABILITIES]})
-                   : result;
-    }
+    const struct zr_variant *variant = &zr_pass_shape(pass)->variant;
+    size_t n = pass->rows * widths_of(zr_pass_shape(pass)).ffn;
+    if (product == ZR_PRODUCT_WIDE && variant->ungated)
+        return k->gelu_forward(
+            pass->context,
+            &(struct zr_gelu_forward){n, s[UP], s[PRODUCT], (enum zr_activation)variant->activation});
     if (product == ZR_PRODUCT_WIDE)
-        return k->swiglu_forward(pass->context,
-                                 &(struct zr_swiglu_forward){pass->rows * widths_of(zr_pass_shape(pass)).ffn,
-                                                             s[GATE], s[UP], s[PRODUCT]});
-    if (zr_pass_adds_in_product(pass))
+        return k->swiglu_forward(pass->context, &(struct zr_swiglu_forward){n, s[GATE], s[UP], s[PRODUCT],
+                                                                            variant->activation != 0});
+    if (product == ZR_PRODUCT_QKV || zr_pass_adds_in_product(pass))
         return ZR_OK;
     if (product == ZR_PRODUCT_OUT && sums_in_norm(pass))
-        return k->residual_rmsnorm(
-            pass->context,
-            &(struct zr_residual_rmsnorm){
-                .norm = norm_of(pass, NULL, pass->parameters[0][zr_pass_parameter(pass, NORM2_W)], s[NORM2],
-                                s[NORM2_RSTD]),
-                .a = pass->x,
-                .b = s[MIDDLE],
-                .sum = s[MIDDLE]});
+        return add_and_norm(pass);
     return product == ZR_PRODUCT_OUT ? add(pass, pass->x, s[MIDDLE]) : add(pass, s[MIDDLE], pass->y);
 }
 
@@ -467,21 +543,28 @@ static zr_result products_backward(struct zr_module_pass *pass, const struct pro
     return result == ZR_OK ? zr_pass_end_sum(pass, &sum) : result;
 }
 
-static zr_result norm_backward(struct zr_module_pass *pass, unsigned parameter, const float *rstd,
-                               struct step_back step)
+static zr_result norm_backward(struct zr_module_pass *pass, struct norm n, struct step_back step)
 {
-    unsigned at = zr_pass_parameter(pass, parameter);
+    void *const *g = &pass->gradients[0][n.w];
+    const void *w = pass->parameters[0][n.w];
+    if (zr_pass_shape(pass)->variant.layer_norms)
+        return pass->kernels->layernorm_backward(
+            pass->context,
+            &(struct zr_layernorm_backward){norm_shape(pass), n.x, w, n.rstd + pass->own_rows, n.rstd,
+                                            step.dy, step.dx, g[0], g[1], step.adds, pass->accumulate[0]});
     return pass->kernels->rmsnorm_backward(
-        pass->context, &(struct zr_rmsnorm_backward){.rows = pass->own_rows,
-                                                     .channels = zr_pass_shape(pass)->hidden,
-                                                     .x = step.x,
-                                                     .w = pass->parameters[0][at],
-                                                     .dy = step.dy,
-                                                     .rstd = rstd,
-                                                     .dx = step.dx,
-                                                     .dw = pass->gradients[0][at],
-                                                     .accumulate_dx = step.adds,
-                                                     .accumulate = pass->accumulate[0]});
+        pass->context,
+        &(struct zr_rmsnorm_backward){.rows = pass->own_rows,
+                                      .channels = zr_pass_shape(pass)->hidden,
+                                      .x = n.x,
+                                      .w = w,
+                                      .dy = step.dy,
+                                      .rstd = n.rstd,
+                                      .dx = step.dx,
+                                      .dw = g[0],
+                                      .accumulate_dx = step.adds,
+                                      .accumulate = pass->accumulate[0],
+                                      .w_offset = (float)zr_pass_shape(pass)->variant.norms_add_one});
 }
 
 /* Backward of a row-parallel product. */
@@ -501,7 +584,7 @@ static zr_result take_gradients(struct zr_module_pass *pass, unsigned product)
     if (product == ZR_PRODUCT_QKV)
         return ZR_OK;
     zr_result result = zr_module_take(pass, product == ZR_PRODUCT_NARROW ? D_UP : D_NORM);
-    if (result == ZR_OK && product == ZR_PRODUCT_NARROW)
+    if (result == ZR_OK && product == ZR_PRODUCT_NARROW && !zr_pass_shape(pass)->variant.ungated)
         return zr_module_take(pass, D_GATE);
     return result == ZR_OK && product == ZR_PRODUCT_OUT ? zr_module_take(pass, D_QKV) : result;
 }
@@ -519,8 +602,9 @@ static zr_result multiply_back(struct zr_module_pass *pass, unsigned product)
         return rows_backward(pass, linear_of(pass, w.q, w.c), O_W,
                              (struct step_back){.x = s[ATTENTION], .dx = s[D_NORM]});
     if (product == ZR_PRODUCT_WIDE)
-        return products_backward(pass, (struct product[]){{wide, GATE_W, s[D_GATE]}, {wide, UP_W, s[D_UP]}},
-                                 2, s[NORM2], s[D_NORM]);
+        return products_backward(
+            pass, &(struct product[]){{wide, GATE_W, s[D_GATE]}, {wide, UP_W, s[D_UP]}}[w.gate == 0],
+            w.gate ? 2 : 1, s[NORM2], s[D_NORM]);
     return products_backward(
         pass,
         (struct product[]){{column_linear(pass, w.q, from.stride), Q_W, from.at},
@@ -529,52 +613,81 @@ static zr_result multiply_back(struct zr_module_pass *pass, unsigned product)
         3, s[NORM1], s[D_NORM]);
 }
 
+static zr_result attend_backward(struct zr_module_pass *pass)
+{
+    void **s = pass->slots;
+    const struct zr_attention_backward op = {zr_pass_attention(pass), s[QKV],    s[ATTENTION], s[LSE],
+                                             s[PROBABILITIES],        s[D_NORM], s[D_QKV]};
+    zr_result result = zr_pass_attend_backward(pass, RING, &op);
+    if (result == ZR_OK)
+        result = rotate(pass, s[D_QKV], true);
+    if (result == ZR_OK && zr_pass_shape(pass)->variant.head_norms)
+        result = zr_module_take(pass, D_HEADS);
+    return result == ZR_OK ? norm_heads(pass, true) : result;
+}
+
+/* The second norm's gradient adds to that of MIDDLE. If the norm reads x, attention needs the gradient of
+ * MIDDLE without that part, which waits in D_SIDE. */
+static zr_result norm2_backward(struct zr_module_pass *pass)
+{
+    bool parallel = zr_pass_shape(pass)->variant.parallel;
+    zr_result result = parallel ? zr_module_take(pass, D_SIDE) : ZR_OK;
+    void *dx = parallel ? pass->slots[D_SIDE] : pass->dx;
+    zr_module_drop(pass, D_GATE);
+    zr_module_drop(pass, D_UP);
+    if (result == ZR_OK)
+        result = norm_backward(pass, norm2_of(pass),
+                               (struct step_back){.dy = pass->slots[D_NORM], .dx = dx, .adds = !parallel});
+    zr_module_drop(pass, D_NORM);
+    return result;
+}
+
+static zr_result norm1_backward(struct zr_module_pass *pass)
+{
+    void **s = pass->slots;
+    const struct norm n = {zr_pass_parameter(pass, NORM1_W), pass->x, NULL, s[NORM1_RSTD]};
+    zr_module_drop(pass, D_HEADS);
+    zr_module_drop(pass, D_QKV);
+    zr_result result =
+        norm_backward(pass, n, (struct step_back){.dy = s[D_NORM], .dx = pass->dx, .adds = true});
+    if (result == ZR_OK && s[D_SIDE])
+        result = add(pass, s[D_SIDE], pass->dx);
+    zr_module_drop(pass, D_SIDE);
+    zr_module_drop(pass, D_NORM);
+    return result;
+}
+
 /* Backward of the operations before a product. */
 static zr_result go_back(struct zr_module_pass *pass, unsigned product)
 {
     const struct zr_kernels *k = pass->kernels;
+    const struct zr_variant *variant = &zr_pass_shape(pass)->variant;
     void **s = pass->slots;
-    bool is_wide = product == ZR_PRODUCT_WIDE;
+    size_t n = pass->rows * widths_of(zr_pass_shape(pass)).ffn;
+    if (product == ZR_PRODUCT_NARROW && variant->ungated)
+        return k->gelu_backward(
+            pass->context,
+            &(struct zr_gelu_backward){n, s[UP], s[D_UP], s[D_UP], (enum zr_activation)variant->activation});
     if (product == ZR_PRODUCT_NARROW)
-        return k->swiglu_backward(
-            pass->context, &(struct zr_swiglu_backward){pass->rows * widths_of(zr_pass_shape(pass)).ffn,
-                                                        s[GATE], s[UP], s[D_UP], s[D_GATE], s[D_UP]});
-    if (product == ZR_PRODUCT_OUT) {
-        zr_result result = zr_pass_attend_backward(
-            pass, RING,
-            &(struct zr_attention_backward){zr_pass_attention(pass), s[QKV], s[ATTENTION], s[LSE],
-                                            s[PROBABILITIES], s[D_NORM], s[D_QKV]});
-        if (result == ZR_OK)
-            result = rotate(pass, s[D_QKV], true);
-        if (result == ZR_OK && zr_pass_shape(pass)->variant.head_norms)
-            result = zr_module_take(pass, D_HEADS);
-        return result == ZR_OK ? norm_heads(pass, true) : result;
-    }
-    if (!is_wide && zr_pass_shape(pass)->variant.head_norms)
-        zr_module_drop(pass, D_HEADS);
-    zr_module_drop(pass, is_wide ? D_GATE : D_QKV);
-    if (is_wide)
-        zr_module_drop(pass, D_UP);
-    zr_result result = is_wide
-                           ? norm_backward(pass, NORM2_W, s[NORM2_RSTD],
-                                           (struct step_back){s[MIDDLE], s[D_NORM], pass->dx, true, false})
-                           : norm_backward(pass, NORM1_W, s[NORM1_RSTD],
-                                           (struct step_back){pass->x, s[D_NORM], pass->dx, true, false});
-    zr_module_drop(pass, D_NORM);
-    return result;
+        return k->swiglu_backward(pass->context,
+                                  &(struct zr_swiglu_backward){n, s[GATE], s[UP], s[D_UP], s[D_GATE], s[D_UP],
+                                                               variant->activation != 0});
+    return product == ZR_PRODUCT_OUT    ? attend_backward(pass)
+           : product == ZR_PRODUCT_WIDE ? norm2_backward(pass)
+                                        : norm1_backward(pass);
 }
 
 /* ---- Final norm ---------------------------------------------------------------------------------------- */
 
 static zr_result final_norm(struct zr_module_pass *pass)
 {
-    return norm(pass, pass->x, pass->parameters[0][0], pass->y, pass->slots[0]);
+    return norm(pass, (struct norm){0, pass->x, pass->y, pass->slots[0]});
 }
 
 static zr_result final_norm_backward(struct zr_module_pass *pass)
 {
-    return norm_backward(pass, 0, pass->slots[0],
-                         (struct step_back){pass->x, pass->dy, pass->dx, false, false});
+    return norm_backward(pass, (struct norm){0, pass->x, NULL, pass->slots[0]},
+                         (struct step_back){.dy = pass->dy, .dx = pass->dx});
 }
 
 /* ---- The table ----------------------------------------------------------------------------------------- */
@@ -584,7 +697,7 @@ static zr_result prepare(struct zr_module_pass *pass)
     const struct zr_shape *shape = zr_pass_shape(pass);
     return pass->kernels->rotary_table(pass->context,
                                        &(struct zr_rotary_table){.sequence = shape->sequence,
-                                                                 .width = zr_shape_head(shape),
+                                                                 .width = zr_shape_rotary(shape),
                                                                  .theta = shape->rope_theta,
                                                                  .scaling = shape->variant.rotary,
                                                                  .cosines = pass->inputs[COSINES],
@@ -594,7 +707,8 @@ static zr_result prepare(struct zr_module_pass *pass)
 static void describe_types(struct zr_transformer *t)
 {
     size_t c = t->shape.hidden;
-    t->slots[ZR_TYPE_FINAL][0] = (struct zr_slot){"rstd", 1, ZR_SLOT_FLOATS, 0, true};
+    t->slots[ZR_TYPE_FINAL][0] =
+        (struct zr_slot){"rstd", t->shape.variant.layer_norms ? 2 : 1, ZR_SLOT_FLOATS, 0, true};
     t->slots[ZR_TYPE_EMBEDDING][ROWS] = zr_slot_all_rows(&t->shape, "all rows");
     describe_slots(t);
     t->types[ZR_TYPE_EMBEDDING] = (struct zr_module_type){.name = "embeddings",
@@ -630,13 +744,16 @@ static void describe(struct zr_transformer *t)
     const enum zr_transformer_group matrices = ZR_GROUP_MATRICES, vectors = ZR_GROUP_VECTORS;
     const size_t ffn = shape->ffn, kv = shape->kv_heads * w.head,
                  q = zr_shape_queries(shape); /* of all tensor ranks */
+    const float one = shape->variant.norms_add_one ? 0 : 1;
     const struct zr_tensor embed_tokens = {"weight",  shape->vocabulary_padded, w.c,           0,
                                            deviation, ZR_GROUP_EMBEDDINGS,      ZR_SPLIT_FIRST};
     const struct zr_tensor lm_head = {"weight",  shape->vocabulary_padded, w.c,           0,
                                       deviation, ZR_GROUP_HEADS,           ZR_SPLIT_FIRST};
-    const struct zr_tensor final = {"weight", w.c, 0, 1, 0, vectors, ZR_SPLIT_NORM};
+    const struct zr_tensor final[] = {{"weight", w.c, 0, one, 0, vectors, ZR_SPLIT_NORM},
+                                      {"bias", w.c, 0, 0, 0, vectors, ZR_SPLIT_NORM}};
     struct zr_tensor tensors[BLOCK_PARAMETERS] = {
-        [NORM1_W] = {"input_layernorm.weight", w.c, 0, 1, 0, vectors, ZR_SPLIT_NORM},
+        [NORM1_W] = {"input_layernorm.weight", w.c, 0, one, 0, vectors, ZR_SPLIT_NORM},
+        [NORM1_B] = {"input_layernorm.bias", w.c, 0, 0, 0, vectors, ZR_SPLIT_NORM},
         [Q_W] = {"self_attn.q_proj.weight", q, w.c, 0, deviation, matrices, ZR_SPLIT_FIRST},
         [K_W] = {"self_attn.k_proj.weight", kv, w.c, 0, deviation, matrices, ZR_SPLIT_FIRST},
         [V_W] = {"self_attn.v_proj.weight", kv, w.c, 0, deviation, matrices, ZR_SPLIT_FIRST},
@@ -647,7 +764,8 @@ static void describe(struct zr_transformer *t)
         [K_NORM] = {"self_attn.k_norm.weight", w.head, 0, 1, 0, vectors, ZR_SPLIT_HEADS},
         [O_W] = {"self_attn.o_proj.weight", w.c, q, 0, residual, matrices, ZR_SPLIT_LAST},
         [O_B] = {"self_attn.o_proj.bias", w.c, 0, 0, 0, vectors, ZR_SPLIT_NONE},
-        [NORM2_W] = {"post_attention_layernorm.weight", w.c, 0, 1, 0, vectors, ZR_SPLIT_NORM},
+        [NORM2_W] = {"post_attention_layernorm.weight", w.c, 0, one, 0, vectors, ZR_SPLIT_NORM},
+        [NORM2_B] = {"post_attention_layernorm.bias", w.c, 0, 0, 0, vectors, ZR_SPLIT_NORM},
         [GATE_W] = {"mlp.gate_proj.weight", ffn, w.c, 0, deviation, matrices, ZR_SPLIT_FIRST},
         [UP_W] = {"mlp.up_proj.weight", ffn, w.c, 0, deviation, matrices, ZR_SPLIT_FIRST},
         [GATE_B] = {"mlp.gate_proj.bias", ffn, 0, 0, 0, vectors, ZR_SPLIT_FIRST},
@@ -661,9 +779,9 @@ static void describe(struct zr_transformer *t)
 
     describe_types(t);
     t->model.inputs[COSINES] =
-        (struct zr_input){"rotary cosines", shape->sequence * (w.head / 2), ZR_SLOT_FLOATS};
+        (struct zr_input){"rotary cosines", shape->sequence * (zr_shape_rotary(shape) / 2), ZR_SLOT_FLOATS};
     t->model.inputs[SINES] =
-        (struct zr_input){"rotary sines", shape->sequence * (w.head / 2), ZR_SLOT_FLOATS};
+        (struct zr_input){"rotary sines", shape->sequence * (zr_shape_rotary(shape) / 2), ZR_SLOT_FLOATS};
     t->model.inputs_count = INPUTS;
     t->model.prepare = prepare;
     first =
@@ -674,7 +792,8 @@ static void describe(struct zr_transformer *t)
         zr_transformer_add_block(
             t, &(struct zr_unit_tensors){"layers.%zu", "model.layers.%zu.", l, 1, tensors, BLOCK_PARAMETERS});
     unit = (unsigned)t->model.list.units_count;
-    zr_transformer_add_unit(t, &(struct zr_unit_tensors){"norm", "model.norm.", 0, 1, &final, 1});
+    zr_transformer_add_unit(
+        t, &(struct zr_unit_tensors){"norm", "model.norm.", 0, 1, final, shape->variant.layer_norms ? 2 : 1});
     zr_transformer_add_module(t, ZR_TYPE_FINAL, &unit, 1);
     if (!shape->tied)
         first = zr_transformer_add_vocabulary(
@@ -699,19 +818,19 @@ static double keys_of(const struct zr_shape *shape)
 static double block_matrices(const struct zr_shape *shape)
 {
     double c = (double)shape->hidden, ffn = shape->ffn ? (double)shape->ffn : 8 * c / 3;
-    return 2 * c * (queries_of(shape) + keys_of(shape)) + 3 * c * ffn;
+    return 2 * c * (queries_of(shape) + keys_of(shape)) + (shape->variant.ungated ? 2 : 3) * c * ffn;
 }
 
 static double elements(const struct zr_shape *shape)
 {
     const struct zr_variant *variant = &shape->variant;
     double c = (double)shape->hidden, tables = (shape->tied ? 1 : 2) * (double)shape->vocabulary_padded,
-           vectors = 2 * c;
+           norm = (variant->layer_norms ? 2 : 1) * c, vectors = 2 * norm;
     vectors += variant->biases & ZR_BIASES_QKV ? queries_of(shape) + 2 * keys_of(shape) : 0;
     vectors += variant->biases & ZR_BIASES_OUT ? c : 0;
-    vectors += variant->biases & ZR_BIASES_FFN ? c + 2 * (double)shape->ffn : 0;
+    vectors += variant->biases & ZR_BIASES_FFN ? c + (variant->ungated ? 1 : 2) * (double)shape->ffn : 0;
     vectors += variant->head_norms ? 2 * queries_of(shape) / (double)shape->heads : 0;
-    return (double)shape->layers * (block_matrices(shape) + vectors) + (tables + 1) * c;
+    return (double)shape->layers * (block_matrices(shape) + vectors) + tables * c + norm;
 }
 
 /* Attention counts all tokens, with a window too. */
@@ -723,16 +842,16 @@ static double block_flops(const struct zr_shape *shape)
 const struct zr_architecture_table zr_architecture_llama = {
     .name = "llama",
     .units = 3,
-    .parameters = 3,
+    .parameters = 4,
     .block_parameters = BLOCK_PARAMETERS,
     .products = {{"qkv", NORM1_W, Q_W},
-                 {"o", O_W, O_W},
+                 {"o", Q_NORM, O_W},
                  {"gate_up", NORM2_W, GATE_W},
                  {"down", DOWN_W, DOWN_W}},
     .turned = true,
     .matrices = {Q_W, K_W, V_W, O_W, GATE_W, UP_W, DOWN_W},
     .matrices_count = 7,
-    .block_tensors = BLOCK_PARAMETERS,
+    .block_tensors = PRESENT_MAX,
     .adapter_slot = XA,
     .block = {before, multiply_product, after, take_gradients, multiply_back, go_back},
     .describe = describe,

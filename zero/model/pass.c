@@ -1,4 +1,5 @@
 /* pass.c: operations shared by the architectures: gathers and sums between tensor ranks, the embedding. */
+#include <stdlib.h>
 #include <string.h>
 
 #include "zero/model/transformer.h"
@@ -90,6 +91,12 @@ zr_result zr_pass_close_sum(struct zr_module_pass *pass, struct zr_pass_sum *sum
 {
     zr_result result = zr_pass_start_sum(pass, sum);
     return result == ZR_OK ? zr_pass_end_sum(pass, sum) : result;
+}
+
+size_t zr_pass_layer(const struct zr_module_pass *pass)
+{
+    const char *dot = strrchr(pass->model->modules[pass->module].name, '.'); /* "h.12", "layers.12" */
+    return dot ? strtoul(dot + 1, NULL, 10) : 0;
 }
 
 /* ---- The embedding ------------------------------------------------------------------------------------- */

@@ -266,7 +266,7 @@ static unsigned add_half(struct split *split, struct unit_range range, bool froz
             add_parameter(split, p, i - range.first);
     }
     for (unsigned i = 0; i < table->matrices_count && trainable->lora.rank > 0; i++)
-        if (split->halves[range.unit].block)
+        if (split->halves[range.unit].block && zr_block_has(&t->shape, table->matrices[i]))
             add_adapter(split, &t->parameters[range.first + zr_block_index(&t->shape, 0, table->matrices[i])],
                         i, frozen);
     if (split->parameters_count == before)

@@ -45,23 +45,36 @@ void zr_shape_complete(struct zr_shape *shape)
 
 void zr_variant_print(const struct zr_variant *variant, char out[ZR_VARIANT_ROOM])
 {
+    double divisors = 0; /* a sum that tells lists apart */
+    for (unsigned i = 0; i < ZR_ROTARY_DIVISORS; i++)
+        divisors += (double)variant->rotary.divisors[i] * (1 + i / 7.0);
     const struct {
         const char *name;
         double value;
     } parts[] = {{"positions", (double)variant->positions},
                  {"head width", (double)variant->head_width},
                  {"window", (double)variant->window},
+                 {"from layer", (double)variant->window_first},
+                 {"but each", (double)variant->window_period},
                  {"biases", (double)variant->biases},
                  {"head norms", (double)variant->head_norms},
+                 {"layer norms", (double)variant->layer_norms},
+                 {"norms add one", (double)variant->norms_add_one},
+                 {"scaled tokens", (double)variant->scaled_tokens},
+                 {"parallel", (double)variant->parallel},
+                 {"ungated", (double)variant->ungated},
                  {"activation", (double)variant->activation},
                  {"untied", (double)variant->untied},
                  {"unscaled", (double)variant->unscaled},
                  {"scaled by layer", (double)variant->scaled_by_layer},
+                 {"rotary share", variant->rotary_share},
+                 {"names", (double)variant->names},
                  {"angle factor", variant->rotary.factor},
                  {"offset", variant->rotary.offset},
                  {"slope", variant->rotary.slope},
                  {"scale", variant->rotary.scale},
-                 {"by pair", (double)variant->rotary.by_pair}};
+                 {"by pair", (double)variant->rotary.by_pair},
+                 {"divisors", divisors}};
     int used = 0;
     out[0] = '\0';
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
@@ -70,7 +83,7 @@ void zr_variant_print(const struct zr_variant *variant, char out[ZR_VARIANT_ROOM
                              parts[i].name, parts[i].value);
 }
 
-/* Checks what tiles, or the sequence, exclude of a variant. */
+/* Checks what tensor ranks, or the sequence, exclude of a variant. */
 static zr_result check_variant(const struct zr_shape *shape)
 {
     const struct zr_variant *variant = &shape->variant;
@@ -84,12 +97,9 @@ static zr_result check_variant(const struct zr_shape *shape)
             "--tp %zu does not divide the %zu channels of a head, whose norms are summed over the ranks; "
             "give a --tp that does",
             zr_shape_tensor(shape), zr_shape_head(shape));
-    if (variant->head_norms && zr_shape_tiles(shape) > 1)
-        return zr_fail(
-            ZR_ERR_INVALID,
-            "norms of the heads of q and k exclude --tile, which computes parts of heads; leave --tile "
-            "out");
-    return ZR_OK;
+    return variant->head_norms && variant->layer_norms
+               ? zr_fail(ZR_ERR_INVALID, "norms of the heads of q and k exclude layer norms")
+               : ZR_OK;
 }
 
 static zr_result check_epsilon(double epsilon)
@@ -105,16 +115,21 @@ static zr_result check_llama(const struct zr_shape *shape)
         return zr_fail(ZR_ERR_INVALID,
                        "%zu heads of keys and values do not divide %zu heads; use a divisor of %zu",
                        shape->kv_heads, shape->heads, shape->heads);
-    if (zr_shape_head(shape) % 2)
+    if (zr_shape_rotary(shape) % 2 || zr_shape_rotary(shape) == 0 ||
+        zr_shape_rotary(shape) > zr_shape_head(shape))
         return zr_fail(
             ZR_ERR_INVALID,
-            "rotary embedding requires heads of even size, and theirs is %zu; use a hidden size that is a multiple "
-            "of %zu",
-            zr_shape_head(shape), 2 * shape->heads);
+            "rotary embedding requires heads of even size, and %zu of %zu channels rotate; use a hidden size that is "
+            "a multiple of %zu",
+            zr_shape_rotary(shape), zr_shape_head(shape), 2 * shape->heads);
     if (shape->ffn == 0)
         return zr_fail(ZR_ERR_INVALID, "the model's feed-forward width must be at least 1");
     if (!(shape->rope_theta >= 1 && shape->rope_theta <= 1e12))
         return zr_fail(ZR_ERR_INVALID, "the rotary base is %g; its range is 1 to 1e12", shape->rope_theta);
+    if (shape->variant.rotary.divisors[0] > 0 && zr_shape_rotary(shape) > 2 * ZR_ROTARY_DIVISORS)
+        return zr_fail(ZR_ERR_INVALID,
+                       "angles with divisors support at most %d rotated channels, and there are %zu",
+                       2 * ZR_ROTARY_DIVISORS, zr_shape_rotary(shape));
     return check_epsilon(shape->norm_epsilon);
 }
 
@@ -257,6 +272,19 @@ static zr_result check_trainable(const struct zr_shape *shape)
         return zr_fail(ZR_ERR_INVALID,
                        "adapters exclude several tensor ranks: each adapter would need a sum over "
                        "the ranks between A and B");
+    static const char *const shared[] = {"q", "k", "v", "gate", "up"};
+    size_t count = shape->variant.names == ZR_NAMES_PHI3 ? 5 : shape->variant.names == ZR_NAMES_NEOX ? 3 : 0;
+    for (size_t i = 0; i < count && shape->trainable && shape->trainable->lora.rank > 0; i++) {
+        char name[64];
+        snprintf(name, sizeof name, "model.layers.0.%s.%s_proj.weight", i < 3 ? "self_attn" : "mlp",
+                 shared[i]);
+        if (zr_pattern_matches(shape->trainable->lora.pattern, name))
+            return zr_fail(
+                ZR_ERR_INVALID,
+                "--lora matches %s, a part of a tensor of this model, for which PEFT has no adapter; give "
+                "--lora RANK:'*o_proj*' or '*down_proj*'",
+                name);
+    }
     return ZR_OK;
 }
 

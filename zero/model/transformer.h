@@ -13,22 +13,35 @@ const char *zr_architecture_name(enum zr_architecture architecture); /* "gpt2", 
 /* Tensors of biases of a LLaMA: of q, k and v; of attention's output; of the feed-forward layer. */
 enum zr_biases { ZR_BIASES_QKV = 1, ZR_BIASES_OUT = 2, ZR_BIASES_FFN = 4 };
 
+/* Names and layouts of tensors in files: LLaMA's; GPT-NeoX's, where q, k and v are one tensor, by head;
+ * Phi-3's, where q, k and v are one tensor, and gate and up another. */
+enum zr_names { ZR_NAMES_LLAMA = 0, ZR_NAMES_NEOX, ZR_NAMES_PHI3 };
+
 /* Differences of a model from the plain form of its architecture; zeros: none. A config.json has them, and no
  * option. */
 struct zr_variant {
-    uint64_t positions;       /* GPT-2: rows of wpe; 0: as many as --seq */
-    uint64_t head_width;      /* LLaMA: channels of a head; 0: hidden / heads */
-    uint64_t window;          /* LLaMA: tokens that a token attends to, itself included; 0: all before */
-    uint64_t biases;          /* LLaMA: of enum zr_biases */
-    uint64_t head_norms;      /* LLaMA: 1: root mean square norms of each head of q and k */
-    uint64_t activation;      /* GPT-2: enum zr_activation */
-    uint64_t untied;          /* GPT-2: 1: the head has a matrix of its own */
-    uint64_t unscaled;        /* GPT-2: 1: scores are not divided by the root of a head's width */
-    uint64_t scaled_by_layer; /* GPT-2: 1: scores of layer i, from 1, are divided by i */
+    uint64_t positions;     /* GPT-2: rows of wpe; 0: as many as --seq */
+    uint64_t head_width;    /* LLaMA: channels of a head; 0: hidden / heads */
+    uint64_t window;        /* LLaMA: tokens that a token attends to, itself included; 0: all before */
+    uint64_t window_first;  /* LLaMA: first layer with the window */
+    uint64_t window_period; /* LLaMA: every so many layers, the last one is without the window; 0: none */
+    uint64_t biases;        /* LLaMA: of enum zr_biases */
+    uint64_t head_norms;    /* LLaMA: 1: root mean square norms of each head of q and k */
+    uint64_t layer_norms;   /* LLaMA: 1: layer norms with biases; excludes head_norms */
+    uint64_t norms_add_one; /* LLaMA: 1: norms multiply by 1 + weight */
+    uint64_t scaled_tokens; /* LLaMA: 1: embeddings are multiplied by the root of hidden */
+    uint64_t parallel;      /* LLaMA: 1: both norms of a block read its input */
+    uint64_t ungated;       /* LLaMA: 1: no gate; an activation of up */
+    uint64_t activation;    /* GPT-2, and ungated: enum zr_activation; gated: 0: silu, 1: GELU's tanh form */
+    double rotary_share;    /* LLaMA: share of a head's channels that rotate, the first ones; 0: all */
+    uint64_t names;         /* LLaMA: enum zr_names */
+    uint64_t untied;        /* GPT-2: 1: the head has a matrix of its own */
+    uint64_t unscaled;      /* GPT-2: 1: scores are not divided by the root of a head's width */
+    uint64_t scaled_by_layer;        /* GPT-2: 1: scores of layer i, from 1, are divided by i */
     struct zr_rotary_scaling rotary; /* LLaMA */
 };
 /* Writes the differences as text, "window 8, biases 1"; "" if there are none. */
-enum { ZR_VARIANT_ROOM = 400 };
+enum { ZR_VARIANT_ROOM = 600 };
 void zr_variant_print(const struct zr_variant *variant, char out[ZR_VARIANT_ROOM]);
 
 struct zr_shape {
@@ -96,6 +109,19 @@ static inline size_t zr_shape_head(const struct zr_shape *shape)
 static inline size_t zr_shape_queries(const struct zr_shape *shape)
 {
     return shape->heads * zr_shape_head(shape);
+}
+/* Channels of a head that rotate. */
+static inline size_t zr_shape_rotary(const struct zr_shape *shape)
+{
+    double share = shape->variant.rotary_share;
+    return share > 0 ? (size_t)((double)zr_shape_head(shape) * share) : zr_shape_head(shape);
+}
+/* Whether a layer has the window. */
+static inline bool zr_shape_has_window(const struct zr_shape *shape, size_t layer)
+{
+    const struct zr_variant *variant = &shape->variant;
+    return variant->window && layer >= variant->window_first &&
+           (variant->window_period == 0 || (layer + 1) % variant->window_period != 0);
 }
 /* GPT-2: rows of wpe. */
 static inline size_t zr_shape_positions(const struct zr_shape *shape)
@@ -260,7 +286,8 @@ struct zr_architecture_table {
     struct zr_block_steps block;
     bool turned; /* matrices are stored [out, in] */
     /* Matrices of a block, as indices in its table. A pass has A and B of the adapter of matrix i at the
-     * places block_tensors + 2 i and the next one; NULL: no adapter. */
+     * places block_tensors + 2 i and the next one; NULL: no adapter. block_tensors: maximum of tensors that a
+     * model has. */
     unsigned char matrices[ZR_BLOCK_MATRICES_MAX];
     unsigned matrices_count, block_tensors;
     unsigned adapter_slot; /* the slot for x A of an adapter; the next one is for its gradient */
@@ -360,11 +387,14 @@ static inline const int32_t *zr_pass_positions(const struct zr_module_pass *pass
     const int32_t *positions = pass->inputs[ZR_INPUT_POSITIONS];
     return positions ? positions + first : NULL;
 }
+/* Number of the block that a pass runs, from 0. */
+size_t zr_pass_layer(const struct zr_module_pass *pass);
 /* Attention over this tensor rank's heads. */
 static inline struct zr_attention zr_pass_attention(const struct zr_module_pass *pass)
 {
     const struct zr_shape *shape = zr_pass_shape(pass);
-    size_t tensor = zr_shape_tensor(shape), window = shape->variant.window;
+    size_t tensor = zr_shape_tensor(shape),
+           window = zr_shape_has_window(shape, zr_pass_layer(pass)) ? shape->variant.window : 0;
     return (struct zr_attention){.batch = pass->rows / zr_shape_own_sequence(shape),
                                  .sequence = zr_shape_own_sequence(shape),
                                  .channels = zr_shape_queries(shape) / tensor,

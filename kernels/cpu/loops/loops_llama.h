@@ -23,7 +23,8 @@ static void rmsnorm_forward(const void *args, size_t from_row, size_t to_row)
         }
         float rstd = 1.0f / sqrtf(vf_sum(squares) / (float)n + work->epsilon);
         for (size_t i = 0; i < n; i += VF_LANES)
-            el_put(y + i, n - i, el_get(x + i, n - i) * vf_set(rstd) * el_get(w + i, n - i));
+            el_put(y + i, n - i,
+                   el_get(x + i, n - i) * vf_set(rstd) * (el_get(w + i, n - i) + vf_set(work->w_offset)));
         work->rstd[row] = rstd;
     }
 }
@@ -50,12 +51,14 @@ static void rmsnorm_backward(const void *args, size_t from_row, size_t to_row)
         const el *x = (const el *)work->x + at, *w = work->w,
                  *dy = (const el *)work->dy + norm_row(&work->heads, work->heads.y_stride, row, n);
         el *dx = (el *)work->dx + at;
-        vf rstd = vf_set(work->rstd[row]), along = vf_set(0.0f);
+        vf rstd = vf_set(work->rstd[row]), along = vf_set(0.0f), offset = vf_set(work->w_offset);
         for (size_t i = 0; i < n; i += VF_LANES)
-            along = vf_fma(el_get(dy + i, n - i) * el_get(w + i, n - i), el_get(x + i, n - i) * rstd, along);
+            along = vf_fma(el_get(dy + i, n - i) * (el_get(w + i, n - i) + offset),
+                           el_get(x + i, n - i) * rstd, along);
         vf along_mean = vf_set(vf_sum(along) / (float)n);
         for (size_t i = 0; i < n; i += VF_LANES) {
-            vf g = el_get(dy + i, n - i) * el_get(w + i, n - i), normal = el_get(x + i, n - i) * rstd;
+            vf g = el_get(dy + i, n - i) * (el_get(w + i, n - i) + offset),
+               normal = el_get(x + i, n - i) * rstd;
             el_put(dx + i, n - i,
                    el_onto(dx + i, n - i, formula_rmsnorm_backward(rstd, g, normal, along_mean),
                            work->accumulate_dx));
@@ -105,12 +108,12 @@ static void turn(el *first, el *second, size_t half, const float *cosines, const
 static void rotary(const void *args, size_t from_row, size_t to_row)
 {
     const struct zr_rotary *work = args;
-    size_t half = work->width / 2;
+    size_t half = work->width / 2, head_stride = work->head_stride ? work->head_stride : work->width;
     for (size_t row = from_row; row < to_row; row++) {
         size_t position = work->positions ? (size_t)work->positions[row] : row % work->sequence,
                angles = position * half;
         for (size_t head = 0; head < work->heads; head++) {
-            el *x = (el *)work->x + row * work->stride + head * work->width;
+            el *x = (el *)work->x + row * work->stride + head * head_stride;
             turn(x, x + half, half, work->cosines + angles, work->sines + angles, work->inverse);
         }
     }
@@ -123,7 +126,8 @@ static void swiglu_forward(const void *args, size_t from, size_t to)
     const struct zr_swiglu_forward *work = args;
     const el *gate = work->gate, *up = work->up;
     for (size_t i = from; i < to; i += VF_LANES) {
-        el_put((el *)work->y + i, to - i, formula_swiglu(el_get(gate + i, to - i), el_get(up + i, to - i)));
+        el_put((el *)work->y + i, to - i,
+               formula_swiglu(work->gelu, el_get(gate + i, to - i), el_get(up + i, to - i)));
     }
 }
 
@@ -134,8 +138,8 @@ static void swiglu_backward(const void *args, size_t from, size_t to)
     for (size_t i = from; i < to; i += VF_LANES) {
         size_t left = to - i;
         vf dgate, dup;
-        formula_swiglu_backward(el_get(gate + i, left), el_get(up + i, left), el_get(dy + i, left), &dgate,
-                                &dup);
+        formula_swiglu_backward(work->gelu, el_get(gate + i, left), el_get(up + i, left),
+                                el_get(dy + i, left), &dgate, &dup);
         el_put((el *)work->dup + i, left, dup);
         el_put((el *)work->dgate + i, left, dgate);
     }

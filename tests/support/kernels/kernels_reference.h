@@ -133,7 +133,7 @@ static inline void reference_rmsnorm(const struct zr_rmsnorm_forward *s, const d
             squares += in[c] * in[c];
         rstd[row] = 1 / sqrt(squares / (double)s->channels + (double)s->epsilon);
         for (size_t c = 0; c < s->channels; c++)
-            y[row * s->channels + c] = in[c] * rstd[row] * w[c];
+            y[row * s->channels + c] = in[c] * rstd[row] * (w[c] + (double)s->w_offset);
     }
 }
 
@@ -148,9 +148,9 @@ static inline void reference_rmsnorm_backward(const struct zr_rmsnorm_forward *s
             squares += in[c] * in[c];
         double rstd = 1 / sqrt(squares / n + (double)s->epsilon);
         for (size_t c = 0; c < s->channels; c++)
-            along += d[c] * w[c] * in[c] * rstd / n;
+            along += d[c] * (w[c] + (double)s->w_offset) * in[c] * rstd / n;
         for (size_t c = 0; c < s->channels; c++) {
-            dx[row * s->channels + c] += rstd * (d[c] * w[c] - in[c] * rstd * along);
+            dx[row * s->channels + c] += rstd * (d[c] * (w[c] + (double)s->w_offset) - in[c] * rstd * along);
             dw[c] += d[c] * in[c] * rstd;
         }
     }
@@ -164,7 +164,8 @@ static inline void reference_rotary(const struct zr_rotary *s, double theta, dou
             for (size_t i = 0; i < s->width / 2; i++) {
                 size_t position = s->positions ? (size_t)s->positions[row] : row % s->sequence;
                 double angle = (double)position * pow(theta, -2.0 * (double)i / (double)s->width);
-                double *a = x + row * s->stride + head * s->width + i, *b = a + s->width / 2;
+                double *a = x + row * s->stride + head * (s->head_stride ? s->head_stride : s->width) + i,
+                       *b = a + s->width / 2;
                 double sine = s->inverse ? -sin(angle) : sin(angle), first = *a;
                 *a = first * cos(angle) - *b * sine;
                 *b = *b * cos(angle) + first * sine;

@@ -52,13 +52,13 @@ OPERATION(gelu,
 OPERATION(gelu_back, kernels->gelu_backward(c, &(struct zr_gelu_backward){n, at(in[0], i), at(in[1], i),
                                                                           at(out[0], i), ZR_GELU_TANH}))
 OPERATION(swiglu, kernels->swiglu_forward(c, &(struct zr_swiglu_forward){n, at(in[0], i), at(in[1], i),
-                                                                         at(out[0], i)}))
+                                                                         at(out[0], i), false}))
 OPERATION(swiglu_gate, kernels->swiglu_backward(c, &(struct zr_swiglu_backward){n, at(in[0], i), at(in[1], i),
                                                                                 at(in[2], i), at(out[0], i),
-                                                                                at(narrow_to, i)}))
+                                                                                at(narrow_to, i), false}))
 OPERATION(swiglu_up, kernels->swiglu_backward(c, &(struct zr_swiglu_backward){n, at(in[0], i), at(in[1], i),
                                                                               at(in[2], i), at(narrow_to, i),
-                                                                              at(out[0], i)}))
+                                                                              at(out[0], i), false}))
 OPERATION(add, kernels->add(c, &(struct zr_add){n, at(in[0], i), at(in[1], i), at(out[0], i)}))
 OPERATION(widen, kernels->convert(c, &(struct zr_convert){n, from(in[0], i), from(out[1], i)}))
 OPERATION(narrow, kernels->convert(c, &(struct zr_convert){n, from(floats, i), from(out[0], i)}))

@@ -37,10 +37,11 @@ static double case_rmsnorm(struct zr_kernel_context *c, const struct shape *s)
     struct tensor *x = any_input(n, 0.5, 2), *w = any_input(s->channels, 1, 0.5), *dy = any_input(n, 0, 1);
     struct tensor *y = output_of(precision, n), *rstd = output(rows), *dx = output_of(precision, n);
     struct tensor *dw = output_of(precision, s->channels);
-    struct zr_rmsnorm_forward forward = {rows,  s->channels, (float)epsilon, x->at,
-                                         w->at, y->at,       rstd->at,       {0}};
+    float offset = s->heads % 2 ? 1 : 0;
+    struct zr_rmsnorm_forward forward = {rows,     s->channels, (float)epsilon, x->at, w->at, y->at,
+                                         rstd->at, {0},         offset};
     struct zr_rmsnorm_backward backward = {rows,   s->channels, x->at, w->at, dy->at, rstd->at,
-                                           dx->at, dw->at,      false, false, {0}};
+                                           dx->at, dw->at,      false, false, {0},    offset};
     kernels->rmsnorm_forward(c, &forward);
     reference_rmsnorm(&forward, x->real, w->real, y->real, rstd->real);
     kernels->rmsnorm_backward(c, &backward);
@@ -54,18 +55,53 @@ static double case_rmsnorm(struct zr_kernel_context *c, const struct shape *s)
                  worst(share_of(y, 1.01), share_of(rstd, 1)));
 }
 
-/* Heads in the middle of longer rows, whose other numbers stay. */
+/* Norms of heads inside wider rows: the bits of those of dense rows. */
+static double case_head_norms(struct zr_kernel_context *c, const struct shape *s)
+{
+    enum { AFTER = 8 };
+    size_t line = s->channels, stride = line + AFTER, width = line / s->heads, tokens = rows_of(s),
+           each = zr_precision_bytes(precision);
+    struct tensor *x = any_input(tokens * line, 0.5, 2), *w = any_input(width, 1, 0.5),
+                  *dy = any_input(x->n, 0, 1), *wide_x = output_of(precision, tokens * stride),
+                  *wide_dy = output_of(precision, wide_x->n), *t[2][4]; /* y, rstd, dx, dw */
+    for (size_t row = 0; row < tokens; row++) {
+        memcpy((char *)wide_x->at + row * stride * each, (char *)x->at + row * line * each, line * each);
+        memcpy((char *)wide_dy->at + row * stride * each, (char *)dy->at + row * line * each, line * each);
+    }
+    for (int wide = 0; wide < 2; wide++) {
+        struct zr_norm_heads heads = {wide ? s->heads : 0, stride, stride};
+        size_t rows = tokens * s->heads, n = wide ? wide_x->n : x->n;
+        const void *in = wide ? wide_x->at : x->at, *d = wide ? wide_dy->at : dy->at;
+        t[wide][0] = output_of(precision, n), t[wide][1] = output(rows);
+        t[wide][2] = output_of(precision, n), t[wide][3] = output_of(precision, width);
+        kernels->rmsnorm_forward(c, &(struct zr_rmsnorm_forward){rows, width, (float)epsilon, in, w->at,
+                                                                 t[wide][0]->at, t[wide][1]->at, heads, 0});
+        kernels->rmsnorm_backward(c, &(struct zr_rmsnorm_backward){rows, width, in, w->at, d, t[wide][1]->at,
+                                                                   t[wide][2]->at, t[wide][3]->at, false,
+                                                                   false, heads, 0});
+    }
+    bool good = memcmp(t[0][1]->at, t[1][1]->at, tensor_bytes(t[0][1])) == 0 &&
+                memcmp(t[0][3]->at, t[1][3]->at, tensor_bytes(t[0][3])) == 0;
+    for (size_t row = 0; row < tokens; row++)
+        for (int i = 0; i < 3; i += 2)
+            good &= memcmp((char *)t[0][i]->at + row * line * each, (char *)t[1][i]->at + row * stride * each,
+                           line * each) == 0;
+    return good ? 0 : INFINITY;
+}
+
+/* The first channels of heads in the middle of longer rows, whose other numbers stay. */
 static double case_rotary(struct zr_kernel_context *c, const struct shape *s)
 {
     enum { BEFORE = 3, AFTER = 5 };
-    size_t width = s->channels / s->heads / 2 * 2, half = width / 2,
-           stride = BEFORE + s->heads * width + AFTER;
+    size_t head = s->channels / s->heads / 2 * 2, width = s->heads % 2 && head >= 8 ? head / 4 * 2 : head,
+           half = width / 2, stride = BEFORE + s->heads * head + AFTER;
     struct tensor *cosines = output(s->sequence * half), *sines = output(s->sequence * half);
     struct tensor *x = in_out_of(precision, rows_of(s) * stride, 0, 1), *kept = output_of(precision, x->n);
     struct zr_rotary turn = {.rows = rows_of(s),
                              .sequence = s->sequence,
                              .heads = s->heads,
                              .width = width,
+                             .head_stride = width < head ? head : 0,
                              .stride = stride,
                              .cosines = cosines->at,
                              .sines = sines->at,
@@ -74,7 +110,7 @@ static double case_rotary(struct zr_kernel_context *c, const struct shape *s)
     memcpy(kept->at, x->at, tensor_bytes(x));
     tensor_follow(kept);
     kernels->rotary_table(
-        c, &(struct zr_rotary_table){s->sequence, width, theta, cosines->at, sines->at, {0, 0, 0, 0, 0}});
+        c, &(struct zr_rotary_table){s->sequence, width, theta, cosines->at, sines->at, {.factor = 0}});
     for (size_t i = 0; i < cosines->n; i++) {
         double angle = (double)(i / half) * pow(theta, -2.0 * (double)(i % half) / (double)width);
         cosines->real[i] = cos(angle);
@@ -89,21 +125,28 @@ static double case_rotary(struct zr_kernel_context *c, const struct shape *s)
     return worst(worst(there, share_of(x, 2.5)), worst(share_of(cosines, 1), share_of(sines, 1)));
 }
 
-static double case_swiglu(struct zr_kernel_context *c, const struct shape *s)
+static double case_gate(struct zr_kernel_context *c, const struct shape *s, bool gelu)
 {
     size_t n = rows_of(s) * s->wide + 4099;
     struct tensor *gate = any_input(n, 0, 8), *up = any_input(n, 0, 2), *dy = any_input(n, 0, 1);
     struct tensor *y = output_of(precision, n), *dgate = output_of(precision, n),
                   *dup = output_of(precision, n);
-    kernels->swiglu_forward(c, &(struct zr_swiglu_forward){n, gate->at, up->at, y->at});
-    kernels->swiglu_backward(c,
-                             &(struct zr_swiglu_backward){n, gate->at, up->at, dy->at, dgate->at, dup->at});
+    kernels->swiglu_forward(c, &(struct zr_swiglu_forward){n, gate->at, up->at, y->at, gelu});
+    kernels->swiglu_backward(
+        c, &(struct zr_swiglu_backward){n, gate->at, up->at, dy->at, dgate->at, dup->at, gelu});
     for (size_t i = 0; i < n; i++) {
-        y->real[i] = reference_swiglu(gate->real[i], up->real[i]);
-        dgate->real[i] = dy->real[i] * up->real[i] * reference_swish_slope(gate->real[i]);
-        dup->real[i] = dy->real[i] * reference_swiglu(gate->real[i], 1);
+        double x = gate->real[i], share = gelu ? reference_gelu(x) : reference_swiglu(x, 1);
+        y->real[i] = share * up->real[i];
+        dgate->real[i] =
+            dy->real[i] * up->real[i] * (gelu ? reference_gelu_slope(x) : reference_swish_slope(x));
+        dup->real[i] = dy->real[i] * share;
     }
     return worst(share_of(y, 1.01), worst(share_of(dgate, 1.01), share_of(dup, 1.01)));
+}
+
+static double case_swiglu(struct zr_kernel_context *c, const struct shape *s)
+{
+    return worst(case_gate(c, s, false), case_gate(c, s, true));
 }
 
 static bool same_bits(const struct tensor *a, const struct tensor *b)
@@ -139,8 +182,8 @@ static double case_residual(struct zr_kernel_context *c, const struct shape *s)
     errors = worst(errors, worst(share_of(t[1][0], 1.01), share_of(t[1][2], 1)));
     for (int fused = 0; fused < 2; fused++) {
         t[fused][0] = output_of(precision, n), t[fused][1] = output(rows);
-        struct zr_rmsnorm_forward norm = {rows,  channels,        (float)epsilon,  apart->at,
-                                          w->at, t[fused][0]->at, t[fused][1]->at, {0}};
+        struct zr_rmsnorm_forward norm = {
+            rows, channels, (float)epsilon, apart->at, w->at, t[fused][0]->at, t[fused][1]->at, {0}, 0};
         struct tensor *sum = output_of(precision, n);
         if (fused)
             kernels->residual_rmsnorm(c, &(struct zr_residual_rmsnorm){norm, a->at, b->at, sum->at});
@@ -239,9 +282,10 @@ static bool norms_alike(struct zr_kernel_context *c, size_t rows, size_t channel
     for (int more = 0; more < 2; more++) {
         struct tensor *y = output_of(precision, n), *dx = in_out_of(precision, n, 0, 1);
         void *late_y = late(y), *late_dx = late(dx);
-        struct zr_rmsnorm_forward root = {rows, channels, (float)epsilon, x->at, w->at, y->at, rstd->at, {0}};
+        struct zr_rmsnorm_forward root = {rows, channels, (float)epsilon, x->at, w->at, y->at, rstd->at,
+                                          {0},  0};
         struct zr_rmsnorm_backward back = {rows,   channels, x->at, w->at, dy->at, rstd->at,
-                                           dx->at, dw->at,   more,  false, {0}};
+                                           dx->at, dw->at,   more,  false, {0},    0};
         kernels->rmsnorm_forward(c, &root);
         kernels->rmsnorm_backward(c, &back);
         root.x = back.x = late_x, root.w = back.w = late_w, root.y = late_y;
@@ -480,17 +524,15 @@ static void test_products(void)
 }
 #endif
 
-static const struct test_case cases[] = {{"root mean square norm", case_rmsnorm},
-                                         {"rotary embedding", case_rotary},
-                                         {"SwiGLU", case_swiglu},
-                                         {"residual and norm", case_residual},
+static const struct test_case cases[] = {
+    {"root mean square norm", case_rmsnorm}, {"norms of heads", case_head_norms},
+    {"rotary embedding", case_rotary},       {"SwiGLU", case_swiglu},
+    {"residual and norm", case_residual},
 #ifdef ZR_TEST_ON_CARD
-                                         {"wide rows", case_wide_rows},
-                                         {"updates", case_updates},
-                                         {"narrow logits", case_narrow_logits},
-                                         {"products with others", case_products_apart},
+    {"wide rows", case_wide_rows},           {"updates", case_updates},
+    {"narrow logits", case_narrow_logits},   {"products with others", case_products_apart},
 #endif
-                                         {"GELU and bias", case_gelu_bias}};
+    {"GELU and bias", case_gelu_bias}};
 
 static void test_isa(enum zr_isa isa)
 {

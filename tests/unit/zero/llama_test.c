@@ -89,20 +89,36 @@ static void linear(number w, const number *x, size_t in, size_t out, number *y)
     }
 }
 
-static void norm(number w, const number *x, size_t n, double epsilon, number *y)
+/* With a bias, which follows the weights, the norm is a layer norm. */
+static void norm(const struct zr_shape *shape, number w, bool bias, const number *x, size_t n, number *y)
 {
-    number squares = constant(0);
-    for (size_t i = 0; i < n; i++)
-        squares = add(squares, multiply(x[i], x[i]));
-    number factor = power(add(times(squares, 1 / (double)n), constant(epsilon)), -0.5);
-    for (size_t i = 0; i < n; i++)
-        y[i] = multiply(w + (number)i, multiply(x[i], factor));
+    number squares = constant(0), sum = constant(0), one = constant((double)shape->variant.norms_add_one);
+    for (size_t i = 0; i < n && bias; i++)
+        sum = add(sum, times(x[i], -1 / (double)n));
+    for (size_t i = 0; i < n; i++) {
+        y[i] = add(x[i], sum);
+        squares = add(squares, multiply(y[i], y[i]));
+    }
+    number factor = power(add(times(squares, 1 / (double)n), constant(shape->norm_epsilon)), -0.5);
+    for (size_t i = 0; i < n; i++) {
+        y[i] = multiply(add(one, w + (number)i), multiply(y[i], factor));
+        y[i] = bias ? add(y[i], w + (number)(n + i)) : y[i];
+    }
+}
+
+/* x / (1 + exp(-x)), or GELU's tanh form, which is x / (1 + exp(-2 u)). */
+static number activate(bool gelu, number x)
+{
+    number u = gelu ? times(add(x, times(multiply(x, multiply(x, x)), 0.044715)), 2 * sqrt(2 / acos(-1))) : x;
+    return multiply(x, power(add(constant(1), exponential(times(u, -1))), -1));
 }
 
 /* The pair (i, i + D / 2) of a head turns by t theta^(-2 i / D), or by a scaled angle. */
 static void rotate(const struct zr_shape *shape, number *x, size_t width, size_t t)
 {
     const struct zr_rotary_scaling *scaling = &shape->variant.rotary;
+    if (shape->variant.rotary_share > 0)
+        width = (size_t)((double)width * shape->variant.rotary_share);
     for (size_t i = 0; i < width / 2; i++) {
         double frequency = pow(shape->rope_theta, -2 * (double)i / (double)width), angle, kept, size = 1;
         if (scaling->factor > 0) {
@@ -111,6 +127,8 @@ static void rotate(const struct zr_shape *shape, number *x, size_t width, size_t
             frequency = kept * frequency + (1 - kept) * frequency / scaling->factor;
             size = scaling->scale;
         }
+        if (scaling->divisors[0] > 0)
+            frequency /= (double)scaling->divisors[i];
         angle = (double)t * frequency;
         number a = x[i], b = x[i + width / 2];
         x[i] = add(times(a, size * cos(angle)), times(b, -size * sin(angle)));
@@ -161,27 +179,29 @@ static void add_bias(number bias, size_t count, number *y)
 static void norm_heads(const struct zr_shape *shape, number w, size_t width, size_t count, number *x)
 {
     for (size_t h = 0; w && h < count; h++)
-        norm(w, x + h * width, width, shape->norm_epsilon, x + h * width);
+        norm(shape, w, false, x + h * width, width, x + h * width);
 }
 
-static void block(const struct zr_shape *shape, number *w, number x[][WIDE])
+static void block(const struct zr_shape *shape, size_t layer, number *w, number x[][WIDE])
 {
     static number k[TOKENS][WIDE], v[TOKENS][WIDE];
     const struct zr_variant *variant = &shape->variant;
     size_t c = shape->hidden, width = variant->head_width ? variant->head_width : c / shape->heads,
            queries = width * shape->heads, kv = width * shape->kv_heads, f = shape->ffn,
-           window = variant->window ? variant->window : TOKENS;
+           window = zr_shape_has_window(shape, layer) ? variant->window : TOKENS,
+           norms = variant->layer_norms ? 2 * c : c;
     bool qkv = variant->biases & ZR_BIASES_QKV, out = variant->biases & ZR_BIASES_OUT,
-         ffn = variant->biases & ZR_BIASES_FFN, normed = variant->head_norms;
-    number norm1 = take(w, c), wq = take(w, queries * c), wk = take(w, kv * c), wv = take(w, kv * c),
+         ffn = variant->biases & ZR_BIASES_FFN, normed = variant->head_norms, gated = !variant->ungated;
+    number norm1 = take(w, norms), wq = take(w, queries * c), wk = take(w, kv * c), wv = take(w, kv * c),
            bq = qkv ? take(w, queries) : 0, bk = qkv ? take(w, kv) : 0, bv = qkv ? take(w, kv) : 0,
            nq = normed ? take(w, width) : 0, nk = normed ? take(w, width) : 0, wo = take(w, c * queries),
-           bo = out ? take(w, c) : 0, norm2 = take(w, c), gate = take(w, f * c), up = take(w, f * c),
-           b_gate = ffn ? take(w, f) : 0, b_up = ffn ? take(w, f) : 0, down = take(w, c * f),
-           b_down = ffn ? take(w, c) : 0;
+           bo = out ? take(w, c) : 0, norm2 = take(w, norms), gate = gated ? take(w, f * c) : 0,
+           up = take(w, f * c), b_gate = ffn && gated ? take(w, f) : 0, b_up = ffn ? take(w, f) : 0,
+           down = take(w, c * f), b_down = ffn ? take(w, c) : 0;
     for (size_t t = 0; t < shape->sequence; t++) {
-        number y[WIDE], q[WIDE], mixed[WIDE], g[WIDE], u[WIDE];
-        norm(norm1, x[t], c, shape->norm_epsilon, y);
+        number y[WIDE], q[WIDE], mixed[WIDE], g[WIDE], u[WIDE], second[WIDE];
+        norm(shape, norm1, variant->layer_norms, x[t], c, y);
+        norm(shape, norm2, variant->layer_norms, x[t], c, second);
         linear(wq, y, c, queries, q);
         linear(wk, y, c, kv, k[t]);
         linear(wv, y, c, kv, v[t]);
@@ -199,12 +219,15 @@ static void block(const struct zr_shape *shape, number *w, number x[][WIDE])
         add_bias(bo, c, y);
         for (size_t i = 0; i < c; i++)
             x[t][i] = add(x[t][i], y[i]);
-        norm(norm2, x[t], c, shape->norm_epsilon, y);
-        linear(gate, y, c, f, g);
-        linear(up, y, c, f, u);
-        add_bias(b_gate, f, g), add_bias(b_up, f, u);
-        for (size_t i = 0; i < f; i++) /* g sigmoid(g) u */
-            u[i] = multiply(multiply(g[i], power(add(constant(1), exponential(times(g[i], -1))), -1)), u[i]);
+        if (!variant->parallel)
+            norm(shape, norm2, variant->layer_norms, x[t], c, second);
+        linear(up, second, c, f, u);
+        add_bias(b_up, f, u);
+        if (gated)
+            linear(gate, second, c, f, g);
+        add_bias(b_gate, f, g);
+        for (size_t i = 0; i < f; i++)
+            u[i] = gated ? multiply(activate(variant->activation, g[i]), u[i]) : activate(true, u[i]);
         linear(down, u, f, c, y);
         add_bias(b_down, c, y);
         for (size_t i = 0; i < c; i++)
@@ -220,13 +243,14 @@ static number sequence_loss(const struct zr_shape *shape, const int32_t *tokens,
     number w = 1, embedding = take(&w, shape->vocabulary_padded * c), loss = constant(0);
     for (size_t t = 0; t < shape->sequence; t++)
         for (size_t i = 0; i < c; i++)
-            x[t][i] = embedding + (number)((size_t)tokens[t] * c + i);
+            x[t][i] = times(embedding + (number)((size_t)tokens[t] * c + i),
+                            shape->variant.scaled_tokens ? sqrt((double)c) : 1);
     for (size_t l = 0; l < shape->layers; l++)
-        block(shape, &w, x);
-    number last = take(&w, c), head = shape->tied ? embedding : w;
+        block(shape, l, &w, x);
+    number last = take(&w, shape->variant.layer_norms ? 2 * c : c), head = shape->tied ? embedding : w;
     for (size_t t = 0; t < shape->sequence; t++) {
         number y[WIDE], logits[WIDE], sum = constant(0);
-        norm(last, x[t], c, shape->norm_epsilon, y);
+        norm(shape, last, shape->variant.layer_norms, x[t], c, y);
         linear(head, y, c, shape->vocabulary, logits);
         for (size_t v = 0; v < shape->vocabulary; v++)
             sum = add(sum, exponential(logits[v]));
@@ -325,6 +349,43 @@ static const struct {
                   .head_width = 4,
                   .head_norms = 1,
                   .rotary = {.factor = 2, .offset = 1.5, .slope = -1, .scale = 1, .by_pair = 1}}}},
+    {"layer norms that both read x, no gate, half of each head rotates: GPT-NeoX",
+     {.layers = 2,
+      .hidden = 16,
+      .heads = 2,
+      .ffn = 20,
+      .sequence = 7,
+      .variant = {.layer_norms = 1, .parallel = 1, .ungated = 1, .biases = 7, .rotary_share = 0.5}}},
+    {"the same, adapters of all matrices, all recomputed",
+     {.layers = 2,
+      .hidden = 16,
+      .heads = 2,
+      .ffn = 20,
+      .sequence = 7,
+      .recompute = ZR_RECOMPUTE_FULL,
+      .trainable = &everything,
+      .variant = {.layer_norms = 1, .parallel = 1, .ungated = 1, .biases = 7}}},
+    {"norms of 1 + w, scaled embeddings, a gate of GELU: Gemma; windows in layers 1 and 3",
+     {.layers = 4,
+      .hidden = 16,
+      .heads = 4,
+      .kv_heads = 1,
+      .ffn = 20,
+      .sequence = 7,
+      .tied = true,
+      .variant = {.norms_add_one = 1,
+                  .scaled_tokens = 1,
+                  .activation = 1,
+                  .window = 2,
+                  .window_first = 1,
+                  .window_period = 3}}},
+    {"angles over divisors",
+     {.layers = 1,
+      .hidden = 16,
+      .heads = 2,
+      .ffn = 20,
+      .sequence = 7,
+      .variant = {.rotary = {.factor = 1, .scale = 1.5, .divisors = {1, 2, 3, 4}}}}},
     {"as many as heads, another base, all recomputed",
      {.layers = 3,
       .hidden = 8,

@@ -43,6 +43,23 @@ static zr_result check_options(const struct zr_train_config *config, const struc
                          config->model, wrong);
 }
 
+/* Refuses sizes that no run can have, before anything of these sizes is made. */
+static zr_result check_ranges(const struct zr_train_config *theirs)
+{
+    for (size_t i = 0; i < sizeof options / sizeof *options; i++) {
+        const struct zr_flag *flag = zr_flag_find(options[i]);
+        size_t size;
+        memcpy(&size, (const char *)theirs + flag->offset,
+               flag->room_bytes < sizeof size ? flag->room_bytes : sizeof size);
+        if ((flag->kind == ZR_FLAG_COUNT || flag->kind == ZR_FLAG_VOCAB) && (double)size > flag->max)
+            return zr_fail(ZR_ERR_FORMAT,
+                           "--model '%.200s': its config.json has a size of %zu where --%s is at most %.0f; "
+                           "correct config.json",
+                           theirs->model, size, flag->name, flag->max);
+    }
+    return ZR_OK;
+}
+
 /* The folder's parameters become those of --resume; a folder with none gives the shape alone. */
 static zr_result find_parameters(struct zr_train_config *config)
 {
@@ -75,6 +92,8 @@ static zr_result read_shape(struct zr_train_config *config, const json_t *root)
             shape->sequence = (size_t)limit;
     }
     zr_result result = zr_model_config_read(&file, shape, &dropout);
+    if (!result)
+        result = check_ranges(&theirs);
     if (!result)
         result = check_options(config, &theirs);
     if (!result) {

@@ -176,12 +176,6 @@ const char *zr_train_device_words(const struct zr_train_config *config)
     if (config->shape.context > 1)
         return "--cp requires --backend host: the ring's attention has no GPU kernel yet; on a GPU divide "
                "sequences by --tp with --sequence-parallel";
-    const struct zr_variant *variant = &config->shape.variant;
-    if ((variant->window && variant->window < config->shape.sequence) || variant->head_norms ||
-        variant->unscaled || variant->scaled_by_layer)
-        return "--model with --backend cuda requires attention over all tokens with the usual scale, and no norms "
-               "of q and k, whose kernels are for --backend host; for a model with a window, give at most the "
-               "window as --seq";
     if (config->stages.ranks > 1 && config->comm != ZR_TRAIN_COMM_NCCL && !config->dry_run)
         return "--pp with --backend cuda requires --comm nccl, one GPU per rank: with the other transports "
                "a rank cannot receive before it sends; or give --tp";
