@@ -1,4 +1,5 @@
-/* batch.h: windows of tokens as the inputs of a trainer of a bundled model. */
+/* batch.h: windows of tokens as the inputs of a trainer of a bundled model. A window is a row of tokens and
+ * targets; context ranks divide it, and with documents its tokens have positions. */
 #ifndef ZR_TRAIN_BATCH_H
 #define ZR_TRAIN_BATCH_H
 
