@@ -320,18 +320,14 @@ zr_result zr_engine_find_nonfinite(const struct zr_engine *engine, struct zr_com
                                    struct zr_numbers x, size_t *index);
 zr_result zr_engine_checksum(const struct zr_engine *engine, struct zr_compute compute, const void *data,
                              size_t bytes, uint64_t *sum);
-/* Sum of squares. With squares_later() the sum of a unit may arrive only with zr_engine_squares_read(). */
-zr_result zr_engine_squares(const struct zr_engine *engine, struct zr_compute compute, size_t n,
-                            struct zr_numbers x, double *sum);
-zr_result zr_engine_squares_later(const struct zr_engine *engine, size_t unit, struct zr_numbers x,
-                                  double *sum);
-zr_result zr_engine_squares_read(const struct zr_engine *engine, double *sums);
-/* Sum of squares of this rank's shard of a unit, in fixed blocks, as squares_later(). With tensor or pipeline
- * parallelism tensor by tensor, without tensors that another engine counts. */
+/* Sum of squares of this rank's shard of a unit, in fixed blocks; it may arrive only with
+ * zr_engine_squares_read(). With tensor or pipeline parallelism tensor by tensor, without tensors that
+ * another engine counts. */
 zr_result zr_engine_unit_squares(struct zr_engine *engine, size_t unit, double *sum);
+zr_result zr_engine_squares_read(const struct zr_engine *engine, double *sums);
 /* Size of the block of results in 8-byte words. */
 size_t zr_engine_results_count(const struct zr_engine *engine);
-/* Computes the gradients' weight from all ranks' squares_later(), in the block of results. */
+/* Computes the gradients' weight from all ranks' sums of squares, in the block of results. */
 zr_result zr_engine_weigh(const struct zr_engine *engine, struct zr_engine_update *update);
 /* Write the rates of an update to pinned memory / queue their copy to the block of results. */
 void zr_engine_rates_set(struct zr_engine *engine, const struct zr_engine_update *update);
@@ -446,9 +442,6 @@ bool zr_engine_follow_scaling(struct zr_engine *engine, bool finite);
 enum zr_engine_label { ZR_LABEL_PARAMETERS, ZR_LABEL_GRADIENTS };
 #define ZR_ENGINE_LABEL(unit, what) (2 * (unsigned)(unit) + (unsigned)(what))
 
-/* Starts an in-place all-gather of a whole unit. */
-zr_result zr_engine_all_gather(struct zr_engine *engine, size_t unit, struct zr_numbers whole,
-                               zr_ticket *ticket);
 /* Starts an in-place all-gather of a unit whose parameters are kept whole. */
 zr_result zr_engine_all_gather_parameters(struct zr_engine *engine, size_t unit);
 /* Waits for a unit's gather, if any. */

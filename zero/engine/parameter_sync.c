@@ -8,29 +8,21 @@
 
 #include <inttypes.h>
 
-zr_result zr_engine_all_gather(struct zr_engine *engine, size_t unit, struct zr_numbers whole,
-                               zr_ticket *ticket)
-{
-    size_t shard_bytes = engine->layout.units[unit].shard_elements * zr_precision_bytes(whole.precision);
-    bool low_precision = whole.precision != ZR_PRECISION_FP32;
-    return zr_comm_all_gather(
-        engine->options.comm,
-        &(struct zr_all_gather){.source = (char *)whole.at + engine->rank * shard_bytes,
-                                .destination = whole.at,
-                                .shard_bytes = shard_bytes,
-                                .label = ZR_ENGINE_LABEL(unit, ZR_LABEL_PARAMETERS),
-                                .type = low_precision ? engine->comm_type : ZR_COMM_FP32},
-        ticket);
-}
-
 zr_result zr_engine_all_gather_parameters(struct zr_engine *engine, size_t unit)
 {
     struct zr_unit_state *state = &engine->units[unit];
     zr_result result = zr_engine_await_parameters(engine, unit); /* wait for this rank's shard */
     if (result != ZR_OK)
         return result;
-    return zr_engine_all_gather(engine, unit, (struct zr_numbers){state->whole, engine->options.precision},
-                                &state->parameter_ticket);
+    size_t shard_bytes = engine->layout.units[unit].shard_elements * engine->parameter_bytes;
+    return zr_comm_all_gather(
+        engine->options.comm,
+        &(struct zr_all_gather){.source = (char *)state->whole + engine->rank * shard_bytes,
+                                .destination = state->whole,
+                                .shard_bytes = shard_bytes,
+                                .label = ZR_ENGINE_LABEL(unit, ZR_LABEL_PARAMETERS),
+                                .type = engine->comm_type},
+        &state->parameter_ticket);
 }
 
 const struct zr_layout_parameter *zr_engine_parameter_at(const struct zr_engine *engine, size_t unit,

@@ -166,32 +166,26 @@ zr_result zr_engine_checksum(const struct zr_engine *engine, struct zr_compute c
                      compute.context, &(struct zr_checksum){bytes, data, place_of(engine, compute, sum)}));
 }
 
-zr_result zr_engine_squares(const struct zr_engine *engine, struct zr_compute compute, size_t n,
-                            struct zr_numbers x, double *sum)
+static zr_result squares(const struct zr_engine *engine, struct zr_compute compute, size_t n,
+                         struct zr_numbers x, double *sum)
 {
     return bring(engine, compute, sum,
                  compute.kernels->sum_of_squares(
                      compute.context, &(struct zr_sum_of_squares){n, x, place_of(engine, compute, sum)}));
 }
 
-zr_result zr_engine_squares_later(const struct zr_engine *engine, size_t unit, struct zr_numbers x,
-                                  double *sum)
-{
-    struct zr_compute compute = zr_engine_unit_compute(engine, unit);
-    return compute.kernels->sum_of_squares(
-        compute.context,
-        &(struct zr_sum_of_squares){engine->layout.units[unit].shard_elements, x,
-                                    compute.host_invisible ? squares_of(engine, engine->rank) + unit : sum});
-}
-
 zr_result zr_engine_unit_squares(struct zr_engine *engine, size_t unit, double *sum)
 {
     const struct zr_layout_unit *u = &engine->layout.units[unit];
     struct zr_numbers gradients = engine->units[unit].reduced;
+    struct zr_compute compute = zr_engine_unit_compute(engine, unit);
     size_t from = engine->rank * u->shard_elements;
     zr_result result = ZR_OK;
     if (!zr_engine_is_part(engine))
-        return zr_engine_squares_later(engine, unit, gradients, sum);
+        return compute.kernels->sum_of_squares(
+            compute.context, &(struct zr_sum_of_squares){
+                                 u->shard_elements, gradients,
+                                 compute.host_invisible ? squares_of(engine, engine->rank) + unit : sum});
     *sum = 0;
     for (size_t i = 0; i < u->parameters_count && result == ZR_OK; i++) {
         const struct zr_layout_parameter *p = &engine->layout.parameters[u->first_parameter + i];
@@ -199,8 +193,8 @@ zr_result zr_engine_unit_squares(struct zr_engine *engine, size_t unit, double *
         double own = 0;
         if (p->parameter.part.copy || !zr_layout_overlap(p, from, from + u->shard_elements, &overlap))
             continue;
-        result = zr_engine_squares(engine, zr_engine_unit_compute(engine, unit), overlap.count,
-                                   zr_numbers_at(gradients, overlap.offset - from), &own);
+        result =
+            squares(engine, compute, overlap.count, zr_numbers_at(gradients, overlap.offset - from), &own);
         *sum += own;
     }
     return result;

@@ -21,7 +21,8 @@ size_t zr_state_store_elements(const struct zr_state_store *store, size_t unit)
     return stays == o->staying ? elements_before(o, unit + 1) - elements_before(o, unit) : 0;
 }
 
-size_t zr_state_store_at(const struct zr_state_store *store, size_t unit)
+/* Offset of a unit in the store, in elements. */
+static size_t offset_of(const struct zr_state_store *store, size_t unit)
 {
     const struct zr_state_store_options *o = &store->options;
     size_t at = elements_before(o, unit), first = elements_before(o, o->stay.first),
@@ -77,7 +78,7 @@ static zr_result memory_open(struct zr_state_store *store)
 
 static zr_result memory_take(struct zr_state_store *store, size_t unit, struct zr_state_view *out)
 {
-    size_t at = zr_state_store_at(store, unit);
+    size_t at = offset_of(store, unit);
     *out = (struct zr_state_view){.master = NULL};
     if (zr_state_store_elements(store, unit) == 0)
         return ZR_OK;

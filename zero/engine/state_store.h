@@ -84,10 +84,8 @@ extern const struct zr_state_store_table zr_state_store_memory, zr_state_store_n
 zr_result zr_state_store_open(struct zr_state_store *out, const struct zr_state_store_options *options);
 void zr_state_store_close(struct zr_state_store *store); /* allowed for a struct of zeros */
 
-/* Number of a unit's elements in the store (0: not in this store) / offset of the unit in the store, in
- * elements. */
+/* Number of a unit's elements in the store; 0: not in this store. */
 size_t zr_state_store_elements(const struct zr_state_store *store, size_t unit);
-size_t zr_state_store_at(const struct zr_state_store *store, size_t unit);
 
 /* A pass: begin, take and give of each unit in order, then end, also after a failure. Outside of a pass
  * single units may be taken and given. `changed` false: the unit was not modified. */

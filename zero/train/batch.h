@@ -1,4 +1,5 @@
-/* batch.h: windows of tokens as the inputs of a trainer of a bundled model. */
+/* batch.h: windows of tokens as the inputs of a trainer of a bundled model. A window is a row of tokens and
+ * targets; context ranks divide it, and with documents its tokens have positions. */
 #ifndef ZR_TRAIN_BATCH_H
 #define ZR_TRAIN_BATCH_H
 
@@ -12,11 +13,17 @@ struct zr_batch {
     const struct zr_shape *shape; /* the trainer's */
 };
 
-/* zr_data_train() and zr_data_validation() into the inputs of the trainer, with positions. */
+/* zr_data_train() into the inputs of the trainer, with positions in documents. A context rank reads whole
+ * windows and keeps the tokens of its two chunks, so all ranks of a ring read the same files. Errors: those
+ * of zero/train/data.h; ZR_ERR_HOST_MEMORY: no memory for whole windows. */
 zr_result zr_batch_train(const struct zr_batch *batch, const struct zr_data_place *place);
+
+/* The same of zr_data_validation(); *count: sequences, of which a context rank has its part. */
 zr_result zr_batch_validation(const struct zr_batch *batch, const struct zr_data_place *place, size_t *count);
-/* Gives the trainer a sequence of tokens without targets. */
+
+/* Gives the trainer a sequence of tokens without targets. Targets keep what they have. */
 void zr_batch_give(const struct zr_batch *batch, const int32_t *tokens);
+
 /* The row of token `token` of that sequence; ZR_ROW_ELSEWHERE: another context rank has it. */
 size_t zr_batch_row(const struct zr_batch *batch, size_t token);
 

@@ -62,7 +62,7 @@ const struct zr_flag zr_flags[] = {
     {"eos", data, "N", "token that ends a document, for --mask-documents", NULL, "none", NULL, ZR_FLAG_COUNT,
      FIELD(shape.eos), 0, (1 << 24) - 1},
     SWITCH("mask-documents", data, shape.documents,
-           "attention and positions begin anew in each document of a sequence"),
+           "attention and positions restart with each document of a sequence"),
     COUNT("eval-every", data, eval_every, "100", 0, 1e12,
           "steps between validations on held-out text; 0: none"),
     COUNT("seed", data, seed, "1", 0, 9007199254740992.0, "seed of initial values, data order and sample"),
