@@ -1,6 +1,7 @@
 """sitecustomize.py: what `zr rehearse` adds to a Python program: PyTorch's history of allocations is recorded from the start of CUDA on,
 and written with PyTorch's own figures when the program ends, as are the lines that read what kernels would have made. The program's own
 sitecustomize, if there is one, runs as well."""
+import atexit
 import ctypes
 import functools
 import importlib.abc
@@ -157,6 +158,13 @@ class Finder(importlib.abc.MetaPathFinder):
         return spec
 
 
+def write_cupy():
+    """What the default pool of CuPy has of the current device, and how much of it is in use; it counts no peak."""
+    find_pool = getattr(sys.modules.get("cupy"), "get_default_memory_pool", None)
+    if find_pool:
+        put(f"{find_pool().total_bytes()} {find_pool().used_bytes()}", "cupy")
+
+
 def replace_runtimes():
     """The CUDA runtime inside of an extension module or of a library of ctypes, as CuPy's, gives way to the stand-in: static_runtime.c."""
     replace = getattr(ctypes.CDLL(None), "zr_rehearse_replace_runtimes", lambda: None)
@@ -184,4 +192,5 @@ def run_next():
 if FOLDER and LINES:
     sys.meta_path.insert(0, Finder())
     replace_runtimes()
+    atexit.register(write_cupy)
 run_next()

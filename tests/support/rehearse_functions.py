@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """rehearse_functions.py [--beyond TABLE] FILE..: prints alloc/rehearse/functions.txt: the libraries of NVIDIA that programs link, each with
 the versions of its symbols, and their functions, of the libraries of PyTorch's wheels and of others that use CUDA. A FILE is a library, a
-folder or a wheel. Of libcudart.so itself all functions are taken: a wheel of another version may need any. A .c file, as Triton's backends/nvidia/driver.c, is compiled by the program: the functions of the driver that it calls or
-looks up. --beyond prints only what the table lacks, and with it the library that needs it; then the exit code is 1."""
+folder or a wheel. Of libcudart.so itself all functions are taken: a wheel of another version may need any. A .c file, as Triton's
+backends/nvidia/driver.c, is compiled by the program: the functions of the driver that it calls or looks up. --beyond
+prints only what the table lacks, and with it the library that needs it; then the exit code is 1."""
 import argparse
 import os
 import re

@@ -100,6 +100,14 @@ got = rehearse("--devices", "2", program=(sys.executable, "-c", f"import os; ope
 same([(rank["rank"], rank["process"], rank["device"], rank["reserved_bytes"], rank["snapshot"]) for rank in got[3].get("ranks", [])],
      [(0, 11, 0, 2 * MIB, "s0"), (1, 12, 1, 3 * MIB, "s 1")], "the ranks in their order") or note(got[2])
 same("zr: ranks      2: rank 1 on device 1 has 0, of which PyTorch reserved 3.00 MiB, the most;" in got[2], True, "the rank with the most in words") or note(got[2])
+# A second process has its context on rank 0's device.
+LINES = {"ranks": "11 0 0 0 5 2097152 0 -\n12 1 0 1 5 3145728 0 -\n", "torch": "12 0 5 3145728 0 -\n11 0 5 2097152 0 -\n", "cupy": "9 8\n7 9\n"}
+got = rehearse("--devices", "2", program=(sys.executable, "-c", f"""import ctypes, os
+for name, lines in {LINES}.items():
+    open(os.environ['ZR_REHEARSE_LINES'] + '/' + name, 'w').write(lines)
+ctypes.CDLL(None).cudaMalloc(ctypes.byref(ctypes.c_void_p()), ctypes.c_size_t(4096))"""))
+same([got[3].get(name) for name in ("device", "reserved_bytes", "cupy_reserved_bytes", "cupy_used_bytes")], [0, 2 * MIB, 9, 8],
+     "the rank on the fullest device is shown, and CuPy's fullest pool") or note(got[2])
 # An H100 has 989 TFLOPS and a link of 64 GB/s: 1112 and 65 microseconds, and 2 for the start of each. The calls take one each.
 EXACT = rehearse(program=(PROGRAM, "clock"))
 same(re.match(r"product 111[2-9] us copy (6[6-9]|7[0-4]) us order 99999999", EXACT[1]) is not None, True, "work takes its time, and no event waits") or note(EXACT[1])

@@ -68,7 +68,8 @@ struct zr_rehearse_figures {
     unsigned static_runtimes_count, torches_count; /* as in the account */
     struct zr_rehearse_torch torch;
     char version[48]; /* of PyTorch, where a Python program imported it; "": none did */
-    bool is_cpu;      /* that PyTorch is a build without CUDA */
+    uint64_t cupy_reserved_bytes, cupy_used_bytes; /* of CuPy's default pool at the program's end */
+    bool is_cpu;                                   /* that PyTorch is a build without CUDA */
     /* At the peak, by its snapshot; the largest first. */
     struct zr_rehearse_site sites[ZR_REHEARSE_SITES];
     struct {

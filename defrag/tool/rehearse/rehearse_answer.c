@@ -198,6 +198,10 @@ void zr_rehearse_print(struct zr_text *text, const struct zr_rehearse_answer *an
         zr_text_print(text, "zr: PyTorch    %s allocated at the peak, %s reserved: its own figures\n",
                       zr_tool_bytes(room[0], torch->allocated_bytes),
                       zr_tool_bytes(room[1], torch->reserved_bytes));
+    if (answer->figures->cupy_reserved_bytes)
+        zr_text_print(text, "zr: CuPy       %s reserved by its memory pool at the end, %s of it in use\n",
+                      zr_tool_bytes(room[0], answer->figures->cupy_reserved_bytes),
+                      zr_tool_bytes(room[1], answer->figures->cupy_used_bytes));
     if (answer->figures->use.contexts_peak)
         zr_text_print(text, "zr: contexts   %" PRIu64 " of %s on the device, an estimate (--context)\n",
                       answer->figures->use.contexts_peak, zr_tool_bytes(room[0], device->context_bytes));
@@ -273,6 +277,8 @@ void zr_rehearse_json(struct zr_text *text, const struct zr_rehearse_answer *ans
     json_bytes(text, "allocated_bytes", torch->allocated_bytes, torch->process);
     json_bytes(text, "reserved_bytes", torch->reserved_bytes, torch->process);
     json_bytes(text, "failures", torch->failures_count, torch->process);
+    json_bytes(text, "cupy_reserved_bytes", figures->cupy_reserved_bytes, figures->cupy_reserved_bytes > 0);
+    json_bytes(text, "cupy_used_bytes", figures->cupy_used_bytes, figures->cupy_reserved_bytes > 0);
     json_bytes(text, "zr_bytes", figures->zr_bytes, figures->zr_bytes > 0);
     zr_text_print(text, ",\n ");
     zr_tool_json_words(text, "pytorch", figures->version);

@@ -56,6 +56,38 @@ static void read_torch(struct zr_rehearse_figures *out, const char *folder)
         fclose(file);
 }
 
+/* Unless a request failed, the process on the fullest device is shown, which other processes may use, too. */
+static void take_fullest(struct zr_rehearse_figures *out)
+{
+    const struct zr_rehearse_ranks *ranks = &out->ranks;
+    const int shown = zr_rehearse_ranks_device(ranks, out->torch.process, out->torch.device);
+    for (unsigned i = 0; i < ranks->count && out->torch.failures_count == 0; i++) {
+        const struct zr_rehearse_rank *one = &ranks->each[i];
+        if (one->machine_device != out->device || ranks->peak_bytes[shown] >= ranks->peak_bytes[out->device])
+            continue;
+        out->torch = (struct zr_rehearse_torch){.process = one->process,
+                                                .device = one->device,
+                                                .allocated_bytes = one->allocated_bytes,
+                                                .reserved_bytes = one->reserved_bytes};
+        memcpy(out->torch.snapshot, one->snapshot, sizeof one->snapshot);
+        return;
+    }
+}
+
+/* Of the process whose pool has the most: a line is "RESERVED USED". */
+static void read_cupy(struct zr_rehearse_figures *out, const char *folder)
+{
+    uint64_t reserved, used;
+    FILE *file = zr_rehearse_take_file(folder, "cupy");
+    while (file && fscanf(file, "%" SCNu64 " %" SCNu64, &reserved, &used) == 2)
+        if (reserved > out->cupy_reserved_bytes) {
+            out->cupy_reserved_bytes = reserved;
+            out->cupy_used_bytes = used;
+        }
+    if (file)
+        fclose(file);
+}
+
 /* Sums the lines "NAME COUNT" of all processes. */
 static void read_calls(struct zr_rehearse_figures *out, const char *folder)
 {
@@ -215,6 +247,8 @@ zr_result zr_rehearse_read(struct zr_rehearse_figures *out, const struct zr_acco
     zr_rehearse_ranks_read(&out->ranks, account, folder);
     zr_rehearse_reads_read(out, account, folder);
     read_calls(out, folder);
+    read_cupy(out, folder);
+    take_fullest(out);
     if (out->torch.process)
         out->device = zr_rehearse_ranks_device(&out->ranks, out->torch.process, out->torch.device);
     for (int i = 0; out->torch.failures_count == 0 && i < ZR_ACCOUNT_DEVICES_MAX; i++)
