@@ -242,11 +242,11 @@ struct zr_rotary_table {
  * angle of the token. The pairing is that of Hugging Face's LLaMA. `inverse` computes backward. */
 struct zr_rotary {
     size_t rows, sequence, heads, width; /* rotates the first D = width numbers of each head */
-    size_t head_stride;                  /* numbers of a head; 0: D */
     size_t stride;                       /* row stride in elements */
     const float *cosines, *sines;        /* [T, D / 2] */
     void *x;
     bool inverse;
+    size_t head_stride; /* numbers of a head; 0: D */
 };
 
 /* Causal attention. qkv [B, T, (A + 2 K) D] holds q, k and v side by side, each by
