@@ -243,11 +243,11 @@ struct zr_rotary_table {
  * angle of the token. The pairing is that of Hugging Face's LLaMA. `inverse` computes backward. */
 struct zr_rotary {
     size_t rows, sequence, heads, width; /* rotates the first D = width numbers of each head */
-    size_t head_stride;                  /* numbers of a head; 0: D */
     size_t stride;                       /* row stride in elements */
     const float *cosines, *sines;        /* [T, D / 2] */
     void *x;
     bool inverse;
+    size_t head_stride;       /* numbers of a head; 0: D */
     const int32_t *positions; /* [rows]: the tokens whose angles are used; NULL: row % T */
 };
 

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """`make check-hf`: models that transformers 4 and 5 save, taken up by zr-train --model. Each row of the table is a
 configuration; each is either imported, with transformers' loss on the same tokens to within 1e-5, or refused by the name
-of a key. An imported model trains ten steps on two meshes and is exported as a folder; there from_pretrained() finds the
-loss that zr-train has, and both meshes' logits are within 1e-4.
+of a key. Sixty more are drawn from the families: each trains ten steps on one rank and on a mesh and is exported as a
+folder; there from_pretrained() finds the loss that zr-train has, and the mesh's logits are within 1e-4. Five of them run on
+all meshes.
 
     tests/support/hf_check.py [4|5 ..]     needs a network at first: transformers and torch come from PyPI, 6 GB in BUILD/hf
     tests/support/hf_check.py --save DIR   what the virtual environment's Python runs: saves the models and their losses
@@ -18,8 +19,10 @@ import sys
 HERE = os.path.dirname(os.path.abspath(__file__))
 OPEN = dict(layers=None, hidden=None, heads=None)  # the options that train() gives by default
 LAYERS, HIDDEN, HEADS, SEQ, VOCAB, FFN = 2, 24, 3, 16, 60, 42
-CLOSE, CLOSE_LOGITS, STEPS = 1e-5, 1e-4, 10
-MESHES = [dict(ranks=2, stage=3), dict(ranks=3, tp=3), dict(ranks=2, pp=2, accumulate=2)]
+CLOSE, CLOSE_LOGITS, STEPS, DRAWN, ON_ALL = 1e-5, 1e-4, 10, 60, 5
+MESHES = [dict(ranks=2, stage=1), dict(ranks=2, stage=2, recompute="full"), dict(ranks=3, stage=3), dict(ranks=2, tp=2), dict(tile=2),
+          dict(ranks=2, tp=2, sequence_parallel=True), dict(ranks=2, pp=2, accumulate=2), dict(ranks=4, tp=2, stage=1),
+          dict(ranks=4, tp=2, pp=2, accumulate=2), dict(ranks=2, stage=3, offload_optimizer="cpu", offload_param="cpu")]
 GPT2 = dict(n_layer=LAYERS, n_embd=HIDDEN, n_head=HEADS, n_positions=SEQ, vocab_size=VOCAB, bos_token_id=0, eos_token_id=0)
 LLAMA = dict(num_hidden_layers=LAYERS, hidden_size=HIDDEN, num_attention_heads=HEADS, num_key_value_heads=HEADS, intermediate_size=FFN,
              vocab_size=VOCAB, max_position_embeddings=64, bos_token_id=0, eos_token_id=0)
@@ -72,17 +75,72 @@ ROWS = {
     "mistral": ("mistral", dict(sliding_window=5), None),
     "qwen2": ("qwen2", dict(tie_word_embeddings=True), None),
     "qwen2-yarn": ("qwen2", dict(rope=dict(SCALED, rope_type="yarn")), None),
-    "qwen2-window": ("qwen2", dict(use_sliding_window=True, max_window_layers=1, sliding_window=5), "use_sliding_window"),
+    "qwen2-window": ("qwen2", dict(use_sliding_window=True, max_window_layers=1, sliding_window=5), None),
+    "qwen3-windows": ("qwen3", dict(head_dim=12, num_hidden_layers=3, use_sliding_window=True, sliding_window=5,
+                                    layer_types=["sliding_attention", "full_attention", "sliding_attention"]), None),
+    "qwen3-other-windows": ("qwen3", dict(num_hidden_layers=4, use_sliding_window=True, sliding_window=5, layer_types=[
+        "sliding_attention", "sliding_attention", "full_attention", "full_attention"]), "layer_types"),
+    "gemma": ("gemma", dict(head_dim=12), None),
+    "gemma2": ("gemma2", dict(head_dim=12), "model_type"),
+    "neox": ("gpt_neox", {}, None),
+    "neox-bin": ("gpt_neox", dict(bin=2, half=True), None),
+    "phi3": ("phi3", dict(pad_token_id=0), None),
     "qwen3": ("qwen3", dict(head_dim=12), None),
     "phi": ("phi", {}, "model_type"),
 }
+
+
+NO_ROPE = (None, dict(rope_type="default", rope_theta=123.0))
+ROPE = NO_ROPE + (dict(rope_type="linear", factor=2.0), dict(SCALED, rope_type="yarn"), dict(rope_type="dynamic", factor=3.0),
+                  dict(SCALED, rope_type="llama3", low_freq_factor=1.0, high_freq_factor=4.0))
+LONG = [dict(rope_type="longrope", short_factor=[1.0, 1.1, 1.5], long_factor=[1.0, 2.0, 4.5], original_max_position_embeddings=n) for n in (8, 32)]
+WINDOWS = (dict(), dict(use_sliding_window=True, sliding_window=5, max_window_layers=1), dict(use_sliding_window=True, sliding_window=3, max_window_layers=0),
+           dict(use_sliding_window=True, sliding_window=4, layer_types=["sliding_attention", "full_attention"]))
+TIED = (False, True)
+# What a family varies; "" stands for keys that are drawn together.
+FAMILIES = {
+    "gpt2": {"n_positions": (SEQ, 40), "activation_function": ("gelu_new", "gelu", "relu"), "n_inner": (None, 66), "layer_norm_epsilon": (1e-5, 1e-3),
+             "scale_attn_weights": (True, False), "scale_attn_by_inverse_layer_idx": (False, True), "tie_word_embeddings": (True, False)},
+    "llama": {"num_key_value_heads": (4, 2), "rms_norm_eps": (1e-6, 1e-3), "rope": ROPE, "tie_word_embeddings": TIED, "head_dim": (6, 8),
+              "attention_bias": TIED, "mlp_bias": TIED, "max_position_embeddings": (64, 8)},
+    "mistral": {"num_key_value_heads": (4, 2), "sliding_window": (5, None, 64), "head_dim": (6, 10), "rope": NO_ROPE},
+    "qwen2": {"num_key_value_heads": (2, 4), "tie_word_embeddings": TIED, "rope": ROPE, "": WINDOWS},
+    "qwen3": {"num_key_value_heads": (2, 4), "head_dim": (6, 12), "attention_bias": TIED, "rope": NO_ROPE, "": WINDOWS},
+    "gemma": {"num_key_value_heads": (2, 4), "head_dim": (6, 12), "tie_word_embeddings": (True, False), "rope": NO_ROPE, "attention_bias": TIED},
+    "gpt_neox": {"hidden_act": ("gelu", "gelu_new", "relu"), "use_parallel_residual": (True, False), "attention_bias": (True, False),
+                 "tie_word_embeddings": TIED, "layer_norm_eps": (1e-5, 1e-3), "rope": NO_ROPE, "rotary_pct": (0.34, 0.67, 1.0)},
+    "phi3": {"num_key_value_heads": (4, 2), "sliding_window": (None, 5), "rope": NO_ROPE + tuple(LONG), "tie_word_embeddings": TIED,
+             "pad_token_id": (0,)},
+}
+
+
+def drawn():
+    """Configurations of all families, by numbers of a fixed seed."""
+    rng, rows = random.Random(5), {}
+    for i in range(DRAWN):
+        family = list(FAMILIES)[i % len(FAMILIES)]
+        sizes = dict(n_head=4) if family == "gpt2" else dict(num_attention_heads=4, num_key_value_heads=4)
+        if family in ("gpt_neox",):
+            del sizes["num_key_value_heads"]
+        for key, values in FAMILIES[family].items():
+            value = rng.choice(values)
+            sizes.update(value if key == "" else {key: value})
+        rows[f"{family}-{i}"] = (family, sizes, None)
+    return rows
+
+
+DRAWN_ROWS = drawn()
 
 
 # ---- In the virtual environment
 def settings_of(arch, changes, version):
     settings = {**(GPT2 if arch == "gpt2" else LLAMA), **changes}
     rope = settings.pop("rope", None)
-    if rope and version >= 5:
+    if arch == "gpt_neox":
+        settings.pop("num_key_value_heads", None)
+        theta = (rope or {}).get("rope_theta", 10000.0)
+        settings.update(rotary_emb_base=theta)
+    elif rope and version >= 5:
         settings["rope_parameters"] = dict({"rope_theta": 10000.0}, **rope)
     elif rope:
         theta = rope.get("rope_theta", 10000.0)
@@ -113,7 +171,7 @@ def save_models(folder):
     with open(os.path.join(folder, "tokens.json")) as file:
         tokens = torch.tensor([json.load(file)])
     losses = {"version": transformers.__version__}
-    for row, (arch, changes, refused_by) in ROWS.items():
+    for row, (arch, changes, refused_by) in {**ROWS, **DRAWN_ROWS}.items():
         settings = settings_of(arch, changes, version)
         half, parts, own_head, bins = (settings.pop(name, False) for name in ("half", "parts", "own_head", "bin"))
         eager = settings.pop("attn_implementation", None)
@@ -137,7 +195,9 @@ def save_models(folder):
             save_as_pickles(model, where, bins)
         if refused_by:  # transformers itself cannot run each of them
             continue
-        model = model.float()
+        if half:  # a new model's angles are not rounded
+            tensors, model = model.state_dict(), transformers.AutoModelForCausalLM.from_config(config).eval()
+            model.load_state_dict(tensors)
         with torch.no_grad():
             logits = model(tokens[:, :-1]).logits.double()
         losses[row] = torch.nn.functional.cross_entropy(logits[0], tokens[0, 1:]).item()
@@ -150,6 +210,7 @@ def load_models(folder):
     import torch
     import transformers
     transformers.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
     with open(os.path.join(folder, "tokens.json")) as file:
         tokens = torch.tensor([json.load(file)])
     found, first = {}, {}
@@ -179,20 +240,17 @@ def environment(version, home):
     return python, packages
 
 
-def export(row, model, folder, tokens, last):
-    """Trains on meshes that the row's sizes allow, and exports; returns {folder: loss} on the tokens of `last`."""
+def export(row, model, folder, tokens, last, meshes):
+    """Trains on one rank and on meshes, and exports; returns the loss of the first on the tokens of `last`."""
     from zrtest import note, token_shard, train
-    losses = {}
-    for at, mesh in enumerate(MESHES):
-        where = os.path.join(folder, f"{row}.mesh{at}")
-        run = train(data=token_shard(tokens), model=model, **OPEN, seq=SEQ, steps=STEPS, batch=12 // mesh["ranks"] if "stage" in mesh else
-                    12 // mesh.get("accumulate", 1), lr=1e-3, eval_every=0, export=where + "/", export_part=10000 if at else "5GB", **mesh)
-        if run.code == 0:
-            again = train(data=token_shard(last), model=where, **OPEN, seq=SEQ, steps=1, batch=1, lr=0, eval_every=1)
-            losses[os.path.basename(where)] = again.report["val_loss"] if again.code == 0 else 0
-        elif "do not divide" not in run.err:
+    for at, mesh in enumerate([{}] + meshes):
+        data = mesh.get("ranks", 1) // mesh.get("tp", 1) // mesh.get("pp", 1)
+        run = train(data=token_shard(tokens), model=model, **OPEN, seq=SEQ, steps=STEPS, batch=12 // data // mesh.get("accumulate", 1), lr=1e-3,
+                    eval_every=0, export=os.path.join(folder, f"{row}.mesh{at}/"), export_part=10000 if at else "5GB", **mesh)
+        if run.code != 0:
             note(f"{row}: {mesh}: exit {run.code}: {run.err[-300:]}")
-    return losses
+    run = train(data=token_shard(last), model=os.path.join(folder, f"{row}.mesh0"), **OPEN, seq=SEQ, steps=1, batch=1, lr=0, eval_every=1)
+    return run.report["val_loss"] if run.code == 0 else 0
 
 
 def check(version, home):
@@ -215,7 +273,8 @@ def check(version, home):
         losses = json.load(file)
     trained = [rng.randrange(VOCAB) for _ in range(2000)]
     exported = {}
-    for row, (_, _, refused_by) in ROWS.items():
+    meshes = {row: MESHES if at < ON_ALL else [MESHES[at % len(MESHES)]] for at, row in enumerate(DRAWN_ROWS)}
+    for row, (_, _, refused_by) in {**ROWS, **DRAWN_ROWS}.items():
         model = os.path.join(folder, row)
         run = train(data=token_shard(tokens), model=model, **OPEN, seq=SEQ, steps=1, batch=1, lr=0, eval_every=1)
         if run.code == 0 and refused_by:
@@ -224,7 +283,8 @@ def check(version, home):
             error = abs(run.report["val_loss"] / losses[row] - 1)
             good = error <= CLOSE
             words = f"{row}: loss {losses[row]:.6f}, off by {error:.1e}"
-            exported.update(export(row, model, folder, trained, tokens))
+            if row in DRAWN_ROWS:
+                exported[row] = export(row, model, folder, trained, tokens, meshes[row])
         else:
             good = run.code == 3 and refused_by is not None and refused_by in run.err
             words = f"{row}: refused by {refused_by}" if good else f"{row}: refused, and not by {refused_by}"
@@ -232,12 +292,11 @@ def check(version, home):
     in_python("--load")
     with open(os.path.join(folder, "loaded.json")) as file:
         loaded = json.load(file)
-    for row in (row for row, (_, _, refused_by) in ROWS.items() if not refused_by):
-        meshes = [name for name in exported if name.startswith(row + ".mesh")]
-        far = [max([abs(loaded[name][0] / exported[name] - 1) if exported[name] else 1 for name in meshes], default=1),
-               max([loaded[name][1] for name in meshes], default=1)]
-        ok(len(meshes) >= 2 and far[0] <= CLOSE and far[1] <= CLOSE_LOGITS and not any(loaded[name][2] for name in meshes),
-           f"{row}: {len(meshes)} meshes, {STEPS} steps: exported losses off by {far[0]:.1e}, logits by {far[1]:.1e}")
+    for row in DRAWN_ROWS:
+        found = [loaded[name] for name in loaded if name.startswith(row + ".mesh")]
+        far = [abs(loaded[row + ".mesh0"][0] / exported[row] - 1) if exported.get(row) and found else 1, max([f[1] for f in found], default=1)]
+        ok(len(found) == 1 + len(meshes[row]) and far[0] <= CLOSE and far[1] <= CLOSE_LOGITS and not any(f[2] for f in found),
+           f"{row}: {len(meshes[row])} meshes, {STEPS} steps: the exported loss is off by {far[0]:.1e}, logits by {far[1]:.1e}")
 
 
 def main():

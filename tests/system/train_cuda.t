@@ -55,6 +55,18 @@ for words, flags, tolerance, stages in CASES:
         same(run.bits, (first or run).bits, f"{words}, stage {stage}: the bits of {'--comm local' if 'comm' in flags and 'pp' not in flags else f'stage {stages[0]}'}")
         first = first or run
 
+# Models of --model: windows, norms of heads, a scale of the scores, layer norms, a part of each head that rotates.
+ROOT = dict(hidden_size=16, num_attention_heads=2, num_hidden_layers=2, intermediate_size=13, vocab_size=24)
+FAMILIES = (("gpt2", dict(n_embd=16, n_head=2, n_layer=2, n_positions=6, vocab_size=24, scale_attn_by_inverse_layer_idx=True)),
+            ("qwen3", dict(ROOT, num_key_value_heads=1, head_dim=8, use_sliding_window=True, sliding_window=3, max_window_layers=1)),
+            ("gemma", dict(ROOT, num_key_value_heads=1, head_dim=8)), ("gpt_neox", dict(ROOT, rotary_pct=0.5)))
+for family, config in () if SHORT else FAMILIES:
+    os.mkdir(path(family))
+    with open(path(f"{family}/config.json"), "w") as file:
+        json.dump(dict(config, model_type=family), file)
+    model = dict(model=path(family), steps=2, vocab=None, layers=None, hidden=None, heads=None)
+    near(on_card(**model), on_host(**model), FP32, f"a {family}")
+
 # Two-byte parameters without masters: saved, taken up at another stage and saved again.
 folders, frozen = [path(name) for name in ("frozen", "frozen-again")], dict(precision="bf16", freeze=["wte.*", "h.0.*"], ranks=2, steps=2)
 for stage, resume, save in ((1, None, folders[0]), (3, folders[0], folders[1])):

@@ -460,11 +460,21 @@ for folder, names in ((phi, {"model.layers.1.self_attn.qkv_proj.weight": [2 * HI
         ok(run.code == 0 and all(header[key]["shape"] == shape for key, shape in names.items()) and
            not any("q_proj" in key or "up_proj.b" in key for key in header), f"{name} {flags}: the tensors of its family") or note(header)
     ok(all(file == files[0] for file in files), f"{name}: one file of four meshes")
+    run = train(**open_sizes, model=folder, steps=1, lr=0, save=path(f"{name}-saved"), save_every=1)
+    state, head = read_checkpoint(step_folder(path(f"{name}-saved"), 1))[1]["parameter"], HIDDEN * 4 * (HIDDEN // 2)
+    parts = [state[f"model.layers.1.self_attn.{part}_proj.weight"] for part in "qkv"]
+    by_head = [part[at:at + head] for at in range(0, 2 * head, head) for part in parts]
+    same(read_safetensors(path(f"{name}-0.safetensors"))[0][list(names)[0]][2], b"".join(by_head if folder == neox else parts),
+         f"{name}: q, k and v are the checkpoint's")
     run = train(**open_sizes, model=folder, steps=1, lr=0, export=path(f"{name}-parts/"), export_part=4000)
     for at, (flags, model) in enumerate(((dict(), path(f"{name}-parts")), (dict(ranks=2, tp=2), path(f"{name}-parts")), (dict(ranks=3, stage=3), path(f"{name}-parts")))):
         run = train(**open_sizes, model=model, steps=1, lr=0, export=path(f"{name}-again-{at}.safetensors"), **flags)
         with open(path(f"{name}-again-{at}.safetensors"), "rb") as file:
             ok(run.code == 0 and file.read() == files[0], f"{name} {flags}: read again from a folder, it is the same file") or note(run.err[-500:])
+    tensor = "gate_up_proj" if folder == phi else "dense_h_to_4h"
+    run = train(**open_sizes, model=config_of("other", **{**json.load(open(f"{folder}/config.json")), "intermediate_size": 40}), steps=1,
+                resume=path(f"{name}-0.safetensors"))
+    ok(run.code == 3 and f"{tensor}.weight does not have the shape" in run.err, f"{name}: values of other sizes: refused") or note(run.err[-500:])
     run = train(**open_sizes, model=folder, steps=1, lora="2:*q_proj*")
     ok(run.code == 2 and "q_proj" in run.err and "o_proj" in run.err, f"{name}: adapters of a part of a tensor: refused") or note(run.err[-500:])
 for folder in (start, qwen, mistral, phi, gemma, neox):

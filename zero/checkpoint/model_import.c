@@ -293,6 +293,8 @@ static zr_result check_llama(const struct import *import)
                                 *gate = zr_model_names_matrix(names, "model.layers.0.mlp.gate_proj.weight");
     const struct zr_model_place *q = zr_model_names_matrix(names, "model.layers.0.self_attn.q_proj.weight");
     size_t width = zr_shape_head(shape);
+    if (shape->variant.names) /* several matrices are one tensor: check_shapes() names it */
+        q = k = gate = NULL;
     if (q && q->tensor.shape[0] != zr_shape_queries(shape))
         return zr_fail(ZR_ERR_FORMAT,
                        "'%s': its queries have %" PRIu64

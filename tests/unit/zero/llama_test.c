@@ -188,7 +188,10 @@ static void block(const struct zr_shape *shape, size_t layer, number *w, number 
     const struct zr_variant *variant = &shape->variant;
     size_t c = shape->hidden, width = variant->head_width ? variant->head_width : c / shape->heads,
            queries = width * shape->heads, kv = width * shape->kv_heads, f = shape->ffn,
-           window = zr_shape_has_window(shape, layer) ? variant->window : TOKENS,
+           window = variant->window && layer >= variant->window_first &&
+                            (!variant->window_period || (layer + 1) % variant->window_period)
+                        ? variant->window
+                        : TOKENS,
            norms = variant->layer_norms ? 2 * c : c;
     bool qkv = variant->biases & ZR_BIASES_QKV, out = variant->biases & ZR_BIASES_OUT,
          ffn = variant->biases & ZR_BIASES_FFN, normed = variant->head_norms, gated = !variant->ungated;
