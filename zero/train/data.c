@@ -226,6 +226,14 @@ void zr_data_resume(struct zr_data *data, uint64_t step, uint64_t rows)
     data->rows_before = rows;
 }
 
+uint64_t zr_data_steps_of(const struct zr_data *data, uint64_t epochs)
+{
+    uint64_t rows, per_step = step_rows(data), done = data->rows_before;
+    if (__builtin_mul_overflow(epochs, data->windows, &rows))
+        return UINT64_MAX;
+    return data->steps_before + (rows > done ? (rows - done - 1) / per_step + 1 : 0);
+}
+
 uint64_t zr_data_rows_after(const struct zr_data *data, uint64_t step)
 {
     return data->rows_before + (step - data->steps_before) * step_rows(data);

@@ -72,6 +72,9 @@ const char *zr_data_source_problem(const char *source);
 void zr_data_set_order(struct zr_data *data, enum zr_data_order order);
 /* Continues after a step by which this many rows were read. */
 void zr_data_resume(struct zr_data *data, uint64_t step, uint64_t rows);
+/* The step by whose end this many epochs are read, from the first step on; the step may read on in the next
+ * epoch. UINT64_MAX: too many. */
+uint64_t zr_data_steps_of(const struct zr_data *data, uint64_t epochs);
 /* Rows that are read by the end of a step. */
 uint64_t zr_data_rows_after(const struct zr_data *data, uint64_t step);
 

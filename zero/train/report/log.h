@@ -23,6 +23,9 @@ struct zr_step_line {
     double validation_loss;
 };
 
+/* Prints the results as a JSON object without its closing brace. */
+void zr_step_line_print(struct zr_text *text, const struct zr_step_line *line);
+
 struct zr_log {
     struct zr_file file; /* fd -1: no log, and calls have no effect */
     char buffer[1024];
