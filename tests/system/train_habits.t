@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Habits of training: schedules, epochs, samples drawn by rank and probability, the status file and the event file of
+"""Habits of training: schedules, epochs, a moving average of the weights, samples drawn by rank and probability, the status file and the event file of
 TensorBoard, read back by a reader that shares no code with zr-train."""
+import array
 import glob
 import json
 import math
@@ -9,6 +10,7 @@ import struct
 import sys
 
 sys.path.insert(0, "tests/support")
+from saves import read_safetensors, step_folder
 from zrtest import done, note, ok, path, same, text_file, train
 
 BASE = dict(data=text_file(), layers=2, hidden=16, heads=2, seq=16, batch=2, steps=6, eval_every=0)
@@ -59,6 +61,55 @@ refused("a random order", "requires --data-order epochs", steps=None, epochs=1)
 refused("steps and epochs", "cannot be combined with --steps", epochs=1, data_order="epochs")
 refused("a chosen mesh", "which choose the rows", steps=None, epochs=1, data_order="epochs", zero_r="auto", memory_limit="1GiB")
 refused("weights", "without weights", steps=None, epochs=1, data_order="epochs", data=text_file() + ":weight=1")
+
+# ---- The moving average of the weights
+AVERAGE = dict(ema=0.75, warmup=0, schedule_lr="constant", lr=0.01, steps=4, eval_every=4)
+
+
+def numbers(name):
+    return {tensor: array.array("f", values) for tensor, (_, _, values) in read_safetensors(name)[0].items()}
+
+
+def state(folder, step):
+    return numbers(os.path.join(step_folder(folder, step), "state.safetensors"))
+
+
+single = lambda value: struct.unpack("<f", struct.pack("<f", value))[0]
+for optimizer in ("adamw", "adafactor"):
+    kept = path("average-" + optimizer)
+    run(**AVERAGE, optimizer=optimizer, save=kept, save_every=1, export=path("average.safetensors"))
+    far = 0
+    for step in range(2, 5):
+        now, last = state(kept, step), state(kept, step - 1)
+        for name in [n for n in now if n.startswith("optimizer.average.")]:
+            weights = now[name.removeprefix("optimizer.average.")]
+            far += sum(a != single(single(0.75 * b) + single(0.25 * w)) for a, b, w in zip(now[name], last[name], weights))
+    same((len(now) > 20, far), (True, 0), f"{optimizer}: each step moves the average of every tensor a quarter towards the weights")
+    exported = numbers(path("average.safetensors"))
+    same(exported["h.1.mlp.c_fc.weight"], now["optimizer.average.h.1.mlp.c_fc.weight"], "and the export is the average")
+plain = run(**{**AVERAGE, "ema": None})
+for precision in ("fp32", "bf16"):
+    want = run(**AVERAGE, precision=precision, ranks=2)
+    for how in (dict(stage=1), dict(stage=2, accumulate=1), dict(stage=3), dict(stage=3, offload_optimizer="cpu"),
+                dict(stage=3, offload_optimizer="cpu", offload_param="cpu"), dict(stage=2, offload_optimizer=f"nvme:{path('.')}", force=True),
+                dict(stage=1, pp=2, ranks=4), dict(stage=1, offload_optimizer="cpu", speculative_update="1MiB")):
+        if "pp" in how and precision == "bf16":
+            continue  # a tied embedding of two stages rounds its sums in another order
+        got = run(**{**AVERAGE, "precision": precision, "ranks": 2, **how})
+        same((got.losses, got.report["val_loss"]), (want.losses, want.report["val_loss"]), f"{precision}, {how}: the same bits")
+        same([[r[k]["optimizer"] for k in ("planned_bytes", "peak_bytes")] for r in got.report["ranks"]],
+             [[r["planned_bytes"]["optimizer"]] * 2 for r in got.report["ranks"]], "its bytes are the planned ones")
+one, with_it = (run(**{**AVERAGE, "ema": ema}).report["ranks"][0]["peak_bytes"]["optimizer"] for ema in (None, 0.5))
+same(with_it * 2, one * 3, "it takes half of what AdamW keeps")
+got = run(**AVERAGE)
+same((got.losses, got.report["val_loss"] == plain.report["val_loss"]), (plain.losses, False),
+     "training has the bits that it has without it, validation has the average's")
+kept = path("average-half")
+run(**{**AVERAGE, "steps": 2}, save=kept)
+rest = run(**AVERAGE, resume=kept)
+same((rest.losses, rest.report["val_loss"]), (got.losses[2:], got.report["val_loss"]), "a resumed run continues it")
+same(train(**{**BASE, **AVERAGE, "ema": None}, resume=kept).code, 3, "not without it")
+refused("a delayed update", "--ema cannot be combined with --delayed-update", **AVERAGE, delayed_update=True, offload_optimizer="cpu")
 
 # ---- Samples
 def text(**flags):
@@ -135,7 +186,6 @@ same(first, (0, b"brain.Event:2", {}, None), "the file begins with its version")
 lines = [json.loads(line) for line in open(log)]
 names = {"train/loss": "loss", "train/grad_norm": "gradient_norm", "train/learning_rate": "rate", "train/tokens_per_second": "tokens_per_second",
          "eval/loss": "val_loss"}
-single = lambda value: struct.unpack("<f", struct.pack("<f", value))[0]
 same([(step, values) for step, _, values, _ in rest],
      [(line["step"], {tag: single(line[key]) for tag, key in names.items() if key in line}) for line in lines], "each step has the numbers of the log")
 last = json.loads(open(status).read())

@@ -100,7 +100,16 @@ static zr_result save(struct loop *loop, uint64_t step)
     return result;
 }
 
-static zr_result validate(struct loop *loop)
+/* With --ema: exchanges the weights and their average, before and after a use of the average. */
+static zr_result exchange_average(struct loop *loop)
+{
+    return loop->rank.config->optimizer.average_decay > 0
+               ? zr_engine_exchange_average(loop->rank.state.engine)
+               : ZR_OK;
+}
+
+/* Evaluates the weights that the engine has. */
+static zr_result validate_weights(struct loop *loop)
 {
     struct zr_rank *rank = &loop->rank;
     zr_trainer *trainer = rank->state.trainer;
@@ -130,6 +139,14 @@ static zr_result validate(struct loop *loop)
     loop->history.validation_loss =
         mean.loss * zr_train_data_ranks(rank->config) / (double)rank->data.validation_windows;
     return ZR_OK;
+}
+
+static zr_result validate(struct loop *loop)
+{
+    zr_result result = exchange_average(loop);
+    if (result == ZR_OK)
+        result = validate_weights(loop);
+    return result == ZR_OK ? exchange_average(loop) : result;
 }
 
 /* Prints the library of large matrix products, if there is a choice. */
@@ -421,7 +438,11 @@ static zr_result run_steps(struct loop *loop)
     result = save(loop, loop->saves.resumed_step + loop->history.count);
     if (result != ZR_OK)
         return result;
-    result = zr_saves_export(&loop->saves);
+    result = config->export[0] ? exchange_average(loop) : ZR_OK;
+    if (result == ZR_OK)
+        result = zr_saves_export(&loop->saves);
+    if (result == ZR_OK && config->export[0])
+        result = exchange_average(loop);
     loop->alike = result != ZR_OK;
     return result;
 }
@@ -432,16 +453,19 @@ static zr_result make_sample(struct loop *loop, struct zr_text *text)
     const struct zr_train_config *config = loop->rank.config;
     if (config->sample == 0 || loop->ended)
         return ZR_OK;
-    return zr_sample_make(&(struct zr_sample_options){.trainer = loop->rank.state.trainer,
-                                                      .shape = config->shape,
-                                                      .bytes = config->bytes,
-                                                      .prompt = config->prompt,
-                                                      .count = config->sample,
-                                                      .temperature = config->temperature,
-                                                      .top_k = config->top_k,
-                                                      .top_p = config->top_p,
-                                                      .seed = config->seed},
-                          text);
+    const struct zr_sample_options options = {.trainer = loop->rank.state.trainer,
+                                              .shape = config->shape,
+                                              .bytes = config->bytes,
+                                              .prompt = config->prompt,
+                                              .count = config->sample,
+                                              .temperature = config->temperature,
+                                              .top_k = config->top_k,
+                                              .top_p = config->top_p,
+                                              .seed = config->seed};
+    zr_result result = exchange_average(loop);
+    if (result == ZR_OK)
+        result = zr_sample_make(&options, text);
+    return result == ZR_OK ? exchange_average(loop) : result;
 }
 
 static zr_result report_end(struct loop *loop)

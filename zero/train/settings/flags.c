@@ -195,6 +195,9 @@ const struct zr_flag zr_flags[] = {
      NULL, ZR_FLAG_REAL, FIELD(trainable.lora.alpha), 0, 1e6},
     REAL("clip", optimizing, optimizer.clip, "1", 0, 1e9, "maximum gradient norm; 0: no clipping"),
 
+    REAL("ema", optimizing, optimizer.average_decay, "0", 0, 0.9999999,
+         "decay of a moving average of the weights for validation, sample and export"),
+
     REAL("loss-scale", optimizing, loss_scale, "0", 0, 4294967296.0,
          "fixed loss scale of --precision fp16; 0: adaptive"),
     COUNT("loss-scale-power", optimizing, loss_scale_power, "16", 0, 32,

@@ -229,6 +229,9 @@ static const char *option_conflict(const struct zr_train_config *config)
         return "--nvme-bandwidth requires --flops and --bandwidth";
     if (config->spill && (config->backend != ZR_TRAIN_HOST || config->delayed_update))
         return "--spill requires --backend host and cannot be combined with --delayed-update";
+    if (config->optimizer.average_decay > 0 && config->delayed_update)
+        return "--ema cannot be combined with --delayed-update, whose weights a step publishes; leave one of the two "
+               "out";
     if (config->tolerance > 0 && !config->prove)
         return "--tolerance requires --prove";
     if (config->prove && (config->dry_run || config->resume[0]))
