@@ -425,6 +425,7 @@ struct zr_module_pass {
     size_t rows;         /* rows of this pass: the model's, or fewer in an evaluation */
     size_t own_rows;     /* rows of x and y: rows / model->row_ranks */
     zr_comm *tensor;     /* zr_engine_options.tensor */
+    bool trains;         /* a step's forward or backward; false: an evaluation or an answer */
     void *const *inputs; /* [model->inputs_count] */
     const void *x; /* output of the previous module, [own_rows, its output_columns]; NULL: first module */
     void *y;       /* forward: [own_rows, output_columns]; NULL: only the slots are needed */

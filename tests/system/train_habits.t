@@ -62,6 +62,37 @@ refused("steps and epochs", "cannot be combined with --steps", epochs=1, data_or
 refused("a chosen mesh", "which choose the rows", steps=None, epochs=1, data_order="epochs", zero_r="auto", memory_limit="1GiB")
 refused("weights", "without weights", steps=None, epochs=1, data_order="epochs", data=text_file() + ":weight=1")
 
+# ---- Dropout
+DROP = dict(dropout=0.3, layers=3, batch=4, eval_every=6, warmup=0, schedule_lr="constant")
+
+
+def near(got, want, words):
+    far = max(abs(float.fromhex(a) - float.fromhex(b)) for a, b in zip(got, want, strict=True))
+    ok(far < 2e-5, f"{words} ({far:.1e})")
+
+
+for arch in ({}, dict(arch="llama", heads=4, kv_heads=2)):
+    plain, drop = run(**{**DROP, **arch, "dropout": None}), run(**DROP, **arch)
+    ok(all(a != b for a, b in zip(plain.losses, drop.losses)), f"{arch}: dropout changes losses")
+    still = [run(**{**DROP, **arch, "dropout": share}, lr=0).report["val_loss"] for share in (0, 0.3)]
+    same(still[0], still[1], "but no validation")
+    for how in (dict(ranks=2, batch=2), dict(accumulate=2, batch=2), dict(ranks=2, tp=2), dict(tile=2), dict(ranks=2, tp=2, sequence_parallel=True),
+                dict(ranks=4, batch=1, accumulate=2, pp=2), dict(pp=2, ranks=2), dict(backend="host", threads=2)):
+        near(run(**{**DROP, **arch, **how}).losses, drop.losses, f"{how}: the same elements are dropped")
+    for how in (dict(recompute="full"), dict(recompute="selective"), dict(stage=3), dict(stage=3, recompute="full:2")):
+        same(run(**{**DROP, **arch, **how}).losses, drop.losses, f"{how}: the same bits")
+    two = {**DROP, **arch, "batch": 2, "ranks": 2}
+    want = run(**two)
+    for how in (dict(stage=3, offload_optimizer="cpu", offload_param="cpu"), dict(stage=2, recompute="full", checkpoint_offload=True)):
+        same(run(**{**two, **how}).losses, want.losses, f"{how}: the same bits on two ranks")
+    for how in (dict(tp=2, ranks=2, sequence_parallel=True), dict(stage=3, ranks=2, tile=2), dict(pp=2, ranks=2, accumulate=2), dict(precision="bf16", ranks=2)):
+        proved = train(**{**BASE, **DROP, **arch, **how}, prove=True)
+        same(proved.code, 0, f"{how}: every gradient is that of one rank") or note(proved.err[-600:])
+    kept = path(f"dropped-{len(arch)}")
+    run(**{**DROP, **arch, "steps": 3}, save=kept)
+    same(run(**DROP, **arch, resume=kept).losses, drop.losses[3:], "a resumed run drops the same")
+same(run(**DROP, sample=5).out.split("text ──")[-1] == "", False, "samples are made")
+
 # ---- The moving average of the weights
 AVERAGE = dict(ema=0.75, warmup=0, schedule_lr="constant", lr=0.01, steps=4, eval_every=4)
 

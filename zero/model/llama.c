@@ -21,12 +21,14 @@ enum { ROWS, EMBEDDING_SLOTS };
 
 static zr_result embed(struct zr_module_pass *pass)
 {
-    return zr_pass_embed(pass, ROWS);
+    zr_result result = zr_pass_embed(pass, ROWS);
+    return result == ZR_OK && zr_pass_closes(pass) ? zr_pass_drop_embedding(pass, pass->y) : result;
 }
 
 static zr_result embed_backward(struct zr_module_pass *pass)
 {
-    return zr_pass_embed_backward(pass, ROWS);
+    zr_result result = zr_pass_opens(pass) ? zr_pass_drop_embedding(pass, pass->dy) : ZR_OK;
+    return result == ZR_OK ? zr_pass_embed_backward(pass, ROWS) : result;
 }
 
 /* ---- Block --------------------------------------------------------------------------------------------- */
@@ -86,7 +88,8 @@ enum {
     HEADS, /* q and k before the norms of their heads */
     HEADS_RSTD,
     D_HEADS,
-    X_ROWS, /* all rows of a product's input; Y_ROWS: of its output and gradients */
+    D_BRANCH, /* gradient of a branch before dropout */
+    X_ROWS,   /* all rows of a product's input; Y_ROWS: of its output and gradients */
     Y_ROWS,
     XA, /* of an adapter, see lora.c */
     D_XA,
@@ -137,6 +140,7 @@ static void describe_slots(struct zr_transformer *t)
         [HEADS] = {"self_attn q and k before their norms", w.heads, 0, 0, false},
         [HEADS_RSTD] = {"self_attn q and k rstd", w.heads / w.head, ZR_SLOT_FLOATS, 0, false},
         [D_HEADS] = {"gradient of self_attn q and k", w.heads, 0, temporary, false},
+        [D_BRANCH] = zr_slot_dropped(&t->shape),
         [X_ROWS] = zr_slot_all_rows(&t->shape, "all rows"),
         [Y_ROWS] = zr_slot_all_rows(&t->shape, "sums of all rows"),
         [XA] = {"adapter", 0, 0, temporary, false}, /* trainable.c sets the columns */
@@ -388,8 +392,9 @@ static zr_result after(struct zr_module_pass *pass, unsigned product)
         return k->swiglu_forward(pass->context,
                                  &(struct zr_swiglu_forward){pass->rows * widths_of(zr_pass_shape(pass)).ffn,
                                                              s[GATE], s[UP], s[PRODUCT]});
-    if (zr_pass_adds_in_product(pass))
-        return ZR_OK;
+    zr_result result = zr_pass_drop_output(pass, product, product == ZR_PRODUCT_OUT ? s[MIDDLE] : pass->y);
+    if (result != ZR_OK || zr_pass_adds_in_product(pass))
+        return result;
     if (product == ZR_PRODUCT_OUT && sums_in_norm(pass))
         return k->residual_rmsnorm(
             pass->context,
@@ -485,7 +490,7 @@ static zr_result norm_backward(struct zr_module_pass *pass, unsigned parameter, 
 static zr_result rows_backward(struct zr_module_pass *pass, struct zr_linear linear, unsigned parameter,
                                struct step_back step)
 {
-    zr_result result = zr_pass_all_rows(pass, pass->dx, Y_ROWS, &step.dy);
+    zr_result result = zr_pass_all_rows(pass, zr_pass_dropped(pass, D_BRANCH), Y_ROWS, &step.dy);
     if (result == ZR_OK)
         result = multiply_backward(pass, linear, parameter, step);
     zr_pass_drop_rows(pass, Y_ROWS);
@@ -497,7 +502,9 @@ static zr_result take_gradients(struct zr_module_pass *pass, unsigned product)
 {
     if (product == ZR_PRODUCT_QKV)
         return ZR_OK;
-    zr_result result = zr_module_take(pass, product == ZR_PRODUCT_NARROW ? D_UP : D_NORM);
+    zr_result result = product == ZR_PRODUCT_WIDE ? ZR_OK : zr_pass_take_dropped(pass, product, D_BRANCH);
+    if (result == ZR_OK)
+        result = zr_module_take(pass, product == ZR_PRODUCT_NARROW ? D_UP : D_NORM);
     if (result == ZR_OK && product == ZR_PRODUCT_NARROW)
         return zr_module_take(pass, D_GATE);
     return result == ZR_OK && product == ZR_PRODUCT_OUT ? zr_module_take(pass, D_QKV) : result;
@@ -532,6 +539,8 @@ static zr_result go_back(struct zr_module_pass *pass, unsigned product)
     const struct zr_kernels *k = pass->kernels;
     void **s = pass->slots;
     bool is_wide = product == ZR_PRODUCT_WIDE;
+    if (product == ZR_PRODUCT_NARROW || product == ZR_PRODUCT_OUT)
+        zr_pass_end_dropped(pass, D_BRANCH);
     if (product == ZR_PRODUCT_NARROW)
         return k->swiglu_backward(
             pass->context, &(struct zr_swiglu_backward){pass->rows * widths_of(zr_pass_shape(pass)).ffn,

@@ -87,6 +87,8 @@ struct zr_data_place {
     unsigned data_rank;
     unsigned micro_batch; /* within the step; unused for validation */
 };
+/* Number in its step of a micro-batch's first row. */
+uint64_t zr_data_first_row(const struct zr_data *data, const struct zr_data_place *place);
 /* Fills tokens and targets, [batch, sequence] each, for training, and has the system read the windows of the
  * next micro-batch meanwhile. */
 zr_result zr_data_train(struct zr_data *data, const struct zr_data_place *place, int32_t *tokens,

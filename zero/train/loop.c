@@ -195,6 +195,7 @@ static zr_result load_batch(void *state, unsigned micro_batch)
     zr_trainer *trainer = rank->state.trainer;
     struct zr_data_place place = {
         .step = step->number, .data_rank = rank->place.data, .micro_batch = micro_batch};
+    zr_rank_draw(rank, &rank->state, &place);
     return zr_data_train(&rank->data, &place, zr_trainer_input(trainer, ZR_INPUT_TOKENS),
                          zr_trainer_input(trainer, ZR_INPUT_TARGETS));
 }

@@ -95,6 +95,7 @@ static zr_result load(void *state, unsigned micro_batch)
     unsigned data_ranks = zr_train_data_ranks(prove->rank->config);
     struct zr_data_place place = {
         .step = prove->step, .data_rank = micro_batch % data_ranks, .micro_batch = micro_batch / data_ranks};
+    zr_rank_draw(prove->rank, &prove->dense, &place);
     return zr_data_train(&prove->rank->data, &place, zr_trainer_input(prove->dense.trainer, ZR_INPUT_TOKENS),
                          zr_trainer_input(prove->dense.trainer, ZR_INPUT_TARGETS));
 }

@@ -311,7 +311,10 @@ zr_result zr_saves_resume(struct zr_saves *saves)
     if (saves->resumed_step == 0) {
         zr_say("starts from the parameters in %s", saves->rank->config->resume);
         if (origin.dropout > 0)
-            zr_say("its config.json has a dropout of %g, which zr-train ignores", origin.dropout);
+            zr_say(
+                "its config.json has a dropout of %g, which this run lacks: --dropout sets that of embeddings, and of "
+                "attention's output and the MLP's",
+                origin.dropout);
         return ZR_OK;
     }
     zr_say("resumed after step %" PRIu64 " from %s", saves->resumed_step, saves->rank->config->resume);

@@ -359,6 +359,8 @@ static void resolve(struct zr_train_config *config)
     config->trainable.layers = shape->layers;
     if (config->trainable.lora.rank > 0 && config->trainable.lora.alpha == 0)
         config->trainable.lora.alpha = 2 * (float)config->trainable.lora.rank;
+    if (zr_flag_given(config, "dropout"))
+        shape->embedding_dropout = shape->residual_dropout;
     shape->fp8 = config->precision == ZR_TRAIN_FP8;
     if (config->min_rate < 0)
         config->min_rate = config->rate / 10;
