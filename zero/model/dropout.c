@@ -1,5 +1,6 @@
 /* dropout.c: dropout of embeddings and residual branches. Masks are computed again in backward: see struct
  * zr_dropout in kernels/zr_kernels.h. */
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -13,16 +14,18 @@ static unsigned draw_input(const struct zr_model *model)
     return model->inputs_count - 1;
 }
 
-void zr_transformer_draw(const struct zr_transformer *transformer, zr_trainer *trainer,
-                         const struct zr_transformer_draw *draw)
+unsigned zr_transformer_draw_input(const struct zr_transformer *transformer)
 {
-    if (!zr_shape_drops(&transformer->shape))
-        return;
-    struct zr_dropout_draw *out = zr_trainer_input(trainer, draw_input(&transformer->model));
-    uint64_t key = draw->seed ^ draw->step >> 32 << 32;
-    *out = (struct zr_dropout_draw){.key = {(uint32_t)key, (uint32_t)(key >> 32)},
-                                    .step = (uint32_t)draw->step,
-                                    .row = (uint32_t)(draw->sequence * transformer->shape.sequence)};
+    return zr_shape_drops(&transformer->shape) ? draw_input(&transformer->model) : UINT_MAX;
+}
+
+struct zr_dropout_draw zr_transformer_draw(const struct zr_transformer *transformer,
+                                           const struct zr_transformer_draw *draw)
+{
+    return (struct zr_dropout_draw){
+        .key = {(uint32_t)draw->seed, (uint32_t)(draw->seed >> 32 ^ draw->step >> 32)},
+        .step = (uint32_t)draw->step,
+        .row = (uint32_t)(draw->sequence * transformer->shape.sequence)};
 }
 
 size_t zr_pass_layer(const struct zr_module_pass *pass)

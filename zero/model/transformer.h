@@ -166,15 +166,16 @@ zr_result zr_transformer_open(struct zr_transformer *out, const struct zr_shape 
                               const struct zr_kernels *kernels, zr_arena *host_arena);
 void zr_transformer_close(struct zr_transformer *transformer);
 
-/* Sets the random numbers of dropout for the micro-batch that is being loaded; does nothing without dropout.
- * They depend on seed, step, the number of a sequence in the step, layer and element only, so the same
- * elements are dropped on any mesh, and with any division into micro-batches. */
+/* Dropout: the input that the caller sets with a micro-batch / its value. The numbers depend on seed, step,
+ * the number of a sequence in the step, layer and element only, so the same elements are dropped on any mesh,
+ * and with any division into micro-batches. */
 struct zr_transformer_draw {
     uint64_t seed, step;
     uint64_t sequence; /* number in the step of the micro-batch's first sequence */
 };
-void zr_transformer_draw(const struct zr_transformer *transformer, zr_trainer *trainer,
-                         const struct zr_transformer_draw *draw);
+unsigned zr_transformer_draw_input(const struct zr_transformer *transformer); /* UINT_MAX: no dropout */
+struct zr_dropout_draw zr_transformer_draw(const struct zr_transformer *transformer,
+                                           const struct zr_transformer_draw *draw);
 
 /* A tensor of a unit in an architecture's table. A vector has columns 0. */
 struct zr_tensor {

@@ -7,9 +7,7 @@
 
 #include "alloc/heap/heap.h"
 #include "alloc/base/system/os.h"
-#include "zero/train/report/events.h"
 #include "zero/train/report/log.h"
-#include "zero/train/report/status.h"
 #include "zero/comm/mesh.h"
 #include "zero/train/history.h"
 #include "zero/train/loop.h"

@@ -19,7 +19,6 @@
 #include "zero/train/report/number.h"
 #include "zero/train/settings/args.h"
 #include "zero/train/report/report.h"
-#include "zero/train/report/status.h"
 
 static char folder[] = "/tmp/zr-report-XXXXXX";
 static char path[128];

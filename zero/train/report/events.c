@@ -1,6 +1,6 @@
-/* events.c: see events.h. */
+/* events.c: see log.h. */
 #define _GNU_SOURCE
-#include "zero/train/report/events.h"
+#include "zero/train/report/log.h"
 
 #include <endian.h>
 #include <inttypes.h>

@@ -1,6 +1,6 @@
-/* status.c: see status.h. */
+/* status.c: see log.h. */
 #define _GNU_SOURCE
-#include "zero/train/report/status.h"
+#include "zero/train/report/log.h"
 
 #include <inttypes.h>
 #include <stdio.h>
