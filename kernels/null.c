@@ -52,6 +52,8 @@ static double orthogonal(const struct zr_orthogonalize *args)
     OP(gelu_backward, 0)                                                                                     \
     OP(swiglu_forward, 0)                                                                                    \
     OP(swiglu_backward, 0)                                                                                   \
+    OP(dropout, 0)                                                                                           \
+    OP(average, 0)                                                                                           \
     OP(add, 0)                                                                                               \
     OP(cross_entropy, 0)                                                                                     \
     OP(softmax_merge, 0)                                                                                     \

@@ -382,6 +382,24 @@ struct zr_add {
     void *out;
 };
 
+/* Dropout (Srivastava et al. 2014), with kept elements divided by 1 - rate. Element (row, column) of x is
+ * kept if word column % 4 of Philox4x32-10 (Salmon, Moraes, Dror, Shaw: Parallel Random Numbers: As Easy as
+ * 1, 2, 3, 2011) is at least rate 2^32, for the counter {column / 4, draw->row + first_row + row, site,
+ * draw->step}. So a mask depends on no division of the rows and is never stored: backward calls this for the
+ * gradient. */
+struct zr_dropout_draw {
+    uint32_t key[2], step, row;
+};
+struct zr_dropout {
+    size_t rows, columns, first_row;
+    unsigned site;                      /* apart from those of the model's other tensors */
+    float rate;                         /* at least 0, below 1 */
+    const struct zr_dropout_draw *draw; /* in the table's memory */
+    const void *x;
+    void *y;                     /* may be x */
+    struct zr_context_part part; /* tokens of each sequence that are rows of x. A GPU: all */
+};
+
 /* Softmax statistics of one row over some columns of the logits. To merge the parts of several ranks: `most`
  * is their maximum, `sum` the sum of sum * exp(part's most - most), `target` the sum of the targets. */
 struct zr_softmax_part {
@@ -607,6 +625,16 @@ struct zr_apply_direction {
     struct zr_update numbers; /* gradient, momentum and variance: ignored */
 };
 
+/* Exponential moving average of masters: average = decay average + (1 - decay) master, each rounded; or the
+ * two change places. */
+struct zr_average {
+    size_t n;
+    float decay;
+    bool exchanges;
+    const struct zr_gradient_weight *weight; /* see zr_adamw; only its `skips` is used; NULL: none */
+    float *average, *master;
+};
+
 /* Sum of squares in double. The order of additions depends on n only: blocks of 4,096 elements, groups of 64
  * blocks in order, then the groups in order. */
 struct zr_sum_of_squares {
@@ -726,6 +754,7 @@ struct zr_kernels {
     ZR_KERNEL(swiglu_forward);
     ZR_KERNEL(swiglu_backward);
     ZR_KERNEL(add);
+    ZR_KERNEL(dropout);
     ZR_KERNEL(cross_entropy);
     ZR_KERNEL(softmax_merge);
 
@@ -754,6 +783,7 @@ struct zr_kernels {
     ZR_KERNEL(muon_direction);
     ZR_KERNEL(orthogonalize);
     ZR_KERNEL(apply_direction);
+    ZR_KERNEL(average);
     ZR_KERNEL(sum_of_squares);
     ZR_KERNEL(find_nonfinite);
     ZR_KERNEL(checksum);

@@ -133,6 +133,10 @@ struct zr_optimizer_options {
     float clip; /* maximum gradient norm; 0: no clipping */
     struct zr_parameter_group groups[ZR_GROUPS_MAX];
     unsigned groups_count; /* 0: the default groups above */
+    /* Decay of an exponential moving average of the parameters, in fp32, which starts with their first
+     * values: at least 0, below 1. The average is one more slot of the optimizer's state, saved as
+     * "optimizer.average.NAME". 0: none. Excludes zr_offload.delayed. */
+    float average_decay;
 };
 
 /* When the gradients of several micro-batches are reduced. */
@@ -342,6 +346,10 @@ ZR_API zr_result zr_engine_synchronize(zr_engine *engine);
  * `steps_done` is the number of updates of the loaded state. Collective. ZR_ERR_INVALID: in the middle of
  * a step, or a unit is gathered. */
 ZR_API zr_result zr_engine_publish(zr_engine *engine, uint64_t steps_done);
+/* Exchanges parameters and their moving average, so that gathers, evaluations and exports read the average. A
+ * second call exchanges them back, with the bits that they had; until then the engine must not step, save or
+ * load. Collective. ZR_ERR_INVALID: there is no average, in the middle of a step, or a unit is gathered. */
+ZR_API zr_result zr_engine_exchange_average(zr_engine *engine);
 /* State of the loss scaling, for saving and loading. All ranks set the same state. ZR_ERR_INVALID: an
  * inconsistent state. Precisions other than fp16 keep the state without using it. */
 ZR_API void zr_engine_scaling(const zr_engine *engine, struct zr_loss_scale *out);
@@ -417,6 +425,7 @@ struct zr_module_pass {
     size_t rows;         /* rows of this pass: the model's, or fewer in an evaluation */
     size_t own_rows;     /* rows of x and y: rows / model->row_ranks */
     zr_comm *tensor;     /* zr_engine_options.tensor */
+    bool trains;         /* a step's forward or backward; false: an evaluation or an answer */
     void *const *inputs; /* [model->inputs_count] */
     const void *x; /* output of the previous module, [own_rows, its output_columns]; NULL: first module */
     void *y;       /* forward: [own_rows, output_columns]; NULL: only the slots are needed */

@@ -33,6 +33,7 @@ BY(residual_layernorm, norm.shape.rows, 1)
 BY(residual_rmsnorm, norm.rows, 1)
 BY(rotary, rows, 1)
 BY(cross_entropy, rows, 1)
+BY(dropout, rows, 1)
 BY(gelu_forward, n, ZR_GRAIN)
 BY(gelu_backward, n, ZR_GRAIN)
 BY(swiglu_forward, n, ZR_GRAIN)
@@ -317,19 +318,19 @@ SUM(ZR_ISA_AVX512)
         .rotary_table = rotary_table, .rotary = rotary, .attention_forward = zr_cpu_attention_forward,       \
         .attention_backward = zr_cpu_attention_backward, .gelu_forward = gelu_forward,                       \
         .gelu_backward = gelu_backward, .swiglu_forward = swiglu_forward,                                    \
-        .swiglu_backward = swiglu_backward, .add = add, .cross_entropy = cross_entropy,                      \
-        .softmax_merge = softmax_merge, .residual_layernorm = residual_layernorm,                            \
-        .residual_rmsnorm = residual_rmsnorm, .gelu_bias_backward = gelu_bias_backward,                      \
-        .weigh_gradients = zr_cpu_weigh_gradients, .update_adamw = zr_cpu_update_adamw,                      \
-        .update_sgd = zr_cpu_update_sgd, .update_adamw8 = zr_cpu_update_adamw8,                              \
-        .block8_read = zr_cpu_block8_read, .block8_write = zr_cpu_block8_write,                              \
-        .factor_sums = zr_cpu_factor_sums, .factor_moments = zr_cpu_factor_moments,                          \
-        .factor_norm = zr_cpu_factor_norm, .update_factored = zr_cpu_update_factored,                        \
-        .muon_direction = zr_cpu_muon_direction, .orthogonalize = zr_cpu_orthogonalize,                      \
-        .apply_direction = zr_cpu_apply_direction, .sum_of_squares = zr_cpu_sum_of_squares,                  \
-        .find_nonfinite = zr_cpu_find_nonfinite, .checksum = zr_cpu_checksum,                                \
-        .init_normal = zr_cpu_init_normal, .convert = zr_cpu_convert, .clear = zr_cpu_clear,                 \
-        .copy_bytes = zr_cpu_copy_bytes, .sum = sum_##isa                                                    \
+        .swiglu_backward = swiglu_backward, .add = add, .dropout = dropout, .average = zr_cpu_average,       \
+        .cross_entropy = cross_entropy, .softmax_merge = softmax_merge,                                      \
+        .residual_layernorm = residual_layernorm, .residual_rmsnorm = residual_rmsnorm,                      \
+        .gelu_bias_backward = gelu_bias_backward, .weigh_gradients = zr_cpu_weigh_gradients,                 \
+        .update_adamw = zr_cpu_update_adamw, .update_sgd = zr_cpu_update_sgd,                                \
+        .update_adamw8 = zr_cpu_update_adamw8, .block8_read = zr_cpu_block8_read,                            \
+        .block8_write = zr_cpu_block8_write, .factor_sums = zr_cpu_factor_sums,                              \
+        .factor_moments = zr_cpu_factor_moments, .factor_norm = zr_cpu_factor_norm,                          \
+        .update_factored = zr_cpu_update_factored, .muon_direction = zr_cpu_muon_direction,                  \
+        .orthogonalize = zr_cpu_orthogonalize, .apply_direction = zr_cpu_apply_direction,                    \
+        .sum_of_squares = zr_cpu_sum_of_squares, .find_nonfinite = zr_cpu_find_nonfinite,                    \
+        .checksum = zr_cpu_checksum, .init_normal = zr_cpu_init_normal, .convert = zr_cpu_convert,           \
+        .clear = zr_cpu_clear, .copy_bytes = zr_cpu_copy_bytes, .sum = sum_##isa                             \
     }
 
 static const struct zr_kernels cpu_plain = CPU_TABLE(ZR_ISA_PLAIN), cpu_avx2 = CPU_TABLE(ZR_ISA_AVX2),

@@ -328,3 +328,30 @@ zr_result zr_cpu_orthogonalize(struct zr_kernel_context *context, const struct z
     }
     return result; /* the number of iterations is odd, so the last one wrote to x */
 }
+
+/* ---- The moving average -------------------------------------------------------------------------------- */
+
+static void average(const void *args, size_t from, size_t to)
+{
+    const struct zr_average *a = args;
+    const float share = 1.0f - a->decay;
+    for (size_t i = from; i < to; i++)
+        a->average[i] = a->decay * a->average[i] + share * a->master[i];
+}
+
+static void exchange(const void *args, size_t from, size_t to)
+{
+    const struct zr_average *a = args;
+    for (size_t i = from; i < to; i++) {
+        float master = a->master[i];
+        a->master[i] = a->average[i];
+        a->average[i] = master;
+    }
+}
+
+zr_result zr_cpu_average(struct zr_kernel_context *context, const struct zr_average *args)
+{
+    if (zr_update_skips(args->weight))
+        return ZR_OK;
+    return zr_loop_run(context, args->exchanges ? exchange : average, args, args->n, ZR_GRAIN);
+}

@@ -25,7 +25,7 @@ enum { ROW_NORMS_COUNT = 6 };
 /* Kernels with one version per precision, and kernels that take the precision as an argument. */
 #define PER_PRECISION(f)                                                                                     \
     f(embedding_forward) f(embedding_backward) f(positions_forward) f(positions_backward) f(gelu_forward)    \
-        f(gelu_backward) f(swiglu_forward) f(swiglu_backward) f(add) f(rotary) ROW_NORMS(f, )                \
+        f(gelu_backward) f(swiglu_forward) f(swiglu_backward) f(add) f(dropout) f(rotary) ROW_NORMS(f, )     \
             ROW_NORMS(f, _4) ROW_NORMS(f, _8) ROW_NORMS(f, _16) f(layernorm_backward_columns)                \
                 f(rmsnorm_backward_columns) f(bias_backward) f(product) f(attention_forward)                 \
                     f(attention_probabilities) f(attention_backward_keys) f(attention_backward_queries)      \
@@ -42,7 +42,7 @@ enum { ROW_NORMS_COUNT = 6 };
             f(rotary_table) f(softmax_merge) f(weigh_gradients) f(fp8_max) f(fp8_round) f(update_adamw8)     \
                 f(block8_read) f(block8_write) f(factor_rows) f(factor_columns) f(factor_move)               \
                     f(factor_mean) f(factor_squares) f(update_factored) f(muon_direction) f(muon_normalize)  \
-                        f(muon_polynomial) f(apply_direction)
+                        f(muon_polynomial) f(apply_direction) f(average)
 
 enum kernel {
 #define NUMBER(name) KERNEL_##name,
@@ -352,6 +352,7 @@ ONE(gelu_backward, over_packs(context->precision, args->n))
 ONE(swiglu_forward, over_packs(context->precision, args->n))
 ONE(swiglu_backward, over_packs(context->precision, args->n))
 ONE(add, over_packs(context->precision, args->n))
+ONE(dropout, over(args->rows *parts(args->columns, 4)))
 ONE(cross_entropy, ROWS(args->rows))
 ONE(softmax_merge, over(args->rows))
 ONE(init_normal, over(args->n))
@@ -946,6 +947,7 @@ ONE(block8_read, over_blocks(args->n))
 ONE(block8_write, over_blocks(args->n))
 ONE(muon_direction, over(args->n))
 ONE(apply_direction, over(args->numbers.n))
+ONE(average, over(args->n))
 ONE(update_factored, over_packs(ZR_PRECISION_FP32, args->numbers.n))
 
 static zr_result factor_sums(struct zr_kernel_context *context, const struct zr_factor_sums *args)
@@ -1114,6 +1116,7 @@ static const struct zr_kernels table = {
     .swiglu_forward = swiglu_forward,
     .swiglu_backward = swiglu_backward,
     .add = add,
+    .dropout = dropout,
     .cross_entropy = cross_entropy,
     .softmax_merge = softmax_merge,
     .residual_layernorm = residual_layernorm,
@@ -1135,6 +1138,7 @@ static const struct zr_kernels table = {
     .muon_direction = muon_direction,
     .orthogonalize = orthogonalize,
     .apply_direction = apply_direction,
+    .average = average,
     .sum_of_squares = sum_of_squares,
     .find_nonfinite = find_nonfinite,
     .checksum = checksum,

@@ -2,6 +2,8 @@
 #include "kernels/cuda/arguments.h"
 #include "kernels/cuda/element.h"
 
+#include "kernels/dropout.h"
+
 /* ---- Embeddings ---------------------------------------------------------------------------------------- */
 
 /* A block handles one row. */
@@ -155,6 +157,22 @@ KERNEL(K(add), struct zr_add, CUDA_THREADS)
         struct pack x = pack_get(a.a, i, count), y = pack_get(a.b, i, count);
         EACH_OF_PACK(j, count) x.at[j] += y.at[j];
         pack_put(a.out, i, &x, count);
+    }
+}
+
+/* A thread handles four elements of a row, whose random numbers are one counter's. */
+KERNEL(K(dropout), struct zr_dropout, CUDA_THREADS)
+{
+    const size_t groups = (a.columns + 3) / 4;
+    EACH(i, a.rows * groups)
+    {
+        const size_t row = i / groups, first = i % groups * 4, at = row * a.columns + first;
+        float factors[4];
+        zr_dropout_factors(&a, a.first_row + row, i % groups, factors);
+        UNROLL
+        for (unsigned j = 0; j < 4; j++)
+            if (first + j < a.columns)
+                el_put((el *)a.y + at + j, el_get((const el *)a.x + at + j) * factors[j]);
     }
 }
 

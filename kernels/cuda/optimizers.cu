@@ -495,3 +495,18 @@ KERNEL(apply_direction, struct zr_apply_direction, CUDA_THREADS)
             number_put(&a.numbers.parameter, i, p);
     }
 }
+
+/* ---- The moving average -------------------------------------------------------------------------------- */
+
+KERNEL(average, struct zr_average, CUDA_THREADS)
+{
+    if (zr_update_skips(a.weight))
+        return;
+    EACH(i, a.n)
+    {
+        const float master = a.master[i], average = a.average[i];
+        a.average[i] = a.exchanges ? master : a.decay * average + (1.0f - a.decay) * master;
+        if (a.exchanges)
+            a.master[i] = average;
+    }
+}

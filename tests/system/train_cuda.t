@@ -21,6 +21,7 @@ CASES = (
     ("LLaMA", dict(steps=2, **LLAMA), FP32, (0, 3)),
     ("two ranks on one card", dict(ranks=2, steps=2), FP32, (1, 3)),
     ("frozen tensors", dict(ranks=2, steps=2, freeze=["wte.*", "h.0.*.bias", "h.0.ln_?.weight", "h.1.mlp.*"]), FP32, (0, 3)),
+    ("dropout and an average", dict(ranks=2, steps=2, layers=1, accumulate=2, dropout=0.25, ema=0.5, eval_every=2), FP32, (0, 3)),
     ("adapters", dict(ranks=2, steps=2, lora="4:*"), FP32, (1, 3)),
     ("adapters of LLaMA, bf16", dict(ranks=2, steps=2, precision="bf16", lora="4:*proj*", layers=1, **LLAMA), 2e-3, (0, 3)),
     ("over NCCL, a card each", dict(ranks=2, steps=2, layers=1, comm="nccl", deterministic=True), FP32, (0, 1, 2, 3) if ALL_ROWS else (0, 3)),
@@ -101,8 +102,8 @@ for words, flags in (("bf16, onto other micro-batches", dict(precision="bf16", a
 # graph. What graphs are at other stages is in train_streams.t.
 for words, graphs, flags in (
         ("fp16, whose loss scale changes", 4, {**TINY, "steps": 6, "precision": "fp16", "loss_scale_window": 2}),
-        ("two ranks, micro-batches, checkpoints, SGD, evaluations and saves", 3,
-         {**TINY, **LLAMA, "ranks": 2, "steps": 5, "accumulate": 2, "recompute": "full", "stage": 3, "optimizer": "sgd", "eval_every": 2, "save_every": 3}),
+        ("two ranks, micro-batches, checkpoints, SGD, dropout, an average, evaluations and saves", 3,
+         {**TINY, **LLAMA, "dropout": 0.25, "ema": 0.5, "ranks": 2, "steps": 5, "accumulate": 2, "recompute": "full", "stage": 3, "optimizer": "sgd", "eval_every": 2, "save_every": 3}),
 )[:1 if SHORT else None]:
     runs = [on_card(**flags, **more, **({"save": path(f"{words} {len(more)}")} if "save_every" in flags else {}))
             for more in ({}, dict(cuda_graph=True))]

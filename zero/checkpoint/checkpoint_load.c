@@ -215,6 +215,10 @@ static zr_result check_optimizer(const struct load *load, json_t *root, const ch
             ZR_ERR_FORMAT,
             "'%s' was saved with --optimizer %.16s, but this run has %s; resume with --optimizer %.16s", name,
             theirs, ours, theirs);
+    bool average = load->checkpoint->engine->optimizer->keeps_average;
+    if (json_is_true(json_object_get(root, "average")) != average)
+        return zr_fail(ZR_ERR_FORMAT, "'%s' was saved %s --ema; resume %s it", name,
+                       average ? "without" : "with", average ? "without" : "with");
     return ZR_OK;
 }
 

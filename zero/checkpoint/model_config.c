@@ -49,7 +49,7 @@ static const struct family {
 
 enum meaning {
     VALUES,  /* one of `values`, or refused for `reason` */
-    DROPOUT, /* a rate; zr has no dropout */
+    DROPOUT, /* a rate of dropout */
     SIZE,    /* a whole number from 1 */
     PERHAPS, /* SIZE, or null, which is stored as 0 */
     REAL,    /* a number above 0 */
@@ -536,6 +536,21 @@ static void read_windows(struct reading *reading)
         read_layer_types(reading, types);
 }
 
+/* The rates of zr-train's dropout are part of the shape; attention's probabilities have no dropout. */
+static void set_dropout(struct reading *reading, struct key key, const json_t *value)
+{
+    double rate = json_number_value(value);
+    float *field = strcmp(key.name, "embd_pdrop") == 0    ? &reading->shape->embedding_dropout
+                   : strcmp(key.name, "resid_pdrop") == 0 ? &reading->shape->residual_dropout
+                                                          : NULL;
+    if (!(rate >= 0 && rate < 1))
+        refuse(reading, key, value, "it is a rate from 0 to below 1; correct config.json");
+    else if (field)
+        *field = (float)rate;
+    else
+        reading->dropout = fmax(reading->dropout, rate);
+}
+
 static void read_key(struct reading *reading, const char *name, const json_t *value)
 {
     const struct rule *rule = find_rule(name, reading->family->of);
@@ -563,7 +578,7 @@ static void read_key(struct reading *reading, const char *name, const json_t *va
     case DROPOUT:
         if (!json_is_number(value) && !json_is_null(value))
             refuse(reading, key, value, "it is a rate; correct config.json");
-        reading->dropout = fmax(reading->dropout, json_number_value(value));
+        set_dropout(reading, key, value);
         return;
     case BITS:
     case CLEARS:
@@ -982,6 +997,10 @@ zr_result zr_model_config_check(const struct zr_model_config *config, const stru
                        config->path, family->type, zr_architecture_name(ours.architecture),
                        zr_architecture_name(family->architecture));
     zr_result result = zr_model_config_read(config, &theirs, dropout);
+    if (run->embedding_dropout == 0)
+        *dropout = fmax(*dropout, (double)theirs.embedding_dropout);
+    if (run->residual_dropout == 0)
+        *dropout = fmax(*dropout, (double)theirs.residual_dropout);
     if (!result)
         result = check_fields(config, &theirs, &ours);
     return result ? result : check_tied(config, theirs.tied, &ours);

@@ -21,7 +21,8 @@ struct zr_model_file {
     const char
         *source; /* for exporting a folder: folder of --model, whose files are copied; NULL or "": none */
     uint64_t part_bytes; /* for exporting a folder: maximum size of a file */
-    double *dropout;     /* for importing: largest dropout rate of config.json; NULL: not needed */
+    double *dropout;     /* for importing: largest dropout rate of config.json that the run lacks; NULL: not
+                          * needed */
 };
 
 /* Writes the parameters in fp32 without padding rows; see zr_state_write(). A path that ends in '/' or is a
@@ -71,9 +72,9 @@ struct zr_model_config {
 };
 
 /* Sets the fields of the model in *shape, which it completes; `sequence` is read, and sizes that the file
- * lacks remain, if they are not 0. *dropout is the largest dropout rate in the file; zr trains without
- * dropout. ZR_ERR_FORMAT: the message names all keys that zr cannot train with, and the reason of the first
- * one. */
+ * lacks remain, if they are not 0. *dropout is the largest dropout rate in the file that the shape has
+ * no place for (attention's), in zr_model_config_check() also one that the run lacks. ZR_ERR_FORMAT: the
+ * message names all keys that zr cannot train with, and the reason of the first one. */
 zr_result zr_model_config_read(const struct zr_model_config *config, struct zr_shape *shape, double *dropout);
 
 /* Compares the file with the completed shape of a whole model. ZR_ERR_FORMAT: the message names the first key

@@ -601,7 +601,8 @@ static zr_result read_owned(struct import *import, const struct zr_layout_parame
         result = zr_engine_put_floats(engine, p->parameter.unit, values, overlap.count, there);
     if (copies)
         zr_heap_free(values);
-    return result;
+    return result ? result
+                  : zr_engine_start_average(import->model->engine, p->parameter.unit, owned, overlap);
 }
 
 static zr_result read_parameter(struct import *import, const struct zr_layout_parameter *p)

@@ -216,6 +216,9 @@ static zr_result initialise_unit(struct zr_engine *engine, size_t index)
                                                           .x = base + (piece.offset - from)});
         }
     }
+    if (result == ZR_OK)
+        result = zr_engine_start_average(engine, index, &owned,
+                                         (struct zr_overlap){owned.from, owned.to - owned.from});
     zr_result given = zr_engine_give_owned(engine, index, true);
     result = result == ZR_OK ? given : result;
     return result == ZR_OK ? zr_engine_round_masters(engine, index) : result;

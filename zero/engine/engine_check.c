@@ -182,6 +182,8 @@ static zr_result check_offload(const struct zr_engine_options *options)
         return zr_fail(ZR_ERR_INVALID,
                        "offload.speculative_bytes excludes the optimizer %s, which %s; use AdamW",
                        optimizer->name, optimizer->not_ahead);
+    if (offload->delayed && options->optimizer.average_decay > 0)
+        return zr_fail(ZR_ERR_INVALID, "offload.delayed excludes optimizer.average_decay");
     if (offload->delayed && !offload->optimizer)
         return zr_fail(ZR_ERR_INVALID, "offload.delayed requires offload.optimizer");
     if (offload->speculative_bytes > 0 && !offload->optimizer)

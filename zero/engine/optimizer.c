@@ -121,74 +121,114 @@ static bool is_not_factored(const struct zr_parameter *tensor, const struct zr_p
     return !zr_adafactor_is_factored(tensor, group);
 }
 
-#define ADAFACTOR                                                                                            \
+/* Slots of 4 bytes by element. */
+#define MOMENTUM                                                                                             \
+    {                                                                                                        \
+        "momentum", 1, sizeof(float), true, NULL, NULL                                                       \
+    }
+#define VARIANCE                                                                                             \
+    {                                                                                                        \
+        "variance", 1, sizeof(float), false, NULL, NULL                                                      \
+    }
+#define AVERAGE                                                                                              \
+    {                                                                                                        \
+        "average", 1, sizeof(float), true, NULL, NULL                                                        \
+    }
+#define FACTORS                                                                                              \
+    {                                                                                                        \
+        "factors", 1, sizeof(float), false, zr_adafactor_is_factored, zr_adafactor_factors                   \
+    }
+#define VECTORS_VARIANCE                                                                                     \
+    {                                                                                                        \
+        "variance", 1, sizeof(float), false, is_not_factored, NULL                                           \
+    }
+
+#define ADAFACTOR(average)                                                                                   \
     .name = "adafactor", .help = "second moments by row and by column of a matrix, clipped updates",         \
-    .rate = 1e-3f, .numbers = {[ZR_NUMBER_MOMENTUM] = {true, 0}},                                            \
-    .slots = {{"factors", 1, sizeof(float), false, zr_adafactor_is_factored, zr_adafactor_factors},          \
-              {"variance", 1, sizeof(float), false, is_not_factored, NULL},                                  \
-              {"momentum", 1, sizeof(float), true, NULL, NULL}},                                             \
+    .rate = 1e-3f, .numbers = {[ZR_NUMBER_MOMENTUM] = {true, 0}}, .keeps_average = average,                  \
     .not_in_parts = "sums the rows and columns of whole matrices",                                           \
     .not_ahead = "adds the sums of all ranks within an update", .corrections = zr_adafactor_corrections,     \
     .needs_whole = is_any, .prepares = ZR_PREPARES_SUMS, .update = zr_adafactor_update
-static const struct zr_optimizer averaged_adafactor = {ADAFACTOR, .slots_count = 3};
+#define AVERAGED_ADAFACTOR(average)                                                                          \
+    {                                                                                                        \
+        ADAFACTOR(average), .slots_count = 3 + (average), .slots = {                                         \
+            FACTORS,                                                                                         \
+            VECTORS_VARIANCE,                                                                                \
+            MOMENTUM,                                                                                        \
+            AVERAGE                                                                                          \
+        }                                                                                                    \
+    }
+static const struct zr_optimizer averaged_adafactor[2] = {AVERAGED_ADAFACTOR(false),
+                                                          AVERAGED_ADAFACTOR(true)};
 
 #define ADAM_NUMBERS                                                                                         \
     [ZR_NUMBER_BETA1] = {true, 0.9f}, [ZR_NUMBER_BETA2] = {true, 0.95f}, [ZR_NUMBER_EPSILON] = {true, 1e-8f}
 
-static const struct zr_optimizer optimizers[ZR_OPTIMIZERS_COUNT] = {
-    [ZR_OPTIMIZER_ADAMW] = {.name = "adamw",
-                            .help = "Adam with decoupled weight decay",
-                            .rate = 1e-3f,
-                            .numbers = {ADAM_NUMBERS},
-                            .slots_count = 2,
-                            .slots = {{"momentum", 1, sizeof(float), true, NULL, NULL},
-                                      {"variance", 1, sizeof(float), false, NULL, NULL}},
-                            .corrections = betas,
-                            .update = update_adamw},
-    [ZR_OPTIMIZER_SGD] = {.name = "sgd",
-                          .help = "stochastic gradient descent with momentum",
-                          .rate = 1e-3f,
-                          .numbers = {[ZR_NUMBER_MOMENTUM] = {true, 0.9f}},
-                          .slots_count = 1,
-                          .slots = {{"momentum", 1, sizeof(float), true, NULL, NULL}},
-                          .corrections = betas,
-                          .update = update_sgd},
-    [ZR_OPTIMIZER_ADAMW8] =
-        {.name = "adamw8",
-         .help = "AdamW with momentum and variance in 8 bits",
-         .rate = 1e-3f,
-         .numbers = {ADAM_NUMBERS},
-         .slots_count = 2,
-         .slots = {{"momentum", ZR_BLOCK8_NUMBERS, sizeof(struct zr_block8), true, NULL, NULL},
-                   {"variance", ZR_BLOCK8_NUMBERS, sizeof(struct zr_block8), false, NULL, NULL}},
-         .wide = &optimizers[ZR_OPTIMIZER_ADAMW],
-         .not_in_parts = "keeps state in blocks of whole tensors",
-         .corrections = betas,
-         .update = update_adamw8},
-    [ZR_OPTIMIZER_MUON] = {.name = "muon",
-                           .help = "orthogonal momentum for the matrices of layers, AdamW for all else",
-                           .rate = 1e-3f,
-                           .numbers = {ADAM_NUMBERS, [ZR_NUMBER_MOMENTUM] = {true, 0.95f}},
-                           .wide_heads = true,
-                           .slots_count = 2,
-                           .slots = {{"momentum", 1, sizeof(float), true, NULL, NULL},
-                                     {"variance", 1, sizeof(float), false, is_other, NULL}},
-                           .not_in_parts = "updates whole matrices",
-                           .not_ahead = "gathers matrices of all ranks within an update",
-                           .corrections = betas,
-                           .needs_whole = is_hidden_matrix,
-                           .prepares = ZR_PREPARES_DIRECTIONS,
-                           .update = update_muon},
-    [ZR_OPTIMIZER_ADAFACTOR] = {ADAFACTOR, .slots_count = 2, .averaged = &averaged_adafactor},
-};
+/* The rows, with or without a moving average, whose slot is the last one. */
+#define OPTIMIZERS(average)                                                                                  \
+    {                                                                                                        \
+        [ZR_OPTIMIZER_ADAMW] = {.name = "adamw",                                                             \
+                                .help = "Adam with decoupled weight decay",                                  \
+                                .rate = 1e-3f,                                                               \
+                                .numbers = {ADAM_NUMBERS},                                                   \
+                                .slots_count = 2 + (average),                                                \
+                                .slots = {MOMENTUM, VARIANCE, AVERAGE},                                      \
+                                .keeps_average = average,                                                    \
+                                .corrections = betas,                                                        \
+                                .update = update_adamw},                                                     \
+        [ZR_OPTIMIZER_SGD] = {.name = "sgd",                                                                 \
+                              .help = "stochastic gradient descent with momentum",                           \
+                              .rate = 1e-3f,                                                                 \
+                              .numbers = {[ZR_NUMBER_MOMENTUM] = {true, 0.9f}},                              \
+                              .slots_count = 1 + (average),                                                  \
+                              .slots = {MOMENTUM, AVERAGE},                                                  \
+                              .keeps_average = average,                                                      \
+                              .corrections = betas,                                                          \
+                              .update = update_sgd},                                                         \
+        [ZR_OPTIMIZER_ADAMW8] = {.name = "adamw8",                                                           \
+                                 .help = "AdamW with momentum and variance in 8 bits",                       \
+                                 .rate = 1e-3f,                                                              \
+                                 .numbers = {ADAM_NUMBERS},                                                  \
+                                 .slots_count = 2 + (average),                                               \
+                                 .slots = {{"momentum", ZR_BLOCK8_NUMBERS, sizeof(struct zr_block8), true,   \
+                                            NULL, NULL},                                                     \
+                                           {"variance", ZR_BLOCK8_NUMBERS, sizeof(struct zr_block8), false,  \
+                                            NULL, NULL},                                                     \
+                                           AVERAGE},                                                         \
+                                 .keeps_average = average,                                                   \
+                                 .wide = &optimizers[average][ZR_OPTIMIZER_ADAMW],                           \
+                                 .not_in_parts = "keeps state in blocks of whole tensors",                   \
+                                 .corrections = betas,                                                       \
+                                 .update = update_adamw8},                                                   \
+        [ZR_OPTIMIZER_MUON] = {.name = "muon",                                                               \
+                               .help = "orthogonal momentum for the matrices of layers, AdamW for all else", \
+                               .rate = 1e-3f,                                                                \
+                               .numbers = {ADAM_NUMBERS, [ZR_NUMBER_MOMENTUM] = {true, 0.95f}},              \
+                               .wide_heads = true,                                                           \
+                               .slots_count = 2 + (average),                                                 \
+                               .slots = {MOMENTUM,                                                           \
+                                         {"variance", 1, sizeof(float), false, is_other, NULL},              \
+                                         AVERAGE},                                                           \
+                               .keeps_average = average,                                                     \
+                               .not_in_parts = "updates whole matrices",                                     \
+                               .not_ahead = "gathers matrices of all ranks within an update",                \
+                               .corrections = betas,                                                         \
+                               .needs_whole = is_hidden_matrix,                                              \
+                               .prepares = ZR_PREPARES_DIRECTIONS,                                           \
+                               .update = update_muon},                                                       \
+        [ZR_OPTIMIZER_ADAFACTOR] = {ADAFACTOR(average), .slots_count = 2 + (average),                        \
+                                    .slots = {FACTORS, VECTORS_VARIANCE, AVERAGE},                           \
+                                    .averaged = &averaged_adafactor[average]},                               \
+    }
+static const struct zr_optimizer optimizers[2][ZR_OPTIMIZERS_COUNT] = {OPTIMIZERS(false), OPTIMIZERS(true)};
 
 const struct zr_optimizer *zr_optimizer_of(enum zr_optimizer_kind kind)
 {
-    return (size_t)kind < sizeof optimizers / sizeof *optimizers ? &optimizers[kind] : NULL;
+    return (size_t)kind < ZR_OPTIMIZERS_COUNT ? &optimizers[0][kind] : NULL;
 }
 
 const struct zr_optimizer *zr_optimizer_with(const struct zr_optimizer_options *options)
 {
-    const struct zr_optimizer *optimizer = zr_optimizer_of(options->kind);
+    const struct zr_optimizer *optimizer = &optimizers[options->average_decay > 0][options->kind];
     return optimizer->averaged && options->momentum_factor > 0 ? optimizer->averaged : optimizer;
 }

@@ -187,11 +187,22 @@ static zr_result update_window(struct zr_engine_run *run, size_t unit, const str
                                                 engine->world, 2 * u->parameters_count};
         for (unsigned s = 0; s < optimizer->slots_count; s++)
             call.slots[s] = zr_owned_slot(engine, p, owned, s, skip);
+        float *average = NULL;
+        if (optimizer->keeps_average) {
+            average = call.slots[optimizer->slots_count - 1];
+            call.slots[optimizer->slots_count - 1] = NULL;
+        }
         if (window->values.at)
             call.parameter = zr_numbers_at(window->values, at);
         result = clear_between(engine, compute, window, done, at);
         if (result == ZR_OK)
             result = optimizer->update(&call);
+        if (result == ZR_OK && average)
+            result = compute.kernels->average(compute.context, &(struct zr_average){.n = call.n,
+                                                                                    .decay = o->average_decay,
+                                                                                    .weight = call.weight,
+                                                                                    .average = average,
+                                                                                    .master = call.master});
         done = end - from;
     }
     return result == ZR_OK ? clear_between(engine, compute, window, done, window->count) : result;

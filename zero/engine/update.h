@@ -15,6 +15,11 @@ zr_result zr_engine_give_owned(struct zr_engine *engine, size_t unit, bool chang
 /* Rounds this rank's masters to its parameters; does nothing in fp32. */
 zr_result zr_engine_round_masters(struct zr_engine *engine, size_t unit);
 
+/* average.c: starts the moving average of a part of `owned` with the parameters' values; does nothing without
+ * an average. */
+zr_result zr_engine_start_average(struct zr_engine *engine, size_t unit, const struct zr_owned *owned,
+                                  struct zr_overlap part);
+
 /* Arguments of the next update; `gradient_scale` contains loss scale and clipping. */
 struct zr_engine_update zr_engine_update_of(const struct zr_engine *engine, float rate, float gradient_scale);
 /* Kernels and context that update a unit. */

@@ -16,11 +16,6 @@
 enum { WTE, WPE };
 enum { ROWS, EMBEDDING_SLOTS };
 
-static size_t first_row(const struct zr_module_pass *pass)
-{
-    return pass->own_rows < pass->rows ? zr_pass_shape(pass)->tensor_rank * pass->own_rows : 0;
-}
-
 /* Which embeddings a pass computes: both, or with tiles a tile of wte or, as the last part, wpe. `wpe`: index
  * of wpe's unit in the pass. */
 struct embedded {
@@ -40,17 +35,17 @@ static zr_result embed(struct zr_module_pass *pass)
     const struct zr_shape *shape = zr_pass_shape(pass);
     struct embedded now = embedded(pass);
     zr_result result = now.tokens ? zr_pass_embed(pass, ROWS) : ZR_OK;
-    return result == ZR_OK && now.positions
-               ? pass->kernels->positions_forward(
-                     pass->context,
-                     &(struct zr_positions_forward){.rows = pass->own_rows,
-                                                    .first_row = first_row(pass),
-                                                    .sequence = shape->sequence,
-                                                    .channels = shape->hidden,
-                                                    .w = pass->parameters[now.wpe][0],
-                                                    .y = pass->y,
-                                                    .positions = zr_pass_positions(pass, first_row(pass))})
-               : result;
+    if (result == ZR_OK && now.positions)
+        result = pass->kernels->positions_forward(
+            pass->context,
+            &(struct zr_positions_forward){.rows = pass->own_rows,
+                                           .first_row = zr_pass_first_row(pass),
+                                           .sequence = shape->sequence,
+                                           .channels = shape->hidden,
+                                           .w = pass->parameters[now.wpe][0],
+                                           .y = pass->y,
+                                           .positions = zr_pass_positions(pass, zr_pass_first_row(pass))});
+    return result == ZR_OK && now.positions ? zr_pass_drop_embedding(pass, pass->y) : result;
 }
 
 /* Gradient of wpe by documents, whose rows have any order. */
@@ -58,27 +53,30 @@ static zr_result positions_backward(struct zr_module_pass *pass, unsigned wpe)
 {
     const struct zr_shape *shape = zr_pass_shape(pass);
     return pass->kernels->embedding_backward(
-        pass->context, &(struct zr_embedding_backward){.rows = pass->own_rows,
-                                                       .channels = shape->hidden,
-                                                       .tokens = zr_pass_positions(pass, first_row(pass)),
-                                                       .dy = pass->dy,
-                                                       .dw = pass->gradients[wpe][0],
-                                                       .w_rows = zr_shape_positions(shape),
-                                                       .accumulate = pass->accumulate[wpe]});
+        pass->context,
+        &(struct zr_embedding_backward){.rows = pass->own_rows,
+                                        .channels = shape->hidden,
+                                        .tokens = zr_pass_positions(pass, zr_pass_first_row(pass)),
+                                        .dy = pass->dy,
+                                        .dw = pass->gradients[wpe][0],
+                                        .w_rows = zr_shape_positions(shape),
+                                        .accumulate = pass->accumulate[wpe]});
 }
 
 static zr_result embed_backward(struct zr_module_pass *pass)
 {
     const struct zr_shape *shape = zr_pass_shape(pass);
     struct embedded now = embedded(pass);
-    zr_result result = now.tokens ? zr_pass_embed_backward(pass, ROWS) : ZR_OK;
+    zr_result result = now.positions ? zr_pass_drop_embedding(pass, pass->dy) : ZR_OK; /* the first part */
+    if (result == ZR_OK && now.tokens)
+        result = zr_pass_embed_backward(pass, ROWS);
     if (result != ZR_OK || !now.positions || !pass->gradients[now.wpe][0])
         return result;
     return zr_pass_positions(pass, 0)
                ? positions_backward(pass, now.wpe)
                : pass->kernels->positions_backward(
                      pass->context, &(struct zr_positions_backward){.rows = pass->own_rows,
-                                                                    .first_row = first_row(pass),
+                                                                    .first_row = zr_pass_first_row(pass),
                                                                     .sequence = shape->sequence,
                                                                     .channels = shape->hidden,
                                                                     .dy = pass->dy,
@@ -108,7 +106,8 @@ enum {
     D_WIDE,
     D_NORM, /* gradient of attention's output, then of a norm's output */
     D_QKV,
-    X_ROWS, /* all rows of a product's input; Y_ROWS: of its output and gradients */
+    D_BRANCH, /* gradient of a branch before dropout */
+    X_ROWS,   /* all rows of a product's input; Y_ROWS: of its output and gradients */
     Y_ROWS,
     XA, /* of an adapter, see lora.c */
     D_XA,
@@ -138,6 +137,7 @@ static void describe_slots(struct zr_transformer *t)
         [D_WIDE] = {"gradient of mlp.c_fc", wide, 0, ZR_SLOT_TEMPORARY, false},
         [D_NORM] = {"gradient of a norm", c, 0, ZR_SLOT_TEMPORARY, true},
         [D_QKV] = {"gradient of attn.c_attn", 3 * l, 0, ZR_SLOT_TEMPORARY, false},
+        [D_BRANCH] = zr_slot_dropped(&t->shape),
         [X_ROWS] = zr_slot_all_rows(&t->shape, "all rows"),
         [Y_ROWS] = zr_slot_all_rows(&t->shape, "sums of all rows"),
         [XA] = {"adapter", 0, 0, ZR_SLOT_TEMPORARY, false}, /* trainable.c sets the columns */
@@ -432,8 +432,9 @@ static zr_result after(struct zr_module_pass *pass, unsigned product)
                    ? ZR_OK
                    : k->gelu_forward(pass->context, &(struct zr_gelu_forward){wide(pass), s[FC], s[GELU],
                                                                               activation_of(pass)});
-    if (zr_pass_adds_in_product(pass))
-        return ZR_OK;
+    zr_result result = zr_pass_drop_output(pass, product, product == ZR_PRODUCT_OUT ? s[MIDDLE] : pass->y);
+    if (result != ZR_OK || zr_pass_adds_in_product(pass))
+        return result;
     if (product == ZR_PRODUCT_OUT && sums_in_norm(pass))
         return k->residual_layernorm(pass->context, &(struct zr_residual_layernorm){
                                                         .norm = norm_of(pass, LN2_W, NULL, s[LN2], LN2_MEAN),
@@ -446,9 +447,13 @@ static zr_result after(struct zr_module_pass *pass, unsigned product)
 /* Slots that backward of a product and of the operations before it write. */
 static zr_result take_gradients(struct zr_module_pass *pass, unsigned product)
 {
-    if (product == ZR_PRODUCT_NARROW)
+    zr_result result = product == ZR_PRODUCT_NARROW || product == ZR_PRODUCT_OUT
+                           ? zr_pass_take_dropped(pass, product, D_BRANCH)
+                           : ZR_OK;
+    if (result == ZR_OK && product == ZR_PRODUCT_NARROW)
         return zr_module_take(pass, D_WIDE);
-    zr_result result = product == ZR_PRODUCT_QKV ? ZR_OK : zr_module_take(pass, D_NORM);
+    if (result == ZR_OK && product != ZR_PRODUCT_QKV)
+        result = zr_module_take(pass, D_NORM);
     return result == ZR_OK && product == ZR_PRODUCT_OUT ? zr_module_take(pass, D_QKV) : result;
 }
 
@@ -456,10 +461,12 @@ static zr_result multiply_back(struct zr_module_pass *pass, unsigned product)
 {
     void **s = pass->slots;
     const struct matrix *m = &matrices[product];
-    return product == ZR_PRODUCT_NARROW ? rows_backward(pass, m, s[GELU], pass->dx, s[D_WIDE])
+    return product == ZR_PRODUCT_NARROW
+               ? rows_backward(pass, m, s[GELU], zr_pass_dropped(pass, D_BRANCH), s[D_WIDE])
            : product == ZR_PRODUCT_WIDE ? columns_backward(pass, m, s[LN2], s[D_WIDE], s[D_NORM])
-           : product == ZR_PRODUCT_OUT  ? rows_backward(pass, m, s[ATTENTION], pass->dx, s[D_NORM])
-                                        : columns_backward(pass, m, s[LN1], s[D_QKV], s[D_NORM]);
+           : product == ZR_PRODUCT_OUT
+               ? rows_backward(pass, m, s[ATTENTION], zr_pass_dropped(pass, D_BRANCH), s[D_NORM])
+               : columns_backward(pass, m, s[LN1], s[D_QKV], s[D_NORM]);
 }
 
 /* Backward of the operations before a product. */
@@ -468,6 +475,8 @@ static zr_result go_back(struct zr_module_pass *pass, unsigned product)
     const struct zr_kernels *k = pass->kernels;
     void **s = pass->slots;
     bool is_wide = product == ZR_PRODUCT_WIDE;
+    if (product == ZR_PRODUCT_NARROW || product == ZR_PRODUCT_OUT)
+        zr_pass_end_dropped(pass, D_BRANCH);
     if (product == ZR_PRODUCT_NARROW && slope_in_product(pass))
         return ZR_OK;
     if (product == ZR_PRODUCT_NARROW && gelu_makes_bias(pass))

@@ -38,13 +38,17 @@ static zr_result scale_tokens(struct zr_module_pass *pass, void *rows)
 static zr_result embed(struct zr_module_pass *pass)
 {
     zr_result result = zr_pass_embed(pass, ROWS);
-    return result == ZR_OK && zr_pass_closes(pass) ? scale_tokens(pass, pass->y) : result;
+    if (result == ZR_OK && zr_pass_closes(pass))
+        result = scale_tokens(pass, pass->y);
+    return result == ZR_OK && zr_pass_closes(pass) ? zr_pass_drop_embedding(pass, pass->y) : result;
 }
 
 /* No other module reads the gradient of the first one's output. */
 static zr_result embed_backward(struct zr_module_pass *pass)
 {
-    zr_result result = zr_pass_opens(pass) ? scale_tokens(pass, (void *)(uintptr_t)pass->dy) : ZR_OK;
+    zr_result result = zr_pass_opens(pass) ? zr_pass_drop_embedding(pass, pass->dy) : ZR_OK;
+    if (result == ZR_OK && zr_pass_opens(pass))
+        result = scale_tokens(pass, (void *)(uintptr_t)pass->dy);
     return result == ZR_OK ? zr_pass_embed_backward(pass, ROWS) : result;
 }
 
@@ -110,8 +114,9 @@ enum {
     HEADS, /* q and k before the norms of their heads */
     HEADS_RSTD,
     D_HEADS,
-    D_SIDE, /* gradient of x by post_attention_layernorm, where that reads x */
-    X_ROWS, /* all rows of a product's input; Y_ROWS: of its output and gradients */
+    D_SIDE,   /* gradient of x by post_attention_layernorm, where that reads x */
+    D_BRANCH, /* gradient of a branch before dropout */
+    X_ROWS,   /* all rows of a product's input; Y_ROWS: of its output and gradients */
     Y_ROWS,
     XA, /* of an adapter, see lora.c */
     D_XA,
@@ -168,6 +173,7 @@ static void describe_slots(struct zr_transformer *t)
         [HEADS_RSTD] = {"self_attn q and k rstd", w.heads / w.head, ZR_SLOT_FLOATS, 0, false},
         [D_HEADS] = {"gradient of self_attn q and k", w.heads, 0, temporary, false},
         [D_SIDE] = {"gradient of x by the second norm", w.side, 0, temporary, true},
+        [D_BRANCH] = zr_slot_dropped(&t->shape),
         [X_ROWS] = zr_slot_all_rows(&t->shape, "all rows"),
         [Y_ROWS] = zr_slot_all_rows(&t->shape, "sums of all rows"),
         [XA] = {"adapter", 0, 0, temporary, false}, /* trainable.c sets the columns */
@@ -474,8 +480,11 @@ static zr_result after(struct zr_module_pass *pass, unsigned product)
     if (product == ZR_PRODUCT_WIDE)
         return k->swiglu_forward(pass->context, &(struct zr_swiglu_forward){n, s[GATE], s[UP], s[PRODUCT],
                                                                             variant->activation != 0});
-    if (product == ZR_PRODUCT_QKV || zr_pass_adds_in_product(pass))
+    if (product == ZR_PRODUCT_QKV)
         return ZR_OK;
+    zr_result result = zr_pass_drop_output(pass, product, product == ZR_PRODUCT_OUT ? s[MIDDLE] : pass->y);
+    if (result != ZR_OK || zr_pass_adds_in_product(pass))
+        return result;
     if (product == ZR_PRODUCT_OUT && sums_in_norm(pass))
         return add_and_norm(pass);
     return product == ZR_PRODUCT_OUT ? add(pass, pass->x, s[MIDDLE]) : add(pass, s[MIDDLE], pass->y);
@@ -571,7 +580,7 @@ static zr_result norm_backward(struct zr_module_pass *pass, struct norm n, struc
 static zr_result rows_backward(struct zr_module_pass *pass, struct zr_linear linear, unsigned parameter,
                                struct step_back step)
 {
-    zr_result result = zr_pass_all_rows(pass, pass->dx, Y_ROWS, &step.dy);
+    zr_result result = zr_pass_all_rows(pass, zr_pass_dropped(pass, D_BRANCH), Y_ROWS, &step.dy);
     if (result == ZR_OK)
         result = multiply_backward(pass, linear, parameter, step);
     zr_pass_drop_rows(pass, Y_ROWS);
@@ -583,7 +592,9 @@ static zr_result take_gradients(struct zr_module_pass *pass, unsigned product)
 {
     if (product == ZR_PRODUCT_QKV)
         return ZR_OK;
-    zr_result result = zr_module_take(pass, product == ZR_PRODUCT_NARROW ? D_UP : D_NORM);
+    zr_result result = product == ZR_PRODUCT_WIDE ? ZR_OK : zr_pass_take_dropped(pass, product, D_BRANCH);
+    if (result == ZR_OK)
+        result = zr_module_take(pass, product == ZR_PRODUCT_NARROW ? D_UP : D_NORM);
     if (result == ZR_OK && product == ZR_PRODUCT_NARROW && !zr_pass_shape(pass)->variant.ungated)
         return zr_module_take(pass, D_GATE);
     return result == ZR_OK && product == ZR_PRODUCT_OUT ? zr_module_take(pass, D_QKV) : result;
@@ -664,6 +675,8 @@ static zr_result go_back(struct zr_module_pass *pass, unsigned product)
     const struct zr_variant *variant = &zr_pass_shape(pass)->variant;
     void **s = pass->slots;
     size_t n = pass->rows * widths_of(zr_pass_shape(pass)).ffn;
+    if (product == ZR_PRODUCT_NARROW || product == ZR_PRODUCT_OUT)
+        zr_pass_end_dropped(pass, D_BRANCH);
     if (product == ZR_PRODUCT_NARROW && variant->ungated)
         return k->gelu_backward(
             pass->context,

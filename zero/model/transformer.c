@@ -337,6 +337,10 @@ zr_result zr_shape_check(const struct zr_shape *shape)
             return zr_fail(ZR_ERR_INVALID, "the model's %s must be at least 1", sizes[i].name);
     if ((unsigned)shape->architecture >= ZR_ARCH_COUNT)
         return zr_fail(ZR_ERR_INVALID, "unknown architecture %d", (int)shape->architecture);
+    const float dropout[] = {shape->embedding_dropout, shape->residual_dropout};
+    for (size_t i = 0; i < sizeof dropout / sizeof *dropout; i++)
+        if (!(dropout[i] >= 0 && dropout[i] < 1))
+            return zr_fail(ZR_ERR_INVALID, "a dropout of %g; its range is 0 to below 1", (double)dropout[i]);
     if (shape->variant.head_width == 0 && shape->hidden % shape->heads)
         return zr_fail(ZR_ERR_INVALID, "%zu heads do not divide a hidden size of %zu; use a multiple of %zu",
                        shape->heads, shape->hidden, shape->heads);
@@ -758,6 +762,9 @@ zr_result zr_transformer_open(struct zr_transformer *out, const struct zr_shape 
     out->model.list.units = out->units;
     out->model.modules = out->modules;
     table->describe(out);
+    if (zr_shape_drops(shape))
+        out->model.inputs[out->model.inputs_count++] =
+            (struct zr_input){"dropout", sizeof(struct zr_dropout_draw) / sizeof(int32_t), ZR_SLOT_INTEGERS};
     describe_blocks(out);
     result = zr_trainable_split(out);
     if (result != ZR_OK)

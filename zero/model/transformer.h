@@ -71,6 +71,9 @@ struct zr_shape {
     bool tied;         /* the head shares the embedding's matrix; GPT-2: !variant.untied */
     struct zr_variant variant;
     const struct zr_trainable *trainable; /* borrowed; NULL: everything is trained */
+    /* Dropout rates in training, of the sum of the embeddings, and of the outputs of attention and of the
+     * feed-forward layer before they are added to the residual; 0: none. */
+    float embedding_dropout, residual_dropout;
 };
 
 /* ZR_ERR_INVALID: a size is zero or overflows, heads do not divide hidden, the variant has something that the
@@ -155,8 +158,13 @@ enum zr_transformer_group {
     ZR_TRANSFORMER_GROUPS_COUNT
 };
 
-/* Inputs of every architecture; an architecture may append inputs. Positions: zr_shape_has_positions(). */
+/* Inputs of every architecture; an architecture may append inputs. Positions: zr_shape_has_positions(). With
+ * dropout the last input is a struct zr_dropout_draw, see zr_transformer_draw(). */
 enum { ZR_INPUT_TOKENS = 0, ZR_INPUT_TARGETS, ZR_INPUT_POSITIONS, ZR_INPUTS_COMMON };
+static inline bool zr_shape_drops(const struct zr_shape *shape)
+{
+    return shape->embedding_dropout > 0 || shape->residual_dropout > 0;
+}
 
 /* Pipeline stages of a bundled model. The first stage also has the embedding, the last one the final norm and
  * the head. */
@@ -211,6 +219,17 @@ struct zr_transformer {
 zr_result zr_transformer_open(struct zr_transformer *out, const struct zr_shape *shape,
                               const struct zr_kernels *kernels, zr_arena *host_arena);
 void zr_transformer_close(struct zr_transformer *transformer);
+
+/* Dropout: the input that the caller sets with a micro-batch / its value. The numbers depend on seed, step,
+ * the number of a sequence in the step, layer and element only, so the same elements are dropped on any mesh,
+ * and with any division into micro-batches. */
+struct zr_transformer_draw {
+    uint64_t seed, step;
+    uint64_t sequence; /* number in the step of the micro-batch's first sequence */
+};
+unsigned zr_transformer_draw_input(const struct zr_transformer *transformer); /* UINT_MAX: no dropout */
+struct zr_dropout_draw zr_transformer_draw(const struct zr_transformer *transformer,
+                                           const struct zr_transformer_draw *draw);
 
 /* A tensor of a unit in an architecture's table. A vector has columns 0. */
 struct zr_tensor {
@@ -414,6 +433,36 @@ zr_result zr_pass_attend(struct zr_module_pass *pass, unsigned slots, const stru
 zr_result zr_pass_attend_backward(struct zr_module_pass *pass, unsigned slots,
                                   const struct zr_attention_backward *op);
 
+/* ---- Dropout (dropout.c) ------------------------------------------------------------------------------- */
+
+/* Whether the pass drops elements of a residual branch. */
+static inline bool zr_pass_drops(const struct zr_module_pass *pass)
+{
+    return pass->trains && zr_pass_shape(pass)->residual_dropout > 0;
+}
+/* Rows of the rank's x and y before them in the micro-batch: under sequence parallelism. */
+static inline size_t zr_pass_first_row(const struct zr_module_pass *pass)
+{
+    return pass->own_rows < pass->rows ? zr_pass_shape(pass)->tensor_rank * pass->own_rows : 0;
+}
+/* Drops elements of `at`, [own_rows, hidden]: of the sum of the embeddings, in forward, or of its gradient,
+ * in backward; of the output of a block's product. */
+zr_result zr_pass_drop_embedding(struct zr_module_pass *pass, const void *at);
+zr_result zr_pass_drop_output(struct zr_module_pass *pass, unsigned product, void *at);
+/* The gradient of a product's output before dropout: pass->dx, or a copy in `slot` that lives from take() to
+ * the product's go_back(), which calls zr_pass_end_dropped(). */
+struct zr_slot zr_slot_dropped(const struct zr_shape *shape);
+zr_result zr_pass_take_dropped(struct zr_module_pass *pass, unsigned product, unsigned slot);
+static inline void *zr_pass_dropped(const struct zr_module_pass *pass, unsigned slot)
+{
+    return zr_pass_drops(pass) ? pass->slots[slot] : pass->dx;
+}
+static inline void zr_pass_end_dropped(struct zr_module_pass *pass, unsigned slot)
+{
+    if (zr_pass_drops(pass))
+        zr_module_drop(pass, slot);
+}
+
 /* ---- Between tensor ranks ------------------------------------------------------------------------------ */
 
 /* A tensor rank multiplies all rows by its shard of the matrices. Under sequence parallelism norms and
@@ -442,10 +491,11 @@ static inline const void *zr_pass_bias_once(const struct zr_module_pass *pass, c
 {
     return zr_pass_shape(pass)->tensor_rank == 0 ? bias : NULL;
 }
-/* Whether a product adds the residual itself; requires that the sum needs no other rank or tile. */
+/* Whether a product adds the residual itself; requires that the sum needs no other rank or tile, nor dropout.
+ */
 static inline bool zr_pass_adds_in_product(const struct zr_module_pass *pass)
 {
-    return zr_pass_is_whole(pass) && zr_shape_tensor(zr_pass_shape(pass)) == 1 &&
+    return zr_pass_is_whole(pass) && zr_shape_tensor(zr_pass_shape(pass)) == 1 && !zr_pass_drops(pass) &&
            pass->kernels->linear_residual_forward;
 }
 /* Slot for all rows; without sequence parallelism it has no columns. */

@@ -70,6 +70,7 @@ void zr_module_pass_open(const struct zr_list_run *run, size_t module, struct zr
     out->own_rows = run->rows / zr_model_row_ranks(trainer->model);
     out->tensor = trainer->engine->options.tensor;
     out->ring = trainer->ring;
+    out->trains = run->calls;
     out->inputs = store->inputs;
     out->x = place.input != ZR_NO_MODULE ? store->outputs[place.input] : NULL;
     out->slots = zr_activations_slots(store, place.at);

@@ -226,6 +226,14 @@ void zr_data_resume(struct zr_data *data, uint64_t step, uint64_t rows)
     data->rows_before = rows;
 }
 
+uint64_t zr_data_steps_of(const struct zr_data *data, uint64_t epochs)
+{
+    uint64_t rows, per_step = step_rows(data), done = data->rows_before;
+    if (__builtin_mul_overflow(epochs, data->windows, &rows))
+        return UINT64_MAX;
+    return data->steps_before + (rows > done ? (rows - done - 1) / per_step + 1 : 0);
+}
+
 uint64_t zr_data_rows_after(const struct zr_data *data, uint64_t step)
 {
     return data->rows_before + (step - data->steps_before) * step_rows(data);
@@ -283,17 +291,21 @@ static uint64_t epoch_window(const struct zr_data *data, uint64_t row)
     return source->first + place * data->options.sequence;
 }
 
+uint64_t zr_data_first_row(const struct zr_data *data, const struct zr_data_place *place)
+{
+    const struct zr_data_options *options = &data->options;
+    return ((uint64_t)place->micro_batch * options->data_ranks + place->data_rank) * options->batch;
+}
+
 /* The first token of the window of a row of a micro-batch. */
 static uint64_t first_token(const struct zr_data *data, const struct zr_data_place *place, size_t row)
 {
     const struct zr_data_options *options = &data->options;
-    uint64_t step = place->step,
-             block = (uint64_t)place->micro_batch * options->data_ranks + place->data_rank;
+    uint64_t step = place->step, number = zr_data_first_row(data, place) + row; /* of the row in the step */
     if (data->order == ZR_DATA_ORDER_BATCHES) {
         step = (step - 1) * options->micro_batches + place->micro_batch + 1;
-        block = place->data_rank;
+        number = place->data_rank * options->batch + row;
     }
-    uint64_t number = block * options->batch + row; /* of the row in the step */
     if (data->order == ZR_DATA_ORDER_EPOCHS)
         return epoch_window(data, zr_data_rows_after(data, step - 1) + number);
     return random_window(data, zr_mix(zr_mix(zr_mix(options->seed) ^ step) ^ number));

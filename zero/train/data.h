@@ -72,6 +72,9 @@ const char *zr_data_source_problem(const char *source);
 void zr_data_set_order(struct zr_data *data, enum zr_data_order order);
 /* Continues after a step by which this many rows were read. */
 void zr_data_resume(struct zr_data *data, uint64_t step, uint64_t rows);
+/* The step by whose end this many epochs are read, from the first step on; the step may read on in the next
+ * epoch. UINT64_MAX: too many. */
+uint64_t zr_data_steps_of(const struct zr_data *data, uint64_t epochs);
 /* Rows that are read by the end of a step. */
 uint64_t zr_data_rows_after(const struct zr_data *data, uint64_t step);
 
@@ -84,6 +87,8 @@ struct zr_data_place {
     unsigned data_rank;
     unsigned micro_batch; /* within the step; unused for validation */
 };
+/* Number in its step of a micro-batch's first row. */
+uint64_t zr_data_first_row(const struct zr_data *data, const struct zr_data_place *place);
 /* Fills tokens and targets, [batch, sequence] each, for training, and has the system read the windows of the
  * next micro-batch meanwhile. */
 zr_result zr_data_train(struct zr_data *data, const struct zr_data_place *place, int32_t *tokens,

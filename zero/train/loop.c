@@ -60,13 +60,21 @@ static zr_result gather_message(const struct zr_train_config *config, zr_comm *c
 
 /* ---- Steps --------------------------------------------------------------------------------------------- */
 
+/* The first of --log, --tensorboard and --status that could not be written. */
+struct lost_log {
+    const char *option, *path;
+    uint64_t step; /* that it lacks */
+    zr_result result;
+};
+
 struct loop {
     struct zr_rank rank;
     struct zr_history history;
     struct zr_saves saves;
     struct zr_log log;
-    uint64_t log_ended_step; /* the step whose line could not be written; 0: none */
-    zr_result log_result;    /* its result */
+    struct zr_events events;
+    struct zr_status status;
+    struct lost_log lost;
     struct zr_progress progress;
     struct zr_prove *prove; /* NULL: not requested */
     bool resuming;          /* while resuming, a failure means a damaged checkpoint */
@@ -90,7 +98,16 @@ static zr_result save(struct loop *loop, uint64_t step)
     return result;
 }
 
-static zr_result validate(struct loop *loop)
+/* With --ema: exchanges the weights and their average, before and after a use of the average. */
+static zr_result exchange_average(struct loop *loop)
+{
+    return loop->rank.config->optimizer.average_decay > 0
+               ? zr_engine_exchange_average(loop->rank.state.engine)
+               : ZR_OK;
+}
+
+/* Evaluates the weights that the engine has. */
+static zr_result validate_weights(struct loop *loop)
 {
     struct zr_rank *rank = &loop->rank;
     zr_trainer *trainer = rank->state.trainer;
@@ -121,6 +138,14 @@ static zr_result validate(struct loop *loop)
     loop->history.validation_loss =
         mean.loss * zr_train_data_ranks(rank->config) / (double)rank->data.validation_windows;
     return ZR_OK;
+}
+
+static zr_result validate(struct loop *loop)
+{
+    zr_result result = exchange_average(loop);
+    if (result == ZR_OK)
+        result = validate_weights(loop);
+    return result == ZR_OK ? exchange_average(loop) : result;
 }
 
 /* Prints the library of large matrix products, if there is a choice. */
@@ -169,6 +194,7 @@ static zr_result load_batch(void *state, unsigned micro_batch)
     const struct zr_batch batch = zr_rank_batch(rank);
     struct zr_data_place place = {
         .step = step->number, .data_rank = rank->place.data, .micro_batch = micro_batch};
+    zr_rank_draw(rank, &rank->state, &place);
     return zr_batch_train(&batch, &place);
 }
 
@@ -319,18 +345,33 @@ static void say_nothing_saved(const struct loop *loop)
                config->save[0] ? "exported" : "saved; with --save DIR a run that a signal ends is saved");
 }
 
-/* Writes a line to the log. If the log cannot be written (a full disk), the run continues without it, reports
- * that again at its end, and has another exit code. */
+/* Writes a step to --log, --tensorboard and --status. If one cannot be written (a full disk), the run
+ * continues without it, reports that again at its end, and has another exit code. */
 static void write_log(struct loop *loop, const struct zr_step_line *line)
 {
-    zr_result result = zr_log_step(&loop->log, line);
-    if (result == ZR_OK)
-        return;
-    loop->log_result = result;
-    loop->log_ended_step = line->step;
-    zr_progress_break(&loop->progress);
-    zr_say("after step %" PRIu64 ": %s; the run continues without its log", line->step, zr_last_error());
-    zr_log_close(&loop->log);
+    const struct zr_train_config *config = loop->rank.config;
+    const struct lost_log logs[] = {{"log", config->log, line->step, ZR_OK},
+                                    {"tensorboard", config->tensorboard, line->step, ZR_OK},
+                                    {"status", config->status, line->step, ZR_OK}};
+    for (size_t i = 0; i < sizeof logs / sizeof *logs; i++) {
+        zr_result result = i == 0   ? zr_log_step(&loop->log, line)
+                           : i == 1 ? zr_events_step(&loop->events, line)
+                                    : zr_status_step(&loop->status, line);
+        if (result == ZR_OK)
+            continue;
+        if (loop->lost.result == ZR_OK)
+            loop->lost = logs[i];
+        loop->lost.result = result;
+        zr_progress_break(&loop->progress);
+        zr_say("after step %" PRIu64 ": %s; the run continues without its %s", line->step, zr_last_error(),
+               logs[i].option);
+        if (i == 0)
+            zr_log_close(&loop->log);
+        else if (i == 1)
+            zr_events_close(&loop->events);
+        else
+            loop->status.path = NULL;
+    }
 }
 
 /* Compares a step with the dense run. A failed comparison fails on all ranks. */
@@ -396,7 +437,11 @@ static zr_result run_steps(struct loop *loop)
     result = save(loop, loop->saves.resumed_step + loop->history.count);
     if (result != ZR_OK)
         return result;
-    result = zr_saves_export(&loop->saves);
+    result = config->export[0] ? exchange_average(loop) : ZR_OK;
+    if (result == ZR_OK)
+        result = zr_saves_export(&loop->saves);
+    if (result == ZR_OK && config->export[0])
+        result = exchange_average(loop);
     loop->alike = result != ZR_OK;
     return result;
 }
@@ -407,14 +452,19 @@ static zr_result make_sample(struct loop *loop, struct zr_text *text)
     const struct zr_train_config *config = loop->rank.config;
     if (config->sample == 0 || loop->ended)
         return ZR_OK;
-    return zr_sample_make(&(struct zr_sample_options){.trainer = loop->rank.state.trainer,
-                                                      .shape = loop->rank.state.transformer.shape,
-                                                      .bytes = config->bytes,
-                                                      .prompt = config->prompt,
-                                                      .count = config->sample,
-                                                      .temperature = config->temperature,
-                                                      .seed = config->seed},
-                          text);
+    const struct zr_sample_options options = {.trainer = loop->rank.state.trainer,
+                                              .shape = loop->rank.state.transformer.shape,
+                                              .bytes = config->bytes,
+                                              .prompt = config->prompt,
+                                              .count = config->sample,
+                                              .temperature = config->temperature,
+                                              .top_k = config->top_k,
+                                              .top_p = config->top_p,
+                                              .seed = config->seed};
+    zr_result result = exchange_average(loop);
+    if (result == ZR_OK)
+        result = zr_sample_make(&options, text);
+    return result == ZR_OK ? exchange_average(loop) : result;
 }
 
 static zr_result report_end(struct loop *loop)
@@ -484,6 +534,10 @@ static zr_result run(struct loop *loop, struct zr_local_world *local, unsigned r
         result = zr_saves_look_for_later(&loop->saves);
         if (result == ZR_OK)
             result = zr_log_open(&loop->log, config->log, resumed);
+        if (result == ZR_OK)
+            result = zr_events_open(&loop->events, config->tensorboard, resumed);
+        if (result == ZR_OK)
+            result = zr_status_start(&loop->status, config->status, resumed, config->steps);
         if (result != ZR_OK)
             return result;
         say_products(loop);
@@ -542,19 +596,32 @@ static bool ended_before_admission(const struct loop *loop, zr_result result)
     return true;
 }
 
+/* Closes the logs, and writes the final state of --status. Returns the first failure. */
+static zr_result close_logs(struct loop *loop, zr_result result)
+{
+    char state[32] = "failed";
+    if (result == ZR_OK)
+        snprintf(state, sizeof state, "%s%s", loop->ended ? "ended by " : "done",
+                 loop->ended ? signal_name(loop) : "");
+    zr_result closed[] = {zr_log_close(&loop->log), zr_events_close(&loop->events),
+                          zr_status_end(&loop->status, state)};
+    return closed[0] != ZR_OK ? closed[0] : closed[1] != ZR_OK ? closed[1] : closed[2];
+}
+
 int zr_train_rank(struct zr_local_world *local, unsigned rank, void *argument)
 {
     struct loop loop = {.rank = {.config = argument, .rank = rank},
                         .history = {.rank = &loop.rank, .started_ns = zr_os_now_ns()},
                         .saves = {.rank = &loop.rank, .progress = &loop.progress, .saved_step = UINT64_MAX},
-                        .log = {.file = {.fd = -1}}};
+                        .log = {.file = {.fd = -1}},
+                        .events = {.file = {.fd = -1}}};
     zr_result result = run(&loop, local, rank), closed;
 
     if (speaks(&loop))
         zr_progress_break(&loop.progress);
     if (result != ZR_OK)
         say_failure(&loop, result);
-    closed = zr_log_close(&loop.log);
+    closed = close_logs(&loop, result);
     if (closed != ZR_OK && result == ZR_OK) {
         /* The launcher need not report this rank's exit after this message. */
         zr_local_first_message(local, zr_last_error());
@@ -562,12 +629,12 @@ int zr_train_rank(struct zr_local_world *local, unsigned rank, void *argument)
         zr_local_message_logged(local);
         result = closed;
     }
-    if (loop.log_result != ZR_OK && result == ZR_OK) {
-        zr_local_first_message(local, loop.rank.config->log);
-        zr_say("--log '%s' lacks step %" PRIu64 " and later steps; the run is otherwise complete",
-               loop.rank.config->log, loop.log_ended_step);
+    if (loop.lost.result != ZR_OK && result == ZR_OK) {
+        zr_local_first_message(local, loop.lost.path);
+        zr_say("--%s '%s' lacks step %" PRIu64 " and later steps; the run is otherwise complete",
+               loop.lost.option, loop.lost.path, loop.lost.step);
         zr_local_message_logged(local);
-        result = loop.log_result;
+        result = loop.lost.result;
     }
     bool early = ended_before_admission(&loop, result);
     zr_history_close(&loop.history);

@@ -33,8 +33,9 @@ void zr_prove_print(const struct zr_prove *prove);
 
 /* ---- --sample (sample.c) ------------------------------------------------------------------------------- */
 
-/* Generates text token by token with top-k 40, a temperature and a counter-based generator; the same model
- * and seed give the same text. */
+/* Generates text token by token: of the `top_k` likeliest tokens (Fan et al. 2018) the fewest likeliest whose
+ * probabilities, at the temperature, reach `top_p` together (Holtzman et al. 2020), drawn by a counter-based
+ * generator. The same logits and seed give the same text. */
 
 struct zr_sample_options {
     zr_trainer *trainer; /* borrowed; its inputs are overwritten */
@@ -43,6 +44,8 @@ struct zr_sample_options {
     const char *prompt; /* "": a newline (bytes) or token 0. For tokens: numbers separated by spaces */
     size_t count;       /* tokens to generate */
     float temperature;  /* 0: always the likeliest token */
+    size_t top_k;       /* 0: all */
+    float top_p;        /* above 0; 1: all */
     uint64_t seed;
 };
 

@@ -28,6 +28,7 @@ static void clean_up(void *argument)
     const struct zr_train_config *run = argument;
     zr_checkpoint_clean_up(run->save);
     zr_report_clean_up(run->json);
+    zr_report_clean_up(run->status);
     zr_model_export_clean_up(run->export);
 }
 

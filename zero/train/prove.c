@@ -96,6 +96,7 @@ static zr_result load(void *state, unsigned micro_batch)
     struct zr_data_place place = {
         .step = prove->step, .data_rank = micro_batch % data_ranks, .micro_batch = micro_batch / data_ranks};
     const struct zr_batch batch = {&prove->rank->data, prove->dense.trainer, &prove->config.shape};
+    zr_rank_draw(prove->rank, &prove->dense, &place);
     return zr_batch_train(&batch, &place);
 }
 

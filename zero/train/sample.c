@@ -1,5 +1,4 @@
-/* sample.c: samples one token at a time from the forty likeliest; the window slides when the text exceeds
- * the model's context. */
+/* sample.c: samples one token at a time; the window slides when the text exceeds the model's context. */
 #define _GNU_SOURCE
 #include "zero/train/loop.h"
 
@@ -8,14 +7,14 @@
 #include <string.h>
 
 #include "alloc/base/error.h"
+#include "alloc/base/sort.h"
 #include "alloc/heap/heap.h"
 #include "zero/train/batch.h"
-
-enum { TOP_K = 40 };
 
 struct choice {
     float logit;
     int32_t token;
+    double weight;
 };
 
 /* A number in [0, 1): draw `index` of `seed`. */
@@ -30,42 +29,50 @@ static double uniform(uint64_t seed, uint64_t index)
     return (double)(x >> 11) * 0x1p-53;
 }
 
-/* The likeliest tokens, best first; equal logits by token number. Returns their count. */
-static size_t likeliest(const float *logits, size_t vocabulary, struct choice top[TOP_K])
+/* Likeliest first; equal logits by token number. */
+static bool likelier(const void *a, const void *b)
 {
-    size_t count = 0;
-    for (size_t token = 0; token < vocabulary; token++) {
-        float logit = logits[token];
-        if (!(logit > -INFINITY) || (count == TOP_K && logit <= top[count - 1].logit))
-            continue; /* NaN is never chosen */
-        size_t at = count < TOP_K ? count++ : TOP_K - 1;
-        for (; at > 0 && top[at - 1].logit < logit; at--)
-            top[at] = top[at - 1];
-        top[at] = (struct choice){logit, (int32_t)token};
-    }
-    return count;
+    const struct choice *x = a, *y = b;
+    return x->logit > y->logit || (x->logit == y->logit && x->token < y->token);
 }
 
-static int32_t choose(const float *logits, size_t vocabulary, float temperature, double random)
+/* The tokens from which the next one is drawn, with their weights. Returns their number; 0: all are NaN. */
+static size_t find_choices(const struct zr_sample_options *options, const float *logits,
+                           struct choice *choices)
 {
-    struct choice top[TOP_K];
-    double weight[TOP_K], sum = 0;
-    size_t count = likeliest(logits, vocabulary, top);
+    size_t count = 0, kept = 0;
+    double sum = 0, reached = 0;
+    for (size_t token = 0; token < options->shape.vocabulary; token++)
+        if (logits[token] > -INFINITY) /* NaN is never chosen */
+            choices[count++] = (struct choice){logits[token], (int32_t)token, 1};
+    zr_sort_in_place(&(struct zr_sort_records){choices, count, sizeof *choices, likelier});
+    if (options->temperature <= 0 || count == 0)
+        return count > 0;
+    if (options->top_k && count > options->top_k)
+        count = options->top_k;
+    for (size_t i = 0; i < count; i++)
+        sum += choices[i].weight =
+            exp(((double)choices[i].logit - (double)choices[0].logit) / (double)options->temperature);
+    if (options->top_p >= 1)
+        return count;
+    while (kept < count && reached < (double)options->top_p * sum)
+        reached += choices[kept++].weight;
+    return kept;
+}
 
-    if (count == 0)
-        return 0;
-    if (temperature <= 0)
-        return top[0].token;
+static int32_t choose(const struct zr_sample_options *options, const float *logits, struct choice *choices,
+                      double random)
+{
+    size_t count = find_choices(options, logits, choices);
+    double sum = 0;
+    for (size_t i = 0; i < count; i++)
+        sum += choices[i].weight;
     for (size_t i = 0; i < count; i++) {
-        weight[i] = exp(((double)top[i].logit - (double)top[0].logit) / (double)temperature);
-        sum += weight[i];
-    }
-    for (size_t i = 0; i < count; i++) {
-        random -= weight[i] / sum;
+        random -= choices[i].weight / sum;
         if (random < 0)
-            return top[i].token;
+            return choices[i].token;
     }
-    return top[count - 1].token;
+    return count ? choices[count - 1].token : 0;
 }
 
 /* ---- The prompt ---------------------------------------------------------------------------------------- */
@@ -181,16 +188,17 @@ zr_result zr_sample_make(const struct zr_sample_options *options, struct zr_text
     struct shown shown = {.out = out, .bytes = options->bytes};
     const char *prompt = options->prompt;
     float *logits = zr_heap_zalloc(options->shape.vocabulary, sizeof *logits);
+    struct choice *choices = zr_heap_zalloc(options->shape.vocabulary, sizeof *choices);
     int32_t token;
-    zr_result result = ZR_OK;
+    zr_result result = logits && choices ? ZR_OK : ZR_ERR_HOST_MEMORY;
 
-    if (!logits || !window.tokens)
+    if (!window.tokens)
         result = ZR_ERR_HOST_MEMORY;
-    while (!result && prompt_token(options, &prompt, &token)) {
+    while (result == ZR_OK && prompt_token(options, &prompt, &token)) {
         window_push(&window, token);
         show(&shown, token);
     }
-    if (!result && window.count == 0)
+    if (result == ZR_OK && window.count == 0)
         window_push(&window, options->bytes ? '\n' : 0); /* a start token, not shown */
     for (size_t i = 0; i < options->count && !result; i++) {
         /* Later positions do not affect earlier ones, but must be valid tokens. */
@@ -200,11 +208,12 @@ zr_result zr_sample_make(const struct zr_sample_options *options, struct zr_text
                                    zr_batch_row(&batch, window.count - 1), logits);
         if (result)
             break;
-        token = choose(logits, options->shape.vocabulary, options->temperature, uniform(options->seed, i));
+        token = choose(options, logits, choices, uniform(options->seed, i));
         window_push(&window, token);
         show(&shown, token);
     }
     show_escaped(&shown);
+    zr_heap_free(choices);
     zr_heap_free(window.tokens);
     zr_heap_free(logits);
     return result ? result : out->result;

@@ -12,9 +12,6 @@
 #include "zero/train/settings/flags.h"
 #include "zero/train/settings/args.h"
 
-static const char *const schedules[] = {
-    [ZR_RATE_COSINE] = "cosine", [ZR_RATE_LINEAR] = "linear", [ZR_RATE_CONSTANT] = "constant"};
-
 /* The library and GPU of matrix products; "": no choice of library. */
 static const char *products_of(const struct zr_saves *saves)
 {
@@ -35,7 +32,7 @@ static struct zr_checkpoint_course course_of(const struct zr_saves *saves, uint6
                                           .data_sequence = config->shape.sequence,
                                           .data_tokens = data->tokens_count,
                                           .data_checksum = data->checksum};
-    snprintf(course.schedule, sizeof course.schedule, "%s", schedules[config->rate_kind]);
+    snprintf(course.schedule, sizeof course.schedule, "%s", zr_schedule_of(config->rate_kind)->name);
     snprintf(course.products, sizeof course.products, "%s", products_of(saves));
     return course;
 }
@@ -164,7 +161,7 @@ static void put_other(struct zr_text *text, const char *option, double ours, dou
         zr_text_print(text, "%s --%s %.6g (it had %.6g)", text->used_bytes ? "," : "", option, ours, theirs);
 }
 
-/* Prints changed settings of the learning rate. With a constant rate the number of steps does not matter. */
+/* Prints changed settings of the learning rate that matter from here on. */
 static void say_other_rate(const struct zr_saves *saves, const struct zr_checkpoint_course *course)
 {
     const struct zr_train_config *config = saves->rank->config;
@@ -174,21 +171,22 @@ static void say_other_rate(const struct zr_saves *saves, const struct zr_checkpo
     char message[512];
 
     zr_text_start(&text, NULL, message, sizeof message - 1);
-    for (unsigned kind = 0; kind < sizeof schedules / sizeof *schedules; kind++)
-        if (strcmp(course->schedule, schedules[kind]) == 0)
+    for (unsigned kind = 0; kind < ZR_RATES_COUNT; kind++)
+        if (strcmp(course->schedule, zr_schedule_of((enum zr_rate_kind)kind)->name) == 0)
             theirs.rate_kind = (enum zr_rate_kind)kind;
     theirs.steps = course->steps;
     theirs.warmup = course->warmup;
     theirs.rate = (float)course->rate;
     theirs.min_rate = (float)course->min_rate;
-    bool constant = config->rate_kind == ZR_RATE_CONSTANT && theirs.rate_kind == ZR_RATE_CONSTANT;
+    bool ends = zr_schedule_of(config->rate_kind)->ends || zr_schedule_of(theirs.rate_kind)->ends;
     if (config->rate_kind != theirs.rate_kind)
-        zr_text_print(&text, " --schedule-lr %s (it had %s)", schedules[config->rate_kind],
-                      schedules[theirs.rate_kind]);
+        zr_text_print(&text, " --schedule-lr %s (it had %s)", zr_schedule_of(config->rate_kind)->name,
+                      zr_schedule_of(theirs.rate_kind)->name);
     put_other(&text, "lr", (double)config->rate, course->rate);
-    if (config->warmup > saves->resumed_step || theirs.warmup > saves->resumed_step || !constant)
+    if (config->warmup > saves->resumed_step || theirs.warmup > saves->resumed_step ||
+        config->rate_kind != ZR_RATE_CONSTANT || theirs.rate_kind != ZR_RATE_CONSTANT)
         put_other(&text, "warmup", (double)config->warmup, (double)course->warmup);
-    if (!constant) {
+    if (ends) {
         put_other(&text, "min-lr", (double)config->min_rate, course->min_rate);
         put_other(&text, "steps", (double)config->steps, (double)course->steps);
     }
@@ -255,6 +253,21 @@ static zr_result set_data_order(struct zr_saves *saves, const struct zr_checkpoi
     return ZR_OK;
 }
 
+/* With other rows per step than the checkpoint's, the epochs of --epochs end after another step than the one
+ * that was computed from the data. */
+static zr_result check_epochs(const struct zr_saves *saves)
+{
+    const struct zr_train_config *config = saves->rank->config;
+    uint64_t steps = config->passes ? zr_data_steps_of(&saves->rank->data, config->passes) : 0;
+    return steps == 0 || steps == config->steps
+               ? ZR_OK
+               : zr_fail(ZR_ERR_INVALID,
+                         "--epochs %" PRIu64 " counts steps of %" PRIu64
+                         " tokens, and steps of the checkpoint had another number; give --steps %" PRIu64
+                         ", after which the epochs end",
+                         config->passes, zr_train_step_tokens(config), steps);
+}
+
 /* Prints the place in the epochs. */
 static void say_epochs(const struct zr_saves *saves)
 {
@@ -286,6 +299,8 @@ zr_result zr_saves_resume(struct zr_saves *saves)
         result = saves_to_resumed_folder(saves, &same_place);
     if (result == ZR_OK)
         result = set_data_order(saves, &origin);
+    if (result == ZR_OK)
+        result = check_epochs(saves);
     if (result != ZR_OK)
         return result;
     if (same_place)
@@ -296,7 +311,10 @@ zr_result zr_saves_resume(struct zr_saves *saves)
     if (saves->resumed_step == 0) {
         zr_say("starts from the parameters in %s", saves->rank->config->resume);
         if (origin.dropout > 0)
-            zr_say("its config.json has a dropout of %g, which zr-train ignores", origin.dropout);
+            zr_say(
+                "its config.json has a dropout of %g, which this run lacks: --dropout sets that of embeddings, and of "
+                "attention's output and the MLP's",
+                origin.dropout);
         return ZR_OK;
     }
     zr_say("resumed after step %" PRIu64 " from %s", saves->resumed_step, saves->rank->config->resume);

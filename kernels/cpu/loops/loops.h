@@ -82,7 +82,7 @@ struct zr_loops {
     zr_loop *bias_backward_columns; /* of struct zr_linear_backward */
     zr_loop *gelu_bias_backward_columns;
     zr_loop *factor_columns; /* of struct zr_factor_sums */
-    zr_loop *rotary, *cross_entropy;
+    zr_loop *rotary, *cross_entropy, *dropout;
     /* Divided by elements. */
     zr_loop *gelu_forward, *gelu_backward, *swiglu_forward, *swiglu_backward, *add;
     /* Two-byte tensors have the table's precision. update_adamw8 takes a struct zr_adamw8_work and whole

@@ -5,6 +5,7 @@
 #include "kernels/cpu/loops/loops.h"
 #include "kernels/real.h"
 #include "kernels/cpu/loops/simd.h"
+#include "kernels/dropout.h"
 
 #include <math.h>
 #include <string.h>
@@ -70,6 +71,29 @@ static void add(const void *args, size_t from, size_t to)
 {
     const struct zr_add *a = args;
     add_elements(to - from, (const el *)a->a + from, (const el *)a->b + from, (el *)a->out + from);
+}
+
+/* The row of the micro-batch that is row `row` of x. */
+static size_t dropped_row(const struct zr_dropout *a, size_t row)
+{
+    row += a->first_row;
+    return a->part.ranks <= 1 ? row
+                              : row / a->part.tokens * a->part.tokens * a->part.ranks +
+                                    zr_context_token(a->part, row % a->part.tokens);
+}
+
+static void dropout(const void *args, size_t from, size_t to)
+{
+    const struct zr_dropout *a = args;
+    _Static_assert(VF_LANES % 4 == 0, "the factors of a vector are whole groups");
+    for (size_t row = from; row < to; row++)
+        for (size_t c = 0; c < a->columns; c += VF_LANES) {
+            size_t at = row * a->columns + c, left = a->columns - c;
+            float factors[VF_LANES];
+            for (size_t i = 0; i < VF_LANES; i += 4)
+                zr_dropout_factors(a, dropped_row(a, row), (c + i) / 4, factors + i);
+            el_put((el *)a->y + at, left, el_get((const el *)a->x + at, left) * vf_get(factors, VF_LANES));
+        }
 }
 
 /* The sum remains in a register and is rounded once. */
@@ -339,6 +363,7 @@ const struct zr_loops ZR_LOOPS = {
     .swiglu_forward = swiglu_forward,
     .swiglu_backward = swiglu_backward,
     .add = add,
+    .dropout = dropout,
     .update_adamw = update_adamw,
     .update_sgd = update_sgd,
     .update_adamw8 = update_adamw8,

@@ -13,6 +13,7 @@
 static const struct zr_optimizer_options rig_adamw = {
     .beta1 = 0.9f, .beta2 = 0.95f, .epsilon = 1e-8f, .weight_decay = 0.1f, .clip = 0.5f};
 static const float rig_rate = 3e-3f;
+enum { RIG_SEED = 5 };
 
 struct rig {
     zr_backend *backend;
@@ -21,6 +22,7 @@ struct rig {
     struct zr_mesh mesh;
     struct zr_trainer_state state;
     int32_t *tokens, *targets; /* the trainer's inputs */
+    unsigned step;             /* of the last batch, with RIG_SEED the key of dropout */
 };
 
 /* On arenas that are there. The mesh lasts as long as the trainer. */
@@ -38,7 +40,7 @@ static inline zr_result rig_open_trainer(struct rig *rig, const struct zr_shape 
                                                         .shape = *shape,
                                                         .stage = stage,
                                                         .checkpoints = checkpoints,
-                                                        .seed = 5,
+                                                        .seed = RIG_SEED,
                                                         .optimizer = rig_adamw});
     if (result == ZR_OK) {
         rig->tokens = zr_trainer_input(rig->state.trainer, ZR_INPUT_TOKENS);
@@ -99,6 +101,12 @@ static inline zr_result rig_load(void *state, unsigned micro_batch)
     const struct zr_shape *shape = &asked->rig->state.transformer.shape;
     unsigned short random[3] = {(unsigned short)asked->step, 77, 3};
     (void)micro_batch;
+    asked->rig->step = asked->step;
+    struct zr_dropout_draw *draw = zr_trainer_input(
+        asked->rig->state.trainer, zr_transformer_draw_input(&asked->rig->state.transformer));
+    if (draw)
+        *draw = zr_transformer_draw(&asked->rig->state.transformer,
+                                    &(struct zr_transformer_draw){.seed = RIG_SEED, .step = asked->step});
     for (size_t i = 0; i < shape->batch * shape->sequence; i++) {
         asked->rig->tokens[i] = (int32_t)(nrand48(random) % (long)shape->vocabulary);
         asked->rig->targets[i] = (int32_t)(nrand48(random) % (long)shape->vocabulary);

@@ -60,6 +60,9 @@ OPERATION(swiglu_up, kernels->swiglu_backward(c, &(struct zr_swiglu_backward){n,
                                                                               at(in[2], i), at(narrow_to, i),
                                                                               at(out[0], i), false}))
 OPERATION(add, kernels->add(c, &(struct zr_add){n, at(in[0], i), at(in[1], i), at(out[0], i)}))
+OPERATION(average,
+          kernels->average(c, &(struct zr_average){n, 0.9f, false, NULL, at(out[1], i), at(out[2], i)}))
+OPERATION(exchange, kernels->average(c, &(struct zr_average){n, 0, true, NULL, at(out[1], i), at(out[2], i)}))
 OPERATION(widen, kernels->convert(c, &(struct zr_convert){n, from(in[0], i), from(out[1], i)}))
 OPERATION(narrow, kernels->convert(c, &(struct zr_convert){n, from(floats, i), from(out[0], i)}))
 OPERATION(other_kind,
@@ -125,6 +128,8 @@ static const struct operation {
                   {"swiglu_backward, gate", run_swiglu_gate, 0, true},
                   {"swiglu_backward, up", run_swiglu_up, 0, true},
                   {"add", run_add, 0, true},
+                  {"average", run_average, 0, false},
+                  {"average, exchanged", run_exchange, 0, false},
                   {"convert to floats", run_widen, 0, false},
                   {"convert from floats", run_narrow, 0, false},
                   {"convert to the other kind", run_other_kind, 0, false},

@@ -285,6 +285,62 @@ static double case_elements(struct zr_kernel_context *c, const struct shape *s)
     return exact != 0 || !late_alike ? INFINITY : worst(others, worst(error_of(y), error_of(dx))) / tolerance;
 }
 
+/* Philox4x32-10 with its words one by one, as Salmon et al. write it. */
+static uint32_t random_word(const struct zr_dropout *d, size_t row, size_t column)
+{
+    uint64_t x[4] = {column / 4, (uint32_t)(d->draw->row + d->first_row + row), d->site, d->draw->step};
+    for (uint32_t r = 0; r < 10; r++) {
+        uint64_t a = x[0] * UINT64_C(0xd2511f53), b = x[2] * UINT64_C(0xcd9e8d57);
+        uint32_t k0 = d->draw->key[0] + r * 0x9e3779b9u, k1 = d->draw->key[1] + r * 0xbb67ae85u;
+        x[0] = (b >> 32) ^ x[1] ^ k0, x[1] = (uint32_t)b, x[2] = (a >> 32) ^ x[3] ^ k1, x[3] = (uint32_t)a;
+    }
+    return (uint32_t)x[column % 4];
+}
+
+static double case_dropout(struct zr_kernel_context *c, const struct shape *s)
+{
+    const size_t rows = rows_of(s), columns = s->channels + 1, cut = rows / 2, n = rows * columns;
+    struct zr_dropout_draw *draw = (struct zr_dropout_draw *)in_out(sizeof *draw / sizeof(float), 0, 0)->at;
+    struct tensor *x = input(n, 0, 1), *y = output(n), *in_place = in_out(n, 0, 1);
+    struct zr_dropout d = {rows, columns, 3, 5, 0.25f, draw, in_place->at, in_place->at};
+    size_t kept = 0;
+    *draw = (struct zr_dropout_draw){{0, 0}, 0, 0};
+    struct zr_dropout zero = {.draw = draw};
+    uint32_t known[4], want[4] = {0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}; /* of Random123 */
+    for (size_t i = 0; i < 4; i++)
+        known[i] = random_word(&zero, 0, i);
+    *draw = (struct zr_dropout_draw){{0x12345678, 0x9abcdef0}, 7, 1000};
+    kernels->dropout(c, &d);
+    for (size_t first = 0; first < rows; first = first < cut ? cut : rows) { /* a mask knows no division */
+        size_t count = (first < cut ? cut : rows) - first;
+        kernels->dropout(c, &(struct zr_dropout){count, columns, 3 + first, 5, 0.25f, draw,
+                                                 x->at + first * columns, y->at + first * columns});
+    }
+    for (size_t i = 0; i < n; i++) {
+        bool keeps = random_word(&d, i / columns, i % columns) >= 1u << 30;
+        kept += keeps;
+        y->real[i] = (double)(float)(keeps ? x->real[i] * (double)(1 / 0.75f) : 0);
+        in_place->real[i] = (double)(float)(keeps ? in_place->real[i] * (double)(1 / 0.75f) : 0);
+    }
+    double exact = error_of(y) + error_of(in_place), far = fabs((double)kept - 0.75 * (double)n);
+    bool good = exact == 0 && memcmp(known, want, sizeof known) == 0 && far < 6 * sqrt((double)n);
+    return good ? 0 : INFINITY;
+}
+
+static double case_average(struct zr_kernel_context *c, const struct shape *s)
+{
+    const size_t n = rows_of(s) * s->channels;
+    struct tensor *average = in_out(n, 0, 1), *master = in_out(n, 0, 1);
+    kernels->average(c, &(struct zr_average){n, 0.75f, false, NULL, average->at, master->at});
+    kernels->average(c, &(struct zr_average){n, 0.75f, true, NULL, average->at, master->at});
+    for (size_t i = 0; i < n; i++) {
+        double moved = (double)((float)(0.75 * average->real[i]) + (float)(0.25 * master->real[i]));
+        average->real[i] = master->real[i];
+        master->real[i] = moved;
+    }
+    return error_of(average) + error_of(master) == 0 ? 0 : INFINITY;
+}
+
 static double case_head(struct zr_kernel_context *c, const struct shape *s)
 {
     size_t rows = rows_of(s);
@@ -443,6 +499,8 @@ static const struct test_case cases[] = {
     {"attention", case_attention},
     {"element by element", case_elements},
     {"head", case_head},
+    {"dropout", case_dropout},
+    {"average", case_average},
     {"steep", case_steep},
     {"adamw", case_adamw},
     {"reductions", case_reductions},

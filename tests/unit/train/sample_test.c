@@ -54,8 +54,12 @@ static size_t text_bytes;
 
 static struct zr_sample_options ordinary(void)
 {
-    return (struct zr_sample_options){
-        .shape = {.sequence = SEQUENCE, .vocabulary = VOCABULARY}, .bytes = true, .prompt = "", .seed = 1};
+    return (struct zr_sample_options){.shape = {.sequence = SEQUENCE, .vocabulary = VOCABULARY},
+                                      .bytes = true,
+                                      .prompt = "",
+                                      .top_k = 40,
+                                      .top_p = 1,
+                                      .seed = 1};
 }
 
 static zr_result make(const struct zr_sample_options *options)
@@ -150,7 +154,19 @@ static void test_choice(void)
     tap_ok(inside, "none beyond the likeliest forty");
     tap_ok(least > 50 && most < 150, "each of the forty about a hundred times (%zu to %zu)", least, most);
 
+    options.top_k = 0;
+    make(&options);
+    tap_ok(count_of((char)99) > 20, "--top-k 0 draws from all sixty");
+    options.top_k = 40;
+
     model.logits = four_to_one;
+    options.top_p = 0.79f;
+    make(&options);
+    tap_is(count_of('A'), 4000, "--top-p 0.79 leaves the token of 0.8");
+    options.top_p = 0.81f;
+    make(&options);
+    tap_ok(count_of('A') > 3100 && count_of('A') < 3300, "--top-p 0.81 also takes the next one");
+    options.top_p = 1;
     tap_result(make(&options), ZR_OK, "two tokens, 4 to 1");
     tap_ok(count_of('A') > 3100 && count_of('A') < 3300 && count_of('A') + count_of('B') == 4000,
            "temperature 1 draws as the model says (%zu of 4,000)", count_of('A'));

@@ -643,7 +643,9 @@ static void test_epochs(void)
             options.micro_batches = meshes[j].micro;
             good = good && zr_data_open(&data, &options) == ZR_OK;
             zr_data_resume(&data, steps, rows);
-            uint64_t more = (2 * windows - rows) / each[1];
+            uint64_t more = (2 * windows - rows) / each[1], end = zr_data_steps_of(&data, 2);
+            good = good && zr_data_rows_after(&data, end) >= 2 * windows &&
+                   zr_data_rows_after(&data, end - 1) < 2 * windows;
             good = good && count_windows(&data, steps + 1, steps + more, seen);
             unsigned most = 0, twice = 0, none = 0;
             for (unsigned w = 0; w < EPOCH_WINDOWS + 1; w++) {

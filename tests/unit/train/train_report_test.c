@@ -582,6 +582,7 @@ static void test_outputs(void)
                  {"trace", "/file/x", "not a folder"}};
     snprintf(path, sizeof path, "%s/file", folder);
     write_file("x");
+    size_t entries = folder_entries(folder);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         config = none;
         char *field = cases[i].option[0] == 's'   ? config.save
@@ -610,7 +611,7 @@ static void test_outputs(void)
     config.trace[0] = '\0';
     snprintf(config.save, sizeof config.save, "/zr-none");
     tap_ok(zr_outputs_check(&config) == (access("/", W_OK) ? ZR_ERR_IO : ZR_OK), "a folder in the root");
-    tap_is(folder_entries(folder), 1, "nothing was made");
+    tap_is(folder_entries(folder), entries, "nothing was made");
 }
 
 /* Two options that lead to one place, there already (file, folder) or not (new). */
@@ -655,25 +656,69 @@ static void test_apart(void)
 
 static void test_schedule(void)
 {
-    struct zr_train_config c = {.steps = 100, .warmup = 10, .rate = 1, .min_rate = 0.25f};
-    bool falls = true;
-    for (c.rate_kind = ZR_RATE_COSINE; c.rate_kind <= ZR_RATE_CONSTANT; c.rate_kind++) {
+    /* rates of steps 11, 55, 90, 91, 95 and 100 after a warm-up of 10 */
+    static const struct {
+        enum zr_rate_kind kind;
+        double rates[6];
+    } cases[] = {
+        {ZR_RATE_COSINE, {0.99977156, 0.625, 0.27261527, 0.26835381, 0.25569709, 0.25}},
+        {ZR_RATE_LINEAR, {0.99166667, 0.625, 0.33333333, 0.325, 0.29166667, 0.25}},
+        {ZR_RATE_CONSTANT, {1, 1, 1, 1, 1, 1}},
+        {ZR_RATE_WSD, {1, 1, 1, 0.925, 0.625, 0.25}},
+        {ZR_RATE_INVERSE_SQRT, {0.95346259, 0.42640143, 0.33333333, 0.33149677, 0.32444284, 0.31622777}}};
+    static const uint64_t steps[] = {11, 55, 90, 91, 95, 100};
+    struct zr_train_config c = {
+        .steps = 100, .warmup = 10, .rate = 1, .min_rate = 0.25f, .decay_share = 0.1f};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        c.rate_kind = cases[i].kind;
+        const char *name = zr_schedule_of(c.rate_kind)->name;
+        bool good = true;
         tap_ok(zr_schedule_rate(&c, 1) == 0.1f && zr_schedule_rate(&c, 5) == 0.5f &&
                    zr_schedule_rate(&c, 10) == 1,
-               "warm-up climbs evenly");
-        float last = c.rate_kind == ZR_RATE_CONSTANT ? 1 : 0.25f;
-        tap_ok(zr_schedule_rate(&c, 100) == last && zr_schedule_rate(&c, 1000) == last,
-               "the last step has the least");
-        for (uint64_t step = 11; step <= 100; step++)
-            falls &= zr_schedule_rate(&c, step) <= zr_schedule_rate(&c, step - 1);
+               "%s: the warm-up climbs evenly", name);
+        for (size_t s = 0; s < sizeof steps / sizeof *steps; s++)
+            good &= fabs((double)zr_schedule_rate(&c, steps[s]) - cases[i].rates[s]) < 1e-6;
+        tap_ok(good, "%s: rates as its formula says", name);
+        tap_ok(zr_schedule_of(c.rate_kind)->ends == (zr_schedule_rate(&c, 1000) == 0.25f),
+               "%s: the minimum after the last step, if it ends", name);
     }
-    tap_ok(falls, "and it never rises after the warm-up");
-    c.rate_kind = ZR_RATE_COSINE;
-    tap_ok(fabsf(zr_schedule_rate(&c, 55) - 0.625f) < 1e-6f, "half way down in the middle");
     c = (struct zr_train_config){.steps = 1, .rate = 1, .min_rate = 0.5f};
     tap_ok(isfinite(zr_schedule_rate(&c, 1)), "a single step");
     c = (struct zr_train_config){.steps = 10, .warmup = 10, .rate = 1, .min_rate = 0.5f};
     tap_ok(zr_schedule_rate(&c, 10) == 1 && zr_schedule_rate(&c, 1) == 0.1f, "nothing but warm-up");
+}
+
+/* ---- --status and --tensorboard ------------------------------------------------------------------------ */
+
+static void test_status(void)
+{
+    struct zr_status status;
+    char partial[ZR_TRAIN_PATH_ROOM + 16], *line = caught;
+    snprintf(path, sizeof path, "%s/status", folder);
+    tap_result(zr_status_start(&status, path, 4, 10), ZR_OK, "a status file");
+    status.written_ns = 0;
+    zr_status_step(&status, &(struct zr_step_line){.step = 5, .validated = true, .validation_loss = 2.5});
+    zr_status_step(&status, &(struct zr_step_line){.step = 6, .loss = 1.5});
+    read_file();
+    tap_ok(strstr(line, "\"step\": 5") && strstr(line, "\"state\": \"training\""),
+           "is written at most ten times a second");
+    tap_result(zr_status_end(&status, "done"), ZR_OK, "and at the end");
+    size_t bytes = strlen(read_file());
+    json_t *json = json_loads(line, 0, NULL);
+    tap_ok(json && json_integer_value(json_object_get(json, "step")) == 6 &&
+               json_integer_value(json_object_get(json, "steps")) == 10 &&
+               json_real_value(json_object_get(json, "val_loss")) == 2.5 &&
+               json_is_real(json_object_get(json, "seconds_left")) &&
+               strcmp(json_string_value(json_object_get(json, "state")), "done") == 0,
+           "one object with the last known validation loss");
+    tap_ok(memchr(line, '\n', bytes) == line + bytes - 1, "on one line");
+    json_decref(json);
+    zr_report_name_partial(path, partial);
+    tap_ok(access(partial, F_OK) != 0, "nothing is left beside it");
+    zr_fault_set(ZR_FAULT_RENAME, 1);
+    tap_result(zr_status_end(&status, "done"), ZR_ERR_IO, "a failed rename is told");
+    zr_fault_set(ZR_FAULT_RENAME, 0);
+    tap_ok(access(partial, F_OK) != 0 && strlen(read_file()) == bytes, "the file stays as it was");
 }
 
 int main(void)
@@ -691,6 +736,7 @@ int main(void)
     test_long_log();
     test_progress();
     test_schedule();
+    test_status();
     test_outputs();
     test_apart();
     unlink(path);

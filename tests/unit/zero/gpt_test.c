@@ -3,6 +3,7 @@
  * clipping. And what the model's memory comes to: nothing left behind, whichever of its allocations fails. */
 #define _GNU_SOURCE
 #include "alloc/base/fault.h"
+#include "kernels/dropout.h"
 #include "tests/support/kernels/kernels_reference.h"
 #include "tests/support/tap.h"
 #include "tests/support/zero/trainer_rig.h"
@@ -62,6 +63,35 @@ static const struct zr_linear qkv_shape = {.rows = ROWS, .in = C, .out = 3 * C},
                               down_shape = {.rows = ROWS, .in = WIDE, .out = C};
 static const struct zr_attention attention = {.batch = B, .sequence = T, .channels = C, .heads = A};
 
+/* Factors of dropout: of the embeddings, then of the two branches of each layer. */
+static double masks[1 + 2 * L][N];
+
+static void find_masks(const struct rig *rig)
+{
+    const struct zr_shape *own = &rig->state.transformer.shape;
+    const struct zr_dropout_draw draw = {.key = {RIG_SEED, 0}, .step = rig->step};
+    float factors[4];
+    for (unsigned site = 0; site < 1 + 2 * L; site++)
+        for (size_t i = 0; i < N; i++) {
+            const struct zr_dropout how = {
+                .site = site, .rate = site ? own->residual_dropout : own->embedding_dropout, .draw = &draw};
+            zr_dropout_factors(&how, i / C, i % C / 4, factors);
+            masks[site][i] = (double)factors[i % 4];
+        }
+}
+
+static void mask(double *x, const double *from, size_t site)
+{
+    for (size_t i = 0; i < N; i++)
+        x[i] = from[i] * masks[site][i];
+}
+
+/* Site of the first branch of the layer whose tensors begin with `first`. */
+static size_t site_of(size_t first)
+{
+    return 1 + 2 * ((first - 2) / 12);
+}
+
 static void block_forward(struct kept *k, const double *w, size_t first, double *x)
 {
     double out[N];
@@ -70,6 +100,7 @@ static void block_forward(struct kept *k, const double *w, size_t first, double 
     reference_linear(&qkv_shape, k->normal1, w + at[first + 2], w + at[first + 3], k->qkv);
     reference_attention(&attention, k->qkv, k->mixed, k->lse, k->p);
     reference_linear(&proj_shape, k->mixed, w + at[first + 4], w + at[first + 5], out);
+    mask(out, out, site_of(first));
     for (size_t i = 0; i < N; i++)
         k->middle[i] = x[i] + out[i];
     reference_layernorm(&norm, k->middle, w + at[first + 6], w + at[first + 7], k->normal2, k->mean2,
@@ -78,14 +109,16 @@ static void block_forward(struct kept *k, const double *w, size_t first, double 
     for (size_t i = 0; i < ROWS * WIDE; i++)
         k->active[i] = reference_gelu(k->wide[i]);
     reference_linear(&down_shape, k->active, w + at[first + 10], w + at[first + 11], out);
+    mask(out, out, site_of(first) + 1);
     for (size_t i = 0; i < N; i++)
         x[i] = k->middle[i] + out[i];
 }
 
 static void block_backward(const struct kept *k, const double *w, double *g, size_t first, double *d)
 {
-    static double wide[ROWS * WIDE], normal[N], mixed[N], qkv[3 * N], input[N];
-    reference_linear_backward(&down_shape, k->active, w + at[first + 10], d, wide, g + at[first + 10],
+    static double wide[ROWS * WIDE], normal[N], mixed[N], qkv[3 * N], input[N], branch[N];
+    mask(branch, d, site_of(first) + 1);
+    reference_linear_backward(&down_shape, k->active, w + at[first + 10], branch, wide, g + at[first + 10],
                               g + at[first + 11]);
     for (size_t i = 0; i < ROWS * WIDE; i++)
         wide[i] *= reference_gelu_slope(k->wide[i]);
@@ -96,7 +129,8 @@ static void block_backward(const struct kept *k, const double *w, double *g, siz
                                  g + at[first + 7]);
     for (size_t i = 0; i < N; i++)
         d[i] += input[i];
-    reference_linear_backward(&proj_shape, k->mixed, w + at[first + 4], d, mixed, g + at[first + 4],
+    mask(branch, d, site_of(first));
+    reference_linear_backward(&proj_shape, k->mixed, w + at[first + 4], branch, mixed, g + at[first + 4],
                               g + at[first + 5]);
     memset(qkv, 0, sizeof qkv);
     reference_attention_backward(&attention, k->qkv, k->p, mixed, qkv);
@@ -120,7 +154,9 @@ static double reference_pass(const struct rig *rig, const double *w, double *g)
     const struct embedding_shape embedding = {rig->tokens, B, T, C};
     const struct head_shape head = {rig->targets, ROWS, C, V, VP};
 
+    find_masks(rig);
     reference_embedding(&embedding, w + at[0], w + at[1], x);
+    mask(x, x, 0);
     for (size_t l = 0; l < L; l++)
         block_forward(&kept[l], w, 2 + 12 * l, x);
     reference_layernorm(&norm, x, w + at[last], w + at[last + 1], normal, mean, rstd);
@@ -129,6 +165,7 @@ static double reference_pass(const struct rig *rig, const double *w, double *g)
     reference_layernorm_backward(&norm, x, w + at[last], dn, d, g + at[last], g + at[last + 1]);
     for (size_t l = L; l-- > 0;)
         block_backward(&kept[l], w, g, 2 + 12 * l, d);
+    mask(d, d, 0);
     reference_embedding_backward(&embedding, d, g + at[0], g + at[1]);
     for (size_t r = 0; r < ROWS; r++)
         sum += losses[r];
@@ -158,6 +195,27 @@ static void test_against_reference(void)
     tap_ok(far.loss < 1e-5, "losses are a double-precision trainer's within 1e-5 (worst %.1e)", far.loss);
     tap_ok(far.norm < 1e-4, "so are the gradient norms, within 1e-4 of themselves (worst %.1e)", far.norm);
     tap_ok(far.first_loss != far.last_loss, "the loss moves: %.4f to %.4f", far.first_loss, far.last_loss);
+    tap_is(rig_close(&rig), 0, "nothing is left behind");
+}
+
+/* With recomputation, whose second forward drops the same elements. */
+static void test_dropout(void)
+{
+    struct zr_shape with = shape;
+    struct rig rig;
+    struct rig_distance far;
+    with.recompute = ZR_RECOMPUTE_FULL;
+    with.residual_dropout = 1;
+    tap_result(rig_open(&rig, &with), ZR_ERR_INVALID, "a dropout of 1 drops everything");
+    rig_close(&rig);
+    with.embedding_dropout = 0.1f, with.residual_dropout = 0.25f;
+    tap_result(rig_open(&rig, &with), ZR_OK, "a model with dropout");
+    lay_out(&rig);
+    tap_result(rig_compare(&rig, reference_pass, STEPS, &far), ZR_OK, "%d steps", STEPS);
+    tap_ok(
+        far.loss < 1e-5 && far.norm < 1e-4,
+        "losses and gradient norms are those of a double-precision trainer with the same masks (worst %.1e, %.1e)",
+        far.loss, far.norm);
     tap_is(rig_close(&rig), 0, "nothing is left behind");
 }
 
@@ -559,6 +617,7 @@ int main(void)
 {
     test_shapes();
     test_against_reference();
+    test_dropout();
     test_groups();
     test_trainable();
     test_recompute();

@@ -145,7 +145,12 @@ static void test_gpt2(void)
     CHECK(gpt2, &gpt2_shape, false, rows);
     tap_result(zr_model_config_check(&(struct zr_model_config){"m", root, false}, &gpt2_shape, &dropout),
                ZR_OK, "as saved");
-    tap_ok(dropout == 0.2, "the largest dropout is told");
+    tap_ok((float)dropout == 0.2f, "the largest dropout that the run lacks is told");
+    struct zr_shape read = gpt2_shape;
+    tap_result(zr_model_config_read(&(struct zr_model_config){"m", root, false}, &read, &dropout), ZR_OK,
+               "as a shape");
+    tap_ok(read.embedding_dropout == 0.2f && read.residual_dropout == 0.1f && (float)dropout == 0.1f,
+           "with the dropout of embeddings and residuals; attention's is told");
     json_decref(root);
 }
 

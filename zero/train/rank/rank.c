@@ -211,6 +211,19 @@ struct zr_data_options zr_rank_data_options(const struct zr_train_config *config
                                     .seed = config->seed};
 }
 
+void zr_rank_draw(const struct zr_rank *rank, const struct zr_trainer_state *state,
+                  const struct zr_data_place *place)
+{
+    struct zr_dropout_draw *input =
+        zr_trainer_input(state->trainer, zr_transformer_draw_input(&state->transformer));
+    if (input)
+        *input = zr_transformer_draw(
+            &state->transformer,
+            &(struct zr_transformer_draw){.seed = rank->config->seed,
+                                          .step = place->step,
+                                          .sequence = zr_data_first_row(&rank->data, place)});
+}
+
 zr_result zr_rank_open_records(struct zr_rank *out, const struct zr_train_config *config)
 {
     *out = (struct zr_rank){.config = config};

@@ -63,6 +63,9 @@ zr_result zr_rank_open(struct zr_rank *out, const struct zr_train_config *config
                        struct zr_local_world *local, unsigned rank);
 /* The options of the run's data. */
 struct zr_data_options zr_rank_data_options(const struct zr_train_config *config);
+/* Sets the random numbers of dropout for the rows of a micro-batch that a trainer loads. */
+void zr_rank_draw(const struct zr_rank *rank, const struct zr_trainer_state *state,
+                  const struct zr_data_place *place);
 /* Opens memory for records only, for work without ranks. Close *out also on failure. */
 zr_result zr_rank_open_records(struct zr_rank *out, const struct zr_train_config *config);
 /* Releases everything. ZR_ERR_CORRUPT: blocks were left; the message names them. */

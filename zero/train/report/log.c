@@ -64,15 +64,10 @@ zr_result zr_log_open(struct zr_log *out, const char *path, uint64_t resumed_ste
     return result;
 }
 
-zr_result zr_log_step(struct zr_log *log, const struct zr_step_line *line)
+void zr_step_line_print(struct zr_text *text, const struct zr_step_line *line)
 {
     char number[5][ZR_NUMBER_ROOM];
-    struct zr_text text;
-
-    if (log->file.fd < 0)
-        return ZR_OK;
-    zr_text_start(&text, &log->file, log->buffer, sizeof log->buffer);
-    zr_text_print(&text,
+    zr_text_print(text,
                   "%s%" PRIu64
                   ", \"loss\": %s, \"gradient_norm\": %s, \"rate\": %s, \"tokens_per_second\": %s, "
                   "\"step_seconds\": %s, \"live_bytes\": %zu, \"reserved_bytes\": %zu",
@@ -82,10 +77,19 @@ zr_result zr_log_step(struct zr_log *log, const struct zr_step_line *line)
                   zr_number_exact(number[2], line->rate), zr_number_exact(number[3], line->tokens_per_second),
                   zr_number_exact(number[4], line->step_seconds), line->live_bytes, line->reserved_bytes);
     if (line->loss_scale > 0)
-        zr_text_print(&text, ", \"loss_scale\": %s, \"skipped\": %s",
+        zr_text_print(text, ", \"loss_scale\": %s, \"skipped\": %s",
                       zr_number_exact(number[0], line->loss_scale), line->skipped ? "true" : "false");
     if (line->validated)
-        zr_text_print(&text, ", \"val_loss\": %s", zr_number_exact(number[0], line->validation_loss));
+        zr_text_print(text, ", \"val_loss\": %s", zr_number_exact(number[0], line->validation_loss));
+}
+
+zr_result zr_log_step(struct zr_log *log, const struct zr_step_line *line)
+{
+    struct zr_text text;
+    if (log->file.fd < 0)
+        return ZR_OK;
+    zr_text_start(&text, &log->file, log->buffer, sizeof log->buffer);
+    zr_step_line_print(&text, line);
     zr_text_print(&text, "}\n");
     return zr_text_flush(&text);
 }

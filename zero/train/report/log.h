@@ -1,4 +1,5 @@
-/* log.h: the results of steps: the JSONL log and the progress line. Used by rank 0 only.
+/* log.h: the results of steps: the JSONL log, the event file, the status file and the progress line. Used by
+ * rank 0 only.
  *
  * Each line of the log is appended by one write, so that a reader never sees a partial line, even after a
  * crash. */
@@ -23,6 +24,9 @@ struct zr_step_line {
     double validation_loss;
 };
 
+/* Prints the results as a JSON object without its closing brace. */
+void zr_step_line_print(struct zr_text *text, const struct zr_step_line *line);
+
 struct zr_log {
     struct zr_file file; /* fd -1: no log, and calls have no effect */
     char buffer[1024];
@@ -34,6 +38,41 @@ struct zr_log {
 zr_result zr_log_open(struct zr_log *out, const char *path, uint64_t resumed_step);
 zr_result zr_log_step(struct zr_log *log, const struct zr_step_line *line);
 zr_result zr_log_close(struct zr_log *log);
+
+/* ---- The event file (events.c) ------------------------------------------------------------------------- */
+
+/* The scalars of steps for TensorBoard. The format is public: records of TFRecord (length, checksum of the
+ * length, data, checksum of the data; the checksums are CRC-32C of RFC 3720, masked), each an Event of
+ * tensorflow/core/util/event.proto in protobuf's wire format. */
+
+struct zr_events {
+    struct zr_file file; /* fd -1: none, and calls have no effect */
+};
+
+/* Creates an event file in a folder, which is created too; "": none. Each run has a file of its own.
+ * TensorBoard drops what earlier files have of steps after `resumed_step`. ZR_ERR_IO. */
+zr_result zr_events_open(struct zr_events *out, const char *folder, uint64_t resumed_step);
+/* Appends a step by one write. */
+zr_result zr_events_step(struct zr_events *events, const struct zr_step_line *line);
+zr_result zr_events_close(struct zr_events *events);
+
+/* ---- The status file (status.c) ------------------------------------------------------------------------ */
+
+/* The state of the run as one line of JSON, for other programs. A new file replaces it atomically, so that a
+ * reader always sees a whole line. */
+
+struct zr_status {
+    const char *path; /* borrowed; "" or NULL: none, and calls have no effect */
+    uint64_t first_step, steps, started_ns, written_ns;
+    struct zr_step_line line; /* the last one, with the last known validation loss */
+};
+
+/* The run does steps first_step + 1 to steps. */
+zr_result zr_status_start(struct zr_status *out, const char *path, uint64_t first_step, uint64_t steps);
+/* Writes the state "training" with a step, at most ten times a second. */
+zr_result zr_status_step(struct zr_status *status, const struct zr_step_line *line);
+/* Writes the final state: "done", "ended by SIGTERM", "failed". */
+zr_result zr_status_end(struct zr_status *status, const char *state);
 
 /* ---- The progress line (progress.c) -------------------------------------------------------------------- */
 

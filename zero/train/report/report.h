@@ -113,7 +113,9 @@ size_t zr_report_state_bytes(const size_t by_tag_bytes[ZR_TAG_COUNT]);
 zr_result zr_report_end(const struct zr_training_report *run);
 /* Writes the --json file under a temporary name and renames it; "-": stdout; "": none. */
 zr_result zr_report_json(const struct zr_training_report *run);
-/* Removes the remains of an unfinished zr_report_json(). Async-signal-safe. */
+/* The temporary name of --json and --status: PATH.partial. */
+void zr_report_name_partial(const char *path, char out[ZR_TRAIN_PATH_ROOM + 16]);
+/* Removes the remains of an unfinished zr_report_json() or --status. Async-signal-safe. */
 void zr_report_clean_up(const char *path);
 /* The report of a --dry-run: planned numbers of config->world ranks. */
 struct zr_plan_report {

@@ -22,7 +22,7 @@ struct json_output {
     char buffer[8192];
 };
 
-static void name_partial(const char *path, char out[ZR_TRAIN_PATH_ROOM + 16])
+void zr_report_name_partial(const char *path, char out[ZR_TRAIN_PATH_ROOM + 16])
 {
     size_t length = strnlen(path, ZR_TRAIN_PATH_ROOM - 1);
     memcpy(out, path, length);
@@ -38,7 +38,7 @@ static zr_result output_open(struct json_output *out, const char *path)
     if (strcmp(path, "-") == 0) {
         out->file = zr_file_borrow(STDOUT_FILENO, "standard output");
     } else {
-        name_partial(path, out->partial);
+        zr_report_name_partial(path, out->partial);
         /* A device, pipe or link is written in place: /dev/stdout, >(jq .) */
         result = zr_path_replaceable(path, &out->to_partial);
         if (!result)
@@ -73,7 +73,7 @@ void zr_report_clean_up(const char *path)
     char partial[ZR_TRAIN_PATH_ROOM + 16];
     if (!path[0] || strcmp(path, "-") == 0)
         return;
-    name_partial(path, partial);
+    zr_report_name_partial(path, partial);
     unlink(partial);
 }
 

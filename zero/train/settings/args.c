@@ -18,6 +18,7 @@
 #include "zero/train/settings/config.h"
 #include "zero/train/settings/flags.h"
 #include "zero/train/memory_limit.h"
+#include "zero/train/rank/rank.h"
 #include "zero/train/report/terminal.h"
 
 enum zr_exit zr_exit_of(zr_result result)
@@ -305,12 +306,51 @@ static uint64_t default_warmup(uint64_t steps)
     return tenth < max_steps ? tenth : max_steps;
 }
 
+/* Message about --epochs; NULL: valid. */
+static const char *epochs_conflict(const struct zr_train_config *config)
+{
+    return !config->epochs ? "--epochs requires --data-order epochs: the other order reads windows at random"
+           : zr_flag_given(config, "steps")
+               ? "--epochs cannot be combined with --steps; leave one of the two out"
+           : !config->data[0]
+               ? "--epochs requires --data, from which it computes the steps; give that, or --steps"
+           : config->finds_max || config->finds_strategy
+               ? "--epochs cannot be combined with --find-max and --zero-r auto, which choose the rows of a step; "
+                 "give --steps"
+               : NULL;
+}
+
+/* Sets the steps of --epochs from the data and the rows of a step. Returns -1, or an exit code. */
+static int count_epoch_steps(struct zr_train_config *config)
+{
+    struct zr_data data;
+    struct zr_data_options options = zr_rank_data_options(config);
+    const char *message = config->passes ? epochs_conflict(config) : NULL;
+    zr_result result = message ? zr_fail(ZR_ERR_INVALID, "%s", message) : ZR_OK;
+    if (!config->passes || (!message && options.data_ranks == 0)) /* zr_args_together() refuses the ranks */
+        return -1;
+    if (result == ZR_OK)
+        result = zr_data_open(&data, &options);
+    if (result != ZR_OK) {
+        zr_say("%s", zr_last_error());
+        return (int)zr_exit_of(result);
+    }
+    if (data.sources[0].slots)
+        result =
+            zr_fail(ZR_ERR_INVALID, "--epochs requires --data without weights, with which each source has "
+                                    "epochs of its own; give --steps");
+    config->steps = zr_data_steps_of(&data, config->passes);
+    zr_data_close(&data);
+    if (result != ZR_OK)
+        zr_say("%s", zr_last_error());
+    return result == ZR_OK ? -1 : (int)zr_exit_of(result);
+}
+
 /* Resolves the settings that the command line leaves open. */
 static void resolve(struct zr_train_config *config)
 {
     struct zr_shape *shape = &config->shape;
 
-    resolve_plan(config);
     shape->vocabulary_padded = (shape->vocabulary + 63) / 64 * 64;
     if (config->parameters > 0)
         zr_shape_choose(shape, config->parameters);
@@ -319,6 +359,8 @@ static void resolve(struct zr_train_config *config)
     config->trainable.layers = shape->layers;
     if (config->trainable.lora.rank > 0 && config->trainable.lora.alpha == 0)
         config->trainable.lora.alpha = 2 * (float)config->trainable.lora.rank;
+    if (zr_flag_given(config, "dropout"))
+        shape->embedding_dropout = shape->residual_dropout;
     shape->fp8 = config->precision == ZR_TRAIN_FP8;
     if (config->min_rate < 0)
         config->min_rate = config->rate / 10;
@@ -412,6 +454,10 @@ int zr_args_parse(struct zr_train_config *out, int argc, char **argv)
     code = zr_train_read_model(out);
     if (code >= 0)
         return code;
+    resolve_plan(out);
+    code = count_epoch_steps(out);
+    if (code >= 0)
+        return code;
     resolve(out);
     code = zr_args_together(out);
     if (code < 0)
@@ -419,26 +465,4 @@ int zr_args_parse(struct zr_train_config *out, int argc, char **argv)
     if (code < 0 && out->config_file[0] && zr_train_leads(out))
         zr_config_say(&rest, out);
     return code;
-}
-
-/* ---- The learning rate --------------------------------------------------------------------------------- */
-
-/* Computes in double and rounds once, so that every rank and run has the same bits. */
-float zr_schedule_rate(const struct zr_train_config *config, uint64_t step)
-{
-    double rate = (double)config->rate, min_rate = (double)config->min_rate, share;
-    double start_rate = (double)config->start_rate, warmup = (double)config->warmup, at = (double)step;
-
-    if (step < config->warmup && config->log_warmup)
-        return (float)(start_rate + (rate - start_rate) * log2(at) / log2(warmup));
-    if (step < config->warmup)
-        return (float)(start_rate + (rate - start_rate) * at / warmup);
-    if (config->rate_kind == ZR_RATE_CONSTANT || step <= config->warmup)
-        return config->rate;
-    if (step >= config->steps)
-        return config->min_rate;
-    share = (double)(step - config->warmup) / (double)(config->steps - config->warmup);
-    if (config->rate_kind == ZR_RATE_COSINE)
-        share = 0.5 - 0.5 * cos(3.14159265358979323846 * share);
-    return (float)(rate - (rate - min_rate) * share);
 }

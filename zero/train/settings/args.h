@@ -40,7 +40,15 @@ enum zr_train_backend { ZR_TRAIN_HOST = 0, ZR_TRAIN_SIM, ZR_TRAIN_CUDA };
 /* --comm nccl: NCCL moves tensors; host messages use the launcher's transport. */
 enum { ZR_TRAIN_COMM_NCCL = ZR_CARRIER_MPI + 1 };
 
-enum zr_rate_kind { ZR_RATE_COSINE = 0, ZR_RATE_LINEAR, ZR_RATE_CONSTANT };
+enum zr_rate_kind {
+    ZR_RATE_COSINE = 0,
+    ZR_RATE_LINEAR,
+    ZR_RATE_CONSTANT,
+    ZR_RATE_WSD,
+    ZR_RATE_INVERSE_SQRT,
+    ZR_RATES_COUNT
+};
+#define ZR_RATE_NAMES "cosine|linear|constant|wsd|inverse-sqrt" /* of the kinds, in order */
 
 /* Default of --bucket-bytes for any number of ranks. */
 #define ZR_TRAIN_BUCKET_BYTES ((size_t)4 << 20)
@@ -79,7 +87,9 @@ struct zr_train_config {
     char export[ZR_TRAIN_PATH_ROOM]; /* a file, or a folder: zr_model_is_folder() */
     uint64_t export_part_bytes;      /* maximum size of a file in the folder */
     char log[ZR_TRAIN_PATH_ROOM];
-    char json[ZR_TRAIN_PATH_ROOM]; /* "-": standard output */
+    char json[ZR_TRAIN_PATH_ROOM];        /* "-": standard output */
+    char tensorboard[ZR_TRAIN_PATH_ROOM]; /* a folder */
+    char status[ZR_TRAIN_PATH_ROOM];
     char trace[ZR_TRAIN_PATH_ROOM];
     char config_file[ZR_TRAIN_PATH_ROOM]; /* --config */
     char prompt[1024];                    /* --prompt, may be "" */
@@ -91,6 +101,7 @@ struct zr_train_config {
     bool bytes;            /* --vocab byte: tokens are bytes; else the data is a token shard */
 
     uint64_t steps;
+    uint64_t passes; /* --epochs: sets `steps`; 0: not given */
     uint64_t seed;
     unsigned world;        /* number of ranks: --ranks, or --world-size of a --dry-run */
     unsigned comm;         /* enum zr_comm_carrier, or ZR_TRAIN_COMM_NCCL */
@@ -142,6 +153,7 @@ struct zr_train_config {
 
     enum zr_rate_kind rate_kind;
     float rate, min_rate, start_rate; /* start_rate: before the first step of the warm-up */
+    float decay_share;                /* of the steps, for ZR_RATE_WSD */
     uint64_t warmup;                  /* steps */
     unsigned log_warmup;              /* --warmup-type: 1 if log */
     struct zr_optimizer_options optimizer;
@@ -153,6 +165,8 @@ struct zr_train_config {
     uint64_t eval_every;   /* steps; 0: never; else also after the last step */
     size_t sample;         /* tokens of text to generate at the end */
     float temperature;     /* 0: always the likeliest token */
+    unsigned top_k;        /* 0: all tokens */
+    float top_p;
 
     const char *program;      /* argv[0], for printed commands; borrowed */
     bool given[ZR_FLAGS_MAX]; /* [i]: option i of the table is on the command line */
@@ -314,13 +328,21 @@ zr_result zr_train_check_stages(const struct zr_train_config *config);
  * embedding and head, may get none. Records come from host_arena. */
 zr_result zr_train_cut_stages(struct zr_train_config *config, zr_arena *host_arena);
 
-/* ---- The learning rate of each step -------------------------------------------------------------------- */
+/* ---- The learning rate of each step (rates.c) ---------------------------------------------------------- */
 
-/* A linear or logarithmic warm-up, then cosine or linear decay to the minimum rate, or a constant. A pure
- * function of the step, so a resumed run needs no state. */
+/* A linear or logarithmic warm-up, then a schedule. A pure function of the step, so a resumed run needs no
+ * state. */
+
+struct zr_schedule {
+    const char *name; /* --schedule-lr; as in ZR_RATE_NAMES */
+    bool ends;        /* reaches the minimum rate at the last step; false: depends on neither of the two */
+    /* Share of the way from the rate to its minimum (0 if it does not end), for steps beyond the warm-up. */
+    double (*fallen)(const struct zr_train_config *config, double step);
+};
+const struct zr_schedule *zr_schedule_of(enum zr_rate_kind kind);
 
 /* The rate of `step`, from 1 to config->steps. It rises from config->start_rate over steps 1 to warmup and
- * reaches config->rate at step `warmup`; the last step has config->min_rate (cosine, linear). */
+ * reaches config->rate at step `warmup`; the last step of a schedule that ends has config->min_rate. */
 float zr_schedule_rate(const struct zr_train_config *config, uint64_t step);
 
 #endif

@@ -97,6 +97,8 @@ static zr_result read_shape(struct zr_train_config *config, const json_t *root)
     if (!result)
         result = check_options(config, &theirs);
     if (!result) {
+        if (zr_flag_given(config, "dropout")) /* resolve() sets both rates */
+            shape->residual_dropout = config->shape.residual_dropout;
         config->shape = *shape;
         config->bytes = false;
     }

@@ -172,10 +172,16 @@ static bool is_data(const struct zr_train_config *config, const char *path)
 
 zr_result zr_outputs_apart(const struct zr_train_config *config)
 {
-    const struct named files[] = {{"config", config->config_file}, {"save", config->save},
-                                  {"json", config->json},          {"log", config->log},
-                                  {"trace", config->trace},        {"resume", config->resume},
-                                  {"model", config->model},        {"export", config->export}};
+    const struct named files[] = {{"config", config->config_file},
+                                  {"save", config->save},
+                                  {"json", config->json},
+                                  {"log", config->log},
+                                  {"tensorboard", config->tensorboard},
+                                  {"status", config->status},
+                                  {"trace", config->trace},
+                                  {"resume", config->resume},
+                                  {"model", config->model},
+                                  {"export", config->export}};
     size_t count = sizeof files / sizeof *files;
     for (size_t i = 0; i < count; i++)
         if (is_data(config, files[i].path))
@@ -198,6 +204,10 @@ zr_result zr_outputs_check(const struct zr_train_config *config)
         result = check_file("json", config->json, false);
     if (!result)
         result = check_file("log", config->log, true);
+    if (!result && config->tensorboard[0])
+        result = check_save("tensorboard", config->tensorboard);
+    if (!result)
+        result = check_ordinary("status", config->status);
     if (!result)
         result = check_ordinary("trace", config->trace);
     if (!result)

@@ -231,6 +231,9 @@ static const char *option_conflict(const struct zr_train_config *config)
         return "--nvme-bandwidth requires --flops and --bandwidth";
     if (config->spill && (config->backend != ZR_TRAIN_HOST || config->delayed_update))
         return "--spill requires --backend host and cannot be combined with --delayed-update";
+    if (config->optimizer.average_decay > 0 && config->delayed_update)
+        return "--ema cannot be combined with --delayed-update, whose weights a step publishes; leave one of the two "
+               "out";
     if (config->tolerance > 0 && !config->prove)
         return "--tolerance requires --prove";
     if (config->prove && (config->dry_run || config->resume[0]))
@@ -252,10 +255,19 @@ static const char *option_conflict(const struct zr_train_config *config)
                "smaller one";
     if (zr_optimizer_conflict(config))
         return zr_last_error();
-    if (config->rate_kind == ZR_RATE_CONSTANT && zr_flag_given(config, "min-lr"))
-        return "--min-lr has no effect with --schedule-lr constant; give cosine or linear, or leave it out";
-    if (!config->sample && (config->prompt[0] || zr_flag_given(config, "temperature")))
-        return "--prompt and --temperature require --sample N";
+    if (!zr_schedule_of(config->rate_kind)->ends && zr_flag_given(config, "min-lr"))
+        return "--min-lr has no effect with --schedule-lr constant and inverse-sqrt; give cosine, linear or wsd, "
+               "or leave it out";
+    if (config->rate_kind != ZR_RATE_WSD && zr_flag_given(config, "decay-share"))
+        return "--decay-share requires --schedule-lr wsd";
+    if (config->rate_kind == ZR_RATE_INVERSE_SQRT && config->warmup == 0)
+        return "--schedule-lr inverse-sqrt requires --warmup 1 or more: the rate falls with the root of the "
+               "steps since the run began, as a multiple of the warm-up";
+    bool draws = zr_flag_given(config, "top-k") || zr_flag_given(config, "top-p");
+    if (!config->sample && (config->prompt[0] || zr_flag_given(config, "temperature") || draws))
+        return "--prompt, --temperature, --top-k and --top-p require --sample N";
+    if (config->temperature == 0 && draws)
+        return "--top-k and --top-p have no effect with --temperature 0; leave them out";
     return NULL;
 }
 
@@ -383,9 +395,9 @@ int zr_args_together(const struct zr_train_config *config)
     else if (config->warmup > config->steps && (zr_flag_given(config, "warmup") || !config->config_file[0]))
         message = "--warmup is longer than --steps; the rate would never reach --lr";
     else if (strcmp(config->log, "-") == 0 || strcmp(config->trace, "-") == 0 ||
-             strcmp(config->export, "-") == 0)
-        message =
-            "--log, --trace and --export need a file name; only --json can write to standard output (-)";
+             strcmp(config->status, "-") == 0 || strcmp(config->export, "-") == 0)
+        message = "--log, --status, --trace and --export need a file name; only --json can write to standard "
+                  "output (-)";
     else
         message = option_conflict(config);
     message = message ? message : fp8_conflict(config);

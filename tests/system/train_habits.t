@@ -1,0 +1,233 @@
+#!/usr/bin/env python3
+"""Habits of training: schedules, epochs, a moving average of the weights, samples drawn by rank and probability, the status file and the event file of
+TensorBoard, read back by a reader that shares no code with zr-train."""
+import array
+import glob
+import json
+import math
+import os
+import struct
+import sys
+
+sys.path.insert(0, "tests/support")
+from saves import read_safetensors, step_folder
+from zrtest import done, note, ok, path, same, text_file, train
+
+BASE = dict(data=text_file(), layers=2, hidden=16, heads=2, seq=16, batch=2, steps=6, eval_every=0)
+
+
+def run(**flags):
+    got = train(**{**BASE, **flags})
+    got.code == 0 or note(got.err[-1000:])
+    return got
+
+
+def refused(words, message, **flags):
+    got = train(**{**BASE, **flags})
+    same((got.code, message in got.err), (2, True), words) or note(got.err[-500:])
+
+
+# ---- Schedules
+def rates(**flags):
+    log = path("log")
+    run(log=log, **flags)
+    return [json.loads(line)["rate"] for line in open(log)]
+
+
+got = rates(steps=20, lr=1, min_lr=0.2, warmup=4, schedule_lr="wsd", decay_share=0.25)
+ok(all(abs(a - b) < 1e-6 for a, b in zip(got, [0.25, 0.5, 0.75] + [1] * 12 + [0.84, 0.68, 0.52, 0.36, 0.2], strict=True)), "wsd: up, level, down")
+got = rates(steps=20, lr=1, warmup=4, schedule_lr="inverse-sqrt")
+ok(all(abs(a - min(n / 4, math.sqrt(4 / n))) < 1e-6 for n, a in enumerate(got, 1)), "inverse-sqrt: 2 / sqrt(step)")
+refused("a share without wsd", "--decay-share requires", decay_share=0.5)
+refused("a minimum that is not reached", "--min-lr has no effect", schedule_lr="inverse-sqrt", min_lr=1e-5)
+refused("no warm-up", "requires --warmup 1 or more", schedule_lr="inverse-sqrt", warmup=0)
+
+# ---- Epochs
+windows = int(16000 * 0.95 - 1) // 16
+whole = run(steps=None, epochs=1, data_order="epochs", batch=60, seq=16, accumulate=2)
+steps = len(whole.losses)
+same(steps, -(-windows // 120), "an epoch is as many steps as its windows take")
+said = [line for line in whole.err.splitlines() if "an epoch is" in line]
+ok(f"an epoch is {windows} windows" in "".join(said), "of the windows that the run names") or note(said)
+halves = run(steps=None, epochs=2, data_order="epochs", batch=60, ranks=2, stage=1)
+same(len(halves.losses), -(-2 * windows // 120), "two epochs, on two ranks")
+saved = path("epochs")
+run(steps=3, data_order="epochs", batch=60, accumulate=2, save=saved, warmup=2, schedule_lr="constant")
+more = dict(data_order="epochs", warmup=2, schedule_lr="constant", resume=saved)
+rest, straight = run(steps=None, epochs=1, batch=60, accumulate=2, **more), run(steps=steps, batch=60, accumulate=2, **more)
+same((len(rest.losses), rest.losses), (steps - 3, straight.losses), "a resumed run reads the rest of the epoch")
+refused("other rows per step", "give --steps 13", steps=None, epochs=1, batch=60, **more)
+refused("a random order", "requires --data-order epochs", steps=None, epochs=1)
+refused("steps and epochs", "cannot be combined with --steps", epochs=1, data_order="epochs")
+refused("a chosen mesh", "which choose the rows", steps=None, epochs=1, data_order="epochs", zero_r="auto", memory_limit="1GiB")
+refused("weights", "without weights", steps=None, epochs=1, data_order="epochs", data=text_file() + ":weight=1")
+
+# ---- Dropout
+DROP = dict(dropout=0.3, layers=3, batch=4, eval_every=6, warmup=0, schedule_lr="constant")
+
+
+def near(got, want, words):
+    far = max(abs(float.fromhex(a) - float.fromhex(b)) for a, b in zip(got, want, strict=True))
+    ok(far < 2e-5, f"{words} ({far:.1e})")
+
+
+for arch in ({}, dict(arch="llama", heads=4, kv_heads=2)):
+    plain, drop = run(**{**DROP, **arch, "dropout": None}), run(**DROP, **arch)
+    ok(all(a != b for a, b in zip(plain.losses, drop.losses)), f"{arch}: dropout changes losses")
+    still = [run(**{**DROP, **arch, "dropout": share}, lr=0).report["val_loss"] for share in (0, 0.3)]
+    same(still[0], still[1], "but no validation")
+    for how in (dict(ranks=2, batch=2), dict(accumulate=2, batch=2), dict(ranks=2, tp=2), dict(tile=2), dict(ranks=2, tp=2, sequence_parallel=True),
+                dict(ranks=4, batch=1, accumulate=2, pp=2), dict(pp=2, ranks=2), dict(backend="host", threads=2)):
+        near(run(**{**DROP, **arch, **how}).losses, drop.losses, f"{how}: the same elements are dropped")
+    for how in (dict(recompute="full"), dict(recompute="selective"), dict(stage=3), dict(stage=3, recompute="full:2")):
+        same(run(**{**DROP, **arch, **how}).losses, drop.losses, f"{how}: the same bits")
+    two = {**DROP, **arch, "batch": 2, "ranks": 2}
+    want = run(**two)
+    for how in (dict(stage=3, offload_optimizer="cpu", offload_param="cpu"), dict(stage=2, recompute="full", checkpoint_offload=True)):
+        same(run(**{**two, **how}).losses, want.losses, f"{how}: the same bits on two ranks")
+    for how in (dict(tp=2, ranks=2, sequence_parallel=True), dict(stage=3, ranks=2, tile=2), dict(pp=2, ranks=2, accumulate=2), dict(precision="bf16", ranks=2)):
+        proved = train(**{**BASE, **DROP, **arch, **how}, prove=True)
+        same(proved.code, 0, f"{how}: every gradient is that of one rank") or note(proved.err[-600:])
+    kept = path(f"dropped-{len(arch)}")
+    run(**{**DROP, **arch, "steps": 3}, save=kept)
+    same(run(**DROP, **arch, resume=kept).losses, drop.losses[3:], "a resumed run drops the same")
+same(run(**DROP, sample=5).out.split("text ──")[-1] == "", False, "samples are made")
+
+# ---- The moving average of the weights
+AVERAGE = dict(ema=0.75, warmup=0, schedule_lr="constant", lr=0.01, steps=4, eval_every=4)
+
+
+def numbers(name):
+    return {tensor: array.array("f", values) for tensor, (_, _, values) in read_safetensors(name)[0].items()}
+
+
+def state(folder, step):
+    return numbers(os.path.join(step_folder(folder, step), "state.safetensors"))
+
+
+single = lambda value: struct.unpack("<f", struct.pack("<f", value))[0]
+for optimizer in ("adamw", "adafactor"):
+    kept = path("average-" + optimizer)
+    run(**AVERAGE, optimizer=optimizer, save=kept, save_every=1, export=path("average.safetensors"))
+    far = 0
+    for step in range(2, 5):
+        now, last = state(kept, step), state(kept, step - 1)
+        for name in [n for n in now if n.startswith("optimizer.average.")]:
+            weights = now[name.removeprefix("optimizer.average.")]
+            far += sum(a != single(single(0.75 * b) + single(0.25 * w)) for a, b, w in zip(now[name], last[name], weights))
+    same((len(now) > 20, far), (True, 0), f"{optimizer}: each step moves the average of every tensor a quarter towards the weights")
+    exported = numbers(path("average.safetensors"))
+    same(exported["h.1.mlp.c_fc.weight"], now["optimizer.average.h.1.mlp.c_fc.weight"], "and the export is the average")
+plain = run(**{**AVERAGE, "ema": None})
+for precision in ("fp32", "bf16"):
+    want = run(**AVERAGE, precision=precision, ranks=2)
+    for how in (dict(stage=1), dict(stage=2, accumulate=1), dict(stage=3), dict(stage=3, offload_optimizer="cpu"),
+                dict(stage=3, offload_optimizer="cpu", offload_param="cpu"), dict(stage=2, offload_optimizer=f"nvme:{path('.')}", force=True),
+                dict(stage=1, pp=2, ranks=4), dict(stage=1, offload_optimizer="cpu", speculative_update="1MiB")):
+        if "pp" in how and precision == "bf16":
+            continue  # a tied embedding of two stages rounds its sums in another order
+        got = run(**{**AVERAGE, "precision": precision, "ranks": 2, **how})
+        same((got.losses, got.report["val_loss"]), (want.losses, want.report["val_loss"]), f"{precision}, {how}: the same bits")
+        same([[r[k]["optimizer"] for k in ("planned_bytes", "peak_bytes")] for r in got.report["ranks"]],
+             [[r["planned_bytes"]["optimizer"]] * 2 for r in got.report["ranks"]], "its bytes are the planned ones")
+one, with_it = (run(**{**AVERAGE, "ema": ema}).report["ranks"][0]["peak_bytes"]["optimizer"] for ema in (None, 0.5))
+same(with_it * 2, one * 3, "it takes half of what AdamW keeps")
+got = run(**AVERAGE)
+same((got.losses, got.report["val_loss"] == plain.report["val_loss"]), (plain.losses, False),
+     "training has the bits that it has without it, validation has the average's")
+kept = path("average-half")
+run(**{**AVERAGE, "steps": 2}, save=kept)
+rest = run(**AVERAGE, resume=kept)
+same((rest.losses, rest.report["val_loss"]), (got.losses[2:], got.report["val_loss"]), "a resumed run continues it")
+same(train(**{**BASE, **AVERAGE, "ema": None}, resume=kept).code, 3, "not without it")
+refused("a delayed update", "--ema cannot be combined with --delayed-update", **AVERAGE, delayed_update=True, offload_optimizer="cpu")
+
+# ---- Samples
+def text(**flags):
+    return run(sample=40, prompt="ab", **flags).out.split("text ──")[-1].split("Next ──")[0]
+
+
+drawn = dict(top_k=0, top_p=0.9, temperature=1.5)
+want = text(**drawn, batch=4)
+same({text(**drawn, batch=2, ranks=2, stage=stage, **how) for stage, how in ((1, {}), (3, {}))} | {text(**drawn, batch=4, pp=2, ranks=2)},
+     {text(**drawn, batch=2, ranks=2)} | {want}, "the seed gives the same text at every stage, and on two pipeline ranks")
+ok(text(**drawn, batch=4, seed=2) != want, "another seed, another text")
+refused("draws without a temperature", "have no effect with --temperature 0", sample=5, temperature=0, top_p=0.5)
+refused("draws without a text", "require --sample", top_k=5)
+
+
+# ---- TensorBoard and status
+def crc32c(data):
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = (crc >> 1) ^ (0x82F63B78 if crc & 1 else 0)
+    return crc ^ 0xFFFFFFFF
+
+
+def mask(crc):
+    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+def varint(data, at):
+    value = shift = 0
+    while True:
+        value, shift, at, more = value | (data[at] & 127) << shift, shift + 7, at + 1, data[at] & 128
+        if not more:
+            return value, at
+
+
+def fields(data):
+    """[(number, value)] of a protobuf message."""
+    out, at = [], 0
+    while at < len(data):
+        key, at = varint(data, at)
+        if key & 7 == 0:
+            value, at = varint(data, at)
+        else:
+            size, at = varint(data, at) if key & 7 == 2 else ({1: 8, 5: 4}[key & 7], at)
+            value, at = data[at:at + size], at + size
+        out.append((key >> 3, value))
+    return out
+
+
+def events(name):
+    """[(step, file version, {tag: value}, session status)] of an event file."""
+    data, at, out = open(name, "rb").read(), 0, []
+    while at < len(data):
+        head, size = data[at:at + 8], struct.unpack_from("<Q", data, at)[0]
+        body = data[at + 12:at + 12 + size]
+        assert struct.unpack_from("<I", data, at + 8)[0] == mask(crc32c(head)), "checksum of a length"
+        assert struct.unpack_from("<I", data, at + 12 + size)[0] == mask(crc32c(body)), "checksum of an event"
+        at += 16 + size
+        event = dict(fields(body))
+        assert struct.unpack("<d", event[1])[0] > 1.6e9, "the time of an event"
+        values = {dict(fields(v))[1].decode(): struct.unpack("<f", dict(fields(v))[2])[0] for _, v in fields(event.get(5, b""))}
+        out.append((event[2], event.get(3), values, event.get(7)))
+    return out
+
+
+same(crc32c(b"123456789"), 0xE3069283, "the reader's checksum is CRC-32C's check value")
+folder, log, status = path("board/run"), path("log.jsonl"), path("status")
+run(steps=4, tensorboard=folder, log=log, status=status, save=path("kept"), eval_every=2)
+files = glob.glob(folder + "/events.out.tfevents.*")
+first, *rest = events(files[0])
+same(first, (0, b"brain.Event:2", {}, None), "the file begins with its version")
+lines = [json.loads(line) for line in open(log)]
+names = {"train/loss": "loss", "train/grad_norm": "gradient_norm", "train/learning_rate": "rate", "train/tokens_per_second": "tokens_per_second",
+         "eval/loss": "val_loss"}
+same([(step, values) for step, _, values, _ in rest],
+     [(line["step"], {tag: single(line[key]) for tag, key in names.items() if key in line}) for line in lines], "each step has the numbers of the log")
+last = json.loads(open(status).read())
+same((last["step"], last["steps"], last["state"], last["loss"], last["seconds_left"]), (4, 4, "done", lines[-1]["loss"], 0), "the status is that of the end")
+run(steps=6, tensorboard=folder, resume=path("kept"), status=status)
+later = [name for name in glob.glob(folder + "/*") if name not in files]
+same([(event[0], event[3]) for event in events(later[0])], [(0, None), (5, b"\x08\x01"), (5, None), (6, None)],
+     "a resumed run writes its own file, which replaces later steps")
+same(run(ranks=2, status="/dev/full").code, 3, "a device is no status file")
+full = run(tensorboard=path("a\x01b"), log="/dev/full")
+same((full.code, "the run continues without its log" in full.err), (3, True), "a full disk ends the log, not the run")
+same(len(events(glob.glob(path("a\x01b") + "/*")[0])), 7, "nor the event file")
+
+done()

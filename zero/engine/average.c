@@ -1,0 +1,65 @@
+/* average.c: the moving average of the parameters, beside the updates that move it (update.c). */
+#include "zero/engine/update.h"
+
+/* The average of the elements of `owned`; NULL: there is none. */
+static float *average_of(const struct zr_engine *engine, size_t unit, const struct zr_owned *owned)
+{
+    const struct zr_optimizer *optimizer = engine->layout.units[unit].optimizer;
+    return optimizer->keeps_average ? owned->slots[optimizer->slots_count - 1] : NULL;
+}
+
+zr_result zr_engine_start_average(struct zr_engine *engine, size_t unit, const struct zr_owned *owned,
+                                  struct zr_overlap part)
+{
+    float *average = average_of(engine, unit, owned);
+    struct zr_compute compute = zr_engine_unit_compute(engine, unit);
+    size_t skip = part.offset - owned->from;
+    return average ? compute.kernels->average(compute.context,
+                                              &(struct zr_average){.n = part.count,
+                                                                   .average = average + skip,
+                                                                   .master = owned->master + skip})
+                   : ZR_OK;
+}
+
+static zr_result exchange_unit(struct zr_engine *engine, size_t unit)
+{
+    const struct zr_unit_state *state = &engine->units[unit];
+    struct zr_compute compute = zr_engine_unit_compute(engine, unit);
+    struct zr_owned owned;
+    if (zr_engine_is_frozen(engine, unit))
+        return ZR_OK;
+    zr_result result = zr_engine_take_owned(engine, unit, &owned);
+    if (result == ZR_OK)
+        result = compute.kernels->average(compute.context,
+                                          &(struct zr_average){.n = owned.to - owned.from,
+                                                               .exchanges = true,
+                                                               .average = average_of(engine, unit, &owned),
+                                                               .master = owned.master});
+    zr_result given = zr_engine_give_owned(engine, unit, true);
+    result = result == ZR_OK ? given : result;
+    if (result == ZR_OK)
+        result = zr_engine_round_masters(engine, unit);
+    return result == ZR_OK && engine->world > 1 &&
+                   state->parameters_count > engine->layout.units[unit].shard_elements
+               ? zr_engine_all_gather_parameters(engine, unit)
+               : result;
+}
+
+zr_result zr_engine_exchange_average(zr_engine *engine)
+{
+    zr_result result = zr_engine_check_call(engine, __func__, engine);
+    if (result == ZR_OK && !engine->optimizer->keeps_average)
+        result =
+            zr_fail(ZR_ERR_INVALID, "%s(): the engine has no average; set optimizer.average_decay", __func__);
+    if (result == ZR_OK)
+        result = zr_engine_check_between_steps(engine, __func__);
+    if (result == ZR_OK)
+        result = zr_engine_check_unused(engine, __func__);
+    if (result == ZR_OK)
+        result = zr_engine_synchronize(engine);
+    if (result == ZR_OK)
+        result = zr_engine_drop_gathered(engine);
+    for (size_t u = 0; u < engine->layout.units_count && result == ZR_OK; u++)
+        result = exchange_unit(engine, u);
+    return result == ZR_OK ? zr_engine_synchronize(engine) : result;
+}
