@@ -196,7 +196,7 @@ def save_models(folder):
         if refused_by:  # transformers itself cannot run each of them
             continue
         if half:  # a new model's angles are not rounded
-            tensors, model = model.state_dict(), transformers.AutoModelForCausalLM.from_config(config).eval()
+            tensors, model = model.state_dict(), transformers.AutoModelForCausalLM.from_config(config).eval().float()
             model.load_state_dict(tensors)
         with torch.no_grad():
             logits = model(tokens[:, :-1]).logits.double()
