@@ -99,6 +99,8 @@ def check_trace(name, replay_bar, pack_bar):
 if os.path.isdir(FOLDER):
     for trace in TRACES:
         check_trace(*trace)
+    got = run_limited(["tests/system/readme.t", "results"])
+    same(got.returncode, 0, "the figures of tests/bench/RESULTS.md are what the programs print") or note(got.stdout)
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     note(f"{used.ru_utime + used.ru_stime:.0f} s of processor time")
 else:

@@ -250,20 +250,22 @@ def made_in(folder):
 
 
 def wait_for(condition, seconds=120):
-    """What it was when it came true: it is not asked again, it may pass. The time is for what never does."""
-    limit = time.monotonic() + seconds
+    """What it was when it came true: it is not asked again, it may pass. The time is for what never does. The pauses between two
+    looks grow, since a look may start a program."""
+    limit, pause = time.monotonic() + seconds, 0.005
     while True:
         late, value = time.monotonic() >= limit, condition()
         if value or late:
             return value
-        time.sleep(0.01)
+        time.sleep(pause)
+        pause = min(0.1, 1.3 * pause)
 
 
 def settles(check, seconds=120):
     """Runs check(), whose checks are of what another process draws, lists or says, until all of them hold at once: on a busy
     host it may not have come to that. They are printed once, as they were at last. check() reads anew each time."""
     global _attempt
-    limit = time.monotonic() + seconds
+    limit, pause = time.monotonic() + seconds, 0.02
     while True:
         late, calls, failure = time.monotonic() >= limit, [], None
         _attempt = calls
@@ -275,7 +277,8 @@ def settles(check, seconds=120):
             _attempt = None
         if late or (failure is None and all(call[1] for call in calls if call[0] is ok)):
             break
-        time.sleep(0.02)
+        time.sleep(pause)
+        pause = min(0.1, 1.3 * pause)
     for call, *words in calls:
         call(*words)
     if failure is not None:

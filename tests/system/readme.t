@@ -2,7 +2,7 @@
 """README.md's commands, run in the documented order in a folder that has the build's programs, and what they print beside
 what it shows. Bytes and losses are compared exactly; times, process numbers and addresses are patterns; a line of `..`
 or `...` stands for any number of lines, one that ends in `..` for the rest of its line. The tables and the paragraph of
-numbers that commands print are compared too.
+numbers that commands print are compared too; those of tests/bench/RESULTS.md in long_traces.t, by `readme.t results`.
 
     tests/system/readme.t --write    puts what the programs print now into README.md, and leaves what matches as it is
 
@@ -22,7 +22,7 @@ import time
 sys.path.insert(0, "tests/support")
 from zrtest import BUILD, FOLDER, done, note, ok, path, same, skip, text_file
 
-WRITE = "--write" in sys.argv[1:]
+WRITE, RESULTS_ALONE = "--write" in sys.argv[1:], "results" in sys.argv[1:]
 TRACES, SCRATCH = os.path.abspath("../shared/traces"), path("scratch")
 PYTHON = os.environ.get("ZR_README_PYTHON")
 SECONDS = 600 if PYTHON else 120  # by which a command hangs
@@ -318,14 +318,17 @@ def check_text(lines, begin, end, printed):
 
 prepare()
 changes = []
-for number, lines in list(blocks()):
+for number, lines in [] if RESULTS_ALONE else list(blocks()):
     if not PYTHON or any("zr rehearse" in line for line in lines):
         changes.append((number, len(lines), run_block(number, lines)))
 if PYTHON:
     done()
-check_table()
-holes = subprocess.run(["/usr/bin/env", "python3", "tests/bench/bench_holes.py"], capture_output=True, text=True, timeout=SECONDS).stdout
-check_text(RESULTS, "The model of PyTorch's caching allocator reserves", "`tests/bench/bench_holes.py` prints this", holes)
+if WRITE or RESULTS_ALONE:
+    check_table()
+    holes = subprocess.run(["/usr/bin/env", "python3", "tests/bench/bench_holes.py"], capture_output=True, text=True, timeout=SECONDS).stdout
+    check_text(RESULTS, "The model of PyTorch's caching allocator reserves", "`tests/bench/bench_holes.py` prints this", holes)
+if RESULTS_ALONE:
+    done()
 check_text(README, "Two trainers of", "one uses in its forward", "\n".join(kept_output["build/bin/zr service status"]))
 if WRITE:
     for number, count, lines in reversed(changes):

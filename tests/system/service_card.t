@@ -12,7 +12,7 @@ from cuda_train import on_card
 from zrtest import done, note, ok, same, wait_for
 
 pool = ThreadPoolExecutor(8)
-shape = {"layers": 1, "hidden": 4, "heads": 1, "seq": 8, "batch": 16, "vocab": 300}
+shape = {"layers": 1, "hidden": 4, "heads": 1, "seq": 32, "batch": 4, "vocab": 300}
 use("host")
 host = Zrd()
 use("cuda", ZR_EMULATOR_GRANULARITY="4096")
@@ -37,7 +37,7 @@ def planned(**flags):
 got = on_card(environment={**conf, "ZR_CONF": conf["ZR_CONF"].replace("required", "on")}, **shape)
 ok(got.code == 0 and "no zrd listens" in got.err and "continues without zrd" in got.err, f"a card without a zrd, which need not be there: {got.err[:200]}")
 # Where a turn lasts for four steps, their graph goes with it.
-for flags, turn_steps, steps in (({}, 0, (3, 3)), ({"ranks": 2, "stage": 1}, 0, (3, 3)), ({"cuda_graph": True}, 4, (6, 12))):
+for flags, turn_steps, steps in (({}, 0, (2, 2)), ({"ranks": 2, "stage": 1}, 0, (2, 2)), ({"cuda_graph": True}, 4, (6, 12))):
     ranks = flags.get("ranks", 1)
     zrd = Zrd("--capacity", 64 * MIB)
     alone = [start(seed, **flags, steps=steps[seed - 1]).result() for seed in (1, 2)]
@@ -57,7 +57,7 @@ for flags, turn_steps, steps in (({}, 0, (3, 3)), ({"ranks": 2, "stage": 1}, 0, 
     ok(wait_for(lambda: lent() == 0), "nothing is left")
     zrd.end()
 
-own = {"ranks": 2, "comm": "nccl", "deterministic": True}
+own = {"ranks": 2, "comm": "nccl", "deterministic": True, "steps": 2}
 cards = []
 for number in (1, 0):
     use("cuda", number, ZR_EMULATOR_GRANULARITY="4096")
@@ -67,7 +67,7 @@ both = [start(seed, **own) for seed in (1, 2)]
 got = [one.result() for one in both]
 same([(one.code, one.bits) for one in got], [(0, one.bits) for one in alone], "two whose ranks have a card of their own, with a zrd each")
 note("".join(one.err[-400:] for one in got if one.code))
-first = start(1, steps=20000, **own)
+first = start(1, **{**own, "steps": 20000})
 assert wait_for(lambda: any(one["in_turn"] and one["held_bytes"] for one in rows()))
 same(zr("limit", "--capacity", wait_for(rows)[0]["plan_peak_bytes"] * 3 // 2).returncode, 0, "a card with room for one of them")
 got = start(2, **own).result()

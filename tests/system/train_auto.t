@@ -6,8 +6,9 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 
 sys.path.insert(0, "tests/support")
-from zrtest import done, leftovers, note, ok, same, train
+from zrtest import done, leftovers, note, ok, same, start_quickly, train
 
+start_quickly()
 SHAPE = dict(layers=4, hidden=64, heads=4, seq=32, batch=4, accumulate=2, threads=1)
 SPEED = dict(flops=1e12, bandwidth=1e10, host_bandwidth=1e10)
 KEPT = (dict(recompute="none"), dict(recompute="selective"), dict(recompute="full"), dict(recompute="full", partition_activations=True),

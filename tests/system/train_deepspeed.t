@@ -7,8 +7,9 @@ import math
 import sys
 
 sys.path.insert(0, "tests/support")
-from zrtest import done, note, ok, path, same, train
+from zrtest import done, note, ok, path, same, start_quickly, train
 
+start_quickly()
 # ---- Parts of files
 
 HF_FP16 = {"enabled": "auto", "loss_scale": 0, "loss_scale_window": 1000, "initial_scale_power": 16, "hysteresis": 2, "min_loss_scale": 1}

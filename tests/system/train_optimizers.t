@@ -9,8 +9,9 @@ import sys
 sys.path.insert(0, "tests/support")
 from pairs import logged, optimizers
 from saves import contents
-from zrtest import done, note, ok, path, same, train
+from zrtest import done, note, ok, path, same, start_quickly, train
 
+start_quickly()
 OPTIMIZERS = optimizers()
 DISK = "nvme:" + path("disk")
 os.mkdir(path("disk"))

@@ -11,8 +11,9 @@ import termios
 
 sys.path.insert(0, "tests/support")
 import zrtest
-from zrtest import arguments, done, note, ok, path, same, text_file, train
+from zrtest import arguments, done, note, ok, path, same, start_quickly, text_file, train
 
+start_quickly()
 FLAGS = dict(data=text_file(), steps=200, layers=1, hidden=16, heads=2, seq=16, batch=1, ranks=2, stage=1, seed=3,
              eval_every=50, sample=300, prompt="word ", save=path("saved"), save_every=100)
 ESCAPE = re.compile(r"\x1b\[[0-9;]*[mK]")

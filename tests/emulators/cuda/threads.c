@@ -52,6 +52,15 @@ static zr_cu_result outcome;
 static uint32_t random_state;
 static struct emu_reach reaches[REACHES];
 
+/* xorshift32, which is quicker than the emulator's own. */
+static unsigned draw(unsigned end)
+{
+    random_state ^= random_state << 13;
+    random_state ^= random_state >> 17;
+    random_state ^= random_state << 5;
+    return (unsigned)((uint64_t)random_state * end >> 32);
+}
+
 /* ---- Changing stacks ----------------------------------------------------------------------------------- */
 
 void emu_switch(void **from, void *to) __attribute__((visibility("hidden")));
@@ -68,10 +77,28 @@ __asm__(".text\n"
         ".size emu_switch, .-emu_switch\n");
 enum { SAVED_REGISTERS = 6 };
 
+static char *stack_of(unsigned thread)
+{
+    return stacks + (size_t)thread * STACK_BYTES;
+}
+
+/* One of the threads that can go on becomes the current one. The stack to change to. */
+static void *next_stack(void)
+{
+    unsigned pick = draw(ready_count);
+    current = ready[pick];
+    ready[pick] = ready[--ready_count];
+    own_stack = (uintptr_t)stack_of(current);
+    now.thread = (uint16_t)current;
+    now.warp_met = warps[current / LANES].met;
+    return threads[current].stack_pointer;
+}
+
 static void wait_here(enum state state)
 {
+    void **own = &threads[current].stack_pointer;
     threads[current].state = state;
-    emu_switch(&threads[current].stack_pointer, scheduler_stack_pointer);
+    emu_switch(own, ready_count ? next_stack() : scheduler_stack_pointer);
 }
 
 static void lane_ends(void);
@@ -83,11 +110,6 @@ static void thread_main(void)
     lane_ends();
     wait_here(DONE);
     abort();
-}
-
-static char *stack_of(unsigned thread)
-{
-    return stacks + (size_t)thread * STACK_BYTES;
 }
 
 static void make_stacks(void)
@@ -474,15 +496,6 @@ static const struct zr_device_runner runner = {.access = device_access,
                                                .copy = device_copy,
                                                .copies_wait = device_copies_wait};
 
-/* xorshift32, which is quicker than the emulator's own. */
-static unsigned draw(unsigned end)
-{
-    random_state ^= random_state << 13;
-    random_state ^= random_state >> 17;
-    random_state ^= random_state << 5;
-    return (unsigned)((uint64_t)random_state * end >> 32);
-}
-
 static void run_block(void)
 {
     ready_count = done_count = 0;
@@ -497,13 +510,7 @@ static void run_block(void)
     while (outcome == ZR_CU_SUCCESS && done_count < threads_count) {
         if (ready_count == 0 && !all_meet())
             return;
-        unsigned pick = draw(ready_count);
-        current = ready[pick];
-        ready[pick] = ready[--ready_count];
-        own_stack = (uintptr_t)stack_of(current);
-        now.thread = (uint16_t)current;
-        now.warp_met = warps[current / LANES].met;
-        emu_switch(&scheduler_stack_pointer, threads[current].stack_pointer);
+        emu_switch(&scheduler_stack_pointer, next_stack());
     }
 }
 

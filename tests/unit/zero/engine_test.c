@@ -830,6 +830,20 @@ static int hints_are_dropped(struct rig *rig, const struct setting *setting)
     return 0;
 }
 
+/* Whether a world takes each optimizer, too: where shards are, and several of them in fp32. What two bytes
+ * round does not depend on the optimizer. */
+static bool takes_optimizers(unsigned world, unsigned stage, enum zr_precision precision)
+{
+    switch (precision) {
+    case ZR_PRECISION_FP32:
+        return world == 2 || world == 3 || (world == 1 && stage == 0);
+    case ZR_PRECISION_BF16:
+        return world == 2;
+    default:
+        return false;
+    }
+}
+
 /* The checks of one stage in one world, in one precision. */
 static void test_stage(unsigned world, unsigned stage, enum zr_precision precision)
 {
@@ -842,20 +856,21 @@ static void test_stage(unsigned world, unsigned stage, enum zr_precision precisi
            world, stage, name, STEPS);
     setting.micro_batches = 3;
     tap_is(in_world(&setting), 0, "%u ranks, stage %u, %s: the same of 3 micro-batches", world, stage, name);
+    const bool optimizers = takes_optimizers(world, stage, precision);
     setting.kind = ZR_OPTIMIZER_SGD;
-    if (world <= 3)
+    if (optimizers)
         tap_is(in_world(&setting), 0, "%u ranks, stage %u, %s: SGD with momentum", world, stage, name);
     setting.kind = ZR_OPTIMIZER_MUON;
-    if (world <= 3)
+    if (optimizers)
         tap_is(in_world(&setting), 0, "%u ranks, stage %u, %s: Muon", world, stage, name);
     setting.kind = ZR_OPTIMIZER_ADAMW8;
-    if (world <= 3)
+    if (optimizers)
         tap_is(in_world(&setting), 0, "%u ranks, stage %u, %s: AdamW in 8 bits", world, stage, name);
     setting.kind = ZR_OPTIMIZER_ADAFACTOR;
-    if (world <= 4)
+    if (optimizers)
         tap_is(in_world(&setting), 0, "%u ranks, stage %u, %s: Adafactor", world, stage, name);
     setting.averages = true;
-    if (world <= 2)
+    if (optimizers && world <= 2)
         tap_is(in_world(&setting), 0, "%u ranks, stage %u, %s: Adafactor with momentum", world, stage, name);
     setting.averages = false;
     setting.kind = ZR_OPTIMIZER_SGD;
