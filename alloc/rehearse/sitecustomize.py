@@ -9,6 +9,7 @@ import os
 import sys
 
 import zr_rehearse_ranks
+import zr_rehearse_values
 
 EVENTS_MAX = 500_000  # of the history, whose beginning is dropped then: it lies in the host's memory
 NONZERO = os.environ.get("ZR_REHEARSE_NONZERO")  # the share of elements that operators with outputs of an unknown size find
@@ -134,6 +135,7 @@ def begin(torch):
         device = ctypes.CDLL(None)
         if hasattr(device, "zr_rehearse_on_read"):
             watch_reads(torch, device)
+            torch._zr_rehearse_values = zr_rehearse_values.prepare(torch, device)
             if NONZERO:
                 torch._zr_rehearse = assume_share(torch, device, float(NONZERO))  # lives as long as torch
 
