@@ -135,7 +135,8 @@ def begin(torch):
         device = ctypes.CDLL(None)
         if hasattr(device, "zr_rehearse_on_read"):
             watch_reads(torch, device)
-            torch._zr_rehearse_values = zr_rehearse_values.prepare(torch, device)
+            if hasattr(torch, "library"):
+                torch._zr_rehearse_values = zr_rehearse_values.prepare(torch, device)
             if NONZERO:
                 torch._zr_rehearse = assume_share(torch, device, float(NONZERO))  # lives as long as torch
 

@@ -26,7 +26,7 @@ static const char help[] =
     "  --device NAME    the GPU: h100 (default), h200, gh200, b200, a100, a100-40gb, v100, l4, l40s, a10g, a6000, t4,\n"
     "                   rtx3090, rtx4090 or rtx5090\n"
     "  --memory BYTES   memory of each device (default: the GPU's)\n"
-    "  --devices N      how many devices there are, 1 (default) to 8\n"
+    "  --devices N      how many devices there are, 1 (default) to 64\n"
     "  --context BYTES  memory that each process takes of a device beside its allocations (default: an estimate for the GPU)\n"
     "  --keep BYTES     the longest copy to the device whose bytes can be read back (default 1MiB)\n"
     "  --clock SEED     work takes an estimate of its time on the GPU, varied by the seed, and no call waits for it: memory\n"
@@ -262,6 +262,8 @@ int zr_tool_rehearse(int argc, char **argv)
     }
     plan.command = arguments.files;
     plan.output = rehearse.output;
-    sigprocmask(SIG_SETMASK, NULL, &rehearse.signals);
+    sigset_t interruptions;
+    zr_rehearse_interruptions(&interruptions);
+    sigprocmask(SIG_BLOCK, &interruptions, &rehearse.signals);
     return run(&rehearse, &plan);
 }
