@@ -33,7 +33,7 @@ def place_of(torch):
     """The innermost frame of the program's own, and whether PyTorch prints a tensor for it."""
     frame, printed = sys._getframe(1).f_back, False
     folder = os.path.dirname(torch.__file__) + os.sep
-    while frame and (frame.f_code.co_filename.startswith((folder, "<")) or frame.f_code.co_filename == __file__):
+    while frame and (frame.f_code.co_filename.startswith((folder, "<", HERE + os.sep))):
         printed |= os.path.basename(frame.f_code.co_filename) == "_tensor_str.py"
         frame = frame.f_back
     return (frame.f_code.co_filename.rpartition("-packages/")[2], frame.f_lineno, printed) if frame else ("backward", 0, printed)

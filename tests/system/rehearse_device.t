@@ -110,6 +110,8 @@ same(rehearse("--clock", "1", program=(PROGRAM, "clock"))[1], ORDERS["1"][1], "o
 for options, out in ((), "whole 0 single 0 kept 7 again 8 count 5 locked 6\n"), (("--fill", "3"), "whole 3 single 3 kept 7 again 8 count 5 locked 6\n"):
     got = rehearse(*options, program=(PROGRAM, "read"))
     same((got[1], got[3].get("reads_count"), got[3].get("reads_bytes"), got[3].get("certain", 0)), (out, 5, 28, None), f"what kernels made is counted, and read {options}")
+got = rehearse("--fill", "3", program=(PROGRAM, "compute"))
+same((got[1], got[3].get("reads_count")), ("peek 0 number 7 uniform 1 peek 1 1 after 0\n", 2), "what is computed in a kernel's place is read, and counted") or note(got[2])
 for options in ((), ("--clock", "1")):
     same(rehearse(*options, program=(PROGRAM, "reuse"))[1], "copied 7 reused 0\n", f"memory that is used again while copies are under way, {options}")
 row("a handle of another device", ("--devices", "2", "--context", "100MiB"), ("handle",), 0, "", "fits", peak_bytes=200 * MIB, libraries_bytes=0, device=1)

@@ -47,7 +47,7 @@ static const char help[] =
     "  --verbose        the answer names the functions of the file calls\n"
     "\n"
     "The program is not changed. Stand-ins for NVIDIA's libraries are preloaded: memory is counted and not there, kernels do\n"
-    "nothing, and their results read as 0. PyTorch allocates, caches and fails as on the GPU, so the\n"
+    "nothing, and their results read as 0; comparisons and checks of them hold. PyTorch allocates, caches and fails as on the GPU, so the\n"
     "answer has PyTorch's own figures, the call sites that hold memory at the peak, and what other allocators would have\n"
     "reserved. The answer is uncertain if sizes follow from results of kernels: it names the lines of the program that read\n"
     "such results. Another --fill or --nonzero shows what depends on them.\n"
