@@ -247,6 +247,14 @@ PUBLIC zr_cu_result cuInit(unsigned int flags)
     return emu_leave(code);
 }
 
+/* Other threads may still run, and write into a trace. */
+__attribute__((destructor)) static void end(void)
+{
+    pthread_mutex_lock(&lock);
+    emu_trace_end();
+    pthread_mutex_unlock(&lock);
+}
+
 PUBLIC zr_cu_result cuDriverGetVersion(int *version)
 {
     zr_cu_result code = emu_enter(EMU_driver_version, EMU_NOTHING);

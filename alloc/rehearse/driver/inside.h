@@ -468,6 +468,7 @@ void emu_guard(zr_cu_address address, size_t bytes); /* emulator.h: guard() */
 
 enum emu_traced { EMU_TRACE_MAP, EMU_TRACE_UNMAP, EMU_TRACE_ALLOC, EMU_TRACE_FREE };
 void emu_trace_begin(const struct emu_settings *settings);
+void emu_trace_end(void); /* nothing is written any more */
 /* Nothing is written of a device that is not visible here, as -1. */
 void emu_trace(enum emu_traced what, int device, zr_cu_address address, size_t bytes);
 void emu_trace_refused(int machine_device, size_t bytes, size_t free_bytes);
