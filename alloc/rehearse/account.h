@@ -5,7 +5,12 @@
 
 #include <stdint.h>
 
-enum { ZR_ACCOUNT_DEVICES_MAX = 8, ZR_ACCOUNT_PROCESSES_MAX = 64, ZR_ACCOUNT_PIECES_MAX = 16384 };
+enum {
+    ZR_ACCOUNT_DEVICES_MAX = 64,
+    ZR_ACCOUNT_PROCESSES_MAX = 64,
+    ZR_ACCOUNT_PIECES_MAX = 16384,
+    ZR_ACCOUNT_TORCHES_MAX = 256
+};
 
 struct zr_account_device {
     uint64_t peak_bytes;    /* in use by all processes at one time, with their contexts */
@@ -39,6 +44,12 @@ struct zr_account {
     uint32_t pieces_count;          /* that were ever used */
     uint32_t static_runtimes_count; /* programs that have the CUDA runtime inside, and were refused */
     uint32_t torches_count;         /* processes with PyTorch's CUDA libraries */
+    /* What PyTorch's allocator has reported, of each process and device: what a process that was killed, or
+     * ended without Python's exit, leaves. */
+    struct zr_account_torch {
+        int pid, rank, device; /* pid 0: free; rank: RANK of the environment; -1: none */
+        uint64_t allocated_peak_bytes, reserved_peak_bytes;
+    } torches[ZR_ACCOUNT_TORCHES_MAX];
     struct zr_account_device devices[ZR_ACCOUNT_DEVICES_MAX];
     uint64_t reads_count, reads_bytes; /* copies to the host of what kernels may have made */
 };

@@ -1,31 +1,32 @@
 /* cards.c: the table of cards, and the limits that follow from a compute capability. See cards.h.
  *
- * Sources: NVIDIA's data sheets for the link to the host and the peak of dense 16-bit products summed in 32
- * bits; these and deviceQuery outputs for processors, clocks, bus and cache; the CUDA C++ Programming Guide's
- * table "Technical Specifications per Compute Capability" for the limits. Total memory is the capacity that
- * PyTorch's out-of-memory messages name for the card. */
+ * Sources: NVIDIA's data sheets for the link to the host, NVLink (half of both directions; a bridge of two
+ * cards does not count) and the peak of dense 16-bit products summed in 32 bits; these and deviceQuery
+ * outputs for processors, clocks, bus and cache; the CUDA C++ Programming Guide's table "Technical
+ * Specifications per Compute Capability" for the limits. Total memory is the capacity that PyTorch's
+ * out-of-memory messages name for the card. */
 #include "alloc/rehearse/cards.h"
 
 #include <string.h>
 
 /* clang-format off: one card a line */
 static const struct zr_card cards[] = {
-    /* name          title                     total  context cc   SMs  MHz   memory bus  L2  link TFLOPS */
-    {"h100", "NVIDIA H100 80GB HBM3", 81009, 520, 90, 132, 1980, 2619, 5120, 50, 64, 989},
-    {"h200", "NVIDIA H200", 143165, 520, 90, 132, 1980, 3201, 6144, 50, 64, 989},
-    {"gh200", "NVIDIA GH200 480GB", 96768, 520, 90, 132, 1980, 2619, 6144, 50, 450, 989},
-    {"b200", "NVIDIA B200", 182630, 620, 100, 148, 1965, 3996, 8192, 126, 64, 2250},
-    {"a100", "NVIDIA A100-SXM4-80GB", 81050, 420, 80, 108, 1410, 1593, 5120, 40, 32, 312},
-    {"a100-40gb", "NVIDIA A100-SXM4-40GB", 40335, 420, 80, 108, 1410, 1215, 5120, 40, 32, 312},
-    {"v100", "Tesla V100-SXM2-32GB", 32492, 310, 70, 80, 1530, 877, 4096, 6, 16, 125},
-    {"l4", "NVIDIA L4", 22559, 250, 89, 58, 2040, 6251, 192, 48, 32, 121},
-    {"l40s", "NVIDIA L40S", 45466, 380, 89, 142, 2520, 9001, 384, 96, 32, 362},
-    {"a10g", "NVIDIA A10G", 22508, 280, 86, 80, 1710, 6251, 384, 6, 32, 70},
-    {"a6000", "NVIDIA RTX A6000", 48579, 280, 86, 84, 1800, 8001, 384, 6, 32, 155},
-    {"t4", "Tesla T4", 15094, 110, 75, 40, 1590, 5001, 256, 4, 16, 65},
-    {"rtx3090", "NVIDIA GeForce RTX 3090", 24259, 280, 86, 82, 1695, 9751, 384, 6, 32, 71},
-    {"rtx4090", "NVIDIA GeForce RTX 4090", 24207, 370, 89, 128, 2520, 10501, 384, 72, 32, 165},
-    {"rtx5090", "NVIDIA GeForce RTX 5090", 32123, 480, 120, 170, 2407, 14001, 512, 96, 64, 210},
+    /* name, title, total, context, capability, SMs, MHz, memory, bus, L2, link, peer, TFLOPS */
+    {"h100", "NVIDIA H100 80GB HBM3", 81009, 520, 90, 132, 1980, 2619, 5120, 50, 64, 450, 989},
+    {"h200", "NVIDIA H200", 143165, 520, 90, 132, 1980, 3201, 6144, 50, 64, 450, 989},
+    {"gh200", "NVIDIA GH200 480GB", 96768, 520, 90, 132, 1980, 2619, 6144, 50, 450, 450, 989},
+    {"b200", "NVIDIA B200", 182630, 620, 100, 148, 1965, 3996, 8192, 126, 64, 900, 2250},
+    {"a100", "NVIDIA A100-SXM4-80GB", 81050, 420, 80, 108, 1410, 1593, 5120, 40, 32, 300, 312},
+    {"a100-40gb", "NVIDIA A100-SXM4-40GB", 40335, 420, 80, 108, 1410, 1215, 5120, 40, 32, 300, 312},
+    {"v100", "Tesla V100-SXM2-32GB", 32492, 310, 70, 80, 1530, 877, 4096, 6, 16, 150, 125},
+    {"l4", "NVIDIA L4", 22559, 250, 89, 58, 2040, 6251, 192, 48, 32, 32, 121},
+    {"l40s", "NVIDIA L40S", 45466, 380, 89, 142, 2520, 9001, 384, 96, 32, 32, 362},
+    {"a10g", "NVIDIA A10G", 22508, 280, 86, 80, 1710, 6251, 384, 6, 32, 32, 70},
+    {"a6000", "NVIDIA RTX A6000", 48579, 280, 86, 84, 1800, 8001, 384, 6, 32, 32, 155},
+    {"t4", "Tesla T4", 15094, 110, 75, 40, 1590, 5001, 256, 4, 16, 16, 65},
+    {"rtx3090", "NVIDIA GeForce RTX 3090", 24259, 280, 86, 82, 1695, 9751, 384, 6, 32, 32, 71},
+    {"rtx4090", "NVIDIA GeForce RTX 4090", 24207, 370, 89, 128, 2520, 10501, 384, 72, 32, 32, 165},
+    {"rtx5090", "NVIDIA GeForce RTX 5090", 32123, 480, 120, 170, 2407, 14001, 512, 96, 64, 64, 210},
 };
 static const struct limits {
     int capability, threads_of_processor, blocks_of_processor, shared_kib_of_processor, shared_optin_kib;

@@ -16,6 +16,7 @@ struct zr_card {
     int capability; /* 90: 9.0 */
     int processors, clock_mhz, memory_clock_mhz, bus_bits, level_2_mib;
     int link_gbs;      /* to the host, one way, in 10^9 bytes a second */
+    int peer_gbs;      /* to other devices, one way: NVLink's, or the host's link */
     int tensor_tflops; /* of dense 16-bit matrix products */
 };
 

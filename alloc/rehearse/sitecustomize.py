@@ -11,6 +11,7 @@ import os
 import sys
 
 import zr_rehearse_ranks
+import zr_rehearse_values
 
 EVENTS_MAX = 500_000  # of the history, whose beginning is dropped then: it lies in the host's memory
 NONZERO = os.environ.get("ZR_REHEARSE_NONZERO")  # the share of elements that operators with outputs of an unknown size find
@@ -34,7 +35,7 @@ def place_of(torch):
     """The innermost frame of the program's own, and whether PyTorch prints a tensor for it."""
     frame, printed = sys._getframe(1).f_back, False
     folder = os.path.dirname(torch.__file__) + os.sep
-    while frame and (frame.f_code.co_filename.startswith((folder, "<")) or frame.f_code.co_filename == __file__):
+    while frame and (frame.f_code.co_filename.startswith((folder, "<", HERE + os.sep))):
         printed |= os.path.basename(frame.f_code.co_filename) == "_tensor_str.py"
         frame = frame.f_back
     return (frame.f_code.co_filename.rpartition("-packages/")[2], frame.f_lineno, printed) if frame else ("backward", 0, printed)
@@ -136,6 +137,8 @@ def begin(torch):
         device = ctypes.CDLL(None)
         if hasattr(device, "zr_rehearse_on_read"):
             watch_reads(torch, device)
+            if hasattr(torch, "library"):
+                torch._zr_rehearse_values = zr_rehearse_values.prepare(torch, device)
             if NONZERO:
                 torch._zr_rehearse = assume_share(torch, device, float(NONZERO))  # lives as long as torch
 

@@ -232,6 +232,8 @@ static void print_json(struct zr_text *text, const void *result)
         zr_text_print(text, "null");
     else
         zr_text_print(text, "%" PRIu64, report->failed_at);
+    if (one->torch.private_bytes)
+        zr_text_print(text, ", \"private_bytes\": %" PRIu64, one->torch.private_bytes);
     if (one->settings->unplanned_percent > 0)
         zr_text_print(text, ", \"unplanned_percent\": %" PRIu64 ", \"seed\": %" PRIu64,
                       one->settings->unplanned_percent, one->settings->seed);
@@ -275,6 +277,11 @@ static void print_table(struct zr_text *text, const struct zr_vector *results)
             const char *words = settings_words(room, &one->torch);
             if (words[0])
                 zr_text_print(text, "  caching and expandable apply the file's %s\n", words);
+            if (one->torch.private_bytes)
+                zr_text_print(text,
+                              "  no policy has private pools (CUDA graphs, MemPool): %s of the file are in "
+                              "some, and their blocks share memory with others here\n",
+                              zr_tool_bytes(lower, one->torch.private_bytes));
             zr_text_print(text, "  %-11s %12s  %17s %19s %26s\n", "", "", "over lower bound", "driver calls",
                           "ns per operation");
             zr_text_print(text, "  %-11s %12s  %8s %8s %9s %9s %8s %8s %8s %8s\n", "policy", "peak", "all",

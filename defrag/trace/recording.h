@@ -55,12 +55,14 @@ enum zr_recording_kind {
     ZR_RECORDING_CSV
 };
 
-/* The settings of PyTorch's allocator (PYTORCH_CUDA_ALLOC_CONF) that a snapshot contains. 0: not set. */
+/* The settings of PyTorch's allocator (PYTORCH_CUDA_ALLOC_CONF) that a snapshot contains, and what of it the
+ * models lack. 0: not set. */
 enum { ZR_TORCH_DIVISIONS = 16 };
 struct zr_torch_settings {
     uint64_t max_split_bytes;               /* larger blocks are not split */
     uint32_t divisions[ZR_TORCH_DIVISIONS]; /* of a power of two, for sizes from 1, 2, 4, .. MiB on */
     double garbage_collection_threshold;
+    uint64_t private_bytes; /* in segments of private pools (CUDA graphs, MemPool), at the end */
 };
 /* Reads the settings that a text in the form of PYTORCH_CUDA_ALLOC_CONF has; others keep their values. */
 void zr_torch_settings_read(const char *words, struct zr_torch_settings *settings);

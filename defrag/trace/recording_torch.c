@@ -125,6 +125,8 @@ static zr_result read_segment(struct reading *reading, struct zr_pickle_value va
         pool_of(pickle, fields[POOL].value, zr_pickle_text_is(pickle, fields[TYPE].value, "small"));
     segment.expandable = fields[EXPANDABLE].value.kind == ZR_PICKLE_BOOL && fields[EXPANDABLE].value.integer;
     reading->recording->expandable |= segment.expandable;
+    if (segment.pool > 1)
+        reading->recording->settings.private_bytes += segment.bytes;
     zr_result result = zr_equal_stacks_find(&reading->stacks, pickle, fields[BY].value, &segment.stack);
     if (result == ZR_OK && segment.bytes > 0) {
         result = zr_vector_add(&reading->segments, &segment);

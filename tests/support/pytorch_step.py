@@ -198,10 +198,10 @@ def model(name):
 
 if PLUG_IN:
     zr.enable(*sys.argv[2:-1])
-if hasattr(rehearse_models, sys.argv[-1]):
-    model(sys.argv[-1])
-else:
+if sys.argv[-1] in globals():  # a scenario of this file comes before a model of the same name
     globals()[sys.argv[-1]]()
+else:
+    model(sys.argv[-1])
 if CACHES:
     seen.update(allocated_bytes=torch.cuda.max_memory_allocated(), reserved_bytes=torch.cuda.max_memory_reserved())
     seen.setdefault("segments", len(torch.cuda.memory_snapshot()))

@@ -16,7 +16,7 @@ from zrtest import BUILD, done, note, ok, path, same, skip  # noqa: E402
 # Seconds of the processor for the steps of rehearse_models.py: 30 of GPT-2, three of LLaMA.
 SECONDS = {"gpt2": 15, "llama": 3}
 # Bytes of optimizer state for each of parameter.
-STATES = {"gpt2": 2, "llama": 2, "bert": 2, "t5": 2, "vit": 2, "lengths": 2, "lstm": 2, "resnet": 1, "detection": 1, "graph": 1, "compiled": 2}
+STATES = {"gpt2": 2, "llama": 2, "bert": 2, "t5": 2, "vit": 2, "lengths": 2, "generate": 2, "lstm": 2, "resnet": 1, "detection": 1, "graph": 1, "compiled": 2}
 
 
 # Ways to train on four ranks (rehearse_ranks.py): the share of the optimizer's state, in ranks, that the first one has.

@@ -97,6 +97,25 @@ def vit():
     return model
 
 
+def generate():
+    """Loops and checks that read what kernels compare."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+    model = GPT2LMHeadModel(GPT2Config(n_layer=4)).cuda()
+    optimizer = torch.optim.AdamW(model.parameters())
+    ids = torch.randint(0, 50257, (8, 256), device="cuda")
+    for _ in range(2):
+        assert (ids >= 0).all() and (ids < 50257).all(), "ids are out of range"
+        loss = model(input_ids=ids, labels=ids).loss
+        loss.backward()
+        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0, error_if_nonfinite=True)
+        assert torch.isfinite(norm) and torch.isfinite(loss).all() and torch.equal(ids, ids.clone()), "not finite"
+        optimizer.step()
+        optimizer.zero_grad()
+    made = model.generate(ids[:, :8], attention_mask=torch.ones_like(ids[:, :8]), max_new_tokens=4, do_sample=True, pad_token_id=50256)
+    assert made.shape == (8, 12), made.shape
+    return model
+
+
 def lengths():
     """GPT-2 on batches of changing length."""
     from transformers import GPT2Config, GPT2LMHeadModel

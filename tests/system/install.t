@@ -95,7 +95,8 @@ def check_files():
     want += [f"lib/libzr.so.{version}-gdb.py", "lib/libzr_cuda.so", "lib/libzr_malloc.so", "lib/pkgconfig/zr.pc", "lib/pkgconfig/zr_zero.pc"]
     with open("alloc/rehearse/functions.txt", encoding="ascii") as table:
         stand_ins = [line.split()[0] for line in table if ".so" in line]
-    want += ["lib/zr-rehearse/" + name for name in ("libcuda.so.1", "libzr_rehearse.so", "sitecustomize.py", "zr_rehearse_ranks.py", *stand_ins)]
+    want += ["lib/zr-rehearse/" + name for name in ("libcuda.so.1", "libzr_rehearse.so", "sitecustomize.py", "zr_rehearse_ranks.py",
+                                                  "zr_rehearse_values.py", *stand_ins)]
     got = run([ROOT + "/bin/zr", "rehearse", "--", os.path.join(os.path.abspath(BUILD), "tests", "rehearse_program"), "1"])
     ok(got.returncode == 0 and "zr: verdict    fits" in got.stderr, "zr rehearse finds its libraries") or note(got.stderr)
     same(there, sorted(want), "the programs, the public headers, the libraries with their links, and nothing else")

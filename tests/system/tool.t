@@ -416,6 +416,13 @@ def test_pickles():
         same([row["lower_bound_bytes"] for row in rows], [lower], f"a snapshot pickled by Python, protocol {protocol}")
 
 
+def test_private_pools():
+    data = snapshot()
+    data["segments"][0]["segment_pool_id"] = (0, 1)
+    where = write("private.pickle", pickle.dumps(data))
+    same([row.get("private_bytes") for row in results(where, "--policy", "caching", keys=[*KEYS, "private_bytes"])], [2 * MIB], "the replay says how much is in private pools")
+
+
 def zstd(data, size=1000, lines=0):
     """A frame of raw blocks (RFC 8878), which any version of zstd unpacks; behind the first one `lines` empty lines as a run."""
     blocks = [(0, len(data[at:at + size]), data[at:at + size]) for at in range(0, len(data), size)]
@@ -508,6 +515,7 @@ test_numbers()
 test_unplanned()
 test_pack()
 test_pickles()
+test_private_pools()
 test_compressed()
 test_lists()
 test_columns()

@@ -280,6 +280,8 @@ static zr_result read_tensor(const struct tensors *tensors, const struct zr_pick
     zr_result result = read_storage(tensors, argument[0], &place, &type);
     if (result != ZR_OK)
         return result;
+    if (argument[2].kind == ZR_PICKLE_TUPLE && zr_pickle_count(tensors->pickle, argument[2]) > DIMENSIONS_MAX)
+        return refuse(tensors, "has more than 8 dimensions");
     if (!read_whole(&argument[1], &offset) || count != strides)
         return refuse(tensors, "has an invalid shape");
     bool empty = false; /* then strides have no meaning */

@@ -229,6 +229,31 @@ void emu_account_nccl(int device, int64_t bytes, bool refused)
                       &account->devices[device].nccl_peak_bytes);
 }
 
+static struct zr_account_torch *torch_of(int device)
+{
+    static struct zr_account_torch *found[EMU_DEVICES_MAX]; /* of this process */
+    const char *rank = getenv("RANK");
+    if (!account || found[device])
+        return found[device];
+    lock_parts();
+    for (unsigned i = 0; i < ZR_ACCOUNT_TORCHES_MAX && !found[device]; i++)
+        found[device] = account->torches[i].pid ? NULL : &account->torches[i];
+    if (found[device])
+        *found[device] =
+            (struct zr_account_torch){.pid = getpid(), .rank = rank ? atoi(rank) : -1, .device = device};
+    unlock_parts();
+    return found[device];
+}
+
+void emu_account_torch(int device, uint64_t allocated_bytes, uint64_t reserved_bytes)
+{
+    struct zr_account_torch *of = emu_no_device(device) ? NULL : torch_of(emu.machine_device[device]);
+    if (of && allocated_bytes > of->allocated_peak_bytes)
+        of->allocated_peak_bytes = allocated_bytes;
+    if (of && reserved_bytes > of->reserved_peak_bytes)
+        of->reserved_peak_bytes = reserved_bytes;
+}
+
 void emu_account_static_runtime(void)
 {
     if (account)

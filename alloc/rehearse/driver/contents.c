@@ -20,7 +20,7 @@ static bool allowed(const struct emu_allocation *allocation, const struct zr_cu_
     case EMU_PLAIN:
     case EMU_IMPORTED:
         return use & EMU_COPIES || allocation->context->device == device ||
-               context->peers & 1u << allocation->context->device;
+               context->peers >> allocation->context->device & 1;
     case EMU_POOLED:
     case EMU_GRAPH:
         return (emu_pool_access(allocation, device) & use & EMU_WRITES) == (use & EMU_WRITES);

@@ -424,10 +424,10 @@ PUBLIC zr_cu_result cuCtxEnablePeerAccess(zr_cu_context peer, unsigned int flags
         code = ZR_CU_INVALID_CONTEXT;
     if (code == ZR_CU_SUCCESS && !emu_peers(own->device, peer->device))
         code = EMU_PEER_UNSUPPORTED;
-    if (code == ZR_CU_SUCCESS && (own->peers & 1u << peer->device))
+    if (code == ZR_CU_SUCCESS && (own->peers >> peer->device & 1))
         code = EMU_PEER_ENABLED;
     if (code == ZR_CU_SUCCESS)
-        own->peers |= 1u << peer->device;
+        own->peers |= UINT64_C(1) << peer->device;
     return emu_leave(code);
 }
 

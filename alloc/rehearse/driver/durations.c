@@ -44,6 +44,15 @@ static int device_of(zr_cu_address address)
     return found && !emu_host_block(address) ? found->context->device : -1;
 }
 
+/* Latencies of a ring with NCCL's protocol for short messages, over NVLink and over PCIe, as NCCL's own model
+ * of its time has them (src/graph/tuning.cc); bytes at the bandwidth of the link. */
+static double seconds_of_transfer(const struct zr_emulator_transfer *transfer)
+{
+    enum { PCIE_5_GBS = 64 };
+    const double base = 6.6e-6, hop = emu.card->peer_gbs > PCIE_5_GBS ? 0.6e-6 : 1e-6;
+    return base + hop * transfer->hops + transfer->bytes / (1e9 * emu.card->peer_gbs);
+}
+
 /* Bytes that are read and written in the device's memory take its bandwidth, those between devices or of the
  * host the link's. */
 static double seconds_of(const struct emu_work *work)
@@ -54,6 +63,8 @@ static double seconds_of(const struct emu_work *work)
         return bytes / bandwidth;
     if (work->kind == EMU_COPY)
         return device_of(work->to) == device_of(work->from) ? 2 * bytes / bandwidth : bytes / link;
+    if (work->transfer.hops)
+        return seconds_of_transfer(&work->transfer);
     double product = work->operations / zr_card_rate(emu.card, work->operand_bits ? work->operand_bits : 32);
     double moved = work->moved_bytes / bandwidth;
     return product > moved ? product : moved;

@@ -62,6 +62,13 @@ enum zr_emulator_host {
     ZR_EMULATOR_HOST_NO_LOCK    /* nor may pages be locked */
 };
 
+/* What a library sends from device to device, for its time: so many bytes over each link, and steps that wait
+ * for one another. 0 hops: nothing. */
+struct zr_emulator_transfer {
+    double bytes;
+    int hops;
+};
+
 /* What the process holds of the emulated driver. */
 struct zr_emulator_state {
     size_t memories_count, mappings_count,
@@ -110,7 +117,8 @@ struct zr_emulator {
     const char *(*report)(void);
     /* For emulated libraries: their own work, in its place in the stream. `step` is asked again and again,
      * under the driver's lock, once the stream has come to it: it calls reach(), read() and write() alone. */
-    zr_cu_result (*work)(zr_cu_stream stream, enum zr_emulator_step (*step)(void *state), void *state);
+    zr_cu_result (*work)(zr_cu_stream stream, enum zr_emulator_step (*step)(void *state), void *state,
+                         struct zr_emulator_transfer transfer);
     /* NULL, or why work that was submitted may not use the bytes: within a step, of that work. */
     const char *(*reach)(zr_cu_address address, size_t bytes, bool writes);
     void (*read)(zr_cu_address address, void *out, size_t bytes);
@@ -123,7 +131,9 @@ struct zr_emulator {
     void (*poll)(uint64_t ticks); /* lets work of libraries go on, and so much time pass */
     /* NCCL's buffers on the device: so many bytes more, or a request that was refused. */
     void (*nccl)(int device, int64_t bytes, bool refused);
-    uint64_t (*started)(int pid); /* what no later process of that number has; 0: there is none */
+    void (*torch)(int device, uint64_t allocated_bytes,
+                  uint64_t reserved_bytes); /* of PyTorch's allocator, now */
+    uint64_t (*started)(int pid);           /* what no later process of that number has; 0: there is none */
     /* Bytes that no kernel may touch although the program has them, at most 512 ranges; 0 bytes: forgets all.
      */
     void (*guard)(const void *address, size_t bytes);

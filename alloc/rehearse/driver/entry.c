@@ -247,6 +247,14 @@ PUBLIC zr_cu_result cuInit(unsigned int flags)
     return emu_leave(code);
 }
 
+/* Other threads may still run, and write into a trace. */
+__attribute__((destructor)) static void end(void)
+{
+    pthread_mutex_lock(&lock);
+    emu_trace_end();
+    pthread_mutex_unlock(&lock);
+}
+
 PUBLIC zr_cu_result cuDriverGetVersion(int *version)
 {
     zr_cu_result code = emu_enter(EMU_driver_version, EMU_NOTHING);
@@ -396,6 +404,8 @@ CONTROL(late_loading, (bool on), emu.lazy = on)
 CONTROL(costs, (bool on), emu.costs = on)
 CONTROL(capacity, (size_t bytes), emu.capacity_bytes = bytes)
 CONTROL(poll, (uint64_t ticks), tick(ticks))
+CONTROL(torch, (int device, uint64_t allocated_bytes, uint64_t reserved_bytes),
+        emu_account_torch(device, allocated_bytes, reserved_bytes))
 CONTROL(nccl, (int device, int64_t bytes, bool refused), emu_account_nccl(device, bytes, refused))
 #undef CONTROL
 
@@ -493,6 +503,7 @@ PUBLIC const struct zr_emulator zr_emulator = {
     .note = emu_known_note,
     .poll = control_poll,
     .nccl = control_nccl,
+    .torch = control_torch,
     .started = emu_process_started,
     .pass = control_pass,
     .guard = control_guard,

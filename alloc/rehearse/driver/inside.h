@@ -150,7 +150,7 @@ struct zr_cu_context_st {
     int device;
     bool primary, gone; /* gone: destroyed; the record stays */
     unsigned retained_count;
-    unsigned peers;                    /* a bit for each device whose contexts' memory kernels may use */
+    uint64_t peers;                    /* a bit for each device whose contexts' memory kernels may use */
     unsigned flags;                    /* that cuCtxSetFlags() was given */
     zr_cu_result dead;                 /* the error after which nothing runs */
     uint64_t clock;                    /* in ticks */
@@ -195,7 +195,9 @@ void emu_account_nccl(int device, int64_t bytes, bool refused);
 void emu_account_read(size_t bytes); /* a copy to the host of what kernels may have made */
 void emu_account_library(int device, int64_t bytes,
                          bool refused); /* in bytes that a library took for itself */
-void emu_account_static_runtime(void);  /* a program that has the CUDA runtime inside was met */
+/* PyTorch's allocator has so many bytes now, allocated and reserved. */
+void emu_account_torch(int device, uint64_t allocated_bytes, uint64_t reserved_bytes);
+void emu_account_static_runtime(void); /* a program that has the CUDA runtime inside was met */
 /* A device's bytes. False: there are not so many left. */
 bool emu_take_bytes(int device, size_t bytes);
 void emu_give_bytes(int device, size_t bytes);
@@ -380,6 +382,7 @@ struct emu_work {
      * on numbers of how many bits; 0: unknown. */
     double moved_bytes, operations;
     int operand_bits;
+    struct zr_emulator_transfer transfer; /* of a library's work */
     int64_t count; /* of a copy to the host: emu_count_expected when it was submitted */
 };
 
@@ -397,7 +400,8 @@ struct emu_point {
 /* Whether the clock has come to it, and the stream: a library's work may take longer. */
 bool emu_reached(const struct zr_cu_context_st *context, struct emu_point point);
 zr_cu_result emu_wait_for(struct zr_cu_context_st *context, struct emu_point point);
-zr_cu_result emu_library_work(zr_cu_stream stream, enum zr_emulator_step (*step)(void *state), void *state);
+zr_cu_result emu_library_work(zr_cu_stream stream, enum zr_emulator_step (*step)(void *state), void *state,
+                              struct zr_emulator_transfer transfer);
 /* Within a step: NULL, or why the work that it is of may not use the bytes. */
 const char *emu_library_reach(zr_cu_address address, size_t bytes, bool writes);
 /* The bytes go: work that still needs them kills its context. */
@@ -424,6 +428,10 @@ void emu_known_add(zr_cu_address address, size_t bytes);
 void emu_known_forget(zr_cu_address address, size_t bytes); /* a kernel may write them, or they go */
 void emu_known_note(zr_cu_address address, size_t bytes, bool known); /* either, on a card of the table */
 void emu_known_launch(void);
+/* Kernels made them, and their value is computed without: that of the memory (byte -1), or each reads as the
+ * byte. */
+void emu_known_compute(zr_cu_address address, size_t bytes, int byte);
+bool emu_known_value(zr_cu_address address, size_t bytes); /* written by the program, or computed */
 bool emu_known(zr_cu_address address, size_t bytes);       /* the program has written all of them */
 bool emu_known_still(zr_cu_address address, size_t bytes); /* and no kernel was launched since */
 /* Writes to `out`, a copy of the bytes at the address, emu.fill in the place of those that are not known;
@@ -460,6 +468,7 @@ void emu_guard(zr_cu_address address, size_t bytes); /* emulator.h: guard() */
 
 enum emu_traced { EMU_TRACE_MAP, EMU_TRACE_UNMAP, EMU_TRACE_ALLOC, EMU_TRACE_FREE };
 void emu_trace_begin(const struct emu_settings *settings);
+void emu_trace_end(void); /* nothing is written any more */
 /* Nothing is written of a device that is not visible here, as -1. */
 void emu_trace(enum emu_traced what, int device, zr_cu_address address, size_t bytes);
 void emu_trace_refused(int machine_device, size_t bytes, size_t free_bytes);

@@ -9,6 +9,7 @@
 static struct range {
     zr_cu_address start, end;
     uint64_t launches_count; /* when it was written */
+    int byte; /* that each of them reads as although a kernel made it; -1: the program wrote them */
 } * ranges;
 static size_t ranges_count, ranges_room;
 static uint64_t launches_count;
@@ -49,7 +50,7 @@ static void replace(size_t at, size_t to, const struct range *with, size_t count
     ranges_count = wanted;
 }
 
-static void put(zr_cu_address address, size_t bytes, bool known)
+static void put(zr_cu_address address, size_t bytes, const struct range *middle)
 {
     const zr_cu_address end = address + bytes;
     size_t at = place_of(address), to = at, count = 0;
@@ -57,29 +58,37 @@ static void put(zr_cu_address address, size_t bytes, bool known)
     while (to < ranges_count && ranges[to].start < end)
         to++;
     if (to > at && ranges[at].start < address)
-        with[count++] = (struct range){ranges[at].start, address, ranges[at].launches_count};
-    if (known)
-        with[count++] = (struct range){address, end, launches_count};
+        with[count++] = (struct range){ranges[at].start, address, ranges[at].launches_count, ranges[at].byte};
+    if (middle)
+        with[count++] = (struct range){address, end, middle->launches_count, middle->byte};
     if (to > at && ranges[to - 1].end > end)
-        with[count++] = (struct range){end, ranges[to - 1].end, ranges[to - 1].launches_count};
+        with[count++] =
+            (struct range){end, ranges[to - 1].end, ranges[to - 1].launches_count, ranges[to - 1].byte};
     if (count || to > at)
         replace(at, to, with, count);
 }
 
 void emu_known_add(zr_cu_address address, size_t bytes)
 {
-    put(address, bytes, true);
+    put(address, bytes, &(struct range){.launches_count = launches_count, .byte = -1});
+}
+
+void emu_known_compute(zr_cu_address address, size_t bytes, int byte)
+{
+    put(address, bytes, &(struct range){.byte = byte});
 }
 
 void emu_known_forget(zr_cu_address address, size_t bytes)
 {
-    put(address, bytes, false);
+    put(address, bytes, NULL);
 }
 
 void emu_known_note(zr_cu_address address, size_t bytes, bool known)
 {
-    if (emu.card)
-        put(address, bytes, known);
+    if (emu.card && known)
+        emu_known_add(address, bytes);
+    else if (emu.card)
+        emu_known_forget(address, bytes);
 }
 
 /* The bytes from the address on, at most so many, that are alike: known, or not. */
@@ -99,7 +108,7 @@ static bool known_since(zr_cu_address address, size_t bytes, uint64_t since)
     const struct range *in;
     for (size_t done = 0; done < bytes;) {
         size_t part = range_at(address + done, bytes - done, &in);
-        if (!in || in->launches_count < since)
+        if (!in || in->byte >= 0 || in->launches_count < since)
             return false;
         done += part;
     }
@@ -114,6 +123,19 @@ bool emu_known(zr_cu_address address, size_t bytes)
 bool emu_known_still(zr_cu_address address, size_t bytes)
 {
     return known_since(address, bytes, launches_count);
+}
+
+/* Whether every byte was written by the program, or computed. */
+bool emu_known_value(zr_cu_address address, size_t bytes)
+{
+    const struct range *in;
+    for (size_t done = 0; done < bytes;) {
+        size_t part = range_at(address + done, bytes - done, &in);
+        if (!in)
+            return false;
+        done += part;
+    }
+    return true;
 }
 
 /* ---- What reads in the place of a result --------------------------------------------------------------- */
@@ -139,12 +161,12 @@ void emu_known_fill(zr_cu_address address, unsigned char *out, size_t bytes, int
 {
     unsigned char element[8];
     const struct range *in;
-    if (emu.fill == 0 && count < 0)
-        return;
     const size_t element_bytes = set_element(element, bytes, count);
     for (size_t done = 0, part; done < bytes; done += part) {
         part = range_at(address + done, bytes - done, &in);
-        for (size_t i = done; (!in || count >= 0) && i < done + part; i++)
+        if (count < 0 && in && in->byte >= 0)
+            memset(&out[done], in->byte, part);
+        for (size_t i = done; (count >= 0 || (!in && emu.fill != 0)) && i < done + part; i++)
             out[i] = element[i % element_bytes];
     }
 }

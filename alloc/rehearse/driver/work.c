@@ -535,9 +535,11 @@ zr_cu_result emu_launch(zr_cu_stream stream, zr_cu_address address, size_t bytes
                       .kind = EMU_FILL, .unchecked = true, .to = address, .bytes = bytes, .value = value});
 }
 
-zr_cu_result emu_library_work(zr_cu_stream stream, enum zr_emulator_step (*step)(void *state), void *state)
+zr_cu_result emu_library_work(zr_cu_stream stream, enum zr_emulator_step (*step)(void *state), void *state,
+                              struct zr_emulator_transfer transfer)
 {
-    return launch(stream, (struct emu_work){.kind = EMU_LIBRARY, .step = step, .state = state});
+    return launch(stream,
+                  (struct emu_work){.kind = EMU_LIBRARY, .step = step, .state = state, .transfer = transfer});
 }
 
 /* ---- Words --------------------------------------------------------------------------------------------- */

@@ -180,6 +180,46 @@ PUBLIC void cuRehearseLibrary(zr_cu_device device, int64_t bytes, bool refused)
     emu_leave(ZR_CU_SUCCESS);
 }
 
+/* What the bytes read as, for zr_rehearse_values.py. False: no program wrote and nothing computed them. */
+bool cuRehearsePeek(zr_cu_address address, void *out, size_t bytes);
+PUBLIC bool cuRehearsePeek(zr_cu_address address, void *out, size_t bytes)
+{
+    bool known = emu_enter(EMU_pointer_attribute, EMU_CONTEXT) == ZR_CU_SUCCESS &&
+                 emu_place(address, bytes, emu_current(), EMU_READS | EMU_COPIES) == EMU_MAPPED &&
+                 emu_known_value(address, bytes);
+    if (known) {
+        emu_read(address, out, bytes);
+        emu_known_fill(address, out, bytes, -1);
+    }
+    emu_leave(ZR_CU_SUCCESS);
+    return known;
+}
+
+/* The bytes, which a kernel makes, read as these (data NULL: each as `byte`) until the program writes there.
+ */
+static void compute(zr_cu_address address, const void *data, size_t bytes, int byte)
+{
+    if (emu_enter(EMU_pointer_attribute, EMU_CONTEXT) == ZR_CU_SUCCESS &&
+        emu_place(address, bytes, emu_current(), EMU_WRITES | EMU_COPIES) == EMU_MAPPED) {
+        if (data)
+            emu_write(address, data, bytes);
+        emu_known_compute(address, bytes, byte);
+    }
+    emu_leave(ZR_CU_SUCCESS);
+}
+
+void cuRehearsePoke(zr_cu_address address, const void *data, size_t bytes);
+PUBLIC void cuRehearsePoke(zr_cu_address address, const void *data, size_t bytes)
+{
+    compute(address, data, bytes, -1);
+}
+
+void cuRehearseUniform(zr_cu_address address, size_t bytes, int byte);
+PUBLIC void cuRehearseUniform(zr_cu_address address, size_t bytes, int byte)
+{
+    compute(address, NULL, bytes, byte);
+}
+
 void cuRehearseCount(int64_t count);
 PUBLIC void cuRehearseCount(int64_t count)
 {

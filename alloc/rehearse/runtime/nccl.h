@@ -1,9 +1,10 @@
 /* nccl.h: communicators of the simulated NCCL and their works: calls are in nccl.c and nccl_calls.c, the
  * carrying out in nccl_work.c. Private to alloc/rehearse/runtime/.
  *
- * A communicator's ranks share a board (nccl_board.h), through which messages of at most a mebibyte, and of
- * --keep, are carried: what programs tell each other about shapes and objects arrives, and sums are real. A
- * longer message carries nothing, and what it would have written reads as zeros, as after a long copy.
+ * A communicator's ranks share a board (nccl_board.h), through which messages of at most a mebibyte (less
+ * among more than eight ranks), and of --keep, are carried: what programs tell each other about shapes and
+ * objects arrives, and sums are real. A longer message carries nothing, and what it would have written reads
+ * as zeros, as after a long copy.
  *
  * A call returns when its work is in its stream, as NCCL's do; the work ends when its messages have arrived.
  * Work that waits for a rank whose process has ended is an asynchronous error, and ends after a while: a
@@ -16,6 +17,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "alloc/rehearse/driver/emulator.h"
 #include "alloc/rehearse/runtime/nccl_board.h"
 #include "alloc/rehearse/runtime/nccl_sum.h"
 #include "alloc/rehearse/runtime/runtime.h"
@@ -68,6 +70,7 @@ struct nccl_work {
     const char *name;
     enum nccl_kind kind;
     bool begun;
+    struct zr_emulator_transfer transfer; /* for its time; of messages of pairs: left at 0 */
     struct nccl_message *messages;
     size_t messages_count;
     /* The rank's own part is copied when the work begins, to `own_to` or its place in `all`. */
@@ -85,7 +88,8 @@ struct nccl_work {
 int nccl_fail(int code, const char *format, ...) __attribute__((format(printf, 2, 3)));
 const char *nccl_last_words(void);
 uint64_t nccl_now_ns(void);
-size_t nccl_longest_bytes(void); /* that a message can have and be carried */
+/* That a message can have and be carried. */
+size_t nccl_longest_bytes(const struct nccl_communicator *comm);
 
 /* The work takes messages by nccl_work_add() until it is submitted, which takes it over: an ncclResult_t. */
 struct nccl_work *nccl_work_create(struct nccl_communicator *comm, const char *name, zr_cu_stream stream);

@@ -12,6 +12,9 @@
 
 #include "alloc/rehearse/driver/emulator.h"
 
+/* Of all messages of a kind that are under way: the host's memory. */
+#define BOXES_BYTES_MAX ((size_t)64 << 20)
+
 /* In the folder of the account, which zr rehearse removes. False: there is none. */
 static bool path_of(char out[PATH_MAX], const char *name)
 {
@@ -25,7 +28,11 @@ bool nccl_board_open(struct nccl_board *out, const char *name, int ranks, int ra
     _Static_assert(NCCL_RANKS_MAX * sizeof(struct nccl_seat) <= NCCL_PAGE_BYTES, "seats are a page");
     char path[PATH_MAX];
     *out = (struct nccl_board){.ranks = ranks, .rank = rank};
-    out->bytes = seats_bytes + sizeof(struct nccl_mailbox) * NCCL_KINDS * (size_t)(ranks * ranks);
+    out->mail_bytes = NCCL_MAIL_BYTES;
+    while (out->mail_bytes * (size_t)(ranks * ranks) > BOXES_BYTES_MAX)
+        out->mail_bytes /= 2;
+    out->bytes =
+        seats_bytes + (sizeof(struct nccl_mailbox) + out->mail_bytes) * NCCL_KINDS * (size_t)(ranks * ranks);
     snprintf(out->name, sizeof out->name, "%s", name);
     int fd = path_of(path, name) ? open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600) : -1;
     void *mapped = fd >= 0 && ftruncate(fd, (off_t)out->bytes) == 0
@@ -36,7 +43,7 @@ bool nccl_board_open(struct nccl_board *out, const char *name, int ranks, int ra
     if (mapped == MAP_FAILED)
         return false;
     out->seats = mapped;
-    out->boxes = (struct nccl_mailbox *)((char *)mapped + seats_bytes);
+    out->boxes = (unsigned char *)mapped + seats_bytes;
     out->seats[rank].started = zr_emulator.started(getpid());
     out->seats[rank].device = device;
     atomic_store(&out->seats[rank].pid, getpid());
@@ -74,5 +81,6 @@ bool nccl_board_is_gone(const struct nccl_board *board, int rank)
 
 struct nccl_mailbox *nccl_board_box(const struct nccl_board *board, enum nccl_kind kind, int from, int to)
 {
-    return &board->boxes[((int)kind * board->ranks + from) * board->ranks + to];
+    const size_t number = (size_t)(((int)kind * board->ranks + from) * board->ranks + to);
+    return (struct nccl_mailbox *)&board->boxes[number * (sizeof(struct nccl_mailbox) + board->mail_bytes)];
 }

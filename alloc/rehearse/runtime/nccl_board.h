@@ -8,7 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { NCCL_RANKS_MAX = 8, NCCL_MAIL_BYTES = 1 << 20, NCCL_PAGE_BYTES = 4096, NCCL_NAME_BYTES = 128 };
+enum { NCCL_RANKS_MAX = 64, NCCL_MAIL_BYTES = 1 << 20, NCCL_PAGE_BYTES = 4096, NCCL_NAME_BYTES = 128 };
 
 /* What a rank has to say about a split. */
 struct nccl_said {
@@ -29,9 +29,9 @@ struct nccl_seat {
 struct nccl_mailbox {
     _Atomic uint64_t sent, received;
     size_t bytes;
-    bool zeros; /* the data are, and are not there */
-    bool known; /* the sender's program made them, and no kernel */
-    _Alignas(NCCL_PAGE_BYTES) unsigned char data[NCCL_MAIL_BYTES];
+    bool zeros;                                     /* the data are, and are not there */
+    bool known;                                     /* the sender's program made them, and no kernel */
+    _Alignas(NCCL_PAGE_BYTES) unsigned char data[]; /* the board's mail_bytes */
 };
 
 /* Messages of collectives and those of ncclSend() have mailboxes of their own: a group may have both in any
@@ -40,8 +40,8 @@ enum nccl_kind { NCCL_COLLECTIVE, NCCL_PAIR, NCCL_KINDS };
 
 struct nccl_board {
     struct nccl_seat *seats;
-    struct nccl_mailbox *boxes;
-    size_t bytes;
+    unsigned char *boxes;
+    size_t bytes, mail_bytes; /* mail_bytes: the longest message; less than a mebibyte among many ranks */
     int ranks, rank;
     char name[NCCL_NAME_BYTES];
 };

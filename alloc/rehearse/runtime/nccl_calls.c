@@ -32,6 +32,14 @@ static zr_cu_address block_of(struct blocks blocks, int rank)
     return address(blocks.at) + (size_t)rank * blocks.step_bytes;
 }
 
+/* A ring: each link carries `rounds` times what all but one of the ranks have, in as many steps. A
+ * communicator of one rank has no link. */
+static void take_ring(struct nccl_work *work, size_t bytes_of_rank, int rounds)
+{
+    const int hops = rounds * (work->comm->board.ranks - 1);
+    work->transfer = (struct zr_emulator_transfer){.bytes = (double)bytes_of_rank * hops, .hops = hops};
+}
+
 /* Every rank has `bytes` for every rank. */
 static int exchange(struct nccl_work *work, struct blocks from, struct blocks to, size_t bytes)
 {
@@ -54,6 +62,8 @@ NCCL_ANSWER int ncclAllGather(const void *from, void *to, size_t count, int type
 {
     struct nccl_work *work = collective(comm, "an all-gather", type, -1, stream);
     size_t bytes = count * nccl_type_bytes(type);
+    if (work)
+        take_ring(work, bytes, 1);
     return work ? exchange(work, (struct blocks){from, 0}, (struct blocks){to, bytes}, bytes)
                 : NCCL_INVALID_ARGUMENT;
 }
@@ -93,6 +103,8 @@ NCCL_ANSWER int ncclBroadcast(const void *from, void *to, size_t count, int type
                               struct nccl_communicator *comm, zr_cu_stream stream)
 {
     struct nccl_work *work = collective(comm, "a broadcast", type, root, stream);
+    if (work)
+        take_ring(work, count * nccl_type_bytes(type) / (size_t)comm->board.ranks, 1);
     return work ? fan(work, (struct blocks){from, 0}, to, count * nccl_type_bytes(type), root, false)
                 : NCCL_INVALID_ARGUMENT;
 }
@@ -132,7 +144,9 @@ static int reduce(struct nccl_work *work, struct blocks from, void *to, size_t c
     const int me = comm->board.rank;
     const size_t bytes = count * nccl_type_bytes(type);
     const bool reduces = root < 0 || me == root;
-    const bool carried = bytes <= nccl_longest_bytes() && nccl_can_reduce(type);
+    const bool carried = bytes <= nccl_longest_bytes(comm) && nccl_can_reduce(type);
+    /* Each rank reduces a part; for all it is gathered then, for a root it goes there. */
+    take_ring(work, from.step_bytes ? bytes : bytes / (size_t)comm->board.ranks, from.step_bytes ? 1 : 2);
     work->reduction =
         (struct nccl_reduction){.operation = (enum nccl_operation)operation, .type = type, .scale = 1};
     if (operation >= NCCL_SCALED) {

@@ -33,11 +33,11 @@ uint64_t nccl_now_ns(void)
     return (uint64_t)now.tv_sec * SECOND_NS + (uint64_t)now.tv_nsec;
 }
 
-size_t nccl_longest_bytes(void)
+size_t nccl_longest_bytes(const struct nccl_communicator *comm)
 {
     const char *keep = getenv("ZR_EMULATOR_KEEP");
     size_t bytes = keep && *keep ? strtoull(keep, NULL, 0) : NCCL_MAIL_BYTES;
-    return bytes < NCCL_MAIL_BYTES ? bytes : NCCL_MAIL_BYTES;
+    return bytes < comm->board.mail_bytes ? bytes : comm->board.mail_bytes;
 }
 
 const char *nccl_last_words(void)
@@ -185,7 +185,7 @@ static void begin_work(struct nccl_work *work)
     if (work->all) {
         zr_emulator.read(work->own_from, work->all + (size_t)work->comm->board.rank * work->own_bytes,
                          work->own_bytes);
-    } else if (work->own_from != work->own_to && work->own_bytes > nccl_longest_bytes()) {
+    } else if (work->own_from != work->own_to && work->own_bytes > nccl_longest_bytes(work->comm)) {
         put(work->own_to, NULL, work->own_bytes, true, false);
     } else if (work->own_from != work->own_to && work->own_bytes > 0) {
         unsigned char *copy = malloc(work->own_bytes);
@@ -317,6 +317,15 @@ void nccl_comm_release_buffers(struct nccl_communicator *comm)
 
 /* ---- Submitting ---------------------------------------------------------------------------------------- */
 
+/* Both directions of the link carry messages at one time. */
+static struct zr_emulator_transfer transfer_of_pairs(const struct nccl_work *work)
+{
+    double bytes[2] = {0, 0};
+    for (size_t i = 0; i < work->messages_count; i++)
+        bytes[work->messages[i].sends] += (double)work->messages[i].bytes;
+    return (struct zr_emulator_transfer){.bytes = bytes[0] > bytes[1] ? bytes[0] : bytes[1], .hops = 1};
+}
+
 /* A graph that is being captured has no record of the work: nothing is carried when it runs. */
 static int put_in_stream(struct nccl_work *work)
 {
@@ -328,6 +337,8 @@ static int put_in_stream(struct nccl_work *work)
     for (size_t i = 0; work->kind == NCCL_PAIR && i < work->messages_count && code == NCCL_SUCCESS; i++)
         code = connect(comm, work->messages[i].peer);
     cuStreamIsCapturing(work->stream, &capturing);
+    if (work->transfer.hops == 0)
+        work->transfer = transfer_of_pairs(work);
     if (code != NCCL_SUCCESS || capturing != ZR_CU_CAPTURE_NONE) {
         destroy(work);
         return code;
@@ -339,7 +350,7 @@ static int put_in_stream(struct nccl_work *work)
     }
     atomic_fetch_add(&comm->users_count, 1);
     count_work(comm, 1);
-    if (zr_emulator.work(work->stream, step, work) == ZR_CU_SUCCESS)
+    if (zr_emulator.work(work->stream, step, work, work->transfer) == ZR_CU_SUCCESS)
         return NCCL_SUCCESS;
     count_work(comm, -1);
     nccl_comm_drop(comm);
@@ -374,7 +385,7 @@ void nccl_work_add(struct nccl_work *work, struct nccl_message message)
 {
     if (message.bytes == 0)
         return;
-    message.lost = message.bytes > nccl_longest_bytes();
+    message.lost = message.bytes > nccl_longest_bytes(work->comm);
     struct nccl_message *grown = realloc(work->messages, (work->messages_count + 1) * sizeof message);
     if (!grown)
         abort();

@@ -130,7 +130,6 @@ typedef size_t SIZE;
     f(cudnnGetConvolutionForwardAlgorithm_v7, INT, 6, 6, 6) \
     f(cudnnGetConvolutionBackwardDataAlgorithm_v7, INT, 6, 6, 6) \
     f(cudnnGetConvolutionBackwardFilterAlgorithm_v7, INT, 6, 6, 6) \
-    f(cublasLtMatmulDescCreate, MADE, 0, 0, 0) \
     f(cublasLtMatmulPreferenceCreate, MADE, 0, 0, 0) \
     f(cudnnCreate, HANDLE, 0, 0, 0) \
     f(cudnnCreateFilterDescriptor, MADE, 0, 0, 0) \

@@ -33,9 +33,10 @@ static size_t default_workspace(int device)
     unsigned long kib, count;
     size_t sum = 0;
     int used;
+    bool given = false;
     for (; text && sscanf(text, ":%lu:%lu%n", &kib, &count, &used) == 2; text += used)
-        sum += (size_t)kib * count << 10;
-    if (sum)
+        given = true, sum += (size_t)kib * count << 10;
+    if (given) /* :0:0 is no workspace */
         return sum;
     switch (emulated_attribute(ZR_CU_CAPABILITY_MAJOR, device)) {
     case 9:
@@ -56,7 +57,8 @@ int cublasCreate_v2(struct handle **out)
         return NO_MEMORY;
     cudaGetDevice(&made->device);
     made->workspace_bytes = default_workspace(made->device);
-    const bool refused = cudaMalloc(&made->workspace, made->workspace_bytes) != ZR_CU_SUCCESS;
+    const bool refused =
+        made->workspace_bytes > 0 && cudaMalloc(&made->workspace, made->workspace_bytes) != ZR_CU_SUCCESS;
     cuRehearseLibrary(made->device, (int64_t)made->workspace_bytes, refused);
     if (refused) {
         free(made);
@@ -220,21 +222,42 @@ int cublasLtMatrixLayoutSetAttribute(struct layout *layout, int which, const voi
     return DONE;
 }
 
+/* A description of a product: in which numbers it computes. */
+struct description {
+    int arithmetic;
+};
+
+ANSWER int cublasLtMatmulDescCreate(struct description **out, int arithmetic, int scale);
+int cublasLtMatmulDescCreate(struct description **out, int arithmetic, int scale)
+{
+    (void)scale;
+    *out = malloc(sizeof **out);
+    if (*out)
+        **out = (struct description){arithmetic};
+    return *out ? DONE : NO_MEMORY;
+}
+
+ANSWER int cublasLtMatmulDescDestroy(struct description *description);
+int cublasLtMatmulDescDestroy(struct description *description)
+{
+    free(description);
+    return DONE;
+}
+
 /* The first matrix has m * k elements, transposed or not. */
-ANSWER int cublasLtMatmul(void *handle, const void *product, const void *alpha, const void *a,
+ANSWER int cublasLtMatmul(void *handle, const struct description *product, const void *alpha, const void *a,
                           const struct layout *of_a, const void *b, const struct layout *of_b,
                           const void *beta, const void *c, const struct layout *of_c, void *d,
                           const struct layout *of_d, const void *algorithm, void *workspace,
                           size_t workspace_bytes, zr_cu_stream stream);
-int cublasLtMatmul(void *handle, const void *product, const void *alpha, const void *a,
+int cublasLtMatmul(void *handle, const struct description *product, const void *alpha, const void *a,
                    const struct layout *of_a, const void *b, const struct layout *of_b, const void *beta,
                    const void *c, const struct layout *of_c, void *d, const struct layout *of_d,
                    const void *algorithm, void *workspace, size_t workspace_bytes, zr_cu_stream stream)
 {
-    (void)handle, (void)product, (void)alpha, (void)a, (void)b, (void)of_b, (void)beta, (void)c, (void)of_c,
-        (void)d;
+    (void)handle, (void)alpha, (void)a, (void)b, (void)of_b, (void)beta, (void)c, (void)of_c, (void)d;
     (void)algorithm, (void)workspace, (void)workspace_bytes;
     const double m = (double)of_d->rows, elements = (double)of_a->rows * (double)of_a->columns;
     return multiply(stream, (struct product){m, (double)of_d->columns, m > 0 ? elements / m : 0, of_d->batch,
-                                             of_a->type, false});
+                                             of_a->type, product && product->arithmetic == COMPUTE_TF32});
 }

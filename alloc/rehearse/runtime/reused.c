@@ -42,6 +42,8 @@ void REPORT(void *address, int64_t bytes, size_t allocated_bytes, size_t reserve
     report *own = reports_own();
     if (bytes > 0 && device.type == DEVICE_CUDA)
         zr_emulator.forget((zr_cu_address)(uintptr_t)address, (size_t)bytes);
+    if (bytes > 0 && device.type == DEVICE_CUDA)
+        zr_emulator.torch(device.index, allocated_bytes, reserved_bytes);
     if (own)
         own(address, bytes, allocated_bytes, reserved_bytes, device);
 }

@@ -88,9 +88,12 @@ void emu_trace(enum emu_traced what, int device, zr_cu_address address, size_t b
     }
 }
 
-__attribute__((destructor)) static void end(void)
+void emu_trace_end(void)
 {
-    for (int i = 0; i < EMU_DEVICES_MAX; i++)
+    for (int i = 0; i < EMU_DEVICES_MAX; i++) {
         if (devices[i].trace)
             zr_trace_close(devices[i].trace);
+        devices[i].trace = NULL;
+        devices[i].tried = true;
+    }
 }

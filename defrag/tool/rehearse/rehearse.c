@@ -26,7 +26,7 @@ static const char help[] =
     "  --device NAME    the GPU: h100 (default), h200, gh200, b200, a100, a100-40gb, v100, l4, l40s, a10g, a6000, t4,\n"
     "                   rtx3090, rtx4090 or rtx5090\n"
     "  --memory BYTES   memory of each device (default: the GPU's)\n"
-    "  --devices N      how many devices there are, 1 (default) to 8\n"
+    "  --devices N      how many devices there are, 1 (default) to 64\n"
     "  --context BYTES  memory that each process takes of a device beside its allocations (default: an estimate for the GPU)\n"
     "  --keep BYTES     the longest copy to the device whose bytes can be read back (default 1MiB)\n"
     "  --clock SEED     work takes an estimate of its time on the GPU, varied by the seed, and no call waits for it: memory\n"
@@ -47,9 +47,9 @@ static const char help[] =
     "  --verbose        the answer names the functions of the file calls\n"
     "\n"
     "The program is not changed. Stand-ins for NVIDIA's libraries are preloaded: memory is counted and not there, kernels do\n"
-    "nothing, and their results read as 0. PyTorch allocates, caches and fails as on the GPU, so the\n"
-    "answer has PyTorch's own figures, the call sites that hold memory at the peak, and what other allocators would have\n"
-    "reserved. The answer is uncertain if sizes follow from results of kernels: it names the lines of the program that read\n"
+    "nothing, and their results read as 0; PyTorch's comparisons are computed from that. PyTorch allocates, caches and fails\n"
+    "as on the GPU, so the answer has PyTorch's own figures, the call sites that hold memory at the peak, and what other\n"
+    "allocators would have reserved. The answer is uncertain if sizes follow from results of kernels: it names the lines of the program that read\n"
     "such results. Another --fill or --nonzero shows what depends on them.\n"
     "A program that does not fit is short by what the request that failed misses: later requests may need more. A program\n"
     "that catches such a failure and ends well went on; --find-max counts that as no fit.\n"
@@ -262,6 +262,8 @@ int zr_tool_rehearse(int argc, char **argv)
     }
     plan.command = arguments.files;
     plan.output = rehearse.output;
-    sigprocmask(SIG_SETMASK, NULL, &rehearse.signals);
+    sigset_t interruptions;
+    zr_rehearse_interruptions(&interruptions);
+    sigprocmask(SIG_BLOCK, &interruptions, &rehearse.signals);
     return run(&rehearse, &plan);
 }

@@ -25,6 +25,7 @@ struct zr_rehearse_device {
 struct zr_rehearse_torch {
     int process, device; /* process 0: there is no PyTorch */
     uint64_t allocated_bytes, reserved_bytes, failures_count;
+    bool killed; /* it ended without Python's exit: the figures are the account's */
     char snapshot[PATH_MAX];
 };
 
@@ -171,8 +172,12 @@ struct zr_rehearse_run {
     const char *allocator; /* PYTORCH_CUDA_ALLOC_CONF; NULL: the environment's */
     bool logged; /* standard output and standard error go to the file `log` beside the snapshots, not on */
 };
+/* The signals that interrupt a rehearsal. zr blocks them from its start on, since runs have folders to
+ * remove. */
+void zr_rehearse_interruptions(sigset_t *out);
+
 /* Less than 0: *out has the answer, whose figures last until the next run. Else an exit code, after a
- * message. */
+ * message; 128 and a signal's number: the signal came before the run. */
 int zr_rehearse_run(struct zr_rehearse *rehearse, const struct zr_rehearse_run *run,
                     struct zr_rehearse_answer *out);
 

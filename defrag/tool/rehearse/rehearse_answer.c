@@ -156,16 +156,17 @@ static void print_others(struct zr_text *text, const struct zr_rehearse_figures 
 static void print_next(struct zr_text *text, const struct zr_rehearse_answer *answer)
 {
     const struct zr_rehearse_figures *figures = answer->figures;
+    const bool ended_early = (!figures->torch.process || figures->torch.killed) && figures->torches_count;
     if (figures->unread[0])
         zr_text_print(text, "zr: no sites   %s\n", figures->unread);
     if (figures->torch.snapshot[0]) {
         zr_text_print(text, "zr: next       zr why ");
         zr_text_put_plain(text, figures->torch.snapshot);
         zr_text_print(text, "\n");
-    } else if (!figures->torch.process && figures->torches_count && figures->version[0]) {
+    } else if (ended_early && figures->version[0]) {
         zr_text_print(
             text, "zr: no sites   PyTorch's process ended without Python's exit (os._exit(), a signal)\n");
-    } else if (!figures->torch.process && figures->torches_count) {
+    } else if (ended_early) {
         zr_text_print(
             text,
             "zr: no sites   no Python with sitecustomize ran PyTorch: leave out -I, -S, -E of python\n");
@@ -180,8 +181,9 @@ static void print_next(struct zr_text *text, const struct zr_rehearse_answer *an
 static void print_calls(struct zr_text *text, const struct zr_rehearse_figures *figures)
 {
     for (unsigned i = 0; i < figures->calls_count; i++)
-        zr_text_print(text, "zr: no answer  %s: called %" PRIu64 " times, returned 0\n",
-                      figures->calls[i].name, figures->calls[i].count);
+        zr_text_print(text, "zr: no answer  %s: called %" PRIu64 " time%s, returned 0\n",
+                      figures->calls[i].name, figures->calls[i].count,
+                      figures->calls[i].count == 1 ? "" : "s");
 }
 
 void zr_rehearse_print(struct zr_text *text, const struct zr_rehearse_answer *answer)

@@ -40,7 +40,7 @@ static void read_torch(struct zr_rehearse_figures *out, const char *folder)
     char line[2 * PATH_MAX], cuda[32];
     FILE *file = zr_rehearse_take_file(folder, "torch");
     while (file && fgets(line, sizeof line, file)) {
-        struct zr_rehearse_torch one;
+        struct zr_rehearse_torch one = {0};
         int at = 0;
         if (sscanf(line, "torch %47s %31s", out->version, cuda) == 2)
             out->is_cpu = strcmp(cuda, "None") == 0;
@@ -237,6 +237,19 @@ static zr_result note_others(struct zr_rehearse_figures *out, struct zr_tool_inp
     return result;
 }
 
+/* No process of PyTorch wrote its figures. */
+static void take_killed(struct zr_rehearse_figures *out, const struct zr_rehearse_rank *rank)
+{
+    const struct zr_rehearse_torch one = {.process = rank->process,
+                                          .device = rank->device,
+                                          .allocated_bytes = rank->allocated_bytes,
+                                          .reserved_bytes = rank->reserved_bytes,
+                                          .failures_count = rank->failures_count,
+                                          .killed = true};
+    if (comes_before(&one, &out->torch))
+        out->torch = one;
+}
+
 zr_result zr_rehearse_read(struct zr_rehearse_figures *out, const struct zr_account *account,
                            const char *folder, zr_arena *arena)
 {
@@ -244,8 +257,11 @@ zr_result zr_rehearse_read(struct zr_rehearse_figures *out, const struct zr_acco
                                         .torches_count = account->torches_count,
                                         .static_runtimes_count = account->static_runtimes_count};
     read_torch(out, folder);
+    const bool written = out->torch.process;
     zr_rehearse_ranks_read(&out->ranks, account, folder);
     zr_rehearse_reads_read(out, account, folder);
+    for (unsigned i = 0; !written && i < out->ranks.count; i++)
+        take_killed(out, &out->ranks.each[i]);
     read_calls(out, folder);
     read_cupy(out, folder);
     take_fullest(out);

@@ -30,6 +30,28 @@ static bool parse(struct zr_rehearse_rank *out, const char *line)
     return out->machine_device >= 0 && out->machine_device < ZR_ACCOUNT_DEVICES_MAX;
 }
 
+/* Those that wrote no line: they were killed, or ended without Python's exit. */
+static void add_killed(struct zr_rehearse_ranks *out, const struct zr_account *account)
+{
+    const unsigned written = out->count;
+    for (unsigned i = 0; i < ZR_ACCOUNT_TORCHES_MAX && account->torches[i].pid; i++) {
+        const struct zr_account_torch *torch = &account->torches[i];
+        unsigned line = 0;
+        while (line < written &&
+               (out->each[line].process != torch->pid || out->each[line].machine_device != torch->device))
+            line++;
+        if (line == written && out->count < ZR_REHEARSE_RANKS_MAX)
+            out->each[out->count++] =
+                (struct zr_rehearse_rank){.process = torch->pid,
+                                          .rank = torch->rank,
+                                          .device = torch->device,
+                                          .machine_device = torch->device,
+                                          .allocated_bytes = torch->allocated_peak_bytes,
+                                          .reserved_bytes = torch->reserved_peak_bytes,
+                                          .failures_count = account->devices[torch->device].last.bytes > 0};
+    }
+}
+
 void zr_rehearse_ranks_read(struct zr_rehearse_ranks *out, const struct zr_account *account,
                             const char *folder)
 {
@@ -40,6 +62,7 @@ void zr_rehearse_ranks_read(struct zr_rehearse_ranks *out, const struct zr_accou
         out->count += parse(&out->each[out->count], line);
     if (file)
         fclose(file);
+    add_killed(out, account);
     qsort(out->each, out->count, sizeof *out->each, in_order);
     for (int i = 0; i < ZR_ACCOUNT_DEVICES_MAX; i++) {
         out->peak_bytes[i] = account->devices[i].peak_bytes;

@@ -86,8 +86,9 @@ void zr_rehearse_reads_print(struct zr_text *text, const struct zr_rehearse_figu
     if (figures->reads_count == 0 && figures->all_reads_count)
         zr_text_print(text,
                       "zr: values     of kernels that the program reads: %" PRIu64
-                      " copies of %s; do sizes follow (--fill)?\n",
-                      figures->all_reads_count, zr_tool_bytes(room, figures->all_reads_bytes));
+                      " cop%s of %s; do sizes follow (--fill)?\n",
+                      figures->all_reads_count, figures->all_reads_count == 1 ? "y" : "ies",
+                      zr_tool_bytes(room, figures->all_reads_bytes));
 }
 
 void zr_rehearse_reads_json(struct zr_text *text, const struct zr_rehearse_figures *figures)

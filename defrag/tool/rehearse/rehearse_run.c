@@ -10,6 +10,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "alloc/base/error.h"
@@ -185,12 +186,12 @@ static int watch(struct settings *settings, struct zr_rehearse_answer *out)
     const struct zr_rehearse *rehearse = settings->rehearse;
     const struct zr_rehearse_run *run = settings->run;
     struct zr_run_end end = {0};
-    sigprocmask(SIG_SETMASK, &rehearse->signals, NULL); /* an earlier run has blocked them */
     int code = zr_run_watch(&(struct zr_run_start){.path = rehearse->program.path,
                                                    .command = run->command,
                                                    .folder = &settings->folder,
                                                    .prepare = set_environment,
-                                                   .argument = settings},
+                                                   .argument = settings,
+                                                   .signals = &rehearse->signals},
                             &end);
     if (code >= 0)
         return code;
@@ -215,10 +216,29 @@ static int watch(struct settings *settings, struct zr_rehearse_answer *out)
     return -1;
 }
 
+/* A signal that came between two runs, while a snapshot was analysed; less than 1: none. */
+static int pending_interruption(void)
+{
+    sigset_t signals;
+    zr_rehearse_interruptions(&signals);
+    return sigtimedwait(&signals, NULL, &(struct timespec){0});
+}
+
+void zr_rehearse_interruptions(sigset_t *out)
+{
+    sigemptyset(out);
+    sigaddset(out, SIGINT);
+    sigaddset(out, SIGTERM);
+    sigaddset(out, SIGHUP);
+}
+
 int zr_rehearse_run(struct zr_rehearse *rehearse, const struct zr_rehearse_run *run,
                     struct zr_rehearse_answer *out)
 {
     struct settings settings = {.rehearse = rehearse, .run = run};
+    const int number = pending_interruption();
+    if (number > 0)
+        return 128 + number;
     zr_result result = zr_run_folder_make(&settings.folder);
     if (result == ZR_OK)
         result = make_account(&settings);

@@ -265,6 +265,8 @@ static int run_row(struct runs *own)
                                                          .logged = true},
                                &own->answer);
     zr_tool_progress_say(NULL);
+    if (code > 128)
+        own->interrupted = code - 128;
     if (code >= 0)
         return code;
     if (own->answer.interrupted) {

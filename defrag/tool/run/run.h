@@ -4,6 +4,7 @@
 #define ZR_TOOL_RUN_H
 
 #include <limits.h>
+#include <signal.h>
 
 #include "alloc/preload/usage.h"
 #include "defrag/tool/tool.h"
@@ -37,6 +38,7 @@ struct zr_run_start {
     struct zr_run_folder *folder;
     bool (*prepare)(void *argument);
     void *argument;
+    const sigset_t *signals; /* that the program blocks; NULL: those that zr blocks */
 };
 int zr_run_watch(const struct zr_run_start *start, struct zr_run_end *out);
 /* Ends like the program: returns its exit code, or dies of its signal. */

@@ -250,6 +250,8 @@ int zr_run_watch(const struct zr_run_start *start, struct zr_run_end *out)
     choose_signals(&signals);
     sigaction(SIGCHLD, &(struct sigaction){.sa_handler = SIG_DFL}, &mask.children);
     sigprocmask(SIG_BLOCK, &signals, &mask.before);
+    if (start->signals)
+        mask.before = *start->signals;
     uint64_t started_ns = zr_os_now_ns();
     pid_t child = fork();
     if (child < 0) {

@@ -353,6 +353,10 @@ void emu_trace(enum emu_traced what, int device, zr_cu_address address, size_t b
     (void)what, (void)device, (void)address, (void)bytes;
 }
 
+void emu_trace_end(void)
+{
+}
+
 void emu_trace_refused(int machine_device, size_t bytes, size_t free_bytes)
 {
     (void)machine_device, (void)bytes, (void)free_bytes;

@@ -354,7 +354,7 @@ static int submit(struct work *work, void *stream)
     const struct zr_emulator *emulator = driver();
     work->comm->outstanding++;
     engine.works++;
-    if (emulator->work(stream, step, work) == ZR_CU_SUCCESS)
+    if (emulator->work(stream, step, work, (struct zr_emulator_transfer){0}) == ZR_CU_SUCCESS)
         return OK;
     work->comm->outstanding--;
     engine.works--;

@@ -2,9 +2,9 @@
  * [COUNT] allocates COUNT blocks, half of them on the last device, and copies to and from one;
  * rehearse_program static asks the driver for a private table, as a program with the CUDA runtime inside
  * does; rehearse_program clock says how long work takes, rehearse_program read what a kernel's results read
- * as, rehearse_program reuse what memory has that is used again while copies are under way; rehearse_program
- * handle destroys a handle of cuBLAS with another device current, rehearse_program rows allocates and copies
- * in rows, in an array and in a pool. */
+ * as, rehearse_program compute what is computed in their place, rehearse_program reuse what memory has that
+ * is used again while copies are under way; rehearse_program handle destroys a handle of cuBLAS with another
+ * device current, rehearse_program rows allocates and copies in rows, in an array and in a pool. */
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -39,6 +39,9 @@ struct extent {
 int cudaLaunchKernel(const void *function, struct extent grid, struct extent block, void **arguments,
                      size_t shared_bytes, void *stream);
 void cuRehearseCount(long long count);
+unsigned char cuRehearsePeek(unsigned long long address, void *out, size_t bytes);
+void cuRehearsePoke(unsigned long long address, const void *data, size_t bytes);
+void cuRehearseUniform(unsigned long long address, size_t bytes, int byte);
 int cublasSetStream_v2(void *handle, void *stream);
 int cublasGemmEx(void *handle, int, int, int m, int n, int k, const void *, const void *, int, int,
                  const void *, int, int, const void *, void *, int, int, int, int);
@@ -130,6 +133,29 @@ static int clock_mode(void)
         printf("%d", busy && cudaEventQuery(events[0]) == 0 ? first : 9);
     }
     printf("\n");
+    return 0;
+}
+
+/* What is computed in a kernel's place. */
+static int compute_mode(void)
+{
+    const struct extent one = {1, 1, 1};
+    long long number = 7;
+    char *block = NULL, uniform = 0, after = 0, whole = 0;
+    cudaMalloc((void **)&block, 4096);
+    cudaLaunchKernel(&one, one, one, NULL, 0, NULL);
+    const unsigned long long at = (unsigned long long)(size_t)block;
+    int unknown = cuRehearsePeek(at, &whole, 1);
+    cuRehearsePoke(at, &number, sizeof number);
+    cuRehearseUniform(at + 64, 64, 1);
+    number = 0;
+    cudaMemcpy(&number, block, sizeof number, ANY);
+    cudaMemcpy(&uniform, block + 100, 1, ANY);
+    int known = cuRehearsePeek(at + 127, &whole, 1);
+    cudaMemset(block + 100, 0, 1);
+    cudaMemcpy(&after, block + 100, 1, ANY); /* no kernel can have made it */
+    printf("peek %d number %lld uniform %d peek %d %d after %d\n", unknown, number, uniform, known, whole,
+           after);
     return 0;
 }
 
@@ -229,6 +255,8 @@ int main(int argc, char **argv)
         return clock_mode();
     if (argc > 1 && strcmp(argv[1], "read") == 0)
         return read_mode();
+    if (argc > 1 && strcmp(argv[1], "compute") == 0)
+        return compute_mode();
     if (argc > 1 && strcmp(argv[1], "reuse") == 0)
         return reuse_mode();
     if (argc > 1 && strcmp(argv[1], "handle") == 0)

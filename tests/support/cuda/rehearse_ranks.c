@@ -1,6 +1,8 @@
 /* rehearse_ranks.c: processes that share simulated devices, for tests/system/rehearse_device.t.
- * rehearse_ranks MODE: two ranks of NCCL on two devices ("carry", "long", "late", "dead", "twice"), a program
- * that forks ("fork"), one whose child is killed ("killed"), or the devices that it sees ("visible"). */
+ * rehearse_ranks MODE: two ranks of NCCL on two devices ("carry", "long", "late", "timed", "dead", "twice"),
+ * twelve
+ * ("many"), a program that forks ("fork"), one whose child is killed ("killed"), or the devices that it sees
+ * ("visible"). */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,6 +23,9 @@ int cudaMemcpyAsync(void *to, const void *from, size_t bytes, int kind, void *st
 int cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes);
 int cudaStreamCreate(void **out);
 int cudaStreamQuery(void *stream);
+int cudaEventCreate(void **out);
+int cudaEventRecord(void *event, void *stream);
+int cudaEventElapsedTime(float *ms, void *begin, void *end);
 int cudaStreamSynchronize(void *stream);
 struct extent {
     unsigned x, y, z;
@@ -169,6 +174,23 @@ static void die(void)
     printf("error %d, then %d\n", error, cudaStreamSynchronize(own.stream));
 }
 
+/* Microseconds of an all-reduce of 1 GiB. */
+static void time_sum(void)
+{
+    void *block, *event[2];
+    float ms = 0;
+    cudaMalloc(&block, (size_t)1 << 30);
+    for (int i = 0; i < 2; i++)
+        cudaEventCreate(&event[i]);
+    reduce(SUM, 0); /* the other rank is there */
+    cudaEventRecord(event[0], own.stream);
+    ncclAllReduce(block, block, 1 << 28, FLOAT, SUM, own.comm, own.stream);
+    cudaEventRecord(event[1], own.stream);
+    cudaStreamSynchronize(own.stream);
+    cudaEventElapsedTime(&ms, event[0], event[1]);
+    printf("us %.0f\n", 1000 * ms);
+}
+
 static int be_rank(const char *mode, int rank, struct id id)
 {
     own.rank = rank;
@@ -184,7 +206,9 @@ static int be_rank(const char *mode, int rank, struct id id)
         die();
         return 0;
     }
-    if (strcmp(mode, "late") == 0)
+    if (strcmp(mode, "timed") == 0)
+        time_sum();
+    else if (strcmp(mode, "late") == 0)
         be_late();
     else if (strcmp(mode, "long") == 0)
         printf("broadcast %d, then %d\n", broadcast((1 << 20) + 1), broadcast(1 << 20));
@@ -207,6 +231,27 @@ static int start_ranks(const char *mode)
     code = be_rank(mode, 0, id);
     waitpid(child, &status, 0);
     return code;
+}
+
+/* Each rank sums up the numbers from 1 to the number of ranks. */
+static void meet_many(void)
+{
+    enum { MANY = 12 };
+    struct id id;
+    int status, good = 0;
+    ncclGetUniqueId(&id);
+    for (int rank = 0; rank < MANY; rank++) {
+        if (fork() != 0)
+            continue;
+        cudaSetDevice(rank);
+        if (ncclCommInitRank(&own.comm, MANY, id, rank) != 0 || cudaStreamCreate(&own.stream) != 0 ||
+            cudaMalloc((void **)&own.buffer, ROOM) != 0)
+            exit(0);
+        exit((int)reduce(SUM, (float)(rank + 1)));
+    }
+    while (wait(&status) > 0)
+        good += WIFEXITED(status) && WEXITSTATUS(status) == MANY * (MANY + 1) / 2;
+    printf("sums %d x %d\n", MANY * (MANY + 1) / 2, good);
 }
 
 /* A process that has begun with CUDA meets one that is killed with a context, after its peak. */
@@ -269,6 +314,8 @@ int main(int argc, char **argv)
         meet_fork();
     else if (strcmp(mode, "killed") == 0)
         meet_killed();
+    else if (strcmp(mode, "many") == 0)
+        meet_many();
     else
         return start_ranks(mode);
     return 0;
