@@ -12,7 +12,7 @@ long_scripts := $(wildcard tests/long/long_*.t)
 # What a test program links: all but zr-train's main. Rooms that a test does not use are dropped by the linker.
 test_support_obj = $(call obj,$(filter-out zero/train/main.c,$(train_src)) $(zero_src) $(comm_src) $(kernels_src) \
 	$(filter-out alloc/service/server/main.c,$(service_src)) defrag/tool/compressed.c $(page_src) $(defrag_src) $(heap_src) $(alloc_src))
-test_libs = $(heap_library) $(heap_ldflags) $(ALL_LDFLAGS) $(zero_libs) -ljansson -lz -lzstd -ldl -lm
+test_libs = $(heap_library) $(heap_ldflags) $(ALL_LDFLAGS) $(zero_libs) $(train_libs) -lz -lzstd -ldl -lm
 
 $(BUILD)/tests/libzr_test.a: $(test_support_obj)
 	@mkdir -p $(@D)
