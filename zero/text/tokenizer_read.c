@@ -1,7 +1,9 @@
 /* tokenizer_read.c: a tokenizer.json by an allow list. Each object has a list of its keys; a key outside of
  * the list, or a value without a place here, is refused by name. */
 #include <jansson.h>
+#include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 #include "alloc/base/error.h"
 #include "alloc/base/system/file.h"
@@ -668,6 +670,35 @@ static zr_result read_bpe(struct reader *reader, json_t *json, json_t *added)
     return result ? result : read_byte_tokens(reader, get_flag(json, "byte_fallback", false));
 }
 
+/* The score as `tokenizers` reads it: the digits of its shortest decimal as one number, which a power of ten
+ * divides. The result may differ in the last bit from the number that the file has, and paths of equal scores
+ * are chosen by such bits. */
+static double score_of(double exact)
+{
+    char text[32], power[16];
+    int digits = 15;
+    while (snprintf(text, sizeof text, "%.*e", digits - 1, fabs(exact)),
+           strtod(text, NULL) != fabs(exact) && digits < 17)
+        digits++;
+    double whole = 0;
+    int exponent = 0, zeros = 0;
+    uint64_t number = 0;
+    for (const char *at = text; *at && *at != 'e'; at++) {
+        if (*at == '.')
+            continue;
+        number = number * 10 + (uint64_t)(*at - '0');
+        exponent--;
+        zeros = *at == '0' ? zeros + 1 : 0;
+    }
+    for (int i = 0; i < zeros && number > 0; i++)
+        number /= 10;
+    exponent += 1 + zeros + atoi(strchr(text, 'e') + 1);
+    whole = (double)number;
+    snprintf(power, sizeof power, "1e%d", abs(exponent));
+    whole = exponent < 0 ? whole / strtod(power, NULL) : whole * strtod(power, NULL);
+    return exact < 0 ? -whole : whole;
+}
+
 static zr_result read_unigram(struct reader *reader, json_t *json, json_t *added)
 {
     struct zr_word_model *model = &reader->out->model;
@@ -697,7 +728,7 @@ static zr_result read_unigram(struct reader *reader, json_t *json, json_t *added
     model->tokens_count = count;
     for (size_t i = 0; i < count && !result; i++) {
         json_t *pair = json_array_get(vocab, i);
-        model->scores[i] = json_number_value(json_array_get(pair, 1));
+        model->scores[i] = score_of(json_number_value(json_array_get(pair, 1)));
         result = add_token(reader, (int32_t)i, json_string_value(json_array_get(pair, 0)), NULL);
     }
     model->unknown = ZR_NO_TOKEN;
