@@ -176,7 +176,7 @@ int main(int argc, char **argv)
     zr_result result = zr_outputs_apart(&config);
     if (result == ZR_OK && config.dry_run)
         return zr_rehearse_run(&config);
-    if (result == ZR_OK)
+    if (result == ZR_OK && !config.only_samples)
         result = check_data();
     if (result == ZR_OK)
         result = zr_outputs_check(&config);

@@ -74,15 +74,18 @@ struct zr_train_config {
     unsigned epochs;               /* --data-order: 1 if epochs */
     char save[ZR_TRAIN_PATH_ROOM]; /* "": not given */
     char resume[ZR_TRAIN_PATH_ROOM];
-    bool assume_shape;              /* the model of --resume may lack a config.json */
-    char model[ZR_TRAIN_PATH_ROOM]; /* --model: the shape is that of its config.json */
+    bool assume_shape;               /* the model of --resume may lack a config.json */
+    char model[ZR_TRAIN_PATH_ROOM];  /* --model: the shape is that of its config.json */
     char export[ZR_TRAIN_PATH_ROOM]; /* a file, or a folder: zr_model_is_folder() */
     uint64_t export_part_bytes;      /* maximum size of a file in the folder */
     char log[ZR_TRAIN_PATH_ROOM];
     char json[ZR_TRAIN_PATH_ROOM]; /* "-": standard output */
     char trace[ZR_TRAIN_PATH_ROOM];
     char config_file[ZR_TRAIN_PATH_ROOM]; /* --config */
-    char prompt[1024];                    /* --prompt, may be "" */
+    char tokenizer[ZR_TRAIN_PATH_ROOM]; /* --tokenizer, or tokenizer.json in the folder of --model; may be ""
+                                         */
+    bool only_samples;                  /* zr-train sample: no data, no steps */
+    char prompt[1024];                  /* --prompt, may be "" */
 
     struct zr_shape shape; /* per rank */
     struct zr_stages stages;
