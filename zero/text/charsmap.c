@@ -1,5 +1,5 @@
-/* charsmap.c: see charsmap.h. The table is untrusted: every index is checked. */
-#include "zero/text/charsmap.h"
+/* charsmap.c: see steps.h. The table is untrusted: every index is checked. */
+#include "zero/text/steps.h"
 
 #include <utf8proc.h>
 

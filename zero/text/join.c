@@ -1,9 +1,9 @@
 /* join.c: the decoders of steps.h. */
 #define _GNU_SOURCE
-#include "zero/text/normalize.h"
+#include "zero/text/steps.h"
 
 /* Appends a piece to the output and ends it. */
-static bool end_piece(struct zr_pieces *out)
+static bool end_piece(struct zr_text_pieces *out)
 {
     return zr_growing_add(&out->ends, &out->text.used_bytes, sizeof out->text.used_bytes);
 }
@@ -21,7 +21,7 @@ static int byte_of(const char *text, size_t bytes)
 }
 
 /* Consecutive bytes become one piece. */
-static bool add_fallback(struct zr_pieces *out, const char *text, size_t bytes, bool *after_byte)
+static bool add_fallback(struct zr_text_pieces *out, const char *text, size_t bytes, bool *after_byte)
 {
     int byte = byte_of(text, bytes);
     if (byte >= 0 && *after_byte)
@@ -32,7 +32,8 @@ static bool add_fallback(struct zr_pieces *out, const char *text, size_t bytes, 
 }
 
 /* Without up to `start` leading and `stop` trailing characters `from`. */
-static bool add_stripped(const struct zr_step *step, struct zr_pieces *out, const char *text, size_t bytes)
+static bool add_stripped(const struct zr_text_step *step, struct zr_text_pieces *out, const char *text,
+                         size_t bytes)
 {
     size_t width = strlen(step->from), from = 0, to = bytes;
     for (unsigned i = 0; i < step->start && to - from >= width && memcmp(text + from, step->from, width) == 0;
@@ -45,16 +46,17 @@ static bool add_stripped(const struct zr_step *step, struct zr_pieces *out, cons
 }
 
 /* The replacement becomes a blank; that of the first piece vanishes, if the encoder prepends one. */
-static bool add_blanks(const struct zr_step *step, struct zr_pieces *out, const char *text, size_t bytes,
-                       bool first)
+static bool add_blanks(const struct zr_text_step *step, struct zr_text_pieces *out, const char *text,
+                       size_t bytes, bool first)
 {
-    struct zr_step replace = *step;
+    struct zr_text_step replace = *step;
     memcpy(replace.from, step->to, sizeof replace.from);
     strcpy(replace.to, first && step->prepend != ZR_PREPEND_NEVER ? "" : " ");
     return zr_replace_text(&replace, text, bytes, &out->text);
 }
 
-static bool join_step(const struct zr_step *step, const struct zr_pieces *pieces, struct zr_pieces *out)
+static bool join_step(const struct zr_text_step *step, const struct zr_text_pieces *pieces,
+                      struct zr_text_pieces *out)
 {
     const size_t *ends = (const size_t *)(void *)pieces->ends.data;
     size_t count = pieces->ends.used_bytes / sizeof *ends;
@@ -86,12 +88,13 @@ static bool join_step(const struct zr_step *step, const struct zr_pieces *pieces
     return good;
 }
 
-zr_result zr_join(const struct zr_steps *steps, struct zr_pieces *pieces, struct zr_pieces *spare)
+zr_result zr_join(const struct zr_text_steps *steps, struct zr_text_pieces *pieces,
+                  struct zr_text_pieces *spare)
 {
     for (unsigned i = 0; i < steps->count; i++) {
         if (!join_step(&steps->step[i], pieces, spare))
             return ZR_ERR_HOST_MEMORY;
-        struct zr_pieces joined = *spare;
+        struct zr_text_pieces joined = *spare;
         *spare = *pieces;
         *pieces = joined;
     }

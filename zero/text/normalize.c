@@ -1,11 +1,10 @@
 /* normalize.c: the normalizers of steps.h. utf8proc has the tables of Unicode. */
 #define _GNU_SOURCE
-#include "zero/text/normalize.h"
+#include "zero/text/steps.h"
 
 #include <utf8proc.h>
 
 #include "alloc/base/error.h"
-#include "zero/text/charsmap.h"
 
 bool zr_is_white_space(int32_t code)
 {
@@ -50,8 +49,8 @@ static const utf8proc_option_t forms[] = {
     [ZR_FORM_NFKD] = UTF8PROC_STABLE | UTF8PROC_DECOMPOSE | UTF8PROC_COMPAT};
 
 /* Normalizes a run that starts with at most one ASCII character. */
-static zr_result normalize_run(const struct zr_step *step, struct zr_step_scratch *scratch, const char *text,
-                               size_t bytes, struct zr_growing *out)
+static zr_result normalize_run(const struct zr_text_step *step, struct zr_step_scratch *scratch,
+                               const char *text, size_t bytes, struct zr_growing *out)
 {
     struct zr_growing *codes = &scratch->code_points;
     utf8proc_ssize_t count = 0, room = (utf8proc_ssize_t)bytes;
@@ -73,8 +72,8 @@ static zr_result normalize_run(const struct zr_step *step, struct zr_step_scratc
 }
 
 /* ASCII is in every normal form, and composes with what follows it only. */
-static zr_result normal_form(const struct zr_step *step, struct zr_step_scratch *scratch, const char *text,
-                             size_t bytes, struct zr_growing *out)
+static zr_result normal_form(const struct zr_text_step *step, struct zr_step_scratch *scratch,
+                             const char *text, size_t bytes, struct zr_growing *out)
 {
     zr_result result = ZR_OK;
     for (size_t at = 0, end; at < bytes && !result; at = end) {
@@ -94,7 +93,7 @@ static zr_result normal_form(const struct zr_step *step, struct zr_step_scratch 
 
 /* ---- The other steps ----------------------------------------------------------------------------------- */
 
-bool zr_replace_text(const struct zr_step *step, const char *text, size_t bytes, struct zr_growing *out)
+bool zr_replace_text(const struct zr_text_step *step, const char *text, size_t bytes, struct zr_growing *out)
 {
     size_t from_bytes = strlen(step->from), to_bytes = strlen(step->to);
     const char *end = text + bytes, *found;
@@ -106,10 +105,10 @@ bool zr_replace_text(const struct zr_step *step, const char *text, size_t bytes,
     return zr_growing_add(out, text, (size_t)(end - text));
 }
 
-static zr_result replace_pattern(const struct zr_step *step, struct zr_step_scratch *scratch,
+static zr_result replace_pattern(const struct zr_text_step *step, struct zr_step_scratch *scratch,
                                  const char *text, size_t bytes, struct zr_growing *out)
 {
-    struct zr_span found = {0, 0};
+    struct zr_text_span found = {0, 0};
     zr_result result = ZR_OK;
     for (size_t at = 0; at < bytes && !result; at = found.to) {
         result = zr_pattern_next(&step->pattern, scratch->match, text, bytes, &found);
@@ -120,7 +119,7 @@ static zr_result replace_pattern(const struct zr_step *step, struct zr_step_scra
     return result;
 }
 
-static zr_result run_step(const struct zr_step *step, struct zr_step_scratch *scratch, const char *text,
+static zr_result run_step(const struct zr_text_step *step, struct zr_step_scratch *scratch, const char *text,
                           size_t bytes, struct zr_growing *out)
 {
     bool good = true;
@@ -147,7 +146,7 @@ static zr_result run_step(const struct zr_step *step, struct zr_step_scratch *sc
     return good ? ZR_OK : ZR_ERR_HOST_MEMORY;
 }
 
-zr_result zr_normalize(const struct zr_steps *steps, struct zr_step_scratch *scratch, const char **text,
+zr_result zr_normalize(const struct zr_text_steps *steps, struct zr_step_scratch *scratch, const char **text,
                        size_t *bytes)
 {
     zr_result result = ZR_OK;
@@ -161,7 +160,7 @@ zr_result zr_normalize(const struct zr_steps *steps, struct zr_step_scratch *scr
     return result;
 }
 
-void zr_steps_end(struct zr_steps *steps)
+void zr_steps_end(struct zr_text_steps *steps)
 {
     for (unsigned i = 0; i < steps->count; i++) {
         zr_pattern_free(&steps->step[i].pattern);

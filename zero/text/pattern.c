@@ -165,7 +165,7 @@ void zr_pattern_scratch_free(pcre2_match_data *scratch)
 }
 
 zr_result zr_pattern_next(const struct zr_pattern *pattern, pcre2_match_data *scratch, const char *text,
-                          size_t bytes, struct zr_span *found)
+                          size_t bytes, struct zr_text_span *found)
 {
     int count =
         pcre2_match(pattern->code, (PCRE2_SPTR)text, bytes, found->to, PCRE2_NO_UTF_CHECK, scratch, NULL);
@@ -173,9 +173,9 @@ zr_result zr_pattern_next(const struct zr_pattern *pattern, pcre2_match_data *sc
         count = pcre2_match(pattern->code, (PCRE2_SPTR)text, bytes, found->to,
                             PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, scratch, NULL);
     const PCRE2_SIZE *ends = pcre2_get_ovector_pointer(scratch);
-    *found = count < 0 ? (struct zr_span){bytes, bytes} : (struct zr_span){ends[0], ends[1]};
+    *found = count < 0 ? (struct zr_text_span){bytes, bytes} : (struct zr_text_span){ends[0], ends[1]};
     if (count >= 0 && ends[1] <= ends[0]) /* \K is refused; lookarounds alone match nothing */
-        *found = (struct zr_span){bytes, bytes};
+        *found = (struct zr_text_span){bytes, bytes};
     if (count == PCRE2_ERROR_NOMEMORY)
         return ZR_ERR_HOST_MEMORY;
     return count >= 0 || count == PCRE2_ERROR_NOMATCH

@@ -19,12 +19,12 @@ void zr_pattern_free(struct zr_pattern *pattern);
 struct pcre2_real_match_data_8 *zr_pattern_scratch(void);
 void zr_pattern_scratch_free(struct pcre2_real_match_data_8 *scratch);
 
-struct zr_span {
+struct zr_text_span {
     size_t from, to; /* bytes */
 };
 /* The first match in text[0, bytes) at or after found->to; an empty span at `bytes`: none. The text is valid
  * UTF-8. ZR_ERR_FORMAT: PCRE2's limit of steps is exceeded. */
 zr_result zr_pattern_next(const struct zr_pattern *pattern, struct pcre2_real_match_data_8 *scratch,
-                          const char *text, size_t bytes, struct zr_span *found);
+                          const char *text, size_t bytes, struct zr_text_span *found);
 
 #endif

@@ -5,8 +5,8 @@
 
 #include "alloc/base/error.h"
 
-static zr_result run_step(struct zr_splitter *splitter, unsigned index, struct zr_span span, const char *text,
-                          bool first);
+static zr_result run_step(struct zr_splitter *splitter, unsigned index, struct zr_text_span span,
+                          const char *text, bool first);
 
 /* ---- Splits -------------------------------------------------------------------------------------------- */
 
@@ -15,19 +15,19 @@ struct pieces {
     unsigned step;
     const char *text;
     bool first;
-    struct zr_span pending; /* empty: none */
+    struct zr_text_span pending; /* empty: none */
     bool pending_match;
 };
 
-static zr_result pass_on(struct pieces *pieces, struct zr_span span)
+static zr_result pass_on(struct pieces *pieces, struct zr_text_span span)
 {
     return run_step(pieces->splitter, pieces->step + 1, span, pieces->text, pieces->first && span.from == 0);
 }
 
 static zr_result flush(struct pieces *pieces)
 {
-    struct zr_span pending = pieces->pending;
-    pieces->pending = (struct zr_span){0, 0};
+    struct zr_text_span pending = pieces->pending;
+    pieces->pending = (struct zr_text_span){0, 0};
     return pending.to > pending.from ? pass_on(pieces, pending) : ZR_OK;
 }
 
@@ -40,9 +40,9 @@ static bool joins(const struct pieces *pieces, enum zr_split_behavior split, boo
                                                      : pieces->pending_match && !match);
 }
 
-static zr_result add_piece(struct pieces *pieces, struct zr_span span, bool match)
+static zr_result add_piece(struct pieces *pieces, struct zr_text_span span, bool match)
 {
-    const struct zr_step *step = &pieces->splitter->steps->step[pieces->step];
+    const struct zr_text_step *step = &pieces->splitter->steps->step[pieces->step];
     match ^= step->inverted;
     if (span.to == span.from || (step->split == ZR_SPLIT_REMOVED && match))
         return ZR_OK;
@@ -60,15 +60,15 @@ static zr_result add_piece(struct pieces *pieces, struct zr_span span, bool matc
 }
 
 /* The next match of the step's pattern, which is an expression or a plain text. */
-static zr_result find(const struct zr_splitter *splitter, const struct zr_step *step, const char *text,
-                      size_t bytes, struct zr_span *found)
+static zr_result find(const struct zr_splitter *splitter, const struct zr_text_step *step, const char *text,
+                      size_t bytes, struct zr_text_span *found)
 {
     if (step->pattern.code)
         return zr_pattern_next(&step->pattern, splitter->match, text, bytes, found);
     size_t width = strlen(step->from);
     const char *at = memmem(text + found->to, bytes - found->to, step->from, width);
-    *found = at ? (struct zr_span){(size_t)(at - text), (size_t)(at - text) + width}
-                : (struct zr_span){bytes, bytes};
+    *found = at ? (struct zr_text_span){(size_t)(at - text), (size_t)(at - text) + width}
+                : (struct zr_text_span){bytes, bytes};
     return ZR_OK;
 }
 
@@ -76,12 +76,12 @@ static zr_result split(struct zr_splitter *splitter, unsigned index, const char 
                        bool first)
 {
     struct pieces pieces = {.splitter = splitter, .step = index, .text = text, .first = first};
-    struct zr_span found = {0, 0};
+    struct zr_text_span found = {0, 0};
     zr_result result = ZR_OK;
     for (size_t at = 0; at < bytes && !result; at = found.to) {
         result = find(splitter, &splitter->steps->step[index], text, bytes, &found);
         if (!result)
-            result = add_piece(&pieces, (struct zr_span){at, found.from}, false);
+            result = add_piece(&pieces, (struct zr_text_span){at, found.from}, false);
         if (!result)
             result = add_piece(&pieces, found, true);
     }
@@ -100,7 +100,7 @@ static bool starts_with(const char *text, size_t bytes, const char *start)
 static zr_result metaspace(struct zr_splitter *splitter, unsigned index, const char *text, size_t bytes,
                            bool first)
 {
-    const struct zr_step *step = &splitter->steps->step[index];
+    const struct zr_text_step *step = &splitter->steps->step[index];
     struct zr_growing *changed = &splitter->texts[index];
     size_t width = strlen(step->to);
     bool prepends = (step->prepend == ZR_PREPEND_ALWAYS || (step->prepend == ZR_PREPEND_FIRST && first)) &&
@@ -122,7 +122,8 @@ static zr_result metaspace(struct zr_splitter *splitter, unsigned index, const c
         if (step->splits)
             next = memmem(from + skipped, left - skipped, step->to, width);
         end = next ? (size_t)(next - changed->data) : changed->used_bytes;
-        result = run_step(splitter, index + 1, (struct zr_span){at, end}, changed->data, first && at == 0);
+        result =
+            run_step(splitter, index + 1, (struct zr_text_span){at, end}, changed->data, first && at == 0);
     }
     return result;
 }
@@ -132,15 +133,15 @@ static zr_result prefix_space(struct zr_splitter *splitter, unsigned index, cons
 {
     struct zr_growing *changed = &splitter->texts[index];
     if (text[0] == ' ')
-        return run_step(splitter, index + 1, (struct zr_span){0, bytes}, text, first);
+        return run_step(splitter, index + 1, (struct zr_text_span){0, bytes}, text, first);
     changed->used_bytes = 0;
     if (!zr_growing_add(changed, " ", 1) || !zr_growing_add(changed, text, bytes))
         return ZR_ERR_HOST_MEMORY;
-    return run_step(splitter, index + 1, (struct zr_span){0, bytes + 1}, changed->data, first);
+    return run_step(splitter, index + 1, (struct zr_text_span){0, bytes + 1}, changed->data, first);
 }
 
-static zr_result run_step(struct zr_splitter *splitter, unsigned index, struct zr_span span, const char *text,
-                          bool first)
+static zr_result run_step(struct zr_splitter *splitter, unsigned index, struct zr_text_span span,
+                          const char *text, bool first)
 {
     const char *piece = text + span.from;
     size_t bytes = span.to - span.from;
@@ -160,5 +161,5 @@ static zr_result run_step(struct zr_splitter *splitter, unsigned index, struct z
 
 zr_result zr_split(struct zr_splitter *splitter, const char *text, size_t bytes, bool first)
 {
-    return run_step(splitter, 0, (struct zr_span){0, bytes}, text, first);
+    return run_step(splitter, 0, (struct zr_text_span){0, bytes}, text, first);
 }

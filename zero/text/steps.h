@@ -41,7 +41,7 @@ enum { ZR_STEP_TEXT_ROOM = 64, ZR_STEPS_MAX = 16 };
 
 struct zr_charsmap;
 
-struct zr_step {
+struct zr_text_step {
     enum zr_step_kind kind;
     struct zr_pattern pattern;
     char from[ZR_STEP_TEXT_ROOM], to[ZR_STEP_TEXT_ROOM];
@@ -55,16 +55,51 @@ struct zr_step {
     struct zr_charsmap *charsmap;
 };
 
-struct zr_steps {
-    struct zr_step step[ZR_STEPS_MAX];
+struct zr_text_steps {
+    struct zr_text_step step[ZR_STEPS_MAX];
     unsigned count;
 };
-void zr_steps_end(struct zr_steps *steps);
+void zr_steps_end(struct zr_text_steps *steps);
+
+/* ---- SentencePiece's table of replacements (charsmap.c) -------------------------------------------------
+ */
+
+/* `precompiled_charsmap` of a tokenizer.json: a double array (darts-clone) from texts to offsets, and the
+ * texts there. As in the `tokenizers` package, a grapheme of less than six bytes is looked up as a whole,
+ * then each of its characters, and the shortest entry that it starts with replaces all of it. */
+
+/* Reads base64. On success the caller owns *out. ZR_ERR_FORMAT, ZR_ERR_HOST_MEMORY: *out is NULL. */
+zr_result zr_charsmap_create(struct zr_charsmap **out, const char *place, const char *base64);
+/* NULL: no effect. */
+void zr_charsmap_destroy(struct zr_charsmap *charsmap);
+
+/* Appends the text, valid UTF-8, with its replacements to `out`. ZR_ERR_HOST_MEMORY. Any thread. */
+zr_result zr_charsmap_apply(const struct zr_charsmap *charsmap, const char *text, size_t bytes,
+                            struct zr_growing *out);
+
+/* ---- Normalizers (normalize.c) ------------------------------------------------------------------------- */
+
+/* Unicode's property White_Space. */
+bool zr_is_white_space(int32_t code_point);
+/* Bytes of white space at the start and at the end of a text, valid UTF-8. */
+size_t zr_leading_space(const char *text, size_t bytes);
+size_t zr_trailing_space(const char *text, size_t bytes);
+
+/* Appends the text to `out` with step->to in place of each step->from. False: no memory. */
+bool zr_replace_text(const struct zr_text_step *step, const char *text, size_t bytes, struct zr_growing *out);
+
+/* Applies the steps to *text in order. *text and *bytes become the result, in the scratch or unchanged. */
+struct zr_step_scratch {
+    struct pcre2_real_match_data_8 *match;
+    struct zr_growing texts[2], code_points;
+};
+zr_result zr_normalize(const struct zr_text_steps *steps, struct zr_step_scratch *scratch, const char **text,
+                       size_t *bytes);
 
 /* ---- Pre-tokenizers (split.c) -------------------------------------------------------------------------- */
 
 struct zr_splitter {
-    const struct zr_steps *steps;
+    const struct zr_text_steps *steps;
     struct pcre2_real_match_data_8 *match;
     struct zr_growing texts[ZR_STEPS_MAX]; /* of the steps that change it */
     zr_result (*word)(void *state, const char *text, size_t bytes);
@@ -77,11 +112,12 @@ zr_result zr_split(struct zr_splitter *splitter, const char *text, size_t bytes,
 /* ---- Decoders (join.c) --------------------------------------------------------------------------------- */
 
 /* Texts behind one another, with the end of each. */
-struct zr_pieces {
+struct zr_text_pieces {
     struct zr_growing text, ends; /* ends: size_t */
 };
 
 /* Applies the steps in order; the result is in `pieces`, `spare` is scratch. */
-zr_result zr_join(const struct zr_steps *steps, struct zr_pieces *pieces, struct zr_pieces *spare);
+zr_result zr_join(const struct zr_text_steps *steps, struct zr_text_pieces *pieces,
+                  struct zr_text_pieces *spare);
 
 #endif

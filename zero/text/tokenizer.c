@@ -198,7 +198,7 @@ zr_result zr_encode(struct zr_encoder *encoder, const char *text, size_t bytes,
 /* ---- Decoding ------------------------------------------------------------------------------------------ */
 
 static zr_result gather(const zr_tokenizer *tokenizer, const int32_t *tokens, size_t count,
-                        struct zr_pieces *pieces)
+                        struct zr_text_pieces *pieces)
 {
     const struct zr_vocabulary *vocabulary = &tokenizer->model.vocabulary;
     for (size_t i = 0; i < count; i++) {
@@ -216,13 +216,13 @@ static zr_result gather(const zr_tokenizer *tokenizer, const int32_t *tokens, si
 zr_result zr_decode(const zr_tokenizer *tokenizer, const int32_t *tokens, size_t count,
                     struct zr_growing *out)
 {
-    struct zr_pieces pieces = {.text = {.data = NULL}}, spare = {.text = {.data = NULL}};
+    struct zr_text_pieces pieces = {.text = {.data = NULL}}, spare = {.text = {.data = NULL}};
     zr_result result = gather(tokenizer, tokens, count, &pieces);
     if (!result)
         result = zr_join(&tokenizer->decoders, &pieces, &spare);
     if (!result && !zr_growing_add(out, pieces.text.data, pieces.text.used_bytes))
         result = ZR_ERR_HOST_MEMORY;
-    for (struct zr_pieces *ended = &pieces; ended; ended = ended == &pieces ? &spare : NULL) {
+    for (struct zr_text_pieces *ended = &pieces; ended; ended = ended == &pieces ? &spare : NULL) {
         zr_growing_end(&ended->text);
         zr_growing_end(&ended->ends);
     }

@@ -12,6 +12,8 @@
 /* Read-only once open; any number of threads use it. */
 typedef struct zr_tokenizer zr_tokenizer;
 
+enum { ZR_NO_TOKEN = -1, ZR_TOKENIZER_PATH_ROOM = 4096 };
+
 /* Opens a file of at most 100 MiB. On success *out owns it until zr_tokenizer_close(). ZR_ERR_IO,
  * ZR_ERR_FORMAT, ZR_ERR_HOST_MEMORY: *out is NULL. Uses jansson, hence one call at a time. */
 zr_result zr_tokenizer_open(zr_tokenizer **out, const char *path);
@@ -20,7 +22,7 @@ void zr_tokenizer_close(zr_tokenizer *tokenizer);
 
 /* The largest token number and one: at most 1 << 22. */
 size_t zr_tokenizer_size(const zr_tokenizer *tokenizer);
-/* The number of a token by its text; -1: there is none. */
+/* The number of a token by its text; ZR_NO_TOKEN: there is none. */
 int32_t zr_tokenizer_find(const zr_tokenizer *tokenizer, const char *text);
 
 /* The scratch memory of one thread: buffers, and a cache of words. */
@@ -43,5 +45,14 @@ zr_result zr_encode(struct zr_encoder *encoder, const char *text, size_t bytes,
  * as they are, also where they form no UTF-8. ZR_ERR_FORMAT: a number has no token. */
 zr_result zr_decode(const zr_tokenizer *tokenizer, const int32_t *tokens, size_t count,
                     struct zr_growing *out);
+
+/* ---- The files beside it (tokenizer_folder.c) -----------------------------------------------------------
+ */
+
+/* The tokenizer.json of `path`, which is the file or its folder. ZR_ERR_INVALID: the path is too long. */
+zr_result zr_tokenizer_path(char out[ZR_TOKENIZER_PATH_ROOM], const char *path);
+/* The token that ends a document: eos_token of tokenizer_config.json, or eos_token_id of config.json, in the
+ * folder of tokenizer.json. ZR_NO_TOKEN: neither names one that the tokenizer has. */
+zr_result zr_tokenizer_eos(const zr_tokenizer *tokenizer, const char *path, int32_t *out);
 
 #endif

@@ -3,7 +3,7 @@
 #define ZR_TEXT_TOKENIZER_INSIDE_H
 
 #include "zero/text/word_model.h"
-#include "zero/text/normalize.h"
+#include "zero/text/steps.h"
 #include "zero/text/tokenizer.h"
 
 struct zr_added_token {
@@ -22,7 +22,7 @@ enum { ZR_TEMPLATE_MAX = 16 };
 
 struct zr_tokenizer {
     struct zr_word_model model;
-    struct zr_steps normalizers, splitters, decoders;
+    struct zr_text_steps normalizers, splitters, decoders;
     struct zr_added_token *added;
     size_t added_count;
     struct zr_added_tokens found[2];                         /* in the text, and in the normalized text */

@@ -8,7 +8,6 @@
 #include "alloc/base/error.h"
 #include "alloc/base/system/file.h"
 #include "zero/checkpoint/model_file.h"
-#include "zero/text/charsmap.h"
 #include "zero/text/tokenizer_inside.h"
 
 enum { PLACE_ROOM = 96, DEPTH_MAX = 8 };
@@ -93,17 +92,17 @@ static zr_result get_token(const struct reader *reader, const char *place, json_
 
 struct steps {
     struct reader *reader;
-    struct zr_steps *out;
+    struct zr_text_steps *out;
     const char *list; /* key of a sequence's steps */
     zr_result (*read)(struct steps *steps, const char *place, const char *type, json_t *object);
 };
 
 /* The next step, zeros but for its kind; NULL: there are too many, or none may follow. */
-static struct zr_step *add_step(struct steps *steps, enum zr_step_kind kind)
+static struct zr_text_step *add_step(struct steps *steps, enum zr_step_kind kind)
 {
     if (steps->out->count == ZR_STEPS_MAX)
         return NULL;
-    struct zr_step *step = &steps->out->step[steps->out->count++];
+    struct zr_text_step *step = &steps->out->step[steps->out->count++];
     step->kind = kind;
     return step;
 }
@@ -136,7 +135,7 @@ static zr_result read_steps(struct steps *steps, const char *place, json_t *obje
 
 /* A pattern {"String": text} or {"Regex": expression}. */
 static zr_result read_pattern(const struct reader *reader, const char *place, json_t *object,
-                              struct zr_step *step)
+                              struct zr_text_step *step)
 {
     char where[PLACE_ROOM + 32];
     json_t *pattern = json_object_get(object, "pattern");
@@ -150,7 +149,7 @@ static zr_result read_pattern(const struct reader *reader, const char *place, js
 
 static zr_result read_replace(struct steps *steps, const char *place, json_t *object, bool has_patterns)
 {
-    struct zr_step *step = add_step(steps, ZR_STEP_REPLACE);
+    struct zr_text_step *step = add_step(steps, ZR_STEP_REPLACE);
     const char *content = json_string_value(json_object_get(object, "content"));
     zr_result result = check_keys(steps->reader, place, object, "type pattern content");
     if (!result && (!content || strlen(content) >= ZR_STEP_TEXT_ROOM))
@@ -171,7 +170,7 @@ static zr_result read_metaspace(struct steps *steps, const char *place, json_t *
 {
     static const char *const schemes[] = {
         [ZR_PREPEND_ALWAYS] = "always", [ZR_PREPEND_FIRST] = "first", [ZR_PREPEND_NEVER] = "never"};
-    struct zr_step *step = add_step(steps, ZR_STEP_METASPACE);
+    struct zr_text_step *step = add_step(steps, ZR_STEP_METASPACE);
     json_t *scheme = json_object_get(object, "prepend_scheme");
     zr_result result = check_keys(steps->reader, place, object,
                                   "type replacement add_prefix_space prepend_scheme split str_rep");
@@ -197,7 +196,7 @@ static zr_result read_normalizer(struct steps *steps, const char *place, const c
         const char *type;
         unsigned form;
     } forms[] = {{"NFC", ZR_FORM_NFC}, {"NFD", ZR_FORM_NFD}, {"NFKC", ZR_FORM_NFKC}, {"NFKD", ZR_FORM_NFKD}};
-    struct zr_step *step;
+    struct zr_text_step *step;
     zr_result result;
     for (unsigned i = 0; i < sizeof forms / sizeof *forms; i++)
         if (strcmp(type, forms[i].type) == 0) {
@@ -231,7 +230,7 @@ static zr_result read_normalizer(struct steps *steps, const char *place, const c
 static zr_result add_split(struct steps *steps, const char *place, const char *expression,
                            enum zr_split_behavior split)
 {
-    struct zr_step *step = add_step(steps, ZR_STEP_SPLIT);
+    struct zr_text_step *step = add_step(steps, ZR_STEP_SPLIT);
     step->split = split;
     return zr_pattern_compile(&step->pattern, place, expression);
 }
@@ -267,7 +266,7 @@ static zr_result read_behavior(const struct reader *reader, const char *place, j
 
 static zr_result read_split(struct steps *steps, const char *place, json_t *object)
 {
-    struct zr_step *step = add_step(steps, ZR_STEP_SPLIT);
+    struct zr_text_step *step = add_step(steps, ZR_STEP_SPLIT);
     zr_result result = check_keys(steps->reader, place, object, "type pattern behavior invert");
     step->inverted = get_flag(object, "invert", false);
     if (!result)
@@ -335,7 +334,7 @@ static zr_result read_decoder(struct steps *steps, const char *place, const char
         return check_keys(steps->reader, place, object, "type");
     }
     if (strcmp(type, "Strip") == 0) {
-        struct zr_step *step = add_step(steps, ZR_STEP_STRIP);
+        struct zr_text_step *step = add_step(steps, ZR_STEP_STRIP);
         result = check_keys(steps->reader, place, object, "type content start stop");
         if (!result)
             result = get_text(steps->reader, place, object, "content", step->from);
@@ -547,7 +546,7 @@ static zr_result add_token(const struct reader *reader, int32_t token, const cha
 
 /* The size of the vocabulary with added tokens; and the bytes of the longest and of all texts. */
 struct sizes {
-    size_t tokens, longest, texts;
+    size_t tokens, longest, texts, count;
 };
 
 static zr_result add_size(const struct reader *reader, const char *place, struct sizes *sizes, json_t *number,
@@ -561,6 +560,7 @@ static zr_result add_size(const struct reader *reader, const char *place, struct
     sizes->tokens = (size_t)token >= sizes->tokens ? (size_t)token + 1 : sizes->tokens;
     sizes->longest = bytes > sizes->longest ? bytes : sizes->longest;
     sizes->texts += bytes;
+    sizes->count++;
     return ZR_OK;
 }
 
@@ -570,6 +570,8 @@ static zr_result add_added_sizes(const struct reader *reader, json_t *list, stru
     for (size_t i = 0; i < json_array_size(list) && !result; i++)
         result =
             add_size(reader, "added_tokens.id", sizes, json_object_get(json_array_get(list, i), "id"), "");
+    if (!result && sizes->tokens > 4 * sizes->count + 1024)
+        result = refuse(reader, "model.vocab", "", "has numbers far above the number of tokens");
     return result;
 }
 
@@ -635,7 +637,7 @@ static zr_result read_bpe(struct reader *reader, json_t *json, json_t *added)
     struct zr_word_model *model = &reader->out->model;
     json_t *merges = json_object_get(json, "merges"), *number;
     const char *unknown = json_string_value(json_object_get(json, "unk_token")), *text;
-    struct sizes sizes = {0, 0, 0};
+    struct sizes sizes = {.tokens = 0};
     zr_result result = check_keys(reader, "model", json,
                                   "type dropout- unk_token continuing_subword_prefix- end_of_word_suffix- "
                                   "fuse_unk byte_fallback ignore_merges vocab merges");
@@ -704,7 +706,7 @@ static zr_result read_unigram(struct reader *reader, json_t *json, json_t *added
     struct zr_word_model *model = &reader->out->model;
     json_t *vocab = json_object_get(json, "vocab"), *unknown = json_object_get(json, "unk_id");
     size_t count = json_array_size(vocab);
-    struct sizes sizes = {count, 0, 0};
+    struct sizes sizes = {.tokens = count, .count = count};
     zr_result result = check_keys(reader, "model", json, "type unk_id vocab byte_fallback");
     if (!result && model->of_bytes)
         result = refuse(reader, "pre_tokenizer", "ByteLevel", "with a Unigram model is not supported");
@@ -762,7 +764,7 @@ static zr_result read_root(struct reader *reader, json_t *root)
                             {reader, &out->splitters, "pretokenizers", read_splitter},
                             {reader, &out->decoders, "decoders", read_decoder}};
     static const char *const keys[] = {"normalizer", "pre_tokenizer", "decoder"};
-    struct zr_steps none = {.count = 0};
+    struct zr_text_steps none = {.count = 0};
     struct steps post = {reader, &none, "processors", read_post_processor};
     json_t *added = json_object_get(root, "added_tokens");
     zr_result result = check_keys(reader, "", root,

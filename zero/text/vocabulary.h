@@ -3,9 +3,9 @@
 #ifndef ZR_TEXT_VOCABULARY_H
 #define ZR_TEXT_VOCABULARY_H
 
-#include "zero/text/growing.h"
+#include "zero/text/tokenizer.h"
 
-enum { ZR_VOCABULARY_MAX = 1 << 22, ZR_NO_TOKEN = -1, ZR_TRIE_ROOT = 1 };
+enum { ZR_VOCABULARY_MAX = 1 << 22, ZR_TRIE_ROOT = 1 };
 
 /* A trie of bytes, in one table of hashed (node, byte) pairs. */
 struct zr_trie {

@@ -5,7 +5,7 @@
 #include "alloc/base/error.h"
 #include "alloc/base/system/file.h"
 
-enum { CACHE_SLOTS = 1 << 14, CACHED_BYTES = 24, CACHED_TOKENS = 9 };
+enum { CACHE_SLOTS = 1 << 13, CACHED_BYTES = 24, CACHED_TOKENS = 9 };
 /* SentencePiece's penalty of a character without a token. */
 #define UNKNOWN_PENALTY 10.0
 
@@ -100,7 +100,7 @@ static struct zr_cached_word *cache_slot(const struct zr_words *words, const cha
     uint64_t hash = (part[0] * UINT64_C(0x9e3779b97f4a7c15)) ^ (part[1] * UINT64_C(0xbf58476d1ce4e5b9)) ^
                     (part[2] * UINT64_C(0x94d049bb133111eb));
     hash ^= hash >> 32;
-    return &words->cache[hash * UINT64_C(0x9e3779b97f4a7c15) >> 50 & (CACHE_SLOTS - 1)];
+    return &words->cache[hash * UINT64_C(0x9e3779b97f4a7c15) >> 51 & (CACHE_SLOTS - 1)];
 }
 
 /* ---- Byte-pair encoding -------------------------------------------------------------------------------- */

@@ -12,8 +12,6 @@
 #include "zero/comm/mesh.h"
 #include "zero/train/history.h"
 #include "zero/train/loop.h"
-#include "zero/text/vocabulary.h"
-#include "zero/train/tokenize/tokenize.h"
 #include "zero/train/saves.h"
 #include "zero/train/settings/args.h"
 #include "zero/train/report/terminal.h"
@@ -409,7 +407,7 @@ static zr_result run_steps(struct loop *loop)
 static zr_result open_tokenizer(struct loop *loop, zr_tokenizer **out, int32_t *end)
 {
     const struct zr_train_config *config = loop->rank.config;
-    char path[4096];
+    char path[ZR_TOKENIZER_PATH_ROOM];
     *out = NULL;
     if (!config->tokenizer[0])
         return ZR_OK;

@@ -9,7 +9,6 @@
 
 #include "alloc/base/error.h"
 #include "alloc/heap/heap.h"
-#include "zero/text/vocabulary.h"
 
 enum { TOP_K = 40 };
 

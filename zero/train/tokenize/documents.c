@@ -1,6 +1,6 @@
-/* documents.c: see documents.h. */
+/* documents.c: see tokenize.h. */
 #define _GNU_SOURCE
-#include "zero/train/tokenize/documents.h"
+#include "zero/train/tokenize/tokenize.h"
 
 #include <jansson.h>
 
