@@ -264,6 +264,12 @@ check-hf: packages-check
 	@$(again) $(BUILD)/bin/zr-train
 	@tests/run --verbose tests/support/hf_check.py
 
+# zr-train tokenize beside the tokenizers package: equal tokens, and both speeds. Not in CI, for the same reason.
+.PHONY: check-tokenizers
+check-tokenizers: packages-check
+	@$(again) $(BUILD)/bin/zr-train
+	@tests/run --verbose tests/support/tokenizers_check.py
+
 # PyTorch's CUDA wheel from PyPI on the simulated device, with libzr_cuda.so below it and by zr's package, and its
 # allocator beside the models of zr replay: 1.5 GB in $(BUILD)/pytorch.
 .PHONY: check-pytorch
