@@ -51,7 +51,8 @@ static bool add_blanks(const struct zr_text_step *step, struct zr_text_pieces *o
 {
     struct zr_text_step replace = *step;
     memcpy(replace.from, step->to, sizeof replace.from);
-    strcpy(replace.to, first && step->prepend != ZR_PREPEND_NEVER ? "" : " ");
+    replace.to[0] = first && step->prepend != ZR_PREPEND_NEVER ? '\0' : ' ';
+    replace.to[1] = '\0';
     return zr_replace_text(&replace, text, bytes, &out->text);
 }
 
