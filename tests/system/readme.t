@@ -39,6 +39,7 @@ NS_COLUMNS = r"( +[\d.]+){3} +TIME$"  # of zr replay: nanoseconds, and the pause
 
 # Not run, with the reason. The first word of a pair is how the command begins, behind "$ ".
 NOT_RUN = [
+    ("build/bin/zr-train sample", "train_tokenize.t runs it"),
     ("build/bin/zr doctor -- chromium", "chromium is no package of make check"),
     ("build/bin/zr rehearse", "PyTorch: make check-rehearse runs it"),
     ("build/bin/zr why run1/", "the snapshot is zr rehearse's"),
@@ -71,7 +72,6 @@ AS = [
     ("build/bin/zr run --stats -- python3", dict(near=0.15)),
     ("make demo-fragmentation", dict(put={"make ": "make --silent --no-print-directory again=: "})),
     ("build/bin/zr-train --model llama", dict(put={"--seq 256 --steps 200": "--seq 32 --batch 2 --steps 2 --eval-every 0"})),
-    ("build/bin/zr-train sample", dict(put={"sample ": "sample --seq 32 --sample 5 "})),
     ("build/bin/zr-train $small &", dict(put={"$small": "$small --steps 2000"})),
     ("build/bin/zr-train $small --seed", dict(put={"$small": "$small --steps 2000"})),
     # A launcher has no plan, and no row in README; what is lent at a moment is the scheduler's.
