@@ -51,7 +51,7 @@ ALL_CFLAGS := -std=gnu11 $(OPT) -g -fPIC -fvisibility=hidden -fno-math-errno -ff
 ALL_LDFLAGS := -pthread $(if $(SANITIZE),-fsanitize=$(SANITIZE)) $(LDFLAGS)
 
 # ---- packages: each set is installed by the targets that need it ---------------------------------------------
-packages_build := gcc libc6-dev binutils libdnnl-dev libjemalloc-dev libjansson-dev zlib1g-dev \
+packages_build := gcc libc6-dev binutils libdnnl-dev libjemalloc-dev libjansson-dev libpcre2-dev libutf8proc-dev zlib1g-dev \
 	libzstd-dev libncurses-dev liburing-dev libdw-dev
 packages_demo  := $(packages_build) bible-kjv bible-kjv-text
 packages_check := $(packages_build) g++ perl python3 python3-numpy heaptrack sqlite3 valgrind strace gdb pkg-config libopenmpi-dev openmpi-bin tmux jq rsync
@@ -136,7 +136,7 @@ comm_src    := $(call of,zero/comm zero/launch)
 # Of zero/checkpoint the library has the state's file; what reads JSON is zr-train's.
 state_src   := zero/checkpoint/safetensors.c zero/checkpoint/state.c
 zero_src    := $(call of,$(addprefix zero/,engine file_io model step plan)) $(state_src)
-train_src   := $(call of,zero/train) $(filter-out $(state_src),$(wildcard zero/checkpoint/*.c))
+train_src   := $(call of,zero/train zero/text) $(filter-out $(state_src),$(wildcard zero/checkpoint/*.c))
 obj = $(patsubst %.c,$(BUILD)/obj/%.o,$(1))
 
 # Modules: what is loaded when it is asked for. Built where its own needs are met: an MPI's compiler.
@@ -156,6 +156,7 @@ include alloc/rehearse/rehearse.mk
 # The compiler's unwinder, for call stacks: a library has a copy of its own, which knows nothing of code that others make
 # at run time, and so has no locks that a malloc could meet. Programs take the shared one.
 unwind_libs := -static-libgcc
+train_libs := -ljansson -lpcre2-8 -lutf8proc
 zero_libs := $(kernels_libs) -Wl,--as-needed -luring -Wl,--no-as-needed
 version := $(shell awk '$$2 ~ /^ZR_VERSION_(MAJOR|MINOR|PATCH)$$/ { v = v dot $$3; dot = "." } END { print v }' alloc/zr.h)
 version_words := $(subst ., ,$(version))
@@ -254,7 +255,7 @@ train_obj := $(call obj,$(train_src) $(zero_src) $(comm_src) $(kernels_src) $(de
 $(BUILD)/bin/zr-train: $(train_obj) $(heap_library)
 	@mkdir -p $(@D)
 	@echo "  link  $@"
-	@$(CC) -o $@ $(train_obj) $(heap_library) $(heap_ldflags) $(ALL_LDFLAGS) $(zero_libs) -ljansson -lm
+	@$(CC) -o $@ $(train_obj) $(heap_library) $(heap_ldflags) $(ALL_LDFLAGS) $(zero_libs) $(train_libs) -lm
 
 # Plain C and MPI, nothing of zr's: transport.h is all that the two know of each other.
 $(BUILD)/bin/libzr_comm_mpi.so: zero/comm/message/mpi/mpi.c zero/comm/message/transport.h $(BUILD)/config

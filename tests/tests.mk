@@ -12,7 +12,7 @@ long_scripts := $(wildcard tests/long/long_*.t)
 # What a test program links: all but zr-train's main. Rooms that a test does not use are dropped by the linker.
 test_support_obj = $(call obj,$(filter-out zero/train/main.c,$(train_src)) $(zero_src) $(comm_src) $(kernels_src) \
 	$(filter-out alloc/service/server/main.c,$(service_src)) defrag/tool/compressed.c $(page_src) $(defrag_src) $(heap_src) $(alloc_src))
-test_libs = $(heap_library) $(heap_ldflags) $(ALL_LDFLAGS) $(zero_libs) -ljansson -lz -lzstd -ldl -lm
+test_libs = $(heap_library) $(heap_ldflags) $(ALL_LDFLAGS) $(zero_libs) $(train_libs) -lz -lzstd -ldl -lm
 
 $(BUILD)/tests/libzr_test.a: $(test_support_obj)
 	@mkdir -p $(@D)
@@ -270,6 +270,12 @@ gpu-archive: packages-check
 check-hf: packages-check
 	@$(again) $(BUILD)/bin/zr-train
 	@tests/run --verbose tests/support/hf_check.py
+
+# zr-train tokenize beside the tokenizers package: equal tokens, and both speeds. Not in CI, for the same reason.
+.PHONY: check-tokenizers
+check-tokenizers: packages-check
+	@$(again) $(BUILD)/bin/zr-train
+	@tests/run --verbose tests/support/tokenizers_check.py
 
 # PyTorch's CUDA wheel from PyPI on the simulated device, with libzr_cuda.so below it and by zr's package, and its
 # allocator beside the models of zr replay: 1.5 GB in $(BUILD)/pytorch.

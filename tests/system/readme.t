@@ -20,7 +20,7 @@ import threading
 import time
 
 sys.path.insert(0, "tests/support")
-from zrtest import BUILD, FOLDER, done, note, ok, path, same, skip, text_file
+from zrtest import BUILD, FOLDER, done, note, ok, path, same, skip, text_file, token_shard, train
 
 WRITE, RESULTS_ALONE = "--write" in sys.argv[1:], "results" in sys.argv[1:]
 TRACES, SCRATCH = os.path.abspath("../shared/traces"), path("scratch")
@@ -39,6 +39,7 @@ NS_COLUMNS = r"( +[\d.]+){3} +TIME$"  # of zr replay: nanoseconds, and the pause
 
 # Not run, with the reason. The first word of a pair is how the command begins, behind "$ ".
 NOT_RUN = [
+    ("build/bin/zr-train sample", "train_tokenize.t runs it"),
     ("build/bin/zr doctor -- chromium", "chromium is no package of make check"),
     ("build/bin/zr rehearse", "PyTorch: make check-rehearse runs it"),
     ("build/bin/zr why run1/", "the snapshot is zr rehearse's"),
@@ -70,6 +71,7 @@ AS = [
     # What Python itself holds is another version's elsewhere.
     ("build/bin/zr run --stats -- python3", dict(near=0.15)),
     ("make demo-fragmentation", dict(put={"make ": "make --silent --no-print-directory again=: "})),
+    ("build/bin/zr-train --model llama", dict(put={"--seq 256 --steps 200": "--seq 32 --batch 2 --steps 2 --eval-every 0"})),
     ("build/bin/zr-train $small &", dict(put={"$small": "$small --steps 2000"})),
     ("build/bin/zr-train $small --seed", dict(put={"$small": "$small --steps 2000"})),
     # A launcher has no plan, and no row in README; what is lent at a moment is the scheduler's.
@@ -108,6 +110,20 @@ def prepare():
         with open(os.path.join(SCRATCH, name), "w", encoding="ascii") as out:
             out.write(text)
         os.chmod(os.path.join(SCRATCH, name), 0o700)
+    make_model()
+
+
+def make_model():
+    """The folder llama: a model of two steps with a tokenizer, and notes to tune it on."""
+    with open("tests/unit/train/tokenizers.json", encoding="utf-8") as file:
+        tokenizer = json.load(file)["tokenizers"]["llama2"]["file"]
+    run = train(steps=2, layers=1, arch="llama", vocab=600, data=token_shard(list(range(600)) * 5), export=os.path.join(SCRATCH, "llama/"))
+    ok(run.code == 0, "a model with a tokenizer") or note(run.err)
+    os.makedirs(os.path.join(SCRATCH, "notes"))
+    os.symlink(text_file("words.txt", 200000), os.path.join(SCRATCH, "notes", "words.txt"))
+    for name, json_text in (("tokenizer.json", tokenizer), ("tokenizer_config.json", {"eos_token": "</s>"})):
+        with open(os.path.join(SCRATCH, "llama", name), "w", encoding="utf-8") as out:
+            json.dump(json_text, out)
 
 
 class Shell:

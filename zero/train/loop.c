@@ -4,6 +4,7 @@
 #include <inttypes.h>
 #include <signal.h>
 #include <stdio.h>
+#include <unistd.h>
 
 #include "alloc/heap/heap.h"
 #include "alloc/base/system/os.h"
@@ -446,13 +447,43 @@ static zr_result run_steps(struct loop *loop)
     return result;
 }
 
+/* Opens the tokenizer of the sample. During a run, a tokenizer that cannot be read is no reason to lose the
+ * run's end: the text is shown as numbers. */
+static zr_result open_tokenizer(struct loop *loop, zr_tokenizer **out, int32_t *end)
+{
+    const struct zr_train_config *config = loop->rank.config;
+    char path[ZR_TOKENIZER_PATH_ROOM];
+    *out = NULL;
+    if (!config->tokenizer[0])
+        return ZR_OK;
+    zr_result result = zr_tokenizer_path(path, config->tokenizer);
+    if (result == ZR_OK)
+        result = zr_tokenizer_open(out, path);
+    if (result == ZR_OK)
+        result = zr_tokenizer_eos(*out, path, end);
+    if (result == ZR_OK || config->only_samples)
+        return result;
+    if (speaks(loop)) {
+        zr_progress_break(&loop->progress);
+        zr_say("%s; the sample has token numbers", zr_last_error());
+    }
+    zr_tokenizer_close(*out);
+    *out = NULL;
+    return ZR_OK;
+}
+
 /* Generates the text for the end: all ranks generate it, and rank 0 prints it. */
 static zr_result make_sample(struct loop *loop, struct zr_text *text)
 {
     const struct zr_train_config *config = loop->rank.config;
     if (config->sample == 0 || loop->ended)
         return ZR_OK;
-    const struct zr_sample_options options = {.trainer = loop->rank.state.trainer,
+    zr_tokenizer *tokenizer;
+    int32_t end = ZR_NO_TOKEN;
+    zr_result result = open_tokenizer(loop, &tokenizer, &end);
+    const struct zr_sample_options options = {.tokenizer = tokenizer,
+                                              .end = end,
+                                              .trainer = loop->rank.state.trainer,
                                               .shape = loop->rank.state.transformer.shape,
                                               .bytes = config->bytes,
                                               .prompt = config->prompt,
@@ -461,17 +492,45 @@ static zr_result make_sample(struct loop *loop, struct zr_text *text)
                                               .top_k = config->top_k,
                                               .top_p = config->top_p,
                                               .seed = config->seed};
-    zr_result result = exchange_average(loop);
+    if (result == ZR_OK)
+        result = exchange_average(loop);
     if (result == ZR_OK)
         result = zr_sample_make(&options, text);
+    zr_tokenizer_close(tokenizer);
     return result == ZR_OK ? exchange_average(loop) : result;
+}
+
+/* Bytes of the text at most: token numbers, or \xHH, or the texts of tokens. */
+static size_t sample_room(const struct zr_train_config *config)
+{
+    return 4096 + (config->tokenizer[0] ? 512 : 12) * config->sample + 4 * sizeof config->prompt;
+}
+
+/* zr-train sample: prints the text, and nothing else, to standard output. */
+static zr_result print_sample(struct loop *loop)
+{
+    struct zr_file file = zr_file_borrow(STDOUT_FILENO, "standard output");
+    size_t size = sample_room(loop->rank.config);
+    char *buffer = zr_heap_alloc(size);
+    struct zr_text text;
+    if (!buffer)
+        return ZR_ERR_HOST_MEMORY;
+    zr_text_start(&text, NULL, buffer, size);
+    zr_result result = make_sample(loop, &text);
+    if (result == ZR_OK && speaks(loop)) {
+        result = zr_file_write(&file, buffer, text.used_bytes);
+        if (result == ZR_OK)
+            result = zr_file_write(&file, "\n", 1);
+    }
+    zr_heap_free(buffer);
+    return result;
 }
 
 static zr_result report_end(struct loop *loop)
 {
     const struct zr_train_config *config = loop->rank.config;
     struct zr_rank_report mine = loop->rank.reports[loop->rank.rank];
-    size_t size = 4096 + 12 * config->sample + 4 * sizeof config->prompt; /* token numbers, or \xHH */
+    size_t size = sample_room(config);
     char *buffer = zr_heap_alloc(size);
     struct zr_text text;
     zr_result result = buffer ? ZR_OK : ZR_ERR_HOST_MEMORY;
@@ -525,6 +584,8 @@ static zr_result run(struct loop *loop, struct zr_local_world *local, unsigned r
         return result;
     result = zr_saves_resume(&loop->saves);
     loop->alike = loop->resuming = result != ZR_OK;
+    if (config->only_samples)
+        return result == ZR_OK ? print_sample(loop) : result;
     uint64_t resumed = loop->saves.resumed_step;
     if (result == ZR_OK)
         result = zr_history_open(&loop->history, config->steps > resumed ? config->steps - resumed : 0);

@@ -5,6 +5,7 @@
 #include "zero/train/rank/rank.h"
 #include "alloc/base/system/file.h"
 #include "zero/model/transformer.h"
+#include "zero/text/tokenizer.h"
 
 /* ---- --prove (prove.c) --------------------------------------------------------------------------------- */
 
@@ -41,11 +42,14 @@ struct zr_sample_options {
     zr_trainer *trainer; /* borrowed; its inputs are overwritten */
     struct zr_shape shape;
     bool bytes;         /* tokens are bytes and shown as text; else token numbers are shown */
-    const char *prompt; /* "": a newline (bytes) or token 0. For tokens: numbers separated by spaces */
-    size_t count;       /* tokens to generate */
-    float temperature;  /* 0: always the likeliest token */
-    size_t top_k;       /* 0: all */
-    float top_p;        /* above 0; 1: all */
+    const char *prompt; /* "": a newline (bytes), the tokenizer's start, or token 0. Without a tokenizer,
+                         * tokens are numbers separated by spaces */
+    const zr_tokenizer *tokenizer; /* of tokens: prompt and text are text; NULL: numbers */
+    int32_t end;                   /* with a tokenizer: the token that ends the text; ZR_NO_TOKEN: none */
+    size_t count;                  /* tokens to generate */
+    float temperature;             /* 0: always the likeliest token */
+    size_t top_k;                  /* 0: all */
+    float top_p;                   /* above 0; 1: all */
     uint64_t seed;
 };
 

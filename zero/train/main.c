@@ -1,6 +1,7 @@
 /* main.c: the program zr-train: parses the arguments, checks the data, forks the ranks and waits for them. */
 #include <fcntl.h>
 #include <signal.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "alloc/base/fault.h"
@@ -16,6 +17,7 @@
 #include "zero/train/report/report.h"
 #include "zero/checkpoint/model_file.h"
 #include "zero/train/report/terminal.h"
+#include "zero/train/tokenize/tokenize.h"
 
 /* Maximum time that SIGTERM lets the current step continue while ranks make progress; a second SIGTERM
  * ends the run at once. */
@@ -150,6 +152,8 @@ int main(int argc, char **argv)
     hold_standard_files();
     signal(SIGXFSZ, SIG_IGN); /* a write beyond ulimit -f returns an error */
     int code = check_options();
+    if (code < 0 && argc > 1 && strcmp(argv[1], "tokenize") == 0)
+        code = zr_tokenize_main(argc - 1, argv + 1);
     if (code < 0)
         code = zr_args_parse(&config, argc, argv);
     if (code >= 0)
@@ -173,7 +177,7 @@ int main(int argc, char **argv)
     zr_result result = zr_outputs_apart(&config);
     if (result == ZR_OK && config.dry_run)
         return zr_rehearse_run(&config);
-    if (result == ZR_OK)
+    if (result == ZR_OK && !config.only_samples)
         result = check_data();
     if (result == ZR_OK)
         result = zr_outputs_check(&config);

@@ -124,6 +124,8 @@ struct shown {
     unsigned char held[4];
     size_t held_count;
     bool bytes;
+    const zr_tokenizer *tokenizer; /* tokens are shown at the end, as one text */
+    struct zr_growing tokens;
 };
 
 static size_t utf8_wanted(unsigned char first)
@@ -172,12 +174,57 @@ static void show_byte(struct shown *shown, unsigned char byte)
     }
 }
 
+/* Shows the tokens of a tokenizer, without the first `hidden` ones. */
+static zr_result show_tokens(struct shown *shown, size_t hidden)
+{
+    struct zr_growing text = {.data = NULL};
+    size_t count = shown->tokens.used_bytes / sizeof(int32_t);
+    hidden = hidden < count ? hidden : count;
+    zr_result result =
+        count > 0 ? zr_decode(shown->tokenizer, (const int32_t *)(const void *)shown->tokens.data + hidden,
+                              count - hidden, &text)
+                  : ZR_OK;
+    for (size_t i = 0; i < text.used_bytes && !result; i++)
+        show_byte(shown, (unsigned char)text.data[i]);
+    zr_growing_end(&text);
+    zr_growing_end(&shown->tokens);
+    return result;
+}
+
 static void show(struct shown *shown, int32_t token)
 {
-    if (shown->bytes)
+    if (shown->tokenizer)
+        zr_growing_add_token(&shown->tokens, token); /* without memory, a token is missing from the text */
+    else if (shown->bytes)
         show_byte(shown, (unsigned char)token);
     else
         zr_text_print(shown->out, "%d ", (int)token);
+}
+
+/* Reads the prompt of a tokenizer, and counts the tokens in front of its text. */
+static zr_result encode_prompt(const struct zr_sample_options *options, struct window *window,
+                               struct shown *shown, size_t *hidden)
+{
+    struct zr_encoder *encoder = NULL;
+    struct zr_growing tokens = {.data = NULL};
+    zr_result result = zr_encoder_open(&encoder, options->tokenizer);
+    if (!result)
+        result = zr_encode(encoder, "", 0, ZR_ENCODE_BEGIN, &tokens);
+    *hidden = tokens.used_bytes / sizeof(int32_t);
+    if (!result)
+        result = zr_encode(encoder, options->prompt, strlen(options->prompt), ZR_ENCODE_PLAIN, &tokens);
+    for (size_t i = 0; i < tokens.used_bytes / sizeof(int32_t) && !result; i++) {
+        int32_t token = ((const int32_t *)(const void *)tokens.data)[i];
+        if ((size_t)token >= options->shape.vocabulary)
+            result =
+                zr_fail(ZR_ERR_FORMAT, "the tokenizer's token %d is beyond the model's vocabulary of %zu",
+                        (int)token, options->shape.vocabulary);
+        window_push(window, token);
+        show(shown, token);
+    }
+    zr_growing_end(&tokens);
+    zr_encoder_close(encoder);
+    return result;
 }
 
 zr_result zr_sample_make(const struct zr_sample_options *options, struct zr_text *out)
@@ -185,7 +232,8 @@ zr_result zr_sample_make(const struct zr_sample_options *options, struct zr_text
     const struct zr_batch batch = {.trainer = options->trainer, .shape = &options->shape};
     struct window window = {.tokens = zr_heap_zalloc(options->shape.sequence, sizeof(int32_t)),
                             .capacity = options->shape.sequence};
-    struct shown shown = {.out = out, .bytes = options->bytes};
+    struct shown shown = {.out = out, .bytes = options->bytes, .tokenizer = options->tokenizer};
+    size_t hidden = 0;
     const char *prompt = options->prompt;
     float *logits = zr_heap_zalloc(options->shape.vocabulary, sizeof *logits);
     struct choice *choices = zr_heap_zalloc(options->shape.vocabulary, sizeof *choices);
@@ -194,7 +242,9 @@ zr_result zr_sample_make(const struct zr_sample_options *options, struct zr_text
 
     if (!window.tokens)
         result = ZR_ERR_HOST_MEMORY;
-    while (result == ZR_OK && prompt_token(options, &prompt, &token)) {
+    if (result == ZR_OK && options->tokenizer)
+        result = encode_prompt(options, &window, &shown, &hidden);
+    while (result == ZR_OK && !options->tokenizer && prompt_token(options, &prompt, &token)) {
         window_push(&window, token);
         show(&shown, token);
     }
@@ -209,9 +259,13 @@ zr_result zr_sample_make(const struct zr_sample_options *options, struct zr_text
         if (result)
             break;
         token = choose(options, logits, choices, uniform(options->seed, i));
+        if (options->tokenizer && token == options->end)
+            break;
         window_push(&window, token);
         show(&shown, token);
     }
+    zr_result shows = options->tokenizer ? show_tokens(&shown, hidden) : ZR_OK;
+    result = result ? result : shows;
     show_escaped(&shown);
     zr_heap_free(choices);
     zr_heap_free(window.tokens);

@@ -11,10 +11,8 @@
 #include "alloc/base/slab.h"
 #include "alloc/base/sort.h"
 #include "zero/model/trainable.h"
+#include "zero/train/tokenize/shards.h"
 
-#define SHARD_MAGIC        20240520 /* llm.c's version 1, of two bytes per token */
-#define WIDE_SHARD_MAGIC   20240801 /* version 7, of four */
-#define SHARD_HEADER_BYTES 1024
 #define INDEX_MAGIC        "MMIDIDX\0" /* and a zero: nine bytes */
 #define INDEX_HEADER_BYTES 34
 /* A text has at most one control character in this many bytes. */
@@ -67,8 +65,8 @@ static int32_t int32_at(const unsigned char *at)
 
 static zr_result check_version(const struct zr_token_file *file, int32_t magic, int32_t version)
 {
-    int known = magic == WIDE_SHARD_MAGIC ? 7 : 1;
-    if ((magic != SHARD_MAGIC && magic != WIDE_SHARD_MAGIC) || version == known)
+    int known = magic == ZR_SHARD_WIDE_MAGIC ? 7 : 1;
+    if ((magic != ZR_SHARD_MAGIC && magic != ZR_SHARD_WIDE_MAGIC) || version == known)
         return ZR_OK;
     return zr_fail(ZR_ERR_FORMAT,
                    "'%s' is a token shard of version %d, but zr-train reads version %d; make it again with "
@@ -91,9 +89,9 @@ static zr_result read_text(const struct zr_file *open, struct zr_token_file *fil
     unsigned char piece[PIECE_BYTES];
     size_t count = size_bytes < sizeof piece ? (size_t)size_bytes : sizeof piece;
     zr_result result = zr_file_read_at(open, 0, piece, count);
-    if (!result && size_bytes >= SHARD_HEADER_BYTES) {
+    if (!result && size_bytes >= ZR_SHARD_HEADER_BYTES) {
         result = check_version(file, int32_at(piece), int32_at(piece + 4));
-        if (!result && (int32_at(piece) == SHARD_MAGIC || int32_at(piece) == WIDE_SHARD_MAGIC))
+        if (!result && (int32_at(piece) == ZR_SHARD_MAGIC || int32_at(piece) == ZR_SHARD_WIDE_MAGIC))
             result = zr_fail(
                 ZR_ERR_FORMAT,
                 "'%s' is a token shard, not text; give its vocabulary, --vocab 50257 for GPT-2 and 128256 for "
@@ -122,16 +120,16 @@ static zr_result read_shard(struct zr_token_file *file, const unsigned char *hea
     zr_result result = check_version(file, magic, int32_at(head + 4));
     if (result)
         return result;
-    file->token_bytes = magic == SHARD_MAGIC ? 2 : 4;
-    file->lead_bytes = SHARD_HEADER_BYTES;
+    file->token_bytes = magic == ZR_SHARD_MAGIC ? 2 : 4;
+    file->lead_bytes = ZR_SHARD_HEADER_BYTES;
     file->count = (uint64_t)count;
-    if (count >= 0 && SHARD_HEADER_BYTES + file->token_bytes * (uint64_t)count == size_bytes)
+    if (count >= 0 && ZR_SHARD_HEADER_BYTES + file->token_bytes * (uint64_t)count == size_bytes)
         return ZR_OK;
     return zr_fail(ZR_ERR_FORMAT,
                    "'%s' is damaged: its header counts %d tokens, but its size of %llu bytes holds %lld; get "
                    "the file again",
                    file->path, (int)count, (unsigned long long)size_bytes,
-                   ((long long)size_bytes - SHARD_HEADER_BYTES) / (int)file->token_bytes);
+                   ((long long)size_bytes - ZR_SHARD_HEADER_BYTES) / (int)file->token_bytes);
 }
 
 static zr_result bad_index(const char *path, const char *problem)
@@ -267,7 +265,8 @@ static zr_result read_tokens(const struct zr_token_files *files, const struct zr
     size_t head_bytes = size_bytes < sizeof head ? (size_t)size_bytes : sizeof head;
     zr_result result = zr_file_read_at(open, 0, head, head_bytes);
     int32_t magic = int32_at(head);
-    bool shard = size_bytes >= SHARD_HEADER_BYTES && (magic == SHARD_MAGIC || magic == WIDE_SHARD_MAGIC);
+    bool shard =
+        size_bytes >= ZR_SHARD_HEADER_BYTES && (magic == ZR_SHARD_MAGIC || magic == ZR_SHARD_WIDE_MAGIC);
     if (result)
         return result;
     if (shard && files->type != ZR_TOKENS_AUTO)
@@ -279,17 +278,17 @@ static zr_result read_tokens(const struct zr_token_files *files, const struct zr
         result = read_raw(files, file, size_bytes);
     else if (index_of(file->path, index) && is_file(index))
         result = read_index(file, index, size_bytes);
-    else if (size_bytes < SHARD_HEADER_BYTES)
+    else if (size_bytes < ZR_SHARD_HEADER_BYTES)
         return zr_fail(
             ZR_ERR_FORMAT,
             "'%s' is too short for a token shard: it has %llu bytes, and the header alone %d; for text "
             "give --vocab byte",
-            file->path, (unsigned long long)size_bytes, SHARD_HEADER_BYTES);
+            file->path, (unsigned long long)size_bytes, ZR_SHARD_HEADER_BYTES);
     else
         return zr_fail(
             ZR_ERR_FORMAT,
             "'%s' is not a token shard: it starts with %d, not with %d; for text give --vocab byte, " RAW_TOKENS,
-            file->path, (int)magic, SHARD_MAGIC);
+            file->path, (int)magic, ZR_SHARD_MAGIC);
     if (!result && file->token_bytes == 2 && files->vocabulary > UINT16_MAX + 1)
         return zr_fail(
             ZR_ERR_FORMAT,

@@ -13,6 +13,7 @@
 #include "tests/support/fuzz/fuzz_model.h"
 #include "tests/support/fuzz/fuzz_service.h"
 #include "tests/support/fuzz/fuzz_settings.h"
+#include "tests/support/fuzz/fuzz_tokenizer.h"
 #include "tests/support/fuzz/fuzz_words.h"
 
 enum { FUZZ_REPLAY_MAX = 400 };
@@ -276,6 +277,7 @@ static const struct fuzz_target fuzz_targets[] = {
     {"gpt", fuzz_gpt, fuzz_tensor_words},                 /* zero/checkpoint/model_import.c */
     {"checkpoint", fuzz_checkpoint, fuzz_manifest_words}, /* zero/checkpoint/checkpoint_load.c */
     {"state", fuzz_state, fuzz_manifest_words},           /* zero/checkpoint/state.c: zr_engine_load() */
+    {"tokenizer", fuzz_tokenizer, fuzz_tokenizer_words},  /* zero/text/ */
     {"service", fuzz_service, fuzz_service_words},        /* alloc/service/: what zrd hears */
     {"device", fuzz_service_device,
      fuzz_service_words}, /* and a device's: alloc/service/server/device_pool.c */

@@ -245,6 +245,9 @@ static const struct {
     {fuzz_service_device, fuzz_two_pieces},
     {fuzz_config, fuzz_adamw_config},
     {fuzz_config, fuzz_sgd_config},
+    {fuzz_tokenizer, fuzz_bytes_tokenizer},
+    {fuzz_tokenizer, fuzz_characters_tokenizer},
+    {fuzz_tokenizer, fuzz_unigram_tokenizer},
 };
 
 static bool start_model_corpus(const struct fuzz_target *target, const char *folder)

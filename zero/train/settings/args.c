@@ -149,8 +149,9 @@ static int find_and_store(struct zr_train_config *config, int argc, char **argv,
 
 static int read_arguments(struct zr_train_config *config, int argc, char **argv)
 {
-    int code = -1;
-    for (int at = 1; at < argc && code < 0;)
+    int code = -1, at = 1;
+    config->only_samples = argc > 1 && strcmp(argv[1], "sample") == 0;
+    for (at += config->only_samples; at < argc && code < 0;)
         code = find_and_store(config, argc, argv, &at);
     return code;
 }
@@ -383,6 +384,28 @@ static void resolve(struct zr_train_config *config)
     resolve_loss_scaling(config);
 }
 
+/* zr-train sample: one sequence, and an optimizer without a state. */
+static int resolve_only_samples(struct zr_train_config *config)
+{
+    static const char *const alien[] = {"data", "steps", "epochs", "save",   "export",
+                                        "log",  "prove", "json",   "dry-run"};
+    if (!config->only_samples)
+        return -1;
+    for (size_t i = 0; i < sizeof alien / sizeof *alien; i++)
+        if (zr_flag_given(config, alien[i])) {
+            zr_say("zr-train sample does not train; leave --%s out", alien[i]);
+            return ZR_EXIT_USAGE;
+        }
+    if (!config->model[0] && !config->resume[0]) {
+        zr_say("zr-train sample requires --model DIR, or --resume DIR with the options of that run");
+        return ZR_EXIT_USAGE;
+    }
+    config->shape.batch = 1;
+    config->eval_every = 0;
+    config->sample = config->sample ? config->sample : 200;
+    return -1;
+}
+
 static void start(struct zr_train_config *out, int argc, char **argv)
 {
     memset(out, 0, sizeof *out);
@@ -455,6 +478,9 @@ int zr_args_parse(struct zr_train_config *out, int argc, char **argv)
     if (code >= 0)
         return code;
     resolve_plan(out);
+    code = resolve_only_samples(out);
+    if (code >= 0)
+        return code;
     code = count_epoch_steps(out);
     if (code >= 0)
         return code;

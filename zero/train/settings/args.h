@@ -92,7 +92,10 @@ struct zr_train_config {
     char status[ZR_TRAIN_PATH_ROOM];
     char trace[ZR_TRAIN_PATH_ROOM];
     char config_file[ZR_TRAIN_PATH_ROOM]; /* --config */
-    char prompt[1024];                    /* --prompt, may be "" */
+    char tokenizer[ZR_TRAIN_PATH_ROOM]; /* --tokenizer, or tokenizer.json in the folder of --model; may be ""
+                                         */
+    bool only_samples;                  /* zr-train sample: no data, no steps */
+    char prompt[1024];                  /* --prompt, may be "" */
 
     struct zr_shape shape; /* per rank */
     struct zr_stages stages;

@@ -241,7 +241,9 @@ const struct zr_flag zr_flags[] = {
          "write every event of the arena for zr's tools; with ranks FILE.zrt.0, ..."),
 
     COUNT("sample", text, sample, "0", 0, 1000000, "tokens of text to generate after the last step"),
-    TEXT("prompt", text, "TEXT", prompt, "start of the text; for a token shard, token numbers"),
+    TEXT("prompt", text, "TEXT", prompt, "start of the text; without a tokenizer, token numbers"),
+    TEXT("tokenizer", text, "FILE", tokenizer,
+         "tokenizer.json of prompt and text (default that of --model, if it has one)"),
     REAL("temperature", text, temperature, "0.8", 0, 100,
          "temperature of the text; 0: always the likeliest token"),
     COUNT("top-k", text, top_k, "40", 0, 1 << 24, "draw from this many likeliest tokens; 0: from all"),

@@ -105,6 +105,17 @@ static zr_result read_shape(struct zr_train_config *config, const json_t *root)
     return result;
 }
 
+/* The tokenizer of --model becomes that of --tokenizer, if there is one. */
+static zr_result find_tokenizer(struct zr_train_config *config)
+{
+    enum zr_path_kind kind;
+    char path[ZR_TRAIN_PATH_ROOM];
+    zr_result result = config->tokenizer[0] ? ZR_OK : join(path, config->model, "tokenizer.json");
+    if (!result && !config->tokenizer[0] && zr_path_kind_get(path, &kind) == ZR_OK && kind == ZR_PATH_FILE)
+        memcpy(config->tokenizer, path, sizeof path);
+    return result;
+}
+
 int zr_train_read_model(struct zr_train_config *config)
 {
     char path[ZR_TRAIN_PATH_ROOM];
@@ -123,6 +134,8 @@ int zr_train_read_model(struct zr_train_config *config)
     zr_json_file_close(&file);
     if (!result && !config->dry_run && !config->prove)
         result = find_parameters(config);
+    if (!result)
+        result = find_tokenizer(config);
     if (result)
         zr_say("%s", zr_last_error());
     return result ? (int)zr_exit_of(result) : -1;

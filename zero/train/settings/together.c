@@ -377,14 +377,17 @@ int zr_args_together(const struct zr_train_config *config)
         message = "--world-size requires --dry-run; the number of processes that train is --ranks";
     else if (config->backend == ZR_TRAIN_SIM && !config->dry_run)
         message = "--backend sim requires --dry-run; to train, give --backend host";
-    else if (!config->data[0] && !config->dry_run)
+    else if (!config->data[0] && !config->dry_run && !config->only_samples)
         message =
             "--data FILE is missing; give a text to train on, or --dry-run for the byte plan (examples: "
             "zr-train --help)";
     else if (config->bytes && config->data_type != ZR_TOKENS_AUTO)
         message = "--data-type requires --vocab V, the number of tokens; leave it out for text";
-    else if (!config->bytes && !prompt_is_tokens(config))
-        message = "--prompt must be token numbers below --vocab for a token shard, such as '464 2068 7586'";
+    else if (config->bytes && config->tokenizer[0])
+        message = "--tokenizer requires --vocab V or --model DIR; leave it out for text by bytes";
+    else if (!config->bytes && !config->tokenizer[0] && !prompt_is_tokens(config))
+        message =
+            "--prompt without --tokenizer FILE must be token numbers below --vocab, such as '464 2068 7586'";
     else if (config->reduce == ZR_REDUCE_ONCE && config->stage > 1 && config->stage != ZR_STAGE_AUTO)
         message = "--reduce once requires --stage 0 or 1, which keep whole gradients; give --stage 1, or "
                   "--reduce each";
