@@ -22,7 +22,8 @@ FACTORS = dict(shape=SHAPES, arch=("gpt2", "llama"), tp=(1, 2, 3), data=(1, 2), 
                recompute=("none", "selective", "full", "full:1"), no_contiguous=(None, True), no_constant_buffers=(None, True),
                precision=("fp32", "bf16", "fp16"), accumulate=(1, 2, 6), reduce=("each", "each", "each", "once"), optimizer=tuple(OPTIMIZERS),
                batch=(1, 2), layers=(1, 3, 6), bucket_bytes=(4096, 1 << 20), threads=(1, 2), clip=(0, 0.5), tie_embeddings=(None, True),
-               tile=(None, None, None, 2, 4), force=(None, True), zero_r=(None, None, "C1", "C2", "C5"))
+               tile=(None, None, None, 2, 4), force=(None, True), dropout=(None, 0.2), ema=(None, 0.9),
+               zero_r=(None, None, "C1", "C2", "C5"))
 
 
 def rows():
