@@ -41,7 +41,7 @@ static zr_result block(struct zr_module_pass *p)
         TRY(multiply(p, mix, w[MIX], (const float *)p->x + i, (float *)s[MIDDLE] + i));
     TRY(k->add(p->context, &(struct zr_add){ROWS * C, p->x, s[MIDDLE], s[MIDDLE]}));
     TRY(k->rmsnorm_forward(p->context, &(struct zr_rmsnorm_forward){
-                                           ROWS, C, 1e-5f, s[MIDDLE], w[SCALE], s[NORM], s[RSTD], {0}}));
+                                           ROWS, C, 1e-5f, s[MIDDLE], w[SCALE], s[NORM], s[RSTD], {0}, 0}));
     TRY(multiply(p, wide, s[NORM], w[FC1], s[F]));
     TRY(k->gelu_forward(p->context, &(struct zr_gelu_forward){ROWS * WIDE, s[F], s[G], ZR_GELU_TANH}));
     TRY(multiply(p, narrow, s[G], w[FC2], p->y));
@@ -61,7 +61,7 @@ static zr_result block_backward(struct zr_module_pass *p) /* in_place: on entry,
     TRY(back(p, wide, s[NORM], w[FC1], s[D_WIDE], s[D], g[FC1]));
     TRY(k->rmsnorm_backward(
         p->context, &(struct zr_rmsnorm_backward){
-                        ROWS, C, s[MIDDLE], w[SCALE], s[D], s[RSTD], p->dx, g[SCALE], true, add, {0}}));
+                        ROWS, C, s[MIDDLE], w[SCALE], s[D], s[RSTD], p->dx, g[SCALE], true, add, {0}, 0}));
     for (int i = 0; i < ROWS * C; i += PATCHES * C, add = true)
         TRY(k->linear_backward(
             p->context, &(struct zr_linear_backward){mix, w[MIX], (float *)p->x + i, (float *)p->dx + i,

@@ -341,7 +341,7 @@ static void test_columns(void)
         struct zr_layernorm_backward layer = {
             .shape = {rows, n}, x + skipped, w, mean, rstd, dy + skipped, dx, dw, db};
         struct zr_rmsnorm_backward rms = {rows, n,  x + skipped, w,     dy + skipped, rstd,
-                                          dx,   dw, false,       false, {0}};
+                                          dx,   dw, false,       false, {0},          0};
         struct zr_linear_backward linear = {
             .shape = {.rows = rows, .in = 1, .out = n}, .dy = dy + skipped, .db = db};
         bool right = table->layernorm_backward(&context, &layer) == ZR_OK && sums_right(dw, normal, n) &&

@@ -302,7 +302,7 @@ static double case_dropout(struct zr_kernel_context *c, const struct shape *s)
     const size_t rows = rows_of(s), columns = s->channels + 1, cut = rows / 2, n = rows * columns;
     struct zr_dropout_draw *draw = (struct zr_dropout_draw *)in_out(sizeof *draw / sizeof(float), 0, 0)->at;
     struct tensor *x = input(n, 0, 1), *y = output(n), *in_place = in_out(n, 0, 1);
-    struct zr_dropout d = {rows, columns, 3, 5, 0.25f, draw, in_place->at, in_place->at};
+    struct zr_dropout d = {rows, columns, 3, 5, 0.25f, draw, in_place->at, in_place->at, {0}};
     size_t kept = 0;
     *draw = (struct zr_dropout_draw){{0, 0}, 0, 0};
     struct zr_dropout zero = {.draw = draw};
@@ -313,8 +313,15 @@ static double case_dropout(struct zr_kernel_context *c, const struct shape *s)
     kernels->dropout(c, &d);
     for (size_t first = 0; first < rows; first = first < cut ? cut : rows) { /* a mask knows no division */
         size_t count = (first < cut ? cut : rows) - first;
-        kernels->dropout(c, &(struct zr_dropout){count, columns, 3 + first, 5, 0.25f, draw,
-                                                 x->at + first * columns, y->at + first * columns});
+        kernels->dropout(c, &(struct zr_dropout){count,
+                                                 columns,
+                                                 3 + first,
+                                                 5,
+                                                 0.25f,
+                                                 draw,
+                                                 x->at + first * columns,
+                                                 y->at + first * columns,
+                                                 {0}});
     }
     for (size_t i = 0; i < n; i++) {
         bool keeps = random_word(&d, i / columns, i % columns) >= 1u << 30;
