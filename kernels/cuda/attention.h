@@ -15,7 +15,7 @@ struct head {
 /* First token that token t of the sequence attends to. */
 DEVICE size_t first_seen(const struct head *h, size_t t)
 {
-    size_t window = t < h->window ? 0 : t + 1 - h->window,
+    size_t window = t < h->window ? 0 : t - h->window + 1,
            document = h->positions ? t - (size_t)h->positions[t] : 0;
     return window > document ? window : document;
 }
