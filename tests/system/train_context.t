@@ -20,9 +20,10 @@ whole = {}
 
 
 def whole_run(*key):
-    model, data, precision, accumulate, documents = key
+    model, data, precision, accumulate, documents, dropout = key
     if key not in whole:
-        whole[key] = logged(ranks=data, precision=precision, accumulate=accumulate, **DOCUMENTS[documents], **MODELS[model])
+        whole[key] = logged(ranks=data, precision=precision, accumulate=accumulate, dropout=dropout, **DOCUMENTS[documents],
+                            **MODELS[model])
     return whole[key]
 
 
@@ -40,27 +41,28 @@ def as_planned(run, words):
 
 
 # Pairs of everything; then the stages, which have the same bits.
-for row in most_pairs(4, model=tuple(MODELS), context=(2, 4), rest=("", "data", "tp", "pp"), stage=(0, 1, 2, 3),
+for row in most_pairs(4, model=tuple(MODELS), context=(2, 4), rest=("", "data", "tp", "sp", "pp"), stage=(0, 1, 2, 3),
                       documents=(False, True), precision=("fp32", "bf16"), accumulate=(1, 3),
-                      recompute=("none", "full")):
+                      recompute=("none", "full"), dropout=(None, 0.2)):
     data = 2 if row["rest"] == "data" else 1
-    mesh = {row["rest"]: 2} if row["rest"] in ("tp", "pp") else {}
+    mesh = {"tp": dict(tp=2), "sp": dict(tp=2, sequence_parallel=True), "pp": dict(pp=2)}.get(row["rest"], {})
     run = logged(ranks=row["context"] * (2 if row["rest"] else 1), cp=row["context"], **mesh, stage=row["stage"],
                  recompute=row["recompute"], precision=row["precision"], accumulate=row["accumulate"],
-                 **DOCUMENTS[row["documents"]], **MODELS[row["model"]])
+                 dropout=row["dropout"], **DOCUMENTS[row["documents"]], **MODELS[row["model"]])
     words = " ".join(f"{k} {v}" for k, v in row.items())
-    near(run, whole_run(row["model"], data, row["precision"], row["accumulate"], row["documents"]),
+    near(run, whole_run(row["model"], data, row["precision"], row["accumulate"], row["documents"],
+                        row["dropout"]),
          1e-5 if row["precision"] == "fp32" else 1e-2, words)
     if run.report:
         as_planned(run, words)
-    if row["stage"] == 3 and row["rest"] in ("", "tp"):
+    if row["stage"] == 3 and row["rest"] in ("", "tp", "sp"):
         other = logged(ranks=row["context"] * (2 if row["rest"] else 1), cp=row["context"], **mesh, stage=0,
-                       precision=row["precision"], accumulate=row["accumulate"], **DOCUMENTS[row["documents"]],
-                       **MODELS[row["model"]])
+                       precision=row["precision"], accumulate=row["accumulate"], dropout=row["dropout"],
+                       **DOCUMENTS[row["documents"]], **MODELS[row["model"]])
         same(other.bits, run.bits, f"{words}: and the bits of stage 0") or note(other.err[-600:])
 
 # Documents matter; a save at one --cp goes on at another; a sample has the tokens of one rank; --prove agrees.
-plain, masked = (whole_run("llama", 1, "fp32", 1, documents).report["loss"] for documents in (False, True))
+plain, masked = (whole_run("llama", 1, "fp32", 1, documents, None).report["loss"] for documents in (False, True))
 ok(plain[0] != masked[0], "documents change the loss")
 folder = path("saved")
 run = train(ranks=2, cp=2, stage=2, save=folder, **{**SHAPE, "steps": 4})

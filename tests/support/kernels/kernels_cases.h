@@ -201,10 +201,10 @@ static inline bool begin(struct zr_kernel_context *context, const struct shape *
 
 /* How often a case runs: for 1, 2 and 3 threads, on a card in two orders of its own. */
 #ifdef ZR_TEST_ON_CARD
-enum { RUNS = 2 };
+enum { RUNS = 2, ON_CARD = 1 };
 static const char *const runs_name = "in two orders of the card's threads";
 #else
-enum { RUNS = 3 };
+enum { RUNS = 3, ON_CARD = 0 };
 static const char *const runs_name = "for 1, 2, 3 threads";
 #endif
 
