@@ -65,7 +65,7 @@ with zipfile.ZipFile(path("any.whl"), "w") as wheel:
     wheel.write(PROGRAM, "any.so")
 lacks = subprocess.run([sys.executable, "tests/support/rehearse_functions.py", "--beyond", "alloc/rehearse/functions.txt", path("any.whl")],
                        capture_output=True, text=True, timeout=HANG)
-same((lacks.returncode, [line.rpartition("/")[2] for line in lacks.stdout.splitlines()]), (1, ["any.so: cuRehearseCount"]),
+same((lacks.returncode, [line.rpartition("/")[2] for line in lacks.stdout.splitlines()]), (1, [f"any.so: cuRehearse{name}" for name in ("Count", "Peek", "Poke", "Uniform")]),
      "what a wheel needs and the table lacks is named") or note(lacks.stdout + lacks.stderr)
 same(rehearse(program=("false",))[3].get("verdict"), "failed", "a program that fails for another reason")
 # Processes that share devices. A ring of 24 channels has 12 MiB each, a peer 32 channels of as many.
