@@ -39,7 +39,6 @@ NS_COLUMNS = r"( +[\d.]+){3} +TIME$"  # of zr replay: nanoseconds, and the pause
 
 # Not run, with the reason. The first word of a pair is how the command begins, behind "$ ".
 NOT_RUN = [
-    ("build/bin/zr-train sample", "train_tokenize.t runs it"),
     ("build/bin/zr doctor -- chromium", "chromium is no package of make check"),
     ("build/bin/zr rehearse", "PyTorch: make check-rehearse runs it"),
     ("build/bin/zr why run1/", "the snapshot is zr rehearse's"),

@@ -94,9 +94,12 @@ for number, left in ((signal.SIGTERM, []), (signal.SIGKILL, ["train_000000.bin.p
 # ---- Text of a model -------------------------------------------------------------------------------------------
 write("book.txt", "In the beginning God created the heaven and the earth.\n" * 300)
 ok(tokenize(path("book.txt"), "--document-per", "line").returncode == 0, "a book as tokens")
-run = train(data=path("tokens/train_*.bin"), vocab=VOCAB, arch="llama", layers=1, hidden=32, heads=2, seq=32, batch=4, steps=40, lr=1e-2, eval_every=0,
+run = train(data=path("tokens/train_*.bin"), vocab=VOCAB + 98, arch="llama", layers=1, hidden=32, heads=2, seq=32, batch=4, steps=40, lr=1e-2, eval_every=0,
             sample=12, temperature=0, prompt="In the begin", tokenizer=FOLDER, export=path("tuned/"))
 ok(run.code == 0, "a model of it") or note(run.err)
+small = train(data=write("small.bin", array.array("H", [1, 2] * 400).tobytes()), data_type="uint16", vocab=8, layers=1, hidden=32, heads=2, seq=32, batch=4, steps=1, eval_every=0,
+              sample=2, prompt="zz", tokenizer=FOLDER)
+ok(small.code == 0 and "beyond the model's vocabulary" in small.err and not small.report.get("sample"), "a prompt that the model cannot read: no sample, but the report") or note(small.err)
 shutil.copy(path("model/tokenizer.json"), path("tuned/tokenizer.json"))
 shutil.copy(path("model/tokenizer_config.json"), path("tuned/tokenizer_config.json"))
 
@@ -108,6 +111,8 @@ def sample(*words):
 made = sample("--prompt", "In the begin", "--sample", "12")
 ok(made.returncode == 0 and made.stdout.startswith("In the begin") and len(made.stdout) > 14, f"zr-train sample: {made.stdout!r}") or note(made.stderr)
 same(run.report["sample"], made.stdout[:-1], "the run's sample is the same text")
+made = sample("--sample", "60", "--temperature", "100", "--top-k", "0")
+ok(made.returncode == 0, "tokens of the model that the tokenizer lacks are not drawn") or note(made.stderr)
 for words, problem in ((["--data", "x"], "leave --data out"), (["--tokenizer", path("none.json")], "cannot open")):
     made = sample(*words)
     ok(made.returncode in (2, 3) and problem in made.stderr, f"refused: {made.stderr.strip()}")

@@ -47,6 +47,12 @@ size_t zr_tokenizer_size(const zr_tokenizer *tokenizer)
     return tokenizer->model.vocabulary.size;
 }
 
+bool zr_tokenizer_has(const zr_tokenizer *tokenizer, int32_t token)
+{
+    const struct zr_vocabulary *vocabulary = &tokenizer->model.vocabulary;
+    return token >= 0 && (size_t)token < vocabulary->size && vocabulary->tokens[token].present;
+}
+
 int32_t zr_tokenizer_find(const zr_tokenizer *tokenizer, const char *text)
 {
     size_t bytes = strlen(text);
@@ -202,7 +208,7 @@ static zr_result gather(const zr_tokenizer *tokenizer, const int32_t *tokens, si
 {
     const struct zr_vocabulary *vocabulary = &tokenizer->model.vocabulary;
     for (size_t i = 0; i < count; i++) {
-        if (tokens[i] < 0 || (size_t)tokens[i] >= vocabulary->size || !vocabulary->tokens[tokens[i]].present)
+        if (!zr_tokenizer_has(tokenizer, tokens[i]))
             return zr_fail(ZR_ERR_FORMAT, "the tokenizer has no token %d", (int)tokens[i]);
         if ((tokenizer->joins_with_spaces && i > 0 && !zr_growing_add(&pieces->text, " ", 1)) ||
             !zr_growing_add(&pieces->text, zr_vocabulary_text(vocabulary, (size_t)tokens[i]),

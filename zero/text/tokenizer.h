@@ -22,6 +22,8 @@ void zr_tokenizer_close(zr_tokenizer *tokenizer);
 
 /* The largest token number and one: at most 1 << 22. */
 size_t zr_tokenizer_size(const zr_tokenizer *tokenizer);
+/* Whether a token of this number exists: numbers below the size may have none. */
+bool zr_tokenizer_has(const zr_tokenizer *tokenizer, int32_t token);
 /* The number of a token by its text; ZR_NO_TOKEN: there is none. */
 int32_t zr_tokenizer_find(const zr_tokenizer *tokenizer, const char *text);
 

@@ -539,6 +539,14 @@ static zr_result report_end(struct loop *loop)
         zr_text_start(&text, NULL, buffer, size);
         result = make_sample(loop, &text);
     }
+    if (result == ZR_ERR_FORMAT) { /* the prompt does not fit the model, on all ranks; the report remains */
+        if (speaks(loop)) {
+            zr_progress_break(&loop->progress);
+            zr_say("%s; there is no sample", zr_last_error());
+        }
+        text.used_bytes = 0;
+        result = ZR_OK;
+    }
     if (result == ZR_OK) {
         zr_history_measure(&loop->history, &mine);
         result = zr_rank_exchange_reports(&loop->rank, &mine);

@@ -54,8 +54,9 @@ struct zr_sample_options {
 };
 
 /* Prints prompt and text into `out`; control bytes except newline and tab, and invalid UTF-8, are shown as
- * \xHH. Every rank calls it with the same options, since the model's calls are collective.
- * ZR_ERR_HOST_MEMORY. */
+ * \xHH. Every rank calls it with the same options, since the model's calls are collective. Tokens that the
+ * tokenizer lacks are not drawn. ZR_ERR_HOST_MEMORY; ZR_ERR_FORMAT: the tokenizer does not encode the prompt,
+ * or not as tokens of the model. */
 zr_result zr_sample_make(const struct zr_sample_options *options, struct zr_text *out);
 
 #endif

@@ -43,7 +43,9 @@ static size_t find_choices(const struct zr_sample_options *options, const float 
     size_t count = 0, kept = 0;
     double sum = 0, reached = 0;
     for (size_t token = 0; token < options->shape.vocabulary; token++)
-        if (logits[token] > -INFINITY) /* NaN is never chosen */
+        /* NaN is never chosen, nor a row of a padded vocabulary, which has no text. */
+        if (logits[token] > -INFINITY &&
+            (!options->tokenizer || zr_tokenizer_has(options->tokenizer, (int32_t)token)))
             choices[count++] = (struct choice){logits[token], (int32_t)token, 1};
     zr_sort_in_place(&(struct zr_sort_records){choices, count, sizeof *choices, likelier});
     if (options->temperature <= 0 || count == 0)
