@@ -7,11 +7,12 @@ import json
 import math
 import os
 import struct
+import subprocess
 import sys
 
 sys.path.insert(0, "tests/support")
 from saves import read_safetensors, step_folder
-from zrtest import done, note, ok, path, same, text_file, train
+from zrtest import ZR_TRAIN, done, note, ok, path, same, text_file, train
 
 BASE = dict(data=text_file(), layers=2, hidden=16, heads=2, seq=16, batch=2, steps=6, eval_every=0)
 
@@ -61,6 +62,15 @@ refused("a random order", "requires --data-order epochs", steps=None, epochs=1)
 refused("steps and epochs", "cannot be combined with --steps", epochs=1, data_order="epochs")
 refused("a chosen mesh", "which choose the rows", steps=None, epochs=1, data_order="epochs", zero_r="auto", memory_limit="1GiB")
 refused("weights", "without weights", steps=None, epochs=1, data_order="epochs", data=text_file() + ":weight=1")
+
+# ---- What a checkpoint remembers
+kept = path("course")
+run(steps=3, dropout=0.2, warmup=1, schedule_lr="wsd", save=kept)
+said = run(steps=3, dropout=0.3, warmup=1, schedule_lr="wsd", decay_share=0.5, resume=kept, save=path("other")).err
+ok("--dropout 0.3; the checkpoint had 0.2" in said and "--decay-share 0.5 (it had 0.1)" in said, "a resumed run names another dropout and share") or note(said)
+shape = [word for key in ("layers", "hidden", "heads", "seq") for word in (f"--{key}", str(BASE[key]))]
+made = subprocess.run([ZR_TRAIN, "sample", "--resume", kept, *shape, "--seed", "11", "--prompt", "ab", "--sample", "5"], capture_output=True, text=True)
+ok(made.returncode == 0 and made.stdout.startswith("ab"), "zr-train sample of a checkpoint, without its data") or note(made.stderr)
 
 # ---- Dropout
 DROP = dict(dropout=0.3, layers=3, batch=4, eval_every=6, warmup=0, schedule_lr="constant")

@@ -388,6 +388,8 @@ static zr_result read_course(struct zr_checkpoint_course *course, json_t *root, 
     memcpy(course->schedule, schedule, strlen(schedule) + 1);
     course->rate = json_number_value(rate);
     course->min_rate = json_number_value(min_rate);
+    course->decay_share = json_number_value(json_object_get(object, "decay_share"));
+    course->dropout = json_number_value(json_object_get(object, "dropout"));
     return ZR_OK;
 }
 

@@ -78,12 +78,13 @@ static json_t *course_of(const struct zr_checkpoint_course *course)
 {
     char checksum[24];
     snprintf(checksum, sizeof checksum, "%016" PRIx64, course->data_checksum);
-    return json_pack("{s:I, s:s, s:I, s:f, s:f, s:I, s:I, s:I, s:s, s:s*}", "steps",
+    return json_pack("{s:I, s:s, s:I, s:f, s:f, s:f, s:f, s:I, s:I, s:I, s:s, s:s*}", "steps",
                      (json_int_t)course->steps, "schedule", course->schedule, "warmup",
                      (json_int_t)course->warmup, "rate", course->rate, "min_rate", course->min_rate,
-                     "data_rows", (json_int_t)course->data_rows, "data_sequence",
-                     (json_int_t)course->data_sequence, "data_tokens", (json_int_t)course->data_tokens,
-                     "data_checksum", checksum, "products", course->products[0] ? course->products : NULL);
+                     "decay_share", course->decay_share, "dropout", course->dropout, "data_rows",
+                     (json_int_t)course->data_rows, "data_sequence", (json_int_t)course->data_sequence,
+                     "data_tokens", (json_int_t)course->data_tokens, "data_checksum", checksum, "products",
+                     course->products[0] ? course->products : NULL);
 }
 
 /* The manifest: settings that a resumed run or its user needs. NULL: no memory. */

@@ -27,6 +27,8 @@ static struct zr_checkpoint_course course_of(const struct zr_saves *saves, uint6
                                           .warmup = config->warmup,
                                           .rate = (double)config->rate,
                                           .min_rate = (double)config->min_rate,
+                                          .decay_share = (double)config->decay_share,
+                                          .dropout = (double)config->shape.residual_dropout,
                                           .data_order = data->order,
                                           .data_rows = zr_data_rows_after(data, step),
                                           .data_sequence = config->shape.sequence,
@@ -178,6 +180,7 @@ static void say_other_rate(const struct zr_saves *saves, const struct zr_checkpo
     theirs.warmup = course->warmup;
     theirs.rate = (float)course->rate;
     theirs.min_rate = (float)course->min_rate;
+    theirs.decay_share = (float)course->decay_share;
     bool ends = zr_schedule_of(config->rate_kind)->ends || zr_schedule_of(theirs.rate_kind)->ends;
     if (config->rate_kind != theirs.rate_kind)
         zr_text_print(&text, " --schedule-lr %s (it had %s)", zr_schedule_of(config->rate_kind)->name,
@@ -186,6 +189,8 @@ static void say_other_rate(const struct zr_saves *saves, const struct zr_checkpo
     if (config->warmup > saves->resumed_step || theirs.warmup > saves->resumed_step ||
         config->rate_kind != ZR_RATE_CONSTANT || theirs.rate_kind != ZR_RATE_CONSTANT)
         put_other(&text, "warmup", (double)config->warmup, (double)course->warmup);
+    if (config->rate_kind == ZR_RATE_WSD && theirs.rate_kind == ZR_RATE_WSD)
+        put_other(&text, "decay-share", (double)config->decay_share, course->decay_share);
     if (ends) {
         put_other(&text, "min-lr", (double)config->min_rate, course->min_rate);
         put_other(&text, "steps", (double)config->steps, (double)course->steps);
@@ -196,6 +201,13 @@ static void say_other_rate(const struct zr_saves *saves, const struct zr_checkpo
                " has %.3g instead of %.3g",
                message, next, (double)zr_schedule_rate(config, next),
                (double)zr_schedule_rate(&theirs, next));
+}
+
+static void say_other_dropout(const struct zr_saves *saves, const struct zr_checkpoint_course *course)
+{
+    double ours = (double)saves->rank->config->shape.residual_dropout;
+    if (ours != course->dropout)
+        zr_say("the run continues with --dropout %.6g; the checkpoint had %.6g", ours, course->dropout);
 }
 
 static void say_other_data(const struct zr_saves *saves, const struct zr_checkpoint_course *course)
@@ -295,6 +307,8 @@ zr_result zr_saves_resume(struct zr_saves *saves)
     checkpoint.origin = &origin;
     checkpoint.assumed_shape = saves->rank->config->assume_shape;
     result = zr_checkpoint_resume(&checkpoint, &saves->resumed_step);
+    if (saves->rank->config->only_samples) /* it has no data, and does not continue the run */
+        return result;
     if (result == ZR_OK)
         result = saves_to_resumed_folder(saves, &same_place);
     if (result == ZR_OK)
@@ -324,6 +338,7 @@ zr_result zr_saves_resume(struct zr_saves *saves)
                saves->rank->config->resume, origin.passed_over);
     say_other_batches(saves, &origin);
     say_other_data(saves, &origin.course);
+    say_other_dropout(saves, &origin.course);
     say_other_products(saves, &origin.course);
     if (origin.course.steps)
         say_other_rate(saves, &origin.course);

@@ -387,8 +387,8 @@ static void resolve(struct zr_train_config *config)
 /* zr-train sample: one sequence, and an optimizer without a state. */
 static int resolve_only_samples(struct zr_train_config *config)
 {
-    static const char *const alien[] = {"data", "steps", "epochs", "save",   "export",
-                                        "log",  "prove", "json",   "dry-run"};
+    static const char *const alien[] = {"data",   "steps",       "epochs", "save", "export", "log",
+                                        "status", "tensorboard", "prove",  "json", "dry-run"};
     if (!config->only_samples)
         return -1;
     for (size_t i = 0; i < sizeof alien / sizeof *alien; i++)
