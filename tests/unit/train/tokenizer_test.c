@@ -73,6 +73,41 @@ static void test_answers(const json_t *root)
     }
 }
 
+/* What the package's tokens of a text come down to: a merge that another one made impossible, and unknown
+ * characters beside each other. */
+static void test_merges(void)
+{
+    static const struct {
+        const char *fuses, *text, *wanted, *words;
+    } cases[] = {
+        {"true", "abcd", "[1,7]", "a merge of a pair that is gone does not merge the new pair"},
+        {"true", "axyb", "[1,0,2]", "unknown characters are one token"},
+        {"false", "axyb", "[1,0,0,2]", "without fuse_unk they are two"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        zr_tokenizer *tokenizer;
+        struct zr_encoder *encoder = NULL;
+        struct zr_growing tokens = {.data = NULL};
+        json_t *wanted = json_loads(cases[i].wanted, 0, NULL);
+        json_t *file = json_pack(
+            "{s:{s:s, s:s, s:o, s:{s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i}, s:[ssss]}}", "model", "type",
+            "BPE", "unk_token", "?", "fuse_unk", json_loads(cases[i].fuses, JSON_DECODE_ANY, NULL), "vocab",
+            "?", 0, "a", 1, "b", 2, "c", 3, "d", 4, "bc", 5, "ab", 6, "bcd", 7, "abc", 8, "merges", "b c",
+            "a b", "bc d", "a bc");
+        zr_result result = open_json(&tokenizer, file);
+        if (!result)
+            result = zr_encoder_open(&encoder, tokenizer);
+        if (!result)
+            result = zr_encode(encoder, cases[i].text, strlen(cases[i].text), ZR_ENCODE_PLAIN, &tokens);
+        tap_ok(result == ZR_OK && same_tokens(&tokens, wanted), "%s", cases[i].words);
+        zr_growing_end(&tokens);
+        zr_encoder_close(encoder);
+        zr_tokenizer_close(tokenizer);
+        json_decref(file);
+        json_decref(wanted);
+    }
+}
+
 /* ---- Refusals ------------------------------------------------------------------------------------------ */
 
 /* One change of a good file: the key's value. */
@@ -166,6 +201,7 @@ int main(void)
     json_t *root = json_load_file(ANSWERS, 0, NULL);
     tap_ok(root && fd >= 0, "the answers are read");
     test_answers(root);
+    test_merges();
     test_refusals(root);
     test_calls(root);
     json_decref(root);
