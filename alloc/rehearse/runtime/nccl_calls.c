@@ -40,6 +40,13 @@ static void take_ring(struct nccl_work *work, size_t bytes_of_rank, int rounds)
     work->transfer = (struct zr_emulator_transfer){.bytes = (double)bytes_of_rank * hops, .hops = hops};
 }
 
+/* From or to a root in pieces: each link carries all bytes, in steps that overlap. */
+static void take_chain(struct nccl_work *work, size_t bytes)
+{
+    work->transfer =
+        (struct zr_emulator_transfer){.bytes = (double)bytes, .hops = work->comm->board.ranks - 1};
+}
+
 /* Every rank has `bytes` for every rank. */
 static int exchange(struct nccl_work *work, struct blocks from, struct blocks to, size_t bytes)
 {
@@ -104,7 +111,7 @@ NCCL_ANSWER int ncclBroadcast(const void *from, void *to, size_t count, int type
 {
     struct nccl_work *work = collective(comm, "a broadcast", type, root, stream);
     if (work)
-        take_ring(work, count * nccl_type_bytes(type) / (size_t)comm->board.ranks, 1);
+        take_chain(work, count * nccl_type_bytes(type));
     return work ? fan(work, (struct blocks){from, 0}, to, count * nccl_type_bytes(type), root, false)
                 : NCCL_INVALID_ARGUMENT;
 }
@@ -145,8 +152,12 @@ static int reduce(struct nccl_work *work, struct blocks from, void *to, size_t c
     const size_t bytes = count * nccl_type_bytes(type);
     const bool reduces = root < 0 || me == root;
     const bool carried = bytes <= nccl_longest_bytes(comm) && nccl_can_reduce(type);
-    /* Each rank reduces a part; for all it is gathered then, for a root it goes there. */
-    take_ring(work, from.step_bytes ? bytes : bytes / (size_t)comm->board.ranks, from.step_bytes ? 1 : 2);
+    if (root >= 0)
+        take_chain(work, bytes);
+    else if (from.step_bytes) /* each rank reduces a part */
+        take_ring(work, bytes, 1);
+    else /* which is then gathered */
+        take_ring(work, bytes / (size_t)comm->board.ranks, 2);
     work->reduction =
         (struct nccl_reduction){.operation = (enum nccl_operation)operation, .type = type, .scale = 1};
     if (operation >= NCCL_SCALED) {

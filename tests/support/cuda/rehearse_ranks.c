@@ -174,21 +174,24 @@ static void die(void)
     printf("error %d, then %d\n", error, cudaStreamSynchronize(own.stream));
 }
 
-/* Microseconds of an all-reduce of 1 GiB. */
-static void time_sum(void)
+/* Microseconds of an all-reduce and of a broadcast of 1 GiB. */
+static void time_both(void)
 {
-    void *block, *event[2];
-    float ms = 0;
+    void *block, *event[3];
+    float sum_ms = 0, ms = 0;
     cudaMalloc(&block, (size_t)1 << 30);
-    for (int i = 0; i < 2; i++)
+    for (int i = 0; i < 3; i++)
         cudaEventCreate(&event[i]);
     reduce(SUM, 0); /* the other rank is there */
     cudaEventRecord(event[0], own.stream);
     ncclAllReduce(block, block, 1 << 28, FLOAT, SUM, own.comm, own.stream);
     cudaEventRecord(event[1], own.stream);
+    ncclBroadcast(block, block, 1 << 28, FLOAT, 0, own.comm, own.stream);
+    cudaEventRecord(event[2], own.stream);
     cudaStreamSynchronize(own.stream);
-    cudaEventElapsedTime(&ms, event[0], event[1]);
-    printf("us %.0f\n", 1000 * ms);
+    cudaEventElapsedTime(&sum_ms, event[0], event[1]);
+    cudaEventElapsedTime(&ms, event[1], event[2]);
+    printf("%.0f %.0f us\n", 1000 * sum_ms, 1000 * ms);
 }
 
 static int be_rank(const char *mode, int rank, struct id id)
@@ -207,7 +210,7 @@ static int be_rank(const char *mode, int rank, struct id id)
         return 0;
     }
     if (strcmp(mode, "timed") == 0)
-        time_sum();
+        time_both();
     else if (strcmp(mode, "late") == 0)
         be_late();
     else if (strcmp(mode, "long") == 0)
