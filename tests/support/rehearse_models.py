@@ -103,6 +103,8 @@ def generate():
     model = GPT2LMHeadModel(GPT2Config(n_layer=4)).cuda()
     optimizer = torch.optim.AdamW(model.parameters())
     ids = torch.randint(0, 50257, (8, 256), device="cuda")
+    wide, low = torch.zeros(64, 1024, device="cuda"), torch.full((1 << 17,), -1, dtype=torch.int8, device="cuda")
+    assert torch.equal(wide[:, :4], wide[:, :4].clone()) and (low == -1).all(), "first elements stand for wide and low"
     for _ in range(2):
         assert (ids >= 0).all() and (ids < 50257).all(), "ids are out of range"
         loss = model(input_ids=ids, labels=ids).loss

@@ -217,7 +217,7 @@ PUBLIC void cuRehearsePoke(zr_cu_address address, const void *data, size_t bytes
 void cuRehearseUniform(zr_cu_address address, size_t bytes, int byte);
 PUBLIC void cuRehearseUniform(zr_cu_address address, size_t bytes, int byte)
 {
-    compute(address, NULL, bytes, byte);
+    compute(address, NULL, bytes, (unsigned char)byte);
 }
 
 void cuRehearseCount(int64_t count);
