@@ -6,7 +6,8 @@ import os
 
 FILL = float(os.environ.get("ZR_EMULATOR_FILL", 0))
 SMALL_BYTES = 1 << 16  # a larger tensor is taken for its first element, everywhere
-COMPARED = [f"{name}.{kind}" for name in ("eq", "ne", "lt", "le", "gt", "ge") for kind in ("Scalar", "Tensor")]
+ORDERS = ("lt", "le", "gt", "ge")
+COMPARED = [f"{name}.{kind}" for name in ("eq", "ne", *ORDERS) for kind in ("Scalar", "Tensor")]
 JOINED = ["bitwise_and.Tensor", "bitwise_or.Tensor", "bitwise_and_.Tensor", "bitwise_or_.Tensor", "bitwise_not", "logical_and", "logical_or", "logical_not"]
 REDUCED = ["all", "all.dim", "any", "any.dim", "max", "min", "isin.Tensor_Tensor", "isin.Tensor_Scalar"]
 CHECKED = [*COMPARED, *JOINED, *REDUCED]
@@ -23,17 +24,26 @@ class Values:
         """Elements of the storage from the tensor's first to its last."""
         return sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride())) + 1 if tensor.numel() else 0
 
-    def read(self, tensor):
-        """What the tensor reads as, in the host's memory: as many elements, or one for all if they are too many."""
+    def peek(self, tensor):
+        """Whether the program wrote the tensor or it was computed, and what it reads as, in the host's memory: as many elements, or one for all
+        if they are too many."""
         if not tensor.is_cuda:
-            return tensor
+            return True, tensor
         count, shape, strides = self.span(tensor), tensor.shape, tensor.stride()
         if count * tensor.element_size() > SMALL_BYTES:
             count, shape, strides = 1, [1] * tensor.dim(), [1] * tensor.dim()
         host = self.torch.empty(count, dtype=tensor.dtype)
-        if not self.device.cuRehearsePeek(tensor.data_ptr(), host.data_ptr(), host.nbytes):
+        known = self.device.cuRehearsePeek(tensor.data_ptr(), host.data_ptr(), host.nbytes)
+        if not known:
             host.fill_(FILL)
-        return host.as_strided(shape, strides)
+        return known, host.as_strided(shape, strides)
+
+    def read(self, tensor):
+        return self.peek(tensor)[1]
+
+    def has_order(self, tensors):
+        """Which of two results of kernels is larger is a result of kernels."""
+        return not all(map(self.is_plain, tensors)) or any(self.peek(each)[0] for each in tensors)
 
     def write(self, tensor, value):
         """The tensor reads as the value from now on, unless it is too long for other than one boolean."""
@@ -81,7 +91,8 @@ def prepare(torch, device):
             if packet.endswith("_") and values.is_plain(first):  # before the kernel
                 read = [values.read(each) if isinstance(each, torch.Tensor) and values.is_plain(each) else each for each in arguments]
             result = operator.redispatch(keys & behind, *arguments, **others)
-            values.settle(operator, result, arguments, others, read)
+            if kind != "Tensor" or packet not in ORDERS or values.has_order(arguments):
+                values.settle(operator, result, arguments, others, read)
             return result
 
         library.impl(name, run, "BackendSelect", with_keyset=True)
