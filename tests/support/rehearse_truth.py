@@ -58,7 +58,7 @@ MODEL_FUNCTIONS = list(functions(MODEL))
 def statement(event, name):
     """The function and line of the innermost frame of the program."""
     for frame in event["frames"]:
-        if frame["filename"].endswith(".py") and "site-packages" not in frame["filename"]:
+        if frame["filename"].endswith(".py") and not any(part in frame["filename"] for part in ("site-packages", "/zr-rehearse/")):
             return name(frame), frame["line"]
     return "backward", 0
 
