@@ -200,37 +200,30 @@ DEVICE void find_scores(scores s, shared_el q_row, shared_el k_column, const int
     }
 }
 
-/* Masks the keys after each row's query. `ahead`: tokens from the tile's first key to the warp's first query.
- */
-DEVICE void mask_scores(scores s, int ahead, const int keys)
+/* Number of tokens before token t of sequence blockIdx.z that t attends to: those of its document, or all.
+ * Distances of later keys are larger, as unsigned numbers. The address is computed each time, so that no
+ * register holds it during the loop. */
+DEVICE unsigned reach_of(const struct zr_attention *s, unsigned t)
 {
-    int row = ahead + (int)(lane_of_thread() / 4), column = (int)(lane_of_thread() % 4) * 2;
-    UNROLL
-    for (int m = 0; m < STRIPS; m++)
-        UNROLL
-    for (int n = 0; n < keys / 8; n++)
-        UNROLL
-    for (int i = 0; i < 4; i++)
-        if (n * 8 + column + i % 2 > row + m * 16 + i / 2 * 8)
-            s[m][n][i] = -INFINITY;
+    return s->positions && t < s->sequence ? (unsigned)s->positions[blockIdx.z * s->sequence + t] : ~0u >> 2;
 }
 
-/* Masks the keys before the document of each row's query. The tile's first key is token `at`, and the warp's
- * first query token `own`. */
-DEVICE void mask_documents(scores s, const struct head *h, unsigned at, unsigned own, const int keys)
+/* Masks the keys after each row's query, and those before its document. The tile's first key is token `at`,
+ * and the warp's first query token `own`. */
+DEVICE void mask_scores(scores s, const struct zr_attention *shape, unsigned at, unsigned own, const int keys)
 {
-    unsigned column = at + lane_of_thread() % 4 * 2;
+    unsigned row = own + lane_of_thread() / 4, column = at + lane_of_thread() % 4 * 2;
     UNROLL
     for (int m = 0; m < STRIPS; m++) {
         UNROLL
         for (int half = 0; half < 2; half++) {
-            unsigned t = own + lane_of_thread() / 4 + (unsigned)(m * 16 + half * 8);
-            unsigned from = t < h->tokens ? (unsigned)first_seen(h, t) : 0;
+            unsigned t = row + (unsigned)(m * 16 + half * 8);
+            int last = (int)(t - column), before = last - (int)reach_of(shape, t);
             UNROLL
             for (int n = 0; n < keys / 8; n++)
                 UNROLL
             for (int i = 0; i < 2; i++)
-                if (column + (unsigned)(n * 8 + i) < from)
+                if (n * 8 + i > last || n * 8 + i < before)
                     s[m][n][half * 2 + i] = -INFINITY;
         }
     }
@@ -367,8 +360,7 @@ DEVICE void forward(const struct zr_attention_forward *a, const int keys, const 
     copy_tile(q_tile, h.q, line, first, tokens, CUDA_MMA_QUERIES, width);
     copy_part(k_tile, k_at, line, begin, tokens, keys, width);
     for (unsigned at = begin; at < end; at += keys) {
-        bool seen = at < own + STRIPS * 16 && own < tokens && /* uniform over the warp */
-                    first_seen(&h, own) < at + (unsigned)keys;
+        bool seen = at < own + STRIPS * 16 && own < tokens; /* uniform over the warp */
         scores s;
         copies_wait();
         __syncthreads(); /* the keys have arrived, and the tile of values is free */
@@ -381,11 +373,9 @@ DEVICE void forward(const struct zr_attention_forward *a, const int keys, const 
         if (at + keys < end)
             copy_part(k_tile, k_at, line, at + keys, tokens, keys, width);
         if (seen) {
-            if (at + keys - 1 > own)
-                mask_scores(s, (int)(own - at), keys);
-            if (h.positions &&
-                at < first_seen(&h, (own + STRIPS * 16 < tokens ? own + STRIPS * 16 : tokens) - 1))
-                mask_documents(s, &h, at, own, keys);
+            unsigned last = (own + STRIPS * 16 < tokens ? own + STRIPS * 16 : tokens) - 1;
+            if (at + keys - 1 > own || last - at > reach_of(&a->shape, last))
+                mask_scores(s, &a->shape, at, own, keys);
             take_largest(&r, s, scale2, keys, width);
             add_values(&r, s, v_row, scale2, keys, width);
         }
@@ -482,36 +472,18 @@ DEVICE void copy_queries(el *q_tile, struct row_statistics *statistics, const st
         copy_8_bytes(&statistics[threadIdx.x], dq + (size_t)token * (unsigned)h->line, token < tokens);
 }
 
-/* Positions in their documents of tokens from a query on, of which `left` remain. NULL: one document. */
-struct positions {
-    const int32_t *at;
-    int left;
-};
-
-DEVICE struct positions positions_from(const struct head *h, unsigned query)
-{
-    struct positions from = {h->positions ? h->positions + query : NULL,
-                             (int)(unsigned)h->tokens - (int)query};
-    return from;
-}
-
-/* Whether query `query` of these attends to the key that is `distance` tokens before it. */
-DEVICE bool attends(const struct positions *from, int query, int distance)
-{
-    return distance >= 0 && (!from->at || query >= from->left || distance <= from->at[query]);
-}
-
 /* Addresses of a lane's loads from a stage, for 16 queries. */
 struct stage_lane {
     shared_el row, column;
     const struct row_statistics_pair *statistics;
-    struct positions positions;
+    unsigned query; /* the lane's first one */
 };
 
 /* Adds 16 queries of a stage. `ahead`: tokens from the warp's first key to the first of the queries.
  * `masked`: some queries precede a key, or are of another document. */
-DEVICE void take_chunk_of_queries(struct key_rows *r, const struct stage_lane *from, int ahead, bool masked,
-                                  float scale2, const int width)
+DEVICE void take_chunk_of_queries(struct key_rows *r, const struct zr_attention *shape,
+                                  const struct stage_lane *from, int ahead, bool masked, float scale2,
+                                  const int width)
 {
     const int behind = TILE * row_stride(width); /* offset of dout from its queries */
     int column = (int)(lane_of_thread() % 4) * 2, row = (int)(lane_of_thread() / 4);
@@ -526,11 +498,15 @@ DEVICE void take_chunk_of_queries(struct key_rows *r, const struct stage_lane *f
     UNROLL
     for (int n = 0; n < 2; n++) {
         struct row_statistics_pair queries = from->statistics[n * 4];
+        unsigned reach[2] = {0};
+        UNROLL
+        for (int i = 0; i < 2 && masked; i++)
+            reach[i] = reach_of(shape, from->query + (unsigned)(n * 8 + i));
         UNROLL
         for (int i = 0; i < 4; i++)
             find_gradient(&p[n][i], &ds[n][i], &queries.of[i % 2], scale2,
-                          !masked || attends(&from->positions, n * 8 + column + i % 2,
-                                             ahead + n * 8 + column + i % 2 - row - i / 2 * 8));
+                          !masked ||
+                              (unsigned)(ahead + n * 8 + column + i % 2 - row - i / 2 * 8) <= reach[i % 2]);
     }
     struct matrices p_part = fragment_of(p), ds_part = fragment_of(ds);
     UNROLL
@@ -547,29 +523,30 @@ DEVICE void next_chunk(struct stage_lane *at, const int width)
     at->row = shared_el_behind(at->row, CHUNK * row_stride(width));
     at->column = shared_el_behind(at->column, CHUNK * row_stride(width));
     at->statistics += CHUNK / 2;
-    at->positions.at += at->positions.at ? CHUNK : 0;
-    at->positions.left -= CHUNK;
+    at->query += CHUNK;
 }
 
-/* Adds `chunks` chunks of a tile of queries. `ahead`: tokens from the warp's first key to the tile's first
- * query. */
-DEVICE void take_queries(struct key_rows *r, const el *q_tile, const struct row_statistics *statistics,
-                         const struct positions *positions, int chunks, int ahead, const int width)
+/* Adds `chunks` chunks of a tile of queries, which begins with token `query`. `ahead`: tokens from the warp's
+ * first key to that. */
+DEVICE void take_queries(struct key_rows *r, const struct zr_attention *shape, const el *q_tile,
+                         const struct row_statistics *statistics, unsigned query, int chunks, int ahead,
+                         const int width)
 {
-    struct stage_lane at = {
-        lane_row(q_tile, width), lane_column(q_tile, width),
-        (const struct row_statistics_pair *)(const void *)statistics + lane_of_thread() % 4, *positions};
+    struct stage_lane at = {lane_row(q_tile, width), lane_column(q_tile, width),
+                            (const struct row_statistics_pair *)(const void *)statistics +
+                                lane_of_thread() % 4,
+                            query + lane_of_thread() % 4 * 2};
     const float scale2 = scale_of(width) * LOG2_E;
-    if (ahead >= 15 && !positions->at) {
+    if (ahead >= 15 && !shape->positions) {
         ROLLED
         for (int c = 0; c < chunks; c++, next_chunk(&at, width))
-            take_chunk_of_queries(r, &at, 0, false, scale2, width);
+            take_chunk_of_queries(r, shape, &at, 0, false, scale2, width);
         return;
     }
     ROLLED
     for (int c = 0; c < chunks; c++, next_chunk(&at, width))
         if (ahead + (c + 1) * CHUNK > 0)
-            take_chunk_of_queries(r, &at, ahead + c * CHUNK, true, scale2, width);
+            take_chunk_of_queries(r, shape, &at, ahead + c * CHUNK, true, scale2, width);
 }
 
 /* Loads the fragments of keys and values, by way of the stages' memory. */
@@ -625,7 +602,7 @@ DEVICE void backward_keys(const struct zr_attention_backward *a, const int width
     copy_queries(tiles, statistics, &next, a, &h, width);
     for (unsigned parity = 0; next.heads > 0; parity ^= 1) {
         int ahead = (int)(next.queries - own), chunks = chunks_of(tokens - next.queries);
-        struct positions positions = positions_from(&h, next.queries);
+        unsigned query = next.queries;
         next.queries += TILE;
         if (next.queries >= tokens) {
             next.queries = first;
@@ -636,7 +613,7 @@ DEVICE void backward_keys(const struct zr_attention_backward *a, const int width
         __syncthreads(); /* the current queries have arrived, and the other stage is free */
         if (next.heads > 0)
             copy_queries(tiles + (parity ^ 1) * stage, statistics + (parity ^ 1) * TILE, &next, a, &h, width);
-        take_queries(&r, tiles + parity * stage, statistics + parity * TILE, &positions, chunks, ahead,
+        take_queries(&r, &a->shape, tiles + parity * stage, statistics + parity * TILE, query, chunks, ahead,
                      width);
     }
     put_keys(a, &r, tiles, first, width);
@@ -654,19 +631,20 @@ BACKWARD_KEYS(128)
 /* ---- Backward: queries -----------------------------------------------------------------------------------
  */
 
-/* A warp's strips of 16 queries, their dout, their gradients, and the statistics of a lane's rows. */
+/* A warp's strips of 16 queries, their dout, their gradients, and the statistics and reach of a lane's rows.
+ */
 struct query_rows {
     struct matrices q[2][STEPS], dout[2][STEPS];
     struct row_statistics statistics[2][2];
+    unsigned reach[2][2];
     float dq[2][WIDEST / 8][4];
 };
 
 /* Adds 16 keys of a stage, whose tile of keys is followed by the tile of their values. `ahead`: tokens from
  * the first of the keys to the warp's first query. `masked`: some keys come after a query, or are of another
  * document. */
-DEVICE void take_chunk_of_keys(struct query_rows *r, shared_el k_row, shared_el k_column,
-                               const struct positions *positions, int ahead, bool masked, float scale2,
-                               const int strips, const int width)
+DEVICE void take_chunk_of_keys(struct query_rows *r, shared_el k_row, shared_el k_column, int ahead,
+                               bool masked, float scale2, const int strips, const int width)
 {
     const int values = TILE * row_stride(width); /* offset of the values from their keys */
     int column = (int)(lane_of_thread() % 4) * 2, row = (int)(lane_of_thread() / 4);
@@ -689,8 +667,8 @@ DEVICE void take_chunk_of_keys(struct query_rows *r, shared_el k_row, shared_el 
             UNROLL
         for (int i = 0; i < 4; i++)
             find_gradient(&p[m][n][i], &ds[m][n][i], &r->statistics[m][i / 2], scale2,
-                          !masked || attends(positions, row + m * 16 + i / 2 * 8,
-                                             ahead + row + m * 16 + i / 2 * 8 - n * 8 - column - i % 2));
+                          !masked || (unsigned)(ahead + row + m * 16 + i / 2 * 8 - n * 8 - column - i % 2) <=
+                                         r->reach[m][i / 2]);
         ds_part[m] = fragment_of(ds[m]);
     }
     UNROLL
@@ -704,23 +682,23 @@ DEVICE void take_chunk_of_keys(struct query_rows *r, shared_el k_row, shared_el 
 
 /* Adds `chunks` chunks of a tile of keys. `ahead`: tokens from the tile's first key to the warp's first
  * query. */
-DEVICE void take_keys(struct query_rows *r, const el *k_tile, const struct positions *positions, int chunks,
-                      int ahead, const int strips, const int width)
+DEVICE void take_keys(struct query_rows *r, const el *k_tile, int chunks, int ahead, bool documents,
+                      const int strips, const int width)
 {
     const float scale2 = scale_of(width) * LOG2_E;
     const int step = CHUNK * row_stride(width);
     shared_el k_row = lane_row(k_tile, width), k_column = lane_column(k_tile, width);
-    if (ahead >= TILE - 1 && !positions->at) {
+    if (ahead >= TILE - 1 && !documents) {
         ROLLED
         for (int c = 0; c < chunks; c++) {
-            take_chunk_of_keys(r, k_row, k_column, positions, 0, false, scale2, strips, width);
+            take_chunk_of_keys(r, k_row, k_column, 0, false, scale2, strips, width);
             k_row = shared_el_behind(k_row, step), k_column = shared_el_behind(k_column, step);
         }
         return;
     }
     ROLLED
     for (int c = 0; c < chunks && c * CHUNK < ahead + strips * 16; c++) {
-        take_chunk_of_keys(r, k_row, k_column, positions, ahead - c * CHUNK, true, scale2, strips, width);
+        take_chunk_of_keys(r, k_row, k_column, ahead - c * CHUNK, true, scale2, strips, width);
         k_row = shared_el_behind(k_row, step), k_column = shared_el_behind(k_column, step);
     }
 }
@@ -751,6 +729,7 @@ DEVICE void load_queries(struct query_rows *r, const struct zr_attention_backwar
             unsigned t = first + own + (unsigned)(m * 16 + half * 8) + lane_of_thread() / 4;
             struct row_statistics none = {0, 0};
             r->statistics[m][half] = t < tokens ? *statistics_of(a->dqkv, h, a->qkv, t) : none;
+            r->reach[m][half] = reach_of(&a->shape, t);
         }
         clear_sums(r->dq[m], width / 8);
     }
@@ -777,7 +756,6 @@ DEVICE void backward_queries(const struct zr_attention_backward *a, const int st
     unsigned mine = uniform_warp() * (unsigned)strips * 16, own = first + mine;
     unsigned end = first + rows < tokens ? first + rows : tokens;
     struct query_rows r;
-    const struct positions positions = positions_from(&h, own);
     const unsigned begin = (unsigned)first_seen(&h, first) / TILE * TILE;
     load_queries(&r, a, tiles, &h, first, strips, width);
     copy_keys(tiles, &h, begin, width);
@@ -786,8 +764,8 @@ DEVICE void backward_queries(const struct zr_attention_backward *a, const int st
         __syncthreads(); /* the current keys have arrived, and the other stage is free */
         if (keys + TILE < end)
             copy_keys(tiles + (parity ^ 1) * stage, &h, keys + TILE, width);
-        take_keys(&r, tiles + parity * stage, &positions, chunks_of(end - keys), (int)(own - keys), strips,
-                  width);
+        take_keys(&r, tiles + parity * stage, chunks_of(end - keys), (int)(own - keys),
+                  a->shape.positions != NULL, strips, width);
     }
     el *own_tile = tiles + mine * (unsigned)row_stride(width);
     __syncthreads(); /* all warps have used the stages */
