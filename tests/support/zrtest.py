@@ -15,6 +15,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 
 BUILD = os.environ.get("BUILD", "build")
@@ -99,8 +100,9 @@ def text_file(name="text.txt", size=16000, seed=7):
         text = ""
         while len(text) < size:
             text += rng.choice(words) + rng.choice([" ", " ", " ", ", ", ".\n"])
-        with open(where, "w") as file:
+        with open(f"{where}.{threading.get_ident()}", "w") as file:  # whole when it has its name: runs start side by side
             file.write(text[:size])
+        os.replace(file.name, where)
     return where
 
 
