@@ -150,8 +150,8 @@ zr_result zr_pass_attend(struct zr_module_pass *pass, unsigned slots, const stru
             result = pass_on(&ring, keys_at(&ring, s), keys_at(&ring, s + 1), ring.bytes, &ticket);
         if (result == ZR_OK)
             result = pass->kernels->attention_forward(pass->context, &now);
-        if (result == ZR_OK)
-            result = zr_comm_wait(pass->ring, ticket);
+        zr_result passed = zr_comm_wait(pass->ring, ticket); /* also after a failure: the slots are freed */
+        result = result == ZR_OK ? passed : result;
     }
     if (result == ZR_OK)
         result = copy_columns(&ring, ring.queries, floats(ring.slots[SUMS], ring.queries),
@@ -176,9 +176,8 @@ static zr_result backward_step(const struct ring *ring, const struct zr_attentio
         result = pass->kernels->attention_backward(pass->context, &now);
     if (result == ZR_OK)
         result = pass_on(ring, gradients_at(ring, s), gradients_at(ring, s + 1), sizeof(float), &gradients);
-    if (result == ZR_OK)
-        result = zr_comm_wait(pass->ring, keys);
-    return result == ZR_OK ? zr_comm_wait(pass->ring, gradients) : result;
+    zr_result passed[] = {zr_comm_wait(pass->ring, keys), zr_comm_wait(pass->ring, gradients)};
+    return result != ZR_OK ? result : passed[0] != ZR_OK ? passed[0] : passed[1];
 }
 
 zr_result zr_pass_attend_backward(struct zr_module_pass *pass, unsigned slots,
