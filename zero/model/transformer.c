@@ -78,7 +78,7 @@ void zr_variant_print(const struct zr_variant *variant, char out[ZR_VARIANT_ROOM
     int used = 0;
     out[0] = '\0';
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
-        if (parts[i].value != 0)
+        if (parts[i].value != 0 && used < ZR_VARIANT_ROOM)
             used += snprintf(out + used, (size_t)(ZR_VARIANT_ROOM - used), "%s%s %.15g", used ? ", " : "",
                              parts[i].name, parts[i].value);
 }

@@ -575,6 +575,14 @@ static zr_result add_added_sizes(const struct reader *reader, json_t *list, stru
     return result;
 }
 
+/* Opens a vocabulary for the model's tokens, which `sizes` has, and the added ones. */
+static zr_result open_vocabulary(const struct reader *reader, struct zr_word_model *model, json_t *added,
+                                 struct sizes *sizes)
+{
+    zr_result result = add_added_sizes(reader, added, sizes);
+    return result ? result : zr_vocabulary_open(&model->vocabulary, sizes->tokens, sizes->texts);
+}
+
 /* The left and the right token of a merge "A B" or ["A", "B"], whose texts stay in `room`. */
 static bool split_merge(json_t *merge, char *room, size_t room_bytes, const char *parts[2])
 {
@@ -648,9 +656,7 @@ static zr_result read_bpe(struct reader *reader, json_t *json, json_t *added)
         json_object_foreach(reader->vocab, text, number) if (!result) result =
             add_size(reader, "model.vocab", &sizes, number, text);
     if (!result)
-        result = add_added_sizes(reader, added, &sizes);
-    if (!result)
-        result = zr_vocabulary_open(&model->vocabulary, sizes.tokens, sizes.texts);
+        result = open_vocabulary(reader, model, added, &sizes);
     if (result)
         return result;
     size_t room_bytes = 2 * sizes.longest + 2;
@@ -719,9 +725,7 @@ static zr_result read_unigram(struct reader *reader, json_t *json, json_t *added
         sizes.texts += json_string_length(text);
     }
     if (!result)
-        result = add_added_sizes(reader, added, &sizes);
-    if (!result)
-        result = zr_vocabulary_open(&model->vocabulary, sizes.tokens, sizes.texts);
+        result = open_vocabulary(reader, model, added, &sizes);
     if (result)
         return result;
     model->scores = zr_heap_zalloc(sizes.tokens, sizeof *model->scores);
