@@ -6,13 +6,15 @@ import glob
 import json
 import math
 import os
+import signal
 import struct
 import subprocess
 import sys
+import time
 
 sys.path.insert(0, "tests/support")
 from saves import read_safetensors, step_folder
-from zrtest import ZR_TRAIN, done, note, ok, path, same, text_file, train
+from zrtest import HANG, ZR_TRAIN, done, note, ok, path, same, text_file, train
 
 BASE = dict(data=text_file(), layers=2, hidden=16, heads=2, seq=16, batch=2, steps=6, eval_every=0)
 
@@ -71,6 +73,12 @@ ok("--dropout 0.3; the checkpoint had 0.2" in said and "--decay-share 0.5 (it ha
 shape = [word for key in ("layers", "hidden", "heads", "seq") for word in (f"--{key}", str(BASE[key]))]
 made = subprocess.run([ZR_TRAIN, "sample", "--resume", kept, *shape, "--seed", "11", "--prompt", "ab", "--sample", "5"], capture_output=True, text=True)
 ok(made.returncode == 0 and made.stdout.startswith("ab"), "zr-train sample of a checkpoint, without its data") or note(made.stderr)
+long = subprocess.Popen([ZR_TRAIN, "sample", "--resume", kept, *shape, "--seed", "11", "--ranks", "2", "--sample", "1000000"],
+                        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+time.sleep(1)  # most likely the text has begun
+long.send_signal(signal.SIGINT)
+words = long.communicate(timeout=HANG)[1]
+same((long.returncode, "did not exit" in words), (130, False), "SIGINT ends a text between two tokens, on all ranks") or note(words)
 
 # ---- Dropout
 DROP = dict(dropout=0.3, layers=3, batch=4, eval_every=6, warmup=0, schedule_lr="constant")

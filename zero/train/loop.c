@@ -447,8 +447,8 @@ static zr_result run_steps(struct loop *loop)
     return result;
 }
 
-/* Opens the tokenizer of the sample. During a run, a tokenizer that cannot be read is no reason to lose the
- * run's end: the text is shown as numbers. */
+/* Opens the tokenizer of the sample. All ranks have it or none, because they draw the same tokens. After a
+ * run, a tokenizer that cannot be read is no reason to lose the run's end: the text is shown as numbers. */
 static zr_result open_tokenizer(struct loop *loop, zr_tokenizer **out, int32_t *end)
 {
     const struct zr_train_config *config = loop->rank.config;
@@ -461,15 +461,21 @@ static zr_result open_tokenizer(struct loop *loop, zr_tokenizer **out, int32_t *
         result = zr_tokenizer_open(out, path);
     if (result == ZR_OK)
         result = zr_tokenizer_eos(*out, path, end);
-    if (result == ZR_OK || config->only_samples)
-        return result;
-    if (speaks(loop)) {
+    bool mine = result == ZR_OK, all[ZR_MAX_WORLD], lacks = false;
+    if (!mine && !config->only_samples) {
         zr_progress_break(&loop->progress);
         zr_say("%s; the sample has token numbers", zr_last_error());
     }
+    zr_result told = zr_comm_host_all_gather(loop->rank.comm, &mine, sizeof mine, all);
+    for (unsigned r = 0; r < config->world && told == ZR_OK; r++)
+        lacks |= !all[r];
+    if (told == ZR_OK && !lacks)
+        return ZR_OK;
     zr_tokenizer_close(*out);
     *out = NULL;
-    return ZR_OK;
+    if (told != ZR_OK || !config->only_samples)
+        return told;
+    return mine ? zr_fail(ZR_ERR_IO, "another rank cannot read the tokenizer %s", path) : result;
 }
 
 /* Generates the text for the end: all ranks generate it, and rank 0 prints it. */
@@ -483,6 +489,7 @@ static zr_result make_sample(struct loop *loop, struct zr_text *text)
     zr_result result = open_tokenizer(loop, &tokenizer, &end);
     const struct zr_sample_options options = {.tokenizer = tokenizer,
                                               .end = end,
+                                              .comm = loop->rank.comm,
                                               .trainer = loop->rank.state.trainer,
                                               .shape = loop->rank.state.transformer.shape,
                                               .bytes = config->bytes,
@@ -494,10 +501,15 @@ static zr_result make_sample(struct loop *loop, struct zr_text *text)
                                               .seed = config->seed};
     if (result == ZR_OK)
         result = exchange_average(loop);
-    if (result == ZR_OK)
+    if (result == ZR_OK) {
         result = zr_sample_make(&options, text);
+        zr_result back = exchange_average(loop);
+        result = result == ZR_OK ? back : result;
+    }
     zr_tokenizer_close(tokenizer);
-    return result == ZR_OK ? exchange_average(loop) : result;
+    if (zr_local_end_signal(loop->rank.local)) /* the text is shorter */
+        zr_local_request_followed(loop->rank.local, zr_local_end_signal(loop->rank.local));
+    return result;
 }
 
 /* Bytes of the text at most: token numbers, or \xHH, or the texts of tokens. */

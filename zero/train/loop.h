@@ -40,6 +40,7 @@ void zr_prove_print(const struct zr_prove *prove);
 
 struct zr_sample_options {
     zr_trainer *trainer; /* borrowed; its inputs are overwritten */
+    zr_comm *comm; /* all ranks, which end the text together when a signal ends the run; NULL: none does */
     struct zr_shape shape;
     bool bytes;         /* tokens are bytes and shown as text; else token numbers are shown */
     const char *prompt; /* "": a newline (bytes), the tokenizer's start, or token 0. Without a tokenizer,

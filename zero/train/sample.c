@@ -253,6 +253,10 @@ zr_result zr_sample_make(const struct zr_sample_options *options, struct zr_text
     if (result == ZR_OK && window.count == 0)
         window_push(&window, options->bytes ? '\n' : 0); /* a start token, not shown */
     for (size_t i = 0; i < options->count && !result; i++) {
+        enum zr_request_kind request = ZR_REQUEST_NONE;
+        result = options->comm ? zr_local_request(options->comm, &request) : ZR_OK;
+        if (result || request == ZR_REQUEST_SAVE_AND_END)
+            break;
         /* Later positions do not affect earlier ones, but must be valid tokens. */
         memset(window.tokens + window.count, 0, (window.capacity - window.count) * sizeof *window.tokens);
         zr_batch_give(&batch, window.tokens);
