@@ -156,8 +156,8 @@ struct zr_layernorm_backward {
     const void *x, *w;
     const float *mean, *rstd;
     const void *dy;
-    void *dx;                       /* not dy; accumulate_dx adds to it (the residual path) */
-    void *dw, *db;                  /* NULL: not computed; a GPU computes both or none */
+    void *dx;      /* not dy; accumulate_dx adds to it (the residual path); NULL: not computed */
+    void *dw, *db; /* NULL: not computed; a GPU computes both or none */
     bool accumulate_dx, accumulate; /* accumulate: dw and db */
 };
 
@@ -181,7 +181,7 @@ struct zr_rmsnorm_backward {
     size_t rows, channels;
     const void *x, *w, *dy;
     const float *rstd;
-    void *dx; /* not dy; accumulate_dx adds to it */
+    void *dx; /* not dy; accumulate_dx adds to it; NULL: not computed */
     void *dw; /* NULL: not computed */
     bool accumulate_dx, accumulate;
     struct zr_norm_heads heads;

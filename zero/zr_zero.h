@@ -441,6 +441,8 @@ struct zr_module_pass {
     float *losses;  /* last module, forward and backward: [rows] */
     struct zr_activations *activations; /* used by zr_module_take() */
     zr_comm *ring;                      /* zr_trainer_options.ring */
+    bool
+        splits; /* backward: compute only dx; `weights` follows, which reads x and the slots left allocated */
 };
 
 /* Allocates and frees a temporary slot of all rows. Every pass makes the same calls in the same order. */
@@ -460,8 +462,8 @@ struct zr_module_type {
     bool backward_reads_none; /* backward reads no parameters, so they are not gathered for it */
     /* Writes y and the slots; the last module writes the losses instead of y. */
     zr_result (*forward)(struct zr_module_pass *pass);
-    /* Writes dx and the gradients of the units' parameters. A last module without parts also writes the
-     * losses: a training pass calls only its backward, so its slots are empty. */
+    /* Writes dx and, unless pass->splits, the gradients of the units' parameters. A last module without parts
+     * also writes the losses: a training pass calls only its backward, so its slots are empty. */
     zr_result (*backward)(struct zr_module_pass *pass);
     /* Optional, last module only: the model's output for row `row` of x, [model->answer_count], copied to
      * the caller's memory with copy_bytes() of the kernels. */
@@ -472,6 +474,10 @@ struct zr_module_type {
      * parts, then backward. */
     unsigned parts;
     unsigned recomputed_parts; /* the first parts, which write slots */
+    /* Optional, for a module with one part: writes the gradients of the units' parameters after a backward
+     * with pass->splits, perhaps after other micro-batches, which use other slots. Reads no parameters; dx
+     * and dy are NULL. Same bits as a backward that does not split. NULL: backward never splits. */
+    zr_result (*weights)(struct zr_module_pass *pass);
 };
 
 struct zr_module {
@@ -528,6 +534,10 @@ enum zr_pipeline_schedule {
      * Needs about half the activations of 1F1B: a rank holds a micro-batch long in one of its stages and
      * briefly in the other. */
     ZR_PIPELINE_VHALF,
+    /* Zero bubble: backward computes the gradient of a stage's input first; the gradients of parameters
+     * follow when the rank would be idle. The module types say which modules do (`weights`). */
+    ZR_PIPELINE_ZB_H1, /* the stages of 1F1B; holds at most p micro-batches */
+    ZR_PIPELINE_ZB_V,  /* the stages of VHALF; holds at most 2 p halves */
     ZR_PIPELINE_SCHEDULES
 };
 
@@ -537,9 +547,9 @@ enum { ZR_PIPELINE_PARTS_MAX = 4, ZR_PIPELINE_STAGES_MAX = 1024 };
 struct zr_pipeline {
     zr_comm *comm; /* the ranks of the pipeline; borrowed. NULL: no pipeline */
     enum zr_pipeline_schedule schedule;
-    /* Stages per rank, 1 to ZR_PIPELINE_PARTS_MAX. 0: 2 for VHALF, else 1. Above 1, 1F1B interleaves:
-     * stage s is on rank s % ranks, and the number of micro-batches must be a multiple of the number of
-     * ranks. The other schedules take 1. */
+    /* Stages per rank, 1 to ZR_PIPELINE_PARTS_MAX. 0: 2 for VHALF and ZB_V, else 1. Above 1, 1F1B
+     * interleaves: stage s is on rank s % ranks, and the number of micro-batches must be a multiple of the
+     * number of ranks. The other schedules take 1. */
     unsigned interleave;
     /* Modules per stage, at least one each; copied. NULL: as equal as possible. */
     const size_t *modules;

@@ -48,8 +48,9 @@ static zr_result layernorm_backward(struct zr_kernel_context *context,
     zr_result result = args->dw || args->db ? zr_loop_run(context, loops->layernorm_backward_columns, args,
                                                           args->shape.channels, ZR_LINE_ELEMENTS)
                                             : ZR_OK;
-    return result == ZR_OK ? zr_loop_run(context, loops->layernorm_backward, args, args->shape.rows, 1)
-                           : result;
+    return result == ZR_OK && args->dx
+               ? zr_loop_run(context, loops->layernorm_backward, args, args->shape.rows, 1)
+               : result;
 }
 
 static zr_result rmsnorm_backward(struct zr_kernel_context *context, const struct zr_rmsnorm_backward *args)
@@ -58,7 +59,8 @@ static zr_result rmsnorm_backward(struct zr_kernel_context *context, const struc
     zr_result result = args->dw ? zr_loop_run(context, loops->rmsnorm_backward_columns, args, args->channels,
                                               ZR_LINE_ELEMENTS)
                                 : ZR_OK;
-    return result == ZR_OK ? zr_loop_run(context, loops->rmsnorm_backward, args, args->rows, 1) : result;
+    return result == ZR_OK && args->dx ? zr_loop_run(context, loops->rmsnorm_backward, args, args->rows, 1)
+                                       : result;
 }
 
 static zr_result gelu_bias_backward(struct zr_kernel_context *context,

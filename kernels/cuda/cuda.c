@@ -494,7 +494,7 @@ static zr_result layernorm_backward(struct zr_kernel_context *context,
                                                    .rstd = args->rstd,
                                                    .sums = {args->dw, args->db},
                                                    .accumulate = args->accumulate});
-    return result == ZR_OK ? launch(context, kernel, BY_WARP(args->shape.rows), args) : result;
+    return result == ZR_OK && args->dx ? launch(context, kernel, BY_WARP(args->shape.rows), args) : result;
 }
 
 static zr_result rmsnorm_backward(struct zr_kernel_context *context, const struct zr_rmsnorm_backward *args)
@@ -515,7 +515,7 @@ static zr_result rmsnorm_backward(struct zr_kernel_context *context, const struc
                                                    .heads = args->heads,
                                                    .sums = {args->dw},
                                                    .accumulate = args->accumulate});
-    return result == ZR_OK ? launch(context, kernel, BY_WARP(args->rows), args) : result;
+    return result == ZR_OK && args->dx ? launch(context, kernel, BY_WARP(args->rows), args) : result;
 }
 
 /* ---- Linear -------------------------------------------------------------------------------------------- */

@@ -18,6 +18,7 @@ enum zr_action_kind {
     ZR_ACTION_FETCH,     /* fetch a module's output, which backward will read soon */
     ZR_ACTION_RECOMPUTE, /* forward of a module once more, for its slots */
     ZR_ACTION_BACKWARD,  /* backward of a module; for the last module also forward */
+    ZR_ACTION_WEIGHTS,   /* gradients of a module's parameters, if backward has computed only dx */
     ZR_ACTION_RELEASE,   /* release a unit's parameters */
     ZR_ACTION_REDUCE,    /* start to reduce a unit's gradients */
     ZR_ACTION_UPDATE,    /* update a unit: the engine's part */
@@ -63,12 +64,12 @@ const char *zr_action_kind_name(enum zr_action_kind kind); /* "load", "gather", 
 
 struct zr_action {
     enum zr_action_kind kind;
-    unsigned
-        index; /* module (forward, store, fetch, recompute, backward, send, receive) or unit (all others) */
-    unsigned part; /* part of the module (forward, recompute, backward) */
-    bool backward; /* send, receive: a gradient */
-    bool begins;   /* load: a pass begins here, which repeats the allocations of every other pass. In a
-                      pipeline, where micro-batches overlap, a step is one pass */
+    unsigned index; /* module (forward, store, fetch, recompute, backward, weights, send, receive) or unit
+                       (all others) */
+    unsigned part;  /* part of the module (forward, recompute, backward, weights) */
+    bool backward;  /* send, receive: a gradient */
+    bool begins;    /* load: a pass begins here, which repeats the allocations of every other pass. In a
+                       pipeline, where micro-batches overlap, a step is one pass */
     unsigned micro_batch;
 };
 

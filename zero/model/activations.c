@@ -170,13 +170,17 @@ zr_result zr_activations_get(struct zr_activations *store, struct zr_activation_
     return result;
 }
 
+void zr_activations_turn(struct zr_activations *store, struct zr_activation_place place)
+{
+    if (type_of(store, place.at)->in_place)
+        return;
+    zr_drop(store->arena, &store->gradients[0]);
+    store->gradients[0] = store->gradients[1];
+    store->gradients[1] = NULL;
+}
+
 void zr_activations_end(struct zr_activations *store, struct zr_activation_place place)
 {
-    if (!type_of(store, place.at)->in_place) {
-        zr_drop(store->arena, &store->gradients[0]);
-        store->gradients[0] = store->gradients[1];
-        store->gradients[1] = NULL;
-    }
     drop_slots(store, place.at);
     drop_output(store, place.input);
 }
@@ -223,10 +227,12 @@ static zr_result check_module(const struct zr_model *model, size_t index)
             index, model->modules_count, ZR_MODULE_SLOTS_MAX, ZR_MODULE_UNITS_MAX);
     if (!memchr(module->name, '\0', sizeof module->name))
         return zr_fail(ZR_ERR_INVALID, "the name of module %zu is not terminated", index);
-    if (zr_module_parts(module) > 1 && (module->units_count != 1 || type->recomputed_parts > type->parts))
+    if (zr_module_parts(module) > 1 &&
+        (module->units_count != 1 || type->recomputed_parts > type->parts || type->weights))
         return zr_fail(
             ZR_ERR_INVALID,
-            "module %zu of %zu has %u parts, of which %u are recomputed: all parts must have the unit of the first",
+            "module %zu of %zu has %u parts, of which %u are recomputed: all parts must have the unit of the first, "
+            "and a type with weights has one part",
             index, model->modules_count, type->parts, type->recomputed_parts);
     for (unsigned u = 0; u < zr_module_units(module); u++)
         if (zr_module_unit(module, u) >= model->list.units_count)

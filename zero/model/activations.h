@@ -66,7 +66,9 @@ zr_result zr_activations_await(struct zr_activations *store, size_t at);
 /* Before backward: waits for the input and allocates the gradients of output and input. */
 zr_result zr_activations_get(struct zr_activations *store, struct zr_activation_place place, void **dy,
                              void **dx);
-/* After backward: frees what it read, dy included. */
+/* After backward: frees dy; dx is the gradient of the output of the next module in backward. */
+void zr_activations_turn(struct zr_activations *store, struct zr_activation_place place);
+/* After the last use of a module's slots and input: frees them. */
 void zr_activations_end(struct zr_activations *store, struct zr_activation_place place);
 /* Allocates the gradient of output `at`. */
 zr_result zr_activations_take_gradient(struct zr_activations *store, size_t at, void **gradient);

@@ -34,12 +34,12 @@ uint64_t zr_parameter_list_elements(const struct zr_parameter_list *list)
 
 unsigned zr_pipeline_parts(const struct zr_pipeline *pipeline)
 {
-    return pipeline->interleave > 0 ? pipeline->interleave : pipeline->schedule == ZR_PIPELINE_VHALF ? 2 : 1;
+    return pipeline->interleave > 0 ? pipeline->interleave : zr_pipeline_is_v(pipeline) ? 2 : 1;
 }
 
 unsigned zr_pipeline_rank_of(const struct zr_pipeline *pipeline, unsigned ranks, unsigned stage)
 {
-    if (pipeline->schedule == ZR_PIPELINE_VHALF)
+    if (zr_pipeline_is_v(pipeline))
         return stage < ranks ? stage : 2 * ranks - 1 - stage;
     return stage % ranks;
 }
@@ -69,10 +69,10 @@ static zr_result check(const struct zr_cut_request *request)
     if ((unsigned)p->schedule >= ZR_PIPELINE_SCHEDULES)
         return zr_fail(ZR_ERR_INVALID, "unknown pipeline schedule %d", (int)p->schedule);
     if (parts > ZR_PIPELINE_PARTS_MAX || stages > ZR_PIPELINE_STAGES_MAX ||
-        (p->schedule == ZR_PIPELINE_VHALF ? parts != 2 : p->schedule != ZR_PIPELINE_1F1B && parts != 1))
+        (zr_pipeline_is_v(p) ? parts != 2 : p->schedule != ZR_PIPELINE_1F1B && parts != 1))
         return zr_fail(
             ZR_ERR_INVALID,
-            "%zu stages for each of %u ranks are invalid: vhalf has 2, 1f1b 1 to %d, the other schedules 1, and the "
+            "%zu stages for each of %u ranks are invalid: vhalf and zb-v have 2, 1f1b 1 to %d, the other schedules 1, and the "
             "maximum in all is %d",
             parts, request->ranks, ZR_PIPELINE_PARTS_MAX, ZR_PIPELINE_STAGES_MAX);
     if (stages > request->model->modules_count)

@@ -54,6 +54,16 @@ struct zr_cut_request {
 zr_result zr_cut_open(struct zr_cut *out, const struct zr_cut_request *request);
 void zr_cut_close(struct zr_cut *cut);
 
+/* Whether the stages are placed as a V, two per rank / whether the gradients of parameters are computed apart
+ * from those of inputs. */
+static inline bool zr_pipeline_is_v(const struct zr_pipeline *pipeline)
+{
+    return pipeline->schedule == ZR_PIPELINE_VHALF || pipeline->schedule == ZR_PIPELINE_ZB_V;
+}
+static inline bool zr_pipeline_splits(const struct zr_pipeline *pipeline)
+{
+    return pipeline->schedule == ZR_PIPELINE_ZB_H1 || pipeline->schedule == ZR_PIPELINE_ZB_V;
+}
 /* Number of stages per rank / the rank of a stage. */
 unsigned zr_pipeline_parts(const struct zr_pipeline *pipeline);
 unsigned zr_pipeline_rank_of(const struct zr_pipeline *pipeline, unsigned ranks, unsigned stage);

@@ -61,14 +61,21 @@ zr_result zr_pass_drop_output(struct zr_module_pass *pass, unsigned product, voi
 
 struct zr_slot zr_slot_dropped(const struct zr_shape *shape)
 {
-    return (struct zr_slot){"gradient of a branch", shape->residual_dropout > 0 ? shape->hidden : 0, 0,
-                            ZR_SLOT_TEMPORARY, true};
+    return (struct zr_slot){"gradient of a branch", shape->hidden, 0, ZR_SLOT_TEMPORARY, true};
 }
 
 zr_result zr_pass_take_dropped(struct zr_module_pass *pass, unsigned product, unsigned slot)
 {
-    if (!zr_pass_drops(pass))
+    enum zr_precision precision = pass->context->precision;
+    if (!zr_pass_drops(pass) && !pass->splits)
         return ZR_OK;
     zr_result result = zr_module_take(pass, slot);
-    return result == ZR_OK ? drop_branch(pass, product, pass->dx, pass->slots[slot]) : result;
+    if (result != ZR_OK)
+        return result;
+    return zr_pass_drops(pass)
+               ? drop_branch(pass, product, pass->dx, pass->slots[slot])
+               : pass->kernels->convert(
+                     pass->context, &(struct zr_convert){.n = pass->own_rows * zr_pass_shape(pass)->hidden,
+                                                         .from = {pass->dx, precision},
+                                                         .to = {pass->slots[slot], precision}});
 }

@@ -104,10 +104,12 @@ enum {
     FC,
     GELU,
     D_WIDE,
-    D_NORM, /* gradient of attention's output, then of a norm's output */
+    D_LN2,
+    D_NORM, /* gradient of attention's output, then of ln_1's */
     D_QKV,
-    D_BRANCH, /* gradient of a branch before dropout */
-    X_ROWS,   /* all rows of a product's input; Y_ROWS: of its output and gradients */
+    D_BRANCH, /* gradient of a branch before dropout: of mlp.c_proj; D_MIDDLE: of attn.c_proj */
+    D_MIDDLE,
+    X_ROWS, /* all rows of a product's input; Y_ROWS: of its output and gradients */
     Y_ROWS,
     XA, /* of an adapter, see lora.c */
     D_XA,
@@ -135,9 +137,11 @@ static void describe_slots(struct zr_transformer *t)
         [FC] = {"mlp.c_fc", wide, 0, 0, false},
         [GELU] = {"mlp.gelu", wide, 0, 0, false},
         [D_WIDE] = {"gradient of mlp.c_fc", wide, 0, ZR_SLOT_TEMPORARY, false},
+        [D_LN2] = {"gradient of ln_2", c, 0, ZR_SLOT_TEMPORARY, true},
         [D_NORM] = {"gradient of a norm", c, 0, ZR_SLOT_TEMPORARY, true},
         [D_QKV] = {"gradient of attn.c_attn", 3 * l, 0, ZR_SLOT_TEMPORARY, false},
         [D_BRANCH] = zr_slot_dropped(&t->shape),
+        [D_MIDDLE] = zr_slot_dropped(&t->shape),
         [X_ROWS] = zr_slot_all_rows(&t->shape, "all rows"),
         [Y_ROWS] = zr_slot_all_rows(&t->shape, "sums of all rows"),
         [XA] = {"adapter", 0, 0, ZR_SLOT_TEMPORARY, false}, /* trainable.c sets the columns */
@@ -193,13 +197,13 @@ static bool gelu_in_product(const struct zr_module_pass *pass)
 
 static bool slope_in_product(const struct zr_module_pass *pass)
 {
-    return zr_pass_is_whole(pass) && !activation_of(pass) && pass->kernels->linear_gelu_backward &&
-           !zr_pass_is_adapted(pass, adapter_of(FC2_W));
+    return zr_pass_is_whole(pass) && pass->dx && !activation_of(pass) &&
+           pass->kernels->linear_gelu_backward && !zr_pass_is_adapted(pass, adapter_of(FC2_W));
 }
 
 static bool gelu_makes_bias(const struct zr_module_pass *pass)
 {
-    return slope_in_product(pass) || (zr_pass_is_whole(pass) && !activation_of(pass) &&
+    return slope_in_product(pass) || (zr_pass_is_whole(pass) && pass->dx && !activation_of(pass) &&
                                       pass->kernels->gelu_bias_backward && pass->gradients[0][FC_B]);
 }
 
@@ -350,18 +354,18 @@ static zr_result columns_backward(struct zr_module_pass *pass, const struct matr
     struct zr_pass_sum sum = {0};
     if (zr_shape_tensor(zr_pass_shape(pass)) == 1)
         return multiply_backward(pass, m, op, WANT_BOTH);
-    zr_result result = zr_pass_all_rows(pass, x, X_ROWS, &op.x);
-    if (result == ZR_OK)
+    zr_result result = pass->splits ? ZR_OK : zr_pass_all_rows(pass, x, X_ROWS, &op.x);
+    if (result == ZR_OK && dx)
         result = zr_pass_open_sum(pass, &sum, dx, Y_ROWS);
     op.dx = sum.part;
-    if (result == ZR_OK)
+    if (result == ZR_OK && dx)
         result = multiply_backward(pass, m, op, WANT_DX);
-    if (result == ZR_OK)
+    if (result == ZR_OK && dx)
         result = zr_pass_start_sum(pass, &sum);
-    if (result == ZR_OK)
+    if (result == ZR_OK && !pass->splits)
         result = multiply_backward(pass, m, op, WANT_DW);
     zr_pass_drop_rows(pass, X_ROWS);
-    return result == ZR_OK ? zr_pass_end_sum(pass, &sum) : result;
+    return result == ZR_OK && dx ? zr_pass_end_sum(pass, &sum) : result;
 }
 
 /* Backward of a row-parallel product. */
@@ -444,16 +448,21 @@ static zr_result after(struct zr_module_pass *pass, unsigned product)
     return product == ZR_PRODUCT_OUT ? add(pass, pass->x, s[MIDDLE]) : add(pass, s[MIDDLE], pass->y);
 }
 
+static unsigned branch_of(unsigned product)
+{
+    return product == ZR_PRODUCT_NARROW ? D_BRANCH : D_MIDDLE;
+}
+
 /* Slots that backward of a product and of the operations before it write. */
 static zr_result take_gradients(struct zr_module_pass *pass, unsigned product)
 {
     zr_result result = product == ZR_PRODUCT_NARROW || product == ZR_PRODUCT_OUT
-                           ? zr_pass_take_dropped(pass, product, D_BRANCH)
+                           ? zr_pass_take_dropped(pass, product, branch_of(product))
                            : ZR_OK;
-    if (result == ZR_OK && product == ZR_PRODUCT_NARROW)
-        return zr_module_take(pass, D_WIDE);
     if (result == ZR_OK && product != ZR_PRODUCT_QKV)
-        result = zr_module_take(pass, D_NORM);
+        result = zr_module_take(pass, product == ZR_PRODUCT_NARROW ? D_WIDE
+                                      : product == ZR_PRODUCT_WIDE ? D_LN2
+                                                                   : D_NORM);
     return result == ZR_OK && product == ZR_PRODUCT_OUT ? zr_module_take(pass, D_QKV) : result;
 }
 
@@ -461,12 +470,23 @@ static zr_result multiply_back(struct zr_module_pass *pass, unsigned product)
 {
     void **s = pass->slots;
     const struct matrix *m = &matrices[product];
-    return product == ZR_PRODUCT_NARROW
-               ? rows_backward(pass, m, s[GELU], zr_pass_dropped(pass, D_BRANCH), s[D_WIDE])
-           : product == ZR_PRODUCT_WIDE ? columns_backward(pass, m, s[LN2], s[D_WIDE], s[D_NORM])
+    void *dx = zr_pass_dx(pass, product == ZR_PRODUCT_NARROW ? s[D_WIDE]
+                                : product == ZR_PRODUCT_WIDE ? s[D_LN2]
+                                                             : s[D_NORM]);
+    return product == ZR_PRODUCT_NARROW ? rows_backward(pass, m, s[GELU], zr_pass_dropped(pass, D_BRANCH), dx)
+           : product == ZR_PRODUCT_WIDE ? columns_backward(pass, m, s[LN2], s[D_WIDE], dx)
            : product == ZR_PRODUCT_OUT
-               ? rows_backward(pass, m, s[ATTENTION], zr_pass_dropped(pass, D_BRANCH), s[D_NORM])
-               : columns_backward(pass, m, s[LN1], s[D_QKV], s[D_NORM]);
+               ? rows_backward(pass, m, s[ATTENTION], zr_pass_dropped(pass, D_MIDDLE), dx)
+               : columns_backward(pass, m, s[LN1], s[D_QKV], dx);
+}
+
+/* Backward of the norm before a product. */
+static zr_result norm_before_backward(struct zr_module_pass *pass, unsigned product)
+{
+    void **s = pass->slots;
+    return product == ZR_PRODUCT_WIDE  ? norm_backward(pass, LN2_W, s[MIDDLE], s[D_LN2], LN2_MEAN)
+           : product == ZR_PRODUCT_QKV ? norm_backward(pass, LN1_W, pass->x, s[D_NORM], LN1_MEAN)
+                                       : ZR_OK;
 }
 
 /* Backward of the operations before a product. */
@@ -474,9 +494,8 @@ static zr_result go_back(struct zr_module_pass *pass, unsigned product)
 {
     const struct zr_kernels *k = pass->kernels;
     void **s = pass->slots;
-    bool is_wide = product == ZR_PRODUCT_WIDE;
     if (product == ZR_PRODUCT_NARROW || product == ZR_PRODUCT_OUT)
-        zr_pass_end_dropped(pass, D_BRANCH);
+        zr_pass_end_slot(pass, branch_of(product));
     if (product == ZR_PRODUCT_NARROW && slope_in_product(pass))
         return ZR_OK;
     if (product == ZR_PRODUCT_NARROW && gelu_makes_bias(pass))
@@ -497,10 +516,9 @@ static zr_result go_back(struct zr_module_pass *pass, unsigned product)
                                        &(struct zr_attention_backward){attention_of(pass), s[QKV],
                                                                        s[ATTENTION], s[LSE], s[PROBABILITIES],
                                                                        s[D_NORM], s[D_QKV]});
-    zr_module_drop(pass, is_wide ? D_WIDE : D_QKV);
-    zr_result result = is_wide ? norm_backward(pass, LN2_W, s[MIDDLE], s[D_NORM], LN2_MEAN)
-                               : norm_backward(pass, LN1_W, pass->x, s[D_NORM], LN1_MEAN);
-    zr_module_drop(pass, D_NORM);
+    zr_pass_end_slot(pass, product == ZR_PRODUCT_WIDE ? D_WIDE : D_QKV);
+    zr_result result = norm_before_backward(pass, product);
+    zr_pass_end_slot(pass, product == ZR_PRODUCT_WIDE ? D_LN2 : D_NORM);
     return result;
 }
 
@@ -630,7 +648,14 @@ const struct zr_architecture_table zr_architecture_gpt2 = {
     .matrices_count = 4,
     .block_tensors = BLOCK_PARAMETERS,
     .adapter_slot = XA,
-    .block = {before, multiply, after, take_gradients, multiply_back, go_back},
+    .block = {before,
+              multiply,
+              after,
+              take_gradients,
+              multiply_back,
+              go_back,
+              norm_before_backward,
+              {[ZR_PRODUCT_NARROW] = 1 << FC, [ZR_PRODUCT_OUT] = 1 << QKV | 1 << LSE | 1 << PROBABILITIES}},
     .describe = describe,
     .elements = elements,
     .block_flops = block_flops};

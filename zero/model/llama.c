@@ -108,15 +108,17 @@ enum {
     UP,
     PRODUCT,
     D_GATE,
-    D_UP,   /* first used for the gradient of PRODUCT */
-    D_NORM, /* gradient of attention's output, then of a norm's output */
+    D_UP, /* first used for the gradient of PRODUCT */
+    D_NORM2,
+    D_NORM, /* gradient of attention's output, then of the first norm's */
     D_QKV,
     HEADS, /* q and k before the norms of their heads */
     HEADS_RSTD,
     D_HEADS,
     D_SIDE,   /* gradient of x by post_attention_layernorm, where that reads x */
-    D_BRANCH, /* gradient of a branch before dropout */
-    X_ROWS,   /* all rows of a product's input; Y_ROWS: of its output and gradients */
+    D_BRANCH, /* gradient of a branch before dropout: of mlp.down_proj; D_MIDDLE: of self_attn.o_proj */
+    D_MIDDLE,
+    X_ROWS, /* all rows of a product's input; Y_ROWS: of its output and gradients */
     Y_ROWS,
     XA, /* of an adapter, see lora.c */
     D_XA,
@@ -167,6 +169,7 @@ static void describe_slots(struct zr_transformer *t)
         [PRODUCT] = {"mlp.act_fn", w.ffn, 0, 0, false},
         [D_GATE] = {"gradient of mlp.gate_proj", w.gate, 0, temporary, false},
         [D_UP] = {"gradient of mlp.up_proj", w.ffn, 0, temporary, false},
+        [D_NORM2] = {"gradient of post_attention_layernorm", w.c, 0, temporary, true},
         [D_NORM] = {"gradient of a norm", w.c > gathered ? w.c : gathered, 0, temporary, true},
         [D_QKV] = {"gradient of self_attn q, k and v", w.qkv, 0, temporary, false},
         [HEADS] = {"self_attn q and k before their norms", w.heads, 0, 0, false},
@@ -174,6 +177,7 @@ static void describe_slots(struct zr_transformer *t)
         [D_HEADS] = {"gradient of self_attn q and k", w.heads, 0, temporary, false},
         [D_SIDE] = {"gradient of x by the second norm", w.side, 0, temporary, true},
         [D_BRANCH] = zr_slot_dropped(&t->shape),
+        [D_MIDDLE] = zr_slot_dropped(&t->shape),
         [X_ROWS] = zr_slot_all_rows(&t->shape, "all rows"),
         [Y_ROWS] = zr_slot_all_rows(&t->shape, "sums of all rows"),
         [XA] = {"adapter", 0, 0, temporary, false}, /* trainable.c sets the columns */
@@ -233,7 +237,13 @@ static zr_result norm(struct zr_module_pass *pass, struct norm n)
     return pass->kernels->rmsnorm_forward(pass->context, &op);
 }
 
-/* The second norm of a block. */
+/* The norms of a block. */
+static struct norm norm1_of(const struct zr_module_pass *pass)
+{
+    return (struct norm){zr_pass_parameter(pass, NORM1_W), pass->x, pass->slots[NORM1],
+                         pass->slots[NORM1_RSTD]};
+}
+
 static struct norm norm2_of(const struct zr_module_pass *pass)
 {
     void **s = pass->slots;
@@ -349,28 +359,29 @@ static zr_result norm_heads(struct zr_module_pass *pass, bool backward)
         float *rstd = (float *)s[HEADS_RSTD] + pass->rows * (before / w.head);
         const void *x = column_of(pass, s[HEADS], before), *weight = pass->parameters[0][at];
         struct zr_norm_heads heads = {columns / w.head, w.heads, w.qkv};
-        result =
-            backward
-                ? pass->kernels->rmsnorm_backward(
-                      pass->context, &(struct zr_rmsnorm_backward){.rows = rows,
-                                                                   .channels = w.head,
-                                                                   .x = x,
-                                                                   .w = weight,
-                                                                   .dy = column_of(pass, s[D_QKV], before),
-                                                                   .rstd = rstd,
-                                                                   .dx = column_of(pass, s[D_HEADS], before),
-                                                                   .dw = pass->gradients[0][at],
-                                                                   .accumulate = pass->accumulate[0],
-                                                                   .heads = heads})
-                : pass->kernels->rmsnorm_forward(
-                      pass->context, &(struct zr_rmsnorm_forward){.rows = rows,
-                                                                  .channels = w.head,
-                                                                  .epsilon = (float)shape->norm_epsilon,
-                                                                  .x = x,
-                                                                  .w = weight,
-                                                                  .y = column_of(pass, s[QKV], before),
-                                                                  .rstd = rstd,
-                                                                  .heads = heads});
+        result = backward
+                     ? pass->kernels->rmsnorm_backward(
+                           pass->context,
+                           &(struct zr_rmsnorm_backward){
+                               .rows = rows,
+                               .channels = w.head,
+                               .x = x,
+                               .w = weight,
+                               .dy = column_of(pass, s[D_QKV], before),
+                               .rstd = rstd,
+                               .dx = zr_pass_dx(pass, column_of(pass, s[D_HEADS], before)),
+                               .dw = pass->gradients[0][at],
+                               .accumulate = pass->accumulate[0],
+                               .heads = heads})
+                     : pass->kernels->rmsnorm_forward(
+                           pass->context, &(struct zr_rmsnorm_forward){.rows = rows,
+                                                                       .channels = w.head,
+                                                                       .epsilon = (float)shape->norm_epsilon,
+                                                                       .x = x,
+                                                                       .w = weight,
+                                                                       .y = column_of(pass, s[QKV], before),
+                                                                       .rstd = rstd,
+                                                                       .heads = heads});
         before += columns;
     }
     return result;
@@ -448,9 +459,8 @@ static zr_result attend(struct zr_module_pass *pass)
 /* Steps before and after a product. */
 static zr_result before(struct zr_module_pass *pass, unsigned product)
 {
-    void **s = pass->slots;
     if (product == ZR_PRODUCT_QKV)
-        return norm(pass, (struct norm){zr_pass_parameter(pass, NORM1_W), pass->x, s[NORM1], s[NORM1_RSTD]});
+        return norm(pass, norm1_of(pass));
     if (product == ZR_PRODUCT_OUT)
         return attend(pass);
     return product == ZR_PRODUCT_WIDE && !sums_in_norm(pass) ? norm(pass, norm2_of(pass)) : ZR_OK;
@@ -531,25 +541,25 @@ struct product {
 static zr_result products_backward(struct zr_module_pass *pass, const struct product *products,
                                    unsigned count, const void *x, void *dx)
 {
-    bool sums_over_ranks = zr_shape_tensor(zr_pass_shape(pass)) > 1;
-    struct step_back step = {.keeps_w = sums_over_ranks};
+    bool apart = !dx || zr_shape_tensor(zr_pass_shape(pass)) > 1; /* the matrices' gradients */
+    struct step_back step = {.keeps_w = apart};
     struct zr_pass_sum sum = {0};
-    zr_result result = zr_pass_all_rows(pass, x, X_ROWS, &step.x);
-    if (result == ZR_OK)
+    zr_result result = pass->splits ? ZR_OK : zr_pass_all_rows(pass, x, X_ROWS, &step.x);
+    if (result == ZR_OK && dx)
         result = zr_pass_open_sum(pass, &sum, dx, Y_ROWS);
     step.dx = sum.part;
-    for (unsigned i = 0; i < count && result == ZR_OK; i++) {
+    for (unsigned i = 0; i < count && result == ZR_OK && dx; i++) {
         step.dy = products[i].dy;
         step.adds = i > 0;
         result = multiply_backward(pass, products[i].linear, products[i].parameter, step);
     }
-    if (result == ZR_OK)
+    if (result == ZR_OK && dx)
         result = zr_pass_start_sum(pass, &sum);
-    for (unsigned i = 0; i < count && result == ZR_OK && sums_over_ranks; i++)
+    for (unsigned i = 0; i < count && result == ZR_OK && apart && !pass->splits; i++)
         result = multiply_backward(pass, products[i].linear, products[i].parameter,
                                    (struct step_back){.x = step.x, .dy = products[i].dy});
     zr_pass_drop_rows(pass, X_ROWS);
-    return result == ZR_OK ? zr_pass_end_sum(pass, &sum) : result;
+    return result == ZR_OK && dx ? zr_pass_end_sum(pass, &sum) : result;
 }
 
 static zr_result norm_backward(struct zr_module_pass *pass, struct norm n, struct step_back step)
@@ -576,11 +586,17 @@ static zr_result norm_backward(struct zr_module_pass *pass, struct norm n, struc
                                       .w_offset = (float)zr_pass_shape(pass)->variant.norms_add_one});
 }
 
+static unsigned branch_of(unsigned parameter)
+{
+    return parameter == DOWN_W ? D_BRANCH : D_MIDDLE;
+}
+
 /* Backward of a row-parallel product. */
 static zr_result rows_backward(struct zr_module_pass *pass, struct zr_linear linear, unsigned parameter,
                                struct step_back step)
 {
-    zr_result result = zr_pass_all_rows(pass, zr_pass_dropped(pass, D_BRANCH), Y_ROWS, &step.dy);
+    zr_result result = zr_pass_all_rows(pass, zr_pass_dropped(pass, branch_of(parameter)), Y_ROWS, &step.dy);
+    step.dx = zr_pass_dx(pass, step.dx);
     if (result == ZR_OK)
         result = multiply_backward(pass, linear, parameter, step);
     zr_pass_drop_rows(pass, Y_ROWS);
@@ -592,9 +608,14 @@ static zr_result take_gradients(struct zr_module_pass *pass, unsigned product)
 {
     if (product == ZR_PRODUCT_QKV)
         return ZR_OK;
-    zr_result result = product == ZR_PRODUCT_WIDE ? ZR_OK : zr_pass_take_dropped(pass, product, D_BRANCH);
+    zr_result result =
+        product == ZR_PRODUCT_WIDE
+            ? ZR_OK
+            : zr_pass_take_dropped(pass, product, product == ZR_PRODUCT_NARROW ? D_BRANCH : D_MIDDLE);
     if (result == ZR_OK)
-        result = zr_module_take(pass, product == ZR_PRODUCT_NARROW ? D_UP : D_NORM);
+        result = zr_module_take(pass, product == ZR_PRODUCT_NARROW ? D_UP
+                                      : product == ZR_PRODUCT_WIDE ? D_NORM2
+                                                                   : D_NORM);
     if (result == ZR_OK && product == ZR_PRODUCT_NARROW && !zr_pass_shape(pass)->variant.ungated)
         return zr_module_take(pass, D_GATE);
     return result == ZR_OK && product == ZR_PRODUCT_OUT ? zr_module_take(pass, D_QKV) : result;
@@ -615,13 +636,13 @@ static zr_result multiply_back(struct zr_module_pass *pass, unsigned product)
     if (product == ZR_PRODUCT_WIDE)
         return products_backward(
             pass, &(struct product[]){{wide, GATE_W, s[D_GATE]}, {wide, UP_W, s[D_UP]}}[w.gate == 0],
-            w.gate ? 2 : 1, s[NORM2], s[D_NORM]);
+            w.gate ? 2 : 1, s[NORM2], zr_pass_dx(pass, s[D_NORM2]));
     return products_backward(
         pass,
         (struct product[]){{column_linear(pass, w.q, from.stride), Q_W, from.at},
                            {column_linear(pass, w.kv, from.stride), K_W, column_of(pass, from.at, w.q)},
                            {column_linear(pass, w.kv, w.qkv), V_W, column_of(pass, s[D_QKV], w.q + w.kv)}},
-        3, s[NORM1], s[D_NORM]);
+        3, s[NORM1], zr_pass_dx(pass, s[D_NORM]));
 }
 
 static zr_result attend_backward(struct zr_module_pass *pass)
@@ -644,27 +665,26 @@ static zr_result norm2_backward(struct zr_module_pass *pass)
     bool parallel = zr_pass_shape(pass)->variant.parallel;
     zr_result result = parallel ? zr_module_take(pass, D_SIDE) : ZR_OK;
     void *dx = parallel ? pass->slots[D_SIDE] : pass->dx;
-    zr_module_drop(pass, D_GATE);
-    zr_module_drop(pass, D_UP);
+    zr_pass_end_slot(pass, D_GATE);
+    zr_pass_end_slot(pass, D_UP);
     if (result == ZR_OK)
         result = norm_backward(pass, norm2_of(pass),
-                               (struct step_back){.dy = pass->slots[D_NORM], .dx = dx, .adds = !parallel});
-    zr_module_drop(pass, D_NORM);
+                               (struct step_back){.dy = pass->slots[D_NORM2], .dx = dx, .adds = !parallel});
+    zr_pass_end_slot(pass, D_NORM2);
     return result;
 }
 
 static zr_result norm1_backward(struct zr_module_pass *pass)
 {
     void **s = pass->slots;
-    const struct norm n = {zr_pass_parameter(pass, NORM1_W), pass->x, NULL, s[NORM1_RSTD]};
-    zr_module_drop(pass, D_HEADS);
-    zr_module_drop(pass, D_QKV);
-    zr_result result =
-        norm_backward(pass, n, (struct step_back){.dy = s[D_NORM], .dx = pass->dx, .adds = true});
+    zr_pass_end_slot(pass, D_HEADS);
+    zr_pass_end_slot(pass, D_QKV);
+    zr_result result = norm_backward(pass, norm1_of(pass),
+                                     (struct step_back){.dy = s[D_NORM], .dx = pass->dx, .adds = true});
     if (result == ZR_OK && s[D_SIDE])
         result = add(pass, s[D_SIDE], pass->dx);
     zr_module_drop(pass, D_SIDE);
-    zr_module_drop(pass, D_NORM);
+    zr_pass_end_slot(pass, D_NORM);
     return result;
 }
 
@@ -676,7 +696,7 @@ static zr_result go_back(struct zr_module_pass *pass, unsigned product)
     void **s = pass->slots;
     size_t n = pass->rows * widths_of(zr_pass_shape(pass)).ffn;
     if (product == ZR_PRODUCT_NARROW || product == ZR_PRODUCT_OUT)
-        zr_pass_end_dropped(pass, D_BRANCH);
+        zr_pass_end_slot(pass, product == ZR_PRODUCT_NARROW ? D_BRANCH : D_MIDDLE);
     if (product == ZR_PRODUCT_NARROW && variant->ungated)
         return k->gelu_backward(
             pass->context,
@@ -688,6 +708,17 @@ static zr_result go_back(struct zr_module_pass *pass, unsigned product)
     return product == ZR_PRODUCT_OUT    ? attend_backward(pass)
            : product == ZR_PRODUCT_WIDE ? norm2_backward(pass)
                                         : norm1_backward(pass);
+}
+
+/* Gradients of the norms before a product, after a backward that split. */
+static zr_result weigh_norms(struct zr_module_pass *pass, unsigned product)
+{
+    if (product == ZR_PRODUCT_WIDE)
+        return norm_backward(pass, norm2_of(pass), (struct step_back){.dy = pass->slots[D_NORM2]});
+    zr_result result = product == ZR_PRODUCT_QKV ? norm_heads(pass, true) : ZR_OK;
+    return result == ZR_OK && product == ZR_PRODUCT_QKV
+               ? norm_backward(pass, norm1_of(pass), (struct step_back){.dy = pass->slots[D_NORM]})
+               : result;
 }
 
 /* ---- Final norm ---------------------------------------------------------------------------------------- */
@@ -866,7 +897,15 @@ const struct zr_architecture_table zr_architecture_llama = {
     .matrices_count = 7,
     .block_tensors = PRESENT_MAX,
     .adapter_slot = XA,
-    .block = {before, multiply_product, after, take_gradients, multiply_back, go_back},
+    .block = {before,
+              multiply_product,
+              after,
+              take_gradients,
+              multiply_back,
+              go_back,
+              weigh_norms,
+              {[ZR_PRODUCT_NARROW] = 1 << GATE | 1 << UP,
+               [ZR_PRODUCT_OUT] = 1 << QKV | 1 << LSE | 1 << PROBABILITIES}},
     .describe = describe,
     .absent = absent,
     .elements = elements,

@@ -693,6 +693,21 @@ static zr_result run_block_backward(struct zr_module_pass *pass)
             result = steps->multiply_back(pass, p);
         if (result == ZR_OK && zr_pass_closes(pass))
             result = steps->go_back(pass, p);
+        for (unsigned s = 0; pass->splits && s < ZR_MODULE_SLOTS_MAX; s++)
+            if (steps->freed[p] >> s & 1)
+                zr_module_drop(pass, s);
+    }
+    return result;
+}
+
+static zr_result weigh_block(struct zr_module_pass *pass)
+{
+    const struct zr_block_steps *steps = &table_of(zr_pass_shape(pass))->block;
+    zr_result result = ZR_OK;
+    for (unsigned p = ZR_BLOCK_PRODUCTS; p-- > 0 && result == ZR_OK;) {
+        result = steps->multiply_back(pass, p);
+        if (result == ZR_OK)
+            result = steps->weigh_norms(pass, p);
     }
     return result;
 }
@@ -704,6 +719,8 @@ static void describe_blocks(struct zr_transformer *transformer)
     struct zr_module_type *type = &transformer->types[ZR_TYPE_BLOCK];
     type->forward = run_block;
     type->backward = run_block_backward;
+    if (tiles == 1 && !(transformer->shape.trainable && transformer->shape.trainable->lora.rank > 0))
+        type->weights = weigh_block;
     type->parts = tiles > 1 ? ZR_BLOCK_PRODUCTS * tiles : 1;
     type->recomputed_parts = type->parts - tiles; /* the last product only writes y */
 }

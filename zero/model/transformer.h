@@ -284,7 +284,10 @@ unsigned zr_transformer_add_vocabulary(struct zr_transformer *transformer,
  * computes the product's input, `multiply` the product or tile, `after` uses the output. Backward:
  * `take_gradients` takes slots for gradients, `multiply_back` computes the gradients of the product or tile,
  * `go_back` continues from the gradient of the input to its sources. The first and third step run once per
- * product, with its first and last tile. */
+ * product, with its first and last tile.
+ *
+ * Weights after a backward that split (zr_module_type.weights): `multiply_back` without dx, then
+ * `weigh_norms` computes the gradients of the norms between the previous product and this one. */
 struct zr_block_steps {
     zr_result (*before)(struct zr_module_pass *pass, unsigned product);
     zr_result (*multiply)(struct zr_module_pass *pass, unsigned product);
@@ -292,6 +295,9 @@ struct zr_block_steps {
     zr_result (*take_gradients)(struct zr_module_pass *pass, unsigned product);
     zr_result (*multiply_back)(struct zr_module_pass *pass, unsigned product);
     zr_result (*go_back)(struct zr_module_pass *pass, unsigned product);
+    zr_result (*weigh_norms)(struct zr_module_pass *pass, unsigned product);
+    /* Slots that weights do not read, a bit each, freed after go_back of the product. */
+    uint64_t freed[ZR_BLOCK_PRODUCTS];
 };
 
 enum { ZR_BLOCK_MATRICES_MAX = 7 };
@@ -375,6 +381,17 @@ static inline bool zr_pass_is_backward(const struct zr_module_pass *pass)
  * tiles in reverse. */
 bool zr_pass_opens(const struct zr_module_pass *pass);
 bool zr_pass_closes(const struct zr_module_pass *pass);
+/* An output of backward: `at`; NULL in weights, which follow a backward that split. */
+static inline void *zr_pass_dx(const struct zr_module_pass *pass, void *at)
+{
+    return pass->dx ? at : NULL;
+}
+/* Frees a slot that weights read, unless they follow. */
+static inline void zr_pass_end_slot(struct zr_module_pass *pass, unsigned slot)
+{
+    if (!pass->splits)
+        zr_module_drop(pass, slot);
+}
 /* Index of a tensor of the block's table in pass->parameters[0] and in the gradients. */
 unsigned zr_pass_parameter(const struct zr_module_pass *pass, unsigned tensor);
 /* Restricts a product to the columns of the pass's tile; returns the address of the tile's first column in y.
@@ -449,18 +466,13 @@ static inline size_t zr_pass_first_row(const struct zr_module_pass *pass)
  * in backward; of the output of a block's product. */
 zr_result zr_pass_drop_embedding(struct zr_module_pass *pass, const void *at);
 zr_result zr_pass_drop_output(struct zr_module_pass *pass, unsigned product, void *at);
-/* The gradient of a product's output before dropout: pass->dx, or a copy in `slot` that lives from take() to
- * the product's go_back(), which calls zr_pass_end_dropped(). */
+/* The gradient of a product's output before dropout: pass->dx, or with dropout or `splits` a copy in `slot`,
+ * which lives from take() to the product's go_back(), or to weights. */
 struct zr_slot zr_slot_dropped(const struct zr_shape *shape);
 zr_result zr_pass_take_dropped(struct zr_module_pass *pass, unsigned product, unsigned slot);
 static inline void *zr_pass_dropped(const struct zr_module_pass *pass, unsigned slot)
 {
-    return zr_pass_drops(pass) ? pass->slots[slot] : pass->dx;
-}
-static inline void zr_pass_end_dropped(struct zr_module_pass *pass, unsigned slot)
-{
-    if (zr_pass_drops(pass))
-        zr_module_drop(pass, slot);
+    return pass->slots[slot] ? pass->slots[slot] : pass->dx;
 }
 
 /* ---- Between tensor ranks ------------------------------------------------------------------------------ */

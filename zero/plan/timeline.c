@@ -122,11 +122,18 @@ static const char *name_of(const struct zr_model *model, const struct zr_action 
                                        : zr_model_module_name(model, action->index);
 }
 
+static enum zr_pipeline_kind item_of(enum zr_action_kind kind)
+{
+    return kind == ZR_ACTION_FORWARD   ? ZR_PIPELINE_FORWARD
+           : kind == ZR_ACTION_WEIGHTS ? ZR_PIPELINE_WEIGHTS
+                                       : ZR_PIPELINE_BACKWARD;
+}
+
 void zr_timeline_action(struct zr_timeline *timeline, const struct zr_action *action, bool done)
 {
-    bool update = action->kind == ZR_ACTION_COUNT, passes = action->kind == ZR_ACTION_FORWARD ||
-                                                            action->kind == ZR_ACTION_RECOMPUTE ||
-                                                            action->kind == ZR_ACTION_BACKWARD;
+    bool update = action->kind == ZR_ACTION_COUNT,
+         passes = action->kind == ZR_ACTION_FORWARD || action->kind == ZR_ACTION_RECOMPUTE ||
+                  action->kind == ZR_ACTION_BACKWARD || action->kind == ZR_ACTION_WEIGHTS;
     timeline->micro_batch = action->micro_batch;
     if (!done && (passes || action->kind == ZR_ACTION_BEGIN)) {
         timeline->action_flops = timeline->clock.flops;
@@ -136,8 +143,7 @@ void zr_timeline_action(struct zr_timeline *timeline, const struct zr_action *ac
         return;
     double now = zr_comm_clock_now(&timeline->clock);
     if (timeline->cut && !update)
-        timeline
-            ->part_seconds[zr_cut_part_of(timeline->cut, action->index)][action->kind != ZR_ACTION_FORWARD] +=
+        timeline->part_seconds[zr_cut_part_of(timeline->cut, action->index)][item_of(action->kind)] +=
             now - timeline->action_begin_seconds;
     double computing = (timeline->clock.flops - timeline->action_flops) / timeline->clock.flops_per_second;
     note(timeline,

@@ -4,9 +4,9 @@
  * therefore those of the schedule, including prefetches and the communicator's queue. A collective sends S
  * (N - 1) / N of its S bytes at `bytes_per_second`.
  *
- * Events are the computing actions (forward, recompute, backward; the end of the step from BEGIN to COUNT as
- * one update; each starts after its waits) and the gathers and reductions of the communicator, including
- * those that an update starts. */
+ * Events are the computing actions (forward, recompute, backward, weights; the end of the step from BEGIN to
+ * COUNT as one update; each starts after its waits) and the gathers and reductions of the communicator,
+ * including those that an update starts. */
 #ifndef ZR_TIMELINE_H
 #define ZR_TIMELINE_H
 

@@ -208,9 +208,10 @@ zr_result zr_module_pass_backward(const struct zr_list_run *run, const struct zr
         return result;
     zr_module_pass_open(run, module, place, &pass);
     pass.part = action->part;
+    pass.splits = zr_schedule_splits(trainer->pipelined ? &trainer->order : NULL, type);
     if (!type->backward_reads_none)
         result = use_units(run, &pass);
-    if (result == ZR_OK)
+    if (result == ZR_OK && !pass.splits)
         result = use_gradients(run, &pass);
     if (result != ZR_OK)
         return result;
@@ -221,8 +222,24 @@ zr_result zr_module_pass_backward(const struct zr_list_run *run, const struct zr
     if (result == ZR_OK && zr_trainer_is_last(trainer, module) && action->part == 0)
         result = run->add_loss(run, action->micro_batch);
     if (result == ZR_OK && action->part == 0) {
-        zr_activations_end(store, place);
+        zr_activations_turn(store, place);
+        if (!pass.splits)
+            zr_activations_end(store, place);
         zr_frame_leave_gradient(trainer, module, action->micro_batch);
     }
+    return result;
+}
+
+zr_result zr_module_pass_weights(const struct zr_list_run *run, const struct zr_action *action)
+{
+    zr_trainer *trainer = run->trainer;
+    struct zr_activation_place place = zr_frame_place(trainer, action->index, action->micro_batch);
+    struct zr_module_pass pass;
+    zr_module_pass_open(run, action->index, place, &pass);
+    zr_result result = use_gradients(run, &pass);
+    if (result == ZR_OK)
+        result = trainer->model->modules[action->index].type->weights(&pass);
+    if (result == ZR_OK)
+        zr_activations_end(&trainer->activations, place);
     return result;
 }

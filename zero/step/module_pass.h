@@ -1,5 +1,5 @@
-/* module_pass.h: the computing actions: forward, recompute and backward of one module, and the loss of the
- * last one.
+/* module_pass.h: the computing actions: forward, recompute, backward and weights of one module, and the loss
+ * of the last one.
  *
  * A struct zr_list_run is one execution of a list of actions: a training step, an evaluation or an answer.
  * After a failed pass, zr_trainer_drop_pass() releases its activations and units. Trainer's thread only.
@@ -31,12 +31,13 @@ struct zr_list_run {
 void zr_module_pass_open(const struct zr_list_run *run, size_t module, struct zr_activation_place place,
                          struct zr_module_pass *out);
 
-/* The actions FORWARD, RECOMPUTE (`again`) and BACKWARD. They gather the module's units if needed; the units
- * remain in use until the action RELEASE. ZR_ERR_CORRUPT: forward found a value that is not finite (only if
- * the trainer inspects; zr_last_error() names it), or backward found that the loss is not finite
+/* The actions FORWARD, RECOMPUTE (`again`), BACKWARD and WEIGHTS. They gather the module's units if needed;
+ * the units remain in use until the action RELEASE. ZR_ERR_CORRUPT: forward found a value that is not finite
+ * (only if the trainer inspects; zr_last_error() names it), or backward found that the loss is not finite
  * (zr_last_error() is not set). */
 zr_result zr_module_pass_forward(const struct zr_list_run *run, const struct zr_action *action, bool again);
 zr_result zr_module_pass_backward(const struct zr_list_run *run, const struct zr_action *action);
+zr_result zr_module_pass_weights(const struct zr_list_run *run, const struct zr_action *action);
 
 /* ---- The loss ------------------------------------------------------------------------------------------ */
 

@@ -8,7 +8,9 @@
 
 const char *zr_pipeline_schedule_name(enum zr_pipeline_schedule schedule)
 {
-    static const char *const names[ZR_PIPELINE_SCHEDULES] = {"1f1b", "naive", "gpipe", "vhalf"};
+    static const char *const names[ZR_PIPELINE_SCHEDULES] = {
+        [ZR_PIPELINE_1F1B] = "1f1b",   [ZR_PIPELINE_NAIVE] = "naive", [ZR_PIPELINE_GPIPE] = "gpipe",
+        [ZR_PIPELINE_VHALF] = "vhalf", [ZR_PIPELINE_ZB_H1] = "zb-h1", [ZR_PIPELINE_ZB_V] = "zb-v"};
     return names[schedule];
 }
 
@@ -53,93 +55,125 @@ static void make_interleaved(struct zr_pipeline_order *order, const struct zr_pi
     }
 }
 
-/* ---- The order of vhalf -------------------------------------------------------------------------------- */
+/* Zero bubble with one stage per rank: 1F1B, in which a rank delays weights by as many micro-batches as there
+ * are ranks before it, so that every rank holds the same number of micro-batches. */
+static void make_h1(struct zr_pipeline_order *order, const struct zr_pipeline_request *request)
+{
+    unsigned m = request->micro_batches, ahead = request->ranks - 1 - request->rank;
+    for (unsigned forward = 0, backward = 0, weights = 0; weights < m;) {
+        if (forward < m && forward <= backward + ahead && forward < weights + request->ranks)
+            add(order, (struct zr_pipeline_item){0, forward++, ZR_PIPELINE_FORWARD});
+        else if (backward < m && backward <= weights + request->rank)
+            add(order, (struct zr_pipeline_item){0, backward++, ZR_PIPELINE_BACKWARD});
+        else
+            add(order, (struct zr_pipeline_item){0, weights++, ZR_PIPELINE_WEIGHTS});
+    }
+}
 
-enum { V_PARTS = 2, V_FORWARD = 1, V_BACKWARD = 2 };
+/* ---- Orders of two stages per rank in a V ---------------------------------------------------------------
+ */
+
+enum { V_PARTS = 2 };
 
 /* State of the simulation of all ranks. */
 struct v {
     const struct zr_pipeline_request *request;
-    unsigned stages;
-    double *ends;   /* [2][stages][micro_batches]: end of items; INFINITY: not done */
-    double *free;   /* [ranks]: time from which the rank is idle */
-    unsigned *next; /* [2][stages]: next micro-batch */
+    double seconds[ZR_PIPELINE_KINDS]; /* assumed time of an item */
+    unsigned stages, max_held;         /* max_held: halves of micro-batches on a rank */
+    double *ends;                      /* [ZR_PIPELINE_KINDS][stages][micro_batches]; INFINITY: not done */
+    double *free;                      /* [ranks]: time from which the rank is idle */
+    unsigned *next;                    /* [ZR_PIPELINE_KINDS][stages]: next micro-batch */
     struct zr_pipeline_order *order;
 };
 
-static double *end_of(const struct v *v, unsigned stage, unsigned micro_batch, bool backward)
+static double *end_of(const struct v *v, unsigned stage, unsigned micro_batch, enum zr_pipeline_kind kind)
 {
-    return &v->ends[((size_t)backward * v->stages + stage) * v->request->micro_batches + micro_batch];
+    return &v->ends[((size_t)kind * v->stages + stage) * v->request->micro_batches + micro_batch];
 }
 
-static unsigned *next_of(const struct v *v, unsigned stage, bool backward)
+static unsigned *next_of(const struct v *v, unsigned stage, enum zr_pipeline_kind kind)
 {
-    return &v->next[backward * v->stages + stage];
+    return &v->next[kind * v->stages + stage];
 }
 
 static unsigned held(const struct v *v, unsigned stage)
 {
-    return *next_of(v, stage, false) - *next_of(v, stage, true);
+    return *next_of(v, stage, ZR_PIPELINE_FORWARD) - *next_of(v, stage, v->order->last);
 }
 
 /* Whether a rank may run forward of one more micro-batch in a stage. A place must remain for the second
  * stage, because micro-batches in the first stage could not finish otherwise. */
 static bool may_hold_more(const struct v *v, unsigned stage)
 {
-    unsigned ranks = v->request->ranks, other = 2 * ranks - 1 - stage, max_held = ranks + 1;
+    unsigned ranks = v->request->ranks, other = 2 * ranks - 1 - stage;
     unsigned here = held(v, stage), there = held(v, other);
     if (stage < ranks && there == 0)
         there = 1;
     if (stage + 1 == ranks)
         here++; /* the second stage runs directly after the first */
-    return here + there < max_held;
+    return here + there < v->max_held;
 }
 
 /* Whether a stage's reader has begun the previous micro-batch. A stage does not run a micro-batch before, so
  * that at most one message is pending. */
-static bool reader_has_begun(const struct v *v, unsigned stage, unsigned micro_batch, bool backward)
+static bool reader_has_begun(const struct v *v, unsigned stage, unsigned micro_batch,
+                             enum zr_pipeline_kind kind)
 {
-    unsigned ranks = v->request->ranks, reader = backward ? stage - 1 : stage + 1;
-    if (reader >= v->stages || (stage < ranks) != (reader < ranks))
+    unsigned ranks = v->request->ranks, reader = kind == ZR_PIPELINE_BACKWARD ? stage - 1 : stage + 1;
+    if (kind == ZR_PIPELINE_WEIGHTS || reader >= v->stages || (stage < ranks) != (reader < ranks))
         return true; /* there is no reader, or it is on the same rank */
-    return *next_of(v, reader, backward) >= micro_batch;
+    return *next_of(v, reader, kind) >= micro_batch;
 }
 
-/* Start time of a stage's next item; INFINITY: it depends on unfinished items, or there is none. */
-static double begin_of(const struct v *v, unsigned rank, unsigned stage, bool backward)
+/* Time at which the inputs of a stage's next item exist; INFINITY: they depend on unfinished items, or there
+ * is no item. */
+static double ready_of(const struct v *v, unsigned stage, enum zr_pipeline_kind kind)
 {
-    unsigned micro_batch = *next_of(v, stage, backward);
-    double ready;
-    if (micro_batch == v->request->micro_batches || (!backward && !may_hold_more(v, stage)) ||
-        !reader_has_begun(v, stage, micro_batch, backward))
+    unsigned micro_batch = *next_of(v, stage, kind);
+    if (micro_batch == v->request->micro_batches)
         return INFINITY;
-    if (backward)
-        ready = stage + 1 == v->stages ? *end_of(v, stage, micro_batch, false)
-                                       : *end_of(v, stage + 1, micro_batch, true);
-    else
-        ready = stage == 0 ? 0 : *end_of(v, stage - 1, micro_batch, false);
-    return ready > v->free[rank] ? ready : v->free[rank];
+    if (kind == ZR_PIPELINE_FORWARD)
+        return stage == 0 ? 0 : *end_of(v, stage - 1, micro_batch, kind);
+    if (kind == ZR_PIPELINE_WEIGHTS || stage + 1 == v->stages)
+        return *end_of(v, stage, micro_batch, kind - 1);
+    return *end_of(v, stage + 1, micro_batch, kind);
 }
 
 struct v_choice {
     double begin;
     unsigned rank, stage;
-    bool backward;
+    enum zr_pipeline_kind kind;
 };
 
+/* Start time of a stage's next item; INFINITY: it cannot start yet. */
+static double begin_of(const struct v *v, const struct v_choice *choice)
+{
+    double ready = ready_of(v, choice->stage, choice->kind), free = v->free[choice->rank];
+    if (isinf(ready) || (choice->kind == ZR_PIPELINE_FORWARD && !may_hold_more(v, choice->stage)) ||
+        !reader_has_begun(v, choice->stage, *next_of(v, choice->stage, choice->kind), choice->kind))
+        return INFINITY;
+    return ready > free ? ready : free;
+}
+
 /* Selects the item that can begin first on a rank. Ties: backward of the earlier stage, which frees the most
- * memory, then forward of the later stage. */
+ * memory, then forward of the later stage; weights, in the order of their backward, only while the rank would
+ * be idle. */
 static struct v_choice choose(const struct v *v, unsigned rank)
 {
+    const enum zr_pipeline_kind F = ZR_PIPELINE_FORWARD, B = ZR_PIPELINE_BACKWARD, W = ZR_PIPELINE_WEIGHTS;
     unsigned up = 2 * v->request->ranks - 1 - rank;
     const struct v_choice choices[] = {
-        {0, rank, rank, true}, {0, rank, up, true}, {0, rank, up, false}, {0, rank, rank, false}};
+        {0, rank, rank, B},
+        {0, rank, up, B},
+        {0, rank, up, F},
+        {0, rank, rank, F},
+        {0, rank, v->order->last == W && ready_of(v, rank, W) < ready_of(v, up, W) ? rank : up, W}};
     struct v_choice best = {.begin = INFINITY};
-    bool turns = rank + 1 == v->request->ranks && *next_of(v, rank, false) != *next_of(v, up, false);
+    bool turns = rank + 1 == v->request->ranks && *next_of(v, rank, F) != *next_of(v, up, F);
     for (unsigned i = 0; i < sizeof choices / sizeof *choices; i++) {
-        if (turns && (choices[i].stage != up || choices[i].backward))
+        if (choices[i].kind > v->order->last || (turns && (choices[i].stage != up || choices[i].kind != F)))
             continue;
-        double begin = begin_of(v, rank, choices[i].stage, choices[i].backward);
+        double begin = begin_of(v, &choices[i]);
         if (begin < best.begin) {
             best = choices[i];
             best.begin = begin;
@@ -150,7 +184,7 @@ static struct v_choice choose(const struct v *v, unsigned rank)
 
 static zr_result walk_v(struct v *v)
 {
-    size_t items = 2 * (size_t)v->stages * v->request->micro_batches;
+    size_t items = (v->order->last + 1) * (size_t)v->stages * v->request->micro_batches;
     for (size_t i = 0; i < items; i++) {
         struct v_choice best = {.begin = INFINITY};
         for (unsigned rank = 0; rank < v->request->ranks; rank++) {
@@ -160,31 +194,33 @@ static zr_result walk_v(struct v *v)
         }
         if (isinf(best.begin))
             return zr_fail(ZR_ERR_CORRUPT, "the ranks of a pipeline would wait for one another");
-        unsigned micro_batch = (*next_of(v, best.stage, best.backward))++;
-        v->free[best.rank] = best.begin + (best.backward ? V_BACKWARD : V_FORWARD);
-        *end_of(v, best.stage, micro_batch, best.backward) = v->free[best.rank];
+        unsigned micro_batch = (*next_of(v, best.stage, best.kind))++;
+        v->free[best.rank] = best.begin + v->seconds[best.kind];
+        *end_of(v, best.stage, micro_batch, best.kind) = v->free[best.rank];
         if (best.rank == v->request->rank)
-            add(v->order,
-                (struct zr_pipeline_item){best.stage >= v->request->ranks, micro_batch,
-                                          best.backward ? ZR_PIPELINE_BACKWARD : ZR_PIPELINE_FORWARD});
+            add(v->order, (struct zr_pipeline_item){best.stage >= v->request->ranks, micro_batch, best.kind});
     }
     return ZR_OK;
 }
 
-static zr_result make_v(struct zr_pipeline_order *order, const struct zr_pipeline_request *request)
+/* `v`: its seconds and max_held. */
+static zr_result make_v(struct zr_pipeline_order *order, const struct zr_pipeline_request *request,
+                        struct v v)
 {
-    struct v v = {.request = request, .stages = V_PARTS * request->ranks, .order = order};
-    size_t ends = 2 * (size_t)v.stages * request->micro_batches;
+    v.request = request;
+    v.stages = V_PARTS * request->ranks;
+    v.order = order;
+    size_t nexts = ZR_PIPELINE_KINDS * (size_t)v.stages, ends = nexts * request->micro_batches;
     zr_result result = zr_take(request->host_arena, ZR_TAG_OTHER, ends, sizeof *v.ends, (void **)&v.ends);
     if (result == ZR_OK)
         result = zr_take(request->host_arena, ZR_TAG_OTHER, request->ranks, sizeof *v.free, (void **)&v.free);
     if (result == ZR_OK)
-        result = zr_take(request->host_arena, ZR_TAG_OTHER, 2 * v.stages, sizeof *v.next, (void **)&v.next);
+        result = zr_take(request->host_arena, ZR_TAG_OTHER, nexts, sizeof *v.next, (void **)&v.next);
     if (result == ZR_OK) {
         for (size_t i = 0; i < ends; i++)
             v.ends[i] = INFINITY;
         memset(v.free, 0, request->ranks * sizeof *v.free);
-        memset(v.next, 0, 2 * v.stages * sizeof *v.next);
+        memset(v.next, 0, nexts * sizeof *v.next);
         result = walk_v(&v);
     }
     zr_drop(request->host_arena, &v.next);
@@ -222,11 +258,13 @@ static void count_held(struct zr_pipeline_order *order)
 zr_result zr_pipeline_order_make(struct zr_pipeline_order *out, const struct zr_pipeline_request *request)
 {
     unsigned parts = zr_pipeline_parts(request->pipeline), m = request->micro_batches;
-    *out = (struct zr_pipeline_order){.host_arena = request->host_arena, .last = ZR_PIPELINE_BACKWARD};
+    *out = (struct zr_pipeline_order){.host_arena = request->host_arena,
+                                      .last = zr_pipeline_splits(request->pipeline) ? ZR_PIPELINE_WEIGHTS
+                                                                                    : ZR_PIPELINE_BACKWARD};
     zr_result result = check(request);
     if (result == ZR_OK)
-        result = zr_take(request->host_arena, ZR_TAG_OTHER, 2 * (size_t)parts * m, sizeof *out->items,
-                         (void **)&out->items);
+        result = zr_take(request->host_arena, ZR_TAG_OTHER, (out->last + 1) * (size_t)parts * m,
+                         sizeof *out->items, (void **)&out->items);
     if (result != ZR_OK)
         return result;
     switch (request->pipeline->schedule) {
@@ -237,7 +275,13 @@ zr_result zr_pipeline_order_make(struct zr_pipeline_order *out, const struct zr_
         make_ahead(out, m, m);
         break;
     case ZR_PIPELINE_VHALF:
-        result = make_v(out, request);
+        result = make_v(out, request, (struct v){.seconds = {1, 2}, .max_held = request->ranks + 1});
+        break;
+    case ZR_PIPELINE_ZB_H1:
+        make_h1(out, request);
+        break;
+    case ZR_PIPELINE_ZB_V:
+        result = make_v(out, request, (struct v){.seconds = {1, 1, 1}, .max_held = 2 * request->ranks});
         break;
     default:
         if (parts == 1)
@@ -278,7 +322,7 @@ static double *walk_end(const struct walk *w, unsigned stage, unsigned micro_bat
 static unsigned stage_of(const struct walk *w, unsigned rank, unsigned part)
 {
     unsigned ranks = w->request->ranks;
-    if (w->request->pipeline->schedule == ZR_PIPELINE_VHALF)
+    if (zr_pipeline_is_v(w->request->pipeline))
         return part == 0 ? rank : 2 * ranks - 1 - rank;
     return part * ranks + rank;
 }
@@ -318,6 +362,7 @@ static bool advance(struct walk *w, unsigned rank, double *free, struct zr_pipel
         *walk_end(w, stage, item->micro_batch, item->kind) = *free;
         out->rank_seconds[rank] += takes;
         out->busy_seconds += takes;
+        out->mean.seconds[item->kind] += takes / ((double)w->stages * w->request->micro_batches);
         out->seconds = *free > out->seconds ? *free : out->seconds;
     }
     return moved;
@@ -377,10 +422,18 @@ zr_result zr_pipeline_walk(struct zr_pipeline_walk *out, const struct zr_pipelin
     return result;
 }
 
-double zr_pipeline_idle_share(const struct zr_pipeline *pipeline, unsigned ranks, unsigned micro_batches)
+double zr_pipeline_idle_share(const struct zr_pipeline *pipeline, unsigned ranks, unsigned micro_batches,
+                              const struct zr_pipeline_times *times)
 {
+    static const struct zr_pipeline_times equal = {.seconds = {1, 1, 1}};
+    const double *seconds = times ? times->seconds : equal.seconds, f = seconds[ZR_PIPELINE_FORWARD],
+                 b = seconds[ZR_PIPELINE_BACKWARD], w = seconds[ZR_PIPELINE_WEIGHTS];
     double p = ranks, m = micro_batches, v = zr_pipeline_parts(pipeline);
-    if (pipeline->schedule == ZR_PIPELINE_VHALF)
+    if (pipeline->schedule == ZR_PIPELINE_ZB_H1 && micro_batches >= ranks) {
+        double idle = (p - 1) * (b + (f > w ? f - w : 0));
+        return idle / (m * (f + b + w) + idle);
+    }
+    if (zr_pipeline_is_v(pipeline) || pipeline->schedule == ZR_PIPELINE_ZB_H1)
         return -1;
     return pipeline->schedule == ZR_PIPELINE_NAIVE ? 1 - 1 / p : (p - 1) / (m * v + p - 1);
 }

@@ -9,7 +9,11 @@
  *           Narayanan et al., arXiv 2104.04473); with several stages per rank, rounds of p micro-batches
  *   vhalf   stages r and 2 p - 1 - r on rank r; at most p + 1 halves of a micro-batch's activations at a
  *           time (Qi et al., arXiv 2405.15362); a greedy simulation in which backward takes twice as long as
- *           forward, and backward and later stages have priority */
+ *           forward, and backward and later stages have priority
+ *   zb-h1   1f1b, where the gradients of parameters are items of their own, which rank r delays by r
+ *           micro-batches to fill its idle time (Qi et al., arXiv 2401.10241); at most p micro-batches
+ *   zb-v    the stages of vhalf and the items of zb-h1; at most 2 p halves; a greedy simulation in which all
+ *           items take equal time, and the gradients of parameters run while a rank would be idle */
 #ifndef ZR_STEP_PIPELINE_H
 #define ZR_STEP_PIPELINE_H
 
@@ -66,14 +70,18 @@ struct zr_pipeline_walk {
     double seconds;                              /* from the begin of the first item to the end of the last */
     double busy_seconds;                         /* sum over all ranks */
     double rank_seconds[ZR_PIPELINE_STAGES_MAX]; /* busy, by rank */
+    struct zr_pipeline_times mean;               /* of all items, without hand_on */
 };
 /* Simulates all ranks. `times`: [stages]. ZR_ERR_CORRUPT: deadlock. */
 zr_result zr_pipeline_walk(struct zr_pipeline_walk *out, const struct zr_pipeline_request *request,
                            const struct zr_pipeline_times *times);
 
 /* Idle share of the ranks' time by the schedule's formula for equal stages: naive 1 - 1 / p; gpipe and 1f1b
- * (p - 1) / (m + p - 1), with v stages per rank (p - 1) / (m v + p - 1). Negative: no formula (vhalf). */
-double zr_pipeline_idle_share(const struct zr_pipeline *pipeline, unsigned ranks, unsigned micro_batches);
+ * (p - 1) / (m + p - 1), with v stages per rank (p - 1) / (m v + p - 1); zb-h1 with m >= p: an idle time of
+ * (p - 1) (F + B - W) if W <= F, else (p - 1) B. `times`: F, B and W of a stage; NULL: equal. Negative: no
+ * formula (vhalf, zb-v). */
+double zr_pipeline_idle_share(const struct zr_pipeline *pipeline, unsigned ranks, unsigned micro_batches,
+                              const struct zr_pipeline_times *times);
 
 const char *zr_pipeline_schedule_name(enum zr_pipeline_schedule schedule); /* "1f1b" */
 

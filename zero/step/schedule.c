@@ -10,16 +10,16 @@ enum { SMALL_DIVISOR = 16, GATHERED_MAX = ZR_PREFETCH_MAX + 1 + ZR_MODULE_UNITS_
 
 /* ---- The order of modules ------------------------------------------------------------------------------ */
 
-/* One forward or backward of a module's part. */
+/* One forward, backward or weights of a module's part. */
 struct use {
     size_t module;
     unsigned micro_batch;
-    bool backward;
+    enum zr_pipeline_kind kind;
     unsigned part;
     bool recomputes; /* module with parts: a forward that precedes backward */
 };
 
-/* Forward or backward of a micro-batch through the modules of a part. */
+/* One kind of a micro-batch through the modules of a part. */
 struct item {
     struct zr_pipeline_item is;
     struct zr_cut_part part;
@@ -50,13 +50,13 @@ static unsigned parts_before(const struct zr_schedule_request *request, size_t m
 static void add_module(struct use_list *use_list, const struct zr_schedule_request *request, struct use use)
 {
     unsigned parts = zr_module_parts(&use_list->model->modules[use.module]),
-             before = use.backward ? parts_before(request, use.module) : 0;
+             before = use.kind == ZR_PIPELINE_BACKWARD ? parts_before(request, use.module) : 0;
     use.recomputes = true;
     for (use.part = 0; use.part < before; use.part++)
         use_list->uses[use_list->uses_count++] = use;
     use.recomputes = false;
     for (unsigned i = 0; i < parts; i++) {
-        use.part = use.backward ? parts - 1 - i : i;
+        use.part = use.kind ? parts - 1 - i : i;
         use_list->uses[use_list->uses_count++] = use;
     }
 }
@@ -69,11 +69,13 @@ static void add_uses(struct use_list *use_list, const struct zr_schedule_request
     item->first_use = use_list->uses_count;
     for (size_t i = 0; i < item->part.end - item->part.first; i++) {
         size_t module = item->is.kind ? item->part.end - 1 - i : item->part.first + i;
-        if (item->is.kind || !with_backward || !zr_module_is_last(&use_list->model->modules[module]))
-            add_module(use_list, request,
-                       (struct use){.module = module,
-                                    .micro_batch = item->is.micro_batch,
-                                    .backward = item->is.kind != ZR_PIPELINE_FORWARD});
+        const struct zr_module_type *type = use_list->model->modules[module].type;
+        if (item->is.kind == ZR_PIPELINE_WEIGHTS ? type->weights != NULL
+                                                 : item->is.kind == ZR_PIPELINE_BACKWARD || !with_backward ||
+                                                       !zr_module_is_last(&use_list->model->modules[module]))
+            add_module(
+                use_list, request,
+                (struct use){.module = module, .micro_batch = item->is.micro_batch, .kind = item->is.kind});
     }
     item->end_use = use_list->uses_count;
 }
@@ -131,7 +133,10 @@ static void close_use_list(struct use_list *use_list, zr_arena *host_arena)
 static unsigned reads_count(const struct zr_model *model, struct use use)
 {
     const struct zr_module *module = &model->modules[use.module];
-    return use.backward && !use.recomputes && module->type->backward_reads_none ? 0 : module->units_count;
+    return use.kind == ZR_PIPELINE_WEIGHTS ||
+                   (use.kind == ZR_PIPELINE_BACKWARD && !use.recomputes && module->type->backward_reads_none)
+               ? 0
+               : module->units_count;
 }
 
 static unsigned unit_of(const struct zr_model *model, struct use use, unsigned index)
@@ -259,7 +264,8 @@ static size_t input_of(const struct item *item, size_t module)
 static bool turns_backward(const struct builder *builder, size_t at)
 {
     struct use use = builder->use_list.uses[at];
-    return at + 1 < builder->use_list.uses_count && builder->use_list.uses[at + 1].backward &&
+    return at + 1 < builder->use_list.uses_count &&
+           builder->use_list.uses[at + 1].kind == ZR_PIPELINE_BACKWARD &&
            builder->use_list.uses[at + 1].micro_batch == use.micro_batch &&
            builder->use_list.uses[at + 1].module == use.module + 1;
 }
@@ -286,9 +292,11 @@ static void fetch(struct builder *builder, const struct item *item, size_t modul
 
 static enum zr_action_kind kind_of(const struct zr_module *module, struct use use)
 {
-    return !use.backward || (use.recomputes && zr_module_is_last(module)) ? ZR_ACTION_FORWARD
-           : use.recomputes                                               ? ZR_ACTION_RECOMPUTE
-                                                                          : ZR_ACTION_BACKWARD;
+    return use.kind == ZR_PIPELINE_WEIGHTS               ? ZR_ACTION_WEIGHTS
+           : use.kind == ZR_PIPELINE_FORWARD             ? ZR_ACTION_FORWARD
+           : use.recomputes && zr_module_is_last(module) ? ZR_ACTION_FORWARD
+           : use.recomputes                              ? ZR_ACTION_RECOMPUTE
+                                                         : ZR_ACTION_BACKWARD;
 }
 
 static void add_run(struct builder *builder, enum zr_action_kind kind, struct use use)
@@ -306,17 +314,19 @@ static void add_use(struct builder *builder, const struct item *item, size_t at)
     struct use use = builder->use_list.uses[at];
     const struct zr_module *module = &model->modules[use.module];
     unsigned count = reads_count(model, use);
-    bool in_parts = zr_module_parts(module) > 1, gives = use.backward && !use.recomputes;
+    bool in_parts = zr_module_parts(module) > 1, back = use.kind == ZR_PIPELINE_BACKWARD;
+    bool gives = use.kind == ZR_PIPELINE_WEIGHTS ||
+                 (back && !use.recomputes && !zr_schedule_splits(request->order, module->type));
 
     for (unsigned i = 0; i < count; i++)
         gather(builder, unit_of(model, use, i));
     gather_ahead(builder, at);
-    if (use.backward)
+    if (back)
         fetch(builder, item, use.module);
-    if (!in_parts && use.backward && request->recomputes && request->recomputes[use.module])
+    if (!in_parts && back && request->recomputes && request->recomputes[use.module])
         add_run(builder, ZR_ACTION_RECOMPUTE, use);
     add_run(builder, kind_of(module, use), use);
-    if (!use.backward && use.part + 1 == zr_module_parts(module))
+    if (use.kind == ZR_PIPELINE_FORWARD && use.part + 1 == zr_module_parts(module))
         store(builder, item, at);
     for (unsigned i = count; i-- > 0;)
         if (!is_next(builder, at, unit_of(model, use, i)))
@@ -350,10 +360,14 @@ static bool has_place(const struct builder *builder, const struct item *item, bo
     return item->is.micro_batch < builder->done[item->is.part] + places;
 }
 
-/* Emits RECEIVE for the current item and the next one. */
+/* Emits RECEIVE for the current item and the next one that receives. */
 static void add_receives(struct builder *builder, size_t at)
 {
-    while (builder->receives_end < builder->use_list.items_count && builder->receives_end <= at + 1 &&
+    size_t next = at + 1;
+    while (next < builder->use_list.items_count &&
+           builder->use_list.items[next].is.kind == ZR_PIPELINE_WEIGHTS)
+        next++;
+    while (builder->receives_end < builder->use_list.items_count && builder->receives_end <= next &&
            has_place(builder, &builder->use_list.items[builder->receives_end], builder->receives_end > at))
         add_port(builder, ZR_ACTION_RECEIVE, &builder->use_list.items[builder->receives_end++]);
 }
@@ -372,11 +386,13 @@ static void add_item(struct builder *builder, size_t at)
     const struct item *item = &builder->use_list.items[at];
     builder->micro_batch = item->is.micro_batch;
     builder->fetched = stored_end(builder, item);
-    if (builder->backward && builder->loaded != item->is.micro_batch)
+    bool loads = builder->backward && item->is.kind != ZR_PIPELINE_WEIGHTS;
+    if (loads && builder->loaded != item->is.micro_batch)
         zr_actions_add(builder->out, (struct zr_action){.kind = ZR_ACTION_LOAD,
                                                         .begins = builder->loaded == UINT_MAX,
                                                         .micro_batch = builder->micro_batch});
-    builder->loaded = item->is.micro_batch;
+    if (loads)
+        builder->loaded = item->is.micro_batch;
     add_receives(builder, at);
     for (size_t use = item->first_use; use < item->end_use; use++)
         add_use(builder, item, use);

@@ -29,9 +29,17 @@ struct zr_schedule_request {
 };
 
 /* A training step: its micro-batches one after another, or in the order of a pipeline, then DRAIN, AGREE and
- * `end`. In a pipeline, LOAD precedes each item whose micro-batch differs from the previous item's. RECEIVE
- * is issued one item before the tensor is read, if a frame is free. zr_actions_drop() frees a list. */
+ * `end`. In a pipeline, LOAD precedes each forward or backward whose micro-batch differs from the previous
+ * one's. RECEIVE is issued one item before the tensor is read, if a frame is free. zr_actions_drop() frees a
+ * list. */
 zr_result zr_schedule_step(struct zr_actions *out, const struct zr_schedule_request *request);
+/* Whether backward of a module computes only dx, because the order of a pipeline has items for the gradients
+ * of parameters; NULL: no pipeline. */
+static inline bool zr_schedule_splits(const struct zr_pipeline_order *order,
+                                      const struct zr_module_type *type)
+{
+    return order && order->last == ZR_PIPELINE_WEIGHTS && type->weights;
+}
 /* Forward once: an evaluation. */
 zr_result zr_schedule_forward(struct zr_actions *out, const struct zr_schedule_request *request);
 

@@ -96,6 +96,8 @@ static zr_result act(struct zr_engine_run *engine, const struct zr_action *actio
         return zr_module_pass_forward(run, action, true);
     case ZR_ACTION_BACKWARD:
         return zr_module_pass_backward(run, action);
+    case ZR_ACTION_WEIGHTS:
+        return zr_module_pass_weights(run, action);
     case ZR_ACTION_SEND:
         return zr_frame_send(run, action);
     case ZR_ACTION_RECEIVE:

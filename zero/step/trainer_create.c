@@ -142,6 +142,17 @@ static zr_result open_activations(zr_trainer *trainer, const struct zr_trainer_o
                                          .tensor = trainer->model->row_ranks > 1 ? NULL : engine->tensor}});
 }
 
+/* Weights read a module's input long after backward, when a stored checkpoint's buffer is needed again. */
+static zr_result check_split(const zr_trainer *trainer)
+{
+    if (!trainer->pipelined || trainer->order.last != ZR_PIPELINE_WEIGHTS ||
+        !trainer->activations.checkpoints.stores)
+        return ZR_OK;
+    return zr_fail(ZR_ERR_INVALID,
+                   "a zero-bubble schedule keeps activation checkpoints until the gradients of "
+                   "parameters are computed; it excludes partitioned and offloaded checkpoints");
+}
+
 static zr_result open_engine(zr_trainer *trainer, struct zr_engine_options *engine)
 {
     const struct zr_parameter_list *list = &trainer->model->list;
@@ -212,6 +223,8 @@ zr_result zr_trainer_create(zr_trainer **out, const struct zr_trainer_options *o
         result = open_engine(trainer, &engine);
     if (result == ZR_OK)
         result = open_activations(trainer, &own, &engine);
+    if (result == ZR_OK)
+        result = check_split(trainer);
     if (result == ZR_OK)
         result = make_lists(trainer);
     if (result == ZR_OK)

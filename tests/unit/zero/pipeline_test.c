@@ -9,7 +9,7 @@
 #include "zero/model/transformer.h"
 #include "zero/step/schedule.h"
 
-enum { RANKS_MAX = 6, BATCHES_MAX = 13, TEXT_BYTES = 4096 };
+enum { RANKS_MAX = 8, BATCHES_MAX = 33, TEXT_BYTES = 4096 };
 
 /* ---- Orders -------------------------------------------------------------------------------------------- */
 
@@ -32,6 +32,14 @@ static const struct {
      "F0 F1 F0' B0' F1' B1' B0 B1 "},
     {"vhalf, the last", {.schedule = ZR_PIPELINE_VHALF}, 2, 1, 2, "F0 F0' B0' B0 F1 F1' B1' B1 "},
     {"vhalf, the first", {.schedule = ZR_PIPELINE_VHALF}, 2, 0, 2, "F0 F1 F0' B0' B0 F1' B1' B1 "},
+    {"zb-h1, the first", {.schedule = ZR_PIPELINE_ZB_H1}, 3, 0, 4, "F0 F1 F2 B0 W0 F3 B1 W1 B2 W2 B3 W3 "},
+    {"zb-h1, the last", {.schedule = ZR_PIPELINE_ZB_H1}, 3, 2, 4, "F0 B0 F1 B1 F2 B2 W0 F3 B3 W1 W2 W3 "},
+    {"zb-v, the first",
+     {.schedule = ZR_PIPELINE_ZB_V},
+     2,
+     0,
+     3,
+     "F0 F1 F0' B0' F1' B1' B0 W0' F2 B1 W1' F2' B2' W0 W1 B2 W2' W2 "},
 };
 
 static void test_written(void)
@@ -71,6 +79,10 @@ static unsigned held_bound(const struct zr_pipeline *pipeline, unsigned ranks, u
         return batches;
     case ZR_PIPELINE_VHALF:
         return ranks + 1;
+    case ZR_PIPELINE_ZB_H1:
+        return ranks;
+    case ZR_PIPELINE_ZB_V:
+        return 2 * ranks;
     default:
         return parts == 1 ? ranks - rank : 2 * (ranks - 1 - rank) + (parts - 1) * ranks + 1;
     }
@@ -102,12 +114,15 @@ static void test_orders(const char *words, const struct zr_pipeline *pipeline)
     static struct zr_pipeline_times times[ZR_PIPELINE_STAGES_MAX];
     unsigned wrong = 0, stuck = 0, far = 0;
     for (unsigned s = 0; s < ZR_PIPELINE_STAGES_MAX; s++)
-        times[s] = (struct zr_pipeline_times){.seconds = {1, 2}};
+        times[s] =
+            (struct zr_pipeline_times){.seconds = {1, pipeline->schedule == ZR_PIPELINE_ZB_V ? 1 : 2, 1}};
     for (unsigned ranks = 2; ranks <= RANKS_MAX; ranks++)
         for (unsigned batches = 1; batches < BATCHES_MAX; batches++) {
             struct zr_pipeline_request request = {pipeline, ranks, 0, batches, host_arena};
             struct zr_pipeline_walk walk;
-            double formula = zr_pipeline_idle_share(pipeline, ranks, batches);
+            double formula = zr_pipeline_idle_share(pipeline, ranks, batches, &times[0]);
+            if (pipeline->schedule == ZR_PIPELINE_ZB_V && batches >= ranks) /* the first forwards */
+                formula = (ranks - 1) / (6.0 * batches + ranks - 1);
             if (pipeline->schedule == ZR_PIPELINE_1F1B && zr_pipeline_parts(pipeline) > 1 && batches % ranks)
                 continue;
             for (request.rank = 0; request.rank < ranks; request.rank++)
@@ -302,7 +317,7 @@ static void test_parts(const char *words, const struct zr_pipeline *pipeline, bo
     }
     for (size_t u = 0; u < whole->units_count; u++)
         uses -= whole->units[u].gradient_uses;
-    bool apart = tied && pipeline->schedule != ZR_PIPELINE_VHALF;
+    bool apart = tied && !zr_pipeline_is_v(pipeline);
     tap_ok(result == ZR_OK && wrong == 0 && uses == 0 && counted == zr_parameter_list_elements(whole) &&
                copies == apart,
            "%s: the parts are the model, %u copies", words, copies);
@@ -412,7 +427,9 @@ int main(void)
                {"1f1b", {.schedule = ZR_PIPELINE_1F1B}},
                {"interleaved by 2", {.schedule = ZR_PIPELINE_1F1B, .interleave = 2}},
                {"interleaved by 3", {.schedule = ZR_PIPELINE_1F1B, .interleave = 3}},
-               {"vhalf", {.schedule = ZR_PIPELINE_VHALF}}};
+               {"vhalf", {.schedule = ZR_PIPELINE_VHALF}},
+               {"zb-h1", {.schedule = ZR_PIPELINE_ZB_H1}},
+               {"zb-v", {.schedule = ZR_PIPELINE_ZB_V}}};
     tap_result(records_begin(), ZR_OK, "memory for records");
     test_written();
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
