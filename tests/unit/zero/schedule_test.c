@@ -15,7 +15,7 @@ enum { TEXT_BYTES = 1 << 16 };
  * release, S reduce (send), U update, P pass on, V receive, and the unit or the module; L load. */
 static void append(char *text, const struct zr_action *action)
 {
-    static const char letters[] = " LGFKQCBRSUPV";
+    static const char letters[] = " LGFKQCBWRSUPV";
     size_t used = strlen(text);
     if (action->kind == ZR_ACTION_LOAD)
         snprintf(text + used, TEXT_BYTES - used, "L ");
