@@ -216,7 +216,7 @@ longest_first = $(foreach name,$(longest),$(filter %/$(name),$(1))) $(filter-out
 .PHONY: built-scripts built-check built-long built-soak
 built-scripts: $(programs) $(libraries) $(gdb_script) $(manuals) $(completions) $(mpi_tests) $(leaky) $(preload_calls) $(forbid) $(failing) $(service_client) $(cuda_programs) $(own_stream) $(cuda_caching) $(rehearse_programs) $(workloads) $(emulator) $(nccl_emulator) $(BUILD)/tests/emulator/kernels.image
 built-check: built-scripts built-gpu $(test_bin)
-built-long: built-check
+built-long: built-check $(BUILD)/tests/bench_pipeline
 	@$(again) BUILD=$(BUILD)/both-sanitizers SANITIZE=address,undefined built-check
 	@$(again) BUILD=$(BUILD)/thread SANITIZE=thread $(addprefix $(BUILD)/thread/,tests/shadow_test bin/zr-train)
 	@$(again) $(fuzz_build) $(fuzz_folder)/tests/api_entry

@@ -64,7 +64,8 @@ for row in most_pairs(7, model=tuple(MODELS), pp=(2, 4), tp=(1, 2), data=(1, 2),
         as_planned(got, words)
         as_planned(other, "the other")
 for words, flags in (("interleaved", dict(pp=2, interleave=2)), ("interleaved by four", dict(pp=2, interleave=4)),
-                     ("vhalf", dict(pp=2, schedule="vhalf")), ("vhalf on four", dict(pp=4, schedule="vhalf"))):
+                     ("vhalf", dict(pp=2, schedule="vhalf")), ("vhalf on four", dict(pp=4, schedule="vhalf")),
+                     ("zb-h1", dict(pp=4, schedule="zb-h1")), ("zb-v", dict(pp=2, schedule="zb-v"))):
     run = logged(ranks=flags["pp"], **flags, **SHAPE)
     near(run, whole("gpt2", 1), 1e-5, words)
     run.report and as_planned(run, words)
@@ -124,7 +125,7 @@ for model in MODELS:
     run = train(ranks=8, tp=2, pp=2, stage=1, save=folder, export=first, **{**MODELS[model], "steps": 3})
     same(run.code, 0, f"{model}: saved at 2 x 2 x 2") or note(run.err[-600:])
     for mesh in (dict(ranks=4, stage=3), dict(ranks=4, tp=4), dict(ranks=1), dict(ranks=4, pp=4, schedule="gpipe"),
-                 dict(ranks=4, tp=2, pp=2, schedule="vhalf")):
+                 dict(ranks=4, tp=2, pp=2, schedule="vhalf"), dict(ranks=4, pp=4, schedule="zb-h1")):
         again = path(f"{model}.again")
         run = train(resume=folder, export=again, **{**MODELS[model], "steps": 3}, **mesh)
         same(run.code == 0 and contents(again), contents(first), f"{model}: resumed at {mesh}, the same export") or note(run.err[-600:])
@@ -140,7 +141,7 @@ tensors, metadata = read_safetensors(path("gpt2.first"))
 kind, shape, data = tensors["ln_f.weight"]
 tensors["ln_f.weight"] = kind, shape, struct.pack("<f", 3e38) + bytes(data[4:])
 write_safetensors(path("huge"), tensors)
-for flags in (dict(), dict(schedule="vhalf"), *([dict(schedule="vhalf", comm="mpi")] if not mpi_missing() else [])):
+for flags in (dict(), dict(schedule="vhalf"), dict(schedule="zb-v"), *([dict(schedule="vhalf", comm="mpi")] if not mpi_missing() else [])):
     run = train(ranks=2, pp=2, resume=path("huge"), assume_shape=True, comm_timeout=20, **{**SHAPE, "lr": 0, "min_lr": 0}, **flags)
     ok(run.code == 1 and "run with --pp 1" in run.err, f"nor does a loss that is none leave ranks waiting: {flags}") or note(f"{run.code} {run.err[-600:]}")
 # The last round of a validation leaves a data rank without a window, and one stage of the two has something to gather.

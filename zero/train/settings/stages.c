@@ -11,6 +11,7 @@ unsigned zr_train_first_rank(const struct zr_train_config *config, unsigned pipe
 zr_result zr_train_check_stages(const struct zr_train_config *config)
 {
     const struct zr_stages *stages = &config->stages;
+    const struct zr_pipeline pipeline = zr_stages_pipeline(stages, NULL);
     unsigned count = zr_stages_count(stages), parts = stages->ranks > 1 ? count / stages->ranks : 1;
     size_t layers = config->shape.layers, ends = config->pipeline_cut == ZR_CUT_MEMORY ? 2 : 0;
     zr_result result = zr_shape_check(&config->shape);
@@ -22,6 +23,12 @@ zr_result zr_train_check_stages(const struct zr_train_config *config)
             "--pp %u: %u pipeline stages are too many for %zu layers; give at most --pp %zu, or at least "
             "--layers %zu",
             stages->ranks, count, layers, (layers + ends) / parts, count - ends);
+    if (zr_pipeline_splits(&pipeline) && (config->checkpoints.partition || config->checkpoint_offload))
+        return zr_fail(
+            ZR_ERR_INVALID,
+            "--schedule %s keeps activation checkpoints until the gradients of parameters are computed, so it "
+            "excludes --partition-activations, --checkpoint-offload and --zero-r C2, C4 and C5",
+            zr_pipeline_schedule_name(stages->schedule));
     if (stages->interleave > 1 && stages->schedule == ZR_PIPELINE_1F1B &&
         config->micro_batches % stages->ranks != 0)
         return zr_fail(

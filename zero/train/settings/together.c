@@ -64,10 +64,6 @@ static const char *pipeline_conflict(const struct zr_train_config *config)
     const struct zr_pipeline pipeline = zr_stages_pipeline(stages, NULL);
     if (zr_pipeline_is_v(&pipeline) && stages->interleave > 0 && stages->interleave != 2)
         return "--schedule vhalf and zb-v have 2 stages per rank; give --interleave 2, or leave --interleave out";
-    if (zr_pipeline_splits(&pipeline) && zr_flag_given(config, "schedule") &&
-        (config->checkpoints.partition || config->checkpoint_offload))
-        return "--schedule zb-h1 and zb-v keep activation checkpoints until the gradients of parameters are "
-               "computed; leave out --partition-activations and --checkpoint-offload";
     if (!zr_pipeline_is_v(&pipeline) && stages->schedule != ZR_PIPELINE_1F1B && stages->interleave > 1)
         return "--interleave requires --schedule 1f1b; leave one of the two out";
     return NULL;
