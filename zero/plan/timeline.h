@@ -50,9 +50,8 @@ struct zr_timeline {
     size_t events_count, events_capacity;
     size_t events_max; /* maximum events to keep; at most ZR_TIMELINE_EVENTS_MAX */
     uint64_t left_out; /* number of events beyond events_max; the phases count these events */
-    /* For a cut: seconds of each part's modules, [0] forward and [1] backward, with waits inside the
-     * pipeline rank. */
-    double part_seconds[ZR_PIPELINE_PARTS_MAX][2];
+    /* For a cut: seconds of each part's modules, with waits inside the pipeline rank. */
+    double part_seconds[ZR_PIPELINE_PARTS_MAX][ZR_PIPELINE_KINDS];
     struct zr_pipeline_walk
         walk; /* simulation of all pipeline ranks, set by the code that timed them; seconds 0: none */
 

@@ -24,21 +24,21 @@ static void make_ahead(struct zr_pipeline_order *order, unsigned micro_batches, 
 {
     for (unsigned forward = 0, backward = 0; backward < micro_batches;) {
         if (forward < micro_batches && forward <= backward + ahead)
-            add(order, (struct zr_pipeline_item){0, forward++, false});
+            add(order, (struct zr_pipeline_item){0, forward++, ZR_PIPELINE_FORWARD});
         else
-            add(order, (struct zr_pipeline_item){0, backward++, true});
+            add(order, (struct zr_pipeline_item){0, backward++, ZR_PIPELINE_BACKWARD});
     }
 }
 
 /* Item `at` of a rank's forward or backward: rounds of `ranks` micro-batches through one part after another.
  */
 static struct zr_pipeline_item interleaved(const struct zr_pipeline_request *request, unsigned at,
-                                           bool backward)
+                                           enum zr_pipeline_kind kind)
 {
     unsigned ranks = request->ranks, parts = zr_pipeline_parts(request->pipeline), part = at / ranks % parts;
-    return (struct zr_pipeline_item){.part = backward ? parts - 1 - part : part,
+    return (struct zr_pipeline_item){.part = kind == ZR_PIPELINE_FORWARD ? part : parts - 1 - part,
                                      .micro_batch = at / (ranks * parts) * ranks + at % ranks,
-                                     .backward = backward};
+                                     .kind = kind};
 }
 
 static void make_interleaved(struct zr_pipeline_order *order, const struct zr_pipeline_request *request)
@@ -47,9 +47,9 @@ static void make_interleaved(struct zr_pipeline_order *order, const struct zr_pi
              ahead = 2 * (request->ranks - 1 - request->rank) + (parts - 1) * request->ranks;
     for (unsigned forward = 0, backward = 0; backward < total;) {
         if (forward < total && forward <= backward + ahead)
-            add(order, interleaved(request, forward++, false));
+            add(order, interleaved(request, forward++, ZR_PIPELINE_FORWARD));
         else
-            add(order, interleaved(request, backward++, true));
+            add(order, interleaved(request, backward++, ZR_PIPELINE_BACKWARD));
     }
 }
 
@@ -165,7 +165,8 @@ static zr_result walk_v(struct v *v)
         *end_of(v, best.stage, micro_batch, best.backward) = v->free[best.rank];
         if (best.rank == v->request->rank)
             add(v->order,
-                (struct zr_pipeline_item){best.stage >= v->request->ranks, micro_batch, best.backward});
+                (struct zr_pipeline_item){best.stage >= v->request->ranks, micro_batch,
+                                          best.backward ? ZR_PIPELINE_BACKWARD : ZR_PIPELINE_FORWARD});
     }
     return ZR_OK;
 }
@@ -212,7 +213,7 @@ static void count_held(struct zr_pipeline_order *order)
     unsigned now[ZR_PIPELINE_PARTS_MAX] = {0};
     for (size_t i = 0; i < order->count; i++) {
         unsigned part = order->items[i].part;
-        now[part] += order->items[i].backward ? -1u : 1u;
+        now[part] += (unsigned)zr_pipeline_holds(order, &order->items[i]);
         if (now[part] > order->held_max[part])
             order->held_max[part] = now[part];
     }
@@ -221,7 +222,7 @@ static void count_held(struct zr_pipeline_order *order)
 zr_result zr_pipeline_order_make(struct zr_pipeline_order *out, const struct zr_pipeline_request *request)
 {
     unsigned parts = zr_pipeline_parts(request->pipeline), m = request->micro_batches;
-    *out = (struct zr_pipeline_order){.host_arena = request->host_arena};
+    *out = (struct zr_pipeline_order){.host_arena = request->host_arena, .last = ZR_PIPELINE_BACKWARD};
     zr_result result = check(request);
     if (result == ZR_OK)
         result = zr_take(request->host_arena, ZR_TAG_OTHER, 2 * (size_t)parts * m, sizeof *out->items,
@@ -265,12 +266,13 @@ struct walk {
     unsigned stages, parts;
     struct zr_pipeline_order *orders; /* [ranks] */
     size_t *at;                       /* [ranks]: number of items done */
-    double *ends;                     /* [2][stages][micro_batches]: end of items; NAN: not done */
+    double *ends; /* [ZR_PIPELINE_KINDS][stages][micro_batches]: end of items; NAN: not done */
 };
 
-static double *walk_end(const struct walk *w, unsigned stage, unsigned micro_batch, bool backward)
+static double *walk_end(const struct walk *w, unsigned stage, unsigned micro_batch,
+                        enum zr_pipeline_kind kind)
 {
-    return &w->ends[((size_t)backward * w->stages + stage) * w->request->micro_batches + micro_batch];
+    return &w->ends[((size_t)kind * w->stages + stage) * w->request->micro_batches + micro_batch];
 }
 
 static unsigned stage_of(const struct walk *w, unsigned rank, unsigned part)
@@ -292,12 +294,12 @@ static double hand_on(const struct walk *w, unsigned stage, unsigned from)
 /* Arrival time of an item's input; NAN: not known yet. */
 static double ready(const struct walk *w, unsigned stage, const struct zr_pipeline_item *item)
 {
-    if (!item->backward)
-        return stage == 0 ? 0
-                          : *walk_end(w, stage - 1, item->micro_batch, false) + hand_on(w, stage, stage - 1);
-    if (stage + 1 == w->stages)
-        return *walk_end(w, stage, item->micro_batch, false);
-    return *walk_end(w, stage + 1, item->micro_batch, true) + hand_on(w, stage, stage + 1);
+    unsigned from = item->kind == ZR_PIPELINE_FORWARD ? stage - 1 : stage + 1;
+    if (item->kind == ZR_PIPELINE_FORWARD && stage == 0)
+        return 0;
+    if (item->kind == ZR_PIPELINE_WEIGHTS || from == w->stages)
+        return *walk_end(w, stage, item->micro_batch, item->kind - 1);
+    return *walk_end(w, from, item->micro_batch, item->kind) + hand_on(w, stage, from);
 }
 
 /* Runs all items of a rank that can run; false: none. */
@@ -309,11 +311,11 @@ static bool advance(struct walk *w, unsigned rank, double *free, struct zr_pipel
         const struct zr_pipeline_item *item = &order->items[w->at[rank]];
         unsigned stage = stage_of(w, rank, item->part);
         double from = ready(w, stage, item);
-        double takes = item->backward ? w->times[stage].backward : w->times[stage].forward;
+        double takes = w->times[stage].seconds[item->kind];
         if (isnan(from))
             return moved;
         *free = (from > *free ? from : *free) + takes;
-        *walk_end(w, stage, item->micro_batch, item->backward) = *free;
+        *walk_end(w, stage, item->micro_batch, item->kind) = *free;
         out->rank_seconds[rank] += takes;
         out->busy_seconds += takes;
         out->seconds = *free > out->seconds ? *free : out->seconds;
@@ -340,7 +342,7 @@ zr_result zr_pipeline_walk(struct zr_pipeline_walk *out, const struct zr_pipelin
 {
     unsigned ranks = request->ranks, parts = zr_pipeline_parts(request->pipeline);
     struct walk w = {.request = request, .times = times, .stages = ranks * parts, .parts = parts};
-    size_t ends = 2 * (size_t)w.stages * request->micro_batches;
+    size_t ends = ZR_PIPELINE_KINDS * (size_t)w.stages * request->micro_batches;
     double *free = NULL;
     zr_arena *host_arena = request->host_arena;
     memset(out, 0, sizeof *out);

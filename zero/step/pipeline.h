@@ -15,18 +15,27 @@
 
 #include "zero/model/cut.h"
 
-/* Forward or backward of a micro-batch in a stage. */
+/* What a stage runs of a micro-batch. BACKWARD: the gradient of the stage's input and, unless WEIGHTS
+ * follows, those of its parameters. */
+enum zr_pipeline_kind {
+    ZR_PIPELINE_FORWARD = 0,
+    ZR_PIPELINE_BACKWARD,
+    ZR_PIPELINE_WEIGHTS,
+    ZR_PIPELINE_KINDS
+};
+
 struct zr_pipeline_item {
     unsigned part, micro_batch; /* part: index among the rank's stages */
-    bool backward;
+    enum zr_pipeline_kind kind;
 };
 
 struct zr_pipeline_order {
     zr_arena *host_arena;
-    struct zr_pipeline_item *items; /* [count]: 2 * parts * micro_batches */
+    struct zr_pipeline_item *items; /* [count]: parts * micro_batches of each kind */
     size_t count;
+    enum zr_pipeline_kind last; /* the last kind of a micro-batch in a stage, which frees its activations */
     unsigned held_max[ZR_PIPELINE_PARTS_MAX]; /* by part: maximum of micro-batches between forward and
-                                                   backward */
+                                                   `last` */
 };
 
 struct zr_pipeline_request {
@@ -39,10 +48,17 @@ struct zr_pipeline_request {
  * micro-batches. */
 zr_result zr_pipeline_order_make(struct zr_pipeline_order *out, const struct zr_pipeline_request *request);
 void zr_pipeline_order_end(struct zr_pipeline_order *order);
+/* Change of the number of micro-batches that a part holds by an item: 1, 0 or -1. */
+static inline int zr_pipeline_holds(const struct zr_pipeline_order *order,
+                                    const struct zr_pipeline_item *item)
+{
+    return (item->kind == ZR_PIPELINE_FORWARD) - (item->kind == order->last);
+}
 
 /* Seconds per item of a stage. */
 struct zr_pipeline_times {
-    double forward, backward, hand_on; /* hand_on: transfer to or from the next stage, if on another rank */
+    double seconds[ZR_PIPELINE_KINDS];
+    double hand_on; /* transfer to or from the next stage, if on another rank */
 };
 
 /* Simulation of all ranks: an item begins when its rank is idle and its input has arrived. */

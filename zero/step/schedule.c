@@ -68,12 +68,12 @@ static void add_uses(struct use_list *use_list, const struct zr_schedule_request
 {
     item->first_use = use_list->uses_count;
     for (size_t i = 0; i < item->part.end - item->part.first; i++) {
-        size_t module = item->is.backward ? item->part.end - 1 - i : item->part.first + i;
-        if (item->is.backward || !with_backward || !zr_module_is_last(&use_list->model->modules[module]))
+        size_t module = item->is.kind ? item->part.end - 1 - i : item->part.first + i;
+        if (item->is.kind || !with_backward || !zr_module_is_last(&use_list->model->modules[module]))
             add_module(use_list, request,
                        (struct use){.module = module,
                                     .micro_batch = item->is.micro_batch,
-                                    .backward = item->is.backward});
+                                    .backward = item->is.kind != ZR_PIPELINE_FORWARD});
     }
     item->end_use = use_list->uses_count;
 }
@@ -109,7 +109,7 @@ static zr_result open_use_list(struct use_list *out, const struct zr_schedule_re
                                (void **)&out->items);
     size_t uses = 0;
     for (size_t i = 0; i < out->items_count && result == ZR_OK; i++) {
-        struct zr_pipeline_item is = {(unsigned)i % parts, 0, i >= parts};
+        struct zr_pipeline_item is = {(unsigned)i % parts, 0, (enum zr_pipeline_kind)(i / parts)};
         out->items[i].is = ordered ? request->order->items[i] : is;
         out->items[i].part = cut ? cut->parts[out->items[i].is.part] : whole_part(request->model);
         uses += uses_max(request, &out->items[i].part);
@@ -160,7 +160,7 @@ struct builder {
     uint64_t *unit_elements;                         /* [units_count] */
     size_t fetched;      /* current item: outputs from this module on are fetched or were never stored */
     size_t receives_end; /* RECEIVE was emitted for the items before this index */
-    unsigned backward_done[ZR_PIPELINE_PARTS_MAX]; /* number of micro-batches by part */
+    unsigned done[ZR_PIPELINE_PARTS_MAX]; /* number of micro-batches by part whose frames are free again */
 };
 
 static void add(struct builder *builder, enum zr_action_kind kind, unsigned index)
@@ -328,24 +328,26 @@ static void add_use(struct builder *builder, const struct item *item, size_t at)
 
 static void add_port(struct builder *builder, enum zr_action_kind kind, const struct item *item)
 {
-    bool inward = kind == ZR_ACTION_RECEIVE;
-    size_t port = inward != item->is.backward ? item->part.entry : item->part.exit;
-    if (port != ZR_NO_MODULE)
+    bool inward = kind == ZR_ACTION_RECEIVE, backward = item->is.kind == ZR_PIPELINE_BACKWARD;
+    size_t port = inward != backward ? item->part.entry : item->part.exit;
+    if (port != ZR_NO_MODULE && item->is.kind != ZR_PIPELINE_WEIGHTS)
         zr_actions_add(builder->out, (struct zr_action){.kind = kind,
                                                         .index = (unsigned)port,
                                                         .micro_batch = item->is.micro_batch,
-                                                        .backward = item->is.backward});
+                                                        .backward = backward});
 }
 
 /* Whether an item's tensor can be received early. A gradient always can; an input only if its frame is free.
  * If checkpoints use a ring, whose buffers have a fixed order, inputs are received when they are read. */
 static bool has_place(const struct builder *builder, const struct item *item, bool ahead)
 {
-    if (ahead && !item->is.backward && builder->request->fetch_distance > 0)
+    if (item->is.kind != ZR_PIPELINE_FORWARD)
+        return true;
+    if (ahead && builder->request->fetch_distance > 0)
         return false;
     unsigned places =
         builder->backward && builder->request->order ? builder->request->order->held_max[item->is.part] : 1;
-    return item->is.backward || item->is.micro_batch < builder->backward_done[item->is.part] + places;
+    return item->is.micro_batch < builder->done[item->is.part] + places;
 }
 
 /* Emits RECEIVE for the current item and the next one. */
@@ -360,7 +362,7 @@ static void add_receives(struct builder *builder, size_t at)
 static size_t stored_end(const struct builder *builder, const struct item *item)
 {
     bool last = zr_module_is_last(&builder->request->model->modules[item->part.end - 1]),
-         turned = item->is.backward && item->first_use > 0 && turns_backward(builder, item->first_use - 1);
+         turned = item->is.kind && item->first_use > 0 && turns_backward(builder, item->first_use - 1);
     size_t others = 1 + last + turned;
     return item->part.end > others ? item->part.end - others : 0;
 }
@@ -378,7 +380,8 @@ static void add_item(struct builder *builder, size_t at)
     add_receives(builder, at);
     for (size_t use = item->first_use; use < item->end_use; use++)
         add_use(builder, item, use);
-    builder->backward_done[item->is.part] += item->is.backward;
+    const struct zr_pipeline_order *order = builder->request->order;
+    builder->done[item->is.part] += item->is.kind == (order ? order->last : ZR_PIPELINE_BACKWARD);
     add_port(builder, ZR_ACTION_SEND, item);
 }
 

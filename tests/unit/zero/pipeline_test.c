@@ -44,7 +44,7 @@ static void test_written(void)
                                                   written[i].micro_batches, host_arena});
         for (size_t k = 0; result == ZR_OK && k < order.count; k++) {
             size_t used = strlen(text);
-            snprintf(text + used, sizeof text - used, "%c%u%s ", order.items[k].backward ? 'B' : 'F',
+            snprintf(text + used, sizeof text - used, "%c%u%s ", "FBW"[order.items[k].kind],
                      order.items[k].micro_batch, order.items[k].part ? "'" : "");
         }
         if (!tap_ok(result == ZR_OK && strcmp(text, written[i].want) == 0, "%s", written[i].words))
@@ -79,19 +79,20 @@ static unsigned held_bound(const struct zr_pipeline *pipeline, unsigned ranks, u
 /* Every micro-batch once through each part, forward before backward, in order. */
 static unsigned count_wrong(const struct zr_pipeline_request *request)
 {
-    unsigned next[2][ZR_PIPELINE_PARTS_MAX] = {{0}}, held = 0, wrong = 0;
+    unsigned next[ZR_PIPELINE_KINDS][ZR_PIPELINE_PARTS_MAX] = {{0}}, held = 0, wrong = 0;
     struct zr_pipeline_order order;
     if (zr_pipeline_order_make(&order, request) != ZR_OK)
         return 1;
     for (size_t i = 0; i < order.count; i++) {
         const struct zr_pipeline_item *item = &order.items[i];
-        wrong += item->micro_batch != next[item->backward][item->part]++;
-        wrong += item->backward && item->micro_batch >= next[false][item->part];
-        held += item->backward ? -1u : 1u;
+        wrong += item->micro_batch != next[item->kind][item->part]++;
+        wrong += item->kind > 0 && item->micro_batch >= next[item->kind - 1][item->part];
+        held += (unsigned)zr_pipeline_holds(&order, item);
         wrong += held > held_bound(request->pipeline, request->ranks, request->rank, request->micro_batches);
     }
     for (unsigned part = 0; part < zr_pipeline_parts(request->pipeline); part++)
-        wrong += next[false][part] != request->micro_batches || next[true][part] != request->micro_batches;
+        for (unsigned kind = 0; kind <= order.last; kind++)
+            wrong += next[kind][part] != request->micro_batches;
     zr_pipeline_order_end(&order);
     return wrong;
 }
@@ -101,7 +102,7 @@ static void test_orders(const char *words, const struct zr_pipeline *pipeline)
     static struct zr_pipeline_times times[ZR_PIPELINE_STAGES_MAX];
     unsigned wrong = 0, stuck = 0, far = 0;
     for (unsigned s = 0; s < ZR_PIPELINE_STAGES_MAX; s++)
-        times[s] = (struct zr_pipeline_times){1, 2, 0};
+        times[s] = (struct zr_pipeline_times){.seconds = {1, 2}};
     for (unsigned ranks = 2; ranks <= RANKS_MAX; ranks++)
         for (unsigned batches = 1; batches < BATCHES_MAX; batches++) {
             struct zr_pipeline_request request = {pipeline, ranks, 0, batches, host_arena};

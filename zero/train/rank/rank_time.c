@@ -19,10 +19,9 @@ static void note_times(const struct zr_train_config *config, unsigned r, const s
     for (unsigned s = 0, part = 0; s < zr_stages_count(&config->stages); s++) {
         if (zr_pipeline_rank_of(&pipeline, config->stages.ranks, s) != r)
             continue;
-        times[s] =
-            (struct zr_pipeline_times){.forward = timeline->part_seconds[part][false] / config->micro_batches,
-                                       .backward = timeline->part_seconds[part][true] / config->micro_batches,
-                                       .hand_on = bytes / config->bytes_per_second};
+        times[s] = (struct zr_pipeline_times){.hand_on = bytes / config->bytes_per_second};
+        for (unsigned k = 0; k < ZR_PIPELINE_KINDS; k++)
+            times[s].seconds[k] = timeline->part_seconds[part][k] / config->micro_batches;
         part++;
     }
 }

@@ -32,7 +32,7 @@ static zr_result count_held(const struct zr_train_config *config, unsigned rank,
         zr_pipeline_order_make(&order, &(struct zr_pipeline_request){&pipeline, config->stages.ranks, rank,
                                                                      config->micro_batches, host_arena});
     for (size_t i = 0; result == ZR_OK && i < order.count; i++) {
-        now += order.items[i].backward ? -1u : 1u;
+        now += (unsigned)zr_pipeline_holds(&order, &order.items[i]);
         *out = now > *out ? now : *out;
     }
     if (result == ZR_OK)
