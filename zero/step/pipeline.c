@@ -8,8 +8,20 @@
 
 const char *zr_pipeline_schedule_name(enum zr_pipeline_schedule schedule)
 {
-    static const char *const names[ZR_PIPELINE_SCHEDULES] = {"1f1b", "naive", "gpipe", "vhalf"};
+    static const char *const names[ZR_PIPELINE_SCHEDULES] = {"1f1b",  "naive", "gpipe",
+                                                             "vhalf", "2bw",   "pipedream"};
     return names[schedule];
+}
+
+bool zr_pipeline_is_asynchronous(const struct zr_pipeline *pipeline)
+{
+    return pipeline->schedule == ZR_PIPELINE_2BW || pipeline->schedule == ZR_PIPELINE_PIPEDREAM;
+}
+
+unsigned zr_pipeline_stashed(const struct zr_pipeline *pipeline, unsigned ranks, unsigned rank)
+{
+    return pipeline->schedule == ZR_PIPELINE_PIPEDREAM ? ranks - 1 - rank
+                                                       : pipeline->schedule == ZR_PIPELINE_2BW;
 }
 
 static void add(struct zr_pipeline_order *order, struct zr_pipeline_item item)
@@ -28,6 +40,19 @@ static void make_ahead(struct zr_pipeline_order *order, unsigned micro_batches, 
         else
             add(order, (struct zr_pipeline_item){0, backward++, ZR_PIPELINE_BACKWARD});
     }
+}
+
+/* A step in an endless order of that kind. */
+static void make_endless(struct zr_pipeline_order *order, const struct zr_pipeline_request *request)
+{
+    unsigned ahead = request->ranks - 1 - request->rank, end = zr_pipeline_forward_end(request);
+    for (unsigned forward = request->begun, backward = 0; backward < request->micro_batches;) {
+        if (forward < end && forward <= backward + ahead)
+            add(order, (struct zr_pipeline_item){0, forward++, ZR_PIPELINE_FORWARD});
+        else
+            add(order, (struct zr_pipeline_item){0, backward++, ZR_PIPELINE_BACKWARD});
+    }
+    order->held_max[0] = ahead + 1;
 }
 
 /* Item `at` of a rank's forward or backward: rounds of `ranks` micro-batches through one part after another.
@@ -198,6 +223,12 @@ static zr_result make_v(struct zr_pipeline_order *order, const struct zr_pipelin
 static zr_result check(const struct zr_pipeline_request *request)
 {
     unsigned m = request->micro_batches, ranks = request->ranks;
+    if (request->pipeline->schedule == ZR_PIPELINE_2BW && m < ranks)
+        return zr_fail(ZR_ERR_INVALID,
+                       "2bw updates after at least as many micro-batches as there are stages: %u, not %u",
+                       ranks, m);
+    if (request->pipeline->schedule == ZR_PIPELINE_PIPEDREAM && m != 1)
+        return zr_fail(ZR_ERR_INVALID, "pipedream updates after every micro-batch: a step has 1, not %u", m);
     if (request->pipeline->schedule != ZR_PIPELINE_1F1B || zr_pipeline_parts(request->pipeline) == 1 ||
         m % ranks == 0)
         return ZR_OK;
@@ -225,8 +256,10 @@ zr_result zr_pipeline_order_make(struct zr_pipeline_order *out, const struct zr_
     *out = (struct zr_pipeline_order){.host_arena = request->host_arena, .last = ZR_PIPELINE_BACKWARD};
     zr_result result = check(request);
     if (result == ZR_OK)
-        result = zr_take(request->host_arena, ZR_TAG_OTHER, 2 * (size_t)parts * m, sizeof *out->items,
-                         (void **)&out->items);
+        result = zr_take(request->host_arena, ZR_TAG_OTHER,
+                         2 * (size_t)parts * m +
+                             (zr_pipeline_is_asynchronous(request->pipeline) ? request->ranks : 0),
+                         sizeof *out->items, (void **)&out->items);
     if (result != ZR_OK)
         return result;
     switch (request->pipeline->schedule) {
@@ -239,6 +272,10 @@ zr_result zr_pipeline_order_make(struct zr_pipeline_order *out, const struct zr_
     case ZR_PIPELINE_VHALF:
         result = make_v(out, request);
         break;
+    case ZR_PIPELINE_2BW:
+    case ZR_PIPELINE_PIPEDREAM:
+        make_endless(out, request);
+        return ZR_OK;
     default:
         if (parts == 1)
             make_ahead(out, m, request->ranks - 1 - request->rank);
@@ -337,8 +374,8 @@ static zr_result walk_all(struct walk *w, double *free, struct zr_pipeline_walk 
     return done ? ZR_OK : zr_fail(ZR_ERR_CORRUPT, "the ranks of a pipeline would wait for one another");
 }
 
-zr_result zr_pipeline_walk(struct zr_pipeline_walk *out, const struct zr_pipeline_request *request,
-                           const struct zr_pipeline_times *times)
+static zr_result walk(struct zr_pipeline_walk *out, const struct zr_pipeline_request *request,
+                      const struct zr_pipeline_times *times)
 {
     unsigned ranks = request->ranks, parts = zr_pipeline_parts(request->pipeline);
     struct walk w = {.request = request, .times = times, .stages = ranks * parts, .parts = parts};
@@ -377,10 +414,41 @@ zr_result zr_pipeline_walk(struct zr_pipeline_walk *out, const struct zr_pipelin
     return result;
 }
 
+/* The order of an asynchronous schedule is 1f1b's over many steps. The second half of twice as many steps is
+ * without filling and draining. */
+static zr_result walk_endless(struct zr_pipeline_walk *out, const struct zr_pipeline_request *request,
+                              const struct zr_pipeline_times *times)
+{
+    const struct zr_pipeline endless = {.schedule = ZR_PIPELINE_1F1B};
+    struct zr_pipeline_request many = *request;
+    struct zr_pipeline_walk first;
+    unsigned steps = (2 * request->ranks + request->micro_batches - 1) / request->micro_batches;
+    many.pipeline = &endless;
+    many.micro_batches = steps * request->micro_batches;
+    zr_result result = walk(&first, &many, times);
+    many.micro_batches *= 2;
+    if (result == ZR_OK)
+        result = walk(out, &many, times);
+    out->seconds = (out->seconds - first.seconds) / steps;
+    out->busy_seconds = (out->busy_seconds - first.busy_seconds) / steps;
+    for (unsigned r = 0; r < request->ranks; r++)
+        out->rank_seconds[r] = (out->rank_seconds[r] - first.rank_seconds[r]) / steps;
+    return result;
+}
+
+zr_result zr_pipeline_walk(struct zr_pipeline_walk *out, const struct zr_pipeline_request *request,
+                           const struct zr_pipeline_times *times)
+{
+    return zr_pipeline_is_asynchronous(request->pipeline) ? walk_endless(out, request, times)
+                                                          : walk(out, request, times);
+}
+
 double zr_pipeline_idle_share(const struct zr_pipeline *pipeline, unsigned ranks, unsigned micro_batches)
 {
     double p = ranks, m = micro_batches, v = zr_pipeline_parts(pipeline);
     if (pipeline->schedule == ZR_PIPELINE_VHALF)
         return -1;
+    if (zr_pipeline_is_asynchronous(pipeline))
+        return 0;
     return pipeline->schedule == ZR_PIPELINE_NAIVE ? 1 - 1 / p : (p - 1) / (m * v + p - 1);
 }

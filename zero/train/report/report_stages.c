@@ -28,9 +28,9 @@ static zr_result count_held(const struct zr_train_config *config, unsigned rank,
     struct zr_pipeline_order order;
     unsigned now = 0;
     *out = 0;
-    zr_result result =
-        zr_pipeline_order_make(&order, &(struct zr_pipeline_request){&pipeline, config->stages.ranks, rank,
-                                                                     config->micro_batches, host_arena});
+    zr_result result = zr_pipeline_order_make(
+        &order, &(struct zr_pipeline_request){&pipeline, config->stages.ranks, rank, config->micro_batches,
+                                              host_arena, 0, 0});
     for (size_t i = 0; result == ZR_OK && i < order.count; i++) {
         now += (unsigned)zr_pipeline_holds(&order, &order.items[i]);
         *out = now > *out ? now : *out;
