@@ -2,6 +2,7 @@
 #include "zero/train/rank/rank.h"
 
 #include <inttypes.h>
+#include <limits.h>
 #include <signal.h>
 #include <stdio.h>
 #include <unistd.h>
@@ -61,6 +62,12 @@ static zr_result gather_message(const struct zr_train_config *config, zr_comm *c
 
 /* ---- Steps --------------------------------------------------------------------------------------------- */
 
+/* The request of signals on which all ranks agreed. */
+struct agreed_request {
+    enum zr_request_kind kind;
+    int end_signal; /* the signal that requested the end */
+};
+
 /* The first of --log, --tensorboard and --status that could not be written. */
 struct lost_log {
     const char *option, *path;
@@ -83,7 +90,8 @@ struct loop {
     bool norm_mattered; /* the last step was clipped or skipped, so the next one waits for its norm */
     int ended;          /* the signal that requested the end; 0: none */
     bool yields;        /* the run yields its time slice after the step, by agreement */
-    bool alike;         /* the current failure is the same, with the same message, on all ranks */
+    struct agreed_request put_off; /* until the pipeline has drained */
+    bool alike;                    /* the current failure is the same, with the same message, on all ranks */
 };
 
 static bool speaks(const struct loop *loop)
@@ -173,12 +181,6 @@ static void say_refused(struct loop *loop, const struct message *agreed)
            agreed->refusals.n, agreed->refusals.k);
 }
 
-/* The request of signals on which all ranks agreed. */
-struct agreed_request {
-    enum zr_request_kind kind;
-    int end_signal; /* the signal that requested the end */
-};
-
 /* State of the current step. */
 struct step {
     struct loop *loop;
@@ -193,8 +195,10 @@ static zr_result load_batch(void *state, unsigned micro_batch)
     const struct step *step = state;
     struct zr_rank *rank = &step->loop->rank;
     const struct zr_batch batch = zr_rank_batch(rank);
-    struct zr_data_place place = {
-        .step = step->number, .data_rank = rank->place.data, .micro_batch = micro_batch};
+    unsigned per_step = rank->config->micro_batches;
+    struct zr_data_place place = {.step = step->number + micro_batch / per_step,
+                                  .data_rank = rank->place.data,
+                                  .micro_batch = micro_batch % per_step};
     zr_rank_draw(rank, &rank->state, &place);
     return zr_batch_train(&batch, &place);
 }
@@ -290,6 +294,31 @@ static bool pauses_after(const struct loop *loop, uint64_t step, enum zr_request
            (config->save_every && step % config->save_every == 0);
 }
 
+/* Number of steps that follow a step directly. An asynchronous pipeline begins their micro-batches early. */
+static unsigned steps_before_pause(const struct loop *loop, uint64_t step)
+{
+    const struct zr_train_config *config = loop->rank.config;
+    uint64_t steps = config->steps - step;
+    const uint64_t every[] = {config->eval_every, config->save_every};
+    for (unsigned i = 0; i < sizeof every / sizeof *every; i++) {
+        uint64_t left = every[i] ? (every[i] - step % every[i]) % every[i] : steps;
+        steps = left < steps ? left : steps;
+    }
+    return loop->put_off.kind != ZR_REQUEST_NONE ? 0 : steps < UINT_MAX ? (unsigned)steps : UINT_MAX;
+}
+
+/* Requests wait until an asynchronous pipeline has drained. */
+static void put_off(struct loop *loop, struct agreed_request *request)
+{
+    if (request->kind > loop->put_off.kind)
+        loop->put_off = *request;
+    *request = loop->put_off;
+    if (zr_trainer_is_drained(loop->rank.state.trainer))
+        loop->put_off.kind = ZR_REQUEST_NONE;
+    else
+        request->kind = ZR_REQUEST_NONE;
+}
+
 /* Runs and measures a step. Its seconds end at the next step's start or, if other work follows, when all
  * its messages have arrived. */
 static zr_result measured_step(struct loop *loop, uint64_t step, struct zr_step_line *line,
@@ -301,8 +330,10 @@ static zr_result measured_step(struct loop *loop, uint64_t step, struct zr_step_
     if (result != ZR_OK)
         return result;
     line->step = step;
+    zr_trainer_expect_steps(loop->rank.state.trainer, steps_before_pause(loop, step));
     result = train_step(&under_way);
     *request = (struct agreed_request){under_way.request, under_way.end_signal};
+    put_off(loop, request);
     if (result == ZR_OK && (measured.first || pauses_after(loop, step, request->kind)))
         result = zr_engine_synchronize(loop->rank.state.engine);
     if (result == ZR_OK)

@@ -99,7 +99,7 @@ const struct zr_flag zr_flags[] = {
     COUNT("cp", memory, shape.context, "1", 1, 256,
           "ranks that divide each sequence (context parallel, ring attention)"),
     COUNT("pp", memory, stages.ranks, "1", 1, 256, "ranks that divide the layers (pipeline parallel)"),
-    CHOICE("schedule", memory, stages.schedule, "1f1b", "1f1b|naive|gpipe|vhalf",
+    CHOICE("schedule", memory, stages.schedule, "1f1b", "1f1b|naive|gpipe|vhalf|2bw|pipedream",
            "order of micro-batches in the pipeline stages"),
     {"interleave", memory, "N", "pipeline stages per rank, for --schedule 1f1b", NULL, "1; vhalf: 2", NULL,
      ZR_FLAG_COUNT, FIELD(stages.interleave), 1, ZR_PIPELINE_PARTS_MAX},

@@ -22,6 +22,22 @@ zr_result zr_train_check_stages(const struct zr_train_config *config)
             "--pp %u: %u pipeline stages are too many for %zu layers; give at most --pp %zu, or at least "
             "--layers %zu",
             stages->ranks, count, layers, (layers + ends) / parts, count - ends);
+    if (stages->schedule == ZR_PIPELINE_2BW && config->micro_batches < stages->ranks)
+        return zr_fail(ZR_ERR_INVALID,
+                       "--schedule 2bw requires at least as many micro-batches as --pp %u, not %u; give "
+                       "--accumulate %u",
+                       stages->ranks, config->micro_batches, stages->ranks);
+    if (stages->schedule == ZR_PIPELINE_PIPEDREAM && config->micro_batches != 1)
+        return zr_fail(
+            ZR_ERR_INVALID,
+            "--schedule pipedream updates after every micro-batch and excludes --accumulate %u; leave "
+            "--accumulate out",
+            config->micro_batches);
+    if (stages->schedule == ZR_PIPELINE_PIPEDREAM && config->shape.tied)
+        return zr_fail(
+            ZR_ERR_INVALID,
+            "--schedule pipedream updates stages independently and excludes a tied embedding; give "
+            "--arch llama without --tie-embeddings, or --schedule 2bw");
     if (stages->interleave > 1 && stages->schedule == ZR_PIPELINE_1F1B &&
         config->micro_batches % stages->ranks != 0)
         return zr_fail(
