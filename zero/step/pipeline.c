@@ -303,6 +303,8 @@ struct walk {
     unsigned stages, parts;
     struct zr_pipeline_order *orders; /* [ranks] */
     size_t *at;                       /* [ranks]: number of items done */
+    unsigned
+        joined;   /* the first and the last rank wait for one another after so many micro-batches; 0: never */
     double *ends; /* [ZR_PIPELINE_KINDS][stages][micro_batches]: end of items; NAN: not done */
 };
 
@@ -339,6 +341,16 @@ static double ready(const struct walk *w, unsigned stage, const struct zr_pipeli
     return *walk_end(w, from, item->micro_batch, item->kind) + hand_on(w, stage, from);
 }
 
+/* End of the step before a rank's next item on the rank that shares a tensor; 0: no such step. */
+static double joined_end(const struct walk *w, unsigned rank)
+{
+    const struct zr_pipeline_item *last = &w->orders[rank].items[w->at[rank]] - 1;
+    unsigned ranks = w->request->ranks;
+    bool joins = w->joined > 0 && w->at[rank] > 0 && (rank == 0 || rank + 1 == ranks) &&
+                 last->kind == ZR_PIPELINE_BACKWARD && (last->micro_batch + 1) % w->joined == 0;
+    return joins ? *walk_end(w, rank == 0 ? ranks - 1 : 0, last->micro_batch, ZR_PIPELINE_BACKWARD) : 0;
+}
+
 /* Runs all items of a rank that can run; false: none. */
 static bool advance(struct walk *w, unsigned rank, double *free, struct zr_pipeline_walk *out)
 {
@@ -347,10 +359,11 @@ static bool advance(struct walk *w, unsigned rank, double *free, struct zr_pipel
     for (; w->at[rank] < order->count; w->at[rank]++, moved = true) {
         const struct zr_pipeline_item *item = &order->items[w->at[rank]];
         unsigned stage = stage_of(w, rank, item->part);
-        double from = ready(w, stage, item);
+        double from = ready(w, stage, item), joined = joined_end(w, rank);
         double takes = w->times[stage].seconds[item->kind];
-        if (isnan(from))
+        if (isnan(from) || isnan(joined))
             return moved;
+        from = joined > from ? joined : from;
         *free = (from > *free ? from : *free) + takes;
         *walk_end(w, stage, item->micro_batch, item->kind) = *free;
         out->rank_seconds[rank] += takes;
@@ -375,10 +388,11 @@ static zr_result walk_all(struct walk *w, double *free, struct zr_pipeline_walk 
 }
 
 static zr_result walk(struct zr_pipeline_walk *out, const struct zr_pipeline_request *request,
-                      const struct zr_pipeline_times *times)
+                      const struct zr_pipeline_times *times, unsigned joined)
 {
     unsigned ranks = request->ranks, parts = zr_pipeline_parts(request->pipeline);
-    struct walk w = {.request = request, .times = times, .stages = ranks * parts, .parts = parts};
+    struct walk w = {
+        .request = request, .times = times, .stages = ranks * parts, .parts = parts, .joined = joined};
     size_t ends = ZR_PIPELINE_KINDS * (size_t)w.stages * request->micro_batches;
     double *free = NULL;
     zr_arena *host_arena = request->host_arena;
@@ -422,13 +436,14 @@ static zr_result walk_endless(struct zr_pipeline_walk *out, const struct zr_pipe
     const struct zr_pipeline endless = {.schedule = ZR_PIPELINE_1F1B};
     struct zr_pipeline_request many = *request;
     struct zr_pipeline_walk first;
+    unsigned joined = request->shares ? request->micro_batches : 0;
     unsigned steps = (2 * request->ranks + request->micro_batches - 1) / request->micro_batches;
     many.pipeline = &endless;
     many.micro_batches = steps * request->micro_batches;
-    zr_result result = walk(&first, &many, times);
+    zr_result result = walk(&first, &many, times, joined);
     many.micro_batches *= 2;
     if (result == ZR_OK)
-        result = walk(out, &many, times);
+        result = walk(out, &many, times, joined);
     out->seconds = (out->seconds - first.seconds) / steps;
     out->busy_seconds = (out->busy_seconds - first.busy_seconds) / steps;
     for (unsigned r = 0; r < request->ranks; r++)
@@ -440,7 +455,7 @@ zr_result zr_pipeline_walk(struct zr_pipeline_walk *out, const struct zr_pipelin
                            const struct zr_pipeline_times *times)
 {
     return zr_pipeline_is_asynchronous(request->pipeline) ? walk_endless(out, request, times)
-                                                          : walk(out, request, times);
+                                                          : walk(out, request, times, 0);
 }
 
 double zr_pipeline_idle_share(const struct zr_pipeline *pipeline, unsigned ranks, unsigned micro_batches)

@@ -53,6 +53,9 @@ struct zr_pipeline_request {
     /* Asynchronous schedules: micro-batches whose forward an earlier step has run / steps that are known to
      * follow. A micro-batch from micro_batches on is of a step that follows. */
     unsigned begun, following;
+    /* Only zr_pipeline_walk() of an asynchronous schedule: the first and the last rank share a tensor and
+     * wait for one another after a step. */
+    bool shares;
 };
 
 /* The order of one rank. ZR_ERR_INVALID: several stages per rank, and the ranks do not divide the

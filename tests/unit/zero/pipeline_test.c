@@ -52,7 +52,7 @@ static void test_written(void)
         zr_result result = zr_pipeline_order_make(
             &order, &(struct zr_pipeline_request){&written[i].pipeline, written[i].ranks, written[i].rank,
                                                   written[i].micro_batches, host_arena, written[i].begun,
-                                                  written[i].following});
+                                                  written[i].following, false});
         for (size_t k = 0; result == ZR_OK && k < order.count; k++) {
             size_t used = strlen(text);
             snprintf(text + used, sizeof text - used, "%c%u%s ", "FBW"[order.items[k].kind],
@@ -65,7 +65,7 @@ static void test_written(void)
     struct zr_pipeline_order order;
     tap_result(
         zr_pipeline_order_make(&order, &(struct zr_pipeline_request){&(struct zr_pipeline){.interleave = 2},
-                                                                     3, 0, 4, host_arena, 0, 0}),
+                                                                     3, 0, 4, host_arena, 0, 0, false}),
         ZR_ERR_INVALID, "rounds of 3 do not divide 4 micro-batches");
     tap_ok(strstr(zr_last_error(), "the nearest that fit are 6") != NULL, "which says what does");
 }
@@ -127,7 +127,7 @@ static void test_orders(const char *words, const struct zr_pipeline *pipeline)
         times[s] = (struct zr_pipeline_times){.seconds = {1, 2}};
     for (unsigned ranks = 2; ranks <= RANKS_MAX; ranks++)
         for (unsigned batches = 1; batches < BATCHES_MAX; batches++) {
-            struct zr_pipeline_request request = {pipeline, ranks, 0, batches, host_arena, 0, 0};
+            struct zr_pipeline_request request = {pipeline, ranks, 0, batches, host_arena, 0, 0, false};
             struct zr_pipeline_walk walk;
             double formula = zr_pipeline_idle_share(pipeline, ranks, batches);
             if (!takes(pipeline, ranks, batches))
@@ -167,8 +167,9 @@ static zr_result open_walker(struct walker *w, const struct zr_model *model,
     zr_result result =
         zr_cut_open(&w->cut, &(struct zr_cut_request){model, pipeline, ranks, rank, host_arena});
     if (result == ZR_OK)
-        result = zr_pipeline_order_make(
-            &w->order, &(struct zr_pipeline_request){pipeline, ranks, rank, batches, host_arena, 0, 0});
+        result =
+            zr_pipeline_order_make(&w->order, &(struct zr_pipeline_request){pipeline, ranks, rank, batches,
+                                                                            host_arena, 0, 0, false});
     if (result == ZR_OK)
         result = zr_schedule_step(&w->schedule, &(struct zr_schedule_request){.model = &w->cut.model,
                                                                               .micro_batches = batches,

@@ -30,7 +30,7 @@ static zr_result count_held(const struct zr_train_config *config, unsigned rank,
     *out = 0;
     zr_result result = zr_pipeline_order_make(
         &order, &(struct zr_pipeline_request){&pipeline, config->stages.ranks, rank, config->micro_batches,
-                                              host_arena, 0, 0});
+                                              host_arena, 0, 0, false});
     for (size_t i = 0; result == ZR_OK && i < order.count; i++) {
         now += (unsigned)zr_pipeline_holds(&order, &order.items[i]);
         *out = now > *out ? now : *out;

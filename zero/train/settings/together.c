@@ -9,7 +9,6 @@
 
 #include "alloc/base/error.h"
 #include "zero/comm/zr_comm.h"
-#include "zero/step/pipeline.h"
 #include "zero/train/memory_limit.h"
 #include "zero/train/settings/config.h"
 #include "zero/train/report/terminal.h"
@@ -56,24 +55,6 @@ static bool is_left_open(const struct zr_train_config *config, const char *name)
     return config->finds_strategy && !zr_flag_given(config, name);
 }
 
-/* Message about an option that excludes the earlier versions of an asynchronous pipeline; NULL: none. */
-static const char *versions_conflict(const struct zr_train_config *config)
-{
-    if (config->stage == 3)
-        return "--schedule 2bw and pipedream keep whole parameters in several versions, and --stage 3 keeps no "
-               "whole ones; give --stage 2";
-    if (config->offload_optimizer != ZR_TIER_NONE)
-        return "--schedule 2bw and pipedream keep versions of the parameters where they are updated and cannot "
-               "be combined with --offload-optimizer; leave one of the two out";
-    if (config->precision == ZR_PRECISION_FP16)
-        return "--schedule 2bw and pipedream end a step on each stage at its own time, so the stages cannot agree "
-               "to skip one; give --precision bf16";
-    if (config->prove)
-        return "--schedule 2bw and pipedream train with gradients of earlier parameters, which --prove would "
-               "report as errors; leave one of the two out";
-    return NULL;
-}
-
 /* Message about a pipeline option that has no effect or contradicts another; NULL: none. */
 static const char *pipeline_conflict(const struct zr_train_config *config)
 {
@@ -85,8 +66,7 @@ static const char *pipeline_conflict(const struct zr_train_config *config)
     if (stages->schedule != ZR_PIPELINE_VHALF && stages->schedule != ZR_PIPELINE_1F1B &&
         stages->interleave > 1)
         return "--interleave requires --schedule 1f1b; leave one of the two out";
-    const struct zr_pipeline pipeline = zr_stages_pipeline(stages, NULL);
-    return stages->ranks > 1 && zr_pipeline_is_asynchronous(&pipeline) ? versions_conflict(config) : NULL;
+    return NULL;
 }
 
 /* Message about --offload-ratio; NULL: valid. */
