@@ -252,6 +252,10 @@ struct zr_engine_options {
      * are invalid for such tensors. */
     const struct zr_kernels *host_kernels;
     struct zr_kernel_context *host_context;
+    /* Asynchronous pipelines: earlier versions of the parameters that are kept, 0: none / the ranks of
+     * `pipeline` end a step at different times, so the gradients' norm is of this rank and `sharing` only. */
+    unsigned stashed_versions;
+    bool own_norm;
 };
 
 typedef struct zr_engine zr_engine;
@@ -538,6 +542,12 @@ enum zr_pipeline_schedule {
      * follow when the rank would be idle. The module types say which modules do (`weights`). */
     ZR_PIPELINE_ZB_H1, /* the stages of 1F1B; holds at most p micro-batches */
     ZR_PIPELINE_ZB_V,  /* the stages of VHALF; holds at most 2 p halves */
+    /* Asynchronous: the pipeline is not drained between steps, see zr_trainer_expect_steps(). Gradients are
+     * of earlier versions of the parameters, which a rank keeps. One stage per rank; gradients are clipped by
+     * the norm of each rank's stage and of the stages that share tensors with it. Not with stage 3, an
+     * offloaded optimizer or fp16. */
+    ZR_PIPELINE_2BW,       /* one update per step, of at least p micro-batches; two versions */
+    ZR_PIPELINE_PIPEDREAM, /* steps of one micro-batch; stage i of p has p - i versions. No tied tensors */
     ZR_PIPELINE_SCHEDULES
 };
 
@@ -596,7 +606,8 @@ ZR_API void *zr_trainer_input(zr_trainer *trainer, unsigned input);
 /* Callbacks of a step. */
 struct zr_step_calls {
     void *state;
-    /* Fills the inputs with micro-batch `micro_batch` of the step. */
+    /* Fills the inputs with micro-batch `micro_batch` of the step. From the step's number of micro-batches
+     * on, with an asynchronous pipeline: a micro-batch of the steps that follow. */
     zr_result (*load)(void *state, unsigned micro_batch);
     /* Called after the last backward, while reductions run. `loss` is the mean over this rank's rows of
      * the step (0 in a dry run). Sets the learning rate. Ranks may communicate here. */
@@ -610,6 +621,14 @@ struct zr_step_calls {
  * the loss or a gradient is not finite; the message names the module where this began. */
 ZR_API zr_result zr_trainer_step(zr_trainer *trainer, const struct zr_step_calls *calls,
                                  struct zr_step_report *report);
+/* With an asynchronous pipeline: says that at least `steps` steps follow the next one, without other calls
+ * between them. Their first micro-batches begin during the next step; a step that no step follows drains the
+ * pipeline. Valid for one step, default 0. Once fewer steps were announced than the pipeline could begin, the
+ * count falls by one with each step until 0. Every rank announces the same. */
+ZR_API void zr_trainer_expect_steps(zr_trainer *trainer, unsigned steps);
+/* Whether no micro-batch of a later step has begun, on any rank; evaluations, answers and saves require it.
+ */
+ZR_API bool zr_trainer_is_drained(const zr_trainer *trainer);
 /* Mean loss of the first `rows` rows of the inputs, forward only. Collective at stage 3. ZR_ERR_INVALID:
  * `rows` is 0, too large, or not a multiple of the model's rows_together. */
 ZR_API zr_result zr_trainer_evaluate(zr_trainer *trainer, size_t rows, double *loss);

@@ -41,6 +41,7 @@ enum zr_action_kind {
     ZR_ACTION_REPEAT,      /* the rates of a step that launches a graph */
     ZR_ACTION_READERS,     /* wait for peers that gather parameters of this rank */
     ZR_ACTION_SKIP,        /* a skipped step ends here */
+    ZR_ACTION_STASH,       /* keep the parameters as an earlier version, before the update */
     ZR_ACTION_OPEN,        /* begin a pass over the units in order; files are read ahead */
     ZR_ACTION_GATHER_SUMS, /* start to gather a unit's sums of gradients, which the update reads whole */
     ZR_ACTION_TAKE,        /* take a unit's gradients and state */

@@ -4,6 +4,7 @@
 #include "zero/engine/gradients.h"
 #include "zero/engine/offload.h"
 #include "zero/engine/speculate.h"
+#include "zero/engine/versions.h"
 
 /* ---- Lists --------------------------------------------------------------------------------------------- */
 
@@ -66,6 +67,8 @@ zr_result zr_engine_actions_make(struct zr_engine *engine)
     if (engine->options.stage == 3) /* peers gather parameters that the update changes */
         add(step, ZR_ACTION_READERS, 0);
     add(step, ZR_ACTION_SKIP, 0);
+    if (engine->options.stashed_versions > 0)
+        add(step, ZR_ACTION_STASH, 0);
     add_update(engine, step);
     add(step, ZR_ACTION_COUNT, 0);
     if (zr_engine_defers(engine))
@@ -251,6 +254,8 @@ zr_result zr_engine_act(struct zr_engine_run *run, const struct zr_action *actio
     case ZR_ACTION_SKIP:
         run->ended = run->report->skipped;
         return ZR_OK;
+    case ZR_ACTION_STASH:
+        return zr_engine_versions_stash(engine);
     case ZR_ACTION_OPEN:
         return open_pass(run);
     case ZR_ACTION_GATHER_SUMS:

@@ -8,6 +8,7 @@
 #include "zero/engine/parameter_tier.h"
 #include "zero/engine/offload.h"
 #include "zero/engine/speculate.h"
+#include "zero/engine/versions.h"
 
 #include "alloc/base/option.h"
 
@@ -99,6 +100,8 @@ static zr_result take_pools(struct zr_engine *engine)
                             zr_optimizer_block(engine->optimizer) > 1))
         result = zr_take(o->arena, ZR_TAG_WORKSPACE, ZR_NARROW_ELEMENTS, sizeof *engine->wide,
                          (void **)&engine->wide);
+    if (result == ZR_OK)
+        result = zr_engine_versions_open(engine);
     if (result == ZR_OK)
         result = zr_engine_speculation_open(engine);
     if (result == ZR_OK)
@@ -402,6 +405,7 @@ void zr_engine_destroy(zr_engine *engine)
     zr_engine_parameter_file_close(engine);
     zr_engine_delayed_close(engine);
     zr_engine_offload_close(engine);
+    zr_drop(arena, &engine->versions.pool);
     for (unsigned t = 0; t < engine->tiers_count; t++) {
         zr_drop(engine->tiers[t].arena, &engine->tiers[t].sums);
         zr_drop(engine->tiers[t].arena, &engine->tiers[t].gradients);

@@ -198,6 +198,13 @@ struct zr_gradient_file {
         read_seconds[ZR_NVME_PLACES]; /* simulated clock: end of a read, by place in the pass modulo places */
 };
 
+/* Earlier versions of the parameters; see versions.h. Zeros: none. */
+struct zr_versions {
+    char *pool; /* [options.stashed_versions][pool_bytes], each as tiers[0].parameters */
+    size_t pool_bytes;
+    unsigned oldest;
+};
+
 /* Parameters in an offload file; see parameter_tier.h. Zeros: disabled. */
 struct zr_parameter_extent {
     uint64_t offset_bytes;
@@ -249,7 +256,8 @@ struct zr_engine {
     uint64_t moved_bytes;                        /* copied to the host and back by the communicator */
     struct zr_delayed delayed;                   /* only with offload.delayed */
     struct zr_speculation speculation;           /* only with offload.speculative_bytes */
-    struct zr_actions step;                      /* the end of a step */
+    struct zr_versions versions;
+    struct zr_actions step; /* the end of a step */
 
     unsigned gathered_max;                  /* maximum of units gathered at a time */
     unsigned used_units;                    /* number of units with references */

@@ -155,6 +155,23 @@ static zr_result check_parameters(const struct zr_engine_options *options)
     return ZR_OK;
 }
 
+/* A version is a copy of whole parameters on the device, made before the update of every step. Every rank of
+ * a pipeline refuses the same. */
+static zr_result check_versions(const struct zr_engine_options *options)
+{
+    if (!options->own_norm && options->stashed_versions == 0)
+        return ZR_OK;
+    if (options->stage > 2)
+        return zr_fail(ZR_ERR_INVALID,
+                       "stashed_versions requires stage 0, 1 or 2: stage 3 keeps no whole parameters");
+    if (options->offload.optimizer)
+        return zr_fail(ZR_ERR_INVALID, "stashed_versions excludes offload.optimizer");
+    if (options->precision == ZR_PRECISION_FP16)
+        return zr_fail(ZR_ERR_INVALID, "own_norm excludes fp16, in which some stages would skip a step that "
+                                       "others apply; use bf16");
+    return ZR_OK;
+}
+
 /* Restrictions of kernels whose tensors the host cannot access. */
 static zr_result check_offload_host_invisible(const struct zr_engine_options *options)
 {
@@ -257,6 +274,8 @@ zr_result zr_engine_check_options(const struct zr_engine_options *options)
         result = check_gradient_uses(options);
     if (result == ZR_OK)
         result = check_offload(options);
+    if (result == ZR_OK)
+        result = check_versions(options);
     if (result == ZR_OK)
         result = check_offload_host_invisible(options);
     return result == ZR_OK ? check_parameters(options) : result;

@@ -35,6 +35,12 @@ zr_result zr_engine_bring_gradients(struct zr_engine *engine)
     return result;
 }
 
+/* The pipeline ranks whose gradients count together. Those that share tensors need the same factor. */
+static zr_comm *stages_of_norm(const struct zr_engine *engine)
+{
+    return engine->options.own_norm ? engine->options.sharing : engine->options.pipeline;
+}
+
 /* Location of a gradient that is not finite; unit UINT64_MAX: none. */
 struct bad_gradient {
     uint64_t unit, element;
@@ -89,7 +95,7 @@ static zr_result find_bad_element(struct zr_engine *engine, struct bad_element *
 {
     struct bad_element all[ZR_MAX_WORLD];
     struct bad_gradient bad;
-    zr_comm *pipeline = engine->options.pipeline;
+    zr_comm *pipeline = stages_of_norm(engine);
     zr_result result = find_bad_gradient(engine, &bad);
     memset(out, 0, sizeof *out);
     if (result == ZR_OK && bad.unit != UINT64_MAX) {
@@ -197,7 +203,7 @@ static zr_result gradient_norm(struct zr_engine *engine, double *norm)
     if (result == ZR_OK)
         result = add_over(engine->options.tensor, &exact);
     if (result == ZR_OK)
-        result = add_over(engine->options.pipeline, &exact);
+        result = add_over(stages_of_norm(engine), &exact);
     if (zr_engine_is_part(engine))
         total = isfinite(exact.sum) ? exact.sum + exact.rest : exact.sum;
     *norm = sqrt(total);

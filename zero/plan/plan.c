@@ -207,17 +207,37 @@ static zr_result ignore_missing_addresses(zr_result result)
     return result == ZR_ERR_ADDRESSES ? ZR_OK : result;
 }
 
+/* Steps that follow a step of an asynchronous pipeline which fills it, or finds it filled. */
+static void expect_more(const struct rehearsal *rehearsal)
+{
+    zr_trainer_expect_steps(rehearsal->state.trainer, rehearsal->request->stages.ranks);
+}
+
+/* Ends the steps that were expected. Their figures are not those of a step. */
+static zr_result drain(struct rehearsal *rehearsal)
+{
+    zr_trainer *trainer = rehearsal->state.trainer;
+    const struct zr_step_calls calls = {.load = load_nothing, .update = rate_zero};
+    struct zr_step_report report;
+    zr_result result = ZR_OK;
+    while (result == ZR_OK && trainer->flow.following > 0)
+        result = zr_trainer_step(trainer, &calls, &report);
+    return result;
+}
+
 /* Rehearses two steps. The second step starts in the state in which every later step starts. */
 static zr_result rehearse_steps(struct rehearsal *rehearsal)
 {
     uint64_t last_pass;
     zr_rehearsal *watch = NULL;
     bool found = false;
+    expect_more(rehearsal);
     zr_result result = rehearse_step(rehearsal, NULL, NULL, &last_pass);
 
     if (result == ZR_OK && rehearsal->found_places)
         result = ignore_missing_addresses(
             zr_rehearsal_create(&watch, rehearsal->arena, last_pass, rehearsal->request->host_arena));
+    expect_more(rehearsal);
     if (result == ZR_OK)
         result = rehearse_step(rehearsal, watch, NULL, &last_pass);
     if (result == ZR_OK && watch) {
@@ -229,7 +249,7 @@ static zr_result rehearse_steps(struct rehearsal *rehearsal)
         *rehearsal->found_places = watch;
     else
         zr_rehearsal_destroy(watch);
-    return result;
+    return result == ZR_OK ? drain(rehearsal) : result;
 }
 
 static void observe_evaluation(void *state, const struct zr_action *action, bool done)

@@ -9,7 +9,8 @@
 /* Index of a micro-batch's frame. Pipeline only. */
 static unsigned frame_of(const zr_trainer *trainer, unsigned part, unsigned micro_batch)
 {
-    return trainer->first_frame[part] + micro_batch % trainer->order.held_max[part];
+    return trainer->first_frame[part] +
+           (trainer->flow.first_micro_batch + micro_batch) % trainer->order.held_max[part];
 }
 
 struct zr_activation_place zr_frame_place(const zr_trainer *trainer, size_t module, unsigned micro_batch)

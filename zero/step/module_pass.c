@@ -4,6 +4,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "zero/engine/versions.h"
 #include "zero/step/frames.h"
 #include "zero/step/trainer.h"
 
@@ -15,10 +16,12 @@ static void **entry(void *table[ZR_MODULE_UNITS_MAX][ZR_UNIT_PARAMETERS_MAX], co
 }
 
 /* Gathers the parameters of a module's part, and waits for them. */
-static zr_result use_units(const struct zr_list_run *run, struct zr_module_pass *pass)
+static zr_result use_units(const struct zr_list_run *run, const struct zr_action *action,
+                           struct zr_module_pass *pass)
 {
     zr_trainer *trainer = run->trainer;
     const struct zr_module *module = &trainer->model->modules[pass->module];
+    bool oldest = run->calls && zr_flow_reads_oldest(trainer, action);
     for (unsigned i = 0; i < module->units_count; i++) {
         unsigned u = zr_module_part_unit(module, pass->part, i);
         const struct zr_layout_unit *unit = &trainer->engine->layout.units[u];
@@ -26,10 +29,11 @@ static zr_result use_units(const struct zr_list_run *run, struct zr_module_pass 
         zr_result result = *base ? ZR_OK : zr_engine_gather(trainer->engine, u, base);
         if (result != ZR_OK)
             return result;
+        const void *read = oldest ? zr_engine_versions_oldest(trainer->engine, *base) : *base;
         for (size_t p = 0; p < unit->parameters_count; p++)
             *entry(pass->parameters, module, i, p) =
-                (char *)*base + trainer->engine->layout.parameters[unit->first_parameter + p].offset *
-                                    trainer->engine->parameter_bytes;
+                (char *)read + trainer->engine->layout.parameters[unit->first_parameter + p].offset *
+                                   trainer->engine->parameter_bytes;
     }
     return ZR_OK;
 }
@@ -140,7 +144,7 @@ zr_result zr_module_pass_forward(const struct zr_list_run *run, const struct zr_
     zr_module_pass_open(run, module, place, &pass);
     pass.part = part;
     pass.y = again ? NULL : store->outputs[place.at];
-    result = use_units(run, &pass);
+    result = use_units(run, action, &pass);
     if (result == ZR_OK)
         result = run->answer && zr_trainer_is_last(trainer, module)
                      ? type->answer(&pass, run->answer_row, run->answer)
@@ -210,7 +214,7 @@ zr_result zr_module_pass_backward(const struct zr_list_run *run, const struct zr
     pass.part = action->part;
     pass.splits = zr_schedule_splits(trainer->pipelined ? &trainer->order : NULL, type);
     if (!type->backward_reads_none)
-        result = use_units(run, &pass);
+        result = use_units(run, action, &pass);
     if (result == ZR_OK && !pass.splits)
         result = use_gradients(run, &pass);
     if (result != ZR_OK)

@@ -9,9 +9,21 @@
 const char *zr_pipeline_schedule_name(enum zr_pipeline_schedule schedule)
 {
     static const char *const names[ZR_PIPELINE_SCHEDULES] = {
-        [ZR_PIPELINE_1F1B] = "1f1b",   [ZR_PIPELINE_NAIVE] = "naive", [ZR_PIPELINE_GPIPE] = "gpipe",
-        [ZR_PIPELINE_VHALF] = "vhalf", [ZR_PIPELINE_ZB_H1] = "zb-h1", [ZR_PIPELINE_ZB_V] = "zb-v"};
+        [ZR_PIPELINE_1F1B] = "1f1b",   [ZR_PIPELINE_NAIVE] = "naive",        [ZR_PIPELINE_GPIPE] = "gpipe",
+        [ZR_PIPELINE_VHALF] = "vhalf", [ZR_PIPELINE_ZB_H1] = "zb-h1",        [ZR_PIPELINE_ZB_V] = "zb-v",
+        [ZR_PIPELINE_2BW] = "2bw",     [ZR_PIPELINE_PIPEDREAM] = "pipedream"};
     return names[schedule];
+}
+
+bool zr_pipeline_is_asynchronous(const struct zr_pipeline *pipeline)
+{
+    return pipeline->schedule == ZR_PIPELINE_2BW || pipeline->schedule == ZR_PIPELINE_PIPEDREAM;
+}
+
+unsigned zr_pipeline_stashed(const struct zr_pipeline *pipeline, unsigned ranks, unsigned rank)
+{
+    return pipeline->schedule == ZR_PIPELINE_PIPEDREAM ? ranks - 1 - rank
+                                                       : pipeline->schedule == ZR_PIPELINE_2BW;
 }
 
 static void add(struct zr_pipeline_order *order, struct zr_pipeline_item item)
@@ -30,6 +42,19 @@ static void make_ahead(struct zr_pipeline_order *order, unsigned micro_batches, 
         else
             add(order, (struct zr_pipeline_item){0, backward++, ZR_PIPELINE_BACKWARD});
     }
+}
+
+/* A step in an endless order of that kind. */
+static void make_endless(struct zr_pipeline_order *order, const struct zr_pipeline_request *request)
+{
+    unsigned ahead = request->ranks - 1 - request->rank, end = zr_pipeline_forward_end(request);
+    for (unsigned forward = request->begun, backward = 0; backward < request->micro_batches;) {
+        if (forward < end && forward <= backward + ahead)
+            add(order, (struct zr_pipeline_item){0, forward++, ZR_PIPELINE_FORWARD});
+        else
+            add(order, (struct zr_pipeline_item){0, backward++, ZR_PIPELINE_BACKWARD});
+    }
+    order->held_max[0] = ahead + 1;
 }
 
 /* Item `at` of a rank's forward or backward: rounds of `ranks` micro-batches through one part after another.
@@ -234,6 +259,12 @@ static zr_result make_v(struct zr_pipeline_order *order, const struct zr_pipelin
 static zr_result check(const struct zr_pipeline_request *request)
 {
     unsigned m = request->micro_batches, ranks = request->ranks;
+    if (request->pipeline->schedule == ZR_PIPELINE_2BW && m < ranks)
+        return zr_fail(ZR_ERR_INVALID,
+                       "2bw updates after at least as many micro-batches as there are stages: %u, not %u",
+                       ranks, m);
+    if (request->pipeline->schedule == ZR_PIPELINE_PIPEDREAM && m != 1)
+        return zr_fail(ZR_ERR_INVALID, "pipedream updates after every micro-batch: a step has 1, not %u", m);
     if (request->pipeline->schedule != ZR_PIPELINE_1F1B || zr_pipeline_parts(request->pipeline) == 1 ||
         m % ranks == 0)
         return ZR_OK;
@@ -263,7 +294,9 @@ zr_result zr_pipeline_order_make(struct zr_pipeline_order *out, const struct zr_
                                                                                     : ZR_PIPELINE_BACKWARD};
     zr_result result = check(request);
     if (result == ZR_OK)
-        result = zr_take(request->host_arena, ZR_TAG_OTHER, (out->last + 1) * (size_t)parts * m,
+        result = zr_take(request->host_arena, ZR_TAG_OTHER,
+                         (out->last + 1) * (size_t)parts * m +
+                             (zr_pipeline_is_asynchronous(request->pipeline) ? request->ranks : 0),
                          sizeof *out->items, (void **)&out->items);
     if (result != ZR_OK)
         return result;
@@ -283,6 +316,10 @@ zr_result zr_pipeline_order_make(struct zr_pipeline_order *out, const struct zr_
     case ZR_PIPELINE_ZB_V:
         result = make_v(out, request, (struct v){.seconds = {1, 1, 1}, .max_held = 2 * request->ranks});
         break;
+    case ZR_PIPELINE_2BW:
+    case ZR_PIPELINE_PIPEDREAM:
+        make_endless(out, request);
+        return ZR_OK;
     default:
         if (parts == 1)
             make_ahead(out, m, request->ranks - 1 - request->rank);
@@ -310,6 +347,8 @@ struct walk {
     unsigned stages, parts;
     struct zr_pipeline_order *orders; /* [ranks] */
     size_t *at;                       /* [ranks]: number of items done */
+    unsigned
+        joined;   /* the first and the last rank wait for one another after so many micro-batches; 0: never */
     double *ends; /* [ZR_PIPELINE_KINDS][stages][micro_batches]: end of items; NAN: not done */
 };
 
@@ -346,6 +385,16 @@ static double ready(const struct walk *w, unsigned stage, const struct zr_pipeli
     return *walk_end(w, from, item->micro_batch, item->kind) + hand_on(w, stage, from);
 }
 
+/* End of the step before a rank's next item on the rank that shares a tensor; 0: no such step. */
+static double joined_end(const struct walk *w, unsigned rank)
+{
+    const struct zr_pipeline_item *last = &w->orders[rank].items[w->at[rank]] - 1;
+    unsigned ranks = w->request->ranks;
+    bool joins = w->joined > 0 && w->at[rank] > 0 && (rank == 0 || rank + 1 == ranks) &&
+                 last->kind == ZR_PIPELINE_BACKWARD && (last->micro_batch + 1) % w->joined == 0;
+    return joins ? *walk_end(w, rank == 0 ? ranks - 1 : 0, last->micro_batch, ZR_PIPELINE_BACKWARD) : 0;
+}
+
 /* Runs all items of a rank that can run; false: none. */
 static bool advance(struct walk *w, unsigned rank, double *free, struct zr_pipeline_walk *out)
 {
@@ -354,10 +403,11 @@ static bool advance(struct walk *w, unsigned rank, double *free, struct zr_pipel
     for (; w->at[rank] < order->count; w->at[rank]++, moved = true) {
         const struct zr_pipeline_item *item = &order->items[w->at[rank]];
         unsigned stage = stage_of(w, rank, item->part);
-        double from = ready(w, stage, item);
+        double from = ready(w, stage, item), joined = joined_end(w, rank);
         double takes = w->times[stage].seconds[item->kind];
-        if (isnan(from))
+        if (isnan(from) || isnan(joined))
             return moved;
+        from = joined > from ? joined : from;
         *free = (from > *free ? from : *free) + takes;
         *walk_end(w, stage, item->micro_batch, item->kind) = *free;
         out->rank_seconds[rank] += takes;
@@ -382,11 +432,12 @@ static zr_result walk_all(struct walk *w, double *free, struct zr_pipeline_walk 
     return done ? ZR_OK : zr_fail(ZR_ERR_CORRUPT, "the ranks of a pipeline would wait for one another");
 }
 
-zr_result zr_pipeline_walk(struct zr_pipeline_walk *out, const struct zr_pipeline_request *request,
-                           const struct zr_pipeline_times *times)
+static zr_result walk(struct zr_pipeline_walk *out, const struct zr_pipeline_request *request,
+                      const struct zr_pipeline_times *times, unsigned joined)
 {
     unsigned ranks = request->ranks, parts = zr_pipeline_parts(request->pipeline);
-    struct walk w = {.request = request, .times = times, .stages = ranks * parts, .parts = parts};
+    struct walk w = {
+        .request = request, .times = times, .stages = ranks * parts, .parts = parts, .joined = joined};
     size_t ends = ZR_PIPELINE_KINDS * (size_t)w.stages * request->micro_batches;
     double *free = NULL;
     zr_arena *host_arena = request->host_arena;
@@ -422,6 +473,36 @@ zr_result zr_pipeline_walk(struct zr_pipeline_walk *out, const struct zr_pipelin
     return result;
 }
 
+/* The order of an asynchronous schedule is 1f1b's over many steps. The second half of twice as many steps is
+ * without filling and draining. */
+static zr_result walk_endless(struct zr_pipeline_walk *out, const struct zr_pipeline_request *request,
+                              const struct zr_pipeline_times *times)
+{
+    const struct zr_pipeline endless = {.schedule = ZR_PIPELINE_1F1B};
+    struct zr_pipeline_request many = *request;
+    struct zr_pipeline_walk first;
+    unsigned joined = request->shares ? request->micro_batches : 0;
+    unsigned steps = (2 * request->ranks + request->micro_batches - 1) / request->micro_batches;
+    many.pipeline = &endless;
+    many.micro_batches = steps * request->micro_batches;
+    zr_result result = walk(&first, &many, times, joined);
+    many.micro_batches *= 2;
+    if (result == ZR_OK)
+        result = walk(out, &many, times, joined);
+    out->seconds = (out->seconds - first.seconds) / steps;
+    out->busy_seconds = (out->busy_seconds - first.busy_seconds) / steps;
+    for (unsigned r = 0; r < request->ranks; r++)
+        out->rank_seconds[r] = (out->rank_seconds[r] - first.rank_seconds[r]) / steps;
+    return result;
+}
+
+zr_result zr_pipeline_walk(struct zr_pipeline_walk *out, const struct zr_pipeline_request *request,
+                           const struct zr_pipeline_times *times)
+{
+    return zr_pipeline_is_asynchronous(request->pipeline) ? walk_endless(out, request, times)
+                                                          : walk(out, request, times, 0);
+}
+
 double zr_pipeline_idle_share(const struct zr_pipeline *pipeline, unsigned ranks, unsigned micro_batches,
                               const struct zr_pipeline_times *times)
 {
@@ -435,5 +516,7 @@ double zr_pipeline_idle_share(const struct zr_pipeline *pipeline, unsigned ranks
     }
     if (zr_pipeline_is_v(pipeline) || pipeline->schedule == ZR_PIPELINE_ZB_H1)
         return -1;
+    if (zr_pipeline_is_asynchronous(pipeline))
+        return 0;
     return pipeline->schedule == ZR_PIPELINE_NAIVE ? 1 - 1 / p : (p - 1) / (m * v + p - 1);
 }

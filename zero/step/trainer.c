@@ -20,7 +20,7 @@ static zr_result load(const struct zr_list_run *run, const struct zr_action *act
     zr_trainer *trainer = run->trainer;
     if (action->begins)
         zr_rehearsal_rewind(trainer->activations.arena);
-    trainer->staging.micro_batch = action->micro_batch;
+    trainer->staging.micro_batch = action->micro_batch % trainer->engine->options.micro_batches;
     zr_result result = run->calls ? run->calls->load(run->calls->state, action->micro_batch) : ZR_OK;
     return result == ZR_OK ? zr_staging_send_inputs(&trainer->staging) : result;
 }
@@ -108,7 +108,7 @@ static zr_result act(struct zr_engine_run *engine, const struct zr_action *actio
     case ZR_ACTION_REDUCE:
         return zr_engine_reduce(run->trainer->engine, action->index);
     case ZR_ACTION_DRAIN:
-        run->trainer->together = true;
+        run->trainer->together = !run->trainer->flow.asynchronous;
         return zr_channels_drain(&run->trainer->channels);
     case ZR_ACTION_INPUTS:
         return load_inputs(run, action->micro_batch);
@@ -152,8 +152,10 @@ static zr_result run_list(struct zr_list_run *run, const struct zr_actions *list
 /* Chooses the list of the step that begins. */
 static zr_result begin_step(zr_trainer *trainer, struct zr_list_run *run, const struct zr_actions **list)
 {
-    *list = &trainer->step;
+    *list = trainer->flow.asynchronous ? &trainer->flow.list : &trainer->step;
     run->add_loss = trainer->add_loss;
+    if (trainer->flow.asynchronous)
+        return zr_flow_begin(trainer);
     if (!run->calls->rate || trainer->deferred[ZR_GRAPH_NONE].count == 0)
         return ZR_OK;
     zr_result result = zr_step_graph_begin(trainer);
@@ -177,7 +179,8 @@ static zr_result diagnose(zr_trainer *trainer, size_t rows)
         return zr_fail(
             ZR_ERR_CORRUPT,
             "the loss is not finite, although this rank's parameters are; run with --pp 1, which has the "
-            "same losses, to find the operation");
+            "same losses%s, to find the operation",
+            trainer->flow.asynchronous ? " as --schedule 1f1b" : "");
     if (trainer->ring)
         return zr_fail(
             ZR_ERR_CORRUPT,
@@ -240,6 +243,7 @@ zr_result zr_trainer_step(zr_trainer *trainer, const struct zr_step_calls *calls
     if (trainer->host_waits == UINT64_MAX)
         trainer->host_waits = host_waits(trainer) - run.waits;
     zr_step_graph_end(trainer, result == ZR_OK);
+    zr_flow_end(trainer);
     trainer->staging.micro_batch = 0; /* evaluations and answers use the first places */
     if (result == ZR_ERR_CORRUPT && !isfinite(trainer->loss_sum))
         result = diagnose(trainer, run.rows);
@@ -262,6 +266,8 @@ static zr_result check_rows(const zr_trainer *trainer, const char *call, size_t 
 zr_result zr_trainer_evaluate(zr_trainer *trainer, size_t rows, double *loss)
 {
     zr_result result = check_rows(trainer, __func__, rows, loss);
+    if (result == ZR_OK)
+        result = zr_flow_check_drained(trainer, __func__);
     if (result != ZR_OK)
         return result;
     struct zr_list_run run = {.trainer = trainer, .rows = rows};
@@ -307,6 +313,8 @@ static zr_result share_answer(zr_trainer *trainer, zr_comm *comm, bool mine, flo
 zr_result zr_trainer_answer(zr_trainer *trainer, size_t rows, size_t row, float *out)
 {
     zr_result result = check_rows(trainer, __func__, rows, out);
+    if (result == ZR_OK)
+        result = zr_flow_check_drained(trainer, __func__);
     if (result != ZR_OK)
         return result;
     const struct zr_model *model = trainer->model;

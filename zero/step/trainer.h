@@ -8,6 +8,7 @@
 #include "zero/engine/engine.h"
 #include "zero/model/activations.h"
 #include "zero/step/channels.h"
+#include "zero/step/flow.h"
 #include "zero/step/graph.h"
 #include "zero/step/schedule.h"
 #include "zero/step/staging.h"
@@ -22,6 +23,7 @@ struct zr_trainer {
     struct zr_pipeline_order order;
     unsigned first_frame[ZR_PIPELINE_PARTS_MAX]; /* by part; a part has order.held_max frames */
     zr_ticket *inputs, *gradients;               /* [frames]: transfers that a part receives */
+    struct zr_flow flow;
 
     zr_comm *ring; /* of context ranks; NULL: one */
     zr_engine *engine;
@@ -47,6 +49,9 @@ static inline bool zr_trainer_is_last(const zr_trainer *trainer, size_t module)
 {
     return zr_module_is_last(&trainer->model->modules[module]);
 }
+
+/* What the lists of a trainer have in common. */
+struct zr_schedule_request zr_trainer_schedule_request(const zr_trainer *trainer);
 
 /* After a failed list: releases its units, pending sends and activations. */
 void zr_trainer_drop_pass(zr_trainer *trainer);

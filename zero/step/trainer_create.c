@@ -23,19 +23,24 @@ static zr_result defer(zr_trainer *trainer)
     return result;
 }
 
-static zr_result make_lists(zr_trainer *trainer)
+struct zr_schedule_request zr_trainer_schedule_request(const zr_trainer *trainer)
 {
     const struct zr_engine_options *o = &trainer->engine->options;
-    struct zr_schedule_request request = {.model = trainer->model,
-                                          .micro_batches = o->micro_batches,
-                                          .prefetch_distance = o->prefetch_distance,
-                                          .recomputes = trainer->activations.recomputes,
-                                          .fetch_distance =
-                                              zr_checkpoints_distance(&trainer->activations.checkpoints),
-                                          .cut = trainer->pipelined ? &trainer->cut : NULL,
-                                          .order = &trainer->order,
-                                          .end = &trainer->engine->step,
-                                          .host_arena = o->host_arena};
+    return (struct zr_schedule_request){.model = trainer->model,
+                                        .micro_batches = o->micro_batches,
+                                        .prefetch_distance = o->prefetch_distance,
+                                        .recomputes = trainer->activations.recomputes,
+                                        .fetch_distance =
+                                            zr_checkpoints_distance(&trainer->activations.checkpoints),
+                                        .cut = trainer->pipelined ? &trainer->cut : NULL,
+                                        .order = &trainer->order,
+                                        .end = &trainer->engine->step,
+                                        .host_arena = o->host_arena};
+}
+
+static zr_result make_lists(zr_trainer *trainer)
+{
+    const struct zr_schedule_request request = zr_trainer_schedule_request(trainer);
     zr_result result = zr_schedule_step(&trainer->step, &request);
     if (result == ZR_OK)
         result = zr_schedule_forward(&trainer->forward, &request);
@@ -90,6 +95,7 @@ static zr_result open_pipeline(zr_trainer *trainer, const struct zr_trainer_opti
                                                                       .host_arena = engine->host_arena});
     if (result == ZR_OK)
         result = zr_channels_open(&trainer->channels, &trainer->cut, pipeline, engine->arena);
+    zr_flow_open(trainer, pipeline);
     trainer->pipelined = true;
     trainer->model = &trainer->cut.model;
     return result;
@@ -158,6 +164,10 @@ static zr_result open_engine(zr_trainer *trainer, struct zr_engine_options *engi
     const struct zr_parameter_list *list = &trainer->model->list;
     engine->list = *list;
     engine->sharing = trainer->channels.sharing;
+    engine->own_norm = trainer->flow.asynchronous;
+    if (trainer->flow.asynchronous)
+        engine->stashed_versions =
+            zr_pipeline_stashed(&trainer->flow.pipeline, trainer->cut.ranks, trainer->cut.rank);
     zr_result result = zr_engine_create(&trainer->engine, engine);
     if (result == ZR_OK)
         result = zr_take(engine->host_arena, ZR_TAG_OTHER, list->units_count, sizeof *trainer->parameters,
@@ -175,6 +185,7 @@ static void destroy(zr_trainer *trainer, zr_arena *host_arena)
         zr_step_graph_drop(trainer);
     for (unsigned i = 0; i < ZR_GRAPH_STATES; i++)
         zr_actions_drop(&trainer->deferred[i]);
+    zr_flow_close(trainer);
     zr_actions_drop(&trainer->forward);
     zr_actions_drop(&trainer->step);
     zr_activations_close(&trainer->activations);

@@ -2,6 +2,7 @@
 #include "zero/train/rank/rank.h"
 
 #include <inttypes.h>
+#include <limits.h>
 #include <signal.h>
 #include <stdio.h>
 #include <unistd.h>
@@ -9,57 +10,20 @@
 #include "alloc/heap/heap.h"
 #include "alloc/base/system/os.h"
 #include "zero/train/report/log.h"
-#include "zero/comm/mesh.h"
 #include "zero/train/history.h"
 #include "zero/train/loop.h"
+#include "zero/train/messages.h"
 #include "zero/train/saves.h"
 #include "zero/train/settings/args.h"
 #include "zero/train/report/terminal.h"
 
-/* ---- The message of a step ----------------------------------------------------------------------------- */
-
-/* What ranks exchange once per step while gradients are being reduced. It includes signals: a separate
- * message for them would wait, after the step, for the all-gather of parameters. */
-struct message {
-    double loss;
-    enum zr_request_kind request; /* from a signal or rank 0's clock */
-    int end_signal;               /* the signal that requests the end */
-    bool yields;                  /* another run waits for this run's time slice */
-    unsigned rank;                /* source of `refusals`; set by gather_message() */
-    struct zr_kernel_refusals refusals;
-};
-
-/* Combines the messages of all ranks: the mean loss, summed in rank order, the strongest request, and the
- * refusals of the first rank with any. Bit-identical on all ranks. Collective, with the errors of
- * zr_comm_host_all_gather(). Called by the thread that drives the engine. */
-static zr_result gather_message(const struct zr_train_config *config, zr_comm *comm,
-                                const struct message *mine, struct message *out)
-{
-    struct message all[ZR_MAX_WORLD];
-    zr_result result = zr_comm_host_all_gather(comm, mine, sizeof *mine, all);
-    if (result != ZR_OK)
-        return result;
-    *out = (struct message){0};
-    struct zr_mesh_shape mesh = zr_train_mesh(config);
-    for (unsigned r = 0; r < config->world; r++) {
-        if (zr_mesh_place_of(mesh, r).tensor == 0) /* ranks of one tensor group have the same loss; other
-                                                    * pipeline ranks have 0 */
-            out->loss += all[r].loss;              /* of as many tokens on each */
-        if (all[r].request > out->request)
-            out->request = all[r].request;
-        if (out->end_signal == 0)
-            out->end_signal = all[r].end_signal;
-        out->yields = out->yields || all[r].yields;
-        if (out->refusals.count == 0) {
-            out->rank = r;
-            out->refusals = all[r].refusals;
-        }
-    }
-    out->loss /= zr_mesh_shards(mesh);
-    return ZR_OK;
-}
-
 /* ---- Steps --------------------------------------------------------------------------------------------- */
+
+/* The request of signals on which all ranks agreed. */
+struct agreed_request {
+    enum zr_request_kind kind;
+    int end_signal; /* the signal that requested the end */
+};
 
 /* The first of --log, --tensorboard and --status that could not be written. */
 struct lost_log {
@@ -83,7 +47,11 @@ struct loop {
     bool norm_mattered; /* the last step was clipped or skipped, so the next one waits for its norm */
     int ended;          /* the signal that requested the end; 0: none */
     bool yields;        /* the run yields its time slice after the step, by agreement */
-    bool alike;         /* the current failure is the same, with the same message, on all ranks */
+    struct agreed_request put_off; /* until the pipeline has drained */
+    struct zr_messages messages;
+    uint64_t agreed_step, shown_step; /* the last steps whose messages have arrived / that are in the logs */
+    struct zr_step_line *lines;       /* [messages.lag + 1]: of the last steps, whose messages may lag */
+    bool alike; /* the current failure is the same, with the same message, on all ranks */
 };
 
 static bool speaks(const struct loop *loop)
@@ -112,7 +80,7 @@ static zr_result validate_weights(struct loop *loop)
 {
     struct zr_rank *rank = &loop->rank;
     zr_trainer *trainer = rank->state.trainer;
-    struct message mean;
+    struct zr_message mean;
     const struct zr_batch batch = zr_rank_batch(rank);
     double sum = 0;
     zr_result result;
@@ -132,7 +100,7 @@ static zr_result validate_weights(struct loop *loop)
             return result;
         sum += count ? loss * (double)count : 0;
     }
-    result = gather_message(rank->config, rank->comm, &(struct message){.loss = sum}, &mean);
+    result = zr_messages_exchange(&loop->messages, &(struct zr_message){.loss = sum}, &mean);
     if (result != ZR_OK)
         return result;
     loop->history.validated = true;
@@ -159,7 +127,7 @@ static void say_products(const struct loop *loop)
 
 /* Prints refused products. A refused product is not a failure, but takes longer and may change the last bits
  * of results. */
-static void say_refused(struct loop *loop, const struct message *agreed)
+static void say_refused(struct loop *loop, const struct zr_message *agreed)
 {
     if (agreed->refusals.count == 0 || loop->refusal_printed)
         return;
@@ -172,12 +140,6 @@ static void say_refused(struct loop *loop, const struct message *agreed)
            agreed->rank, loop->rank.kernels->host_visible ? "oneDNN" : "cuBLASLt", agreed->refusals.m,
            agreed->refusals.n, agreed->refusals.k);
 }
-
-/* The request of signals on which all ranks agreed. */
-struct agreed_request {
-    enum zr_request_kind kind;
-    int end_signal; /* the signal that requested the end */
-};
 
 /* State of the current step. */
 struct step {
@@ -193,8 +155,10 @@ static zr_result load_batch(void *state, unsigned micro_batch)
     const struct step *step = state;
     struct zr_rank *rank = &step->loop->rank;
     const struct zr_batch batch = zr_rank_batch(rank);
-    struct zr_data_place place = {
-        .step = step->number, .data_rank = rank->place.data, .micro_batch = micro_batch};
+    unsigned per_step = rank->config->micro_batches;
+    struct zr_data_place place = {.step = step->number + micro_batch / per_step,
+                                  .data_rank = rank->place.data,
+                                  .micro_batch = micro_batch % per_step};
     zr_rank_draw(rank, &rank->state, &place);
     return zr_batch_train(&batch, &place);
 }
@@ -215,27 +179,42 @@ static enum zr_request_kind own_request(struct loop *loop)
     return loop->saves.by_clock ? ZR_REQUEST_SAVE : request;
 }
 
-/* Exchanges messages with the other ranks while the gradients are being reduced. */
+static struct zr_step_line *line_of(const struct loop *loop, uint64_t step)
+{
+    return &loop->lines[step % (loop->messages.lag + 1)];
+}
+
+/* Exchanges messages with the other ranks while the gradients are being reduced. With an asynchronous
+ * pipeline the messages of earlier steps arrive. */
 static zr_result before_update(void *state, double loss, float *rate)
 {
     struct step *step = state;
     struct loop *loop = step->loop;
-    struct message agreed, mine = {.loss = loss,
-                                   .request = own_request(loop),
-                                   .end_signal = zr_local_end_signal(loop->rank.local),
-                                   .yields = zr_slices_wanted(&loop->rank),
-                                   .refusals = loop->rank.state.context.refusals};
-    zr_result result = gather_message(loop->rank.config, loop->rank.comm, &mine, &agreed);
+    struct zr_message agreed, mine = {.loss = loss,
+                                      .request = own_request(loop),
+                                      .end_signal = zr_local_end_signal(loop->rank.local),
+                                      .yields = zr_slices_wanted(&loop->rank),
+                                      .refusals = loop->rank.state.context.refusals};
+    bool ends = zr_trainer_is_drained(loop->rank.state.trainer);
+    zr_result result = zr_messages_send(&loop->messages, &mine);
+    while (result == ZR_OK && zr_messages_is_due(&loop->messages, ends)) {
+        result = zr_messages_take(&loop->messages, &agreed);
+        if (result != ZR_OK)
+            break;
+        line_of(loop, ++loop->agreed_step)->loss = agreed.loss;
+        if (agreed.request > step->request) {
+            step->request = agreed.request;
+            step->end_signal = agreed.end_signal;
+        }
+        loop->yields = agreed.yields;
+        say_refused(loop, &agreed);
+    }
     if (result != ZR_OK)
         return result;
-    step->line->loss = agreed.loss;
-    step->request = agreed.request;
-    step->end_signal = agreed.end_signal;
-    loop->yields = agreed.yields;
-    say_refused(loop, &agreed);
     *rate = zr_schedule_rate(loop->rank.config, step->number);
     step->line->rate = *rate;
-    loop->alike = true; /* from here on all ranks detect errors, such as a non-finite gradient, together */
+    loop->alike = loop->messages.lag ==
+                  0; /* from here on all ranks detect errors, such as a non-finite gradient, together */
     return ZR_OK;
 }
 
@@ -290,6 +269,33 @@ static bool pauses_after(const struct loop *loop, uint64_t step, enum zr_request
            (config->save_every && step % config->save_every == 0);
 }
 
+/* Number of steps that follow a step directly. An asynchronous pipeline begins their micro-batches early. */
+static unsigned steps_before_pause(const struct loop *loop, uint64_t step)
+{
+    const struct zr_train_config *config = loop->rank.config;
+    uint64_t steps = config->steps - step;
+    const uint64_t every[] = {config->eval_every, config->save_every};
+    for (unsigned i = 0; i < sizeof every / sizeof *every; i++) {
+        uint64_t left = every[i] ? (every[i] - step % every[i]) % every[i] : steps;
+        steps = left < steps ? left : steps;
+    }
+    return loop->put_off.kind != ZR_REQUEST_NONE || loop->yields ? 0
+           : steps < UINT_MAX                                    ? (unsigned)steps
+                                                                 : UINT_MAX;
+}
+
+/* Requests wait until an asynchronous pipeline has drained. */
+static void put_off(struct loop *loop, struct agreed_request *request)
+{
+    if (request->kind > loop->put_off.kind)
+        loop->put_off = *request;
+    *request = loop->put_off;
+    if (zr_trainer_is_drained(loop->rank.state.trainer))
+        loop->put_off.kind = ZR_REQUEST_NONE;
+    else
+        request->kind = ZR_REQUEST_NONE;
+}
+
 /* Runs and measures a step. Its seconds end at the next step's start or, if other work follows, when all
  * its messages have arrived. */
 static zr_result measured_step(struct loop *loop, uint64_t step, struct zr_step_line *line,
@@ -301,8 +307,10 @@ static zr_result measured_step(struct loop *loop, uint64_t step, struct zr_step_
     if (result != ZR_OK)
         return result;
     line->step = step;
+    zr_trainer_expect_steps(loop->rank.state.trainer, steps_before_pause(loop, step));
     result = train_step(&under_way);
     *request = (struct agreed_request){under_way.request, under_way.end_signal};
+    put_off(loop, request);
     if (result == ZR_OK && (measured.first || pauses_after(loop, step, request->kind)))
         result = zr_engine_synchronize(loop->rank.state.engine);
     if (result == ZR_OK)
@@ -388,6 +396,18 @@ static zr_result prove(struct loop *loop, const struct zr_step_line *line)
     return result;
 }
 
+/* Shows a step whose message has arrived. */
+static void show(struct loop *loop, const struct zr_step_line *line)
+{
+    loop->history.loss[line->step - loop->saves.resumed_step - 1] = line->loss;
+    if (!speaks(loop))
+        return;
+    if (line->skipped)
+        say_skipped(loop, line);
+    zr_progress_step(&loop->progress, line);
+    write_log(loop, line);
+}
+
 static zr_result run_steps(struct loop *loop)
 {
     const struct zr_train_config *config = loop->rank.config;
@@ -395,37 +415,36 @@ static zr_result run_steps(struct loop *loop)
 
     zr_history_start(&loop->history);
     zr_saves_start(&loop->saves);
+    loop->agreed_step = loop->shown_step = loop->saves.resumed_step;
     for (uint64_t step = loop->saves.resumed_step + 1; step <= config->steps && !loop->ended; step++) {
-        struct zr_step_line line = {0};
+        struct zr_step_line *line = line_of(loop, step);
         struct agreed_request request = {ZR_REQUEST_NONE, 0};
         char note[32];
         snprintf(note, sizeof note, "step %" PRIu64, step);
         zr_local_set_status(loop->rank.local, loop->rank.rank, note);
         zr_trace_mark(loop->rank.arena, note);
-        result = measured_step(loop, step, &line, &request);
+        *line = (struct zr_step_line){0};
+        result = measured_step(loop, step, line, &request);
         if (result == ZR_OK && config->eval_every &&
             (step % config->eval_every == 0 || step == config->steps)) {
             result = validate(loop);
-            line.validated = true;
-            line.validation_loss = loop->history.validation_loss;
+            line->validated = true;
+            line->validation_loss = loop->history.validation_loss;
         }
         if (result == ZR_OK && loop->prove)
-            result = prove(loop, &line);
+            result = prove(loop, line);
         if (result != ZR_OK)
             return result;
-        if (speaks(loop) && line.skipped)
-            say_skipped(loop, &line);
-        if (speaks(loop)) {
-            zr_progress_step(&loop->progress, &line);
-            write_log(loop, &line);
-        }
+        while (loop->shown_step < loop->agreed_step)
+            show(loop, line_of(loop, ++loop->shown_step));
         if (config->save_every && step % config->save_every == 0)
             result = save(loop, step);
         if (result == ZR_OK)
             result = follow_request(loop, step, request);
         if (result != ZR_OK)
             return result;
-        if (loop->yields && step < config->steps && !loop->ended)
+        if (loop->yields && step < config->steps && !loop->ended &&
+            zr_trainer_is_drained(loop->rank.state.trainer))
             result = zr_slices_next(&loop->rank);
         if (result != ZR_OK)
             return result;
@@ -599,6 +618,11 @@ static zr_result run(struct loop *loop, struct zr_local_world *local, unsigned r
 {
     const struct zr_train_config *config = loop->rank.config;
     zr_result result = zr_rank_open(&loop->rank, config, local, rank);
+    if (result == ZR_OK)
+        result = zr_messages_open(&loop->messages, config, loop->rank.comm,
+                                  !loop->rank.state.engine->host_invisible);
+    if (result == ZR_OK && !(loop->lines = zr_heap_alloc((loop->messages.lag + 1) * sizeof *loop->lines)))
+        result = ZR_ERR_HOST_MEMORY;
     loop->alike = result == ZR_ERR_CORRUPT; /* the replicas differ */
     if (result != ZR_OK)
         return result;
@@ -720,6 +744,9 @@ int zr_train_rank(struct zr_local_world *local, unsigned rank, void *argument)
     bool early = ended_before_admission(&loop, result);
     zr_history_close(&loop.history);
     zr_prove_close(loop.prove);
+    zr_messages_close(&loop.messages);
+    if (loop.lines)
+        zr_heap_free(loop.lines);
     closed = zr_rank_close(&loop.rank);
     if (closed != ZR_OK) {
         zr_say("rank %u: %s", rank, zr_last_error());

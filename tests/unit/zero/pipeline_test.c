@@ -1,6 +1,7 @@
 /* pipeline_test.c: in which order ranks of a pipeline take micro-batches, what they hold and how long they
  * are idle; that no schedule's lists wait for one another for ever, with two blocks on each way; what part of
  * a model each rank has. */
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -16,29 +17,54 @@ enum { RANKS_MAX = 8, BATCHES_MAX = 33, TEXT_BYTES = 4096 };
 static const struct {
     const char *words;
     struct zr_pipeline pipeline;
-    unsigned ranks, rank, micro_batches;
+    unsigned ranks, rank, micro_batches, begun, following;
     const char *want; /* F, B and the micro-batch; a stroke for each part after the first */
 } written[] = {
-    {"1f1b, the first", {.schedule = ZR_PIPELINE_1F1B}, 3, 0, 4, "F0 F1 F2 B0 F3 B1 B2 B3 "},
-    {"1f1b, the last", {.schedule = ZR_PIPELINE_1F1B}, 3, 2, 4, "F0 B0 F1 B1 F2 B2 F3 B3 "},
-    {"1f1b, few micro-batches", {.schedule = ZR_PIPELINE_1F1B}, 4, 0, 2, "F0 F1 B0 B1 "},
-    {"naive", {.schedule = ZR_PIPELINE_NAIVE}, 3, 0, 2, "F0 B0 F1 B1 "},
-    {"gpipe", {.schedule = ZR_PIPELINE_GPIPE}, 3, 2, 3, "F0 F1 F2 B0 B1 B2 "},
+    {"1f1b, the first", {.schedule = ZR_PIPELINE_1F1B}, 3, 0, 4, 0, 0, "F0 F1 F2 B0 F3 B1 B2 B3 "},
+    {"1f1b, the last", {.schedule = ZR_PIPELINE_1F1B}, 3, 2, 4, 0, 0, "F0 B0 F1 B1 F2 B2 F3 B3 "},
+    {"1f1b, few micro-batches", {.schedule = ZR_PIPELINE_1F1B}, 4, 0, 2, 0, 0, "F0 F1 B0 B1 "},
+    {"2bw, filled", {.schedule = ZR_PIPELINE_2BW}, 3, 0, 3, 0, 2, "F0 F1 F2 B0 F3 B1 F4 B2 "},
+    {"2bw, between", {.schedule = ZR_PIPELINE_2BW}, 3, 0, 3, 2, 2, "F2 B0 F3 B1 F4 B2 "},
+    {"2bw, drained", {.schedule = ZR_PIPELINE_2BW}, 3, 0, 3, 2, 0, "F2 B0 B1 B2 "},
+    {"2bw, the last", {.schedule = ZR_PIPELINE_2BW}, 3, 2, 3, 0, 2, "F0 B0 F1 B1 F2 B2 "},
+    {"pipedream, filled", {.schedule = ZR_PIPELINE_PIPEDREAM}, 3, 0, 1, 0, 2, "F0 F1 F2 B0 "},
+    {"pipedream, between", {.schedule = ZR_PIPELINE_PIPEDREAM}, 3, 0, 1, 2, 2, "F2 B0 "},
+    {"pipedream, nearly drained", {.schedule = ZR_PIPELINE_PIPEDREAM}, 3, 0, 1, 2, 1, "B0 "},
+    {"naive", {.schedule = ZR_PIPELINE_NAIVE}, 3, 0, 2, 0, 0, "F0 B0 F1 B1 "},
+    {"gpipe", {.schedule = ZR_PIPELINE_GPIPE}, 3, 2, 3, 0, 0, "F0 F1 F2 B0 B1 B2 "},
     {"interleaved, the last",
      {.schedule = ZR_PIPELINE_1F1B, .interleave = 2},
      2,
      1,
      2,
+     0,
+     0,
      "F0 F1 F0' B0' F1' B1' B0 B1 "},
-    {"vhalf, the last", {.schedule = ZR_PIPELINE_VHALF}, 2, 1, 2, "F0 F0' B0' B0 F1 F1' B1' B1 "},
-    {"vhalf, the first", {.schedule = ZR_PIPELINE_VHALF}, 2, 0, 2, "F0 F1 F0' B0' B0 F1' B1' B1 "},
-    {"zb-h1, the first", {.schedule = ZR_PIPELINE_ZB_H1}, 3, 0, 4, "F0 F1 F2 B0 W0 F3 B1 W1 B2 W2 B3 W3 "},
-    {"zb-h1, the last", {.schedule = ZR_PIPELINE_ZB_H1}, 3, 2, 4, "F0 B0 F1 B1 F2 B2 W0 F3 B3 W1 W2 W3 "},
+    {"vhalf, the last", {.schedule = ZR_PIPELINE_VHALF}, 2, 1, 2, 0, 0, "F0 F0' B0' B0 F1 F1' B1' B1 "},
+    {"vhalf, the first", {.schedule = ZR_PIPELINE_VHALF}, 2, 0, 2, 0, 0, "F0 F1 F0' B0' B0 F1' B1' B1 "},
+    {"zb-h1, the first",
+     {.schedule = ZR_PIPELINE_ZB_H1},
+     3,
+     0,
+     4,
+     0,
+     0,
+     "F0 F1 F2 B0 W0 F3 B1 W1 B2 W2 B3 W3 "},
+    {"zb-h1, the last",
+     {.schedule = ZR_PIPELINE_ZB_H1},
+     3,
+     2,
+     4,
+     0,
+     0,
+     "F0 B0 F1 B1 F2 B2 W0 F3 B3 W1 W2 W3 "},
     {"zb-v, the first",
      {.schedule = ZR_PIPELINE_ZB_V},
      2,
      0,
      3,
+     0,
+     0,
      "F0 F1 F0' B0' F1' B1' B0 W0' B1 F2 W1' W0 F2' B2' W1 W2' B2 W2 "},
 };
 
@@ -49,7 +75,8 @@ static void test_written(void)
         char text[TEXT_BYTES] = "";
         zr_result result = zr_pipeline_order_make(
             &order, &(struct zr_pipeline_request){&written[i].pipeline, written[i].ranks, written[i].rank,
-                                                  written[i].micro_batches, host_arena});
+                                                  written[i].micro_batches, host_arena, written[i].begun,
+                                                  written[i].following, false});
         for (size_t k = 0; result == ZR_OK && k < order.count; k++) {
             size_t used = strlen(text);
             snprintf(text + used, sizeof text - used, "%c%u%s ", "FBW"[order.items[k].kind],
@@ -62,7 +89,7 @@ static void test_written(void)
     struct zr_pipeline_order order;
     tap_result(
         zr_pipeline_order_make(&order, &(struct zr_pipeline_request){&(struct zr_pipeline){.interleave = 2},
-                                                                     3, 0, 4, host_arena}),
+                                                                     3, 0, 4, host_arena, 0, 0, false}),
         ZR_ERR_INVALID, "rounds of 3 do not divide 4 micro-batches");
     tap_ok(strstr(zr_last_error(), "the nearest that fit are 6") != NULL, "which says what does");
 }
@@ -83,6 +110,9 @@ static unsigned held_bound(const struct zr_pipeline *pipeline, unsigned ranks, u
         return ranks;
     case ZR_PIPELINE_ZB_V:
         return 2 * ranks;
+    case ZR_PIPELINE_2BW:
+    case ZR_PIPELINE_PIPEDREAM:
+        return ranks - rank;
     default:
         return parts == 1 ? ranks - rank : 2 * (ranks - 1 - rank) + (parts - 1) * ranks + 1;
     }
@@ -109,6 +139,14 @@ static unsigned count_wrong(const struct zr_pipeline_request *request)
     return wrong;
 }
 
+/* Whether a schedule takes a number of micro-batches. */
+static bool takes(const struct zr_pipeline *pipeline, unsigned ranks, unsigned batches)
+{
+    return pipeline->schedule == ZR_PIPELINE_2BW         ? batches >= ranks
+           : pipeline->schedule == ZR_PIPELINE_PIPEDREAM ? batches == 1
+                                                         : pipeline->interleave <= 1 || batches % ranks == 0;
+}
+
 static void test_orders(const char *words, const struct zr_pipeline *pipeline)
 {
     static struct zr_pipeline_times times[ZR_PIPELINE_STAGES_MAX];
@@ -118,15 +156,16 @@ static void test_orders(const char *words, const struct zr_pipeline *pipeline)
             (struct zr_pipeline_times){.seconds = {1, pipeline->schedule == ZR_PIPELINE_ZB_V ? 1 : 2, 1}};
     for (unsigned ranks = 2; ranks <= RANKS_MAX; ranks++)
         for (unsigned batches = 1; batches < BATCHES_MAX; batches++) {
-            struct zr_pipeline_request request = {pipeline, ranks, 0, batches, host_arena};
+            struct zr_pipeline_request request = {pipeline, ranks, 0, batches, host_arena, 0, 0, false};
             struct zr_pipeline_walk walk;
             double formula = zr_pipeline_idle_share(pipeline, ranks, batches, &times[0]);
-            if (pipeline->schedule == ZR_PIPELINE_1F1B && zr_pipeline_parts(pipeline) > 1 && batches % ranks)
+            if (!takes(pipeline, ranks, batches))
                 continue;
             for (request.rank = 0; request.rank < ranks; request.rank++)
                 wrong += count_wrong(&request);
             stuck += zr_pipeline_walk(&walk, &request, times) != ZR_OK;
             double idle = 1 - walk.busy_seconds / (walk.seconds * ranks);
+            far += zr_pipeline_is_asynchronous(pipeline) && fabs(idle) > 1e-9;
             if (pipeline->schedule == ZR_PIPELINE_ZB_V && batches >= 2 * ranks) /* the first forwards */
                 far += walk.seconds - walk.busy_seconds / ranks > ranks;
             far += formula >= 0 && (idle < 0.999 * formula || idle > 1.001 * formula);
@@ -159,8 +198,9 @@ static zr_result open_walker(struct walker *w, const struct zr_model *model,
     zr_result result =
         zr_cut_open(&w->cut, &(struct zr_cut_request){model, pipeline, ranks, rank, host_arena});
     if (result == ZR_OK)
-        result = zr_pipeline_order_make(
-            &w->order, &(struct zr_pipeline_request){pipeline, ranks, rank, batches, host_arena});
+        result =
+            zr_pipeline_order_make(&w->order, &(struct zr_pipeline_request){pipeline, ranks, rank, batches,
+                                                                            host_arena, 0, 0, false});
     if (result == ZR_OK)
         result = zr_schedule_step(&w->schedule, &(struct zr_schedule_request){.model = &w->cut.model,
                                                                               .micro_batches = batches,
@@ -240,7 +280,7 @@ static void test_lists(const char *words, const struct zr_pipeline *pipeline)
     zr_result result = zr_transformer_open(&transformer, &shape, NULL, host_arena);
     for (unsigned ranks = 2; ranks <= RANKS_MAX && result == ZR_OK; ranks++)
         for (unsigned batches = 1; batches < BATCHES_MAX && result == ZR_OK; batches++) {
-            if (pipeline->interleave > 1 && batches % ranks)
+            if (!takes(pipeline, ranks, batches))
                 continue;
             for (unsigned r = 0; r < ranks && result == ZR_OK; r++)
                 result = open_walker(&walkers[r], &transformer.model, pipeline, ranks, r, batches);
@@ -429,7 +469,9 @@ int main(void)
                {"interleaved by 3", {.schedule = ZR_PIPELINE_1F1B, .interleave = 3}},
                {"vhalf", {.schedule = ZR_PIPELINE_VHALF}},
                {"zb-h1", {.schedule = ZR_PIPELINE_ZB_H1}},
-               {"zb-v", {.schedule = ZR_PIPELINE_ZB_V}}};
+               {"zb-v", {.schedule = ZR_PIPELINE_ZB_V}},
+               {"2bw", {.schedule = ZR_PIPELINE_2BW}},
+               {"pipedream", {.schedule = ZR_PIPELINE_PIPEDREAM}}};
     tap_result(records_begin(), ZR_OK, "memory for records");
     test_written();
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {

@@ -87,6 +87,7 @@ static zr_result time_pipeline(struct zr_timeline *out, const struct zr_train_co
                                   &(struct zr_pipeline_request){.pipeline = &pipeline,
                                                                 .ranks = config->stages.ranks,
                                                                 .micro_batches = config->micro_batches,
+                                                                .shares = config->shape.tied,
                                                                 .host_arena = host_arena},
                                   times);
 }

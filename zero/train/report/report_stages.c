@@ -28,21 +28,40 @@ static zr_result count_held(const struct zr_train_config *config, unsigned rank,
     struct zr_pipeline_order order;
     unsigned now = 0;
     *out = 0;
-    zr_result result =
-        zr_pipeline_order_make(&order, &(struct zr_pipeline_request){&pipeline, config->stages.ranks, rank,
-                                                                     config->micro_batches, host_arena});
+    zr_result result = zr_pipeline_order_make(
+        &order, &(struct zr_pipeline_request){&pipeline, config->stages.ranks, rank, config->micro_batches,
+                                              host_arena, 0, 0, false});
     for (size_t i = 0; result == ZR_OK && i < order.count; i++) {
         now += (unsigned)zr_pipeline_holds(&order, &order.items[i]);
         *out = now > *out ? now : *out;
     }
+    if (result == ZR_OK && zr_pipeline_is_asynchronous(&pipeline))
+        *out = order.held_max[0]; /* the order of a step begins in earlier ones */
     if (result == ZR_OK)
         zr_pipeline_order_end(&order);
     return result;
 }
 
+/* Versions of the parameters in an asynchronous pipeline, and how old those are that gradients are of. */
+static void describe_versions(struct zr_text_page *page, const struct zr_pipeline *pipeline, unsigned ranks)
+{
+    unsigned stale = zr_pipeline_stashed(pipeline, ranks, 0);
+    if (pipeline->schedule == ZR_PIPELINE_PIPEDREAM)
+        zr_text_print(
+            &page->text,
+            "  gradients are of parameters %u to 0 updates old, from the first stage to the last; %u to 1 "
+            "versions are kept\n",
+            stale, stale + 1);
+    else if (zr_pipeline_is_asynchronous(pipeline))
+        zr_text_print(&page->text,
+                      "  gradients are of parameters %u update old; %u versions are kept by every stage\n",
+                      stale, stale + 1);
+}
+
 zr_result zr_report_stages(const struct zr_train_config *config, const struct zr_rank_report *ranks,
                            zr_arena *host_arena)
 {
+    const struct zr_pipeline pipeline = zr_stages_pipeline(&config->stages, NULL);
     char number[3][ZR_NUMBER_ROOM], layers[64], heading[96];
     struct zr_text_page page;
     unsigned held;
@@ -68,6 +87,7 @@ zr_result zr_report_stages(const struct zr_train_config *config, const struct zr
                       zr_number_bytes(number[2], by_tag[ZR_TAG_ACTIVATION]),
                       zr_number_bytes(total, rank->planned_bytes), held);
     }
+    describe_versions(&page, &pipeline, config->stages.ranks);
     if (config->flops_per_second == 0) /* else the timeline follows */
         zr_text_print(&page.text, "\n");
     zr_result flushed = zr_text_flush(&page.text);
@@ -92,6 +112,9 @@ json_t *zr_report_stages_json(const struct zr_train_config *config, const struct
                                    "layers", layers, "micro_batches_held", (int)held, "planned_bytes",
                                    (json_int_t)rank->planned_bytes, "reserved_bytes",
                                    (json_int_t)rank->planned_reserved_bytes);
+        unsigned stale = zr_pipeline_stashed(&pipeline, config->stages.ranks, r);
+        json_object_set_new(object, "parameter_versions", json_integer(stale + 1));
+        json_object_set_new(object, "staleness", json_integer(stale));
         if (timeline && timeline->walk.seconds > 0)
             json_object_set_new(object, "idle_share",
                                 json_real(1 - timeline->walk.rank_seconds[r] / timeline->walk.seconds));

@@ -1,0 +1,49 @@
+/* messages.h: what ranks exchange once per step while gradients are being reduced: losses, requests,
+ * refusals. It includes signals: a separate message for them would wait, after the step, for the all-gather
+ * of parameters.
+ *
+ * An asynchronous pipeline ends a step on each stage at its own time. There the exchange runs beside the next
+ * steps, and a step's message is complete `lag` steps later, when all stages have ended the step: no rank
+ * waits for another one. */
+#ifndef ZR_TRAIN_MESSAGES_H
+#define ZR_TRAIN_MESSAGES_H
+
+#include "zero/train/settings/args.h"
+
+struct zr_message {
+    double loss;
+    enum zr_request_kind request; /* from a signal or rank 0's clock */
+    int end_signal;               /* the signal that requested the end */
+    bool yields;                  /* another run waits for this run's time slice */
+    unsigned rank;                /* source of `refusals`; set by the exchange */
+    struct zr_kernel_refusals refusals;
+};
+
+struct zr_messages {
+    const struct zr_train_config *config;
+    zr_comm *comm;            /* all ranks of the run */
+    unsigned lag;             /* 0: a step waits for its message */
+    struct zr_message *slots; /* [lag + 1][1 + world]: a step's own message, then those of all ranks */
+    zr_ticket *tickets;       /* [lag + 1] */
+    uint64_t sent, taken;     /* numbers of messages */
+};
+
+/* Collective, as every call of this file. `deferred`: with an asynchronous pipeline messages may lag; false
+ * if the communicator cannot read host memory. `config` and `comm` are borrowed until zr_messages_close(). */
+zr_result zr_messages_open(struct zr_messages *out, const struct zr_train_config *config, zr_comm *comm,
+                           bool deferred);
+void zr_messages_close(struct zr_messages *messages); /* allowed for a struct of zeros */
+/* Sends a step's message. */
+zr_result zr_messages_send(struct zr_messages *messages, const struct zr_message *mine);
+/* Whether the next message is complete, or, `ends`, must be waited for because no step follows. */
+bool zr_messages_is_due(const struct zr_messages *messages, bool ends);
+/* Combines the messages of all ranks of the earliest step that was not taken: the mean loss, summed in rank
+ * order, the strongest request, and the refusals of the first rank with any. Bit-identical on all ranks.
+ * Errors of zr_comm_wait(). */
+zr_result zr_messages_take(struct zr_messages *messages, struct zr_message *out);
+
+/* Sends a message and waits for all. Not between a message and its zr_messages_take(). */
+zr_result zr_messages_exchange(struct zr_messages *messages, const struct zr_message *mine,
+                               struct zr_message *out);
+
+#endif
