@@ -67,7 +67,9 @@ static void count_item(struct zr_comm *comm, const struct zr_comm_item *item, ui
         return;
     comm->counters.operations_count++;
     comm->counters.received_bytes += received_bytes;
-    comm->counters.sent_elements += bytes / ZR_COMM_TYPE_BYTES(item->type);
+    comm->counters.sent_bytes += bytes;
+    comm->counters.sent_elements += item->packed_elements > 0 ? bytes / item->bytes * item->packed_elements
+                                                              : bytes / ZR_COMM_TYPE_BYTES(item->type);
 }
 
 /* Runs one operation with lock released; with a stream of operations, queues it there. */

@@ -24,7 +24,8 @@ struct zr_comm_reduction {
 struct zr_comm_item {
     enum zr_comm_kind kind;
     enum zr_comm_type type;
-    size_t bytes; /* of a shard or of the whole buffer; 0 for a transfer */
+    size_t bytes;           /* of a shard or of the whole buffer; 0 for a transfer */
+    size_t packed_elements; /* see struct zr_all_gather */
     unsigned label;
     size_t host_bytes;
     const struct zr_comm_before *before; /* NULL: none */

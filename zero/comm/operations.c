@@ -219,6 +219,7 @@ zr_result zr_comm_all_gather(zr_comm *comm, const struct zr_all_gather *operatio
                                                  .host_bytes = operation->host_bytes,
                                                  .before = operation->before,
                                                  .after = operation->after,
+                                                 .packed_elements = operation->packed_elements,
                                                  .all_gather = *operation});
 }
 
@@ -248,6 +249,7 @@ zr_result zr_comm_all_to_all(zr_comm *comm, const struct zr_all_to_all *operatio
                                                  .host_bytes = operation->host_bytes,
                                                  .before = operation->before,
                                                  .after = operation->after,
+                                                 .packed_elements = operation->packed_elements,
                                                  .all_to_all = *operation});
 }
 

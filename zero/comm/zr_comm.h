@@ -74,6 +74,7 @@ struct zr_comm_volume {
 
 struct zr_comm_counters {
     uint64_t sent_elements;  /* sent to other ranks: S (N - 1) / N per phase; without host messages */
+    uint64_t sent_bytes;     /* their bytes: fewer if they are packed */
     uint64_t received_bytes; /* received from other ranks, as in by_kind; without host messages */
     uint64_t operations_count;
     /* Times of operations with a ticket, without host messages. The fraction of communication that
@@ -160,6 +161,7 @@ struct zr_all_gather {
     /* NULL: none. Borrowed until the ticket has been waited for. */
     const struct zr_comm_before *before;
     const struct zr_comm_after *after;
+    size_t packed_elements; /* of a shard, for the count of elements; 0: shard_bytes are elements of `type` */
 };
 ZR_API zr_result zr_comm_all_gather(zr_comm *comm, const struct zr_all_gather *operation, zr_ticket *ticket);
 
@@ -174,6 +176,7 @@ struct zr_all_to_all {
     size_t host_bytes;                   /* see struct zr_reduce_scatter */
     const struct zr_comm_before *before; /* see struct zr_all_gather */
     const struct zr_comm_after *after;
+    size_t packed_elements; /* likewise */
 };
 ZR_API zr_result zr_comm_all_to_all(zr_comm *comm, const struct zr_all_to_all *operation, zr_ticket *ticket);
 
