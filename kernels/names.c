@@ -1,8 +1,12 @@
-/* names.c: names of instruction sets and precisions, and element sizes. */
-#include "kernels/zr_kernels.h"
+/* names.c: names of instruction sets, precisions and packings, and sizes of elements. */
+#include "kernels/sizes.h"
 
 static const char *const isa_names[ZR_ISA_COUNT] = {"plain", "avx2", "avx512", "avx512_bf16", "amx"};
 static const char *const precision_names[ZR_PRECISION_COUNT] = {"fp32", "bf16", "fp16"};
+
+static const char *const packing_names[ZR_PACKINGS_COUNT] = {"onebit", "int8", "int4", "int4_rotated",
+                                                             "mxfp8"};
+static const unsigned short packing_bytes[ZR_PACKINGS_COUNT] = {68, 520, 272, 272, 528}; /* of a block */
 
 const char *zr_isa_name(enum zr_isa isa)
 {
@@ -17,4 +21,14 @@ const char *zr_precision_name(enum zr_precision precision)
 size_t zr_precision_bytes(enum zr_precision precision)
 {
     return precision == ZR_PRECISION_FP32 ? sizeof(float) : sizeof(uint16_t);
+}
+
+const char *zr_packing_name(enum zr_packing packing)
+{
+    return (unsigned)packing < ZR_PACKINGS_COUNT ? packing_names[packing] : "unknown";
+}
+
+size_t zr_pack_bytes(enum zr_packing packing, size_t n)
+{
+    return zr_times(n / ZR_PACK_BLOCK + (n % ZR_PACK_BLOCK != 0), packing_bytes[packing]);
 }

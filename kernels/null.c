@@ -83,7 +83,9 @@ static double orthogonal(const struct zr_orthogonalize *args)
     OP(convert, 0)                                                                                           \
     OP(clear, 0)                                                                                             \
     OP(copy_bytes, 0)                                                                                        \
-    OP(sum, 0)
+    OP(sum, 0)                                                                                               \
+    OP(pack, 0)                                                                                              \
+    OP(unpack, 0)
 
 #define NOTHING(name, flops_taken)                                                                           \
     static zr_result name(struct zr_kernel_context *context, const struct zr_##name *args)                   \

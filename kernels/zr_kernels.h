@@ -694,11 +694,56 @@ struct zr_sum {
     struct zr_numbers to;
 };
 
+/* Formats of packed numbers, for collectives. A block is ZR_PACK_BLOCK numbers, the last one padded with
+ * zeros, so a block's bytes depend only on its numbers, and packed parts whose borders are borders of blocks
+ * are the packed whole. Packing is the same on every instruction set.
+ *
+ *                 bytes of a block
+ *   onebit              68   a sign each (of 0: +); the scale is the root of the mean square
+ *   int8               520   -127 to 127; a scale for each 256, of the largest magnitude
+ *   int4               272   -7 to 7; a scale for each 128
+ *   int4_rotated       272   the same, after a Hadamard transform of each 32 numbers that are 16 apart
+ *   mxfp8              528   E4M3 with a power of two for each 32 (OCP Microscaling Formats, 2023)
+ *
+ * An infinity or NaN makes all numbers of its scale NaN. An integer scale of magnitudes below 2^-100 is 0. */
+enum zr_packing {
+    ZR_PACKING_ONEBIT = 0,
+    ZR_PACKING_INT8,
+    ZR_PACKING_INT4,
+    ZR_PACKING_INT4_ROTATED,
+    ZR_PACKING_MXFP8,
+    ZR_PACKINGS_COUNT
+};
+enum { ZR_PACK_BLOCK = 512 };
+ZR_API const char *zr_packing_name(enum zr_packing packing); /* "onebit", .. */
+/* Of n packed numbers. Saturates. */
+ZR_API size_t zr_pack_bytes(enum zr_packing packing, size_t n);
+/* to = pack(from - minus + error), error = what was not packed, so that the sum of what was packed and the
+ * last error is the sum of the numbers. A block with an infinity or NaN leaves its errors as they are. */
+struct zr_pack {
+    enum zr_packing packing;
+    size_t n;
+    struct zr_numbers from, minus; /* fp32, or both of the context's precision or fp32; minus.at NULL: 0 */
+    float *error;                  /* [n], in and out; NULL: none */
+    void *to;                      /* [zr_pack_bytes(packing, n)], of any alignment */
+};
+/* to[i] (+)= ((from[0][i] + from[1][i]) + ...) * scale, in the order of the list, computed in floats and
+ * rounded once. `to` is fp32 or of the context's precision. */
+struct zr_unpack {
+    enum zr_packing packing;
+    size_t n;
+    const void *const *from; /* packed */
+    unsigned count;
+    float scale;
+    bool accumulate;
+    struct zr_numbers to;
+};
+
 /* ---- The table ----------------------------------------------------------------------------------------- */
 
 struct zr_kernel_streams;
 
-#define ZR_KERNELS_VERSION 11
+#define ZR_KERNELS_VERSION 12
 
 #define ZR_KERNEL(name) zr_result (*name)(struct zr_kernel_context *, const struct zr_##name *)
 
@@ -792,6 +837,10 @@ struct zr_kernels {
     ZR_KERNEL(clear);
     ZR_KERNEL(copy_bytes);
     ZR_KERNEL(sum);
+
+    /* Optional. NULL: the table packs no numbers. */
+    ZR_KERNEL(pack);
+    ZR_KERNEL(unpack);
 };
 #undef ZR_KERNEL
 

@@ -218,6 +218,20 @@ struct zr_offload {
     size_t speculative_bytes;
 };
 
+/* What data-parallel ranks send packed (kernels/zr_kernels.h). Sums are in rank order, and all ranks compute
+ * with the same unpacked parameters, while masters stay exact. Requires tensors that the host can access.
+ *
+ * Parameters (stages 1 to 3): the all-gather after an update, or the gathers of stage 3. Masters are then
+ * separate from the parameters in fp32, too. Frozen units that are kept whole are sent as they are.
+ * Gradients (stages 1 to 3): those of each micro-batch, or of the step, packed by their sender. */
+enum zr_compressed_kind { ZR_COMPRESSED_PARAMETERS, ZR_COMPRESSED_GRADIENTS, ZR_COMPRESSED_KINDS };
+struct zr_compression {
+    struct {
+        bool on;
+        enum zr_packing packing;
+    } kinds[ZR_COMPRESSED_KINDS];
+};
+
 struct zr_engine_options {
     size_t struct_bytes;               /* sizeof the struct, or 0: see "Options" in alloc/zr.h */
     zr_arena *arena;                   /* for tensors; any backend */
@@ -256,6 +270,7 @@ struct zr_engine_options {
      * `pipeline` end a step at different times, so the gradients' norm is of this rank and `sharing` only. */
     unsigned stashed_versions;
     bool own_norm;
+    struct zr_compression compression;
 };
 
 typedef struct zr_engine zr_engine;

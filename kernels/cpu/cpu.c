@@ -332,7 +332,8 @@ SUM(ZR_ISA_AVX512)
         .orthogonalize = zr_cpu_orthogonalize, .apply_direction = zr_cpu_apply_direction,                    \
         .sum_of_squares = zr_cpu_sum_of_squares, .find_nonfinite = zr_cpu_find_nonfinite,                    \
         .checksum = zr_cpu_checksum, .init_normal = zr_cpu_init_normal, .convert = zr_cpu_convert,           \
-        .clear = zr_cpu_clear, .copy_bytes = zr_cpu_copy_bytes, .sum = sum_##isa                             \
+        .clear = zr_cpu_clear, .copy_bytes = zr_cpu_copy_bytes, .sum = sum_##isa, .pack = zr_cpu_pack,       \
+        .unpack = zr_cpu_unpack                                                                              \
     }
 
 static const struct zr_kernels cpu_plain = CPU_TABLE(ZR_ISA_PLAIN), cpu_avx2 = CPU_TABLE(ZR_ISA_AVX2),

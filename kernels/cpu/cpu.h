@@ -38,6 +38,8 @@ ZR_CPU(init_normal);
 ZR_CPU(convert);
 ZR_CPU(clear);
 ZR_CPU(copy_bytes);
+ZR_CPU(pack);
+ZR_CPU(unpack);
 
 /* Sum over n elements: sum() returns that of one block, elements [from, to). The order of additions is that
  * of sum_of_squares(). */

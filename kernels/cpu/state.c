@@ -76,6 +76,16 @@ zr_result zr_cpu_convert(struct zr_kernel_context *context, const struct zr_conv
     return zr_loop_run(context, convert_elements, &conversion, args->n, ZR_GRAIN);
 }
 
+zr_result zr_cpu_pack(struct zr_kernel_context *context, const struct zr_pack *args)
+{
+    return zr_loop_run(context, loops_of(context, context->precision)->pack, args, args->n, ZR_GRAIN);
+}
+
+zr_result zr_cpu_unpack(struct zr_kernel_context *context, const struct zr_unpack *args)
+{
+    return zr_loop_run(context, loops_of(context, context->precision)->unpack, args, args->n, ZR_GRAIN);
+}
+
 /* ---- Norms and searches -------------------------------------------------------------------------------- */
 
 enum {

@@ -269,7 +269,7 @@ static struct zr_numbers numbers(void *at)
 }
 static void op_adamw(void)
 {
-    struct zr_adamw how = {1e-4f, 0.9f, 0.95f, 1e-8f, 0.1f, 1.0f, 0.5f, 0.5f};
+    struct zr_adamw how = {1e-4f, 0.9f, 0.95f, 1e-8f, 0.1f, 1.0f, 0.5f, 0.5f, NULL, NULL};
     kernels->update_adamw(&context,
                           &(struct zr_update_adamw){how, (struct zr_update){.n = m.adam_n,
                                                                             .gradient = numbers(m.gradient),
@@ -322,6 +322,45 @@ static void op_widen(void)
     kernels->convert(&context,
                      &(struct zr_convert){m.adam_n, (struct zr_numbers){m.gradient, ZR_PRECISION_BF16},
                                           (struct zr_numbers){m.parameter, ZR_PRECISION_FP32}});
+}
+
+/* Numbers are floats. Their errors lie in m.momentum, packed numbers in m.variance. */
+static void pack(enum zr_packing packing, float *errors)
+{
+    kernels->pack(&context, &(struct zr_pack){.packing = packing,
+                                              .n = m.adam_n,
+                                              .from = numbers(m.parameter),
+                                              .error = errors,
+                                              .to = m.variance});
+}
+static void unpack(enum zr_packing packing)
+{
+    const void *from = m.variance;
+    kernels->unpack(&context,
+                    &(struct zr_unpack){packing, m.adam_n, &from, 1, 1, false, numbers(m.gradient)});
+}
+#define PACKING(name, packing)                                                                               \
+    static void op_pack_##name(void)                                                                         \
+    {                                                                                                        \
+        pack(packing, NULL);                                                                                 \
+    }                                                                                                        \
+    static void op_feed_##name(void)                                                                         \
+    {                                                                                                        \
+        pack(packing, m.momentum);                                                                           \
+    }                                                                                                        \
+    static void op_unpack_##name(void)                                                                       \
+    {                                                                                                        \
+        unpack(packing);                                                                                     \
+    }
+PACKING(onebit, ZR_PACKING_ONEBIT)
+PACKING(int8, ZR_PACKING_INT8)
+PACKING(int4, ZR_PACKING_INT4)
+PACKING(rotated, ZR_PACKING_INT4_ROTATED)
+PACKING(mxfp8, ZR_PACKING_MXFP8)
+
+static double packed(enum zr_packing packing)
+{
+    return (double)zr_pack_bytes(packing, m.adam_n);
 }
 
 struct operation {
@@ -472,6 +511,22 @@ int main(int argc, char **argv)
         {"init normal", op_normal, bytes / 16, false, 0},
         {"bf16 from float", op_narrow, 1.5 * bytes, false, 0},
         {"float from bf16", op_widen, 1.5 * bytes, false, 0},
+        {"onebit", op_pack_onebit, bytes + packed(ZR_PACKING_ONEBIT), false, 0},
+        {"onebit, error fed back", op_feed_onebit, 3 * bytes + packed(ZR_PACKING_ONEBIT), false, 0},
+        {"onebit unpacked", op_unpack_onebit, bytes + packed(ZR_PACKING_ONEBIT), false, 0},
+        {"int8", op_pack_int8, bytes + packed(ZR_PACKING_INT8), false, 0},
+        {"int8, error fed back", op_feed_int8, 3 * bytes + packed(ZR_PACKING_INT8), false, 0},
+        {"int8 unpacked", op_unpack_int8, bytes + packed(ZR_PACKING_INT8), false, 0},
+        {"int4", op_pack_int4, bytes + packed(ZR_PACKING_INT4), false, 0},
+        {"int4, error fed back", op_feed_int4, 3 * bytes + packed(ZR_PACKING_INT4), false, 0},
+        {"int4 unpacked", op_unpack_int4, bytes + packed(ZR_PACKING_INT4), false, 0},
+        {"int4_rotated", op_pack_rotated, bytes + packed(ZR_PACKING_INT4_ROTATED), false, 0},
+        {"int4_rotated, error fed back", op_feed_rotated, 3 * bytes + packed(ZR_PACKING_INT4_ROTATED), false,
+         0},
+        {"int4_rotated unpacked", op_unpack_rotated, bytes + packed(ZR_PACKING_INT4_ROTATED), false, 0},
+        {"mxfp8", op_pack_mxfp8, bytes + packed(ZR_PACKING_MXFP8), false, 0},
+        {"mxfp8, error fed back", op_feed_mxfp8, 3 * bytes + packed(ZR_PACKING_MXFP8), false, 0},
+        {"mxfp8 unpacked", op_unpack_mxfp8, bytes + packed(ZR_PACKING_MXFP8), false, 0},
     };
     double peak = 0, sum = 0, matrix = 0, least = 0;
     printf("%s, %s, %u threads, medians of %u\n%-30s %10s %10s %8s %10s\n", zr_isa_name(context.isa),

@@ -39,6 +39,7 @@ uint64_t zr_comm_direct_bytes(const struct zr_comm *comm, const struct zr_comm_i
         return 2 * peers * bytes;
     case ZR_COMM_REDUCE_SCATTER:
     case ZR_COMM_ALL_GATHER:
+    case ZR_COMM_ALL_TO_ALL:
     case ZR_COMM_HOST:
         return peers * bytes;
     case ZR_COMM_BROADCAST:
@@ -66,7 +67,9 @@ static void count_item(struct zr_comm *comm, const struct zr_comm_item *item, ui
         return;
     comm->counters.operations_count++;
     comm->counters.received_bytes += received_bytes;
-    comm->counters.sent_elements += bytes / ZR_COMM_TYPE_BYTES(item->type);
+    comm->counters.sent_bytes += bytes;
+    comm->counters.sent_elements += item->packed_elements > 0 ? bytes / item->bytes * item->packed_elements
+                                                              : bytes / ZR_COMM_TYPE_BYTES(item->type);
 }
 
 /* Runs one operation with lock released; with a stream of operations, queues it there. */
@@ -75,15 +78,16 @@ static void run_item(struct zr_comm *comm, const struct zr_comm_item *item, zr_t
     zr_result result = comm->failure;
     uint64_t before_bytes = comm->received_bytes;
     pthread_mutex_unlock(&comm->lock);
-    const struct zr_comm_before *before = item->kind == ZR_COMM_ALL_GATHER ? item->all_gather.before : NULL;
-    if (result == ZR_OK && before)
-        result = before->run(before->state);
+    if (result == ZR_OK && item->before)
+        result = item->before->run(item->before->state);
     if (result == ZR_OK && comm->options.beside)
         result = zr_comm_stream_begin(comm);
     if (result == ZR_OK) {
         zr_calls_begin(comm, item, ticket);
         result = comm->table->run(comm, item);
     }
+    if (result == ZR_OK && item->after)
+        result = item->after->run(item->after->state);
     if (result == ZR_OK && comm->options.beside)
         result = zr_comm_stream_end(comm, ticket);
     pthread_mutex_lock(&comm->lock);

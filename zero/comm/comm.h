@@ -24,12 +24,16 @@ struct zr_comm_reduction {
 struct zr_comm_item {
     enum zr_comm_kind kind;
     enum zr_comm_type type;
-    size_t bytes; /* of a shard or of the whole buffer; 0 for a transfer */
+    size_t bytes;           /* of a shard or of the whole buffer; 0 for a transfer */
+    size_t packed_elements; /* see struct zr_all_gather */
     unsigned label;
     size_t host_bytes;
+    const struct zr_comm_before *before; /* NULL: none */
+    const struct zr_comm_after *after;   /* NULL: none */
     union {
         struct zr_comm_reduction reduction; /* for REDUCE_SCATTER and ALL_REDUCE */
         struct zr_all_gather all_gather;    /* also for ZR_COMM_HOST */
+        struct zr_all_to_all all_to_all;
         struct zr_broadcast broadcast;
         struct zr_transfer transfer; /* for SEND, RECEIVE and SEND_RECEIVE */
     };
@@ -125,8 +129,7 @@ void zr_comm_heartbeat(struct zr_comm *comm);
 /* Earliest start on a clock. */
 static inline double zr_comm_ready_seconds(const struct zr_comm_item *item)
 {
-    bool waits = item->kind == ZR_COMM_ALL_GATHER && item->all_gather.before;
-    return waits ? item->all_gather.before->ready_seconds : 0;
+    return item->before ? item->before->ready_seconds : 0;
 }
 
 /* A range of every shard, in bytes of the sources. */

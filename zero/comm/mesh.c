@@ -78,6 +78,7 @@ void zr_comm_counters_add(zr_comm *comm, struct zr_comm_counters *sum)
         return;
     zr_comm_counters_get(comm, &more);
     sum->sent_elements += more.sent_elements;
+    sum->sent_bytes += more.sent_bytes;
     sum->received_bytes += more.received_bytes;
     sum->operations_count += more.operations_count;
     sum->busy_ns += more.busy_ns;

@@ -62,6 +62,28 @@ static zr_result run_broadcast(struct nccl_comm *self, const struct zr_broadcast
     return settle(self, code, ZR_COMM_BROADCAST);
 }
 
+static zr_result run_all_to_all(struct nccl_comm *self, const struct zr_all_to_all *op)
+{
+    const struct zr_nccl *nccl = self->nccl;
+    const char *source = op->source;
+    char *destination = op->destination;
+    size_t bytes = op->shard_bytes, own = self->base.rank * bytes;
+    zr_result result = zr_comm_copy(&self->base, destination + own, source + own, bytes);
+    if (result != ZR_OK)
+        return result;
+    zr_nccl_result code = nccl->group_start();
+    for (unsigned p = 0; p < self->base.world && code == 0; p++) {
+        if (p == self->base.rank)
+            continue;
+        code = nccl->send(source + p * bytes, bytes, ZR_NCCL_UINT8, (int)p, self->comm, self->stream);
+        if (code == 0)
+            code = nccl->receive(destination + p * bytes, bytes, ZR_NCCL_UINT8, (int)p, self->comm,
+                                 self->stream);
+    }
+    zr_nccl_result ended = nccl->group_end();
+    return settle(self, code != 0 ? code : ended, ZR_COMM_ALL_TO_ALL);
+}
+
 static char *slot_of(const struct nccl_comm *self, unsigned peer)
 {
     return self->ring + (peer < self->base.rank ? peer : peer - 1) * self->each_bytes;
@@ -175,6 +197,8 @@ static zr_result begin(struct nccl_comm *self, const struct zr_comm_item *item)
         return run_reduction(self, item);
     case ZR_COMM_ALL_GATHER:
         return run_all_gather(self, &item->all_gather);
+    case ZR_COMM_ALL_TO_ALL:
+        return run_all_to_all(self, &item->all_to_all);
     case ZR_COMM_BROADCAST:
         return run_broadcast(self, &item->broadcast);
     case ZR_COMM_SEND:

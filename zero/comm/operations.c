@@ -11,6 +11,7 @@ static const char *const kind_names[ZR_COMM_KIND_COUNT] = {
     [ZR_COMM_ALL_REDUCE] = "all-reduce",
     [ZR_COMM_HOST] = "host all-gather",
     [ZR_COMM_BROADCAST] = "broadcast",
+    [ZR_COMM_ALL_TO_ALL] = "all-to-all",
     [ZR_COMM_SEND] = "send",
     [ZR_COMM_RECEIVE] = "receive",
     [ZR_COMM_SEND_RECEIVE] = "send-receive",
@@ -77,6 +78,15 @@ static zr_result check_places(const struct request *request, const void *source,
 {
     if (!source || !destination)
         return zr_fail(ZR_ERR_INVALID, "%s requires a source and a destination",
+                       zr_comm_kind_name(request->kind));
+    return ZR_OK;
+}
+
+/* Work after an operation runs on the host. */
+static zr_result check_after(const struct request *request, const struct zr_comm_after *after)
+{
+    if (after && !request->comm->options.kernels->host_visible)
+        return zr_fail(ZR_ERR_INVALID, "%s: work that follows it requires tensors that the host can access",
                        zr_comm_kind_name(request->kind));
     return ZR_OK;
 }
@@ -191,6 +201,8 @@ zr_result zr_comm_all_gather(zr_comm *comm, const struct zr_all_gather *operatio
 {
     struct request request = {ZR_COMM_ALL_GATHER, comm, operation, ticket};
     zr_result result = begin(&request);
+    if (result == ZR_OK)
+        result = check_after(&request, operation->after);
     if (result != ZR_OK)
         return result;
     return submit_checked(&request,
@@ -205,7 +217,40 @@ zr_result zr_comm_all_gather(zr_comm *comm, const struct zr_all_gather *operatio
                                                  .bytes = operation->shard_bytes,
                                                  .label = operation->label,
                                                  .host_bytes = operation->host_bytes,
+                                                 .before = operation->before,
+                                                 .after = operation->after,
+                                                 .packed_elements = operation->packed_elements,
                                                  .all_gather = *operation});
+}
+
+zr_result zr_comm_all_to_all(zr_comm *comm, const struct zr_all_to_all *operation, zr_ticket *ticket)
+{
+    struct request request = {ZR_COMM_ALL_TO_ALL, comm, operation, ticket};
+    zr_result result = begin(&request);
+    if (result == ZR_OK)
+        result = check_after(&request, operation->after);
+    if (result != ZR_OK)
+        return result;
+    uintptr_t source = (uintptr_t)operation->source, destination = (uintptr_t)operation->destination;
+    size_t bytes = comm->world * operation->shard_bytes;
+    if (source < destination + bytes && destination < source + bytes)
+        return zr_fail(ZR_ERR_INVALID, "%s: source and destination overlap", zr_comm_kind_name(request.kind));
+    return submit_checked(&request,
+                          &(struct shape){.type = operation->type,
+                                          .shard = operation->shard_bytes,
+                                          .unit_bytes = 1,
+                                          .shards = comm->world,
+                                          .source = operation->source,
+                                          .destination = operation->destination},
+                          &(struct zr_comm_item){.kind = request.kind,
+                                                 .type = operation->type,
+                                                 .bytes = operation->shard_bytes,
+                                                 .label = operation->label,
+                                                 .host_bytes = operation->host_bytes,
+                                                 .before = operation->before,
+                                                 .after = operation->after,
+                                                 .packed_elements = operation->packed_elements,
+                                                 .all_to_all = *operation});
 }
 
 zr_result zr_comm_broadcast(zr_comm *comm, const struct zr_broadcast *operation, zr_ticket *ticket)

@@ -54,6 +54,7 @@ enum zr_comm_kind {
     ZR_COMM_ALL_REDUCE,
     ZR_COMM_HOST, /* host all-gathers and barriers */
     ZR_COMM_BROADCAST,
+    ZR_COMM_ALL_TO_ALL,
     ZR_COMM_SEND,
     ZR_COMM_RECEIVE,
     ZR_COMM_SEND_RECEIVE,
@@ -73,6 +74,7 @@ struct zr_comm_volume {
 
 struct zr_comm_counters {
     uint64_t sent_elements;  /* sent to other ranks: S (N - 1) / N per phase; without host messages */
+    uint64_t sent_bytes;     /* their bytes: fewer if they are packed */
     uint64_t received_bytes; /* received from other ranks, as in by_kind; without host messages */
     uint64_t operations_count;
     /* Times of operations with a ticket, without host messages. The fraction of communication that
@@ -135,6 +137,13 @@ struct zr_comm_before {
     void *state;
     double ready_seconds;
 };
+/* Work that follows an operation on this rank, such as decoding what arrived. `run` is called once, by the
+ * thread that runs the operation, before the operation's ticket ends; its failure fails the operation.
+ * ZR_ERR_INVALID for kernels whose tensors the host cannot access. */
+struct zr_comm_after {
+    zr_result (*run)(void *state);
+    void *state;
+};
 
 /* destination[p * shard_bytes ...] = source of rank p, for all ranks p. source may be destination + rank *
  * shard_bytes. `type` only affects the count of elements, here and below. */
@@ -149,10 +158,27 @@ struct zr_all_gather {
     bool source_stays;
     unsigned label;
     size_t host_bytes; /* see struct zr_reduce_scatter */
-    /* NULL: none. Borrowed until the ticket has been waited for. All-gathers only. */
+    /* NULL: none. Borrowed until the ticket has been waited for. */
     const struct zr_comm_before *before;
+    const struct zr_comm_after *after;
+    size_t packed_elements; /* of a shard, for the count of elements; 0: shard_bytes are elements of `type` */
 };
 ZR_API zr_result zr_comm_all_gather(zr_comm *comm, const struct zr_all_gather *operation, zr_ticket *ticket);
+
+/* destination[p * shard_bytes ...] = rank p's source[my rank * shard_bytes ...], for all ranks p. Both have
+ * world * shard_bytes and do not overlap. */
+struct zr_all_to_all {
+    const void *source;
+    void *destination;
+    size_t shard_bytes;
+    enum zr_comm_type type;
+    unsigned label;
+    size_t host_bytes;                   /* see struct zr_reduce_scatter */
+    const struct zr_comm_before *before; /* see struct zr_all_gather */
+    const struct zr_comm_after *after;
+    size_t packed_elements; /* likewise */
+};
+ZR_API zr_result zr_comm_all_to_all(zr_comm *comm, const struct zr_all_to_all *operation, zr_ticket *ticket);
 
 /* Copies buffer[bytes] of rank `root` to all ranks. */
 struct zr_broadcast {

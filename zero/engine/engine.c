@@ -4,6 +4,7 @@
 
 #include <string.h>
 
+#include "zero/engine/compression.h"
 #include "zero/engine/gradients.h"
 #include "zero/engine/parameter_tier.h"
 #include "zero/engine/offload.h"
@@ -104,6 +105,8 @@ static zr_result take_pools(struct zr_engine *engine)
         result = zr_engine_versions_open(engine);
     if (result == ZR_OK)
         result = zr_engine_speculation_open(engine);
+    if (result == ZR_OK)
+        result = zr_engine_compression_open(engine);
     if (result == ZR_OK)
         result = zr_engine_actions_make(engine);
     if (result == ZR_OK && !engine->simulated)
@@ -281,13 +284,16 @@ static void open_tiers(struct zr_engine *engine)
 {
     const struct zr_engine_options *o = &engine->options;
     struct zr_compute device = {o->kernels, o->context, engine->host_invisible}, host = device;
+    bool masters = zr_engine_keeps_exact_masters(engine);
     if (o->host_kernels)
         host = (struct zr_compute){o->host_kernels, o->host_context, !o->host_kernels->host_visible};
-    engine->tiers[0] = (struct zr_state_tier){
-        .arena = o->arena,
-        .compute = device,
-        .masters = zr_engine_is_low_precision(engine),
-        .written = zr_engine_is_low_precision(engine) ? &zr_parameters_in_place : &zr_parameters_masters};
+    engine->tiers[0] =
+        (struct zr_state_tier){.arena = o->arena,
+                               .compute = device,
+                               .masters = masters,
+                               .written = !masters                             ? &zr_parameters_masters
+                                          : zr_engine_is_low_precision(engine) ? &zr_parameters_in_place
+                                                                               : &zr_parameters_copied};
     engine->tiers[1] = (struct zr_state_tier){.arena = o->offload.host,
                                               .compute = host,
                                               .offloaded = true,
@@ -306,6 +312,8 @@ static zr_result keep_options(struct zr_engine *engine, const struct zr_engine_o
     engine->optimizer = zr_optimizer_with(&options->optimizer);
     engine->simulated = !options->kernels->executes;
     engine->host_invisible = !options->kernels->host_visible;
+    engine->rank = zr_comm_rank(options->comm);
+    engine->world = zr_comm_world(options->comm);
     open_tiers(engine);
     if (engine->options.micro_batches == 0)
         engine->options.micro_batches = 1;
@@ -320,8 +328,6 @@ static zr_result keep_options(struct zr_engine *engine, const struct zr_engine_o
             return zr_fail(ZR_ERR_INVALID, "parameter %s is in group %u of %u",
                            options->list.parameters[i].name, options->list.parameters[i].group,
                            optimizer->groups_count);
-    engine->rank = zr_comm_rank(options->comm);
-    engine->world = zr_comm_world(options->comm);
     return ZR_OK;
 }
 
@@ -345,13 +351,15 @@ zr_result zr_engine_create(zr_engine **out, const struct zr_engine_options *opti
     memset(engine, 0, sizeof *engine);
     result = keep_options(engine, options);
     if (result == ZR_OK)
-        result = zr_layout_make(&engine->layout,
-                                &(struct zr_layout_request){.list = &options->list,
-                                                            .world = engine->world,
-                                                            .precision = options->precision,
-                                                            .optimizer = engine->optimizer,
-                                                            .groups = engine->options.optimizer.groups,
-                                                            .host_arena = options->host_arena});
+        result = zr_layout_make(
+            &engine->layout,
+            &(struct zr_layout_request){.list = &options->list,
+                                        .world = engine->world,
+                                        .precision = options->precision,
+                                        .optimizer = engine->optimizer,
+                                        .block_elements = zr_engine_packs(engine) ? ZR_PACK_BLOCK : 1,
+                                        .groups = engine->options.optimizer.groups,
+                                        .host_arena = options->host_arena});
     if (result != ZR_OK)
         goto unwind;
     engine->options.list = (struct zr_parameter_list){0}; /* the caller's arrays need not outlive the call */
@@ -396,6 +404,7 @@ void zr_engine_destroy(zr_engine *engine)
         }
     }
     zr_engine_actions_end(engine);
+    zr_engine_compression_close(engine);
     zr_drop(host_arena, &engine->squares);
     zr_drop(arena, &engine->wide);
     zr_drop(arena, &engine->results);

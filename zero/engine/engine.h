@@ -22,6 +22,7 @@
 #include "zero/engine/state_store.h"
 #include "zero/comm/copies.h"
 #include "zero/comm/take.h"
+#include "zero/compress/compressor.h"
 #include "zero/zr_zero.h"
 
 /* Kernels and context for the tensors of one arena: see zr_engine_compute(). */
@@ -257,7 +258,9 @@ struct zr_engine {
     struct zr_delayed delayed;                   /* only with offload.delayed */
     struct zr_speculation speculation;           /* only with offload.speculative_bytes */
     struct zr_versions versions;
-    struct zr_actions step; /* the end of a step */
+    struct zr_actions step;           /* the end of a step */
+    struct zr_compressor compressor;  /* only with options.compression */
+    struct zr_compressed *compressed; /* [units_count][ZR_COMPRESSED_KINDS]; NULL: none */
 
     unsigned gathered_max;                  /* maximum of units gathered at a time */
     unsigned used_units;                    /* number of units with references */

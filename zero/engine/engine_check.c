@@ -238,6 +238,21 @@ static zr_result check_offload(const struct zr_engine_options *options)
     return ZR_OK;
 }
 
+static zr_result check_compression(const struct zr_engine_options *options)
+{
+    bool on = false;
+    for (unsigned kind = 0; kind < ZR_COMPRESSED_KINDS; kind++) {
+        on |= options->compression.kinds[kind].on;
+        if (options->compression.kinds[kind].on &&
+            (unsigned)options->compression.kinds[kind].packing >= ZR_PACKINGS_COUNT)
+            return zr_fail(ZR_ERR_INVALID, "compression: unknown packing %d",
+                           (int)options->compression.kinds[kind].packing);
+    }
+    if (on && zr_comm_world(options->comm) > 1 && options->stage == 0)
+        return zr_fail(ZR_ERR_INVALID, "compression requires stage 1, 2 or 3, where each rank owns a shard");
+    return ZR_OK;
+}
+
 zr_result zr_engine_check_options(const struct zr_engine_options *options)
 {
     if (!options->arena || !options->host_arena || !options->kernels || !options->context || !options->comm)
@@ -278,5 +293,7 @@ zr_result zr_engine_check_options(const struct zr_engine_options *options)
         result = check_versions(options);
     if (result == ZR_OK)
         result = check_offload_host_invisible(options);
+    if (result == ZR_OK)
+        result = check_compression(options);
     return result == ZR_OK ? check_parameters(options) : result;
 }

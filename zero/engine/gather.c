@@ -2,6 +2,7 @@
  * after an update. A sharded unit is gathered into a block (tag gathered), at most two units at a time or as
  * many as the prefetch distance allows, and freed after its last release. */
 #include "zero/engine/parameter_tier.h"
+#include "zero/engine/compression.h"
 #include "zero/engine/offload.h"
 #include "zero/comm/copies.h"
 
@@ -45,8 +46,8 @@ static zr_result fill_gathered(struct zr_engine *engine, size_t unit)
     result = zr_engine_await_parameters(engine, unit); /* wait for the shard */
     if (result != ZR_OK)
         return result;
-    result = zr_comm_all_gather(
-        engine->options.comm,
+    return zr_engine_gather_shards(
+        engine, unit,
         &(struct zr_all_gather){.source = source.shard,
                                 .destination = state->gathered,
                                 .shard_bytes = shard_bytes,
@@ -56,9 +57,7 @@ static zr_result fill_gathered(struct zr_engine *engine, size_t unit)
                                 .source_stays = !source.before,
                                 .before = source.before,
                                 .label = ZR_ENGINE_LABEL((unsigned)unit, ZR_LABEL_PARAMETERS),
-                                .type = engine->comm_type},
-        &state->parameter_ticket);
-    return result;
+                                .type = engine->comm_type});
 }
 
 static zr_result start_gathering(struct zr_engine *engine, size_t unit)

@@ -220,8 +220,9 @@ static size_t larger(size_t a, size_t b)
 
 size_t zr_layout_align(const struct zr_layout *layout, size_t unit)
 {
-    return larger(ZR_SHARD_ALIGN_BYTES / layout->element_bytes,
-                  zr_optimizer_block(layout->units[unit].optimizer));
+    return larger(larger(ZR_SHARD_ALIGN_BYTES / layout->element_bytes,
+                         zr_optimizer_block(layout->units[unit].optimizer)),
+                  layout->block_elements);
 }
 
 /* Places the parameters of one unit and fills in its sizes and offsets. */
@@ -353,6 +354,7 @@ zr_result zr_layout_make(struct zr_layout *layout, const struct zr_layout_reques
         return zr_fail(ZR_ERR_INVALID, "a layout requires at least one parameter, one unit and one rank");
     layout->world = request->world;
     layout->element_bytes = zr_precision_bytes(request->precision);
+    layout->block_elements = request->block_elements;
     layout->host_arena = host_arena;
     layout->parameters_count = list->parameters_count;
     layout->units_count = list->units_count;

@@ -46,7 +46,8 @@ struct zr_layout {
     size_t shards_elements; /* all shards of one rank in these units */
     size_t padded_elements; /* all units, padded */
     unsigned world;
-    size_t element_bytes; /* parameters and gradients */
+    size_t element_bytes;  /* parameters and gradients */
+    size_t block_elements; /* see struct zr_layout_request */
     zr_arena *host_arena;
 };
 
@@ -62,6 +63,7 @@ struct zr_layout_request {
     zr_arena *host_arena;
     const struct zr_optimizer *optimizer;    /* NULL: AdamW */
     const struct zr_parameter_group *groups; /* NULL: no group has wide_state */
+    size_t block_elements;                   /* shards are multiples of it; 0: 1 */
 };
 
 /* Lays out a list for `world` ranks. Records are allocated from the host arena, tag other, and freed by
@@ -70,8 +72,8 @@ struct zr_layout_request {
 zr_result zr_layout_make(struct zr_layout *layout, const struct zr_layout_request *request);
 void zr_layout_end(struct zr_layout *layout);
 
-/* Number of elements of which a unit's shards are multiples: the arena's alignment and the optimizer's block.
- */
+/* Number of elements of which a unit's shards are multiples: the arena's alignment, the optimizer's block and
+ * the request's. */
 size_t zr_layout_align(const struct zr_layout *layout, size_t unit);
 
 /* Elements of [from, to) of a unit that have a slot; of a slot of whole tensors, the numbers of the tensors

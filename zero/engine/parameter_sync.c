@@ -1,5 +1,6 @@
 /* parameter_sync.c: gathering whole parameters, comparing them between ranks, and the segments of the model
  * that this rank owns, for checkpoints. */
+#include "zero/engine/compression.h"
 #include "zero/engine/gradients.h"
 #include "zero/engine/update.h"
 #include "zero/engine/speculate.h"
@@ -15,14 +16,13 @@ zr_result zr_engine_all_gather_parameters(struct zr_engine *engine, size_t unit)
     if (result != ZR_OK)
         return result;
     size_t shard_bytes = engine->layout.units[unit].shard_elements * engine->parameter_bytes;
-    return zr_comm_all_gather(
-        engine->options.comm,
+    return zr_engine_gather_shards(
+        engine, unit,
         &(struct zr_all_gather){.source = (char *)state->whole + engine->rank * shard_bytes,
                                 .destination = state->whole,
                                 .shard_bytes = shard_bytes,
                                 .label = ZR_ENGINE_LABEL(unit, ZR_LABEL_PARAMETERS),
-                                .type = engine->comm_type},
-        &state->parameter_ticket);
+                                .type = engine->comm_type});
 }
 
 const struct zr_layout_parameter *zr_engine_parameter_at(const struct zr_engine *engine, size_t unit,

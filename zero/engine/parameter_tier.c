@@ -100,6 +100,9 @@ static zr_result close_hosted(struct zr_engine *engine, size_t unit, const struc
     return zr_engine_copy_masters(engine, owned, window, zr_numbers_at(owned->parameters, window->from).at);
 }
 
+const struct zr_parameter_tier zr_parameters_copied = {
+    .get = get_shard, .open = open_in_place, .close = close_hosted, .put = put_shard};
+
 const struct zr_parameter_tier zr_parameters_hosted = {.on_host = true,
                                                        .get = get_shard,
                                                        .open = open_in_place,

@@ -44,10 +44,11 @@ struct zr_parameter_tier {
     zr_result (*restore)(struct zr_engine *engine, size_t unit);
 };
 
-/* In device memory where the update writes them, as the masters or beside them; in device memory, copied from
- * the update on the host; as shards in host memory; as shards in an offload file (parameter_file.c). */
-extern const struct zr_parameter_tier zr_parameters_masters, zr_parameters_in_place, zr_parameters_uploaded,
-    zr_parameters_hosted, zr_parameters_filed;
+/* In device memory where the update writes them, as the masters or beside them; fp32 beside fp32 masters, as
+ * a copy; in device memory, copied from the update on the host; as shards in host memory; as shards in an
+ * offload file (parameter_file.c). */
+extern const struct zr_parameter_tier zr_parameters_masters, zr_parameters_in_place, zr_parameters_copied,
+    zr_parameters_uploaded, zr_parameters_hosted, zr_parameters_filed;
 
 /* ---- parameter_file.c ----------------------------------------------------------------------------------
  *

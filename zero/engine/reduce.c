@@ -12,6 +12,7 @@
  *
  * Every element is the sum of the same addends in the same order at every stage. */
 #include "zero/engine/actions.h"
+#include "zero/engine/compression.h"
 #include "zero/engine/gradients.h"
 #include "zero/engine/offload.h"
 
@@ -259,8 +260,8 @@ static zr_result reduce_scatter(struct zr_engine *engine, size_t unit, bool accu
     bool wide = state->reduced.precision != engine->options.precision;
     size_t host_bytes = state->tier->offloaded * u->shard_elements * state->input_bytes;
     engine->moved_bytes += host_bytes;
-    return zr_comm_reduce_scatter(
-        engine->options.comm,
+    return zr_engine_sum_shards(
+        engine, unit,
         &(struct zr_reduce_scatter){.source = state->written,
                                     .destination = state->reduced.at,
                                     .shard_elements = u->shard_elements,
@@ -269,8 +270,7 @@ static zr_result reduce_scatter(struct zr_engine *engine, size_t unit, bool accu
                                     .type = engine->comm_type,
                                     .wide = wide,
                                     .host_bytes = host_bytes,
-                                    .label = ZR_ENGINE_LABEL(unit, ZR_LABEL_GRADIENTS)},
-        &state->reduce_ticket);
+                                    .label = ZR_ENGINE_LABEL(unit, ZR_LABEL_GRADIENTS)});
 }
 
 static zr_result scatter(struct zr_engine *engine, size_t unit)

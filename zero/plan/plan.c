@@ -16,6 +16,10 @@ enum { MICRO_BATCHES_MAX = 3, MICRO_BATCHES_TIMED = 4 };
  * calls in a step: granules between persistent and temporary blocks, or this fraction of the total. */
 enum { PLACES_COST_GRANULES = 2, PLACES_COST_DIVISOR = 200 };
 
+struct sent {
+    uint64_t elements, bytes;
+};
+
 /* A rehearsal and its results. */
 struct rehearsal {
     const struct zr_plan_request *request;
@@ -29,8 +33,8 @@ struct rehearsal {
     zr_rehearsal *places;                      /* placement plan to follow, or NULL */
     struct zr_plan_reservations *reservations; /* reservations to find in a separate step; NULL: not needed */
     zr_rehearsal **found_places;               /* NULL: not needed; *found_places NULL: none */
-    uint64_t sent_by_step;                     /* elements of the last step */
-    uint64_t sent_by_middle;                   /* elements of that step's last micro-batch but one */
+    struct sent sent_by_step;                  /* in the last step */
+    struct sent sent_by_middle;                /* in that step's last micro-batch but one */
     uint64_t moved_by_step;                    /* bytes to and from the host tier in the last step */
     uint64_t moved_by_middle;
     uint64_t file_moved_by_step; /* bytes to and from the offload files */
@@ -49,11 +53,16 @@ static const struct zr_kernels *host_kernels_of(const struct zr_plan_request *re
     return kernels_of(request)->host_visible ? NULL : zr_kernels_null();
 }
 
-static uint64_t sent_elements(const struct rehearsal *rehearsal)
+static struct sent sent_since(const struct rehearsal *rehearsal, struct sent before)
 {
     struct zr_comm_counters counters;
     zr_trainer_state_counters_get(&rehearsal->state, &counters);
-    return counters.sent_elements;
+    return (struct sent){counters.sent_elements - before.elements, counters.sent_bytes - before.bytes};
+}
+
+static struct sent sent(const struct rehearsal *rehearsal)
+{
+    return sent_since(rehearsal, (struct sent){0, 0});
 }
 
 static uint64_t moved_bytes(const struct rehearsal *rehearsal)
@@ -100,7 +109,7 @@ struct step {
     zr_rehearsal *watch;                       /* records its allocations; NULL: none */
     struct zr_plan_reservations *reservations; /* reservations of the last micro-batch; NULL: not needed */
     struct zr_timeline_mark marks[3];          /* at the last three starts of micro-batches */
-    uint64_t begun;                            /* elements sent at the last start of a micro-batch */
+    struct sent begun;                         /* at the last start of a micro-batch */
     uint64_t moved, file_moved;                /* bytes moved at that start */
     uint64_t allocated;                        /* number of allocations at that start */
     zr_result reserved;                        /* result of recording reservations */
@@ -131,11 +140,11 @@ static void observe(void *state, const struct zr_action *action, bool done)
         if (step->watch)
             zr_rehearsal_pass(step->watch);
         if (action->micro_batch + 1 == rehearsal->micro_batches) {
-            rehearsal->sent_by_middle = sent_elements(rehearsal) - step->begun;
+            rehearsal->sent_by_middle = sent_since(rehearsal, step->begun);
             rehearsal->moved_by_middle = moved_bytes(rehearsal) - step->moved;
             rehearsal->file_moved_by_middle = file_report(rehearsal).moved_bytes - step->file_moved;
         }
-        step->begun = sent_elements(rehearsal);
+        step->begun = sent(rehearsal);
         step->moved = moved_bytes(rehearsal);
         step->file_moved = file_report(rehearsal).moved_bytes;
         step->allocated = allocations_of(rehearsal);
@@ -167,8 +176,8 @@ static zr_result rehearse_step(struct rehearsal *rehearsal, zr_rehearsal *watch,
 {
     zr_trainer *trainer = rehearsal->state.trainer;
     struct zr_timeline *timeline = rehearsal->request->timeline;
-    uint64_t before = sent_elements(rehearsal), moved = moved_bytes(rehearsal),
-             file_moved = file_report(rehearsal).moved_bytes;
+    struct sent before = sent(rehearsal);
+    uint64_t moved = moved_bytes(rehearsal), file_moved = file_report(rehearsal).moved_bytes;
     struct step step = {.rehearsal = rehearsal,
                         .watch = watch,
                         .reservations = reservations,
@@ -192,7 +201,7 @@ static zr_result rehearse_step(struct rehearsal *rehearsal, zr_rehearsal *watch,
     result = result == ZR_OK ? step.reserved : result;
     if (result == ZR_OK && timeline)
         result = end_timed_step(rehearsal, step.marks);
-    rehearsal->sent_by_step = sent_elements(rehearsal) - before;
+    rehearsal->sent_by_step = sent_since(rehearsal, before);
     rehearsal->moved_by_step = moved_bytes(rehearsal) - moved;
     rehearsal->file_moved_by_step = file_report(rehearsal).moved_bytes - file_moved;
     *last_pass = allocations_of(rehearsal) - step.allocated;
@@ -306,7 +315,10 @@ static void note(struct zr_byte_plan *out, const struct rehearsal *rehearsal,
 {
     out->elements = zr_engine_elements(rehearsal->state.engine);
     note_whole(out, rehearsal->state.engine);
-    out->sent_elements_per_step = rehearsal->sent_by_step + left_out(rehearsal) * rehearsal->sent_by_middle;
+    out->sent_elements_per_step =
+        rehearsal->sent_by_step.elements + left_out(rehearsal) * rehearsal->sent_by_middle.elements;
+    out->sent_bytes_per_step =
+        rehearsal->sent_by_step.bytes + left_out(rehearsal) * rehearsal->sent_by_middle.bytes;
     out->host_moved_bytes_per_step =
         rehearsal->moved_by_step + left_out(rehearsal) * rehearsal->moved_by_middle;
     out->nvme_bytes = file_report(rehearsal).file_bytes;
@@ -355,6 +367,7 @@ static zr_result rehearse(struct zr_byte_plan *out, struct rehearsal *rehearsal)
             .stage = request->stage,
             .micro_batches = rehearsal->micro_batches,
             .reduce = request->reduce,
+            .compression = request->compression,
             .precision = request->precision,
             .optimizer = request->optimizer,
             .checkpoints = policy,

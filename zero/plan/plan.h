@@ -14,6 +14,7 @@ struct zr_plan_request {
     struct zr_stages stages;
     unsigned micro_batches; /* per step; 0: 1 */
     enum zr_reduce_when reduce;
+    struct zr_compression compression;
     enum zr_precision precision;
     struct zr_optimizer_options optimizer;
     size_t bucket_bytes;                     /* maximum size of a bucket */
@@ -51,7 +52,7 @@ struct zr_byte_plan {
     /* Elements that the stage would shard but keeps whole, because sharding would take more memory than it
      * saves. */
     uint64_t whole_parameters, whole_gradients;
-    uint64_t sent_elements_per_step;
+    uint64_t sent_elements_per_step, sent_bytes_per_step;
     /* Values of the host tier. */
     size_t host_peak_by_tag_bytes[ZR_TAG_COUNT], host_bytes;
     size_t host_persistent_by_tag_bytes[ZR_TAG_COUNT];

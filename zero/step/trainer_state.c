@@ -121,6 +121,7 @@ zr_result zr_trainer_state_open(struct zr_trainer_state *out, const struct zr_tr
                                                       .seed = options->seed,
                                                       .optimizer = out->options.optimizer,
                                                       .offload = options->offload,
+                                                      .compression = options->compression,
                                                       .host_kernels = host_kernels,
                                                       .host_context = &out->host_context},
                 .model = &out->transformer.model,

@@ -106,6 +106,7 @@ void zr_history_step_end(struct zr_history *history, const struct zr_history_ste
             (!rank->config->speculative_bytes || step->speculative_updates < history->speculative_updates) &&
             (!rank->offload_file.folder || step->rolled_back_updates == history->rolled_back_updates);
         history->sent_elements_per_step = comm.sent_elements - step->comm.sent_elements;
+        history->sent_bytes_per_step = comm.sent_bytes - step->comm.sent_bytes;
         history->received_bytes_per_step = comm.received_bytes - step->comm.received_bytes;
         history->host_moved_bytes_per_step = zr_trainer_state_moved_bytes(&rank->state) - step->moved_bytes;
         history->nvme_moved_bytes_per_step = file.moved_bytes - step->file.moved_bytes;
@@ -212,6 +213,7 @@ void zr_history_measure(const struct zr_history *history, struct zr_rank_report 
     measure_file(history, report);
     zr_spill_get_report(rank, &report->spill);
     report->sent_elements_per_step = history->sent_elements_per_step;
+    report->sent_bytes_per_step = history->sent_bytes_per_step;
     report->received_bytes_per_step = history->received_bytes_per_step;
     report->host_waits_last_step = history->host_waits_last_step;
     report->driver_calls_last_step = history->driver_calls_last_step;

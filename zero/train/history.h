@@ -24,7 +24,8 @@ struct zr_history {
     uint64_t speculative_updates, rolled_back_updates;
     unsigned measured; /* steps without skip, until `counted` */
     bool counted;      /* the traffic of a usual step is known */
-    uint64_t sent_elements_per_step, received_bytes_per_step, driver_calls_last_step, host_waits_last_step;
+    uint64_t sent_elements_per_step, sent_bytes_per_step, received_bytes_per_step, driver_calls_last_step,
+        host_waits_last_step;
     uint64_t host_moved_bytes_per_step, nvme_moved_bytes_per_step; /* of one step */
     /* `usual` excludes the first two steps, which touch the memory, and a step in which its own delayed
      * update ends, such as the last. */

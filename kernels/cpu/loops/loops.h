@@ -88,7 +88,8 @@ struct zr_loops {
     /* Two-byte tensors have the table's precision. update_adamw8 takes a struct zr_adamw8_work and whole
      * blocks, update_factored a struct zr_factored_work. */
     zr_loop *update_adamw, *update_sgd, *update_adamw8, *update_factored, *muon_direction, *apply_direction;
-    zr_loop *sum; /* sources have the table's precision; `to` too, or float */
+    zr_loop *sum;           /* sources have the table's precision; `to` too, or float */
+    zr_loop *pack, *unpack; /* [from, to) begins at a block */
 };
 
 extern const struct zr_loops *const zr_loops_of[ZR_ISA_COUNT][ZR_PRECISION_COUNT];

@@ -6,6 +6,7 @@
 #include "kernels/real.h"
 #include "kernels/cpu/loops/simd.h"
 #include "kernels/dropout.h"
+#include "kernels/fp8.h"
 
 #include <math.h>
 #include <string.h>
@@ -329,6 +330,7 @@ static void layernorm_backward_columns(const void *args, size_t from, size_t to)
 #include "kernels/cpu/loops/loops_attention.h"
 #include "kernels/cpu/loops/loops_llama.h"
 #include "kernels/cpu/loops/loops_optimizers.h"
+#include "kernels/cpu/loops/loops_pack.h"
 #include "kernels/cpu/loops/loops_reduce.h"
 
 const struct zr_loops ZR_LOOPS = {
@@ -373,4 +375,6 @@ const struct zr_loops ZR_LOOPS = {
     .muon_direction = muon_direction,
     .apply_direction = apply_direction,
     .sum = sum,
+    .pack = pack,
+    .unpack = unpack,
 };

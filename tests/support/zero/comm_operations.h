@@ -162,6 +162,22 @@ static void trial_all_gather(struct trial *t, size_t bytes, uint64_t seed)
     trial_give_back(t, &b);
 }
 
+static void trial_all_to_all(struct trial *t, size_t bytes, uint64_t seed)
+{
+    struct trial_buffers b = trial_take(t, t->world * bytes);
+    for (size_t i = 0; i < t->world * bytes; i++) {
+        unsigned from = (unsigned)(i / bytes);
+        b.source[i] = (char)trial_byte(seed, t->rank, i);
+        b.want[i] = (char)trial_byte(seed, from, t->rank * bytes + i % bytes);
+    }
+    struct zr_all_to_all op = {.source = b.source, .destination = b.got, .shard_bytes = bytes};
+    trial_run(t, ZR_COMM_ALL_TO_ALL, (t->world - 1) * bytes, zr_comm_all_to_all(t->comm, &op, &ticket));
+    trial_compare(t, b.got, b.want, t->world * bytes, "all-to-all");
+    op.destination = b.source + bytes * t->world - 1;
+    trial_check(t, zr_comm_all_to_all(t->comm, &op, NULL) == ZR_ERR_INVALID, "all-to-all in place");
+    trial_give_back(t, &b);
+}
+
 /* `sent_bytes` of a broadcast depend on the way it takes: the test looks at the sum over the ranks. */
 static void trial_broadcast(struct trial *t, size_t bytes, uint64_t seed)
 {
@@ -262,6 +278,8 @@ static void trial_nothing(struct trial *t)
                 "all-reduce of nothing");
     trial_check(t, zr_comm_all_gather(t->comm, &(struct zr_all_gather){0}, &ticket) == ZR_OK,
                 "all-gather of nothing");
+    trial_check(t, zr_comm_all_to_all(t->comm, &(struct zr_all_to_all){0}, &ticket) == ZR_OK,
+                "all-to-all of nothing");
     trial_check(t, zr_comm_broadcast(t->comm, &(struct zr_broadcast){0}, &ticket) == ZR_OK,
                 "broadcast of nothing");
     trial_check(t, zr_comm_send(t->comm, &(struct zr_transfer){.to = 99}, &ticket) == ZR_OK,
@@ -343,6 +361,7 @@ static unsigned trial_operations(zr_comm *comm, const struct trial_options *opti
         }
         t.shift_bytes = s % 2 ? 1 + s : 0;
         trial_all_gather(&t, bytes, own + 40);
+        trial_all_to_all(&t, bytes, own + 50);
         trial_broadcast(&t, bytes, own + 60);
         for (unsigned p = 1; p < t.world; p++) {
             trial_pass(&t, p - 1, p, bytes, own + 80 + p);

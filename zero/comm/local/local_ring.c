@@ -192,8 +192,8 @@ struct movement {
     bool fills, reads; /* writes to the slot / reads the peers' slots */
     bool source_stays; /* the source is unchanged until all ranks have met again */
     unsigned only;     /* the rank to read from, or world: all ranks */
-    /* Writes different data for each peer, and sums the peers' data for this rank in this operation; NULL:
-     * copies. */
+    bool apart;        /* the source has different data for each peer, `piece.bytes` for each rank */
+    /* Sums the peers' data for this rank in this operation; NULL: copies. */
     const struct zr_comm_item *adds;
 };
 
@@ -217,11 +217,11 @@ static zr_result fill(struct local_comm *comm, const struct movement *move, size
     zr_result result = fill_begin(comm, &slot);
     if (result != ZR_OK)
         return result;
-    for (unsigned p = 0; move->adds && p < comm->base.world && result == ZR_OK; p++)
+    for (unsigned p = 0; move->apart && p < comm->base.world && result == ZR_OK; p++)
         if (p != comm->base.rank)
             result = copy(comm, slot + place_of(comm->base.rank, p) * move->part_bytes,
                           move->source + p * move->piece.bytes + part.first, part.bytes);
-    if (move->fills && !move->adds)
+    if (move->fills && !move->apart)
         result = copy(comm, slot, move->source + part.first, part.bytes);
     return result == ZR_OK ? fill_end(comm, move->piece) : result;
 }
@@ -272,7 +272,7 @@ static zr_result read_copy(struct local_comm *comm, const struct movement *move,
         if (result != ZR_OK)
             return result;
         result = copy(comm, move->destination + (move->only < world ? 0 : p * move->piece.bytes) + part.first,
-                      slot, part.bytes);
+                      slot + (move->apart ? place_of(p, rank) * move->part_bytes : 0), part.bytes);
         if (result != ZR_OK)
             return result;
         comm->base.received_bytes += part.bytes;
@@ -311,8 +311,8 @@ static zr_result copy_own(struct local_comm *comm, const struct movement *move)
 {
     size_t own = comm->base.rank * move->piece.bytes;
     char *to = move->destination + own;
-    return move->fills && move->reads && move->source != to ? copy(comm, to, move->source, move->piece.bytes)
-                                                            : ZR_OK;
+    const char *from = move->source + (move->apart ? own : 0);
+    return move->fills && move->reads && from != to ? copy(comm, to, from, move->piece.bytes) : ZR_OK;
 }
 
 /* ---- Direct reads -------------------------------------------------------------------------------------- */
@@ -331,7 +331,7 @@ static zr_result meet(struct local_comm *comm, const struct movement *move, bool
 {
     char *slot;
     const char *unused;
-    size_t bytes = move->piece.bytes * (move->adds ? comm->base.world : 1);
+    size_t bytes = move->piece.bytes * (move->apart ? comm->base.world : 1);
     struct zr_local_piece piece = move->piece;
     zr_result result = wait_for_readers(comm, 0); /* the previous exposed data may still be read */
     if (result == ZR_OK)
@@ -398,7 +398,7 @@ static zr_result read_directly(struct local_comm *comm, const struct movement *m
     for (unsigned i = 1; i < world && result == ZR_OK && move->reads; i++) {
         unsigned p = (rank + i) % world;
         if (move->only == world || move->only == p)
-            result = copy_directly(comm, p, 0,
+            result = copy_directly(comm, p, move->apart ? rank * move->piece.bytes : 0,
                                    move->destination + (move->only < world ? 0 : p * move->piece.bytes),
                                    move->piece.bytes);
     }
@@ -440,6 +440,7 @@ static struct movement reduction(const struct local_comm *comm, const struct zr_
                              .part_bytes = comm->each_bytes,
                              .source = item->reduction.source,
                              .fills = true,
+                             .apart = true,
                              .adds = item,
                              .only = comm->base.world};
 }
@@ -459,6 +460,18 @@ static zr_result run_all_gather(struct local_comm *comm, const struct zr_all_gat
                                              .fills = true,
                                              .reads = true,
                                              .source_stays = op->source_stays,
+                                             .only = comm->base.world});
+}
+
+static zr_result run_all_to_all(struct local_comm *comm, const struct zr_all_to_all *op)
+{
+    return move_all(comm, &(struct movement){.piece = {.kind = ZR_COMM_ALL_TO_ALL, .bytes = op->shard_bytes},
+                                             .part_bytes = comm->each_bytes,
+                                             .source = op->source,
+                                             .destination = op->destination,
+                                             .fills = true,
+                                             .reads = true,
+                                             .apart = true,
                                              .only = comm->base.world});
 }
 
@@ -639,6 +652,8 @@ zr_result zr_local_run(struct zr_comm *comm, const struct zr_comm_item *item)
         return run_all_gather(self, &item->all_gather);
     case ZR_COMM_ALL_REDUCE:
         return run_all_reduce(self, item);
+    case ZR_COMM_ALL_TO_ALL:
+        return run_all_to_all(self, &item->all_to_all);
     case ZR_COMM_BROADCAST:
         return run_broadcast(self, &item->broadcast);
     case ZR_COMM_SEND:

@@ -110,11 +110,12 @@ static zr_result run_reduction(struct message_comm *self, const struct zr_comm_i
 
 /* ---- Gathers ------------------------------------------------------------------------------------------- */
 
-/* Exchange between all pairs. `step`: distance of the shards in the destination, 0 for a single one. */
+/* Exchange between all pairs. Distances of the shards in the destination, 0 for a single one, and in the
+ * source, 0: every peer gets the same. */
 struct exchange {
     const char *source;
     char *destination;
-    size_t bytes, step;
+    size_t bytes, step, source_step;
     bool sends, receives; /* this rank's role */
     unsigned only;        /* the only peer, or world */
 };
@@ -132,7 +133,7 @@ static zr_result exchange(struct message_comm *self, struct zr_message_operation
             bool receives = op->receives && (op->only == self->base.world || op->only == from);
             struct pair pair = {.out_bytes = bytes, .in_bytes = bytes, .to = to, .from = from};
             if (sends)
-                pair.out = op->source + first;
+                pair.out = op->source + to * op->source_step + first;
             if (receives)
                 pair.in = op->destination + from * op->step + first;
             result = post_pair(self, under_way, &pair);
@@ -190,6 +191,23 @@ static zr_result run_all_gather(struct message_comm *self, const struct zr_all_g
                                        .sends = true,
                                        .receives = true,
                                        .only = self->base.world});
+}
+
+static zr_result run_all_to_all(struct message_comm *self, const struct zr_all_to_all *op)
+{
+    size_t bytes = op->shard_bytes, own = self->base.rank * bytes;
+    zr_result result =
+        zr_comm_copy(&self->base, (char *)op->destination + own, (const char *)op->source + own, bytes);
+    return result != ZR_OK ? result
+                           : exchange(self, &self->under_way[0],
+                                      &(struct exchange){.source = op->source,
+                                                         .destination = op->destination,
+                                                         .bytes = bytes,
+                                                         .step = bytes,
+                                                         .source_step = bytes,
+                                                         .sends = true,
+                                                         .receives = true,
+                                                         .only = self->base.world});
 }
 
 static zr_result run_all_reduce(struct message_comm *self, const struct zr_comm_item *item)
@@ -310,6 +328,8 @@ zr_result zr_message_run(struct zr_comm *comm, const struct zr_comm_item *item)
         return run_all_gather(self, &item->all_gather);
     case ZR_COMM_ALL_REDUCE:
         return run_all_reduce(self, item);
+    case ZR_COMM_ALL_TO_ALL:
+        return run_all_to_all(self, &item->all_to_all);
     case ZR_COMM_BROADCAST:
         return run_broadcast(self, &item->broadcast);
     case ZR_COMM_SEND:

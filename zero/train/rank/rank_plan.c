@@ -35,6 +35,7 @@ zr_result zr_rank_request(struct zr_plan_request *out, const struct zr_train_con
                                     .stage = config->stage,
                                     .micro_batches = config->micro_batches,
                                     .reduce = config->reduce,
+                                    .compression = config->compression,
                                     .precision = zr_train_precision(config),
                                     .optimizer = config->optimizer,
                                     .stages = config->stages,
@@ -94,6 +95,7 @@ void zr_rank_note_plan(struct zr_rank_report *report, const struct zr_byte_plan 
     report->planned_host_bytes = plan->host_bytes;
     report->planned_host_reserved_bytes = plan->host_reserved_bytes;
     report->planned_host_moved_bytes = plan->host_moved_bytes_per_step;
+    report->planned_sent_bytes = plan->sent_bytes_per_step;
     report->planned_nvme_bytes = plan->nvme_bytes;
     report->planned_nvme_moved_bytes = plan->nvme_moved_bytes_per_step;
     report->tag_limits = plan->tag_limits;

@@ -88,6 +88,11 @@ static void print_model(struct zr_text_page *page, const struct zr_train_config 
                       suited < all ? "; the others are made in bf16, as their sizes are no multiples of 16"
                                    : ", all else in bf16");
     }
+    if (zr_train_compresses(config)) {
+        zr_text_print(&page->text, "ranks send packed");
+        zr_compress_print(&page->text, &config->compression);
+        zr_text_print(&page->text, "\n");
+    }
     if (config->delayed_update)
         zr_text_print(&page->text,
                       "delayed update: a step computes without the gradients of the step before it, so "
@@ -225,6 +230,10 @@ zr_result zr_report_plan(const struct zr_train_config *config, uint64_t paramete
     zr_text_print(&page.text, "  %-11s %10s  %18s  of the model, between steps\n", "state",
                   zr_number_bytes(number[0], zr_report_state_bytes(rank->planned_kept_by_tag_bytes)),
                   zr_number_grouped(number[1], zr_report_state_bytes(rank->planned_kept_by_tag_bytes)));
+    if (zr_train_compresses(config))
+        zr_text_print(&page.text, "  %-11s %10s  %18s  packed, sent by a rank per step\n", "sent",
+                      zr_number_bytes(number[0], rank->planned_sent_bytes),
+                      zr_number_grouped(number[1], rank->planned_sent_bytes));
     print_others(&page, rank);
     print_whole(&page, config, rank, parameters);
     if (!ranks_agree(ranks, world)) {
@@ -557,6 +566,11 @@ static void print_speed(struct zr_text_page *page, const struct zr_training_repo
         if (zr_run_updated(run))
             zr_text_print(&page->text, "  %s elements sent per rank and step\n",
                           zr_number_grouped(number[0], run->ranks[0].sent_elements_per_step));
+        if (zr_run_updated(run) && zr_train_compresses(run->config))
+            zr_text_print(
+                &page->text, "  %s bytes for them, packed%s\n",
+                zr_number_grouped(number[0], run->ranks[0].sent_bytes_per_step),
+                run->ranks[0].sent_bytes_per_step == run->ranks[0].planned_sent_bytes ? ", as planned" : "");
         zr_text_print(&page->text, "  %.0f %% of communication hidden behind work\n", hidden);
     }
 }

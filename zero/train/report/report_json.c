@@ -174,6 +174,8 @@ static void set_measured(json_t *object, const struct ranks_view *view, const st
                   {"comm_exposed_ns", rank->comm_exposed_ns}};
     json_object_set_new(object, "received_bytes_per_step",
                         view->sent ? count_of(rank->received_bytes_per_step) : json_null());
+    json_object_set_new(object, "sent_bytes_per_step",
+                        view->sent ? count_of(rank->sent_bytes_per_step) : json_null());
     json_object_set_new(object, "peak_bytes", tags(rank->peak_by_tag_bytes, ZR_TAG_COUNT, rank->peak_bytes));
     json_object_set_new(object, "persistent_bytes", kept(rank->kept_by_tag_bytes));
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
@@ -236,6 +238,7 @@ static json_t *rank_object(const struct ranks_view *view, const struct zr_rank_r
     json_object_set_new(object, "planned_reserved_bytes", count_of(rank->planned_reserved_bytes));
     json_object_set_new(object, "sent_elements_per_step",
                         view->sent ? count_of(rank->sent_elements_per_step) : json_null());
+    json_object_set_new(object, "planned_sent_bytes_per_step", count_of(rank->planned_sent_bytes));
     if (rank->planned_host_bytes > 0)
         json_object_set_new(object, "tiers", tiers(view, rank));
     if (view->measured)

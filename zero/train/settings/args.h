@@ -114,9 +114,10 @@ struct zr_train_config {
     struct zr_start start; /* launcher of the ranks */
     unsigned ranks_here;   /* ranks on this machine */
     unsigned stage;
-    unsigned micro_batches; /* per step, at least 1 */
-    uint32_t reduce;        /* enum zr_reduce_when */
-    uint32_t precision;     /* enum zr_precision, or ZR_TRAIN_FP8: see zr_train_precision() */
+    unsigned micro_batches;            /* per step, at least 1 */
+    uint32_t reduce;                   /* enum zr_reduce_when */
+    struct zr_compression compression; /* --compress */
+    uint32_t precision;                /* enum zr_precision, or ZR_TRAIN_FP8: see zr_train_precision() */
     struct zr_loss_scaling loss_scaling;
     float loss_scale;          /* --loss-scale; 0: adaptive */
     unsigned loss_scale_power; /* the adaptive scale starts at two to this power */
@@ -251,6 +252,17 @@ static inline bool zr_train_has_host_tier(const struct zr_train_config *config)
 {
     return config->checkpoint_offload || config->offload_optimizer != ZR_TIER_NONE;
 }
+/* Whether ranks send packed numbers. */
+static inline bool zr_train_compresses(const struct zr_train_config *config)
+{
+    bool any = false;
+    for (unsigned kind = 0; kind < ZR_COMPRESSED_KINDS; kind++)
+        any |= config->compression.kinds[kind].on;
+    return any;
+}
+struct zr_text;
+/* Writes a blank and the value of --compress. */
+void zr_compress_print(struct zr_text *text, const struct zr_compression *compression);
 /* Whether a tier is a file. */
 static inline bool zr_train_has_file(const struct zr_train_config *config)
 {

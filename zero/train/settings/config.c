@@ -26,6 +26,7 @@ enum key_kind {
     KEY_HELD,     /* a number, true or false, see those who read it */
     KEY_BOOL,     /* true or false, see read_precision() and read_optimizer() */
     KEY_ON,       /* true sets option `equals`, false omits it */
+    KEY_SETS,     /* true sets option `equals` to the first of `options`, false omits it */
     KEY_OFF,      /* false sets option `equals`, true omits it */
     KEY_CPU,      /* true is option `equals` cpu */
     KEY_FALSE,    /* unsupported: must be false, 0, or an object that is not enabled */
@@ -80,9 +81,9 @@ static const struct config_key keys[] = {
     {ZERO "cpu_offload", KEY_CPU, "offload-optimizer", 0, NULL},
     {ZERO "cpu_offload_params", KEY_CPU, "offload-param", 0, NULL},
     {ZERO "cpu_offload_use_pin_memory", KEY_PASSED, NULL, 0, NULL},
-    {ZERO "zero_quantized_weights", KEY_FALSE, NULL, 0, NULL},
+    {ZERO "zero_quantized_weights", KEY_SETS, "compress", 0, "parameters:int8"},
     {ZERO "zero_quantized_nontrainable_weights", KEY_FALSE, NULL, 0, NULL},
-    {ZERO "zero_quantized_gradients", KEY_FALSE, NULL, 0, NULL},
+    {ZERO "zero_quantized_gradients", KEY_SETS, "compress", 0, "gradients:int4"},
     {ZERO "overlap_comm", KEY_PASSED, NULL, 0, NULL},
     {ZERO "reduce_scatter", KEY_PASSED, NULL, 0, NULL},
     {ZERO "allgather_partitions", KEY_PASSED, NULL, 0, NULL},
@@ -398,6 +399,8 @@ static zr_result read_switch(struct reader *reader, const struct config_key *key
         return refuse(reader, key->path, "must be true or false");
     if (key->kind == KEY_CPU)
         return store(reader, key->path, key->equals, on ? "cpu" : "none");
+    if (key->kind == KEY_SETS)
+        return on ? store(reader, key->path, key->equals, key->options) : ZR_OK;
     return key->kind != KEY_BOOL && on == (key->kind == KEY_ON) ? store(reader, key->path, key->equals, "")
                                                                 : ZR_OK;
 }
@@ -432,6 +435,7 @@ static zr_result read_value(struct reader *reader, const struct config_key *key,
     case KEY_BOOL:
     case KEY_ON:
     case KEY_OFF:
+    case KEY_SETS:
     case KEY_CPU:
         return read_switch(reader, key, value);
     case KEY_FALSE:
@@ -845,6 +849,8 @@ void zr_config_help(struct zr_text *text)
             zr_text_print(text, "--%s, divided by the bytes of an element", key->equals);
         else if (key->kind == KEY_ON || key->kind == KEY_OFF)
             zr_text_print(text, "%s is --%s", key->kind == KEY_ON ? "true" : "false", key->equals);
+        else if (key->kind == KEY_SETS)
+            zr_text_print(text, "true is --%s %s", key->equals, key->options);
         else if (key->kind == KEY_CPU)
             zr_text_print(text, "true is --%s cpu", key->equals);
         else if (key->kind == KEY_FALSE || key->kind == KEY_TRUE)
@@ -856,7 +862,7 @@ void zr_config_help(struct zr_text *text)
         else
             zr_text_print(text, "%s", key->equals);
         zr_text_print(text, "\n");
-        if (key->options)
+        if (key->options && key->kind != KEY_SETS)
             zr_text_print(text, "  %-56s  %s\n", "", key->options);
     }
 }

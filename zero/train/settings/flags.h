@@ -22,6 +22,7 @@ enum zr_flag_kind {
     ZR_FLAG_LIST,      /* text, may be repeated; the values are stored in a struct zr_patterns */
     ZR_FLAG_GROUP,     /* likewise; each value is a rule of a parameter group */
     ZR_FLAG_LORA,      /* a rank, or RANK:PATTERN; stored in a struct zr_lora */
+    ZR_FLAG_COMPRESS,  /* KIND:METHOD[,..], may be repeated; stored in a struct zr_compression */
     ZR_FLAG_SWITCH,    /* no argument */
     ZR_FLAG_HELP,
     ZR_FLAG_VERSION,
@@ -60,7 +61,8 @@ int zr_flag_store(const char *name, struct zr_train_config *config, const char *
 /* Whether an option may be repeated. */
 static inline bool zr_flag_repeats(const struct zr_flag *flag)
 {
-    return flag->kind == ZR_FLAG_SOURCES || flag->kind == ZR_FLAG_LIST || flag->kind == ZR_FLAG_GROUP;
+    return flag->kind == ZR_FLAG_SOURCES || flag->kind == ZR_FLAG_LIST || flag->kind == ZR_FLAG_GROUP ||
+           flag->kind == ZR_FLAG_COMPRESS;
 }
 /* Whether the command line has the option. */
 bool zr_flag_given(const struct zr_train_config *config, const char *name);
@@ -81,6 +83,14 @@ bool zr_optimizer_ignores(const struct zr_train_config *config, const char *opti
 const char *zr_optimizer_conflict(const struct zr_train_config *config);
 /* The section of --help. */
 void zr_optimizers_help(struct zr_text *text);
+
+/* ---- Compression: compress.c ------------------------------------------------------------------------------
+ */
+
+/* zr_flag_store_in() of --compress. */
+int zr_compress_store(const struct zr_flag *flag, struct zr_train_config *config, const char *value);
+/* Message about settings that --compress excludes; NULL: none. */
+const char *zr_compress_conflict(const struct zr_train_config *config);
 
 /* ---- Consistency --------------------------------------------------------------------------------------- */
 

@@ -216,6 +216,8 @@ static const char *option_conflict(const struct zr_train_config *config)
     const char *checkpoints = checkpoint_conflict(config);
     if (checkpoints)
         return checkpoints;
+    if (zr_compress_conflict(config))
+        return zr_compress_conflict(config);
     if (trainable_conflict(config))
         return trainable_conflict(config);
     if (!is_left_open(config, "stage") && zr_train_offload_words(config))

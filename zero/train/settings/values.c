@@ -335,6 +335,8 @@ int zr_flag_store_in(const struct zr_flag *flag, struct zr_train_config *config,
         return store_list(flag, config, value);
     case ZR_FLAG_LORA:
         return store_lora(flag, config, value);
+    case ZR_FLAG_COMPRESS:
+        return zr_compress_store(flag, config, value);
     case ZR_FLAG_BYTES:
         return store_size(flag, config, value);
     case ZR_FLAG_COUNT:
@@ -481,6 +483,8 @@ void zr_flag_print(struct zr_text *text, const struct zr_flag *flag, const struc
         print_quoted(text, lora);
     } else if (flag->kind == ZR_FLAG_SOURCES) {
         print_sources(text, flag, (const char *)config + flag->offset);
+    } else if (flag->kind == ZR_FLAG_COMPRESS) {
+        zr_compress_print(text, &config->compression);
     } else if (zr_flag_repeats(flag)) {
         const struct zr_patterns *list = (const void *)((const char *)config + flag->offset);
         for (unsigned i = 0; i < list->count; i++) {

@@ -1,0 +1,304 @@
+/* loops_pack.h: blocks of ZR_PACK_BLOCK numbers as signs or small numbers. Part of loops_body.h. Every
+ * instruction set gives the same bits: sums have fixed lanes, and all else is exact or rounded once. */
+
+#define PACK_NAN 0x7fc00000u
+enum { PACK_INFINITY = 0x7f800000, PACK_LEAST = (127 - 100) << 23, PACK_LANES = 16 };
+
+VF_INLINE float pack_float(uint32_t bits)
+{
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+VF_INLINE uint32_t pack_bits(float x)
+{
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits;
+}
+/* Bits of the largest magnitude; those of infinity and NaN are larger than those of numbers. */
+VF_INLINE int32_t pack_largest(const float *x, size_t n)
+{
+    int32_t most = 0;
+    for (size_t i = 0; i < n; i++) {
+        int32_t size = (int32_t)(pack_bits(x[i]) & 0x7fffffff);
+        most = size > most ? size : most;
+    }
+    return most;
+}
+
+/* ---- Signs --------------------------------------------------------------------------------------------- */
+
+/* The mean square is summed in doubles, where squares of floats neither overflow nor are rounded. Bit b of
+ * word l is the sign of number 16 b + l. */
+static bool pack_onebit(const float *x, size_t count, unsigned char *out)
+{
+    vd lanes[PACK_LANES / VD_LANES];
+    double sums[PACK_LANES], sum = 0;
+    uint32_t words[PACK_LANES] = {0};
+    for (size_t l = 0; l < PACK_LANES / VD_LANES; l++)
+        lanes[l] = vd_zero();
+    for (size_t i = 0; i < ZR_PACK_BLOCK; i += PACK_LANES)
+        for (size_t l = 0; l < PACK_LANES / VD_LANES; l++) {
+            vd v = vd_widen(x + i + l * VD_LANES);
+            lanes[l] += v * v;
+        }
+    for (size_t l = 0; l < PACK_LANES / VD_LANES; l++)
+        vd_store(sums + l * VD_LANES, lanes[l]);
+    for (size_t l = 0; l < PACK_LANES; l++)
+        sum += sums[l];
+    for (size_t b = 0; b < ZR_PACK_BLOCK / PACK_LANES; b++)
+        for (size_t l = 0; l < PACK_LANES; l++)
+            words[l] |= (uint32_t)(x[b * PACK_LANES + l] < 0) << b;
+    bool finite = isfinite(sum);
+    float scale = finite ? (float)sqrt(sum / (double)count) : pack_float(PACK_NAN);
+    memcpy(out, &scale, sizeof scale);
+    memcpy(out + sizeof scale, words, sizeof words);
+    return finite;
+}
+
+static void unpack_onebit(const unsigned char *in, float *x)
+{
+    uint32_t words[PACK_LANES], scale;
+    memcpy(&scale, in, sizeof scale);
+    memcpy(words, in + sizeof scale, sizeof words);
+    for (size_t b = 0; b < ZR_PACK_BLOCK / PACK_LANES; b++)
+        for (size_t l = 0; l < PACK_LANES; l++)
+            x[b * PACK_LANES + l] = pack_float(scale ^ (words[l] >> b << 31));
+}
+
+/* ---- Integers ------------------------------------------------------------------------------------------ */
+
+/* The scale of a group, and its inverse / 0: all of the group is packed as 0. */
+VF_INLINE bool pack_scale(int32_t most, float levels, unsigned char *out, float *inverse)
+{
+    float size = pack_float((uint32_t)most), scale = 0;
+    bool finite = most < PACK_INFINITY;
+    *inverse = 0;
+    if (!finite) {
+        scale = pack_float(PACK_NAN);
+    } else if (most >= PACK_LEAST) {
+        scale = size / levels;
+        *inverse = levels / size;
+    }
+    memcpy(out, &scale, sizeof scale);
+    return finite;
+}
+
+/* Adding 1.5 x 2^23 rounds to nearest even; the low bits of the sum are the integer's. */
+VF_INLINE uint32_t pack_integer(float share)
+{
+    return pack_bits(share + 0x1.8p23f);
+}
+
+VF_INLINE float pack_scale_of(const unsigned char *in, size_t group)
+{
+    float scale;
+    memcpy(&scale, in + group * sizeof scale, sizeof scale);
+    return scale;
+}
+
+static bool pack_int8(const float *x, size_t count, unsigned char *out)
+{
+    enum { GROUP = ZR_PACK_BLOCK / 2 };
+    unsigned char *codes = out + 2 * sizeof(float);
+    bool finite = true;
+    (void)count;
+    for (size_t g = 0; g < 2; g++, x += GROUP, codes += GROUP) {
+        float inverse;
+        bool good = pack_scale(pack_largest(x, GROUP), 127, out + g * sizeof(float), &inverse);
+        if (good)
+            for (size_t i = 0; i < GROUP; i++)
+                codes[i] = (unsigned char)pack_integer(x[i] * inverse);
+        else
+            memset(codes, 0, GROUP);
+        finite = finite && good;
+    }
+    return finite;
+}
+
+static void unpack_int8(const unsigned char *in, float *x)
+{
+    enum { GROUP = ZR_PACK_BLOCK / 2 };
+    const unsigned char *codes = in + 2 * sizeof(float);
+    for (size_t g = 0; g < 2; g++, x += GROUP, codes += GROUP) {
+        float scale = pack_scale_of(in, g);
+        for (size_t i = 0; i < GROUP; i++)
+            x[i] = (float)(int8_t)codes[i] * scale;
+    }
+}
+
+/* A byte has number i of a group in its low half, and number i + GROUP / 2 in the high one. */
+static bool pack_int4(const float *x, size_t count, unsigned char *out)
+{
+    enum { GROUP = ZR_PACK_BLOCK / 4 };
+    unsigned char *codes = out + 4 * sizeof(float);
+    bool finite = true;
+    (void)count;
+    for (size_t g = 0; g < 4; g++, x += GROUP, codes += GROUP / 2) {
+        float inverse;
+        bool good = pack_scale(pack_largest(x, GROUP), 7, out + g * sizeof(float), &inverse);
+        if (good)
+            for (size_t i = 0; i < GROUP / 2; i++)
+                codes[i] = (unsigned char)((pack_integer(x[i] * inverse) & 0xf) |
+                                           pack_integer(x[i + GROUP / 2] * inverse) << 4);
+        else
+            memset(codes, 0, GROUP / 2);
+        finite = finite && good;
+    }
+    return finite;
+}
+
+static void unpack_int4(const unsigned char *in, float *x)
+{
+    enum { GROUP = ZR_PACK_BLOCK / 4 };
+    const unsigned char *codes = in + 4 * sizeof(float);
+    for (size_t g = 0; g < 4; g++, x += GROUP, codes += GROUP / 2) {
+        float scale = pack_scale_of(in, g);
+        for (size_t i = 0; i < GROUP / 2; i++) {
+            x[i] = (float)((int32_t)((codes[i] & 0xf) ^ 8) - 8) * scale;
+            x[i + GROUP / 2] = (float)((int32_t)((codes[i] >> 4) ^ 8) - 8) * scale;
+        }
+    }
+}
+
+/* ---- MX fp8 -------------------------------------------------------------------------------------------- */
+
+/* Groups of 32 E4M3 numbers with a power of two each, by the Open Compute Project's Microscaling Formats
+ * (2023): the exponent of the largest number less that of the format's largest, 8. Scale 2^-127 is left out,
+ * because it is a denormal. */
+enum { MX_GROUP = 32, MX_GROUPS = ZR_PACK_BLOCK / MX_GROUP, MX_NAN = 0xff };
+
+static bool pack_mxfp8(const float *x, size_t count, unsigned char *out)
+{
+    unsigned char *codes = out + MX_GROUPS;
+    bool finite = true;
+    (void)count;
+    for (size_t g = 0; g < MX_GROUPS; g++, x += MX_GROUP, codes += MX_GROUP) {
+        int32_t most = pack_largest(x, MX_GROUP), exponent = (most >> 23) - 8;
+        exponent = most >= PACK_INFINITY ? MX_NAN : exponent < 1 ? 1 : exponent;
+        out[g] = (unsigned char)exponent;
+        finite = finite && exponent != MX_NAN;
+        if (exponent == MX_NAN) {
+            memset(codes, 0, MX_GROUP);
+            continue;
+        }
+        const float inverse = pack_float((uint32_t)(254 - exponent) << 23);
+        for (size_t i = 0; i < MX_GROUP; i++)
+            codes[i] = zr_fp8_round(x[i] * inverse, ZR_FP8_E4M3);
+    }
+    return finite;
+}
+
+static void unpack_mxfp8(const unsigned char *in, float *x)
+{
+    const unsigned char *codes = in + MX_GROUPS;
+    for (size_t g = 0; g < MX_GROUPS; g++, x += MX_GROUP, codes += MX_GROUP) {
+        const float scale = pack_float(in[g] == MX_NAN ? PACK_NAN : (uint32_t)in[g] << 23);
+        for (size_t i = 0; i < MX_GROUP; i++)
+            x[i] = zr_fp8_value(codes[i], ZR_FP8_E4M3) * scale;
+    }
+}
+
+/* ---- Rotation ------------------------------------------------------------------------------------------ */
+
+/* The Hadamard transform of each 32 numbers that are 16 apart; twice, it multiplies by 32. It spreads a large
+ * number over all 32, whose group then has a smaller scale. */
+static void pack_rotate(float *x)
+{
+    for (size_t step = PACK_LANES; step < ZR_PACK_BLOCK; step *= 2)
+        for (size_t first = 0; first < ZR_PACK_BLOCK; first += 2 * step)
+            for (size_t i = first; i < first + step; i += VF_LANES) {
+                vf a = vf_load(x + i), b = vf_load(x + i + step);
+                vf_store(x + i, a + b);
+                vf_store(x + i + step, a - b);
+            }
+}
+
+static bool pack_int4_rotated(const float *x, size_t count, unsigned char *out)
+{
+    float rotated[ZR_PACK_BLOCK];
+    for (size_t i = 0; i < ZR_PACK_BLOCK; i++)
+        rotated[i] = x[i] * 0x1p-5f; /* exact, and sums of 32 do not overflow */
+    pack_rotate(rotated);
+    return pack_int4(rotated, count, out);
+}
+
+static void unpack_int4_rotated(const unsigned char *in, float *x)
+{
+    unpack_int4(in, x);
+    pack_rotate(x);
+}
+
+/* ---- Blocks -------------------------------------------------------------------------------------------- */
+
+/* encode() returns whether all numbers are finite; the numbers after `count` are zeros. */
+static const struct {
+    bool (*encode)(const float *x, size_t count, unsigned char *out);
+    void (*decode)(const unsigned char *in, float *x);
+} packings[ZR_PACKINGS_COUNT] = {[ZR_PACKING_ONEBIT] = {pack_onebit, unpack_onebit},
+                                 [ZR_PACKING_INT8] = {pack_int8, unpack_int8},
+                                 [ZR_PACKING_INT4] = {pack_int4, unpack_int4},
+                                 [ZR_PACKING_INT4_ROTATED] = {pack_int4_rotated, unpack_int4_rotated},
+                                 [ZR_PACKING_MXFP8] = {pack_mxfp8, unpack_mxfp8}};
+
+/* The numbers of a block to pack, zeros behind the last one. */
+VF_INLINE void pack_load(const struct zr_pack *a, size_t at, size_t count, float *x)
+{
+    if (count < ZR_PACK_BLOCK)
+        memset(x, 0, ZR_PACK_BLOCK * sizeof *x);
+    for (size_t i = 0; i < count; i += VF_LANES) {
+        size_t left = count - i;
+        vf v = gradient_get(&a->from, at + i, left);
+        if (a->minus.at != NULL)
+            v -= gradient_get(&a->minus, at + i, left);
+        if (a->error != NULL)
+            v += vf_get(a->error + at + i, left);
+        vf_put(x + i, left, v);
+    }
+}
+
+/* [from, to) begins at a block. */
+static void pack(const void *args, size_t from, size_t to)
+{
+    const struct zr_pack *a = args;
+    const size_t bytes = zr_pack_bytes(a->packing, 1);
+    unsigned char *out = (unsigned char *)a->to + from / ZR_PACK_BLOCK * bytes;
+    for (size_t at = from; at < to; at += ZR_PACK_BLOCK, out += bytes) {
+        const size_t count = to - at < ZR_PACK_BLOCK ? to - at : ZR_PACK_BLOCK;
+        float x[ZR_PACK_BLOCK], sent[ZR_PACK_BLOCK];
+        pack_load(a, at, count, x);
+        if (!packings[a->packing].encode(x, count, out) || a->error == NULL)
+            continue;
+        packings[a->packing].decode(out, sent);
+        for (size_t i = 0; i < count; i += VF_LANES)
+            vf_put(a->error + at + i, count - i, vf_load(x + i) - vf_load(sent + i));
+    }
+}
+
+static void unpack(const void *args, size_t from, size_t to)
+{
+    const struct zr_unpack *a = args;
+    const size_t bytes = zr_pack_bytes(a->packing, 1);
+    const vf scale = vf_set(a->scale);
+    for (size_t at = from; at < to; at += ZR_PACK_BLOCK) {
+        const size_t count = to - at < ZR_PACK_BLOCK ? to - at : ZR_PACK_BLOCK;
+        float x[ZR_PACK_BLOCK] = {0}, next[ZR_PACK_BLOCK];
+        for (unsigned k = 0; k < a->count; k++) {
+            packings[a->packing].decode((const unsigned char *)a->from[k] + at / ZR_PACK_BLOCK * bytes,
+                                        k == 0 ? x : next);
+            for (size_t i = 0; k > 0 && i < ZR_PACK_BLOCK; i += VF_LANES)
+                vf_store(x + i, vf_load(x + i) + vf_load(next + i));
+        }
+        for (size_t i = 0; i < count; i += VF_LANES) {
+            size_t left = count - i;
+            vf v = vf_load(x + i) * scale;
+            if (a->accumulate)
+                v += gradient_get(&a->to, at + i, left);
+            if (a->to.precision == ZR_PRECISION_FP32)
+                vf_put((float *)a->to.at + at + i, left, v);
+            else
+                el_put((el *)a->to.at + at + i, left, v);
+        }
+    }
+}

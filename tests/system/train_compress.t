@@ -1,0 +1,63 @@
+#!/usr/bin/env python3
+"""--compress: what ranks send is the plan's bytes and the packings' formula; losses are near those of a plain run, and do not depend on the stage,
+on threads, on where state is kept or on an interruption; what cannot be packed is refused with the reason."""
+import itertools
+import json
+import os
+import sys
+
+sys.path.insert(0, "tests/support")
+from zrtest import done, note, ok, path, same, start_quickly, train
+
+start_quickly()
+BLOCK, BYTES = 512, {"int8": 512 + 2 * 4, "int4": 256 + 4 * 4, "int4_rotated": 256 + 4 * 4, "mxfp8": 512 + 16}
+SHAPE = dict(layers=6, hidden=48, heads=4, seq=16, batch=2, steps=4, eval_every=0, warmup=1)
+BOTH = "parameters:{0},gradients:{0}"
+
+
+def sent(run):
+    rank = run.report["ranks"][0]
+    return rank["sent_elements_per_step"], rank["sent_bytes_per_step"], rank["planned_sent_bytes_per_step"]
+
+
+def packed(words, packing="int8", **flags):
+    """A run that sends everything packed, whose bytes are right."""
+    run = train(**{"ranks": 2, "compress": BOTH.format(packing), **SHAPE, **flags})
+    elements, got, planned = sent(run) if run.code == 0 else (1, 0, 0)
+    ok(run.code == 0 and got == planned == elements * BYTES[packing] // BLOCK, f"{words}: {elements} elements in {got} bytes, as planned") or note(run.err[-600:])
+    return run
+
+
+for precision, micro_batches in itertools.product(("fp32", "bf16"), (1, 2)):
+    flags = dict(precision=precision, accumulate=micro_batches)
+    plain = train(ranks=2, stage=1, **flags, **SHAPE)
+    runs = [packed(f"{precision}, {micro_batches} micro-batches, stage {stage}", stage=stage, **flags) for stage in (1, 2, 3)]
+    ok(all(run.losses == runs[0].losses for run in runs), "stages have the same losses")
+    off = max(abs(a / b - 1) for a, b in zip(runs[0].report["loss"], plain.report["loss"]))
+    ok(0 < off < 1e-2, f"which are within {off:.1e} of a plain run's")
+want = packed("stage 3", stage=3).losses
+for words, flags in {"4 threads": dict(threads=4), "state on the host": dict(offload_optimizer="cpu"), "parameters too": dict(offload_optimizer="cpu", offload_param="cpu"),
+                     "scattered gradients": dict(no_contiguous=True)}.items():
+    same(packed(words, stage=3, **flags).losses, want, f"{words}: the same losses")
+for packing in BYTES:
+    packed(packing, packing, ranks=3, stage=2, tile=2 if packing == "int4" else 1)
+packed("fp16", precision="fp16", stage=3)
+saved = path("saved")
+train(ranks=2, stage=3, compress=BOTH.format("int8"), save=saved, save_every=2, **SHAPE)
+run = train(ranks=2, stage=1, compress=BOTH.format("int8"), resume=os.path.join(saved, "step-00000002"), **SHAPE)
+same(run.losses, want[2:], "a resumed run has the losses of one without an interruption") or note(run.err)
+
+plan = train(dry_run=True, world_size=8, ranks=1, stage=3, compress="qwz,qgz", data=None, vocab="byte", **SHAPE)
+ok(plan.code == 0 and "ranks send packed parameters:int8,gradients:int4" in plan.out and "packed, sent by a rank per step" in plan.out,
+   "a plan has the bytes, and ZeRO++'s names are known") or note(plan.err)
+file = path("zero++.json")
+with open(file, "w") as out:
+    json.dump({"zero_optimization": {"stage": 2, "zero_quantized_weights": True, "zero_quantized_gradients": True}}, out)
+run = train(ranks=2, stage=None, config=file, **SHAPE)
+ok(run.code == 0 and "parameters:int8,gradients:int4" in run.out, "DeepSpeed's keys set it") or note(run.err)
+for reason, flags in {"not KIND:METHOD": dict(compress="weights:int8", stage=1), "int4_rotated, mxfp8": dict(compress="gradients:int3", stage=1),
+                      "requires several data ranks": dict(ranks=1, stage=1), "requires --stage 1, 2 or 3": dict(stage=0),
+                      "cannot be used with --prove": dict(prove=True, stage=1), "cannot be packed": dict(backend="cuda", stage=1)}.items():
+    run = train(**{"ranks": 2, "compress": "gradients:int8", **SHAPE, **flags})
+    ok(run.code == 2 and reason in run.err, f"refused: {run.err.strip()[:150]}")
+done()

@@ -1,0 +1,384 @@
+/* compress_test.c: packed collectives against the kernels' packing of what all ranks have, to the bit, with
+ * their bytes by formula; and an engine that sends packed numbers: its parameters are the packed masters of
+ * all ranks, whatever the stage, and its gradients are packed sums in rank order. */
+#include <string.h>
+
+#include "tests/support/tap.h"
+#include "tests/support/zero/engine_rig.h"
+#include "zero/compress/compressor.h"
+#include "zero/engine/engine.h"
+
+enum { WORLD_MAX = 4, BLOCKS = 3, SHARD_MAX = BLOCKS * ZR_PACK_BLOCK, ALL = WORLD_MAX * SHARD_MAX };
+
+struct setting {
+    unsigned world, stage;
+    size_t shard;
+    enum zr_precision precision;
+    enum zr_packing packing;
+    int (*body)(struct rig *rig, const struct setting *setting);
+};
+
+static const struct zr_kernels *kernels;
+
+/* Values over several orders of magnitude. */
+static float value_of(unsigned rank, size_t element, unsigned round)
+{
+    uint64_t x = (rank * UINT64_C(1000003) + element) * UINT64_C(0x9e3779b97f4a7c15) + round;
+    x ^= x >> 31;
+    return (float)((double)(x % 20011) / 10000 - 1) / (float)(1 + (element >> 5) % 7 * 100);
+}
+
+static zr_result take(struct rig *rig, size_t elements, void *out)
+{
+    return zr_arena_alloc(rig->arena,
+                          &(struct zr_request){.bytes = elements * sizeof(float), .tag = ZR_TAG_OTHER}, out);
+}
+
+static zr_result narrow(struct rig *rig, const float *from, size_t n, void *to)
+{
+    return kernels->convert(&rig->context,
+                            &(struct zr_convert){.n = n,
+                                                 .from = {(void *)(uintptr_t)from, ZR_PRECISION_FP32},
+                                                 .to = {to, rig->context.precision}});
+}
+
+/* What a rank has in `round`, from element `first` on, in the setting's precision. */
+static zr_result fill(struct rig *rig, unsigned rank, unsigned round, size_t n, float *floats, void *to)
+{
+    for (size_t i = 0; i < n; i++)
+        floats[i] = value_of(rank, i, round);
+    return narrow(rig, floats, n, to);
+}
+
+static zr_result pack(struct rig *rig, enum zr_packing packing, size_t n, const void *from, float *error,
+                      void *to)
+{
+    return kernels->pack(&rig->context,
+                         &(struct zr_pack){.packing = packing,
+                                           .n = n,
+                                           .from = {(void *)(uintptr_t)from, rig->context.precision},
+                                           .error = error,
+                                           .to = to});
+}
+
+static zr_result unpack(struct rig *rig, const struct zr_unpack *unpack)
+{
+    return kernels->unpack(&rig->context, unpack);
+}
+
+/* Buffers of one rank. */
+struct buffers {
+    float *floats, *error, *wanted_error;
+    void *source, *got, *want;
+    char *packed;
+};
+
+static zr_result take_buffers(struct rig *rig, struct buffers *b)
+{
+    void *all[7];
+    for (unsigned i = 0; i < 7; i++) {
+        zr_result result = take(rig, 4 * (size_t)ALL, &all[i]);
+        if (result != ZR_OK)
+            return result;
+        memset(all[i], 0, ALL * sizeof(float));
+    }
+    *b = (struct buffers){all[0], all[1], all[2], all[3], all[4], all[5], all[6]};
+    return ZR_OK;
+}
+
+static void give_back(struct rig *rig, struct buffers *b)
+{
+    void *const all[] = {b->floats, b->error, b->wanted_error, b->source, b->got, b->want, b->packed};
+    for (unsigned i = 0; i < 7; i++)
+        zr_arena_free(rig->arena, all[i]);
+}
+
+static uint64_t sent_bytes(struct rig *rig, uint64_t *elements)
+{
+    struct zr_comm_counters counters;
+    zr_comm_counters_get(rig->comm, &counters);
+    *elements = counters.sent_elements;
+    return counters.sent_bytes;
+}
+
+/* ---- Packed collectives -------------------------------------------------------------------------------- */
+
+static int gathers(struct rig *rig, const struct setting *setting, struct zr_compressor *by,
+                   struct buffers *b)
+{
+    unsigned rank = zr_comm_rank(rig->comm);
+    size_t shard = setting->shard, each = zr_precision_bytes(setting->precision),
+           packed = zr_pack_bytes(setting->packing, shard);
+    uint64_t elements[2], before = sent_bytes(rig, &elements[0]);
+    struct zr_compressed op = {.packing = setting->packing,
+                               .shard_elements = shard,
+                               .from = {b->source, setting->precision},
+                               .to = {b->got, setting->precision},
+                               .scale = 1};
+    zr_ticket ticket;
+    for (unsigned p = 0; p < setting->world; p++)
+        must(fill(rig, p, 0, shard, b->floats, (char *)b->want + p * shard * each) == ZR_OK);
+    memcpy(b->source, (char *)b->want + rank * shard * each, shard * each);
+    must(zr_compressed_gather(by, &op, &ticket) == ZR_OK && zr_comm_wait(rig->comm, ticket) == ZR_OK);
+    must(sent_bytes(rig, &elements[1]) - before == (setting->world - 1) * packed);
+    must(elements[1] - elements[0] == (setting->world - 1) * shard);
+    /* Shards of whole blocks are the packed whole. */
+    bool whole = shard % ZR_PACK_BLOCK == 0;
+    size_t n = whole ? setting->world * shard : shard;
+    for (unsigned p = 0; p < (whole ? 1 : setting->world); p++) {
+        char *at = (char *)b->want + p * shard * each;
+        const void *from = b->packed;
+        must(pack(rig, setting->packing, n, at, NULL, b->packed) == ZR_OK);
+        must(unpack(rig, &(struct zr_unpack){.packing = setting->packing,
+                                             .n = n,
+                                             .from = &from,
+                                             .count = 1,
+                                             .scale = 1,
+                                             .to = {at, setting->precision}}) == ZR_OK);
+    }
+    must(memcmp(b->got, b->want, setting->world * shard * each) == 0);
+    return 0;
+}
+
+/* Twice, with the error of the first sum in the second one. */
+static int sums(struct rig *rig, const struct setting *setting, struct zr_compressor *by, struct buffers *b)
+{
+    unsigned rank = zr_comm_rank(rig->comm), world = setting->world;
+    size_t shard = setting->shard, each = zr_precision_bytes(setting->precision),
+           packed = zr_pack_bytes(setting->packing, shard);
+    for (unsigned round = 0; round < 2; round++) {
+        const void *from[WORLD_MAX];
+        uint64_t elements[2], before = sent_bytes(rig, &elements[0]);
+        bool wide = round == 1;
+        struct zr_numbers to = {b->got, wide ? ZR_PRECISION_FP32 : setting->precision};
+        struct zr_compressed op = {.packing = setting->packing,
+                                   .shard_elements = shard,
+                                   .from = {b->source, setting->precision},
+                                   .to = to,
+                                   .error = b->error,
+                                   .scale = 0.25f,
+                                   .accumulate = wide};
+        zr_ticket ticket;
+        memset(b->got, 0, shard * sizeof(float));
+        memset(b->want, 0, shard * sizeof(float));
+        for (unsigned p = 0; p < world; p++) { /* what rank p packs for this rank, with its error for it */
+            char *at = b->packed + p * packed;
+            must(fill(rig, p, round, world * shard, b->floats, b->source) == ZR_OK);
+            must(pack(rig, setting->packing, shard, (char *)b->source + rank * shard * each,
+                      b->wanted_error + p * shard, at) == ZR_OK);
+            from[p] = at;
+        }
+        to.at = b->want;
+        must(unpack(rig, &(struct zr_unpack){.packing = setting->packing,
+                                             .n = shard,
+                                             .from = from,
+                                             .count = world,
+                                             .scale = 0.25f,
+                                             .accumulate = wide,
+                                             .to = to}) == ZR_OK);
+        must(fill(rig, rank, round, world * shard, b->floats, b->source) == ZR_OK);
+        must(zr_compressed_sum(by, &op, &ticket) == ZR_OK && zr_comm_wait(rig->comm, ticket) == ZR_OK);
+        must(sent_bytes(rig, &elements[1]) - before == (world - 1) * packed);
+        must(memcmp(b->got, b->want, shard * zr_precision_bytes(to.precision)) == 0);
+    }
+    return 0;
+}
+
+static int collectives(struct rig *rig, const struct setting *setting)
+{
+    struct zr_compressor by;
+    struct buffers b;
+    must(take_buffers(rig, &b) == ZR_OK);
+    struct zr_compressor_options options = {
+        .comm = rig->comm,
+        .arena = rig->arena,
+        .host_arena = rig->arena,
+        .kernels = kernels,
+        .context = &rig->context,
+        .staging_bytes = zr_compressed_sum_bytes(setting->packing, setting->shard, setting->world)};
+    must(zr_compressor_init(&by, &options) == ZR_OK);
+    int code = gathers(rig, setting, &by, &b);
+    code = code ? code : sums(rig, setting, &by, &b);
+    struct zr_compressed large = {.packing = setting->packing, .shard_elements = 9 * SHARD_MAX};
+    must(code || zr_compressed_sum(&by, &large, NULL) == ZR_ERR_INVALID);
+    zr_compressor_fini(&by);
+    give_back(rig, &b);
+    return code;
+}
+
+/* ---- An engine ----------------------------------------------------------------------------------------- */
+
+enum { UNITS = 8, FROZEN = 5, STEPS = 3 };
+static struct zr_parameter parameters[UNITS];
+static struct zr_unit units[UNITS];
+
+static void name_units(void)
+{
+    for (unsigned u = 0; u < UNITS; u++) {
+        snprintf(units[u].name, sizeof units[u].name, "u%u", u);
+        units[u].gradient_uses = u != FROZEN;
+        parameters[u] = (struct zr_parameter){
+            .shape = {41, 31 + u % 2}, .unit = u, .group = ZR_GROUP_DECAY, .init_deviation = 0.1f};
+        snprintf(parameters[u].name, sizeof parameters[u].name, "p%u", u);
+    }
+}
+
+/* The gathered unit is the packed rounded masters of all ranks. */
+static int parameters_are_packed_masters(struct rig *rig, const struct setting *setting, unsigned unit,
+                                         struct buffers *b)
+{
+    struct zr_engine *engine = rig->engine;
+    size_t shard = engine->layout.units[unit].shard_elements, n = shard * setting->world,
+           each = zr_precision_bytes(setting->precision);
+    const struct zr_owned *owned = &engine->units[unit].owned;
+    const void *base, *from = b->packed;
+    must(n <= ALL && shard % ZR_PACK_BLOCK == 0);
+    must(zr_comm_host_all_gather(rig->comm, owned->master, shard * sizeof(float), b->floats) == ZR_OK);
+    must(narrow(rig, b->floats, n, b->want) == ZR_OK);
+    must(pack(rig, setting->packing, n, b->want, NULL, b->packed) == ZR_OK);
+    must(unpack(rig, &(struct zr_unpack){.packing = setting->packing,
+                                         .n = n,
+                                         .from = &from,
+                                         .count = 1,
+                                         .scale = 1,
+                                         .to = {b->want, setting->precision}}) == ZR_OK);
+    must(zr_engine_gather(engine, unit, &base) == ZR_OK);
+    must(memcmp(base, b->want, n * each) == 0);
+    zr_engine_release(engine, unit);
+    return 0;
+}
+
+/* Hands a unit's gradients over; its reduced shard is the unpacked sum of all ranks. */
+static int gradients_are_packed_sums(struct rig *rig, const struct setting *setting, unsigned unit,
+                                     unsigned step, struct buffers *b)
+{
+    struct zr_engine *engine = rig->engine;
+    unsigned rank = zr_comm_rank(rig->comm), world = setting->world;
+    size_t shard = engine->layout.units[unit].shard_elements, n = zr_parameter_elements(&parameters[unit]),
+           each = zr_precision_bytes(setting->precision), packed = zr_pack_bytes(setting->packing, shard);
+    const void *from[WORLD_MAX];
+    void *base;
+    bool accumulate;
+    for (unsigned p = 0; p < world; p++) {
+        memset(b->source, 0, world * shard * each);
+        must(fill(rig, p, step, n, b->floats, b->source) == ZR_OK);
+        from[p] = b->packed + p * packed;
+        must(pack(rig, setting->packing, shard, (char *)b->source + rank * shard * each, NULL,
+                  b->packed + p * packed) == ZR_OK);
+    }
+    must(unpack(rig, &(struct zr_unpack){.packing = setting->packing,
+                                         .n = shard,
+                                         .from = from,
+                                         .count = world,
+                                         .scale = 1.0f / (float)world,
+                                         .to = {b->want, setting->precision}}) == ZR_OK);
+    must(zr_engine_gradients(engine, unit, &base, &accumulate) == ZR_OK);
+    must(fill(rig, rank, step, n, b->floats, base) == ZR_OK);
+    must(zr_engine_reduce(engine, unit) == ZR_OK);
+    must(zr_engine_synchronize(engine) == ZR_OK);
+    must(memcmp(engine->units[unit].reduced.at, b->want, shard * each) == 0);
+    return 0;
+}
+
+/* As after a load: parameters are made of masters again, and a frozen unit keeps its values. */
+static int publishes(struct rig *rig, const struct setting *setting, struct buffers *b)
+{
+    size_t bytes = rig->engine->layout.units[FROZEN].padded_elements * zr_precision_bytes(setting->precision);
+    const void *base;
+    for (unsigned round = 0; round < 2; round++) {
+        must(zr_engine_gather(rig->engine, FROZEN, &base) == ZR_OK);
+        must(round == 0 || memcmp(b->got, base, bytes) == 0);
+        memcpy(b->got, base, bytes);
+        zr_engine_release(rig->engine, FROZEN);
+        must(round == 1 || zr_engine_publish(rig->engine, STEPS) == ZR_OK);
+    }
+    return parameters_are_packed_masters(rig, setting, 0, b);
+}
+
+static int trains(struct rig *rig, const struct setting *setting)
+{
+    struct buffers b;
+    struct zr_step_report report;
+    struct zr_engine_options options = {
+        .struct_bytes = sizeof options,
+        .arena = rig->arena,
+        .host_arena = rig->arena,
+        .kernels = kernels,
+        .context = &rig->context,
+        .comm = rig->comm,
+        .list = {parameters, UNITS, units, UNITS, 0},
+        .stage = setting->stage,
+        .precision = setting->precision,
+        .seed = 3,
+        .optimizer = {.beta1 = 0.9f, .beta2 = 0.99f, .epsilon = 1e-6f},
+        .compression = {.kinds = {{true, setting->packing}, {true, setting->packing}}}};
+    must(take_buffers(rig, &b) == ZR_OK);
+    must(zr_engine_create(&rig->engine, &options) == ZR_OK);
+    for (unsigned step = 0; step < STEPS; step++) {
+        for (unsigned u = 0; u < UNITS; u++) {
+            int code = units[u].gradient_uses ? parameters_are_packed_masters(rig, setting, u, &b) : 0;
+            code = code == 0 && units[u].gradient_uses ? gradients_are_packed_sums(rig, setting, u, step, &b)
+                                                       : code;
+            if (code)
+                return code;
+        }
+        must(zr_engine_step(rig->engine, 1e-2f, &report) == ZR_OK);
+    }
+    must(zr_engine_verify_replicas(rig->engine) == ZR_OK);
+    int code = publishes(rig, setting, &b);
+    give_back(rig, &b);
+    return code;
+}
+
+/* ---- All of it ----------------------------------------------------------------------------------------- */
+
+static int rank_main(struct zr_local_world *local, unsigned rank, void *argument)
+{
+    const struct setting *setting = argument;
+    struct rig rig;
+    if (rig_open(&rig, &(struct rig_options){.local = local,
+                                             .rank = rank,
+                                             .isa = zr_isa_best(),
+                                             .precision = setting->precision,
+                                             .bucket_bytes = 2048,
+                                             .granule_bytes = 64 << 10,
+                                             .reserve_bytes = 256 << 20,
+                                             .kernels = kernels}) != ZR_OK) {
+        fprintf(stderr, "# rank %u: %s\n", rank, zr_last_error());
+        return 100;
+    }
+    int code = setting->body(&rig, setting);
+    return rig_close(&rig) != 0 && code == 0 ? 101 : code;
+}
+
+static void run(struct setting setting, const char *what)
+{
+    tap_is(rig_launch(setting.world, rank_main, &setting), 0, "%u ranks, %s, %s%s%s", setting.world,
+           zr_precision_name(setting.precision), zr_packing_name(setting.packing), what[0] ? ", " : "", what);
+}
+
+int main(void)
+{
+    static const size_t shards[] = {SHARD_MAX, ZR_PACK_BLOCK, 77};
+    kernels = zr_kernels_cpu(zr_isa_best());
+    name_units();
+    for (unsigned packing = 0; packing < ZR_PACKINGS_COUNT; packing++)
+        for (unsigned i = 0; i < 3; i++)
+            run((struct setting){.world = 2 + i,
+                                 .shard = shards[i],
+                                 .precision = (enum zr_precision)i,
+                                 .packing = (enum zr_packing)packing,
+                                 .body = collectives},
+                "collectives");
+    for (unsigned stage = 1; stage <= 3; stage++)
+        for (unsigned precision = 0; precision < 2; precision++)
+            run((struct setting){.world = 3,
+                                 .stage = stage,
+                                 .precision = (enum zr_precision)precision,
+                                 .packing = stage == 2 ? ZR_PACKING_INT4 : ZR_PACKING_INT8,
+                                 .body = trains},
+                stage == 1   ? "stage 1"
+                : stage == 2 ? "stage 2"
+                             : "stage 3");
+    return tap_done();
+}

@@ -1,0 +1,189 @@
+/* compressor.c: see compressor.h. */
+#include "zero/compress/compressor.h"
+
+#include <string.h>
+
+#include "zero/comm/take.h"
+
+zr_result zr_compressor_init(struct zr_compressor *out, const struct zr_compressor_options *options)
+{
+    memset(out, 0, sizeof *out);
+    if (!options->kernels->host_visible || !options->kernels->pack || !options->kernels->unpack)
+        return zr_fail(ZR_ERR_INVALID, "kernels %s cannot pack numbers for collectives",
+                       options->kernels->name);
+    out->options = *options;
+    out->context = *options->context; /* copies constant fields only */
+    out->context.parallel = (struct zr_parallel){.threads = 1};
+    out->context.flops = NULL;
+    out->rank = zr_comm_rank(options->comm);
+    out->world = zr_comm_world(options->comm);
+    zr_result result =
+        zr_take(options->arena, ZR_TAG_COMM, options->staging_bytes, 1, (void **)&out->staging);
+    if (result == ZR_OK)
+        result =
+            zr_take(options->host_arena, ZR_TAG_OTHER, out->world, sizeof *out->from, (void **)&out->from);
+    if (result != ZR_OK)
+        zr_compressor_fini(out);
+    return result;
+}
+
+void zr_compressor_fini(struct zr_compressor *compressor)
+{
+    zr_drop(compressor->options.host_arena, &compressor->from);
+    zr_drop(compressor->options.arena, &compressor->staging);
+}
+
+/* `copies` times the packed shards of all ranks. */
+static size_t staged(enum zr_packing packing, size_t shard_elements, unsigned world, unsigned copies)
+{
+    size_t bytes = zr_pack_bytes(packing, shard_elements);
+    return __builtin_mul_overflow(bytes, world, &bytes) || __builtin_mul_overflow(bytes, copies, &bytes)
+               ? SIZE_MAX
+               : bytes;
+}
+
+size_t zr_compressed_gather_bytes(enum zr_packing packing, size_t shard_elements, unsigned world)
+{
+    return staged(packing, shard_elements, world, 1);
+}
+
+size_t zr_compressed_sum_bytes(enum zr_packing packing, size_t shard_elements, unsigned world)
+{
+    return staged(packing, shard_elements, world, 2);
+}
+
+static struct zr_numbers at(struct zr_numbers numbers, size_t index)
+{
+    if (numbers.at)
+        numbers.at = (char *)numbers.at + index * zr_precision_bytes(numbers.precision);
+    return numbers;
+}
+
+/* ---- In the communicator's thread ---------------------------------------------------------------------- */
+
+/* Packs `count` shards from the first one on. */
+static zr_result pack(const struct zr_compressed *op, unsigned count, char *to)
+{
+    const struct zr_compressor *by = op->by;
+    size_t bytes = zr_pack_bytes(op->packing, op->shard_elements);
+    zr_result result = op->first ? op->first->run(op->first->state) : ZR_OK;
+    for (unsigned p = 0; p < count && result == ZR_OK; p++) {
+        size_t first = p * op->shard_elements;
+        result = by->options.kernels->pack((struct zr_kernel_context *)&by->context,
+                                           &(struct zr_pack){.packing = op->packing,
+                                                             .n = op->shard_elements,
+                                                             .from = at(op->from, first),
+                                                             .minus = at(op->minus, first),
+                                                             .error = op->error ? op->error + first : NULL,
+                                                             .to = to + p * bytes});
+    }
+    return result;
+}
+
+/* (+)= the sum of `count` packed shards. */
+static zr_result unpack(const struct zr_compressed *op, const void *const *from, unsigned count,
+                        struct zr_numbers to)
+{
+    const struct zr_compressor *by = op->by;
+    return by->options.kernels->unpack((struct zr_kernel_context *)&by->context,
+                                       &(struct zr_unpack){.packing = op->packing,
+                                                           .n = op->shard_elements,
+                                                           .from = from,
+                                                           .count = count,
+                                                           .scale = op->scale,
+                                                           .accumulate = op->accumulate,
+                                                           .to = to});
+}
+
+static size_t shard_bytes(const struct zr_compressed *op)
+{
+    return zr_pack_bytes(op->packing, op->shard_elements);
+}
+
+static zr_result pack_own(void *state)
+{
+    const struct zr_compressed *op = state;
+    return pack(op, 1, op->by->staging + op->by->rank * shard_bytes(op));
+}
+
+static zr_result unpack_shards(void *state)
+{
+    const struct zr_compressed *op = state;
+    zr_result result = ZR_OK;
+    for (unsigned p = 0; p < op->by->world && result == ZR_OK; p++) {
+        const void *shard = op->by->staging + p * shard_bytes(op);
+        result = unpack(op, &shard, 1, at(op->to, p * op->shard_elements));
+    }
+    return result;
+}
+
+static zr_result pack_shards(void *state)
+{
+    const struct zr_compressed *op = state;
+    return pack(op, op->by->world, op->by->staging);
+}
+
+static zr_result add_shards(void *state)
+{
+    const struct zr_compressed *op = state;
+    const struct zr_compressor *by = op->by;
+    const char *incoming = by->staging + by->world * shard_bytes(op);
+    for (unsigned p = 0; p < by->world; p++)
+        by->from[p] = incoming + p * shard_bytes(op);
+    return unpack(op, by->from, by->world, op->to);
+}
+
+/* ---- Operations ---------------------------------------------------------------------------------------- */
+
+/* Checks and prepares an operation that needs `staging_bytes`. */
+static zr_result prepare(struct zr_compressor *by, struct zr_compressed *op, size_t staging_bytes)
+{
+    op->by = by;
+    op->before.state = op->after.state = op;
+    op->before.ready_seconds = op->first ? op->first->ready_seconds : 0;
+    return staging_bytes <= by->options.staging_bytes
+               ? ZR_OK
+               : zr_fail(ZR_ERR_INVALID, "a compressed operation needs %zu of %zu staged bytes",
+                         staging_bytes, by->options.staging_bytes);
+}
+
+zr_result zr_compressed_gather(struct zr_compressor *by, struct zr_compressed *op, zr_ticket *ticket)
+{
+    zr_result result =
+        prepare(by, op, zr_compressed_gather_bytes(op->packing, op->shard_elements, by->world));
+    size_t bytes = shard_bytes(op);
+    op->before.run = pack_own;
+    op->after.run = unpack_shards;
+    return result != ZR_OK
+               ? result
+               : zr_comm_all_gather(by->options.comm,
+                                    &(struct zr_all_gather){.source = by->staging + by->rank * bytes,
+                                                            .destination = by->staging,
+                                                            .shard_bytes = bytes,
+                                                            .packed_elements = op->shard_elements,
+                                                            .label = op->label,
+                                                            .host_bytes = op->host_bytes,
+                                                            .before = &op->before,
+                                                            .after = &op->after},
+                                    ticket);
+}
+
+zr_result zr_compressed_sum(struct zr_compressor *by, struct zr_compressed *op, zr_ticket *ticket)
+{
+    zr_result result = prepare(by, op, zr_compressed_sum_bytes(op->packing, op->shard_elements, by->world));
+    size_t bytes = shard_bytes(op);
+    op->before.run = pack_shards;
+    op->after.run = add_shards;
+    return result != ZR_OK
+               ? result
+               : zr_comm_all_to_all(by->options.comm,
+                                    &(struct zr_all_to_all){.source = by->staging,
+                                                            .destination = by->staging + by->world * bytes,
+                                                            .shard_bytes = bytes,
+                                                            .packed_elements = op->shard_elements,
+                                                            .label = op->label,
+                                                            .host_bytes = op->host_bytes,
+                                                            .before = &op->before,
+                                                            .after = &op->after},
+                                    ticket);
+}

@@ -1,0 +1,69 @@
+/* compressor.h: collectives of packed numbers (zr_packing): an all-gather of parameters and a reduce-scatter
+ * of gradients that send fewer bytes. Private to zero/.
+ *
+ * An all-gather packs this rank's shard, gathers bytes and unpacks all shards, its own too, so all ranks
+ * compute with the same numbers. A reduce-scatter packs the shard of each rank, exchanges bytes by an
+ * all-to-all and adds the unpacked shards in rank order. Packing and unpacking run in the communicator's
+ * thread, next to the transfer, so they overlap with the caller's work as the transfer does. A communicator
+ * runs one operation at a time, so all operations share one staging block (tag comm).
+ *
+ * An operation sends (N - 1) x zr_pack_bytes(packing, shard) bytes. If shards are multiples of
+ * ZR_PACK_BLOCK, the gathered packed shards are the packed whole, whatever the number of ranks. */
+#ifndef ZR_COMPRESSOR_H
+#define ZR_COMPRESSOR_H
+
+#include "zero/comm/zr_comm.h"
+
+struct zr_compressor_options {
+    zr_comm *comm;                           /* borrowed */
+    zr_arena *arena, *host_arena;            /* of the staging block / of records, tag other */
+    const struct zr_kernels *kernels;        /* have pack() and unpack(); the host can access their tensors */
+    const struct zr_kernel_context *context; /* open; isa and precision are copied */
+    size_t staging_bytes; /* the most that an operation needs, see zr_compressed_gather_bytes() */
+};
+
+struct zr_compressor {
+    struct zr_compressor_options options;
+    struct zr_kernel_context context; /* of the communicator's thread */
+    unsigned rank, world;
+    char *staging;
+    const void **from; /* [world] */
+};
+
+/* ZR_ERR_INVALID: kernels without packing, or whose tensors the host cannot access. On success
+ * zr_compressor_fini() releases the memory, after all operations have been waited for; it accepts a zeroed
+ * compressor. The struct must not move in between. */
+zr_result zr_compressor_init(struct zr_compressor *out, const struct zr_compressor_options *options);
+void zr_compressor_fini(struct zr_compressor *compressor);
+
+/* An operation, which the caller keeps until its ticket has been waited for. */
+struct zr_compressed {
+    enum zr_packing packing;
+    size_t shard_elements;
+    struct zr_numbers from;  /* gather: this rank's shard; sum: the shards of all ranks */
+    struct zr_numbers minus; /* subtracted from `from` before packing; `at` NULL: none */
+    struct zr_numbers to;    /* gather: the shards of all ranks; sum: this rank's shard; may overlap `from` */
+    float *error;            /* what was not sent so far, as long as `from`, in and out; NULL: none */
+    float scale;             /* of the unpacked sum, or of unpacked shards */
+    bool accumulate;         /* adds to `to` */
+    unsigned label;          /* see struct zr_reduce_scatter; likewise host_bytes */
+    size_t host_bytes;
+    const struct zr_comm_before *first; /* work before packing; NULL: none */
+    /* Set by the call. */
+    struct zr_compressor *by;
+    struct zr_comm_before before;
+    struct zr_comm_after after;
+};
+
+/* to[p * shard ...] = scale * unpacked shard of rank p, for all ranks p. Errors as of zr_comm_all_gather().
+ */
+zr_result zr_compressed_gather(struct zr_compressor *by, struct zr_compressed *operation, zr_ticket *ticket);
+/* to[shard] (+)= scale * sum over ranks p, in order, of p's unpacked shard for this rank. Errors as of
+ * zr_comm_reduce_scatter(). */
+zr_result zr_compressed_sum(struct zr_compressor *by, struct zr_compressed *operation, zr_ticket *ticket);
+
+/* Staging bytes of a gather / of a sum. SIZE_MAX: overflow. */
+size_t zr_compressed_gather_bytes(enum zr_packing packing, size_t shard_elements, unsigned world);
+size_t zr_compressed_sum_bytes(enum zr_packing packing, size_t shard_elements, unsigned world);
+
+#endif

@@ -1,0 +1,97 @@
+/* compress.c: --compress: what ranks send packed. See flags.h. */
+#include <string.h>
+
+#include "alloc/base/system/file.h"
+#include "zero/train/settings/flags.h"
+
+static const char *const kind_names[ZR_COMPRESSED_KINDS] = {
+    [ZR_COMPRESSED_PARAMETERS] = "parameters", [ZR_COMPRESSED_GRADIENTS] = "gradients"};
+/* ZeRO++'s names (https://arxiv.org/abs/2306.10209). */
+static const struct {
+    const char *name, *means;
+} aliases[] = {{"qwz", "parameters:int8"}, {"qgz", "gradients:int4"}};
+
+/* Signs need the error of the last step, which is not kept. */
+static bool is_offered(enum zr_packing packing)
+{
+    return packing != ZR_PACKING_ONEBIT;
+}
+
+static int wrong(const struct zr_flag *flag, const char *word)
+{
+    struct zr_text text;
+    char names[128];
+    zr_text_start(&text, NULL, names, sizeof names);
+    for (unsigned packing = 0; packing < ZR_PACKINGS_COUNT; packing++)
+        if (is_offered((enum zr_packing)packing))
+            zr_text_print(&text, "%s%s", text.used_bytes ? ", " : "",
+                          zr_packing_name((enum zr_packing)packing));
+    return zr_flag_wrong(flag, word, "not KIND:METHOD; give parameters or gradients, and one of %.*s",
+                         (int)text.used_bytes, names);
+}
+
+/* Stores one KIND:METHOD. */
+static int store_one(const struct zr_flag *flag, struct zr_compression *out, const char *word)
+{
+    for (size_t i = 0; i < sizeof aliases / sizeof *aliases; i++)
+        word = strcmp(word, aliases[i].name) == 0 ? aliases[i].means : word;
+    const char *colon = strchr(word, ':');
+    for (unsigned kind = 0; colon && kind < ZR_COMPRESSED_KINDS; kind++) {
+        if (strlen(kind_names[kind]) != (size_t)(colon - word) ||
+            memcmp(kind_names[kind], word, (size_t)(colon - word)) != 0)
+            continue;
+        for (unsigned packing = 0; packing < ZR_PACKINGS_COUNT; packing++)
+            if (is_offered((enum zr_packing)packing) &&
+                strcmp(colon + 1, zr_packing_name((enum zr_packing)packing)) == 0) {
+                out->kinds[kind].on = true;
+                out->kinds[kind].packing = (enum zr_packing)packing;
+                return -1;
+            }
+    }
+    return wrong(flag, word);
+}
+
+int zr_compress_store(const struct zr_flag *flag, struct zr_train_config *config, const char *value)
+{
+    char word[64];
+    int code = -1;
+    do {
+        size_t length = strcspn(value, ",");
+        if (length >= sizeof word)
+            return wrong(flag, value);
+        memcpy(word, value, length);
+        word[length] = '\0';
+        code = store_one(flag, &config->compression, word);
+        value += length + (value[length] == ',');
+    } while (code == -1 && *value);
+    return code;
+}
+
+void zr_compress_print(struct zr_text *text, const struct zr_compression *compression)
+{
+    const char *before = " ";
+    for (unsigned kind = 0; kind < ZR_COMPRESSED_KINDS; kind++) {
+        if (!compression->kinds[kind].on)
+            continue;
+        zr_text_print(text, "%s%s:%s", before, kind_names[kind],
+                      zr_packing_name(compression->kinds[kind].packing));
+        before = ",";
+    }
+}
+
+const char *zr_compress_conflict(const struct zr_train_config *config)
+{
+    if (!zr_train_compresses(config))
+        return NULL;
+    if (zr_train_shards(config) == 1)
+        return "--compress requires several data ranks, which send parameters and gradients";
+    if (config->stage == 0 || config->stage == ZR_STAGE_AUTO)
+        return "--compress requires --stage 1, 2 or 3, where each rank updates a shard";
+    if (config->backend == ZR_TRAIN_CUDA)
+        return "--compress requires --backend host: a GPU's tensors cannot be packed yet";
+    if (config->finds_strategy)
+        return "--compress cannot be combined with --zero-r auto, which may choose stage 0; give --stage";
+    if (config->prove)
+        return "--compress changes losses and cannot be used with --prove; leave one of the two out";
+    return NULL;
+}
