@@ -10,8 +10,8 @@ from zrtest import BUILD, PLANNED_TAGS, ZR_TRAIN, arguments, note, ok, path, sam
 
 EMULATOR = os.path.abspath(os.path.join(BUILD, "tests", "emulator"))
 VOCABULARY, FP32 = 24, 1e-5  # of the processor's losses
-SHAPE = dict(vocab=VOCABULARY, layers=2, hidden=12, heads=2, seq=5, batch=2, steps=3, threads=1, eval_every=0)
-LLAMA = dict(arch="llama", heads=4, kv_heads=2, hidden=16, ffn=13)
+SHAPE = dict(vocab=VOCABULARY, layers=2, hidden=8, heads=2, seq=3, batch=1, steps=3, threads=1, eval_every=0)
+LLAMA = dict(arch="llama", heads=4, kv_heads=2, ffn=13)
 
 
 def tokens():
@@ -25,10 +25,12 @@ def on_host(**flags):
 
 
 def card_of(flags):
-    """The environment of a run. Several ranks share the card's bytes by a file."""
+    """The environment of a run. Several ranks share the card's bytes by a file. Races are looked for between kernels: those of a
+    block in its shared memory do not depend on the run, and are looked for by the tests of the kernels."""
     shared = {"ZR_EMULATOR_SHARED": path("card")} if flags.get("ranks", 1) > 1 else {}
     conf = ",".join(filter(None, [os.environ.get("ZR_CONF"), "kernels:emulated"]))
-    return {"LD_LIBRARY_PATH": EMULATOR, "ZR_CONF": conf, "ZR_EMULATOR_LEFT": path("left"), **shared}
+    return {"LD_LIBRARY_PATH": EMULATOR, "ZR_CONF": conf, "ZR_EMULATOR_LEFT": path("left"),
+            "ZR_EMULATOR_RACES": os.environ.get("ZR_EMULATOR_RACES", "1"), **shared}
 
 
 def on_card(environment=None, **flags):

@@ -181,7 +181,7 @@ static void read_environment(void)
     emu.exact_ticks |= getenv("ZR_EMULATOR_TICKS") != NULL;
     emu.work_ticks = setting("ZR_EMULATOR_TICKS", emu.work_ticks);
     emu.random = setting("ZR_EMULATOR_SEED", emu.random) | 1;
-    emu.no_races = setting("ZR_EMULATOR_RACES", 1) == 0;
+    emu.races = (unsigned)setting("ZR_EMULATOR_RACES", 2);
     emu.dirty = setting("ZR_EMULATOR_DIRTY", 0) != 0;
     emu.lazy_free |= setting("ZR_EMULATOR_LAZY_FREE", 0) != 0;
     emu.capability = (int)setting("ZR_EMULATOR_CAPABILITY", (uint64_t)emu.capability);

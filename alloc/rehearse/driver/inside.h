@@ -95,7 +95,7 @@ struct emu_settings {
     bool exact_ticks; /* that long each time, not so long in the mean of quick streams */
     uint64_t random;  /* not 0 */
     bool lazy_free;   /* cuMemFree does not wait for work */
-    bool no_races;    /* kernels are not searched for races */
+    unsigned races;   /* searched for in kernels: 0 none, 1 in global memory, 2 in shared memory too */
     bool dirty;       /* what cuMemCreate makes is not zeros */
     enum zr_emulator_host host_memory;
     bool costs;                 /* virtual memory calls take their time */

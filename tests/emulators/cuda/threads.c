@@ -247,7 +247,7 @@ static inline void look(const struct emu_reach *reach, uintptr_t address, size_t
 {
     if (!(access & ZR_DEVICE_UNALIGNED) && address & (bytes - 1)) /* else it is a power of two */
         misaligned(address, bytes);
-    if (!emu.no_races)
+    if (emu.races > reach->shared)
         look_for_races(reach, address, bytes, access);
 }
 

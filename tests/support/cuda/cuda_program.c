@@ -126,8 +126,7 @@ static int has(zr_cu_address address, size_t bytes, unsigned char value, zr_cu_s
 {
     unsigned char *copy = malloc(bytes);
     int fine = cu.copy((uintptr_t)copy, address, bytes, stream) == 0 && cu.stream_synchronize(stream) == 0;
-    for (size_t i = 0; fine && i < bytes; i++)
-        fine = copy[i] == value;
+    fine = fine && copy[0] == value && memcmp(copy, copy + 1, bytes - 1) == 0;
     free(copy);
     return fine;
 }
