@@ -279,10 +279,15 @@ check-tokenizers: packages-check
 
 # PyTorch's CUDA wheel from PyPI on the simulated device, with libzr_cuda.so below it and by zr's package, and its
 # allocator beside the models of zr replay: 1.5 GB in $(BUILD)/pytorch.
-.PHONY: check-pytorch
+# check-pytorch-asan: libzr_cuda.so with both sanitizers, ten runs of each way.
+.PHONY: check-pytorch check-pytorch-asan
 check-pytorch: packages-check
 	@$(again) $(rehearse_libraries) $(programs) $(libraries) $(BUILD)/tests/policies_test
 	@tests/run --verbose tests/support/pytorch_check.py tests/support/allocator_check.py
+check-pytorch-asan: packages-check
+	@$(again) $(rehearse_libraries) $(programs) $(libraries)
+	@$(again) BUILD=$(BUILD)/both-sanitizers SANITIZE=address,undefined $(BUILD)/both-sanitizers/lib/libzr_cuda.so
+	@tests/support/pytorch_check.py threads streams graphs --times 10 --library $(BUILD)/both-sanitizers/lib/libzr_cuda.so
 
 # zr rehearse beside steps that were recorded on a GPU, and with models of transformers and torchvision on that wheel.
 .PHONY: check-rehearse

@@ -8,7 +8,8 @@ alloc/rehearse/. No kernel runs. zr's Python package is installed beside it. It 
 
 The scenario `models` trains the models of rehearse_models.py, each of which is a scenario too, and prints what each way reserves.
 
---times N runs the plug-in N times, with another libzr_cuda.so if --library names one: one that AddressSanitizer instruments."""
+--times N runs each way of zr N times, with another libzr_cuda.so if --library names one. `make check-pytorch-asan` gives one that
+AddressSanitizer and UndefinedBehaviorSanitizer instrument."""
 import argparse
 import json
 import os
@@ -52,18 +53,23 @@ def install_zr(python):
                     f"built={os.path.abspath(BUILD)}", os.path.dirname(os.path.dirname(HERE))], check=True)
 
 
-WAYS = {"native": {}, "expandable": {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}, "preload": {"LD_PRELOAD": f"{ZR_CUDA}:{STAND_INS}"},
-        "preload, caching off": {"LD_PRELOAD": f"{ZR_CUDA}:{STAND_INS}", "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}, "plug-in": {}}
+WAYS = {"native": {}, "expandable": {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}, "preload": {},
+        "preload, caching off": {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}, "plug-in": {}}
+ZR_WAYS = ("preload", "preload, caching off", "plug-in")
 
 SCENARIOS = ("steps", "lengths", "streams", "threads", "graphs")
 # Most bytes reserved in a learned step ÷ bytes asked for. Blocks beside BERT's plan strand up to 33 MiB of 2,232 in parts of granules.
 MODELS = {"gpt2": 1.01, "llama": 1.01, "bert": 1.02, "resnet": 1.01}
 
 
-def run(python, scenario, way, memory, *arguments, **environment):
-    arguments = ["--plug-in", *arguments] if way == "plug-in" else []
+def run(python, scenario, way, memory, library=None, **environment):
+    arguments, before = ["--plug-in", *([library] if library else [])] if way == "plug-in" else [], {"LD_PRELOAD": STAND_INS}
+    if way.startswith("preload"):
+        before["LD_PRELOAD"] = f"{library or ZR_CUDA}:{STAND_INS}"
+    if library:
+        before.update(sanitizer(library, before["LD_PRELOAD"]))
     got = subprocess.run([python, os.path.join(HERE, "pytorch_step.py"), *arguments, scenario], capture_output=True, text=True, timeout=600,
-                         env={**os.environ, "LD_PRELOAD": STAND_INS, **CARD, "ZR_EMULATOR_MEMORY": str(memory), **WAYS[way], **environment})
+                         env={**os.environ, **before, **CARD, "ZR_EMULATOR_MEMORY": str(memory), **WAYS[way], **environment})
     if got.returncode != 0:
         note(f"{scenario}, {way}: exit {got.returncode}\n{(got.stdout + got.stderr)[-1500:]}")
         return None
@@ -131,14 +137,13 @@ def check_package(python):
     ok("call it before the first" in late.stderr, "zr.enable() after a CUDA tensor is refused") or note(late.stderr[-500:])
 
 
-def sanitizer(library):
+def sanitizer(library, preloaded):
     """What a library that is instrumented needs of a program that is not."""
     text = subprocess.run(["readelf", "--dynamic", library], capture_output=True, text=True, check=True).stdout
-    name = re.search(r"NEEDED.*\[(libasan[^]]*)\]", text)
-    if not name:
+    if "libasan" not in text:
         return {}
     path = subprocess.run(["gcc", "-print-file-name=libasan.so"], capture_output=True, text=True, check=True).stdout.strip()
-    return {"LD_PRELOAD": f"{os.path.realpath(path)}:{STAND_INS}", "ASAN_OPTIONS": "detect_leaks=0:protect_shadow_gap=0:detect_odr_violation=0"}
+    return {"LD_PRELOAD": f"{os.path.realpath(path)}:{preloaded}", "ASAN_OPTIONS": "detect_leaks=0:protect_shadow_gap=0:detect_odr_violation=0"}
 
 
 def main():
@@ -158,9 +163,9 @@ def main():
         return
     for scenario in scenarios:
         if options.times:
-            file = os.path.abspath(options.library)
-            ends = [bool(run(python, scenario, "plug-in", 80 << 30, file, **sanitizer(file))) for _ in range(options.times)]
-            same(ends, [True] * options.times, f"{scenario}, plug-in of {options.library}: all of {options.times} runs end")
+            for way in ZR_WAYS:
+                ends = [bool(run(python, scenario, way, 80 << 30, os.path.abspath(options.library))) for _ in range(options.times)]
+                same(ends, [True] * options.times, f"{scenario}, {way}, {options.library}: all of {options.times} runs end")
         elif scenario in SCENARIOS:
             check_scenario(python, scenario)
         elif scenario in MODELS:

@@ -179,6 +179,15 @@ got = rehearse("--context", "100MiB", "--output", path("kept"), "--verbose", pro
 with open(path("kept/calls"), encoding="utf-8") as file:
     same((file.read(), got[3]["unanswered"], "zr: no answer  cudaFuncSetAttribute: called 1 time, returned" in got[2]),
          ("cudaFuncSetAttribute 1\n", {"cudaFuncSetAttribute": 1}, True), "functions without an answer are named")
+got = rehearse(program=(sys.executable, "-c", """import ctypes
+lib, size, block = ctypes.CDLL(None), ctypes.c_size_t(7), ctypes.c_void_p()
+lib.cudnnGetConvolutionForwardWorkspaceSize(0, 0, 0, 0, 0, 0, ctypes.byref(size))
+lib.cudnnBackendGetAttribute(None, 402, 3, 1, None, ctypes.byref(size))
+lib.cufftMakePlan1d(0, 8, 41, 1, ctypes.byref(size))
+lib.cudaMalloc(ctypes.byref(block), ctypes.c_size_t(4))
+print(size.value, lib.cusparseSnnz(0, 0, 0, 0, 0, 0, 0, 0, block))"""))
+same((got[:2], got[3]["workspaces"], "zr: not in it  workspaces of cuDNN, cuFFT: they count as 0 bytes" in got[2]), ((0, "0 0\n"), {"cuDNN": 2, "cuFFT": 1}, True),
+     "libraries whose workspaces are unknown are named, and a count for the device is left") or note(got[2])
 os.mkdir(path("refused"))
 got = rehearse("--memory", "4GiB", "--context", "96MiB", "--devices", "2", "--output", path("refused"), program=(PROGRAM, "1000", "9"))
 traces = sorted(glob.glob(path("refused/device?.*.zrt")))

@@ -61,9 +61,11 @@ size_t zr_cuda_replaced_index(const void *function);
      : !zr_cuda_real.member ? (zr_cu_result)ZR_CU_NOT_SUPPORTED                                              \
                             : zr_cuda_real.member(__VA_ARGS__))
 
-/* The dynamic linker's own dlsym. */
+/* The dynamic linker's own dlsym. A sanitizer that starts looks functions up before its shadow memory exists.
+ */
 typedef void *zr_dlsym_function(void *handle, const char *name);
-zr_dlsym_function *zr_real_dlsym(void);
+#define ZR_BEFORE_SANITIZERS __attribute__((no_sanitize("address", "undefined")))
+ZR_BEFORE_SANITIZERS zr_dlsym_function *zr_real_dlsym(void);
 
 /* ---- Per-thread default streams (thunks.c) ------------------------------------------------------------- */
 

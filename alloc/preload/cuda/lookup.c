@@ -88,7 +88,7 @@ static void *dlsym_of_handle(void *handle, const char *name)
 /* Chooses the function that answers a dlsym call. With RTLD_NEXT or RTLD_DEFAULT the real dlsym finds its
  * caller by the return address, so the program's call must reach it by a jump. Its result is right: this
  * library, if it precedes the driver in the caller's search order. */
-zr_dlsym_function *zr_dlsym_pick(void *handle, const char *name);
+ZR_BEFORE_SANITIZERS zr_dlsym_function *zr_dlsym_pick(void *handle, const char *name);
 zr_dlsym_function *zr_dlsym_pick(void *handle, const char *name)
 {
     if (!name || name[0] != 'c' || name[1] != 'u')

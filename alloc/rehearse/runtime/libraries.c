@@ -32,7 +32,7 @@ int cublasLtMatmulAlgoGetHeuristic(void *handle, void *product, void *a, void *b
 
 /* cuDNN's backend: a plan is one engine without workspace. cudnnBackendAttributeName_t,
  * cudnnBackendAttributeType_t. */
-enum { CUDNN_HEURISTIC_RESULTS = 202, CUDNN_INT64 = 3, CUDNN_INT32 = 23 };
+enum { CUDNN_HEURISTIC_RESULTS = 202, CUDNN_PLAN_WORKSPACE_BYTES = 402, CUDNN_INT64 = 3, CUDNN_INT32 = 23 };
 
 ANSWER int cudnnBackendGetAttribute(void *descriptor, int name, int type, int64_t most, int64_t *count,
                                     void *out);
@@ -42,6 +42,8 @@ int cudnnBackendGetAttribute(void *descriptor, int name, int type, int64_t most,
     bool number = type == CUDNN_INT64 || type == CUDNN_INT32;
     if (count)
         *count = (number || name == CUDNN_HEURISTIC_RESULTS) && (most > 0 || !out);
+    if (name == CUDNN_PLAN_WORKSPACE_BYTES)
+        emulated_no_workspace(__func__);
     if (out && number && most > 0)
         memset(out, 0, type == CUDNN_INT64 ? sizeof(int64_t) : sizeof(int32_t));
     return 0;

@@ -1,8 +1,10 @@
 /* outputs.c: functions of NVIDIA's libraries that do nothing and whose outputs a program reads: a handle, a
- * size of a workspace, a number. A real library may want a workspace where these want none. See runtime.h. */
+ * size of a workspace, a number. See runtime.h. */
 #include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
+
+#include "alloc/rehearse/runtime/runtime.h"
 
 #define ANSWER __attribute__((visibility("default")))
 
@@ -19,47 +21,50 @@ static void *new_handle(void)
 }
 
 typedef void *MADE, *HANDLE;
-typedef int INT, NOWHERE;
-typedef size_t SIZE;
+typedef int INT, NOWHERE, SPACE_INT;
+typedef size_t SIZE, SPACE;
 #define VALUE_OF_MADE    made
 #define VALUE_OF_HANDLE  new_handle()
 #define VALUE_OF_INT     0
 #define VALUE_OF_NOWHERE (-1)
 #define VALUE_OF_SIZE    0
+/* Of a workspace. */
+#define VALUE_OF_SPACE     emulated_no_workspace(__func__)
+#define VALUE_OF_SPACE_INT (int)emulated_no_workspace(__func__)
 
 /* f(name, what is written, to which parameters: up to three, counted from 0 among those that are no floating
  * point) */
 // clang-format off
 #define OUTPUTS(f) \
-    f(cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize, SIZE, 8, 8, 8) \
-    f(cudnnGetCTCLossWorkspaceSize, SIZE, 8, 8, 8) \
-    f(cudnnGetBatchNormalizationBackwardExWorkspaceSize, SIZE, 10, 10, 10) \
-    f(cudnnGetBatchNormalizationTrainingExReserveSpaceSize, SIZE, 5, 5, 5) \
-    f(cudnnGetCTCLossWorkspaceSize_v8, SIZE, 5, 5, 5) \
+    f(cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize, SPACE, 8, 8, 8) \
+    f(cudnnGetCTCLossWorkspaceSize, SPACE, 8, 8, 8) \
+    f(cudnnGetBatchNormalizationBackwardExWorkspaceSize, SPACE, 10, 10, 10) \
+    f(cudnnGetBatchNormalizationTrainingExReserveSpaceSize, SPACE, 5, 5, 5) \
+    f(cudnnGetCTCLossWorkspaceSize_v8, SPACE, 5, 5, 5) \
     f(cudnnDropoutGetStatesSize, SIZE, 1, 1, 1) \
     f(nvrtcGetProgramLogSize, SIZE, 1, 1, 1) \
-    f(cudnnGetConvolutionForwardWorkspaceSize, SIZE, 6, 6, 6) \
-    f(cudnnGetConvolutionBackwardDataWorkspaceSize, SIZE, 6, 6, 6) \
-    f(cudnnGetConvolutionBackwardFilterWorkspaceSize, SIZE, 6, 6, 6) \
-    f(cusparseXcoosort_bufferSizeExt, SIZE, 6, 6, 6) \
-    f(cusparseXcsrsort_bufferSizeExt, SIZE, 6, 6, 6) \
+    f(cudnnGetConvolutionForwardWorkspaceSize, SPACE, 6, 6, 6) \
+    f(cudnnGetConvolutionBackwardDataWorkspaceSize, SPACE, 6, 6, 6) \
+    f(cudnnGetConvolutionBackwardFilterWorkspaceSize, SPACE, 6, 6, 6) \
+    f(cusparseXcoosort_bufferSizeExt, SPACE, 6, 6, 6) \
+    f(cusparseXcsrsort_bufferSizeExt, SPACE, 6, 6, 6) \
     f(cudnnGetStream, SIZE, 1, 1, 1) \
-    f(cusolverDnXgeqrf_bufferSize, SIZE, 10, 11, 10) \
-    f(cusolverDnXpotrf_bufferSize, SIZE, 8, 9, 8) \
-    f(cusolverDnXsyevd_bufferSize, SIZE, 11, 12, 11) \
-    f(cusolverDnXsyevBatched_bufferSize, SIZE, 11, 12, 11) \
-    f(cusolverDnXsytrs_bufferSize, SIZE, 11, 12, 11) \
-    f(cusolverDnXgeev_bufferSize, SIZE, 17, 18, 17) \
-    f(cusparseSpMM_bufferSize, SIZE, 10, 10, 10) \
-    f(cusparseSDDMM_bufferSize, SIZE, 10, 10, 10) \
-    f(cusparseSpSM_bufferSize, SIZE, 10, 10, 10) \
-    f(cusparseSpMV_bufferSize, SIZE, 9, 9, 9) \
-    f(cusparseSpSV_bufferSize, SIZE, 9, 9, 9) \
-    f(cusparseScsrgeam2_bufferSizeExt, SIZE, 19, 19, 19) \
-    f(cusparseDcsrgeam2_bufferSizeExt, SIZE, 19, 19, 19) \
-    f(cusparseCcsrgeam2_bufferSizeExt, SIZE, 19, 19, 19) \
-    f(cusparseZcsrgeam2_bufferSizeExt, SIZE, 19, 19, 19) \
-    f(cufftXtMakePlanMany, SIZE, 12, 12, 12) \
+    f(cusolverDnXgeqrf_bufferSize, SPACE, 10, 11, 10) \
+    f(cusolverDnXpotrf_bufferSize, SPACE, 8, 9, 8) \
+    f(cusolverDnXsyevd_bufferSize, SPACE, 11, 12, 11) \
+    f(cusolverDnXsyevBatched_bufferSize, SPACE, 11, 12, 11) \
+    f(cusolverDnXsytrs_bufferSize, SPACE, 11, 12, 11) \
+    f(cusolverDnXgeev_bufferSize, SPACE, 17, 18, 17) \
+    f(cusparseSpMM_bufferSize, SPACE, 10, 10, 10) \
+    f(cusparseSDDMM_bufferSize, SPACE, 10, 10, 10) \
+    f(cusparseSpSM_bufferSize, SPACE, 10, 10, 10) \
+    f(cusparseSpMV_bufferSize, SPACE, 9, 9, 9) \
+    f(cusparseSpSV_bufferSize, SPACE, 9, 9, 9) \
+    f(cusparseScsrgeam2_bufferSizeExt, SPACE, 19, 19, 19) \
+    f(cusparseDcsrgeam2_bufferSizeExt, SPACE, 19, 19, 19) \
+    f(cusparseCcsrgeam2_bufferSizeExt, SPACE, 19, 19, 19) \
+    f(cusparseZcsrgeam2_bufferSizeExt, SPACE, 19, 19, 19) \
+    f(cufftXtMakePlanMany, SPACE, 12, 12, 12) \
     f(cusparseSpMatGetSize, SIZE, 1, 2, 3) \
     f(cuCtxGetLimit, SIZE, 0, 0, 0) \
     f(cublasGetPointerMode_v2, INT, 1, 1, 1) \
@@ -67,66 +72,66 @@ typedef size_t SIZE;
     f(cufftCreate, INT, 0, 0, 0) \
     f(cudaLibraryGetKernelCount, INT, 0, 0, 0) \
     f(cuptiGetVersion, INT, 0, 0, 0) \
-    f(cusolverDnSgeqrf_bufferSize, INT, 5, 5, 5) \
-    f(cusolverDnDgeqrf_bufferSize, INT, 5, 5, 5) \
-    f(cusolverDnCgeqrf_bufferSize, INT, 5, 5, 5) \
-    f(cusolverDnZgeqrf_bufferSize, INT, 5, 5, 5) \
-    f(cusolverDnSgesvd_bufferSize, INT, 3, 3, 3) \
-    f(cusolverDnDgesvd_bufferSize, INT, 3, 3, 3) \
-    f(cusolverDnCgesvd_bufferSize, INT, 3, 3, 3) \
-    f(cusolverDnZgesvd_bufferSize, INT, 3, 3, 3) \
-    f(cusolverDnSgesvdaStridedBatched_bufferSize, INT, 16, 16, 16) \
-    f(cusolverDnDgesvdaStridedBatched_bufferSize, INT, 16, 16, 16) \
-    f(cusolverDnCgesvdaStridedBatched_bufferSize, INT, 16, 16, 16) \
-    f(cusolverDnZgesvdaStridedBatched_bufferSize, INT, 16, 16, 16) \
-    f(cusolverDnSgesvdjBatched_bufferSize, INT, 11, 11, 11) \
-    f(cusolverDnDgesvdjBatched_bufferSize, INT, 11, 11, 11) \
-    f(cusolverDnCgesvdjBatched_bufferSize, INT, 11, 11, 11) \
-    f(cusolverDnZgesvdjBatched_bufferSize, INT, 11, 11, 11) \
-    f(cusolverDnSgesvdj_bufferSize, INT, 12, 12, 12) \
-    f(cusolverDnDgesvdj_bufferSize, INT, 12, 12, 12) \
-    f(cusolverDnCgesvdj_bufferSize, INT, 12, 12, 12) \
-    f(cusolverDnZgesvdj_bufferSize, INT, 12, 12, 12) \
-    f(cusolverDnSgetrf_bufferSize, INT, 5, 5, 5) \
-    f(cusolverDnDgetrf_bufferSize, INT, 5, 5, 5) \
-    f(cusolverDnCgetrf_bufferSize, INT, 5, 5, 5) \
-    f(cusolverDnZgetrf_bufferSize, INT, 5, 5, 5) \
-    f(cusolverDnSpotrf_bufferSize, INT, 5, 5, 5) \
-    f(cusolverDnDpotrf_bufferSize, INT, 5, 5, 5) \
-    f(cusolverDnCpotrf_bufferSize, INT, 5, 5, 5) \
-    f(cusolverDnZpotrf_bufferSize, INT, 5, 5, 5) \
-    f(cusolverDnSsyevd_bufferSize, INT, 7, 7, 7) \
-    f(cusolverDnDsyevd_bufferSize, INT, 7, 7, 7) \
-    f(cusolverDnCheevd_bufferSize, INT, 7, 7, 7) \
-    f(cusolverDnZheevd_bufferSize, INT, 7, 7, 7) \
-    f(cusolverDnSsyevj_bufferSize, INT, 7, 7, 7) \
-    f(cusolverDnDsyevj_bufferSize, INT, 7, 7, 7) \
-    f(cusolverDnCheevj_bufferSize, INT, 7, 7, 7) \
-    f(cusolverDnZheevj_bufferSize, INT, 7, 7, 7) \
-    f(cusolverDnSsyevjBatched_bufferSize, INT, 7, 7, 7) \
-    f(cusolverDnDsyevjBatched_bufferSize, INT, 7, 7, 7) \
-    f(cusolverDnCheevjBatched_bufferSize, INT, 7, 7, 7) \
-    f(cusolverDnZheevjBatched_bufferSize, INT, 7, 7, 7) \
-    f(cusolverDnSsytrf_bufferSize, INT, 4, 4, 4) \
-    f(cusolverDnDsytrf_bufferSize, INT, 4, 4, 4) \
-    f(cusolverDnCsytrf_bufferSize, INT, 4, 4, 4) \
-    f(cusolverDnZsytrf_bufferSize, INT, 4, 4, 4) \
-    f(cusolverDnSorgqr_bufferSize, INT, 7, 7, 7) \
-    f(cusolverDnDorgqr_bufferSize, INT, 7, 7, 7) \
-    f(cusolverDnCungqr_bufferSize, INT, 7, 7, 7) \
-    f(cusolverDnZungqr_bufferSize, INT, 7, 7, 7) \
-    f(cusolverDnSormqr_bufferSize, INT, 11, 11, 11) \
-    f(cusolverDnDormqr_bufferSize, INT, 11, 11, 11) \
-    f(cusolverDnCunmqr_bufferSize, INT, 11, 11, 11) \
-    f(cusolverDnZunmqr_bufferSize, INT, 11, 11, 11) \
-    f(cusparseSbsrsm2_bufferSize, INT, 13, 13, 13) \
-    f(cusparseDbsrsm2_bufferSize, INT, 13, 13, 13) \
-    f(cusparseCbsrsm2_bufferSize, INT, 13, 13, 13) \
-    f(cusparseZbsrsm2_bufferSize, INT, 13, 13, 13) \
-    f(cusparseSbsrsv2_bufferSize, INT, 11, 11, 11) \
-    f(cusparseDbsrsv2_bufferSize, INT, 11, 11, 11) \
-    f(cusparseCbsrsv2_bufferSize, INT, 11, 11, 11) \
-    f(cusparseZbsrsv2_bufferSize, INT, 11, 11, 11) \
+    f(cusolverDnSgeqrf_bufferSize, SPACE_INT, 5, 5, 5) \
+    f(cusolverDnDgeqrf_bufferSize, SPACE_INT, 5, 5, 5) \
+    f(cusolverDnCgeqrf_bufferSize, SPACE_INT, 5, 5, 5) \
+    f(cusolverDnZgeqrf_bufferSize, SPACE_INT, 5, 5, 5) \
+    f(cusolverDnSgesvd_bufferSize, SPACE_INT, 3, 3, 3) \
+    f(cusolverDnDgesvd_bufferSize, SPACE_INT, 3, 3, 3) \
+    f(cusolverDnCgesvd_bufferSize, SPACE_INT, 3, 3, 3) \
+    f(cusolverDnZgesvd_bufferSize, SPACE_INT, 3, 3, 3) \
+    f(cusolverDnSgesvdaStridedBatched_bufferSize, SPACE_INT, 16, 16, 16) \
+    f(cusolverDnDgesvdaStridedBatched_bufferSize, SPACE_INT, 16, 16, 16) \
+    f(cusolverDnCgesvdaStridedBatched_bufferSize, SPACE_INT, 16, 16, 16) \
+    f(cusolverDnZgesvdaStridedBatched_bufferSize, SPACE_INT, 16, 16, 16) \
+    f(cusolverDnSgesvdjBatched_bufferSize, SPACE_INT, 11, 11, 11) \
+    f(cusolverDnDgesvdjBatched_bufferSize, SPACE_INT, 11, 11, 11) \
+    f(cusolverDnCgesvdjBatched_bufferSize, SPACE_INT, 11, 11, 11) \
+    f(cusolverDnZgesvdjBatched_bufferSize, SPACE_INT, 11, 11, 11) \
+    f(cusolverDnSgesvdj_bufferSize, SPACE_INT, 12, 12, 12) \
+    f(cusolverDnDgesvdj_bufferSize, SPACE_INT, 12, 12, 12) \
+    f(cusolverDnCgesvdj_bufferSize, SPACE_INT, 12, 12, 12) \
+    f(cusolverDnZgesvdj_bufferSize, SPACE_INT, 12, 12, 12) \
+    f(cusolverDnSgetrf_bufferSize, SPACE_INT, 5, 5, 5) \
+    f(cusolverDnDgetrf_bufferSize, SPACE_INT, 5, 5, 5) \
+    f(cusolverDnCgetrf_bufferSize, SPACE_INT, 5, 5, 5) \
+    f(cusolverDnZgetrf_bufferSize, SPACE_INT, 5, 5, 5) \
+    f(cusolverDnSpotrf_bufferSize, SPACE_INT, 5, 5, 5) \
+    f(cusolverDnDpotrf_bufferSize, SPACE_INT, 5, 5, 5) \
+    f(cusolverDnCpotrf_bufferSize, SPACE_INT, 5, 5, 5) \
+    f(cusolverDnZpotrf_bufferSize, SPACE_INT, 5, 5, 5) \
+    f(cusolverDnSsyevd_bufferSize, SPACE_INT, 7, 7, 7) \
+    f(cusolverDnDsyevd_bufferSize, SPACE_INT, 7, 7, 7) \
+    f(cusolverDnCheevd_bufferSize, SPACE_INT, 7, 7, 7) \
+    f(cusolverDnZheevd_bufferSize, SPACE_INT, 7, 7, 7) \
+    f(cusolverDnSsyevj_bufferSize, SPACE_INT, 7, 7, 7) \
+    f(cusolverDnDsyevj_bufferSize, SPACE_INT, 7, 7, 7) \
+    f(cusolverDnCheevj_bufferSize, SPACE_INT, 7, 7, 7) \
+    f(cusolverDnZheevj_bufferSize, SPACE_INT, 7, 7, 7) \
+    f(cusolverDnSsyevjBatched_bufferSize, SPACE_INT, 7, 7, 7) \
+    f(cusolverDnDsyevjBatched_bufferSize, SPACE_INT, 7, 7, 7) \
+    f(cusolverDnCheevjBatched_bufferSize, SPACE_INT, 7, 7, 7) \
+    f(cusolverDnZheevjBatched_bufferSize, SPACE_INT, 7, 7, 7) \
+    f(cusolverDnSsytrf_bufferSize, SPACE_INT, 4, 4, 4) \
+    f(cusolverDnDsytrf_bufferSize, SPACE_INT, 4, 4, 4) \
+    f(cusolverDnCsytrf_bufferSize, SPACE_INT, 4, 4, 4) \
+    f(cusolverDnZsytrf_bufferSize, SPACE_INT, 4, 4, 4) \
+    f(cusolverDnSorgqr_bufferSize, SPACE_INT, 7, 7, 7) \
+    f(cusolverDnDorgqr_bufferSize, SPACE_INT, 7, 7, 7) \
+    f(cusolverDnCungqr_bufferSize, SPACE_INT, 7, 7, 7) \
+    f(cusolverDnZungqr_bufferSize, SPACE_INT, 7, 7, 7) \
+    f(cusolverDnSormqr_bufferSize, SPACE_INT, 11, 11, 11) \
+    f(cusolverDnDormqr_bufferSize, SPACE_INT, 11, 11, 11) \
+    f(cusolverDnCunmqr_bufferSize, SPACE_INT, 11, 11, 11) \
+    f(cusolverDnZunmqr_bufferSize, SPACE_INT, 11, 11, 11) \
+    f(cusparseSbsrsm2_bufferSize, SPACE_INT, 13, 13, 13) \
+    f(cusparseDbsrsm2_bufferSize, SPACE_INT, 13, 13, 13) \
+    f(cusparseCbsrsm2_bufferSize, SPACE_INT, 13, 13, 13) \
+    f(cusparseZbsrsm2_bufferSize, SPACE_INT, 13, 13, 13) \
+    f(cusparseSbsrsv2_bufferSize, SPACE_INT, 11, 11, 11) \
+    f(cusparseDbsrsv2_bufferSize, SPACE_INT, 11, 11, 11) \
+    f(cusparseCbsrsv2_bufferSize, SPACE_INT, 11, 11, 11) \
+    f(cusparseZbsrsv2_bufferSize, SPACE_INT, 11, 11, 11) \
     f(cudnnGetConvolutionForwardAlgorithm_v7, INT, 6, 6, 6) \
     f(cudnnGetConvolutionBackwardDataAlgorithm_v7, INT, 6, 6, 6) \
     f(cudnnGetConvolutionBackwardFilterAlgorithm_v7, INT, 6, 6, 6) \
@@ -164,8 +169,8 @@ typedef size_t SIZE;
     f(cuLinkComplete, MADE, 1, 1, 1) \
     f(nvrtcGetLoweredName, MADE, 2, 2, 2) \
     f(cuLinkCreate_v2, MADE, 3, 3, 3) \
-    f(cufftMakePlan1d, SIZE, 4, 4, 4) \
-    f(cufftMakePlanMany, SIZE, 11, 11, 11) \
+    f(cufftMakePlan1d, SPACE, 4, 4, 4) \
+    f(cufftMakePlanMany, SPACE, 11, 11, 11) \
     f(cufftGetVersion, INT, 0, 0, 0) \
     f(curandCreateGenerator, HANDLE, 0, 0, 0) \
     f(curandGetVersion, INT, 0, 0, 0) \
@@ -175,88 +180,76 @@ typedef size_t SIZE;
     f(cusparseCreateCsric02Info, MADE, 0, 0, 0) \
     f(cusparseCreateCsrilu02Info, MADE, 0, 0, 0) \
     f(cusparseCreateSpVec, MADE, 0, 0, 0) \
-    f(cusparseSnnz, INT, 8, 8, 8) \
-    f(cusparseSnnz_compress, INT, 6, 6, 6) \
-    f(cusparseSgtsv2_bufferSizeExt, SIZE, 8, 8, 8) \
-    f(cusparseSgtsv2_nopivot_bufferSizeExt, SIZE, 8, 8, 8) \
-    f(cusparseSgtsv2StridedBatch_bufferSizeExt, SIZE, 8, 8, 8) \
-    f(cusparseSgtsvInterleavedBatch_bufferSizeExt, SIZE, 8, 8, 8) \
-    f(cusparseSgpsvInterleavedBatch_bufferSizeExt, SIZE, 10, 10, 10) \
-    f(cusparseScsric02_bufferSize, INT, 8, 8, 8) \
-    f(cusparseScsrilu02_bufferSize, INT, 8, 8, 8) \
-    f(cusparseSbsric02_bufferSize, INT, 10, 10, 10) \
-    f(cusparseSbsrilu02_bufferSize, INT, 10, 10, 10) \
-    f(cusolverDnSgebrd_bufferSize, INT, 3, 3, 3) \
-    f(cusparseDnnz, INT, 8, 8, 8) \
-    f(cusparseDnnz_compress, INT, 6, 6, 6) \
-    f(cusparseDgtsv2_bufferSizeExt, SIZE, 8, 8, 8) \
-    f(cusparseDgtsv2_nopivot_bufferSizeExt, SIZE, 8, 8, 8) \
-    f(cusparseDgtsv2StridedBatch_bufferSizeExt, SIZE, 8, 8, 8) \
-    f(cusparseDgtsvInterleavedBatch_bufferSizeExt, SIZE, 8, 8, 8) \
-    f(cusparseDgpsvInterleavedBatch_bufferSizeExt, SIZE, 10, 10, 10) \
-    f(cusparseDcsric02_bufferSize, INT, 8, 8, 8) \
-    f(cusparseDcsrilu02_bufferSize, INT, 8, 8, 8) \
-    f(cusparseDbsric02_bufferSize, INT, 10, 10, 10) \
-    f(cusparseDbsrilu02_bufferSize, INT, 10, 10, 10) \
-    f(cusolverDnDgebrd_bufferSize, INT, 3, 3, 3) \
-    f(cusparseCnnz, INT, 8, 8, 8) \
-    f(cusparseCnnz_compress, INT, 6, 6, 6) \
-    f(cusparseCgtsv2_bufferSizeExt, SIZE, 8, 8, 8) \
-    f(cusparseCgtsv2_nopivot_bufferSizeExt, SIZE, 8, 8, 8) \
-    f(cusparseCgtsv2StridedBatch_bufferSizeExt, SIZE, 8, 8, 8) \
-    f(cusparseCgtsvInterleavedBatch_bufferSizeExt, SIZE, 8, 8, 8) \
-    f(cusparseCgpsvInterleavedBatch_bufferSizeExt, SIZE, 10, 10, 10) \
-    f(cusparseCcsric02_bufferSize, INT, 8, 8, 8) \
-    f(cusparseCcsrilu02_bufferSize, INT, 8, 8, 8) \
-    f(cusparseCbsric02_bufferSize, INT, 10, 10, 10) \
-    f(cusparseCbsrilu02_bufferSize, INT, 10, 10, 10) \
-    f(cusolverDnCgebrd_bufferSize, INT, 3, 3, 3) \
-    f(cusparseZnnz, INT, 8, 8, 8) \
-    f(cusparseZnnz_compress, INT, 6, 6, 6) \
-    f(cusparseZgtsv2_bufferSizeExt, SIZE, 8, 8, 8) \
-    f(cusparseZgtsv2_nopivot_bufferSizeExt, SIZE, 8, 8, 8) \
-    f(cusparseZgtsv2StridedBatch_bufferSizeExt, SIZE, 8, 8, 8) \
-    f(cusparseZgtsvInterleavedBatch_bufferSizeExt, SIZE, 8, 8, 8) \
-    f(cusparseZgpsvInterleavedBatch_bufferSizeExt, SIZE, 10, 10, 10) \
-    f(cusparseZcsric02_bufferSize, INT, 8, 8, 8) \
-    f(cusparseZcsrilu02_bufferSize, INT, 8, 8, 8) \
-    f(cusparseZbsric02_bufferSize, INT, 10, 10, 10) \
-    f(cusparseZbsrilu02_bufferSize, INT, 10, 10, 10) \
-    f(cusolverDnZgebrd_bufferSize, INT, 3, 3, 3) \
-    f(cusparseXcsric02_zeroPivot, NOWHERE, 2, 2, 2) \
-    f(cusparseXcsrilu02_zeroPivot, NOWHERE, 2, 2, 2) \
-    f(cusparseXbsric02_zeroPivot, NOWHERE, 2, 2, 2) \
-    f(cusparseXbsrilu02_zeroPivot, NOWHERE, 2, 2, 2) \
-    f(cusparseCsr2cscEx2_bufferSize, SIZE, 14, 14, 14) \
-    f(cusparseSpVV_bufferSize, SIZE, 6, 6, 6) \
-    f(cusolverDnCCgels_bufferSize, SIZE, 12, 12, 12) \
-    f(cusolverDnCCgesv_bufferSize, SIZE, 11, 11, 11) \
-    f(cusolverDnCKgels_bufferSize, SIZE, 12, 12, 12) \
-    f(cusolverDnCKgesv_bufferSize, SIZE, 11, 11, 11) \
-    f(cusolverDnCYgels_bufferSize, SIZE, 12, 12, 12) \
-    f(cusolverDnCYgesv_bufferSize, SIZE, 11, 11, 11) \
-    f(cusolverDnDDgels_bufferSize, SIZE, 12, 12, 12) \
-    f(cusolverDnDDgesv_bufferSize, SIZE, 11, 11, 11) \
-    f(cusolverDnDHgels_bufferSize, SIZE, 12, 12, 12) \
-    f(cusolverDnDHgesv_bufferSize, SIZE, 11, 11, 11) \
-    f(cusolverDnDSgels_bufferSize, SIZE, 12, 12, 12) \
-    f(cusolverDnDSgesv_bufferSize, SIZE, 11, 11, 11) \
-    f(cusolverDnDXgels_bufferSize, SIZE, 12, 12, 12) \
-    f(cusolverDnDXgesv_bufferSize, SIZE, 11, 11, 11) \
-    f(cusolverDnSHgels_bufferSize, SIZE, 12, 12, 12) \
-    f(cusolverDnSHgesv_bufferSize, SIZE, 11, 11, 11) \
-    f(cusolverDnSSgels_bufferSize, SIZE, 12, 12, 12) \
-    f(cusolverDnSSgesv_bufferSize, SIZE, 11, 11, 11) \
-    f(cusolverDnSXgels_bufferSize, SIZE, 12, 12, 12) \
-    f(cusolverDnSXgesv_bufferSize, SIZE, 11, 11, 11) \
-    f(cusolverDnZCgels_bufferSize, SIZE, 12, 12, 12) \
-    f(cusolverDnZCgesv_bufferSize, SIZE, 11, 11, 11) \
-    f(cusolverDnZKgels_bufferSize, SIZE, 12, 12, 12) \
-    f(cusolverDnZKgesv_bufferSize, SIZE, 11, 11, 11) \
-    f(cusolverDnZYgels_bufferSize, SIZE, 12, 12, 12) \
-    f(cusolverDnZYgesv_bufferSize, SIZE, 11, 11, 11) \
-    f(cusolverDnZZgels_bufferSize, SIZE, 12, 12, 12) \
-    f(cusolverDnZZgesv_bufferSize, SIZE, 11, 11, 11) \
+    f(cusparseSgtsv2_bufferSizeExt, SPACE, 8, 8, 8) \
+    f(cusparseSgtsv2_nopivot_bufferSizeExt, SPACE, 8, 8, 8) \
+    f(cusparseSgtsv2StridedBatch_bufferSizeExt, SPACE, 8, 8, 8) \
+    f(cusparseSgtsvInterleavedBatch_bufferSizeExt, SPACE, 8, 8, 8) \
+    f(cusparseSgpsvInterleavedBatch_bufferSizeExt, SPACE, 10, 10, 10) \
+    f(cusparseScsric02_bufferSize, SPACE_INT, 8, 8, 8) \
+    f(cusparseScsrilu02_bufferSize, SPACE_INT, 8, 8, 8) \
+    f(cusparseSbsric02_bufferSize, SPACE_INT, 10, 10, 10) \
+    f(cusparseSbsrilu02_bufferSize, SPACE_INT, 10, 10, 10) \
+    f(cusolverDnSgebrd_bufferSize, SPACE_INT, 3, 3, 3) \
+    f(cusparseDgtsv2_bufferSizeExt, SPACE, 8, 8, 8) \
+    f(cusparseDgtsv2_nopivot_bufferSizeExt, SPACE, 8, 8, 8) \
+    f(cusparseDgtsv2StridedBatch_bufferSizeExt, SPACE, 8, 8, 8) \
+    f(cusparseDgtsvInterleavedBatch_bufferSizeExt, SPACE, 8, 8, 8) \
+    f(cusparseDgpsvInterleavedBatch_bufferSizeExt, SPACE, 10, 10, 10) \
+    f(cusparseDcsric02_bufferSize, SPACE_INT, 8, 8, 8) \
+    f(cusparseDcsrilu02_bufferSize, SPACE_INT, 8, 8, 8) \
+    f(cusparseDbsric02_bufferSize, SPACE_INT, 10, 10, 10) \
+    f(cusparseDbsrilu02_bufferSize, SPACE_INT, 10, 10, 10) \
+    f(cusolverDnDgebrd_bufferSize, SPACE_INT, 3, 3, 3) \
+    f(cusparseCgtsv2_bufferSizeExt, SPACE, 8, 8, 8) \
+    f(cusparseCgtsv2_nopivot_bufferSizeExt, SPACE, 8, 8, 8) \
+    f(cusparseCgtsv2StridedBatch_bufferSizeExt, SPACE, 8, 8, 8) \
+    f(cusparseCgtsvInterleavedBatch_bufferSizeExt, SPACE, 8, 8, 8) \
+    f(cusparseCgpsvInterleavedBatch_bufferSizeExt, SPACE, 10, 10, 10) \
+    f(cusparseCcsric02_bufferSize, SPACE_INT, 8, 8, 8) \
+    f(cusparseCcsrilu02_bufferSize, SPACE_INT, 8, 8, 8) \
+    f(cusparseCbsric02_bufferSize, SPACE_INT, 10, 10, 10) \
+    f(cusparseCbsrilu02_bufferSize, SPACE_INT, 10, 10, 10) \
+    f(cusolverDnCgebrd_bufferSize, SPACE_INT, 3, 3, 3) \
+    f(cusparseZgtsv2_bufferSizeExt, SPACE, 8, 8, 8) \
+    f(cusparseZgtsv2_nopivot_bufferSizeExt, SPACE, 8, 8, 8) \
+    f(cusparseZgtsv2StridedBatch_bufferSizeExt, SPACE, 8, 8, 8) \
+    f(cusparseZgtsvInterleavedBatch_bufferSizeExt, SPACE, 8, 8, 8) \
+    f(cusparseZgpsvInterleavedBatch_bufferSizeExt, SPACE, 10, 10, 10) \
+    f(cusparseZcsric02_bufferSize, SPACE_INT, 8, 8, 8) \
+    f(cusparseZcsrilu02_bufferSize, SPACE_INT, 8, 8, 8) \
+    f(cusparseZbsric02_bufferSize, SPACE_INT, 10, 10, 10) \
+    f(cusparseZbsrilu02_bufferSize, SPACE_INT, 10, 10, 10) \
+    f(cusolverDnZgebrd_bufferSize, SPACE_INT, 3, 3, 3) \
+    f(cusparseCsr2cscEx2_bufferSize, SPACE, 14, 14, 14) \
+    f(cusparseSpVV_bufferSize, SPACE, 6, 6, 6) \
+    f(cusolverDnCCgels_bufferSize, SPACE, 12, 12, 12) \
+    f(cusolverDnCCgesv_bufferSize, SPACE, 11, 11, 11) \
+    f(cusolverDnCKgels_bufferSize, SPACE, 12, 12, 12) \
+    f(cusolverDnCKgesv_bufferSize, SPACE, 11, 11, 11) \
+    f(cusolverDnCYgels_bufferSize, SPACE, 12, 12, 12) \
+    f(cusolverDnCYgesv_bufferSize, SPACE, 11, 11, 11) \
+    f(cusolverDnDDgels_bufferSize, SPACE, 12, 12, 12) \
+    f(cusolverDnDDgesv_bufferSize, SPACE, 11, 11, 11) \
+    f(cusolverDnDHgels_bufferSize, SPACE, 12, 12, 12) \
+    f(cusolverDnDHgesv_bufferSize, SPACE, 11, 11, 11) \
+    f(cusolverDnDSgels_bufferSize, SPACE, 12, 12, 12) \
+    f(cusolverDnDSgesv_bufferSize, SPACE, 11, 11, 11) \
+    f(cusolverDnDXgels_bufferSize, SPACE, 12, 12, 12) \
+    f(cusolverDnDXgesv_bufferSize, SPACE, 11, 11, 11) \
+    f(cusolverDnSHgels_bufferSize, SPACE, 12, 12, 12) \
+    f(cusolverDnSHgesv_bufferSize, SPACE, 11, 11, 11) \
+    f(cusolverDnSSgels_bufferSize, SPACE, 12, 12, 12) \
+    f(cusolverDnSSgesv_bufferSize, SPACE, 11, 11, 11) \
+    f(cusolverDnSXgels_bufferSize, SPACE, 12, 12, 12) \
+    f(cusolverDnSXgesv_bufferSize, SPACE, 11, 11, 11) \
+    f(cusolverDnZCgels_bufferSize, SPACE, 12, 12, 12) \
+    f(cusolverDnZCgesv_bufferSize, SPACE, 11, 11, 11) \
+    f(cusolverDnZKgels_bufferSize, SPACE, 12, 12, 12) \
+    f(cusolverDnZKgesv_bufferSize, SPACE, 11, 11, 11) \
+    f(cusolverDnZYgels_bufferSize, SPACE, 12, 12, 12) \
+    f(cusolverDnZYgesv_bufferSize, SPACE, 11, 11, 11) \
+    f(cusolverDnZZgels_bufferSize, SPACE, 12, 12, 12) \
+    f(cusolverDnZZgesv_bufferSize, SPACE, 11, 11, 11) \
     f(cudaStreamGetFlags, INT, 1, 1, 1) \
     f(cudaStreamGetId, SIZE, 1, 1, 1) \
     f(cudaStreamGetDevice, INT, 1, 1, 1) \
@@ -268,7 +261,30 @@ typedef size_t SIZE;
     f(cudaCreateSurfaceObject, MADE, 0, 0, 0) \
     f(cudaGetKernel, MADE, 0, 0, 0) \
     f(cudaGetFuncBySymbol, MADE, 0, 0, 0)
+/* Numbers of elements and of a pivot. The pointer may be the device's: what kernels make there is left. */
+#define COUNTS(f) \
+    f(cusparseSnnz, INT, 8, 8, 8) \
+    f(cusparseSnnz_compress, INT, 6, 6, 6) \
+    f(cusparseDnnz, INT, 8, 8, 8) \
+    f(cusparseDnnz_compress, INT, 6, 6, 6) \
+    f(cusparseCnnz, INT, 8, 8, 8) \
+    f(cusparseCnnz_compress, INT, 6, 6, 6) \
+    f(cusparseZnnz, INT, 8, 8, 8) \
+    f(cusparseZnnz_compress, INT, 6, 6, 6) \
+    f(cusparseXcsric02_zeroPivot, NOWHERE, 2, 2, 2) \
+    f(cusparseXcsrilu02_zeroPivot, NOWHERE, 2, 2, 2) \
+    f(cusparseXbsric02_zeroPivot, NOWHERE, 2, 2, 2) \
+    f(cusparseXbsrilu02_zeroPivot, NOWHERE, 2, 2, 2)
 // clang-format on
+
+enum { DEVICE_MEMORY = 2 }; /* CUmemorytype */
+
+static bool is_for_host(uintptr_t pointer)
+{
+    unsigned type;
+    return cuPointerGetAttribute(&type, ZR_CU_POINTER_MEMORY_TYPE, pointer) != ZR_CU_SUCCESS ||
+           type != DEVICE_MEMORY;
+}
 
 enum { PARAMETERS_MAX = 20 };
 #define PARAMETERS                                                                                           \
@@ -277,7 +293,7 @@ enum { PARAMETERS_MAX = 20 };
         uintptr_t p, uintptr_t q, uintptr_t r, uintptr_t s, uintptr_t t
 
 /* A caller gives as many as the function has; only the outputs are read here. */
-#define DEFINE(name, kind, first, second, third)                                                             \
+#define DEFINE_IF(is_written, name, kind, first, second, third)                                              \
     ANSWER int name(PARAMETERS);                                                                             \
     int name(PARAMETERS)                                                                                     \
     {                                                                                                        \
@@ -285,8 +301,12 @@ enum { PARAMETERS_MAX = 20 };
         kind *const out[] = {(kind *)all[first], (kind *)all[second], (kind *)all[third]};                   \
         const kind value = VALUE_OF_##kind;                                                                  \
         for (unsigned each = 0; each < sizeof out / sizeof *out; each++)                                     \
-            if (out[each])                                                                                   \
+            if (out[each] && is_written((uintptr_t)out[each]))                                               \
                 *out[each] = value;                                                                          \
         return 0;                                                                                            \
     }
+#define ALWAYS(pointer)   true
+#define DEFINE(...)       DEFINE_IF(ALWAYS, __VA_ARGS__)
+#define DEFINE_COUNT(...) DEFINE_IF(is_for_host, __VA_ARGS__)
 OUTPUTS(DEFINE)
+COUNTS(DEFINE_COUNT)

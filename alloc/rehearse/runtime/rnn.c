@@ -197,7 +197,7 @@ int cudnnGetRNNTempSpaceSizes(void *handle, const struct cudnn *rnn, int trains,
     size_t values = (size_t)rnn->layers * (size_t)rnn->directions * data->rows * rnn->hidden *
                     (gates_of(rnn) + (rnn->cell == LSTM));
     if (workspace_bytes)
-        *workspace_bytes = 0;
+        *workspace_bytes = emulated_no_workspace(__func__);
     if (kept_bytes)
         *kept_bytes = trains ? values * bytes_of(rnn->data_type) : 0;
     return SUCCESS;

@@ -6,6 +6,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 
 #include "alloc/preload/cuda/driver_api.h"
 #include "kernels/cuda/driver_launch.h"
@@ -36,6 +37,15 @@ void cuRehearseCount(int64_t count);
 
 /* After a copy: tells the program's sitecustomize.py if kernels may have made what was copied to the host. */
 void emulated_read(const void *to, const void *from, size_t bytes);
+
+/* ---- workspaces.c -------------------------------------------------------------------------------------- */
+
+/* The size of a workspace that the function is asked for: 0 bytes. Counts the question for the library. */
+size_t emulated_no_workspace(const char *function);
+/* "workspaces:LIBRARY COUNT" for each library that was asked. */
+void emulated_put_workspaces(FILE *file);
+
+/* ---- Others -------------------------------------------------------------------------------------------- */
 
 /* The newest version of CUDA that the stand-ins answer for. */
 enum { EMULATED_RUNTIME = 13000, EMULATED_RUNTIME_OLD = 12000 };

@@ -5,6 +5,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "alloc/rehearse/runtime/runtime.h"
+
 #define STAND_IN(name) NUMBER_##name,
 enum number {
 #include "rehearse/stand_ins.h"
@@ -31,7 +33,8 @@ static const char *const names[] = {
 };
 #undef STAND_IN
 
-/* "NAME CALLS" for each that was called, into the file that ZR_REHEARSE_CALLS names; processes append. */
+/* "NAME CALLS" for each that was called, and the workspaces, into the file that ZR_REHEARSE_CALLS names;
+ * processes append. */
 __attribute__((destructor)) static void write_calls(void)
 {
     const char *path = getenv("ZR_REHEARSE_CALLS");
@@ -41,5 +44,6 @@ __attribute__((destructor)) static void write_calls(void)
     for (size_t i = 0; i < STAND_INS_COUNT; i++)
         if (calls[i])
             fprintf(file, "%s %llu\n", names[i], calls[i]);
+    emulated_put_workspaces(file);
     fclose(file);
 }

@@ -54,6 +54,8 @@ static const char help[] =
     "A program that does not fit is short by what the request that failed misses: later requests may need more. A program\n"
     "that catches such a failure and ends well went on; --find-max counts that as no fit.\n"
     "A Python program needs zr's sitecustomize for call sites, which -I, -S and -E of python leave out.\n"
+    "Workspaces of cuDNN, cuFFT, cuSOLVER and cuSPARSE count as 0 bytes, since NVIDIA publishes no sizes; the answer names\n"
+    "those libraries if the program asked them. cuBLAS's are counted.\n"
     "A program that has the CUDA runtime inside, nvcc's default, needs its symbols: a stripped one is refused.\n"
     "\n"
     "Several ranks: NCCL carries messages of at most --keep and 1 MiB between the processes of the machine and leaves zeros of\n"

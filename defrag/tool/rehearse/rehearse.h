@@ -91,12 +91,14 @@ struct zr_rehearse_figures {
     unsigned options_count;
     struct zr_rehearse_ranks ranks;
     char unread[256]; /* why the snapshot gives no sites and replays; "": it does */
-    /* Functions of NVIDIA's libraries without an answer. */
-    struct {
-        uint64_t count;
-        char name[64];
-    } calls[ZR_REHEARSE_CALLS];
-    unsigned calls_count;
+    /* Functions of NVIDIA's libraries without an answer, and libraries whose workspaces count as 0 bytes. */
+    struct zr_rehearse_calls {
+        struct zr_rehearse_call {
+            uint64_t count;
+            char name[64];
+        } each[ZR_REHEARSE_CALLS];
+        unsigned count;
+    } calls, workspaces;
 };
 
 /* Reads the account, and the files `torch`, `ranks`, `reads` and `calls` in `folder`, and analyzes the
@@ -149,7 +151,7 @@ enum zr_rehearse_verdict zr_rehearse_verdict(const struct zr_rehearse_answer *an
 const char *zr_rehearse_verdict_name(const struct zr_rehearse_answer *answer);
 /* What the request that failed misses; 0: the device refused none. */
 uint64_t zr_rehearse_short_bytes(const struct zr_rehearse_answer *answer);
-/* At most 17 lines, each begins with "zr: "; `verbose` adds the calls without an answer. */
+/* At most 18 lines, each begins with "zr: "; `verbose` adds the calls without an answer. */
 void zr_rehearse_print(struct zr_text *text, const struct zr_rehearse_answer *answer);
 /* The members of a JSON object. */
 void zr_rehearse_json(struct zr_text *text, const struct zr_rehearse_answer *answer);

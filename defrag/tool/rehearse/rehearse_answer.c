@@ -178,12 +178,20 @@ static void print_next(struct zr_text *text, const struct zr_rehearse_answer *an
     }
 }
 
-static void print_calls(struct zr_text *text, const struct zr_rehearse_figures *figures)
+static void print_calls(struct zr_text *text, const struct zr_rehearse_calls *calls)
 {
-    for (unsigned i = 0; i < figures->calls_count; i++)
-        zr_text_print(text, "zr: no answer  %s: called %" PRIu64 " time%s, returned 0\n",
-                      figures->calls[i].name, figures->calls[i].count,
-                      figures->calls[i].count == 1 ? "" : "s");
+    for (unsigned i = 0; i < calls->count; i++)
+        zr_text_print(text, "zr: no answer  %s: called %" PRIu64 " time%s, returned 0\n", calls->each[i].name,
+                      calls->each[i].count, calls->each[i].count == 1 ? "" : "s");
+}
+
+static void print_workspaces(struct zr_text *text, const struct zr_rehearse_calls *libraries)
+{
+    for (unsigned i = 0; i < libraries->count; i++)
+        zr_text_print(text, "%s%s", i ? ", " : "zr: not in it  workspaces of ", libraries->each[i].name);
+    if (libraries->count)
+        zr_text_print(text,
+                      ": they count as 0 bytes, since no sizes are published, and take some on a GPU\n");
 }
 
 void zr_rehearse_print(struct zr_text *text, const struct zr_rehearse_answer *answer)
@@ -213,19 +221,28 @@ void zr_rehearse_print(struct zr_text *text, const struct zr_rehearse_answer *an
     if (answer->figures->use.libraries_peak_bytes)
         zr_text_print(text, "zr: libraries  %s of workspaces that cuBLAS took for itself\n",
                       zr_tool_bytes(room[0], answer->figures->use.libraries_peak_bytes));
+    print_workspaces(text, &answer->figures->workspaces);
     zr_rehearse_ranks_print(text, &answer->figures->ranks);
     print_live(text, answer->figures);
     zr_rehearse_reads_print(text, answer->figures);
     print_others(text, answer->figures);
     print_next(text, answer);
     if (answer->verbose)
-        print_calls(text, answer->figures);
+        print_calls(text, &answer->figures->calls);
 }
 
 static void json_bytes(struct zr_text *text, const char *name, uint64_t bytes, bool known)
 {
     zr_text_print(text, ", ");
     zr_tool_json_number(text, name, bytes, known);
+}
+
+static void json_calls(struct zr_text *text, const char *name, const struct zr_rehearse_calls *calls)
+{
+    zr_text_print(text, ",\n \"%s\": {", name);
+    for (unsigned i = 0; i < calls->count; i++)
+        zr_text_print(text, "%s\"%s\": %" PRIu64, i ? ", " : "", calls->each[i].name, calls->each[i].count);
+    zr_text_print(text, "}");
 }
 
 static void json_lists(struct zr_text *text, const struct zr_rehearse_figures *figures)
@@ -246,11 +263,9 @@ static void json_lists(struct zr_text *text, const struct zr_rehearse_figures *f
         zr_tool_json_words(text, "site", figures->sites[i].words);
         zr_text_print(text, "}");
     }
-    zr_text_print(text, "],\n \"unanswered\": {");
-    for (unsigned i = 0; i < figures->calls_count; i++)
-        zr_text_print(text, "%s\"%s\": %" PRIu64, i ? ", " : "", figures->calls[i].name,
-                      figures->calls[i].count);
-    zr_text_print(text, "}");
+    zr_text_print(text, "]");
+    json_calls(text, "unanswered", &figures->calls);
+    json_calls(text, "workspaces", &figures->workspaces);
 }
 
 void zr_rehearse_json(struct zr_text *text, const struct zr_rehearse_answer *answer)

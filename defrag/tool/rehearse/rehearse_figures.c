@@ -88,22 +88,31 @@ static void read_cupy(struct zr_rehearse_figures *out, const char *folder)
         fclose(file);
 }
 
-/* Sums the lines "NAME COUNT" of all processes. */
+static void add_calls(struct zr_rehearse_calls *out, const char *name, uint64_t count)
+{
+    unsigned i = 0;
+    while (i < out->count && strcmp(out->each[i].name, name) != 0)
+        i++;
+    if (i == ZR_REHEARSE_CALLS)
+        return;
+    out->count += i == out->count;
+    snprintf(out->each[i].name, sizeof out->each[i].name, "%s", name);
+    out->each[i].count += count;
+}
+
+/* Sums the lines "NAME COUNT" and "workspaces:LIBRARY COUNT" of all processes. */
 static void read_calls(struct zr_rehearse_figures *out, const char *folder)
 {
-    char name[sizeof out->calls[0].name];
+    static const char workspaces[] = "workspaces:";
+    const size_t length = sizeof workspaces - 1;
+    char name[64];
     uint64_t count;
     FILE *file = zr_rehearse_take_file(folder, "calls");
-    while (file && fscanf(file, "%63s %" SCNu64, name, &count) == 2) {
-        unsigned i = 0;
-        while (i < out->calls_count && strcmp(out->calls[i].name, name) != 0)
-            i++;
-        if (i == ZR_REHEARSE_CALLS)
-            continue;
-        out->calls_count += i == out->calls_count;
-        strcpy(out->calls[i].name, name);
-        out->calls[i].count += count;
-    }
+    while (file && fscanf(file, "%63s %" SCNu64, name, &count) == 2)
+        if (strncmp(name, workspaces, length) == 0)
+            add_calls(&out->workspaces, name + length, count);
+        else
+            add_calls(&out->calls, name, count);
     if (file)
         fclose(file);
 }

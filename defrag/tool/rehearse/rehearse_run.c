@@ -134,9 +134,9 @@ static void write_calls(const struct zr_rehearse_figures *figures, const char *f
 {
     char path[PATH_MAX + 8];
     snprintf(path, sizeof path, "%s/calls", folder);
-    FILE *file = figures->calls_count > 0 ? fopen(path, "we") : NULL;
-    for (unsigned i = 0; file && i < figures->calls_count; i++)
-        fprintf(file, "%s %" PRIu64 "\n", figures->calls[i].name, figures->calls[i].count);
+    FILE *file = figures->calls.count > 0 ? fopen(path, "we") : NULL;
+    for (unsigned i = 0; file && i < figures->calls.count; i++)
+        fprintf(file, "%s %" PRIu64 "\n", figures->calls.each[i].name, figures->calls.each[i].count);
     if (file)
         fclose(file);
 }
