@@ -71,8 +71,80 @@ run(steps=3, dropout=0.2, warmup=1, schedule_lr="wsd", save=kept)
 said = run(steps=3, dropout=0.3, warmup=1, schedule_lr="wsd", decay_share=0.5, resume=kept, save=path("other")).err
 ok("--dropout 0.3; the checkpoint had 0.2" in said and "--decay-share 0.5 (it had 0.1)" in said, "a resumed run names another dropout and share") or note(said)
 shape = [word for key in ("layers", "hidden", "heads", "seq") for word in (f"--{key}", str(BASE[key]))]
-made = subprocess.run([ZR_TRAIN, "sample", "--resume", kept, *shape, "--seed", "11", "--prompt", "ab", "--sample", "5"], capture_output=True, text=True)
-ok(made.returncode == 0 and made.stdout.startswith("ab"), "zr-train sample of a checkpoint, without its data") or note(made.stderr)
+
+
+def command(name, *words, of=("--resume", kept), given=None):
+    return subprocess.run([ZR_TRAIN, name, *of, *shape, *words], capture_output=True, text=True, input=given)
+
+
+made = command("sample", "--prompt", "ab", "--sample", "5")
+ok(made.returncode == 0 and made.stdout.startswith("ab"), "zr-train sample of a checkpoint, without its data, whatever its seed") or note(made.stderr)
+several = command("sample", "--prompts", "-", "--sample", "5", "--ranks", "2", given="x\n\nab\r\n")
+same([(line["prompt"], line["text"] + "\n" == made.stdout) for line in map(json.loads, several.stdout.splitlines())],
+     [("x", False), ("", False), ("ab", True)], "a line of standard input has the text that it has alone, on any ranks") or note(several.stderr)
+at = next(i for i in range(2, len(made.stdout)) if made.stdout[i].isalpha())
+same(command("sample", "--prompt", "ab", "--sample", "5", "--stop", made.stdout[at]).stdout, made.stdout[:at] + "\n", "--stop ends the text")
+for words, given, code, problem in ((["--prompts", "-"], "a\nb\0", 3, "line 2 of --prompts: it has a zero byte"), (["--prompts", path("none")], None, 3, "cannot open"),
+                                    (["--prompts", "-", "--prompt", "a"], None, 2, "cannot be combined with --prompt"), (["--stride", "4"], None, 2, "does not take --stride")):
+    got = command("sample", *words, given=given)
+    same((got.returncode, problem in got.stderr), (code, True), f"{words}: refused") or note(got.stderr)
+
+# ---- Evaluation: every token of a file but the first once
+EVALUATED = path("evaluated.txt")
+with open(EVALUATED, "w") as file:
+    file.write(open(text_file()).read()[-100:])
+
+
+def evaluated(*words, files=(EVALUATED,)):
+    got = command("eval", *files, *words, "--json", "-")
+    got.returncode == 0 or note(got.stderr)
+    return json.loads(got.stdout)
+
+
+def by_windows(stride):
+    """The same loss from evaluations of single windows: files of at most 17 bytes, of which the last bytes count."""
+    text, done, nats = open(EVALUATED).read(), 1, 0.0
+    for first in range(0, len(text) - 1, stride):
+        window, known = path("window.txt"), path("known.txt")
+        ends = min(first + 17, len(text))
+        for name, until in ((window, ends), (known, done)):
+            with open(name, "w") as file:
+                file.write(text[first:until])
+        whole = evaluated(files=(window,))
+        nats += whole["loss"] * whole["tokens"]
+        if done - first > 1:
+            part = evaluated(files=(known,))
+            nats -= part["loss"] * part["tokens"]
+        done = ends
+        if done == len(text):
+            break
+    return nats / (len(text) - 1)
+
+
+want = {stride: by_windows(stride) for stride in (16, 7)}
+for stride, *words in ((16,), (16, "--batch", "3"), (7, "--batch", "5"), (7, "--ranks", "3", "--stage", "3"), (7, "--ranks", "2", "--tp", "2"),
+                       (16, "--ranks", "2", "--pp", "2"), (7, "--ranks", "2", "--cp", "2"), (7, "--ranks", "4", "--cp", "2", "--batch", "1")):
+    got = evaluated("--stride", str(stride), *words)
+    ok(abs(got["loss"] - want[stride]) < 1e-6 and got["tokens"] == 99 and got["windows"] == -(-(99 - 16) // stride) + 1
+       and abs(got["perplexity"] - math.exp(got["loss"])) < 1e-9 and abs(got["bits_per_byte"] - got["loss"] / math.log(2)) < 1e-9,
+       f"eval, {stride} apart {words}: {got['loss']:.6f}") or note(want)
+twice = evaluated(files=(EVALUATED, text_file(), EVALUATED))
+one = [evaluated(files=(name,)) for name in (EVALUATED, text_file())]
+ok(twice["tokens"] == 2 * 99 + 15999 and abs(twice["loss"] * twice["tokens"] - 2 * 99 * one[0]["loss"] - 15999 * one[1]["loss"]) < 1e-3,
+   "no window has tokens of two files")
+for name, size in (("short.txt", 36), ("window.txt", 17)):  # the last window of so short a text is the only one that validates
+    with open(path(name), "w") as file:
+        file.write(open(text_file()).read()[-size:])
+short = run(data=path("short.txt"), batch=1, eval_every=6, save=path("short"))
+last = json.loads(command("eval", path("window.txt"), "--json", "-", of=("--resume", path("short"))).stdout)
+same(last["loss"], short.report["val_loss"], "the figure of a run's own validation")
+for words, code, problem in (([], 2, "requires files"), ([EVALUATED, "--steps", "3"], 2, "does not take --steps"), ([EVALUATED, "--stride", "17"], 2, "--stride is above --seq"),
+                             ([EVALUATED + ":weight=1"], 2, "leave :weight=F out"), ([path("none")], 3, "cannot open"), (["-"], 2, "not an option"),
+                             ([path("single")], 3, "no token that another one precedes"), ([path("shard")], 3, "token shard, not text")):
+    open(path("single"), "w").write("a")
+    open(path("shard"), "wb").write(array.array("i", [20240520, 1, 4] + [0] * 255).tobytes())
+    got = command("eval", *words)
+    same((got.returncode, problem in got.stderr), (code, True), f"eval {words}: refused") or note(got.stderr)
 long = subprocess.Popen([ZR_TRAIN, "sample", "--resume", kept, *shape, "--seed", "11", "--ranks", "2", "--sample", "1000000"],
                         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 time.sleep(1)  # most likely the text has begun

@@ -48,6 +48,9 @@ static inline bool zr_trainer_is_last(const zr_trainer *trainer, size_t module)
     return zr_module_is_last(&trainer->model->modules[module]);
 }
 
+/* Losses of the rows of the last evaluation, until the next call; NULL: another pipeline rank has them. */
+const float *zr_trainer_losses(const zr_trainer *trainer);
+
 /* After a failed list: releases its units, pending sends and activations. */
 void zr_trainer_drop_pass(zr_trainer *trainer);
 
