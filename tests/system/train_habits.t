@@ -232,6 +232,46 @@ same((rest.losses, rest.report["val_loss"]), (got.losses[2:], got.report["val_lo
 same(train(**{**BASE, **AVERAGE, "ema": None}, resume=kept).code, 3, "not without it")
 refused("a delayed update", "--ema cannot be combined with --delayed-update", **AVERAGE, delayed_update=True, offload_optimizer="cpu")
 
+# ---- The gradient noise scale
+NOISE = dict(arch="llama", heads=4, layers=3, batch=2, lr=0.01, warmup=0, schedule_lr="constant", steps=3, noise_scale=0.5)
+
+
+def logged(**flags):
+    log = path("noise.jsonl")
+    got = run(**{**NOISE, **flags}, log=log)
+    return got, [json.loads(line) for line in open(log)]
+
+
+def squares(line, small, large):
+    """The squares of the small and of the large batch, of sequences of 16 tokens, from the first line."""
+    return [line["gradient_square"] + line["gradient_variance"] / (16 * count) for count in (small, large)]
+
+
+alone = logged(noise_scale=None)[1][0]["gradient_norm"] ** 2  # of the first two rows, the small batch of the next
+two, lines = logged(accumulate=2)
+got = squares(lines[0], 2, 4)
+ok(abs(got[0] / alone - 1) < 1e-5 and abs(got[1] / lines[0]["gradient_norm"] ** 2 - 1) < 1e-9, "the squares of a step's first micro-batch and of the step") or note((got, alone))
+same(two.losses, logged(accumulate=2, noise_scale=None)[0].losses, "measuring changes no bit")
+ok(all(line["noise_scale"] is None or abs(line["noise_scale"] * line["gradient_square"] / line["gradient_variance"] - 1) < 1e-9 for line in lines),
+   "the scale is the ratio of the averages")
+want = {}
+for ranks in (2, 3):
+    for how in (dict(stage=0), dict(stage=1), dict(stage=2), dict(stage=3), dict(stage=0, reduce="once", accumulate=1), dict(stage=3, offload_optimizer="cpu", offload_param="cpu"),
+                dict(stage=2, recompute="full"), dict(stage=1, offload_optimizer=f"nvme:{path('.')}", force=True), dict(stage=2, no_contiguous=True)):
+        got = [{key: line[key] for key in ("noise_scale", "gradient_square", "gradient_variance")} for line in logged(ranks=ranks, **how)[1]]
+        same(got, want.setdefault(ranks, got), f"{ranks} ranks, {how}: the same bits")
+for how, like in ((dict(ranks=4, tp=2), 2), (dict(ranks=4, pp=2, accumulate=1), 2), (dict(ranks=2, tile=2), 2), (dict(ranks=3, precision="bf16"), 3), (dict(ranks=3, precision="fp16", stage=2, loss_scale=1024), 3)):
+    line = logged(**how)[1][0]
+    far = max(abs(a / b - 1) for a, b in zip(squares(line, 2, 2 * like), squares(want[like][0], 2, 2 * like), strict=True))
+    ok(far < (0.05 if "precision" in how else 1e-4), f"{how}: the squares of {like} ranks ({far:.1e})")
+each = squares(logged(ranks=2, accumulate=2)[1][0], 2, 8), squares(logged(ranks=2, accumulate=2, reduce="once", stage=1)[1][0], 2, 8)
+ok(all(abs(a / b - 1) < 1e-5 for a, b in zip(*each, strict=True)), "--reduce once: the first micro-batch, too") or note(each)
+tied = [squares(logged(arch="gpt2", stage=stage, **how)[1][0], 2, 4) for stage, how in ((0, dict(accumulate=2)), (0, dict(ranks=2)), (3, dict(ranks=2)))]
+ok(abs(tied[0][1] / tied[1][1] - 1) < 1e-5 and tied[1] == tied[2], "a tied embedding counts nowhere") or note(tied)
+for words, how in (("one gradient", {}), ("parts of sequences", dict(cp=2, ranks=4)), ("parts of the gradients", dict(tp=2, ranks=4, sequence_parallel=True)),
+                   ("--delayed-update", dict(ranks=2, stage=1, delayed_update=True, offload_optimizer="cpu"))):
+    refused(f"noise: {words}", words, **{**NOISE, **how})
+
 # ---- Samples
 def text(**flags):
     return run(sample=40, prompt="ab", **flags).out.split("text ──")[-1].split("Next ──")[0]
@@ -300,15 +340,15 @@ def events(name):
 
 same(crc32c(b"123456789"), 0xE3069283, "the reader's checksum is CRC-32C's check value")
 folder, log, status = path("board/run"), path("log.jsonl"), path("status")
-run(steps=4, tensorboard=folder, log=log, status=status, save=path("kept"), eval_every=2)
+run(steps=4, tensorboard=folder, log=log, status=status, save=path("kept"), eval_every=2, accumulate=2, noise_scale=0.9)
 files = glob.glob(folder + "/events.out.tfevents.*")
 first, *rest = events(files[0])
 same(first, (0, b"brain.Event:2", {}, None), "the file begins with its version")
 lines = [json.loads(line) for line in open(log)]
 names = {"train/loss": "loss", "train/grad_norm": "gradient_norm", "train/learning_rate": "rate", "train/tokens_per_second": "tokens_per_second",
-         "eval/loss": "val_loss"}
+         "train/noise_scale": "noise_scale", "eval/loss": "val_loss"}
 same([(step, values) for step, _, values, _ in rest],
-     [(line["step"], {tag: single(line[key]) for tag, key in names.items() if key in line}) for line in lines], "each step has the numbers of the log")
+     [(line["step"], {tag: single(line[key]) for tag, key in names.items() if line.get(key) is not None}) for line in lines], "each step has the numbers of the log")
 last = json.loads(open(status).read())
 same((last["step"], last["steps"], last["state"], last["loss"], last["seconds_left"]), (4, 4, "done", lines[-1]["loss"], 0), "the status is that of the end")
 run(steps=6, tensorboard=folder, resume=path("kept"), status=status)

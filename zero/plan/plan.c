@@ -335,6 +335,7 @@ static zr_result rehearse(struct zr_byte_plan *out, struct rehearsal *rehearsal)
             .stage = request->stage,
             .micro_batches = rehearsal->micro_batches,
             .reduce = request->reduce,
+            .measures_squares = request->measures_squares,
             .precision = request->precision,
             .optimizer = request->optimizer,
             .checkpoints = policy,

@@ -12,6 +12,7 @@
 #include "zero/comm/mesh.h"
 #include "zero/train/history.h"
 #include "zero/train/loop.h"
+#include "zero/train/noise.h"
 #include "zero/train/saves.h"
 #include "zero/train/settings/args.h"
 #include "zero/train/report/terminal.h"
@@ -77,6 +78,7 @@ struct loop {
     struct zr_status status;
     struct lost_log lost;
     struct zr_progress progress;
+    struct zr_noise noise;
     struct zr_prove *prove; /* NULL: not requested */
     bool resuming;          /* while resuming, a failure means a damaged checkpoint */
     bool refusal_printed;
@@ -239,6 +241,22 @@ static zr_result before_update(void *state, double loss, float *rate)
     return ZR_OK;
 }
 
+static void measure_noise(struct loop *loop, struct zr_step_line *line)
+{
+    const struct zr_train_config *config = loop->rank.config;
+    struct zr_gradient_squares squares;
+    zr_engine_get_gradient_squares(loop->rank.state.engine, &squares);
+    zr_noise_add(&loop->noise,
+                 &(struct zr_noise_step){
+                     .decay = config->noise_decay,
+                     .small = {squares.small, (double)(config->shape.batch * config->shape.sequence)},
+                     .large = {squares.large, (double)zr_train_step_tokens(config)}});
+    line->measures_noise = true;
+    line->gradient_square = zr_noise_square(&loop->noise);
+    line->gradient_variance = zr_noise_variance(&loop->noise);
+    line->noise_scale = zr_noise_scale(&loop->noise);
+}
+
 /* Computes a step: batches, forward, backward, update. */
 static zr_result train_step(struct step *step)
 {
@@ -267,6 +285,8 @@ static zr_result train_step(struct step *step)
     loop->history.rolled_back_updates += report.rolled_back;
     if (loop->rank.config->precision == ZR_PRECISION_FP16)
         line->loss_scale = (double)report.loss_scale;
+    if (loop->rank.config->noise_decay > 0)
+        measure_noise(loop, line);
     return ZR_OK;
 }
 

@@ -167,6 +167,7 @@ struct zr_train_config {
     unsigned log_warmup;              /* --warmup-type: 1 if log */
     struct zr_optimizer_options optimizer;
     struct zr_trainable trainable; /* --group, --freeze */
+    double noise_decay;            /* --noise-scale; 0: not measured */
 
     uint64_t save_every;   /* steps; 0: not by steps */
     uint64_t save_seconds; /* seconds; 0: not by time. Must follow save_every: --save-every stores both */

@@ -194,6 +194,26 @@ const char *zr_train_device_words(const struct zr_train_config *config)
     return NULL;
 }
 
+/* Message about settings of which --noise-scale cannot measure two sizes of batch; NULL: valid. */
+static const char *noise_conflict(const struct zr_train_config *config)
+{
+    const struct zr_shape *shape = &config->shape;
+    return config->noise_decay <= 0 ? NULL
+           : config->finds_strategy || config->finds_max
+               ? "--noise-scale cannot be combined with --find-max and --zero-r auto; leave it out there"
+           : zr_shape_context(shape) > 1
+               ? "--noise-scale cannot be combined with --cp, whose ranks have gradients of parts of sequences"
+           : config->micro_batches * zr_train_data_ranks(config) == 1
+               ? "--noise-scale requires --accumulate 2 or more, or two data ranks: a step of one micro-batch has "
+                 "one gradient"
+           : shape->sequence_parallel || (shape->variant.head_norms && zr_shape_tensor(shape) > 1)
+               ? "--noise-scale cannot be combined with --sequence-parallel, nor with --tp if the model has norms "
+                 "of heads: a rank has parts of the gradients of norms"
+           : config->delayed_update
+               ? "--noise-scale cannot be combined with --delayed-update; leave one of the two out"
+               : NULL;
+}
+
 /* Message about an option that has no effect or contradicts another; NULL: none. */
 static const char *option_conflict(const struct zr_train_config *config)
 {
@@ -233,6 +253,8 @@ static const char *option_conflict(const struct zr_train_config *config)
     if (config->optimizer.average_decay > 0 && config->delayed_update)
         return "--ema cannot be combined with --delayed-update, whose weights a step publishes; leave one of the two "
                "out";
+    if (noise_conflict(config))
+        return noise_conflict(config);
     if (config->tolerance > 0 && !config->prove)
         return "--tolerance requires --prove";
     if (config->prove && (config->dry_run || config->resume[0]))
