@@ -271,6 +271,9 @@ struct zr_engine_options {
     unsigned stashed_versions;
     bool own_norm;
     struct zr_compression compression;
+    /* Measure zr_engine_get_gradient_squares() in each step. Not with offload.delayed, nor with tensors whose
+     * gradients are summed over tensor ranks (zr_tensor_part.sum_gradient). */
+    bool measures_squares;
 };
 
 typedef struct zr_engine zr_engine;
@@ -327,6 +330,15 @@ struct zr_step_report {
     bool skipped;         /* fp16 only: a gradient overflowed and nothing was updated */
     bool rolled_back;     /* a speculative update was rolled back */
 };
+
+/* Sums of squares of the last step's gradients, before clipping and without the loss scale, of the units with
+ * one gradient per micro-batch that no two pipeline ranks share: `small`, of the gradient of a rank's first
+ * micro-batch, the mean over ranks; `large`, of the step's gradient. From two sizes of batch follows the
+ * gradient noise scale (McCandlish et al. 2018, appendix A.1). NaN: not measured, or a skipped step. */
+struct zr_gradient_squares {
+    double small, large;
+};
+ZR_API void zr_engine_get_gradient_squares(const zr_engine *engine, struct zr_gradient_squares *out);
 
 /* Ends a step: waits for the reductions, clips, updates, and starts the all-gather of the new parameters.
  * Collective. ZR_ERR_CORRUPT: the norm is not finite and nothing was updated; the message names the

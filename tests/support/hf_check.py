@@ -20,6 +20,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 OPEN = dict(layers=None, hidden=None, heads=None)  # the options that train() gives by default
 LAYERS, HIDDEN, HEADS, SEQ, VOCAB, FFN = 2, 24, 3, 16, 60, 42
 CLOSE, CLOSE_LOGITS, STEPS, DRAWN, ON_ALL = 1e-5, 1e-4, 10, 60, 5
+EVALUATED, STRIDES = ("gpt2", "llama", "mistral"), (SEQ, 5)  # by zr-train eval
 MESHES = [dict(ranks=2, stage=1), dict(ranks=2, stage=2, recompute="full"), dict(ranks=3, stage=3), dict(ranks=2, tp=2), dict(tile=2),
           dict(ranks=2, tp=2, sequence_parallel=True), dict(ranks=2, pp=2, accumulate=2), dict(ranks=4, tp=2, stage=1),
           dict(ranks=4, tp=2, pp=2, accumulate=2), dict(ranks=2, stage=3, offload_optimizer="cpu", offload_param="cpu")]
@@ -161,6 +162,20 @@ def save_as_pickles(model, where, count):
             json.dump({"weight_map": files}, out)
 
 
+def loss_by_windows(model, tokens, stride):
+    """The mean loss of all tokens but the first, each predicted once, as in transformers' guide on perplexity with windows of SEQ + 1."""
+    import torch
+    nats, done = 0.0, 1
+    for first in range(0, len(tokens), stride):
+        window = tokens[first:first + SEQ + 1]
+        with torch.no_grad():
+            logits = model(window[None, :-1]).logits.double()[0]
+        nats += torch.nn.functional.cross_entropy(logits, window[1:], reduction="none")[done - first - 1:].sum().item()
+        done = first + len(window)
+        if done == len(tokens):
+            return nats / (done - 1)
+
+
 def save_models(folder):
     import torch
     import transformers
@@ -169,7 +184,8 @@ def save_models(folder):
     transformers.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     with open(os.path.join(folder, "tokens.json")) as file:
-        tokens = torch.tensor([json.load(file)])
+        every = torch.tensor(json.load(file))
+    tokens = every[None, -SEQ - 1:]
     losses = {"version": transformers.__version__}
     for row, (arch, changes, refused_by) in {**ROWS, **DRAWN_ROWS}.items():
         settings = settings_of(arch, changes, version)
@@ -201,6 +217,8 @@ def save_models(folder):
         with torch.no_grad():
             logits = model(tokens[:, :-1]).logits.double()
         losses[row] = torch.nn.functional.cross_entropy(logits[0], tokens[0, 1:]).item()
+        if row in EVALUATED:
+            losses["eval " + row] = [loss_by_windows(model, every, stride) for stride in STRIDES]
     with open(os.path.join(folder, "losses.json"), "w") as file:
         json.dump(losses, file)
 
@@ -212,7 +230,7 @@ def load_models(folder):
     transformers.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
     with open(os.path.join(folder, "tokens.json")) as file:
-        tokens = torch.tensor([json.load(file)])
+        tokens = torch.tensor([json.load(file)[-SEQ - 1:]])
     found, first = {}, {}
     for name in sorted(name for name in os.listdir(folder) if ".mesh" in name):
         model, report = transformers.AutoModelForCausalLM.from_pretrained(os.path.join(folder, name), output_loading_info=True)
@@ -254,14 +272,14 @@ def export(row, model, folder, tokens, last, meshes):
 
 
 def check(version, home):
-    from zrtest import note, ok, path, token_shard, train
+    from zrtest import ZR_TRAIN, note, ok, path, token_shard, train
     folder = path(f"transformers-{version}")
     os.mkdir(folder)
     # The last window of so short a shard is the only one that validates.
     rng = random.Random(4)
     tokens = [rng.randrange(VOCAB) for _ in range(4 * (SEQ + 1))]
     with open(os.path.join(folder, "tokens.json"), "w") as file:
-        json.dump(tokens[-SEQ - 1:], file)
+        json.dump(tokens, file)
     python, packages = environment(version, home)
 
     def in_python(what):
@@ -289,6 +307,12 @@ def check(version, home):
             good = run.code == 3 and refused_by is not None and refused_by in run.err
             words = f"{row}: refused by {refused_by}" if good else f"{row}: refused, and not by {refused_by}"
         ok(good, f"transformers {losses['version']}: {words}") or note(f"exit {run.code}: {run.err[-600:]}")
+    for row in EVALUATED:
+        for stride, want in zip(STRIDES, losses["eval " + row], strict=True):
+            line = [ZR_TRAIN, "eval", "--model", os.path.join(folder, row), "--seq", str(SEQ), "--stride", str(stride), "--json", "-", token_shard(tokens)]
+            got = subprocess.run(line, capture_output=True, text=True)
+            error = abs(json.loads(got.stdout)["loss"] / want - 1) if got.returncode == 0 else 1
+            ok(error <= CLOSE, f"{row}: zr-train eval, {stride} apart: loss {want:.6f}, off by {error:.1e}") or note(got.stderr)
     in_python("--load")
     with open(os.path.join(folder, "loaded.json")) as file:
         loaded = json.load(file)

@@ -71,8 +71,80 @@ run(steps=3, dropout=0.2, warmup=1, schedule_lr="wsd", save=kept)
 said = run(steps=3, dropout=0.3, warmup=1, schedule_lr="wsd", decay_share=0.5, resume=kept, save=path("other")).err
 ok("--dropout 0.3; the checkpoint had 0.2" in said and "--decay-share 0.5 (it had 0.1)" in said, "a resumed run names another dropout and share") or note(said)
 shape = [word for key in ("layers", "hidden", "heads", "seq") for word in (f"--{key}", str(BASE[key]))]
-made = subprocess.run([ZR_TRAIN, "sample", "--resume", kept, *shape, "--seed", "11", "--prompt", "ab", "--sample", "5"], capture_output=True, text=True)
-ok(made.returncode == 0 and made.stdout.startswith("ab"), "zr-train sample of a checkpoint, without its data") or note(made.stderr)
+
+
+def command(name, *words, of=("--resume", kept), given=None):
+    return subprocess.run([ZR_TRAIN, name, *of, *shape, *words], capture_output=True, text=True, input=given)
+
+
+made = command("sample", "--prompt", "ab", "--sample", "5")
+ok(made.returncode == 0 and made.stdout.startswith("ab"), "zr-train sample of a checkpoint, without its data, whatever its seed") or note(made.stderr)
+several = command("sample", "--prompts", "-", "--sample", "5", "--ranks", "2", given="x\n\nab\r\n")
+same([(line["prompt"], line["text"] + "\n" == made.stdout) for line in map(json.loads, several.stdout.splitlines())],
+     [("x", False), ("", False), ("ab", True)], "a line of standard input has the text that it has alone, on any ranks") or note(several.stderr)
+at = next(i for i in range(2, len(made.stdout)) if made.stdout[i].isalpha())
+same(command("sample", "--prompt", "ab", "--sample", "5", "--stop", made.stdout[at]).stdout, made.stdout[:at] + "\n", "--stop ends the text")
+for words, given, code, problem in ((["--prompts", "-"], "a\nb\0", 3, "line 2 of --prompts: it has a zero byte"), (["--prompts", path("none")], None, 3, "cannot open"),
+                                    (["--prompts", "-", "--prompt", "a"], None, 2, "cannot be combined with --prompt"), (["--stride", "4"], None, 2, "does not take --stride")):
+    got = command("sample", *words, given=given)
+    same((got.returncode, problem in got.stderr), (code, True), f"{words}: refused") or note(got.stderr)
+
+# ---- Evaluation: every token of a file but the first once
+EVALUATED = path("evaluated.txt")
+with open(EVALUATED, "w") as file:
+    file.write(open(text_file()).read()[-100:])
+
+
+def evaluated(*words, files=(EVALUATED,)):
+    got = command("eval", *files, *words, "--json", "-")
+    got.returncode == 0 or note(got.stderr)
+    return json.loads(got.stdout)
+
+
+def by_windows(stride):
+    """The same loss from evaluations of single windows: files of at most 17 bytes, of which the last bytes count."""
+    text, done, nats = open(EVALUATED).read(), 1, 0.0
+    for first in range(0, len(text) - 1, stride):
+        window, known = path("window.txt"), path("known.txt")
+        ends = min(first + 17, len(text))
+        for name, until in ((window, ends), (known, done)):
+            with open(name, "w") as file:
+                file.write(text[first:until])
+        whole = evaluated(files=(window,))
+        nats += whole["loss"] * whole["tokens"]
+        if done - first > 1:
+            part = evaluated(files=(known,))
+            nats -= part["loss"] * part["tokens"]
+        done = ends
+        if done == len(text):
+            break
+    return nats / (len(text) - 1)
+
+
+want = {stride: by_windows(stride) for stride in (16, 7)}
+for stride, *words in ((16,), (16, "--batch", "3"), (7, "--batch", "5"), (7, "--ranks", "3", "--stage", "3"), (7, "--ranks", "2", "--tp", "2"),
+                       (16, "--ranks", "2", "--pp", "2"), (7, "--ranks", "2", "--cp", "2"), (7, "--ranks", "4", "--cp", "2", "--batch", "1")):
+    got = evaluated("--stride", str(stride), *words)
+    ok(abs(got["loss"] - want[stride]) < 1e-6 and got["tokens"] == 99 and got["windows"] == -(-(99 - 16) // stride) + 1
+       and abs(got["perplexity"] - math.exp(got["loss"])) < 1e-9 and abs(got["bits_per_byte"] - got["loss"] / math.log(2)) < 1e-9,
+       f"eval, {stride} apart {words}: {got['loss']:.6f}") or note(want)
+twice = evaluated(files=(EVALUATED, text_file(), EVALUATED))
+one = [evaluated(files=(name,)) for name in (EVALUATED, text_file())]
+ok(twice["tokens"] == 2 * 99 + 15999 and abs(twice["loss"] * twice["tokens"] - 2 * 99 * one[0]["loss"] - 15999 * one[1]["loss"]) < 1e-3,
+   "no window has tokens of two files")
+for name, size in (("short.txt", 36), ("window.txt", 17)):  # the last window of so short a text is the only one that validates
+    with open(path(name), "w") as file:
+        file.write(open(text_file()).read()[-size:])
+short = run(data=path("short.txt"), batch=1, eval_every=6, save=path("short"))
+last = json.loads(command("eval", path("window.txt"), "--json", "-", of=("--resume", path("short"))).stdout)
+same(last["loss"], short.report["val_loss"], "the figure of a run's own validation")
+for words, code, problem in (([], 2, "requires files"), ([EVALUATED, "--steps", "3"], 2, "does not take --steps"), ([EVALUATED, "--stride", "17"], 2, "--stride is above --seq"),
+                             ([EVALUATED + ":weight=1"], 2, "leave :weight=F out"), ([path("none")], 3, "cannot open"), (["-"], 2, "not an option"),
+                             ([path("single")], 3, "no token that another one precedes"), ([path("shard")], 3, "token shard, not text")):
+    open(path("single"), "w").write("a")
+    open(path("shard"), "wb").write(array.array("i", [20240520, 1, 4] + [0] * 255).tobytes())
+    got = command("eval", *words)
+    same((got.returncode, problem in got.stderr), (code, True), f"eval {words}: refused") or note(got.stderr)
 long = subprocess.Popen([ZR_TRAIN, "sample", "--resume", kept, *shape, "--seed", "11", "--ranks", "2", "--sample", "1000000"],
                         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 time.sleep(1)  # most likely the text has begun
@@ -160,6 +232,46 @@ same((rest.losses, rest.report["val_loss"]), (got.losses[2:], got.report["val_lo
 same(train(**{**BASE, **AVERAGE, "ema": None}, resume=kept).code, 3, "not without it")
 refused("a delayed update", "--ema cannot be combined with --delayed-update", **AVERAGE, delayed_update=True, offload_optimizer="cpu")
 
+# ---- The gradient noise scale
+NOISE = dict(arch="llama", heads=4, layers=3, batch=2, lr=0.01, warmup=0, schedule_lr="constant", steps=3, noise_scale=0.5)
+
+
+def logged(**flags):
+    log = path("noise.jsonl")
+    got = run(**{**NOISE, **flags}, log=log)
+    return got, [json.loads(line) for line in open(log)]
+
+
+def squares(line, small, large):
+    """The squares of the small and of the large batch, of sequences of 16 tokens, from the first line."""
+    return [line["gradient_square"] + line["gradient_variance"] / (16 * count) for count in (small, large)]
+
+
+alone = logged(noise_scale=None)[1][0]["gradient_norm"] ** 2  # of the first two rows, the small batch of the next
+two, lines = logged(accumulate=2)
+got = squares(lines[0], 2, 4)
+ok(abs(got[0] / alone - 1) < 1e-5 and abs(got[1] / lines[0]["gradient_norm"] ** 2 - 1) < 1e-9, "the squares of a step's first micro-batch and of the step") or note((got, alone))
+same(two.losses, logged(accumulate=2, noise_scale=None)[0].losses, "measuring changes no bit")
+ok(all(line["noise_scale"] is None or abs(line["noise_scale"] * line["gradient_square"] / line["gradient_variance"] - 1) < 1e-9 for line in lines),
+   "the scale is the ratio of the averages")
+want = {}
+for ranks in (2, 3):
+    for how in (dict(stage=0), dict(stage=1), dict(stage=2), dict(stage=3), dict(stage=0, reduce="once", accumulate=1), dict(stage=3, offload_optimizer="cpu", offload_param="cpu"),
+                dict(stage=2, recompute="full"), dict(stage=1, offload_optimizer=f"nvme:{path('.')}", force=True), dict(stage=2, no_contiguous=True)):
+        got = [{key: line[key] for key in ("noise_scale", "gradient_square", "gradient_variance")} for line in logged(ranks=ranks, **how)[1]]
+        same(got, want.setdefault(ranks, got), f"{ranks} ranks, {how}: the same bits")
+for how, like in ((dict(ranks=4, tp=2), 2), (dict(ranks=4, pp=2, accumulate=1), 2), (dict(ranks=2, tile=2), 2), (dict(ranks=3, precision="bf16"), 3), (dict(ranks=3, precision="fp16", stage=2, loss_scale=1024), 3)):
+    line = logged(**how)[1][0]
+    far = max(abs(a / b - 1) for a, b in zip(squares(line, 2, 2 * like), squares(want[like][0], 2, 2 * like), strict=True))
+    ok(far < (0.05 if "precision" in how else 1e-4), f"{how}: the squares of {like} ranks ({far:.1e})")
+each = squares(logged(ranks=2, accumulate=2)[1][0], 2, 8), squares(logged(ranks=2, accumulate=2, reduce="once", stage=1)[1][0], 2, 8)
+ok(all(abs(a / b - 1) < 1e-5 for a, b in zip(*each, strict=True)), "--reduce once: the first micro-batch, too") or note(each)
+tied = [squares(logged(arch="gpt2", stage=stage, **how)[1][0], 2, 4) for stage, how in ((0, dict(accumulate=2)), (0, dict(ranks=2)), (3, dict(ranks=2)))]
+ok(abs(tied[0][1] / tied[1][1] - 1) < 1e-5 and tied[1] == tied[2], "a tied embedding counts nowhere") or note(tied)
+for words, how in (("one gradient", {}), ("parts of sequences", dict(cp=2, ranks=4)), ("parts of the gradients", dict(tp=2, ranks=4, sequence_parallel=True)),
+                   ("--delayed-update", dict(ranks=2, stage=1, delayed_update=True, offload_optimizer="cpu"))):
+    refused(f"noise: {words}", words, **{**NOISE, **how})
+
 # ---- Samples
 def text(**flags):
     return run(sample=40, prompt="ab", **flags).out.split("text ──")[-1].split("Next ──")[0]
@@ -228,15 +340,15 @@ def events(name):
 
 same(crc32c(b"123456789"), 0xE3069283, "the reader's checksum is CRC-32C's check value")
 folder, log, status = path("board/run"), path("log.jsonl"), path("status")
-run(steps=4, tensorboard=folder, log=log, status=status, save=path("kept"), eval_every=2)
+run(steps=4, tensorboard=folder, log=log, status=status, save=path("kept"), eval_every=2, accumulate=2, noise_scale=0.9)
 files = glob.glob(folder + "/events.out.tfevents.*")
 first, *rest = events(files[0])
 same(first, (0, b"brain.Event:2", {}, None), "the file begins with its version")
 lines = [json.loads(line) for line in open(log)]
 names = {"train/loss": "loss", "train/grad_norm": "gradient_norm", "train/learning_rate": "rate", "train/tokens_per_second": "tokens_per_second",
-         "eval/loss": "val_loss"}
+         "train/noise_scale": "noise_scale", "eval/loss": "val_loss"}
 same([(step, values) for step, _, values, _ in rest],
-     [(line["step"], {tag: single(line[key]) for tag, key in names.items() if key in line}) for line in lines], "each step has the numbers of the log")
+     [(line["step"], {tag: single(line[key]) for tag, key in names.items() if line.get(key) is not None}) for line in lines], "each step has the numbers of the log")
 last = json.loads(open(status).read())
 same((last["step"], last["steps"], last["state"], last["loss"], last["seconds_left"]), (4, 4, "done", lines[-1]["loss"], 0), "the status is that of the end")
 run(steps=6, tensorboard=folder, resume=path("kept"), status=status)

@@ -104,16 +104,39 @@ shutil.copy(path("model/tokenizer.json"), path("tuned/tokenizer.json"))
 shutil.copy(path("model/tokenizer_config.json"), path("tuned/tokenizer_config.json"))
 
 
-def sample(*words):
-    return subprocess.run([ZR_TRAIN, "sample", "--model", path("tuned"), "--seq", "32", "--temperature", "0", *words], capture_output=True, text=True)
+def sample(*words, given=None):
+    return subprocess.run([ZR_TRAIN, "sample", "--model", path("tuned"), "--seq", "32", "--temperature", "0", *words], capture_output=True, text=True, input=given)
+
+
+def evaluated(*words):
+    got = subprocess.run([ZR_TRAIN, "eval", "--model", path("tuned"), "--seq", "32", "--json", "-", *words], capture_output=True, text=True)
+    return json.loads(got.stdout) if got.returncode == 0 else got
 
 
 made = sample("--prompt", "In the begin", "--sample", "12")
 ok(made.returncode == 0 and made.stdout.startswith("In the begin") and len(made.stdout) > 14, f"zr-train sample: {made.stdout!r}") or note(made.stderr)
 same(run.report["sample"], made.stdout[:-1], "the run's sample is the same text")
+of_run = made
 made = sample("--sample", "60", "--temperature", "100", "--top-k", "0")
 ok(made.returncode == 0, "tokens of the model that the tokenizer lacks are not drawn") or note(made.stderr)
-for words, problem in ((["--data", "x"], "leave --data out"), (["--tokenizer", path("none.json")], "cannot open")):
+for words, problem in ((["--data", "x"], "does not take --data"), (["--tokenizer", path("none.json")], "cannot open")):
     made = sample(*words)
     ok(made.returncode in (2, 3) and problem in made.stderr, f"refused: {made.stderr.strip()}")
+rest = of_run.stdout[len("In the begin"):-1]
+at = max(rest.find(" "), 1)
+same(sample("--prompt", "In the begin", "--sample", "12", "--stop", rest[at:at + 3]).stdout, f"In the begin{rest[:rest.find(rest[at:at + 3])]}\n", "--stop across tokens")
+lines = sample("--prompts", "-", "--sample", "12", given="God\nIn the begin").stdout.splitlines()
+same(json.loads(lines[1]), {"prompt": "In the begin", "text": of_run.stdout[:-1]}, "prompts of standard input")
+bad = sample("--prompts", write("bad.txt", b"God\n\xffcreated\n"))
+ok(bad.returncode == 3 and "line 2 of --prompts" in bad.stderr and "UTF-8" in bad.stderr, f"bad UTF-8: {bad.stderr.strip()}")
+ok(tokenize(path("book.txt")).returncode == 0, "a book as one document")
+numbers = shards()["train_000000.bin"][:-1]
+as_text, as_tokens = evaluated(path("book.txt")), evaluated("--data-type", "uint16", write("book.bin", array.array("H", numbers).tobytes()))
+same((as_text["loss"], as_text["tokens"], as_tokens["bits_per_byte"]), (as_tokens["loss"], len(numbers) - 1, None), "eval: a text has the loss of its tokens")
+first = os.path.getsize(path("book.txt")) - as_text["bytes"]
+ok(1 <= first <= 3, f"and its bytes without those of the first token, {first}")
+mixed = evaluated(path("book.txt"), path("tokens/train_000000.bin"), "--ranks", "2", "--stage", "1")
+same((mixed["tokens"], mixed["bits_per_byte"]), (2 * len(numbers) - 1, None), "texts and shards together")
+bad = evaluated(path("bad.txt"))
+ok(bad.returncode == 3 and "bad.txt" in bad.stderr and "UTF-8" in bad.stderr, f"eval of bad UTF-8: {bad.stderr.strip()}")
 done()

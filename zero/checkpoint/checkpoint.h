@@ -40,6 +40,7 @@ struct zr_checkpoint {
     struct zr_shape shape; /* batch and recompute are recorded, and may differ when resuming */
     uint64_t seed;
     unsigned stage;
+    bool any_seed;                       /* for resuming: the run's steps do not continue */
     bool assumed_shape;                  /* for resuming: see struct zr_model_file */
     unsigned micro_batches;              /* per step; recorded, and may differ when resuming */
     struct zr_checkpoint_course course;  /* recorded, and may differ when resuming */

@@ -325,7 +325,7 @@ static zr_result check_shape(const struct load *load, json_t *root, const char *
         return result;
     if (!get_whole(root, "seed", &theirs))
         return damaged(name, "it has no seed");
-    if (theirs != load->checkpoint->seed)
+    if (theirs != load->checkpoint->seed && !load->checkpoint->any_seed)
         return zr_fail(ZR_ERR_FORMAT,
                        "'%s' was saved with --seed %" PRIu64 ", but this run has %" PRIu64
                        ", which changes the order of the data; resume with --seed %" PRIu64,

@@ -210,7 +210,10 @@ static zr_result read_weight(struct zr_engine_run *run)
     run->report->gradient_norm = weight.norm;
     run->report->clip_scale = weight.clip_scale;
     run->report->skipped = weight.skips;
-    return result;
+    if (result == ZR_OK && run->engine->small_squares)
+        result = zr_engine_all_squares_read(run->engine);
+    return result == ZR_OK ? zr_engine_measure_squares(run->engine, run->report->loss_scale, weight.skips)
+                           : result;
 }
 
 static zr_result settle(struct zr_engine_run *run)

@@ -69,6 +69,11 @@ zr_result zr_engine_sum_tensors(struct zr_engine_run *run, size_t unit);
 
 /* norm.c: computes the norm, and sets the report and the scale of the update. */
 zr_result zr_engine_norm(struct zr_engine *engine, struct zr_step_report *report, float *scale);
+/* noise.c: measures a unit's gradients before their reduction, if they are those of the first micro-batch /
+ * ends the measurement of a step, after the squares of all ranks are in engine->squares. Collective. Both do
+ * nothing without zr_engine_options.measures_squares. */
+zr_result zr_engine_note_squares(struct zr_engine *engine, size_t unit);
+zr_result zr_engine_measure_squares(struct zr_engine *engine, float loss_scale, bool skipped);
 /* Computes the squares of all units in engine->squares, or queues it. */
 zr_result zr_engine_all_squares(struct zr_engine *engine);
 /* Values of zr_engine.report_bad_gradient. Collective. */

@@ -112,6 +112,9 @@ static zr_result take_pools(struct zr_engine *engine)
     if (result == ZR_OK && !engine->simulated)
         result = zr_take(o->host_arena, ZR_TAG_OTHER, (engine->world + 1) * engine->layout.units_count,
                          sizeof *engine->squares, (void **)&engine->squares);
+    if (result == ZR_OK && !engine->simulated && o->measures_squares)
+        result = zr_take(o->host_arena, ZR_TAG_OTHER, engine->layout.units_count,
+                         sizeof *engine->small_squares, (void **)&engine->small_squares);
     if (result == ZR_OK && engine->squares) /* those of frozen units remain 0 */
         memset(engine->squares, 0,
                (engine->world + 1) * engine->layout.units_count * sizeof *engine->squares);
@@ -405,6 +408,7 @@ void zr_engine_destroy(zr_engine *engine)
     }
     zr_engine_actions_end(engine);
     zr_engine_compression_close(engine);
+    zr_drop(host_arena, &engine->small_squares);
     zr_drop(host_arena, &engine->squares);
     zr_drop(arena, &engine->wide);
     zr_drop(arena, &engine->results);

@@ -270,7 +270,8 @@ struct zr_engine {
     unsigned first_staged, last_staged;     /* FIFO of staged units; ZR_NO_UNIT: empty */
 
     /* Arena block that kernels write results to: a number, squares [world][units_count], a struct
-     * zr_gradient_weight and a struct zr_step_rates. NULL: the host can access tensors. */
+     * zr_gradient_weight and a struct zr_step_rates, and the squares of the first micro-batch if these
+     * are measured. NULL: the host can access tensors. */
     double *results;
     /* Caller's pinned memory, from which updates copy their rates in stream order, so that a CUDA graph of a
      * step can be launched again. NULL: rates are arguments. Only with deferred results. */
@@ -278,9 +279,11 @@ struct zr_engine {
     /* Fails with the step's first gradient that is not finite. Not found in a step that launches a CUDA
      * graph, whose blocks do not exist now. */
     zr_result (*report_bad_gradient)(struct zr_engine *engine);
-    float *wide;     /* [ZR_NARROW_ELEMENTS], for two-byte parameters of frozen units and for state in
-                      blocks; NULL: there are none */
-    double *squares; /* [units_count] of this rank, then [world][units_count]; NULL in a dry run */
+    float *wide;           /* [ZR_NARROW_ELEMENTS], for two-byte parameters of frozen units and for state in
+                            blocks; NULL: there are none */
+    double *squares;       /* [units_count] of this rank, then [world][units_count]; NULL in a dry run */
+    double *small_squares; /* [units_count] of this rank's first micro-batch; NULL: not measured */
+    struct zr_gradient_squares gradient_squares;
     uint64_t steps_done;
     struct zr_loss_scale scaling;
     size_t segments_count; /* of this rank, see zr_engine_segment() */
@@ -336,6 +339,14 @@ zr_result zr_engine_checksum(const struct zr_engine *engine, struct zr_compute c
  * another engine counts. */
 zr_result zr_engine_unit_squares(struct zr_engine *engine, size_t unit, double *sum);
 zr_result zr_engine_squares_read(const struct zr_engine *engine, double *sums);
+/* Squares of n numbers in the memory of `compute`. */
+zr_result zr_engine_squares(const struct zr_engine *engine, struct zr_compute compute, size_t n,
+                            struct zr_numbers x, double *sum);
+/* The squares of all ranks' shards, after zr_engine_weigh(): brings them to engine->squares. */
+zr_result zr_engine_all_squares_read(const struct zr_engine *engine);
+/* Where a kernel writes the squares of a unit's first micro-batch / brings them to engine->small_squares. */
+double *zr_engine_small_squares_at(const struct zr_engine *engine, size_t unit);
+zr_result zr_engine_small_squares_read(const struct zr_engine *engine);
 /* Size of the block of results in 8-byte words. */
 size_t zr_engine_results_count(const struct zr_engine *engine);
 /* Computes the gradients' weight from all ranks' sums of squares, in the block of results. */

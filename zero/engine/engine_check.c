@@ -139,6 +139,11 @@ static zr_result check_parameters(const struct zr_engine_options *options)
                 "parameter %.*s: its gradient is summed over tensor ranks, and %u ranks do not divide its "
                 "elements",
                 (int)sizeof p->name, p->name, tensor);
+        if (p->part.sum_gradient && options->measures_squares)
+            return zr_fail(ZR_ERR_INVALID,
+                           "parameter %.*s: its gradient is summed over tensor ranks, which excludes "
+                           "zr_engine_options.measures_squares",
+                           (int)sizeof p->name, p->name);
         if (p->part.shared && (!options->sharing ||
                                ZR_SHARD_ALIGN_BYTES / sizeof(float) % zr_comm_world(options->sharing) != 0))
             return zr_fail(

@@ -222,6 +222,9 @@ zr_result zr_engine_norm(struct zr_engine *engine, struct zr_step_report *report
     report->skipped = !isfinite(norm);
     if (report->skipped && engine->options.precision != ZR_PRECISION_FP16)
         return zr_engine_report_bad_gradient(engine);
+    result = zr_engine_measure_squares(engine, report->loss_scale, report->skipped);
+    if (result != ZR_OK)
+        return result;
     if (!zr_engine_follow_scaling(engine, !report->skipped))
         return zr_engine_report_bad_gradient(engine);
     if (options->clip > 0 && !report->skipped && report->gradient_norm > options->clip)

@@ -456,6 +456,7 @@ zr_result zr_engine_reduce(zr_engine *engine, unsigned unit)
                        engine->layout.units[unit].unit.name);
     bool last = state->accumulated + 1 == state->steps;
     zr_gradient_call *const *call = last ? state->path->last : state->path->each;
+    result = zr_engine_note_squares(engine, unit);
     for (; *call && result == ZR_OK; call++)
         result = (*call)(engine, unit);
     if (result != ZR_OK)

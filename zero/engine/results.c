@@ -138,7 +138,29 @@ size_t zr_engine_results_count(const struct zr_engine *engine)
                        sizeof(struct zr_step_rates) % sizeof(double) == 0,
                    "they lie among numbers");
     return 1 + engine->world * engine->layout.units_count +
-           (sizeof(struct zr_gradient_weight) + sizeof(struct zr_step_rates)) / sizeof(double);
+           (sizeof(struct zr_gradient_weight) + sizeof(struct zr_step_rates)) / sizeof(double) +
+           (engine->options.measures_squares ? engine->layout.units_count : 0);
+}
+
+double *zr_engine_small_squares_at(const struct zr_engine *engine, size_t unit)
+{
+    return (engine->host_invisible ? (double *)(rates_of(engine) + 1) : engine->small_squares) + unit;
+}
+
+/* With tensor or pipeline parallelism the host has them already. */
+zr_result zr_engine_small_squares_read(const struct zr_engine *engine)
+{
+    return engine->host_invisible && !zr_engine_is_part(engine)
+               ? zr_engine_copy(engine, engine->small_squares, zr_engine_small_squares_at(engine, 0),
+                                engine->layout.units_count * sizeof(double))
+               : ZR_OK;
+}
+
+zr_result zr_engine_all_squares_read(const struct zr_engine *engine)
+{
+    size_t units = engine->layout.units_count;
+    return zr_engine_copy(engine, engine->squares + units, squares_of(engine, 0),
+                          engine->world * units * sizeof(double));
 }
 
 static zr_result bring(const struct zr_engine *engine, struct zr_compute compute, void *own, zr_result result)
@@ -166,8 +188,8 @@ zr_result zr_engine_checksum(const struct zr_engine *engine, struct zr_compute c
                      compute.context, &(struct zr_checksum){bytes, data, place_of(engine, compute, sum)}));
 }
 
-static zr_result squares(const struct zr_engine *engine, struct zr_compute compute, size_t n,
-                         struct zr_numbers x, double *sum)
+zr_result zr_engine_squares(const struct zr_engine *engine, struct zr_compute compute, size_t n,
+                            struct zr_numbers x, double *sum)
 {
     return bring(engine, compute, sum,
                  compute.kernels->sum_of_squares(
@@ -193,8 +215,8 @@ zr_result zr_engine_unit_squares(struct zr_engine *engine, size_t unit, double *
         double own = 0;
         if (p->parameter.part.copy || !zr_layout_overlap(p, from, from + u->shard_elements, &overlap))
             continue;
-        result =
-            squares(engine, compute, overlap.count, zr_numbers_at(gradients, overlap.offset - from), &own);
+        result = zr_engine_squares(engine, compute, overlap.count,
+                                   zr_numbers_at(gradients, overlap.offset - from), &own);
         *sum += own;
     }
     return result;

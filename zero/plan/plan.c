@@ -368,6 +368,7 @@ static zr_result rehearse(struct zr_byte_plan *out, struct rehearsal *rehearsal)
             .micro_batches = rehearsal->micro_batches,
             .reduce = request->reduce,
             .compression = request->compression,
+            .measures_squares = request->measures_squares,
             .precision = request->precision,
             .optimizer = request->optimizer,
             .checkpoints = policy,

@@ -103,9 +103,14 @@ zr_result zr_staging_bring_losses(const struct zr_staging *staging, unsigned mic
                : ZR_OK;
 }
 
+const float *zr_staging_losses(const struct zr_staging *staging, unsigned micro_batch)
+{
+    return staging->block ? losses_of(staging, micro_batch) : staging->store->losses;
+}
+
 double zr_staging_mean_loss(const struct zr_staging *staging, unsigned micro_batch, size_t rows)
 {
-    const float *losses = staging->block ? losses_of(staging, micro_batch) : staging->store->losses;
+    const float *losses = zr_staging_losses(staging, micro_batch);
     double mean = 0;
     if (staging->engine->simulated)
         return 0;

@@ -31,9 +31,10 @@ struct zr_step_rates *zr_staging_rates(const struct zr_staging *staging);
 void *zr_staging_input(struct zr_staging *staging, unsigned input);
 /* Copies the filled inputs to the kernels' memory. */
 zr_result zr_staging_send_inputs(const struct zr_staging *staging);
-/* Copies the losses of `rows` rows of a micro-batch to the host / their mean, after the host has waited for
- * the kernels. */
+/* Copies the losses of `rows` rows of a micro-batch to the host / these losses / their mean, after the host
+ * has waited for the kernels. */
 zr_result zr_staging_bring_losses(const struct zr_staging *staging, unsigned micro_batch, size_t rows);
+const float *zr_staging_losses(const struct zr_staging *staging, unsigned micro_batch);
 double zr_staging_mean_loss(const struct zr_staging *staging, unsigned micro_batch, size_t rows);
 
 #endif

@@ -287,6 +287,11 @@ zr_result zr_trainer_evaluate(zr_trainer *trainer, size_t rows, double *loss)
     return ZR_OK;
 }
 
+const float *zr_trainer_losses(const zr_trainer *trainer)
+{
+    return computes_losses(trainer) ? zr_staging_losses(&trainer->staging, 0) : NULL;
+}
+
 /* Copies the answer of the rank that has it, `mine`, to all ranks of `comm`. */
 static zr_result share_answer(zr_trainer *trainer, zr_comm *comm, bool mine, float *out)
 {

@@ -52,6 +52,8 @@ static inline bool zr_trainer_is_last(const zr_trainer *trainer, size_t module)
 
 /* What the lists of a trainer have in common. */
 struct zr_schedule_request zr_trainer_schedule_request(const zr_trainer *trainer);
+/* Losses of the rows of the last evaluation, until the next call; NULL: another pipeline rank has them. */
+const float *zr_trainer_losses(const zr_trainer *trainer);
 
 /* After a failed list: releases its units, pending sends and activations. */
 void zr_trainer_drop_pass(zr_trainer *trainer);

@@ -9,13 +9,12 @@ static int32_t *input(const struct zr_batch *batch, unsigned number)
     return zr_trainer_input(batch->trainer, number);
 }
 
-/* Gives the trainer this rank's part of `count` whole sequences. `targets` may be NULL. */
-static void give(const struct zr_batch *batch, const int32_t *tokens, const int32_t *targets, size_t count)
+void zr_batch_put(const struct zr_batch *batch, const int32_t *tokens, const int32_t *targets, size_t count)
 {
     const struct zr_shape *shape = batch->shape;
-    if (shape->context > 1 || !targets)
+    if (tokens != input(batch, ZR_INPUT_TOKENS))
         zr_shape_share_tokens(shape, tokens, count, input(batch, ZR_INPUT_TOKENS));
-    if (shape->context > 1 && targets)
+    if (targets && targets != input(batch, ZR_INPUT_TARGETS))
         zr_shape_share_tokens(shape, targets, count, input(batch, ZR_INPUT_TARGETS));
     if (zr_shape_has_positions(shape))
         zr_shape_share_positions(shape, tokens, count, input(batch, ZR_INPUT_POSITIONS));
@@ -35,7 +34,7 @@ static zr_result read_windows(const struct zr_batch *batch, const struct zr_data
     zr_result result = count ? zr_data_validation(batch->data, place, tokens, targets, count)
                              : zr_data_train(batch->data, place, tokens, targets);
     if (result == ZR_OK)
-        give(batch, tokens, targets, count ? *count : shape->batch);
+        zr_batch_put(batch, tokens, targets, count ? *count : shape->batch);
     zr_heap_free(whole);
     return result;
 }
@@ -48,11 +47,6 @@ zr_result zr_batch_train(const struct zr_batch *batch, const struct zr_data_plac
 zr_result zr_batch_validation(const struct zr_batch *batch, const struct zr_data_place *place, size_t *count)
 {
     return read_windows(batch, place, count);
-}
-
-void zr_batch_give(const struct zr_batch *batch, const int32_t *tokens)
-{
-    give(batch, tokens, NULL, 1);
 }
 
 size_t zr_batch_row(const struct zr_batch *batch, size_t token)

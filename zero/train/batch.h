@@ -8,7 +8,7 @@
 
 /* Everything is borrowed. */
 struct zr_batch {
-    struct zr_data *data; /* NULL: only zr_batch_give() is called */
+    struct zr_data *data; /* NULL: only zr_batch_put() is called */
     zr_trainer *trainer;
     const struct zr_shape *shape; /* the trainer's */
 };
@@ -21,10 +21,12 @@ zr_result zr_batch_train(const struct zr_batch *batch, const struct zr_data_plac
 /* The same of zr_data_validation(); *count: sequences, of which a context rank has its part. */
 zr_result zr_batch_validation(const struct zr_batch *batch, const struct zr_data_place *place, size_t *count);
 
-/* Gives the trainer a sequence of tokens without targets. Targets keep what they have. */
-void zr_batch_give(const struct zr_batch *batch, const int32_t *tokens);
+/* Gives the trainer this rank's part of `count` whole sequences, which may be in its inputs already.
+ * `targets` NULL: targets keep what they have. */
+void zr_batch_put(const struct zr_batch *batch, const int32_t *tokens, const int32_t *targets, size_t count);
 
-/* The row of token `token` of that sequence; ZR_ROW_ELSEWHERE: another context rank has it. */
+/* The row of token `token` of a sequence, counted from the sequence's first one; ZR_ROW_ELSEWHERE: another
+ * context rank has it. */
 size_t zr_batch_row(const struct zr_batch *batch, size_t token);
 
 #endif

@@ -13,6 +13,7 @@
 #include "zero/train/history.h"
 #include "zero/train/loop.h"
 #include "zero/train/messages.h"
+#include "zero/train/noise.h"
 #include "zero/train/saves.h"
 #include "zero/train/settings/args.h"
 #include "zero/train/report/terminal.h"
@@ -41,6 +42,7 @@ struct loop {
     struct zr_status status;
     struct lost_log lost;
     struct zr_progress progress;
+    struct zr_noise noise;
     struct zr_prove *prove; /* NULL: not requested */
     bool resuming;          /* while resuming, a failure means a damaged checkpoint */
     bool refusal_printed;
@@ -218,6 +220,22 @@ static zr_result before_update(void *state, double loss, float *rate)
     return ZR_OK;
 }
 
+static void measure_noise(struct loop *loop, struct zr_step_line *line)
+{
+    const struct zr_train_config *config = loop->rank.config;
+    struct zr_gradient_squares squares;
+    zr_engine_get_gradient_squares(loop->rank.state.engine, &squares);
+    zr_noise_add(&loop->noise,
+                 &(struct zr_noise_step){
+                     .decay = config->noise_decay,
+                     .small = {squares.small, (double)(config->shape.batch * config->shape.sequence)},
+                     .large = {squares.large, (double)zr_train_step_tokens(config)}});
+    line->measures_noise = true;
+    line->gradient_square = zr_noise_square(&loop->noise);
+    line->gradient_variance = zr_noise_variance(&loop->noise);
+    line->noise_scale = zr_noise_scale(&loop->noise);
+}
+
 /* Computes a step: batches, forward, backward, update. */
 static zr_result train_step(struct step *step)
 {
@@ -246,6 +264,8 @@ static zr_result train_step(struct step *step)
     loop->history.rolled_back_updates += report.rolled_back;
     if (loop->rank.config->precision == ZR_PRECISION_FP16)
         line->loss_scale = (double)report.loss_scale;
+    if (loop->rank.config->noise_decay > 0)
+        measure_noise(loop, line);
     return ZR_OK;
 }
 
@@ -466,117 +486,67 @@ static zr_result run_steps(struct loop *loop)
     return result;
 }
 
-/* Opens the tokenizer of the sample. All ranks have it or none, because they draw the same tokens. After a
- * run, a tokenizer that cannot be read is no reason to lose the run's end: the text is shown as numbers. */
-static zr_result open_tokenizer(struct loop *loop, zr_tokenizer **out, int32_t *end)
+/* Generates the text for the end: all ranks generate it, and rank 0 prints it. After a run, a tokenizer that
+ * cannot be read is no reason to lose the run's end: the text is shown as numbers. */
+static zr_result make_sample(struct loop *loop, const struct zr_sample_options *options, struct zr_text *text)
 {
-    const struct zr_train_config *config = loop->rank.config;
-    char path[ZR_TOKENIZER_PATH_ROOM];
-    *out = NULL;
-    if (!config->tokenizer[0])
-        return ZR_OK;
-    zr_result result = zr_tokenizer_path(path, config->tokenizer);
-    if (result == ZR_OK)
-        result = zr_tokenizer_open(out, path);
-    if (result == ZR_OK)
-        result = zr_tokenizer_eos(*out, path, end);
-    bool mine = result == ZR_OK, all[ZR_MAX_WORLD], lacks = false;
-    if (!mine && !config->only_samples) {
-        zr_progress_break(&loop->progress);
-        zr_say("%s; the sample has token numbers", zr_last_error());
-    }
-    zr_result told = zr_comm_host_all_gather(loop->rank.comm, &mine, sizeof mine, all);
-    for (unsigned r = 0; r < config->world && told == ZR_OK; r++)
-        lacks |= !all[r];
-    if (told == ZR_OK && !lacks)
-        return ZR_OK;
-    zr_tokenizer_close(*out);
-    *out = NULL;
-    if (told != ZR_OK || !config->only_samples)
-        return told;
-    return mine ? zr_fail(ZR_ERR_IO, "another rank cannot read the tokenizer %s", path) : result;
-}
-
-/* Generates the text for the end: all ranks generate it, and rank 0 prints it. */
-static zr_result make_sample(struct loop *loop, struct zr_text *text)
-{
-    const struct zr_train_config *config = loop->rank.config;
-    if (config->sample == 0 || loop->ended)
-        return ZR_OK;
-    zr_tokenizer *tokenizer;
-    int32_t end = ZR_NO_TOKEN;
-    zr_result result = open_tokenizer(loop, &tokenizer, &end);
-    const struct zr_sample_options options = {.tokenizer = tokenizer,
-                                              .end = end,
-                                              .comm = loop->rank.comm,
-                                              .trainer = loop->rank.state.trainer,
-                                              .shape = loop->rank.state.transformer.shape,
-                                              .bytes = config->bytes,
-                                              .prompt = config->prompt,
-                                              .count = config->sample,
-                                              .temperature = config->temperature,
-                                              .top_k = config->top_k,
-                                              .top_p = config->top_p,
-                                              .seed = config->seed};
-    if (result == ZR_OK)
-        result = exchange_average(loop);
+    zr_result result = exchange_average(loop);
     if (result == ZR_OK) {
-        result = zr_sample_make(&options, text);
+        result = zr_sample_make(options, text);
         zr_result back = exchange_average(loop);
         result = result == ZR_OK ? back : result;
     }
-    zr_tokenizer_close(tokenizer);
-    if (zr_local_end_signal(loop->rank.local)) /* the text is shorter */
-        zr_local_request_followed(loop->rank.local, zr_local_end_signal(loop->rank.local));
-    return result;
-}
-
-/* Bytes of the text at most: token numbers, or \xHH, or the texts of tokens. */
-static size_t sample_room(const struct zr_train_config *config)
-{
-    return 4096 + (config->tokenizer[0] ? 512 : 12) * config->sample + 4 * sizeof config->prompt;
-}
-
-/* zr-train sample: prints the text, and nothing else, to standard output. */
-static zr_result print_sample(struct loop *loop)
-{
-    struct zr_file file = zr_file_borrow(STDOUT_FILENO, "standard output");
-    size_t size = sample_room(loop->rank.config);
-    char *buffer = zr_heap_alloc(size);
-    struct zr_text text;
-    if (!buffer)
-        return ZR_ERR_HOST_MEMORY;
-    zr_text_start(&text, NULL, buffer, size);
-    zr_result result = make_sample(loop, &text);
-    if (result == ZR_OK && speaks(loop)) {
-        result = zr_file_write(&file, buffer, text.used_bytes);
-        if (result == ZR_OK)
-            result = zr_file_write(&file, "\n", 1);
+    /* The prompt does not fit the model, or a logit is not a number, on all ranks. */
+    if (result != ZR_ERR_FORMAT && result != ZR_ERR_CORRUPT)
+        return result;
+    if (speaks(loop)) {
+        zr_progress_break(&loop->progress);
+        zr_say("%s; there is no sample", zr_last_error());
     }
-    zr_heap_free(buffer);
-    return result;
+    text->used_bytes = 0;
+    return ZR_OK;
+}
+
+/* Opens the sample's options, and its buffer of *size bytes. */
+static zr_result open_sample(struct loop *loop, struct zr_sample_options *options, char **buffer,
+                             size_t *size)
+{
+    zr_result result = zr_sample_open(options, &loop->rank);
+    if (result != ZR_OK && speaks(loop)) {
+        zr_progress_break(&loop->progress);
+        zr_say("%s; the sample has token numbers", zr_last_error());
+    }
+    *size = zr_sample_room(options);
+    *buffer = zr_heap_alloc(*size);
+    return *buffer ? ZR_OK : ZR_ERR_HOST_MEMORY;
+}
+
+/* After an end by a signal that cut a text or an evaluation. */
+static void follow_end(struct loop *loop)
+{
+    int end_signal = zr_local_end_signal(loop->rank.local);
+    if (end_signal)
+        zr_local_request_followed(loop->rank.local, end_signal);
 }
 
 static zr_result report_end(struct loop *loop)
 {
     const struct zr_train_config *config = loop->rank.config;
     struct zr_rank_report mine = loop->rank.reports[loop->rank.rank];
-    size_t size = sample_room(config);
-    char *buffer = zr_heap_alloc(size);
-    struct zr_text text;
-    zr_result result = buffer ? ZR_OK : ZR_ERR_HOST_MEMORY;
+    struct zr_sample_options sample = {.tokenizer = NULL};
+    struct zr_text text = {.used_bytes = 0};
+    char *buffer = NULL;
+    size_t size;
+    zr_result result = ZR_OK;
 
-    if (result == ZR_OK) {
-        zr_text_start(&text, NULL, buffer, size);
-        result = make_sample(loop, &text);
-    }
-    if (result == ZR_ERR_FORMAT) { /* the prompt does not fit the model, on all ranks; the report remains */
-        if (speaks(loop)) {
-            zr_progress_break(&loop->progress);
-            zr_say("%s; there is no sample", zr_last_error());
+    if (config->sample && !loop->ended) {
+        result = open_sample(loop, &sample, &buffer, &size);
+        if (result == ZR_OK) {
+            zr_text_start(&text, NULL, buffer, size);
+            result = make_sample(loop, &sample, &text);
         }
-        text.used_bytes = 0;
-        result = ZR_OK;
+        zr_sample_close(&sample);
+        follow_end(loop);
     }
     if (result == ZR_OK) {
         zr_history_measure(&loop->history, &mine);
@@ -614,6 +584,18 @@ static zr_result report_end(struct loop *loop)
     return result;
 }
 
+/* A command that does not train, of the weights that validation uses. */
+static zr_result run_command(struct loop *loop)
+{
+    zr_result result = exchange_average(loop);
+    if (result == ZR_OK)
+        result =
+            (loop->rank.config->command == ZR_COMMAND_EVAL ? zr_evaluate_run : zr_prompts_run)(&loop->rank);
+    loop->alike = result == ZR_ERR_FORMAT || result == ZR_ERR_CORRUPT;
+    follow_end(loop);
+    return result;
+}
+
 static zr_result run(struct loop *loop, struct zr_local_world *local, unsigned rank)
 {
     const struct zr_train_config *config = loop->rank.config;
@@ -628,8 +610,8 @@ static zr_result run(struct loop *loop, struct zr_local_world *local, unsigned r
         return result;
     result = zr_saves_resume(&loop->saves);
     loop->alike = loop->resuming = result != ZR_OK;
-    if (config->only_samples)
-        return result == ZR_OK ? print_sample(loop) : result;
+    if (config->command != ZR_COMMAND_TRAIN)
+        return result == ZR_OK ? run_command(loop) : result;
     uint64_t resumed = loop->saves.resumed_step;
     if (result == ZR_OK)
         result = zr_history_open(&loop->history, config->steps > resumed ? config->steps - resumed : 0);
@@ -675,7 +657,7 @@ static void say_failure(const struct loop *loop, zr_result result)
         return;
     if (loop->rank.config->world > 1 && loop->rank.comm && !loop->alike)
         snprintf(who, sizeof who, "rank %u: ", loop->rank.rank);
-    if (step > 0)
+    if (step > 0 && loop->rank.config->command == ZR_COMMAND_TRAIN)
         snprintf(when, sizeof when, "after step %" PRIu64 ": ", step);
     if (result == ZR_ERR_TAG_LIMIT)
         zr_say("%s%sbeyond the byte plan: %s (--over-plan continue); what was saved is whole", who, when,

@@ -177,7 +177,7 @@ int main(int argc, char **argv)
     zr_result result = zr_outputs_apart(&config);
     if (result == ZR_OK && config.dry_run)
         return zr_rehearse_run(&config);
-    if (result == ZR_OK && !config.only_samples)
+    if (result == ZR_OK && config.command == ZR_COMMAND_TRAIN)
         result = check_data();
     if (result == ZR_OK)
         result = zr_outputs_check(&config);

@@ -10,6 +10,7 @@
 #include "alloc/base/sort.h"
 #include "alloc/heap/heap.h"
 #include "zero/train/batch.h"
+#include "zero/train/texts.h"
 
 struct choice {
     float logit;
@@ -36,14 +37,20 @@ static bool likelier(const void *a, const void *b)
     return x->logit > y->logit || (x->logit == y->logit && x->token < y->token);
 }
 
-/* The tokens from which the next one is drawn, with their weights. Returns their number; 0: all are NaN. */
+/* The likeliest logit has weight 1, also if it is infinite: then only its equals are drawn. */
+static double weight_of(float logit, float likeliest, float temperature)
+{
+    return logit < likeliest ? exp(((double)logit - (double)likeliest) / (double)temperature) : 1;
+}
+
+/* The tokens from which the next one is drawn, with their weights. Returns their number; 0: there is none. */
 static size_t find_choices(const struct zr_sample_options *options, const float *logits,
                            struct choice *choices)
 {
     size_t count = 0, kept = 0;
     double sum = 0, reached = 0;
     for (size_t token = 0; token < options->shape.vocabulary; token++)
-        /* NaN is never chosen, nor a row of a padded vocabulary, which has no text. */
+        /* A row of a padded vocabulary has no text. */
         if (logits[token] > -INFINITY &&
             (!options->tokenizer || zr_tokenizer_has(options->tokenizer, (int32_t)token)))
             choices[count++] = (struct choice){logits[token], (int32_t)token, 1};
@@ -53,8 +60,7 @@ static size_t find_choices(const struct zr_sample_options *options, const float 
     if (options->top_k && count > options->top_k)
         count = options->top_k;
     for (size_t i = 0; i < count; i++)
-        sum += choices[i].weight =
-            exp(((double)choices[i].logit - (double)choices[0].logit) / (double)options->temperature);
+        sum += choices[i].weight = weight_of(choices[i].logit, choices[0].logit, options->temperature);
     if (options->top_p >= 1)
         return count;
     while (kept < count && reached < (double)options->top_p * sum)
@@ -62,19 +68,30 @@ static size_t find_choices(const struct zr_sample_options *options, const float 
     return kept;
 }
 
-static int32_t choose(const struct zr_sample_options *options, const float *logits, struct choice *choices,
-                      double random)
+/* ZR_ERR_CORRUPT: a logit is not a number, or no token can be drawn. */
+static zr_result choose(const struct zr_sample_options *options, const float *logits, struct choice *choices,
+                        double random, int32_t *out)
 {
-    size_t count = find_choices(options, logits, choices);
+    size_t count = find_choices(options, logits, choices), bad = 0;
     double sum = 0;
+    while (bad < options->shape.vocabulary && !isnan(logits[bad]))
+        bad++;
+    if (bad < options->shape.vocabulary)
+        return zr_fail(ZR_ERR_CORRUPT,
+                       "the model's logit of token %zu is not a number; its parameters are damaged, "
+                       "or its training diverged",
+                       bad);
+    if (count == 0)
+        return zr_fail(ZR_ERR_CORRUPT, "the model gives no token of the text a probability");
     for (size_t i = 0; i < count; i++)
         sum += choices[i].weight;
     for (size_t i = 0; i < count; i++) {
         random -= choices[i].weight / sum;
+        *out = choices[i].token;
         if (random < 0)
-            return choices[i].token;
+            break;
     }
-    return count ? choices[count - 1].token : 0;
+    return ZR_OK;
 }
 
 /* ---- The prompt ---------------------------------------------------------------------------------------- */
@@ -120,14 +137,14 @@ static void window_push(struct window *window, int32_t token)
 
 /* ---- Output -------------------------------------------------------------------------------------------- */
 
-/* Output of the text. Bytes are held back until they form a UTF-8 character. */
+/* The tokens of the text, and its output. Bytes are held back until they form a UTF-8 character. */
 struct shown {
+    const struct zr_sample_options *options;
     struct zr_text *out;
     unsigned char held[4];
     size_t held_count;
-    bool bytes;
-    const zr_tokenizer *tokenizer; /* tokens are shown at the end, as one text */
     struct zr_growing tokens;
+    size_t hidden, prompt; /* tokens in front of the text, and with those of the prompt */
 };
 
 static size_t utf8_wanted(unsigned char first)
@@ -176,103 +193,150 @@ static void show_byte(struct shown *shown, unsigned char byte)
     }
 }
 
-/* Shows the tokens of a tokenizer, without the first `hidden` ones. */
-static zr_result show_tokens(struct shown *shown, size_t hidden)
+static size_t tokens_count(const struct shown *shown)
 {
-    struct zr_growing text = {.data = NULL};
-    size_t count = shown->tokens.used_bytes / sizeof(int32_t);
-    hidden = hidden < count ? hidden : count;
-    zr_result result =
-        count > 0 ? zr_decode(shown->tokenizer, (const int32_t *)(const void *)shown->tokens.data + hidden,
-                              count - hidden, &text)
-                  : ZR_OK;
-    for (size_t i = 0; i < text.used_bytes && !result; i++)
-        show_byte(shown, (unsigned char)text.data[i]);
-    zr_growing_end(&text);
-    zr_growing_end(&shown->tokens);
-    return result;
+    return shown->tokens.used_bytes / sizeof(int32_t);
 }
 
-static void show(struct shown *shown, int32_t token)
+static const int32_t *tokens_of(const struct shown *shown)
 {
-    if (shown->tokenizer)
-        zr_growing_add_token(&shown->tokens, token); /* without memory, a token is missing from the text */
-    else if (shown->bytes)
-        show_byte(shown, (unsigned char)token);
-    else
-        zr_text_print(shown->out, "%d ", (int)token);
+    return (const int32_t *)(const void *)shown->tokens.data;
 }
 
-/* Reads the prompt of a tokenizer, and counts the tokens in front of its text. */
-static zr_result encode_prompt(const struct zr_sample_options *options, struct window *window,
-                               struct shown *shown, size_t *hidden)
+static zr_result out_of_memory(size_t tokens)
 {
-    struct zr_encoder *encoder = NULL;
-    struct zr_growing tokens = {.data = NULL};
-    zr_result result = zr_encoder_open(&encoder, options->tokenizer);
-    if (!result)
-        result = zr_encode(encoder, "", 0, ZR_ENCODE_BEGIN, &tokens);
-    *hidden = tokens.used_bytes / sizeof(int32_t);
-    if (!result)
-        result = zr_encode(encoder, options->prompt, strlen(options->prompt), ZR_ENCODE_PLAIN, &tokens);
-    for (size_t i = 0; i < tokens.used_bytes / sizeof(int32_t) && !result; i++) {
-        int32_t token = ((const int32_t *)(const void *)tokens.data)[i];
-        if ((size_t)token >= options->shape.vocabulary)
-            result =
-                zr_fail(ZR_ERR_FORMAT, "the tokenizer's token %d is beyond the model's vocabulary of %zu",
-                        (int)token, options->shape.vocabulary);
-        window_push(window, token);
-        show(shown, token);
+    return zr_fail(ZR_ERR_HOST_MEMORY, "no memory for a text of %zu tokens", tokens);
+}
+
+/* Appends the text of tokens first .. until - 1. */
+static zr_result text_of(const struct shown *shown, size_t first, size_t until, struct zr_growing *out)
+{
+    if (until <= first)
+        return ZR_OK;
+    if (shown->options->tokenizer)
+        return zr_decode(shown->options->tokenizer, tokens_of(shown) + first, until - first, out);
+    for (; first < until; first++) {
+        char byte = (char)tokens_of(shown)[first];
+        if (!zr_growing_add(out, &byte, 1))
+            return out_of_memory(until);
     }
-    zr_growing_end(&tokens);
-    zr_encoder_close(encoder);
+    return ZR_OK;
+}
+
+/* Whether the drawn text has the end that --stop names. Only the last tokens are searched: an earlier end
+ * would have ended the text. */
+static zr_result find_stop(const struct shown *shown, bool *out)
+{
+    enum { EMPTY_TOKENS = 8 }; /* tokens without text among them */
+    const char *stop = shown->options->stop;
+    size_t count = tokens_count(shown), length = strlen(stop), last = length + EMPTY_TOKENS;
+    struct zr_growing text = {.data = NULL};
+    zr_result result =
+        text_of(shown, count - shown->prompt > last ? count - last : shown->prompt, count, &text);
+    *out = result == ZR_OK && text.used_bytes > 0 && memmem(text.data, text.used_bytes, stop, length);
+    zr_growing_end(&text);
     return result;
+}
+
+static zr_result show_text(struct shown *shown)
+{
+    const char *stop = shown->options->stop;
+    struct zr_growing text = {.data = NULL}, prompt = {.data = NULL};
+    zr_result result = text_of(shown, shown->hidden, tokens_count(shown), &text);
+    if (result == ZR_OK && stop)
+        result = text_of(shown, shown->hidden, shown->prompt, &prompt);
+    size_t from = prompt.used_bytes < text.used_bytes ? prompt.used_bytes : text.used_bytes;
+    const char *end = stop && from < text.used_bytes
+                          ? memmem(text.data + from, text.used_bytes - from, stop, strlen(stop))
+                          : NULL;
+    text.used_bytes = end ? (size_t)(end - text.data) : text.used_bytes;
+    for (size_t i = 0; i < text.used_bytes && result == ZR_OK; i++)
+        show_byte(shown, (unsigned char)text.data[i]);
+    show_escaped(shown);
+    zr_growing_end(&prompt);
+    zr_growing_end(&text);
+    return result;
+}
+
+static zr_result show(struct shown *shown)
+{
+    if (shown->options->tokenizer || shown->options->bytes)
+        return show_text(shown);
+    for (size_t i = shown->hidden; i < tokens_count(shown); i++)
+        zr_text_print(shown->out, "%d ", (int)tokens_of(shown)[i]);
+    return ZR_OK;
+}
+
+/* ---- The text ------------------------------------------------------------------------------------------ */
+
+static zr_result add(struct shown *shown, struct window *window, int32_t token)
+{
+    window_push(window, token);
+    return zr_growing_add_token(&shown->tokens, token) ? ZR_OK : out_of_memory(tokens_count(shown));
+}
+
+/* Reads the prompt into both. */
+static zr_result read_prompt(struct shown *shown, struct window *window)
+{
+    const struct zr_sample_options *options = shown->options;
+    const char *prompt = options->prompt;
+    zr_result result = ZR_OK;
+    int32_t token;
+    if (options->tokenizer)
+        result = zr_text_tokens(
+            &(struct zr_text_request){options->tokenizer, options->shape.vocabulary, prompt, strlen(prompt)},
+            &shown->tokens, &shown->hidden);
+    for (size_t i = 0; i < tokens_count(shown) && result == ZR_OK; i++)
+        window_push(window, tokens_of(shown)[i]);
+    while (result == ZR_OK && !options->tokenizer && prompt_token(options, &prompt, &token))
+        result = add(shown, window, token);
+    shown->prompt = tokens_count(shown);
+    if (result == ZR_OK && window->count == 0)
+        window_push(window, options->bytes ? '\n' : 0); /* a start token, not shown */
+    return result;
+}
+
+/* The logits after the window's last token. */
+static zr_result ask(const struct zr_sample_options *options, struct window *window, float *logits)
+{
+    const struct zr_batch batch = {.trainer = options->trainer, .shape = &options->shape};
+    /* Later positions do not affect earlier ones, but must be valid tokens. */
+    memset(window->tokens + window->count, 0, (window->capacity - window->count) * sizeof *window->tokens);
+    zr_batch_put(&batch, window->tokens, NULL, 1);
+    return zr_trainer_answer(options->trainer, zr_shape_own_sequence(&options->shape),
+                             zr_batch_row(&batch, window->count - 1), logits);
 }
 
 zr_result zr_sample_make(const struct zr_sample_options *options, struct zr_text *out)
 {
-    const struct zr_batch batch = {.trainer = options->trainer, .shape = &options->shape};
     struct window window = {.tokens = zr_heap_zalloc(options->shape.sequence, sizeof(int32_t)),
                             .capacity = options->shape.sequence};
-    struct shown shown = {.out = out, .bytes = options->bytes, .tokenizer = options->tokenizer};
-    size_t hidden = 0;
-    const char *prompt = options->prompt;
+    struct shown shown = {.out = out, .options = options};
     float *logits = zr_heap_zalloc(options->shape.vocabulary, sizeof *logits);
     struct choice *choices = zr_heap_zalloc(options->shape.vocabulary, sizeof *choices);
-    int32_t token;
-    zr_result result = logits && choices ? ZR_OK : ZR_ERR_HOST_MEMORY;
+    zr_result result = window.tokens && logits && choices ? ZR_OK : ZR_ERR_HOST_MEMORY;
+    bool ends = false;
 
-    if (!window.tokens)
-        result = ZR_ERR_HOST_MEMORY;
-    if (result == ZR_OK && options->tokenizer)
-        result = encode_prompt(options, &window, &shown, &hidden);
-    while (result == ZR_OK && !options->tokenizer && prompt_token(options, &prompt, &token)) {
-        window_push(&window, token);
-        show(&shown, token);
-    }
-    if (result == ZR_OK && window.count == 0)
-        window_push(&window, options->bytes ? '\n' : 0); /* a start token, not shown */
-    for (size_t i = 0; i < options->count && !result; i++) {
+    if (result == ZR_OK)
+        result = read_prompt(&shown, &window);
+    for (size_t i = 0; i < options->count && result == ZR_OK && !ends; i++) {
         enum zr_request_kind request = ZR_REQUEST_NONE;
+        int32_t token = 0;
         result = options->comm ? zr_local_request(options->comm, &request) : ZR_OK;
         if (result || request == ZR_REQUEST_SAVE_AND_END)
             break;
-        /* Later positions do not affect earlier ones, but must be valid tokens. */
-        memset(window.tokens + window.count, 0, (window.capacity - window.count) * sizeof *window.tokens);
-        zr_batch_give(&batch, window.tokens);
-        result = zr_trainer_answer(options->trainer, zr_shape_own_sequence(&options->shape),
-                                   zr_batch_row(&batch, window.count - 1), logits);
-        if (result)
+        result = ask(options, &window, logits);
+        if (result == ZR_OK)
+            result = choose(options, logits, choices, uniform(options->seed, i), &token);
+        if (result != ZR_OK || (options->tokenizer && token == options->end))
             break;
-        token = choose(options, logits, choices, uniform(options->seed, i));
-        if (options->tokenizer && token == options->end)
-            break;
-        window_push(&window, token);
-        show(&shown, token);
+        result = add(&shown, &window, token);
+        if (result == ZR_OK && options->stop)
+            result = find_stop(&shown, &ends);
     }
-    zr_result shows = options->tokenizer ? show_tokens(&shown, hidden) : ZR_OK;
+    zr_result shows = show(&shown);
     result = result ? result : shows;
-    show_escaped(&shown);
+    zr_growing_end(&shown.tokens);
     zr_heap_free(choices);
     zr_heap_free(window.tokens);
     zr_heap_free(logits);

@@ -306,8 +306,9 @@ zr_result zr_saves_resume(struct zr_saves *saves)
     }
     checkpoint.origin = &origin;
     checkpoint.assumed_shape = saves->rank->config->assume_shape;
+    checkpoint.any_seed = saves->rank->config->command != ZR_COMMAND_TRAIN;
     result = zr_checkpoint_resume(&checkpoint, &saves->resumed_step);
-    if (saves->rank->config->only_samples) /* it has no data, and does not continue the run */
+    if (saves->rank->config->command != ZR_COMMAND_TRAIN) /* it does not continue the run */
         return result;
     if (result == ZR_OK)
         result = saves_to_resumed_folder(saves, &same_place);

@@ -256,6 +256,33 @@ static bool index_of(const char *path, char out[PATH_ROOM])
     return true;
 }
 
+static bool is_shard_head(int32_t magic, uint64_t size_bytes)
+{
+    return size_bytes >= ZR_SHARD_HEADER_BYTES && (magic == ZR_SHARD_MAGIC || magic == ZR_SHARD_WIDE_MAGIC);
+}
+
+bool zr_token_files_has_tokens(const char *path)
+{
+    unsigned char head[4] = {0};
+    char index[PATH_ROOM];
+    struct zr_file file;
+    uint64_t size_bytes = 0;
+    size_t length = strlen(path);
+    if (length > 4 && strcmp(path + length - 4, ".idx") == 0)
+        return is_file(path);
+    snprintf(index, sizeof index, "%s.idx", path);
+    if (!is_file(path))
+        return is_file(index);
+    if (index_of(path, index) && is_file(index))
+        return true;
+    if (zr_file_open_regular(&file, path) != ZR_OK)
+        return false;
+    bool reads = zr_file_size(&file, &size_bytes) == ZR_OK && size_bytes >= sizeof head &&
+                 zr_file_read_at(&file, 0, head, sizeof head) == ZR_OK;
+    zr_file_close(&file);
+    return reads && is_shard_head(int32_at(head), size_bytes);
+}
+
 /* Reads the tokens' place in a file that is not text. */
 static zr_result read_tokens(const struct zr_token_files *files, const struct zr_file *open,
                              struct zr_token_file *file, uint64_t size_bytes)
@@ -265,8 +292,7 @@ static zr_result read_tokens(const struct zr_token_files *files, const struct zr
     size_t head_bytes = size_bytes < sizeof head ? (size_t)size_bytes : sizeof head;
     zr_result result = zr_file_read_at(open, 0, head, head_bytes);
     int32_t magic = int32_at(head);
-    bool shard =
-        size_bytes >= ZR_SHARD_HEADER_BYTES && (magic == ZR_SHARD_MAGIC || magic == ZR_SHARD_WIDE_MAGIC);
+    bool shard = is_shard_head(magic, size_bytes);
     if (result)
         return result;
     if (shard && files->type != ZR_TOKENS_AUTO)

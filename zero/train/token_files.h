@@ -43,6 +43,10 @@ void zr_token_files_close(struct zr_token_files *files);
  * ZR_ERR_FORMAT: the message names the file and the fix; the list may have some of the pattern's files. */
 zr_result zr_token_files_add(struct zr_token_files *files, const char *pattern);
 
+/* Whether a file has tokens, by the header of a shard or an index beside it. False if there is no such file.
+ */
+bool zr_token_files_has_tokens(const char *path);
+
 /* Reads tokens first .. first + count - 1. ZR_ERR_FORMAT: a token beyond the vocabulary, or a file that has
  * become shorter. */
 zr_result zr_token_files_read(struct zr_token_files *files, uint64_t first, size_t count, int32_t *out);

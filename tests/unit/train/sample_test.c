@@ -94,14 +94,26 @@ static void ties(size_t call, size_t count, float *logits)
 {
     (void)call, (void)count;
     for (int i = 0; i < VOCABULARY; i++)
-        logits[i] = i == 'x' || i == 'y' ? 5 : i == 'q' ? NAN : 0;
+        logits[i] = i == 'x' || i == 'y' ? 5 : 0;
 }
 
-static void all_nan(size_t call, size_t count, float *logits)
+static void one_nan(size_t call, size_t count, float *logits)
+{
+    ties(call, count, logits);
+    logits['q'] = NAN;
+}
+
+static void nothing(size_t call, size_t count, float *logits)
 {
     (void)call, (void)count;
     for (int i = 0; i < VOCABULARY; i++)
-        logits[i] = NAN;
+        logits[i] = -INFINITY;
+}
+
+static void infinite(size_t call, size_t count, float *logits)
+{
+    ties(call, count, logits);
+    logits['i'] = logits['j'] = INFINITY;
 }
 
 /* 60 equal ones, of which only 40 may ever come. */
@@ -134,9 +146,20 @@ static void test_choice(void)
     model.logits = alphabet;
     tap_ok(shows(&options, "abcde"), "temperature 0 takes the likeliest");
     model.logits = ties;
-    tap_ok(shows(&options, "xxxxx"), "of equal ones the first; a NaN is never chosen");
-    model.logits = all_nan;
-    tap_ok(shows(&options, "\\x00\\x00\\x00\\x00\\x00"), "nothing but NaN: token 0, and no crash");
+    tap_ok(shows(&options, "xxxxx"), "of equal ones the first");
+    for (int draws = 0; draws < 2; draws++) {
+        options.temperature = (float)draws;
+        options.top_p = draws ? 0.9f : 1;
+        model.logits = one_nan;
+        tap_result(make(&options), ZR_ERR_CORRUPT, "a logit that is not a number");
+        tap_ok(strstr(zr_last_error(), "token 113 "), "is named");
+        model.logits = nothing;
+        tap_result(make(&options), ZR_ERR_CORRUPT, "no token has a probability");
+        model.logits = infinite;
+        tap_result(make(&options), ZR_OK, "infinite logits");
+        tap_is(strspn(text_room, "ij"), 5, "are the only ones that are drawn");
+    }
+    options.top_p = 1;
 
     options.temperature = 1;
     options.count = 4000;
@@ -229,6 +252,15 @@ static void test_window(void)
     options.shape.sequence = 1;
     options.count = 3;
     tap_ok(shows(&options, "abc") && model.counts[3] == 1 && model.last[3] == 'b', "a window of one token");
+    options.stop = "gh";
+    options.count = 20;
+    options.shape.sequence = SEQUENCE;
+    options.prompt = "xgh";
+    tap_ok(shows(&options, "xghabcdef") && model.calls == 8,
+           "the text ends before --stop, which the prompt may have");
+    options.stop = "ghz";
+    tap_ok(shows(&options, "xghabcdefghijklmnopqrst"), "not before a part of it");
+    options.stop = NULL;
     options.count = 0;
     options.prompt = "only this";
     tap_ok(shows(&options, "only this") && model.calls == 0, "no tokens asked for: the prompt alone");

@@ -58,7 +58,10 @@ static zr_result open_memory(struct zr_rank *rank)
     size_t stacks = (size_t)rank->config->threads * THREAD_RESERVE_BYTES;
     struct zr_plan_request request;
     zr_option_prefer(ZR_OPTION_PUBLISH, 2); /* zr ps shows trainers of any size */
-    size_t tokenizer = rank->config->sample && rank->config->tokenizer[0] ? TOKENIZER_RESERVE_MIB * MIB : 0;
+    size_t tokenizer =
+        rank->config->tokenizer[0] && (rank->config->sample || rank->config->command == ZR_COMMAND_EVAL)
+            ? TOKENIZER_RESERVE_MIB * MIB
+            : 0;
     zr_result result = open_host_memory(rank, HOST_RESERVE_MIB * MIB + stacks + tokenizer);
     if (result == ZR_OK)
         result = zr_rank_request(&request, rank->config, rank->rank, rank->host_arena);
@@ -137,7 +140,7 @@ static zr_result open_peers(struct zr_rank *rank)
         return ZR_ERR_HOST_MEMORY;
     zr_rank_note_plan(&mine, &rank->plan, rank->rank);
     result = zr_rank_exchange_reports(rank, &mine);
-    bool reports = rank->rank == 0 && !config->only_samples;
+    bool reports = rank->rank == 0 && config->command == ZR_COMMAND_TRAIN;
     if (result == ZR_OK && reports)
         result = zr_report_plan(config, rank->plan.elements, rank->reports, config->world);
     if (result == ZR_OK && reports)
@@ -254,7 +257,7 @@ zr_result zr_rank_open(struct zr_rank *out, const struct zr_train_config *config
         result = open_trace(out);
     if (result == ZR_OK)
         result = open_peers(out);
-    if (result == ZR_OK && !config->only_samples)
+    if (result == ZR_OK && config->command == ZR_COMMAND_TRAIN)
         result = zr_data_open(&out->data, &data);
     if (result == ZR_OK)
         result = zr_thread_pool_create(&out->pool,
@@ -283,6 +286,7 @@ zr_result zr_rank_open(struct zr_rank *out, const struct zr_train_config *config
                                                .micro_batches = config->micro_batches,
                                                .reduce = config->reduce,
                                                .compression = config->compression,
+                                               .measures_squares = config->noise_decay > 0,
                                                .precision = zr_train_precision(config),
                                                .loss_scaling = config->loss_scaling,
                                                .seed = config->seed,

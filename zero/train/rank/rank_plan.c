@@ -36,6 +36,7 @@ zr_result zr_rank_request(struct zr_plan_request *out, const struct zr_train_con
                                     .micro_batches = config->micro_batches,
                                     .reduce = config->reduce,
                                     .compression = config->compression,
+                                    .measures_squares = config->noise_decay > 0,
                                     .precision = zr_train_precision(config),
                                     .optimizer = config->optimizer,
                                     .stages = config->stages,

@@ -4,6 +4,7 @@
 
 #include <endian.h>
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -157,12 +158,14 @@ zr_result zr_events_step(struct zr_events *events, const struct zr_step_line *li
         const char *tag;
         double value;
         bool has;
-    } values[] = {{"train/loss", line->loss, true},
-                  {"train/grad_norm", line->gradient_norm, !line->skipped},
-                  {"train/learning_rate", line->rate, true},
-                  {"train/tokens_per_second", line->tokens_per_second, true},
-                  {"train/loss_scale", line->loss_scale, line->loss_scale > 0},
-                  {"eval/loss", line->validation_loss, line->validated}};
+    } values[] = {
+        {"train/loss", line->loss, true},
+        {"train/grad_norm", line->gradient_norm, !line->skipped},
+        {"train/learning_rate", line->rate, true},
+        {"train/tokens_per_second", line->tokens_per_second, true},
+        {"train/loss_scale", line->loss_scale, line->loss_scale > 0},
+        {"train/noise_scale", line->noise_scale, line->measures_noise && isfinite(line->noise_scale)},
+        {"eval/loss", line->validation_loss, line->validated}};
     struct message summary = {.count = 0}, rest = {.count = 0};
     if (events->file.fd < 0)
         return ZR_OK;

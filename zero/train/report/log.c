@@ -79,6 +79,11 @@ void zr_step_line_print(struct zr_text *text, const struct zr_step_line *line)
     if (line->loss_scale > 0)
         zr_text_print(text, ", \"loss_scale\": %s, \"skipped\": %s",
                       zr_number_exact(number[0], line->loss_scale), line->skipped ? "true" : "false");
+    if (line->measures_noise)
+        zr_text_print(text, ", \"noise_scale\": %s, \"gradient_square\": %s, \"gradient_variance\": %s",
+                      zr_number_exact(number[0], line->noise_scale),
+                      zr_number_exact(number[1], line->gradient_square),
+                      zr_number_exact(number[2], line->gradient_variance));
     if (line->validated)
         zr_text_print(text, ", \"val_loss\": %s", zr_number_exact(number[0], line->validation_loss));
 }

@@ -19,8 +19,11 @@ struct zr_step_line {
     bool skipped;             /* the gradients overflowed and nothing was updated */
     double tokens_per_second; /* of this step, all ranks */
     double step_seconds;
-    size_t live_bytes, reserved_bytes; /* of rank 0's arena */
-    bool validated;                    /* validation_loss is valid */
+    size_t live_bytes, reserved_bytes;         /* of rank 0's arena */
+    bool measures_noise;                       /* the next three are valid; NaN: not known */
+    double noise_scale;                        /* tokens */
+    double gradient_square, gradient_variance; /* see struct zr_noise; of a token */
+    bool validated;                            /* validation_loss is valid */
     double validation_loss;
 };
 

@@ -3,6 +3,7 @@
 #include "zero/train/report/log.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -76,7 +77,7 @@ static size_t draw_bar(const struct zr_progress *progress, uint64_t step, unsign
 static unsigned draw_text(const struct zr_progress *progress, const struct zr_step_line *line, unsigned space,
                           char text[512])
 {
-    char pieces[7][64], number[ZR_NUMBER_ROOM];
+    char pieces[8][64], number[ZR_NUMBER_ROOM];
     size_t count = 0;
     unsigned used = 0;
 
@@ -88,6 +89,8 @@ static unsigned draw_text(const struct zr_progress *progress, const struct zr_st
     snprintf(pieces[count++], 64, "%s left", zr_number_seconds(number, seconds_left(progress, line->step)));
     if (progress->validation_loss >= 0)
         snprintf(pieces[count++], 64, "val %.4f", progress->validation_loss);
+    if (line->measures_noise && isfinite(line->noise_scale))
+        snprintf(pieces[count++], 64, "noise %s tok", zr_number_counted(number, line->noise_scale));
     count += describe_save(progress, line->step, pieces[count]);
     text[0] = '\0';
     for (size_t i = 0; i < count; i++) {
@@ -120,13 +123,15 @@ static void draw_line(struct zr_progress *progress, const struct zr_step_line *l
 
 static void print_line(struct zr_progress *progress, const struct zr_step_line *line)
 {
-    char number[2][ZR_NUMBER_ROOM], validation[48] = "", save[64];
+    char number[3][ZR_NUMBER_ROOM], validation[48] = "", noise[48] = "", save[64];
     bool saves = line->step < progress->steps && describe_save(progress, line->step, save);
     if (progress->unshown)
         snprintf(validation, sizeof validation, "  val %.4f", progress->validation_loss);
     progress->unshown = false;
-    zr_say("step %" PRIu64 "/%" PRIu64 "  loss %.4f%s  %s tok/s  %s left%s%s", line->step, progress->steps,
-           line->loss, validation, zr_number_counted(number[0], progress->smoothed_tokens_per_second),
+    if (line->measures_noise && isfinite(line->noise_scale))
+        snprintf(noise, sizeof noise, "  noise %s tok", zr_number_counted(number[2], line->noise_scale));
+    zr_say("step %" PRIu64 "/%" PRIu64 "  loss %.4f%s%s  %s tok/s  %s left%s%s", line->step, progress->steps,
+           line->loss, validation, noise, zr_number_counted(number[0], progress->smoothed_tokens_per_second),
            zr_number_seconds(number[1], seconds_left(progress, line->step)), saves ? "  " : "",
            saves ? save : "");
 }

@@ -681,3 +681,24 @@ zr_result zr_report_end(const struct zr_training_report *run)
     print_next(&page, run);
     return zr_text_flush(&page.text);
 }
+
+/* ---- zr-train eval ------------------------------------------------------------------------------------- */
+
+zr_result zr_report_evaluation(const struct zr_train_config *config, const struct zr_evaluation *evaluation)
+{
+    struct zr_text_page page;
+    char number[ZR_NUMBER_ROOM];
+    double loss = evaluation->nats / (double)evaluation->tokens;
+    zr_page_open(&page, config);
+    zr_page_heading(&page, "Evaluation");
+    zr_text_print(&page.text, "  loss            %.6f nats per token\n", loss);
+    zr_text_print(&page.text, "  perplexity      %.6g\n", exp(loss));
+    if (evaluation->has_bytes)
+        zr_text_print(&page.text, "  bits per byte   %.6f\n", zr_report_bits_per_byte(evaluation));
+    zr_text_print(&page.text, "  tokens          %s in ", zr_number_grouped(number, evaluation->tokens));
+    zr_text_print(&page.text, "%s windows of %zu, ", zr_number_grouped(number, evaluation->windows),
+                  config->shape.sequence);
+    zr_text_print(&page.text, "%zu apart\n", config->stride);
+    zr_text_print(&page.text, "  seconds         %.3g\n", evaluation->seconds);
+    return zr_text_flush(&page.text);
+}

@@ -22,6 +22,16 @@ struct zr_spill_report {
     double write_seconds, read_seconds;
 };
 
+/* Results of zr-train eval. */
+struct zr_evaluation {
+    double nats;     /* sum of the losses */
+    uint64_t tokens; /* predicted */
+    uint64_t windows;
+    bool has_bytes; /* the files are texts; else `bytes` is unknown */
+    uint64_t bytes; /* of the predicted tokens */
+    double seconds;
+};
+
 /* Numbers of one rank; fixed size, exchanged between ranks. */
 struct zr_rank_report {
     unsigned rank;
@@ -128,5 +138,16 @@ struct zr_plan_report {
     uint64_t parameters;
 };
 zr_result zr_report_json_plan(const struct zr_plan_report *plan);
+
+/* ---- zr-train eval ------------------------------------------------------------------------------------- */
+
+/* Prints the table / writes --json. The evaluation has tokens. */
+zr_result zr_report_evaluation(const struct zr_train_config *config, const struct zr_evaluation *evaluation);
+zr_result zr_report_json_evaluation(const struct zr_train_config *config,
+                                    const struct zr_evaluation *evaluation);
+static inline double zr_report_bits_per_byte(const struct zr_evaluation *evaluation)
+{
+    return evaluation->nats / 0.69314718055994530942 /* ln 2 */ / (double)evaluation->bytes;
+}
 
 #endif

@@ -391,3 +391,28 @@ zr_result zr_report_json_plan(const struct zr_plan_report *plan)
     add_ranks(&out, &(struct ranks_view){plan->ranks, plan->ranks ? config->world : 0, false, true});
     return output_close(&out, config->json);
 }
+
+zr_result zr_report_json_evaluation(const struct zr_train_config *config,
+                                    const struct zr_evaluation *evaluation)
+{
+    const double loss = evaluation->nats / (double)evaluation->tokens;
+    struct json_output out;
+    if (!config->json[0])
+        return ZR_OK;
+    zr_result result = output_open(&out, config->json);
+    if (result)
+        return result;
+    add(&out, "version", count_of(1));
+    add(&out, "world_size", count_of(config->world));
+    add(&out, "loss", number(loss));
+    add(&out, "perplexity", number(exp(loss)));
+    add(&out, "bits_per_byte",
+        evaluation->has_bytes ? number(zr_report_bits_per_byte(evaluation)) : json_null());
+    add(&out, "tokens", count_of(evaluation->tokens));
+    add(&out, "bytes", evaluation->has_bytes ? count_of(evaluation->bytes) : json_null());
+    add(&out, "windows", count_of(evaluation->windows));
+    add(&out, "sequence", count_of(config->shape.sequence));
+    add(&out, "stride", count_of(config->stride));
+    add(&out, "seconds", number(evaluation->seconds));
+    return output_close(&out, config->json);
+}

@@ -35,8 +35,8 @@ static uint32_t hash(const struct zr_flag *flag, const struct zr_train_config *c
         sum = (sum ^ ((const unsigned char *)config->stages.layers)[i]) * UINT32_C(0x01000193);
     for (size_t i = 0; strcmp(flag->name, "model") == 0 && i < sizeof config->shape.variant; i++)
         sum = (sum ^ ((const unsigned char *)&config->shape.variant)[i]) * UINT32_C(0x01000193);
-    if (strcmp(flag->name, "prompt") == 0) {
-        bytes = strlen(config->prompt);
+    if (strcmp(flag->name, "prompt") == 0 || strcmp(flag->name, "stop") == 0) {
+        bytes = strlen((const char *)field);
     } else if (flag->kind == ZR_FLAG_TEXT || flag->kind == ZR_FLAG_SOURCES) {
         field = &given;
         bytes = 1;

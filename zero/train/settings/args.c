@@ -150,9 +150,14 @@ static int find_and_store(struct zr_train_config *config, int argc, char **argv,
 static int read_arguments(struct zr_train_config *config, int argc, char **argv)
 {
     int code = -1, at = 1;
-    config->only_samples = argc > 1 && strcmp(argv[1], "sample") == 0;
-    for (at += config->only_samples; at < argc && code < 0;)
-        code = find_and_store(config, argc, argv, &at);
+    config->command = argc > 1 && strcmp(argv[1], "sample") == 0 ? ZR_COMMAND_SAMPLE
+                      : argc > 1 && strcmp(argv[1], "eval") == 0 ? ZR_COMMAND_EVAL
+                                                                 : ZR_COMMAND_TRAIN;
+    for (at += config->command != ZR_COMMAND_TRAIN; at < argc && code < 0;)
+        if (config->command == ZR_COMMAND_EVAL && argv[at][0] != '-')
+            code = print_error(zr_flag_store("data", config, argv[at++]));
+        else
+            code = find_and_store(config, argc, argv, &at);
     return code;
 }
 
@@ -384,26 +389,68 @@ static void resolve(struct zr_train_config *config)
     resolve_loss_scaling(config);
 }
 
-/* zr-train sample: one sequence, and an optimizer without a state. */
-static int resolve_only_samples(struct zr_train_config *config)
+/* Refuses options of other commands than this one. Returns -1, or an exit code. */
+static int check_command(const struct zr_train_config *config)
 {
-    static const char *const alien[] = {"data",   "steps",       "epochs", "save", "export", "log",
-                                        "status", "tensorboard", "prove",  "json", "dry-run"};
-    if (!config->only_samples)
-        return -1;
-    for (size_t i = 0; i < sizeof alien / sizeof *alien; i++)
-        if (zr_flag_given(config, alien[i])) {
-            zr_say("zr-train sample does not train; leave --%s out", alien[i]);
+    enum {
+        SAMPLES = 1 << ZR_COMMAND_SAMPLE,
+        EVALUATES = 1 << ZR_COMMAND_EVAL,
+        TRAINS = 1 << ZR_COMMAND_TRAIN
+    };
+    static const struct {
+        const char *option;
+        unsigned without; /* the commands that lack it */
+    } rows[] = {{"data", SAMPLES},
+                {"steps", SAMPLES | EVALUATES},
+                {"epochs", SAMPLES | EVALUATES},
+                {"save", SAMPLES | EVALUATES},
+                {"export", SAMPLES | EVALUATES},
+                {"log", SAMPLES | EVALUATES},
+                {"status", SAMPLES | EVALUATES},
+                {"tensorboard", SAMPLES | EVALUATES},
+                {"prove", SAMPLES | EVALUATES},
+                {"dry-run", SAMPLES | EVALUATES},
+                {"find-max", SAMPLES | EVALUATES},
+                {"json", SAMPLES},
+                {"sample", EVALUATES},
+                {"prompt", EVALUATES},
+                {"prompts", EVALUATES | TRAINS},
+                {"stride", SAMPLES | TRAINS}};
+    static const char *const names[] = {"a run of zr-train", "zr-train sample", "zr-train eval"};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        if (rows[i].without & 1u << config->command && zr_flag_given(config, rows[i].option)) {
+            zr_say("%s does not take --%s; leave it out", names[config->command], rows[i].option);
             return ZR_EXIT_USAGE;
         }
-    if (!config->model[0] && !config->resume[0]) {
-        zr_say("zr-train sample requires --model DIR, or --resume DIR with the options of that run");
+    if (config->command == ZR_COMMAND_EVAL && !config->data[0]) {
+        zr_say("zr-train eval requires files: zr-train eval --model DIR FILE..");
         return ZR_EXIT_USAGE;
     }
-    config->shape.batch = 1;
-    config->eval_every = 0;
-    config->sample = config->sample ? config->sample : 200;
+    if (config->command == ZR_COMMAND_EVAL && strstr(config->data, ":weight=")) {
+        zr_say("zr-train eval counts each token once; leave :weight=F out");
+        return ZR_EXIT_USAGE;
+    }
+    if (config->command != ZR_COMMAND_TRAIN && !config->model[0] && !config->resume[0]) {
+        zr_say("%s requires --model DIR, or --resume DIR with the options of that run",
+               names[config->command]);
+        return ZR_EXIT_USAGE;
+    }
     return -1;
+}
+
+/* zr-train sample: one sequence. Neither it nor zr-train eval validates on other text. */
+static int resolve_command(struct zr_train_config *config)
+{
+    int code = check_command(config);
+    if (config->command != ZR_COMMAND_TRAIN)
+        config->eval_every = 0;
+    if (config->command == ZR_COMMAND_SAMPLE) {
+        config->shape.batch = 1;
+        config->sample = config->sample ? config->sample : 200;
+    }
+    if (config->stride == 0)
+        config->stride = config->shape.sequence;
+    return code;
 }
 
 static void start(struct zr_train_config *out, int argc, char **argv)
@@ -478,7 +525,7 @@ int zr_args_parse(struct zr_train_config *out, int argc, char **argv)
     if (code >= 0)
         return code;
     resolve_plan(out);
-    code = resolve_only_samples(out);
+    code = resolve_command(out);
     if (code >= 0)
         return code;
     code = count_epoch_steps(out);

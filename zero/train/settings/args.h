@@ -28,6 +28,9 @@ enum zr_exit zr_exit_of(zr_result result);
 /* Reaction to a tag that exceeds its byte plan. */
 enum zr_over_plan { ZR_OVER_PLAN_FAIL = 0, ZR_OVER_PLAN_CONTINUE };
 
+/* What zr-train does: `zr-train sample` and `zr-train eval` do not train. */
+enum zr_train_command { ZR_COMMAND_TRAIN = 0, ZR_COMMAND_SAMPLE, ZR_COMMAND_EVAL };
+
 /* How --pp divides the layers into stages. */
 enum zr_pipeline_cut { ZR_CUT_MEMORY = 0, ZR_CUT_EQUAL };
 
@@ -94,8 +97,11 @@ struct zr_train_config {
     char config_file[ZR_TRAIN_PATH_ROOM]; /* --config */
     char tokenizer[ZR_TRAIN_PATH_ROOM]; /* --tokenizer, or tokenizer.json in the folder of --model; may be ""
                                          */
-    bool only_samples;                  /* zr-train sample: no data, no steps */
-    char prompt[1024];                  /* --prompt, may be "" */
+    enum zr_train_command command;
+    char prompt[1024];                /* --prompt, may be "" */
+    char prompts[ZR_TRAIN_PATH_ROOM]; /* --prompts: a prompt per line; "-": standard input; "": not given */
+    char stop[1024];                  /* --stop, may be "" */
+    size_t stride;                    /* --stride of eval; 0: the sequence */
 
     struct zr_shape shape; /* per rank */
     struct zr_stages stages;
@@ -162,6 +168,7 @@ struct zr_train_config {
     unsigned log_warmup;              /* --warmup-type: 1 if log */
     struct zr_optimizer_options optimizer;
     struct zr_trainable trainable; /* --group, --freeze */
+    double noise_decay;            /* --noise-scale; 0: not measured */
 
     uint64_t save_every;   /* steps; 0: not by steps */
     uint64_t save_seconds; /* seconds; 0: not by time. Must follow save_every: --save-every stores both */
@@ -296,6 +303,9 @@ struct zr_args_change {
 };
 void zr_args_print(struct zr_text *text, const struct zr_train_config *config,
                    const struct zr_args_change *changes, size_t changes_count);
+
+/* Whether a prompt is a list of token numbers of the vocabulary, separated by blanks or commas. */
+bool zr_prompt_is_tokens(const struct zr_train_config *config, const char *prompt);
 
 /* Writes what the optimizer keeps: "momentum and variance". */
 void zr_optimizer_state_words(struct zr_text *text, const struct zr_optimizer_options *options);

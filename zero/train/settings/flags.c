@@ -61,6 +61,8 @@ const struct zr_flag zr_flags[] = {
     COUNT("accumulate", data, micro_batches, "1", 1, 65536,
           "micro-batches per step; their gradients are summed"),
     COUNT("seq", data, shape.sequence, "128", 1, 1 << 20, "tokens per sequence"),
+    {"stride", data, "N", "of eval: tokens from one window to the next", NULL, "--seq", NULL, ZR_FLAG_COUNT,
+     FIELD(stride), 1, 1 << 20},
     {"eos", data, "N", "token that ends a document, for --mask-documents", NULL, "none", NULL, ZR_FLAG_COUNT,
      FIELD(shape.eos), 0, (1 << 24) - 1},
     SWITCH("mask-documents", data, shape.documents,
@@ -209,6 +211,9 @@ const struct zr_flag zr_flags[] = {
     REAL("ema", optimizing, optimizer.average_decay, "0", 0, 0.9999999,
          "decay of a moving average of the weights for validation, sample and export"),
 
+    REAL("noise-scale", optimizing, noise_decay, "0", 0, 0.9999999,
+         "measure the gradient noise scale, averaging with this decay, as 0.99"),
+
     REAL("loss-scale", optimizing, loss_scale, "0", 0, 4294967296.0,
          "fixed loss scale of --precision fp16; 0: adaptive"),
     COUNT("loss-scale-power", optimizing, loss_scale_power, "16", 0, 32,
@@ -245,6 +250,9 @@ const struct zr_flag zr_flags[] = {
 
     COUNT("sample", text, sample, "0", 0, 1000000, "tokens of text to generate after the last step"),
     TEXT("prompt", text, "TEXT", prompt, "start of the text; without a tokenizer, token numbers"),
+    TEXT("prompts", text, "FILE", prompts,
+         "of sample: a prompt per line (-: standard input); texts are lines of JSON"),
+    TEXT("stop", text, "TEXT", stop, "end the text before this text"),
     TEXT("tokenizer", text, "FILE", tokenizer,
          "tokenizer.json of prompt and text (default that of --model, if it has one)"),
     REAL("temperature", text, temperature, "0.8", 0, 100,

@@ -14,10 +14,9 @@
 #include "zero/train/report/terminal.h"
 #include "zero/train/settings/args.h"
 
-/* Whether the prompt is valid for a token shard: a list of token numbers, separated by blanks or commas. */
-static bool prompt_is_tokens(const struct zr_train_config *config)
+bool zr_prompt_is_tokens(const struct zr_train_config *config, const char *prompt)
 {
-    for (const char *at = config->prompt; *(at += strspn(at, " ,"));) {
+    for (const char *at = prompt; *(at += strspn(at, " ,"));) {
         char *end;
         errno = 0;
         if (*at < '0' || *at > '9' || strtoull(at, &end, 10) >= config->shape.vocabulary || errno != 0)
@@ -195,6 +194,26 @@ const char *zr_train_device_words(const struct zr_train_config *config)
     return NULL;
 }
 
+/* Message about settings of which --noise-scale cannot measure two sizes of batch; NULL: valid. */
+static const char *noise_conflict(const struct zr_train_config *config)
+{
+    const struct zr_shape *shape = &config->shape;
+    return config->noise_decay <= 0 ? NULL
+           : config->finds_strategy || config->finds_max
+               ? "--noise-scale cannot be combined with --find-max and --zero-r auto; leave it out there"
+           : zr_shape_context(shape) > 1
+               ? "--noise-scale cannot be combined with --cp, whose ranks have gradients of parts of sequences"
+           : config->micro_batches * zr_train_data_ranks(config) == 1
+               ? "--noise-scale requires --accumulate 2 or more, or two data ranks: a step of one micro-batch has "
+                 "one gradient"
+           : shape->sequence_parallel || (shape->variant.head_norms && zr_shape_tensor(shape) > 1)
+               ? "--noise-scale cannot be combined with --sequence-parallel, nor with --tp if the model has norms "
+                 "of heads: a rank has parts of the gradients of norms"
+           : config->delayed_update
+               ? "--noise-scale cannot be combined with --delayed-update; leave one of the two out"
+               : NULL;
+}
+
 /* Message about an option that has no effect or contradicts another; NULL: none. */
 static const char *option_conflict(const struct zr_train_config *config)
 {
@@ -236,6 +255,8 @@ static const char *option_conflict(const struct zr_train_config *config)
     if (config->optimizer.average_decay > 0 && config->delayed_update)
         return "--ema cannot be combined with --delayed-update, whose weights a step publishes; leave one of the two "
                "out";
+    if (noise_conflict(config))
+        return noise_conflict(config);
     if (config->tolerance > 0 && !config->prove)
         return "--tolerance requires --prove";
     if (config->prove && (config->dry_run || config->resume[0]))
@@ -265,9 +286,16 @@ static const char *option_conflict(const struct zr_train_config *config)
     if (config->rate_kind == ZR_RATE_INVERSE_SQRT && config->warmup == 0)
         return "--schedule-lr inverse-sqrt requires --warmup 1 or more: the rate falls with the root of the "
                "steps since the run began, as a multiple of the warm-up";
+    if (config->prompts[0] && config->prompt[0])
+        return "--prompts cannot be combined with --prompt; leave one of the two out";
+    if (config->stop[0] && !config->bytes && !config->tokenizer[0])
+        return "--stop requires a text: --tokenizer FILE, or --vocab byte";
+    if (config->stride > config->shape.sequence)
+        return "--stride is above --seq: tokens between two windows would not be predicted";
     bool draws = zr_flag_given(config, "top-k") || zr_flag_given(config, "top-p");
-    if (!config->sample && (config->prompt[0] || zr_flag_given(config, "temperature") || draws))
-        return "--prompt, --temperature, --top-k and --top-p require --sample N";
+    if (!config->sample &&
+        (config->prompt[0] || config->stop[0] || zr_flag_given(config, "temperature") || draws))
+        return "--prompt, --stop, --temperature, --top-k and --top-p require --sample N";
     if (config->temperature == 0 && draws)
         return "--top-k and --top-p have no effect with --temperature 0; leave them out";
     return NULL;
@@ -379,7 +407,7 @@ int zr_args_together(const struct zr_train_config *config)
         message = "--world-size requires --dry-run; the number of processes that train is --ranks";
     else if (config->backend == ZR_TRAIN_SIM && !config->dry_run)
         message = "--backend sim requires --dry-run; to train, give --backend host";
-    else if (!config->data[0] && !config->dry_run && !config->only_samples)
+    else if (!config->data[0] && !config->dry_run && config->command == ZR_COMMAND_TRAIN)
         message =
             "--data FILE is missing; give a text to train on, or --dry-run for the byte plan (examples: "
             "zr-train --help)";
@@ -387,7 +415,7 @@ int zr_args_together(const struct zr_train_config *config)
         message = "--data-type requires --vocab V, the number of tokens; leave it out for text";
     else if (config->bytes && config->tokenizer[0])
         message = "--tokenizer requires --vocab V or --model DIR; leave it out for text by bytes";
-    else if (!config->bytes && !config->tokenizer[0] && !prompt_is_tokens(config))
+    else if (!config->bytes && !config->tokenizer[0] && !zr_prompt_is_tokens(config, config->prompt))
         message =
             "--prompt without --tokenizer FILE must be token numbers below --vocab, such as '464 2068 7586'";
     else if (config->reduce == ZR_REDUCE_ONCE && config->stage > 1 && config->stage != ZR_STAGE_AUTO)
