@@ -5,6 +5,9 @@ of a key. Sixty more are drawn from the families: each trains ten steps on one r
 folder; there from_pretrained() finds the loss that zr-train has, and the mesh's logits are within 1e-4. Five of them run on
 all meshes.
 
+GPT-2 runs by transformers' own attention: in transformers 4, PyTorch's ignores scale_attn_weights and scale_attn_by_inverse_layer_idx.
+A hundred more have one key of theirs changed to what it cannot mean, removed, or added: zr-train refuses each by the key's name.
+
     tests/support/hf_check.py [4|5 ..]     needs a network at first: transformers and torch come from PyPI, 6 GB in BUILD/hf
     tests/support/hf_check.py --save DIR   what the virtual environment's Python runs: saves the models and their losses
     tests/support/hf_check.py --load DIR   likewise: loads the exported models
@@ -19,7 +22,7 @@ import sys
 HERE = os.path.dirname(os.path.abspath(__file__))
 OPEN = dict(layers=None, hidden=None, heads=None)  # the options that train() gives by default
 LAYERS, HIDDEN, HEADS, SEQ, VOCAB, FFN = 2, 24, 3, 16, 60, 42
-CLOSE, CLOSE_LOGITS, STEPS, DRAWN, ON_ALL = 1e-5, 1e-4, 10, 60, 5
+CLOSE, CLOSE_LOGITS, STEPS, DRAWN, ON_ALL, MUTATED = 1e-5, 1e-4, 10, 60, 5, 100
 EVALUATED, STRIDES = ("gpt2", "llama", "mistral"), (SEQ, 5)  # by zr-train eval
 MESHES = [dict(ranks=2, stage=1), dict(ranks=2, stage=2, recompute="full"), dict(ranks=3, stage=3), dict(ranks=2, tp=2), dict(tile=2),
           dict(ranks=2, tp=2, sequence_parallel=True), dict(ranks=2, pp=2, accumulate=2), dict(ranks=4, tp=2, stage=1),
@@ -114,6 +117,11 @@ FAMILIES = {
              "pad_token_id": (0,)},
 }
 
+# Keys that a changed file has one of; those without which there is no size.
+NEEDED = ("hidden_size", "num_hidden_layers", "intermediate_size", "vocab_size", "n_embd", "n_layer")
+COUNTS = {*NEEDED, "num_attention_heads", "n_head", *(key for family in FAMILIES.values() for key in family)} - {
+    "", "rope", "pad_token_id", "max_position_embeddings"}
+
 
 def drawn():
     """Configurations of all families, by numbers of a fixed seed."""
@@ -145,7 +153,11 @@ def settings_of(arch, changes, version):
         settings["rope_parameters"] = dict({"rope_theta": 10000.0}, **rope)
     elif rope:
         theta = rope.get("rope_theta", 10000.0)
-        settings.update(rope_theta=theta, rope_scaling={key: value for key, value in rope.items() if key != "rope_theta"})
+        scaling = {key: value for key, value in rope.items() if key != "rope_theta"}
+        if scaling["rope_type"] == "longrope":  # Phi-3 of transformers 4 has its limit beside them
+            settings["original_max_position_embeddings"] = scaling.pop("original_max_position_embeddings")
+            scaling["type"] = scaling.pop("rope_type")
+        settings.update(rope_theta=theta, rope_scaling=None if arch == "phi3" and len(scaling) == 1 else scaling)
     return settings
 
 
@@ -190,7 +202,7 @@ def save_models(folder):
     for row, (arch, changes, refused_by) in {**ROWS, **DRAWN_ROWS}.items():
         settings = settings_of(arch, changes, version)
         half, parts, own_head, bins = (settings.pop(name, False) for name in ("half", "parts", "own_head", "bin"))
-        eager = settings.pop("attn_implementation", None)
+        eager = settings.pop("attn_implementation", "eager" if arch == "gpt2" else None)
         torch.manual_seed(1)
         config = transformers.AutoConfig.for_model(arch, **settings)
         model = transformers.AutoModelForCausalLM.from_config(config, **({"attn_implementation": eager} if eager else {})).eval()
@@ -233,7 +245,8 @@ def load_models(folder):
         tokens = torch.tensor([json.load(file)[-SEQ - 1:]])
     found, first = {}, {}
     for name in sorted(name for name in os.listdir(folder) if ".mesh" in name):
-        model, report = transformers.AutoModelForCausalLM.from_pretrained(os.path.join(folder, name), output_loading_info=True)
+        eager = dict(attn_implementation="eager") if name.startswith("gpt2") else {}
+        model, report = transformers.AutoModelForCausalLM.from_pretrained(os.path.join(folder, name), output_loading_info=True, **eager)
         with torch.no_grad():
             logits = model.eval()(tokens[:, :-1]).logits.double()[0]
         far = (logits - first.setdefault(name.split(".mesh")[0], logits)).abs().max().item()
@@ -269,6 +282,42 @@ def export(row, model, folder, tokens, last, meshes):
             note(f"{row}: {mesh}: exit {run.code}: {run.err[-300:]}")
     run = train(data=token_shard(last), model=os.path.join(folder, f"{row}.mesh0"), **OPEN, seq=SEQ, steps=1, batch=1, lr=0, eval_every=1)
     return run.report["val_loss"] if run.code == 0 else 0
+
+
+def mutate(config, rng):
+    """Changes a key of a file that counts: a size, a number, a switch or a name. Returns the word that must name it."""
+    inside = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    places = [(config, key) for key in config if key in COUNTS] + [(inside, key) for key in inside if "original" not in key]
+    at, key = rng.choice(places)
+    kind = rng.randrange(4)
+    if kind == 0:
+        key = f"{key}_{rng.choice(['scale', 'alpha', 'norm', 'cap'])}"
+        at[key] = rng.choice([2.0, True, "a", None])
+    elif kind == 1 and key in NEEDED:
+        del at[key]
+    else:
+        at[key] = rng.choice(["none of these", [], {"of": 1}, -3 if at[key] is None else [at[key]]])
+    return key
+
+
+def check_mutated(folder, tokens, version):
+    """--dry-run reads a config.json whole."""
+    from zrtest import note, ok, train
+    rng, wrong = random.Random(9), []
+    for at in range(MUTATED):
+        row = rng.choice(list(DRAWN_ROWS))
+        with open(os.path.join(folder, row, "config.json")) as file:
+            config = json.load(file)
+        key = mutate(config, rng)
+        model = os.path.join(folder, f"mutated{at}")
+        os.mkdir(model)
+        with open(os.path.join(model, "config.json"), "w") as file:
+            json.dump(config, file)
+        run = train(data=tokens, model=model, **OPEN, seq=SEQ, dry_run=True)
+        if run.code != 3 or key not in run.err:
+            wrong.append(f"{row}: {key}: exit {run.code}: {run.err[-200:]}")
+    ok(not wrong, f"transformers {version}: {MUTATED - len(wrong)} of {MUTATED} changed files are refused by the key's name") or \
+        note("; ".join(wrong[:5]))
 
 
 def check(version, home):
@@ -313,6 +362,7 @@ def check(version, home):
             got = subprocess.run(line, capture_output=True, text=True)
             error = abs(json.loads(got.stdout)["loss"] / want - 1) if got.returncode == 0 else 1
             ok(error <= CLOSE, f"{row}: zr-train eval, {stride} apart: loss {want:.6f}, off by {error:.1e}") or note(got.stderr)
+    check_mutated(folder, token_shard(tokens), losses["version"])
     in_python("--load")
     with open(os.path.join(folder, "loaded.json")) as file:
         loaded = json.load(file)

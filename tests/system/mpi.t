@@ -52,21 +52,21 @@ def check_circle():
 
 
 def check_losses():
-    for ranks in (2, 3, 4):
+    for ranks, mesh in ((2, {}), (3, {}), (4, {}), (4, dict(cp=2, eos=10, mask_documents=True))):  # 10: a line's end
         precision = {2: "fp32", 3: "bf16", 4: "fp16"}[ranks]
         flags = dict(ranks=ranks, stage=ranks - 1, bucket_bytes=4096, precision=precision, accumulate=5 - ranks,
-                     layers=6 if ranks == 4 else 2)  # as many as it takes for stage 3 to gather
+                     layers=6 if ranks == 4 else 2, **mesh)  # as many as it takes for stage 3 to gather
         local = train(**flags)
         report = path("mpi.json")
         got = mpirun(ranks, ZR_TRAIN, *arguments(**dict(steps=3, layers=2, hidden=32, heads=2, seq=16, batch=2, seed=11,
                                                       data=text_file(), comm="mpi", json=report, stage=1,
-                                                      bucket_bytes=4096)))
-        if not same(got.returncode, 0, f"mpirun -n {ranks} zr-train --comm mpi"):
+                                                      bucket_bytes=4096, **mesh)))
+        if not same(got.returncode, 0, f"mpirun -n {ranks} zr-train --comm mpi {mesh}"):
             note(got.stderr[-800:])
         by_itself = train(environment={"TERM": "xterm"}, **flags, comm="mpi")
         same(by_itself.code, 0, f"zr-train --ranks {ranks} --comm mpi starts mpirun by itself")
         ok("Byte plan" in by_itself.out and "\x1b" not in by_itself.out + by_itself.err, "off a terminal: no colour")
-        same(by_itself.losses, local.losses, f"{ranks} ranks, {precision}: --comm mpi has the losses of --comm local, to the bit")
+        same(by_itself.losses, local.losses, f"{ranks} ranks, {precision} {mesh}: --comm mpi has the losses of --comm local, to the bit")
         if by_itself.report and local.report:
             for key in ("sent_elements_per_step", "planned_bytes"):
                 same([rank[key] for rank in by_itself.report["ranks"]], [rank[key] for rank in local.report["ranks"]],

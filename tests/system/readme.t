@@ -121,7 +121,7 @@ def make_model():
     ok(run.code == 0, "a model with a tokenizer") or note(run.err)
     os.makedirs(os.path.join(SCRATCH, "notes"))
     os.symlink(text_file("words.txt", 200000), os.path.join(SCRATCH, "notes", "words.txt"))
-    for name, json_text in (("tokenizer.json", tokenizer), ("tokenizer_config.json", {"eos_token": "</s>"})):
+    for name, json_text in (("tokenizer.json", tokenizer), ("tokenizer_config.json", {"eos_token": "</s>", "model_max_length": int(1e30)})):
         with open(os.path.join(SCRATCH, "llama", name), "w", encoding="utf-8") as out:
             json.dump(json_text, out)
 

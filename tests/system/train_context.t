@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
 """Context parallelism (--cp) and documents (--mask-documents): losses and norms of one rank that has whole sequences,
 on every mesh, bytes as planned, saves that are resumed at another --cp, samples, and what is refused."""
+import json
+import os
 import random
 import sys
 
@@ -14,6 +16,12 @@ rng = random.Random(5)
 shard = token_shard([int(VOCAB * rng.random() ** 2) for _ in range(20000)])
 SHAPE = dict(data=shard, vocab=VOCAB, layers=2, hidden=48, heads=4, seq=48, batch=2, steps=10, clip=0.5, eval_every=10)
 MODELS = {"gpt2": SHAPE, "llama": {**SHAPE, "arch": "llama", "kv_heads": 2, "ffn": 64}}
+# A window of 5 tokens in both layers: of a folder with a config.json.
+os.mkdir(path("mistral"))
+with open(path("mistral/config.json"), "w") as file:
+    json.dump(dict(model_type="mistral", vocab_size=VOCAB, num_hidden_layers=2, hidden_size=48, num_attention_heads=4, num_key_value_heads=2,
+                   intermediate_size=64, sliding_window=5), file)
+MODELS["mistral"] = {**SHAPE, "model": path("mistral"), **dict.fromkeys(("vocab", "layers", "hidden", "heads"))}
 DOCUMENTS = {False: {}, True: dict(eos=EOS, mask_documents=True)}
 TAGS = ("param", "grad", "optimizer", "master", "gathered", "checkpoint", "activation", "comm", "workspace")
 whole = {}

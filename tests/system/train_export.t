@@ -408,7 +408,7 @@ with open(path("parts/generation_config.json")) as file:
     same(json.load(file).get("bos_token_id"), 3, "a generation_config.json")
 ok("tokenizer.json" in names, "the tokenizer's files are copied")
 whole = {name: tensor for part in parts.values() for name, tensor in part.items()}
-same(whole["wpe.weight"][1], [40, HIDDEN], "positions beyond --seq are exported")
+same(whole["transformer.wpe.weight"][1], [40, HIDDEN], "positions beyond --seq are exported, with transformers' prefix beside a head")
 for flags in (dict(ranks=2, stage=3), dict(ranks=2, tp=2), dict(ranks=2, pp=2)):
     run = train(**open_sizes, model=path("parts"), steps=1, lr=0, export=path("anew/"), **flags)
     ok(run.code == 0, f"{flags}: taken up from the index") or note(run.err[-500:])
@@ -546,7 +546,7 @@ write_bin("bin", whole)
 run = train(**open_sizes, model=path("bin"), steps=1, lr=0, ranks=2, stage=3, export=path("anew/"))
 ok(run.code == 0, "pytorch_model.bin is taken up") or note(run.err[-500:])
 same(read_safetensors(path("anew/model.safetensors"))[0], whole, "with its values")
-strides_of["h.0.attn.c_proj.weight"] = [1, HIDDEN]
+strides_of["transformer.h.0.attn.c_proj.weight"] = [1, HIDDEN]
 for words, tensors, method, needle in (
         ("a view with other strides", whole, zipfile.ZIP_STORED, "strides"), ("a compressed archive", whole, zipfile.ZIP_DEFLATED, "compressed"),
         ("a call of another function", dict(whole, x=(None, None, os.getcwd)), zipfile.ZIP_STORED, "tensor x")):

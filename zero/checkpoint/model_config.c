@@ -135,6 +135,7 @@ static const struct rule rules[] = {
     FIXED("partial_rotary_factor", RMS & ~PHI3, " 1 null ", heads_apart),
     FIELD("partial_rotary_factor", PHI3, REAL, rotary_share, SAME),
     FIELD("rotary_pct", NEOX, REAL, rotary_share, 0.25),
+    FIELD("partial_rotary_factor", NEOX, REAL, rotary_share, REQUIRED), /* transformers 4 saves both names */
     FIELD("head_dim", SILU & ~QWEN3, PERHAPS, head_width, SAME),
     FIELD("head_dim", QWEN3, PERHAPS, head_width, 128),
     FIELD("head_dim", GEMMA, PERHAPS, head_width, 256),
@@ -163,6 +164,7 @@ static const struct rule rules[] = {
     OPTION("intermediate_size", LLAMAS, SIZE, "--ffn", ffn, REQUIRED),
     OPTION("rope_theta", RMS, REAL, "--rope-theta", rope_theta, 10000),
     OPTION("rotary_emb_base", NEOX, REAL, "--rope-theta", rope_theta, 10000),
+    OPTION("rope_theta", NEOX, REAL, "--rope-theta", rope_theta, REQUIRED),
     OPTION("rms_norm_eps", RMS & ~PHI3, REAL, "--norm-epsilon", norm_epsilon, 1e-6),
     OPTION("rms_norm_eps", PHI3, REAL, "--norm-epsilon", norm_epsilon, 1e-5),
     OPTION("layer_norm_eps", NEOX, REAL, "--norm-epsilon", norm_epsilon, 1e-5),

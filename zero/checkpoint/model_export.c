@@ -52,7 +52,7 @@ static const char *file_name(const struct zr_parameter *parameter, char room[ZR_
 {
     struct zr_model_file_name file;
     zr_model_file_name(whose, parameter, &file);
-    memcpy(room, file.name, ZR_SAFETENSORS_NAME_MAX);
+    snprintf(room, ZR_SAFETENSORS_NAME_MAX, "%s%.100s", zr_model_export_prefix(whose, &file), file.name);
     return room;
 }
 
@@ -92,12 +92,6 @@ static void say_notes(struct zr_safetensors_header *header, const void *whose)
 
 /* ---- Adapters ------------------------------------------------------------------------------------------ */
 
-/* Prefix of the names in the list that makes them those of the model in transformers. */
-static const char *prefix_of(const struct zr_shape *shape)
-{
-    return shape->architecture == ZR_ARCH_GPT2 ? "transformer." : "";
-}
-
 /* zr_state_model.name: PEFT's names of adapters; the model's tensors are not in the file. */
 static const char *adapter_name(const struct zr_parameter *parameter, char room[ZR_SAFETENSORS_NAME_MAX],
                                 const void *whose)
@@ -106,7 +100,7 @@ static const char *adapter_name(const struct zr_parameter *parameter, char room[
     if (!zr_is_adapter(parameter->name))
         return "";
     zr_model_file_name(whose, parameter, &file);
-    snprintf(room, ZR_SAFETENSORS_NAME_MAX, "base_model.model.%s%.90s", prefix_of(whose), file.name);
+    snprintf(room, ZR_SAFETENSORS_NAME_MAX, "base_model.model.%s%.90s", file.prefix, file.name);
     return room;
 }
 
@@ -134,8 +128,7 @@ static zr_result print_adapters(const struct zr_transformer *transformer, struct
         const char *end = strstr(file.name, ".lora_A.");
         if (!end)
             continue;
-        zr_text_print(text, "%s\n  \"%s%.*s\"", separator, prefix_of(shape), (int)(end - file.name),
-                      file.name);
+        zr_text_print(text, "%s\n  \"%s%.*s\"", separator, file.prefix, (int)(end - file.name), file.name);
         separator = ",";
     }
     zr_text_print(text, "\n ]\n}\n");

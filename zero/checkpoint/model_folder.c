@@ -278,7 +278,8 @@ static zr_result write_index(const char *folder, const struct zr_transformer *wh
             struct zr_model_file_name file;
             zr_model_file_name(&whole->shape, &whole->parameters[i], &file);
             if (file.rows.before == 0)
-                zr_text_print(&out.text, "%s\n  \"%s\": \"%s\"", i ? "," : "", file.name, name);
+                zr_text_print(&out.text, "%s\n  \"%s%s\": \"%s\"", i ? "," : "",
+                              zr_model_export_prefix(&whole->shape, &file), file.name, name);
         }
     }
     zr_text_print(&out.text, "\n }\n}\n");

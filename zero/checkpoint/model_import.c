@@ -71,6 +71,9 @@ zr_result zr_model_json_read(const char *path, json_t **out)
     if (!result) {
         json_set_alloc_funcs(zr_heap_alloc, zr_heap_free);
         *out = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &error);
+        /* transformers writes 10^30 for no limit of a text */
+        if (!*out && json_error_code(&error) == json_error_numeric_overflow)
+            *out = json_loadb(text, bytes, JSON_REJECT_DUPLICATES | JSON_DECODE_INT_AS_REAL, &error);
         if (!json_is_object(*out)) {
             json_decref(*out);
             *out = NULL;

@@ -63,7 +63,8 @@ static struct zr_model_rows rows_of(const struct zr_shape *shape, bool attention
 void zr_model_file_name(const struct zr_shape *shape, const struct zr_parameter *parameter,
                         struct zr_model_file_name *out)
 {
-    *out = (struct zr_model_file_name){.name = ""};
+    bool bare = shape->architecture == ZR_ARCH_GPT2 && strncmp(parameter->name, "lm_head.", 8) != 0;
+    *out = (struct zr_model_file_name){.prefix = bare ? conventions[GPT2].prefix : ""};
     snprintf(out->name, sizeof out->name, "%s", parameter->name);
     for (size_t i = 0; i < sizeof renamed / sizeof *renamed; i++) {
         const char *at = renamed[i].names == shape->variant.names ? strstr(out->name, renamed[i].from) : NULL;
@@ -77,6 +78,11 @@ void zr_model_file_name(const struct zr_shape *shape, const struct zr_parameter 
         if (renamed[i].part)
             out->rows = rows_of(shape, strstr(renamed[i].from, "attn") != NULL, renamed[i].part);
     }
+}
+
+const char *zr_model_export_prefix(const struct zr_shape *shape, const struct zr_model_file_name *file)
+{
+    return shape->variant.untied ? file->prefix : "";
 }
 
 bool zr_model_file_joins(const struct zr_shape *shape, const struct zr_parameter *parameter)

@@ -28,11 +28,16 @@ struct zr_model_rows {
 
 /* Name of a parameter's tensor in files, which may have only some of the tensor's rows. */
 struct zr_model_file_name {
+    const char *prefix; /* of the name in transformers' model with its heads; read, and not always written */
     char name[ZR_SAFETENSORS_NAME_MAX];
     struct zr_model_rows rows;
 };
 void zr_model_file_name(const struct zr_shape *shape, const struct zr_parameter *parameter,
                         struct zr_model_file_name *out);
+
+/* The prefix of an exported name: transformers 4 takes a file without prefixes for a model without heads,
+ * which has no lm_head. */
+const char *zr_model_export_prefix(const struct zr_shape *shape, const struct zr_model_file_name *file);
 
 /* Whether a parameter's rows follow those of the parameter before it in one tensor. */
 bool zr_model_file_joins(const struct zr_shape *shape, const struct zr_parameter *parameter);

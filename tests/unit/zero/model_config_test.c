@@ -276,7 +276,7 @@ static const struct {
      "head width 16, norms add one 1, scaled tokens 1, activation 1", 2, 1, 40, 1e4},
     {"{'model_type': 'gpt_neox', 'hidden_size': 24, 'num_attention_heads': 3, 'num_hidden_layers': 2,"
      " 'intermediate_size': 40, 'vocab_size': 60, 'hidden_act': 'gelu_new', 'rotary_pct': 0.5,"
-     " 'rotary_emb_base': 500, 'layer_norm_eps': 1e-5, 'use_parallel_residual': false,"
+     " 'partial_rotary_factor': 0.5, 'rope_theta': 500, 'rotary_emb_base': 500, 'layer_norm_eps': 1e-5, 'use_parallel_residual': false,"
      " 'attention_bias': false, 'hidden_dropout': 0.0, 'attention_dropout': 0.0}",
      "biases 4, layer norms 1, ungated 1, rotary share 0.5, names 1", 3, 3, 40, 500},
     {"{'model_type': 'gpt_neox', 'hidden_size': 24, 'num_attention_heads': 3, 'num_hidden_layers': 2,"
