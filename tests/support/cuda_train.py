@@ -17,7 +17,7 @@ LLAMA = dict(arch="llama", heads=4, kv_heads=2, ffn=13)
 def tokens():
     """A shard of tokens, of so few kinds that the kernels have little to do."""
     rng, where = random.Random(5), path("tokens.bin")
-    return where if os.path.exists(where) else token_shard([rng.randrange(VOCABULARY) for _ in range(4000)])
+    return where if os.path.exists(where) else token_shard([rng.randrange(VOCABULARY) for _ in range(1200)])
 
 
 def on_host(**flags):

@@ -14,8 +14,9 @@ import time
 
 sys.path.insert(0, "tests/support")
 from zrtest import (DEAD, HANG, SEED, SILENT, ZR_TRAIN, arguments, done, finish, in_steps, leftovers, note, ok, path, same,
-                    text_file, train, wait_for)
+                    start_quickly, text_file, train, wait_for)
 
+start_quickly()
 SMALL = dict(steps=3, layers=2, hidden=32, heads=2, seq=16, batch=2, seed=11, stage=1, data=text_file())
 LONG = dict(steps=100000, layers=2, hidden=64, heads=2, seq=32, batch=4, seed=1, data=text_file())
 rng = random.Random(SEED)

@@ -11,7 +11,7 @@ import sys
 sys.path.insert(0, "tests/support")
 from pairs import logged, most_pairs, optimizers, pairwise
 from saves import change_manifest, contents, read_checkpoint
-from zrtest import (ZR_TRAIN, arguments, done, finish, in_steps, mpi_missing, note, ok, path, same, skip, text_file,
+from zrtest import (ZR_TRAIN, arguments, done, finish, in_steps, mpi_missing, note, ok, path, same, skip, start_quickly, text_file,
                     train)
 
 # Odd in every direction: 3 heads of 7, rows that fill no vector, tensors larger than a bucket of 4 KiB; and as many
@@ -116,6 +116,9 @@ alone = train(ranks=1, **{**FIVE, "batch": 8})
 for ranks in (2, 4, 8):
     near(train(ranks=ranks, stage=1, **{**FIVE, "batch": 8 // ranks}), alone,
          f"the same 8 sequences a step on {ranks} ranks as on one")
+# What follows is about where bytes live, whatever computes them.
+start_quickly()
+bases.clear()
 plain, sgd = (logged(ranks=3, stage=stage, optimizer="sgd", lr=0.1, **ODD) for stage in (0, 3))
 ok(plain.losses and plain.losses != again.losses, "--optimizer sgd is another run")
 same(sgd.bits, plain.bits, "and the same at stage 3")

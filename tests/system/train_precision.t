@@ -58,7 +58,7 @@ for precision in NARROW + ("fp8",):
         ok(0 <= abs(ends[precision] - ends["fp32"]) < 0.1, f"{precision} ends within 0.1 of fp32's {ends['fp32']:.4f}")
 
 # A short first run with README's shape climbs slowly enough: no step is far above the best before it.
-for seed in range(1, 6) if os.environ.get("ZR_TEST_ROWS") == "all" else (2, 5):
+for seed in range(1, 6) if os.environ.get("ZR_TEST_ROWS") == "all" else (2,):
     run = train(ranks=2, stage=1, layers=4, hidden=192, heads=6, seq=64, batch=4, steps=30, seed=seed, eval_every=0,
                 data=text_file("longer.txt", size=60000))
     loss = run.report["loss"] if run.report else [0, 9]

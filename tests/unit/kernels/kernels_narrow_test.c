@@ -549,7 +549,7 @@ static void test_isa(enum zr_isa isa)
 {
     kernels = table_of(isa);
 #ifndef ZR_TEST_ON_CARD /* which takes all rows at once */
-    if (isa == ZR_ISA_PLAIN || isa == zr_isa_best())
+    if (isa == zr_isa_best())
         check_chunks(isa);
 #endif
     for (precision = ZR_PRECISION_BF16; precision < ZR_PRECISION_COUNT; precision++) {
