@@ -252,7 +252,9 @@ for what, options, program, code, words in (
         ("a range from above", ("--find-max", "b=9:1"), ("true", "{b}"), 2, "zr: rehearse: --find-max b=9:1: it takes NAME or NAME=LOW:HIGH"),
         ("allocators of a sweep", ("--allocators", "--sweep", "b=1"), ("true", "{b}"), 2, "zr: rehearse: --allocators cannot be used with --sweep"),
         ("no program", (), (), 2, "zr: rehearse: the program is missing"),
-        ("an unknown program", (), ("no-such-program",), 127, "zr: rehearse: no-such-program: No such file")):
+        ("an unknown program", (), ("no-such-program",), 127, "zr: rehearse: no-such-program: No such file"),
+        ("a script without its interpreter", (), ("train.py",), 127, "zr: rehearse: train.py: No such file or directory; give its interpreter, too: zr rehearse -- python3 train.py"),
+        ("a folder", (), ("/",), 126, "zr: rehearse: /: Is a directory; give a program's path")):
     got = rehearse(*options, program=program)
     same((got[0], got[2].startswith(words)), (code, True), what) or note(got[2])
 same([name for name in os.listdir(os.path.dirname(path("answer"))) if name.startswith("zr-rehearse")], [], "no folder is left without a snapshot")
