@@ -66,7 +66,7 @@ FORMULA num formula_gelu_density(num x)
 FORMULA num formula_activate(enum zr_activation activation, num x)
 {
     if (activation == ZR_RELU)
-        return num_max(x, num_of(0.0f));
+        return num_max(num_of(0.0f), x); /* NaN stays */
     if (activation == ZR_GELU_ERF)
         return x * formula_normal_share(x, formula_gelu_density(x));
     return x * formula_gelu_gate(x);

@@ -125,11 +125,25 @@ def write(torch):
             put(f"{os.getpid()} {device} {stats['allocated_bytes.all.peak']} {stats['reserved_bytes.all.peak']} {stats['num_ooms']} {name}")
 
 
+def record_history(torch):
+    """Records from now on. A program's own recording goes on in this one, which it neither ends nor shortens."""
+    record = torch.cuda.memory._record_memory_history
+
+    @functools.wraps(record)
+    def keep(enabled="all", *arguments, **named):
+        if isinstance(enabled, str):  # not the old form, which records one event
+            record(enabled, *arguments, **{**named, **({"max_entries": EVENTS_MAX} if "max_entries" in named else {})})
+
+    if has_history(torch):
+        record(stacks="python", max_entries=EVENTS_MAX)
+        torch.cuda.memory._record_memory_history = keep
+
+
 def begin(torch):
     if hasattr(torch, "version"):
         put(f"torch {torch.__version__} {torch.version.cuda}")
     if hasattr(torch, "cuda") and torch.backends.cuda.is_built():
-        torch.cuda._lazy_call(lambda: has_history(torch) and torch.cuda.memory._record_memory_history(stacks="python", max_entries=EVENTS_MAX))
+        torch.cuda._lazy_call(lambda: record_history(torch))
         torch.cuda._lazy_call(lambda: zr_rehearse_ranks.at_end(lambda: write(torch)))
         zr_rehearse_ranks.prepare(torch)
         # Its checks of values read what kernels compute, and find it invalid.

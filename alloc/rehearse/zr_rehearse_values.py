@@ -3,6 +3,7 @@ these are computed on the host from what their operands read as. A loop that end
 import ctypes
 import itertools
 import os
+import sys
 
 FILL = float(os.environ.get("ZR_EMULATOR_FILL", 0))
 SMALL_BYTES = 1 << 16  # a larger tensor is taken for its first element, everywhere
@@ -18,7 +19,7 @@ class Values:
         self.torch, self.device = torch, device
         device.cuRehearsePeek.argtypes = device.cuRehearsePoke.argtypes = [ctypes.c_uint64, ctypes.c_void_p, ctypes.c_size_t]
         device.cuRehearsePeek.restype = ctypes.c_bool
-        device.cuRehearseUniform.argtypes = [ctypes.c_uint64, ctypes.c_size_t, ctypes.c_int]
+        device.cuRehearseUniform.argtypes = [ctypes.c_uint64, ctypes.c_size_t, ctypes.c_uint64]
 
     def span(self, tensor):
         """Elements of the storage from the tensor's first to its last."""
@@ -46,7 +47,7 @@ class Values:
         return not all(map(self.is_plain, tensors)) or any(self.peek(each)[0] for each in tensors)
 
     def write(self, tensor, value):
-        """The tensor reads as the value from now on, unless it is too long for other than one boolean."""
+        """The tensor reads as the value from now on, unless it is too long for other than one element everywhere."""
         count = self.span(tensor)
         value = value.detach().to(tensor.dtype)
         if count * tensor.element_size() <= SMALL_BYTES:
@@ -55,8 +56,9 @@ class Values:
                 self.device.cuRehearsePeek(tensor.data_ptr(), host.data_ptr(), host.nbytes)
             host.as_strided(tensor.shape, tensor.stride()).copy_(value.expand(tensor.shape))
             self.device.cuRehearsePoke(tensor.data_ptr(), host.data_ptr(), host.nbytes)
-        elif value.numel() == 1 and tensor.element_size() == 1 and count == tensor.numel():
-            self.device.cuRehearseUniform(tensor.data_ptr(), count, value.view(self.torch.uint8).item())
+        elif value.numel() == 1 and 8 % tensor.element_size() == 0 and count == tensor.numel():
+            pattern = value.reshape(1).repeat(8 // tensor.element_size()).view(self.torch.uint8)
+            self.device.cuRehearseUniform(tensor.data_ptr(), count * tensor.element_size(), int.from_bytes(pattern.tolist(), sys.byteorder))
 
     def is_plain(self, value):
         return type(value) in (self.torch.Tensor, self.torch.nn.Parameter) and value.layout == self.torch.strided

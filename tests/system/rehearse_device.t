@@ -139,7 +139,7 @@ for options, out in ((), "whole 0 single 0 kept 7 again 8 count 5 locked 6\n"), 
     got = rehearse(*options, program=(PROGRAM, "read"))
     same((got[1], got[3].get("reads_count"), got[3].get("reads_bytes"), got[3].get("certain", 0)), (out, 5, 28, None), f"what kernels made is counted, and read {options}")
 got = rehearse("--fill", "3", program=(PROGRAM, "compute"))
-same((got[1], got[3].get("reads_count")), ("peek 0 number 7 uniform 1 peek 1 1 after 0\n", 2), "what is computed in a kernel's place is read, and counted") or note(got[2])
+same((got[1], got[3].get("reads_count")), ("peek 0 number 7 uniform 1 2 4 1 peek 1 1 after 0\n", 3), "what is computed in a kernel's place is read, and counted") or note(got[2])
 for options in ((), ("--clock", "1")):
     same(rehearse(*options, program=(PROGRAM, "reuse"))[1], "copied 7 reused 0\n", f"memory that is used again while copies are under way, {options}")
 row("a handle of another device", ("--devices", "2", "--context", "100MiB"), ("handle",), 0, "", "fits", peak_bytes=200 * MIB, libraries_bytes=0, device=1)
@@ -151,14 +151,14 @@ from types import SimpleNamespace as named
 __version__, version, used = "9.9", named(cuda=os.environ.get("CUDA_VERSION")), os.environ.get("USED")
 if used:
     ctypes.CDLL(None).cudaMalloc(ctypes.byref(ctypes.c_void_p()), ctypes.c_size_t(int(used)))
-memory = named(_record_memory_history=lambda stacks, max_entries: print(stacks, max_entries > 0), 
+memory = named(_record_memory_history=lambda enabled="all", stacks="all", max_entries=0: print(enabled, stacks, max_entries > 9),
                _dump_snapshot=lambda name: os.environ.get("FULL") and os.write(os.open("/dev/full", os.O_WRONLY), b"0"))
 distributed = named(distributed_c10d=named(_get_pg_default_device=lambda group: "cuda"))  # as of PyTorch 2.5 and before
 distributions = named(Distribution=named(set_default_validate_args=lambda on: print(on)))
 cuda = named(memory=memory, get_allocator_backend=lambda: "native", _lazy_call=lambda call: call(), is_initialized=lambda: used, device_count=lambda: 1,
              memory_stats=lambda device: {"allocated_bytes.all.peak": 1, "reserved_bytes.all.peak": 2, "num_ooms": int(os.environ.get("FAILED", 1))})
 backends = named(cuda=named(is_built=lambda: True))""")
-probes = "import sys; sys.path.append('site'); import importlib.util; importlib.util.find_spec('torch'); import torch; print('ran')"
+probes = "import sys; sys.path.append('site'); import importlib.util; importlib.util.find_spec('torch'); import torch; record = torch.cuda.memory._record_memory_history; record(None); record(max_entries=2); print('ran')"
 for what, environment, verdict, words in (
         ("a PyTorch without CUDA", {}, "no device used", "PyTorch 9.9 is a build for the CPU"),
         ("a PyTorch that is not used", {"CUDA_VERSION": "13.2"}, "no device used", "PyTorch 9.9 was imported, and the program put nothing on"),
@@ -166,7 +166,7 @@ for what, environment, verdict, words in (
         ("a snapshot for which there is no space", {"FULL": "1"}, "went on", ".pickle: No space left on device; give another --output")):
     os.environ.update(environment)
     got = rehearse(program=(sys.executable, "-c", probes))
-    same((got[:2], got[3].get("verdict"), words in got[2]), ((0, "python True\nFalse\nran\n"), verdict, True), f"{what}, looked for and imported") or note(got[2])
+    same((got[:2], got[3].get("verdict"), words in got[2]), ((0, "all python True\nFalse\nall all True\nran\n"), verdict, True), f"{what}, looked for and imported") or note(got[2])
 del os.environ["FULL"]
 os.environ.update({"USED": "1", "FAILED": "0"})
 got = rehearse("--memory", "540MiB", program=(sys.executable, "-c", f"{probes}; import ctypes; sys.exit(ctypes.CDLL(None).cublasCreate_v2(ctypes.byref(ctypes.c_void_p())))"))
@@ -252,7 +252,9 @@ for what, options, program, code, words in (
         ("a range from above", ("--find-max", "b=9:1"), ("true", "{b}"), 2, "zr: rehearse: --find-max b=9:1: it takes NAME or NAME=LOW:HIGH"),
         ("allocators of a sweep", ("--allocators", "--sweep", "b=1"), ("true", "{b}"), 2, "zr: rehearse: --allocators cannot be used with --sweep"),
         ("no program", (), (), 2, "zr: rehearse: the program is missing"),
-        ("an unknown program", (), ("no-such-program",), 127, "zr: rehearse: no-such-program: No such file")):
+        ("an unknown program", (), ("no-such-program",), 127, "zr: rehearse: no-such-program: No such file"),
+        ("a script without its interpreter", (), ("train.py",), 127, "zr: rehearse: train.py: No such file or directory; give its interpreter, too: zr rehearse -- python3 train.py"),
+        ("a folder", (), ("/",), 126, "zr: rehearse: /: Is a directory; give a program's path")):
     got = rehearse(*options, program=program)
     same((got[0], got[2].startswith(words)), (code, True), what) or note(got[2])
 same([name for name in os.listdir(os.path.dirname(path("answer"))) if name.startswith("zr-rehearse")], [], "no folder is left without a snapshot")

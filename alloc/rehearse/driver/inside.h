@@ -428,9 +428,9 @@ void emu_known_add(zr_cu_address address, size_t bytes);
 void emu_known_forget(zr_cu_address address, size_t bytes); /* a kernel may write them, or they go */
 void emu_known_note(zr_cu_address address, size_t bytes, bool known); /* either, on a card of the table */
 void emu_known_launch(void);
-/* Kernels made them, and their value is computed without: that of the memory (byte -1), or each reads as the
- * byte. */
-void emu_known_compute(zr_cu_address address, size_t bytes, int byte);
+/* Kernels made them, and their value is computed without: that of the memory (pattern NULL), or the pattern
+ * from an address on that eight divides. */
+void emu_known_compute(zr_cu_address address, size_t bytes, const uint64_t *pattern);
 bool emu_known_value(zr_cu_address address, size_t bytes); /* written by the program, or computed */
 bool emu_known(zr_cu_address address, size_t bytes);       /* the program has written all of them */
 bool emu_known_still(zr_cu_address address, size_t bytes); /* and no kernel was launched since */

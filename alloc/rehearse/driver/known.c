@@ -8,8 +8,9 @@
 /* By address, disjoint. */
 static struct range {
     zr_cu_address start, end;
-    uint64_t launches_count; /* when it was written */
-    int byte; /* that each of them reads as although a kernel made it; -1: the program wrote them */
+    uint64_t launches_count;  /* when it was written */
+    bool uniform;             /* kernels made them, and they read as the pattern; else as the memory */
+    unsigned char pattern[8]; /* from an address on that eight divides */
 } * ranges;
 static size_t ranges_count, ranges_room;
 static uint64_t launches_count;
@@ -58,24 +59,26 @@ static void put(zr_cu_address address, size_t bytes, const struct range *middle)
     while (to < ranges_count && ranges[to].start < end)
         to++;
     if (to > at && ranges[at].start < address)
-        with[count++] = (struct range){ranges[at].start, address, ranges[at].launches_count, ranges[at].byte};
+        with[count] = ranges[at], with[count++].end = address;
     if (middle)
-        with[count++] = (struct range){address, end, middle->launches_count, middle->byte};
+        with[count] = *middle, with[count].start = address, with[count++].end = end;
     if (to > at && ranges[to - 1].end > end)
-        with[count++] =
-            (struct range){end, ranges[to - 1].end, ranges[to - 1].launches_count, ranges[to - 1].byte};
+        with[count] = ranges[to - 1], with[count++].start = end;
     if (count || to > at)
         replace(at, to, with, count);
 }
 
 void emu_known_add(zr_cu_address address, size_t bytes)
 {
-    put(address, bytes, &(struct range){.launches_count = launches_count, .byte = -1});
+    put(address, bytes, &(struct range){.launches_count = launches_count});
 }
 
-void emu_known_compute(zr_cu_address address, size_t bytes, int byte)
+void emu_known_compute(zr_cu_address address, size_t bytes, const uint64_t *pattern)
 {
-    put(address, bytes, &(struct range){.byte = byte});
+    struct range range = {.uniform = pattern};
+    if (pattern)
+        memcpy(range.pattern, pattern, sizeof range.pattern);
+    put(address, bytes, &range);
 }
 
 void emu_known_forget(zr_cu_address address, size_t bytes)
@@ -108,7 +111,7 @@ static bool known_since(zr_cu_address address, size_t bytes, uint64_t since)
     const struct range *in;
     for (size_t done = 0; done < bytes;) {
         size_t part = range_at(address + done, bytes - done, &in);
-        if (!in || in->byte >= 0 || in->launches_count < since)
+        if (!in || in->uniform || in->launches_count < since)
             return false;
         done += part;
     }
@@ -164,8 +167,8 @@ void emu_known_fill(zr_cu_address address, unsigned char *out, size_t bytes, int
     const size_t element_bytes = set_element(element, bytes, count);
     for (size_t done = 0, part; done < bytes; done += part) {
         part = range_at(address + done, bytes - done, &in);
-        if (count < 0 && in && in->byte >= 0)
-            memset(&out[done], in->byte, part);
+        for (size_t i = done; count < 0 && in && in->uniform && i < done + part; i++)
+            out[i] = in->pattern[(address + i) % sizeof in->pattern];
         for (size_t i = done; (count >= 0 || (!in && emu.fill != 0)) && i < done + part; i++)
             out[i] = element[i % element_bytes];
     }

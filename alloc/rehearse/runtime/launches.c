@@ -195,15 +195,15 @@ PUBLIC bool cuRehearsePeek(zr_cu_address address, void *out, size_t bytes)
     return known;
 }
 
-/* The bytes, which a kernel makes, read as these (data NULL: each as `byte`) until the program writes there.
+/* The bytes, which a kernel makes, read as these (data NULL: as the pattern) until the program writes there.
  */
-static void compute(zr_cu_address address, const void *data, size_t bytes, int byte)
+static void compute(zr_cu_address address, const void *data, size_t bytes, const uint64_t *pattern)
 {
     if (emu_enter(EMU_pointer_attribute, EMU_CONTEXT) == ZR_CU_SUCCESS &&
         emu_place(address, bytes, emu_current(), EMU_WRITES | EMU_COPIES) == EMU_MAPPED) {
         if (data)
             emu_write(address, data, bytes);
-        emu_known_compute(address, bytes, byte);
+        emu_known_compute(address, bytes, pattern);
     }
     emu_leave(ZR_CU_SUCCESS);
 }
@@ -211,13 +211,14 @@ static void compute(zr_cu_address address, const void *data, size_t bytes, int b
 void cuRehearsePoke(zr_cu_address address, const void *data, size_t bytes);
 PUBLIC void cuRehearsePoke(zr_cu_address address, const void *data, size_t bytes)
 {
-    compute(address, data, bytes, -1);
+    compute(address, data, bytes, NULL);
 }
 
-void cuRehearseUniform(zr_cu_address address, size_t bytes, int byte);
-PUBLIC void cuRehearseUniform(zr_cu_address address, size_t bytes, int byte)
+/* An element of at most eight bytes, again and again up to eight. */
+void cuRehearseUniform(zr_cu_address address, size_t bytes, uint64_t pattern);
+PUBLIC void cuRehearseUniform(zr_cu_address address, size_t bytes, uint64_t pattern)
 {
-    compute(address, NULL, bytes, (unsigned char)byte);
+    compute(address, NULL, bytes, &pattern);
 }
 
 void cuRehearseCount(int64_t count);

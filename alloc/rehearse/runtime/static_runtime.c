@@ -167,11 +167,23 @@ static int add_path(struct dl_phdr_info *info, size_t bytes, void *state)
     return objects->paths[objects->count++] == NULL;
 }
 
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+/* Another thread of the parent may have held it: the child looks into that object again. */
+static void in_child(void)
+{
+    lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+}
+
+__attribute__((constructor)) static void watch_forks(void)
+{
+    pthread_atfork(NULL, NULL, in_child);
+}
+
 /* Of all objects that were loaded since the last call. */
 __attribute__((visibility("default"), constructor)) void zr_rehearse_replace_runtimes(void);
 void zr_rehearse_replace_runtimes(void)
 {
-    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
     static unsigned long long loads; /* lock: lock */
     struct objects objects = {0};
     Dl_info info;

@@ -214,7 +214,12 @@ static int find_program(struct zr_rehearse *rehearse, const char *name)
         return NOT_RUN;
     }
     if (!zr_program_find(name, program)) {
-        zr_tool_log("rehearse: %s: %s", name, strerror(program->error));
+        const size_t length = strlen(name);
+        bool script = length > 3 && strcmp(name + length - 3, ".py") == 0;
+        zr_tool_log("rehearse: %s: %s; give %s%s", name, strerror(program->error),
+                    script ? "its interpreter, too: zr rehearse -- python3 "
+                           : "a program's path, or its name in PATH",
+                    script ? name : "");
         return program->error == ENOENT ? NOT_FOUND : NOT_RUN;
     }
     if (program->obstacle[0]) {

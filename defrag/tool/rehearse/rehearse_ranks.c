@@ -19,6 +19,11 @@ static int in_order(const void *a, const void *b)
     return 0;
 }
 
+static bool is_device(int machine_device)
+{
+    return machine_device >= 0 && machine_device < ZR_ACCOUNT_DEVICES_MAX;
+}
+
 static bool parse(struct zr_rehearse_rank *out, const char *line)
 {
     int at = 0;
@@ -27,7 +32,7 @@ static bool parse(struct zr_rehearse_rank *out, const char *line)
                &out->failures_count, &at) < 7)
         return false;
     snprintf(out->snapshot, sizeof out->snapshot, "%.*s", (int)strcspn(line + at, "\n"), line + at);
-    return out->machine_device >= 0 && out->machine_device < ZR_ACCOUNT_DEVICES_MAX;
+    return is_device(out->machine_device);
 }
 
 /* Those that wrote no line: they were killed, or ended without Python's exit. */
@@ -40,7 +45,7 @@ static void add_killed(struct zr_rehearse_ranks *out, const struct zr_account *a
         while (line < written &&
                (out->each[line].process != torch->pid || out->each[line].machine_device != torch->device))
             line++;
-        if (line == written && out->count < ZR_REHEARSE_RANKS_MAX)
+        if (line == written && out->count < ZR_REHEARSE_RANKS_MAX && is_device(torch->device))
             out->each[out->count++] =
                 (struct zr_rehearse_rank){.process = torch->pid,
                                           .rank = torch->rank,

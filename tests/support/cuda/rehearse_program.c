@@ -41,7 +41,7 @@ int cudaLaunchKernel(const void *function, struct extent grid, struct extent blo
 void cuRehearseCount(long long count);
 unsigned char cuRehearsePeek(unsigned long long address, void *out, size_t bytes);
 void cuRehearsePoke(unsigned long long address, const void *data, size_t bytes);
-void cuRehearseUniform(unsigned long long address, size_t bytes, int byte);
+void cuRehearseUniform(unsigned long long address, size_t bytes, unsigned long long pattern);
 int cublasSetStream_v2(void *handle, void *stream);
 int cublasGemmEx(void *handle, int, int, int m, int n, int k, const void *, const void *, int, int,
                  const void *, int, int, const void *, void *, int, int, int, int);
@@ -142,20 +142,23 @@ static int compute_mode(void)
     const struct extent one = {1, 1, 1};
     long long number = 7;
     char *block = NULL, uniform = 0, after = 0, whole = 0;
+    unsigned short shorts[4];
     cudaMalloc((void **)&block, 4096);
     cudaLaunchKernel(&one, one, one, NULL, 0, NULL);
     const unsigned long long at = (unsigned long long)(size_t)block;
     int unknown = cuRehearsePeek(at, &whole, 1);
     cuRehearsePoke(at, &number, sizeof number);
-    cuRehearseUniform(at + 64, 64, 1);
+    cuRehearseUniform(at + 64, 64, 0x0101010101010101);
+    cuRehearseUniform(at + 1024, 256, 0x0004000300020001);
     number = 0;
     cudaMemcpy(&number, block, sizeof number, ANY);
+    cudaMemcpy(shorts, block + 1034, sizeof shorts, ANY);
     cudaMemcpy(&uniform, block + 100, 1, ANY);
     int known = cuRehearsePeek(at + 127, &whole, 1);
     cudaMemset(block + 100, 0, 1);
     cudaMemcpy(&after, block + 100, 1, ANY); /* no kernel can have made it */
-    printf("peek %d number %lld uniform %d peek %d %d after %d\n", unknown, number, uniform, known, whole,
-           after);
+    printf("peek %d number %lld uniform %d %d %d %d peek %d %d after %d\n", unknown, number, uniform,
+           shorts[0], shorts[2], shorts[3], known, whole, after);
     return 0;
 }
 

@@ -268,6 +268,11 @@ static double case_elements(struct zr_kernel_context *c, const struct shape *s)
         }
         others = worst(others, worst(error_of(active), error_of(slope)));
     }
+    if (!ON_CARD) {
+        float nan = NAN, kept[] = {0};
+        kernels->gelu_forward(c, &(struct zr_gelu_forward){1, &nan, kept, ZR_RELU});
+        others = isnan(kept[0]) ? others : INFINITY;
+    }
     kernels->add(c, &(struct zr_add){n, x->at, dy->at, sum->at});
     kernels->add(c, &(struct zr_add){n, in_place->at, dy->at, in_place->at});
     kernels->init_normal(c, &(struct zr_init_normal){n, 1, 2, -0.75f, 0, filled->at});
