@@ -288,6 +288,15 @@ struct zr_attention_ring {
     float *dq, *dkv;
 };
 
+/* Dropout of attention's probabilities, after the softmax, by the rule of struct zr_dropout with the counter
+ * {key / 4, draw->row + b S + query, site + head, draw->step}, for word key % 4: query and key are tokens of
+ * sequence b, which has S tokens on all context ranks. `lse` and `p` are those without dropout. */
+struct zr_attention_dropout {
+    float rate; /* at least 0, below 1 */
+    unsigned site;
+    const struct zr_dropout_draw *draw; /* in the table's memory; with rate 0 not used */
+};
+
 /* Causal attention. qkv [B, T, (A + 2 K) D] holds q, k and v side by side, each by
  * head. */
 struct zr_attention {
@@ -299,6 +308,7 @@ struct zr_attention {
      * attends to its document only. NULL: a sequence is a document. */
     const int32_t *positions;
     struct zr_attention_ring ring; /* a GPU: none */
+    struct zr_attention_dropout dropout;
 };
 /* The bits of `out` are the same with and without p. Backward reads p only in tables with
  * reads_probabilities. */

@@ -67,7 +67,7 @@ struct running {
     float max_score, sum, values[PARTS];
 };
 
-DEVICE void take_scores(struct running *r, float score, const float *v_tile, const struct head *h)
+DEVICE void take_scores(struct running *r, float score, float drop, const float *v_tile, const struct head *h)
 {
     float max_score = fmaxf(r->max_score, warp_max(score)), before = expf(r->max_score - max_score),
           p = expf(score - max_score);
@@ -76,7 +76,7 @@ DEVICE void take_scores(struct running *r, float score, const float *v_tile, con
     UNROLL
     for (int i = 0; i < PARTS; i++)
         r->values[i] *= before;
-    add_rows(r->values, v_tile, h, p);
+    add_rows(r->values, v_tile, h, p * drop);
 }
 
 /* A block computes one tile of queries: tile blockIdx.x of head blockIdx.y of sequence blockIdx.z. */
@@ -108,7 +108,8 @@ KERNEL(K(attention_forward), struct zr_attention_forward, CUDA_THREADS)
             size_t from = own + r < h.tokens ? first_seen(&h, own + r) : 0, key = keys + lane_of_thread();
             bool seen = from <= key && key <= own + r;
             if (own + r < h.tokens && from < keys + TILE) /* uniform over the warp */
-                take_scores(&rows[r], seen ? dot(q, k, h.width) * h.scale : -INFINITY, v_tile, &h);
+                take_scores(&rows[r], seen ? dot(q, k, h.width) * h.scale : -INFINITY,
+                            drop_factor(&h, own + r, key), v_tile, &h);
         }
     }
     UNROLL
@@ -201,8 +202,9 @@ KERNEL(K(attention_backward_keys), struct zr_attention_backward, CUDA_THREADS)
                 bool seen = key <= query && query < h.tokens && first_seen(&h, query) <= key;
                 float p =
                     seen ? expf(dot(all.q + lane * row_stride_of(&h), k, h.width) * h.scale - lse[lane]) : 0;
-                float dp = dot(all.dout + lane * row_stride_of(&h), v, h.width);
-                add_rows(dv[r], all.dout, &h, p);
+                float drop = drop_factor(&h, query, key),
+                      dp = dot(all.dout + lane * row_stride_of(&h), v, h.width) * drop;
+                add_rows(dv[r], all.dout, &h, p * drop);
                 add_rows(dk[r], all.q, &h, p * (dp - delta[lane]) * h.scale);
             }
         }
@@ -243,7 +245,7 @@ KERNEL(K(attention_backward_queries), struct zr_attention_backward, CUDA_THREADS
             bool seen = key <= query && query < h.tokens && first_seen(&h, query) <= key;
             const float *k = k_tile + lane * row_stride_of(&h), *v = v_tile + lane * row_stride_of(&h);
             float p = seen ? expf(dot(all.q + row * row_stride_of(&h), k, h.width) * h.scale - lse[row]) : 0;
-            float dp = dot(all.dout + row * row_stride_of(&h), v, h.width);
+            float dp = dot(all.dout + row * row_stride_of(&h), v, h.width) * drop_factor(&h, query, key);
             add_rows(dq[r], k_tile, &h, p * (dp - delta[row]) * h.scale);
         }
     }

@@ -3,6 +3,7 @@
 #define ZR_CUDA_ATTENTION_H
 
 #include "kernels/cuda/element.h"
+#include "kernels/dropout.h"
 
 struct head {
     size_t width, tokens, line, out_line; /* line: stride of tokens in q, k and v, in elements */
@@ -10,7 +11,19 @@ struct head {
     float scale;
     size_t window;            /* tokens that a token attends to */
     const int32_t *positions; /* of the sequence's tokens in their documents; NULL: it is one document */
+    struct zr_dropout drop;   /* of the probabilities; rate 0: none */
 };
+
+/* Factor of a probability: 1 without dropout. */
+DEVICE float drop_factor(const struct head *h, size_t query, size_t key)
+{
+    float four[4], factor = 1;
+    if (h->drop.rate > 0) {
+        zr_dropout_factors(&h->drop, h->drop.first_row + query, key / 4, four);
+        factor = key % 4 == 0 ? four[0] : key % 4 == 1 ? four[1] : key % 4 == 2 ? four[2] : four[3];
+    }
+    return factor;
+}
 
 /* First token that token t of the sequence attends to. */
 DEVICE size_t first_seen(const struct head *h, size_t t)
@@ -45,6 +58,10 @@ DEVICE struct head head_of(const struct zr_attention *s, const el *qkv, size_t b
     h.scale = s->scale > 0 ? s->scale : scale_of(h.width);
     h.window = s->window ? s->window : s->sequence;
     h.positions = s->positions ? s->positions + batch * h.tokens : NULL;
+    h.drop.rate = s->dropout.rate;
+    h.drop.site = s->dropout.site + (unsigned)number;
+    h.drop.draw = s->dropout.draw;
+    h.drop.first_row = batch * h.tokens;
     return h;
 }
 

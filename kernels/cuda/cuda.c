@@ -751,14 +751,15 @@ static zr_result tiles_of(const struct zr_attention *s, size_t heads, size_t til
 }
 
 /* Index of the tensor-core kernel for the head width; -1: not supported. They require two-byte heads of three
- * widths, rows aligned to 16 bytes, attention to all tokens before and the usual scale. All GPUs of the
- * images have tensor cores. */
+ * widths, rows aligned to 16 bytes, attention to all tokens before, the usual scale and no dropout. All GPUs
+ * of the images have tensor cores. */
 static int narrow_kernel(const struct zr_kernel_context *context, const struct zr_attention *s,
                          uintptr_t addresses)
 {
     size_t width = s->heads ? s->channels / s->heads : 0;
     if (context->precision == ZR_PRECISION_FP32 || addresses % 16 != 0 || s->sequence > INT_MAX / 2 ||
-        s->channels > INT_MAX / 4 || s->ring.kv || s->scale > 0 || (s->window && s->window < s->sequence))
+        s->channels > INT_MAX / 4 || s->ring.kv || s->scale > 0 || s->dropout.rate > 0 ||
+        (s->window && s->window < s->sequence))
         return -1;
     return width == 64 ? 0 : width == 96 ? 1 : width == 128 ? 2 : -1;
 }

@@ -74,14 +74,16 @@ def rolled_back(norms, clip):
 
 
 def logged(**flags):
-    """A run with the norms of its gradients, from its log, and its bits: loss and norm of each step, both exact. A
+    """A run with the norms of its gradients and the parts of its noise scale, from its log, and its bits: loss and norm of each step, both exact. A
     norm shows the last bits of what a loss may round away."""
     log = path(f"log-{random.getrandbits(64):x}.jsonl")
     run = train(log=log, **flags)
-    run.norms = []
+    run.norms, run.noise = [], []
     if os.path.exists(log):
         with open(log) as file:
-            run.norms = [json.loads(line)["gradient_norm"] for line in file]
+            lines = [json.loads(line) for line in file]
+        run.norms = [line["gradient_norm"] for line in lines]
+        run.noise = [[line.get(key) for key in ("gradient_square", "gradient_variance")] for line in lines]
         os.unlink(log)
-    run.bits = list(itertools.zip_longest(run.losses or (), run.norms))
+    run.bits = list(itertools.zip_longest(run.losses or (), run.norms, run.noise))
     return run

@@ -75,6 +75,8 @@ ok(plain[0] != masked[0], "documents change the loss")
 folder = path("saved")
 run = train(ranks=2, cp=2, stage=2, save=folder, **{**SHAPE, "steps": 4})
 same(run.code, 0, "saved at --cp 2") or note(run.err[-600:])
+with open(f"{folder}/step-00000004/manifest.json") as file:
+    same(json.load(file)["context_ranks"], 2, "as its manifest says")
 one, four = (train(resume=folder, ranks=cp, cp=cp, sample=12, temperature=0, **SHAPE) for cp in (1, 4))
 ok(one.report and four.report and max(abs(a - b) / a for a, b in zip(one.report["loss"], four.report["loss"])) < 1e-5,
    "and resumed at --cp 4 as on one rank") or note(four.err[-600:])

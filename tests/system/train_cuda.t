@@ -10,10 +10,10 @@ import sys
 
 sys.path.insert(0, "tests/support")
 from pairs import optimizers
-from cuda_train import EMULATOR, FP32, LLAMA, SHAPE, near, on_card, on_host, tokens, went_well
+from cuda_train import EMULATOR, FP32, card_of, LLAMA, SHAPE, near, on_card, on_host, tokens, went_well
 from pairs import ALL_ROWS
 from saves import contents
-from zrtest import HANG, ZR_TRAIN, arguments, done, mpi_missing, note, ok, path, same, skip
+from zrtest import HANG, ZR_TRAIN, arguments, done, mpi_missing, note, ok, path, same, skip, token_shard
 
 # Most runs are small: the emulated card computes whole tiles. These are odd, and wider than a head.
 WIDE = dict(hidden=12, seq=5, batch=2)
@@ -23,7 +23,7 @@ CASES = (
     ("LLaMA", dict(steps=2, **LLAMA, **{**WIDE, "hidden": 16}), FP32, (0, 3) if ALL_ROWS else (3,)),
     ("two ranks on one card", dict(ranks=2, steps=2), FP32, (1, 3)),
     ("frozen tensors", dict(ranks=2, steps=2, freeze=["wte.*", "h.0.*.bias", "h.0.ln_?.weight", "h.1.mlp.*"]), FP32, (0, 3) if ALL_ROWS else (3,)),
-    ("dropout and an average", dict(ranks=2, steps=2, layers=1, accumulate=2, dropout=0.25, ema=0.5, eval_every=2), FP32, (0, 3) if ALL_ROWS else (3,)),
+    ("dropout and an average", dict(ranks=2, steps=2, layers=1, accumulate=2, dropout=0.25, attention_dropout=0.2, ema=0.5, eval_every=2, noise_scale=0.5), FP32, (0, 3) if ALL_ROWS else (3,)),
     ("adapters", dict(ranks=2, steps=2, lora="4:*"), FP32, (1, 3)),
     ("adapters of LLaMA, bf16", dict(ranks=2, steps=2, precision="bf16", lora="4:*proj*", layers=1, **LLAMA), 2e-3, (0, 3) if ALL_ROWS else (3,)),
     ("over NCCL, a card each", dict(ranks=2, steps=2, layers=1, comm="nccl", deterministic=True), FP32, (0, 1, 2, 3) if ALL_ROWS else (0, 3)),
@@ -55,8 +55,17 @@ for words, flags, tolerance, stages in CASES:
             continue
         near(run, host, tolerance, f"{words}, stage {stage}")
         ok("matrix products use " in run.err, f"{words}, stage {stage}: who makes the products is said") or note(run.err)
+        ok(all(a == b or abs(a / b - 1) < 1e-4 for a, b in zip(sum(run.noise, []), sum(host.noise, []))), f"{words}, stage {stage}: the noise scale is the processor's") if "noise_scale" in flags else None
         same(run.bits, (first or run).bits, f"{words}, stage {stage}: the bits of {'--comm local' if 'comm' in flags and 'pp' not in flags else f'stage {stages[0]}'}")
         first = first or run
+
+# ---- zr-train eval
+few = token_shard([at * at % 23 for at in range(41)], "few.bin")
+same(on_host(save=path("evaluated"), steps=1).code, 0, "a checkpoint")
+line = [ZR_TRAIN, "eval", few, "--resume", path("evaluated"), "--stride", "2", "--json", "-", *arguments(**{key: SHAPE[key] for key in ("vocab", "layers", "hidden", "heads", "seq", "threads")})]
+got = [subprocess.run([*line, *words], env={**os.environ, **environment}, capture_output=True, text=True) for words, environment in (([], {}), (["--backend", "cuda"], card_of({})))]
+losses = [json.loads(run.stdout)["loss"] for run in got if run.returncode == 0]
+ok(len(losses) == 2 and abs(losses[0] / losses[1] - 1) < FP32, f"zr-train eval: the processor's loss {losses}") or note(got[1].stderr)
 
 # Models of --model: windows, norms of heads, a scale of the scores, layer norms, a part of each head that rotates.
 ROOT = dict(hidden_size=16, num_attention_heads=2, num_hidden_layers=2, intermediate_size=13, vocab_size=24)

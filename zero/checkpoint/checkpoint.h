@@ -15,7 +15,7 @@
 struct zr_checkpoint_course {
     uint64_t steps, warmup; /* of the whole run */
     char schedule[16];      /* of the learning rate, as for --schedule-lr: "cosine" */
-    double rate, min_rate, decay_share, dropout;
+    double rate, min_rate, decay_share, dropout, attention_dropout;
     uint64_t data_order;    /* 1 if the manifest has none */
     uint64_t data_rows;     /* sequences read so far, if they are read in epochs */
     uint64_t data_sequence; /* their length in tokens */

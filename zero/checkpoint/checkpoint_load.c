@@ -390,6 +390,7 @@ static zr_result read_course(struct zr_checkpoint_course *course, json_t *root, 
     course->min_rate = json_number_value(min_rate);
     course->decay_share = json_number_value(json_object_get(object, "decay_share"));
     course->dropout = json_number_value(json_object_get(object, "dropout"));
+    course->attention_dropout = json_number_value(json_object_get(object, "attention_dropout"));
     return ZR_OK;
 }
 

@@ -78,13 +78,13 @@ static json_t *course_of(const struct zr_checkpoint_course *course)
 {
     char checksum[24];
     snprintf(checksum, sizeof checksum, "%016" PRIx64, course->data_checksum);
-    return json_pack("{s:I, s:s, s:I, s:f, s:f, s:f, s:f, s:I, s:I, s:I, s:s, s:s*}", "steps",
+    return json_pack("{s:I, s:s, s:I, s:f, s:f, s:f, s:f, s:f, s:I, s:I, s:I, s:s, s:s*}", "steps",
                      (json_int_t)course->steps, "schedule", course->schedule, "warmup",
                      (json_int_t)course->warmup, "rate", course->rate, "min_rate", course->min_rate,
-                     "decay_share", course->decay_share, "dropout", course->dropout, "data_rows",
-                     (json_int_t)course->data_rows, "data_sequence", (json_int_t)course->data_sequence,
-                     "data_tokens", (json_int_t)course->data_tokens, "data_checksum", checksum, "products",
-                     course->products[0] ? course->products : NULL);
+                     "decay_share", course->decay_share, "dropout", course->dropout, "attention_dropout",
+                     course->attention_dropout, "data_rows", (json_int_t)course->data_rows, "data_sequence",
+                     (json_int_t)course->data_sequence, "data_tokens", (json_int_t)course->data_tokens,
+                     "data_checksum", checksum, "products", course->products[0] ? course->products : NULL);
 }
 
 /* The manifest: settings that a resumed run or its user needs. NULL: no memory. */
@@ -102,13 +102,13 @@ static json_t *manifest_of(const struct save *save)
     json_set_alloc_funcs(zr_heap_alloc, zr_heap_free);
     snprintf(checksum, sizeof checksum, "%016" PRIx64, save->state_checksum);
     return json_pack(
-        "{s:i, s:s, s:I, s:I, s:i, s:i, s:i, s:i, s:I, s:s, s:b, s:i, s:I, s:I, s:o, s:s, s:I, s:o, s:{s:s, s:I, s:s}}",
+        "{s:i, s:s, s:I, s:I, s:i, s:i, s:i, s:i, s:i, s:I, s:s, s:b, s:i, s:I, s:I, s:o, s:s, s:I, s:o, s:{s:s, s:I, s:s}}",
         "version", ZR_CHECKPOINT_VERSION, "format", ZR_CHECKPOINT_FORMAT, "step", (json_int_t)save->step,
         "seed", (json_int_t)checkpoint->seed, "world_size", (int)world, "tensor_ranks", (int)tensor,
-        "pipeline_ranks", (int)stages, "stage", (int)checkpoint->stage, "parameters",
-        (json_int_t)zr_engine_elements(checkpoint->engine), "optimizer", checkpoint->engine->optimizer->name,
-        "average", (int)checkpoint->engine->optimizer->keeps_average, "accumulate",
-        (int)checkpoint->micro_batches, "step_tokens", (json_int_t)step_tokens, "data_order",
+        "pipeline_ranks", (int)stages, "context_ranks", (int)zr_shape_context(shape), "stage",
+        (int)checkpoint->stage, "parameters", (json_int_t)zr_engine_elements(checkpoint->engine), "optimizer",
+        checkpoint->engine->optimizer->name, "average", (int)checkpoint->engine->optimizer->keeps_average,
+        "accumulate", (int)checkpoint->micro_batches, "step_tokens", (json_int_t)step_tokens, "data_order",
         (json_int_t)checkpoint->course.data_order, "course", course_of(&checkpoint->course), "precision",
         zr_precision_name(zr_engine_precision(checkpoint->engine)), "updates",
         (json_int_t)zr_engine_steps_done(checkpoint->engine), "shape", shape_of(save), "state", "file",

@@ -538,13 +538,14 @@ static void read_windows(struct reading *reading)
         read_layer_types(reading, types);
 }
 
-/* The rates of zr-train's dropout are part of the shape; attention's probabilities have no dropout. */
+/* The rates of zr-train's dropout are part of the shape; GPT-NeoX's hidden_dropout has other places. */
 static void set_dropout(struct reading *reading, struct key key, const json_t *value)
 {
     double rate = json_number_value(value);
-    float *field = strcmp(key.name, "embd_pdrop") == 0    ? &reading->shape->embedding_dropout
-                   : strcmp(key.name, "resid_pdrop") == 0 ? &reading->shape->residual_dropout
-                                                          : NULL;
+    float *field = strcmp(key.name, "embd_pdrop") == 0       ? &reading->shape->embedding_dropout
+                   : strcmp(key.name, "resid_pdrop") == 0    ? &reading->shape->residual_dropout
+                   : strcmp(key.name, "hidden_dropout") == 0 ? NULL
+                                                             : &reading->shape->attention_dropout;
     if (!(rate >= 0 && rate < 1))
         refuse(reading, key, value, "it is a rate from 0 to below 1; correct config.json");
     else if (field)
@@ -1003,6 +1004,8 @@ zr_result zr_model_config_check(const struct zr_model_config *config, const stru
         *dropout = fmax(*dropout, (double)theirs.embedding_dropout);
     if (run->residual_dropout == 0)
         *dropout = fmax(*dropout, (double)theirs.residual_dropout);
+    if (run->attention_dropout == 0)
+        *dropout = fmax(*dropout, (double)theirs.attention_dropout);
     if (!result)
         result = check_fields(config, &theirs, &ours);
     return result ? result : check_tied(config, theirs.tied, &ours);

@@ -143,21 +143,22 @@ static zr_result copy_file(const char *from, const char *folder, const char *nam
 static json_t *describe(const struct zr_shape *shape)
 {
     if (shape->architecture == ZR_ARCH_GPT2)
-        return json_pack(
-            "{s:s, s:[s], s:I, s:I, s:I, s:I, s:I, s:s, s:f, s:b, s:f, s:f, s:f}", "model_type", "gpt2",
-            "architectures", "GPT2LMHeadModel", "n_embd", (json_int_t)shape->hidden, "n_head",
-            (json_int_t)shape->heads, "n_layer", (json_int_t)shape->layers, "n_positions",
-            (json_int_t)shape->sequence, "vocab_size", (json_int_t)shape->vocabulary, "activation_function",
-            "gelu_new", "layer_norm_epsilon", 1e-5, "tie_word_embeddings", 1, "attn_pdrop", 0.0, "embd_pdrop",
-            (double)shape->embedding_dropout, "resid_pdrop", (double)shape->residual_dropout);
-    return json_pack("{s:s, s:[s], s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:s, s:b}", "model_type",
-                     "llama", "architectures", "LlamaForCausalLM", "hidden_size", (json_int_t)shape->hidden,
-                     "num_attention_heads", (json_int_t)shape->heads, "num_key_value_heads",
-                     (json_int_t)shape->kv_heads, "num_hidden_layers", (json_int_t)shape->layers,
-                     "intermediate_size", (json_int_t)shape->ffn, "max_position_embeddings",
-                     (json_int_t)shape->sequence, "vocab_size", (json_int_t)shape->vocabulary, "rms_norm_eps",
-                     shape->norm_epsilon, "rope_theta", shape->rope_theta, "hidden_act", "silu",
-                     "tie_word_embeddings", (int)shape->tied);
+        return json_pack("{s:s, s:[s], s:I, s:I, s:I, s:I, s:I, s:s, s:f, s:b, s:f, s:f, s:f}", "model_type",
+                         "gpt2", "architectures", "GPT2LMHeadModel", "n_embd", (json_int_t)shape->hidden,
+                         "n_head", (json_int_t)shape->heads, "n_layer", (json_int_t)shape->layers,
+                         "n_positions", (json_int_t)shape->sequence, "vocab_size",
+                         (json_int_t)shape->vocabulary, "activation_function", "gelu_new",
+                         "layer_norm_epsilon", 1e-5, "tie_word_embeddings", 1, "attn_pdrop",
+                         (double)shape->attention_dropout, "embd_pdrop", (double)shape->embedding_dropout,
+                         "resid_pdrop", (double)shape->residual_dropout);
+    return json_pack(
+        "{s:s, s:[s], s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:s, s:b, s:f}", "model_type", "llama",
+        "architectures", "LlamaForCausalLM", "hidden_size", (json_int_t)shape->hidden, "num_attention_heads",
+        (json_int_t)shape->heads, "num_key_value_heads", (json_int_t)shape->kv_heads, "num_hidden_layers",
+        (json_int_t)shape->layers, "intermediate_size", (json_int_t)shape->ffn, "max_position_embeddings",
+        (json_int_t)shape->sequence, "vocab_size", (json_int_t)shape->vocabulary, "rms_norm_eps",
+        shape->norm_epsilon, "rope_theta", shape->rope_theta, "hidden_act", "silu", "tie_word_embeddings",
+        (int)shape->tied, "attention_dropout", (double)shape->attention_dropout);
 }
 
 /* The model's config.json; the exported values are fp32. */

@@ -1,11 +1,13 @@
-/* dropout.c: dropout of embeddings and residual branches. Masks are computed again in backward: see struct
- * zr_dropout in kernels/zr_kernels.h. */
+/* dropout.c: dropout of embeddings, residual branches and attention's probabilities. Masks are computed again
+ * in backward: see struct zr_dropout in kernels/zr_kernels.h. */
 #include <limits.h>
 
 #include "zero/model/transformer.h"
 
-/* Where a mask is used: the embedding, and two branches of each layer. */
+/* Where a mask is used: the embedding, and two branches of each layer; apart from those, the heads of each.
+ */
 enum { SITE_EMBEDDING = 0, SITE_BLOCKS, SITES_PER_BLOCK = 2 };
+#define SITE_HEADS 0x80000000u
 
 static unsigned draw_input(const struct zr_model *model)
 {
@@ -44,6 +46,18 @@ zr_result zr_pass_drop_embedding(struct zr_module_pass *pass, const void *at)
 {
     float rate = zr_pass_shape(pass)->embedding_dropout;
     return pass->trains && rate > 0 ? drop(pass, SITE_EMBEDDING, rate, at, (void *)(uintptr_t)at) : ZR_OK;
+}
+
+struct zr_attention_dropout zr_pass_attention_dropout(const struct zr_module_pass *pass)
+{
+    const struct zr_shape *shape = zr_pass_shape(pass);
+    size_t heads = shape->heads / zr_shape_tensor(shape);
+    if (!pass->trains || !(shape->attention_dropout > 0))
+        return (struct zr_attention_dropout){.rate = 0};
+    return (struct zr_attention_dropout){
+        .rate = shape->attention_dropout,
+        .site = SITE_HEADS + (unsigned)(zr_pass_layer(pass) * shape->heads + shape->tensor_rank * heads),
+        .draw = pass->inputs[draw_input(pass->model)]};
 }
 
 /* Drops elements of a branch: its output, or the gradient of it. */

@@ -337,7 +337,7 @@ zr_result zr_shape_check(const struct zr_shape *shape)
             return zr_fail(ZR_ERR_INVALID, "the model's %s must be at least 1", sizes[i].name);
     if ((unsigned)shape->architecture >= ZR_ARCH_COUNT)
         return zr_fail(ZR_ERR_INVALID, "unknown architecture %d", (int)shape->architecture);
-    const float dropout[] = {shape->embedding_dropout, shape->residual_dropout};
+    const float dropout[] = {shape->embedding_dropout, shape->residual_dropout, shape->attention_dropout};
     for (size_t i = 0; i < sizeof dropout / sizeof *dropout; i++)
         if (!(dropout[i] >= 0 && dropout[i] < 1))
             return zr_fail(ZR_ERR_INVALID, "a dropout of %g; its range is 0 to below 1", (double)dropout[i]);

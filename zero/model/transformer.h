@@ -71,9 +71,9 @@ struct zr_shape {
     bool tied;         /* the head shares the embedding's matrix; GPT-2: !variant.untied */
     struct zr_variant variant;
     const struct zr_trainable *trainable; /* borrowed; NULL: everything is trained */
-    /* Dropout rates in training, of the sum of the embeddings, and of the outputs of attention and of the
-     * feed-forward layer before they are added to the residual; 0: none. */
-    float embedding_dropout, residual_dropout;
+    /* Dropout rates in training, of the sum of the embeddings, of the outputs of attention and of the
+     * feed-forward layer before they are added to the residual, and of attention's probabilities; 0: none. */
+    float embedding_dropout, residual_dropout, attention_dropout;
 };
 
 /* ZR_ERR_INVALID: a size is zero or overflows, heads do not divide hidden, the variant has something that the
@@ -163,7 +163,7 @@ enum zr_transformer_group {
 enum { ZR_INPUT_TOKENS = 0, ZR_INPUT_TARGETS, ZR_INPUT_POSITIONS, ZR_INPUTS_COMMON };
 static inline bool zr_shape_drops(const struct zr_shape *shape)
 {
-    return shape->embedding_dropout > 0 || shape->residual_dropout > 0;
+    return shape->embedding_dropout > 0 || shape->residual_dropout > 0 || shape->attention_dropout > 0;
 }
 
 /* Pipeline stages of a bundled model. The first stage also has the embedding, the last one the final norm and
@@ -425,6 +425,8 @@ static inline const int32_t *zr_pass_positions(const struct zr_module_pass *pass
 }
 /* Number of the block that a pass runs, from 0. */
 size_t zr_pass_layer(const struct zr_module_pass *pass);
+/* Dropout of attention's probabilities in this pass (dropout.c). */
+struct zr_attention_dropout zr_pass_attention_dropout(const struct zr_module_pass *pass);
 /* Attention over this tensor rank's heads. */
 static inline struct zr_attention zr_pass_attention(const struct zr_module_pass *pass)
 {
@@ -437,7 +439,8 @@ static inline struct zr_attention zr_pass_attention(const struct zr_module_pass 
                                  .heads = shape->heads / tensor,
                                  .kv_heads = shape->kv_heads / tensor,
                                  .window = window < shape->sequence ? window : 0,
-                                 .positions = shape->documents ? zr_pass_positions(pass, 0) : NULL};
+                                 .positions = shape->documents ? zr_pass_positions(pass, 0) : NULL,
+                                 .dropout = zr_pass_attention_dropout(pass)};
 }
 
 /* ---- Ring attention (ring.c) --------------------------------------------------------------------------- */

@@ -125,6 +125,10 @@ static void say_products(const struct loop *loop)
     const struct zr_kernels *kernels = loop->rank.kernels;
     if (kernels->products)
         zr_say("matrix products use %s", kernels->products(&loop->rank.state.context));
+    if (!kernels->host_visible && loop->rank.state.context.precision != ZR_PRECISION_FP32 &&
+        loop->rank.config->shape.attention_dropout > 0)
+        zr_say("attention with dropout of its probabilities runs without tensor cores; --attention-dropout 0 "
+               "leaves that dropout out");
 }
 
 /* Prints refused products. A refused product is not a failure, but takes longer and may change the last bits

@@ -29,6 +29,7 @@ static struct zr_checkpoint_course course_of(const struct zr_saves *saves, uint6
                                           .min_rate = (double)config->min_rate,
                                           .decay_share = (double)config->decay_share,
                                           .dropout = (double)config->shape.residual_dropout,
+                                          .attention_dropout = (double)config->shape.attention_dropout,
                                           .data_order = data->order,
                                           .data_rows = zr_data_rows_after(data, step),
                                           .data_sequence = config->shape.sequence,
@@ -205,9 +206,16 @@ static void say_other_rate(const struct zr_saves *saves, const struct zr_checkpo
 
 static void say_other_dropout(const struct zr_saves *saves, const struct zr_checkpoint_course *course)
 {
-    double ours = (double)saves->rank->config->shape.residual_dropout;
-    if (ours != course->dropout)
-        zr_say("the run continues with --dropout %.6g; the checkpoint had %.6g", ours, course->dropout);
+    const struct zr_shape *shape = &saves->rank->config->shape;
+    const struct {
+        const char *option;
+        double ours, theirs;
+    } rates[] = {{"dropout", (double)shape->residual_dropout, course->dropout},
+                 {"attention-dropout", (double)shape->attention_dropout, course->attention_dropout}};
+    for (size_t i = 0; i < sizeof rates / sizeof *rates; i++)
+        if (rates[i].ours != rates[i].theirs)
+            zr_say("the run continues with --%s %.6g; the checkpoint had %.6g", rates[i].option,
+                   rates[i].ours, rates[i].theirs);
 }
 
 static void say_other_data(const struct zr_saves *saves, const struct zr_checkpoint_course *course)
@@ -328,7 +336,7 @@ zr_result zr_saves_resume(struct zr_saves *saves)
         if (origin.dropout > 0)
             zr_say(
                 "its config.json has a dropout of %g, which this run lacks: --dropout sets that of embeddings, and of "
-                "attention's output and the MLP's",
+                "attention's output and the MLP's, --attention-dropout that of attention's probabilities",
                 origin.dropout);
         return ZR_OK;
     }

@@ -118,6 +118,7 @@ struct head {
     const int32_t *positions; /* of the sequence's tokens in their documents; NULL: it is one document */
     float scale;
     struct head_view q, k, v;
+    struct zr_dropout drop; /* of the probabilities; rate 0: none */
 };
 
 /* First key that query t attends to. */
@@ -152,21 +153,39 @@ static struct head head_of(const struct zr_attention *shape, const el *all, size
                      k = {qkv + shape->channels, tokens, width, stride};
     if (kv)
         k = (struct head_view){kv + sequence * tokens * 2 * kv_channels, tokens, width, 2 * kv_channels};
-    struct head h = {.tokens = tokens,
-                     .width = width,
-                     .padded_width = round_up(width, 16),
-                     .padded_tokens = round_up(tokens, 16),
-                     .queries = {shape->ring.ranks, shape->ring.queries, tokens},
-                     .keys = {shape->ring.ranks, shape->ring.keys, tokens},
-                     .window = shape->window ? shape->window : SIZE_MAX,
-                     .positions = shape->positions ? shape->positions + sequence * tokens : NULL,
-                     .scale = shape->scale > 0 ? shape->scale : 1.0f / sqrtf((float)width),
-                     .q = q,
-                     .k = k,
-                     .v = k};
+    struct head h = {
+        .tokens = tokens,
+        .width = width,
+        .padded_width = round_up(width, 16),
+        .padded_tokens = round_up(tokens, 16),
+        .queries = {shape->ring.ranks, shape->ring.queries, tokens},
+        .keys = {shape->ring.ranks, shape->ring.keys, tokens},
+        .window = shape->window ? shape->window : SIZE_MAX,
+        .positions = shape->positions ? shape->positions + sequence * tokens : NULL,
+        .scale = shape->scale > 0 ? shape->scale : 1.0f / sqrtf((float)width),
+        .q = q,
+        .k = k,
+        .v = k,
+        .drop = {.rate = shape->dropout.rate,
+                 .site = shape->dropout.site + (unsigned)head,
+                 .draw = shape->dropout.draw,
+                 .first_row = sequence * tokens * (shape->ring.ranks > 1 ? shape->ring.ranks : 1)}};
     h.k.at += shared * width;
     h.v.at += kv_channels + shared * width;
     return h;
+}
+
+/* Drops numbers of a query's row of keys, from `begin` to `end`. */
+static void drop_keys(const struct head *h, size_t query, float *row, size_t begin, size_t end)
+{
+    size_t at = h->drop.first_row + zr_context_token(h->queries, query), group = SIZE_MAX;
+    float factors[4];
+    for (size_t i = begin; i < end && h->drop.rate > 0; i++) {
+        size_t key = zr_context_token(h->keys, i);
+        if (key / 4 != group)
+            zr_dropout_factors(&h->drop, at, group = key / 4, factors);
+        row[i] *= factors[key % 4];
+    }
 }
 
 /* ---- Forward ------------------------------------------------------------------------------------------- */
@@ -278,6 +297,7 @@ static void attention_forward(const struct zr_attention_forward *work, size_t un
                 narrow(seen - from, row + from, kept + from);
                 memset(kept + seen, 0, (h.tokens - seen) * sizeof *kept);
             }
+            drop_keys(&h, t, row, first, end);
         }
         small_product(&(struct zr_small_product){.m = rows,
                                                  .n = h.width,
@@ -326,7 +346,7 @@ static void backward_probabilities(const struct zr_attention_backward *work, con
                       work->lse[unit * h->tokens + t0 + r]);
 }
 
-/* ds = p (dp - sum of dout . out), overwriting dp. */
+/* ds = p (dp - sum of dout . out), overwriting dp. Dropout applies to dp, and to p after that. */
 static void backward_scores(const struct head *h, const struct backward_scratch *s, const el *out,
                             size_t out_stride, size_t t0, size_t rows)
 {
@@ -335,12 +355,15 @@ static void backward_scores(const struct head *h, const struct backward_scratch 
         const el *o = out + (t0 + r) * out_stride;
         const float *d = s->dout + (t0 + r) * h->padded_width;
         float *dp = s->dp + r * h->padded_tokens, *p = s->p + r * h->padded_tokens;
+        size_t first = first_seen(h, t0 + r), end = end_seen(h, t0 + r);
+        drop_keys(h, t0 + r, dp, first, end);
         vf sum = vf_set(0.0f);
         for (size_t i = 0; i < h->width; i += VF_LANES)
             sum = vf_fma(el_get(o + i, h->width - i), vf_get(d + i, h->width - i), sum);
         vf delta = vf_set(vf_sum(sum));
         for (size_t i = from; i < seen; i += VF_LANES)
             vf_put(dp + i, seen - i, vf_get(p + i, seen - i) * (vf_get(dp + i, seen - i) - delta));
+        drop_keys(h, t0 + r, p, first, end);
     }
 }
 

@@ -271,6 +271,30 @@ static inline double reference_scale(const struct zr_attention *s)
     return s->scale > 0 ? (double)s->scale : 1 / sqrt((double)(s->channels / s->heads));
 }
 
+/* Philox4x32-10 with its words one by one, as Salmon et al. write it: the word of a column. */
+static inline uint32_t reference_word(const struct zr_dropout_draw *draw, size_t row, unsigned site,
+                                      size_t column)
+{
+    uint64_t x[4] = {column / 4, (uint32_t)(draw->row + row), site, draw->step};
+    for (uint32_t r = 0; r < 10; r++) {
+        uint64_t a = x[0] * UINT64_C(0xd2511f53), b = x[2] * UINT64_C(0xcd9e8d57);
+        uint32_t k0 = draw->key[0] + r * 0x9e3779b9u, k1 = draw->key[1] + r * 0xbb67ae85u;
+        x[0] = (b >> 32) ^ x[1] ^ k0, x[1] = (uint32_t)b, x[2] = (a >> 32) ^ x[3] ^ k1, x[3] = (uint32_t)a;
+    }
+    return (uint32_t)x[column % 4];
+}
+
+/* Factor of the probability of key j for query t of head unit % heads. */
+static inline double reference_kept(const struct zr_attention *s, size_t unit, size_t t, size_t j)
+{
+    double rate = (double)s->dropout.rate;
+    return rate <= 0 ? 1
+           : (double)reference_word(s->dropout.draw, unit / s->heads * s->sequence + t,
+                                    s->dropout.site + (unsigned)(unit % s->heads), j) < floor(rate * 0x1p32)
+               ? 0
+               : 1 / (1 - rate);
+}
+
 static inline void reference_attention(const struct zr_attention *s, const double *qkv, double *out,
                                        double *lse, double *p)
 {
@@ -300,7 +324,7 @@ static inline void reference_attention(const struct zr_attention *s, const doubl
             for (size_t d = 0; d < width; d++) {
                 to[d] = 0;
                 for (size_t j = 0; j <= t; j++)
-                    to[d] += row[j] * v[j * line + d];
+                    to[d] += row[j] * reference_kept(s, unit, t, j) * v[j * line + d];
             }
         }
     }
@@ -326,16 +350,16 @@ static inline void reference_attention_backward(const struct zr_attention *s, co
             double delta = 0;
             for (size_t j = 0; j <= t; j++)
                 for (size_t d = 0; d < width; d++)
-                    delta += row[j] * d_out[d] * v[j * line + d];
+                    delta += row[j] * reference_kept(s, unit, t, j) * d_out[d] * v[j * line + d];
             for (size_t j = 0; j <= t; j++) {
-                double dp = 0;
+                double dp = 0, kept = reference_kept(s, unit, t, j);
                 for (size_t d = 0; d < width; d++)
-                    dp += d_out[d] * v[j * line + d];
+                    dp += d_out[d] * v[j * line + d] * kept;
                 double ds = row[j] * (dp - delta) * scale;
                 for (size_t d = 0; d < width; d++) {
                     dq[t * line + d] += ds * k[j * line + d];
                     dk[j * line + d] += ds * q[t * line + d];
-                    dv[j * line + d] += row[j] * d_out[d];
+                    dv[j * line + d] += row[j] * kept * d_out[d];
                 }
             }
         }

@@ -149,8 +149,9 @@ static void test_gpt2(void)
     struct zr_shape read = gpt2_shape;
     tap_result(zr_model_config_read(&(struct zr_model_config){"m", root, false}, &read, &dropout), ZR_OK,
                "as a shape");
-    tap_ok(read.embedding_dropout == 0.2f && read.residual_dropout == 0.1f && (float)dropout == 0.1f,
-           "with the dropout of embeddings and residuals; attention's is told");
+    tap_ok(read.embedding_dropout == 0.2f && read.residual_dropout == 0.1f &&
+               read.attention_dropout == 0.1f && dropout == 0,
+           "with the dropout of embeddings, residuals and attention");
     json_decref(root);
 }
 

@@ -91,6 +91,8 @@ const struct zr_flag zr_flags[] = {
      ZR_FLAG_SWITCH, FIELD(shape.tied), 0, 0},
     REAL("dropout", model, shape.residual_dropout, "0", 0, 0.99,
          "share of embeddings and of outputs of attention and MLP that training drops"),
+    REAL("attention-dropout", model, shape.attention_dropout, "0", 0, 0.99,
+         "share of attention's probabilities that training drops"),
     {"recompute", model, NULL, "activations that backward recomputes; full:N: all of N layers", "none", NULL,
      "none|selective|full", ZR_FLAG_RECOMPUTE, RECOMPUTE_FIELDS, 0, 0},
     CHOICE("precision", model, precision, "fp32", "fp32|bf16|fp16|fp8",

@@ -21,7 +21,9 @@ static const char examples[] =
     "                                                 the byte plan of a large run, without training\n"
     "  zr-train --params 1e9 --find-max batch --memory-limit 16GB --ranks 8 --stage 2\n"
     "                                                 the largest batch that fits\n"
-    "  zr-train --data bible.txt --json - >run.json   numbers on stdout, messages on stderr\n";
+    "  zr-train --data bible.txt --json - >run.json   numbers on stdout, messages on stderr\n"
+    "  zr-train sample --model DIR --prompt TEXT      text of a model of transformers\n"
+    "  zr-train eval --model DIR FILE..               its loss and perplexity on texts and token files\n";
 
 static const char ending[] =
     "\n"

@@ -99,6 +99,8 @@ static zr_result read_shape(struct zr_train_config *config, const json_t *root)
     if (!result) {
         if (zr_flag_given(config, "dropout")) /* resolve() sets both rates */
             shape->residual_dropout = config->shape.residual_dropout;
+        if (zr_flag_given(config, "attention-dropout"))
+            shape->attention_dropout = config->shape.attention_dropout;
         config->shape = *shape;
         config->bytes = false;
     }
