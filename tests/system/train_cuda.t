@@ -71,7 +71,8 @@ ok(len(losses) == 2 and abs(losses[0] / losses[1] - 1) < FP32, f"zr-train eval: 
 ROOT = dict(hidden_size=16, num_attention_heads=2, num_hidden_layers=2, intermediate_size=13, vocab_size=24)
 FAMILIES = (("gpt2", dict(n_embd=16, n_head=2, n_layer=2, n_positions=6, vocab_size=24, scale_attn_by_inverse_layer_idx=True)),
             ("qwen3", dict(ROOT, num_key_value_heads=1, head_dim=8, use_sliding_window=True, sliding_window=3, max_window_layers=1)),
-            ("gemma", dict(ROOT, num_key_value_heads=1, head_dim=8)), ("gpt_neox", dict(ROOT, rotary_pct=0.5)))
+            ("gemma", dict(ROOT, num_key_value_heads=1, head_dim=8)), ("gpt_neox", dict(ROOT, rotary_pct=0.5)),
+            ("gemma3_text", dict(ROOT, num_key_value_heads=1, head_dim=8, sliding_window=3, sliding_window_pattern=2, query_pre_attn_scalar=5)))
 for family, config in () if SHORT else FAMILIES:
     os.mkdir(path(family))
     with open(path(f"{family}/config.json"), "w") as file:

@@ -440,6 +440,8 @@ phi = config_of("phi", model_type="phi3", hidden_size=HIDDEN, num_attention_head
                 rope_scaling=dict(type="longrope", short_factor=[1] * (HIDDEN // 8), long_factor=[2] * (HIDDEN // 8)))
 gemma = config_of("gemma", model_type="gemma", hidden_size=HIDDEN, num_attention_heads=4, num_key_value_heads=2, head_dim=8,
                   intermediate_size=36, num_hidden_layers=2, vocab_size=VOCAB)
+gemma3 = config_of("gemma3", model_type="gemma3_text", hidden_size=HIDDEN, num_attention_heads=4, num_key_value_heads=2, head_dim=8, sliding_window=3,
+                   intermediate_size=36, num_hidden_layers=2, vocab_size=VOCAB, sliding_window_pattern=2)
 neox = config_of("neox", model_type="gpt_neox", hidden_size=HIDDEN, num_attention_heads=2, intermediate_size=36, num_hidden_layers=2,
                  vocab_size=VOCAB, rotary_pct=0.5)
 for words, changes, needles in (("too many layers", dict(num_hidden_layers=70000), ["70000", "--layers"]),
@@ -477,10 +479,12 @@ for folder, names in ((phi, {"model.layers.1.self_attn.qkv_proj.weight": [2 * HI
     ok(run.code == 3 and f"{tensor}.weight does not have the shape" in run.err, f"{name}: values of other sizes: refused") or note(run.err[-500:])
     run = train(**open_sizes, model=folder, steps=1, lora="2:*q_proj*")
     ok(run.code == 2 and "q_proj" in run.err and "o_proj" in run.err, f"{name}: adapters of a part of a tensor: refused") or note(run.err[-500:])
-for folder in (start, qwen, mistral, phi, gemma, neox):
+for folder in (start, qwen, mistral, phi, gemma, gemma3, neox):
     for flags in (dict(ranks=2, stage=3, recompute="full"), dict(ranks=2, tp=2, sequence_parallel=True), dict(ranks=2, pp=2)):
         run = train(**open_sizes, model=folder, steps=3, prove=True, **flags)
         ok(run.code == 0, f"{os.path.basename(folder)} {flags}: one dense rank's values") or note(run.err[-500:])
+run = train(**open_sizes, model=gemma3, steps=1, tile=2)
+ok(run.code == 2 and "--tile" in run.err, "norms of branches: --tile is refused") or note(run.err[-500:])
 run = train(**open_sizes, model=qwen, steps=2, save=path("qwen-saved"), save_every=1)
 run = train(**open_sizes, model=qwen, steps=3, resume=path("qwen-saved"))
 ok(run.code == 0 and len(run.losses) == 1, "a checkpoint of --model is resumed with it") or note(run.err[-500:])

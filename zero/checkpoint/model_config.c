@@ -13,12 +13,23 @@
 #include "alloc/base/error.h"
 
 /* Values of model_type. */
-enum { GPT2 = 1, LLAMA = 2, MISTRAL = 4, QWEN2 = 8, QWEN3 = 16, PHI3 = 32, GEMMA = 64, NEOX = 128 };
+enum {
+    GPT2 = 1,
+    LLAMA = 2,
+    MISTRAL = 4,
+    QWEN2 = 8,
+    QWEN3 = 16,
+    PHI3 = 32,
+    GEMMA = 64,
+    NEOX = 128,
+    GEMMA3 = 256
+};
 enum {
     QWEN = QWEN2 | QWEN3,
     SILU = LLAMA | MISTRAL | QWEN | PHI3, /* a gate of silu */
-    RMS = SILU | GEMMA,                   /* root mean square norms */
-    LLAMAS = RMS | NEOX,                  /* of the architecture LLaMA */
+    GEMMAS = GEMMA | GEMMA3,
+    RMS = SILU | GEMMAS, /* root mean square norms */
+    LLAMAS = RMS | NEOX, /* of the architecture LLaMA */
     ALL = GPT2 | LLAMAS
 };
 static const struct family {
@@ -35,6 +46,16 @@ static const struct family {
     {"qwen3", QWEN3, ZR_ARCH_LLAMA, false, {.head_norms = 1}},
     {"phi3", PHI3, ZR_ARCH_LLAMA, false, {.names = ZR_NAMES_PHI3}},
     {"gemma", GEMMA, ZR_ARCH_LLAMA, true, {.norms_add_one = 1, .scaled_tokens = 1, .activation = 1}},
+    {"gemma3_text",
+     GEMMA3,
+     ZR_ARCH_LLAMA,
+     true,
+     {.norms_add_one = 1,
+      .branch_norms = 1,
+      .head_norms = 1,
+      .scaled_tokens = 1,
+      .activation = 1,
+      .names = ZR_NAMES_GEMMA3}},
     {"gpt_neox",
      NEOX,
      ZR_ARCH_LLAMA,
@@ -45,7 +66,7 @@ static const struct family {
       .activation = ZR_GELU_ERF,
       .biases = ZR_BIASES_QKV | ZR_BIASES_OUT | ZR_BIASES_FFN,
       .names = ZR_NAMES_NEOX}}};
-#define TYPES "gpt2, llama, mistral, qwen2, qwen3, phi3, gemma or gpt_neox"
+#define TYPES "gpt2, llama, mistral, qwen2, qwen3, phi3, gemma, gemma3_text or gpt_neox"
 
 enum meaning {
     VALUES,  /* one of `values`, or refused for `reason` */
@@ -94,6 +115,7 @@ struct rule {
 static const char activations[] = " 'gelu_new' 'gelu' 'relu' ", /* in the order of enum zr_activation */
     tanh_names[] = " 'gelu_pytorch_tanh' 'gelu_fast' ";
 static const char gemma_gate[] = "zr-train's Gemma computes gelu_pytorch_tanh; give a model with that";
+static const char soft_caps[] = "zr-train has no soft caps of scores and logits; give a model without";
 static const char heads_apart[] = "zr-train turns all of a head; give a model that does";
 
 static const struct rule rules[] = {
@@ -122,15 +144,15 @@ static const struct rule rules[] = {
     /* LLaMA and models like it */
     FIXED("hidden_act", SILU, " 'silu' 'swish' ", "zr-train's LLaMA computes silu; give a model with that"),
     FIXED("hidden_act", GEMMA, " 'gelu_pytorch_tanh' 'gelu' 'gelu_new' 'gelu_fast' ", gemma_gate),
-    FIXED("hidden_activation", GEMMA, " null 'gelu_pytorch_tanh' 'gelu_new' 'gelu_fast' ", gemma_gate),
+    FIXED("hidden_activation", GEMMAS, " null 'gelu_pytorch_tanh' 'gelu_new' 'gelu_fast' ", gemma_gate),
     {"hidden_act", NEOX, CHOICE, activations,
      "zr-train's GPT-NeoX computes gelu, gelu_new or relu; give a model with one of these", NULL,
      offsetof(struct zr_shape, variant.activation), 0},
-    FIELD("attention_bias", LLAMA | QWEN3 | GEMMA, BITS, biases, ZR_BIASES_QKV | ZR_BIASES_OUT),
+    FIELD("attention_bias", LLAMA | QWEN3 | GEMMAS, BITS, biases, ZR_BIASES_QKV | ZR_BIASES_OUT),
     FIELD("attention_bias", NEOX, CLEARS, biases, ZR_BIASES_QKV | ZR_BIASES_OUT),
     FIELD("mlp_bias", LLAMA, BITS, biases, ZR_BIASES_FFN),
     FIELD("use_parallel_residual", NEOX, CLEARS, parallel, 1),
-    FIXED("use_bidirectional_attention", GEMMA, " false null ",
+    FIXED("use_bidirectional_attention", GEMMAS, " false null ",
           "zr-train's attention is causal; give a model with that"),
     FIXED("partial_rotary_factor", RMS & ~PHI3, " 1 null ", heads_apart),
     FIELD("partial_rotary_factor", PHI3, REAL, rotary_share, SAME),
@@ -138,8 +160,12 @@ static const struct rule rules[] = {
     FIELD("partial_rotary_factor", NEOX, REAL, rotary_share, REQUIRED), /* transformers 4 saves both names */
     FIELD("head_dim", SILU & ~QWEN3, PERHAPS, head_width, SAME),
     FIELD("head_dim", QWEN3, PERHAPS, head_width, 128),
-    FIELD("head_dim", GEMMA, PERHAPS, head_width, 256),
+    FIELD("head_dim", GEMMAS, PERHAPS, head_width, 256),
+    FIELD("query_pre_attn_scalar", GEMMA3, REAL, score_width, 256),
+    FIXED("attn_logit_softcapping", GEMMA3, " null ", soft_caps),
+    FIXED("final_logit_softcapping", GEMMA3, " null ", soft_caps),
     FIELD("sliding_window", MISTRAL, PERHAPS, window, 4096),
+    FIELD("sliding_window", GEMMA3, SIZE, window, 4096),
     FIELD("sliding_window", PHI3, PERHAPS, window, SAME),
     FIXED("sliding_window", LLAMA, " null ",
           "transformers ignores a window in a LLaMA; remove it from config.json"),
@@ -148,7 +174,9 @@ static const struct rule rules[] = {
     KNOWN("use_sliding_window", QWEN, IGNORED), /* see read_windows() */
     KNOWN("sliding_window", QWEN, IGNORED),
     KNOWN("max_window_layers", QWEN, IGNORED),
-    KNOWN("layer_types", QWEN, IGNORED),
+    KNOWN("layer_types", QWEN | GEMMA3, IGNORED),
+    KNOWN("sliding_window_pattern", GEMMA3, IGNORED),
+    KNOWN("_sliding_window_pattern", GEMMA3, IGNORED),
     KNOWN("max_position_embeddings", LLAMAS, IGNORED), /* a limit for users of the model */
     KNOWN("original_max_position_embeddings", PHI3, IGNORED),
     KNOWN("attention_dropout", LLAMAS, DROPOUT),
@@ -156,13 +184,17 @@ static const struct rule rules[] = {
     OPTION("num_attention_heads", GPT2, SIZE, "--heads", heads, REQUIRED),
     OPTION("num_attention_heads", SILU, SIZE, "--heads", heads, 32),
     OPTION("num_attention_heads", GEMMA, SIZE, "--heads", heads, 16),
+    OPTION("num_attention_heads", GEMMA3, SIZE, "--heads", heads, 8),
     OPTION("num_attention_heads", NEOX, SIZE, "--heads", heads, 64),
     OPTION("num_key_value_heads", LLAMA | PHI3, PERHAPS, "--kv-heads", kv_heads, SAME),
     OPTION("num_key_value_heads", GEMMA, PERHAPS, "--kv-heads", kv_heads, 16),
+    OPTION("num_key_value_heads", GEMMA3, PERHAPS, "--kv-heads", kv_heads, 4),
     OPTION("num_key_value_heads", MISTRAL, PERHAPS, "--kv-heads", kv_heads, 8),
     OPTION("num_key_value_heads", QWEN, PERHAPS, "--kv-heads", kv_heads, 32),
     OPTION("intermediate_size", LLAMAS, SIZE, "--ffn", ffn, REQUIRED),
-    OPTION("rope_theta", RMS, REAL, "--rope-theta", rope_theta, 10000),
+    OPTION("rope_theta", RMS & ~GEMMA3, REAL, "--rope-theta", rope_theta, 10000),
+    OPTION("rope_theta", GEMMA3, REAL, "--rope-theta", rope_theta, 1e6),
+    FIELD("rope_local_base_freq", GEMMA3, REAL, window_theta, 10000),
     OPTION("rotary_emb_base", NEOX, REAL, "--rope-theta", rope_theta, 10000),
     OPTION("rope_theta", NEOX, REAL, "--rope-theta", rope_theta, REQUIRED),
     OPTION("rms_norm_eps", RMS & ~PHI3, REAL, "--norm-epsilon", norm_epsilon, 1e-6),
@@ -510,6 +542,25 @@ static void read_layer_types(struct reading *reading, const json_t *types)
             "such a model");
 }
 
+/* Gemma 3's windows: in all layers but each n-th, or by a list. */
+static void read_gemma_windows(struct reading *reading)
+{
+    static const char *const names[] = {"sliding_window_pattern", "_sliding_window_pattern"};
+    const json_t *types = json_object_get(reading->config->root, "layer_types");
+    uint64_t *period = &reading->shape->variant.window_period;
+    bool listed = types && !json_is_null(types);
+    *period = listed ? 0 : 6;
+    for (int i = 0; i < 2; i++) {
+        const json_t *pattern = json_object_get(reading->config->root, names[i]);
+        if (pattern && (!json_is_integer(pattern) || json_integer_value(pattern) < 1))
+            refuse(reading, (struct key){"", names[i]}, pattern, "it is no such number; correct config.json");
+        else if (pattern && !listed)
+            *period = (uint64_t)json_integer_value(pattern);
+    }
+    if (listed)
+        read_layer_types(reading, types);
+}
+
 /* Qwen's windows. */
 static void read_windows(struct reading *reading)
 {
@@ -519,6 +570,8 @@ static void read_windows(struct reading *reading)
                  *types = json_object_get(root, "layer_types");
     struct zr_variant *variant = &reading->shape->variant;
     bool fits = !window || json_is_null(window) || json_integer_value(window) > 0;
+    if (reading->family->of & GEMMA3)
+        read_gemma_windows(reading);
     if (!(reading->family->of & QWEN))
         return;
     if (uses && !json_is_boolean(uses) && !json_is_null(uses))
@@ -709,7 +762,7 @@ static void read_angles(struct reading *reading, const char *inside, json_t *obj
 {
     double value[ANGLE_KEYS] = {[ORIGINAL] = 0, [TRUNCATE] = 1};
     unsigned before = reading->problems, type;
-    if (json_is_null(object))
+    if (!object || json_is_null(object))
         return;
     if (!json_is_object(object)) {
         refuse(reading, (struct key){"", inside}, object, "it is an object or null; correct config.json");
@@ -773,6 +826,34 @@ static void read_angles(struct reading *reading, const char *inside, json_t *obj
                "its numbers give angles that are not finite; correct config.json");
 }
 
+/* Gemma 3's rope_parameters of transformers 5: angles of layers with and without the window. */
+static void read_angles_by_layer(struct reading *reading, json_t *both)
+{
+    static const char inside[] = "rope_parameters", window[] = "sliding_attention",
+                      whole[] = "full_attention";
+    struct zr_shape *shape = reading->shape;
+    const char *key;
+    json_t *value;
+    double theta = shape->rope_theta;
+    if (!json_is_object(both)) {
+        refuse(reading, (struct key){"", inside}, both, "it is an object or null; correct config.json");
+        return;
+    }
+    json_t *type = json_object_get(json_object_get(both, window), "rope_type");
+    if (type && (!json_is_string(type) || strcmp(json_string_value(type), "default") != 0)) {
+        refuse(reading, (struct key){window, "rope_type"}, type,
+               "zr-train has scaled angles in layers without a window only; give such a model");
+        return;
+    }
+    shape->rope_theta = shape->variant.window_theta;
+    read_angles(reading, window, json_object_get(both, window));
+    shape->variant.window_theta = shape->rope_theta;
+    shape->rope_theta = theta;
+    read_angles(reading, whole, json_object_get(both, whole));
+    json_object_foreach(both, key, value) if (strcmp(key, window) != 0 && strcmp(key, whole) != 0)
+        refuse(reading, (struct key){inside, key}, value, "it is no kind of layer; correct config.json");
+}
+
 /* Both names have the same meaning. */
 static void read_both_angles(struct reading *reading)
 {
@@ -780,7 +861,9 @@ static void read_both_angles(struct reading *reading)
            *before = json_object_get(reading->config->root, "rope_scaling");
     if (reading->family->architecture != ZR_ARCH_LLAMA)
         return;
-    if (now && !json_is_null(now))
+    if (reading->family->of & GEMMA3 && now && !json_is_null(now))
+        read_angles_by_layer(reading, now);
+    else if (now && !json_is_null(now))
         read_angles(reading, "rope_parameters", now);
     else if (before)
         read_angles(reading, "rope_scaling", before);
@@ -816,12 +899,15 @@ static void normalize(struct zr_shape *shape)
         shape->norm_epsilon = 0;
     if (variant->positions == shape->sequence)
         variant->positions = 0;
-    if (variant->window >= shape->sequence || variant->window_first >= shape->layers)
+    if ((variant->window >= shape->sequence && variant->window_theta == 0) ||
+        variant->window_first >= shape->layers)
         variant->window = 0;
     if (variant->window == 0)
-        variant->window_first = variant->window_period = 0;
+        variant->window_first = variant->window_period = 0, variant->window_theta = 0;
     if (variant->rotary_share == 1)
         variant->rotary_share = 0;
+    if (shape->heads && fabs(variant->score_width - (double)zr_shape_head(shape)) < 1e-9)
+        variant->score_width = 0;
     if (shape->heads && variant->head_width * shape->heads == shape->hidden)
         variant->head_width = 0;
 }

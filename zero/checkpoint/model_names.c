@@ -8,7 +8,7 @@
 #include "alloc/base/sort.h"
 #include "alloc/heap/heap.h"
 
-enum { GPT2 = ZR_NAMES_PHI3 + 1, CONVENTIONS };
+enum { GPT2 = ZR_NAMES_GEMMA3 + 1, CONVENTIONS };
 static const struct zr_model_convention conventions[CONVENTIONS] = {
     [GPT2] = {.prefix = "transformer.",
               .layer = "h.",
@@ -17,6 +17,7 @@ static const struct zr_model_convention conventions[CONVENTIONS] = {
     [ZR_NAMES_LLAMA] = {.prefix = "model.",
                         .layer = "model.layers.",
                         .masks = {".self_attn.rotary_emb.inv_freq"}},
+    [ZR_NAMES_GEMMA3] = {.prefix = "model.", .layer = "model.layers."},
     [ZR_NAMES_NEOX] = {.prefix = "gpt_neox.",
                        .layer = "gpt_neox.layers.",
                        .masks = {".attention.bias", ".attention.masked_bias",
@@ -42,6 +43,9 @@ static const struct {
     {ZR_NAMES_NEOX, ".self_attn.o_proj.", ".attention.dense.", 0},
     {ZR_NAMES_NEOX, ".mlp.up_proj.", ".mlp.dense_h_to_4h.", 0},
     {ZR_NAMES_NEOX, ".mlp.down_proj.", ".mlp.dense_4h_to_h.", 0},
+    {ZR_NAMES_GEMMA3, ".post_attention_layernorm.", ".pre_feedforward_layernorm.", 0},
+    {ZR_NAMES_GEMMA3, ".self_attn.o_norm.", ".post_attention_layernorm.", 0},
+    {ZR_NAMES_GEMMA3, ".mlp.down_norm.", ".post_feedforward_layernorm.", 0},
     {ZR_NAMES_PHI3, ".self_attn.q_proj.", ".self_attn.qkv_proj.", 1},
     {ZR_NAMES_PHI3, ".self_attn.k_proj.", ".self_attn.qkv_proj.", 2},
     {ZR_NAMES_PHI3, ".self_attn.v_proj.", ".self_attn.qkv_proj.", 3},

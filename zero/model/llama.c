@@ -7,9 +7,10 @@
  *   head        lm_head, or embed_tokens where it is tied
  *
  * Models of other families differ by switches of struct zr_variant: GPT-NeoX has layer norms, which both read
- * x, rotates a part of each head, and has no gate. Norms are root mean square norms otherwise. Weights are
- * [out, in], as torch.nn.Linear has them; names are Hugging Face's. q, k and v are adjacent in one slot, the
- * layout that attention requires. */
+ * x, rotates a part of each head, and has no gate; Gemma 3 has norms of attention's output and of down's
+ * before they are added, and other angles in layers with a window. Norms are root mean square norms
+ * otherwise. Weights are [out, in], as torch.nn.Linear has them; names are Hugging Face's. q, k and v are
+ * adjacent in one slot, the layout that attention requires. */
 #include <math.h>
 #include <string.h>
 
@@ -65,6 +66,7 @@ enum {
     V_B,
     Q_NORM,
     K_NORM,
+    O_NORM,
     O_W,
     O_B,
     NORM2_W,
@@ -73,6 +75,7 @@ enum {
     UP_W,
     GATE_B,
     UP_B,
+    DOWN_NORM,
     DOWN_W,
     DOWN_B,
     BLOCK_PARAMETERS,
@@ -90,6 +93,7 @@ static uint32_t absent(const struct zr_shape *shape)
     return (variant->biases & ZR_BIASES_QKV ? 0 : qkv) | (variant->biases & ZR_BIASES_OUT ? 0 : 1 << O_B) |
            (variant->biases & ZR_BIASES_FFN ? 0 : ffn) |
            (variant->head_norms ? 0 : 1 << Q_NORM | 1 << K_NORM) |
+           (variant->branch_norms ? 0 : 1 << O_NORM | 1 << DOWN_NORM) |
            (variant->layer_norms ? 0 : 1 << NORM1_B | 1 << NORM2_B) |
            (variant->ungated ? 1 << GATE_W | 1 << GATE_B : 0);
 }
@@ -116,9 +120,11 @@ enum {
     HEADS_RSTD,
     D_HEADS,
     D_SIDE,   /* gradient of x by post_attention_layernorm, where that reads x */
-    D_BRANCH, /* gradient of a branch before dropout: of mlp.down_proj; D_MIDDLE: of self_attn.o_proj */
-    D_MIDDLE,
-    X_ROWS, /* all rows of a product's input; Y_ROWS: of its output and gradients */
+    D_BRANCH, /* gradient of a branch before dropout: of self_attn.o_proj, then of mlp.down_proj */
+    BRANCH = D_BRANCH + 2, /* attention's output, then down's, before their norms */
+    BRANCH_RSTD = BRANCH + 2,
+    D_NORMED = BRANCH_RSTD + 2, /* gradients of BRANCH */
+    X_ROWS = D_NORMED + 2,      /* all rows of a product's input; Y_ROWS: of its output and gradients */
     Y_ROWS,
     XA, /* of an adapter, see lora.c */
     D_XA,
@@ -131,6 +137,7 @@ struct widths {
     size_t c, head, q, kv, qkv, ffn;
     size_t heads; /* q and k, where their heads have norms; else 0 */
     size_t gate, side;
+    size_t branch; /* where branches have norms; else 0 */
 };
 
 static struct widths widths_of(const struct zr_shape *shape)
@@ -143,6 +150,7 @@ static struct widths widths_of(const struct zr_shape *shape)
     w.heads = shape->variant.head_norms ? w.q + w.kv : 0;
     w.gate = shape->variant.ungated ? 0 : w.ffn;
     w.side = shape->variant.parallel ? w.c : 0;
+    w.branch = shape->variant.branch_norms ? w.c : 0;
     return w;
 }
 
@@ -177,7 +185,13 @@ static void describe_slots(struct zr_transformer *t)
         [D_HEADS] = {"gradient of self_attn q and k", w.heads, 0, temporary, false},
         [D_SIDE] = {"gradient of x by the second norm", w.side, 0, temporary, true},
         [D_BRANCH] = zr_slot_dropped(&t->shape),
-        [D_MIDDLE] = zr_slot_dropped(&t->shape),
+        [D_BRANCH + 1] = zr_slot_dropped(&t->shape),
+        [BRANCH] = {"self_attn.o_proj before its norm", w.branch, 0, 0, true},
+        [BRANCH + 1] = {"mlp.down_proj before its norm", w.branch, 0, 0, true},
+        [BRANCH_RSTD] = {"self_attn.o_proj rstd", w.branch > 0, ZR_SLOT_FLOATS, 0, true},
+        [BRANCH_RSTD + 1] = {"mlp.down_proj rstd", w.branch > 0, ZR_SLOT_FLOATS, 0, true},
+        [D_NORMED] = {"gradient before o_proj's norm", w.branch, 0, temporary, true},
+        [D_NORMED + 1] = {"gradient before down_proj's norm", w.branch, 0, temporary, true},
         [X_ROWS] = zr_slot_all_rows(&t->shape, "all rows"),
         [Y_ROWS] = zr_slot_all_rows(&t->shape, "sums of all rows"),
         [XA] = {"adapter", 0, 0, temporary, false}, /* trainable.c sets the columns */
@@ -252,6 +266,19 @@ static struct norm norm2_of(const struct zr_module_pass *pass)
                          s[NORM2_RSTD]};
 }
 
+static bool has_branch_norms(const struct zr_module_pass *pass)
+{
+    return zr_pass_shape(pass)->variant.branch_norms;
+}
+
+/* The norm of the output of a branch's last product. */
+static struct norm branch_norm(const struct zr_module_pass *pass, unsigned product, void *y)
+{
+    unsigned narrow = product == ZR_PRODUCT_NARROW;
+    return (struct norm){zr_pass_parameter(pass, narrow ? DOWN_NORM : O_NORM), pass->slots[BRANCH + narrow],
+                         y, pass->slots[BRANCH_RSTD + narrow]};
+}
+
 /* Whether the residual sum after attention is fused with the norm. */
 static bool sums_in_norm(const struct zr_module_pass *pass)
 {
@@ -268,22 +295,31 @@ static zr_result add_and_norm(struct zr_module_pass *pass)
                                                     : pass->kernels->residual_rmsnorm(pass->context, &root);
 }
 
+/* Angles of a sequence. */
+static size_t angles_of(const struct zr_shape *shape)
+{
+    return shape->sequence * (zr_shape_rotary(shape) / 2);
+}
+
 /* Rotates q and k, which are adjacent, or rotates their gradients back. */
 static zr_result rotate(struct zr_module_pass *pass, void *qkv, bool inverse)
 {
     const struct zr_shape *shape = zr_pass_shape(pass);
     const struct widths w = widths_of(shape);
-    return pass->kernels->rotary(pass->context, &(struct zr_rotary){.rows = pass->rows,
-                                                                    .sequence = shape->sequence,
-                                                                    .heads = (w.q + w.kv) / w.head,
-                                                                    .width = zr_shape_rotary(shape),
-                                                                    .head_stride = w.head,
-                                                                    .stride = w.qkv,
-                                                                    .cosines = pass->inputs[COSINES],
-                                                                    .sines = pass->inputs[SINES],
-                                                                    .x = qkv,
-                                                                    .inverse = inverse,
-                                                                    .positions = zr_pass_positions(pass, 0)});
+    bool of_windows = shape->variant.window_theta > 0 && zr_shape_has_window(shape, zr_pass_layer(pass));
+    size_t table = of_windows ? angles_of(shape) : 0;
+    return pass->kernels->rotary(pass->context,
+                                 &(struct zr_rotary){.rows = pass->rows,
+                                                     .sequence = shape->sequence,
+                                                     .heads = (w.q + w.kv) / w.head,
+                                                     .width = zr_shape_rotary(shape),
+                                                     .head_stride = w.head,
+                                                     .stride = w.qkv,
+                                                     .cosines = (float *)pass->inputs[COSINES] + table,
+                                                     .sines = (float *)pass->inputs[SINES] + table,
+                                                     .x = qkv,
+                                                     .inverse = inverse,
+                                                     .positions = zr_pass_positions(pass, 0)});
 }
 
 static struct zr_adapter_place adapter_of(unsigned matrix)
@@ -352,6 +388,7 @@ static zr_result norm_heads(struct zr_module_pass *pass, bool backward)
     const struct widths w = widths_of(shape);
     void **s = pass->slots;
     size_t before = 0; /* columns */
+    const float one = (float)shape->variant.norms_add_one;
     zr_result result = ZR_OK;
     for (unsigned i = 0; i < 2 && w.heads && result == ZR_OK; i++) {
         unsigned at = zr_pass_parameter(pass, i == 0 ? Q_NORM : K_NORM);
@@ -372,6 +409,7 @@ static zr_result norm_heads(struct zr_module_pass *pass, bool backward)
                                .dx = zr_pass_dx(pass, column_of(pass, s[D_HEADS], before)),
                                .dw = pass->gradients[0][at],
                                .accumulate = pass->accumulate[0],
+                               .w_offset = one,
                                .heads = heads})
                      : pass->kernels->rmsnorm_forward(
                            pass->context, &(struct zr_rmsnorm_forward){.rows = rows,
@@ -381,6 +419,7 @@ static zr_result norm_heads(struct zr_module_pass *pass, bool backward)
                                                                        .w = weight,
                                                                        .y = column_of(pass, s[QKV], before),
                                                                        .rstd = rstd,
+                                                                       .w_offset = one,
                                                                        .heads = heads});
         before += columns;
     }
@@ -472,9 +511,21 @@ static zr_result multiply_product(struct zr_module_pass *pass, unsigned product)
     void **s = pass->slots;
     return product == ZR_PRODUCT_QKV    ? multiply_qkv(pass)
            : product == ZR_PRODUCT_WIDE ? multiply_wide(pass)
-           : product == ZR_PRODUCT_OUT
-               ? multiply_rows(pass, linear_of(pass, w.q, w.c), O_W, s[ATTENTION], pass->x, s[MIDDLE])
-               : multiply_rows(pass, linear_of(pass, w.ffn, w.c), DOWN_W, s[PRODUCT], s[MIDDLE], pass->y);
+           : product == ZR_PRODUCT_OUT  ? multiply_rows(pass, linear_of(pass, w.q, w.c), O_W, s[ATTENTION],
+                                                        pass->x, w.branch ? s[BRANCH] : s[MIDDLE])
+                                        : multiply_rows(pass, linear_of(pass, w.ffn, w.c), DOWN_W, s[PRODUCT],
+                                                        s[MIDDLE], w.branch ? s[BRANCH + 1] : pass->y);
+}
+
+/* The norm of a branch; y NULL: only its statistics are needed. */
+static zr_result norm_branch(struct zr_module_pass *pass, unsigned product, void *y)
+{
+    zr_result result = y ? ZR_OK : zr_module_take(pass, D_NORMED);
+    if (result == ZR_OK)
+        result = norm(pass, branch_norm(pass, product, y ? y : pass->slots[D_NORMED]));
+    if (!y)
+        zr_module_drop(pass, D_NORMED);
+    return result;
 }
 
 static zr_result after(struct zr_module_pass *pass, unsigned product)
@@ -492,7 +543,12 @@ static zr_result after(struct zr_module_pass *pass, unsigned product)
                                                                             variant->activation != 0});
     if (product == ZR_PRODUCT_QKV)
         return ZR_OK;
-    zr_result result = zr_pass_drop_output(pass, product, product == ZR_PRODUCT_OUT ? s[MIDDLE] : pass->y);
+    void *branch = product == ZR_PRODUCT_OUT ? s[MIDDLE] : pass->y;
+    zr_result result = has_branch_norms(pass) ? norm_branch(pass, product, branch) : ZR_OK;
+    if (result == ZR_OK && !branch)
+        return ZR_OK;
+    if (result == ZR_OK)
+        result = zr_pass_drop_output(pass, product, branch);
     if (result != ZR_OK || zr_pass_adds_in_product(pass))
         return result;
     if (product == ZR_PRODUCT_OUT && sums_in_norm(pass))
@@ -586,16 +642,14 @@ static zr_result norm_backward(struct zr_module_pass *pass, struct norm n, struc
                                       .w_offset = (float)zr_pass_shape(pass)->variant.norms_add_one});
 }
 
-static unsigned branch_of(unsigned parameter)
-{
-    return parameter == DOWN_W ? D_BRANCH : D_MIDDLE;
-}
-
 /* Backward of a row-parallel product. */
 static zr_result rows_backward(struct zr_module_pass *pass, struct zr_linear linear, unsigned parameter,
                                struct step_back step)
 {
-    zr_result result = zr_pass_all_rows(pass, zr_pass_dropped(pass, branch_of(parameter)), Y_ROWS, &step.dy);
+    const unsigned branch = parameter == DOWN_W;
+    const void *own =
+        has_branch_norms(pass) ? pass->slots[D_NORMED + branch] : zr_pass_dropped(pass, D_BRANCH + branch);
+    zr_result result = zr_pass_all_rows(pass, own, Y_ROWS, &step.dy);
     step.dx = zr_pass_dx(pass, step.dx);
     if (result == ZR_OK)
         result = multiply_backward(pass, linear, parameter, step);
@@ -603,15 +657,28 @@ static zr_result rows_backward(struct zr_module_pass *pass, struct zr_linear lin
     return result;
 }
 
+/* The gradient of a branch from that of its norm, or the norm's own. */
+static zr_result branch_backward(struct zr_module_pass *pass, unsigned product)
+{
+    const unsigned branch = product == ZR_PRODUCT_NARROW;
+    zr_result result = pass->dx ? zr_module_take(pass, D_NORMED + branch) : ZR_OK;
+    return result == ZR_OK
+               ? norm_backward(pass, branch_norm(pass, product, NULL),
+                               (struct step_back){.dy = zr_pass_dropped(pass, D_BRANCH + branch),
+                                                  .dx = zr_pass_dx(pass, pass->slots[D_NORMED + branch])})
+               : result;
+}
+
 /* Slots that backward of a product and of the operations before it write. */
 static zr_result take_gradients(struct zr_module_pass *pass, unsigned product)
 {
     if (product == ZR_PRODUCT_QKV)
         return ZR_OK;
+    const unsigned branch = product == ZR_PRODUCT_NARROW;
     zr_result result =
-        product == ZR_PRODUCT_WIDE
-            ? ZR_OK
-            : zr_pass_take_dropped(pass, product, product == ZR_PRODUCT_NARROW ? D_BRANCH : D_MIDDLE);
+        product == ZR_PRODUCT_WIDE ? ZR_OK : zr_pass_take_dropped(pass, product, D_BRANCH + branch);
+    if (result == ZR_OK && product != ZR_PRODUCT_WIDE && has_branch_norms(pass))
+        result = branch_backward(pass, product);
     if (result == ZR_OK)
         result = zr_module_take(pass, product == ZR_PRODUCT_NARROW ? D_UP
                                       : product == ZR_PRODUCT_WIDE ? D_NORM2
@@ -695,8 +762,10 @@ static zr_result go_back(struct zr_module_pass *pass, unsigned product)
     const struct zr_variant *variant = &zr_pass_shape(pass)->variant;
     void **s = pass->slots;
     size_t n = pass->rows * widths_of(zr_pass_shape(pass)).ffn;
-    if (product == ZR_PRODUCT_NARROW || product == ZR_PRODUCT_OUT)
-        zr_pass_end_slot(pass, product == ZR_PRODUCT_NARROW ? D_BRANCH : D_MIDDLE);
+    if (product == ZR_PRODUCT_NARROW || product == ZR_PRODUCT_OUT) {
+        zr_pass_end_slot(pass, D_NORMED + (product == ZR_PRODUCT_NARROW));
+        zr_pass_end_slot(pass, D_BRANCH + (product == ZR_PRODUCT_NARROW));
+    }
     if (product == ZR_PRODUCT_NARROW && variant->ungated)
         return k->gelu_backward(
             pass->context,
@@ -710,13 +779,15 @@ static zr_result go_back(struct zr_module_pass *pass, unsigned product)
                                         : norm1_backward(pass);
 }
 
-/* Gradients of the norms before a product, after a backward that split. */
+/* Gradients of the norms beside a product, after a backward that split. */
 static zr_result weigh_norms(struct zr_module_pass *pass, unsigned product)
 {
     if (product == ZR_PRODUCT_WIDE)
         return norm_backward(pass, norm2_of(pass), (struct step_back){.dy = pass->slots[D_NORM2]});
-    zr_result result = product == ZR_PRODUCT_QKV ? norm_heads(pass, true) : ZR_OK;
-    return result == ZR_OK && product == ZR_PRODUCT_QKV
+    if (product != ZR_PRODUCT_QKV)
+        return has_branch_norms(pass) ? branch_backward(pass, product) : ZR_OK;
+    zr_result result = norm_heads(pass, true);
+    return result == ZR_OK
                ? norm_backward(pass, norm1_of(pass), (struct step_back){.dy = pass->slots[D_NORM]})
                : result;
 }
@@ -739,13 +810,20 @@ static zr_result final_norm_backward(struct zr_module_pass *pass)
 static zr_result prepare(struct zr_module_pass *pass)
 {
     const struct zr_shape *shape = zr_pass_shape(pass);
-    return pass->kernels->rotary_table(pass->context,
-                                       &(struct zr_rotary_table){.sequence = shape->sequence,
-                                                                 .width = zr_shape_rotary(shape),
-                                                                 .theta = shape->rope_theta,
-                                                                 .scaling = shape->variant.rotary,
-                                                                 .cosines = pass->inputs[COSINES],
-                                                                 .sines = pass->inputs[SINES]});
+    struct zr_rotary_table table = {.sequence = shape->sequence,
+                                    .width = zr_shape_rotary(shape),
+                                    .theta = shape->rope_theta,
+                                    .scaling = shape->variant.rotary,
+                                    .cosines = pass->inputs[COSINES],
+                                    .sines = pass->inputs[SINES]};
+    zr_result result = pass->kernels->rotary_table(pass->context, &table);
+    if (result != ZR_OK || shape->variant.window_theta == 0)
+        return result;
+    table.theta = shape->variant.window_theta;
+    table.scaling = (struct zr_rotary_scaling){.factor = 0};
+    table.cosines += angles_of(shape);
+    table.sines += angles_of(shape);
+    return pass->kernels->rotary_table(pass->context, &table);
 }
 
 static void describe_types(struct zr_transformer *t)
@@ -804,8 +882,9 @@ static void describe(struct zr_transformer *t)
         [Q_B] = {"self_attn.q_proj.bias", q, 0, 0, 0, vectors, ZR_SPLIT_FIRST},
         [K_B] = {"self_attn.k_proj.bias", kv, 0, 0, 0, vectors, ZR_SPLIT_FIRST},
         [V_B] = {"self_attn.v_proj.bias", kv, 0, 0, 0, vectors, ZR_SPLIT_FIRST},
-        [Q_NORM] = {"self_attn.q_norm.weight", w.head, 0, 1, 0, vectors, ZR_SPLIT_HEADS},
-        [K_NORM] = {"self_attn.k_norm.weight", w.head, 0, 1, 0, vectors, ZR_SPLIT_HEADS},
+        [Q_NORM] = {"self_attn.q_norm.weight", w.head, 0, one, 0, vectors, ZR_SPLIT_HEADS},
+        [K_NORM] = {"self_attn.k_norm.weight", w.head, 0, one, 0, vectors, ZR_SPLIT_HEADS},
+        [O_NORM] = {"self_attn.o_norm.weight", w.c, 0, one, 0, vectors, ZR_SPLIT_NORM},
         [O_W] = {"self_attn.o_proj.weight", w.c, q, 0, residual, matrices, ZR_SPLIT_LAST},
         [O_B] = {"self_attn.o_proj.bias", w.c, 0, 0, 0, vectors, ZR_SPLIT_NONE},
         [NORM2_W] = {"post_attention_layernorm.weight", w.c, 0, one, 0, vectors, ZR_SPLIT_NORM},
@@ -814,6 +893,7 @@ static void describe(struct zr_transformer *t)
         [UP_W] = {"mlp.up_proj.weight", ffn, w.c, 0, deviation, matrices, ZR_SPLIT_FIRST},
         [GATE_B] = {"mlp.gate_proj.bias", ffn, 0, 0, 0, vectors, ZR_SPLIT_FIRST},
         [UP_B] = {"mlp.up_proj.bias", ffn, 0, 0, 0, vectors, ZR_SPLIT_FIRST},
+        [DOWN_NORM] = {"mlp.down_norm.weight", w.c, 0, one, 0, vectors, ZR_SPLIT_NORM},
         [DOWN_W] = {"mlp.down_proj.weight", w.c, ffn, 0, residual, matrices, ZR_SPLIT_LAST},
         [DOWN_B] = {"mlp.down_proj.bias", w.c, 0, 0, 0, vectors, ZR_SPLIT_NONE},
     };
@@ -822,10 +902,9 @@ static void describe(struct zr_transformer *t)
         tensors[i].rows = absent(shape) >> i & 1 ? 0 : tensors[i].rows;
 
     describe_types(t);
-    t->model.inputs[COSINES] =
-        (struct zr_input){"rotary cosines", shape->sequence * (zr_shape_rotary(shape) / 2), ZR_SLOT_FLOATS};
-    t->model.inputs[SINES] =
-        (struct zr_input){"rotary sines", shape->sequence * (zr_shape_rotary(shape) / 2), ZR_SLOT_FLOATS};
+    const size_t angles = (shape->variant.window_theta > 0 ? 2 : 1) * angles_of(shape);
+    t->model.inputs[COSINES] = (struct zr_input){"rotary cosines", angles, ZR_SLOT_FLOATS};
+    t->model.inputs[SINES] = (struct zr_input){"rotary sines", angles, ZR_SLOT_FLOATS};
     t->model.inputs_count = INPUTS;
     t->model.prepare = prepare;
     first =
@@ -873,6 +952,7 @@ static double elements(const struct zr_shape *shape)
     vectors += variant->biases & ZR_BIASES_QKV ? queries_of(shape) + 2 * keys_of(shape) : 0;
     vectors += variant->biases & ZR_BIASES_OUT ? c : 0;
     vectors += variant->biases & ZR_BIASES_FFN ? c + (variant->ungated ? 1 : 2) * (double)shape->ffn : 0;
+    vectors += variant->branch_norms ? 2 * c : 0;
     vectors += variant->head_norms ? 2 * queries_of(shape) / (double)shape->heads : 0;
     return (double)shape->layers * (block_matrices(shape) + vectors) + tables * c + norm;
 }
@@ -891,7 +971,7 @@ const struct zr_architecture_table zr_architecture_llama = {
     .products = {{"qkv", NORM1_W, Q_W},
                  {"o", Q_NORM, O_W},
                  {"gate_up", NORM2_W, GATE_W},
-                 {"down", DOWN_W, DOWN_W}},
+                 {"down", DOWN_NORM, DOWN_W}},
     .turned = true,
     .matrices = {Q_W, K_W, V_W, O_W, GATE_W, UP_W, DOWN_W},
     .matrices_count = 7,

@@ -60,6 +60,7 @@ void zr_variant_print(const struct zr_variant *variant, char out[ZR_VARIANT_ROOM
                  {"head norms", (double)variant->head_norms},
                  {"layer norms", (double)variant->layer_norms},
                  {"norms add one", (double)variant->norms_add_one},
+                 {"branch norms", (double)variant->branch_norms},
                  {"scaled tokens", (double)variant->scaled_tokens},
                  {"parallel", (double)variant->parallel},
                  {"ungated", (double)variant->ungated},
@@ -68,6 +69,8 @@ void zr_variant_print(const struct zr_variant *variant, char out[ZR_VARIANT_ROOM
                  {"unscaled", (double)variant->unscaled},
                  {"scaled by layer", (double)variant->scaled_by_layer},
                  {"rotary share", variant->rotary_share},
+                 {"window theta", variant->window_theta},
+                 {"score width", variant->score_width},
                  {"names", (double)variant->names},
                  {"angle factor", variant->rotary.factor},
                  {"offset", variant->rotary.offset},
@@ -97,6 +100,9 @@ static zr_result check_variant(const struct zr_shape *shape)
             "--tp %zu does not divide the %zu channels of a head, whose norms are summed over the ranks; "
             "give a --tp that does",
             zr_shape_tensor(shape), zr_shape_head(shape));
+    if (variant->branch_norms && zr_shape_tiles(shape) > 1)
+        return zr_fail(ZR_ERR_INVALID, "--tile divides the branches of a block, of which this model has "
+                                       "norms; leave it out");
     return variant->head_norms && variant->layer_norms
                ? zr_fail(ZR_ERR_INVALID, "norms of the heads of q and k exclude layer norms")
                : ZR_OK;
@@ -214,7 +220,7 @@ static bool tiles_vocabulary(const struct zr_shape *shape, size_t tiles)
 unsigned zr_shape_tiles_below(const struct zr_shape *shape, unsigned below)
 {
     struct shared tiled[TILED];
-    if (zr_trainable_splits(shape->trainable))
+    if (zr_trainable_splits(shape->trainable) || shape->variant.branch_norms)
         return 1;
     if (below > shape->hidden)
         below = (unsigned)shape->hidden + 1;
@@ -664,13 +670,15 @@ static struct products products_of(const struct zr_module_pass *pass)
                                   : (struct products){product, product + 1};
 }
 
-/* Without y, the last product is skipped, because only y depends on it. */
+/* Without y, the last product is skipped if only y depends on it. */
 static zr_result run_block(struct zr_module_pass *pass)
 {
     const struct zr_block_steps *steps = &table_of(zr_pass_shape(pass))->block;
     struct products now = products_of(pass);
+    if (!pass->y && now.end == ZR_BLOCK_PRODUCTS && !zr_pass_shape(pass)->variant.branch_norms)
+        now.end = ZR_PRODUCT_NARROW;
     zr_result result = ZR_OK;
-    for (unsigned p = now.first; p < now.end && (pass->y || p < ZR_PRODUCT_NARROW) && result == ZR_OK; p++) {
+    for (unsigned p = now.first; p < now.end && result == ZR_OK; p++) {
         if (zr_pass_opens(pass))
             result = steps->before(pass, p);
         if (result == ZR_OK)

@@ -4,6 +4,8 @@
 #ifndef ZR_MODEL_TRANSFORMER_H
 #define ZR_MODEL_TRANSFORMER_H
 
+#include <math.h>
+
 #include "zero/model/trainable.h"
 #include "zero/zr_zero.h"
 
@@ -14,8 +16,8 @@ const char *zr_architecture_name(enum zr_architecture architecture); /* "gpt2", 
 enum zr_biases { ZR_BIASES_QKV = 1, ZR_BIASES_OUT = 2, ZR_BIASES_FFN = 4 };
 
 /* Names and layouts of tensors in files: LLaMA's; GPT-NeoX's, where q, k and v are one tensor, by head;
- * Phi-3's, where q, k and v are one tensor, and gate and up another. */
-enum zr_names { ZR_NAMES_LLAMA = 0, ZR_NAMES_NEOX, ZR_NAMES_PHI3 };
+ * Phi-3's, where q, k and v are one tensor, and gate and up another; Gemma 3's names of norms. */
+enum zr_names { ZR_NAMES_LLAMA = 0, ZR_NAMES_NEOX, ZR_NAMES_PHI3, ZR_NAMES_GEMMA3 };
 
 /* Differences of a model from the plain form of its architecture; zeros: none. A config.json has them, and no
  * option. */
@@ -29,11 +31,14 @@ struct zr_variant {
     uint64_t head_norms;    /* LLaMA: 1: root mean square norms of each head of q and k */
     uint64_t layer_norms;   /* LLaMA: 1: layer norms with biases; excludes head_norms */
     uint64_t norms_add_one; /* LLaMA: 1: norms multiply by 1 + weight */
+    uint64_t branch_norms;  /* LLaMA: 1: norms of both branches of a block, before they are added */
     uint64_t scaled_tokens; /* LLaMA: 1: embeddings are multiplied by the root of hidden */
     uint64_t parallel;      /* LLaMA: 1: both norms of a block read its input */
     uint64_t ungated;       /* LLaMA: 1: no gate; an activation of up */
     uint64_t activation;    /* GPT-2, and ungated: enum zr_activation; gated: 0: silu, 1: GELU's tanh form */
     double rotary_share;    /* LLaMA: share of a head's channels that rotate, the first ones; 0: all */
+    double window_theta;    /* LLaMA: base of plain angles in layers with the window; 0: those of all */
+    double score_width;     /* LLaMA: scores are divided by its root; 0: a head's width */
     uint64_t names;         /* LLaMA: enum zr_names */
     uint64_t untied;        /* GPT-2: 1: the head has a matrix of its own */
     uint64_t unscaled;      /* GPT-2: 1: scores are not divided by the root of a head's width */
@@ -433,14 +438,16 @@ static inline struct zr_attention zr_pass_attention(const struct zr_module_pass 
     const struct zr_shape *shape = zr_pass_shape(pass);
     size_t tensor = zr_shape_tensor(shape),
            window = zr_shape_has_window(shape, zr_pass_layer(pass)) ? shape->variant.window : 0;
-    return (struct zr_attention){.batch = pass->rows / zr_shape_own_sequence(shape),
-                                 .sequence = zr_shape_own_sequence(shape),
-                                 .channels = zr_shape_queries(shape) / tensor,
-                                 .heads = shape->heads / tensor,
-                                 .kv_heads = shape->kv_heads / tensor,
-                                 .window = window < shape->sequence ? window : 0,
-                                 .positions = shape->documents ? zr_pass_positions(pass, 0) : NULL,
-                                 .dropout = zr_pass_attention_dropout(pass)};
+    return (struct zr_attention){
+        .batch = pass->rows / zr_shape_own_sequence(shape),
+        .sequence = zr_shape_own_sequence(shape),
+        .channels = zr_shape_queries(shape) / tensor,
+        .heads = shape->heads / tensor,
+        .kv_heads = shape->kv_heads / tensor,
+        .scale = shape->variant.score_width > 0 ? 1 / sqrtf((float)shape->variant.score_width) : 0,
+        .window = window < shape->sequence ? window : 0,
+        .positions = shape->documents ? zr_pass_positions(pass, 0) : NULL,
+        .dropout = zr_pass_attention_dropout(pass)};
 }
 
 /* ---- Ring attention (ring.c) --------------------------------------------------------------------------- */
@@ -506,12 +513,13 @@ static inline const void *zr_pass_bias_once(const struct zr_module_pass *pass, c
 {
     return zr_pass_shape(pass)->tensor_rank == 0 ? bias : NULL;
 }
-/* Whether a product adds the residual itself; requires that the sum needs no other rank or tile, nor dropout.
+/* Whether a product adds the residual itself; requires that the sum needs no other rank or tile, dropout or
+ * norm.
  */
 static inline bool zr_pass_adds_in_product(const struct zr_module_pass *pass)
 {
     return zr_pass_is_whole(pass) && zr_shape_tensor(zr_pass_shape(pass)) == 1 && !zr_pass_drops(pass) &&
-           pass->kernels->linear_residual_forward;
+           !zr_pass_shape(pass)->variant.branch_norms && pass->kernels->linear_residual_forward;
 }
 /* Slot for all rows; without sequence parallelism it has no columns. */
 struct zr_slot zr_slot_all_rows(const struct zr_shape *shape, const char *name);

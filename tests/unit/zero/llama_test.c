@@ -114,13 +114,16 @@ static number activate(bool gelu, number x)
 }
 
 /* The pair (i, i + D / 2) of a head turns by t theta^(-2 i / D), or by a scaled angle. */
-static void rotate(const struct zr_shape *shape, number *x, size_t width, size_t t)
+static void rotate(const struct zr_shape *shape, bool windowed, number *x, size_t width, size_t t)
 {
-    const struct zr_rotary_scaling *scaling = &shape->variant.rotary;
+    static const struct zr_rotary_scaling plain;
+    bool other = windowed && shape->variant.window_theta > 0;
+    const struct zr_rotary_scaling *scaling = other ? &plain : &shape->variant.rotary;
+    double theta = other ? shape->variant.window_theta : shape->rope_theta;
     if (shape->variant.rotary_share > 0)
         width = (size_t)((double)width * shape->variant.rotary_share);
     for (size_t i = 0; i < width / 2; i++) {
-        double frequency = pow(shape->rope_theta, -2 * (double)i / (double)width), angle, kept, size = 1;
+        double frequency = pow(theta, -2 * (double)i / (double)width), angle, kept, size = 1;
         if (scaling->factor > 0) {
             kept = fmin(
                 1, fmax(0, scaling->offset + scaling->slope * (scaling->by_pair ? (double)i : frequency)));
@@ -145,12 +148,13 @@ static number dot(const number *a, const number *b, size_t n)
 }
 
 /* One query over the keys and values of the tokens from `begin` to `count`. */
-static void attend(const number *q, number k[][WIDE], number v[][WIDE], size_t first, size_t width,
-                   size_t begin, size_t count, number *out)
+static void attend(const struct zr_shape *shape, const number *q, number k[][WIDE], number v[][WIDE],
+                   size_t first, size_t width, size_t begin, size_t count, number *out)
 {
+    double divisor = sqrt(shape->variant.score_width > 0 ? shape->variant.score_width : (double)width);
     number weights[TOKENS], sum = constant(0);
     for (size_t t = begin; t < count; t++) {
-        weights[t] = exponential(times(dot(q, k[t] + first, width), 1 / sqrt((double)width)));
+        weights[t] = exponential(times(dot(q, k[t] + first, width), 1 / divisor));
         sum = add(sum, weights[t]);
     }
     sum = power(sum, -1);
@@ -197,10 +201,11 @@ static void block(const struct zr_shape *shape, size_t layer, number *w, number 
          ffn = variant->biases & ZR_BIASES_FFN, normed = variant->head_norms, gated = !variant->ungated;
     number norm1 = take(w, norms), wq = take(w, queries * c), wk = take(w, kv * c), wv = take(w, kv * c),
            bq = qkv ? take(w, queries) : 0, bk = qkv ? take(w, kv) : 0, bv = qkv ? take(w, kv) : 0,
-           nq = normed ? take(w, width) : 0, nk = normed ? take(w, width) : 0, wo = take(w, c * queries),
-           bo = out ? take(w, c) : 0, norm2 = take(w, norms), gate = gated ? take(w, f * c) : 0,
-           up = take(w, f * c), b_gate = ffn && gated ? take(w, f) : 0, b_up = ffn ? take(w, f) : 0,
-           down = take(w, c * f), b_down = ffn ? take(w, c) : 0;
+           nq = normed ? take(w, width) : 0, nk = normed ? take(w, width) : 0,
+           no = variant->branch_norms ? take(w, c) : 0, wo = take(w, c * queries), bo = out ? take(w, c) : 0,
+           norm2 = take(w, norms), gate = gated ? take(w, f * c) : 0, up = take(w, f * c),
+           b_gate = ffn && gated ? take(w, f) : 0, b_up = ffn ? take(w, f) : 0,
+           nd = variant->branch_norms ? take(w, c) : 0, down = take(w, c * f), b_down = ffn ? take(w, c) : 0;
     for (size_t t = 0; t < shape->sequence; t++) {
         number y[WIDE], q[WIDE], mixed[WIDE], g[WIDE], u[WIDE], second[WIDE];
         norm(shape, norm1, variant->layer_norms, x[t], c, y);
@@ -211,15 +216,16 @@ static void block(const struct zr_shape *shape, size_t layer, number *w, number 
         add_bias(bq, queries, q), add_bias(bk, kv, k[t]), add_bias(bv, kv, v[t]);
         norm_heads(shape, nq, width, shape->heads, q), norm_heads(shape, nk, width, shape->kv_heads, k[t]);
         for (size_t h = 0; h < shape->kv_heads; h++)
-            rotate(shape, k[t] + h * width, width, t);
+            rotate(shape, window < TOKENS, k[t] + h * width, width, t);
         for (size_t h = 0; h < shape->heads; h++) {
             size_t shared = h / (shape->heads / shape->kv_heads);
-            rotate(shape, q + h * width, width, t);
-            attend(q + h * width, k, v, shared * width, width, t < window ? 0 : t + 1 - window, t + 1,
+            rotate(shape, window < TOKENS, q + h * width, width, t);
+            attend(shape, q + h * width, k, v, shared * width, width, t < window ? 0 : t + 1 - window, t + 1,
                    mixed + h * width);
         }
         linear(wo, mixed, queries, c, y);
         add_bias(bo, c, y);
+        norm_heads(shape, no, c, 1, y);
         for (size_t i = 0; i < c; i++)
             x[t][i] = add(x[t][i], y[i]);
         if (!variant->parallel)
@@ -233,6 +239,7 @@ static void block(const struct zr_shape *shape, size_t layer, number *w, number 
             u[i] = gated ? multiply(activate(variant->activation, g[i]), u[i]) : activate(true, u[i]);
         linear(down, u, f, c, y);
         add_bias(b_down, c, y);
+        norm_heads(shape, nd, c, 1, y);
         for (size_t i = 0; i < c; i++)
             x[t][i] = add(x[t][i], y[i]);
     }
@@ -382,6 +389,36 @@ static const struct {
                   .window = 2,
                   .window_first = 1,
                   .window_period = 3}}},
+    {"norms of branches and heads, two bases of angles, scores of another width: Gemma 3",
+     {.layers = 3,
+      .hidden = 16,
+      .heads = 4,
+      .kv_heads = 2,
+      .ffn = 20,
+      .sequence = 7,
+      .tied = true,
+      .rope_theta = 900,
+      .variant = {.norms_add_one = 1,
+                  .branch_norms = 1,
+                  .head_norms = 1,
+                  .head_width = 6,
+                  .scaled_tokens = 1,
+                  .activation = 1,
+                  .window = 3,
+                  .window_period = 2,
+                  .window_theta = 30,
+                  .score_width = 11,
+                  .rotary = {.factor = 4, .offset = 0, .slope = 0, .scale = 1}}}},
+    {"the same, all recomputed, adapters",
+     {.layers = 2,
+      .hidden = 16,
+      .heads = 2,
+      .kv_heads = 1,
+      .ffn = 20,
+      .sequence = 7,
+      .recompute = ZR_RECOMPUTE_FULL,
+      .trainable = &everything,
+      .variant = {.branch_norms = 1, .head_norms = 1, .window = 3, .window_period = 2, .window_theta = 30}}},
     {"angles over divisors",
      {.layers = 1,
       .hidden = 16,

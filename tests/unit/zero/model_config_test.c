@@ -275,6 +275,22 @@ static const struct {
      " 'num_hidden_layers': 2, 'intermediate_size': 40, 'vocab_size': 60, 'head_dim': 16,"
      " 'hidden_act': 'gelu', 'hidden_activation': null, 'rms_norm_eps': 1e-6, 'attention_bias': false}",
      "head width 16, norms add one 1, scaled tokens 1, activation 1", 2, 1, 40, 1e4},
+    {"{'model_type': 'gemma3_text', 'hidden_size': 24, 'num_attention_heads': 2, 'num_key_value_heads': 1,"
+     " 'num_hidden_layers': 2, 'intermediate_size': 40, 'vocab_size': 60, 'head_dim': 16, 'sliding_window': 5,"
+     " 'layer_types': ['sliding_attention', 'full_attention'], 'query_pre_attn_scalar': 9,"
+     " 'hidden_activation': 'gelu_pytorch_tanh', 'attn_logit_softcapping': null, 'rope_parameters':"
+     " {'full_attention': {'rope_type': 'linear', 'factor': 8, 'rope_theta': 700},"
+     " 'sliding_attention': {'rope_type': 'default', 'rope_theta': 90}}}",
+     "head width 16, window 5, but each 2, head norms 1, norms add one 1, branch norms 1, scaled tokens 1, "
+     "activation 1, window theta 90, score width 9, names 3, angle factor 8, scale 1",
+     2, 1, 40, 700},
+    {"{'model_type': 'gemma3_text', 'hidden_size': 24, 'num_attention_heads': 2, 'num_key_value_heads': 2,"
+     " 'num_hidden_layers': 2, 'intermediate_size': 40, 'vocab_size': 60, 'head_dim': 256,"
+     " '_sliding_window_pattern': 6, 'rope_local_base_freq': 90.0, 'rope_theta': 700.0,"
+     " 'final_logit_softcapping': null, 'use_bidirectional_attention': false}",
+     "head width 256, window 4096, but each 6, head norms 1, norms add one 1, branch norms 1, "
+     "scaled tokens 1, activation 1, window theta 90, names 3",
+     2, 2, 40, 700},
     {"{'model_type': 'gpt_neox', 'hidden_size': 24, 'num_attention_heads': 3, 'num_hidden_layers': 2,"
      " 'intermediate_size': 40, 'vocab_size': 60, 'hidden_act': 'gelu_new', 'rotary_pct': 0.5,"
      " 'partial_rotary_factor': 0.5, 'rope_theta': 500, 'rotary_emb_base': 500, 'layer_norm_eps': 1e-5, 'use_parallel_residual': false,"
