@@ -16,7 +16,7 @@ os.mkdir(DISK)
 COUNT, HARD = int(os.environ.get("ZR_PROVE", 300)), int(os.environ.get("ZR_PROVE_HARD", 60))
 OPTIMIZERS = optimizers()
 SHAPES = (dict(hidden=48, heads=12, seq=12), dict(hidden=36, heads=6, seq=8), dict(hidden=24, heads=6, seq=6), dict(hidden=24, heads=4, seq=5))
-FACTORS = dict(shape=SHAPES, arch=("gpt2", "llama"), tp=(1, 2, 3), data=(1, 2), pp=(None, None, 2, 3), schedule=(None, "naive", "gpipe", "1f1b", "vhalf"),
+FACTORS = dict(shape=SHAPES, arch=("gpt2", "llama"), tp=(1, 2, 3), data=(1, 2), pp=(None, None, 2, 3), schedule=(None, "naive", "gpipe", "1f1b", "vhalf", "zb-h1", "zb-v"),
                interleave=(None, None, 2), pipeline_cut=(None, "memory", "equal"), stage=(0, 1, 2, 3),
                sequence_parallel=(None, None, True), partition_activations=(None, None, True), checkpoint_offload=(None, True), offload_optimizer=(None, None, "cpu"), offload_param=(*[None] * 6, "cpu", "nvme:" + DISK), offload_ratio=(None, None, 0.5),
                recompute=("none", "selective", "full", "full:1"), no_contiguous=(None, True), no_constant_buffers=(None, True),
