@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "zero/engine/versions.h"
+#include "zero/step/module_pass.h"
 
 void zr_flow_open(zr_trainer *trainer, const struct zr_pipeline *pipeline)
 {
@@ -30,6 +31,8 @@ static zr_result make_list(zr_trainer *trainer, const struct zr_pipeline_request
     request.order = &order;
     result = zr_schedule_step(&flow->list, &request);
     zr_pipeline_order_end(&order);
+    if (result == ZR_OK && trainer->add_loss == zr_list_run_bring_loss)
+        zr_actions_change(&flow->list, &zr_schedule_with_gradients);
     if (result == ZR_OK && flow->following > 0)
         zr_actions_change(&flow->list, &undrained);
     flow->made = *order_request;
