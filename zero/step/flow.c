@@ -17,6 +17,12 @@ void zr_flow_close(zr_trainer *trainer)
     zr_actions_drop(&trainer->flow.list);
 }
 
+unsigned zr_flow_loaded(const zr_trainer *trainer)
+{
+    return trainer->engine->options.micro_batches +
+           (trainer->flow.asynchronous ? trainer->cut.ranks - 1 - trainer->cut.rank : 0);
+}
+
 /* A list that other steps follow ends before the last sent tensors have been received. */
 static zr_result make_list(zr_trainer *trainer, const struct zr_pipeline_request *order_request)
 {
