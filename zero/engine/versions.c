@@ -1,5 +1,5 @@
-/* versions.c: see versions.h. */
-#include "zero/engine/versions.h"
+/* versions.c: see update.h. */
+#include "zero/engine/update.h"
 
 zr_result zr_engine_versions_open(struct zr_engine *engine)
 {

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#include "zero/engine/versions.h"
+#include "zero/engine/update.h"
 #include "zero/step/module_pass.h"
 
 void zr_flow_open(zr_trainer *trainer, const struct zr_pipeline *pipeline)
