@@ -571,8 +571,8 @@ enum zr_pipeline_schedule {
     ZR_PIPELINE_ZB_V,  /* the stages of VHALF; holds at most 2 p halves */
     /* Asynchronous: the pipeline is not drained between steps, see zr_trainer_expect_steps(). Gradients are
      * of earlier versions of the parameters, which a rank keeps. One stage per rank; gradients are clipped by
-     * the norm of each rank's stage and of the stages that share tensors with it. Not with stage 3, an
-     * offloaded optimizer or fp16. */
+     * the norm of each rank's stage and of the stages that share tensors with it. Not with stage 3, a delayed
+     * or speculative update, or fp16. */
     ZR_PIPELINE_2BW,       /* one update per step, of at least p micro-batches; two versions */
     ZR_PIPELINE_PIPEDREAM, /* steps of one micro-batch; stage i of p has p - i versions. No tied tensors */
     ZR_PIPELINE_SCHEDULES

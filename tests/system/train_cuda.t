@@ -29,6 +29,7 @@ CASES = (
     ("over NCCL, a card each", dict(ranks=2, steps=2, layers=1, comm="nccl", deterministic=True), FP32, (0, 1, 2, 3) if ALL_ROWS else (0, 3)),
     ("tensor parallel", dict(ranks=4, tp=2, sequence_parallel=True, seq=6, steps=2, layers=1), FP32, (0,)),
     ("a pipeline over NCCL", dict(ranks=2, pp=2, accumulate=2, steps=2, comm="nccl", deterministic=True), FP32, (1,)),
+    ("an asynchronous pipeline over NCCL", dict(ranks=2, pp=2, accumulate=2, steps=4, layers=1, comm="nccl", deterministic=True, schedule="2bw"), FP32, (1,)),
     ("bf16, attention on tensor cores, micro-batches, recomputation",
      dict(precision="bf16", hidden=64, heads=1, seq=17, layers=1, accumulate=2, recompute="full", steps=2), 2e-3, (2, 0) if ALL_ROWS else (2,)),
     ("fp8", dict(precision="fp8", hidden=32, heads=2, seq=16, batch=1, layers=1, accumulate=2, steps=2), 2e-3, (3, 0) if ALL_ROWS else (3,)),

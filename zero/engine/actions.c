@@ -4,7 +4,6 @@
 #include "zero/engine/gradients.h"
 #include "zero/engine/offload.h"
 #include "zero/engine/speculate.h"
-#include "zero/engine/versions.h"
 
 /* ---- Lists --------------------------------------------------------------------------------------------- */
 

@@ -9,7 +9,6 @@
 #include "zero/engine/parameter_tier.h"
 #include "zero/engine/offload.h"
 #include "zero/engine/speculate.h"
-#include "zero/engine/versions.h"
 
 #include "alloc/base/option.h"
 

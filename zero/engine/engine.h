@@ -199,7 +199,7 @@ struct zr_gradient_file {
         read_seconds[ZR_NVME_PLACES]; /* simulated clock: end of a read, by place in the pass modulo places */
 };
 
-/* Earlier versions of the parameters; see versions.h. Zeros: none. */
+/* Earlier versions of the parameters; see update.h. Zeros: none. */
 struct zr_versions {
     char *pool; /* [options.stashed_versions][pool_bytes], each as tiers[0].parameters */
     size_t pool_bytes;

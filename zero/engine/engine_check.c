@@ -169,8 +169,10 @@ static zr_result check_versions(const struct zr_engine_options *options)
     if (options->stage > 2)
         return zr_fail(ZR_ERR_INVALID,
                        "stashed_versions requires stage 0, 1 or 2: stage 3 keeps no whole parameters");
-    if (options->offload.optimizer)
-        return zr_fail(ZR_ERR_INVALID, "stashed_versions excludes offload.optimizer");
+    if (options->offload.delayed || options->offload.speculative_bytes > 0)
+        return zr_fail(ZR_ERR_INVALID,
+                       "stashed_versions excludes offload.delayed and offload.speculative_bytes, "
+                       "which update parameters outside of a step's end");
     if (options->precision == ZR_PRECISION_FP16)
         return zr_fail(ZR_ERR_INVALID, "own_norm excludes fp16, in which some stages would skip a step that "
                                        "others apply; use bf16");

@@ -1,6 +1,6 @@
 /* update.h: the update of a unit's masters, momentum and variance by AdamW or SGD: at the end of a step
  * (actions.c), during the next step (delayed.c) or before the norm is known (speculate.c). Private to
- * engine/.
+ * zero/.
  */
 #ifndef ZR_ENGINE_UPDATE_H
 #define ZR_ENGINE_UPDATE_H
@@ -51,5 +51,22 @@ zr_result zr_engine_delayed_await(struct zr_engine *engine);
 zr_result zr_engine_delayed_publish(struct zr_engine *engine);
 /* Starts to copy one unit's new parameters to where they are kept. */
 zr_result zr_engine_delayed_put(struct zr_engine *engine, size_t unit);
+
+/* ---- versions.c ----------------------------------------------------------------------------------------
+ *
+ * Earlier versions of the parameters, for asynchronous pipelines. The newest version is in the parameters'
+ * own place, where updates, saves and evaluations find it. Before an update changes it, a copy replaces the
+ * oldest of the stashed versions, whose last reader has run. Only whole parameters on the device have
+ * versions, so a rank's copy needs no communication. */
+
+/* Allocates options.stashed_versions pools, tag param; zr_engine_destroy() frees them. */
+zr_result zr_engine_versions_open(struct zr_engine *engine);
+/* ZR_ACTION_STASH: replaces the oldest version by the newest. Waits for gathers of new parameters. */
+zr_result zr_engine_versions_stash(struct zr_engine *engine);
+/* Between steps, with a drained pipeline: makes all versions the newest. */
+zr_result zr_engine_versions_restart(struct zr_engine *engine);
+/* A unit's parameters in the oldest version; `newest`: those that zr_engine_gather() has returned. The same
+ * without stashed versions. Valid until the next ZR_ACTION_STASH. */
+const void *zr_engine_versions_oldest(const struct zr_engine *engine, const void *newest);
 
 #endif

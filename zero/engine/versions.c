@@ -1,5 +1,5 @@
-/* versions.c: see versions.h. */
-#include "zero/engine/versions.h"
+/* versions.c: see update.h. */
+#include "zero/engine/update.h"
 
 zr_result zr_engine_versions_open(struct zr_engine *engine)
 {
@@ -23,6 +23,8 @@ zr_result zr_engine_versions_stash(struct zr_engine *engine)
             o->context,
             &(struct zr_copy_bytes){.bytes = versions->pool_bytes,
                                     .from = engine->tiers[0].parameters,
+                                    .waits = engine->state_tier->offloaded, /* the copies of an update are not
+                                                                               ordered after the stream */
                                     .to = versions->pool + versions->oldest * versions->pool_bytes});
     versions->oldest = (versions->oldest + 1) % o->stashed_versions;
     return result;

@@ -3,7 +3,8 @@
 
 #include <string.h>
 
-#include "zero/engine/versions.h"
+#include "zero/engine/update.h"
+#include "zero/step/module_pass.h"
 
 void zr_flow_open(zr_trainer *trainer, const struct zr_pipeline *pipeline)
 {
@@ -14,6 +15,12 @@ void zr_flow_open(zr_trainer *trainer, const struct zr_pipeline *pipeline)
 void zr_flow_close(zr_trainer *trainer)
 {
     zr_actions_drop(&trainer->flow.list);
+}
+
+unsigned zr_flow_loaded(const zr_trainer *trainer)
+{
+    return trainer->engine->options.micro_batches +
+           (trainer->flow.asynchronous ? trainer->cut.ranks - 1 - trainer->cut.rank : 0);
 }
 
 /* A list that other steps follow ends before the last sent tensors have been received. */
@@ -30,6 +37,8 @@ static zr_result make_list(zr_trainer *trainer, const struct zr_pipeline_request
     request.order = &order;
     result = zr_schedule_step(&flow->list, &request);
     zr_pipeline_order_end(&order);
+    if (result == ZR_OK && trainer->add_loss == zr_list_run_bring_loss)
+        zr_actions_change(&flow->list, &zr_schedule_with_gradients);
     if (result == ZR_OK && flow->following > 0)
         zr_actions_change(&flow->list, &undrained);
     flow->made = *order_request;

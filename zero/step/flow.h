@@ -19,6 +19,8 @@ struct zr_flow {
 
 void zr_flow_open(zr_trainer *trainer, const struct zr_pipeline *pipeline);
 void zr_flow_close(zr_trainer *trainer);
+/* Number of micro-batches that the list of a step loads at most. */
+unsigned zr_flow_loaded(const zr_trainer *trainer);
 /* Makes the list of the step that begins; the versions restart if the pipeline is drained. */
 zr_result zr_flow_begin(zr_trainer *trainer);
 /* The step has ended. */

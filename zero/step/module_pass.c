@@ -4,7 +4,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "zero/engine/versions.h"
+#include "zero/engine/update.h"
 #include "zero/step/frames.h"
 #include "zero/step/trainer.h"
 

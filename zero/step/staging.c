@@ -32,7 +32,7 @@ static float *losses_of(const struct zr_staging *staging, unsigned micro_batch)
 }
 
 zr_result zr_staging_open(struct zr_staging *out, zr_engine *engine, const struct zr_model *model,
-                          struct zr_activations *store)
+                          struct zr_activations *store, unsigned places)
 {
     const struct zr_kernel_streams *streams = engine->options.kernels->streams;
     *out = (struct zr_staging){.engine = engine, .model = model, .store = store};
@@ -40,7 +40,7 @@ zr_result zr_staging_open(struct zr_staging *out, zr_engine *engine, const struc
         return ZR_OK;
     out->losses_at = place_of_input(out, model->inputs_count);
     out->micro_batch_bytes = (out->losses_at + model->rows * sizeof(float) + 63) / 64 * 64;
-    out->rates_at = engine->options.micro_batches * out->micro_batch_bytes;
+    out->rates_at = places * out->micro_batch_bytes;
     size_t bytes = out->rates_at + sizeof(struct zr_step_rates);
     zr_result result = zr_take(engine->options.host_arena, ZR_TAG_OTHER, bytes, 1, (void **)&out->block);
     if (result != ZR_OK)

@@ -18,9 +18,10 @@ struct zr_staging {
     bool pinned;
 };
 
-/* Does nothing if the host can access tensors. engine, model and store must outlive *out. */
+/* Does nothing if the host can access tensors. `places`: micro-batches of a list, each with its own pinned
+ * inputs, because copies of them run later. engine, model and store must outlive *out. */
 zr_result zr_staging_open(struct zr_staging *out, zr_engine *engine, const struct zr_model *model,
-                          struct zr_activations *store);
+                          struct zr_activations *store, unsigned places);
 /* No copy may be in progress. Closing a staging that is not open is allowed. */
 void zr_staging_close(struct zr_staging *staging);
 

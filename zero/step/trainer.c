@@ -20,7 +20,7 @@ static zr_result load(const struct zr_list_run *run, const struct zr_action *act
     zr_trainer *trainer = run->trainer;
     if (action->begins)
         zr_rehearsal_rewind(trainer->activations.arena);
-    trainer->staging.micro_batch = action->micro_batch % trainer->engine->options.micro_batches;
+    trainer->staging.micro_batch = action->micro_batch;
     zr_result result = run->calls ? run->calls->load(run->calls->state, action->micro_batch) : ZR_OK;
     return result == ZR_OK ? zr_staging_send_inputs(&trainer->staging) : result;
 }

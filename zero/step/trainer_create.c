@@ -239,7 +239,8 @@ zr_result zr_trainer_create(zr_trainer **out, const struct zr_trainer_options *o
     if (result == ZR_OK)
         result = make_lists(trainer);
     if (result == ZR_OK)
-        result = zr_staging_open(&trainer->staging, trainer->engine, trainer->model, &trainer->activations);
+        result = zr_staging_open(&trainer->staging, trainer->engine, trainer->model, &trainer->activations,
+                                 zr_flow_loaded(trainer));
     if (result == ZR_OK)
         result = prepare(trainer);
     if (result == ZR_OK)

@@ -17,9 +17,9 @@ static const char *versions_conflict(const struct zr_train_config *config)
         return NULL;
     if (config->stage == 3)
         return "keeps versions of whole parameters, and --stage 3 keeps no whole ones; give --stage 2";
-    if (config->offload_optimizer != ZR_TIER_NONE)
-        return "keeps versions of the parameters where they are updated and excludes --offload-optimizer; leave "
-               "one of the two out";
+    if (config->delayed_update || config->speculative_bytes > 0)
+        return "keeps the version before an update, which --delayed-update and --speculative-update make at "
+               "other times; leave one of the two out";
     if (config->precision == ZR_PRECISION_FP16)
         return "ends a step on each stage at its own time, so the stages cannot agree to skip one; give "
                "--precision bf16";
