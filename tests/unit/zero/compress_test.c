@@ -195,7 +195,7 @@ static int collectives(struct rig *rig, const struct setting *setting)
         .host_arena = rig->arena,
         .kernels = kernels,
         .context = &rig->context,
-        .staging_bytes = zr_compressed_sum_bytes(setting->packing, setting->shard, setting->world)};
+        .staging_bytes = zr_compressed_sum_bytes(setting->packing, setting->shard, 1, setting->world)};
     must(zr_compressor_init(&by, &options) == ZR_OK);
     int code = gathers(rig, setting, &by, &b);
     code = code ? code : sums(rig, setting, &by, &b);
