@@ -86,6 +86,22 @@ void zr_compress_print(struct zr_text *text, const struct zr_compression *compre
         zr_text_print(text, "%shpz", before);
 }
 
+void zr_compress_resolve(struct zr_train_config *config)
+{
+    bool size_filed =
+             config->filed[zr_flag_index(zr_flag_find("node-size"))] && !zr_flag_given(config, "node-size"),
+         filed = !zr_flag_given(config, "compress");
+    unsigned shards = zr_train_shards(config);
+    if (filed && (shards == 1 || config->stage == 0))
+        memset(&config->compression, 0, sizeof config->compression);
+    if (size_filed && (config->node_ranks < 2 || config->node_ranks >= shards))
+        config->node_ranks = 0;
+    if (size_filed && filed && config->node_ranks > 0 && config->stage == 3)
+        config->compression.secondary_shards = true;
+    if (size_filed && !zr_train_compresses(config))
+        config->node_ranks = 0;
+}
+
 const char *zr_compress_conflict(const struct zr_train_config *config)
 {
     if (!zr_train_compresses(config))
