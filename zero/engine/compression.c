@@ -8,31 +8,20 @@
 
 /* ---- What is packed ------------------------------------------------------------------------------------ */
 
-static bool packs(const struct zr_engine *engine, enum zr_compressed_kind kind)
+bool zr_engine_packs_kind(const struct zr_engine *engine, enum zr_compressed_kind kind)
 {
     return engine->world > 1 && engine->options.compression.kinds[kind].on;
 }
 
-/* A frozen unit that is kept whole has no masters and would lose its only exact values. */
-static bool packs_parameters(const struct zr_engine *engine, size_t unit)
-{
-    return packs(engine, ZR_COMPRESSED_PARAMETERS) &&
-           !(engine->units[unit].resident && zr_engine_is_frozen(engine, unit));
-}
-
-static bool packs_gradients(const struct zr_engine *engine, size_t unit)
-{
-    return packs(engine, ZR_COMPRESSED_GRADIENTS) && engine->units[unit].steps > 0;
-}
-
 bool zr_engine_packs(const struct zr_engine *engine)
 {
-    return packs(engine, ZR_COMPRESSED_PARAMETERS) || packs(engine, ZR_COMPRESSED_GRADIENTS);
+    return zr_engine_packs_kind(engine, ZR_COMPRESSED_PARAMETERS) ||
+           zr_engine_packs_kind(engine, ZR_COMPRESSED_GRADIENTS);
 }
 
 bool zr_engine_keeps_exact_masters(const struct zr_engine *engine)
 {
-    return zr_engine_is_low_precision(engine) || packs(engine, ZR_COMPRESSED_PARAMETERS);
+    return zr_engine_is_low_precision(engine) || zr_engine_packs_kind(engine, ZR_COMPRESSED_PARAMETERS);
 }
 
 static unsigned node_ranks(const struct zr_engine *engine)
@@ -49,12 +38,8 @@ static unsigned nodes(const struct zr_engine *engine)
 /* Whether gradients travel within a node first. */
 static bool hops(const struct zr_engine *engine)
 {
-    return packs(engine, ZR_COMPRESSED_GRADIENTS) && nodes(engine) > 1 && node_ranks(engine) > 1;
-}
-
-static bool keeps_secondary(const struct zr_engine *engine, size_t unit)
-{
-    return engine->options.compression.secondary_shards && engine->world > 1 && !engine->units[unit].resident;
+    return zr_engine_packs_kind(engine, ZR_COMPRESSED_GRADIENTS) && nodes(engine) > 1 &&
+           node_ranks(engine) > 1;
 }
 
 /* ---- Open and close ------------------------------------------------------------------------------------ */
@@ -84,9 +69,8 @@ static zr_result open_nodes(struct zr_engine *engine)
 {
     struct zr_compression_state *state = &engine->compression;
     unsigned in_node = node_ranks(engine), place = engine->rank % in_node;
-    bool secondary = engine->options.compression.secondary_shards && engine->shards_parameters;
     zr_result result = ZR_OK;
-    if ((hops(engine) || secondary) && engine->world > 1)
+    if (hops(engine) || engine->keeps_secondary)
         result = open_group(engine, &state->node, "node", engine->rank - place, 1, in_node);
     if (result == ZR_OK && hops(engine))
         result = open_group(engine, &state->across, "across", place, in_node, nodes(engine));
@@ -117,11 +101,11 @@ static zr_result open_compressors(struct zr_engine *engine)
     size_t all = 0, within = 0, between = 0, sums = 0;
     for (size_t u = 0; u < engine->layout.units_count; u++) {
         size_t shard = engine->layout.units[u].shard_elements;
-        if (packs_parameters(engine, u))
+        if (engine->units[u].packs_parameters)
             all = larger(all, zr_compressed_gather_bytes(parameters, shard, engine->world));
-        if (packs_gradients(engine, u) && !hops(engine))
+        if (engine->units[u].packs_gradients && !hops(engine))
             all = larger(all, zr_compressed_sum_bytes(gradients, shard, 1, engine->world));
-        if (packs_gradients(engine, u) && hops(engine)) {
+        if (engine->units[u].packs_gradients && hops(engine)) {
             within = larger(within, zr_compressed_sum_bytes(gradients, nodes(engine) * shard, nodes(engine),
                                                             node_ranks(engine)));
             between = larger(between, zr_compressed_sum_bytes(gradients, shard, 1, nodes(engine)));
@@ -143,7 +127,7 @@ static zr_result open_secondary(struct zr_engine *engine)
     struct zr_compression_state *state = &engine->compression;
     size_t bytes = 0;
     for (size_t u = 0; u < engine->layout.units_count; u++)
-        if (keeps_secondary(engine, u)) {
+        if (engine->units[u].keeps_secondary) {
             state->units[u].secondary_bytes =
                 engine->layout.units[u].padded_elements / node_ranks(engine) * engine->parameter_bytes;
             bytes += state->units[u].secondary_bytes;
@@ -161,7 +145,7 @@ zr_result zr_engine_compression_open(struct zr_engine *engine)
 {
     struct zr_compression_state *state = &engine->compression;
     size_t count = engine->layout.units_count;
-    if (!zr_engine_packs(engine) && !engine->options.compression.secondary_shards)
+    if (!zr_engine_packs(engine) && !engine->keeps_secondary)
         return ZR_OK;
     zr_result result = zr_take(engine->options.host_arena, ZR_TAG_OTHER, count, sizeof *state->units,
                                (void **)&state->units);
@@ -216,7 +200,7 @@ zr_result zr_engine_gather_shards(struct zr_engine *engine, size_t unit, const s
         own->has_secondary = true;
         plain.after = &own->keep;
     }
-    if (!packs_parameters(engine, unit))
+    if (!state->packs_parameters)
         return zr_comm_all_gather(engine->options.comm, &plain, &state->parameter_ticket);
     zr_result result = zr_comm_wait(engine->options.comm, state->parameter_ticket); /* it uses own->gather */
     if (result != ZR_OK)
@@ -302,7 +286,7 @@ zr_result zr_engine_sum_shards(struct zr_engine *engine, size_t unit, const stru
 {
     enum zr_precision precision = engine->options.precision;
     struct zr_unit_state *state = &engine->units[unit];
-    if (!packs_gradients(engine, unit))
+    if (!state->packs_gradients)
         return zr_comm_reduce_scatter(engine->options.comm, sum, &state->reduce_ticket);
     struct zr_unit_compression *own = &engine->compression.units[unit];
     own->sum =
@@ -323,7 +307,7 @@ zr_result zr_engine_sum_shards(struct zr_engine *engine, size_t unit, const stru
 zr_result zr_engine_await_sum(struct zr_engine *engine, size_t unit)
 {
     struct zr_unit_state *state = &engine->units[unit];
-    bool in_hops = hops(engine) && packs_gradients(engine, unit);
+    bool in_hops = hops(engine) && state->packs_gradients;
     zr_result result =
         zr_comm_wait(in_hops ? engine->compression.node : engine->options.comm, state->reduce_ticket);
     if (result == ZR_OK && in_hops && state->reduce_ticket > 0)

@@ -27,7 +27,8 @@ struct zr_unit_compression {
     bool has_secondary; /* a gather since the last update has written it, or will */
 };
 
-/* Whether some operation sends packed numbers. */
+/* Whether a kind, or some kind, is sent packed. */
+bool zr_engine_packs_kind(const struct zr_engine *engine, enum zr_compressed_kind kind);
 bool zr_engine_packs(const struct zr_engine *engine);
 /* Whether the device tier has masters separate from the parameters: in two bytes, and if parameters arrive
  * packed. */

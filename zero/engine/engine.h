@@ -83,6 +83,8 @@ struct zr_unit_state {
     unsigned steps; /* gradients per step */
     /* Parameters. */
     bool resident; /* parameters are kept whole */
+    bool packs_parameters, packs_gradients; /* sent packed */
+    bool keeps_secondary;                   /* the node keeps the parameters, divided among its ranks */
     struct zr_state_tier *tier;
     const struct zr_parameter_tier *parameters; /* see parameter_tier.h */
     /* The part of the unit that is kept, and its place in the pool, in elements. */
@@ -250,6 +252,7 @@ struct zr_engine {
     struct zr_unit_range stay;    /* units of an offloaded optimizer that are in the device tier */
     struct zr_unit_range squared; /* units whose squares are computed in device memory */
     bool shards_parameters;       /* some unit's parameters are sharded */
+    bool keeps_secondary;         /* of some unit */
 
     /* Offload only; see offload.h. */
     zr_comm *copies;
