@@ -223,13 +223,18 @@ struct zr_offload {
  *
  * Parameters (stages 1 to 3): the all-gather after an update, or the gathers of stage 3. Masters are then
  * separate from the parameters in fp32, too. Frozen units that are kept whole are sent as they are.
- * Gradients (stages 1 to 3): those of each micro-batch, or of the step, packed by their sender. */
+ * Gradients (stages 1 to 3): those of each micro-batch, or of the step, packed by their sender. With several
+ * nodes in two hops: to the rank's peer within its node, where they are added, and from there between nodes.
+ * Secondary shards (stage 3): each node keeps the parameters of sharded units once more, divided among its
+ * ranks. The first gather of a unit after an update goes to all ranks, later ones stay within the node. */
 enum zr_compressed_kind { ZR_COMPRESSED_PARAMETERS, ZR_COMPRESSED_GRADIENTS, ZR_COMPRESSED_KINDS };
 struct zr_compression {
     struct {
         bool on;
         enum zr_packing packing;
     } kinds[ZR_COMPRESSED_KINDS];
+    unsigned node_ranks; /* consecutive ranks of `comm` that form a node; 0: all, and no node is inside of it */
+    bool secondary_shards;
 };
 
 struct zr_engine_options {

@@ -47,6 +47,14 @@ train(ranks=2, stage=3, compress=BOTH.format("int8"), save=saved, save_every=2, 
 run = train(ranks=2, stage=1, compress=BOTH.format("int8"), resume=os.path.join(saved, "step-00000002"), **SHAPE)
 same(run.losses, want[2:], "a resumed run has the losses of one without an interruption") or note(run.err)
 
+FOUR = dict(ranks=4, stage=3, **SHAPE)
+plain, nodes, both = [train(**FOUR, **flags) for flags in ({}, dict(compress="hpz", node_size=2), dict(compress="qwz,qgz,hpz", node_size=2))]
+same(nodes.losses, plain.losses, "a copy per node changes no losses") or note(nodes.err)
+ok(sent(nodes)[0] < sent(plain)[0] and all(sent(run)[1] == sent(run)[2] for run in (nodes, both)), f"it saves {sent(plain)[0] - sent(nodes)[0]} of {sent(plain)[0]} elements, as planned")
+ok(both.code == 0 and both.report["ranks"][0]["planned_bytes"]["total"] >= both.report["ranks"][0]["peak_bytes"]["total"] - both.report["ranks"][0]["peak_bytes"]["other"],
+   "its bytes are planned") or note(both.err)
+same([train(**FOUR, compress="qwz,qgz,hpz", node_size=2, **flags).losses for flags in (dict(threads=2), dict(offload_optimizer="cpu", offload_param="cpu"))], [both.losses] * 2,
+     "gradients in two hops have the same losses on other threads, and with parameters on the host")
 plan = train(dry_run=True, world_size=8, ranks=1, stage=3, compress="qwz,qgz", data=None, vocab="byte", **SHAPE)
 ok(plan.code == 0 and "ranks send packed parameters:int8,gradients:int4" in plan.out and "packed, sent by a rank per step" in plan.out,
    "a plan has the bytes, and ZeRO++'s names are known") or note(plan.err)
@@ -57,6 +65,8 @@ run = train(ranks=2, stage=None, config=file, **SHAPE)
 ok(run.code == 0 and "parameters:int8,gradients:int4" in run.out, "DeepSpeed's keys set it") or note(run.err)
 for reason, flags in {"not KIND:METHOD": dict(compress="weights:int8", stage=1), "int4_rotated, mxfp8": dict(compress="gradients:int3", stage=1),
                       "requires several data ranks": dict(ranks=1, stage=1), "requires --stage 1, 2 or 3": dict(stage=0),
+                      "--node-size must divide": dict(stage=1, node_size=3), "requires --stage 3 and --node-size": dict(stage=2, compress="hpz"),
+                      "--node-size requires --compress": dict(compress=None, node_size=2),
                       "cannot be used with --prove": dict(prove=True, stage=1), "cannot be packed": dict(backend="cuda", stage=1)}.items():
     run = train(**{"ranks": 2, "compress": "gradients:int8", **SHAPE, **flags})
     ok(run.code == 2 and reason in run.err, f"refused: {run.err.strip()[:150]}")

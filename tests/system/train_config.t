@@ -168,7 +168,7 @@ same(run(FULL, batch=6, accumulate=1, dry_run=True).code, 0, "two options with t
 # What is not supported is named, with its path and its line.
 REFUSED = [
     ("zero_optimization.stage", 4), ("zero_optimization.stage", "two"), ("zero_optimization.stage", True),
-    ("zero_optimization.reduce_bucket_size", 5e-8), ("zero_optimization.zero_quantized_weights", True),
+    ("zero_optimization.reduce_bucket_size", 5e-8), ("zero_optimization.zero_quantized_nontrainable_weights", True),
     ("zero_optimization.offload_optimizer.device", "nvme"),
     ("zero_optimization.offload_param.device", "nvme"), ("zero_optimization.offload_optimizer.buffer_count", 1),
     ("zero_optimization.offload_optimizer.ratio", 1.5), ("zero_optimization.cpu_offload", 1),

@@ -154,6 +154,10 @@ RUNS = [
      dict(batch=4, optimizer="sgd", momentum=0.9, weight_decay=1e-4, beta2=None, eps=None), lambda n: decay(n, 1e-4, 1e-2, 3, 8, "linear")),
     ("strings and comments", {"_comment": "from the tutorial", "//": 1, "train_batch_size": "4", **adam("AdamW", lr="1e-4", eps="1e-7"),
                               **zero("1", reduce_bucket_size="5e8")}, {}, dict(batch=4, eps=1e-7, stage=1), constant(1e-4)),
+    ("ZeRO++", {**SMALL, "train_batch_size": 16, **zero(3, zero_quantized_weights=True, zero_hpz_partition_size=2, zero_quantized_gradients=True)},
+     dict(ranks=4), dict(batch=4, ranks=4, stage=3, compress="qwz,qgz,hpz", node_size=2), constant(1e-3)),
+    ("ZeRO++ on one rank", {**SMALL, **zero(3, zero_quantized_weights=True, zero_hpz_partition_size=16, zero_quantized_gradients=True)},
+     {}, dict(batch=4, stage=3), constant(1e-3)),
     ("nothing but a batch", {"train_batch_size": 4}, {}, dict(batch=4), constant(1e-3)),
     ("mixed precision of neither kind", {**SMALL, "amp": {"enabled": False, "opt_level": "O1"}, "bf16": {"enabled": False}}, {}, dict(batch=4), constant(1e-3)),
 ]
@@ -167,8 +171,6 @@ REFUSED = [
      ["sparse_attention", "amp"]),
     ("compression", {**SMALL, "compression_training": {"weight_quantization": {"shared_parameters": {"enabled": True}}, "enabled": True},
                      "communication_data_type": "fp32"}, ["compression_training", "communication_data_type"]),
-    ("ZeRO++", {**SMALL, **zero(3, zero_quantized_weights=True, zero_hpz_partition_size=16, zero_quantized_gradients=True)},
-     ["zero_optimization.zero_quantized_weights", "zero_optimization.zero_quantized_gradients"]),
     ("a range test", {**SMALL, **adam(lr=1e-3, max_grad_norm=1.0), **rates("LRRangeTest", lr_range_test_min_lr=1e-4, lr_range_test_step_size=200)},
      ["optimizer.params.max_grad_norm", "scheduler.params.lr_range_test_min_lr", "scheduler.params.lr_range_test_step_size", "scheduler.type"]),
 ]

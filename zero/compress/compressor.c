@@ -33,23 +33,23 @@ void zr_compressor_fini(struct zr_compressor *compressor)
     zr_drop(compressor->options.arena, &compressor->staging);
 }
 
-/* `copies` times the packed shards of all ranks. */
-static size_t staged(enum zr_packing packing, size_t shard_elements, unsigned world, unsigned copies)
+static size_t bytes_of(enum zr_packing packing, size_t shard_elements, unsigned pieces)
 {
-    size_t bytes = zr_pack_bytes(packing, shard_elements);
-    return __builtin_mul_overflow(bytes, world, &bytes) || __builtin_mul_overflow(bytes, copies, &bytes)
-               ? SIZE_MAX
-               : bytes;
+    size_t bytes = zr_pack_bytes(packing, shard_elements / pieces);
+    return __builtin_mul_overflow(bytes, pieces, &bytes) ? SIZE_MAX : bytes;
 }
 
 size_t zr_compressed_gather_bytes(enum zr_packing packing, size_t shard_elements, unsigned world)
 {
-    return staged(packing, shard_elements, world, 1);
+    size_t bytes = bytes_of(packing, shard_elements, 1);
+    return __builtin_mul_overflow(bytes, world, &bytes) ? SIZE_MAX : bytes;
 }
 
-size_t zr_compressed_sum_bytes(enum zr_packing packing, size_t shard_elements, unsigned world)
+size_t zr_compressed_sum_bytes(enum zr_packing packing, size_t shard_elements, unsigned pieces,
+                               unsigned world)
 {
-    return staged(packing, shard_elements, world, 2);
+    size_t bytes = bytes_of(packing, shard_elements, pieces);
+    return __builtin_mul_overflow(bytes, 2 * (size_t)world, &bytes) ? SIZE_MAX : bytes;
 }
 
 static struct zr_numbers at(struct zr_numbers numbers, size_t index)
@@ -61,33 +61,38 @@ static struct zr_numbers at(struct zr_numbers numbers, size_t index)
 
 /* ---- In the communicator's thread ---------------------------------------------------------------------- */
 
-/* Packs `count` shards from the first one on. */
-static zr_result pack(const struct zr_compressed *op, unsigned count, char *to)
+static size_t piece_elements(const struct zr_compressed *op)
 {
-    const struct zr_compressor *by = op->by;
-    size_t bytes = zr_pack_bytes(op->packing, op->shard_elements);
-    zr_result result = op->first ? op->first->run(op->first->state) : ZR_OK;
-    for (unsigned p = 0; p < count && result == ZR_OK; p++) {
-        size_t first = p * op->shard_elements;
-        result = by->options.kernels->pack((struct zr_kernel_context *)&by->context,
-                                           &(struct zr_pack){.packing = op->packing,
-                                                             .n = op->shard_elements,
-                                                             .from = at(op->from, first),
-                                                             .minus = at(op->minus, first),
-                                                             .error = op->error ? op->error + first : NULL,
-                                                             .to = to + p * bytes});
-    }
-    return result;
+    return op->shard_elements / op->pieces;
 }
 
-/* (+)= the sum of `count` packed shards. */
+static size_t shard_bytes(const struct zr_compressed *op)
+{
+    return bytes_of(op->packing, op->shard_elements, op->pieces);
+}
+
+/* Packs piece `index` of the source. */
+static zr_result pack(const struct zr_compressed *op, size_t index, char *to)
+{
+    const struct zr_compressor *by = op->by;
+    size_t n = piece_elements(op), first = index * n;
+    return by->options.kernels->pack((struct zr_kernel_context *)&by->context,
+                                     &(struct zr_pack){.packing = op->packing,
+                                                       .n = n,
+                                                       .from = at(op->from, first),
+                                                       .minus = at(op->minus, first),
+                                                       .error = op->error ? op->error + first : NULL,
+                                                       .to = to});
+}
+
+/* (+)= the sum of `count` packed pieces. */
 static zr_result unpack(const struct zr_compressed *op, const void *const *from, unsigned count,
                         struct zr_numbers to)
 {
     const struct zr_compressor *by = op->by;
     return by->options.kernels->unpack((struct zr_kernel_context *)&by->context,
                                        &(struct zr_unpack){.packing = op->packing,
-                                                           .n = op->shard_elements,
+                                                           .n = piece_elements(op),
                                                            .from = from,
                                                            .count = count,
                                                            .scale = op->scale,
@@ -95,15 +100,21 @@ static zr_result unpack(const struct zr_compressed *op, const void *const *from,
                                                            .to = to});
 }
 
-static size_t shard_bytes(const struct zr_compressed *op)
+static zr_result begin(const struct zr_compressed *op)
 {
-    return zr_pack_bytes(op->packing, op->shard_elements);
+    return op->first ? op->first->run(op->first->state) : ZR_OK;
+}
+
+static zr_result end(const struct zr_compressed *op, zr_result result)
+{
+    return result == ZR_OK && op->last ? op->last->run(op->last->state) : result;
 }
 
 static zr_result pack_own(void *state)
 {
     const struct zr_compressed *op = state;
-    return pack(op, 1, op->by->staging + op->by->rank * shard_bytes(op));
+    zr_result result = begin(op);
+    return result == ZR_OK ? pack(op, 0, op->by->staging + op->by->rank * shard_bytes(op)) : result;
 }
 
 static zr_result unpack_shards(void *state)
@@ -114,23 +125,34 @@ static zr_result unpack_shards(void *state)
         const void *shard = op->by->staging + p * shard_bytes(op);
         result = unpack(op, &shard, 1, at(op->to, p * op->shard_elements));
     }
-    return result;
+    return end(op, result);
 }
 
 static zr_result pack_shards(void *state)
 {
     const struct zr_compressed *op = state;
-    return pack(op, op->by->world, op->by->staging);
+    size_t piece_bytes = shard_bytes(op) / op->pieces;
+    unsigned world = op->by->world;
+    zr_result result = begin(op);
+    for (unsigned p = 0; p < world; p++)
+        for (unsigned m = 0; m < op->pieces && result == ZR_OK; m++)
+            result = pack(op, (size_t)m * world + p, op->by->staging + (p * op->pieces + m) * piece_bytes);
+    return result;
 }
 
 static zr_result add_shards(void *state)
 {
     const struct zr_compressed *op = state;
     const struct zr_compressor *by = op->by;
-    const char *incoming = by->staging + by->world * shard_bytes(op);
-    for (unsigned p = 0; p < by->world; p++)
-        by->from[p] = incoming + p * shard_bytes(op);
-    return unpack(op, by->from, by->world, op->to);
+    size_t piece_bytes = shard_bytes(op) / op->pieces;
+    zr_result result = ZR_OK;
+    for (unsigned m = 0; m < op->pieces && result == ZR_OK; m++) {
+        const char *incoming = by->staging + by->world * shard_bytes(op) + m * piece_bytes;
+        for (unsigned p = 0; p < by->world; p++)
+            by->from[p] = incoming + p * shard_bytes(op);
+        result = unpack(op, by->from, by->world, at(op->to, m * piece_elements(op)));
+    }
+    return end(op, result);
 }
 
 /* ---- Operations ---------------------------------------------------------------------------------------- */
@@ -139,6 +161,7 @@ static zr_result add_shards(void *state)
 static zr_result prepare(struct zr_compressor *by, struct zr_compressed *op, size_t staging_bytes)
 {
     op->by = by;
+    op->pieces = op->pieces > 0 ? op->pieces : 1;
     op->before.state = op->after.state = op;
     op->before.ready_seconds = op->first ? op->first->ready_seconds : 0;
     return staging_bytes <= by->options.staging_bytes
@@ -170,7 +193,9 @@ zr_result zr_compressed_gather(struct zr_compressor *by, struct zr_compressed *o
 
 zr_result zr_compressed_sum(struct zr_compressor *by, struct zr_compressed *op, zr_ticket *ticket)
 {
-    zr_result result = prepare(by, op, zr_compressed_sum_bytes(op->packing, op->shard_elements, by->world));
+    zr_result result = prepare(
+        by, op,
+        zr_compressed_sum_bytes(op->packing, op->shard_elements, op->pieces > 0 ? op->pieces : 1, by->world));
     size_t bytes = shard_bytes(op);
     op->before.run = pack_shards;
     op->after.run = add_shards;

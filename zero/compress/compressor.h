@@ -40,6 +40,9 @@ void zr_compressor_fini(struct zr_compressor *compressor);
 struct zr_compressed {
     enum zr_packing packing;
     size_t shard_elements;
+    /* Sums: a shard consists of so many pieces, and piece m of rank p's shard is the source's piece
+     * m x world + p; 0: 1. */
+    unsigned pieces;
     struct zr_numbers from;  /* gather: this rank's shard; sum: the shards of all ranks */
     struct zr_numbers minus; /* subtracted from `from` before packing; `at` NULL: none */
     struct zr_numbers to;    /* gather: the shards of all ranks; sum: this rank's shard; may overlap `from` */
@@ -49,6 +52,7 @@ struct zr_compressed {
     unsigned label;          /* see struct zr_reduce_scatter; likewise host_bytes */
     size_t host_bytes;
     const struct zr_comm_before *first; /* work before packing; NULL: none */
+    const struct zr_comm_after *last;   /* work after unpacking; NULL: none */
     /* Set by the call. */
     struct zr_compressor *by;
     struct zr_comm_before before;
@@ -64,6 +68,7 @@ zr_result zr_compressed_sum(struct zr_compressor *by, struct zr_compressed *oper
 
 /* Staging bytes of a gather / of a sum. SIZE_MAX: overflow. */
 size_t zr_compressed_gather_bytes(enum zr_packing packing, size_t shard_elements, unsigned world);
-size_t zr_compressed_sum_bytes(enum zr_packing packing, size_t shard_elements, unsigned world);
+size_t zr_compressed_sum_bytes(enum zr_packing packing, size_t shard_elements, unsigned pieces,
+                               unsigned world);
 
 #endif

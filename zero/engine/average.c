@@ -58,7 +58,7 @@ zr_result zr_engine_exchange_average(zr_engine *engine)
     if (result == ZR_OK)
         result = zr_engine_synchronize(engine);
     if (result == ZR_OK)
-        result = zr_engine_drop_gathered(engine);
+        result = zr_engine_drop_parameters(engine);
     for (size_t u = 0; u < engine->layout.units_count && result == ZR_OK; u++)
         result = exchange_unit(engine, u);
     return result == ZR_OK ? zr_engine_synchronize(engine) : result;

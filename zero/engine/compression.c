@@ -3,117 +3,322 @@
 
 #include <string.h>
 
-/* Whether what a rank sends of a kind is packed. */
-static bool packs(const struct zr_engine *engine, enum zr_compressed_kind kind)
+#include "zero/comm/calls.h"
+#include "zero/comm/mesh.h"
+
+/* ---- What is packed ------------------------------------------------------------------------------------ */
+
+bool zr_engine_packs_kind(const struct zr_engine *engine, enum zr_compressed_kind kind)
 {
     return engine->world > 1 && engine->options.compression.kinds[kind].on;
 }
 
-/* A frozen unit that is kept whole has no masters and would lose its only exact values. */
-static bool packs_parameters(const struct zr_engine *engine, size_t unit)
-{
-    return packs(engine, ZR_COMPRESSED_PARAMETERS) &&
-           !(engine->units[unit].resident && zr_engine_is_frozen(engine, unit));
-}
-
-static bool packs_gradients(const struct zr_engine *engine, size_t unit)
-{
-    return packs(engine, ZR_COMPRESSED_GRADIENTS) && engine->units[unit].steps > 0;
-}
-
 bool zr_engine_packs(const struct zr_engine *engine)
 {
-    return packs(engine, ZR_COMPRESSED_PARAMETERS) || packs(engine, ZR_COMPRESSED_GRADIENTS);
+    return zr_engine_packs_kind(engine, ZR_COMPRESSED_PARAMETERS) ||
+           zr_engine_packs_kind(engine, ZR_COMPRESSED_GRADIENTS);
 }
 
 bool zr_engine_keeps_exact_masters(const struct zr_engine *engine)
 {
-    return zr_engine_is_low_precision(engine) || packs(engine, ZR_COMPRESSED_PARAMETERS);
+    return zr_engine_is_low_precision(engine) || zr_engine_packs_kind(engine, ZR_COMPRESSED_PARAMETERS);
 }
+
+static unsigned node_ranks(const struct zr_engine *engine)
+{
+    unsigned ranks = engine->options.compression.node_ranks;
+    return ranks > 0 && ranks < engine->world ? ranks : engine->world;
+}
+
+static unsigned nodes(const struct zr_engine *engine)
+{
+    return engine->world / node_ranks(engine);
+}
+
+/* Whether gradients travel within a node first. */
+static bool hops(const struct zr_engine *engine)
+{
+    return zr_engine_packs_kind(engine, ZR_COMPRESSED_GRADIENTS) && nodes(engine) > 1 &&
+           node_ranks(engine) > 1;
+}
+
+/* ---- Open and close ------------------------------------------------------------------------------------ */
 
 static size_t larger(size_t a, size_t b)
 {
     return a > b ? a : b;
 }
 
-zr_result zr_engine_compression_open(struct zr_engine *engine)
+static zr_result open_group(struct zr_engine *engine, zr_comm **out, const char *name, unsigned first,
+                            unsigned stride, unsigned count)
+{
+    unsigned *ranks;
+    zr_result result =
+        zr_take(engine->options.host_arena, ZR_TAG_OTHER, count, sizeof *ranks, (void **)&ranks);
+    for (unsigned i = 0; i < count && result == ZR_OK; i++)
+        ranks[i] = first + i * stride;
+    if (result == ZR_OK)
+        result = zr_comm_split(out, engine->options.comm, ranks, count, 0);
+    zr_drop(engine->options.host_arena, &ranks);
+    if (result == ZR_OK)
+        zr_calls_name(*out, name);
+    return result;
+}
+
+static zr_result open_nodes(struct zr_engine *engine)
+{
+    struct zr_compression_state *state = &engine->compression;
+    unsigned in_node = node_ranks(engine), place = engine->rank % in_node;
+    zr_result result = ZR_OK;
+    if (hops(engine) || engine->keeps_secondary)
+        result = open_group(engine, &state->node, "node", engine->rank - place, 1, in_node);
+    if (result == ZR_OK && hops(engine))
+        result = open_group(engine, &state->across, "across", place, in_node, nodes(engine));
+    return result;
+}
+
+static zr_result open_compressor(struct zr_engine *engine, struct zr_compressor *out, zr_comm *comm,
+                                 size_t staging_bytes)
 {
     const struct zr_engine_options *o = &engine->options;
-    const struct zr_compression *how = &o->compression;
-    size_t staging_bytes = 0;
-    if (!zr_engine_packs(engine))
-        return ZR_OK;
+    return staging_bytes == 0
+               ? ZR_OK
+               : zr_compressor_init(out, &(struct zr_compressor_options){.comm = comm,
+                                                                         .arena = o->arena,
+                                                                         .host_arena = o->host_arena,
+                                                                         .kernels = o->kernels,
+                                                                         .context = o->context,
+                                                                         .staging_bytes = staging_bytes});
+}
+
+/* Staging blocks of the size of the largest operation. */
+static zr_result open_compressors(struct zr_engine *engine)
+{
+    const struct zr_compression *how = &engine->options.compression;
+    struct zr_compression_state *state = &engine->compression;
+    enum zr_packing parameters = how->kinds[ZR_COMPRESSED_PARAMETERS].packing,
+                    gradients = how->kinds[ZR_COMPRESSED_GRADIENTS].packing;
+    size_t all = 0, within = 0, between = 0, sums = 0;
     for (size_t u = 0; u < engine->layout.units_count; u++) {
         size_t shard = engine->layout.units[u].shard_elements;
-        if (packs_parameters(engine, u))
-            staging_bytes =
-                larger(staging_bytes, zr_compressed_gather_bytes(how->kinds[ZR_COMPRESSED_PARAMETERS].packing,
-                                                                 shard, engine->world));
-        if (packs_gradients(engine, u))
-            staging_bytes =
-                larger(staging_bytes, zr_compressed_sum_bytes(how->kinds[ZR_COMPRESSED_GRADIENTS].packing,
-                                                              shard, engine->world));
+        if (engine->units[u].packs_parameters)
+            all = larger(all, zr_compressed_gather_bytes(parameters, shard, engine->world));
+        if (engine->units[u].packs_gradients && !hops(engine))
+            all = larger(all, zr_compressed_sum_bytes(gradients, shard, 1, engine->world));
+        if (engine->units[u].packs_gradients && hops(engine)) {
+            within = larger(within, zr_compressed_sum_bytes(gradients, nodes(engine) * shard, nodes(engine),
+                                                            node_ranks(engine)));
+            between = larger(between, zr_compressed_sum_bytes(gradients, shard, 1, nodes(engine)));
+            sums = larger(sums, nodes(engine) * shard);
+        }
     }
-    zr_result result = zr_take(o->host_arena, ZR_TAG_OTHER, ZR_COMPRESSED_KINDS * engine->layout.units_count,
-                               sizeof *engine->compressed, (void **)&engine->compressed);
+    zr_result result = open_compressor(engine, &state->all, engine->options.comm, all);
+    if (result == ZR_OK)
+        result = open_compressor(engine, &state->within, state->node, within);
+    if (result == ZR_OK)
+        result = open_compressor(engine, &state->between, state->across, between);
+    return result == ZR_OK
+               ? zr_take(engine->options.arena, ZR_TAG_COMM, sums, sizeof(float), (void **)&state->sums)
+               : result;
+}
+
+static zr_result open_secondary(struct zr_engine *engine)
+{
+    struct zr_compression_state *state = &engine->compression;
+    size_t bytes = 0;
+    for (size_t u = 0; u < engine->layout.units_count; u++)
+        if (engine->units[u].keeps_secondary) {
+            state->units[u].secondary_bytes =
+                engine->layout.units[u].padded_elements / node_ranks(engine) * engine->parameter_bytes;
+            bytes += state->units[u].secondary_bytes;
+        }
+    zr_result result = zr_take(engine->options.arena, ZR_TAG_PARAM, bytes, 1, &state->secondary);
+    char *at = state->secondary;
+    for (size_t u = 0; u < engine->layout.units_count && result == ZR_OK; u++) {
+        state->units[u].secondary = state->units[u].secondary_bytes > 0 ? at : NULL;
+        at += state->units[u].secondary_bytes;
+    }
+    return result;
+}
+
+zr_result zr_engine_compression_open(struct zr_engine *engine)
+{
+    struct zr_compression_state *state = &engine->compression;
+    size_t count = engine->layout.units_count;
+    if (!zr_engine_packs(engine) && !engine->keeps_secondary)
+        return ZR_OK;
+    zr_result result = zr_take(engine->options.host_arena, ZR_TAG_OTHER, count, sizeof *state->units,
+                               (void **)&state->units);
     if (result != ZR_OK)
         return result;
-    memset(engine->compressed, 0,
-           ZR_COMPRESSED_KINDS * engine->layout.units_count * sizeof *engine->compressed);
-    return zr_compressor_init(&engine->compressor,
-                              &(struct zr_compressor_options){.comm = o->comm,
-                                                              .arena = o->arena,
-                                                              .host_arena = o->host_arena,
-                                                              .kernels = o->kernels,
-                                                              .context = o->context,
-                                                              .staging_bytes = staging_bytes});
+    memset(state->units, 0, count * sizeof *state->units);
+    for (size_t u = 0; u < count; u++)
+        state->units[u].engine = engine;
+    result = open_nodes(engine);
+    if (result == ZR_OK)
+        result = open_compressors(engine);
+    return result == ZR_OK ? open_secondary(engine) : result;
 }
 
 void zr_engine_compression_close(struct zr_engine *engine)
 {
-    zr_compressor_fini(&engine->compressor);
-    zr_drop(engine->options.host_arena, &engine->compressed);
+    struct zr_compression_state *state = &engine->compression;
+    zr_drop(engine->options.arena, &state->secondary);
+    zr_drop(engine->options.arena, &state->sums);
+    zr_compressor_fini(&state->between);
+    zr_compressor_fini(&state->within);
+    zr_compressor_fini(&state->all);
+    zr_comm_destroy(state->across);
+    zr_comm_destroy(state->node);
+    state->across = state->node = NULL;
+    zr_drop(engine->options.host_arena, &state->units);
 }
 
-static struct zr_compressed *operation(struct zr_engine *engine, size_t unit, enum zr_compressed_kind kind)
+/* ---- Parameters ---------------------------------------------------------------------------------------- */
+
+/* The end of a gather over all ranks. */
+static zr_result keep_secondary(void *state)
 {
-    struct zr_compressed *op = &engine->compressed[ZR_COMPRESSED_KINDS * unit + kind];
-    *op = (struct zr_compressed){.packing = engine->options.compression.kinds[kind].packing,
-                                 .shard_elements = engine->layout.units[unit].shard_elements,
-                                 .scale = 1};
-    return op;
+    struct zr_unit_compression *unit = state;
+    const struct zr_engine *engine = unit->engine;
+    unsigned place = engine->rank % node_ranks(engine);
+    if (!engine->simulated)
+        memcpy(unit->secondary, unit->whole + place * unit->secondary_bytes, unit->secondary_bytes);
+    return ZR_OK;
 }
 
 zr_result zr_engine_gather_shards(struct zr_engine *engine, size_t unit, const struct zr_all_gather *gather)
 {
     enum zr_precision precision = engine->options.precision;
-    zr_ticket *ticket = &engine->units[unit].parameter_ticket;
-    if (!packs_parameters(engine, unit))
-        return zr_comm_all_gather(engine->options.comm, gather, ticket);
-    zr_result result = zr_comm_wait(engine->options.comm, *ticket); /* it uses the same operation */
+    struct zr_unit_state *state = &engine->units[unit];
+    struct zr_unit_compression *own = engine->compression.units ? &engine->compression.units[unit] : NULL;
+    struct zr_all_gather plain = *gather;
+    state->gathers = engine->options.comm;
+    if (own && own->secondary) {
+        own->keep = (struct zr_comm_after){keep_secondary, own};
+        own->whole = gather->destination;
+        own->has_secondary = true;
+        plain.after = &own->keep;
+    }
+    if (!state->packs_parameters)
+        return zr_comm_all_gather(engine->options.comm, &plain, &state->parameter_ticket);
+    zr_result result = zr_comm_wait(engine->options.comm, state->parameter_ticket); /* it uses own->gather */
     if (result != ZR_OK)
         return result;
-    struct zr_compressed *op = operation(engine, unit, ZR_COMPRESSED_PARAMETERS);
-    op->from = (struct zr_numbers){(void *)(uintptr_t)gather->source, precision};
-    op->to = (struct zr_numbers){gather->destination, precision};
-    op->label = gather->label;
-    op->host_bytes = gather->host_bytes;
-    op->first = gather->before;
-    return zr_compressed_gather(&engine->compressor, op, ticket);
+    own->gather =
+        (struct zr_compressed){.packing = engine->options.compression.kinds[ZR_COMPRESSED_PARAMETERS].packing,
+                               .shard_elements = engine->layout.units[unit].shard_elements,
+                               .from = {(void *)(uintptr_t)gather->source, precision},
+                               .to = {gather->destination, precision},
+                               .scale = 1,
+                               .label = gather->label,
+                               .host_bytes = gather->host_bytes,
+                               .first = gather->before,
+                               .last = plain.after};
+    return zr_compressed_gather(&engine->compression.all, &own->gather, &state->parameter_ticket);
+}
+
+zr_result zr_engine_await_shards(struct zr_engine *engine, size_t unit)
+{
+    struct zr_unit_state *state = &engine->units[unit];
+    zr_result result =
+        zr_comm_wait(state->gathers ? state->gathers : engine->options.comm, state->parameter_ticket);
+    if (result == ZR_OK)
+        state->parameter_ticket = 0;
+    return result;
+}
+
+bool zr_engine_has_secondary(const struct zr_engine *engine, size_t unit)
+{
+    return engine->compression.units && engine->compression.units[unit].has_secondary;
+}
+
+zr_result zr_engine_gather_secondary(struct zr_engine *engine, size_t unit)
+{
+    struct zr_unit_state *state = &engine->units[unit];
+    const struct zr_unit_compression *own = &engine->compression.units[unit];
+    state->gathers = engine->compression.node;
+    return zr_comm_all_gather(
+        engine->compression.node,
+        &(struct zr_all_gather){.source = own->secondary,
+                                .destination = state->gathered,
+                                .shard_bytes = own->secondary_bytes,
+                                .label = ZR_ENGINE_LABEL((unsigned)unit, ZR_LABEL_PARAMETERS),
+                                .type = engine->comm_type},
+        &state->parameter_ticket);
+}
+
+void zr_engine_forget_secondary(struct zr_engine *engine)
+{
+    for (size_t u = 0; engine->compression.secondary && u < engine->layout.units_count; u++)
+        engine->compression.units[u].has_secondary = false;
+}
+
+/* ---- Gradients ----------------------------------------------------------------------------------------- */
+
+/* The second hop, after the first one. A plan's communicators run operations when they are submitted, and
+ * zr_engine_await_sum() waits for the second one on their clock. */
+static zr_result hop(void *state)
+{
+    struct zr_unit_compression *unit = state;
+    struct zr_compression_state *compression = &unit->engine->compression;
+    zr_result result = zr_compressed_sum(&compression->between, &unit->second, &unit->second_ticket);
+    return result == ZR_OK && !unit->engine->simulated
+               ? zr_comm_wait(compression->across, unit->second_ticket)
+               : result;
+}
+
+/* Fills in the two hops of unit->sum. */
+static void divide(struct zr_engine *engine, struct zr_unit_compression *unit)
+{
+    unit->hop = (struct zr_comm_after){hop, unit};
+    unit->second = unit->sum;
+    unit->second.from = (struct zr_numbers){engine->compression.sums, ZR_PRECISION_FP32};
+    unit->sum.pieces = nodes(engine);
+    unit->sum.shard_elements *= nodes(engine);
+    unit->sum.to = unit->second.from;
+    unit->sum.scale = 1;
+    unit->sum.accumulate = false;
+    unit->sum.last = &unit->hop;
 }
 
 zr_result zr_engine_sum_shards(struct zr_engine *engine, size_t unit, const struct zr_reduce_scatter *sum)
 {
     enum zr_precision precision = engine->options.precision;
-    zr_ticket *ticket = &engine->units[unit].reduce_ticket;
-    if (!packs_gradients(engine, unit))
-        return zr_comm_reduce_scatter(engine->options.comm, sum, ticket);
-    struct zr_compressed *op = operation(engine, unit, ZR_COMPRESSED_GRADIENTS);
-    op->from = (struct zr_numbers){(void *)(uintptr_t)sum->source, precision};
-    op->to = (struct zr_numbers){sum->destination, sum->wide ? ZR_PRECISION_FP32 : precision};
-    op->scale = sum->scale;
-    op->accumulate = sum->accumulate;
-    op->label = sum->label;
-    op->host_bytes = sum->host_bytes;
-    return zr_compressed_sum(&engine->compressor, op, ticket);
+    struct zr_unit_state *state = &engine->units[unit];
+    if (!state->packs_gradients)
+        return zr_comm_reduce_scatter(engine->options.comm, sum, &state->reduce_ticket);
+    struct zr_unit_compression *own = &engine->compression.units[unit];
+    own->sum =
+        (struct zr_compressed){.packing = engine->options.compression.kinds[ZR_COMPRESSED_GRADIENTS].packing,
+                               .shard_elements = sum->shard_elements,
+                               .from = {(void *)(uintptr_t)sum->source, precision},
+                               .to = {sum->destination, sum->wide ? ZR_PRECISION_FP32 : precision},
+                               .scale = sum->scale,
+                               .accumulate = sum->accumulate,
+                               .label = sum->label,
+                               .host_bytes = sum->host_bytes};
+    if (hops(engine))
+        divide(engine, own);
+    return zr_compressed_sum(hops(engine) ? &engine->compression.within : &engine->compression.all, &own->sum,
+                             &state->reduce_ticket);
+}
+
+zr_result zr_engine_await_sum(struct zr_engine *engine, size_t unit)
+{
+    struct zr_unit_state *state = &engine->units[unit];
+    bool in_hops = hops(engine) && state->packs_gradients;
+    zr_result result =
+        zr_comm_wait(in_hops ? engine->compression.node : engine->options.comm, state->reduce_ticket);
+    if (result == ZR_OK && in_hops && state->reduce_ticket > 0)
+        result = zr_comm_wait(engine->compression.across, engine->compression.units[unit].second_ticket);
+    if (result == ZR_OK)
+        state->reduce_ticket = 0;
+    return result;
+}
+
+void zr_engine_count_nodes(const struct zr_engine *engine, struct zr_comm_counters *sum)
+{
+    zr_comm_counters_add(engine->compression.node, sum);
+    zr_comm_counters_add(engine->compression.across, sum);
 }

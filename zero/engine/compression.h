@@ -1,18 +1,41 @@
-/* compression.h: which of an engine's operations send packed numbers (zero/compress/), and those operations.
- * Private to engine/. */
+/* compression.h: which of an engine's operations send packed numbers (zero/compress/), those operations, and
+ * the copy of sharded parameters that each node keeps. Private to engine/.
+ *
+ * Gradients in two hops. Rank m L + l is rank l of node m, of M nodes of L ranks. In the first hop rank l of
+ * a node adds its node's gradients for rank l of each node, in the second one those of all nodes for itself:
+ * a rank sends (L - 1) M + (M - 1) packed shards, of which M - 1 leave the node. The second hop runs within
+ * the first one, in the thread of the node's communicator.
+ *
+ * Secondary shards. The gather of a unit over all ranks copies this rank's part of the whole unit when the
+ * unit is complete, in the thread that gathers. Later gathers of the unit wait for that gather, because the
+ * unit is dropped in between. Before parameters change, all parts become invalid. */
 #ifndef ZR_ENGINE_COMPRESSION_H
 #define ZR_ENGINE_COMPRESSION_H
 
 #include "zero/engine/engine.h"
 
-/* Whether some operation sends packed numbers. */
+/* Operations of a unit. */
+struct zr_unit_compression {
+    struct zr_engine *engine;
+    struct zr_compressed gather, sum, second; /* second: the hop between nodes */
+    zr_ticket second_ticket;
+    struct zr_comm_after hop;  /* runs the second hop */
+    struct zr_comm_after keep; /* copies to `secondary` */
+    const char *whole;         /* gathered block of `keep` */
+    void *secondary;           /* this rank's part of the node's copy; NULL: none */
+    size_t secondary_bytes;
+    bool has_secondary; /* a gather since the last update has written it, or will */
+};
+
+/* Whether a kind, or some kind, is sent packed. */
+bool zr_engine_packs_kind(const struct zr_engine *engine, enum zr_compressed_kind kind);
 bool zr_engine_packs(const struct zr_engine *engine);
 /* Whether the device tier has masters separate from the parameters: in two bytes, and if parameters arrive
  * packed. */
 bool zr_engine_keeps_exact_masters(const struct zr_engine *engine);
 
-/* Allocates the staging block, whose size placement.c must have decided. Does nothing if nothing is packed.
- */
+/* After placement: creates the nodes' communicators and allocates staging and secondary shards. Does nothing
+ * if nothing is packed or kept by nodes. Collective. */
 zr_result zr_engine_compression_open(struct zr_engine *engine);
 /* After all operations have ended. */
 void zr_engine_compression_close(struct zr_engine *engine);
@@ -21,5 +44,18 @@ void zr_engine_compression_close(struct zr_engine *engine);
  * are; the ticket is the unit's parameter_ticket or reduce_ticket. */
 zr_result zr_engine_gather_shards(struct zr_engine *engine, size_t unit, const struct zr_all_gather *gather);
 zr_result zr_engine_sum_shards(struct zr_engine *engine, size_t unit, const struct zr_reduce_scatter *sum);
+/* Wait for these operations. */
+zr_result zr_engine_await_shards(struct zr_engine *engine, size_t unit);
+zr_result zr_engine_await_sum(struct zr_engine *engine, size_t unit);
+
+/* Whether a unit's secondary shards are valid / gathers them within the node, to the unit's gathered block.
+ */
+bool zr_engine_has_secondary(const struct zr_engine *engine, size_t unit);
+zr_result zr_engine_gather_secondary(struct zr_engine *engine, size_t unit);
+/* Before parameters change. */
+void zr_engine_forget_secondary(struct zr_engine *engine);
+
+/* Adds the counters of the nodes' communicators. */
+void zr_engine_count_nodes(const struct zr_engine *engine, struct zr_comm_counters *sum);
 
 #endif

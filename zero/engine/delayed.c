@@ -287,7 +287,7 @@ zr_result zr_engine_catch_up(struct zr_engine *engine)
         return ZR_OK;
     zr_result result = zr_engine_check_unused(engine, __func__);
     if (result == ZR_OK)
-        result = zr_engine_drop_gathered(engine);
+        result = zr_engine_drop_parameters(engine);
     if (result == ZR_OK)
         result = zr_engine_drain(engine);
     if (result == ZR_OK)

@@ -83,6 +83,8 @@ struct zr_unit_state {
     unsigned steps; /* gradients per step */
     /* Parameters. */
     bool resident; /* parameters are kept whole */
+    bool packs_parameters, packs_gradients; /* sent packed */
+    bool keeps_secondary;                   /* the node keeps the parameters, divided among its ranks */
     struct zr_state_tier *tier;
     const struct zr_parameter_tier *parameters; /* see parameter_tier.h */
     /* The part of the unit that is kept, and its place in the pool, in elements. */
@@ -92,6 +94,7 @@ struct zr_unit_state {
     void *gathered;                      /* block of temporarily whole parameters; NULL: none */
     unsigned references;                 /* gathers without release, at every stage */
     zr_ticket parameter_ticket;          /* gather in progress */
+    zr_comm *gathers;                    /* communicator of parameter_ticket; NULL: options.comm */
     zr_ticket parameter_copy;            /* ticket of engine->copies: copy from the host in progress */
                                          /* Gradients. */
     const struct zr_gradient_path *path; /* see gradients.h */
@@ -230,6 +233,16 @@ struct zr_parameter_file {
     struct zr_comm_clock *clock; /* NULL: none */
 };
 
+/* Packed operations and nodes; see compression.h. Zeros: none. */
+struct zr_compression_state {
+    struct zr_unit_compression *units;    /* [units_count] */
+    struct zr_compressor all;             /* of all ranks */
+    zr_comm *node, *across;               /* the ranks of this node / those with this rank's place in a node */
+    struct zr_compressor within, between; /* of these: gradients in two hops */
+    float *sums;                          /* of the first hop */
+    void *secondary;                      /* this rank's part of the node's copy of sharded units */
+};
+
 struct zr_engine {
     struct zr_engine_options options;
     const struct zr_optimizer *optimizer;
@@ -246,6 +259,7 @@ struct zr_engine {
     struct zr_unit_range stay;    /* units of an offloaded optimizer that are in the device tier */
     struct zr_unit_range squared; /* units whose squares are computed in device memory */
     bool shards_parameters;       /* some unit's parameters are sharded */
+    bool keeps_secondary;         /* of some unit */
 
     /* Offload only; see offload.h. */
     zr_comm *copies;
@@ -258,9 +272,8 @@ struct zr_engine {
     struct zr_delayed delayed;                   /* only with offload.delayed */
     struct zr_speculation speculation;           /* only with offload.speculative_bytes */
     struct zr_versions versions;
-    struct zr_actions step;           /* the end of a step */
-    struct zr_compressor compressor;  /* only with options.compression */
-    struct zr_compressed *compressed; /* [units_count][ZR_COMPRESSED_KINDS]; NULL: none */
+    struct zr_actions step;                      /* the end of a step */
+    struct zr_compression_state compression;     /* see compression.h */
 
     unsigned gathered_max;                  /* maximum of units gathered at a time */
     unsigned used_units;                    /* number of units with references */
@@ -469,8 +482,9 @@ enum zr_engine_label { ZR_LABEL_PARAMETERS, ZR_LABEL_GRADIENTS };
 zr_result zr_engine_all_gather_parameters(struct zr_engine *engine, size_t unit);
 /* Waits for a unit's gather, if any. */
 zr_result zr_engine_await_gather(struct zr_engine *engine, size_t unit);
-/* Frees gathered units that are not in use, before parameters change. */
+/* Frees gathered units that are not in use / before parameters change. */
 zr_result zr_engine_drop_gathered(struct zr_engine *engine);
+zr_result zr_engine_drop_parameters(struct zr_engine *engine);
 /* Whether the engine has a part of the model (tensor or pipeline parallelism): the norm sums over several
  * engines, and some tensors are on more than one. */
 static inline bool zr_engine_is_part(const struct zr_engine *engine)

@@ -255,6 +255,17 @@ static zr_result check_compression(const struct zr_engine_options *options)
             return zr_fail(ZR_ERR_INVALID, "compression: unknown packing %d",
                            (int)options->compression.kinds[kind].packing);
     }
+    unsigned node_ranks = options->compression.node_ranks, world = zr_comm_world(options->comm);
+    if (node_ranks > 0 && world % node_ranks != 0)
+        return zr_fail(ZR_ERR_INVALID, "compression: nodes of %u ranks do not divide %u ranks", node_ranks,
+                       world);
+    if (options->compression.secondary_shards && options->stage < 3)
+        return zr_fail(ZR_ERR_INVALID, "compression: secondary shards require stage 3");
+    if (options->compression.secondary_shards && options->kernels->executes &&
+        !options->kernels->host_visible)
+        return zr_fail(ZR_ERR_INVALID,
+                       "compression: secondary shards are not supported by the kernels \"%s\"",
+                       options->kernels->name);
     if (on && zr_comm_world(options->comm) > 1 && options->stage == 0)
         return zr_fail(ZR_ERR_INVALID, "compression requires stage 1, 2 or 3, where each rank owns a shard");
     return ZR_OK;

@@ -32,6 +32,8 @@ static zr_result fill_gathered(struct zr_engine *engine, size_t unit)
     struct zr_unit_state *state = &engine->units[unit];
     size_t shard_bytes = u->shard_elements * engine->parameter_bytes;
     struct zr_parameter_source source;
+    if (zr_engine_has_secondary(engine, unit))
+        return zr_engine_gather_secondary(engine, unit);
     zr_result result = state->parameters->get(engine, unit, &source);
     if (result != ZR_OK)
         return result;
@@ -82,9 +84,7 @@ zr_result zr_engine_await_gather(struct zr_engine *engine, size_t unit)
 {
     zr_result read = zr_engine_parameter_await(engine, unit);
     zr_result copied = zr_engine_await_parameters(engine, unit);
-    zr_result result = zr_comm_wait(engine->options.comm, engine->units[unit].parameter_ticket);
-    if (result == ZR_OK)
-        engine->units[unit].parameter_ticket = 0;
+    zr_result result = zr_engine_await_shards(engine, unit);
     zr_engine_parameter_let_go(engine, unit);
     return read != ZR_OK ? read : copied != ZR_OK ? copied : result;
 }
@@ -101,6 +101,12 @@ zr_result zr_engine_drop_gathered(struct zr_engine *engine)
         drop_unit(engine, u);
     }
     return first;
+}
+
+zr_result zr_engine_drop_parameters(struct zr_engine *engine)
+{
+    zr_engine_forget_secondary(engine);
+    return zr_engine_drop_gathered(engine);
 }
 
 zr_result zr_engine_prefetch(zr_engine *engine, unsigned unit)

@@ -23,7 +23,7 @@ static zr_result wait_for_gradients(struct zr_engine *engine)
         if (result != ZR_OK)
             return result;
     }
-    return zr_engine_drop_gathered(engine);
+    return zr_engine_drop_parameters(engine);
 }
 
 zr_result zr_engine_bring_gradients(struct zr_engine *engine)

@@ -80,6 +80,7 @@ static zr_result synchronize_and_roll_back(struct zr_engine *engine)
 
 static zr_result all_gather_state(struct zr_engine *engine, size_t unit, void *whole, size_t shard_bytes)
 {
+    engine->units[unit].gathers = engine->options.comm;
     return zr_comm_all_gather(engine->options.comm,
                               &(struct zr_all_gather){.source = (char *)whole + engine->rank * shard_bytes,
                                                       .destination = whole,
@@ -95,6 +96,7 @@ static zr_result broadcast_shares(struct zr_engine *engine, size_t unit, unsigne
     const struct zr_layout *layout = &engine->layout;
     size_t shard = layout->units[unit].shard_elements;
     zr_result result = ZR_OK;
+    engine->units[unit].gathers = engine->options.comm;
     for (unsigned r = 0; r < engine->world && result == ZR_OK; r++) {
         size_t from = zr_layout_covered(layout, unit, slot, 0, r * shard),
                count = zr_layout_covered(layout, unit, slot, r * shard, (r + 1) * shard);
@@ -159,7 +161,7 @@ zr_result zr_engine_publish(zr_engine *engine, uint64_t steps_done)
         result = zr_engine_check_unused(engine, __func__);
     if (result != ZR_OK)
         return result;
-    result = zr_engine_drop_gathered(engine);
+    result = zr_engine_drop_parameters(engine);
     zr_result delayed = zr_engine_delayed_await(engine);
     result = result == ZR_OK ? delayed : result;
     if (result == ZR_OK)

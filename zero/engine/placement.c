@@ -3,6 +3,7 @@
  * Sharding costs temporary memory: staging for gradients at stages 2 and 3, gathered parameters at stage 3.
  * Units are sharded only if this saves at least as much, so a stage never needs more memory than the stage
  * below. */
+#include "zero/engine/compression.h"
 #include "zero/engine/gradients.h"
 #include "zero/engine/parameter_tier.h"
 
@@ -253,6 +254,11 @@ static void place_parameters(struct zr_engine *engine)
         const size_t parts[][2] = {{engine->rank * unit->shard_elements, unit->shard_elements},
                                    {0, unit->padded_elements}};
         state->resident = whole;
+        /* A frozen unit that is kept whole has no masters and would lose its only exact values. */
+        state->packs_parameters = zr_engine_packs_kind(engine, ZR_COMPRESSED_PARAMETERS) &&
+                                  !(whole && zr_engine_is_frozen(engine, u));
+        state->packs_gradients = zr_engine_packs_kind(engine, ZR_COMPRESSED_GRADIENTS) && state->steps > 0;
+        state->keeps_secondary = engine->options.compression.secondary_shards && engine->world > 1 && !whole;
         state->parameters_from = parts[whole][0];
         state->parameters_count = parts[whole][1];
         state->parameters = leaves ? away : state->tier->written;
@@ -260,6 +266,7 @@ static void place_parameters(struct zr_engine *engine)
         state->parameters_at = state->parameters_in->parameters_elements;
         state->parameters_in->parameters_elements += !state->parameters->in_file * state->parameters_count;
         engine->shards_parameters |= !whole;
+        engine->keeps_secondary |= state->keeps_secondary;
     }
 }
 

@@ -83,10 +83,8 @@ zr_result zr_engine_end_reduction(struct zr_engine *engine, size_t unit)
 {
     struct zr_unit_state *state = &engine->units[unit];
     zr_result copied = state->gradient_copy > 0 ? zr_engine_await_gradients(engine, unit) : ZR_OK;
-    zr_result result = zr_comm_wait(engine->options.comm, state->reduce_ticket);
+    zr_result result = zr_engine_await_sum(engine, unit);
     result = copied != ZR_OK ? copied : result;
-    if (result == ZR_OK)
-        state->reduce_ticket = 0;
     if (result == ZR_OK && state->ahead) /* the gradients remain in the slot until they are written */
         result = state->ahead(engine, unit);
     if (result == ZR_OK && state->place->put)

@@ -5,6 +5,7 @@
 
 #include "zero/comm/copies.h"
 #include "zero/comm/take.h"
+#include "zero/engine/compression.h"
 
 static zr_result open_context(struct zr_trainer_state *state)
 {
@@ -148,6 +149,7 @@ void zr_trainer_state_counters_get(const struct zr_trainer_state *state, struct 
 {
     zr_mesh_counters_get(state->options.mesh, out);
     zr_channels_count(&state->trainer->channels, out);
+    zr_engine_count_nodes(state->engine, out);
 }
 
 uint64_t zr_trainer_state_moved_bytes(const struct zr_trainer_state *state)

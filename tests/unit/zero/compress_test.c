@@ -11,7 +11,7 @@
 enum { WORLD_MAX = 4, BLOCKS = 3, SHARD_MAX = BLOCKS * ZR_PACK_BLOCK, ALL = WORLD_MAX * SHARD_MAX };
 
 struct setting {
-    unsigned world, stage;
+    unsigned world, stage, node_ranks; /* node_ranks 0: gradients in one hop, no secondary shards */
     size_t shard;
     enum zr_precision precision;
     enum zr_packing packing;
@@ -195,7 +195,7 @@ static int collectives(struct rig *rig, const struct setting *setting)
         .host_arena = rig->arena,
         .kernels = kernels,
         .context = &rig->context,
-        .staging_bytes = zr_compressed_sum_bytes(setting->packing, setting->shard, setting->world)};
+        .staging_bytes = zr_compressed_sum_bytes(setting->packing, setting->shard, 1, setting->world)};
     must(zr_compressor_init(&by, &options) == ZR_OK);
     int code = gathers(rig, setting, &by, &b);
     code = code ? code : sums(rig, setting, &by, &b);
@@ -223,6 +223,8 @@ static void name_units(void)
     }
 }
 
+static unsigned sharded; /* gathers within a node */
+
 /* The gathered unit is the packed rounded masters of all ranks. */
 static int parameters_are_packed_masters(struct rig *rig, const struct setting *setting, unsigned unit,
                                          struct buffers *b)
@@ -242,9 +244,15 @@ static int parameters_are_packed_masters(struct rig *rig, const struct setting *
                                          .count = 1,
                                          .scale = 1,
                                          .to = {b->want, setting->precision}}) == ZR_OK);
-    must(zr_engine_gather(engine, unit, &base) == ZR_OK);
-    must(memcmp(base, b->want, n * each) == 0);
-    zr_engine_release(engine, unit);
+    for (unsigned again = 0; again < 2; again++) {
+        uint64_t elements, before = sent_bytes(rig, &elements);
+        must(zr_engine_gather(engine, unit, &base) == ZR_OK);
+        must(memcmp(base, b->want, n * each) == 0);
+        zr_engine_release(engine, unit);
+        bool in_node = setting->node_ranks && again && !engine->units[unit].resident;
+        must(!in_node || sent_bytes(rig, &elements) == before); /* sent by the node's communicator */
+        sharded += in_node;
+    }
     return 0;
 }
 
@@ -266,10 +274,28 @@ static int gradients_are_packed_sums(struct rig *rig, const struct setting *sett
         must(pack(rig, setting->packing, shard, (char *)b->source + rank * shard * each, NULL,
                   b->packed + p * packed) == ZR_OK);
     }
+    unsigned count = world;
+    if (setting->node_ranks) { /* the sums of nodes, packed again */
+        count = world / setting->node_ranks;
+        for (unsigned k = 0; k < count; k++) {
+            char *at = b->packed + k * packed;
+            must(unpack(rig, &(struct zr_unpack){.packing = setting->packing,
+                                                 .n = shard,
+                                                 .from = from + k * setting->node_ranks,
+                                                 .count = setting->node_ranks,
+                                                 .scale = 1,
+                                                 .to = {b->floats, ZR_PRECISION_FP32}}) == ZR_OK);
+            must(kernels->pack(&rig->context, &(struct zr_pack){.packing = setting->packing,
+                                                                .n = shard,
+                                                                .from = {b->floats, ZR_PRECISION_FP32},
+                                                                .to = at}) == ZR_OK);
+            from[k] = at;
+        }
+    }
     must(unpack(rig, &(struct zr_unpack){.packing = setting->packing,
                                          .n = shard,
                                          .from = from,
-                                         .count = world,
+                                         .count = count,
                                          .scale = 1.0f / (float)world,
                                          .to = {b->want, setting->precision}}) == ZR_OK);
     must(zr_engine_gradients(engine, unit, &base, &accumulate) == ZR_OK);
@@ -311,7 +337,9 @@ static int trains(struct rig *rig, const struct setting *setting)
         .precision = setting->precision,
         .seed = 3,
         .optimizer = {.beta1 = 0.9f, .beta2 = 0.99f, .epsilon = 1e-6f},
-        .compression = {.kinds = {{true, setting->packing}, {true, setting->packing}}}};
+        .compression = {.kinds = {{true, setting->packing}, {true, setting->packing}},
+                        .node_ranks = setting->node_ranks,
+                        .secondary_shards = setting->node_ranks > 0}};
     must(take_buffers(rig, &b) == ZR_OK);
     must(zr_engine_create(&rig->engine, &options) == ZR_OK);
     for (unsigned step = 0; step < STEPS; step++) {
@@ -326,6 +354,7 @@ static int trains(struct rig *rig, const struct setting *setting)
     }
     must(zr_engine_verify_replicas(rig->engine) == ZR_OK);
     int code = publishes(rig, setting, &b);
+    must(!setting->node_ranks || sharded > 0);
     give_back(rig, &b);
     return code;
 }
@@ -380,5 +409,13 @@ int main(void)
                 stage == 1   ? "stage 1"
                 : stage == 2 ? "stage 2"
                              : "stage 3");
+    for (unsigned precision = 0; precision < 2; precision++)
+        run((struct setting){.world = 4,
+                             .stage = 3,
+                             .node_ranks = 2,
+                             .precision = (enum zr_precision)precision,
+                             .packing = ZR_PACKING_INT4,
+                             .body = trains},
+            "two nodes");
     return tap_done();
 }

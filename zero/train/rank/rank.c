@@ -285,7 +285,7 @@ zr_result zr_rank_open(struct zr_rank *out, const struct zr_train_config *config
                                                .offload = offload_of(out),
                                                .micro_batches = config->micro_batches,
                                                .reduce = config->reduce,
-                                               .compression = config->compression,
+                                               .compression = zr_train_compression(config),
                                                .measures_squares = config->noise_decay > 0,
                                                .precision = zr_train_precision(config),
                                                .loss_scaling = config->loss_scaling,

@@ -35,7 +35,7 @@ zr_result zr_rank_request(struct zr_plan_request *out, const struct zr_train_con
                                     .stage = config->stage,
                                     .micro_batches = config->micro_batches,
                                     .reduce = config->reduce,
-                                    .compression = config->compression,
+                                    .compression = zr_train_compression(config),
                                     .measures_squares = config->noise_decay > 0,
                                     .precision = zr_train_precision(config),
                                     .optimizer = config->optimizer,

@@ -122,7 +122,8 @@ struct zr_train_config {
     unsigned stage;
     unsigned micro_batches;            /* per step, at least 1 */
     uint32_t reduce;                   /* enum zr_reduce_when */
-    struct zr_compression compression; /* --compress */
+    struct zr_compression compression; /* --compress; see zr_train_compression() */
+    unsigned node_ranks;               /* --node-size; 0: not given */
     uint32_t precision;                /* enum zr_precision, or ZR_TRAIN_FP8: see zr_train_precision() */
     struct zr_loss_scaling loss_scaling;
     float loss_scale;          /* --loss-scale; 0: adaptive */
@@ -259,10 +260,16 @@ static inline bool zr_train_has_host_tier(const struct zr_train_config *config)
 {
     return config->checkpoint_offload || config->offload_optimizer != ZR_TIER_NONE;
 }
-/* Whether ranks send packed numbers. */
+static inline struct zr_compression zr_train_compression(const struct zr_train_config *config)
+{
+    struct zr_compression compression = config->compression;
+    compression.node_ranks = config->node_ranks;
+    return compression;
+}
+/* Whether --compress is given. */
 static inline bool zr_train_compresses(const struct zr_train_config *config)
 {
-    bool any = false;
+    bool any = config->compression.secondary_shards;
     for (unsigned kind = 0; kind < ZR_COMPRESSED_KINDS; kind++)
         any |= config->compression.kinds[kind].on;
     return any;

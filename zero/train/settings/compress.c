@@ -26,13 +26,18 @@ static int wrong(const struct zr_flag *flag, const char *word)
         if (is_offered((enum zr_packing)packing))
             zr_text_print(&text, "%s%s", text.used_bytes ? ", " : "",
                           zr_packing_name((enum zr_packing)packing));
-    return zr_flag_wrong(flag, word, "not KIND:METHOD; give parameters or gradients, and one of %.*s",
+    return zr_flag_wrong(flag, word,
+                         "not KIND:METHOD; give parameters or gradients, and one of %.*s; or qwz, qgz, hpz",
                          (int)text.used_bytes, names);
 }
 
-/* Stores one KIND:METHOD. */
+/* Stores one KIND:METHOD, or a name of ZeRO++. */
 static int store_one(const struct zr_flag *flag, struct zr_compression *out, const char *word)
 {
+    if (strcmp(word, "hpz") == 0) {
+        out->secondary_shards = true;
+        return -1;
+    }
     for (size_t i = 0; i < sizeof aliases / sizeof *aliases; i++)
         word = strcmp(word, aliases[i].name) == 0 ? aliases[i].means : word;
     const char *colon = strchr(word, ':');
@@ -77,16 +82,40 @@ void zr_compress_print(struct zr_text *text, const struct zr_compression *compre
                       zr_packing_name(compression->kinds[kind].packing));
         before = ",";
     }
+    if (compression->secondary_shards)
+        zr_text_print(text, "%shpz", before);
+}
+
+void zr_compress_resolve(struct zr_train_config *config)
+{
+    bool size_filed =
+             config->filed[zr_flag_index(zr_flag_find("node-size"))] && !zr_flag_given(config, "node-size"),
+         filed = !zr_flag_given(config, "compress");
+    unsigned shards = zr_train_shards(config);
+    if (filed && (shards == 1 || config->stage == 0))
+        memset(&config->compression, 0, sizeof config->compression);
+    if (size_filed && (config->node_ranks < 2 || config->node_ranks >= shards))
+        config->node_ranks = 0;
+    if (size_filed && filed && config->node_ranks > 0 && config->stage == 3)
+        config->compression.secondary_shards = true;
+    if (size_filed && !zr_train_compresses(config))
+        config->node_ranks = 0;
 }
 
 const char *zr_compress_conflict(const struct zr_train_config *config)
 {
     if (!zr_train_compresses(config))
-        return NULL;
+        return config->node_ranks ? "--node-size requires --compress" : NULL;
     if (zr_train_shards(config) == 1)
         return "--compress requires several data ranks, which send parameters and gradients";
     if (config->stage == 0 || config->stage == ZR_STAGE_AUTO)
         return "--compress requires --stage 1, 2 or 3, where each rank updates a shard";
+    unsigned shards = zr_train_shards(config), node = config->node_ranks;
+    if (node > 0 && (shards % node != 0 || node >= shards))
+        return "--node-size must divide the number of data ranks and be below it";
+    if (config->compression.secondary_shards && (config->stage != 3 || node < 2))
+        return "--compress hpz requires --stage 3 and --node-size N of 2 or more, as each node keeps the "
+               "parameters once";
     if (config->backend == ZR_TRAIN_CUDA)
         return "--compress requires --backend host: a GPU's tensors cannot be packed yet";
     if (config->finds_strategy)

@@ -97,7 +97,7 @@ static const struct config_key keys[] = {
     {ZERO "legacy_stage1", KEY_PASSED, NULL, 0, NULL},
     {ZERO "memory_efficient_linear", KEY_PASSED, NULL, 0, NULL},
     {ZERO "log_trace_cache_warnings", KEY_PASSED, NULL, 0, NULL},
-    {ZERO "zero_hpz_partition_size", KEY_PASSED, NULL, 0, NULL},
+    {ZERO "zero_hpz_partition_size", KEY_FLAG, "node-size", 0, "and --compress hpz"},
     {ZERO "mics_shard_size", KEY_PASSED, NULL, 0, NULL},
     {ZERO "mics_hierarchical_params_gather", KEY_PASSED, NULL, 0, NULL},
     {ZERO "param_persistence_threshold", KEY_PASSED, NULL, 0, NULL},
@@ -800,6 +800,7 @@ zr_result zr_config_resolve(struct zr_config_rest *rest, struct zr_train_config 
         snprintf(rest->passed + used, sizeof rest->passed - used,
                  "%s activation_checkpointing.partition_activations", used ? "," : "");
     }
+    zr_compress_resolve(config);
     return resolve_batch(rest, config);
 }
 
