@@ -58,7 +58,7 @@ enum zr_rate_kind {
 
 enum { ZR_STAGE_AUTO = 4 };  /* --stage auto until zr_resolve_stage() */
 enum { ZR_RATIO_AUTO = -1 }; /* --offload-ratio auto until zr_resolve_offload_ratio() */
-enum { ZR_FLAGS_MAX = 128 }; /* capacity of the table of options */
+enum { ZR_FLAGS_MAX = 192 }; /* capacity of the table of options */
 
 /* Properties of the tiers, measured before the ranks exist. */
 struct zr_folder_found {
