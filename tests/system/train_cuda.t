@@ -43,7 +43,8 @@ SMALL = {"ZR_EMULATOR_GRANULARITY": "4096"}  # rings of a group in other granule
 SHORT = sys.argv[1:] == ["short"]
 TINY = dict(layers=1, hidden=4, heads=1, seq=3, batch=1, steps=2)
 if SHORT:
-    CASES = (("GPT-2", dict(steps=2, **WIDE), FP32, (3,)), ("two ranks on one card", dict(ranks=2, steps=2, layers=1), FP32, (1,)),
+    SHAPE.update(WIDE)
+    CASES = (("GPT-2", dict(steps=2), FP32, (3,)), ("two ranks on one card", dict(ranks=2, steps=2, layers=1), FP32, (1,)),
              ("tensor parallel", dict(ranks=4, tp=2, seq=6, steps=2, layers=1), FP32, (0,)),
              ("over NCCL", dict(ranks=2, steps=2, layers=1, comm="nccl", deterministic=True), FP32, (1,)),
              ("by MPI", dict(ranks=2, steps=2, layers=1, hidden=20, bucket_bytes=4096, comm="mpi"), FP32, (3,)))

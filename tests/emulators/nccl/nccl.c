@@ -120,8 +120,10 @@ static int report(int code, const char *format, ...)
 /* The emulated driver of this process; NULL: memory is the host's. */
 static const struct zr_emulator *driver(void)
 {
-    static const struct zr_emulator *found;
-    void *library = found ? NULL : dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
+    static _Thread_local const struct zr_emulator *found;
+    static _Thread_local bool looked; /* the search goes through all folders of libraries */
+    void *library = looked ? NULL : dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
+    looked = true;
     if (library)
         found = dlsym(library, "zr_emulator");
     return found && found->device() >= 0 ? found : NULL;
