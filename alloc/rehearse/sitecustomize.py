@@ -21,8 +21,11 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 
 
 def put(line, name="torch"):
-    with open(os.path.join(LINES, name), "a", encoding="utf-8") as file:
-        file.write(line + "\n")
+    try:
+        with open(os.path.join(LINES, name), "a", encoding="utf-8") as file:
+            file.write(line + "\n")
+    except FileNotFoundError:
+        pass  # the rehearsal has ended, and this process, a compiler's worker for example, goes on
 
 
 # Operators that hand a value to the program; another one that reads from the device makes a tensor whose size it has read.
@@ -115,7 +118,7 @@ def write_snapshot(torch):
 
 def write(torch):
     """One line for each device: the peaks of allocated and reserved bytes, how many requests failed for good, and the snapshot."""
-    if not torch.cuda.is_initialized():
+    if not torch.cuda.is_initialized() or not os.path.isdir(LINES):
         return
     name = write_snapshot(torch)
     zr_rehearse_ranks.note(torch, LINES, name)

@@ -168,6 +168,8 @@ for what, environment, verdict, words in (
     got = rehearse(program=(sys.executable, "-c", probes))
     same((got[:2], got[3].get("verdict"), words in got[2]), ((0, "all python True\nFalse\nall all True\nran\n"), verdict, True), f"{what}, looked for and imported") or note(got[2])
 del os.environ["FULL"]
+got = rehearse(program=("env", "ZR_REHEARSE_LINES=/no/folder", sys.executable, "-c", probes))
+same((got[0], got[1][-4:], "Traceback" in got[2]), (0, "ran\n", False), "a process that outlives its rehearsal imports PyTorch") or note(got[2])
 os.environ.update({"USED": "1", "FAILED": "0"})
 got = rehearse("--memory", "540MiB", program=(sys.executable, "-c", f"{probes}; import ctypes; sys.exit(ctypes.CDLL(None).cublasCreate_v2(ctypes.byref(ctypes.c_void_p())))"))
 same((got[0], got[3].get("verdict"), got[3].get("failures")), (3, "does not fit", 0), "a workspace of cuBLAS's that finds no room") or note(got[2])

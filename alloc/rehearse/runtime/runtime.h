@@ -38,7 +38,7 @@ void cuRehearseCount(int64_t count);
 /* After a copy: tells the program's sitecustomize.py if kernels may have made what was copied to the host. */
 void emulated_read(const void *to, const void *from, size_t bytes);
 
-/* ---- workspaces.c -------------------------------------------------------------------------------------- */
+/* ---- libraries.c --------------------------------------------------------------------------------------- */
 
 /* The size of a workspace that the function is asked for: 0 bytes. Counts the question for the library. */
 size_t emulated_no_workspace(const char *function);
