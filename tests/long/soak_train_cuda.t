@@ -31,7 +31,7 @@ CARDS, SPLIT = {"ZR_EMULATOR_DEVICES": "4"}, dict(arch="llama", heads=4, kv_head
 for words, flags in (("3 ranks, stage 2", dict(ranks=3, stage=2, accumulate=2)), ("tp 2 x 2, stage 3", dict(ranks=4, tp=2, stage=3, **SPLIT)),
                      ("1f1b", dict(ranks=2, pp=2, accumulate=4)), ("gpipe", dict(ranks=2, pp=2, accumulate=4, schedule="gpipe")),
                      ("vhalf", dict(ranks=2, pp=2, accumulate=4, schedule="vhalf", layers=4)),
-                     ("zb-h1", dict(ranks=2, pp=2, accumulate=4, schedule="zb-h1")),
+                     ("zb-h1", dict(ranks=2, pp=2, accumulate=4, schedule="zb-h1")), ("zb-v", dict(ranks=2, pp=2, accumulate=4, schedule="zb-v", layers=4)),
                      ("interleaved, tp 2", dict(ranks=4, pp=2, tp=2, accumulate=4, interleave=2, **SPLIT))):
     run = on_card(CARDS, comm="nccl", deterministic=True, **flags)
     if went_well(run, f"NCCL, {words}"):

@@ -347,29 +347,34 @@ static void add_port(struct builder *builder, enum zr_action_kind kind, const st
                                                         .backward = backward});
 }
 
-/* Whether an item's tensor can be received early. A gradient always can; an input only if its frame is free.
- * If checkpoints use a ring, whose buffers have a fixed order, inputs are received when they are read. */
-static bool has_place(const struct builder *builder, const struct item *item, bool ahead)
+/* Whether an item's tensor can be received at item `at`. A gradient always can; an input only if its frame is
+ * free. If checkpoints use a ring, whose buffers have a fixed order, inputs are received when they are read.
+ * Schedules with weights have free frames during backward, but the first launch of a kernel may wait for all
+ * receives, while the sender of the input waits for the gradient; no input is received then. */
+static bool has_place(const struct builder *builder, const struct item *item, size_t at)
 {
+    const struct zr_pipeline_order *order = builder->request->order;
+    const struct item *now = &builder->use_list.items[at];
     if (item->is.kind != ZR_PIPELINE_FORWARD)
         return true;
-    if (ahead && builder->request->fetch_distance > 0)
+    if (item > now && (builder->request->fetch_distance > 0 ||
+                       (builder->backward && order && order->last == ZR_PIPELINE_WEIGHTS &&
+                        now->is.kind == ZR_PIPELINE_BACKWARD)))
         return false;
-    unsigned places =
-        builder->backward && builder->request->order ? builder->request->order->held_max[item->is.part] : 1;
+    unsigned places = builder->backward && order ? order->held_max[item->is.part] : 1;
     return item->is.micro_batch < builder->done[item->is.part] + places;
 }
 
 /* Emits RECEIVE for the current item and the next one that receives. */
 static void add_receives(struct builder *builder, size_t at)
 {
+    const struct use_list *list = &builder->use_list;
     size_t next = at + 1;
-    while (next < builder->use_list.items_count &&
-           builder->use_list.items[next].is.kind == ZR_PIPELINE_WEIGHTS)
+    while (next < list->items_count && list->items[next].is.kind == ZR_PIPELINE_WEIGHTS)
         next++;
-    while (builder->receives_end < builder->use_list.items_count && builder->receives_end <= next &&
-           has_place(builder, &builder->use_list.items[builder->receives_end], builder->receives_end > at))
-        add_port(builder, ZR_ACTION_RECEIVE, &builder->use_list.items[builder->receives_end++]);
+    while (builder->receives_end < list->items_count && builder->receives_end <= next &&
+           has_place(builder, &list->items[builder->receives_end], at))
+        add_port(builder, ZR_ACTION_RECEIVE, &list->items[builder->receives_end++]);
 }
 
 /* First module whose output was not stored, because no forward reads it or backward follows directly. */

@@ -265,6 +265,21 @@ static bool all_end(struct walker walkers[], unsigned ranks)
     return done;
 }
 
+/* Backward passes that begin while an input is received, which with weights keeps ranks of a GPU waiting. */
+static unsigned count_early(const struct walker *w)
+{
+    unsigned pending = 0, early = 0;
+    for (size_t i = 0; i < w->schedule.count && w->order.last == ZR_PIPELINE_WEIGHTS; i++) {
+        const struct zr_action *action = &w->schedule.actions[i];
+        pending += action->kind == ZR_ACTION_RECEIVE && !action->backward;
+        for (unsigned p = 0; p < w->cut.parts_count; p++)
+            pending -= action->kind == ZR_ACTION_FORWARD && action->index == w->cut.parts[p].first &&
+                       w->cut.parts[p].entry != ZR_NO_MODULE;
+        early += action->kind == ZR_ACTION_BACKWARD && pending > 0;
+    }
+    return early;
+}
+
 static void test_lists(const char *words, const struct zr_pipeline *pipeline)
 {
     const struct zr_shape shape = {.layers = 24,
@@ -285,8 +300,10 @@ static void test_lists(const char *words, const struct zr_pipeline *pipeline)
             for (unsigned r = 0; r < ranks && result == ZR_OK; r++)
                 result = open_walker(&walkers[r], &transformer.model, pipeline, ranks, r, batches);
             stuck += result == ZR_OK && !all_end(walkers, ranks);
-            for (unsigned r = 0; r < ranks; r++)
+            for (unsigned r = 0; r < ranks; r++) {
+                stuck += count_early(&walkers[r]);
                 close_walker(&walkers[r]);
+            }
         }
     zr_transformer_close(&transformer);
     tap_ok(result == ZR_OK && stuck == 0, "%s: no lists wait for one another", words);

@@ -124,7 +124,8 @@ static void print_idle(struct zr_text_page *page, const struct zr_train_config *
                        const struct zr_timeline *t)
 {
     const struct zr_pipeline pipeline = zr_stages_pipeline(&config->stages, NULL);
-    double formula = zr_pipeline_idle_share(&pipeline, config->stages.ranks, config->micro_batches, &t->walk.mean);
+    double formula =
+        zr_pipeline_idle_share(&pipeline, config->stages.ranks, config->micro_batches, &t->walk.mean);
     zr_text_print(&page->text, "\n  the ranks of the pipeline are idle for %.1f %% of it",
                   100 * idle_share(config, t));
     if (formula >= 0)
@@ -280,7 +281,8 @@ json_t *zr_report_timeline_json(const struct zr_train_config *config, const stru
     json_object_set_new(object, "tiers", tiers_object);
     if (t->walk.seconds > 0) {
         const struct zr_pipeline pipeline = zr_stages_pipeline(&config->stages, NULL);
-        double formula = zr_pipeline_idle_share(&pipeline, config->stages.ranks, config->micro_batches, &t->walk.mean);
+        double formula =
+            zr_pipeline_idle_share(&pipeline, config->stages.ranks, config->micro_batches, &t->walk.mean);
         json_object_set_new(object, "pipeline_seconds", json_real(t->walk.seconds));
         json_object_set_new(object, "pipeline_idle_share", json_real(idle_share(config, t)));
         json_object_set_new(object, "pipeline_idle_share_by_formula",
