@@ -32,4 +32,17 @@ for precision in ("bf16", "fp8"):
         note(run.err)
 off = ends["fp8"] / ends["bf16"] - 1 if len(ends) == 2 else 1
 ok(abs(off) < 0.01, f"fp8 ends {100 * off:+.2f} % beside bf16: {ends}")
+
+# 200 steps of 2bw at a rate that gradients one update old bear: a delayed update's loss, and what the delay costs beside 1f1b.
+two = dict(ranks=2, pp=2, batch=2, accumulate=4)
+for words, flags in (("1f1b", two), ("2bw", dict(two, schedule="2bw")),
+                     ("delayed", dict(two, ranks=1, pp=None, stage=1, offload_optimizer="cpu", delayed_update=True))):
+    run = train(data=bible if os.path.exists(bible) else text_file("long.txt", size=400000), layers=4, hidden=192, heads=6, seq=64, steps=200, lr=3e-4,
+                warmup=40, eval_every=200, timeout=LONG_HANG, **flags)
+    if same(run.code, 0, f"200 steps of {words}"):
+        ends[words] = run.report["val_loss"]
+    else:
+        note(run.err)
+apart = {words: ends["2bw"] - ends[words] for words in ("1f1b", "delayed")} if len(ends) == 5 else {"1f1b": 9, "delayed": 9}
+ok(abs(apart["delayed"]) < 0.02 and apart["1f1b"] < 0.2, f"2bw ends {apart} nats beside a delayed update and 1f1b")
 done()

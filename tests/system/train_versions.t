@@ -60,7 +60,8 @@ for number in (signal.SIGTERM, signal.SIGUSR1):
                                stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True)
     in_steps(log)
     process.send_signal(number)
-    ok(wait_for(lambda: os.path.isdir(folder) and any(n.startswith("step-") for n in os.listdir(folder))),
+    wait_for(lambda: process.poll() is not None or os.path.isdir(folder) and any(n.startswith("step-") for n in os.listdir(folder)))
+    ok(os.path.isdir(folder) and any(n.startswith("step-") for n in os.listdir(folder)),
        f"{number.name}: a save, drained, while micro-batches of later steps had begun")
     if number == signal.SIGUSR1:
         process.send_signal(signal.SIGTERM)

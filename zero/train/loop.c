@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <unistd.h>
 
+#include "alloc/base/error.h"
 #include "alloc/heap/heap.h"
 #include "alloc/base/system/os.h"
 #include "zero/train/report/log.h"
@@ -64,6 +65,7 @@ static bool speaks(const struct loop *loop)
 /* Saves a step. A failure occurs on all ranks with the same message. */
 static zr_result save(struct loop *loop, uint64_t step)
 {
+    zr_assert(zr_trainer_is_drained(loop->rank.state.trainer));
     zr_result result = zr_saves_save(&loop->saves, step);
     loop->alike = result != ZR_OK;
     return result;
