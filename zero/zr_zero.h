@@ -223,13 +223,19 @@ struct zr_offload {
  *
  * Parameters (stages 1 to 3): the all-gather after an update, or the gathers of stage 3. Masters are then
  * separate from the parameters in fp32, too. Frozen units that are kept whole are sent as they are.
- * Gradients (stages 1 to 3): those of each micro-batch, or of the step, packed by their sender. */
+ * Gradients (stages 1 to 3): those of each micro-batch, or of the step, packed by their sender.
+ *
+ * Both as ZR_PACKING_ONEBIT are 1-bit AdamW with sharded state: after warmup_steps steps of AdamW the
+ * variance stays as it is, gradients are sent as signs with what earlier signs did not say, and updates as
+ * signs of the difference of masters and parameters. Requires stage 1, AdamW without average, fp32 or bf16,
+ * no offload and whole models. The variance is settled after 1 / (1 - beta2) steps. */
 enum zr_compressed_kind { ZR_COMPRESSED_PARAMETERS, ZR_COMPRESSED_GRADIENTS, ZR_COMPRESSED_KINDS };
 struct zr_compression {
     struct {
         bool on;
         enum zr_packing packing;
     } kinds[ZR_COMPRESSED_KINDS];
+    uint64_t warmup_steps; /* of ZR_PACKING_ONEBIT */
 };
 
 struct zr_engine_options {

@@ -1,6 +1,8 @@
 /* compression.c: see compression.h. */
 #include "zero/engine/compression.h"
 
+#include "zero/engine/onebit.h"
+
 #include <string.h>
 
 /* Whether what a rank sends of a kind is packed. */
@@ -12,7 +14,7 @@ static bool packs(const struct zr_engine *engine, enum zr_compressed_kind kind)
 /* A frozen unit that is kept whole has no masters and would lose its only exact values. */
 static bool packs_parameters(const struct zr_engine *engine, size_t unit)
 {
-    return packs(engine, ZR_COMPRESSED_PARAMETERS) &&
+    return packs(engine, ZR_COMPRESSED_PARAMETERS) && !zr_engine_is_onebit(engine) &&
            !(engine->units[unit].resident && zr_engine_is_frozen(engine, unit));
 }
 
@@ -45,7 +47,7 @@ zr_result zr_engine_compression_open(struct zr_engine *engine)
         return ZR_OK;
     for (size_t u = 0; u < engine->layout.units_count; u++) {
         size_t shard = engine->layout.units[u].shard_elements;
-        if (packs_parameters(engine, u))
+        if (packs_parameters(engine, u) || zr_engine_is_onebit(engine))
             staging_bytes =
                 larger(staging_bytes, zr_compressed_gather_bytes(how->kinds[ZR_COMPRESSED_PARAMETERS].packing,
                                                                  shard, engine->world));
@@ -60,6 +62,9 @@ zr_result zr_engine_compression_open(struct zr_engine *engine)
         return result;
     memset(engine->compressed, 0,
            ZR_COMPRESSED_KINDS * engine->layout.units_count * sizeof *engine->compressed);
+    result = zr_engine_onebit_open(engine);
+    if (result != ZR_OK)
+        return result;
     return zr_compressor_init(&engine->compressor,
                               &(struct zr_compressor_options){.comm = o->comm,
                                                               .arena = o->arena,
@@ -72,6 +77,7 @@ zr_result zr_engine_compression_open(struct zr_engine *engine)
 void zr_engine_compression_close(struct zr_engine *engine)
 {
     zr_compressor_fini(&engine->compressor);
+    zr_engine_onebit_close(engine);
     zr_drop(engine->options.host_arena, &engine->compressed);
 }
 
@@ -102,15 +108,32 @@ zr_result zr_engine_gather_shards(struct zr_engine *engine, size_t unit, const s
     return zr_compressed_gather(&engine->compressor, op, ticket);
 }
 
+zr_result zr_engine_send_difference(struct zr_engine *engine, size_t unit)
+{
+    struct zr_unit_state *state = &engine->units[unit];
+    zr_result result = zr_comm_wait(engine->options.comm, state->parameter_ticket);
+    if (result != ZR_OK)
+        return result;
+    struct zr_compressed *op = operation(engine, unit, ZR_COMPRESSED_PARAMETERS);
+    op->from = (struct zr_numbers){state->owned.master, ZR_PRECISION_FP32};
+    op->minus = state->owned.parameters;
+    op->to = (struct zr_numbers){state->whole, engine->options.precision};
+    op->accumulate = true;
+    op->label = ZR_ENGINE_LABEL(unit, ZR_LABEL_PARAMETERS);
+    return zr_compressed_gather(&engine->compressor, op, &state->parameter_ticket);
+}
+
 zr_result zr_engine_sum_shards(struct zr_engine *engine, size_t unit, const struct zr_reduce_scatter *sum)
 {
     enum zr_precision precision = engine->options.precision;
     zr_ticket *ticket = &engine->units[unit].reduce_ticket;
-    if (!packs_gradients(engine, unit))
+    const bool signs = zr_engine_sends_signs(engine);
+    if (!packs_gradients(engine, unit) || (zr_engine_is_onebit(engine) && !signs))
         return zr_comm_reduce_scatter(engine->options.comm, sum, ticket);
     struct zr_compressed *op = operation(engine, unit, ZR_COMPRESSED_GRADIENTS);
     op->from = (struct zr_numbers){(void *)(uintptr_t)sum->source, precision};
     op->to = (struct zr_numbers){sum->destination, sum->wide ? ZR_PRECISION_FP32 : precision};
+    op->error = signs ? zr_engine_errors(engine, unit) : NULL;
     op->scale = sum->scale;
     op->accumulate = sum->accumulate;
     op->label = sum->label;

@@ -260,6 +260,14 @@ static inline bool zr_train_compresses(const struct zr_train_config *config)
         any |= config->compression.kinds[kind].on;
     return any;
 }
+/* Whether ranks send signs after a warm-up, see zero/engine/onebit.h. */
+static inline bool zr_compression_is_onebit(const struct zr_compression *compression)
+{
+    bool all = true;
+    for (unsigned kind = 0; kind < ZR_COMPRESSED_KINDS; kind++)
+        all &= compression->kinds[kind].on && compression->kinds[kind].packing == ZR_PACKING_ONEBIT;
+    return all;
+}
 struct zr_text;
 /* Writes a blank and the value of --compress. */
 void zr_compress_print(struct zr_text *text, const struct zr_compression *compression);

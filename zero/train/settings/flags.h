@@ -89,6 +89,8 @@ void zr_optimizers_help(struct zr_text *text);
 
 /* zr_flag_store_in() of --compress. */
 int zr_compress_store(const struct zr_flag *flag, struct zr_train_config *config, const char *value);
+/* Sets the default of --compress-warmup. */
+void zr_compress_resolve(struct zr_train_config *config, bool given);
 /* Message about settings that --compress excludes; NULL: none. */
 const char *zr_compress_conflict(const struct zr_train_config *config);
 
