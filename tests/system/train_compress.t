@@ -47,6 +47,24 @@ train(ranks=2, stage=3, compress=BOTH.format("int8"), save=saved, save_every=2, 
 run = train(ranks=2, stage=1, compress=BOTH.format("int8"), resume=os.path.join(saved, "step-00000002"), **SHAPE)
 same(run.losses, want[2:], "a resumed run has the losses of one without an interruption") or note(run.err)
 
+ONEBIT = dict(ranks=2, stage=1, compress="gradients:onebit", beta2=0.5)
+for precision in ("fp32", "bf16"):
+    flags = {**ONEBIT, **SHAPE, "precision": precision, "steps": 8}
+    saved = path(f"onebit-{precision}")
+    run = train(save=saved, save_every=5, **flags)
+    elements, got, planned = sent(run)
+    ok(run.code == 0 and got == planned == elements * (64 + 4) // BLOCK, f"onebit, {precision}: {elements} elements in {got} bytes, as planned") or note(run.err)
+    same(train(threads=4, accumulate=1, **flags).losses, run.losses, "4 threads: the same losses")
+    last = os.path.join(saved, "step-00000005")
+    same(train(resume=last, **flags).losses, run.losses[5:], "a resumed run has the losses of one without an interruption")
+    other = train(**{**flags, "ranks": 3}, resume=last)
+    ok(other.code == 0, "another number of ranks resumes it") or note(other.err)
+with open(os.path.join(last, "errors.00001"), "r+b") as out:
+    out.seek(200)
+    out.write(b"damaged")
+run = train(resume=last, **flags)
+ok(run.code != 0 and "are damaged" in run.err, "damaged errors are refused") or note(run.err)
+
 plan = train(dry_run=True, world_size=8, ranks=1, stage=3, compress="qwz,qgz", data=None, vocab="byte", **SHAPE)
 ok(plan.code == 0 and "ranks send packed parameters:int8,gradients:int4" in plan.out and "packed, sent by a rank per step" in plan.out,
    "a plan has the bytes, and ZeRO++'s names are known") or note(plan.err)
@@ -57,6 +75,8 @@ run = train(ranks=2, stage=None, config=file, **SHAPE)
 ok(run.code == 0 and "parameters:int8,gradients:int4" in run.out, "DeepSpeed's keys set it") or note(run.err)
 for reason, flags in {"not KIND:METHOD": dict(compress="weights:int8", stage=1), "int4_rotated, mxfp8": dict(compress="gradients:int3", stage=1),
                       "requires several data ranks": dict(ranks=1, stage=1), "requires --stage 1, 2 or 3": dict(stage=0),
+                      "requires --stage 1": {**ONEBIT, "stage": 2}, "ends before the variance is settled": {**ONEBIT, "compress_warmup": 1},
+                      "a loss scale would change": {**ONEBIT, "precision": "fp16"}, "requires --optimizer adamw": {**ONEBIT, "optimizer": "sgd", "beta2": None},
                       "cannot be used with --prove": dict(prove=True, stage=1), "cannot be packed": dict(backend="cuda", stage=1)}.items():
     run = train(**{"ranks": 2, "compress": "gradients:int8", **SHAPE, **flags})
     ok(run.code == 2 and reason in run.err, f"refused: {run.err.strip()[:150]}")
