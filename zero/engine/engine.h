@@ -403,6 +403,9 @@ static inline struct zr_compute zr_engine_unit_compute(const struct zr_engine *e
     return engine->units[unit].tier->compute;
 }
 
+/* Whether a later step sends signs, and this one does not (onebit.h). */
+bool zr_engine_warms_up(const struct zr_engine *engine);
+
 /* Finishes a delayed update and publishes its parameters, for example before state is saved. Collective; no
  * unit may be in use. */
 zr_result zr_engine_catch_up(struct zr_engine *engine);

@@ -17,6 +17,11 @@ bool zr_engine_sends_signs(const struct zr_engine *engine)
     return zr_engine_is_onebit(engine) && engine->steps_done >= engine->options.compression.warmup_steps;
 }
 
+bool zr_engine_warms_up(const struct zr_engine *engine)
+{
+    return zr_engine_is_onebit(engine) && !zr_engine_sends_signs(engine);
+}
+
 zr_result zr_engine_onebit_open(struct zr_engine *engine)
 {
     const struct zr_engine_options *o = &engine->options;

@@ -126,9 +126,6 @@ static const char *onebit_conflict(const struct zr_train_config *config)
         return "--compress gradients:onebit requires fp32 or bf16: a loss scale would change its errors";
     if (zr_train_has_host_tier(config) || config->shape.tensor > 1 || config->stages.ranks > 1)
         return "--compress gradients:onebit requires whole models whose state is on the device";
-    if (config->save[0] || config->resume[0])
-        return "--compress gradients:onebit keeps errors that --save does not write yet; leave out --save and "
-               "--resume";
     if ((double)config->compress_warmup < settled * (1 - 1e-6)) {
         snprintf(words, sizeof words,
                  "--compress-warmup %" PRIu64 " ends before the variance is settled; give at least 1 / (1 - "
