@@ -83,7 +83,7 @@ struct zr_unit_state {
     zr_result (*give)(struct zr_engine *engine, size_t unit, bool changed);
     unsigned steps; /* gradients per step */
     /* Parameters. */
-    bool resident; /* parameters are kept whole */
+    bool resident;                          /* parameters are kept whole */
     bool packs_parameters, packs_gradients; /* sent packed */
     bool keeps_secondary;                   /* the node keeps the parameters, divided among its ranks */
     struct zr_state_tier *tier;
@@ -229,9 +229,9 @@ struct zr_parameter_file {
 
 /* Packed operations and nodes; see compression.h. Zeros: none. */
 struct zr_compression_state {
-    struct zr_unit_compression *units;    /* [units_count] */
-    struct zr_compressor all;             /* of all ranks */
-    zr_comm *node, *across;               /* the ranks of this node / those with this rank's place in a node */
+    struct zr_unit_compression *units; /* [units_count] */
+    struct zr_compressor all;          /* of all ranks */
+    zr_comm *node, *across;            /* the ranks of this node / those with this rank's place in a node */
     struct zr_compressor within, between; /* of these: gradients in two hops */
     float *sums;                          /* of the first hop */
     void *secondary;                      /* this rank's part of the node's copy of sharded units */
