@@ -1,6 +1,5 @@
 /* compress.c: --compress: what ranks send packed. See flags.h. */
 #include <inttypes.h>
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -100,10 +99,18 @@ void zr_compress_read_file(struct zr_train_config *config)
         config->node_ranks = 0;
 }
 
+/* Steps after which the variance is settled, 1 / (1 - beta2), rounded up. */
+static uint64_t settled_steps(const struct zr_train_config *config)
+{
+    double steps = 1 / (1 - (double)config->optimizer.beta2);
+    uint64_t whole = (uint64_t)steps;
+    return whole + (steps > (double)whole);
+}
+
 void zr_compress_resolve(struct zr_train_config *config, bool given)
 {
     if (zr_compression_is_onebit(&config->compression) && !given)
-        config->compress_warmup = (uint64_t)ceil(1 / (1 - (double)config->optimizer.beta2));
+        config->compress_warmup = settled_steps(config);
 }
 
 /* What the sending of signs excludes, see zero/engine/onebit.h. */
@@ -130,7 +137,7 @@ static const char *onebit_conflict(const struct zr_train_config *config)
         snprintf(words, sizeof words,
                  "--compress-warmup %" PRIu64 " ends before the variance is settled; give at least 1 / (1 - "
                  "beta2), %.0f steps, or a smaller --beta2",
-                 config->compress_warmup, ceil(settled));
+                 config->compress_warmup, (double)settled_steps(config));
         return words;
     }
     return NULL;
