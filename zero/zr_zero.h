@@ -226,7 +226,12 @@ struct zr_offload {
  * Gradients (stages 1 to 3): those of each micro-batch, or of the step, packed by their sender. With several
  * nodes in two hops: to the rank's peer within its node, where they are added, and from there between nodes.
  * Secondary shards (stage 3): each node keeps the parameters of sharded units once more, divided among its
- * ranks. The first gather of a unit after an update goes to all ranks, later ones stay within the node. */
+ * ranks. The first gather of a unit after an update goes to all ranks, later ones stay within the node.
+ *
+ * Both as ZR_PACKING_ONEBIT are 1-bit AdamW with sharded state: after warmup_steps steps of AdamW the
+ * variance stays as it is, gradients are sent as signs with what earlier signs did not say, and updates as
+ * signs of the difference of masters and parameters. Requires stage 1, AdamW without average, fp32 or bf16,
+ * no offload and whole models. The variance is settled after 1 / (1 - beta2) steps. */
 enum zr_compressed_kind { ZR_COMPRESSED_PARAMETERS, ZR_COMPRESSED_GRADIENTS, ZR_COMPRESSED_KINDS };
 struct zr_compression {
     struct {
@@ -235,6 +240,7 @@ struct zr_compression {
     } kinds[ZR_COMPRESSED_KINDS];
     unsigned node_ranks; /* consecutive ranks of `comm` that form a node; 0: all, and no node is inside of it */
     bool secondary_shards;
+    uint64_t warmup_steps; /* of ZR_PACKING_ONEBIT */
 };
 
 struct zr_engine_options {

@@ -55,6 +55,24 @@ ok(both.code == 0 and both.report["ranks"][0]["planned_bytes"]["total"] >= both.
    "its bytes are planned") or note(both.err)
 same([train(**FOUR, compress="qwz,qgz,hpz", node_size=2, **flags).losses for flags in (dict(threads=2), dict(offload_optimizer="cpu", offload_param="cpu"))], [both.losses] * 2,
      "gradients in two hops have the same losses on other threads, and with parameters on the host")
+ONEBIT = dict(ranks=2, stage=1, compress="gradients:onebit", beta2=0.5)
+for precision in ("fp32", "bf16"):
+    flags = {**ONEBIT, **SHAPE, "precision": precision, "steps": 8}
+    saved = path(f"onebit-{precision}")
+    run = train(save=saved, save_every=5, **flags)
+    elements, got, planned = sent(run)
+    ok(run.code == 0 and got == planned == elements * (64 + 4) // BLOCK, f"onebit, {precision}: {elements} elements in {got} bytes, as planned") or note(run.err)
+    same(train(threads=4, accumulate=1, **flags).losses, run.losses, "4 threads: the same losses")
+    last = os.path.join(saved, "step-00000005")
+    same(train(resume=last, **flags).losses, run.losses[5:], "a resumed run has the losses of one without an interruption")
+    other = train(**{**flags, "ranks": 3}, resume=last)
+    ok(other.code == 0, "another number of ranks resumes it") or note(other.err)
+with open(os.path.join(last, "errors.00001"), "r+b") as out:
+    out.seek(200)
+    out.write(b"damaged")
+run = train(resume=last, **flags)
+ok(run.code != 0 and "are damaged" in run.err, "damaged errors are refused") or note(run.err)
+
 plan = train(dry_run=True, world_size=8, ranks=1, stage=3, compress="qwz,qgz", data=None, vocab="byte", **SHAPE)
 ok(plan.code == 0 and "ranks send packed parameters:int8,gradients:int4" in plan.out and "packed, sent by a rank per step" in plan.out,
    "a plan has the bytes, and ZeRO++'s names are known") or note(plan.err)
@@ -67,6 +85,8 @@ for reason, flags in {"not KIND:METHOD": dict(compress="weights:int8", stage=1),
                       "requires several data ranks": dict(ranks=1, stage=1), "requires --stage 1, 2 or 3": dict(stage=0),
                       "--node-size must divide": dict(stage=1, node_size=3), "requires --stage 3 and --node-size": dict(stage=2, compress="hpz"),
                       "--node-size requires --compress": dict(compress=None, node_size=2),
+                      "requires --stage 1": {**ONEBIT, "stage": 2}, "ends before the variance is settled": {**ONEBIT, "compress_warmup": 1},
+                      "a loss scale would change": {**ONEBIT, "precision": "fp16"}, "requires --optimizer adamw": {**ONEBIT, "optimizer": "sgd", "beta2": None},
                       "cannot be used with --prove": dict(prove=True, stage=1), "cannot be packed": dict(backend="cuda", stage=1)}.items():
     run = train(**{"ranks": 2, "compress": "gradients:int8", **SHAPE, **flags})
     ok(run.code == 2 and reason in run.err, f"refused: {run.err.strip()[:150]}")

@@ -495,6 +495,9 @@ static zr_result read_state(const struct load *load)
             &(struct zr_state_source){
                 .path = path, .remedy = remedy, .checksum = &load->state_checksum, .parts = whole.given});
     zr_whole_close(&whole);
+    if (!result)
+        result = zr_comm_all_status(checkpoint->comm,
+                                    zr_onebit_load(checkpoint->engine, load->folder, load->state_checksum));
     return result;
 }
 

@@ -309,6 +309,9 @@ zr_result zr_checkpoint_save(const struct zr_checkpoint *checkpoint, uint64_t st
         result = zr_state_write(checkpoint->engine,
                                 &(struct zr_state_file){.path = save.state, .parts = save.whole.given},
                                 &save.state_checksum);
+    if (!result)
+        result = zr_comm_all_status(checkpoint->comm,
+                                    zr_onebit_save(checkpoint->engine, save.partial, save.state_checksum));
     if (!result) {
         if (first)
             result = make_visible(&save);

@@ -1,7 +1,9 @@
 /* actions.c: the end of a step: see actions.h. */
 #include "zero/engine/actions.h"
 
+#include "zero/engine/compression.h"
 #include "zero/engine/gradients.h"
+#include "zero/engine/onebit.h"
 #include "zero/engine/offload.h"
 #include "zero/engine/speculate.h"
 
@@ -154,7 +156,9 @@ static void drop_prepared(struct zr_engine_run *run)
 static zr_result open_pass(struct zr_engine_run *run)
 {
     run->passes = true;
-    zr_result result = zr_state_store_begin(&run->engine->state_tier->store);
+    zr_result result = zr_engine_onebit_settle(run->engine);
+    if (result == ZR_OK)
+        result = zr_state_store_begin(&run->engine->state_tier->store);
     return result == ZR_OK ? zr_engine_gradients_begin(run->engine) : result;
 }
 
@@ -179,8 +183,10 @@ static zr_result take_here(struct zr_engine_run *run, size_t unit)
     const struct zr_unit_state *state = &engine->units[unit];
     zr_result result = state->place->take ? state->place->take(engine, unit) : ZR_OK;
     run->gradients = state->reduced;
-    run->open = state->parameters->open;
-    run->close = state->parameters->close;
+    if (!zr_engine_sends_signs(engine)) { /* else the parameters change by what is sent */
+        run->open = state->parameters->open;
+        run->close = state->parameters->close;
+    }
     if (result == ZR_OK && state->path->find)
         result = state->path->find(run, unit);
     run->owned = state->owned;
@@ -285,7 +291,8 @@ zr_result zr_engine_act(struct zr_engine_run *run, const struct zr_action *actio
     case ZR_ACTION_PUT:
         return zr_engine_delayed_put(engine, unit);
     case ZR_ACTION_PUBLISH:
-        return zr_engine_all_gather_parameters(engine, unit);
+        return zr_engine_sends_signs(engine) ? zr_engine_send_difference(engine, unit)
+                                             : zr_engine_all_gather_parameters(engine, unit);
     case ZR_ACTION_CLOSE:
         return close_pass(run);
     case ZR_ACTION_READ:

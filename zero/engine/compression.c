@@ -5,6 +5,7 @@
 
 #include "zero/comm/calls.h"
 #include "zero/comm/mesh.h"
+#include "zero/engine/onebit.h"
 
 /* ---- What is packed ------------------------------------------------------------------------------------ */
 
@@ -38,8 +39,8 @@ static unsigned nodes(const struct zr_engine *engine)
 /* Whether gradients travel within a node first. */
 static bool hops(const struct zr_engine *engine)
 {
-    return zr_engine_packs_kind(engine, ZR_COMPRESSED_GRADIENTS) && nodes(engine) > 1 &&
-           node_ranks(engine) > 1;
+    return zr_engine_packs_kind(engine, ZR_COMPRESSED_GRADIENTS) && !zr_engine_is_onebit(engine) &&
+           nodes(engine) > 1 && node_ranks(engine) > 1;
 }
 
 /* ---- Open and close ------------------------------------------------------------------------------------ */
@@ -101,7 +102,7 @@ static zr_result open_compressors(struct zr_engine *engine)
     size_t all = 0, within = 0, between = 0, sums = 0;
     for (size_t u = 0; u < engine->layout.units_count; u++) {
         size_t shard = engine->layout.units[u].shard_elements;
-        if (engine->units[u].packs_parameters)
+        if (engine->units[u].packs_parameters || zr_engine_is_onebit(engine))
             all = larger(all, zr_compressed_gather_bytes(parameters, shard, engine->world));
         if (engine->units[u].packs_gradients && !hops(engine))
             all = larger(all, zr_compressed_sum_bytes(gradients, shard, 1, engine->world));
@@ -156,6 +157,8 @@ zr_result zr_engine_compression_open(struct zr_engine *engine)
         state->units[u].engine = engine;
     result = open_nodes(engine);
     if (result == ZR_OK)
+        result = zr_engine_onebit_open(engine);
+    if (result == ZR_OK)
         result = open_compressors(engine);
     return result == ZR_OK ? open_secondary(engine) : result;
 }
@@ -165,6 +168,7 @@ void zr_engine_compression_close(struct zr_engine *engine)
     struct zr_compression_state *state = &engine->compression;
     zr_drop(engine->options.arena, &state->secondary);
     zr_drop(engine->options.arena, &state->sums);
+    zr_engine_onebit_close(engine);
     zr_compressor_fini(&state->between);
     zr_compressor_fini(&state->within);
     zr_compressor_fini(&state->all);
@@ -216,6 +220,25 @@ zr_result zr_engine_gather_shards(struct zr_engine *engine, size_t unit, const s
                                .first = gather->before,
                                .last = plain.after};
     return zr_compressed_gather(&engine->compression.all, &own->gather, &state->parameter_ticket);
+}
+
+zr_result zr_engine_send_difference(struct zr_engine *engine, size_t unit)
+{
+    struct zr_unit_state *state = &engine->units[unit];
+    struct zr_compressed *op = &engine->compression.units[unit].gather;
+    zr_result result = zr_engine_await_shards(engine, unit); /* it uses the same operation */
+    if (result != ZR_OK)
+        return result;
+    state->gathers = engine->options.comm;
+    *op = (struct zr_compressed){.packing = ZR_PACKING_ONEBIT,
+                                 .shard_elements = engine->layout.units[unit].shard_elements,
+                                 .from = {state->owned.master, ZR_PRECISION_FP32},
+                                 .minus = state->owned.parameters,
+                                 .to = {state->whole, engine->options.precision},
+                                 .accumulate = true,
+                                 .scale = 1,
+                                 .label = ZR_ENGINE_LABEL((unsigned)unit, ZR_LABEL_PARAMETERS)};
+    return zr_compressed_gather(&engine->compression.all, op, &state->parameter_ticket);
 }
 
 zr_result zr_engine_await_shards(struct zr_engine *engine, size_t unit)
@@ -286,7 +309,8 @@ zr_result zr_engine_sum_shards(struct zr_engine *engine, size_t unit, const stru
 {
     enum zr_precision precision = engine->options.precision;
     struct zr_unit_state *state = &engine->units[unit];
-    if (!state->packs_gradients)
+    const bool signs = zr_engine_sends_signs(engine);
+    if (!state->packs_gradients || (zr_engine_is_onebit(engine) && !signs))
         return zr_comm_reduce_scatter(engine->options.comm, sum, &state->reduce_ticket);
     struct zr_unit_compression *own = &engine->compression.units[unit];
     own->sum =
@@ -294,6 +318,7 @@ zr_result zr_engine_sum_shards(struct zr_engine *engine, size_t unit, const stru
                                .shard_elements = sum->shard_elements,
                                .from = {(void *)(uintptr_t)sum->source, precision},
                                .to = {sum->destination, sum->wide ? ZR_PRECISION_FP32 : precision},
+                               .error = signs ? zr_engine_errors(engine, unit) : NULL,
                                .scale = sum->scale,
                                .accumulate = sum->accumulate,
                                .label = sum->label,

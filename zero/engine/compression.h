@@ -43,6 +43,8 @@ void zr_engine_compression_close(struct zr_engine *engine);
 /* Gather a unit's shards of parameters / sum the ranks' gradients to this rank's shard, packed or as they
  * are; the ticket is the unit's parameter_ticket or reduce_ticket. */
 zr_result zr_engine_gather_shards(struct zr_engine *engine, size_t unit, const struct zr_all_gather *gather);
+/* Adds the signs of what the owners have changed to a unit's parameters on all ranks, see onebit.h. */
+zr_result zr_engine_send_difference(struct zr_engine *engine, size_t unit);
 zr_result zr_engine_sum_shards(struct zr_engine *engine, size_t unit, const struct zr_reduce_scatter *sum);
 /* Wait for these operations. */
 zr_result zr_engine_await_shards(struct zr_engine *engine, size_t unit);

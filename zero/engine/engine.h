@@ -54,6 +54,7 @@ struct zr_state_tier {
 /* Arguments common to all parameters of an update. */
 struct zr_engine_update {
     float rate, gradient_scale, correction1, correction2;
+    bool keeps_variance; /* see struct zr_optimizer_call */
     const struct zr_gradient_weight
         *weight;                       /* kernels read the scale here, see zr_adamw; NULL: gradient_scale */
     const struct zr_step_rates *rates; /* likewise rate and corrections */
@@ -82,7 +83,7 @@ struct zr_unit_state {
     zr_result (*give)(struct zr_engine *engine, size_t unit, bool changed);
     unsigned steps; /* gradients per step */
     /* Parameters. */
-    bool resident; /* parameters are kept whole */
+    bool resident;                          /* parameters are kept whole */
     bool packs_parameters, packs_gradients; /* sent packed */
     bool keeps_secondary;                   /* the node keeps the parameters, divided among its ranks */
     struct zr_state_tier *tier;
@@ -235,9 +236,9 @@ struct zr_parameter_file {
 
 /* Packed operations and nodes; see compression.h. Zeros: none. */
 struct zr_compression_state {
-    struct zr_unit_compression *units;    /* [units_count] */
-    struct zr_compressor all;             /* of all ranks */
-    zr_comm *node, *across;               /* the ranks of this node / those with this rank's place in a node */
+    struct zr_unit_compression *units; /* [units_count] */
+    struct zr_compressor all;          /* of all ranks */
+    zr_comm *node, *across;            /* the ranks of this node / those with this rank's place in a node */
     struct zr_compressor within, between; /* of these: gradients in two hops */
     float *sums;                          /* of the first hop */
     void *secondary;                      /* this rank's part of the node's copy of sharded units */
@@ -274,6 +275,7 @@ struct zr_engine {
     struct zr_versions versions;
     struct zr_actions step;                      /* the end of a step */
     struct zr_compression_state compression;     /* see compression.h */
+    float *errors;                               /* [layout.pool_elements], see onebit.h; NULL: none */
 
     unsigned gathered_max;                  /* maximum of units gathered at a time */
     unsigned used_units;                    /* number of units with references */
@@ -419,6 +421,9 @@ static inline struct zr_compute zr_engine_unit_compute(const struct zr_engine *e
 {
     return engine->units[unit].tier->compute;
 }
+
+/* Whether a later step sends signs, and this one does not (onebit.h). */
+bool zr_engine_warms_up(const struct zr_engine *engine);
 
 /* Finishes a delayed update and publishes its parameters, for example before state is saved. Collective; no
  * unit may be in use. */

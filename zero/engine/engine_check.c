@@ -245,6 +245,27 @@ static zr_result check_offload(const struct zr_engine_options *options)
     return ZR_OK;
 }
 
+/* See onebit.h. */
+static zr_result check_onebit(const struct zr_engine_options *options)
+{
+    const struct zr_optimizer_options *o = &options->optimizer;
+    unsigned signs = 0;
+    for (unsigned kind = 0; kind < ZR_COMPRESSED_KINDS; kind++)
+        signs += options->compression.kinds[kind].on &&
+                 options->compression.kinds[kind].packing == ZR_PACKING_ONEBIT;
+    if (signs == 0)
+        return ZR_OK;
+    if (signs < ZR_COMPRESSED_KINDS || options->stage != 1)
+        return zr_fail(ZR_ERR_INVALID, "onebit requires both kinds of compression, and stage 1");
+    if (o->kind != ZR_OPTIMIZER_ADAMW || o->average_decay > 0)
+        return zr_fail(ZR_ERR_INVALID, "onebit requires AdamW without a moving average");
+    if (options->precision == ZR_PRECISION_FP16)
+        return zr_fail(ZR_ERR_INVALID, "onebit requires fp32 or bf16: a loss scale would change its errors");
+    if (options->offload.optimizer || options->tensor || options->pipeline || options->sharing)
+        return zr_fail(ZR_ERR_INVALID, "onebit requires whole models whose state is on the device");
+    return ZR_OK;
+}
+
 static zr_result check_compression(const struct zr_engine_options *options)
 {
     bool on = false;
@@ -268,7 +289,7 @@ static zr_result check_compression(const struct zr_engine_options *options)
                        options->kernels->name);
     if (on && zr_comm_world(options->comm) > 1 && options->stage == 0)
         return zr_fail(ZR_ERR_INVALID, "compression requires stage 1, 2 or 3, where each rank owns a shard");
-    return ZR_OK;
+    return on ? check_onebit(options) : ZR_OK;
 }
 
 zr_result zr_engine_check_options(const struct zr_engine_options *options)

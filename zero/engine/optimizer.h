@@ -60,6 +60,7 @@ struct zr_optimizer_call {
     float rate, weight_decay,
         gradient_scale;             /* rate and weight_decay with the factors of the tensor's group */
     float correction1, correction2; /* of the step: see struct zr_optimizer */
+    bool keeps_variance;            /* AdamW's variance stays as it is */
     const struct zr_gradient_weight *weight; /* replaces gradient_scale, see zr_adamw; NULL: it does not */
     const struct zr_step_rates *rates;       /* replaces rate and corrections, likewise */
     size_t n;

@@ -11,6 +11,7 @@
  * place return to staging first.
  *
  * Every element is the sum of the same addends in the same order at every stage. */
+#include "zero/engine/onebit.h"
 #include "zero/engine/actions.h"
 #include "zero/engine/compression.h"
 #include "zero/engine/gradients.h"
@@ -145,7 +146,8 @@ static zr_result stage_and_return(struct zr_engine *engine, size_t unit)
 static zr_result write_kept(struct zr_engine *engine, size_t unit)
 {
     engine->units[unit].written = engine->units[unit].kept;
-    return ZR_OK;
+    /* The sum of signs, which lies in their place, has no zeros. */
+    return zr_engine_sends_signs(engine) ? clear_padding(engine, unit, engine->units[unit].written) : ZR_OK;
 }
 
 /* The limits of staging apply at every stage, so that a program that runs at one stage runs at all. */

@@ -1,4 +1,5 @@
 /* update.c: see update.h. */
+#include "zero/engine/onebit.h"
 #include "zero/engine/update.h"
 
 #include <string.h>
@@ -116,12 +117,16 @@ zr_result zr_engine_round_masters(struct zr_engine *engine, size_t unit)
 
 struct zr_engine_update zr_engine_update_of(const struct zr_engine *engine, float rate, float gradient_scale)
 {
-    float corrections[2];
-    engine->optimizer->corrections(&engine->options.optimizer, (double)(engine->steps_done + 1), corrections);
+    const struct zr_optimizer_options *o = &engine->options.optimizer;
+    const bool keeps_variance = zr_engine_sends_signs(engine);
+    float corrections[2], last[2];
+    engine->optimizer->corrections(o, (double)(engine->steps_done + 1), corrections);
+    engine->optimizer->corrections(o, (double)engine->options.compression.warmup_steps, last);
     return (struct zr_engine_update){.rate = rate,
                                      .gradient_scale = gradient_scale,
                                      .correction1 = corrections[0],
-                                     .correction2 = corrections[1]};
+                                     .correction2 = keeps_variance ? last[1] : corrections[1],
+                                     .keeps_variance = keeps_variance};
 }
 
 struct zr_compute zr_engine_updater(const struct zr_engine *engine, size_t unit,
@@ -172,6 +177,7 @@ static zr_result update_window(struct zr_engine_run *run, size_t unit, const str
                                          .gradient_scale = update->gradient_scale,
                                          .correction1 = update->correction1,
                                          .correction2 = update->correction2,
+                                         .keeps_variance = update->keeps_variance,
                                          .weight = update->weight,
                                          .rates = update->rates,
                                          .n = end - first,

@@ -62,15 +62,17 @@ zr_result zr_history_step_begin(const struct zr_history *history, struct zr_hist
     /* A delayed update sends its results in the step after the one that started it. The first step of an
      * asynchronous pipeline fills it. */
     bool fills = rank->state.trainer->flow.asynchronous && history->count == 0;
-    *out =
-        (struct zr_history_step){.first = !history->counted && !fills && history->measured < MEASURED_MAX &&
-                                          (!delayed || zr_engine_is_delayed(rank->state.engine)),
-                                 .speculative_updates = history->speculative_updates,
-                                 .rolled_back_updates = history->rolled_back_updates,
-                                 .moved_bytes = zr_trainer_state_moved_bytes(&rank->state),
-                                 .waited_ns = zr_trainer_state_copies_exposed_ns(&rank->state)};
+    bool warms = zr_engine_warms_up(rank->state.engine); /* sends more than the steps after it */
+    *out = (struct zr_history_step){.first = !history->counted && !fills && !warms &&
+                                             history->measured < MEASURED_MAX &&
+                                             (!delayed || zr_engine_is_delayed(rank->state.engine)),
+                                    .speculative_updates = history->speculative_updates,
+                                    .rolled_back_updates = history->rolled_back_updates,
+                                    .moved_bytes = zr_trainer_state_moved_bytes(&rank->state),
+                                    .waited_ns = zr_trainer_state_copies_exposed_ns(&rank->state)};
     /* Waits for the previous update, so that its traffic is not counted in this step. */
-    zr_result result = out->first && delayed ? zr_engine_synchronize(rank->state.engine) : ZR_OK;
+    zr_result result =
+        out->first && (delayed || history->count > 0) ? zr_engine_synchronize(rank->state.engine) : ZR_OK;
     if (result != ZR_OK)
         return result;
     out->driver_calls = driver_calls(rank);

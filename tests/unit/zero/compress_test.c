@@ -1,12 +1,13 @@
 /* compress_test.c: packed collectives against the kernels' packing of what all ranks have, to the bit, with
  * their bytes by formula; and an engine that sends packed numbers: its parameters are the packed masters of
  * all ranks, whatever the stage, and its gradients are packed sums in rank order. */
+#include <math.h>
 #include <string.h>
 
 #include "tests/support/tap.h"
 #include "tests/support/zero/engine_rig.h"
 #include "zero/compress/compressor.h"
-#include "zero/engine/engine.h"
+#include "zero/engine/onebit.h"
 
 enum { WORLD_MAX = 4, BLOCKS = 3, SHARD_MAX = BLOCKS * ZR_PACK_BLOCK, ALL = WORLD_MAX * SHARD_MAX };
 
@@ -359,6 +360,160 @@ static int trains(struct rig *rig, const struct setting *setting)
     return code;
 }
 
+/* ---- One bit ------------------------------------------------------------------------------------------- */
+
+enum { ONEBIT_STEPS = 10, ONEBIT_WARMUP = 3, ONEBIT_UNIT = 1, ONEBIT_MAX = 2048 };
+static const float rate = 1e-2f, beta1 = 0.9f, beta2 = 0.99f, epsilon = 1e-6f;
+
+/* One unit of all ranks, in one process. */
+struct simulated {
+    float gradient[ONEBIT_MAX], master[ONEBIT_MAX], momentum[ONEBIT_MAX], variance[ONEBIT_MAX];
+    float errors[WORLD_MAX][ONEBIT_MAX];
+    unsigned char parameters[4 * ONEBIT_MAX], gradients[WORLD_MAX][4 * ONEBIT_MAX], sum[4 * ONEBIT_MAX];
+    unsigned char packed[WORLD_MAX][4 * ONEBIT_MAX];
+};
+
+static int simulated_gradients(struct rig *rig, const struct setting *setting, unsigned step, size_t n,
+                               size_t padded, struct simulated *all)
+{
+    const void *from[WORLD_MAX];
+    const float scale = 1.0f / (float)setting->world;
+    const struct zr_numbers to = {all->sum, setting->precision};
+    for (unsigned p = 0; p < setting->world; p++) {
+        memset(all->gradients[p], 0, sizeof all->gradients[p]);
+        must(fill(rig, p, step, n, all->gradient, all->gradients[p]) == ZR_OK);
+        from[p] = all->gradients[p];
+    }
+    if (step < ONEBIT_WARMUP) {
+        must(kernels->sum(&rig->context, &(struct zr_sum){padded, from, setting->world, setting->precision,
+                                                          scale, false, to}) == ZR_OK);
+        return 0;
+    }
+    for (unsigned p = 0; p < setting->world; p++) {
+        must(pack(rig, ZR_PACKING_ONEBIT, padded, all->gradients[p], all->errors[p], all->packed[p]) ==
+             ZR_OK);
+        from[p] = all->packed[p];
+    }
+    must(unpack(rig, &(struct zr_unpack){.packing = ZR_PACKING_ONEBIT,
+                                         .n = padded,
+                                         .from = from,
+                                         .count = setting->world,
+                                         .scale = scale,
+                                         .to = to}) == ZR_OK);
+    return 0;
+}
+
+static double mean_of(const float *x, size_t n)
+{
+    double sum = 0;
+    for (size_t i = 0; i < n; i++)
+        sum += (double)x[i];
+    return sum / (double)n;
+}
+
+/* What the updates of all ranks do, each with its shard. */
+static int simulated_update(struct rig *rig, const struct setting *setting, unsigned step, size_t n,
+                            size_t padded, struct simulated *all)
+{
+    bool signs = step >= ONEBIT_WARMUP;
+    double share = (1 - (double)beta1) / (1 + (double)beta1);
+    size_t shard = padded / setting->world;
+    for (size_t first = 0; step == ONEBIT_WARMUP && first < padded; first += ZR_PACK_BLOCK) {
+        double block = mean_of(all->variance + first, ZR_PACK_BLOCK),
+               whole = mean_of(all->variance + first / shard * shard, shard);
+        float least = (float)(share * share * (block > 0 ? block : whole));
+        for (size_t i = first; i < first + ZR_PACK_BLOCK; i++)
+            all->variance[i] = all->variance[i] > least ? all->variance[i] : least;
+    }
+    double settled = signs ? ONEBIT_WARMUP : step + 1;
+    const struct zr_adamw how = {.rate = rate,
+                                 .beta1 = beta1,
+                                 .beta2 = signs ? 1 : beta2,
+                                 .epsilon = epsilon,
+                                 .gradient_scale = 1,
+                                 .correction1 = (float)(1 - pow(beta1, step + 1)),
+                                 .correction2 = (float)(1 - pow(beta2, settled))};
+    must(kernels->update_adamw(&rig->context,
+                               &(struct zr_update_adamw){how,
+                                                         {.n = n,
+                                                          .gradient = {all->sum, setting->precision},
+                                                          .master = all->master,
+                                                          .momentum = all->momentum,
+                                                          .variance = all->variance}}) == ZR_OK);
+    if (!signs) {
+        must(narrow(rig, all->master, padded, all->parameters) == ZR_OK);
+        return 0;
+    }
+    const void *from = all->packed[0];
+    const struct zr_numbers replica = {all->parameters, setting->precision};
+    must(kernels->pack(&rig->context, &(struct zr_pack){.packing = ZR_PACKING_ONEBIT,
+                                                        .n = padded,
+                                                        .from = {all->master, ZR_PRECISION_FP32},
+                                                        .minus = replica,
+                                                        .to = all->packed[0]}) == ZR_OK);
+    must(unpack(rig, &(struct zr_unpack){ZR_PACKING_ONEBIT, padded, &from, 1, 1, true, replica}) == ZR_OK);
+    return 0;
+}
+
+/* Ten steps of an engine have the bits of the simulated ranks, and send the bytes of the formula. */
+static int onebit_trains(struct rig *rig, const struct setting *setting)
+{
+    struct simulated *all;
+    struct zr_step_report report;
+    unsigned rank = zr_comm_rank(rig->comm);
+    struct zr_engine_options options = {
+        .struct_bytes = sizeof options,
+        .arena = rig->arena,
+        .host_arena = rig->arena,
+        .kernels = kernels,
+        .context = &rig->context,
+        .comm = rig->comm,
+        .list = {parameters, UNITS, units, UNITS, 0},
+        .stage = 1,
+        .precision = setting->precision,
+        .seed = 3,
+        .optimizer = {.beta1 = beta1, .beta2 = beta2, .epsilon = epsilon},
+        .compression = {{{true, ZR_PACKING_ONEBIT}, {true, ZR_PACKING_ONEBIT}},
+                        .warmup_steps = ONEBIT_WARMUP}};
+    must(zr_engine_create(&rig->engine, &options) == ZR_OK);
+    struct zr_engine *engine = rig->engine;
+    size_t shard = engine->layout.units[ONEBIT_UNIT].shard_elements, padded = shard * setting->world,
+           n = zr_parameter_elements(&parameters[ONEBIT_UNIT]), each = zr_precision_bytes(setting->precision);
+    must(padded <= ONEBIT_MAX && take(rig, sizeof *all / sizeof(float), &all) == ZR_OK);
+    memset(all, 0, sizeof *all);
+    must(zr_comm_host_all_gather(rig->comm, engine->units[ONEBIT_UNIT].owned.master, shard * sizeof(float),
+                                 all->master) == ZR_OK);
+    must(narrow(rig, all->master, padded, all->parameters) == ZR_OK);
+    for (unsigned step = 0; step < ONEBIT_STEPS; step++) {
+        uint64_t elements[2], before = sent_bytes(rig, &elements[0]);
+        for (unsigned u = 0; u < UNITS; u++) {
+            void *base;
+            bool accumulate;
+            if (!units[u].gradient_uses)
+                continue;
+            must(zr_engine_gradients(engine, u, &base, &accumulate) == ZR_OK);
+            must(fill(rig, rank, step, zr_parameter_elements(&parameters[u]), all->gradient, base) == ZR_OK);
+            must(zr_engine_reduce(engine, u) == ZR_OK);
+        }
+        must(zr_engine_step(engine, rate, &report) == ZR_OK && zr_engine_synchronize(engine) == ZR_OK);
+        uint64_t bytes = sent_bytes(rig, &elements[1]) - before, count = elements[1] - elements[0];
+        must(bytes == (step < ONEBIT_WARMUP ? count * each : zr_pack_bytes(ZR_PACKING_ONEBIT, count)));
+        int code = simulated_gradients(rig, setting, step, n, padded, all);
+        code = code ? code : simulated_update(rig, setting, step, n, padded, all);
+        if (code)
+            return code;
+        const struct zr_unit_state *state = &engine->units[ONEBIT_UNIT];
+        size_t from = rank * shard, mine = n < from ? 0 : n - from < shard ? n - from : shard;
+        must(memcmp(state->whole, all->parameters, n * each) == 0);
+        must(memcmp(state->owned.master, all->master + from, mine * sizeof(float)) == 0);
+        must(memcmp(state->owned.slots[1], all->variance + from, mine * sizeof(float)) == 0);
+        must(memcmp(zr_engine_errors(engine, ONEBIT_UNIT), all->errors[rank], padded * sizeof(float)) == 0);
+    }
+    must(zr_engine_verify_replicas(engine) == ZR_OK);
+    zr_arena_free(rig->arena, all);
+    return 0;
+}
+
 /* ---- All of it ----------------------------------------------------------------------------------------- */
 
 static int rank_main(struct zr_local_world *local, unsigned rank, void *argument)
@@ -417,5 +572,11 @@ int main(void)
                              .packing = ZR_PACKING_INT4,
                              .body = trains},
             "two nodes");
+    for (unsigned i = 0; i < 4; i++)
+        run((struct setting){.world = 2 + i / 2,
+                             .precision = (enum zr_precision)(i % 2),
+                             .packing = ZR_PACKING_ONEBIT,
+                             .body = onebit_trains},
+            "ten steps at stage 1");
     return tap_done();
 }

@@ -124,6 +124,7 @@ struct zr_train_config {
     uint32_t reduce;                   /* enum zr_reduce_when */
     struct zr_compression compression; /* --compress; see zr_train_compression() */
     unsigned node_ranks;               /* --node-size; 0: not given */
+    uint64_t compress_warmup;          /* --compress-warmup */
     uint32_t precision;                /* enum zr_precision, or ZR_TRAIN_FP8: see zr_train_precision() */
     struct zr_loss_scaling loss_scaling;
     float loss_scale;          /* --loss-scale; 0: adaptive */
@@ -264,6 +265,7 @@ static inline struct zr_compression zr_train_compression(const struct zr_train_c
 {
     struct zr_compression compression = config->compression;
     compression.node_ranks = config->node_ranks;
+    compression.warmup_steps = config->compress_warmup;
     return compression;
 }
 /* Whether --compress is given. */
@@ -273,6 +275,14 @@ static inline bool zr_train_compresses(const struct zr_train_config *config)
     for (unsigned kind = 0; kind < ZR_COMPRESSED_KINDS; kind++)
         any |= config->compression.kinds[kind].on;
     return any;
+}
+/* Whether ranks send signs after a warm-up, see zero/engine/onebit.h. */
+static inline bool zr_compression_is_onebit(const struct zr_compression *compression)
+{
+    bool all = true;
+    for (unsigned kind = 0; kind < ZR_COMPRESSED_KINDS; kind++)
+        all &= compression->kinds[kind].on && compression->kinds[kind].packing == ZR_PACKING_ONEBIT;
+    return all;
 }
 struct zr_text;
 /* Writes a blank and the value of --compress. */

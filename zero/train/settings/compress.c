@@ -1,4 +1,6 @@
 /* compress.c: --compress: what ranks send packed. See flags.h. */
+#include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "alloc/base/system/file.h"
@@ -11,21 +13,13 @@ static const struct {
     const char *name, *means;
 } aliases[] = {{"qwz", "parameters:int8"}, {"qgz", "gradients:int4"}};
 
-/* Signs need the error of the last step, which is not kept. */
-static bool is_offered(enum zr_packing packing)
-{
-    return packing != ZR_PACKING_ONEBIT;
-}
-
 static int wrong(const struct zr_flag *flag, const char *word)
 {
     struct zr_text text;
     char names[128];
     zr_text_start(&text, NULL, names, sizeof names);
     for (unsigned packing = 0; packing < ZR_PACKINGS_COUNT; packing++)
-        if (is_offered((enum zr_packing)packing))
-            zr_text_print(&text, "%s%s", text.used_bytes ? ", " : "",
-                          zr_packing_name((enum zr_packing)packing));
+        zr_text_print(&text, "%s%s", text.used_bytes ? ", " : "", zr_packing_name((enum zr_packing)packing));
     return zr_flag_wrong(flag, word,
                          "not KIND:METHOD; give parameters or gradients, and one of %.*s; or qwz, qgz, hpz",
                          (int)text.used_bytes, names);
@@ -46,10 +40,12 @@ static int store_one(const struct zr_flag *flag, struct zr_compression *out, con
             memcmp(kind_names[kind], word, (size_t)(colon - word)) != 0)
             continue;
         for (unsigned packing = 0; packing < ZR_PACKINGS_COUNT; packing++)
-            if (is_offered((enum zr_packing)packing) &&
-                strcmp(colon + 1, zr_packing_name((enum zr_packing)packing)) == 0) {
+            if (strcmp(colon + 1, zr_packing_name((enum zr_packing)packing)) == 0) {
                 out->kinds[kind].on = true;
                 out->kinds[kind].packing = (enum zr_packing)packing;
+                if (packing == ZR_PACKING_ONEBIT) /* one algorithm for both */
+                    out->kinds[ZR_COMPRESSED_PARAMETERS] = out->kinds[ZR_COMPRESSED_GRADIENTS] =
+                        out->kinds[kind];
                 return -1;
             }
     }
@@ -76,7 +72,8 @@ void zr_compress_print(struct zr_text *text, const struct zr_compression *compre
 {
     const char *before = " ";
     for (unsigned kind = 0; kind < ZR_COMPRESSED_KINDS; kind++) {
-        if (!compression->kinds[kind].on)
+        if (!compression->kinds[kind].on ||
+            (kind == ZR_COMPRESSED_PARAMETERS && zr_compression_is_onebit(compression)))
             continue;
         zr_text_print(text, "%s%s:%s", before, kind_names[kind],
                       zr_packing_name(compression->kinds[kind].packing));
@@ -86,7 +83,7 @@ void zr_compress_print(struct zr_text *text, const struct zr_compression *compre
         zr_text_print(text, "%shpz", before);
 }
 
-void zr_compress_resolve(struct zr_train_config *config)
+void zr_compress_read_file(struct zr_train_config *config)
 {
     bool size_filed =
              config->filed[zr_flag_index(zr_flag_find("node-size"))] && !zr_flag_given(config, "node-size"),
@@ -100,6 +97,50 @@ void zr_compress_resolve(struct zr_train_config *config)
         config->compression.secondary_shards = true;
     if (size_filed && !zr_train_compresses(config))
         config->node_ranks = 0;
+}
+
+/* Steps after which the variance is settled, 1 / (1 - beta2), rounded up. */
+static uint64_t settled_steps(const struct zr_train_config *config)
+{
+    double steps = 1 / (1 - (double)config->optimizer.beta2);
+    uint64_t whole = (uint64_t)steps;
+    return whole + (steps > (double)whole);
+}
+
+void zr_compress_resolve(struct zr_train_config *config, bool given)
+{
+    if (zr_compression_is_onebit(&config->compression) && !given)
+        config->compress_warmup = settled_steps(config);
+}
+
+/* What the sending of signs excludes, see zero/engine/onebit.h. */
+static const char *onebit_conflict(const struct zr_train_config *config)
+{
+    const struct zr_compression *compression = &config->compression;
+    static char words[160];
+    double settled = 1 / (1 - (double)config->optimizer.beta2);
+    if (!zr_compression_is_onebit(compression)) {
+        for (unsigned kind = 0; kind < ZR_COMPRESSED_KINDS; kind++)
+            if (compression->kinds[kind].on && compression->kinds[kind].packing == ZR_PACKING_ONEBIT)
+                return "--compress onebit is for parameters and gradients together; give gradients:onebit only";
+        return NULL;
+    }
+    if (config->stage != 1)
+        return "--compress gradients:onebit requires --stage 1";
+    if (config->optimizer.kind != ZR_OPTIMIZER_ADAMW || config->optimizer.average_decay > 0)
+        return "--compress gradients:onebit requires --optimizer adamw without a moving average";
+    if (zr_train_precision(config) == ZR_PRECISION_FP16)
+        return "--compress gradients:onebit requires fp32 or bf16: a loss scale would change its errors";
+    if (zr_train_has_host_tier(config) || config->shape.tensor > 1 || config->stages.ranks > 1)
+        return "--compress gradients:onebit requires whole models whose state is on the device";
+    if ((double)config->compress_warmup < settled * (1 - 1e-6)) {
+        snprintf(words, sizeof words,
+                 "--compress-warmup %" PRIu64 " ends before the variance is settled; give at least 1 / (1 - "
+                 "beta2), %.0f steps, or a smaller --beta2",
+                 config->compress_warmup, (double)settled_steps(config));
+        return words;
+    }
+    return NULL;
 }
 
 const char *zr_compress_conflict(const struct zr_train_config *config)
@@ -122,5 +163,5 @@ const char *zr_compress_conflict(const struct zr_train_config *config)
         return "--compress cannot be combined with --zero-r auto, which may choose stage 0; give --stage";
     if (config->prove)
         return "--compress changes losses and cannot be used with --prove; leave one of the two out";
-    return NULL;
+    return onebit_conflict(config);
 }

@@ -800,7 +800,7 @@ zr_result zr_config_resolve(struct zr_config_rest *rest, struct zr_train_config 
         snprintf(rest->passed + used, sizeof rest->passed - used,
                  "%s activation_checkpointing.partition_activations", used ? "," : "");
     }
-    zr_compress_resolve(config);
+    zr_compress_read_file(config);
     return resolve_batch(rest, config);
 }
 

@@ -1,0 +1,193 @@
+/* onebit_file.c: what a rank that sends signs has beside the state (zero/engine/onebit.h): the errors of its
+ * gradients, in a file of its own in the step's folder, and in that of rank 0 the parameters, which are no
+ * rounded masters. Numbers are floats in the order of the parameter list, so another number of ranks can read
+ * them: rank r of M adds the errors of the former ranks r, r + M, .., and their sum stays what it was. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "zero/checkpoint/checkpoint_inside.h"
+#include "zero/engine/onebit.h"
+#include "zero/engine/update.h"
+
+/* Of errors and of parameters: units up to the end of their last tensor, and the padding behind it, which is
+ * in the scales of its blocks and depends on the number of ranks. */
+enum { ERRORS, PARAMETERS, KINDS };
+enum { PIECE = 16384, SECTIONS = 2 * KINDS };
+
+struct header {
+    char magic[8];
+    uint64_t world, rank, state_checksum; /* of the state in the same folder */
+    uint64_t counts[SECTIONS];            /* numbers of each section: tensors, then padding */
+    uint64_t checksums[SECTIONS];
+};
+static const char magic[8] = "zr-signs";
+
+struct signs {
+    zr_engine *engine;
+    struct zr_file file;
+    struct header header;
+    float *piece; /* [PIECE] */
+    bool reads;
+    uint64_t sum;
+};
+
+static bool has_signs(const struct zr_engine *engine)
+{
+    return zr_engine_is_onebit(engine) && engine->steps_done > engine->options.compression.warmup_steps;
+}
+
+/* The part of a unit that is in a section. */
+static struct zr_overlap part_of(const struct zr_engine *engine, size_t unit, unsigned section)
+{
+    const struct zr_layout_unit *u = &engine->layout.units[unit];
+    const struct zr_layout_parameter *last =
+        &engine->layout.parameters[u->first_parameter + u->parameters_count - 1];
+    size_t used = last->offset + last->elements;
+    if (zr_engine_is_frozen(engine, unit))
+        return (struct zr_overlap){0, 0};
+    return section < KINDS ? (struct zr_overlap){0, used}
+                           : (struct zr_overlap){used, u->padded_elements - used};
+}
+
+static uint64_t count_of(const struct zr_engine *engine, uint64_t rank, unsigned section)
+{
+    uint64_t sum = 0;
+    for (size_t u = 0; u < engine->layout.units_count; u++)
+        sum += part_of(engine, u, section).count;
+    return rank == 0 || section % KINDS == ERRORS ? sum : 0;
+}
+
+/* Writes numbers whose index in the file is `place`, or reads them and adds errors. */
+static zr_result transfer_piece(struct signs *signs, size_t unit, struct zr_numbers numbers, size_t count,
+                                uint64_t place, bool adds)
+{
+    uint64_t at_bytes = sizeof signs->header + place * sizeof(float);
+    zr_result result = ZR_OK;
+    if (!signs->reads)
+        result = zr_engine_get_floats(signs->engine, unit, numbers, count, signs->piece);
+    if (result == ZR_OK)
+        result = signs->reads ? zr_file_read_at(&signs->file, at_bytes, signs->piece, count * sizeof(float))
+                              : zr_file_write_at(&signs->file, at_bytes, signs->piece, count * sizeof(float));
+    if (result != ZR_OK)
+        return result;
+    signs->sum += zr_state_checksum(place, signs->piece, count);
+    for (size_t i = 0; signs->reads && adds && i < count; i++)
+        signs->piece[i] += ((const float *)numbers.at)[i];
+    return signs->reads ? zr_engine_put_floats(signs->engine, unit, signs->piece, count, numbers) : ZR_OK;
+}
+
+static zr_result transfer(struct signs *signs, unsigned section)
+{
+    struct zr_engine *engine = signs->engine;
+    bool errors = section % KINDS == ERRORS;
+    uint64_t place = 0;
+    zr_result result = ZR_OK;
+    if (signs->header.counts[section] == 0)
+        return ZR_OK;
+    for (unsigned before = 0; before < section; before++)
+        place += signs->header.counts[before];
+    signs->sum = 0;
+    for (size_t u = 0; u < engine->layout.units_count; u++) {
+        struct zr_overlap whole = part_of(engine, u, section);
+        struct zr_numbers all = {engine->units[u].whole, engine->options.precision};
+        if (errors)
+            all = (struct zr_numbers){zr_engine_errors(engine, u), ZR_PRECISION_FP32};
+        for (size_t done = 0, part; done < whole.count && result == ZR_OK; done += part, place += part) {
+            part = whole.count - done < PIECE ? whole.count - done : PIECE;
+            result = transfer_piece(signs, u, zr_numbers_at(all, whole.offset + done), part, place, errors);
+        }
+    }
+    if (!signs->reads)
+        signs->header.checksums[section] = signs->sum;
+    return result == ZR_OK && signs->sum != signs->header.checksums[section]
+               ? zr_fail(ZR_ERR_FORMAT,
+                         "errors of rank %" PRIu64 " are damaged: their checksum does not match; "
+                         "resume another step",
+                         signs->header.rank)
+               : result;
+}
+
+static zr_result path_of(char out[ZR_CHECKPOINT_PATH_ROOM], const char *folder, uint64_t rank)
+{
+    char name[32];
+    snprintf(name, sizeof name, "errors.%05" PRIu64, rank);
+    return zr_path_join(out, ZR_CHECKPOINT_PATH_ROOM, &(struct zr_path_parts){folder, name});
+}
+
+static zr_result take_piece(struct signs *signs)
+{
+    return zr_take(signs->engine->options.host_arena, ZR_TAG_OTHER, PIECE, sizeof(float),
+                   (void **)&signs->piece);
+}
+
+zr_result zr_onebit_save(zr_engine *engine, const char *folder, uint64_t state_checksum)
+{
+    char path[ZR_CHECKPOINT_PATH_ROOM];
+    struct signs signs = {
+        .engine = engine,
+        .file = {.fd = -1},
+        .header = {.world = engine->world, .rank = engine->rank, .state_checksum = state_checksum}};
+    if (!has_signs(engine))
+        return ZR_OK;
+    memcpy(signs.header.magic, magic, sizeof magic);
+    zr_result result = take_piece(&signs);
+    if (result == ZR_OK)
+        result = path_of(path, folder, engine->rank);
+    if (result == ZR_OK)
+        result = zr_file_create(&signs.file, path, ZR_CREATE_NEW);
+    for (unsigned s = 0; s < SECTIONS; s++)
+        signs.header.counts[s] = count_of(engine, engine->rank, s);
+    for (unsigned s = 0; s < SECTIONS && result == ZR_OK; s++)
+        result = transfer(&signs, s);
+    if (result == ZR_OK)
+        result = zr_file_write_at(&signs.file, 0, &signs.header, sizeof signs.header);
+    if (result == ZR_OK)
+        result = zr_file_sync(&signs.file);
+    zr_result closed = zr_file_close(&signs.file);
+    zr_drop(engine->options.host_arena, &signs.piece);
+    return result == ZR_OK ? closed : result;
+}
+
+/* Opens and checks the file of a former rank. */
+static zr_result open_file(struct signs *signs, const char *path, uint64_t rank, uint64_t state_checksum)
+{
+    struct header *h = &signs->header;
+    zr_result result = zr_file_open_regular(&signs->file, path);
+    if (result == ZR_OK)
+        result = zr_file_read_at(&signs->file, 0, h, sizeof *h);
+    if (result != ZR_OK)
+        return result;
+    bool right = memcmp(h->magic, magic, sizeof magic) == 0 && h->rank == rank && h->world > rank &&
+                 h->world <= ZR_MAX_WORLD && h->state_checksum == state_checksum;
+    for (unsigned s = 0; s < SECTIONS; s++)
+        right = right && ((s >= KINDS && h->world != signs->engine->world) ||
+                          h->counts[s] == count_of(signs->engine, rank, s));
+    return right ? ZR_OK
+                 : zr_fail(ZR_ERR_FORMAT, "'%s' is not of the step's state, or damaged; resume another step",
+                           path);
+}
+
+zr_result zr_onebit_load(zr_engine *engine, const char *folder, uint64_t state_checksum)
+{
+    char path[ZR_CHECKPOINT_PATH_ROOM];
+    struct signs signs = {.engine = engine, .file = {.fd = -1}, .reads = true};
+    if (!has_signs(engine))
+        return ZR_OK;
+    zr_result result = take_piece(&signs);
+    /* The file of rank 0 has the parameters, and says how many files there are. */
+    for (uint64_t rank = 0, world = 1, next; rank < world && result == ZR_OK; rank = next) {
+        next = rank == 0 && engine->rank > 0 ? engine->rank : rank + engine->world;
+        result = path_of(path, folder, rank);
+        if (result == ZR_OK)
+            result = open_file(&signs, path, rank, state_checksum);
+        world = signs.header.world;
+        for (unsigned s = 0; s < SECTIONS && result == ZR_OK; s++)
+            if ((s % KINDS == PARAMETERS || rank % engine->world == engine->rank) &&
+                (s < KINDS || world == engine->world))
+                result = transfer(&signs, s);
+        zr_file_close(&signs.file);
+    }
+    zr_drop(engine->options.host_arena, &signs.piece);
+    return result;
+}

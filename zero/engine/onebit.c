@@ -1,0 +1,89 @@
+/* onebit.c: see onebit.h. */
+#include "zero/engine/onebit.h"
+
+#include "zero/engine/update.h"
+
+enum { VARIANCE = 1 }; /* slot of AdamW */
+
+bool zr_engine_is_onebit(const struct zr_engine *engine)
+{
+    const struct zr_compression *how = &engine->options.compression;
+    return engine->world > 1 && how->kinds[ZR_COMPRESSED_GRADIENTS].on &&
+           how->kinds[ZR_COMPRESSED_GRADIENTS].packing == ZR_PACKING_ONEBIT;
+}
+
+bool zr_engine_sends_signs(const struct zr_engine *engine)
+{
+    return zr_engine_is_onebit(engine) && engine->steps_done >= engine->options.compression.warmup_steps;
+}
+
+bool zr_engine_warms_up(const struct zr_engine *engine)
+{
+    return zr_engine_is_onebit(engine) && !zr_engine_sends_signs(engine);
+}
+
+zr_result zr_engine_onebit_open(struct zr_engine *engine)
+{
+    const struct zr_engine_options *o = &engine->options;
+    if (!zr_engine_is_onebit(engine))
+        return ZR_OK;
+    zr_result result = zr_take(o->arena, ZR_TAG_OPTIMIZER, engine->layout.pool_elements,
+                               sizeof *engine->errors, (void **)&engine->errors);
+    return result != ZR_OK
+               ? result
+               : o->kernels->clear(o->context,
+                                   &(struct zr_clear){engine->layout.pool_elements * sizeof *engine->errors,
+                                                      engine->errors});
+}
+
+void zr_engine_onebit_close(struct zr_engine *engine)
+{
+    zr_drop(engine->options.arena, &engine->errors);
+}
+
+float *zr_engine_errors(const struct zr_engine *engine, size_t unit)
+{
+    return engine->errors + engine->layout.units[unit].pool_offset;
+}
+
+static double mean(const float *x, size_t n)
+{
+    double sum = 0;
+    for (size_t i = 0; i < n; i++)
+        sum += (double)x[i];
+    return n ? sum / (double)n : 0;
+}
+
+/* The signs of a number without gradients alternate, +s, -s, with s the root of the block's mean square, and
+ * its momentum becomes s (1 - beta1) / (1 + beta1). With at least the square of this as variance the number
+ * moves by no more than the learning rate. A block without variance has that of the whole shard. */
+static void raise(float *variance, size_t n, double beta1)
+{
+    const double share = (1 - beta1) / (1 + beta1), all = mean(variance, n);
+    for (size_t first = 0; first < n; first += ZR_PACK_BLOCK) {
+        size_t count = n - first < ZR_PACK_BLOCK ? n - first : ZR_PACK_BLOCK;
+        double of_block = mean(variance + first, count);
+        float least = (float)(share * share * (of_block > 0 ? of_block : all));
+        for (size_t i = first; i < first + count; i++)
+            variance[i] = variance[i] > least ? variance[i] : least;
+    }
+}
+
+zr_result zr_engine_onebit_settle(struct zr_engine *engine)
+{
+    zr_result result = ZR_OK;
+    if (engine->simulated || !zr_engine_sends_signs(engine) ||
+        engine->steps_done != engine->options.compression.warmup_steps)
+        return ZR_OK;
+    for (size_t u = 0; u < engine->layout.units_count && result == ZR_OK; u++) {
+        struct zr_owned owned;
+        if (zr_engine_is_frozen(engine, u))
+            continue;
+        result = zr_engine_take_owned(engine, u, &owned);
+        if (result == ZR_OK)
+            raise(owned.slots[VARIANCE], owned.to - owned.from, (double)engine->options.optimizer.beta1);
+        zr_result given = zr_engine_give_owned(engine, u, true);
+        result = result == ZR_OK ? given : result;
+    }
+    return result;
+}

@@ -1,0 +1,29 @@
+/* onebit.h: AdamW with one bit per number, at stage 1. Private to engine/.
+ *
+ * The first warmup_steps steps are AdamW's. Then the variance stays as it is, and
+ *   to the owner of a shard   go the signs of gradient + error, with a scale for each block; the sender keeps
+ *                             what they do not say as the error of its next gradient;
+ *   from the owner            go the signs of master - parameter. All ranks, the owner too, add them to their
+ *                             parameters, which are therefore the same on every rank. What the signs do not
+ *                             say is in the next difference, so the owner needs no error of its own.
+ * Source: 1-bit Adam (https://arxiv.org/abs/2102.02888), which compresses the momentum of whole parameters;
+ * with sharded state the owner has the momentum, and the gradient is compressed instead. */
+#ifndef ZR_ENGINE_ONEBIT_H
+#define ZR_ENGINE_ONEBIT_H
+
+#include "zero/engine/engine.h"
+
+/* Whether the engine sends signs after its warm-up / in this step. */
+bool zr_engine_is_onebit(const struct zr_engine *engine);
+bool zr_engine_sends_signs(const struct zr_engine *engine);
+
+/* Allocates the errors, zeros / frees them. They do nothing if the engine sends no signs. */
+zr_result zr_engine_onebit_open(struct zr_engine *engine);
+void zr_engine_onebit_close(struct zr_engine *engine);
+/* Errors of this rank's gradients of a unit, [padded_elements]. */
+float *zr_engine_errors(const struct zr_engine *engine, size_t unit);
+
+/* In the first step that sends signs, before its updates: raises small variances. */
+zr_result zr_engine_onebit_settle(struct zr_engine *engine);
+
+#endif
