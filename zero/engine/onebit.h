@@ -20,10 +20,13 @@ bool zr_engine_sends_signs(const struct zr_engine *engine);
 /* Allocates the errors, zeros / frees them. They do nothing if the engine sends no signs. */
 zr_result zr_engine_onebit_open(struct zr_engine *engine);
 void zr_engine_onebit_close(struct zr_engine *engine);
-/* Errors of this rank's gradients of a unit, [padded_elements]. */
+/* Errors of this rank's gradients of a unit, [padded_elements]. A checkpoint has them in files of their own
+ * (zero/checkpoint/onebit_file.c). */
 float *zr_engine_errors(const struct zr_engine *engine, size_t unit);
 
-/* In the first step that sends signs, before its updates: raises small variances. */
+/* In the first step that sends signs, before its updates: raises small variances, because signs move numbers
+ * without gradients, too, and a variance near zero would make these moves large. Does nothing in other
+ * steps. */
 zr_result zr_engine_onebit_settle(struct zr_engine *engine);
 
 #endif
