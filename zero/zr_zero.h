@@ -238,7 +238,8 @@ struct zr_compression {
         bool on;
         enum zr_packing packing;
     } kinds[ZR_COMPRESSED_KINDS];
-    unsigned node_ranks; /* consecutive ranks of `comm` that form a node; 0: all, and no node is inside of it */
+    unsigned
+        node_ranks; /* consecutive ranks of `comm` that form a node; 0: all, and no node is inside of it */
     bool secondary_shards;
     uint64_t warmup_steps; /* of ZR_PACKING_ONEBIT */
 };
@@ -283,7 +284,8 @@ struct zr_engine_options {
     bool own_norm;
     struct zr_compression compression;
     /* Measure zr_engine_get_gradient_squares() in each step. Not with offload.delayed, nor with tensors whose
-     * gradients are summed over tensor ranks (zr_tensor_part.sum_gradient). */
+     * gradients are summed over tensor ranks (zr_tensor_part.sum_gradient), nor with ZR_PACKING_ONEBIT, whose
+     * steps have errors of earlier ones. Ranks of `pipeline` wait for one another, with own_norm, too. */
     bool measures_squares;
 };
 

@@ -208,6 +208,8 @@ static zr_result check_offload(const struct zr_engine_options *options)
                        optimizer->name, optimizer->not_ahead);
     if (offload->delayed && options->optimizer.average_decay > 0)
         return zr_fail(ZR_ERR_INVALID, "offload.delayed excludes optimizer.average_decay");
+    if (offload->delayed && options->measures_squares)
+        return zr_fail(ZR_ERR_INVALID, "offload.delayed excludes measures_squares");
     if (offload->delayed && !offload->optimizer)
         return zr_fail(ZR_ERR_INVALID, "offload.delayed requires offload.optimizer");
     if (offload->speculative_bytes > 0 && !offload->optimizer)
@@ -259,6 +261,9 @@ static zr_result check_onebit(const struct zr_engine_options *options)
         return zr_fail(ZR_ERR_INVALID, "onebit requires both kinds of compression, and stage 1");
     if (o->kind != ZR_OPTIMIZER_ADAMW || o->average_decay > 0)
         return zr_fail(ZR_ERR_INVALID, "onebit requires AdamW without a moving average");
+    if (options->measures_squares)
+        return zr_fail(ZR_ERR_INVALID,
+                       "onebit excludes measures_squares: a step's gradients have errors of earlier steps");
     if (options->precision == ZR_PRECISION_FP16)
         return zr_fail(ZR_ERR_INVALID, "onebit requires fp32 or bf16: a loss scale would change its errors");
     if (options->offload.optimizer || options->tensor || options->pipeline || options->sharing)

@@ -822,6 +822,18 @@ static int refuse(struct zr_local_world *local, unsigned rank, void *argument)
         must(zr_engine_create(&engine, &options) == ZR_ERR_INVALID &&
              strstr(zr_last_error(), apart[i].file ? "requires host_kernels" : "not supported by"));
     }
+    struct zr_engine_options measuring = options_of(&rig, &plan);
+    measuring.stage = 1;
+    measuring.measures_squares = true;
+    measuring.offload = (struct zr_offload){.host = rig.arena, .optimizer = true, .delayed = true};
+    must(zr_engine_create(&engine, &measuring) == ZR_ERR_INVALID &&
+         strstr(zr_last_error(), "measures_squares"));
+    measuring.offload = (struct zr_offload){.host = NULL};
+    for (unsigned kind = 0; kind < ZR_COMPRESSED_KINDS; kind++)
+        measuring.compression.kinds[kind].on = true,
+        measuring.compression.kinds[kind].packing = ZR_PACKING_ONEBIT;
+    must(zr_engine_create(&engine, &measuring) == ZR_ERR_INVALID &&
+         strstr(zr_last_error(), "measures_squares"));
     must(fill_room(&rig, &plan) == 0);
     must(rig_close(&rig) == 0);
     return 0;
