@@ -10,7 +10,9 @@ import subprocess
 import sys
 
 sys.path.insert(0, "tests/support")
-from zrtest import HANG, SEED, ZR_TRAIN, done, note, ok, path, same, train
+from zrtest import HANG, SEED, ZR_TRAIN, done, note, ok, path, same, start_quickly, train
+
+start_quickly()
 
 FULL = {
     "train_batch_size": 12,

@@ -15,7 +15,9 @@ import time
 
 sys.path.insert(0, "tests/support")
 from saves import read_safetensors, step_folder
-from zrtest import HANG, ZR_TRAIN, done, note, of_session, ok, path, same, text_file, train, wait_for
+from zrtest import HANG, ZR_TRAIN, done, note, of_session, ok, path, same, start_quickly, text_file, train, wait_for
+
+start_quickly()
 
 BASE = dict(data=text_file(), layers=2, hidden=16, heads=2, seq=16, batch=2, steps=6, eval_every=0)
 

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """The byte plan: equal to what is measured, for every tag; and equal to a formula that shares no code with it."""
 import os
+import random
 import resource
 import sys
 
 sys.path.insert(0, "tests/support")
-from zrtest import PLANNED_TAGS, done, note, ok, same, train
+from zrtest import PLANNED_TAGS, done, note, ok, same, token_shard, train
 
 FLOAT = 4
 GRANULE = 2 << 20
@@ -356,16 +357,8 @@ same(kinds, {("parameters", 0), ("parameters", 1), ("parameters", 2), ("gradient
 
 # A plan of more than 1 GiB: the process's own memory is the plan, within 3 % and a base of 96 MiB.
 big = dict(layers=8, hidden=768, heads=12, seq=16, batch=1, vocab=16384, ranks=1, stage=0, steps=2)
-import struct
-from zrtest import path
-import random
 rng = random.Random(3)
-shard = path("tokens.bin")
-count = 8192
-with open(shard, "wb") as file:
-    file.write(struct.pack("<256i", 20240520, 1, count, *[0] * 253))
-    file.write(struct.pack(f"<{count}H", *[rng.randrange(16384) for _ in range(count)]))
-run = train(data=shard, **big)
+run = train(data=token_shard([rng.randrange(16384) for _ in range(8192)]), eval_every=0, **big)
 if same(run.code, 0, "a model of more than 1 GiB runs"):
     rank = run.report["ranks"][0]
     plan = rank["planned_bytes"]["total"]

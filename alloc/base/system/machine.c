@@ -9,16 +9,11 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include "alloc/base/error.h"
-
-#ifndef MADV_COLLAPSE
-#define MADV_COLLAPSE 25
-#endif
 
 #define PATH_ROOM 1024
 
@@ -148,9 +143,11 @@ static unsigned read_numbers(const struct path *path, uint64_t *numbers, unsigne
 /* One hierarchy: version 2's, or a controller of version 1. */
 struct hierarchy {
     const char *controller; /* NULL: version 2 */
-    struct path mount;      /* where it is mounted */
-    struct path own;        /* this process's group, relative to the mount */
+    struct path mount;      /* where it is mounted; fits: it has been found */
+    struct path own;        /* this process's group, relative to the mount; fits: it has been found */
 };
+
+enum { VERSION_2, MEMORY, CPU, HIERARCHIES };
 
 /* True when the comma-separated list holds the word. */
 static bool list_holds(const char *list, size_t length, const char *word)
@@ -166,93 +163,65 @@ static bool list_holds(const char *list, size_t length, const char *word)
     return false;
 }
 
-/* This process's path in the hierarchy, from /proc/self/cgroup: "id:controllers:path". */
-static bool find_own(const char *root, struct hierarchy *hierarchy)
+/* This process's groups, from a line of /proc/self/cgroup: "id:controllers:path". */
+static void take_own(char *line, const char *root, struct hierarchy hierarchies[HIERARCHIES])
 {
-    struct path path;
-    struct lines lines;
-    char *line;
-    bool found = false;
-    path_start(&path, root, "/proc/self/cgroup");
-    if (!lines_open(&lines, &path))
-        return false;
-    while (!found && (line = lines_next(&lines))) {
-        char *controllers = strchr(line, ':');
-        char *own = controllers ? strchr(controllers + 1, ':') : NULL;
-        if (!own)
-            continue;
-        size_t length = (size_t)(own - controllers - 1);
-        found =
-            hierarchy->controller ? list_holds(controllers + 1, length, hierarchy->controller) : length == 0;
-        if (found)
-            path_start(&hierarchy->own, own + 1, "");
-    }
-    lines_close(&lines);
-    return found && hierarchy->own.fits;
+    char *controllers = strchr(line, ':');
+    char *own = controllers ? strchr(controllers + 1, ':') : NULL;
+    (void)root;
+    if (!own)
+        return;
+    size_t length = (size_t)(own - controllers - 1);
+    for (struct hierarchy *one = hierarchies; one < hierarchies + HIERARCHIES; one++)
+        if (!one->own.fits &&
+            (one->controller ? list_holds(controllers + 1, length, one->controller) : length == 0))
+            path_start(&one->own, strcmp(own + 1, "/") == 0 ? "" : own + 1, "");
 }
 
-/* The mount point, from a line of /proc/self/mountinfo: "id parent dev root point options.. - type source
+/* The mount points, from a line of /proc/self/mountinfo: "id parent dev root point options.. - type source
  * super". Inside a container the mount's root is the group the container began with: take it off the path. */
-static bool take_mount(char *line, const char *root, struct hierarchy *hierarchy)
+static void take_mount(char *line, const char *root, struct hierarchy hierarchies[HIERARCHIES])
 {
     char *field[5], *save = NULL, *rest = strstr(line, " - ");
     if (!rest)
-        return false;
+        return;
     *rest = '\0';
     rest += 3;
     for (unsigned i = 0; i < 5; i++) {
         field[i] = strtok_r(i ? NULL : line, " ", &save);
         if (!field[i])
-            return false;
+            return;
     }
     char *type = strtok_r(rest, " ", &save), *source = strtok_r(NULL, " ", &save);
     char *super = strtok_r(NULL, " ", &save);
-    if (!type || !source || strcmp(type, hierarchy->controller ? "cgroup" : "cgroup2") != 0)
-        return false;
-    if (hierarchy->controller && (!super || !list_holds(super, strlen(super), hierarchy->controller)))
-        return false;
-    path_start(&hierarchy->mount, root, field[4]);
-    size_t length = strlen(field[3]);
-    char *own = hierarchy->own.text;
-    if (length > 1 && strncmp(own, field[3], length) == 0 && (own[length] == '/' || own[length] == '\0')) {
-        memmove(own, own + length, hierarchy->own.length - length + 1);
-        hierarchy->own.length -= length;
+    if (!type || !source)
+        return;
+    for (struct hierarchy *one = hierarchies; one < hierarchies + HIERARCHIES; one++) {
+        if (!one->own.fits || one->mount.fits || strcmp(type, one->controller ? "cgroup" : "cgroup2") != 0 ||
+            (one->controller && (!super || !list_holds(super, strlen(super), one->controller))))
+            continue;
+        path_start(&one->mount, root, field[4]);
+        size_t length = strlen(field[3]);
+        char *own = one->own.text;
+        if (length > 1 && strncmp(own, field[3], length) == 0 && (own[length] == '/' || own[length] == '\0'))
+            memmove(own, own + length, one->own.length - length + 1);
     }
-    return hierarchy->mount.fits;
 }
 
-/* Finds where the hierarchy is. False when this process is in none. */
-static bool hierarchy_find(const char *root, struct hierarchy *hierarchy)
+/* Calls take() for each line of the file under `root`. */
+static void read_hierarchies(const char *root, const char *file, struct hierarchy hierarchies[HIERARCHIES],
+                             void (*take)(char *line, const char *root,
+                                          struct hierarchy hierarchies[HIERARCHIES]))
 {
     struct path path;
     struct lines lines;
     char *line;
-    bool found = false;
-    path_start(&path, root, "/proc/self/mountinfo");
-    if (!find_own(root, hierarchy) || !lines_open(&lines, &path))
-        return false;
-    while (!found && (line = lines_next(&lines)))
-        found = take_mount(line, root, hierarchy);
+    path_start(&path, root, file);
+    if (!lines_open(&lines, &path))
+        return;
+    while ((line = lines_next(&lines)))
+        take(line, root, hierarchies);
     lines_close(&lines);
-    return found;
-}
-
-/* Calls look() for this process's group and every one above it, the files of each under `prefix`. */
-static void hierarchy_walk(struct hierarchy *hierarchy, struct zr_machine *out,
-                           void (*look)(const struct path *group, struct zr_machine *out))
-{
-    struct path group;
-    char *own = hierarchy->own.text;
-    for (;;) {
-        path_start(&group, hierarchy->mount.text, own);
-        path_add(&group, "/");
-        if (group.fits)
-            look(&group, out);
-        char *slash = strrchr(own, '/');
-        if (!slash)
-            return;
-        *slash = '\0';
-    }
 }
 
 static bool group_numbers(const struct path *group, const char *file, uint64_t *numbers, unsigned count)
@@ -308,18 +277,20 @@ static void look_usage(const struct path *group, struct zr_machine *out, const c
     take_limit(limit, used > droppable ? used - droppable : 0, out);
 }
 
-static void look_memory(const struct path *group, struct zr_machine *out)
+static void look_memory(const struct path *group, bool version_2, struct zr_machine *out)
 {
-    look_usage(group, out, "memory.max", "memory.current");
-    look_usage(group, out, "memory.limit_in_bytes", "memory.usage_in_bytes");
+    if (version_2)
+        look_usage(group, out, "memory.max", "memory.current");
+    else
+        look_usage(group, out, "memory.limit_in_bytes", "memory.usage_in_bytes");
 }
 
-static void look_cores(const struct path *group, struct zr_machine *out)
+static void look_cores(const struct path *group, bool version_2, struct zr_machine *out)
 {
     uint64_t share[2]; /* of time, in which period */
-    bool found = group_numbers(group, "cpu.max", share, 2) ||
-                 (group_numbers(group, "cpu.cfs_quota_us", &share[0], 1) &&
-                  group_numbers(group, "cpu.cfs_period_us", &share[1], 1));
+    bool found = version_2 ? group_numbers(group, "cpu.max", share, 2)
+                           : group_numbers(group, "cpu.cfs_quota_us", &share[0], 1) &&
+                                 group_numbers(group, "cpu.cfs_period_us", &share[1], 1);
     if (!found || share[0] >= NO_LIMIT || share[1] == 0 || share[1] >= NO_LIMIT)
         return;
     uint64_t cores = (share[0] + share[1] - 1) / share[1];
@@ -327,19 +298,25 @@ static void look_cores(const struct path *group, struct zr_machine *out)
         out->cores_count = cores ? (unsigned)cores : 1;
 }
 
+/* Takes the limits of this process's group and of every one above it, up to the mount point. */
 static void read_groups(const char *root, struct zr_machine *out)
 {
-    struct hierarchy hierarchy = {.controller = NULL};
-    if (hierarchy_find(root, &hierarchy))
-        hierarchy_walk(&hierarchy, out, look_memory);
-    if (hierarchy_find(root, &hierarchy))
-        hierarchy_walk(&hierarchy, out, look_cores);
-    hierarchy.controller = "memory";
-    if (hierarchy_find(root, &hierarchy))
-        hierarchy_walk(&hierarchy, out, look_memory);
-    hierarchy.controller = "cpu";
-    if (hierarchy_find(root, &hierarchy))
-        hierarchy_walk(&hierarchy, out, look_cores);
+    struct hierarchy hierarchies[HIERARCHIES] = {[MEMORY].controller = "memory", [CPU].controller = "cpu"};
+    read_hierarchies(root, "/proc/self/cgroup", hierarchies, take_own);
+    read_hierarchies(root, "/proc/self/mountinfo", hierarchies, take_mount);
+    for (unsigned i = 0; i < HIERARCHIES; i++) {
+        char *own = hierarchies[i].own.text, *slash = own + strlen(own);
+        struct path group;
+        for (; hierarchies[i].mount.fits && slash; slash = strrchr(own, '/')) {
+            *slash = '\0';
+            path_start(&group, hierarchies[i].mount.text, own);
+            path_add(&group, "/");
+            if (group.fits && i != CPU)
+                look_memory(&group, i == VERSION_2, out);
+            if (group.fits && i != MEMORY)
+                look_cores(&group, i == VERSION_2, out);
+        }
+    }
 }
 
 /* ---- The machine --------------------------------------------------------------------------------------- */
@@ -403,33 +380,6 @@ static unsigned count_cores(void)
     return count ? count : 1;
 }
 
-/* Whether 2 MiB of a memfd can become one huge page: tried, not looked up, because shmem_enabled does not
- * bind MADV_COLLAPSE and only the attempt knows the kernel, the control group and the mount. */
-static bool probe_huge_pages(void)
-{
-    const size_t huge_bytes = (size_t)2 << 20;
-    bool huge = false;
-    char *range = MAP_FAILED;
-    int fd = (int)syscall(SYS_memfd_create, "zr-probe", 1u /* MFD_CLOEXEC */);
-
-    if (fd < 0 || ftruncate(fd, (off_t)huge_bytes) != 0)
-        goto unwind;
-    range = mmap(NULL, 2 * huge_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (range == MAP_FAILED)
-        goto unwind;
-    char *granule = (char *)(((uintptr_t)range + huge_bytes - 1) & ~(huge_bytes - 1));
-    if (mmap(granule, huge_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) != granule)
-        goto unwind;
-    *(volatile char *)granule = 1;
-    huge = madvise(granule, huge_bytes, MADV_COLLAPSE) == 0;
-unwind:
-    if (range != MAP_FAILED)
-        munmap(range, 2 * huge_bytes);
-    if (fd >= 0)
-        close(fd);
-    return huge;
-}
-
 void zr_os_machine(struct zr_machine *out)
 {
     struct rlimit limit;
@@ -439,7 +389,6 @@ void zr_os_machine(struct zr_machine *out)
     if (getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)
         out->address_limit_bytes = limit.rlim_cur ? limit.rlim_cur : 1;
     zr_os_machine_under("", out);
-    out->huge_pages = probe_huge_pages();
 }
 
 zr_result zr_os_resident(struct zr_resident *out)

@@ -56,7 +56,6 @@ struct zr_machine {
     uint64_t address_limit_bytes;    /* RLIMIT_AS; 0: none */
     uint64_t commit_left_bytes;      /* CommitLimit - Committed_AS, at least 1; 0: not strict */
     bool overcommit_strict;          /* overcommit_memory = 2 */
-    bool huge_pages;                 /* a memfd granule can become one huge page here */
     char cpu_name[64];
 };
 ZR_PRIVATE_API void zr_os_machine(struct zr_machine *out);

@@ -365,7 +365,7 @@ static void test_this_machine(void)
     tap_ok(machine.memory_bytes >= machine.memory_available_bytes && machine.memory_available_bytes > 0,
            "its memory: %llu MB, %llu MB available", (unsigned long long)(machine.memory_bytes / 1000000),
            (unsigned long long)(machine.memory_available_bytes / 1000000));
-    tap_note("huge pages %d, group limit %llu MB, strict overcommit %d", machine.huge_pages,
+    tap_note("group limit %llu MB, strict overcommit %d",
              (unsigned long long)(machine.cgroup_limit_bytes / 1000000), machine.overcommit_strict);
     tap_is(in_child(see_address_limit), 0, "ulimit -v is seen");
 }
