@@ -42,6 +42,10 @@ for words, flags in {"4 threads": dict(threads=4), "state on the host": dict(off
 for packing in BYTES:
     packed(packing, packing, ranks=3, stage=2, tile=2 if packing == "int4" else 1)
 packed("fp16", precision="fp16", stage=3)
+divided = dict(ranks=4, tp=2, stage=2, compress=BOTH.format("int4"), save=path("divided"), save_every=2, **SHAPE)
+whole = train(**divided)  # a checkpoint has one of the copies of norms and biases
+run = train(**{**divided, "save": None, "save_every": None}, resume=os.path.join(path("divided"), "step-00000002"))
+same(run.losses, whole.losses[2:], "tensor ranks have the same norms and biases") or note(run.err)
 saved = path("saved")
 train(ranks=2, stage=3, compress=BOTH.format("int8"), save=saved, save_every=2, **SHAPE)
 run = train(ranks=2, stage=1, compress=BOTH.format("int8"), resume=os.path.join(saved, "step-00000002"), **SHAPE)
