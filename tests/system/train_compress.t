@@ -77,6 +77,14 @@ with open(os.path.join(last, "errors.00001"), "r+b") as out:
 run = train(resume=last, **flags)
 ok(run.code != 0 and "are damaged" in run.err, "damaged errors are refused") or note(run.err)
 
+for reason, more in {"the signs that were sent; if none were": dict(resume=os.path.join(path("saved"), "step-00000004")), "resume with --compress-warmup 2": dict(resume=last, compress_warmup=3)}.items():
+    run = train(**{**flags, **more})
+    ok(run.code != 0 and reason in run.err, f"refused: {run.err.strip()[:300]}")
+for words, more in {"signs": ONEBIT, "versions of parameters": dict(ranks=4, stage=1, pp=2, schedule="2bw", accumulate=2)}.items():
+    run = train(memory_limit="2MiB", **{**SHAPE, **more})
+    ok(run.code == 4 and "nothing smaller would" in run.err, f"no advice has a stage that {words} exclude") or note(run.err)
+plan = train(dry_run=True, **{**SHAPE, **ONEBIT, "beta2": 0.999})
+ok("gradients:onebit after 1000 steps" in plan.out, "the variance settles in 1 / (1 - beta2) steps") or note(plan.err)
 plan = train(dry_run=True, world_size=8, ranks=1, stage=3, compress="qwz,qgz", data=None, vocab="byte", **SHAPE)
 ok(plan.code == 0 and "ranks send packed parameters:int8,gradients:int4" in plan.out and "packed, sent by a rank per step" in plan.out,
    "a plan has the bytes, and ZeRO++'s names are known") or note(plan.err)
