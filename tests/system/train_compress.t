@@ -41,11 +41,16 @@ for words, flags in {"4 threads": dict(threads=4), "state on the host": dict(off
     same(packed(words, stage=3, **flags).losses, want, f"{words}: the same losses")
 for packing in BYTES:
     packed(packing, packing, ranks=3, stage=2, tile=2 if packing == "int4" else 1)
-packed("fp16", precision="fp16", stage=3)
-divided = dict(ranks=4, tp=2, stage=2, compress=BOTH.format("int4"), save=path("divided"), save_every=2, **SHAPE)
-whole = train(**divided)  # a checkpoint has one of the copies of norms and biases
-run = train(**{**divided, "save": None, "save_every": None}, resume=os.path.join(path("divided"), "step-00000002"))
-same(run.losses, whole.losses[2:], "tensor ranks have the same norms and biases") or note(run.err)
+for stage in (1, 3):
+    flags = dict(precision="fp16", stage=stage, loss_scale_power=17, loss_scale_hysteresis=1)
+    runs = [train(**{"ranks": 2, **SHAPE, **flags}), packed("fp16", **flags), packed("fp16", "mxfp8", **flags)]
+    same([run.report["skipped_steps"] for run in runs], [1] * 3, f"stage {stage}: packed gradients skip the steps of plain ones")
+for words, flags in {"tensor ranks have the same norms and biases": dict(ranks=4, tp=2, stage=2, compress=BOTH.format("int4")),
+                     "no step depends on the last one's sums": dict(ranks=2, stage=1, compress=BOTH.format("int4_rotated"))}.items():
+    saved = path(words)
+    whole = train(save=saved, save_every=2, **flags, **SHAPE)  # a checkpoint has one of the copies, and no padding
+    run = train(resume=os.path.join(saved, "step-00000002"), **flags, **SHAPE)
+    same(run.losses, whole.losses[2:], words) or note(run.err)
 saved = path("saved")
 train(ranks=2, stage=3, compress=BOTH.format("int8"), save=saved, save_every=2, **SHAPE)
 run = train(ranks=2, stage=1, compress=BOTH.format("int8"), resume=os.path.join(saved, "step-00000002"), **SHAPE)
