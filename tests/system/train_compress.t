@@ -102,7 +102,7 @@ for reason, flags in {"not KIND:METHOD": dict(compress="weights:int8", stage=1),
                       "requires several data ranks": dict(ranks=1, stage=1), "requires --stage 1, 2 or 3": dict(stage=0),
                       "--node-size must divide": dict(stage=1, node_size=3), "requires --stage 3 and --node-size": dict(stage=2, compress="hpz"),
                       "--node-size requires --compress": dict(compress=None, node_size=2),
-                      "requires --stage 1": {**ONEBIT, "stage": 2}, "ends before the variance is settled": {**ONEBIT, "compress_warmup": 1},
+                      "requires --stage 1": {**ONEBIT, "stage": 2}, "square of a sum of signs": {**ONEBIT, "noise_scale": 0.9}, "ends before the variance is settled": {**ONEBIT, "compress_warmup": 1},
                       "a loss scale would change": {**ONEBIT, "precision": "fp16"}, "requires --optimizer adamw": {**ONEBIT, "optimizer": "sgd", "beta2": None},
                       "cannot be used with --prove": dict(prove=True, stage=1), "cannot be packed": dict(backend="cuda", stage=1)}.items():
     run = train(**{"ranks": 2, "compress": "gradients:int8", **SHAPE, **flags})
