@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
 """--compress: what ranks send is the plan's bytes and the packings' formula; losses are near those of a plain run, and do not depend on the stage,
 on threads, on where state is kept or on an interruption; what cannot be packed is refused with the reason."""
+import array
 import itertools
 import json
 import os
 import sys
 
 sys.path.insert(0, "tests/support")
+from saves import read_safetensors
 from zrtest import done, note, ok, path, same, start_quickly, train
 
 start_quickly()
@@ -82,6 +84,13 @@ with open(os.path.join(last, "errors.00001"), "r+b") as out:
 run = train(resume=last, **flags)
 ok(run.code != 0 and "are damaged" in run.err, "damaged errors are refused") or note(run.err)
 
+with open(path("rare"), "wb") as out:  # the second shard of the embedding has no gradients in the warm-up
+    common = b"a common text. " * 400
+    out.write(common + bytes(range(128, 256)) * 5 + common)
+train(**{**SHAPE, **ONEBIT, "steps": 30}, arch="llama", data=path("rare"), save=path("seen"))
+tensors = read_safetensors(os.path.join(path("seen"), "step-00000030", "state.safetensors"))[0]
+least, most = [limit(array.array("f", tensors[name][2])[128 * SHAPE["hidden"]:]) for limit, name in ((min, "optimizer.variance.model.embed_tokens.weight"), (max, "model.embed_tokens.weight"))]
+ok(least > 0 and most < 10, f"tokens that the warm-up has not seen have values up to {most:.2f}, and a variance of at least {least:.1e}")
 for reason, more in {"the signs that were sent; if none were": dict(resume=os.path.join(path("saved"), "step-00000004")), "resume with --compress-warmup 2": dict(resume=last, compress_warmup=3)}.items():
     run = train(**{**flags, **more})
     ok(run.code != 0 and reason in run.err, f"refused: {run.err.strip()[:300]}")
