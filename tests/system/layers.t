@@ -32,7 +32,6 @@ EXCEPTED = {
     "alloc/heap/heap.h": "",
     "alloc/rehearse/runtime/nccl_sum.h": "",
     "kernels/cuda/cuda.h": "",
-    "zero/engine/onebit.h": "the whole contract of a noun",
     "zero/train/rank/thread_pool.h": "",
 }
 
