@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
 """--compress: what ranks send is the plan's bytes and the packings' formula; losses are near those of a plain run, and do not depend on the stage,
 on threads, on where state is kept or on an interruption; what cannot be packed is refused with the reason."""
+import array
 import itertools
 import json
 import os
 import sys
 
 sys.path.insert(0, "tests/support")
+from saves import read_safetensors
 from zrtest import done, note, ok, path, same, start_quickly, train
 
 start_quickly()
@@ -41,7 +43,16 @@ for words, flags in {"4 threads": dict(threads=4), "state on the host": dict(off
     same(packed(words, stage=3, **flags).losses, want, f"{words}: the same losses")
 for packing in BYTES:
     packed(packing, packing, ranks=3, stage=2, tile=2 if packing == "int4" else 1)
-packed("fp16", precision="fp16", stage=3)
+for stage in (1, 3):
+    flags = dict(precision="fp16", stage=stage, loss_scale_power=17, loss_scale_hysteresis=1)
+    runs = [train(**{"ranks": 2, **SHAPE, **flags}), packed("fp16", **flags), packed("fp16", "mxfp8", **flags)]
+    same([run.report["skipped_steps"] for run in runs], [1] * 3, f"stage {stage}: packed gradients skip the steps of plain ones")
+for words, flags in {"tensor ranks have the same norms and biases": dict(ranks=4, tp=2, stage=2, compress=BOTH.format("int4")),
+                     "no step depends on the last one's sums": dict(ranks=2, stage=1, compress=BOTH.format("int4_rotated"))}.items():
+    saved = path(words)
+    whole = train(save=saved, save_every=2, **flags, **SHAPE)  # a checkpoint has one of the copies, and no padding
+    run = train(resume=os.path.join(saved, "step-00000002"), **flags, **SHAPE)
+    same(run.losses, whole.losses[2:], words) or note(run.err)
 saved = path("saved")
 train(ranks=2, stage=3, compress=BOTH.format("int8"), save=saved, save_every=2, **SHAPE)
 run = train(ranks=2, stage=1, compress=BOTH.format("int8"), resume=os.path.join(saved, "step-00000002"), **SHAPE)
@@ -73,6 +84,21 @@ with open(os.path.join(last, "errors.00001"), "r+b") as out:
 run = train(resume=last, **flags)
 ok(run.code != 0 and "are damaged" in run.err, "damaged errors are refused") or note(run.err)
 
+with open(path("rare"), "wb") as out:  # the second shard of the embedding has no gradients in the warm-up
+    common = b"a common text. " * 400
+    out.write(common + bytes(range(128, 256)) * 5 + common)
+train(**{**SHAPE, **ONEBIT, "steps": 30, "seed": 5}, arch="llama", data=path("rare"), save=path("seen"))
+tensors = read_safetensors(os.path.join(path("seen"), "step-00000030", "state.safetensors"))[0]
+least, most = [limit(array.array("f", tensors[name][2])[128 * SHAPE["hidden"]:]) for limit, name in ((min, "optimizer.variance.model.embed_tokens.weight"), (max, "model.embed_tokens.weight"))]
+ok(least > 0 and most < 10, f"tokens that the warm-up has not seen have values up to {most:.2f}, and a variance of at least {least:.1e}")
+for reason, more in {"the signs that were sent; if none were": dict(resume=os.path.join(path("saved"), "step-00000004")), "resume with --compress-warmup 2": dict(resume=last, compress_warmup=3)}.items():
+    run = train(**{**flags, **more})
+    ok(run.code != 0 and reason in run.err, f"refused: {run.err.strip()[:300]}")
+for words, more in {"signs": ONEBIT, "versions of parameters": dict(ranks=4, stage=1, pp=2, schedule="2bw", accumulate=2)}.items():
+    run = train(memory_limit="2MiB", **{**SHAPE, **more})
+    ok(run.code == 4 and "nothing smaller would" in run.err, f"no advice has a stage that {words} exclude") or note(run.err)
+plan = train(dry_run=True, **{**SHAPE, **ONEBIT, "beta2": 0.999})
+ok("gradients:onebit after 1000 steps" in plan.out, "the variance settles in 1 / (1 - beta2) steps") or note(plan.err)
 plan = train(dry_run=True, world_size=8, ranks=1, stage=3, compress="qwz,qgz", data=None, vocab="byte", **SHAPE)
 ok(plan.code == 0 and "ranks send packed parameters:int8,gradients:int4" in plan.out and "packed, sent by a rank per step" in plan.out,
    "a plan has the bytes, and ZeRO++'s names are known") or note(plan.err)
@@ -85,7 +111,7 @@ for reason, flags in {"not KIND:METHOD": dict(compress="weights:int8", stage=1),
                       "requires several data ranks": dict(ranks=1, stage=1), "requires --stage 1, 2 or 3": dict(stage=0),
                       "--node-size must divide": dict(stage=1, node_size=3), "requires --stage 3 and --node-size": dict(stage=2, compress="hpz"),
                       "--node-size requires --compress": dict(compress=None, node_size=2),
-                      "requires --stage 1": {**ONEBIT, "stage": 2}, "ends before the variance is settled": {**ONEBIT, "compress_warmup": 1},
+                      "requires --stage 1": {**ONEBIT, "stage": 2}, "square of a sum of signs": {**ONEBIT, "noise_scale": 0.9}, "ends before the variance is settled": {**ONEBIT, "compress_warmup": 1},
                       "a loss scale would change": {**ONEBIT, "precision": "fp16"}, "requires --optimizer adamw": {**ONEBIT, "optimizer": "sgd", "beta2": None},
                       "cannot be used with --prove": dict(prove=True, stage=1), "cannot be packed": dict(backend="cuda", stage=1)}.items():
     run = train(**{"ranks": 2, "compress": "gradients:int8", **SHAPE, **flags})

@@ -17,8 +17,9 @@ enum { PIECE = 16384, SECTIONS = 2 * KINDS };
 
 struct header {
     char magic[8];
-    uint64_t world, rank, state_checksum; /* of the state in the same folder */
-    uint64_t counts[SECTIONS];            /* numbers of each section: tensors, then padding */
+    uint64_t world, rank, warmup_steps;
+    uint64_t state_checksum;   /* of the state in the same folder */
+    uint64_t counts[SECTIONS]; /* numbers of each section: tensors, then padding */
     uint64_t checksums[SECTIONS];
 };
 static const char magic[8] = "zr-signs";
@@ -124,10 +125,12 @@ static zr_result take_piece(struct signs *signs)
 zr_result zr_onebit_save(zr_engine *engine, const char *folder, uint64_t state_checksum)
 {
     char path[ZR_CHECKPOINT_PATH_ROOM];
-    struct signs signs = {
-        .engine = engine,
-        .file = {.fd = -1},
-        .header = {.world = engine->world, .rank = engine->rank, .state_checksum = state_checksum}};
+    struct signs signs = {.engine = engine,
+                          .file = {.fd = -1},
+                          .header = {.world = engine->world,
+                                     .rank = engine->rank,
+                                     .warmup_steps = engine->options.compression.warmup_steps,
+                                     .state_checksum = state_checksum}};
     if (!has_signs(engine))
         return ZR_OK;
     memcpy(signs.header.magic, magic, sizeof magic);
@@ -153,7 +156,16 @@ zr_result zr_onebit_save(zr_engine *engine, const char *folder, uint64_t state_c
 static zr_result open_file(struct signs *signs, const char *path, uint64_t rank, uint64_t state_checksum)
 {
     struct header *h = &signs->header;
-    zr_result result = zr_file_open_regular(&signs->file, path);
+    enum zr_path_kind kind;
+    zr_result result = zr_path_kind_get(path, &kind);
+    if (result == ZR_OK && kind == ZR_PATH_NONE)
+        result =
+            zr_fail(ZR_ERR_FORMAT,
+                    "'%s' is missing: a step after the warm-up has errors of the signs that were sent; if "
+                    "none were sent, give --compress-warmup %" PRIu64 " or more",
+                    path, signs->engine->steps_done);
+    if (result == ZR_OK)
+        result = zr_file_open_regular(&signs->file, path);
     if (result == ZR_OK)
         result = zr_file_read_at(&signs->file, 0, h, sizeof *h);
     if (result != ZR_OK)
@@ -163,9 +175,15 @@ static zr_result open_file(struct signs *signs, const char *path, uint64_t rank,
     for (unsigned s = 0; s < SECTIONS; s++)
         right = right && ((s >= KINDS && h->world != signs->engine->world) ||
                           h->counts[s] == count_of(signs->engine, rank, s));
-    return right ? ZR_OK
-                 : zr_fail(ZR_ERR_FORMAT, "'%s' is not of the step's state, or damaged; resume another step",
-                           path);
+    if (!right)
+        return zr_fail(ZR_ERR_FORMAT, "'%s' is not of the step's state, or damaged; resume another step",
+                       path);
+    return h->warmup_steps == signs->engine->options.compression.warmup_steps
+               ? ZR_OK
+               : zr_fail(ZR_ERR_INVALID,
+                         "'%s' is of a run whose variance settled in %" PRIu64 " steps, and keeps its "
+                         "correction; resume with --compress-warmup %" PRIu64,
+                         path, h->warmup_steps, h->warmup_steps);
 }
 
 zr_result zr_onebit_load(zr_engine *engine, const char *folder, uint64_t state_checksum)

@@ -302,6 +302,7 @@ static void divide(struct zr_engine *engine, struct zr_unit_compression *unit)
     unit->sum.to = unit->second.from;
     unit->sum.scale = 1;
     unit->sum.accumulate = false;
+    unit->sum.host_bytes = 0; /* the second hop goes to the host */
     unit->sum.last = &unit->hop;
 }
 

@@ -360,6 +360,9 @@ zr_result zr_engine_create(zr_engine **out, const struct zr_engine_options *opti
                                         .precision = options->precision,
                                         .optimizer = engine->optimizer,
                                         .block_elements = zr_engine_packs(engine) ? ZR_PACK_BLOCK : 1,
+                                        /* Tensor ranks have copies of some tensors, which must decode alike
+                                         * next to other parts. */
+                                        .blocks_have_one_tensor = zr_engine_packs(engine) && options->tensor,
                                         .groups = engine->options.optimizer.groups,
                                         .host_arena = options->host_arena});
     if (result != ZR_OK)

@@ -230,7 +230,8 @@ static zr_result lay_unit(struct zr_layout *layout, struct zr_layout_unit *unit,
 {
     size_t offset = 0, next = unit->first_parameter;
     size_t tensor_align =
-        larger(ZR_TENSOR_ALIGN_BYTES / layout->element_bytes, zr_optimizer_block(unit->optimizer));
+        larger(larger(ZR_TENSOR_ALIGN_BYTES / layout->element_bytes, zr_optimizer_block(unit->optimizer)),
+               layout->blocks_have_one_tensor ? layout->block_elements : 1);
     size_t align = zr_layout_align(layout, index) * layout->world;
     while (next < layout->parameters_count && layout->parameters[next].parameter.unit == index) {
         struct zr_layout_parameter *parameter = &layout->parameters[next];
@@ -355,6 +356,7 @@ zr_result zr_layout_make(struct zr_layout *layout, const struct zr_layout_reques
     layout->world = request->world;
     layout->element_bytes = zr_precision_bytes(request->precision);
     layout->block_elements = request->block_elements;
+    layout->blocks_have_one_tensor = request->blocks_have_one_tensor;
     layout->host_arena = host_arena;
     layout->parameters_count = list->parameters_count;
     layout->units_count = list->units_count;

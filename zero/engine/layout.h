@@ -47,7 +47,8 @@ struct zr_layout {
     size_t padded_elements; /* all units, padded */
     unsigned world;
     size_t element_bytes;  /* parameters and gradients */
-    size_t block_elements; /* see struct zr_layout_request */
+    size_t block_elements; /* see struct zr_layout_request; likewise blocks_have_one_tensor */
+    bool blocks_have_one_tensor;
     zr_arena *host_arena;
 };
 
@@ -64,6 +65,7 @@ struct zr_layout_request {
     const struct zr_optimizer *optimizer;    /* NULL: AdamW */
     const struct zr_parameter_group *groups; /* NULL: no group has wide_state */
     size_t block_elements;                   /* shards are multiples of it; 0: 1 */
+    bool blocks_have_one_tensor;             /* tensors begin at blocks */
 };
 
 /* Lays out a list for `world` ranks. Records are allocated from the host arena, tag other, and freed by

@@ -56,10 +56,12 @@ static double mean(const float *x, size_t n)
 
 /* The signs of a number without gradients alternate, +s, -s, with s the root of the block's mean square, and
  * its momentum becomes s (1 - beta1) / (1 + beta1). With at least the square of this as variance the number
- * moves by no more than the learning rate. A block without variance has that of the whole shard. */
-static void raise(float *variance, size_t n, double beta1)
+ * moves by no more than the learning rate. A block without variance, as of tokens that the warm-up has not
+ * seen, has that of the whole shard, and a shard without variance `other`. */
+static void raise(float *variance, size_t n, double beta1, double other)
 {
-    const double share = (1 - beta1) / (1 + beta1), all = mean(variance, n);
+    const double share = (1 - beta1) / (1 + beta1), of_shard = mean(variance, n),
+                 all = of_shard > 0 ? of_shard : other;
     for (size_t first = 0; first < n; first += ZR_PACK_BLOCK) {
         size_t count = n - first < ZR_PACK_BLOCK ? n - first : ZR_PACK_BLOCK;
         double of_block = mean(variance + first, count);
@@ -72,17 +74,25 @@ static void raise(float *variance, size_t n, double beta1)
 zr_result zr_engine_onebit_settle(struct zr_engine *engine)
 {
     zr_result result = ZR_OK;
+    double sum = 0, count = 0;
     if (engine->simulated || !zr_engine_sends_signs(engine) ||
         engine->steps_done != engine->options.compression.warmup_steps)
         return ZR_OK;
-    for (size_t u = 0; u < engine->layout.units_count && result == ZR_OK; u++) {
+    for (size_t i = 0; i < 2 * engine->layout.units_count && result == ZR_OK; i++) {
+        size_t u = i % engine->layout.units_count;
+        const bool raises = i >= engine->layout.units_count; /* after all have been measured */
         struct zr_owned owned;
         if (zr_engine_is_frozen(engine, u))
             continue;
         result = zr_engine_take_owned(engine, u, &owned);
-        if (result == ZR_OK)
-            raise(owned.slots[VARIANCE], owned.to - owned.from, (double)engine->options.optimizer.beta1);
-        zr_result given = zr_engine_give_owned(engine, u, true);
+        size_t n = result == ZR_OK ? owned.to - owned.from : 0;
+        if (raises && n > 0) {
+            raise(owned.slots[VARIANCE], n, (double)engine->options.optimizer.beta1, sum / count);
+        } else if (n > 0) {
+            sum += mean(owned.slots[VARIANCE], n) * (double)n;
+            count += (double)n;
+        }
+        zr_result given = zr_engine_give_owned(engine, u, raises);
         result = result == ZR_OK ? given : result;
     }
     return result;

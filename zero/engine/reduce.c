@@ -11,7 +11,6 @@
  * place return to staging first.
  *
  * Every element is the sum of the same addends in the same order at every stage. */
-#include "zero/engine/onebit.h"
 #include "zero/engine/actions.h"
 #include "zero/engine/compression.h"
 #include "zero/engine/gradients.h"
@@ -146,8 +145,9 @@ static zr_result stage_and_return(struct zr_engine *engine, size_t unit)
 static zr_result write_kept(struct zr_engine *engine, size_t unit)
 {
     engine->units[unit].written = engine->units[unit].kept;
-    /* The sum of signs, which lies in their place, has no zeros. */
-    return zr_engine_sends_signs(engine) ? clear_padding(engine, unit, engine->units[unit].written) : ZR_OK;
+    /* The last sum lies in their place, and a packed one may have other numbers than zeros there. */
+    return engine->units[unit].packs_gradients ? clear_padding(engine, unit, engine->units[unit].written)
+                                               : ZR_OK;
 }
 
 /* The limits of staging apply at every stage, so that a program that runs at one stage runs at all. */

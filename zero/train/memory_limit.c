@@ -255,13 +255,9 @@ static zr_result try_out(struct search *search, const struct zr_train_config *co
     return result;
 }
 
-/* The highest stage of the configuration: one rank has nothing to shard, and ZR_REDUCE_ONCE needs whole
- * gradients. */
 static unsigned highest_stage(const struct zr_train_config *config)
 {
-    unsigned highest = zr_train_shards(config) == 1 && !config->offload_parameters ? 0
-                       : config->reduce == ZR_REDUCE_ONCE                          ? 1
-                                                                                   : 3;
+    unsigned highest = zr_train_highest_stage(config);
     return highest > config->stage ? highest : config->stage;
 }
 

@@ -10,21 +10,13 @@
 #include "zero/train/settings/flags.h"
 #include "zero/train/settings/offload.h"
 
-/* The highest stage that the run may have. */
-static unsigned highest_stage(const struct zr_train_config *config)
-{
-    if (config->offload_parameters != ZR_TIER_NONE)
-        return 3;
-    return zr_train_shards(config) == 1 ? 0 : config->reduce == ZR_REDUCE_ONCE ? 1 : 3;
-}
-
 /* Sends the stage with the smallest plan to the parent; of equal stages the lowest, which has the least
  * traffic. */
 static zr_result smallest_stage(const struct zr_train_config *config, zr_arena *host_arena)
 {
     struct zr_train_config changed = *config;
     struct zr_stage_choice choice = {.reserved_bytes = SIZE_MAX};
-    for (changed.stage = 0; changed.stage <= highest_stage(config); changed.stage++) {
+    for (changed.stage = 0; changed.stage <= zr_train_highest_stage(config); changed.stage++) {
         struct zr_byte_plan plan;
         if (zr_train_offload_words(&changed))
             continue;

@@ -464,7 +464,8 @@ static double compare(struct rig *rig, const struct setting *setting, const stru
 static zr_result make_layout(struct zr_layout *out, const struct zr_parameter_list *of, unsigned world,
                              zr_arena *arena, enum zr_precision precision)
 {
-    return zr_layout_make(out, &(struct zr_layout_request){of, world, precision, arena, NULL, NULL, 0});
+    return zr_layout_make(out,
+                          &(struct zr_layout_request){of, world, precision, arena, NULL, NULL, 0, false});
 }
 
 /* What a rank sends in a step: each element is reduced as often as it is handed over (or once), and comes
@@ -481,7 +482,7 @@ static struct travelling travelling(struct rig *rig, const struct setting *setti
     uint64_t each = zr_precision_bytes(setting->precision);
     if (zr_layout_make(&layout,
                        &(struct zr_layout_request){&list, setting->world, setting->precision, rig->arena,
-                                                   zr_optimizer_of(setting->kind), NULL, 0}) != ZR_OK)
+                                                   zr_optimizer_of(setting->kind), NULL, 0, false}) != ZR_OK)
         return (struct travelling){UINT64_MAX, UINT64_MAX};
     for (size_t u = 0; u < UNITS; u++) {
         unsigned rounds =

@@ -54,7 +54,7 @@ static void test_cover(unsigned parts, unsigned world, zr_arena *arena)
         struct zr_parameter_list list = list_of(p, part, parts);
         struct zr_layout layout;
         if (zr_layout_make(&layout, &(struct zr_layout_request){&list, world, ZR_PRECISION_FP32, arena, NULL,
-                                                                NULL, 0}) != ZR_OK)
+                                                                NULL, 0, false}) != ZR_OK)
             return (void)tap_ok(false, "a layout");
         wrong += layout.elements != ELEMENTS;
         for (unsigned r = 0; r < world; r++)
@@ -144,7 +144,7 @@ static void test_together(unsigned parts, unsigned world, zr_arena *arena)
         }
     zr_result result = zr_layout_make(
         &layout, &(struct zr_layout_request){&(struct zr_parameter_list){all, count, units, 3, 0}, world,
-                                             ZR_PRECISION_FP32, arena, NULL, NULL, 0});
+                                             ZR_PRECISION_FP32, arena, NULL, NULL, 0, false});
     for (size_t i = 0; result == ZR_OK && i < count; i++) {
         const struct zr_layout_parameter *of = &layout.parameters[i];
         size_t end = layout.units[all[i].unit].padded_elements;
@@ -174,7 +174,7 @@ static void test_beginnings(zr_arena *arena)
         if (at > 1)
             memcpy(p[1].name, p[0].name, sizeof p[1].name);
         tap_result(zr_layout_make(&layout, &(struct zr_layout_request){&list, 1, ZR_PRECISION_FP32, arena,
-                                                                       NULL, NULL, 0}),
+                                                                       NULL, NULL, 0, false}),
                    ZR_ERR_INVALID, "refused: %s", zr_last_error());
     }
 }
@@ -194,7 +194,7 @@ static void test_refused(struct rig *rig)
         struct zr_layout layout;
         p[0].part = bad[i];
         tap_result(zr_layout_make(&layout, &(struct zr_layout_request){&list, 1, ZR_PRECISION_FP32,
-                                                                       rig->arena, NULL, NULL, 0}),
+                                                                       rig->arena, NULL, NULL, 0, false}),
                    ZR_ERR_INVALID, "refused: %s", zr_last_error());
     }
 }
@@ -212,8 +212,8 @@ static void test_borders(unsigned world, enum zr_precision precision, zr_arena *
         struct zr_parameter_list list = {&p, 1, units, 1, 0};
         struct zr_layout layout;
         if (sizes[i] == 0 ||
-            zr_layout_make(&layout, &(struct zr_layout_request){&list, world, precision, arena, NULL, NULL,
-                                                                0}) != ZR_OK) {
+            zr_layout_make(&layout, &(struct zr_layout_request){&list, world, precision, arena, NULL, NULL, 0,
+                                                                false}) != ZR_OK) {
             wrong += sizes[i] != 0;
             continue;
         }

@@ -365,6 +365,10 @@ static inline unsigned zr_train_pipeline(const struct zr_train_config *config)
  * the message names values that fit. */
 zr_result zr_train_check_stages(const struct zr_train_config *config);
 
+/* The highest ZeRO stage that the run may have: one rank has nothing to shard, ZR_REDUCE_ONCE and signs need
+ * whole gradients, and versions whole parameters. */
+unsigned zr_train_highest_stage(const struct zr_train_config *config);
+
 /* Sets config->stages.layers. With `memory`, each layer goes to the rank with the lowest peak, estimated
  * from byte plans with one and with two layers per stage; the first and the last stage, which have
  * embedding and head, may get none. Records come from host_arena. */

@@ -99,10 +99,11 @@ void zr_compress_read_file(struct zr_train_config *config)
         config->node_ranks = 0;
 }
 
-/* Steps after which the variance is settled, 1 / (1 - beta2), rounded up. */
+/* Steps after which the variance is settled, 1 / (1 - beta2), rounded up. As a float beta2 is up to 2^-25
+ * below the number that was given. */
 static uint64_t settled_steps(const struct zr_train_config *config)
 {
-    double steps = 1 / (1 - (double)config->optimizer.beta2);
+    double steps = 1 / (1 - (double)config->optimizer.beta2 + 0x1p-25);
     uint64_t whole = (uint64_t)steps;
     return whole + (steps > (double)whole);
 }
@@ -118,7 +119,6 @@ static const char *onebit_conflict(const struct zr_train_config *config)
 {
     const struct zr_compression *compression = &config->compression;
     static char words[160];
-    double settled = 1 / (1 - (double)config->optimizer.beta2);
     if (!zr_compression_is_onebit(compression)) {
         for (unsigned kind = 0; kind < ZR_COMPRESSED_KINDS; kind++)
             if (compression->kinds[kind].on && compression->kinds[kind].packing == ZR_PACKING_ONEBIT)
@@ -133,11 +133,11 @@ static const char *onebit_conflict(const struct zr_train_config *config)
         return "--compress gradients:onebit requires fp32 or bf16: a loss scale would change its errors";
     if (zr_train_has_host_tier(config) || config->shape.tensor > 1 || config->stages.ranks > 1)
         return "--compress gradients:onebit requires whole models whose state is on the device";
-    if ((double)config->compress_warmup < settled * (1 - 1e-6)) {
+    if (config->compress_warmup < settled_steps(config)) {
         snprintf(words, sizeof words,
                  "--compress-warmup %" PRIu64 " ends before the variance is settled; give at least 1 / (1 - "
-                 "beta2), %.0f steps, or a smaller --beta2",
-                 config->compress_warmup, (double)settled_steps(config));
+                 "beta2), %" PRIu64 " steps, or a smaller --beta2",
+                 config->compress_warmup, settled_steps(config));
         return words;
     }
     return NULL;
