@@ -281,8 +281,7 @@ ok(all(abs(a / b - 1) < 1e-5 for a, b in zip(*each, strict=True)), "--reduce onc
 tied = [squares(logged(arch="gpt2", stage=stage, **how)[1][0], 2, 4) for stage, how in ((0, dict(accumulate=2)), (0, dict(ranks=2)), (3, dict(ranks=2)))]
 ok(abs(tied[0][1] / tied[1][1] - 1) < 1e-5 and tied[1] == tied[2], "a tied embedding counts nowhere") or note(tied)
 for words, how in (("one gradient", {}), ("parts of sequences", dict(cp=2, ranks=4)), ("parts of the gradients", dict(tp=2, ranks=4, sequence_parallel=True)),
-                   ("--delayed-update", dict(ranks=2, stage=1, delayed_update=True, offload_optimizer="cpu")),
-                   ("errors of earlier steps", dict(ranks=2, stage=1, compress="gradients:onebit"))):
+                   ("--delayed-update", dict(ranks=2, stage=1, delayed_update=True, offload_optimizer="cpu"))):
     refused(f"noise: {words}", words, **{**NOISE, **how})
 
 # ---- Samples

@@ -214,9 +214,6 @@ static const char *noise_conflict(const struct zr_train_config *config)
                  "not that of the gradient"
            : config->delayed_update
                ? "--noise-scale cannot be combined with --delayed-update; leave one of the two out"
-           : zr_compression_is_onebit(&config->compression)
-               ? "--noise-scale cannot be combined with --compress gradients:onebit, whose gradients of a step are signs "
-                 "with errors of earlier steps"
                : NULL;
 }
 
