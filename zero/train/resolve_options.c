@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 
+#include "zero/step/pipeline.h"
 #include "zero/train/settings/args.h"
 #include "zero/train/rehearse.h"
 #include "zero/train/memory_limit.h"
@@ -15,7 +16,11 @@ static unsigned highest_stage(const struct zr_train_config *config)
 {
     if (config->offload_parameters != ZR_TIER_NONE)
         return 3;
-    return zr_train_shards(config) == 1 ? 0 : config->reduce == ZR_REDUCE_ONCE ? 1 : 3;
+    const struct zr_pipeline pipeline = zr_stages_pipeline(&config->stages, NULL);
+    return zr_train_shards(config) == 1             ? 0
+           : config->reduce == ZR_REDUCE_ONCE       ? 1
+           : zr_pipeline_is_asynchronous(&pipeline) ? 2
+                                                    : 3;
 }
 
 /* Sends the stage with the smallest plan to the parent; of equal stages the lowest, which has the least
