@@ -70,8 +70,8 @@ for number in (signal.SIGTERM, signal.SIGUSR1):
     os.unlink(log)
 
 # What is printed: versions, staleness, idle time of equal stages between filling and draining.
-def planned(**flags):
-    return train(ranks=None, dry_run=True, world_size=4, pp=4, flops=1e12, bandwidth=1e13, pipeline_cut="equal", layers=64, hidden=128, heads=4,
+def planned(world_size=4, **flags):
+    return train(ranks=None, dry_run=True, world_size=world_size, pp=4, flops=1e12, bandwidth=1e13, pipeline_cut="equal", layers=64, hidden=128, heads=4,
                  seq=64, batch=2, arch="llama", **flags)
 
 
@@ -84,12 +84,14 @@ for schedule, flags, stale in (("2bw", dict(accumulate=4), [1] * 4), ("pipedream
     same([stage["micro_batches_held"] for stage in plan.report["pipeline"]], [4, 3, 2, 1], "p - i micro-batches are held")
     idle = [stage["idle_share"] for stage in plan.report["pipeline"]]
     ok(min(idle) <= 0.001 and plan.report["timeline"]["pipeline_idle_share"] <= 0.02, f"idle for {idle}") or note(plan.report["timeline"])
+    same(planned(schedule=schedule, stage="auto", world_size=8, **flags).report["stage"], 2, "--stage auto takes no stage that is refused")
     ok("updates old" in plan.out or "update old" in plan.out, "and the text says so")
 
 # Failures end all ranks; what does not fit together is refused, with what does.
 run = train(ranks=4, pp=4, schedule="2bw", accumulate=4, **{**SHAPE, "lr": 10, "warmup": 0, "steps": 60, "optimizer": "sgd", "lr_embeddings": 1000})
 ok(run.code == 1 and "not finite" in run.err, "gradients that are no numbers end the run in words") or note(f"{run.code} {run.err[-600:]}")
 for words, flags, needle in (("few micro-batches", dict(TWO, accumulate=1), "--accumulate 2"), ("stage 3", dict(TWO, stage=3), "--stage 2"),
+                             ("parameters on the host", dict(TWO, ranks=4, stage="auto", offload_param="cpu", offload_optimizer="cpu"), "--stage 2"),
                              ("a delayed update", dict(TWO, offload_optimizer="cpu", delayed_update=True), "leave one"), ("fp16", dict(TWO, precision="fp16"), "bf16"),
                              ("a proof", dict(TWO, prove=True), "leave one"), ("interleaved stages", dict(TWO, interleave=2), "leave one"),
                              ("a tied embedding", dict(ranks=2, pp=2, schedule="pipedream", **SHAPE), "--arch llama"),

@@ -1,14 +1,22 @@
 #!/usr/bin/env python3
 """Zero-bubble pipelines: the bits of 1f1b, bytes as planned, idle time by the formula, and what is refused."""
+import json
+import os
 import sys
 
 sys.path.insert(0, "tests/support")
 from pairs import logged
-from zrtest import done, note, ok, same, start_quickly, text_file, train
+from zrtest import done, note, ok, path, same, start_quickly, text_file, token_shard, train
 
 start_quickly(fp32_alone=True)
 SHAPE = dict(data=text_file(), layers=8, hidden=32, heads=4, seq=8, batch=2, steps=3, clip=0.5, eval_every=0, accumulate=6, ranks=4)
-MODELS = {"gpt2": SHAPE, "llama": {**SHAPE, "arch": "llama", "kv_heads": 4, "ffn": 48}}
+GEMMA = dict(model_type="gemma3_text", hidden_size=32, num_attention_heads=4, num_key_value_heads=2, head_dim=8, num_hidden_layers=8, intermediate_size=48,
+             vocab_size=24, sliding_window=3, sliding_window_pattern=2, query_pre_attn_scalar=5, tie_word_embeddings=False)
+os.mkdir(path("gemma3"))
+with open(path("gemma3/config.json"), "w") as file:
+    json.dump(GEMMA, file)
+MODELS = {"gpt2": SHAPE, "llama": {**SHAPE, "arch": "llama", "kv_heads": 4, "ffn": 48},
+          "gemma3": {**SHAPE, "data": token_shard([n * n % 23 for n in range(2000)]), "model": path("gemma3"), "layers": None, "hidden": None, "heads": None}}
 TAGS = ("param", "grad", "optimizer", "master", "gathered", "checkpoint", "activation", "comm", "workspace")
 
 
@@ -21,7 +29,7 @@ def as_planned(run, words):
 
 for schedule, model, flags, other in (
         ("zb-h1", "gpt2", dict(pp=4), "1f1b"),
-        ("zb-h1", "gpt2", dict(pp=2, stage=2, precision="bf16", dropout=0.1), "1f1b"),
+        ("zb-h1", "gpt2", dict(pp=2, stage=2, precision="bf16", dropout=0.1, attention_dropout=0.2), "1f1b"),
         ("zb-h1", "gpt2", dict(pp=2, tp=2, sequence_parallel=True), "1f1b"),
         ("zb-h1", "gpt2", dict(pp=2, stage=3, reduce="each", recompute="full:3"), "1f1b"),
         ("zb-h1", "llama", dict(pp=2, tp=2, stage=0, precision="bf16"), "gpipe"),
@@ -29,6 +37,8 @@ for schedule, model, flags, other in (
         ("zb-h1", "llama", dict(pp=4, recompute="full", accumulate=2), "1f1b"),
         ("zb-h1", "llama", dict(pp=2, tile=2), "1f1b"),
         ("zb-h1", "llama", dict(pp=2, lora=2, lora_alpha=4), "1f1b"),
+        ("zb-h1", "gemma3", dict(pp=2, tp=2, sequence_parallel=True, dropout=0.1), "1f1b"),
+        ("zb-v", "gemma3", dict(pp=4, recompute="full:5"), "1f1b"),
         ("zb-v", "llama", dict(pp=4), "1f1b"),
         ("zb-v", "llama", dict(pp=2, stage=2, precision="bf16", recompute="full"), "1f1b"),
         ("zb-v", "llama", dict(pp=2, stage=3, no_contiguous=True), "1f1b"),

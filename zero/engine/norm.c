@@ -141,9 +141,10 @@ zr_result zr_engine_report_bad_gradient(struct zr_engine *engine)
             "in bf16",
             name, element, engine->scaling.skipped_in_row, (double)engine->scaling.scale);
     return zr_fail(ZR_ERR_CORRUPT,
-                   "the gradient of %s is not finite (element %" PRIu64 "); nothing was updated; "
+                   "the gradient of %s is not finite (element %" PRIu64 "); %s was%s updated; "
                    "lower the learning rate (--lr) or clip (--clip)",
-                   name, element);
+                   name, element, engine->options.own_norm ? "its stage" : "nothing",
+                   engine->options.own_norm ? " not" : "");
 }
 
 zr_result zr_engine_all_squares(struct zr_engine *engine)

@@ -15,7 +15,7 @@ static const char *versions_conflict(const struct zr_train_config *config)
     const struct zr_pipeline pipeline = zr_stages_pipeline(&config->stages, NULL);
     if (!zr_pipeline_is_asynchronous(&pipeline))
         return NULL;
-    if (config->stage == 3)
+    if (config->stage == 3 || config->offload_parameters)
         return "keeps versions of whole parameters, and --stage 3 keeps no whole ones; give --stage 2";
     if (config->delayed_update || config->speculative_bytes > 0)
         return "keeps the version before an update, which --delayed-update and --speculative-update make at "
