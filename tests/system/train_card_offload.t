@@ -87,7 +87,7 @@ for flags in (dict(stage=1, steps=4), dict(stage=3, steps=4, **HALF, **{**PARAM}
         same(runs[1].bits, runs[0].bits, f"{flags}: in another order")
 
 # Saved, resumed and exported, each as without: by the files' bytes.
-long = {**SMALL, **LLAMA, **dict(stage=3, steps=4, eval_every=2, schedule_lr="constant", warmup=0)}
+long = {**SMALL, **LLAMA, **dict(hidden=8, stage=3, steps=4, eval_every=2, schedule_lr="constant", warmup=0)}
 plain = on_card(save=path("plain"), export=path("plain.safetensors"), **long)
 run = on_card(save=path("moved"), export=path("moved.safetensors"), **{**long, **PARAM})
 same((run.bits, run.report and run.report["val_loss"]), (plain.bits, plain.report["val_loss"]), "with evaluations") or note(run.err[-600:])
