@@ -428,7 +428,7 @@ ZR_API zr_result zr_engine_load(zr_engine *engine, const char *path);
 enum {
     ZR_MODULE_UNITS_MAX = 2,
     ZR_MODULE_SLOTS_MAX = 40,
-    ZR_UNIT_PARAMETERS_MAX = 32,
+    ZR_UNIT_PARAMETERS_MAX = 40,
     ZR_MODEL_INPUTS_MAX = 8
 };
 

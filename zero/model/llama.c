@@ -79,8 +79,10 @@ enum {
     DOWN_W,
     DOWN_B,
     BLOCK_PARAMETERS,
-    PRESENT_MAX = BLOCK_PARAMETERS - 2 /* norms of heads exclude biases of norms */
+    PRESENT_MAX = BLOCK_PARAMETERS - 2, /* norms of heads exclude biases of norms */
+    MATRICES = 7
 };
+_Static_assert(PRESENT_MAX + 2 * MATRICES <= ZR_UNIT_PARAMETERS_MAX, "adapters of all matrices have places");
 
 /* The bias of a matrix. */
 static const unsigned char bias_of[BLOCK_PARAMETERS] = {
@@ -974,7 +976,7 @@ const struct zr_architecture_table zr_architecture_llama = {
                  {"down", DOWN_NORM, DOWN_W}},
     .turned = true,
     .matrices = {Q_W, K_W, V_W, O_W, GATE_W, UP_W, DOWN_W},
-    .matrices_count = 7,
+    .matrices_count = MATRICES,
     .block_tensors = PRESENT_MAX,
     .adapter_slot = XA,
     .block = {before,
