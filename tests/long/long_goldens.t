@@ -67,7 +67,7 @@ def run(row, instruction_set=None):
     if got.code or len(got.bits) != row["steps"]:
         note(got.err)
         return None
-    return [[loss, norm.hex()] for loss, norm in got.bits]
+    return [[loss, norm.hex()] for loss, norm, _ in got.bits]
 
 
 def words(row):
