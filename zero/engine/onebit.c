@@ -80,7 +80,7 @@ zr_result zr_engine_onebit_settle(struct zr_engine *engine)
         return ZR_OK;
     for (size_t i = 0; i < 2 * engine->layout.units_count && result == ZR_OK; i++) {
         size_t u = i % engine->layout.units_count;
-        const bool raises = i >= engine->layout.units_count; /* after all have been measured */
+        const bool raises = i >= engine->layout.units_count; /* the last call: every unit is measured */
         struct zr_owned owned;
         if (zr_engine_is_frozen(engine, u))
             continue;

@@ -50,7 +50,7 @@ struct loop {
     bool norm_mattered; /* the last step was clipped or skipped, so the next one waits for its norm */
     int ended;          /* the signal that requested the end; 0: none */
     bool yields;        /* the run yields its time slice after the step, by agreement */
-    struct agreed_request put_off; /* until the pipeline has drained */
+    struct agreed_request deferred; /* until the pipeline has drained */
     struct zr_messages messages;
     uint64_t agreed_step, shown_step; /* the last steps whose messages have arrived / that are in the logs */
     struct zr_step_line *lines;       /* [messages.lag + 1]: of the last steps, whose messages may lag */
@@ -305,19 +305,19 @@ static unsigned steps_before_pause(const struct loop *loop, uint64_t step)
         uint64_t left = every[i] ? (every[i] - step % every[i]) % every[i] : steps;
         steps = left < steps ? left : steps;
     }
-    return loop->put_off.kind != ZR_REQUEST_NONE || loop->yields ? 0
-           : steps < UINT_MAX                                    ? (unsigned)steps
-                                                                 : UINT_MAX;
+    return loop->deferred.kind != ZR_REQUEST_NONE || loop->yields ? 0
+           : steps < UINT_MAX                                     ? (unsigned)steps
+                                                                  : UINT_MAX;
 }
 
 /* Requests wait until an asynchronous pipeline has drained. */
-static void put_off(struct loop *loop, struct agreed_request *request)
+static void defer(struct loop *loop, struct agreed_request *request)
 {
-    if (request->kind > loop->put_off.kind)
-        loop->put_off = *request;
-    *request = loop->put_off;
+    if (request->kind > loop->deferred.kind)
+        loop->deferred = *request;
+    *request = loop->deferred;
     if (zr_trainer_is_drained(loop->rank.state.trainer))
-        loop->put_off.kind = ZR_REQUEST_NONE;
+        loop->deferred.kind = ZR_REQUEST_NONE;
     else
         request->kind = ZR_REQUEST_NONE;
 }
@@ -336,7 +336,7 @@ static zr_result measured_step(struct loop *loop, uint64_t step, struct zr_step_
     zr_trainer_expect_steps(loop->rank.state.trainer, steps_before_pause(loop, step));
     result = train_step(&under_way);
     *request = (struct agreed_request){under_way.request, under_way.end_signal};
-    put_off(loop, request);
+    defer(loop, request);
     if (result == ZR_OK && (measured.first || pauses_after(loop, step, request->kind)))
         result = zr_engine_synchronize(loop->rank.state.engine);
     if (result == ZR_OK)
