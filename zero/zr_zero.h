@@ -633,8 +633,8 @@ struct zr_trainer_options {
     zr_comm *ring;
 };
 /* Creates a trainer. Collective, with the errors of zr_engine_create(). ZR_ERR_INVALID: inconsistent
- * model; the message names the module or field. On success *out owns the trainer until
- * zr_trainer_destroy(). */
+ * model; the message names the module or field. The trainer of a model whose units are all frozen evaluates
+ * and answers only. On success *out owns the trainer until zr_trainer_destroy(). */
 ZR_API zr_result zr_trainer_create(zr_trainer **out, const struct zr_trainer_options *options);
 ZR_API void zr_trainer_destroy(zr_trainer *trainer);
 /* The trainer's engine, for saving, loading and inspection. Do not gather or reduce with it. */
@@ -658,7 +658,8 @@ struct zr_step_calls {
     zr_result (*rate)(void *state, float *rate);
 };
 /* Runs one step: forward and backward of every micro-batch, then the update. Collective. ZR_ERR_CORRUPT:
- * the loss or a gradient is not finite; the message names the module where this began. */
+ * the loss or a gradient is not finite; the message names the module where this began. ZR_ERR_INVALID: also
+ * if all units are frozen. */
 ZR_API zr_result zr_trainer_step(zr_trainer *trainer, const struct zr_step_calls *calls,
                                  struct zr_step_report *report);
 /* With an asynchronous pipeline: says that at least `steps` steps follow the next one, without other calls

@@ -141,6 +141,11 @@ for name, size in (("short.txt", 36), ("window.txt", 17)):  # the last window of
 short = run(data=path("short.txt"), batch=1, eval_every=6, save=path("short"))
 last = json.loads(command("eval", path("window.txt"), "--json", "-", of=("--resume", path("short"))).stdout)
 same(last["loss"], short.report["val_loss"], "the figure of a run's own validation")
+large = run(data=EVALUATED, layers=6, hidden=256, heads=2, batch=1, steps=1, save=path("large"))
+limit = 2 * 4 * large.report["parameters"]
+for words in ([], ["--ranks", "2", "--pp", "2"]):  # neither gradients nor optimizer state, which are 12 bytes of 16
+    got = command("eval", EVALUATED, "--layers", "6", "--hidden", "256", "--memory-limit", str(limit), "--batch", "2", *words, of=("--resume", path("large")))
+    ok(got.returncode == 0 and "round 4/4" in got.stderr, f"eval {words} in {limit} bytes, with progress") or note(got.stderr)
 for words, code, problem in (([], 2, "requires files"), ([EVALUATED, "--steps", "3"], 2, "does not take --steps"), ([EVALUATED, "--stride", "17"], 2, "--stride is above --seq"),
                              ([EVALUATED + ":weight=1"], 2, "leave :weight=F out"), ([path("none")], 3, "cannot open"), (["-"], 2, "not an option"),
                              ([path("single")], 3, "no token that another one precedes"), ([path("shard")], 3, "token shard, not text")):

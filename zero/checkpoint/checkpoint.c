@@ -231,11 +231,18 @@ void zr_checkpoint_clean_up(const char *folder)
 
 zr_result zr_whole_open(struct zr_whole *out, zr_engine *engine, const struct zr_shape *shape, zr_comm *comm)
 {
-    const struct zr_shape dense = zr_shape_dense(shape);
+    struct zr_shape dense = zr_shape_dense(shape);
+    struct zr_trainable trainable = {.none = false};
     memset(out, 0, sizeof *out);
-    if (!zr_engine_is_part(engine) && shape->tiles <= 1)
+    if (!zr_engine_is_part(engine) && shape->tiles <= 1 && !(shape->trainable && shape->trainable->none))
         return ZR_OK;
+    if (shape->trainable) { /* a file's frozen tensors are those of the run that saved it */
+        trainable = *shape->trainable;
+        trainable.none = false;
+        dense.trainable = &trainable;
+    }
     zr_result result = zr_transformer_open(&out->transformer, &dense, NULL, engine->options.host_arena);
+    out->transformer.shape.trainable = shape->trainable;
     out->parts = (struct zr_state_parts){.whole = &out->transformer.model.list, .comm = comm};
     out->given = &out->parts;
     return result;

@@ -421,6 +421,12 @@ static zr_result find(const struct state *state, const char *name, struct cursor
     return zr_fail(ZR_ERR_INVALID, "the engine's parameter %s is not in the model's list", name);
 }
 
+/* An engine that only reads the model lacks state that a file may have: it is read for the checksum. */
+static bool reads_for_checksum(const struct state *state, enum transfer how, size_t index, unsigned kind)
+{
+    return how != STATE_SAVE && state->whole && has_kind(state, index, kind);
+}
+
 /* Transfers a slot of a whole tensor: the rank with the tensor's first element saves and verifies it, and
  * every rank loads it. */
 static zr_result transfer_whole(const struct state *state, enum transfer how,
@@ -482,8 +488,9 @@ static zr_result transfer_parameter(const struct state *state, enum transfer how
                 run.values =
                     (struct zr_numbers){zr_owned_slot(engine, p, &owned, kind - 1, skip), ZR_PRECISION_FP32};
             }
-            if (run.values.at)
-                result = transfer_values(state, how, listed(state, at->index), first, &run, sum);
+            if (run.values.at || reads_for_checksum(state, how, at->index, kind))
+                result = transfer_values(state, run.values.at ? how : STATE_VERIFY, listed(state, at->index),
+                                         first, &run, sum);
         }
     }
     for (unsigned s = 0; s < optimizer->slots_count && s + 1 < state->kinds && result == ZR_OK; s++) {
@@ -491,8 +498,8 @@ static zr_result transfer_parameter(const struct state *state, enum transfer how
                           .count = elements_in_file(state, at->index, s + 1),
                           .values = {zr_owned_slot(engine, p, &owned, s, 0), ZR_PRECISION_FP32},
                           .place = state->kind_at[s + 1] + at->first[s + 1]};
-        if (optimizer->slots[s].whole && run.values.at)
-            result = transfer_whole(state, how, p, &run, sum);
+        if (optimizer->slots[s].whole && (run.values.at || reads_for_checksum(state, how, at->index, s + 1)))
+            result = transfer_whole(state, run.values.at ? how : STATE_VERIFY, p, &run, sum);
     }
     zr_result given = zr_engine_give_owned(state->engine, p->parameter.unit, how == STATE_LOAD);
     return result == ZR_OK ? given : result;

@@ -133,7 +133,7 @@ zr_result zr_trainable_check(const struct zr_transformer *transformer)
 {
     const struct zr_trainable *trainable = transformer->shape.trainable;
     const struct zr_parameter_list *list = &transformer->model.list;
-    bool trains = false;
+    bool trains = trainable && trainable->none;
     if (!trainable || transformer->shape.layers < trainable->layers)
         return ZR_OK;
     zr_result result = check_patterns(list, &trainable->groups, "group");
@@ -362,6 +362,8 @@ zr_result zr_trainable_split(struct zr_transformer *transformer)
     const struct zr_trainable *trainable = transformer->shape.trainable;
     zr_arena *host_arena = transformer->host_arena;
     struct split split = {.transformer = transformer};
+    for (size_t u = 0; u < list->units_count && trainable && trainable->none; u++)
+        transformer->units[u].gradient_uses = 0;
     if (!zr_trainable_splits(trainable))
         return ZR_OK;
     zr_result result = take_lists(&split);

@@ -27,6 +27,7 @@ struct zr_lora {
 struct zr_trainable {
     struct zr_patterns groups; /* see zr_group_rule_read(); the last rule that matches a tensor counts */
     struct zr_patterns frozen; /* patterns of tensors that keep their values */
+    bool none; /* all tensors are frozen: the run only reads the model */
     struct zr_lora lora;
     size_t layers; /* of the run's model: plans of fewer layers may lack the tensors of a pattern */
 };
@@ -52,8 +53,8 @@ bool zr_pattern_matches(const char *pattern, const char *name);
 bool zr_is_adapter(const char *name);
 
 struct zr_transformer;
-/* Applies shape.trainable to the lists of a transformer: adds adapters, and a unit with frozen and trained
- * tensors becomes two units of the same module. */
+/* Applies shape.trainable to the lists of a transformer: adds adapters, freezes units, and a unit with frozen
+ * and trained tensors becomes two units of the same module. */
 zr_result zr_trainable_split(struct zr_transformer *transformer);
 /* ZR_ERR_INVALID: a pattern matches no tensor, or nothing is trained. Models with fewer layers than the run's
  * are not checked. */

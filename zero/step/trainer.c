@@ -227,6 +227,8 @@ zr_result zr_trainer_step(zr_trainer *trainer, const struct zr_step_calls *calls
 {
     if (!trainer || !calls || !calls->load || !calls->update || !report)
         return zr_fail(ZR_ERR_INVALID, "%s(): the trainer, a callback or the report is NULL", __func__);
+    if (trainer->frozen)
+        return zr_fail(ZR_ERR_INVALID, "%s(): all units of the model are frozen (gradient_uses 0)", __func__);
     const struct zr_actions *list;
     struct zr_list_run run = {.engine.report = report,
                               .trainer = trainer,

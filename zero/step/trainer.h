@@ -17,6 +17,7 @@ struct zr_list_run;
 struct zr_trainer {
     const struct zr_model *model; /* the caller's model or the cut's */
     bool pipelined;
+    bool frozen; /* the whole model: the trainer evaluates and answers only */
     /* Pipeline only. */
     struct zr_cut cut;
     struct zr_channels channels;

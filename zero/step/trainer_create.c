@@ -215,15 +215,14 @@ zr_result zr_trainer_create(zr_trainer **out, const struct zr_trainer_options *o
         result = ZR_STRUCT_COPY(zr_engine_options, scattered_gradients, &engine, own.engine);
     if (result == ZR_OK)
         result = zr_model_check(own.model);
-    /* A plan may be of fewer layers than the run, without those that are trained. */
-    if (result == ZR_OK && engine.kernels && engine.kernels->executes && zr_model_is_frozen(own.model))
-        result = zr_fail(ZR_ERR_INVALID, "all units of the model are frozen (gradient_uses 0)");
     if (result == ZR_OK)
         result = zr_take(engine.host_arena, ZR_TAG_OTHER, 1, sizeof *trainer, (void **)&trainer);
     if (result != ZR_OK)
         return result;
     memset(trainer, 0, sizeof *trainer);
     trainer->model = own.model;
+    /* A plan may be of fewer layers than the run, without those that are trained. */
+    trainer->frozen = engine.kernels && engine.kernels->executes && zr_model_is_frozen(own.model);
     trainer->ring = own.ring;
     engine.pipeline = own.pipeline.comm;
     engine.scattered_gradients |= own.checkpoints.scattered;

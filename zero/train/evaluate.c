@@ -4,12 +4,14 @@
 #define _GNU_SOURCE
 #include "zero/train/loop.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "alloc/base/error.h"
 #include "alloc/base/system/os.h"
 #include "alloc/heap/heap.h"
+#include "zero/train/report/log.h"
 #include "zero/train/report/terminal.h"
 #include "zero/train/settings/flags.h"
 #include "zero/train/texts.h"
@@ -22,6 +24,7 @@ struct evaluation {
     int32_t *window;           /* [sequence + 1] */
     struct zr_evaluation sums; /* `nats`: those of this rank */
     bool ends;                 /* a signal ends the run; all ranks agree */
+    struct zr_progress progress;
 };
 
 /* Tokens of one file: of a text, or the part of a list that the file has. */
@@ -92,14 +95,14 @@ static double sum_row(const struct zr_batch *batch, struct place place, size_t r
     return sum;
 }
 
-/* A round: as many windows as the data ranks have rows. */
-static zr_result run_round(struct evaluation *e, const struct tokens *from, uint64_t round)
+/* A round: as many windows as the data ranks have rows. *mean receives its loss, that of filled ends
+ * included. */
+static zr_result run_round(struct evaluation *e, const struct tokens *from, uint64_t round, double *mean)
 {
     const struct zr_batch batch = zr_rank_batch(e->rank);
     uint64_t windows = windows_of(e, from->count), ranks = zr_train_data_ranks(e->rank->config),
              first = (round * ranks + e->rank->place.data) * e->rows;
     size_t count = 0;
-    double mean;
     zr_result result = ZR_OK;
     for (; count < e->rows && first + count < windows && result == ZR_OK; count++)
         result = fill_row(e, from, place_of(e, from->count, first + count), count);
@@ -108,26 +111,50 @@ static zr_result run_round(struct evaluation *e, const struct tokens *from, uint
     /* A rank without a window takes part with the last one. */
     size_t rows = count ? count : 1;
     zr_batch_put(&batch, e->tokens, e->targets, rows);
-    result = zr_trainer_evaluate(batch.trainer, rows * zr_shape_own_sequence(batch.shape), &mean);
+    result = zr_trainer_evaluate(batch.trainer, rows * zr_shape_own_sequence(batch.shape), mean);
     for (size_t row = 0; row < count && result == ZR_OK; row++)
         e->sums.nats += sum_row(&batch, place_of(e, from->count, first + row), row);
     return result;
 }
 
+static void show_round(struct evaluation *e, uint64_t round, double mean, uint64_t ns)
+{
+    struct zr_arena_stats stats;
+    bool has_losses = zr_trainer_losses(e->rank->state.trainer); /* not in all pipeline stages */
+    zr_arena_get_stats(e->rank->arena, &stats);
+    zr_progress_step(
+        &e->progress,
+        &(struct zr_step_line){.step = round + 1,
+                               .loss = has_losses ? mean : NAN,
+                               .tokens_per_second = (double)(zr_train_data_ranks(e->rank->config) * e->rows *
+                                                             e->rank->config->shape.sequence) *
+                                                    1e9 / (double)ns,
+                               .reserved_bytes = stats.reserved_bytes});
+}
+
 /* Evaluates the tokens of one file. */
 static zr_result run_tokens(struct evaluation *e, const struct tokens *from)
 {
-    uint64_t windows = windows_of(e, from->count), each = zr_train_data_ranks(e->rank->config) * e->rows;
+    uint64_t windows = windows_of(e, from->count), each = zr_train_data_ranks(e->rank->config) * e->rows,
+             rounds = (windows + each - 1) / each;
+    bool shows = zr_rank_logs(e->rank) && rounds > 1;
     zr_result result = ZR_OK;
-    for (uint64_t round = 0; round * each < windows && !e->ends; round++) {
+    zr_progress_start(&e->progress, 0, rounds);
+    e->progress.noun = "round";
+    for (uint64_t round = 0; round < rounds && !e->ends; round++) {
         enum zr_request_kind request;
+        uint64_t begin_ns = zr_os_now_ns();
+        double mean = 0;
         result = zr_local_request(e->rank->comm, &request);
         e->ends = request == ZR_REQUEST_SAVE_AND_END;
         if (result == ZR_OK && !e->ends)
-            result = run_round(e, from, round);
+            result = run_round(e, from, round, &mean);
         if (result != ZR_OK)
             return result;
+        if (shows && !e->ends)
+            show_round(e, round, mean, zr_os_now_ns() - begin_ns);
     }
+    zr_progress_break(&e->progress);
     e->sums.windows += windows;
     e->sums.tokens += from->count > 0 ? from->count - 1 : 0;
     return ZR_OK;

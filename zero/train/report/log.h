@@ -12,7 +12,7 @@
 /* Results of a step, for the log and the progress line. */
 struct zr_step_line {
     uint64_t step;        /* from 1 */
-    double loss;          /* nats per token, mean over ranks */
+    double loss;          /* nats per token, mean over ranks; NaN: this rank does not know it */
     double gradient_norm; /* before clipping */
     double rate;
     double loss_scale;        /* of the gradients; 0: not fp16 */
@@ -93,6 +93,7 @@ struct zr_progress {
     uint64_t save_step;     /* the next save is after this step or earlier; 0: none */
     uint64_t save_ns;       /* or from this time on; 0: none */
     bool open;              /* a live line is on the terminal */
+    const char *noun;       /* of plain lines, before the number: "step" */
 };
 
 void zr_progress_start(struct zr_progress *out, uint64_t first_step, uint64_t steps);

@@ -19,7 +19,8 @@ void zr_progress_start(struct zr_progress *out, uint64_t first_step, uint64_t st
                                 .steps = steps,
                                 .started_ns = zr_os_now_ns(),
                                 .shown_step = first_step,
-                                .validation_loss = -1};
+                                .validation_loss = -1,
+                                .noun = "step"};
     zr_terminal_find(&out->terminal, 2);
 }
 
@@ -82,7 +83,8 @@ static unsigned draw_text(const struct zr_progress *progress, const struct zr_st
     unsigned used = 0;
 
     snprintf(pieces[count++], 64, "%" PRIu64 "/%" PRIu64, line->step, progress->steps);
-    snprintf(pieces[count++], 64, "loss %.4f", line->loss);
+    if (!isnan(line->loss))
+        snprintf(pieces[count++], 64, "loss %.4f", line->loss);
     snprintf(pieces[count++], 64, "%s tok/s",
              zr_number_counted(number, progress->smoothed_tokens_per_second));
     snprintf(pieces[count++], 64, "%s", zr_number_bytes(number, line->reserved_bytes));
@@ -123,15 +125,18 @@ static void draw_line(struct zr_progress *progress, const struct zr_step_line *l
 
 static void print_line(struct zr_progress *progress, const struct zr_step_line *line)
 {
-    char number[3][ZR_NUMBER_ROOM], validation[48] = "", noise[48] = "", save[64];
+    char number[3][ZR_NUMBER_ROOM], loss[48] = "", validation[48] = "", noise[48] = "", save[64];
     bool saves = line->step < progress->steps && describe_save(progress, line->step, save);
+    if (!isnan(line->loss))
+        snprintf(loss, sizeof loss, "  loss %.4f", line->loss);
     if (progress->unshown)
         snprintf(validation, sizeof validation, "  val %.4f", progress->validation_loss);
     progress->unshown = false;
     if (line->measures_noise && isfinite(line->noise_scale))
         snprintf(noise, sizeof noise, "  noise %s tok", zr_number_counted(number[2], line->noise_scale));
-    zr_say("step %" PRIu64 "/%" PRIu64 "  loss %.4f%s%s  %s tok/s  %s left%s%s", line->step, progress->steps,
-           line->loss, validation, noise, zr_number_counted(number[0], progress->smoothed_tokens_per_second),
+    zr_say("%s %" PRIu64 "/%" PRIu64 "%s%s%s  %s tok/s  %s left%s%s", progress->noun, line->step,
+           progress->steps, loss, validation, noise,
+           zr_number_counted(number[0], progress->smoothed_tokens_per_second),
            zr_number_seconds(number[1], seconds_left(progress, line->step)), saves ? "  " : "",
            saves ? save : "");
 }

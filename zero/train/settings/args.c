@@ -352,6 +352,17 @@ static int count_epoch_steps(struct zr_train_config *config)
     return result == ZR_OK ? -1 : (int)zr_exit_of(result);
 }
 
+/* Commands that do not train need no gradients, no optimizer state except the average of --ema, and no
+ * activations for backward. */
+static void resolve_reading(struct zr_train_config *config)
+{
+    if (config->command == ZR_COMMAND_TRAIN)
+        return;
+    config->trainable.none = config->optimizer.average_decay == 0;
+    config->shape.recompute = ZR_RECOMPUTE_FULL;
+    config->shape.recompute_layers = 0;
+}
+
 /* Resolves the settings that the command line leaves open. */
 static void resolve(struct zr_train_config *config)
 {
@@ -387,6 +398,7 @@ static void resolve(struct zr_train_config *config)
     resolve_speculation(config);
     resolve_logits(config);
     resolve_loss_scaling(config);
+    resolve_reading(config);
 }
 
 /* Refuses options of other commands than this one. Returns -1, or an exit code. */
