@@ -186,13 +186,21 @@ static const char *errors_conflict(const struct zr_train_config *config)
     return zr_compression_is_by(&config->compression, ZR_METHOD_ONEBIT) ? onebit_conflict(config) : NULL;
 }
 
+/* Whether the compression needs no owners of shards. */
+static bool at_stage_0(const struct zr_compression *compression)
+{
+    return !compression->kinds[ZR_COMPRESSED_PARAMETERS].on &&
+           (zr_compression_is_by(compression, ZR_METHOD_LOW_RANK) ||
+            zr_compression_is_by(compression, ZR_METHOD_LARGEST));
+}
+
 const char *zr_compress_conflict(const struct zr_train_config *config)
 {
     if (!zr_train_compresses(config))
         return config->node_ranks ? "--node-size requires --compress" : NULL;
     if (zr_train_shards(config) == 1)
         return "--compress requires several data ranks, which send parameters and gradients";
-    if (config->stage == 0 || config->stage == ZR_STAGE_AUTO)
+    if ((config->stage == 0 && !at_stage_0(&config->compression)) || config->stage == ZR_STAGE_AUTO)
         return "--compress requires --stage 1, 2 or 3, where each rank updates a shard";
     unsigned shards = zr_train_shards(config), node = config->node_ranks;
     if (node > 0 && (shards % node != 0 || node >= shards))
