@@ -7,7 +7,7 @@
 #include "tests/support/tap.h"
 #include "tests/support/zero/engine_rig.h"
 #include "zero/compress/compressor.h"
-#include "zero/engine/onebit.h"
+#include "zero/engine/errors.h"
 
 enum { WORLD_MAX = 4, BLOCKS = 3, SHARD_MAX = BLOCKS * ZR_PACK_BLOCK, ALL = WORLD_MAX * SHARD_MAX };
 
@@ -338,7 +338,7 @@ static int trains(struct rig *rig, const struct setting *setting)
         .precision = setting->precision,
         .seed = 3,
         .optimizer = {.beta1 = 0.9f, .beta2 = 0.99f, .epsilon = 1e-6f},
-        .compression = {.kinds = {{true, setting->packing}, {true, setting->packing}},
+        .compression = {.kinds = {{true, .packing = setting->packing}, {true, .packing = setting->packing}},
                         .node_ranks = setting->node_ranks,
                         .secondary_shards = setting->node_ranks > 0}};
     must(take_buffers(rig, &b) == ZR_OK);
@@ -473,7 +473,7 @@ static int onebit_trains(struct rig *rig, const struct setting *setting)
         .precision = setting->precision,
         .seed = 3,
         .optimizer = {.beta1 = beta1, .beta2 = beta2, .epsilon = epsilon},
-        .compression = {{{true, ZR_PACKING_ONEBIT}, {true, ZR_PACKING_ONEBIT}},
+        .compression = {.kinds[ZR_COMPRESSED_GRADIENTS] = {true, .method = ZR_METHOD_ONEBIT},
                         .warmup_steps = ONEBIT_WARMUP}};
     must(zr_engine_create(&rig->engine, &options) == ZR_OK);
     struct zr_engine *engine = rig->engine;
