@@ -212,8 +212,6 @@ static zr_result check_offload(const struct zr_engine_options *options)
         return zr_fail(ZR_ERR_INVALID, "offload.delayed excludes measures_squares");
     if (offload->delayed && !offload->optimizer)
         return zr_fail(ZR_ERR_INVALID, "offload.delayed requires offload.optimizer");
-    if (offload->speculative_bytes > 0 && !offload->optimizer)
-        return zr_fail(ZR_ERR_INVALID, "offload.speculative_bytes requires offload.optimizer");
     if (offload->speculative_bytes > 0 && offload->delayed)
         return zr_fail(
             ZR_ERR_INVALID,
@@ -266,6 +264,9 @@ static zr_result check_onebit(const struct zr_engine_options *options)
                        "onebit excludes measures_squares: a step's gradients have errors of earlier steps");
     if (options->precision == ZR_PRECISION_FP16)
         return zr_fail(ZR_ERR_INVALID, "onebit requires fp32 or bf16: a loss scale would change its errors");
+    if (options->offload.speculative_bytes > 0)
+        return zr_fail(ZR_ERR_INVALID,
+                       "onebit excludes offload.speculative_bytes: its parameters change by what is sent");
     if (options->offload.optimizer || options->tensor || options->pipeline || options->sharing)
         return zr_fail(ZR_ERR_INVALID, "onebit requires whole models whose state is on the device");
     return ZR_OK;

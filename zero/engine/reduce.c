@@ -15,6 +15,7 @@
 #include "zero/engine/compression.h"
 #include "zero/engine/gradients.h"
 #include "zero/engine/offload.h"
+#include "zero/engine/speculate.h"
 
 /* ---- Addresses ----------------------------------------------------------------------------------------- */
 
@@ -465,5 +466,5 @@ zr_result zr_engine_reduce(zr_engine *engine, unsigned unit)
     state->accumulated++;
     state->awaited = false;
     engine->awaited_units--;
-    return ZR_OK;
+    return state->ahead ? zr_engine_speculation_follow(engine, unit) : ZR_OK;
 }

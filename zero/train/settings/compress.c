@@ -133,6 +133,9 @@ static const char *onebit_conflict(const struct zr_train_config *config)
         return "--compress gradients:onebit requires fp32 or bf16: a loss scale would change its errors";
     if (zr_train_has_host_tier(config) || config->shape.tensor > 1 || config->stages.ranks > 1)
         return "--compress gradients:onebit requires whole models whose state is on the device";
+    if (config->speculative_bytes)
+        return "--compress gradients:onebit cannot be combined with --speculative-update, after which parameters "
+               "do not change by what is sent; leave it out";
     if (config->compress_warmup < settled_steps(config)) {
         snprintf(words, sizeof words,
                  "--compress-warmup %" PRIu64 " ends before the variance is settled; give at least 1 / (1 - "
