@@ -169,10 +169,9 @@ static int rank_main(struct zr_local_world *local, unsigned rank, void *argument
                                    .modules = modules,
                                    .modules_count = count + 1,
                                    .rows = 1};
-    must(rig_open(&rig, &(struct rig_options){.local = local,
-                                              .rank = rank,
-                                              .bucket_bytes = 4096,
-                                              .kernels = &kernels}) == ZR_OK);
+    must(rig_open(&rig,
+                  &(struct rig_options){
+                      .local = local, .rank = rank, .bucket_bytes = 4096, .kernels = &kernels}) == ZR_OK);
     must(zr_comm_null_create(
              &alone,
              &(struct zr_comm_options){
@@ -181,23 +180,21 @@ static int rank_main(struct zr_local_world *local, unsigned rank, void *argument
     struct zr_pipeline pipeline = run.pipeline;
     pipeline.comm = rig.comm;
     pipeline.modules = stages;
-    must(zr_trainer_create(&trainer,
-                           &(struct zr_trainer_options){
-                               .engine =
-                                   &(struct zr_engine_options){
-                                       .arena = rig.arena,
-                                       .host_arena = rig.arena,
-                                       .kernels = rig.kernels,
-                                       .context = &rig.context,
-                                       .comm = alone,
-                                       .optimizer = {.beta1 = 0.9f,
-                                                     .beta2 = 0.999f,
-                                                     .epsilon = 1e-8f,
-                                                     .clip = 1},
-                                       .offload = {.speculative_bytes = run.ahead ? SIZE_MAX / 2 : 0},
-                                       .micro_batches = run.micro_batches},
-                               .model = &model,
-                               .pipeline = pipeline}) == ZR_OK);
+    must(zr_trainer_create(
+             &trainer, &(struct zr_trainer_options){
+                           .engine =
+                               &(struct zr_engine_options){
+                                   .struct_bytes = sizeof(struct zr_engine_options),
+                                   .arena = rig.arena,
+                                   .host_arena = rig.arena,
+                                   .kernels = rig.kernels,
+                                   .context = &rig.context,
+                                   .comm = alone,
+                                   .optimizer = {.beta1 = 0.9f, .beta2 = 0.999f, .epsilon = 1e-8f, .clip = 1},
+                                   .offload = {.speculative_bytes = run.ahead ? SIZE_MAX / 2 : 0},
+                                   .micro_batches = run.micro_batches},
+                           .model = &model,
+                           .pipeline = pipeline}) == ZR_OK);
     int code = time_steps(&rig, trainer, &median);
     if (code == 0 && rank == 0)
         code = simulate(rig.arena, &simulated);

@@ -274,9 +274,9 @@ struct zr_engine {
     struct zr_delayed delayed;                   /* only with offload.delayed */
     struct zr_speculation speculation;           /* only with offload.speculative_bytes */
     struct zr_versions versions;
-    struct zr_actions step;                      /* the end of a step */
-    struct zr_compression_state compression;     /* see compression.h */
-    float *errors;                               /* [layout.pool_elements], see onebit.h; NULL: none */
+    struct zr_actions step;                  /* the end of a step */
+    struct zr_compression_state compression; /* see compression.h */
+    float *errors;                           /* [layout.pool_elements], see onebit.h; NULL: none */
 
     unsigned gathered_max;                  /* maximum of units gathered at a time */
     unsigned used_units;                    /* number of units with references */

@@ -1,17 +1,18 @@
-/* speculate.h: the speculative update (SuperOffload; post-validation of zero-bubble pipelines): a thread updates a unit's masters, momentum and
- * variance as soon as its gradients are reduced, before the norm is known, assuming that nothing is
- * clipped or skipped. A log keeps the old values. If the assumption was wrong, the old values are restored
- * and the update is repeated with clipping or skipped. In both cases the bits are those of an engine that
- * waits for the norm. Private to engine/.
+/* speculate.h: the speculative update (SuperOffload; post-validation of zero-bubble pipelines): a thread
+ * updates a unit's masters, momentum and variance as soon as its gradients are reduced, before the norm is
+ * known, assuming that nothing is clipped or skipped. A log keeps the old values. If the assumption was
+ * wrong, the old values are restored and the update is repeated with clipping or skipped. In both cases the
+ * bits are those of an engine that waits for the norm. Private to engine/.
  *
- * For state in memory the log is a block of the state's arena, tag offload: 4 bytes times 3 (AdamW) or 2 (SGD)
- * for each element that the rank updates. Units are logged from the last one on, the order of backward, up to
- * zr_offload.speculative_bytes; other units wait for the norm. Units shared by pipeline ranks also wait,
- * because their gradients are summed at the end of the step, and units whose whole sums the update gathers.
- * In a pipeline a stage thus updates while others still compute and while the norm is summed over the stages.
- * The next step's forward waits for the norm: it begins on the first stage, whose last backward is the last
- * of the step, so running it before the norm would only hide the time of the norm's exchange. On the simulated clock a unit takes the time of
- * its copy to the log at the host's bandwidth, concurrently with the caller; the update itself takes no time.
+ * For state in memory the log is a block of the state's arena, tag offload: 4 bytes times 3 (AdamW) or 2
+ * (SGD) for each element that the rank updates. Units are logged from the last one on, the order of backward,
+ * up to zr_offload.speculative_bytes; other units wait for the norm. Units shared by pipeline ranks also
+ * wait, because their gradients are summed at the end of the step, and units whose whole sums the update
+ * gathers. In a pipeline a stage thus updates while others still compute and while the norm is summed over
+ * the stages. The next step's forward waits for the norm: it begins on the first stage, whose last backward
+ * is the last of the step, so running it before the norm would only hide the time of the norm's exchange. On
+ * the simulated clock a unit takes the time of its copy to the log at the host's bandwidth, concurrently with
+ * the caller; the update itself takes no time.
  */
 #ifndef ZR_ENGINE_SPECULATE_H
 #define ZR_ENGINE_SPECULATE_H

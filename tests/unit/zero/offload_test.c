@@ -305,7 +305,7 @@ static int check_log(const struct plan *plan, zr_arena *arena, size_t most)
     size_t bytes = state_bytes(arena, ZR_TAG_OFFLOAD), slots = state_bytes(arena, ZR_TAG_OPTIMIZER),
            masters = state_bytes(arena, ZR_TAG_MASTER),
            all = slots + (masters ? masters /* else the parameters of fp32 on the device */
-                                : slots / zr_optimizer_of(plan->kind)->slots_count);
+                                  : slots / zr_optimizer_of(plan->kind)->slots_count);
     must(most > all ? bytes == all : bytes <= most && (bytes > 0) == (most > 0));
     return 0;
 }
