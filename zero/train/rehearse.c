@@ -124,7 +124,7 @@ static zr_result rehearse_alone(const struct zr_train_config *config, zr_arena *
     return rehearse(config, NULL, host_arena);
 }
 
-/* --find-max: prints the largest number that fits, and its plan; if 1 does not fit, prints variations that
+/* --find-max: prints the largest number that fits, and its plan; if the smallest does not fit, prints variations that
  * fit. */
 static zr_result find_max(const struct zr_train_config *config, zr_arena *host_arena)
 {
@@ -135,7 +135,7 @@ static zr_result find_max(const struct zr_train_config *config, zr_arena *host_a
 
     if (result != ZR_OK)
         return result;
-    *(size == ZR_LIMIT_BATCH ? &changed.shape.batch : &changed.shape.layers) = found.value ? found.value : 1;
+    *(size == ZR_LIMIT_BATCH ? &changed.shape.batch : &changed.shape.layers) = found.value ? found.value : found.smallest;
     if (result == ZR_OK)
         result = zr_train_cut_stages(&changed, host_arena);
     if (result != ZR_OK)
