@@ -131,8 +131,8 @@ static size_t coarse_granule_bytes(size_t limit_bytes)
     return granule_bytes;
 }
 
-/* Finds the largest number from `first` on whose live bytes are within the limit, which is near the result at a
- * fraction of the cost; first - 1: none. */
+/* Finds the largest number from `first` on whose live bytes are within the limit, which is near the result at
+ * a fraction of the cost; first - 1: none. */
 static zr_result guess(size_t *out, const struct zr_train_config *config, enum zr_limit_size size,
                        size_t first, zr_arena *host_arena)
 {
