@@ -407,7 +407,8 @@ static void test_refused(void)
                                    .vocabulary = 100,
                                    .vocabulary_padded = 128,
                                    .sequence = 8,
-                                   .batch = 1};
+                                   .batch = 1,
+                                   .tied = true};
     static const size_t none[] = {2, 0, 3}, few[] = {1, 1, 1};
     static const struct {
         const char *words;
@@ -418,14 +419,16 @@ static void test_refused(void)
                    {"vhalf with three", {.schedule = ZR_PIPELINE_VHALF, .interleave = 3}, 1},
                    {"more stages than modules", {.interleave = 2}, 3},
                    {"a stage without modules", {.modules = none}, 3},
-                   {"modules that are no stage's", {.modules = few}, 3}};
+                   {"modules that are no stage's", {.modules = few}, 3},
+                   {"pipedream with a tied embedding", {.schedule = ZR_PIPELINE_PIPEDREAM}, 3}};
     struct zr_transformer transformer;
     struct zr_cut cut;
     tap_result(zr_transformer_open(&transformer, &shape, NULL, host_arena), ZR_OK, "a model of five modules");
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++)
-        tap_result(zr_cut_open(&cut, &(struct zr_cut_request){&transformer.model, &refused[i].pipeline,
-                                                              refused[i].ranks, 0, host_arena}),
-                   ZR_ERR_INVALID, "%s", refused[i].words);
+        tap_result(
+            zr_cut_open(&cut, &(struct zr_cut_request){&transformer.model, &refused[i].pipeline,
+                                                       refused[i].ranks, refused[i].ranks / 2, host_arena}),
+            ZR_ERR_INVALID, "%s", refused[i].words);
     test_shared_by_others(&transformer.model);
     zr_transformer_close(&transformer);
 }
