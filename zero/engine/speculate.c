@@ -80,11 +80,15 @@ static zr_result update_ahead(struct zr_engine *engine, size_t unit)
     struct zr_speculated_unit *own = &speculation->units[unit];
     if (own->begun || !speculation->kind->begins(engine, unit))
         return ZR_OK;
+    const struct zr_unit_state *state = &engine->units[unit];
+    struct zr_engine_run found = {.engine = engine, .gradients = state->reduced};
     zr_result result = zr_engine_await_masters(engine, unit);
+    if (result == ZR_OK && state->path->find)
+        result = state->path->find(&found, unit);
     if (result != ZR_OK)
         return result;
     own->engine = engine;
-    own->gradients = engine->units[unit].reduced;
+    own->gradients = found.gradients;
     own->logged = false;
     own->task = (struct zr_copies_task){
         .run = update_unit, .state = own, .bytes = own->log ? zr_engine_old_bytes(engine, unit) : 0};

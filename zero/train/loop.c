@@ -266,7 +266,7 @@ static zr_result train_step(struct step *step)
     line->gradient_norm = report.gradient_norm;
     line->skipped = report.skipped;
     loop->norm_mattered = report.skipped || report.clip_scale < 1;
-    loop->history.speculative_updates += speculates;
+    loop->history.speculative_updates += speculates && loop->rank.state.engine->speculation.units_count > 0;
     loop->history.rolled_back_updates += report.rolled_back;
     if (loop->rank.config->precision == ZR_PRECISION_FP16)
         line->loss_scale = (double)report.loss_scale;
