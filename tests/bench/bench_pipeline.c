@@ -1,10 +1,11 @@
 /* bench_pipeline.c: how long a step takes under each pipeline schedule if modules sleep in place of
- * computing, beside what the simulation of the schedule says. Sleeping ranks need no processor of their own.
- * No test: it prints medians.
+ * computing, with clipped gradients and updates after the norm or ahead of it, beside what the simulation of
+ * the schedule says, which has no updates. Sleeping ranks need no processor of their own. No test: it prints
+ * medians.
  *
- * `bench_pipeline [ranks [micro-batches [milliseconds [schedule..]]]]`; all schedules, 4 ranks, 8
- * micro-batches, and forward, backward and weights of a module of 20 milliseconds by default. A rank has two
- * modules. */
+ * `bench_pipeline [ranks [micro-batches [milliseconds [update [schedule..]]]]]`; all schedules, 4 ranks, 8
+ * micro-batches, and 20 milliseconds for forward, backward, weights and update of a module by default. A rank
+ * has two modules. */
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,7 +20,8 @@ enum { ROUNDS = 3, RANKS_MAX = 8, MODULES_MAX = 2 * RANKS_MAX, ELEMENTS = 64 };
 static struct run {
     struct zr_pipeline pipeline;
     unsigned ranks, micro_batches;
-    long nanoseconds;
+    long nanoseconds, update_nanoseconds;
+    bool ahead; /* of the norm */
 } run;
 
 static double now_seconds(void)
@@ -63,6 +65,14 @@ static zr_result loss(struct zr_module_pass *pass)
     return ZR_OK;
 }
 
+static zr_result sleep_update(struct zr_kernel_context *context, const struct zr_update_adamw *update)
+{
+    (void)context;
+    (void)update;
+    nanosleep(&(struct timespec){.tv_nsec = run.update_nanoseconds}, NULL);
+    return ZR_OK;
+}
+
 static const struct zr_module_type sleeper = {.output_columns = 1,
                                               .output_tag = ZR_TAG_ACTIVATION,
                                               .forward = sleep_forward,
@@ -98,6 +108,7 @@ static int time_steps(struct rig *rig, zr_trainer *trainer, double *median)
         struct zr_step_report report;
         must(zr_comm_barrier(rig->comm) == ZR_OK);
         double begin = now_seconds();
+        must(!run.ahead || zr_engine_speculate(zr_trainer_engine(trainer), 0) == ZR_OK);
         must(zr_trainer_step(trainer, &(struct zr_step_calls){.load = load_nothing, .update = rate_zero},
                              &report) == ZR_OK);
         must(zr_comm_barrier(rig->comm) == ZR_OK);
@@ -142,6 +153,8 @@ static int rank_main(struct zr_local_world *local, unsigned rank, void *argument
     zr_trainer *trainer = NULL;
     double median = 0, simulated = 0;
     (void)argument;
+    struct zr_kernels kernels = *zr_kernels_cpu(ZR_ISA_PLAIN);
+    kernels.update_adamw = sleep_update;
     for (unsigned u = 0; u < count; u++) {
         parameters[u] = (struct zr_parameter){.unit = u, .shape = {ELEMENTS}};
         units[u] = (struct zr_unit){.gradient_uses = 1};
@@ -156,10 +169,9 @@ static int rank_main(struct zr_local_world *local, unsigned rank, void *argument
                                    .modules = modules,
                                    .modules_count = count + 1,
                                    .rows = 1};
-    must(rig_open(&rig, &(struct rig_options){.local = local,
-                                              .rank = rank,
-                                              .bucket_bytes = 4096,
-                                              .kernels = zr_kernels_cpu(ZR_ISA_PLAIN)}) == ZR_OK);
+    must(rig_open(&rig,
+                  &(struct rig_options){
+                      .local = local, .rank = rank, .bucket_bytes = 4096, .kernels = &kernels}) == ZR_OK);
     must(zr_comm_null_create(
              &alone,
              &(struct zr_comm_options){
@@ -168,25 +180,28 @@ static int rank_main(struct zr_local_world *local, unsigned rank, void *argument
     struct zr_pipeline pipeline = run.pipeline;
     pipeline.comm = rig.comm;
     pipeline.modules = stages;
-    must(zr_trainer_create(&trainer,
-                           &(struct zr_trainer_options){
-                               .engine =
-                                   &(struct zr_engine_options){
-                                       .arena = rig.arena,
-                                       .host_arena = rig.arena,
-                                       .kernels = rig.kernels,
-                                       .context = &rig.context,
-                                       .comm = alone,
-                                       .optimizer = {.beta1 = 0.9f, .beta2 = 0.999f, .epsilon = 1e-8f},
-                                       .micro_batches = run.micro_batches},
-                               .model = &model,
-                               .pipeline = pipeline}) == ZR_OK);
+    must(zr_trainer_create(
+             &trainer, &(struct zr_trainer_options){
+                           .engine =
+                               &(struct zr_engine_options){
+                                   .struct_bytes = sizeof(struct zr_engine_options),
+                                   .arena = rig.arena,
+                                   .host_arena = rig.arena,
+                                   .kernels = rig.kernels,
+                                   .context = &rig.context,
+                                   .comm = alone,
+                                   .optimizer = {.beta1 = 0.9f, .beta2 = 0.999f, .epsilon = 1e-8f, .clip = 1},
+                                   .offload = {.speculative_bytes = run.ahead ? SIZE_MAX / 2 : 0},
+                                   .micro_batches = run.micro_batches},
+                           .model = &model,
+                           .pipeline = pipeline}) == ZR_OK);
     int code = time_steps(&rig, trainer, &median);
     if (code == 0 && rank == 0)
         code = simulate(rig.arena, &simulated);
     if (code == 0 && rank == 0)
-        printf("%-6s %8.4f s a step, %8.4f s by simulation\n",
-               zr_pipeline_schedule_name(run.pipeline.schedule), median, simulated);
+        printf("%-6s %8.4f s a step, %8.4f s by simulation, updates %s the norm\n",
+               zr_pipeline_schedule_name(run.pipeline.schedule), median, simulated,
+               run.ahead ? "ahead of" : "after");
     fflush(stdout);
     zr_trainer_destroy(trainer);
     zr_comm_destroy(alone);
@@ -206,18 +221,24 @@ int main(int count, char **arguments)
     run.ranks = count > 1 ? (unsigned)atoi(arguments[1]) : 4;
     run.micro_batches = count > 2 ? (unsigned)atoi(arguments[2]) : 8;
     run.nanoseconds = 1000000 * (count > 3 ? atol(arguments[3]) : 20);
+    run.update_nanoseconds = 1000000 * (count > 4 ? atol(arguments[4]) : 20);
     if (run.ranks < 2 || run.ranks > RANKS_MAX || run.micro_batches < 1 || run.nanoseconds < 0 ||
-        run.nanoseconds >= 1000000000) {
+        run.nanoseconds >= 1000000000 || run.update_nanoseconds < 0 || run.update_nanoseconds >= 1000000000) {
         fprintf(stderr, "bench_pipeline: 2 to %d ranks, 1 micro-batch or more, below 1000 milliseconds\n",
                 RANKS_MAX);
         return 2;
     }
-    printf("%u ranks, %u micro-batches, %ld ms for each of forward, backward and weights of a module\n",
-           run.ranks, run.micro_batches, run.nanoseconds / 1000000);
+    printf("%u ranks, %u micro-batches, %ld ms for each of forward, backward and weights of a module, %ld ms "
+           "for its update\n",
+           run.ranks, run.micro_batches, run.nanoseconds / 1000000, run.update_nanoseconds / 1000000);
     for (unsigned schedule = 0; schedule < ZR_PIPELINE_SCHEDULES; schedule++) {
         run.pipeline.schedule = (enum zr_pipeline_schedule)schedule;
-        if (is_wanted(count - 4, arguments + 4) && rig_launch(run.ranks, rank_main, NULL) != 0)
-            return 1;
+        unsigned ways = zr_pipeline_is_asynchronous(&run.pipeline) ? 1 : 2;
+        for (unsigned way = 0; way < ways && is_wanted(count - 5, arguments + 5); way++) {
+            run.ahead = way > 0;
+            if (rig_launch(run.ranks, rank_main, NULL) != 0)
+                return 1;
+        }
     }
     return 0;
 }

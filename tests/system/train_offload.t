@@ -195,7 +195,6 @@ for words, flags, needle in (("copies of all", dict(ranks=2, stage=0), "--stage 
                              ("a part alone", dict(offload_optimizer="none", offload_ratio=0.5), "--offload-optimizer"), ("a part late", dict(offload_ratio=0.5, delayed_update=True), "leave one"),
                              ("more than all", dict(offload_ratio=1.5), "0 to 1"), ("what fits, without a limit", dict(offload_ratio="auto"), "--memory-limit"),
                              ("a delay to prove", dict(delayed_update=True, prove=True), "--prove"), ("a limit of nothing", dict(offload_optimizer="none", host_limit=1 << 30), "--offload-optimizer"),
-                             ("a speculation alone", dict(offload_optimizer="none", speculative_update="1MiB"), "--offload-optimizer cpu"),
                              ("a speculation and a delay", dict(delayed_update=True, speculative_update="1MiB"), "one of the two"), ("a folder of none", dict(offload_optimizer="nvme:"), "a folder"), ("a place", dict(offload_optimizer="disk"), "none|cpu")):
     run = train(**{"offload_optimizer": "cpu", **flags})
     ok(run.code == 2 and needle in run.err, f"{words}: {run.err.strip()[:140]}") or note(f"{run.code} {run.err}")

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Zero-bubble pipelines: the bits of 1f1b, bytes as planned, idle time by the formula, and what is refused."""
+"""Zero-bubble pipelines: the bits of 1f1b, bytes as planned, idle time by the formula, updates ahead of the norm, and what is refused."""
 import json
 import os
 import sys
 
 sys.path.insert(0, "tests/support")
-from pairs import logged
+from pairs import logged, rolled_back
 from zrtest import done, note, ok, path, same, start_quickly, text_file, token_shard, train
 
 start_quickly(fp32_alone=True)
@@ -17,7 +17,7 @@ with open(path("gemma3/config.json"), "w") as file:
     json.dump(GEMMA, file)
 MODELS = {"gpt2": SHAPE, "llama": {**SHAPE, "arch": "llama", "kv_heads": 4, "ffn": 48},
           "gemma3": {**SHAPE, "data": token_shard([n * n % 23 for n in range(2000)]), "model": path("gemma3"), "layers": None, "hidden": None, "heads": None}}
-TAGS = ("param", "grad", "optimizer", "master", "gathered", "checkpoint", "activation", "comm", "workspace")
+TAGS = ("param", "grad", "optimizer", "master", "gathered", "checkpoint", "activation", "comm", "workspace", "offload")
 
 
 def as_planned(run, words):
@@ -47,6 +47,26 @@ for schedule, model, flags, other in (
     run = logged(schedule=schedule, **{**MODELS[model], **flags})
     same(run.bits, logged(schedule=other, **{**MODELS[model], **flags}).bits, f"{words}: the bits of {other}") or note(run.err[-600:])
     run.report and as_planned(run, words)
+
+
+# Each stage updates ahead of the norm. Steps that are clipped undo that on all stages.
+for schedule, model, flags in (
+        ("zb-h1", "gpt2", dict(pp=4)),
+        ("zb-h1", "llama", dict(pp=2, stage=2, precision="bf16")),
+        ("zb-h1", "gpt2", dict(pp=2, stage=3, reduce="each")),
+        ("zb-v", "llama", dict(pp=4, precision="bf16")),
+        ("zb-h1", "gpt2", dict(pp=2, stage=0)),
+        ("1f1b", "gpt2", dict(pp=2, stage=0, precision="bf16", accumulate=1)),
+        ("vhalf", "llama", dict(pp=2, tp=2))):
+    words, flags = f"{schedule} {model} {flags}", {**MODELS[model], **flags, "steps": 8, "lr": 0.01, "warmup": 0}
+    flags["clip"] = sorted(logged(schedule="1f1b", **{**flags, "clip": 1000}).norms)[4]
+    plain, run = logged(schedule="1f1b", **flags), logged(schedule=schedule, speculative_update="1GiB", **flags)
+    same(run.bits, plain.bits, f"{words}: the bits of updates after the norm, clipped at {flags['clip']:.3f}") or note(run.err[-600:])
+    if run.report:
+        as_planned(run, words)
+        again = rolled_back(plain.norms, flags["clip"])
+        same((run.report["speculative_updates"] > again > 0, run.report["rolled_back_updates"]), (True, again), f"{again} updates are undone")
+        ok(f"and {again} were rolled back" in run.out, "which the summary has")
 
 
 def planned(**flags):

@@ -63,7 +63,7 @@ static void count_item(struct zr_comm *comm, const struct zr_comm_item *item, ui
     volume->calls_count++;
     volume->sent_bytes += bytes;
     volume->received_bytes += received_bytes;
-    if (item->kind == ZR_COMM_HOST) /* not part of a step's traffic */
+    if (item->kind == ZR_COMM_HOST || item->label == ZR_COMM_LABEL_MESSAGE) /* not part of a step's traffic */
         return;
     comm->counters.operations_count++;
     comm->counters.received_bytes += received_bytes;

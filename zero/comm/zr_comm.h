@@ -97,6 +97,8 @@ ZR_API size_t zr_comm_ring_bytes(unsigned world, size_t bucket_bytes);
 
 /* Label of an operation that a timeline shows only as a wait. */
 #define ZR_COMM_LABEL_NONE UINT32_MAX
+/* Likewise, of a message of the program to itself, which is not part of a step's traffic. */
+#define ZR_COMM_LABEL_MESSAGE (UINT32_MAX - 1)
 
 /* destination[shard] (+)= scale * sum over ranks p, in order, of p's source[my rank * shard ...]. source:
  * [world * shard_elements]. destination may be source + rank * shard_elements. With `wide`, sums of

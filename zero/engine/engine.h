@@ -174,6 +174,7 @@ struct zr_speculation {
     struct zr_kernel_context context;
     struct zr_engine_update update;   /* assumed arguments */
     bool armed;                       /* the current step is speculative */
+    size_t reducing;                  /* complete unit whose reduction may run; units_count: none */
     struct zr_speculated_unit *units; /* [units_count of the layout] */
     unsigned units_count;             /* units that can be undone */
     float *log;                       /* of state in memory */

@@ -212,8 +212,6 @@ static zr_result check_offload(const struct zr_engine_options *options)
         return zr_fail(ZR_ERR_INVALID, "offload.delayed excludes measures_squares");
     if (offload->delayed && !offload->optimizer)
         return zr_fail(ZR_ERR_INVALID, "offload.delayed requires offload.optimizer");
-    if (offload->speculative_bytes > 0 && !offload->optimizer)
-        return zr_fail(ZR_ERR_INVALID, "offload.speculative_bytes requires offload.optimizer");
     if (offload->speculative_bytes > 0 && offload->delayed)
         return zr_fail(
             ZR_ERR_INVALID,
@@ -255,6 +253,9 @@ static zr_result check_onebit(const struct zr_engine_options *options)
         return zr_fail(ZR_ERR_INVALID, "onebit requires stage 1, and sends parameters by itself");
     if (o->kind != ZR_OPTIMIZER_ADAMW || o->average_decay > 0)
         return zr_fail(ZR_ERR_INVALID, "onebit requires AdamW without a moving average");
+    if (options->offload.speculative_bytes > 0)
+        return zr_fail(ZR_ERR_INVALID,
+                       "onebit excludes offload.speculative_bytes: its parameters change by what is sent");
     return ZR_OK;
 }
 

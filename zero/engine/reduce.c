@@ -16,6 +16,7 @@
 #include "zero/engine/gradients.h"
 #include "zero/engine/low_rank.h"
 #include "zero/engine/offload.h"
+#include "zero/engine/speculate.h"
 
 /* ---- Addresses ----------------------------------------------------------------------------------------- */
 
@@ -468,5 +469,5 @@ zr_result zr_engine_reduce(zr_engine *engine, unsigned unit)
     state->accumulated++;
     state->awaited = false;
     engine->awaited_units--;
-    return ZR_OK;
+    return state->ahead ? zr_engine_speculation_follow(engine, unit) : ZR_OK;
 }

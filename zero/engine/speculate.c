@@ -16,7 +16,9 @@ size_t zr_engine_old_bytes(const struct zr_engine *engine, size_t unit)
 
 bool zr_engine_may_speculate(const struct zr_engine *engine, size_t unit)
 {
-    return engine->units[unit].tier->offloaded && !zr_engine_is_shared(engine, unit);
+    const struct zr_unit_state *state = &engine->units[unit];
+    return state->steps > 0 && state->tier == engine->state_tier && !state->path->gather &&
+           !zr_engine_is_shared(engine, unit);
 }
 
 /* ---- In the thread of the update ----------------------------------------------------------------------- */
@@ -78,11 +80,15 @@ static zr_result update_ahead(struct zr_engine *engine, size_t unit)
     struct zr_speculated_unit *own = &speculation->units[unit];
     if (own->begun || !speculation->kind->begins(engine, unit))
         return ZR_OK;
+    const struct zr_unit_state *state = &engine->units[unit];
+    struct zr_engine_run found = {.engine = engine, .gradients = state->reduced};
     zr_result result = zr_engine_await_masters(engine, unit);
+    if (result == ZR_OK && state->path->find)
+        result = state->path->find(&found, unit);
     if (result != ZR_OK)
         return result;
     own->engine = engine;
-    own->gradients = engine->units[unit].reduced;
+    own->gradients = found.gradients;
     own->logged = false;
     own->task = (struct zr_copies_task){
         .run = update_unit, .state = own, .bytes = own->log ? zr_engine_old_bytes(engine, unit) : 0};
@@ -91,10 +97,22 @@ static zr_result update_ahead(struct zr_engine *engine, size_t unit)
     return result;
 }
 
+zr_result zr_engine_speculation_follow(struct zr_engine *engine, size_t unit)
+{
+    const struct zr_unit_state *state = &engine->units[unit];
+    size_t before = engine->speculation.reducing;
+    if (state->accumulated < state->steps || state->staged)
+        return ZR_OK;
+    engine->speculation.reducing = unit;
+    zr_result result = before < engine->layout.units_count ? zr_engine_end_reduction(engine, before) : ZR_OK;
+    return result == ZR_OK && state->reduce_ticket == 0 ? zr_engine_end_reduction(engine, unit) : result;
+}
+
 /* Lets units be updated ahead by `call`; NULL: not any more. */
 static void arm(struct zr_engine *engine, zr_gradient_call *call)
 {
     engine->speculation.armed = call != NULL;
+    engine->speculation.reducing = engine->layout.units_count;
     for (size_t u = 0; engine->units && u < engine->layout.units_count; u++)
         engine->units[u].ahead = call;
 }
@@ -107,7 +125,8 @@ void zr_engine_speculation_close(struct zr_engine *engine)
         zr_comm_destroy(speculation->worker); /* waits for its operations */
     speculation->worker = NULL;
     zr_drop(engine->options.offload.host, &speculation->parameters);
-    zr_drop(engine->options.offload.host, &speculation->log);
+    if (speculation->log)
+        zr_drop(engine->state_tier->arena, &speculation->log);
     zr_drop(engine->options.host_arena, &speculation->order);
     zr_drop(engine->options.host_arena, &speculation->units);
 }
@@ -241,7 +260,7 @@ static zr_result open_log(struct zr_engine *engine)
 {
     struct zr_speculation *speculation = &engine->speculation;
     size_t length = place(engine, NULL);
-    zr_result result = zr_take(engine->options.offload.host, ZR_TAG_OFFLOAD, length, sizeof *speculation->log,
+    zr_result result = zr_take(engine->state_tier->arena, ZR_TAG_OFFLOAD, length, sizeof *speculation->log,
                                (void **)&speculation->log);
     if (result == ZR_OK)
         place(engine, speculation->log);

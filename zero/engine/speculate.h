@@ -1,14 +1,18 @@
-/* speculate.h: the speculative update (SuperOffload): a thread updates a unit's masters, momentum and
- * variance as soon as its gradients are on the host, before the norm is known, assuming that nothing is
- * clipped or skipped. A log keeps the old values. If the assumption was wrong, the old values are restored
- * and the update is repeated with clipping or skipped. In both cases the bits are those of an engine that
- * waits for the norm. Private to engine/.
+/* speculate.h: the speculative update (SuperOffload; post-validation of zero-bubble pipelines): a thread
+ * updates a unit's masters, momentum and variance as soon as its gradients are reduced, before the norm is
+ * known, assuming that nothing is clipped or skipped. A log keeps the old values. If the assumption was
+ * wrong, the old values are restored and the update is repeated with clipping or skipped. In both cases the
+ * bits are those of an engine that waits for the norm. Private to engine/.
  *
- * For state in memory the log is a block of the host arena, tag offload: 4 bytes times 3 (AdamW) or 2 (SGD)
- * for each element that the rank updates. Units are logged from the last one on, the order of backward, up to
- * zr_offload.speculative_bytes; other units wait for the norm. Units shared by pipeline ranks also wait,
- * because their gradients are summed at the end of the step. On the simulated clock a unit takes the time of
- * its copy to the log at the host's bandwidth, concurrently with the caller; the update itself takes no time.
+ * For state in memory the log is a block of the state's arena, tag offload: 4 bytes times 3 (AdamW) or 2
+ * (SGD) for each element that the rank updates. Units are logged from the last one on, the order of backward,
+ * up to zr_offload.speculative_bytes; other units wait for the norm. Units shared by pipeline ranks also
+ * wait, because their gradients are summed at the end of the step, and units whose whole sums the update
+ * gathers. In a pipeline a stage thus updates while others still compute and while the norm is summed over
+ * the stages. The next step's forward waits for the norm: it begins on the first stage, whose last backward
+ * is the last of the step, so running it before the norm would only hide the time of the norm's exchange. On
+ * the simulated clock a unit takes the time of its copy to the log at the host's bandwidth, concurrently with
+ * the caller; the update itself takes no time.
  */
 #ifndef ZR_ENGINE_SPECULATE_H
 #define ZR_ENGINE_SPECULATE_H
@@ -55,14 +59,18 @@ struct zr_speculated_unit {
     zr_ticket ticket;
 };
 
-/* Whether a unit may be updated speculatively: it is offloaded, and this rank's gradients are complete after
- * backward. */
+/* Whether a unit may be updated speculatively: its state is in the tier of the log, and this rank's gradients
+ * are complete after backward. */
 bool zr_engine_may_speculate(const struct zr_engine *engine, size_t unit);
 /* Bytes of a unit's old values. */
 size_t zr_engine_old_bytes(const struct zr_engine *engine, size_t unit);
 
 zr_result zr_engine_speculation_open(struct zr_engine *engine);
 void zr_engine_speculation_close(struct zr_engine *engine);
+/* After zr_engine_reduce() of a unit: ends its reduction if its gradients are complete, which starts the
+ * update. A reduction that runs concurrently ends after the next unit's has started; that of staged gradients
+ * when their block is needed. */
+zr_result zr_engine_speculation_follow(struct zr_engine *engine, size_t unit);
 /* Wait for a unit's update, if any / for all updates. */
 zr_result zr_engine_speculation_await(struct zr_engine *engine, size_t unit);
 zr_result zr_engine_speculation_await_all(struct zr_engine *engine);

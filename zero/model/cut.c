@@ -253,13 +253,20 @@ static zr_result add_units(struct zr_cut *cut, const struct zr_cut_request *requ
     find_readers(cut, request, tables->readers);
     for (unsigned u = 0; u < whole->units_count && result == ZR_OK; u++) {
         struct readers readers = tables->readers[u];
+        bool shared = readers.several && !zr_unit_is_frozen(&whole->units[u]);
+        if (shared && request->pipeline->schedule == ZR_PIPELINE_PIPEDREAM) /* the same on all ranks */
+            result = zr_fail(
+                ZR_ERR_INVALID,
+                "unit %s is shared by pipeline ranks, and pipedream updates each stage by itself; use "
+                "2bw, or a tensor of its own for each",
+                whole->units[u].name);
         if (readers.here > 0) {
             tables->new_index[u] = (unsigned)list->units_count;
             cut->units[list->units_count] = whole->units[u];
             cut->units[list->units_count++].gradient_uses =
                 zr_unit_is_frozen(&whole->units[u]) ? 0 : readers.here;
         }
-        if (readers.here > 0 && readers.several && !zr_unit_is_frozen(&whole->units[u])) {
+        if (readers.here > 0 && shared && result == ZR_OK) {
             find_ranks(cut, request, u, tables->by_rank);
             result = share(cut, tables->by_rank, whole->units[u].name);
         }
@@ -272,7 +279,7 @@ static zr_result add_units(struct zr_cut *cut, const struct zr_cut_request *requ
             *p = whole->parameters[next];
             p->unit = tables->new_index[u];
             p->left_out = left_out;
-            p->part.shared = readers.several && !zr_unit_is_frozen(&whole->units[u]);
+            p->part.shared = shared;
             p->part.copy |= readers.first_rank != request->rank;
             left_out = 0;
         }

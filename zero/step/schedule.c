@@ -503,4 +503,6 @@ const struct zr_action_transform
                                       {ZR_ACTION_LOSSES, {ZR_ACTION_LOSSES}},
                                       {ZR_ACTION_AGREE, {ZR_ACTION_AGREE}},
                                       {ZR_ACTION_SETTLE, {ZR_ACTION_SETTLE}},
-                                      {ZR_ACTION_COUNT, {ZR_ACTION_COUNT}}}};
+                                      {ZR_ACTION_COUNT, {ZR_ACTION_COUNT}}}},
+    zr_schedule_collected_first = {
+        .rules = {{ZR_ACTION_AGREE, {ZR_ACTION_COLLECT, ZR_ACTION_AGREE}}, {ZR_ACTION_COLLECT}}};

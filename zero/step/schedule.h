@@ -45,9 +45,10 @@ zr_result zr_schedule_forward(struct zr_actions *out, const struct zr_schedule_r
 
 /* Transforms of a training step: losses reach the host with the gradients; the host waits once, after the
  * whole step is queued, and then reads the losses; the same in a step that is captured as a graph and
- * launched; the same in a step that launches the graph again. The last two change a step that the second one
- * has made. */
+ * launched; the same in a step that launches the graph again: both change a step that the second one has
+ * made; reductions end before the ranks of a pipeline wait for one another, so that speculative updates run
+ * meanwhile. */
 extern const struct zr_action_transform zr_schedule_with_gradients, zr_schedule_deferred,
-    zr_schedule_captured, zr_schedule_launched;
+    zr_schedule_captured, zr_schedule_launched, zr_schedule_collected_first;
 
 #endif

@@ -59,13 +59,13 @@ zr_result zr_history_step_begin(const struct zr_history *history, struct zr_hist
 {
     const struct zr_rank *rank = history->rank;
     bool delayed = rank->config->delayed_update;
-    /* A delayed update sends its results in the step after the one that started it. The first step of an
-     * asynchronous pipeline fills it. */
-    bool fills = rank->state.trainer->flow.asynchronous && history->count == 0;
+    bool flows = rank->state.trainer->flow.asynchronous;
+    /* A delayed update sends its results in the step after the one that started it. */
     bool warms = zr_engine_warms_up(rank->state.engine); /* sends more than the steps after it */
-    *out = (struct zr_history_step){.first = !history->counted && !fills && !warms &&
+    *out = (struct zr_history_step){.first = !history->counted && !flows && !warms &&
                                              history->measured < MEASURED_MAX &&
                                              (!delayed || zr_engine_is_delayed(rank->state.engine)),
+                                    .fills = flows && zr_trainer_is_drained(rank->state.trainer),
                                     .speculative_updates = history->speculative_updates,
                                     .rolled_back_updates = history->rolled_back_updates,
                                     .moved_bytes = zr_trainer_state_moved_bytes(&rank->state),
@@ -101,17 +101,25 @@ void zr_history_step_end(struct zr_history *history, const struct zr_history_ste
                                      .nvme_ns = file.waited_ns - step->file.waited_ns};
     zr_arena_get_stats(rank->arena, &arena);
     zr_trainer_state_counters_get(&rank->state, &comm);
+    if (step->fills) {
+        history->fill = *step;
+        history->fill_count = history->count;
+    }
+    bool drained = rank->state.trainer->flow.asynchronous && zr_trainer_is_drained(rank->state.trainer);
+    const struct zr_history_step *from = drained ? &history->fill : step;
+    uint64_t steps = drained ? history->count + 1 - history->fill_count : 1;
     /* A skipped step sends less; an update that waits for the norm, or is repeated, moves another amount. */
-    if (step->first && !line->skipped) {
+    if ((step->first || (drained && !history->counted)) && !line->skipped) {
         history->measured++;
         history->counted =
             (!rank->config->speculative_bytes || step->speculative_updates < history->speculative_updates) &&
             (!rank->offload_file.folder || step->rolled_back_updates == history->rolled_back_updates);
-        history->sent_elements_per_step = comm.sent_elements - step->comm.sent_elements;
-        history->sent_bytes_per_step = comm.sent_bytes - step->comm.sent_bytes;
-        history->received_bytes_per_step = comm.received_bytes - step->comm.received_bytes;
-        history->host_moved_bytes_per_step = zr_trainer_state_moved_bytes(&rank->state) - step->moved_bytes;
-        history->nvme_moved_bytes_per_step = file.moved_bytes - step->file.moved_bytes;
+        history->sent_elements_per_step = (comm.sent_elements - from->comm.sent_elements) / steps;
+        history->sent_bytes_per_step = (comm.sent_bytes - from->comm.sent_bytes) / steps;
+        history->received_bytes_per_step = (comm.received_bytes - from->comm.received_bytes) / steps;
+        history->host_moved_bytes_per_step =
+            (zr_trainer_state_moved_bytes(&rank->state) - from->moved_bytes) / steps;
+        history->nvme_moved_bytes_per_step = (file.moved_bytes - from->file.moved_bytes) / steps;
     }
     history->host_waits_last_step = rank->state.trainer->host_waits;
     history->driver_calls_last_step = driver_calls(rank) - step->driver_calls;

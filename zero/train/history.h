@@ -15,6 +15,17 @@ struct zr_history_waits {
     uint64_t host_ns, nvme_ns;
 };
 
+/* Counters at the start of a step. */
+struct zr_history_step {
+    bool first; /* this step's traffic represents every step's, so the engine must be synchronized at its
+                 * end */
+    bool fills; /* an asynchronous pipeline, which its steps leave filled until one drains it: the traffic of
+                 * all of them together is known */
+    struct zr_comm_counters comm;
+    struct zr_state_file_report file;
+    uint64_t driver_calls, moved_bytes, waited_ns, speculative_updates, rolled_back_updates;
+};
+
 struct zr_history {
     const struct zr_rank *rank; /* must outlive this */
     size_t count;               /* steps of this process */
@@ -22,8 +33,10 @@ struct zr_history {
     bool validated;
     double validation_loss;
     uint64_t speculative_updates, rolled_back_updates;
-    unsigned measured; /* steps without skip, until `counted` */
-    bool counted;      /* the traffic of a usual step is known */
+    unsigned measured;           /* steps without skip, until `counted` */
+    bool counted;                /* the traffic of a usual step is known */
+    struct zr_history_step fill; /* the last step that filled a pipeline */
+    size_t fill_count;           /* steps before it */
     uint64_t sent_elements_per_step, sent_bytes_per_step, received_bytes_per_step, driver_calls_last_step,
         host_waits_last_step;
     uint64_t host_moved_bytes_per_step, nvme_moved_bytes_per_step; /* of one step */
@@ -45,14 +58,6 @@ void zr_history_start(struct zr_history *history);
 /* Starts the next step's seconds now instead of at the end of the previous step. */
 void zr_history_skip(struct zr_history *history);
 
-/* Counters at the start of a step. */
-struct zr_history_step {
-    bool first; /* this step's traffic represents every step's, so the engine must be synchronized at its
-                 * end */
-    struct zr_comm_counters comm;
-    struct zr_state_file_report file;
-    uint64_t driver_calls, moved_bytes, waited_ns, speculative_updates, rolled_back_updates;
-};
 /* May wait for the previous step's update. */
 zr_result zr_history_step_begin(const struct zr_history *history, struct zr_history_step *out);
 /* `line` has the step's loss and whether it was skipped; receives seconds and bytes. */

@@ -266,7 +266,7 @@ static zr_result train_step(struct step *step)
     line->gradient_norm = report.gradient_norm;
     line->skipped = report.skipped;
     loop->norm_mattered = report.skipped || report.clip_scale < 1;
-    loop->history.speculative_updates += speculates;
+    loop->history.speculative_updates += speculates && loop->rank.state.engine->speculation.units_count > 0;
     loop->history.rolled_back_updates += report.rolled_back;
     if (loop->rank.config->precision == ZR_PRECISION_FP16)
         line->loss_scale = (double)report.loss_scale;
@@ -337,7 +337,8 @@ static zr_result measured_step(struct loop *loop, uint64_t step, struct zr_step_
     result = train_step(&under_way);
     *request = (struct agreed_request){under_way.request, under_way.end_signal};
     defer(loop, request);
-    if (result == ZR_OK && (measured.first || pauses_after(loop, step, request->kind)))
+    bool drained = loop->messages.lag > 0 && zr_trainer_is_drained(loop->rank.state.trainer);
+    if (result == ZR_OK && (measured.first || drained || pauses_after(loop, step, request->kind)))
         result = zr_engine_synchronize(loop->rank.state.engine);
     if (result == ZR_OK)
         zr_history_step_end(&loop->history, &measured, line);
@@ -659,7 +660,9 @@ static void say_failure(const struct loop *loop, zr_result result)
     if (loop->rank.config->world > 1 && !loop->rank.config->by_mpi &&
         (result == ZR_ERR_PEER || result == ZR_ERR_INTERRUPTED) && !zr_local_is_out_of_step(loop->rank.local))
         return;
-    if (!zr_local_first_message(loop->rank.local, zr_last_error()))
+    /* Stages that update by themselves find different numbers that are not finite, of one cause. */
+    bool apart = loop->messages.lag > 0 && result == ZR_ERR_CORRUPT;
+    if (!zr_local_first_message(loop->rank.local, apart ? "not finite" : zr_last_error()))
         return;
     if (loop->rank.config->world > 1 && loop->rank.comm && !loop->alike)
         snprintf(who, sizeof who, "rank %u: ", loop->rank.rank);

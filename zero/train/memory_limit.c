@@ -98,6 +98,16 @@ static zr_result of_size(struct zr_train_config *out, const struct zr_train_conf
     return result == ZR_OK ? zr_train_cut_stages(out, host_arena) : result;
 }
 
+/* The smallest number with which there is a model: a pipeline needs layers for its stages. */
+static size_t smallest(const struct zr_train_config *config, enum zr_limit_size size)
+{
+    size_t most = size == ZR_LIMIT_LAYERS ? zr_stages_count(&config->stages) : 1;
+    struct zr_train_config changed = *config;
+    for (changed.shape.layers = 1; changed.shape.layers < most && zr_train_check_stages(&changed) != ZR_OK;)
+        changed.shape.layers++;
+    return size == ZR_LIMIT_LAYERS ? changed.shape.layers : 1;
+}
+
 zr_result zr_limit_most_live(size_t *out, const struct zr_train_config *config, size_t granule_bytes,
                              zr_arena *host_arena)
 {
@@ -121,16 +131,16 @@ static size_t coarse_granule_bytes(size_t limit_bytes)
     return granule_bytes;
 }
 
-/* Finds the largest number whose live bytes are within the limit, which is near the result at a fraction of
- * the cost. */
+/* Finds the largest number from `first` on whose live bytes are within the limit, which is near the result at
+ * a fraction of the cost; first - 1: none. */
 static zr_result guess(size_t *out, const struct zr_train_config *config, enum zr_limit_size size,
-                       zr_arena *host_arena)
+                       size_t first, zr_arena *host_arena)
 {
     size_t granule_bytes = coarse_granule_bytes(device_limit(config));
     size_t beyond = 0, max_value = max_of(size);
 
-    *out = 0;
-    for (size_t value = 1; *out < max_value && (beyond == 0 || beyond - *out > 1);) {
+    *out = first - 1;
+    for (size_t value = first; *out < max_value && (beyond == 0 || beyond - *out > 1);) {
         struct zr_train_config changed;
         size_t bytes = SIZE_MAX;
         zr_result result = of_size(&changed, config, size, value, host_arena);
@@ -149,27 +159,28 @@ static zr_result guess(size_t *out, const struct zr_train_config *config, enum z
 }
 
 /* The next number to plan: from the estimate in growing steps, then bisection. */
-static size_t next_value(size_t low, size_t beyond, size_t max_value, size_t *step)
+static size_t next_value(size_t low, size_t beyond, size_t first, size_t max_value, size_t *step)
 {
     size_t far = *step;
-    if (low && beyond)
+    if (low >= first && beyond)
         return low + (beyond - low) / 2;
     *step *= 2;
-    if (low)
+    if (low >= first)
         return max_value - low > far ? low + far : max_value;
-    return beyond > far ? beyond - far : 1;
+    return beyond > far && beyond - far > first ? beyond - far : first;
 }
 
 zr_result zr_limit_find(struct zr_limit_found *out, const struct zr_train_config *config,
                         enum zr_limit_size size, zr_arena *host_arena)
 {
-    size_t low = 0, beyond = 0, max_value = max_of(size); /* low fits, beyond does not; 0: unknown */
+    /* low fits, or is first - 1; beyond does not, 0: unknown */
+    size_t first = smallest(config, size), low = first - 1, beyond = 0, max_value = max_of(size);
     size_t value, step = 1;
-    zr_result result = guess(&value, config, size, host_arena);
+    zr_result result = guess(&value, config, size, first, host_arena);
 
-    memset(out, 0, sizeof *out);
-    for (value += value == 0; result == ZR_OK && low < max_value && (beyond == 0 || beyond - low > 1);
-         value = next_value(low, beyond, max_value, &step)) {
+    *out = (struct zr_limit_found){.smallest = first};
+    for (value += value < first; result == ZR_OK && low < max_value && (beyond == 0 || beyond - low > 1);
+         value = next_value(low, beyond, first, max_value, &step)) {
         struct zr_train_config changed;
         struct zr_byte_plan plan = {.peak_reserved_bytes = SIZE_MAX};
         result = of_size(&changed, config, size, value, host_arena);
@@ -190,7 +201,7 @@ zr_result zr_limit_find(struct zr_limit_found *out, const struct zr_train_config
             out->beyond_nvme_bytes = plan.nvme_bytes;
         }
     }
-    out->value = low;
+    out->value = low < first ? 0 : low;
     return result;
 }
 

@@ -55,7 +55,8 @@ zr_result zr_limit_logits(size_t *out, const struct zr_train_config *config, zr_
 enum zr_limit_size { ZR_LIMIT_BATCH = 0, ZR_LIMIT_LAYERS };
 
 struct zr_limit_found {
-    size_t value;                 /* largest that fits; 0: 1 does not fit */
+    size_t smallest;              /* with which there is a model */
+    size_t value;                 /* largest that fits; 0: the smallest does not fit */
     size_t reserved_bytes;        /* of its plan */
     size_t beyond_reserved_bytes; /* of the plan for one more; 0: beyond the option's range; SIZE_MAX:
                                    * beyond the address space */

@@ -55,7 +55,7 @@ zr_result zr_messages_send(struct zr_messages *messages, const struct zr_message
                                                 &(struct zr_all_gather){.source = &slot[0],
                                                                         .destination = &slot[1],
                                                                         .shard_bytes = sizeof *slot,
-                                                                        .label = ZR_COMM_LABEL_NONE},
+                                                                        .label = ZR_COMM_LABEL_MESSAGE},
                                                 ticket)
                            : ZR_OK;
     messages->sent += result == ZR_OK;

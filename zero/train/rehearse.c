@@ -34,8 +34,9 @@ static zr_result refuse(const struct zr_train_config *config, const struct zr_li
             zr_number_grouped(limit, config->nvme_limit_bytes),
             advice->count ? "what would fit" : "nothing smaller that would fit");
     if (config->finds_max)
-        snprintf(which, sizeof which, "not even --%s 1 fits: its plan",
-                 config->find_max == ZR_LIMIT_BATCH ? "batch" : "layers");
+        snprintf(which, sizeof which, "not even --%s %zu fits: its plan",
+                 config->find_max == ZR_LIMIT_BATCH ? "batch" : "layers",
+                 config->find_max == ZR_LIMIT_BATCH ? config->shape.batch : config->shape.layers);
     return zr_fail(ZR_ERR_MEMORY,
                    "%s takes %s bytes per rank, but --memory-limit allows %s; the table has %s", which,
                    zr_number_grouped(need, advice->plan.peak_reserved_bytes),
@@ -124,8 +125,8 @@ static zr_result rehearse_alone(const struct zr_train_config *config, zr_arena *
     return rehearse(config, NULL, host_arena);
 }
 
-/* --find-max: prints the largest number that fits, and its plan; if 1 does not fit, prints variations that
- * fit. */
+/* --find-max: prints the largest number that fits, and its plan; if the smallest does not fit, prints
+ * variations that fit. */
 static zr_result find_max(const struct zr_train_config *config, zr_arena *host_arena)
 {
     struct zr_train_config changed = *config;
@@ -135,7 +136,8 @@ static zr_result find_max(const struct zr_train_config *config, zr_arena *host_a
 
     if (result != ZR_OK)
         return result;
-    *(size == ZR_LIMIT_BATCH ? &changed.shape.batch : &changed.shape.layers) = found.value ? found.value : 1;
+    *(size == ZR_LIMIT_BATCH ? &changed.shape.batch : &changed.shape.layers) =
+        found.value ? found.value : found.smallest;
     if (result == ZR_OK)
         result = zr_train_cut_stages(&changed, host_arena);
     if (result != ZR_OK)

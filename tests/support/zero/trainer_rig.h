@@ -25,23 +25,17 @@ struct rig {
     unsigned step;             /* of the last batch, with RIG_SEED the key of dropout */
 };
 
-/* On arenas that are there. The mesh lasts as long as the trainer. */
-static inline zr_result rig_open_trainer(struct rig *rig, const struct zr_shape *shape,
-                                         const struct zr_mesh *mesh, unsigned stage,
-                                         struct zr_checkpoint_policy checkpoints)
+/* On arenas and the mesh that are there; they last as long as the trainer. */
+static inline zr_result rig_open_trainer(struct rig *rig, struct zr_trainer_state_options options)
 {
-    zr_result result = zr_trainer_state_open(
-        &rig->state, &(struct zr_trainer_state_options){.arena = rig->arena,
-                                                        .host_arena = rig->host_arena,
-                                                        .kernels = zr_kernels_cpu(zr_isa_best()),
-                                                        .isa = zr_isa_best(),
-                                                        .parallel = {.threads = 1},
-                                                        .mesh = mesh,
-                                                        .shape = *shape,
-                                                        .stage = stage,
-                                                        .checkpoints = checkpoints,
-                                                        .seed = RIG_SEED,
-                                                        .optimizer = rig_adamw});
+    options.arena = rig->arena;
+    options.host_arena = rig->host_arena;
+    options.kernels = zr_kernels_cpu(zr_isa_best());
+    options.isa = zr_isa_best();
+    options.parallel.threads = 1;
+    options.mesh = &rig->mesh;
+    options.seed = RIG_SEED;
+    zr_result result = zr_trainer_state_open(&rig->state, &options);
     if (result == ZR_OK) {
         rig->tokens = zr_trainer_input(rig->state.trainer, ZR_INPUT_TOKENS);
         rig->targets = zr_trainer_input(rig->state.trainer, ZR_INPUT_TARGETS);
@@ -69,7 +63,8 @@ static inline zr_result rig_open(struct rig *rig, const struct zr_shape *shape)
                 .arena = rig->arena, .host_arena = rig->host_arena, .kernels = kernels, .bucket_bytes = 4096},
             0, 1);
     rig->mesh = (struct zr_mesh){.world = rig->comm, .data = rig->comm};
-    return result == ZR_OK ? rig_open_trainer(rig, shape, &rig->mesh, 0, (struct zr_checkpoint_policy){0})
+    return result == ZR_OK ? rig_open_trainer(rig, (struct zr_trainer_state_options){.shape = *shape,
+                                                                                     .optimizer = rig_adamw})
                            : result;
 }
 

@@ -283,6 +283,8 @@ static const struct way {
     double resident_share;
     size_t log_bytes;
 } ways[] = {{false, false, false, 0, 0},
+            {false, false, false, 0, SIZE_MAX / 2},
+            {false, false, false, 0, 150 << 10},
             {true, false, false, 0, 0},
             {true, false, false, 0, SIZE_MAX / 2},
             {true, false, false, 0, 150 << 10},
@@ -298,10 +300,12 @@ static const struct way {
             {true, true, true, 0.3, 150 << 10}};
 enum { WAYS = sizeof ways / sizeof *ways };
 
-static int check_log(zr_arena *host, size_t most)
+static int check_log(const struct plan *plan, zr_arena *arena, size_t most)
 {
-    size_t bytes = state_bytes(host, ZR_TAG_OFFLOAD),
-           all = state_bytes(host, ZR_TAG_OPTIMIZER) + state_bytes(host, ZR_TAG_MASTER);
+    size_t bytes = state_bytes(arena, ZR_TAG_OFFLOAD), slots = state_bytes(arena, ZR_TAG_OPTIMIZER),
+           masters = state_bytes(arena, ZR_TAG_MASTER),
+           all = slots + (masters ? masters /* else the parameters of fp32 on the device */
+                                  : slots / zr_optimizer_of(plan->kind)->slots_count);
     must(most > all ? bytes == all : bytes <= most && (bytes > 0) == (most > 0));
     return 0;
 }
@@ -321,7 +325,7 @@ static int check_places(const struct way *way, const struct plan *plan, zr_arena
     must(partly || (state_bytes(lacks, ZR_TAG_MASTER) == 0 && state_bytes(lacks, ZR_TAG_GRAD) == 0));
     must((way->offloaded || plan->precision != ZR_PRECISION_FP32) == (state_bytes(has, ZR_TAG_MASTER) > 0));
     must((way->offloaded && !way->filed && plan->parameters) == (state_bytes(host, ZR_TAG_PARAM) > 0));
-    must(way->filed ? state_bytes(host, ZR_TAG_OFFLOAD) > 0 : check_log(host, way->log_bytes) == 0);
+    must(way->filed ? state_bytes(host, ZR_TAG_OFFLOAD) > 0 : check_log(plan, has, way->log_bytes) == 0);
     return 0;
 }
 
@@ -792,7 +796,6 @@ static int refuse(struct zr_local_world *local, unsigned rank, void *argument)
          ZR_REDUCE_EACH,
          {.host = rig.arena, .optimizer = true, .parameters_file = &file},
          "offload.parameters and"},
-        {1, ZR_REDUCE_EACH, {.host = rig.arena, .speculative_bytes = 4096}, "speculative_bytes"},
         {1, ZR_REDUCE_EACH, {.host = rig.arena, .optimizer = true, .file = &crowded}, "buffers is 17"},
         {1,
          ZR_REDUCE_EACH,

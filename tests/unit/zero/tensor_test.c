@@ -69,9 +69,12 @@ static void body(struct environment *rank)
                           (struct zr_mesh_shape){.data = run->data, .tensor = run->tensor, .pipeline = 1},
                           4096));
     shape.recompute = run->recompute;
-    check_ok(rank, rig_open_trainer(&rig, &shape, &rig.mesh, run->stage,
-                                    (struct zr_checkpoint_policy){.partition = run->partition,
-                                                                  .host = run->host ? rank->arena : NULL}));
+    check_ok(rank, rig_open_trainer(&rig, (struct zr_trainer_state_options){
+                                              .shape = shape,
+                                              .stage = run->stage,
+                                              .optimizer = rig_adamw,
+                                              .checkpoints = {.partition = run->partition,
+                                                              .host = run->host ? rank->arena : NULL}}));
     compare(rank, &rig, &dense);
     zr_trainer_state_close(&rig.state);
     check_ok(rank, zr_mesh_close(&rig.mesh));

@@ -29,30 +29,18 @@ static const struct run {
             {ZR_PIPELINE_PIPEDREAM, 4, 1, ZR_RECOMPUTE_FULL, ZR_PRECISION_FP32},
             {ZR_PIPELINE_PIPEDREAM, 4, 1, ZR_RECOMPUTE_NONE, ZR_PRECISION_BF16}};
 
-static zr_result open_trainer(struct rig *rig, const struct run *run, const struct zr_stages *stages)
+static zr_result open_trainer(struct rig *rig, const struct run *run, const struct zr_stages *stages,
+                              bool tied)
 {
-    struct zr_shape shape = llama;
-    struct zr_optimizer_options optimizer = rig_adamw;
-    optimizer.clip = 0; /* of each stage */
-    shape.recompute = run->recompute;
-    zr_result result = zr_trainer_state_open(
-        &rig->state, &(struct zr_trainer_state_options){.arena = rig->arena,
-                                                        .host_arena = rig->host_arena,
-                                                        .kernels = zr_kernels_cpu(zr_isa_best()),
-                                                        .isa = zr_isa_best(),
-                                                        .parallel = {.threads = 1},
-                                                        .mesh = &rig->mesh,
-                                                        .shape = shape,
-                                                        .stages = stages,
-                                                        .micro_batches = run->micro_batches,
-                                                        .precision = run->precision,
-                                                        .seed = RIG_SEED,
-                                                        .optimizer = optimizer});
-    if (result == ZR_OK) {
-        rig->tokens = zr_trainer_input(rig->state.trainer, ZR_INPUT_TOKENS);
-        rig->targets = zr_trainer_input(rig->state.trainer, ZR_INPUT_TARGETS);
-    }
-    return result;
+    struct zr_trainer_state_options options = {.shape = llama,
+                                               .stages = stages,
+                                               .micro_batches = run->micro_batches,
+                                               .precision = run->precision,
+                                               .optimizer = rig_adamw};
+    options.shape.recompute = run->recompute;
+    options.shape.tied = tied;
+    options.optimizer.clip = 0; /* of each stage */
+    return rig_open_trainer(rig, options);
 }
 
 static zr_result load(void *state, unsigned micro_batch)
@@ -157,11 +145,16 @@ static void body(struct environment *rank)
                                                                  .bucket_bytes = 4096},
                                        0, 1));
     dense.rig.mesh = (struct zr_mesh){.world = alone, .data = alone};
-    check_ok(rank, open_trainer(&dense.rig, run, NULL));
+    check_ok(rank, open_trainer(&dense.rig, run, NULL, false));
     check_ok(rank,
              zr_mesh_open(&rig.mesh, comm,
                           (struct zr_mesh_shape){.data = 1, .tensor = 1, .pipeline = run->ranks}, 4096));
-    check_ok(rank, open_trainer(&rig, run, &stages));
+    check(rank,
+          run->schedule != ZR_PIPELINE_PIPEDREAM ||
+              (open_trainer(&rig, run, &stages, true) == ZR_ERR_INVALID &&
+               strstr(zr_last_error(), "is shared by pipeline ranks")),
+          "a tied embedding: %s", zr_last_error());
+    check_ok(rank, open_trainer(&rig, run, &stages, false));
     dense.pool = dense.rig.state.engine->tiers[0].parameters;
     dense.pool_bytes =
         dense.rig.state.engine->tiers[0].parameters_elements * dense.rig.state.engine->parameter_bytes;

@@ -164,6 +164,9 @@ static const char *onebit_conflict(const struct zr_train_config *config)
         return "--compress gradients:onebit requires --stage 1";
     if (config->optimizer.kind != ZR_OPTIMIZER_ADAMW || config->optimizer.average_decay > 0)
         return "--compress gradients:onebit requires --optimizer adamw without a moving average";
+    if (config->speculative_bytes)
+        return "--compress gradients:onebit cannot be combined with --speculative-update, after which parameters "
+               "do not change by what is sent; leave it out";
     if (config->compress_warmup < settled_steps(config)) {
         snprintf(words, sizeof words,
                  "--compress-warmup %" PRIu64 " ends before the variance is settled; give at least 1 / (1 - "

@@ -93,8 +93,6 @@ const char *zr_train_offload_words(const struct zr_train_config *config)
         return ratio_conflict(config);
     if (config->delayed_update && !config->offload_optimizer)
         return "--delayed-update requires --offload-optimizer cpu or nvme:DIR";
-    if (config->speculative_bytes && !config->offload_optimizer)
-        return "--speculative-update requires --offload-optimizer cpu or nvme:DIR";
     if (config->speculative_bytes && config->delayed_update)
         return "--speculative-update cannot be combined with --delayed-update, which starts after the norm "
                "is known; leave one of the two out";
