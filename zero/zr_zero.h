@@ -242,6 +242,24 @@ struct zr_compression {
         node_ranks; /* consecutive ranks of `comm` that form a node; 0: all, and no node is inside of it */
     bool secondary_shards;
     uint64_t warmup_steps; /* of ZR_PACKING_ONEBIT */
+    /* Every check_steps steps the error of each kind is measured on one unit, another one each time: the norm
+     * of what arrived minus what was meant, over the norm of what was meant, which is this rank's shard
+     * before packing, or the exact sum of the unit's first gradients in the step. The exact sum is sent by a
+     * communicator of its own, which zr_comm_counters of the engine's do not count. 0: never. A kind whose
+     * error exceeds `tolerance` is sent in full precision from the next step on. 0: no error is too large.
+     * Not with kernels whose tensors the host cannot access. */
+    uint64_t check_steps;
+    double tolerance;
+};
+
+/* The error of compression, equal on all ranks of `comm`, `tensor` and `pipeline`: the largest of their
+ * units'. */
+struct zr_compression_check {
+    uint64_t steps;                           /* steps done at the last check; 0: none yet */
+    double error[ZR_COMPRESSED_KINDS];        /* NaN: not measured, or the unit's numbers are zeros */
+    uint64_t full_since[ZR_COMPRESSED_KINDS]; /* steps done when the kind exceeded the tolerance; 0: it has
+                                                 not */
+    uint64_t sent_bytes;                      /* by this rank, for exact sums */
 };
 
 struct zr_engine_options {
@@ -352,6 +370,9 @@ struct zr_gradient_squares {
     double small, large;
 };
 ZR_API void zr_engine_get_gradient_squares(const zr_engine *engine, struct zr_gradient_squares *out);
+
+/* Zeros and NaN without checks. */
+ZR_API void zr_engine_get_compression_check(const zr_engine *engine, struct zr_compression_check *out);
 
 /* Ends a step: waits for the reductions, clips, updates, and starts the all-gather of the new parameters.
  * Collective. ZR_ERR_CORRUPT: the norm is not finite and nothing was updated; the message names the

@@ -36,6 +36,14 @@ struct zr_compressor {
 zr_result zr_compressor_init(struct zr_compressor *out, const struct zr_compressor_options *options);
 void zr_compressor_fini(struct zr_compressor *compressor);
 
+/* What an operation loses: squares over this rank's shard, in doubles, in the order of its elements. */
+struct zr_compressed_check {
+    /* [shard_elements] floats: the shard of a gather before it is packed, which the operation fills in / the
+     * exact sum, which the caller fills in. */
+    float *truth;
+    double true_squares, error_squares; /* of `truth` / of what arrived minus `truth`; set by the operation */
+};
+
 /* An operation, which the caller keeps until its ticket has been waited for. */
 struct zr_compressed {
     enum zr_packing packing;
@@ -49,7 +57,8 @@ struct zr_compressed {
     float *error;            /* what was not sent so far, as long as `from`, in and out; NULL: none */
     float scale;             /* of the unpacked sum, or of unpacked shards */
     bool accumulate;         /* adds to `to` */
-    unsigned label;          /* see struct zr_reduce_scatter; likewise host_bytes */
+    struct zr_compressed_check *check; /* sums: without `accumulate`; NULL: not checked */
+    unsigned label;                    /* see struct zr_reduce_scatter; likewise host_bytes */
     size_t host_bytes;
     const struct zr_comm_before *first; /* work before packing; NULL: none */
     const struct zr_comm_after *last;   /* work after unpacking; NULL: none */

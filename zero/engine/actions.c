@@ -3,6 +3,7 @@
 
 #include "zero/engine/compression.h"
 #include "zero/engine/gradients.h"
+#include "zero/engine/meter.h"
 #include "zero/engine/onebit.h"
 #include "zero/engine/offload.h"
 #include "zero/engine/speculate.h"
@@ -301,9 +302,11 @@ zr_result zr_engine_act(struct zr_engine_run *run, const struct zr_action *actio
         return settle(run);
     case ZR_ACTION_HAND_OVER:
         return zr_engine_delayed_start(engine, &run->update);
-    case ZR_ACTION_COUNT:
+    case ZR_ACTION_COUNT: {
+        zr_result result = run->report->skipped ? ZR_OK : zr_meter_end(engine);
         engine->steps_done += !run->report->skipped;
-        return ZR_OK;
+        return result;
+    }
     default:
         return zr_fail(ZR_ERR_INVALID, "unknown action %s", zr_action_kind_name(action->kind));
     }

@@ -5,6 +5,7 @@
 
 #include "zero/comm/calls.h"
 #include "zero/comm/mesh.h"
+#include "zero/engine/meter.h"
 #include "zero/engine/onebit.h"
 
 /* ---- What is packed ------------------------------------------------------------------------------------ */
@@ -34,6 +35,13 @@ static unsigned node_ranks(const struct zr_engine *engine)
 static unsigned nodes(const struct zr_engine *engine)
 {
     return engine->world / node_ranks(engine);
+}
+
+/* Whether a unit's gradients are sent packed now. */
+static bool sends_packed(const struct zr_engine *engine, size_t unit)
+{
+    return engine->units[unit].packs_gradients && !zr_meter_ended(engine, ZR_COMPRESSED_GRADIENTS) &&
+           !zr_engine_warms_up(engine);
 }
 
 /* Whether gradients travel within a node first. */
@@ -75,6 +83,9 @@ static zr_result open_nodes(struct zr_engine *engine)
         result = open_group(engine, &state->node, "node", engine->rank - place, 1, in_node);
     if (result == ZR_OK && hops(engine))
         result = open_group(engine, &state->across, "across", place, in_node, nodes(engine));
+    if (result == ZR_OK && engine->options.compression.check_steps > 0 &&
+        zr_engine_packs_kind(engine, ZR_COMPRESSED_GRADIENTS))
+        result = open_group(engine, &engine->meter.comm, "check", 0, 1, engine->world);
     return result;
 }
 
@@ -160,6 +171,8 @@ zr_result zr_engine_compression_open(struct zr_engine *engine)
         result = zr_engine_onebit_open(engine);
     if (result == ZR_OK)
         result = open_compressors(engine);
+    if (result == ZR_OK)
+        result = zr_meter_open(engine);
     return result == ZR_OK ? open_secondary(engine) : result;
 }
 
@@ -167,6 +180,7 @@ void zr_engine_compression_close(struct zr_engine *engine)
 {
     struct zr_compression_state *state = &engine->compression;
     zr_drop(engine->options.arena, &state->secondary);
+    zr_meter_close(engine);
     zr_drop(engine->options.arena, &state->sums);
     zr_engine_onebit_close(engine);
     zr_compressor_fini(&state->between);
@@ -204,7 +218,7 @@ zr_result zr_engine_gather_shards(struct zr_engine *engine, size_t unit, const s
         own->has_secondary = true;
         plain.after = &own->keep;
     }
-    if (!state->packs_parameters)
+    if (!state->packs_parameters || zr_meter_ended(engine, ZR_COMPRESSED_PARAMETERS))
         return zr_comm_all_gather(engine->options.comm, &plain, &state->parameter_ticket);
     zr_result result = zr_comm_wait(engine->options.comm, state->parameter_ticket); /* it uses own->gather */
     if (result != ZR_OK)
@@ -215,6 +229,7 @@ zr_result zr_engine_gather_shards(struct zr_engine *engine, size_t unit, const s
                                .from = {(void *)(uintptr_t)gather->source, precision},
                                .to = {gather->destination, precision},
                                .scale = 1,
+                               .check = zr_meter_begin(engine, unit, ZR_COMPRESSED_PARAMETERS),
                                .label = gather->label,
                                .host_bytes = gather->host_bytes,
                                .first = gather->before,
@@ -237,6 +252,7 @@ zr_result zr_engine_send_difference(struct zr_engine *engine, size_t unit)
                                  .to = {state->whole, engine->options.precision},
                                  .accumulate = true,
                                  .scale = 1,
+                                 .check = zr_meter_begin(engine, unit, ZR_COMPRESSED_PARAMETERS),
                                  .label = ZR_ENGINE_LABEL((unsigned)unit, ZR_LABEL_PARAMETERS)};
     return zr_compressed_gather(&engine->compression.all, op, &state->parameter_ticket);
 }
@@ -303,7 +319,36 @@ static void divide(struct zr_engine *engine, struct zr_unit_compression *unit)
     unit->sum.scale = 1;
     unit->sum.accumulate = false;
     unit->sum.host_bytes = 0; /* the second hop goes to the host */
+    unit->sum.check = NULL;
     unit->sum.last = &unit->hop;
+}
+
+/* The first gradients in full precision after packed ones take what these have not sent. */
+static zr_result add_errors(struct zr_engine *engine, size_t unit)
+{
+    const struct zr_engine_options *o = &engine->options;
+    struct zr_unit_compression *own = &engine->compression.units[unit];
+    size_t n = engine->layout.units[unit].padded_elements;
+    float values[ZR_PACK_BLOCK];
+    zr_result result = ZR_OK;
+    if (!engine->errors || own->has_no_errors || !zr_meter_ended(engine, ZR_COMPRESSED_GRADIENTS))
+        return ZR_OK;
+    float *errors = zr_engine_errors(engine, unit);
+    for (size_t at = 0, count; at < n && result == ZR_OK; at += count) {
+        count = n - at < ZR_PACK_BLOCK ? n - at : ZR_PACK_BLOCK;
+        struct zr_numbers own_numbers =
+            zr_numbers_at((struct zr_numbers){engine->units[unit].written, o->precision}, at);
+        struct zr_convert widen = {count, own_numbers, {values, ZR_PRECISION_FP32}},
+                          narrow = {count, {values, ZR_PRECISION_FP32}, own_numbers};
+        result = o->kernels->convert(o->context, &widen);
+        for (size_t i = 0; i < count && result == ZR_OK; i++)
+            values[i] += errors[at + i];
+        if (result == ZR_OK)
+            result = o->kernels->convert(o->context, &narrow);
+    }
+    own->has_no_errors = true;
+    return result == ZR_OK ? o->kernels->clear(o->context, &(struct zr_clear){n * sizeof *errors, errors})
+                           : result;
 }
 
 zr_result zr_engine_sum_shards(struct zr_engine *engine, size_t unit, const struct zr_reduce_scatter *sum)
@@ -311,9 +356,19 @@ zr_result zr_engine_sum_shards(struct zr_engine *engine, size_t unit, const stru
     enum zr_precision precision = engine->options.precision;
     struct zr_unit_state *state = &engine->units[unit];
     const bool signs = zr_engine_sends_signs(engine);
-    if (!state->packs_gradients || (zr_engine_is_onebit(engine) && !signs))
-        return zr_comm_reduce_scatter(engine->options.comm, sum, &state->reduce_ticket);
+    zr_result result = ZR_OK;
+    if (!sends_packed(engine, unit)) {
+        result = state->packs_gradients ? add_errors(engine, unit) : ZR_OK;
+        return result == ZR_OK ? zr_comm_reduce_scatter(engine->options.comm, sum, &state->reduce_ticket)
+                               : result;
+    }
     struct zr_unit_compression *own = &engine->compression.units[unit];
+    struct zr_compressed_check *check =
+        sum->accumulate ? NULL : zr_meter_begin(engine, unit, ZR_COMPRESSED_GRADIENTS);
+    if (check)
+        result = zr_meter_sum(engine, sum);
+    if (result != ZR_OK)
+        return result;
     own->sum =
         (struct zr_compressed){.packing = engine->options.compression.kinds[ZR_COMPRESSED_GRADIENTS].packing,
                                .shard_elements = sum->shard_elements,
@@ -322,6 +377,7 @@ zr_result zr_engine_sum_shards(struct zr_engine *engine, size_t unit, const stru
                                .error = signs ? zr_engine_errors(engine, unit) : NULL,
                                .scale = sum->scale,
                                .accumulate = sum->accumulate,
+                               .check = check,
                                .label = sum->label,
                                .host_bytes = sum->host_bytes};
     if (hops(engine))
@@ -333,7 +389,7 @@ zr_result zr_engine_sum_shards(struct zr_engine *engine, size_t unit, const stru
 zr_result zr_engine_await_sum(struct zr_engine *engine, size_t unit)
 {
     struct zr_unit_state *state = &engine->units[unit];
-    bool in_hops = hops(engine) && state->packs_gradients;
+    bool in_hops = hops(engine) && sends_packed(engine, unit);
     zr_result result =
         zr_comm_wait(in_hops ? engine->compression.node : engine->options.comm, state->reduce_ticket);
     if (result == ZR_OK && in_hops && state->reduce_ticket > 0)

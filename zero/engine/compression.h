@@ -24,6 +24,7 @@ struct zr_unit_compression {
     const char *whole;         /* gathered block of `keep` */
     void *secondary;           /* this rank's part of the node's copy; NULL: none */
     size_t secondary_bytes;
+    bool has_no_errors; /* they were added to a sum in full precision */
     bool has_secondary; /* a gather since the last update has written it, or will */
 };
 

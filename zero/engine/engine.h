@@ -244,6 +244,14 @@ struct zr_compression_state {
     void *secondary;                      /* this rank's part of the node's copy of sharded units */
 };
 
+/* See meter.h. Zeros: nothing is measured. */
+struct zr_meter {
+    zr_comm *comm; /* of exact sums */
+    struct zr_compressed_check checks[ZR_COMPRESSED_KINDS];
+    bool begun[ZR_COMPRESSED_KINDS]; /* an operation is checked in this step */
+    struct zr_compression_check last;
+};
+
 struct zr_engine {
     struct zr_engine_options options;
     const struct zr_optimizer *optimizer;
@@ -273,9 +281,10 @@ struct zr_engine {
     struct zr_delayed delayed;                   /* only with offload.delayed */
     struct zr_speculation speculation;           /* only with offload.speculative_bytes */
     struct zr_versions versions;
-    struct zr_actions step;                      /* the end of a step */
-    struct zr_compression_state compression;     /* see compression.h */
-    float *errors;                               /* [layout.pool_elements], see onebit.h; NULL: none */
+    struct zr_actions step;                  /* the end of a step */
+    struct zr_compression_state compression; /* see compression.h */
+    struct zr_meter meter;
+    float *errors; /* [layout.pool_elements], see onebit.h; NULL: none */
 
     unsigned gathered_max;                  /* maximum of units gathered at a time */
     unsigned used_units;                    /* number of units with references */

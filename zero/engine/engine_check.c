@@ -292,6 +292,12 @@ static zr_result check_compression(const struct zr_engine_options *options)
         return zr_fail(ZR_ERR_INVALID,
                        "compression: secondary shards are not supported by the kernels \"%s\"",
                        options->kernels->name);
+    if (!(options->compression.tolerance >= 0) ||
+        (options->compression.tolerance > 0 && options->compression.check_steps == 0))
+        return zr_fail(ZR_ERR_INVALID, "compression: a tolerance is at least 0 and requires check_steps");
+    if (options->compression.check_steps > 0 && options->kernels->executes && !options->kernels->host_visible)
+        return zr_fail(ZR_ERR_INVALID, "compression: checks are not supported by the kernels \"%s\"",
+                       options->kernels->name);
     if (on && zr_comm_world(options->comm) > 1 && options->stage == 0)
         return zr_fail(ZR_ERR_INVALID, "compression requires stage 1, 2 or 3, where each rank owns a shard");
     return on ? check_onebit(options) : ZR_OK;

@@ -1,6 +1,7 @@
 /* onebit.c: see onebit.h. */
 #include "zero/engine/onebit.h"
 
+#include "zero/engine/meter.h"
 #include "zero/engine/update.h"
 
 enum { VARIANCE = 1 }; /* slot of AdamW */
@@ -14,12 +15,13 @@ bool zr_engine_is_onebit(const struct zr_engine *engine)
 
 bool zr_engine_sends_signs(const struct zr_engine *engine)
 {
-    return zr_engine_is_onebit(engine) && engine->steps_done >= engine->options.compression.warmup_steps;
+    return zr_engine_is_onebit(engine) && engine->steps_done >= engine->options.compression.warmup_steps &&
+           !zr_meter_ended(engine, ZR_COMPRESSED_GRADIENTS);
 }
 
 bool zr_engine_warms_up(const struct zr_engine *engine)
 {
-    return zr_engine_is_onebit(engine) && !zr_engine_sends_signs(engine);
+    return zr_engine_is_onebit(engine) && engine->steps_done < engine->options.compression.warmup_steps;
 }
 
 zr_result zr_engine_onebit_open(struct zr_engine *engine)

@@ -125,6 +125,8 @@ struct zr_train_config {
     struct zr_compression compression; /* --compress; see zr_train_compression() */
     unsigned node_ranks;               /* --node-size; 0: not given */
     uint64_t compress_warmup;          /* --compress-warmup */
+    uint64_t compress_check;           /* --compress-check; 0: never */
+    double compress_tolerance;         /* --compress-tolerance; 0: none */
     uint32_t precision;                /* enum zr_precision, or ZR_TRAIN_FP8: see zr_train_precision() */
     struct zr_loss_scaling loss_scaling;
     float loss_scale;          /* --loss-scale; 0: adaptive */
@@ -266,6 +268,8 @@ static inline struct zr_compression zr_train_compression(const struct zr_train_c
     struct zr_compression compression = config->compression;
     compression.node_ranks = config->node_ranks;
     compression.warmup_steps = config->compress_warmup;
+    compression.check_steps = config->compress_check;
+    compression.tolerance = config->compress_tolerance;
     return compression;
 }
 /* Whether --compress is given. */

@@ -4,14 +4,17 @@
 #include <string.h>
 
 #include "alloc/base/system/file.h"
+#include "zero/engine/meter.h"
 #include "zero/train/settings/flags.h"
 
-static const char *const kind_names[ZR_COMPRESSED_KINDS] = {
-    [ZR_COMPRESSED_PARAMETERS] = "parameters", [ZR_COMPRESSED_GRADIENTS] = "gradients"};
 /* ZeRO++'s names (https://arxiv.org/abs/2306.10209). */
 static const struct {
     const char *name, *means;
 } aliases[] = {{"qwz", "parameters:int8"}, {"qgz", "gradients:int4"}};
+
+/* Of --compress-tolerance. A check sends the gradients of one unit once more, plainly, so with U units checks
+ * add 1 / (CHECK_STEPS x U) of a plain run's gradients. */
+enum { CHECK_STEPS = 100 };
 
 static int wrong(const struct zr_flag *flag, const char *word)
 {
@@ -36,8 +39,8 @@ static int store_one(const struct zr_flag *flag, struct zr_compression *out, con
         word = strcmp(word, aliases[i].name) == 0 ? aliases[i].means : word;
     const char *colon = strchr(word, ':');
     for (unsigned kind = 0; colon && kind < ZR_COMPRESSED_KINDS; kind++) {
-        if (strlen(kind_names[kind]) != (size_t)(colon - word) ||
-            memcmp(kind_names[kind], word, (size_t)(colon - word)) != 0)
+        const char *name = zr_compressed_kind_name((enum zr_compressed_kind)kind);
+        if (strlen(name) != (size_t)(colon - word) || memcmp(name, word, (size_t)(colon - word)) != 0)
             continue;
         for (unsigned packing = 0; packing < ZR_PACKINGS_COUNT; packing++)
             if (strcmp(colon + 1, zr_packing_name((enum zr_packing)packing)) == 0) {
@@ -75,7 +78,7 @@ void zr_compress_print(struct zr_text *text, const struct zr_compression *compre
         if (!compression->kinds[kind].on ||
             (kind == ZR_COMPRESSED_PARAMETERS && zr_compression_is_onebit(compression)))
             continue;
-        zr_text_print(text, "%s%s:%s", before, kind_names[kind],
+        zr_text_print(text, "%s%s:%s", before, zr_compressed_kind_name((enum zr_compressed_kind)kind),
                       zr_packing_name(compression->kinds[kind].packing));
         before = ",";
     }
@@ -108,10 +111,12 @@ static uint64_t settled_steps(const struct zr_train_config *config)
     return whole + (steps > (double)whole);
 }
 
-void zr_compress_resolve(struct zr_train_config *config, bool given)
+void zr_compress_resolve(struct zr_train_config *config, bool warms, bool checks)
 {
-    if (zr_compression_is_onebit(&config->compression) && !given)
+    if (zr_compression_is_onebit(&config->compression) && !warms)
         config->compress_warmup = settled_steps(config);
+    if (config->compress_tolerance > 0 && !checks)
+        config->compress_check = CHECK_STEPS;
 }
 
 /* What the sending of signs excludes, see zero/engine/onebit.h. */
@@ -146,7 +151,11 @@ static const char *onebit_conflict(const struct zr_train_config *config)
 const char *zr_compress_conflict(const struct zr_train_config *config)
 {
     if (!zr_train_compresses(config))
-        return config->node_ranks ? "--node-size requires --compress" : NULL;
+        return config->node_ranks       ? "--node-size requires --compress"
+               : config->compress_check ? "--compress-check and --compress-tolerance require --compress"
+                                        : NULL;
+    if (config->compress_tolerance > 0 && config->compress_check == 0)
+        return "--compress-tolerance requires --compress-check above 0";
     if (zr_train_shards(config) == 1)
         return "--compress requires several data ranks, which send parameters and gradients";
     if (config->stage == 0 || config->stage == ZR_STAGE_AUTO)
