@@ -409,8 +409,14 @@ static zr_result read_origin(struct zr_checkpoint_origin *origin, json_t *root, 
 
 void zr_checkpoint_kind_name(char out[ZR_CHECKPOINT_KIND_ROOM], const zr_engine *engine, unsigned kind)
 {
-    snprintf(out, ZR_CHECKPOINT_KIND_ROOM, "%s:%s", zr_compressed_kind_name((enum zr_compressed_kind)kind),
-             zr_packing_name(engine->options.compression.kinds[kind].packing));
+    enum zr_compression_method method = engine->options.compression.kinds[kind].method;
+    const char *name = zr_compressed_kind_name((enum zr_compressed_kind)kind);
+    if (method == ZR_METHOD_PACKED)
+        snprintf(out, ZR_CHECKPOINT_KIND_ROOM, "%s:%s", name,
+                 zr_packing_name(engine->options.compression.kinds[kind].packing));
+    else
+        snprintf(out, ZR_CHECKPOINT_KIND_ROOM, "%s:%u:%g", name, (unsigned)method,
+                 (double)engine->options.compression.kinds[kind].parameter);
 }
 
 /* A kind whose error was too large stays in full precision, unless this run packs it otherwise. */
@@ -519,7 +525,7 @@ static zr_result read_state(const struct load *load)
     zr_whole_close(&whole);
     if (!result)
         result = zr_comm_all_status(checkpoint->comm,
-                                    zr_onebit_load(checkpoint->engine, load->folder, load->state_checksum));
+                                    zr_errors_load(checkpoint->engine, load->folder, load->state_checksum));
     return result;
 }
 

@@ -110,35 +110,27 @@ static zr_result end(const struct zr_compressed *op, zr_result result)
     return result == ZR_OK && op->last ? op->last->run(op->last->state) : result;
 }
 
-static zr_result convert(const struct zr_compressed *op, struct zr_numbers from, size_t n, float *to)
-{
-    const struct zr_compressor *by = op->by;
-    return by->options.kernels->convert(
-        (struct zr_kernel_context *)&by->context,
-        &(struct zr_convert){.n = n, .from = from, .to = {to, ZR_PRECISION_FP32}});
-}
-
 /* Whether the operation is compared; kernels that compute nothing have no numbers. */
 static bool is_checked(const struct zr_compressed *op)
 {
     return op->check && op->by->options.kernels->executes;
 }
 
-/* Compares this rank's shard, as it has arrived, with the truth. */
-static zr_result compare(const struct zr_compressed *op, struct zr_numbers shard)
+zr_result zr_compressed_compare(struct zr_compressed_check *check, const struct zr_arrived *arrived)
 {
     float values[ZR_PACK_BLOCK];
     zr_result result = ZR_OK;
-    if (!is_checked(op))
-        return ZR_OK;
-    op->check->true_squares = op->check->error_squares = 0;
-    for (size_t first = 0; first < op->shard_elements && result == ZR_OK; first += ZR_PACK_BLOCK) {
-        size_t left = op->shard_elements - first, n = left < ZR_PACK_BLOCK ? left : ZR_PACK_BLOCK;
-        result = convert(op, at(shard, first), n, values);
+    check->true_squares = check->error_squares = 0;
+    for (size_t first = 0; first < arrived->count && result == ZR_OK; first += ZR_PACK_BLOCK) {
+        size_t left = arrived->count - first, n = left < ZR_PACK_BLOCK ? left : ZR_PACK_BLOCK;
+        result = arrived->kernels->convert(arrived->context,
+                                           &(struct zr_convert){.n = n,
+                                                                .from = at(arrived->numbers, first),
+                                                                .to = {values, ZR_PRECISION_FP32}});
         for (size_t i = 0; i < n && result == ZR_OK; i++) {
-            double truth = (double)op->check->truth[first + i], error = (double)values[i] - truth;
-            op->check->true_squares += truth * truth;
-            op->check->error_squares += error * error;
+            double truth = (double)check->truth[first + i], error = (double)values[i] - truth;
+            check->true_squares += truth * truth;
+            check->error_squares += error * error;
         }
     }
     return result;
@@ -149,7 +141,10 @@ static zr_result pack_own(void *state)
     const struct zr_compressed *op = state;
     zr_result result = begin(op);
     if (result == ZR_OK && is_checked(op)) /* unpacking may overwrite the shard */
-        result = convert(op, op->from, op->shard_elements, op->check->truth);
+        result = op->by->options.kernels->convert(
+            (struct zr_kernel_context *)&op->by->context,
+            &(struct zr_convert){
+                .n = op->shard_elements, .from = op->from, .to = {op->check->truth, ZR_PRECISION_FP32}});
     return result == ZR_OK ? pack(op, 0, op->by->staging + op->by->rank * shard_bytes(op)) : result;
 }
 
@@ -161,8 +156,11 @@ static zr_result unpack_shards(void *state)
         const void *shard = op->by->staging + p * shard_bytes(op);
         result = unpack(op, &shard, 1, at(op->to, p * op->shard_elements));
     }
-    if (result == ZR_OK)
-        result = compare(op, at(op->to, op->by->rank * op->shard_elements));
+    if (result == ZR_OK && is_checked(op))
+        result = zr_compressed_compare(
+            op->check,
+            &(struct zr_arrived){op->by->options.kernels, (struct zr_kernel_context *)&op->by->context,
+                                 at(op->to, op->by->rank * op->shard_elements), op->shard_elements});
     return end(op, result);
 }
 
@@ -190,8 +188,6 @@ static zr_result add_shards(void *state)
             by->from[p] = incoming + p * shard_bytes(op);
         result = unpack(op, by->from, by->world, at(op->to, m * piece_elements(op)));
     }
-    if (result == ZR_OK)
-        result = compare(op, op->to);
     return end(op, result);
 }
 

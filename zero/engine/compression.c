@@ -1,10 +1,13 @@
 /* compression.c: see compression.h. */
 #include "zero/engine/compression.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "zero/comm/calls.h"
 #include "zero/comm/mesh.h"
+#include "zero/engine/errors.h"
+#include "zero/engine/low_rank.h"
 #include "zero/engine/meter.h"
 #include "zero/engine/onebit.h"
 
@@ -15,6 +18,33 @@ bool zr_engine_packs_kind(const struct zr_engine *engine, enum zr_compressed_kin
     return engine->world > 1 && engine->options.compression.kinds[kind].on;
 }
 
+/* The packing of gradients, and of onebit's differences of parameters. */
+static enum zr_packing packing_of(const struct zr_engine *engine, enum zr_compressed_kind kind)
+{
+    return zr_engine_is_onebit(engine) ? ZR_PACKING_ONEBIT : engine->options.compression.kinds[kind].packing;
+}
+
+bool zr_engine_keeps_replicas(const struct zr_engine *engine)
+{
+    return zr_engine_is_onebit(engine) ||
+           (zr_engine_packs_kind(engine, ZR_COMPRESSED_PARAMETERS) &&
+            engine->options.compression.kinds[ZR_COMPRESSED_PARAMETERS].differences);
+}
+
+bool zr_engine_sends_differences(const struct zr_engine *engine)
+{
+    return zr_engine_is_onebit(engine)
+               ? zr_engine_sends_signs(engine)
+               : zr_engine_keeps_replicas(engine) && !zr_meter_ended(engine, ZR_COMPRESSED_PARAMETERS);
+}
+
+/* The packing of gradients between nodes. */
+static enum zr_packing packing_between(const struct zr_engine *engine)
+{
+    enum zr_packing between = engine->options.compression.kinds[ZR_COMPRESSED_GRADIENTS].between;
+    return between == ZR_PACKING_ONEBIT ? packing_of(engine, ZR_COMPRESSED_GRADIENTS) : between;
+}
+
 bool zr_engine_packs(const struct zr_engine *engine)
 {
     return zr_engine_packs_kind(engine, ZR_COMPRESSED_PARAMETERS) ||
@@ -23,7 +53,8 @@ bool zr_engine_packs(const struct zr_engine *engine)
 
 bool zr_engine_keeps_exact_masters(const struct zr_engine *engine)
 {
-    return zr_engine_is_low_precision(engine) || zr_engine_packs_kind(engine, ZR_COMPRESSED_PARAMETERS);
+    return zr_engine_is_low_precision(engine) || zr_engine_packs_kind(engine, ZR_COMPRESSED_PARAMETERS) ||
+           zr_engine_is_onebit(engine);
 }
 
 static unsigned node_ranks(const struct zr_engine *engine)
@@ -37,18 +68,17 @@ static unsigned nodes(const struct zr_engine *engine)
     return engine->world / node_ranks(engine);
 }
 
-/* Whether a unit's gradients are sent packed now. */
-static bool sends_packed(const struct zr_engine *engine, size_t unit)
+/* Whether a unit's gradients are sent by their method now. */
+static bool is_compressed(const struct zr_engine *engine, size_t unit)
 {
     return engine->units[unit].packs_gradients && !zr_meter_ended(engine, ZR_COMPRESSED_GRADIENTS) &&
-           !zr_engine_warms_up(engine);
+           (!zr_engine_keeps_errors(engine) || zr_engine_feeds_errors(engine));
 }
 
 /* Whether gradients travel within a node first. */
 static bool hops(const struct zr_engine *engine)
 {
-    return zr_engine_packs_kind(engine, ZR_COMPRESSED_GRADIENTS) && !zr_engine_is_onebit(engine) &&
-           nodes(engine) > 1 && node_ranks(engine) > 1;
+    return zr_engine_sends_by(engine, ZR_METHOD_PACKED) && nodes(engine) > 1 && node_ranks(engine) > 1;
 }
 
 /* ---- Open and close ------------------------------------------------------------------------------------ */
@@ -56,6 +86,13 @@ static bool hops(const struct zr_engine *engine)
 static size_t larger(size_t a, size_t b)
 {
     return a > b ? a : b;
+}
+
+/* Whether a unit's gradients go through a compressor. */
+static bool packs(const struct zr_engine *engine, size_t unit)
+{
+    return engine->units[unit].packs_gradients &&
+           (zr_engine_sends_by(engine, ZR_METHOD_PACKED) || zr_engine_is_onebit(engine));
 }
 
 static zr_result open_group(struct zr_engine *engine, zr_comm **out, const char *name, unsigned first,
@@ -103,24 +140,71 @@ static zr_result open_compressor(struct zr_engine *engine, struct zr_compressor 
                                                                          .staging_bytes = staging_bytes});
 }
 
+/* Numbers of each shard of a unit that are sent as the largest: the share of the step or, with `most`, of any
+ * step. During a warm-up it falls from a quarter (Deep Gradient Compression). */
+static size_t largest_count(const struct zr_engine *engine, size_t unit, bool most)
+{
+    const double first = 0.25,
+                 last = (double)engine->options.compression.kinds[ZR_COMPRESSED_GRADIENTS].parameter;
+    double share = last;
+    if (last < first && (most ? engine->options.compression.warmup_steps > 0 : zr_engine_warms_up(engine)))
+        share = most ? first
+                     : first * pow(last / first, (double)engine->steps_done /
+                                                     (double)engine->options.compression.warmup_steps);
+    size_t shard = engine->layout.units[unit].shard_elements, count = (size_t)ceil(share * (double)shard);
+    return count < shard ? count : shard;
+}
+
+/* The staging block of sums of largest numbers, and the velocity of SGD with momentum, which the optimizer
+ * then leaves out. */
+static zr_result open_largest(struct zr_engine *engine)
+{
+    struct zr_engine_options *o = &engine->options;
+    struct zr_compression_state *state = &engine->compression;
+    size_t staging = 0, elements = engine->layout.pool_elements;
+    if (!zr_engine_sends_by(engine, ZR_METHOD_LARGEST))
+        return ZR_OK;
+    for (size_t u = 0; u < engine->layout.units_count; u++) {
+        size_t bytes = zr_largest_staging_bytes(engine->layout.units[u].shard_elements,
+                                                largest_count(engine, u, true), engine->world, o->stage == 0);
+        staging = !zr_engine_is_frozen(engine, u) ? larger(staging, bytes) : staging;
+    }
+    zr_result result =
+        zr_largest_init(&state->largest, &(struct zr_largest_options){.comm = o->comm,
+                                                                      .arena = o->arena,
+                                                                      .kernels = o->kernels,
+                                                                      .context = o->context,
+                                                                      .staging_bytes = staging});
+    if (result != ZR_OK || o->optimizer.kind != ZR_OPTIMIZER_SGD || o->optimizer.momentum_factor <= 0)
+        return result;
+    state->momentum = o->optimizer.momentum_factor;
+    o->optimizer.momentum_factor = 0;
+    result =
+        zr_take(o->arena, ZR_TAG_OPTIMIZER, elements, sizeof *state->velocity, (void **)&state->velocity);
+    return result == ZR_OK
+               ? o->kernels->clear(o->context,
+                                   &(struct zr_clear){elements * sizeof *state->velocity, state->velocity})
+               : result;
+}
+
 /* Staging blocks of the size of the largest operation. */
 static zr_result open_compressors(struct zr_engine *engine)
 {
-    const struct zr_compression *how = &engine->options.compression;
     struct zr_compression_state *state = &engine->compression;
-    enum zr_packing parameters = how->kinds[ZR_COMPRESSED_PARAMETERS].packing,
-                    gradients = how->kinds[ZR_COMPRESSED_GRADIENTS].packing;
+    enum zr_packing parameters = packing_of(engine, ZR_COMPRESSED_PARAMETERS),
+                    gradients = packing_of(engine, ZR_COMPRESSED_GRADIENTS);
     size_t all = 0, within = 0, between = 0, sums = 0;
     for (size_t u = 0; u < engine->layout.units_count; u++) {
         size_t shard = engine->layout.units[u].shard_elements;
         if (engine->units[u].packs_parameters || zr_engine_is_onebit(engine))
             all = larger(all, zr_compressed_gather_bytes(parameters, shard, engine->world));
-        if (engine->units[u].packs_gradients && !hops(engine))
+        if (packs(engine, u) && !hops(engine))
             all = larger(all, zr_compressed_sum_bytes(gradients, shard, 1, engine->world));
-        if (engine->units[u].packs_gradients && hops(engine)) {
+        if (packs(engine, u) && hops(engine)) {
             within = larger(within, zr_compressed_sum_bytes(gradients, nodes(engine) * shard, nodes(engine),
                                                             node_ranks(engine)));
-            between = larger(between, zr_compressed_sum_bytes(gradients, shard, 1, nodes(engine)));
+            between =
+                larger(between, zr_compressed_sum_bytes(packing_between(engine), shard, 1, nodes(engine)));
             sums = larger(sums, nodes(engine) * shard);
         }
     }
@@ -168,7 +252,11 @@ zr_result zr_engine_compression_open(struct zr_engine *engine)
         state->units[u].engine = engine;
     result = open_nodes(engine);
     if (result == ZR_OK)
-        result = zr_engine_onebit_open(engine);
+        result = zr_engine_errors_open(engine);
+    if (result == ZR_OK)
+        result = zr_engine_low_rank_open(engine);
+    if (result == ZR_OK)
+        result = open_largest(engine);
     if (result == ZR_OK)
         result = open_compressors(engine);
     if (result == ZR_OK)
@@ -182,7 +270,10 @@ void zr_engine_compression_close(struct zr_engine *engine)
     zr_drop(engine->options.arena, &state->secondary);
     zr_meter_close(engine);
     zr_drop(engine->options.arena, &state->sums);
-    zr_engine_onebit_close(engine);
+    zr_drop(engine->options.arena, &state->velocity);
+    zr_largest_fini(&state->largest);
+    zr_engine_low_rank_close(engine);
+    zr_engine_errors_close(engine);
     zr_compressor_fini(&state->between);
     zr_compressor_fini(&state->within);
     zr_compressor_fini(&state->all);
@@ -218,22 +309,23 @@ zr_result zr_engine_gather_shards(struct zr_engine *engine, size_t unit, const s
         own->has_secondary = true;
         plain.after = &own->keep;
     }
-    if (!state->packs_parameters || zr_meter_ended(engine, ZR_COMPRESSED_PARAMETERS))
+    /* After a load replicas are rounded masters. */
+    if (!state->packs_parameters || zr_engine_keeps_replicas(engine) ||
+        zr_meter_ended(engine, ZR_COMPRESSED_PARAMETERS))
         return zr_comm_all_gather(engine->options.comm, &plain, &state->parameter_ticket);
     zr_result result = zr_comm_wait(engine->options.comm, state->parameter_ticket); /* it uses own->gather */
     if (result != ZR_OK)
         return result;
-    own->gather =
-        (struct zr_compressed){.packing = engine->options.compression.kinds[ZR_COMPRESSED_PARAMETERS].packing,
-                               .shard_elements = engine->layout.units[unit].shard_elements,
-                               .from = {(void *)(uintptr_t)gather->source, precision},
-                               .to = {gather->destination, precision},
-                               .scale = 1,
-                               .check = zr_meter_begin(engine, unit, ZR_COMPRESSED_PARAMETERS),
-                               .label = gather->label,
-                               .host_bytes = gather->host_bytes,
-                               .first = gather->before,
-                               .last = plain.after};
+    own->gather = (struct zr_compressed){.packing = packing_of(engine, ZR_COMPRESSED_PARAMETERS),
+                                         .shard_elements = engine->layout.units[unit].shard_elements,
+                                         .from = {(void *)(uintptr_t)gather->source, precision},
+                                         .to = {gather->destination, precision},
+                                         .scale = 1,
+                                         .check = zr_meter_begin(engine, unit, ZR_COMPRESSED_PARAMETERS),
+                                         .label = gather->label,
+                                         .host_bytes = gather->host_bytes,
+                                         .first = gather->before,
+                                         .last = plain.after};
     return zr_compressed_gather(&engine->compression.all, &own->gather, &state->parameter_ticket);
 }
 
@@ -245,7 +337,7 @@ zr_result zr_engine_send_difference(struct zr_engine *engine, size_t unit)
     if (result != ZR_OK)
         return result;
     state->gathers = engine->options.comm;
-    *op = (struct zr_compressed){.packing = ZR_PACKING_ONEBIT,
+    *op = (struct zr_compressed){.packing = packing_of(engine, ZR_COMPRESSED_PARAMETERS),
                                  .shard_elements = engine->layout.units[unit].shard_elements,
                                  .from = {state->owned.master, ZR_PRECISION_FP32},
                                  .minus = state->owned.parameters,
@@ -312,6 +404,7 @@ static void divide(struct zr_engine *engine, struct zr_unit_compression *unit)
 {
     unit->hop = (struct zr_comm_after){hop, unit};
     unit->second = unit->sum;
+    unit->second.packing = packing_between(engine);
     unit->second.from = (struct zr_numbers){engine->compression.sums, ZR_PRECISION_FP32};
     unit->sum.pieces = nodes(engine);
     unit->sum.shard_elements *= nodes(engine);
@@ -319,7 +412,6 @@ static void divide(struct zr_engine *engine, struct zr_unit_compression *unit)
     unit->sum.scale = 1;
     unit->sum.accumulate = false;
     unit->sum.host_bytes = 0; /* the second hop goes to the host */
-    unit->sum.check = NULL;
     unit->sum.last = &unit->hop;
 }
 
@@ -351,35 +443,85 @@ static zr_result add_errors(struct zr_engine *engine, size_t unit)
                            : result;
 }
 
+/* A sum of a unit's gradients by a method that is no packing; from, count: the part of it at `to`. */
+static zr_result sum_by_method(struct zr_engine *engine, size_t unit, const struct zr_low_rank_sum *sum)
+{
+    struct zr_largest_sum *op = &engine->compression.units[unit].largest;
+    const struct zr_engine_options *o = &engine->options;
+    const size_t shard = engine->layout.units[unit].shard_elements;
+    if (zr_engine_sends_by(engine, ZR_METHOD_LOW_RANK))
+        return zr_engine_low_rank_begin(engine, unit, sum);
+    *op = (struct zr_largest_sum){.shard_elements = shard,
+                                  .count = largest_count(engine, unit, false),
+                                  .from = {(void *)(uintptr_t)sum->source, o->precision},
+                                  .error = zr_engine_errors(engine, unit),
+                                  .momentum = engine->compression.momentum,
+                                  .clip = (double)o->optimizer.clip / sqrt((double)engine->world),
+                                  .to = sum->to,
+                                  .to_all = sum->count > shard,
+                                  .scale = 1.0f / (float)engine->world,
+                                  .accumulate = sum->accumulate,
+                                  .label = ZR_ENGINE_LABEL(unit, ZR_LABEL_GRADIENTS)};
+    if (engine->compression.velocity)
+        op->velocity = engine->compression.velocity + engine->layout.units[unit].pool_offset;
+    return zr_largest_begin(&engine->compression.largest, op, &engine->units[unit].reduce_ticket);
+}
+
+/* Before a sum: measures it if that is due, or adds what earlier sums have not sent. */
+static zr_result prepare_sum(struct zr_engine *engine, size_t unit, const struct zr_reduce_scatter *sum)
+{
+    return !engine->units[unit].packs_gradients ? ZR_OK
+           : is_compressed(engine, unit)        ? zr_meter_begin_sum(engine, unit, sum)
+                                                : add_errors(engine, unit);
+}
+
+zr_result zr_engine_sum_whole(struct zr_engine *engine, size_t unit, const struct zr_all_reduce *sum)
+{
+    size_t own = engine->rank * sum->shard_elements * engine->gradient_bytes;
+    zr_result result = prepare_sum(engine, unit,
+                                   &(struct zr_reduce_scatter){.source = sum->buffer,
+                                                               .destination = (char *)sum->buffer + own,
+                                                               .shard_elements = sum->shard_elements,
+                                                               .scale = sum->scale,
+                                                               .type = sum->type});
+    if (result != ZR_OK)
+        return result;
+    if (!is_compressed(engine, unit))
+        return zr_comm_all_reduce(engine->options.comm, sum, &engine->units[unit].reduce_ticket);
+    return sum_by_method(engine, unit,
+                         &(struct zr_low_rank_sum){.source = sum->buffer,
+                                                   .to = {sum->buffer, engine->options.precision},
+                                                   .count = engine->layout.units[unit].padded_elements});
+}
+
 zr_result zr_engine_sum_shards(struct zr_engine *engine, size_t unit, const struct zr_reduce_scatter *sum)
 {
     enum zr_precision precision = engine->options.precision;
     struct zr_unit_state *state = &engine->units[unit];
-    const bool signs = zr_engine_sends_signs(engine);
-    zr_result result = ZR_OK;
-    if (!sends_packed(engine, unit)) {
-        result = state->packs_gradients ? add_errors(engine, unit) : ZR_OK;
-        return result == ZR_OK ? zr_comm_reduce_scatter(engine->options.comm, sum, &state->reduce_ticket)
-                               : result;
-    }
-    struct zr_unit_compression *own = &engine->compression.units[unit];
-    struct zr_compressed_check *check =
-        sum->accumulate ? NULL : zr_meter_begin(engine, unit, ZR_COMPRESSED_GRADIENTS);
-    if (check)
-        result = zr_meter_sum(engine, sum);
+    struct zr_unit_compression *own = engine->compression.units ? &engine->compression.units[unit] : NULL;
+    const struct zr_numbers to = {sum->destination, sum->wide ? ZR_PRECISION_FP32 : precision};
+    const bool feeds = zr_engine_feeds_errors(engine);
+    zr_result result = prepare_sum(engine, unit, sum);
     if (result != ZR_OK)
         return result;
-    own->sum =
-        (struct zr_compressed){.packing = engine->options.compression.kinds[ZR_COMPRESSED_GRADIENTS].packing,
-                               .shard_elements = sum->shard_elements,
-                               .from = {(void *)(uintptr_t)sum->source, precision},
-                               .to = {sum->destination, sum->wide ? ZR_PRECISION_FP32 : precision},
-                               .error = signs ? zr_engine_errors(engine, unit) : NULL,
-                               .scale = sum->scale,
-                               .accumulate = sum->accumulate,
-                               .check = check,
-                               .label = sum->label,
-                               .host_bytes = sum->host_bytes};
+    if (!is_compressed(engine, unit))
+        return zr_comm_reduce_scatter(engine->options.comm, sum, &state->reduce_ticket);
+    if (!packs(engine, unit))
+        return sum_by_method(engine, unit,
+                             &(struct zr_low_rank_sum){.source = sum->source,
+                                                       .to = to,
+                                                       .from = engine->rank * sum->shard_elements,
+                                                       .count = sum->shard_elements,
+                                                       .accumulate = sum->accumulate});
+    own->sum = (struct zr_compressed){.packing = packing_of(engine, ZR_COMPRESSED_GRADIENTS),
+                                      .shard_elements = sum->shard_elements,
+                                      .from = {(void *)(uintptr_t)sum->source, precision},
+                                      .to = to,
+                                      .error = feeds ? zr_engine_errors(engine, unit) : NULL,
+                                      .scale = sum->scale,
+                                      .accumulate = sum->accumulate,
+                                      .label = sum->label,
+                                      .host_bytes = sum->host_bytes};
     if (hops(engine))
         divide(engine, own);
     return zr_compressed_sum(hops(engine) ? &engine->compression.within : &engine->compression.all, &own->sum,
@@ -389,11 +531,15 @@ zr_result zr_engine_sum_shards(struct zr_engine *engine, size_t unit, const stru
 zr_result zr_engine_await_sum(struct zr_engine *engine, size_t unit)
 {
     struct zr_unit_state *state = &engine->units[unit];
-    bool in_hops = hops(engine) && sends_packed(engine, unit);
-    zr_result result =
-        zr_comm_wait(in_hops ? engine->compression.node : engine->options.comm, state->reduce_ticket);
+    bool in_hops = hops(engine) && is_compressed(engine, unit);
+    zr_result result = zr_engine_low_rank_end(engine, unit);
+    if (result == ZR_OK)
+        result =
+            zr_comm_wait(in_hops ? engine->compression.node : engine->options.comm, state->reduce_ticket);
     if (result == ZR_OK && in_hops && state->reduce_ticket > 0)
         result = zr_comm_wait(engine->compression.across, engine->compression.units[unit].second_ticket);
+    if (result == ZR_OK)
+        result = zr_meter_end_sum(engine, unit);
     if (result == ZR_OK)
         state->reduce_ticket = 0;
     return result;

@@ -23,6 +23,7 @@
 #include "zero/comm/copies.h"
 #include "zero/comm/take.h"
 #include "zero/compress/compressor.h"
+#include "zero/compress/largest.h"
 #include "zero/zr_zero.h"
 
 /* Kernels and context for the tensors of one arena: see zr_engine_compute(). */
@@ -234,6 +235,16 @@ struct zr_parameter_file {
     struct zr_comm_clock *clock; /* NULL: none */
 };
 
+/* Sums of gradients by matrices of low rank; see low_rank.h. Zeros: none. */
+struct zr_low_rank {
+    struct zr_low_rank_unit *units; /* [units_count] */
+    float *p, *q;                   /* of all units; p also has what is sent as it is */
+    float *block;                   /* [block_elements] of a sum */
+    size_t block_elements;
+    unsigned last[2];                 /* units of the sums before; ZR_NO_UNIT: none */
+    struct zr_kernel_context context; /* of the engine's thread, fp32 */
+};
+
 /* Packed operations and nodes; see compression.h. Zeros: none. */
 struct zr_compression_state {
     struct zr_unit_compression *units; /* [units_count] */
@@ -242,6 +253,10 @@ struct zr_compression_state {
     struct zr_compressor within, between; /* of these: gradients in two hops */
     float *sums;                          /* of the first hop */
     void *secondary;                      /* this rank's part of the node's copy of sharded units */
+    struct zr_low_rank low_rank;
+    struct zr_largest largest;
+    float *velocity; /* [layout.pool_elements], see struct zr_largest_sum; NULL: none */
+    float momentum;  /* of the optimizer, in `velocity` */
 };
 
 /* See meter.h. Zeros: nothing is measured. */
@@ -249,6 +264,8 @@ struct zr_meter {
     zr_comm *comm; /* of exact sums */
     struct zr_compressed_check checks[ZR_COMPRESSED_KINDS];
     bool begun[ZR_COMPRESSED_KINDS]; /* an operation is checked in this step */
+    struct zr_numbers sum; /* this rank's shard of a sum in progress that is checked; `at` NULL: none */
+    size_t sum_unit;
     struct zr_compression_check last;
 };
 
@@ -284,7 +301,7 @@ struct zr_engine {
     struct zr_actions step;                  /* the end of a step */
     struct zr_compression_state compression; /* see compression.h */
     struct zr_meter meter;
-    float *errors; /* [layout.pool_elements], see onebit.h; NULL: none */
+    float *errors; /* [layout.pool_elements], see errors.h; NULL: none */
 
     unsigned gathered_max;                  /* maximum of units gathered at a time */
     unsigned used_units;                    /* number of units with references */
@@ -431,7 +448,7 @@ static inline struct zr_compute zr_engine_unit_compute(const struct zr_engine *e
     return engine->units[unit].tier->compute;
 }
 
-/* Whether a later step sends signs, and this one does not (onebit.h). */
+/* Whether a later step sends less than this one, see errors.h. */
 bool zr_engine_warms_up(const struct zr_engine *engine);
 
 /* Finishes a delayed update and publishes its parameters, for example before state is saved. Collective; no

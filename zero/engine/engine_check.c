@@ -251,36 +251,91 @@ static zr_result check_offload(const struct zr_engine_options *options)
 static zr_result check_onebit(const struct zr_engine_options *options)
 {
     const struct zr_optimizer_options *o = &options->optimizer;
-    unsigned signs = 0;
-    for (unsigned kind = 0; kind < ZR_COMPRESSED_KINDS; kind++)
-        signs += options->compression.kinds[kind].on &&
-                 options->compression.kinds[kind].packing == ZR_PACKING_ONEBIT;
-    if (signs == 0)
-        return ZR_OK;
-    if (signs < ZR_COMPRESSED_KINDS || options->stage != 1)
-        return zr_fail(ZR_ERR_INVALID, "onebit requires both kinds of compression, and stage 1");
+    if (options->compression.kinds[ZR_COMPRESSED_PARAMETERS].on || options->stage != 1)
+        return zr_fail(ZR_ERR_INVALID, "onebit requires stage 1, and sends parameters by itself");
     if (o->kind != ZR_OPTIMIZER_ADAMW || o->average_decay > 0)
         return zr_fail(ZR_ERR_INVALID, "onebit requires AdamW without a moving average");
+    return ZR_OK;
+}
+
+/* What methods exclude that keep errors, see errors.h. */
+static zr_result check_errors(const struct zr_engine_options *options)
+{
+    const float parameter = options->compression.kinds[ZR_COMPRESSED_GRADIENTS].parameter;
+    switch (options->compression.kinds[ZR_COMPRESSED_GRADIENTS].method) {
+    case ZR_METHOD_LOW_RANK:
+        if (!(parameter >= 1) || parameter > 65536)
+            return zr_fail(ZR_ERR_INVALID, "compression: rank %g; use 1 to 65536", (double)parameter);
+        break;
+    case ZR_METHOD_LARGEST:
+        if (!(parameter > 0 && parameter < 1))
+            return zr_fail(ZR_ERR_INVALID, "compression: share %g; use a number above 0 and below 1",
+                           (double)parameter);
+        break;
+    default:
+        break;
+    }
+    if (options->kernels->executes && !options->kernels->host_visible)
+        return zr_fail(ZR_ERR_INVALID, "compression with errors is not supported by the kernels \"%s\"",
+                       options->kernels->name);
     if (options->measures_squares)
         return zr_fail(ZR_ERR_INVALID,
-                       "onebit excludes measures_squares: a step's gradients have errors of earlier steps");
+                       "compression excludes measures_squares: a step's gradients have errors "
+                       "of earlier steps");
     if (options->precision == ZR_PRECISION_FP16)
-        return zr_fail(ZR_ERR_INVALID, "onebit requires fp32 or bf16: a loss scale would change its errors");
+        return zr_fail(ZR_ERR_INVALID,
+                       "compression with errors requires fp32 or bf16: a loss scale would change its errors");
     if (options->offload.optimizer || options->tensor || options->pipeline || options->sharing)
-        return zr_fail(ZR_ERR_INVALID, "onebit requires whole models whose state is on the device");
+        return zr_fail(ZR_ERR_INVALID,
+                       "compression with errors requires whole models whose state is on the device");
+    return options->compression.kinds[ZR_COMPRESSED_GRADIENTS].method == ZR_METHOD_ONEBIT
+               ? check_onebit(options)
+               : ZR_OK;
+}
+
+static zr_result check_method(const struct zr_compression *compression, enum zr_compressed_kind kind)
+{
+    const int method = (int)compression->kinds[kind].method, packing = (int)compression->kinds[kind].packing;
+    if (method < 0 || method >= ZR_METHODS_COUNT || (method > 0 && kind != ZR_COMPRESSED_GRADIENTS))
+        return zr_fail(ZR_ERR_INVALID, "compression: no method %d of kind %d", method, (int)kind);
+    if (method == ZR_METHOD_PACKED && (packing <= ZR_PACKING_ONEBIT || packing >= ZR_PACKINGS_COUNT))
+        return zr_fail(ZR_ERR_INVALID, "compression: unknown packing %d", packing);
     return ZR_OK;
+}
+
+/* Differences of parameters, and the second hop's packing. */
+static zr_result check_differences(const struct zr_engine_options *options)
+{
+    const struct zr_compression *how = &options->compression;
+    if ((unsigned)how->kinds[ZR_COMPRESSED_GRADIENTS].between >= ZR_PACKINGS_COUNT ||
+        (unsigned)how->activations[0] >= ZR_PACKINGS_COUNT ||
+        (unsigned)how->activations[1] >= ZR_PACKINGS_COUNT)
+        return zr_fail(ZR_ERR_INVALID, "compression: unknown packing between nodes or of activations");
+    if (!how->kinds[ZR_COMPRESSED_PARAMETERS].on || !how->kinds[ZR_COMPRESSED_PARAMETERS].differences)
+        return ZR_OK;
+    if (options->stage > 2)
+        return zr_fail(ZR_ERR_INVALID, "compression: differences of parameters require stage 1 or 2, where "
+                                       "every rank keeps the parameters that differences are added to");
+    if (options->offload.optimizer || options->tensor || options->pipeline || options->sharing)
+        return zr_fail(ZR_ERR_INVALID, "compression: differences of parameters require whole models whose "
+                                       "state is on the device");
+    return options->optimizer.average_decay > 0
+               ? zr_fail(ZR_ERR_INVALID,
+                         "compression: differences of parameters exclude a moving average, which "
+                         "replaces parameters")
+               : ZR_OK;
 }
 
 static zr_result check_compression(const struct zr_engine_options *options)
 {
-    bool on = false;
-    for (unsigned kind = 0; kind < ZR_COMPRESSED_KINDS; kind++) {
-        on |= options->compression.kinds[kind].on;
-        if (options->compression.kinds[kind].on &&
-            (unsigned)options->compression.kinds[kind].packing >= ZR_PACKINGS_COUNT)
-            return zr_fail(ZR_ERR_INVALID, "compression: unknown packing %d",
-                           (int)options->compression.kinds[kind].packing);
-    }
+    zr_result result = ZR_OK;
+    for (unsigned kind = 0; kind < ZR_COMPRESSED_KINDS && result == ZR_OK; kind++)
+        if (options->compression.kinds[kind].on)
+            result = check_method(&options->compression, (enum zr_compressed_kind)kind);
+    if (result == ZR_OK)
+        result = check_differences(options);
+    if (result != ZR_OK)
+        return result;
     unsigned node_ranks = options->compression.node_ranks, world = zr_comm_world(options->comm);
     if (node_ranks > 0 && world % node_ranks != 0)
         return zr_fail(ZR_ERR_INVALID, "compression: nodes of %u ranks do not divide %u ranks", node_ranks,
@@ -295,12 +350,24 @@ static zr_result check_compression(const struct zr_engine_options *options)
     if (!(options->compression.tolerance >= 0) ||
         (options->compression.tolerance > 0 && options->compression.check_steps == 0))
         return zr_fail(ZR_ERR_INVALID, "compression: a tolerance is at least 0 and requires check_steps");
+    if (options->compression.tolerance > 0 &&
+        options->compression.kinds[ZR_COMPRESSED_GRADIENTS].method == ZR_METHOD_LARGEST &&
+        options->optimizer.kind == ZR_OPTIMIZER_SGD && options->optimizer.momentum_factor > 0)
+        return zr_fail(ZR_ERR_INVALID, "compression: a tolerance excludes the largest numbers of SGD with "
+                                       "momentum, which the ranks keep and the optimizer does not");
     if (options->compression.check_steps > 0 && options->kernels->executes && !options->kernels->host_visible)
         return zr_fail(ZR_ERR_INVALID, "compression: checks are not supported by the kernels \"%s\"",
                        options->kernels->name);
-    if (on && zr_comm_world(options->comm) > 1 && options->stage == 0)
-        return zr_fail(ZR_ERR_INVALID, "compression requires stage 1, 2 or 3, where each rank owns a shard");
-    return on ? check_onebit(options) : ZR_OK;
+    if (zr_comm_world(options->comm) > 1 && options->stage == 0 &&
+        (options->compression.kinds[ZR_COMPRESSED_PARAMETERS].on ||
+         (options->compression.kinds[ZR_COMPRESSED_GRADIENTS].on &&
+          options->compression.kinds[ZR_COMPRESSED_GRADIENTS].method == ZR_METHOD_PACKED)))
+        return zr_fail(ZR_ERR_INVALID,
+                       "compression by packing requires stage 1, 2 or 3, where each rank owns a shard");
+    return options->compression.kinds[ZR_COMPRESSED_GRADIENTS].on &&
+                   options->compression.kinds[ZR_COMPRESSED_GRADIENTS].method != ZR_METHOD_PACKED
+               ? check_errors(options)
+               : ZR_OK;
 }
 
 zr_result zr_engine_check_options(const struct zr_engine_options *options)

@@ -6,6 +6,7 @@
 
 #include "zero/comm/mesh.h"
 #include "zero/engine/compression.h"
+#include "zero/engine/errors.h"
 #include "zero/engine/onebit.h"
 
 const char *zr_compressed_kind_name(enum zr_compressed_kind kind)
@@ -51,8 +52,9 @@ static size_t largest_shard(const struct zr_engine *engine, enum zr_compressed_k
     size_t most = 0;
     for (size_t u = 0; u < engine->layout.units_count; u++) {
         size_t shard = engine->layout.units[u].shard_elements;
-        bool counts = kind == ZR_COMPRESSED_GRADIENTS ? engine->units[u].packs_gradients
-                                                      : zr_engine_packs_kind(engine, kind);
+        bool counts = kind == ZR_COMPRESSED_GRADIENTS || zr_engine_is_onebit(engine)
+                          ? engine->units[u].packs_gradients
+                          : engine->units[u].packs_parameters;
         most = counts && shard > most ? shard : most;
     }
     return most;
@@ -93,17 +95,33 @@ struct zr_compressed_check *zr_meter_begin(struct zr_engine *engine, size_t unit
     return &engine->meter.checks[kind];
 }
 
-zr_result zr_meter_sum(struct zr_engine *engine, const struct zr_reduce_scatter *sum)
+zr_result zr_meter_begin_sum(struct zr_engine *engine, size_t unit, const struct zr_reduce_scatter *sum)
 {
+    struct zr_meter *meter = &engine->meter;
     struct zr_reduce_scatter exact = *sum;
     zr_ticket ticket;
-    exact.destination = engine->meter.checks[ZR_COMPRESSED_GRADIENTS].truth;
+    if (engine->simulated || sum->accumulate || !zr_meter_begin(engine, unit, ZR_COMPRESSED_GRADIENTS))
+        return ZR_OK;
+    exact.destination = meter->checks[ZR_COMPRESSED_GRADIENTS].truth;
     exact.wide = engine->options.precision != ZR_PRECISION_FP32;
-    exact.accumulate = false;
     exact.host_bytes = 0;
     exact.label = ZR_COMM_LABEL_NONE;
-    zr_result result = zr_comm_reduce_scatter(engine->meter.comm, &exact, &ticket);
-    return result == ZR_OK ? zr_comm_wait(engine->meter.comm, ticket) : result;
+    meter->sum =
+        (struct zr_numbers){sum->destination, sum->wide ? ZR_PRECISION_FP32 : engine->options.precision};
+    meter->sum_unit = unit;
+    zr_result result = zr_comm_reduce_scatter(meter->comm, &exact, &ticket);
+    return result == ZR_OK ? zr_comm_wait(meter->comm, ticket) : result;
+}
+
+zr_result zr_meter_end_sum(struct zr_engine *engine, size_t unit)
+{
+    struct zr_meter *meter = &engine->meter;
+    const struct zr_arrived arrived = {engine->options.kernels, engine->options.context, meter->sum,
+                                       engine->layout.units[unit].shard_elements};
+    if (!meter->sum.at || meter->sum_unit != unit)
+        return ZR_OK;
+    meter->sum.at = NULL;
+    return zr_compressed_compare(&meter->checks[ZR_COMPRESSED_GRADIENTS], &arrived);
 }
 
 /* Replaces the errors by the largest of a communicator's ranks; NULL: none. */
@@ -176,7 +194,7 @@ void zr_meter_resume(struct zr_engine *engine, const uint64_t full_since[ZR_COMP
 {
     uint64_t *mine = engine->meter.last.full_since;
     for (unsigned kind = 0; kind < ZR_COMPRESSED_KINDS; kind++)
-        mine[kind] = zr_engine_packs_kind(engine, kind) ? full_since[kind] : 0;
+        mine[kind] = zr_engine_packs_kind(engine, kind) || zr_engine_is_onebit(engine) ? full_since[kind] : 0;
     if (zr_engine_is_onebit(engine)) /* one algorithm for both */
         for (unsigned kind = 0; kind < ZR_COMPRESSED_KINDS; kind++)
             mine[kind] = mine[kind] > 0 ? mine[kind] : mine[!kind];

@@ -25,8 +25,10 @@ static inline bool zr_meter_ended(const struct zr_engine *engine, enum zr_compre
 /* The check of an operation that is about to be submitted; NULL: it is not measured. */
 struct zr_compressed_check *zr_meter_begin(struct zr_engine *engine, size_t unit,
                                            enum zr_compressed_kind kind);
-/* Makes the exact sum of gradients for a check, before the packed sum overwrites them. */
-zr_result zr_meter_sum(struct zr_engine *engine, const struct zr_reduce_scatter *sum);
+/* Before a compressed sum of gradients, which may overwrite them: makes the exact sum if a check is due /
+ * compares both after the sum. */
+zr_result zr_meter_begin_sum(struct zr_engine *engine, size_t unit, const struct zr_reduce_scatter *sum);
+zr_result zr_meter_end_sum(struct zr_engine *engine, size_t unit);
 /* At the end of a step, before it counts: reads the checks and decides. Collective in a step with checks. */
 zr_result zr_meter_end(struct zr_engine *engine);
 /* Ends the packing of the kinds with a step other than 0, as after a load. */

@@ -242,14 +242,13 @@ const struct zr_gradient_place zr_gradients_none = {.home = NULL},
 
 static zr_result all_reduce(struct zr_engine *engine, size_t unit)
 {
-    return zr_comm_all_reduce(
-        engine->options.comm,
+    return zr_engine_sum_whole(
+        engine, unit,
         &(struct zr_all_reduce){.buffer = engine->units[unit].written,
                                 .shard_elements = engine->layout.units[unit].shard_elements,
                                 .scale = 1.0f / (float)engine->world,
                                 .type = engine->comm_type,
-                                .label = ZR_ENGINE_LABEL(unit, ZR_LABEL_GRADIENTS)},
-        &engine->units[unit].reduce_ticket);
+                                .label = ZR_ENGINE_LABEL(unit, ZR_LABEL_GRADIENTS)});
 }
 
 /* Reduces to this rank's shard, or adds to it. */

@@ -1,58 +1,146 @@
 /* compress.c: --compress: what ranks send packed. See flags.h. */
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "alloc/base/system/file.h"
 #include "zero/engine/meter.h"
 #include "zero/train/settings/flags.h"
 
-/* ZeRO++'s names (https://arxiv.org/abs/2306.10209). */
+/* Names of ZeRO++ (https://arxiv.org/abs/2306.10209) and SDP4Bit (https://arxiv.org/abs/2410.15526). */
 static const struct {
     const char *name, *means;
-} aliases[] = {{"qwz", "parameters:int8"}, {"qgz", "gradients:int4"}};
+} aliases[] = {{"qwz", "parameters:int8"},
+               {"qgz", "gradients:int4"},
+               {"sdp4bit", "parameters:difference:int4"},
+               {"sdp4bit", "gradients:int8:int4_rotated"}};
+static const char difference[] = "difference:", activations[] = "activations";
 
 /* Of --compress-tolerance. A check sends the gradients of one unit once more, plainly, so with U units checks
  * add 1 / (CHECK_STEPS x U) of a plain run's gradients. */
 enum { CHECK_STEPS = 100 };
+/* Methods of gradients, and the range of METHOD:PARAMETER. */
+static const struct {
+    const char *name, *parameter; /* parameter NULL: none */
+    float min, max;
+    bool whole; /* a whole number */
+} methods[ZR_METHODS_COUNT] = {
+    [ZR_METHOD_ONEBIT] = {"onebit", NULL, 0, 0, false},
+    [ZR_METHOD_LOW_RANK] = {"powersgd", "RANK", 1, 1024, true},     /* https://arxiv.org/abs/1905.13727 */
+    [ZR_METHOD_LARGEST] = {"topk", "SHARE", 1e-6f, 0.999f, false}}; /* https://arxiv.org/abs/1712.01887 */
 
 static int wrong(const struct zr_flag *flag, const char *word)
 {
     struct zr_text text;
-    char names[128];
+    char names[160];
     zr_text_start(&text, NULL, names, sizeof names);
-    for (unsigned packing = 0; packing < ZR_PACKINGS_COUNT; packing++)
+    for (unsigned packing = ZR_PACKING_ONEBIT + 1; packing < ZR_PACKINGS_COUNT; packing++)
         zr_text_print(&text, "%s%s", text.used_bytes ? ", " : "", zr_packing_name((enum zr_packing)packing));
-    return zr_flag_wrong(flag, word,
-                         "not KIND:METHOD; give parameters or gradients, and one of %.*s; or qwz, qgz, hpz",
-                         (int)text.used_bytes, names);
+    for (unsigned i = ZR_METHOD_ONEBIT; i < ZR_METHODS_COUNT; i++)
+        zr_text_print(&text, "%s%s%s%s", i > ZR_METHOD_ONEBIT ? ", " : "; for gradients also ",
+                      methods[i].name, methods[i].parameter ? ":" : "",
+                      methods[i].parameter ? methods[i].parameter : "");
+    return zr_flag_wrong(
+        flag, word,
+        "not KIND:METHOD; give parameters, gradients or activations, and one of %.*s; or qwz, qgz, hpz, sdp4bit",
+        (int)text.used_bytes, names);
 }
 
-/* Stores one KIND:METHOD, or a name of ZeRO++. */
+/* Stores METHOD or METHOD:PARAMETER of gradients; false: it is not one. */
+static bool store_method(struct zr_compression *out, const char *word)
+{
+    size_t length = strcspn(word, ":");
+    for (unsigned i = ZR_METHOD_ONEBIT; i < ZR_METHODS_COUNT; i++) {
+        char *end = (char *)(uintptr_t)word + length;
+        if (strlen(methods[i].name) != length || memcmp(methods[i].name, word, length) != 0)
+            continue;
+        float number = methods[i].parameter && *end ? strtof(end + 1, &end) : 0;
+        if (*end || !(number >= methods[i].min && number <= methods[i].max) ||
+            (methods[i].whole && number != (float)(unsigned)number))
+            return false;
+        memset(&out->kinds[ZR_COMPRESSED_GRADIENTS], 0, sizeof out->kinds[ZR_COMPRESSED_GRADIENTS]);
+        out->kinds[ZR_COMPRESSED_GRADIENTS].on = true;
+        out->kinds[ZR_COMPRESSED_GRADIENTS].method = (enum zr_compression_method)i;
+        out->kinds[ZR_COMPRESSED_GRADIENTS].parameter = number;
+        return true;
+    }
+    return false;
+}
+
+/* Finds the packing that a word, up to its colon, names; false: none. */
+static bool find_packing(const char *word, enum zr_packing *out)
+{
+    size_t length = strcspn(word, ":");
+    for (unsigned packing = ZR_PACKING_ONEBIT + 1; packing < ZR_PACKINGS_COUNT; packing++) {
+        const char *name = zr_packing_name((enum zr_packing)packing);
+        if (strlen(name) == length && memcmp(name, word, length) == 0) {
+            *out = (enum zr_packing)packing;
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Finds PACKING, or PACKING:PACKING; the second one is ZR_PACKING_ONEBIT if it is not there. */
+static bool find_packings(const char *word, enum zr_packing out[2])
+{
+    const char *second = strchr(word, ':');
+    out[1] = ZR_PACKING_ONEBIT;
+    return find_packing(word, &out[0]) && (!second || find_packing(second + 1, &out[1]));
+}
+
+/* Stores a method, or packings, of parameters or gradients; false: it is neither. */
+static bool store_kind(struct zr_compression *out, unsigned kind, const char *word)
+{
+    enum zr_packing packings[2];
+    bool differs = kind == ZR_COMPRESSED_PARAMETERS && strncmp(word, difference, sizeof difference - 1) == 0;
+    if (kind == ZR_COMPRESSED_GRADIENTS && store_method(out, word))
+        return true;
+    if (!find_packings(differs ? word + sizeof difference - 1 : word, packings) ||
+        (kind == ZR_COMPRESSED_PARAMETERS && packings[1] != ZR_PACKING_ONEBIT))
+        return false;
+    memset(&out->kinds[kind], 0, sizeof out->kinds[kind]);
+    out->kinds[kind].on = true;
+    out->kinds[kind].packing = packings[0];
+    out->kinds[kind].between = packings[1];
+    out->kinds[kind].differences = differs;
+    return true;
+}
+
+/* Stores KIND:METHOD; false: it is none. */
+static bool store_pair(struct zr_compression *out, const char *word)
+{
+    const char *colon = strchr(word, ':');
+    if (!colon)
+        return false;
+    if (strlen(activations) == (size_t)(colon - word) &&
+        memcmp(activations, word, (size_t)(colon - word)) == 0) {
+        bool found = find_packings(colon + 1, out->activations);
+        if (out->activations[1] == ZR_PACKING_ONEBIT)
+            out->activations[1] = out->activations[0];
+        return found;
+    }
+    for (unsigned kind = 0; kind < ZR_COMPRESSED_KINDS; kind++) {
+        const char *name = zr_compressed_kind_name((enum zr_compressed_kind)kind);
+        if (strlen(name) == (size_t)(colon - word) && memcmp(name, word, (size_t)(colon - word)) == 0)
+            return store_kind(out, kind, colon + 1);
+    }
+    return false;
+}
+
+/* Stores one KIND:METHOD, or a name for some of them, or a method of gradients. */
 static int store_one(const struct zr_flag *flag, struct zr_compression *out, const char *word)
 {
+    bool found = false;
     if (strcmp(word, "hpz") == 0) {
         out->secondary_shards = true;
         return -1;
     }
     for (size_t i = 0; i < sizeof aliases / sizeof *aliases; i++)
-        word = strcmp(word, aliases[i].name) == 0 ? aliases[i].means : word;
-    const char *colon = strchr(word, ':');
-    for (unsigned kind = 0; colon && kind < ZR_COMPRESSED_KINDS; kind++) {
-        const char *name = zr_compressed_kind_name((enum zr_compressed_kind)kind);
-        if (strlen(name) != (size_t)(colon - word) || memcmp(name, word, (size_t)(colon - word)) != 0)
-            continue;
-        for (unsigned packing = 0; packing < ZR_PACKINGS_COUNT; packing++)
-            if (strcmp(colon + 1, zr_packing_name((enum zr_packing)packing)) == 0) {
-                out->kinds[kind].on = true;
-                out->kinds[kind].packing = (enum zr_packing)packing;
-                if (packing == ZR_PACKING_ONEBIT) /* one algorithm for both */
-                    out->kinds[ZR_COMPRESSED_PARAMETERS] = out->kinds[ZR_COMPRESSED_GRADIENTS] =
-                        out->kinds[kind];
-                return -1;
-            }
-    }
-    return wrong(flag, word);
+        if (strcmp(word, aliases[i].name) == 0)
+            found = store_pair(out, aliases[i].means);
+    return found || store_method(out, word) || store_pair(out, word) ? -1 : wrong(flag, word);
 }
 
 int zr_compress_store(const struct zr_flag *flag, struct zr_train_config *config, const char *value)
@@ -75,11 +163,21 @@ void zr_compress_print(struct zr_text *text, const struct zr_compression *compre
 {
     const char *before = " ";
     for (unsigned kind = 0; kind < ZR_COMPRESSED_KINDS; kind++) {
-        if (!compression->kinds[kind].on ||
-            (kind == ZR_COMPRESSED_PARAMETERS && zr_compression_is_onebit(compression)))
+        unsigned method = compression->kinds[kind].method;
+        if (!compression->kinds[kind].on)
             continue;
-        zr_text_print(text, "%s%s:%s", before, zr_compressed_kind_name((enum zr_compressed_kind)kind),
-                      zr_packing_name(compression->kinds[kind].packing));
+        zr_text_print(text, "%s%s:%s%s", before, zr_compressed_kind_name((enum zr_compressed_kind)kind),
+                      compression->kinds[kind].differences ? difference : "",
+                      method ? methods[method].name : zr_packing_name(compression->kinds[kind].packing));
+        if (compression->kinds[kind].between != ZR_PACKING_ONEBIT)
+            zr_text_print(text, ":%s", zr_packing_name(compression->kinds[kind].between));
+        if (methods[method].parameter)
+            zr_text_print(text, ":%g", (double)compression->kinds[kind].parameter);
+        before = ",";
+    }
+    if (compression->activations[0] != ZR_PACKING_ONEBIT) {
+        zr_text_print(text, "%s%s:%s:%s", before, activations, zr_packing_name(compression->activations[0]),
+                      zr_packing_name(compression->activations[1]));
         before = ",";
     }
     if (compression->secondary_shards)
@@ -113,7 +211,7 @@ static uint64_t settled_steps(const struct zr_train_config *config)
 
 void zr_compress_resolve(struct zr_train_config *config, bool warms, bool checks)
 {
-    if (zr_compression_is_onebit(&config->compression) && !warms)
+    if (zr_compression_is_by(&config->compression, ZR_METHOD_ONEBIT) && !warms)
         config->compress_warmup = settled_steps(config);
     if (config->compress_tolerance > 0 && !checks)
         config->compress_check = CHECK_STEPS;
@@ -122,22 +220,13 @@ void zr_compress_resolve(struct zr_train_config *config, bool warms, bool checks
 /* What the sending of signs excludes, see zero/engine/onebit.h. */
 static const char *onebit_conflict(const struct zr_train_config *config)
 {
-    const struct zr_compression *compression = &config->compression;
     static char words[160];
-    if (!zr_compression_is_onebit(compression)) {
-        for (unsigned kind = 0; kind < ZR_COMPRESSED_KINDS; kind++)
-            if (compression->kinds[kind].on && compression->kinds[kind].packing == ZR_PACKING_ONEBIT)
-                return "--compress onebit is for parameters and gradients together; give gradients:onebit only";
-        return NULL;
-    }
+    if (config->compression.kinds[ZR_COMPRESSED_PARAMETERS].on)
+        return "--compress gradients:onebit sends signs of parameters, too; leave parameters out";
     if (config->stage != 1)
         return "--compress gradients:onebit requires --stage 1";
     if (config->optimizer.kind != ZR_OPTIMIZER_ADAMW || config->optimizer.average_decay > 0)
         return "--compress gradients:onebit requires --optimizer adamw without a moving average";
-    if (zr_train_precision(config) == ZR_PRECISION_FP16)
-        return "--compress gradients:onebit requires fp32 or bf16: a loss scale would change its errors";
-    if (zr_train_has_host_tier(config) || config->shape.tensor > 1 || config->stages.ranks > 1)
-        return "--compress gradients:onebit requires whole models whose state is on the device";
     if (config->compress_warmup < settled_steps(config)) {
         snprintf(words, sizeof words,
                  "--compress-warmup %" PRIu64 " ends before the variance is settled; give at least 1 / (1 - "
@@ -148,17 +237,65 @@ static const char *onebit_conflict(const struct zr_train_config *config)
     return NULL;
 }
 
+/* What methods exclude that keep errors, see zero/engine/errors.h. */
+static const char *errors_conflict(const struct zr_train_config *config)
+{
+    if (!zr_compression_keeps_errors(&config->compression))
+        return NULL;
+    if (zr_train_precision(config) == ZR_PRECISION_FP16)
+        return "--compress with errors of gradients requires fp32 or bf16: a loss scale would change its errors";
+    if (zr_train_has_host_tier(config) || config->shape.tensor > 1 || config->stages.ranks > 1)
+        return "--compress with errors of gradients requires whole models whose state is on the device";
+    return zr_compression_is_by(&config->compression, ZR_METHOD_ONEBIT) ? onebit_conflict(config) : NULL;
+}
+
+/* Whether the compression needs no owners of shards. */
+static bool at_stage_0(const struct zr_compression *compression)
+{
+    return !compression->kinds[ZR_COMPRESSED_PARAMETERS].on &&
+           (zr_compression_is_by(compression, ZR_METHOD_LOW_RANK) ||
+            zr_compression_is_by(compression, ZR_METHOD_LARGEST));
+}
+
+static const char *differences_conflict(const struct zr_train_config *config)
+{
+    if (!config->compression.kinds[ZR_COMPRESSED_PARAMETERS].differences)
+        return NULL;
+    if (config->stage > 2)
+        return "--compress sdp4bit and parameters:difference require --stage 1 or 2: with stage 3 no rank keeps the "
+               "whole parameters that differences are added to";
+    if (zr_train_has_host_tier(config) || config->shape.tensor > 1 || config->stages.ranks > 1)
+        return "--compress sdp4bit and parameters:difference require whole models whose state is on the device";
+    return config->optimizer.average_decay > 0
+               ? "--compress sdp4bit and parameters:difference cannot be combined with --ema, which replaces "
+                 "parameters; leave one of the two out"
+               : NULL;
+}
+
 const char *zr_compress_conflict(const struct zr_train_config *config)
 {
     if (!zr_train_compresses(config))
         return config->node_ranks       ? "--node-size requires --compress"
                : config->compress_check ? "--compress-check and --compress-tolerance require --compress"
                                         : NULL;
+    if (config->compression.activations[0] != ZR_PACKING_ONEBIT && config->stages.ranks <= 1)
+        return "--compress activations requires --pp of 2 or more, whose stages send them";
+    if (config->compression.activations[0] != ZR_PACKING_ONEBIT &&
+        zr_train_precision(config) == ZR_PRECISION_FP16)
+        return "--compress activations requires fp32 or bf16: no loss scale is chosen for packed gradients";
+    if (config->backend == ZR_TRAIN_CUDA)
+        return "--compress requires --backend host: a GPU's tensors cannot be packed yet";
+    if (config->prove)
+        return "--compress changes losses and cannot be used with --prove; leave one of the two out";
+    if (!zr_train_compresses_data(config))
+        return config->node_ranks || config->compress_check
+                   ? "--node-size and --compress-check require --compress of parameters or gradients"
+                   : NULL;
     if (config->compress_tolerance > 0 && config->compress_check == 0)
         return "--compress-tolerance requires --compress-check above 0";
     if (zr_train_shards(config) == 1)
         return "--compress requires several data ranks, which send parameters and gradients";
-    if (config->stage == 0 || config->stage == ZR_STAGE_AUTO)
+    if ((config->stage == 0 && !at_stage_0(&config->compression)) || config->stage == ZR_STAGE_AUTO)
         return "--compress requires --stage 1, 2 or 3, where each rank updates a shard";
     unsigned shards = zr_train_shards(config), node = config->node_ranks;
     if (node > 0 && (shards % node != 0 || node >= shards))
@@ -166,11 +303,8 @@ const char *zr_compress_conflict(const struct zr_train_config *config)
     if (config->compression.secondary_shards && (config->stage != 3 || node < 2))
         return "--compress hpz requires --stage 3 and --node-size N of 2 or more, as each node keeps the "
                "parameters once";
-    if (config->backend == ZR_TRAIN_CUDA)
-        return "--compress requires --backend host: a GPU's tensors cannot be packed yet";
     if (config->finds_strategy)
         return "--compress cannot be combined with --zero-r auto, which may choose stage 0; give --stage";
-    if (config->prove)
-        return "--compress changes losses and cannot be used with --prove; leave one of the two out";
-    return onebit_conflict(config);
+    const char *differs = differences_conflict(config);
+    return differs ? differs : errors_conflict(config);
 }
