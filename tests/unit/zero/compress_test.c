@@ -16,7 +16,8 @@ struct setting {
     size_t shard;
     enum zr_precision precision;
     enum zr_packing packing;
-    unsigned fallen; /* steps of onebit before an error above the tolerance; 0: never */
+    enum zr_packing between; /* of the second hop; ZR_PACKING_ONEBIT: as `packing` */
+    unsigned fallen;         /* steps of onebit before an error above the tolerance; 0: never */
     int (*body)(struct rig *rig, const struct setting *setting);
 };
 
@@ -277,8 +278,10 @@ static int gradients_are_packed_sums(struct rig *rig, const struct setting *sett
                   b->packed + p * packed) == ZR_OK);
     }
     unsigned count = world;
+    enum zr_packing last = setting->packing;
     if (setting->node_ranks) { /* the sums of nodes, packed again */
         count = world / setting->node_ranks;
+        last = setting->between != ZR_PACKING_ONEBIT ? setting->between : last;
         for (unsigned k = 0; k < count; k++) {
             char *at = b->packed + k * packed;
             must(unpack(rig, &(struct zr_unpack){.packing = setting->packing,
@@ -287,14 +290,14 @@ static int gradients_are_packed_sums(struct rig *rig, const struct setting *sett
                                                  .count = setting->node_ranks,
                                                  .scale = 1,
                                                  .to = {b->floats, ZR_PRECISION_FP32}}) == ZR_OK);
-            must(kernels->pack(&rig->context, &(struct zr_pack){.packing = setting->packing,
+            must(kernels->pack(&rig->context, &(struct zr_pack){.packing = last,
                                                                 .n = shard,
                                                                 .from = {b->floats, ZR_PRECISION_FP32},
                                                                 .to = at}) == ZR_OK);
             from[k] = at;
         }
     }
-    must(unpack(rig, &(struct zr_unpack){.packing = setting->packing,
+    must(unpack(rig, &(struct zr_unpack){.packing = last,
                                          .n = shard,
                                          .from = from,
                                          .count = count,
@@ -339,7 +342,8 @@ static int trains(struct rig *rig, const struct setting *setting)
         .precision = setting->precision,
         .seed = 3,
         .optimizer = {.beta1 = 0.9f, .beta2 = 0.99f, .epsilon = 1e-6f},
-        .compression = {.kinds = {{true, .packing = setting->packing}, {true, .packing = setting->packing}},
+        .compression = {.kinds = {{true, .packing = setting->packing},
+                                  {true, .packing = setting->packing, .between = setting->between}},
                         .node_ranks = setting->node_ranks,
                         .secondary_shards = setting->node_ranks > 0}};
     must(take_buffers(rig, &b) == ZR_OK);
@@ -447,7 +451,8 @@ struct simulated {
 
 static bool sends_signs(const struct setting *setting, unsigned step)
 {
-    return step >= ONEBIT_WARMUP && (!setting->fallen || step < setting->fallen);
+    return setting->packing == ZR_PACKING_ONEBIT && step >= ONEBIT_WARMUP &&
+           (!setting->fallen || step < setting->fallen);
 }
 
 static int simulated_gradients(struct rig *rig, const struct setting *setting, unsigned step, size_t n,
@@ -504,16 +509,16 @@ static int simulated_update(struct rig *rig, const struct setting *setting, unsi
     bool signs = sends_signs(setting, step);
     double share = (1 - (double)beta1) / (1 + (double)beta1);
     size_t shard = padded / setting->world;
-    for (size_t first = 0; step == ONEBIT_WARMUP && first < padded; first += ZR_PACK_BLOCK) {
+    for (size_t first = 0; signs && step == ONEBIT_WARMUP && first < padded; first += ZR_PACK_BLOCK) {
         double block = mean_of(all->variance + first, ZR_PACK_BLOCK),
                whole = mean_of(all->variance + first / shard * shard, shard);
         float least = (float)(share * share * (block > 0 ? block : whole));
         for (size_t i = first; i < first + ZR_PACK_BLOCK; i++)
             all->variance[i] = all->variance[i] > least ? all->variance[i] : least;
     }
-    double settled = signs                  ? ONEBIT_WARMUP
-                     : step < ONEBIT_WARMUP ? step + 1
-                                            : ONEBIT_WARMUP + step + 1 - setting->fallen;
+    double settled = signs                                      ? ONEBIT_WARMUP
+                     : !setting->fallen || step < ONEBIT_WARMUP ? step + 1
+                                                                : ONEBIT_WARMUP + step + 1 - setting->fallen;
     const struct zr_adamw how = {.rate = rate,
                                  .beta1 = beta1,
                                  .beta2 = signs ? 1 : beta2,
@@ -528,22 +533,23 @@ static int simulated_update(struct rig *rig, const struct setting *setting, unsi
                                                           .master = all->master,
                                                           .momentum = all->momentum,
                                                           .variance = all->variance}}) == ZR_OK);
-    if (!signs) {
+    if (!signs && setting->packing == ZR_PACKING_ONEBIT) {
         must(narrow(rig, all->master, padded, all->parameters) == ZR_OK);
         return 0;
     }
     const void *from = all->packed[0];
     const struct zr_numbers replica = {all->parameters, setting->precision};
-    must(kernels->pack(&rig->context, &(struct zr_pack){.packing = ZR_PACKING_ONEBIT,
+    must(kernels->pack(&rig->context, &(struct zr_pack){.packing = setting->packing,
                                                         .n = padded,
                                                         .from = {all->master, ZR_PRECISION_FP32},
                                                         .minus = replica,
                                                         .to = all->packed[0]}) == ZR_OK);
-    must(unpack(rig, &(struct zr_unpack){ZR_PACKING_ONEBIT, padded, &from, 1, 1, true, replica}) == ZR_OK);
+    must(unpack(rig, &(struct zr_unpack){setting->packing, padded, &from, 1, 1, true, replica}) == ZR_OK);
     return 0;
 }
 
-/* Ten steps of an engine have the bits of the simulated ranks, and send the bytes of the formula. */
+/* Ten steps of an engine have the bits of the simulated ranks, and send the bytes of the formula: of onebit,
+ * or of packed differences of parameters and plain gradients. */
 static int onebit_trains(struct rig *rig, const struct setting *setting)
 {
     struct simulated *all;
@@ -565,6 +571,9 @@ static int onebit_trains(struct rig *rig, const struct setting *setting)
                         .warmup_steps = ONEBIT_WARMUP,
                         .check_steps = setting->fallen,
                         .tolerance = setting->fallen ? 1e-9 : 0}};
+    if (setting->packing != ZR_PACKING_ONEBIT)
+        options.compression = (struct zr_compression){
+            .kinds[ZR_COMPRESSED_PARAMETERS] = {true, .packing = setting->packing, .differences = true}};
     must(zr_engine_create(&rig->engine, &options) == ZR_OK);
     struct zr_engine *engine = rig->engine;
     size_t shard = engine->layout.units[ONEBIT_UNIT].shard_elements, padded = shard * setting->world,
@@ -587,7 +596,10 @@ static int onebit_trains(struct rig *rig, const struct setting *setting)
         }
         must(zr_engine_step(engine, rate, &report) == ZR_OK && zr_engine_synchronize(engine) == ZR_OK);
         uint64_t bytes = sent_bytes(rig, &elements[1]) - before, count = elements[1] - elements[0];
-        must(bytes == (sends_signs(setting, step) ? zr_pack_bytes(ZR_PACKING_ONEBIT, count) : count * each));
+        must(bytes == (setting->packing != ZR_PACKING_ONEBIT
+                           ? zr_pack_bytes(setting->packing, count / 2) + count / 2 * each
+                       : sends_signs(setting, step) ? zr_pack_bytes(ZR_PACKING_ONEBIT, count)
+                                                    : count * each));
         int code = simulated_gradients(rig, setting, step, n, padded, all);
         code = code ? code : simulated_update(rig, setting, step, n, padded, all);
         if (code)
@@ -597,7 +609,8 @@ static int onebit_trains(struct rig *rig, const struct setting *setting)
         must(memcmp(state->whole, all->parameters, n * each) == 0);
         must(memcmp(state->owned.master, all->master + from, mine * sizeof(float)) == 0);
         must(memcmp(state->owned.slots[1], all->variance + from, mine * sizeof(float)) == 0);
-        must(memcmp(zr_engine_errors(engine, ONEBIT_UNIT), all->errors[rank], padded * sizeof(float)) == 0);
+        must(!engine->errors ||
+             memcmp(zr_engine_errors(engine, ONEBIT_UNIT), all->errors[rank], padded * sizeof(float)) == 0);
     }
     must(zr_engine_verify_replicas(engine) == ZR_OK);
     zr_arena_free(rig->arena, all);
@@ -659,7 +672,8 @@ int main(void)
                              .stage = 3,
                              .node_ranks = 2,
                              .precision = (enum zr_precision)precision,
-                             .packing = ZR_PACKING_INT4,
+                             .packing = precision ? ZR_PACKING_INT8 : ZR_PACKING_INT4,
+                             .between = precision ? ZR_PACKING_INT4_ROTATED : ZR_PACKING_ONEBIT,
                              .body = trains},
             "two nodes");
     for (unsigned i = 0; i < 8; i++)
@@ -671,6 +685,12 @@ int main(void)
                              .fallen = i != 3,
                              .body = falls_back},
             i == 3 ? "an error below the tolerance" : "an error above the tolerance ends packing");
+    for (unsigned i = 0; i < 2; i++)
+        run((struct setting){.world = 3,
+                             .precision = (enum zr_precision)i,
+                             .packing = ZR_PACKING_INT4,
+                             .body = onebit_trains},
+            "differences of parameters, ten steps at stage 1");
     for (unsigned i = 0; i < 6; i++)
         run((struct setting){.world = 2 + i / 2 % 2,
                              .fallen = i < 4 ? 0 : 6,
