@@ -228,6 +228,10 @@ struct zr_offload {
  * Secondary shards (stage 3): each node keeps the parameters of sharded units once more, divided among its
  * ranks. The first gather of a unit after an update goes to all ranks, later ones stay within the node.
  *
+ * Differences of parameters (stages 1 and 2, whole models with state on the device, no average): the
+ * all-gather after an update sends masters minus parameters, and all ranks, the owner too, add them to their
+ * parameters. What packing loses is in the next difference. A checkpoint has the parameters.
+ *
  * The other methods of gradients send an approximation of gradient + error, and keep the difference as the
  * error of the next gradient, 4 bytes per element on every rank. They require fp32 or bf16, no offload and
  * whole models.
@@ -250,11 +254,36 @@ struct zr_compression {
         enum zr_packing packing;
         enum zr_compression_method method; /* parameters: ZR_METHOD_PACKED */
         float parameter;                   /* of the method */
+        enum zr_packing between; /* gradients in two hops: of the hop between nodes; ZR_PACKING_ONEBIT: as
+                                  * `packing` */
+        bool differences;        /* parameters, see above */
     } kinds[ZR_COMPRESSED_KINDS];
     unsigned
         node_ranks; /* consecutive ranks of `comm` that form a node; 0: all, and no node is inside of it */
     bool secondary_shards;
+    /* What a trainer's pipeline stages send: outputs, and gradients of outputs. ZR_PACKING_ONEBIT: as they
+     * are. The receiver computes with the unpacked numbers, in recomputation and backward, too. */
+    enum zr_packing activations[2];
     uint64_t warmup_steps; /* of gradients; not with ZR_METHOD_PACKED */
+    /* Every check_steps steps the error of each kind is measured on one unit, another one each time: the norm
+     * of what arrived minus what was meant, over the norm of what was meant, which is this rank's shard
+     * before packing, or the exact sum of the unit's first gradients in the step. The exact sum is sent by a
+     * communicator of its own, which zr_comm_counters of the engine's do not count. 0: never. A kind whose
+     * error exceeds `tolerance` is sent in full precision from the next step on. 0: no error is too large.
+     * Not with kernels whose tensors the host cannot access. */
+    uint64_t check_steps;
+    double tolerance;
+};
+
+/* The error of compression, equal on all ranks of `comm`, `tensor` and `pipeline`: the largest of their
+ * units'. */
+struct zr_compression_check {
+    uint64_t steps;                           /* steps done at the last check; 0: none yet */
+    double error[ZR_COMPRESSED_KINDS];        /* NaN: not measured, or the unit's numbers are zeros */
+    uint64_t full_since[ZR_COMPRESSED_KINDS]; /* steps done when the kind exceeded the tolerance; 0: it has
+                                                 not */
+    uint64_t sent_bytes;                      /* by this rank, for exact sums */
+    uint64_t warmup_steps;                    /* of gradients; not with ZR_METHOD_PACKED */
 };
 
 struct zr_engine_options {
@@ -366,6 +395,9 @@ struct zr_gradient_squares {
     double small, large;
 };
 ZR_API void zr_engine_get_gradient_squares(const zr_engine *engine, struct zr_gradient_squares *out);
+
+/* Zeros and NaN without checks. */
+ZR_API void zr_engine_get_compression_check(const zr_engine *engine, struct zr_compression_check *out);
 
 /* Ends a step: waits for the reductions, clips, updates, and starts the all-gather of the new parameters.
  * Collective. ZR_ERR_CORRUPT: the norm is not finite and nothing was updated; the message names the

@@ -16,6 +16,10 @@
 /* Keys of a manifest's shape, of a model with adapters. */
 #define ZR_CHECKPOINT_LORA       "lora_rank"
 #define ZR_CHECKPOINT_LORA_ALPHA "lora_alpha"
+/* Key of the kinds of compression that have ended, see zero/engine/meter.h. */
+#define ZR_CHECKPOINT_FULL_PRECISION "full_precision"
+#define ZR_CHECKPOINT_KIND_ROOM      48
+void zr_checkpoint_kind_name(char out[ZR_CHECKPOINT_KIND_ROOM], const zr_engine *engine, unsigned kind);
 /* Last entry of a manifest: zr_checkpoint_text_sum() of all bytes before it. */
 #define ZR_CHECKPOINT_SUM_KEY ",\n \"manifest_checksum\": \""
 uint64_t zr_checkpoint_text_sum(const char *text, size_t bytes);

@@ -9,6 +9,7 @@
 
 #include "alloc/base/error.h"
 #include "alloc/heap/heap.h"
+#include "zero/engine/meter.h"
 #include "zero/checkpoint/checkpoint_inside.h"
 #include "zero/engine/engine.h"
 #include "zero/checkpoint/model_file.h"
@@ -21,6 +22,7 @@ struct load {
     bool is_aside;                        /* `folder` is a step that was set aside */
     uint64_t step;
     uint64_t state_checksum;
+    uint64_t full_since[ZR_COMPRESSED_KINDS];
     uint64_t passed_over; /* a newer step without a manifest; 0: none */
 };
 
@@ -405,6 +407,30 @@ static zr_result read_origin(struct zr_checkpoint_origin *origin, json_t *root, 
     return read_course(&origin->course, root, name);
 }
 
+void zr_checkpoint_kind_name(char out[ZR_CHECKPOINT_KIND_ROOM], const zr_engine *engine, unsigned kind)
+{
+    enum zr_compression_method method = engine->options.compression.kinds[kind].method;
+    const char *name = zr_compressed_kind_name((enum zr_compressed_kind)kind);
+    if (method == ZR_METHOD_PACKED)
+        snprintf(out, ZR_CHECKPOINT_KIND_ROOM, "%s:%s", name,
+                 zr_packing_name(engine->options.compression.kinds[kind].packing));
+    else
+        snprintf(out, ZR_CHECKPOINT_KIND_ROOM, "%s:%u:%g", name, (unsigned)method,
+                 (double)engine->options.compression.kinds[kind].parameter);
+}
+
+/* A kind whose error was too large stays in full precision, unless this run packs it otherwise. */
+static void read_ended_kinds(struct load *load, json_t *root)
+{
+    json_t *ended = json_object_get(root, ZR_CHECKPOINT_FULL_PRECISION);
+    char name[ZR_CHECKPOINT_KIND_ROOM];
+    for (unsigned kind = 0; kind < ZR_COMPRESSED_KINDS; kind++) {
+        zr_checkpoint_kind_name(name, load->checkpoint->engine, kind);
+        if (!get_whole(ended, name, &load->full_since[kind]))
+            load->full_since[kind] = 0;
+    }
+}
+
 static zr_result check_manifest(struct load *load, json_t *root, const char *name)
 {
     const char *format = json_string_value(json_object_get(root, "format"));
@@ -421,6 +447,7 @@ static zr_result check_manifest(struct load *load, json_t *root, const char *nam
     zr_result result = read_origin(load->checkpoint->origin, root, name);
     if (!result)
         result = check_shape(load, root, name);
+    read_ended_kinds(load, root);
     return result ? result : read_state_entry(load, root, name);
 }
 
@@ -489,6 +516,7 @@ static zr_result read_state(const struct load *load)
     if (!result)
         result = zr_whole_open(&whole, checkpoint->engine, &checkpoint->shape, checkpoint->comm);
     result = zr_comm_all_status(checkpoint->comm, result);
+    zr_meter_resume(checkpoint->engine, load->full_since); /* before parameters are gathered */
     if (!result)
         result = zr_state_read(
             checkpoint->engine,

@@ -87,6 +87,24 @@ static json_t *course_of(const struct zr_checkpoint_course *course)
                      "data_checksum", checksum, "products", course->products[0] ? course->products : NULL);
 }
 
+/* The manifest's entry for kinds of compression that have ended: "KIND:PACKING" and the steps done then.
+ * NULL: none has. */
+static json_t *ended_of(zr_engine *engine)
+{
+    struct zr_compression_check check;
+    json_t *ended = NULL;
+    char name[ZR_CHECKPOINT_KIND_ROOM];
+    zr_engine_get_compression_check(engine, &check);
+    for (unsigned kind = 0; kind < ZR_COMPRESSED_KINDS; kind++) {
+        if (check.full_since[kind] == 0)
+            continue;
+        ended = ended ? ended : json_object();
+        zr_checkpoint_kind_name(name, engine, kind);
+        json_object_set_new(ended, name, json_integer((json_int_t)check.full_since[kind]));
+    }
+    return ended;
+}
+
 /* The manifest: settings that a resumed run or its user needs. NULL: no memory. */
 static json_t *manifest_of(const struct save *save)
 {
@@ -102,7 +120,7 @@ static json_t *manifest_of(const struct save *save)
     json_set_alloc_funcs(zr_heap_alloc, zr_heap_free);
     snprintf(checksum, sizeof checksum, "%016" PRIx64, save->state_checksum);
     return json_pack(
-        "{s:i, s:s, s:I, s:I, s:i, s:i, s:i, s:i, s:i, s:I, s:s, s:b, s:i, s:I, s:I, s:o, s:s, s:I, s:o, s:{s:s, s:I, s:s}}",
+        "{s:i, s:s, s:I, s:I, s:i, s:i, s:i, s:i, s:i, s:I, s:s, s:b, s:i, s:I, s:I, s:o, s:s, s:I, s:o, s:o*, s:{s:s, s:I, s:s}}",
         "version", ZR_CHECKPOINT_VERSION, "format", ZR_CHECKPOINT_FORMAT, "step", (json_int_t)save->step,
         "seed", (json_int_t)checkpoint->seed, "world_size", (int)world, "tensor_ranks", (int)tensor,
         "pipeline_ranks", (int)stages, "context_ranks", (int)zr_shape_context(shape), "stage",
@@ -111,9 +129,9 @@ static json_t *manifest_of(const struct save *save)
         "accumulate", (int)checkpoint->micro_batches, "step_tokens", (json_int_t)step_tokens, "data_order",
         (json_int_t)checkpoint->course.data_order, "course", course_of(&checkpoint->course), "precision",
         zr_precision_name(zr_engine_precision(checkpoint->engine)), "updates",
-        (json_int_t)zr_engine_steps_done(checkpoint->engine), "shape", shape_of(save), "state", "file",
-        ZR_CHECKPOINT_STATE, "bytes", (json_int_t)zr_state_bytes(checkpoint->engine, save->whole.given),
-        "checksum", checksum);
+        (json_int_t)zr_engine_steps_done(checkpoint->engine), "shape", shape_of(save),
+        ZR_CHECKPOINT_FULL_PRECISION, ended_of(checkpoint->engine), "state", "file", ZR_CHECKPOINT_STATE,
+        "bytes", (json_int_t)zr_state_bytes(checkpoint->engine, save->whole.given), "checksum", checksum);
 }
 
 /* json_dump_callback_t */

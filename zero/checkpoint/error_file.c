@@ -1,13 +1,14 @@
 /* error_file.c: what a rank whose gradients have errors (zero/engine/errors.h) has beside the state: the
- * errors and velocities, in a file of its own in the step's folder, and in that of rank 0 with onebit the
- * parameters, which are no rounded masters, with low rank the matrices Q. Numbers are floats in the order of
- * the parameter list, so another number of ranks can read them: rank r of M adds the errors and velocities of
- * the former ranks r, r + M, .., and their sums stay what they were. */
+ * errors and velocities, in a file of its own in the step's folder, and in that of rank 0 the parameters, if
+ * these are no rounded masters (onebit, differences), and with low rank the matrices Q. Numbers are floats in
+ * the order of the parameter list, so another number of ranks can read them: rank r of M adds the errors and
+ * velocities of the former ranks r, r + M, .., and their sums stay what they were. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "zero/checkpoint/checkpoint_inside.h"
+#include "zero/engine/compression.h"
 #include "zero/engine/errors.h"
 #include "zero/engine/low_rank.h"
 #include "zero/engine/onebit.h"
@@ -38,7 +39,10 @@ struct error_file {
 
 static bool has_errors(const struct zr_engine *engine)
 {
-    return zr_engine_keeps_errors(engine) && engine->steps_done > zr_engine_errors_first(engine);
+    bool errors = zr_engine_keeps_errors(engine) && engine->steps_done > zr_engine_errors_first(engine),
+         replicas =
+             zr_engine_keeps_replicas(engine) && !zr_engine_is_onebit(engine) && engine->steps_done > 0;
+    return errors || replicas;
 }
 
 static uint64_t method_of(const struct zr_engine *engine)
@@ -58,7 +62,8 @@ static struct zr_overlap part_of(const struct zr_engine *engine, size_t unit, un
     if (kind == FACTORS)
         return (struct zr_overlap){0, section < KINDS ? factors : 0};
     if (zr_engine_is_frozen(engine, unit) || (kind == VELOCITIES && !engine->compression.velocity) ||
-        (kind == PARAMETERS && !zr_engine_is_onebit(engine)))
+        (kind == ERRORS && !zr_engine_keeps_errors(engine)) ||
+        (kind == PARAMETERS && !zr_engine_keeps_replicas(engine)))
         return (struct zr_overlap){0, 0};
     return section < KINDS ? (struct zr_overlap){0, used}
                            : (struct zr_overlap){used, u->padded_elements - used};
@@ -221,6 +226,13 @@ static zr_result open_file(struct error_file *io, const char *path, uint64_t ran
                          path, h->warmup_steps, h->warmup_steps);
 }
 
+/* A run without differences has no file, and its parameters are rounded masters. */
+static bool is_optional(const struct zr_engine *engine, const char *path)
+{
+    enum zr_path_kind kind;
+    return !zr_engine_keeps_errors(engine) && zr_path_kind_get(path, &kind) == ZR_OK && kind == ZR_PATH_NONE;
+}
+
 zr_result zr_errors_load(zr_engine *engine, const char *folder, uint64_t state_checksum)
 {
     char path[ZR_CHECKPOINT_PATH_ROOM];
@@ -232,6 +244,8 @@ zr_result zr_errors_load(zr_engine *engine, const char *folder, uint64_t state_c
     for (uint64_t rank = 0, world = 1, next; rank < world && result == ZR_OK; rank = next) {
         next = rank == 0 && engine->rank > 0 ? engine->rank : rank + engine->world;
         result = path_of(path, folder, rank);
+        if (result == ZR_OK && rank == 0 && is_optional(engine, path))
+            break;
         if (result == ZR_OK)
             result = open_file(&io, path, rank, state_checksum);
         world = io.header.world;

@@ -305,11 +305,14 @@ static zr_result transfer(const struct request *request, const struct zr_transfe
         result = check_direction(request, both.receive_bytes, both.receive, both.from);
     if (result != ZR_OK || (both.send_bytes == 0 && both.receive_bytes == 0))
         return result;
-    return zr_comm_submit(
-        request->comm,
-        &(struct zr_comm_item){
-            .kind = request->kind, .type = both.type, .label = ZR_COMM_LABEL_NONE, .transfer = both},
-        request->ticket);
+    return zr_comm_submit(request->comm,
+                          &(struct zr_comm_item){.kind = request->kind,
+                                                 .type = both.type,
+                                                 .label = ZR_COMM_LABEL_NONE,
+                                                 .bytes = both.packed_elements > 0 ? both.send_bytes : 0,
+                                                 .packed_elements = both.packed_elements,
+                                                 .transfer = both},
+                          request->ticket);
 }
 
 zr_result zr_comm_send(zr_comm *comm, const struct zr_transfer *operation, zr_ticket *ticket)

@@ -201,6 +201,7 @@ struct zr_transfer {
     void *receive;
     size_t receive_bytes;
     enum zr_comm_type type;
+    size_t packed_elements; /* sent, for the count of elements; 0: send_bytes are elements of `type` */
 };
 ZR_API zr_result zr_comm_send(zr_comm *comm, const struct zr_transfer *operation, zr_ticket *ticket);
 ZR_API zr_result zr_comm_receive(zr_comm *comm, const struct zr_transfer *operation, zr_ticket *ticket);

@@ -110,10 +110,41 @@ static zr_result end(const struct zr_compressed *op, zr_result result)
     return result == ZR_OK && op->last ? op->last->run(op->last->state) : result;
 }
 
+/* Whether the operation is compared; kernels that compute nothing have no numbers. */
+static bool is_checked(const struct zr_compressed *op)
+{
+    return op->check && op->by->options.kernels->executes;
+}
+
+zr_result zr_compressed_compare(struct zr_compressed_check *check, const struct zr_arrived *arrived)
+{
+    float values[ZR_PACK_BLOCK];
+    zr_result result = ZR_OK;
+    check->true_squares = check->error_squares = 0;
+    for (size_t first = 0; first < arrived->count && result == ZR_OK; first += ZR_PACK_BLOCK) {
+        size_t left = arrived->count - first, n = left < ZR_PACK_BLOCK ? left : ZR_PACK_BLOCK;
+        result = arrived->kernels->convert(arrived->context,
+                                           &(struct zr_convert){.n = n,
+                                                                .from = at(arrived->numbers, first),
+                                                                .to = {values, ZR_PRECISION_FP32}});
+        for (size_t i = 0; i < n && result == ZR_OK; i++) {
+            double truth = (double)check->truth[first + i], error = (double)values[i] - truth;
+            check->true_squares += truth * truth;
+            check->error_squares += error * error;
+        }
+    }
+    return result;
+}
+
 static zr_result pack_own(void *state)
 {
     const struct zr_compressed *op = state;
     zr_result result = begin(op);
+    if (result == ZR_OK && is_checked(op)) /* unpacking may overwrite the shard */
+        result = op->by->options.kernels->convert(
+            (struct zr_kernel_context *)&op->by->context,
+            &(struct zr_convert){
+                .n = op->shard_elements, .from = op->from, .to = {op->check->truth, ZR_PRECISION_FP32}});
     return result == ZR_OK ? pack(op, 0, op->by->staging + op->by->rank * shard_bytes(op)) : result;
 }
 
@@ -125,6 +156,11 @@ static zr_result unpack_shards(void *state)
         const void *shard = op->by->staging + p * shard_bytes(op);
         result = unpack(op, &shard, 1, at(op->to, p * op->shard_elements));
     }
+    if (result == ZR_OK && is_checked(op))
+        result = zr_compressed_compare(
+            op->check,
+            &(struct zr_arrived){op->by->options.kernels, (struct zr_kernel_context *)&op->by->context,
+                                 at(op->to, op->by->rank * op->shard_elements), op->shard_elements});
     return end(op, result);
 }
 

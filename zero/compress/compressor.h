@@ -36,6 +36,20 @@ struct zr_compressor {
 zr_result zr_compressor_init(struct zr_compressor *out, const struct zr_compressor_options *options);
 void zr_compressor_fini(struct zr_compressor *compressor);
 
+/* What an operation loses of this rank's shard. A gather with a check fills all of it in. */
+struct zr_compressed_check {
+    float *truth;                       /* [shard_elements], before packing */
+    double true_squares, error_squares; /* sums of `truth` / of what arrived minus `truth` */
+};
+/* Sets the squares: in doubles, in the order of the elements. The host can access the numbers. */
+struct zr_arrived {
+    const struct zr_kernels *kernels;
+    struct zr_kernel_context *context;
+    struct zr_numbers numbers;
+    size_t count;
+};
+zr_result zr_compressed_compare(struct zr_compressed_check *check, const struct zr_arrived *arrived);
+
 /* An operation, which the caller keeps until its ticket has been waited for. */
 struct zr_compressed {
     enum zr_packing packing;
@@ -49,7 +63,8 @@ struct zr_compressed {
     float *error;            /* what was not sent so far, as long as `from`, in and out; NULL: none */
     float scale;             /* of the unpacked sum, or of unpacked shards */
     bool accumulate;         /* adds to `to` */
-    unsigned label;          /* see struct zr_reduce_scatter; likewise host_bytes */
+    struct zr_compressed_check *check; /* of a gather; NULL: not checked */
+    unsigned label;                    /* see struct zr_reduce_scatter; likewise host_bytes */
     size_t host_bytes;
     const struct zr_comm_before *first; /* work before packing; NULL: none */
     const struct zr_comm_after *last;   /* work after unpacking; NULL: none */

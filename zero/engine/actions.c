@@ -3,6 +3,7 @@
 
 #include "zero/engine/compression.h"
 #include "zero/engine/gradients.h"
+#include "zero/engine/meter.h"
 #include "zero/engine/onebit.h"
 #include "zero/engine/offload.h"
 #include "zero/engine/speculate.h"
@@ -183,7 +184,7 @@ static zr_result take_here(struct zr_engine_run *run, size_t unit)
     const struct zr_unit_state *state = &engine->units[unit];
     zr_result result = state->place->take ? state->place->take(engine, unit) : ZR_OK;
     run->gradients = state->reduced;
-    if (!zr_engine_sends_signs(engine)) { /* else the parameters change by what is sent */
+    if (!zr_engine_sends_differences(engine)) { /* else the parameters change by what is sent */
         run->open = state->parameters->open;
         run->close = state->parameters->close;
     }
@@ -291,8 +292,8 @@ zr_result zr_engine_act(struct zr_engine_run *run, const struct zr_action *actio
     case ZR_ACTION_PUT:
         return zr_engine_delayed_put(engine, unit);
     case ZR_ACTION_PUBLISH:
-        return zr_engine_sends_signs(engine) ? zr_engine_send_difference(engine, unit)
-                                             : zr_engine_all_gather_parameters(engine, unit);
+        return zr_engine_sends_differences(engine) ? zr_engine_send_difference(engine, unit)
+                                                   : zr_engine_all_gather_parameters(engine, unit);
     case ZR_ACTION_CLOSE:
         return close_pass(run);
     case ZR_ACTION_READ:
@@ -301,9 +302,11 @@ zr_result zr_engine_act(struct zr_engine_run *run, const struct zr_action *actio
         return settle(run);
     case ZR_ACTION_HAND_OVER:
         return zr_engine_delayed_start(engine, &run->update);
-    case ZR_ACTION_COUNT:
+    case ZR_ACTION_COUNT: {
+        zr_result result = run->report->skipped ? ZR_OK : zr_meter_end(engine);
         engine->steps_done += !run->report->skipped;
-        return ZR_OK;
+        return result;
+    }
     default:
         return zr_fail(ZR_ERR_INVALID, "unknown action %s", zr_action_kind_name(action->kind));
     }

@@ -8,6 +8,7 @@
 #include "zero/comm/mesh.h"
 #include "zero/engine/errors.h"
 #include "zero/engine/low_rank.h"
+#include "zero/engine/meter.h"
 #include "zero/engine/onebit.h"
 
 /* ---- What is packed ------------------------------------------------------------------------------------ */
@@ -21,6 +22,27 @@ bool zr_engine_packs_kind(const struct zr_engine *engine, enum zr_compressed_kin
 static enum zr_packing packing_of(const struct zr_engine *engine, enum zr_compressed_kind kind)
 {
     return zr_engine_is_onebit(engine) ? ZR_PACKING_ONEBIT : engine->options.compression.kinds[kind].packing;
+}
+
+bool zr_engine_keeps_replicas(const struct zr_engine *engine)
+{
+    return zr_engine_is_onebit(engine) ||
+           (zr_engine_packs_kind(engine, ZR_COMPRESSED_PARAMETERS) &&
+            engine->options.compression.kinds[ZR_COMPRESSED_PARAMETERS].differences);
+}
+
+bool zr_engine_sends_differences(const struct zr_engine *engine)
+{
+    return zr_engine_is_onebit(engine)
+               ? zr_engine_sends_signs(engine)
+               : zr_engine_keeps_replicas(engine) && !zr_meter_ended(engine, ZR_COMPRESSED_PARAMETERS);
+}
+
+/* The packing of gradients between nodes. */
+static enum zr_packing packing_between(const struct zr_engine *engine)
+{
+    enum zr_packing between = engine->options.compression.kinds[ZR_COMPRESSED_GRADIENTS].between;
+    return between == ZR_PACKING_ONEBIT ? packing_of(engine, ZR_COMPRESSED_GRADIENTS) : between;
 }
 
 bool zr_engine_packs(const struct zr_engine *engine)
@@ -44,6 +66,13 @@ static unsigned node_ranks(const struct zr_engine *engine)
 static unsigned nodes(const struct zr_engine *engine)
 {
     return engine->world / node_ranks(engine);
+}
+
+/* Whether a unit's gradients are sent by their method now. */
+static bool is_compressed(const struct zr_engine *engine, size_t unit)
+{
+    return engine->units[unit].packs_gradients && !zr_meter_ended(engine, ZR_COMPRESSED_GRADIENTS) &&
+           (!zr_engine_keeps_errors(engine) || zr_engine_feeds_errors(engine));
 }
 
 /* Whether gradients travel within a node first. */
@@ -91,6 +120,9 @@ static zr_result open_nodes(struct zr_engine *engine)
         result = open_group(engine, &state->node, "node", engine->rank - place, 1, in_node);
     if (result == ZR_OK && hops(engine))
         result = open_group(engine, &state->across, "across", place, in_node, nodes(engine));
+    if (result == ZR_OK && engine->options.compression.check_steps > 0 &&
+        zr_engine_packs_kind(engine, ZR_COMPRESSED_GRADIENTS))
+        result = open_group(engine, &engine->meter.comm, "check", 0, 1, engine->world);
     return result;
 }
 
@@ -171,7 +203,8 @@ static zr_result open_compressors(struct zr_engine *engine)
         if (packs(engine, u) && hops(engine)) {
             within = larger(within, zr_compressed_sum_bytes(gradients, nodes(engine) * shard, nodes(engine),
                                                             node_ranks(engine)));
-            between = larger(between, zr_compressed_sum_bytes(gradients, shard, 1, nodes(engine)));
+            between =
+                larger(between, zr_compressed_sum_bytes(packing_between(engine), shard, 1, nodes(engine)));
             sums = larger(sums, nodes(engine) * shard);
         }
     }
@@ -226,6 +259,8 @@ zr_result zr_engine_compression_open(struct zr_engine *engine)
         result = open_largest(engine);
     if (result == ZR_OK)
         result = open_compressors(engine);
+    if (result == ZR_OK)
+        result = zr_meter_open(engine);
     return result == ZR_OK ? open_secondary(engine) : result;
 }
 
@@ -233,6 +268,7 @@ void zr_engine_compression_close(struct zr_engine *engine)
 {
     struct zr_compression_state *state = &engine->compression;
     zr_drop(engine->options.arena, &state->secondary);
+    zr_meter_close(engine);
     zr_drop(engine->options.arena, &state->sums);
     zr_drop(engine->options.arena, &state->velocity);
     zr_largest_fini(&state->largest);
@@ -273,7 +309,9 @@ zr_result zr_engine_gather_shards(struct zr_engine *engine, size_t unit, const s
         own->has_secondary = true;
         plain.after = &own->keep;
     }
-    if (!state->packs_parameters)
+    /* After a load replicas are rounded masters. */
+    if (!state->packs_parameters || zr_engine_keeps_replicas(engine) ||
+        zr_meter_ended(engine, ZR_COMPRESSED_PARAMETERS))
         return zr_comm_all_gather(engine->options.comm, &plain, &state->parameter_ticket);
     zr_result result = zr_comm_wait(engine->options.comm, state->parameter_ticket); /* it uses own->gather */
     if (result != ZR_OK)
@@ -283,6 +321,7 @@ zr_result zr_engine_gather_shards(struct zr_engine *engine, size_t unit, const s
                                          .from = {(void *)(uintptr_t)gather->source, precision},
                                          .to = {gather->destination, precision},
                                          .scale = 1,
+                                         .check = zr_meter_begin(engine, unit, ZR_COMPRESSED_PARAMETERS),
                                          .label = gather->label,
                                          .host_bytes = gather->host_bytes,
                                          .first = gather->before,
@@ -298,13 +337,14 @@ zr_result zr_engine_send_difference(struct zr_engine *engine, size_t unit)
     if (result != ZR_OK)
         return result;
     state->gathers = engine->options.comm;
-    *op = (struct zr_compressed){.packing = ZR_PACKING_ONEBIT,
+    *op = (struct zr_compressed){.packing = packing_of(engine, ZR_COMPRESSED_PARAMETERS),
                                  .shard_elements = engine->layout.units[unit].shard_elements,
                                  .from = {state->owned.master, ZR_PRECISION_FP32},
                                  .minus = state->owned.parameters,
                                  .to = {state->whole, engine->options.precision},
                                  .accumulate = true,
                                  .scale = 1,
+                                 .check = zr_meter_begin(engine, unit, ZR_COMPRESSED_PARAMETERS),
                                  .label = ZR_ENGINE_LABEL((unsigned)unit, ZR_LABEL_PARAMETERS)};
     return zr_compressed_gather(&engine->compression.all, op, &state->parameter_ticket);
 }
@@ -364,6 +404,7 @@ static void divide(struct zr_engine *engine, struct zr_unit_compression *unit)
 {
     unit->hop = (struct zr_comm_after){hop, unit};
     unit->second = unit->sum;
+    unit->second.packing = packing_between(engine);
     unit->second.from = (struct zr_numbers){engine->compression.sums, ZR_PRECISION_FP32};
     unit->sum.pieces = nodes(engine);
     unit->sum.shard_elements *= nodes(engine);
@@ -372,6 +413,34 @@ static void divide(struct zr_engine *engine, struct zr_unit_compression *unit)
     unit->sum.accumulate = false;
     unit->sum.host_bytes = 0; /* the second hop goes to the host */
     unit->sum.last = &unit->hop;
+}
+
+/* The first gradients in full precision after packed ones take what these have not sent. */
+static zr_result add_errors(struct zr_engine *engine, size_t unit)
+{
+    const struct zr_engine_options *o = &engine->options;
+    struct zr_unit_compression *own = &engine->compression.units[unit];
+    size_t n = engine->layout.units[unit].padded_elements;
+    float values[ZR_PACK_BLOCK];
+    zr_result result = ZR_OK;
+    if (!engine->errors || own->has_no_errors || !zr_meter_ended(engine, ZR_COMPRESSED_GRADIENTS))
+        return ZR_OK;
+    float *errors = zr_engine_errors(engine, unit);
+    for (size_t at = 0, count; at < n && result == ZR_OK; at += count) {
+        count = n - at < ZR_PACK_BLOCK ? n - at : ZR_PACK_BLOCK;
+        struct zr_numbers own_numbers =
+            zr_numbers_at((struct zr_numbers){engine->units[unit].written, o->precision}, at);
+        struct zr_convert widen = {count, own_numbers, {values, ZR_PRECISION_FP32}},
+                          narrow = {count, {values, ZR_PRECISION_FP32}, own_numbers};
+        result = o->kernels->convert(o->context, &widen);
+        for (size_t i = 0; i < count && result == ZR_OK; i++)
+            values[i] += errors[at + i];
+        if (result == ZR_OK)
+            result = o->kernels->convert(o->context, &narrow);
+    }
+    own->has_no_errors = true;
+    return result == ZR_OK ? o->kernels->clear(o->context, &(struct zr_clear){n * sizeof *errors, errors})
+                           : result;
 }
 
 /* A sum of a unit's gradients by a method that is no packing; from, count: the part of it at `to`. */
@@ -398,9 +467,26 @@ static zr_result sum_by_method(struct zr_engine *engine, size_t unit, const stru
     return zr_largest_begin(&engine->compression.largest, op, &engine->units[unit].reduce_ticket);
 }
 
+/* Before a sum: measures it if that is due, or adds what earlier sums have not sent. */
+static zr_result prepare_sum(struct zr_engine *engine, size_t unit, const struct zr_reduce_scatter *sum)
+{
+    return !engine->units[unit].packs_gradients ? ZR_OK
+           : is_compressed(engine, unit)        ? zr_meter_begin_sum(engine, unit, sum)
+                                                : add_errors(engine, unit);
+}
+
 zr_result zr_engine_sum_whole(struct zr_engine *engine, size_t unit, const struct zr_all_reduce *sum)
 {
-    if (!zr_engine_feeds_errors(engine))
+    size_t own = engine->rank * sum->shard_elements * engine->gradient_bytes;
+    zr_result result = prepare_sum(engine, unit,
+                                   &(struct zr_reduce_scatter){.source = sum->buffer,
+                                                               .destination = (char *)sum->buffer + own,
+                                                               .shard_elements = sum->shard_elements,
+                                                               .scale = sum->scale,
+                                                               .type = sum->type});
+    if (result != ZR_OK)
+        return result;
+    if (!is_compressed(engine, unit))
         return zr_comm_all_reduce(engine->options.comm, sum, &engine->units[unit].reduce_ticket);
     return sum_by_method(engine, unit,
                          &(struct zr_low_rank_sum){.source = sum->buffer,
@@ -415,7 +501,10 @@ zr_result zr_engine_sum_shards(struct zr_engine *engine, size_t unit, const stru
     struct zr_unit_compression *own = engine->compression.units ? &engine->compression.units[unit] : NULL;
     const struct zr_numbers to = {sum->destination, sum->wide ? ZR_PRECISION_FP32 : precision};
     const bool feeds = zr_engine_feeds_errors(engine);
-    if (!state->packs_gradients || (zr_engine_keeps_errors(engine) && !feeds))
+    zr_result result = prepare_sum(engine, unit, sum);
+    if (result != ZR_OK)
+        return result;
+    if (!is_compressed(engine, unit))
         return zr_comm_reduce_scatter(engine->options.comm, sum, &state->reduce_ticket);
     if (!packs(engine, unit))
         return sum_by_method(engine, unit,
@@ -442,13 +531,15 @@ zr_result zr_engine_sum_shards(struct zr_engine *engine, size_t unit, const stru
 zr_result zr_engine_await_sum(struct zr_engine *engine, size_t unit)
 {
     struct zr_unit_state *state = &engine->units[unit];
-    bool in_hops = hops(engine) && state->packs_gradients;
+    bool in_hops = hops(engine) && is_compressed(engine, unit);
     zr_result result = zr_engine_low_rank_end(engine, unit);
     if (result == ZR_OK)
         result =
             zr_comm_wait(in_hops ? engine->compression.node : engine->options.comm, state->reduce_ticket);
     if (result == ZR_OK && in_hops && state->reduce_ticket > 0)
         result = zr_comm_wait(engine->compression.across, engine->compression.units[unit].second_ticket);
+    if (result == ZR_OK)
+        result = zr_meter_end_sum(engine, unit);
     if (result == ZR_OK)
         state->reduce_ticket = 0;
     return result;

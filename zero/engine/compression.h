@@ -25,6 +25,7 @@ struct zr_unit_compression {
     const char *whole;         /* gathered block of `keep` */
     void *secondary;           /* this rank's part of the node's copy; NULL: none */
     size_t secondary_bytes;
+    bool has_no_errors; /* they were added to a sum in full precision */
     bool has_secondary; /* a gather since the last update has written it, or will */
 };
 
@@ -45,7 +46,11 @@ void zr_engine_compression_close(struct zr_engine *engine);
  * ranks, by the engine's method or as they are; the ticket is the unit's parameter_ticket or reduce_ticket.
  */
 zr_result zr_engine_gather_shards(struct zr_engine *engine, size_t unit, const struct zr_all_gather *gather);
-/* Adds the signs of what the owners have changed to a unit's parameters on all ranks, see onebit.h. */
+/* Whether parameters are no rounded masters, but what all ranks have received of differences / whether this
+ * step sends a difference / adds the packed difference of the owners' masters to a unit's parameters on all
+ * ranks. */
+bool zr_engine_keeps_replicas(const struct zr_engine *engine);
+bool zr_engine_sends_differences(const struct zr_engine *engine);
 zr_result zr_engine_send_difference(struct zr_engine *engine, size_t unit);
 zr_result zr_engine_sum_shards(struct zr_engine *engine, size_t unit, const struct zr_reduce_scatter *sum);
 zr_result zr_engine_sum_whole(struct zr_engine *engine, size_t unit, const struct zr_all_reduce *sum);

@@ -260,6 +260,16 @@ struct zr_compression_state {
     float momentum;  /* of the optimizer, in `velocity` */
 };
 
+/* See meter.h. Zeros: nothing is measured. */
+struct zr_meter {
+    zr_comm *comm; /* of exact sums */
+    struct zr_compressed_check checks[ZR_COMPRESSED_KINDS];
+    bool begun[ZR_COMPRESSED_KINDS]; /* an operation is checked in this step */
+    struct zr_numbers sum; /* this rank's shard of a sum in progress that is checked; `at` NULL: none */
+    size_t sum_unit;
+    struct zr_compression_check last;
+};
+
 struct zr_engine {
     struct zr_engine_options options;
     const struct zr_optimizer *optimizer;
@@ -291,7 +301,8 @@ struct zr_engine {
     struct zr_versions versions;
     struct zr_actions step;                  /* the end of a step */
     struct zr_compression_state compression; /* see compression.h */
-    float *errors;                           /* [layout.pool_elements], see errors.h; NULL: none */
+    struct zr_meter meter;
+    float *errors; /* [layout.pool_elements], see errors.h; NULL: none */
 
     unsigned gathered_max;                  /* maximum of units gathered at a time */
     unsigned used_units;                    /* number of units with references */

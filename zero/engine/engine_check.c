@@ -304,12 +304,37 @@ static zr_result check_method(const struct zr_compression *compression, enum zr_
     return ZR_OK;
 }
 
+/* Differences of parameters, and the second hop's packing. */
+static zr_result check_differences(const struct zr_engine_options *options)
+{
+    const struct zr_compression *how = &options->compression;
+    if ((unsigned)how->kinds[ZR_COMPRESSED_GRADIENTS].between >= ZR_PACKINGS_COUNT ||
+        (unsigned)how->activations[0] >= ZR_PACKINGS_COUNT ||
+        (unsigned)how->activations[1] >= ZR_PACKINGS_COUNT)
+        return zr_fail(ZR_ERR_INVALID, "compression: unknown packing between nodes or of activations");
+    if (!how->kinds[ZR_COMPRESSED_PARAMETERS].on || !how->kinds[ZR_COMPRESSED_PARAMETERS].differences)
+        return ZR_OK;
+    if (options->stage > 2)
+        return zr_fail(ZR_ERR_INVALID, "compression: differences of parameters require stage 1 or 2, where "
+                                       "every rank keeps the parameters that differences are added to");
+    if (options->offload.optimizer || options->tensor || options->pipeline || options->sharing)
+        return zr_fail(ZR_ERR_INVALID, "compression: differences of parameters require whole models whose "
+                                       "state is on the device");
+    return options->optimizer.average_decay > 0
+               ? zr_fail(ZR_ERR_INVALID,
+                         "compression: differences of parameters exclude a moving average, which "
+                         "replaces parameters")
+               : ZR_OK;
+}
+
 static zr_result check_compression(const struct zr_engine_options *options)
 {
     zr_result result = ZR_OK;
     for (unsigned kind = 0; kind < ZR_COMPRESSED_KINDS && result == ZR_OK; kind++)
         if (options->compression.kinds[kind].on)
             result = check_method(&options->compression, (enum zr_compressed_kind)kind);
+    if (result == ZR_OK)
+        result = check_differences(options);
     if (result != ZR_OK)
         return result;
     unsigned node_ranks = options->compression.node_ranks, world = zr_comm_world(options->comm);
@@ -322,6 +347,17 @@ static zr_result check_compression(const struct zr_engine_options *options)
         !options->kernels->host_visible)
         return zr_fail(ZR_ERR_INVALID,
                        "compression: secondary shards are not supported by the kernels \"%s\"",
+                       options->kernels->name);
+    if (!(options->compression.tolerance >= 0) ||
+        (options->compression.tolerance > 0 && options->compression.check_steps == 0))
+        return zr_fail(ZR_ERR_INVALID, "compression: a tolerance is at least 0 and requires check_steps");
+    if (options->compression.tolerance > 0 &&
+        options->compression.kinds[ZR_COMPRESSED_GRADIENTS].method == ZR_METHOD_LARGEST &&
+        options->optimizer.kind == ZR_OPTIMIZER_SGD && options->optimizer.momentum_factor > 0)
+        return zr_fail(ZR_ERR_INVALID, "compression: a tolerance excludes the largest numbers of SGD with "
+                                       "momentum, which the ranks keep and the optimizer does not");
+    if (options->compression.check_steps > 0 && options->kernels->executes && !options->kernels->host_visible)
+        return zr_fail(ZR_ERR_INVALID, "compression: checks are not supported by the kernels \"%s\"",
                        options->kernels->name);
     if (zr_comm_world(options->comm) > 1 && options->stage == 0 &&
         (options->compression.kinds[ZR_COMPRESSED_PARAMETERS].on ||

@@ -1,6 +1,8 @@
 /* errors.c: see errors.h. */
 #include "zero/engine/errors.h"
 
+#include "zero/engine/meter.h"
+
 bool zr_engine_keeps_errors(const struct zr_engine *engine)
 {
     return engine->world > 1 && engine->options.compression.kinds[ZR_COMPRESSED_GRADIENTS].on &&
@@ -15,7 +17,7 @@ uint64_t zr_engine_errors_first(const struct zr_engine *engine)
 
 bool zr_engine_feeds_errors(const struct zr_engine *engine)
 {
-    return zr_engine_keeps_errors(engine) &&
+    return zr_engine_keeps_errors(engine) && !zr_meter_ended(engine, ZR_COMPRESSED_GRADIENTS) &&
            (engine->simulated || engine->steps_done >= zr_engine_errors_first(engine));
 }
 

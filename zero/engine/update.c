@@ -1,4 +1,5 @@
 /* update.c: see update.h. */
+#include "zero/engine/meter.h"
 #include "zero/engine/onebit.h"
 #include "zero/engine/update.h"
 
@@ -118,14 +119,18 @@ zr_result zr_engine_round_masters(struct zr_engine *engine, size_t unit)
 struct zr_engine_update zr_engine_update_of(const struct zr_engine *engine, float rate, float gradient_scale)
 {
     const struct zr_optimizer_options *o = &engine->options.optimizer;
-    const bool keeps_variance = zr_engine_sends_signs(engine);
+    const bool keeps_variance = zr_engine_sends_signs(engine),
+               stopped = zr_engine_is_onebit(engine) && !zr_engine_warms_up(engine);
     float corrections[2], last[2];
     engine->optimizer->corrections(o, (double)(engine->steps_done + 1), corrections);
-    engine->optimizer->corrections(o, (double)engine->options.compression.warmup_steps, last);
+    uint64_t settled = engine->options.compression.warmup_steps;
+    if (zr_engine_is_onebit(engine) && zr_meter_ended(engine, ZR_COMPRESSED_GRADIENTS)) /* it goes on */
+        settled += engine->steps_done + 1 - engine->meter.last.full_since[ZR_COMPRESSED_GRADIENTS];
+    engine->optimizer->corrections(o, (double)settled, last);
     return (struct zr_engine_update){.rate = rate,
                                      .gradient_scale = gradient_scale,
                                      .correction1 = corrections[0],
-                                     .correction2 = keeps_variance ? last[1] : corrections[1],
+                                     .correction2 = stopped ? last[1] : corrections[1],
                                      .keeps_variance = keeps_variance};
 }
 

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "alloc/plan/plan.h"
+#include "zero/engine/meter.h"
 #include "zero/engine/gradients.h"
 #include "zero/step/trainer_state.h"
 #include "zero/plan/timeline.h"
@@ -319,6 +320,7 @@ static void note(struct zr_byte_plan *out, const struct rehearsal *rehearsal,
         rehearsal->sent_by_step.elements + left_out(rehearsal) * rehearsal->sent_by_middle.elements;
     out->sent_bytes_per_step =
         rehearsal->sent_by_step.bytes + left_out(rehearsal) * rehearsal->sent_by_middle.bytes;
+    out->check_sent_bytes = zr_meter_bytes(rehearsal->state.engine);
     out->host_moved_bytes_per_step =
         rehearsal->moved_by_step + left_out(rehearsal) * rehearsal->moved_by_middle;
     out->nvme_bytes = file_report(rehearsal).file_bytes;

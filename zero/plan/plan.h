@@ -54,6 +54,7 @@ struct zr_byte_plan {
      * saves. */
     uint64_t whole_parameters, whole_gradients;
     uint64_t sent_elements_per_step, sent_bytes_per_step;
+    uint64_t check_sent_bytes; /* at most, by a rank in a check of compression; not in sent_bytes_per_step */
     /* Values of the host tier. */
     size_t host_peak_by_tag_bytes[ZR_TAG_COUNT], host_bytes;
     size_t host_persistent_by_tag_bytes[ZR_TAG_COUNT];

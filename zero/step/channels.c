@@ -47,10 +47,12 @@ static zr_result open_channels(struct zr_channels *channels, const struct zr_cut
 }
 
 zr_result zr_channels_open(struct zr_channels *out, const struct zr_cut *cut,
-                           const struct zr_pipeline *pipeline, zr_arena *arena)
+                           const struct zr_pipeline *pipeline, const struct zr_engine_options *engine)
 {
     memset(out, 0, sizeof *out);
-    out->arena = arena;
+    out->arena = engine->arena;
+    out->kernels = engine->kernels;
+    out->context = engine->context;
     out->parts_count = cut->parts_count;
     zr_result result = open_channels(out, cut, pipeline);
     if (result == ZR_OK && cut->shares)
@@ -95,29 +97,80 @@ static zr_result end_send(struct zr_channels *channels, struct zr_channel *chann
     return result;
 }
 
+static bool is_packed(const struct zr_channel_block *block)
+{
+    return block->packing != ZR_PACKING_ONEBIT;
+}
+
+static size_t bytes_of(const struct zr_channel_block *block)
+{
+    return is_packed(block) ? zr_pack_bytes(block->packing, block->elements)
+                            : block->elements * zr_precision_bytes(block->precision);
+}
+
 zr_result zr_channel_send(struct zr_channels *channels, struct zr_channel *channel,
                           const struct zr_channel_block *block)
 {
     zr_result result = end_send(channels, channel);
     channel->sent = block->block;
     channel->ticket = 0;
+    if (result == ZR_OK && is_packed(block)) {
+        void *plain = block->block;
+        channel->sent = NULL;
+        result = zr_take(channels->arena, ZR_TAG_COMM, bytes_of(block), 1, &channel->sent);
+        if (result == ZR_OK)
+            result = channels->kernels->pack(channels->context,
+                                             &(struct zr_pack){.packing = block->packing,
+                                                               .n = block->elements,
+                                                               .from = {plain, block->precision},
+                                                               .to = channel->sent});
+        zr_drop(channels->arena, &plain);
+    }
     if (result != ZR_OK)
         return result;
-    return zr_comm_send(
-        channel->comm,
-        &(struct zr_transfer){
-            .send = block->block, .send_bytes = block->bytes, .to = RECEIVER, .type = block->type},
-        &channel->ticket);
+    return zr_comm_send(channel->comm,
+                        &(struct zr_transfer){.send = channel->sent,
+                                              .send_bytes = bytes_of(block),
+                                              .to = RECEIVER,
+                                              .type = (enum zr_comm_type)block->precision,
+                                              .packed_elements = is_packed(block) ? block->elements : 0},
+                        &channel->ticket);
 }
 
-zr_result zr_channel_receive(struct zr_channel *channel, const struct zr_channel_block *block,
-                             zr_ticket *ticket)
+zr_result zr_channel_receive(struct zr_channels *channels, struct zr_channel *channel,
+                             const struct zr_channel_block *block, struct zr_channel_message *message)
 {
-    return zr_comm_receive(
-        channel->comm,
-        &(struct zr_transfer){
-            .receive = block->block, .receive_bytes = block->bytes, .from = SENDER, .type = block->type},
-        ticket);
+    *message = (struct zr_channel_message){.to = *block};
+    zr_result result = is_packed(block)
+                           ? zr_take(channels->arena, ZR_TAG_COMM, bytes_of(block), 1, &message->packed)
+                           : ZR_OK;
+    if (result != ZR_OK)
+        return result;
+    return zr_comm_receive(channel->comm,
+                           &(struct zr_transfer){.receive = message->packed ? message->packed : block->block,
+                                                 .receive_bytes = bytes_of(block),
+                                                 .from = SENDER,
+                                                 .type = (enum zr_comm_type)block->precision},
+                           &message->ticket);
+}
+
+zr_result zr_channel_await(struct zr_channels *channels, struct zr_channel *channel,
+                           struct zr_channel_message *message)
+{
+    const struct zr_channel_block *to = &message->to;
+    const void *from = message->packed;
+    zr_result result = zr_comm_wait(channel->comm, message->ticket);
+    if (result != ZR_OK || !from)
+        return result;
+    result =
+        channels->kernels->unpack(channels->context, &(struct zr_unpack){.packing = to->packing,
+                                                                         .n = to->elements,
+                                                                         .from = &from,
+                                                                         .count = 1,
+                                                                         .scale = 1,
+                                                                         .to = {to->block, to->precision}});
+    zr_drop(channels->arena, &message->packed);
+    return result;
 }
 
 zr_result zr_channels_drain(struct zr_channels *channels)

@@ -10,7 +10,7 @@
 
 #include "zero/model/cut.h"
 
-/* One direction. */
+/* One direction. Numbers may be packed before they are sent, in the trainer's thread. */
 struct zr_channel {
     zr_comm *comm;    /* rank 0 is the sender, rank 1 the receiver; NULL: unused */
     void *sent;       /* block being sent */
@@ -24,7 +24,9 @@ struct zr_part_channels {
 };
 
 struct zr_channels {
-    zr_arena *arena; /* owns the blocks that are sent */
+    zr_arena *arena;                  /* owns the blocks that are sent */
+    const struct zr_kernels *kernels; /* they pack; borrowed, with an open context */
+    struct zr_kernel_context *context;
     struct zr_part_channels parts[ZR_PIPELINE_PARTS_MAX];
     unsigned parts_count;
     zr_comm *sharing; /* communicator of the ranks that share units with this rank; NULL: none */
@@ -32,19 +34,32 @@ struct zr_channels {
 
 /* Collective over the pipeline's ranks. */
 zr_result zr_channels_open(struct zr_channels *out, const struct zr_cut *cut,
-                           const struct zr_pipeline *pipeline, zr_arena *arena);
+                           const struct zr_pipeline *pipeline, const struct zr_engine_options *engine);
 void zr_channels_close(struct zr_channels *channels);
 
-/* Sends a block; the channel owns the block from then on. */
 struct zr_channel_block {
     void *block;
-    size_t bytes;
-    enum zr_comm_type type;
+    size_t elements;
+    enum zr_precision precision;
+    enum zr_packing packing; /* ZR_PACKING_ONEBIT: sent as they are */
 };
+/* A block that is being received. Zeros: none. */
+struct zr_channel_message {
+    zr_ticket ticket;
+    void *packed; /* NULL: received without packing, or unpacked */
+    struct zr_channel_block to;
+};
+
+/* Sends a block; the channel owns the block from then on, and frees it now if it is packed. */
 zr_result zr_channel_send(struct zr_channels *channels, struct zr_channel *channel,
                           const struct zr_channel_block *block);
-zr_result zr_channel_receive(struct zr_channel *channel, const struct zr_channel_block *block,
-                             zr_ticket *ticket);
+/* Starts to receive. The packed numbers have a block of tag comm until the message has been awaited or, after
+ * a failure, until the caller frees it. */
+zr_result zr_channel_receive(struct zr_channels *channels, struct zr_channel *channel,
+                             const struct zr_channel_block *block, struct zr_channel_message *message);
+/* Waits for a message, and unpacks it the first time. */
+zr_result zr_channel_await(struct zr_channels *channels, struct zr_channel *channel,
+                           struct zr_channel_message *message);
 /* Waits for all sends and frees their blocks. */
 zr_result zr_channels_drain(struct zr_channels *channels);
 

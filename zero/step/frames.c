@@ -34,20 +34,29 @@ zr_result zr_frame_await_input(zr_trainer *trainer, size_t module, unsigned micr
     const struct zr_cut_part *part = &trainer->cut.parts[p];
     if (!trainer->pipelined || module != part->first || part->entry == ZR_NO_MODULE)
         return ZR_OK;
-    return zr_comm_wait(trainer->channels.parts[p].input.comm,
-                        trainer->inputs[frame_of(trainer, p, micro_batch)]);
+    return zr_channel_await(&trainer->channels, &trainer->channels.parts[p].input,
+                            &trainer->inputs[frame_of(trainer, p, micro_batch)]);
 }
 
-/* The message that carries an output of the run's rows. */
-static struct zr_channel_block block_of(const struct zr_list_run *run, size_t output, void *block)
+void zr_frames_drop(zr_trainer *trainer)
+{
+    for (unsigned f = 0; f < trainer->messages_count; f++) {
+        zr_drop(trainer->channels.arena, &trainer->inputs[f].packed);
+        zr_drop(trainer->channels.arena, &trainer->gradients[f].packed);
+    }
+}
+
+/* The block of an output of the run's rows, or of its gradient. */
+static struct zr_channel_block block_of(const struct zr_list_run *run, size_t output,
+                                        const struct zr_action *action, void *block)
 {
     const zr_trainer *trainer = run->trainer;
+    const struct zr_engine_options *o = &trainer->engine->options;
     size_t rows = run->rows / zr_model_row_ranks(trainer->model);
-    enum zr_precision precision = trainer->engine->options.precision;
     return (struct zr_channel_block){.block = block,
-                                     .bytes = rows * trainer->model->modules[output].type->output_columns *
-                                              zr_precision_bytes(precision),
-                                     .type = (enum zr_comm_type)precision};
+                                     .elements = rows * trainer->model->modules[output].type->output_columns,
+                                     .precision = o->precision,
+                                     .packing = o->compression.activations[action->backward]};
 }
 
 zr_result zr_frame_send(const struct zr_list_run *run, const struct zr_action *action)
@@ -62,7 +71,7 @@ zr_result zr_frame_send(const struct zr_list_run *run, const struct zr_action *a
         output--;
         place = &store->outputs[zr_frame_place(trainer, output, action->micro_batch).at];
     }
-    struct zr_channel_block block = block_of(run, output, *place);
+    struct zr_channel_block block = block_of(run, output, action, *place);
     *place = NULL;
     return zr_channel_send(&trainer->channels,
                            action->backward ? &channels->input_gradient : &channels->output, &block);
@@ -83,8 +92,9 @@ zr_result zr_frame_receive(const struct zr_list_run *run, const struct zr_action
     if (result != ZR_OK)
         return result;
     struct zr_channel_block block =
-        block_of(run, output, action->backward ? store->incoming[frame] : store->outputs[place.at]);
-    return zr_channel_receive(action->backward ? &channels->output_gradient : &channels->input, &block,
+        block_of(run, output, action, action->backward ? store->incoming[frame] : store->outputs[place.at]);
+    return zr_channel_receive(&trainer->channels,
+                              action->backward ? &channels->output_gradient : &channels->input, &block,
                               action->backward ? &trainer->gradients[frame] : &trainer->inputs[frame]);
 }
 
@@ -97,7 +107,8 @@ zr_result zr_frame_take_gradient(zr_trainer *trainer, size_t module, unsigned mi
         return ZR_OK;
     frame = frame_of(trainer, p, micro_batch);
     if (part->exit != ZR_NO_MODULE)
-        result = zr_comm_wait(trainer->channels.parts[p].output_gradient.comm, trainer->gradients[frame]);
+        result = zr_channel_await(&trainer->channels, &trainer->channels.parts[p].output_gradient,
+                                  &trainer->gradients[frame]);
     trainer->activations.gradients[0] = trainer->activations.incoming[frame];
     trainer->activations.incoming[frame] = NULL;
     return result;

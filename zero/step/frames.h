@@ -23,6 +23,9 @@ struct zr_activation_place zr_frame_place(const zr_trainer *trainer, size_t modu
 zr_result zr_frame_send(const struct zr_list_run *run, const struct zr_action *action);
 zr_result zr_frame_receive(const struct zr_list_run *run, const struct zr_action *action);
 
+/* Frees packed messages that were not read, because their pass failed. */
+void zr_frames_drop(zr_trainer *trainer);
+
 /* Before forward or backward of a module: waits for its input if another rank sends it. */
 zr_result zr_frame_await_input(zr_trainer *trainer, size_t module, unsigned micro_batch);
 /* Before backward of a part's last module: makes the gradient of the part's output the store's gradients[0];

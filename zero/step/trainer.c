@@ -136,6 +136,7 @@ void zr_trainer_drop_pass(zr_trainer *trainer)
     for (unsigned u = 0; u < trainer->model->list.units_count; u++)
         release(trainer, u);
     zr_channels_drain(&trainer->channels);
+    zr_frames_drop(trainer);
     zr_activations_drop(&trainer->activations);
 }
 

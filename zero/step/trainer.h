@@ -22,8 +22,9 @@ struct zr_trainer {
     struct zr_cut cut;
     struct zr_channels channels;
     struct zr_pipeline_order order;
-    unsigned first_frame[ZR_PIPELINE_PARTS_MAX]; /* by part; a part has order.held_max frames */
-    zr_ticket *inputs, *gradients;               /* [frames]: transfers that a part receives */
+    unsigned first_frame[ZR_PIPELINE_PARTS_MAX];   /* by part; a part has order.held_max frames */
+    struct zr_channel_message *inputs, *gradients; /* [frames]: what a part receives */
+    unsigned messages_count;                       /* of each */
     struct zr_flow flow;
 
     zr_comm *ring; /* of context ranks; NULL: one */

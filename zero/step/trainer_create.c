@@ -96,7 +96,7 @@ static zr_result open_pipeline(zr_trainer *trainer, const struct zr_trainer_opti
                                                                       .micro_batches = engine->micro_batches,
                                                                       .host_arena = engine->host_arena});
     if (result == ZR_OK)
-        result = zr_channels_open(&trainer->channels, &trainer->cut, pipeline, engine->arena);
+        result = zr_channels_open(&trainer->channels, &trainer->cut, pipeline, engine);
     zr_flow_open(trainer, pipeline);
     trainer->pipelined = true;
     trainer->model = &trainer->cut.model;
@@ -120,6 +120,11 @@ static zr_result count_frames(zr_trainer *trainer, const struct zr_engine_option
     if (result == ZR_OK)
         result = zr_take(engine->host_arena, ZR_TAG_OTHER, *frames, sizeof *trainer->gradients,
                          (void **)&trainer->gradients);
+    if (result == ZR_OK) {
+        trainer->messages_count = *frames;
+        memset(trainer->inputs, 0, *frames * sizeof *trainer->inputs);
+        memset(trainer->gradients, 0, *frames * sizeof *trainer->gradients);
+    }
     return result;
 }
 
@@ -192,11 +197,12 @@ static void destroy(zr_trainer *trainer, zr_arena *host_arena)
     zr_actions_drop(&trainer->step);
     zr_activations_close(&trainer->activations);
     zr_staging_close(&trainer->staging);
-    zr_drop(host_arena, &trainer->gradients);
-    zr_drop(host_arena, &trainer->inputs);
     zr_drop(host_arena, &trainer->parameters);
     zr_engine_destroy(trainer->engine);
+    zr_frames_drop(trainer);
     zr_channels_close(&trainer->channels);
+    zr_drop(host_arena, &trainer->gradients);
+    zr_drop(host_arena, &trainer->inputs);
     zr_pipeline_order_end(&trainer->order);
     zr_cut_close(&trainer->cut);
     zr_drop(host_arena, &trainer);

@@ -10,6 +10,7 @@
 #include "alloc/base/error.h"
 #include "alloc/heap/heap.h"
 #include "alloc/base/system/os.h"
+#include "zero/engine/meter.h"
 #include "zero/train/report/log.h"
 #include "zero/train/history.h"
 #include "zero/train/loop.h"
@@ -272,6 +273,9 @@ static zr_result train_step(struct step *step)
         line->loss_scale = (double)report.loss_scale;
     if (loop->rank.config->noise_decay > 0)
         measure_noise(loop, line);
+    zr_engine_get_compression_check(loop->rank.state.engine, &line->compression);
+    line->checks_compression = !report.skipped && line->compression.steps > 0 &&
+                               line->compression.steps == zr_engine_steps_done(loop->rank.state.engine);
     return ZR_OK;
 }
 
@@ -284,6 +288,23 @@ static void say_skipped(struct loop *loop, const struct zr_step_line *line)
     zr_say("step %" PRIu64 " is skipped: with a loss scale of %g a gradient is not finite in fp16 (%" PRIu64
            " skipped so far); the scale is now %g",
            line->step, line->loss_scale, scaling.skipped_steps, (double)scaling.scale);
+}
+
+/* Prints that a kind is no longer packed. */
+static void say_full_precision(struct loop *loop, const struct zr_step_line *line)
+{
+    const struct zr_compression_check *check = &line->compression;
+    for (unsigned kind = 0; kind < ZR_COMPRESSED_KINDS; kind++) {
+        if (!line->checks_compression || check->full_since[kind] != check->steps ||
+            !(check->error[kind] > loop->rank.config->compress_tolerance))
+            continue;
+        zr_progress_break(&loop->progress);
+        zr_say("step %" PRIu64
+               ": packing %s has a relative error of %.3g, above --compress-tolerance %g; from "
+               "the next step on they are sent in full precision",
+               line->step, zr_compressed_kind_name((enum zr_compressed_kind)kind), check->error[kind],
+               loop->rank.config->compress_tolerance);
+    }
 }
 
 /* Whether other work follows the step before the next one begins. */
@@ -431,6 +452,7 @@ static void show(struct loop *loop, const struct zr_step_line *line)
         return;
     if (line->skipped)
         say_skipped(loop, line);
+    say_full_precision(loop, line);
     zr_progress_step(&loop->progress, line);
     write_log(loop, line);
 }
@@ -582,6 +604,7 @@ static zr_result report_end(struct loop *loop)
             .sample_bytes = text.used_bytes};
         if (config->precision == ZR_PRECISION_FP16)
             zr_engine_scaling(loop->rank.state.engine, &run.scaling);
+        zr_engine_get_compression_check(loop->rank.state.engine, &run.compression);
         zr_progress_break(&loop->progress);
         result = zr_report_end(&run);
         if (result == ZR_OK)

@@ -16,6 +16,8 @@ struct setting {
     size_t shard;
     enum zr_precision precision;
     enum zr_packing packing;
+    enum zr_packing between; /* of the second hop; ZR_PACKING_ONEBIT: as `packing` */
+    unsigned fallen;         /* steps of onebit before an error above the tolerance; 0: never */
     int (*body)(struct rig *rig, const struct setting *setting);
 };
 
@@ -276,8 +278,10 @@ static int gradients_are_packed_sums(struct rig *rig, const struct setting *sett
                   b->packed + p * packed) == ZR_OK);
     }
     unsigned count = world;
+    enum zr_packing last = setting->packing;
     if (setting->node_ranks) { /* the sums of nodes, packed again */
         count = world / setting->node_ranks;
+        last = setting->between != ZR_PACKING_ONEBIT ? setting->between : last;
         for (unsigned k = 0; k < count; k++) {
             char *at = b->packed + k * packed;
             must(unpack(rig, &(struct zr_unpack){.packing = setting->packing,
@@ -286,14 +290,14 @@ static int gradients_are_packed_sums(struct rig *rig, const struct setting *sett
                                                  .count = setting->node_ranks,
                                                  .scale = 1,
                                                  .to = {b->floats, ZR_PRECISION_FP32}}) == ZR_OK);
-            must(kernels->pack(&rig->context, &(struct zr_pack){.packing = setting->packing,
+            must(kernels->pack(&rig->context, &(struct zr_pack){.packing = last,
                                                                 .n = shard,
                                                                 .from = {b->floats, ZR_PRECISION_FP32},
                                                                 .to = at}) == ZR_OK);
             from[k] = at;
         }
     }
-    must(unpack(rig, &(struct zr_unpack){.packing = setting->packing,
+    must(unpack(rig, &(struct zr_unpack){.packing = last,
                                          .n = shard,
                                          .from = from,
                                          .count = count,
@@ -338,7 +342,8 @@ static int trains(struct rig *rig, const struct setting *setting)
         .precision = setting->precision,
         .seed = 3,
         .optimizer = {.beta1 = 0.9f, .beta2 = 0.99f, .epsilon = 1e-6f},
-        .compression = {.kinds = {{true, .packing = setting->packing}, {true, .packing = setting->packing}},
+        .compression = {.kinds = {{true, .packing = setting->packing},
+                                  {true, .packing = setting->packing, .between = setting->between}},
                         .node_ranks = setting->node_ranks,
                         .secondary_shards = setting->node_ranks > 0}};
     must(take_buffers(rig, &b) == ZR_OK);
@@ -360,6 +365,77 @@ static int trains(struct rig *rig, const struct setting *setting)
     return code;
 }
 
+/* ---- The meter ----------------------------------------------------------------------------------------- */
+
+enum { CHECKED = 2 }; /* steps between checks: of unit 1 after two steps */
+
+static zr_result pack_nothing(struct zr_kernel_context *context, const struct zr_pack *args)
+{
+    (void)context;
+    memset(args->to, 0, zr_pack_bytes(args->packing, args->n));
+    return ZR_OK;
+}
+
+/* The packing of rank 0 loses its numbers. All ranks find it after two steps, and send plain numbers from
+ * the third step on; with the packing of all ranks right, the error is below a hundredth. */
+static int falls_back(struct rig *rig, const struct setting *setting)
+{
+    struct buffers b;
+    struct zr_step_report report;
+    struct zr_compression_check check;
+    struct zr_kernels wrong = *kernels;
+    const bool fails = setting->fallen > 0;
+    unsigned rank = zr_comm_rank(rig->comm), world = setting->world;
+    wrong.pack = fails && rank == 0 ? pack_nothing : kernels->pack;
+    struct zr_engine_options options = {
+        .struct_bytes = sizeof options,
+        .arena = rig->arena,
+        .host_arena = rig->arena,
+        .kernels = &wrong,
+        .context = &rig->context,
+        .comm = rig->comm,
+        .list = {parameters, UNITS, units, UNITS, 0},
+        .stage = setting->stage,
+        .precision = setting->precision,
+        .seed = 3,
+        .optimizer = {.beta1 = 0.9f, .beta2 = 0.99f, .epsilon = 1e-6f},
+        .compression = {.kinds = {{true, ZR_PACKING_INT8}, {true, ZR_PACKING_INT8}},
+                        .node_ranks = setting->node_ranks,
+                        .check_steps = CHECKED,
+                        .tolerance = 0.3}};
+    must(take_buffers(rig, &b) == ZR_OK && zr_engine_create(&rig->engine, &options) == ZR_OK);
+    size_t shard = rig->engine->layout.units[1].shard_elements, each = zr_precision_bytes(setting->precision);
+    for (unsigned step = 0; step < 2 * CHECKED; step++) {
+        for (unsigned u = 0; u < UNITS; u++) {
+            void *gradients, *base;
+            bool accumulate;
+            size_t n = zr_parameter_elements(&parameters[u]);
+            if (!units[u].gradient_uses)
+                continue;
+            must(zr_engine_gather(rig->engine, u, (const void **)&base) == ZR_OK);
+            const struct zr_owned *owned = &rig->engine->units[u].owned;
+            must(narrow(rig, owned->master, shard, b.want) == ZR_OK);
+            bool exact = memcmp((char *)base + rank * shard * each, b.want, shard * each) == 0;
+            must(!fails || rank > 0 || step < 1 || exact == (step >= CHECKED + (setting->stage < 3)));
+            zr_engine_release(rig->engine, u);
+            must(zr_engine_gradients(rig->engine, u, &gradients, &accumulate) == ZR_OK);
+            must(fill(rig, rank, step, n, b.floats, gradients) == ZR_OK);
+            must(zr_engine_reduce(rig->engine, u) == ZR_OK);
+        }
+        must(zr_engine_step(rig->engine, 1e-2f, &report) == ZR_OK);
+        zr_engine_get_compression_check(rig->engine, &check);
+        must(check.steps == (step + 1) / CHECKED * CHECKED);
+        for (unsigned kind = 0; kind < ZR_COMPRESSED_KINDS; kind++) {
+            must(check.full_since[kind] == (fails && check.steps ? CHECKED : 0));
+            must(step + 1 != CHECKED || (fails ? check.error[kind] > 0.3 : check.error[kind] < 0.01));
+        }
+    }
+    must(check.sent_bytes == (fails ? 1 : 2) * (world - 1) * shard * each);
+    must(zr_engine_verify_replicas(rig->engine) == ZR_OK);
+    give_back(rig, &b);
+    return 0;
+}
+
 /* ---- One bit ------------------------------------------------------------------------------------------- */
 
 enum { ONEBIT_STEPS = 10, ONEBIT_WARMUP = 3, ONEBIT_UNIT = 1, ONEBIT_MAX = 2048 };
@@ -373,6 +449,12 @@ struct simulated {
     unsigned char packed[WORLD_MAX][4 * ONEBIT_MAX];
 };
 
+static bool sends_signs(const struct setting *setting, unsigned step)
+{
+    return setting->packing == ZR_PACKING_ONEBIT && step >= ONEBIT_WARMUP &&
+           (!setting->fallen || step < setting->fallen);
+}
+
 static int simulated_gradients(struct rig *rig, const struct setting *setting, unsigned step, size_t n,
                                size_t padded, struct simulated *all)
 {
@@ -384,7 +466,16 @@ static int simulated_gradients(struct rig *rig, const struct setting *setting, u
         must(fill(rig, p, step, n, all->gradient, all->gradients[p]) == ZR_OK);
         from[p] = all->gradients[p];
     }
-    if (step < ONEBIT_WARMUP) {
+    if (!sends_signs(setting, step)) { /* the first such sum has what the signs left out */
+        for (unsigned p = 0; p < setting->world; p++) {
+            struct zr_numbers sum = {all->gradients[p], setting->precision},
+                              wide = {all->gradient, ZR_PRECISION_FP32};
+            must(kernels->convert(&rig->context, &(struct zr_convert){padded, sum, wide}) == ZR_OK);
+            for (size_t i = 0; i < padded; i++)
+                all->gradient[i] += all->errors[p][i];
+            must(narrow(rig, all->gradient, padded, all->gradients[p]) == ZR_OK);
+            memset(all->errors[p], 0, sizeof all->errors[p]);
+        }
         must(kernels->sum(&rig->context, &(struct zr_sum){padded, from, setting->world, setting->precision,
                                                           scale, false, to}) == ZR_OK);
         return 0;
@@ -415,17 +506,19 @@ static double mean_of(const float *x, size_t n)
 static int simulated_update(struct rig *rig, const struct setting *setting, unsigned step, size_t n,
                             size_t padded, struct simulated *all)
 {
-    bool signs = step >= ONEBIT_WARMUP;
+    bool signs = sends_signs(setting, step);
     double share = (1 - (double)beta1) / (1 + (double)beta1);
     size_t shard = padded / setting->world;
-    for (size_t first = 0; step == ONEBIT_WARMUP && first < padded; first += ZR_PACK_BLOCK) {
+    for (size_t first = 0; signs && step == ONEBIT_WARMUP && first < padded; first += ZR_PACK_BLOCK) {
         double block = mean_of(all->variance + first, ZR_PACK_BLOCK),
                whole = mean_of(all->variance + first / shard * shard, shard);
         float least = (float)(share * share * (block > 0 ? block : whole));
         for (size_t i = first; i < first + ZR_PACK_BLOCK; i++)
             all->variance[i] = all->variance[i] > least ? all->variance[i] : least;
     }
-    double settled = signs ? ONEBIT_WARMUP : step + 1;
+    double settled = signs                                      ? ONEBIT_WARMUP
+                     : !setting->fallen || step < ONEBIT_WARMUP ? step + 1
+                                                                : ONEBIT_WARMUP + step + 1 - setting->fallen;
     const struct zr_adamw how = {.rate = rate,
                                  .beta1 = beta1,
                                  .beta2 = signs ? 1 : beta2,
@@ -440,22 +533,23 @@ static int simulated_update(struct rig *rig, const struct setting *setting, unsi
                                                           .master = all->master,
                                                           .momentum = all->momentum,
                                                           .variance = all->variance}}) == ZR_OK);
-    if (!signs) {
+    if (!signs && setting->packing == ZR_PACKING_ONEBIT) {
         must(narrow(rig, all->master, padded, all->parameters) == ZR_OK);
         return 0;
     }
     const void *from = all->packed[0];
     const struct zr_numbers replica = {all->parameters, setting->precision};
-    must(kernels->pack(&rig->context, &(struct zr_pack){.packing = ZR_PACKING_ONEBIT,
+    must(kernels->pack(&rig->context, &(struct zr_pack){.packing = setting->packing,
                                                         .n = padded,
                                                         .from = {all->master, ZR_PRECISION_FP32},
                                                         .minus = replica,
                                                         .to = all->packed[0]}) == ZR_OK);
-    must(unpack(rig, &(struct zr_unpack){ZR_PACKING_ONEBIT, padded, &from, 1, 1, true, replica}) == ZR_OK);
+    must(unpack(rig, &(struct zr_unpack){setting->packing, padded, &from, 1, 1, true, replica}) == ZR_OK);
     return 0;
 }
 
-/* Ten steps of an engine have the bits of the simulated ranks, and send the bytes of the formula. */
+/* Ten steps of an engine have the bits of the simulated ranks, and send the bytes of the formula: of onebit,
+ * or of packed differences of parameters and plain gradients. */
 static int onebit_trains(struct rig *rig, const struct setting *setting)
 {
     struct simulated *all;
@@ -474,7 +568,12 @@ static int onebit_trains(struct rig *rig, const struct setting *setting)
         .seed = 3,
         .optimizer = {.beta1 = beta1, .beta2 = beta2, .epsilon = epsilon},
         .compression = {.kinds[ZR_COMPRESSED_GRADIENTS] = {true, .method = ZR_METHOD_ONEBIT},
-                        .warmup_steps = ONEBIT_WARMUP}};
+                        .warmup_steps = ONEBIT_WARMUP,
+                        .check_steps = setting->fallen,
+                        .tolerance = setting->fallen ? 1e-9 : 0}};
+    if (setting->packing != ZR_PACKING_ONEBIT)
+        options.compression = (struct zr_compression){
+            .kinds[ZR_COMPRESSED_PARAMETERS] = {true, .packing = setting->packing, .differences = true}};
     must(zr_engine_create(&rig->engine, &options) == ZR_OK);
     struct zr_engine *engine = rig->engine;
     size_t shard = engine->layout.units[ONEBIT_UNIT].shard_elements, padded = shard * setting->world,
@@ -497,7 +596,10 @@ static int onebit_trains(struct rig *rig, const struct setting *setting)
         }
         must(zr_engine_step(engine, rate, &report) == ZR_OK && zr_engine_synchronize(engine) == ZR_OK);
         uint64_t bytes = sent_bytes(rig, &elements[1]) - before, count = elements[1] - elements[0];
-        must(bytes == (step < ONEBIT_WARMUP ? count * each : zr_pack_bytes(ZR_PACKING_ONEBIT, count)));
+        must(bytes == (setting->packing != ZR_PACKING_ONEBIT
+                           ? zr_pack_bytes(setting->packing, count / 2) + count / 2 * each
+                       : sends_signs(setting, step) ? zr_pack_bytes(ZR_PACKING_ONEBIT, count)
+                                                    : count * each));
         int code = simulated_gradients(rig, setting, step, n, padded, all);
         code = code ? code : simulated_update(rig, setting, step, n, padded, all);
         if (code)
@@ -507,7 +609,8 @@ static int onebit_trains(struct rig *rig, const struct setting *setting)
         must(memcmp(state->whole, all->parameters, n * each) == 0);
         must(memcmp(state->owned.master, all->master + from, mine * sizeof(float)) == 0);
         must(memcmp(state->owned.slots[1], all->variance + from, mine * sizeof(float)) == 0);
-        must(memcmp(zr_engine_errors(engine, ONEBIT_UNIT), all->errors[rank], padded * sizeof(float)) == 0);
+        must(!engine->errors ||
+             memcmp(zr_engine_errors(engine, ONEBIT_UNIT), all->errors[rank], padded * sizeof(float)) == 0);
     }
     must(zr_engine_verify_replicas(engine) == ZR_OK);
     zr_arena_free(rig->arena, all);
@@ -569,14 +672,31 @@ int main(void)
                              .stage = 3,
                              .node_ranks = 2,
                              .precision = (enum zr_precision)precision,
-                             .packing = ZR_PACKING_INT4,
+                             .packing = precision ? ZR_PACKING_INT8 : ZR_PACKING_INT4,
+                             .between = precision ? ZR_PACKING_INT4_ROTATED : ZR_PACKING_ONEBIT,
                              .body = trains},
             "two nodes");
-    for (unsigned i = 0; i < 4; i++)
-        run((struct setting){.world = 2 + i / 2,
+    for (unsigned i = 0; i < 8; i++)
+        run((struct setting){.world = i < 6 ? 3 : 4,
+                             .stage = 1 + i % 3,
+                             .node_ranks = i < 6 ? 0 : 2,
+                             .precision = (enum zr_precision)(i % 2),
+                             .packing = ZR_PACKING_INT8,
+                             .fallen = i != 3,
+                             .body = falls_back},
+            i == 3 ? "an error below the tolerance" : "an error above the tolerance ends packing");
+    for (unsigned i = 0; i < 2; i++)
+        run((struct setting){.world = 3,
+                             .precision = (enum zr_precision)i,
+                             .packing = ZR_PACKING_INT4,
+                             .body = onebit_trains},
+            "differences of parameters, ten steps at stage 1");
+    for (unsigned i = 0; i < 6; i++)
+        run((struct setting){.world = 2 + i / 2 % 2,
+                             .fallen = i < 4 ? 0 : 6,
                              .precision = (enum zr_precision)(i % 2),
                              .packing = ZR_PACKING_ONEBIT,
                              .body = onebit_trains},
-            "ten steps at stage 1");
+            i < 4 ? "ten steps at stage 1" : "six steps, then full precision");
     return tap_done();
 }

@@ -154,6 +154,7 @@ zr_result zr_events_open(struct zr_events *out, const char *folder, uint64_t res
 
 zr_result zr_events_step(struct zr_events *events, const struct zr_step_line *line)
 {
+    const double *errors = line->compression.error;
     const struct {
         const char *tag;
         double value;
@@ -165,6 +166,10 @@ zr_result zr_events_step(struct zr_events *events, const struct zr_step_line *li
         {"train/tokens_per_second", line->tokens_per_second, true},
         {"train/loss_scale", line->loss_scale, line->loss_scale > 0},
         {"train/noise_scale", line->noise_scale, line->measures_noise && isfinite(line->noise_scale)},
+        {"compression/error_parameters", errors[ZR_COMPRESSED_PARAMETERS],
+         line->checks_compression && isfinite(errors[ZR_COMPRESSED_PARAMETERS])},
+        {"compression/error_gradients", errors[ZR_COMPRESSED_GRADIENTS],
+         line->checks_compression && isfinite(errors[ZR_COMPRESSED_GRADIENTS])},
         {"eval/loss", line->validation_loss, line->validated}};
     struct message summary = {.count = 0}, rest = {.count = 0};
     if (events->file.fd < 0)

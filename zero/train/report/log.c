@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "zero/engine/meter.h"
 #include "zero/train/report/number.h"
 
 static const char line_head[] = "{\"step\": ";
@@ -84,6 +85,12 @@ void zr_step_line_print(struct zr_text *text, const struct zr_step_line *line)
                       zr_number_exact(number[0], line->noise_scale),
                       zr_number_exact(number[1], line->gradient_square),
                       zr_number_exact(number[2], line->gradient_variance));
+    for (unsigned kind = 0; kind < ZR_COMPRESSED_KINDS && line->checks_compression; kind++)
+        zr_text_print(text, ", \"error_%s\": %s, \"full_%s\": %s",
+                      zr_compressed_kind_name((enum zr_compressed_kind)kind),
+                      zr_number_exact(number[0], line->compression.error[kind]),
+                      zr_compressed_kind_name((enum zr_compressed_kind)kind),
+                      line->compression.full_since[kind] > 0 ? "true" : "false");
     if (line->validated)
         zr_text_print(text, ", \"val_loss\": %s", zr_number_exact(number[0], line->validation_loss));
 }

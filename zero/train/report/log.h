@@ -8,6 +8,7 @@
 
 #include "alloc/base/system/file.h"
 #include "zero/train/report/terminal.h"
+#include "zero/zr_zero.h"
 
 /* Results of a step, for the log and the progress line. */
 struct zr_step_line {
@@ -23,7 +24,9 @@ struct zr_step_line {
     bool measures_noise;                       /* the next three are valid; NaN: not known */
     double noise_scale;                        /* tokens */
     double gradient_square, gradient_variance; /* see struct zr_noise; of a token */
-    bool validated;                            /* validation_loss is valid */
+    bool checks_compression;                   /* the step has measured the next one */
+    struct zr_compression_check compression;
+    bool validated; /* validation_loss is valid */
     double validation_loss;
 };
 

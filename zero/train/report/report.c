@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "zero/engine/meter.h"
 #include "zero/train/report/number.h"
 #include "zero/train/report/terminal.h"
 
@@ -99,6 +100,13 @@ static void print_model(struct zr_text_page *page, const struct zr_train_config 
                           config->compress_warmup);
         zr_text_print(&page->text, "\n");
     }
+    if (config->compress_check)
+        zr_text_print(&page->text,
+                      config->compress_tolerance > 0
+                          ? "the error of packing is measured every %" PRIu64
+                            " steps; a kind is sent in full precision after an error above %g\n"
+                          : "the error of packing is measured every %" PRIu64 " steps\n",
+                      config->compress_check, config->compress_tolerance);
     if (config->delayed_update)
         zr_text_print(&page->text,
                       "delayed update: a step computes without the gradients of the step before it, so "
@@ -240,6 +248,10 @@ zr_result zr_report_plan(const struct zr_train_config *config, uint64_t paramete
         zr_text_print(&page.text, "  %-11s %10s  %18s  packed, sent by a rank per step\n", "sent",
                       zr_number_bytes(number[0], rank->planned_sent_bytes),
                       zr_number_grouped(number[1], rank->planned_sent_bytes));
+    if (config->compress_check)
+        zr_text_print(&page.text, "  %-11s %10s  %18s  at most, sent by a rank per check of packing\n",
+                      "checks", zr_number_bytes(number[0], rank->planned_check_bytes),
+                      zr_number_grouped(number[1], rank->planned_check_bytes));
     print_others(&page, rank);
     print_whole(&page, config, rank, parameters);
     if (!ranks_agree(ranks, world)) {
@@ -549,6 +561,24 @@ static void print_loss(struct zr_text_page *page, const struct zr_training_repor
     zr_text_print(&page->text, "\n");
 }
 
+static void print_error_of_packing(struct zr_text_page *page, const struct zr_compression_check *check)
+{
+    char number[ZR_NUMBER_ROOM];
+    for (unsigned kind = 0; kind < ZR_COMPRESSED_KINDS; kind++) {
+        const char *name = zr_compressed_kind_name((enum zr_compressed_kind)kind);
+        if (isfinite(check->error[kind]))
+            zr_text_print(&page->text,
+                          "  %.3g is the relative error of packed %s after %" PRIu64 " updates\n",
+                          check->error[kind], name, check->steps);
+        if (check->full_since[kind] > 0)
+            zr_text_print(&page->text, "  %s are sent in full precision since %" PRIu64 " updates\n", name,
+                          check->full_since[kind]);
+    }
+    if (check->sent_bytes > 0)
+        zr_text_print(&page->text, "  %s bytes sent per rank to check packing\n",
+                      zr_number_grouped(number, check->sent_bytes));
+}
+
 static void print_speed(struct zr_text_page *page, const struct zr_training_report *run)
 {
     char number[3][ZR_NUMBER_ROOM];
@@ -577,6 +607,7 @@ static void print_speed(struct zr_text_page *page, const struct zr_training_repo
                 &page->text, "  %s bytes for them, packed%s\n",
                 zr_number_grouped(number[0], run->ranks[0].sent_bytes_per_step),
                 run->ranks[0].sent_bytes_per_step == run->ranks[0].planned_sent_bytes ? ", as planned" : "");
+        print_error_of_packing(page, &run->compression);
         zr_text_print(&page->text, "  %.0f %% of communication hidden behind work\n", hidden);
     }
 }

@@ -60,6 +60,7 @@ struct zr_rank_report {
     size_t resident_anonymous_bytes, resident_shared_bytes; /* RssAnon and RssShmem at the end of the run */
     size_t stranded_bytes;                                  /* at the end of the run */
     uint64_t sent_elements_per_step, planned_sent_bytes, sent_bytes_per_step, received_bytes_per_step;
+    uint64_t planned_check_bytes; /* see struct zr_byte_plan */
     uint64_t driver_calls_last_step;
     uint64_t host_waits_last_step; /* waits for a GPU between the first operation of the step and its end */
     uint64_t graph_steps;          /* steps launched as a graph */
@@ -86,7 +87,8 @@ struct zr_training_report {
     double validation_loss;
     const struct zr_timeline *timeline; /* of the plan; NULL: none */
     struct zr_loss_scale scaling;       /* fp16 only; scale 0: none */
-    const char *sample;                 /* printable text, or NULL */
+    struct zr_compression_check compression;
+    const char *sample; /* printable text, or NULL */
     size_t sample_bytes;
 };
 

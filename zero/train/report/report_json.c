@@ -8,6 +8,7 @@
 
 #include "alloc/base/error.h"
 #include "alloc/heap/heap.h"
+#include "zero/engine/meter.h"
 #include "zero/train/report/number.h"
 #include "zero/train/report/report.h"
 
@@ -239,6 +240,7 @@ static json_t *rank_object(const struct ranks_view *view, const struct zr_rank_r
     json_object_set_new(object, "sent_elements_per_step",
                         view->sent ? count_of(rank->sent_elements_per_step) : json_null());
     json_object_set_new(object, "planned_sent_bytes_per_step", count_of(rank->planned_sent_bytes));
+    json_object_set_new(object, "planned_check_bytes", count_of(rank->planned_check_bytes));
     if (rank->planned_host_bytes > 0)
         json_object_set_new(object, "tiers", tiers(view, rank));
     if (view->measured)
@@ -250,6 +252,18 @@ static json_t *rank_object(const struct ranks_view *view, const struct zr_rank_r
                                       number(rank->delayed_waiting_seconds)));
     if (view->measured && rank->spill.planned_bytes > 0)
         json_object_set_new(object, "spill", spilled(&rank->spill));
+    return object;
+}
+
+/* The last check of compression. */
+static json_t *checked(const struct zr_compression_check *check)
+{
+    json_t *object =
+        json_pack("{s:o, s:o}", "updates", count_of(check->steps), "sent_bytes", count_of(check->sent_bytes));
+    for (unsigned kind = 0; kind < ZR_COMPRESSED_KINDS; kind++)
+        json_object_set_new(object, zr_compressed_kind_name((enum zr_compressed_kind)kind),
+                            json_pack("{s:o, s:o}", "error", number(check->error[kind]), "full_since",
+                                      count_of(check->full_since[kind])));
     return object;
 }
 
@@ -315,6 +329,8 @@ zr_result zr_report_json(const struct zr_training_report *run)
         add(&out, "loss_scale", number((double)run->scaling.scale));
         add(&out, "skipped_steps", count_of(run->scaling.skipped_steps));
     }
+    if (run->config->compress_check)
+        add(&out, "compression_check", checked(&run->compression));
     if (run->config->speculative_bytes)
         add(&out, "speculative_updates", count_of(run->speculative_updates));
     if (run->config->speculative_bytes)

@@ -125,6 +125,8 @@ struct zr_train_config {
     struct zr_compression compression; /* --compress; see zr_train_compression() */
     unsigned node_ranks;               /* --node-size; 0: not given */
     uint64_t compress_warmup;          /* --compress-warmup */
+    uint64_t compress_check;           /* --compress-check; 0: never */
+    double compress_tolerance;         /* --compress-tolerance; 0: none */
     uint32_t precision;                /* enum zr_precision, or ZR_TRAIN_FP8: see zr_train_precision() */
     struct zr_loss_scaling loss_scaling;
     float loss_scale;          /* --loss-scale; 0: adaptive */
@@ -266,15 +268,21 @@ static inline struct zr_compression zr_train_compression(const struct zr_train_c
     struct zr_compression compression = config->compression;
     compression.node_ranks = config->node_ranks;
     compression.warmup_steps = config->compress_warmup;
+    compression.check_steps = config->compress_check;
+    compression.tolerance = config->compress_tolerance;
     return compression;
 }
-/* Whether --compress is given. */
-static inline bool zr_train_compresses(const struct zr_train_config *config)
+/* Whether --compress is given / of what data ranks send. */
+static inline bool zr_train_compresses_data(const struct zr_train_config *config)
 {
     bool any = config->compression.secondary_shards;
     for (unsigned kind = 0; kind < ZR_COMPRESSED_KINDS; kind++)
         any |= config->compression.kinds[kind].on;
     return any;
+}
+static inline bool zr_train_compresses(const struct zr_train_config *config)
+{
+    return zr_train_compresses_data(config) || config->compression.activations[0] != ZR_PACKING_ONEBIT;
 }
 /* Whether gradients are sent by a method / by one that keeps errors, see zero/engine/errors.h. */
 static inline bool zr_compression_is_by(const struct zr_compression *compression,

@@ -5,15 +5,21 @@
 #include <string.h>
 
 #include "alloc/base/system/file.h"
+#include "zero/engine/meter.h"
 #include "zero/train/settings/flags.h"
 
-static const char *const kind_names[ZR_COMPRESSED_KINDS] = {
-    [ZR_COMPRESSED_PARAMETERS] = "parameters", [ZR_COMPRESSED_GRADIENTS] = "gradients"};
-/* ZeRO++'s names (https://arxiv.org/abs/2306.10209). */
+/* Names of ZeRO++ (https://arxiv.org/abs/2306.10209) and SDP4Bit (https://arxiv.org/abs/2410.15526). */
 static const struct {
     const char *name, *means;
-} aliases[] = {{"qwz", "parameters:int8"}, {"qgz", "gradients:int4"}};
+} aliases[] = {{"qwz", "parameters:int8"},
+               {"qgz", "gradients:int4"},
+               {"sdp4bit", "parameters:difference:int4"},
+               {"sdp4bit", "gradients:int8:int4_rotated"}};
+static const char difference[] = "difference:", activations[] = "activations";
 
+/* Of --compress-tolerance. A check sends the gradients of one unit once more, plainly, so with U units checks
+ * add 1 / (CHECK_STEPS x U) of a plain run's gradients. */
+enum { CHECK_STEPS = 100 };
 /* Methods of gradients, and the range of METHOD:PARAMETER. */
 static const struct {
     const char *name, *parameter; /* parameter NULL: none */
@@ -35,9 +41,10 @@ static int wrong(const struct zr_flag *flag, const char *word)
         zr_text_print(&text, "%s%s%s%s", i > ZR_METHOD_ONEBIT ? ", " : "; for gradients also ",
                       methods[i].name, methods[i].parameter ? ":" : "",
                       methods[i].parameter ? methods[i].parameter : "");
-    return zr_flag_wrong(flag, word,
-                         "not KIND:METHOD; give parameters or gradients, and one of %.*s; or qwz, qgz, hpz",
-                         (int)text.used_bytes, names);
+    return zr_flag_wrong(
+        flag, word,
+        "not KIND:METHOD; give parameters, gradients or activations, and one of %.*s; or qwz, qgz, hpz, sdp4bit",
+        (int)text.used_bytes, names);
 }
 
 /* Stores METHOD or METHOD:PARAMETER of gradients; false: it is not one. */
@@ -61,33 +68,79 @@ static bool store_method(struct zr_compression *out, const char *word)
     return false;
 }
 
-/* Stores one KIND:METHOD, or a name of ZeRO++, or a method of gradients. */
+/* Finds the packing that a word, up to its colon, names; false: none. */
+static bool find_packing(const char *word, enum zr_packing *out)
+{
+    size_t length = strcspn(word, ":");
+    for (unsigned packing = ZR_PACKING_ONEBIT + 1; packing < ZR_PACKINGS_COUNT; packing++) {
+        const char *name = zr_packing_name((enum zr_packing)packing);
+        if (strlen(name) == length && memcmp(name, word, length) == 0) {
+            *out = (enum zr_packing)packing;
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Finds PACKING, or PACKING:PACKING; the second one is ZR_PACKING_ONEBIT if it is not there. */
+static bool find_packings(const char *word, enum zr_packing out[2])
+{
+    const char *second = strchr(word, ':');
+    out[1] = ZR_PACKING_ONEBIT;
+    return find_packing(word, &out[0]) && (!second || find_packing(second + 1, &out[1]));
+}
+
+/* Stores a method, or packings, of parameters or gradients; false: it is neither. */
+static bool store_kind(struct zr_compression *out, unsigned kind, const char *word)
+{
+    enum zr_packing packings[2];
+    bool differs = kind == ZR_COMPRESSED_PARAMETERS && strncmp(word, difference, sizeof difference - 1) == 0;
+    if (kind == ZR_COMPRESSED_GRADIENTS && store_method(out, word))
+        return true;
+    if (!find_packings(differs ? word + sizeof difference - 1 : word, packings) ||
+        (kind == ZR_COMPRESSED_PARAMETERS && packings[1] != ZR_PACKING_ONEBIT))
+        return false;
+    memset(&out->kinds[kind], 0, sizeof out->kinds[kind]);
+    out->kinds[kind].on = true;
+    out->kinds[kind].packing = packings[0];
+    out->kinds[kind].between = packings[1];
+    out->kinds[kind].differences = differs;
+    return true;
+}
+
+/* Stores KIND:METHOD; false: it is none. */
+static bool store_pair(struct zr_compression *out, const char *word)
+{
+    const char *colon = strchr(word, ':');
+    if (!colon)
+        return false;
+    if (strlen(activations) == (size_t)(colon - word) &&
+        memcmp(activations, word, (size_t)(colon - word)) == 0) {
+        bool found = find_packings(colon + 1, out->activations);
+        if (out->activations[1] == ZR_PACKING_ONEBIT)
+            out->activations[1] = out->activations[0];
+        return found;
+    }
+    for (unsigned kind = 0; kind < ZR_COMPRESSED_KINDS; kind++) {
+        const char *name = zr_compressed_kind_name((enum zr_compressed_kind)kind);
+        if (strlen(name) == (size_t)(colon - word) && memcmp(name, word, (size_t)(colon - word)) == 0)
+            return store_kind(out, kind, colon + 1);
+    }
+    return false;
+}
+
+/* Stores one KIND:METHOD, or a name for some of them, or a method of gradients. */
 static int store_one(const struct zr_flag *flag, struct zr_compression *out, const char *word)
 {
+    bool found = false;
     if (strcmp(word, "hpz") == 0) {
         out->secondary_shards = true;
         return -1;
     }
-    if (store_method(out, word))
-        return -1;
     for (size_t i = 0; i < sizeof aliases / sizeof *aliases; i++)
-        word = strcmp(word, aliases[i].name) == 0 ? aliases[i].means : word;
-    const char *colon = strchr(word, ':');
-    for (unsigned kind = 0; colon && kind < ZR_COMPRESSED_KINDS; kind++) {
-        if (strlen(kind_names[kind]) != (size_t)(colon - word) ||
-            memcmp(kind_names[kind], word, (size_t)(colon - word)) != 0)
-            continue;
-        if (kind == ZR_COMPRESSED_GRADIENTS && store_method(out, colon + 1))
-            return -1;
-        for (unsigned packing = ZR_PACKING_ONEBIT + 1; packing < ZR_PACKINGS_COUNT; packing++)
-            if (strcmp(colon + 1, zr_packing_name((enum zr_packing)packing)) == 0) {
-                memset(&out->kinds[kind], 0, sizeof out->kinds[kind]);
-                out->kinds[kind].on = true;
-                out->kinds[kind].packing = (enum zr_packing)packing;
-                return -1;
-            }
-    }
-    return wrong(flag, word);
+        if (strcmp(word, aliases[i].name) == 0)
+            found = store_pair(out, aliases[i].means);
+    return found || store_method(out, word) || store_pair(out, word) ? -1 : wrong(flag, word);
 }
 
 int zr_compress_store(const struct zr_flag *flag, struct zr_train_config *config, const char *value)
@@ -113,10 +166,18 @@ void zr_compress_print(struct zr_text *text, const struct zr_compression *compre
         unsigned method = compression->kinds[kind].method;
         if (!compression->kinds[kind].on)
             continue;
-        zr_text_print(text, "%s%s:%s", before, kind_names[kind],
+        zr_text_print(text, "%s%s:%s%s", before, zr_compressed_kind_name((enum zr_compressed_kind)kind),
+                      compression->kinds[kind].differences ? difference : "",
                       method ? methods[method].name : zr_packing_name(compression->kinds[kind].packing));
+        if (compression->kinds[kind].between != ZR_PACKING_ONEBIT)
+            zr_text_print(text, ":%s", zr_packing_name(compression->kinds[kind].between));
         if (methods[method].parameter)
             zr_text_print(text, ":%g", (double)compression->kinds[kind].parameter);
+        before = ",";
+    }
+    if (compression->activations[0] != ZR_PACKING_ONEBIT) {
+        zr_text_print(text, "%s%s:%s:%s", before, activations, zr_packing_name(compression->activations[0]),
+                      zr_packing_name(compression->activations[1]));
         before = ",";
     }
     if (compression->secondary_shards)
@@ -148,10 +209,12 @@ static uint64_t settled_steps(const struct zr_train_config *config)
     return whole + (steps > (double)whole);
 }
 
-void zr_compress_resolve(struct zr_train_config *config, bool given)
+void zr_compress_resolve(struct zr_train_config *config, bool warms, bool checks)
 {
-    if (zr_compression_is_by(&config->compression, ZR_METHOD_ONEBIT) && !given)
+    if (zr_compression_is_by(&config->compression, ZR_METHOD_ONEBIT) && !warms)
         config->compress_warmup = settled_steps(config);
+    if (config->compress_tolerance > 0 && !checks)
+        config->compress_check = CHECK_STEPS;
 }
 
 /* What the sending of signs excludes, see zero/engine/onebit.h. */
@@ -197,10 +260,42 @@ static bool at_stage_0(const struct zr_compression *compression)
             zr_compression_is_by(compression, ZR_METHOD_LARGEST));
 }
 
+static const char *differences_conflict(const struct zr_train_config *config)
+{
+    if (!config->compression.kinds[ZR_COMPRESSED_PARAMETERS].differences)
+        return NULL;
+    if (config->stage > 2)
+        return "--compress sdp4bit and parameters:difference require --stage 1 or 2: with stage 3 no rank keeps the "
+               "whole parameters that differences are added to";
+    if (zr_train_has_host_tier(config) || config->shape.tensor > 1 || config->stages.ranks > 1)
+        return "--compress sdp4bit and parameters:difference require whole models whose state is on the device";
+    return config->optimizer.average_decay > 0
+               ? "--compress sdp4bit and parameters:difference cannot be combined with --ema, which replaces "
+                 "parameters; leave one of the two out"
+               : NULL;
+}
+
 const char *zr_compress_conflict(const struct zr_train_config *config)
 {
     if (!zr_train_compresses(config))
-        return config->node_ranks ? "--node-size requires --compress" : NULL;
+        return config->node_ranks       ? "--node-size requires --compress"
+               : config->compress_check ? "--compress-check and --compress-tolerance require --compress"
+                                        : NULL;
+    if (config->compression.activations[0] != ZR_PACKING_ONEBIT && config->stages.ranks <= 1)
+        return "--compress activations requires --pp of 2 or more, whose stages send them";
+    if (config->compression.activations[0] != ZR_PACKING_ONEBIT &&
+        zr_train_precision(config) == ZR_PRECISION_FP16)
+        return "--compress activations requires fp32 or bf16: no loss scale is chosen for packed gradients";
+    if (config->backend == ZR_TRAIN_CUDA)
+        return "--compress requires --backend host: a GPU's tensors cannot be packed yet";
+    if (config->prove)
+        return "--compress changes losses and cannot be used with --prove; leave one of the two out";
+    if (!zr_train_compresses_data(config))
+        return config->node_ranks || config->compress_check
+                   ? "--node-size and --compress-check require --compress of parameters or gradients"
+                   : NULL;
+    if (config->compress_tolerance > 0 && config->compress_check == 0)
+        return "--compress-tolerance requires --compress-check above 0";
     if (zr_train_shards(config) == 1)
         return "--compress requires several data ranks, which send parameters and gradients";
     if ((config->stage == 0 && !at_stage_0(&config->compression)) || config->stage == ZR_STAGE_AUTO)
@@ -211,11 +306,8 @@ const char *zr_compress_conflict(const struct zr_train_config *config)
     if (config->compression.secondary_shards && (config->stage != 3 || node < 2))
         return "--compress hpz requires --stage 3 and --node-size N of 2 or more, as each node keeps the "
                "parameters once";
-    if (config->backend == ZR_TRAIN_CUDA)
-        return "--compress requires --backend host: a GPU's tensors cannot be packed yet";
     if (config->finds_strategy)
         return "--compress cannot be combined with --zero-r auto, which may choose stage 0; give --stage";
-    if (config->prove)
-        return "--compress changes losses and cannot be used with --prove; leave one of the two out";
-    return errors_conflict(config);
+    const char *differs = differences_conflict(config);
+    return differs ? differs : errors_conflict(config);
 }

@@ -92,8 +92,8 @@ int zr_compress_store(const struct zr_flag *flag, struct zr_train_config *config
 /* Leaves out what the file of --config compresses where it has no effect: with one data rank, at stage 0, for
  * nodes of one rank or of all. Else a node size in the file is --compress hpz at stage 3. */
 void zr_compress_read_file(struct zr_train_config *config);
-/* Sets the default of --compress-warmup. */
-void zr_compress_resolve(struct zr_train_config *config, bool given);
+/* Sets the defaults of --compress-warmup and --compress-check; `warms`, `checks`: they are given. */
+void zr_compress_resolve(struct zr_train_config *config, bool warms, bool checks);
 /* Message about settings that --compress excludes; NULL: none. */
 const char *zr_compress_conflict(const struct zr_train_config *config);
 

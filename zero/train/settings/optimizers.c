@@ -52,7 +52,7 @@ void zr_optimizer_resolve(struct zr_train_config *config)
             *number_of(&config->optimizer, &zr_optimizer_numbers[n]) = optimizer->numbers[n].fallback;
     if (zr_compression_is_by(&config->compression, ZR_METHOD_ONEBIT) && !is_set(config, "beta2"))
         config->optimizer.beta2 = 0.999f; /* as in 1-bit Adam: the variance stays */
-    zr_compress_resolve(config, is_set(config, "compress-warmup"));
+    zr_compress_resolve(config, is_set(config, "compress-warmup"), is_set(config, "compress-check"));
     config->optimizer.groups_count = ZR_TRANSFORMER_GROUPS_COUNT; /* the table of options sets other rates */
     groups[ZR_GROUP_MATRICES].rate_factor = 1;
     groups[ZR_GROUP_MATRICES].decay_factor = 1;
