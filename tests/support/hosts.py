@@ -7,16 +7,12 @@ import os
 import signal
 import subprocess
 
-from zrtest import mpi_missing, path
+from zrtest import MPI_SETTINGS, mpi_missing, path
 
 ADDRESSES = ("10.119.0.1", "10.119.0.2")
 INTERFACE = "zr-link"
 CLONE_NEWUTS, CLONE_NEWNET = 0x04000000, 0x40000000
 PR_SET_PDEATHSIG = 1
-# What Open MPI requires where it runs as root, or with more ranks than cores.
-MPI_SETTINGS = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-                "OMPI_MCA_rmaps_base_oversubscribe": "1", "OMPI_MCA_hwloc_base_binding_policy": "none",
-                "OMPI_MCA_mpi_yield_when_idle": "1"}
 _libc = ctypes.CDLL(None, use_errno=True)
 _second = None
 

@@ -387,6 +387,7 @@ static void resolve(struct zr_train_config *config)
     resolve_speculation(config);
     resolve_logits(config);
     resolve_loss_scaling(config);
+    zr_compress_take_hosts(config);
 }
 
 /* Refuses options of other commands than this one. Returns -1, or an exit code. */
