@@ -3,11 +3,12 @@
 The calling process becomes the first host (its network and its host name change), so it should be a child for that purpose. The second
 host ends with it. Nothing is left on the machine."""
 import ctypes
+import json
 import os
 import signal
 import subprocess
 
-from zrtest import MPI_SETTINGS, mpi_missing, path
+from zrtest import MPI_SETTINGS, ZR_TRAIN, Run, arguments, mpi_missing, path
 
 ADDRESSES = ("10.119.0.1", "10.119.0.2")
 INTERFACE = "zr-link"
@@ -77,13 +78,20 @@ def sent_bytes():
         return next(int(line.split()[9]) for line in file if line.strip().startswith(INTERFACE))
 
 
-def mpirun(ranks, *command, flags=(), timeout=600):
-    """Runs a command as ranks of the first host and of the second one: (2, 1) is three of them."""
+def train_on_hosts(ranks, flags=(), timeout=600, **options):
+    """Runs zr-train as ranks of the first host and of the second one: (2, 1) is three of them. flags: of mpirun."""
+    report = path("hosts.json")
     hosts = ",".join(f"{address}:{count}" for address, count in zip(ADDRESSES, ranks))
     settings = {"plm_rsh_agent": path("agent"), "oob_tcp_if_include": INTERFACE, "btl": "self,vader,tcp", "btl_tcp_if_include": INTERFACE,
                 "pml": "ob1"}
     line = ["mpirun", "--host", hosts, "-n", str(sum(ranks)), *flags]
     for name, value in settings.items():
         line += ["--mca", name, value]
-    return subprocess.run([*line, *map(str, command)], capture_output=True, text=True, errors="replace", timeout=timeout,
-                          env={**os.environ, **MPI_SETTINGS}, stdin=subprocess.DEVNULL)
+    got = subprocess.run([*line, ZR_TRAIN, *arguments(comm="mpi", json=report, **options)], capture_output=True, text=True, errors="replace",
+                         timeout=timeout, env={**os.environ, **MPI_SETTINGS}, stdin=subprocess.DEVNULL)
+    if not os.path.exists(report):
+        return Run(got.returncode, got.stdout, got.stderr, None)
+    with open(report) as file:
+        parsed = json.load(file)
+    os.unlink(report)
+    return Run(got.returncode, got.stdout, got.stderr, parsed)
