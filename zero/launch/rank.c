@@ -69,8 +69,8 @@ static void forward_request(int signal_number)
         atomic_store(&self.local->saves, 1);
 }
 
-/* Stack of the handlers. Kernels of oneDNN (2.6, AVX-512) point the stack pointer at heap memory, where the
- * kernel's frame of a signal would overwrite other blocks. */
+/* Stack of the handlers. Matrix products of oneDNN 2.6 for AVX-512 point the stack pointer at heap memory,
+ * where the frame of a signal would overwrite other blocks. */
 static _Alignas(64) char handler_stack[256 << 10];
 
 static void handle(int signal_number, void (*handler)(int))
