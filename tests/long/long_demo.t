@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 """make demo, as a newcomer types it: validation loss below 2.0 nats per byte, and what it is to say. ZR_DEMO names a file
-of what it has said already: .ci/run has typed it. Then 300 steps of its shape in fp8, beside bf16."""
+of what it has said already: .ci/run has typed it. Then 300 steps of its shape in fp8, beside bf16, and
+200 of 2bw and of compression."""
 import os
 import re
 import sys
 
 sys.path.insert(0, "tests/support")
+from compressions import METHODS, SHAPE, is_unknown
 from zrtest import BUILD, LONG_HANG, done, note, ok, run_limited, same, text_file, train
 
 if os.environ.get("ZR_DEMO"):
@@ -45,4 +47,16 @@ for words, flags in (("1f1b", two), ("2bw", dict(two, schedule="2bw")),
         note(run.err)
 apart = {words: ends["2bw"] - ends[words] for words in ("1f1b", "delayed")} if len(ends) == 5 else {"1f1b": 9, "delayed": 9}
 ok(abs(apart["delayed"]) < 0.02 and apart["1f1b"] < 0.2, f"2bw ends {apart} nats beside a delayed update and 1f1b")
+
+# 200 steps of what ranks send in fewer bits, beside none; what sends a fraction of the numbers, with its error later, ends further away.
+BANDS = {"int8": 0.01, "int4": 0.01, "qwz + qgz + hpz on 4 ranks": 0.01, "sdp4bit": 0.01, "onebit": 0.04, "powersgd": 0.04, "topk": 0.04, "zerone": 0.04}
+plain = None
+for method in ("none", *BANDS):
+    run = train(**{**SHAPE, "layers": 2, "hidden": 96, "steps": 200, "lr": 2.5e-3, "beta2": 0.98, "eval_every": 200, "timeout": LONG_HANG,
+                   "data": bible if os.path.exists(bible) else text_file("long.txt", size=400000), **METHODS[method]})
+    if is_unknown(run):
+        continue
+    plain = plain or (run.report or {}).get("val_loss")
+    off = run.report["val_loss"] / plain - 1 if plain and run.code == 0 else 1
+    ok(abs(off) < BANDS.get(method, 0.01), f"200 steps of {method} end {100 * off:+.2f} % beside none") or note(run.err)
 done()

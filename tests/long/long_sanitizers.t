@@ -13,7 +13,7 @@ import shutil
 import sys
 
 sys.path.insert(0, "tests/support")
-from zrtest import BUILD, arguments, done, note, ok, path, run_limited, same, skip, text_file
+from zrtest import BUILD, MPI_SETTINGS, arguments, done, note, ok, path, run_limited, same, skip, text_file
 
 
 def tail(got):
@@ -30,10 +30,7 @@ def run(words, command, env=None):
 
 SANITIZE = "address,undefined"
 FOLDER = os.path.join(BUILD, "both-sanitizers")  # make built-long has built it
-MPIRUN = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-          "OMPI_MCA_rmaps_base_oversubscribe": "1", "OMPI_MCA_hwloc_base_binding_policy": "none",
-          "OMPI_MCA_mpi_yield_when_idle": "1",
-          "ASAN_OPTIONS": "detect_leaks=0"}  # Open MPI's own
+MPIRUN = {**MPI_SETTINGS, "ASAN_OPTIONS": "detect_leaks=0"}  # Open MPI's own
 
 
 def built(name):

@@ -6,11 +6,9 @@ import subprocess
 import sys
 
 sys.path.insert(0, "tests/support")
-from zrtest import BUILD, LONG_HANG, done, mpi_missing, note, ok, same, skip, train
+from zrtest import BUILD, LONG_HANG, MPI_SETTINGS, done, mpi_missing, note, ok, same, skip, train
 
 RANKS = os.path.abspath(os.path.join(BUILD, "tests", "mpi_ranks"))
-SETTINGS = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-            "OMPI_MCA_rmaps_base_oversubscribe": "1", "OMPI_MCA_hwloc_base_binding_policy": "none"}
 LARGE = 2_200_000_001  # bytes of a shard, of which every rank holds all
 
 
@@ -27,7 +25,7 @@ if memory_left() < 5 * LARGE:
     skip(f"shards beyond 2 GiB on two ranks, each with all of them, take {4 * LARGE / 1e9:.0f} GB")
 else:
     got = subprocess.run(["mpirun", "-n", "2", RANKS, "large", str(LARGE), "direct"], capture_output=True, text=True,
-                         timeout=LONG_HANG, env={**os.environ, **SETTINGS})
+                         timeout=LONG_HANG, env={**os.environ, **MPI_SETTINGS})
     if not same(got.returncode, 0, f"every operation on shards of {LARGE} bytes"):
         note(got.stderr[-500:])
 

@@ -64,6 +64,11 @@ def skip(reason):
     print(f"ok {_count} # SKIP {reason}", flush=True)
 
 
+# What Open MPI requires where it runs as root, or with more ranks than cores.
+MPI_SETTINGS = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_rmaps_base_oversubscribe": "1",
+                "OMPI_MCA_hwloc_base_binding_policy": "none", "OMPI_MCA_mpi_yield_when_idle": "1"}
+
+
 def mpi_missing():
     """Why nothing can run under mpirun here; "" where it can."""
     if not shutil.which("mpirun"):

@@ -12,19 +12,15 @@ import time
 
 sys.path.insert(0, "tests/support")
 from pairs import ALL_ROWS
-from zrtest import (BUILD, DEAD, HANG, SEED, SILENT, ZR_TRAIN, arguments, done, finish, in_steps, leftovers, mpi_missing, note, ok,
+from zrtest import (BUILD, DEAD, HANG, MPI_SETTINGS, SEED, SILENT, ZR_TRAIN, arguments, done, finish, in_steps, leftovers, mpi_missing, note, ok,
                     path, same, skip, text_file, train, wait_for)
 
 RANKS = os.path.abspath(os.path.join(BUILD, "tests", "mpi_ranks"))
-# What Open MPI wants to hear where it runs as root, or with more ranks than cores.
-SETTINGS = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-            "OMPI_MCA_rmaps_base_oversubscribe": "1", "OMPI_MCA_hwloc_base_binding_policy": "none",
-            "OMPI_MCA_mpi_yield_when_idle": "1"}
 
 
 def mpirun(ranks, *command, flags=(), timeout=HANG):
     return subprocess.run(["mpirun", *flags, "-n", str(ranks), *map(str, command)], capture_output=True, text=True,
-                          errors="replace", timeout=timeout, env={**os.environ, **SETTINGS}, stdin=subprocess.DEVNULL)
+                          errors="replace", timeout=timeout, env={**os.environ, **MPI_SETTINGS}, stdin=subprocess.DEVNULL)
 
 
 def check_operations():
@@ -111,7 +107,7 @@ def kill_one(words, flags, delay, rng, sign=signal.SIGKILL, ranks=3):
                                      comm="mpi", log=log,
                                      comm_timeout=600 if sign == signal.SIGKILL else SILENT)
     process = subprocess.Popen(["mpirun", *flags, "-n", str(ranks), *command], stdout=subprocess.DEVNULL,
-                               stderr=subprocess.PIPE, text=True, errors="replace", env={**os.environ, **SETTINGS})
+                               stderr=subprocess.PIPE, text=True, errors="replace", env={**os.environ, **MPI_SETTINGS})
     pids = {}
     wait_for(lambda: pids.update(ranks_of(process.pid)) or len(pids) == ranks)
     victim = rng.randrange(ranks)

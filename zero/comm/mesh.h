@@ -88,6 +88,9 @@ struct zr_start;
 int zr_mpi_run(const struct zr_launch_options *options, const struct zr_start *start);
 /* Whether this process has joined an MPI run / creates a communicator over it, one at a time. Collective. */
 bool zr_mpi_joined(void);
+/* Ranks of each host, after the creation; 0: hosts do not have equal numbers of consecutive ranks, or no MPI
+ * run. */
+unsigned zr_mpi_host_ranks(void);
 zr_result zr_comm_mpi_create(zr_comm **out, const struct zr_comm_options *options,
                              struct zr_local_world *local, unsigned rank);
 

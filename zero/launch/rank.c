@@ -69,9 +69,15 @@ static void forward_request(int signal_number)
         atomic_store(&self.local->saves, 1);
 }
 
+/* Stack of the handlers. Matrix products of oneDNN 2.6 for AVX-512 point the stack pointer at heap memory,
+ * where the frame of a signal would overwrite other blocks. */
+static _Alignas(64) char handler_stack[256 << 10];
+
 static void handle(int signal_number, void (*handler)(int))
 {
-    struct sigaction action = {.sa_handler = handler, .sa_flags = SA_RESTART};
+    const stack_t stack = {.ss_sp = handler_stack, .ss_size = sizeof handler_stack};
+    struct sigaction action = {.sa_handler = handler, .sa_flags = SA_RESTART | SA_ONSTACK};
+    sigaltstack(&stack, NULL);
     sigfillset(&action.sa_mask); /* the handlers do not interrupt each other */
     sigaction(signal_number, &action, NULL);
 }

@@ -303,6 +303,27 @@ static void test_signals_restored(void)
     signal(SIGCHLD, SIG_DFL);
 }
 
+/* Whether the handlers of a rank run on a stack of their own, with room for a frame and their work. */
+static int look_at_handlers(struct zr_local_world *local, unsigned rank, void *argument)
+{
+    static const int numbers[] = {SIGTERM, SIGINT, SIGUSR1, SIGCONT};
+    stack_t stack = {.ss_flags = SS_DISABLE};
+    bool good = sigaltstack(NULL, &stack) == 0 && stack.ss_flags == 0 && stack.ss_size >= 1 << 16;
+    (void)local, (void)rank, (void)argument;
+    for (unsigned i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+        struct sigaction action;
+        sigaction(numbers[i], NULL, &action);
+        good &= action.sa_handler == SIG_IGN || action.sa_flags & SA_ONSTACK;
+    }
+    return good ? 0 : 3;
+}
+
+static void test_handlers(void)
+{
+    int code = zr_local_launch(&(struct zr_launch_options){.world = 1, .rank_main = look_at_handlers});
+    tap_is(code, 0, "the handlers of a rank run on a stack of their own");
+}
+
 static int end_at_once(struct zr_local_world *local, unsigned rank, void *argument)
 {
     (void)local, (void)rank, (void)argument;
@@ -501,6 +522,7 @@ int main(void)
     test_stopped_run();
     test_any_moment();
     test_signals_restored();
+    test_handlers();
     test_signals_after_run();
     test_limits();
     for (unsigned world = 31; world <= 33; world++)

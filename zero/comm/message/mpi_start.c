@@ -56,6 +56,11 @@ bool zr_mpi_joined(void)
     return mpi.joined;
 }
 
+unsigned zr_mpi_host_ranks(void)
+{
+    return mpi.joined ? mpi.world.host_ranks : 0;
+}
+
 /* Starts the record of a communicator's operations, for ranks that wait for this rank. */
 static void follow(zr_comm *comm)
 {

@@ -11,7 +11,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { ZR_TRANSPORT_VERSION = 3, ZR_TRANSPORT_WHY_BYTES = 512 };
+enum { ZR_TRANSPORT_VERSION = 4, ZR_TRANSPORT_WHY_BYTES = 512 };
 #define ZR_TRANSPORT_SYMBOL "zr_transport_open"
 
 /* A pending message; the contents belong to the module. */
@@ -30,8 +30,9 @@ struct zr_transport_message {
 struct zr_transport {
     uint32_t version;
     unsigned rank, world;
-    size_t most_bytes;   /* maximum bytes of one message */
-    uint32_t tags_count; /* at least 32,768 */
+    unsigned host_first, host_ranks; /* lowest rank of this rank's host, and the number of its ranks */
+    size_t most_bytes;               /* maximum bytes of one message */
+    uint32_t tags_count;             /* at least 32,768 */
     char why[ZR_TRANSPORT_WHY_BYTES];
 
     int (*send)(struct zr_transport *, const struct zr_transport_message *, struct zr_transport_request *);

@@ -399,6 +399,7 @@ static void resolve(struct zr_train_config *config)
     resolve_logits(config);
     resolve_loss_scaling(config);
     resolve_reading(config);
+    zr_compress_take_hosts(config);
 }
 
 /* Refuses options of other commands than this one. Returns -1, or an exit code. */

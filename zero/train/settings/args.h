@@ -123,7 +123,8 @@ struct zr_train_config {
     unsigned micro_batches;            /* per step, at least 1 */
     uint32_t reduce;                   /* enum zr_reduce_when */
     struct zr_compression compression; /* --compress; see zr_train_compression() */
-    unsigned node_ranks;               /* --node-size; 0: not given */
+    unsigned node_ranks;               /* --node-size; 0: all */
+    bool nodes_are_hosts;              /* node_ranks is the number of data ranks on a host */
     uint64_t compress_warmup;          /* --compress-warmup */
     uint64_t compress_check;           /* --compress-check; 0: never */
     double compress_tolerance;         /* --compress-tolerance; 0: none */
@@ -296,6 +297,9 @@ static inline bool zr_compression_keeps_errors(const struct zr_compression *comp
     return compression->kinds[ZR_COMPRESSED_GRADIENTS].on &&
            compression->kinds[ZR_COMPRESSED_GRADIENTS].method != ZR_METHOD_PACKED;
 }
+/* ZR_ERR_INVALID if hosts are nodes, but do not have as many consecutive ranks as the launcher's variables
+ * say. `host_ranks`: see zr_mpi_host_ranks(). */
+zr_result zr_compress_check_hosts(const struct zr_train_config *config, unsigned host_ranks);
 struct zr_text;
 /* Writes a blank and the value of --compress. */
 void zr_compress_print(struct zr_text *text, const struct zr_compression *compression);

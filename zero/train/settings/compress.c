@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "alloc/base/error.h"
 #include "alloc/base/system/file.h"
 #include "zero/engine/meter.h"
 #include "zero/train/settings/flags.h"
@@ -217,6 +218,52 @@ void zr_compress_resolve(struct zr_train_config *config, bool warms, bool checks
         config->compress_check = CHECK_STEPS;
 }
 
+/* Ranks that the launcher has started on this host, if there are others; 0: none, or unknown. */
+static unsigned ranks_of_host(const struct zr_train_config *config)
+{
+    const struct zr_start *start = &config->start;
+    unsigned here =
+        start->local_world == 0 && start->nodes > 0 ? config->world / start->nodes : start->local_world;
+    return config->by_mpi && here < config->world ? here : 0;
+}
+
+/* Data ranks of this host: ranks of a stage are consecutive, and so are those of a tensor group. 0: hosts are
+ * no nodes. */
+static unsigned data_ranks_of_host(const struct zr_train_config *config)
+{
+    unsigned here = ranks_of_host(config), tensor = zr_train_mesh(config).tensor,
+             shards = zr_train_shards(config);
+    return here == 0                                           ? 0
+           : here % (shards * tensor) == 0                     ? shards
+           : tensor % here == 0                                ? 1
+           : here % tensor == 0 && shards * tensor % here == 0 ? here / tensor
+                                                               : 0;
+}
+
+void zr_compress_take_hosts(struct zr_train_config *config)
+{
+    const struct zr_compression *compression = &config->compression;
+    config->nodes_are_hosts =
+        config->node_ranks == 0 && ranks_of_host(config) > 0 &&
+        (compression->secondary_shards || (compression->kinds[ZR_COMPRESSED_GRADIENTS].on &&
+                                           zr_compression_is_by(compression, ZR_METHOD_PACKED)));
+    if (config->nodes_are_hosts)
+        config->node_ranks = data_ranks_of_host(config);
+    if (config->nodes_are_hosts && config->node_ranks == zr_train_shards(config))
+        config->node_ranks = 0; /* one host has all data ranks */
+}
+
+zr_result zr_compress_check_hosts(const struct zr_train_config *config, unsigned host_ranks)
+{
+    return !config->nodes_are_hosts || host_ranks == ranks_of_host(config)
+               ? ZR_OK
+               : zr_fail(
+                     ZR_ERR_INVALID,
+                     "--compress takes hosts as nodes, but they do not have %u consecutive ranks each; start "
+                     "equal numbers of ranks in the order of hosts (mpirun --map-by slot), or give --node-size",
+                     ranks_of_host(config));
+}
+
 /* What the sending of signs excludes, see zero/engine/onebit.h. */
 static const char *onebit_conflict(const struct zr_train_config *config)
 {
@@ -301,11 +348,14 @@ const char *zr_compress_conflict(const struct zr_train_config *config)
     if ((config->stage == 0 && !at_stage_0(&config->compression)) || config->stage == ZR_STAGE_AUTO)
         return "--compress requires --stage 1, 2 or 3, where each rank updates a shard";
     unsigned shards = zr_train_shards(config), node = config->node_ranks;
+    if (config->nodes_are_hosts && data_ranks_of_host(config) == 0)
+        return "--compress takes hosts as nodes, but the ranks of this host do not divide the data ranks into equal "
+               "nodes; start equal numbers of ranks on all hosts, or give --node-size";
     if (node > 0 && (shards % node != 0 || node >= shards))
         return "--node-size must divide the number of data ranks and be below it";
     if (config->compression.secondary_shards && (config->stage != 3 || node < 2))
-        return "--compress hpz requires --stage 3 and --node-size N of 2 or more, as each node keeps the "
-               "parameters once";
+        return "--compress hpz requires --stage 3 and --node-size N of 2 or more, or MPI ranks on several hosts, as "
+               "each node keeps the parameters once";
     if (config->finds_strategy)
         return "--compress cannot be combined with --zero-r auto, which may choose stage 0; give --stage";
     const char *differs = differences_conflict(config);

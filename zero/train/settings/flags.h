@@ -94,6 +94,8 @@ int zr_compress_store(const struct zr_flag *flag, struct zr_train_config *config
 void zr_compress_read_file(struct zr_train_config *config);
 /* Sets the defaults of --compress-warmup and --compress-check; `warms`, `checks`: they are given. */
 void zr_compress_resolve(struct zr_train_config *config, bool warms, bool checks);
+/* Takes hosts as nodes if MPI ranks on several hosts compress without --node-size. */
+void zr_compress_take_hosts(struct zr_train_config *config);
 /* Message about settings that --compress excludes; NULL: none. */
 const char *zr_compress_conflict(const struct zr_train_config *config);
 

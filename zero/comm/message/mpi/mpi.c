@@ -72,6 +72,25 @@ static int mpi_close(struct zr_transport *transport)
     return keep_error(transport, "MPI_Finalize", MPI_Finalize());
 }
 
+/* Fills in which ranks of the run are on this host. */
+static int find_host(struct zr_transport *out)
+{
+    MPI_Comm host = MPI_COMM_NULL;
+    int ranks, first, rank = (int)out->rank;
+    int error = MPI_Comm_split_type(comm, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &host);
+    if (error == MPI_SUCCESS)
+        error = MPI_Comm_size(host, &ranks);
+    if (error == MPI_SUCCESS)
+        error = MPI_Allreduce(&rank, &first, 1, MPI_INT, MPI_MIN, host);
+    if (error == MPI_SUCCESS)
+        error = MPI_Comm_free(&host);
+    if (error != MPI_SUCCESS)
+        return keep_error(out, "MPI_Comm_split_type", error);
+    out->host_first = (unsigned)first;
+    out->host_ranks = (unsigned)ranks;
+    return 0;
+}
+
 static const char *thread_level(int level)
 {
     return level == MPI_THREAD_SINGLE ? "MPI_THREAD_SINGLE" : "MPI_THREAD_FUNNELED";
@@ -110,5 +129,5 @@ __attribute__((visibility("default"))) int zr_transport_open(struct zr_transport
     out->test = mpi_test;
     out->cancel = mpi_cancel;
     out->close = mpi_close;
-    return 0;
+    return find_host(out);
 }
