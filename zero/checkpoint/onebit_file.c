@@ -28,7 +28,7 @@ struct signs {
     zr_engine *engine;
     struct zr_file file;
     struct header header;
-    float *piece; /* [PIECE] */
+    float *piece; /* [2 * PIECE]: numbers of the file, and errors that they are added to */
     bool reads;
     uint64_t sum;
 };
@@ -73,8 +73,14 @@ static zr_result transfer_piece(struct signs *signs, size_t unit, struct zr_numb
     if (result != ZR_OK)
         return result;
     signs->sum += zr_state_checksum(place, signs->piece, count);
-    for (size_t i = 0; signs->reads && adds && i < count; i++)
-        signs->piece[i] += ((const float *)numbers.at)[i];
+    float *errors = signs->piece + PIECE;
+    adds = adds && signs->reads;
+    if (adds)
+        result = zr_engine_get_floats(signs->engine, unit, numbers, count, errors);
+    for (size_t i = 0; adds && i < count; i++)
+        signs->piece[i] += errors[i];
+    if (result != ZR_OK)
+        return result;
     return signs->reads ? zr_engine_put_floats(signs->engine, unit, signs->piece, count, numbers) : ZR_OK;
 }
 
@@ -118,7 +124,7 @@ static zr_result path_of(char out[ZR_CHECKPOINT_PATH_ROOM], const char *folder, 
 
 static zr_result take_piece(struct signs *signs)
 {
-    return zr_take(signs->engine->options.host_arena, ZR_TAG_OTHER, PIECE, sizeof(float),
+    return zr_take(signs->engine->options.host_arena, ZR_TAG_OTHER, (size_t)2 * PIECE, sizeof(float),
                    (void **)&signs->piece);
 }
 

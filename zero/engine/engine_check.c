@@ -287,11 +287,6 @@ static zr_result check_compression(const struct zr_engine_options *options)
                        world);
     if (options->compression.secondary_shards && options->stage < 3)
         return zr_fail(ZR_ERR_INVALID, "compression: secondary shards require stage 3");
-    if (options->compression.secondary_shards && options->kernels->executes &&
-        !options->kernels->host_visible)
-        return zr_fail(ZR_ERR_INVALID,
-                       "compression: secondary shards are not supported by the kernels \"%s\"",
-                       options->kernels->name);
     if (on && zr_comm_world(options->comm) > 1 && options->stage == 0)
         return zr_fail(ZR_ERR_INVALID, "compression requires stage 1, 2 or 3, where each rank owns a shard");
     return on ? check_onebit(options) : ZR_OK;

@@ -157,8 +157,9 @@ const char *zr_compress_conflict(const struct zr_train_config *config)
     if (config->compression.secondary_shards && (config->stage != 3 || node < 2))
         return "--compress hpz requires --stage 3 and --node-size N of 2 or more, as each node keeps the "
                "parameters once";
-    if (config->backend == ZR_TRAIN_CUDA)
-        return "--compress requires --backend host: a GPU's tensors cannot be packed yet";
+    if (config->cuda_graph && (node > 0 || zr_compression_is_onebit(&config->compression)))
+        return "--cuda-graph cannot be combined with --node-size or --compress gradients:onebit, whose operations "
+               "differ from step to step or between communicators";
     if (config->finds_strategy)
         return "--compress cannot be combined with --zero-r auto, which may choose stage 0; give --stage";
     if (config->prove)
