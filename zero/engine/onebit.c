@@ -71,6 +71,13 @@ static void raise(float *variance, size_t n, double beta1, double other)
     }
 }
 
+static zr_result copy(const struct zr_engine *engine, void *to, const void *from, size_t bytes)
+{
+    return engine->options.kernels->copy_bytes(
+        engine->options.context,
+        &(struct zr_copy_bytes){.bytes = bytes, .from = from, .to = to, .waits = true});
+}
+
 /* Measures or raises the variances of all units. The host works on a copy of a shard in `host` if it cannot
  * access tensors. */
 static zr_result settle(struct zr_engine *engine, float *host)
@@ -87,11 +94,11 @@ static zr_result settle(struct zr_engine *engine, float *host)
         size_t n = result == ZR_OK ? owned.to - owned.from : 0;
         float *variance = host ? host : owned.slots[VARIANCE];
         if (host && n > 0)
-            result = zr_engine_copy(engine, host, owned.slots[VARIANCE], n * sizeof *host);
+            result = copy(engine, host, owned.slots[VARIANCE], n * sizeof *host);
         if (raises && n > 0 && result == ZR_OK) {
             raise(variance, n, (double)engine->options.optimizer.beta1, sum / count);
             if (host)
-                result = zr_engine_copy(engine, owned.slots[VARIANCE], host, n * sizeof *host);
+                result = copy(engine, owned.slots[VARIANCE], host, n * sizeof *host);
         } else if (n > 0 && result == ZR_OK) {
             sum += mean(variance, n) * (double)n;
             count += (double)n;
