@@ -8,8 +8,8 @@ kernels_libs := -ldnnl -lgomp
 NVCC ?= $(if $(shell command -v g++),$(firstword $(wildcard $(addsuffix /bin/nvcc,$(CUDA_HOME) /usr/local/cuda)) \
 	$(shell command -v nvcc)))
 nvcc := $(if $(filter 0,$(CUDA))$(SANITIZE),,$(NVCC))
-# optimizers.cu, state.cu and fp8.cu are compiled once; attention_mma.cu for two-byte elements.
-kernels_cu_once := kernels/cuda/fp8.cu kernels/cuda/optimizers.cu kernels/cuda/state.cu
+# fp8.cu, optimizers.cu, pack.cu and state.cu are compiled once; attention_mma.cu for two-byte elements.
+kernels_cu_once := $(patsubst %,kernels/cuda/%.cu,fp8 optimizers pack state)
 kernels_cu_1 := $(filter-out $(kernels_cu_once),$(wildcard kernels/cuda/*.cu))
 kernels_cu_2 := $(kernels_cu_1)
 kernels_cu_0 := $(filter-out kernels/cuda/attention_mma.cu,$(kernels_cu_1))

@@ -1,4 +1,5 @@
 /* names.c: names of instruction sets, precisions and packings, and sizes of elements. */
+#include "kernels/packing.h"
 #include "kernels/sizes.h"
 
 static const char *const isa_names[ZR_ISA_COUNT] = {"plain", "avx2", "avx512", "avx512_bf16", "amx"};
@@ -6,7 +7,6 @@ static const char *const precision_names[ZR_PRECISION_COUNT] = {"fp32", "bf16", 
 
 static const char *const packing_names[ZR_PACKINGS_COUNT] = {"onebit", "int8", "int4", "int4_rotated",
                                                              "mxfp8"};
-static const unsigned short packing_bytes[ZR_PACKINGS_COUNT] = {68, 520, 272, 272, 528}; /* of a block */
 
 const char *zr_isa_name(enum zr_isa isa)
 {
@@ -30,5 +30,5 @@ const char *zr_packing_name(enum zr_packing packing)
 
 size_t zr_pack_bytes(enum zr_packing packing, size_t n)
 {
-    return zr_times(n / ZR_PACK_BLOCK + (n % ZR_PACK_BLOCK != 0), packing_bytes[packing]);
+    return zr_times(n / ZR_PACK_BLOCK + (n % ZR_PACK_BLOCK != 0), zr_pack_block_bytes(packing));
 }

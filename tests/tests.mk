@@ -52,7 +52,7 @@ $(BUILD)/tests/emulator/%.image: $(BUILD)/device/tests/emulators/image/image.o
 	@echo "  link  $@"
 	@$(CC) -shared -Wl,-z,defs -o $@ $^ -lm
 $(BUILD)/tests/emulator/rules.image: $(BUILD)/device/tests/support/cuda/cuda_kernel_rules.cu.o
-# The kernels of kernels/cuda/: those of optimizers.cu, state.cu and fp8.cu once, the others per precision.
+# The kernels of kernels/cuda/: those of fp8.cu, optimizers.cu, pack.cu and state.cu once, the others per precision.
 kernels_cu_obj := $(patsubst %.cu,$(BUILD)/device/%.cu.o,$(kernels_cu_once)) \
 	$(foreach p,0 1 2,$(patsubst %.cu,$(BUILD)/device/%.$(p).cu.o,$(kernels_cu_$(p))))
 define device_precision
@@ -70,7 +70,7 @@ $(cublaslt): $(call obj,$(wildcard tests/emulators/cublaslt/*.c)) $(emulator) | 
 	@mkdir -p $(@D)
 	@echo "  link  $@"
 	@$(CC) -shared -Wl,-soname,libcublasLt.so.13,-Bsymbolic -o $@ $(filter %.o,$^) -L$(dir $(emulator)) -l:libcuda.so.1 $(ALL_LDFLAGS)
-$(patsubst %,$(BUILD)/tests/cuda_%_test,fp32 narrow llama optimizers table matrix fp8): | $(BUILD)/tests/emulator/kernels.image $(cublaslt)
+$(patsubst %,$(BUILD)/tests/cuda_%_test,fp32 narrow llama optimizers packing table matrix fp8): | $(BUILD)/tests/emulator/kernels.image $(cublaslt)
 $(BUILD)/tests/cuda_kernels_test: | $(BUILD)/tests/emulator/rules.image
 
 cuda_tests := $(BUILD)/tests/backend_test $(filter $(BUILD)/tests/cuda%,$(test_bin))

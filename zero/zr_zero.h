@@ -219,7 +219,7 @@ struct zr_offload {
 };
 
 /* What data-parallel ranks send packed (kernels/zr_kernels.h). Sums are in rank order, and all ranks compute
- * with the same unpacked parameters, while masters stay exact. Requires tensors that the host can access.
+ * with the same unpacked parameters, while masters stay exact.
  *
  * Parameters (stages 1 to 3): the all-gather after an update, or the gathers of stage 3. Masters are then
  * separate from the parameters in fp32, too. Frozen units that are kept whole are sent as they are.

@@ -26,7 +26,7 @@ enum {
     CUDA_SQUARES_BLOCK = 4096,  /* zr_sum_of_squares's */
     CUDA_SQUARES_GROUP = 64,    /* blocks that are added up first */
     CUDA_SQUARES_BLOCKS = 4096, /* maximum of blocks per launch */
-    CUDA_SUM_SOURCES = 128,     /* maximum of sources of zr_sum */
+    CUDA_SUM_SOURCES = 128,     /* maximum of sources of zr_sum and zr_unpack */
     CUDA_CHECKSUM_BLOCK = 1 << 16,
     CUDA_CHECKSUM_LANES = 8,
     CUDA_FP8_TILE = 64 /* rows and columns of a block */
@@ -95,6 +95,15 @@ struct cuda_sum {
     enum zr_precision precision;
     float scale;
     bool accumulate;
+};
+
+struct cuda_unpack {
+    size_t n;
+    struct zr_numbers to;
+    const void *from[CUDA_SUM_SOURCES];
+    unsigned count;
+    float scale;
+    bool accumulate, aligned; /* aligned: the sources, to words */
 };
 
 /* Sums over rows, for gradients of biases and norm weights; the kernel defines the addends. Block (x, y) has

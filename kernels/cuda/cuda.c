@@ -42,7 +42,9 @@ enum { ROW_NORMS_COUNT = 6 };
             f(rotary_table) f(softmax_merge) f(weigh_gradients) f(fp8_max) f(fp8_round) f(update_adamw8)     \
                 f(block8_read) f(block8_write) f(factor_rows) f(factor_columns) f(factor_move)               \
                     f(factor_mean) f(factor_squares) f(update_factored) f(muon_direction) f(muon_normalize)  \
-                        f(muon_polynomial) f(apply_direction) f(average)
+                        f(muon_polynomial) f(apply_direction) f(average) f(pack_onebit) f(pack_int8)         \
+                            f(pack_int4) f(pack_int4_rotated) f(pack_mxfp8) f(unpack_onebit) f(unpack_int8)  \
+                                f(unpack_int4) f(unpack_int4_rotated) f(unpack_mxfp8)
 
 enum kernel {
 #define NUMBER(name) KERNEL_##name,
@@ -916,6 +918,45 @@ static zr_result sum(struct zr_kernel_context *context, const struct zr_sum *arg
     return launch(context, KERNEL_sum, over(args->n), &all);
 }
 
+/* ---- Packed numbers ------------------------------------------------------------------------------------ */
+
+/* Kernels are in the order of enum zr_packing. */
+_Static_assert((int)KERNEL_pack_onebit + ZR_PACKINGS_COUNT == (int)KERNEL_unpack_onebit &&
+                   (int)KERNEL_pack_mxfp8 - (int)KERNEL_pack_onebit == (int)ZR_PACKING_MXFP8,
+               "a kernel of each packing");
+
+/* The launch of a warp for each block of numbers. */
+static zr_result launch_packing(const struct zr_kernel_context *context, enum kernel first,
+                                enum zr_packing packing, size_t n, const void *argument)
+{
+    return launch(context, (enum kernel)(first + packing), BY_WARP(parts(n, ZR_PACK_BLOCK)), argument);
+}
+
+static zr_result pack(struct zr_kernel_context *context, const struct zr_pack *args)
+{
+    return launch_packing(context, KERNEL_pack_onebit, args->packing, args->n, args);
+}
+
+static zr_result unpack(struct zr_kernel_context *context, const struct zr_unpack *args)
+{
+    struct cuda_unpack all = {.n = args->n,
+                              .to = args->to,
+                              .count = args->count,
+                              .scale = args->scale,
+                              .accumulate = args->accumulate};
+    uintptr_t addresses = 0;
+    if (args->count > CUDA_SUM_SOURCES)
+        return zr_fail(ZR_ERR_INVALID,
+                       "a sum of %u packed sources is not supported on a GPU; the maximum is %d", args->count,
+                       CUDA_SUM_SOURCES);
+    for (unsigned k = 0; k < args->count; k++) {
+        all.from[k] = args->from[k];
+        addresses |= ADDRESS(args->from[k]);
+    }
+    all.aligned = addresses % sizeof(uint32_t) == 0;
+    return launch_packing(context, KERNEL_unpack_onebit, args->packing, args->n, &all);
+}
+
 /* ---- Optimizers ---------------------------------------------------------------------------------------- */
 
 /* Uses one thread, because the sum is short and has a fixed order. */
@@ -1148,6 +1189,8 @@ static const struct zr_kernels table = {
     .clear = clear,
     .copy_bytes = copy_bytes,
     .sum = sum,
+    .pack = pack,
+    .unpack = unpack,
 };
 
 const struct zr_kernels *zr_kernels_cuda(void)

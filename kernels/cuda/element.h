@@ -309,4 +309,17 @@ DEVICE float warp_max(float x)
     return x;
 }
 
+DEVICE uint32_t warp_max_bits(uint32_t x)
+{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+    return __reduce_max_sync(ALL_LANES, x);
+#else
+    for (int other = WARP / 2; other > 0; other /= 2) {
+        uint32_t theirs = __shfl_xor_sync(ALL_LANES, x, other);
+        x = theirs > x ? theirs : x;
+    }
+    return x;
+#endif
+}
+
 #endif

@@ -3,7 +3,7 @@
 #include "kernels/cuda/arguments.h"
 #include "kernels/cuda/element.h"
 
-#include "kernels/fp8.h"
+#include "kernels/cuda/codes.h"
 
 enum { PACK = 8, TILE = CUDA_FP8_TILE, PITCH = TILE + 4, RUN = 16 };
 
@@ -70,16 +70,7 @@ KERNEL(fp8_max, struct cuda_fp8, CUDA_THREADS)
 DEVICE uint32_t codes_of(uint32_t halves, float scale, enum zr_fp8 kind)
 {
     const float low = float_of_bits(halves << 16) * scale, high = float_of_bits(halves & 0xffff0000) * scale;
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
-    uint16_t codes;
-    if (kind == ZR_FP8_E4M3)
-        asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(codes) : "f"(high), "f"(low));
-    else
-        asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(codes) : "f"(high), "f"(low));
-    return codes;
-#else
-    return zr_fp8_round(low, kind) | (uint32_t)zr_fp8_round(high, kind) << 8;
-#endif
+    return fp8_codes(low, high, kind);
 }
 
 /* A block rounds one tile. Its codes pass through shared memory to the transposed copy: a thread reads 16

@@ -13,7 +13,7 @@ sys.path.insert(0, "tests/support")
 from zrtest import done, note, ok, skip
 
 CARDS = ("sm_80", "sm_90", "sm_100")
-PRECISIONS = {"optimizers.cu": (0,), "state.cu": (0,), "fp8.cu": (0,), "attention_mma.cu": (1, 2)}
+PRECISIONS = {"optimizers.cu": (0,), "state.cu": (0,), "fp8.cu": (0,), "pack.cu": (0,), "attention_mma.cu": (1, 2)}
 SPILLS_MAX = 64  # bytes a thread of a kernel stores
 places = [os.path.join(root, "bin", "nvcc") for root in (os.environ.get("CUDA_HOME"), "/usr/local/cuda") if root]
 nvcc = shutil.which("nvcc") or next((path for path in places if os.path.exists(path)), None)

@@ -42,8 +42,8 @@ images = sass.fat_binaries(ZR_TRAIN)
 if not images:
     skip("no kernels for a card: built without nvcc")
 else:
-    same(len(images), 3 * len(glob.glob("kernels/cuda/*.cu")) - 7,
-         "a fat binary of each source and precision; of optimizers.cu, state.cu and fp8.cu one, of attention_mma.cu two")
+    same(len(images), 3 * len(glob.glob("kernels/cuda/*.cu")) - 9,
+         "a fat binary of each source and precision; of fp8.cu, optimizers.cu, pack.cu and state.cu one, of attention_mma.cu two")
     kinds = [{(kind, card) for kind, card, _ in image} for image in images]
     ok(all({(SASS, 80), (SASS, 90)} <= each and any(kind == PTX and card >= max(each)[1] for kind, card in each) for each in kinds),
        f"each for sm_80, sm_90 and later cards: {sorted(set().union(*kinds))}")

@@ -113,7 +113,7 @@ for reason, flags in {"not KIND:METHOD": dict(compress="weights:int8", stage=1),
                       "--node-size requires --compress": dict(compress=None, node_size=2),
                       "requires --stage 1": {**ONEBIT, "stage": 2}, "errors of earlier gradients": {**ONEBIT, "noise_scale": 0.9}, "ends before the variance is settled": {**ONEBIT, "compress_warmup": 1},
                       "a loss scale would change": {**ONEBIT, "precision": "fp16"}, "requires --optimizer adamw": {**ONEBIT, "optimizer": "sgd", "beta2": None},
-                      "cannot be used with --prove": dict(prove=True, stage=1), "cannot be packed": dict(backend="cuda", stage=1)}.items():
+                      "cannot be used with --prove": dict(prove=True, stage=1), "--cuda-graph cannot be combined": {**ONEBIT, "backend": "cuda", "cuda_graph": True}}.items():
     run = train(**{"ranks": 2, "compress": "gradients:int8", **SHAPE, **flags})
     ok(run.code == 2 and reason in run.err, f"refused: {run.err.strip()[:150]}")
 done()

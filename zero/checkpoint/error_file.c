@@ -32,7 +32,7 @@ struct error_file {
     zr_engine *engine;
     struct zr_file file;
     struct header header;
-    float *piece; /* [PIECE] */
+    float *piece; /* [2 * PIECE]: numbers of the file, and those that they are added to */
     bool reads;
     uint64_t sum;
 };
@@ -107,8 +107,13 @@ static zr_result transfer_piece(struct error_file *io, size_t unit, struct zr_nu
     if (result != ZR_OK)
         return result;
     io->sum += zr_state_checksum(place, io->piece, count);
-    for (size_t i = 0; io->reads && adds && i < count; i++)
-        io->piece[i] += ((const float *)numbers.at)[i];
+    adds = adds && io->reads;
+    if (adds)
+        result = zr_engine_get_floats(io->engine, unit, numbers, count, io->piece + PIECE);
+    for (size_t i = 0; adds && i < count; i++)
+        io->piece[i] += io->piece[PIECE + i];
+    if (result != ZR_OK)
+        return result;
     return io->reads ? zr_engine_put_floats(io->engine, unit, io->piece, count, numbers) : ZR_OK;
 }
 
@@ -150,7 +155,8 @@ static zr_result path_of(char out[ZR_CHECKPOINT_PATH_ROOM], const char *folder, 
 
 static zr_result take_piece(struct error_file *io)
 {
-    return zr_take(io->engine->options.host_arena, ZR_TAG_OTHER, PIECE, sizeof(float), (void **)&io->piece);
+    return zr_take(io->engine->options.host_arena, ZR_TAG_OTHER, (size_t)2 * PIECE, sizeof(float),
+                   (void **)&io->piece);
 }
 
 zr_result zr_errors_save(zr_engine *engine, const char *folder, uint64_t state_checksum)

@@ -72,6 +72,14 @@ static void count_item(struct zr_comm *comm, const struct zr_comm_item *item, ui
                                                               : bytes / ZR_COMM_TYPE_BYTES(item->type);
 }
 
+/* Runs work within an operation; NULL: none. */
+static zr_result run_work(struct zr_comm *comm, const struct zr_comm_work *work)
+{
+    struct zr_kernel_context *context;
+    zr_result result = work ? zr_comm_context(comm, &context) : ZR_OK;
+    return work && result == ZR_OK ? work->run(work->state, context) : result;
+}
+
 /* Runs one operation with lock released; with a stream of operations, queues it there. */
 static void run_item(struct zr_comm *comm, const struct zr_comm_item *item, zr_ticket ticket)
 {
@@ -82,12 +90,14 @@ static void run_item(struct zr_comm *comm, const struct zr_comm_item *item, zr_t
         result = item->before->run(item->before->state);
     if (result == ZR_OK && comm->options.beside)
         result = zr_comm_stream_begin(comm);
+    if (result == ZR_OK)
+        result = run_work(comm, item->first);
     if (result == ZR_OK) {
         zr_calls_begin(comm, item, ticket);
         result = comm->table->run(comm, item);
     }
-    if (result == ZR_OK && item->after)
-        result = item->after->run(item->after->state);
+    if (result == ZR_OK)
+        result = run_work(comm, item->last);
     if (result == ZR_OK && comm->options.beside)
         result = zr_comm_stream_end(comm, ticket);
     pthread_mutex_lock(&comm->lock);

@@ -28,8 +28,8 @@ struct zr_comm_item {
     size_t packed_elements; /* see struct zr_all_gather */
     unsigned label;
     size_t host_bytes;
-    const struct zr_comm_before *before; /* NULL: none */
-    const struct zr_comm_after *after;   /* NULL: none */
+    const struct zr_comm_before *before;     /* NULL: none */
+    const struct zr_comm_work *first, *last; /* NULL: none */
     union {
         struct zr_comm_reduction reduction; /* for REDUCE_SCATTER and ALL_REDUCE */
         struct zr_all_gather all_gather;    /* also for ZR_COMM_HOST */
@@ -154,6 +154,9 @@ zr_result zr_comm_stream_begin(struct zr_comm *comm);
 zr_result zr_comm_stream_end(struct zr_comm *comm, zr_ticket ticket);
 zr_result zr_comm_stream_wait(struct zr_comm *comm, zr_ticket ticket);
 zr_result zr_comm_drain(struct zr_comm *comm);
+/* Makes work of `leader`'s operations the caller of `comm`: operations of `comm` begin after the work that is
+ * queued in the leader's stream, which waits for them. Does nothing without streams. */
+void zr_comm_follow(struct zr_comm *comm, const struct zr_comm *leader);
 /* With no operation in progress: begins or ends recording operations into a graph of the caller's stream /
  * called by all ranks before they launch the graph. */
 void zr_comm_record(struct zr_comm *comm, enum zr_comm_recording what);

@@ -117,6 +117,12 @@ void zr_comm_guard(zr_comm *comm, struct zr_kernel_context *context)
     context->waiting_state = comm;
 }
 
+void zr_comm_follow(struct zr_comm *comm, const struct zr_comm *leader)
+{
+    if (zr_comm_by_stream(comm) && zr_comm_by_stream(leader))
+        comm->options.stream = leader->options.beside;
+}
+
 zr_result zr_comm_drain(struct zr_comm *comm)
 {
     struct zr_kernel_context context = {.stream = comm->options.beside};

@@ -82,15 +82,6 @@ static zr_result check_places(const struct request *request, const void *source,
     return ZR_OK;
 }
 
-/* Work after an operation runs on the host. */
-static zr_result check_after(const struct request *request, const struct zr_comm_after *after)
-{
-    if (after && !request->comm->options.kernels->host_visible)
-        return zr_fail(ZR_ERR_INVALID, "%s: work that follows it requires tensors that the host can access",
-                       zr_comm_kind_name(request->kind));
-    return ZR_OK;
-}
-
 /* Properties to check before submission. */
 struct shape {
     enum zr_comm_type type;
@@ -201,8 +192,6 @@ zr_result zr_comm_all_gather(zr_comm *comm, const struct zr_all_gather *operatio
 {
     struct request request = {ZR_COMM_ALL_GATHER, comm, operation, ticket};
     zr_result result = begin(&request);
-    if (result == ZR_OK)
-        result = check_after(&request, operation->after);
     if (result != ZR_OK)
         return result;
     return submit_checked(&request,
@@ -218,7 +207,8 @@ zr_result zr_comm_all_gather(zr_comm *comm, const struct zr_all_gather *operatio
                                                  .label = operation->label,
                                                  .host_bytes = operation->host_bytes,
                                                  .before = operation->before,
-                                                 .after = operation->after,
+                                                 .first = operation->first,
+                                                 .last = operation->last,
                                                  .packed_elements = operation->packed_elements,
                                                  .all_gather = *operation});
 }
@@ -227,8 +217,6 @@ zr_result zr_comm_all_to_all(zr_comm *comm, const struct zr_all_to_all *operatio
 {
     struct request request = {ZR_COMM_ALL_TO_ALL, comm, operation, ticket};
     zr_result result = begin(&request);
-    if (result == ZR_OK)
-        result = check_after(&request, operation->after);
     if (result != ZR_OK)
         return result;
     uintptr_t source = (uintptr_t)operation->source, destination = (uintptr_t)operation->destination;
@@ -248,7 +236,8 @@ zr_result zr_comm_all_to_all(zr_comm *comm, const struct zr_all_to_all *operatio
                                                  .label = operation->label,
                                                  .host_bytes = operation->host_bytes,
                                                  .before = operation->before,
-                                                 .after = operation->after,
+                                                 .first = operation->first,
+                                                 .last = operation->last,
                                                  .packed_elements = operation->packed_elements,
                                                  .all_to_all = *operation});
 }

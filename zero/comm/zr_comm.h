@@ -139,11 +139,13 @@ struct zr_comm_before {
     void *state;
     double ready_seconds;
 };
-/* Work that follows an operation on this rank, such as decoding what arrived. `run` is called once, by the
- * thread that runs the operation, before the operation's ticket ends; its failure fails the operation.
- * ZR_ERR_INVALID for kernels whose tensors the host cannot access. */
-struct zr_comm_after {
-    zr_result (*run)(void *state);
+/* Work of this rank at the start or at the end of an operation, such as encoding what is sent and decoding
+ * what arrived. `run` is called once, by the thread that runs the operation, and belongs to the operation:
+ * its failure fails the operation, and the ticket covers it. `context`: its stream, in which `run` queues
+ * kernels and copies, has waited for the caller's earlier work, and the ticket waits for what is in it. NULL:
+ * the host can access tensors, and `run` has ended its work when it returns. */
+struct zr_comm_work {
+    zr_result (*run)(void *state, struct zr_kernel_context *context);
     void *state;
 };
 
@@ -162,7 +164,7 @@ struct zr_all_gather {
     size_t host_bytes; /* see struct zr_reduce_scatter */
     /* NULL: none. Borrowed until the ticket has been waited for. */
     const struct zr_comm_before *before;
-    const struct zr_comm_after *after;
+    const struct zr_comm_work *first, *last;
     size_t packed_elements; /* of a shard, for the count of elements; 0: shard_bytes are elements of `type` */
 };
 ZR_API zr_result zr_comm_all_gather(zr_comm *comm, const struct zr_all_gather *operation, zr_ticket *ticket);
@@ -177,7 +179,7 @@ struct zr_all_to_all {
     unsigned label;
     size_t host_bytes;                   /* see struct zr_reduce_scatter */
     const struct zr_comm_before *before; /* see struct zr_all_gather */
-    const struct zr_comm_after *after;
+    const struct zr_comm_work *first, *last;
     size_t packed_elements; /* likewise */
 };
 ZR_API zr_result zr_comm_all_to_all(zr_comm *comm, const struct zr_all_to_all *operation, zr_ticket *ticket);

@@ -8,7 +8,7 @@
 zr_result zr_compressor_init(struct zr_compressor *out, const struct zr_compressor_options *options)
 {
     memset(out, 0, sizeof *out);
-    if (!options->kernels->host_visible || !options->kernels->pack || !options->kernels->unpack)
+    if (!options->kernels->pack || !options->kernels->unpack)
         return zr_fail(ZR_ERR_INVALID, "kernels %s cannot pack numbers for collectives",
                        options->kernels->name);
     out->options = *options;
@@ -59,7 +59,8 @@ static struct zr_numbers at(struct zr_numbers numbers, size_t index)
     return numbers;
 }
 
-/* ---- In the communicator's thread ---------------------------------------------------------------------- */
+/* ---- At the start and the end of an operation -----------------------------------------------------------
+ */
 
 static size_t piece_elements(const struct zr_compressed *op)
 {
@@ -71,43 +72,43 @@ static size_t shard_bytes(const struct zr_compressed *op)
     return bytes_of(op->packing, op->shard_elements, op->pieces);
 }
 
-/* Packs piece `index` of the source. */
-static zr_result pack(const struct zr_compressed *op, size_t index, char *to)
+/* The context of the operation's stream, or that of the communicator's thread. */
+static struct zr_kernel_context *context_of(const struct zr_compressed *op, struct zr_kernel_context *stream)
 {
-    const struct zr_compressor *by = op->by;
-    size_t n = piece_elements(op), first = index * n;
-    return by->options.kernels->pack((struct zr_kernel_context *)&by->context,
-                                     &(struct zr_pack){.packing = op->packing,
-                                                       .n = n,
-                                                       .from = at(op->from, first),
-                                                       .minus = at(op->minus, first),
-                                                       .error = op->error ? op->error + first : NULL,
-                                                       .to = to});
+    return stream ? stream : &op->by->context;
 }
 
-/* (+)= the sum of `count` packed pieces. */
-static zr_result unpack(const struct zr_compressed *op, const void *const *from, unsigned count,
-                        struct zr_numbers to)
+/* Packs piece `index` of the source. */
+static zr_result pack(const struct zr_compressed *op, struct zr_kernel_context *stream, size_t index,
+                      char *to)
 {
-    const struct zr_compressor *by = op->by;
-    return by->options.kernels->unpack((struct zr_kernel_context *)&by->context,
-                                       &(struct zr_unpack){.packing = op->packing,
-                                                           .n = piece_elements(op),
-                                                           .from = from,
-                                                           .count = count,
-                                                           .scale = op->scale,
-                                                           .accumulate = op->accumulate,
+    size_t n = piece_elements(op), first = index * n;
+    return op->by->options.kernels->pack(context_of(op, stream),
+                                         &(struct zr_pack){.packing = op->packing,
+                                                           .n = n,
+                                                           .from = at(op->from, first),
+                                                           .minus = at(op->minus, first),
+                                                           .error = op->error ? op->error + first : NULL,
                                                            .to = to});
 }
 
-static zr_result begin(const struct zr_compressed *op)
+/* (+)= the sum of `count` packed pieces. */
+static zr_result unpack(const struct zr_compressed *op, struct zr_kernel_context *stream,
+                        const void *const *from, unsigned count, struct zr_numbers to)
 {
-    return op->first ? op->first->run(op->first->state) : ZR_OK;
+    return op->by->options.kernels->unpack(context_of(op, stream),
+                                           &(struct zr_unpack){.packing = op->packing,
+                                                               .n = piece_elements(op),
+                                                               .from = from,
+                                                               .count = count,
+                                                               .scale = op->scale,
+                                                               .accumulate = op->accumulate,
+                                                               .to = to});
 }
 
-static zr_result end(const struct zr_compressed *op, zr_result result)
+static zr_result end(const struct zr_compressed *op, struct zr_kernel_context *stream, zr_result result)
 {
-    return result == ZR_OK && op->last ? op->last->run(op->last->state) : result;
+    return result == ZR_OK && op->last ? op->last->run(op->last->state, stream) : result;
 }
 
 /* Whether the operation is compared; kernels that compute nothing have no numbers. */
@@ -136,47 +137,48 @@ zr_result zr_compressed_compare(struct zr_compressed_check *check, const struct 
     return result;
 }
 
-static zr_result pack_own(void *state)
+static zr_result pack_own(void *state, struct zr_kernel_context *stream)
 {
     const struct zr_compressed *op = state;
-    zr_result result = begin(op);
-    if (result == ZR_OK && is_checked(op)) /* unpacking may overwrite the shard */
+    zr_result result = ZR_OK;
+    if (is_checked(op)) /* unpacking may overwrite the shard */
         result = op->by->options.kernels->convert(
-            (struct zr_kernel_context *)&op->by->context,
-            &(struct zr_convert){
-                .n = op->shard_elements, .from = op->from, .to = {op->check->truth, ZR_PRECISION_FP32}});
-    return result == ZR_OK ? pack(op, 0, op->by->staging + op->by->rank * shard_bytes(op)) : result;
+            context_of(op, stream), &(struct zr_convert){.n = op->shard_elements,
+                                                         .from = op->from,
+                                                         .to = {op->check->truth, ZR_PRECISION_FP32}});
+    return result == ZR_OK ? pack(op, stream, 0, op->by->staging + op->by->rank * shard_bytes(op)) : result;
 }
 
-static zr_result unpack_shards(void *state)
+static zr_result unpack_shards(void *state, struct zr_kernel_context *stream)
 {
     const struct zr_compressed *op = state;
     zr_result result = ZR_OK;
     for (unsigned p = 0; p < op->by->world && result == ZR_OK; p++) {
         const void *shard = op->by->staging + p * shard_bytes(op);
-        result = unpack(op, &shard, 1, at(op->to, p * op->shard_elements));
+        result = unpack(op, stream, &shard, 1, at(op->to, p * op->shard_elements));
     }
     if (result == ZR_OK && is_checked(op))
-        result = zr_compressed_compare(
-            op->check,
-            &(struct zr_arrived){op->by->options.kernels, (struct zr_kernel_context *)&op->by->context,
-                                 at(op->to, op->by->rank * op->shard_elements), op->shard_elements});
-    return end(op, result);
+        result = zr_compressed_compare(op->check,
+                                       &(struct zr_arrived){op->by->options.kernels, context_of(op, stream),
+                                                            at(op->to, op->by->rank * op->shard_elements),
+                                                            op->shard_elements});
+    return end(op, stream, result);
 }
 
-static zr_result pack_shards(void *state)
+static zr_result pack_shards(void *state, struct zr_kernel_context *stream)
 {
     const struct zr_compressed *op = state;
     size_t piece_bytes = shard_bytes(op) / op->pieces;
     unsigned world = op->by->world;
-    zr_result result = begin(op);
+    zr_result result = ZR_OK;
     for (unsigned p = 0; p < world; p++)
         for (unsigned m = 0; m < op->pieces && result == ZR_OK; m++)
-            result = pack(op, (size_t)m * world + p, op->by->staging + (p * op->pieces + m) * piece_bytes);
+            result =
+                pack(op, stream, (size_t)m * world + p, op->by->staging + (p * op->pieces + m) * piece_bytes);
     return result;
 }
 
-static zr_result add_shards(void *state)
+static zr_result add_shards(void *state, struct zr_kernel_context *stream)
 {
     const struct zr_compressed *op = state;
     const struct zr_compressor *by = op->by;
@@ -186,9 +188,9 @@ static zr_result add_shards(void *state)
         const char *incoming = by->staging + by->world * shard_bytes(op) + m * piece_bytes;
         for (unsigned p = 0; p < by->world; p++)
             by->from[p] = incoming + p * shard_bytes(op);
-        result = unpack(op, by->from, by->world, at(op->to, m * piece_elements(op)));
+        result = unpack(op, stream, by->from, by->world, at(op->to, m * piece_elements(op)));
     }
-    return end(op, result);
+    return end(op, stream, result);
 }
 
 /* ---- Operations ---------------------------------------------------------------------------------------- */
@@ -198,8 +200,7 @@ static zr_result prepare(struct zr_compressor *by, struct zr_compressed *op, siz
 {
     op->by = by;
     op->pieces = op->pieces > 0 ? op->pieces : 1;
-    op->before.state = op->after.state = op;
-    op->before.ready_seconds = op->first ? op->first->ready_seconds : 0;
+    op->packs.state = op->unpacks.state = op;
     return staging_bytes <= by->options.staging_bytes
                ? ZR_OK
                : zr_fail(ZR_ERR_INVALID, "a compressed operation needs %zu of %zu staged bytes",
@@ -211,8 +212,8 @@ zr_result zr_compressed_gather(struct zr_compressor *by, struct zr_compressed *o
     zr_result result =
         prepare(by, op, zr_compressed_gather_bytes(op->packing, op->shard_elements, by->world));
     size_t bytes = shard_bytes(op);
-    op->before.run = pack_own;
-    op->after.run = unpack_shards;
+    op->packs.run = pack_own;
+    op->unpacks.run = unpack_shards;
     return result != ZR_OK
                ? result
                : zr_comm_all_gather(by->options.comm,
@@ -222,8 +223,9 @@ zr_result zr_compressed_gather(struct zr_compressor *by, struct zr_compressed *o
                                                             .packed_elements = op->shard_elements,
                                                             .label = op->label,
                                                             .host_bytes = op->host_bytes,
-                                                            .before = &op->before,
-                                                            .after = &op->after},
+                                                            .before = op->before,
+                                                            .first = &op->packs,
+                                                            .last = &op->unpacks},
                                     ticket);
 }
 
@@ -233,8 +235,8 @@ zr_result zr_compressed_sum(struct zr_compressor *by, struct zr_compressed *op, 
         by, op,
         zr_compressed_sum_bytes(op->packing, op->shard_elements, op->pieces > 0 ? op->pieces : 1, by->world));
     size_t bytes = shard_bytes(op);
-    op->before.run = pack_shards;
-    op->after.run = add_shards;
+    op->packs.run = pack_shards;
+    op->unpacks.run = add_shards;
     return result != ZR_OK
                ? result
                : zr_comm_all_to_all(by->options.comm,
@@ -244,7 +246,8 @@ zr_result zr_compressed_sum(struct zr_compressor *by, struct zr_compressed *op, 
                                                             .packed_elements = op->shard_elements,
                                                             .label = op->label,
                                                             .host_bytes = op->host_bytes,
-                                                            .before = &op->before,
-                                                            .after = &op->after},
+                                                            .before = op->before,
+                                                            .first = &op->packs,
+                                                            .last = &op->unpacks},
                                     ticket);
 }

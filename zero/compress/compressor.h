@@ -4,8 +4,9 @@
  * An all-gather packs this rank's shard, gathers bytes and unpacks all shards, its own too, so all ranks
  * compute with the same numbers. A reduce-scatter packs the shard of each rank, exchanges bytes by an
  * all-to-all and adds the unpacked shards in rank order. Packing and unpacking run in the communicator's
- * thread, next to the transfer, so they overlap with the caller's work as the transfer does. A communicator
- * runs one operation at a time, so all operations share one staging block (tag comm).
+ * thread, on a GPU in its stream, next to the transfer, so they overlap with the caller's work as the
+ * transfer does. A communicator runs one operation at a time, so all operations share one staging block (tag
+ * comm).
  *
  * An operation sends (N - 1) x zr_pack_bytes(packing, shard) bytes. If shards are multiples of
  * ZR_PACK_BLOCK, the gathered packed shards are the packed whole, whatever the number of ranks. */
@@ -17,7 +18,7 @@
 struct zr_compressor_options {
     zr_comm *comm;                           /* borrowed */
     zr_arena *arena, *host_arena;            /* of the staging block / of records, tag other */
-    const struct zr_kernels *kernels;        /* have pack() and unpack(); the host can access their tensors */
+    const struct zr_kernels *kernels;        /* have pack() and unpack() */
     const struct zr_kernel_context *context; /* open; isa and precision are copied */
     size_t staging_bytes; /* the most that an operation needs, see zr_compressed_gather_bytes() */
 };
@@ -30,9 +31,8 @@ struct zr_compressor {
     const void **from; /* [world] */
 };
 
-/* ZR_ERR_INVALID: kernels without packing, or whose tensors the host cannot access. On success
- * zr_compressor_fini() releases the memory, after all operations have been waited for; it accepts a zeroed
- * compressor. The struct must not move in between. */
+/* ZR_ERR_INVALID: kernels without packing. On success zr_compressor_fini() releases the memory, after all
+ * operations have been waited for; it accepts a zeroed compressor. The struct must not move in between. */
 zr_result zr_compressor_init(struct zr_compressor *out, const struct zr_compressor_options *options);
 void zr_compressor_fini(struct zr_compressor *compressor);
 
@@ -66,12 +66,11 @@ struct zr_compressed {
     struct zr_compressed_check *check; /* of a gather; NULL: not checked */
     unsigned label;                    /* see struct zr_reduce_scatter; likewise host_bytes */
     size_t host_bytes;
-    const struct zr_comm_before *first; /* work before packing; NULL: none */
-    const struct zr_comm_after *last;   /* work after unpacking; NULL: none */
+    const struct zr_comm_before *before; /* see struct zr_all_gather */
+    const struct zr_comm_work *last;     /* work after unpacking; NULL: none */
     /* Set by the call. */
     struct zr_compressor *by;
-    struct zr_comm_before before;
-    struct zr_comm_after after;
+    struct zr_comm_work packs, unpacks;
 };
 
 /* to[p * shard ...] = scale * unpacked shard of rank p, for all ranks p. Errors as of zr_comm_all_gather().

@@ -152,8 +152,9 @@ static zr_result find_scale(const struct zr_largest_sum *op, float *scale)
     return result;
 }
 
-static zr_result select_shards(void *state)
+static zr_result select_shards(void *state, struct zr_kernel_context *stream)
 {
+    (void)stream;
     const struct zr_largest_sum *op = state;
     float scale = 1;
     if (!op->by->options.kernels->executes)
@@ -201,8 +202,9 @@ static zr_result add_shard(const struct zr_largest_sum *op, size_t shard, struct
         &(struct zr_convert){op->shard_elements, {floats_of(by), ZR_PRECISION_FP32}, to});
 }
 
-static zr_result add_shards(void *state)
+static zr_result add_shards(void *state, struct zr_kernel_context *stream)
 {
+    (void)stream; /* the host can access tensors */
     const struct zr_largest_sum *op = state;
     const size_t bytes = op->shard_elements * zr_precision_bytes(op->to.precision);
     zr_result result = ZR_OK;
@@ -227,8 +229,8 @@ zr_result zr_largest_begin(struct zr_largest *by, struct zr_largest_sum *op, zr_
         return zr_fail(ZR_ERR_INVALID, "%zu largest numbers of %zu need %zu of %zu staged bytes", op->count,
                        op->shard_elements, needed_bytes, by->options.staging_bytes);
     op->by = by;
-    op->before = (struct zr_comm_before){.run = select_shards, .state = op};
-    op->after = (struct zr_comm_after){.run = add_shards, .state = op};
+    op->packs = (struct zr_comm_work){.run = select_shards, .state = op};
+    op->unpacks = (struct zr_comm_work){.run = add_shards, .state = op};
     if (op->to_all)
         return zr_comm_all_gather(
             by->options.comm,
@@ -237,8 +239,8 @@ zr_result zr_largest_begin(struct zr_largest *by, struct zr_largest_sum *op, zr_
                                     .shard_bytes = by->world * bytes,
                                     .packed_elements = by->world * op->shard_elements,
                                     .label = op->label,
-                                    .before = &op->before,
-                                    .after = &op->after},
+                                    .first = &op->packs,
+                                    .last = &op->unpacks},
             ticket);
     return zr_comm_all_to_all(by->options.comm,
                               &(struct zr_all_to_all){.source = outgoing(op, 0),
@@ -246,7 +248,7 @@ zr_result zr_largest_begin(struct zr_largest *by, struct zr_largest_sum *op, zr_
                                                       .shard_bytes = bytes,
                                                       .packed_elements = op->shard_elements,
                                                       .label = op->label,
-                                                      .before = &op->before,
-                                                      .after = &op->after},
+                                                      .first = &op->packs,
+                                                      .last = &op->unpacks},
                               ticket);
 }

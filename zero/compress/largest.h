@@ -54,8 +54,7 @@ struct zr_largest_sum {
     unsigned label;  /* see struct zr_reduce_scatter */
     /* Set by the call. */
     struct zr_largest *by;
-    struct zr_comm_before before;
-    struct zr_comm_after after;
+    struct zr_comm_work packs, unpacks;
 };
 /* Errors as of zr_comm_reduce_scatter(). */
 zr_result zr_largest_begin(struct zr_largest *by, struct zr_largest_sum *operation, zr_ticket *ticket);

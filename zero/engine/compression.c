@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "zero/comm/calls.h"
+#include "zero/comm/comm.h"
 #include "zero/comm/mesh.h"
 #include "zero/engine/errors.h"
 #include "zero/engine/low_rank.h"
@@ -123,6 +124,8 @@ static zr_result open_nodes(struct zr_engine *engine)
     if (result == ZR_OK && engine->options.compression.check_steps > 0 &&
         zr_engine_packs_kind(engine, ZR_COMPRESSED_GRADIENTS))
         result = open_group(engine, &engine->meter.comm, "check", 0, 1, engine->world);
+    if (result == ZR_OK && hops(engine))
+        zr_comm_follow(state->across, state->node); /* see hop() */
     return result;
 }
 
@@ -286,13 +289,17 @@ void zr_engine_compression_close(struct zr_engine *engine)
 /* ---- Parameters ---------------------------------------------------------------------------------------- */
 
 /* The end of a gather over all ranks. */
-static zr_result keep_secondary(void *state)
+static zr_result keep_secondary(void *state, struct zr_kernel_context *stream)
 {
     struct zr_unit_compression *unit = state;
     const struct zr_engine *engine = unit->engine;
-    unsigned place = engine->rank % node_ranks(engine);
+    const char *own = unit->whole + engine->rank % node_ranks(engine) * unit->secondary_bytes;
+    if (stream)
+        return engine->options.kernels->copy_bytes(
+            stream,
+            &(struct zr_copy_bytes){.bytes = unit->secondary_bytes, .from = own, .to = unit->secondary});
     if (!engine->simulated)
-        memcpy(unit->secondary, unit->whole + place * unit->secondary_bytes, unit->secondary_bytes);
+        memcpy(unit->secondary, own, unit->secondary_bytes);
     return ZR_OK;
 }
 
@@ -304,10 +311,10 @@ zr_result zr_engine_gather_shards(struct zr_engine *engine, size_t unit, const s
     struct zr_all_gather plain = *gather;
     state->gathers = engine->options.comm;
     if (own && own->secondary) {
-        own->keep = (struct zr_comm_after){keep_secondary, own};
+        own->keep = (struct zr_comm_work){keep_secondary, own};
         own->whole = gather->destination;
         own->has_secondary = true;
-        plain.after = &own->keep;
+        plain.last = &own->keep;
     }
     /* After a load replicas are rounded masters. */
     if (!state->packs_parameters || zr_engine_keeps_replicas(engine) ||
@@ -324,8 +331,8 @@ zr_result zr_engine_gather_shards(struct zr_engine *engine, size_t unit, const s
                                          .check = zr_meter_begin(engine, unit, ZR_COMPRESSED_PARAMETERS),
                                          .label = gather->label,
                                          .host_bytes = gather->host_bytes,
-                                         .first = gather->before,
-                                         .last = plain.after};
+                                         .before = gather->before,
+                                         .last = plain.last};
     return zr_compressed_gather(&engine->compression.all, &own->gather, &state->parameter_ticket);
 }
 
@@ -387,12 +394,13 @@ void zr_engine_forget_secondary(struct zr_engine *engine)
 
 /* ---- Gradients ----------------------------------------------------------------------------------------- */
 
-/* The second hop, after the first one. A plan's communicators run operations when they are submitted, and
- * zr_engine_await_sum() waits for the second one on their clock. */
-static zr_result hop(void *state)
+/* The second hop, after the first one; on a GPU the node's stream waits. A plan's communicators run
+ * operations when they are submitted, and zr_engine_await_sum() waits for the second one on their clock. */
+static zr_result hop(void *state, struct zr_kernel_context *stream)
 {
     struct zr_unit_compression *unit = state;
     struct zr_compression_state *compression = &unit->engine->compression;
+    (void)stream;
     zr_result result = zr_compressed_sum(&compression->between, &unit->second, &unit->second_ticket);
     return result == ZR_OK && !unit->engine->simulated
                ? zr_comm_wait(compression->across, unit->second_ticket)
@@ -402,7 +410,7 @@ static zr_result hop(void *state)
 /* Fills in the two hops of unit->sum. */
 static void divide(struct zr_engine *engine, struct zr_unit_compression *unit)
 {
-    unit->hop = (struct zr_comm_after){hop, unit};
+    unit->hop = (struct zr_comm_work){hop, unit};
     unit->second = unit->sum;
     unit->second.packing = packing_between(engine);
     unit->second.from = (struct zr_numbers){engine->compression.sums, ZR_PRECISION_FP32};

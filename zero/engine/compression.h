@@ -4,11 +4,11 @@
  * Gradients in two hops. Rank m L + l is rank l of node m, of M nodes of L ranks. In the first hop rank l of
  * a node adds its node's gradients for rank l of each node, in the second one those of all nodes for itself:
  * a rank sends (L - 1) M + (M - 1) packed shards, of which M - 1 leave the node. The second hop runs within
- * the first one, in the thread of the node's communicator.
+ * the first one, in the thread of the node's communicator, whose stream waits for it on a GPU.
  *
  * Secondary shards. The gather of a unit over all ranks copies this rank's part of the whole unit when the
- * unit is complete, in the thread that gathers. Later gathers of the unit wait for that gather, because the
- * unit is dropped in between. Before parameters change, all parts become invalid. */
+ * unit is complete, in the thread or the stream that gathers. Later gathers of the unit wait for that gather,
+ * because the unit is dropped in between. Before parameters change, all parts become invalid. */
 #ifndef ZR_ENGINE_COMPRESSION_H
 #define ZR_ENGINE_COMPRESSION_H
 
@@ -20,10 +20,10 @@ struct zr_unit_compression {
     struct zr_compressed gather, sum, second; /* second: the hop between nodes */
     struct zr_largest_sum largest;
     zr_ticket second_ticket;
-    struct zr_comm_after hop;  /* runs the second hop */
-    struct zr_comm_after keep; /* copies to `secondary` */
-    const char *whole;         /* gathered block of `keep` */
-    void *secondary;           /* this rank's part of the node's copy; NULL: none */
+    struct zr_comm_work hop;  /* runs the second hop */
+    struct zr_comm_work keep; /* copies to `secondary` */
+    const char *whole;        /* gathered block of `keep` */
+    void *secondary;          /* this rank's part of the node's copy; NULL: none */
     size_t secondary_bytes;
     bool has_no_errors; /* they were added to a sum in full precision */
     bool has_secondary; /* a gather since the last update has written it, or will */

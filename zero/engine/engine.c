@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "zero/engine/compression.h"
+#include "zero/engine/onebit.h"
 #include "zero/engine/gradients.h"
 #include "zero/engine/parameter_tier.h"
 #include "zero/engine/offload.h"
@@ -96,7 +97,9 @@ static zr_result take_pools(struct zr_engine *engine)
     if (result == ZR_OK && engine->host_invisible)
         result = zr_take(o->arena, ZR_TAG_WORKSPACE, zr_engine_results_count(engine), sizeof *engine->results,
                          (void **)&engine->results);
-    if (result == ZR_OK && ((zr_engine_is_low_precision(engine) && has_frozen_units(engine)) ||
+    bool saves_parameters =
+        has_frozen_units(engine) || (engine->host_invisible && zr_engine_is_onebit(engine));
+    if (result == ZR_OK && ((zr_engine_is_low_precision(engine) && saves_parameters) ||
                             zr_optimizer_block(engine->optimizer) > 1))
         result = zr_take(o->arena, ZR_TAG_WORKSPACE, ZR_NARROW_ELEMENTS, sizeof *engine->wide,
                          (void **)&engine->wide);

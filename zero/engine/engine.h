@@ -321,9 +321,9 @@ struct zr_engine {
     /* Fails with the step's first gradient that is not finite. Not found in a step that launches a CUDA
      * graph, whose blocks do not exist now. */
     zr_result (*report_bad_gradient)(struct zr_engine *engine);
-    float *wide;           /* [ZR_NARROW_ELEMENTS], for two-byte parameters of frozen units and for state in
-                            blocks; NULL: there are none */
-    double *squares;       /* [units_count] of this rank, then [world][units_count]; NULL in a dry run */
+    float *wide;     /* [ZR_NARROW_ELEMENTS], for two-byte parameters that checkpoints have, and for state
+                      in blocks; NULL: there are none */
+    double *squares; /* [units_count] of this rank, then [world][units_count]; NULL in a dry run */
     double *small_squares; /* [units_count] of this rank's first micro-batch; NULL: not measured */
     struct zr_gradient_squares gradient_squares;
     uint64_t steps_done;

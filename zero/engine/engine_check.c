@@ -276,8 +276,9 @@ static zr_result check_errors(const struct zr_engine_options *options)
     default:
         break;
     }
-    if (options->kernels->executes && !options->kernels->host_visible)
-        return zr_fail(ZR_ERR_INVALID, "compression with errors is not supported by the kernels \"%s\"",
+    if (options->kernels->executes && !options->kernels->host_visible &&
+        options->compression.kinds[ZR_COMPRESSED_GRADIENTS].method != ZR_METHOD_ONEBIT)
+        return zr_fail(ZR_ERR_INVALID, "compression by this method is not supported by the kernels \"%s\"",
                        options->kernels->name);
     if (options->measures_squares)
         return zr_fail(ZR_ERR_INVALID,
@@ -314,6 +315,10 @@ static zr_result check_differences(const struct zr_engine_options *options)
         return zr_fail(ZR_ERR_INVALID, "compression: unknown packing between nodes or of activations");
     if (!how->kinds[ZR_COMPRESSED_PARAMETERS].on || !how->kinds[ZR_COMPRESSED_PARAMETERS].differences)
         return ZR_OK;
+    if (options->kernels->executes && !options->kernels->host_visible)
+        return zr_fail(ZR_ERR_INVALID,
+                       "compression: differences of parameters are not supported by the kernels \"%s\"",
+                       options->kernels->name);
     if (options->stage > 2)
         return zr_fail(ZR_ERR_INVALID, "compression: differences of parameters require stage 1 or 2, where "
                                        "every rank keeps the parameters that differences are added to");
@@ -343,11 +348,6 @@ static zr_result check_compression(const struct zr_engine_options *options)
                        world);
     if (options->compression.secondary_shards && options->stage < 3)
         return zr_fail(ZR_ERR_INVALID, "compression: secondary shards require stage 3");
-    if (options->compression.secondary_shards && options->kernels->executes &&
-        !options->kernels->host_visible)
-        return zr_fail(ZR_ERR_INVALID,
-                       "compression: secondary shards are not supported by the kernels \"%s\"",
-                       options->kernels->name);
     if (!(options->compression.tolerance >= 0) ||
         (options->compression.tolerance > 0 && options->compression.check_steps == 0))
         return zr_fail(ZR_ERR_INVALID, "compression: a tolerance is at least 0 and requires check_steps");

@@ -41,13 +41,19 @@ static void raise(float *variance, size_t n, double beta1, double other)
     }
 }
 
-zr_result zr_engine_onebit_settle(struct zr_engine *engine)
+static zr_result copy(const struct zr_engine *engine, void *to, const void *from, size_t bytes)
+{
+    return engine->options.kernels->copy_bytes(
+        engine->options.context,
+        &(struct zr_copy_bytes){.bytes = bytes, .from = from, .to = to, .waits = true});
+}
+
+/* Measures or raises the variances of all units. The host works on a copy of a shard in `host` if it cannot
+ * access tensors. */
+static zr_result settle(struct zr_engine *engine, float *host)
 {
     zr_result result = ZR_OK;
     double sum = 0, count = 0;
-    if (engine->simulated || !zr_engine_sends_signs(engine) ||
-        engine->steps_done != engine->options.compression.warmup_steps)
-        return ZR_OK;
     for (size_t i = 0; i < 2 * engine->layout.units_count && result == ZR_OK; i++) {
         size_t u = i % engine->layout.units_count;
         const bool raises = i >= engine->layout.units_count; /* the last call: every unit is measured */
@@ -56,14 +62,38 @@ zr_result zr_engine_onebit_settle(struct zr_engine *engine)
             continue;
         result = zr_engine_take_owned(engine, u, &owned);
         size_t n = result == ZR_OK ? owned.to - owned.from : 0;
-        if (raises && n > 0) {
-            raise(owned.slots[VARIANCE], n, (double)engine->options.optimizer.beta1, sum / count);
-        } else if (n > 0) {
-            sum += mean(owned.slots[VARIANCE], n) * (double)n;
+        float *variance = host ? host : owned.slots[VARIANCE];
+        if (host && n > 0)
+            result = copy(engine, host, owned.slots[VARIANCE], n * sizeof *host);
+        if (raises && n > 0 && result == ZR_OK) {
+            raise(variance, n, (double)engine->options.optimizer.beta1, sum / count);
+            if (host)
+                result = copy(engine, owned.slots[VARIANCE], host, n * sizeof *host);
+        } else if (n > 0 && result == ZR_OK) {
+            sum += mean(variance, n) * (double)n;
             count += (double)n;
         }
         zr_result given = zr_engine_give_owned(engine, u, raises);
         result = result == ZR_OK ? given : result;
     }
+    return result;
+}
+
+zr_result zr_engine_onebit_settle(struct zr_engine *engine)
+{
+    float *host = NULL;
+    zr_result result = ZR_OK;
+    size_t most = 0;
+    if (engine->simulated || !zr_engine_sends_signs(engine) ||
+        engine->steps_done != engine->options.compression.warmup_steps)
+        return ZR_OK;
+    for (size_t u = 0; engine->host_invisible && u < engine->layout.units_count; u++) {
+        size_t shard = engine->layout.units[u].shard_elements;
+        most = shard > most ? shard : most;
+    }
+    result = zr_take(engine->options.host_arena, ZR_TAG_OTHER, most, sizeof *host, (void **)&host);
+    if (result == ZR_OK)
+        result = settle(engine, host);
+    zr_drop(engine->options.host_arena, &host);
     return result;
 }

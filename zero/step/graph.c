@@ -3,6 +3,7 @@
 
 #include "kernels/streams.h"
 #include "zero/comm/comm.h"
+#include "zero/engine/onebit.h"
 #include "zero/step/trainer.h"
 
 static const struct zr_kernel_streams *streams_of(const struct zr_trainer *trainer)
@@ -30,6 +31,10 @@ zr_result zr_step_graph_want(struct zr_trainer *trainer, bool wanted)
         return zr_fail(
             ZR_ERR_INVALID,
             "CUDA graphs of steps require one rank per card, without offload, whose streams order all work");
+    if (wanted && (trainer->engine->compression.node || zr_engine_is_onebit(trainer->engine)))
+        return zr_fail(ZR_ERR_INVALID,
+                       "CUDA graphs of steps exclude nodes of ranks and onebit: a graph has the "
+                       "operations of one communicator, and the same in every step");
     zr_step_graph_drop(trainer);
     self->wanted = wanted;
     self->steady = false;

@@ -6,7 +6,7 @@
 #include "kernels/real.h"
 #include "kernels/cpu/loops/simd.h"
 #include "kernels/dropout.h"
-#include "kernels/fp8.h"
+#include "kernels/packing.h"
 
 #include <math.h>
 #include <string.h>

@@ -1,30 +1,14 @@
 /* loops_pack.h: blocks of ZR_PACK_BLOCK numbers as signs or small numbers. Part of loops_body.h. Every
  * instruction set gives the same bits: sums have fixed lanes, and all else is exact or rounded once. */
 
-#define PACK_NAN 0x7fc00000u
-enum { PACK_INFINITY = 0x7f800000, PACK_LEAST = (127 - 100) << 23, PACK_LANES = 16 };
-
-VF_INLINE float pack_float(uint32_t bits)
-{
-    float x;
-    memcpy(&x, &bits, sizeof x);
-    return x;
-}
-VF_INLINE uint32_t pack_bits(float x)
-{
-    uint32_t bits;
-    memcpy(&bits, &x, sizeof bits);
-    return bits;
-}
-/* Bits of the largest magnitude; those of infinity and NaN are larger than those of numbers. */
-VF_INLINE int32_t pack_largest(const float *x, size_t n)
+VF_INLINE uint32_t pack_largest(const float *x, size_t n)
 {
     int32_t most = 0;
     for (size_t i = 0; i < n; i++) {
-        int32_t size = (int32_t)(pack_bits(x[i]) & 0x7fffffff);
+        int32_t size = (int32_t)zr_pack_size(x[i]);
         most = size > most ? size : most;
     }
-    return most;
+    return (uint32_t)most;
 }
 
 /* ---- Signs --------------------------------------------------------------------------------------------- */
@@ -33,25 +17,25 @@ VF_INLINE int32_t pack_largest(const float *x, size_t n)
  * word l is the sign of number 16 b + l. */
 static bool pack_onebit(const float *x, size_t count, unsigned char *out)
 {
-    vd lanes[PACK_LANES / VD_LANES];
-    double sums[PACK_LANES], sum = 0;
-    uint32_t words[PACK_LANES] = {0};
-    for (size_t l = 0; l < PACK_LANES / VD_LANES; l++)
+    vd lanes[ZR_PACK_LANES / VD_LANES];
+    double sums[ZR_PACK_LANES], sum = 0;
+    uint32_t words[ZR_PACK_LANES] = {0};
+    for (size_t l = 0; l < ZR_PACK_LANES / VD_LANES; l++)
         lanes[l] = vd_zero();
-    for (size_t i = 0; i < ZR_PACK_BLOCK; i += PACK_LANES)
-        for (size_t l = 0; l < PACK_LANES / VD_LANES; l++) {
+    for (size_t i = 0; i < ZR_PACK_BLOCK; i += ZR_PACK_LANES)
+        for (size_t l = 0; l < ZR_PACK_LANES / VD_LANES; l++) {
             vd v = vd_widen(x + i + l * VD_LANES);
             lanes[l] += v * v;
         }
-    for (size_t l = 0; l < PACK_LANES / VD_LANES; l++)
+    for (size_t l = 0; l < ZR_PACK_LANES / VD_LANES; l++)
         vd_store(sums + l * VD_LANES, lanes[l]);
-    for (size_t l = 0; l < PACK_LANES; l++)
+    for (size_t l = 0; l < ZR_PACK_LANES; l++)
         sum += sums[l];
-    for (size_t b = 0; b < ZR_PACK_BLOCK / PACK_LANES; b++)
-        for (size_t l = 0; l < PACK_LANES; l++)
-            words[l] |= (uint32_t)(x[b * PACK_LANES + l] < 0) << b;
+    for (size_t b = 0; b < ZR_PACK_BLOCK / ZR_PACK_LANES; b++)
+        for (size_t l = 0; l < ZR_PACK_LANES; l++)
+            words[l] |= (uint32_t)(x[b * ZR_PACK_LANES + l] < 0) << b;
     bool finite = isfinite(sum);
-    float scale = finite ? (float)sqrt(sum / (double)count) : pack_float(PACK_NAN);
+    float scale = finite ? (float)sqrt(sum / (double)count) : zr_fp8_float_of(ZR_PACK_NAN);
     memcpy(out, &scale, sizeof scale);
     memcpy(out + sizeof scale, words, sizeof words);
     return finite;
@@ -59,36 +43,22 @@ static bool pack_onebit(const float *x, size_t count, unsigned char *out)
 
 static void unpack_onebit(const unsigned char *in, float *x)
 {
-    uint32_t words[PACK_LANES], scale;
+    uint32_t words[ZR_PACK_LANES], scale;
     memcpy(&scale, in, sizeof scale);
     memcpy(words, in + sizeof scale, sizeof words);
-    for (size_t b = 0; b < ZR_PACK_BLOCK / PACK_LANES; b++)
-        for (size_t l = 0; l < PACK_LANES; l++)
-            x[b * PACK_LANES + l] = pack_float(scale ^ (words[l] >> b << 31));
+    for (size_t b = 0; b < ZR_PACK_BLOCK / ZR_PACK_LANES; b++)
+        for (size_t l = 0; l < ZR_PACK_LANES; l++)
+            x[b * ZR_PACK_LANES + l] = zr_fp8_float_of(scale ^ (words[l] >> b << 31));
 }
 
 /* ---- Integers ------------------------------------------------------------------------------------------ */
 
-/* The scale of a group, and its inverse / 0: all of the group is packed as 0. */
-VF_INLINE bool pack_scale(int32_t most, float levels, unsigned char *out, float *inverse)
+/* Returns whether all numbers of the group are finite. */
+VF_INLINE bool pack_scale(uint32_t most, float levels, unsigned char *out, float *inverse)
 {
-    float size = pack_float((uint32_t)most), scale = 0;
-    bool finite = most < PACK_INFINITY;
-    *inverse = 0;
-    if (!finite) {
-        scale = pack_float(PACK_NAN);
-    } else if (most >= PACK_LEAST) {
-        scale = size / levels;
-        *inverse = levels / size;
-    }
+    float scale = zr_pack_scale(most, levels, inverse);
     memcpy(out, &scale, sizeof scale);
-    return finite;
-}
-
-/* Adding 1.5 x 2^23 rounds to nearest even; the low bits of the sum are the integer's. */
-VF_INLINE uint32_t pack_integer(float share)
-{
-    return pack_bits(share + 0x1.8p23f);
+    return most < ZR_PACK_INFINITY;
 }
 
 VF_INLINE float pack_scale_of(const unsigned char *in, size_t group)
@@ -109,7 +79,7 @@ static bool pack_int8(const float *x, size_t count, unsigned char *out)
         bool good = pack_scale(pack_largest(x, GROUP), 127, out + g * sizeof(float), &inverse);
         if (good)
             for (size_t i = 0; i < GROUP; i++)
-                codes[i] = (unsigned char)pack_integer(x[i] * inverse);
+                codes[i] = (unsigned char)zr_pack_integer(x[i] * inverse);
         else
             memset(codes, 0, GROUP);
         finite = finite && good;
@@ -140,8 +110,8 @@ static bool pack_int4(const float *x, size_t count, unsigned char *out)
         bool good = pack_scale(pack_largest(x, GROUP), 7, out + g * sizeof(float), &inverse);
         if (good)
             for (size_t i = 0; i < GROUP / 2; i++)
-                codes[i] = (unsigned char)((pack_integer(x[i] * inverse) & 0xf) |
-                                           pack_integer(x[i + GROUP / 2] * inverse) << 4);
+                codes[i] = (unsigned char)((zr_pack_integer(x[i] * inverse) & 0xf) |
+                                           zr_pack_integer(x[i + GROUP / 2] * inverse) << 4);
         else
             memset(codes, 0, GROUP / 2);
         finite = finite && good;
@@ -156,35 +126,29 @@ static void unpack_int4(const unsigned char *in, float *x)
     for (size_t g = 0; g < 4; g++, x += GROUP, codes += GROUP / 2) {
         float scale = pack_scale_of(in, g);
         for (size_t i = 0; i < GROUP / 2; i++) {
-            x[i] = (float)((int32_t)((codes[i] & 0xf) ^ 8) - 8) * scale;
-            x[i + GROUP / 2] = (float)((int32_t)((codes[i] >> 4) ^ 8) - 8) * scale;
+            x[i] = zr_pack_nibble(codes[i]) * scale;
+            x[i + GROUP / 2] = zr_pack_nibble(codes[i] >> 4) * scale;
         }
     }
 }
 
 /* ---- MX fp8 -------------------------------------------------------------------------------------------- */
 
-/* Groups of 32 E4M3 numbers with a power of two each, by the Open Compute Project's Microscaling Formats
- * (2023): the exponent of the largest number less that of the format's largest, 8. Scale 2^-127 is left out,
- * because it is a denormal. */
-enum { MX_GROUP = 32, MX_GROUPS = ZR_PACK_BLOCK / MX_GROUP, MX_NAN = 0xff };
-
 static bool pack_mxfp8(const float *x, size_t count, unsigned char *out)
 {
-    unsigned char *codes = out + MX_GROUPS;
+    unsigned char *codes = out + ZR_MX_GROUPS;
     bool finite = true;
     (void)count;
-    for (size_t g = 0; g < MX_GROUPS; g++, x += MX_GROUP, codes += MX_GROUP) {
-        int32_t most = pack_largest(x, MX_GROUP), exponent = (most >> 23) - 8;
-        exponent = most >= PACK_INFINITY ? MX_NAN : exponent < 1 ? 1 : exponent;
+    for (size_t g = 0; g < ZR_MX_GROUPS; g++, x += ZR_MX_GROUP, codes += ZR_MX_GROUP) {
+        const uint32_t exponent = zr_mx_exponent(pack_largest(x, ZR_MX_GROUP));
         out[g] = (unsigned char)exponent;
-        finite = finite && exponent != MX_NAN;
-        if (exponent == MX_NAN) {
-            memset(codes, 0, MX_GROUP);
+        finite = finite && exponent != ZR_MX_NAN;
+        if (exponent == ZR_MX_NAN) {
+            memset(codes, 0, ZR_MX_GROUP);
             continue;
         }
-        const float inverse = pack_float((uint32_t)(254 - exponent) << 23);
-        for (size_t i = 0; i < MX_GROUP; i++)
+        const float inverse = zr_mx_inverse(exponent);
+        for (size_t i = 0; i < ZR_MX_GROUP; i++)
             codes[i] = zr_fp8_round(x[i] * inverse, ZR_FP8_E4M3);
     }
     return finite;
@@ -192,10 +156,10 @@ static bool pack_mxfp8(const float *x, size_t count, unsigned char *out)
 
 static void unpack_mxfp8(const unsigned char *in, float *x)
 {
-    const unsigned char *codes = in + MX_GROUPS;
-    for (size_t g = 0; g < MX_GROUPS; g++, x += MX_GROUP, codes += MX_GROUP) {
-        const float scale = pack_float(in[g] == MX_NAN ? PACK_NAN : (uint32_t)in[g] << 23);
-        for (size_t i = 0; i < MX_GROUP; i++)
+    const unsigned char *codes = in + ZR_MX_GROUPS;
+    for (size_t g = 0; g < ZR_MX_GROUPS; g++, x += ZR_MX_GROUP, codes += ZR_MX_GROUP) {
+        const float scale = zr_mx_scale(in[g]);
+        for (size_t i = 0; i < ZR_MX_GROUP; i++)
             x[i] = zr_fp8_value(codes[i], ZR_FP8_E4M3) * scale;
     }
 }
@@ -206,7 +170,7 @@ static void unpack_mxfp8(const unsigned char *in, float *x)
  * number over all 32, whose group then has a smaller scale. */
 static void pack_rotate(float *x)
 {
-    for (size_t step = PACK_LANES; step < ZR_PACK_BLOCK; step *= 2)
+    for (size_t step = ZR_PACK_LANES; step < ZR_PACK_BLOCK; step *= 2)
         for (size_t first = 0; first < ZR_PACK_BLOCK; first += 2 * step)
             for (size_t i = first; i < first + step; i += VF_LANES) {
                 vf a = vf_load(x + i), b = vf_load(x + i + step);

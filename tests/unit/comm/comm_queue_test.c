@@ -109,11 +109,11 @@ static void body_flood(struct environment *rank)
     zr_arena_free(rank->arena, buffers);
 }
 
-/* A source that is on its way when its gather is handed in. */
+/* A source that is on its way when its gather is handed in, and work within the gather. */
 struct late_source {
     struct environment *rank;
-    float *values;
-    unsigned calls;
+    float *values, *all;
+    unsigned calls; /* a digit each, the first one first */
 };
 
 static zr_result bring(void *state)
@@ -122,7 +122,25 @@ static zr_result bring(void *state)
     nanosleep(&(struct timespec){.tv_nsec = 3000000}, NULL);
     for (size_t i = 0; i < STORM_SHARD; i++)
         late->values[i] = trial_value(ZR_COMM_FP32, 9, late->rank->rank, i);
-    late->calls++;
+    late->calls = 10 * late->calls + 1;
+    return ZR_OK;
+}
+
+static zr_result work_first(void *state, struct zr_kernel_context *context)
+{
+    struct late_source *late = state;
+    late->values[0] = (float)late->rank->rank;
+    late->calls = 10 * late->calls + (context ? 9 : 2);
+    return ZR_OK;
+}
+
+static zr_result work_last(void *state, struct zr_kernel_context *context)
+{
+    struct late_source *late = state;
+    bool came = true;
+    for (unsigned p = 0; p < late->rank->world; p++)
+        came = came && late->all[p * STORM_SHARD] == (float)p;
+    late->calls = 10 * late->calls + (context || !came ? 9 : 3);
     return ZR_OK;
 }
 
@@ -131,8 +149,9 @@ static void body_late_source(struct environment *rank)
     zr_comm *comm = open_comm(rank);
     float *mine = take(rank, STORM_SHARD * sizeof(float)),
           *all = take(rank, STORM_SHARD * rank->world * sizeof(float));
-    struct late_source late = {rank, mine, 0};
+    struct late_source late = {rank, mine, all, 0};
     const struct zr_comm_before before = {.run = bring, .state = &late};
+    const struct zr_comm_work first = {work_first, &late}, last = {work_last, &late};
     zr_ticket ticket = 0;
     size_t wrong = 0;
     memset(mine, 0, STORM_SHARD * sizeof(float));
@@ -140,13 +159,15 @@ static void body_late_source(struct environment *rank)
                                       &(struct zr_all_gather){.source = mine,
                                                               .destination = all,
                                                               .shard_bytes = STORM_SHARD * sizeof(float),
-                                                              .before = &before},
+                                                              .before = &before,
+                                                              .first = &first,
+                                                              .last = &last},
                                       &ticket));
     check_ok(rank, zr_comm_wait(comm, ticket));
     for (unsigned p = 0; p < rank->world; p++)
-        for (size_t i = 0; i < STORM_SHARD; i++)
+        for (size_t i = 1; i < STORM_SHARD; i++)
             wrong += all[p * STORM_SHARD + i] != trial_value(ZR_COMM_FP32, 9, p, i);
-    check(rank, wrong == 0 && late.calls == 1, "%zu elements are wrong after %u calls", wrong, late.calls);
+    check(rank, wrong == 0 && late.calls == 123, "%zu elements are wrong after calls %u", wrong, late.calls);
     check_ok(rank, zr_comm_destroy(comm));
     zr_arena_free(rank->arena, all);
     zr_arena_free(rank->arena, mine);

@@ -322,6 +322,16 @@ static const char *differences_conflict(const struct zr_train_config *config)
                : NULL;
 }
 
+/* Whether a GPU has the kernels for what is compressed. */
+static bool on_gpu(const struct zr_train_config *config)
+{
+    const struct zr_compression *c = &config->compression;
+    return c->activations[0] == ZR_PACKING_ONEBIT && config->compress_check == 0 &&
+           !c->kinds[ZR_COMPRESSED_PARAMETERS].differences &&
+           (!c->kinds[ZR_COMPRESSED_GRADIENTS].on || zr_compression_is_by(c, ZR_METHOD_PACKED) ||
+            (zr_compression_is_by(c, ZR_METHOD_ONEBIT) && config->stage > 0));
+}
+
 const char *zr_compress_conflict(const struct zr_train_config *config)
 {
     if (!zr_train_compresses(config))
@@ -333,8 +343,9 @@ const char *zr_compress_conflict(const struct zr_train_config *config)
     if (config->compression.activations[0] != ZR_PACKING_ONEBIT &&
         zr_train_precision(config) == ZR_PRECISION_FP16)
         return "--compress activations requires fp32 or bf16: no loss scale is chosen for packed gradients";
-    if (config->backend == ZR_TRAIN_CUDA)
-        return "--compress requires --backend host: a GPU's tensors cannot be packed yet";
+    if (config->backend == ZR_TRAIN_CUDA && !on_gpu(config))
+        return "--compress requires --backend host for powersgd, topk, onebit at stage 0, differences, activations "
+               "and --compress-check: no kernels of a GPU compute them";
     if (config->prove)
         return "--compress changes losses and cannot be used with --prove; leave one of the two out";
     if (!zr_train_compresses_data(config))
@@ -356,6 +367,9 @@ const char *zr_compress_conflict(const struct zr_train_config *config)
     if (config->compression.secondary_shards && (config->stage != 3 || node < 2))
         return "--compress hpz requires --stage 3 and --node-size N of 2 or more, or MPI ranks on several hosts, as "
                "each node keeps the parameters once";
+    if (config->cuda_graph && (node > 0 || zr_compression_is_by(&config->compression, ZR_METHOD_ONEBIT)))
+        return "--cuda-graph cannot be combined with --node-size or --compress gradients:onebit, whose operations "
+               "differ from step to step or between communicators";
     if (config->finds_strategy)
         return "--compress cannot be combined with --zero-r auto, which may choose stage 0; give --stage";
     const char *differs = differences_conflict(config);
